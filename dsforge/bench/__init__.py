@@ -1,0 +1,1 @@
+"""The comparison of ZeRO stages as an experiment: same job, same data, same seed."""

@@ -1,0 +1,39 @@
+"""How errors, tables and JSON documents look. Output goes to stdout, messages to stderr."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+from dsforge.errors import DsforgeError, LayoutError, RunError, SpecError
+
+RED, BOLD, DIM, RESET = "\033[31m", "\033[1m", "\033[2m", "\033[0m"
+
+
+def show_error(error: DsforgeError) -> None:
+    """The message in red, every problem on its own line, then the way out."""
+    red, dim, reset = (RED, DIM, RESET) if sys.stderr.isatty() else ("", "", "")
+    lines = [f"{red}error: {_safe(error.message)}{reset}"]
+    if isinstance(error, (SpecError, LayoutError)):
+        lines += [f"  - {_safe(str(p))} {dim}[{p.rule}]{reset}" for p in error.problems]
+    if isinstance(error, RunError) and error.tail:
+        lines += ["  last lines:", *(f"  | {_safe(line)}" for line in error.tail.splitlines())]
+    if error.hint:
+        lines.append(f"  {_safe(error.hint)}")
+    print("\n".join(lines), file=sys.stderr)
+
+
+def _safe(text: str) -> str:
+    """Text from outside without control characters, so that it cannot drive the terminal."""
+    return "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
+def show_json(document: dict[str, Any]) -> None:
+    """A JSON document on stdout."""
+    print(json.dumps(document, indent=2, ensure_ascii=False))
+
+
+def note(message: str) -> None:
+    """A message for people, on stderr."""
+    print(_safe(message), file=sys.stderr)

@@ -1,0 +1,1 @@
+"""Facts of a node and what they mean for a run."""

@@ -1,0 +1,93 @@
+"""Every failure that dsforge explains, in one tree.
+
+    DsforgeError                 message, hint; exit code 1
+    ├─ SpecError                 input wrong; carries problems
+    ├─ LayoutError               combination impossible; carries problems
+    ├─ DoesNotFitError           nothing fits; carries the missing bytes and the largest term
+    ├─ RenderError               template or artifact wrong
+    └─ RunError                  a process failed; carries command, exit code, last lines
+
+A mistake of the user is always one of these and is shown without a traceback. Anything else that
+escapes is a bug of ours and keeps its traceback. Messages follow one form:
+thing (=value) + rule + way out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+EXIT_USER = 1  # the input or the run is wrong
+EXIT_USAGE = 2  # the command line is wrong
+EXIT_FINDINGS = 3  # the command worked and found errors
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One broken rule: its id, what is wrong with which value, and the way out."""
+
+    rule: str
+    message: str
+    hint: str = ""
+    place: str = ""
+
+    def __str__(self) -> str:
+        """`place: message` with the hint behind it, on one line."""
+        head = f"{self.place}: " if self.place else ""
+        return head + self.message + (f" ({self.hint})" if self.hint else "")
+
+
+class DsforgeError(Exception):
+    """A failure with a message for the user and, where there is one, the way out."""
+
+    exit_code = EXIT_USER
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+class SpecError(DsforgeError):
+    """Input is wrong. All problems of the input are collected before it is raised."""
+
+    def __init__(self, problems: tuple[Problem, ...], message: str = "") -> None:
+        super().__init__(message or _headline(problems, "in the input"))
+        self.problems = problems
+
+
+class LayoutError(DsforgeError):
+    """The combination of sizes is impossible; carries every rule it breaks."""
+
+    def __init__(self, problems: tuple[Problem, ...], message: str = "") -> None:
+        super().__init__(message or _headline(problems, "with this combination"))
+        self.problems = problems
+
+
+class DoesNotFitError(DsforgeError):
+    """No legal strategy fits the memory; says by how much and which term is the largest."""
+
+    def __init__(self, message: str, hint: str, *, missing_bytes: int, largest_term: str) -> None:
+        super().__init__(message, hint)
+        self.missing_bytes = missing_bytes
+        self.largest_term = largest_term
+
+
+class RenderError(DsforgeError):
+    """A template is wrong, or an artifact does not mean what the plan says."""
+
+
+class RunError(DsforgeError):
+    """A process failed; carries its command, exit code and last lines of output."""
+
+    def __init__(
+        self, message: str, hint: str = "", *, command: tuple[str, ...], code: int, tail: str
+    ) -> None:
+        super().__init__(message, hint)
+        self.command = command
+        self.code = code
+        self.tail = tail
+
+
+def _headline(problems: tuple[Problem, ...], where: str) -> str:
+    """`1 problem in the input` or `3 problems in the input`."""
+    return f"{len(problems)} problem{'s' if len(problems) != 1 else ''} {where}"

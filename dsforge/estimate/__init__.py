@@ -1,0 +1,1 @@
+"""Prediction: parameters, memory, FLOPs, traffic and step time of one strategy."""

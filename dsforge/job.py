@@ -1,0 +1,43 @@
+"""TrainJob: what `train.yaml` says and `dsforge train` does.
+
+It stands between two rooms that must not know each other: `render/` writes it from a plan,
+`train/` reads it. Everything about sharding, precision, batch sizes and the optimizer stands in
+the DeepSpeed config that it names, so no value is written twice.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, Field
+
+from dsforge.specs import FROZEN, DataSpec, LoraSpec
+
+Schedule = Literal["cosine", "linear", "constant"]
+Attention = Literal["sdpa", "eager", "flash_attention_2"]
+
+
+class TrainJob(BaseModel):
+    """One fine-tuning run. Relative paths are relative to the folder of `train.yaml`."""
+
+    model_config = FROZEN
+
+    model: str = Field(description="Folder, GGUF file, hub id, catalog name or config.json.")
+    random_weights: bool = Field(default=False, description="Start from the bare config.")
+    deepspeed_config: str = Field(description="The ds_config.json of this run.")
+    data: DataSpec
+    sequence_length: int = Field(ge=2, description="Longest sample in tokens; longer are cut.")
+    steps: int | None = Field(default=None, ge=1, description="Optimizer steps; wins over epochs.")
+    epochs: float = Field(default=1.0, gt=0, description="Passes over the data.")
+    schedule: Schedule = "cosine"
+    warmup_steps: int = Field(default=0, ge=0)
+    minimum_learning_rate_ratio: float = Field(default=0.1, ge=0, le=1)
+    gradient_checkpointing: bool = False
+    attention: Attention = "sdpa"
+    lora: LoraSpec | None = None
+    seed: int = Field(default=42, ge=0)
+    output: str = Field(default="output", description="Folder of checkpoints, metrics, weights.")
+    checkpoint_every: int | None = Field(default=None, ge=1, description="Steps; none: only last.")
+    keep_checkpoints: int = Field(default=2, ge=1)
+    evaluate_every: int | None = Field(default=None, ge=1, description="Steps; none: only last.")
+    log_every: int = Field(default=1, ge=1, description="Steps between lines of metrics.jsonl.")

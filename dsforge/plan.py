@@ -1,0 +1,114 @@
+"""Plan: inputs, decision, prediction and reasons in one value, with JSON both ways.
+
+A plan is the unit of storage and replay: `render` needs nothing else, and `Plan -> JSON -> Plan`
+is the identity. Beside the chosen strategy it carries the priced variants that `gen` writes (every
+ZeRO stage and offload, Megatron), or the rules that forbid them.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, Field
+
+from dsforge.errors import Problem
+from dsforge.estimate.memory import MemoryEstimate
+from dsforge.estimate.time import TimeEstimate
+from dsforge.specs import FROZEN, ClusterSpec, ModelSpec, Workload
+from dsforge.strategy import Constraints, Strategy
+
+VariantName = Literal[
+    "zero1", "zero2", "zero3", "zero2_offload", "zero3_offload", "zero3_nvme", "megatron"
+]
+
+
+class Reason(BaseModel):
+    """Why something was chosen, or what was given up for it; `rule` can be cited."""
+
+    model_config = FROZEN
+
+    rule: str
+    message: str
+
+
+class Request(BaseModel):
+    """What a user asks for: the three inputs, what is fixed, and what reading chose for them."""
+
+    model_config = FROZEN
+
+    model: ModelSpec
+    cluster: ClusterSpec
+    workload: Workload
+    constraints: Constraints = Constraints()
+    reasons: tuple[Reason, ...] = Field(
+        default=(), description="Choices made while reading: defaults, weakest host, precision."
+    )
+
+
+class Priced(BaseModel):
+    """One strategy with its predicted memory and step time."""
+
+    model_config = FROZEN
+
+    strategy: Strategy
+    fits: bool = Field(description="Device and host memory suffice on the fullest rank and node.")
+    memory: MemoryEstimate
+    time: TimeEstimate
+    reasons: tuple[Reason, ...] = ()
+
+
+class Variant(BaseModel):
+    """A configuration beside the chosen one: priced where legal, else the rules it breaks."""
+
+    model_config = FROZEN
+
+    name: VariantName
+    priced: Priced | None
+    problems: tuple[Problem, ...] = ()
+
+
+class Rejected(BaseModel):
+    """A candidate that lost by a rule or by memory, with the first reason."""
+
+    model_config = FROZEN
+
+    strategy: Strategy
+    rule: str
+    message: str
+
+
+class Plan(BaseModel):
+    """Model + cluster + workload -> the chosen strategy, its price, and the variants."""
+
+    model_config = FROZEN
+
+    schema_version: Literal[1] = 1
+    model: ModelSpec
+    parameters: int = Field(ge=1, description="Unique parameters of the model.")
+    cluster: ClusterSpec
+    workload: Workload
+    choice: Priced
+    variants: tuple[Variant, ...] = ()
+
+    @property
+    def strategy(self) -> Strategy:
+        """The chosen strategy."""
+        return self.choice.strategy
+
+    def variant(self, name: VariantName) -> Variant:
+        """The variant of that name. Raises KeyError where the plan has none."""
+        for variant in self.variants:
+            if variant.name == name:
+                return variant
+        raise KeyError(name)
+
+
+class Search(BaseModel):
+    """All plans of one request, fastest first, and the candidates that are not among them."""
+
+    model_config = FROZEN
+
+    plans: tuple[Plan, ...]
+    rejected: tuple[Rejected, ...]
+    candidates: int = Field(ge=0, description="Strategies that were looked at.")
+    seconds: float = Field(ge=0, description="Wall time of the search, s.")

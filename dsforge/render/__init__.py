@@ -1,0 +1,1 @@
+"""Plan -> artifacts. Templates decide wording and order, this package decides values."""

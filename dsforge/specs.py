@@ -1,0 +1,253 @@
+"""The three inputs of a plan: model, cluster, workload.
+
+These are the resolved values: every choice is made, every name looked up, every quantity in its
+base unit. What people write (GiB, names of cards and links, missing values) is read by
+`reading.py` into them. They are frozen and travel inside `plan.json`, so a plan can be replayed
+without the files it came from.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+# Schemas are built at first use: most commands need few of these types.
+FROZEN = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+
+Kind = Literal["decoder", "encoder", "encoder-decoder"]
+Norm = Literal["rmsnorm", "layernorm", "layernorm_no_bias", "layernorm_no_weights"]
+Position = Literal["learned", "rope", "alibi", "relative"]
+LinkKind = Literal["nvlink", "xgmi", "pcie", "fabric", "ethernet", "infiniband", "memory"]
+Precision = Literal["bf16", "fp16", "fp32", "fp8"]
+Optimizer = Literal["adamw", "lion", "sgd", "adafactor", "muon"]
+Method = Literal["full", "lora"]
+DataShape = Literal["auto", "text", "prompt", "messages"]
+
+
+class MoeSpec(BaseModel):
+    """The experts of a mixture-of-experts model."""
+
+    model_config = FROZEN
+
+    experts: int = Field(ge=1, description="Routed experts in each MoE layer.")
+    experts_per_token: int = Field(ge=1, description="Routed experts that one token passes.")
+    expert_ffn_hidden_size: int = Field(ge=1, description="Width of one routed expert.")
+    shared_ffn_hidden_size: int = Field(default=0, ge=0, description="Width of the shared experts.")
+    shared_gate: bool = Field(default=False, description="The shared expert has a gate vector.")
+    first_dense_layers: int = Field(default=0, ge=0, description="Leading layers without experts.")
+    layer_step: int = Field(default=1, ge=1, description="Every n-th layer is a MoE layer.")
+    router_bias: bool = Field(default=False, description="The router has a bias per expert.")
+
+
+class MlaSpec(BaseModel):
+    """Multi-head latent attention (DeepSeek-V2): queries, keys and values through low ranks."""
+
+    model_config = FROZEN
+
+    q_rank: int | None = Field(default=None, ge=1, description="Query rank; none: no compression.")
+    kv_rank: int = Field(ge=1, description="Rank of the joint key and value latent.")
+    nope_head_size: int = Field(ge=1, description="Part of a query/key head without rotation.")
+    rope_head_size: int = Field(ge=1, description="Part of a query/key head with rotation.")
+    v_head_size: int = Field(ge=1, description="Width of a value head.")
+
+
+class ModelSpec(BaseModel):
+    """The shape of a transformer; sizes are counts."""
+
+    model_config = FROZEN
+
+    name: str = Field(description="Catalog name, or the name of the file it was read from.")
+    family: str = Field(default="", description="Family in the catalog, for people.")
+    hub_id: str | None = Field(default=None, description="Hugging Face hub id.")
+    model_type: str | None = Field(description="`model_type` of its Hugging Face config.")
+    kind: Kind = Field(default="decoder")
+    layers: int = Field(ge=1, description="Transformer layers (each half of an encoder-decoder).")
+    hidden_size: int = Field(ge=1)
+    ffn_hidden_size: int = Field(ge=1, description="Width of the MLP of a dense layer.")
+    attention_heads: int = Field(ge=1)
+    kv_heads: int = Field(ge=1, description="Key/value heads; fewer than heads means GQA or MQA.")
+    head_size: int = Field(ge=1, description="Width of one attention head.")
+    vocab_size: int = Field(ge=1)
+    max_position_embeddings: int = Field(ge=1, description="Longest sequence, tokens.")
+    tied_embeddings: bool = Field(description="Output head and word embedding are one matrix.")
+    activation: str = Field(default="silu", description="`hidden_act` of its config.")
+    gated_mlp: bool = Field(description="Three matrices (gate, up, down) instead of two.")
+    norm: Norm = "rmsnorm"
+    norms_per_layer: int = Field(default=2, ge=0, le=8)
+    embedding_norm: bool = False
+    final_norm: bool = True
+    qk_norm: Literal["head", "full"] | None = None
+    qkv_bias: bool = False
+    attention_out_bias: bool = False
+    mlp_bias: bool = False
+    lm_head_bias: bool = False
+    attention_sinks: bool = False
+    parallel_residual: bool = False
+    position: Position = "rope"
+    position_offset: int = Field(default=0, ge=0, description="Extra rows of learned positions.")
+    embedding_size: int = Field(ge=1, description="Width of the word embedding.")
+    sliding_window: int | None = Field(default=None, ge=1, description="Window, tokens.")
+    sliding_window_pattern: int | None = Field(
+        default=None, ge=1, description="Every n-th layer attends globally; none: all windowed."
+    )
+    type_vocab_size: int = Field(default=0, ge=0, description="BERT segment types.")
+    pooler: bool = False
+    relative_attention_buckets: int = Field(default=0, ge=0, description="T5 position buckets.")
+    moe: MoeSpec | None = None
+    mla: MlaSpec | None = None
+
+    def is_moe_layer(self, layer: int) -> bool:
+        """Whether the layer, counted from 0, has experts."""
+        if self.moe is None or layer < self.moe.first_dense_layers:
+            return False
+        return (layer + 1) % self.moe.layer_step == 0
+
+    @property
+    def moe_layers(self) -> int:
+        """Layers with experts."""
+        return sum(self.is_moe_layer(layer) for layer in range(self.layers))
+
+
+class GpuSpec(BaseModel):
+    """One accelerator, or one CPU rank on a machine without any."""
+
+    model_config = FROZEN
+
+    name: str
+    memory_bytes: int = Field(ge=1, description="Memory that a process can allocate, bytes.")
+    memory_bytes_per_s: float = Field(gt=0, description="Memory bandwidth, bytes/s.")
+    peak_flops: dict[Precision, float] = Field(description="Dense peak, FLOP/s, by precision.")
+    matmul_efficiency: float = Field(
+        gt=0, le=1, description="Largest share of the peak that any matrix product reached."
+    )
+    host_link_bytes_per_s: float = Field(gt=0, description="PCIe or C2C to the host, one way.")
+    power_w: int | None = Field(default=None, ge=1, description="Board power, W.")
+    source: str = Field(default="", description="Where the figures come from.")
+
+    @property
+    def is_cpu(self) -> bool:
+        """Whether ranks run on the CPU (gloo, no accelerator)."""
+        return self.name == "cpu"
+
+
+class LinkSpec(BaseModel):
+    """A link between two accelerators, or the network adapter of a node."""
+
+    model_config = FROZEN
+
+    name: str
+    kind: LinkKind
+    bytes_per_s: float = Field(gt=0, description="One way: per accelerator, or per adapter.")
+    latency_s: float = Field(gt=0, description="Seconds of one small message.")
+    efficiency: float = Field(gt=0, le=1, description="Share of the rate that collectives reach.")
+    source: str = ""
+
+    @property
+    def is_rdma(self) -> bool:
+        """Whether NCCL uses it without sockets."""
+        return self.kind in ("infiniband", "nvlink", "xgmi", "fabric")
+
+
+class Host(BaseModel):
+    """A machine of the hostfile: address (an IP address where it was resolved) and slots."""
+
+    model_config = FROZEN
+
+    address: str
+    slots: int = Field(ge=1, description="Accelerators that the job may use there.")
+
+
+class NvmeSpec(BaseModel):
+    """A local disk for ZeRO-Infinity, the same on every node."""
+
+    model_config = FROZEN
+
+    path: str = Field(description="Absolute folder on each node.")
+    size_bytes: int = Field(ge=1, description="Free space for the job.")
+    read_bytes_per_s: float = Field(gt=0)
+    write_bytes_per_s: float = Field(gt=0)
+
+
+class ClusterSpec(BaseModel):
+    """Equal nodes. Where real ones differ, this is the weakest, and reading says what it costs."""
+
+    model_config = FROZEN
+
+    name: str = ""
+    nodes: int = Field(ge=1)
+    gpus_per_node: int = Field(ge=1, description="Accelerators used on each node.")
+    gpu: GpuSpec
+    intra_node: LinkSpec = Field(description="Between accelerators of one node.")
+    inter_node: LinkSpec = Field(description="One network adapter of a node.")
+    nics_per_node: int = Field(default=1, ge=1, description="Adapters that carry training traffic.")
+    host_memory_bytes: int = Field(ge=1, description="RAM of one node, cgroup limit applied.")
+    cpu_cores: int = Field(ge=1, description="CPU cores of one node.")
+    hosts: tuple[Host, ...] = Field(default=(), description="Empty where addresses are unknown.")
+    interface: str | None = Field(default=None, description="Network interface, e.g. eth0.")
+    ssh_user: str | None = None
+    ssh_port: int = Field(default=22, ge=1, le=65535)
+    nvme: NvmeSpec | None = None
+
+    @property
+    def gpus(self) -> int:
+        """Accelerators of the whole cluster."""
+        return self.nodes * self.gpus_per_node
+
+    @property
+    def inter_node_bytes_per_s(self) -> float:
+        """Bytes/s that one node can send to the others, all adapters together."""
+        return self.inter_node.bytes_per_s * self.nics_per_node
+
+
+class LoraSpec(BaseModel):
+    """Low-rank adapters on the attention and MLP matrices."""
+
+    model_config = FROZEN
+
+    rank: int = Field(default=16, ge=1, le=4096)
+    alpha: float = Field(default=32.0, gt=0)
+    dropout: float = Field(default=0.0, ge=0, lt=1)
+
+
+class DataSpec(BaseModel):
+    """Where the samples are and what shape they have."""
+
+    model_config = FROZEN
+
+    train: str = Field(description="JSONL or Parquet file.")
+    validation: str | None = Field(default=None, description="JSONL or Parquet file.")
+    validation_fraction: float = Field(
+        default=0.0, ge=0, lt=1, description="Share of `train` held out where `validation` is none."
+    )
+    shape: DataShape = Field(default="auto", description="`prompt`: prompt and completion.")
+
+
+class Workload(BaseModel):
+    """What is to be computed, independent of where."""
+
+    model_config = FROZEN
+
+    sequence_length: int = Field(ge=1, description="Tokens per sample.")
+    global_batch_size: int = Field(ge=1, description="Samples per optimizer step.")
+    precision: Precision = "bf16"
+    optimizer: Optimizer = "adamw"
+    learning_rate: float = Field(gt=0, lt=10, description="Peak learning rate.")
+    weight_decay: float = Field(default=0.0, ge=0, lt=1)
+    gradient_clipping: float = Field(default=1.0, ge=0, description="Largest norm; 0: none.")
+    method: Method = "full"
+    lora: LoraSpec | None = None
+    tokens: int | None = Field(default=None, ge=1, description="Training tokens of the whole run.")
+    epochs: float | None = Field(default=None, gt=0, description="Passes over the data.")
+    data: DataSpec | None = None
+    seed: int = Field(default=42, ge=0)
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Tokens of one optimizer step."""
+        return self.sequence_length * self.global_batch_size
+
+    @property
+    def steps(self) -> int | None:
+        """Optimizer steps for the token budget; none where there is no budget."""
+        return None if self.tokens is None else max(1, round(self.tokens / self.tokens_per_step))

@@ -1,0 +1,79 @@
+"""Strategy: the decision. Everything that a person may choose once the inputs stand."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, Field
+
+from dsforge.layout import Layout
+from dsforge.specs import FROZEN
+
+BackEnd = Literal["deepspeed", "megatron"]
+ZeroStage = Literal[0, 1, 2, 3]
+Offload = Literal["none", "cpu", "nvme"]
+Recompute = Literal["none", "selective", "full"]
+
+
+class Strategy(BaseModel):
+    """One way to run the workload on the cluster."""
+
+    model_config = FROZEN
+
+    back_end: BackEnd = "deepspeed"
+    layout: Layout
+    micro_batch_size: int = Field(ge=1, description="Samples per data-parallel rank and forward.")
+    gradient_accumulation_steps: int = Field(
+        ge=1, description="Micro batches per optimizer step and data-parallel rank."
+    )
+    zero_stage: ZeroStage = Field(
+        default=0, description="1 optimizer state, 2 + gradients, 3 + parameters sharded over dp."
+    )
+    offload_optimizer: Offload = "none"
+    offload_parameters: Offload = "none"
+    recompute: Recompute = "none"
+    virtual_stages: int = Field(default=1, ge=1, description="Pipeline chunks per rank.")
+    sequence_parallel: bool = Field(
+        default=False, description="Activations split over tp outside the matrix products."
+    )
+
+    @property
+    def global_batch_size(self) -> int:
+        """Samples per optimizer step, by construction."""
+        return (
+            self.micro_batch_size
+            * self.gradient_accumulation_steps
+            * self.layout.data_parallel_size
+        )
+
+    def label(self) -> str:
+        """A short name for tables: `ZeRO-3 dp16 mbs2 x4 recompute full offload cpu`."""
+        zero = f"ZeRO-{self.zero_stage}" if self.back_end == "deepspeed" else "Megatron"
+        parts = [zero, self.layout.label()]
+        parts.append(f"mbs{self.micro_batch_size} x{self.gradient_accumulation_steps}")
+        if self.virtual_stages > 1:
+            parts.append(f"vs{self.virtual_stages}")
+        if self.recompute != "none":
+            parts.append(f"recompute {self.recompute}")
+        if self.offload_optimizer != "none":
+            parts.append(f"optimizer on {self.offload_optimizer}")
+        if self.offload_parameters != "none":
+            parts.append(f"parameters on {self.offload_parameters}")
+        return " ".join(parts)
+
+
+class Constraints(BaseModel):
+    """What the user has fixed; `None` leaves the choice to the planner."""
+
+    model_config = FROZEN
+
+    back_end: BackEnd | None = None
+    micro_batch_size: int | None = Field(default=None, ge=1)
+    zero_stage: ZeroStage | None = None
+    tensor_parallel_size: int | None = Field(default=None, ge=1)
+    pipeline_parallel_size: int | None = Field(default=None, ge=1)
+    context_parallel_size: int | None = Field(default=None, ge=1)
+    expert_parallel_size: int | None = Field(default=None, ge=1)
+    offload_optimizer: Offload | None = None
+    offload_parameters: Offload | None = None
+    recompute: Recompute | None = None

@@ -1,0 +1,40 @@
+"""Measurement: what a run really needed, in the same words as the estimates.
+
+This module is free of torch, so that reports can read measurements on any machine.
+"""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, Field
+
+from dsforge.specs import FROZEN
+
+
+class MeasuredMemory(BaseModel):
+    """Peak bytes on the fullest rank. Device counters are 0 on CPU ranks."""
+
+    model_config = FROZEN
+
+    allocated_bytes: int = Field(ge=0, description="torch's peak of allocated device memory.")
+    reserved_bytes: int = Field(ge=0, description="torch's peak of reserved device memory.")
+    device_bytes: int = Field(ge=0, description="Used device memory as the driver sees it.")
+    host_bytes: int = Field(ge=0, description="Peak resident memory of the rank's process.")
+
+
+class Measurement(BaseModel):
+    """One finished run. Steps are counted after warm-up."""
+
+    model_config = FROZEN
+
+    zero_stage: int = Field(ge=0, le=3)
+    world_size: int = Field(ge=1)
+    micro_batch_size: int = Field(ge=1)
+    gradient_accumulation_steps: int = Field(ge=1)
+    tokens_per_step: float = Field(gt=0, description="Real tokens of all ranks, padding excluded.")
+    warmup_steps: int = Field(ge=0, description="First steps, not counted in step_s.")
+    step_s: tuple[float, ...] = Field(description="Seconds of each counted optimizer step.")
+    losses: tuple[float, ...] = Field(description="Training loss of every step, warm-up included.")
+    memory: MeasuredMemory
+    sent_bytes: int = Field(ge=0, description="Bytes that one rank sends per step, rank 0.")
+    versions: dict[str, str] = Field(description="python, torch, deepspeed, transformers, dsforge.")
+    hardware: dict[str, str] = Field(description="Accelerator, CPU, cores, memory.")
