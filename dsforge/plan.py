@@ -15,7 +15,7 @@ from dsforge.errors import Problem
 from dsforge.estimate.memory import MemoryEstimate
 from dsforge.estimate.time import TimeEstimate
 from dsforge.specs import FROZEN, ClusterSpec, ModelSpec, Workload
-from dsforge.strategy import Constraints, Strategy
+from dsforge.strategy import AioSettings, Buckets, Constraints, Strategy
 
 VariantName = Literal[
     "zero1", "zero2", "zero3", "zero2_offload", "zero3_offload", "zero3_nvme", "megatron"
@@ -54,6 +54,8 @@ class Priced(BaseModel):
     fits: bool = Field(description="Device and host memory suffice on the fullest rank and node.")
     memory: MemoryEstimate
     time: TimeEstimate
+    buckets: Buckets = Field(description="Buffer sizes that the price assumes.")
+    aio: AioSettings | None = Field(default=None, description="Set where something is on NVMe.")
     reasons: tuple[Reason, ...] = ()
 
 

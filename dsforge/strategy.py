@@ -62,6 +62,39 @@ class Strategy(BaseModel):
         return " ".join(parts)
 
 
+class Buckets(BaseModel):
+    """Sizes of ZeRO's buffers in elements, sized to the model, the stage and the link."""
+
+    model_config = FROZEN
+
+    reduce_bucket_size: int = Field(ge=1, description="`reduce_bucket_size`.")
+    allgather_bucket_size: int = Field(ge=1, description="`allgather_bucket_size`.")
+    prefetch_bucket_size: int = Field(ge=0, description="`stage3_prefetch_bucket_size`.")
+    persistence_threshold: int = Field(ge=0, description="`stage3_param_persistence_threshold`.")
+    max_live_parameters: int = Field(ge=1, description="`stage3_max_live_parameters`.")
+    max_reuse_distance: int = Field(ge=0, description="`stage3_max_reuse_distance`.")
+    sub_group_size: int = Field(ge=1, description="`sub_group_size`: one tile of the step.")
+    overlap_comm: bool = Field(description="Second reduce bucket, reduction beside backward.")
+
+
+class AioSettings(BaseModel):
+    """How ZeRO-Infinity reads and writes its disk."""
+
+    model_config = FROZEN
+
+    block_size: int = Field(ge=4096, description="`aio.block_size`, bytes.")
+    queue_depth: int = Field(ge=1, description="`aio.queue_depth`.")
+    intra_op_parallelism: int = Field(ge=1, description="`aio.intra_op_parallelism`, threads.")
+    single_submit: bool = False
+    overlap_events: bool = True
+    optimizer_buffer_count: int = Field(ge=1, description="`offload_optimizer.buffer_count`.")
+    parameter_buffer_count: int = Field(ge=1, description="`offload_param.buffer_count`.")
+    parameter_buffer_size: int = Field(
+        ge=1, description="`offload_param.buffer_size`, elements: at least the largest partition."
+    )
+    max_in_cpu: int = Field(ge=0, description="`offload_param.max_in_cpu`, elements.")
+
+
 class Constraints(BaseModel):
     """What the user has fixed; `None` leaves the choice to the planner."""
 
