@@ -19,7 +19,12 @@ GEN = (
 def run(*command: str | Path, cwd: Path = ROOT) -> str:
     """Output of a command that must succeed."""
     done = subprocess.run(
-        [str(word) for word in command], cwd=cwd, capture_output=True, text=True, timeout=300
+        [str(word) for word in command],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -66,7 +71,12 @@ def test_train_says_what_to_install(clean: Path, tmp_path: Path) -> None:
     """Without the engine `dsforge train` names the extra instead of failing to import."""
     (tmp_path / "train.yaml").write_text("model: llama-2-7b\n")
     done = subprocess.run(
-        [clean, "train", "train.yaml"], cwd=tmp_path, capture_output=True, text=True, timeout=60
+        [clean, "train", "train.yaml"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
 
     assert done.returncode == 1
