@@ -86,6 +86,10 @@ class ModelSpec(BaseModel):
     parallel_residual: bool = False
     position: Position = "rope"
     position_offset: int = Field(default=0, ge=0, description="Extra rows of learned positions.")
+    rope_theta: float = Field(default=10000.0, gt=0, description="Base of the rotary frequencies.")
+    partial_rotary_factor: float = Field(
+        default=1.0, gt=0, le=1, description="Share of a head that is rotated."
+    )
     embedding_size: int = Field(ge=1, description="Width of the word embedding.")
     sliding_window: int | None = Field(default=None, ge=1, description="Window, tokens.")
     sliding_window_pattern: int | None = Field(
@@ -193,6 +197,11 @@ class ClusterSpec(BaseModel):
     def gpus(self) -> int:
         """Accelerators of the whole cluster."""
         return self.nodes * self.gpus_per_node
+
+    @property
+    def cpu_cores_per_rank(self) -> int:
+        """CPU cores that each rank of a node can have for itself, at least one."""
+        return max(1, self.cpu_cores // self.gpus_per_node)
 
     @property
     def inter_node_bytes_per_s(self) -> float:

@@ -1,0 +1,209 @@
+"""Exact parameter counts, component by component.
+
+Everything else rests on these: model states are multiples of them, traffic moves them, 6N counts
+them. They are therefore not approximations: for every model of the catalog the total equals what
+transformers builds, to the last parameter. A tied matrix is counted once; buffers are not counted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from dsforge.specs import LoraSpec, ModelSpec, MoeSpec, Norm
+
+NORM_VECTORS: dict[Norm, int] = {
+    "rmsnorm": 1,
+    "layernorm": 2,
+    "layernorm_no_bias": 1,
+    "layernorm_no_weights": 0,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LayerParameters:
+    """Parameters of one transformer layer."""
+
+    attention: int
+    norms: int
+    mlp: int  # dense MLP, or the shared experts of a MoE layer with their gate
+    router: int = 0
+    experts: int = 0  # all routed experts
+    idle: int = 0  # routed experts that one token does not pass
+
+    @property
+    def total(self) -> int:
+        """All parameters of the layer."""
+        return self.attention + self.norms + self.mlp + self.router + self.experts
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterCounts:
+    """Unique parameters of a model by component."""
+
+    embedding: int  # word embedding, segment types, projections of a narrower embedding
+    position_embedding: int
+    head: int  # 0 where the head is tied to the word embedding
+    head_bias: int
+    final_norm: int  # one per half of an encoder-decoder
+    other: int  # embedding norm, BERT's pooler, T5's relative position tables
+    layers: tuple[LayerParameters, ...]  # in order; the encoder's come before the decoder's
+
+    @property
+    def total(self) -> int:
+        """Unique parameters of the whole model."""
+        return self.non_embedding + self.embedding + self.position_embedding + self.head
+
+    @property
+    def non_embedding(self) -> int:
+        """Without word and position embeddings and output head; the N of 6N."""
+        body = sum(layer.total for layer in self.layers)
+        return body + self.final_norm + self.other + self.head_bias
+
+    @property
+    def active(self) -> int:
+        """Parameters that one token passes, embeddings included."""
+        return self.total - sum(layer.idle for layer in self.layers)
+
+    @property
+    def dense_layer(self) -> int:
+        """One layer without experts; of an encoder-decoder one of each half. 0 where none is."""
+        kinds = {layer for layer in self.layers if not layer.experts}
+        return sum(layer.total for layer in kinds)
+
+    @property
+    def moe_layer_shared(self) -> int:
+        """One MoE layer without its routed experts; 0 where the model has none."""
+        sparse = next((layer for layer in self.layers if layer.experts), None)
+        return sparse.total - sparse.experts if sparse else 0
+
+    @property
+    def moe_layer_experts(self) -> int:
+        """All routed experts of one MoE layer: the part that expert parallelism shares out."""
+        return max((layer.experts for layer in self.layers), default=0)
+
+
+def parameters(model: ModelSpec) -> int:
+    """Unique parameters of the model; a tied matrix counts once."""
+    return parameter_counts(model).total
+
+
+@lru_cache(maxsize=64)
+def parameter_counts(model: ModelSpec) -> ParameterCounts:
+    """Parameters of the model by component and layer."""
+    hidden, width, norm = model.hidden_size, model.embedding_size, _norm(model)
+    words = model.vocab_size * width
+    projections = 2 * width * hidden if width != hidden else 0
+    positions = model.max_position_embeddings + model.position_offset
+    halves = 2 if model.kind == "encoder-decoder" else 1
+    other = norm * model.embedding_norm + (hidden * hidden + hidden) * model.pooler
+    other += halves * model.relative_attention_buckets * model.attention_heads
+    return ParameterCounts(
+        embedding=words + model.type_vocab_size * hidden + projections,
+        position_embedding=positions * hidden if model.position == "learned" else 0,
+        head=0 if model.tied_embeddings else words,
+        head_bias=model.vocab_size if model.lm_head_bias else 0,
+        final_norm=halves * norm * model.final_norm,
+        other=other,
+        layers=_layers(model),
+    )
+
+
+@lru_cache(maxsize=64)
+def lora_parameters(model: ModelSpec, lora: LoraSpec) -> int:
+    """Trainable parameters of adapters on every linear layer but the output head.
+
+    An adapter of rank r on an (inputs, outputs) matrix has r x (inputs + outputs) parameters: A is
+    (r, inputs), B is (outputs, r) (LoRA, arXiv 2106.09685, section 4.1). Query, key and value count
+    as three matrices and gate and up as two; routed experts, stored as stacks, and the router carry
+    none.
+    """
+    if model.kind == "encoder-decoder":
+        attention = 3 * _attention_sides(model)  # encoder, decoder, and across
+        layers = model.layers * (attention + 2 * _mlp_sides(model, model.ffn_hidden_size))
+        return lora.rank * layers
+    sides = 0
+    for layer in range(model.layers):
+        moe = model.moe if model.is_moe_layer(layer) else None
+        width = moe.shared_ffn_hidden_size if moe else model.ffn_hidden_size
+        sides += _attention_sides(model) + (_mlp_sides(model, width) if width else 0)
+    return lora.rank * sides
+
+
+def _layers(model: ModelSpec) -> tuple[LayerParameters, ...]:
+    """Parameters of each layer; a T5 decoder layer has a second attention and a third norm."""
+    attention, norm = _attention(model), _norm(model)
+    norms, mlp = model.norms_per_layer * norm, _mlp(model, model.ffn_hidden_size)
+    dense = LayerParameters(attention, norms, mlp)
+    if model.kind == "encoder-decoder":
+        decoder = LayerParameters(2 * attention, norms + norm, mlp)
+        return (dense,) * model.layers + (decoder,) * model.layers
+    if model.moe is None:
+        return (dense,) * model.layers
+    sparse = _moe_layer(model, model.moe, attention, norms)
+    return tuple(sparse if model.is_moe_layer(i) else dense for i in range(model.layers))
+
+
+def _moe_layer(model: ModelSpec, moe: MoeSpec, attention: int, norms: int) -> LayerParameters:
+    expert = _mlp(model, moe.expert_ffn_hidden_size)
+    shared = _mlp(model, moe.shared_ffn_hidden_size) if moe.shared_ffn_hidden_size else 0
+    return LayerParameters(
+        attention=attention,
+        norms=norms,
+        mlp=shared + (model.hidden_size if moe.shared_gate else 0),
+        router=model.hidden_size * moe.experts + (moe.experts if moe.router_bias else 0),
+        experts=moe.experts * expert,
+        idle=(moe.experts - moe.experts_per_token) * expert,
+    )
+
+
+def _norm(model: ModelSpec) -> int:
+    return NORM_VECTORS[model.norm] * model.hidden_size
+
+
+def _mlp(model: ModelSpec, width: int) -> int:
+    """Up (and gate) and down projection of one MLP of that width."""
+    inputs = 2 if model.gated_mlp else 1
+    biases = inputs * width + model.hidden_size if model.mlp_bias else 0
+    return (inputs + 1) * model.hidden_size * width + biases
+
+
+def _attention(model: ModelSpec) -> int:
+    """Projections, biases, query/key norms and sinks of one attention."""
+    if model.mla is not None:
+        return _latent_attention(model)
+    query, key = model.attention_heads * model.head_size, model.kv_heads * model.head_size
+    size = model.hidden_size * (2 * query + 2 * key)
+    size += query + 2 * key if model.qkv_bias else 0
+    size += model.hidden_size if model.attention_out_bias else 0
+    size += model.attention_heads if model.attention_sinks else 0
+    return size + {None: 0, "head": 2 * model.head_size, "full": query + key}[model.qk_norm]
+
+
+def _latent_attention(model: ModelSpec) -> int:
+    """MLA (DeepSeek-V2, arXiv 2405.04434, appendix C) with the norms of both latents."""
+    mla, hidden, heads = model.mla, model.hidden_size, model.attention_heads
+    assert mla is not None  # noqa: S101 (the caller branched on it)
+    query = heads * (mla.nope_head_size + mla.rope_head_size)
+    queries = (hidden + 1 + query) * mla.q_rank if mla.q_rank else hidden * query
+    down = hidden * (mla.kv_rank + mla.rope_head_size) + mla.kv_rank
+    up = mla.kv_rank * heads * (mla.nope_head_size + mla.v_head_size)
+    return queries + down + up + heads * mla.v_head_size * hidden
+
+
+def _attention_sides(model: ModelSpec) -> int:
+    """Inputs plus outputs of every linear layer of one attention."""
+    hidden, heads, mla = model.hidden_size, model.attention_heads, model.mla
+    if mla is None:
+        query, key = heads * model.head_size, model.kv_heads * model.head_size
+        return 4 * hidden + 2 * query + 2 * key
+    query = heads * (mla.nope_head_size + mla.rope_head_size)
+    queries = hidden + 2 * mla.q_rank + query if mla.q_rank else hidden + query
+    down = hidden + mla.kv_rank + mla.rope_head_size
+    up = mla.kv_rank + heads * (mla.nope_head_size + mla.v_head_size)
+    return queries + down + up + heads * mla.v_head_size + hidden
+
+
+def _mlp_sides(model: ModelSpec, width: int) -> int:
+    """Inputs plus outputs of every linear layer of one MLP."""
+    return (3 if model.gated_mlp else 2) * (model.hidden_size + width)
