@@ -1,0 +1,250 @@
+"""Priced strategy -> context of the ZeRO template that shows it.
+
+There is one template per way of sharding, so that `templates/deepspeed/zero3.json.j2` reads like the
+file it makes; what they share stands in includes. Every number comes from the plan. Keys are those
+that DeepSpeed 0.19 knows: unknown ones inside a block are refused by it, unknown top-level ones are
+silently ignored, which is why a test compares ours with its source.
+
+No scheduler block: the training loop owns the schedule. No activation_checkpointing block: the loop
+turns checkpointing on in the model (`gradient_checkpointing` in train.yaml).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dsforge.errors import RenderError
+from dsforge.plan import Plan, Priced
+from dsforge.specs import ClusterSpec, Workload
+from dsforge.strategy import AioSettings, Buckets, Offload, Strategy
+
+# Adam's second moment forgets over 1/(1-beta2) steps: 0.95 is what large language models are
+# trained with since GPT-3 (Brown et al. 2020, appendix B); Lion's pair is its paper's default.
+ADAM_BETAS = (0.9, 0.95)
+LION_BETAS = (0.9, 0.99)
+ADAM_EPSILON = 1e-8
+MOMENTUM = {"sgd": 0.9, "muon": 0.95}
+
+
+@dataclass(frozen=True, slots=True)
+class LossScale:
+    """The dynamic scaler of fp16: starts at 2^16 and halves after two overflows in a row."""
+
+    initial_scale_power: int = 16
+    loss_scale_window: int = 1000
+    hysteresis: int = 2
+    min_loss_scale: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizerBlock:
+    """`optimizer.type` and `optimizer.params`; a value that the optimizer lacks is none."""
+
+    type: str
+    lr: float
+    weight_decay: float
+    betas: tuple[float, float] | None = None
+    eps: float | None = None
+    momentum: float | None = None
+    torch_adam: bool = False
+    untested: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DiskBuffers:
+    """Where a block lives on the disk and what stages it; sizes in elements."""
+
+    path: str
+    count: int
+    size: int | None = None
+    max_in_cpu: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OffloadBlock:
+    """One of the offload blocks; `disk` where its device is nvme."""
+
+    device: Offload
+    pin_memory: bool
+    disk: DiskBuffers | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What every ds_config says, whatever is sharded."""
+
+    train_batch_size: int
+    micro_batch_size: int
+    gradient_accumulation_steps: int
+    bf16: bool
+    loss_scale: LossScale | None
+    optimizer: OptimizerBlock
+    gradient_clipping: float
+    tensor_parallel_size: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Zero0Context:
+    """Fields of zero0.json.j2: plain data parallelism."""
+
+    job: Job
+
+
+@dataclass(frozen=True, slots=True)
+class ZeroContext:
+    """Fields of zero1.json.j2, zero2.json.j2 and zero3.json.j2: everything on the device."""
+
+    job: Job
+    buckets: Buckets
+
+
+@dataclass(frozen=True, slots=True)
+class ZeroOffloadContext:
+    """Fields of zero1_offload.json.j2 and zero2_offload.json.j2."""
+
+    job: Job
+    buckets: Buckets
+    offload_optimizer: OffloadBlock
+
+
+@dataclass(frozen=True, slots=True)
+class Zero3OffloadContext:
+    """Fields of zero3_offload.json.j2: optimizer, parameters or both on the host."""
+
+    job: Job
+    buckets: Buckets
+    offload_optimizer: OffloadBlock | None
+    offload_parameters: OffloadBlock | None
+
+
+@dataclass(frozen=True, slots=True)
+class NvmeContext:
+    """Fields of zero3_nvme.json.j2: at least one block on the disk."""
+
+    job: Job
+    buckets: Buckets
+    offload_optimizer: OffloadBlock | None
+    offload_parameters: OffloadBlock | None
+    aio: AioSettings
+
+
+Context = Zero0Context | ZeroContext | ZeroOffloadContext | Zero3OffloadContext | NvmeContext
+
+CONTEXTS: dict[str, type[Context]] = {
+    "deepspeed/zero0.json.j2": Zero0Context,
+    "deepspeed/zero1.json.j2": ZeroContext,
+    "deepspeed/zero2.json.j2": ZeroContext,
+    "deepspeed/zero3.json.j2": ZeroContext,
+    "deepspeed/zero1_offload.json.j2": ZeroOffloadContext,
+    "deepspeed/zero2_offload.json.j2": ZeroOffloadContext,
+    "deepspeed/zero3_offload.json.j2": Zero3OffloadContext,
+    "deepspeed/zero3_nvme.json.j2": NvmeContext,
+}
+
+
+def zero_template(strategy: Strategy) -> str:
+    """Name of the template that shows how this strategy shards and offloads.
+
+    Raises RenderError for what DeepSpeed takes without doing it: offloaded parameters, or an
+    optimizer on NVMe, below ZeRO stage 3 (runtime/zero/stage_1_and_2.py knows neither).
+    """
+    stage, moved = strategy.zero_stage, {strategy.offload_optimizer, strategy.offload_parameters}
+    if stage < 3 and (strategy.offload_parameters != "none" or "nvme" in moved):
+        raise RenderError(
+            f"ZeRO stage (={stage}) cannot offload parameters, nor anything to NVMe",
+            "use ZeRO stage 3, or offload only the optimizer to the CPU",
+        )
+    if stage == 0 and moved != {"none"}:
+        raise RenderError("ZeRO stage (=0) cannot offload", "use ZeRO stage 1, 2 or 3")
+    suffix = "_nvme" if "nvme" in moved else "_offload" if "cpu" in moved else ""
+    return f"deepspeed/zero{stage}{suffix}.json.j2"
+
+
+def zero_context(plan: Plan, priced: Priced) -> Context:
+    """Context of `zero_template(priced.strategy)`."""
+    job, buckets = _job(plan, priced.strategy), priced.buckets
+    kind = CONTEXTS[zero_template(priced.strategy)]
+    if kind is Zero0Context:
+        return Zero0Context(job)
+    if kind is ZeroContext:
+        return ZeroContext(job, buckets)
+    optimizer, parameters = _offloaded(plan.cluster, priced)
+    if kind is ZeroOffloadContext and optimizer is not None:
+        return ZeroOffloadContext(job, buckets, optimizer)
+    if priced.aio is None:
+        return Zero3OffloadContext(job, buckets, optimizer, parameters)
+    return NvmeContext(job, buckets, optimizer, parameters, priced.aio)
+
+
+def _job(plan: Plan, strategy: Strategy) -> Job:
+    """The part that does not depend on what is sharded."""
+    tensor = strategy.layout.tensor_parallel_size
+    return Job(
+        train_batch_size=strategy.global_batch_size,
+        micro_batch_size=strategy.micro_batch_size,
+        gradient_accumulation_steps=strategy.gradient_accumulation_steps,
+        bf16=plan.workload.precision in ("bf16", "fp8"),
+        loss_scale=LossScale() if plan.workload.precision == "fp16" else None,
+        optimizer=_optimizer(plan.workload, plan.cluster, sharded=strategy.zero_stage > 0),
+        gradient_clipping=plan.workload.gradient_clipping,
+        tensor_parallel_size=tensor if tensor > 1 else None,
+    )
+
+
+def _optimizer(workload: Workload, cluster: ClusterSpec, *, sharded: bool) -> OptimizerBlock:
+    """The optimizer as DeepSpeed names it (runtime/engine.py, `_configure_basic_optimizer`).
+
+    On a GPU cluster Adam is DeepSpeed's own: fused, or its C++ version where it runs on the host.
+    CPU ranks take torch's, which needs no compiler. Names that are not DeepSpeed's are looked up in
+    torch.optim; ZeRO calls those untested and wants that said.
+    """
+    lr, decay = workload.learning_rate, workload.weight_decay
+    match workload.optimizer:
+        case "adamw":
+            torch_adam = cluster.gpu.is_cpu
+            return OptimizerBlock("AdamW", lr, decay, ADAM_BETAS, ADAM_EPSILON, None, torch_adam)
+        case "lion":
+            return OptimizerBlock("Lion", lr, decay, LION_BETAS)
+        case "muon":
+            return OptimizerBlock("Muon", lr, decay, ADAM_BETAS, ADAM_EPSILON, MOMENTUM["muon"])
+        case "sgd":
+            return OptimizerBlock("SGD", lr, decay, momentum=MOMENTUM["sgd"], untested=sharded)
+        case "adafactor":
+            return OptimizerBlock("Adafactor", lr, decay, untested=sharded)
+
+
+def _offloaded(
+    cluster: ClusterSpec, priced: Priced
+) -> tuple[OffloadBlock | None, OffloadBlock | None]:
+    """The blocks of the optimizer and of the parameters."""
+    optimizer, parameters = priced.strategy.offload_optimizer, priced.strategy.offload_parameters
+    state_disk, parameter_disk = _disk(cluster, priced)
+    return (
+        _offload(cluster, optimizer, state_disk),
+        _offload(cluster, parameters, parameter_disk),
+    )
+
+
+def _disk(cluster: ClusterSpec, priced: Priced) -> tuple[DiskBuffers | None, DiskBuffers | None]:
+    """What optimizer and parameters would use on the disk. Raises RenderError without one."""
+    moved = {priced.strategy.offload_optimizer, priced.strategy.offload_parameters}
+    if "nvme" not in moved:
+        return None, None
+    nvme, aio = cluster.nvme, priced.aio
+    if nvme is None or aio is None:
+        raise RenderError("the plan offloads to NVMe but describes no disk", "add `nvme` and plan")
+    return (
+        DiskBuffers(nvme.path, aio.optimizer_buffer_count),
+        DiskBuffers(
+            nvme.path, aio.parameter_buffer_count, aio.parameter_buffer_size, aio.max_in_cpu
+        ),
+    )
+
+
+def _offload(
+    cluster: ClusterSpec, device: Offload, disk: DiskBuffers | None
+) -> OffloadBlock | None:
+    """An offload block. CPU ranks have no transfer to pin memory for."""
+    if device == "none":
+        return None
+    return OffloadBlock(device, not cluster.gpu.is_cpu, disk if device == "nvme" else None)

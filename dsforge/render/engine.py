@@ -1,0 +1,80 @@
+"""The one jinja2 Environment, and where templates are looked for.
+
+A template sees exactly the fields of its context: a missing one is an error (`StrictUndefined`), a
+value reaches a shell only through `sh` and JSON only through `json`. jinja2's own `tojson` is not
+used because it sorts keys and escapes `<`, `&` and `'`.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, TemplateError
+
+from dsforge.errors import RenderError
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+HINT = "compare your template with the one in templates/; every variable of a file is listed there"
+
+
+def template_root() -> Path:
+    """Folder of our templates: the packaged one, else that of the checkout."""
+    package = Path(__file__).resolve().parents[1]
+    packaged = package / "templates"
+    return packaged if packaged.is_dir() else package.parent / "templates"
+
+
+def environment(templates: Path | None = None) -> Environment:
+    """The Environment of all artifacts; `templates` is searched before our own folder.
+
+    Raises RenderError where `templates` is not a folder.
+    """
+    if templates is not None and not templates.is_dir():
+        raise RenderError(
+            f"`--templates` (={templates}) is not a folder",
+            "give a folder with the layout of templates/, e.g. my-templates/deepspeed/zero3.json.j2",
+        )
+    search = [template_root()] if templates is None else [templates, template_root()]
+    made = Environment(  # noqa: S701 - shell and JSON have no HTML to escape
+        loader=FileSystemLoader(search),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,
+    )
+    made.filters["sh"] = shell
+    made.filters["json"] = to_json
+    return made
+
+
+def shell(value: object) -> str:
+    """A value as one word of a POSIX shell."""
+    return shlex.quote(str(value))
+
+
+def to_json(value: object) -> str:
+    """A value as JSON in the order and spelling that it has."""
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)
+
+
+def render_text(made: Environment, name: str, context: DataclassInstance) -> str:
+    """The text of one template. Raises RenderError with template and line where it is wrong."""
+    values = {field.name: getattr(context, field.name) for field in fields(context)}
+    try:
+        return made.get_template(name).render(values)
+    except TemplateError as error:
+        raise RenderError(f"template {_place(name, error)}: {error.message}", HINT) from error
+
+
+def _place(name: str, error: TemplateError) -> str:
+    """`deepspeed/zero3.json.j2, line 7` as far as the error tells it."""
+    where: Any = getattr(error, "name", None) or name
+    line: Any = getattr(error, "lineno", None)
+    return f"{where}, line {line}" if line else f"{where}"

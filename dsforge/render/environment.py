@@ -1,0 +1,87 @@
+"""Plan -> environment variables of the ranks: only what this cluster needs, each with its reason.
+
+DeepSpeed carries NCCL_*, PYTHON*, MLFLOW*, UCX* and MV2* of the launching shell to other hosts and
+nothing else; whatever stands in `.deepspeed_env` is exported on every host. Its reader has no
+comments and its quoting is weak: a value outside `SAFE_VALUE` would be evaluated by the remote
+shell inside double quotes, so such a value is refused here.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from dsforge.errors import RenderError
+from dsforge.plan import Plan
+from dsforge.specs import ClusterSpec
+
+SAFE_NAME = re.compile(r"[A-Z][A-Z0-9_]*")
+SAFE_VALUE = re.compile(r"[A-Za-z0-9_@%+=:,./-]+")  # what DeepSpeed's launcher does not quote
+SECRET_NAME = re.compile(r"TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|_KEY$|^KEY$")
+AMD_NAME = re.compile(r"mi\d", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """One environment variable of every rank, and why the cluster needs it."""
+
+    name: str
+    value: str
+    reason: str
+
+    def __post_init__(self) -> None:
+        """Refuse secrets, and whatever DeepSpeed's launcher would not carry unchanged."""
+        if SECRET_NAME.search(self.name):
+            raise RenderError(
+                f"environment variable {self.name} looks like a secret",
+                "secrets are not written to files; export it on each host instead",
+            )
+        if not SAFE_NAME.fullmatch(self.name) or not SAFE_VALUE.fullmatch(self.value):
+            raise RenderError(
+                f"environment variable {self.name} (={self.value!r}) would not survive the launcher",
+                "use only letters, digits and _@%+=:,./- in values of the cluster description",
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class DeepspeedEnvContext:
+    """Fields of env/deepspeed_env.j2."""
+
+    variables: tuple[Variable, ...]
+
+
+def environment_variables(plan: Plan) -> tuple[Variable, ...]:
+    """The variables of `.deepspeed_env`, in a fixed order."""
+    cluster = plan.cluster
+    network = _network(cluster) if cluster.nodes > 1 else ()
+    return (*network, *_device(cluster), _threads(cluster))
+
+
+def _network(cluster: ClusterSpec) -> tuple[Variable, ...]:
+    """What lets ranks on several nodes find each other."""
+    names = ("GLOO_SOCKET_IFNAME",)
+    if not cluster.gpu.is_cpu:
+        names = ("NCCL_SOCKET_IFNAME", *names)
+    why = "without it the first interface is taken, often a container bridge"
+    found = tuple(Variable(n, cluster.interface, why) for n in names if cluster.interface)
+    if cluster.gpu.is_cpu or cluster.inter_node.kind != "ethernet":
+        return found
+    why = "the nodes are planned with plain Ethernet; remove it where the adapters speak RoCE"
+    return (*found, Variable("NCCL_IB_DISABLE", "1", why))
+
+
+def _device(cluster: ClusterSpec) -> tuple[Variable, ...]:
+    """What the accelerator needs."""
+    if cluster.gpu.is_cpu:
+        why = "ranks run on the CPU even where DeepSpeed finds an accelerator"
+        return (Variable("DS_ACCELERATOR", "cpu", why),)
+    if AMD_NAME.match(cluster.gpu.name):
+        return ()
+    why = "memory that is freed in one size can be used in another: less fragmentation"
+    return (Variable("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True", why),)
+
+
+def _threads(cluster: ClusterSpec) -> Variable:
+    """The share of the node's cores that one rank may use, for CPU optimizers and data."""
+    why = "otherwise each rank of a node starts a thread for every core of it"
+    return Variable("OMP_NUM_THREADS", str(cluster.cpu_cores_per_rank), why)

@@ -1,0 +1,46 @@
+"""Plan -> TrainJob, the content of train.yaml, and the schedule that Megatron gets too."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dsforge.job import TrainJob
+from dsforge.plan import Plan
+from dsforge.specs import DataSpec
+
+# Three steps in a hundred: what the fine-tuning recipes of the Llama and Zephyr families use (3 to
+# 10 %). It matters with Adam, whose second moment is not yet estimated in the first steps.
+WARMUP_FRACTION = 0.03
+DS_CONFIG = "deepspeed/ds_config.json"
+PLACEHOLDER_DATA = "data/train.jsonl"  # where the plan names no data
+
+
+@dataclass(frozen=True, slots=True)
+class TrainContext:
+    """Fields of train.yaml.j2."""
+
+    job: TrainJob
+    placeholder_data: bool
+
+
+def train_job(plan: Plan) -> TrainJob:
+    """What `dsforge train` is asked to do for this plan."""
+    workload, steps = plan.workload, plan.workload.steps
+    return TrainJob(
+        model=plan.model.hub_id or plan.model.name,
+        random_weights=plan.model.hub_id is None,
+        deepspeed_config=DS_CONFIG,
+        data=workload.data or DataSpec(train=PLACEHOLDER_DATA),
+        sequence_length=workload.sequence_length,
+        steps=steps,
+        epochs=workload.epochs or 1.0,
+        warmup_steps=0 if steps is None else round(steps * WARMUP_FRACTION),
+        gradient_checkpointing=plan.strategy.recompute != "none",
+        lora=workload.lora,
+        seed=workload.seed,
+    )
+
+
+def train_context(plan: Plan) -> TrainContext:
+    """Context of train.yaml.j2."""
+    return TrainContext(train_job(plan), placeholder_data=plan.workload.data is None)

@@ -1,0 +1,252 @@
+"""Plan -> arguments of Megatron-LM's pretrain_gpt.py, and what that program cannot express.
+
+Flags are those of megatron/training/arguments.py (2025 and 2026) and of megatron-core 0.16. A model
+that pretrain_gpt.py would silently build in another shape is a gap, told to the user, never an
+approximation.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from itertools import chain, groupby
+
+from dsforge.job import TrainJob
+from dsforge.plan import Plan
+from dsforge.render.deepspeed import ADAM_BETAS, ADAM_EPSILON, LION_BETAS, MOMENTUM
+from dsforge.render.job import WARMUP_FRACTION, train_job
+from dsforge.specs import MlaSpec, ModelSpec, MoeSpec, Workload
+from dsforge.strategy import Strategy
+
+BLACKWELL = re.compile(r"g?b[123]00|rtx-50|rtx-pro-6000", re.IGNORECASE)
+AUXILIARY_LOSS = 0.01  # weight of the load-balancing loss: Switch Transformer, section 2.2
+POSITION = {"rope": "rope", "learned": "learned_absolute"}
+GELU = ("gelu", "gelu_new", "gelu_pytorch_tanh", "gelu_fast")
+OPTIMIZERS = {"adamw": "adam", "sgd": "sgd", "lion": "lion", "muon": "muon"}
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """One line of args.txt: a flag and its value; an empty value is a switch."""
+
+    flag: str
+    value: str = ""
+
+    @property
+    def line(self) -> str:
+        """The line of args.txt."""
+        return f"{self.flag} {self.value}".rstrip()
+
+
+@dataclass(frozen=True, slots=True)
+class ArgsContext:
+    """Fields of megatron/args.txt.j2."""
+
+    arguments: tuple[Argument, ...]
+
+
+def megatron_gaps(plan: Plan) -> tuple[str, ...]:
+    """Everything about the plan that pretrain_gpt.py has no flag for; empty where it has all."""
+    model, workload = plan.model, plan.workload
+    odd_bias = model.mlp_bias != model.attention_out_bias or (model.mlp_bias and not model.qkv_bias)
+    gated = model.activation == "silu" if model.gated_mlp else model.activation in GELU
+    found = {
+        f"`kind` (={model.kind}): pretrain_gpt.py builds decoders": model.kind != "decoder",
+        f"`position` (={model.position}): only rope and learned": model.position not in POSITION,
+        "attention and MLP side by side (`parallel_residual`)": model.parallel_residual,
+        f"`norms_per_layer` (={model.norms_per_layer}): only 2": model.norms_per_layer != 2,  # noqa: PLR2004
+        f"`norm` (={model.norm}): LayerNorm has weights and bias": "_no_" in model.norm,
+        "a norm behind the embedding (`embedding_norm`)": model.embedding_norm,
+        "`qk_norm` (=full): only one norm per head": model.qk_norm == "full",
+        "word embedding narrower than the model": model.embedding_size != model.hidden_size,
+        "biases on some linear layers only": odd_bias,
+        f"`activation` (={model.activation}), gated {model.gated_mlp}": not gated,
+        f"`optimizer` (={workload.optimizer})": workload.optimizer not in OPTIMIZERS,
+        "`method` (=lora)": workload.method == "lora",
+        "CPU ranks: Megatron-LM needs GPUs": plan.cluster.gpu.is_cpu,
+    }
+    return tuple(text for text, present in found.items() if present)
+
+
+def needs_one_connection(plan: Plan, strategy: Strategy) -> bool:
+    """Whether Megatron insists on CUDA_DEVICE_MAX_CONNECTIONS=1.
+
+    It does for tensor and context parallelism before Blackwell (arguments.py, `validate_args`).
+    """
+    layout = strategy.layout
+    split = layout.tensor_parallel_size > 1 or layout.context_parallel_size > 1
+    return split and not BLACKWELL.match(plan.cluster.gpu.name)
+
+
+def megatron_arguments(plan: Plan, strategy: Strategy) -> tuple[Argument, ...]:
+    """All arguments in a fixed order: shape, parallel sizes, batch, optimizer, precision."""
+    model, workload = plan.model, plan.workload
+    parts = (
+        _shape(model, workload),
+        _attention(model),
+        () if model.moe is None else _experts(model, model.moe),
+        () if model.mla is None else _latent_attention(model.mla),
+        _parallel(strategy),
+        _batch(strategy, workload),
+        _optimizer(workload, train_job(plan)),
+        _precision(workload),
+        _recompute(strategy),
+    )
+    return tuple(chain.from_iterable(parts))
+
+
+def _switches(*pairs: tuple[bool, str]) -> tuple[Argument, ...]:
+    """The flags whose condition holds."""
+    return tuple(Argument(flag) for present, flag in pairs if present)
+
+
+def _shape(model: ModelSpec, workload: Workload) -> tuple[Argument, ...]:
+    """Sizes of the model."""
+    longest = max(model.max_position_embeddings, workload.sequence_length)
+    return (
+        Argument("--num-layers", str(model.layers)),
+        Argument("--hidden-size", str(model.hidden_size)),
+        Argument("--ffn-hidden-size", str(model.ffn_hidden_size)),
+        Argument("--seq-length", str(workload.sequence_length)),
+        Argument("--max-position-embeddings", str(longest)),
+        Argument("--position-embedding-type", POSITION[model.position]),
+        Argument("--normalization", "RMSNorm" if model.norm == "rmsnorm" else "LayerNorm"),
+        Argument("--hidden-dropout", "0"),
+        Argument("--attention-dropout", "0"),
+        *_switches(
+            (model.gated_mlp, "--swiglu"),
+            (not model.mlp_bias, "--disable-bias-linear"),
+            (model.qkv_bias and not model.mlp_bias, "--add-qkv-bias"),
+            (not model.tied_embeddings, "--untie-embeddings-and-output-weights"),
+        ),
+    )
+
+
+def _attention(model: ModelSpec) -> tuple[Argument, ...]:
+    """Heads, groups and windows; latent attention has its own widths."""
+    heads = [Argument("--num-attention-heads", str(model.attention_heads))]
+    if model.mla is None:
+        heads.append(Argument("--kv-channels", str(model.head_size)))
+        if model.kv_heads != model.attention_heads:
+            groups = Argument("--num-query-groups", str(model.kv_heads))
+            heads += [Argument("--group-query-attention"), groups]
+    if model.sliding_window is not None:
+        heads.append(Argument("--window-size", f"({model.sliding_window},0)"))
+        if model.sliding_window_pattern is not None:
+            heads.append(Argument("--window-attn-skip-freq", str(model.sliding_window_pattern)))
+    if model.attention_sinks:
+        heads.append(Argument("--softmax-type", "learnable"))
+    return (*heads, *_switches((model.qk_norm == "head", "--qk-layernorm")))
+
+
+def _experts(model: ModelSpec, moe: MoeSpec) -> tuple[Argument, ...]:
+    """Mixture of experts, routed without dropping tokens."""
+    runs = groupby(int(model.is_moe_layer(layer)) for layer in range(model.layers))
+    pattern = "+".join(f"[{value}]*{len(list(run))}" for value, run in runs)
+    shared = Argument("--moe-shared-expert-intermediate-size", str(moe.shared_ffn_hidden_size))
+    return (
+        Argument("--num-experts", str(moe.experts)),
+        Argument("--moe-router-topk", str(moe.experts_per_token)),
+        Argument("--moe-ffn-hidden-size", str(moe.expert_ffn_hidden_size)),
+        Argument("--moe-layer-freq", f"({pattern})"),
+        *((shared,) if moe.shared_ffn_hidden_size else ()),
+        *_switches((moe.shared_gate, "--moe-shared-expert-gate")),
+        Argument("--moe-router-load-balancing-type", "aux_loss"),
+        Argument("--moe-aux-loss-coeff", str(AUXILIARY_LOSS)),
+        Argument("--moe-token-dispatcher-type", "alltoall"),
+        Argument("--moe-grouped-gemm"),
+    )
+
+
+def _latent_attention(mla: MlaSpec) -> tuple[Argument, ...]:
+    """Multi-head latent attention."""
+    query = () if mla.q_rank is None else (Argument("--q-lora-rank", str(mla.q_rank)),)
+    return (
+        Argument("--multi-latent-attention"),
+        *query,
+        Argument("--kv-lora-rank", str(mla.kv_rank)),
+        Argument("--qk-head-dim", str(mla.nope_head_size)),
+        Argument("--qk-pos-emb-head-dim", str(mla.rope_head_size)),
+        Argument("--v-head-dim", str(mla.v_head_size)),
+    )
+
+
+def _parallel(strategy: Strategy) -> tuple[Argument, ...]:
+    """Parallel sizes, and the optimizer state sharded over the replicas."""
+    layout = strategy.layout
+    virtual = Argument("--num-virtual-stages-per-pipeline-rank", str(strategy.virtual_stages))
+    sharded = layout.shard_ranks > 1
+    return (
+        Argument("--tensor-model-parallel-size", str(layout.tensor_parallel_size)),
+        Argument("--pipeline-model-parallel-size", str(layout.pipeline_parallel_size)),
+        *((virtual,) if strategy.virtual_stages > 1 else ()),
+        Argument("--context-parallel-size", str(layout.context_parallel_size)),
+        Argument("--expert-model-parallel-size", str(layout.expert_parallel_size)),
+        *_switches(
+            (strategy.sequence_parallel, "--sequence-parallel"),
+            (sharded, "--use-distributed-optimizer"),
+            (sharded, "--overlap-grad-reduce"),
+            (sharded, "--overlap-param-gather"),
+        ),
+    )
+
+
+def _batch(strategy: Strategy, workload: Workload) -> tuple[Argument, ...]:
+    """Batch sizes and length of the run; without a token budget the script asks for TRAIN_ITERS."""
+    steps = () if workload.steps is None else (Argument("--train-iters", str(workload.steps)),)
+    return (
+        Argument("--micro-batch-size", str(strategy.micro_batch_size)),
+        Argument("--global-batch-size", str(strategy.global_batch_size)),
+        *steps,
+    )
+
+
+def _optimizer(workload: Workload, job: TrainJob) -> tuple[Argument, ...]:
+    """Optimizer and schedule, the same as in ds_config.json and train.yaml."""
+    lowest = workload.learning_rate * job.minimum_learning_rate_ratio
+    own = {
+        "adamw": (("--adam-beta1", ADAM_BETAS[0]), ("--adam-beta2", ADAM_BETAS[1])),
+        "lion": (("--lion-beta1", LION_BETAS[0]), ("--lion-beta2", LION_BETAS[1])),
+        "sgd": (("--sgd-momentum", MOMENTUM["sgd"]),),
+        "muon": (("--muon-momentum", MOMENTUM["muon"]),),
+    }
+    return (
+        Argument("--optimizer", OPTIMIZERS[workload.optimizer]),
+        *(Argument(flag, str(value)) for flag, value in own[workload.optimizer]),
+        *((Argument("--adam-eps", str(ADAM_EPSILON)),) if workload.optimizer == "adamw" else ()),
+        Argument("--lr", str(workload.learning_rate)),
+        Argument("--min-lr", f"{lowest:.6g}"),
+        Argument("--lr-decay-style", job.schedule),
+        Argument("--lr-warmup-fraction", str(WARMUP_FRACTION)),
+        Argument("--weight-decay", str(workload.weight_decay)),
+        Argument("--clip-grad", str(workload.gradient_clipping)),
+        Argument("--seed", str(workload.seed)),
+    )
+
+
+def _precision(workload: Workload) -> tuple[Argument, ...]:
+    """Compute precision; fp8 keeps bf16 outside the matrix products."""
+    match workload.precision:
+        case "bf16":
+            return (Argument("--bf16"),)
+        case "fp16":
+            return (Argument("--fp16"), Argument("--initial-loss-scale", "65536"))
+        case "fp8":
+            return (Argument("--bf16"), Argument("--fp8-format", "hybrid"))
+        case "fp32":
+            return ()
+
+
+def _recompute(strategy: Strategy) -> tuple[Argument, ...]:
+    """Activation checkpointing."""
+    match strategy.recompute:
+        case "none":
+            return ()
+        case "selective":
+            return (Argument("--recompute-granularity", "selective"),)
+        case "full":
+            return (
+                Argument("--recompute-granularity", "full"),
+                Argument("--recompute-method", "uniform"),
+                Argument("--recompute-num-layers", "1"),
+            )

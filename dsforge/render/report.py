@@ -1,0 +1,198 @@
+"""Plan -> context of PLAN.md: the choice, its price by term, the reasons, how to launch.
+
+Numbers become text here; wording and order stand in the template.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pydantic import BaseModel
+
+from dsforge.plan import Plan, Priced, Reason, Variant
+from dsforge.render.environment import Variable, environment_variables
+from dsforge.render.job import DS_CONFIG
+from dsforge.render.launch import has_placeholders
+from dsforge.units import Interval, count, gib, seconds
+
+FILES = {"megatron": "megatron/args.txt"}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of a table: name, value, and what the value means."""
+
+    name: str
+    value: str
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class VariantRow:
+    """One generated file beside the chosen one, or why it does not exist."""
+
+    file: str
+    label: str
+    memory: str
+    step: str
+    verdict: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReportContext:
+    """Fields of report/PLAN.md.j2."""
+
+    title: str
+    facts: tuple[Row, ...]
+    choice: tuple[Row, ...]
+    fits: bool
+    memory: tuple[Row, ...]
+    time: tuple[Row, ...]
+    reasons: tuple[Reason, ...]
+    variants: tuple[VariantRow, ...]
+    substitute: str | None
+    gaps: tuple[str, ...]
+    variables: tuple[Variable, ...]
+    placeholders: bool
+    placeholder_data: bool
+    deepspeed: bool
+    megatron: bool
+
+
+def report_context(
+    plan: Plan, *, substitute: Priced | None, gaps: tuple[str, ...], written: frozenset[str]
+) -> ReportContext:
+    """Context of report/PLAN.md.j2.
+
+    `substitute` is the DeepSpeed strategy of ds_config.json where the choice is Megatron, `gaps`
+    what Megatron cannot express, `written` the paths of all other artifacts.
+    """
+    return ReportContext(
+        title=f"{plan.model.name} on {plan.cluster.nodes} x {plan.cluster.gpus_per_node} "
+        f"{plan.cluster.gpu.name}",
+        facts=_facts(plan),
+        choice=_choice(plan),
+        fits=plan.choice.fits,
+        memory=memory_rows(plan.choice),
+        time=time_rows(plan.choice),
+        reasons=plan.choice.reasons,
+        variants=tuple(_variant(variant, gaps, written) for variant in plan.variants),
+        substitute=substitute.strategy.label() if substitute else None,
+        gaps=gaps,
+        variables=environment_variables(plan),
+        placeholders=has_placeholders(plan.cluster),
+        placeholder_data=plan.workload.data is None,
+        deepspeed=DS_CONFIG in written,
+        megatron=FILES["megatron"] in written,
+    )
+
+
+def _facts(plan: Plan) -> tuple[Row, ...]:
+    """The three inputs in a few words."""
+    model, cluster, workload = plan.model, plan.cluster, plan.workload
+    network = f"{cluster.inter_node.name} x {cluster.nics_per_node} between nodes"
+    return (
+        Row("Model", model.name, f"{count(plan.parameters)} parameters, {model.layers} layers"),
+        Row(
+            "Cluster",
+            f"{cluster.nodes} x {cluster.gpus_per_node} {cluster.gpu.name}",
+            f"{cluster.intra_node.name} in a node, {network if cluster.nodes > 1 else 'one node'}",
+        ),
+        Row(
+            "Workload",
+            f"{workload.global_batch_size} x {workload.sequence_length} tokens per step",
+            f"{workload.method} training, {workload.precision}, {workload.optimizer}, "
+            + (f"{workload.steps} steps" if workload.steps else "no token budget"),
+        ),
+    )
+
+
+def _choice(plan: Plan) -> tuple[Row, ...]:
+    """The decision, in the words of the glossary."""
+    strategy = plan.strategy
+    layout = strategy.layout
+    rows = (
+        Row("back end", strategy.back_end),
+        Row("ZeRO stage", str(strategy.zero_stage)),
+        Row("data parallel size", str(layout.data_parallel_size)),
+        Row("tensor parallel size", str(layout.tensor_parallel_size)),
+        Row("pipeline parallel size", str(layout.pipeline_parallel_size)),
+        Row("context parallel size", str(layout.context_parallel_size)),
+        Row("expert parallel size", str(layout.expert_parallel_size)),
+        Row("micro batch size", str(strategy.micro_batch_size)),
+        Row("gradient accumulation steps", str(strategy.gradient_accumulation_steps)),
+        Row("global batch size", str(strategy.global_batch_size)),
+        Row("optimizer offload", strategy.offload_optimizer),
+        Row("parameter offload", strategy.offload_parameters),
+        Row("recompute", strategy.recompute),
+    )
+    unsaid = {"1", "none"}
+    always = ("back end", "micro batch size", "gradient accumulation steps", "recompute")
+    return tuple(row for row in rows if row.value not in unsaid or row.name in always)
+
+
+def _terms(terms: BaseModel) -> dict[str, tuple[float, str]]:
+    """Value and description of each term of a ledger, in the order of its fields."""
+    fields = type(terms).model_fields
+    return {name: (getattr(terms, name), field.description or "") for name, field in fields.items()}
+
+
+def memory_rows(priced: Priced) -> tuple[Row, ...]:
+    """GPU memory by term, its sum by counter, host memory by phase."""
+    memory = priced.memory
+    terms = (
+        Row(name.replace("_", " "), gib(value), note)
+        for name, (value, note) in _terms(memory.terms).items()
+    )
+    host = max(memory.host_bytes.model_dump().items(), key=lambda phase: phase[1])
+    disk = (Row("NVMe", gib(memory.nvme_bytes), "per node"),) if memory.nvme_bytes else ()
+    return (
+        *terms,
+        Row("allocated", _interval(memory.allocated_bytes), "low, likely, high"),
+        Row("reserved", _interval(memory.reserved_bytes), "low, likely, high"),
+        Row("device", _interval(memory.device_bytes), "low, likely, high: what nvidia-smi shows"),
+        Row("host", gib(host[1]), f"per node, at its highest (phase: {host[0]})"),
+        *disk,
+        Row("checkpoint", gib(memory.checkpoint_bytes), "on disk, optimizer state included"),
+    )
+
+
+def time_rows(priced: Priced) -> tuple[Row, ...]:
+    """Step time by term, and the rates that follow from it."""
+    time = priced.time
+    terms = (
+        Row(name.removesuffix("_s"), seconds(value), note)
+        for name, (value, note) in _terms(time.terms).items()
+    )
+    low, likely, high = time.step_s.low, time.step_s.likely, time.step_s.high
+    span = f"{seconds(low)} / {seconds(likely)} / {seconds(high)}"
+    return (
+        *terms,
+        Row("step", span, "low, likely, high"),
+        Row("tokens/s per GPU", f"{time.tokens_per_s_per_gpu:,.0f}"),
+        Row("model TFLOP/s per GPU", f"{time.model_tflops_per_gpu:,.1f}", "recompute not counted"),
+    )
+
+
+def largest_term(priced: Priced) -> Row:
+    """The term that needs the most GPU memory."""
+    terms = _terms(priced.memory.terms)
+    name = max(terms, key=lambda term: terms[term][0])
+    return Row(name.replace("_", " "), gib(terms[name][0]), terms[name][1])
+
+
+def _interval(value_bytes: Interval) -> str:
+    return f"{gib(value_bytes.low)} / {gib(value_bytes.likely)} / {gib(value_bytes.high)}"
+
+
+def _variant(variant: Variant, gaps: tuple[str, ...], written: frozenset[str]) -> VariantRow:
+    """What was generated beside the choice, or the rules and numbers that forbid it."""
+    file = FILES.get(variant.name, f"deepspeed/{variant.name}.json")
+    priced = variant.priced
+    if priced is None or file not in written:
+        said = "; ".join(f"{p.message} [{p.rule}]" for p in variant.problems) or "; ".join(gaps)
+        return VariantRow(file, "", "", "", f"not written: {said}")
+    reserved = gib(priced.memory.reserved_bytes.likely)
+    step = seconds(priced.time.step_s.likely)
+    verdict = "fits" if priced.fits else "does not fit"
+    return VariantRow(file, priced.strategy.label(), reserved, step, verdict)
