@@ -91,9 +91,9 @@ def _follow(
         end_group(process)
 
     timer = threading.Timer(timeout_s, expire)
+    assert process.stdout is not None  # PIPE was asked for
     timer.start()
     try:
-        assert process.stdout is not None  # PIPE was asked for
         for line in process.stdout:
             lines.append(line)
             if on_line is not None:
@@ -104,6 +104,7 @@ def _follow(
         raise
     finally:
         timer.cancel()
+        process.stdout.close()
     return Completed(command, TIMEOUT_CODE if expired.is_set() else code, "".join(lines))
 
 
