@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from pydantic import BaseModel, Field
 
-from dsforge.specs import FROZEN
-from dsforge.units import Interval
+from dsforge.estimate.activations import (
+    checkpoint_token_bytes,
+    element_bytes,
+    layer_token_bytes,
+    logit_token_bytes,
+)
+from dsforge.estimate.buckets import size_buckets
+from dsforge.estimate.host import HostMemory, checkpoint_bytes, host_memory
+from dsforge.estimate.shard import RankParameters, Stage, end_stages, rank_parameters
+from dsforge.estimate.states import States, states
+from dsforge.specs import FROZEN, ClusterSpec, ModelSpec, Workload
+from dsforge.strategy import Buckets, Strategy
+from dsforge.units import GIB, Interval
 
 
 class MemoryTerms(BaseModel):
@@ -22,17 +35,6 @@ class MemoryTerms(BaseModel):
     framework: int = Field(description="Device context, NCCL, cuBLAS; not in torch's counters.")
 
 
-class HostMemory(BaseModel):
-    """Likely bytes of RAM on one node in each phase, all ranks of the node together."""
-
-    model_config = FROZEN
-
-    load: int
-    init: int
-    step: int
-    save: int
-
-
 class MemoryEstimate(BaseModel):
     """What one strategy needs, by the three counters that people read."""
 
@@ -45,3 +47,158 @@ class MemoryEstimate(BaseModel):
     host_bytes: HostMemory
     nvme_bytes: int = Field(description="Swapped state on one node's disk.")
     checkpoint_bytes: int = Field(description="One checkpoint with optimizer state, all ranks.")
+
+
+CONTEXT = Interval(0.6 * GIB, 1.2 * GIB, 2.4 * GIB)  # device context, NCCL, cuBLAS workspace
+CPU_CONTEXT = Interval(0.5 * GIB, 0.8 * GIB, 1.2 * GIB)  # interpreter, torch, engine of a CPU rank
+SLACK = Interval(1.01, 1.05, 1.15)  # reserved / allocated: what the caching allocator keeps
+STATES_ERROR = 0.02  # of the states and buffers: padding, alignment
+ACTIVATION_ERROR = 0.12  # of activations and logits: kernels differ in what they save
+MEGATRON_BUCKET_ELEMENTS = 40_000_000  # its distributed-data-parallel default: max(4e7, 1e6 dp)
+
+
+class _Peak(NamedTuple):
+    """The terms of one stage, kept as floats."""
+
+    weights: float
+    gradients: float
+    optimizer_state: float
+    activations: float
+    logits: float
+    buffers: float
+
+    @property
+    def total(self) -> float:
+        """Bytes allocated at the peak."""
+        return sum(self)
+
+
+def estimate_memory(
+    model: ModelSpec, cluster: ClusterSpec, workload: Workload, strategy: Strategy
+) -> MemoryEstimate:
+    """Memory of the fullest rank and of one node under one strategy."""
+    priced = [
+        (stage, rank_parameters(model, workload, strategy.layout, stage))
+        for stage in end_stages(model, strategy.layout)
+    ]
+    peaks = []
+    for position, (stage, held) in enumerate(priced):
+        buckets = size_buckets(model, cluster, strategy, held.total)
+        kept = states(workload, strategy, held, buckets)
+        in_flight = _in_flight(strategy, first=position == 0)
+        saved = _activations(model, workload, strategy, stage) * in_flight
+        saved += _working_set(model, workload, strategy, stage)
+        logits = _tokens(workload, strategy) * logit_token_bytes(model, workload, strategy)
+        extra = _buffers(model, workload, strategy, held, buckets)
+        peaks.append(_peak(kept, saved, logits if stage.has_head else 0.0, extra))
+    fullest = max(peaks, key=lambda peak: peak.total)
+    held = priced[0][1]
+    kept = states(workload, strategy, held, size_buckets(model, cluster, strategy, held.total))
+    host = host_memory(model, cluster, workload, strategy, kept=kept)
+    saved = checkpoint_bytes(model, workload)
+    return _totals(cluster, fullest, kept, (host, saved))
+
+
+def _peak(kept: States, saved: float, logits: float, extra: float) -> _Peak:
+    """The larger of the two moments: end of forward, or optimizer step (activations are gone)."""
+    backward = _Peak(kept.weights, kept.gradients, kept.optimizer, saved, logits, extra)
+    step = _Peak(
+        kept.weights, kept.gradients + kept.step_gradients, kept.optimizer, 0.0, 0.0, extra
+    )
+    return max(backward, step, key=lambda peak: peak.total)
+
+
+def _tokens(workload: Workload, strategy: Strategy) -> float:
+    """Tokens of one micro batch on one rank."""
+    return (
+        strategy.micro_batch_size * workload.sequence_length / strategy.layout.context_parallel_size
+    )
+
+
+def _in_flight(strategy: Strategy, *, first: bool) -> float:
+    """Micro batches whose activations are alive: 1F1B keeps one for each later stage.
+
+    Interleaving adds (pp - 1) / (pp v) of them (Narayanan et al. 2021, section 2.2).
+    """
+    pp, virtual = strategy.layout.pipeline_parallel_size, strategy.virtual_stages
+    if pp == 1:
+        return 1.0
+    alive = pp if first else 1
+    if virtual > 1:
+        alive = (pp if first else 1) + (pp - 1) / virtual
+    return min(float(strategy.gradient_accumulation_steps), float(alive))
+
+
+def _activations(model: ModelSpec, workload: Workload, strategy: Strategy, stage: Stage) -> float:
+    """Bytes that one micro batch keeps in one stage from forward to backward."""
+    tokens = _tokens(workload, strategy)
+    if strategy.recompute == "full":
+        return tokens * stage.layers * checkpoint_token_bytes(model, workload, strategy)
+    dense = layer_token_bytes(model, workload, strategy)
+    total = (stage.layers - stage.moe_layers) * dense
+    if stage.moe_layers:
+        total += stage.moe_layers * layer_token_bytes(model, workload, strategy, moe_layer=True)
+    return tokens * total
+
+
+def _working_set(model: ModelSpec, workload: Workload, strategy: Strategy, stage: Stage) -> float:
+    """Bytes of one layer's temporaries: its recomputed activations, or the gradients in its MLP."""
+    tokens = _tokens(workload, strategy)
+    layer = layer_token_bytes(model, workload, strategy, moe_layer=stage.moe_layers > 0)
+    return tokens * (layer if strategy.recompute == "full" else 0.25 * layer)
+
+
+def _buffers(
+    model: ModelSpec,
+    workload: Workload,
+    strategy: Strategy,
+    held: RankParameters,
+    buckets: Buckets,
+) -> float:
+    """Bytes of buckets and of gathered parameters."""
+    size = element_bytes(workload)
+    if strategy.layout.shard_ranks == 1 and strategy.zero_stage < 3:
+        return 0.0
+    if strategy.back_end == "megatron":
+        return 0.0 if strategy.layout.shard_ranks == 1 else float(MEGATRON_BUCKET_ELEMENTS * size)
+    reduce = buckets.reduce_bucket_size * size * (2 if buckets.overlap_comm else 1)
+    if strategy.zero_stage < 3:
+        return float(reduce if strategy.zero_stage else 0)
+    live = min(held.total, buckets.max_live_parameters + buckets.prefetch_bucket_size)
+    whole = model.norms_per_layer * model.hidden_size * model.layers
+    return float(reduce + size * (live + whole))
+
+
+def _totals(
+    cluster: ClusterSpec, peak: _Peak, kept: States, host: tuple[HostMemory, int]
+) -> MemoryEstimate:
+    """Intervals of the three counters around the likely terms."""
+    context = CPU_CONTEXT if cluster.gpu.is_cpu else CONTEXT
+    fixed = peak.weights + peak.gradients + peak.optimizer_state + peak.buffers
+    moving = peak.activations + peak.logits
+    spread = STATES_ERROR * fixed + ACTIVATION_ERROR * moving
+    allocated = Interval(peak.total - spread, peak.total, peak.total + spread)
+    reserved = Interval(
+        allocated.low * SLACK.low, allocated.likely * SLACK.likely, allocated.high * SLACK.high
+    )
+    device = Interval(
+        reserved.low + context.low, reserved.likely + context.likely, reserved.high + context.high
+    )
+    terms = MemoryTerms.model_construct(
+        weights=round(peak.weights),
+        gradients=round(peak.gradients),
+        optimizer_state=round(peak.optimizer_state),
+        activations=round(peak.activations),
+        logits=round(peak.logits),
+        buffers=round(peak.buffers),
+        framework=round(context.likely),
+    )
+    return MemoryEstimate.model_construct(
+        terms=terms,
+        allocated_bytes=allocated,
+        reserved_bytes=reserved,
+        device_bytes=device,
+        host_bytes=host[0],
+        nvme_bytes=round(kept.nvme * cluster.gpus_per_node),
+        checkpoint_bytes=host[1],
+    )

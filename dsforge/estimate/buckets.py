@@ -1,0 +1,86 @@
+"""Sizes of ZeRO's buffers and of the NVMe queue, from the model and the link.
+
+The engine's defaults (5e8 elements) cost more memory than a small model's own states, and fill a
+fast link no better than a bucket of 50 MB does. The ledger and the rendered ds_config must name the
+same sizes, so they are decided here, once, and travel in the plan. All sizes are integers: the
+engine refuses the fraction that `0.9 * hidden^2` often is.
+"""
+
+from __future__ import annotations
+
+from dsforge.specs import ClusterSpec, ModelSpec, NvmeSpec
+from dsforge.strategy import AioSettings, Buckets, Strategy
+
+LARGEST_BUCKET = 200_000_000  # elements; past 400 MB a message gains no bandwidth
+SMALLEST_BUCKET = 1_000_000
+BUSY_S = 0.01  # a bucket should keep its link busy for 10 ms, so that latency does not matter
+PERSISTENT_PER_HIDDEN = 10  # norms and biases stay whole: the engine's own "auto" rule, 10 x hidden
+SUB_GROUP = 1_000_000_000
+AIO_BLOCK_BYTES = 1 << 20
+FAST_NVME_BYTES_PER_S = 3e9
+
+
+def layer_elements(model: ModelSpec) -> int:
+    """Elements of the largest dense or expert-free matrix: the largest single gather."""
+    embedding = model.vocab_size * model.embedding_size
+    return max(embedding, model.hidden_size * model.ffn_hidden_size)
+
+
+def _even(elements: float) -> int:
+    """An even count within the limits; the engine aligns all-gather buckets to two elements."""
+    return round(min(max(elements, SMALLEST_BUCKET), LARGEST_BUCKET)) // 2 * 2
+
+
+def size_buckets(
+    model: ModelSpec, cluster: ClusterSpec, strategy: Strategy, parameters: int
+) -> Buckets:
+    """Buffer sizes for one strategy. `parameters` are the elements that one rank would hold whole.
+
+    Reduce bucket: what the slowest link crossed moves in 10 ms, at least hidden^2 (the engine's
+    "auto" rule), at most the whole model.
+    """
+    link_bytes_per_s = cluster.intra_node.bytes_per_s
+    if strategy.layout.world_size > cluster.gpus_per_node:
+        link_bytes_per_s = min(link_bytes_per_s, cluster.inter_node_bytes_per_s)
+    wanted = max(model.hidden_size**2, int(link_bytes_per_s * BUSY_S / 2))
+    bucket = min(_even(wanted), max(2, (parameters + 1) // 2 * 2))
+    layer = max(parameters // model.layers, 1)
+    live = min(parameters, max(4 * layer, 2 * layer_elements(model), 2 * bucket))
+    return Buckets(
+        reduce_bucket_size=bucket,
+        allgather_bucket_size=bucket,
+        prefetch_bucket_size=min(bucket, max(1, 9 * layer // 10)),
+        persistence_threshold=PERSISTENT_PER_HIDDEN * model.hidden_size,
+        max_live_parameters=max(live, 1),
+        max_reuse_distance=max(live, 1),
+        sub_group_size=SUB_GROUP if strategy.offload_optimizer != "nvme" else SUB_GROUP // 10,
+        overlap_comm=strategy.layout.pipeline_parallel_size == 1 and not cluster.gpu.is_cpu,
+    )
+
+
+def size_aio(model: ModelSpec, cluster: ClusterSpec, strategy: Strategy) -> AioSettings | None:
+    """Queue and buffer sizes of ZeRO-Infinity; none where nothing is on NVMe."""
+    on_disk = "nvme" in (strategy.offload_optimizer, strategy.offload_parameters)
+    if not on_disk or cluster.nvme is None:
+        return None
+    largest = -(-layer_elements(model) // strategy.layout.shard_ranks)
+    return AioSettings(
+        block_size=AIO_BLOCK_BYTES,
+        queue_depth=_queue_depth(cluster.nvme),
+        intra_op_parallelism=max(1, min(8, cluster.cpu_cores // (2 * cluster.gpus_per_node))),
+        optimizer_buffer_count=5,  # parameter, gradient, two moments, and one in flight
+        parameter_buffer_count=5,
+        parameter_buffer_size=_aligned(largest),
+        max_in_cpu=1_000_000_000,
+    )
+
+
+def _queue_depth(nvme: NvmeSpec) -> int:
+    """Deeper queues for faster disks."""
+    return 32 if nvme.read_bytes_per_s > FAST_NVME_BYTES_PER_S else 8
+
+
+def _aligned(elements: int) -> int:
+    """Elements rounded up to the block that the disk reads at once."""
+    block = AIO_BLOCK_BYTES // 2
+    return -(-elements // block) * block

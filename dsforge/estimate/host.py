@@ -1,0 +1,76 @@
+"""RAM of one node by phase, and the size of a checkpoint.
+
+What kills offloaded runs is the kernel, not CUDA: every rank of a node loads, pins and saves at the
+same time. Pinned buffers are counted as torch's host allocator makes them, rounded up to a power of
+two (`CachingHostAllocator`), unless the ranks run on the CPU, where nothing is pinned.
+"""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, Field
+
+from dsforge.estimate.activations import element_bytes
+from dsforge.estimate.params import lora_parameters, parameters
+from dsforge.estimate.states import States, optimizer_bytes_per_parameter
+from dsforge.specs import FROZEN, ClusterSpec, ModelSpec, Workload
+from dsforge.strategy import AioSettings, Strategy
+from dsforge.units import GIB, MIB
+
+PROCESS_BYTES = 3 * GIB  # one rank's process beside its tensors: interpreter, CUDA, data loader
+CPU_PROCESS_BYTES = 256 * MIB  # of a CPU rank; its libraries are counted on the rank itself
+
+
+class HostMemory(BaseModel):
+    """Likely bytes of RAM on one node in each phase, all ranks of the node together."""
+
+    model_config = FROZEN
+
+    load: int = Field(description="Reading the weights: each rank its own copy, unless ZeRO-3.")
+    init: int = Field(description="Building optimizer state and pinned buffers.")
+    step: int = Field(description="Training.")
+    save: int = Field(description="Writing a checkpoint: one gathered copy of the weights more.")
+
+
+def host_memory(
+    model: ModelSpec, cluster: ClusterSpec, workload: Workload, strategy: Strategy, *, kept: States
+) -> HostMemory:
+    """RAM of one node in each phase."""
+    ranks = cluster.gpus_per_node
+    process = CPU_PROCESS_BYTES if cluster.gpu.is_cpu else PROCESS_BYTES
+    idle = ranks * process
+    weights = element_bytes(workload) * parameters(model)
+    copies = 1 if strategy.zero_stage == 3 else ranks
+    share = weights / (strategy.layout.model_ranks if strategy.back_end == "megatron" else 1)
+    pinned = kept.pinned if cluster.gpu.is_cpu else _pinned_bytes(kept.pinned)
+    offloaded = ranks * (kept.host - kept.pinned + pinned)
+    step = idle + offloaded
+    gathered = weights if strategy.zero_stage == 3 else 0
+    return HostMemory.model_construct(
+        load=round(idle + copies * share),
+        init=round(step + (share if offloaded else 0)),
+        step=round(step),
+        save=round(step + gathered),
+    )
+
+
+def swap_buffer_bytes(aio: AioSettings | None, strategy: Strategy, workload: Workload) -> int:
+    """Pinned bytes of one rank's NVMe buffers."""
+    if aio is None or strategy.offload_parameters != "nvme":
+        return 0
+    return aio.parameter_buffer_count * aio.parameter_buffer_size * element_bytes(workload)
+
+
+def checkpoint_bytes(model: ModelSpec, workload: Workload) -> int:
+    """One checkpoint of all ranks: weights, master weights and moments."""
+    weights = trained = parameters(model)
+    if workload.method == "lora" and workload.lora is not None:
+        trained = lora_parameters(model, workload.lora)
+        weights += trained
+    size = element_bytes(workload)
+    return size * weights + optimizer_bytes_per_parameter(workload) * trained
+
+
+def _pinned_bytes(wanted: float) -> float:
+    """Page-locked bytes really taken: the next power of two."""
+    whole = round(wanted)
+    return float(1 << (whole - 1).bit_length()) if whole > MIB else wanted

@@ -1,0 +1,59 @@
+"""Seconds that offload adds: PCIe both ways, Adam on the CPU, the disk.
+
+CPU Adam: about 8e7 parameters a second and core, at most 4e9 a node, where memory bandwidth ends
+it (DeepSpeed, ops/adam benchmark: 10 B parameters in 2.6 s on two sockets).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from dsforge.estimate.activations import element_bytes
+from dsforge.estimate.states import optimizer_bytes_per_parameter, shares
+from dsforge.estimate.traffic import Payload
+from dsforge.specs import ClusterSpec, Workload
+from dsforge.strategy import Strategy
+
+ADAM_PER_CORE = 8e7  # parameters per second
+ADAM_PER_NODE = 4e9
+LINK_SHARE = 0.75  # of the PCIe rate, pinned memory
+HIDDEN = 0.4  # share of copies that compute hides
+
+
+class Moved(NamedTuple):
+    """Seconds of one step."""
+
+    exposed_s: float
+    cpu_s: float
+
+
+def offload(
+    cluster: ClusterSpec, workload: Workload, strategy: Strategy, payload: Payload
+) -> Moved:
+    """Copies that nothing hides, and the optimizer on the CPU."""
+    held, group, size = payload.held, shares(strategy), element_bytes(workload)
+    shard, trainable = group.of(held), group.of_trainable(held)
+    micro_steps = strategy.gradient_accumulation_steps
+    link = cluster.gpu.host_link_bytes_per_s * LINK_SHARE
+    copied_s = disk_bytes = cpu_s = 0.0
+    if strategy.offload_optimizer != "none":
+        copied_s += size * trainable * (micro_steps + 1) / link
+        rate = min(ADAM_PER_CORE * cluster.cpu_cores, ADAM_PER_NODE) / cluster.gpus_per_node
+        cpu_s = trainable / rate
+        if strategy.offload_optimizer == "nvme":
+            disk_bytes += 2 * trainable * (optimizer_bytes_per_parameter(workload) + 2)
+    if strategy.offload_parameters != "none":
+        passes = 3 if strategy.recompute == "full" else 2
+        copied_s += size * shard * passes * micro_steps / link
+        if strategy.offload_parameters == "nvme":
+            disk_bytes += size * shard * passes * micro_steps
+    disk_s = _disk_s(cluster, disk_bytes)
+    return Moved(copied_s * (1 - HIDDEN) + disk_s, cpu_s)
+
+
+def _disk_s(cluster: ClusterSpec, rank_bytes: float) -> float:
+    """Seconds to read and write one rank's bytes while all ranks of the node do."""
+    if cluster.nvme is None or rank_bytes == 0:
+        return 0.0
+    rate = 2 / (1 / cluster.nvme.read_bytes_per_s + 1 / cluster.nvme.write_bytes_per_s)
+    return rank_bytes * cluster.gpus_per_node / rate

@@ -1,0 +1,97 @@
+"""Parameters that one rank holds before ZeRO shards them: after tensor, pipeline, expert cuts.
+
+The fullest rank is the first stage (embedding, most micro batches in flight) or the last one
+(output head, logits); both are priced, and the fuller one counts.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+from dsforge.estimate.params import lora_parameters, parameter_counts
+from dsforge.layout import Layout
+from dsforge.specs import ModelSpec, Workload
+
+
+class Stage(NamedTuple):
+    """A pipeline stage: how many layers, and what stands before and after them."""
+
+    layers: int
+    moe_layers: int
+    has_embedding: bool
+    has_head: bool
+
+
+class RankParameters(NamedTuple):
+    """Elements on one rank. Experts are sharded over fewer ranks than the rest, so kept apart."""
+
+    shared: int
+    experts: int
+    trainable_shared: int
+    trainable_experts: int
+
+    @property
+    def total(self) -> int:
+        """Elements in the compute precision."""
+        return self.shared + self.experts
+
+    @property
+    def trainable(self) -> int:
+        """Elements with a gradient."""
+        return self.trainable_shared + self.trainable_experts
+
+
+class _Pieces(NamedTuple):
+    """Elements by where a pipeline puts them."""
+
+    dense_layer: int
+    moe_layer: int  # without its routed experts
+    experts: int  # of one MoE layer
+    before: int
+    words: int
+    after: int
+
+
+def end_stages(model: ModelSpec, layout: Layout) -> tuple[Stage, ...]:
+    """The first and the last pipeline stage; the same one where there is no pipeline."""
+    pp = layout.pipeline_parallel_size
+    if pp == 1:
+        return (Stage(model.layers, model.moe_layers, has_embedding=True, has_head=True),)
+    layers = -(-model.layers // pp)
+    sparse = min(layers, -(-model.moe_layers // pp))
+    first = Stage(layers, sparse, has_embedding=True, has_head=False)
+    return first, Stage(layers, sparse, has_embedding=False, has_head=True)
+
+
+@lru_cache(maxsize=64)
+def _pieces(model: ModelSpec) -> _Pieces:
+    """The counts of the model, each computed once: the planner asks thousands of times."""
+    counts = parameter_counts(model)
+    return _Pieces(
+        dense_layer=counts.dense_layer,
+        moe_layer=counts.moe_layer_shared,
+        experts=counts.moe_layer_experts,
+        before=counts.embedding + counts.position_embedding + counts.other,
+        words=counts.embedding,
+        after=counts.head + counts.head_bias + counts.final_norm,
+    )
+
+
+def rank_parameters(
+    model: ModelSpec, workload: Workload, layout: Layout, stage: Stage
+) -> RankParameters:
+    """Elements on one rank of a stage. A tied head on another stage is a copy of the embedding."""
+    pieces, tp = _pieces(model), layout.tensor_parallel_size
+    shared = (stage.layers - stage.moe_layers) * pieces.dense_layer
+    shared += stage.moe_layers * pieces.moe_layer
+    shared += pieces.before if stage.has_embedding else 0
+    shared += pieces.after if stage.has_head else 0
+    if stage.has_head and model.tied_embeddings and not stage.has_embedding:
+        shared += pieces.words
+    shared = -(-shared // tp)
+    experts = -(-stage.moe_layers * pieces.experts // (tp * layout.expert_parallel_size))
+    if workload.method == "full" or workload.lora is None:
+        return RankParameters(shared, experts, shared, experts)
+    adapters = lora_parameters(model, workload.lora) * stage.layers // model.layers // tp
+    return RankParameters(shared + adapters, experts, adapters, 0)

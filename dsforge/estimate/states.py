@@ -1,0 +1,107 @@
+"""Bytes per parameter of weights, gradients and optimizer state, by back end and ZeRO stage.
+
+Read in DeepSpeed 0.19: gradients stay in the compute precision (`get_data_types`: accumulation
+defaults to the model's type), stage 1 and 2 keep flat compute-precision weights on every rank and a
+float32 partition of master weights (`stage_1_and_2.py`), stage 3 partitions the weights as well
+(`stage3.py`). At the step each of them makes float32 gradients of its own partition; stage 3 one
+sub-group at a time. Megatron accumulates gradients in float32 (`--accumulate-allreduce-grads-in-fp32`
+follows from bf16) and its distributed optimizer shards master weights and moments.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from dsforge.estimate.activations import element_bytes
+from dsforge.estimate.shard import RankParameters
+from dsforge.specs import Workload
+from dsforge.strategy import Buckets, Strategy
+
+# float32 moments per parameter. Adafactor factors its second moment: about nothing.
+MOMENTS = {"adamw": 2, "lion": 1, "sgd": 1, "adafactor": 0, "muon": 1}
+
+
+class States(NamedTuple):
+    """Bytes on one rank's device, and what was moved off it (one rank's share)."""
+
+    weights: float
+    gradients: float
+    optimizer: float
+    step_gradients: float  # float32 copy that exists only while the optimizer steps
+    host: float  # offloaded bytes in RAM
+    pinned: float  # part of `host` that is page-locked
+    nvme: float
+
+
+class Shares(NamedTuple):
+    """Over how many ranks each kind of parameter is sharded by ZeRO."""
+
+    shared: int
+    experts: int
+
+    def of(self, parameters: RankParameters) -> float:
+        """Elements of this rank's shard of all parameters."""
+        return parameters.shared / self.shared + parameters.experts / self.experts
+
+    def of_trainable(self, parameters: RankParameters) -> float:
+        """Elements of this rank's shard of the trainable parameters."""
+        experts = parameters.trainable_experts / self.experts
+        return parameters.trainable_shared / self.shared + experts
+
+
+def shares(strategy: Strategy) -> Shares:
+    """The shard groups: data x context ranks, for experts only those that hold the same ones."""
+    ranks = strategy.layout.shard_ranks
+    return Shares(ranks, max(1, ranks // strategy.layout.expert_parallel_size))
+
+
+def optimizer_bytes_per_parameter(workload: Workload) -> int:
+    """Bytes of master weight (none in fp32) and moments of one trainable parameter."""
+    master = 0 if workload.precision == "fp32" else 4
+    return master + 4 * MOMENTS[workload.optimizer]
+
+
+def states(
+    workload: Workload, strategy: Strategy, parameters: RankParameters, buckets: Buckets
+) -> States:
+    """Bytes of the model's states on one rank."""
+    size, stage = element_bytes(workload), strategy.zero_stage
+    group = shares(strategy)
+    shard, trainable = group.of(parameters), group.of_trainable(parameters)
+    per_parameter = optimizer_bytes_per_parameter(workload)
+    optimizer = per_parameter * (trainable if stage >= 1 else parameters.trainable)
+    weights = size * (shard if stage == 3 else parameters.total)
+    if strategy.back_end == "megatron":
+        return States(weights, 4.0 * parameters.trainable, optimizer, 0.0, 0.0, 0.0, 0.0)
+    gradients = size * (trainable if stage >= 2 else parameters.trainable)
+    copied = trainable if stage >= 1 else parameters.trainable
+    step = (
+        0.0 if size == 4 else 4.0 * (min(copied, buckets.sub_group_size) if stage == 3 else copied)
+    )
+    on_device = States(weights, gradients, optimizer, step, 0.0, 0.0, 0.0)
+    return _offloaded(on_device, strategy, trainable, size)
+
+
+def _offloaded(on_device: States, strategy: Strategy, trainable: float, size: int) -> States:
+    """The states after offload. The engine pins master weights, gradients, parameter buffers."""
+    result = on_device
+    if strategy.offload_optimizer != "none":
+        master_gradient = 4.0 * trainable
+        copies = size * trainable  # compute-precision buffer (stage 1, 2) or gradients (stage 3)
+        moved = result.optimizer + master_gradient
+        disk = moved if strategy.offload_optimizer == "nvme" else 0.0
+        result = result._replace(
+            gradients=0.0 if strategy.zero_stage >= 2 else result.gradients,
+            optimizer=0.0,
+            step_gradients=0.0,
+            host=copies + (0.0 if disk else moved),
+            pinned=copies + (0.0 if disk else 2 * master_gradient),
+            nvme=disk,
+        )
+    if strategy.offload_parameters == "cpu":
+        result = result._replace(
+            host=result.host + result.weights, pinned=result.pinned + result.weights, weights=0.0
+        )
+    elif strategy.offload_parameters == "nvme":
+        result = result._replace(nvme=result.nvme + result.weights, weights=0.0)
+    return result

@@ -1,0 +1,188 @@
+"""Words for a choice: what was preferred, by how much, and what would make it fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from dsforge.plan import Priced, Reason, Request
+from dsforge.planner.pricing import is_safe, missing_bytes, price
+from dsforge.rules import check
+from dsforge.strategy import Strategy
+from dsforge.units import gb_per_s, gib, seconds
+
+WORTH_NAMING = 0.05
+
+
+def choice_reasons(
+    request: Request, best: Priced, fitting: tuple[Priced, ...]
+) -> tuple[Reason, ...]:
+    """Why this one: against the next ZeRO stage, the other back end, and in memory and time."""
+    found = (
+        _against_stage(best, fitting),
+        _against_back_end(best, fitting),
+        _placement(request, best),
+        _offload(best),
+        _recompute(best, fitting),
+        _headroom(request, best),
+    )
+    return tuple(reason for reason in found if reason is not None)
+
+
+def _fastest(fitting: tuple[Priced, ...], wanted: Callable[[Strategy], bool]) -> Priced | None:
+    chosen = [priced for priced in fitting if wanted(priced.strategy)]
+    return min(chosen, key=lambda p: p.time.step_s.likely, default=None)
+
+
+def _against_stage(best: Priced, fitting: tuple[Priced, ...]) -> Reason | None:
+    """Against the next higher ZeRO stage without offload."""
+    mine = best.strategy
+    if mine.back_end != "deepspeed" or mine.zero_stage == 3 or mine.offload_optimizer != "none":
+        return None
+    other = _fastest(
+        fitting, lambda s: s.back_end == "deepspeed" and s.zero_stage == mine.zero_stage + 1
+    )
+    if other is None:
+        return None
+    theirs = other.strategy
+    sent = other.time.sent_bytes / max(1, best.time.sent_bytes)
+    saved = best.memory.device_bytes.likely - other.memory.device_bytes.likely
+    return Reason(
+        rule=f"zero{mine.zero_stage}-before-zero{theirs.zero_stage}",
+        message=(
+            f"both fit; ZeRO-{theirs.zero_stage} would send {sent:.2g}x the bytes per step and take "
+            f"{seconds(other.time.step_s.likely)} instead of {seconds(best.time.step_s.likely)}, "
+            f"for {gib(saved)} of memory that is not needed"
+        ),
+    )
+
+
+def _against_back_end(best: Priced, fitting: tuple[Priced, ...]) -> Reason | None:
+    other = _fastest(fitting, lambda s: s.back_end != best.strategy.back_end)
+    if other is None:
+        if best.strategy.back_end == "deepspeed":
+            return None
+        message = "only Megatron's tensor and pipeline parallelism fit this memory"
+        return Reason(rule="megatron-only", message=message)
+    ratio = other.time.step_s.likely / best.time.step_s.likely
+    if best.strategy.back_end == "deepspeed":
+        rule, trade = "deepspeed-is-simpler", "DeepSpeed trains the model as it is"
+    else:
+        rule, trade = "megatron-is-faster", "worth another model and checkpoint format"
+    return Reason(
+        rule=rule,
+        message=(
+            f"the best {other.strategy.back_end} plan ({other.strategy.label()}) takes "
+            f"{ratio:.2f}x the time of this one; {trade}"
+        ),
+    )
+
+
+def _placement(request: Request, best: Priced) -> Reason | None:
+    """Why tensor and pipeline parallelism lie where they lie."""
+    layout, cluster = best.strategy.layout, request.cluster
+    if layout.model_ranks == 1:
+        return None
+    inside, between = cluster.intra_node, cluster.inter_node
+    return Reason(
+        rule="tensor-in-node",
+        message=(
+            f"tensor parallelism {layout.tensor_parallel_size} stays on {inside.name} "
+            f"({gb_per_s(inside.bytes_per_s)}); {layout.pipeline_parallel_size} pipeline stages "
+            f"lie across {between.name} ({gb_per_s(cluster.inter_node_bytes_per_s)} a node), "
+            f"{best.time.terms.bubble_s / best.time.step_s.likely:.0%} of the step is bubble"
+        ),
+    )
+
+
+def _offload(best: Priced) -> Reason | None:
+    strategy = best.strategy
+    if strategy.offload_optimizer == "none" and strategy.offload_parameters == "none":
+        return None
+    return Reason(
+        rule="offload-to-fit",
+        message=(
+            f"nothing fits without offload; it costs {seconds(best.time.terms.offload_s)} of "
+            f"copies and {seconds(best.time.terms.optimizer_s)} of optimizer per step, and "
+            f"{gib(best.memory.host_bytes.step)} of host RAM on each node"
+        ),
+    )
+
+
+def _recompute(best: Priced, fitting: tuple[Priced, ...]) -> Reason | None:
+    if best.strategy.recompute != "full":
+        return None
+    mine = best.strategy
+    other = _fastest(
+        fitting,
+        lambda s: (
+            (s.back_end, s.layout, s.zero_stage) == (mine.back_end, mine.layout, mine.zero_stage)
+            and s.recompute == "none"
+        ),
+    )
+    if other is None:
+        message = "without recomputation the activations do not fit"
+    else:
+        ratio = other.time.step_s.likely / best.time.step_s.likely
+        message = f"recomputation allows a larger micro batch; without it: {ratio:.2f}x the time"
+    return Reason(rule="recompute", message=message)
+
+
+def _headroom(request: Request, best: Priced) -> Reason:
+    memory, cluster = best.memory, request.cluster
+    room = -missing_bytes(cluster, memory)
+    if is_safe(cluster, best):
+        return Reason(rule="fits", message=f"{gib(room)} of headroom on each accelerator")
+    return Reason(
+        rule="fits-tightly",
+        message=(
+            f"{gib(room)} of headroom; the upper estimate ({gib(memory.device_bytes.high)}) does "
+            f"not fit, and nothing else fits better"
+        ),
+    )
+
+
+def relaxations(request: Request, nearest: Priced) -> str:
+    """The cheapest changes that make it fit, each with its gain, as one line."""
+    worked = []
+    for name, changed, strategy in _changes(request, nearest.strategy):
+        if check(changed.model, changed.cluster, changed.workload, strategy):
+            continue
+        priced = price(changed.model, changed.cluster, changed.workload, strategy)
+        if priced.fits:
+            saved = nearest.memory.device_bytes.likely - priced.memory.device_bytes.likely
+            worked.append(f"{name} (saves {gib(saved)} per accelerator)")
+    if not worked:
+        return "no single change makes it fit: take a smaller model, or many more accelerators"
+    return "what would make it fit: " + "; ".join(worked[:3])
+
+
+def _changes(request: Request, strategy: Strategy) -> Iterator[tuple[str, Request, Strategy]]:
+    """Single changes, cheapest for the user first."""
+    if strategy.recompute != "full":
+        yield "recompute full", request, strategy.model_copy(update={"recompute": "full"})
+    if strategy.back_end == "deepspeed" and strategy.layout.model_ranks == 1:
+        lighter = {"zero_stage": 3, "recompute": "full"}
+        yield "ZeRO-3", request, strategy.model_copy(update=lighter)
+        moved = {**lighter, "offload_optimizer": "cpu"}
+        yield "optimizer on the CPU", request, strategy.model_copy(update=moved)
+        moved["offload_parameters"] = "cpu"
+        yield "parameters and optimizer on the CPU", request, strategy.model_copy(update=moved)
+    for shrink in (2, 4, 8):
+        length = request.workload.sequence_length // shrink
+        workload = request.workload.model_copy(update={"sequence_length": max(1, length)})
+        yield f"sequence length {length}", _with(request, "workload", workload), strategy
+    for factor in (2, 4, 8, 16):
+        nodes = request.cluster.nodes * factor
+        cluster = request.cluster.model_copy(update={"nodes": nodes, "hosts": ()})
+        dp = strategy.layout.data_parallel_size * factor
+        layout = strategy.layout.model_copy(update={"data_parallel_size": dp})
+        share = max(1, request.workload.global_batch_size // (dp * strategy.micro_batch_size))
+        wider = strategy.model_copy(update={"layout": layout, "gradient_accumulation_steps": share})
+        batch = wider.global_batch_size
+        workload = request.workload.model_copy(update={"global_batch_size": batch})
+        changed = _with(_with(request, "cluster", cluster), "workload", workload)
+        yield f"{nodes} nodes", changed, wider
+
+
+def _with(request: Request, field: str, value: object) -> Request:
+    return request.model_copy(update={field: value})

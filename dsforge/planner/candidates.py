@@ -1,0 +1,191 @@
+"""Families of strategies: every way to cut the model that could be legal, before batching.
+
+A family fixes back end, layout, ZeRO stage, offload and interleaving. Micro batch and recomputation
+are chosen inside it, so a family that breaks a rule is refused once and not for every batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dsforge.layout import Layout
+from dsforge.plan import Request
+from dsforge.rules import divisors
+from dsforge.strategy import BackEnd, Constraints, Offload, Recompute, Strategy, ZeroStage
+
+LARGEST_MICRO_BATCH = 64
+LONG_SEQUENCE = 16_384  # context parallelism is tried from here on
+LARGEST_CONTEXT = 16
+LARGEST_TENSOR = 16
+
+Offloads = tuple[Offload, Offload]  # optimizer, parameters
+KEPT: Offloads = ("none", "none")
+
+
+def families(request: Request, back_end: BackEnd) -> Iterator[Strategy]:
+    """Families of a back end that the constraints allow, as their smallest micro batch."""
+    fixed = request.constraints
+    for layout in layouts(request, back_end):
+        for stage in _zero_stages(fixed, back_end, layout):
+            for offloads in _offloads(request, back_end, stage):
+                for virtual in _virtual_stages(request, back_end, layout):
+                    yield base(
+                        request,
+                        back_end,
+                        layout,
+                        stage=stage,
+                        offloads=offloads,
+                        virtual_stages=virtual,
+                    )
+
+
+def base(
+    request: Request,
+    back_end: BackEnd,
+    layout: Layout,
+    *,
+    stage: ZeroStage,
+    offloads: Offloads = KEPT,
+    virtual_stages: int = 1,
+) -> Strategy:
+    """The member of a family with the smallest micro batch and the lightest recomputation."""
+    fixed, workload = request.constraints, request.workload
+    micro = fixed.micro_batch_size or 1
+    tp, cp = layout.tensor_parallel_size, layout.context_parallel_size
+    return Strategy.model_construct(
+        back_end=back_end,
+        layout=layout,
+        micro_batch_size=micro,
+        gradient_accumulation_steps=max(
+            1, workload.global_batch_size // (micro * layout.data_parallel_size)
+        ),
+        zero_stage=stage,
+        offload_optimizer=offloads[0],
+        offload_parameters=offloads[1],
+        recompute=fixed.recompute or "none",
+        virtual_stages=virtual_stages,
+        sequence_parallel=back_end == "megatron"
+        and tp > 1
+        and workload.sequence_length % (tp * cp) == 0,
+    )
+
+
+def batchings(request: Request, family: Strategy) -> Iterator[Strategy]:
+    """Members of a family: micro batches that divide its share, each recomputation."""
+    share, rest = divmod(request.workload.global_batch_size, family.layout.data_parallel_size)
+    if rest:
+        return
+    for micro in _micro_batches(request.constraints, share):
+        for recompute in _recomputations(request.constraints, family.back_end):
+            yield family.model_copy(
+                update={
+                    "micro_batch_size": micro,
+                    "gradient_accumulation_steps": share // micro,
+                    "recompute": recompute,
+                }
+            )
+
+
+def layouts(request: Request, back_end: BackEnd) -> Iterator[Layout]:
+    """Layouts that fill the cluster; what a back end cannot do is left to the rules."""
+    gpus = request.cluster.gpus
+    for tp in _tensor_sizes(request, back_end):
+        for cp in _context_sizes(request, back_end):
+            for pp in _pipeline_sizes(request, back_end, max(1, gpus // (tp * cp))):
+                data = max(1, gpus // (tp * cp * pp))
+                for ep in _expert_sizes(request, back_end, data * cp):
+                    yield Layout.model_construct(
+                        data_parallel_size=data,
+                        tensor_parallel_size=tp,
+                        pipeline_parallel_size=pp,
+                        context_parallel_size=cp,
+                        expert_parallel_size=ep,
+                    )
+
+
+def _tensor_sizes(request: Request, back_end: BackEnd) -> tuple[int, ...]:
+    """DeepSpeed trains whole modules unless asked; Megatron tries what fits a node."""
+    fixed = request.constraints.tensor_parallel_size
+    if fixed or back_end == "deepspeed":
+        return (fixed or 1,)
+    return tuple(n for n in divisors(request.cluster.gpus_per_node) if n <= LARGEST_TENSOR)
+
+
+def _pipeline_sizes(request: Request, back_end: BackEnd, ranks: int) -> tuple[int, ...]:
+    fixed = request.constraints.pipeline_parallel_size
+    if fixed or back_end == "deepspeed":
+        return (fixed or 1,)
+    return tuple(
+        n for n in divisors(ranks) if n <= request.model.layers and request.model.layers % n == 0
+    )
+
+
+def _context_sizes(request: Request, back_end: BackEnd) -> tuple[int, ...]:
+    fixed = request.constraints.context_parallel_size
+    long = request.workload.sequence_length >= LONG_SEQUENCE
+    if fixed or back_end == "deepspeed" or not long:
+        return (fixed or 1,)
+    return tuple(n for n in divisors(request.cluster.gpus) if n <= LARGEST_CONTEXT)
+
+
+def _expert_sizes(request: Request, back_end: BackEnd, ranks: int) -> tuple[int, ...]:
+    fixed, moe = request.constraints.expert_parallel_size, request.model.moe
+    if fixed or back_end == "deepspeed" or moe is None:
+        return (fixed or 1,)
+    limit = min(ranks, moe.experts)
+    return tuple(n for n in divisors(moe.experts) if n <= limit and ranks % n == 0)
+
+
+def _zero_stages(fixed: Constraints, back_end: BackEnd, layout: Layout) -> tuple[ZeroStage, ...]:
+    if fixed.zero_stage is not None:
+        return (fixed.zero_stage,)
+    if back_end == "megatron":
+        return (1,) if layout.shard_ranks > 1 else (0,)
+    if layout.pipeline_parallel_size > 1:
+        return (0, 1)
+    return (0, 1, 2) if layout.tensor_parallel_size > 1 else (0, 1, 2, 3)
+
+
+def _offloads(request: Request, back_end: BackEnd, stage: ZeroStage) -> tuple[Offloads, ...]:
+    """Offload only where the engine has it, unless it is asked for: then the rules answer."""
+    fixed = request.constraints
+    if back_end == "megatron":
+        return ((fixed.offload_optimizer or "none", fixed.offload_parameters or "none"),)
+    disk: tuple[Offload, ...] = ("nvme",) if request.cluster.nvme and stage == 3 else ()
+    optimizer: tuple[Offload, ...] = ("none", "cpu", *disk) if stage >= 2 else ("none",)
+    placed: tuple[Offload, ...] = ("none", "cpu", *disk) if stage == 3 else ("none",)
+    return tuple(
+        (first, second)
+        for first in ((fixed.offload_optimizer,) if fixed.offload_optimizer else optimizer)
+        for second in ((fixed.offload_parameters,) if fixed.offload_parameters else placed)
+        if fixed.offload_optimizer
+        or fixed.offload_parameters
+        or first != "none"
+        or second == "none"
+    )
+
+
+def _virtual_stages(request: Request, back_end: BackEnd, layout: Layout) -> tuple[int, ...]:
+    """Interleaving depths: 1, 2, 4, ... and one layer a chunk."""
+    pp = layout.pipeline_parallel_size
+    if back_end == "deepspeed" or pp == 1:
+        return (1,)
+    micro_steps = request.workload.global_batch_size // layout.data_parallel_size
+    per_stage = request.model.layers // pp
+    if micro_steps % pp:
+        return (1,)
+    return tuple(n for n in divisors(per_stage) if n in (1, 2, 3, 4, 6, 8))
+
+
+def _micro_batches(fixed: Constraints, share: int) -> tuple[int, ...]:
+    """Micro batches that divide a rank's share of the global batch: powers of two."""
+    if fixed.micro_batch_size:
+        return (fixed.micro_batch_size,) if share % fixed.micro_batch_size == 0 else ()
+    limit = min(share, LARGEST_MICRO_BATCH)
+    return tuple(2**power for power in range(7) if 2**power <= limit and share % 2**power == 0)
+
+
+def _recomputations(fixed: Constraints, back_end: BackEnd) -> tuple[Recompute, ...]:
+    """Lightest first. With flash attention `selective` saves nothing, so it must be asked for."""
+    del back_end
+    return (fixed.recompute,) if fixed.recompute else ("none", "full")

@@ -1,0 +1,104 @@
+"""The price of one strategy: memory, time, buffer sizes, and whether it fits."""
+
+from __future__ import annotations
+
+from dsforge.estimate.buckets import size_aio, size_buckets
+from dsforge.estimate.memory import MemoryEstimate, estimate_memory
+from dsforge.estimate.shard import end_stages, rank_parameters
+from dsforge.estimate.time import estimate_time
+from dsforge.plan import Priced, Reason
+from dsforge.specs import ClusterSpec, ModelSpec, Workload
+from dsforge.strategy import Strategy
+from dsforge.units import GIB, gib
+
+HOST_SHARE = 0.95  # of a node's RAM: the rest is the operating system's
+HEADROOM = "headroom"
+
+
+def price(
+    model: ModelSpec,
+    cluster: ClusterSpec,
+    workload: Workload,
+    strategy: Strategy,
+    *,
+    reasons: tuple[Reason, ...] = (),
+) -> Priced:
+    """Predicted memory and step time of one strategy, legal or not."""
+    memory = estimate_memory(model, cluster, workload, strategy)
+    first = end_stages(model, strategy.layout)[0]
+    held = rank_parameters(model, workload, strategy.layout, first)
+    return Priced.model_construct(
+        strategy=strategy,
+        fits=missing_bytes(cluster, memory) <= 0,
+        memory=memory,
+        time=estimate_time(model, cluster, workload, strategy),
+        buckets=size_buckets(model, cluster, strategy, held.total),
+        aio=size_aio(model, cluster, strategy),
+        reasons=reasons,
+    )
+
+
+def missing_bytes(cluster: ClusterSpec, memory: MemoryEstimate) -> int:
+    """Likely bytes beyond what the device or its share of the node has; negative: room left."""
+    return max(missing(cluster, memory).values())
+
+
+def missing(cluster: ClusterSpec, memory: MemoryEstimate) -> dict[str, int]:
+    """Likely bytes beyond each budget, for one rank: device, host RAM, NVMe.
+
+    CPU ranks hold their tensors in the node's RAM, so there both are one budget.
+    """
+    ranks = cluster.gpus_per_node
+    host_bytes = memory.host_bytes
+    host = max(host_bytes.load, host_bytes.init, host_bytes.step, host_bytes.save)
+    device = memory.device_bytes.likely
+    ram = cluster.host_memory_bytes * HOST_SHARE
+    if cluster.gpu.is_cpu:
+        running = max(host_bytes.init, host_bytes.step, host_bytes.save) + ranks * device
+        return {"host": round((max(running, host_bytes.load) - ram) / ranks)}
+    short = {
+        "device": round(device - cluster.gpu.memory_bytes),
+        "host": round((host - ram) / ranks),
+    }
+    if memory.nvme_bytes:
+        disk = cluster.nvme.size_bytes if cluster.nvme else 0
+        short["nvme"] = round((memory.nvme_bytes - disk) / ranks)
+    return short
+
+
+def is_safe(cluster: ClusterSpec, priced: Priced) -> bool:
+    """Whether the device holds even the upper end of the prediction."""
+    if cluster.gpu.is_cpu:
+        return priced.fits
+    return priced.fits and priced.memory.device_bytes.high <= cluster.gpu.memory_bytes
+
+
+def largest_term(memory: MemoryEstimate) -> str:
+    """The name of the largest memory term."""
+    terms = memory.terms
+    names = tuple(type(terms).model_fields)
+    return max(names, key=lambda name: int(getattr(terms, name)))
+
+
+def shortage(cluster: ClusterSpec, memory: MemoryEstimate) -> str:
+    """`needs 92 GiB of 79 GiB on the device, 13 GiB too much; ...` with the dominant term."""
+    short = missing(cluster, memory)
+    budget = max(short, key=lambda name: short[name])
+    name = largest_term(memory)
+    largest = f"the largest term is {name} ({gib(getattr(memory.terms, name))})"
+    if budget == "device":
+        need, have = memory.device_bytes.likely, cluster.gpu.memory_bytes
+        return f"needs {gib(need)} of {gib(have)} on each {cluster.gpu.name}; {largest}"
+    if budget == "nvme":
+        have = cluster.nvme.size_bytes if cluster.nvme else 0
+        return f"needs {gib(memory.nvme_bytes)} of {gib(have)} on each node's disk"
+    lacking = short["host"] * cluster.gpus_per_node
+    have = cluster.host_memory_bytes
+    return (
+        f"needs {gib(have * HOST_SHARE + lacking)} of {gib(have)} host RAM on each node; {largest}"
+    )
+
+
+def rounded_gib(value_bytes: float) -> float:
+    """GiB with two digits, for messages that programs read too."""
+    return round(value_bytes / GIB, 2)

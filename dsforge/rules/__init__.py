@@ -1,0 +1,28 @@
+"""Every constraint that the engines enforce, one small function each.
+
+A rule returns a Problem or None; `check` returns all problems of a combination at once, before any
+GPU is rented: the engines find most of them only after every rank is up. Each docstring names the
+place in DeepSpeed 0.19, Megatron-LM or megatron-core 0.16 that enforces the rule, or says that the
+limit is ours.
+"""
+
+from __future__ import annotations
+
+from dsforge.errors import Problem
+from dsforge.rules import engines, inputs, sizes
+from dsforge.rules.case import Case, Rule, divisors, listed
+from dsforge.specs import ClusterSpec, ModelSpec, Workload
+from dsforge.strategy import Strategy
+
+RULES: tuple[Rule, ...] = (*inputs.RULES, *sizes.RULES, *engines.RULES)
+
+__all__ = ["RULES", "Case", "Rule", "check", "divisors", "listed"]
+
+
+def check(
+    model: ModelSpec, cluster: ClusterSpec, workload: Workload, strategy: Strategy
+) -> tuple[Problem, ...]:
+    """All rules that the combination breaks; empty where it is legal."""
+    case = Case(model, cluster, workload, strategy)
+    found = (rule(case) for rule in RULES)
+    return tuple(problem for problem in found if problem is not None)

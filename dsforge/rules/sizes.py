@@ -1,0 +1,232 @@
+"""Rules of arithmetic: products, divisors, and what fits inside a node."""
+
+from __future__ import annotations
+
+from dsforge.errors import Problem
+from dsforge.rules.case import Case, Rule, divisors, listed
+
+
+def world_size(case: Case) -> Problem | None:
+    """World size.
+
+    `DeepSpeedConfig._configure_train_batch_size` and Megatron `validate_args`: every rank has a
+    place.
+    """
+    size = case.layout.world_size
+    if not (size != case.cluster.gpus):
+        return None
+    return Problem(
+        "world-size",
+        f"`dp x tp x pp x cp` (={size}, {case.layout.label()}) must equal the accelerators (={case.cluster.gpus})",
+        _other_sizes(case),
+    )
+
+
+def batch_product(case: Case) -> Problem | None:
+    """Batch product: `DeepSpeedConfig._batch_assertion`; Megatron `num_microbatches_calculator`."""
+    batch = case.strategy.global_batch_size
+    if not (batch != case.workload.global_batch_size):
+        return None
+    return Problem(
+        "batch-product",
+        f"`global_batch_size` (={case.workload.global_batch_size}) must equal micro batch (={case.strategy.micro_batch_size}) x accumulation (={case.strategy.gradient_accumulation_steps}) x dp (={case.layout.data_parallel_size})",
+        _nearest_batches(case),
+    )
+
+
+def tensor_divides_heads(case: Case) -> Problem | None:
+    """Tensor divides heads.
+
+    megatron-core `TransformerConfig.__post_init__`; DeepSpeed `AutoTP` shards whole heads.
+    """
+    tp = case.layout.tensor_parallel_size
+    if not (case.model.attention_heads % tp):
+        return None
+    return Problem(
+        "tensor-heads",
+        f"`tensor_parallel_size` (={tp}) must divide `attention_heads` (={case.model.attention_heads})",
+        f"use {listed(divisors(case.model.attention_heads))}",
+    )
+
+
+def tensor_divides_kv_heads(case: Case) -> Problem | None:
+    """Tensor divides kv heads.
+
+    megatron-core `TransformerConfig.__post_init__` (multiple or divisor); DeepSpeed
+    `_apply_autotp_partitioning`.
+    """
+    tp, heads = case.layout.tensor_parallel_size, case.model.kv_heads
+    replicated = case.on_megatron and tp % heads == 0
+    if not (heads % tp and not replicated and case.model.mla is None):
+        return None
+    return Problem(
+        "tensor-kv-heads",
+        f"`tensor_parallel_size` (={tp}) must divide `kv_heads` (={heads})",
+        f"use {listed(divisors(heads))}" + (", or a multiple" if case.on_megatron else ""),
+    )
+
+
+def tensor_divides_widths(case: Case) -> Problem | None:
+    """Tensor divides widths.
+
+    megatron-core `divide(ffn_hidden_size, world_size)` in `ColumnParallelLinear`.
+    """
+    tp = case.layout.tensor_parallel_size
+    width = (
+        case.model.ffn_hidden_size
+        if case.model.moe is None
+        else case.model.moe.expert_ffn_hidden_size
+    )
+    if not (width % tp or case.model.hidden_size % tp):
+        return None
+    return Problem(
+        "tensor-widths",
+        f"`tensor_parallel_size` (={tp}) must divide `hidden_size` (={case.model.hidden_size}) and the MLP width (={width})",
+        f"use {listed(tuple(n for n in divisors(width) if case.model.hidden_size % n == 0))}",
+    )
+
+
+def tensor_in_node(case: Case) -> Problem | None:
+    """Tensor in node.
+
+    Ours: two all-reduces a layer and direction over the network cost more than they save
+    (Narayanan et al. 2021, takeaway 1).
+    """
+    tp, slots = case.layout.tensor_parallel_size, case.cluster.gpus_per_node
+    if not (tp > slots or slots % tp):
+        return None
+    return Problem(
+        "tensor-in-node",
+        f"`tensor_parallel_size` (={tp}) must divide `gpus_per_node` (={slots}): no tensor parallelism across nodes",
+        f"use {listed(divisors(slots))}",
+    )
+
+
+def pipeline_divides_layers(case: Case) -> Problem | None:
+    """Pipeline divides layers.
+
+    Megatron `validate_args` (layers per stage) and megatron-core `TransformerConfig`; DeepSpeed
+    splits unevenly.
+    """
+    chunks = case.layout.pipeline_parallel_size * case.strategy.virtual_stages
+    if not (case.on_megatron and case.model.layers % chunks):
+        return None
+    return Problem(
+        "pipeline-layers",
+        f"`pipeline_parallel_size x virtual_stages` (={chunks}) must divide `layers` (={case.model.layers})",
+        f"use {listed(divisors(case.model.layers))}; uneven stages: --decoder-first-pipeline-num-layers",
+    )
+
+
+def pipeline_within_layers(case: Case) -> Problem | None:
+    """Pipeline within layers.
+
+    DeepSpeed `PipelineModule._partition_layers`: a stage needs a layer.
+    """
+    pp = case.layout.pipeline_parallel_size
+    if not (pp > case.model.layers):
+        return None
+    return Problem(
+        "pipeline-size",
+        f"`pipeline_parallel_size` (={pp}) must not exceed `layers` (={case.model.layers})",
+        f"use {case.model.layers} or less",
+    )
+
+
+def virtual_stages(case: Case) -> Problem | None:
+    """Virtual stages.
+
+    Megatron `validate_args`: interleaving needs a pipeline and micro batches in multiples of
+    it; DeepSpeed has none.
+    """
+    pp, micro = case.layout.pipeline_parallel_size, case.strategy.gradient_accumulation_steps
+    if not (case.strategy.virtual_stages > 1 and (not case.on_megatron or pp == 1 or micro % pp)):
+        return None
+    return Problem(
+        "virtual-stages",
+        f"`virtual_stages` (={case.strategy.virtual_stages}) must have Megatron, a pipeline (={pp}) and micro batches (={micro}) in multiples of it",
+        "use virtual_stages 1",
+    )
+
+
+def context_splits_sequence(case: Case) -> Problem | None:
+    """Context splits sequence.
+
+    Megatron `validate_args`: each context rank takes two chunks, for balance under the causal
+    mask.
+    """
+    cp = case.layout.context_parallel_size
+    if not (cp > 1 and case.workload.sequence_length % (2 * cp)):
+        return None
+    return Problem(
+        "context-sequence",
+        f"`sequence_length` (={case.workload.sequence_length}) must be a multiple of 2 x `context_parallel_size` (={2 * cp})",
+        f"use {case.workload.sequence_length // (2 * cp) * 2 * cp or 2 * cp}",
+    )
+
+
+def sequence_parallel(case: Case) -> Problem | None:
+    """Sequence parallel.
+
+    megatron-core `ModelParallelConfig.__post_init__`; the sequence is cut by tp (and cp).
+    """
+    tp, cp = case.layout.tensor_parallel_size, case.layout.context_parallel_size
+    if not (
+        case.strategy.sequence_parallel
+        and (tp == 1 or not case.on_megatron or case.workload.sequence_length % (tp * cp))
+    ):
+        return None
+    return Problem(
+        "sequence-parallel",
+        f"`sequence_parallel` must have Megatron, tp > 1 (={tp}) and a sequence (={case.workload.sequence_length}) divisible by tp x cp (={tp * cp})",
+        "turn it off, or change the sequence length",
+    )
+
+
+def expert_parallel(case: Case) -> Problem | None:
+    """Expert parallel.
+
+    megatron-core `MoELayer.__init__` (experts) and `parallel_state.initialize_model_parallel`
+    (ranks).
+    """
+    ep, dp = case.layout.expert_parallel_size, case.layout.shard_ranks
+    experts = case.model.moe.experts if case.model.moe else 1
+    if not (experts % ep or dp % ep):
+        return None
+    return Problem(
+        "expert-parallel",
+        f"`expert_parallel_size` (={ep}) must divide the experts (={experts}) and dp x cp (={dp})",
+        f"use {listed(tuple(n for n in divisors(experts) if dp % n == 0))}",
+    )
+
+
+def _other_sizes(case: Case) -> str:
+    """Data-parallel sizes that would fill the cluster, or the model sizes that divide it."""
+    ranks, gpus = case.layout.model_ranks, case.cluster.gpus
+    if gpus % ranks == 0:
+        return f"use dp {gpus // ranks}"
+    return f"tp x pp x cp must divide {gpus}: {listed(divisors(gpus))}"
+
+
+def _nearest_batches(case: Case) -> str:
+    """The legal global batches next to the wanted one."""
+    unit = case.strategy.micro_batch_size * case.layout.data_parallel_size
+    below = case.workload.global_batch_size // unit * unit
+    nearest = (below, below + unit) if below else (unit,)
+    return f"the nearest legal global batches are {listed(nearest)}"
+
+
+RULES: tuple[Rule, ...] = (
+    world_size,
+    batch_product,
+    tensor_divides_heads,
+    tensor_divides_kv_heads,
+    tensor_divides_widths,
+    tensor_in_node,
+    pipeline_divides_layers,
+    pipeline_within_layers,
+    virtual_stages,
+    context_splits_sequence,
+    sequence_parallel,
+    expert_parallel,
+)
