@@ -5,6 +5,7 @@
     ├─ LayoutError               combination impossible; carries problems
     ├─ DoesNotFitError           nothing fits; carries the missing bytes and the largest term
     ├─ RenderError               template or artifact wrong
+    ├─ EditedError               would overwrite what a person has edited; carries paths, diff
     └─ RunError                  a process failed; carries command, exit code, last lines
 
 A mistake of the user is always one of these and is shown without a traceback. Anything else that
@@ -74,6 +75,18 @@ class DoesNotFitError(DsforgeError):
 
 class RenderError(DsforgeError):
     """A template is wrong, or an artifact does not mean what the plan says."""
+
+
+class EditedError(DsforgeError):
+    """Generated files were edited by a person; carries their paths and the diff to the new ones."""
+
+    def __init__(self, paths: tuple[str, ...], diff: str) -> None:
+        super().__init__(
+            f"edited since dsforge wrote them: {', '.join(paths)}; nothing was written",
+            "keep your edits by choosing another --out, or overwrite them with --force",
+        )
+        self.paths = paths
+        self.diff = diff
 
 
 class RunError(DsforgeError):
