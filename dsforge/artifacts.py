@@ -30,6 +30,8 @@ COMMIT = ".dsforge-commit"
 REMOVALS = ".dsforge-removals.json"  # in the staging folder: paths that this commit removes
 MANIFEST = ".dsforge-manifest.json"
 LONGEST_DIFF = 200  # lines for one file
+ANOTHER = "choose another --out"
+REMOVE = "remove it or choose another --out"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +79,8 @@ def write_all(artifacts: tuple[Artifact, ...], folder: Path, *, force: bool = Fa
             finish(folder)
             return _update(artifacts, folder, force=force)
     except OSError as error:
-        where = error.filename or folder
-        raise DsforgeError(
-            f"cannot write {where}: {error.strerror}", "choose another --out"
-        ) from error
+        message = f"cannot write {error.filename or folder}: {error.strerror}"
+        raise DsforgeError(message, ANOTHER) from error
 
 
 def finish(folder: Path) -> None:
@@ -199,9 +199,9 @@ def _locked(folder: Path) -> Iterator[None]:
 def _check_folder(folder: Path) -> None:
     """Raise DsforgeError where the folder cannot take files."""
     if not folder.is_dir():
-        raise DsforgeError(f"`--out` (={folder}) is not a folder", "choose another --out")
+        raise DsforgeError(f"`--out` (={folder}) is not a folder", ANOTHER)
     if not os.access(folder, os.W_OK | os.X_OK):
-        raise DsforgeError(f"`--out` (={folder}) is not writable", "choose another --out")
+        raise DsforgeError(f"`--out` (={folder}) is not writable", ANOTHER)
 
 
 def _check_targets(paths: list[str], folder: Path) -> None:
@@ -212,14 +212,12 @@ def _check_targets(paths: list[str], folder: Path) -> None:
             if place == folder:
                 break
             if place.is_symlink():
-                raise DsforgeError(
-                    f"{place} is a symbolic link", "remove it or choose another --out"
-                )
+                raise DsforgeError(f"{place} is a symbolic link", REMOVE)
         if target.exists() and not target.is_file():
-            raise DsforgeError(f"{target} is not a file", "remove it or choose another --out")
+            raise DsforgeError(f"{target} is not a file", REMOVE)
         parent = target.parent
         if parent.exists() and not (parent.is_dir() and os.access(parent, os.W_OK | os.X_OK)):
-            raise DsforgeError(f"{parent} is not a writable folder", "choose another --out")
+            raise DsforgeError(f"{parent} is not a writable folder", ANOTHER)
 
 
 def _read_manifest(folder: Path) -> dict[str, str]:

@@ -1,9 +1,9 @@
 """Priced strategy -> context of the ZeRO template that shows it.
 
-There is one template per way of sharding, so that `templates/deepspeed/zero3.json.j2` reads like the
-file it makes; what they share stands in includes. Every number comes from the plan. Keys are those
-that DeepSpeed 0.19 knows: unknown ones inside a block are refused by it, unknown top-level ones are
-silently ignored, which is why a test compares ours with its source.
+There is one template per way of sharding, so that `templates/deepspeed/zero3.json.j2` reads like
+the file it makes; what they share stands in includes. Every number comes from the plan. Keys are
+those that DeepSpeed 0.19 knows: unknown ones inside a block are refused by it, unknown top-level
+ones are silently ignored, which is why a test compares ours with its source.
 
 No scheduler block: the training loop owns the schedule. No activation_checkpointing block: the loop
 turns checkpointing on in the model (`gradient_checkpointing` in train.yaml).
@@ -23,6 +23,7 @@ from dsforge.strategy import AioSettings, Buckets, Offload, Strategy
 ADAM_BETAS = (0.9, 0.95)
 LION_BETAS = (0.9, 0.99)
 ADAM_EPSILON = 1e-8
+PARAMETERS_SHARDED = 3  # the ZeRO stage that can offload parameters
 MOMENTUM = {"sgd": 0.9, "muon": 0.95}
 
 
@@ -149,7 +150,7 @@ def zero_template(strategy: Strategy) -> str:
     optimizer on NVMe, below ZeRO stage 3 (runtime/zero/stage_1_and_2.py knows neither).
     """
     stage, moved = strategy.zero_stage, {strategy.offload_optimizer, strategy.offload_parameters}
-    if stage < 3 and (strategy.offload_parameters != "none" or "nvme" in moved):
+    if stage != PARAMETERS_SHARDED and (strategy.offload_parameters != "none" or "nvme" in moved):
         raise RenderError(
             f"ZeRO stage (={stage}) cannot offload parameters, nor anything to NVMe",
             "use ZeRO stage 3, or offload only the optimizer to the CPU",

@@ -38,16 +38,16 @@ def environment(templates: Path | None = None) -> Environment:
     if templates is not None and not templates.is_dir():
         raise RenderError(
             f"`--templates` (={templates}) is not a folder",
-            "give a folder with the layout of templates/, e.g. my-templates/deepspeed/zero3.json.j2",
+            "give a folder laid out like templates/, e.g. with deepspeed/zero3.json.j2 in it",
         )
     search = [template_root()] if templates is None else [templates, template_root()]
-    made = Environment(  # noqa: S701 - shell and JSON have no HTML to escape
+    made = Environment(
         loader=FileSystemLoader(search),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
-        autoescape=False,
+        autoescape=False,  # noqa: S701 - shell and JSON have no HTML to escape
     )
     made.filters["sh"] = shell
     made.filters["json"] = to_json

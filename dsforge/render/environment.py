@@ -38,7 +38,7 @@ class Variable:
             )
         if not SAFE_NAME.fullmatch(self.name) or not SAFE_VALUE.fullmatch(self.value):
             raise RenderError(
-                f"environment variable {self.name} (={self.value!r}) would not survive the launcher",
+                f"variable {self.name} (={self.value!r}) would not survive the launcher",
                 "use only letters, digits and _@%+=:,./- in values of the cluster description",
             )
 
@@ -59,9 +59,8 @@ def environment_variables(plan: Plan) -> tuple[Variable, ...]:
 
 def _network(cluster: ClusterSpec) -> tuple[Variable, ...]:
     """What lets ranks on several nodes find each other."""
-    names = ("GLOO_SOCKET_IFNAME",)
-    if not cluster.gpu.is_cpu:
-        names = ("NCCL_SOCKET_IFNAME", *names)
+    gloo, nccl = "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"
+    names = (gloo,) if cluster.gpu.is_cpu else (nccl, gloo)
     why = "without it the first interface is taken, often a container bridge"
     found = tuple(Variable(n, cluster.interface, why) for n in names if cluster.interface)
     if cluster.gpu.is_cpu or cluster.inter_node.kind != "ethernet":
