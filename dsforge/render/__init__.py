@@ -11,7 +11,7 @@ from dsforge.artifacts import Artifact
 from dsforge.errors import RenderError
 from dsforge.plan import Plan, Priced
 from dsforge.render.deepspeed import zero_context, zero_template
-from dsforge.render.engine import environment, render_text
+from dsforge.render.engine import render_text, template_environment
 from dsforge.render.environment import DeepspeedEnvContext, environment_variables
 from dsforge.render.job import DS_CONFIG, train_context
 from dsforge.render.launch import hostfile_context, pretrain_context, script_context
@@ -26,7 +26,7 @@ def render(plan: Plan, templates: Path | None = None) -> tuple[Artifact, ...]:
 
     Raises RenderError where a template is wrong or its JSON does not parse.
     """
-    made = environment(templates)
+    made = template_environment(templates)
     chosen = deepspeed_choice(plan)
     gaps = megatron_gaps(plan)
     files = (

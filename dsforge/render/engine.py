@@ -30,7 +30,7 @@ def template_root() -> Path:
     return packaged if packaged.is_dir() else package.parent / "templates"
 
 
-def environment(templates: Path | None = None) -> Environment:
+def template_environment(templates: Path | None = None) -> Environment:
     """The Environment of all artifacts; `templates` is searched before our own folder.
 
     Raises RenderError where `templates` is not a folder.
@@ -47,6 +47,8 @@ def environment(templates: Path | None = None) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
+        comment_start_string="{##",  # `{#` is what bash writes for the length of an array
+        comment_end_string="##}",
         autoescape=False,  # noqa: S701 - shell and JSON have no HTML to escape
     )
     made.filters["sh"] = shell

@@ -1,0 +1,29 @@
+"""What every test shares: a clean environment, the golden option."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+LAUNCHER_NAMES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_SIZE", "CUDA_VISIBLE_DEVICES")
+LAUNCHER_PREFIXES = ("MASTER_", "NCCL_", "GLOO_", "DS_", "SLURM_", "OMP_NUM", "PYTORCH_", "PDSH_")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--update-golden` writes the expected files anew instead of comparing."""
+    parser.addoption("--update-golden", action="store_true", help="write tests/golden anew")
+
+
+@pytest.fixture(autouse=True)
+def clean_environ(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No variable of a launcher or of the caller's cluster reaches a test."""
+    for name in list(os.environ):
+        if name in LAUNCHER_NAMES or name.startswith(LAUNCHER_PREFIXES):
+            monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def update_golden(request: pytest.FixtureRequest) -> bool:
+    """Whether golden files are to be written."""
+    return bool(request.config.getoption("--update-golden"))
