@@ -11,6 +11,7 @@ from dsforge.specs import FROZEN
 
 BackEnd = Literal["deepspeed", "megatron"]
 ZeroStage = Literal[0, 1, 2, 3]
+FULLY_SHARDED: ZeroStage = 3  # parameters too
 Offload = Literal["none", "cpu", "nvme"]
 Recompute = Literal["none", "selective", "full"]
 
@@ -45,6 +46,11 @@ class Strategy(BaseModel):
             * self.gradient_accumulation_steps
             * self.layout.data_parallel_size
         )
+
+    @property
+    def offloads(self) -> bool:
+        """Whether anything leaves the device."""
+        return self.offload_optimizer != "none" or self.offload_parameters != "none"
 
     def label(self) -> str:
         """A short name for tables: `ZeRO-3 dp16 mbs2 x4 recompute full offload cpu`."""

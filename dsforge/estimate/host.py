@@ -13,7 +13,7 @@ from dsforge.estimate.activations import element_bytes
 from dsforge.estimate.params import lora_parameters, parameters
 from dsforge.estimate.states import States, optimizer_bytes_per_parameter
 from dsforge.specs import FROZEN, ClusterSpec, ModelSpec, Workload
-from dsforge.strategy import AioSettings, Strategy
+from dsforge.strategy import FULLY_SHARDED, AioSettings, Strategy
 from dsforge.units import GIB, MIB
 
 PROCESS_BYTES = 3 * GIB  # one rank's process beside its tensors: interpreter, CUDA, data loader
@@ -39,12 +39,12 @@ def host_memory(
     process = CPU_PROCESS_BYTES if cluster.gpu.is_cpu else PROCESS_BYTES
     idle = ranks * process
     weights = element_bytes(workload) * parameters(model)
-    copies = 1 if strategy.zero_stage == 3 else ranks
+    copies = 1 if strategy.zero_stage == FULLY_SHARDED else ranks
     share = weights / (strategy.layout.model_ranks if strategy.back_end == "megatron" else 1)
     pinned = kept.pinned if cluster.gpu.is_cpu else _pinned_bytes(kept.pinned)
     offloaded = ranks * (kept.host - kept.pinned + pinned)
     step = idle + offloaded
-    gathered = weights if strategy.zero_stage == 3 else 0
+    gathered = weights if strategy.zero_stage == FULLY_SHARDED else 0
     return HostMemory.model_construct(
         load=round(idle + copies * share),
         init=round(step + (share if offloaded else 0)),

@@ -12,12 +12,11 @@ from dsforge.estimate.activations import (
     layer_token_bytes,
     logit_token_bytes,
 )
-from dsforge.estimate.buckets import size_buckets
 from dsforge.estimate.host import HostMemory, checkpoint_bytes, host_memory
-from dsforge.estimate.shard import RankParameters, Stage, end_stages, rank_parameters
-from dsforge.estimate.states import States, states
+from dsforge.estimate.shard import Stage
+from dsforge.estimate.states import Load, States, loads
 from dsforge.specs import FROZEN, ClusterSpec, ModelSpec, Workload
-from dsforge.strategy import Buckets, Strategy
+from dsforge.strategy import FULLY_SHARDED, Strategy
 from dsforge.units import GIB, Interval
 
 
@@ -67,45 +66,51 @@ class _Peak(NamedTuple):
     logits: float
     buffers: float
 
-    @property
-    def total(self) -> float:
-        """Bytes allocated at the peak."""
-        return sum(self)
-
 
 def estimate_memory(
     model: ModelSpec, cluster: ClusterSpec, workload: Workload, strategy: Strategy
 ) -> MemoryEstimate:
     """Memory of the fullest rank and of one node under one strategy."""
-    priced = [
-        (stage, rank_parameters(model, workload, strategy.layout, stage))
-        for stage in end_stages(model, strategy.layout)
-    ]
-    peaks = []
-    for position, (stage, held) in enumerate(priced):
-        buckets = size_buckets(model, cluster, strategy, held.total)
-        kept = states(workload, strategy, held, buckets)
-        in_flight = _in_flight(strategy, first=position == 0)
-        saved = _activations(model, workload, strategy, stage) * in_flight
-        saved += _working_set(model, workload, strategy, stage)
-        logits = _tokens(workload, strategy) * logit_token_bytes(model, workload, strategy)
-        extra = _buffers(model, workload, strategy, held, buckets)
-        peaks.append(_peak(kept, saved, logits if stage.has_head else 0.0, extra))
-    fullest = max(peaks, key=lambda peak: peak.total)
-    held = priced[0][1]
-    kept = states(workload, strategy, held, size_buckets(model, cluster, strategy, held.total))
+    carried = loads(model, cluster, workload, strategy)
+    peaks = [_peak(model, workload, strategy, load) for load in carried]
+    fullest = max(peaks, key=_total)
+    kept = carried[0].kept
     host = host_memory(model, cluster, workload, strategy, kept=kept)
     saved = checkpoint_bytes(model, workload)
     return _totals(cluster, fullest, kept, (host, saved))
 
 
-def _peak(kept: States, saved: float, logits: float, extra: float) -> _Peak:
-    """The larger of the two moments: end of forward, or optimizer step (activations are gone)."""
-    backward = _Peak(kept.weights, kept.gradients, kept.optimizer, saved, logits, extra)
-    step = _Peak(
-        kept.weights, kept.gradients + kept.step_gradients, kept.optimizer, 0.0, 0.0, extra
+def _total(peak: _Peak) -> float:
+    """Bytes allocated at the peak."""
+    return sum(peak)
+
+
+def _peak(model: ModelSpec, workload: Workload, strategy: Strategy, load: Load) -> _Peak:
+    """The fullest of three moments of one stage: end of forward, end of backward, optimizer step.
+
+    Gradients outlive a micro step only where there are several, or where the engine keeps its
+    buffer for ever (Megatron, ZeRO stage 3).
+    """
+    kept, stage = load.kept, load.stage
+    saved = _activations(model, workload, strategy, stage) * _in_flight(strategy, load)
+    working = _working_set(model, workload, strategy, stage)
+    logits = 0.0
+    if stage.has_head:
+        logits = _tokens(workload, strategy) * logit_token_bytes(model, workload, strategy)
+    extra = _buffers(model, workload, strategy, load)
+    lasting = (
+        strategy.gradient_accumulation_steps > 1
+        or strategy.back_end == "megatron"
+        or strategy.zero_stage == FULLY_SHARDED
     )
-    return max(backward, step, key=lambda peak: peak.total)
+    early = kept.gradients if lasting else 0.0
+    stepping = kept.gradients + kept.step_gradients
+    moments = (
+        _Peak(kept.weights, early, kept.optimizer, saved + working, logits, extra),
+        _Peak(kept.weights, kept.gradients, kept.optimizer, working, 0.0, extra),
+        _Peak(kept.weights, stepping, kept.optimizer, 0.0, 0.0, extra),
+    )
+    return max(moments, key=_total)
 
 
 def _tokens(workload: Workload, strategy: Strategy) -> float:
@@ -115,7 +120,7 @@ def _tokens(workload: Workload, strategy: Strategy) -> float:
     )
 
 
-def _in_flight(strategy: Strategy, *, first: bool) -> float:
+def _in_flight(strategy: Strategy, load: Load) -> float:
     """Micro batches whose activations are alive: 1F1B keeps one for each later stage.
 
     Interleaving adds (pp - 1) / (pp v) of them (Narayanan et al. 2021, section 2.2).
@@ -123,10 +128,10 @@ def _in_flight(strategy: Strategy, *, first: bool) -> float:
     pp, virtual = strategy.layout.pipeline_parallel_size, strategy.virtual_stages
     if pp == 1:
         return 1.0
-    alive = pp if first else 1
+    alive = float(pp if load.stage.has_embedding else 1)
     if virtual > 1:
-        alive = (pp if first else 1) + (pp - 1) / virtual
-    return min(float(strategy.gradient_accumulation_steps), float(alive))
+        alive += (pp - 1) / virtual
+    return min(float(strategy.gradient_accumulation_steps), alive)
 
 
 def _activations(model: ModelSpec, workload: Workload, strategy: Strategy, stage: Stage) -> float:
@@ -148,25 +153,20 @@ def _working_set(model: ModelSpec, workload: Workload, strategy: Strategy, stage
     return tokens * (layer if strategy.recompute == "full" else 0.25 * layer)
 
 
-def _buffers(
-    model: ModelSpec,
-    workload: Workload,
-    strategy: Strategy,
-    held: RankParameters,
-    buckets: Buckets,
-) -> float:
+def _buffers(model: ModelSpec, workload: Workload, strategy: Strategy, load: Load) -> float:
     """Bytes of buckets and of gathered parameters."""
-    size = element_bytes(workload)
-    if strategy.layout.shard_ranks == 1 and strategy.zero_stage < 3:
-        return 0.0
+    size, buckets = element_bytes(workload), load.buckets
+    alone = strategy.layout.shard_ranks == 1
     if strategy.back_end == "megatron":
-        return 0.0 if strategy.layout.shard_ranks == 1 else float(MEGATRON_BUCKET_ELEMENTS * size)
+        return 0.0 if alone else float(MEGATRON_BUCKET_ELEMENTS * size)
+    if strategy.zero_stage == 0 or (alone and strategy.zero_stage < 3):
+        return 0.0
     reduce = buckets.reduce_bucket_size * size * (2 if buckets.overlap_comm else 1)
     if strategy.zero_stage < 3:
-        return float(reduce if strategy.zero_stage else 0)
-    live = min(held.total, buckets.max_live_parameters + buckets.prefetch_bucket_size)
-    whole = model.norms_per_layer * model.hidden_size * model.layers
-    return float(reduce + size * (live + whole))
+        return float(reduce)
+    gathered = buckets.max_live_parameters + buckets.prefetch_bucket_size
+    persistent = model.norms_per_layer * model.hidden_size * model.layers
+    return float(reduce + size * (min(load.held.total, gathered) + persistent))
 
 
 def _totals(
@@ -176,8 +176,9 @@ def _totals(
     context = CPU_CONTEXT if cluster.gpu.is_cpu else CONTEXT
     fixed = peak.weights + peak.gradients + peak.optimizer_state + peak.buffers
     moving = peak.activations + peak.logits
+    allocated_likely = _total(peak)
     spread = STATES_ERROR * fixed + ACTIVATION_ERROR * moving
-    allocated = Interval(peak.total - spread, peak.total, peak.total + spread)
+    allocated = Interval(allocated_likely - spread, allocated_likely, allocated_likely + spread)
     reserved = Interval(
         allocated.low * SLACK.low, allocated.likely * SLACK.likely, allocated.high * SLACK.high
     )

@@ -53,9 +53,9 @@ class _Pieces(NamedTuple):
     after: int
 
 
-def end_stages(model: ModelSpec, layout: Layout) -> tuple[Stage, ...]:
+@lru_cache(maxsize=1024)
+def end_stages(model: ModelSpec, pp: int) -> tuple[Stage, ...]:
     """The first and the last pipeline stage; the same one where there is no pipeline."""
-    pp = layout.pipeline_parallel_size
     if pp == 1:
         return (Stage(model.layers, model.moe_layers, has_embedding=True, has_head=True),)
     layers = -(-model.layers // pp)

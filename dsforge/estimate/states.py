@@ -13,8 +13,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from dsforge.estimate.activations import element_bytes
-from dsforge.estimate.shard import RankParameters
-from dsforge.specs import Workload
+from dsforge.estimate.buckets import size_buckets
+from dsforge.estimate.shard import RankParameters, Stage, end_stages, rank_parameters
+from dsforge.specs import ClusterSpec, ModelSpec, Workload
 from dsforge.strategy import Buckets, Strategy
 
 # float32 moments per parameter. Adafactor factors its second moment: about nothing.
@@ -47,6 +48,27 @@ class Shares(NamedTuple):
         """Elements of this rank's shard of the trainable parameters."""
         experts = parameters.trainable_experts / self.experts
         return parameters.trainable_shared / self.shared + experts
+
+
+class Load(NamedTuple):
+    """What a rank of one end stage carries."""
+
+    stage: Stage
+    held: RankParameters
+    buckets: Buckets
+    kept: States
+
+
+def loads(
+    model: ModelSpec, cluster: ClusterSpec, workload: Workload, strategy: Strategy
+) -> tuple[Load, ...]:
+    """The loads of the first and of the last stage; one where there is no pipeline."""
+    found = []
+    for stage in end_stages(model, strategy.layout.pipeline_parallel_size):
+        held = rank_parameters(model, workload, strategy.layout, stage)
+        buckets = size_buckets(model, cluster, strategy, held.total)
+        found.append(Load(stage, held, buckets, states(workload, strategy, held, buckets)))
+    return tuple(found)
 
 
 def shares(strategy: Strategy) -> Shares:

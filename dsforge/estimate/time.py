@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from pydantic import BaseModel, Field
 
-from dsforge.estimate.buckets import size_buckets
 from dsforge.estimate.comm import channels
 from dsforge.estimate.compute import compute, optimizer_s
 from dsforge.estimate.flops import step_flops
 from dsforge.estimate.offload import offload
-from dsforge.estimate.shard import end_stages, rank_parameters
-from dsforge.estimate.states import states
+from dsforge.estimate.states import loads
 from dsforge.estimate.traffic import Payload, traffic
 from dsforge.specs import FROZEN, ClusterSpec, ModelSpec, Workload
 from dsforge.strategy import Strategy
@@ -51,12 +49,8 @@ def estimate_time(
 ) -> TimeEstimate:
     """Seconds of one optimizer step under one strategy."""
     layout = strategy.layout
-    stage = end_stages(model, layout)[-1]
-    held = max(
-        (rank_parameters(model, workload, layout, end) for end in end_stages(model, layout)),
-        key=lambda parameters: parameters.total,
-    )
-    buckets = size_buckets(model, cluster, strategy, held.total)
+    carried = loads(model, cluster, workload, strategy)
+    stage, held, buckets, kept = max(carried, key=lambda load: load.held.total)
     one = compute(model, workload, strategy, cluster.gpu)
     layers_s = (stage.layers - stage.moe_layers) * one.layer_s + stage.moe_layers * one.moe_layer_s
     slowest_s = layers_s + one.head_s
@@ -66,7 +60,6 @@ def estimate_time(
     links = channels(cluster, layout)
     sent = traffic(model, workload, strategy, payload, links, buckets=buckets)
     moved = offload(cluster, workload, strategy, payload)
-    kept = states(workload, strategy, held, buckets)
     terms = TimeTerms.model_construct(
         compute_s=micro_steps * slowest_s,
         communication_s=sent.exposed_s,

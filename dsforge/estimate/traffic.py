@@ -15,7 +15,7 @@ from dsforge.estimate.activations import element_bytes
 from dsforge.estimate.comm import Channel, Channels, gather_bytes
 from dsforge.estimate.shard import RankParameters
 from dsforge.specs import ModelSpec, Workload
-from dsforge.strategy import Buckets, Strategy
+from dsforge.strategy import FULLY_SHARDED, Buckets, Strategy
 
 GRADIENT_OVERLAP = 0.6  # share of backward that hides reduction of gradients
 GATHER_OVERLAP = 0.6  # share of compute that hides gathers of ZeRO stage 3
@@ -85,7 +85,7 @@ def _data(
     weights = float(size * payload.held.total)
     backward = payload.micro_s * 2 / 3 * GRADIENT_OVERLAP * buckets.overlap_comm
     messages = max(1.0, payload.held.trainable / buckets.reduce_bucket_size)
-    if strategy.zero_stage == 3:
+    if strategy.zero_stage == FULLY_SHARDED:
         return _stage3(strategy, payload, link, weights=weights, gradients=gradients)
     if strategy.back_end == "megatron":
         backward = payload.micro_s * 2 / 3 * GRADIENT_OVERLAP

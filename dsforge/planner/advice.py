@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dsforge.plan import Priced, Reason, Request
 from dsforge.planner.pricing import is_safe, missing_bytes, price
 from dsforge.rules import check
-from dsforge.strategy import Strategy
+from dsforge.strategy import FULLY_SHARDED, Strategy
 from dsforge.units import gb_per_s, gib, seconds
 
 WORTH_NAMING = 0.05
@@ -34,24 +34,26 @@ def _fastest(fitting: tuple[Priced, ...], wanted: Callable[[Strategy], bool]) ->
 
 
 def _against_stage(best: Priced, fitting: tuple[Priced, ...]) -> Reason | None:
-    """Against the next higher ZeRO stage without offload."""
+    """Against the next higher ZeRO stage without offload, at the same batching where it fits."""
     mine = best.strategy
-    if mine.back_end != "deepspeed" or mine.zero_stage == 3 or mine.offload_optimizer != "none":
+    if mine.back_end != "deepspeed" or mine.zero_stage == FULLY_SHARDED or mine.offloads:
         return None
-    other = _fastest(
-        fitting, lambda s: s.back_end == "deepspeed" and s.zero_stage == mine.zero_stage + 1
+    stage = mine.zero_stage + 1
+    same = mine.model_copy(update={"zero_stage": stage})
+    other = _fastest(fitting, lambda s: s == same) or _fastest(
+        fitting,
+        lambda s: s.back_end == mine.back_end and s.zero_stage == stage and not s.offloads,
     )
     if other is None:
         return None
-    theirs = other.strategy
     sent = other.time.sent_bytes / max(1, best.time.sent_bytes)
     saved = best.memory.device_bytes.likely - other.memory.device_bytes.likely
     return Reason(
-        rule=f"zero{mine.zero_stage}-before-zero{theirs.zero_stage}",
+        rule=f"zero{mine.zero_stage}-before-zero{stage}",
         message=(
-            f"both fit; ZeRO-{theirs.zero_stage} would send {sent:.2g}x the bytes per step and take "
-            f"{seconds(other.time.step_s.likely)} instead of {seconds(best.time.step_s.likely)}, "
-            f"for {gib(saved)} of memory that is not needed"
+            f"both fit; {other.strategy.label()} would send {sent:.2g}x the bytes and take "
+            f"{seconds(other.time.step_s.likely)} instead of {seconds(best.time.step_s.likely)} "
+            f"a step; it needs {gib(abs(saved))} {'less' if saved > 0 else 'more'} per accelerator"
         ),
     )
 

@@ -11,9 +11,16 @@ from collections.abc import Iterator
 from dsforge.layout import Layout
 from dsforge.plan import Request
 from dsforge.rules import divisors
-from dsforge.strategy import BackEnd, Constraints, Offload, Recompute, Strategy, ZeroStage
+from dsforge.strategy import (
+    FULLY_SHARDED,
+    BackEnd,
+    Constraints,
+    Offload,
+    Recompute,
+    Strategy,
+    ZeroStage,
+)
 
-LARGEST_MICRO_BATCH = 64
 LONG_SEQUENCE = 16_384  # context parallelism is tried from here on
 LARGEST_CONTEXT = 16
 LARGEST_TENSOR = 16
@@ -70,20 +77,22 @@ def base(
     )
 
 
-def batchings(request: Request, family: Strategy) -> Iterator[Strategy]:
-    """Members of a family: micro batches that divide its share, each recomputation."""
-    share, rest = divmod(request.workload.global_batch_size, family.layout.data_parallel_size)
+def micro_batches(request: Request, family: Strategy) -> tuple[tuple[int, int], ...]:
+    """Micro batches of a family, ascending, each with its accumulation steps."""
+    data = family.layout.data_parallel_size
+    share, rest = divmod(request.workload.global_batch_size, data)
     if rest:
-        return
-    for micro in _micro_batches(request.constraints, share):
-        for recompute in _recomputations(request.constraints, family.back_end):
-            yield family.model_copy(
-                update={
-                    "micro_batch_size": micro,
-                    "gradient_accumulation_steps": share // micro,
-                    "recompute": recompute,
-                }
-            )
+        return ()
+    fixed = request.constraints.micro_batch_size
+    sizes = (fixed,) if fixed else tuple(2**power for power in range(7))
+    pp = family.layout.pipeline_parallel_size if family.virtual_stages > 1 else 1
+    return tuple((n, share // n) for n in sizes if share % n == 0 and share // n % pp == 0)
+
+
+def recomputations(request: Request, family: Strategy) -> tuple[Recompute, ...]:
+    """Lightest first. With flash attention `selective` saves nothing, so it must be asked for."""
+    fixed = request.constraints.recompute
+    return (fixed or family.recompute,) if fixed else ("none", "full")
 
 
 def layouts(request: Request, back_end: BackEnd) -> Iterator[Layout]:
@@ -143,7 +152,9 @@ def _zero_stages(fixed: Constraints, back_end: BackEnd, layout: Layout) -> tuple
         return (1,) if layout.shard_ranks > 1 else (0,)
     if layout.pipeline_parallel_size > 1:
         return (0, 1)
-    return (0, 1, 2) if layout.tensor_parallel_size > 1 else (0, 1, 2, 3)
+    if layout.tensor_parallel_size > 1:
+        return (0, 1, 2)
+    return (0, 2, 3) if layout.shard_ranks == 1 else (0, 1, 2, 3)
 
 
 def _offloads(request: Request, back_end: BackEnd, stage: ZeroStage) -> tuple[Offloads, ...]:
@@ -151,9 +162,10 @@ def _offloads(request: Request, back_end: BackEnd, stage: ZeroStage) -> tuple[Of
     fixed = request.constraints
     if back_end == "megatron":
         return ((fixed.offload_optimizer or "none", fixed.offload_parameters or "none"),)
-    disk: tuple[Offload, ...] = ("nvme",) if request.cluster.nvme and stage == 3 else ()
-    optimizer: tuple[Offload, ...] = ("none", "cpu", *disk) if stage >= 2 else ("none",)
-    placed: tuple[Offload, ...] = ("none", "cpu", *disk) if stage == 3 else ("none",)
+    disk: tuple[Offload, ...] = ("nvme",) if request.cluster.nvme and stage == FULLY_SHARDED else ()
+    can_offload = stage in (2, FULLY_SHARDED)
+    optimizer: tuple[Offload, ...] = ("none", "cpu", *disk) if can_offload else ("none",)
+    placed: tuple[Offload, ...] = ("none", "cpu", *disk) if stage == FULLY_SHARDED else ("none",)
     return tuple(
         (first, second)
         for first in ((fixed.offload_optimizer,) if fixed.offload_optimizer else optimizer)
@@ -175,17 +187,3 @@ def _virtual_stages(request: Request, back_end: BackEnd, layout: Layout) -> tupl
     if micro_steps % pp:
         return (1,)
     return tuple(n for n in divisors(per_stage) if n in (1, 2, 3, 4, 6, 8))
-
-
-def _micro_batches(fixed: Constraints, share: int) -> tuple[int, ...]:
-    """Micro batches that divide a rank's share of the global batch: powers of two."""
-    if fixed.micro_batch_size:
-        return (fixed.micro_batch_size,) if share % fixed.micro_batch_size == 0 else ()
-    limit = min(share, LARGEST_MICRO_BATCH)
-    return tuple(2**power for power in range(7) if 2**power <= limit and share % 2**power == 0)
-
-
-def _recomputations(fixed: Constraints, back_end: BackEnd) -> tuple[Recompute, ...]:
-    """Lightest first. With flash attention `selective` saves nothing, so it must be asked for."""
-    del back_end
-    return (fixed.recompute,) if fixed.recompute else ("none", "full")

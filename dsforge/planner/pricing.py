@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from dsforge.estimate.buckets import size_aio, size_buckets
+from dsforge.estimate.buckets import size_aio
 from dsforge.estimate.memory import MemoryEstimate, estimate_memory
-from dsforge.estimate.shard import end_stages, rank_parameters
+from dsforge.estimate.states import loads
 from dsforge.estimate.time import estimate_time
 from dsforge.plan import Priced, Reason
 from dsforge.specs import ClusterSpec, ModelSpec, Workload
 from dsforge.strategy import Strategy
-from dsforge.units import GIB, gib
+from dsforge.units import gib
 
 HOST_SHARE = 0.95  # of a node's RAM: the rest is the operating system's
-HEADROOM = "headroom"
 
 
 def price(
@@ -25,14 +24,12 @@ def price(
 ) -> Priced:
     """Predicted memory and step time of one strategy, legal or not."""
     memory = estimate_memory(model, cluster, workload, strategy)
-    first = end_stages(model, strategy.layout)[0]
-    held = rank_parameters(model, workload, strategy.layout, first)
     return Priced.model_construct(
         strategy=strategy,
         fits=missing_bytes(cluster, memory) <= 0,
         memory=memory,
         time=estimate_time(model, cluster, workload, strategy),
-        buckets=size_buckets(model, cluster, strategy, held.total),
+        buckets=loads(model, cluster, workload, strategy)[0].buckets,
         aio=size_aio(model, cluster, strategy),
         reasons=reasons,
     )
@@ -97,8 +94,3 @@ def shortage(cluster: ClusterSpec, memory: MemoryEstimate) -> str:
     return (
         f"needs {gib(have * HOST_SHARE + lacking)} of {gib(have)} host RAM on each node; {largest}"
     )
-
-
-def rounded_gib(value_bytes: float) -> float:
-    """GiB with two digits, for messages that programs read too."""
-    return round(value_bytes / GIB, 2)

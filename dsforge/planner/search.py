@@ -7,25 +7,22 @@ from time import perf_counter
 from typing import NamedTuple
 
 from dsforge.errors import DoesNotFitError, LayoutError, Problem
+from dsforge.estimate.activations import element_bytes
 from dsforge.estimate.params import parameters
 from dsforge.plan import Plan, Priced, Rejected, Request, Search, Variant
 from dsforge.planner.advice import choice_reasons, relaxations
-from dsforge.planner.candidates import KEPT, batchings, families
-from dsforge.planner.pricing import (
-    is_safe,
-    largest_term,
-    missing_bytes,
-    price,
-    rounded_gib,
-    shortage,
-)
+from dsforge.planner.candidates import families
+from dsforge.planner.explore import Explored, Explorer
+from dsforge.planner.pricing import is_safe, largest_term, missing_bytes, shortage
 from dsforge.planner.variants import variants
-from dsforge.rules import check
-from dsforge.strategy import BackEnd, Strategy
+from dsforge.strategy import FULLY_SHARDED, BackEnd
 from dsforge.units import gib
 
 SIMPLER_MARGIN = 1.10  # a simpler plan may be this much slower and still be chosen
-MEGATRON_MARGIN = 1.30  # Megatron must be this much faster to be worth another code base
+# How much slower DeepSpeed may be: Megatron asks for another model and checkpoint format. Where the
+# weights alone exceed one device, model parallelism is what everybody needs, so the clock decides.
+SMALL_MODEL_MARGIN = 2.5
+LARGE_MODEL_MARGIN = 1.05
 BACK_ENDS: tuple[BackEnd, ...] = ("deepspeed", "megatron")
 
 
@@ -34,8 +31,7 @@ class _Found(NamedTuple):
 
     fitting: tuple[Priced, ...]
     tight: tuple[Priced, ...]  # the member of each family that comes nearest to fitting
-    rejected: tuple[Rejected, ...]
-    problems: tuple[Problem, ...]
+    refused: tuple[Explored, ...]
     candidates: int
 
 
@@ -44,23 +40,22 @@ def choose(request: Request) -> Plan:
 
     Raises LayoutError where no combination is legal and DoesNotFitError where none fits.
     """
-    found = _look(request)
+    explorer = Explorer(request)
+    found = _look(explorer)
     best = rank(request, _required(request, found).fitting)[0]
-    return _plan(request, best, found, with_variants=True)
+    return _plan(request, best, found, variants(explorer))
 
 
 def search(request: Request) -> Search:
     """All plans that fit, best first, and what was given up. Raises as `choose` does."""
     started = perf_counter()
-    found = _look(request)
-    ranked = rank(request, _required(request, found).fitting)
-    plans = tuple(
-        _plan(request, priced, found, with_variants=index == 0)
-        for index, priced in enumerate(_best_of_each_family(ranked))
-    )
+    explorer = Explorer(request)
+    found = _look(explorer)
+    ranked = _best_of_each_family(rank(request, _required(request, found).fitting))
+    others = variants(explorer)
     return Search(
-        plans=plans,
-        rejected=found.rejected,
+        plans=tuple(_plan(request, priced, found, others) for priced in ranked),
+        rejected=_rejected(request, found),
         candidates=found.candidates,
         seconds=perf_counter() - started,
     )
@@ -68,84 +63,83 @@ def search(request: Request) -> Search:
 
 def rank(request: Request, fitting: tuple[Priced, ...]) -> list[Priced]:
     """Plans in the order in which we would choose them; the first is the choice."""
-    cluster = request.cluster
-    ordered = sorted(
-        fitting, key=lambda priced: (not is_safe(cluster, priced), priced.time.step_s.likely)
+    safe = [priced for priced in fitting if is_safe(request.cluster, priced)]
+    by_time = sorted(safe or fitting, key=_step_s)
+    first = _simplest(by_time, _megatron_margin(request))
+    rest = sorted(
+        (p for p in fitting if p is not first), key=lambda p: (p not in by_time, _step_s(p))
     )
-    safe = [priced for priced in ordered if is_safe(cluster, priced)] or ordered
-    first = _simplest(safe)
-    return [first, *(priced for priced in ordered if priced is not first)]
+    return [first, *rest]
 
 
-def _simplest(ordered: list[Priced]) -> Priced:
+def _step_s(priced: Priced) -> float:
+    return priced.time.step_s.likely
+
+
+def _simplest(by_time: list[Priced], megatron_margin: float) -> Priced:
     """The fastest plan, or a simpler one that is hardly slower."""
-    best = ordered[0]
-    for candidate in sorted(ordered, key=_complexity):
-        margin = SIMPLER_MARGIN
-        if best.strategy.back_end == "megatron" and candidate.strategy.back_end == "deepspeed":
-            margin = MEGATRON_MARGIN
-        if candidate.time.step_s.likely <= margin * best.time.step_s.likely:
+    best = by_time[0]
+    for candidate in sorted(by_time, key=_complexity):
+        simpler = best.strategy.back_end == candidate.strategy.back_end
+        margin = SIMPLER_MARGIN if simpler else megatron_margin
+        if _step_s(candidate) <= margin * _step_s(best):
             return candidate
     return best
 
 
-def _complexity(priced: Priced) -> tuple[int, int, int, float]:
-    """How much a strategy asks of the user; then the clock."""
+def _megatron_margin(request: Request) -> float:
+    """How much slower than Megatron a DeepSpeed plan may be."""
+    weights = element_bytes(request.workload) * parameters(request.model)
+    large = weights > request.cluster.gpu.memory_bytes and request.workload.data is None
+    return LARGE_MODEL_MARGIN if large else SMALL_MODEL_MARGIN
+
+
+def _complexity(priced: Priced) -> tuple[int, int, bool, float]:
+    """How much a strategy asks of the user; then the clock. ZeRO 0, 1 and 2 ask the same."""
     strategy = priced.strategy
     offloads = (strategy.offload_optimizer != "none") + 2 * (strategy.offload_parameters != "none")
     back_end = BACK_ENDS.index(strategy.back_end)
-    stage = strategy.zero_stage if strategy.back_end == "deepspeed" else 0
-    return back_end, offloads, stage, priced.time.step_s.likely
+    return back_end, offloads, strategy.zero_stage == FULLY_SHARDED, _step_s(priced)
 
 
-def _look(request: Request) -> _Found:
+def _look(explorer: Explorer) -> _Found:
     """Every family of the wanted back ends; offload only where nothing fits without it."""
+    request = explorer.request
     wanted = request.constraints.back_end
-    back_ends = (wanted,) if wanted else BACK_ENDS
-    fitting: list[Priced] = []
-    tight: list[Priced] = []
-    rejected: list[Rejected] = []
-    problems: list[Problem] = []
-    candidates = 0
-    for family in _ordered(request, back_ends):
-        offloaded = (family.offload_optimizer, family.offload_parameters) != KEPT
-        if offloaded and any(_same_back_end(priced, family) for priced in fitting):
-            continue
-        broken = check(request.model, request.cluster, request.workload, family)
-        if broken:
-            candidates += 1
-            problems += [problem for problem in broken if problem not in problems]
-            rejected.append(_refused(family, broken))
-            continue
-        members = [_priced(request, member) for member in batchings(request, family)]
-        candidates += len(members)
-        good = [priced for priced in members if priced.fits]
-        fitting += good
-        if members and not good:
-            nearest = min(members, key=lambda p: missing_bytes(request.cluster, p.memory))
-            tight.append(nearest)
-            message = shortage(request.cluster, nearest.memory)
-            rejected.append(Rejected(strategy=nearest.strategy, rule="memory", message=message))
-    return _Found(tuple(fitting), tuple(tight), tuple(rejected), tuple(problems), candidates)
+    explored: list[Explored] = []
+    for back_end in (wanted,) if wanted else BACK_ENDS:
+        every = list(families(request, back_end))
+        seen = [explorer.explore(family) for family in every if not family.offloads]
+        if not any(found.fitting for found in seen):
+            seen += [explorer.explore(family) for family in every if family.offloads]
+        explored += seen
+    return _Found(
+        fitting=tuple(priced for found in explored for priced in found.fitting),
+        tight=tuple(found.nearest for found in explored if found.nearest is not None),
+        refused=tuple(found for found in explored if found.problems),
+        candidates=sum(found.candidates for found in explored),
+    )
 
 
-def _ordered(request: Request, back_ends: tuple[BackEnd, ...]) -> Iterator[Strategy]:
-    """Families without offload first."""
-    every = [family for back_end in back_ends for family in families(request, back_end)]
-    every.sort(key=lambda f: (f.offload_optimizer, f.offload_parameters) != KEPT)
-    yield from every
-
-
-def _same_back_end(priced: Priced, family: Strategy) -> bool:
-    return priced.strategy.back_end == family.back_end
-
-
-def _priced(request: Request, strategy: Strategy) -> Priced:
-    return price(request.model, request.cluster, request.workload, strategy)
-
-
-def _refused(family: Strategy, broken: tuple[Problem, ...]) -> Rejected:
-    return Rejected(strategy=family, rule=broken[0].rule, message=str(broken[0]))
+def _rejected(request: Request, found: _Found) -> tuple[Rejected, ...]:
+    """The first rule that each refused family broke, and what did not fit."""
+    by_rule = [
+        Rejected(
+            strategy=explored.family,
+            rule=explored.problems[0].rule,
+            message=str(explored.problems[0]),
+        )
+        for explored in found.refused
+    ]
+    by_memory = [
+        Rejected(
+            strategy=priced.strategy,
+            rule="memory",
+            message=shortage(request.cluster, priced.memory),
+        )
+        for priced in found.tight
+    ]
+    return (*by_memory, *by_rule)
 
 
 def _best_of_each_family(ranked: list[Priced]) -> Iterator[Priced]:
@@ -171,32 +165,31 @@ def _required(request: Request, found: _Found) -> _Found:
     if found.fitting:
         return found
     if not found.tight:
-        raise LayoutError(found.problems, "no legal combination for this request")
+        problems: list[Problem] = []
+        for explored in found.refused:
+            problems += [problem for problem in explored.problems if problem not in problems]
+        raise LayoutError(tuple(problems), "no legal combination for this request")
     nearest = min(found.tight, key=lambda p: missing_bytes(request.cluster, p.memory))
     lacking = missing_bytes(request.cluster, nearest.memory)
     name = largest_term(nearest.memory)
-    message = (
-        f"{request.model.name} does not fit: the nearest strategy ({nearest.strategy.label()}) "
-        f"lacks {gib(lacking)} on each accelerator; it {shortage(request.cluster, nearest.memory)}"
-    )
     raise DoesNotFitError(
-        message,
+        f"{request.model.name} does not fit: the nearest strategy ({nearest.strategy.label()}) "
+        f"lacks {gib(lacking)} on each accelerator; it {shortage(request.cluster, nearest.memory)}",
         relaxations(request, nearest),
         missing_bytes=lacking,
-        largest_term=f"{name} {rounded_gib(getattr(nearest.memory.terms, name))} GiB",
+        largest_term=name,
     )
 
 
-def _plan(request: Request, best: Priced, found: _Found, *, with_variants: bool) -> Plan:
+def _plan(request: Request, best: Priced, found: _Found, others: tuple[Variant, ...]) -> Plan:
+    """The plan around one priced strategy."""
     reasons = (*request.reasons, *choice_reasons(request, best, found.fitting))
     return Plan.model_construct(
+        schema_version=1,
         model=request.model,
         parameters=parameters(request.model),
         cluster=request.cluster,
         workload=request.workload,
         choice=best.model_copy(update={"reasons": reasons}),
-        variants=variants(request) if with_variants else (),
+        variants=others,
     )
-
-
-__all__ = ["Variant", "choose", "rank", "search"]

@@ -1,14 +1,14 @@
-"""The configurations that `gen` writes beside the choice: every ZeRO stage and offload, Megatron."""
+"""The configurations that `gen` writes beside the choice: ZeRO stages, offload, Megatron."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 from dsforge.errors import Problem
-from dsforge.plan import Priced, Request, Variant, VariantName
-from dsforge.planner.candidates import Offloads, base, batchings, families, layouts
-from dsforge.planner.pricing import is_safe, missing_bytes, price
-from dsforge.rules import check
+from dsforge.plan import Request, Variant, VariantName
+from dsforge.planner.candidates import Offloads, base, families, layouts
+from dsforge.planner.explore import Explorer
+from dsforge.planner.pricing import is_safe, missing_bytes
 from dsforge.strategy import Strategy, ZeroStage
 
 
@@ -29,18 +29,16 @@ SHAPES: dict[VariantName, _Shape] = {
 }
 
 
-def variants(request: Request) -> tuple[Variant, ...]:
+def variants(explorer: Explorer) -> tuple[Variant, ...]:
     """Each variant with its best batching, or the rules that forbid it."""
+    request = explorer.request
     layout = next(iter(layouts(request, "deepspeed")))
-    found = [
-        _best(
-            request,
-            name,
-            (base(request, "deepspeed", layout, stage=shape.stage, offloads=shape.offloads),),
-        )
+    families_of: dict[VariantName, tuple[Strategy, ...]] = {
+        name: (base(request, "deepspeed", layout, stage=shape.stage, offloads=shape.offloads),)
         for name, shape in SHAPES.items()
-    ]
-    return (*found, _best(request, "megatron", tuple(families(_free(request), "megatron"))))
+    }
+    families_of["megatron"] = tuple(families(_free(request), "megatron"))
+    return tuple(_best(explorer, name, bases) for name, bases in families_of.items())
 
 
 def _free(request: Request) -> Request:
@@ -51,23 +49,19 @@ def _free(request: Request) -> Request:
     return request.model_copy(update={"constraints": fixed})
 
 
-def _best(request: Request, name: VariantName, bases: tuple[Strategy, ...]) -> Variant:
+def _best(explorer: Explorer, name: VariantName, bases: tuple[Strategy, ...]) -> Variant:
     """The fastest member that fits; else the one nearest to fitting; else the broken rules."""
-    members: list[Priced] = []
+    cluster = explorer.request.cluster
+    explored = [explorer.explore(family) for family in bases]
+    fitting = [priced for found in explored for priced in found.fitting]
+    if fitting:
+        best = min(fitting, key=lambda p: (not is_safe(cluster, p), p.time.step_s.likely))
+        return Variant.model_construct(name=name, priced=best, problems=())
+    short = [found.nearest for found in explored if found.nearest is not None]
+    if short:
+        nearest = min(short, key=lambda p: missing_bytes(cluster, p.memory))
+        return Variant.model_construct(name=name, priced=nearest, problems=())
     problems: list[Problem] = []
-    for family in bases:
-        broken = check(request.model, request.cluster, request.workload, family)
-        problems += [problem for problem in broken if problem not in problems]
-        if not broken:
-            members += [
-                price(request.model, request.cluster, request.workload, member)
-                for member in batchings(request, family)
-            ]
-    if not members:
-        return Variant(name=name, priced=None, problems=tuple(problems))
-    fitting = [priced for priced in members if priced.fits]
-    if not fitting:
-        nearest = min(members, key=lambda p: missing_bytes(request.cluster, p.memory))
-        return Variant(name=name, priced=nearest)
-    best = min(fitting, key=lambda p: (not is_safe(request.cluster, p), p.time.step_s.likely))
-    return Variant(name=name, priced=best)
+    for found in explored:
+        problems += [problem for problem in found.problems if problem not in problems]
+    return Variant.model_construct(name=name, priced=None, problems=tuple(problems))
