@@ -1,0 +1,61 @@
+"""A ModelSpec as a Hugging Face config, so that a catalog name can be trained from scratch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dsforge.errors import Problem, SpecError
+from dsforge.huggingface.architecture import MLA_KEYS, Architecture
+from dsforge.huggingface.specials import SPECIALS
+from dsforge.huggingface.table import ARCHITECTURES
+from dsforge.specs import ModelSpec
+
+
+def config_from_model(model: ModelSpec) -> dict[str, Any]:
+    """The config.json of a model, `model_type` included.
+
+    Raises SpecError for a model that transformers has no architecture for.
+    """
+    table = ARCHITECTURES.get(model.model_type or "")
+    if table is None:
+        message = f"{model.name} (model_type={model.model_type}) has no transformers architecture"
+        hint = "it can be planned, but not built: choose another model to train"
+        raise SpecError((Problem("model.no-architecture", message, hint),))
+    config: dict[str, Any] = {"model_type": model.model_type}
+    for name, value in _values(model, table).items():
+        keys = table.keys.get(name) or table.moe.get(name) or MLA_KEYS.get(name)
+        if keys:
+            _put(config, keys[0], value)
+    for switch in table.switches:
+        config[switch.key] = all(getattr(model, name) == on for name, on in switch.on.items())
+    if table.window_switch:
+        config["use_sliding_window"] = model.sliding_window is not None
+    special = SPECIALS.get(model.model_type or "")
+    if special is not None:
+        special.write(model, config)
+    return config
+
+
+def _values(model: ModelSpec, table: Architecture) -> dict[str, Any]:
+    """Every field of the model that may have a key, those of experts and latents included."""
+    values = {name: getattr(model, name) for name in table.keys}
+    if model.position != "rope":
+        values = {name: value for name, value in values.items() if name not in _ROTARY}
+    if model.moe is not None:
+        values |= model.moe.model_dump()
+        shared, each = model.moe.shared_ffn_hidden_size, model.moe.expert_ffn_hidden_size
+        values["shared_experts"] = shared // each
+    if model.mla is not None:
+        values |= model.mla.model_dump()
+    return values
+
+
+def _put(config: dict[str, Any], key: str, value: Any) -> None:
+    """Set a key; a dot leads into a nested mapping."""
+    *path, last = key.split(".")
+    for part in path:
+        config = config.setdefault(part, {})
+    config[last] = value
+
+
+_ROTARY = ("rope_theta", "partial_rotary_factor")
