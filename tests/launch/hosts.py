@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dsforge import process
+from dsforge.errors import RunError
 
 PREFIX = "dsforge-test"
 NETWORK = "10.77.0"  # no one else can see it: runs at the same time may share it
@@ -100,7 +101,7 @@ def missing() -> str:
             f"two test hosts need network namespaces with veth and bridge: {error.stderr.strip()}"
         )
     finally:
-        with suppress(subprocess.CalledProcessError):
+        with suppress(RunError):
             _ip("netns", "del", probe)
     return ""
 
@@ -127,10 +128,15 @@ def hosts(folder: Path, count: int = 2) -> Iterator[Hosts]:
 
 def remove_leftovers() -> None:
     """Remove the namespaces of runs whose process has died, and what still runs inside."""
-    for line in _ip("netns", "list").splitlines():
-        found = re.match(rf"({PREFIX}-(\d+)-\w+)", line)
-        if found and not Path("/proc", found[2]).exists():
-            _remove([found[1]])
+    for name in namespaces():
+        found = re.fullmatch(rf"{PREFIX}-(\d+)-\w+", name)
+        if found and not Path("/proc", found[1]).exists():
+            _remove([name])
+
+
+def namespaces() -> list[str]:
+    """Names of all network namespaces of this machine."""
+    return [line.split()[0] for line in _ip("netns", "list").splitlines() if line.strip()]
 
 
 def _connect(made: tuple[Host, ...], switch: str) -> None:
@@ -152,7 +158,18 @@ def _write_keys(folder: Path) -> None:
     """A key of the hosts, a key of the user, and the user's right to log in."""
     folder.mkdir(parents=True, exist_ok=True)
     for key in ("host_key", "user_key"):
-        command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", PREFIX, "-f", folder / key]
+        command = [
+            "ssh-keygen",
+            "-q",
+            "-t",
+            "ed25519",
+            "-N",
+            "",
+            "-C",
+            PREFIX,
+            "-f",
+            str(folder / key),
+        ]
         subprocess.run(command, check=True, capture_output=True)
     shutil.copy(folder / "user_key.pub", folder / "authorized_keys")
 
@@ -175,7 +192,8 @@ def _start_sshd(host: Host, folder: Path) -> subprocess.Popen[bytes]:
     }
     config.write_text("".join(f"{key} {value}\n" for key, value in settings.items()))
     log = folder / f"sshd_{host.address}.log"
-    command = ["ip", "netns", "exec", host.namespace, SSHD, "-D", "-f", config, "-E", log]
+    command = ["ip", "netns", "exec", host.namespace, SSHD, "-D", "-f", str(config)]
+    command += ["-E", str(log)]
     quiet = subprocess.DEVNULL  # a pipe of ours held open would outlive a killed run
     server = subprocess.Popen(command, stdin=quiet, stdout=quiet, stderr=quiet)
     deadline = time.monotonic() + START_LIMIT_S
@@ -189,8 +207,7 @@ def _start_sshd(host: Host, folder: Path) -> subprocess.Popen[bytes]:
 
 def _listens(host: Host) -> bool:
     """Whether something listens on the ssh port of the host."""
-    command = ["ip", "netns", "exec", host.namespace, "cat", "/proc/net/tcp"]
-    table = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    table = _ip("netns", "exec", host.namespace, "cat", "/proc/net/tcp")
     local = f"{socket.inet_aton(host.address)[::-1].hex().upper()}:{SSH_PORT:04X}"
     return any(line.split()[1:4:2] == [local, "0A"] for line in table.splitlines())
 
@@ -211,13 +228,11 @@ def _write_client(folder: Path, made: tuple[Host, ...]) -> None:
     script.chmod(0o755)
 
 
-def _remove(namespaces: list[str]) -> None:
+def _remove(names: list[str]) -> None:
     """End what runs in the namespaces, then delete them; interfaces and bridge go with them."""
-    there = {line.split()[0] for line in _ip("netns", "list").splitlines() if line.strip()}
-    for namespace in namespaces:
-        if namespace in there:
-            _end(Host(namespace, "").pids())
-            _ip("netns", "del", namespace)
+    for name in set(names) & set(namespaces()):
+        _end(Host(name, "").pids())
+        _ip("netns", "del", name)
 
 
 def _end(pids: Iterator[int] | list[int]) -> None:
@@ -240,5 +255,7 @@ def _is_alive(pid: int) -> bool:
 
 
 def _ip(*words: str) -> str:
-    """Output of `ip` with these words. Raises CalledProcessError."""
-    return subprocess.run(["ip", *words], check=True, capture_output=True, text=True).stdout
+    """Output of `ip` with these words. Raises RunError."""
+    return (
+        process.run(("ip", *words), timeout_s=START_LIMIT_S).check("ip " + " ".join(words)).output
+    )

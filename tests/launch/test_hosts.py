@@ -22,12 +22,6 @@ with hosts.hosts(Path({folder!r})) as made:
 """
 
 
-def namespaces() -> str:
-    return subprocess.run(
-        ["ip", "netns", "list"], check=True, capture_output=True, text=True
-    ).stdout
-
-
 def test_pdsh_reaches_both_hosts_by_address(two_hosts: hosts.Hosts) -> None:
     """A command sent with pdsh runs on each host, with that host's own address."""
     command = ("pdsh", "-S", "-R", "ssh", "-w", ",".join(two_hosts.addresses), "hostname -I")
@@ -56,10 +50,10 @@ def test_hosts_of_a_killed_run_are_removed(two_hosts: hosts.Hosts, tmp_path: Pat
     )
     name, *services = crashed.stdout.split()
 
-    before = namespaces()
+    before = hosts.namespaces()
     hosts.remove_leftovers()
 
     assert name in before
-    assert name not in namespaces()
+    assert name not in hosts.namespaces()
     assert not any(hosts._is_alive(int(pid)) for pid in services)
-    assert two_hosts.hosts[0].namespace in namespaces()
+    assert two_hosts.hosts[0].namespace in hosts.namespaces()
