@@ -1,9 +1,140 @@
-"""`dsforge gen`."""
+"""`dsforge gen`: plan, render, write the run folder, say what was chosen and what was written."""
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
 import typer
+
+from dsforge.cli.flags import Flags, with_flags
+
+if TYPE_CHECKING:
+    from dsforge.artifacts import Artifact, Written
+    from dsforge.plan import Plan
+
+SHOWN_DIFF = 60  # lines of what changed in files that nobody had edited
 
 
 def register(app: typer.Typer) -> None:
     """Add the command to the application."""
+    app.command()(with_flags(gen))
+
+
+def gen(
+    flags: Flags,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Run folder to write.")],
+    templates: Annotated[
+        Path | None, typer.Option("--templates", help="Folder searched before our templates.")
+    ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Overwrite files that a person has edited.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
+) -> None:
+    """Choose a strategy and write every file of the run."""
+    from dsforge.artifacts import write_all
+    from dsforge.cli.flags import to_request
+    from dsforge.errors import EditedError
+    from dsforge.planner import choose
+    from dsforge.render import render
+
+    plan = choose(to_request(flags))
+    artifacts = render(plan, templates)
+    try:
+        written = write_all(artifacts, out, force=force)
+    except EditedError as error:
+        if not as_json:
+            print(error.diff, end="")
+        raise
+    if as_json:
+        _show_document(plan, written, out)
+    else:
+        _show(plan, artifacts, written, out)
+
+
+def _show_document(plan: Plan, written: Written, out: Path) -> None:
+    """The plan and the paths, for programs."""
+    from dsforge.cli.show import show_json
+
+    document: dict[str, Any] = {
+        "out": str(out),
+        "created": list(written.created),
+        "updated": list(written.updated),
+        "unchanged": list(written.unchanged),
+        "removed": list(written.removed),
+        "plan": plan.model_dump(mode="json"),
+    }
+    show_json(document)
+
+
+def _show(plan: Plan, artifacts: tuple[Artifact, ...], written: Written, out: Path) -> None:
+    """The choice, its price, the files and the next step."""
+    diff = written.diff.splitlines()
+    if diff:
+        print("\n".join(diff[:SHOWN_DIFF]))
+        rest = len(diff) - SHOWN_DIFF
+        print(f"... {rest} more lines\n" if rest > 0 else "")
+    print("\n".join(_choice(plan)))
+    print(f"\n{_files(written, out)}")
+    print("\n".join(_next(plan, {a.path for a in artifacts}, out)))
+
+
+def _choice(plan: Plan) -> list[str]:
+    """Strategy, memory with its largest term, step time and the reasons."""
+    from dsforge.render.report import largest_term
+    from dsforge.units import gib, seconds
+
+    memory, time, largest = (
+        plan.choice.memory.reserved_bytes,
+        plan.choice.time,
+        largest_term(plan.choice),
+    )
+    of = gib(plan.cluster.gpu.memory_bytes)
+    span = f"{gib(memory.low)} to {gib(memory.high)}"
+    fits = "" if plan.choice.fits else ": DOES NOT FIT"
+    return [
+        (
+            f"{plan.model.name} on {plan.cluster.nodes} x {plan.cluster.gpus_per_node} "
+            f"{plan.cluster.gpu.name}"
+        ),
+        f"  strategy  {plan.strategy.label()}",
+        (
+            f"  memory    {gib(memory.likely)} of {of} per GPU ({span}){fits}; "
+            f"largest: {largest.name} {largest.value}"
+        ),
+        (
+            f"  step      {seconds(time.step_s.likely)}, "
+            f"{time.tokens_per_s_per_gpu:,.0f} tokens/s and "
+            f"{time.model_tflops_per_gpu:,.0f} TFLOP/s per GPU"
+        ),
+        *(f"  because   {reason.message}" for reason in plan.choice.reasons),
+    ]
+
+
+def _files(written: Written, out: Path) -> str:
+    """How many files were created, updated, removed or left."""
+    counts = {
+        "created": len(written.created),
+        "updated": len(written.updated),
+        "removed": len(written.removed),
+        "unchanged": len(written.unchanged),
+    }
+    said = ", ".join(f"{number} {what}" for what, number in counts.items() if number)
+    return f"{out}: {said} (PLAN.md explains them)"
+
+
+def _next(plan: Plan, paths: set[str], out: Path) -> list[str]:
+    """What a person does now."""
+    from dsforge.render.launch import has_placeholders
+
+    steps = []
+    if has_placeholders(plan.cluster):
+        steps.append(f"put the addresses of your hosts into {out / 'hostfile'}, or add --hostfile")
+    if plan.workload.data is None and "train.yaml" in paths:
+        steps.append(f"name your data in {out / 'train.yaml'}, or add --data")
+    if plan.strategy.back_end == "megatron" and "megatron/pretrain.sh" in paths:
+        steps.append(f"launch: MEGATRON_PATH=... {out / 'megatron/pretrain.sh'} on every host")
+    elif "launch/deepspeed.sh" in paths:
+        steps.append(f"launch: {out / 'launch/deepspeed.sh'}")
+    return [f"  {number}. {step}" for number, step in enumerate(steps, start=1)]

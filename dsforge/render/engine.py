@@ -13,7 +13,14 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined, TemplateError
+from jinja2 import (
+    BytecodeCache,
+    Environment,
+    FileSystemBytecodeCache,
+    FileSystemLoader,
+    StrictUndefined,
+    TemplateError,
+)
 
 from dsforge.errors import RenderError
 
@@ -49,11 +56,24 @@ def template_environment(templates: Path | None = None) -> Environment:
         keep_trailing_newline=True,
         comment_start_string="{##",  # `{#` is what bash writes for the length of an array
         comment_end_string="##}",
+        bytecode_cache=_compiled_templates(),
         autoescape=False,  # noqa: S701 - shell and JSON have no HTML to escape
     )
     made.filters["sh"] = shell
     made.filters["json"] = to_json
     return made
+
+
+def _compiled_templates() -> BytecodeCache | None:
+    """Templates compiled by earlier runs: without them compiling takes 0.1 s of a 0.35 s command.
+
+    jinja2 keeps them in a folder of the temporary directory that only this user can write, and
+    compares the source of each. Where there can be no such folder, nothing is kept.
+    """
+    try:
+        return FileSystemBytecodeCache()
+    except (OSError, RuntimeError):
+        return None
 
 
 def shell(value: object) -> str:
