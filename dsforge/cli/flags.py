@@ -11,14 +11,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
+
+if TYPE_CHECKING:
+    from dsforge.plan import Request
 
 INPUT, CLUSTER, WORKLOAD, STRATEGY = "Input files", "Cluster", "Workload", "Strategy"
 
 
-def _option(*names: str, help: str, panel: str) -> Any:
+def _option(*names: str, help: str, panel: str) -> Any:  # noqa: A002 (typer's own word)
     return typer.Option(*names, help=help, rich_help_panel=panel, show_default=False)
 
 
@@ -41,9 +44,9 @@ class Flags:
     cluster: Annotated[
         Path | None, _option("--cluster", help="Cluster YAML (see `detect`).", panel=INPUT)
     ] = None
-    workload: Annotated[
-        Path | None, _option("--workload", help="Workload YAML.", panel=INPUT)
-    ] = None
+    workload: Annotated[Path | None, _option("--workload", help="Workload YAML.", panel=INPUT)] = (
+        None
+    )
     hostfile: Annotated[
         Path | None, _option("--hostfile", help="DeepSpeed hostfile.", panel=INPUT)
     ] = None
@@ -54,9 +57,7 @@ class Flags:
     gpus_per_node: Annotated[
         int | None, _option("--gpus-per-node", help="Accelerators on each.", panel=CLUSTER)
     ] = None
-    gpu: Annotated[
-        str | None, _option("--gpu", help="Card, e.g. a100-80gb.", panel=CLUSTER)
-    ] = None
+    gpu: Annotated[str | None, _option("--gpu", help="Card, e.g. a100-80gb.", panel=CLUSTER)] = None
     intra_node: Annotated[
         str | None, _option("--intra-node", help="Link in a node: nvlink-3.", panel=CLUSTER)
     ] = None
@@ -76,9 +77,7 @@ class Flags:
         str | None,
         _option("--optimizer", help="adamw, lion, sgd, adafactor, muon.", panel=WORKLOAD),
     ] = None
-    method: Annotated[
-        str | None, _option("--method", help="full or lora.", panel=WORKLOAD)
-    ] = None
+    method: Annotated[str | None, _option("--method", help="full or lora.", panel=WORKLOAD)] = None
     data: Annotated[
         str | None, _option("--data", help="Training data, JSONL or Parquet.", panel=WORKLOAD)
     ] = None
@@ -92,12 +91,10 @@ class Flags:
         int | None, _option("--micro-batch", help="Samples per rank and forward.", panel=STRATEGY)
     ] = None
     tp: Annotated[int | None, _option("--tp", help="Tensor parallel size.", panel=STRATEGY)] = None
-    pp: Annotated[
-        int | None, _option("--pp", help="Pipeline parallel size.", panel=STRATEGY)
-    ] = None
-    cp: Annotated[
-        int | None, _option("--cp", help="Context parallel size.", panel=STRATEGY)
-    ] = None
+    pp: Annotated[int | None, _option("--pp", help="Pipeline parallel size.", panel=STRATEGY)] = (
+        None
+    )
+    cp: Annotated[int | None, _option("--cp", help="Context parallel size.", panel=STRATEGY)] = None
     ep: Annotated[int | None, _option("--ep", help="Expert parallel size.", panel=STRATEGY)] = None
     offload_optimizer: Annotated[
         str | None, _option("--offload-optimizer", help="none, cpu or nvme.", panel=STRATEGY)
@@ -108,6 +105,55 @@ class Flags:
     recompute: Annotated[
         str | None, _option("--recompute", help="none, selective or full.", panel=STRATEGY)
     ] = None
+
+
+# Where in the spec file the value of each flag belongs.
+_SETTINGS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "model": ("--model", ("model",)),
+    "nodes": ("--nodes", ("cluster", "nodes")),
+    "gpus_per_node": ("--gpus-per-node", ("cluster", "gpus_per_node")),
+    "gpu": ("--gpu", ("cluster", "gpu")),
+    "intra_node": ("--intra-node", ("cluster", "intra_node")),
+    "inter_node": ("--inter-node", ("cluster", "inter_node")),
+    "seq_len": ("--seq-len", ("workload", "sequence_length")),
+    "global_batch": ("--global-batch", ("workload", "global_batch_size")),
+    "precision": ("--precision", ("workload", "precision")),
+    "optimizer": ("--optimizer", ("workload", "optimizer")),
+    "method": ("--method", ("workload", "method")),
+    "data": ("--data", ("workload", "data", "train")),
+    "back_end": ("--for", ("strategy", "back_end")),
+    "zero_stage": ("--zero-stage", ("strategy", "zero_stage")),
+    "micro_batch": ("--micro-batch", ("strategy", "micro_batch_size")),
+    "tp": ("--tp", ("strategy", "tensor_parallel_size")),
+    "pp": ("--pp", ("strategy", "pipeline_parallel_size")),
+    "cp": ("--cp", ("strategy", "context_parallel_size")),
+    "ep": ("--ep", ("strategy", "expert_parallel_size")),
+    "offload_optimizer": ("--offload-optimizer", ("strategy", "offload_optimizer")),
+    "offload_params": ("--offload-params", ("strategy", "offload_parameters")),
+    "recompute": ("--recompute", ("strategy", "recompute")),
+}
+
+
+def to_request(flags: Flags) -> Request:
+    """What the command line and the files it names ask for. SpecError with all problems."""
+    from dsforge.reading.request import Asked, read_request
+    from dsforge.reading.source import Setting
+
+    settings = tuple(
+        Setting(loc, getattr(flags, field), place)
+        for field, (place, loc) in _SETTINGS.items()
+        if getattr(flags, field) is not None
+    )
+    return read_request(
+        Asked(
+            spec=flags.spec,
+            cluster=flags.cluster,
+            workload=flags.workload,
+            hostfile=flags.hostfile,
+            resolve=flags.resolve,
+            settings=settings,
+        )
+    )
 
 
 def with_flags(command: Callable[..., None]) -> Callable[..., None]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, Generic, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -23,13 +23,14 @@ Model = TypeVar("Model", bound=BaseModel)
 Value = TypeVar("Value")
 
 _LIMITS = {
-    "greater_than": "must be greater than {gt}",
-    "greater_than_equal": "must be at least {ge}",
-    "less_than": "must be less than {lt}",
-    "less_than_equal": "must be at most {le}",
+    "greater_than": "must be greater than {gt:,.12g}",
+    "greater_than_equal": "must be at least {ge:,.12g}",
+    "less_than": "must be less than {lt:,.12g}",
+    "less_than_equal": "must be at most {le:,.12g}",
     "too_long": "must have at most {max_length} entries",
     "too_short": "must have at least {min_length} entries",
     "string_too_long": "must have at most {max_length} characters",
+    "string_pattern_mismatch": "must match `{pattern}`",
     "string_too_short": "must have at least {min_length} character",
 }
 _TYPES = {
@@ -46,22 +47,40 @@ _TYPES = {
 }
 
 
+class Attempt(Generic[Value]):
+    """What came of reading one part: its value, or the SpecError that kept it from having one."""
+
+    def __init__(self, read: Callable[[], Value]) -> None:
+        self._value: tuple[Value, ...] = ()
+        self.error: SpecError | None = None
+        try:
+            self._value = (read(),)
+        except SpecError as error:
+            self.error = error
+
+    @property
+    def value(self) -> Value:
+        """The value. Raises the SpecError where there is none, so that dependents fail alike."""
+        if self.error is not None:
+            raise self.error
+        return self._value[0]
+
+
 class Collector:
     """Problems of several parts of the input, raised together."""
 
     def __init__(self) -> None:
         self.problems: list[Problem] = []
 
-    def attempt(self, read: Callable[[], Value]) -> Value | None:
-        """The result of `read`, or none where it raised SpecError, whose problems are kept."""
-        try:
-            return read()
-        except SpecError as error:
-            self.problems += error.problems
-            return None
+    def attempt(self, read: Callable[[], Value]) -> Attempt[Value]:
+        """What came of `read`; its problems are kept."""
+        attempt = Attempt(read)
+        if attempt.error is not None:
+            self.problems += attempt.error.problems
+        return attempt
 
     def check(self) -> None:
-        """Raise SpecError with everything that was kept, if anything was."""
+        """Raise SpecError with everything that was kept, each problem once, if anything was."""
         if self.problems:
             raise SpecError(tuple(dict.fromkeys(self.problems)))
 
@@ -108,7 +127,7 @@ def _problem(kind: type[BaseModel], source: Source, detail: ErrorDetails) -> Pro
     """One finding of pydantic in our words."""
     # Tags of unions are written in angle brackets: they choose a branch and are no key.
     loc: Loc = tuple(part for part in detail["loc"] if not str(part).startswith("<"))
-    place, thing = source.place(loc), f"`{_dotted(loc)}`" if loc else "the file"
+    place, thing = source.place(loc), f"`{dotted((*source.prefix, *loc))}`" if loc else "the file"
     code, value = detail["type"], detail.get("input")
     if code == "extra_forbidden":
         keys = list(_fields(kind, loc[:-1]))
@@ -135,7 +154,7 @@ def _limit(detail: ErrorDetails) -> str:
     return _LIMITS[detail["type"]].format(**detail["ctx"])
 
 
-def _dotted(loc: Loc) -> str:
+def dotted(loc: Loc) -> str:
     """A location as people write it: `hosts[2].slots`."""
     text = ""
     for part in loc:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -48,6 +48,7 @@ class Source:
     name: str
     values: Mapping[str, Any]
     places: Mapping[Loc, str] = field(default_factory=dict)
+    prefix: Loc = ()  # where the mapping hangs in its file, for messages
 
     def place(self, loc: Loc) -> str:
         """Where the value at `loc` was written, or where its nearest parent was."""
@@ -67,7 +68,18 @@ class Source:
                 folder = folder[str(key)]
             folder[str(loc[-1])] = value
             places[loc] = place
-        return Source(self.name, values, places)
+        return replace(self, values=values, places=places)
+
+    def without(self, key: str) -> Source:
+        """A copy without one key."""
+        return replace(self, values={k: v for k, v in self.values.items() if k != key})
+
+    def part(self, key: str) -> Source:
+        """The mapping under a key, which still knows its places; empty where there is none."""
+        inner = self.values.get(key)
+        places = {loc[1:]: place for loc, place in self.places.items() if loc[0] == key}
+        values = inner if isinstance(inner, Mapping) else {}
+        return Source(self.name, values, places, (*self.prefix, key))
 
 
 def read_text(path: Path, max_bytes: int = MAX_BYTES) -> str:

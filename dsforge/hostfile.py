@@ -1,0 +1,148 @@
+r"""Hostfile text <-> hosts, by the rules of DeepSpeed's launcher and stricter.
+
+DeepSpeed's parser (0.19.8, `_parse_hostfile` of `launcher/runner.py`) takes
+`^(\S+)\s+slots=(\d+)`: it ignores what follows, takes `slots=0`, and hands the address to ssh and
+pdsh as it stands, where `-oProxyCommand=...` or `$(...)` would do more than name a host. Every line
+that could mean something else than it says is refused here, with its number, and all at once.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from ipaddress import ip_address
+from typing import NamedTuple
+
+from dsforge.errors import Problem, SpecError
+from dsforge.specs import Host
+
+MAX_SLOTS = 1024  # no machine has more accelerators; more digits are a slip
+LONGEST_NAME = 253  # RFC 1035
+
+_LINE = re.compile(r"(\S+)[ \t]+slots=([0-9]+)")
+_NAME = re.compile(
+    r"[A-Za-z0-9]([A-Za-z0-9_-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9_-]*[A-Za-z0-9])?)*"
+)
+_NUMERIC = re.compile(r"[0-9.]+")
+_FORM = "write `10.0.0.1 slots=8`"
+
+
+class Entry(NamedTuple):
+    """A host as it was written, and where."""
+
+    address: str
+    slots: int
+    place: str
+
+
+def is_address(host: str) -> bool:
+    """Whether it is an IPv4 or IPv6 address and no name."""
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return "%" not in host
+
+
+def parse_hostfile(text: str, place: str) -> tuple[Host, ...]:
+    """The hosts of a hostfile; `place` is what messages call it. SpecError with all bad lines."""
+    return tuple(Host(address=e.address, slots=e.slots) for e in hostfile_entries(text, place))
+
+
+def hostfile_entries(text: str, place: str) -> list[Entry]:
+    """The hosts of a hostfile with the line of each. SpecError with all bad lines."""
+    entries: list[Entry] = []
+    problems: list[Problem] = []
+    for number, raw in enumerate(text.split("\n"), start=1):
+        line, at = raw.strip(" \t\r"), f"{place}:{number}"
+        if not line or line.startswith("#"):
+            continue
+        match = _LINE.fullmatch(line)
+        if match is None:
+            problems.append(_bad_line(line, at))
+        else:
+            digits = match[2].lstrip("0")
+            slots = int(digits or 0) if len(digits) <= len(str(MAX_SLOTS)) else MAX_SLOTS + 1
+            entries.append(Entry(match[1], slots, at))
+    problems += entry_problems(entries)
+    if not entries and not problems:
+        problems = [Problem("hostfile-empty", "names no host", _FORM, place)]
+    if problems:
+        raise SpecError(tuple(problems))
+    return entries
+
+
+def hostfile_text(hosts: Iterable[Host]) -> str:
+    """A hostfile with one line for each host, that `parse_hostfile` reads back."""
+    return "".join(f"{host.address} slots={host.slots}\n" for host in hosts)
+
+
+def entry_problems(entries: list[Entry]) -> list[Problem]:
+    """What is wrong with the addresses and slots of a list of hosts."""
+    problems: list[Problem] = []
+    first: dict[str, str] = {}
+    for address, slots, place in entries:
+        found = _address_problem(address, place)
+        if found is None and len(entries) > 1 and _is_loopback(address):
+            message = f"address `{address}` means each host itself, and there are several hosts"
+            found = Problem("host-loopback", message, "write its address on the network", place)
+        key = _canonical(address)
+        if found is None and key in first:
+            message = f"host `{address}` is written twice; first at {first[key]}"
+            found = Problem("host-twice", message, "one line for each host", place)
+        first.setdefault(key, place)
+        problems += [found] if found else []
+        if not 1 <= slots <= MAX_SLOTS:
+            shown = f"over {MAX_SLOTS}" if slots > MAX_SLOTS else f"={slots}"
+            message = f"slots ({shown}) must be 1 to {MAX_SLOTS}"
+            problems.append(
+                Problem("host-slots", message, "slots are the accelerators of the host", place)
+            )
+    return problems
+
+
+def _address_problem(address: str, place: str) -> Problem | None:
+    """What is wrong with one address, if anything."""
+    user, at, host = address.rpartition("@")
+    if at and _NAME.fullmatch(user) and (_NAME.fullmatch(host) or is_address(host)):
+        hint = f"write `{host}` here, and `ssh_user: {user}` in the cluster file"
+        return Problem("host-user", f"host `{address}` holds a user name", hint, place)
+    if is_address(address):
+        number = ip_address(address)
+        if number.is_unspecified or number.is_multicast:
+            return Problem("host-address", f"`{address}` is the address of no host", "", place)
+        return None
+    shown = ascii(address[:60])[1:-1]
+    if not _NAME.fullmatch(address) or len(address) > LONGEST_NAME:
+        message = f"host `{shown}` is neither an IP address nor a host name"
+        hint = "letters, digits, `.`, `-` and `_`, beginning and ending with a letter or digit"
+        return Problem("host-name", message, hint, place)
+    if _NUMERIC.fullmatch(address):
+        message = f"`{shown}` is not an IP address: four numbers from 0 to 255, without leading 0"
+        return Problem("host-address", message, "", place)
+    return None
+
+
+def _bad_line(line: str, place: str) -> Problem:
+    """Why a line is no host."""
+    shown = ascii(line[:60])[1:-1]
+    if not line.isprintable() and not line.replace("\t", " ").isprintable():
+        message = f"`{shown}` holds a control character"
+        return Problem("hostfile-line", message, _FORM, place)
+    begun = _LINE.match(line)
+    if begun:
+        rest = ascii(line[begun.end() :][:40])[1:-1]
+        hint = "comments stand on their own line" if "#" in rest else _FORM
+        return Problem("hostfile-line", f"`{rest}` behind the slots is not read", hint, place)
+    return Problem("hostfile-line", f"`{shown}` is not `ADDRESS slots=N`", _FORM, place)
+
+
+def _canonical(address: str) -> str:
+    """One spelling for each host."""
+    return str(ip_address(address)) if is_address(address) else address.lower()
+
+
+def _is_loopback(address: str) -> bool:
+    if is_address(address):
+        return ip_address(address).is_loopback
+    return address.lower() == "localhost"

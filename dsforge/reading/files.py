@@ -1,0 +1,186 @@
+"""The shapes of the files that people write; their keys carry units.
+
+They are the contract with editors too: `schemas/` holds their JSON schemas. A value that is not
+given is `None` and is chosen, with a reason, where the file is read.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, Discriminator, Field, Tag
+
+from dsforge.hostfile import MAX_SLOTS
+from dsforge.specs import FROZEN, DataSpec, LinkKind, LoraSpec, Method, Optimizer, Precision
+from dsforge.strategy import Constraints
+from dsforge.units import parse_count
+
+MAX_NODES = 100_000
+MAX_TOKENS = 10**18
+MAX_SEQUENCE = 100_000_000
+MAX_BATCH = 10_000_000
+MAX_GIB = 10_000_000
+MAX_GB_S = 1_000_000
+
+
+def _count(value: Any) -> Any:
+    """A count such as `2b` or `1e9` as a whole number; anything else as it is."""
+    if isinstance(value, str):
+        return parse_count(value)
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value
+
+
+def _is_text(value: Any) -> str:
+    """The branch of a union of text and mapping; its name never shows in messages."""
+    return "<mapping>" if isinstance(value, (dict, BaseModel)) else "<text>"
+
+
+Count = Annotated[int, BeforeValidator(_count, json_schema_input_type=int | str)]
+NAME_OR_MAPPING = Discriminator(_is_text)
+
+
+class GpuFile(BaseModel):
+    """An accelerator that the catalog does not have."""
+
+    model_config = FROZEN
+
+    name: str = Field(min_length=1, max_length=100, description="What to call it.")
+    memory_gib: float = Field(gt=0, le=MAX_GIB, description="Memory a process can allocate, GiB.")
+    memory_bandwidth_gb_s: float = Field(gt=0, le=MAX_GB_S, description="GB/s, base 10.")
+    peak_tflops: dict[Precision, Annotated[float, Field(gt=0, le=1e6)]] = Field(
+        min_length=1, description="Dense TFLOP/s by precision, e.g. {bf16: 312, fp32: 19.5}."
+    )
+    matmul_efficiency: float = Field(default=0.8, gt=0, le=1, description="Share of the peak.")
+    host_link_gb_s: float = Field(default=31.5, gt=0, le=MAX_GB_S, description="PCIe, one way.")
+    power_w: int | None = Field(default=None, ge=1, le=100_000, description="Board power, W.")
+
+
+class LinkFile(BaseModel):
+    """A link that the catalog does not have."""
+
+    model_config = FROZEN
+
+    name: str = Field(min_length=1, max_length=100, description="What to call it.")
+    kind: LinkKind = Field(description="What it is made of.")
+    bandwidth_gb_s: float = Field(
+        gt=0, le=MAX_GB_S, description="One way, per accelerator or adapter, GB/s (base 10)."
+    )
+    latency_us: float = Field(gt=0, le=1e6, description="One small message, microseconds.")
+    efficiency: float = Field(default=0.8, gt=0, le=1, description="Share collectives reach.")
+
+
+class HostFile(BaseModel):
+    """A machine of the cluster."""
+
+    model_config = FROZEN
+
+    address: str = Field(description="IP address.")
+    slots: int = Field(ge=1, le=MAX_SLOTS, description="Accelerators that the job may use there.")
+
+
+class NvmeFile(BaseModel):
+    """A local disk for ZeRO-Infinity, the same on every node."""
+
+    model_config = FROZEN
+
+    path: str = Field(
+        pattern=r"^/[A-Za-z0-9_./-]*$", max_length=200, description="Absolute folder on each node."
+    )
+    size_gib: float = Field(gt=0, le=MAX_GIB, description="Free space for the job, GiB.")
+    read_gb_s: float = Field(gt=0, le=MAX_GB_S, description="Sequential read, GB/s.")
+    write_gb_s: float = Field(gt=0, le=MAX_GB_S, description="Sequential write, GB/s.")
+
+
+Gpu = Annotated[
+    Annotated[str, Tag("<text>")] | Annotated[GpuFile, Tag("<mapping>")], NAME_OR_MAPPING
+]
+Link = Annotated[
+    Annotated[str, Tag("<text>")] | Annotated[LinkFile, Tag("<mapping>")], NAME_OR_MAPPING
+]
+
+
+class ClusterFile(BaseModel):
+    """A cluster of equal nodes; `dsforge detect` writes one for the present machine."""
+
+    model_config = FROZEN
+
+    name: str = Field(default="", max_length=100, description="What to call it.")
+    nodes: int | None = Field(default=None, ge=1, le=MAX_NODES, description="Machines.")
+    gpus_per_node: int | None = Field(
+        default=None, ge=1, le=MAX_SLOTS, description="Accelerators used on each."
+    )
+    hosts: tuple[HostFile, ...] = Field(
+        default=(), max_length=MAX_NODES, description="Addresses and slots."
+    )
+    gpu: Gpu | None = Field(default=None, description="Catalog name, or a card of your own.")
+    intra_node: Link | None = Field(default=None, description="Link inside a node: nvlink-4.")
+    inter_node: Link | None = Field(default=None, description="One network adapter: 100gbe.")
+    nics_per_node: int = Field(default=1, ge=1, le=64, description="Adapters that carry training.")
+    interface: str | None = Field(
+        default=None, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,14}$", description="E.g. eth0."
+    )
+    ssh_user: str | None = Field(default=None, pattern=r"^[A-Za-z_][A-Za-z0-9._-]{0,31}$")
+    ssh_port: int = Field(default=22, ge=1, le=65535)
+    host_memory_gib: float | None = Field(
+        default=None, gt=0, le=MAX_GIB, description="RAM of one node, GiB."
+    )
+    cpu_cores: int | None = Field(default=None, ge=1, le=100_000, description="Of one node.")
+    nvme: NvmeFile | None = Field(default=None, description="Disk for NVMe offload.")
+
+
+class WorkloadFile(BaseModel):
+    """What is to be computed."""
+
+    model_config = FROZEN
+
+    sequence_length: Count | None = Field(
+        default=None, ge=1, le=MAX_SEQUENCE, description="Tokens per sample."
+    )
+    global_batch_size: Count | None = Field(
+        default=None, ge=1, le=MAX_BATCH, description="Samples per optimizer step."
+    )
+    global_batch_tokens: Count | None = Field(
+        default=None, ge=1, le=MAX_TOKENS, description="Tokens per optimizer step, instead."
+    )
+    tokens: Count | None = Field(
+        default=None, ge=1, le=MAX_TOKENS, description="Tokens of the whole run, e.g. 2b."
+    )
+    epochs: float | None = Field(default=None, gt=0, le=1e6, description="Passes, instead.")
+    precision: Precision | None = None
+    optimizer: Optimizer | None = None
+    learning_rate: float | None = Field(default=None, gt=0, lt=10, description="Peak.")
+    weight_decay: float = Field(default=0.0, ge=0, lt=1)
+    gradient_clipping: float = Field(default=1.0, ge=0, le=1e6, description="0: none.")
+    method: Method | None = None
+    lora: LoraSpec | None = None
+    data: DataSpec | None = None
+    seed: int = Field(default=42, ge=0, lt=2**32)
+
+
+class SpecFile(BaseModel):
+    """Everything in one file. Paths in it are relative to its folder."""
+
+    model_config = FROZEN
+
+    model: str | None = Field(
+        default=None, min_length=1, description="Catalog name, hub id, folder, config.json, 7b."
+    )
+    cluster: (
+        Annotated[
+            Annotated[str, Tag("<text>")] | Annotated[ClusterFile, Tag("<mapping>")],
+            NAME_OR_MAPPING,
+        ]
+        | None
+    ) = Field(default=None, description="Path of a cluster file, or the cluster itself.")
+    workload: (
+        Annotated[
+            Annotated[str, Tag("<text>")] | Annotated[WorkloadFile, Tag("<mapping>")],
+            NAME_OR_MAPPING,
+        ]
+        | None
+    ) = Field(default=None, description="Path of a workload file, or the workload itself.")
+    strategy: Constraints = Field(
+        default=Constraints(), description="What is fixed; the rest is chosen."
+    )

@@ -1,0 +1,105 @@
+"""Request: spec file, cluster file, workload file, hostfile and command line as one value.
+
+The command line is an overlay: each of its values goes into the mapping of the file that it
+belongs to, under the name of its flag, and the whole is validated once. So a flag and a key obey
+the same rules, and a problem names whichever of the two is wrong.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from dsforge.errors import SpecError
+from dsforge.plan import Reason, Request
+from dsforge.reading.cluster import cluster_of
+from dsforge.reading.files import SpecFile
+from dsforge.reading.model import read_model
+from dsforge.reading.problems import Collector, validated
+from dsforge.reading.source import Setting, Source, read_source, refusal
+from dsforge.reading.workload import workload_file, workload_of
+from dsforge.specs import ModelSpec
+from dsforge.strategy import Constraints
+
+COMMAND_LINE = "command line"
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a user names: files, and settings whose `loc` begins with their part of the spec."""
+
+    spec: Path | None = None
+    cluster: Path | None = None
+    workload: Path | None = None
+    hostfile: Path | None = None
+    resolve: bool = False
+    settings: tuple[Setting, ...] = ()
+
+    def settings_of(self, part: str) -> tuple[Setting, ...]:
+        """The settings of one part, located inside it."""
+        return tuple(s._replace(loc=s.loc[1:]) for s in self.settings if s.loc[0] == part)
+
+
+def read_request(asked: Asked) -> Request:
+    """Everything that a plan needs. Raises one SpecError with the problems of all parts."""
+    parts = Collector()
+    spec = parts.attempt(lambda: _spec_source(asked))
+    parts.attempt(lambda: validated(SpecFile, spec.value))
+    model = parts.attempt(lambda: _model(asked, spec.value))
+    cluster = parts.attempt(
+        lambda: cluster_of(
+            _part(asked, spec.value, "cluster", asked.cluster),
+            hostfile=asked.hostfile,
+            resolve=asked.resolve,
+        )
+    )
+    workload = parts.attempt(
+        lambda: workload_file(_part(asked, spec.value, "workload", asked.workload))
+    )
+    strategy = parts.attempt(
+        lambda: validated(Constraints, _part(asked, spec.value, "strategy", None))
+    )
+    parts.check()
+    computed, chosen = workload_of(workload.value, model.value[0], cluster.value[0])
+    return Request(
+        model=model.value[0],
+        cluster=cluster.value[0],
+        workload=computed,
+        constraints=strategy.value,
+        reasons=(*model.value[1], *cluster.value[1], *chosen),
+    )
+
+
+def _spec_source(asked: Asked) -> Source:
+    """The spec file, or an empty one that stands for the command line."""
+    return Source(COMMAND_LINE, {}) if asked.spec is None else read_source(asked.spec)
+
+
+def _part(asked: Asked, spec: Source, key: str, path: Path | None) -> Source:
+    """The mapping of one part: its own file, else the spec's, under the command line."""
+    written = spec.values.get(key)
+    if path is None and isinstance(written, str) and asked.spec is not None:
+        path = asked.spec.parent / written
+    source = spec.part(key) if path is None else read_source(path)
+    return source.overlaid(asked.settings_of(key))
+
+
+def _model(asked: Asked, spec: Source) -> tuple[ModelSpec, tuple[Reason, ...]]:
+    """The model, by flag or spec. Raises SpecError."""
+    text, place = spec.values.get("model"), spec.place(("model",))
+    for setting in asked.settings:
+        if setting.loc == ("model",):
+            text, place = setting.value, setting.place
+    if text is None:
+        hint = "`--model llama-2-7b`, a folder, a config.json, or a size such as 7b"
+        raise refusal("model-missing", spec.name, "no `model` is named", hint)
+    try:
+        return read_model(_beside(asked.spec, str(text)) if place != "--model" else str(text))
+    except SpecError as error:
+        problems = tuple(replace(p, place=p.place or place) for p in error.problems)
+        raise SpecError(problems) from error
+
+
+def _beside(spec: Path | None, text: str) -> str:
+    """A path that begins with `./` or `../` is relative to the spec file."""
+    return str(spec.parent / text) if spec is not None and text.startswith(("./", "../")) else text

@@ -1,0 +1,182 @@
+"""Workload: file and flags -> Workload, with a reason for every value chosen here.
+
+The defaults follow practice: fine-tuning takes small batches and small learning rates, training
+from scratch about half a million tokens a step. Which of the two it is, is read from what was
+given: adapters, data or epochs mean fine-tuning, and so does silence; a token budget without data
+means training from scratch.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dsforge.errors import Problem, SpecError
+from dsforge.plan import Reason
+from dsforge.reading.files import WorkloadFile
+from dsforge.reading.problems import validated
+from dsforge.reading.source import Source, read_source
+from dsforge.specs import ClusterSpec, LoraSpec, Method, ModelSpec, Optimizer, Precision, Workload
+
+USUAL_SEQUENCE = 4096
+FINE_TUNING_SAMPLES = 64
+PRETRAINING_TOKENS = 500_000  # GPT-3 (Brown et al. 2020, table 2.1): 0.5 M tokens up to 1.3 B
+LITTLE = 0.1  # share by which a batch given in tokens may move so that every GPU gets its part
+LORA_RATE, FINE_TUNING_RATE, PRETRAINING_RATE = 2e-4, 2e-5, 3e-4
+LION_FACTOR = 0.3  # Chen et al. 2023, section 5: a third to a tenth of AdamW's rate
+
+Reading = tuple[Workload, tuple[Reason, ...]]
+
+
+def read_workload(path: Path, model: ModelSpec, cluster: ClusterSpec) -> Reading:
+    """The workload in a YAML file and what reading chose. Raises SpecError with all problems."""
+    source = read_source(path)
+    return workload_of(workload_file(source), model, cluster)
+
+
+def workload_file(source: Source) -> WorkloadFile:
+    """The workload as written, without contradictions. Raises SpecError with all problems."""
+    file = validated(WorkloadFile, source)
+    contradictions = (
+        ("global_batch_size", "global_batch_tokens", file.global_batch_size),
+        ("tokens", "epochs", file.tokens),
+    )
+    problems = [
+        Problem(
+            "one-of-two",
+            f"`{one}` and `{other}` are both given",
+            "they say the same thing: keep one",
+            source.place((other,)),
+        )
+        for one, other, value in contradictions
+        if value is not None and getattr(file, other) is not None
+    ]
+    if file.lora is not None and file.method == "full":
+        message, hint = (
+            "`lora` is given with `method` (=full)",
+            "use `method: lora`, or leave it out",
+        )
+        problems.append(Problem("lora-with-full", message, hint, source.place(("lora",))))
+    if problems:
+        raise SpecError(tuple(problems))
+    return file
+
+
+def workload_of(file: WorkloadFile, model: ModelSpec, cluster: ClusterSpec) -> Reading:
+    """The workload for a model on a cluster, and what reading chose."""
+    draft = _Draft(file)
+    sequence_length = file.sequence_length or draft.sequence_length(model)
+    method = draft.method()
+    optimizer = file.optimizer or draft.optimizer()
+    workload = Workload(
+        sequence_length=sequence_length,
+        global_batch_size=file.global_batch_size
+        or draft.global_batch_size(sequence_length, cluster),
+        precision=file.precision or draft.precision(cluster),
+        optimizer=optimizer,
+        learning_rate=file.learning_rate or draft.learning_rate(method, optimizer),
+        weight_decay=file.weight_decay,
+        gradient_clipping=file.gradient_clipping,
+        method=method,
+        lora=draft.lora(method),
+        tokens=file.tokens,
+        epochs=file.epochs,
+        data=file.data,
+        seed=file.seed,
+    )
+    return workload, tuple(draft.reasons)
+
+
+class _Draft:
+    """A workload that is being completed; each choice leaves a reason."""
+
+    def __init__(self, file: WorkloadFile) -> None:
+        self.file = file
+        self.reasons: list[Reason] = []
+
+    @property
+    def from_scratch(self) -> bool:
+        """Whether a token budget without data, adapters or epochs was given."""
+        file = self.file
+        given = file.data or file.lora or file.epochs or file.method == "lora"
+        return file.tokens is not None and not given
+
+    def _choose(self, rule: str, message: str) -> None:
+        self.reasons.append(Reason(rule=rule, message=message))
+
+    def sequence_length(self, model: ModelSpec) -> int:
+        """Tokens per sample: 4096, or the longest that the model takes."""
+        length = min(USUAL_SEQUENCE, model.max_position_embeddings)
+        why = "the longest of the model" if length < USUAL_SEQUENCE else "as usual"
+        self._choose("default-sequence-length", f"`sequence_length` is {length} tokens, {why}")
+        return length
+
+    def method(self) -> Method:
+        """Full training, unless adapters are described."""
+        if self.file.method is not None:
+            return self.file.method
+        method: Method = "lora" if self.file.lora else "full"
+        why = "adapters are described" if self.file.lora else "nothing else was asked for"
+        self._choose("default-method", f"`method` is {method}: {why}")
+        return method
+
+    def lora(self, method: Method) -> LoraSpec | None:
+        """Adapters where the method needs them."""
+        if self.file.lora is not None or method == "full":
+            return self.file.lora
+        lora = LoraSpec()
+        self._choose("default-lora", f"adapters of rank {lora.rank} with alpha {lora.alpha:g}")
+        return lora
+
+    def optimizer(self) -> Optimizer:
+        """AdamW."""
+        self._choose("default-optimizer", "`optimizer` is adamw, as usual")
+        return "adamw"
+
+    def precision(self, cluster: ClusterSpec) -> Precision:
+        """bf16 where the card has it: fp16 overflows above 65504 and needs loss scaling."""
+        card = cluster.gpu
+        if "bf16" in card.peak_flops:
+            self._choose("default-precision", f"`precision` is bf16: {card.name} has it")
+            return "bf16"
+        if "fp16" in card.peak_flops:
+            why = "has no bf16; loss scaling guards against overflow above 65504"
+            self._choose("default-precision", f"`precision` is fp16: {card.name} {why}")
+            return "fp16"
+        why = "has neither bf16 nor fp16"
+        self._choose("default-precision", f"`precision` is fp32: {card.name} {why}")
+        return "fp32"
+
+    def learning_rate(self, method: Method, optimizer: Optimizer) -> float:
+        """The usual rate of the method, smaller for Lion."""
+        kind, rate = "full fine-tuning", FINE_TUNING_RATE
+        if method == "lora":
+            kind, rate = "LoRA", LORA_RATE
+        elif self.from_scratch:
+            kind, rate = "training from scratch", PRETRAINING_RATE
+        if optimizer == "lion":
+            kind, rate = f"{kind} with Lion", round(rate * LION_FACTOR, 10)
+        self._choose("default-learning-rate", f"`learning_rate` is {rate:g}, usual for {kind}")
+        return rate
+
+    def global_batch_size(self, sequence_length: int, cluster: ClusterSpec) -> int:
+        """Samples per step: by tokens, or by practice and a whole number for each GPU."""
+        tokens = self.file.global_batch_tokens
+        if tokens is not None:
+            samples = _near_multiple(max(1, round(tokens / sequence_length)), cluster.gpus)
+            message = f"`global_batch_size` is {samples} samples of {sequence_length} tokens"
+            self._choose("batch-from-tokens", f"{message} for the {tokens} tokens asked for")
+            return samples
+        wanted, why = FINE_TUNING_SAMPLES, f"{FINE_TUNING_SAMPLES} as usual in fine-tuning"
+        if self.from_scratch:
+            wanted = max(1, PRETRAINING_TOKENS // sequence_length)
+            why = f"about {PRETRAINING_TOKENS} tokens as usual from scratch"
+        samples = -(-wanted // cluster.gpus) * cluster.gpus
+        more = f", rounded up to a multiple of {cluster.gpus} GPUs" if samples != wanted else ""
+        self._choose("default-global-batch", f"`global_batch_size` is {samples}: {why}{more}")
+        return samples
+
+
+def _near_multiple(samples: int, gpus: int) -> int:
+    """The multiple of the GPUs next to a batch where it moves it little, else the batch."""
+    multiple = round(samples / gpus) * gpus
+    return multiple if abs(multiple - samples) <= LITTLE * samples else samples
