@@ -1,9 +1,39 @@
-"""`dsforge estimate`."""
+"""`dsforge estimate`: the price of one strategy; what is not given is chosen and shown."""
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
+
+from dsforge.cli.flags import Flags, to_request, with_flags
 
 
 def register(app: typer.Typer) -> None:
     """Add the command to the application."""
+    app.command(help="Predict memory and step time of one strategy.")(estimate)
+
+
+@with_flags
+def estimate(
+    *,
+    flags: Flags,
+    as_json: Annotated[bool, typer.Option("--json", help="A JSON document instead.")] = False,
+) -> None:
+    """Price the strategy. It is an answer, not an error, that it does not fit."""
+    from dsforge.planner import appraise
+
+    plan = appraise(to_request(flags))
+    if as_json:
+        from dsforge.cli.show import show_json
+        from dsforge.document import estimate_document
+
+        show_json(estimate_document(plan).model_dump(mode="json"))
+        return
+    from dsforge.cli.priced import console, terms, verdict
+
+    out = console()
+    out.print(terms(plan))
+    out.print(verdict(plan), markup=False)
+    for reason in plan.choice.reasons:
+        out.print(f"  {reason.rule}: {reason.message}", markup=False)

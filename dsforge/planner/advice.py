@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from dsforge.plan import Priced, Reason, Request
-from dsforge.planner.pricing import is_safe, missing_bytes, price
+from dsforge.planner.pricing import is_safe, missing_bytes, price, shortage
 from dsforge.rules import check
 from dsforge.strategy import FULLY_SHARDED, Strategy
 from dsforge.units import gb_per_s, gib, seconds
@@ -19,7 +19,7 @@ def choice_reasons(
     """Why this one: against the next ZeRO stage, the other back end, and in memory and time."""
     found = (
         _against_stage(best, fitting),
-        _against_back_end(best, fitting),
+        _against_back_end(request, best, fitting),
         _placement(request, best),
         _offload(best),
         _recompute(best, fitting),
@@ -58,10 +58,10 @@ def _against_stage(best: Priced, fitting: tuple[Priced, ...]) -> Reason | None:
     )
 
 
-def _against_back_end(best: Priced, fitting: tuple[Priced, ...]) -> Reason | None:
+def _against_back_end(request: Request, best: Priced, fitting: tuple[Priced, ...]) -> Reason | None:
     other = _fastest(fitting, lambda s: s.back_end != best.strategy.back_end)
     if other is None:
-        if best.strategy.back_end == "deepspeed":
+        if best.strategy.back_end == "deepspeed" or request.constraints.back_end:
             return None
         message = "only Megatron's tensor and pipeline parallelism fit this memory"
         return Reason(rule="megatron-only", message=message)
@@ -125,13 +125,16 @@ def _recompute(best: Priced, fitting: tuple[Priced, ...]) -> Reason | None:
         message = "without recomputation the activations do not fit"
     else:
         ratio = other.time.step_s.likely / best.time.step_s.likely
-        message = f"recomputation allows a larger micro batch; without it: {ratio:.2f}x the time"
+        gain = "a larger micro batch" if ratio >= 1 else "headroom for the upper memory estimate"
+        message = f"recomputation allows {gain}; without it: {ratio:.2f}x the time"
     return Reason(rule="recompute", message=message)
 
 
 def _headroom(request: Request, best: Priced) -> Reason:
     memory, cluster = best.memory, request.cluster
     room = -missing_bytes(cluster, memory)
+    if not best.fits:
+        return Reason(rule="does-not-fit", message=shortage(cluster, memory))
     if is_safe(cluster, best):
         return Reason(rule="fits", message=f"{gib(room)} of headroom on each accelerator")
     return Reason(

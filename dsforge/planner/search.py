@@ -46,6 +46,21 @@ def choose(request: Request) -> Plan:
     return _plan(request, best, found, variants(explorer))
 
 
+def appraise(request: Request) -> Plan:
+    """The best plan within the constraints, or the one nearest to fitting, without variants.
+
+    Raises LayoutError where no combination is legal.
+    """
+    found = _look(Explorer(request))
+    if found.fitting:
+        best = rank(request, found.fitting)[0]
+    elif found.tight:
+        best = min(found.tight, key=lambda p: missing_bytes(request.cluster, p.memory))
+    else:
+        raise LayoutError(_broken(found), "no legal combination for this request")
+    return _plan(request, best, found, ())
+
+
 def search(request: Request) -> Search:
     """All plans that fit, best first, and what was given up. Raises as `choose` does."""
     started = perf_counter()
@@ -165,10 +180,7 @@ def _required(request: Request, found: _Found) -> _Found:
     if found.fitting:
         return found
     if not found.tight:
-        problems: list[Problem] = []
-        for explored in found.refused:
-            problems += [problem for problem in explored.problems if problem not in problems]
-        raise LayoutError(tuple(problems), "no legal combination for this request")
+        raise LayoutError(_broken(found), "no legal combination for this request")
     nearest = min(found.tight, key=lambda p: missing_bytes(request.cluster, p.memory))
     lacking = missing_bytes(request.cluster, nearest.memory)
     name = largest_term(nearest.memory)
@@ -179,6 +191,17 @@ def _required(request: Request, found: _Found) -> _Found:
         missing_bytes=lacking,
         largest_term=name,
     )
+
+
+def _broken(found: _Found) -> tuple[Problem, ...]:
+    """Every rule that was broken, once: the family that breaks the fewest speaks first."""
+    problems: list[Problem] = []
+    known: set[str] = set()
+    for explored in sorted(found.refused, key=lambda refused: len(refused.problems)):
+        fresh = [problem for problem in explored.problems if problem.rule not in known]
+        known |= {problem.rule for problem in fresh}
+        problems += fresh
+    return tuple(problems)
 
 
 def _plan(request: Request, best: Priced, found: _Found, others: tuple[Variant, ...]) -> Plan:

@@ -1,0 +1,102 @@
+"""Tables of priced strategies, shared by `plan` and `estimate`."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.table import Table
+
+from dsforge.document import utilisation
+from dsforge.plan import Plan, Search
+from dsforge.planner.pricing import largest_term, missing_bytes
+from dsforge.units import GIB, Interval, count, gib, seconds
+
+REJECTED_SHOWN = 12
+
+
+def console() -> Console:
+    """Where tables go: stdout, wide enough for one line a plan when it is not a terminal."""
+    found = Console(highlight=False)
+    return found if found.is_terminal else Console(highlight=False, width=140)
+
+
+def ranking(search: Search, top: int) -> Table:
+    """The best plans, one a line."""
+    first = search.plans[0]
+    table = Table(title=headline(first), title_justify="left", box=None, pad_edge=False)
+    table.add_column("strategy")
+    for name in ("GiB/GPU", "of", "RAM GiB", "step", "tokens/s/GPU", "MFU", "largest term"):
+        table.add_column(name, justify="right")
+    for plan in search.plans[:top]:
+        memory, time = plan.choice.memory, plan.choice.time
+        table.add_row(
+            plan.strategy.label(),
+            f"{memory.device_bytes.likely / GIB:.1f}",
+            f"{plan.cluster.gpu.memory_bytes / GIB:.0f}",
+            f"{memory.host_bytes.step / GIB:.0f}",
+            seconds(time.step_s.likely),
+            f"{time.tokens_per_s_per_gpu:,.0f}",
+            f"{utilisation(plan):.0%}",
+            largest_term(memory),
+        )
+    return table
+
+
+def losers(search: Search) -> Table:
+    """Why the others lost: one line for each rule or shortage, with how often it struck."""
+    table = Table(title="not possible", title_justify="left", box=None, pad_edge=False)
+    for name in ("rule", "strategy", "why"):
+        table.add_column(name, overflow="fold")
+    shown: dict[tuple[str, str], int] = {}
+    for lost in search.rejected:
+        key = (lost.rule, lost.strategy.back_end)
+        shown[key] = shown.get(key, 0) + 1
+        if shown[key] == 1 and len(shown) <= REJECTED_SHOWN:
+            table.add_row(lost.rule, lost.strategy.label(), lost.message)
+    return table
+
+
+def headline(plan: Plan) -> str:
+    """`llama-2-7b (6.74 B) on 16 x a100-80gb, 64 x 4096 tokens a step`."""
+    work, cluster = plan.workload, plan.cluster
+    return (
+        f"{plan.model.name} ({count(plan.parameters)}) on {cluster.gpus} x {cluster.gpu.name}, "
+        f"{work.global_batch_size} x {work.sequence_length} tokens a step, {work.precision}, "
+        f"{work.method}"
+    )
+
+
+def terms(plan: Plan) -> Table:
+    """Memory and time of one plan, term by term."""
+    memory, time = plan.choice.memory, plan.choice.time
+    table = Table(title=headline(plan), title_justify="left", box=None, pad_edge=False)
+    table.add_column("term")
+    table.add_column("likely", justify="right")
+    table.add_column("low .. high", justify="right")
+    for name, value in memory.terms:
+        table.add_row(name, gib(value))
+    for name in ("allocated_bytes", "reserved_bytes", "device_bytes"):
+        bounds: Interval = getattr(memory, name)
+        spread = f"{gib(bounds.low)} .. {gib(bounds.high)}"
+        table.add_row(name.removesuffix("_bytes"), gib(bounds.likely), spread)
+    for phase, value in memory.host_bytes:
+        table.add_row(f"host RAM, {phase}", gib(value))
+    if memory.nvme_bytes:
+        table.add_row("NVMe of a node", gib(memory.nvme_bytes))
+    table.add_row("checkpoint", gib(memory.checkpoint_bytes))
+    for name, value in time.terms:
+        table.add_row(name.removesuffix("_s"), seconds(value))
+    spread = f"{seconds(time.step_s.low)} .. {seconds(time.step_s.high)}"
+    table.add_row("step", seconds(time.step_s.likely), spread)
+    table.add_row("tokens/s/GPU", f"{time.tokens_per_s_per_gpu:,.0f}")
+    table.add_row("TFLOP/s/GPU", f"{time.model_tflops_per_gpu:.1f} ({utilisation(plan):.0%})")
+    table.add_row("sent by a rank", f"{time.sent_bytes / 1e9:.3g} GB")
+    return table
+
+
+def verdict(plan: Plan) -> str:
+    """`fits, 25.3 GiB left ...` or `does not fit, 4.5 GiB missing ...`."""
+    room = -missing_bytes(plan.cluster, plan.choice.memory)
+    name = largest_term(plan.choice.memory)
+    size = gib(getattr(plan.choice.memory.terms, name))
+    what = f"fits, {gib(room)} left" if plan.choice.fits else f"does not fit, {gib(-room)} missing"
+    return f"{plan.strategy.label()}: {what} on each accelerator; largest term {name} ({size})"

@@ -1,0 +1,122 @@
+"""What `plan --json` and `estimate --json` print: one pure projection of plans, with a schema.
+
+The documents are read by scripts that we do not know, so their shape is its own type and not the
+plan's: a plan may gain fields for replay without changing what it prints.
+"""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, Field
+
+from dsforge.estimate.compute import peak_flops
+from dsforge.estimate.memory import MemoryEstimate
+from dsforge.estimate.time import TimeEstimate
+from dsforge.plan import Plan, Reason, Rejected, Search
+from dsforge.planner.pricing import largest_term, missing_bytes
+from dsforge.specs import FROZEN, ClusterSpec, Kind, Workload
+from dsforge.strategy import AioSettings, Buckets, Strategy
+from dsforge.units import TFLOP
+
+
+class ModelSummary(BaseModel):
+    """The model, as far as a reader of figures needs it."""
+
+    model_config = FROZEN
+
+    name: str
+    family: str
+    hub_id: str | None
+    kind: Kind
+    parameters: int = Field(description="Unique parameters.")
+    layers: int
+    hidden_size: int
+    attention_heads: int
+    kv_heads: int
+    vocab_size: int
+
+
+class EstimateDocument(BaseModel):
+    """One priced strategy. Bytes on the fullest rank, seconds of one optimizer step."""
+
+    model_config = FROZEN
+
+    model: ModelSummary
+    cluster: ClusterSpec
+    workload: Workload
+    strategy: Strategy
+    label: str = Field(description="The strategy in short.")
+    fits: bool
+    margin_bytes: int = Field(description="Room left on each accelerator; negative: missing.")
+    largest_term: str = Field(description="The memory term that dominates.")
+    memory: MemoryEstimate
+    time: TimeEstimate
+    mfu: float = Field(description="Useful FLOPs over the card's peak.")
+    buckets: Buckets
+    aio: AioSettings | None
+    reasons: tuple[Reason, ...]
+
+
+class SearchSummary(BaseModel):
+    """How large the search was."""
+
+    model_config = FROZEN
+
+    candidates: int
+    seconds: float
+
+
+class PlanDocument(BaseModel):
+    """The ranking of a request, best first."""
+
+    model_config = FROZEN
+
+    plans: tuple[EstimateDocument, ...]
+    rejected: tuple[Rejected, ...]
+    search: SearchSummary
+
+
+def estimate_document(plan: Plan) -> EstimateDocument:
+    """The document of one plan."""
+    choice, model = plan.choice, plan.model
+    return EstimateDocument.model_construct(
+        model=ModelSummary.model_construct(
+            name=model.name,
+            family=model.family,
+            hub_id=model.hub_id,
+            kind=model.kind,
+            parameters=plan.parameters,
+            layers=model.layers,
+            hidden_size=model.hidden_size,
+            attention_heads=model.attention_heads,
+            kv_heads=model.kv_heads,
+            vocab_size=model.vocab_size,
+        ),
+        cluster=plan.cluster,
+        workload=plan.workload,
+        strategy=choice.strategy,
+        label=choice.strategy.label(),
+        fits=choice.fits,
+        margin_bytes=-missing_bytes(plan.cluster, choice.memory),
+        largest_term=largest_term(choice.memory),
+        memory=choice.memory,
+        time=choice.time,
+        mfu=utilisation(plan),
+        buckets=choice.buckets,
+        aio=choice.aio,
+        reasons=choice.reasons,
+    )
+
+
+def plan_document(search: Search, top: int) -> PlanDocument:
+    """The document of a search with its best `top` plans."""
+    return PlanDocument.model_construct(
+        plans=tuple(estimate_document(plan) for plan in search.plans[:top]),
+        rejected=search.rejected,
+        search=SearchSummary(candidates=search.candidates, seconds=search.seconds),
+    )
+
+
+def utilisation(plan: Plan) -> float:
+    """MFU: useful FLOP/s over the peak in the workload's precision."""
+    peak = peak_flops(plan.cluster.gpu, plan.workload)
+    return plan.choice.time.model_tflops_per_gpu * TFLOP / peak
