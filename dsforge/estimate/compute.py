@@ -24,11 +24,11 @@ from dsforge.estimate.flops import (
 from dsforge.specs import GpuSpec, ModelSpec, Workload
 from dsforge.strategy import Strategy
 
-HALF_TOKENS = 700.0  # tokens at which a product reaches half its efficiency
-HALF_WIDTH = 350.0  # narrow side at which a product reaches half its efficiency
+HALF_TOKENS = 450.0  # tokens at which a product reaches half its efficiency
+HALF_WIDTH = 550.0  # narrow side at which a product reaches half its efficiency
 STEP_SHARE = 0.92  # of the best matrix product, over a whole step: clocks fall under load
-ATTENTION_SHARE = 0.55  # of a matrix product's rate that flash attention reaches
-PASSES = 2.0  # each saved byte is moved so often in forward and backward of the memory-bound rest
+ATTENTION_SHARE = 0.34  # of a matrix product's rate that flash attention reaches
+PASSES = 3.1  # each saved byte is moved so often in forward and backward of the memory-bound rest
 BANDWIDTH_SHARE = 0.8  # of the memory bandwidth
 LAUNCH_S = {"deepspeed": 0.9e-3, "megatron": 0.5e-3}  # host time of one layer, forward + backward
 

@@ -17,9 +17,9 @@ from dsforge.estimate.shard import RankParameters
 from dsforge.specs import ModelSpec, Workload
 from dsforge.strategy import FULLY_SHARDED, Buckets, Strategy
 
-GRADIENT_OVERLAP = 0.6  # share of backward that hides reduction of gradients
-GATHER_OVERLAP = 0.6  # share of compute that hides gathers of ZeRO stage 3
-TENSOR_EXPOSED = 0.85  # of tensor-parallel collectives
+GRADIENT_OVERLAP = 0.4  # share of backward that hides reduction of gradients
+GATHER_OVERLAP = 0.7  # share of compute that hides gathers of ZeRO stage 3
+TENSOR_EXPOSED = 0.6  # of tensor-parallel collectives
 PIPELINE_EXPOSED = 0.5  # of sends between stages
 NEVER_HIDDEN = 0.08  # of what could be hidden: first and last bucket
 
