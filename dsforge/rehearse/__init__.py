@@ -1,0 +1,1 @@
+"""The real engine as rank r of N, without a cluster: the oracle of the estimates."""
