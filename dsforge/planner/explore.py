@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from dsforge.errors import Problem
-from dsforge.estimate.memory import estimate_memory
+from dsforge.estimate.memory import MemoryEstimate, estimate_memory
 from dsforge.plan import Priced, Request
 from dsforge.planner.candidates import micro_batches, recomputations
 from dsforge.planner.pricing import is_safe, missing_bytes, price
@@ -75,19 +75,19 @@ class Explorer:
                     "recompute": recompute,
                 }
             )
-            short = self._missing(member)
+            memory = self._memory(member)
+            short = missing_bytes(self.request.cluster, memory)
             shortages.append((short, member))
             if short <= 0:
-                found.append(self._price(member))
+                found.append(self._price(member, memory))
                 if is_safe(self.request.cluster, found[-1]):
                     break
         return found, min(shortages, key=lambda pair: pair[0])
 
-    def _missing(self, member: Strategy) -> int:
+    def _memory(self, member: Strategy) -> MemoryEstimate:
         request = self.request
-        memory = estimate_memory(request.model, request.cluster, request.workload, member)
-        return missing_bytes(request.cluster, memory)
+        return estimate_memory(request.model, request.cluster, request.workload, member)
 
-    def _price(self, member: Strategy) -> Priced:
+    def _price(self, member: Strategy, memory: MemoryEstimate | None = None) -> Priced:
         request = self.request
-        return price(request.model, request.cluster, request.workload, member)
+        return price(request.model, request.cluster, request.workload, member, memory=memory)

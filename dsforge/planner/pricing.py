@@ -6,7 +6,7 @@ from dsforge.estimate.buckets import size_aio
 from dsforge.estimate.memory import MemoryEstimate, estimate_memory
 from dsforge.estimate.states import loads
 from dsforge.estimate.time import estimate_time
-from dsforge.plan import Priced, Reason
+from dsforge.plan import Priced
 from dsforge.specs import ClusterSpec, ModelSpec, Workload
 from dsforge.strategy import Strategy
 from dsforge.units import gib
@@ -20,10 +20,13 @@ def price(
     workload: Workload,
     strategy: Strategy,
     *,
-    reasons: tuple[Reason, ...] = (),
+    memory: MemoryEstimate | None = None,
 ) -> Priced:
-    """Predicted memory and step time of one strategy, legal or not."""
-    memory = estimate_memory(model, cluster, workload, strategy)
+    """Predicted memory and step time of one strategy, legal or not.
+
+    `memory` spares its second computation where the caller has it.
+    """
+    memory = memory or estimate_memory(model, cluster, workload, strategy)
     return Priced.model_construct(
         strategy=strategy,
         fits=missing_bytes(cluster, memory) <= 0,
@@ -31,7 +34,7 @@ def price(
         time=estimate_time(model, cluster, workload, strategy),
         buckets=loads(model, cluster, workload, strategy)[0].buckets,
         aio=size_aio(model, cluster, strategy),
-        reasons=reasons,
+        reasons=(),
     )
 
 

@@ -81,9 +81,8 @@ def rank(request: Request, fitting: tuple[Priced, ...]) -> list[Priced]:
     safe = [priced for priced in fitting if is_safe(request.cluster, priced)]
     by_time = sorted(safe or fitting, key=_step_s)
     first = _simplest(by_time, _megatron_margin(request))
-    rest = sorted(
-        (p for p in fitting if p is not first), key=lambda p: (p not in by_time, _step_s(p))
-    )
+    tight = [priced for priced in fitting if not is_safe(request.cluster, priced)] if safe else []
+    rest = [priced for priced in (*by_time, *sorted(tight, key=_step_s)) if priced is not first]
     return [first, *rest]
 
 
