@@ -11,7 +11,8 @@ from dsforge.specs import FROZEN
 
 BackEnd = Literal["deepspeed", "megatron"]
 ZeroStage = Literal[0, 1, 2, 3]
-FULLY_SHARDED: ZeroStage = 3  # parameters too
+GRADIENTS_SHARDED: ZeroStage = 2  # and optimizer state
+FULLY_SHARDED: ZeroStage = 3  # and parameters
 Offload = Literal["none", "cpu", "nvme"]
 Recompute = Literal["none", "selective", "full"]
 

@@ -30,9 +30,10 @@ def estimate(
 
         show_json(estimate_document(plan).model_dump(mode="json"))
         return
-    from dsforge.cli.priced import console, terms, verdict
+    from dsforge.cli.priced import console, headline, terms, verdict
 
     out = console()
+    out.print(headline(plan), markup=False)
     out.print(terms(plan))
     out.print(verdict(plan), markup=False)
     for reason in plan.choice.reasons:

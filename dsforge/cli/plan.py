@@ -33,13 +33,14 @@ def plan(
 
         show_json(plan_document(found, top).model_dump(mode="json"))
         return
-    from dsforge.cli.priced import console, losers, ranking
+    from dsforge.cli.priced import console, headline, losers, ranking
 
     out = console()
+    out.print(headline(found.plans[0]), markup=False)
     out.print(ranking(found, top))
     for reason in found.plans[0].choice.reasons:
         out.print(f"  {reason.rule}: {reason.message}", markup=False)
     if found.rejected:
-        out.print()
+        out.print("\nnot possible")
         out.print(losers(found))
     out.print(f"\n{found.candidates} candidates in {found.seconds:.2f} s", markup=False)

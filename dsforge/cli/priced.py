@@ -21,8 +21,7 @@ def console() -> Console:
 
 def ranking(search: Search, top: int) -> Table:
     """The best plans, one a line."""
-    first = search.plans[0]
-    table = Table(title=headline(first), title_justify="left", box=None, pad_edge=False)
+    table = Table(box=None, pad_edge=False)
     table.add_column("strategy")
     for name in ("GiB/GPU", "of", "RAM GiB", "step", "tokens/s/GPU", "MFU", "largest term"):
         table.add_column(name, justify="right")
@@ -43,7 +42,7 @@ def ranking(search: Search, top: int) -> Table:
 
 def losers(search: Search) -> Table:
     """Why the others lost: one line for each rule or shortage, with how often it struck."""
-    table = Table(title="not possible", title_justify="left", box=None, pad_edge=False)
+    table = Table(box=None, pad_edge=False)
     for name in ("rule", "strategy", "why"):
         table.add_column(name, overflow="fold")
     shown: dict[tuple[str, str], int] = {}
@@ -68,7 +67,7 @@ def headline(plan: Plan) -> str:
 def terms(plan: Plan) -> Table:
     """Memory and time of one plan, term by term."""
     memory, time = plan.choice.memory, plan.choice.time
-    table = Table(title=headline(plan), title_justify="left", box=None, pad_edge=False)
+    table = Table(box=None, pad_edge=False)
     table.add_column("term")
     table.add_column("likely", justify="right")
     table.add_column("low .. high", justify="right")

@@ -13,13 +13,12 @@ from __future__ import annotations
 from dsforge.specs import ModelSpec, Workload
 from dsforge.strategy import Strategy
 
-SELECTIVE_SAVES = 0.0  # with flash attention there are no scores left to save
-NORM_SIDE = 2.0  # input saved by a norm, in compute-precision elements per hidden element
+FLOAT_BYTES = 4
 
 
 def element_bytes(workload: Workload) -> int:
     """Bytes of one element in the compute precision (fp8 keeps bf16 activations)."""
-    return 4 if workload.precision == "fp32" else 2
+    return FLOAT_BYTES if workload.precision == "fp32" else 2
 
 
 def _attention_width(model: ModelSpec) -> int:
@@ -52,7 +51,7 @@ def layer_token_bytes(
     size = element_bytes(workload)
     tp = strategy.layout.tensor_parallel_size
     inner = _attention_width(model) + _mlp_width(model, moe_layer=moe_layer, fused=megatron)
-    float_copy = 2.0 if model.norm == "rmsnorm" and not megatron and size < 4 else 1.0
+    float_copy = 2.0 if model.norm == "rmsnorm" and not megatron and size < FLOAT_BYTES else 1.0
     normed = 1.0 if megatron else 2.0  # eager modules save the normalised vector and its product
     norms = model.norms_per_layer * model.hidden_size * (float_copy + normed)
     if model.norm != "rmsnorm":

@@ -1,8 +1,8 @@
 """Bytes and seconds of collectives over the links that they really cross.
 
-Ring cost model (Thakur et al. 2005; nccl-tests, PERFORMANCE.md): a gather or scatter of V bytes over
-n ranks sends V (n-1)/n and takes n-1 messages; an all-reduce is one of each. Ranks of different
-groups share a node's adapters; a group that spans nodes moves at the pace of its share. As the
+Ring cost model (Thakur et al. 2005; nccl-tests, PERFORMANCE.md): a gather or scatter of V bytes
+over n ranks sends V (n-1)/n and takes n-1 messages; an all-reduce is one of each. Ranks of
+different groups share a node's adapters; a group that spans nodes moves at the pace of its share. As the
 cluster grows, the bandwidth of a ring falls (congestion, stragglers): `CONGESTION` a doubling.
 """
 
@@ -75,7 +75,7 @@ class Channels(NamedTuple):
 
 
 def channels(cluster: ClusterSpec, layout: Layout) -> Channels:
-    """Every channel of a layout; the axes lie as `Layout` says: tensor closest, pipeline farthest."""
+    """Every channel of a layout; tensor ranks are closest, pipeline stages farthest."""
     tp, cp = layout.tensor_parallel_size, layout.context_parallel_size
     dp, pp = layout.data_parallel_size, layout.pipeline_parallel_size
     neighbours = min(2, pp)

@@ -63,7 +63,7 @@ def _mlp(hidden: int, width: int, gated: bool) -> tuple[Product, ...]:
 
 @lru_cache(maxsize=64)
 def mlp_products(model: ModelSpec, moe_layer: bool) -> tuple[Product, ...]:
-    """Products one token passes in the MLP of one layer: dense, or its routed and shared experts."""
+    """Products one token passes in one MLP: dense, or its routed and shared experts."""
     hidden, gated, moe = model.hidden_size, model.gated_mlp, model.moe
     if moe is None or not moe_layer:
         return _mlp(hidden, model.ffn_hidden_size, gated)

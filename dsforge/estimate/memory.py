@@ -159,10 +159,10 @@ def _buffers(model: ModelSpec, workload: Workload, strategy: Strategy, load: Loa
     alone = strategy.layout.shard_ranks == 1
     if strategy.back_end == "megatron":
         return 0.0 if alone else float(MEGATRON_BUCKET_ELEMENTS * size)
-    if strategy.zero_stage == 0 or (alone and strategy.zero_stage < 3):
+    if strategy.zero_stage == 0 or (alone and strategy.zero_stage < FULLY_SHARDED):
         return 0.0
     reduce = buckets.reduce_bucket_size * size * (2 if buckets.overlap_comm else 1)
-    if strategy.zero_stage < 3:
+    if strategy.zero_stage < FULLY_SHARDED:
         return float(reduce)
     gathered = buckets.max_live_parameters + buckets.prefetch_bucket_size
     persistent = model.norms_per_layer * model.hidden_size * model.layers

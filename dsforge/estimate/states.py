@@ -4,19 +4,20 @@ Read in DeepSpeed 0.19: gradients stay in the compute precision (`get_data_types
 defaults to the model's type), stage 1 and 2 keep flat compute-precision weights on every rank and a
 float32 partition of master weights (`stage_1_and_2.py`), stage 3 partitions the weights as well
 (`stage3.py`). At the step each of them makes float32 gradients of its own partition; stage 3 one
-sub-group at a time. Megatron accumulates gradients in float32 (`--accumulate-allreduce-grads-in-fp32`
-follows from bf16) and its distributed optimizer shards master weights and moments.
+sub-group at a time. Megatron accumulates gradients in float32
+(`--accumulate-allreduce-grads-in-fp32` follows from bf16) and its distributed
+optimizer shards master weights and moments.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from dsforge.estimate.activations import element_bytes
+from dsforge.estimate.activations import FLOAT_BYTES, element_bytes
 from dsforge.estimate.buckets import size_buckets
 from dsforge.estimate.shard import RankParameters, Stage, end_stages, rank_parameters
 from dsforge.specs import ClusterSpec, ModelSpec, Workload
-from dsforge.strategy import Buckets, Strategy
+from dsforge.strategy import FULLY_SHARDED, GRADIENTS_SHARDED, Buckets, Strategy
 
 # float32 moments per parameter. Adafactor factors its second moment: about nothing.
 MOMENTS = {"adamw": 2, "lion": 1, "sgd": 1, "adafactor": 0, "muon": 1}
@@ -92,13 +93,15 @@ def states(
     shard, trainable = group.of(parameters), group.of_trainable(parameters)
     per_parameter = optimizer_bytes_per_parameter(workload)
     optimizer = per_parameter * (trainable if stage >= 1 else parameters.trainable)
-    weights = size * (shard if stage == 3 else parameters.total)
+    weights = size * (shard if stage == FULLY_SHARDED else parameters.total)
     if strategy.back_end == "megatron":
         return States(weights, 4.0 * parameters.trainable, optimizer, 0.0, 0.0, 0.0, 0.0)
-    gradients = size * (trainable if stage >= 2 else parameters.trainable)
+    gradients = size * (trainable if stage >= GRADIENTS_SHARDED else parameters.trainable)
     copied = trainable if stage >= 1 else parameters.trainable
     step = (
-        0.0 if size == 4 else 4.0 * (min(copied, buckets.sub_group_size) if stage == 3 else copied)
+        0.0
+        if size == FLOAT_BYTES
+        else 4.0 * (min(copied, buckets.sub_group_size) if stage == FULLY_SHARDED else copied)
     )
     on_device = States(weights, gradients, optimizer, step, 0.0, 0.0, 0.0)
     return _offloaded(on_device, strategy, trainable, size)
@@ -113,7 +116,7 @@ def _offloaded(on_device: States, strategy: Strategy, trainable: float, size: in
         moved = result.optimizer + master_gradient
         disk = moved if strategy.offload_optimizer == "nvme" else 0.0
         result = result._replace(
-            gradients=0.0 if strategy.zero_stage >= 2 else result.gradients,
+            gradients=0.0 if strategy.zero_stage >= GRADIENTS_SHARDED else result.gradients,
             optimizer=0.0,
             step_gradients=0.0,
             host=copies + (0.0 if disk else moved),

@@ -15,7 +15,7 @@ from dsforge.estimate.activations import element_bytes
 from dsforge.estimate.comm import Channel, Channels, gather_bytes
 from dsforge.estimate.shard import RankParameters
 from dsforge.specs import ModelSpec, Workload
-from dsforge.strategy import FULLY_SHARDED, Buckets, Strategy
+from dsforge.strategy import FULLY_SHARDED, GRADIENTS_SHARDED, Buckets, Strategy
 
 GRADIENT_OVERLAP = 0.4  # share of backward that hides reduction of gradients
 GATHER_OVERLAP = 0.7  # share of compute that hides gathers of ZeRO stage 3
@@ -91,7 +91,7 @@ def _data(
         backward = payload.micro_s * 2 / 3 * GRADIENT_OVERLAP
         reduced = link.reduce_s(2 * gradients, messages)
         return 2 * gather_bytes(2 * gradients, link.ranks), _hidden(reduced, backward)
-    rounds = micro_steps if strategy.zero_stage == 2 else 1
+    rounds = micro_steps if strategy.zero_stage == GRADIENTS_SHARDED else 1
     seconds = rounds * _hidden(link.reduce_s(gradients, messages), backward)
     sent = rounds * 2 * gather_bytes(gradients, link.ranks)
     if strategy.zero_stage >= 1:

@@ -66,7 +66,7 @@ class Explorer:
     ) -> tuple[list[Priced], tuple[int, Strategy]]:
         """Members of one micro batch that fit, and the smallest shortage with its member."""
         found: list[Priced] = []
-        shortages: list[tuple[int, Strategy]] = []
+        shortages: list[tuple[int, float, Strategy]] = []
         for recompute in recomputations(self.request, family):
             member = family.model_copy(
                 update={
@@ -77,12 +77,13 @@ class Explorer:
             )
             memory = self._memory(member)
             short = missing_bytes(self.request.cluster, memory)
-            shortages.append((short, member))
+            shortages.append((short, memory.device_bytes.likely, member))
             if short <= 0:
                 found.append(self._price(member, memory))
                 if is_safe(self.request.cluster, found[-1]):
                     break
-        return found, min(shortages, key=lambda pair: pair[0])
+        short, _, nearest = min(shortages, key=lambda entry: entry[:2])
+        return found, (short, nearest)
 
     def _memory(self, member: Strategy) -> MemoryEstimate:
         request = self.request

@@ -77,12 +77,14 @@ def search(request: Request) -> Search:
 
 
 def rank(request: Request, fitting: tuple[Priced, ...]) -> list[Priced]:
-    """Plans in the order in which we would choose them; the first is the choice."""
+    """Plans in the order in which we would choose them: the choice, its back end, the other one."""
     safe = [priced for priced in fitting if is_safe(request.cluster, priced)]
     by_time = sorted(safe or fitting, key=_step_s)
     first = _simplest(by_time, _megatron_margin(request))
     tight = [priced for priced in fitting if not is_safe(request.cluster, priced)] if safe else []
     rest = [priced for priced in (*by_time, *sorted(tight, key=_step_s)) if priced is not first]
+    chosen = first.strategy.back_end
+    rest.sort(key=lambda priced: priced.strategy.back_end != chosen)
     return [first, *rest]
 
 

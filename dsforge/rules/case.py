@@ -30,6 +30,8 @@ class Case(NamedTuple):
         return self.strategy.back_end == "megatron"
 
 
+LONGEST_LIST = 10
+
 Rule = Callable[[Case], Problem | None]
 
 
@@ -42,6 +44,6 @@ def divisors(number: int) -> tuple[int, ...]:
 
 def listed(numbers: tuple[int, ...]) -> str:
     """`1, 2, 4 or 8`; a long list keeps its ends."""
-    shown = numbers if len(numbers) <= 10 else (*numbers[:7], *numbers[-2:])
+    shown = numbers if len(numbers) <= LONGEST_LIST else (*numbers[:7], *numbers[-2:])
     words = [str(number) for number in shown]
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"

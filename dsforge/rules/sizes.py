@@ -7,67 +7,75 @@ from dsforge.rules.case import Case, Rule, divisors, listed
 
 
 def world_size(case: Case) -> Problem | None:
-    """World size.
+    """Parallel sizes whose product is not the number of accelerators.
 
     `DeepSpeedConfig._configure_train_batch_size` and Megatron `validate_args`: every rank has a
     place.
     """
     size = case.layout.world_size
-    if not (size != case.cluster.gpus):
-        return None
-    return Problem(
-        "world-size",
-        f"`dp x tp x pp x cp` (={size}, {case.layout.label()}) must equal the accelerators (={case.cluster.gpus})",
-        _other_sizes(case),
-    )
+    if size != case.cluster.gpus:
+        return Problem(
+            "world-size",
+            f"`dp x tp x pp x cp` (={size}, {case.layout.label()}) must equal the accelerators "
+            f"(={case.cluster.gpus})",
+            _other_sizes(case),
+        )
+    return None
 
 
 def batch_product(case: Case) -> Problem | None:
-    """Batch product: `DeepSpeedConfig._batch_assertion`; Megatron `num_microbatches_calculator`."""
+    """Batch sizes whose product is not the global batch.
+
+    `DeepSpeedConfig._batch_assertion`; Megatron `num_microbatches_calculator`.
+    """
     batch = case.strategy.global_batch_size
-    if not (batch != case.workload.global_batch_size):
-        return None
-    return Problem(
-        "batch-product",
-        f"`global_batch_size` (={case.workload.global_batch_size}) must equal micro batch (={case.strategy.micro_batch_size}) x accumulation (={case.strategy.gradient_accumulation_steps}) x dp (={case.layout.data_parallel_size})",
-        _nearest_batches(case),
-    )
+    if batch != case.workload.global_batch_size:
+        return Problem(
+            "batch-product",
+            f"`global_batch_size` (={case.workload.global_batch_size}) must equal micro batch "
+            f"(={case.strategy.micro_batch_size}) x accumulation "
+            f"(={case.strategy.gradient_accumulation_steps}) x dp "
+            f"(={case.layout.data_parallel_size})",
+            _nearest_batches(case),
+        )
+    return None
 
 
 def tensor_divides_heads(case: Case) -> Problem | None:
-    """Tensor divides heads.
+    """Attention heads that tensor parallelism cannot share out.
 
     megatron-core `TransformerConfig.__post_init__`; DeepSpeed `AutoTP` shards whole heads.
     """
     tp = case.layout.tensor_parallel_size
-    if not (case.model.attention_heads % tp):
-        return None
-    return Problem(
-        "tensor-heads",
-        f"`tensor_parallel_size` (={tp}) must divide `attention_heads` (={case.model.attention_heads})",
-        f"use {listed(divisors(case.model.attention_heads))}",
-    )
+    if case.model.attention_heads % tp:
+        return Problem(
+            "tensor-heads",
+            f"`tensor_parallel_size` (={tp}) must divide `attention_heads` "
+            f"(={case.model.attention_heads})",
+            f"use {listed(divisors(case.model.attention_heads))}",
+        )
+    return None
 
 
 def tensor_divides_kv_heads(case: Case) -> Problem | None:
-    """Tensor divides kv heads.
+    """Key/value heads that tensor parallelism cannot share out.
 
     megatron-core `TransformerConfig.__post_init__` (multiple or divisor); DeepSpeed
     `_apply_autotp_partitioning`.
     """
     tp, heads = case.layout.tensor_parallel_size, case.model.kv_heads
     replicated = case.on_megatron and tp % heads == 0
-    if not (heads % tp and not replicated and case.model.mla is None):
-        return None
-    return Problem(
-        "tensor-kv-heads",
-        f"`tensor_parallel_size` (={tp}) must divide `kv_heads` (={heads})",
-        f"use {listed(divisors(heads))}" + (", or a multiple" if case.on_megatron else ""),
-    )
+    if heads % tp and not replicated and case.model.mla is None:
+        return Problem(
+            "tensor-kv-heads",
+            f"`tensor_parallel_size` (={tp}) must divide `kv_heads` (={heads})",
+            f"use {listed(divisors(heads))}" + (", or a multiple" if case.on_megatron else ""),
+        )
+    return None
 
 
 def tensor_divides_widths(case: Case) -> Problem | None:
-    """Tensor divides widths.
+    """Matrix widths that tensor parallelism cannot share out.
 
     megatron-core `divide(ffn_hidden_size, world_size)` in `ColumnParallelLinear`.
     """
@@ -77,127 +85,134 @@ def tensor_divides_widths(case: Case) -> Problem | None:
         if case.model.moe is None
         else case.model.moe.expert_ffn_hidden_size
     )
-    if not (width % tp or case.model.hidden_size % tp):
-        return None
-    return Problem(
-        "tensor-widths",
-        f"`tensor_parallel_size` (={tp}) must divide `hidden_size` (={case.model.hidden_size}) and the MLP width (={width})",
-        f"use {listed(tuple(n for n in divisors(width) if case.model.hidden_size % n == 0))}",
-    )
+    if width % tp or case.model.hidden_size % tp:
+        return Problem(
+            "tensor-widths",
+            f"`tensor_parallel_size` (={tp}) must divide `hidden_size` (={case.model.hidden_size}) "
+            f"and the MLP width (={width})",
+            f"use {listed(tuple(n for n in divisors(width) if case.model.hidden_size % n == 0))}",
+        )
+    return None
 
 
 def tensor_in_node(case: Case) -> Problem | None:
-    """Tensor in node.
+    """Tensor parallelism across nodes.
 
     Ours: two all-reduces a layer and direction over the network cost more than they save
     (Narayanan et al. 2021, takeaway 1).
     """
     tp, slots = case.layout.tensor_parallel_size, case.cluster.gpus_per_node
-    if not (tp > slots or slots % tp):
-        return None
-    return Problem(
-        "tensor-in-node",
-        f"`tensor_parallel_size` (={tp}) must divide `gpus_per_node` (={slots}): no tensor parallelism across nodes",
-        f"use {listed(divisors(slots))}",
-    )
+    if tp > slots or slots % tp:
+        return Problem(
+            "tensor-in-node",
+            f"`tensor_parallel_size` (={tp}) must divide `gpus_per_node` (={slots}): no tensor "
+            "parallelism across nodes",
+            f"use {listed(divisors(slots))}",
+        )
+    return None
 
 
 def pipeline_divides_layers(case: Case) -> Problem | None:
-    """Pipeline divides layers.
+    """Layers that pipeline stages cannot share out.
 
     Megatron `validate_args` (layers per stage) and megatron-core `TransformerConfig`; DeepSpeed
     splits unevenly.
     """
     chunks = case.layout.pipeline_parallel_size * case.strategy.virtual_stages
-    if not (case.on_megatron and case.model.layers % chunks):
-        return None
-    return Problem(
-        "pipeline-layers",
-        f"`pipeline_parallel_size x virtual_stages` (={chunks}) must divide `layers` (={case.model.layers})",
-        f"use {listed(divisors(case.model.layers))}; uneven stages: --decoder-first-pipeline-num-layers",
-    )
+    if case.on_megatron and case.model.layers % chunks:
+        return Problem(
+            "pipeline-layers",
+            f"`pipeline_parallel_size x virtual_stages` (={chunks}) must divide `layers` "
+            f"(={case.model.layers})",
+            f"use {listed(divisors(case.model.layers))}; uneven stages: "
+            "--decoder-first-pipeline-num-layers",
+        )
+    return None
 
 
 def pipeline_within_layers(case: Case) -> Problem | None:
-    """Pipeline within layers.
+    """More pipeline stages than layers.
 
     DeepSpeed `PipelineModule._partition_layers`: a stage needs a layer.
     """
     pp = case.layout.pipeline_parallel_size
-    if not (pp > case.model.layers):
-        return None
-    return Problem(
-        "pipeline-size",
-        f"`pipeline_parallel_size` (={pp}) must not exceed `layers` (={case.model.layers})",
-        f"use {case.model.layers} or less",
-    )
+    if pp > case.model.layers:
+        return Problem(
+            "pipeline-size",
+            f"`pipeline_parallel_size` (={pp}) must not exceed `layers` (={case.model.layers})",
+            f"use {case.model.layers} or less",
+        )
+    return None
 
 
 def virtual_stages(case: Case) -> Problem | None:
-    """Virtual stages.
+    """Interleaving where the schedule does not allow it.
 
     Megatron `validate_args`: interleaving needs a pipeline and micro batches in multiples of
     it; DeepSpeed has none.
     """
     pp, micro = case.layout.pipeline_parallel_size, case.strategy.gradient_accumulation_steps
-    if not (case.strategy.virtual_stages > 1 and (not case.on_megatron or pp == 1 or micro % pp)):
-        return None
-    return Problem(
-        "virtual-stages",
-        f"`virtual_stages` (={case.strategy.virtual_stages}) must have Megatron, a pipeline (={pp}) and micro batches (={micro}) in multiples of it",
-        "use virtual_stages 1",
-    )
+    if case.strategy.virtual_stages > 1 and (not case.on_megatron or pp == 1 or micro % pp):
+        return Problem(
+            "virtual-stages",
+            f"`virtual_stages` (={case.strategy.virtual_stages}) must have Megatron, a pipeline "
+            f"(={pp}) and micro batches (={micro}) in multiples of it",
+            "use virtual_stages 1",
+        )
+    return None
 
 
 def context_splits_sequence(case: Case) -> Problem | None:
-    """Context splits sequence.
+    """A sequence that context ranks cannot share out.
 
     Megatron `validate_args`: each context rank takes two chunks, for balance under the causal
     mask.
     """
     cp = case.layout.context_parallel_size
-    if not (cp > 1 and case.workload.sequence_length % (2 * cp)):
-        return None
-    return Problem(
-        "context-sequence",
-        f"`sequence_length` (={case.workload.sequence_length}) must be a multiple of 2 x `context_parallel_size` (={2 * cp})",
-        f"use {case.workload.sequence_length // (2 * cp) * 2 * cp or 2 * cp}",
-    )
+    if cp > 1 and case.workload.sequence_length % (2 * cp):
+        return Problem(
+            "context-sequence",
+            f"`sequence_length` (={case.workload.sequence_length}) must be a multiple of 2 x "
+            f"`context_parallel_size` (={2 * cp})",
+            f"use {case.workload.sequence_length // (2 * cp) * 2 * cp or 2 * cp}",
+        )
+    return None
 
 
 def sequence_parallel(case: Case) -> Problem | None:
-    """Sequence parallel.
+    """Sequence parallelism where nothing can be split.
 
     megatron-core `ModelParallelConfig.__post_init__`; the sequence is cut by tp (and cp).
     """
     tp, cp = case.layout.tensor_parallel_size, case.layout.context_parallel_size
-    if not (
-        case.strategy.sequence_parallel
-        and (tp == 1 or not case.on_megatron or case.workload.sequence_length % (tp * cp))
+    if case.strategy.sequence_parallel and (
+        tp == 1 or not case.on_megatron or case.workload.sequence_length % (tp * cp)
     ):
-        return None
-    return Problem(
-        "sequence-parallel",
-        f"`sequence_parallel` must have Megatron, tp > 1 (={tp}) and a sequence (={case.workload.sequence_length}) divisible by tp x cp (={tp * cp})",
-        "turn it off, or change the sequence length",
-    )
+        return Problem(
+            "sequence-parallel",
+            f"`sequence_parallel` must have Megatron, tp > 1 (={tp}) and a sequence "
+            f"(={case.workload.sequence_length}) divisible by tp x cp (={tp * cp})",
+            "turn it off, or change the sequence length",
+        )
+    return None
 
 
 def expert_parallel(case: Case) -> Problem | None:
-    """Expert parallel.
+    """Experts that expert ranks cannot share out.
 
     megatron-core `MoELayer.__init__` (experts) and `parallel_state.initialize_model_parallel`
     (ranks).
     """
     ep, dp = case.layout.expert_parallel_size, case.layout.shard_ranks
     experts = case.model.moe.experts if case.model.moe else 1
-    if not (experts % ep or dp % ep):
-        return None
-    return Problem(
-        "expert-parallel",
-        f"`expert_parallel_size` (={ep}) must divide the experts (={experts}) and dp x cp (={dp})",
-        f"use {listed(tuple(n for n in divisors(experts) if dp % n == 0))}",
-    )
+    if experts % ep or dp % ep:
+        return Problem(
+            "expert-parallel",
+            f"`expert_parallel_size` (={ep}) must divide the experts (={experts}) and dp x cp "
+            f"(={dp})",
+            f"use {listed(tuple(n for n in divisors(experts) if dp % n == 0))}",
+        )
+    return None
 
 
 def _other_sizes(case: Case) -> str:
