@@ -25,12 +25,15 @@ for module in (gen, plan, estimate, catalog, detect, train, bench):
     module.register(app)
 
 
-def main() -> None:
-    """Run the command line; a DsforgeError becomes a message on stderr and an exit code."""
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line; a DsforgeError becomes a message on stderr and an exit code.
+
+    `arguments` are those of the process unless given.
+    """
     from dsforge.cli.show import show_error
 
     try:
-        app()
+        app(args=arguments)
     except DsforgeError as error:
         show_error(error)
         sys.exit(error.exit_code)

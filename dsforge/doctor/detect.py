@@ -163,7 +163,8 @@ def _disk(disks: tuple[DiskFact, ...]) -> tuple[NvmeFile | None, list[str]]:
         read, write = disk.read_bytes_per_s / GBPS, disk.write_bytes_per_s / GBPS
     else:
         notes.append("the rates of the disk are assumed; `dsforge detect --measure-disk` measures")
-    folder = f"{disk.mount.rstrip('/')}/{SWAP_FOLDER}"
+    parent = disk.mount if disk.mount != "/" else "/var/tmp"  # noqa: S108 (survives a restart)
+    folder = f"{parent}/{SWAP_FOLDER}"
     size = _rounded(USABLE_DISK * disk.free_bytes / GIB)
     nvme = NvmeFile(
         path=folder, size_gib=size, read_gb_s=_rounded(read), write_gb_s=_rounded(write)

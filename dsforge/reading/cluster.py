@@ -93,7 +93,7 @@ def link_spec(file: LinkFile) -> LinkSpec:
         name=file.name,
         kind=file.kind,
         bytes_per_s=file.bandwidth_gb_s * GBPS,
-        latency_s=file.latency_us * 1e-6,
+        latency_s=file.latency_us / 1e6,
         efficiency=file.efficiency,
         source="cluster file",
     )

@@ -137,7 +137,7 @@ def _problem(kind: type[BaseModel], source: Source, detail: ErrorDetails) -> Pro
     subject = f"{thing} (={shown(value)})"
     if code == "literal_error":
         choices = [str(choice) for choice in _choices(kind, loc)]
-        legal = " or ".join(f"`{c}`" for c in choices) or str(detail["ctx"]["expected"])
+        legal = _either(choices) or str(detail["ctx"]["expected"])
         hint = nearest(str(value), choices) if len(choices) > 1 else ""
         hint = hint if hint.startswith("did") else ""
         return Problem("value-choice", f"{subject} must be {legal}", hint, place)
@@ -147,6 +147,12 @@ def _problem(kind: type[BaseModel], source: Source, detail: ErrorDetails) -> Pro
         return Problem("value-type", f"{subject} {_TYPES[code]}", "", place)
     text = detail["msg"].removeprefix("Value error, ")
     return Problem("value-wrong", f"{subject} {text}", "", place)
+
+
+def _either(choices: list[str]) -> str:
+    """Legal values as a person lists them: "`a`, `b` or `c`"."""
+    quoted = [f"`{choice}`" for choice in choices]
+    return ", ".join(quoted[:-1]) + " or " + quoted[-1] if len(quoted) > 1 else "".join(quoted)
 
 
 def _limit(detail: ErrorDetails) -> str:

@@ -1,0 +1,268 @@
+"""Cluster, workload and request: values, defaults with reasons, contradictions, precedence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dsforge.cli.flags import Flags, to_request
+from dsforge.errors import SpecError
+from dsforge.plan import Request
+from dsforge.reading import addresses
+from dsforge.reading.cluster import cluster_of, read_cluster
+from dsforge.reading.source import parse_source
+from dsforge.units import GIB
+
+PAIR = {"model": "llama-2-7b", "gpu": "a100-80gb"}
+
+
+def asked(**values: object) -> Request:
+    """The request of a command line for llama-2-7b on A100 cards."""
+    return to_request(Flags(**{**PAIR, **values}))  # type: ignore[arg-type]
+
+
+def refused(**values: object) -> str:
+    """All messages of a command line that must be refused."""
+    with pytest.raises(SpecError) as caught:
+        to_request(Flags(**values))  # type: ignore[arg-type]
+    return "\n".join(map(str, caught.value.problems))
+
+
+def rules(request: Request) -> set[str]:
+    """Rules of the reasons that reading gave."""
+    return {reason.rule for reason in request.reasons}
+
+
+def written(path: Path, text: str) -> Path:
+    """The path, with that text in it."""
+    path.write_text(text)
+    return path
+
+
+def test_what_is_given_is_taken_and_leaves_no_reason() -> None:
+    """Flags reach the specs in base units."""
+    request = asked(nodes=2, gpus_per_node=8, intra_node="nvlink-3", inter_node="100gbe", tp=4)
+
+    assert (request.cluster.nodes, request.cluster.gpus_per_node) == (2, 8)
+    assert request.cluster.inter_node.bytes_per_s == 12.5e9
+    assert request.constraints.tensor_parallel_size == 4
+    assert not rules(request) & {"default-nodes", "default-inter-node", "default-intra-node"}
+
+
+def test_what_is_not_given_is_chosen_with_a_reason() -> None:
+    """Every default can be read in the plan."""
+    request = asked(nodes=2)
+
+    assert rules(request) == {
+        *("default-intra-node", "default-inter-node", "default-gpus-per-node"),
+        *("default-host-memory", "default-cpu-cores", "default-sequence-length"),
+        *("default-method", "default-optimizer", "default-precision"),
+        *("default-learning-rate", "default-global-batch"),
+    }
+    assert request.cluster.gpus_per_node == 8
+    assert request.cluster.inter_node.name == "100gbe"
+
+
+@pytest.mark.parametrize(
+    ("gpu", "precision"), [("a100-80gb", "bf16"), ("v100-32gb", "fp16")], ids=str
+)
+def test_precision_follows_the_card(gpu: str, precision: str) -> None:
+    """bf16 where the card has it, else fp16."""
+    assert asked(gpu=gpu).workload.precision == precision
+
+
+@pytest.mark.parametrize(
+    ("text", "samples"),
+    [
+        ("epochs: 1\nsequence_length: 1024\n", 72),
+        ("tokens: 2b\nsequence_length: 4096\n", 144),
+        ("global_batch_tokens: 1e6\nsequence_length: 4096\n", 240),
+        ("global_batch_tokens: 20k\nsequence_length: 4096\n", 5),
+        ("global_batch_size: 7\n", 7),
+    ],
+    ids=["fine-tuning", "from scratch", "tokens", "few tokens", "samples"],
+)
+def test_the_global_batch_gives_every_gpu_its_part(tmp_path: Path, text: str, samples: int) -> None:
+    """Defaults are multiples of the 24 GPUs; what was asked in samples stays as it is."""
+    workload = written(tmp_path / "w.yaml", text)
+
+    assert asked(nodes=3, gpus_per_node=8, workload=workload).workload.global_batch_size == samples
+
+
+@pytest.mark.parametrize(
+    ("text", "rate"),
+    [("epochs: 1", 2e-5), ("method: lora", 2e-4), ("tokens: 1b", 3e-4), ("optimizer: lion", 6e-6)],
+    ids=["full", "lora", "from scratch", "lion"],
+)
+def test_the_learning_rate_follows_the_method(tmp_path: Path, text: str, rate: float) -> None:
+    """Each regime has its usual rate."""
+    workload = written(tmp_path / "w.yaml", text)
+
+    assert asked(workload=workload).workload.learning_rate == rate
+
+
+def test_hosts_with_fewer_slots_set_the_pace(tmp_path: Path) -> None:
+    """The plan is made for the weakest host, and a reason says what that costs."""
+    hostfile = written(tmp_path / "hostfile", "10.0.0.1 slots=8\n10.0.0.2 slots=4\n")
+
+    request = asked(hostfile=hostfile)
+
+    reason = next(r.message for r in request.reasons if r.rule == "weakest-host")
+    assert (request.cluster.nodes, request.cluster.gpus_per_node) == (2, 4)
+    assert {host.slots for host in request.cluster.hosts} == {4}
+    assert "4 of 12 GPUs (33% of the compute) stay idle" in reason
+
+
+def test_fewer_nodes_than_hosts_leave_hosts_idle(tmp_path: Path) -> None:
+    """The first hosts are used, and the idle ones are named."""
+    hostfile = written(tmp_path / "hostfile", "10.0.0.1 slots=8\n10.0.0.2 slots=8\n")
+
+    request = asked(hostfile=hostfile, nodes=1)
+
+    assert [host.address for host in request.cluster.hosts] == ["10.0.0.1"]
+    assert "10.0.0.2" in next(r.message for r in request.reasons if r.rule == "idle-hosts")
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"nodes": 3}, "--nodes: `nodes` (=3) must not exceed the hosts that are listed (=2)"),
+        ({"gpus_per_node": 9}, "`gpus_per_node` (=9) must not exceed the slots of 10.0.0.1 (=8)"),
+    ],
+    ids=["nodes", "slots"],
+)
+def test_more_than_the_hosts_have_is_refused(
+    tmp_path: Path, values: dict[str, object], message: str
+) -> None:
+    """The flag and the weakest host are named."""
+    hostfile = written(tmp_path / "hostfile", "10.0.0.1 slots=8\n10.0.0.2 slots=8\n")
+
+    assert message in refused(**PAIR, hostfile=hostfile, **values)
+
+
+def test_host_names_need_resolve(tmp_path: Path) -> None:
+    """A name is refused with the hint, and with its line."""
+    hostfile = written(tmp_path / "hostfile", "node-1 slots=8\n")
+
+    message = refused(**PAIR, hostfile=hostfile)
+
+    assert f"{hostfile}:1" in message
+    assert "--resolve" in message
+
+
+def test_resolve_turns_names_into_addresses(tmp_path: Path) -> None:
+    """The machine's own name for itself is the one name that resolves everywhere."""
+    hostfile = written(tmp_path / "hostfile", "localhost slots=2\n")
+
+    assert asked(hostfile=hostfile, resolve=True).cluster.hosts[0].address == "127.0.0.1"
+
+
+def test_resolving_gives_up_in_time() -> None:
+    """A reserved name (RFC 6761) has no address, and that is known within the time."""
+    assert addresses.resolved(["dsforge.invalid"], timeout_s=0.5) == {}
+
+
+def test_all_parts_report_their_problems_together(tmp_path: Path) -> None:
+    """Model, card, link, hostfile, workload and strategy, in one error."""
+    hostfile = written(tmp_path / "hostfile", "10.0.0.1 slots=0\n")
+
+    message = refused(
+        model="lama-2-7",
+        nodes=-1,
+        gpu="a10080",
+        inter_node="carrier-pigeon",
+        hostfile=hostfile,
+        precision="bf61",
+        zero_stage=7,
+    )
+
+    for flag in ("model", "nodes", "gpu", "inter-node", "precision", "zero-stage"):
+        assert f"--{flag}: " in message
+    assert f"{hostfile}:1" in message
+
+
+def test_the_command_line_wins_over_the_files(tmp_path: Path) -> None:
+    """Flag over own file over spec file."""
+    spec = written(
+        tmp_path / "s.yaml",
+        "model: gpt2\ncluster: {gpu: v100, nodes: 2}\nstrategy: {zero_stage: 1}\n",
+    )
+    cluster = written(tmp_path / "c.yaml", "gpu: h100-80gb\nnodes: 3\n")
+
+    request = to_request(Flags(spec=spec, cluster=cluster, nodes=5, zero_stage=2))
+
+    assert (request.model.name, request.cluster.gpu.name) == ("gpt2-small", "h100-80gb")
+    assert (request.cluster.nodes, request.constraints.zero_stage) == (5, 2)
+
+
+def test_paths_in_a_spec_are_relative_to_it(tmp_path: Path) -> None:
+    """A spec folder can be moved as a whole."""
+    written(tmp_path / "c.yaml", "gpu: h100-80gb\nnodes: 3\n")
+    written(tmp_path / "w.yaml", "sequence_length: 512\n")
+    spec = written(tmp_path / "s.yaml", "model: gpt2\ncluster: c.yaml\nworkload: ./w.yaml\n")
+
+    request = to_request(Flags(spec=spec))
+
+    assert request.cluster.nodes == 3
+    assert request.workload.sequence_length == 512
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("tokens: 1b\nepochs: 2", "`workload.tokens` and `workload.epochs`"),
+        ("global_batch_size: 8\nglobal_batch_tokens: 1m", "are both given"),
+        ("method: full\nlora: {rank: 8}", "`lora` is given with `method` (=full)"),
+        ("tokens: many", "'many' is not a count"),
+        ("sequence_length: 0", "`sequence_length` (=0) must be at least 1"),
+    ],
+    ids=["tokens and epochs", "two batches", "lora and full", "no count", "no length"],
+)
+def test_contradictions_in_the_workload_are_refused(
+    tmp_path: Path, text: str, message: str
+) -> None:
+    """The line and both keys are named."""
+    workload = written(tmp_path / "w.yaml", text)
+
+    assert message.replace("workload.", "") in refused(**PAIR, workload=workload)
+
+
+def test_a_cluster_of_its_own_card_and_link(tmp_path: Path) -> None:
+    """Inline descriptions need no catalog row; units become base units."""
+    path = written(
+        tmp_path / "c.yaml",
+        "gpu: {name: mine, memory_gib: 10, memory_bandwidth_gb_s: 500, peak_tflops: {bf16: 50}}\n"
+        "inter_node: {name: wire, kind: ethernet, bandwidth_gb_s: 2, latency_us: 20}\n"
+        "host_memory_gib: 100\ncpu_cores: 12\n"
+        "nvme: {path: /mnt/fast, size_gib: 1000, read_gb_s: 6, write_gb_s: 3}\n",
+    )
+
+    cluster, _ = read_cluster(path)
+
+    assert (cluster.gpu.memory_bytes, cluster.gpu.peak_flops) == (10 * GIB, {"bf16": 50e12})
+    assert (cluster.inter_node.bytes_per_s, cluster.inter_node.latency_s) == (2e9, 2e-5)
+    assert (cluster.host_memory_bytes, cluster.cpu_cores) == (100 * GIB, 12)
+    assert cluster.nvme is not None
+    assert cluster.nvme.read_bytes_per_s == 6e9
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ("interface: 'eth0; reboot'", "interface"),
+        ("interface: -eth0", "interface"),
+        ("ssh_user: '-oProxyCommand=reboot'", "ssh_user"),
+        ("ssh_port: 70000", "ssh_port"),
+        ("nvme: {path: relative, size_gib: 1, read_gb_s: 1, write_gb_s: 1}", "nvme.path"),
+        ('nvme: {path: "/a\\nb", size_gib: 1, read_gb_s: 1, write_gb_s: 1}', "nvme.path"),
+        ("nodes: 100000000000000000000", "nodes"),
+    ],
+    ids=["command", "option", "user option", "port", "relative", "newline", "absurd"],
+)
+def test_values_that_end_in_scripts_are_refused(text: str, key: str) -> None:
+    """Interface, user, port and path can only be what they say."""
+    with pytest.raises(SpecError) as caught:
+        cluster_of(parse_source(f"gpu: a100-80gb\n{text}\n", "c.yaml"))
+
+    assert f"c.yaml:2: `{key}`" in str(caught.value.problems[0])
