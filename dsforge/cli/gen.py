@@ -22,6 +22,7 @@ def register(app: typer.Typer) -> None:
 
 
 def gen(
+    *,
     flags: Flags,
     out: Annotated[Path, typer.Option("--out", "-o", help="Run folder to write.")],
     templates: Annotated[

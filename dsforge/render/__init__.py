@@ -15,7 +15,7 @@ from dsforge.render.engine import render_text, template_environment
 from dsforge.render.environment import DeepspeedEnvContext, environment_variables
 from dsforge.render.job import DS_CONFIG, train_context
 from dsforge.render.launch import hostfile_context, pretrain_context, script_context
-from dsforge.render.megatron import ArgsContext, megatron_arguments, megatron_gaps
+from dsforge.render.megatron import ArgsContext, megatron_arguments
 from dsforge.render.report import report_context
 
 __all__ = ["render"]
@@ -28,15 +28,14 @@ def render(plan: Plan, templates: Path | None = None) -> tuple[Artifact, ...]:
     """
     made = template_environment(templates)
     chosen = deepspeed_choice(plan)
-    gaps = megatron_gaps(plan)
     files = (
         *_deepspeed(made, plan, chosen),
-        *(() if gaps else _megatron(made, plan)),
+        *_megatron(made, plan),
         *_launch(made, plan, train=chosen is not None),
     )
     substitute = chosen if plan.strategy.back_end == "megatron" else None
     report = report_context(
-        plan, substitute=substitute, gaps=gaps, written=frozenset(file.path for file in files)
+        plan, substitute=substitute, written=frozenset(file.path for file in files)
     )
     return (
         Artifact("plan.json", plan.model_dump_json(indent=2) + "\n"),

@@ -1,8 +1,7 @@
-"""Plan -> arguments of Megatron-LM's pretrain_gpt.py, and what that program cannot express.
+"""Plan -> arguments of Megatron-LM's pretrain_gpt.py.
 
-Flags are those of megatron/training/arguments.py (2025 and 2026) and of megatron-core 0.16. A model
-that pretrain_gpt.py would silently build in another shape is a gap, told to the user, never an
-approximation.
+Flags are those of megatron/training/arguments.py (2025 and 2026) and of megatron-core 0.16. What
+pretrain_gpt.py cannot build never comes here: `rules/megatron.py` refuses it.
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ from dsforge.strategy import Strategy
 BLACKWELL = re.compile(r"g?b[123]00|rtx-50|rtx-pro-6000", re.IGNORECASE)
 AUXILIARY_LOSS = 0.01  # weight of the load-balancing loss: Switch Transformer, section 2.2
 POSITION = {"rope": "rope", "learned": "learned_absolute"}
-GELU = ("gelu", "gelu_new", "gelu_pytorch_tanh", "gelu_fast")
 OPTIMIZERS = {"adamw": "adam", "sgd": "sgd", "lion": "lion", "muon": "muon"}
 
 
@@ -43,29 +41,6 @@ class ArgsContext:
     """Fields of megatron/args.txt.j2."""
 
     arguments: tuple[Argument, ...]
-
-
-def megatron_gaps(plan: Plan) -> tuple[str, ...]:
-    """Everything about the plan that pretrain_gpt.py has no flag for; empty where it has all."""
-    model, workload = plan.model, plan.workload
-    odd_bias = model.mlp_bias != model.attention_out_bias or (model.mlp_bias and not model.qkv_bias)
-    gated = model.activation == "silu" if model.gated_mlp else model.activation in GELU
-    found = {
-        f"`kind` (={model.kind}): pretrain_gpt.py builds decoders": model.kind != "decoder",
-        f"`position` (={model.position}): only rope and learned": model.position not in POSITION,
-        "attention and MLP side by side (`parallel_residual`)": model.parallel_residual,
-        f"`norms_per_layer` (={model.norms_per_layer}): only 2": model.norms_per_layer != 2,  # noqa: PLR2004
-        f"`norm` (={model.norm}): LayerNorm has weights and bias": "_no_" in model.norm,
-        "a norm behind the embedding (`embedding_norm`)": model.embedding_norm,
-        "`qk_norm` (=full): only one norm per head": model.qk_norm == "full",
-        "word embedding narrower than the model": model.embedding_size != model.hidden_size,
-        "biases on some linear layers only": odd_bias,
-        f"`activation` (={model.activation}), gated {model.gated_mlp}": not gated,
-        f"`optimizer` (={workload.optimizer})": workload.optimizer not in OPTIMIZERS,
-        "`method` (=lora)": workload.method == "lora",
-        "CPU ranks: Megatron-LM needs GPUs": plan.cluster.gpu.is_cpu,
-    }
-    return tuple(text for text, present in found.items() if present)
 
 
 def needs_one_connection(plan: Plan, strategy: Strategy) -> bool:

@@ -51,7 +51,6 @@ class ReportContext:
     reasons: tuple[Reason, ...]
     variants: tuple[VariantRow, ...]
     substitute: str | None
-    gaps: tuple[str, ...]
     variables: tuple[Variable, ...]
     placeholders: bool
     placeholder_data: bool
@@ -60,12 +59,12 @@ class ReportContext:
 
 
 def report_context(
-    plan: Plan, *, substitute: Priced | None, gaps: tuple[str, ...], written: frozenset[str]
+    plan: Plan, *, substitute: Priced | None, written: frozenset[str]
 ) -> ReportContext:
     """Context of report/PLAN.md.j2.
 
-    `substitute` is the DeepSpeed strategy of ds_config.json where the choice is Megatron, `gaps`
-    what Megatron cannot express, `written` the paths of all other artifacts.
+    `substitute` is the DeepSpeed strategy of ds_config.json where the choice is Megatron,
+    `written` the paths of all other artifacts.
     """
     return ReportContext(
         title=f"{plan.model.name} on {plan.cluster.nodes} x {plan.cluster.gpus_per_node} "
@@ -76,9 +75,8 @@ def report_context(
         memory=memory_rows(plan.choice),
         time=time_rows(plan.choice),
         reasons=plan.choice.reasons,
-        variants=tuple(_variant(variant, gaps, written) for variant in plan.variants),
+        variants=tuple(_variant(variant) for variant in plan.variants),
         substitute=substitute.strategy.label() if substitute else None,
-        gaps=gaps,
         variables=environment_variables(plan),
         placeholders=has_placeholders(plan.cluster),
         placeholder_data=plan.workload.data is None,
@@ -185,12 +183,12 @@ def _interval(value_bytes: Interval) -> str:
     return f"{gib(value_bytes.low)} / {gib(value_bytes.likely)} / {gib(value_bytes.high)}"
 
 
-def _variant(variant: Variant, gaps: tuple[str, ...], written: frozenset[str]) -> VariantRow:
+def _variant(variant: Variant) -> VariantRow:
     """What was generated beside the choice, or the rules and numbers that forbid it."""
     file = FILES.get(variant.name, f"deepspeed/{variant.name}.json")
     priced = variant.priced
-    if priced is None or file not in written:
-        said = "; ".join(f"{p.message} [{p.rule}]" for p in variant.problems) or "; ".join(gaps)
+    if priced is None:
+        said = "; ".join(f"{p.message} [{p.rule}]" for p in variant.problems)
         return VariantRow(file, "", "", "", f"not written: {said}")
     reserved = gib(priced.memory.reserved_bytes.likely)
     step = seconds(priced.time.step_s.likely)
