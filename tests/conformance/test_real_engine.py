@@ -1,0 +1,103 @@
+"""Every generated ds_config of every pair starts the unmodified engine, without a complaint.
+
+The engine runs as rank 0 of the pair's world size with a tiny model of the same architecture. On a
+machine without a GPU it builds its CPU versions of Adam at first use, once per user.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pairs
+import pytest
+
+from dsforge.huggingface import config_from_model, tiny
+from dsforge.render import render
+from dsforge.specs import ModelSpec
+
+deepspeed = pytest.importorskip("deepspeed")
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.timeout(1200),
+    # torch renames its collectives; DeepSpeed still calls them by the old names.
+    pytest.mark.filterwarnings("ignore:.*torch.distributed:FutureWarning"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::UserWarning:torch"),
+]
+
+# What the engine says about this machine, about torch or about ZeRO with torch's own optimizers:
+# none of it is about a key of the config.
+EXPECTED = (
+    "Setting accelerator to CPU",
+    "using ZeRO with an untested optimizer",
+    "is not available",
+)
+
+
+class Complaints(logging.Handler):
+    """Everything that DeepSpeed logs from WARNING on."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.messages: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep the message unless it is expected."""
+        message = record.getMessage()
+        if not any(part in message for part in EXPECTED):
+            self.messages.append(message)
+
+
+@pytest.fixture
+def complaints() -> Iterator[Complaints]:
+    """The warnings and errors of DeepSpeed's logger during the test."""
+    from deepspeed.utils import logger
+
+    handler = Complaints()
+    logger.addHandler(handler)
+    yield handler
+    logger.removeHandler(handler)
+
+
+def tiny_model(model: ModelSpec) -> torch.nn.Module:
+    """A model of the same architecture with random weights, in fp32 as `from_config` makes it."""
+    values = config_from_model(tiny(model))
+    config = transformers.AutoConfig.for_model(values.pop("model_type"), **values)
+    return transformers.AutoModelForCausalLM.from_config(config)
+
+
+@pytest.mark.parametrize("name", pairs.PAIRS)
+def test_every_generated_config_starts_the_engine(
+    name: str, tmp_path: Path, complaints: Complaints
+) -> None:
+    """The engine takes each ds_config at the real world size and agrees on the batch."""
+    from dsforge.rehearse.world import rank_of
+
+    plan = pairs.plan_of(name, tmp_path)
+    configs = [a for a in render(plan) if a.path.startswith("deepspeed/")]
+
+    assert len(configs) > 1
+    for artifact in configs:
+        wanted = json.loads(artifact.text)
+        with rank_of(plan.cluster.gpus):
+            model = tiny_model(plan.model)
+            engine, *_ = deepspeed.initialize(
+                model=model, model_parameters=model.parameters(), config=json.loads(artifact.text)
+            )
+            stage, batch = engine.zero_optimization_stage(), engine.train_batch_size()
+            engine.destroy()
+        del engine, model
+        gc.collect()
+
+        assert (stage, batch) == (
+            wanted["zero_optimization"]["stage"],
+            wanted["train_batch_size"],
+        ), artifact.path
+        assert complaints.messages == [], artifact.path
