@@ -25,19 +25,21 @@ class TrainJob(BaseModel):
     model: str = Field(description="Folder, GGUF file, hub id, catalog name or config.json.")
     random_weights: bool = Field(default=False, description="Start from the bare config.")
     deepspeed_config: str = Field(description="The ds_config.json of this run.")
-    data: DataSpec
+    data: DataSpec = Field(description="Samples to train on.")
     sequence_length: int = Field(ge=2, description="Longest sample in tokens; longer are cut.")
     steps: int | None = Field(default=None, ge=1, description="Optimizer steps; wins over epochs.")
     epochs: float = Field(default=1.0, gt=0, description="Passes over the data.")
     schedule: Schedule = "cosine"
-    warmup_steps: int = Field(default=0, ge=0)
-    minimum_learning_rate_ratio: float = Field(default=0.1, ge=0, le=1)
-    gradient_checkpointing: bool = False
+    warmup_steps: int = Field(default=0, ge=0, description="Steps of linear warm-up.")
+    minimum_learning_rate_ratio: float = Field(
+        default=0.1, ge=0, le=1, description="Last learning rate over its peak."
+    )
+    gradient_checkpointing: bool = Field(default=False, description="Recompute activations.")
     attention: Attention = "sdpa"
-    lora: LoraSpec | None = None
-    seed: int = Field(default=42, ge=0)
+    lora: LoraSpec | None = Field(default=None, description="Adapters; none: all weights train.")
+    seed: int = Field(default=42, ge=0, description="Of weights, adapters and data order.")
     output: str = Field(default="output", description="Folder of checkpoints, metrics, weights.")
     checkpoint_every: int | None = Field(default=None, ge=1, description="Steps; none: only last.")
-    keep_checkpoints: int = Field(default=2, ge=1)
+    keep_checkpoints: int = Field(default=2, ge=1, description="Newest that are kept.")
     evaluate_every: int | None = Field(default=None, ge=1, description="Steps; none: only last.")
     log_every: int = Field(default=1, ge=1, description="Steps between lines of metrics.jsonl.")

@@ -121,8 +121,12 @@ class ClusterFile(BaseModel):
     interface: str | None = Field(
         default=None, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,14}$", description="E.g. eth0."
     )
-    ssh_user: str | None = Field(default=None, pattern=r"^[A-Za-z_][A-Za-z0-9._-]{0,31}$")
-    ssh_port: int = Field(default=22, ge=1, le=65535)
+    ssh_user: str | None = Field(
+        default=None,
+        pattern=r"^[A-Za-z_][A-Za-z0-9._-]{0,31}$",
+        description="User of ssh; none: the same as here.",
+    )
+    ssh_port: int = Field(default=22, ge=1, le=65535, description="Port of ssh.")
     host_memory_gib: float | None = Field(
         default=None, gt=0, le=MAX_GIB, description="RAM of one node, GiB."
     )
@@ -151,12 +155,12 @@ class WorkloadFile(BaseModel):
     precision: Precision | None = None
     optimizer: Optimizer | None = None
     learning_rate: float | None = Field(default=None, gt=0, lt=10, description="Peak.")
-    weight_decay: float = Field(default=0.0, ge=0, lt=1)
+    weight_decay: float = Field(default=0.0, ge=0, lt=1, description="Of the optimizer.")
     gradient_clipping: float = Field(default=1.0, ge=0, le=1e6, description="0: none.")
     method: Method | None = None
-    lora: LoraSpec | None = None
-    data: DataSpec | None = None
-    seed: int = Field(default=42, ge=0, lt=2**32)
+    lora: LoraSpec | None = Field(default=None, description="Adapters, with `method: lora`.")
+    data: DataSpec | None = Field(default=None, description="Samples to train on.")
+    seed: int = Field(default=42, ge=0, lt=2**32, description="Of weights and data order.")
 
 
 class SpecFile(BaseModel):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dsforge.errors import SpecError
@@ -66,6 +66,7 @@ def test_comments_and_blank_lines_are_passed_over() -> None:
     )
 
 
+@settings(max_examples=50, deadline=None)
 @given(hosts)
 def test_hosts_survive_the_round_trip(written: tuple[Host, ...]) -> None:
     """Hosts -> text -> hosts is the identity."""

@@ -22,7 +22,7 @@ REFUSED = {
     "null": ("~", "yaml-not-a-mapping"),
     "duplicate key": ("a: 1\nb: {c: 1, c: 2}", "yaml-duplicate-key"),
     "alias": ("a: &x [1]\nb: *x", "yaml-alias"),
-    "depth": ("a: " + "[" * 10_000, "yaml-depth"),
+    "depth": ("a: " + "[" * 200, "yaml-depth"),
     "python object": ("a: !!python/object/apply:os.system [reboot]", "yaml-tag"),
     "own tag": ("a: !thing 1", "yaml-tag"),
     "infinity": ("a: .inf", "yaml-number"),
@@ -107,13 +107,13 @@ def test_a_path_that_is_no_file_is_refused(tmp_path: Path, name: str) -> None:
 
 def test_every_problem_of_a_file_comes_with_path_value_and_way_out() -> None:
     """Unknown key, wrong type, wrong choice, value out of range: all at once."""
-    text = "zero_stage: 5\noffload_parameters: cup\nmicrobatch_size: 2\nmicro_batch_size: 0\n"
+    text = "zero_stage: 5\nrecompute: ful\nmicrobatch_size: 2\nmicro_batch_size: 0\n"
 
     found = problems(text + "tensor_parallel_size: two\n")
 
     assert sorted(found) == [
         "f.yaml:1: `zero_stage` (=5) must be `0`, `1`, `2` or `3`",
-        "f.yaml:2: `offload_parameters` (=cup) must be `none`, `cpu` or `nvme` (did you mean `cpu`?)",
+        "f.yaml:2: `recompute` (=ful) must be `none`, `selective` or `full` (did you mean `full`?)",
         "f.yaml:3: `microbatch_size` is not a key (did you mean `micro_batch_size`?)",
         "f.yaml:4: `micro_batch_size` (=0) must be at least 1",
         "f.yaml:5: `tensor_parallel_size` (=two) must be a whole number",
