@@ -33,9 +33,9 @@ def model(name: str) -> ModelSpec:
     return _model_spec(_models().row(_known(name)))
 
 
-def has_model(name: str) -> bool:
-    """Whether `model` knows the name."""
-    return _models().find(_known(name)) is not None
+def find_model(name: str) -> str | None:
+    """The catalog name of a model for a name, alias or hub id; none where it is unknown."""
+    return _models().find(_known(name))
 
 
 def gpu(name: str) -> GpuSpec:

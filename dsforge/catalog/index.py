@@ -64,7 +64,7 @@ class Table(NamedTuple):
         nearest = list(dict.fromkeys(self.names[match] for match in close))[:NEAREST]
         hint = f"nearest: {', '.join(nearest)}; " if nearest else ""
         return Problem(
-            rule=f"catalog.{self.kind}",
+            rule=f"catalog-{self.kind}",
             message=f"{self.kind} {name[:80]!r} is not in the catalog",
             hint=f"{hint}`dsforge catalog {self.kind}s` lists all",
         )

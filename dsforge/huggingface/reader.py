@@ -52,7 +52,7 @@ def read_config(config: Mapping[str, Any], name: str) -> tuple[ModelSpec, tuple[
     if architecture is None:
         architecture = LLAMA_LIKE
         message = f"model_type {model_type[:60]!r} is unknown: read as Llama-like"
-        reasons.append(Reason(rule="model.llama-like", message=message))
+        reasons.append(Reason(rule="model-llama-like", message=message))
     reading = _Reading(text, architecture)
     fields = reading.fields()
     if known in SPECIALS and not reading.problems:
@@ -77,7 +77,7 @@ def _language_model(config: Mapping[str, Any]) -> tuple[Mapping[str, Any], str, 
     model_type = inner.get("model_type", TEXT_TYPES.get(outer, "(none)"))
     shared = {key: config[key] for key in ("tie_word_embeddings",) if key in config}
     message = f"{outer[:60]} is multimodal: only its language model is planned"
-    reason = Reason(rule="model.text-config", message=message)
+    reason = Reason(rule="model-text-config", message=message)
     return {**shared, **inner}, str(model_type), [reason]
 
 
@@ -86,7 +86,7 @@ def _spec(fields: dict[str, Any], name: str, model_type: str) -> ModelSpec:
         return ModelSpec(name=name, model_type=model_type, **fields)
     except ValidationError as error:
         problems = tuple(
-            Problem("model.config", problem["msg"], place=".".join(map(str, problem["loc"])))
+            Problem("model-config", problem["msg"], place=".".join(map(str, problem["loc"])))
             for problem in error.errors()
         )
         raise SpecError(problems, f"{name}: not a usable model config") from None
@@ -242,7 +242,7 @@ class _Reading:
         return None
 
     def _problem(self, place: str, message: str, hint: str = "") -> None:
-        self.problems.append(Problem("model.config", message, hint, place))
+        self.problems.append(Problem("model-config", message, hint, place))
 
 
 def _is_number(value: Any) -> bool:

@@ -116,6 +116,11 @@ def _write_deepseek_v3(model: ModelSpec, config: dict[str, Any]) -> None:
         config |= {"n_group": 8, "topk_group": 4} if grouped else {"n_group": 1, "topk_group": 1}
 
 
+def _write_dbrx(_: ModelSpec, config: dict[str, Any]) -> None:
+    """DBRX clips queries, keys and values at 8; its code fails without a value."""
+    config["attn_config"]["clip_qkv"] = 8.0
+
+
 def _nothing(_: Any, __: Any) -> None:
     """The tables say it all in this direction."""
 
@@ -124,6 +129,7 @@ BAICHUAN_13B_WIDTH = 5120
 DEEPSEEK_V3_EXPERTS = 256
 
 SPECIALS: Mapping[str, Special] = {
+    "dbrx": Special(_nothing, _write_dbrx),
     "falcon": Special(_read_falcon, _write_falcon),
     "t5": Special(_read_t5, _write_t5),
     "gptj": Special(_read_gptj, _write_gptj),

@@ -20,7 +20,7 @@ def config_from_model(model: ModelSpec) -> dict[str, Any]:
     if table is None:
         message = f"{model.name} (model_type={model.model_type}) has no transformers architecture"
         hint = "it can be planned, but not built: choose another model to train"
-        raise SpecError((Problem("model.no-architecture", message, hint),))
+        raise SpecError((Problem("model-no-architecture", message, hint),))
     config: dict[str, Any] = {"model_type": model.model_type}
     for name, value in _values(model, table).items():
         keys = table.keys.get(name) or table.moe.get(name) or MLA_KEYS.get(name)
@@ -28,6 +28,10 @@ def config_from_model(model: ModelSpec) -> dict[str, Any]:
             _put(config, keys[0], value)
     for switch in table.switches:
         config[switch.key] = all(getattr(model, name) == on for name, on in switch.on.items())
+    if model.kind == "decoder":
+        config["pad_token_id"] = (
+            None  # the tokenizer's; class defaults lie outside small vocabularies
+        )
     if table.window_switch:
         config["use_sliding_window"] = model.sliding_window is not None
     special = SPECIALS.get(model.model_type or "")
