@@ -97,6 +97,7 @@ def _peak(model: ModelSpec, workload: Workload, strategy: Strategy, load: Load) 
     logits = 0.0
     if stage.has_head:
         logits = _tokens(workload, strategy) * logit_token_bytes(model, workload, strategy)
+    busy = 0.0 if stage.has_head else working  # at the loss no layer is at work
     extra = _buffers(model, workload, strategy, load)
     lasting = (
         strategy.gradient_accumulation_steps > 1
@@ -106,7 +107,7 @@ def _peak(model: ModelSpec, workload: Workload, strategy: Strategy, load: Load) 
     early = kept.gradients if lasting else 0.0
     stepping = kept.gradients + kept.step_gradients
     moments = (
-        _Peak(kept.weights, early, kept.optimizer, saved + working, logits, extra),
+        _Peak(kept.weights, early, kept.optimizer, saved + busy, logits, extra),
         _Peak(kept.weights, kept.gradients, kept.optimizer, working, 0.0, extra),
         _Peak(kept.weights, stepping, kept.optimizer, 0.0, 0.0, extra),
     )

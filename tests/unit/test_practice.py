@@ -1,0 +1,331 @@
+"""The field's practice: worked figures and rules of thumb that the planner agrees with.
+
+Each figure is spelled out with its unit and what it assumes; each line of the usual advice on the
+choice of a strategy is one test.
+"""
+
+from __future__ import annotations
+
+import pytest
+from planning import ask, cluster, strategy, workload
+
+from dsforge import catalog
+from dsforge.estimate.flops import step_flops
+from dsforge.estimate.memory import estimate_memory
+from dsforge.estimate.params import parameters
+from dsforge.estimate.shard import end_stages, rank_parameters
+from dsforge.estimate.states import loads, optimizer_bytes_per_parameter
+from dsforge.estimate.time import estimate_time
+from dsforge.plan import Plan, Priced
+from dsforge.planner import appraise, choose, price
+from dsforge.rules import check
+
+GB = 1e9
+YEAR_S = 365.25 * 86400
+
+
+def priced(plan: Plan, name: str) -> Priced:
+    """The priced variant of that name."""
+    found = plan.variant(name).priced  # type: ignore[arg-type]
+    assert found is not None
+    return found
+
+
+# Worked figures
+
+
+def test_gpt3_in_fp32_takes_2800_gb_of_states() -> None:
+    """175 B parameters in fp32: 700 GB weights, 700 GB gradients, 1400 GB Adam moments."""
+    how = strategy(1, batch=1)
+    model, work = catalog.model("gpt3-175b"), workload(batch=1, precision="fp32")
+    (load,) = loads(model, cluster(1, 1), work, how)
+
+    assert load.kept.weights / GB == pytest.approx(700, rel=0.01)
+    assert load.kept.gradients / GB == pytest.approx(700, rel=0.01)
+    assert load.kept.optimizer / GB == pytest.approx(1400, rel=0.01)
+
+
+def test_gpt3_takes_288_years_on_one_card() -> None:
+    """300 B tokens, no recomputation, at the 35 TFLOP/s that the folklore figure assumes."""
+    model = catalog.model("gpt3-175b")
+    step = step_flops(model, workload(2048, 1536))
+    steps = 300e9 / (2048 * 1536)
+
+    assert step * steps / 35e12 / YEAR_S == pytest.approx(288, rel=0.05)
+
+
+@pytest.mark.parametrize(("back_end", "low", "high"), [("deepspeed", 16, 20), ("megatron", 18, 20)])
+def test_mixed_precision_adam_takes_16_to_20_gb_per_billion(
+    back_end: str, low: float, high: float
+) -> None:
+    """bf16 weights, gradients, fp32 master weights and moments, one rank, before activations."""
+    model, work = catalog.model("llama-2-7b"), workload()
+    (load,) = loads(model, cluster(1, 1), work, strategy(1, back_end=back_end))
+    kept = load.kept
+
+    per_parameter = (
+        kept.weights + kept.gradients + kept.step_gradients + kept.optimizer
+    ) / parameters(model)
+
+    assert low <= per_parameter <= high
+
+
+def test_5_billion_parameters_are_the_ceiling_of_one_80_gb_card() -> None:
+    """States of 5 B at 16 bytes a parameter fill 80 GB; 7 B do not fit without offload."""
+    per_parameter = 2 + 2 + optimizer_bytes_per_parameter(workload())
+    plan = choose(ask("llama-2-7b", cluster(1, 1), workload()))
+
+    assert 80e9 / per_parameter == pytest.approx(5e9)
+    assert plan.strategy.offload_optimizer == "cpu"
+
+
+def test_zero3_on_65_billion_moves_three_times_its_parameters() -> None:
+    """bf16, one micro step, no recomputation: 390 GB a rank and step, 312 s on 10 GbE."""
+    model, work = catalog.model("llama-65b"), workload(2048, 64)
+    time = estimate_time(model, cluster(8, inter="10gbe"), work, strategy(64, zero_stage=3))
+
+    assert time.sent_bytes / GB == pytest.approx(390, rel=0.02)
+    assert time.sent_bytes / 1.25e9 == pytest.approx(312, rel=0.02)
+
+
+def test_zero3_gathers_again_where_activations_are_recomputed() -> None:
+    """Three gathers and a scatter instead of two and one: 4/3 of the bytes; and per micro step."""
+    model, on = catalog.model("llama-65b"), cluster(8, inter="10gbe")
+    once = estimate_time(model, on, workload(2048, 64), strategy(64, zero_stage=3))
+    again = estimate_time(
+        model, on, workload(2048, 64), strategy(64, zero_stage=3, recompute="full")
+    )
+    twice = estimate_time(model, on, workload(2048, 128), strategy(64, zero_stage=3, batch=128))
+
+    assert again.sent_bytes / once.sent_bytes == pytest.approx(4 / 3, rel=1e-6)
+    assert twice.sent_bytes / once.sent_bytes == pytest.approx(2, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("layers", "dp", "pp", "gib", "tflops"),
+    [(8, 1, 1, 68, 107), (80, 1, 10, 75, 98), (80, 2, 10, 53, 96)],
+    ids=["20B on 8", "200B on 80", "200B on 160"],
+)
+def test_bloom_trials_on_a100(layers: int, dp: int, pp: int, gib: float, tflops: float) -> None:
+    """Hidden 14400, vocabulary 250880, TP 8, micro batch 1, ZeRO-1, full recomputation.
+
+    Megatron-DeepSpeed of 2022: DeepSpeed's states and default buckets, unfused attention whose
+    scores we do not count; its TFLOP/s count four passes and no vocabulary: 96 B s l h^2 (1 + s/6h)
+    (Narayanan et al. 2021, equation 3). Hence the tolerances.
+    """
+    wide = {"hidden_size": 14400, "embedding_size": 14400, "ffn_hidden_size": 57600}
+    heads = {"attention_heads": 32, "kv_heads": 32, "head_size": 450}
+    shape = {"layers": layers, "vocab_size": 250880, **wide, **heads}
+    model = catalog.model("gpt3-175b").model_copy(update=shape)
+    on, work = cluster(dp * pp), workload(2048, 2048)
+    how = strategy(dp, 8, pp, batch=2048, zero_stage=1, recompute="full")
+    memory = estimate_memory(model, on, work, how)
+    time = estimate_time(model, on, work, how.model_copy(update={"back_end": "megatron"}))
+
+    flops = 96 * 2048 * 2048 * layers * 14400**2 * (1 + 2048 / (6 * 14400))
+
+    assert memory.device_bytes.likely / 1024**3 == pytest.approx(gib, rel=0.3)
+    assert flops / time.step_s.likely / on.gpus / 1e12 == pytest.approx(tflops, rel=0.5)
+
+
+# Choice of strategy
+
+
+def test_one_gpu_that_fits_needs_nothing() -> None:
+    """A small model on one card: plain training, no sharding, no offload."""
+    chosen = choose(ask("gpt2-large", cluster(1, 1), workload(1024, 32))).strategy
+
+    assert (chosen.back_end, chosen.zero_stage, chosen.offloads) == ("deepspeed", 0, False)
+
+
+def test_one_gpu_that_does_not_fit_offloads() -> None:
+    """7 B on one card of 24 GB: the optimizer moves to the CPU."""
+    chosen = choose(ask("llama-2-7b", cluster(1, 1, "rtx-4090"), workload(2048, 8))).strategy
+
+    assert chosen.offload_optimizer == "cpu"
+
+
+def test_one_node_that_fits_runs_data_parallel() -> None:
+    """1 B on eight cards: DDP or ZeRO 1 or 2, the whole model on each card."""
+    chosen = choose(ask("pythia-1b", cluster(), workload())).strategy
+
+    assert chosen.layout.model_ranks == 1
+    assert chosen.zero_stage <= 2
+
+
+def test_one_node_that_does_not_fit_shards_the_model() -> None:
+    """34 B on eight cards: ZeRO-3, tensor or pipeline parallelism."""
+    chosen = choose(ask("codellama-34b", cluster(), workload())).strategy
+
+    assert chosen.zero_stage == 3 or chosen.layout.model_ranks > 1
+
+
+@pytest.mark.parametrize("model", ["llama-2-7b", "llama-2-13b"])
+def test_without_nvlink_pipeline_beats_tensor_parallelism(model: str) -> None:
+    """On PCIe, eight stages are faster than eight tensor ranks; NVLink narrows the gap."""
+    ratio = {}
+    for link in ("pcie-4", "nvlink-3"):
+        on = cluster(gpu="a100-80gb-pcie", intra=link)
+        staged, split = (
+            price(catalog.model(model), on, workload(batch=128), how)
+            for how in (
+                strategy(1, pp=8, batch=128, back_end="megatron", recompute="full"),
+                strategy(
+                    1, 8, batch=128, back_end="megatron", recompute="full", sequence_parallel=True
+                ),
+            )
+        )
+        ratio[link] = split.time.step_s.likely / staged.time.step_s.likely
+
+    assert ratio["pcie-4"] > 1
+    assert ratio["nvlink-3"] < ratio["pcie-4"]
+
+
+def test_without_nvlink_the_planner_keeps_tensor_parallelism_small() -> None:
+    """Where Megatron is asked for on PCIe cards, stages outnumber tensor ranks."""
+    on = cluster(gpu="rtx-4090", intra="pcie-4")
+    layout = choose(ask("llama-2-7b", on, workload(batch=128), back_end="megatron")).strategy.layout
+
+    assert layout.pipeline_parallel_size > layout.tensor_parallel_size
+
+
+def test_many_nodes_with_fast_links_use_zero_or_3d() -> None:
+    """13 B on four nodes with InfiniBand: plain ZeRO is chosen, and Megatron is not far."""
+    plan = choose(ask("llama-2-13b", cluster(4, inter="infiniband-400"), workload(4096, 256)))
+
+    assert plan.strategy.back_end == "deepspeed"
+    assert plan.strategy.layout.model_ranks == 1
+    assert not plan.strategy.offloads
+
+
+def test_many_nodes_with_slow_links_and_little_memory_use_3d() -> None:
+    """7 B on 24 GB cards over 10 GbE: pipeline across, tensor inside, distributed optimizer."""
+    on = cluster(4, gpu="rtx-4090", intra="pcie-4", inter="10gbe")
+    plan = choose(ask("llama-2-7b", on, workload(batch=128)))
+    layout = plan.strategy.layout
+
+    assert layout.pipeline_parallel_size > 1
+    assert layout.tensor_parallel_size <= on.gpus_per_node
+    assert plan.strategy.zero_stage <= 1
+    assert any(reason.rule == "megatron-is-faster" for reason in plan.choice.reasons)
+
+
+@pytest.mark.parametrize("network", ["10gbe", "25gbe"])
+def test_zero3_over_slow_links_is_the_classic_mistake(network: str) -> None:
+    """ZeRO-3 over Ethernet takes at least three times as long as 3D parallelism."""
+    on = cluster(4, gpu="a100-40gb", inter=network)
+    plan = choose(ask("llama-2-13b", on, workload(batch=128)))
+
+    slow, fast = priced(plan, "zero3").time.step_s, priced(plan, "megatron").time.step_s
+
+    assert slow.likely > 3 * fast.likely
+
+
+def test_tensor_parallelism_never_leaves_the_node() -> None:
+    """Sixteen tensor ranks on nodes of eight are refused with the sizes that fit."""
+    on, how = cluster(2), strategy(1, 16, back_end="megatron")
+
+    problems = {p.rule: p for p in check(catalog.model("llama-2-70b"), on, workload(), how)}
+
+    assert "1, 2, 4 or 8" in problems["tensor-in-node"].hint
+
+
+def test_mt_nlg_530b_comes_out_as_it_was_trained() -> None:
+    """280 DGX A100 nodes: TP 8 inside the node, PP 35 across, or something clearly faster."""
+    on = cluster(280)
+    request = ask("mt-nlg-530b", on, workload(2048, 1920))
+    plan = choose(request)
+    published = appraise(
+        ask(
+            "mt-nlg-530b",
+            on,
+            workload(2048, 1920),
+            tensor_parallel_size=8,
+            pipeline_parallel_size=35,
+        )
+    )
+    layout = plan.strategy.layout
+
+    assert plan.strategy.back_end == "megatron"
+    assert (layout.tensor_parallel_size, layout.pipeline_parallel_size) == (8, 35) or (
+        plan.choice.time.step_s.likely < published.choice.time.step_s.likely
+    )
+
+
+def test_large_models_use_tensor_parallelism_in_the_node_first() -> None:
+    """175 B on 1024 cards: tensor parallelism inside the node, pipeline across, data outside."""
+    plan = choose(ask("gpt3-175b", cluster(128), workload(2048, 2048)))
+    layout = plan.strategy.layout
+
+    assert plan.strategy.back_end == "megatron"
+    assert 4 <= layout.tensor_parallel_size <= 8
+    assert layout.pipeline_parallel_size > 1
+    assert layout.data_parallel_size > 1
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 4])
+def test_7b_is_trained_with_zero(nodes: int) -> None:
+    """7 B on nodes of A100 over 100 GbE: DeepSpeed ZeRO is simple and enough."""
+    on = cluster(nodes, inter="100gbe")
+    chosen = choose(ask("llama-2-7b", on, workload(4096, 128))).strategy
+
+    assert (chosen.back_end, chosen.layout.model_ranks, chosen.offloads) == ("deepspeed", 1, False)
+
+
+def test_zero2_comes_before_zero3_when_both_fit() -> None:
+    """Same batching: ZeRO-3 sends at least 1.3 times the bytes and is never faster."""
+    request = ask("llama-2-7b", cluster(2, inter="100gbe"), workload(4096, 64))
+    model, on, work, _, _ = (getattr(request, name) for name in type(request).model_fields)
+    two, three = (
+        price(model, on, work, strategy(16, zero_stage=stage, recompute="full")) for stage in (2, 3)
+    )
+
+    assert two.fits
+    assert three.fits
+    assert three.time.sent_bytes > 1.3 * two.time.sent_bytes
+    assert three.time.step_s.likely > two.time.step_s.likely
+    assert choose(request).strategy.zero_stage <= 2
+
+
+@pytest.mark.parametrize("gpus", [1024, 1536, 2048])
+def test_beyond_a_thousand_gpus_3d_is_ahead_of_zero3(gpus: int) -> None:
+    """175 B, the same global batch: ZeRO-3 falls behind, the more so the more cards."""
+    on = cluster(gpus // 8)
+    plan = choose(ask("gpt3-175b", on, workload(2048, gpus)))
+
+    three, split = priced(plan, "zero3").time.step_s, priced(plan, "megatron").time.step_s
+
+    assert three.likely > 1.1 * split.likely
+    assert plan.strategy.back_end == "megatron"
+
+
+def test_bf16_needs_a_card_that_has_it() -> None:
+    """V100 cards refuse bf16 with fp16 as the way out; A100 cards take it."""
+    model = catalog.model("gpt2-xl")
+    problems = check(model, cluster(gpu="v100-32gb"), workload(1024), strategy())
+
+    assert [(p.rule, "fp16" in p.hint) for p in problems] == [("precision", True)]
+    assert check(model, cluster(), workload(1024), strategy()) == ()
+
+
+def test_the_pipeline_holds_what_the_model_holds() -> None:
+    """The layers of all stages and both ends together are the whole model (untied)."""
+    model, work = catalog.model("llama-2-7b"), workload()
+    one = strategy(1, pp=1)
+    four = strategy(1, pp=4)
+    (whole,) = end_stages(model, 1)
+    first, last = end_stages(model, 4)
+    total = rank_parameters(model, work, one.layout, whole).total
+    ends = [rank_parameters(model, work, four.layout, stage).total for stage in (first, last)]
+    layer = rank_parameters(model, work, four.layout, first._replace(has_embedding=False)).total
+
+    assert sum(ends) + 2 * layer == total
+
+
+def test_memory_of_llama_7b_under_zero3_matches_the_engine() -> None:
+    """64 ranks, 2 x 2048 tokens, no recomputation: the engine's own peak is 26 GiB."""
+    model = catalog.model("llama-7b")
+    how = strategy(64, micro_batch_size=2, batch=128, zero_stage=3)
+    memory = estimate_memory(model, cluster(8), workload(2048, 128), how)
+
+    assert memory.allocated_bytes.likely / 1024**3 == pytest.approx(26, rel=0.12)
