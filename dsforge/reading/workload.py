@@ -166,7 +166,7 @@ class _Draft:
             message = f"`global_batch_size` is {samples} samples of {sequence_length} tokens"
             self._choose("batch-from-tokens", f"{message} for the {tokens} tokens asked for")
             return samples
-        wanted, why = FINE_TUNING_SAMPLES, f"{FINE_TUNING_SAMPLES} as usual in fine-tuning"
+        wanted, why = FINE_TUNING_SAMPLES, "as usual in fine-tuning"
         if self.from_scratch:
             wanted = max(1, PRETRAINING_TOKENS // sequence_length)
             why = f"about {PRETRAINING_TOKENS} tokens as usual from scratch"
