@@ -7,10 +7,13 @@ from typing import Any
 from dsforge import catalog
 from dsforge.errors import Problem
 from dsforge.estimate.memory import HostMemory, MemoryEstimate, MemoryTerms
+from dsforge.estimate.params import parameters
 from dsforge.estimate.time import TimeEstimate, TimeTerms
 from dsforge.layout import Layout
 from dsforge.plan import Plan, Priced, Reason, Variant, VariantName
-from dsforge.specs import ClusterSpec, GpuSpec, NvmeSpec, Workload
+from dsforge.rules.case import Case
+from dsforge.rules.megatron import pretrain_gpt
+from dsforge.specs import ClusterSpec, GpuSpec, ModelSpec, NvmeSpec, Workload
 from dsforge.strategy import AioSettings, Buckets, Strategy
 from dsforge.units import GIB, Interval
 
@@ -177,14 +180,16 @@ def plan(
 ) -> Plan:
     """A plan with every variant that the cluster's disk allows."""
     on = on or cluster()
+    work = work or workload()
+    spec = catalog.model(model)
     chosen = choice or deepspeed_strategy(on, **strategy)
     return Plan(
-        model=catalog.model(model),
-        parameters=6_738_415_616,
+        model=spec,
+        parameters=parameters(spec),
         cluster=on,
-        workload=work or workload(),
+        workload=work,
         choice=priced(chosen),
-        variants=(*(_zero(name, on) for name in ZERO), _megatron(on)),
+        variants=(*(_zero(name, on) for name in ZERO), _megatron(spec, on, work)),
     )
 
 
@@ -196,5 +201,10 @@ def _zero(name: VariantName, on: ClusterSpec) -> Variant:
     return Variant(name=name, priced=priced(deepspeed_strategy(on, **ZERO[name])))
 
 
-def _megatron(on: ClusterSpec) -> Variant:
-    return Variant(name="megatron", priced=priced(megatron_strategy(on), step_s=5.1))
+def _megatron(model: ModelSpec, on: ClusterSpec, work: Workload) -> Variant:
+    """The Megatron variant, where pretrain_gpt.py can build the model."""
+    strategy = megatron_strategy(on)
+    problem = pretrain_gpt(Case(model, on, work, strategy))
+    if problem is not None:
+        return Variant(name="megatron", priced=None, problems=(problem,))
+    return Variant(name="megatron", priced=priced(strategy, step_s=5.1))

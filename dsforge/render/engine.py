@@ -11,7 +11,7 @@ import json
 import shlex
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from jinja2 import (
     BytecodeCache,
@@ -83,7 +83,12 @@ def shell(value: object) -> str:
 
 def to_json(value: object) -> str:
     """A value as JSON in the order and spelling that it has."""
-    return json.dumps(value, ensure_ascii=False, allow_nan=False)
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, default=_refused)
+
+
+def _refused(value: object) -> NoReturn:
+    """An undefined variable says its own name when it is printed; anything else is our mistake."""
+    raise TypeError(f"a template prints {value} as JSON")
 
 
 def render_text(made: Environment, name: str, context: DataclassInstance) -> str:

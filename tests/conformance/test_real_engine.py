@@ -73,6 +73,14 @@ def tiny_model(model: ModelSpec) -> torch.nn.Module:
     return transformers.AutoModelForCausalLM.from_config(config)
 
 
+@pytest.fixture(autouse=True)
+def fp16_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pair's cards have fp16, whatever this machine's CPU says."""
+    from deepspeed.accelerator import get_accelerator
+
+    monkeypatch.setattr(get_accelerator(), "is_fp16_supported", lambda: True)
+
+
 @pytest.mark.parametrize("name", pairs.PAIRS)
 def test_every_generated_config_starts_the_engine(
     name: str, tmp_path: Path, complaints: Complaints

@@ -1,0 +1,326 @@
+"""Hostfile, environment, scripts, train.yaml, Megatron arguments, PLAN.md."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import plans
+import pytest
+import yaml
+
+from dsforge.artifacts import write_all
+from dsforge.errors import RenderError
+from dsforge.hostfile import parse_hostfile
+from dsforge.job import TrainJob
+from dsforge.plan import Plan
+from dsforge.render import render
+from dsforge.render.environment import Variable, environment_variables
+from dsforge.specs import DataSpec, Host, LoraSpec, MoeSpec
+
+HOSTS = (Host(address="10.0.0.1", slots=8), Host(address="10.0.0.2", slots=8))
+CASES: dict[str, Any] = {
+    "two-nodes": plans.cluster(hosts=HOSTS, interface="eth0"),
+    "no-hosts": plans.cluster(),
+    "ssh": plans.cluster(hosts=HOSTS, ssh_user="me", ssh_port=2222),
+    "one-node": plans.cluster(1),
+    "cpu": plans.cpu_cluster(),
+    "two-cpu-nodes": plans.cpu_cluster(2, 1, interface="eth0"),
+}
+BASH = shutil.which("bash") or "/bin/bash"
+each_case = pytest.mark.parametrize("name", CASES)
+
+
+def texts(plan: Plan) -> dict[str, str]:
+    """Every artifact by path."""
+    return {a.path: a.text for a in render(plan)}
+
+
+def values(plan: Plan) -> dict[str, str]:
+    """Environment variables by name."""
+    return {v.name: v.value for v in environment_variables(plan)}
+
+
+def arguments(plan: Plan) -> dict[str, str]:
+    """Megatron's arguments by flag."""
+    lines = texts(plan)["megatron/args.txt"].splitlines()
+    return {flag: value for flag, _, value in (line.partition(" ") for line in lines)}
+
+
+def test_the_hostfile_lists_the_hosts_with_the_planned_slots() -> None:
+    """A host with more slots than the weakest one gives only those."""
+    uneven = (HOSTS[0], Host(address="10.0.0.2", slots=12))
+    text = texts(plans.plan(on=plans.cluster(hosts=uneven)))["hostfile"]
+
+    assert text == "10.0.0.1 slots=8\n10.0.0.2 slots=8\n"
+
+
+@pytest.mark.parametrize("nodes", [2, 280, 800])
+def test_unknown_hosts_become_example_addresses(nodes: int) -> None:
+    """As many distinct ones as there are nodes, with a comment, and PLAN.md says so."""
+    written = texts(plans.plan(on=plans.cluster(nodes)))
+    hosts = parse_hostfile(written["hostfile"], "hostfile")
+
+    assert len({host.address for host in hosts}) == nodes
+    assert written["hostfile"].startswith("#")
+    assert "names no hosts" in written["PLAN.md"]
+
+
+def test_ethernet_switches_infiniband_off() -> None:
+    """Only on Ethernet between several nodes; RoCE and InfiniBand keep it."""
+    from dsforge import catalog
+
+    roce = plans.cluster(inter_node=catalog.link("roce-400"))
+
+    assert values(plans.plan())["NCCL_IB_DISABLE"] == "1"
+    assert "NCCL_IB_DISABLE" not in values(plans.plan(on=roce))
+    assert "NCCL_IB_DISABLE" not in values(plans.plan(on=plans.cluster(1)))
+
+
+def test_the_interface_is_named_where_it_is_known() -> None:
+    """For NCCL and gloo, between nodes only."""
+    known = values(plans.plan(on=CASES["two-nodes"]))
+
+    assert known["NCCL_SOCKET_IFNAME"] == known["GLOO_SOCKET_IFNAME"] == "eth0"
+    assert "NCCL_SOCKET_IFNAME" not in values(plans.plan())
+
+
+def test_cpu_ranks_get_no_nccl() -> None:
+    """The CPU accelerator, gloo's interface and a share of the cores."""
+    assert values(plans.plan(on=CASES["two-cpu-nodes"])) == {
+        "GLOO_SOCKET_IFNAME": "eth0",
+        "DS_ACCELERATOR": "cpu",
+        "OMP_NUM_THREADS": "2",
+    }
+
+
+@each_case
+def test_every_variable_has_a_reason_in_the_report(name: str) -> None:
+    """PLAN.md explains what .deepspeed_env must not comment."""
+    plan = plans.plan(on=CASES[name])
+    written = texts(plan)
+
+    for variable in environment_variables(plan):
+        assert f"{variable.name}={variable.value}\n" in written[".deepspeed_env"]
+        assert variable.reason in written["PLAN.md"]
+
+
+@pytest.mark.parametrize("name", ["HF_TOKEN", "AWS_SECRET_ACCESS", "DB_PASSWORD", "WANDB_API_KEY"])
+def test_secrets_are_refused(name: str) -> None:
+    """No such name can become a line of a file."""
+    with pytest.raises(RenderError, match="secret"):
+        Variable(name, "1", "")
+
+
+@pytest.mark.parametrize("value", ["", "a b", "$(id)", 'a"b', "a\nB=1", "`id`", "a;b"])
+def test_values_that_a_remote_shell_would_evaluate_are_refused(value: str) -> None:
+    """DeepSpeed puts such a value between double quotes and sends it to a shell."""
+    with pytest.raises(RenderError, match="survive"):
+        Variable("NCCL_SOCKET_IFNAME", value, "")
+
+
+@each_case
+def test_scripts_pass_shellcheck(name: str, tmp_path: Path) -> None:
+    """`bash -n` and shellcheck find nothing in any script."""
+    write_all(render(plans.plan(on=CASES[name])), tmp_path / "run")
+    scripts = [*tmp_path.rglob("*.sh"), *tmp_path.rglob("*.sbatch")]
+
+    assert len(scripts) >= 3
+    for script in scripts:
+        subprocess.run([BASH, "-n", script], check=True)
+    subprocess.run([shutil.which("shellcheck") or "shellcheck", *scripts], check=True)
+
+
+def test_the_launcher_gets_hosts_address_and_port() -> None:
+    """DeepSpeed guesses none of them."""
+    script = texts(plans.plan(on=CASES["ssh"]))["launch/deepspeed.sh"]
+
+    for part in (
+        "--hostfile hostfile",
+        '--master_addr "${hosts[0]}"',
+        "--ssh_port 2222",
+        "--launcher_args='-l me'",
+        "--module dsforge.train train.yaml",
+    ):
+        assert part in script
+
+
+@pytest.mark.parametrize(
+    ("hostfile", "said"),
+    [
+        (None, "no hostfile"),
+        ("", "names no host"),
+        ("# 10.0.0.1 slots=8\n", "names no host"),
+        ("10.0.0.1 slots=8\n", "names 1 hosts, the plan is for 2"),
+        ("192.0.2.1 slots=8\n192.0.2.2 slots=8\n", "example address"),
+        ("10.0.0.1 slots=8\n-oProxyCommand=id slots=8\n", "dash"),
+    ],
+    ids=["missing", "empty", "comments", "too-few", "examples", "dash"],
+)
+def test_a_hostfile_that_is_not_the_plans_stops_the_launch(
+    hostfile: str | None, said: str, tmp_path: Path
+) -> None:
+    """Before DeepSpeed starts: it would train on this machine alone."""
+    run, tools = tmp_path / "run", tmp_path / "bin"
+    write_all(render(plans.plan(on=CASES["two-nodes"])), run)
+    tools.mkdir()
+    for tool in ("deepspeed", "pdsh", "ssh"):
+        (tools / tool).write_text("#!/bin/sh\necho STARTED\n")
+        (tools / tool).chmod(0o755)
+    (run / "hostfile").unlink()
+    if hostfile is not None:
+        (run / "hostfile").write_text(hostfile)
+
+    done = subprocess.run(
+        [run / "launch/deepspeed.sh"],
+        env={"PATH": f"{tools}:/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 1
+    assert said in done.stderr
+    assert "STARTED" not in done.stdout
+
+
+def test_a_folder_that_is_half_written_is_not_launched(tmp_path: Path) -> None:
+    """A killed gen leaves a mark, which every script looks for."""
+    write_all(render(plans.plan(on=CASES["one-node"])), tmp_path)
+    (tmp_path / ".dsforge-commit").mkdir()
+
+    for script in ("launch/deepspeed.sh", "launch/torchrun.sh"):
+        done = subprocess.run([tmp_path / script], capture_output=True, text=True, check=False)
+        assert done.returncode == 1
+        assert "cut short" in done.stderr
+
+
+def test_a_hostile_name_stays_one_word(tmp_path: Path) -> None:
+    """A model name with shell in it is data in every script."""
+    plan = plans.plan()
+    name = "x'; touch pwned; $(id) `id` \" "
+    model = plan.model.model_copy(update={"hub_id": None, "name": name})
+    script = texts(plan.model_copy(update={"model": model}))["megatron/pretrain.sh"]
+    line = next(line for line in script.splitlines() if line.startswith("tokenizer="))
+
+    said = subprocess.run(
+        [BASH, "-c", f'{line}; printf %s "$tokenizer"'],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert said.stdout == name
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {},
+        {"data": DataSpec(train="d/t.jsonl", validation="d/v.jsonl", shape="messages")},
+        {"method": "lora", "lora": LoraSpec(rank=8, dropout=0.05)},
+        {"tokens": None, "epochs": 3.0},
+    ],
+    ids=["plain", "data", "lora", "epochs"],
+)
+def test_train_yaml_is_a_train_job(changed: dict[str, Any]) -> None:
+    """It reads back as the type that the loop takes, and says every field that it has."""
+    work = plans.workload(**changed)
+    plan = plans.plan(work=work)
+    read = yaml.safe_load(texts(plan)["train.yaml"])
+    job = TrainJob.model_validate(read)
+
+    assert set(read) | {"lora"} == set(TrainJob.model_fields)
+    assert (job.lora, job.steps) == (work.lora, work.steps)
+    assert job.model == "meta-llama/Llama-2-7b-hf"
+    assert job.gradient_checkpointing is True
+    assert job.data == (work.data or DataSpec(train="data/train.jsonl"))
+
+
+def test_megatron_sizes() -> None:
+    """Shape, parallel sizes and batch are the plan's."""
+    said = arguments(plans.plan())
+
+    assert said["--num-layers"] == "32"
+    assert said["--ffn-hidden-size"] == "11008"
+    assert said["--tensor-model-parallel-size"] == "2"
+    assert said["--global-batch-size"] == "64"
+    assert {"--swiglu", "--sequence-parallel", "--bf16", "--use-distributed-optimizer"} <= set(said)
+
+
+@pytest.mark.parametrize(
+    ("model", "expected"),
+    [
+        ("gpt2-xl", {"--position-embedding-type": "learned_absolute", "--swiglu": None}),
+        ("llama-3-8b", {"--num-query-groups": "8", "--untie-embeddings-and-output-weights": ""}),
+        ("qwen2.5-7b", {"--add-qkv-bias": "", "--disable-bias-linear": ""}),
+        ("qwen3-8b", {"--qk-layernorm": ""}),
+        ("mixtral-8x7b", {"--num-experts": "8", "--moe-router-topk": "2"}),
+        ("deepseek-v2-lite", {"--kv-lora-rank": "512", "--moe-layer-freq": "([0]*1+[1]*26)"}),
+    ],
+)
+def test_megatron_families(model: str, expected: dict[str, str | None]) -> None:
+    """The switches that tell one family from another."""
+    said = arguments(plans.plan(model))
+
+    assert {flag: said.get(flag) for flag in expected} == expected
+
+
+@pytest.mark.parametrize("model", ["falcon-7b", "bloom-7b1", "opt-30b", "gemma-2-9b", "pythia-1b"])
+def test_what_megatron_cannot_build_has_no_files(model: str) -> None:
+    """PLAN.md gives the rule in their place."""
+    written = texts(plans.plan(model))
+
+    assert not [path for path in written if path.startswith("megatron/")]
+    assert "[megatron-model]" in written["PLAN.md"]
+
+
+@pytest.mark.parametrize(("gpu", "needed"), [("h100-80gb", True), ("b200-180gb", False)])
+def test_one_connection_before_blackwell(gpu: str, needed: bool) -> None:
+    """Megatron insists on it for tensor parallelism on Hopper and older."""
+    from dsforge import catalog
+
+    plan = plans.plan(on=plans.cluster(gpu=catalog.gpu(gpu)))
+
+    assert ("CUDA_DEVICE_MAX_CONNECTIONS=1" in texts(plan)["megatron/pretrain.sh"]) == needed
+
+
+def test_expert_pattern_follows_the_layers() -> None:
+    """Every second layer with experts, after a dense one."""
+    plan = plans.plan("mixtral-8x7b")
+    moe = MoeSpec(
+        experts=8,
+        experts_per_token=2,
+        expert_ffn_hidden_size=64,
+        first_dense_layers=1,
+        layer_step=2,
+    )
+    model = plan.model.model_copy(update={"layers": 4, "moe": moe})
+
+    said = arguments(plan.model_copy(update={"model": model}))
+    assert said["--moe-layer-freq"] == "([0]*1+[1]*1+[0]*1+[1]*1)"
+
+
+@each_case
+def test_nothing_in_an_artifact_depends_on_this_machine(name: str) -> None:
+    """Rendered twice they are equal, without an absolute path of ours, a time or a secret."""
+    plan = plans.plan(on=CASES[name])
+    written = texts(plan)
+
+    assert written == texts(Plan.model_validate_json(plan.model_dump_json()))
+    for text in written.values():
+        assert str(Path.home()) not in text
+        assert str(Path(__file__).parents[2]) not in text
+        assert not re.search(r"\b20\d\d-\d\d-\d\d|\d\d:\d\d:\d\d", text)
+        assert not re.search(r"(?i)(token|password|secret)\s*[=:]\s*\S", text)
+
+
+def test_the_report_gives_the_rule_for_a_missing_variant() -> None:
+    """Rule and number stand where the file would be."""
+    text = texts(plans.plan(on=plans.cluster(nvme=None)))["PLAN.md"]
+
+    assert "not written: NVMe offload needs a disk, the cluster has none [nvme-present]" in text

@@ -1,0 +1,148 @@
+"""Templates and their contexts agree; every value goes through the right filter."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import plans
+import pytest
+from jinja2 import Environment, meta, nodes
+
+from dsforge.errors import RenderError
+from dsforge.render import render
+from dsforge.render.deepspeed import CONTEXTS as ZERO_CONTEXTS
+from dsforge.render.engine import template_environment, template_root
+from dsforge.render.environment import DeepspeedEnvContext
+from dsforge.render.job import TrainContext
+from dsforge.render.launch import HostfileContext, PretrainContext, ScriptContext
+from dsforge.render.megatron import ArgsContext
+from dsforge.render.report import ReportContext
+
+CONTEXTS: dict[str, Any] = {
+    **ZERO_CONTEXTS,
+    "env/deepspeed_env.j2": DeepspeedEnvContext,
+    "env/hostfile.j2": HostfileContext,
+    "launch/deepspeed.sh.j2": ScriptContext,
+    "launch/slurm.sbatch.j2": ScriptContext,
+    "launch/torchrun.sh.j2": ScriptContext,
+    "megatron/args.txt.j2": ArgsContext,
+    "megatron/pretrain.sh.j2": PretrainContext,
+    "report/PLAN.md.j2": ReportContext,
+    "train.yaml.j2": TrainContext,
+}
+ROOT = template_root()
+ALL = sorted(p.relative_to(ROOT).as_posix() for p in ROOT.rglob("*") if p.is_file())
+SHELL = [name for name in ALL if name.startswith("launch/") or name.endswith(".sh.j2")]
+JSON = [name for name in ALL if name.startswith("deepspeed/")]
+
+
+@pytest.fixture(scope="module")
+def made() -> Environment:
+    """The environment of our own templates."""
+    return template_environment()
+
+
+def parsed(made: Environment, name: str) -> nodes.Template:
+    """The syntax tree of a template."""
+    assert made.loader is not None
+    return made.parse(made.loader.get_source(made, name)[0], name)
+
+
+def undeclared(made: Environment, name: str) -> set[str]:
+    """Variables that a template and its includes expect."""
+    found = parsed(made, name)
+    names = set(meta.find_undeclared_variables(found))
+    for included in meta.find_referenced_templates(found):
+        assert included is not None, f"{name} includes a computed name"
+        names |= undeclared(made, included)
+    return names
+
+
+def test_every_template_has_a_context_or_is_included() -> None:
+    """No template is left over."""
+    assert {name for name in ALL if "/include/" not in name} == set(CONTEXTS)
+
+
+@pytest.mark.parametrize("name", CONTEXTS)
+def test_a_template_uses_exactly_its_context(made: Environment, name: str) -> None:
+    """Its undeclared variables, includes counted, are the fields of its context."""
+    assert undeclared(made, name) == {field.name for field in fields(CONTEXTS[name])}
+
+
+@pytest.mark.parametrize("name", [n for n in ALL if "/include/" in n])
+def test_every_include_is_included(made: Environment, name: str) -> None:
+    """No include is left over."""
+    users = [n for n in ALL if name in set(meta.find_referenced_templates(parsed(made, n)))]
+
+    assert users
+
+
+def outputs(template: nodes.Template) -> list[nodes.Node]:
+    """Every expression that a template prints."""
+    printed = [part for output in template.find_all(nodes.Output) for part in output.nodes]
+    return [part for part in printed if not isinstance(part, nodes.TemplateData)]
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"), [(n, "sh") for n in SHELL] + [(n, "json") for n in [*JSON, "train.yaml.j2"]]
+)
+def test_every_value_is_filtered(made: Environment, name: str, wanted: str) -> None:
+    """A value reaches a shell as one word, and JSON as JSON: the last filter says so."""
+    for part in outputs(parsed(made, name)):
+        assert isinstance(part, nodes.Filter), f"{name}:{part.lineno}"
+        assert part.name == wanted, f"{name}:{part.lineno}"
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_template_computes_nothing(made: Environment, name: str) -> None:
+    """No arithmetic, calls, assignments or defaults: wording and order only."""
+    template = parsed(made, name)
+    banned = (nodes.BinExpr, nodes.Call, nodes.Assign, nodes.Macro, nodes.Import, nodes.Compare)
+    found = [n for n in template.find_all(banned) if not isinstance(n, (nodes.And, nodes.Or))]
+
+    assert found == []
+    assert not {f.name for f in template.find_all(nodes.Filter)} - {"sh", "json"}
+
+
+def test_a_users_template_comes_before_ours(tmp_path: Path) -> None:
+    """`--templates` replaces one file; all others stay ours."""
+    (tmp_path / "deepspeed").mkdir()
+    (tmp_path / "deepspeed/zero3.json.j2").write_text('{"mine": {{ job.bf16 | json }}}\n')
+    plan = plans.plan()
+
+    ours = {a.path: a.text for a in render(plan)}
+    theirs = {a.path: a.text for a in render(plan, tmp_path)}
+
+    assert theirs.pop("deepspeed/zero3.json") == '{"mine": true}\n'
+    assert theirs == {path: text for path, text in ours.items() if path in theirs}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{{ missing | json }}", "missing"),
+        ("{{ job.nothing | json }}", "nothing"),
+        ("{% if %}", "line 1"),
+        ("{{ job.bf16 | yaml }}", "yaml"),
+        ('{"a": 1,}', "JSON"),
+    ],
+    ids=["variable", "field", "syntax", "filter", "json"],
+)
+def test_a_wrong_template_is_named(tmp_path: Path, text: str, said: str) -> None:
+    """The error says which template, and what is wrong with it."""
+    (tmp_path / "deepspeed").mkdir()
+    (tmp_path / "deepspeed/zero3.json.j2").write_text(text)
+
+    with pytest.raises(RenderError) as caught:
+        render(plans.plan(), tmp_path)
+
+    assert "zero3.json.j2" in caught.value.message
+    assert said in caught.value.message
+
+
+def test_a_template_folder_that_is_missing_is_refused(tmp_path: Path) -> None:
+    """A typing error in `--templates` does not fall back to ours in silence."""
+    with pytest.raises(RenderError, match="not a folder"):
+        render(plans.plan(), tmp_path / "none")
