@@ -23,6 +23,7 @@ class TrainJob(BaseModel):
     model_config = FROZEN
 
     model: str = Field(description="Folder, GGUF file, hub id, catalog name or config.json.")
+    tokenizer: str | None = Field(default=None, description="As `model`; none: the model's own.")
     random_weights: bool = Field(default=False, description="Start from the bare config.")
     deepspeed_config: str = Field(description="The ds_config.json of this run.")
     data: DataSpec = Field(description="Samples to train on.")

@@ -1,0 +1,46 @@
+"""The entry for launchers: `deepspeed --module dsforge.train train.yaml`, torchrun, or python."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import sys
+from pathlib import Path
+
+from dsforge.errors import DsforgeError, LayoutError, SpecError
+from dsforge.train.loop import Options, train
+
+
+def main() -> int:
+    """The exit code of a run on this rank. One rank of each node shows what is wrong."""
+    parser = argparse.ArgumentParser(prog="dsforge.train", description=main.__doc__)
+    parser.add_argument("job", type=Path, help="train.yaml")
+    parser.add_argument("--steps", type=int, help="optimizer steps, instead of train.yaml's")
+    parser.add_argument("--output", type=Path, help="folder, instead of train.yaml's")
+    parser.add_argument("--resume", default="auto", help="auto, never, or a checkpoint folder")
+    parser.add_argument("--overwrite", action="store_true", help="replace an earlier run")
+    parser.add_argument("--no-export", action="store_true", help="write no final weights")
+    parser.add_argument("--local_rank", "--local-rank", help=argparse.SUPPRESS)  # from launchers
+    given = parser.parse_args()
+    options = Options(given.steps, given.output, given.resume, given.overwrite, not given.no_export)
+    try:
+        return train(given.job, options)
+    except DsforgeError as error:
+        if os.environ.get("LOCAL_RANK", "0") == "0":
+            sys.stderr.write(_described(error))
+        return error.exit_code
+
+
+def _described(error: DsforgeError) -> str:
+    """The message, every problem, the way out; with the host's name beyond the first node."""
+    where = "" if os.environ.get("RANK", "0") == "0" else f" on {platform.node()}"
+    lines = [f"error{where}: {error.message}"]
+    if isinstance(error, (SpecError, LayoutError)):
+        lines += [f"  - {problem} [{problem.rule}]" for problem in error.problems]
+    lines += [f"  {error.hint}"] if error.hint else []
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

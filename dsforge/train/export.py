@@ -1,0 +1,124 @@
+"""The final weights: gathered on one rank, written once, reopened and compared before they count.
+
+People lost whole runs to files of empty tensors that were saved under ZeRO-3 without gathering.
+Here the weights are taken one parameter at a time, and the folder gets its name only after every
+tensor was read back from the disk and equals the one in memory.
+"""
+
+from __future__ import annotations
+
+import shutil
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+from dsforge.errors import DsforgeError
+from dsforge.train.checkpoint import flush
+
+ADAPTER = "default"  # peft's name for the only adapter
+
+
+def export(engine: Any, tokenizer: Any, folder: Path) -> Path | None:
+    """The folder of the consolidated model; none on ranks other than the first.
+
+    All ranks must call it. Raises DsforgeError where the files do not hold the weights.
+    """
+    weights = consolidated(engine)
+    import deepspeed.comm
+
+    path = None
+    if deepspeed.comm.get_rank() == 0:
+        path = _write(engine.module, weights, tokenizer, folder)
+    deepspeed.comm.barrier()
+    return path
+
+
+def consolidated(engine: Any) -> dict[str, Any]:
+    """Every parameter and stored buffer, whole, on the CPU of rank 0; empty on other ranks."""
+    import deepspeed.comm
+    from deepspeed.runtime.zero.partition_parameters import GatheredParameters
+
+    first = deepspeed.comm.get_rank() == 0
+    weights: dict[str, Any] = {}
+    for name, parameter in engine.module.named_parameters():
+        sharded = hasattr(parameter, "ds_id")
+        with GatheredParameters([parameter]) if sharded else nullcontext():
+            if first:
+                weights[name] = parameter.detach().to("cpu", copy=True).contiguous()
+    if first:
+        stored = set(engine.module.state_dict().keys())
+        buffers = engine.module.named_buffers()
+        weights |= {n: b.detach().to("cpu", copy=True) for n, b in buffers if n in stored}
+    return weights
+
+
+def _write(module: Any, weights: dict[str, Any], tokenizer: Any, folder: Path) -> Path:
+    """Write beside, check, rename."""
+    temporary = folder.with_name(f".{folder.name}.part")
+    shutil.rmtree(temporary, ignore_errors=True)
+    model, weights = _merged(module, weights)
+    empty = [name for name, tensor in weights.items() if tensor.numel() == 0]
+    if empty:
+        raise DsforgeError(f"{len(empty)} tensors were not gathered: {', '.join(empty[:5])}")
+    model.save_pretrained(temporary, state_dict=weights)
+    tokenizer.save_pretrained(temporary)
+    for file in temporary.iterdir():
+        flush(file)
+    check_files(temporary, weights)
+    shutil.rmtree(folder, ignore_errors=True)
+    temporary.rename(folder)
+    flush(folder.parent)
+    return folder
+
+
+def _merged(module: Any, weights: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """The plain model and its weights; adapters are added into the matrices that they adapt.
+
+    Hu et al. 2021, equation 3: W + (alpha / rank) B A, computed in fp32.
+    """
+    if not hasattr(module, "peft_config"):
+        return module, weights
+    settings = module.peft_config[ADAPTER]
+    merged: dict[str, Any] = {}
+    for name, tensor in weights.items():
+        if ".lora_" in name:
+            continue
+        plain = name.removeprefix("base_model.model.").replace(".base_layer.", ".")
+        if ".base_layer.weight" in name:
+            stem = name.removesuffix(".base_layer.weight")
+            down = weights[f"{stem}.lora_A.{ADAPTER}.weight"].float()
+            up = weights[f"{stem}.lora_B.{ADAPTER}.weight"].float()
+            change = (settings.lora_alpha / settings.r) * (up @ down)
+            merged[plain] = (tensor.float() + change).to(tensor.dtype)
+        else:
+            merged[plain] = tensor
+    return module.get_base_model(), merged
+
+
+def check_files(folder: Path, weights: dict[str, Any]) -> None:
+    """Read every tensor back. Raises DsforgeError where one is empty, missing or different."""
+    import torch
+    from safetensors import safe_open
+
+    seen: set[str] = set()
+    elements = 0
+    for file in sorted(folder.glob("*.safetensors")):
+        with safe_open(file, framework="pt") as stored:
+            for name in stored.keys():  # noqa: SIM118 - not a dict
+                tensor = stored.get_tensor(name)
+                elements += tensor.numel()
+                seen.add(name)
+                known = weights.get(name)
+                if tensor.numel() == 0 or (known is not None and not _equal(torch, tensor, known)):
+                    raise DsforgeError(f"{file.name}: `{name}` is not what the model holds")
+    expected = sum(tensor.numel() for tensor in weights.values())
+    if elements != expected:
+        missing = ", ".join(sorted(set(weights) - seen)[:5])
+        message = f"the files hold {elements} values, the model {expected}; missing: {missing}"
+        raise DsforgeError(message)
+
+
+def _equal(torch: Any, one: Any, other: Any) -> bool:
+    """Whether two tensors have one shape, one type and the same values; NaN equals NaN."""
+    same = one.shape == other.shape and one.dtype == other.dtype
+    return same and bool(torch.allclose(one, other, rtol=0, atol=0, equal_nan=True))

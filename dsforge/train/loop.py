@@ -1,0 +1,207 @@
+"""The fine-tuning loop: a TrainJob in, a folder of checkpoints, metrics and final weights out.
+
+What can be wrong with the input is found before any process group exists: a mistake costs seconds,
+not a hang of all ranks. The loop itself keeps no state that a checkpoint lacks: sample order and
+random numbers are functions of seed, step and rank, so a resumed run goes on as if never stopped.
+"""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from dsforge.errors import DsforgeError
+from dsforge.job import TrainJob
+from dsforge.reading.job import read_job
+from dsforge.train import checkpoint
+from dsforge.train.data import Sample, indices_of_step
+from dsforge.train.engine_config import EngineConfig, read_engine_config
+from dsforge.train.meters import Meters
+from dsforge.train.metrics import Evaluation, MetricsFile
+from dsforge.train.model import build_model, check_source, load_tokenizer
+from dsforge.train.preparation import Prepared, prepare_data
+from dsforge.train.progress import Screen
+from dsforge.train.ranks import Place, StopRequest, join, leave, place_of_process
+from dsforge.train.schedule import rate_factor
+from dsforge.train.step import Stepper
+
+STOPPED = 130  # the exit code after Ctrl-C, as shells count it
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the command line adds to train.yaml."""
+
+    steps: int | None = None
+    output: Path | None = None
+    resume: str = "auto"
+    overwrite: bool = False
+    export: bool = True
+
+
+def train(path: Path, options: Options | None = None) -> int:
+    """The exit code of a fine-tuning run: 0, also after SIGTERM, and 130 after Ctrl-C.
+
+    After either signal the step is finished and a checkpoint saved, and no weights are exported.
+    Every rank calls this. Raises DsforgeError, before any process group exists where it can.
+    """
+    options = options or Options()
+    place = place_of_process()
+    screen = Screen(shown=place.is_first)
+    job = read_job(path)
+    if options.steps is not None:
+        job = job.model_copy(update={"steps": options.steps})
+    folder = path.resolve().parent
+    output = options.output.resolve() if options.output else folder / job.output
+    config = read_engine_config(folder / job.deepspeed_config, place.world_size)
+    resumed = _resumed_from(options, output)
+    _quiet()
+    check_source(job, folder)
+    tokenizer = load_tokenizer(job, folder)
+    data = prepare_data(job, folder, tokenizer, screen)
+    output.mkdir(parents=True, exist_ok=True)
+    run = Run(job, config, place, data, output, screen)
+    try:
+        join(place)
+        return run.carry_out(folder, tokenizer, resumed, export=options.export)
+    finally:
+        leave()
+
+
+def _resumed_from(options: Options, output: Path) -> Path | None:
+    """The checkpoint to go on from. Raises DsforgeError where a result would be overwritten."""
+    resumed = checkpoint.chosen_checkpoint(options.resume, output / "checkpoints")
+    used = any((output / name).exists() for name in ("metrics.jsonl", "model", "checkpoints"))
+    if resumed is None and used and not options.overwrite:
+        if options.resume == "auto" and not (output / "model").exists():
+            return None  # a run that ended before its first checkpoint
+        hint = "name another with `--output`, or allow it with `--overwrite`"
+        raise DsforgeError(f"{output} holds an earlier run", hint)
+    return resumed
+
+
+def _quiet() -> None:
+    """Keep the libraries' own chatter out of the progress display; warnings still show."""
+    import logging
+
+    from deepspeed.utils import logger
+    from transformers.utils import logging as transformers_logging
+
+    logger.setLevel(logging.WARNING)
+    transformers_logging.disable_progress_bar()
+
+
+@dataclass(slots=True)
+class Run:
+    """One run as this rank sees it."""
+
+    job: TrainJob
+    config: EngineConfig
+    place: Place
+    data: Prepared
+    output: Path
+    screen: Screen
+
+    @property
+    def global_batch_size(self) -> int:
+        """Samples per optimizer step."""
+        per_rank = self.config.micro_batch_size * self.config.gradient_accumulation_steps
+        return per_rank * self.place.world_size
+
+    @property
+    def total_steps(self) -> int:
+        """Optimizer steps of the whole run."""
+        passes = self.job.epochs * len(self.data.train) / self.global_batch_size
+        return self.job.steps or max(1, round(passes))
+
+    def carry_out(self, folder: Path, tokenizer: Any, resumed: Path | None, *, export: bool) -> int:
+        """The exit code after training, the last checkpoint and the export."""
+        if resumed is not None:
+            checkpoint.check_note(resumed, self._note(0))
+        engine = self._engine(folder)
+        done = 0
+        if resumed is not None:
+            checkpoint.restore(engine, resumed)
+            done = checkpoint.read_note(resumed).step
+            self.screen.say(f"resumed from {resumed} after step {done}")
+        stepper = Stepper(engine, self.job.seed, tokenizer.pad_token_id, self.place)
+        meters = Meters(self.config, self.place)
+        with StopRequest() as stop:
+            wish = self._steps(stepper, done, meters, stop)
+        meters.write(self.output / "measurement.json")
+        if wish == 0 and export:
+            from dsforge.train.export import export as write_weights
+
+            written = write_weights(engine, tokenizer, self.output / "model")
+            self.screen.say(f"weights written and checked: {written}")
+        return STOPPED if wish == signal.SIGINT else 0
+
+    def _engine(self, folder: Path) -> Any:
+        """The DeepSpeed engine around the model, with our schedule on its optimizer."""
+        import deepspeed
+        from torch.optim.lr_scheduler import LambdaLR
+
+        model = build_model(self.job, folder, self.config)
+        factor = rate_factor(self.job, self.total_steps)
+        engine, *_ = deepspeed.initialize(
+            model=model,
+            model_parameters=[p for p in model.parameters() if p.requires_grad],
+            config=self.config.settings,
+            lr_scheduler=lambda optimizer: LambdaLR(optimizer, factor),
+        )
+        return engine
+
+    def _note(self, step: int) -> checkpoint.CheckpointNote:
+        return checkpoint.CheckpointNote(
+            step=step,
+            world_size=self.place.world_size,
+            zero_stage=self.config.zero_stage,
+            global_batch_size=self.global_batch_size,
+            seed=self.job.seed,
+            samples=len(self.data.train),
+        )
+
+    def _steps(self, stepper: Stepper, done: int, meters: Meters, stop: StopRequest) -> int:
+        """The signal that ended training early, all ranks agreeing; 0 after the last step."""
+        total, wish = self.total_steps, 0
+        metrics = MetricsFile(self.output / "metrics.jsonl", done) if self.place.is_first else None
+        with self.screen.counting("train", total, done):
+            for step in range(done, total):
+                samples = self._samples(step)
+                figures = meters.measured(partial(stepper.step, step, samples, stop))
+                wish = meters.results[-1].wish
+                if metrics and (step + 1) % self.job.log_every == 0:
+                    metrics.add(figures)
+                self.screen.step(figures, total, meters.mean_step_s * (total - step - 1))
+                self._after(step + 1, stepper, metrics, wish)
+                if wish:
+                    self.screen.say(f"stopped by a signal; checkpoint of step {step + 1} saved")
+                    break
+        return wish
+
+    def _samples(self, step: int) -> list[Sample]:
+        """The global batch of a step, the same on every rank."""
+        indices = indices_of_step(
+            self.job.seed,
+            step,
+            count=len(self.data.train),
+            global_batch_size=self.global_batch_size,
+        )
+        return [self.data.train[index] for index in indices]
+
+    def _after(self, done: int, stepper: Stepper, metrics: MetricsFile | None, wish: int) -> None:
+        """Validate and save where it is time, and after the last step."""
+        end = done == self.total_steps
+        every = self.job.evaluate_every
+        if self.data.validation and not wish and (end or (every and done % every == 0)):
+            loss = stepper.evaluate(self.data.validation, self.config.micro_batch_size)
+            self.screen.say(f"step {done}: validation loss {loss:.4f}")
+            if metrics:
+                metrics.add(Evaluation(done, loss))
+        every = self.job.checkpoint_every
+        if end or wish or (every and done % every == 0):
+            folder = self.output / "checkpoints"
+            checkpoint.save(stepper.engine, folder, self._note(done), self.job.keep_checkpoints)

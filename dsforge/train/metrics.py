@@ -1,0 +1,58 @@
+"""metrics.jsonl: one line per logged step, written as it happens, cut back on resume."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from dsforge.train.checkpoint import write_whole
+
+
+@dataclass(frozen=True, slots=True)
+class StepMetrics:
+    """Figures of one optimizer step over all ranks; tokens exclude padding."""
+
+    step: int
+    loss: float
+    learning_rate: float
+    gradient_norm: float | None
+    step_s: float
+    tokens: int
+    tokens_per_s: float
+    host_bytes: int
+    allocated_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Mean loss per answer token over the validation samples."""
+
+    step: int
+    validation_loss: float
+
+
+class MetricsFile:
+    """The open metrics.jsonl of the first rank."""
+
+    def __init__(self, path: Path, done_steps: int) -> None:
+        self._path = path
+        kept = _lines_up_to(path, done_steps) if path.is_file() else []
+        write_whole(path, "".join(kept))
+
+    def add(self, record: StepMetrics | Evaluation) -> None:
+        """Append one line."""
+        with self._path.open("a", encoding="utf-8") as stream:
+            stream.write(json.dumps(asdict(record)) + "\n")
+
+
+def _lines_up_to(path: Path, step: int) -> list[str]:
+    """The lines of steps that the checkpoint already holds."""
+    kept = []
+    for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
+        try:
+            if json.loads(line)["step"] <= step:
+                kept.append(line)
+        except (ValueError, KeyError, TypeError):
+            continue  # a line that was cut when a run died
+    return kept

@@ -1,0 +1,41 @@
+"""Data of a job, from files to samples, with progress; before any process group exists."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dsforge.job import TrainJob
+from dsforge.train.data import Sample, Samples, split, tokenize
+from dsforge.train.progress import Screen
+from dsforge.train.rows import read_rows
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """Training samples, and validation samples where there are any."""
+
+    train: list[Sample]
+    validation: list[Sample]
+
+
+def prepare_data(job: TrainJob, folder: Path, tokenizer: Any, screen: Screen) -> Prepared:
+    """The samples of a job. Raises DsforgeError with every bad row."""
+    train = _samples(job.data.train, job, folder, tokenizer, screen)
+    if job.data.validation is not None:
+        validation = _samples(job.data.validation, job, folder, tokenizer, screen)
+        return Prepared(list(train.samples), list(validation.samples))
+    return Prepared(*split(train.samples, job.data.validation_fraction, job.seed))
+
+
+def _samples(name: str, job: TrainJob, folder: Path, tokenizer: Any, screen: Screen) -> Samples:
+    rows = read_rows(folder / name, job.data.shape)
+    with screen.counting(f"tokenize {Path(name).name}", len(rows)):
+        found = tokenize(rows, tokenizer, job.sequence_length, screen.advance)
+    if found.cut:
+        screen.say(f"{name}: {found.cut} of {len(rows)} rows cut at {job.sequence_length} tokens")
+    if found.without_answer:
+        why = f"their answer begins after {job.sequence_length} tokens"
+        screen.say(f"{name}: {found.without_answer} rows left out: {why}")
+    return found

@@ -1,0 +1,117 @@
+"""One optimizer step and one pass over the validation samples, on this rank.
+
+The loss is the mean over all answer tokens of the global batch. DeepSpeed averages over ranks and
+micro steps, so each micro batch is scaled by what that average would get wrong: samples of
+unequal length keep their true weight, whatever the number of ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dsforge.train.data import IGNORED, Batch, Sample, collate, share_of_rank
+from dsforge.train.ranks import Place, StopRequest, summed
+
+
+class StepResult(NamedTuple):
+    """What a step gave over all ranks; tokens exclude padding. `wish` is a signal, or 0."""
+
+    step: int
+    loss: float
+    learning_rate: float
+    gradient_norm: float | None
+    tokens: int
+    wish: int
+
+
+@dataclass(slots=True)
+class Stepper:
+    """Steps an engine through batches of samples."""
+
+    engine: Any
+    seed: int
+    pad_token: int
+    place: Place
+
+    def step(self, step: int, samples: Sequence[Sample], stop: StopRequest) -> StepResult:
+        """Train on a global batch; `step` counts from 0."""
+        engine = self.engine
+        micro, accumulation = engine.train_micro_batch_size_per_gpu(), len(samples)
+        accumulation //= micro * self.place.world_size
+        targets = sum(sample.targets for sample in samples)
+        scale = accumulation * self.place.world_size / targets
+        self._seed(step)
+        engine.train()
+        total = 0.0
+        shares = share_of_rank(
+            range(len(samples)),
+            rank=self.place.rank,
+            ranks=self.place.world_size,
+            micro_batch_size=micro,
+        )
+        rate = engine.get_lr()[0]
+        for share in shares:
+            loss = self._loss(collate([samples[i] for i in share], self.pad_token))
+            engine.backward(loss * scale)
+            engine.step()
+            total += float(loss.detach())
+        wish, loss_sum = stop.signal_number, total
+        loss_sum, wishes, signals = summed(total, float(wish > 0), float(wish))
+        agreed = round(signals / wishes) if wishes else 0
+        norm = engine.get_global_grad_norm()
+        tokens = sum(len(sample.tokens) for sample in samples)
+        return StepResult(
+            step + 1,
+            loss_sum / targets,
+            rate,
+            None if norm is None else float(norm),
+            tokens,
+            agreed,
+        )
+
+    def evaluate(self, samples: Sequence[Sample], micro_batch_size: int) -> float:
+        """Mean loss per answer token over all samples; all ranks make equally many passes."""
+        import torch
+
+        self.engine.eval()
+        stride = micro_batch_size * self.place.world_size
+        total, targets = 0.0, 0
+        with torch.no_grad():
+            for start in range(0, len(samples), stride):
+                first = start + self.place.rank * micro_batch_size
+                own = list(samples[first : first + micro_batch_size])
+                batch = collate(own or [_without_answer(samples[0])], self.pad_token)
+                total += float(self._loss(batch))
+                targets += sum(sample.targets for sample in own)
+        loss_sum, target_sum = summed(total, float(targets))
+        return loss_sum / target_sum
+
+    def _loss(self, batch: Batch) -> Any:
+        """Sum of the cross-entropy over the answer tokens of a micro batch, in fp32."""
+        import torch
+
+        device = self.engine.device
+        tokens = torch.from_numpy(batch.tokens).to(device)
+        attention = torch.from_numpy(batch.attention).to(device)
+        labels = torch.from_numpy(batch.labels).to(device)[:, 1:]
+        logits = self.engine(input_ids=tokens, attention_mask=attention).logits[:, :-1]
+        counted = labels != IGNORED
+        return torch.nn.functional.cross_entropy(
+            logits[counted].float(), labels[counted], reduction="sum"
+        )
+
+    def _seed(self, step: int) -> None:
+        """Random numbers of a step (dropout) that depend on seed, step and rank only."""
+        import torch
+
+        state = np.random.SeedSequence([self.seed, step, self.place.rank]).generate_state(1)
+        torch.manual_seed(int(state[0]))
+
+
+def _without_answer(sample: Sample) -> Sample:
+    """A sample that adds nothing to a loss, for a rank that has run out of samples."""
+    return Sample(sample.tokens, np.full_like(sample.labels, IGNORED))
