@@ -17,6 +17,7 @@ from dsforge.strategy import FULLY_SHARDED, AioSettings, Strategy
 from dsforge.units import GIB, MIB
 
 PROCESS_BYTES = 3 * GIB  # one rank's process beside its tensors: interpreter, CUDA, data loader
+SHARD_BYTES = 5 * 10**9  # a file of a sharded checkpoint; under ZeRO-3 one rank reads one by one
 CPU_PROCESS_BYTES = 256 * MIB  # of a CPU rank; its libraries are counted on the rank itself
 
 
@@ -39,17 +40,17 @@ def host_memory(
     process = CPU_PROCESS_BYTES if cluster.gpu.is_cpu else PROCESS_BYTES
     idle = ranks * process
     weights = element_bytes(workload) * parameters(model)
-    copies = 1 if strategy.zero_stage == FULLY_SHARDED else ranks
     share = weights / (strategy.layout.model_ranks if strategy.back_end == "megatron" else 1)
+    sharded = strategy.zero_stage == FULLY_SHARDED
+    read = min(weights, SHARD_BYTES) if sharded else ranks * share
     pinned = kept.pinned if cluster.gpu.is_cpu else _pinned_bytes(kept.pinned)
     offloaded = ranks * (kept.host - kept.pinned + pinned)
     step = idle + offloaded
-    gathered = weights if strategy.zero_stage == FULLY_SHARDED else 0
     return HostMemory.model_construct(
-        load=round(idle + copies * share),
-        init=round(step + (share if offloaded else 0)),
+        load=round(idle + read),
+        init=round(step + (read if offloaded else 0)),
         step=round(step),
-        save=round(step + gathered),
+        save=round(step + (weights if sharded else 0)),
     )
 
 

@@ -176,7 +176,7 @@ def _changes(request: Request, strategy: Strategy) -> Iterator[tuple[str, Reques
         length = request.workload.sequence_length // shrink
         workload = request.workload.model_copy(update={"sequence_length": max(1, length)})
         yield f"sequence length {length}", _with(request, "workload", workload), strategy
-    for factor in (2, 4, 8, 16):
+    for factor in (2, 4, 8, 16, 32):
         nodes = request.cluster.nodes * factor
         cluster = request.cluster.model_copy(update={"nodes": nodes, "hosts": ()})
         dp = strategy.layout.data_parallel_size * factor
