@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from dsforge.catalog.index import Table, parsed, table
 from dsforge.specs import GpuSpec, LinkSpec, ModelSpec
 from dsforge.units import GBPS, GIB, TFLOP
+
+Kind = Literal["model", "gpu", "link"]
 
 FALLBACK_LINK = "pcie-4"
 
@@ -69,9 +71,10 @@ def link_names() -> tuple[str, ...]:
     return tuple(_links().texts)
 
 
-def rows(kind: str) -> list[dict[str, Any]]:
-    """Every parsed row of `model`, `gpu` or `link`, sources and notes included."""
-    return parsed("".join(table(kind).texts.values()))
+def rows(kind: Kind, words: str = "") -> list[dict[str, Any]]:
+    """Parsed rows of a table, sources and notes included; with `words`, those named like that."""
+    listed = {"model": _models, "gpu": _gpus, "link": _links}[kind]()
+    return parsed("".join(listed.texts_named_like(words)))
 
 
 def _models() -> Table:

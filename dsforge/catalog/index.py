@@ -58,6 +58,13 @@ class Table(NamedTuple):
             raise SpecError((self._unknown(name),))
         return parsed(self.texts[found])[0]
 
+    def texts_named_like(self, words: str) -> list[str]:
+        """The text of every row with all the words in its names; if none, in any spelling."""
+        heads = [(text.partition("\n")[0].lower(), text) for text in self.texts.values()]
+        exact = [text for head, text in heads if all(w in head for w in words.lower().split())]
+        keys = [self.key(word) for word in words.split()]
+        return exact or [text for head, text in heads if all(key in self.key(head) for key in keys)]
+
     def _unknown(self, name: str) -> Problem:
         key = self.key(name.rpartition("/")[2])
         close = difflib.get_close_matches(key, self.names, n=3 * NEAREST, cutoff=0.5)
@@ -72,8 +79,8 @@ class Table(NamedTuple):
 
 def parsed(text: str) -> list[dict[str, Any]]:
     """The rows of a piece of a table."""
-    rows: list[dict[str, Any]] = yaml.load(text, Loader=LOADER)  # noqa: S506 (a safe loader)
-    return rows
+    rows: list[dict[str, Any]] | None = yaml.load(text, Loader=LOADER)  # noqa: S506 (a safe loader)
+    return rows or []
 
 
 @cache

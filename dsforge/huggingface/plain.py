@@ -122,7 +122,8 @@ PLAIN_MODELS = {
         keys=keys_with(
             ffn_hidden_size="ffn_hidden_size", activation="activation",
             layers=("num_hidden_layers", "n_layer"),
-            attention_heads=("num_attention_heads", "n_head"), **MHA,
+            attention_heads=("num_attention_heads", "n_head"),
+            kv_heads=("num_kv_heads", "n_head_kv"), head_size=None,
         ),
         defaults=sizes(
             4544, 32, 71, ffn=None, vocab=65024, positions=2048, tied_embeddings=True,

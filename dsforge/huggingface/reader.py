@@ -16,27 +16,15 @@ from dsforge.errors import Problem, SpecError
 from dsforge.huggingface.architecture import LLAMA, MLA_KEYS, Architecture
 from dsforge.huggingface.specials import SPECIALS
 from dsforge.huggingface.table import ARCHITECTURES, SAME_AS, TEXT_TYPES
+from dsforge.huggingface.values import LARGEST_OTHER, ConfigValues
 from dsforge.plan import Reason
 from dsforge.specs import ModelSpec
 
-LARGEST = {  # far above any model, far below what would make a later product absurd
-    "layers": 10_000,
-    "hidden_size": 10**6,
-    "ffn_hidden_size": 10**7,
-    "attention_heads": 10**5,
-    "kv_heads": 10**5,
-    "head_size": 10**5,
-    "vocab_size": 10**8,
-    "max_position_embeddings": 10**9,
-}
-LARGEST_OTHER = 10**7
+REQUIRED = (
+    *("layers", "hidden_size", "ffn_hidden_size", "attention_heads"),
+    *("vocab_size", "max_position_embeddings"),
+)
 LLAMA_LIKE = replace(LLAMA, defaults={"tied_embeddings": False, "activation": "silu"})
-
-_ROPE_FIELDS = ("rope_theta", "partial_rotary_factor")
-_ROPE_PLACES = ("rope_parameters.{}", "rope_parameters.full_attention.{}", "rope_scaling.{}")
-_MAY_BE_ZERO = frozenset({"first_dense_layers", "shared_experts", "shared_ffn_hidden_size"})
-_MAY_BE_ZERO |= {"type_vocab_size", "sliding_window"}
-_MISSING = object()
 
 
 def model_from_config(config: Mapping[str, Any], name: str) -> ModelSpec:
@@ -56,7 +44,7 @@ def read_config(config: Mapping[str, Any], name: str) -> tuple[ModelSpec, tuple[
     reading = _Reading(text, architecture)
     fields = reading.fields()
     if known in SPECIALS and not reading.problems:
-        SPECIALS[known].read(text, fields)
+        SPECIALS[known].read(reading, fields)
     fields["moe"], fields["mla"] = reading.moe(fields), reading.mla(fields)
     if fields["mla"]:
         fields["kv_heads"] = fields["attention_heads"]
@@ -92,13 +80,12 @@ def _spec(fields: dict[str, Any], name: str, model_type: str) -> ModelSpec:
         raise SpecError(problems, f"{name}: not a usable model config") from None
 
 
-class _Reading:
-    """One config being read: its values by field, and the problems found so far."""
+class _Reading(ConfigValues):
+    """One config being read as one architecture."""
 
     def __init__(self, config: Mapping[str, Any], architecture: Architecture) -> None:
-        self.config = config
+        super().__init__(config)
         self.architecture = architecture
-        self.problems: list[Problem] = []
 
     def fields(self) -> dict[str, Any]:
         """ModelSpec fields but experts and latent attention."""
@@ -106,36 +93,34 @@ class _Reading:
         fields: dict[str, Any] = dict(table.facts)
         for name, keys in table.keys.items():
             if keys or name not in fields:
-                fields[name] = self._checked(name, keys, table.defaults.get(name))
+                fields[name] = self.checked(name, keys, table.defaults.get(name))
         for switch in table.switches:
-            if self._boolean(switch.key, default=switch.default):
+            if self.boolean(switch.key, default=switch.default):
                 fields |= switch.on
         self._derive(fields)
         self._window(fields)
-        unset = [name for name, value in fields.items() if value is None]
-        optional = {"sliding_window", "sliding_window_pattern", *_ROPE_FIELDS}
-        for name in set(unset) - optional:
+        for name in REQUIRED:
             key = (table.keys.get(name) or (name,))[0]
-            if not any(problem.place == key for problem in self.problems):
-                self._problem(key, f"{key} is missing")
+            if fields.get(name) is None and all(p.place != key for p in self.problems):
+                self.problem(key, f"{key} is missing")
         return {name: value for name, value in fields.items() if value is not None}
 
     def moe(self, fields: Mapping[str, Any]) -> dict[str, Any] | None:
         """MoeSpec fields; none where the model has no experts."""
         table = self.architecture
-        if not table.moe or self._raw(table.moe["experts"], table.moe_defaults["experts"]) is None:
+        if not table.moe or self.raw(table.moe["experts"], table.moe_defaults["experts"]) is None:
             return None
         defaults = {"expert_ffn_hidden_size": fields.get("ffn_hidden_size"), **table.moe_defaults}
         read = {
-            name: self._checked(name, keys, defaults.get(name)) for name, keys in table.moe.items()
+            name: self.checked(name, keys, defaults.get(name)) for name, keys in table.moe.items()
         }
         found = {name: value for name, value in read.items() if value is not None}
         shared = found.pop("shared_experts", 0) * found.get("expert_ffn_hidden_size", 0)
-        dense = self._raw(("mlp_only_layers",), None)
+        dense = self.raw(("mlp_only_layers",), None)
         if isinstance(dense, list) and dense == list(range(len(dense))):
             found.setdefault("first_dense_layers", len(dense))
         for name in {"experts_per_token", "expert_ffn_hidden_size"} - found.keys():
-            self._problem(table.moe[name][0], f"{table.moe[name][0]} is missing")
+            self.problem(table.moe[name][0], f"{table.moe[name][0]} is missing")
         return (
             found | ({"shared_ffn_hidden_size": shared} if shared else {}) | dict(table.moe_facts)
         )
@@ -145,9 +130,9 @@ class _Reading:
         defaults = self.architecture.mla_defaults
         if not defaults:
             return None
-        found = {name: self._checked(name, keys, defaults[name]) for name, keys in MLA_KEYS.items()}
+        found = {name: self.checked(name, keys, defaults[name]) for name, keys in MLA_KEYS.items()}
         for name in [name for name, value in found.items() if value is None and name != "q_rank"]:
-            self._problem(MLA_KEYS[name][0], f"{MLA_KEYS[name][0]} is missing")
+            self.problem(MLA_KEYS[name][0], f"{MLA_KEYS[name][0]} is missing")
             found[name] = fields.get("head_size", 1)
         return found
 
@@ -155,13 +140,13 @@ class _Reading:
         """Rules between fields."""
         heads, groups = fields.get("attention_heads"), fields.get("kv_heads")
         if heads and groups and heads % groups:
-            self._problem(
+            self.problem(
                 "num_key_value_heads",
                 f"num_key_value_heads (={groups}) must divide num_attention_heads (={heads})",
             )
         moe = fields.get("moe") or {}
         if moe.get("experts_per_token", 0) > moe.get("experts", LARGEST_OTHER):
-            self._problem(
+            self.problem(
                 "num_experts_per_tok",
                 f"num_experts_per_tok (={moe['experts_per_token']}) must not exceed the experts "
                 f"(={moe['experts']})",
@@ -170,8 +155,8 @@ class _Reading:
     def _derive(self, fields: dict[str, Any]) -> None:
         """Sizes that follow from others where the config does not state them."""
         hidden, heads = fields.get("hidden_size"), fields.get("attention_heads")
-        if fields.get("ffn_hidden_size") is None and hidden and self.architecture.ffn_factor:
-            fields["ffn_hidden_size"] = hidden * self.architecture.ffn_factor
+        if fields.get("ffn_hidden_size") is None and self.architecture.ffn_factor:
+            fields["ffn_hidden_size"] = (hidden or 1) * self.architecture.ffn_factor
         if fields.get("kv_heads") is None:
             fields["kv_heads"] = heads
         if fields.get("embedding_size") is None:
@@ -179,14 +164,14 @@ class _Reading:
         if fields.get("head_size") is None and hidden and heads:
             if hidden % heads and not self.architecture.mla_defaults:
                 rule = f"hidden size (={hidden}) must be a multiple of the heads (={heads})"
-                self._problem("hidden_size", rule, "or state head_dim")
+                self.problem("hidden_size", rule, "or state head_dim")
             fields["head_size"] = max(1, hidden // heads)
 
     def _window(self, fields: dict[str, Any]) -> None:
         """Sliding window and the layers without it."""
         switch = self.architecture.window_switch
-        off = switch and not self._boolean("use_sliding_window", default=False)
-        kinds = self._raw(("layer_types",), None)
+        off = switch and not self.boolean("use_sliding_window", default=False)
+        kinds = self.raw(("layer_types",), None)
         kinds = kinds if isinstance(kinds, list) else []
         full = kinds.index("full_attention") + 1 if "full_attention" in kinds else None
         only_full = bool(kinds) and all(kind == "full_attention" for kind in kinds)
@@ -196,54 +181,5 @@ class _Reading:
         places = ("sliding_window_pattern", "_sliding_window_pattern")
         default = fields.get("sliding_window_pattern")
         default = self.architecture.defaults.get("sliding_window_pattern", default)
-        stated = self._checked("sliding_window_pattern", places, default)
+        stated = self.checked("sliding_window_pattern", places, default)
         fields["sliding_window_pattern"] = full if kinds else stated
-
-    def _raw(self, keys: tuple[str, ...], default: Any) -> Any:
-        """The value of the first key that the config has; a dot leads into a nested mapping."""
-        for key in keys:
-            found: Any = self.config
-            for part in key.split("."):
-                found = found.get(part, _MISSING) if isinstance(found, Mapping) else _MISSING
-            if found is not _MISSING:
-                return found
-        return default
-
-    def _checked(self, name: str, keys: tuple[str, ...], default: Any) -> Any:
-        """The value of a field after a check of its type and size; none where it is not stated."""
-        if name in _ROPE_FIELDS and keys:
-            keys = (*keys, *(place.format(name) for place in _ROPE_PLACES))
-        value = self._raw(keys, default)
-        if value is None:
-            return None
-        key = next((key for key in keys if self._raw((key,), None) is not None), name)
-        if name == "tied_embeddings":
-            return self._expect(key, value, isinstance(value, bool), "true or false")
-        if name == "activation":
-            return self._expect(key, value, isinstance(value, str), "the name of an activation")
-        if name in _ROPE_FIELDS:
-            top = 1.0 if name == "partial_rotary_factor" else 1e15
-            right = _is_number(value) and 0 < value <= top
-            return self._expect(key, value, right, f"a number above 0, at most {top:g}")
-        least, most = int(name not in _MAY_BE_ZERO), LARGEST.get(name, LARGEST_OTHER)
-        right = isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
-        return self._expect(key, value, right, f"a whole number from {least} to {most:,}")
-
-    def _boolean(self, key: str, *, default: bool) -> bool:
-        value = self._raw((key,), default)
-        if value is None:
-            return default
-        return self._expect(key, value, isinstance(value, bool), "true or false") is True
-
-    def _expect(self, key: str, value: Any, right: bool, rule: str) -> Any:
-        if right:
-            return value
-        self._problem(key, f"{key} (={str(value)[:40]}) must be {rule}")
-        return None
-
-    def _problem(self, place: str, message: str, hint: str = "") -> None:
-        self.problems.append(Problem("model-config", message, hint, place))
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)

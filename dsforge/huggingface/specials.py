@@ -9,31 +9,33 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from dsforge.huggingface.values import ConfigValues
 from dsforge.specs import ModelSpec
 
-Config = Mapping[str, Any]
 Fields = dict[str, Any]
+
+BAICHUAN_13B_WIDTH = 5120
+DEEPSEEK_V3_EXPERTS = 256
+GPTJ_ROTARY = 64
 
 
 class Special(NamedTuple):
     """Both directions of one architecture."""
 
-    read: Callable[[Config, Fields], None]
+    read: Callable[[ConfigValues, Fields], None]
     write: Callable[[ModelSpec, dict[str, Any]], None]
 
 
-def _read_falcon(config: Config, fields: Fields) -> None:
+def _read_falcon(values: ConfigValues, fields: Fields) -> None:
     """Key/value heads and norms depend on three flags (`FalconAttention`, `FalconDecoderLayer`)."""
-    new = bool(config.get("new_decoder_architecture", False))
-    parallel = new or bool(config.get("parallel_attn", True))
-    one_head = not new and bool(config.get("multi_query", True))
-    stated = config.get("num_kv_heads", config.get("n_head_kv")) or fields["attention_heads"]
-    one_norm = config.get("num_ln_in_parallel_attn") == 1 if new else parallel
-    fields |= {
-        "kv_heads": 1 if one_head else stated,
-        "parallel_residual": parallel,
-        "norms_per_layer": 1 if one_norm else 2,
-    }
+    new = values.boolean("new_decoder_architecture", default=False)
+    parallel = values.boolean("parallel_attn", default=True) or new
+    one_head = values.boolean("multi_query", default=True) and not new
+    one_norm = values.whole("num_ln_in_parallel_attn", 2) == 1 if new else parallel
+    fields["parallel_residual"] = parallel
+    fields["norms_per_layer"] = 1 if one_norm else 2
+    if one_head:
+        fields["kv_heads"] = 1
 
 
 def _write_falcon(model: ModelSpec, config: dict[str, Any]) -> None:
@@ -43,15 +45,17 @@ def _write_falcon(model: ModelSpec, config: dict[str, Any]) -> None:
         "new_decoder_architecture": new,
         "parallel_attn": model.parallel_residual,
         "multi_query": not new and model.kv_heads == 1,
-        "num_kv_heads": model.kv_heads,
     }
     if new:
         config["num_ln_in_parallel_attn"] = model.norms_per_layer
 
 
-def _read_t5(config: Config, fields: Fields) -> None:
+def _read_t5(values: ConfigValues, fields: Fields) -> None:
     """`feed_forward_proj` holds gating and activation: `relu`, `gated-gelu`."""
-    projection = str(config.get("feed_forward_proj", "relu"))
+    projection = values.raw(("feed_forward_proj",), "relu")
+    if not isinstance(projection, str):
+        values.problem("feed_forward_proj", "feed_forward_proj must be text such as gated-gelu")
+        return
     fields["gated_mlp"] = projection.startswith("gated-")
     fields["activation"] = projection.removeprefix("gated-")
 
@@ -62,20 +66,24 @@ def _write_t5(model: ModelSpec, config: dict[str, Any]) -> None:
     config["num_decoder_layers"] = model.layers
 
 
-def _read_gptj(config: Config, fields: Fields) -> None:
-    rotated = config.get("rotary_dim", 64)
-    if isinstance(rotated, int) and fields["head_size"]:
-        fields["partial_rotary_factor"] = rotated / fields["head_size"]
+def _read_gptj(values: ConfigValues, fields: Fields) -> None:
+    rotated = values.whole("rotary_dim", min(GPTJ_ROTARY, fields["head_size"]))
+    if rotated > fields["head_size"]:
+        rule = f"rotary_dim (={rotated}) must not exceed the head size (={fields['head_size']})"
+        values.problem("rotary_dim", rule)
+    fields["partial_rotary_factor"] = min(1.0, rotated / fields["head_size"])
 
 
 def _write_gptj(model: ModelSpec, config: dict[str, Any]) -> None:
     config["rotary_dim"] = round(model.head_size * model.partial_rotary_factor)
 
 
-def _read_gpt_neo(config: Config, fields: Fields) -> None:
+def _read_gpt_neo(values: ConfigValues, fields: Fields) -> None:
     """`attention_types`: a list of (kinds, repeats); the catalog's models alternate."""
-    kinds = {kind for group in config.get("attention_types") or () for kind in group[0]}
-    if kinds and "local" not in kinds:
+    groups = values.raw(("attention_types",), None) or []
+    if not isinstance(groups, list) or not all(isinstance(g, list) and g for g in groups):
+        values.problem("attention_types", "attention_types must be a list of [kinds, repeats]")
+    elif groups and "local" not in str(groups):
         fields |= {"sliding_window": None, "sliding_window_pattern": None}
 
 
@@ -85,17 +93,17 @@ def _write_gpt_neo(model: ModelSpec, config: dict[str, Any]) -> None:
     config["attention_types"] = [groups]
 
 
-def _read_mpt(config: Config, fields: Fields) -> None:
-    fields["ffn_hidden_size"] = int(config.get("expansion_ratio", 4) * fields["hidden_size"])
+def _read_mpt(values: ConfigValues, fields: Fields) -> None:
+    fields["ffn_hidden_size"] = values.whole("expansion_ratio", 4) * fields["hidden_size"]
 
 
 def _write_mpt(model: ModelSpec, config: dict[str, Any]) -> None:
     config["expansion_ratio"] = model.ffn_hidden_size // model.hidden_size
 
 
-def _read_chatglm(config: Config, fields: Fields) -> None:
-    if config.get("multi_query_attention", False):
-        fields["kv_heads"] = config.get("multi_query_group_num", 1)
+def _read_chatglm(values: ConfigValues, fields: Fields) -> None:
+    if values.boolean("multi_query_attention", default=False):
+        fields["kv_heads"] = values.whole("multi_query_group_num", 1)
 
 
 def _write_chatglm(model: ModelSpec, config: dict[str, Any]) -> None:
@@ -103,7 +111,7 @@ def _write_chatglm(model: ModelSpec, config: dict[str, Any]) -> None:
     config["multi_query_group_num"] = model.kv_heads
 
 
-def _read_baichuan(_: Config, fields: Fields) -> None:
+def _read_baichuan(_: ConfigValues, fields: Fields) -> None:
     """The 13B models use ALiBi, the 7B ones rotary embedding; only the width tells them apart."""
     if fields["hidden_size"] >= BAICHUAN_13B_WIDTH:
         fields["position"] = "alibi"
@@ -124,9 +132,6 @@ def _write_dbrx(_: ModelSpec, config: dict[str, Any]) -> None:
 def _nothing(_: Any, __: Any) -> None:
     """The tables say it all in this direction."""
 
-
-BAICHUAN_13B_WIDTH = 5120
-DEEPSEEK_V3_EXPERTS = 256
 
 SPECIALS: Mapping[str, Special] = {
     "dbrx": Special(_nothing, _write_dbrx),

@@ -1,0 +1,181 @@
+"""Configs of Hugging Face and ModelSpec: there and back, defaults, hostile values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dsforge import catalog
+from dsforge.errors import SpecError
+from dsforge.estimate.params import parameters
+from dsforge.huggingface import config_from_model, model_from_config, read_config, tiny
+
+BUILDABLE = [name for name in catalog.model_names() if catalog.model(name).model_type]
+ONE_OF_EACH = sorted({catalog.model(name).model_type: name for name in BUILDABLE}.values())
+
+LLAMA_2 = {
+    "model_type": "llama",
+    "hidden_size": 4096,
+    "intermediate_size": 11008,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 32,
+    "vocab_size": 32000,
+    "max_position_embeddings": 4096,
+}
+
+
+@pytest.mark.parametrize("name", BUILDABLE)
+def test_model_to_config_and_back_is_the_identity(name: str) -> None:
+    """Every catalog row survives the way through its own config, in every field."""
+    model = catalog.model(name)
+    again = model_from_config(config_from_model(model), name)
+
+    assert again.model_copy(update={"family": model.family, "hub_id": model.hub_id}) == model
+
+
+@pytest.mark.parametrize("name", ONE_OF_EACH)
+def test_tiny_models_are_tiny_and_of_the_same_kind(name: str) -> None:
+    """Far below two million parameters, with experts, latents and windows where they were."""
+    model = catalog.model(name)
+    small = tiny(model)
+
+    assert 100_000 < parameters(small) < 2_000_000
+    assert parameters(model_from_config(config_from_model(small), "tiny")) == parameters(small)
+    assert (small.moe is None, small.mla is None) == (model.moe is None, model.mla is None)
+    assert small.moe is None or small.moe_layers >= 1
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ({"model_type": "gpt2"}, 124_439_808),
+        ({"model_type": "opt"}, 125_239_296),
+        (LLAMA_2, 6_738_415_616),
+        (LLAMA_2 | {"num_key_value_heads": None}, 6_738_415_616),
+        # Yi and others of Llama's kind state nothing else of their own
+        (LLAMA_2 | {"model_type": "Yi"}, 6_738_415_616),
+    ],
+    ids=["gpt2", "opt", "llama", "null-kv-heads", "same-as"],
+)
+def test_what_a_config_leaves_out_has_the_default_of_its_class(
+    config: dict[str, Any], expected: int
+) -> None:
+    """Omitted keys and nulls mean what they mean to transformers."""
+    assert parameters(model_from_config(config, "x")) == expected
+
+
+def test_sliding_window_default_of_mistral_holds_unless_null() -> None:
+    """MistralConfig has a window of 4096; `null` switches it off."""
+    config = LLAMA_2 | {"model_type": "mistral"}
+
+    assert model_from_config(config, "x").sliding_window == 4096
+    assert model_from_config(config | {"sliding_window": None}, "x").sliding_window is None
+
+
+def test_qwen_window_counts_only_when_it_is_switched_on() -> None:
+    """Qwen configs state a window beside `use_sliding_window: false`."""
+    config = LLAMA_2 | {"model_type": "qwen2", "sliding_window": 32768}
+
+    assert model_from_config(config, "x").sliding_window is None
+    on = model_from_config(config | {"use_sliding_window": True}, "x")
+    assert on.sliding_window == 32768
+
+
+@pytest.mark.parametrize(
+    "rope",
+    [
+        {"rope_theta": 500000.0},
+        {"rope_parameters": {"rope_theta": 500000.0, "rope_type": "default"}},
+        {"rope_parameters": {"full_attention": {"rope_theta": 500000.0}}},
+    ],
+    ids=["flat", "nested", "per-layer-type"],
+)
+def test_rope_theta_is_found_where_versions_put_it(rope: dict[str, Any]) -> None:
+    """Transformers 4 writes it flat, 5 nests it."""
+    assert model_from_config(LLAMA_2 | rope, "x").rope_theta == 500000.0
+
+
+def test_text_part_of_a_multimodal_config_is_read_and_said() -> None:
+    """The language model inside `text_config` is planned, its tying may stand outside."""
+    inner = {"hidden_size": 2560, "num_hidden_layers": 34, "intermediate_size": 10240}
+    config = {"model_type": "gemma3", "text_config": inner, "vision_config": {}}
+    model, reasons = read_config(config, "x")
+
+    assert model.model_type == "gemma3_text"
+    assert model.hidden_size == 2560
+    assert [reason.rule for reason in reasons] == ["model-text-config"]
+
+
+def test_unknown_model_type_is_read_as_llama_like_and_said() -> None:
+    """With the usual keys an unknown architecture can be planned, with a reason."""
+    model, reasons = read_config(LLAMA_2 | {"model_type": "brandnew"}, "x")
+
+    assert parameters(model) == 6_738_415_616
+    assert model.model_type == "brandnew"
+    assert "brandnew" in reasons[0].message
+
+
+def test_unknown_model_type_without_the_usual_keys_names_them_all() -> None:
+    """What is missing is told at once."""
+    with pytest.raises(SpecError) as error:
+        model_from_config({"model_type": "brandnew", "hidden_size": 64}, "x")
+
+    missing = {problem.place for problem in error.value.problems}
+    assert {"num_hidden_layers", "num_attention_heads", "vocab_size"} <= missing
+    assert "hidden_size" not in missing
+
+
+@pytest.mark.parametrize(
+    ("change", "place"),
+    [
+        ({"hidden_size": "4096"}, "hidden_size"),
+        ({"hidden_size": True}, "hidden_size"),
+        ({"hidden_size": -1}, "hidden_size"),
+        ({"hidden_size": 4096.5}, "hidden_size"),
+        ({"hidden_size": 10**30}, "hidden_size"),
+        ({"hidden_size": [4096]}, "hidden_size"),
+        ({"num_hidden_layers": 0}, "num_hidden_layers"),
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers"),
+        ({"num_key_value_heads": 5}, "num_key_value_heads"),
+        ({"num_attention_heads": 3, "num_key_value_heads": 3}, "hidden_size"),
+        ({"vocab_size": {}}, "vocab_size"),
+        ({"tie_word_embeddings": "yes"}, "tie_word_embeddings"),
+        ({"attention_bias": 3}, "attention_bias"),
+        ({"rope_theta": 0}, "rope_theta"),
+        ({"rope_theta": "x"}, "rope_theta"),
+        ({"hidden_act": 7}, "hidden_act"),
+        ({"model_type": "mixtral", "num_experts_per_tok": 9}, "num_experts_per_tok"),
+        ({"model_type": "deepseek_v3", "kv_lora_rank": "x"}, "kv_lora_rank"),
+        ({"model_type": "falcon", "num_kv_heads": "x", "multi_query": False}, "num_kv_heads"),
+        ({"model_type": "gptj", "n_head": 0}, "n_head"),
+        ({"model_type": "gptj", "rotary_dim": "x"}, "rotary_dim"),
+        ({"model_type": "gpt_neo", "attention_types": 7}, "attention_types"),
+        ({"model_type": "gpt_neo", "attention_types": [7]}, "attention_types"),
+        ({"model_type": "mpt", "expansion_ratio": "x"}, "expansion_ratio"),
+        ({"model_type": "chatglm", "multi_query_attention": True, "multi_query_group_num": []},
+         "multi_query_group_num"),
+    ],
+)  # fmt: skip
+def test_hostile_values_are_refused_with_their_key(change: dict[str, Any], place: str) -> None:
+    """A wrong type or an absurd size is a problem at its key, never a traceback."""
+    with pytest.raises(SpecError) as error:
+        model_from_config(LLAMA_2 | change, "x")
+
+    assert place in {problem.place for problem in error.value.problems}
+
+
+def test_all_problems_come_at_once() -> None:
+    """Three wrong values, three problems."""
+    wrong = {"hidden_size": "x", "vocab_size": -5, "num_hidden_layers": None}
+    with pytest.raises(SpecError) as error:
+        model_from_config(LLAMA_2 | wrong, "x")
+
+    assert {problem.place for problem in error.value.problems} == set(wrong)
+
+
+def test_a_model_without_an_architecture_says_so() -> None:
+    """GLM-130B can be planned but transformers cannot build it."""
+    with pytest.raises(SpecError, match="problem"):
+        config_from_model(catalog.model("glm-130b"))
