@@ -44,7 +44,7 @@ def cluster_file(facts: Facts) -> tuple[ClusterFile, tuple[str, ...]]:
     hosts = (HostFile(address=address, slots=slots),) if address and _is_usable(address) else ()
     file = ClusterFile(
         name=facts.host_name[:100],
-        nodes=1,
+        nodes=None if hosts else 1,  # more hosts in the list are more nodes
         hosts=hosts,
         interface=interface.name if interface else None,
         host_memory_gib=_rounded(facts.memory_bytes / GIB),

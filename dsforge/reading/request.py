@@ -44,7 +44,8 @@ def read_request(asked: Asked) -> Request:
     """Everything that a plan needs. Raises one SpecError with the problems of all parts."""
     parts = Collector()
     spec = parts.attempt(lambda: _spec_source(asked))
-    parts.attempt(lambda: validated(SpecFile, spec.value))
+    if asked.spec is not None:
+        parts.attempt(lambda: validated(SpecFile, spec.value))
     model = parts.attempt(lambda: _model(asked, spec.value))
     cluster = parts.attempt(
         lambda: cluster_of(
@@ -81,25 +82,40 @@ def _part(asked: Asked, spec: Source, key: str, path: Path | None) -> Source:
     if path is None and isinstance(written, str) and asked.spec is not None:
         path = asked.spec.parent / written
     source = spec.part(key) if path is None else read_source(path)
+    if key == "cluster" and asked.hostfile is not None:
+        source = source.without("hosts", "nodes")  # the hostfile says both
+    home = path or asked.spec
+    if key == "workload" and home is not None:
+        source = source.overlaid(_data_paths(source, home.parent))
     return source.overlaid(asked.settings_of(key))
+
+
+def _data_paths(source: Source, folder: Path) -> tuple[Setting, ...]:
+    """The data paths of a file, which are relative to its folder, as seen from here."""
+    data = source.part("data").values
+    return tuple(
+        Setting(("data", key), str(folder / data[key]), source.place(("data", key)))
+        for key in ("train", "validation")
+        if isinstance(data.get(key), str)
+    )
 
 
 def _model(asked: Asked, spec: Source) -> tuple[ModelSpec, tuple[Reason, ...]]:
     """The model, by flag or spec. Raises SpecError."""
-    text, place = spec.values.get("model"), spec.place(("model",))
-    for setting in asked.settings:
-        if setting.loc == ("model",):
-            text, place = setting.value, setting.place
-    if text is None:
+    flag = next((s for s in asked.settings if s.loc == ("model",)), None)
+    text = flag.value if flag else _beside(asked.spec, spec.values.get("model"))
+    if not isinstance(text, str):
         hint = "`--model llama-2-7b`, a folder, a config.json, or a size such as 7b"
         raise refusal("model-missing", spec.name, "no `model` is named", hint)
     try:
-        return read_model(_beside(asked.spec, str(text)) if place != "--model" else str(text))
+        return read_model(text)
     except SpecError as error:
+        place = flag.place if flag else spec.place(("model",))
         problems = tuple(replace(p, place=p.place or place) for p in error.problems)
         raise SpecError(problems) from error
 
 
-def _beside(spec: Path | None, text: str) -> str:
+def _beside(spec: Path | None, text: object) -> object:
     """A path that begins with `./` or `../` is relative to the spec file."""
-    return str(spec.parent / text) if spec is not None and text.startswith(("./", "../")) else text
+    relative = isinstance(text, str) and text.startswith(("./", "../"))
+    return str(spec.parent / str(text)) if spec is not None and relative else text

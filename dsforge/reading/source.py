@@ -70,9 +70,9 @@ class Source:
             places[loc] = place
         return replace(self, values=values, places=places)
 
-    def without(self, key: str) -> Source:
-        """A copy without one key."""
-        return replace(self, values={k: v for k, v in self.values.items() if k != key})
+    def without(self, *keys: str) -> Source:
+        """A copy without some keys."""
+        return replace(self, values={k: v for k, v in self.values.items() if k not in keys})
 
     def part(self, key: str) -> Source:
         """The mapping under a key, which still knows its places; empty where there is none."""

@@ -208,6 +208,31 @@ def test_paths_in_a_spec_are_relative_to_it(tmp_path: Path) -> None:
     assert request.workload.sequence_length == 512
 
 
+def test_data_paths_are_relative_to_the_file_that_names_them(tmp_path: Path) -> None:
+    """On the command line they are relative to where the user stands."""
+    workload = written(tmp_path / "w.yaml", "data: {train: a.jsonl, validation: /b.jsonl}\n")
+
+    data = asked(workload=workload).workload.data
+    flagged = asked(workload=workload, data="c.jsonl").workload.data
+
+    assert data is not None
+    assert (data.train, data.validation) == (str(tmp_path / "a.jsonl"), "/b.jsonl")
+    assert flagged is not None
+    assert flagged.train == "c.jsonl"
+
+
+def test_a_hostfile_wins_over_the_hosts_of_the_cluster_file(tmp_path: Path) -> None:
+    """A detected file names one host; the hostfile names them all."""
+    cluster = written(
+        tmp_path / "c.yaml", "gpu: v100\nnodes: 1\nhosts: [{address: 10.0.0.9, slots: 8}]\n"
+    )
+    hostfile = written(tmp_path / "hostfile", "10.0.0.1 slots=8\n10.0.0.2 slots=8\n")
+
+    request = to_request(Flags(model="gpt2", cluster=cluster, hostfile=hostfile))
+
+    assert [host.address for host in request.cluster.hosts] == ["10.0.0.1", "10.0.0.2"]
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
