@@ -118,5 +118,5 @@ def plan_document(search: Search, top: int) -> PlanDocument:
 
 def utilisation(plan: Plan) -> float:
     """MFU: useful FLOP/s over the peak in the workload's precision."""
-    peak = peak_flops(plan.cluster.gpu, plan.workload)
+    peak = peak_flops(plan.cluster.gpu, plan.workload.precision)
     return plan.choice.time.model_tflops_per_gpu * TFLOP / peak

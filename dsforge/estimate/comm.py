@@ -2,8 +2,9 @@
 
 Ring cost model (Thakur et al. 2005; nccl-tests, PERFORMANCE.md): a gather or scatter of V bytes
 over n ranks sends V (n-1)/n and takes n-1 messages; an all-reduce is one of each. Ranks of
-different groups share a node's adapters; a group that spans nodes moves at the pace of its share. As the
-cluster grows, the bandwidth of a ring falls (congestion, stragglers): `CONGESTION` a doubling.
+different groups share a node's adapters; a group that spans nodes moves at the pace of its share.
+As the cluster grows, the bandwidth of a ring falls (congestion, stragglers): `CONGESTION` a
+doubling.
 """
 
 from __future__ import annotations

@@ -5,8 +5,11 @@ A product of T tokens with a weight of narrow side w (after tensor parallelism) 
 product grows. The rest of a layer (norms, activations, residuals, rotary embedding) moves bytes and
 reaches the memory bandwidth. Small layers wait for the host to launch kernels.
 
-The constants were fitted on the published step times of trust A and B (sources nano-pb, foundry,
-internlm, dgxc, mbridge, mlm-selrec, bs-tr11, titan, simumax, mcore-gv), sources weighted equally.
+The constants were fitted together with those of `traffic.py` and `comm.py` on published step times:
+BLOOM tuning (tr11), NVIDIA DGX Cloud and Megatron-Bridge recipes, llm-foundry, InternLM, Narayanan
+et al. 2021, Korthikanti et al. 2022, SimuMax, torchtitan, vocabulary parallelism; sources weighted
+equally, none has a constant of its own. Median error over these sources 12 %, 16 % with the
+sources left out of the fit (nanotron's sweep on a noisy cluster: far too optimistic there).
 """
 
 from __future__ import annotations
@@ -21,13 +24,14 @@ from dsforge.estimate.flops import (
     mlp_products,
     score_flops,
 )
-from dsforge.specs import GpuSpec, ModelSpec, Workload
+from dsforge.specs import GpuSpec, ModelSpec, Precision, Workload
 from dsforge.strategy import Strategy
 
 HALF_TOKENS = 450.0  # tokens at which a product reaches half its efficiency
 HALF_WIDTH = 550.0  # narrow side at which a product reaches half its efficiency
 STEP_SHARE = 0.92  # of the best matrix product, over a whole step: clocks fall under load
 ATTENTION_SHARE = 0.34  # of a matrix product's rate that flash attention reaches
+ATTENTION_BACKWARD = 2.5  # passes
 PASSES = 3.1  # each saved byte is moved so often in forward and backward of the memory-bound rest
 BANDWIDTH_SHARE = 0.8  # of the memory bandwidth
 LAUNCH_S = {"deepspeed": 0.9e-3, "megatron": 0.5e-3}  # host time of one layer, forward + backward
@@ -39,14 +43,13 @@ class Compute(NamedTuple):
     layer_s: float
     moe_layer_s: float
     head_s: float
-    forward_share: float
 
 
-def peak_flops(gpu: GpuSpec, workload: Workload) -> float:
-    """The card's peak in the workload's precision; fp16 and bf16 stand in for each other."""
+def peak_flops(gpu: GpuSpec, precision: Precision) -> float:
+    """The card's peak in a precision; fp16 and bf16 stand in for each other."""
     peaks = gpu.peak_flops
     fallback = peaks.get("bf16") or peaks.get("fp16") or max(peaks.values())
-    return peaks.get(workload.precision, fallback)
+    return peaks.get(precision, fallback)
 
 
 def _products_s(products: tuple[Product, ...], tokens: float, tp: int, rate: float) -> float:
@@ -59,54 +62,68 @@ def _products_s(products: tuple[Product, ...], tokens: float, tp: int, rate: flo
     return 2.0 * tokens * total / (tp * rate)
 
 
-def _layer_s(
-    model: ModelSpec, workload: Workload, strategy: Strategy, gpu: GpuSpec, *, moe_layer: bool
-) -> float:
-    """Seconds of one layer, forward, backward and recomputation, one micro batch."""
+class _Rank(NamedTuple):
+    """One rank's share of one micro batch, and the rates it computes at."""
+
+    tokens: float
+    tp: int
+    rate: float  # FLOP/s of a large product
+    attention_rate: float
+    bandwidth: float
+    passes: float  # forward, backward, recomputation, in forward passes
+
+
+def _rank(workload: Workload, strategy: Strategy, gpu: GpuSpec) -> _Rank:
     layout = strategy.layout
-    tp = layout.tensor_parallel_size
-    tokens = strategy.micro_batch_size * workload.sequence_length / layout.context_parallel_size
-    rate = peak_flops(gpu, workload) * gpu.matmul_efficiency * STEP_SHARE
-    plain_rate = (
-        peak_flops(gpu, workload.model_copy(update={"precision": "bf16"}))
-        if (workload.precision == "fp8")
-        else peak_flops(gpu, workload)
+    precision: Precision = "bf16" if workload.precision == "fp8" else workload.precision
+    recomputed = 1 if strategy.recompute == "full" else 0
+    samples = strategy.micro_batch_size / layout.context_parallel_size
+    return _Rank(
+        tokens=samples * workload.sequence_length,
+        tp=layout.tensor_parallel_size,
+        rate=peak_flops(gpu, workload.precision) * gpu.matmul_efficiency * STEP_SHARE,
+        attention_rate=peak_flops(gpu, precision) * gpu.matmul_efficiency * ATTENTION_SHARE,
+        bandwidth=gpu.memory_bytes_per_s * BANDWIDTH_SHARE,
+        passes=1 + backward_factor(workload) + recomputed,
     )
-    attention = tokens * score_flops(model, workload.sequence_length) / tp
-    attention /= plain_rate * gpu.matmul_efficiency * ATTENTION_SHARE
-    forward = _products_s(attention_products(model), tokens, tp, rate)
-    forward += _products_s(mlp_products(model, moe_layer), tokens, tp, rate)
-    passes = 1 + backward_factor(workload) + (1 if strategy.recompute == "full" else 0)
-    moved = tokens * layer_token_bytes(model, workload, strategy, moe_layer=moe_layer)
-    moved *= PASSES * passes / 3
-    rest = moved / (gpu.memory_bytes_per_s * BANDWIDTH_SHARE)
-    attention_passes = 1 + 2.5 + (1 if strategy.recompute == "full" else 0)  # flash: 5 products
-    busy = forward * passes + attention * attention_passes + rest
-    launch = 0.0 if gpu.is_cpu else LAUNCH_S[strategy.back_end] * passes / 3
-    return max(busy, launch)
 
 
-def _head_s(model: ModelSpec, workload: Workload, strategy: Strategy, gpu: GpuSpec) -> float:
+def _layer_s(
+    model: ModelSpec, workload: Workload, strategy: Strategy, rank: _Rank, *, moe_layer: bool
+) -> float:
+    """Seconds of one layer, forward, backward and recomputation, one micro batch.
+
+    Flash attention computes five products backward for two forward: 2.5 passes (Dao 2022).
+    """
+    products = (*attention_products(model), *mlp_products(model, moe_layer))
+    busy = rank.passes * _products_s(products, rank.tokens, rank.tp, rank.rate)
+    scores = rank.tokens * score_flops(model, workload.sequence_length) / rank.tp
+    recomputed = 1 if strategy.recompute == "full" else 0
+    busy += (1 + ATTENTION_BACKWARD + recomputed) * scores / rank.attention_rate
+    saved = layer_token_bytes(model, workload, strategy, moe_layer=moe_layer)
+    busy += PASSES * rank.passes / 3 * rank.tokens * saved / rank.bandwidth
+    return busy
+
+
+def _head_s(model: ModelSpec, workload: Workload, strategy: Strategy, rank: _Rank) -> float:
     """Seconds of output head and loss, forward and backward, one micro batch."""
-    layout = strategy.layout
-    tp = layout.tensor_parallel_size if strategy.back_end == "megatron" else 1
-    tokens = strategy.micro_batch_size * workload.sequence_length / layout.context_parallel_size
-    rate = peak_flops(gpu, workload) * gpu.matmul_efficiency * STEP_SHARE
+    tp = rank.tp if strategy.back_end == "megatron" else 1
     head = Product(model.hidden_size, model.vocab_size, model.hidden_size * tp)
-    products = _products_s((head,), tokens, tp, rate) * (1 + backward_factor(workload))
-    moved = 2 * tokens * logit_token_bytes(model, workload, strategy)
-    return products + moved / (gpu.memory_bytes_per_s * BANDWIDTH_SHARE)
+    products = _products_s((head,), rank.tokens, tp, rank.rate) * (1 + backward_factor(workload))
+    moved = 2 * rank.tokens * logit_token_bytes(model, workload, strategy)
+    return products + moved / rank.bandwidth
 
 
 def compute(model: ModelSpec, workload: Workload, strategy: Strategy, gpu: GpuSpec) -> Compute:
     """Seconds of one micro batch: a dense layer, a MoE layer, the head."""
-    passes = 1 + backward_factor(workload) + (1 if strategy.recompute == "full" else 0)
-    sparse = _layer_s(model, workload, strategy, gpu, moe_layer=True) if model.moe else 0.0
+    rank = _rank(workload, strategy, gpu)
+    launch = 0.0 if gpu.is_cpu else LAUNCH_S[strategy.back_end] * rank.passes / 3
+    dense = _layer_s(model, workload, strategy, rank, moe_layer=False)
+    sparse = _layer_s(model, workload, strategy, rank, moe_layer=True) if model.moe else 0.0
     return Compute(
-        layer_s=_layer_s(model, workload, strategy, gpu, moe_layer=False),
-        moe_layer_s=sparse,
-        head_s=_head_s(model, workload, strategy, gpu),
-        forward_share=1 / passes,
+        layer_s=max(dense, launch),
+        moe_layer_s=max(sparse, launch),
+        head_s=_head_s(model, workload, strategy, rank),
     )
 
 

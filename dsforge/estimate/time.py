@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pydantic import BaseModel, Field
 
+from dsforge.estimate.activations import element_bytes
 from dsforge.estimate.comm import channels
 from dsforge.estimate.compute import compute, optimizer_s
 from dsforge.estimate.flops import step_flops
@@ -56,9 +57,16 @@ def estimate_time(
     slowest_s = layers_s + one.head_s
     micro_steps, pp = strategy.gradient_accumulation_steps, layout.pipeline_parallel_size
     tokens = strategy.micro_batch_size * workload.sequence_length / layout.context_parallel_size
-    payload = Payload(held, stage.layers, stage.moe_layers, tokens, slowest_s)
-    links = channels(cluster, layout)
-    sent = traffic(model, workload, strategy, payload, links, buckets=buckets)
+    payload = Payload(
+        model=model,
+        element_bytes=element_bytes(workload),
+        held=held,
+        layers=stage.layers,
+        moe_layers=stage.moe_layers,
+        tokens=tokens,
+        micro_s=slowest_s,
+    )
+    sent = traffic(strategy, payload, channels(cluster, layout), buckets)
     moved = offload(cluster, workload, strategy, payload)
     terms = TimeTerms.model_construct(
         compute_s=micro_steps * slowest_s,
@@ -69,13 +77,13 @@ def estimate_time(
         + optimizer_s(cluster.gpu, held.trainable, kept.optimizer)
         + STEP_OVERHEAD_S,
     )
-    return _estimate(model, workload, layout.world_size, terms, sent.sent_bytes)
+    useful = step_flops(model, workload)
+    rates = workload.tokens_per_step / layout.world_size, useful / layout.world_size
+    return _estimate(terms, rates, sent.sent_bytes)
 
 
-def _estimate(
-    model: ModelSpec, workload: Workload, gpus: int, terms: TimeTerms, sent_bytes: float
-) -> TimeEstimate:
-    """The terms with their sum, its interval and the rates that follow."""
+def _estimate(terms: TimeTerms, work: tuple[float, float], sent_bytes: float) -> TimeEstimate:
+    """The terms with their sum, its interval and the rates; `work`: tokens and FLOPs of a GPU."""
     sure = terms.compute_s + terms.optimizer_s
     unsure = terms.communication_s + terms.bubble_s + terms.offload_s
     step = Interval(
@@ -86,7 +94,7 @@ def _estimate(
     return TimeEstimate.model_construct(
         terms=terms,
         step_s=step,
-        tokens_per_s_per_gpu=workload.tokens_per_step / step.likely / gpus,
-        model_tflops_per_gpu=step_flops(model, workload) / step.likely / gpus / TFLOP,
+        tokens_per_s_per_gpu=work[0] / step.likely,
+        model_tflops_per_gpu=work[1] / step.likely / TFLOP,
         sent_bytes=round(sent_bytes),
     )

@@ -11,10 +11,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from dsforge.estimate.activations import element_bytes
 from dsforge.estimate.comm import Channel, Channels, gather_bytes
 from dsforge.estimate.shard import RankParameters
-from dsforge.specs import ModelSpec, Workload
+from dsforge.specs import ModelSpec
 from dsforge.strategy import FULLY_SHARDED, GRADIENTS_SHARDED, Buckets, Strategy
 
 GRADIENT_OVERLAP = 0.4  # share of backward that hides reduction of gradients
@@ -42,28 +41,27 @@ class Traffic(NamedTuple):
 class Payload(NamedTuple):
     """The sizes that traffic follows from: one rank's parameters, one micro batch."""
 
+    model: ModelSpec
+    element_bytes: int
     held: RankParameters
     layers: int
     moe_layers: int
     tokens: float
     micro_s: float  # compute of one micro batch
 
+    @property
+    def activation_bytes(self) -> float:
+        """What one layer hands to the next."""
+        return self.tokens * self.model.hidden_size * self.element_bytes
 
-def traffic(
-    model: ModelSpec,
-    workload: Workload,
-    strategy: Strategy,
-    payload: Payload,
-    links: Channels,
-    *,
-    buckets: Buckets,
-) -> Traffic:
+
+def traffic(strategy: Strategy, payload: Payload, links: Channels, buckets: Buckets) -> Traffic:
     """All collectives of one step."""
     parts = (
-        _data(workload, strategy, payload, links.shards, buckets),
-        _tensor(model, workload, strategy, payload, links.tensor),
-        _pipeline(model, workload, strategy, payload, links.pipeline),
-        _context_and_experts(model, workload, strategy, payload, links),
+        _data(strategy, payload, links.shards, buckets),
+        _tensor(strategy, payload, links.tensor),
+        _pipeline(strategy, payload, links.pipeline),
+        _context_and_experts(strategy, payload, links),
     )
     sent = sum(part[0] for part in parts)
     return Traffic(sent, *(part[1] for part in parts))
@@ -75,12 +73,12 @@ def _hidden(busy_s: float, available_s: float) -> float:
 
 
 def _data(
-    workload: Workload, strategy: Strategy, payload: Payload, link: Channel, buckets: Buckets
+    strategy: Strategy, payload: Payload, link: Channel, buckets: Buckets
 ) -> tuple[float, float]:
     """Reduction of gradients, gathers of weights."""
     if link.ranks == 1:
         return 0.0, 0.0
-    size, micro_steps = element_bytes(workload), strategy.gradient_accumulation_steps
+    size, micro_steps = payload.element_bytes, strategy.gradient_accumulation_steps
     gradients = float(size * payload.held.trainable)
     weights = float(size * payload.held.total)
     backward = payload.micro_s * 2 / 3 * GRADIENT_OVERLAP * buckets.overlap_comm
@@ -113,25 +111,21 @@ def _stage3(
     return micro_steps * sent, seconds
 
 
-def _tensor(
-    model: ModelSpec, workload: Workload, strategy: Strategy, payload: Payload, link: Channel
-) -> tuple[float, float]:
+def _tensor(strategy: Strategy, payload: Payload, link: Channel) -> tuple[float, float]:
     """Two all-reduces in forward and two in backward of each layer (Megatron-LM, figure 4)."""
     if link.ranks == 1:
         return 0.0, 0.0
     rounds = 6 if strategy.recompute == "full" else 4
     rounds *= payload.layers * strategy.gradient_accumulation_steps
-    one = payload.tokens * model.hidden_size * element_bytes(workload)
+    one = payload.activation_bytes
     return rounds * 2 * gather_bytes(one, link.ranks), rounds * TENSOR_EXPOSED * link.reduce_s(one)
 
 
-def _pipeline(
-    model: ModelSpec, workload: Workload, strategy: Strategy, payload: Payload, link: Channel
-) -> tuple[float, float]:
+def _pipeline(strategy: Strategy, payload: Payload, link: Channel) -> tuple[float, float]:
     """Activations to the next stage, their gradients back, for each micro batch and chunk."""
     if link.ranks == 1:
         return 0.0, 0.0
-    one = payload.tokens * model.hidden_size * element_bytes(workload)
+    one = payload.activation_bytes
     if strategy.sequence_parallel:
         one /= strategy.layout.tensor_parallel_size
     rounds = 2 * strategy.virtual_stages * strategy.gradient_accumulation_steps
@@ -139,19 +133,21 @@ def _pipeline(
 
 
 def _context_and_experts(
-    model: ModelSpec, workload: Workload, strategy: Strategy, payload: Payload, links: Channels
+    strategy: Strategy, payload: Payload, links: Channels
 ) -> tuple[float, float]:
     """Ring exchange of keys and values; tokens to their experts and back."""
-    size, micro_steps = element_bytes(workload), strategy.gradient_accumulation_steps
+    model, micro_steps = payload.model, strategy.gradient_accumulation_steps
     sent = seconds = 0.0
     if links.context.ranks > 1:
         width = 2 * model.kv_heads * model.head_size / strategy.layout.tensor_parallel_size
-        one = payload.tokens * width * size * links.context.ranks  # the whole sequence's keys
+        one = (
+            payload.tokens * width * payload.element_bytes * links.context.ranks
+        )  # the whole sequence's keys
         rounds = 3 * payload.layers * micro_steps
         sent += rounds * gather_bytes(one, links.context.ranks)
         seconds += 0.5 * rounds * links.context.gather_s(one)
     if links.expert.ranks > 1 and model.moe is not None:
-        one = payload.tokens * model.hidden_size * size * model.moe.experts_per_token
+        one = payload.activation_bytes * model.moe.experts_per_token
         rounds = 4 * payload.moe_layers * micro_steps
         sent += rounds * gather_bytes(one, links.expert.ranks)
         seconds += rounds * links.expert.gather_s(one)
