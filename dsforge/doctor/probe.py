@@ -25,7 +25,7 @@ ROOT = Path("/")
 SIOCGIFADDR = 0x8915  # linux/sockios.h
 GATEWAY_FLAG = 0x2  # linux/route.h, RTF_GATEWAY
 UNLIMITED = 1 << 60  # cgroup v1 says "no limit" with a number near 2^63
-MATRIX, COPY_BYTES, TIMING_S = 512, 64 << 20, 0.15
+MATRIX, COPY_BYTES, TIMING_S = 64, 64 << 20, 0.15
 LEAST_DISK_BYTES = 10 * GIB
 PSEUDO = ("/proc", "/sys", "/dev", "/run", "/etc", "/boot")
 
@@ -39,11 +39,12 @@ def probe(
     """What this node is. `measure_disk` writes and reads a file of 256 MiB on each disk found."""
     gpus, note = gpu_facts()
     disks = disk_facts(root)
-    flops, bytes_per_s = cpu_speed()
+    cores = cpu_cores(root)
+    flops, bytes_per_s = cpu_speed(cores)
     return Facts(
         host_name=socket.gethostname(),
         memory_bytes=memory_bytes(root),
-        cpu_cores=cpu_cores(root),
+        cpu_cores=cores,
         cpu_has_bf16=bool(re.search(r"amx_bf16|avx512_bf16", _text(root / "proc/cpuinfo"))),
         cpu_flops=flops,
         cpu_bytes_per_s=bytes_per_s,
@@ -142,15 +143,21 @@ def ipv4_address(interface: str) -> str | None:
     return None
 
 
-def cpu_speed() -> tuple[float, float]:
-    """FLOP/s of an fp32 matrix product and bytes/s of a copy, each timed for 0.15 s, all cores."""
+def cpu_speed(cores: int) -> tuple[float, float]:
+    """FLOP/s of fp32 matrix products on all cores, and bytes/s of a copy in RAM; 0.3 s.
+
+    One core is timed and multiplied: BLAS runs so small a product in one thread, and a threaded one
+    on a busy machine measures how its threads wait for each other, ten times too slow.
+    """
     import numpy as np
 
     matrix = np.ones((MATRIX, MATRIX), dtype=np.float32)
-    block = np.ones(COPY_BYTES, dtype=np.uint8)
-    products = _per_second(lambda: matrix @ matrix)
-    copies = _per_second(block.copy)
-    return 2 * MATRIX**3 * products, 2 * COPY_BYTES * copies
+    product = np.empty_like(matrix)
+    source = np.ones(COPY_BYTES, dtype=np.uint8)
+    target = np.zeros_like(source)
+    products = _per_second(lambda: np.matmul(matrix, matrix, out=product))
+    copies = _per_second(lambda: np.copyto(target, source))
+    return cores * 2 * MATRIX**3 * products, 2 * COPY_BYTES * copies
 
 
 def _per_second(work: Callable[[], object]) -> float:
