@@ -45,10 +45,9 @@ class Table(NamedTuple):
         """The row's name for a name, alias or hub id in any spelling; none where unknown."""
         key = self.key(name)
         found = self.names.get(key) or self.names.get(self.key(name.rpartition("/")[2]))
-        if found is not None:
+        if found is not None or "." in key:
             return found
-        plain = key.replace(".", "")
-        rows = {row for known, row in self.names.items() if known.replace(".", "") == plain}
+        rows = {row for known, row in self.names.items() if known.replace(".", "") == key}
         return rows.pop() if len(rows) == 1 else None
 
     def row(self, name: str) -> dict[str, Any]:

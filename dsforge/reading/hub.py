@@ -59,6 +59,7 @@ def downloaded_config(hub_id: str) -> str:
         with urlopen(request, timeout=TIMEOUT_S) as response:  # noqa: S310 (checked above)
             content: bytes = response.read(MAX_CONFIG_BYTES + 1)
     except HTTPError as error:
+        error.close()
         raise _refused(hub_id, error.code) from None
     except (URLError, OSError, ValueError) as error:
         reason = str(getattr(error, "reason", error))

@@ -28,9 +28,8 @@ SMALLEST, LARGEST = 100_000_000, 10_000_000_000_000
 TOLERANCE = 0.03
 HEAD_STEPS = ((32, 8), (16, 2), (0, 1))  # heads, and from there on a multiple of this
 
-LayerSteps = tuple[
-    tuple[int, int], ...
-]  # (layers, and from there on a multiple of this), deepest first
+# (layers, and from there on a multiple of this), deepest first
+LayerSteps = tuple[tuple[int, int], ...]
 LLAMA_STEPS: LayerSteps = ((64, 8), (24, 4), (0, 2))  # its MLP takes up the rest
 GPT_STEPS: LayerSteps = ((64, 4), (24, 2), (0, 1))  # its MLP is fixed
 
@@ -42,7 +41,10 @@ def sized_model(text: str) -> tuple[ModelSpec, tuple[Reason, ...]] | None:
     match = _SIZE.fullmatch(text.strip())
     if match is None:
         return None
-    size = parse_count(match["size"])
+    try:
+        size = parse_count(match["size"])
+    except ValueError:  # larger than any count
+        size = LARGEST + 1
     if not SMALLEST <= size <= LARGEST:
         message = f"model size (={text.strip()}) must lie between 100m and 10t parameters"
         raise SpecError((Problem("model-size", message),))

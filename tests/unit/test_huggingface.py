@@ -26,13 +26,17 @@ LLAMA_2 = {
 }
 
 
-@pytest.mark.parametrize("name", BUILDABLE)
-def test_model_to_config_and_back_is_the_identity(name: str) -> None:
+def test_model_to_config_and_back_is_the_identity() -> None:
     """Every catalog row survives the way through its own config, in every field."""
-    model = catalog.model(name)
-    again = model_from_config(config_from_model(model), name)
+    changed = []
+    for name in BUILDABLE:
+        model = catalog.model(name)
+        again = model_from_config(config_from_model(model), name)
+        own = {"family": model.family, "hub_id": model.hub_id}
+        if again.model_copy(update=own) != model:
+            changed.append(name)
 
-    assert again.model_copy(update={"family": model.family, "hub_id": model.hub_id}) == model
+    assert changed == []
 
 
 @pytest.mark.parametrize("name", ONE_OF_EACH)
