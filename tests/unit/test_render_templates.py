@@ -33,7 +33,12 @@ CONTEXTS: dict[str, Any] = {
     "train.yaml.j2": TrainContext,
 }
 ROOT = template_root()
-ALL = sorted(p.relative_to(ROOT).as_posix() for p in ROOT.rglob("*") if p.is_file())
+BENCH = "report/BENCH"  # written by `bench`, not into a run folder
+ALL = [
+    name
+    for name in sorted(p.relative_to(ROOT).as_posix() for p in ROOT.rglob("*.j2"))
+    if not name.startswith(BENCH)
+]
 SHELL = [name for name in ALL if name.startswith("launch/") or name.endswith(".sh.j2")]
 JSON = [name for name in ALL if name.startswith("deepspeed/")]
 

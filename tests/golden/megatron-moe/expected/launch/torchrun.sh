@@ -1,0 +1,41 @@
+#!/usr/bin/env bash
+# Starts the ranks of this node with torchrun. It needs no ssh: use it in containers and under other
+# schedulers.
+# Call it on every host, with NODE_RANK=0, 1, 2 ... in the order of the hostfile.
+set -euo pipefail
+
+fail() {
+  printf '%s: %s\n' "${0##*/}" "$1" >&2
+  exit 1
+}
+
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+[ ! -e .dsforge-commit ] || fail "the last dsforge gen was cut short: run it again"
+command -v torchrun >/dev/null || fail "torchrun is not installed: pip install 'dsforge[train]'"
+
+# The hostfile decides where the job runs. DeepSpeed itself would train on this machine alone if the
+# file were missing, and on whatever is in it if that no longer is what the plan was made for.
+[ -f hostfile ] || fail "there is no hostfile here; write one with: dsforge gen --hostfile FILE"
+mapfile -t hosts < <(sed -nE 's/^[[:space:]]*([^#[:space:]]+)[[:space:]]+slots=[0-9]+.*/\1/p' hostfile)
+[ "${#hosts[@]}" -gt 0 ] || fail "hostfile names no host; a line reads: 10.0.0.1 slots=8"
+[ "${#hosts[@]}" -eq 4 ] \
+  || fail "hostfile names ${#hosts[@]} hosts, the plan is for 4: run dsforge gen again"
+for host in "${hosts[@]}"; do
+  case $host in
+    192.0.2.* | 198.51.100.* | 203.0.113.* | 198.18.*)
+      fail "hostfile still holds the example address $host: put the addresses of your hosts there"
+      ;;
+    -*) fail "hostfile holds an address that begins with a dash: $host" ;;
+  esac
+done
+
+# The variables of every rank stand in .deepspeed_env and nowhere else.
+while IFS='=' read -r name value; do
+  export "$name=$value"
+done <.deepspeed_env
+
+ranks=(--nnodes 4 --nproc_per_node 8)
+: "${NODE_RANK:?set it to the position of this host in hostfile, counted from 0}"
+ranks+=(--node_rank "$NODE_RANK" --master_addr "${hosts[0]}" --master_port "${MASTER_PORT:-29500}")
+
+exec torchrun "${ranks[@]}" --module dsforge.train train.yaml

@@ -1,0 +1,63 @@
+#!/usr/bin/env bash
+# Starts Megatron-LM's pretrain_gpt.py on this node with the arguments of megatron/args.txt.
+# Call it on every host, with NODE_RANK=0, 1, 2 ... in the order of the hostfile.
+#   MEGATRON_PATH    checkout of Megatron-LM
+#   DATA_PATH        prefix of data made by its tools/preprocess_data.py; without it: mock data
+#   TOKENIZER_MODEL  Hugging Face tokenizer of that data
+set -euo pipefail
+
+fail() {
+  printf '%s: %s\n' "${0##*/}" "$1" >&2
+  exit 1
+}
+
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+[ ! -e .dsforge-commit ] || fail "the last dsforge gen was cut short: run it again"
+: "${MEGATRON_PATH:?set it to a checkout of https://github.com/NVIDIA/Megatron-LM}"
+[ -f "$MEGATRON_PATH/pretrain_gpt.py" ] || fail "MEGATRON_PATH (=$MEGATRON_PATH) has no pretrain_gpt.py"
+command -v torchrun >/dev/null || fail "torchrun is not installed"
+
+# The hostfile decides where the job runs. DeepSpeed itself would train on this machine alone if the
+# file were missing, and on whatever is in it if that no longer is what the plan was made for.
+[ -f hostfile ] || fail "there is no hostfile here; write one with: dsforge gen --hostfile FILE"
+mapfile -t hosts < <(sed -nE 's/^[[:space:]]*([^#[:space:]]+)[[:space:]]+slots=[0-9]+.*/\1/p' hostfile)
+[ "${#hosts[@]}" -gt 0 ] || fail "hostfile names no host; a line reads: 10.0.0.1 slots=8"
+[ "${#hosts[@]}" -eq 4 ] \
+  || fail "hostfile names ${#hosts[@]} hosts, the plan is for 4: run dsforge gen again"
+for host in "${hosts[@]}"; do
+  case $host in
+    192.0.2.* | 198.51.100.* | 203.0.113.* | 198.18.*)
+      fail "hostfile still holds the example address $host: put the addresses of your hosts there"
+      ;;
+    -*) fail "hostfile holds an address that begins with a dash: $host" ;;
+  esac
+done
+
+# The variables of every rank stand in .deepspeed_env and nowhere else.
+while IFS='=' read -r name value; do
+  export "$name=$value"
+done <.deepspeed_env
+# Megatron insists on it for tensor and context parallelism on Hopper and older cards.
+export CUDA_DEVICE_MAX_CONNECTIONS=1
+
+ranks=(--nnodes 4 --nproc_per_node 8)
+: "${NODE_RANK:?set it to the position of this host in hostfile, counted from 0}"
+ranks+=(--node_rank "$NODE_RANK" --master_addr "${hosts[0]}" --master_port "${MASTER_PORT:-29500}")
+
+arguments=()
+while read -r flag value; do
+  arguments+=("$flag")
+  [ -z "$value" ] || arguments+=("$value")
+done <megatron/args.txt
+tokenizer=Qwen/Qwen3-30B-A3B
+if [ -n "${DATA_PATH:-}" ]; then
+  read -ra data <<<"$DATA_PATH"
+  arguments+=(--data-path "${data[@]}" --tokenizer-type HuggingFaceTokenizer)
+  arguments+=(--tokenizer-model "${TOKENIZER_MODEL:-$tokenizer}")
+else
+  arguments+=(--mock-data --tokenizer-type NullTokenizer --vocab-size 151936)
+fi
+
+exec torchrun "${ranks[@]}" "$MEGATRON_PATH/pretrain_gpt.py" "${arguments[@]}" \
+  --split 99,1,0 --log-interval 1 --eval-interval 1000 --eval-iters 10 --save-interval 1000 \
+  --save output/megatron --load output/megatron

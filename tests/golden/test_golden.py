@@ -1,0 +1,75 @@
+"""The whole run folder of a few cases, file by file, as a person would review it.
+
+`pytest tests/golden --update-golden` writes the expected files anew; read the diff before you
+commit it.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import plans
+import pytest
+import yaml
+
+from dsforge import catalog
+from dsforge.artifacts import MANIFEST, write_all
+from dsforge.plan import Plan
+from dsforge.render import render
+from dsforge.specs import Host, LoraSpec
+
+CASES = sorted(p.parent for p in Path(__file__).parent.glob("*/spec.yaml"))
+
+
+def plan_of(case: Path) -> Plan:
+    """The plan that spec.yaml describes; prices are made up, so that only rendering is tested."""
+    spec = yaml.safe_load((case / "spec.yaml").read_text())
+    changed = spec["cluster"]
+    names = {"gpu": catalog.gpu, "intra_node": catalog.link, "inter_node": catalog.link}
+    for key, read in names.items():
+        if isinstance(changed.get(key), str):
+            changed[key] = read(changed[key])
+    if "hosts" in changed:
+        changed["hosts"] = tuple(Host(**host) for host in changed["hosts"])
+    on = plans.cpu_cluster(**changed) if spec.get("cpu") else plans.cluster(**changed)
+    work = spec.get("workload", {})
+    if "lora" in work:
+        work["lora"] = LoraSpec(**work["lora"])
+    make = plans.megatron_strategy if spec.get("megatron") else plans.deepspeed_strategy
+    choice = make(on, **spec.get("strategy", {}))
+    return plans.plan(spec["model"], on=on, work=plans.workload(**work), choice=choice)
+
+
+def tree(folder: Path) -> dict[str, str]:
+    """Every file below a folder with its text; plan.json by its meaning alone."""
+    files = {p.relative_to(folder).as_posix(): p for p in folder.rglob("*") if p.is_file()}
+    return {path: file.read_text() for path, file in files.items() if path != MANIFEST}
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_a_run_folder_is_as_expected(case: Path, tmp_path: Path, update_golden: bool) -> None:
+    """Every file, byte for byte, and no other; plan.json reads back as the plan."""
+    plan, out, expected = plan_of(case), tmp_path / "run", case / "expected"
+    write_all(render(plan), out)
+    kept = Plan.model_validate_json((out / "plan.json").read_text())
+    (out / "plan.json").unlink()  # its format is pydantic's; what it means is compared
+    if update_golden:
+        shutil.rmtree(expected, ignore_errors=True)
+        (out / MANIFEST).unlink()
+        shutil.copytree(out, expected)
+
+    assert kept == plan
+    assert tree(out) == tree(expected)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_expected_files_are_sound(case: Path) -> None:
+    """The expected JSON parses and scripts can be executed: what is reviewed is usable."""
+    expected = case / "expected"
+
+    for file in expected.rglob("*.json"):
+        json.loads(file.read_text())
+    for file in [*expected.rglob("*.sh"), *expected.rglob("*.sbatch")]:
+        assert file.stat().st_mode & 0o111, file

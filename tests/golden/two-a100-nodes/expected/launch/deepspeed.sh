@@ -1,0 +1,59 @@
+#!/usr/bin/env bash
+# Starts the run with the deepspeed launcher. Change the hosts in hostfile, not here.
+# MASTER_PORT and PDSH_SSH_ARGS_APPEND of the calling shell are respected.
+set -euo pipefail
+
+fail() {
+  printf '%s: %s\n' "${0##*/}" "$1" >&2
+  exit 1
+}
+
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+[ ! -e .dsforge-commit ] || fail "the last dsforge gen was cut short: run it again"
+command -v deepspeed >/dev/null || fail "deepspeed is not installed: pip install 'dsforge[train]'"
+
+# The hostfile decides where the job runs. DeepSpeed itself would train on this machine alone if the
+# file were missing, and on whatever is in it if that no longer is what the plan was made for.
+[ -f hostfile ] || fail "there is no hostfile here; write one with: dsforge gen --hostfile FILE"
+mapfile -t hosts < <(sed -nE 's/^[[:space:]]*([^#[:space:]]+)[[:space:]]+slots=[0-9]+.*/\1/p' hostfile)
+[ "${#hosts[@]}" -gt 0 ] || fail "hostfile names no host; a line reads: 10.0.0.1 slots=8"
+[ "${#hosts[@]}" -eq 2 ] \
+  || fail "hostfile names ${#hosts[@]} hosts, the plan is for 2: run dsforge gen again"
+for host in "${hosts[@]}"; do
+  case $host in
+    192.0.2.* | 198.51.100.* | 203.0.113.* | 198.18.*)
+      fail "hostfile still holds the example address $host: put the addresses of your hosts there"
+      ;;
+    -*) fail "hostfile holds an address that begins with a dash: $host" ;;
+  esac
+done
+
+# Every host must answer and hold this folder and this installation under the same paths. DeepSpeed
+# checks the first one only; the others would wait in the rendezvous until it times out.
+command -v pdsh >/dev/null || fail "pdsh is not installed: apt-get install pdsh"
+read -ra ssh_options <<<"${PDSH_SSH_ARGS_APPEND:-}"
+printf -v seen 'test -r %q/train.yaml && test -x %q' "$PWD" "$(command -v deepspeed)"
+check() {
+  local said code=0
+  said=$(timeout 15 ssh -o BatchMode=yes -o ConnectTimeout=5 "${ssh_options[@]}" \
+    -p 22 -- "$1" "$seen" 2>&1 </dev/null) || code=$?
+  case $code in
+    0) ;;
+    1) printf 'host %s lacks %s or deepspeed at the same path\n' "$1" "$PWD" >&2 ;;
+    *) printf 'host %s does not answer over ssh: %s\n' "$1" "${said:-no reply}" >&2 ;;
+  esac
+  return "$code"
+}
+checks=()
+for host in "${hosts[@]}"; do
+  check "$host" &
+  checks+=("$!")
+done
+failed=0
+for job in "${checks[@]}"; do wait "$job" || failed=1; done
+[ "$failed" -eq 0 ] || fail "nothing was started; on each host this must work: ssh -o BatchMode=yes -p 22 HOST true"
+
+# DeepSpeed looks for this file in the home folder and then here; what stands here wins.
+export DS_ENV_FILE=.deepspeed_env
+exec deepspeed --hostfile hostfile --master_addr "${hosts[0]}" --master_port "${MASTER_PORT:-29500}" \
+  --ssh_port 22 --no_ssh_check --no_local_rank --module dsforge.train train.yaml
