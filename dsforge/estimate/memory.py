@@ -68,10 +68,18 @@ class _Peak(NamedTuple):
 
 
 def estimate_memory(
-    model: ModelSpec, cluster: ClusterSpec, workload: Workload, strategy: Strategy
+    model: ModelSpec,
+    cluster: ClusterSpec,
+    workload: Workload,
+    strategy: Strategy,
+    *,
+    carried: tuple[Load, ...] | None = None,
 ) -> MemoryEstimate:
-    """Memory of the fullest rank and of one node under one strategy."""
-    carried = loads(model, cluster, workload, strategy)
+    """Memory of the fullest rank and of one node under one strategy.
+
+    `carried` are its loads, where the caller has them: they do not depend on the micro batch.
+    """
+    carried = carried or loads(model, cluster, workload, strategy)
     peaks = [_peak(model, workload, strategy, load) for load in carried]
     fullest = max(peaks, key=_total)
     kept = carried[0].kept

@@ -9,7 +9,7 @@ from dsforge.estimate.comm import channels
 from dsforge.estimate.compute import compute, optimizer_s
 from dsforge.estimate.flops import step_flops
 from dsforge.estimate.offload import offload
-from dsforge.estimate.states import loads
+from dsforge.estimate.states import Load, loads
 from dsforge.estimate.traffic import Payload, traffic
 from dsforge.specs import FROZEN, ClusterSpec, ModelSpec, Workload
 from dsforge.strategy import Strategy
@@ -46,11 +46,16 @@ STEP_OVERHEAD_S = 0.01  # gradient norm, clipping, schedule, Python: once a step
 
 
 def estimate_time(
-    model: ModelSpec, cluster: ClusterSpec, workload: Workload, strategy: Strategy
+    model: ModelSpec,
+    cluster: ClusterSpec,
+    workload: Workload,
+    strategy: Strategy,
+    *,
+    carried: tuple[Load, ...] | None = None,
 ) -> TimeEstimate:
-    """Seconds of one optimizer step under one strategy."""
+    """Seconds of one optimizer step under one strategy; `carried` as in `estimate_memory`."""
     layout = strategy.layout
-    carried = loads(model, cluster, workload, strategy)
+    carried = carried or loads(model, cluster, workload, strategy)
     stage, held, buckets, kept = max(carried, key=lambda load: load.held.total)
     one = compute(model, workload, strategy, cluster.gpu)
     layers_s = (stage.layers - stage.moe_layers) * one.layer_s + stage.moe_layers * one.moe_layer_s
@@ -58,13 +63,7 @@ def estimate_time(
     micro_steps, pp = strategy.gradient_accumulation_steps, layout.pipeline_parallel_size
     tokens = strategy.micro_batch_size * workload.sequence_length / layout.context_parallel_size
     payload = Payload(
-        model=model,
-        element_bytes=element_bytes(workload),
-        held=held,
-        layers=stage.layers,
-        moe_layers=stage.moe_layers,
-        tokens=tokens,
-        micro_s=slowest_s,
+        model, element_bytes(workload), held, stage.layers, stage.moe_layers, tokens, slowest_s
     )
     sent = traffic(strategy, payload, channels(cluster, layout), buckets)
     moved = offload(cluster, workload, strategy, payload)

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from dsforge.errors import Problem
 from dsforge.estimate.memory import MemoryEstimate, estimate_memory
+from dsforge.estimate.states import Load, loads
 from dsforge.plan import Priced, Request
 from dsforge.planner.candidates import micro_batches, recomputations
 from dsforge.planner.pricing import is_safe, missing_bytes, price
@@ -47,48 +48,51 @@ class Explorer:
         broken = check(request.model, request.cluster, request.workload, family)
         if broken:
             return Explored(family, broken, (), None, 1)
+        carried = loads(request.model, request.cluster, request.workload, family)
         fitting: list[Priced] = []
         nearest: tuple[int, Strategy] | None = None
         looked = 0
         for micro, steps in micro_batches(request, family):
-            members, short = self._fitting(family, micro, steps)
+            members, short = self._fitting(family, micro, steps, carried)
             looked += 1
             fitting += members
             if nearest is None or short[0] < nearest[0]:
                 nearest = short
             if not members:
                 break
-        lightest = self._price(nearest[1]) if nearest and not fitting else None
+        lightest = self._price(nearest[1], carried) if nearest and not fitting else None
         return Explored(family, (), tuple(fitting), lightest, looked)
 
     def _fitting(
-        self, family: Strategy, micro: int, steps: int
+        self, family: Strategy, micro: int, steps: int, carried: tuple[Load, ...]
     ) -> tuple[list[Priced], tuple[int, Strategy]]:
         """Members of one micro batch that fit, and the smallest shortage with its member."""
-        found: list[Priced] = []
+        request, found = self.request, []
         shortages: list[tuple[int, float, Strategy]] = []
-        for recompute in recomputations(self.request, family):
-            member = family.model_copy(
-                update={
-                    "micro_batch_size": micro,
-                    "gradient_accumulation_steps": steps,
-                    "recompute": recompute,
-                }
+        for recompute in recomputations(request, family):
+            batching = {"micro_batch_size": micro, "gradient_accumulation_steps": steps}
+            member = family.model_copy(update={**batching, "recompute": recompute})
+            memory = estimate_memory(
+                request.model, request.cluster, request.workload, member, carried=carried
             )
-            memory = self._memory(member)
-            short = missing_bytes(self.request.cluster, memory)
+            short = missing_bytes(request.cluster, memory)
             shortages.append((short, memory.device_bytes.likely, member))
             if short <= 0:
-                found.append(self._price(member, memory))
-                if is_safe(self.request.cluster, found[-1]):
+                found.append(self._price(member, carried, memory))
+                if is_safe(request.cluster, found[-1]):
                     break
         short, _, nearest = min(shortages, key=lambda entry: entry[:2])
         return found, (short, nearest)
 
-    def _memory(self, member: Strategy) -> MemoryEstimate:
+    def _price(
+        self, member: Strategy, carried: tuple[Load, ...], memory: MemoryEstimate | None = None
+    ) -> Priced:
         request = self.request
-        return estimate_memory(request.model, request.cluster, request.workload, member)
-
-    def _price(self, member: Strategy, memory: MemoryEstimate | None = None) -> Priced:
-        request = self.request
-        return price(request.model, request.cluster, request.workload, member, memory=memory)
+        return price(
+            request.model,
+            request.cluster,
+            request.workload,
+            member,
+            memory=memory,
+            carried=carried,
+        )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dsforge.estimate.buckets import size_aio
 from dsforge.estimate.memory import MemoryEstimate, estimate_memory
-from dsforge.estimate.states import loads
+from dsforge.estimate.states import Load, loads
 from dsforge.estimate.time import estimate_time
 from dsforge.plan import Priced
 from dsforge.specs import ClusterSpec, ModelSpec, Workload
@@ -21,18 +21,20 @@ def price(
     strategy: Strategy,
     *,
     memory: MemoryEstimate | None = None,
+    carried: tuple[Load, ...] | None = None,
 ) -> Priced:
     """Predicted memory and step time of one strategy, legal or not.
 
-    `memory` spares its second computation where the caller has it.
+    `memory` and `carried` (its loads) spare their second computation where the caller has them.
     """
-    memory = memory or estimate_memory(model, cluster, workload, strategy)
+    carried = carried or loads(model, cluster, workload, strategy)
+    memory = memory or estimate_memory(model, cluster, workload, strategy, carried=carried)
     return Priced.model_construct(
         strategy=strategy,
         fits=missing_bytes(cluster, memory) <= 0,
         memory=memory,
-        time=estimate_time(model, cluster, workload, strategy),
-        buckets=loads(model, cluster, workload, strategy)[0].buckets,
+        time=estimate_time(model, cluster, workload, strategy, carried=carried),
+        buckets=carried[0].buckets,
         aio=size_aio(model, cluster, strategy),
         reasons=(),
     )
