@@ -18,6 +18,7 @@ def train(
     steps: Annotated[
         int | None, typer.Option(min=1, help="Optimizer steps, instead of train.yaml's.")
     ] = None,
+    *,
     output: Annotated[
         Path | None, typer.Option(help="Output folder, instead of train.yaml's.")
     ] = None,

@@ -61,7 +61,7 @@ def train(path: Path, options: Options | None = None) -> int:
     _quiet()
     check_source(job, folder)
     tokenizer = load_tokenizer(job, folder)
-    data = prepare_data(job, folder, tokenizer, screen)
+    data = prepare_data(job, folder, tokenizer, screen=screen)
     output.mkdir(parents=True, exist_ok=True)
     run = Run(job, config, place, data, output, screen)
     try:

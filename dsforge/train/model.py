@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from dsforge import catalog
-from dsforge.errors import DsforgeError
+from dsforge.errors import DsforgeError, SpecError
 from dsforge.job import TrainJob
 from dsforge.specs import LoraSpec
 from dsforge.train.engine_config import EngineConfig
@@ -44,12 +44,13 @@ def model_source(name: str, folder: Path) -> ModelSource:
         if (path / "config.json").is_file():
             return ModelSource(str(path))
         raise DsforgeError(f"`model` (={name}) has no config.json", "name the folder that has one")
-    if catalog.has_model(name):
-        return ModelSource(catalog.model(name).hub_id or name, in_catalog=True)
     if name.startswith((".", "/", "~")) or name.endswith((".gguf", ".json")):
         hint = "paths are relative to the folder of train.yaml"
         raise DsforgeError(f"`model` (={name}): there is no {path}", hint)
-    return ModelSource(name)
+    try:
+        return ModelSource(catalog.model(name).hub_id or name, in_catalog=True)
+    except SpecError:  # not in the catalog: a hub id
+        return ModelSource(name)
 
 
 def load_tokenizer(job: TrainJob, folder: Path) -> Any:

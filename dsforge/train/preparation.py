@@ -20,16 +20,16 @@ class Prepared:
     validation: list[Sample]
 
 
-def prepare_data(job: TrainJob, folder: Path, tokenizer: Any, screen: Screen) -> Prepared:
+def prepare_data(job: TrainJob, folder: Path, tokenizer: Any, *, screen: Screen) -> Prepared:
     """The samples of a job. Raises DsforgeError with every bad row."""
-    train = _samples(job.data.train, job, folder, tokenizer, screen)
+    train = _samples(job.data.train, job, folder, tokenizer, screen=screen)
     if job.data.validation is not None:
-        validation = _samples(job.data.validation, job, folder, tokenizer, screen)
+        validation = _samples(job.data.validation, job, folder, tokenizer, screen=screen)
         return Prepared(list(train.samples), list(validation.samples))
     return Prepared(*split(train.samples, job.data.validation_fraction, job.seed))
 
 
-def _samples(name: str, job: TrainJob, folder: Path, tokenizer: Any, screen: Screen) -> Samples:
+def _samples(name: str, job: TrainJob, folder: Path, tokenizer: Any, *, screen: Screen) -> Samples:
     rows = read_rows(folder / name, job.data.shape)
     with screen.counting(f"tokenize {Path(name).name}", len(rows)):
         found = tokenize(rows, tokenizer, job.sequence_length, screen.advance)

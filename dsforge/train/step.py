@@ -59,18 +59,18 @@ class Stepper:
             engine.backward(loss * scale)
             engine.step()
             total += float(loss.detach())
-        wish, loss_sum = stop.signal_number, total
+        wish = stop.signal_number
         loss_sum, wishes, signals = summed(total, float(wish > 0), float(wish))
         agreed = round(signals / wishes) if wishes else 0
         norm = engine.get_global_grad_norm()
         tokens = sum(len(sample.tokens) for sample in samples)
         return StepResult(
-            step + 1,
-            loss_sum / targets,
-            rate,
-            None if norm is None else float(norm),
-            tokens,
-            agreed,
+            step=step + 1,
+            loss=loss_sum / targets,
+            learning_rate=rate,
+            gradient_norm=None if norm is None else float(norm),
+            tokens=tokens,
+            wish=agreed,
         )
 
     def evaluate(self, samples: Sequence[Sample], micro_batch_size: int) -> float:
