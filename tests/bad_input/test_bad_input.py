@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from dsforge.cli.main import main
+
 Refused = Callable[..., str]
 
 # A command line that is right, and that the planner answers; each case spoils one thing.
@@ -187,6 +189,26 @@ def test_bad_model_configs(refused: Refused, tmp_path: Path, content: bytes) -> 
     (tmp_path / "config.json").write_bytes(content)
 
     assert "config.json" in refused("--model", "./config.json", "--gpu", "a100-80gb")
+
+
+@pytest.mark.parametrize("command", ["plan", "estimate"])
+@pytest.mark.parametrize(
+    ("arguments", "code"), [(("--zero-stage", "4"), 1), (("--zero-stage", "x"), 2)], ids=["4", "x"]
+)
+def test_other_commands_refuse_alike(
+    command: str,
+    arguments: tuple[str, ...],
+    code: int,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The flags are shared, and so is the gate: 1 for a wrong value, 2 for a wrong command line."""
+    with pytest.raises(SystemExit) as caught:
+        main([command, *GOOD, *arguments])
+
+    out, err = capsys.readouterr()
+    assert caught.value.code == code
+    assert "--zero-stage" in err
+    assert not out
 
 
 def test_problems_of_every_file_come_in_one_message(refused: Refused, tmp_path: Path) -> None:
