@@ -30,6 +30,8 @@ def detect(
     from dsforge.doctor.probe import probe
     from dsforge.reading.source import refusal
 
+    if out is not None and not out.absolute().parent.is_dir():
+        raise refusal("file-unwritable", str(out), "cannot be written: its folder does not exist")
     if out is not None and out.exists() and not force:
         raise refusal("file-exists", str(out), "exists", "`--force` overwrites it")
     facts = probe(measure_disk=measure_disk)
