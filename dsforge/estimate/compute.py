@@ -25,7 +25,7 @@ from dsforge.estimate.flops import (
     score_flops,
 )
 from dsforge.specs import GpuSpec, ModelSpec, Precision, Workload
-from dsforge.strategy import Strategy
+from dsforge.strategy import FULLY_SHARDED, Strategy
 
 HALF_TOKENS = 450.0  # tokens at which a product reaches half its efficiency
 HALF_WIDTH = 550.0  # narrow side at which a product reaches half its efficiency
@@ -35,6 +35,7 @@ ATTENTION_BACKWARD = 2.5  # passes
 PASSES = 3.1  # each saved byte is moved so often in forward and backward of the memory-bound rest
 BANDWIDTH_SHARE = 0.8  # of the memory bandwidth
 LAUNCH_S = {"deepspeed": 0.9e-3, "megatron": 0.5e-3}  # host time of one layer, forward + backward
+FETCH_HOOKS = 2  # ZeRO stage 3 runs Python before and after each module: twice the host time
 
 
 class Compute(NamedTuple):
@@ -118,6 +119,7 @@ def compute(model: ModelSpec, workload: Workload, strategy: Strategy, gpu: GpuSp
     """Seconds of one micro batch: a dense layer, a MoE layer, the head."""
     rank = _rank(workload, strategy, gpu)
     launch = 0.0 if gpu.is_cpu else LAUNCH_S[strategy.back_end] * rank.passes / 3
+    launch *= FETCH_HOOKS if strategy.zero_stage == FULLY_SHARDED else 1
     dense = _layer_s(model, workload, strategy, rank, moe_layer=False)
     sparse = _layer_s(model, workload, strategy, rank, moe_layer=True) if model.moe else 0.0
     return Compute(

@@ -84,6 +84,7 @@ class ParameterCounts:
 
 
 @lru_cache(maxsize=64)
+@lru_cache(maxsize=64)
 def parameters(model: ModelSpec) -> int:
     """Unique parameters of the model; a tied matrix counts once."""
     return parameter_counts(model).total

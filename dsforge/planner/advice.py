@@ -19,6 +19,7 @@ def choice_reasons(
     """Why this one: against the next ZeRO stage, the other back end, and in memory and time."""
     found = (
         _against_stage(best, fitting),
+        _over_stage(best, fitting),
         _against_back_end(request, best, fitting),
         _placement(request, best),
         _offload(best),
@@ -55,6 +56,29 @@ def _against_stage(best: Priced, fitting: tuple[Priced, ...]) -> Reason | None:
             f"{seconds(other.time.step_s.likely)} instead of {seconds(best.time.step_s.likely)} "
             f"a step; it needs {gib(abs(saved))} {'less' if saved > 0 else 'more'} per accelerator"
         ),
+    )
+
+
+def _over_stage(best: Priced, fitting: tuple[Priced, ...]) -> Reason | None:
+    """Why ZeRO-3, where it was chosen: no lower stage fits, or only much slower."""
+    mine = best.strategy
+    if mine.back_end != "deepspeed" or mine.zero_stage != FULLY_SHARDED or mine.offloads:
+        return None
+    other = _fastest(
+        fitting,
+        lambda s: (
+            s.back_end == mine.back_end
+            and s.zero_stage < FULLY_SHARDED
+            and s.offloads == mine.offloads
+        ),
+    )
+    if other is None:
+        return Reason(rule="zero3-to-fit", message="ZeRO 0, 1 and 2 do not fit")
+    ratio = other.time.step_s.likely / best.time.step_s.likely
+    what = f"{other.strategy.label()} takes {ratio:.2f}x the time"
+    return Reason(
+        rule="zero3-over-zero2",
+        message=f"{what}, with {gib(other.memory.device_bytes.likely)} on each accelerator",
     )
 
 

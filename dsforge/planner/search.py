@@ -121,9 +121,8 @@ def _complexity(priced: Priced) -> tuple[int, int, bool, float]:
 def _look(explorer: Explorer) -> _Found:
     """Every family of the wanted back ends; offload only where nothing fits without it."""
     request = explorer.request
-    wanted = request.constraints.back_end
     explored: list[Explored] = []
-    for back_end in (wanted,) if wanted else BACK_ENDS:
+    for back_end in _wanted(request):
         every = list(families(request, back_end))
         seen = [explorer.explore(family) for family in every if not family.offloads]
         if not any(found.fitting for found in seen):
@@ -135,6 +134,15 @@ def _look(explorer: Explorer) -> _Found:
         refused=tuple(found for found in explored if found.problems),
         candidates=sum(found.candidates for found in explored),
     )
+
+
+def _wanted(request: Request) -> tuple[BackEnd, ...]:
+    """The back ends to look at: who fixes a ZeRO stage or offload means DeepSpeed."""
+    fixed = request.constraints
+    if fixed.back_end:
+        return (fixed.back_end,)
+    offloads = {fixed.offload_optimizer, fixed.offload_parameters} - {None, "none"}
+    return ("deepspeed",) if offloads or fixed.zero_stage is not None else BACK_ENDS
 
 
 def _rejected(request: Request, found: _Found) -> tuple[Rejected, ...]:
@@ -195,14 +203,14 @@ def _required(request: Request, found: _Found) -> _Found:
 
 
 def _broken(found: _Found) -> tuple[Problem, ...]:
-    """Every rule that was broken, once: the family that breaks the fewest speaks first."""
-    problems: list[Problem] = []
-    known: set[str] = set()
-    for explored in sorted(found.refused, key=lambda refused: len(refused.problems)):
-        fresh = [problem for problem in explored.problems if problem.rule not in known]
-        known |= {problem.rule for problem in fresh}
-        problems += fresh
-    return tuple(problems)
+    """The rules broken by the families nearest to being legal, each rule once."""
+    fewest = min((len(explored.problems) for explored in found.refused), default=0)
+    by_rule: dict[str, Problem] = {}
+    for explored in found.refused:
+        if len(explored.problems) == fewest:
+            for problem in explored.problems:
+                by_rule.setdefault(problem.rule, problem)
+    return tuple(by_rule.values())
 
 
 def _plan(request: Request, best: Priced, found: _Found, others: tuple[Variant, ...]) -> Plan:
