@@ -46,7 +46,7 @@ def read_config(config: Mapping[str, Any], name: str) -> tuple[ModelSpec, tuple[
     if known in SPECIALS and not reading.problems:
         SPECIALS[known].read(reading, fields)
     fields["moe"], fields["mla"] = reading.moe(fields), reading.mla(fields)
-    if fields["mla"]:
+    if fields["mla"] and not reading.problems:
         fields["kv_heads"] = fields["attention_heads"]
         fields["head_size"] = fields["mla"]["nope_head_size"] + fields["mla"]["rope_head_size"]
     reading.check(fields)
