@@ -77,7 +77,7 @@ class Source:
     def part(self, key: str) -> Source:
         """The mapping under a key, which still knows its places; empty where there is none."""
         inner = self.values.get(key)
-        places = {loc[1:]: place for loc, place in self.places.items() if loc[0] == key}
+        places = {loc[1:]: place for loc, place in self.places.items() if loc[:1] == (key,)}
         values = inner if isinstance(inner, Mapping) else {}
         return Source(self.name, values, places, (*self.prefix, key))
 
