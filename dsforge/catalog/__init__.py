@@ -19,7 +19,7 @@ Kind = Literal["model", "gpu", "link"]
 FALLBACK_LINK = "pcie-4"
 
 _VENDOR_WORDS = r"nvidia|amd|intel|habana|tesla|geforce|quadro|radeon|instinct|rtx|gpu"
-_VARIANT = re.compile(r"[-_](instruct|chat|base|it|pt|hf)$", re.IGNORECASE)
+_VARIANT = re.compile(r"[-_](instruct|chat|base|it|pt|hf|deduped)$", re.IGNORECASE)
 _NOT_IN_SPEC = (
     "aliases",
     "params_exact",
@@ -38,6 +38,11 @@ def model(name: str) -> ModelSpec:
 def find_model(name: str) -> str | None:
     """The catalog name of a model for a name, alias or hub id; none where it is unknown."""
     return _models().find(_known(name))
+
+
+def nearest_models(name: str) -> list[str]:
+    """Names of the models that are spelled most like an unknown one, best first."""
+    return _models().nearest(name)
 
 
 def gpu(name: str) -> GpuSpec:

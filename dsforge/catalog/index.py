@@ -64,10 +64,14 @@ class Table(NamedTuple):
         keys = [self.key(word) for word in words.split()]
         return exact or [text for head, text in heads if all(key in self.key(head) for key in keys)]
 
-    def _unknown(self, name: str) -> Problem:
+    def nearest(self, name: str) -> list[str]:
+        """Names of the rows that are spelled most like the name, best first."""
         key = self.key(name.rpartition("/")[2])
         close = difflib.get_close_matches(key, self.names, n=3 * NEAREST, cutoff=0.5)
-        nearest = list(dict.fromkeys(self.names[match] for match in close))[:NEAREST]
+        return list(dict.fromkeys(self.names[match] for match in close))[:NEAREST]
+
+    def _unknown(self, name: str) -> Problem:
+        nearest = self.nearest(name)
         hint = f"nearest: {', '.join(nearest)}; " if nearest else ""
         return Problem(
             rule=f"catalog-{self.kind}",

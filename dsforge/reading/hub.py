@@ -14,6 +14,7 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
+from dsforge import catalog
 from dsforge.errors import Problem, SpecError
 
 TIMEOUT_S = 5.0
@@ -79,10 +80,11 @@ def _refused(hub_id: str, status: int) -> SpecError:
 
 def _unreachable(hub_id: str, reason: str) -> SpecError:
     """The error that says which file is needed and how to bring it here."""
+    nearest = ", ".join(catalog.nearest_models(hub_id)) or "none"
     hint = (
         f"on a machine with access: `hf download {hub_id} config.json --local-dir model`, copy "
-        "the file here and pass its path; or give a catalog name (`dsforge catalog models`) or a "
-        "size such as 7b"
+        f"the file here and pass its path; or give a catalog name (nearest: {nearest}) or a size "
+        "such as 7b"
     )
     message = f"model {hub_id} is neither in the catalog nor in the local cache, and {reason}"
     return SpecError((Problem("model-hub", message, hint),))
