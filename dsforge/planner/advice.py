@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from dsforge.plan import Priced, Reason, Request
+from dsforge.planner.candidates import base, layouts
 from dsforge.planner.pricing import is_safe, missing_bytes, price, shortage
 from dsforge.rules import check
 from dsforge.strategy import FULLY_SHARDED, Strategy
 from dsforge.units import gb_per_s, gib, seconds
-
-WORTH_NAMING = 0.05
 
 
 def choice_reasons(
@@ -87,8 +86,7 @@ def _against_back_end(request: Request, best: Priced, fitting: tuple[Priced, ...
     if other is None:
         if best.strategy.back_end == "deepspeed" or request.constraints.back_end:
             return None
-        message = "only Megatron's tensor and pipeline parallelism fit this memory"
-        return Reason(rule="megatron-only", message=message)
+        return Reason(rule="megatron-only", message=_megatron_only(request))
     ratio = other.time.step_s.likely / best.time.step_s.likely
     if best.strategy.back_end == "deepspeed":
         rule, trade = "deepspeed-is-simpler", "DeepSpeed trains the model as it is"
@@ -103,21 +101,40 @@ def _against_back_end(request: Request, best: Priced, fitting: tuple[Priced, ...
     )
 
 
+def _megatron_only(request: Request) -> str:
+    """What keeps DeepSpeed out: a rule, else memory."""
+    layout = next(layouts(request, "deepspeed"))
+    plain = base(request, "deepspeed", layout, stage=1)
+    broken = check(request.model, request.cluster, request.workload, plain)
+    if broken:
+        return f"DeepSpeed is out: {broken[0]}"
+    return "no DeepSpeed strategy fits the memory; tensor and pipeline parallelism do"
+
+
 def _placement(request: Request, best: Priced) -> Reason | None:
     """Why tensor and pipeline parallelism lie where they lie."""
     layout, cluster = best.strategy.layout, request.cluster
     if layout.model_ranks == 1:
         return None
     inside, between = cluster.intra_node, cluster.inter_node
-    return Reason(
-        rule="tensor-in-node",
-        message=(
+    words = []
+    if layout.tensor_parallel_size > 1:
+        words.append(
             f"tensor parallelism {layout.tensor_parallel_size} stays on {inside.name} "
-            f"({gb_per_s(inside.bytes_per_s)}); {layout.pipeline_parallel_size} pipeline stages "
-            f"lie across {between.name} ({gb_per_s(cluster.inter_node_bytes_per_s)} a node), "
+            f"({gb_per_s(inside.bytes_per_s)})"
+        )
+    if layout.pipeline_parallel_size > 1:
+        across = cluster.nodes > 1
+        rate = cluster.inter_node_bytes_per_s if across else inside.bytes_per_s
+        words.append(
+            f"{layout.pipeline_parallel_size} pipeline stages send activations only, "
+            f"{'at most ' if across else ''}over {between.name if across else inside.name} "
+            f"({gb_per_s(rate)}); "
             f"{best.time.terms.bubble_s / best.time.step_s.likely:.0%} of the step is bubble"
-        ),
-    )
+        )
+    if not words:
+        return None
+    return Reason(rule="tensor-in-node", message="; ".join(words))
 
 
 def _offload(best: Priced) -> Reason | None:

@@ -52,6 +52,7 @@ def appraise(request: Request) -> Plan:
     Raises LayoutError where no combination is legal.
     """
     found = _look(Explorer(request))
+    _refuse_misfit(request, found)
     if found.fitting:
         best = rank(request, found.fitting)[0]
     elif found.tight:
@@ -105,9 +106,14 @@ def _simplest(by_time: list[Priced], megatron_margin: float) -> Priced:
 
 def _megatron_margin(request: Request) -> float:
     """How much slower than Megatron a DeepSpeed plan may be."""
-    weights = element_bytes(request.workload) * parameters(request.model)
-    large = weights > request.cluster.gpu.memory_bytes and request.workload.data is None
+    large = _is_large(request) and request.workload.data is None
     return LARGE_MODEL_MARGIN if large else SMALL_MODEL_MARGIN
+
+
+def _is_large(request: Request) -> bool:
+    """Whether the weights alone exceed one device."""
+    weights = element_bytes(request.workload) * parameters(request.model)
+    return weights > request.cluster.gpu.memory_bytes
 
 
 def _complexity(priced: Priced) -> tuple[int, int, bool, float]:
@@ -186,6 +192,7 @@ def _best_of_each_family(ranked: list[Priced]) -> Iterator[Priced]:
 
 def _required(request: Request, found: _Found) -> _Found:
     """What was found. Raises where nothing can be chosen from it."""
+    _refuse_misfit(request, found)
     if found.fitting:
         return found
     if not found.tight:
@@ -200,6 +207,22 @@ def _required(request: Request, found: _Found) -> _Found:
         missing_bytes=lacking,
         largest_term=name,
     )
+
+
+def _refuse_misfit(request: Request, found: _Found) -> None:
+    """LayoutError where the batch alone keeps a small model from DeepSpeed.
+
+    Another batch is a smaller change than another code base, so it is offered instead.
+    """
+    simple = BACK_ENDS[0]
+    seen = {priced.strategy.back_end for priced in (*found.fitting, *found.tight)}
+    if _is_large(request) or simple not in _wanted(request) or simple in seen:
+        return
+    for explored in found.refused:
+        rules = [problem.rule for problem in explored.problems]
+        if explored.family.back_end == simple and rules == ["batch-product"]:
+            message = "the global batch does not divide over the accelerators"
+            raise LayoutError(explored.problems, message)
 
 
 def _broken(found: _Found) -> tuple[Problem, ...]:

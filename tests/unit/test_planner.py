@@ -106,6 +106,23 @@ def test_a_batch_that_no_rank_count_divides_is_refused_with_neighbours() -> None
     assert "8" in caught.value.problems[0].hint
 
 
+def test_a_batch_that_does_not_divide_is_not_a_reason_for_megatron() -> None:
+    """Twelve samples over eight ranks, back end free: 8 or 16, not another code base."""
+    with pytest.raises(LayoutError) as caught:
+        choose(ask("llama-2-7b", cluster(), workload(batch=12)))
+
+    assert "8 or 16" in caught.value.problems[0].hint
+
+
+def test_a_large_model_may_have_fewer_samples_than_accelerators() -> None:
+    """175 B, 1536 samples on 1024 cards: Megatron, and the reason names the batch rule."""
+    plan = choose(ask("gpt3-175b", cluster(128), workload(2048, 1536)))
+    reasons = {reason.rule: reason.message for reason in plan.choice.reasons}
+
+    assert plan.strategy.back_end == "megatron"
+    assert "global_batch_size" in reasons["megatron-only"]
+
+
 def test_contradictory_constraints_name_every_rule() -> None:
     """ZeRO-3 with pipeline parallelism and NVMe without a disk: both problems."""
     with pytest.raises(LayoutError) as caught:
