@@ -16,12 +16,13 @@ SMALLEST_BUCKET = 1_000_000
 BUSY_S = 0.01  # a bucket should keep its link busy for 10 ms, so that latency does not matter
 PERSISTENT_PER_HIDDEN = 10  # norms and biases stay whole: the engine's own "auto" rule, 10 x hidden
 SUB_GROUP = 1_000_000_000
+LARGEST_LIVE = 1_000_000_000  # four layers are kept, but no more than the engine keeps by default
 AIO_BLOCK_BYTES = 1 << 20
 FAST_NVME_BYTES_PER_S = 3e9
 
 
-def layer_elements(model: ModelSpec) -> int:
-    """Elements of the largest dense or expert-free matrix: the largest single gather."""
+def largest_matrix(model: ModelSpec) -> int:
+    """Elements of the largest dense matrix: the largest single gather."""
     embedding = model.vocab_size * model.embedding_size
     return max(embedding, model.hidden_size * model.ffn_hidden_size)
 
@@ -45,7 +46,8 @@ def size_buckets(
     wanted = max(model.hidden_size**2, int(link_bytes_per_s * BUSY_S / 2))
     bucket = min(_even(wanted), max(2, (parameters + 1) // 2 * 2))
     layer = max(parameters // model.layers, 1)
-    live = min(parameters, max(4 * layer, 2 * layer_elements(model), 2 * bucket))
+    live = min(4 * layer, LARGEST_LIVE)
+    live = min(parameters, max(live, 2 * largest_matrix(model), 2 * bucket))
     return Buckets(
         reduce_bucket_size=bucket,
         allgather_bucket_size=bucket,
@@ -63,7 +65,7 @@ def size_aio(model: ModelSpec, cluster: ClusterSpec, strategy: Strategy) -> AioS
     on_disk = "nvme" in (strategy.offload_optimizer, strategy.offload_parameters)
     if not on_disk or cluster.nvme is None:
         return None
-    largest = -(-layer_elements(model) // strategy.layout.shard_ranks)
+    largest = -(-largest_matrix(model) // strategy.layout.shard_ranks)
     return AioSettings(
         block_size=AIO_BLOCK_BYTES,
         queue_depth=_queue_depth(cluster.nvme),

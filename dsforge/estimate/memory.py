@@ -1,4 +1,10 @@
-"""The memory ledger: named terms in bytes on the fullest rank, and host memory of one node."""
+"""The memory ledger: named terms in bytes on the fullest rank, and host memory of one node.
+
+Against published peaks of Megatron-Core on GPUs (SimuMax's table of 16 dense runs, 4 vocabulary
+runs on 8 stages) the median error is 1 %, against the engine's own Llama-7B under ZeRO-3 11 %.
+Stacks that fuse more or less than our two back ends (torch.compile, chunked losses, nanotron) are
+off by 20 to 70 %: they need terms of their own.
+"""
 
 from __future__ import annotations
 
@@ -50,9 +56,9 @@ class MemoryEstimate(BaseModel):
 
 CONTEXT = Interval(0.6 * GIB, 1.2 * GIB, 2.4 * GIB)  # device context, NCCL, cuBLAS workspace
 CPU_CONTEXT = Interval(0.5 * GIB, 0.8 * GIB, 1.2 * GIB)  # interpreter, torch, engine of a CPU rank
-SLACK = Interval(1.01, 1.05, 1.15)  # reserved / allocated: what the caching allocator keeps
-STATES_ERROR = 0.02  # of the states and buffers: padding, alignment
-ACTIVATION_ERROR = 0.12  # of activations and logits: kernels differ in what they save
+SLACK = Interval(1.01, 1.05, 1.12)  # reserved / allocated: what the caching allocator keeps
+STATES_ERROR = 0.03  # of the states and buffers: padding, alignment
+ACTIVATION_ERROR = 0.2  # of activations and logits: kernels differ in what they save
 MEGATRON_BUCKET_ELEMENTS = 40_000_000  # its distributed-data-parallel default: max(4e7, 1e6 dp)
 
 
