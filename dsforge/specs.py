@@ -60,6 +60,9 @@ class ModelSpec(BaseModel):
     name: str = Field(description="Catalog name, or the name of the file it was read from.")
     family: str = Field(default="", description="Family in the catalog, for people.")
     hub_id: str | None = Field(default=None, description="Hugging Face hub id.")
+    path: str | None = Field(
+        default=None, description="Folder or config.json that it was read from, absolute."
+    )
     model_type: str | None = Field(description="`model_type` of its Hugging Face config.")
     kind: Kind = Field(default="decoder")
     layers: int = Field(ge=1, description="Transformer layers (each half of an encoder-decoder).")

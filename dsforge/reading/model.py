@@ -90,7 +90,8 @@ def _from_file(config: Path, path: Path) -> Read:
         hint = "give the catalog name or hub id of the model, or its config.json"
         raise _unusable(place, "is not a config.json", hint)
     name = path.resolve().name if path.is_dir() else config.resolve().parent.name
-    return _with_place(parsed_config(_text(config), place), name or "model", place)
+    model, reasons = _with_place(parsed_config(_text(config), place), name or "model", place)
+    return model.model_copy(update={"path": str(path.resolve())}), reasons
 
 
 def _text(config: Path) -> str:

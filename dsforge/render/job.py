@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from dsforge.job import TrainJob
 from dsforge.plan import Plan
-from dsforge.specs import DataSpec
+from dsforge.specs import DataSpec, ModelSpec
 
 # Three steps in a hundred: what the fine-tuning recipes of the Llama and Zephyr families use (3 to
 # 10 %). It matters with Adam, whose second moment is not yet estimated in the first steps.
@@ -23,12 +23,19 @@ class TrainContext:
     placeholder_data: bool
 
 
+def weights(model: ModelSpec) -> str | None:
+    """Folder or hub id that the weights are loaded from; none for a bare config or a size."""
+    if model.path is not None and not model.path.endswith(".json"):
+        return model.path
+    return model.hub_id
+
+
 def train_job(plan: Plan) -> TrainJob:
     """What `dsforge train` is asked to do for this plan."""
     workload, steps = plan.workload, plan.workload.steps
     return TrainJob(
-        model=plan.model.hub_id or plan.model.name,
-        random_weights=plan.model.hub_id is None,
+        model=weights(plan.model) or plan.model.path or plan.model.name,
+        random_weights=weights(plan.model) is None,
         deepspeed_config=DS_CONFIG,
         data=workload.data or DataSpec(train=PLACEHOLDER_DATA),
         sequence_length=workload.sequence_length,

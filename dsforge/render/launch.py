@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import chain, count, islice
 
 from dsforge.plan import Plan
+from dsforge.render.job import weights
 from dsforge.render.megatron import needs_one_connection
 from dsforge.specs import ClusterSpec, Host
 from dsforge.strategy import Strategy
@@ -104,7 +105,7 @@ def pretrain_context(plan: Plan, strategy: Strategy) -> PretrainContext:
         script=_script(plan.cluster, in_slurm=False),
         one_connection=needs_one_connection(plan, strategy),
         needs_train_iters=plan.workload.steps is None,
-        tokenizer=plan.model.hub_id or plan.model.name,
+        tokenizer=weights(plan.model) or plan.model.name,
         vocab_size=plan.model.vocab_size,
     )
 

@@ -324,3 +324,24 @@ def test_the_report_gives_the_rule_for_a_missing_variant() -> None:
     text = texts(plans.plan(on=plans.cluster(nvme=None)))["PLAN.md"]
 
     assert "not written: NVMe offload needs a disk, the cluster has none [nvme-present]" in text
+
+
+@pytest.mark.parametrize(
+    ("changed", "model", "random"),
+    [
+        ({"path": "/models/mine", "hub_id": None}, "/models/mine", False),
+        ({"path": "/models/mine/config.json", "hub_id": None}, "/models/mine/config.json", True),
+        ({"hub_id": None}, "llama-2-7b", True),
+        ({}, "meta-llama/Llama-2-7b-hf", False),
+    ],
+    ids=["folder", "config", "name", "hub"],
+)
+def test_weights_come_from_where_the_model_was_read(
+    changed: dict[str, Any], model: str, random: bool
+) -> None:
+    """A folder is trained from its weights, never from random ones because its name is unknown."""
+    plan = plans.plan()
+    plan = plan.model_copy(update={"model": plan.model.model_copy(update=changed)})
+    job = TrainJob.model_validate(yaml.safe_load(texts(plan)["train.yaml"]))
+
+    assert (job.model, job.random_weights) == (model, random)
