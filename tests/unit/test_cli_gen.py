@@ -1,0 +1,133 @@
+"""`dsforge gen` as a user types it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dsforge.cli.main import main
+
+PAIR = (
+    *("--model", "llama-2-7b", "--nodes", "2", "--gpus-per-node", "8"),
+    *("--gpu", "a100-80gb", "--inter-node", "100gbe"),
+)
+TREE = {
+    *("plan.json", "PLAN.md", "hostfile", ".deepspeed_env", "train.yaml", ".dsforge-manifest.json"),
+    *(f"deepspeed/{n}.json" for n in ("ds_config", "zero1", "zero2", "zero3")),
+    *(f"deepspeed/{n}.json" for n in ("zero2_offload", "zero3_offload")),
+    *("megatron/args.txt", "megatron/pretrain.sh"),
+    *("launch/deepspeed.sh", "launch/torchrun.sh", "launch/slurm.sbatch"),
+}
+
+
+def gen(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    """Exit code of `dsforge gen ...` in this process."""
+    monkeypatch.setattr(sys, "argv", ["dsforge", "gen", *arguments])
+    try:
+        main()
+    except SystemExit as end:
+        return int(end.code or 0)
+    return 0
+
+
+def files(folder: Path) -> set[str]:
+    """Paths of all files below a folder."""
+    return {p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()}
+
+
+def test_the_tree_is_written_and_the_choice_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every file of the contract; strategy, memory with its largest term, time, next steps."""
+    code = gen(monkeypatch, *PAIR, "--out", str(tmp_path / "run"))
+    said = capsys.readouterr().out
+
+    assert code == 0
+    assert files(tmp_path / "run") == TREE
+    for part in ("strategy", "largest:", "step", "16 created", "put the addresses", "deepspeed.sh"):
+        assert part in said
+
+
+def test_json_is_one_document(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The plan and what happened to each file."""
+    gen(monkeypatch, *PAIR, "--out", str(tmp_path), "--json")
+    document = json.loads(capsys.readouterr().out)
+
+    assert {*document["created"], ".dsforge-manifest.json"} == TREE
+    assert document["plan"] == json.loads((tmp_path / "plan.json").read_text())
+
+
+def test_an_edited_file_stops_the_second_gen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit code 1, the diff on stdout, the way out on stderr, the edit kept; --force takes it."""
+    gen(monkeypatch, *PAIR, "--out", str(tmp_path))
+    (tmp_path / "hostfile").write_text("10.0.0.1 slots=8\n10.0.0.2 slots=8\n")
+    capsys.readouterr()
+
+    code = gen(monkeypatch, *PAIR, "--out", str(tmp_path))
+    said = capsys.readouterr()
+
+    assert code == 1
+    assert "-10.0.0.1 slots=8" in said.out
+    assert "--force" in said.err
+    assert (tmp_path / "hostfile").read_text().startswith("10.0.0.1")
+    assert gen(monkeypatch, *PAIR, "--out", str(tmp_path), "--force") == 0
+    assert (tmp_path / "hostfile").read_text().startswith("#")
+
+
+def test_another_request_shows_what_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Files that nobody edited are updated, with a diff."""
+    gen(monkeypatch, *PAIR, "--out", str(tmp_path))
+    capsys.readouterr()
+
+    assert gen(monkeypatch, *PAIR, "--out", str(tmp_path), "--seq-len", "2048") == 0
+    said = capsys.readouterr().out
+    assert "+++ " in said
+    assert "updated" in said
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (*PAIR, "--templates", "missing"),
+        (*PAIR, "--nodes", "0"),
+        ("--model", "no-such-model", "--gpu", "a100-80gb"),
+    ],
+    ids=["templates", "nodes", "model"],
+)
+def test_bad_input_writes_nothing(
+    arguments: tuple[str, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A message on stderr, exit code 1 or 2, no folder."""
+    code = gen(monkeypatch, *arguments, "--out", str(tmp_path / "run"))
+
+    assert code in (1, 2)
+    assert "error" in capsys.readouterr().err.lower()
+    assert not (tmp_path / "run").exists()
+
+
+def test_planning_imports_no_heavy_library(tmp_path: Path) -> None:
+    """Torch, deepspeed and transformers stay out of the process."""
+    program = (
+        "import sys\nfrom dsforge.cli.main import main\n"
+        f"sys.argv = {['dsforge', 'gen', *PAIR, '--out', str(tmp_path)]!r}\n"
+        "try:\n    main()\nexcept SystemExit as end:\n    assert not end.code\n"
+        "print(sorted({'torch', 'deepspeed', 'transformers'} & set(sys.modules)))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+
+    assert done.stdout.splitlines()[-1] == "[]"
