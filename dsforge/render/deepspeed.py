@@ -11,7 +11,7 @@ turns checkpointing on in the model (`gradient_checkpointing` in train.yaml).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from dsforge.errors import RenderError
 from dsforge.plan import Plan, Priced
@@ -27,8 +27,7 @@ PARAMETERS_SHARDED = 3  # the ZeRO stage that can offload parameters
 MOMENTUM = {"sgd": 0.9, "muon": 0.95}
 
 
-@dataclass(frozen=True, slots=True)
-class LossScale:
+class LossScale(NamedTuple):
     """The dynamic scaler of fp16: starts at 2^16 and halves after two overflows in a row."""
 
     initial_scale_power: int = 16
@@ -37,8 +36,7 @@ class LossScale:
     min_loss_scale: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class OptimizerBlock:
+class OptimizerBlock(NamedTuple):
     """`optimizer.type` and `optimizer.params`; a value that the optimizer lacks is none."""
 
     type: str
@@ -51,18 +49,16 @@ class OptimizerBlock:
     untested: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class DiskBuffers:
+class DiskBuffers(NamedTuple):
     """Where a block lives on the disk and what stages it; sizes in elements."""
 
     path: str
-    count: int
+    buffers: int
     size: int | None = None
     max_in_cpu: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class OffloadBlock:
+class OffloadBlock(NamedTuple):
     """One of the offload blocks; `disk` where its device is nvme."""
 
     device: Offload
@@ -70,8 +66,7 @@ class OffloadBlock:
     disk: DiskBuffers | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+class Job(NamedTuple):
     """What every ds_config says, whatever is sharded."""
 
     train_batch_size: int
@@ -84,23 +79,20 @@ class Job:
     tensor_parallel_size: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class Zero0Context:
+class Zero0Context(NamedTuple):
     """Fields of zero0.json.j2: plain data parallelism."""
 
     job: Job
 
 
-@dataclass(frozen=True, slots=True)
-class ZeroContext:
+class ZeroContext(NamedTuple):
     """Fields of zero1.json.j2, zero2.json.j2 and zero3.json.j2: everything on the device."""
 
     job: Job
     buckets: Buckets
 
 
-@dataclass(frozen=True, slots=True)
-class ZeroOffloadContext:
+class ZeroOffloadContext(NamedTuple):
     """Fields of zero1_offload.json.j2 and zero2_offload.json.j2."""
 
     job: Job
@@ -108,8 +100,7 @@ class ZeroOffloadContext:
     offload_optimizer: OffloadBlock
 
 
-@dataclass(frozen=True, slots=True)
-class Zero3OffloadContext:
+class Zero3OffloadContext(NamedTuple):
     """Fields of zero3_offload.json.j2: optimizer, parameters or both on the host."""
 
     job: Job
@@ -118,8 +109,7 @@ class Zero3OffloadContext:
     offload_parameters: OffloadBlock | None
 
 
-@dataclass(frozen=True, slots=True)
-class NvmeContext:
+class NvmeContext(NamedTuple):
     """Fields of zero3_nvme.json.j2: at least one block on the disk."""
 
     job: Job

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from dsforge.errors import RenderError
 from dsforge.plan import Plan
@@ -43,8 +44,7 @@ class Variable:
             )
 
 
-@dataclass(frozen=True, slots=True)
-class DeepspeedEnvContext:
+class DeepspeedEnvContext(NamedTuple):
     """Fields of env/deepspeed_env.j2."""
 
     variables: tuple[Variable, ...]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from dsforge.job import TrainJob
 from dsforge.plan import Plan
@@ -15,8 +15,7 @@ DS_CONFIG = "deepspeed/ds_config.json"
 PLACEHOLDER_DATA = "data/train.jsonl"  # where the plan names no data
 
 
-@dataclass(frozen=True, slots=True)
-class TrainContext:
+class TrainContext(NamedTuple):
     """Fields of train.yaml.j2."""
 
     job: TrainJob

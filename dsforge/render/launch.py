@@ -7,8 +7,8 @@ each fact stands in one file. What the plan depends on (nodes, slots) is checked
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import chain, count, islice
+from typing import NamedTuple
 
 from dsforge.plan import Plan
 from dsforge.render.job import weights
@@ -21,16 +21,14 @@ EXAMPLE_PREFIXES = ("192.0.2", "198.51.100", "203.0.113")
 EXAMPLES_PER_PREFIX = 254
 
 
-@dataclass(frozen=True, slots=True)
-class HostfileContext:
+class HostfileContext(NamedTuple):
     """Fields of env/hostfile.j2."""
 
     hosts: tuple[Host, ...]
     placeholders: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Script:
+class Script(NamedTuple):
     """What every launch script knows about the cluster."""
 
     nodes: int
@@ -52,15 +50,13 @@ class Script:
         return f"-l {self.ssh_user}"
 
 
-@dataclass(frozen=True, slots=True)
-class ScriptContext:
+class ScriptContext(NamedTuple):
     """Fields of launch/deepspeed.sh.j2, launch/torchrun.sh.j2 and launch/slurm.sbatch.j2."""
 
     script: Script
 
 
-@dataclass(frozen=True, slots=True)
-class PretrainContext:
+class PretrainContext(NamedTuple):
     """Fields of megatron/pretrain.sh.j2."""
 
     script: Script

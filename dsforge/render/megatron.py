@@ -7,8 +7,8 @@ pretrain_gpt.py cannot build never comes here: `rules/megatron.py` refuses it.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from itertools import chain, groupby
+from typing import NamedTuple
 
 from dsforge.job import TrainJob
 from dsforge.plan import Plan
@@ -23,8 +23,7 @@ POSITION = {"rope": "rope", "learned": "learned_absolute"}
 OPTIMIZERS = {"adamw": "adam", "sgd": "sgd", "lion": "lion", "muon": "muon"}
 
 
-@dataclass(frozen=True, slots=True)
-class Argument:
+class Argument(NamedTuple):
     """One line of args.txt: a flag and its value; an empty value is a switch."""
 
     flag: str
@@ -36,8 +35,7 @@ class Argument:
         return f"{self.flag} {self.value}".rstrip()
 
 
-@dataclass(frozen=True, slots=True)
-class ArgsContext:
+class ArgsContext(NamedTuple):
     """Fields of megatron/args.txt.j2."""
 
     arguments: tuple[Argument, ...]

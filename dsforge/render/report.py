@@ -5,7 +5,7 @@ Numbers become text here; wording and order stand in the template.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from pydantic import BaseModel
 
@@ -18,8 +18,7 @@ from dsforge.units import Interval, count, gib, seconds
 FILES = {"megatron": "megatron/args.txt"}
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(NamedTuple):
     """One line of a table: name, value, and what the value means."""
 
     name: str
@@ -27,8 +26,7 @@ class Row:
     note: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class VariantRow:
+class VariantRow(NamedTuple):
     """One generated file beside the chosen one, or why it does not exist."""
 
     file: str
@@ -38,8 +36,7 @@ class VariantRow:
     verdict: str
 
 
-@dataclass(frozen=True, slots=True)
-class ReportContext:
+class ReportContext(NamedTuple):
     """Fields of report/PLAN.md.j2."""
 
     title: str
