@@ -53,28 +53,31 @@ def peak_flops(gpu: GpuSpec, precision: Precision) -> float:
     return peaks.get(precision, fallback)
 
 
-def _products_s(products: tuple[Product, ...], tokens: float, tp: int, rate: float) -> float:
-    """Forward seconds of products at a full rate in FLOP/s."""
-    fill = tokens / (tokens + HALF_TOKENS)
-    total = 0.0
-    for product in products:
-        narrow = product.narrow / tp
-        total += product.elements / (fill * narrow / (narrow + HALF_WIDTH))
-    return 2.0 * tokens * total / (tp * rate)
-
-
 class _Rank(NamedTuple):
     """One rank's share of one micro batch, and the rates it computes at."""
 
     tokens: float
     tp: int
     rate: float  # FLOP/s of a large product
+    half_tokens: float
+    half_width: float
     attention_rate: float
     bandwidth: float
     passes: float  # forward, backward, recomputation, in forward passes
 
 
+def _products_s(products: tuple[Product, ...], rank: _Rank, tp: int) -> float:
+    """Forward seconds of products that `tp` ranks share."""
+    fill = rank.tokens / (rank.tokens + rank.half_tokens)
+    total = 0.0
+    for product in products:
+        narrow = product.narrow / tp
+        total += product.elements * (narrow + rank.half_width) / narrow
+    return 2.0 * rank.tokens * total / (fill * tp * rank.rate)
+
+
 def _rank(workload: Workload, strategy: Strategy, gpu: GpuSpec) -> _Rank:
+    """The share of one rank. A CPU core has no tiles and waves to fill."""
     layout = strategy.layout
     precision: Precision = "bf16" if workload.precision == "fp8" else workload.precision
     recomputed = 1 if strategy.recompute == "full" else 0
@@ -83,6 +86,8 @@ def _rank(workload: Workload, strategy: Strategy, gpu: GpuSpec) -> _Rank:
         tokens=samples * workload.sequence_length,
         tp=layout.tensor_parallel_size,
         rate=peak_flops(gpu, workload.precision) * gpu.matmul_efficiency * STEP_SHARE,
+        half_tokens=0.0 if gpu.is_cpu else HALF_TOKENS,
+        half_width=0.0 if gpu.is_cpu else HALF_WIDTH,
         attention_rate=peak_flops(gpu, precision) * gpu.matmul_efficiency * ATTENTION_SHARE,
         bandwidth=gpu.memory_bytes_per_s * BANDWIDTH_SHARE,
         passes=1 + backward_factor(workload) + recomputed,
@@ -97,7 +102,7 @@ def _layer_s(
     Flash attention computes five products backward for two forward: 2.5 passes (Dao 2022).
     """
     products = (*attention_products(model), *mlp_products(model, moe_layer))
-    busy = rank.passes * _products_s(products, rank.tokens, rank.tp, rank.rate)
+    busy = rank.passes * _products_s(products, rank, rank.tp)
     scores = rank.tokens * score_flops(model, workload.sequence_length) / rank.tp
     recomputed = 1 if strategy.recompute == "full" else 0
     busy += (1 + ATTENTION_BACKWARD + recomputed) * scores / rank.attention_rate
@@ -110,7 +115,7 @@ def _head_s(model: ModelSpec, workload: Workload, strategy: Strategy, rank: _Ran
     """Seconds of output head and loss, forward and backward, one micro batch."""
     tp = rank.tp if strategy.back_end == "megatron" else 1
     head = Product(model.hidden_size, model.vocab_size, model.hidden_size * tp)
-    products = _products_s((head,), rank.tokens, tp, rank.rate) * (1 + backward_factor(workload))
+    products = _products_s((head,), rank, tp) * (1 + backward_factor(workload))
     moved = 2 * rank.tokens * logit_token_bytes(model, workload, strategy)
     return products + moved / rank.bandwidth
 
