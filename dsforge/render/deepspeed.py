@@ -76,6 +76,7 @@ class Job(NamedTuple):
     loss_scale: LossScale | None
     optimizer: OptimizerBlock
     gradient_clipping: float
+    reduce_scatter: bool  # Muon needs whole gradients; the engine refuses both together
     tensor_parallel_size: int | None
 
 
@@ -178,6 +179,7 @@ def _job(plan: Plan, strategy: Strategy) -> Job:
         loss_scale=LossScale() if plan.workload.precision == "fp16" else None,
         optimizer=_optimizer(plan.workload, plan.cluster, sharded=strategy.zero_stage > 0),
         gradient_clipping=plan.workload.gradient_clipping,
+        reduce_scatter=plan.workload.optimizer != "muon",
         tensor_parallel_size=tensor if tensor > 1 else None,
     )
 

@@ -223,3 +223,11 @@ def test_under_megatron_the_fastest_fitting_variant_is_the_ds_config() -> None:
     plan = plan.model_copy(update={"variants": tuple(variants)})
 
     assert deepspeed_choice(plan) == fast
+
+
+@pytest.mark.parametrize(("optimizer", "allowed"), [("adamw", True), ("muon", False)])
+def test_muon_gets_whole_gradients(optimizer: str, allowed: bool) -> None:
+    """The engine refuses Muon together with reduce_scatter."""
+    config = chosen(work=plans.workload(optimizer=optimizer))
+
+    assert config["zero_optimization"]["reduce_scatter"] is allowed
