@@ -1,9 +1,107 @@
-"""`dsforge bench`."""
+"""`dsforge bench`: the same job under several strategies, beside the plan's predictions."""
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
 import typer
+
+if TYPE_CHECKING:
+    from dsforge.bench.matrix import Cell
+    from dsforge.bench.report import Outcome, Report
+    from dsforge.bench.run import Bench
+
+SHOWN_LINES = ("step ", "error", "train")  # how lines begin that say how far a run is
 
 
 def register(app: typer.Typer) -> None:
     """Add the command to the application."""
+    app.command("bench")(bench)
+
+
+def bench(
+    run: Annotated[Path, typer.Argument(help="Run folder that `dsforge gen` has written.")],
+    *,
+    stages: Annotated[
+        str, typer.Option(help="ZeRO stages, or names such as zero3_offload, with commas.")
+    ] = "2,3",
+    steps: Annotated[int, typer.Option(min=1, help="Measured steps of each run.")] = 20,
+    warmup: Annotated[int, typer.Option(min=0, help="First steps, dropped.")] = 3,
+    repeats: Annotated[int, typer.Option(min=1, help="Runs of each strategy, in turn.")] = 1,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Folder of the report; default RUN/bench.")
+    ] = None,
+    timeout_s: Annotated[
+        float, typer.Option("--timeout", min=1, help="Seconds after which a run is given up.")
+    ] = 7200,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
+) -> None:
+    """Launch the same job under each strategy and say which to use, with the numbers."""
+    from dsforge.artifacts import write_all
+    from dsforge.bench.matrix import matrix, parse_strategies
+    from dsforge.bench.pages import pages
+    from dsforge.bench.report import report
+    from dsforge.bench.run import read_bench
+    from dsforge.cli.show import note
+    from dsforge.errors import DsforgeError
+
+    variants = parse_strategies(stages)
+    folder = out or run / "bench"
+    given = read_bench(run, folder, steps=warmup + steps, timeout_s=timeout_s)
+    cells = matrix(given.plan, variants, repeats)
+    outcomes = tuple(_run(given, cell, n, len(cells)) for n, cell in enumerate(cells, start=1))
+    made = report(given.plan, outcomes, warmup_steps=warmup)
+    write_all(pages(made), folder / "report", force=True)
+    _show(made, as_json=as_json)
+    note(f"report: {folder / 'report' / 'report.html'}, report.md, report.json")
+    if made.recommendation.variant is None:
+        raise DsforgeError("no run was measured", f"each one's output is in {folder}")
+
+
+def _run(given: Bench, cell: Cell, number: int, count: int) -> Outcome:
+    """One launch with its progress on stderr."""
+    from dsforge.bench.run import run_cell
+    from dsforge.cli.show import note
+    from dsforge.units import seconds
+
+    head = f"[{number}/{count}] {cell.name}"
+    note(f"{head}: starting {given.steps} steps")
+
+    def show(line: str) -> None:
+        if line.startswith(SHOWN_LINES):
+            note(f"{head}: {line}")
+
+    outcome = run_cell(given, cell, show)
+    end = "failed" if outcome.error else "measured"
+    note(f"{head}: {end} after {seconds(outcome.wall_s)}\n{outcome.error}".rstrip())
+    return outcome
+
+
+def _show(made: Report, *, as_json: bool) -> None:
+    """The table and the verdict, or the document."""
+    from dsforge.bench.pages import bench_context
+    from dsforge.cli.show import show_json
+
+    if as_json:
+        show_json(made.model_dump(mode="json"))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    context = bench_context(made)
+    table = Table(title=context.title, caption=context.workload, show_lines=True)
+    for name in ("strategy", "step", "tokens/s", "memory", "sent", "loss"):
+        table.add_column(name)
+    for row in context.rows:
+        pairs = (
+            (row.step, row.predicted_step),
+            (row.tokens, row.predicted_tokens),
+            (row.memory, row.predicted_memory),
+            (row.sent, row.predicted_sent),
+        )
+        shown = (f"{is_}\npredicted {was}" for is_, was in pairs)
+        table.add_row(f"{row.variant}\n{row.runs} runs", *shown, row.loss)
+    Console().print(table)
+    print(f"{context.verdict}")
+    print("\n".join(f"  because   {reason}" for reason in context.reasons))

@@ -1,0 +1,235 @@
+"""Plan + outcomes -> Report: what each strategy needed, beside its prediction, and which to use.
+
+The rule of practice is "ZeRO-2 when both fit": less sharding sends fewer bytes. So of strategies
+whose step times differ by less than the planner's own margin the one that shards less wins, and a
+faster one wins only beyond it. The report says so with the numbers of the run.
+"""
+
+from __future__ import annotations
+
+from statistics import median, quantiles
+from typing import Literal
+
+from pydantic import BaseModel, Field
+
+from dsforge.bench.matrix import STRATEGIES, Cell, priced
+from dsforge.plan import Plan, Priced, VariantName
+from dsforge.planner.search import SIMPLER_MARGIN
+from dsforge.specs import FROZEN
+from dsforge.train.record import Measurement
+from dsforge.units import Interval, gib, seconds
+
+PARITY = 1e-2  # largest difference of two loss curves that rounding explains
+
+
+class Outcome(BaseModel):
+    """What came of one cell: a measurement, or the reason why there is none."""
+
+    model_config = FROZEN
+
+    cell: Cell
+    wall_s: float = Field(ge=0, description="Whole launch, imports and loading included.")
+    measurement: Measurement | None = None
+    error: str = Field(default="", description="Last lines of a run that failed.")
+
+
+class Figure(BaseModel):
+    """A predicted and a measured quantity in one unit; none where there is no measurement."""
+
+    model_config = FROZEN
+
+    predicted: Interval
+    measured: float | None
+
+    @property
+    def ratio(self) -> float | None:
+        """Measured over predicted."""
+        unknown = self.measured is None or not self.predicted.likely
+        return None if unknown else self.measured / self.predicted.likely  # type: ignore[operator]
+
+
+class Row(BaseModel):
+    """One strategy, all its repeats together."""
+
+    model_config = FROZEN
+
+    variant: VariantName
+    strategy: str = Field(description="The strategy in words.")
+    runs: int = Field(ge=0, description="Launches that were measured.")
+    failures: int = Field(ge=0)
+    step_s: Figure = Field(description="Median step time, s.")
+    spread_s: tuple[float, float] | None = Field(description="Quartiles of the step time, s.")
+    tokens_per_s: Figure = Field(description="All ranks; measured without padding.")
+    memory_bytes: Figure = Field(description="Peak of the fullest rank.")
+    sent_bytes: Figure = Field(description="Bytes that one rank sends in a step.")
+    final_loss: float | None
+    parity: float | None = Field(description="Largest loss difference from the first strategy.")
+
+
+class Recommendation(BaseModel):
+    """Which strategy to use, and why."""
+
+    model_config = FROZEN
+
+    variant: VariantName | None
+    reasons: tuple[str, ...]
+
+
+class Report(BaseModel):
+    """The whole comparison; its JSON is what `dsforge bench --json` prints."""
+
+    model_config = FROZEN
+
+    schema_version: Literal[1] = 1
+    model: str
+    parameters: int
+    cluster: str
+    sequence_length: int
+    global_batch_size: int
+    warmup_steps: int
+    memory_counter: str = Field(description="Which memory was measured.")
+    versions: dict[str, str]
+    hardware: dict[str, str]
+    rows: tuple[Row, ...]
+    recommendation: Recommendation
+    outcomes: tuple[Outcome, ...]
+
+
+def report(plan: Plan, outcomes: tuple[Outcome, ...], *, warmup_steps: int) -> Report:
+    """The comparison of all strategies that occur in `outcomes`, in order of sharding."""
+    names = [name for name in STRATEGIES if any(o.cell.variant == name for o in outcomes)]
+    measured = [o.measurement for o in outcomes if o.measurement]
+    first = measured[0] if measured else None
+    rows = tuple(_row(plan, name, outcomes, warmup_steps) for name in names)
+    cluster = plan.cluster
+    return Report(
+        model=plan.model.name,
+        parameters=plan.parameters,
+        cluster=f"{cluster.nodes} x {cluster.gpus_per_node} {cluster.gpu.name}",
+        sequence_length=plan.workload.sequence_length,
+        global_batch_size=plan.workload.global_batch_size,
+        warmup_steps=warmup_steps,
+        memory_counter="resident memory of the process" if cluster.gpu.is_cpu else "torch reserved",
+        versions=first.versions if first else {},
+        hardware=first.hardware if first else {},
+        rows=rows,
+        recommendation=_recommend(rows),
+        outcomes=outcomes,
+    )
+
+
+def step_times_s(measurement: Measurement, warmup_steps: int) -> tuple[float, ...]:
+    """Counted steps without the first `warmup_steps` of the run; the trainer drops some itself."""
+    return measurement.step_s[max(0, warmup_steps - measurement.warmup_steps) :]
+
+
+def _row(plan: Plan, name: VariantName, outcomes: tuple[Outcome, ...], warmup_steps: int) -> Row:
+    """One strategy: medians over all steps of all its repeats, beside the plan's prediction."""
+    own = [o for o in outcomes if o.cell.variant == name]
+    runs = [o.measurement for o in own if o.measurement]
+    steps = [s for run in runs for s in step_times_s(run, warmup_steps)]
+    step = median(steps) if steps else None
+    price, is_cpu = priced(plan, name), plan.cluster.gpu.is_cpu
+    memory = [r.memory.host_bytes if is_cpu else r.memory.reserved_bytes for r in runs]
+    return Row(
+        variant=name,
+        strategy=price.strategy.label(),
+        runs=len(runs),
+        failures=len(own) - len(runs),
+        step_s=Figure(predicted=price.time.step_s, measured=step),
+        spread_s=_quartiles(steps),
+        tokens_per_s=Figure(
+            predicted=_tokens_per_s(plan, price),
+            measured=runs[0].tokens_per_step / step if step else None,
+        ),
+        memory_bytes=Figure(
+            predicted=price.memory.device_bytes if is_cpu else price.memory.reserved_bytes,
+            measured=max(memory, default=None),
+        ),
+        sent_bytes=Figure(
+            predicted=_exact(price.time.sent_bytes),
+            measured=max((r.sent_bytes for r in runs), default=None),
+        ),
+        final_loss=runs[0].losses[-1] if runs and runs[0].losses else None,
+        parity=_parity(runs, outcomes),
+    )
+
+
+def _quartiles(values: list[float]) -> tuple[float, float] | None:
+    """First and third quartile."""
+    if not values:
+        return None
+    if len(values) == 1:
+        return values[0], values[0]
+    low, _, high = quantiles(values, n=4, method="inclusive")
+    return low, high
+
+
+def _tokens_per_s(plan: Plan, price: Priced) -> Interval:
+    """Predicted tokens/s of all ranks."""
+    tokens, step = plan.workload.tokens_per_step, price.time.step_s
+    return Interval(tokens / step.high, tokens / step.likely, tokens / step.low)
+
+
+def _exact(value: float) -> Interval:
+    """A figure that is predicted as one number."""
+    return Interval(value, value, value)
+
+
+def _parity(runs: list[Measurement], outcomes: tuple[Outcome, ...]) -> float | None:
+    """Largest difference of a run's losses from those of the first run measured at all."""
+    baseline = next((o.measurement.losses for o in outcomes if o.measurement), ())
+    gaps = [abs(a - b) for run in runs for a, b in zip(run.losses, baseline, strict=False)]
+    return max(gaps, default=None)
+
+
+def _recommend(rows: tuple[Row, ...]) -> Recommendation:
+    """The strategy that shards least among those as fast as the fastest."""
+    measured = [row for row in rows if row.step_s.measured is not None]
+    if not measured:
+        return Recommendation(variant=None, reasons=("no run was measured",))
+    fastest = min(_step_s(row) for row in measured)
+    best = next(row for row in measured if _step_s(row) <= fastest * SIMPLER_MARGIN)
+    reasons = [_against(best, other) for other in measured if other is not best]
+    reasons += [f"{row.variant} failed in every run" for row in rows if not row.runs]
+    reasons += _practice(best, measured)
+    return Recommendation(variant=best.variant, reasons=(*reasons, _agreement(measured)))
+
+
+def _step_s(row: Row) -> float:
+    """Median step time of a measured row, s."""
+    return row.step_s.measured or 0.0
+
+
+def _against(best: Row, other: Row) -> str:
+    """The numbers of two strategies in one sentence."""
+    ratio = _step_s(other) / _step_s(best)
+    memory = (other.memory_bytes.measured or 0) - (best.memory_bytes.measured or 0)
+    return (
+        f"{best.variant} takes {seconds(_step_s(best))} a step, {other.variant} "
+        f"{seconds(_step_s(other))} ({ratio:.2f} times as long); {other.variant} needs "
+        f"{gib(abs(memory))} {'more' if memory >= 0 else 'less'} memory on the fullest rank"
+    )
+
+
+def _practice(best: Row, measured: list[Row]) -> list[str]:
+    """How the result stands to the rule of practice, where the rule speaks."""
+    names = {row.variant for row in measured}
+    if not {"zero2", "zero3"} <= names:
+        return []
+    if best.variant == "zero3":
+        return ["the rule of practice is ZeRO-2 when both fit; here ZeRO-3 was clearly faster"]
+    return ["both fit, and the rule of practice is ZeRO-2 when ZeRO-2 and ZeRO-3 both fit"]
+
+
+def _agreement(measured: list[Row]) -> str:
+    """Whether all strategies computed the same losses."""
+    worst = max((row.parity or 0.0) for row in measured)
+    if len(measured) == 1:
+        return "one strategy was measured, so no loss curves can be compared"
+    if worst <= PARITY:
+        return f"all loss curves agree within {worst:.2g}, so the choice does not change the result"
+    return (
+        f"loss curves differ by up to {worst:.2g}, more than the {PARITY:g} that rounding "
+        "explains: look into that before you trust either run"
+    )
