@@ -43,8 +43,10 @@ def host_memory(
     share = weights / (strategy.layout.model_ranks if strategy.back_end == "megatron" else 1)
     sharded = strategy.zero_stage == FULLY_SHARDED
     read = min(weights, SHARD_BYTES) if sharded else ranks * share
-    pinned = kept.pinned if cluster.gpu.is_cpu else _pinned_bytes(kept.pinned)
-    offloaded = ranks * (kept.host - kept.pinned + pinned)
+    rounding = 0.0
+    if not cluster.gpu.is_cpu:
+        rounding = sum(_pinned_bytes(wanted) - wanted for wanted in kept.pinned)
+    offloaded = ranks * (kept.host + rounding)
     step = idle + offloaded
     return HostMemory.model_construct(
         load=round(idle + read),

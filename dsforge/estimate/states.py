@@ -11,6 +11,7 @@ optimizer shards master weights and moments.
 
 from __future__ import annotations
 
+from math import ceil
 from typing import NamedTuple
 
 from dsforge.estimate.activations import FLOAT_BYTES, element_bytes
@@ -31,7 +32,7 @@ class States(NamedTuple):
     optimizer: float
     step_gradients: float  # float32 copy that exists only while the optimizer steps
     host: float  # offloaded bytes in RAM
-    pinned: float  # part of `host` that is page-locked
+    pinned: tuple[float, ...]  # the page-locked buffers among them
     nvme: float
 
 
@@ -95,7 +96,7 @@ def states(
     optimizer = per_parameter * (trainable if stage >= 1 else parameters.trainable)
     weights = size * (shard if stage == FULLY_SHARDED else parameters.total)
     if strategy.back_end == "megatron":
-        return States(weights, 4.0 * parameters.trainable, optimizer, 0.0, 0.0, 0.0, 0.0)
+        return States(weights, 4.0 * parameters.trainable, optimizer, 0.0, 0.0, (), 0.0)
     gradients = size * (trainable if stage >= GRADIENTS_SHARDED else parameters.trainable)
     copied = trainable if stage >= 1 else parameters.trainable
     step = (
@@ -103,30 +104,35 @@ def states(
         if size == FLOAT_BYTES
         else 4.0 * (min(copied, buckets.sub_group_size) if stage == FULLY_SHARDED else copied)
     )
-    on_device = States(weights, gradients, optimizer, step, 0.0, 0.0, 0.0)
-    return _offloaded(on_device, strategy, trainable, size)
+    on_device = States(weights, gradients, optimizer, step, 0.0, (), 0.0)
+    tiles = ceil(trainable / buckets.sub_group_size) if stage == FULLY_SHARDED else 1
+    return _offloaded(on_device, strategy, trainable, size=size, tiles=max(1, tiles))
 
 
-def _offloaded(on_device: States, strategy: Strategy, trainable: float, size: int) -> States:
-    """The states after offload. The engine pins master weights, gradients, parameter buffers."""
+def _offloaded(
+    on_device: States, strategy: Strategy, trainable: float, *, size: int, tiles: int
+) -> States:
+    """The states after offload.
+
+    The engine pins master weights and their gradients (stage 3: tile by tile), and one buffer in
+    the compute precision: updated weights (stage 1, 2) or gradients (stage 3).
+    """
     result = on_device
     if strategy.offload_optimizer != "none":
-        master_gradient = 4.0 * trainable
-        copies = size * trainable  # compute-precision buffer (stage 1, 2) or gradients (stage 3)
-        moved = result.optimizer + master_gradient
-        disk = moved if strategy.offload_optimizer == "nvme" else 0.0
+        gradient, copies = 4.0 * trainable, size * trainable
+        moved = result.optimizer + gradient
+        to_disk = strategy.offload_optimizer == "nvme"
         result = result._replace(
             gradients=0.0 if strategy.zero_stage >= GRADIENTS_SHARDED else result.gradients,
             optimizer=0.0,
             step_gradients=0.0,
-            host=copies + (0.0 if disk else moved),
-            pinned=copies + (0.0 if disk else 2 * master_gradient),
-            nvme=disk,
+            host=copies + (0.0 if to_disk else moved),
+            pinned=(copies, *(() if to_disk else (gradient / tiles,) * (2 * tiles))),
+            nvme=moved if to_disk else 0.0,
         )
     if strategy.offload_parameters == "cpu":
-        result = result._replace(
-            host=result.host + result.weights, pinned=result.pinned + result.weights, weights=0.0
-        )
+        pinned = (*result.pinned, result.weights)
+        result = result._replace(host=result.host + result.weights, pinned=pinned, weights=0.0)
     elif strategy.offload_parameters == "nvme":
         result = result._replace(nvme=result.nvme + result.weights, weights=0.0)
     return result

@@ -83,19 +83,22 @@ def largest_term(memory: MemoryEstimate) -> str:
 
 
 def shortage(cluster: ClusterSpec, memory: MemoryEstimate) -> str:
-    """`needs 92 GiB of 79 GiB on the device, 13 GiB too much; ...` with the dominant term."""
+    """`needs 92 GiB of 79 GiB on each card, 13 GiB too much; ...` with the dominant term."""
     short = missing(cluster, memory)
     budget = max(short, key=lambda name: short[name])
+    lacking = short[budget] * (1 if budget == "device" else cluster.gpus_per_node)
+    have = {
+        "device": cluster.gpu.memory_bytes,
+        "host": round(cluster.host_memory_bytes * HOST_SHARE),
+        "nvme": cluster.nvme.size_bytes if cluster.nvme else 0,
+    }[budget]
+    place = {
+        "device": f"on each {cluster.gpu.name}",
+        "host": "host RAM on each node",
+        "nvme": "NVMe on each node",
+    }[budget]
     name = largest_term(memory)
-    largest = f"the largest term is {name} ({gib(getattr(memory.terms, name))})"
-    if budget == "device":
-        need, have = memory.device_bytes.likely, cluster.gpu.memory_bytes
-        return f"needs {gib(need)} of {gib(have)} on each {cluster.gpu.name}; {largest}"
-    if budget == "nvme":
-        have = cluster.nvme.size_bytes if cluster.nvme else 0
-        return f"needs {gib(memory.nvme_bytes)} of {gib(have)} on each node's disk"
-    lacking = short["host"] * cluster.gpus_per_node
-    have = cluster.host_memory_bytes
     return (
-        f"needs {gib(have * HOST_SHARE + lacking)} of {gib(have)} host RAM on each node; {largest}"
+        f"needs {gib(have + lacking)} of {gib(have)} {place}, {gib(lacking)} too much; "
+        f"the largest term on the device is {name} ({gib(getattr(memory.terms, name))})"
     )

@@ -16,7 +16,6 @@ from dsforge.planner.explore import Explored, Explorer
 from dsforge.planner.pricing import is_safe, largest_term, missing_bytes, shortage
 from dsforge.planner.variants import variants
 from dsforge.strategy import FULLY_SHARDED, BackEnd
-from dsforge.units import gib
 
 SIMPLER_MARGIN = 1.10  # a simpler plan may be this much slower and still be chosen
 # How much slower DeepSpeed may be: Megatron asks for another model and checkpoint format. Where the
@@ -202,7 +201,7 @@ def _required(request: Request, found: _Found) -> _Found:
     name = largest_term(nearest.memory)
     raise DoesNotFitError(
         f"{request.model.name} does not fit: the nearest strategy ({nearest.strategy.label()}) "
-        f"lacks {gib(lacking)} on each accelerator; it {shortage(request.cluster, nearest.memory)}",
+        f"{shortage(request.cluster, nearest.memory)}",
         relaxations(request, nearest),
         missing_bytes=lacking,
         largest_term=name,
