@@ -305,6 +305,27 @@ def test_expert_pattern_follows_the_layers() -> None:
     assert said["--moe-layer-freq"] == "([0]*1+[1]*1+[0]*1+[1]*1)"
 
 
+@pytest.mark.parametrize("end", ["\n", ""], ids=["newline", "no-newline"])
+def test_one_node_gets_the_same_environment(tmp_path: Path, end: str) -> None:
+    """The script exports .deepspeed_env itself, where DeepSpeed would not read it."""
+    run, tools = tmp_path / "run", tmp_path / "bin"
+    write_all(render(plans.plan(on=CASES["one-node"])), run)
+    (run / ".deepspeed_env").write_text(f"OMP_NUM_THREADS=3\nNCCL_TEST=a=b={end}")
+    tools.mkdir()
+    (tools / "deepspeed").write_text('#!/bin/sh\necho "$OMP_NUM_THREADS $NCCL_TEST $*"\n')
+    (tools / "deepspeed").chmod(0o755)
+
+    done = subprocess.run(
+        [run / "launch/deepspeed.sh"],
+        env={"PATH": f"{tools}:/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert done.stdout.startswith("3 a=b= --hostfile hostfile ")
+
+
 @each_case
 def test_nothing_in_an_artifact_depends_on_this_machine(name: str) -> None:
     """Rendered twice they are equal, without an absolute path of ours, a time or a secret."""

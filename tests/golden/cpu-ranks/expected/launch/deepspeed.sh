@@ -35,8 +35,8 @@ case ${hosts[0]} in
 esac
 
 # The variables of every rank stand in .deepspeed_env and nowhere else.
-while IFS='=' read -r name value; do
-  export "$name=$value"
+while IFS= read -r line || [ -n "$line" ]; do
+  export "${line?}"
 done <.deepspeed_env
 
 exec deepspeed --hostfile hostfile --no_ssh_check --master_addr 127.0.0.1 \

@@ -13,8 +13,8 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 command -v torchrun >/dev/null || fail "torchrun is not installed: pip install 'dsforge[train]'"
 
 # The variables of every rank stand in .deepspeed_env and nowhere else.
-while IFS='=' read -r name value; do
-  export "$name=$value"
+while IFS= read -r line || [ -n "$line" ]; do
+  export "${line?}"
 done <.deepspeed_env
 
 ranks=(--nnodes 1 --nproc_per_node 1)

@@ -34,8 +34,8 @@ for host in "${hosts[@]}"; do
 done
 
 # The variables of every rank stand in .deepspeed_env and nowhere else.
-while IFS='=' read -r name value; do
-  export "$name=$value"
+while IFS= read -r line || [ -n "$line" ]; do
+  export "${line?}"
 done <.deepspeed_env
 # Megatron insists on it for tensor and context parallelism on Hopper and older cards.
 export CUDA_DEVICE_MAX_CONNECTIONS=1
@@ -45,7 +45,7 @@ ranks=(--nnodes 4 --nproc_per_node 8)
 ranks+=(--node_rank "$NODE_RANK" --master_addr "${hosts[0]}" --master_port "${MASTER_PORT:-29500}")
 
 arguments=()
-while read -r flag value; do
+while read -r flag value || [ -n "$flag" ]; do
   arguments+=("$flag")
   [ -z "$value" ] || arguments+=("$value")
 done <megatron/args.txt

@@ -30,8 +30,8 @@ for host in "${hosts[@]}"; do
 done
 
 # The variables of every rank stand in .deepspeed_env and nowhere else.
-while IFS='=' read -r name value; do
-  export "$name=$value"
+while IFS= read -r line || [ -n "$line" ]; do
+  export "${line?}"
 done <.deepspeed_env
 
 ranks=(--nnodes 2 --nproc_per_node 8)
