@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
@@ -42,6 +43,7 @@ def template_root() -> Path:
     return packaged if packaged.is_dir() else package.parent / "templates"
 
 
+@cache
 def template_environment(templates: Path | None = None) -> Environment:
     """The Environment of all artifacts; `templates` is searched before our own folder.
 
