@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 @contextmanager
 def rank_of(world_size: int, rank: int = 0) -> Iterator[None]:
-    """This process as `rank` of `world_size`, until the block ends; blocks may follow each other.
+    """Context in which the process is `rank` of `world_size`; blocks may follow each other.
 
     Raises RuntimeError inside another world.
     """
