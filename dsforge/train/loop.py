@@ -64,11 +64,10 @@ def train(path: Path, options: Options | None = None) -> int:
     data = prepare_data(job, folder, tokenizer, screen=screen)
     output.mkdir(parents=True, exist_ok=True)
     run = Run(job, config, place, data, output, screen)
-    try:
-        join(place)
-        return run.carry_out(folder, tokenizer, resumed, export=options.export)
-    finally:
-        leave()
+    join(place)
+    code = run.carry_out(folder, tokenizer, resumed, export=options.export)
+    leave()  # not after a failure: ranks that wait for each other then would hide its cause
+    return code
 
 
 def _resumed_from(options: Options, output: Path) -> Path | None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from dsforge import catalog
-from dsforge.errors import DsforgeError, SpecError
+from dsforge.errors import DsforgeError
 from dsforge.job import TrainJob
 from dsforge.specs import LoraSpec
 from dsforge.train.engine_config import EngineConfig
@@ -47,10 +47,10 @@ def model_source(name: str, folder: Path) -> ModelSource:
     if name.startswith((".", "/", "~")) or name.endswith((".gguf", ".json")):
         hint = "paths are relative to the folder of train.yaml"
         raise DsforgeError(f"`model` (={name}): there is no {path}", hint)
-    try:
-        return ModelSource(catalog.model(name).hub_id or name, in_catalog=True)
-    except SpecError:  # not in the catalog: a hub id
+    known = catalog.find_model(name)
+    if known is None:
         return ModelSource(name)
+    return ModelSource(catalog.model(known).hub_id or name, in_catalog=True)
 
 
 def load_tokenizer(job: TrainJob, folder: Path) -> Any:
@@ -104,11 +104,21 @@ def _weights(
         return AutoModelForCausalLM.from_config(_configuration(source, job), **options)
     with _partitioned_loading(config, source):
         try:
-            return AutoModelForCausalLM.from_pretrained(source.name, **source.options, **options)
+            model = AutoModelForCausalLM.from_pretrained(source.name, **source.options, **options)
         except (OSError, ValueError) as error:
             hint = "name a folder, a GGUF file, or a hub id that is cached or reachable"
             message = f"cannot load `model` (={job.model}): {_first_line(error)}"
             raise DsforgeError(message, hint) from error
+    return _as_plain(model) if source.gguf_file else model
+
+
+def _as_plain(model: Any) -> Any:
+    """A model from a GGUF file without the mark that says it is quantised: its weights are not."""
+    model.hf_quantizer = None
+    model.is_quantized = False
+    if hasattr(model.config, "quantization_config"):
+        del model.config.quantization_config
+    return model
 
 
 def _partitioned_loading(config: EngineConfig, source: ModelSource) -> AbstractContextManager[Any]:
