@@ -1,0 +1,151 @@
+"""`dsforge train` on two real ranks under the deepspeed launcher: loss, stages, resume, stop."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny_job import ds_config, write_job, write_model
+
+pytestmark = [pytest.mark.launch, pytest.mark.engine]
+RUNS = (0, 1, 2, 3)
+
+
+def command(*options: str) -> list[str]:
+    """The deepspeed launcher with two CPU ranks on a free port."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    launcher = str(Path(sys.executable).with_name("deepspeed"))
+    ranks = ["--num_accelerators", "2", "--master_port", str(port)]
+    return [launcher, *ranks, "--module", "dsforge.train", "train.yaml", *options]
+
+
+def launch(job: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    """A whole run, ended."""
+    return subprocess.run(
+        command(*options),
+        cwd=job.parent,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+
+
+def losses(output: Path) -> list[float]:
+    """The loss of every step in metrics.jsonl."""
+    lines = (output / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    return [row["loss"] for row in map(json.loads, lines) if "loss" in row]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny Llama with random weights."""
+    return write_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def outputs(model: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
+    """The output folders of the same job under ZeRO 0 to 3; each holds 8 steps."""
+    found: dict[int, Path] = {}
+    for stage in RUNS:
+        more: dict[str, Any] = {"checkpoint_every": 4} if stage == 2 else {}
+        job = write_job(tmp_path_factory.mktemp(f"zero{stage}"), model, ds_config(stage), **more)
+        done = launch(job)
+        assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+        found[stage] = job.parent / "output"
+    return found
+
+
+def test_the_loss_falls(outputs: dict[int, Path]) -> None:
+    """Eight steps bring the loss of a tiny model down by more than noise."""
+    curve = losses(outputs[2])
+
+    assert curve[-1] < curve[0] - 0.3
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_every_zero_stage_gives_the_same_losses(outputs: dict[int, Path], stage: int) -> None:
+    """ZeRO changes where state lives, not what is computed: within 1e-2 at each step."""
+    assert losses(outputs[stage]) == pytest.approx(losses(outputs[0]), abs=1e-2)
+
+
+@pytest.mark.parametrize("stage", RUNS)
+def test_the_weights_open_in_transformers(outputs: dict[int, Path], stage: int) -> None:
+    """The exported model gives the logits of the ZeRO-0 run."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    tokens = torch.arange(2, 40).reshape(2, 19)
+    found = AutoModelForCausalLM.from_pretrained(outputs[stage] / "model")(tokens).logits
+    expected = AutoModelForCausalLM.from_pretrained(outputs[0] / "model")(tokens).logits
+
+    torch.testing.assert_close(found, expected, atol=2e-2, rtol=0)
+
+
+def test_a_measurement_counts_bytes_and_seconds(outputs: dict[int, Path]) -> None:
+    """ZeRO-0 sends one all-reduce of the gradients a step: 4 bytes a parameter on two ranks."""
+    from safetensors import safe_open
+
+    measured = json.loads((outputs[0] / "measurement.json").read_text(encoding="utf-8"))
+    with safe_open(outputs[0] / "model" / "model.safetensors", "pt") as weights:
+        parameters = sum(weights.get_tensor(name).numel() for name in weights.keys())  # noqa: SIM118
+
+    assert measured["sent_bytes"] == pytest.approx(4 * parameters, rel=0.01)
+    assert len(measured["step_s"]) == 8 - measured["warmup_steps"]
+    assert measured["memory"]["host_bytes"] > 10**8
+
+
+def test_resume_goes_on_exactly(outputs: dict[int, Path]) -> None:
+    """A run that is resumed at step 4 gives the same last four losses to the last digit."""
+    output = outputs[2]
+    undisturbed = losses(output)
+    done = launch(
+        output.parent / "train.yaml", "--resume", "output/checkpoints/global_step4", "--no-export"
+    )
+
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert losses(output) == undisturbed
+
+
+def test_sigterm_saves_a_checkpoint_and_ends(model: Path, tmp_path: Path) -> None:
+    """Ranks that get SIGTERM finish the step, save, and export nothing."""
+    job = write_job(tmp_path, model, ds_config(2), steps=100_000)
+    run = subprocess.Popen(
+        command(), cwd=tmp_path, env={**os.environ, "OMP_NUM_THREADS": "1"}, text=True
+    )
+    metrics = job.parent / "output" / "metrics.jsonl"
+    end = time.monotonic() + 120
+    while not (metrics.is_file() and metrics.stat().st_size) and time.monotonic() < end:
+        time.sleep(0.2)
+    children = Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text().split()
+    os.kill(int(children[0]), signal.SIGTERM)  # the launcher of this node, which tells its ranks
+    run.wait(timeout=90)
+
+    saved = list((tmp_path / "output" / "checkpoints").glob("global_step*/dsforge.json"))
+    assert len(saved) == 1
+    assert json.loads(saved[0].read_text())["step"] == len(losses(tmp_path / "output"))
+    assert not (tmp_path / "output" / "model").exists()
+
+
+def test_bad_rows_stop_the_run_before_it_begins(model: Path, tmp_path: Path) -> None:
+    """Every bad row is named with its line, once, and nothing is written."""
+    job = write_job(tmp_path, model, ds_config(2))
+    (tmp_path / "data.jsonl").write_text('{"prompt": "a"}\n{"text": "fine"}\nnot json\n')
+    done = launch(job)
+
+    assert done.returncode == 1
+    assert done.stderr.count("data.jsonl:1: `completion` must be text") == 1
+    assert done.stderr.count("data.jsonl:3: is not JSON") == 1
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "output").exists()
