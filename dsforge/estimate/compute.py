@@ -8,8 +8,8 @@ reaches the memory bandwidth. Small layers wait for the host to launch kernels.
 The constants were fitted together with those of `traffic.py` and `comm.py` on published step times:
 BLOOM tuning (tr11), NVIDIA DGX Cloud and Megatron-Bridge recipes, llm-foundry, InternLM, Narayanan
 et al. 2021, Korthikanti et al. 2022, SimuMax, torchtitan, vocabulary parallelism; sources weighted
-equally, none has a constant of its own. Median error over these sources 12 %, 16 % with the
-sources left out of the fit (nanotron's sweep on a noisy cluster: far too optimistic there).
+equally, none has a constant of its own. Over all sources of trust A and B the median error is 16 %;
+far too optimistic on nanotron's sweep, whose cluster was noisy and which was left out of the fit.
 """
 
 from __future__ import annotations

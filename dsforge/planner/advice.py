@@ -19,11 +19,11 @@ def choice_reasons(
     """Why this one: against the next ZeRO stage, the other back end, and in memory and time."""
     found = (
         _against_stage(best, fitting),
-        _over_stage(best, fitting),
+        _over_stage(request, best, fitting),
         _against_back_end(request, best, fitting),
         _placement(request, best),
-        _offload(best),
-        _recompute(best, fitting),
+        _offload(request, best),
+        _recompute(request, best, fitting),
         _headroom(request, best),
     )
     return tuple(reason for reason in found if reason is not None)
@@ -59,9 +59,11 @@ def _against_stage(best: Priced, fitting: tuple[Priced, ...]) -> Reason | None:
     )
 
 
-def _over_stage(best: Priced, fitting: tuple[Priced, ...]) -> Reason | None:
+def _over_stage(request: Request, best: Priced, fitting: tuple[Priced, ...]) -> Reason | None:
     """Why ZeRO-3, where it was chosen: no lower stage fits, or only much slower."""
     mine = best.strategy
+    if request.constraints.zero_stage is not None:
+        return None
     if mine.back_end != "deepspeed" or mine.zero_stage != FULLY_SHARDED or mine.offloads:
         return None
     other = _fastest(
@@ -138,22 +140,23 @@ def _placement(request: Request, best: Priced) -> Reason | None:
     return Reason(rule="tensor-in-node", message="; ".join(words))
 
 
-def _offload(best: Priced) -> Reason | None:
-    strategy = best.strategy
+def _offload(request: Request, best: Priced) -> Reason | None:
+    strategy, fixed = best.strategy, request.constraints
     if strategy.offload_optimizer == "none" and strategy.offload_parameters == "none":
         return None
+    asked = fixed.offload_optimizer or fixed.offload_parameters
     return Reason(
-        rule="offload-to-fit",
+        rule="offload-asked" if asked else "offload-to-fit",
         message=(
-            f"nothing fits without offload; it costs {seconds(best.time.terms.offload_s)} of "
+            f"{'offload was asked for' if asked else 'nothing fits without offload'}; it costs {seconds(best.time.terms.offload_s)} of "
             f"copies and {seconds(best.time.terms.optimizer_s)} of optimizer per step, and "
             f"{gib(best.memory.host_bytes.step)} of host RAM on each node"
         ),
     )
 
 
-def _recompute(best: Priced, fitting: tuple[Priced, ...]) -> Reason | None:
-    if best.strategy.recompute != "full":
+def _recompute(request: Request, best: Priced, fitting: tuple[Priced, ...]) -> Reason | None:
+    if best.strategy.recompute != "full" or request.constraints.recompute:
         return None
     mine = best.strategy
     other = _fastest(
