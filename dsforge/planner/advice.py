@@ -145,11 +145,12 @@ def _offload(request: Request, best: Priced) -> Reason | None:
     if strategy.offload_optimizer == "none" and strategy.offload_parameters == "none":
         return None
     asked = fixed.offload_optimizer or fixed.offload_parameters
+    why = "offload was asked for" if asked else "nothing fits without offload"
     return Reason(
         rule="offload-asked" if asked else "offload-to-fit",
         message=(
-            f"{'offload was asked for' if asked else 'nothing fits without offload'}; it costs {seconds(best.time.terms.offload_s)} of "
-            f"copies and {seconds(best.time.terms.optimizer_s)} of optimizer per step, and "
+            f"{why}; it costs {seconds(best.time.terms.offload_s)} of copies and "
+            f"{seconds(best.time.terms.optimizer_s)} of optimizer per step, and "
             f"{gib(best.memory.host_bytes.step)} of host RAM on each node"
         ),
     )
