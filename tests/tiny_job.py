@@ -40,7 +40,8 @@ def tokenizer(texts: list[str]) -> Any:
         vocab_size=384, special_tokens=SPECIAL, initial_alphabet=alphabet, show_progress=False
     )
     inner.train_from_iterator(texts, trainer)
-    fast = PreTrainedTokenizerFast(tokenizer_object=inner, pad_token="<pad>", eos_token="</s>")
+    fast = PreTrainedTokenizerFast(tokenizer_object=inner)
+    fast.pad_token, fast.eos_token = "<pad>", "</s>"
     fast.chat_template = TEMPLATE
     return fast
 
