@@ -18,7 +18,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,6 +45,16 @@ class Host:
         """Processes that run on the host."""
         return [int(pid) for pid in _ip("netns", "pids", self.namespace).split()]
 
+    def rank_environment(self) -> dict[str, str]:
+        """The environment of a training rank on the host; empty where none runs."""
+        for pid in self.pids():
+            with suppress(OSError):
+                text = Path(f"/proc/{pid}/environ").read_bytes().decode()
+                found = dict(pair.split("=", 1) for pair in text.split("\0") if "=" in pair)
+                if "LOCAL_RANK" in found:
+                    return found
+        return {}
+
 
 @dataclass(frozen=True)
 class Hosts:
@@ -66,16 +76,31 @@ class Hosts:
         timeout_s: float,
         cwd: Path | None = None,
         environment: Mapping[str, str] | None = None,
+        on_line: Callable[[str], None] | None = None,
     ) -> process.Completed:
         """A command that a user starts on the first host; what it leaves running is ended."""
         path = {"PATH": f"{self.bin}:{os.environ['PATH']}"}
         inside = ("ip", "netns", "exec", self.hosts[0].namespace, *command)
         try:
             return process.run(
-                inside, timeout_s=timeout_s, cwd=cwd, environment={**path, **(environment or {})}
+                inside,
+                timeout_s=timeout_s,
+                cwd=cwd,
+                environment={**path, **(environment or {})},
+                on_line=on_line,
             )
         finally:
             self.end_jobs()
+
+    @contextmanager
+    def unplugged(self, index: int) -> Iterator[None]:
+        """Inside, the host has no network."""
+        link = ("-n", self.hosts[index].namespace, "link", "set", INTERFACE)
+        _ip(*link, "down")
+        try:
+            yield
+        finally:
+            _ip(*link, "up")
 
     def end_jobs(self) -> None:
         """End everything on the hosts except their sshd."""
