@@ -14,6 +14,7 @@ from pathlib import Path
 OPS = {
     "ShareMemCommBuilder": "collectives between ranks of one CPU node, about 80 s on 2 cores",
     "CPUAdamBuilder": "optimizer offload, about 90 s",
+    "FusedAdamBuilder": "AdamW of CPU ranks where a config does not ask for torch's, about 85 s",
     "AsyncIOBuilder": "NVMe offload, about 4 min; needs libaio",
 }
 LOCK_GRACE_S = 30.0  # younger locks may belong to a build that is just starting

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,7 +12,7 @@ from dsforge.cli.flags import Flags, with_flags
 
 if TYPE_CHECKING:
     from dsforge.artifacts import Artifact, Written
-    from dsforge.plan import Plan
+    from dsforge.plan import Plan, Request
 
 SHOWN_DIFF = 60  # lines of what changed in files that nobody had edited
 
@@ -40,7 +41,7 @@ def gen(
     from dsforge.planner import choose
     from dsforge.render import render
 
-    plan = choose(to_request(flags))
+    plan = choose(_seen_from(out, to_request(flags)))
     artifacts = render(plan, templates)
     try:
         written = write_all(artifacts, out, force=force)
@@ -52,6 +53,22 @@ def gen(
         _show_document(plan, written, out)
     else:
         _show(plan, artifacts, written, out)
+
+
+def _seen_from(out: Path, request: Request) -> Request:
+    """The request with its paths as the run folder sees them: that is where train.yaml is read."""
+
+    def moved(path: str) -> str:
+        return path if Path(path).is_absolute() else os.path.relpath(path, out)
+
+    model, workload = request.model, request.workload
+    if model.path is not None:
+        model = model.model_copy(update={"path": os.path.relpath(model.path, out)})
+    if workload.data is not None:
+        data, held_out = workload.data, workload.data.validation
+        paths = {"train": moved(data.train), "validation": held_out and moved(held_out)}
+        workload = workload.model_copy(update={"data": data.model_copy(update=paths)})
+    return request.model_copy(update={"model": model, "workload": workload})
 
 
 def _show_document(plan: Plan, written: Written, out: Path) -> None:

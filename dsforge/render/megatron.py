@@ -35,6 +35,13 @@ class Argument(NamedTuple):
         return f"{self.flag} {self.value}".rstrip()
 
 
+SIGMOID_ROUTERS = ("deepseek_v3", "glm4_moe")  # DeepSeek-V3, arXiv 2412.19437, section 2.1.2
+SIGMOID_ROUTING = (
+    Argument("--moe-router-score-function", "sigmoid"),
+    Argument("--moe-router-enable-expert-bias"),
+)
+
+
 class ArgsContext(NamedTuple):
     """Fields of megatron/args.txt.j2."""
 
@@ -82,7 +89,7 @@ def _shape(model: ModelSpec, workload: Workload) -> tuple[Argument, ...]:
         Argument("--ffn-hidden-size", str(model.ffn_hidden_size)),
         Argument("--seq-length", str(workload.sequence_length)),
         Argument("--max-position-embeddings", str(longest)),
-        Argument("--position-embedding-type", POSITION[model.position]),
+        *_positions(model),
         Argument("--normalization", "RMSNorm" if model.norm == "rmsnorm" else "LayerNorm"),
         Argument("--hidden-dropout", "0"),
         Argument("--attention-dropout", "0"),
@@ -93,6 +100,16 @@ def _shape(model: ModelSpec, workload: Workload) -> tuple[Argument, ...]:
             (not model.tied_embeddings, "--untie-embeddings-and-output-weights"),
         ),
     )
+
+
+def _positions(model: ModelSpec) -> tuple[Argument, ...]:
+    """Kind of positions; for rotary ones the base and the rotated share of a head."""
+    kind = Argument("--position-embedding-type", POSITION[model.position])
+    if model.position != "rope":
+        return (kind,)
+    base = Argument("--rotary-base", str(round(model.rope_theta)))
+    share = Argument("--rotary-percent", str(model.partial_rotary_factor))
+    return (kind, base, share) if model.mla is None else (kind, base)
 
 
 def _attention(model: ModelSpec) -> tuple[Argument, ...]:
@@ -124,6 +141,7 @@ def _experts(model: ModelSpec, moe: MoeSpec) -> tuple[Argument, ...]:
         Argument("--moe-layer-freq", f"({pattern})"),
         *((shared,) if moe.shared_ffn_hidden_size else ()),
         *_switches((moe.shared_gate, "--moe-shared-expert-gate")),
+        *(SIGMOID_ROUTING if model.model_type in SIGMOID_ROUTERS else ()),
         Argument("--moe-router-load-balancing-type", "aux_loss"),
         Argument("--moe-aux-loss-coeff", str(AUXILIARY_LOSS)),
         Argument("--moe-token-dispatcher-type", "alltoall"),

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from dsforge.cli.main import main
 
@@ -131,3 +132,18 @@ def test_planning_imports_no_heavy_library(tmp_path: Path) -> None:
     )
 
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_paths_are_written_as_the_run_folder_sees_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A data path relative to the caller's folder still leads to the file from `--out`."""
+    (tmp_path / "pairs.jsonl").write_text('{"text": "a"}\n')
+    monkeypatch.chdir(tmp_path)
+    options = ["--model", "smollm2-135m", "--gpu", "rtx-4090", "--data", "pairs.jsonl"]
+
+    code = gen(monkeypatch, *options, "--out", "runs/one")
+    named = yaml.safe_load(Path("runs/one/train.yaml").read_text())["data"]["train"]
+
+    assert code == 0
+    assert (tmp_path / "runs/one" / named).samefile(tmp_path / "pairs.jsonl")
