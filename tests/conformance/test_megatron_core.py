@@ -32,6 +32,7 @@ NOT_OF_THE_MODEL = {
     *("global_batch_size", "train_iters", "optimizer", "lr", "min_lr", "lr_decay_style", "seed"),
     *("lr_warmup_fraction", "weight_decay", "clip_grad", "adam_beta1", "adam_beta2", "adam_eps"),
     *("use_distributed_optimizer", "overlap_grad_reduce", "overlap_param_gather"),
+    *("rotary_base", "rotary_percent"),  # arguments of GPTModel
     *("untie_embeddings_and_output_weights", "group_query_attention", "initial_loss_scale"),
 }
 
