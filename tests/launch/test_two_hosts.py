@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.launch, pytest.mark.hosts]
 
 LAUNCH_LIMIT_S = 180.0
 REFUSAL_LIMIT_S = 20.0  # an address that nobody has costs one ssh timeout of 5 s
-STEPS = 5
+STEPS = 12
 TOLERANCE = 1e-2
 CLUSTER = {
     "gpus_per_node": 1,
@@ -29,6 +29,12 @@ CLUSTER = {
     "ssh_port": hosts.SSH_PORT,
     "host_memory_gib": 8,
     "cpu_cores": 1,
+}
+WORKLOAD = {
+    "sequence_length": 96,
+    "global_batch_size": 8,
+    "precision": "fp32",
+    "learning_rate": 3e-3,
 }
 
 
@@ -52,6 +58,8 @@ def generate(folder: Path, model: Path, addresses: tuple[str, ...], stage: int =
     """A run folder for these hosts, from the public command."""
     folder.mkdir()
     data, cluster, run = folder / "data.jsonl", folder / "cluster.yaml", folder / "run"
+    workload = folder / "workload.yaml"
+    workload.write_text(json.dumps(WORKLOAD))
     data.write_text("".join(json.dumps(row) + "\n" for row in tiny_job.pairs(64)))
     listed = [{"address": address, "slots": 1} for address in addresses]
     cluster.write_text(json.dumps({**CLUSTER, "hosts": listed}))
@@ -59,9 +67,7 @@ def generate(folder: Path, model: Path, addresses: tuple[str, ...], stage: int =
         "--model": model,
         "--cluster": cluster,
         "--data": data,
-        "--seq-len": 96,
-        "--global-batch": 8,
-        "--precision": "fp32",
+        "--workload": workload,
         "--zero-stage": stage,
         "--out": run,
     }
