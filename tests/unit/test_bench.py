@@ -1,0 +1,151 @@
+"""The comparison: which runs, what the report says of their figures, which strategy it advises."""
+
+from __future__ import annotations
+
+import plans
+import pytest
+
+from dsforge.bench.matrix import Cell, matrix, parse_strategies
+from dsforge.bench.pages import pages
+from dsforge.bench.report import Outcome, Report, report, step_times_s
+from dsforge.errors import LayoutError, SpecError
+from dsforge.plan import VariantName
+from dsforge.train.record import MeasuredMemory, Measurement
+from dsforge.units import GIB
+
+LOSSES = (3.0, 2.5, 2.25, 2.0)
+
+
+def measurement(
+    step_s: float = 2.0, losses: tuple[float, ...] = LOSSES, memory: int = GIB
+) -> Measurement:
+    """A run of four steps of which the trainer dropped one."""
+    return Measurement(
+        zero_stage=2,
+        world_size=16,
+        micro_batch_size=2,
+        gradient_accumulation_steps=4,
+        tokens_per_step=1000,
+        warmup_steps=1,
+        step_s=(10 * step_s, step_s, step_s),
+        losses=losses,
+        memory=MeasuredMemory(
+            allocated_bytes=1, reserved_bytes=memory, device_bytes=3, host_bytes=4
+        ),
+        sent_bytes=100,
+        versions={"torch": "2"},
+        hardware={"cpu": "x"},
+    )
+
+
+def outcome(variant: VariantName, run: Measurement | None, error: str = "") -> Outcome:
+    """What came of the first run of a strategy."""
+    return Outcome(cell=Cell(variant=variant, repeat=1), wall_s=9, measurement=run, error=error)
+
+
+def compared(zero2: Measurement | None, zero3: Measurement | None) -> Report:
+    """The report on two strategies; none stands for a failed run."""
+    runs = (outcome("zero2", zero2, "" if zero2 else "boom"), outcome("zero3", zero3))
+    return report(plans.plan(), runs, warmup_steps=2)
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("2,3", ("zero2", "zero3")),
+        (" 3, 2 ,3", ("zero2", "zero3")),
+        ("zero3_offload,1", ("zero1", "zero3_offload")),
+    ],
+    ids=["stages", "order and doubles", "names"],
+)
+def test_strategies_are_read_from_the_command_line(text: str, names: tuple[str, ...]) -> None:
+    """Stages and names, each once, in order of sharding."""
+    assert parse_strategies(text) == names
+
+
+@pytest.mark.parametrize("text", ["", "4", "2,zero9", "megatron", "-1"])
+def test_words_that_are_no_strategy_are_refused(text: str) -> None:
+    """The message says what is legal."""
+    with pytest.raises(SpecError) as caught:
+        parse_strategies(text)
+
+    assert "zero3_offload" in caught.value.problems[0].hint
+
+
+def test_repeats_are_interleaved() -> None:
+    """Every strategy runs once before any runs twice."""
+    cells = matrix(plans.plan(), ("zero2", "zero3"), 2)
+
+    assert [cell.name for cell in cells] == ["zero2-1", "zero3-1", "zero2-2", "zero3-2"]
+
+
+def test_a_variant_that_the_plan_forbids_is_refused_with_its_rule() -> None:
+    """Without a disk there is no run with NVMe offload."""
+    with pytest.raises(LayoutError) as caught:
+        matrix(plans.plan(on=plans.cluster(nvme=None)), ("zero2", "zero3_nvme"), 1)
+
+    assert [problem.rule for problem in caught.value.problems] == ["nvme-present"]
+
+
+@pytest.mark.parametrize(
+    ("warmup", "counted"), [(0, 3), (1, 3), (2, 2)], ids=["none", "the trainer's", "one more"]
+)
+def test_warm_up_steps_are_dropped_once(warmup: int, counted: int) -> None:
+    """Steps that the trainer has dropped already count as dropped."""
+    assert len(step_times_s(measurement(), warmup)) == counted
+
+
+def test_figures_stand_beside_their_prediction() -> None:
+    """Median step, rate, memory and traffic come from the run, predictions from the plan."""
+    row = compared(measurement(), measurement()).rows[0]
+
+    assert (row.step_s.measured, row.step_s.predicted.likely) == (2.0, 6.4)
+    assert row.tokens_per_s.measured == 500
+    assert row.memory_bytes.measured == GIB
+    assert row.sent_bytes.measured == 100
+    assert row.final_loss == 2.0
+
+
+@pytest.mark.parametrize(
+    ("zero3_step_s", "choice"),
+    [(3.0, "zero2"), (1.95, "zero2"), (1.0, "zero3")],
+    ids=["slower", "a little faster", "clearly faster"],
+)
+def test_zero_2_wins_unless_zero_3_is_clearly_faster(zero3_step_s: float, choice: str) -> None:
+    """When both fit it is ZeRO-2, except against the clock."""
+    advice = compared(measurement(), measurement(zero3_step_s)).recommendation
+
+    assert advice.variant == choice
+    assert any("rule of practice" in reason for reason in advice.reasons)
+
+
+def test_a_failed_run_leaves_the_other_standing() -> None:
+    """The strategy that was measured is advised, and the failure is said."""
+    made = compared(None, measurement())
+
+    assert made.recommendation.variant == "zero3"
+    assert "zero2 failed in every run" in made.recommendation.reasons
+    assert "boom" in pages(made)[0].text
+
+
+def test_loss_curves_that_differ_are_pointed_out() -> None:
+    """A gap that rounding cannot explain is a reason not to trust the runs."""
+    advice = compared(measurement(), measurement(losses=(3.0, 2.5, 2.3, 2.0))).recommendation
+
+    assert "loss curves differ by up to 0.05" in advice.reasons[-1]
+
+
+def test_the_page_escapes_what_a_run_printed() -> None:
+    """Output of a failed run cannot put markup into the page."""
+    runs = (outcome("zero2", None, "<script>"), outcome("zero3", measurement()))
+    html = pages(report(plans.plan(), runs, warmup_steps=2))[1].text
+
+    assert "<script>" not in html
+    assert "&lt;script&gt;" in html
+
+
+def test_the_report_survives_json() -> None:
+    """Report -> JSON -> Report is the identity."""
+    made = compared(measurement(), measurement())
+
+    assert Report.model_validate_json(made.model_dump_json()) == made
