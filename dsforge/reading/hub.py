@@ -10,9 +10,7 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
-from urllib.request import Request, urlopen
 
 from dsforge import catalog
 from dsforge.errors import Problem, SpecError
@@ -46,6 +44,9 @@ def cached_config(hub_id: str) -> Path | None:
 
 def downloaded_config(hub_id: str) -> str:
     """The text of config.json from the hub. Raises SpecError that says how to fetch it by hand."""
+    from urllib.error import HTTPError, URLError  # with ssl 20 ms, which other models need not pay
+    from urllib.request import Request, urlopen
+
     if _is_true("HF_HUB_OFFLINE") or _is_true("TRANSFORMERS_OFFLINE"):
         raise _unreachable(hub_id, "the hub is switched off (HF_HUB_OFFLINE)")
     endpoint = os.environ.get("HF_ENDPOINT", DEFAULT_ENDPOINT).rstrip("/")
