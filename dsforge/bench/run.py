@@ -59,7 +59,7 @@ def read_bench(run: Path, out: Path, *, steps: int, timeout_s: float) -> Bench:
             f"{run} lacks {', '.join(missing)}",
             "give a folder that `dsforge gen --out` has written",
         )
-    plan, job = read_plan(run), read_job(run / "train.yaml")
+    plan, job = read_plan(run / "plan.json"), read_job(run / "train.yaml")
     return Bench(run.resolve(), plan, job, out.resolve(), steps, timeout_s)
 
 
