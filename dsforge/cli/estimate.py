@@ -31,10 +31,11 @@ def estimate(
         show_json(estimate_document(plan).model_dump(mode="json"))
         return
     from dsforge.cli.priced import console, headline, terms, verdict
+    from dsforge.cli.show import why
 
     out = console()
     out.print(headline(plan), markup=False)
     out.print(terms(plan))
     out.print(verdict(plan), markup=False)
-    for reason in plan.choice.reasons:
-        out.print(f"  {reason.rule}: {reason.message}", markup=False)
+    for line in why(plan.choice.reasons):
+        out.print(line, markup=False)

@@ -100,6 +100,7 @@ def _show(plan: Plan, artifacts: tuple[Artifact, ...], written: Written, out: Pa
 
 def _choice(plan: Plan) -> list[str]:
     """Strategy, memory with its largest term, step time and the reasons."""
+    from dsforge.cli.show import why
     from dsforge.render.report import largest_term
     from dsforge.units import gib, seconds
 
@@ -126,7 +127,7 @@ def _choice(plan: Plan) -> list[str]:
             f"{time.tokens_per_s_per_gpu:,.0f} tokens/s and "
             f"{time.model_tflops_per_gpu:,.0f} TFLOP/s per GPU"
         ),
-        *(f"  because   {reason.message}" for reason in plan.choice.reasons),
+        *why(plan.choice.reasons),
     ]
 
 

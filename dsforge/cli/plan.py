@@ -34,12 +34,13 @@ def plan(
         show_json(plan_document(found, top).model_dump(mode="json"))
         return
     from dsforge.cli.priced import console, headline, losers, ranking
+    from dsforge.cli.show import why
 
     out = console()
     out.print(headline(found.plans[0]), markup=False)
     out.print(ranking(found, top))
-    for reason in found.plans[0].choice.reasons:
-        out.print(f"  {reason.rule}: {reason.message}", markup=False)
+    for line in why(found.plans[0].choice.reasons):
+        out.print(line, markup=False)
     if found.rejected:
         out.print("\nnot possible")
         out.print(losers(found))

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dsforge.errors import DsforgeError, LayoutError, RunError, SpecError
 
-RED, BOLD, DIM, RESET = "\033[31m", "\033[1m", "\033[2m", "\033[0m"
+if TYPE_CHECKING:
+    from dsforge.plan import Reason
+
+RED, DIM, RESET = "\033[31m", "\033[2m", "\033[0m"
 
 
 def show_error(error: DsforgeError) -> None:
@@ -32,6 +35,14 @@ def _safe(text: str) -> str:
 def show_json(document: dict[str, Any]) -> None:
     """A JSON document on stdout."""
     print(json.dumps(document, indent=2, ensure_ascii=False))
+
+
+def why(reasons: tuple[Reason, ...]) -> list[str]:
+    """Lines for people: what was chosen and why, then what was assumed because nobody said it."""
+    assumed = [r for r in reasons if r.rule.startswith("default-")]
+    chosen = [r for r in reasons if not r.rule.startswith("default-")]
+    lines = [("because", reason) for reason in chosen] + [("assumed", reason) for reason in assumed]
+    return [f"  {word}   {reason.message} [{reason.rule}]" for word, reason in lines]
 
 
 def note(message: str) -> None:

@@ -48,13 +48,14 @@ def _against_stage(best: Priced, fitting: tuple[Priced, ...]) -> Reason | None:
     if other is None:
         return None
     sent = other.time.sent_bytes / max(1, best.time.sent_bytes)
+    longer = other.time.step_s.likely / best.time.step_s.likely
     saved = best.memory.device_bytes.likely - other.memory.device_bytes.likely
     return Reason(
         rule=f"zero{mine.zero_stage}-before-zero{stage}",
         message=(
-            f"both fit; {other.strategy.label()} would send {sent:.2g}x the bytes and take "
-            f"{seconds(other.time.step_s.likely)} instead of {seconds(best.time.step_s.likely)} "
-            f"a step; it needs {gib(abs(saved))} {'less' if saved > 0 else 'more'} per accelerator"
+            f"both fit; {other.strategy.label()} would send {sent:.2f}x the bytes, take "
+            f"{longer:.2f}x the time and need {gib(abs(saved))} "
+            f"{'less' if saved > 0 else 'more'} per accelerator"
         ),
     )
 

@@ -32,7 +32,7 @@ def test_plan_shows_the_choice_first_and_why() -> None:
 
     assert "llama-2-7b (6.74 B) on 8 x a100-80gb" in shown
     assert "ZeRO-" in shown.splitlines()[2]
-    assert "fits:" in shown
+    assert "[fits]" in shown
     assert "candidates in" in shown
 
 
