@@ -12,7 +12,7 @@ from pathlib import Path
 
 from transformers.utils import logging
 
-from dsforge.train.answer import answer
+from dsforge.train.answer import answers
 
 QUESTIONS = 2
 LONGEST = 32  # tokens of an answer
@@ -23,12 +23,14 @@ def main(model: Path, questions: Path) -> None:
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     with questions.open(encoding="utf-8") as lines:
-        for line in islice(lines, QUESTIONS):
-            user, assistant = json.loads(line)["messages"]
-            said = answer(model, user["content"], max_tokens=LONGEST)
-            print(f"  question  {user['content']}")
-            print(f"  docstring {assistant['content']}")
-            print(f"  model     {' '.join(said.split())}\n", flush=True)
+        pairs = [json.loads(line)["messages"] for line in islice(lines, QUESTIONS)]
+    asked = tuple(user["content"] for user, _ in pairs)
+    for (user, assistant), said in zip(
+        pairs, answers(model, asked, max_tokens=LONGEST), strict=True
+    ):
+        print(f"  question  {user['content']}")
+        print(f"  docstring {assistant['content']}")
+        print(f"  model     {' '.join(said.split())}\n", flush=True)
 
 
 if __name__ == "__main__":

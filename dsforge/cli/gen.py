@@ -111,6 +111,7 @@ def _choice(plan: Plan) -> list[str]:
     )
     of = gib(plan.cluster.gpu.memory_bytes)
     span = f"{gib(memory.low)} to {gib(memory.high)}"
+    unit = "CPU rank" if plan.cluster.gpu.is_cpu else "GPU"
     fits = "" if plan.choice.fits else ": DOES NOT FIT"
     return [
         (
@@ -119,13 +120,13 @@ def _choice(plan: Plan) -> list[str]:
         ),
         f"  strategy  {plan.strategy.label()}",
         (
-            f"  memory    {gib(memory.likely)} of {of} per GPU ({span}){fits}; "
+            f"  memory    {gib(memory.likely)} of {of} per {unit} ({span}){fits}; "
             f"largest: {largest.name} {largest.value}"
         ),
         (
             f"  step      {seconds(time.step_s.likely)}, "
             f"{time.tokens_per_s_per_gpu:,.0f} tokens/s and "
-            f"{time.model_tflops_per_gpu:,.0f} TFLOP/s per GPU"
+            f"{time.model_tflops_per_gpu:,.3g} TFLOP/s per {unit}"
         ),
         *why(plan.choice.reasons),
     ]
