@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -46,6 +48,8 @@ def bench(
     from dsforge.cli.show import note
     from dsforge.errors import DsforgeError
 
+    # SystemExit unwinds through process.run, which ends the ranks; the default would leave them.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     variants = parse_strategies(stages)
     folder = out or run / "bench"
     given = read_bench(run, folder, steps=warmup + steps, timeout_s=timeout_s)
