@@ -1,4 +1,9 @@
-"""The entry for launchers: `deepspeed --module dsforge.train train.yaml`, torchrun, or python."""
+"""The entry for launchers: `deepspeed --module dsforge.train train.yaml`, torchrun, or python.
+
+What is wrong is wrong on all ranks of a host, as a rule, and one of them says it: the first. The
+others hold back and are ended by the launcher meanwhile. One that is still there after that has
+failed alone, and speaks.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +11,17 @@ import argparse
 import os
 import platform
 import sys
+import time
 from pathlib import Path
 
 from dsforge.errors import DsforgeError, LayoutError, SpecError
 from dsforge.train.loop import Options, train
 
+GRACE_S = 10.0  # launchers look at their ranks every second at the latest
+
 
 def main() -> int:
-    """The exit code of a run on this rank. One rank of each node shows what is wrong."""
+    """The exit code of a run on this rank."""
     parser = argparse.ArgumentParser(prog="dsforge.train", description=main.__doc__)
     parser.add_argument("job", type=Path, help="train.yaml")
     parser.add_argument("--steps", type=int, help="optimizer steps, instead of train.yaml's")
@@ -27,14 +35,16 @@ def main() -> int:
     try:
         return train(given.job, options)
     except DsforgeError as error:
-        if os.environ.get("LOCAL_RANK", "0") == "0":
-            sys.stderr.write(_described(error))
+        if os.environ.get("LOCAL_RANK", "0") != "0":
+            time.sleep(GRACE_S)
+        sys.stderr.write(_described(error))
         return error.exit_code
 
 
 def _described(error: DsforgeError) -> str:
-    """The message, every problem, the way out; with the host's name beyond the first node."""
-    where = "" if os.environ.get("RANK", "0") == "0" else f" on {platform.node()}"
+    """The message, every problem, the way out; with rank and host beyond the first rank."""
+    rank = os.environ.get("RANK", "0")
+    where = "" if rank == "0" else f" on rank {rank}, {platform.node()}"
     lines = [f"error{where}: {error.message}"]
     if isinstance(error, (SpecError, LayoutError)):
         lines += [f"  - {problem} [{problem.rule}]" for problem in error.problems]

@@ -16,6 +16,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from dsforge.errors import DsforgeError
 from dsforge.specs import FROZEN
+from dsforge.train.agreement import all_arrive, on_first_rank
 
 NOTE = "dsforge.json"
 TAG = re.compile(r"global_step(\d+)")
@@ -42,10 +43,11 @@ def tag_of(step: int) -> str:
 def checkpoints(folder: Path) -> list[Path]:
     """The complete checkpoints in a folder, oldest first."""
     found = [p for p in folder.glob("global_step*") if TAG.fullmatch(p.name)]
-    return sorted((p for p in found if (p / NOTE).is_file()), key=_step)
+    return sorted((p for p in found if (p / NOTE).is_file()), key=step_of)
 
 
-def _step(path: Path) -> int:
+def step_of(path: Path) -> int:
+    """Optimizer steps done at a checkpoint, from the name of its folder; -1 for other names."""
     match = TAG.fullmatch(path.name)
     return int(match[1]) if match else -1
 
@@ -87,27 +89,25 @@ def check_note(path: Path, present: CheckpointNote) -> CheckpointNote:
         old, new = getattr(note, name), getattr(present, name)
         if old != new:
             message = f"{path.name} was saved with {name} {old}, this run has {new}"
-            raise DsforgeError(message, f"{hint}, or start anew with `--resume never --overwrite`")
+            raise DsforgeError(message, f"{hint}, or start anew with `--overwrite`")
     return note
 
 
 def save(engine: Any, folder: Path, note: CheckpointNote, keep: int) -> Path:
     """Save on all ranks, mark as complete, drop the oldest beyond `keep`."""
-    import deepspeed.comm
-
     path = folder / tag_of(note.step)
-    first = deepspeed.comm.get_rank() == 0
-    if first:
-        (path / NOTE).unlink(missing_ok=True)
-    engine.save_checkpoint(str(folder), tag=path.name)
-    deepspeed.comm.barrier()
-    if first:
+
+    def complete() -> None:
         for file in path.iterdir():
             flush(file)
         write_whole(path / NOTE, note.model_dump_json(indent=2) + "\n")
         for old in checkpoints(folder)[:-keep]:
             shutil.rmtree(old)
-    deepspeed.comm.barrier()
+
+    on_first_rank(lambda: (path / NOTE).unlink(missing_ok=True))
+    engine.save_checkpoint(str(folder), tag=path.name)
+    all_arrive()
+    on_first_rank(complete)
     return path
 
 

@@ -12,10 +12,11 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+from jinja2 import TemplateError
 from numpy.typing import NDArray
 
-from dsforge.errors import DsforgeError
-from dsforge.train.rows import Row
+from dsforge.errors import DsforgeError, Problem
+from dsforge.train.rows import Row, bad_rows
 
 IGNORED = -100  # the label that cross-entropy leaves out
 MULTIPLE = 8  # tensor cores want lengths that are multiples of 8
@@ -52,17 +53,23 @@ def tokenize(
     """Samples of at most `sequence_length` tokens.
 
     Rows whose answer begins beyond the limit are left out and counted. Raises DsforgeError where
-    nothing is left, or where messages meet a tokenizer without a chat template.
+    nothing is left or a row and the tokenizer's chat template do not go together.
     """
     if any(row.messages for row in rows) and not tokenizer.chat_template:
         hint = "use data of the shape `text`, or an instruction-tuned model"
         raise DsforgeError("the tokenizer has no chat template for prompts and messages", hint)
-    samples, cut = [], 0
+    samples, cut, refused = [], 0, []
     for row in rows:
-        sample = _chat_sample(row, tokenizer) if row.messages else _text_sample(row, tokenizer)
+        on_row()
+        try:
+            sample = _chat_sample(row, tokenizer) if row.messages else _text_sample(row, tokenizer)
+        except TemplateError as error:  # many templates want roles in a certain order
+            refused.append(Problem("row-template", f"the chat template: {error}", place=row.place))
+            continue
         cut += len(sample.tokens) > sequence_length
         samples.append(Sample(sample.tokens[:sequence_length], sample.labels[:sequence_length]))
-        on_row()
+    if refused:
+        raise bad_rows(refused)
     kept = tuple(sample for sample in samples if sample.targets)
     if not kept:
         hint = "raise `sequence_length`"
@@ -83,8 +90,7 @@ def _chat_sample(row: Row, tokenizer: Any) -> Sample:
     """A conversation by the chat template; the loss counts every answer in it.
 
     Where an answer begins and ends is found by rendering the conversation up to it: a template
-    renders a prefix of a conversation as a prefix of its text, except that some add marks to the
-    last turn only, which the common prefix takes care of.
+    renders a prefix of a conversation as a prefix of its text, marks of the last turn excepted.
     """
     whole = _rendered(row.messages, tokenizer, prompt=False)
     encoded = tokenizer(whole, add_special_tokens=False, return_offsets_mapping=True)
@@ -95,10 +101,25 @@ def _chat_sample(row: Row, tokenizer: Any) -> Sample:
         if message["role"] != "assistant":
             continue
         begin = _common(whole, _rendered(row.messages[:index], tokenizer, prompt=True))
-        end = _common(whole, _rendered(row.messages[: index + 1], tokenizer, prompt=False))
+        alone = _rendered(row.messages[: index + 1], tokenizer, prompt=False)
+        end = _end_of_answer(whole, begin, alone, message["content"].strip())
         inside = (starts >= begin) & (starts < end)
         labels[inside] = tokens[inside]
     return Sample(tokens, labels)
+
+
+def _end_of_answer(whole: str, begin: int, alone: str, content: str) -> int:
+    """The character after an answer and its end mark; `alone` is rendered up to that answer.
+
+    Where the template adds marks to the last turn, `alone` differs from the conversation before the
+    answer begins, and the answer is looked for by its words.
+    """
+    shared, found = _common(whole, alone), whole.find(content, begin)
+    if shared == len(alone) or found < 0 or content not in alone:
+        return shared
+    after = found + len(content)
+    mark = alone[alone.rindex(content) + len(content) :]
+    return after + _common(whole[after:], mark)
 
 
 def _rendered(messages: Sequence[dict[str, str]], tokenizer: Any, *, prompt: bool) -> str:
@@ -114,7 +135,8 @@ def _common(one: str, other: str) -> int:
     """Characters that two texts share at their beginning."""
     if one.startswith(other):
         return len(other)
-    return next(i for i, (a, b) in enumerate(zip(one, other + "\0", strict=False)) if a != b)
+    differing = (i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)
+    return next(differing, len(one))
 
 
 def split(samples: Sequence[Sample], fraction: float, seed: int) -> tuple[list[Sample], ...]:

@@ -42,7 +42,8 @@ def read_engine_config(path: Path, world_size: int) -> EngineConfig:
     """The config of a run on `world_size` ranks. Raises SpecError with all problems."""
     settings = _mapping(path)
     draft = _Draft(settings, str(path))
-    batches = draft.batches(world_size)
+    draft.parallelism()
+    batches = draft.batches(world_size) if not draft.problems else _Batches(1, 1)
     config = EngineConfig(
         settings=settings,
         zero_stage=draft.zero_stage(),
@@ -136,6 +137,13 @@ class _Draft:
         message = f"`optimizer.params.lr` (={rate}) must be a number above 0"
         self._problem("learning-rate", message, "the loop schedules around this peak")
         return 0.0
+
+    def parallelism(self) -> None:
+        """Refuse what the loop does not do: it gives every rank samples of its own."""
+        size = self._block("tensor_parallel").get("autotp_size", 1)
+        if size not in (0, 1):
+            message = f"`tensor_parallel.autotp_size` (={size}) is not done by `dsforge train`"
+            self._problem("tensor-parallel", message, "plan with `--tp 1`; ZeRO-3 shards instead")
 
     def _count(self, key: str) -> int | None:
         value = self.settings.get(key)

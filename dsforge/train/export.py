@@ -8,11 +8,13 @@ tensor was read back from the disk and equals the one in memory.
 from __future__ import annotations
 
 import shutil
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 from dsforge.errors import DsforgeError
+from dsforge.train.agreement import on_first_rank
 from dsforge.train.checkpoint import flush
 
 ADAPTER = "default"  # peft's name for the only adapter
@@ -21,16 +23,11 @@ ADAPTER = "default"  # peft's name for the only adapter
 def export(engine: Any, tokenizer: Any, folder: Path) -> Path | None:
     """The folder of the consolidated model; none on ranks other than the first.
 
-    All ranks must call it. Raises DsforgeError where the files do not hold the weights.
+    Adapters are merged into it, and stand alone in `adapter` beside it, as peft reads them. All
+    ranks must call it. Raises DsforgeError where the files do not hold the weights.
     """
     weights = consolidated(engine)
-    import deepspeed.comm
-
-    path = None
-    if deepspeed.comm.get_rank() == 0:
-        path = _write(engine.module, weights, tokenizer, folder)
-    deepspeed.comm.barrier()
-    return path
+    return on_first_rank(lambda: _write(engine.module, weights, tokenizer, folder))
 
 
 def consolidated(engine: Any) -> dict[str, Any]:
@@ -54,21 +51,31 @@ def consolidated(engine: Any) -> dict[str, Any]:
 
 def _write(module: Any, weights: dict[str, Any], tokenizer: Any, folder: Path) -> Path:
     """Write beside, check, rename."""
-    temporary = folder.with_name(f".{folder.name}.part")
-    shutil.rmtree(temporary, ignore_errors=True)
-    model, weights = _merged(module, weights)
     empty = [name for name, tensor in weights.items() if tensor.numel() == 0]
     if empty:
         raise DsforgeError(f"{len(empty)} tensors were not gathered: {', '.join(empty[:5])}")
-    model.save_pretrained(temporary, state_dict=weights)
-    tokenizer.save_pretrained(temporary)
+    if hasattr(module, "peft_config"):
+        with _replacing(folder.with_name("adapter")) as temporary:
+            module.save_pretrained(temporary, state_dict=weights, save_embedding_layers=False)
+    model, weights = _merged(module, weights)
+    with _replacing(folder) as temporary:
+        model.save_pretrained(temporary, state_dict=weights)
+        tokenizer.save_pretrained(temporary)
+        check_files(temporary, weights)
+    return folder
+
+
+@contextmanager
+def _replacing(folder: Path) -> Iterator[Path]:
+    """A folder to write into, which takes the place of `folder` when all went well."""
+    temporary = folder.with_name(f".{folder.name}.part")
+    shutil.rmtree(temporary, ignore_errors=True)
+    yield temporary
     for file in temporary.iterdir():
         flush(file)
-    check_files(temporary, weights)
     shutil.rmtree(folder, ignore_errors=True)
     temporary.rename(folder)
     flush(folder.parent)
-    return folder
 
 
 def _merged(module: Any, weights: dict[str, Any]) -> tuple[Any, dict[str, Any]]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import signal
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from dsforge.errors import DsforgeError
 from dsforge.job import TrainJob
 from dsforge.reading.job import read_job
 from dsforge.train import checkpoint
+from dsforge.train.agreement import check_agreement, on_first_rank
+from dsforge.train.beginning import Beginning, chosen_beginning
 from dsforge.train.data import Sample, indices_of_step
 from dsforge.train.engine_config import EngineConfig, read_engine_config
 from dsforge.train.meters import Meters
@@ -24,11 +27,20 @@ from dsforge.train.metrics import Evaluation, MetricsFile
 from dsforge.train.model import build_model, check_source, load_tokenizer
 from dsforge.train.preparation import Prepared, prepare_data
 from dsforge.train.progress import Screen
-from dsforge.train.ranks import Place, StopRequest, join, leave, place_of_process
+from dsforge.train.ranks import (
+    Place,
+    StopRequest,
+    check_precision,
+    choose_device,
+    join,
+    leave,
+    place_of_process,
+)
 from dsforge.train.schedule import rate_factor
 from dsforge.train.step import Stepper
 
 STOPPED = 130  # the exit code after Ctrl-C, as shells count it
+ENGINE = ("torch", "deepspeed", "transformers", "peft", "safetensors")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +60,7 @@ def train(path: Path, options: Options | None = None) -> int:
     After either signal the step is finished and a checkpoint saved, and no weights are exported.
     Every rank calls this. Raises DsforgeError, before any process group exists where it can.
     """
+    check_installed()
     options = options or Options()
     place = place_of_process()
     screen = Screen(shown=place.is_first)
@@ -57,29 +70,27 @@ def train(path: Path, options: Options | None = None) -> int:
     folder = path.resolve().parent
     output = options.output.resolve() if options.output else folder / job.output
     config = read_engine_config(folder / job.deepspeed_config, place.world_size)
-    resumed = _resumed_from(options, output)
+    beginning = chosen_beginning(options.resume, output, overwrite=options.overwrite)
     _quiet()
+    choose_device(place)
+    check_precision(config.precision)
     check_source(job, folder)
     tokenizer = load_tokenizer(job, folder)
     data = prepare_data(job, folder, tokenizer, screen=screen)
     output.mkdir(parents=True, exist_ok=True)
     run = Run(job, config, place, data, output, screen)
     join(place)
-    code = run.carry_out(folder, tokenizer, resumed, export=options.export)
+    code = run.carry_out(folder, tokenizer, beginning, export=options.export)
     leave()  # not after a failure: ranks that wait for each other then would hide its cause
     return code
 
 
-def _resumed_from(options: Options, output: Path) -> Path | None:
-    """The checkpoint to go on from. Raises DsforgeError where a result would be overwritten."""
-    resumed = checkpoint.chosen_checkpoint(options.resume, output / "checkpoints")
-    used = any((output / name).exists() for name in ("metrics.jsonl", "model", "checkpoints"))
-    if resumed is None and used and not options.overwrite:
-        if options.resume == "auto" and not (output / "model").exists():
-            return None  # a run that ended before its first checkpoint
-        hint = "name another with `--output`, or allow it with `--overwrite`"
-        raise DsforgeError(f"{output} holds an earlier run", hint)
-    return resumed
+def check_installed() -> None:
+    """Raise DsforgeError where the engine is not installed; nothing is imported."""
+    missing = [name for name in ENGINE if find_spec(name) is None]
+    if missing:
+        message = f"training needs {', '.join(missing)}, not installed here"
+        raise DsforgeError(message, "install with: pip install 'dsforge[train]'")
 
 
 def _quiet() -> None:
@@ -116,15 +127,16 @@ class Run:
         passes = self.job.epochs * len(self.data.train) / self.global_batch_size
         return self.job.steps or max(1, round(passes))
 
-    def carry_out(self, folder: Path, tokenizer: Any, resumed: Path | None, *, export: bool) -> int:
+    def carry_out(self, folder: Path, tokenizer: Any, beginning: Beginning, *, export: bool) -> int:
         """The exit code after training, the last checkpoint and the export."""
+        resumed, done = beginning.checkpoint, 0
         if resumed is not None:
-            checkpoint.check_note(resumed, self._note(0))
+            done = checkpoint.check_note(resumed, self._note(0)).step
+        check_agreement(done, "the step to begin after", "`output` must be a folder of all hosts")
         engine = self._engine(folder)
-        done = 0
+        on_first_rank(beginning.clear)
         if resumed is not None:
             checkpoint.restore(engine, resumed)
-            done = checkpoint.read_note(resumed).step
             self.screen.say(f"resumed from {resumed} after step {done}")
         stepper = Stepper(engine, self.job.seed, tokenizer.pad_token_id, self.place)
         meters = Meters(self.config, self.place)
@@ -172,9 +184,11 @@ class Run:
                 samples = self._samples(step)
                 figures = meters.measured(partial(stepper.step, step, samples, stop))
                 wish = meters.results[-1].wish
-                if metrics and (step + 1) % self.job.log_every == 0:
+                logged = (step + 1) % self.job.log_every == 0 or step + 1 == total
+                if metrics and logged:
                     metrics.add(figures)
-                self.screen.step(figures, total, meters.mean_step_s * (total - step - 1))
+                left_s = meters.mean_step_s * (total - step - 1)
+                self.screen.step(figures, total, left_s, line=logged)
                 self._after(step + 1, stepper, metrics, wish)
                 if wish:
                     self.screen.say(f"stopped by a signal; checkpoint of step {step + 1} saved")

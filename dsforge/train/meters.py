@@ -10,10 +10,11 @@ from importlib.metadata import version
 from pathlib import Path
 from time import perf_counter
 
+from dsforge.train.agreement import largest
 from dsforge.train.checkpoint import write_whole
 from dsforge.train.engine_config import EngineConfig
 from dsforge.train.metrics import StepMetrics
-from dsforge.train.ranks import Place, largest
+from dsforge.train.ranks import Place
 from dsforge.train.record import MeasuredMemory, Measurement
 from dsforge.train.step import StepResult
 from dsforge.train.traffic import Traffic

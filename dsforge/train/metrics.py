@@ -1,4 +1,12 @@
-"""metrics.jsonl: one line per logged step, written as it happens, cut back on resume."""
+"""metrics.jsonl: one JSON object a line, written as it happens, cut back on resume.
+
+Lines of optimizer steps, every `log_every` of them: `step` (from 1), `loss` (mean per answer
+token of the global batch, before the step), `learning_rate`, `gradient_norm` (before clipping; null
+where the engine has none or fp16 overflowed), `step_s`, `tokens` (of all ranks, without padding),
+`tokens_per_s`, `host_bytes` and `allocated_bytes` (peaks so far of the first rank: resident memory,
+and device memory as torch counts it, 0 on CPU ranks). Lines of validations: `step` and
+`validation_loss` (mean per answer token).
+"""
 
 from __future__ import annotations
 

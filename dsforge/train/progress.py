@@ -1,4 +1,4 @@
-"""What a person sees of a run: one bar on a terminal, one line per step elsewhere.
+"""What a person sees of a run: one bar on a terminal, one line per logged step elsewhere.
 
 Only the first rank shows anything; on the others every call does nothing.
 """
@@ -56,14 +56,14 @@ class Screen:
         if self._bar is not None:
             self._bar.advance(self._task)
 
-    def step(self, metrics: StepMetrics, total: int, left_s: float) -> None:
-        """Show the figures of a step."""
+    def step(self, metrics: StepMetrics, total: int, left_s: float, *, line: bool) -> None:
+        """Show the figures of a step; away from a terminal only where a `line` is wanted."""
         figures = (
             f"loss {metrics.loss:.4f}  lr {metrics.learning_rate:.2e}  "
             f"{metrics.tokens_per_s:,.0f} tokens/s"
         )
         if self._bar is not None:
             self._bar.update(self._task, completed=metrics.step, figures=figures)
-        if not self._console.is_terminal:
+        if line and not self._console.is_terminal:
             head = f"step {metrics.step}/{total}  {figures}"
             self.say(f"{head}  {seconds(metrics.step_s)}/step  {seconds(left_s)} left")

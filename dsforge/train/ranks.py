@@ -1,4 +1,4 @@
-"""The ranks of a run: what the launcher told this process, and how ranks agree.
+"""The ranks of a run: what the launcher told this process, its device, its group, its signals.
 
 Every launcher tells a rank its place through the same five variables. Where none of them is set,
 this process is a run of one rank.
@@ -43,20 +43,55 @@ def place_of_process() -> Place:
 
 
 def join(place: Place) -> None:
-    """Form the process group of the job. Threads are shared out among CPU ranks first."""
+    """Form the process group of the job. Raises DsforgeError where ranks stay away.
+
+    Ranks wait for each other 10 minutes, here and in every collective; DEEPSPEED_TIMEOUT says
+    otherwise, in minutes. `agreement.on_first_rank` is for what may take longer.
+    """
     import deepspeed
     import torch
-    from deepspeed.accelerator import get_accelerator
 
     if "WORLD_SIZE" not in os.environ:
         _form_world_of_one()
+    try:
+        deepspeed.init_distributed(verbose=False)
+    except torch.distributed.DistError as error:
+        message = f"the {place.world_size} ranks did not come together: {_first_line(error)}"
+        raise DsforgeError(
+            message, "look for what stopped the others, or for a firewall"
+        ) from error
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def choose_device(place: Place) -> None:
+    """Bind this process to its accelerator; on CPU ranks, share out the cores as threads."""
+    import torch
+    from deepspeed.accelerator import get_accelerator
+
     local = int(os.environ.get("LOCAL_WORLD_SIZE") or os.environ.get("LOCAL_SIZE") or 1)
     if get_accelerator().device_name() == "cpu":
         if "OMP_NUM_THREADS" not in os.environ:
             torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // local))
     else:
         get_accelerator().set_device(place.local_rank)
-    deepspeed.init_distributed(verbose=False)
+
+
+def check_precision(precision: str) -> None:
+    """Ask the device, before DeepSpeed does so on every rank. Raises DsforgeError."""
+    from deepspeed.accelerator import get_accelerator
+
+    device = get_accelerator()
+    known = {"bf16": device.is_bf16_supported, "fp16": device.is_fp16_supported}
+    if precision in known and not known[precision]():
+        others = [name for name, supported in known.items() if name != precision and supported()]
+        message = (
+            f"`{precision}` is enabled in the DeepSpeed config, but the {device.device_name()}"
+        )
+        hint = f"enable {' or '.join(f'`{name}`' for name in others)}, or neither for fp32"
+        raise DsforgeError(f"{message} here cannot train in it", hint if others else "use fp32")
 
 
 def _form_world_of_one() -> None:
@@ -76,27 +111,6 @@ def leave() -> None:
     if torch.distributed.is_initialized():
         deepspeed.comm.barrier()
         torch.distributed.destroy_process_group()
-
-
-def summed(*values: float) -> list[float]:
-    """Each value summed over all ranks, in double precision where the device has it."""
-    return _reduced(values, "SUM")
-
-
-def largest(*values: float) -> list[float]:
-    """The largest of each value over all ranks."""
-    return _reduced(values, "MAX")
-
-
-def _reduced(values: tuple[float, ...], operation: str) -> list[float]:
-    import deepspeed.comm
-    import torch
-    from deepspeed.accelerator import get_accelerator
-
-    device = get_accelerator().current_device_name()
-    tensor = torch.tensor(values, dtype=torch.float64, device=device)
-    deepspeed.comm.all_reduce(tensor, op=getattr(deepspeed.comm.ReduceOp, operation))
-    return [float(value) for value in tensor.tolist()]
 
 
 @dataclass(slots=True)

@@ -6,7 +6,7 @@ Three shapes are read: `text` (loss on all of it), `prompt` with `completion`, a
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,13 +39,18 @@ def read_rows(path: Path, shape: DataShape) -> tuple[Row, ...]:
         else:
             rows.append(row)
     if problems:
-        count = len(problems)
-        message = f"{count} bad row{'s' if count != 1 else ''} in {path}"
-        message += f", the first {SHOWN_PROBLEMS} are" if count > SHOWN_PROBLEMS else ""
-        raise SpecError(tuple(problems[:SHOWN_PROBLEMS]), message)
+        raise bad_rows(problems)
     if not rows:
         raise SpecError((Problem("data-empty", "holds no rows", place=str(path)),))
     return tuple(rows)
+
+
+def bad_rows(problems: Sequence[Problem]) -> SpecError:
+    """The error that counts all bad rows and shows the first of them."""
+    count = len(problems)
+    message = f"{count} bad row{'s' if count != 1 else ''}"
+    message += f", the first {SHOWN_PROBLEMS} are" if count > SHOWN_PROBLEMS else ""
+    return SpecError(tuple(problems[:SHOWN_PROBLEMS]), message)
 
 
 def _values(path: Path) -> Iterator[tuple[str, Any]]:

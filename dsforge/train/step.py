@@ -7,14 +7,17 @@ unequal length keep their true weight, whatever the number of ranks.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from dsforge.errors import DsforgeError
+from dsforge.train.agreement import summed
 from dsforge.train.data import IGNORED, Batch, Sample, collate, share_of_rank
-from dsforge.train.ranks import Place, StopRequest, summed
+from dsforge.train.ranks import Place, StopRequest
 
 
 class StepResult(NamedTuple):
@@ -38,7 +41,7 @@ class Stepper:
     place: Place
 
     def step(self, step: int, samples: Sequence[Sample], stop: StopRequest) -> StepResult:
-        """Train on a global batch; `step` counts from 0."""
+        """Train on a global batch; `step` counts from 0. DsforgeError where the loss is lost."""
         engine = self.engine
         micro, accumulation = engine.train_micro_batch_size_per_gpu(), len(samples)
         accumulation //= micro * self.place.world_size
@@ -62,13 +65,17 @@ class Stepper:
         wish = stop.signal_number
         loss_sum, wishes, signals = summed(total, float(wish > 0), float(wish))
         agreed = round(signals / wishes) if wishes else 0
+        if not math.isfinite(loss_sum):  # a sum over ranks: all of them stop here
+            hint = "lower the learning rate, or use bf16; the last checkpoint is still good"
+            raise DsforgeError(f"the loss of step {step + 1} is {loss_sum}", hint)
         norm = engine.get_global_grad_norm()
+        norm = None if norm is None else float(norm)
         tokens = sum(len(sample.tokens) for sample in samples)
         return StepResult(
             step=step + 1,
             loss=loss_sum / targets,
             learning_rate=rate,
-            gradient_norm=None if norm is None else float(norm),
+            gradient_norm=norm if norm is not None and math.isfinite(norm) else None,
             tokens=tokens,
             wish=agreed,
         )

@@ -1,11 +1,13 @@
-"""Hosts for launch tests."""
+"""Hosts and a tiny model for launch tests."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import hosts
 import pytest
+from tiny_job import write_model
 
 
 @pytest.fixture(scope="session")
@@ -16,3 +18,9 @@ def two_hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[hosts.Hosts]
         pytest.skip(lacking)
     with hosts.hosts(tmp_path_factory.mktemp("hosts") / "ssh") as made:
         yield made
+
+
+@pytest.fixture(scope="session")
+def tiny_llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a tiny Llama with random weights and its tokenizer."""
+    return write_model(tmp_path_factory.mktemp("tiny") / "llama")

@@ -5,71 +5,34 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny_job import ds_config, write_job, write_model
+import runs
+from tiny_job import ds_config, write_job
 
 pytestmark = [pytest.mark.launch, pytest.mark.engine]
-RUNS = (0, 1, 2, 3)
-
-
-def command(*options: str) -> list[str]:
-    """The deepspeed launcher with two CPU ranks on a free port."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    launcher = str(Path(sys.executable).with_name("deepspeed"))
-    ranks = ["--num_accelerators", "2", "--master_port", str(port)]
-    return [launcher, *ranks, "--module", "dsforge.train", "train.yaml", *options]
-
-
-def launch(job: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    """A whole run, ended."""
-    return subprocess.run(
-        command(*options),
-        cwd=job.parent,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-
-
-def losses(output: Path) -> list[float]:
-    """The loss of every step in metrics.jsonl."""
-    lines = (output / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    return [row["loss"] for row in map(json.loads, lines) if "loss" in row]
+STAGES = (0, 1, 2, 3)
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny Llama with random weights."""
-    return write_model(tmp_path_factory.mktemp("model"))
-
-
-@pytest.fixture(scope="module")
-def outputs(model: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
+def outputs(tiny_llama: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
     """The output folders of the same job under ZeRO 0 to 3; each holds 8 steps."""
     found: dict[int, Path] = {}
-    for stage in RUNS:
+    for stage in STAGES:
         more: dict[str, Any] = {"checkpoint_every": 4} if stage == 2 else {}
-        job = write_job(tmp_path_factory.mktemp(f"zero{stage}"), model, ds_config(stage), **more)
-        done = launch(job)
-        assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+        job = write_job(
+            tmp_path_factory.mktemp(f"zero{stage}"), tiny_llama, ds_config(stage), **more
+        )
+        runs.succeeded(runs.deepspeed("train.yaml"), job.parent)
         found[stage] = job.parent / "output"
     return found
 
 
 def test_the_loss_falls(outputs: dict[int, Path]) -> None:
     """Eight steps bring the loss of a tiny model down by more than noise."""
-    curve = losses(outputs[2])
+    curve = runs.figures(outputs[2], "loss")
 
     assert curve[-1] < curve[0] - 0.3
 
@@ -77,10 +40,12 @@ def test_the_loss_falls(outputs: dict[int, Path]) -> None:
 @pytest.mark.parametrize("stage", [1, 2, 3])
 def test_every_zero_stage_gives_the_same_losses(outputs: dict[int, Path], stage: int) -> None:
     """ZeRO changes where state lives, not what is computed: within 1e-2 at each step."""
-    assert losses(outputs[stage]) == pytest.approx(losses(outputs[0]), abs=1e-2)
+    plain = runs.figures(outputs[0], "loss")
+
+    assert runs.figures(outputs[stage], "loss") == pytest.approx(plain, abs=1e-2)
 
 
-@pytest.mark.parametrize("stage", RUNS)
+@pytest.mark.parametrize("stage", STAGES)
 def test_the_weights_open_in_transformers(outputs: dict[int, Path], stage: int) -> None:
     """The exported model gives the logits of the ZeRO-0 run."""
     import torch
@@ -107,42 +72,35 @@ def test_a_measurement_counts_bytes_and_seconds(outputs: dict[int, Path]) -> Non
 
 
 def test_resume_goes_on_exactly(outputs: dict[int, Path]) -> None:
-    """A run that is resumed at step 4 gives the same last four losses to the last digit."""
+    """A run that is taken back to step 4 gives the same last four losses to the last digit."""
     output = outputs[2]
-    undisturbed = losses(output)
-    done = launch(
-        output.parent / "train.yaml", "--resume", "output/checkpoints/global_step4", "--no-export"
-    )
+    undisturbed = runs.figures(output, "loss")
+    back = ["--resume", "output/checkpoints/global_step4", "--overwrite", "--no-export"]
+    runs.succeeded(runs.deepspeed("train.yaml", *back), output.parent)
 
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert losses(output) == undisturbed
+    assert runs.figures(output, "loss") == undisturbed
 
 
-def test_sigterm_saves_a_checkpoint_and_ends(model: Path, tmp_path: Path) -> None:
+def test_sigterm_saves_a_checkpoint_and_ends(tiny_llama: Path, tmp_path: Path) -> None:
     """Ranks that get SIGTERM finish the step, save, and export nothing."""
-    job = write_job(tmp_path, model, ds_config(2), steps=100_000)
-    run = subprocess.Popen(
-        command(), cwd=tmp_path, env={**os.environ, "OMP_NUM_THREADS": "1"}, text=True
-    )
-    metrics = job.parent / "output" / "metrics.jsonl"
-    end = time.monotonic() + 120
-    while not (metrics.is_file() and metrics.stat().st_size) and time.monotonic() < end:
-        time.sleep(0.2)
+    write_job(tmp_path, tiny_llama, ds_config(2), steps=100_000)
+    run = runs.started(runs.deepspeed("train.yaml"), tmp_path, lines=1)
     children = Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text().split()
     os.kill(int(children[0]), signal.SIGTERM)  # the launcher of this node, which tells its ranks
     run.wait(timeout=90)
 
     saved = list((tmp_path / "output" / "checkpoints").glob("global_step*/dsforge.json"))
     assert len(saved) == 1
-    assert json.loads(saved[0].read_text())["step"] == len(losses(tmp_path / "output"))
+    step = json.loads(saved[0].read_text())["step"]
+    assert step == len(runs.figures(tmp_path / "output", "loss"))
     assert not (tmp_path / "output" / "model").exists()
 
 
-def test_bad_rows_stop_the_run_before_it_begins(model: Path, tmp_path: Path) -> None:
+def test_bad_rows_stop_the_run_before_it_begins(tiny_llama: Path, tmp_path: Path) -> None:
     """Every bad row is named with its line, once, and nothing is written."""
-    job = write_job(tmp_path, model, ds_config(2))
+    write_job(tmp_path, tiny_llama, ds_config(2))
     (tmp_path / "data.jsonl").write_text('{"prompt": "a"}\n{"text": "fine"}\nnot json\n')
-    done = launch(job)
+    done = runs.finished(runs.deepspeed("train.yaml"), tmp_path)
 
     assert done.returncode == 1
     assert done.stderr.count("data.jsonl:1: `completion` must be text") == 1

@@ -1,0 +1,59 @@
+"""Where a run begins: anew, or after a checkpoint; and what of an earlier run must go first.
+
+Two runs must never mix in one folder: old checkpoints with higher step numbers would be taken for
+the newest of the new run. So what does not belong to the run is named, and removed only on request.
+"""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from dsforge.errors import DsforgeError
+from dsforge.train.checkpoint import checkpoints, chosen_checkpoint, step_of
+
+RESULTS = ("checkpoints", "model", "adapter", "metrics.jsonl", "measurement.json")
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """The checkpoint to go on from, none for a new run, and what the run replaces."""
+
+    checkpoint: Path | None
+    replaced: tuple[Path, ...]
+
+    def clear(self) -> None:
+        """Remove what the run replaces."""
+        for path in self.replaced:
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+
+
+def chosen_beginning(resume: str, output: Path, *, overwrite: bool) -> Beginning:
+    """The beginning of a run that writes to `output`.
+
+    `resume` is `auto` (the newest checkpoint; with `overwrite`, anew), `never`, or a checkpoint.
+    Raises DsforgeError where results would be replaced without `overwrite`.
+    """
+    own = output / "checkpoints"
+    start = chosen_checkpoint("never" if overwrite and resume == "auto" else resume, own)
+    if start is not None and start.parent.resolve() == own.resolve():
+        return Beginning(start, _later(start, own, overwrite=overwrite))
+    left = tuple(path for name in RESULTS if (path := output / name).exists())
+    unfinished = resume == "auto" and not (output / "model").exists()  # no checkpoint was complete
+    if left and not overwrite and not unfinished:
+        hint = "name another with `--output`, or replace it with `--overwrite`"
+        raise DsforgeError(f"{output} holds an earlier run", hint)
+    return Beginning(start, left)
+
+
+def _later(start: Path, own: Path, *, overwrite: bool) -> tuple[Path, ...]:
+    """Checkpoints after the one to go back to."""
+    later = tuple(path for path in checkpoints(own) if step_of(path) > step_of(start))
+    if later and not overwrite:
+        message = f"{own} holds later checkpoints than {start.name}, up to {later[-1].name}"
+        raise DsforgeError(message, "drop them with `--overwrite`, or use another `--output`")
+    return later

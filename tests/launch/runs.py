@@ -1,0 +1,78 @@
+"""Runs of `dsforge train` on real ranks: how tests start them and read what they wrote."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+BIN = Path(sys.executable).parent
+
+
+def free_port() -> int:
+    """A TCP port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def deepspeed(*options: str) -> list[str]:
+    """The deepspeed launcher with two CPU ranks."""
+    ranks = ["--num_accelerators", "2", "--master_port", str(free_port())]
+    return [str(BIN / "deepspeed"), *ranks, "--module", "dsforge.train", *options]
+
+
+def alone(*options: str) -> list[str]:
+    """One rank without a launcher."""
+    return [sys.executable, "-m", "dsforge.train", *options]
+
+
+def environment(**more: str) -> dict[str, str]:
+    """The environment of a launch: one thread a rank, our interpreter first on the path."""
+    path = f"{BIN}:{os.environ['PATH']}"
+    return {**os.environ, "PATH": path, "OMP_NUM_THREADS": "1", **more}
+
+
+def finished(
+    command: list[str], folder: Path, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """A whole run, ended, whatever its exit code."""
+    return subprocess.run(
+        command,
+        cwd=folder,
+        env=environment(**variables),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+def succeeded(
+    command: list[str], folder: Path, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """A whole run that must end well."""
+    done = finished(command, folder, **variables)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return done
+
+
+def started(command: list[str], folder: Path, *, lines: int) -> subprocess.Popen[str]:
+    """A run that has just written so many lines of output/metrics.jsonl."""
+    run = subprocess.Popen(command, cwd=folder, env=environment(), text=True)
+    metrics, end = folder / "output" / "metrics.jsonl", time.monotonic() + 150
+    while not metrics.is_file() or metrics.read_text().count("\n") < lines:
+        assert time.monotonic() < end, "no step in time"
+        assert run.poll() is None, f"the run ended with {run.returncode}"
+        time.sleep(0.05)
+    return run
+
+
+def figures(output: Path, key: str) -> list[float]:
+    """The values of one key in metrics.jsonl, in order."""
+    lines = (output / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    return [row[key] for row in map(json.loads, lines) if key in row]

@@ -1,0 +1,111 @@
+"""`python -m dsforge.train` on one rank: resume after a signal, a finished run, adapters."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+import runs
+from tiny_job import ds_config, write_job
+
+pytestmark = [pytest.mark.launch, pytest.mark.engine]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["sigterm", "ctrl-c"])
+def test_a_run_goes_on_exactly_after_a_signal(
+    number: signal.Signals, tiny_llama: Path, tmp_path: Path
+) -> None:
+    """A run stopped in the middle and started again has the losses of one that never stopped."""
+    config = ds_config(2, gradient_accumulation_steps=4)
+    for name in ("whole", "stopped"):
+        write_job(tmp_path / name, tiny_llama, config, steps=80)
+    runs.succeeded(runs.alone("train.yaml", "--no-export"), tmp_path / "whole")
+    run = runs.started(runs.alone("train.yaml"), tmp_path / "stopped", lines=3)
+    run.send_signal(number)
+    code = run.wait(timeout=60)
+    done = len(runs.figures(tmp_path / "stopped/output", "loss"))
+    runs.succeeded(runs.alone("train.yaml", "--no-export"), tmp_path / "stopped")
+
+    assert code == (130 if number == signal.SIGINT else 0)
+    assert 3 <= done < 80
+    whole = runs.figures(tmp_path / "whole/output", "loss")
+    assert runs.figures(tmp_path / "stopped/output", "loss") == whole
+
+
+def test_a_finished_run_started_again_changes_nothing(tiny_llama: Path, tmp_path: Path) -> None:
+    """Where the newest checkpoint is the last step the run ends well and keeps its results."""
+    write_job(tmp_path, tiny_llama, ds_config(0, gradient_accumulation_steps=4), steps=2)
+    runs.succeeded(runs.alone("train.yaml"), tmp_path)
+    results = [tmp_path / "output" / n for n in ("measurement.json", "metrics.jsonl")]
+    before = [path.read_bytes() for path in results]
+    again = runs.succeeded(runs.alone("train.yaml"), tmp_path)
+
+    assert "resumed from" in again.stderr
+    assert [path.read_bytes() for path in results] == before
+    assert (tmp_path / "output/model/model.safetensors").is_file()
+
+
+def test_a_new_run_does_not_mix_with_an_old_one(tiny_llama: Path, tmp_path: Path) -> None:
+    """`--overwrite` starts anew and removes checkpoints with higher step numbers."""
+    write_job(tmp_path, tiny_llama, ds_config(1, gradient_accumulation_steps=4), steps=3)
+    runs.succeeded(runs.alone("train.yaml", "--no-export"), tmp_path)
+    runs.succeeded(runs.alone("train.yaml", "--steps", "1", "--overwrite"), tmp_path)
+
+    assert len(runs.figures(tmp_path / "output", "loss")) == 1
+    assert [p.name for p in (tmp_path / "output/checkpoints").glob("global*")] == ["global_step1"]
+
+
+def test_lost_numbers_end_the_run_with_a_message(tiny_llama: Path, tmp_path: Path) -> None:
+    """A loss that is no longer a number stops the run; what was measured stays valid JSON."""
+    config = ds_config(0, gradient_accumulation_steps=4)
+    config["optimizer"] = {"type": "SGD", "params": {"lr": 1e30}}
+    del config["gradient_clipping"]
+    write_job(tmp_path, tiny_llama, config, warmup_steps=0)
+    done = runs.finished(runs.alone("train.yaml"), tmp_path)
+
+    assert done.returncode == 1
+    assert "error: the loss of step 2 is nan" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "output/model").exists()
+    for line in (tmp_path / "output/metrics.jsonl").read_text().splitlines():
+        json.loads(line, parse_constant=pytest.fail)
+
+
+def test_plain_python_is_explained_where_the_batch_wants_two_ranks(
+    tiny_llama: Path, tmp_path: Path
+) -> None:
+    """A config for two ranks started on one names the launchers, before torch is loaded."""
+    write_job(tmp_path, tiny_llama, ds_config(2))
+    done = runs.finished(runs.alone("train.yaml"), tmp_path)
+
+    assert done.returncode == 1
+    assert "one process was started: use `deepspeed" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "stage", [pytest.param(2, marks=pytest.mark.slow), 3], ids=["zero2", "zero3"]
+)
+def test_adapters_train_and_merge(stage: int, tiny_llama: Path, tmp_path: Path) -> None:
+    """LoRA lowers the loss; the merged model and base + adapter folder give the same logits."""
+    import torch
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    config = ds_config(stage)
+    config["optimizer"]["params"]["lr"] = 1e-2
+    lora = {"rank": 8, "alpha": 16, "dropout": 0.0}
+    write_job(tmp_path, tiny_llama, config, lora=lora, steps=6)
+    runs.succeeded(runs.deepspeed("train.yaml"), tmp_path)
+    tokens = torch.arange(2, 40).reshape(2, 19)
+    merged = AutoModelForCausalLM.from_pretrained(tmp_path / "output/model")(tokens).logits
+    base = AutoModelForCausalLM.from_pretrained(tiny_llama)
+    before = base(tokens).logits
+    adapted = PeftModel.from_pretrained(base, tmp_path / "output/adapter")(tokens).logits
+    curve = runs.figures(tmp_path / "output", "loss")
+
+    assert curve[-1] < curve[0] - 0.05
+    assert (merged - before).abs().max() > 1e-2
+    torch.testing.assert_close(merged, adapted, atol=1e-4, rtol=0)
