@@ -79,7 +79,7 @@ def link_names() -> tuple[str, ...]:
 def rows(kind: Kind, words: str = "") -> list[dict[str, Any]]:
     """Parsed rows of a table, sources and notes included; with `words`, those named like that."""
     listed = {"model": _models, "gpu": _gpus, "link": _links}[kind]()
-    return parsed("".join(listed.texts_named_like(words)))
+    return [parsed(text) for text in listed.texts_named_like(words)]
 
 
 def _models() -> Table:

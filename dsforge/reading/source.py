@@ -1,36 +1,18 @@
-"""Source: a YAML mapping that a person wrote, where each value knows its place.
-
-PyYAML's own constructors are too generous for input from outside: duplicate keys win silently,
-`no` is a boolean, `1e-4` is a string, aliases grow without bound, deep nesting ends the
-interpreter's stack. Here the tree is built from the parser's events, without recursion, by the
-small YAML 1.2 core schema, and anything else is refused with its line.
-"""
+"""Source: a mapping that a person wrote, where each value knows its place."""
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
-
-import yaml
 
 from dsforge.errors import Problem, SpecError
 
 Loc = tuple[str | int, ...]
 
 MAX_BYTES = 512 * 1024  # a hosts list of ten thousand machines is below it
-MAX_DEPTH = 20
 MAX_PROBLEMS = 50  # one message stays readable
-MAX_DIGITS = 30
-
-_NULL = {"", "~", "null", "Null", "NULL"}
-_BOOL = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
-_INT = re.compile(r"[-+]?[0-9]+")
-_FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
-_NOT_FINITE = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 
 
 class Setting(NamedTuple):
@@ -114,131 +96,11 @@ def read_source(path: Path) -> Source:
 
 def parse_source(text: str, name: str) -> Source:
     """The mapping in YAML text; `name` is what messages call it. Raises SpecError."""
-    tree = _Tree(name)
-    try:
-        for event in yaml.parse(text, Loader=yaml.SafeLoader):
-            tree.take(event)
-    except yaml.MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise refusal("yaml-syntax", f"{name}:{line}", f"not YAML: {error.problem}") from error
-    except yaml.reader.ReaderError as error:
-        line = text[: error.position].count("\n") + 1
-        code = error.character if isinstance(error.character, int) else ord(error.character)
-        message = f"not YAML: character U+{code:04X} is not allowed"
-        raise refusal("yaml-syntax", f"{name}:{line}", message) from error
-    except (yaml.YAMLError, ValueError) as error:
-        raise refusal("yaml-syntax", name, f"not YAML: {error}") from error
+    from dsforge.reading.tree import grown  # with yaml 30 ms, which flags alone need not pay
+
+    tree = grown(text, name)
     if tree.problems:
         raise SpecError(tuple(tree.problems))
     if not isinstance(tree.root, dict):
         raise refusal("yaml-not-a-mapping", name, "must hold `key: value` lines")
     return Source(name, tree.root, tree.places)
-
-
-class _Open(NamedTuple):
-    """A collection that has begun and not yet ended; `keys` holds the key that waits."""
-
-    loc: Loc
-    content: dict[str, Any] | list[Any]
-    keys: list[str]
-
-
-class _Tree:
-    """Builds plain values from parser events and notes the line of each."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.root: Any = {}
-        self.places: dict[Loc, str] = {}
-        self.problems: list[Problem] = []
-        self._open: list[_Open] = []
-        self._documents = 0
-
-    def take(self, event: Any) -> None:
-        """Take the next event. Raises SpecError where going on would be unsafe."""
-        if isinstance(event, yaml.DocumentStartEvent):
-            self._documents += 1
-            if self._documents > 1:
-                raise refusal("yaml-documents", self._place(event), "only one document is read")
-        elif isinstance(event, yaml.AliasEvent):
-            message = f"alias `*{event.anchor}` is not read; write the value out"
-            raise refusal("yaml-alias", self._place(event), message)
-        elif isinstance(event, (yaml.MappingStartEvent, yaml.SequenceStartEvent)):
-            self._begin(event)
-        elif isinstance(event, (yaml.MappingEndEvent, yaml.SequenceEndEvent)):
-            self._open.pop()
-        elif isinstance(event, yaml.ScalarEvent):
-            self._scalar(event)
-
-    def _begin(self, event: Any) -> None:
-        if len(self._open) >= MAX_DEPTH:
-            message = f"is nested deeper than {MAX_DEPTH} levels"
-            raise refusal("yaml-depth", self._place(event), message)
-        if self._awaits_key():
-            raise refusal("yaml-key", self._place(event), "a key must be a plain word")
-        self._check_tag(event)
-        content: dict[str, Any] | list[Any]
-        content = {} if isinstance(event, yaml.MappingStartEvent) else []
-        self._open.append(_Open(self._put(content, event), content, []))
-
-    def _scalar(self, event: Any) -> None:
-        self._check_tag(event)
-        if self._awaits_key():
-            top = self._open[-1]
-            if event.value in top.content:
-                self._problem("yaml-duplicate-key", event, f"`{event.value}` is written twice")
-            top.keys.append(event.value)
-            return
-        self._put(event.value if event.style else self._plain(event), event)
-
-    def _awaits_key(self) -> bool:
-        return bool(
-            self._open and isinstance(self._open[-1].content, dict) and not self._open[-1].keys
-        )
-
-    def _put(self, value: Any, event: Any) -> Loc:
-        """Hang a value into the open collection; its location."""
-        if not self._open:
-            self.root = value
-            return ()
-        top = self._open[-1]
-        key: str | int
-        if isinstance(top.content, dict):
-            key = top.keys.pop()
-            top.content[key] = value
-        else:
-            key = len(top.content)
-            top.content.append(value)
-        loc = (*top.loc, key)
-        self.places[loc] = self._place(event)
-        return loc
-
-    def _plain(self, event: Any) -> Any:
-        """The value of an unquoted scalar by the YAML 1.2 core schema."""
-        text: str = event.value
-        if text in _NULL:
-            return None
-        if text in _BOOL:
-            return _BOOL[text]
-        if _INT.fullmatch(text) and len(text) <= MAX_DIGITS:
-            return int(text)
-        if _INT.fullmatch(text) or _NOT_FINITE.fullmatch(text):
-            return self._not_a_number(event)
-        if _FLOAT.fullmatch(text):
-            value = float(text)
-            return value if math.isfinite(value) else self._not_a_number(event)
-        return text
-
-    def _not_a_number(self, event: Any) -> None:
-        self._problem("yaml-number", event, f"`{event.value[:40]}` is not a finite number")
-
-    def _check_tag(self, event: Any) -> None:
-        if event.tag not in (None, "!"):
-            self._problem("yaml-tag", event, f"tag `{event.tag}` is not read; write a plain value")
-
-    def _problem(self, rule: str, event: Any, message: str) -> None:
-        if len(self.problems) < MAX_PROBLEMS:
-            self.problems.append(Problem(rule, message, place=self._place(event)))
-
-    def _place(self, event: Any) -> str:
-        return f"{self.name}:{event.start_mark.line + 1}"
