@@ -46,7 +46,7 @@ def tokenizer(texts: list[str]) -> Any:
     return fast
 
 
-def write_model(folder: Path) -> Path:
+def write_model(folder: Path, hidden_size: int = 64) -> Path:
     """A folder with a two-layer Llama with random weights and its tokenizer."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
@@ -56,8 +56,8 @@ def write_model(folder: Path) -> Path:
     torch.manual_seed(7)
     config = LlamaConfig(
         vocab_size=384,
-        hidden_size=64,
-        intermediate_size=128,
+        hidden_size=hidden_size,
+        intermediate_size=2 * hidden_size,
         num_hidden_layers=2,
         num_attention_heads=4,
         num_key_value_heads=2,

@@ -26,7 +26,7 @@ def train(
         str, typer.Option(help="`auto` (newest checkpoint), `never`, or a checkpoint folder.")
     ] = "auto",
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace an earlier run in the output folder.")
+        bool, typer.Option("--overwrite", help="Start anew: remove the earlier run in the output.")
     ] = False,
     export: Annotated[bool, typer.Option(help="Write the final weights for transformers.")] = True,
 ) -> None:

@@ -27,7 +27,9 @@ def main() -> int:
     parser.add_argument("--steps", type=int, help="optimizer steps, instead of train.yaml's")
     parser.add_argument("--output", type=Path, help="folder, instead of train.yaml's")
     parser.add_argument("--resume", default="auto", help="auto, never, or a checkpoint folder")
-    parser.add_argument("--overwrite", action="store_true", help="replace an earlier run")
+    parser.add_argument(
+        "--overwrite", action="store_true", help="start anew, remove an earlier run"
+    )
     parser.add_argument("--no-export", action="store_true", help="write no final weights")
     parser.add_argument("--local_rank", "--local-rank", help=argparse.SUPPRESS)  # from launchers
     given = parser.parse_args()

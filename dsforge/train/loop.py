@@ -25,7 +25,7 @@ from dsforge.train.engine_config import EngineConfig, read_engine_config
 from dsforge.train.meters import Meters
 from dsforge.train.metrics import Evaluation, MetricsFile
 from dsforge.train.model import build_model, check_source, load_tokenizer
-from dsforge.train.preparation import Prepared, prepare_data
+from dsforge.train.preparation import Prepared, prepare_data, read_data
 from dsforge.train.progress import Screen
 from dsforge.train.ranks import (
     Place,
@@ -71,12 +71,13 @@ def train(path: Path, options: Options | None = None) -> int:
     output = options.output.resolve() if options.output else folder / job.output
     config = read_engine_config(folder / job.deepspeed_config, place.world_size)
     beginning = chosen_beginning(options.resume, output, overwrite=options.overwrite)
+    rows = read_data(job, folder)
     _quiet()
     choose_device(place)
     check_precision(config.precision)
     check_source(job, folder)
     tokenizer = load_tokenizer(job, folder)
-    data = prepare_data(job, folder, tokenizer, screen=screen)
+    data = prepare_data(job, rows, tokenizer, screen=screen)
     output.mkdir(parents=True, exist_ok=True)
     run = Run(job, config, place, data, output, screen)
     join(place)

@@ -9,7 +9,9 @@ from typing import Any
 from dsforge.job import TrainJob
 from dsforge.train.data import Sample, Samples, split, tokenize
 from dsforge.train.progress import Screen
-from dsforge.train.rows import read_rows
+from dsforge.train.rows import Row, read_rows
+
+DataRows = dict[str, tuple[Row, ...]]  # by the name that train.yaml gives the file
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,17 +22,25 @@ class Prepared:
     validation: list[Sample]
 
 
-def prepare_data(job: TrainJob, folder: Path, tokenizer: Any, *, screen: Screen) -> Prepared:
-    """The samples of a job. Raises DsforgeError with every bad row."""
-    train = _samples(job.data.train, job, folder, tokenizer, screen=screen)
+def read_data(job: TrainJob, folder: Path) -> DataRows:
+    """The rows of a job, long before a tokenizer is there. Raises SpecError with every bad row."""
+    names = [name for name in (job.data.train, job.data.validation) if name is not None]
+    return {name: read_rows(folder / name, job.data.shape) for name in names}
+
+
+def prepare_data(job: TrainJob, data: DataRows, tokenizer: Any, *, screen: Screen) -> Prepared:
+    """The samples of a job. Raises DsforgeError."""
+    train = _samples(job.data.train, data, job, tokenizer, screen=screen)
     if job.data.validation is not None:
-        validation = _samples(job.data.validation, job, folder, tokenizer, screen=screen)
+        validation = _samples(job.data.validation, data, job, tokenizer, screen=screen)
         return Prepared(list(train.samples), list(validation.samples))
     return Prepared(*split(train.samples, job.data.validation_fraction, job.seed))
 
 
-def _samples(name: str, job: TrainJob, folder: Path, tokenizer: Any, *, screen: Screen) -> Samples:
-    rows = read_rows(folder / name, job.data.shape)
+def _samples(
+    name: str, data: DataRows, job: TrainJob, tokenizer: Any, *, screen: Screen
+) -> Samples:
+    rows = data[name]
     with screen.counting(f"tokenize {Path(name).name}", len(rows)):
         found = tokenize(rows, tokenizer, job.sequence_length, screen.advance)
     if found.cut:

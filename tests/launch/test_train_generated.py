@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 import runs
-from tiny_job import pairs
+from tiny_job import pairs, write_model
 
 pytestmark = [pytest.mark.launch, pytest.mark.engine]
 
 
-def generated(folder: Path, model: Path, data: Path, **workload: Any) -> Path:
+def generated(folder: Path, model: Path, data: dict[str, Any], precision: str) -> Path:
     """The run folder that `dsforge gen` writes for two CPU ranks with a disk for NVMe offload."""
     spec = {
         "model": str(model),
@@ -35,8 +35,8 @@ def generated(folder: Path, model: Path, data: Path, **workload: Any) -> Path:
             "global_batch_size": 8,
             "tokens": 96 * 8 * 6,
             "learning_rate": 3e-3,
-            "data": {"train": str(data)},
-            **workload,
+            "data": data,
+            "precision": precision,
         },
         "strategy": {"zero_stage": 1, "micro_batch_size": 2, "recompute": "full"},
     }
@@ -75,39 +75,52 @@ def folder(tiny_llama: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A generated run in fp32, started once under the chosen ZeRO-1."""
     home = tmp_path_factory.mktemp("generated")
     data = rows(home / "data.parquet", "prompt")
-    run = generated(home, tiny_llama, data, precision="fp32")
+    run = generated(home, tiny_llama, {"train": str(data)}, "fp32")
     runs.succeeded(runs.deepspeed("train.yaml"), run)
     return run
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "zero2_offload",
-        "zero3_offload",
-        pytest.param("zero3_nvme", marks=pytest.mark.slow),
-    ],
-)
-def test_every_offload_config_gives_the_same_losses(folder: Path, name: str) -> None:
-    """Optimizer and parameters on the host or the disk: the losses stay within 1e-2 of ZeRO-1."""
+def trained(folder: Path, name: str) -> Path:
+    """The output of the generated job with another of the generated configs."""
     job = (folder / "train.yaml").read_text(encoding="utf-8")
     chosen = job.replace("deepspeed/ds_config.json", f"deepspeed/{name}.json")
     (folder / f"{name}.yaml").write_text(chosen, encoding="utf-8")
     runs.succeeded(runs.deepspeed(f"{name}.yaml", "--output", name), folder)
+    return folder / name
+
+
+@pytest.mark.parametrize("name", ["zero2_offload", "zero3_offload"])
+def test_every_offload_config_gives_the_same_losses(folder: Path, name: str) -> None:
+    """Optimizer and parameters on the host: the losses stay within 1e-2 of ZeRO-1."""
+    output = trained(folder, name)
 
     plain = runs.figures(folder / "output", "loss")
     assert len(plain) == 6
     assert plain[-1] < plain[0] - 0.2
-    assert runs.figures(folder / name, "loss") == pytest.approx(plain, abs=1e-2)
-    assert (folder / name / "model/model.safetensors").is_file()
-    assert ("nvme" in name) == any((folder.parent / "nvme").rglob("*.swp"))
+    assert runs.figures(output, "loss") == pytest.approx(plain, abs=1e-2)
+    assert (output / "model/model.safetensors").is_file()
+
+
+@pytest.mark.slow
+def test_parameters_and_optimizer_on_disk_give_the_same_losses(tmp_path: Path) -> None:
+    """ZeRO-3 on NVMe, its tensors large enough to leave memory: as ZeRO-1, and exported."""
+    data = rows(tmp_path / "data.parquet", "prompt")
+    model = write_model(tmp_path / "model", hidden_size=768)
+    run = generated(tmp_path, model, {"train": str(data)}, "fp32")
+    plain, disk = trained(run, "zero1"), trained(run, "zero3_nvme")
+    swapped = {path.parts[-3] for path in (tmp_path / "nvme").rglob("*.swp")}
+
+    expected = runs.figures(plain, "loss")
+    assert runs.figures(disk, "loss") == pytest.approx(expected, abs=1e-2)
+    assert (disk / "model/model.safetensors").is_file()
+    assert swapped == {"float32params", "optimizer"}
 
 
 def test_the_torchrun_script_trains_and_validates(tiny_llama: Path, tmp_path: Path) -> None:
     """`launch/torchrun.sh` in bf16 with recomputation, chat messages and validation samples."""
     data = rows(tmp_path / "data.jsonl", "messages")
     split = {"train": str(data), "validation_fraction": 0.2}
-    run = generated(tmp_path, tiny_llama, data, precision="bf16", data=split)
+    run = generated(tmp_path, tiny_llama, split, "bf16")
     port = str(runs.free_port())
     done = runs.succeeded(["bash", "launch/torchrun.sh"], run, MASTER_PORT=port)
 
