@@ -85,6 +85,7 @@ def test_plain_python_is_explained_where_the_batch_wants_two_ranks(
     assert "one process was started: use `deepspeed" in done.stderr
 
 
+@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")  # in peft
 @pytest.mark.parametrize(
     "stage", [pytest.param(2, marks=pytest.mark.slow), 3], ids=["zero2", "zero3"]
 )
