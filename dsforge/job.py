@@ -43,4 +43,7 @@ class TrainJob(BaseModel):
     checkpoint_every: int | None = Field(default=None, ge=1, description="Steps; none: only last.")
     keep_checkpoints: int = Field(default=2, ge=1, description="Newest that are kept.")
     evaluate_every: int | None = Field(default=None, ge=1, description="Steps; none: only last.")
+    save: bool = Field(
+        default=True, description="Checkpoints and final weights; false in runs that only measure."
+    )
     log_every: int = Field(default=1, ge=1, description="Steps between lines of metrics.jsonl.")

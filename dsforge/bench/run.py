@@ -81,8 +81,6 @@ def run_cell(bench: Bench, cell: Cell, on_line: Callable[[str], None]) -> Outcom
         tail = error.tail if isinstance(error, RunError) else error.hint
         text = f"{error.message}\n{tail}".rstrip()
         return Outcome(cell=cell, wall_s=time.monotonic() - start, error=text)
-    finally:
-        _drop_weights(folder)
     return Outcome(cell=cell, wall_s=time.monotonic() - start, measurement=measurement)
 
 
@@ -117,6 +115,7 @@ def cell_job(bench: Bench, cell: Cell) -> TrainJob:
             "output": OUTPUT,
             "checkpoint_every": None,
             "evaluate_every": None,
+            "save": False,
         }
     )
 
@@ -154,9 +153,3 @@ def _environment() -> dict[str, str]:
     with socket.socket() as probe:
         probe.bind(("", 0))
         return {"MASTER_PORT": str(probe.getsockname()[1])}
-
-
-def _drop_weights(folder: Path) -> None:
-    """Remove what a run has saved: a comparison keeps figures, not copies of the model."""
-    for name in ("checkpoints", "model"):
-        shutil.rmtree(folder / OUTPUT / name, ignore_errors=True)

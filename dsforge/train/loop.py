@@ -144,7 +144,7 @@ class Run:
         with StopRequest() as stop:
             wish = self._steps(stepper, done, meters, stop)
         meters.write(self.output / "measurement.json")
-        if wish == 0 and export:
+        if wish == 0 and export and self.job.save:
             from dsforge.train.export import export as write_weights
 
             written = write_weights(engine, tokenizer, self.output / "model")
@@ -192,7 +192,8 @@ class Run:
                 self.screen.step(figures, total, left_s, line=logged)
                 self._after(step + 1, stepper, metrics, wish)
                 if wish:
-                    self.screen.say(f"stopped by a signal; checkpoint of step {step + 1} saved")
+                    saved = "saved" if self.job.save else "not asked for"
+                    self.screen.say(f"stopped by a signal; checkpoint of step {step + 1} {saved}")
                     break
         return wish
 
@@ -216,6 +217,6 @@ class Run:
             if metrics:
                 metrics.add(Evaluation(done, loss))
         every = self.job.checkpoint_every
-        if end or wish or (every and done % every == 0):
+        if self.job.save and (end or wish or (every and done % every == 0)):
             folder = self.output / "checkpoints"
             checkpoint.save(stepper.engine, folder, self._note(done), self.job.keep_checkpoints)
