@@ -8,6 +8,9 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Launchers, ninja and shellcheck of the environment come first: another ninja would build every op
+# of DeepSpeed again, as its log has another version.
+export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .PHONY: help test test-all unit lint demo bench ops system clean
 
@@ -46,7 +49,7 @@ lint: $(VENV)/.installed  ## ruff, formatting, types
 	$(BIN)/mypy
 
 demo: ops  ## SmolLM2 on this machine: gen, ZeRO-2 launch, ZeRO-2 against ZeRO-3
-	PATH="$(CURDIR)/$(BIN):$$PATH" examples/demo.sh
+	examples/demo.sh
 
 bench: $(VENV)/.installed  ## wall time of `dsforge gen`
 	$(BIN)/python benchmarks/gen_time.py
