@@ -35,6 +35,7 @@ from dsforge.train.ranks import (
     join,
     leave,
     place_of_process,
+    prefer_own_tools,
 )
 from dsforge.train.schedule import rate_factor
 from dsforge.train.step import Stepper
@@ -72,6 +73,7 @@ def train(path: Path, options: Options | None = None) -> int:
     config = read_engine_config(folder / job.deepspeed_config, place.world_size)
     beginning = chosen_beginning(options.resume, output, overwrite=options.overwrite)
     rows = read_data(job, folder)
+    prefer_own_tools()
     _quiet()
     choose_device(place)
     check_precision(config.precision)

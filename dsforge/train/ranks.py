@@ -9,7 +9,9 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import sys
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import FrameType
 from typing import Self
 
@@ -64,6 +66,16 @@ def join(place: Place) -> None:
 
 def _first_line(error: BaseException) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def prefer_own_tools() -> None:
+    """Put the interpreter's own programs first on PATH: DeepSpeed builds its ops with ninja.
+
+    A remote shell does not know the virtual environment. Without ninja no op is built; with another
+    ninja every op is built anew, as its log has another version.
+    """
+    own = str(Path(sys.executable).parent)
+    os.environ["PATH"] = os.pathsep.join((own, os.environ.get("PATH", os.defpath)))
 
 
 def choose_device(place: Place) -> None:
