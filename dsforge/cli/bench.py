@@ -94,18 +94,13 @@ def _show(made: Report, *, as_json: bool) -> None:
     from rich.table import Table
 
     context = bench_context(made)
-    table = Table(title=context.title, caption=context.workload, show_lines=True)
-    for name in ("strategy", "step", "tokens/s", "memory", "sent", "loss"):
+    table = Table(title=context.title, caption=context.workload)
+    for name in ("", "step", "tokens/s", "memory", "sent", "loss"):
         table.add_column(name)
     for row in context.rows:
-        pairs = (
-            (row.step, row.predicted_step),
-            (row.tokens, row.predicted_tokens),
-            (row.memory, row.predicted_memory),
-            (row.sent, row.predicted_sent),
-        )
-        shown = (f"{is_}\npredicted {was}" for is_, was in pairs)
-        table.add_row(f"{row.variant}\n{row.runs} runs", *shown, row.loss)
+        table.add_row(row.variant, row.step, row.tokens, row.memory, row.sent, row.loss)
+        predicted = (row.predicted_step, row.predicted_tokens, row.predicted_memory)
+        table.add_row("predicted", *predicted, row.predicted_sent, style="dim", end_section=True)
     Console().print(table)
     print(f"{context.verdict}")
     print("\n".join(f"  because   {reason}" for reason in context.reasons))
