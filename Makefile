@@ -31,13 +31,14 @@ system:
 
 ops: $(VENV)/.installed system
 	@echo "== C++ ops of DeepSpeed (built once, kept in the user's cache)"
-	@$(BIN)/python scripts/ops.py 2>&1 | grep --line-buffered '^ops:'
+	@$(BIN)/python scripts/ops.py $(OPS) 2>&1 | grep --line-buffered '^ops:'
 
 test: ops  ## everything but the slow tests
 	@echo "== tests"
 	$(BIN)/python -m pytest -m "not slow"
 
-test-all: ops  ## the slow tests too
+test-all: OPS := --nvme
+test-all: ops  ## the slow tests too, NVMe offload among them
 	$(BIN)/python -m pytest
 
 unit: $(VENV)/.installed  ## the fast tests, no torch

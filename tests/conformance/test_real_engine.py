@@ -15,7 +15,9 @@ from pathlib import Path
 import pairs
 import pytest
 
+from dsforge.artifacts import Artifact
 from dsforge.huggingface import config_from_model, tiny
+from dsforge.plan import Plan
 from dsforge.render import render
 from dsforge.specs import ModelSpec
 
@@ -81,31 +83,58 @@ def fp16_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(get_accelerator(), "is_fp16_supported", lambda: True)
 
 
+def generated(name: str, folder: Path) -> tuple[Plan, list[Artifact], list[Artifact]]:
+    """The plan of a pair, its ds_configs without NVMe and those with it."""
+    plan = pairs.plan_of(name, folder)
+    configs = [a for a in render(plan) if a.path.startswith("deepspeed/")]
+    on_disk = [config for config in configs if '"nvme"' in config.text]
+    return plan, [config for config in configs if config not in on_disk], on_disk
+
+
+def start(plan: Plan, artifact: Artifact) -> tuple[int, int]:
+    """ZeRO stage and global batch of the engine that a ds_config starts at its real world size."""
+    from dsforge.rehearse.world import rank_of
+
+    with rank_of(plan.cluster.gpus):
+        model = tiny_model(plan.model)
+        engine, *_ = deepspeed.initialize(
+            model=model, model_parameters=model.parameters(), config=json.loads(artifact.text)
+        )
+        found = engine.zero_optimization_stage(), engine.train_batch_size()
+        engine.destroy()
+    del engine, model
+    gc.collect()
+    return found
+
+
+def wanted(artifact: Artifact) -> tuple[int, int]:
+    """ZeRO stage and global batch that a ds_config asks for."""
+    settings = json.loads(artifact.text)
+    return settings["zero_optimization"]["stage"], settings["train_batch_size"]
+
+
 @pytest.mark.parametrize("name", pairs.PAIRS)
 def test_every_generated_config_starts_the_engine(
     name: str, tmp_path: Path, complaints: Complaints
 ) -> None:
     """The engine takes each ds_config at the real world size and agrees on the batch."""
-    from dsforge.rehearse.world import rank_of
-
-    plan = pairs.plan_of(name, tmp_path)
-    configs = [a for a in render(plan) if a.path.startswith("deepspeed/")]
+    plan, configs, _ = generated(name, tmp_path)
 
     assert len(configs) > 1
     for artifact in configs:
-        wanted = json.loads(artifact.text)
-        with rank_of(plan.cluster.gpus):
-            model = tiny_model(plan.model)
-            engine, *_ = deepspeed.initialize(
-                model=model, model_parameters=model.parameters(), config=json.loads(artifact.text)
-            )
-            stage, batch = engine.zero_optimization_stage(), engine.train_batch_size()
-            engine.destroy()
-        del engine, model
-        gc.collect()
+        assert start(plan, artifact) == wanted(artifact), artifact.path
+        assert complaints.messages == [], artifact.path
 
-        assert (stage, batch) == (
-            wanted["zero_optimization"]["stage"],
-            wanted["train_batch_size"],
-        ), artifact.path
+
+@pytest.mark.slow  # building async_io takes minutes
+@pytest.mark.parametrize("name", [name for name in pairs.PAIRS if "nvme" in name])
+def test_every_config_with_a_disk_starts_the_engine(
+    name: str, tmp_path: Path, complaints: Complaints
+) -> None:
+    """The engine takes the NVMe variant too, with its aio block."""
+    plan, _, configs = generated(name, tmp_path)
+
+    assert configs
+    for artifact in configs:
+        assert start(plan, artifact) == wanted(artifact), artifact.path
         assert complaints.messages == [], artifact.path
