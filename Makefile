@@ -49,6 +49,7 @@ lint: $(VENV)/.installed  ## ruff, formatting, types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+demo: OPS := --demo
 demo: ops  ## SmolLM2 on this machine: gen, ZeRO-2 launch, ZeRO-2 against ZeRO-3
 	examples/demo.sh
 

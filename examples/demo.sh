@@ -6,8 +6,8 @@ set -euo pipefail
 export TQDM_DISABLE=1 # one line per step is progress enough
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 start=$SECONDS
-steps=${DEMO_STEPS:-30} # three passes over a few pairs: the same samples show whether the loss falls
-bench_steps=${BENCH_STEPS:-6}
+steps=${DEMO_STEPS:-24} # three passes over a few pairs: the same samples show whether the loss falls
+bench_steps=${BENCH_STEPS:-4}
 
 say() { printf '\n== %s (%d s)\n' "$1" "$((SECONDS - start))"; }
 
