@@ -6,6 +6,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -o pipefail -c
 PYTHON ?= python3
 VENV   := .venv
+OPS    := test
 BIN    := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Launchers, ninja and shellcheck of the environment come first: another ninja would build every op
@@ -37,7 +38,7 @@ test: ops  ## everything but the slow tests
 	@echo "== tests"
 	$(BIN)/python -m pytest -m "not slow"
 
-test-all: OPS := --nvme
+test-all: OPS := all
 test-all: ops  ## the slow tests too, NVMe offload among them
 	$(BIN)/python -m pytest
 
@@ -49,7 +50,7 @@ lint: $(VENV)/.installed  ## ruff, formatting, types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-demo: OPS := --demo
+demo: OPS := demo
 demo: ops  ## SmolLM2 on this machine: gen, ZeRO-2 launch, ZeRO-2 against ZeRO-3
 	examples/demo.sh
 

@@ -11,12 +11,15 @@ import sys
 import time
 from pathlib import Path
 
-OPS = {
-    "ShareMemCommBuilder": "collectives between ranks of one CPU node, about 80 s on 2 cores",
+DEMO_OPS = {
+    "ShareMemCommBuilder": "collectives between ranks of one CPU node, about 80 s on 2 cores"
+}
+TEST_OPS = DEMO_OPS | {
     "CPUAdamBuilder": "optimizer offload, about 90 s",
     "FusedAdamBuilder": "AdamW of CPU ranks where a config does not ask for torch's, about 85 s",
 }
-NVME_OPS = {"AsyncIOBuilder": "NVMe offload, about 6 min; needs libaio"}
+ALL_OPS = TEST_OPS | {"AsyncIOBuilder": "NVMe offload, about 6 min; needs libaio"}
+WANTED = {"demo": DEMO_OPS, "test": TEST_OPS, "all": ALL_OPS}
 LOCK_GRACE_S = 30.0  # younger locks may belong to a build that is just starting
 
 
@@ -60,13 +63,8 @@ def build(builder_name: str) -> bool:
 
 
 def main() -> int:
-    """Build what is missing; exit code 1 on a failure.
-
-    `--nvme` adds the op of NVMe offload, `--demo` leaves all but the first, which the demo needs.
-    """
-    wanted = OPS | (NVME_OPS if "--nvme" in sys.argv[1:] else {})
-    if "--demo" in sys.argv[1:]:
-        wanted = dict(list(OPS.items())[:1])
+    """Build what is missing for the `demo`, the `test` or `all`; exit code 1 on a failure."""
+    wanted = WANTED[sys.argv[1]]
     usable = []
     for builder_name, purpose in wanted.items():
         print(f"ops: {builder_name.removesuffix('Builder')} ({purpose})", flush=True)
