@@ -10,12 +10,9 @@ import math
 import re
 from dataclasses import dataclass
 
-KIB = 1024
 MIB = 1024**2
 GIB = 1024**3
-TIB = 1024**4
 GBPS = 1e9  # bytes per second in one GB/s
-GBITPS = 1e9 / 8  # bytes per second in one Gbit/s
 TFLOP = 1e12
 
 _COUNT = re.compile(r"^\s*(\d+(?:\.\d+)?(?:e\d+)?)\s*([kmbgt]?)\s*$", re.IGNORECASE)

@@ -13,7 +13,7 @@ from dsforge.estimate.activations import element_bytes
 from dsforge.estimate.params import lora_parameters, parameters
 from dsforge.estimate.states import States, optimizer_bytes_per_parameter
 from dsforge.specs import FROZEN, ClusterSpec, ModelSpec, Workload
-from dsforge.strategy import FULLY_SHARDED, AioSettings, Strategy
+from dsforge.strategy import FULLY_SHARDED, Strategy
 from dsforge.units import GIB, MIB
 
 PROCESS_BYTES = 3 * GIB  # one rank's process beside its tensors: interpreter, CUDA, data loader
@@ -54,13 +54,6 @@ def host_memory(
         step=round(step),
         save=round(step + (weights if sharded else 0)),
     )
-
-
-def swap_buffer_bytes(aio: AioSettings | None, strategy: Strategy, workload: Workload) -> int:
-    """Pinned bytes of one rank's NVMe buffers."""
-    if aio is None or strategy.offload_parameters != "nvme":
-        return 0
-    return aio.parameter_buffer_count * aio.parameter_buffer_size * element_bytes(workload)
 
 
 def checkpoint_bytes(model: ModelSpec, workload: Workload) -> int:

@@ -8,13 +8,11 @@ means training from scratch.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from dsforge.errors import Problem, SpecError
 from dsforge.plan import Reason
 from dsforge.reading.files import WorkloadFile
 from dsforge.reading.problems import validated
-from dsforge.reading.source import Source, read_source
+from dsforge.reading.source import Source
 from dsforge.specs import ClusterSpec, LoraSpec, Method, ModelSpec, Optimizer, Precision, Workload
 
 USUAL_SEQUENCE = 4096
@@ -25,12 +23,6 @@ LORA_RATE, FINE_TUNING_RATE, PRETRAINING_RATE = 2e-4, 2e-5, 3e-4
 LION_FACTOR = 0.3  # Chen et al. 2023, section 5: a third to a tenth of AdamW's rate
 
 Reading = tuple[Workload, tuple[Reason, ...]]
-
-
-def read_workload(path: Path, model: ModelSpec, cluster: ClusterSpec) -> Reading:
-    """The workload in a YAML file and what reading chose. Raises SpecError with all problems."""
-    source = read_source(path)
-    return workload_of(workload_file(source), model, cluster)
 
 
 def workload_file(source: Source) -> WorkloadFile:
