@@ -5,9 +5,9 @@ from __future__ import annotations
 import signal
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
+import click
 
 if TYPE_CHECKING:
     from dsforge.bench.matrix import Cell
@@ -17,29 +17,39 @@ if TYPE_CHECKING:
 SHOWN_LINES = ("step ", "error", "train")  # how lines begin that say how far a run is
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to the application."""
-    app.command("bench")(bench)
-
-
+@click.command()
+@click.argument("run", type=click.Path(path_type=Path), help="Run folder of `dsforge gen`.")
+@click.option(
+    "--stages", default="2,3", help="ZeRO stages, or names such as zero3_offload, with commas."
+)
+@click.option("--steps", type=click.IntRange(min=1), default=20, help="Measured steps of each run.")
+@click.option("--warmup", type=click.IntRange(min=0), default=3, help="First steps, dropped.")
+@click.option(
+    "--repeats", type=click.IntRange(min=1), default=1, help="Runs of each strategy, in turn."
+)
+@click.option(
+    "--out", "-o", type=click.Path(path_type=Path), help="Folder of the report; default RUN/bench."
+)
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=click.FloatRange(min=1),
+    default=7200,
+    help="Seconds after which a run is given up.",
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
 def bench(
-    run: Annotated[Path, typer.Argument(help="Run folder that `dsforge gen` has written.")],
     *,
-    stages: Annotated[
-        str, typer.Option(help="ZeRO stages, or names such as zero3_offload, with commas.")
-    ] = "2,3",
-    steps: Annotated[int, typer.Option(min=1, help="Measured steps of each run.")] = 20,
-    warmup: Annotated[int, typer.Option(min=0, help="First steps, dropped.")] = 3,
-    repeats: Annotated[int, typer.Option(min=1, help="Runs of each strategy, in turn.")] = 1,
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Folder of the report; default RUN/bench.")
-    ] = None,
-    timeout_s: Annotated[
-        float, typer.Option("--timeout", min=1, help="Seconds after which a run is given up.")
-    ] = 7200,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
+    run: Path,
+    stages: str,
+    steps: int,
+    warmup: int,
+    repeats: int,
+    out: Path | None,
+    timeout_s: float,
+    as_json: bool,
 ) -> None:
-    """Launch the same job under each strategy and say which to use, with the numbers."""
+    """Launch the same job under each strategy and say which to use."""
     from dsforge.artifacts import write_all
     from dsforge.bench.matrix import matrix, parse_strategies
     from dsforge.bench.pages import pages

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import StrEnum
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
-import typer
+import click
 
 from dsforge.errors import Problem, SpecError
 
@@ -29,23 +29,15 @@ class Column(NamedTuple):
     right: bool = True
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to the application."""
-    app.command(help="List the models, accelerators and links that can be named.")(catalog)
-
-
-def catalog(
-    table: Annotated[Table, typer.Argument(help="What to list.", show_default=False)],
-    words: Annotated[
-        list[str] | None, typer.Argument(metavar="[FILTER]...", help="Part of a name: llama 70b.")
-    ] = None,
-    *,
-    as_json: Annotated[bool, typer.Option("--json", help="A JSON document with sources.")] = False,
-) -> None:
-    """Show the rows of one table whose names hold all the words."""
+@click.command()
+@click.argument("table", type=click.Choice(Table), help="What to list.")
+@click.argument("words", nargs=-1, metavar="[FILTER]...", help="Part of a name: llama 70b.")
+@click.option("--json", "as_json", is_flag=True, help="A JSON document with sources.")
+def catalog(*, table: Table, words: tuple[str, ...], as_json: bool) -> None:
+    """List the models, accelerators and links that can be named."""
     from dsforge import catalog as known
 
-    wanted = " ".join(words or ())
+    wanted = " ".join(words)
     rows = {
         Table.models: lambda: known.rows("model", wanted),
         Table.gpus: lambda: known.rows("gpu", wanted),

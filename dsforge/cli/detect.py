@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command to the application."""
-    app.command()(detect)
+import click
 
 
-def detect(
-    out: Annotated[
-        Path | None, typer.Option("--out", help="File to write; otherwise it is shown.")
-    ] = None,
-    *,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
-    measure_disk: Annotated[
-        bool, typer.Option("--measure-disk", help="Write and read 256 MiB on each disk.")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Facts and cluster as JSON.")] = False,
-) -> None:
-    """Describe this machine as a cluster file: GPUs or CPU ranks, RAM, cores, disk, network."""
+@click.command()
+@click.option(
+    "--out", "-o", type=click.Path(path_type=Path), help="File to write; otherwise it is shown."
+)
+@click.option("--force", is_flag=True, help="Overwrite the file.")
+@click.option("--measure-disk", is_flag=True, help="Write and read 256 MiB on each disk.")
+@click.option("--json", "as_json", is_flag=True, help="Facts and cluster as JSON.")
+def detect(*, out: Path | None, force: bool, measure_disk: bool, as_json: bool) -> None:
+    """Describe this machine as a cluster file.
+
+    GPUs or CPU ranks, RAM and cores with the limits of the container, disks, interfaces.
+    """
     from dsforge.cli.show import note, show_json
     from dsforge.doctor.detect import cluster_file, cluster_yaml
     from dsforge.doctor.probe import probe
@@ -48,4 +42,4 @@ def detect(
         cluster = file.model_dump(mode="json", exclude_none=True)
         show_json({"cluster": cluster, "facts": facts.model_dump(mode="json"), "notes": notes})
     elif out is None:
-        typer.echo(text, nl=False)
+        print(text, end="")

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import click
 
-import typer
-
-from dsforge.cli.flags import Flags, to_request, with_flags
+from dsforge.cli.flags import Flags, Sections, to_request, with_flags
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to the application."""
-    app.command(help="Predict memory and step time of one strategy.")(estimate)
-
-
+@click.command(cls=Sections)
 @with_flags
-def estimate(
-    *,
-    flags: Flags,
-    as_json: Annotated[bool, typer.Option("--json", help="A JSON document instead.")] = False,
-) -> None:
-    """Price the strategy. It is an answer, not an error, that it does not fit."""
+@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+def estimate(*, flags: Flags, as_json: bool) -> None:
+    """Predict memory and step time of one strategy.
+
+    What no flag fixes is chosen and shown. It is an answer, not an error, that it does not fit.
+    """
     from dsforge.planner import appraise
 
     plan = appraise(to_request(flags))

@@ -1,148 +1,130 @@
 """The flags that `gen`, `plan` and `estimate` share, declared once.
 
-typer reads a function's signature. `with_flags` puts the fields of `Flags` into that signature, so
-a command takes one value instead of two dozen parameters.
+Each field of `Flags` is one flag: its type, the section of the help it stands in, what the help
+says, and where its value belongs in a spec file. `with_flags` gives a command all of them as one
+value. This module has no `from __future__ import annotations`: the declarations are its data.
 """
 
-from __future__ import annotations
-
-import inspect
-from collections.abc import Callable
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterator
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-import typer
+import click
 
 if TYPE_CHECKING:
     from dsforge.plan import Request
 
 INPUT, CLUSTER, WORKLOAD, STRATEGY = "Input files", "Cluster", "Workload", "Strategy"
+OWN = "Options"  # the section of what only one command takes
 
 
-def _option(*names: str, help: str, panel: str) -> Any:  # noqa: A002 (typer's own word)
-    return typer.Option(*names, help=help, rich_help_panel=panel, show_default=False)
+class Flag(NamedTuple):
+    """How the command line shows a field, and where in a spec file its value belongs."""
+
+    section: str
+    help: str
+    setting: tuple[str, ...] = ()
+    name: str = ""  # without it, the field's name with dashes
 
 
-@dataclass(frozen=True, slots=True)
-class Flags:
+class Flags(NamedTuple):
     """What the command line says; `None` where it says nothing."""
 
-    spec: Annotated[
-        Path | None,
-        _option("--spec", help="YAML with model, cluster, workload, strategy.", panel=INPUT),
-    ] = None
-    model: Annotated[
-        str | None,
-        _option(
-            "--model",
-            help="Catalog name, hub id, folder, config.json, or a size such as 7b.",
-            panel=INPUT,
-        ),
-    ] = None
-    cluster: Annotated[
-        Path | None, _option("--cluster", help="Cluster YAML (see `detect`).", panel=INPUT)
-    ] = None
-    workload: Annotated[Path | None, _option("--workload", help="Workload YAML.", panel=INPUT)] = (
+    spec: Annotated[Path | None, Flag(INPUT, "YAML with model, cluster, workload, strategy.")] = (
         None
     )
-    hostfile: Annotated[
-        Path | None, _option("--hostfile", help="DeepSpeed hostfile.", panel=INPUT)
+    model: Annotated[
+        str | None,
+        Flag(INPUT, "Catalog name, hub id, folder, config.json, or a size such as 7b.", ("model",)),
     ] = None
-    resolve: Annotated[
-        bool, _option("--resolve", help="Turn host names into IP addresses.", panel=INPUT)
-    ] = False
-    nodes: Annotated[int | None, _option("--nodes", help="Machines.", panel=CLUSTER)] = None
+    cluster: Annotated[Path | None, Flag(INPUT, "Cluster YAML (see `dsforge detect`).")] = None
+    workload: Annotated[Path | None, Flag(INPUT, "Workload YAML.")] = None
+    hostfile: Annotated[Path | None, Flag(INPUT, "DeepSpeed hostfile.")] = None
+    resolve: Annotated[bool, Flag(INPUT, "Turn host names into IP addresses.")] = False
+    nodes: Annotated[int | None, Flag(CLUSTER, "Machines.", ("cluster", "nodes"))] = None
     gpus_per_node: Annotated[
-        int | None, _option("--gpus-per-node", help="Accelerators on each.", panel=CLUSTER)
+        int | None, Flag(CLUSTER, "Accelerators on each.", ("cluster", "gpus_per_node"))
     ] = None
-    gpu: Annotated[str | None, _option("--gpu", help="Card, e.g. a100-80gb.", panel=CLUSTER)] = None
+    gpu: Annotated[str | None, Flag(CLUSTER, "Card, e.g. a100-80gb.", ("cluster", "gpu"))] = None
     intra_node: Annotated[
-        str | None, _option("--intra-node", help="Link in a node: nvlink-3.", panel=CLUSTER)
+        str | None, Flag(CLUSTER, "Link in a node: nvlink-3.", ("cluster", "intra_node"))
     ] = None
     inter_node: Annotated[
-        str | None, _option("--inter-node", help="Network: 100gbe.", panel=CLUSTER)
+        str | None, Flag(CLUSTER, "Network: 100gbe.", ("cluster", "inter_node"))
     ] = None
     seq_len: Annotated[
-        int | None, _option("--seq-len", help="Tokens per sample.", panel=WORKLOAD)
+        int | None, Flag(WORKLOAD, "Tokens per sample.", ("workload", "sequence_length"))
     ] = None
     global_batch: Annotated[
-        int | None, _option("--global-batch", help="Samples per optimizer step.", panel=WORKLOAD)
+        int | None,
+        Flag(WORKLOAD, "Samples per optimizer step.", ("workload", "global_batch_size")),
     ] = None
     precision: Annotated[
-        str | None, _option("--precision", help="bf16, fp16, fp32 or fp8.", panel=WORKLOAD)
+        str | None, Flag(WORKLOAD, "bf16, fp16, fp32 or fp8.", ("workload", "precision"))
     ] = None
     optimizer: Annotated[
         str | None,
-        _option("--optimizer", help="adamw, lion, sgd, adafactor, muon.", panel=WORKLOAD),
+        Flag(WORKLOAD, "adamw, lion, sgd, adafactor, muon.", ("workload", "optimizer")),
     ] = None
-    method: Annotated[str | None, _option("--method", help="full or lora.", panel=WORKLOAD)] = None
+    method: Annotated[str | None, Flag(WORKLOAD, "full or lora.", ("workload", "method"))] = None
     data: Annotated[
-        str | None, _option("--data", help="Training data, JSONL or Parquet.", panel=WORKLOAD)
+        str | None,
+        Flag(WORKLOAD, "Training data, JSONL or Parquet.", ("workload", "data", "train")),
     ] = None
     back_end: Annotated[
-        str | None, _option("--for", help="deepspeed or megatron.", panel=STRATEGY)
+        str | None, Flag(STRATEGY, "deepspeed or megatron.", ("strategy", "back_end"), "--for")
     ] = None
     zero_stage: Annotated[
-        int | None, _option("--zero-stage", help="0, 1, 2 or 3.", panel=STRATEGY)
+        int | None, Flag(STRATEGY, "0, 1, 2 or 3.", ("strategy", "zero_stage"))
     ] = None
     micro_batch: Annotated[
-        int | None, _option("--micro-batch", help="Samples per rank and forward.", panel=STRATEGY)
+        int | None,
+        Flag(STRATEGY, "Samples per rank and forward.", ("strategy", "micro_batch_size")),
     ] = None
-    tp: Annotated[int | None, _option("--tp", help="Tensor parallel size.", panel=STRATEGY)] = None
-    pp: Annotated[int | None, _option("--pp", help="Pipeline parallel size.", panel=STRATEGY)] = (
-        None
-    )
-    cp: Annotated[int | None, _option("--cp", help="Context parallel size.", panel=STRATEGY)] = None
-    ep: Annotated[int | None, _option("--ep", help="Expert parallel size.", panel=STRATEGY)] = None
+    tp: Annotated[
+        int | None, Flag(STRATEGY, "Tensor parallel size.", ("strategy", "tensor_parallel_size"))
+    ] = None
+    pp: Annotated[
+        int | None,
+        Flag(STRATEGY, "Pipeline parallel size.", ("strategy", "pipeline_parallel_size")),
+    ] = None
+    cp: Annotated[
+        int | None, Flag(STRATEGY, "Context parallel size.", ("strategy", "context_parallel_size"))
+    ] = None
+    ep: Annotated[
+        int | None, Flag(STRATEGY, "Expert parallel size.", ("strategy", "expert_parallel_size"))
+    ] = None
     offload_optimizer: Annotated[
-        str | None, _option("--offload-optimizer", help="none, cpu or nvme.", panel=STRATEGY)
+        str | None, Flag(STRATEGY, "none, cpu or nvme.", ("strategy", "offload_optimizer"))
     ] = None
     offload_params: Annotated[
-        str | None, _option("--offload-params", help="none, cpu or nvme.", panel=STRATEGY)
+        str | None, Flag(STRATEGY, "none, cpu or nvme.", ("strategy", "offload_parameters"))
     ] = None
     recompute: Annotated[
-        str | None, _option("--recompute", help="none, selective or full.", panel=STRATEGY)
+        str | None, Flag(STRATEGY, "none, selective or full.", ("strategy", "recompute"))
     ] = None
 
 
-# Where in the spec file the value of each flag belongs.
-_SETTINGS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "model": ("--model", ("model",)),
-    "nodes": ("--nodes", ("cluster", "nodes")),
-    "gpus_per_node": ("--gpus-per-node", ("cluster", "gpus_per_node")),
-    "gpu": ("--gpu", ("cluster", "gpu")),
-    "intra_node": ("--intra-node", ("cluster", "intra_node")),
-    "inter_node": ("--inter-node", ("cluster", "inter_node")),
-    "seq_len": ("--seq-len", ("workload", "sequence_length")),
-    "global_batch": ("--global-batch", ("workload", "global_batch_size")),
-    "precision": ("--precision", ("workload", "precision")),
-    "optimizer": ("--optimizer", ("workload", "optimizer")),
-    "method": ("--method", ("workload", "method")),
-    "data": ("--data", ("workload", "data", "train")),
-    "back_end": ("--for", ("strategy", "back_end")),
-    "zero_stage": ("--zero-stage", ("strategy", "zero_stage")),
-    "micro_batch": ("--micro-batch", ("strategy", "micro_batch_size")),
-    "tp": ("--tp", ("strategy", "tensor_parallel_size")),
-    "pp": ("--pp", ("strategy", "pipeline_parallel_size")),
-    "cp": ("--cp", ("strategy", "context_parallel_size")),
-    "ep": ("--ep", ("strategy", "expert_parallel_size")),
-    "offload_optimizer": ("--offload-optimizer", ("strategy", "offload_optimizer")),
-    "offload_params": ("--offload-params", ("strategy", "offload_parameters")),
-    "recompute": ("--recompute", ("strategy", "recompute")),
+_FLAGS: dict[str, Flag] = {
+    field: annotation.__metadata__[0] for field, annotation in Flags.__annotations__.items()
 }
 
 
-def to_request(flags: Flags) -> Request:
+def _name(field: str) -> str:
+    """How a field is written on the command line: `--gpus-per-node`."""
+    return _FLAGS[field].name or "--" + field.replace("_", "-")
+
+
+def to_request(flags: Flags) -> "Request":
     """What the command line and the files it names ask for. SpecError with all problems."""
     from dsforge.reading.request import Asked, read_request
     from dsforge.reading.source import Setting
 
     settings = tuple(
-        Setting(loc, getattr(flags, field), place)
-        for field, (place, loc) in _SETTINGS.items()
-        if getattr(flags, field) is not None
+        Setting(flag.setting, value, _name(field))
+        for (field, flag), value in zip(_FLAGS.items(), flags, strict=True)
+        if flag.setting and value is not None
     )
     return read_request(
         Asked(
@@ -157,31 +139,45 @@ def to_request(flags: Flags) -> Request:
 
 
 def with_flags(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with its `flags: Flags` parameter spread into one option per field."""
-    hints = get_type_hints(command, include_extras=True)
-    own = [
-        parameter.replace(annotation=hints[name])
-        for name, parameter in inspect.signature(command).parameters.items()
-        if name != "flags"
-    ]
-    types = get_type_hints(Flags, include_extras=True)
-    shared = [
-        inspect.Parameter(
-            field.name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=field.default,
-            annotation=types[field.name],
-        )
-        for field in fields(Flags)
-    ]
-    names = {field.name for field in fields(Flags)}
+    """The command with its `flags: Flags` parameter filled from one option for each field."""
 
     @wraps(command)
-    def spread(**values: Any) -> None:
-        flags = Flags(**{name: values.pop(name) for name in names})
+    def filled(**values: Any) -> None:
+        flags = Flags(**{field: values.pop(field) for field in Flags._fields})
         command(flags=flags, **values)
 
-    keyword = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own]
-    spread.__signature__ = inspect.Signature(shared + keyword)  # type: ignore[attr-defined]
-    del spread.__annotations__  # typer would read the wrapped command's
-    return spread
+    for field in reversed(Flags._fields):
+        filled = click.option(_name(field), field, help=_FLAGS[field].help, **_kind(field))(filled)
+    return filled
+
+
+def _kind(field: str) -> dict[str, Any]:
+    """What click needs to know of a field's type: a switch, or the type of a value."""
+    declared = Flags.__annotations__[field].__origin__
+    if declared is bool:
+        return {"is_flag": True}
+    kind = declared.__args__[0]  # of `int | None`
+    return {"type": click.Path(path_type=Path) if kind is Path else kind}
+
+
+class Sections(click.Command):
+    """A command whose help shows the shared flags section by section, all columns aligned."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write each section that has options: those of `Flags` in their order, then its own."""
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for field, record in _records(self, ctx):
+            section = _FLAGS[field].section if field in _FLAGS else OWN
+            sections.setdefault(section, []).append(record)
+        width = max(len(left) for rows in sections.values() for left, _ in rows)
+        for section, rows in sections.items():
+            with formatter.section(section):
+                formatter.write_dl([(left.ljust(width), right) for left, right in rows])
+
+
+def _records(command: click.Command, ctx: click.Context) -> Iterator[tuple[str, tuple[str, str]]]:
+    """Name and help line of each option that is shown."""
+    for parameter in command.get_params(ctx):
+        record = parameter.get_help_record(ctx)
+        if record and isinstance(parameter, click.Option):
+            yield str(parameter.name), record

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
+import click
 
-from dsforge.cli.flags import Flags, with_flags
+from dsforge.cli.flags import Flags, Sections, to_request, with_flags
 
 if TYPE_CHECKING:
     from dsforge.artifacts import Artifact, Written
@@ -17,26 +17,19 @@ if TYPE_CHECKING:
 SHOWN_DIFF = 60  # lines of what changed in files that nobody had edited
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to the application."""
-    app.command()(with_flags(gen))
-
-
-def gen(
-    *,
-    flags: Flags,
-    out: Annotated[Path, typer.Option("--out", "-o", help="Run folder to write.")],
-    templates: Annotated[
-        Path | None, typer.Option("--templates", help="Folder searched before our templates.")
-    ] = None,
-    force: Annotated[
-        bool, typer.Option("--force", help="Overwrite files that a person has edited.")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
-) -> None:
+@click.command(cls=Sections)
+@with_flags
+@click.option(
+    "--out", "-o", required=True, type=click.Path(path_type=Path), help="Run folder to write."
+)
+@click.option(
+    "--templates", type=click.Path(path_type=Path), help="Folder searched before our templates."
+)
+@click.option("--force", is_flag=True, help="Overwrite files that a person has edited.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+def gen(*, flags: Flags, out: Path, templates: Path | None, force: bool, as_json: bool) -> None:
     """Choose a strategy and write every file of the run."""
     from dsforge.artifacts import write_all
-    from dsforge.cli.flags import to_request
     from dsforge.errors import EditedError
     from dsforge.planner import choose
     from dsforge.render import render

@@ -4,25 +4,66 @@ from __future__ import annotations
 
 import os
 import sys
+from importlib import import_module
+from typing import Any
 
 # pydantic looks for plugins in the metadata of every installed package: 50 ms for nothing here.
 os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
 
-import typer
+import click
 
-from dsforge.cli import bench, catalog, detect, estimate, gen, plan, train
+from dsforge import __version__
 from dsforge.errors import DsforgeError
 
-app = typer.Typer(
-    name="dsforge",
+COMMANDS = {
+    "gen": "Choose a strategy and write every file of the run.",
+    "plan": "Rank every strategy for a model on a cluster, with reasons.",
+    "estimate": "Predict memory and step time of one strategy.",
+    "catalog": "List the models, accelerators and links that can be named.",
+    "detect": "Describe this machine as a cluster file.",
+    "train": "Fine-tune a model as train.yaml says; this process is one rank.",
+    "bench": "Launch the same job under each strategy and say which to use.",
+}
+
+
+class Later(click.Command):
+    """A command of which only the name and the first line are known until it is called.
+
+    The command itself is the function of the same name in the module of the same name. Only the
+    command that runs is imported: what others need would cost each run a tenth of a second.
+    """
+
+    def make_context(
+        self,
+        info_name: str | None,
+        args: list[str],
+        parent: click.Context | None = None,
+        **extra: Any,
+    ) -> click.Context:
+        """The context of the real command; click goes on with that."""
+        command: click.Command = getattr(import_module(f"dsforge.cli.{self.name}"), str(self.name))
+        return command.make_context(info_name, args, parent, **extra)
+
+
+class Commands(click.Group):
+    """The group that lists its commands as the table has them: the usual way first."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Names in the order of the table."""
+        return list(self.commands)
+
+
+app = Commands(
+    "dsforge",
     help="Plan, write, launch and compare DeepSpeed and Megatron training runs.",
-    no_args_is_help=True,
-    add_completion=True,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    commands=[Later(name, short_help=line) for name, line in COMMANDS.items()],
+    context_settings={
+        "help_option_names": ["-h", "--help"],
+        "max_content_width": 100,
+        "show_default": True,
+    },
 )
-for module in (gen, plan, estimate, catalog, detect, train, bench):
-    module.register(app)
+click.version_option(__version__)(app)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -30,13 +71,10 @@ def main(arguments: list[str] | None = None) -> None:
 
     `arguments` are those of the process unless given.
     """
-    from dsforge.cli.show import show_error
-
     try:
-        app(args=arguments)
+        app(args=arguments, prog_name="dsforge")
     except DsforgeError as error:
+        from dsforge.cli.show import show_error
+
         show_error(error)
         sys.exit(error.exit_code)
-    except BrokenPipeError:  # `dsforge plan | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)

@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import click
 
-import typer
-
-from dsforge.cli.flags import Flags, to_request, with_flags
+from dsforge.cli.flags import Flags, Sections, to_request, with_flags
 
 DEFAULT_TOP = 10
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to the application."""
-    app.command(help="Rank every strategy for a model on a cluster, with reasons.")(plan)
-
-
+@click.command(cls=Sections)
 @with_flags
-def plan(
-    *,
-    flags: Flags,
-    top: Annotated[int, typer.Option("--top", min=1, help="Plans to show.")] = DEFAULT_TOP,
-    as_json: Annotated[bool, typer.Option("--json", help="A JSON document instead.")] = False,
-) -> None:
-    """Search, then show the best plans."""
+@click.option("--top", type=click.IntRange(min=1), default=DEFAULT_TOP, help="Plans to show.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+def plan(*, flags: Flags, top: int, as_json: bool) -> None:
+    """Rank every strategy for a model on a cluster, with reasons."""
     from dsforge.planner import search
 
     found = search(to_request(flags))

@@ -1,34 +1,38 @@
-"""`dsforge train`."""
+"""`dsforge train`: one rank of the fine-tuning loop in this process."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command to the application."""
-    app.command()(train)
+import click
 
 
+@click.command()
+@click.argument(
+    "job", type=click.Path(path_type=Path), help="train.yaml, as `dsforge gen` writes it."
+)
+@click.option(
+    "--steps", type=click.IntRange(min=1), help="Optimizer steps, instead of train.yaml's."
+)
+@click.option(
+    "--output", type=click.Path(path_type=Path), help="Output folder, instead of train.yaml's."
+)
+@click.option(
+    "--resume", default="auto", help="`auto` (newest checkpoint), `never`, or a checkpoint folder."
+)
+@click.option("--overwrite", is_flag=True, help="Start anew: remove the earlier run in the output.")
+@click.option(
+    "--export/--no-export", default=True, help="Write the final weights for transformers."
+)
 def train(
-    job: Annotated[Path, typer.Argument(help="train.yaml, as `dsforge gen` writes it.")],
-    steps: Annotated[
-        int | None, typer.Option(min=1, help="Optimizer steps, instead of train.yaml's.")
-    ] = None,
     *,
-    output: Annotated[
-        Path | None, typer.Option(help="Output folder, instead of train.yaml's.")
-    ] = None,
-    resume: Annotated[
-        str, typer.Option(help="`auto` (newest checkpoint), `never`, or a checkpoint folder.")
-    ] = "auto",
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Start anew: remove the earlier run in the output.")
-    ] = False,
-    export: Annotated[bool, typer.Option(help="Write the final weights for transformers.")] = True,
+    job: Path,
+    steps: int | None,
+    output: Path | None,
+    resume: str,
+    overwrite: bool,
+    export: bool,
 ) -> None:
     """Fine-tune a model as train.yaml says; this process is one rank.
 
@@ -39,4 +43,4 @@ def train(
     from dsforge.train.loop import Options
     from dsforge.train.loop import train as run
 
-    raise typer.Exit(run(job, Options(steps, output, resume, overwrite, export)))
+    sys.exit(run(job, Options(steps, output, resume, overwrite, export)))

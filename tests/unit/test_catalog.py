@@ -6,7 +6,7 @@ import json
 
 import pytest
 import yaml
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from dsforge import catalog
 from dsforge.catalog import index

@@ -1,0 +1,129 @@
+"""The command line as a whole: its commands, help, usage errors and what it imports."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib import import_module
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from dsforge.cli.flags import Flags, Sections, with_flags
+from dsforge.cli.main import COMMANDS, app
+
+PROBE = """
+import sys
+import dsforge.cli.main
+try:
+    dsforge.cli.main.main(%r)
+except SystemExit:
+    pass
+print(sorted(%r & set(sys.modules)))
+"""
+
+
+def typed(*arguments: str, **env: str) -> Result:
+    """What a command line answers."""
+    return CliRunner(env=env).invoke(app, list(arguments), prog_name="dsforge")
+
+
+def imported(arguments: list[str], among: set[str]) -> str:
+    """Which of some packages a command line has imported."""
+    done = subprocess.run(
+        [sys.executable, "-c", PROBE % (arguments, among)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout.splitlines()[-1]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_table_says_what_the_commands_say(name: str) -> None:
+    """The first line of a command's own help is the line in the table."""
+    command: click.Command = getattr(import_module(f"dsforge.cli.{name}"), name)
+
+    assert (command.help or "").splitlines()[0] == COMMANDS[name]
+
+
+def test_help_lists_the_commands_in_the_order_of_the_table() -> None:
+    """The usual way comes first; each command has its whole line."""
+    lines = typed("--help").stdout.partition("Commands:\n")[2].splitlines()
+
+    assert [tuple(line.split(maxsplit=1)) for line in lines] == list(COMMANDS.items())
+
+
+@pytest.mark.parametrize("command", ["gen", "plan", "estimate"])
+def test_shared_flags_have_one_option_each_in_their_sections(command: str) -> None:
+    """Every field of `Flags` is one option, and the help has all sections in order."""
+    shown = typed(command, "-h").stdout
+    headings = [line for line in shown.splitlines() if line.endswith(":") and line[0] != " "]
+
+    assert headings == ["Input files:", "Cluster:", "Workload:", "Strategy:", "Options:"]
+    for field in Flags._fields:
+        name = "--for" if field == "back_end" else "--" + field.replace("_", "-")
+        assert shown.count(f"\n  {name} ") == 1
+
+
+def test_flags_arrive_as_one_value() -> None:
+    """Given flags have their types; what is not given is None, a switch is off."""
+    seen: list[Flags] = []
+
+    @click.command(cls=Sections)
+    @with_flags
+    def show(*, flags: Flags) -> None:
+        seen.append(flags)
+
+    CliRunner().invoke(show, ["--nodes", "2", "--gpu", "v100", "--for", "megatron", "--resolve"])
+
+    assert seen == [Flags(nodes=2, gpu="v100", back_end="megatron", resolve=True)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((), "Usage: dsforge"),
+        (("gne",), "Did you mean 'gen'?"),
+        (("gen", "--modle", "7b"), "'--model'"),
+        (("gen", "--model", "7b"), "'--out'"),
+        (("plan", "--nodes", "two"), "not a valid integer"),
+        (("plan", "--top", "0"), "x>=1"),
+        (("catalog", "cards"), "'models', 'gpus', 'links'"),
+    ],
+    ids=["nothing", "command", "option", "missing", "type", "range", "choice"],
+)
+def test_a_wrong_command_line_is_a_usage_error(arguments: tuple[str, ...], said: str) -> None:
+    """Exit code 2 and the way out on stderr, nothing on stdout."""
+    answer = typed(*arguments)
+
+    assert answer.exit_code == 2
+    assert said in answer.stderr
+    assert not answer.stdout
+
+
+def test_the_shell_completes_commands_and_options() -> None:
+    """Click's completion sees the commands and, behind one, its options."""
+    commands = typed(_DSFORGE_COMPLETE="bash_complete", COMP_WORDS="dsforge p", COMP_CWORD="1")
+    options = typed(
+        _DSFORGE_COMPLETE="bash_complete", COMP_WORDS="dsforge gen --zero", COMP_CWORD="2"
+    )
+
+    assert commands.stdout == "plain,plan\n"
+    assert options.stdout == "plain,--zero-stage\n"
+
+
+def test_help_imports_no_library_but_click() -> None:
+    """Neither the group nor the help of a command reads types, tables or YAML."""
+    heavy = {"pydantic", "rich", "yaml", "numpy", "jinja2"}
+
+    assert imported(["--help"], heavy) == "[]"
+    assert imported(["gen", "--help"], heavy) == "[]"
+
+
+def test_planning_imports_no_table_and_no_numbers_library() -> None:
+    """`plan --json` needs pydantic alone: no numpy, and no YAML where no file is read."""
+    plan = ["plan", "--model", "llama-2-7b", "--gpu", "a100-80gb", "--json"]
+
+    assert imported(plan, {"rich", "yaml", "numpy", "jinja2", "pydantic"}) == "['pydantic']"
