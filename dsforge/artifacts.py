@@ -22,6 +22,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
 from dsforge.errors import DsforgeError, EditedError, RenderError
 
@@ -54,8 +55,7 @@ class Artifact:
         return _sha256(self.text.encode())
 
 
-@dataclass(frozen=True, slots=True)
-class Written:
+class Written(NamedTuple):
     """What `write_all` did, as paths, and the diff of the updated files."""
 
     created: tuple[str, ...]

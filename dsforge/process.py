@@ -10,8 +10,8 @@ import signal
 import subprocess
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from dsforge.errors import RunError
 
@@ -19,8 +19,7 @@ TAIL_LINES = 30
 TIMEOUT_CODE = 124  # what timeout(1) exits with
 
 
-@dataclass(frozen=True, slots=True)
-class Completed:
+class Completed(NamedTuple):
     """A process that has ended; `output` is stdout and stderr together, in order."""
 
     command: tuple[str, ...]

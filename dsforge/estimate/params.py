@@ -7,8 +7,8 @@ transformers builds, to the last parameter. A tied matrix is counted once; buffe
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from dsforge.specs import LoraSpec, ModelSpec, MoeSpec, Norm
 
@@ -20,8 +20,7 @@ NORM_VECTORS: dict[Norm, int] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class LayerParameters:
+class LayerParameters(NamedTuple):
     """Parameters of one transformer layer."""
 
     attention: int
@@ -37,8 +36,7 @@ class LayerParameters:
         return self.attention + self.norms + self.mlp + self.router + self.experts
 
 
-@dataclass(frozen=True, slots=True)
-class ParameterCounts:
+class ParameterCounts(NamedTuple):
     """Unique parameters of a model by component."""
 
     embedding: int  # word embedding, segment types, projections of a narrower embedding

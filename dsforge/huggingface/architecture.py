@@ -11,14 +11,15 @@ Field names are those of ModelSpec; keys are those of config.json.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import NamedTuple
 
 Facts = Mapping[str, object]
 Keys = Mapping[str, tuple[str, ...]]
+NOTHING: Mapping[str, tuple[str, ...]] = MappingProxyType({})
 
 
-@dataclass(frozen=True, slots=True)
-class Switch:
+class Switch(NamedTuple):
     """A boolean config key, its default, and the fields that it sets when it is true."""
 
     key: str
@@ -26,8 +27,7 @@ class Switch:
     on: Facts
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Architecture:
+class Architecture(NamedTuple):
     """How the config of one model_type maps to a ModelSpec.
 
     Of several keys the first is written and any is read; a dot leads into a nested mapping. A field
@@ -36,13 +36,13 @@ class Architecture:
 
     keys: Keys
     defaults: Facts
-    facts: Facts = field(default_factory=dict)
+    facts: Facts = NOTHING
     switches: tuple[Switch, ...] = ()
     ffn_factor: int | None = None  # width of the MLP in hidden sizes, where the config has none
-    moe: Keys = field(default_factory=dict)
-    moe_defaults: Facts = field(default_factory=dict)
-    moe_facts: Facts = field(default_factory=dict)
-    mla_defaults: Facts = field(default_factory=dict)
+    moe: Keys = NOTHING
+    moe_defaults: Facts = NOTHING
+    moe_facts: Facts = NOTHING
+    mla_defaults: Facts = NOTHING
     window_switch: bool = False  # the window counts only where `use_sliding_window` is true
 
 

@@ -7,7 +7,6 @@ problems are told at once. What a config leaves out has the default of its confi
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from pydantic import ValidationError
@@ -24,7 +23,7 @@ REQUIRED = (
     *("layers", "hidden_size", "ffn_hidden_size", "attention_heads"),
     *("vocab_size", "max_position_embeddings"),
 )
-LLAMA_LIKE = replace(LLAMA, defaults={"tied_embeddings": False, "activation": "silu"})
+LLAMA_LIKE = LLAMA._replace(defaults={"tied_embeddings": False, "activation": "silu"})
 
 
 def model_from_config(config: Mapping[str, Any], name: str) -> ModelSpec:

@@ -12,7 +12,6 @@ from typing import Any, NoReturn
 
 from dsforge import catalog
 from dsforge.errors import Problem, SpecError
-from dsforge.huggingface import read_config
 from dsforge.plan import Reason
 from dsforge.reading.hub import MAX_CONFIG_BYTES, cached_config, downloaded_config, is_hub_id
 from dsforge.reading.problems import shown
@@ -142,6 +141,8 @@ def _from_name(text: str) -> Read:
 
 def _with_place(config: dict[str, Any], name: str, place: str) -> Read:
     """The model of a config; its problems begin with the file they are in."""
+    from dsforge.huggingface import read_config  # its tables cost time; the catalog needs none
+
     try:
         return read_config(config, name)
     except SpecError as error:

@@ -7,8 +7,9 @@ the same rules, and a problem names whichever of the two is wrong.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from dsforge.errors import SpecError
 from dsforge.plan import Reason, Request
@@ -24,8 +25,7 @@ from dsforge.strategy import Constraints
 COMMAND_LINE = "command line"
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
+class Asked(NamedTuple):
     """What a user names: files, and settings whose `loc` begins with their part of the spec."""
 
     spec: Path | None = None

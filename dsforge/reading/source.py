@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from dsforge.errors import Problem, SpecError
@@ -23,13 +23,12 @@ class Setting(NamedTuple):
     place: str
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
+class Source(NamedTuple):
     """A mapping and the place (file and line, or flag) of each of its values."""
 
     name: str
     values: Mapping[str, Any]
-    places: Mapping[Loc, str] = field(default_factory=dict)
+    places: Mapping[Loc, str] = MappingProxyType({})
     prefix: Loc = ()  # where the mapping hangs in its file, for messages
 
     def place(self, loc: Loc) -> str:
@@ -50,11 +49,11 @@ class Source:
                 folder = folder[str(key)]
             folder[str(loc[-1])] = value
             places[loc] = place
-        return replace(self, values=values, places=places)
+        return self._replace(values=values, places=places)
 
     def without(self, *keys: str) -> Source:
         """A copy without some keys."""
-        return replace(self, values={k: v for k, v in self.values.items() if k not in keys})
+        return self._replace(values={k: v for k, v in self.values.items() if k not in keys})
 
     def part(self, key: str) -> Source:
         """The mapping under a key, which still knows its places; empty where there is none."""
