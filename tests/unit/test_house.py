@@ -43,10 +43,16 @@ def tree(path: Path) -> ast.Module:
 
 
 @cache
+def nodes(path: Path) -> tuple[ast.AST, ...]:
+    """Every node of a file; one walk serves all rules."""
+    return tuple(ast.walk(tree(path)))
+
+
+@cache
 def imported(path: Path) -> set[str]:
     """Full names of all modules that a file imports anywhere, functions included."""
     names: set[str] = set()
-    for node in ast.walk(tree(path)):
+    for node in nodes(path):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
@@ -55,17 +61,26 @@ def imported(path: Path) -> set[str]:
     return names
 
 
+def dotted(node: ast.AST) -> str:
+    """A name with its attributes: `os.path.join`; empty for any other expression."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute):
+        return f"{dotted(node.value)}.{node.attr}"
+    return ""
+
+
 @cache
 def calls(path: Path) -> frozenset[str]:
     """Everything that a file calls, as it is written: `open`, `os.system`, `sys.exit`."""
-    nodes = (n for n in ast.walk(tree(path)) if isinstance(n, ast.Call))
-    return frozenset(ast.unparse(n.func) for n in nodes if len(ast.dump(n.func)) < 400)
+    called = (n.func for n in nodes(path) if isinstance(n, ast.Call))
+    return frozenset(filter(None, map(dotted, called)))
 
 
 @cache
 def functions(path: Path) -> list[ast.FunctionDef]:
     """Every function and method of a file."""
-    return [n for n in ast.walk(tree(path)) if isinstance(n, ast.FunctionDef)]
+    return [n for n in nodes(path) if isinstance(n, ast.FunctionDef)]
 
 
 def offences(rule: Rule, paths: list[Path] = SOURCES) -> dict[str, list[str]]:
@@ -135,7 +150,7 @@ def crowded(path: Path) -> Iterable[str]:
 
 def misnamed(path: Path) -> Iterable[str]:
     """Drawers of leftovers, empty verbs, Managers and Factories."""
-    classes = {n.name for n in ast.walk(tree(path)) if isinstance(n, ast.ClassDef)}
+    classes = {n.name for n in nodes(path) if isinstance(n, ast.ClassDef)}
     return (
         ({path.name} & FORBIDDEN_FILES)
         | {f.name for f in functions(path) if f.name.startswith(FORBIDDEN_PREFIXES)}
@@ -145,9 +160,9 @@ def misnamed(path: Path) -> Iterable[str]:
 
 def undocumented(path: Path) -> Iterable[str]:
     """The module, its public classes and functions without a docstring."""
-    nodes = [n for n in ast.walk(tree(path)) if isinstance(n, ast.FunctionDef | ast.ClassDef)]
+    named = [n for n in nodes(path) if isinstance(n, ast.FunctionDef | ast.ClassDef)]
     nested = {id(inner) for f in functions(path) for inner in ast.walk(f) if inner is not f}
-    public = [n for n in nodes if not n.name.startswith("_") and id(n) not in nested]
+    public = [n for n in named if not n.name.startswith("_") and id(n) not in nested]
     bare = {n.name for n in public if not ast.get_docstring(n)}
     return bare if ast.get_docstring(tree(path)) else bare | {"the module"}
 

@@ -182,7 +182,7 @@ def test_hostile_values_are_refused_with_their_key(change: dict[str, Any], place
     assert place in {problem.place for problem in error.value.problems}
 
 
-@settings(max_examples=300, deadline=None, database=None)
+@settings(max_examples=100, deadline=None, database=None)
 @given(
     st.sampled_from([*ARCHITECTURES, "brandnew", None, 7]),
     st.dictionaries(st.sampled_from(KEYS), st.sampled_from(STRANGE), max_size=4),

@@ -8,8 +8,9 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from dsforge.reading.schemas import schema_texts
+from dsforge.reading import schemas
 
+TEXTS = schemas.schema_texts()
 FOLDER = Path(__file__).resolve().parents[2] / "schemas"
 ACCEPTED = {
     "cluster": {"nodes": 2, "gpu": "a100-80gb", "hosts": [{"address": "10.0.0.1", "slots": 8}]},
@@ -19,23 +20,23 @@ ACCEPTED = {
 }
 
 
-@pytest.mark.parametrize("name", schema_texts())
+@pytest.mark.parametrize("name", TEXTS)
 def test_published_schemas_are_up_to_date(name: str) -> None:
     """`python scripts/schemas.py` writes them."""
-    assert (FOLDER / name).read_text(encoding="utf-8") == schema_texts()[name]
+    assert (FOLDER / name).read_text(encoding="utf-8") == TEXTS[name]
 
 
 def test_every_published_schema_is_generated() -> None:
     """No schema of an input file is left behind by a renamed type."""
     names = {path.name for path in FOLDER.glob("*.schema.json")}
 
-    assert set(schema_texts()) <= names
+    assert set(TEXTS) <= names
 
 
 @pytest.mark.parametrize("kind", ACCEPTED)
 def test_schemas_are_legal_and_refuse_unknown_keys(kind: str) -> None:
     """An editor would underline a misspelt key."""
-    schema = json.loads(schema_texts()[f"{kind}.schema.json"])
+    schema = json.loads(TEXTS[f"{kind}.schema.json"])
     jsonschema.Draft202012Validator.check_schema(schema)
     validator = jsonschema.Draft202012Validator(schema)
 
@@ -43,10 +44,10 @@ def test_schemas_are_legal_and_refuse_unknown_keys(kind: str) -> None:
     assert validator.is_valid(ACCEPTED[kind])
 
 
-@pytest.mark.parametrize("name", schema_texts())
+@pytest.mark.parametrize("name", TEXTS)
 def test_every_key_of_a_file_is_described(name: str) -> None:
     """Editors show the description; choices explain themselves."""
-    properties = json.loads(schema_texts()[name])["properties"]
+    properties = json.loads(TEXTS[name])["properties"]
 
     bare = [key for key, value in properties.items() if "description" not in value]
     assert not [key for key in bare if "enum" not in json.dumps(properties[key])]
