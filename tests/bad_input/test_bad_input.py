@@ -7,22 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from good import GOOD, LLAMA
 
 from dsforge.cli.main import main
 
 Refused = Callable[..., str]
-
-# A command line that is right, and that the planner answers; each case spoils one thing.
-GOOD = ("--model", "llama-2-7b", "--gpu", "a100-80gb", "--nodes", "1", "--gpus-per-node", "8")
-LLAMA = {
-    "model_type": "llama",
-    "hidden_size": 64,
-    "intermediate_size": 128,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "vocab_size": 256,
-    "max_position_embeddings": 128,
-}
 
 FLAGS = {
     "nothing": ((), "model"),

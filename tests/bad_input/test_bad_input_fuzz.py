@@ -6,27 +6,17 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+from good import GOOD, LLAMA
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 Refused = Callable[..., str]
 
-# A command line that is right, and that the planner answers; each case spoils one thing.
-GOOD = ("--model", "llama-2-7b", "--gpu", "a100-80gb", "--nodes", "1", "--gpus-per-node", "8")
 FUZZ = settings(
     max_examples=40,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
-LLAMA = {
-    "model_type": "llama",
-    "hidden_size": 64,
-    "intermediate_size": 128,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "vocab_size": 256,
-    "max_position_embeddings": 128,
-}
 
 lines = st.text(st.characters(codec="utf-8"), max_size=60)
 scalars = st.one_of(
