@@ -18,7 +18,12 @@ SHOWN_LINES = ("step ", "error", "train")  # how lines begin that say how far a 
 
 
 @click.command()
-@click.argument("run", type=click.Path(path_type=Path), help="Run folder of `dsforge gen`.")
+@click.argument(
+    "run",
+    type=click.Path(path_type=Path),
+    default=".",
+    help="Run folder of `dsforge gen`; the current one unless given.",
+)
 @click.option(
     "--stages", default="2,3", help="ZeRO stages, or names such as zero3_offload, with commas."
 )
