@@ -15,6 +15,44 @@ GRADIENTS_SHARDED: ZeroStage = 2  # and optimizer state
 FULLY_SHARDED: ZeroStage = 3  # and parameters
 Offload = Literal["none", "cpu", "nvme"]
 Recompute = Literal["none", "selective", "full"]
+Loss = Literal["plain", "chunked", "fused"]
+Trainer = Literal["deepspeed", "megatron", "nanotron", "fsdp", "torchtune"]
+
+
+class Execution(BaseModel):
+    """How the training software runs a layer and keeps its states: what no size tells."""
+
+    model_config = FROZEN
+
+    trainer: Trainer = Field(description="Whose modules, gradient buffers and schedule run.")
+    attention: Literal["flash", "eager"] = Field(
+        default="flash", description="`eager` keeps the scores of all pairs of tokens."
+    )
+    loss: Loss = Field(
+        default="plain",
+        description="`chunked`: logits piece by piece; `fused`: never whole (Liger).",
+    )
+    compiled: bool = Field(default=False, description="torch.compile fuses the small operations.")
+    gradients: Literal["compute", "fp32"] = Field(
+        default="compute", description="Type in which gradients of micro batches are summed."
+    )
+    master_weights: bool = Field(default=True, description="The optimizer keeps fp32 weights.")
+    moments: Literal["fp32", "bf16", "int8"] = Field(
+        default="fp32", description="Type of the optimizer's moments."
+    )
+    fused_backward: bool = Field(
+        default=False, description="Each weight is stepped in backward; gradients are not kept."
+    )
+    offload_activations: bool = Field(default=False, description="Saved tensors wait in RAM.")
+    shard_group: int | None = Field(
+        default=None, ge=1, description="Ranks that share states; none: all of data x context."
+    )
+
+
+EXECUTIONS: dict[BackEnd, Execution] = {
+    "deepspeed": Execution(trainer="deepspeed"),
+    "megatron": Execution(trainer="megatron", gradients="fp32"),
+}
 
 
 class Strategy(BaseModel):
@@ -38,6 +76,14 @@ class Strategy(BaseModel):
     sequence_parallel: bool = Field(
         default=False, description="Activations split over tp outside the matrix products."
     )
+    execution: Execution | None = Field(
+        default=None, description="Software that runs it; none: what the back end does."
+    )
+
+    @property
+    def runs_as(self) -> Execution:
+        """The software that runs it."""
+        return self.execution or EXECUTIONS[self.back_end]
 
     @property
     def global_batch_size(self) -> int:

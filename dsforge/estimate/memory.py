@@ -8,7 +8,7 @@ off by 20 to 70 %: they need terms of their own.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from pydantic import BaseModel, Field
 
@@ -62,6 +62,9 @@ ACTIVATION_ERROR = 0.2  # of activations and logits: kernels differ in what they
 MEGATRON_BUCKET_ELEMENTS = 40_000_000  # its distributed-data-parallel default: max(4e7, 1e6 dp)
 
 
+Rank = Literal["fullest", "first", "last"]  # first or last pipeline stage
+
+
 class _Peak(NamedTuple):
     """The terms of one stage, kept as floats."""
 
@@ -80,12 +83,15 @@ def estimate_memory(
     strategy: Strategy,
     *,
     carried: tuple[Load, ...] | None = None,
+    rank: Rank = "fullest",
 ) -> MemoryEstimate:
-    """Memory of the fullest rank and of one node under one strategy.
+    """Memory of the fullest rank, or of one pipeline end, and of one node under one strategy.
 
     `carried` are its loads, where the caller has them: they do not depend on the micro batch.
     """
     carried = carried or loads(model, cluster, workload, strategy)
+    if rank != "fullest":
+        carried = carried[:1] if rank == "first" else carried[-1:]
     peaks = [_peak(model, workload, strategy, load) for load in carried]
     fullest = max(peaks, key=_total)
     kept = carried[0].kept

@@ -1,0 +1,166 @@
+"""What `validate --json` prints: every prediction beside its measurement, and the score.
+
+One schema for published tables and for one's own runs, so that any script can judge the predictor
+without trusting its own summary.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable
+from typing import Literal
+
+from pydantic import BaseModel, Field
+
+from dsforge.estimate.memory import estimate_memory
+from dsforge.estimate.time import estimate_time
+from dsforge.specs import FROZEN
+from dsforge.units import GIB, Interval
+from dsforge.validate.cases import Case, case_of, counter_of, rank_of
+from dsforge.validate.score import Decisions, Errors, Outcome, by_key, decisions, errors, overall
+from dsforge.validate.table import Row
+
+Quantity = Literal["memory", "step_time"]
+QUANTITIES: tuple[Quantity, ...] = ("memory", "step_time")
+
+
+class Compared(BaseModel):
+    """One prediction beside its measurement: memory in GiB, step time in seconds."""
+
+    model_config = FROZEN
+
+    id: str
+    quantity: Quantity
+    predicted: float
+    low: float = Field(description="Lower end of the 80 % interval.")
+    high: float = Field(description="Upper end of the 80 % interval.")
+    measured: float
+    error: float = Field(description="predicted / measured - 1")
+
+
+class Skipped(BaseModel):
+    """A row without a prediction."""
+
+    model_config = FROZEN
+
+    id: str
+    reason: str
+
+
+class Score(BaseModel):
+    """Errors of one quantity: all sources with equal weight, then one by one."""
+
+    model_config = FROZEN
+
+    overall: Errors
+    sources: dict[str, Errors]
+
+
+class Summary(BaseModel):
+    """The score; what the table does not measure is absent."""
+
+    model_config = FROZEN
+
+    memory: Score | None
+    step_time: Score | None
+    decisions: Decisions | None = Field(
+        description="Ranking of layouts that differ in nothing else."
+    )
+
+
+class Document(BaseModel):
+    """The whole validation."""
+
+    model_config = FROZEN
+
+    rows: tuple[Compared, ...]
+    skipped: tuple[Skipped, ...]
+    summary: Summary
+
+
+def validation(
+    table: Iterable[Row],
+    *,
+    what: Collection[Quantity] = QUANTITIES,
+    sources: Collection[str] = (),
+    every: bool = False,
+) -> Document:
+    """Predictions for the rows of a table and their score.
+
+    `sources` limits it to some (none: all); `every` takes rows in that call themselves incomplete,
+    suspect, approximate or unverified.
+    """
+    rows = [row for row in table if not sources or row.source in sources]
+    compared: list[Compared] = []
+    skipped: list[Skipped] = []
+    for row in rows:
+        case = case_of(row) if every or row.tag is None else f"tagged {row.tag}"
+        if isinstance(case, str):
+            skipped.append(Skipped(id=row.id, reason=case))
+            continue
+        found = [_compared(row, case, quantity) for quantity in what]
+        compared += [entry for entry in found if entry is not None]
+    summary = _summary(compared, {row.id: row for row in rows})
+    return Document(rows=tuple(compared), skipped=tuple(skipped), summary=summary)
+
+
+def _compared(row: Row, case: Case, quantity: Quantity) -> Compared | None:
+    """One quantity of a row; none where it was not measured."""
+    measured = row.peak_mem_gib if quantity == "memory" else row.step_time_s
+    if measured is None:
+        return None
+    found = _memory_gib(row, case) if quantity == "memory" else _step_s(case)
+    return Compared(
+        id=row.id,
+        quantity=quantity,
+        predicted=found.likely,
+        low=found.low,
+        high=found.high,
+        measured=measured,
+        error=found.likely / measured - 1,
+    )
+
+
+def _memory_gib(row: Row, case: Case) -> Interval:
+    """Peak memory in GiB by the counter and on the rank that the row was read from."""
+    estimate = estimate_memory(*case, rank=rank_of(row))
+    counters = {
+        "allocated": estimate.allocated_bytes,
+        "reserved": estimate.reserved_bytes,
+        "device": estimate.device_bytes,
+    }
+    found = counters[counter_of(row)]
+    return Interval(found.low / GIB, found.likely / GIB, found.high / GIB)
+
+
+def _step_s(case: Case) -> Interval:
+    """Seconds of one step."""
+    return estimate_time(*case).step_s
+
+
+def _summary(compared: list[Compared], rows: dict[str, Row]) -> Summary:
+    """The score of all predictions."""
+    scores = {quantity: _score(compared, rows, quantity) for quantity in QUANTITIES}
+    groups: dict[tuple[object, ...], list[tuple[float, float]]] = defaultdict(list)
+    for entry in compared:
+        if entry.quantity == "step_time":
+            groups[_rivals(rows[entry.id])].append((entry.predicted, entry.measured))
+    return Summary(**scores, decisions=decisions(groups.values()))
+
+
+def _score(compared: list[Compared], rows: dict[str, Row], quantity: Quantity) -> Score | None:
+    """The errors of one quantity; none where no row has it."""
+    found = by_key(
+        (rows[entry.id].source, Outcome(entry.error, entry.low <= entry.measured <= entry.high))
+        for entry in compared
+        if entry.quantity == quantity
+    )
+    if not found:
+        return None
+    return Score(overall=overall(found), sources={s: errors(o) for s, o in found.items()})
+
+
+def _rivals(row: Row) -> tuple[object, ...]:
+    """What rows share that differ in nothing but layout."""
+    job = (row.model_name, row.global_batch, row.seq_len, row.precision)
+    return (row.source, *job, row.gpus, row.gpu_type)

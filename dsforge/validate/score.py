@@ -1,0 +1,119 @@
+"""How far predictions are off: by source, over sources of equal weight, and in what they rank.
+
+A source of a thousand rows must not drown one of nine, so each weighs the same. Quantiles are
+values of the sample (no interpolation): an error that is quoted did occur.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import mean, median
+from typing import NamedTuple
+
+FEWEST = 5  # layouts of a group whose ranking says anything
+
+
+@dataclass(frozen=True, slots=True)
+class Errors:
+    """Signed relative errors of some rows, and how many of their intervals held."""
+
+    rows: int
+    median: float  # of |error|
+    p90: float  # of |error|
+    bias: float  # median of the signed error
+    holds: float  # share of the measured values inside the 80 % interval
+
+
+@dataclass(frozen=True, slots=True)
+class Decisions:
+    """How well the predicted order of layouts serves somebody who takes the first."""
+
+    groups: int
+    spearman: float  # mean over groups
+    regret: float  # mean over groups: how much slower the pick is than the best
+    worst_regret: float
+
+
+class Outcome(NamedTuple):
+    """One prediction and whether its interval holds the measured value."""
+
+    error: float
+    holds: bool
+
+
+def errors(outcomes: Sequence[Outcome]) -> Errors:
+    """The errors of one source."""
+    sizes = sorted(abs(outcome.error) for outcome in outcomes)
+    return Errors(
+        rows=len(sizes),
+        median=median(sizes),
+        p90=sizes[math.ceil(0.9 * len(sizes)) - 1],
+        bias=median(outcome.error for outcome in outcomes),
+        holds=mean(outcome.holds for outcome in outcomes),
+    )
+
+
+def overall(sources: Mapping[str, Sequence[Outcome]]) -> Errors:
+    """Errors over all sources, each weighing the same; `holds` is over rows, bias over sources."""
+    weighted = sorted(
+        (abs(outcome.error), 1 / len(found)) for found in sources.values() for outcome in found
+    )
+    every = [outcome for found in sources.values() for outcome in found]
+    return Errors(
+        rows=len(every),
+        median=_quantile(weighted, 0.5),
+        p90=_quantile(weighted, 0.9),
+        bias=median(median(o.error for o in found) for found in sources.values()),
+        holds=mean(outcome.holds for outcome in every),
+    )
+
+
+def _quantile(weighted: Iterable[tuple[float, float]], share: float) -> float:
+    """The first value, ascending, at which the summed weight reaches a share of the whole."""
+    pairs = list(weighted)
+    wanted, reached = share * sum(weight for _, weight in pairs), 0.0
+    for value, weight in pairs:
+        reached += weight
+        if reached >= wanted:
+            return value
+    return pairs[-1][0]
+
+
+def decisions(groups: Iterable[Sequence[tuple[float, float]]]) -> Decisions | None:
+    """How the predicted order serves, from (predicted, measured) seconds of each group.
+
+    None where no group has five layouts whose times differ.
+    """
+    large = [group for group in groups if len(group) >= FEWEST]
+    orders = [rho for rho in (_spearman(group) for group in large) if rho is not None]
+    if not orders:
+        return None
+    regrets = [min(group)[1] / min(took for _, took in group) - 1 for group in large]
+    return Decisions(len(orders), mean(orders), mean(regrets), max(regrets))
+
+
+def by_key(pairs: Iterable[tuple[str, Outcome]]) -> dict[str, list[Outcome]]:
+    """Outcomes of each source, sources in alphabetical order."""
+    found: dict[str, list[Outcome]] = defaultdict(list)
+    for source, outcome in pairs:
+        found[source].append(outcome)
+    return dict(sorted(found.items()))
+
+
+def _spearman(group: Sequence[tuple[float, float]]) -> float | None:
+    """Rank correlation of predicted and measured; none where all are equal."""
+    first, second = (_ranks(column) for column in zip(*group, strict=True))
+    middle = (len(group) - 1) / 2
+    product = sum((a - middle) * (b - middle) for a, b in zip(first, second, strict=True))
+    norm = math.sqrt(sum((a - middle) ** 2 for a in first) * sum((b - middle) ** 2 for b in second))
+    return product / norm if norm else None
+
+
+def _ranks(values: Sequence[float]) -> list[float]:
+    """The rank of each value, counted from 0; equal values share their mean rank."""
+    ordered = sorted(values)
+    return [(bisect_left(ordered, v) + bisect_right(ordered, v) - 1) / 2 for v in values]

@@ -1,0 +1,99 @@
+"""The software that a row names: who shards, who computes, and in which types it keeps its states.
+
+Only what a row says, and what its framework does unless told otherwise, ends up here. What it means
+in bytes and seconds is the estimators' business.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from dsforge.strategy import BackEnd, Execution, Loss, Trainer, ZeroStage
+from dsforge.validate.table import Row
+
+# First match wins: names of frameworks as tables write them, in lower case.
+TRAINERS: tuple[tuple[str, Trainer], ...] = (
+    ("megatron", "megatron"),
+    ("nemo", "megatron"),
+    ("internevo", "megatron"),
+    ("nanotron", "nanotron"),
+    ("foundry", "fsdp"),
+    ("torchtitan", "fsdp"),
+    ("fsdp", "fsdp"),
+    ("torchtune", "torchtune"),
+    ("deepspeed", "deepspeed"),
+)
+# torchtune's table of optimization flags, in its order.
+ADDED = (
+    *("compile", "chunked", "activation checkpointing", "fused into backward"),
+    *("activation offloading", "8-bit"),
+)
+MEGATRON_LIKE: tuple[Trainer, ...] = ("megatron", "nanotron")
+
+
+class Software(NamedTuple):
+    """What the strategy takes over from it."""
+
+    back_end: BackEnd
+    zero_stage: ZeroStage
+    execution: Execution
+
+
+def software_of(row: Row) -> Software | None:
+    """The software of a row; none where its name says nothing to us."""
+    name = row.framework.lower()
+    trainer = next((known for word, known in TRAINERS if word in name), None)
+    if trainer is None:
+        return None
+    stage = _zero_stage(row.zero_stage_or_sharding)
+    if trainer == "megatron" and "deepspeed" in name and stage == 3:  # noqa: PLR2004
+        trainer = "deepspeed"
+    sharded_weights = "fsdp" in row.zero_stage_or_sharding.lower()
+    if trainer == "megatron" and sharded_weights:
+        trainer = "fsdp"
+    execution = _execution(row, trainer)
+    back_end: BackEnd = "megatron" if trainer in MEGATRON_LIKE else "deepspeed"
+    return Software(back_end, stage, execution)
+
+
+def _zero_stage(text: str) -> ZeroStage:
+    """The ZeRO stage that a description of the sharding amounts to."""
+    for word, stage in (("ZeRO-3", 3), ("ZeRO-2", 2), ("ZeRO-1", 1), ("FSDP", 3)):
+        if word in text:
+            return stage  # type: ignore[return-value]
+    return 0
+
+
+def _execution(row: Row, trainer: Trainer) -> Execution:
+    """How it keeps and computes things, from the notes of the row."""
+    notes = row.notes.lower()
+    pure = "pure bf16" in notes
+    group = re.search(r"groups? (?:of )?([1-9]\d{0,6})", row.zero_stage_or_sharding)
+    added = _cumulative(notes)
+    return Execution(
+        trainer=trainer,
+        attention="eager" if "unfused" in notes else "flash",
+        loss=_loss(notes, added),
+        compiled="torch.compile" in notes or "compile" in added,
+        gradients="fp32" if trainer in MEGATRON_LIKE else "compute",
+        master_weights=not pure,
+        moments="int8" if "8-bit" in notes else "bf16" if pure else "fp32",
+        fused_backward="fused into backward" in added,
+        offload_activations="activations" in row.offload,
+        shard_group=int(group[1]) if group else None,
+    )
+
+
+def _cumulative(notes: str) -> tuple[str, ...]:
+    """Optimizations that are on in a table which adds them one by one."""
+    found = re.search(r"cumulative: \+ ([^;]*)", notes)
+    last = next((n for n, word in enumerate(ADDED) if found and word in found[1]), -1)
+    return ADDED[: last + 1]
+
+
+def _loss(notes: str, added: tuple[str, ...]) -> Loss:
+    """How the loss is computed."""
+    if "liger" in notes or "fused linear cross entropy" in notes:
+        return "fused"
+    return "chunked" if "chunked" in added else "plain"
