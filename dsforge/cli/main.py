@@ -23,7 +23,7 @@ COMMANDS = {
     "detect": "Describe this machine as a cluster file.",
     "train": "Fine-tune a model as train.yaml says; this process is one rank.",
     "bench": "Launch the same job under each strategy and say which to use.",
-    "validate": "Say how far predictions are off from a table of measured runs.",
+    "validate": "Predict each run of a table and say how far off the predictions are.",
 }
 
 
