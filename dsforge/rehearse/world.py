@@ -16,9 +16,10 @@ import torch.distributed as dist
 
 
 @contextmanager
-def rank_of(world_size: int, rank: int = 0) -> Iterator[None]:
+def rank_of(world_size: int, rank: int = 0, *, backend: str = "fake") -> Iterator[None]:
     """Context in which the process is `rank` of `world_size`; blocks may follow each other.
 
+    `backend` names devices that torch's fake group does not know by itself (`cpu:fake,gpu:fake`).
     Raises RuntimeError inside another world.
     """
     if dist.is_initialized():
@@ -34,7 +35,7 @@ def rank_of(world_size: int, rank: int = 0) -> Iterator[None]:
         "MASTER_PORT": "29500",
     }
     with _variables(place), _groups_forgotten():
-        dist.init_process_group("fake", rank=rank, world_size=world_size, store=FakeStore())
+        dist.init_process_group(backend, rank=rank, world_size=world_size, store=FakeStore())
         try:
             deepspeed.init_distributed(dist_backend="fake", verbose=False)
             yield

@@ -1,0 +1,91 @@
+"""What `dsforge rehearse` reports, as typed values; no torch."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, Field
+
+from dsforge.rehearse.timeline import Level, PhaseLevels, Timeline, phase_levels
+from dsforge.specs import FROZEN
+
+# The first step allocates what later ones find: its phases are told apart.
+PhaseName = Literal[
+    *("init", "first_forward", "first_backward", "first_step"),
+    *("forward", "backward", "step"),
+]
+
+
+class OwnerBytes(BaseModel):
+    """Bytes by what they are for."""
+
+    model_config = FROZEN
+
+    parameter: int = Field(description="Weights, or this rank's partition of them.")
+    gradient: int = Field(description="Gradients, float32 copies of the step included.")
+    optimizer_state: int = Field(description="Master weights and moments.")
+    buffer: int = Field(description="The engine's own: buckets, gathered parameters, staging.")
+    activation: int = Field(description="What the model's forward and backward hold.")
+
+
+class PhaseAccount(BaseModel):
+    """One phase, in bytes on this rank."""
+
+    model_config = FROZEN
+
+    resident_bytes: int = Field(description="Device memory still allocated at its end.")
+    peak_bytes: int = Field(description="Device memory at its fullest moment.")
+    by_owner: OwnerBytes = Field(description="The resident bytes by owner.")
+    peak_by_owner: OwnerBytes = Field(description="The peak bytes by owner.")
+    host_resident_bytes: int = Field(description="Tensors in host memory at its end.")
+    host_peak_bytes: int = Field(description="Tensors in host memory at its fullest moment.")
+    host_by_owner: OwnerBytes = Field(description="The resident bytes on the host by owner.")
+
+
+class Refusal(BaseModel):
+    """What the engine would not take."""
+
+    model_config = FROZEN
+
+    phase: str = Field(description="Where it stopped: config, init, forward, backward or step.")
+    message: str = Field(description="What it said.")
+    source: str = Field(description="File and line of DeepSpeed that said it.")
+
+
+class RehearsalDocument(BaseModel):
+    """What `rehearse --json` prints. Bytes are those of one rank."""
+
+    model_config = FROZEN
+
+    model: str
+    world_size: int
+    rank: int
+    versions: dict[str, str] = Field(description="Of deepspeed, torch and transformers.")
+    ds_config: dict[str, object] = Field(description="The config that was rehearsed.")
+    phases: dict[str, PhaseAccount] = Field(
+        description="init; first_*: the first step; forward, backward, step: every later one."
+    )
+    refused: tuple[Refusal, ...]
+    seconds: float = Field(description="Wall time of the rehearsal.")
+
+
+def phase_accounts(timeline: Timeline) -> dict[str, PhaseAccount]:
+    """The account of each phase, in order."""
+    device, host = phase_levels(timeline), phase_levels(timeline, on_device=False)
+    return {one.name: _account(one, other) for one, other in zip(device, host, strict=True)}
+
+
+def _account(device: PhaseLevels, host: PhaseLevels) -> PhaseAccount:
+    return PhaseAccount(
+        resident_bytes=device.resident.total,
+        peak_bytes=device.peak.total,
+        by_owner=_owners(device.resident),
+        peak_by_owner=_owners(device.peak),
+        host_resident_bytes=host.resident.total,
+        host_peak_bytes=host.peak.total,
+        host_by_owner=_owners(host.resident),
+    )
+
+
+def _owners(level: Level) -> OwnerBytes:
+    return OwnerBytes(**level._asdict())

@@ -1,0 +1,175 @@
+"""One rehearsal: the engine is started as one rank of N and taken through two optimizer steps.
+
+Two, because the first allocates what every later one finds there.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from copy import deepcopy
+from importlib.metadata import version
+from typing import Any, NamedTuple
+
+import deepspeed
+import torch
+
+from dsforge.errors import DsforgeError
+from dsforge.rehearse.account import Refusal
+from dsforge.rehearse.device import DEVICE, NAME, pretended_gpu
+from dsforge.rehearse.kernels import no_kernels
+from dsforge.rehearse.ownership import Ownership
+from dsforge.rehearse.sanity import agreeing_ranks
+from dsforge.rehearse.subject import Subject, build
+from dsforge.rehearse.timeline import Span, Timeline
+from dsforge.rehearse.tracker import FakeWorld, Tracker
+from dsforge.rehearse.world import rank_of
+
+# Micro steps of one step that are run: the second of them finds gradients to add to, and so do all
+# others but the last, which reduces them.
+MICRO_STEPS = 3
+Progress = Callable[[str], None]
+
+
+class Rehearsal(NamedTuple):
+    """What happened: the timeline up to the end, or up to where the engine refused."""
+
+    timeline: Timeline
+    refused: tuple[Refusal, ...]
+    seconds: float
+
+
+class _Stage:
+    """The phases as they pass."""
+
+    def __init__(self, tracker: Tracker, ownership: Ownership, say: Progress) -> None:
+        self.tracker, self.ownership, self.say = tracker, ownership, say
+        self.spans: list[Span] = []
+        self.engine: Any = None
+        self.name = "config"
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """One phase of the timeline; a name that comes twice in a row is one phase."""
+        self.name = name
+        start = len(self.tracker.events)
+        self.say(name)
+        yield
+        if self.engine is not None:
+            self.ownership.claim(self.engine)
+        if self.spans and self.spans[-1].name == name:
+            start = self.spans.pop().start
+        self.spans.append(Span(name, start, len(self.tracker.events)))
+
+    def timeline(self) -> Timeline:
+        """What was recorded so far."""
+        return Timeline(self.ownership.changes(), tuple(self.spans))
+
+
+def rehearse(
+    subject: Subject,
+    settings: dict[str, Any],
+    *,
+    world_size: int,
+    rank: int = 0,
+    say: Progress = lambda _: None,
+) -> Rehearsal:
+    """The engine's own memory as `rank` of `world_size` under a ds_config.
+
+    Raises DsforgeError where the engine itself would go on, but fake tensors cannot.
+    """
+    begin = time.perf_counter()
+    tracker = Tracker()
+    stage = _Stage(tracker, Ownership(tracker), say)
+    refused: tuple[Refusal, ...] = ()
+    with _pretended(world_size, rank, tracker):
+        try:
+            _play(stage, subject, deepcopy(settings))
+        except Exception as error:
+            refused = (_refusal(error, stage.name),)
+        timeline = stage.timeline()
+        _end(stage)
+    return Rehearsal(timeline, refused, time.perf_counter() - begin)
+
+
+def versions() -> dict[str, str]:
+    """Versions of what was rehearsed."""
+    return {name: version(name) for name in ("deepspeed", "torch", "transformers")}
+
+
+@contextmanager
+def _pretended(world_size: int, rank: int, tracker: Tracker) -> Iterator[None]:
+    """The world, the device, the fake tensors and the record."""
+    with ExitStack() as stack:
+        stack.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("ignore")
+        stack.enter_context(pretended_gpu())
+        stack.enter_context(no_kernels())
+        stack.enter_context(agreeing_ranks())
+        stack.enter_context(rank_of(world_size, rank, backend=f"cpu:fake,{NAME}:fake"))
+        stack.enter_context(FakeWorld(allow_non_fake_inputs=True))
+        stack.enter_context(tracker)
+        yield
+
+
+def _play(stage: _Stage, subject: Subject, settings: dict[str, Any]) -> None:
+    with stage.phase("init"):
+        model = build(subject, settings)
+        stage.ownership.claim_model(model)
+        stage.ownership.watch_gradients(model)
+        trained = [p for p in model.parameters() if p.requires_grad]
+        engine, *_ = deepspeed.initialize(model=model, model_parameters=trained, config=settings)
+        stage.engine = engine
+        stage.ownership.watch_optimizer(engine)
+    for prefix in ("first_", ""):
+        _step(stage, subject, prefix)
+
+
+def _step(stage: _Stage, subject: Subject, prefix: str) -> None:
+    """One optimizer step in up to MICRO_STEPS micro steps."""
+    engine = stage.engine
+    total = engine.gradient_accumulation_steps()
+    micro_steps = min(total, MICRO_STEPS)
+    for micro_step in range(micro_steps):
+        if micro_steps < total:
+            engine.set_gradient_accumulation_boundary(micro_step == micro_steps - 1)
+        last = micro_step == micro_steps - 1
+        with stage.phase(prefix + ("forward" if last else "accumulation")):
+            shape = engine.train_micro_batch_size_per_gpu(), subject.sequence_length
+            tokens = torch.empty(shape, dtype=torch.long, device=DEVICE)
+            loss = engine(input_ids=tokens, labels=tokens).loss
+        with stage.phase(prefix + ("backward" if last else "accumulation")):
+            engine.backward(loss)
+            del loss
+        with stage.phase(prefix + ("step" if last else "accumulation")):
+            engine.step()
+            del tokens
+
+
+def _end(stage: _Stage) -> None:
+    """Let go of the engine, so that another rehearsal starts from nothing."""
+    if stage.engine is not None:
+        stage.engine.destroy()
+    stage.engine = None
+    gc.collect()
+
+
+def _refusal(error: Exception, phase: str) -> Refusal:
+    """The engine's objection. Raises DsforgeError for what is not one."""
+    frames = traceback.extract_tb(error.__traceback__)
+    last = frames[-1]
+    inside = next((f for f in reversed(frames) if "/deepspeed/" in f.filename), None)
+    ours = any(part in last.filename for part in ("/torch/", "/dsforge/", "/transformers/"))
+    if inside is None or ours:
+        message = str(error).strip().splitlines()
+        raise DsforgeError(
+            f"the rehearsal stopped in {phase}: {type(error).__name__}: {message[:1]}",
+            f"at {last.filename.split('site-packages/')[-1]}:{last.lineno}",
+        ) from error
+    place = inside.filename.split("site-packages/")[-1]
+    message = " ".join(str(error).split()) or type(error).__name__
+    return Refusal(phase=phase, message=message, source=f"{place}:{inside.lineno}")

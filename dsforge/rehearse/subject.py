@@ -1,0 +1,103 @@
+"""The model that is rehearsed: of full size, of random weights that do not exist.
+
+It is built where training would have it: on the device in the precision of the config, for ZeRO-3
+partition by partition (`zero.Init`), which is how weights are loaded from a folder. A model that a
+script builds whole on the device first has a higher peak at init than is shown here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple
+
+import torch
+
+from dsforge.rehearse.device import DEVICE
+from dsforge.specs import LoraSpec
+
+PRECISIONS = {"bf16": torch.bfloat16, "fp16": torch.float16}
+FULLY_SHARDED = 3
+
+
+class Subject(NamedTuple):
+    """What is trained: a transformers config (`model_type` included), and how."""
+
+    config: Mapping[str, Any]
+    sequence_length: int
+    recompute: bool = False
+    lora: LoraSpec | None = None
+
+
+def build(subject: Subject, settings: dict[str, Any]) -> torch.nn.Module:
+    """The causal language model on the pretended device, adapters included."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    values = dict(subject.config)
+    config = AutoConfig.for_model(values.pop("model_type"), **values)
+    with _home(settings):
+        model = AutoModelForCausalLM.from_config(
+            config, dtype=precision(settings), attn_implementation="sdpa"
+        )
+        model.config.use_cache = False
+        if subject.recompute:
+            model.gradient_checkpointing_enable({"use_reentrant": False})
+        if subject.lora is not None:
+            model = _with_adapters(model, subject.lora)
+    _convert_in_place(model)
+    return model
+
+
+def precision(settings: Mapping[str, Any]) -> torch.dtype:
+    """The type of the weights, as the engine decides it (engine.py, get_data_types)."""
+    for name, dtype in PRECISIONS.items():
+        block = settings.get(name)
+        if isinstance(block, Mapping) and block.get("enabled") is True:
+            return dtype
+    return torch.float32
+
+
+def stage(settings: Mapping[str, Any]) -> object:
+    """The ZeRO stage that a config asks for; the engine judges it."""
+    block = settings.get("zero_optimization")
+    return block.get("stage", 0) if isinstance(block, Mapping) else 0
+
+
+def _home(settings: dict[str, Any]) -> AbstractContextManager[Any]:
+    if stage(settings) == FULLY_SHARDED:
+        import deepspeed
+
+        return deepspeed.zero.Init(config_dict_or_path=settings)
+    return torch.device(DEVICE)
+
+
+def _with_adapters(model: Any, lora: LoraSpec) -> Any:
+    from peft import LoraConfig, get_peft_model
+
+    adapters = LoraConfig(
+        r=lora.rank,
+        lora_alpha=lora.alpha,
+        lora_dropout=lora.dropout,
+        target_modules="all-linear",
+        task_type="CAUSAL_LM",
+    )
+    return get_peft_model(model, adapters)
+
+
+def _convert_in_place(model: torch.nn.Module) -> None:
+    """Let `.to`, `.half`, `.bfloat16` of the model assign each parameter its converted data.
+
+    torch swaps fake parameters for new ones instead (torch/nn/modules/module.py, `_apply`), which
+    fails as soon as anything refers to them weakly: "Couldn't swap Embedding.weight". Real
+    parameters are assigned, so what is allocated is the same.
+    """
+
+    def apply(convert: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Any:  # noqa: ARG001
+        with torch.no_grad():
+            for tensor in (*model.parameters(), *model.buffers()):
+                converted = convert(tensor.data)
+                if converted is not tensor.data:
+                    tensor.data = converted
+        return model
+
+    model._apply = apply  # type: ignore[method-assign]

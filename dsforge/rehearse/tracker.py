@@ -1,0 +1,116 @@
+"""Every allocation and release of the rehearsed engine, by storage.
+
+A storage is born when an operator first returns a tensor on it and dies when the last tensor on it
+does; a weak reference tells. Its owner is settled later (see ownership): here only the code that
+asked for it is kept, which tells the engine's own buffers from the model's activations.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Mapping
+from types import FrameType
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_iter
+
+from dsforge.rehearse.timeline import Owner
+
+Place = Literal["device", "host"]
+_NO_ARGUMENTS: Mapping[str, Any] = {}
+
+
+class FakeWorld(FakeTensorMode):
+    """Fake tensors that never touch a device while they are made (`torch.tensor` would)."""
+
+    avoid_device_init = True
+
+
+class Storage(NamedTuple):
+    """One allocation. `by` is the owner as the allocating code tells it."""
+
+    size_bytes: int
+    on_device: bool
+    by: Owner
+
+
+class Tracker(TorchDispatchMode):
+    """Lists `storages` and `events`: an index at its birth, its complement at its release.
+
+    `.item()` of a tensor whose value nobody knows is answered with zero: no overflow, norm 0.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.storages: list[Storage] = []
+        self.events: list[int] = []
+        self._alive: dict[int, tuple[int, weakref.ref[Any]]] = {}
+        self._owner_of_file: dict[str, Owner | None] = {}
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Run an operator and note the storages that it made."""
+        if func is torch.ops.aten._local_scalar_dense.default and _unknown(args[0]):
+            return args[0].dtype.is_floating_point and 0.0 or args[0].dtype is not torch.bool and 0
+        result = func(*args, **(kwargs or _NO_ARGUMENTS))
+        if isinstance(result, torch.Tensor):
+            self._note(result)
+        elif isinstance(result, (tuple, list)):
+            for tensor in tree_iter(result):
+                if isinstance(tensor, torch.Tensor):
+                    self._note(tensor)
+        return result
+
+    def index(self, tensor: torch.Tensor) -> int | None:
+        """The index of a tensor's storage; None where it was never seen."""
+        found = self._alive.get(tensor.untyped_storage()._cdata)
+        return None if found is None else found[0]
+
+    def _note(self, tensor: torch.Tensor) -> None:
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        if key in self._alive:
+            return
+        on_device = tensor.device.type not in ("cpu", "meta")
+        if tensor.device.type == "meta":
+            return
+        index = len(self.storages)
+        self.storages.append(Storage(storage.nbytes(), on_device, self._owner(sys._getframe(2))))
+        self.events.append(index)
+        self._alive[key] = index, weakref.ref(storage, lambda _: self._release(key, index))
+
+    def _release(self, key: int, index: int) -> None:
+        del self._alive[key]
+        self.events.append(~index)
+
+    def _owner(self, frame: FrameType | None) -> Owner:
+        """The owner by the innermost frame that is the engine's or the model's."""
+        while frame is not None:
+            name = frame.f_code.co_filename
+            if name not in self._owner_of_file:
+                self._owner_of_file[name] = _owner_of_file(name)
+            owner = self._owner_of_file[name]
+            if owner is not None:
+                return owner
+            frame = frame.f_back
+        return "activation"  # autograd's own threads
+
+
+def _unknown(tensor: torch.Tensor) -> bool:
+    return isinstance(tensor, FakeTensor) and tensor.constant is None
+
+
+def _owner_of_file(name: str) -> Owner | None:
+    """Whose memory the code of a file asks for; None where its caller decides."""
+    if "/torch/optim/" in name or "/deepspeed/ops/" in name:
+        return "optimizer_state"
+    if "/deepspeed/" in name:
+        inside = "/activation_checkpointing/" in name or name.endswith("/zero/linear.py")
+        return "activation" if inside else "buffer"
+    modules = ("/torch/nn/modules/", "/transformers/", "/peft/", "/torch/autograd/")
+    return "activation" if any(part in name for part in modules) else None
