@@ -210,6 +210,9 @@ class _Module:
     def set_rng_state(self, state: torch.Tensor, device: Any = None) -> None:
         pass
 
+    def get_amp_supported_dtype(self) -> list[torch.dtype]:
+        return [torch.half, torch.bfloat16]
+
 
 @lru_cache(maxsize=1)
 def _register() -> None:

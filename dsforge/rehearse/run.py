@@ -23,7 +23,7 @@ from dsforge.rehearse.account import Refusal
 from dsforge.rehearse.device import DEVICE, NAME, pretended_gpu
 from dsforge.rehearse.kernels import no_kernels
 from dsforge.rehearse.ownership import Ownership
-from dsforge.rehearse.sanity import agreeing_ranks
+from dsforge.rehearse.sanity import without_sanity_checks
 from dsforge.rehearse.subject import Subject, build
 from dsforge.rehearse.timeline import Span, Timeline
 from dsforge.rehearse.tracker import FakeWorld, Tracker
@@ -109,7 +109,7 @@ def _pretended(world_size: int, rank: int, tracker: Tracker) -> Iterator[None]:
         warnings.simplefilter("ignore")
         stack.enter_context(pretended_gpu())
         stack.enter_context(no_kernels())
-        stack.enter_context(agreeing_ranks())
+        stack.enter_context(without_sanity_checks())
         stack.enter_context(rank_of(world_size, rank, backend=f"cpu:fake,{NAME}:fake"))
         stack.enter_context(FakeWorld(allow_non_fake_inputs=True))
         stack.enter_context(tracker)
