@@ -13,6 +13,7 @@ from dsforge.estimate.memory import MemoryEstimate
 from dsforge.estimate.time import TimeEstimate
 from dsforge.plan import Plan, Reason, Rejected, Search
 from dsforge.planner.pricing import largest_term, missing_bytes
+from dsforge.planner.remedies import Remedy
 from dsforge.specs import FROZEN, ClusterSpec, Kind, Workload
 from dsforge.strategy import AioSettings, Buckets, Strategy
 from dsforge.units import TFLOP
@@ -54,6 +55,9 @@ class EstimateDocument(BaseModel):
     buckets: Buckets
     aio: AioSettings | None
     reasons: tuple[Reason, ...]
+    remedies: tuple[Remedy, ...] = Field(
+        description="Where it does not fit: the cheapest changes after which it does."
+    )
 
 
 class SearchSummary(BaseModel):
@@ -75,8 +79,17 @@ class PlanDocument(BaseModel):
     search: SearchSummary
 
 
-def estimate_document(plan: Plan) -> EstimateDocument:
-    """The document of one plan."""
+class MisfitDocument(BaseModel):
+    """What `plan --json` and `gen --json` print where nothing fits, with exit code 1."""
+
+    model_config = FROZEN
+
+    error: str
+    nearest: EstimateDocument = Field(description="The strategy nearest to fitting.")
+
+
+def estimate_document(plan: Plan, found: tuple[Remedy, ...] = ()) -> EstimateDocument:
+    """The document of one plan, with what was found to make it fit."""
     choice, model = plan.choice, plan.model
     return EstimateDocument.model_construct(
         model=ModelSummary.model_construct(
@@ -104,6 +117,7 @@ def estimate_document(plan: Plan) -> EstimateDocument:
         buckets=choice.buckets,
         aio=choice.aio,
         reasons=choice.reasons,
+        remedies=found,
     )
 
 

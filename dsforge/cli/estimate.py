@@ -15,21 +15,24 @@ def estimate(*, flags: Flags, as_json: bool) -> None:
 
     What no flag fixes is chosen and shown. It is an answer, not an error, that it does not fit.
     """
-    from dsforge.planner import appraise
+    from dsforge.planner import appraise, remedies
 
-    plan = appraise(to_request(flags))
+    request = to_request(flags)
+    plan = appraise(request)
+    found = () if plan.choice.fits else remedies(request, plan.choice)
     if as_json:
         from dsforge.cli.show import show_json
         from dsforge.document import estimate_document
 
-        show_json(estimate_document(plan).model_dump(mode="json"))
+        show_json(estimate_document(plan, found).model_dump(mode="json"))
         return
     from dsforge.cli.priced import console, headline, terms, verdict
-    from dsforge.cli.show import why
+    from dsforge.cli.show import numbered, why
 
     out = console()
     out.print(headline(plan), markup=False)
     out.print(terms(plan))
     out.print(verdict(plan), markup=False)
-    for line in why(plan.choice.reasons):
+    reasons = tuple(r for r in plan.choice.reasons if r.rule != "does-not-fit")  # said above
+    for line in (*numbered(found), *why(reasons)):
         out.print(line, markup=False)

@@ -30,11 +30,18 @@ SHOWN_DIFF = 60  # lines of what changed in files that nobody had edited
 def gen(*, flags: Flags, out: Path, templates: Path | None, force: bool, as_json: bool) -> None:
     """Choose a strategy and write every file of the run."""
     from dsforge.artifacts import write_all
-    from dsforge.errors import EditedError
+    from dsforge.cli.show import show_nearest
+    from dsforge.errors import DoesNotFitError, EditedError
     from dsforge.planner import choose
     from dsforge.render import render
 
-    plan = choose(_seen_from(out, to_request(flags)))
+    request = _seen_from(out, to_request(flags))
+    try:
+        plan = choose(request)
+    except DoesNotFitError as error:
+        if as_json:
+            show_nearest(request, error)
+        raise
     artifacts = render(plan, templates)
     try:
         written = write_all(artifacts, out, force=force)

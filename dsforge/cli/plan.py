@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from dsforge.cli.flags import Flags, Sections, to_request, with_flags
+from dsforge.cli.show import show_json, show_nearest, why
 
 DEFAULT_TOP = 10
 
@@ -15,17 +16,22 @@ DEFAULT_TOP = 10
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
 def plan(*, flags: Flags, top: int, as_json: bool) -> None:
     """Rank every strategy for a model on a cluster, with reasons."""
+    from dsforge.errors import DoesNotFitError
     from dsforge.planner import search
 
-    found = search(to_request(flags))
+    request = to_request(flags)
+    try:
+        found = search(request)
+    except DoesNotFitError as error:
+        if as_json:
+            show_nearest(request, error)
+        raise
     if as_json:
-        from dsforge.cli.show import show_json
         from dsforge.document import plan_document
 
         show_json(plan_document(found, top).model_dump(mode="json"))
         return
     from dsforge.cli.priced import console, headline, losers, ranking
-    from dsforge.cli.show import why
 
     out = console()
     out.print(headline(found.plans[0]), markup=False)

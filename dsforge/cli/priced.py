@@ -7,7 +7,7 @@ from rich.table import Table
 
 from dsforge.document import utilisation
 from dsforge.plan import Plan, Search
-from dsforge.planner.pricing import largest_term, missing_bytes
+from dsforge.planner.pricing import largest_term, missing_bytes, shortage
 from dsforge.units import GIB, Interval, count, gib, seconds
 
 REJECTED_SHOWN = 12
@@ -93,9 +93,12 @@ def terms(plan: Plan) -> Table:
 
 
 def verdict(plan: Plan) -> str:
-    """`fits, 25.3 GiB left ...` or `does not fit, 4.5 GiB missing ...`."""
+    """`fits, 25.3 GiB left ...` or `does not fit: needs 92 GiB of 79 GiB ...`."""
+    if not plan.choice.fits:
+        lacking = shortage(plan.cluster, plan.choice.memory)
+        return f"{plan.strategy.label()} does not fit: {lacking}"
     room = -missing_bytes(plan.cluster, plan.choice.memory)
     name = largest_term(plan.choice.memory)
     size = gib(getattr(plan.choice.memory.terms, name))
-    what = f"fits, {gib(room)} left" if plan.choice.fits else f"does not fit, {gib(-room)} missing"
-    return f"{plan.strategy.label()}: {what} on each accelerator; largest term {name} ({size})"
+    left = f"{gib(room)} left on each accelerator"
+    return f"{plan.strategy.label()}: fits, {left}; largest term {name} ({size})"

@@ -6,10 +6,11 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
-from dsforge.errors import DsforgeError, LayoutError, RunError, SpecError
+from dsforge.errors import DoesNotFitError, DsforgeError, LayoutError, RunError, SpecError
 
 if TYPE_CHECKING:
-    from dsforge.plan import Reason
+    from dsforge.plan import Reason, Request
+    from dsforge.planner import Remedy
 
 RED, DIM, RESET = "\033[31m", "\033[2m", "\033[0m"
 
@@ -35,6 +36,22 @@ def _safe(text: str) -> str:
 def show_json(document: dict[str, Any]) -> None:
     """A JSON document on stdout."""
     print(json.dumps(document, indent=2, ensure_ascii=False))
+
+
+def show_nearest(request: Request, error: DoesNotFitError) -> None:
+    """The strategy nearest to fitting as a JSON document, with what would make it fit."""
+    from dsforge.document import MisfitDocument, estimate_document
+    from dsforge.planner import appraise, remedies
+
+    nearest = appraise(request)
+    priced = estimate_document(nearest, remedies(request, nearest.choice))
+    document = MisfitDocument.model_construct(error=error.message, nearest=priced)
+    show_json(document.model_dump(mode="json"))
+
+
+def numbered(found: tuple[Remedy, ...]) -> list[str]:
+    """What would make it fit, cheapest first, one a line."""
+    return [f"  {number}. {remedy}" for number, remedy in enumerate(found, start=1)]
 
 
 def why(reasons: tuple[Reason, ...]) -> list[str]:

@@ -1,14 +1,13 @@
-"""Words for a choice: what was preferred, by how much, and what would make it fit."""
+"""Words for a choice: what was preferred, and by how much."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from dsforge.plan import Priced, Reason, Request
 from dsforge.planner.candidates import base, layouts
-from dsforge.planner.pricing import HOST_SHARE, is_safe, missing, missing_bytes, price, shortage
+from dsforge.planner.pricing import is_safe, missing_bytes, shortage
 from dsforge.rules import check
-from dsforge.specs import LoraSpec
 from dsforge.strategy import FULLY_SHARDED, Strategy
 from dsforge.units import gb_per_s, gib, seconds
 
@@ -191,66 +190,3 @@ def _headroom(request: Request, best: Priced) -> Reason:
             f"not fit, and nothing else fits better"
         ),
     )
-
-
-def relaxations(request: Request, nearest: Priced) -> str:
-    """The cheapest changes that make it fit, each with its gain, as one line."""
-    worked = []
-    short = missing(request.cluster, nearest.memory)
-    if short["host"] > 0 >= short.get("device", 0):
-        whole = request.cluster.host_memory_bytes
-        wanted = whole + short["host"] * request.cluster.gpus_per_node / HOST_SHARE
-        worked.append(f"{gib(wanted)} of host RAM on each node")
-    for name, changed, strategy in _changes(request, nearest.strategy):
-        if check(changed.model, changed.cluster, changed.workload, strategy):
-            continue
-        priced = price(changed.model, changed.cluster, changed.workload, strategy)
-        if priced.fits:
-            worked.append(f"{name} ({_cost(nearest, priced)})")
-    if not worked:
-        return "no single change makes it fit: take a smaller model, or many more accelerators"
-    return "what would make it fit: " + "; ".join(worked[:3])
-
-
-def _cost(before: Priced, after: Priced) -> str:
-    """What a change saves and what it costs, per accelerator."""
-    saved = before.memory.device_bytes.likely - after.memory.device_bytes.likely
-    speed = after.time.tokens_per_s_per_gpu / before.time.tokens_per_s_per_gpu
-    gain = f"saves {gib(saved)} per accelerator, " if saved > 0 else ""
-    return f"{gain}{speed:.2f}x its tokens/s"
-
-
-def _changes(request: Request, strategy: Strategy) -> Iterator[tuple[str, Request, Strategy]]:
-    """Single changes, cheapest for the user first."""
-    if strategy.recompute != "full":
-        yield "recompute full", request, strategy.model_copy(update={"recompute": "full"})
-    if strategy.back_end == "deepspeed" and strategy.layout.model_ranks == 1:
-        lighter = {"zero_stage": 3, "recompute": "full"}
-        yield "ZeRO-3", request, strategy.model_copy(update=lighter)
-        moved = {**lighter, "offload_optimizer": "cpu"}
-        yield "optimizer on the CPU", request, strategy.model_copy(update=moved)
-        moved["offload_parameters"] = "cpu"
-        yield "parameters and optimizer on the CPU", request, strategy.model_copy(update=moved)
-        if request.workload.method == "full":
-            adapters = {"method": "lora", "lora": LoraSpec()}
-            workload = request.workload.model_copy(update=adapters)
-            yield "LoRA", _with(request, "workload", workload), strategy.model_copy(update=lighter)
-    for shrink in (2, 4, 8):
-        length = request.workload.sequence_length // shrink
-        workload = request.workload.model_copy(update={"sequence_length": max(1, length)})
-        yield f"sequence length {length}", _with(request, "workload", workload), strategy
-    for factor in (2, 4, 8, 16, 32):
-        nodes = request.cluster.nodes * factor
-        cluster = request.cluster.model_copy(update={"nodes": nodes, "hosts": ()})
-        dp = strategy.layout.data_parallel_size * factor
-        layout = strategy.layout.model_copy(update={"data_parallel_size": dp})
-        share = max(1, request.workload.global_batch_size // (dp * strategy.micro_batch_size))
-        wider = strategy.model_copy(update={"layout": layout, "gradient_accumulation_steps": share})
-        batch = wider.global_batch_size
-        workload = request.workload.model_copy(update={"global_batch_size": batch})
-        changed = _with(_with(request, "cluster", cluster), "workload", workload)
-        yield f"{nodes} nodes", changed, wider
-
-
-def _with(request: Request, field: str, value: object) -> Request:
-    return request.model_copy(update={field: value})

@@ -11,10 +11,11 @@ from dsforge.errors import DoesNotFitError, LayoutError, Problem
 from dsforge.estimate.activations import element_bytes
 from dsforge.estimate.params import parameters
 from dsforge.plan import Plan, Priced, Rejected, Request, Search, Variant
-from dsforge.planner.advice import choice_reasons, relaxations
+from dsforge.planner.advice import choice_reasons
 from dsforge.planner.candidates import families
 from dsforge.planner.explore import Explored, Explorer
 from dsforge.planner.pricing import is_safe, largest_term, missing_bytes, shortage
+from dsforge.planner.remedies import remedies
 from dsforge.planner.variants import variants
 from dsforge.strategy import FULLY_SHARDED, BackEnd
 
@@ -208,10 +209,18 @@ def _required(request: Request, found: _Found) -> _Found:
     raise DoesNotFitError(
         f"{request.model.name} does not fit: the nearest strategy ({nearest.strategy.label()}) "
         f"{shortage(request.cluster, nearest.memory)}",
-        relaxations(request, nearest),
+        _way_out(request, nearest),
         missing_bytes=lacking,
         largest_term=name,
     )
+
+
+def _way_out(request: Request, nearest: Priced) -> str:
+    """The cheapest changes that make it fit, one a line."""
+    found = remedies(request, nearest)
+    if not found:
+        return "no two changes make it fit: take a smaller model, or many more accelerators"
+    return "\n    ".join(("what would make it fit:", *map(str, found)))
 
 
 def _refuse_misfit(request: Request, found: _Found) -> None:

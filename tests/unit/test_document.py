@@ -11,11 +11,21 @@ from jsonschema import Draft202012Validator
 from planning import DISK, ask, cluster, workload
 from pydantic import BaseModel
 
-from dsforge.document import EstimateDocument, PlanDocument, estimate_document, plan_document
+from dsforge.document import (
+    EstimateDocument,
+    MisfitDocument,
+    PlanDocument,
+    estimate_document,
+    plan_document,
+)
 from dsforge.planner import appraise, search
 
 SCHEMAS = Path(__file__).resolve().parents[2] / "schemas"
-DOCUMENTS = [("estimate", EstimateDocument), ("plan", PlanDocument)]
+DOCUMENTS: dict[str, type[BaseModel]] = {
+    "estimate": EstimateDocument,
+    "plan": PlanDocument,
+    "misfit": MisfitDocument,
+}
 
 
 def written(name: str) -> Any:
@@ -23,7 +33,7 @@ def written(name: str) -> Any:
     return json.loads((SCHEMAS / f"{name}.schema.json").read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize(("name", "document"), DOCUMENTS, ids=["estimate", "plan"])
+@pytest.mark.parametrize(("name", "document"), DOCUMENTS.items(), ids=DOCUMENTS)
 def test_the_published_schema_is_the_one_of_the_code(
     name: str, document: type[BaseModel], update_golden: bool
 ) -> None:

@@ -1,0 +1,151 @@
+"""What would make a job fit: changes that really do, cheapest first, each with its cost."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from jsonschema import Draft202012Validator
+from planning import GIB, ask, cluster, workload
+
+from dsforge.cli.main import app
+from dsforge.document import MisfitDocument
+from dsforge.plan import Request
+from dsforge.planner import Remedy, appraise, price, remedies
+from dsforge.rules import check
+
+NARROW = cluster(1, 8, "rtx-4090", intra="pcie-4", host_memory_bytes=256 * GIB)
+SEVEN = ("--model", "llama-2-7b", "--gpus-per-node", "8", "--gpu", "a100-80gb")
+SEVENTY = ("--model", "llama-2-70b", "--gpus-per-node", "8", "--gpu", "rtx-4090")
+CASES: dict[str, Request] = {
+    "whole states on each card": ask("llama-2-7b", cluster(), workload(), zero_stage=0),
+    "large micro batch": ask(
+        "llama-2-7b", cluster(), workload(4096), micro_batch_size=8, recompute="none", zero_stage=2
+    ),
+    "two shortages at once": ask(
+        "llama-2-7b", cluster(), workload(4096), micro_batch_size=8, recompute="none", zero_stage=0
+    ),
+    "no more than host RAM": ask(
+        "llama-2-7b",
+        cluster(1, 1, "rtx-4090", intra="pcie-4", host_memory_bytes=64 * GIB),
+        workload(),
+    ),
+    "small cards": ask("llama-2-70b", NARROW, workload()),
+    "Megatron without splits": ask(
+        "llama-2-70b",
+        cluster(2),
+        workload(4096),
+        back_end="megatron",
+        tensor_parallel_size=1,
+        pipeline_parallel_size=1,
+    ),
+}
+
+
+def found_for(request: Request) -> tuple[Remedy, ...]:
+    """The remedies of the strategy nearest to fitting."""
+    return remedies(request, appraise(request).choice)
+
+
+def typed(*arguments: str) -> Result:
+    """What a command line answers."""
+    return CliRunner().invoke(app, list(arguments))
+
+
+@pytest.mark.parametrize("request_", CASES.values(), ids=CASES)
+def test_one_to_three_changes_are_named_each_with_a_cost(request_: Request) -> None:
+    """Nothing that is shown is without its cost or twice the same."""
+    found = found_for(request_)
+
+    assert 1 <= len(found) <= 3
+    assert len({remedy.changes for remedy in found}) == len(found)
+    assert all(remedy.cost for remedy in found)
+
+
+@pytest.mark.parametrize("name", ["whole states on each card", "large micro batch"])
+def test_a_change_of_the_strategy_is_legal_and_fits(name: str) -> None:
+    """Priced again, by hand, the strategy after the change breaks no rule and fits."""
+    request = CASES[name]
+    changed = [r for r in found_for(request) if "LoRA" not in r.changes]
+    inputs = request.model, request.cluster, request.workload
+
+    same_job = [remedy for remedy in changed if "sequence" not in remedy.changes[0]]
+    assert same_job
+    for remedy in same_job:
+        assert check(*inputs, remedy.strategy) == ()
+        assert price(*inputs, remedy.strategy).fits
+
+
+def test_recomputation_states_its_saving_and_its_compute() -> None:
+    """`recompute full: saves 180 GiB, about 25% more step time (compute)`: a third of forward."""
+    found = found_for(CASES["large micro batch"])
+    recompute = next(remedy for remedy in found if remedy.changes == ("recompute full",))
+
+    assert recompute.saved_bytes > 100 * GIB
+    assert 1.15 < recompute.slowdown < 1.4
+    assert str(recompute).startswith("recompute full: saves 1")
+    assert "more step time (compute)" in str(recompute)
+
+
+def test_changes_of_the_strategy_come_first_and_the_cheaper_before_the_dearer() -> None:
+    """Another job is the last thing to offer; among strategies the faster one wins."""
+    found = found_for(CASES["large micro batch"])
+
+    assert [remedy.changes[0].split()[0] for remedy in found] == ["micro", "recompute", "sequence"]
+    assert found[0].slowdown < found[1].slowdown
+
+
+def test_two_changes_are_combined_where_no_single_one_suffices() -> None:
+    """Weights and activations both too large: a stage and a smaller micro batch together."""
+    found = found_for(CASES["two shortages at once"])
+
+    assert {len(remedy.changes) for remedy in found} == {2}
+    assert any("ZeRO" in " ".join(remedy.changes) for remedy in found)
+
+
+def test_host_memory_that_is_missing_is_offered() -> None:
+    """The amount of RAM that is named is enough."""
+    request = CASES["no more than host RAM"]
+    ram = next(r.changes[0] for r in found_for(request) if "of RAM" in r.changes[0])
+    gib = int(ram.split()[0].replace(",", "")) + 1  # rounded for people
+    roomy = request.cluster.model_copy(update={"host_memory_bytes": gib * GIB})
+
+    assert not appraise(request).choice.fits
+    assert appraise(request.model_copy(update={"cluster": roomy})).choice.fits
+
+
+def test_estimate_shows_the_gap_and_the_changes_in_order() -> None:
+    """The verdict has the missing GiB and the dominant term; numbered lines follow."""
+    shown = typed("estimate", *SEVEN, "--zero-stage", "0").stdout
+
+    assert "GiB too much" in shown
+    assert "optimizer_state" in shown.partition("does not fit")[2]
+    assert "\n  1. ZeRO-1: saves" in shown
+    assert "\n  3. " in shown
+
+
+def test_estimate_has_them_in_json() -> None:
+    """Changes, saving, slowdown, cost and the strategy after it; none where it fits."""
+    misfit = json.loads(typed("estimate", *SEVEN, "--zero-stage", "0", "--json").stdout)
+    fit = json.loads(typed("estimate", *SEVEN, "--zero-stage", "2", "--json").stdout)
+
+    assert set(misfit["remedies"][0]) == {"changes", "saved_bytes", "slowdown", "cost", "strategy"}
+    assert fit["remedies"] == []
+
+
+@pytest.mark.parametrize("command", [("plan",), ("gen", "--out", "run")], ids=["plan", "gen"])
+def test_plan_and_gen_say_them_too(
+    command: tuple[str, ...], tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The message carries them; `--json` prints the nearest strategy with them; exit code 1."""
+    monkeypatch.chdir(tmp_path)
+    answer = typed(*command, *SEVENTY, "--json")
+    document = json.loads(answer.stdout)
+
+    Draft202012Validator(MisfitDocument.model_json_schema(mode="serialization")).validate(document)
+    assert answer.exit_code != 0
+    assert "16 nodes" in getattr(answer.exception, "hint", "")
+    assert document["nearest"]["remedies"][0]["changes"] == ["16 nodes"]
+    assert not list(tmp_path.iterdir())
