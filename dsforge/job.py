@@ -28,6 +28,10 @@ class TrainJob(BaseModel):
     deepspeed_config: str = Field(description="The ds_config.json of this run.")
     data: DataSpec = Field(description="Samples to train on.")
     sequence_length: int = Field(ge=2, description="Longest sample in tokens; longer are cut.")
+    packing: bool = Field(
+        default=False,
+        description="Several samples in one sequence, blocked from each other; batches count those.",
+    )
     steps: int | None = Field(default=None, ge=1, description="Optimizer steps; wins over epochs.")
     epochs: float = Field(default=1.0, gt=0, description="Passes over the data.")
     schedule: Schedule = "cosine"

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -24,10 +25,14 @@ MULTIPLE = 8  # tensor cores want lengths that are multiples of 8
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Token ids and, for each, the label: the id itself in an answer, IGNORED elsewhere."""
+    """Token ids and, for each, the label: the id itself in an answer, IGNORED elsewhere.
+
+    `parts` are the lengths of the samples that are packed into it; a single one has none.
+    """
 
     tokens: NDArray[np.int64]
     labels: NDArray[np.int64]
+    parts: tuple[int, ...] = ()
 
     @property
     def targets(self) -> int:
@@ -175,11 +180,15 @@ def share_of_rank(
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Samples side by side, padded on the right: arrays of (samples, length)."""
+    """Samples side by side, padded on the right: arrays of (samples, length).
+
+    There is no attention mask: attention looks to the left, where no sample has padding.
+    `positions` count from 0 in each packed sample, and in the padding behind them.
+    """
 
     tokens: NDArray[np.int64]
     labels: NDArray[np.int64]
-    attention: NDArray[np.int64]
+    positions: NDArray[np.int64]
 
 
 def collate(samples: Iterable[Sample], pad_token: int) -> Batch:
@@ -196,5 +205,7 @@ def collate(samples: Iterable[Sample], pad_token: int) -> Batch:
         length = len(sample.tokens)
         batch.tokens[row, :length] = sample.tokens
         batch.labels[row, :length] = sample.labels
-        batch.attention[row, :length] = 1
+        ends = np.cumsum((0, *(sample.parts or (length,)), shape[1] - length))
+        for begin, end in pairwise(ends):
+            batch.positions[row, begin:end] = np.arange(end - begin)
     return batch

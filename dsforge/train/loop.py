@@ -141,7 +141,7 @@ class Run:
         if resumed is not None:
             checkpoint.restore(engine, resumed)
             self.screen.say(f"resumed from {resumed} after step {done}")
-        stepper = Stepper(engine, self.job.seed, tokenizer.pad_token_id, self.place)
+        stepper = Stepper(engine, self.job, tokenizer.pad_token_id, self.place)
         meters = Meters(self.config, self.place)
         with StopRequest() as stop:
             wish = self._steps(stepper, done, meters, stop)

@@ -17,6 +17,7 @@ from dsforge.errors import DsforgeError
 from dsforge.job import TrainJob
 from dsforge.specs import LoraSpec
 from dsforge.train.engine_config import EngineConfig
+from dsforge.train.packing import check_takes_positions
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +71,12 @@ def load_tokenizer(job: TrainJob, folder: Path) -> Any:
 
 
 def check_source(job: TrainJob, folder: Path) -> None:
-    """Read the configuration only. Raises DsforgeError where it cannot be read."""
+    """Read the configuration only. Raises DsforgeError where it does not do for the job."""
     source = model_source(job.model, folder)
-    if source.gguf_file is None:
-        _configuration(source, job)
+    if source.gguf_file is None or job.packing:
+        configuration = _configuration(source, job)
+        if job.packing:
+            check_takes_positions(_class_of(configuration))
     if source.name.endswith(".json") and not job.random_weights:
         hint = "set `random_weights: true`, or name a folder with weights"
         raise DsforgeError(f"`model` (={job.model}) is a bare config without weights", hint)
@@ -147,11 +150,22 @@ def _configuration(source: ModelSource, job: TrainJob) -> Any:
     try:
         if source.in_catalog and job.random_weights:
             return AutoConfig.for_model(**_catalog_config(job.model))
-        return AutoConfig.from_pretrained(source.name)
+        return AutoConfig.from_pretrained(source.name, **source.options)
     except (OSError, ValueError, KeyError) as error:
         hint = "name a folder, a GGUF file, a config.json, or a hub id that is cached or reachable"
         message = f"cannot read `model` (={job.model}): {_first_line(error)}"
         raise DsforgeError(message, hint) from error
+
+
+def _class_of(configuration: Any) -> Any:
+    """The class of the causal language model of a configuration. Raises DsforgeError."""
+    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
+
+    try:
+        return MODEL_FOR_CAUSAL_LM_MAPPING[type(configuration)]
+    except KeyError as error:
+        message = f"transformers has no causal language model of type {configuration.model_type}"
+        raise DsforgeError(message, "name another `model`") from error
 
 
 def _catalog_config(name: str) -> dict[str, Any]:

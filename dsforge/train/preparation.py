@@ -8,6 +8,7 @@ from typing import Any
 
 from dsforge.job import TrainJob
 from dsforge.train.data import Sample, Samples, split, tokenize
+from dsforge.train.packing import packed
 from dsforge.train.progress import Screen
 from dsforge.train.rows import Row, read_rows
 
@@ -30,11 +31,28 @@ def read_data(job: TrainJob, folder: Path) -> DataRows:
 
 def prepare_data(job: TrainJob, data: DataRows, tokenizer: Any, *, screen: Screen) -> Prepared:
     """The samples of a job. Raises DsforgeError."""
-    train = _samples(job.data.train, data, job, tokenizer, screen=screen)
+    found = _samples(job.data.train, data, job, tokenizer, screen=screen).samples
     if job.data.validation is not None:
-        validation = _samples(job.data.validation, data, job, tokenizer, screen=screen)
-        return Prepared(list(train.samples), list(validation.samples))
-    return Prepared(*split(train.samples, job.data.validation_fraction, job.seed))
+        held = _samples(job.data.validation, data, job, tokenizer, screen=screen).samples
+        prepared = Prepared(list(found), list(held))
+    else:
+        prepared = Prepared(*split(found, job.data.validation_fraction, job.seed))
+    return _packs(prepared, job, screen) if job.packing else prepared
+
+
+def _packs(prepared: Prepared, job: TrainJob, screen: Screen) -> Prepared:
+    """The same samples, several in each sequence."""
+    packs = Prepared(
+        packed(prepared.train, job.sequence_length, job.seed),
+        packed(prepared.validation, job.sequence_length, job.seed),
+    )
+    tokens = sum(len(pack.tokens) for pack in packs.train)
+    full = tokens / (len(packs.train) * job.sequence_length)
+    screen.say(
+        f"packed {len(prepared.train)} samples into {len(packs.train)} sequences of "
+        f"{job.sequence_length} tokens, {full:.0%} full"
+    )
+    return packs
 
 
 def _samples(

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dsforge.errors import DsforgeError
+from dsforge.job import TrainJob
 from dsforge.train.agreement import summed
 from dsforge.train.data import IGNORED, Batch, Sample, collate, share_of_rank
 from dsforge.train.ranks import Place, StopRequest
@@ -36,7 +37,7 @@ class Stepper:
     """Steps an engine through batches of samples."""
 
     engine: Any
-    seed: int
+    job: TrainJob
     pad_token: int
     place: Place
 
@@ -102,10 +103,14 @@ class Stepper:
         import torch
 
         device = self.engine.device
-        tokens = torch.from_numpy(batch.tokens).to(device)
-        attention = torch.from_numpy(batch.attention).to(device)
-        labels = torch.from_numpy(batch.labels).to(device)[:, 1:]
-        logits = self.engine(input_ids=tokens, attention_mask=attention).logits[:, :-1]
+        arrays = {"input_ids": batch.tokens, "labels": batch.labels}
+        if self.job.packing:
+            arrays["position_ids"] = batch.positions
+            if self.job.attention == "flash_attention_2":  # finds borders in a batch of one only
+                arrays = {name: array.reshape(1, -1) for name, array in arrays.items()}
+        inputs = {name: torch.from_numpy(array).to(device) for name, array in arrays.items()}
+        labels = inputs.pop("labels")[:, 1:]
+        logits = self.engine(**inputs).logits[:, :-1]
         counted = labels != IGNORED
         return torch.nn.functional.cross_entropy(
             logits[counted].float(), labels[counted], reduction="sum"
@@ -115,7 +120,7 @@ class Stepper:
         """Random numbers of a step (dropout) that depend on seed, step and rank only."""
         import torch
 
-        state = np.random.SeedSequence([self.seed, step, self.place.rank]).generate_state(1)
+        state = np.random.SeedSequence([self.job.seed, step, self.place.rank]).generate_state(1)
         torch.manual_seed(int(state[0]))
 
 

@@ -110,3 +110,17 @@ def test_adapters_train_and_merge(stage: int, tiny_llama: Path, tmp_path: Path) 
     assert curve[-1] < curve[0] - 0.05
     assert (merged - before).abs().max() > 1e-2
     torch.testing.assert_close(merged, adapted, atol=1e-4, rtol=0)
+
+
+def test_packed_sequences_train_alike_on_one_rank_and_two(tiny_llama: Path, tmp_path: Path) -> None:
+    """The packs and their order do not know the ranks; ZeRO-3 on two gives the losses of one."""
+    more = {"packing": True, "sequence_length": 192, "steps": 6, "save": False}
+    write_job(tmp_path / "two", tiny_llama, ds_config(3), **more)
+    write_job(tmp_path / "one", tiny_llama, ds_config(0, gradient_accumulation_steps=4), **more)
+    said = runs.succeeded(runs.deepspeed("train.yaml"), tmp_path / "two").stderr
+    runs.succeeded(runs.alone("train.yaml"), tmp_path / "one")
+
+    one, two = (runs.figures(tmp_path / name / "output", "loss") for name in ("one", "two"))
+    assert "packed 64 samples into" in said
+    assert one[-1] < one[0] - 0.2
+    assert two == pytest.approx(one, abs=1e-2)

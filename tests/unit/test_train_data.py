@@ -56,12 +56,12 @@ def test_any_number_of_ranks_shares_the_same_batch(ranks: int, micro: int) -> No
 
 
 def test_a_batch_is_padded_on_the_right_to_a_multiple_of_8() -> None:
-    """Padding is neither attended to nor counted."""
+    """Padding stands behind the samples and is not counted."""
     batch = collate([sample(5, 6, 7, answer_from=2), sample(*range(10, 19))], pad_token=1)
 
     assert batch.tokens.shape == (2, 16)
     assert batch.tokens[0].tolist() == [5, 6, 7] + [1] * 13
-    assert batch.attention.sum(axis=1).tolist() == [3, 9]
+    assert batch.positions[1].tolist() == [*range(9), *range(7)]
     assert batch.labels[0].tolist() == [IGNORED, IGNORED, 7] + [IGNORED] * 13
 
 
