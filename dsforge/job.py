@@ -14,6 +14,7 @@ from pydantic import BaseModel, Field
 from dsforge.specs import FROZEN, DataSpec, LoraSpec
 
 Schedule = Literal["cosine", "linear", "constant"]
+OnBadRow = Literal["stop", "skip"]
 Attention = Literal["sdpa", "eager", "flash_attention_2"]
 
 
@@ -28,6 +29,9 @@ class TrainJob(BaseModel):
     deepspeed_config: str = Field(description="The ds_config.json of this run.")
     data: DataSpec = Field(description="Samples to train on.")
     sequence_length: int = Field(ge=2, description="Longest sample in tokens; longer are cut.")
+    on_bad_row: OnBadRow = Field(
+        default="stop", description="A row that cannot be used ends the run, or is left out."
+    )
     packing: bool = Field(
         default=False,
         description="Several samples in one sequence, blocked from each other; batches count those.",

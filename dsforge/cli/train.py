@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
+
+if TYPE_CHECKING:
+    from dsforge.job import OnBadRow
 
 
 @click.command()
@@ -25,6 +29,11 @@ import click
 @click.option(
     "--export/--no-export", default=True, help="Write the final weights for transformers."
 )
+@click.option(
+    "--on-bad-row",
+    type=click.Choice(["stop", "skip"]),
+    help="Whether rows that cannot be used end the run; instead of train.yaml's.",
+)
 def train(
     *,
     job: Path,
@@ -33,6 +42,7 @@ def train(
     resume: str,
     overwrite: bool,
     export: bool,
+    on_bad_row: OnBadRow | None,
 ) -> None:
     """Fine-tune a model as train.yaml says; this process is one rank.
 
@@ -43,4 +53,5 @@ def train(
     from dsforge.train.loop import Options
     from dsforge.train.loop import train as run
 
-    sys.exit(run(job, Options(steps, output, resume, overwrite, export)))
+    options = Options(steps, output, resume, overwrite, export, on_bad_row)
+    sys.exit(run(job, options))

@@ -31,9 +31,19 @@ def main() -> int:
         "--overwrite", action="store_true", help="start anew, remove an earlier run"
     )
     parser.add_argument("--no-export", action="store_true", help="write no final weights")
+    parser.add_argument(
+        "--on-bad-row", choices=("stop", "skip"), help="instead of train.yaml's `on_bad_row`"
+    )
     parser.add_argument("--local_rank", "--local-rank", help=argparse.SUPPRESS)  # from launchers
     given = parser.parse_args()
-    options = Options(given.steps, given.output, given.resume, given.overwrite, not given.no_export)
+    options = Options(
+        steps=given.steps,
+        output=given.output,
+        resume=given.resume,
+        overwrite=given.overwrite,
+        export=not given.no_export,
+        on_bad_row=given.on_bad_row,
+    )
     try:
         return train(given.job, options)
     except DsforgeError as error:

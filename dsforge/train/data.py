@@ -17,7 +17,7 @@ from jinja2 import TemplateError
 from numpy.typing import NDArray
 
 from dsforge.errors import DsforgeError, Problem
-from dsforge.train.rows import Row, bad_rows
+from dsforge.train.rows import Row, stop
 
 IGNORED = -100  # the label that cross-entropy leaves out
 MULTIPLE = 8  # tensor cores want lengths that are multiples of 8
@@ -54,11 +54,12 @@ def tokenize(
     tokenizer: Any,
     sequence_length: int,
     on_row: Callable[[], None] = lambda: None,
+    on_bad: Callable[[Sequence[Problem]], None] = stop,
 ) -> Samples:
     """Samples of at most `sequence_length` tokens.
 
-    Rows whose answer begins beyond the limit are left out and counted. Raises DsforgeError where
-    nothing is left or a row and the tokenizer's chat template do not go together.
+    Rows whose answer begins beyond the limit are left out and counted; those that the tokenizer's
+    chat template refuses go to `on_bad`. Raises DsforgeError where nothing is left.
     """
     if any(row.messages for row in rows) and not tokenizer.chat_template:
         hint = "use data of the shape `text`, or an instruction-tuned model"
@@ -74,7 +75,7 @@ def tokenize(
         cut += len(sample.tokens) > sequence_length
         samples.append(Sample(sample.tokens[:sequence_length], sample.labels[:sequence_length]))
     if refused:
-        raise bad_rows(refused)
+        on_bad(refused)
     kept = tuple(sample for sample in samples if sample.targets)
     if not kept:
         hint = "raise `sequence_length`"

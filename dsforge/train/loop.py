@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from dsforge.errors import DsforgeError
-from dsforge.job import TrainJob
+from dsforge.job import OnBadRow, TrainJob
 from dsforge.reading.job import read_job
 from dsforge.train import checkpoint
 from dsforge.train.agreement import check_agreement, on_first_rank
@@ -53,6 +53,13 @@ class Options:
     resume: str = "auto"
     overwrite: bool = False
     export: bool = True
+    on_bad_row: OnBadRow | None = None
+
+    @property
+    def changes(self) -> dict[str, object]:
+        """Fields of the job that the command line sets."""
+        given = {"steps": self.steps, "on_bad_row": self.on_bad_row}
+        return {name: value for name, value in given.items() if value is not None}
 
 
 def train(path: Path, options: Options | None = None) -> int:
@@ -66,13 +73,12 @@ def train(path: Path, options: Options | None = None) -> int:
     place = place_of_process()
     screen = Screen(shown=place.is_first)
     job = read_job(path)
-    if options.steps is not None:
-        job = job.model_copy(update={"steps": options.steps})
+    job = job.model_copy(update=options.changes)
     folder = path.resolve().parent
     output = options.output.resolve() if options.output else folder / job.output
     config = read_engine_config(folder / job.deepspeed_config, place.world_size)
     beginning = chosen_beginning(options.resume, output, overwrite=options.overwrite)
-    rows = read_data(job, folder)
+    rows = read_data(job, folder, screen)
     prefer_own_tools()
     _quiet()
     choose_device(place)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from dsforge.errors import Problem
 from dsforge.job import TrainJob
 from dsforge.train.data import Sample, Samples, split, tokenize
 from dsforge.train.packing import packed
 from dsforge.train.progress import Screen
-from dsforge.train.rows import Row, read_rows
+from dsforge.train.rows import Row, bad_rows, read_rows, stop
 
 DataRows = dict[str, tuple[Row, ...]]  # by the name that train.yaml gives the file
 
@@ -23,10 +26,24 @@ class Prepared:
     validation: list[Sample]
 
 
-def read_data(job: TrainJob, folder: Path) -> DataRows:
+def read_data(job: TrainJob, folder: Path, screen: Screen) -> DataRows:
     """The rows of a job, long before a tokenizer is there. Raises SpecError with every bad row."""
     names = [name for name in (job.data.train, job.data.validation) if name is not None]
-    return {name: read_rows(folder / name, job.data.shape) for name in names}
+    on_bad = _policy(job, screen)
+    return {name: read_rows(folder / name, job.data.shape, on_bad) for name in names}
+
+
+def _policy(job: TrainJob, screen: Screen) -> Callable[[Sequence[Problem]], None]:
+    """What becomes of bad rows."""
+    return stop if job.on_bad_row == "stop" else partial(_leave_out, screen)
+
+
+def _leave_out(screen: Screen, problems: Sequence[Problem]) -> None:
+    """Name what is left out, as the error would."""
+    said = bad_rows(problems)
+    screen.say(f"left out: {said.message}")
+    for problem in said.problems:
+        screen.say(f"  - {problem}")
 
 
 def prepare_data(job: TrainJob, data: DataRows, tokenizer: Any, *, screen: Screen) -> Prepared:
@@ -60,7 +77,9 @@ def _samples(
 ) -> Samples:
     rows = data[name]
     with screen.counting(f"tokenize {Path(name).name}", len(rows)):
-        found = tokenize(rows, tokenizer, job.sequence_length, screen.advance)
+        found = tokenize(
+            rows, tokenizer, job.sequence_length, screen.advance, on_bad=_policy(job, screen)
+        )
     if found.cut:
         screen.say(f"{name}: {found.cut} of {len(rows)} rows cut at {job.sequence_length} tokens")
     if found.without_answer:

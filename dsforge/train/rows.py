@@ -6,7 +6,7 @@ Three shapes are read: `text` (loss on all of it), `prompt` with `completion`, a
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,8 +28,18 @@ class Row:
     messages: tuple[Message, ...] = ()
 
 
-def read_rows(path: Path, shape: DataShape) -> tuple[Row, ...]:
-    """All rows of a JSONL or Parquet file. Raises SpecError that lists the bad rows."""
+def stop(problems: Sequence[Problem]) -> None:
+    """What bad rows mean unless the job says otherwise: SpecError that lists them."""
+    raise bad_rows(problems)
+
+
+def read_rows(
+    path: Path, shape: DataShape, on_bad: Callable[[Sequence[Problem]], None] = stop
+) -> tuple[Row, ...]:
+    """All good rows of a JSONL or Parquet file; bad ones go to `on_bad`, all at once.
+
+    Raises SpecError where there is no row, and as `on_bad` does.
+    """
     rows: list[Row] = []
     problems: list[Problem] = []
     for place, value in _values(path):
@@ -39,9 +49,17 @@ def read_rows(path: Path, shape: DataShape) -> tuple[Row, ...]:
         else:
             rows.append(row)
     if problems:
-        raise bad_rows(problems)
+        on_bad(problems)
     if not rows:
-        raise SpecError((Problem("data-empty", "holds no rows", place=str(path)),))
+        raise SpecError(
+            (
+                Problem(
+                    "data-empty",
+                    "holds no usable rows" if problems else "holds no rows",
+                    place=str(path),
+                ),
+            )
+        )
     return tuple(rows)
 
 

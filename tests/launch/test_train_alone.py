@@ -117,10 +117,14 @@ def test_packed_sequences_train_alike_on_one_rank_and_two(tiny_llama: Path, tmp_
     more = {"packing": True, "sequence_length": 192, "steps": 6, "save": False}
     write_job(tmp_path / "two", tiny_llama, ds_config(3), **more)
     write_job(tmp_path / "one", tiny_llama, ds_config(0, gradient_accumulation_steps=4), **more)
-    said = runs.succeeded(runs.deepspeed("train.yaml"), tmp_path / "two").stderr
+    with (tmp_path / "two/data.jsonl").open("a") as data:
+        data.write("not json\n")
+    command = runs.deepspeed("train.yaml", "--on-bad-row", "skip")
+    said = runs.succeeded(command, tmp_path / "two").stderr
     runs.succeeded(runs.alone("train.yaml"), tmp_path / "one")
 
     one, two = (runs.figures(tmp_path / name / "output", "loss") for name in ("one", "two"))
+    assert "data.jsonl:65: is not JSON" in said
     assert "packed 64 samples into" in said
     assert one[-1] < one[0] - 0.2
     assert two == pytest.approx(one, abs=1e-2)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dsforge.errors import SpecError
+from dsforge.errors import Problem, SpecError
 from dsforge.train.rows import SHOWN_PROBLEMS, read_rows
 
 QUESTION = {"role": "user", "content": "why?"}
@@ -102,6 +102,24 @@ def test_bytes_that_are_no_text_are_a_bad_row(tmp_path: Path) -> None:
         read_rows(path, "auto")
 
     assert raised.value.problems[0].message == "is not JSON: not UTF-8 text"
+
+
+def test_bad_rows_can_be_left_out(tmp_path: Path) -> None:
+    """The good rows are read; the bad ones are named, with their lines, at once."""
+    path = written(tmp_path, {"text": "abc"}, "{", {"text": ""}, {"text": "def"})
+    named: list[Problem] = []
+    rows = read_rows(path, "auto", named.extend)
+
+    assert [row.text for row in rows] == ["abc", "def"]
+    assert [problem.place.rpartition(":")[2] for problem in named] == ["2", "3"]
+
+
+def test_only_bad_rows_are_no_data(tmp_path: Path) -> None:
+    """Leaving out everything leaves nothing to train on."""
+    with pytest.raises(SpecError) as error:
+        read_rows(written(tmp_path, "{"), "auto", lambda problems: None)
+
+    assert "no usable rows" in str(error.value.problems[0])
 
 
 def test_many_bad_rows_are_counted_and_the_first_shown(tmp_path: Path) -> None:
