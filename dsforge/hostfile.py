@@ -11,10 +11,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from ipaddress import ip_address
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from dsforge.errors import Problem, SpecError
-from dsforge.specs import Host
+
+if TYPE_CHECKING:
+    from dsforge.specs import Host  # with pydantic, which entries alone need not pay
 
 MAX_SLOTS = 1024  # no machine has more accelerators; more digits are a slip
 LONGEST_NAME = 253  # RFC 1035
@@ -46,6 +48,8 @@ def is_address(host: str) -> bool:
 
 def parse_hostfile(text: str, place: str) -> tuple[Host, ...]:
     """The hosts of a hostfile; `place` is what messages call it. SpecError with all bad lines."""
+    from dsforge.specs import Host
+
     return tuple(Host(address=e.address, slots=e.slots) for e in hostfile_entries(text, place))
 
 

@@ -47,11 +47,20 @@ def grown(text: str, name: str) -> Tree:
 
 
 class _Open(NamedTuple):
-    """A collection that has begun and not yet ended; `keys` holds the key that waits."""
+    """A collection that has begun and not yet ended; `keys` holds the event of a waiting key."""
 
     loc: Loc
     content: dict[str, Any] | list[Any]
-    keys: list[str]
+    keys: list[Any]
+
+
+class Span(NamedTuple):
+    """Offsets in the text: of a key and of its value; an element of a list is its own key."""
+
+    key_start: int
+    key_end: int
+    start: int
+    end: int
 
 
 class Tree:
@@ -61,6 +70,7 @@ class Tree:
         self.name = name
         self.root: Any = {}
         self.places: dict[Loc, str] = {}
+        self.spans: dict[Loc, Span] = {}
         self.problems: list[Problem] = []
         self._open: list[_Open] = []
         self._documents = 0
@@ -98,7 +108,7 @@ class Tree:
             top = self._open[-1]
             if event.value in top.content:
                 self._problem("yaml-duplicate-key", event, f"`{event.value}` is written twice")
-            top.keys.append(event.value)
+            top.keys.append(event)
             return
         self._put(event.value if event.style else self._plain(event), event)
 
@@ -114,14 +124,18 @@ class Tree:
             return ()
         top = self._open[-1]
         key: str | int
+        named = event
         if isinstance(top.content, dict):
-            key = top.keys.pop()
+            named = top.keys.pop()
+            key = named.value
             top.content[key] = value
         else:
             key = len(top.content)
             top.content.append(value)
         loc = (*top.loc, key)
         self.places[loc] = self._place(event)
+        marks = (named.start_mark, named.end_mark, event.start_mark, event.end_mark)
+        self.spans[loc] = Span(*(mark.index for mark in marks))
         return loc
 
     def _plain(self, event: Any) -> Any:

@@ -1,0 +1,151 @@
+"""What a rule looks at, what it returns, and how it says what it is.
+
+A rule is a pure function from a `Case` to `Hit`s. The decorator `rule` puts its id, severity, reason
+and evidence above it, so that one place holds all that is known about it, and `--explain` and the
+list of rules are made from that.
+
+`error`: the run stops, or does silently something else than the file says. `warning`: it runs, at a
+price that the message names. `info`: worth knowing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from dsforge.lint.document import Document, Edit, Kind, Loc
+from dsforge.lint.releases import Release, Releases
+
+if TYPE_CHECKING:
+    from dsforge.specs import ClusterSpec, ModelSpec
+
+Severity = Literal["error", "warning", "info"]
+ZERO = "zero_optimization"
+PARAMETERS_SHARDED = 3  # ZeRO stages
+GRADIENTS_SHARDED = 2
+
+
+class Hit(NamedTuple):
+    """One place that breaks a rule; without an offset its location says where it is."""
+
+    loc: Loc
+    message: str
+    fix: str = ""
+    edits: tuple[Edit, ...] = ()
+    offset: int | None = None
+
+
+class Case(NamedTuple):
+    """One document, and what it is checked against."""
+
+    document: Document
+    releases: Releases
+    release: Release
+    model: ModelSpec | None = None
+    cluster: ClusterSpec | None = None
+    engine: Document | None = None  # the ds_config that a train.yaml names
+
+    def at(self, *loc: str) -> Any:
+        """The value at a location; none where something of it is missing."""
+        value = self.document.root
+        for key in loc:
+            if not isinstance(value, dict):
+                return None
+            value = value.get(key)
+        return value
+
+    def block(self, *loc: str) -> dict[str, Any]:
+        """The mapping at a location; empty where there is none."""
+        value = self.at(*loc)
+        return value if isinstance(value, dict) else {}
+
+    def number(self, *loc: str) -> float | None:
+        """The number at a location; none where it is `auto`, a text or a boolean."""
+        value = self.at(*loc)
+        return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+    def whole(self, *loc: str) -> int | None:
+        """The whole number at a location; `5e8` is one."""
+        value = self.number(*loc)
+        return int(value) if value is not None and value == int(value) else None
+
+    def word(self, *loc: str) -> str:
+        """The text at a location in small letters; empty where there is none."""
+        value = self.at(*loc)
+        return value.lower() if isinstance(value, str) else ""
+
+    def is_on(self, *loc: str) -> bool:
+        """Whether the value is literally true."""
+        return self.at(*loc) is True
+
+    def is_off(self, *loc: str) -> bool:
+        """Whether the value is literally false."""
+        return self.at(*loc) is False
+
+    @property
+    def stage(self) -> int | None:
+        """The ZeRO stage; none where it is not known (`auto`)."""
+        if isinstance(self.at(ZERO), bool):
+            return int(self.is_on(ZERO))
+        return self.whole(ZERO, "stage") if "stage" in self.block(ZERO) else 0
+
+    def device(self, block: str) -> str:
+        """Where an offload block puts things: none, cpu, nvme."""
+        old = {"offload_optimizer": "cpu_offload", "offload_param": "cpu_offload_param"}[block]
+        if self.is_on(ZERO, old):
+            return "cpu"
+        return self.word(ZERO, block, "device") or "none"
+
+    @property
+    def tensor_parallel_size(self) -> int:
+        """Ranks that share each layer's matrices; 1 where the file does not say."""
+        return max(1, self.whole("tensor_parallel", "autotp_size") or 1)
+
+    @property
+    def pipeline_stages(self) -> int:
+        """Pipeline stages; 1 where the file does not say."""
+        return max(1, self.whole("pipeline", "stages") or 1)
+
+
+Find = Callable[[Case], Iterable[Hit]]
+
+
+class Rule(NamedTuple):
+    """One rule: what it is called, how bad it is, why it is one, where that is known from."""
+
+    id: str
+    severity: Severity
+    kinds: tuple[Kind, ...]
+    title: str
+    why: str
+    evidence: str
+    find: Find
+    fixable: bool = False
+
+
+def rule(
+    name: str,
+    severity: Severity,
+    *kinds: Kind,
+    why: str,
+    evidence: str,
+    fixable: bool = False,
+) -> Callable[[Find], Rule]:
+    """A decorator that makes a rule of a function; without kinds it is one for a ds_config."""
+
+    def made(find: Find) -> Rule:
+        title = (find.__doc__ or "").strip().split("\n")[0]
+        return Rule(name, severity, kinds or ("ds_config",), title, why, evidence, find, fixable)
+
+    return made
+
+
+def shown(value: Any) -> str:
+    """A value as messages show it: short, as JSON writes it, without control characters."""
+    text = {True: "true", False: "false", None: "null"}.get(value) if _is_word(value) else None
+    text = text or ascii(value if isinstance(value, str) else repr(value))[1:-1]
+    return text if len(text) <= 60 else text[:57] + "..."  # noqa: PLR2004 - a line stays a line
+
+
+def _is_word(value: Any) -> bool:
+    return value is None or isinstance(value, bool)

@@ -1,0 +1,243 @@
+"""JSON text -> values with their places, in the dialect that DeepSpeed reads.
+
+DeepSpeed reads its config with hjson: comments and trailing commas pass there, and stop every
+program that uses Python's own `json`, as transformers and accelerate do; `True` becomes the text
+"True," there without a word. So a reader is needed that takes both, keeps positions and goes on
+after such slips. The libraries that keep positions (json-source-map, jsonc parsers) know no
+duplicate keys or are not kept up, and the grammar is six tokens: this is smaller than adapting one.
+There is no recursion, and every token is found in linear time.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, NamedTuple
+
+from dsforge.lint.document import Edit, Flaw, Loc, Mark
+
+MAX_DEPTH = 40
+MAX_FLAWS = 50
+MAX_DIGITS = 30
+
+_TOKEN = re.compile(
+    r"""[ \t\r\n]*+(?:
+      (?P<punct>[{}\[\],:])
+    | (?P<string>"(?:[^"\\\x00-\x1f]++|\\.)*+")
+    | (?P<number>-?[0-9]++(?:\.[0-9]++)?(?:[eE][-+]?[0-9]++)?(?![\w.]))
+    | (?P<word>[^\W\d][\w.]*+|-Infinity)
+    | (?P<comment>//[^\n]*+|\#[^\n]*+|/\*(?:[^*]++|\*(?!/))*+\*/)
+    | (?P<end>\Z)
+    | (?P<other>.)
+    )""",
+    re.VERBOSE | re.DOTALL,
+)
+_LITERALS = {"true": True, "false": False, "null": None}
+_FOREIGN = {"True": "true", "False": "false", "None": "null"}
+_NO_NUMBERS = ("NaN", "Infinity", "-Infinity")
+_CLOSING = {"{": "}", "[": "]"}
+
+
+class Parsed(NamedTuple):
+    """Values, places and flaws of a text; `complete` where it was read to its end."""
+
+    root: Any
+    marks: dict[Loc, Mark]
+    flaws: list[Flaw]
+    complete: bool
+
+
+class _Stop(Exception):
+    """Nothing sensible can be read behind the last flaw."""
+
+
+class _Open:
+    """A collection that is being read."""
+
+    __slots__ = ("content", "key", "loc", "opening", "start")
+
+    def __init__(self, loc: Loc, content: Any, start: int, opening: str) -> None:
+        self.loc, self.content, self.start, self.opening = loc, content, start, opening
+        self.key: tuple[str, int, int] | None = None
+
+
+def parsed(text: str) -> Parsed:
+    """The values of a JSON text as far as it can be read, with what is wrong."""
+    reader = _Reader(text)
+    try:
+        reader.read()
+    except _Stop:
+        return Parsed(reader.root, reader.marks, reader.flaws, complete=False)
+    return Parsed(reader.root, reader.marks, reader.flaws, complete=True)
+
+
+class _Reader:
+    """Reads token by token; `expects` is what may come next: value, key, colon or comma."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.root: Any = None
+        self.marks: dict[Loc, Mark] = {}
+        self.flaws: list[Flaw] = []
+        self.open: list[_Open] = []
+        self.expects = "value"
+        self.comma = -1
+
+    def read(self) -> None:
+        """Read to the end. Raises _Stop behind a flaw that cannot be passed."""
+        at = 0
+        while True:
+            match = _TOKEN.match(self.text, at)
+            kind, token = str(match.lastgroup), match[match.lastgroup]  # type: ignore[index]
+            start, at = match.start(kind), match.end()  # type: ignore[union-attr]
+            if kind == "end":
+                return self._finish(start)
+            if kind == "comment":
+                self._comment(start, token)
+            elif self.expects == "end":
+                self._stop(start, "something follows the end of the document")
+            elif kind == "punct":
+                self._punct(token, start)
+            else:
+                self._scalar(kind, token, start)
+
+    def _finish(self, at: int) -> None:
+        if self.expects != "end":
+            missing = "".join(_CLOSING[o.opening] for o in reversed(self.open))
+            shown = missing[:10]
+            self._stop(at, f"the text ends before `{shown}`" if shown else "the file is empty")
+
+    def _punct(self, token: str, start: int) -> None:
+        if token in "{[":
+            self._begin(token, start)
+        elif token in "}]":
+            self._end(token, start)
+        elif token == ":" and self.expects == "colon":
+            self.expects = "value"
+        elif token == "," and self.expects == "comma":
+            self.comma = start
+            self.expects = "key" if self.open[-1].opening == "{" else "value"
+        else:
+            self._stop(start, f"`{token}` where {self._wanted()} should stand")
+
+    def _begin(self, token: str, start: int) -> None:
+        if self.expects != "value":
+            self._stop(start, f"`{token}` where {self._wanted()} should stand")
+        if len(self.open) >= MAX_DEPTH:
+            self._flaw("too-deep", start, f"nested deeper than {MAX_DEPTH} levels")
+            raise _Stop
+        content: Any = {} if token == "{" else []
+        loc = self._put(content, start, start)
+        self.open.append(_Open(loc, content, start, token))
+        self.expects, self.comma = ("key" if token == "{" else "value"), -1
+
+    def _end(self, token: str, start: int) -> None:
+        top = self.open[-1] if self.open else None
+        if top is None or _CLOSING[top.opening] != token:
+            self._stop(start, f"`{token}` closes nothing that is open")
+            return
+        empty = not top.content and self.comma < 0
+        if self.comma >= 0 and self.expects in ("key", "value"):
+            message = f"comma before `{token}`: Python's `json` refuses it"
+            edit = Edit(self.comma, self.comma + 1, "")
+            self._flaw("json-trailing-comma", self.comma, message, "remove it", edit)
+        elif self.expects != "comma" and not empty:
+            self._stop(start, f"`{token}` where {self._wanted()} should stand")
+        self.open.pop()
+        mark = self.marks.get(top.loc)
+        if mark:
+            self.marks[top.loc] = mark._replace(end=start + 1)
+        self.expects, self.comma = ("comma" if self.open else "end"), -1
+
+    def _scalar(self, kind: str, token: str, start: int) -> None:
+        if self.expects == "key" and kind == "string":
+            self._take_key(token, start)
+        elif self.expects == "value" and kind in ("string", "number", "word"):
+            self._put(self._value(kind, token, start), start, start + len(token))
+            self.expects, self.comma = ("comma" if self.open else "end"), -1
+        else:
+            shown = ascii(token[:20])[1:-1]
+            self._stop(start, f"`{shown}` where {self._wanted()} should stand")
+
+    def _take_key(self, token: str, start: int) -> None:
+        top = self.open[-1]
+        key = self._string(token, start)
+        if key in top.content and len(self.flaws) < MAX_FLAWS:
+            first = self.marks[(*top.loc, key)].key_start
+            line = self.text.count("\n", 0, first) + 1
+            message = f"`{key[:60]}` is written twice, first on line {line}"
+            self._flaw("duplicate-key", start, message, "keep one")
+        top.key = (key, start, start + len(token))
+        self.expects = "colon"
+
+    def _value(self, kind: str, token: str, start: int) -> Any:
+        if kind == "string":
+            return self._string(token, start)
+        if kind == "number":
+            return self._number(token, start)
+        if token in _LITERALS:
+            return _LITERALS[token]
+        if token in _FOREIGN:
+            right = _FOREIGN[token]
+            message = f"`{token}` is Python: hjson reads it as text, `json` refuses it"
+            edit = Edit(start, start + len(token), right)
+            self._flaw("json-literal", start, message, f"write `{right}`", edit)
+            return _LITERALS[right]
+        if token in _NO_NUMBERS:
+            self._flaw("json-number", start, f"`{token}` is not a JSON number", "write a number")
+            return None
+        return self._stop(start, f"`{ascii(token[:20])[1:-1]}` is not a value; text needs quotes")
+
+    def _string(self, token: str, start: int) -> str:
+        if "\\" not in token:
+            return token[1:-1]
+        try:
+            return str(json.loads(token))
+        except ValueError:
+            self._stop(start, "the text holds a `\\` that means nothing")
+            return ""
+
+    def _number(self, token: str, start: int) -> Any:
+        whole = token.lstrip("-").isdigit()
+        value = int(token) if whole and len(token) <= MAX_DIGITS else float(token)
+        if isinstance(value, float) and (whole or value in (float("inf"), float("-inf"))):
+            self._flaw("json-number", start, f"`{token[:40]}` is too large", "write a number")
+            return None
+        if not whole or token.lstrip("-")[0] != "0" or len(token.lstrip("-")) == 1:
+            return value
+        return self._stop(start, f"`{token[:40]}` begins with 0")
+
+    def _put(self, value: Any, start: int, end: int) -> Loc:
+        """Hang a value into the open collection; its location."""
+        if not self.open:
+            self.root = value
+            return ()
+        top = self.open[-1]
+        if isinstance(top.content, list):
+            top.content.append(value)
+            return (*top.loc, len(top.content) - 1)  # no rule points at an element of a list
+        key, key_start, key_end = top.key or ("", start, start)
+        top.content[key] = value
+        loc = (*top.loc, key)
+        self.marks[loc] = Mark(key_start, key_end, start, end)
+        return loc
+
+    def _comment(self, start: int, token: str) -> None:
+        if not any(flaw.rule == "json-comment" for flaw in self.flaws):
+            message = "comment: DeepSpeed reads it, transformers and accelerate refuse the file"
+            self._flaw("json-comment", start, message, "remove comments")
+
+    def _wanted(self) -> str:
+        words = {"value": "a value", "key": "a key in quotes", "colon": "`:`", "comma": "`,`"}
+        return words.get(self.expects, "nothing")
+
+    def _flaw(
+        self, rule: str, at: int, message: str, fix: str = "", edit: Edit | None = None
+    ) -> None:
+        if len(self.flaws) < MAX_FLAWS:
+            self.flaws.append(Flaw(rule, at, message, fix, (edit,) if edit else ()))
+
+    def _stop(self, at: int, message: str) -> None:
+        """Note a syntax error and give up. Raises _Stop."""
+        self._flaw("json-syntax", at, message)
+        raise _Stop

@@ -1,0 +1,101 @@
+"""RULES: every rule, in the order in which a file is read; and what they find in a case."""
+
+from __future__ import annotations
+
+from functools import cache
+from itertools import islice
+from typing import NamedTuple
+
+from dsforge.lint import (
+    accelerate,
+    batch,
+    clusters,
+    engines,
+    environment,
+    harmful,
+    hosts,
+    keys,
+    megatron,
+    models,
+    offload,
+    optimizer,
+    precision,
+    syntax,
+    training,
+    values,
+    zero,
+)
+from dsforge.lint.case import Case, Hit, Rule, Severity
+from dsforge.lint.document import Document, Edit, Kind, Loc
+
+RULES: tuple[Rule, ...] = (
+    *syntax.RULES,
+    *keys.RULES,
+    *values.RULES,
+    *batch.RULES,
+    *precision.RULES,
+    *zero.RULES,
+    *offload.RULES,
+    *optimizer.RULES,
+    *engines.RULES,
+    *harmful.RULES,
+    *models.RULES,
+    *clusters.RULES,
+    *hosts.RULES,
+    *environment.RULES,
+    *megatron.RULES,
+    *accelerate.RULES,
+    *training.RULES,
+)
+MOST_HITS = 50  # of one rule in one file
+LONGEST_PATH = 120
+
+
+class Finding(NamedTuple):
+    """One place in one file that breaks a rule, with the way out and the edits that make it."""
+
+    rule: str
+    severity: Severity
+    file: str
+    line: int
+    column: int
+    path: str
+    message: str
+    fix: str
+    edits: tuple[Edit, ...] = ()
+
+
+@cache
+def rules_of(kind: Kind) -> tuple[Rule, ...]:
+    """The rules for one kind of file."""
+    return tuple(rule for rule in RULES if kind in rule.kinds)
+
+
+def findings(case: Case) -> tuple[Finding, ...]:
+    """What every rule finds in a case, by line. A text that could not be read to its end, or whose
+    kind is unknown, is told only what stopped the reading.
+    """
+    document = case.document
+    unread = any(flaw.rule in ("json-syntax", "yaml-syntax", "too-deep") for flaw in document.flaws)
+    rules = syntax.RULES if unread or document.kind == "unknown" else rules_of(document.kind)
+    found = [
+        _finding(document, rule, hit)
+        for rule in rules
+        for hit in islice(rule.find(case), MOST_HITS)
+    ]
+    return tuple(sorted(found, key=lambda f: (f.line, f.column)))
+
+
+def _finding(document: Document, rule: Rule, hit: Hit) -> Finding:
+    offset = document.offset(hit.loc) if hit.offset is None else hit.offset
+    line, column = document.position(offset)
+    edits = hit.edits if rule.fixable else ()
+    path = dotted(hit.loc)
+    return Finding(
+        rule.id, rule.severity, document.name, line, column, path, hit.message, hit.fix, edits
+    )
+
+
+def dotted(loc: Loc) -> str:
+    """A location as people write it, without control characters: `fp16.loss_scale`."""
+    return ascii(".".join(str(part) for part in loc))[1:-1][:LONGEST_PATH]
