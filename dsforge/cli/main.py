@@ -23,6 +23,8 @@ COMMANDS = {
     "detect": "Describe this machine as a cluster file.",
     "train": "Fine-tune a model as train.yaml says; this process is one rank.",
     "bench": "Launch the same job under each strategy and say which to use.",
+    "lint": "Say what is wrong with configs, hostfiles and arguments, before anything starts.",
+    "diagnose": "Name the cause of a failed run from its log, with proof and a patch.",
     "validate": "Predict each run of a table and say how far off the predictions are.",
 }
 

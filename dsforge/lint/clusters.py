@@ -231,12 +231,7 @@ def cluster_hpz(case: Case) -> Iterator[Hit]:
     size, cluster = case.whole(*loc) or 1, case.cluster
     if cluster and size > 1 and size != cluster.gpus_per_node:
         message = f"`zero_hpz_partition_size` (={size}) is not the {cluster.gpus_per_node} cards of a node"
-        yield Hit(
-            loc,
-            message,
-            f"use {cluster.gpus_per_node}",
-            case.document.replaced(loc, cluster.gpus_per_node),
-        )
+        yield Hit(loc, message, f"use {cluster.gpus_per_node}")
 
 
 RULES: tuple[Rule, ...] = (

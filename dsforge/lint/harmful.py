@@ -24,7 +24,6 @@ def in_stage3(case: Case) -> bool:
 @rule(
     "sub-group-zero",
     "warning",
-    fixable=True,
     why="Stage 3 closes a sub-group as soon as it holds this many elements: with 0 every parameter "
     "is one, and the optimizer step becomes hundreds of small kernels and, offloaded, small copies.",
     evidence="axolotl's shipped configs; DeepSpeed runtime/zero/stage3.py, _create_fp16_sub_groups",
@@ -35,8 +34,7 @@ def sub_group_zero(case: Case) -> Iterator[Hit]:
     size = case.number(*loc)
     if size is not None and size < SMALL_BUCKET and in_stage3(case):
         message = f"`sub_group_size` (={count(size)}): one optimizer step per parameter"
-        edits = case.document.replaced(loc, DEFAULT_SUB_GROUP)
-        yield Hit(loc, message, "use 1000000000", edits)
+        yield Hit(loc, message, "use 1000000000")
 
 
 @rule(
@@ -58,7 +56,6 @@ def sub_group_endless(case: Case) -> Iterator[Hit]:
 @rule(
     "max-live-zero",
     "warning",
-    fixable=True,
     why="Nothing may stay gathered or be fetched ahead, so every layer waits for its own gather in "
     "forward, in backward and again in recomputation: communication is fully exposed.",
     evidence="axolotl's shipped configs; DeepSpeed runtime/zero/partitioned_param_coordinator.py",
@@ -69,17 +66,15 @@ def max_live_zero(case: Case) -> Iterator[Hit]:
         for name in (f"stage3_{key}", key):
             if case.number(ZERO, name) == 0 and in_stage3(case):
                 value = 50_000_000 if key.startswith("prefetch") else 1_000_000_000
-                edits = case.document.replaced((ZERO, name), value)
                 message = (
                     f"`{name}` (=0): nothing is fetched ahead or kept, every gather is waited for"
                 )
-                yield Hit((ZERO, name), message, f"use {value}", edits)
+                yield Hit((ZERO, name), message, f"use {value}")
 
 
 @rule(
     "overlap-off",
     "warning",
-    fixable=True,
     why="At stage 3 DeepSpeed overlaps gathers and reductions with computation by default. Without "
     "it the step is the sum of both: up to twice as long where the network is slow.",
     evidence="every template of LLaMA-Factory; DeepSpeed runtime/zero/config.py, overlap_comm_valid",
@@ -89,7 +84,7 @@ def overlap_off(case: Case) -> Iterator[Hit]:
     loc = (ZERO, "overlap_comm")
     if case.is_off(*loc) and in_stage3(case):
         message = "`overlap_comm` is false: computation waits for all communication"
-        yield Hit(loc, message, "set it to true", case.document.replaced(loc, value=True))
+        yield Hit(loc, message, "set it to true")
 
 
 @rule(

@@ -52,7 +52,8 @@ def entries(case: Case) -> Iterator[Entry]:
             if life is not None or unknown <= MOST_UNKNOWN:
                 yield Entry(path, block, (*loc, key), value, life)
             inner = f"{path}.{key}" if path else key
-            if isinstance(value, dict) and inner in case.releases.blocks:
+            over = life is not None and gone(case, life)
+            if isinstance(value, dict) and inner in case.releases.blocks and not over:
                 waiting.append((inner, (*loc, key), value))
 
 

@@ -112,3 +112,14 @@ def _facts(key: Key) -> dict[str, Any]:
     }
     known = {name: value for name, value in facts.items() if value}
     return known if key.deprecated is None else {**known, "replaced_by": key.deprecated}
+
+
+def with_installed(known: Releases, schema: Schema, version: str) -> Releases:
+    """The installed release alone, which still knows until when it had keys that are gone."""
+    document = merged({version: schema})
+    for path, block in known.blocks.items():
+        keys = document["blocks"].setdefault(path, {"keys": {}})["keys"]
+        for key, life in block.keys.items():
+            if key not in keys and number(life.get("until", known.last)) < number(version):
+                keys[key] = {**life, "until": life.get("until", known.last)}
+    return releases_of(document)

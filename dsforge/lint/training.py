@@ -67,7 +67,7 @@ def train_scheduler_twice(case: Case) -> Iterator[Hit]:
 
 @rule(
     "train-tensor",
-    "error",
+    "warning",
     "train",
     why="The loop gives every rank samples of its own, which tensor ranks must not have.",
     evidence="dsforge/train/engine_config.py, _Draft.parallelism",

@@ -1,0 +1,125 @@
+"""`dsforge lint`: what is wrong with configs, hostfiles and arguments, before anything starts."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from dsforge.errors import EXIT_FINDINGS, DsforgeError
+
+if TYPE_CHECKING:
+    from dsforge.lint.read import Against
+    from dsforge.lint.registry import Finding
+
+KINDS = ("ds_config", "hostfile", "env", "megatron", "accelerate", "train")
+FORMATS = ("text", "json", "sarif", "github")
+
+
+@click.command()
+@click.argument("paths", nargs=-1, type=click.Path(path_type=Path), metavar="[PATH]...")
+@click.option("--kind", type=click.Choice(KINDS), help="What the files are; told from each.")
+@click.option("--model", help="Check against this model too: name, folder, config.json, 7b.")
+@click.option("--cluster", type=click.Path(path_type=Path), help="And against this cluster file.")
+@click.option("--deepspeed", metavar="RELEASE", help="0.14 to 0.19, or `installed`.")
+@click.option("--fix", is_flag=True, help="Write the safe repairs; comments and order stay.")
+@click.option("--ignore", multiple=True, metavar="RULE", help="Leave a rule out.")
+@click.option("--format", "shape", type=click.Choice(FORMATS), default="text", help="Output.")
+@click.option("--rules", "list_rules", is_flag=True, help="List all rules.")
+@click.option("--explain", metavar="RULE", help="Why there is a rule, and how it is known.")
+def lint(  # noqa: PLR0913 - one parameter for each option
+    *,
+    paths: tuple[Path, ...],
+    kind: str | None,
+    model: str | None,
+    cluster: Path | None,
+    deepspeed: str | None,
+    fix: bool,
+    ignore: tuple[str, ...],
+    shape: str,
+    list_rules: bool,
+    explain: str | None,
+) -> None:
+    """Say what is wrong with configs, hostfiles and arguments, before anything starts.
+
+    Takes files and folders: ds_config (JSON, YAML), hostfile, .deepspeed_env, Megatron arguments,
+    accelerate YAML, train.yaml. The exit code is 3 where an error was found.
+    """
+    from dsforge.cli.show import note
+    from dsforge.lint.shapes import SHAPES, listed, summary
+
+    if list_rules or explain:
+        print(_explanation(explain) if explain else listed(), end="")
+        return
+    _check_rules(ignore)
+    against = _against(model, cluster, deepspeed)
+    found, files = _findings(paths or (Path(),), kind, against, fix=fix)
+    found = [finding for finding in found if finding.rule not in ignore]
+    print(SHAPES[shape](found), end="")
+    note(summary(found, files))
+    if any(finding.severity == "error" for finding in found):
+        sys.exit(EXIT_FINDINGS)
+
+
+def _findings(
+    paths: tuple[Path, ...], kind: str | None, against: Against, *, fix: bool
+) -> tuple[list[Finding], int]:
+    """What is wrong with all files, and how many there were; repaired first where asked."""
+    from dsforge.cli.show import note
+    from dsforge.lint.read import checked, found, read_document, repaired
+
+    findings: list[Finding] = []
+    files = 0
+    for file in found(paths):
+        document = read_document(file.path, kind)  # type: ignore[arg-type]
+        if document.kind == "unknown" and not file.named:
+            continue
+        files += 1
+        if fix:
+            now = repaired(file.path, document, against)
+            if now is not document:
+                note(f"repaired {file.path}")
+            document = now
+        findings += checked(document, against)
+    return findings, files
+
+
+def _against(model: str | None, cluster: Path | None, deepspeed: str | None) -> Against:
+    """The release, and the model and cluster where they are named. Raises DsforgeError."""
+    from dsforge.lint.read import Against, release_named
+
+    against = Against(*release_named(deepspeed))
+    if model is not None:
+        from dsforge.reading.model import read_model
+
+        against = against._replace(model=read_model(model)[0])
+    if cluster is not None:
+        from dsforge.reading.cluster import read_cluster
+
+        against = against._replace(cluster=read_cluster(cluster)[0])
+    return against
+
+
+def _explanation(name: str) -> str:
+    """What is known about a rule. Raises DsforgeError, with the nearest one."""
+    from dsforge.lint.registry import RULES
+    from dsforge.lint.shapes import explained
+
+    _check_rules((name,))
+    return next(explained(rule) for rule in RULES if rule.id == name)
+
+
+def _check_rules(names: tuple[str, ...]) -> None:
+    """Raise DsforgeError where a rule does not exist."""
+    from difflib import get_close_matches
+
+    from dsforge.lint.registry import RULES
+
+    known = [rule.id for rule in RULES]
+    for name in names:
+        if name not in known:
+            near = get_close_matches(name, known, n=1)
+            hint = f"did you mean `{near[0]}`?" if near else "`dsforge lint --rules` lists them"
+            raise DsforgeError(f"there is no rule {ascii(name[:60])}", hint)
