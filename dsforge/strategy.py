@@ -15,8 +15,10 @@ GRADIENTS_SHARDED: ZeroStage = 2  # and optimizer state
 FULLY_SHARDED: ZeroStage = 3  # and parameters
 Offload = Literal["none", "cpu", "nvme"]
 Recompute = Literal["none", "selective", "full"]
-Loss = Literal["plain", "chunked", "fused"]
 Trainer = Literal["deepspeed", "megatron", "nanotron", "fsdp", "torchtune"]
+Kernels = Literal["eager", "fused", "compiled", "nanotron"]
+GatheredInputs = Literal["saved", "gathered_again"]
+Loss = Literal["plain", "softmax", "chunked", "fused"]
 
 
 class Execution(BaseModel):
@@ -24,15 +26,23 @@ class Execution(BaseModel):
 
     model_config = FROZEN
 
-    trainer: Trainer = Field(description="Whose modules, gradient buffers and schedule run.")
+    trainer: Trainer = Field(description="Whose gradient buffers, shards and schedule are used.")
+    kernels: Kernels = Field(
+        default="eager", description="Whose layers: plain modules, fused ones, torch.compile."
+    )
     attention: Literal["flash", "eager"] = Field(
         default="flash", description="`eager` keeps the scores of all pairs of tokens."
     )
+    dropout: bool = Field(default=False, description="Masks of dropout are kept for backward.")
+    gathered_inputs: GatheredInputs = Field(
+        default="gathered_again",
+        description="What sequence parallelism does with the whole input of a matrix.",
+    )
     loss: Loss = Field(
         default="plain",
-        description="`chunked`: logits piece by piece; `fused`: never whole (Liger).",
+        description="`softmax`: a fused kernel that keeps it; `chunked`: piece by piece; "
+        "`fused`: with the head, logits never whole (Liger).",
     )
-    compiled: bool = Field(default=False, description="torch.compile fuses the small operations.")
     gradients: Literal["compute", "fp32"] = Field(
         default="compute", description="Type in which gradients of micro batches are summed."
     )
@@ -43,7 +53,10 @@ class Execution(BaseModel):
     fused_backward: bool = Field(
         default=False, description="Each weight is stepped in backward; gradients are not kept."
     )
-    offload_activations: bool = Field(default=False, description="Saved tensors wait in RAM.")
+    offload_activations: bool = Field(default=False, description="Checkpoints wait in RAM.")
+    buckets: Literal["sized", "engine"] = Field(
+        default="sized", description="ZeRO's buffers as dsforge sizes them, or the defaults."
+    )
     shard_group: int | None = Field(
         default=None, ge=1, description="Ranks that share states; none: all of data x context."
     )
@@ -51,7 +64,7 @@ class Execution(BaseModel):
 
 EXECUTIONS: dict[BackEnd, Execution] = {
     "deepspeed": Execution(trainer="deepspeed"),
-    "megatron": Execution(trainer="megatron", gradients="fp32"),
+    "megatron": Execution(trainer="megatron", kernels="fused", gradients="fp32"),
 }
 
 

@@ -1,19 +1,60 @@
 """Activations that a layer saves for backward, and the logits, in bytes for one micro batch.
 
-Counted tensor by tensor, per token. DeepSpeed trains Hugging Face modules: RMSNorm works on a
-float32 copy, the activation and the product of a gated MLP are saved apart. Megatron fuses these.
-Checked against the engine's own count: Llama-7B, 2 x 2048 tokens, no recomputation: 26 GiB peak.
-Flash or memory-efficient attention everywhere: the s x s scores are never stored, so `selective`
-recomputation saves only what it recomputes besides them. Dropout masks are left out: fine-tuning
-and modern pre-training use none.
+Counted tensor by tensor, per token, as the modules of each trainer save them:
+
+- Plain modules (Hugging Face, torchtune, torchtitan): RMSNorm works on a float32 copy and keeps the
+  normalised vector and its product; a gated MLP keeps gate, up, activation and product.
+- Fused ones (Megatron with Transformer Engine, Liger, torch.compile): a norm keeps its input and
+  what it hands on, the MLP gate, up and product.
+- nanotron: fused norms, a plain MLP, keys and values a second time in one buffer for rotation.
+
+Attention keeps queries, keys, values and output; `eager` also the scores of all pairs. Between
+matrices of a tensor-parallel layer lie vectors that each rank holds whole, unless the sequence is
+split over the same ranks.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from dsforge.specs import ModelSpec, Workload
-from dsforge.strategy import Strategy
+from dsforge.strategy import Kernels, Strategy
 
 FLOAT_BYTES = 4
+# Scores of one head and pair of tokens: softmax, dropout mask and dropped-out copy (Megatron, rows
+# mcore-gv with unfused attention); softmax in float32 and its copy in the compute type elsewhere.
+MEGATRON_SCORE_BYTES = 5
+SCORE_BYTES = 6
+# Logits in the compute type, float32 copy; then what the loss keeps beside them, in float32:
+# Megatron in place: nothing; its fused kernel and nanotron: the softmax; torch: log-softmax, its
+# gradient; without a compiler torchtitan's gradient in the compute type too.
+LOSS_BYTES = {"megatron": 4, "nanotron": 8, "deepspeed": 12, "fsdp": 14, "torchtune": 12}
+FUSED_LOSS_BYTES = 8  # of a chunk of tokens so small that its logits are as wide as the layer
+
+
+class _Widths(NamedTuple):
+    """How many copies a layer saves."""
+
+    gated: float  # of the FFN width, gated MLP
+    plain: float  # of the FFN width, plain MLP
+    norm: float  # of the hidden size, each RMSNorm with the vector that it hands on
+    layer_norm: float  # the same, LayerNorm
+    keys: float  # of keys and values beyond one
+
+
+_KERNELS: dict[Kernels, _Widths] = {
+    "eager": _Widths(4, 2, 4, 2, 0),
+    "fused": _Widths(3, 2, 2, 2, 0),
+    "compiled": _Widths(3, 2, 2, 2, 0),
+    "nanotron": _Widths(4, 2, 2, 2, 1),
+}
+
+
+class Saved(NamedTuple):
+    """Elements per token: on every tensor-parallel rank, and shared out between them."""
+
+    whole: float
+    cut: float
 
 
 def element_bytes(workload: Workload) -> int:
@@ -21,23 +62,68 @@ def element_bytes(workload: Workload) -> int:
     return FLOAT_BYTES if workload.precision == "fp32" else 2
 
 
-def _attention_width(model: ModelSpec) -> int:
+def _attention_width(model: ModelSpec, copies: float) -> float:
     """Elements per token of queries, keys, values and the attention's output."""
     if model.mla is None:
-        return 2 * (model.attention_heads + model.kv_heads) * model.head_size
+        keys = 2 * model.kv_heads * model.head_size
+        return 2 * model.attention_heads * model.head_size + (1 + copies) * keys
     mla = model.mla
     per_head = 2 * (mla.nope_head_size + mla.rope_head_size) + 2 * mla.v_head_size
     return model.attention_heads * per_head + mla.kv_rank + (mla.q_rank or 0)
 
 
-def _mlp_width(model: ModelSpec, *, moe_layer: bool, fused: bool) -> float:
+def _mlp_width(model: ModelSpec, widths: _Widths, *, moe_layer: bool) -> float:
     """Elements per token saved inside the MLP."""
-    saved = (3 if fused else 4) if model.gated_mlp else 2
+    saved = widths.gated if model.gated_mlp else widths.plain
     moe = model.moe
     if moe is None or not moe_layer:
         return saved * model.ffn_hidden_size
     routed = moe.experts_per_token * (moe.expert_ffn_hidden_size * saved + 2 * model.hidden_size)
     return routed + saved * moe.shared_ffn_hidden_size + moe.experts
+
+
+def _all_saved(model: ModelSpec, workload: Workload, strategy: Strategy, moe_layer: bool) -> Saved:
+    """What a layer saves without recomputation."""
+    run, widths = strategy.runs_as, _KERNELS[strategy.runs_as.kernels]
+    inner = _attention_width(model, widths.keys)
+    inner += _mlp_width(model, widths, moe_layer=moe_layer)
+    each = widths.norm if model.norm == "rmsnorm" else widths.layer_norm
+    if each > _KERNELS["fused"].norm and element_bytes(workload) == FLOAT_BYTES:
+        each -= 1  # the float32 copy is the input itself
+    hidden = model.norms_per_layer * model.hidden_size
+    if not strategy.sequence_parallel:
+        return Saved(hidden * each, inner)
+    if run.gathered_inputs == "saved" and strategy.layout.tensor_parallel_size > 1:
+        return Saved(hidden, inner + hidden * (each - 1))
+    return Saved(0.0, inner + hidden * each)
+
+
+def _selected(model: ModelSpec, strategy: Strategy) -> Saved:
+    """What torchtitan's selective checkpointing keeps: input, attention, every other product."""
+    query, keys = model.attention_heads * model.head_size, model.kv_heads * model.head_size
+    inner = 2 * query + keys + model.ffn_hidden_size
+    whole = 2 * model.hidden_size if not strategy.sequence_parallel else model.hidden_size
+    return Saved(whole, inner + (model.hidden_size if strategy.sequence_parallel else 0))
+
+
+def _bytes(saved: Saved, workload: Workload, strategy: Strategy) -> float:
+    tp = strategy.layout.tensor_parallel_size
+    return element_bytes(workload) * (saved.whole + saved.cut / tp)
+
+
+def _dropout_bytes(model: ModelSpec, strategy: Strategy) -> float:
+    """Masks of the two dropouts of a layer, one byte an element; Megatron's rate is 0.1."""
+    cut = strategy.layout.tensor_parallel_size if strategy.sequence_parallel else 1
+    return 2 * model.hidden_size / cut if strategy.runs_as.dropout else 0.0
+
+
+def _score_bytes(model: ModelSpec, workload: Workload, strategy: Strategy) -> float:
+    """Scores of one token with all others, all heads of this rank."""
+    if strategy.runs_as.attention != "eager":
+        return 0.0
+    each = MEGATRON_SCORE_BYTES if strategy.runs_as.dropout else SCORE_BYTES
+    heads = model.attention_heads / strategy.layout.tensor_parallel_size
+    return each * heads * workload.sequence_length
 
 
 def layer_token_bytes(
@@ -47,17 +133,26 @@ def layer_token_bytes(
 
     Matrices are cut by tensor parallelism; what lies between them only with sequence parallelism.
     """
-    megatron = strategy.back_end == "megatron"
-    size = element_bytes(workload)
-    tp = strategy.layout.tensor_parallel_size
-    inner = _attention_width(model) + _mlp_width(model, moe_layer=moe_layer, fused=megatron)
-    float_copy = 2.0 if model.norm == "rmsnorm" and not megatron and size < FLOAT_BYTES else 1.0
-    normed = 1.0 if megatron else 2.0  # eager modules save the normalised vector and its product
-    norms = model.norms_per_layer * model.hidden_size * (float_copy + normed)
-    if model.norm != "rmsnorm":
-        norms = model.norms_per_layer * model.hidden_size * 2.0
-    outer_cut = tp if strategy.sequence_parallel else 1
-    return size * (inner / tp + norms / outer_cut)
+    saved = _bytes(_all_saved(model, workload, strategy, moe_layer), workload, strategy)
+    return saved + _dropout_bytes(model, strategy) + _score_bytes(model, workload, strategy)
+
+
+def kept_token_bytes(
+    model: ModelSpec, workload: Workload, strategy: Strategy, *, moe_layer: bool = False
+) -> float:
+    """Bytes kept per token and layer from forward to backward, recomputation applied.
+
+    `selective`: Megatron computes the scores again, torchtitan all but what `_selected` names;
+    other modules with flash attention have nothing to select.
+    """
+    if strategy.recompute == "full":
+        return checkpoint_token_bytes(model, workload, strategy)
+    if strategy.recompute == "selective" and strategy.runs_as.trainer == "fsdp":
+        return _bytes(_selected(model, strategy), workload, strategy)
+    whole = layer_token_bytes(model, workload, strategy, moe_layer=moe_layer)
+    if strategy.recompute == "selective":
+        whole -= _score_bytes(model, workload, strategy)
+    return whole
 
 
 def checkpoint_token_bytes(model: ModelSpec, workload: Workload, strategy: Strategy) -> float:
@@ -66,14 +161,30 @@ def checkpoint_token_bytes(model: ModelSpec, workload: Workload, strategy: Strat
     return element_bytes(workload) * model.hidden_size / cut
 
 
+def gradient_token_bytes(model: ModelSpec, workload: Workload, strategy: Strategy) -> float:
+    """Bytes per token of the widest gradients alive at once in the backward of one layer."""
+    width = model.ffn_hidden_size
+    if model.moe is not None:
+        width = model.moe.experts_per_token * model.moe.expert_ffn_hidden_size
+    inner = (2 if model.gated_mlp else 1) * width / strategy.layout.tensor_parallel_size
+    return element_bytes(workload) * (inner + model.hidden_size)
+
+
 def logit_token_bytes(model: ModelSpec, workload: Workload, strategy: Strategy) -> float:
     """Bytes per token of the logits at the peak of the loss.
 
-    Hugging Face: compute-precision logits, float32 copy, log-softmax, its gradient (14 bytes in
-    bf16). Megatron's vocabulary-parallel loss works in place: 2 + 4 + 4.
+    Fused (Liger): chunks of tokens whose logits are as wide as the layer. Chunked: logits and
+    their gradient in the compute type. DeepSpeed's tensor parallelism leaves the head whole.
     """
-    tp = strategy.layout.tensor_parallel_size
-    size = element_bytes(workload)
-    if strategy.back_end == "megatron":
-        return model.vocab_size / tp * (size + 8)
-    return model.vocab_size * (size + 12)
+    run, size = strategy.runs_as, element_bytes(workload)
+    if run.loss == "fused":
+        return model.hidden_size * (size + FUSED_LOSS_BYTES)
+    cut = 1 if run.trainer in ("deepspeed", "torchtune") else strategy.layout.tensor_parallel_size
+    if run.loss == "chunked":
+        return 2 * size * model.vocab_size / cut
+    beside = LOSS_BYTES[run.trainer]
+    if run.trainer == "megatron" and run.loss == "softmax":
+        beside += FLOAT_BYTES
+    if run.trainer == "fsdp" and run.kernels == "compiled":
+        beside -= size
+    return (size + beside) * model.vocab_size / cut

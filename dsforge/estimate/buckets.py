@@ -13,6 +13,17 @@ from dsforge.strategy import AioSettings, Buckets, Strategy
 
 LARGEST_BUCKET = 200_000_000  # elements; past 400 MB a message gains no bandwidth
 SMALLEST_BUCKET = 1_000_000
+# The engine's defaults (`runtime/zero/config.py`), for runs that others have configured.
+ENGINE = Buckets(
+    reduce_bucket_size=500_000_000,
+    allgather_bucket_size=500_000_000,
+    prefetch_bucket_size=50_000_000,
+    persistence_threshold=100_000,
+    max_live_parameters=1_000_000_000,
+    max_reuse_distance=1_000_000_000,
+    sub_group_size=1_000_000_000,
+    overlap_comm=True,
+)
 BUSY_S = 0.01  # a bucket should keep its link busy for 10 ms, so that latency does not matter
 PERSISTENT_PER_HIDDEN = 10  # norms and biases stay whole: the engine's own "auto" rule, 10 x hidden
 SUB_GROUP = 1_000_000_000
@@ -40,6 +51,8 @@ def size_buckets(
     Reduce bucket: what the slowest link crossed moves in 10 ms, at least hidden^2 (the engine's
     "auto" rule), at most the whole model.
     """
+    if strategy.runs_as.buckets == "engine":
+        return ENGINE
     link_bytes_per_s = cluster.intra_node.bytes_per_s
     if strategy.layout.world_size > cluster.gpus_per_node:
         link_bytes_per_s = min(link_bytes_per_s, cluster.inter_node_bytes_per_s)

@@ -13,8 +13,9 @@ from typing import Literal, NamedTuple
 from pydantic import BaseModel, Field
 
 from dsforge.estimate.activations import (
-    checkpoint_token_bytes,
     element_bytes,
+    gradient_token_bytes,
+    kept_token_bytes,
     layer_token_bytes,
     logit_token_bytes,
 )
@@ -56,10 +57,12 @@ class MemoryEstimate(BaseModel):
 
 CONTEXT = Interval(0.6 * GIB, 1.2 * GIB, 2.4 * GIB)  # device context, NCCL, cuBLAS workspace
 CPU_CONTEXT = Interval(0.5 * GIB, 0.8 * GIB, 1.2 * GIB)  # interpreter, torch, engine of a CPU rank
-SLACK = Interval(1.01, 1.05, 1.12)  # reserved / allocated: what the caching allocator keeps
+SLACK = Interval(1.0, 1.03, 1.1)  # reserved / allocated: what the caching allocator keeps
 STATES_ERROR = 0.03  # of the states and buffers: padding, alignment
 ACTIVATION_ERROR = 0.2  # of activations and logits: kernels differ in what they save
-MEGATRON_BUCKET_ELEMENTS = 40_000_000  # its distributed-data-parallel default: max(4e7, 1e6 dp)
+# ZeRO stage 3 gathers and frees pieces of every size: the allocator keeps as much again (rows stas).
+WORKSPACE = 0.1 * GIB  # of cuBLAS and small tensors in torch's counters (rows nano-old, mcore-gv)
+FSDP_LAYERS = 3  # layers whose gathered weights FSDP holds: at work, prefetched, copied from
 
 
 Rank = Literal["fullest", "first", "last"]  # first or last pipeline stage
@@ -74,6 +77,7 @@ class _Peak(NamedTuple):
     activations: float
     logits: float
     buffers: float
+    churn: float = 0.0  # allocator blocks beside them that fit nothing else
 
 
 def estimate_memory(
@@ -92,7 +96,8 @@ def estimate_memory(
     carried = carried or loads(model, cluster, workload, strategy)
     if rank != "fullest":
         carried = carried[:1] if rank == "first" else carried[-1:]
-    peaks = [_peak(model, workload, strategy, load) for load in carried]
+    workspace = 0.0 if cluster.gpu.is_cpu else WORKSPACE
+    peaks = [_peak(model, workload, strategy, load, workspace=workspace) for load in carried]
     fullest = max(peaks, key=_total)
     kept = carried[0].kept
     host = host_memory(model, cluster, workload, strategy, kept=kept)
@@ -102,10 +107,12 @@ def estimate_memory(
 
 def _total(peak: _Peak) -> float:
     """Bytes allocated at the peak."""
-    return sum(peak)
+    return sum(peak) - peak.churn
 
 
-def _peak(model: ModelSpec, workload: Workload, strategy: Strategy, load: Load) -> _Peak:
+def _peak(
+    model: ModelSpec, workload: Workload, strategy: Strategy, load: Load, *, workspace: float
+) -> _Peak:
     """The fullest of three moments of one stage: end of forward, end of backward, optimizer step.
 
     Gradients outlive a micro step only where there are several, or where the engine keeps its
@@ -117,21 +124,24 @@ def _peak(model: ModelSpec, workload: Workload, strategy: Strategy, load: Load) 
     logits = 0.0
     if stage.has_head:
         logits = _tokens(workload, strategy) * logit_token_bytes(model, workload, strategy)
-    busy = 0.0 if stage.has_head else working  # at the loss no layer is at work
-    extra = _buffers(model, workload, strategy, load)
+        if strategy.runs_as.loss == "fused":  # the head's gradient is made in the forward pass
+            logits += element_bytes(workload) * model.vocab_size * model.embedding_size
+    extra = _buffers(model, workload, strategy, load) + workspace
     lasting = (
         strategy.gradient_accumulation_steps > 1
-        or strategy.back_end == "megatron"
+        or strategy.runs_as.gradients == "fp32"
         or strategy.zero_stage == FULLY_SHARDED
     )
     early = kept.gradients if lasting else 0.0
     stepping = kept.gradients + kept.step_gradients
     moments = (
-        _Peak(kept.weights, early, kept.optimizer, saved + busy, logits, extra),
+        _Peak(kept.weights, early, kept.optimizer, saved, logits, extra),
+        _Peak(kept.weights, early, kept.optimizer, saved + working, 0.0, extra),
         _Peak(kept.weights, kept.gradients, kept.optimizer, working, 0.0, extra),
         _Peak(kept.weights, stepping, kept.optimizer, 0.0, 0.0, extra),
     )
-    return max(moments, key=_total)
+    engine = strategy.runs_as.trainer == "deepspeed" and strategy.zero_stage == FULLY_SHARDED
+    return max(moments, key=_total)._replace(churn=extra if engine else 0.0)
 
 
 def _tokens(workload: Workload, strategy: Strategy) -> float:
@@ -144,43 +154,51 @@ def _tokens(workload: Workload, strategy: Strategy) -> float:
 def _in_flight(strategy: Strategy, load: Load) -> float:
     """Micro batches whose activations are alive: 1F1B keeps one for each later stage.
 
-    Interleaving adds (pp - 1) / (pp v) of them (Narayanan et al. 2021, section 2.2).
+    Interleaved, stage r of pp begins with 2 (pp - r - 1) + (v - 1) pp chunks forward and works on
+    one more (Narayanan et al. 2021, section 2.2; Megatron's `get_num_warmup_microbatches`).
     """
     pp, virtual = strategy.layout.pipeline_parallel_size, strategy.virtual_stages
     if pp == 1:
         return 1.0
-    alive = float(pp if load.stage.has_embedding else 1)
+    later = pp - 1 if load.stage.has_embedding else 0
+    alive = later + 1.0
     if virtual > 1:
-        alive += (pp - 1) / virtual
+        alive = (2 * later + (virtual - 1) * pp + 1) / virtual
     return min(float(strategy.gradient_accumulation_steps), alive)
 
 
 def _activations(model: ModelSpec, workload: Workload, strategy: Strategy, stage: Stage) -> float:
     """Bytes that one micro batch keeps in one stage from forward to backward."""
-    tokens = _tokens(workload, strategy)
-    if strategy.recompute == "full":
-        return tokens * stage.layers * checkpoint_token_bytes(model, workload, strategy)
-    dense = layer_token_bytes(model, workload, strategy)
+    if strategy.runs_as.offload_activations:
+        return 0.0
+    dense = kept_token_bytes(model, workload, strategy)
     total = (stage.layers - stage.moe_layers) * dense
     if stage.moe_layers:
-        total += stage.moe_layers * layer_token_bytes(model, workload, strategy, moe_layer=True)
-    return tokens * total
+        total += stage.moe_layers * kept_token_bytes(model, workload, strategy, moe_layer=True)
+    return _tokens(workload, strategy) * total
 
 
 def _working_set(model: ModelSpec, workload: Workload, strategy: Strategy, stage: Stage) -> float:
-    """Bytes of one layer's temporaries: its recomputed activations, or the gradients in its MLP."""
-    tokens = _tokens(workload, strategy)
-    layer = layer_token_bytes(model, workload, strategy, moe_layer=stage.moe_layers > 0)
-    return tokens * (layer if strategy.recompute == "full" else 0.25 * layer)
+    """Bytes of one layer at work: its gradients, and what it has to compute again."""
+    each = gradient_token_bytes(model, workload, strategy)
+    if strategy.recompute != "none":
+        sparse = stage.moe_layers > 0
+        each += layer_token_bytes(model, workload, strategy, moe_layer=sparse)
+        each -= kept_token_bytes(model, workload, strategy, moe_layer=sparse)
+    return _tokens(workload, strategy) * each
 
 
 def _buffers(model: ModelSpec, workload: Workload, strategy: Strategy, load: Load) -> float:
     """Bytes of buckets and of gathered parameters."""
     size, buckets = element_bytes(workload), load.buckets
-    alone = strategy.layout.shard_ranks == 1
-    if strategy.back_end == "megatron":
-        return 0.0 if alone else float(MEGATRON_BUCKET_ELEMENTS * size)
-    if strategy.zero_stage == 0 or (alone and strategy.zero_stage < FULLY_SHARDED):
+    trainer, alone = strategy.runs_as.trainer, strategy.layout.shard_ranks == 1
+    if trainer == "fsdp":
+        return _gathered(model, strategy, load) * size
+    if trainer == "nanotron":
+        return 0.0 if alone else float(size * load.held.trainable)
+    if trainer != "deepspeed" or strategy.zero_stage == 0:
+        return 0.0
+    if alone and strategy.zero_stage < FULLY_SHARDED:
         return 0.0
     reduce = buckets.reduce_bucket_size * size * (2 if buckets.overlap_comm else 1)
     if strategy.zero_stage < FULLY_SHARDED:
@@ -188,6 +206,19 @@ def _buffers(model: ModelSpec, workload: Workload, strategy: Strategy, load: Loa
     gathered = buckets.max_live_parameters + buckets.prefetch_bucket_size
     persistent = model.norms_per_layer * model.hidden_size * model.layers
     return float(reduce + size * (min(load.held.total, gathered) + persistent))
+
+
+def _gathered(model: ModelSpec, strategy: Strategy, load: Load) -> float:
+    """Elements that FSDP has gathered at once.
+
+    Embedding and head stay whole from forward to backward; beside them the layer at work, the next
+    one, and the flat buffer that it is copied out of. Sharding of gradients only: all layers.
+    """
+    outer = 2 * model.vocab_size * model.embedding_size / strategy.layout.tensor_parallel_size
+    layers = max(0.0, load.held.total - outer)
+    if strategy.zero_stage < FULLY_SHARDED:
+        return load.held.total + layers / model.layers
+    return min(load.held.total, outer) + FSDP_LAYERS * layers / load.stage.layers
 
 
 def _totals(
@@ -201,7 +232,9 @@ def _totals(
     spread = STATES_ERROR * fixed + ACTIVATION_ERROR * moving
     allocated = Interval(allocated_likely - spread, allocated_likely, allocated_likely + spread)
     reserved = Interval(
-        allocated.low * SLACK.low, allocated.likely * SLACK.likely, allocated.high * SLACK.high
+        allocated.low * SLACK.low,
+        allocated.likely * SLACK.likely + peak.churn,
+        allocated.high * SLACK.high + 2 * peak.churn,
     )
     device = Interval(
         reserved.low + context.low, reserved.likely + context.likely, reserved.high + context.high

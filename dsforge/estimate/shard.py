@@ -54,14 +54,37 @@ class _Pieces(NamedTuple):
 
 
 @lru_cache(maxsize=1024)
-def end_stages(model: ModelSpec, pp: int) -> tuple[Stage, ...]:
-    """The first and the last pipeline stage; the same one where there is no pipeline."""
+def end_stages(model: ModelSpec, pp: int, by_cost: bool = False) -> tuple[Stage, ...]:
+    """The first and the last pipeline stage; the same one where there is no pipeline.
+
+    Where layers do not divide but layers and two more do, embedding and head take one place each
+    (Megatron's `--account-for-embedding-in-pipeline-split` and its sister). `by_cost`: nanotron
+    fills stages up to an equal share of the matrix elements of layers and head.
+    """
     if pp == 1:
         return (Stage(model.layers, model.moe_layers, has_embedding=True, has_head=True),)
-    layers = -(-model.layers // pp)
-    sparse = min(layers, -(-model.moe_layers // pp))
-    first = Stage(layers, sparse, has_embedding=True, has_head=False)
-    return first, Stage(layers, sparse, has_embedding=False, has_head=True)
+    first = last = -(-model.layers // pp)
+    if by_cost:
+        first, last = _by_cost(model, pp)
+    elif model.layers % pp and (model.layers + 2) % pp == 0:
+        first = last = max(1, (model.layers + 2) // pp - 1)
+    sparse = -(-model.moe_layers // pp)
+    return (
+        Stage(first, min(first, sparse), has_embedding=True, has_head=False),
+        Stage(last, min(last, sparse), has_embedding=False, has_head=True),
+    )
+
+
+def _by_cost(model: ModelSpec, pp: int) -> tuple[int, int]:
+    """Layers of the first and last stage in nanotron (`NanotronModel.get_block_compute_costs`).
+
+    A stage is full with the layer that takes the sum beyond its share.
+    """
+    query = model.attention_heads * model.head_size
+    layer = 4 * query * model.hidden_size + 3 * model.hidden_size * model.ffn_hidden_size
+    total = model.layers * layer + model.vocab_size * model.hidden_size
+    ends = [min(model.layers, total * (rank + 1) // (pp * layer) + 1) for rank in range(pp - 1)]
+    return ends[0], max(0, model.layers - ends[-1])
 
 
 @lru_cache(maxsize=64)

@@ -18,10 +18,11 @@ from dsforge.estimate.activations import FLOAT_BYTES, element_bytes
 from dsforge.estimate.buckets import size_buckets
 from dsforge.estimate.shard import RankParameters, Stage, end_stages, rank_parameters
 from dsforge.specs import ClusterSpec, ModelSpec, Workload
-from dsforge.strategy import FULLY_SHARDED, GRADIENTS_SHARDED, Buckets, Strategy
+from dsforge.strategy import FULLY_SHARDED, GRADIENTS_SHARDED, Buckets, Execution, Strategy
 
 # float32 moments per parameter. Adafactor factors its second moment: about nothing.
 MOMENTS = {"adamw": 2, "lion": 1, "sgd": 1, "adafactor": 0, "muon": 1}
+MOMENT_BYTES = {"fp32": 4, "bf16": 2, "int8": 1}
 
 
 class States(NamedTuple):
@@ -66,7 +67,8 @@ def loads(
 ) -> tuple[Load, ...]:
     """The loads of the first and of the last stage; one where there is no pipeline."""
     found = []
-    for stage in end_stages(model, strategy.layout.pipeline_parallel_size):
+    by_cost = strategy.runs_as.trainer == "nanotron"
+    for stage in end_stages(model, strategy.layout.pipeline_parallel_size, by_cost):
         held = rank_parameters(model, workload, strategy.layout, stage)
         buckets = size_buckets(model, cluster, strategy, held.total)
         found.append(Load(stage, held, buckets, states(workload, strategy, held, buckets)))
@@ -76,27 +78,28 @@ def loads(
 def shares(strategy: Strategy) -> Shares:
     """The shard groups: data x context ranks, for experts only those that hold the same ones."""
     ranks = strategy.layout.shard_ranks
+    ranks = min(ranks, strategy.runs_as.shard_group or ranks)
     return Shares(ranks, max(1, ranks // strategy.layout.expert_parallel_size))
 
 
-def optimizer_bytes_per_parameter(workload: Workload) -> int:
+def optimizer_bytes_per_parameter(workload: Workload, run: Execution | None = None) -> int:
     """Bytes of master weight (none in fp32) and moments of one trainable parameter."""
-    master = 0 if workload.precision == "fp32" else 4
-    return master + 4 * MOMENTS[workload.optimizer]
+    master = 0 if workload.precision == "fp32" or (run and not run.master_weights) else 4
+    return master + (MOMENT_BYTES[run.moments] if run else 4) * MOMENTS[workload.optimizer]
 
 
 def states(
     workload: Workload, strategy: Strategy, parameters: RankParameters, buckets: Buckets
 ) -> States:
     """Bytes of the model's states on one rank."""
-    size, stage = element_bytes(workload), strategy.zero_stage
+    size, stage, run = element_bytes(workload), strategy.zero_stage, strategy.runs_as
     group = shares(strategy)
     shard, trainable = group.of(parameters), group.of_trainable(parameters)
-    per_parameter = optimizer_bytes_per_parameter(workload)
+    per_parameter = optimizer_bytes_per_parameter(workload, run)
     optimizer = per_parameter * (trainable if stage >= 1 else parameters.trainable)
     weights = size * (shard if stage == FULLY_SHARDED else parameters.total)
-    if strategy.back_end == "megatron":
-        return States(weights, 4.0 * parameters.trainable, optimizer, 0.0, 0.0, (), 0.0)
+    if run.trainer != "deepspeed":
+        return _without_engine(strategy, parameters, weights, optimizer)
     gradients = size * (trainable if stage >= GRADIENTS_SHARDED else parameters.trainable)
     copied = trainable if stage >= 1 else parameters.trainable
     step = (
@@ -107,6 +110,25 @@ def states(
     on_device = States(weights, gradients, optimizer, step, 0.0, (), 0.0)
     tiles = ceil(trainable / buckets.sub_group_size) if stage == FULLY_SHARDED else 1
     return _offloaded(on_device, strategy, trainable, size=size, tiles=max(1, tiles))
+
+
+def _without_engine(
+    strategy: Strategy, parameters: RankParameters, weights: float, optimizer: float
+) -> States:
+    """The states of Megatron, nanotron, torchtune: whole gradients; of FSDP: float32 shards.
+
+    FSDP's float32 shard is weight and master weight in one; what is gathered is a buffer. Where
+    each weight is stepped in backward, only the largest gradient is ever alive: it is left out.
+    """
+    run, group = strategy.runs_as, shares(strategy)
+    if run.trainer == "fsdp":
+        trainable = group.of_trainable(parameters)
+        optimizer -= FLOAT_BYTES * trainable
+        sharded = FLOAT_BYTES * group.of(parameters)
+        return States(sharded, FLOAT_BYTES * trainable, optimizer, 0.0, 0.0, (), 0.0)
+    size = FLOAT_BYTES if run.gradients == "fp32" else weights / max(1, parameters.total)
+    gradients = 0.0 if run.fused_backward else size * parameters.trainable
+    return States(weights, gradients, optimizer, 0.0, 0.0, (), 0.0)
 
 
 def _offloaded(

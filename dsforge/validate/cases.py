@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 
 from dsforge import catalog
 from dsforge.errors import SpecError
-from dsforge.estimate.memory import Rank
+from dsforge.estimate.memory import Rank, estimate_memory
 from dsforge.layout import Layout
 from dsforge.specs import ClusterSpec, MlaSpec, ModelSpec, MoeSpec, Workload
 from dsforge.strategy import Strategy
@@ -23,6 +23,7 @@ WORDS = {
     "precision": ("bf16", "fp16", "fp32", "fp8", *PRECISIONS),
     "recompute": ("none", "selective", "full", ""),
 }
+LEVELS = ("none", "selective", "full")
 LONGEST_SEQUENCE = 1 << 22
 LONGEST_WORD = 60  # characters of a cell in a reason
 NEEDED = (
@@ -57,7 +58,19 @@ def case_of(row: Row) -> Case | str:
     workload = _workload(row)
     if workload.precision not in cluster.gpu.peak_flops:
         return f"{cluster.gpu.name} has no {workload.precision}"
-    return Case(model, cluster, workload, _strategy(row, _layout(row), software))
+    strategy = _strategy(row, _layout(row), software)
+    return _that_fits(Case(model, cluster, workload, strategy), stated=bool(row.recompute))
+
+
+def _that_fits(case: Case, *, stated: bool) -> Case:
+    """The case; where recomputation is not stated, the least with which it may fit its card."""
+    if stated:
+        return case
+    levels = [case.strategy.model_copy(update={"recompute": level}) for level in LEVELS]
+    tried = [case._replace(strategy=strategy) for strategy in levels]
+    room = case.cluster.gpu.memory_bytes
+    fitting = (this for this in tried if estimate_memory(*this).reserved_bytes.low <= room)
+    return next(fitting, case)
 
 
 def _objection(row: Row) -> str | None:
@@ -138,12 +151,18 @@ def _strategy(row: Row, layout: Layout, software: Software) -> Strategy:
             "zero_stage": software.zero_stage,
             "recompute": row.recompute or "none",
             "virtual_stages": int(chunks[1]) if chunks else 1,
-            "sequence_parallel": row.sequence_parallel in ("yes", "true"),
+            "sequence_parallel": _splits_sequence(row, software),
             "offload_optimizer": "cpu" if "optimizer" in row.offload else "none",
             "offload_parameters": "cpu" if "param" in row.offload else "none",
             "execution": software.execution,
         }
     )
+
+
+def _splits_sequence(row: Row, software: Software) -> bool:
+    """Sequence parallel, where the row does not say as nanotron is run: reduce-scatter mode."""
+    told = row.sequence_parallel
+    return told in ("yes", "true") or (not told and software.execution.trainer == "nanotron")
 
 
 def _model(row: Row) -> ModelSpec:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from dsforge.strategy import BackEnd, Execution, Loss, Trainer, ZeroStage
+from dsforge.strategy import BackEnd, Execution, GatheredInputs, Kernels, Loss, Trainer, ZeroStage
+from dsforge.validate.machines import NODE
 from dsforge.validate.table import Row
 
 # First match wins: names of frameworks as tables write them, in lower case.
@@ -71,18 +72,40 @@ def _execution(row: Row, trainer: Trainer) -> Execution:
     pure = "pure bf16" in notes
     group = re.search(r"groups? (?:of )?([1-9]\d{0,6})", row.zero_stage_or_sharding)
     added = _cumulative(notes)
+    local = "transformer-impl local" in notes
     return Execution(
         trainer=trainer,
-        attention="eager" if "unfused" in notes else "flash",
+        kernels=_kernels(notes, trainer, added),
+        attention="eager" if "attention backend unfused" in notes or local else "flash",
+        dropout="transformer-impl" in notes,  # Megatron's own tests leave it at its default
+        gathered_inputs=_gathered_inputs(row, trainer),
         loss=_loss(notes, added),
-        compiled="torch.compile" in notes or "compile" in added,
         gradients="fp32" if trainer in MEGATRON_LIKE else "compute",
         master_weights=not pure,
         moments="int8" if "8-bit" in notes else "bf16" if pure else "fp32",
         fused_backward="fused into backward" in added,
         offload_activations="activations" in row.offload,
         shard_group=int(group[1]) if group else None,
+        buckets="engine",
     )
+
+
+def _kernels(notes: str, trainer: Trainer, added: tuple[str, ...]) -> Kernels:
+    """Whose layers run."""
+    if trainer == "nanotron":
+        return "nanotron"
+    if trainer == "megatron" or "liger" in notes:
+        return "fused"
+    return "compiled" if "torch.compile" in notes or "compile" in added else "eager"
+
+
+def _gathered_inputs(row: Row, trainer: Trainer) -> GatheredInputs:
+    """Whether nanotron keeps whole inputs or gathers them again: no table says.
+
+    Both occur in the published sweep. Where tensor ranks span nodes, keeping them prevails less.
+    """
+    within = (row.tp or 1) <= (row.gpus_per_node or NODE)
+    return "saved" if trainer == "nanotron" and within else "gathered_again"
 
 
 def _cumulative(notes: str) -> tuple[str, ...]:
@@ -96,4 +119,6 @@ def _loss(notes: str, added: tuple[str, ...]) -> Loss:
     """How the loss is computed."""
     if "liger" in notes or "fused linear cross entropy" in notes:
         return "fused"
+    if "fused cross entropy" in notes or "cross-entropy fusion on" in notes:
+        return "softmax"
     return "chunked" if "chunked" in added else "plain"
