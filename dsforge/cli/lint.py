@@ -29,7 +29,7 @@ FORMATS = ("text", "json", "sarif", "github")
 @click.option("--format", "shape", type=click.Choice(FORMATS), default="text", help="Output.")
 @click.option("--rules", "list_rules", is_flag=True, help="List all rules.")
 @click.option("--explain", metavar="RULE", help="Why there is a rule, and how it is known.")
-def lint(  # noqa: PLR0913 - one parameter for each option
+def lint(
     *,
     paths: tuple[Path, ...],
     kind: str | None,
@@ -122,4 +122,4 @@ def _check_rules(names: tuple[str, ...]) -> None:
         if name not in known:
             near = get_close_matches(name, known, n=1)
             hint = f"did you mean `{near[0]}`?" if near else "`dsforge lint --rules` lists them"
-            raise DsforgeError(f"there is no rule {ascii(name[:60])}", hint)
+            raise DsforgeError(f"there is no rule {name[:60]!a}", hint)

@@ -13,8 +13,8 @@ KEYS = (
     "compute_environment debug distributed_type downcast_bf16 dynamo_config enable_cpu_affinity "
     "fp8_config fsdp_config gpu_ids machine_rank main_process_ip main_process_port "
     "main_training_function megatron_lm_config mixed_precision mpirun_config num_machines "
-    "num_processes parallelism_config rdzv_backend same_network tpu_env tpu_use_cluster tpu_use_sudo "
-    "tpu_name tpu_zone tpu_vm use_cpu command_file commands deepspeed_config"
+    "num_processes parallelism_config rdzv_backend same_network tpu_env tpu_use_cluster "
+    "tpu_use_sudo tpu_name tpu_zone tpu_vm use_cpu command_file commands deepspeed_config"
 ).split()
 IGNORED_WITH_FILE = (
     "gradient_accumulation_steps",
@@ -104,7 +104,8 @@ def accelerate_processes(case: Case) -> Iterator[Hit]:
     "accelerate-address",
     "error",
     "accelerate",
-    why="Machines find each other through the first one's address; without it each waits for itself.",
+    why="Machines find each other through the first one's address; without it each waits for "
+    "itself.",
     evidence="deepspeedai/DeepSpeed#5136, huggingface/accelerate#1317",
 )
 def accelerate_address(case: Case) -> Iterator[Hit]:

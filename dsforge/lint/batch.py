@@ -65,9 +65,10 @@ def batch_product(case: Case) -> Iterator[Hit]:
 @rule(
     "batch-half-auto",
     "warning",
-    why="transformers fills each `auto` from its own arguments, on its own. A fixed value beside it "
-    "agrees with the product only by luck, and then only on one number of GPUs.",
-    evidence="transformers integrations/deepspeed.py, trainer_config_process; huggingface/blog#1270",
+    why="transformers fills each `auto` from its own arguments, on its own. A fixed value beside "
+    "it agrees with the product only by luck, and then only on one number of GPUs.",
+    evidence="transformers integrations/deepspeed.py, trainer_config_process; "
+    "huggingface/blog#1270",
 )
 def batch_half_auto(case: Case) -> Iterator[Hit]:
     """Some batch sizes fixed, others `auto`."""

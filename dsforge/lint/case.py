@@ -1,8 +1,8 @@
 """What a rule looks at, what it returns, and how it says what it is.
 
-A rule is a pure function from a `Case` to `Hit`s. The decorator `rule` puts its id, severity, reason
-and evidence above it, so that one place holds all that is known about it, and `--explain` and the
-list of rules are made from that.
+A rule is a pure function from a `Case` to `Hit`s. The decorator `rule` puts its id, severity,
+reason and evidence above it, so that one place holds all that is known about it, and `--explain`
+and the list of rules are made from that.
 
 `error`: the run stops, or does silently something else than the file says. `warning`: it runs, at a
 price that the message names. `info`: worth knowing.

@@ -1,4 +1,4 @@
-"""Rules: the config against the machines that it is to run on (`--cluster`, with `--model` more)."""
+"""Rules: the config against the machines that it is to run on; with `--model` more of them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ def data_parallel_size(case: Case) -> int:
 @rule(
     "cluster-batch",
     "error",
-    why="The global batch must be micro batch x accumulation x data-parallel ranks of this cluster.",
+    why="The global batch must be micro batch x accumulation x data-parallel ranks of this "
+    "cluster.",
     evidence="DeepSpeed runtime/config.py, DeepSpeedConfig._batch_assertion; OpenRLHF/OpenRLHF#346",
 )
 def cluster_batch(case: Case) -> Iterator[Hit]:
@@ -230,8 +231,9 @@ def cluster_hpz(case: Case) -> Iterator[Hit]:
     loc = (ZERO, "zero_hpz_partition_size")
     size, cluster = case.whole(*loc) or 1, case.cluster
     if cluster and size > 1 and size != cluster.gpus_per_node:
-        message = f"`zero_hpz_partition_size` (={size}) is not the {cluster.gpus_per_node} cards of a node"
-        yield Hit(loc, message, f"use {cluster.gpus_per_node}")
+        cards = cluster.gpus_per_node
+        message = f"`zero_hpz_partition_size` (={size}) is not the {cards} cards of a node"
+        yield Hit(loc, message, f"use {cards}")
 
 
 RULES: tuple[Rule, ...] = (

@@ -82,10 +82,8 @@ class Document(NamedTuple):
 
     def line(self, number: int) -> Row:
         """The line with that number, from 1; the last one where there are fewer."""
-        row = Row(0, "")
-        for row in islice(self.rows, number):
-            pass
-        return row
+        rows = list(islice(self.rows, number))
+        return rows[-1] if rows else Row(0, "")
 
     def offset(self, loc: Loc) -> int:
         """Where the value at a location begins, with its key; of its parent where it is not there.

@@ -52,8 +52,8 @@ def whole_line(case: Case, row: Row) -> tuple[Edit, ...]:
     "error",
     "env",
     fixable=True,
-    why="Every line is split at `=`: a blank line, a comment or a word alone ends the launcher with "
-    "a ValueError.",
+    why="Every line is split at `=`: a blank line, a comment or a word alone ends the launcher "
+    "with a ValueError.",
     evidence=READER + "; deepspeedai/DeepSpeed#4992",
 )
 def env_line(case: Case) -> Iterator[Hit]:
@@ -110,8 +110,8 @@ def env_name(case: Case) -> Iterator[Hit]:
     "env-value",
     "error",
     "env",
-    why="A value with other characters is put into double quotes for the remote shell: quotes of its "
-    "own double up, `$` and backquotes are expanded on the other host, if at all.",
+    why="A value with other characters is put into double quotes for the remote shell: quotes of "
+    "its own double up, `$` and backquotes are expanded on the other host, if at all.",
     evidence="DeepSpeed launcher/multinode_runner.py, add_export (quoting); " + READER,
 )
 def env_value(case: Case) -> Iterator[Hit]:
@@ -163,8 +163,8 @@ def env_twice(case: Case) -> Iterator[Hit]:
     "env-secret",
     "error",
     "env",
-    why="The launcher puts every value on the command line of ssh, where each user of each host can "
-    "read it.",
+    why="The launcher puts every value on the command line of ssh, where each user of each host "
+    "can read it.",
     evidence="DeepSpeed launcher/multinode_runner.py, PDSHRunner.get_cmd",
 )
 def env_secret(case: Case) -> Iterator[Hit]:
@@ -209,8 +209,8 @@ def env_cards(case: Case) -> Iterator[Hit]:
     "env-slow",
     "warning",
     "env",
-    why="Made for debugging: transfers inside a node go through the host, or every kernel is waited "
-    "for.",
+    why="Made for debugging: transfers inside a node go through the host, or every kernel is "
+    "waited for.",
     evidence="hiyouga/LlamaFactory#3499 (17 s to 20 min with P2P disabled)",
 )
 def env_slow(case: Case) -> Iterator[Hit]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 Path = tuple[str, ...]
 Env = dict[str, Path | str]  # a variable stands for a place in the config, or for a key
@@ -71,7 +71,8 @@ class _Reader:
         root = self.classes[ROOT]
         for method in _methods(root):
             self._follow(method, {"self": SELF, "config": (), "param_dict": ()}, root)
-        for name, path in (("TOP_LEVEL", ()), ("ZERO", ("zero_optimization",))):
+        places: dict[str, Path] = {"TOP_LEVEL": (), "ZERO": ("zero_optimization",)}
+        for name, path in places.items():
             self._removed(f"_REMOVED_{name}_CONFIG_KEYS", path)
         old, new = ("bfloat16",), ("bf16",)  # two spellings of one block
         self.schema.keys.setdefault(new, self.schema.keys.get(old, {}))
@@ -198,9 +199,7 @@ class _Reader:
             return self._path(getattr(getattr(node.value, "func", None), "value", None), env)
         if isinstance(node, ast.IfExp):
             return self._path(node.body, env)
-        if not isinstance(node, ast.Call):
-            return None
-        return self._path_of_call(node, env)
+        return self._path_of_call(node, env) if isinstance(node, ast.Call) else None
 
     def _path_of_call(self, node: ast.Call, env: Env) -> Path | None:
         name = _name(node.func)
@@ -321,7 +320,7 @@ def _methods(node: ast.ClassDef) -> list[ast.FunctionDef]:
 
 def _name(node: ast.expr) -> str:
     """The last name of an expression: `Field` of `pydantic.Field`."""
-    return getattr(node, "attr", None) or getattr(node, "id", "")
+    return str(getattr(node, "attr", None) or getattr(node, "id", ""))
 
 
 def _names(node: ast.AST) -> list[str]:
@@ -334,10 +333,8 @@ def _field_call(node: ast.expr | None) -> ast.Call | None:
 
 def _members(node: ast.ClassDef) -> tuple[str | int, ...]:
     """The values of an enumeration; `max_stage` is a limit and none."""
-    found: list[Any] = []
-    for inner in node.body:
-        if isinstance(inner, ast.Assign) and isinstance(inner.value, ast.Constant):
-            found.append(inner.value.value)
+    assigned = [n.value for n in node.body if isinstance(n, ast.Assign)]
+    found = [value.value for value in assigned if isinstance(value, ast.Constant)]
     return tuple(dict.fromkeys(v for v in found if isinstance(v, (str, int))))
 
 

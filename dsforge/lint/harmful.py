@@ -25,7 +25,8 @@ def in_stage3(case: Case) -> bool:
     "sub-group-zero",
     "warning",
     why="Stage 3 closes a sub-group as soon as it holds this many elements: with 0 every parameter "
-    "is one, and the optimizer step becomes hundreds of small kernels and, offloaded, small copies.",
+    "is one, and the optimizer step becomes hundreds of small kernels and, offloaded, small "
+    "copies.",
     evidence="axolotl's shipped configs; DeepSpeed runtime/zero/stage3.py, _create_fp16_sub_groups",
 )
 def sub_group_zero(case: Case) -> Iterator[Hit]:
@@ -40,9 +41,10 @@ def sub_group_zero(case: Case) -> Iterator[Hit]:
 @rule(
     "sub-group-endless",
     "warning",
-    why="With offload the sub-group is the tile that is staged and updated at once: larger than the "
-    "shard it turns tiling off, and the staging copy is as large as the whole shard.",
-    evidence="Lightning's strategy defaults (1e12); DeepSpeed runtime/zero/config.py, sub_group_size",
+    why="With offload the sub-group is the tile that is staged and updated at once: larger than "
+    "the shard it turns tiling off, and the staging copy is as large as the whole shard.",
+    evidence="Lightning's strategy defaults (1e12); DeepSpeed runtime/zero/config.py, "
+    "sub_group_size",
 )
 def sub_group_endless(case: Case) -> Iterator[Hit]:
     """A sub-group without bound beside offload."""
@@ -77,7 +79,8 @@ def max_live_zero(case: Case) -> Iterator[Hit]:
     "warning",
     why="At stage 3 DeepSpeed overlaps gathers and reductions with computation by default. Without "
     "it the step is the sum of both: up to twice as long where the network is slow.",
-    evidence="every template of LLaMA-Factory; DeepSpeed runtime/zero/config.py, overlap_comm_valid",
+    evidence="every template of LLaMA-Factory; DeepSpeed runtime/zero/config.py, "
+    "overlap_comm_valid",
 )
 def overlap_off(case: Case) -> Iterator[Hit]:
     """Communication that is not overlapped at stage 3."""

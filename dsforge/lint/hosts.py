@@ -1,7 +1,7 @@
 """Rules: hostfiles.
 
-What makes a line unusable is decided by `dsforge.hostfile`, which `gen` uses too; the rules here give
-each of its problems a severity, and add what is legal but goes wrong.
+What makes a line unusable is decided by `dsforge.hostfile`, which `gen` uses too; the rules here
+give each of its problems a severity, and add what is legal but goes wrong.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ def _of_hostfile(name: str, severity: Severity, title: str, *text: str) -> Rule:
     "host-by-name",
     "info",
     "hostfile",
-    why="Every node must resolve the name to the same address; containers and cloud images often do "
-    "not.",
+    why="Every node must resolve the name to the same address; containers and cloud images often "
+    "do not.",
     evidence="thu-coai/EVA#4, volcano-sh/volcano#2952, meta-pytorch/monarch#1571",
 )
 def host_by_name(case: Case) -> Iterator[Hit]:
@@ -67,8 +67,8 @@ def host_by_name(case: Case) -> Iterator[Hit]:
     "host-uneven",
     "warning",
     "hostfile",
-    why="All ranks wait for the slowest node, some launchers refuse uneven slots, and the batch must "
-    "divide by their sum.",
+    why="All ranks wait for the slowest node, some launchers refuse uneven slots, and the batch "
+    "must divide by their sum.",
     evidence="huggingface/accelerate#2780 (3+2 cards), deepspeedai/DeepSpeed#2484",
 )
 def host_uneven(case: Case) -> Iterator[Hit]:
@@ -146,7 +146,8 @@ RULES: tuple[Rule, ...] = (
         "host-name",
         "error",
         "An address that is neither a name nor an IP address.",
-        "It is handed to ssh as it stands: an option or a shell character does more than name a host.",
+        "It is handed to ssh as it stands: an option or a shell character does more than name a "
+        "host.",
         "DeepSpeed launcher/multinode_runner.py, PDSHRunner.get_cmd",
     ),
     _of_hostfile(

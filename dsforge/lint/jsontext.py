@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from dsforge.lint.document import Edit, Flaw, Loc, Mark
 
@@ -47,7 +47,7 @@ class Parsed(NamedTuple):
     complete: bool
 
 
-class _Stop(Exception):
+class _StopError(Exception):
     """Nothing sensible can be read behind the last flaw."""
 
 
@@ -66,7 +66,7 @@ def parsed(text: str) -> Parsed:
     reader = _Reader(text)
     try:
         reader.read()
-    except _Stop:
+    except _StopError:
         return Parsed(reader.root, reader.marks, reader.flaws, complete=False)
     return Parsed(reader.root, reader.marks, reader.flaws, complete=True)
 
@@ -84,22 +84,26 @@ class _Reader:
         self.comma = -1
 
     def read(self) -> None:
-        """Read to the end. Raises _Stop behind a flaw that cannot be passed."""
+        """Read to the end. Raises _StopError behind a flaw that cannot be passed."""
         at = 0
         while True:
-            match = _TOKEN.match(self.text, at)
-            kind, token = str(match.lastgroup), match[match.lastgroup]  # type: ignore[index]
-            start, at = match.start(kind), match.end()  # type: ignore[union-attr]
+            match = cast("re.Match[str]", _TOKEN.match(self.text, at))  # `other` takes the rest
+            kind = str(match.lastgroup)
+            start, at = match.start(kind), match.end()
             if kind == "end":
                 return self._finish(start)
-            if kind == "comment":
-                self._comment(start, token)
-            elif self.expects == "end":
-                self._stop(start, "something follows the end of the document")
-            elif kind == "punct":
-                self._punct(token, start)
-            else:
-                self._scalar(kind, token, start)
+            self._take(kind, match[kind], start)
+
+    def _take(self, kind: str, written: str, start: int) -> None:
+        """Take one token."""
+        if kind == "comment":
+            self._comment(start)
+        elif self.expects == "end":
+            self._stop(start, "something follows the end of the document")
+        elif kind == "punct":
+            self._punct(written, start)
+        else:
+            self._scalar(kind, written, start)
 
     def _finish(self, at: int) -> None:
         if self.expects != "end":
@@ -107,105 +111,105 @@ class _Reader:
             shown = missing[:10]
             self._stop(at, f"the text ends before `{shown}`" if shown else "the file is empty")
 
-    def _punct(self, token: str, start: int) -> None:
-        if token in "{[":
-            self._begin(token, start)
-        elif token in "}]":
-            self._end(token, start)
-        elif token == ":" and self.expects == "colon":
+    def _punct(self, written: str, start: int) -> None:
+        if written in "{[":
+            self._begin(written, start)
+        elif written in "}]":
+            self._end(written, start)
+        elif written == ":" and self.expects == "colon":
             self.expects = "value"
-        elif token == "," and self.expects == "comma":
+        elif written == "," and self.expects == "comma":
             self.comma = start
             self.expects = "key" if self.open[-1].opening == "{" else "value"
         else:
-            self._stop(start, f"`{token}` where {self._wanted()} should stand")
+            self._stop(start, f"`{written}` where {self._wanted()} should stand")
 
-    def _begin(self, token: str, start: int) -> None:
+    def _begin(self, written: str, start: int) -> None:
         if self.expects != "value":
-            self._stop(start, f"`{token}` where {self._wanted()} should stand")
+            self._stop(start, f"`{written}` where {self._wanted()} should stand")
         if len(self.open) >= MAX_DEPTH:
             self._flaw("too-deep", start, f"nested deeper than {MAX_DEPTH} levels")
-            raise _Stop
-        content: Any = {} if token == "{" else []
+            raise _StopError
+        content: Any = {} if written == "{" else []
         loc = self._put(content, start, start)
-        self.open.append(_Open(loc, content, start, token))
-        self.expects, self.comma = ("key" if token == "{" else "value"), -1
+        self.open.append(_Open(loc, content, start, written))
+        self.expects, self.comma = ("key" if written == "{" else "value"), -1
 
-    def _end(self, token: str, start: int) -> None:
+    def _end(self, written: str, start: int) -> None:
         top = self.open[-1] if self.open else None
-        if top is None or _CLOSING[top.opening] != token:
-            self._stop(start, f"`{token}` closes nothing that is open")
+        if top is None or _CLOSING[top.opening] != written:
+            self._stop(start, f"`{written}` closes nothing that is open")
             return
         empty = not top.content and self.comma < 0
         if self.comma >= 0 and self.expects in ("key", "value"):
-            message = f"comma before `{token}`: Python's `json` refuses it"
+            message = f"comma before `{written}`: Python's `json` refuses it"
             edit = Edit(self.comma, self.comma + 1, "")
             self._flaw("json-trailing-comma", self.comma, message, "remove it", edit)
         elif self.expects != "comma" and not empty:
-            self._stop(start, f"`{token}` where {self._wanted()} should stand")
+            self._stop(start, f"`{written}` where {self._wanted()} should stand")
         self.open.pop()
         mark = self.marks.get(top.loc)
         if mark:
             self.marks[top.loc] = mark._replace(end=start + 1)
         self.expects, self.comma = ("comma" if self.open else "end"), -1
 
-    def _scalar(self, kind: str, token: str, start: int) -> None:
+    def _scalar(self, kind: str, written: str, start: int) -> None:
         if self.expects == "key" and kind == "string":
-            self._take_key(token, start)
+            self._take_key(written, start)
         elif self.expects == "value" and kind in ("string", "number", "word"):
-            self._put(self._value(kind, token, start), start, start + len(token))
+            self._put(self._value(kind, written, start), start, start + len(written))
             self.expects, self.comma = ("comma" if self.open else "end"), -1
         else:
-            shown = ascii(token[:20])[1:-1]
+            shown = ascii(written[:20])[1:-1]
             self._stop(start, f"`{shown}` where {self._wanted()} should stand")
 
-    def _take_key(self, token: str, start: int) -> None:
+    def _take_key(self, written: str, start: int) -> None:
         top = self.open[-1]
-        key = self._string(token, start)
+        key = self._string(written, start)
         if key in top.content and len(self.flaws) < MAX_FLAWS:
             first = self.marks[(*top.loc, key)].key_start
             line = self.text.count("\n", 0, first) + 1
             message = f"`{key[:60]}` is written twice, first on line {line}"
             self._flaw("duplicate-key", start, message, "keep one")
-        top.key = (key, start, start + len(token))
+        top.key = (key, start, start + len(written))
         self.expects = "colon"
 
-    def _value(self, kind: str, token: str, start: int) -> Any:
+    def _value(self, kind: str, written: str, start: int) -> Any:
         if kind == "string":
-            return self._string(token, start)
+            return self._string(written, start)
         if kind == "number":
-            return self._number(token, start)
-        if token in _LITERALS:
-            return _LITERALS[token]
-        if token in _FOREIGN:
-            right = _FOREIGN[token]
-            message = f"`{token}` is Python: hjson reads it as text, `json` refuses it"
-            edit = Edit(start, start + len(token), right)
+            return self._number(written, start)
+        if written in _LITERALS:
+            return _LITERALS[written]
+        if written in _FOREIGN:
+            right = _FOREIGN[written]
+            message = f"`{written}` is Python: hjson reads it as text, `json` refuses it"
+            edit = Edit(start, start + len(written), right)
             self._flaw("json-literal", start, message, f"write `{right}`", edit)
             return _LITERALS[right]
-        if token in _NO_NUMBERS:
-            self._flaw("json-number", start, f"`{token}` is not a JSON number", "write a number")
+        if written in _NO_NUMBERS:
+            self._flaw("json-number", start, f"`{written}` is not a JSON number", "write a number")
             return None
-        return self._stop(start, f"`{ascii(token[:20])[1:-1]}` is not a value; text needs quotes")
+        return self._stop(start, f"`{ascii(written[:20])[1:-1]}` is not a value; text needs quotes")
 
-    def _string(self, token: str, start: int) -> str:
-        if "\\" not in token:
-            return token[1:-1]
+    def _string(self, written: str, start: int) -> str:
+        if "\\" not in written:
+            return written[1:-1]
         try:
-            return str(json.loads(token))
+            return str(json.loads(written))
         except ValueError:
             self._stop(start, "the text holds a `\\` that means nothing")
             return ""
 
-    def _number(self, token: str, start: int) -> Any:
-        whole = token.lstrip("-").isdigit()
-        value = int(token) if whole and len(token) <= MAX_DIGITS else float(token)
+    def _number(self, written: str, start: int) -> Any:
+        whole = written.lstrip("-").isdigit()
+        value = int(written) if whole and len(written) <= MAX_DIGITS else float(written)
         if isinstance(value, float) and (whole or value in (float("inf"), float("-inf"))):
-            self._flaw("json-number", start, f"`{token[:40]}` is too large", "write a number")
+            self._flaw("json-number", start, f"`{written[:40]}` is too large", "write a number")
             return None
-        if not whole or token.lstrip("-")[0] != "0" or len(token.lstrip("-")) == 1:
+        if not whole or written.lstrip("-")[0] != "0" or len(written.lstrip("-")) == 1:
             return value
-        return self._stop(start, f"`{token[:40]}` begins with 0")
+        return self._stop(start, f"`{written[:40]}` begins with 0")
 
     def _put(self, value: Any, start: int, end: int) -> Loc:
         """Hang a value into the open collection; its location."""
@@ -222,7 +226,7 @@ class _Reader:
         self.marks[loc] = Mark(key_start, key_end, start, end)
         return loc
 
-    def _comment(self, start: int, token: str) -> None:
+    def _comment(self, start: int) -> None:
         if not any(flaw.rule == "json-comment" for flaw in self.flaws):
             message = "comment: DeepSpeed reads it, transformers and accelerate refuse the file"
             self._flaw("json-comment", start, message, "remove comments")
@@ -238,6 +242,6 @@ class _Reader:
             self.flaws.append(Flaw(rule, at, message, fix, (edit,) if edit else ()))
 
     def _stop(self, at: int, message: str) -> None:
-        """Note a syntax error and give up. Raises _Stop."""
+        """Note a syntax error and give up. Raises _StopError."""
         self._flaw("json-syntax", at, message)
-        raise _Stop
+        raise _StopError

@@ -214,8 +214,8 @@ def key_too_new(case: Case) -> Iterator[Hit]:
     "key-deprecated",
     "warning",
     fixable=True,
-    why="The old name still works, together with a warning in the log of every rank; beside the new "
-    "one it is an error.",
+    why="The old name still works, together with a warning in the log of every rank; beside the "
+    "new one it is an error.",
     evidence="DeepSpeed runtime/config_utils.py, _process_deprecated_field",
 )
 def key_deprecated(case: Case) -> Iterator[Hit]:

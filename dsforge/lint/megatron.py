@@ -22,6 +22,10 @@ CP, EP = "--context-parallel-size", "--expert-model-parallel-size"
 MICRO, GLOBAL = "--micro-batch-size", "--global-batch-size"
 HEADS, GROUPS, LAYERS = "--num-attention-heads", "--num-query-groups", "--num-layers"
 MOST_UNKNOWN = 50  # the search for similar ones is slow
+UNEVEN = (
+    *("--decoder-first-pipeline-num-layers", "--decoder-last-pipeline-num-layers"),
+    *("--pipeline-model-parallel-layout", "--account-for-embedding-in-pipeline-split"),
+)
 SIZES = (TP, PP, CP, EP, MICRO, GLOBAL, HEADS, GROUPS, LAYERS, "--hidden-size", "--seq-length")
 
 
@@ -46,8 +50,8 @@ def has(case: Case, flag: str) -> bool:
     "megatron-line",
     "error",
     "megatron",
-    why="Arguments are split at blanks: a value without its flag is a positional argument, which the "
-    "parser refuses.",
+    why="Arguments are split at blanks: a value without its flag is a positional argument, which "
+    "the parser refuses.",
     evidence=ARGUMENTS + ", parse_args",
 )
 def megatron_line(case: Case) -> Iterator[Hit]:
@@ -147,15 +151,13 @@ def megatron_groups(case: Case) -> Iterator[Hit]:
     "megatron-layers",
     "error",
     "megatron",
-    why="Layers are shared evenly over stages, unless the first and last are given their own number; "
-    "an old version dropped the rest without a word.",
+    why="Layers are shared evenly over stages, unless the first and last are given their own "
+    "number; an old version dropped the rest without a word.",
     evidence="NVIDIA/Megatron-LM#1304 (30 layers on 4 stages trained 28)",
 )
 def megatron_layers(case: Case) -> Iterator[Hit]:
     """Layers that the stages cannot share."""
-    uneven = ("--decoder-first-pipeline-num-layers", "--decoder-last-pipeline-num-layers")
-    uneven += ("--pipeline-model-parallel-layout", "--account-for-embedding-in-pipeline-split")
-    if not any(has(case, flag) for flag in uneven):
+    if not any(has(case, flag) for flag in UNEVEN):
         yield from _divides(case, PP, LAYERS, 0)
 
 
@@ -217,8 +219,8 @@ def megatron_precision(case: Case) -> Iterator[Hit]:
     "megatron-sequence-parallel",
     "warning",
     "megatron",
-    why="Sequence parallelism splits activations over tensor ranks: with one it is switched off, and "
-    "with experts and several it is needed.",
+    why="Sequence parallelism splits activations over tensor ranks: with one it is switched off, "
+    "and with experts and several it is needed.",
     evidence=ARGUMENTS + ", validate_args",
 )
 def megatron_sequence_parallel(case: Case) -> Iterator[Hit]:
@@ -234,8 +236,8 @@ def megatron_sequence_parallel(case: Case) -> Iterator[Hit]:
     "megatron-overlap",
     "error",
     "megatron",
-    why="The gather that is to be overlapped belongs to the distributed optimizer, and it follows the "
-    "overlapped reduction.",
+    why="The gather that is to be overlapped belongs to the distributed optimizer, and it "
+    "follows the overlapped reduction.",
     evidence=ARGUMENTS + ", validate_args",
 )
 def megatron_overlap(case: Case) -> Iterator[Hit]:

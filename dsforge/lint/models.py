@@ -86,9 +86,10 @@ def model_moe_leaf(case: Case) -> Iterator[Hit]:
 @rule(
     "model-tied-tensor",
     "warning",
-    why="Older AutoTP cuts the output head without the embedding that shares its matrix, so the two "
-    "part, and the saved model is not the trained one.",
-    evidence="DeepSpeed module_inject/auto_tp.py, _find_tied_weight_partners (absent before 0.19.4)",
+    why="Older AutoTP cuts the output head without the embedding that shares its matrix, so the "
+    "two part, and the saved model is not the trained one.",
+    evidence="DeepSpeed module_inject/auto_tp.py, _find_tied_weight_partners (absent before "
+    "0.19.4)",
 )
 def model_tied_tensor(case: Case) -> Iterator[Hit]:
     """Tied embeddings under an AutoTP that does not know them."""

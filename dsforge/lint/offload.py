@@ -107,8 +107,8 @@ def offload_path_unused(case: Case) -> Iterator[Hit]:
 @rule(
     "offload-nvme-aio",
     "warning",
-    why="Without an `aio` block the disk is driven with a queue of 8 and one thread, far below what "
-    "an NVMe disk can do.",
+    why="Without an `aio` block the disk is driven with a queue of 8 and one thread, far below "
+    "what an NVMe disk can do.",
     evidence="DeepSpeed runtime/swap_tensor/constants.py; deepspeedai/DeepSpeed#3506",
 )
 def offload_nvme_aio(case: Case) -> Iterator[Hit]:
@@ -122,7 +122,8 @@ def offload_nvme_aio(case: Case) -> Iterator[Hit]:
 @rule(
     "aio-block-small",
     "warning",
-    why="Small blocks make the disk seek: below 128 KiB an NVMe disk reaches a fraction of its rate.",
+    why="Small blocks make the disk seek: below 128 KiB an NVMe disk reaches a fraction of its "
+    "rate.",
     evidence="DeepSpeed's tuner ops/csrc/aio/py_test starts at 128K and recommends 1M",
 )
 def aio_block_small(case: Case) -> Iterator[Hit]:
@@ -138,7 +139,8 @@ def aio_block_small(case: Case) -> Iterator[Hit]:
     fixable=True,
     why="The swapper takes one buffer for each state of a parameter at once: with Adam four. With "
     "fewer an assertion fails in the first step, after everything was loaded.",
-    evidence="DeepSpeed runtime/swap_tensor/partitioned_optimizer_swapper.py, swap_in_optimizer_state",
+    evidence="DeepSpeed runtime/swap_tensor/partitioned_optimizer_swapper.py, "
+    "swap_in_optimizer_state",
 )
 def offload_buffer_count(case: Case) -> Iterator[Hit]:
     """Too few buffers for an optimizer on NVMe."""
@@ -170,8 +172,8 @@ def offload_unpinned(case: Case) -> Iterator[Hit]:
 @rule(
     "offload-kind",
     "error",
-    why="An offloaded optimizer runs on the CPU, and only these have a CPU version; others stop the "
-    "engine, or compute on the card after copying everything back.",
+    why="An offloaded optimizer runs on the CPU, and only these have a CPU version; others stop "
+    "the engine, or compute on the card after copying everything back.",
     evidence="DeepSpeed runtime/engine.py, _configure_optimizer (zero_force_ds_cpu_optimizer)",
 )
 def offload_kind(case: Case) -> Iterator[Hit]:

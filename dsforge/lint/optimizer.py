@@ -133,8 +133,8 @@ def _is_share(value: object) -> bool:
 @rule(
     "learning-rate",
     "warning",
-    why="Fine-tuning runs with 1e-6 to 1e-3. A rate of 0 trains nothing; one above 0.1 diverges with "
-    "Adam and its kind.",
+    why="Fine-tuning runs with 1e-6 to 1e-3. A rate of 0 trains nothing; one above 0.1 diverges "
+    "with Adam and its kind.",
     evidence="deepspeedai/DeepSpeedExamples#418 (scale falls to its floor as the loss diverges)",
 )
 def learning_rate(case: Case) -> Iterator[Hit]:
@@ -234,8 +234,8 @@ def scheduler_rate(case: Case) -> Iterator[Hit]:
 @rule(
     "scheduler-alone",
     "info",
-    why="A schedule needs an optimizer that DeepSpeed makes; with one from the program transformers "
-    "refuses the pair.",
+    why="A schedule needs an optimizer that DeepSpeed makes; with one from the program "
+    "transformers refuses the pair.",
     evidence="transformers integrations/deepspeed.py, deepspeed_optim_sched",
 )
 def scheduler_alone(case: Case) -> Iterator[Hit]:

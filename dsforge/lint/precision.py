@@ -49,7 +49,8 @@ def precision_full(case: Case) -> Iterator[Hit]:
     "loss-scale-in-bf16",
     "error",
     fixable=True,
-    why="bf16 has the range of fp32 and no loss scaler; its block refuses the keys of the fp16 one.",
+    why="bf16 has the range of fp32 and no loss scaler; its block refuses the keys of the fp16 "
+    "one.",
     evidence="FlagOpen/FlagEmbedding#1487; " + CONFIG + ", DeepSpeedBF16Config",
 )
 def loss_scale_in_bf16(case: Case) -> Iterator[Hit]:
@@ -65,7 +66,8 @@ def loss_scale_in_bf16(case: Case) -> Iterator[Hit]:
 @rule(
     "fp16-initial-scale",
     "warning",
-    why="The scaler starts at 2^power and halves at each overflow: every power above what the model "
+    why="The scaler starts at 2^power and halves at each overflow: every power above what the "
+    "model "
     "bears is a step that is computed and thrown away, and the schedule moves on all the same.",
     evidence="axolotl's shipped configs use 32; DeepSpeed runtime/fp16/loss_scaler.py, "
     "DynamicLossScaler.update_scale; deepspeedai/DeepSpeedExamples#418",
@@ -105,7 +107,8 @@ def fp16_scale_floor(case: Case) -> Iterator[Hit]:
 @rule(
     "fp16-static-scale",
     "warning",
-    why="A fixed scale cannot fall when gradients overflow: each overflow is a lost step, for ever.",
+    why="A fixed scale cannot fall when gradients overflow: each overflow is a lost step, for "
+    "ever.",
     evidence="DeepSpeed runtime/fp16/loss_scaler.py, LossScaler; deepspeedai/DeepSpeedExamples#531",
 )
 def fp16_static_scale(case: Case) -> Iterator[Hit]:
@@ -196,7 +199,8 @@ def communication_fp16(case: Case) -> Iterator[Hit]:
 @rule(
     "amp-with-half",
     "error",
-    why="Apex AMP and DeepSpeed's own half precision both replace the weights; DeepSpeed refuses it.",
+    why="Apex AMP and DeepSpeed's own half precision both replace the weights; DeepSpeed refuses "
+    "it.",
     evidence="DeepSpeed 0.19.7 runtime/engine.py, _do_optimizer_sanity_check",
 )
 def amp_with_half(case: Case) -> Iterator[Hit]:

@@ -58,9 +58,7 @@ def release_named(text: str | None) -> tuple[Releases, Release]:
     parts = (text or known.last).split(".")
     asked = number(".".join(parts))
     if not all(part.isdigit() for part in parts) or not asked:
-        raise DsforgeError(
-            f"`--deepspeed` (={ascii(text)}) is no release", "such as 0.16.4 or 0.16"
-        )
+        raise DsforgeError(f"`--deepspeed` (={text!a}) is no release", "such as 0.16.4 or 0.16")
     if asked < number(known.names[0]) or asked[:2] > number(known.last)[:2]:
         hint = f"`--deepspeed {INSTALLED}` reads the one that is installed here"
         message = f"DeepSpeed {text} is outside {known.names[0]} to {known.last}, which are known"
@@ -69,7 +67,7 @@ def release_named(text: str | None) -> tuple[Releases, Release]:
 
 
 def _installed() -> tuple[Releases, Release]:
-    """The schema of the DeepSpeed of this environment, read from its source: nothing is imported."""
+    """The schema of the DeepSpeed of this environment, from its source: nothing is imported."""
     spec = find_spec("deepspeed")
     if spec is None or spec.origin is None:
         raise DsforgeError("no DeepSpeed is installed here", "name a release: --deepspeed 0.19")

@@ -72,8 +72,9 @@ def rules_of(kind: Kind) -> tuple[Rule, ...]:
 
 
 def findings(case: Case) -> tuple[Finding, ...]:
-    """What every rule finds in a case, by line. A text that could not be read to its end, or whose
-    kind is unknown, is told only what stopped the reading.
+    """What every rule finds in a case, by line.
+
+    Of a text that could not be read to its end, or of unknown kind, only what stopped the reading.
     """
     document = case.document
     unread = any(flaw.rule in ("json-syntax", "yaml-syntax", "too-deep") for flaw in document.flaws)

@@ -104,7 +104,8 @@ RULES: tuple[Rule, ...] = (
         "yaml-syntax",
         "error",
         "Text that is not plain YAML.",
-        "Tags, aliases and several documents are not read: they can run code or grow without bound.",
+        "Tags, aliases and several documents are not read: they can run code or grow without "
+        "bound.",
         "yaml.safe_load raises on the same text, or reads something else than is written",
     ),
     _of_reading(

@@ -62,7 +62,7 @@ def _json(name: str, text: str, kind: Kind | None) -> Document:
         message = "the file begins with a byte-order mark"
         flaws.insert(0, Flaw("json-bom", 0, message, "remove it", (Edit(0, 1, ""),)))
     told = kind or _kind_of_mapping(name, found.root)
-    if not found.complete and told == "unknown":
+    if not found.complete and told == "unknown" and any(f'"{key}"' in text for key in STRONG):
         told = "ds_config"
     return _checked(Document(name, told, text, found.root, marks, tuple(flaws)), found.complete)
 
@@ -96,7 +96,7 @@ def _flaw(document: Document, rule: str, place: str, message: str) -> Flaw:
     return Flaw(rule, offset, message)
 
 
-def _checked(document: Document, complete: bool = True) -> Document:  # noqa: FBT001, FBT002
+def _checked(document: Document, complete: bool = True) -> Document:
     """The document with a mapping as its root, and a flaw where it had none."""
     flaws = document.flaws
     if document.kind == "unknown" and complete:

@@ -52,8 +52,8 @@ def train_config_missing(case: Case) -> Iterator[Hit]:
     "train-scheduler-twice",
     "error",
     "train",
-    why="The loop sets the learning rate from `schedule`; a scheduler in the ds_config sets it too, "
-    "in the same step.",
+    why="The loop sets the learning rate from `schedule`; a scheduler in the ds_config sets it "
+    "too, in the same step.",
     evidence="dsforge/render/deepspeed.py (no scheduler block), dsforge/train/schedule.py",
 )
 def train_scheduler_twice(case: Case) -> Iterator[Hit]:

@@ -52,9 +52,10 @@ def block_type(case: Case) -> Iterator[Hit]:
     "value-fraction",
     "error",
     fixable=True,
-    why="Sizes are whole numbers of elements. A share of hidden_size squared seldom is one, and the "
-    "check comes after all ranks are up.",
-    evidence="deepspeedai/DeepSpeed#6525, hiyouga/LlamaFactory#5252, huggingface/transformers#36081",
+    why="Sizes are whole numbers of elements. A share of hidden_size squared seldom is one, and "
+    "the check comes after all ranks are up.",
+    evidence="deepspeedai/DeepSpeed#6525, hiyouga/LlamaFactory#5252, "
+    "huggingface/transformers#36081",
 )
 def value_fraction(case: Case) -> Iterator[Hit]:
     """A fraction where a whole number must stand."""

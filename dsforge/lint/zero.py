@@ -83,7 +83,7 @@ def zeropp_below_stage3(case: Case) -> Iterator[Hit]:
     evidence="deepspeedai/DeepSpeed#6889",
 )
 def hpz_with_offload(case: Case) -> Iterator[Hit]:
-    """hpZ together with parameter offload."""
+    """Parameter offload together with hpZ."""
     size = case.whole(ZERO, "zero_hpz_partition_size") or 1
     if size > 1 and case.device("offload_param") != "none":
         message = f"`zero_hpz_partition_size` (={size}) with `offload_param`"
@@ -140,7 +140,8 @@ def grad_norm_off(case: Case) -> Iterator[Hit]:
 @rule(
     "predivide-stage3",
     "error",
-    why="Stage 3 with reduce-scatter divides gradients afterwards, and only by the number of ranks.",
+    why="Stage 3 with reduce-scatter divides gradients afterwards, and only by the number of "
+    "ranks.",
     evidence="DeepSpeed runtime/zero/stage3.py, DeepSpeedZeroOptimizer_Stage3.__init__",
 )
 def predivide_stage3(case: Case) -> Iterator[Hit]:

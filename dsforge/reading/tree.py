@@ -123,7 +123,7 @@ class Tree:
             self.root = value
             return ()
         top = self._open[-1]
-        key: str | int
+        key: Any
         named = event
         if isinstance(top.content, dict):
             named = top.keys.pop()
