@@ -68,6 +68,7 @@ class _Reader:
             self._index(ast.parse(sources[name]))
 
     def read(self) -> Schema:
+        """The keys of all blocks."""
         root = self.classes[ROOT]
         for method in _methods(root):
             self._follow(method, {"self": SELF, "config": (), "param_dict": ()}, root)

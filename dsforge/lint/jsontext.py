@@ -144,7 +144,7 @@ class _Reader:
         if self.comma >= 0 and self.expects in ("key", "value"):
             message = f"comma before `{written}`: Python's `json` refuses it"
             edit = Edit(self.comma, self.comma + 1, "")
-            self._flaw("json-trailing-comma", self.comma, message, "remove it", edit)
+            self._flaw("json-trailing-comma", self.comma, message, fix="remove it", edit=edit)
         elif self.expects != "comma" and not empty:
             self._stop(start, f"`{written}` where {self._wanted()} should stand")
         self.open.pop()
@@ -170,7 +170,7 @@ class _Reader:
             first = self.marks[(*top.loc, key)].key_start
             line = self.text.count("\n", 0, first) + 1
             message = f"`{key[:60]}` is written twice, first on line {line}"
-            self._flaw("duplicate-key", start, message, "keep one")
+            self._flaw("duplicate-key", start, message, fix="keep one")
         top.key = (key, start, start + len(written))
         self.expects = "colon"
 
@@ -185,10 +185,12 @@ class _Reader:
             right = _FOREIGN[written]
             message = f"`{written}` is Python: hjson reads it as text, `json` refuses it"
             edit = Edit(start, start + len(written), right)
-            self._flaw("json-literal", start, message, f"write `{right}`", edit)
+            self._flaw("json-literal", start, message, fix=f"write `{right}`", edit=edit)
             return _LITERALS[right]
         if written in _NO_NUMBERS:
-            self._flaw("json-number", start, f"`{written}` is not a JSON number", "write a number")
+            self._flaw(
+                "json-number", start, f"`{written}` is not a JSON number", fix="write a number"
+            )
             return None
         return self._stop(start, f"`{ascii(written[:20])[1:-1]}` is not a value; text needs quotes")
 
@@ -205,7 +207,7 @@ class _Reader:
         whole = written.lstrip("-").isdigit()
         value = int(written) if whole and len(written) <= MAX_DIGITS else float(written)
         if isinstance(value, float) and (whole or value in (float("inf"), float("-inf"))):
-            self._flaw("json-number", start, f"`{written[:40]}` is too large", "write a number")
+            self._flaw("json-number", start, f"`{written[:40]}` is too large", fix="write a number")
             return None
         if not whole or written.lstrip("-")[0] != "0" or len(written.lstrip("-")) == 1:
             return value
@@ -229,14 +231,14 @@ class _Reader:
     def _comment(self, start: int) -> None:
         if not any(flaw.rule == "json-comment" for flaw in self.flaws):
             message = "comment: DeepSpeed reads it, transformers and accelerate refuse the file"
-            self._flaw("json-comment", start, message, "remove comments")
+            self._flaw("json-comment", start, message, fix="remove comments")
 
     def _wanted(self) -> str:
         words = {"value": "a value", "key": "a key in quotes", "colon": "`:`", "comma": "`,`"}
         return words.get(self.expects, "nothing")
 
     def _flaw(
-        self, rule: str, at: int, message: str, fix: str = "", edit: Edit | None = None
+        self, rule: str, at: int, message: str, *, fix: str = "", edit: Edit | None = None
     ) -> None:
         if len(self.flaws) < MAX_FLAWS:
             self.flaws.append(Flaw(rule, at, message, fix, (edit,) if edit else ()))

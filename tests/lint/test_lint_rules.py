@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lint_cases import BESIDE, CASES, Pair
+from lint_cases import CASES
+from lint_other_cases import BESIDE
+from lint_texts import Pair
 
 from dsforge.lint.read import Against, checked, read_document, release_named
 from dsforge.lint.registry import RULES, Finding
