@@ -12,6 +12,7 @@ from dsforge.estimate.compute import peak_flops
 from dsforge.estimate.memory import MemoryEstimate
 from dsforge.estimate.time import TimeEstimate
 from dsforge.plan import Plan, Reason, Rejected, Search
+from dsforge.planner.inverse import Answer
 from dsforge.planner.pricing import largest_term, missing_bytes
 from dsforge.planner.remedies import Remedy
 from dsforge.specs import FROZEN, ClusterSpec, Kind, Workload
@@ -86,6 +87,15 @@ class MisfitDocument(BaseModel):
 
     error: str
     nearest: EstimateDocument = Field(description="The strategy nearest to fitting.")
+
+
+class InverseDocument(BaseModel):
+    """What `estimate --find --json` prints: the answer, and the estimate at its value."""
+
+    model_config = FROZEN
+
+    answer: Answer
+    estimate: EstimateDocument
 
 
 def estimate_document(plan: Plan, found: tuple[Remedy, ...] = ()) -> EstimateDocument:

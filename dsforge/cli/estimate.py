@@ -2,32 +2,56 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from dsforge.cli.flags import Flags, Sections, to_request, with_flags
+from dsforge.cli.show import numbered, show_json, why
+
+if TYPE_CHECKING:
+    from dsforge.plan import Request
+    from dsforge.planner.inverse import Found
+
+# What --find looks for, and the flags that would fix it.
+SOUGHT = {
+    "micro-batch": ("micro_batch",),
+    "seq-len": ("seq_len",),
+    "gpus": ("nodes", "hostfile"),
+    "model": ("model",),
+}
+USUAL_NODE = 8  # accelerators
+ANY_MODEL = "7b"  # stands for the model that is looked for while the rest is read
 
 
 @click.command(cls=Sections)
 @with_flags
+@click.option(
+    "--find",
+    type=click.Choice(tuple(SOUGHT)),
+    help="The largest micro-batch, seq-len or model that fits, or the fewest gpus.",
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
-def estimate(*, flags: Flags, as_json: bool) -> None:
+def estimate(*, flags: Flags, find: str | None, as_json: bool) -> None:
     """Predict memory and step time of one strategy.
 
     What no flag fixes is chosen and shown. It is an answer, not an error, that it does not fit.
+    With --find the question is turned round: how much of one thing fits.
     """
+    if find is not None:
+        _find(flags, find, as_json=as_json)
+        return
     from dsforge.planner import appraise, remedies
 
     request = to_request(flags)
     plan = appraise(request)
     found = () if plan.choice.fits else remedies(request, plan.choice)
     if as_json:
-        from dsforge.cli.show import show_json
         from dsforge.document import estimate_document
 
         show_json(estimate_document(plan, found).model_dump(mode="json"))
         return
     from dsforge.cli.priced import console, headline, terms, verdict
-    from dsforge.cli.show import numbered, why
 
     out = console()
     out.print(headline(plan), markup=False)
@@ -36,3 +60,53 @@ def estimate(*, flags: Flags, as_json: bool) -> None:
     reasons = tuple(r for r in plan.choice.reasons if r.rule != "does-not-fit")  # said above
     for line in (*numbered(found), *why(reasons)):
         out.print(line, markup=False)
+
+
+def _find(flags: Flags, sought: str, *, as_json: bool) -> None:
+    """Answer an inverse question."""
+    for field in SOUGHT[sought]:
+        if getattr(flags, field) is not None:
+            name = "--" + field.replace("_", "-")
+            raise click.UsageError(f"{name} fixes what --find {sought} looks for: leave one out.")
+    found = _answer(to_request(_open(flags, sought)), sought)
+    if as_json:
+        from dsforge.document import InverseDocument, estimate_document
+
+        priced = estimate_document(found.plan)
+        document = InverseDocument.model_construct(answer=found.answer, estimate=priced)
+        show_json(document.model_dump(mode="json"))
+        return
+    from dsforge.cli.priced import answer, console, headline, neighbours, verdict
+
+    out = console()
+    out.print(headline(found.plan), markup=False)
+    out.print("\n".join(answer(found)), markup=False)
+    out.print(neighbours(found))
+    out.print(verdict(found.plan), markup=False)
+    for line in why(found.plan.choice.reasons):
+        out.print(line, markup=False)
+
+
+def _open(flags: Flags, sought: str) -> Flags:
+    """The flags with something in the place of what is looked for, so that the rest can be read."""
+    if sought == "model" and flags.spec is None:
+        return flags._replace(model=ANY_MODEL)
+    said = flags.spec or flags.cluster or flags.gpus_per_node
+    return flags._replace(gpus_per_node=USUAL_NODE) if sought == "gpus" and not said else flags
+
+
+def _answer(request: Request, sought: str) -> Found:
+    """The answer to one question."""
+    from dsforge.planner import inverse
+
+    if sought == "micro-batch":
+        return inverse.largest_micro_batch(request)
+    if sought == "seq-len":
+        return inverse.longest_sequence(request)
+    if sought == "gpus":
+        return inverse.fewest_gpus(request)
+    from dsforge import catalog
+    from dsforge.reading.sizes import llama_like
+
+    known = tuple(catalog.model(name) for name in catalog.model_names())
+    return inverse.largest_model(request, known, llama_like)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from rich.console import Console
 from rich.table import Table
 
 from dsforge.document import utilisation
 from dsforge.plan import Plan, Search
+from dsforge.planner.axes import Question
+from dsforge.planner.inverse import Found
 from dsforge.planner.pricing import largest_term, missing_bytes, shortage
 from dsforge.units import GIB, Interval, count, gib, seconds
 
@@ -102,3 +106,54 @@ def verdict(plan: Plan) -> str:
     size = gib(getattr(plan.choice.memory.terms, name))
     left = f"{gib(room)} left on each accelerator"
     return f"{plan.strategy.label()}: fits, {left}; largest term {name} ({size})"
+
+
+class _Words(NamedTuple):
+    """How an inverse question and its values are called."""
+
+    sought: str
+    unit: str
+
+
+QUESTIONS: dict[Question, _Words] = {
+    "micro-batch": _Words("largest micro batch", "samples"),
+    "seq-len": _Words("longest sequence", "tokens"),
+    "gpus": _Words("fewest accelerators", ""),
+    "model": _Words("largest model", "parameters"),
+}
+
+
+def answer(found: Found) -> list[str]:
+    """`largest micro batch: 43 samples`, how sure that is, and what limits it."""
+    said, words = found.answer, QUESTIONS[found.answer.question]
+
+    def shown(value: int | None) -> str:
+        if value is None:
+            return "none"
+        return count(value) if said.name else f"{value:,}"
+
+    lines = [f"{words.sought}: {f'{said.name}, ' if said.name else ''}{shown(said.value)}"]
+    lines[0] += f" {words.unit}".rstrip()
+    if said.well_shaped:
+        lines.append(f"  by size    {count(said.well_shaped)}: the largest Llama-like shape")
+    lines.append(f"  certain    {shown(said.certain)}: the upper memory estimate fits, too")
+    lines.append(f"  possible   {shown(said.possible)}: the lower memory estimate fits")
+    if said.offloaded:
+        lines.append(f"  offload    {shown(said.offloaded)}: with states in RAM or on disk")
+    return lines + ([f"  limit      {said.limit}"] if said.limit else [])
+
+
+def neighbours(found: Found) -> Table:
+    """Memory by term at the answer and at the next values, which do not fit."""
+    choice, said = found.plan.choice, found.answer
+    beyond = [near for near in said.neighbours if near.terms is not None]
+    table = Table(box=None, pad_edge=False)
+    table.add_column("term")
+    for value, name in ((said.value, said.name), *((near.value, near.name) for near in beyond)):
+        table.add_column(name or f"{value:,}", justify="right")
+    for name, size in choice.memory.terms:
+        table.add_row(name, gib(size), *(gib(getattr(near.terms, name)) for near in beyond))
+    room = gib(-missing_bytes(found.plan.cluster, choice.memory))
+    table.add_row("left", room, *(f"-{gib(near.missing_bytes)}" for near in beyond))
+    table.add_row("strategy", choice.strategy.label(), *(near.label for near in beyond))
+    return table

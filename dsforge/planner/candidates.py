@@ -21,12 +21,22 @@ from dsforge.strategy import (
     ZeroStage,
 )
 
+BACK_ENDS: tuple[BackEnd, ...] = ("deepspeed", "megatron")
 LONG_SEQUENCE = 16_384  # context parallelism is tried from here on
 LARGEST_CONTEXT = 16
 LARGEST_TENSOR = 16
 
 Offloads = tuple[Offload, Offload]  # optimizer, parameters
 KEPT: Offloads = ("none", "none")
+
+
+def wanted(request: Request) -> tuple[BackEnd, ...]:
+    """The back ends to look at: who fixes a ZeRO stage or offload means DeepSpeed."""
+    fixed = request.constraints
+    if fixed.back_end:
+        return (fixed.back_end,)
+    offloads = {fixed.offload_optimizer, fixed.offload_parameters} - {None, "none"}
+    return ("deepspeed",) if offloads or fixed.zero_stage is not None else BACK_ENDS
 
 
 def families(request: Request, back_end: BackEnd) -> Iterator[Strategy]:

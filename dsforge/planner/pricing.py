@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from dsforge.estimate.buckets import size_aio
 from dsforge.estimate.memory import MemoryEstimate, estimate_memory
 from dsforge.estimate.states import Load, loads
@@ -10,6 +12,8 @@ from dsforge.plan import Priced
 from dsforge.specs import ClusterSpec, ModelSpec, Workload
 from dsforge.strategy import Strategy
 from dsforge.units import gib
+
+Bound = Literal["low", "likely", "high"]  # which end of a memory estimate counts
 
 HOST_SHARE = 0.95  # of a node's RAM: the rest is the operating system's
 
@@ -40,20 +44,22 @@ def price(
     )
 
 
-def missing_bytes(cluster: ClusterSpec, memory: MemoryEstimate) -> int:
-    """Likely bytes beyond what the device or its share of the node has; negative: room left."""
-    return max(missing(cluster, memory).values())
+def missing_bytes(cluster: ClusterSpec, memory: MemoryEstimate, bound: Bound = "likely") -> int:
+    """Bytes beyond what the device or its share of the node has; negative: room left."""
+    return max(missing(cluster, memory, bound).values())
 
 
-def missing(cluster: ClusterSpec, memory: MemoryEstimate) -> dict[str, int]:
-    """Likely bytes beyond each budget, for one rank: device, host RAM, NVMe.
+def missing(
+    cluster: ClusterSpec, memory: MemoryEstimate, bound: Bound = "likely"
+) -> dict[str, int]:
+    """Bytes beyond each budget, for one rank: device, host RAM, NVMe.
 
     CPU ranks hold their tensors in the node's RAM, so there both are one budget.
     """
     ranks = cluster.gpus_per_node
     host_bytes = memory.host_bytes
     host = max(host_bytes.load, host_bytes.init, host_bytes.step, host_bytes.save)
-    device = memory.device_bytes.likely
+    device: float = getattr(memory.device_bytes, bound)
     ram = cluster.host_memory_bytes * HOST_SHARE
     if cluster.gpu.is_cpu:
         running = max(host_bytes.init, host_bytes.step, host_bytes.save) + ranks * device

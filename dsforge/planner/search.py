@@ -8,23 +8,22 @@ from time import perf_counter
 from typing import NamedTuple
 
 from dsforge.errors import DoesNotFitError, LayoutError, Problem
-from dsforge.estimate.activations import element_bytes
 from dsforge.estimate.params import parameters
 from dsforge.plan import Plan, Priced, Rejected, Request, Search, Variant
 from dsforge.planner.advice import choice_reasons
-from dsforge.planner.candidates import families
+from dsforge.planner.candidates import BACK_ENDS, families, wanted
 from dsforge.planner.explore import Explored, Explorer
+from dsforge.planner.fitting import batch_problems, is_large
 from dsforge.planner.pricing import is_safe, largest_term, missing_bytes, shortage
 from dsforge.planner.remedies import remedies
 from dsforge.planner.variants import variants
-from dsforge.strategy import FULLY_SHARDED, BackEnd
+from dsforge.strategy import FULLY_SHARDED
 
 SIMPLER_MARGIN = 1.10  # a simpler plan may be this much slower and still be chosen
 # How much slower DeepSpeed may be: Megatron asks for another model and checkpoint format. Where the
 # weights alone exceed one device, model parallelism is what everybody needs, so the clock decides.
 SMALL_MODEL_MARGIN = 2.5
 LARGE_MODEL_MARGIN = 1.05
-BACK_ENDS: tuple[BackEnd, ...] = ("deepspeed", "megatron")
 
 
 class _Found(NamedTuple):
@@ -53,7 +52,7 @@ def appraise(request: Request) -> Plan:
     Raises LayoutError where no combination is legal.
     """
     found = _look(Explorer(request))
-    _refuse_misfit(request, found)
+    _refuse_misfit(request)
     if found.fitting:
         best = rank(request, found.fitting)[0]
     elif found.tight:
@@ -107,14 +106,8 @@ def _simplest(by_time: list[Priced], megatron_margin: float) -> Priced:
 
 def _megatron_margin(request: Request) -> float:
     """How much slower than Megatron a DeepSpeed plan may be."""
-    large = _is_large(request) and request.workload.data is None
+    large = is_large(request) and request.workload.data is None
     return LARGE_MODEL_MARGIN if large else SMALL_MODEL_MARGIN
-
-
-def _is_large(request: Request) -> bool:
-    """Whether the weights alone exceed one device."""
-    weights = element_bytes(request.workload) * parameters(request.model)
-    return weights > request.cluster.gpu.memory_bytes
 
 
 def _complexity(priced: Priced) -> tuple[int, int, bool, int, float]:
@@ -134,7 +127,7 @@ def _look(explorer: Explorer) -> _Found:
     """Every family of the wanted back ends; offload only where nothing fits without it."""
     request = explorer.request
     explored: list[Explored] = []
-    for back_end in _wanted(request):
+    for back_end in wanted(request):
         every = list(families(request, back_end))
         seen = [explorer.explore(family) for family in every if not family.offloads]
         if not any(found.fitting for found in seen):
@@ -146,15 +139,6 @@ def _look(explorer: Explorer) -> _Found:
         refused=tuple(found for found in explored if found.problems),
         candidates=sum(found.candidates for found in explored),
     )
-
-
-def _wanted(request: Request) -> tuple[BackEnd, ...]:
-    """The back ends to look at: who fixes a ZeRO stage or offload means DeepSpeed."""
-    fixed = request.constraints
-    if fixed.back_end:
-        return (fixed.back_end,)
-    offloads = {fixed.offload_optimizer, fixed.offload_parameters} - {None, "none"}
-    return ("deepspeed",) if offloads or fixed.zero_stage is not None else BACK_ENDS
 
 
 def _rejected(request: Request, found: _Found) -> tuple[Rejected, ...]:
@@ -198,7 +182,7 @@ def _best_of_each_family(ranked: list[Priced]) -> Iterator[Priced]:
 
 def _required(request: Request, found: _Found) -> _Found:
     """What was found. Raises where nothing can be chosen from it."""
-    _refuse_misfit(request, found)
+    _refuse_misfit(request)
     if found.fitting:
         return found
     if not found.tight:
@@ -223,20 +207,11 @@ def _way_out(request: Request, nearest: Priced) -> str:
     return "\n    ".join(("what would make it fit:", *map(str, found)))
 
 
-def _refuse_misfit(request: Request, found: _Found) -> None:
-    """LayoutError where the batch alone keeps a small model from DeepSpeed.
-
-    Another batch is a smaller change than another code base, so it is offered instead.
-    """
-    simple = BACK_ENDS[0]
-    seen = {priced.strategy.back_end for priced in (*found.fitting, *found.tight)}
-    if _is_large(request) or simple not in _wanted(request) or simple in seen:
-        return
-    for explored in found.refused:
-        rules = [problem.rule for problem in explored.problems]
-        if explored.family.back_end == simple and rules == ["batch-product"]:
-            message = "the global batch does not divide over the accelerators"
-            raise LayoutError(explored.problems, message)
+def _refuse_misfit(request: Request) -> None:
+    """LayoutError where the batch alone keeps a small model from DeepSpeed."""
+    problems = batch_problems(request)
+    if problems:
+        raise LayoutError(problems, "the global batch does not divide over the accelerators")
 
 
 def _broken(found: _Found) -> tuple[Problem, ...]:

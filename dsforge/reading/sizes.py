@@ -49,7 +49,7 @@ def sized_model(text: str) -> tuple[ModelSpec, tuple[Reason, ...]] | None:
         message = f"model size (={text.strip()}) must lie between 100m and 10t parameters"
         raise SpecError((Problem("model-size", message),))
     like_gpt = (match["kind"] or "").lower() == "gpt"
-    model = _gpt_like(size) if like_gpt else _llama_like(size)
+    model = _gpt_like(size) if like_gpt else llama_like(size)
     model = model.model_copy(update={"name": f"{model.name}-{match['size'].lower()}"})
     return model, (Reason(rule="model-size", message=_described(model)),)
 
@@ -64,8 +64,8 @@ def _described(model: ModelSpec) -> str:
     )
 
 
-def _llama_like(size: int) -> ModelSpec:
-    """The Llama-like shape nearest to practice within the tolerance of the size."""
+def llama_like(size: int) -> ModelSpec:
+    """The Llama-like shape nearest to practice within 3 % of a size. SpecError if none is."""
     grouped = size > GROUPED_ABOVE
     usual_ffn = 3.5 if grouped else 8 / 3
     best: tuple[float, ModelSpec] | None = None
@@ -86,10 +86,13 @@ def _llama_like(size: int) -> ModelSpec:
             tied_embeddings=size < UNTIED_ABOVE,
             gated_mlp=True,
         )
-        rest = (size - parameters(model)) / (3 * hidden * layers)
+        least = parameters(model)
+        rest = (size - least) / (3 * hidden * layers)
         ffn = FFN_MULTIPLE * (1 + max(0, round(rest / FFN_MULTIPLE)))
         model = model.model_copy(update={"ffn_hidden_size": ffn})
-        best = _better(best, model, size, abs(math.log(ffn / (usual_ffn * hidden))))
+        whole = least + 3 * hidden * layers * (ffn - FFN_MULTIPLE)
+        error = abs(whole / size - 1)
+        best = _better(best, model, error, abs(math.log(ffn / (usual_ffn * hidden))))
     return _chosen(best, size)
 
 
@@ -118,7 +121,7 @@ def _gpt_like(size: int) -> ModelSpec:
             attention_out_bias=True,
             mlp_bias=True,
         )
-        best = _better(best, model, size, 0.0)
+        best = _better(best, model, abs(parameters(model) / size - 1), 0.0)
     return _chosen(best, size)
 
 
@@ -138,10 +141,9 @@ def _candidates(size: int, *, layer_steps: LayerSteps) -> Iterator[tuple[int, in
 
 
 def _better(
-    best: tuple[float, ModelSpec] | None, model: ModelSpec, size: int, unusual: float
+    best: tuple[float, ModelSpec] | None, model: ModelSpec, error: float, unusual: float
 ) -> tuple[float, ModelSpec] | None:
     """The candidate where it is within the tolerance and more usual than the best so far."""
-    error = abs(parameters(model) / size - 1)
     if error > TOLERANCE:
         return best
     aspect = abs(math.log(model.hidden_size / model.layers / WIDTH_PER_LAYER))

@@ -13,6 +13,7 @@ from pydantic import BaseModel
 
 from dsforge.document import (
     EstimateDocument,
+    InverseDocument,
     MisfitDocument,
     PlanDocument,
     estimate_document,
@@ -25,6 +26,7 @@ DOCUMENTS: dict[str, type[BaseModel]] = {
     "estimate": EstimateDocument,
     "plan": PlanDocument,
     "misfit": MisfitDocument,
+    "inverse": InverseDocument,
 }
 
 

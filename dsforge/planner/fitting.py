@@ -1,0 +1,93 @@
+"""Whether anything fits at all: the planner's question without its ranking.
+
+The inverse questions ask it dozens of times, so it prices no step time and stops at the first
+member that fits. Of a family it looks at the smallest micro batch with the most recomputation, and
+at pipelines that are not interleaved: nothing of the family needs less.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from dsforge.errors import Problem
+from dsforge.estimate.activations import element_bytes
+from dsforge.estimate.memory import MemoryEstimate, estimate_memory
+from dsforge.estimate.params import parameters
+from dsforge.plan import Request
+from dsforge.planner.candidates import BACK_ENDS, families, micro_batches, recomputations, wanted
+from dsforge.planner.pricing import Bound, missing_bytes
+from dsforge.rules import check
+from dsforge.strategy import Strategy
+
+
+class Nearest(NamedTuple):
+    """A strategy and what it lacks; negative: room left."""
+
+    missing_bytes: int
+    strategy: Strategy
+    memory: MemoryEstimate
+
+
+def is_large(request: Request) -> bool:
+    """Whether the weights alone exceed one device."""
+    weights = element_bytes(request.workload) * parameters(request.model)
+    return weights > request.cluster.gpu.memory_bytes
+
+
+def batch_problems(request: Request) -> tuple[Problem, ...]:
+    """What keeps a small model from DeepSpeed where that is the batch alone; else nothing.
+
+    Another batch is a smaller change than another code base, so Megatron is no answer to it.
+    """
+    if is_large(request) or BACK_ENDS[0] not in wanted(request):
+        return ()
+    broken = _broken_by_deepspeed(request)
+    alone = [found for found in broken if [p.rule for p in found] == ["batch-product"]]
+    return alone[0] if alone and all(broken) else ()
+
+
+def preferred(request: Request) -> Request:
+    """The request with DeepSpeed fixed where planning prefers it: for a small model."""
+    if len(wanted(request)) == 1 or is_large(request) or all(_broken_by_deepspeed(request)):
+        return request
+    fixed = request.constraints.model_copy(update={"back_end": BACK_ENDS[0]})
+    return request.model_copy(update={"constraints": fixed})
+
+
+def nearest(request: Request, bound: Bound = "likely") -> Nearest | None:
+    """The first legal strategy found that fits, else the nearest; none where none is legal."""
+    best: Nearest | None = None
+    if batch_problems(request):
+        return None
+    for back_end in wanted(request):
+        for family in reversed(tuple(families(request, back_end))):  # the lightest come last
+            found = _lightest(request, family, bound)
+            if found and (best is None or found.missing_bytes < best.missing_bytes):
+                best = found
+                if best.missing_bytes <= 0:
+                    return best
+    return best
+
+
+def _broken_by_deepspeed(request: Request) -> list[tuple[Problem, ...]]:
+    """The rules that each DeepSpeed family breaks."""
+    inputs = request.model, request.cluster, request.workload
+    return [check(*inputs, family) for family in families(request, BACK_ENDS[0])]
+
+
+def _lightest(request: Request, family: Strategy, bound: Bound) -> Nearest | None:
+    """The lightest member of a family; none where the family is not legal."""
+    inputs = request.model, request.cluster, request.workload
+    sizes = micro_batches(request, family)
+    if family.virtual_stages > 1 or not sizes or check(*inputs, family):
+        return None
+    micro, steps = sizes[0]
+    member = family.model_copy(
+        update={
+            "micro_batch_size": micro,
+            "gradient_accumulation_steps": steps,
+            "recompute": recomputations(request, family)[-1],
+        }
+    )
+    memory = estimate_memory(*inputs, member)
+    return Nearest(missing_bytes(request.cluster, memory, bound), member, memory)

@@ -1,0 +1,228 @@
+"""The inverse questions: the largest, or the fewest, of something that fits.
+
+What the request fixes stays fixed, the rest is chosen, and "fits" is the planner's own word: the
+likely memory within the device, the node's RAM and the disk. As in planning, offload is a last
+resort: an answer without it comes first, and what offload would reach stands beside.
+
+Memory never falls with the micro batch or the sequence, and never grows with accelerators that
+share it, so values are searched by doubling and bisection. Rules make holes: where a fixed batch
+does not divide, values are looked at one by one. Models are not strictly ordered by their size
+(vocabulary, shared key/value heads), so a few beyond the largest found are looked at, too.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable
+from time import perf_counter
+from typing import NamedTuple
+
+from pydantic import BaseModel, Field
+
+from dsforge.errors import LayoutError
+from dsforge.estimate.memory import MemoryTerms
+from dsforge.plan import Plan, Request
+from dsforge.planner.axes import (
+    Axis,
+    Question,
+    gpus_axis,
+    micro_batch_axis,
+    model_axis,
+    sequence_axis,
+    size_axis,
+)
+from dsforge.planner.fitting import Nearest, nearest, preferred
+from dsforge.planner.pricing import Bound, shortage
+from dsforge.planner.search import appraise, choose
+from dsforge.specs import FROZEN, ModelSpec
+
+BEYOND = 4  # models larger than the largest found that are tried, too
+
+
+class Neighbour(BaseModel):
+    """A value next to the answer that does not fit, and why."""
+
+    model_config = FROZEN
+
+    value: int
+    name: str = Field(description="Of a model; else empty.")
+    label: str = Field(description="The strategy that was priced; empty where none is legal.")
+    missing_bytes: int = Field(description="On one rank; 0 where a rule forbids it.")
+    why: str
+    terms: MemoryTerms | None = Field(description="Memory of that strategy by term.")
+
+
+class Answer(BaseModel):
+    """The largest value that fits, or the fewest accelerators that suffice."""
+
+    model_config = FROZEN
+
+    question: Question
+    value: int = Field(description="Samples, tokens, accelerators or parameters.")
+    name: str = Field(description="Of the largest known model; else empty.")
+    certain: int | None = Field(description="The value where the upper memory estimate counts.")
+    possible: int = Field(description="The value where the lower memory estimate counts.")
+    offloaded: int | None = Field(description="The value with offload, where it reaches further.")
+    well_shaped: int | None = Field(description="Parameters of the largest Llama-like shape.")
+    limit: str = Field(description="What forbids the next value, where that is not memory.")
+    neighbours: tuple[Neighbour, ...] = Field(description="Next values, none of which fits.")
+    seconds: float = Field(description="Wall time of the search, s.")
+
+
+class Found(NamedTuple):
+    """An answer, and the plan at its value."""
+
+    answer: Answer
+    plan: Plan
+
+
+def largest_micro_batch(request: Request) -> Found:
+    """The largest micro batch that fits. Raises as `choose` does where not even one fits."""
+    return _answered(request, micro_batch_axis)
+
+
+def longest_sequence(request: Request) -> Found:
+    """The longest sequence that fits, to 3 %, within the positions of the model."""
+    return _answered(request, sequence_axis)
+
+
+def fewest_gpus(request: Request) -> Found:
+    """The fewest accelerators that suffice, on nodes as large as those of the request."""
+    return _answered(request, gpus_axis)
+
+
+def largest_model(
+    request: Request, known: tuple[ModelSpec, ...], sized: Callable[[int], ModelSpec]
+) -> Found:
+    """The largest of the known decoders that fits, and the largest well-shaped size.
+
+    `sized` gives a well-shaped model of a number of parameters.
+    """
+    started = perf_counter()
+    found = _answered(request, lambda asked: model_axis(asked, known))
+    sizes = size_axis(_narrowed(request), sized, near=found.answer.value)
+    size = _Search(sizes).largest(near=True)
+    seconds = perf_counter() - started
+    answer = found.answer.model_copy(update={"well_shaped": size, "seconds": seconds})
+    return found._replace(answer=answer)
+
+
+def _answered(request: Request, axis_of: Callable[[Request], Axis]) -> Found:
+    """The answer on one axis."""
+    started = perf_counter()
+    whole, axis = axis_of(request), axis_of(_narrowed(request))
+    search = _Search(axis)
+    value = search.best()
+    if value is None:
+        axis, search = whole, _Search(whole)
+        value = search.best()
+    if value is None:
+        easiest = axis.values[-1 if axis.smallest else 0]
+        choose(axis.at(easiest))  # says what is missing, or which rule forbids it
+        raise LayoutError((), "no legal combination for this request")
+    further = value if axis is whole else _Search(whole.beyond(value)).best()
+    neighbours = tuple(search.neighbour(other) for other in axis.neighbours(value))
+    answer = Answer.model_construct(
+        question=axis.question,
+        value=value,
+        name=axis.name(value),
+        certain=_Search(axis.up_to(value), "high").best(),
+        possible=_Search(axis.beyond(value), "low").best() or value,
+        offloaded=further if further != value else None,
+        well_shaped=None,
+        limit=_limit(axis, neighbours),
+        neighbours=neighbours,
+        seconds=perf_counter() - started,
+    )
+    return Found(answer, appraise(preferred(axis.at(value))))
+
+
+def _narrowed(request: Request) -> Request:
+    """The request without offload, unless the user said something about it."""
+    fixed = request.constraints
+    if fixed.offload_optimizer or fixed.offload_parameters:
+        return request
+    kept = {"offload_optimizer": "none", "offload_parameters": "none"}
+    return request.model_copy(update={"constraints": fixed.model_copy(update=kept)})
+
+
+class _Search:
+    """The values of one axis that were looked at so far, with one end of the memory estimate."""
+
+    def __init__(self, axis: Axis, bound: Bound = "likely") -> None:
+        self.axis = axis
+        self.bound = bound
+        self._seen: dict[int, Nearest | None] = {}
+
+    def best(self) -> int | None:
+        """The largest value that fits, or the smallest; none where no value does."""
+        if self.axis.smallest:
+            return self._smallest()
+        if self.axis.holes:
+            return next((v for v in reversed(self.axis.values) if self.fits(v)), None)
+        return self.largest()
+
+    def nearest(self, value: int) -> Nearest | None:
+        """What fits at a value or comes nearest to it; none where nothing is legal."""
+        if value not in self._seen:
+            self._seen[value] = nearest(preferred(self.axis.at(value)), self.bound)
+        return self._seen[value]
+
+    def fits(self, value: int) -> bool:
+        """Whether anything fits at a value."""
+        found = self.nearest(value)
+        return found is not None and found.missing_bytes <= 0
+
+    def largest(self, *, near: bool = False) -> int | None:
+        """The last value that fits, where all before it do: doubling, then bisection.
+
+        `near`: the values lie around the answer, so that doubling gains nothing.
+        """
+        values = self.axis.values
+        high = len(values) if near else 1
+        while high < len(values) and self.fits(values[high]):
+            high *= 2
+        count = bisect_left(values[:high], True, key=lambda v: not self.fits(v))
+        if self.axis.names:
+            count = self._further(count)
+        return values[count - 1] if count else None
+
+    def _further(self, count: int) -> int:
+        """As `count`, how many values end with the last that fits, after some that do not."""
+        beyond = range(count, min(count + BEYOND, len(self.axis.values)))
+        fitting = [index for index in beyond if self.fits(self.axis.values[index])]
+        return self._further(fitting[-1] + 1) if fitting else count
+
+    def _smallest(self) -> int | None:
+        """The first value that fits: by doubling, then one by one after the last that failed."""
+        failed, wanted = 0, 0
+        for value in self.axis.values:
+            if value >= wanted:
+                if self.fits(value):
+                    return next(v for v in self.axis.values if v > failed and self.fits(v))
+                failed, wanted = value, 2 * value
+        return None
+
+    def neighbour(self, value: int) -> Neighbour:
+        """What comes nearest to fitting at a value that does not, or the rule that forbids it."""
+        found, request = self.nearest(value), preferred(self.axis.at(value))
+        label, short, why, terms = "", 0, "no combination is legal", None
+        if found is not None:
+            label, short, terms = found.strategy.label(), found.missing_bytes, found.memory.terms
+            why = shortage(request.cluster, found.memory)
+        else:
+            try:
+                appraise(request)
+            except LayoutError as error:
+                why = str(error.problems[0])
+        name = self.axis.name(value)
+        return Neighbour.model_construct(
+            value=value, name=name, label=label, missing_bytes=short, why=why, terms=terms
+        )
+
+
+def _limit(axis: Axis, neighbours: tuple[Neighbour, ...]) -> str:
+    """Why there is no next value; empty where it lacks memory."""
+    if not neighbours:
+        return "one is the fewest" if axis.smallest else axis.end
+    return "" if neighbours[0].label else neighbours[0].why
