@@ -205,7 +205,7 @@ class _Module:
         pass
 
     def get_rng_state(self, device: Any = None) -> torch.Tensor:  # noqa: ARG002
-        return torch.empty(16, dtype=torch.uint8)  # CUDA's: seed and offset
+        return torch.empty(16, dtype=torch.uint8, device="cpu")  # CUDA's: seed and offset
 
     def set_rng_state(self, state: torch.Tensor, device: Any = None) -> None:
         pass

@@ -2,7 +2,8 @@
 
 `assert_ints_same_as_other_ranks` (deepspeed/runtime/zero/utils.py:114) compares numbers with those
 that rank 0 sent: here nobody sent any. `Tensor.record_stream` wants a stream of the device's own
-library; on CUDA it only delays when the allocator may hand out a block again.
+library; on CUDA it only delays when the allocator may hand out a block again. `torch.compile` on
+two functions of Muon imports inductor (7 s) at the sight of any optimizer (zero/utils.py:66).
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ def without_sanity_checks() -> Iterator[None]:
     modules = [importlib.import_module(f"deepspeed.runtime.zero.{name}") for name in COMPARED_IN]
     places: list[tuple[Any, str]] = [(module, COMPARISON) for module in modules]
     places.append((torch.Tensor, "record_stream"))
+    _import_muon_uncompiled()
     before = [getattr(owner, name) for owner, name in places]
     for owner, name in places:
         setattr(owner, name, lambda *_, **__: None)
@@ -32,3 +34,13 @@ def without_sanity_checks() -> Iterator[None]:
     finally:
         for (owner, name), original in zip(places, before, strict=True):
             setattr(owner, name, original)
+
+
+def _import_muon_uncompiled() -> None:
+    """Import Muon's functions as they are written."""
+    compiler = torch.compile
+    torch.compile = lambda function=None, **_: function or (lambda inner: inner)
+    try:
+        importlib.import_module("deepspeed.runtime.zero.muon.original_muon")
+    finally:
+        torch.compile = compiler

@@ -39,10 +39,11 @@ def build(subject: Subject, settings: dict[str, Any]) -> torch.nn.Module:
         model = AutoModelForCausalLM.from_config(
             config, dtype=precision(settings), attn_implementation="sdpa"
         )
-        model.config.use_cache = False
-        if subject.recompute:
-            model.gradient_checkpointing_enable({"use_reentrant": False})
-        if subject.lora is not None:
+    model.config.use_cache = False
+    if subject.recompute:
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+    if subject.lora is not None:
+        with torch.device(DEVICE):
             model = _with_adapters(model, subject.lora)
     _convert_in_place(model)
     return model
