@@ -22,6 +22,8 @@ from pydantic import BaseModel, ValidationError
 from dsforge import process
 from dsforge.bench.matrix import Cell, priced
 from dsforge.bench.report import Outcome
+from dsforge.diagnose import diagnose_files
+from dsforge.diagnose.words import shortly
 from dsforge.errors import DsforgeError, RunError
 from dsforge.job import TrainJob
 from dsforge.plan import Plan
@@ -79,9 +81,14 @@ def run_cell(bench: Bench, cell: Cell, on_line: Callable[[str], None]) -> Outcom
         measurement = read_measurement(folder / OUTPUT / "measurement.json")
     except DsforgeError as error:
         tail = error.tail if isinstance(error, RunError) else error.hint
-        text = f"{error.message}\n{tail}".rstrip()
+        text = "\n".join((f"{error.message}\n{tail}".rstrip(), *_cause(folder / LOG)))
         return Outcome(cell=cell, wall_s=time.monotonic() - start, error=text)
     return Outcome(cell=cell, wall_s=time.monotonic() - start, measurement=measurement)
+
+
+def _cause(log: Path) -> list[str]:
+    """What the log of a failed launch shows as its cause; nothing where that is not clear."""
+    return shortly(diagnose_files([log])) if log.exists() else []
 
 
 def prepare_cell(bench: Bench, cell: Cell) -> Path:

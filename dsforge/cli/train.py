@@ -50,8 +50,19 @@ def train(
     same options. SIGTERM (exit code 0) and Ctrl-C (exit code 130) finish the step and save a
     checkpoint; the next start goes on from there.
     """
+    from dsforge.cli.show import note
+    from dsforge.diagnose import diagnose_error
+    from dsforge.diagnose.words import shortly
+    from dsforge.errors import EXIT_USER, DsforgeError
     from dsforge.train.loop import Options
     from dsforge.train.loop import train as run
 
     options = Options(steps, output, resume, overwrite, export, on_bad_row)
-    sys.exit(run(job, options))
+    try:
+        sys.exit(run(job, options))
+    except DsforgeError:
+        raise
+    except Exception as error:  # the traceback, then what it means
+        sys.excepthook(type(error), error, error.__traceback__)
+        note("\n".join(shortly(diagnose_error(error))))
+        sys.exit(EXIT_USER)

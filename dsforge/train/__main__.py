@@ -14,7 +14,9 @@ import sys
 import time
 from pathlib import Path
 
-from dsforge.errors import DsforgeError, LayoutError, SpecError
+from dsforge.diagnose import diagnose_error
+from dsforge.diagnose.words import shortly
+from dsforge.errors import EXIT_USER, DsforgeError, LayoutError, SpecError
 from dsforge.train.loop import Options, train
 
 GRACE_S = 10.0  # launchers look at their ranks every second at the latest
@@ -51,6 +53,12 @@ def main() -> int:
             time.sleep(GRACE_S)
         sys.stderr.write(_described(error))
         return error.exit_code
+    except Exception as error:  # of the engine, or a bug: the traceback, then what it means
+        sys.excepthook(type(error), error, error.__traceback__)
+        if os.environ.get("LOCAL_RANK", "0") != "0":
+            time.sleep(GRACE_S)
+        sys.stderr.write("".join(f"{line}\n" for line in shortly(diagnose_error(error))))
+        return EXIT_USER
 
 
 def _described(error: DsforgeError) -> str:

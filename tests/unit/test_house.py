@@ -17,7 +17,8 @@ Rule = Callable[[Path], Iterable[str]]
 ORDER = [
     *("errors", "units", "specs", "layout", "strategy", "job", "rules", "estimate", "plan"),
     *("planner", "document", "hostfile", "huggingface", "catalog", "reading", "artifacts"),
-    *("process", "render", "validate", "rehearse", "train", "bench", "lint", "doctor", "cli"),
+    *("process", "render", "validate", "rehearse", "diagnose", "train", "bench", "lint"),
+    *("doctor", "cli"),
 ]
 CORE = set(ORDER[: ORDER.index("document") + 1])
 HEAVY = {"torch", "deepspeed", "transformers", "datasets", "peft", "safetensors", "gguf"}

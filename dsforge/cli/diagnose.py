@@ -1,0 +1,117 @@
+"""`dsforge diagnose`: the log of a failed run to its cause and a patch."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from dsforge.diagnose import Cause
+
+CHUNK_BYTES = 1 << 16
+STDIN = "-"
+
+
+@click.command()
+@click.argument(
+    "logs",
+    nargs=-1,
+    type=click.Path(path_type=Path, allow_dash=True),
+    help="Logs of one run, folders of them, or - for what is piped or pasted in (the default).",
+)
+@click.option(
+    "--plan",
+    type=click.Path(path_type=Path),
+    help="plan.json of the run: memory errors in its terms.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Causes as JSON; empty if nothing is wrong.")
+@click.option("--rules", "list_rules", is_flag=True, help="List what can be recognised.")
+@click.option("--explain", metavar="RULE", help="What one rule looks for, says and advises.")
+def diagnose(
+    logs: tuple[Path, ...],
+    *,
+    plan: Path | None,
+    as_json: bool,
+    list_rules: bool,
+    explain: str | None,
+) -> None:
+    """Name the cause of a failed run from its log, with proof and a patch.
+
+    Exit code 0 where nothing is wrong, 3 where causes were found.
+    """
+    if list_rules or explain is not None:
+        _show_rules(explain)
+        return
+    from dsforge.cli.show import note, show_json
+    from dsforge.diagnose.words import described, document
+    from dsforge.errors import EXIT_FINDINGS
+
+    found = _causes(logs, plan)
+    if as_json:
+        show_json(document(found))
+    elif found:
+        print("\n".join(_plain(line) for line in described(found)))
+    else:
+        note("nothing wrong was found; a run that hangs needs the logs of all ranks")
+    if found:
+        sys.exit(EXIT_FINDINGS)
+
+
+def _causes(logs: tuple[Path, ...], plan: Path | None) -> tuple[Cause, ...]:
+    """The causes in the logs, in the terms of the plan where one is given."""
+    from dsforge.bench.run import read_plan
+    from dsforge.diagnose import diagnose_files, diagnose_stream
+    from dsforge.errors import DsforgeError
+
+    given = None if plan is None else read_plan(plan)
+    if any(str(path) == STDIN for path in logs) and len(logs) > 1:
+        raise DsforgeError("`-` cannot stand beside files", "name files, or pipe one log in")
+    if not logs or str(logs[0]) == STDIN:
+        found = diagnose_stream(_stdin(), "stdin")
+    else:
+        found = diagnose_files(logs)
+    if given is None:
+        return found
+    from dsforge.diagnose.ledger import in_ledger_terms
+
+    return in_ledger_terms(found, given)
+
+
+def _stdin() -> Iterator[bytes]:
+    """What is piped in, or pasted."""
+    from dsforge.cli.show import note
+
+    if sys.stdin.isatty():
+        note("paste the log or traceback, then press Ctrl-D")
+    while chunk := sys.stdin.buffer.read(CHUNK_BYTES):
+        yield chunk
+
+
+def _show_rules(name: str | None) -> None:
+    """The rule of that name, or a line for each."""
+    from dsforge.diagnose.registry import RULES
+    from dsforge.diagnose.words import explained
+    from dsforge.errors import DsforgeError
+
+    if name is None:
+        width = max(len(rule.id) for rule in RULES)
+        print("\n".join(f"{rule.id:{width}}  {rule.why}" for rule in RULES))
+        return
+    for rule in RULES:
+        if rule.id == name:
+            print("\n".join(explained(rule)))
+            return
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, [rule.id for rule in RULES], 3)
+    hint = f"did you mean {', '.join(near)}?" if near else "`dsforge diagnose --rules` lists them"
+    raise DsforgeError(f"no rule is called `{name}`", hint)
+
+
+def _plain(line: str) -> str:
+    """The line without control characters: a log must not drive the terminal."""
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in line)

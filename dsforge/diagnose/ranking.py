@@ -1,0 +1,152 @@
+"""From hits to causes: which line came first, and which lines only follow from it.
+
+The first error in time is the cause. What launchers, time-outs and destructors say later is left
+out where something explains it, and is the answer where nothing does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from dsforge.diagnose.rule import Hit, Rule
+from dsforge.diagnose.scan import Scan, compiled
+
+SHOWN_LINES = 4  # of evidence for one cause
+SHOWN_CAUSES = 5
+LATER = 0.5  # factor on the confidence of a cause that came after another
+ANSWERS = ("cause", "stall", "death")
+LAST = ("error", "echo", "exit")  # answers where nothing better is there, best first
+
+
+class Evidence(NamedTuple):
+    """A line that proves a cause."""
+
+    file: str
+    line: int
+    text: str
+
+
+class Cause(NamedTuple):
+    """Why a run failed, in words, with proof and a patch."""
+
+    rule: str
+    confidence: float  # 0 to 1
+    message: str
+    why: str
+    evidence: tuple[Evidence, ...]
+    fix: str
+    hits: tuple[Hit, ...]
+
+
+def causes(scans: Sequence[Scan], rules: Sequence[Rule]) -> tuple[Cause, ...]:
+    """What the logs of one run show, likeliest cause first; empty where nothing is wrong."""
+    order = {rule.id: number for number, rule in enumerate(rules)}
+    files = {scan.file: number for number, scan in enumerate(scans)}
+    hits = _first_readers([hit for scan in scans for hit in _counting(scan)], order)
+    timed = len(files) > 1 and all(hit.when for hit in hits)
+
+    def place(hit: Hit) -> tuple[str, int, int, int]:
+        return (hit.when if timed else "", files[hit.file], hit.line, order[hit.rule.id])
+
+    groups = _grouped(sorted(hits, key=place))
+    groups = _without_consequences(groups)
+    chosen = _cascade(groups, place)
+    return tuple(_cause(group, number) for number, group in enumerate(chosen[:SHOWN_CAUSES]))
+
+
+def _counting(scan: Scan) -> list[Hit]:
+    """The hits of a log that ended well are those of rules that count in spite of it."""
+    failed = any(hit.rule.kind in ("exit", "death") for hit in scan.hits)
+    if failed or not scan.success_line:
+        return list(scan.hits)
+    return [hit for hit in scan.hits if hit.rule.silent or hit.line > scan.success_line]
+
+
+def _first_readers(hits: list[Hit], order: dict[str, int]) -> list[Hit]:
+    """The hits, of several on one line only that of the rule that stands first."""
+    seen: set[tuple[str, int]] = set()
+    kept = []
+    for hit in sorted(hits, key=lambda hit: order[hit.rule.id]):
+        if (hit.file, hit.line) not in seen or hit.rule.kind not in ANSWERS:
+            kept.append(hit)
+        seen.add((hit.file, hit.line))
+    return kept
+
+
+def _grouped(hits: list[Hit]) -> list[tuple[Hit, ...]]:
+    """All hits of each rule together, in the order of their first."""
+    groups: dict[str, list[Hit]] = {}
+    for hit in hits:
+        groups.setdefault(hit.rule.id, []).append(hit)
+    return [tuple(group) for group in groups.values()]
+
+
+def _without_consequences(groups: list[tuple[Hit, ...]]) -> list[tuple[Hit, ...]]:
+    """The groups that no other group explains."""
+    explained = {name for group in groups for name in group[0].rule.explains}
+    known = [group for group in groups if group[0].rule.kind != "error"]
+    taken = {(hit.file, hit.line) for group in known for hit in group}
+    kept = []
+    for group in groups:
+        rule = group[0].rule
+        own = tuple(hit for hit in group if _is_new(hit, taken, known))
+        if rule.id not in explained and own:
+            kept.append(own)
+    return kept
+
+
+def _is_new(hit: Hit, taken: set[tuple[str, int]], known: list[tuple[Hit, ...]]) -> bool:
+    """Whether an exception is none that another rule has read, nor one in a destructor."""
+    if hit.rule.kind != "error":
+        return True
+    last = hit.before.rstrip().rpartition("\n")[2]
+    read = any(compiled(group[0].rule.pattern).search(hit.text) for group in known)
+    return (hit.file, hit.line) not in taken and not read and "Exception ignored in" not in last
+
+
+def _cascade(groups: list[tuple[Hit, ...]], place: object) -> list[tuple[Hit, ...]]:
+    """The groups that answer, best first."""
+    by_kind: dict[str, list[tuple[Hit, ...]]] = {}
+    for group in groups:
+        by_kind.setdefault(group[0].rule.kind, []).append(group)
+    hints = by_kind.get("hint", [])
+    strong = [g for g in groups if g[0].rule.kind in ANSWERS]
+    if strong:
+        first = by_kind.get("cause", strong)[0]
+        early = [g for g in strong[: strong.index(first)] if g[0].rule.kind != "cause"]
+        return early + [g for g in strong if g not in early] + hints
+    for kind in LAST:
+        if kind in by_kind:
+            return by_kind[kind][:1] + hints
+    return hints
+
+
+def _cause(group: tuple[Hit, ...], number: int) -> Cause:
+    """The explanation of one group; later ones count less."""
+    rule = group[0].rule
+    values = _Values({**group[0].values, "phase": group[0].phase, **rule.read(group)})
+    return Cause(
+        rule=rule.id,
+        confidence=round(rule.confidence * (LATER if number else 1.0), 2),
+        message=_sentence(rule.message.format_map(values)),
+        why=rule.why,
+        evidence=tuple(Evidence(h.file, h.line, h.text.strip()) for h in group[:SHOWN_LINES]),
+        fix=rule.fix.format_map(values),
+        hits=group,
+    )
+
+
+class _Values(dict[str, str]):
+    """Values of a message; what the log does not say is empty."""
+
+    def __missing__(self, key: str) -> str:
+        return ""
+
+
+def _sentence(text: str) -> str:
+    """The text with single spaces and no space before punctuation."""
+    text = " ".join(text.split())
+    for mark in (",", ";", ":", "."):
+        text = text.replace(f" {mark} ", f"{mark} ")
+    return text.rstrip(" ,;:")

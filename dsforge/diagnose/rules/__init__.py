@@ -1,0 +1,1 @@
+"""What is known about faults, one module for each field, all of it data."""

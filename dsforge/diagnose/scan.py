@@ -1,0 +1,250 @@
+"""One pass over a log: which rules match where, in bounded memory and time whatever the log is.
+
+The file is read in windows. Logs repeat themselves: of the lines of a window, without digits and
+capitals, only those never seen before are searched for the words of the rules, in C loops. What
+then might know a line is decoded and matched. Every rule keeps its first hits; a word that occurs
+endlessly without matching is given up.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+from typing import NamedTuple
+
+from dsforge.diagnose.line import LONGEST, Line, cleaned
+from dsforge.diagnose.rule import Hit, Rule
+
+WINDOW_BYTES = 1 << 20
+AHEAD_BYTES = 16_000  # a hit this close to the end waits for what follows it
+BEFORE_BYTES = 8_000  # context that stays behind
+OWN = ("cause: ", "  fix   ", "  line ")  # what dsforge itself has written under a failed run
+SOURCE_INDENT = "    "  # of the code below a frame of a traceback
+KEPT_HITS = 16  # of a rule in one file: one for each of the first ranks
+INTERLEAVED = 4  # ranks whose lines may stand between two lines of one
+TRIED_LINES = 1_000  # for one needle in one file
+LONGEST_NEEDLE = 100
+CUT_BYTES = 1 << 16  # of a line that are searched
+KNOWN_BYTES = 16 << 20  # of lines known to say nothing
+
+_DIGITS = b"0123456789"
+_FLAT = bytes(range(256)).lower().replace(b"\r", b"\n")
+
+# What a run says it is doing; the last of them before a failure names the phase.
+PHASES = (
+    ("loading the model", (b"loading checkpoint shards", b"loading weights", b"from_pretrained")),
+    ("building C++ ops", (b"emitting ninja build file", b"building extension module")),
+    (
+        "initialising the optimizer",
+        (
+            b"initializing optimizer states",
+            b"zerostageenum",
+            b"loading extension module cpu_adam",
+            b"creating fp16 zero",
+            b"creating torch.bfloat16 zero",
+            b"time to load cpu_adam",
+        ),
+    ),
+    ("training", (b"step ", b"step=", b"{'loss'", b"steps/s", b"iteration ")),
+    (
+        "saving a checkpoint",
+        (
+            b"saving model checkpoint",
+            b"saving checkpoint",
+            b"[torch] saving",
+            b"checkpoint is about to be saved",
+            b"weights being written",
+        ),
+    ),
+)
+SUCCESS = (b"exits successfully", b"weights written and checked", b"'train_runtime'")
+
+
+class Scan(NamedTuple):
+    """What one log says: hits in the order of their lines, and the last line that tells success."""
+
+    file: str
+    hits: tuple[Hit, ...]
+    success_line: int
+    lines: int
+
+
+@cache
+def compiled(pattern: str) -> re.Pattern[str]:
+    """The pattern of a rule, case ignored."""
+    return re.compile(pattern, re.IGNORECASE | re.MULTILINE)
+
+
+def scan(chunks: Iterable[bytes], file: str, rules: Sequence[Rule]) -> Scan:
+    """The hits of all rules in a log that comes in pieces of any size."""
+    scanner = _Scanner(file, rules)
+    held = bytearray()
+    for chunk in _parts(chunks):
+        held += chunk
+        if len(held) >= WINDOW_BYTES + AHEAD_BYTES + BEFORE_BYTES:
+            used = scanner.look(bytes(held), len(held) - AHEAD_BYTES)
+            del held[:used]
+    scanner.look(bytes(held), len(held))
+    hits = sorted(scanner.hits, key=lambda hit: hit.line)
+    return Scan(file, tuple(hits), scanner.success_line, scanner.lines_before + held.count(b"\n"))
+
+
+def _parts(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """The chunks, none larger than a window."""
+    for chunk in chunks:
+        for start in range(0, len(chunk), WINDOW_BYTES):
+            yield chunk[start : start + WINDOW_BYTES]
+
+
+class _Scanner:
+    """The state of one pass."""
+
+    def __init__(self, file: str, rules: Sequence[Rule]) -> None:
+        self.file = file
+        self.hits: list[Hit] = []
+        self.success_line = 0
+        self.lines_before = 0  # line ends before the window
+        self._seen = 0  # bytes of the window that are done
+        self._phase, self._when = "", ""
+        self._by_needle: dict[bytes, list[Rule]] = {}
+        self._tried: dict[bytes, int] = {}
+        self._lines: dict[str, set[int]] = {rule.id: set() for rule in rules}
+        for rule in rules:
+            for needle in rule.needles:
+                self._by_needle.setdefault(needle.encode(), []).append(rule)
+        self._plain = {needle: needle.translate(None, _DIGITS) for needle in self._by_needle}
+        self._known: set[bytes] = set()  # lines without digits that have no needle
+        self._known_bytes = 0
+
+    def look(self, window: bytes, end: int) -> int:
+        """Match everything in the window up to `end`; how many bytes of it can be dropped."""
+        lower = window.lower()
+        for needle in self._candidates(window[self._seen : end + LONGEST_NEEDLE]):
+            self._follow(needle, (window, lower), end)
+        self._phase = self._phase_at(lower, end)
+        for word in SUCCESS:
+            place = lower.rfind(word, self._seen, end)
+            if place >= 0:
+                self.success_line = max(self.success_line, self._number(window, place))
+        drop = max(0, end - BEFORE_BYTES)
+        self.lines_before += window.count(b"\n", 0, drop)
+        self._seen = end - drop
+        return drop
+
+    def _candidates(self, part: bytes) -> list[bytes]:
+        """The needles that lines of this part may have; lines known to have none are left out."""
+        flat = part.translate(_FLAT, _DIGITS).split(b"\n")
+        lines = {line[:CUT_BYTES] for line in flat} - self._known
+        text = b"\n".join(lines)
+        found = [needle for needle in self._by_needle if self._plain[needle] in text]
+        if self._known_bytes < KNOWN_BYTES:
+            words = [self._plain[needle] for needle in found]
+            dull = {line for line in lines if not any(word in line for word in words)}
+            self._known |= dull
+            self._known_bytes += sum(map(len, dull))
+        return found
+
+    def _follow(self, needle: bytes, window: tuple[bytes, bytes], end: int) -> None:
+        """Try the rules of one needle on each line of the window that has it."""
+        raw, lower = window
+        place = lower.find(needle, self._seen, end + len(needle) - 1)
+        while place >= 0:
+            self._tried[needle] = self._tried.get(needle, 0) + 1
+            waiting = [r for r in self._by_needle[needle] if len(self._lines[r.id]) < KEPT_HITS]
+            if not waiting or self._tried[needle] > TRIED_LINES:
+                del self._by_needle[needle]
+                return
+            start, stop = _bounds(raw, place)
+            self._match(waiting, raw, (start, stop), lower)
+            place = lower.find(needle, max(stop, place + 1), end + len(needle) - 1)
+
+    def _match(self, rules: list[Rule], raw: bytes, line: tuple[int, int], lower: bytes) -> None:
+        """Add a hit for each rule whose pattern the line has."""
+        said = cleaned(raw[slice(*line)])
+        if said.text.startswith(OWN) or (
+            said.text.startswith(SOURCE_INDENT) and _is_source(raw, line[0])
+        ):
+            return
+        number = self._number(raw, line[0])
+        for rule in rules:
+            lines = [(0, said.text), *_following(raw, line[1], said, rule.lines)]
+            found = compiled(rule.pattern).search("\n".join(text for _, text in lines))
+            if found is None:
+                continue
+            offset, shown = lines[found.string.count("\n", 0, found.end())]
+            if number + offset in self._lines[rule.id]:
+                continue
+            self._lines[rule.id].add(number + offset)
+            before = raw[max(0, line[0] - BEFORE_BYTES) : line[0]].decode("utf-8", "replace")
+            self.hits.append(
+                Hit(
+                    rule=rule,
+                    file=self.file,
+                    line=number + offset,
+                    rank=said.rank,
+                    when=said.when or _last_time(before),
+                    text=shown.strip() or said.text.strip(),
+                    values={name: value or "" for name, value in found.groupdict().items()},
+                    before=before,
+                    phase=self._phase_at(lower, line[0]),
+                )
+            )
+
+    def _number(self, window: bytes, place: int) -> int:
+        """The number of the line at a place of the window."""
+        return self.lines_before + window.count(b"\n", 0, place) + 1
+
+    def _phase_at(self, lower: bytes, place: int) -> str:
+        """What the run was doing at a place of the window."""
+        last, phase = -1, self._phase
+        for name, words in PHASES:
+            found = max(lower.rfind(word, 0, place) for word in words)
+            last, phase = (found, name) if found > last else (last, phase)
+        return phase
+
+
+def _bounds(window: bytes, place: int) -> tuple[int, int]:
+    """Begin and end of the line around a place; of a huge line, the part around it."""
+    low, high = max(0, place - LONGEST), min(len(window), place + LONGEST)
+    start = max(window.rfind(b"\n", low, place), window.rfind(b"\r", low, place)) + 1
+    ends = [end for end in (window.find(b"\n", place, high), window.find(b"\r", place, high))
+            if end >= 0]  # fmt: skip
+    return max(start, low), min(ends, default=high)
+
+
+def _is_source(window: bytes, start: int) -> bool:
+    """Whether the line before names a frame: then this one is source code, and proves nothing."""
+    before = window[max(0, start - LONGEST) : max(0, start - 1)].rpartition(b"\n")[2]
+    return b'File "' in before and b", line " in before
+
+
+def _following(window: bytes, stop: int, said: Line, count: int) -> list[tuple[int, str]]:
+    """The next lines of the same speaker, where lines name theirs, each with its distance."""
+    taken: list[tuple[int, str]] = []
+    if not count:
+        return taken
+    ahead = window[stop + 1 : stop + AHEAD_BYTES].split(b"\n", INTERLEAVED * count + 1)
+    for distance, raw in enumerate(ahead[: INTERLEAVED * count], start=1):
+        line = cleaned(raw)
+        if _same(said, line):
+            taken.append((distance, line.text))
+        if len(taken) == count:
+            break
+    return taken
+
+
+def _same(one: Line, other: Line) -> bool:
+    """Whether two lines can be of the same process."""
+    return not (one.rank is not None and other.rank not in (one.rank, None)) and (
+        not one.host or not other.host or one.host == other.host
+    )
+
+
+def _last_time(text: str) -> str:
+    """The time of the last line that has one."""
+    for line in reversed(text.splitlines()[-40:]):
+        when = cleaned(line.encode()).when
+        if when:
+            return when
+    return ""

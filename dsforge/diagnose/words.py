@@ -1,0 +1,84 @@
+"""Causes as text for people and as a document for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from dsforge.diagnose.ranking import Cause
+from dsforge.diagnose.rule import Rule
+
+WIDTH = 240  # characters of a log line that are shown
+CONFIDENT = 0.5  # from here on a cause is named without being asked for
+
+
+def described(causes: Sequence[Cause]) -> list[str]:
+    """The causes, likeliest first, each with its proof and its patch."""
+    lines = []
+    for number, cause in enumerate(causes, start=1):
+        lines += [
+            f"cause {number} of {len(causes)}: {cause.message}",
+            f"  [{cause.rule}, confidence {cause.confidence:g}]",
+            f"  because   {cause.why}",
+            *(f"  {line.file}:{line.line}   {_cut(line.text)}" for line in cause.evidence),
+            "  fix",
+            *(f"    {line}" for line in cause.fix.splitlines()),
+        ]
+    return lines
+
+
+def shortly(causes: Sequence[Cause]) -> list[str]:
+    """The first cause in a few lines, to stand under a failed run; nothing where none is sure."""
+    if not causes or causes[0].confidence < CONFIDENT:
+        return []
+    cause = causes[0]
+    return [
+        f"cause: {cause.message} [{cause.rule}]",
+        *(f"  line {line.line}   {_cut(line.text)}" for line in cause.evidence[:1]),
+        *(f"  fix   {line}" for line in cause.fix.splitlines()),
+    ]
+
+
+def document(causes: Sequence[Cause]) -> dict[str, Any]:
+    """The JSON document: `causes`, best first, empty where nothing is wrong."""
+    return {
+        "causes": [
+            {
+                "rule": cause.rule,
+                "confidence": cause.confidence,
+                "message": cause.message,
+                "why": cause.why,
+                "evidence": [line._asdict() for line in cause.evidence],
+                "fix": cause.fix,
+            }
+            for cause in causes
+        ]
+    }
+
+
+def explained(rule: Rule) -> list[str]:
+    """What a rule looks for and says; `<...>` stands for what it takes from the log."""
+    return [
+        f"{rule.id} ({rule.kind}, confidence {rule.confidence:g})",
+        f"  says      {_blank(rule.message)}",
+        f"  because   {rule.why}",
+        f"  seen in   {rule.source}",
+        f"  looks for {rule.pattern}",
+        "  fix",
+        *(f"    {line}" for line in _blank(rule.fix).splitlines()),
+    ]
+
+
+def _cut(text: str) -> str:
+    """The text, no longer than a few lines of a terminal."""
+    return text if len(text) <= WIDTH else f"{text[: WIDTH - 1]}\N{HORIZONTAL ELLIPSIS}"
+
+
+def _blank(template: str) -> str:
+    """A template with the names of its values in angle brackets."""
+
+    class Names(dict[str, str]):
+        def __missing__(self, key: str) -> str:
+            return f"<{key}>"
+
+    return template.format_map(Names())
