@@ -162,12 +162,17 @@ def checkpoint_token_bytes(model: ModelSpec, workload: Workload, strategy: Strat
 
 
 def gradient_token_bytes(model: ModelSpec, workload: Workload, strategy: Strategy) -> float:
-    """Bytes per token of the widest gradients alive at once in the backward of one layer."""
+    """Bytes per token of the widest gradients alive at once in the backward of one layer.
+
+    Inside the MLP those of its inner vectors; at its rim one vector of the hidden size, three where
+    a split sequence has to be gathered: the input again, its gradient whole, and the rank's part.
+    """
     width = model.ffn_hidden_size
     if model.moe is not None:
         width = model.moe.experts_per_token * model.moe.expert_ffn_hidden_size
     inner = (2 if model.gated_mlp else 1) * width / strategy.layout.tensor_parallel_size
-    return element_bytes(workload) * (inner + model.hidden_size)
+    split = strategy.sequence_parallel and strategy.layout.tensor_parallel_size > 1
+    return element_bytes(workload) * (inner + (3 if split else 1) * model.hidden_size)
 
 
 def logit_token_bytes(model: ModelSpec, workload: Workload, strategy: Strategy) -> float:

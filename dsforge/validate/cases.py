@@ -89,6 +89,16 @@ def _objection(row: Row) -> str | None:
     return None
 
 
+def readings(case: Case) -> tuple[Case, ...]:
+    """The case, and how it may have run as well: no table says what nanotron does with inputs."""
+    run = case.strategy.runs_as
+    if run.trainer != "nanotron" or case.strategy.layout.tensor_parallel_size == 1:
+        return (case,)
+    other = "saved" if run.gathered_inputs == "gathered_again" else "gathered_again"
+    execution = run.model_copy(update={"gathered_inputs": other})
+    return case, case._replace(strategy=case.strategy.model_copy(update={"execution": execution}))
+
+
 def counter_of(row: Row) -> Counter:
     """Which counter the memory of a row was read from."""
     told = _memory_note(row)

@@ -16,7 +16,7 @@ from dsforge.estimate.memory import estimate_memory
 from dsforge.estimate.time import estimate_time
 from dsforge.specs import FROZEN
 from dsforge.units import GIB, Interval
-from dsforge.validate.cases import Case, case_of, counter_of, rank_of
+from dsforge.validate.cases import Case, case_of, counter_of, rank_of, readings
 from dsforge.validate.score import Decisions, Errors, Outcome, by_key, decisions, errors, overall
 from dsforge.validate.table import Row
 
@@ -122,15 +122,27 @@ def _compared(row: Row, case: Case, quantity: Quantity) -> Compared | None:
 
 
 def _memory_gib(row: Row, case: Case) -> Interval:
-    """Peak memory in GiB by the counter and on the rank that the row was read from."""
+    """Peak memory in GiB by the counter and on the rank that the row was read from.
+
+    Where the row leaves open how the software ran, the interval spans all readings of it.
+    """
+    likely, *others = (_counted(row, this) for this in readings(case))
+    return Interval(
+        min(found.low for found in (likely, *others)) / GIB,
+        likely.likely / GIB,
+        max(found.high for found in (likely, *others)) / GIB,
+    )
+
+
+def _counted(row: Row, case: Case) -> Interval:
+    """Bytes by the counter and on the rank of the row."""
     estimate = estimate_memory(*case, rank=rank_of(row))
     counters = {
         "allocated": estimate.allocated_bytes,
         "reserved": estimate.reserved_bytes,
         "device": estimate.device_bytes,
     }
-    found = counters[counter_of(row)]
-    return Interval(found.low / GIB, found.likely / GIB, found.high / GIB)
+    return counters[counter_of(row)]
 
 
 def _step_s(case: Case) -> Interval:

@@ -7,7 +7,7 @@ in bytes and seconds is the estimators' business.
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from dsforge.strategy import BackEnd, Execution, GatheredInputs, Kernels, Loss, Trainer, ZeroStage
 from dsforge.validate.machines import NODE
@@ -72,11 +72,10 @@ def _execution(row: Row, trainer: Trainer) -> Execution:
     pure = "pure bf16" in notes
     group = re.search(r"groups? (?:of )?([1-9]\d{0,6})", row.zero_stage_or_sharding)
     added = _cumulative(notes)
-    local = "transformer-impl local" in notes
     return Execution(
         trainer=trainer,
         kernels=_kernels(notes, trainer, added),
-        attention="eager" if "attention backend unfused" in notes or local else "flash",
+        attention=_attention(row, trainer),
         dropout="transformer-impl" in notes,  # Megatron's own tests leave it at its default
         gathered_inputs=_gathered_inputs(row, trainer),
         loss=_loss(notes, added),
@@ -99,12 +98,22 @@ def _kernels(notes: str, trainer: Trainer, added: tuple[str, ...]) -> Kernels:
     return "compiled" if "torch.compile" in notes or "compile" in added else "eager"
 
 
+def _attention(row: Row, trainer: Trainer) -> Literal["flash", "eager"]:
+    """Whether scores are stored: where the notes say so, and in Megatron before flash attention.
+
+    Its runs in fp16, and those of its fork for DeepSpeed, are from that time.
+    """
+    told = "attention backend unfused" in row.notes or "transformer-impl local" in row.notes
+    early = row.precision == "fp16" or "Megatron-DeepSpeed" in row.framework
+    return "eager" if told or (trainer == "megatron" and early) else "flash"
+
+
 def _gathered_inputs(row: Row, trainer: Trainer) -> GatheredInputs:
     """Whether nanotron keeps whole inputs or gathers them again: no table says.
 
-    Both occur in the published sweep. Where tensor ranks span nodes, keeping them prevails less.
+    Both occur in the published sweep. Whole inputs prevail within a node and without a pipeline.
     """
-    within = (row.tp or 1) <= (row.gpus_per_node or NODE)
+    within = (row.tp or 1) <= (row.gpus_per_node or NODE) or row.pp == 1
     return "saved" if trainer == "nanotron" and within else "gathered_again"
 
 
