@@ -7,8 +7,9 @@ give each of its problems a severity, and add what is legal but goes wrong.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 
-from dsforge.errors import SpecError
+from dsforge.errors import Problem, SpecError
 from dsforge.hostfile import Entry, hostfile_entries, is_address
 from dsforge.lint.case import Case, Hit, Rule, Severity, rule
 
@@ -22,25 +23,28 @@ def line_of(place: str) -> int:
     return int(tail) if tail.isdigit() else 1
 
 
-def listed(case: Case) -> list[Entry]:
-    """The hosts of the file; none where a line is unusable, as the other rules say."""
+@lru_cache(maxsize=1)  # a dozen rules ask about the same file
+def parsed(text: str, name: str) -> tuple[tuple[Entry, ...], tuple[Problem, ...]]:
+    """The hosts of a hostfile, or what is wrong with it."""
     try:
-        return hostfile_entries(case.document.text, case.document.name)
-    except SpecError:
-        return []
+        return tuple(hostfile_entries(text, name)), ()
+    except SpecError as error:
+        return (), error.problems
+
+
+def listed(case: Case) -> tuple[Entry, ...]:
+    """The hosts of the file; none where a line is unusable, as the other rules say."""
+    return parsed(case.document.text, case.document.name)[0]
 
 
 def _of_hostfile(name: str, severity: Severity, title: str, *text: str) -> Rule:
     """The rule of one kind of unusable line; `text` is its reason and its evidence."""
 
     def find(case: Case) -> Iterable[Hit]:
-        try:
-            hostfile_entries(case.document.text, case.document.name)
-        except SpecError as error:
-            for problem in error.problems:
-                if problem.rule == name:
-                    offset = case.document.line(line_of(problem.place)).start
-                    yield Hit((), problem.message, problem.hint, offset=offset)
+        for problem in parsed(case.document.text, case.document.name)[1]:
+            if problem.rule == name:
+                offset = case.document.line(line_of(problem.place)).start
+                yield Hit((), problem.message, problem.hint, offset=offset)
 
     return Rule(name, severity, ("hostfile",), title, text[0], text[1], find)
 

@@ -13,7 +13,9 @@ from dsforge.lint.read import Against, checked, found, read_document, release_na
 from dsforge.lint.registry import Finding
 from dsforge.render import render
 
-GOLDEN = Path(__file__).parents[1] / "golden"
+CASES = sorted(p.parent for p in (Path(__file__).parents[1] / "golden").glob("*/expected"))
+# Its plan is put together by hand, only to be rendered: gpt2-xl has 25 heads and two tensor ranks.
+HAND_MADE = {"v100-fp16-tensor": ["megatron-heads"]}
 RELEASES = ("0.16.9", None)  # one that is older than what is generated for, and the newest
 
 
@@ -28,13 +30,14 @@ def errors(folder: Path, against: Against) -> list[Finding]:
 
 
 @pytest.mark.parametrize("release", RELEASES, ids=str)
-@pytest.mark.parametrize("case", sorted(p.parent for p in GOLDEN.glob("*/expected")), ids=str)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_golden_trees_have_no_errors(case: Path, release: str | None) -> None:
     """Every file of the golden cases passes, against an older release too."""
-    assert errors(case / "expected", Against(*release_named(release))) == []
+    found_errors = errors(case / "expected", Against(*release_named(release)))
+
+    assert [f.rule for f in found_errors] == HAND_MADE.get(case.name, [])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", PAIRS)
 def test_what_gen_makes_has_no_errors(name: str, tmp_path: Path) -> None:
     """Every file of every pair passes, against its own model and cluster too."""
