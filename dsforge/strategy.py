@@ -18,7 +18,23 @@ Recompute = Literal["none", "selective", "full"]
 Trainer = Literal["deepspeed", "megatron", "nanotron", "fsdp", "torchtune"]
 Kernels = Literal["eager", "fused", "compiled", "nanotron"]
 GatheredInputs = Literal["saved", "gathered_again"]
+BucketSizes = Literal["sized", "engine"]
 Loss = Literal["plain", "softmax", "chunked", "fused"]
+
+
+class Buckets(BaseModel):
+    """Sizes of ZeRO's buffers in elements, sized to the model, the stage and the link."""
+
+    model_config = FROZEN
+
+    reduce_bucket_size: int = Field(ge=1, description="`reduce_bucket_size`.")
+    allgather_bucket_size: int = Field(ge=1, description="`allgather_bucket_size`.")
+    prefetch_bucket_size: int = Field(ge=0, description="`stage3_prefetch_bucket_size`.")
+    persistence_threshold: int = Field(ge=0, description="`stage3_param_persistence_threshold`.")
+    max_live_parameters: int = Field(ge=1, description="`stage3_max_live_parameters`.")
+    max_reuse_distance: int = Field(ge=0, description="`stage3_max_reuse_distance`.")
+    sub_group_size: int = Field(ge=1, description="`sub_group_size`: one tile of the step.")
+    overlap_comm: bool = Field(description="Second reduce bucket, reduction beside backward.")
 
 
 class Execution(BaseModel):
@@ -54,8 +70,8 @@ class Execution(BaseModel):
         default=False, description="Each weight is stepped in backward; gradients are not kept."
     )
     offload_activations: bool = Field(default=False, description="Checkpoints wait in RAM.")
-    buckets: Literal["sized", "engine"] = Field(
-        default="sized", description="ZeRO's buffers as dsforge sizes them, or the defaults."
+    buckets: BucketSizes | Buckets = Field(
+        default="sized", description="ZeRO's buffers as dsforge sizes them, defaults, or as given."
     )
     shard_group: int | None = Field(
         default=None, ge=1, description="Ranks that share states; none: all of data x context."
@@ -128,21 +144,6 @@ class Strategy(BaseModel):
         return " ".join(parts)
 
 
-class Buckets(BaseModel):
-    """Sizes of ZeRO's buffers in elements, sized to the model, the stage and the link."""
-
-    model_config = FROZEN
-
-    reduce_bucket_size: int = Field(ge=1, description="`reduce_bucket_size`.")
-    allgather_bucket_size: int = Field(ge=1, description="`allgather_bucket_size`.")
-    prefetch_bucket_size: int = Field(ge=0, description="`stage3_prefetch_bucket_size`.")
-    persistence_threshold: int = Field(ge=0, description="`stage3_param_persistence_threshold`.")
-    max_live_parameters: int = Field(ge=1, description="`stage3_max_live_parameters`.")
-    max_reuse_distance: int = Field(ge=0, description="`stage3_max_reuse_distance`.")
-    sub_group_size: int = Field(ge=1, description="`sub_group_size`: one tile of the step.")
-    overlap_comm: bool = Field(description="Second reduce bucket, reduction beside backward.")
-
-
 class AioSettings(BaseModel):
     """How ZeRO-Infinity reads and writes its disk."""
 
@@ -176,3 +177,6 @@ class Constraints(BaseModel):
     offload_optimizer: Offload | None = None
     offload_parameters: Offload | None = None
     recompute: Recompute | None = None
+    buckets: BucketSizes | None = Field(
+        default=None, description="ZeRO's buffers sized to model and link, or the engine's default."
+    )

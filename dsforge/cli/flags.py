@@ -104,6 +104,10 @@ class Flags(NamedTuple):
     recompute: Annotated[
         str | None, Flag(STRATEGY, "none, selective or full.", ("strategy", "recompute"))
     ] = None
+    buckets: Annotated[
+        str | None,
+        Flag(STRATEGY, "sized (to model and link) or engine (its 5e8).", ("strategy", "buckets")),
+    ] = None
 
 
 _FLAGS: dict[str, Flag] = {

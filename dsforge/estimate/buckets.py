@@ -51,8 +51,9 @@ def size_buckets(
     Reduce bucket: what the slowest link crossed moves in 10 ms, at least hidden^2 (the engine's
     "auto" rule), at most the whole model.
     """
-    if strategy.runs_as.buckets == "engine":
-        return ENGINE
+    chosen = strategy.runs_as.buckets
+    if chosen != "sized":
+        return ENGINE if chosen == "engine" else chosen
     link_bytes_per_s = cluster.intra_node.bytes_per_s
     if strategy.layout.world_size > cluster.gpus_per_node:
         link_bytes_per_s = min(link_bytes_per_s, cluster.inter_node_bytes_per_s)

@@ -12,6 +12,7 @@ from dsforge.layout import Layout
 from dsforge.plan import Request
 from dsforge.rules import divisors
 from dsforge.strategy import (
+    EXECUTIONS,
     FULLY_SHARDED,
     BackEnd,
     Constraints,
@@ -25,6 +26,8 @@ BACK_ENDS: tuple[BackEnd, ...] = ("deepspeed", "megatron")
 LONG_SEQUENCE = 16_384  # context parallelism is tried from here on
 LARGEST_CONTEXT = 16
 LARGEST_TENSOR = 16
+
+ENGINE_BUCKETS = EXECUTIONS["deepspeed"].model_copy(update={"buckets": "engine"})
 
 Offloads = tuple[Offload, Offload]  # optimizer, parameters
 KEPT: Offloads = ("none", "none")
@@ -81,6 +84,7 @@ def base(
         offload_parameters=offloads[1],
         recompute=fixed.recompute or "none",
         virtual_stages=virtual_stages,
+        execution=ENGINE_BUCKETS if fixed.buckets == "engine" and back_end == "deepspeed" else None,
         sequence_parallel=back_end == "megatron"
         and tp > 1
         and workload.sequence_length % (tp * cp) == 0,

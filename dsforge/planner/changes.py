@@ -55,6 +55,9 @@ def _of_strategy(case: Case) -> Iterator[Change]:
             steps = strategy.gradient_accumulation_steps * share
             sizes = {"micro_batch_size": micro, "gradient_accumulation_steps": steps}
             yield _strategy(case, "micro batch", f"micro batch {micro}", **sizes)
+    if strategy.runs_as.buckets != "sized":
+        smaller = strategy.runs_as.model_copy(update={"buckets": "sized"})
+        yield _strategy(case, "buckets", "buckets sized to the model", execution=smaller)
     if strategy.back_end == "deepspeed":
         for stage in STAGES[strategy.zero_stage :]:
             yield _strategy(case, "ZeRO stage", f"ZeRO-{stage}", zero_stage=stage)
