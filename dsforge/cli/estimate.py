@@ -29,6 +29,7 @@ ANY_MODEL = "7b"  # stands for the model that is looked for while the rest is re
 @click.option(
     "--find",
     type=click.Choice(tuple(SOUGHT)),
+    metavar="WHAT",
     help="The largest micro-batch, seq-len or model that fits, or the fewest gpus.",
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 INPUT, CLUSTER, WORKLOAD, STRATEGY = "Input files", "Cluster", "Workload", "Strategy"
 OWN = "Options"  # the section of what only one command takes
+WIDEST = 30  # columns of an option with its value; a wider one gets a line of its own
 
 
 class Flag(NamedTuple):
@@ -173,7 +174,7 @@ class Sections(click.Command):
         for field, record in _records(self, ctx):
             section = _FLAGS[field].section if field in _FLAGS else OWN
             sections.setdefault(section, []).append(record)
-        width = max(len(left) for rows in sections.values() for left, _ in rows)
+        width = min(WIDEST, max(len(left) for rows in sections.values() for left, _ in rows))
         for section, rows in sections.items():
             with formatter.section(section):
                 formatter.write_dl([(left.ljust(width), right) for left, right in rows])
