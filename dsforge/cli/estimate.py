@@ -42,7 +42,8 @@ def estimate(*, flags: Flags, find: str | None, as_json: bool) -> None:
     if find is not None:
         _find(flags, find, as_json=as_json)
         return
-    from dsforge.planner import appraise, remedies
+    from dsforge.planner import appraise
+    from dsforge.planner.remedies import remedies
 
     request = to_request(flags)
     plan = appraise(request)

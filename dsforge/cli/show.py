@@ -10,7 +10,7 @@ from dsforge.errors import DoesNotFitError, DsforgeError, LayoutError, RunError,
 
 if TYPE_CHECKING:
     from dsforge.plan import Reason, Request
-    from dsforge.planner import Remedy
+    from dsforge.planner.remedies import Remedy
 
 RED, DIM, RESET = "\033[31m", "\033[2m", "\033[0m"
 
@@ -41,7 +41,8 @@ def show_json(document: dict[str, Any]) -> None:
 def show_nearest(request: Request, error: DoesNotFitError) -> None:
     """The strategy nearest to fitting as a JSON document, with what would make it fit."""
     from dsforge.document import MisfitDocument, estimate_document
-    from dsforge.planner import appraise, remedies
+    from dsforge.planner import appraise
+    from dsforge.planner.remedies import remedies
 
     nearest = appraise(request)
     priced = estimate_document(nearest, remedies(request, nearest.choice))

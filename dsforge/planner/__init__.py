@@ -9,7 +9,6 @@ before ZeRO-3, DeepSpeed before Megatron, which asks for another model and check
 from __future__ import annotations
 
 from dsforge.planner.pricing import price
-from dsforge.planner.remedies import Remedy, remedies
 from dsforge.planner.search import appraise, choose, search
 
-__all__ = ["Remedy", "appraise", "choose", "price", "remedies", "search"]
+__all__ = ["appraise", "choose", "price", "search"]

@@ -15,7 +15,6 @@ from dsforge.planner.candidates import BACK_ENDS, families, wanted
 from dsforge.planner.explore import Explored, Explorer
 from dsforge.planner.fitting import batch_problems, is_large
 from dsforge.planner.pricing import is_safe, largest_term, missing_bytes, shortage
-from dsforge.planner.remedies import remedies
 from dsforge.planner.variants import variants
 from dsforge.strategy import FULLY_SHARDED
 
@@ -201,6 +200,8 @@ def _required(request: Request, found: _Found) -> _Found:
 
 def _way_out(request: Request, nearest: Priced) -> str:
     """The cheapest changes that make it fit, one a line."""
+    from dsforge.planner.remedies import remedies  # types that a plan that fits can do without
+
     found = remedies(request, nearest)
     if not found:
         return "no two changes make it fit: take a smaller model, or many more accelerators"

@@ -51,6 +51,7 @@ FLAGS = {
     "unknown offload": ((*GOOD, "--offload-optimizer", "ssd"), "nvme"),
     "NVMe without a disk": ((*GOOD, "--offload-params", "nvme", "--zero-stage", "3"), "nvme"),
     "unknown recompute": ((*GOOD, "--recompute", "all"), "full"),
+    "unknown buckets": ((*GOOD, "--buckets", "huge"), "engine"),
     "cluster file that is missing": ((*GOOD, "--cluster", "no.yaml"), "no.yaml"),
     "cluster file that is a folder": ((*GOOD, "--cluster", "run"), "folder"),
     "spec that is missing": (("--spec", "no.yaml"), "no.yaml"),

@@ -13,7 +13,8 @@ from dsforge import catalog
 from dsforge.cli.main import app
 from dsforge.estimate.buckets import ENGINE
 from dsforge.plan import Priced
-from dsforge.planner import appraise, price, remedies
+from dsforge.planner import appraise, price
+from dsforge.planner.remedies import remedies
 from dsforge.strategy import EXECUTIONS, Buckets, BucketSizes
 
 MIB = 1024**2

@@ -13,7 +13,8 @@ from planning import GIB, ask, cluster, workload
 from dsforge.cli.main import app
 from dsforge.document import MisfitDocument
 from dsforge.plan import Request
-from dsforge.planner import Remedy, appraise, price, remedies
+from dsforge.planner import appraise, price
+from dsforge.planner.remedies import Remedy, remedies
 from dsforge.rules import check
 
 NARROW = cluster(1, 8, "rtx-4090", intra="pcie-4", host_memory_bytes=256 * GIB)
