@@ -57,10 +57,10 @@ class Report:
         part.replace(self.path)
 
 
-def preload(model_types: set[str], *, cpu: bool) -> None:
+def preload(model_types: set[str]) -> None:
     """Import what ranks with models of these types need, without touching CUDA."""
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # or asking for GPUs would
-    import deepspeed
+    import deepspeed  # noqa: F401
     import peft  # noqa: F401
     from transformers import AutoConfig, AutoModelForCausalLM  # noqa: F401
 
@@ -71,8 +71,6 @@ def preload(model_types: set[str], *, cpu: bool) -> None:
         import_module(f"transformers.models.{kind}.modeling_{kind}")
     with suppress(ImportError):  # the engine asks whether the optimizer is Muon
         import_module("deepspeed.runtime.zero.muon.muon_optimizer")
-    if cpu:
-        _ = deepspeed.ops.__compatible_ops__  # found once, by compiling
 
 
 def run(work: Work, task: dict[str, Any], *, ranks: int, limit_s: float, start: Start) -> Ended:
@@ -167,12 +165,23 @@ def _worked(work: Work, task: dict[str, Any], report: Report) -> int:
         report.add(outcome="bad-fork", error=BAD_FORK)
         return 1
     try:
+        _compile_nothing()
         work(task, report)
     except BaseException as error:
         report.add(outcome="oom" if is_out_of_memory(error) else "failed", error=_words(error))
         traceback.print_exc()
         return 1
     return 0
+
+
+def _compile_nothing() -> None:
+    """Do without DeepSpeed's own C++ collectives of CPU ranks, the only op that would be built.
+
+    A rank that is killed while it builds leaves a lock on which every later run of the user hangs.
+    """
+    import deepspeed.ops
+
+    deepspeed.ops.__compatible_ops__ = {}
 
 
 def _bad_fork() -> bool:

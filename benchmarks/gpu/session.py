@@ -96,8 +96,7 @@ class Session:
         print("importing torch, deepspeed, transformers", flush=True)
         _quiet(dry_run=self.options.dry_run)
         if self.start == "fork":
-            types = {case.model.model_type or "" for case in pending}
-            ranks.preload(types, cpu=self.options.dry_run)
+            ranks.preload({case.model.model_type or "" for case in pending})
         if not self.results.ceilings:
             self._measure_ceilings()
         for number, case in enumerate(pending, 1):

@@ -76,11 +76,10 @@ def run_with(folder: Path, target: Path, arguments: list[str]) -> int:
     venv.create(target, with_pip=False, symlinks=True)
     python = target / "bin" / "python"
     inside = next((target / "lib").glob("python*")) / "site-packages"
-    own = [
-        *site.getsitepackages(),
-        *([site.getusersitepackages()] if site.ENABLE_USER_SITE else []),
-    ]
-    (inside / "machine.pth").write_text("\n".join(own) + "\n", encoding="utf-8")
+    own = site.getsitepackages()
+    own += [site.getusersitepackages()] if site.ENABLE_USER_SITE else []
+    lines = [f"import site; site.addsitedir({path!r})\n" for path in own]  # their .pth files too
+    (inside / "machine.pth").write_text("".join(lines), encoding="utf-8")
     options = ("--no-index", "--find-links", str(folder.resolve()), "--quiet")
     _pip("--python", str(python), "install", *options, *requirements())
     environment = {**os.environ, "PYTHONNOUSERSITE": "1"}
