@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dsforge.estimate.activations import layer_token_bytes
-from dsforge.huggingface import read_config
+from dsforge.huggingface import model_from_config
 from dsforge.layout import Layout
 from dsforge.specs import Workload
 from dsforge.strategy import Execution, Strategy
@@ -66,7 +66,7 @@ def test_a_layer_saves_what_the_ledger_says(name: str) -> None:
         for depth in ("n_layer" if kind == "gpt2" else "num_hidden_layers",)
     )
     measured = (saved_bytes(many) - saved_bytes(few)) / 2 / (SAMPLES * TOKENS)
-    model = read_config(many.to_dict(), name)
+    model = model_from_config(many.to_dict(), name)
     run = Execution(trainer="deepspeed", attention="eager" if attention == "eager" else "flash")
     how = Strategy(
         layout=Layout(), micro_batch_size=SAMPLES, gradient_accumulation_steps=1, execution=run
