@@ -8,10 +8,10 @@ memory-efficient otherwise, the mathematical form where neither can (grouped hea
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as functional
+from torch.nn import functional
 
 ALIGNMENT = 8  # flash attention pads heads to a multiple of 8 (transformers/attention.cpp)
 aten = torch.ops.aten
@@ -25,41 +25,50 @@ def register_attention() -> None:
     register_attention.library = library  # type: ignore[attr-defined] - it lives as long as the process
 
 
-def attention(
-    query: Any,
-    key: Any,
-    value: Any,
-    attn_mask: Any = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    *,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> Any:
-    """Attention by the kernel that CUDA would choose. Shapes: batch, heads, tokens, head size."""
-    if query.dtype in (torch.float16, torch.bfloat16) and attn_mask is None:
-        return _flash(query, key, value, dropout_p, is_causal, scale)
-    if enable_gqa and query.shape[1] != key.shape[1]:
-        found = aten._scaled_dot_product_attention_math(
-            *(query, key, value, attn_mask, dropout_p, is_causal), scale=scale, enable_gqa=True
+class _Call(NamedTuple):
+    """The arguments of torch's attention. Shapes: batch, heads, tokens, head size."""
+
+    query: Any
+    key: Any
+    value: Any
+    attn_mask: Any = None
+    dropout_p: float = 0.0
+    is_causal: bool = False
+    scale: float | None = None
+    enable_gqa: bool = False
+
+
+def attention(*values: Any, **options: Any) -> Any:
+    """Attention by the kernel that CUDA would choose; takes what torch's own takes."""
+    call = _Call(*values, **options)
+    query, key, mask = call.query, call.key, call.attn_mask
+    if query.dtype in (torch.float16, torch.bfloat16) and mask is None:
+        return _flash(call)
+    if call.enable_gqa and query.shape[1] != key.shape[1]:
+        found = aten._scaled_dot_product_attention_math(  # noqa: SLF001 - torch's own kernels
+            *call[:6], scale=call.scale, enable_gqa=True
         )
         return found[0]
-    if attn_mask is not None and attn_mask.dtype is torch.bool:
-        attn_mask = torch.zeros_like(attn_mask, dtype=query.dtype)
-    found = aten._scaled_dot_product_efficient_attention(
-        *(query, key, value, attn_mask, query.requires_grad, dropout_p, is_causal), scale=scale
+    if mask is not None and mask.dtype is torch.bool:
+        mask = torch.zeros_like(mask, dtype=query.dtype)
+    found = aten._scaled_dot_product_efficient_attention(  # noqa: SLF001
+        *call[:3],
+        mask,
+        query.requires_grad,
+        call.dropout_p,
+        call.is_causal,
+        scale=call.scale,
     )
     return found[0]
 
 
-def _flash(
-    query: Any, key: Any, value: Any, dropout: float, is_causal: bool, scale: float | None
-) -> Any:
-    size = query.shape[-1]
-    scale = scale if scale is not None else size**-0.5
-    padded = [functional.pad(t, (0, -size % ALIGNMENT)) for t in (query, key, value)]
-    tensors = padded if size % ALIGNMENT else [query, key, value]
-    found = aten._scaled_dot_product_flash_attention(
-        *tensors, dropout, is_causal, return_debug_mask=False, scale=scale
+def _flash(call: _Call) -> Any:
+    size = call.query.shape[-1]
+    scale = size**-0.5 if call.scale is None else call.scale
+    tensors = call[:3]
+    if size % ALIGNMENT:
+        tensors = tuple(functional.pad(tensor, (0, -size % ALIGNMENT)) for tensor in tensors)
+    found = aten._scaled_dot_product_flash_attention(  # noqa: SLF001
+        *tensors, call.dropout_p, call.is_causal, return_debug_mask=False, scale=scale
     )
     return found[0][..., :size] if size % ALIGNMENT else found[0]

@@ -106,19 +106,19 @@ class PretendedGpu(CPU_Accelerator):
         """The type of events."""
         return Event
 
-    def current_stream(self, device_index: int | None = None) -> Stream:  # noqa: ARG002
+    def current_stream(self, device_index: int | None = None) -> Stream:
         """A stream."""
         return Stream()
 
     default_stream = current_stream
 
-    def total_memory(self, device_index: int | None = None) -> int:  # noqa: ARG002
+    def total_memory(self, device_index: int | None = None) -> int:
         """More than any model needs."""
         return ROOM_BYTES
 
     available_memory = total_memory
 
-    def memory_allocated(self, device_index: int | None = None) -> int:  # noqa: ARG002
+    def memory_allocated(self, device_index: int | None = None) -> int:
         """Nothing: the tracker counts."""
         return 0
 
@@ -159,12 +159,14 @@ class PretendedGpu(CPU_Accelerator):
 
     def create_op_builder(self, op_name: str) -> NoKernels | None:
         """The builder of an op that exists here."""
-        builder = self.get_op_builder(op_name)
+        builder = self.op_builder(op_name)
         return builder() if builder else None
 
-    def get_op_builder(self, class_name: str) -> type[NoKernels] | None:
+    def op_builder(self, class_name: str) -> type[NoKernels] | None:
         """Only optimizers; the shared-memory collectives of CPU ranks are none of CUDA's."""
         return NoKernels if class_name.removesuffix("Builder").endswith(OPTIMIZERS) else None
+
+    get_op_builder = op_builder  # DeepSpeed's name
 
 
 def _tensors(dtype: torch.dtype) -> property:
@@ -187,31 +189,33 @@ for name, kind in {
 class _Module:
     """`torch.gpu`: what torch asks a device's module for."""
 
-    def is_initialized(self) -> bool:
+    def _yes(self) -> bool:
         return True
 
-    is_available = is_initialized
-
-    def _is_in_bad_fork(self) -> bool:
+    def _no(self) -> bool:
         return False
 
-    def current_device(self) -> int:
+    def _first(self) -> int:
         return 0
 
-    def device_count(self) -> int:
+    def _one(self) -> int:
         return 1
 
-    def manual_seed_all(self, seed: int) -> None:
+    def _nothing(self, *_: Any, **__: Any) -> None:
         pass
 
-    def get_rng_state(self, device: Any = None) -> torch.Tensor:  # noqa: ARG002
+    def _random_state(self, *_: Any, **__: Any) -> torch.Tensor:
         return torch.empty(16, dtype=torch.uint8, device="cpu")  # CUDA's: seed and offset
 
-    def set_rng_state(self, state: torch.Tensor, device: Any = None) -> None:
-        pass
-
-    def get_amp_supported_dtype(self) -> list[torch.dtype]:
+    def _mixed_precisions(self) -> list[torch.dtype]:
         return [torch.half, torch.bfloat16]
+
+    is_initialized = is_available = _yes
+    _is_in_bad_fork = _no
+    current_device, device_count = _first, _one
+    manual_seed_all = set_rng_state = _nothing
+    get_rng_state = _random_state
+    get_amp_supported_dtype = _mixed_precisions
 
 
 @lru_cache(maxsize=1)

@@ -6,6 +6,7 @@ Two, because the first allocates what every later one finds there.
 from __future__ import annotations
 
 import gc
+import logging
 import time
 import traceback
 import warnings
@@ -94,6 +95,11 @@ def rehearse(
         timeline = stage.timeline()
         _end(stage)
     return Rehearsal(timeline, refused, time.perf_counter() - begin)
+
+
+def quieten() -> None:
+    """Only errors from DeepSpeed's logger: it warns of what the rehearsal arranges on purpose."""
+    deepspeed.utils.logger.setLevel(logging.ERROR)
 
 
 def versions() -> dict[str, str]:

@@ -93,7 +93,7 @@ def _convert_in_place(model: torch.nn.Module) -> None:
     parameters are assigned, so what is allocated is the same.
     """
 
-    def apply(convert: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Any:  # noqa: ARG001
+    def apply(convert: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Any:
         with torch.no_grad():
             for tensor in (*model.parameters(), *model.buffers()):
                 converted = convert(tensor.data)
@@ -101,4 +101,4 @@ def _convert_in_place(model: torch.nn.Module) -> None:
                     tensor.data = converted
         return model
 
-    model._apply = apply  # type: ignore[method-assign]
+    model._apply = apply  # type: ignore[method-assign] # noqa: SLF001 - see above

@@ -6,7 +6,6 @@ Time is counted in allocations and releases: nothing computes, so there are no s
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import accumulate
 from typing import Literal, NamedTuple
 
 Owner = Literal["parameter", "gradient", "optimizer_state", "buffer", "activation"]
@@ -74,10 +73,5 @@ def phase_levels(timeline: Timeline, *, on_device: bool = True) -> tuple[PhaseLe
     found = []
     for span in timeline.spans:
         within = course[span.start : span.end + 1]
-        found.append(PhaseLevels(span.name, within[-1], max(within, key=lambda level: sum(level))))
+        found.append(PhaseLevels(span.name, within[-1], max(within, key=sum)))
     return tuple(found)
-
-
-def totals(timeline: Timeline) -> list[int]:
-    """Bytes on the device after each change."""
-    return list(accumulate(c.size_bytes if c.on_device else 0 for c in timeline.changes))

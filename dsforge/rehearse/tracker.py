@@ -25,6 +25,7 @@ from torch.utils._pytree import tree_iter
 from dsforge.rehearse.timeline import Owner
 
 aten = torch.ops.aten
+ITEM = aten._local_scalar_dense.default  # noqa: SLF001 - the operator behind `.item()`
 # ZeRO-3 makes a view per rank and parameter of whatever it gathers. The fake mode looks each of
 # them up in its cache, in vain; asking the meta kernel right away is twenty times faster.
 VIEWS = (aten.slice.Tensor, aten.view.default, aten.detach.default)
@@ -67,7 +68,7 @@ class Tracker(TorchDispatchMode):
         if isinstance(first, FakeTensor) and first.constant is None:
             if func is torch.ops.prim.device.default:
                 return first.fake_device
-            if func is aten._local_scalar_dense.default:
+            if func is ITEM:
                 return ZERO.get(first.dtype, 0.0)
             if func in VIEWS and not kwargs:
                 return _view(func, args)
@@ -82,19 +83,20 @@ class Tracker(TorchDispatchMode):
 
     def index(self, tensor: torch.Tensor) -> int | None:
         """The index of a tensor's storage; None where it was never seen."""
-        found = self._alive.get(tensor.untyped_storage()._cdata)
+        found = self._alive.get(_address(tensor.untyped_storage()))
         return None if found is None else found[0]
 
     def _note(self, tensor: torch.Tensor) -> None:
         storage = tensor.untyped_storage()
-        key = storage._cdata
+        key = _address(storage)
         if key in self._alive:
             return
         on_device = tensor.device.type not in ("cpu", "meta")
         if tensor.device.type == "meta":
             return
         index = len(self.storages)
-        self.storages.append(Storage(storage.nbytes(), on_device, self._owner(sys._getframe(2))))
+        by = self._owner(sys._getframe(2))  # noqa: SLF001 - as `traceback` does, but fast
+        self.storages.append(Storage(storage.nbytes(), on_device, by))
         self.events.append(index)
         self._alive[key] = index, weakref.ref(storage, lambda _: self._release(key, index))
 
@@ -113,6 +115,11 @@ class Tracker(TorchDispatchMode):
                 return owner
             frame = frame.f_back
         return "activation"  # autograd's own threads
+
+
+def _address(storage: Any) -> int:
+    """What tells storages apart."""
+    return int(storage._cdata)  # noqa: SLF001 - torch has no public name for it
 
 
 def _view(func: Any, args: Any) -> FakeTensor:

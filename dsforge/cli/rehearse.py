@@ -1,0 +1,247 @@
+"""`dsforge rehearse`: the unmodified engine as one rank of N, and the bytes that it holds."""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+
+from dsforge.cli.flags import Flags, Sections, to_request, with_flags
+from dsforge.cli.show import note, show_json
+from dsforge.errors import EXIT_FINDINGS, DsforgeError, Problem, SpecError
+
+if TYPE_CHECKING:
+    from dsforge.rehearse.account import PhaseAccount, RehearsalDocument
+    from dsforge.rehearse.timeline import Timeline
+    from dsforge.specs import LoraSpec, ModelSpec
+
+USUAL_TOKENS = 2048
+OTHER_AXES = ("tensor", "pipeline", "context", "expert")
+
+
+class Scene(NamedTuple):
+    """What is rehearsed: model, ds_config, world and sample."""
+
+    model: ModelSpec
+    settings: dict[str, Any]
+    world_size: int
+    sequence_length: int
+    recompute: bool
+    lora: LoraSpec | None
+
+
+@click.command(cls=Sections)
+@with_flags
+@click.option("--ds-config", type=click.Path(path_type=Path), help="Your own ds_config.json.")
+@click.option("--world-size", type=click.IntRange(1, 100_000), help="Ranks of the job.")
+@click.option("--rank", type=click.IntRange(0), default=0, help="The rank to be.")
+@click.option("--picture", type=click.Path(path_type=Path), help="SVG of the timeline to write.")
+@click.option("--trace", type=click.Path(path_type=Path), help="Trace for Perfetto to write.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+def rehearse(
+    *,
+    flags: Flags,
+    ds_config: Path | None,
+    world_size: int | None,
+    rank: int,
+    picture: Path | None,
+    trace: Path | None,
+    as_json: bool,
+) -> None:
+    """Run the real DeepSpeed engine as one rank of the job and count its memory.
+
+    No GPU, no other ranks and no weights: tensors have sizes only. The config is the one that
+    `gen` would write, or yours with --ds-config. Exit code 3 where the engine refuses it.
+    """
+    scene = _own(flags, ds_config, world_size) if ds_config else _planned(flags, world_size)
+    if rank >= scene.world_size:
+        message = f"`--rank` (={rank}) must be below the world size (={scene.world_size})"
+        raise SpecError((Problem("rank-range", message, "ranks count from 0"),))
+    document, timeline = _rehearsed(scene, rank)
+    if not document.refused:
+        _write(timeline, document, picture, trace)
+    if as_json:
+        show_json(document.model_dump(mode="json"))
+    else:
+        print("\n".join(_lines(document)))
+    if document.refused:
+        sys.exit(EXIT_FINDINGS)
+
+
+def _planned(flags: Flags, world_size: int | None) -> Scene:
+    """The strategy that the flags describe, with data parallelism only, as `gen` writes it."""
+    from dsforge.planner import appraise
+    from dsforge.render import render
+
+    request = to_request(flags)
+    asked = request.constraints
+    for axis in OTHER_AXES:
+        size = getattr(asked, f"{axis}_parallel_size") or 1
+        if size > 1:
+            raise _unknown_axis(f"`{axis}_parallel_size`", size)
+    alone = {f"{axis}_parallel_size": 1 for axis in OTHER_AXES}
+    alone["back_end"] = "deepspeed"  # type: ignore[assignment]
+    if asked.back_end == "megatron":
+        raise DsforgeError("`--for megatron` has no DeepSpeed engine to rehearse")
+    plan = appraise(request.model_copy(update={"constraints": asked.model_copy(update=alone)}))
+    config = next(a for a in render(plan) if a.path == "deepspeed/ds_config.json")
+    work = plan.workload
+    return Scene(
+        model=plan.model,
+        settings=_checked(json.loads(config.text), config.path),
+        world_size=world_size or plan.cluster.gpus,
+        sequence_length=work.sequence_length,
+        recompute=plan.strategy.recompute == "full",
+        lora=work.lora if work.method == "lora" else None,
+    )
+
+
+def _own(flags: Flags, path: Path, world_size: int | None) -> Scene:
+    """A ds_config of the user's with the model that the flags name."""
+    from dsforge.reading.model import read_model
+    from dsforge.specs import LoraSpec
+
+    settings = _checked(_mapping(path), str(path))
+    missing = []
+    if flags.model is None:
+        missing.append(Problem("model-missing", "no `--model` is named", "`--model llama-2-7b`"))
+    if flags.nodes and flags.gpus_per_node:
+        world_size = world_size or flags.nodes * flags.gpus_per_node
+    if world_size is None:
+        missing.append(Problem("world-size", "no `--world-size` is given", "`--world-size 8`"))
+    if flags.seq_len is not None and flags.seq_len < 1:
+        message = f"`--seq-len` (={flags.seq_len}) must be above 0"
+        missing.append(Problem("sequence-length", message, "tokens per sample"))
+    if missing or flags.model is None or world_size is None:
+        raise SpecError(tuple(missing))
+    model, _ = read_model(flags.model)
+    tokens = flags.seq_len or min(USUAL_TOKENS, model.max_position_embeddings)
+    lora = LoraSpec() if flags.method == "lora" else None
+    return Scene(model, settings, world_size, tokens, flags.recompute == "full", lora)
+
+
+def _mapping(path: Path) -> dict[str, Any]:
+    """The JSON object in a file. Raises SpecError."""
+    from dsforge.reading.source import read_text, refusal
+
+    try:
+        value = json.loads(read_text(path))
+    except (ValueError, RecursionError) as error:
+        message = f"is not JSON: {getattr(error, 'msg', 'nested too deeply')}"
+        raise refusal("ds-config-json", str(path), message) from error
+    if not isinstance(value, dict):
+        raise refusal("ds-config-mapping", str(path), "must be a JSON object")
+    return value
+
+
+def _checked(settings: dict[str, Any], place: str) -> dict[str, Any]:
+    """The config, where its blocks are blocks and it wants nothing that cannot be rehearsed."""
+    problems = [
+        Problem("ds-config-block", f"`{key}` must be an object", place=place)
+        for key in ("zero_optimization", "bf16", "fp16", "optimizer", "tensor_parallel")
+        if not isinstance(settings.get(key, {}), dict)
+    ]
+    if problems:
+        raise SpecError(tuple(problems))
+    if settings.get("tensor_parallel", {}).get("autotp_size", 1) not in (0, 1):
+        size = settings["tensor_parallel"]["autotp_size"]
+        raise _unknown_axis("`tensor_parallel.autotp_size`", size)
+    zero = settings.get("zero_optimization", {})
+    for key in ("offload_optimizer", "offload_param"):
+        block = zero.get(key)
+        if isinstance(block, dict) and block.get("device") == "nvme":
+            message = f"{place}: `{key}` on NVMe cannot be rehearsed: fake tensors have no bytes"
+            raise DsforgeError(message, "rehearse it with `cpu`: the device holds the same")
+    return settings
+
+
+def _unknown_axis(name: str, size: object) -> DsforgeError:
+    message = f"{name} (={size}) cannot be rehearsed: only data parallelism (ZeRO) can"
+    return DsforgeError(message, "leave it at 1; `dsforge estimate` prices the others")
+
+
+def _rehearsed(scene: Scene, rank: int) -> tuple[RehearsalDocument, Timeline]:
+    """The rehearsal, with its progress on stderr; what libraries print goes there too."""
+    import os
+
+    from dsforge.huggingface import config_from_model
+
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    os.environ.setdefault("DS_ACCELERATOR", "cpu")  # nothing to look for: ours takes its place
+    config = config_from_model(scene.model)
+    with redirect_stdout(sys.stderr):
+        note("importing torch and deepspeed")
+        try:
+            from dsforge.rehearse import run
+            from dsforge.rehearse.account import RehearsalDocument, phase_accounts
+            from dsforge.rehearse.subject import Subject
+        except ImportError as error:
+            hint = "pip install 'dsforge[train]'"
+            raise DsforgeError(f"a rehearsal needs {error.name}", hint) from error
+        run.quieten()
+        subject = Subject(config, scene.sequence_length, scene.recompute, scene.lora)
+        found = run.rehearse(
+            subject, scene.settings, world_size=scene.world_size, rank=rank, say=note
+        )
+    document = RehearsalDocument(
+        model=scene.model.name,
+        world_size=scene.world_size,
+        rank=rank,
+        versions=run.versions(),
+        ds_config=scene.settings,
+        phases=phase_accounts(found.timeline),
+        refused=found.refused,
+        seconds=found.seconds,
+    )
+    return document, found.timeline
+
+
+def _write(
+    timeline: Timeline, document: RehearsalDocument, picture: Path | None, trace: Path | None
+) -> None:
+    """The files that were asked for."""
+    from dsforge.rehearse import picture as drawing
+
+    title = f"{document.model}, rank {document.rank} of {document.world_size}"
+    texts = []
+    if picture is not None:
+        texts.append((picture, drawing.picture(timeline, title)))
+    if trace is not None:
+        texts.append((trace, drawing.trace(timeline)))
+    for path, text in texts:
+        try:
+            path.write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise DsforgeError(f"cannot write {path}: {error.strerror}") from error
+
+
+def _lines(document: RehearsalDocument) -> list[str]:
+    """A table of the phases for people, or what was refused."""
+    lines = [f"{document.model}, rank {document.rank} of {document.world_size}"]
+    if document.phases:
+        names = ("phase", "resident", "peak", "parameter", "gradient", "optimizer")
+        lines.append(_row(*names, "buffer", "activation", "host"))
+    lines += [_phase(name, phase) for name, phase in document.phases.items()]
+    if document.phases:
+        lines.append("  owners as at the peak; host as it stays")
+    for refusal in document.refused:
+        lines.append(f"refused by the engine in {refusal.phase}: {refusal.message}")
+        lines.append(f"  {refusal.source}")
+    lines.append(f"{document.seconds:.1f} s")
+    return lines
+
+
+def _phase(name: str, phase: PhaseAccount) -> str:
+    from dsforge.units import gib
+
+    owners = (gib(value) for _, value in phase.peak_by_owner)
+    sizes = gib(phase.resident_bytes), gib(phase.peak_bytes)
+    return _row(name, *sizes, *owners, gib(phase.host_resident_bytes))
+
+
+def _row(name: str, *cells: str) -> str:
+    return f"  {name:19}" + "".join(f"{cell:>11}" for cell in cells)

@@ -1,0 +1,114 @@
+"""Rehearsals of tiny models for tests, in a process of their own.
+
+A pretended GPU stays a device of torch for as long as its process lives, so tests that use real
+tensors never share a process with it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any, Literal, NamedTuple
+
+from dsforge import catalog
+from dsforge.estimate.ledger import Engine
+from dsforge.estimate.tensors import parameter_tensors
+from dsforge.huggingface import config_from_model, tiny
+from dsforge.specs import LoraSpec, ModelSpec
+from dsforge.strategy import ZeroStage
+
+Precision = Literal["bf16", "fp16", "fp32"]
+ELEMENT_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
+STAGES: tuple[ZeroStage, ...] = (0, 1, 2, 3)
+PRECISIONS: tuple[Precision, ...] = ("bf16", "fp16", "fp32")
+WORLDS = (1, 2, 3, 8, 64)
+LORA = LoraSpec(rank=4)
+BUCKET, SMALL, TOKENS = 20_000, 1_000, 16
+HEAD = 32  # of a tiny model; the rotary frequencies are half of it, kept twice
+
+
+class Cell(NamedTuple):
+    """One way to run a tiny Llama."""
+
+    stage: ZeroStage
+    offload: bool
+    precision: Precision
+    accumulation: int
+    tied: bool
+    lora: bool
+    world: int
+
+    @property
+    def rank(self) -> int:
+        """One of the ranks, another one in every other cell: the first, the last, one between."""
+        return (0, self.world - 1, self.world // 2)[sum(map(bool, self)) % 3]
+
+    @property
+    def name(self) -> str:
+        """`zero3-cpu-bf16-x4-tied-lora-8`."""
+        parts = [f"zero{self.stage}", "cpu" if self.offload else "gpu", self.precision]
+        parts += [f"x{self.accumulation}", "tied" if self.tied else "untied"]
+        return "-".join([*parts, "lora" if self.lora else "full", f"{self.rank}of{self.world}"])
+
+    def model(self) -> ModelSpec:
+        """A Llama with an odd vocabulary, so that nothing divides by itself."""
+        model = tiny(catalog.model("llama-2-7b"))
+        return model.model_copy(update={"tied_embeddings": self.tied, "vocab_size": 513})
+
+    def settings(self) -> dict[str, Any]:
+        """The ds_config."""
+        zero: dict[str, Any] = {
+            "stage": self.stage,
+            "overlap_comm": True,
+            "reduce_bucket_size": BUCKET,
+            "allgather_bucket_size": BUCKET,
+            "stage3_param_persistence_threshold": SMALL,
+        }
+        if self.offload:
+            zero["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
+        config: dict[str, Any] = {
+            "train_micro_batch_size_per_gpu": 2,
+            "gradient_accumulation_steps": self.accumulation,
+            "gradient_clipping": 1.0,
+            "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}},
+            "zero_optimization": zero,
+        }
+        return config if self.precision == "fp32" else config | {self.precision: {"enabled": True}}
+
+    def engine(self) -> Engine:
+        """The same for the ledger."""
+        return Engine(
+            tensors=parameter_tensors(self.model(), LORA if self.lora else None),
+            element_bytes=ELEMENT_BYTES[self.precision],
+            zero_stage=self.stage,
+            world_size=self.world,
+            rank=self.rank,
+            offload_optimizer=self.offload,
+            accumulates=self.accumulation > 1,
+            reduce_bucket_size=BUCKET,
+            overlap_comm=True,
+            persistence_threshold=SMALL,
+        )
+
+    def rotary_bytes(self) -> int:
+        """Bytes of the model's own buffers: `zero.Init` makes them in the compute precision."""
+        size = ELEMENT_BYTES[self.precision] if self.stage == STAGES[-1] else 4
+        return 2 * (HEAD // 2) * size
+
+
+def cells() -> list[Cell]:
+    """Every legal cell: DeepSpeed cannot offload without ZeRO."""
+    axes = (STAGES, (False, True), PRECISIONS, (1, 4), (True, False), (False, True), WORLDS)
+    return [Cell(*cell) for cell in itertools.product(*axes) if cell[0] or not cell[1]]
+
+
+def rehearsed(cell: Cell) -> dict[str, Any]:
+    """Phase -> account of a cell's rehearsal, or `refused`. Runs in the process of its own."""
+    from dsforge.rehearse.account import phase_accounts
+    from dsforge.rehearse.run import rehearse
+    from dsforge.rehearse.subject import Subject
+
+    subject = Subject(config_from_model(cell.model()), TOKENS, lora=LORA if cell.lora else None)
+    found = rehearse(subject, cell.settings(), world_size=cell.world, rank=cell.rank)
+    if found.refused:
+        return {"refused": [refusal.model_dump() for refusal in found.refused]}
+    return phase_accounts(found.timeline)
