@@ -140,6 +140,8 @@ def answer(found: Found) -> list[str]:
     lines.append(f"  possible   {shown(said.possible)}: the lower memory estimate fits")
     if said.offloaded:
         lines.append(f"  offload    {shown(said.offloaded)}: with states in RAM or on disk")
+    if said.on_megatron:
+        lines.append(f"  megatron   {shown(said.on_megatron)}: with its tensors and stages split")
     return lines + ([f"  limit      {said.limit}"] if said.limit else [])
 
 

@@ -124,7 +124,9 @@ def model_axis(request: Request, known: tuple[ModelSpec, ...]) -> Axis:
         return _asked(request, "model-size", model=by_size[size])
 
     names = tuple(by_size[size].name for size in values)
-    return Axis("model", values, at, "it is the largest that is known", names=names)
+    least = request.workload.sequence_length
+    end = f"no larger decoder is known that has {least} positions"
+    return Axis("model", values, at, end, names=names)
 
 
 def size_axis(request: Request, sized: Callable[[int], ModelSpec], near: int) -> Axis:
@@ -137,7 +139,10 @@ def size_axis(request: Request, sized: Callable[[int], ModelSpec], near: int) ->
     ]
 
     def at(size: int) -> Request:
-        return _asked(request, "model-size", model=sized(size))
+        model, length = sized(size), request.workload.sequence_length
+        positions = max(length, model.max_position_embeddings)  # a shape is free to have them
+        longer = model.model_copy(update={"max_position_embeddings": positions})
+        return _asked(request, "model-size", model=longer)
 
     return Axis("model", tuple(sizes), at, "larger ones are not looked at")
 

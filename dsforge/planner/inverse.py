@@ -2,7 +2,8 @@
 
 What the request fixes stays fixed, the rest is chosen, and "fits" is the planner's own word: the
 likely memory within the device, the node's RAM and the disk. As in planning, offload is a last
-resort: an answer without it comes first, and what offload would reach stands beside.
+resort, and so is Megatron for a model whose weights fit a device: an answer without them comes
+first, and what they would reach stands beside.
 
 Memory never falls with the micro batch or the sequence, and never grows with accelerators that
 share it, so values are searched by doubling and bisection. Rules make holes: where a fixed batch
@@ -19,7 +20,7 @@ from typing import NamedTuple
 
 from pydantic import BaseModel, Field
 
-from dsforge.errors import LayoutError
+from dsforge.errors import DsforgeError, LayoutError, Problem
 from dsforge.estimate.memory import MemoryTerms
 from dsforge.plan import Plan, Request
 from dsforge.planner.axes import (
@@ -37,6 +38,9 @@ from dsforge.planner.search import appraise, choose
 from dsforge.specs import FROZEN, ModelSpec
 
 BEYOND = 4  # models larger than the largest found that are tried, too
+
+
+Settle = Callable[[Request], Request]
 
 
 class Neighbour(BaseModel):
@@ -63,6 +67,7 @@ class Answer(BaseModel):
     certain: int | None = Field(description="The value where the upper memory estimate counts.")
     possible: int = Field(description="The value where the lower memory estimate counts.")
     offloaded: int | None = Field(description="The value with offload, where it reaches further.")
+    on_megatron: int | None = Field(description="The value with Megatron, where it goes further.")
     well_shaped: int | None = Field(description="Parameters of the largest Llama-like shape.")
     limit: str = Field(description="What forbids the next value, where that is not memory.")
     neighbours: tuple[Neighbour, ...] = Field(description="Next values, none of which fits.")
@@ -100,41 +105,61 @@ def largest_model(
     """
     started = perf_counter()
     found = _answered(request, lambda asked: model_axis(asked, known))
-    sizes = size_axis(_narrowed(request), sized, near=found.answer.value)
-    size = _Search(sizes).largest(near=True)
+    way = found.plan.strategy
+    sizes = size_axis(
+        request if way.offloads else _narrowed(request), sized, near=found.answer.value
+    )
+    settle = preferred if way.back_end == "deepspeed" else _as_it_is
+    size = _Search(sizes, settle=settle).largest(near=True)
     seconds = perf_counter() - started
     answer = found.answer.model_copy(update={"well_shaped": size, "seconds": seconds})
     return found._replace(answer=answer)
 
 
 def _answered(request: Request, axis_of: Callable[[Request], Axis]) -> Found:
-    """The answer on one axis."""
+    """The answer on one axis, by the first of three ways that has one.
+
+    As in planning: DeepSpeed without offload for a small model, then with it, then Megatron.
+    """
     started = perf_counter()
-    whole, axis = axis_of(request), axis_of(_narrowed(request))
-    search = _Search(axis)
-    value = search.best()
-    if value is None:
-        axis, search = whole, _Search(whole)
-        value = search.best()
-    if value is None:
-        easiest = axis.values[-1 if axis.smallest else 0]
-        choose(axis.at(easiest))  # says what is missing, or which rule forbids it
-        raise LayoutError((), "no legal combination for this request")
-    further = value if axis is whole else _Search(whole.beyond(value)).best()
+    axis, whole = axis_of(_narrowed(request)), axis_of(request)
+    plain, offloading, megatron = _Search(axis), _Search(whole), _Search(axis, settle=_as_it_is)
+    ways = (plain, offloading, megatron)
+    search, value = next(((way, v) for way in ways if (v := way.best())), (None, None))
+    if search is None or value is None:
+        raise _refusal(whole)
+    further = [way.beyond(value).best() if search is plain else None for way in ways]
     neighbours = tuple(search.neighbour(other) for other in axis.neighbours(value))
     answer = Answer.model_construct(
         question=axis.question,
         value=value,
         name=axis.name(value),
-        certain=_Search(axis.up_to(value), "high").best(),
-        possible=_Search(axis.beyond(value), "low").best() or value,
-        offloaded=further if further != value else None,
+        certain=search.up_to(value, "high").best(),
+        possible=search.beyond(value, "low").best() or value,
+        offloaded=further[1] if further[1] != value else None,
+        on_megatron=further[2] if further[2] != value else None,
         well_shaped=None,
         limit=_limit(axis, neighbours),
         neighbours=neighbours,
         seconds=perf_counter() - started,
     )
-    return Found(answer, appraise(preferred(axis.at(value))))
+    return Found(answer, appraise(search.request(value)))
+
+
+def _as_it_is(request: Request) -> Request:
+    """The request with all back ends that its constraints leave."""
+    return request
+
+
+def _refusal(axis: Axis) -> DsforgeError:
+    """Why not even the easiest value fits: what is missing, or the rule that forbids it."""
+    if axis.values:
+        try:
+            choose(axis.at(axis.values[-1 if axis.smallest else 0]))
+        except DsforgeError as error:
+            return error
+    problem = Problem("nothing-to-find", f"nothing is known that could be tried: {axis.end}")
+    return LayoutError((problem,))
 
 
 def _narrowed(request: Request) -> Request:
@@ -149,10 +174,23 @@ def _narrowed(request: Request) -> Request:
 class _Search:
     """The values of one axis that were looked at so far, with one end of the memory estimate."""
 
-    def __init__(self, axis: Axis, bound: Bound = "likely") -> None:
+    def __init__(self, axis: Axis, bound: Bound = "likely", *, settle: Settle = preferred) -> None:
         self.axis = axis
         self.bound = bound
+        self.settle = settle
         self._seen: dict[int, Nearest | None] = {}
+
+    def beyond(self, value: int, bound: Bound = "likely") -> _Search:
+        """The search from a value on."""
+        return _Search(self.axis.beyond(value), bound, settle=self.settle)
+
+    def up_to(self, value: int, bound: Bound) -> _Search:
+        """The search up to a value."""
+        return _Search(self.axis.up_to(value), bound, settle=self.settle)
+
+    def request(self, value: int) -> Request:
+        """The request that a value stands for, with the back end that planning prefers."""
+        return self.settle(self.axis.at(value))
 
     def best(self) -> int | None:
         """The largest value that fits, or the smallest; none where no value does."""
@@ -165,7 +203,7 @@ class _Search:
     def nearest(self, value: int) -> Nearest | None:
         """What fits at a value or comes nearest to it; none where nothing is legal."""
         if value not in self._seen:
-            self._seen[value] = nearest(preferred(self.axis.at(value)), self.bound)
+            self._seen[value] = nearest(self.request(value), self.bound)
         return self._seen[value]
 
     def fits(self, value: int) -> bool:
@@ -205,7 +243,7 @@ class _Search:
 
     def neighbour(self, value: int) -> Neighbour:
         """What comes nearest to fitting at a value that does not, or the rule that forbids it."""
-        found, request = self.nearest(value), preferred(self.axis.at(value))
+        found, request = self.nearest(value), self.request(value)
         label, short, why, terms = "", 0, "no combination is legal", None
         if found is not None:
             label, short, terms = found.strategy.label(), found.missing_bytes, found.memory.terms

@@ -129,6 +129,21 @@ def test_the_interval_is_ordered() -> None:
     assert answer.offloaded > answer.value
 
 
+def test_megatron_is_taken_where_nothing_else_fits() -> None:
+    """Logits of 65536 tokens fit no single device; context parallelism splits them."""
+    request = free_batch(ask("llama-3.1-8b", cluster(), workload(65536)))
+
+    assert largest_micro_batch(request).plan.strategy.back_end == "megatron"
+
+
+def test_what_megatron_would_reach_stands_beside() -> None:
+    """For a small model the answer is DeepSpeed's; the other one is further."""
+    answer = timed("micro-batch", "8b on 8").found.answer
+
+    assert answer.on_megatron is not None
+    assert answer.on_megatron > answer.value
+
+
 def test_flags_stay_fixed() -> None:
     """A fixed stage and recomputation are those of the answer."""
     fixed = {"zero_stage": 2, "recompute": "none", "offload_optimizer": "cpu"}
@@ -196,6 +211,15 @@ def test_nothing_fits_at_the_smallest_value() -> None:
     tiny = cluster(1, 1, "rtx-3060", intra="pcie-4", host_memory_bytes=32 * GIB)
     with pytest.raises(DoesNotFitError):
         longest_sequence(ask("llama-2-70b", tiny, workload()))
+
+
+def test_a_list_without_a_model_of_enough_positions_is_refused() -> None:
+    """There is nothing to try then; the message says what is missing."""
+    request = free_batch(ask("llama-3.1-8b", cluster(), workload(4096)))
+    with pytest.raises(LayoutError) as caught:
+        largest_model(request, (catalog.model("gpt2"),), llama_like)
+
+    assert "4096 positions" in str(caught.value.problems[0])
 
 
 def test_an_illegal_request_is_refused_by_its_rule() -> None:
