@@ -94,7 +94,8 @@ class Case(NamedTuple):
         old = {"offload_optimizer": "cpu_offload", "offload_param": "cpu_offload_param"}[block]
         if self.is_on(ZERO, old):
             return "cpu"
-        return self.word(ZERO, block, "device") or "none"
+        device = self.word(ZERO, block, "device")
+        return "none" if device == "auto" else device or "none"
 
     @property
     def tensor_parallel_size(self) -> int:

@@ -272,7 +272,10 @@ class _Reader:
         null = annotation.startswith("Optional[") or "None" in annotation
         kind = annotation.removeprefix("Optional[").rstrip("]").split("[")[0]
         choices: tuple[str | int, ...] = ()
-        if kind in self.classes and not self._is_model(kind):
+        if kind == "Literal":
+            choices = tuple(ast.literal_eval(f"[{annotation.partition('[')[2].rstrip(']')}]"))
+            kind = "choice"
+        elif kind in self.classes and not self._is_model(kind):
             choices = _members(self.classes[kind])
             kind = "choice" if choices else ""
         elif kind in self.classes:

@@ -95,13 +95,30 @@ def fp16_initial_scale(case: Case) -> Iterator[Hit]:
 )
 def fp16_scale_floor(case: Case) -> Iterator[Hit]:
     """A lowest loss scale of 0 or less, or a window of 0."""
+    if not case.at("fp16", "enabled") or case.number("fp16", "loss_scale"):
+        return
     for key, usual in (("min_loss_scale", 1), ("loss_scale_window", 1000)):
         value = case.number("fp16", key)
-        if value is not None and value <= 0 and not case.number("fp16", "loss_scale"):
+        if value is not None and value <= 0:
             edits = case.document.replaced(("fp16", key), usual)
             yield Hit(
                 ("fp16", key), f"`{key}` (={shown(value)}) must be above 0", f"use {usual}", edits
             )
+
+
+@rule(
+    "fp16-scale-value",
+    "error",
+    why="The scaler's values are checked one by one: a truth value or a negative scale is refused.",
+    evidence=CONFIG + ", DeepSpeedFP16Config._validate_loss_scale",
+)
+def fp16_scale_value(case: Case) -> Iterator[Hit]:
+    """A truth value or a negative number as loss scale."""
+    for key in ("loss_scale", "loss_scale_window", "min_loss_scale"):
+        value = case.at("fp16", key)
+        negative = key == "loss_scale" and (case.number("fp16", key) or 0) < 0
+        if isinstance(value, bool) or negative:
+            yield Hit(("fp16", key), f"`{key}` (={shown(value)}) must be a number, 0 or above")
 
 
 @rule(
@@ -233,6 +250,7 @@ RULES: tuple[Rule, ...] = (
     loss_scale_in_bf16,
     fp16_initial_scale,
     fp16_scale_floor,
+    fp16_scale_value,
     fp16_static_scale,
     bf16_old_name,
     half_states_stage,

@@ -74,11 +74,11 @@ def rules_of(kind: Kind) -> tuple[Rule, ...]:
 def findings(case: Case) -> tuple[Finding, ...]:
     """What every rule finds in a case, by line.
 
-    Of a text that could not be read to its end, or of unknown kind, only what stopped the reading.
+    Of a text that could not be read to its end only what stopped the reading.
     """
     document = case.document
     unread = any(flaw.rule in ("json-syntax", "yaml-syntax", "too-deep") for flaw in document.flaws)
-    rules = syntax.RULES if unread or document.kind == "unknown" else rules_of(document.kind)
+    rules = syntax.RULES if unread else rules_of(document.kind)
     found = [
         _finding(document, rule, hit)
         for rule in rules

@@ -7,20 +7,21 @@ from collections.abc import Iterable
 from typing import Any
 
 from dsforge.lint.case import Rule
+from dsforge.lint.document import Kind
 from dsforge.lint.registry import RULES, Finding
 
 LEVELS = {"error": "error", "warning": "warning", "info": "note"}
 COMMANDS = {"error": "error", "warning": "warning", "info": "notice"}
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 HOME = "https://pypi.org/project/dsforge/"
-KIND_NAMES = {
+KIND_NAMES: dict[Kind, str] = {
     "ds_config": "DeepSpeed config",
-    "hostfile": "hostfile",
+    "hostfile": "Hostfile",
     "env": "`.deepspeed_env`",
     "megatron": "Megatron arguments",
-    "accelerate": "accelerate YAML",
+    "accelerate": "Accelerate YAML",
     "train": "`train.yaml`",
-    "unknown": "any file",
+    "unknown": "Any file",
 }
 
 
@@ -86,16 +87,21 @@ def listed() -> str:
 def page() -> str:
     """The page of all rules, as Markdown."""
     head = "# Rules of `dsforge lint`\n\nMade by `python scripts/lint_rules.py`; "
-    head += f"{len(RULES)} rules. `error`: it stops or does something else than the file says; "
-    head += "`warning`: it runs at a\nprice; `info`: worth knowing. * : `--fix` repairs it.\n"
+    head += f"{len(RULES)} rules. `error`: it stops, or does something else than the file says.\n"
+    head += (
+        "`warning`: it runs, at a price. `info`: worth knowing. An asterisk: `--fix` repairs it.\n"
+    )
     parts = [head]
     for kind, name in KIND_NAMES.items():
-        rules = [rule for rule in RULES if rule.kinds[0] == kind or rule.kinds == (kind,)]
-        if len(rules) == 0:
-            continue
+        rules = [rule for rule in RULES if _chapter(rule) == kind]
         parts.append(f"\n## {name}\n\n| Rule | | What | Why | Evidence |\n|---|---|---|---|---|\n")
         parts += [_row(rule) for rule in rules]
     return "".join(parts)
+
+
+def _chapter(rule: Rule) -> Kind:
+    """The kind under which the page lists a rule."""
+    return rule.kinds[0] if len(rule.kinds) == 1 else "unknown"
 
 
 def _row(rule: Rule) -> str:

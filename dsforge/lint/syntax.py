@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from dsforge.lint.case import Case, Hit, Rule, Severity
-from dsforge.lint.document import KINDS
+from dsforge.lint.document import KINDS, Kind
 
 HJSON = "DeepSpeed runtime/config.py loads with hjson; transformers and accelerate with json"
 STRICT = "DeepSpeed runtime/config_utils.py, dict_raise_error_on_duplicate_keys"
@@ -26,7 +26,9 @@ def _of_reading(name: str, severity: Severity, title: str, *text: str) -> Rule:
         )
 
     fixable = name in ("json-trailing-comma", "json-literal", "json-bom")
-    return Rule(name, severity, (*KINDS, "unknown"), title, text[0], text[1], find, fixable)
+    kinds: tuple[Kind, ...] = ("unknown",) if name == "kind-unknown" else KINDS
+    kinds = (*KINDS, "unknown") if name == "file-unreadable" else kinds
+    return Rule(name, severity, kinds, title, text[0], text[1], find, fixable)
 
 
 RULES: tuple[Rule, ...] = (

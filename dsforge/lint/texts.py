@@ -62,8 +62,8 @@ def _json(name: str, text: str, kind: Kind | None) -> Document:
         message = "the file begins with a byte-order mark"
         flaws.insert(0, Flaw("json-bom", 0, message, "remove it", (Edit(0, 1, ""),)))
     told = kind or _kind_of_mapping(name, found.root)
-    if not found.complete and told == "unknown" and any(f'"{key}"' in text for key in STRONG):
-        told = "ds_config"
+    if not found.complete and told == "unknown":
+        told = _kind_of_broken(text)
     return _checked(Document(name, told, text, found.root, marks, tuple(flaws)), found.complete)
 
 
@@ -80,9 +80,9 @@ def _yaml(name: str, text: str, kind: Kind | None) -> Document:
     try:
         tree = grown(text, name)
     except SpecError as error:
-        told = kind or ("ds_config" if NAMES.search(PurePath(name).name) else "accelerate")
+        told = kind or ("ds_config" if NAMES.search(PurePath(name).name) else _kind_of_broken(text))
         flaws = [_flaw(empty, p.rule, p.place, p.message) for p in error.problems]
-        return empty._replace(kind=told, flaws=tuple(flaws))
+        return _checked(empty._replace(kind=told, flaws=tuple(flaws)))
     flaws = [_flaw(empty, p.rule, p.place, p.message) for p in tree.problems]
     marks = {loc: Mark(*span) for loc, span in tree.spans.items()}
     told = kind or _kind_of_mapping(name, tree.root)
@@ -97,15 +97,27 @@ def _flaw(document: Document, rule: str, place: str, message: str) -> Flaw:
 
 
 def _checked(document: Document, complete: bool = True) -> Document:
-    """The document with a mapping as its root, and a flaw where it had none."""
+    """The document with a mapping as its root, and a flaw where it had none, or no known kind."""
     flaws = document.flaws
-    if document.kind == "unknown" and complete:
-        flaws = (*flaws, Flaw("kind-unknown", 0, "not a file that lint knows", "name its --kind"))
+    if document.kind == "unknown":
+        why = f" ({flaws[0].message})" if flaws else ""
+        message = "not a file that lint knows" + why
+        return document._replace(
+            root={}, marks={}, flaws=(Flaw("kind-unknown", 0, message, "name its --kind"),)
+        )
     if isinstance(document.root, dict):
-        return document._replace(flaws=flaws)
-    if complete and document.kind != "unknown":
+        return document
+    if complete:
         flaws = (*flaws, Flaw("not-a-mapping", 0, "must hold keys with values"))
     return document._replace(root={}, marks={}, flaws=flaws)
+
+
+def _kind_of_broken(text: str) -> Kind:
+    """The kind of a text that could not be read to its end, by the words in it."""
+    if any(f"{key}:" in text or f'"{key}"' in text for key in ACCELERATE[:3]):
+        return "accelerate"
+    strong = any(f'"{key}"' in text or f"{key}:" in text for key in STRONG)
+    return "ds_config" if strong else "unknown"
 
 
 def _kind_of_mapping(name: str, root: Any) -> Kind:

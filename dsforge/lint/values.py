@@ -9,7 +9,14 @@ from dsforge.lint.case import Case, Hit, Rule, rule, shown
 from dsforge.lint.keys import CLOSED, entries, is_closed, near
 
 TRUTH = ("true", "false", "yes", "no", "on", "off", "1", "0", "t", "f", "y", "n")
-WORDS = {"int": "a whole number", "float": "a number", "bool": "true or false", "list": "a list"}
+WORDS = {
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "list": "a list",
+    "str": "text",
+}
+LARGEST = 2.0**63  # of a whole number that is written as `1e30`
 LIMITS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
 BROKEN = {
     "ge": lambda value, limit: value < limit,
@@ -88,8 +95,8 @@ def _is_wrong(kind: str, value: Any) -> bool:
     """Whether pydantic refuses the value for a field of that type."""
     if value is None or value == "auto" or kind not in WORDS:
         return False
-    if kind == "list":
-        return not isinstance(value, (list, str))
+    if kind in ("list", "str"):
+        return not isinstance(value, str) and (kind == "str" or not isinstance(value, list))
     if isinstance(value, str):
         return value.lower() not in TRUTH if kind == "bool" else not _parses(kind, value)
     if kind == "bool":
@@ -153,13 +160,22 @@ def value_truthy(case: Case) -> Iterator[Hit]:
 def value_range(case: Case) -> Iterator[Hit]:
     """A value beyond its limits."""
     for entry in entries(case):
-        value = entry.value
-        if not entry.life or isinstance(value, bool) or not isinstance(value, (int, float)):
+        value = _as_number(entry.value)
+        if not entry.life or value is None:
             continue
+        if entry.type == "int" and isinstance(value, float) and abs(value) >= LARGEST:
+            yield Hit(entry.loc, f"`{entry.key}` (={shown(value)}) must have 64 bits at most")
         for name, limit in entry.life.get("limits", {}).items():
             if BROKEN[name](value, limit):
                 message = f"`{entry.key}` (={shown(value)}) must be {LIMITS[name]} {limit:g}"
                 yield Hit(entry.loc, message)
+
+
+def _as_number(value: Any) -> float | None:
+    """The number that pydantic makes of a value before it checks limits; none where it refuses."""
+    if isinstance(value, str):
+        return float(value) if _parses("float", value) and value.isascii() else None
+    return value if isinstance(value, (int, float)) else None
 
 
 @rule(
@@ -185,8 +201,8 @@ def value_choice(case: Case) -> Iterator[Hit]:
 
 
 def _is_choice(value: Any, choices: list[Any]) -> bool:
-    """Whether pydantic takes the value for one of the choices: it is strict about booleans."""
-    return not isinstance(value, (bool, dict, list)) and value in choices
+    """Whether pydantic takes the value for one of the choices."""
+    return not isinstance(value, (dict, list)) and value in choices
 
 
 @rule(

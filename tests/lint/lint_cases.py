@@ -91,6 +91,7 @@ PRECISION = {
     "fp16-scale-floor": config(
         {**FP16, "fp16.min_loss_scale": 0}, {**FP16, "fp16.min_loss_scale": 1}
     ),
+    "fp16-scale-value": config({**FP16, "fp16.loss_scale": -1}, {**FP16, "fp16.loss_scale": 0}),
     "fp16-static-scale": config({**FP16, "fp16.loss_scale": 128}, {**FP16, "fp16.loss_scale": 0}),
     "bf16-old-name": config({"bf16": REMOVED, "bfloat16.enabled": True}, {}),
     "half-states-stage": config(

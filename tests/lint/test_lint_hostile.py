@@ -23,14 +23,14 @@ LONGEST_S = 5.0
 QUICK = settings(
     max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-ALIASES = "a: &a [x]\n" + "".join(f"b{n}: [*a, *a, *a]\n" for n in range(50))
+ALIASES = "fp16: &a [x]\n" + "".join(f"b{n}: [*a, *a, *a]\n" for n in range(50))
 HOSTILE = {
     "aliases.yaml": (ALIASES, "yaml-syntax"),
     "deep.json": ('{"fp16": ' + "[" * 100_000, "too-deep"),
     "deep.yaml": ("fp16: " + "[" * 50_000, "yaml-syntax"),
     "tag.yaml": ("fp16: !!python/object/apply:os.system [id]\n", "yaml-syntax"),
     "unclosed.json": ('{"fp16": "' + "x" * 400_000, "json-syntax"),
-    "comments.json": ("/*" * 200_000, "json-syntax"),
+    "comments.json": ('{"fp16": ' + "/*" * 200_000, "json-syntax"),
     "digits.json": ('{"fp16": {"hysteresis": ' + "9" * 400_000 + "}}", "json-number"),
     "unknown.json": (
         json.dumps({"fp16": {}, **{f"zero_optimization{n}": n for n in range(15_000)}}),
