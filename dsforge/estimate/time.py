@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pydantic import BaseModel, Field
 
-from dsforge.estimate.activations import element_bytes
 from dsforge.estimate.comm import channels
-from dsforge.estimate.compute import compute, optimizer_s
+from dsforge.estimate.compute import optimizer_s
 from dsforge.estimate.flops import step_flops
 from dsforge.estimate.offload import offload
 from dsforge.estimate.states import Load, loads
-from dsforge.estimate.traffic import Payload, traffic
+from dsforge.estimate.traffic import traffic
+from dsforge.estimate.work import stage_work
 from dsforge.specs import FROZEN, ClusterSpec, ModelSpec, Workload
 from dsforge.strategy import Strategy
 from dsforge.units import TFLOP, Interval
@@ -56,21 +56,17 @@ def estimate_time(
     """Seconds of one optimizer step under one strategy; `carried` as in `estimate_memory`."""
     layout = strategy.layout
     carried = carried or loads(model, cluster, workload, strategy)
-    stage, held, buckets, kept = max(carried, key=lambda load: load.held.total)
-    one = compute(model, workload, strategy, cluster.gpu)
-    layers_s = (stage.layers - stage.moe_layers) * one.layer_s + stage.moe_layers * one.moe_layer_s
-    slowest_s = layers_s + one.head_s
-    micro_steps, pp = strategy.gradient_accumulation_steps, layout.pipeline_parallel_size
-    tokens = strategy.micro_batch_size * workload.sequence_length / layout.context_parallel_size
-    payload = Payload(
-        model, element_bytes(workload), held, stage.layers, stage.moe_layers, tokens, slowest_s
-    )
-    sent = traffic(strategy, payload, channels(cluster, layout), buckets)
-    moved = offload(cluster, workload, strategy, payload)
+    _, held, buckets, kept = max(carried, key=lambda load: load.held.total)
+    links = channels(cluster, layout, strategy.runs_as.shard_group)
+    work = stage_work(model, cluster, workload, strategy, held=held, links=links)
+    sent = traffic(strategy, work.payload, links, buckets)
+    moved = offload(cluster, workload, strategy, work.payload)
+    micro_steps = strategy.gradient_accumulation_steps
+    waits = (layout.pipeline_parallel_size - 1) / strategy.virtual_stages
     terms = TimeTerms.model_construct(
-        compute_s=micro_steps * slowest_s,
-        communication_s=sent.exposed_s,
-        bubble_s=(pp - 1) / strategy.virtual_stages * (layers_s + sent.tensor_s / micro_steps),
+        compute_s=micro_steps * work.compute_s,
+        communication_s=micro_steps * work.exposed_s + sent.data_s + sent.pipeline_s,
+        bubble_s=waits * work.mean_s,
         offload_s=moved.exposed_s,
         optimizer_s=moved.cpu_s
         + optimizer_s(cluster.gpu, held.trainable, kept.optimizer)
@@ -78,7 +74,7 @@ def estimate_time(
     )
     useful = step_flops(model, workload)
     rates = workload.tokens_per_step / layout.world_size, useful / layout.world_size
-    return _estimate(terms, rates, sent.sent_bytes)
+    return _estimate(terms, rates, sent.sent_bytes + micro_steps * work.sent_bytes)
 
 
 def _estimate(terms: TimeTerms, work: tuple[float, float], sent_bytes: float) -> TimeEstimate:

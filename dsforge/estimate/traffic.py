@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from dsforge.estimate import nanotron
 from dsforge.estimate.comm import Channel, Channels, gather_bytes
 from dsforge.estimate.shard import RankParameters
 from dsforge.specs import ModelSpec
@@ -18,9 +19,10 @@ from dsforge.strategy import FULLY_SHARDED, GRADIENTS_SHARDED, Buckets, Strategy
 
 GRADIENT_OVERLAP = 0.4  # share of backward that hides reduction of gradients
 GATHER_OVERLAP = 0.7  # share of compute that hides gathers of ZeRO stage 3
-TENSOR_EXPOSED = 0.6  # of tensor-parallel collectives
+TENSOR_EXPOSED = 1.0  # of tensor-parallel collectives
 PIPELINE_EXPOSED = 0.5  # of sends between stages
 NEVER_HIDDEN = 0.08  # of what could be hidden: first and last bucket
+OVERLAPPED_TENSOR = 0.4  # what of them shows where they run beside products
 
 
 class Traffic(NamedTuple):
@@ -28,14 +30,7 @@ class Traffic(NamedTuple):
 
     sent_bytes: float
     data_s: float
-    tensor_s: float
     pipeline_s: float
-    other_s: float
-
-    @property
-    def exposed_s(self) -> float:
-        """Seconds that nothing hides."""
-        return self.data_s + self.tensor_s + self.pipeline_s + self.other_s
 
 
 class Payload(NamedTuple):
@@ -45,9 +40,9 @@ class Payload(NamedTuple):
     element_bytes: int
     held: RankParameters
     layers: int
-    moe_layers: int
     tokens: float
     micro_s: float  # compute of one micro batch
+    nodes: int
 
     @property
     def activation_bytes(self) -> float:
@@ -56,15 +51,10 @@ class Payload(NamedTuple):
 
 
 def traffic(strategy: Strategy, payload: Payload, links: Channels, buckets: Buckets) -> Traffic:
-    """All collectives of one step."""
-    parts = (
-        _data(strategy, payload, links.shards, buckets),
-        _tensor(strategy, payload, links.tensor),
-        _pipeline(strategy, payload, links.pipeline),
-        _context_and_experts(strategy, payload, links),
-    )
-    sent = sum(part[0] for part in parts)
-    return Traffic(sent, *(part[1] for part in parts))
+    """Collectives of one step outside the layers: gradients, weights, stage to stage."""
+    data = _data(strategy, payload, links, buckets)
+    stages = _pipeline(strategy, payload, links.pipeline)
+    return Traffic(data[0] + stages[0], data[1], stages[1])
 
 
 def _hidden(busy_s: float, available_s: float) -> float:
@@ -73,28 +63,39 @@ def _hidden(busy_s: float, available_s: float) -> float:
 
 
 def _data(
-    strategy: Strategy, payload: Payload, link: Channel, buckets: Buckets
+    strategy: Strategy, payload: Payload, links: Channels, buckets: Buckets
 ) -> tuple[float, float]:
     """Reduction of gradients, gathers of weights."""
+    link, updates = links.shards, links.updates
     if link.ranks == 1:
         return 0.0, 0.0
-    size, micro_steps = payload.element_bytes, strategy.gradient_accumulation_steps
+    execution = strategy.runs_as
+    micro_steps = strategy.gradient_accumulation_steps
+    size = 4 if execution.gradients == "fp32" else payload.element_bytes
     gradients = float(size * payload.held.trainable)
-    weights = float(size * payload.held.total)
-    backward = payload.micro_s * 2 / 3 * GRADIENT_OVERLAP * buckets.overlap_comm
+    weights = float(payload.element_bytes * payload.held.total)
+    updated = float(payload.element_bytes * payload.held.trainable)
     messages = max(1.0, payload.held.trainable / buckets.reduce_bucket_size)
     if strategy.zero_stage == FULLY_SHARDED:
         return _stage3(strategy, payload, link, weights=weights, gradients=gradients)
-    if strategy.back_end == "megatron":
-        backward = payload.micro_s * 2 / 3 * GRADIENT_OVERLAP
-        reduced = link.reduce_s(2 * gradients, messages)
-        return 2 * gather_bytes(2 * gradients, link.ranks), _hidden(reduced, backward)
+    overlaps = buckets.overlap_comm
+    if execution.trainer == "megatron":
+        overlaps = True
+    elif execution.trainer == "nanotron":
+        overlaps = strategy.layout.pipeline_parallel_size == 1
+    backward = payload.micro_s * 2 / 3 * GRADIENT_OVERLAP * overlaps
+    if execution.trainer == "megatron" and strategy.zero_stage >= 1:
+        sent = gather_bytes(gradients + updated, link.ranks)
+        scattered = _hidden(link.gather_s(gradients, messages), backward)
+        return sent, scattered + _hidden(updates.gather_s(updated, messages), backward / 2)
     rounds = micro_steps if strategy.zero_stage == GRADIENTS_SHARDED else 1
     seconds = rounds * _hidden(link.reduce_s(gradients, messages), backward)
+    if execution.trainer == "nanotron":
+        seconds += nanotron.reduction_s(strategy, payload.nodes)
     sent = rounds * 2 * gather_bytes(gradients, link.ranks)
     if strategy.zero_stage >= 1:
-        sent += gather_bytes(gradients, link.ranks)
-        seconds += link.gather_s(gradients, messages)
+        sent += gather_bytes(updated, link.ranks)
+        seconds += updates.gather_s(updated, messages)
     return sent, seconds
 
 
@@ -111,16 +112,6 @@ def _stage3(
     return micro_steps * sent, seconds
 
 
-def _tensor(strategy: Strategy, payload: Payload, link: Channel) -> tuple[float, float]:
-    """Two all-reduces in forward and two in backward of each layer (Megatron-LM, figure 4)."""
-    if link.ranks == 1:
-        return 0.0, 0.0
-    rounds = 6 if strategy.recompute == "full" else 4
-    rounds *= payload.layers * strategy.gradient_accumulation_steps
-    one = payload.activation_bytes
-    return rounds * 2 * gather_bytes(one, link.ranks), rounds * TENSOR_EXPOSED * link.reduce_s(one)
-
-
 def _pipeline(strategy: Strategy, payload: Payload, link: Channel) -> tuple[float, float]:
     """Activations to the next stage, their gradients back, for each micro batch and chunk."""
     if link.ranks == 1:
@@ -129,26 +120,50 @@ def _pipeline(strategy: Strategy, payload: Payload, link: Channel) -> tuple[floa
     if strategy.sequence_parallel:
         one /= strategy.layout.tensor_parallel_size
     rounds = 2 * strategy.virtual_stages * strategy.gradient_accumulation_steps
-    return rounds * one, rounds * PIPELINE_EXPOSED * link.send_s(one)
+    seconds = rounds * PIPELINE_EXPOSED * link.send_s(one)
+    if strategy.runs_as.trainer == "nanotron":
+        seconds = rounds * (link.send_s(one) + nanotron.send_s(strategy, payload.nodes))
+    return rounds * one, seconds
+
+
+def layer_traffic(
+    strategy: Strategy, payload: Payload, links: Channels, *, moe_layer: bool
+) -> tuple[float, float]:
+    """Bytes sent and seconds exposed in one layer of one micro batch."""
+    sent, seconds = _tensor(strategy, payload, links.tensor)
+    others = _context_and_experts(strategy, payload, links, moe_layer=moe_layer)
+    return sent + others[0], seconds + others[1]
+
+
+def _tensor(strategy: Strategy, payload: Payload, link: Channel) -> tuple[float, float]:
+    """Two all-reduces in forward and two in backward of each layer (Megatron-LM, figure 4)."""
+    if link.ranks == 1:
+        return 0.0, 0.0
+    rounds = 6 if strategy.recompute == "full" else 4
+    one = payload.activation_bytes
+    seconds = rounds * TENSOR_EXPOSED * link.reduce_s(one)
+    if strategy.sequence_parallel:
+        seconds = (rounds + 1) * TENSOR_EXPOSED * 2 * link.gather_s(one)
+    if strategy.runs_as.overlaps_tensor:
+        seconds *= OVERLAPPED_TENSOR
+    return rounds * 2 * gather_bytes(one, link.ranks), seconds
 
 
 def _context_and_experts(
-    strategy: Strategy, payload: Payload, links: Channels
+    strategy: Strategy, payload: Payload, links: Channels, *, moe_layer: bool
 ) -> tuple[float, float]:
     """Ring exchange of keys and values; tokens to their experts and back."""
-    model, micro_steps = payload.model, strategy.gradient_accumulation_steps
+    model = payload.model
     sent = seconds = 0.0
     if links.context.ranks > 1:
         width = 2 * model.kv_heads * model.head_size / strategy.layout.tensor_parallel_size
         one = (
             payload.tokens * width * payload.element_bytes * links.context.ranks
         )  # the whole sequence's keys
-        rounds = 3 * payload.layers * micro_steps
-        sent += rounds * gather_bytes(one, links.context.ranks)
-        seconds += 0.5 * rounds * links.context.gather_s(one)
-    if links.expert.ranks > 1 and model.moe is not None:
+        sent += 3 * gather_bytes(one, links.context.ranks)
+        seconds += 0.5 * 3 * links.context.gather_s(one)
+    if links.expert.ranks > 1 and model.moe is not None and moe_layer:
         one = payload.activation_bytes * model.moe.experts_per_token
-        rounds = 4 * payload.moe_layers * micro_steps
-        sent += rounds * gather_bytes(one, links.expert.ranks)
-        seconds += rounds * links.expert.gather_s(one)
+        sent += 4 * gather_bytes(one, links.expert.ranks)
+        seconds += 4 * links.expert.gather_s(one)
     return sent, seconds
