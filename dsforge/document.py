@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from pydantic import BaseModel, Field
 
-from dsforge.estimate.compute import peak_flops
 from dsforge.estimate.memory import MemoryEstimate
+from dsforge.estimate.rates import peak_flops
 from dsforge.estimate.time import TimeEstimate
 from dsforge.plan import Plan, Reason, Rejected, Search
 from dsforge.planner.inverse import Answer

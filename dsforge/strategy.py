@@ -70,6 +70,10 @@ class Execution(BaseModel):
         default=False, description="Each weight is stepped in backward; gradients are not kept."
     )
     offload_activations: bool = Field(default=False, description="Checkpoints wait in RAM.")
+    overlaps_tensor: bool = Field(
+        default=False, description="Tensor-parallel collectives run beside the products."
+    )
+    deterministic: bool = Field(default=False, description="Same bits every run, slower kernels.")
     buckets: BucketSizes | Buckets = Field(
         default="sized", description="ZeRO's buffers as dsforge sizes them, defaults, or as given."
     )

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from dsforge.layout import Layout
 from dsforge.specs import ClusterSpec
 
-CONGESTION = 0.1  # bandwidth lost at each doubling of nodes, from nccl-tests on 1 to 64 nodes
+CONGESTION = 0.02  # bandwidth lost at each doubling of nodes
 
 
 class Channel(NamedTuple):

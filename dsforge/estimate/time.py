@@ -40,8 +40,8 @@ class TimeEstimate(BaseModel):
     sent_bytes: int = Field(ge=0, description="Bytes that one rank sends in one step.")
 
 
-COMPUTE_ERROR = (0.85, 1.45)  # 80 % of published steps lie within, compute-bound ones
-COMMUNICATION_ERROR = (0.6, 2.2)  # exposed communication, bubble and offload are less certain
+COMPUTE_ERROR = (0.87, 1.2)  # 80 % of published steps lie within, compute-bound ones
+COMMUNICATION_ERROR = (0.7, 1.8)  # exposed communication, bubble and offload are less certain
 STEP_OVERHEAD_S = 0.01  # gradient norm, clipping, schedule, Python: once a step
 
 

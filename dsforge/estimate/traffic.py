@@ -17,12 +17,12 @@ from dsforge.estimate.shard import RankParameters
 from dsforge.specs import ModelSpec
 from dsforge.strategy import FULLY_SHARDED, GRADIENTS_SHARDED, Buckets, Strategy
 
-GRADIENT_OVERLAP = 0.4  # share of backward that hides reduction of gradients
-GATHER_OVERLAP = 0.7  # share of compute that hides gathers of ZeRO stage 3
+GRADIENT_OVERLAP = 0.3  # share of backward that hides reduction of gradients
+GATHER_OVERLAP = 1.0  # share of compute that hides gathers of ZeRO stage 3
 TENSOR_EXPOSED = 1.0  # of tensor-parallel collectives
-PIPELINE_EXPOSED = 0.5  # of sends between stages
-NEVER_HIDDEN = 0.08  # of what could be hidden: first and last bucket
-OVERLAPPED_TENSOR = 0.4  # what of them shows where they run beside products
+PIPELINE_EXPOSED = 0.33  # of sends between stages
+NEVER_HIDDEN = 0.35  # of what could be hidden: first and last bucket, kernels that make room
+OVERLAPPED_TENSOR = 0.02  # what of them shows where they run beside products
 
 
 class Traffic(NamedTuple):
@@ -77,7 +77,7 @@ def _data(
     updated = float(payload.element_bytes * payload.held.trainable)
     messages = max(1.0, payload.held.trainable / buckets.reduce_bucket_size)
     if strategy.zero_stage == FULLY_SHARDED:
-        return _stage3(strategy, payload, link, weights=weights, gradients=gradients)
+        return _stage3(strategy, payload, links, weights=weights, gradients=gradients)
     overlaps = buckets.overlap_comm
     if execution.trainer == "megatron":
         overlaps = True
@@ -100,16 +100,25 @@ def _data(
 
 
 def _stage3(
-    strategy: Strategy, payload: Payload, link: Channel, *, weights: float, gradients: float
+    strategy: Strategy, payload: Payload, links: Channels, *, weights: float, gradients: float
 ) -> tuple[float, float]:
-    """Gathers of weights layer by layer, scatter of gradients, in every micro step."""
+    """Gathers of weights layer by layer, scatter of gradients, in every micro step.
+
+    Where groups of ranks hold a copy each (MiCS, hybrid sharding), both stay inside a group, and
+    what a rank keeps of the gradients is reduced across groups once a step.
+    """
+    group, every = links.updates, links.shards
     gathers = 3 if strategy.recompute == "full" else 2
     micro_steps = strategy.gradient_accumulation_steps
     messages = float(payload.layers)
-    busy = gathers * link.gather_s(weights, messages) + link.gather_s(gradients, messages)
-    sent = gathers * gather_bytes(weights, link.ranks) + gather_bytes(gradients, link.ranks)
+    busy = gathers * group.gather_s(weights, messages) + group.gather_s(gradients, messages)
+    sent = gathers * gather_bytes(weights, group.ranks) + gather_bytes(gradients, group.ranks)
     seconds = micro_steps * _hidden(busy, GATHER_OVERLAP * payload.micro_s)
-    return micro_steps * sent, seconds
+    if group.ranks == every.ranks:
+        return micro_steps * sent, seconds
+    kept = gradients / group.ranks
+    across = 2 * gather_bytes(kept, every.ranks // group.ranks)
+    return micro_steps * sent + across, seconds + every.reduce_s(kept, messages)
 
 
 def _pipeline(strategy: Strategy, payload: Payload, link: Channel) -> tuple[float, float]:

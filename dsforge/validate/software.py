@@ -30,6 +30,7 @@ ADDED = (
     *("compile", "chunked", "activation checkpointing", "fused into backward"),
     *("activation offloading", "8-bit"),
 )
+NEMO = ("nemo", "bridge")  # recipes that overlap tensor parallelism and sum gradients in bf16
 MEGATRON_LIKE: tuple[Trainer, ...] = ("megatron", "nanotron")
 
 
@@ -72,6 +73,7 @@ def _execution(row: Row, trainer: Trainer) -> Execution:
     pure = "pure bf16" in notes
     group = re.search(r"groups? (?:of )?([1-9]\d{0,6})", row.zero_stage_or_sharding)
     added = _cumulative(notes)
+    recipe = any(word in row.framework.lower() for word in NEMO)
     return Execution(
         trainer=trainer,
         kernels=_kernels(notes, trainer, added),
@@ -79,11 +81,13 @@ def _execution(row: Row, trainer: Trainer) -> Execution:
         dropout="transformer-impl" in notes,  # Megatron's own tests leave it at its default
         gathered_inputs=_gathered_inputs(row, trainer),
         loss=_loss(notes, added),
-        gradients="fp32" if trainer in MEGATRON_LIKE else "compute",
+        gradients="fp32" if trainer in MEGATRON_LIKE and not recipe else "compute",
         master_weights=not pure,
         moments="int8" if "8-bit" in notes else "bf16" if pure else "fp32",
         fused_backward="fused into backward" in added,
         offload_activations="activations" in row.offload,
+        overlaps_tensor=recipe or "async tp" in notes,
+        deterministic="deterministic mode" in notes,
         shard_group=int(group[1]) if group else None,
         buckets="engine",
     )

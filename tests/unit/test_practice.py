@@ -19,6 +19,7 @@ from dsforge.estimate.time import estimate_time
 from dsforge.plan import Plan, Priced
 from dsforge.planner import appraise, choose, price
 from dsforge.rules import check
+from dsforge.strategy import Execution
 
 GB = 1e9
 YEAR_S = 365.25 * 86400
@@ -109,23 +110,24 @@ def test_zero3_gathers_again_where_activations_are_recomputed() -> None:
 def test_bloom_trials_on_a100(layers: int, dp: int, pp: int, gib: float, tflops: float) -> None:
     """Hidden 14400, vocabulary 250880, TP 8, micro batch 1, ZeRO-1, full recomputation.
 
-    Megatron-DeepSpeed of 2022: DeepSpeed's states and default buckets, unfused attention whose
-    scores we do not count; its TFLOP/s count four passes and no vocabulary: 96 B s l h^2 (1 + s/6h)
-    (Narayanan et al. 2021, equation 3). The same machines later reached 150. Hence the tolerances.
+    Megatron-DeepSpeed of 2022: DeepSpeed's states and default buckets, attention that keeps its
+    scores; its TFLOP/s count four passes and no vocabulary: 96 B s l h^2 (1 + s/6h) (Narayanan et
+    al. 2021, equation 3). These were first trials; tuned, the same machines reached 150.
     """
     wide = {"hidden_size": 14400, "embedding_size": 14400, "ffn_hidden_size": 57600}
     heads = {"attention_heads": 32, "kv_heads": 32, "head_size": 450}
     shape = {"layers": layers, "vocab_size": 250880, **wide, **heads}
     model = catalog.model("gpt3-175b").model_copy(update=shape)
-    on, work = cluster(dp * pp), workload(2048, 2048)
+    on, work = cluster(dp * pp, inter="omni-path-100"), workload(2048, 2048)
     how = strategy(dp, 8, pp, batch=2048, zero_stage=1, recompute="full")
     memory = estimate_memory(model, on, work, how)
-    time = estimate_time(model, on, work, how.model_copy(update={"back_end": "megatron"}))
+    then = {"execution": Execution(trainer="megatron", attention="eager")}
+    time = estimate_time(model, on, work, how.model_copy(update=then))
 
     flops = 96 * 2048 * 2048 * layers * 14400**2 * (1 + 2048 / (6 * 14400))
 
     assert memory.device_bytes.likely / 1024**3 == pytest.approx(gib, rel=0.3)
-    assert flops / time.step_s.likely / on.gpus / 1e12 == pytest.approx(tflops, rel=0.56)
+    assert tflops < flops / time.step_s.likely / on.gpus / 1e12 < 1.15 * 150
 
 
 # Choice of strategy

@@ -1,0 +1,218 @@
+"""Seconds of a layer and of the head as lines in the tokens of a micro batch.
+
+Every product is a roofline: its FLOPs at the card's sustained rate, plus its bytes at the memory
+bandwidth. A thin product (small micro batch, large tensor parallelism) moves more bytes for each
+FLOP, so it falls below the peak without any fitted curve. The rest of a layer (norms, activation,
+residuals, rotary embedding) moves bytes, more of them where each small operation is a kernel of its
+own. All of it is linear in tokens, so the planner prices many micro batches from one line.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+from dsforge.estimate.activations import element_bytes
+from dsforge.estimate.flops import (
+    Product,
+    attention_products,
+    backward_factor,
+    mlp_products,
+    score_flops,
+)
+from dsforge.estimate.rates import Rates, rates
+from dsforge.specs import GpuSpec, ModelSpec, Workload
+from dsforge.strategy import Execution, Strategy
+
+ATTENTION_BACKWARD = 2.5  # passes: five products for two forward (Dao 2022)
+SCORE_BYTES = (13.0, 20.0)  # each score in 16 bits, forward and backward, where they are kept
+UNFUSED_SHARE = 0.9  # of a product's rate: batched products of attention that keeps scores
+SELECTIVE_SHARE = 0.42  # of a layer that FSDP's selective checkpointing repeats
+QUANTISE_BYTES = 0.5  # more for each element that enters or leaves a product in 8 bits
+FP32_SUM_BYTES = 8.0  # each weight and micro step: the sum of gradients is read and written
+# Each logit, forward and backward: one fused pass, Hugging Face's copies, Megatron's.
+FUSED_LOGIT_BYTES, EAGER_LOGIT_BYTES, MEGATRON_LOGIT_BYTES = 6.0, 38.0, 63.0
+# Elements read and written for one element of a norm, an activation, a rotary embedding, in forward
+# and backward: counted from one kernel for each, and from torch's separate operations.
+NORM, EAGER_RMSNORM = (2.0, 3.0), (14.0, 24.0)
+GATED, EAGER_GATED, PLAIN = (3.0, 5.0), (5.0, 8.0), (2.0, 3.0)
+ROTARY, EAGER_ROTARY = (2.0, 2.0), (10.0, 12.0)
+RESIDUAL = 3.0  # read twice, written once
+
+
+class Line(NamedTuple):
+    """Seconds as a line in the tokens of a micro batch on one rank."""
+
+    fixed_s: float
+    token_s: float
+
+    def at(self, tokens: float) -> float:
+        """Seconds at so many tokens."""
+        return self.fixed_s + tokens * self.token_s
+
+
+class Lines(NamedTuple):
+    """Forward, backward and recomputation together."""
+
+    layer: Line
+    moe_layer: Line
+    head: Line
+
+
+class Setting(NamedTuple):
+    """What the lines depend on beside the model."""
+
+    execution: Execution
+    rates: Rates
+    size: int  # bytes of an element
+    sequence_length: int
+    tp: int
+    ep: int
+    cut: int  # ranks that share activations outside the products
+    backward: float  # passes
+    repeated: float  # share of the products computed again
+    repeated_scores: float
+
+    @property
+    def passes(self) -> float:
+        """Forward passes that all products of a step amount to."""
+        return 1 + self.backward + self.repeated
+
+    @property
+    def fused(self) -> bool:
+        """Whether norms, activations and rotary embeddings are one kernel each."""
+        return self.execution.kernels != "eager"
+
+
+def setting_of(gpu: GpuSpec, workload: Workload, strategy: Strategy) -> Setting:
+    """The setting of a workload and a strategy on a card."""
+    execution, layout = strategy.runs_as, strategy.layout
+    repeated, scores = _repeated(strategy)
+    tp = layout.tensor_parallel_size
+    return Setting(
+        execution=execution,
+        rates=rates(gpu, workload.precision, execution),
+        size=element_bytes(workload),
+        sequence_length=workload.sequence_length,
+        tp=tp,
+        ep=layout.expert_parallel_size,
+        cut=tp if strategy.sequence_parallel else 1,
+        backward=backward_factor(workload),
+        repeated=repeated,
+        repeated_scores=scores,
+    )
+
+
+@lru_cache(maxsize=4096)
+def lines(model: ModelSpec, setting: Setting) -> Lines:
+    """A dense layer, a MoE layer (nothing where there is none) and the head."""
+    sparse = _layer(model, setting, moe_layer=True) if model.moe else Line(0.0, 0.0)
+    return Lines(_layer(model, setting, moe_layer=False), sparse, _head(model, setting))
+
+
+def _repeated(strategy: Strategy) -> tuple[float, float]:
+    """Shares of a layer's products and of its scores that are computed again in backward.
+
+    Selective checkpointing of Megatron repeats the scores (Korthikanti et al. 2022), that of FSDP
+    trainers every second product and not the scores (torchtitan, per-op).
+    """
+    if strategy.recompute != "selective":
+        share = 1.0 if strategy.recompute == "full" else 0.0
+        return share, share
+    fsdp = strategy.runs_as.trainer in ("fsdp", "torchtune")
+    return (SELECTIVE_SHARE, 0.0) if fsdp else (0.0, 1.0)
+
+
+def _product(product: Product, rate: float, setting: Setting, tp: int) -> Line:
+    """One pass of a product that `tp` ranks share."""
+    cut = product.inputs if product.narrow == product.inputs else product.outputs
+    sides = product.inputs + product.outputs - cut + cut / tp
+    weight = product.elements / tp
+    bandwidth, size = setting.rates.bandwidth, setting.size
+    quantised = QUANTISE_BYTES if rate > setting.rates.wide_products else 0.0
+    return Line(
+        setting.rates.kernel_s + size * weight / bandwidth,
+        2.0 * weight / rate + (size + quantised) * sides / bandwidth,
+    )
+
+
+def _layer(model: ModelSpec, setting: Setting, *, moe_layer: bool) -> Line:
+    """One layer, forward, backward and recomputation."""
+    passes, held = setting.passes, setting.rates
+    products = (*attention_products(model), *mlp_products(model, moe_layer))
+    each = [_product(product, held.products, setting, setting.tp) for product in products]
+    forward, backward = _moved_elements(model, setting, moe_layer=moe_layer)
+    moved = setting.size * (forward * (1 + setting.repeated) + backward)
+    return Line(
+        passes * sum(line.fixed_s for line in each)
+        + _resident_bytes(model, setting, moe_layer=moe_layer) / held.bandwidth,
+        passes * sum(line.token_s for line in each)
+        + _attention_s(model, setting)
+        + moved / held.bandwidth,
+    )
+
+
+def _resident_bytes(model: ModelSpec, setting: Setting, *, moe_layer: bool) -> float:
+    """Bytes to read experts that one token does not pass, and to sum gradients in fp32."""
+    products = (*attention_products(model), *mlp_products(model, moe_layer))
+    weights = float(sum(product.elements for product in products))
+    idle = 0.0
+    if moe_layer and model.moe:
+        matrices = 3 if model.gated_mlp else 2
+        expert = matrices * model.hidden_size * model.moe.expert_ffn_hidden_size
+        held = model.moe.experts / setting.ep
+        idle = max(0.0, held - model.moe.experts_per_token) * expert
+    summed = FP32_SUM_BYTES * (weights + idle) if setting.execution.gradients == "fp32" else 0.0
+    return (setting.passes * setting.size * idle + summed) / setting.tp
+
+
+def _attention_s(model: ModelSpec, setting: Setting) -> float:
+    """Seconds of one token in the scores of one layer, all passes."""
+    flops = score_flops(model, setting.sequence_length) / setting.tp
+    forward = 1 + setting.repeated_scores
+    if setting.execution.attention == "flash":
+        return (forward + ATTENTION_BACKWARD) * flops / setting.rates.attention
+    scores = model.attention_heads / setting.tp * setting.sequence_length
+    moved = (forward * SCORE_BYTES[0] + SCORE_BYTES[1]) * scores * setting.size / 2
+    whole = 2 * flops if model.kind == "decoder" else flops  # the masked half is computed
+    products = (forward + 2) * whole / (setting.rates.wide_products * UNFUSED_SHARE)
+    return products + moved / setting.rates.bandwidth
+
+
+def _moved_elements(model: ModelSpec, setting: Setting, *, moe_layer: bool) -> tuple[float, float]:
+    """Elements that the memory-bound rest of a layer moves for one token: forward, backward."""
+    fused, tp = setting.fused, setting.tp
+    norm = NORM if fused or model.norm != "rmsnorm" else EAGER_RMSNORM
+    activation = (GATED if fused else EAGER_GATED) if model.gated_mlp else PLAIN
+    rotary = (ROTARY if fused else EAGER_ROTARY) if model.position == "rope" else (0.0, 0.0)
+    outer = model.norms_per_layer * model.hidden_size / setting.cut
+    inner = _width(model, moe_layer=moe_layer) / tp
+    rotated = (model.attention_heads + model.kv_heads) * model.head_size / tp
+    forward, backward = (
+        outer * (norm[way] + RESIDUAL) + inner * activation[way] + rotated * rotary[way]
+        for way in (0, 1)
+    )
+    return forward, backward
+
+
+def _width(model: ModelSpec, *, moe_layer: bool) -> float:
+    """Width of the MLP that one token passes."""
+    if not moe_layer or model.moe is None:
+        return model.ffn_hidden_size
+    routed = model.moe.experts_per_token * model.moe.expert_ffn_hidden_size
+    return routed + model.moe.shared_ffn_hidden_size
+
+
+def _head(model: ModelSpec, setting: Setting) -> Line:
+    """Output head and loss, forward and backward; the head stays in 16 bits."""
+    execution, passes = setting.execution, 1 + setting.backward
+    tp = 1 if execution.trainer == "deepspeed" else setting.tp
+    product = Product(model.hidden_size, model.vocab_size, model.vocab_size)
+    line = _product(product, setting.rates.wide_products, setting, tp)
+    moved = EAGER_LOGIT_BYTES
+    if execution.kernels == "compiled" or execution.loss not in ("plain", "softmax"):
+        moved = FUSED_LOGIT_BYTES
+    elif execution.trainer == "megatron":
+        moved = MEGATRON_LOGIT_BYTES
+    loss_s = moved * model.vocab_size / tp / setting.rates.bandwidth
+    return Line(passes * line.fixed_s, passes * line.token_s + loss_s)

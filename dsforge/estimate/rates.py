@@ -1,0 +1,76 @@
+"""The rates that a card holds over a whole training step, below what its data sheet says.
+
+The best matrix product that anybody found by searching shapes (`matmul_efficiency`, stas00,
+ml-engineering) is run alone and briefly. Over a step the card heats up: where it has many FLOP/s
+for each watt, it lowers its clocks. Attention runs at a share of that rate; FlashAttention-2 was
+written for A100 and uses less of the cards that came after it.
+
+Every constant of `rates`, `lines`, `compute`, `traffic` and `comm` was fitted once, over all
+published rows of trust A and B together, sources weighing the same (`benchmarks/published/`).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from dsforge.specs import GpuSpec, Precision
+from dsforge.strategy import Execution
+
+STEP_SHARE = 0.926  # of the best product that large products of a step reach
+POWER_KNEE = 0.956e12  # best bf16 FLOP/s for each watt up to which clocks hold (A100 0.68)
+POWER_FALL = 0.55  # exponent beyond it (H100 1.14, the same at 500 W 1.59, B200 1.75)
+BANDWIDTH_SHARE = 0.85  # of the memory bandwidth
+KERNEL_S = 30e-6  # ramp-up and tail of one matrix product and of the small kernels around it
+CUDNN_SHARE = 0.73  # of a product's rate that fused attention of cuDNN reaches
+FLASH2_SHARE = 0.43  # and FlashAttention-2 on A100, with Triton's like
+FLASH2_FALL = 0.36  # exponent of peak over A100's by which it falls behind on later cards
+A100_FLOPS = 312e12
+DETERMINISTIC_SHARE = 0.72  # of that rate where backward must give the same bits every time
+
+
+class Rates(NamedTuple):
+    """FLOP/s and bytes/s that one card holds, by kind of work."""
+
+    products: float  # in the precision of the workload
+    wide_products: float  # in 16 bits, where the workload's are 8
+    attention: float
+    bandwidth: float
+    kernel_s: float
+
+
+def peak_flops(gpu: GpuSpec, precision: Precision) -> float:
+    """The card's peak in a precision; fp16 and bf16 stand in for each other."""
+    peaks = gpu.peak_flops
+    fallback = peaks.get("bf16") or peaks.get("fp16") or max(peaks.values())
+    return peaks.get(precision, fallback)
+
+
+def rates(gpu: GpuSpec, precision: Precision, execution: Execution) -> Rates:
+    """The rates of a card in one precision under one software; a CPU core has no kernels."""
+    share, half = _sustained_share(gpu), peak_flops(gpu, "bf16")
+    products = share * peak_flops(gpu, precision)
+    wide = min(products, share * half)
+    return Rates(
+        products=products,
+        wide_products=wide,
+        attention=wide * _attention_share(half, execution),
+        bandwidth=gpu.memory_bytes_per_s * BANDWIDTH_SHARE,
+        kernel_s=0.0 if gpu.is_cpu else KERNEL_S,
+    )
+
+
+def _sustained_share(gpu: GpuSpec) -> float:
+    """Share of the peak that large products hold over a step."""
+    share = gpu.matmul_efficiency * STEP_SHARE
+    if gpu.power_w is None:
+        return share
+    density = peak_flops(gpu, "bf16") * gpu.matmul_efficiency / gpu.power_w
+    return share if density <= POWER_KNEE else share * float((POWER_KNEE / density) ** POWER_FALL)
+
+
+def _attention_share(peak: float, execution: Execution) -> float:
+    """Share of a product's rate that flash attention reaches."""
+    if execution.trainer == "megatron" and not execution.deterministic:
+        return CUDNN_SHARE
+    share = FLASH2_SHARE * float(min(1.0, A100_FLOPS / peak) ** FLASH2_FALL)
+    return share * DETERMINISTIC_SHARE if execution.deterministic else share
