@@ -19,7 +19,6 @@ from dsforge.strategy import FULLY_SHARDED, GRADIENTS_SHARDED, Buckets, Strategy
 
 GRADIENT_OVERLAP = 0.3  # share of backward that hides reduction of gradients
 GATHER_OVERLAP = 1.0  # share of compute that hides gathers of ZeRO stage 3
-TENSOR_EXPOSED = 1.0  # of tensor-parallel collectives
 PIPELINE_EXPOSED = 0.33  # of sends between stages
 NEVER_HIDDEN = 0.35  # of what could be hidden: first and last bucket, kernels that make room
 OVERLAPPED_TENSOR = 0.02  # what of them shows where they run beside products
@@ -150,9 +149,10 @@ def _tensor(strategy: Strategy, payload: Payload, link: Channel) -> tuple[float,
         return 0.0, 0.0
     rounds = 6 if strategy.recompute == "full" else 4
     one = payload.activation_bytes
-    seconds = rounds * TENSOR_EXPOSED * link.reduce_s(one)
+    seconds = rounds * link.reduce_s(one)
     if strategy.sequence_parallel:
-        seconds = (rounds + 1) * TENSOR_EXPOSED * 2 * link.gather_s(one)
+        again = 1 if strategy.runs_as.gathered_inputs == "gathered_again" else 0
+        seconds = (rounds + again) * 2 * link.gather_s(one)
     if strategy.runs_as.overlaps_tensor:
         seconds *= OVERLAPPED_TENSOR
     return rounds * 2 * gather_bytes(one, link.ranks), seconds
