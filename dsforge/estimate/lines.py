@@ -27,11 +27,11 @@ from dsforge.strategy import Execution, Strategy
 ATTENTION_BACKWARD = 2.5  # passes: five products for two forward (Dao 2022)
 SCORE_BYTES = (13.0, 20.0)  # each score in 16 bits, forward and backward, where they are kept
 UNFUSED_SHARE = 0.9  # of a product's rate: batched products of attention that keeps scores
-SELECTIVE_SHARE = 0.42  # of a layer that FSDP's selective checkpointing repeats
+SELECTIVE_SHARE = 0.383  # of a layer that FSDP's selective checkpointing repeats
 QUANTISE_BYTES = 0.5  # more for each element that enters or leaves a product in 8 bits
 FP32_SUM_BYTES = 8.0  # each weight and micro step: the sum of gradients is read and written
 # Each logit, forward and backward: one fused pass, Hugging Face's copies, Megatron's.
-FUSED_LOGIT_BYTES, EAGER_LOGIT_BYTES, MEGATRON_LOGIT_BYTES = 6.0, 38.0, 63.0
+FUSED_LOGIT_BYTES, EAGER_LOGIT_BYTES, MEGATRON_LOGIT_BYTES = 6.0, 52.2, 67.7
 # Elements read and written for one element of a norm, an activation, a rotary embedding, in forward
 # and backward: counted from one kernel for each, and from torch's separate operations.
 NORM, EAGER_RMSNORM = (2.0, 3.0), (14.0, 24.0)

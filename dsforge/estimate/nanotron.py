@@ -15,10 +15,10 @@ from dsforge.layout import Layout
 from dsforge.specs import ClusterSpec
 from dsforge.strategy import Strategy
 
-TENSOR_HOST_S = 2.2e-3  # of eight collectives in Python, a layer forward and backward
-PIPELINE_HOST_S = 1.0e-3  # more, where a pipeline spans nodes
-RANK_WAIT_S = 2.6e-3  # more, for each further tensor rank
-SEND_S = 0.6e-3  # a send that waits, with the message that announces its shape
+TENSOR_HOST_S = 2.12e-3  # of eight collectives in Python, a layer forward and backward
+PIPELINE_HOST_S = 0.714e-3  # more, where a pipeline spans nodes
+RANK_WAIT_S = 2.99e-3  # more, for each further tensor rank
+SEND_S = 0.717e-3  # a send that waits, with the message that announces its shape
 STALL_S = 0.31  # of one round between 64 nodes
 STALL_NODES = 64
 STALL_POWER = 8  # of the share of those nodes: on half of them it is 1 ms

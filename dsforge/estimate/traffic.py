@@ -17,10 +17,11 @@ from dsforge.estimate.shard import RankParameters
 from dsforge.specs import ModelSpec
 from dsforge.strategy import FULLY_SHARDED, GRADIENTS_SHARDED, Buckets, Strategy
 
-GRADIENT_OVERLAP = 0.3  # share of backward that hides reduction of gradients
+GRADIENT_OVERLAP = 0.1  # share of backward that hides reduction of gradients
 GATHER_OVERLAP = 1.0  # share of compute that hides gathers of ZeRO stage 3
-PIPELINE_EXPOSED = 0.33  # of sends between stages
-NEVER_HIDDEN = 0.35  # of what could be hidden: first and last bucket, kernels that make room
+PIPELINE_EXPOSED = 0.287  # of sends between stages
+MESSAGE_BYTES = 2.56e8  # of gradients or weights at once, where no engine's buckets say
+NEVER_HIDDEN = 0.4  # of what could be hidden: first and last bucket, kernels that make room
 OVERLAPPED_TENSOR = 0.02  # what of them shows where they run beside products
 
 
@@ -74,7 +75,10 @@ def _data(
     gradients = float(size * payload.held.trainable)
     weights = float(payload.element_bytes * payload.held.total)
     updated = float(payload.element_bytes * payload.held.trainable)
-    messages = max(1.0, payload.held.trainable / buckets.reduce_bucket_size)
+    bucket = MESSAGE_BYTES
+    if execution.trainer == "deepspeed":
+        bucket = float(payload.element_bytes * buckets.reduce_bucket_size)
+    messages, renewals = max(1.0, gradients / bucket), max(1.0, updated / bucket)
     if strategy.zero_stage == FULLY_SHARDED:
         return _stage3(strategy, payload, links, weights=weights, gradients=gradients)
     overlaps = buckets.overlap_comm
@@ -86,7 +90,7 @@ def _data(
     if execution.trainer == "megatron" and strategy.zero_stage >= 1:
         sent = gather_bytes(gradients + updated, link.ranks)
         scattered = _hidden(link.gather_s(gradients, messages), backward)
-        return sent, scattered + _hidden(updates.gather_s(updated, messages), backward / 2)
+        return sent, scattered + _hidden(updates.gather_s(updated, renewals), backward / 2)
     rounds = micro_steps if strategy.zero_stage == GRADIENTS_SHARDED else 1
     seconds = rounds * _hidden(link.reduce_s(gradients, messages), backward)
     if execution.trainer == "nanotron":
@@ -94,7 +98,7 @@ def _data(
     sent = rounds * 2 * gather_bytes(gradients, link.ranks)
     if strategy.zero_stage >= 1:
         sent += gather_bytes(updated, link.ranks)
-        seconds += updates.gather_s(updated, messages)
+        seconds += updates.gather_s(updated, renewals)
     return sent, seconds
 
 
