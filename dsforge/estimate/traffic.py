@@ -17,11 +17,11 @@ from dsforge.estimate.shard import RankParameters
 from dsforge.specs import ModelSpec
 from dsforge.strategy import FULLY_SHARDED, GRADIENTS_SHARDED, Buckets, Strategy
 
-GRADIENT_OVERLAP = 0.1  # share of backward that hides reduction of gradients
-GATHER_OVERLAP = 1.0  # share of compute that hides gathers of ZeRO stage 3
+GRADIENT_OVERLAP = 0.3  # share of backward that hides reduction of gradients
+GATHER_OVERLAP = 0.7  # share of compute that hides gathers of ZeRO stage 3
 PIPELINE_EXPOSED = 0.287  # of sends between stages
 MESSAGE_BYTES = 2.56e8  # of gradients or weights at once, where no engine's buckets say
-NEVER_HIDDEN = 0.4  # of what could be hidden: first and last bucket, kernels that make room
+NEVER_HIDDEN = 0.35  # of what could be hidden: first and last bucket, kernels that make room
 OVERLAPPED_TENSOR = 0.02  # what of them shows where they run beside products
 
 

@@ -48,7 +48,7 @@ def stage_work(
     payload = Payload(
         model, element_bytes(workload), held, split.last, one.tokens, 0.0, cluster.nodes
     )
-    layer = _layer(strategy, payload, links, one, split)
+    layer = _layer(strategy, payload, links, one=one, split=split)
     body_s, last_s = split.body * layer.seconds, split.last * layer.seconds + one.head_s
     slowest_s = max(body_s, last_s)
     layers = split.last if last_s >= body_s else split.body
@@ -63,7 +63,7 @@ def stage_work(
 
 
 def _layer(
-    strategy: Strategy, payload: Payload, links: Channels, one: Compute, split: Stages
+    strategy: Strategy, payload: Payload, links: Channels, *, one: Compute, split: Stages
 ) -> _Layer:
     """The mean layer of a model: dense ones and those with experts."""
     sent, exposed_s = layer_traffic(strategy, payload, links, moe_layer=False)
