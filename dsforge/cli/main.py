@@ -19,7 +19,7 @@ COMMANDS = {
     "gen": "Choose a strategy and write every file of the run.",
     "plan": "Rank every strategy for a model on a cluster, with reasons.",
     "estimate": "Predict memory and step time of one strategy.",
-    "rehearse": "Run the real engine as one rank of N, without a GPU, and count its memory.",
+    "rehearse": "Run the real DeepSpeed engine as one rank of the job and count its memory.",
     "catalog": "List the models, accelerators and links that can be named.",
     "detect": "Describe this machine as a cluster file.",
     "train": "Fine-tune a model as train.yaml says; this process is one rank.",
