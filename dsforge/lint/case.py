@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from dsforge.lint.document import Document, Edit, Kind, Loc
+from dsforge.lint.entries import Entry, entries_of
 from dsforge.lint.releases import Release, Releases
 
 if TYPE_CHECKING:
@@ -41,15 +42,17 @@ class Case(NamedTuple):
     document: Document
     releases: Releases
     release: Release
-    model: ModelSpec | None = None
-    cluster: ClusterSpec | None = None
-    engine: Document | None = None  # the ds_config that a train.yaml names
+    model: ModelSpec | None
+    cluster: ClusterSpec | None
+    engine: Document | None  # the ds_config that a train.yaml names
+    entries: tuple[Entry, ...]  # of a ds_config
+    stage: int | None  # the ZeRO stage; none where it is not known (`auto`)
 
     def at(self, *loc: str) -> Any:
         """The value at a location; none where something of it is missing."""
         value = self.document.root
         for key in loc:
-            if not isinstance(value, dict):
+            if type(value) is not dict:  # plain ones only: this is called a hundred times a file
                 return None
             value = value.get(key)
         return value
@@ -82,13 +85,6 @@ class Case(NamedTuple):
         """Whether the value is literally false."""
         return self.at(*loc) is False
 
-    @property
-    def stage(self) -> int | None:
-        """The ZeRO stage; none where it is not known (`auto`)."""
-        if isinstance(self.at(ZERO), bool):
-            return int(self.is_on(ZERO))
-        return self.whole(ZERO, "stage") if "stage" in self.block(ZERO) else 0
-
     def device(self, block: str) -> str:
         """Where an offload block puts things: none, cpu, nvme."""
         old = {"offload_optimizer": "cpu_offload", "offload_param": "cpu_offload_param"}[block]
@@ -106,6 +102,30 @@ class Case(NamedTuple):
     def pipeline_stages(self) -> int:
         """Pipeline stages; 1 where the file does not say."""
         return max(1, self.whole("pipeline", "stages") or 1)
+
+
+def case_of(
+    document: Document,
+    releases: Releases,
+    release: Release,
+    *,
+    model: ModelSpec | None = None,
+    cluster: ClusterSpec | None = None,
+    engine: Document | None = None,
+) -> Case:
+    """The case of a document, with what many rules ask for worked out once."""
+    case = Case(document, releases, release, model, cluster, engine, (), 0)
+    if document.kind != "ds_config":
+        return case
+    entries = tuple(entries_of(document.root, releases, release))
+    return case._replace(entries=entries, stage=_stage(case))
+
+
+def _stage(case: Case) -> int | None:
+    """The ZeRO stage; none where it is not known (`auto`)."""
+    if isinstance(case.at(ZERO), bool):
+        return int(case.is_on(ZERO))
+    return case.whole(ZERO, "stage") if "stage" in case.block(ZERO) else 0
 
 
 Find = Callable[[Case], Iterable[Hit]]

@@ -63,9 +63,18 @@ class Document(NamedTuple):
     kind: Kind
     text: str
     root: Any
-    marks: Mapping[Loc, Mark]
+    written: Mapping[Loc, Mark] | None  # none: looked for in the JSON text once one is asked for
     flaws: tuple[Flaw, ...] = ()
     yaml: bool = False
+
+    @property
+    def marks(self) -> Mapping[Loc, Mark]:
+        """Where each value stands."""
+        if self.written is not None:
+            return self.written
+        from dsforge.lint.jsontext import parsed
+
+        return parsed(self.text).marks
 
     @property
     def rows(self) -> Iterator[Row]:

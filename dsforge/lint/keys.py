@@ -4,62 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from difflib import get_close_matches
-from typing import Any, NamedTuple
 
 from dsforge.lint.case import Case, Hit, Rule, rule, shown
-from dsforge.lint.document import Loc
+from dsforge.lint.entries import Entry, is_coming, is_gone
 from dsforge.lint.precision import SCALER
 from dsforge.lint.releases import Block, Releases, number
 
 NEAR = 0.75  # similarity from which another key is taken to be meant
 LONGEST_COMPARED = 60
-MOST_UNKNOWN = 100  # keys that are looked up among similar ones: the search is slow
 CLOSED = "DeepSpeed runtime/config_utils.py, DeepSpeedConfigModel (extra=forbid)"
 FROZEN_FROM = "read from the source of the releases by scripts/deepspeed_schema.py"
 OF_OPTIMIZER = ("lr", "betas", "eps", "weight_decay", "momentum", "torch_adam")
-
-
-class Entry(NamedTuple):
-    """One key of a block that is known: its location, value and life."""
-
-    path: str
-    block: Block
-    loc: Loc
-    value: Any
-    life: Any  # what releases.py knows of the key; none where no release has it
-
-    @property
-    def key(self) -> str:
-        """The key itself."""
-        return str(self.loc[-1])
-
-    @property
-    def type(self) -> str:
-        """Its type in the newest release that has it; empty where unknown."""
-        return str(self.life.get("type", "")) if self.life else ""
-
-
-def entries(case: Case) -> Iterator[Entry]:
-    """Every key in the blocks that DeepSpeed is known to read, from the top down."""
-    waiting: list[tuple[str, Loc, Any]] = [("", (), case.document.root)]
-    unknown = 0
-    while waiting:
-        path, loc, values = waiting.pop()
-        block = case.releases.blocks[path]
-        for key, value in values.items():
-            life = block.keys.get(key)
-            unknown += life is None
-            if life is not None or unknown <= MOST_UNKNOWN:
-                yield Entry(path, block, (*loc, key), value, life)
-            inner = f"{path}.{key}" if path else key
-            over = life is not None and gone(case, life)
-            if isinstance(value, dict) and inner in case.releases.blocks and not over:
-                waiting.append((inner, (*loc, key), value))
-
-
-def is_closed(case: Case, block: Block) -> bool:
-    """Whether the block refuses unknown keys in the release that is checked against."""
-    return block.closed is not None and case.release >= block.closed
 
 
 def near(key: str, choices: list[str]) -> str:
@@ -72,18 +27,10 @@ def near(key: str, choices: list[str]) -> str:
 def living(case: Case, block: Block) -> list[str]:
     """Keys of a block that the release has."""
     return [
-        key for key, life in block.keys.items() if not gone(case, life) and not coming(case, life)
+        key
+        for key, life in block.keys.items()
+        if not is_gone(life, case.release) and not is_coming(life, case.release)
     ]
-
-
-def gone(case: Case, life: Any) -> bool:
-    """Whether the key ended before the release."""
-    return "until" in life and case.release > number(life["until"])
-
-
-def coming(case: Case, life: Any) -> bool:
-    """Whether the key came after the release."""
-    return "since" in life and case.release < number(life["since"])
 
 
 @rule(
@@ -95,9 +42,9 @@ def coming(case: Case, life: Any) -> bool:
 )
 def key_unknown(case: Case) -> Iterator[Hit]:
     """A key that its block refuses."""
-    for entry in entries(case):
+    for entry in case.entries:
         scaler = entry.path in ("bf16", "bfloat16") and entry.key in SCALER
-        if entry.life is not None or scaler or not is_closed(case, entry.block):
+        if entry.life is not None or scaler or not entry.closed:
             continue
         right = near(entry.key, living(case, entry.block))
         edits = case.document.renamed(entry.loc, right) if right else ()
@@ -117,8 +64,8 @@ def key_unknown(case: Case) -> Iterator[Hit]:
 )
 def key_misspelt(case: Case) -> Iterator[Hit]:
     """A misspelt key that is ignored without a word."""
-    for entry in entries(case):
-        if entry.life is not None or is_closed(case, entry.block):
+    for entry in case.entries:
+        if entry.life is not None or entry.closed:
             continue
         right = near(entry.key, living(case, entry.block))
         if right:
@@ -144,7 +91,7 @@ def key_misplaced(case: Case) -> Iterator[Hit]:
 
 def strangers(case: Case) -> Iterator[Entry]:
     """Top-level keys that no release has."""
-    return (e for e in entries(case) if not e.path and e.life is None)
+    return (e for e in case.entries if not e.path and e.life is None)
 
 
 def home_of(releases: Releases, key: str) -> str:
@@ -180,14 +127,13 @@ def key_unread(case: Case) -> Iterator[Hit]:
 )
 def key_removed(case: Case) -> Iterator[Hit]:
     """A key that the release no longer has."""
-    for entry in entries(case):
+    for entry in case.entries:
         refused = entry.block.removed.get(entry.key)
         since = number(refused) if refused else None
-        known = entry.life is not None and gone(case, entry.life)
-        if not known and not (since and case.release >= since):
+        if not entry.gone and not (since and case.release >= since):
             continue
         until = entry.life["until"] if entry.life else "an older release"
-        closed = is_closed(case, entry.block) or (since is not None and case.release >= since)
+        closed = entry.closed or (since is not None and case.release >= since)
         end = f"refused since {refused}" if refused else "refused" if closed else "ignored"
         message = f"`{entry.key}` was accepted until {until} and is {end}"
         yield Hit(entry.loc, message, "remove it, or pin an older DeepSpeed")
@@ -202,8 +148,8 @@ def key_removed(case: Case) -> Iterator[Hit]:
 )
 def key_too_new(case: Case) -> Iterator[Hit]:
     """A key that the release does not have yet."""
-    for entry in entries(case):
-        if entry.life is not None and coming(case, entry.life):
+    for entry in case.entries:
+        if entry.coming and entry.life is not None:
             since = entry.life["since"]
             yield Hit(
                 entry.loc, f"`{entry.key}` is known since {since} only", f"use {since} or newer"
@@ -220,7 +166,7 @@ def key_too_new(case: Case) -> Iterator[Hit]:
 )
 def key_deprecated(case: Case) -> Iterator[Hit]:
     """A key that has another name now."""
-    for entry in entries(case):
+    for entry in case.entries:
         right = entry.life.get("replaced_by") if entry.life else None
         if right is None:
             continue

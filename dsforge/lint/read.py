@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from dsforge.errors import DsforgeError
-from dsforge.lint.case import Case
+from dsforge.lint.case import case_of
 from dsforge.lint.document import Document, Flaw, Kind, applied
 from dsforge.lint.extract import extracted, is_config_module
 from dsforge.lint.registry import Finding, findings
@@ -133,7 +133,14 @@ def _text(path: Path) -> str:
 def checked(document: Document, against: Against) -> tuple[Finding, ...]:
     """What is wrong with a document, together with the file that it names."""
     engine = _engine(document) if document.kind == "train" else None
-    case = Case(document, against.releases, against.release, against.model, against.cluster, engine)
+    case = case_of(
+        document,
+        against.releases,
+        against.release,
+        model=against.model,
+        cluster=against.cluster,
+        engine=engine,
+    )
     return findings(case)
 
 

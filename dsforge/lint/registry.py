@@ -66,9 +66,11 @@ class Finding(NamedTuple):
 
 
 @cache
-def rules_of(kind: Kind) -> tuple[Rule, ...]:
-    """The rules for one kind of file."""
-    return tuple(rule for rule in RULES if kind in rule.kinds)
+def rules_of(kind: Kind, *, model: bool, cluster: bool) -> tuple[Rule, ...]:
+    """The rules for one kind of file, without those that ask for a model or cluster not given."""
+    idle = (() if model else models.RULES) + (() if cluster else clusters.RULES)
+    names = {rule.id for rule in idle}
+    return tuple(rule for rule in RULES if kind in rule.kinds and rule.id not in names)
 
 
 def findings(case: Case) -> tuple[Finding, ...]:
@@ -78,13 +80,18 @@ def findings(case: Case) -> tuple[Finding, ...]:
     """
     document = case.document
     unread = any(flaw.rule in ("json-syntax", "yaml-syntax", "too-deep") for flaw in document.flaws)
-    rules = syntax.RULES if unread else rules_of(document.kind)
+    rules = syntax.RULES if unread else _rules(case)
     found = [
         _finding(document, rule, hit)
         for rule in rules
         for hit in islice(rule.find(case), MOST_HITS)
     ]
     return tuple(sorted(found, key=lambda f: (f.line, f.column)))
+
+
+def _rules(case: Case) -> tuple[Rule, ...]:
+    model, cluster = case.model is not None, case.cluster is not None
+    return rules_of(case.document.kind, model=model, cluster=cluster)
 
 
 def _finding(document: Document, rule: Rule, hit: Hit) -> Finding:

@@ -13,7 +13,7 @@ from typing import Any
 
 from dsforge.errors import SpecError
 from dsforge.lint.document import Document, Edit, Flaw, Kind, Loc, Mark, Row
-from dsforge.lint.jsontext import parsed
+from dsforge.lint.jsontext import parsed, plain
 
 STRONG = (
     *("zero_optimization", "train_batch_size", "train_micro_batch_size_per_gpu", "fp16", "bf16"),
@@ -53,6 +53,9 @@ def form_of(name: str, text: str, kind: Kind | None) -> str:
 
 
 def _json(name: str, text: str, kind: Kind | None) -> Document:
+    quick = plain(text)
+    if quick is not None:
+        return _checked(Document(name, kind or _kind_of_mapping(name, quick), text, quick, None))
     bare = text.removeprefix(BOM)
     found = parsed(bare)
     marks, flaws = found.marks, found.flaws
@@ -103,13 +106,13 @@ def _checked(document: Document, complete: bool = True) -> Document:
         why = f" ({flaws[0].message})" if flaws else ""
         message = "not a file that lint knows" + why
         return document._replace(
-            root={}, marks={}, flaws=(Flaw("kind-unknown", 0, message, "name its --kind"),)
+            root={}, written={}, flaws=(Flaw("kind-unknown", 0, message, "name its --kind"),)
         )
     if isinstance(document.root, dict):
         return document
     if complete:
         flaws = (*flaws, Flaw("not-a-mapping", 0, "must hold keys with values"))
-    return document._replace(root={}, marks={}, flaws=flaws)
+    return document._replace(root={}, written={}, flaws=flaws)
 
 
 def _kind_of_broken(text: str) -> Kind:

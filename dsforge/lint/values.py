@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from dsforge.lint.case import Case, Hit, Rule, rule, shown
-from dsforge.lint.keys import CLOSED, entries, is_closed, near
+from dsforge.lint.keys import CLOSED, near
 
 TRUTH = ("true", "false", "yes", "no", "on", "off", "1", "0", "t", "f", "y", "n")
 WORDS = {
@@ -46,10 +46,10 @@ FILLED = {  # by transformers (trainer_config_process, trainer_config_finalize) 
 )
 def block_type(case: Case) -> Iterator[Hit]:
     """A value where a block should stand."""
-    for entry in entries(case):
+    for entry in case.entries:
         if entry.type != "block" or isinstance(entry.value, dict) or entry.value == "auto":
             continue
-        optional = entry.value is None and (is_closed(case, entry.block) or entry.key == "aio")
+        optional = entry.value is None and (entry.closed or entry.key == "aio")
         if not optional and entry.key != "zero_optimization":
             message = f"`{entry.key}` (={shown(entry.value)}) must be a block"
             yield Hit(entry.loc, message, 'write {"enabled": true}' if entry.value is True else "")
@@ -66,7 +66,7 @@ def block_type(case: Case) -> Iterator[Hit]:
 )
 def value_fraction(case: Case) -> Iterator[Hit]:
     """A fraction where a whole number must stand."""
-    for entry in entries(case):
+    for entry in case.entries:
         value = entry.value
         if entry.type == "int" and isinstance(value, float) and value != int(value):
             edits = case.document.replaced(entry.loc, int(value))
@@ -82,11 +82,11 @@ def value_fraction(case: Case) -> Iterator[Hit]:
 )
 def value_type(case: Case) -> Iterator[Hit]:
     """A value of the wrong type."""
-    for entry in entries(case):
+    for entry in case.entries:
         value = entry.value
-        wrong = is_closed(case, entry.block) and _is_wrong(entry.type, value)
+        wrong = entry.closed and _is_wrong(entry.type, value)
         null = value is None and not (entry.life or {"null": True}).get("null")
-        if wrong or (null and is_closed(case, entry.block) and entry.type != "block"):
+        if wrong or (null and entry.closed and entry.type != "block"):
             message = f"`{entry.key}` (={shown(value)}) must be {WORDS.get(entry.type, 'set')}"
             yield Hit(entry.loc, message)
 
@@ -122,11 +122,11 @@ def _parses(kind: str, text: str) -> bool:
 )
 def value_quoted(case: Case) -> Iterator[Hit]:
     """A number or truth value in quotes."""
-    for entry in entries(case):
+    for entry in case.entries:
         value, kind = entry.value, entry.type
         if not isinstance(value, str) or kind not in ("int", "float", "bool") or value == "auto":
             continue
-        if not is_closed(case, entry.block) or _is_wrong(kind, value):
+        if not entry.closed or _is_wrong(kind, value):
             continue
         plain = value.lower() in ("true", "yes", "on", "1", "t", "y")
         right: Any = plain if kind == "bool" else int(value) if kind == "int" else float(value)
@@ -144,8 +144,8 @@ def value_quoted(case: Case) -> Iterator[Hit]:
 )
 def value_truthy(case: Case) -> Iterator[Hit]:
     """Text where a truth value is used unchecked."""
-    for entry in entries(case):
-        unchecked = entry.type == "bool" and not is_closed(case, entry.block)
+    for entry in case.entries:
+        unchecked = entry.type == "bool" and not entry.closed
         if unchecked and isinstance(entry.value, (str, list, dict)) and entry.value != "auto":
             message = f"`{entry.key}` (={shown(entry.value)}) counts as true"
             yield Hit(entry.loc, message, "write true or false")
@@ -159,7 +159,7 @@ def value_truthy(case: Case) -> Iterator[Hit]:
 )
 def value_range(case: Case) -> Iterator[Hit]:
     """A value beyond its limits."""
-    for entry in entries(case):
+    for entry in case.entries:
         value = _as_number(entry.value)
         if not entry.life or value is None:
             continue
@@ -187,7 +187,7 @@ def _as_number(value: Any) -> float | None:
 )
 def value_choice(case: Case) -> Iterator[Hit]:
     """A value that is not among the choices."""
-    for entry in entries(case):
+    for entry in case.entries:
         choices = entry.life.get("choices", []) if entry.life else []
         value = entry.value
         if not choices or value == "auto" or _is_choice(value, choices):
@@ -216,10 +216,10 @@ def _is_choice(value: Any, choices: list[Any]) -> bool:
 )
 def value_auto(case: Case) -> Iterator[Hit]:
     """`auto` where nobody fills it."""
-    for entry in entries(case):
+    for entry in case.entries:
         if entry.value != "auto" or not entry.life:
             continue
-        open_block = entry.path and not is_closed(case, entry.block)
+        open_block = entry.path and not entry.closed
         if not open_block and entry.key not in FILLED.get(entry.path, "").split():
             yield Hit(
                 entry.loc, f"nobody fills `{entry.key}`: auto", "write a value, or leave it out"

@@ -151,6 +151,7 @@ UNCHECKED = {  # objects, tuples, unions and texts that only validators of their
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block", MODELS)
 def test_every_key_with_every_kind_of_value(block: str) -> None:
     """Lint refuses exactly what DeepSpeed refuses, key by key and type by type."""
