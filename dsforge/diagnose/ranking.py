@@ -6,7 +6,9 @@ out where something explains it, and is the answer where nothing does.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from shlex import quote
 from typing import NamedTuple
 
 from dsforge.diagnose.rule import Hit, Rule
@@ -16,6 +18,8 @@ SHOWN_LINES = 4  # of evidence for one cause
 SHOWN_CAUSES = 5
 LATER = 0.5  # factor on the confidence of a cause that came after another
 ANSWERS = ("cause", "stall", "death")
+COMMAND = "$ "
+_PLAIN = re.compile(r"~?[\w@%+=:,./-]*|<[\w ]+>")  # needs no quotes; <name> is ours to fill in
 LAST = ("error", "echo", "exit")  # answers where nothing better is there, best first
 
 
@@ -132,9 +136,19 @@ def _cause(group: tuple[Hit, ...], number: int) -> Cause:
         message=_sentence(rule.message.format_map(values)),
         why=rule.why,
         evidence=tuple(Evidence(h.file, h.line, h.text.strip()) for h in group[:SHOWN_LINES]),
-        fix=rule.fix.format_map(values),
+        fix="\n".join(_filled(line, values) for line in rule.fix.split("\n")),
         hits=group,
     )
+
+
+def _filled(line: str, values: _Values) -> str:
+    """A line of a fix; in commands, which are copied into a shell, values of the log are quoted."""
+    if not line.startswith(COMMAND):
+        return line.format_map(values)
+    quoted = {
+        name: text if _PLAIN.fullmatch(text) else quote(text) for name, text in values.items()
+    }
+    return line.format_map(_Values(quoted))
 
 
 class _Values(dict[str, str]):

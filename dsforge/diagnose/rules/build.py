@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
-from dsforge.diagnose.rule import Rule
+from dsforge.diagnose.rule import Hit, Rule
 
 CONSEQUENCES = ("op-build-failed", "op-destructor", "op-not-compatible")
 TORCH_ADAM = '+ "optimizer": {{"type": "AdamW", "params": {{"torch_adam": true, ...}}}}'
+
+EXTENSIONS = "~/.cache/torch_extensions"
+
+
+def _lock(hits: tuple[Hit, ...]) -> dict[str, str]:
+    """The lock where it is named, and the folder that such locks are in."""
+    lock = next((h.values["lock"] or h.values["other"] for h in hits), "")
+    folder = next((h.values["folder"] for h in hits if h.values["folder"]), EXTENSIONS)
+    return {"lock": f": {lock}" if lock else "", "folder": folder}
+
 
 RULES = (
     Rule(
@@ -115,7 +125,7 @@ RULES = (
         "op-other-torch",
         ("pytorch version mismatch", "cuda version mismatch!", "undefined symbol"),
         r"PyTorch version mismatch! DeepSpeed ops|CUDA version mismatch! DeepSpeed ops|"
-        r"(?P<file>[\w./-]{1,200}\.so)[\w.]*: undefined symbol: \w+",
+        r"(?<![\w./-])(?P<file>[\w./-]{1,200}\.so)[\w.]*: undefined symbol: \w+",
         "a compiled extension was built for another torch than the one that runs",
         "binary extensions (DeepSpeed ops, flash-attn) fit one torch version only",
         "$ rm -rf ~/.cache/torch_extensions\n"
@@ -136,13 +146,24 @@ RULES = (
     ),
     Rule(
         "op-stale-lock",
-        ("waited on lock file", "waiting for lock", "held by lock", "stale lock"),
+        (
+            "as pytorch extensions root",
+            "waited on lock file",
+            "waiting for lock",
+            "held by lock",
+            "stale lock",
+        ),
+        r"Using (?P<folder>\S{1,300}) as PyTorch extensions root\.\.\."
+        r"(?:\nUsing [^\n]{1,400} as PyTorch extensions root\.\.\.)*\s*\Z|"
         r"Waited on lock file \"(?P<lock>[^\"\n]{1,300})\"|"
         r"(?:waiting for|held by|stale) (?:the )?lock[^\n]{0,20}(?P<other>\S*torch_extensions\S*)",
-        "a lock file of a build that died holds every rank: {lock}{other}",
+        "a lock file of a build that died holds every rank{lock}",
         "torch waits for ever for a lock that no process owns any more",
-        "$ rm -f {lock}{other}\n$ ls ~/.cache/torch_extensions/*/*/lock   # others like it",
+        "$ find {folder} -name lock -delete   # while no build is running",
         "torch/utils/file_baton.py",
+        confidence=0.8,
+        lines=16,
+        read=_lock,
         silent=True,
         explains=("killed", "terminated", "exit-code", "interrupted"),
     ),

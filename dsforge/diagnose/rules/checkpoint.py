@@ -9,8 +9,8 @@ RULES = (
         "empty-checkpoint",
         ("torch.size([0])", "shape is torch.size([0])", "safetensors file is empty"),
         r"(?:size mismatch for (?P<name>[\w.]{1,200}): )?copying a param with shape "
-        r"torch\.Size\(\[0\]\)|(?P<other>[\w.]{1,200})[^\n]{0,40}torch\.Size\(\[0\]\)",
-        "the saved weights are empty: `{name}{other}` has no elements in the file",
+        r"torch\.Size\(\[0\]\)|torch\.Size\(\[0\]\)",
+        "the saved weights are empty: `{name}` has no elements in the file",
         "under ZeRO-3 each rank holds shards; a plain save_pretrained or torch.save of rank 0 "
         "writes placeholders",
         "$ python <checkpoint>/zero_to_fp32.py <checkpoint> OUT   # the real weights, if a "

@@ -200,7 +200,7 @@ RULES = (
         "NCCL_SOCKET_IFNAME=<the interface all nodes share>\n"
         "$ deepspeed --master_addr <its address> ...",
         "NCCL src/misc/socket.cc; deepspeedai/DeepSpeed#5136",
-        explains=("nccl-timeout", "nccl-error", "peer-lost", "rendezvous-timeout"),
+        explains=("nccl-timeout", "nccl-error", "peer-lost", "clients-missing"),
     ),
     Rule(
         "nccl-socket-fallback",

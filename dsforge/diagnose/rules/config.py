@@ -195,6 +195,16 @@ RULES = (
         confidence=0.95,
     ),
     Rule(
+        "untested-optimizer",
+        ("untested zero optimizer",),
+        r"You are using an untested ZeRO Optimizer",
+        "ZeRO was given an optimizer that DeepSpeed has not tested with it",
+        "Adam, AdamW and Lion are; others work where their state is element-wise",
+        '+ "zero_allow_untested_optimizer": true',
+        "deepspeed/runtime/engine.py (_do_optimizer_sanity_check)",
+        confidence=0.95,
+    ),
+    Rule(
         "pipeline-zero",
         ("incompatible with pipeline parallelism",),
         r"ZeRO-2 and ZeRO-3 are incompatible with pipeline parallelism",
@@ -231,7 +241,7 @@ RULES = (
     Rule(
         "not-divisible",
         ("divisible by", "must be a multiple of", "is not a multiple of"),
-        r"(?P<what>[\w`' ().=:-]{1,80}?)\s*(?:must be|should be|is not|to be|not) (?:evenly )?"
+        r"(?:^|: )(?P<what>[^\n:]{1,80}?) (?:must be|should be|is not|to be|not) (?:evenly )?"
         r"(?:divisible by|a multiple of) (?P<by>[\w`' ().=-]{1,60})",
         "a parallel size does not divide the model: {what} / {by}",
         "heads, kv heads, layers and experts are split over ranks",

@@ -125,7 +125,7 @@ RULES = (
         r"requires (?P<other>(?:accelerate|torch|deepspeed)[^\n]{1,60})",
         "a package of another version is needed: {need}{other}{python}",
         "transformers and its relatives check versions when they start",
-        "$ pip install '{need}{other}'   # on every node",
+        "$ pip install {need}{other}   # on every node",
         "transformers/utils/versions.py",
         confidence=0.9,
     ),

@@ -6,7 +6,7 @@ from dsforge.diagnose.rule import Hit, Rule
 
 _HOST = r"(?P<host>[\w\[][\w.:\[\]-]{0,80})"
 _OTHER = r"(?P<other>\w[\w.-]{0,80})"
-LATER = ("pdsh-exit", "first-host", "rendezvous-timeout", "exit-code", "clients-missing")
+LATER = ("pdsh-exit", "first-host", "exit-code", "clients-missing")
 
 
 def _whom(hits: tuple[Hit, ...]) -> dict[str, str]:
@@ -120,7 +120,7 @@ RULES = (
         read=lambda hits: {
             "port": next((h.values["port"] for h in hits if h.values["port"]), "29500")
         },
-        explains=("peer-lost", "rendezvous-timeout"),
+        explains=("peer-lost", "clients-missing"),
     ),
     Rule(
         "master-unreachable",
@@ -138,7 +138,7 @@ RULES = (
             "host": hits[0].values["host"] or hits[0].values["other"],
             "port": hits[0].values["port"] or hits[0].values["port2"],
         },
-        explains=("rendezvous-timeout", "peer-lost", "gloo-timeout"),
+        explains=("clients-missing", "peer-lost", "gloo-timeout"),
     ),
     Rule(
         "clients-missing",

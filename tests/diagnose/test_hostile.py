@@ -1,0 +1,112 @@
+"""Logs that are huge, binary or hostile: bounded time and memory, no traceback."""
+
+from __future__ import annotations
+
+import random
+import time
+import tracemalloc
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dsforge.diagnose import diagnose_stream, diagnose_text
+from dsforge.diagnose.registry import RULES
+from dsforge.diagnose.scan import LONGEST, compiled
+
+MB = 1 << 20
+STEP = b"[2026-11-21 08:11:20,755] [INFO] [log_dist] [Rank 0] step=%d, lr=[0.001] loss 2.3456\n"
+FAULT = b"OSError: [Errno 28] No space left on device: 'out/model.pt'\n"
+BLOCKS = {
+    "steps": b"".join(STEP % number for number in range(12_000)),
+    "binary": random.Random(1).randbytes(MB),  # noqa: S311
+    "errors": b"[rank1]: RuntimeError: killed error: failed out of memory, no such file\n" * 14_000,
+    "one line": b"error: killed no such file " * 38_000,
+    "tracebacks": (b"Traceback (most recent call last):\n" + b'  File "a.py", line 3\n' * 30)
+    * 1400,
+    "ansi": b"\x1b[31mloss\x1b[0m \x1b]0;x\x07 \r" * 40_000,
+}
+BOUND_S_PER_MB = 0.6  # a loaded machine with two cores; 0.05 to 0.1 when it is idle
+HEAP_BYTES = 80 * MB
+words = st.sampled_from(sorted({needle for rule in RULES for needle in rule.needles}))
+junk = st.text(max_size=40)
+
+
+def repeated(block: bytes, megabytes: int) -> Iterator[bytes]:
+    """The block again and again, and the fault at the end."""
+    for _ in range(megabytes * MB // len(block) + 1):
+        yield block
+    yield b"\n" + FAULT
+
+
+def measured(kind: str, megabytes: int) -> tuple[float, list[str]]:
+    """Seconds, and the rules that answered."""
+    start = time.perf_counter()
+    causes = diagnose_stream(repeated(BLOCKS[kind], megabytes), kind)
+    return time.perf_counter() - start, [cause.rule for cause in causes]
+
+
+@pytest.mark.parametrize("kind", BLOCKS)
+def test_the_fault_at_the_end_is_found(kind: str) -> None:
+    """A few megabytes of anything before it change neither the answer nor the time by much."""
+    seconds, rules = measured(kind, 4)
+
+    assert "disk-full" in rules
+    assert seconds < 4 * BOUND_S_PER_MB + 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", BLOCKS)
+def test_100_mb(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Time is linear and printed."""
+    seconds, rules = measured(kind, 100)
+    with capsys.disabled():
+        print(f"\ndiagnose: 100 MB of {kind} in {seconds:.1f} s")
+
+    assert "disk-full" in rules
+    assert seconds < 100 * BOUND_S_PER_MB
+
+
+@pytest.mark.parametrize("kind", ["steps", "binary", "one line"])
+def test_memory_does_not_grow_with_the_log(kind: str) -> None:
+    """A longer log takes no more memory than windows and what is known to say nothing."""
+    tracemalloc.start()
+    measured(kind, 12)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert peak < HEAP_BYTES
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
+def test_no_pattern_takes_long(rule: object) -> None:
+    """The longest lines that nearly match end quickly."""
+    pattern = compiled(rule.pattern)  # type: ignore[attr-defined]
+    needles = rule.needles  # type: ignore[attr-defined]
+    for filler in ("a", " ", "0", "/", "_.", "':", "(x", "\n"):
+        for needle in needles:
+            text = (needle + filler * LONGEST)[:LONGEST] + "\n" + filler * LONGEST
+            start = time.perf_counter()
+            pattern.search(text)
+            assert time.perf_counter() - start < 1.0  # a loaded machine; milliseconds, as a rule
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.one_of(junk, words, st.tuples(words, junk).map("".join)), max_size=30))
+def test_any_text_is_answered(parts: list[str]) -> None:
+    """Words of the rules in any order and company: causes with proof, or none; never an error."""
+    for joint in ("\n", " ", "\n[rank1]: "):
+        for cause in diagnose_text(joint.join(parts)):
+            assert 0 < cause.confidence <= 1
+            assert cause.evidence
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.binary(max_size=4000), st.integers(1, 50))
+def test_any_bytes_in_any_pieces(data: bytes, size: int) -> None:
+    """How a stream is cut does not change what it says."""
+    pieces = [data[start : start + size] for start in range(0, len(data), size)]
+    text = FAULT + data
+
+    assert diagnose_stream([FAULT, *pieces], "x") == diagnose_stream([text], "x")
