@@ -38,7 +38,7 @@ def measured() -> dict[str, object]:
         load = os.getloadavg()[0]
         done = subprocess.run(command, check=True, stdout=subprocess.PIPE)
     wall_s = time.perf_counter() - begin
-    rss_bytes = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
     document = json.loads(done.stdout)
     return {
         "command": " ".join(("dsforge rehearse", *FLAGS, "--ds-config ds_config.json", *MORE)),
@@ -48,7 +48,8 @@ def measured() -> dict[str, object]:
         "versions": {name: version(name) for name in ("deepspeed", "torch", "transformers")},
         "wall_s": round(wall_s, 1),
         "rehearsal_s": round(document["seconds"], 1),
-        "peak_rss_bytes": rss_bytes,
+        "cpu_s": round(used.ru_utime + used.ru_stime, 1),
+        "peak_rss_bytes": used.ru_maxrss * 1024,
         "phases": document["phases"],
     }
 
@@ -60,10 +61,11 @@ def page(found: dict[str, object]) -> str:
         "",
         f"`{found['command']}`",
         "",
-        f"{found['hardware']}, load {found['load_before']} at the start from other work; "
-        f"{found['versions']}",
+        f"{found['hardware']}, load {found['load_before']} at the start from other work",
+        f"versions: {found['versions']}",
         "",
         f"- wall time: {found['wall_s']} s (aim: {LIMIT_S} s on an idle machine)",
+        f"- processor time, which other work does not touch: {found['cpu_s']} s",
         f"- peak memory of the process: {float(str(found['peak_rss_bytes'])) / 1e9:.2f} GB",
         "",
         "| phase | resident GiB | peak GiB |",

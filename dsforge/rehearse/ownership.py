@@ -24,15 +24,16 @@ GRADIENTS = (
     "grad_partitions_flat_buffer",
     "fp32_groups_gradients_flat",
 )
+MASTERS = "fp32_partitioned_groups_flat"  # stage3.py lends them to the optimizer tile by tile
 WHOLE = "grad_accum"  # an attribute of a parameter: stage 1 with fp32 accumulation
 
 
 class Ownership:
-    """Claims on the storages of a tracker."""
+    """Claims on the storages of a tracker: `owners` by their index."""
 
     def __init__(self, tracker: Tracker) -> None:
         self.tracker = tracker
-        self._owners: dict[int, Owner] = {}
+        self.owners: dict[int, Owner] = {}
 
     def watch_gradients(self, model: torch.nn.Module) -> None:
         """Claim each gradient as it arrives, before the engine takes it away."""
@@ -52,6 +53,7 @@ class Ownership:
         own = set(map(id, engine.module.parameters()))
         self._claim("optimizer_state", _tensors(engine.basic_optimizer.state))
         self._claim("optimizer_state", (p for p in masters if id(p) not in own))
+        self._claim("optimizer_state", _tensors(getattr(engine.optimizer, MASTERS, None)))
         self._claim("gradient", (p.grad for p in masters if p.grad is not None))
         for name in GRADIENTS:
             self._claim("gradient", _tensors(getattr(engine.optimizer, name, None)))
@@ -73,7 +75,7 @@ class Ownership:
         for event in self.tracker.events:
             index = event if event >= 0 else ~event
             size, on_device, by = storages[index]
-            owner = self._owners.get(index, by)
+            owner = self.owners.get(index, by)
             found.append(Change(owner, on_device, size if event >= 0 else -size))
         return tuple(found)
 
@@ -84,7 +86,7 @@ class Ownership:
         for tensor in tensors:
             index = self.tracker.index(tensor)
             if index is not None:
-                self._owners.setdefault(index, owner)
+                self.owners.setdefault(index, owner)
 
 
 def _tensors(held: Any) -> Iterator[torch.Tensor]:

@@ -26,8 +26,8 @@ from dsforge.rehearse.timeline import Owner
 
 aten = torch.ops.aten
 ITEM = aten._local_scalar_dense.default  # noqa: SLF001 - the operator behind `.item()`
-# ZeRO-3 makes a view per rank and parameter of whatever it gathers. The fake mode looks each of
-# them up in its cache, in vain; asking the meta kernel right away is twenty times faster.
+# ZeRO-3 makes a view per rank and parameter of whatever it gathers, and joins them. The fake mode
+# looks each up in its cache, in vain; asking the meta kernel right away is twenty times faster.
 VIEWS = (aten.slice.Tensor, aten.view.default, aten.detach.default)
 ZERO: dict[torch.dtype, object] = {torch.bool: False, torch.int: 0, torch.long: 0, torch.uint8: 0}
 _NO_ARGUMENTS: Mapping[str, Any] = {}
@@ -64,15 +64,9 @@ class Tracker(TorchDispatchMode):
         self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         """Run an operator and note the storages that it made."""
-        first = args[0] if args else None
-        if isinstance(first, FakeTensor) and first.constant is None:
-            if func is torch.ops.prim.device.default:
-                return first.fake_device
-            if func is ITEM:
-                return ZERO.get(first.dtype, 0.0)
-            if func in VIEWS and not kwargs:
-                return _view(func, args)
-        result = func(*args, **(kwargs or _NO_ARGUMENTS))
+        result = None if kwargs or not args else _shortcut(func, args)
+        if result is None:
+            result = func(*args, **(kwargs or _NO_ARGUMENTS))
         if isinstance(result, torch.Tensor):
             self._note(result)
         elif isinstance(result, (tuple, list)):
@@ -122,12 +116,26 @@ def _address(storage: Any) -> int:
     return int(storage._cdata)  # noqa: SLF001 - torch has no public name for it
 
 
-def _view(func: Any, args: Any) -> FakeTensor:
-    """A view of a fake tensor, as the fake mode makes it; its storage is known already."""
-    mode = args[0].fake_mode
+def _shortcut(func: Any, args: Any) -> Any:
+    """The result of an operator that the fake mode would answer slowly or not at all, or None."""
+    first = args[0]
+    if func is aten.cat.default and isinstance(first[0], FakeTensor):
+        return _at_once(func, args, first[0])
+    if not isinstance(first, FakeTensor) or first.constant is not None:
+        return None
+    if func is torch.ops.prim.device.default:
+        return first.fake_device
+    if func is ITEM:
+        return ZERO.get(first.dtype, 0.0)
+    return _at_once(func, args, first) if func in VIEWS else None
+
+
+def _at_once(func: Any, args: Any, like: FakeTensor) -> FakeTensor:
+    """The fake result of an operator on the device of one of its inputs, as the mode makes it."""
+    mode = like.fake_mode
     with in_kernel_invocation_manager(mode):
-        view = func(*args)
-    return FakeTensor(mode, view, args[0].fake_device)
+        result = func(*args)
+    return FakeTensor(mode, result, like.fake_device)
 
 
 def _owner_of_file(name: str) -> Owner | None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
@@ -12,3 +15,10 @@ from tiny_job import write_model
 def tiny_llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a tiny Llama with random weights and its tokenizer."""
     return write_model(tmp_path_factory.mktemp("tiny") / "llama")
+
+
+@pytest.fixture(scope="session")
+def apart() -> Iterator[ProcessPoolExecutor]:
+    """A process for rehearsals: their pretended GPU stays a device of torch while it lives."""
+    with ProcessPoolExecutor(max_workers=1, mp_context=get_context("spawn")) as pool:
+        yield pool

@@ -112,3 +112,20 @@ def rehearsed(cell: Cell) -> dict[str, Any]:
     if found.refused:
         return {"refused": [refusal.model_dump() for refusal in found.refused]}
     return phase_accounts(found.timeline)
+
+
+def played(
+    settings: dict[str, Any], model: ModelSpec, world: int, recompute: bool = False
+) -> dict[str, Any]:
+    """Phases and refusals of a rehearsal, as JSON has them. Runs in the process of its own."""
+    from dsforge.rehearse.account import phase_accounts
+    from dsforge.rehearse.run import rehearse
+    from dsforge.rehearse.subject import Subject
+
+    subject = Subject(config_from_model(model), TOKENS, recompute)
+    found = rehearse(subject, settings, world_size=world)
+    accounts = phase_accounts(found.timeline)
+    return {
+        "phases": {name: account.model_dump() for name, account in accounts.items()},
+        "refused": [refusal.model_dump() for refusal in found.refused],
+    }

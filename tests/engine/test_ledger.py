@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 
 import pytest
 from rehearsed import STAGES, Cell, cells, rehearsed
@@ -25,13 +23,6 @@ def sample() -> list[Cell]:
     """The same cells every time; the dear ones are left to the whole matrix."""
     quick = [cell for cell in cells() if cell.stage < STAGES[-1] or cell.world <= DEAR]
     return random.Random(3).sample(quick, SAMPLED)  # noqa: S311 - it only has to be the same
-
-
-@pytest.fixture(scope="module")
-def apart() -> Iterator[ProcessPoolExecutor]:
-    """A process for the pretended GPU."""
-    with ProcessPoolExecutor(max_workers=1, mp_context=get_context("spawn")) as pool:
-        yield pool
 
 
 def differences(cell: Cell, moment: Moment, account: PhaseAccount) -> dict[str, tuple[int, int]]:
