@@ -34,7 +34,7 @@ class TrainJob(BaseModel):
     )
     packing: bool = Field(
         default=False,
-        description="Several samples in one sequence, blocked from each other; batches count those.",
+        description="Several samples in a sequence, blocked from each other; batches count those.",
     )
     steps: int | None = Field(default=None, ge=1, description="Optimizer steps; wins over epochs.")
     epochs: float = Field(default=1.0, gt=0, description="Passes over the data.")

@@ -53,6 +53,7 @@ def tokenize(
     rows: Sequence[Row],
     tokenizer: Any,
     sequence_length: int,
+    *,
     on_row: Callable[[], None] = lambda: None,
     on_bad: Callable[[Sequence[Problem]], None] = stop,
 ) -> Samples:

@@ -78,7 +78,7 @@ def _samples(
     rows = data[name]
     with screen.counting(f"tokenize {Path(name).name}", len(rows)):
         found = tokenize(
-            rows, tokenizer, job.sequence_length, screen.advance, on_bad=_policy(job, screen)
+            rows, tokenizer, job.sequence_length, on_row=screen.advance, on_bad=_policy(job, screen)
         )
     if found.cut:
         screen.say(f"{name}: {found.cut} of {len(rows)} rows cut at {job.sequence_length} tokens")
