@@ -57,6 +57,7 @@ def _arguments() -> argparse.Namespace:
     add("--dry-run", action="store_true", help="CPU ranks, tiny models")
     add("--list", action="store_true", help="print configurations and predictions, measure nothing")
     add("--gpu", help="for --list: a card of the catalog instead of this machine's")
+    add("--own-adam", action="store_true", help="compile DeepSpeed's Adam (nvcc), not torch's")
     add("--start", choices=("fork", "spawn"), default="fork", help="how ranks start (fork)")
     add("--wheels", type=Path, metavar="DIR", help="take packages that are missing from here")
     add("--pack", type=Path, metavar="DIR", help="download packages for --wheels, then end")
@@ -150,6 +151,7 @@ def _measure(given: argparse.Namespace, began: float) -> int:
         limit_s=given.limit,
         start=given.start,
         dry_run=given.dry_run,
+        own_adam=given.own_adam,
         command=" ".join(("python benchmarks/gpu.py", *sys.argv[1:])),
     )
     cases = _cases(given, cluster)

@@ -111,14 +111,36 @@ class ProcessCounters:
         }
 
 
+def build_adam(task: dict[str, Any], report: Report) -> None:
+    """Compile DeepSpeed's own Adam for the device and for the host, once for all ranks."""
+    from deepspeed.accelerator import get_accelerator
+
+    from dsforge.train.ranks import prefer_own_tools
+
+    prefer_own_tools()
+    for name in task["builders"]:
+        report.add(phase=name)
+        get_accelerator().create_op_builder(name).load()
+    report.add(phase="done", outcome="measured")
+
+
 def measure(task: dict[str, Any], report: Report) -> None:
     """Measure one configuration on this rank; the report grows with each phase."""
-    from dsforge.train.ranks import choose_device, join, leave, place_of_process
+    from dsforge.train.ranks import (
+        choose_device,
+        join,
+        leave,
+        place_of_process,
+        prefer_own_tools,
+    )
 
+    prefer_own_tools()
     place = place_of_process()
-    choose_device(place)
     counters: Counters = CudaCounters(place.local_rank) if task["cuda"] else ProcessCounters()
-    if not task["cuda"]:
+    choose_device(place)
+    if task["cuda"]:
+        _share_cores(place.world_size)
+    else:
         _limit_memory(task["card_bytes"])
     report.add(phase="init", **counters.facts())
     join(place)
@@ -168,8 +190,8 @@ def _steps(task: dict[str, Any], stepper: Any, counters: Counters, report: Repor
             total = WARMUP_STEPS + round(min(MOST_STEPS, max(LEAST_STEPS, wanted)))
         begin = time.perf_counter()
         result = stepper.step(len(seconds), samples, StopRequest())
-        peaks.append(counters.read())  # waits for the device
-        seconds.append(time.perf_counter() - begin)
+        seconds.append(time.perf_counter() - begin)  # its last collective ends it on every rank
+        peaks.append(counters.read())
         losses.append(result.loss)
         report.add(
             warmup_steps=WARMUP_STEPS,
@@ -216,6 +238,15 @@ def _attention_kernels() -> list[str]:
     switches = torch.backends.cuda
     kinds = ("flash", "mem_efficient", "cudnn", "math")
     return [kind for kind in kinds if getattr(switches, f"{kind}_sdp_enabled", bool)()]
+
+
+def _share_cores(ranks: int) -> None:
+    """Divide the cores among the ranks, for an optimizer on the host."""
+    import os
+
+    import torch
+
+    torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // ranks))
 
 
 def _limit_memory(card_bytes: int) -> None:

@@ -114,21 +114,31 @@ def _wait(processes: list[Any], deadline: float) -> bool:
 def _judged(
     codes: list[int | None], reports: tuple[dict[str, Any], ...], *, expired: bool
 ) -> tuple[str, str]:
-    """Outcome and error of all ranks: the first cause, not what it did to the others."""
-    told = [report for report in reports if "outcome" in report]
-    for outcome in ("bad-fork", "oom", "failed"):
-        for report in told:
-            if report["outcome"] == outcome:
-                return outcome, report["error"]
+    """Outcome and error of all ranks: the first cause, not what it did to the others.
+
+    A rank without a code was still alive when it was over, and is no cause.
+    """
+    told = {r["outcome"]: r["error"] for r in reversed(_failures(reports))}  # the earliest stays
+    for outcome in ("bad-fork", "oom"):
+        if outcome in told:
+            return outcome, told[outcome]
+    for report, code in zip(reports, codes, strict=True):
+        if code is not None and code < 0:
+            how = f"{signal.Signals(-code).name} in phase {report['phase']!r}"
+            return "crashed", f"a rank ended by {how}\n{report['log']}".rstrip()
+    if "failed" in told:
+        return "failed", told["failed"]
     if expired:
         phase = min(report["phase"] for report in reports)
         return "timeout", f"ran into the time limit in phase {phase!r}"
-    for rank, code in enumerate(codes):
-        if code:
-            how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-            phase, tail = reports[rank]["phase"], reports[rank]["log"]
-            return "crashed", f"rank {rank} ended by {how} in phase {phase!r}\n{tail}".rstrip()
-    return "measured", ""
+    return (
+        ("crashed", f"exit codes {codes}\n{reports[0]['log']}") if any(codes) else ("measured", "")
+    )
+
+
+def _failures(reports: tuple[dict[str, Any], ...]) -> list[dict[str, Any]]:
+    """Reports that tell of an error, the earliest first."""
+    return sorted((r for r in reports if r.get("error")), key=lambda report: report["failed_at"])
 
 
 def _read(folder: Path, rank: int) -> dict[str, Any]:
@@ -162,13 +172,14 @@ def _rank(work: Work, task: dict[str, Any], folder: Path, place: tuple[int, int,
 def _worked(work: Work, task: dict[str, Any], report: Report) -> int:
     """The exit code after the work; what stopped it is in the report."""
     if _bad_fork():
-        report.add(outcome="bad-fork", error=BAD_FORK)
+        report.add(outcome="bad-fork", error=BAD_FORK, failed_at=time.time())
         return 1
     try:
         _compile_nothing()
         work(task, report)
     except BaseException as error:
-        report.add(outcome="oom" if is_out_of_memory(error) else "failed", error=_words(error))
+        outcome = "oom" if is_out_of_memory(error) else "failed"
+        report.add(outcome=outcome, error=_words(error), failed_at=time.time())
         traceback.print_exc()
         return 1
     return 0

@@ -15,7 +15,6 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from dsforge.errors import DsforgeError
-from dsforge.estimate.compute import peak_flops
 from dsforge.estimate.flops import step_flops
 from dsforge.specs import FROZEN
 from gpu.configurations import Case
@@ -159,10 +158,10 @@ def _measured(case: Case, ended: Ended) -> dict[str, Any]:
             found[key] = {name: max(values[name] for values in each) for name in each[0]}
     counted = first.get("step_s", [])[first.get("warmup_steps", 0) :]
     if counted:
-        gpu, precision = case.cluster.gpu, case.workload.precision
+        peaks = case.cluster.gpu.peak_flops
         step_s = median(counted)
         useful = step_flops(case.model, case.workload) / case.cluster.gpus / step_s
         found["median_step_s"] = step_s
         found["model_tflops_per_gpu"] = useful / 1e12
-        found["mfu"] = useful / peak_flops(gpu, precision)
+        found["mfu"] = useful / peaks.get(case.workload.precision, max(peaks.values()))
     return found

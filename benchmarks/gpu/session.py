@@ -24,7 +24,7 @@ from gpu import ranks, table
 from gpu.ceilings import ceilings
 from gpu.configurations import Case, fits_device
 from gpu.machine import hardware_of, versions
-from gpu.measure import LEAST_STEPS, WARMUP_STEPS, measure
+from gpu.measure import LEAST_STEPS, WARMUP_STEPS, build_adam, measure
 from gpu.published import csv_text
 from gpu.records import FINAL, Record, Results, read_results, record_of, write_results
 
@@ -32,6 +32,8 @@ CEILINGS_LIMIT_S = 60.0
 FIRST_OVERHEAD_S = {"fork": 6.0, "spawn": 25.0}  # of one configuration, before one is known
 HOST_SHARE = 0.8  # of RAM that a configuration may be predicted to need
 MEASURE_S = 3.0  # of counted steps
+BUILD_LIMIT_S = 900.0  # ending a build leaves a lock behind on which later runs hang
+BUILDERS = ("FusedAdamBuilder", "CPUAdamBuilder")
 TORCH_ADAM = "torch's fused AdamW in place of DeepSpeed's own, which must be compiled"
 
 
@@ -44,6 +46,7 @@ class Options(NamedTuple):
     limit_s: float
     start: ranks.Start
     dry_run: bool
+    own_adam: bool
     command: str
 
 
@@ -58,6 +61,7 @@ class Session:
     start: ranks.Start = field(init=False)
     results: Results = field(init=False)
     facts: dict[str, Any] = field(init=False)
+    own_adam: bool = False
     overheads_s: list[float] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -97,6 +101,8 @@ class Session:
         _quiet(dry_run=self.options.dry_run)
         if self.start == "fork":
             ranks.preload({case.model.model_type or "" for case in pending})
+        if self.options.own_adam:
+            self._build_adam()
         if not self.results.ceilings:
             self._measure_ceilings()
         for number, case in enumerate(pending, 1):
@@ -106,6 +112,15 @@ class Session:
             record = self._record(case, left_s)
             self._keep(record)
             print(f"    {table.progress(record)} ({record.wall_s:.1f} s)", flush=True)
+
+    def _build_adam(self) -> None:
+        """DeepSpeed's own Adam, or a word on why it is torch's after all."""
+        print("compiling DeepSpeed's Adam; minutes the first time, do not end it", flush=True)
+        task = {"builders": BUILDERS}
+        ended = ranks.run(build_adam, task, ranks=1, limit_s=BUILD_LIMIT_S, start="spawn")
+        self.deadline += ended.wall_s  # it happens once and is not counted
+        self.own_adam = ended.outcome == "measured"
+        print("compiled" if self.own_adam else f"not compiled, torch's is used: {ended.error}")
 
     def _measure_ceilings(self) -> None:
         """The rates of the machine; without them the run goes on."""
@@ -118,7 +133,7 @@ class Session:
 
     def _record(self, case: Case, left_s: float) -> Record:
         """What came of one case."""
-        settings, notes = engine_settings(case)
+        settings, notes = engine_settings(case, own_adam=self.own_adam)
         more: dict[str, Any] = {"ds_config": settings, "notes": notes}
         objection = self._objection(case, left_s)
         if objection:
@@ -162,11 +177,11 @@ class Session:
         self.options.csv.write_text(text, encoding="utf-8")
 
 
-def engine_settings(case: Case) -> tuple[dict[str, Any], tuple[str, ...]]:
+def engine_settings(case: Case, *, own_adam: bool) -> tuple[dict[str, Any], tuple[str, ...]]:
     """The ds_config that dsforge renders for the strategy, and what was changed in it."""
     text = next(file.text for file in render(case.plan) if file.path == DS_CONFIG)
     settings: dict[str, Any] = json.loads(text)
-    if case.cluster.gpu.is_cpu:
+    if own_adam:
         return settings, ()
     settings["optimizer"]["params"] |= {"torch_adam": True, "fused": True}
     return settings, (TORCH_ADAM,)
@@ -204,7 +219,7 @@ def written_task(
 def _quiet(*, dry_run: bool) -> None:
     """Variables that must stand before the libraries are imported."""
     os.environ |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"}
-    os.environ |= {"TOKENIZERS_PARALLELISM": "false", "DS_BUILD_OPS": "0"}
-    os.environ |= {"TORCHDYNAMO_DISABLE": "1"}  # only DeepSpeed's Muon would compile, on import
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    os.environ["TORCHDYNAMO_DISABLE"] = "1"  # only DeepSpeed's Muon would compile, on import
     if dry_run:
         os.environ |= {"DS_ACCELERATOR": "cpu", "CUDA_VISIBLE_DEVICES": ""}

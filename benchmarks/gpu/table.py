@@ -111,9 +111,20 @@ def _summary(records: tuple[Record, ...]) -> list[str]:
     times = [(r.predicted["time"]["step_s"]["likely"], r.step_s) for r in records]
     errors = [abs(p / m - 1) for p, m in times if m]
     lines += [_errors("step time", errors)] if errors else []
+    lines += _best_mfu(records)
     outcomes = [r.outcome for r in records]
     kinds = [f"{outcomes.count(kind)} {kind}" for kind in dict.fromkeys(outcomes)]
     return [*lines, f"{len(records)} configurations: {', '.join(kinds)}"]
+
+
+def _best_mfu(records: tuple[Record, ...]) -> list[str]:
+    """The highest MFU, where all weights train and none of the work was recomputed."""
+    found = [
+        ((r.measured or {})["mfu"], r.name)
+        for r in records
+        if r.step_s and not r.plan["configuration"]["lora_rank"] and not r.dry_run
+    ]
+    return [f"best MFU: {max(found)[0]:.1%}, {max(found)[1]}"] if found else []
 
 
 def _errors(what: str, errors: list[float]) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
+import signal
 import site
 import subprocess
 import sys
@@ -83,7 +84,9 @@ def run_with(folder: Path, target: Path, arguments: list[str]) -> int:
     options = ("--no-index", "--find-links", str(folder.resolve()), "--quiet")
     _pip("--python", str(python), "install", *options, *requirements())
     environment = {**os.environ, "PYTHONNOUSERSITE": "1"}
-    return subprocess.run([python, *arguments], env=environment, check=False).returncode
+    process = subprocess.Popen([python, *arguments], env=environment)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the other one, who still reports
+    return process.wait()
 
 
 def _fetch(names: list[str], folder: Path, python: str) -> None:
