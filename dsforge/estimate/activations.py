@@ -61,6 +61,15 @@ class Saved(NamedTuple):
     cut: float
 
 
+class TokenBytes(NamedTuple):
+    """What one token costs: a dense and a MoE layer, gradients at work, logits."""
+
+    dense_layer: float
+    moe_layer: float
+    gradients: float
+    logits: float
+
+
 def element_bytes(workload: Workload) -> int:
     """Bytes of one element in the compute precision (fp8 keeps bf16 activations)."""
     return FLOAT_BYTES if workload.precision == "fp32" else 2
@@ -129,27 +138,27 @@ def _bytes(saved: Saved, workload: Workload, strategy: Strategy) -> float:
     return element_bytes(workload) * (saved.whole + saved.cut / tp)
 
 
-def _dropout_bytes(model: ModelSpec, strategy: Strategy) -> float:
-    """Masks of the two dropouts of a layer, one byte an element; Megatron's rate is 0.1."""
-    cut = strategy.layout.tensor_parallel_size if strategy.sequence_parallel else 1
-    return 2 * model.hidden_size / cut if strategy.runs_as.dropout else 0.0
-
-
-def _statistics_bytes(model: ModelSpec, strategy: Strategy) -> float:
-    """Float32 numbers of one token: of each norm, and of each head's softmax (flash attention)."""
-    heads = 0 if strategy.runs_as.attention == "eager" else model.attention_heads
-    if model.qk_norm == "head":
-        heads += model.attention_heads + model.kv_heads
-    return FLOAT_BYTES * (heads / strategy.layout.tensor_parallel_size + model.norms_per_layer)
-
-
 def _score_bytes(model: ModelSpec, workload: Workload, strategy: Strategy) -> float:
-    """Scores of one token with all others, all heads of this rank."""
-    if strategy.runs_as.attention != "eager":
-        return 0.0
+    """Scores of one token with all others, all heads of this rank: what eager attention keeps."""
     each = MEGATRON_SCORE_BYTES if strategy.runs_as.dropout else SCORE_BYTES
     heads = model.attention_heads / strategy.layout.tensor_parallel_size
     return each * heads * workload.sequence_length
+
+
+def _beside(model: ModelSpec, workload: Workload, strategy: Strategy) -> float:
+    """Bytes of one token beside its vectors: scores, statistics, masks.
+
+    A float32 number of each norm, and of each head's softmax under flash attention. Masks of the
+    two dropouts of a layer, one byte an element.
+    """
+    run, tp = strategy.runs_as, strategy.layout.tensor_parallel_size
+    heads = model.attention_heads + model.kv_heads if model.qk_norm == "head" else 0
+    if run.attention == "flash":
+        heads += model.attention_heads
+    found = FLOAT_BYTES * (heads / tp + model.norms_per_layer)
+    if run.dropout:
+        found += 2 * model.hidden_size / (tp if strategy.sequence_parallel else 1)
+    return found if run.attention == "flash" else found + _score_bytes(model, workload, strategy)
 
 
 def layer_token_bytes(
@@ -160,25 +169,25 @@ def layer_token_bytes(
     Matrices are cut by tensor parallelism; what lies between them only with sequence parallelism.
     """
     saved = _bytes(_all_saved(model, workload, strategy, moe_layer), workload, strategy)
-    saved += _statistics_bytes(model, strategy) + _dropout_bytes(model, strategy)
-    return saved + _score_bytes(model, workload, strategy)
+    return saved + _beside(model, workload, strategy)
 
 
 def kept_token_bytes(
-    model: ModelSpec, workload: Workload, strategy: Strategy, *, moe_layer: bool = False
+    model: ModelSpec, workload: Workload, strategy: Strategy, whole: float
 ) -> float:
-    """Bytes kept per token and layer from forward to backward, recomputation applied.
+    """Bytes kept per token and layer from forward to backward, of the `whole` that it saves.
 
     `selective`: Megatron computes the scores again, torchtitan all but what `_selected` names;
     other modules with flash attention have nothing to select.
     """
+    if strategy.recompute == "none":
+        return whole
     if strategy.recompute == "full":
         return checkpoint_token_bytes(model, workload, strategy)
-    if strategy.recompute == "selective" and strategy.runs_as.trainer == "fsdp":
+    if strategy.runs_as.trainer == "fsdp":
         return _bytes(_selected(model, strategy), workload, strategy)
-    whole = layer_token_bytes(model, workload, strategy, moe_layer=moe_layer)
-    if strategy.recompute == "selective":
-        whole -= _score_bytes(model, workload, strategy)
+    if strategy.runs_as.attention == "eager":
+        return whole - _score_bytes(model, workload, strategy)
     return whole
 
 
@@ -220,3 +229,17 @@ def logit_token_bytes(model: ModelSpec, workload: Workload, strategy: Strategy) 
     if run.trainer == "fsdp" and run.kernels == "compiled":
         beside -= size
     return (size + beside) * model.vocab_size / cut
+
+
+def token_bytes(model: ModelSpec, workload: Workload, strategy: Strategy) -> TokenBytes:
+    """Bytes of one token, whatever the micro batch and the recomputation."""
+    dense = layer_token_bytes(model, workload, strategy)
+    sparse = dense
+    if model.moe is not None:
+        sparse = layer_token_bytes(model, workload, strategy, moe_layer=True)
+    return TokenBytes(
+        dense,
+        sparse,
+        gradient_token_bytes(model, workload, strategy),
+        logit_token_bytes(model, workload, strategy),
+    )

@@ -12,15 +12,8 @@ from typing import Literal, NamedTuple
 
 from pydantic import BaseModel, Field
 
-from dsforge.estimate.activations import (
-    element_bytes,
-    gradient_token_bytes,
-    kept_token_bytes,
-    layer_token_bytes,
-    logit_token_bytes,
-)
+from dsforge.estimate.activations import element_bytes, kept_token_bytes
 from dsforge.estimate.host import HostMemory, checkpoint_bytes, host_memory
-from dsforge.estimate.shard import Stage
 from dsforge.estimate.states import Load, States, loads
 from dsforge.specs import FROZEN, ClusterSpec, ModelSpec, Workload
 from dsforge.strategy import FULLY_SHARDED, Strategy
@@ -119,11 +112,11 @@ def _peak(
     buffer for ever (Megatron, ZeRO stage 3).
     """
     kept, stage = load.kept, load.stage
-    saved = _activations(model, workload, strategy, stage) * _in_flight(strategy, load)
-    working = _working_set(model, workload, strategy, stage)
+    saved = _activations(model, workload, strategy, load) * _in_flight(strategy, load)
+    working = _working_set(model, workload, strategy, load)
     logits = 0.0
     if stage.has_head:
-        logits = _tokens(workload, strategy) * logit_token_bytes(model, workload, strategy)
+        logits = _tokens(workload, strategy) * load.tokens.logits
         if strategy.runs_as.loss == "fused":  # makes the head's gradient at once, then its copy
             logits += 2 * element_bytes(workload) * model.vocab_size * model.embedding_size
     extra = _buffers(model, workload, strategy, load) + workspace
@@ -140,8 +133,9 @@ def _peak(
         _Peak(kept.weights, kept.gradients, kept.optimizer, working, 0.0, extra),
         _Peak(kept.weights, stepping, kept.optimizer, 0.0, 0.0, extra),
     )
-    engine = strategy.runs_as.trainer == "deepspeed" and strategy.zero_stage == FULLY_SHARDED
-    return max(moments, key=_total)._replace(churn=extra if engine else 0.0)
+    fullest = max(moments, key=_total)
+    engine = strategy.zero_stage == FULLY_SHARDED and strategy.runs_as.trainer == "deepspeed"
+    return fullest._replace(churn=extra) if engine else fullest
 
 
 def _tokens(workload: Workload, strategy: Strategy) -> float:
@@ -167,24 +161,26 @@ def _in_flight(strategy: Strategy, load: Load) -> float:
     return min(float(strategy.gradient_accumulation_steps), alive)
 
 
-def _activations(model: ModelSpec, workload: Workload, strategy: Strategy, stage: Stage) -> float:
+def _activations(model: ModelSpec, workload: Workload, strategy: Strategy, load: Load) -> float:
     """Bytes that one micro batch keeps in one stage from forward to backward."""
     if strategy.runs_as.offload_activations:
         return 0.0
-    dense = kept_token_bytes(model, workload, strategy)
-    total = (stage.layers - stage.moe_layers) * dense
+    stage, tokens = load.stage, load.tokens
+    dense = stage.layers - stage.moe_layers
+    total = dense * kept_token_bytes(model, workload, strategy, tokens.dense_layer)
     if stage.moe_layers:
-        total += stage.moe_layers * kept_token_bytes(model, workload, strategy, moe_layer=True)
+        kept = kept_token_bytes(model, workload, strategy, tokens.moe_layer)
+        total += stage.moe_layers * kept
     return _tokens(workload, strategy) * total
 
 
-def _working_set(model: ModelSpec, workload: Workload, strategy: Strategy, stage: Stage) -> float:
+def _working_set(model: ModelSpec, workload: Workload, strategy: Strategy, load: Load) -> float:
     """Bytes of one layer at work: its gradients, and what it has to compute again."""
-    each = gradient_token_bytes(model, workload, strategy)
+    tokens = load.tokens
+    each = tokens.gradients
     if strategy.recompute != "none":
-        sparse = stage.moe_layers > 0
-        each += layer_token_bytes(model, workload, strategy, moe_layer=sparse)
-        each -= kept_token_bytes(model, workload, strategy, moe_layer=sparse)
+        whole = tokens.moe_layer if load.stage.moe_layers else tokens.dense_layer
+        each += whole - kept_token_bytes(model, workload, strategy, whole)
     return _tokens(workload, strategy) * each
 
 

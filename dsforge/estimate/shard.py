@@ -68,10 +68,11 @@ def end_stages(model: ModelSpec, pp: int, by_cost: bool = False) -> tuple[Stage,
         first, last = _by_cost(model, pp)
     elif model.layers % pp and (model.layers + 2) % pp == 0:
         first = last = max(1, (model.layers + 2) // pp - 1)
-    sparse = -(-model.moe_layers // pp)
+    layers = model.layers
+    sparse = [sum(map(model.is_moe_layer, r)) for r in (range(first), range(layers - last, layers))]
     return (
-        Stage(first, min(first, sparse), has_embedding=True, has_head=False),
-        Stage(last, min(last, sparse), has_embedding=False, has_head=True),
+        Stage(first, sparse[0], has_embedding=True, has_head=False),
+        Stage(last, sparse[1], has_embedding=False, has_head=True),
     )
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from math import ceil
 from typing import NamedTuple
 
-from dsforge.estimate.activations import FLOAT_BYTES, element_bytes
+from dsforge.estimate.activations import FLOAT_BYTES, TokenBytes, element_bytes, token_bytes
 from dsforge.estimate.buckets import size_buckets
 from dsforge.estimate.shard import RankParameters, Stage, end_stages, rank_parameters
 from dsforge.specs import ClusterSpec, ModelSpec, Workload
@@ -60,6 +60,7 @@ class Load(NamedTuple):
     held: RankParameters
     buckets: Buckets
     kept: States
+    tokens: TokenBytes
 
 
 def loads(
@@ -67,11 +68,13 @@ def loads(
 ) -> tuple[Load, ...]:
     """The loads of the first and of the last stage; one where there is no pipeline."""
     found = []
+    tokens = token_bytes(model, workload, strategy)
     by_cost = strategy.runs_as.trainer == "nanotron"
     for stage in end_stages(model, strategy.layout.pipeline_parallel_size, by_cost):
         held = rank_parameters(model, workload, strategy.layout, stage)
         buckets = size_buckets(model, cluster, strategy, held.total)
-        found.append(Load(stage, held, buckets, states(workload, strategy, held, buckets)))
+        kept = states(workload, strategy, held, buckets)
+        found.append(Load(stage, held, buckets, kept, tokens))
     return tuple(found)
 
 

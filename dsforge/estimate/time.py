@@ -56,7 +56,7 @@ def estimate_time(
     """Seconds of one optimizer step under one strategy; `carried` as in `estimate_memory`."""
     layout = strategy.layout
     carried = carried or loads(model, cluster, workload, strategy)
-    _, held, buckets, kept = max(carried, key=lambda load: load.held.total)
+    _, held, buckets, kept, _ = max(carried, key=lambda load: load.held.total)
     links = channels(cluster, layout, strategy.runs_as.shard_group)
     work = stage_work(model, cluster, workload, strategy, held=held, links=links)
     sent = traffic(strategy, work.payload, links, buckets)

@@ -164,8 +164,11 @@ def test_eager_attention_keeps_scores_that_grow_with_the_sequence() -> None:
 def test_recomputation_orders_what_is_kept(trainer: str, kernels: str) -> None:
     """None keeps most, selective less or as much, full only the input of the layer."""
     none, selective, full = (
-        kept_token_bytes(LLAMA, WORK, how(trainer, kernels=kernels, recompute=level))
-        for level in ("none", "selective", "full")
+        kept_token_bytes(LLAMA, WORK, this, layer_token_bytes(LLAMA, WORK, this))
+        for this in (
+            how(trainer, kernels=kernels, recompute=level)
+            for level in ("none", "selective", "full")
+        )
     )
 
     assert none >= selective > full
