@@ -124,95 +124,85 @@ def fits_device(case: Case) -> bool:
     return case.priced.memory.device_bytes.likely <= case.cluster.gpu.memory_bytes
 
 
-def _full() -> tuple[Configuration, ...]:
-    """The list for a GPU. Two of them are meant to run out of memory on most single cards."""
-    of = Configuration
-    return (
-        of("llama-2-7b", 1, 4096, 2, layers=10),
-        of("llama-3.2-1b", 0, 4096),
-        of("llama-3-8b", 0, 4096, lora_rank=16),
-        of("qwen2.5-0.5b", 2, 2048, 4),
-        of("llama-3.2-1b", 3, 4096),
-        of("smollm2-360m", 0, 1024, 8),
-        of("tinyllama-1.1b", 1, 16384, recompute=True),
-        of("llama-3-8b", 1, 4096, layers=8),
-        of("smollm2-1.7b", 2, 4096, 2, recompute=True),
-        of("tinyllama-1.1b", 2, 2048, 4, offload="optimizer"),
-        of("llama-3-8b", 3, 4096, recompute=True, lora_rank=16),
-        of("llama-3-70b", 0, 4096, layers=8, lora_rank=16),
-        of("smollm2-135m", 1, 1024, 16),
-        of("llama-3.2-1b", 2, 4096, 2, 4),
-        of("tinyllama-1.1b", 0, 32768, recompute=True),
-        of("gpt2-medium", 1, 1024, 8),
-        of("llama-3-8b", 2, 8192, layers=4, recompute=True),
-        of("llama-2-7b", 2, 4096, 4, layers=10, recompute=True),
-        of("qwen2.5-1.5b", 3, 2048, 2, recompute=True),
-        of("llama-3.2-1b", 1, 1024, 8),
-        of("mistral-7b-v0.3", 1, 8192, recompute=True, lora_rank=16),
-        of("smollm2-360m", 3, 4096, 4),
-        of("llama-3-8b", 0, 4096, 2, layers=2),
-        of("qwen2.5-0.5b", 1, 8192),
-        of("tinyllama-1.1b", 3, 4096, 2, recompute=True, offload="everything"),
-        of("smollm2-1.7b", 1, 2048, 4),
-        of("smollm2-135m", 3, 32768, recompute=True),
-        of("llama-2-7b", 3, 4096, 2, layers=4),
-        of("llama-3-8b", 3, 2048, 1, 4, layers=6),
-        of("smollm2-135m", 0, 2048, 16),
-        of("qwen3-0.6b", 2, 4096, 2),
-        of("gpt2-xl", 2, 1024, 4, recompute=True),
-        of("llama-3.2-1b", 2, 2048, 4, lora_rank=64),
-        of("llama-3.2-3b", 1, 16384, recompute=True, lora_rank=16),
-        of("llama-3.2-3b", 2, 2048, recompute=True),
-        of("smollm2-360m", 2, 1024, 8, offload="optimizer"),
-        of("tinyllama-1.1b", 1, 1024, 16),
-        of("llama-3-70b", 1, 4096, layers=1, recompute=True),
-        of("qwen2.5-7b", 0, 1024, 4, lora_rank=16),
-        of("llama-2-7b", 3, 32768, recompute=True, lora_rank=16),
-        of("llama-3-8b", 2, 4096, recompute=True),
-        of("llama-3.2-3b", 0, 8192, 8),
-    )
+_of = Configuration
 
+# The list for a GPU. Two of them are meant to run out of memory on most single cards.
+_FULL = (
+    _of("llama-2-7b", 1, 4096, 2, layers=10),
+    _of("llama-3.2-1b", 0, 4096),
+    _of("llama-3-8b", 0, 4096, lora_rank=16),
+    _of("qwen2.5-0.5b", 2, 2048, 4),
+    _of("llama-3.2-1b", 3, 4096),
+    _of("smollm2-360m", 0, 1024, 8),
+    _of("tinyllama-1.1b", 1, 16384, recompute=True),
+    _of("llama-3-8b", 1, 4096, layers=8),
+    _of("smollm2-1.7b", 2, 4096, 2, recompute=True),
+    _of("tinyllama-1.1b", 2, 2048, 4, offload="optimizer"),
+    _of("llama-3-8b", 3, 4096, recompute=True, lora_rank=16),
+    _of("llama-3-70b", 0, 4096, layers=8, lora_rank=16),
+    _of("smollm2-135m", 1, 1024, 16),
+    _of("llama-3.2-1b", 2, 4096, 2, 4),
+    _of("tinyllama-1.1b", 0, 32768, recompute=True),
+    _of("gpt2-medium", 1, 1024, 8),
+    _of("llama-3-8b", 2, 8192, layers=4, recompute=True),
+    _of("llama-2-7b", 2, 4096, 4, layers=10, recompute=True),
+    _of("qwen2.5-1.5b", 3, 2048, 2, recompute=True),
+    _of("llama-3.2-1b", 1, 1024, 8),
+    _of("mistral-7b-v0.3", 1, 8192, recompute=True, lora_rank=16),
+    _of("smollm2-360m", 3, 4096, 4),
+    _of("llama-3-8b", 0, 4096, 2, layers=2),
+    _of("qwen2.5-0.5b", 1, 8192),
+    _of("tinyllama-1.1b", 3, 4096, 2, recompute=True, offload="everything"),
+    _of("smollm2-1.7b", 1, 2048, 4),
+    _of("smollm2-135m", 3, 32768, recompute=True),
+    _of("llama-2-7b", 3, 4096, 2, layers=4),
+    _of("llama-3-8b", 3, 2048, 1, 4, layers=6),
+    _of("smollm2-135m", 0, 2048, 16),
+    _of("qwen3-0.6b", 2, 4096, 2),
+    _of("gpt2-xl", 2, 1024, 4, recompute=True),
+    _of("llama-3.2-1b", 2, 2048, 4, lora_rank=64),
+    _of("llama-3.2-3b", 1, 16384, recompute=True, lora_rank=16),
+    _of("llama-3.2-3b", 2, 2048, recompute=True),
+    _of("smollm2-360m", 2, 1024, 8, offload="optimizer"),
+    _of("tinyllama-1.1b", 1, 1024, 16),
+    _of("llama-3-70b", 1, 4096, layers=1, recompute=True),
+    _of("qwen2.5-7b", 0, 1024, 4, lora_rank=16),
+    _of("llama-2-7b", 3, 32768, recompute=True, lora_rank=16),
+    _of("llama-3-8b", 2, 4096, recompute=True),
+    _of("llama-3.2-3b", 0, 8192, 8),
+)
+# More for cards of 16 to 24 GB; elsewhere they come after the others, as time allows.
+_SMALL = (
+    _of("smollm2-135m", 0, 1024, 2),
+    _of("smollm2-360m", 1, 2048, 1),
+    _of("smollm2-135m", 2, 4096, 1),
+    _of("llama-3.2-1b", 0, 1024, 1, recompute=True, lora_rank=16),
+    _of("smollm2-135m", 3, 1024, 4),
+    _of("gpt2-medium", 2, 1024, 2),
+    _of("tinyllama-1.1b", 2, 1024, 1, offload="optimizer"),
+    _of("qwen2.5-0.5b", 3, 1024, 1, recompute=True),
+    _of("smollm2-135m", 1, 8192, 1, recompute=True),
+    _of("tinyllama-1.1b", 0, 4096, 1, recompute=True, lora_rank=16),
+    _of("smollm2-360m", 0, 1024, 2, recompute=True),
+    _of("gpt2-small", 0, 1024, 8),
+    _of("llama-2-7b", 1, 1024, 1, layers=2),
+    _of("smollm2-360m", 3, 2048, 1, 4),
+    _of("tinyllama-1.1b", 3, 2048, 1, recompute=True, offload="everything"),
+    _of("qwen2.5-0.5b", 1, 1024, 1),
+    _of("smollm2-135m", 2, 1024, 8, 2),
+    _of("tinyllama-1.1b", 1, 2048, 2, lora_rank=64),
+    _of("smollm2-360m", 2, 2048, 2, offload="optimizer"),
+    _of("pythia-410m", 0, 2048, 1),
+)
+CONFIGURATIONS = (*_FULL, *_SMALL)
 
-def _small() -> tuple[Configuration, ...]:
-    """More for cards of 16 to 24 GB; elsewhere they come after the others, as time allows."""
-    of = Configuration
-    return (
-        of("smollm2-135m", 0, 1024, 2),
-        of("smollm2-360m", 1, 2048, 1),
-        of("smollm2-135m", 2, 4096, 1),
-        of("llama-3.2-1b", 0, 1024, 1, recompute=True, lora_rank=16),
-        of("smollm2-135m", 3, 1024, 4),
-        of("gpt2-medium", 2, 1024, 2),
-        of("tinyllama-1.1b", 2, 1024, 1, offload="optimizer"),
-        of("qwen2.5-0.5b", 3, 1024, 1, recompute=True),
-        of("smollm2-135m", 1, 8192, 1, recompute=True),
-        of("tinyllama-1.1b", 0, 4096, 1, recompute=True, lora_rank=16),
-        of("smollm2-360m", 0, 1024, 2, recompute=True),
-        of("gpt2-small", 0, 1024, 8),
-        of("llama-2-7b", 1, 1024, 1, layers=2),
-        of("smollm2-360m", 3, 2048, 1, 4),
-        of("tinyllama-1.1b", 3, 2048, 1, recompute=True, offload="everything"),
-        of("qwen2.5-0.5b", 1, 1024, 1),
-        of("smollm2-135m", 2, 1024, 8, 2),
-        of("tinyllama-1.1b", 1, 2048, 2, lora_rank=64),
-        of("smollm2-360m", 2, 2048, 2, offload="optimizer"),
-        of("pythia-410m", 0, 2048, 1),
-    )
-
-
-def _dry() -> tuple[Configuration, ...]:
-    """A handful for CPU ranks, seconds each; the last one is meant to run out of memory."""
-    of = Configuration
-    return (
-        of("llama-3-8b", 2, 64, 2, shrunk=True),
-        of("llama-3-8b", 3, 64, 1, 2, recompute=True, shrunk=True),
-        of("qwen2.5-0.5b", 0, 64, lora_rank=4, shrunk=True),
-        of("llama-2-7b", 1, 64, offload="optimizer", shrunk=True),
-        of("gpt2-medium", 1, 64, 2, shrunk=True),
-        of("llama-3-8b", 3, 64, 2, offload="everything", shrunk=True),
-        of("llama-2-7b", 0, 4096, 2048, shrunk=True),
-    )
-
-
-CONFIGURATIONS = (*_full(), *_small())
-DRY_RUN = _dry()
+# A handful for CPU ranks, seconds each; the last one is meant to run out of memory.
+DRY_RUN = (
+    _of("llama-3-8b", 2, 64, 2, shrunk=True),
+    _of("llama-3-8b", 3, 64, 1, 2, recompute=True, shrunk=True),
+    _of("qwen2.5-0.5b", 0, 64, lora_rank=4, shrunk=True),
+    _of("llama-2-7b", 1, 64, offload="optimizer", shrunk=True),
+    _of("gpt2-medium", 1, 64, 2, shrunk=True),
+    _of("llama-3-8b", 3, 64, 2, offload="everything", shrunk=True),
+    _of("llama-2-7b", 0, 4096, 2048, shrunk=True),
+)
