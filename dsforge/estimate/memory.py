@@ -1,9 +1,10 @@
 """The memory ledger: named terms in bytes on the fullest rank, and host memory of one node.
 
-Against published peaks of Megatron-Core on GPUs (SimuMax's table of 16 dense runs, 4 vocabulary
-runs on 8 stages) the median error is 1 %, against the engine's own Llama-7B under ZeRO-3 11 %.
-Stacks that fuse more or less than our two back ends (torch.compile, chunked losses, nanotron) are
-off by 20 to 70 %: they need terms of their own.
+The peak is the fullest of four moments of a step: at the loss, with a layer at work, at the end of
+backward, at the optimizer's step. What differs between trainers is counted from their own source:
+saved tensors (`activations.py`), states (`states.py`), stages (`shard.py`). The few constants below
+were fitted on published peaks; `benchmarks/published/memory.md` shows the error by source, and a
+test holds it.
 """
 
 from __future__ import annotations

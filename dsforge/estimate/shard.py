@@ -84,8 +84,10 @@ def _by_cost(model: ModelSpec, pp: int) -> tuple[int, int]:
     query = model.attention_heads * model.head_size
     layer = 4 * query * model.hidden_size + 3 * model.hidden_size * model.ffn_hidden_size
     total = model.layers * layer + model.vocab_size * model.hidden_size
-    ends = [min(model.layers, total * (rank + 1) // (pp * layer) + 1) for rank in range(pp - 1)]
-    return ends[0], max(0, model.layers - ends[-1])
+    first, before_last = (
+        min(model.layers, total * stages // (pp * layer) + 1) for stages in (1, pp - 1)
+    )
+    return first, model.layers - before_last
 
 
 @lru_cache(maxsize=64)

@@ -19,6 +19,8 @@ from dsforge.errors import Problem, SpecError
 MAX_PROBLEMS = 50  # one message stays readable
 LONGEST_CELL = 60  # characters of a value in a message
 LARGEST = 10**15
+DEEPEST = 10**4  # layers: they are counted one by one
+MOST_RANKS = 10**7
 
 # Rows of the published table that say so themselves cannot be held against a predictor.
 TAGS = ("incomplete", "suspect", "approximate", "unverified")
@@ -30,6 +32,8 @@ def _whole(text: Any) -> Any:
 
 
 Count = Annotated[int, BeforeValidator(_whole), Field(ge=1, le=LARGEST)]
+Depth = Annotated[int, BeforeValidator(_whole), Field(ge=1, le=DEEPEST)]
+Ranks = Annotated[int, BeforeValidator(_whole), Field(ge=1, le=MOST_RANKS)]
 Positive = Annotated[float, Field(gt=0, le=LARGEST, allow_inf_nan=False)]
 
 
@@ -40,7 +44,7 @@ class Row(BaseModel):
 
     id: str = Field(min_length=1, max_length=200)
     model_name: str = ""
-    layers: Count | None
+    layers: Depth | None
     hidden: Count | None
     heads: Count | None
     kv_heads: Count | None = None
@@ -48,14 +52,14 @@ class Row(BaseModel):
     vocab: Count | None
     seq_len: Count | None
     gpu_type: str
-    gpus: Count | None
-    gpus_per_node: Count | None = None
+    gpus: Ranks | None
+    gpus_per_node: Ranks | None = None
     framework: str = "DeepSpeed"
-    dp: Count | None
-    tp: Count | None
-    pp: Count | None
-    cp: Count | None = None
-    ep: Count | None = None
+    dp: Ranks | None
+    tp: Ranks | None
+    pp: Ranks | None
+    cp: Ranks | None = None
+    ep: Ranks | None = None
     vpp_or_interleave: str = ""
     zero_stage_or_sharding: str = ""
     sequence_parallel: str = ""

@@ -68,6 +68,8 @@ def refused(text: str) -> list[str]:
         ("layers", "-32"),
         ("layers", "many"),
         ("hidden", "1e30"),
+        ("layers", "1000000"),
+        ("pp", "1" + "0" * 12),
         ("gpus", "9" * 5000),
     ],
 )
