@@ -27,6 +27,7 @@ FORMATS = ("text", "json", "sarif", "github")
 @click.option("--fix", is_flag=True, help="Write the safe repairs; comments and order stay.")
 @click.option("--ignore", multiple=True, metavar="RULE", help="Leave a rule out.")
 @click.option("--format", "shape", type=click.Choice(FORMATS), default="text", help="Output.")
+@click.option("--brief", is_flag=True, help="Text without reasons: one line for each finding.")
 @click.option("--rules", "list_rules", is_flag=True, help="List all rules.")
 @click.option("--explain", metavar="RULE", help="Why there is a rule, and how it is known.")
 def lint(
@@ -39,6 +40,7 @@ def lint(
     fix: bool,
     ignore: tuple[str, ...],
     shape: str,
+    brief: bool,
     list_rules: bool,
     explain: str | None,
 ) -> None:
@@ -48,7 +50,7 @@ def lint(
     accelerate YAML, train.yaml. The exit code is 3 where an error was found.
     """
     from dsforge.cli.show import note
-    from dsforge.lint.shapes import SHAPES, listed, summary
+    from dsforge.lint.shapes import SHAPES, as_brief, listed, summary
 
     if list_rules or explain:
         print(_explanation(explain) if explain else listed(), end="")
@@ -57,7 +59,8 @@ def lint(
     against = _against(model, cluster, deepspeed)
     found, files = _findings(paths or (Path(),), kind, against, fix=fix)
     found = [finding for finding in found if finding.rule not in ignore]
-    print(SHAPES[shape](found), end="")
+    write = as_brief if brief and shape == "text" else SHAPES[shape]
+    print(write(found), end="", flush=True)
     note(summary(found, files))
     if any(finding.severity == "error" for finding in found):
         sys.exit(EXIT_FINDINGS)
@@ -104,20 +107,19 @@ def _against(model: str | None, cluster: Path | None, deepspeed: str | None) -> 
 
 def _explanation(name: str) -> str:
     """What is known about a rule. Raises DsforgeError, with the nearest one."""
-    from dsforge.lint.registry import RULES
-    from dsforge.lint.shapes import explained
+    from dsforge.lint.shapes import BY_ID, explained
 
     _check_rules((name,))
-    return next(explained(rule) for rule in RULES if rule.id == name)
+    return explained(BY_ID[name])
 
 
 def _check_rules(names: tuple[str, ...]) -> None:
     """Raise DsforgeError where a rule does not exist."""
     from difflib import get_close_matches
 
-    from dsforge.lint.registry import RULES
+    from dsforge.lint.shapes import BY_ID
 
-    known = [rule.id for rule in RULES]
+    known = list(BY_ID)
     for name in names:
         if name not in known:
             near = get_close_matches(name, known, n=1)

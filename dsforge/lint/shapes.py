@@ -10,6 +10,7 @@ from dsforge.lint.case import Rule
 from dsforge.lint.document import Kind
 from dsforge.lint.registry import RULES, Finding
 
+BY_ID = {rule.id: rule for rule in RULES}
 LEVELS = {"error": "error", "warning": "warning", "info": "note"}
 COMMANDS = {"error": "error", "warning": "warning", "info": "notice"}
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
@@ -25,15 +26,32 @@ KIND_NAMES: dict[Kind, str] = {
 }
 
 
-def as_text(found: Iterable[Finding]) -> str:
+def as_brief(found: Iterable[Finding]) -> str:
     """One line for each finding: place, severity, message, way out, rule."""
-    return "".join(f"{_place(f)}: {f.severity}: {_said(f)} [{f.rule}]\n" for f in found)
+    return "".join(_line(f) for f in found)
+
+
+def as_text(found: Iterable[Finding]) -> str:
+    """As brief, and below the first finding of each rule why it is one and how that is known."""
+    said: set[str] = set()
+    lines = []
+    for finding in found:
+        lines.append(_line(finding))
+        if finding.rule not in said:
+            rule = BY_ID[finding.rule]
+            lines.append(f"    {rule.why}\n    evidence: {rule.evidence}\n")
+        said.add(finding.rule)
+    return "".join(lines)
 
 
 def as_json(found: Iterable[Finding]) -> str:
-    """The document `{"findings": [...]}`."""
+    """The document `{"findings": [...]}`; each with the reason and evidence of its rule."""
     keys = ("rule", "severity", "file", "line", "column", "path", "message", "fix")
-    rows = [{key: getattr(f, key) for key in keys} for f in found]
+    rows = [
+        {key: getattr(f, key) for key in keys}
+        | {"why": BY_ID[f.rule].why, "evidence": BY_ID[f.rule].evidence}
+        for f in found
+    ]
     return json.dumps({"findings": rows}, indent=2) + "\n"
 
 
@@ -108,6 +126,10 @@ def _row(rule: Rule) -> str:
     star = "*" if rule.fixable else ""
     cells = (f"`{rule.id}`{star}", rule.severity, rule.title, rule.why, rule.evidence)
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n"
+
+
+def _line(finding: Finding) -> str:
+    return f"{_place(finding)}: {finding.severity}: {_said(finding)} [{finding.rule}]\n"
 
 
 def _place(finding: Finding) -> str:

@@ -160,7 +160,7 @@ def value_truthy(case: Case) -> Iterator[Hit]:
 def value_range(case: Case) -> Iterator[Hit]:
     """A value beyond its limits."""
     for entry in case.entries:
-        value = _as_number(entry.value)
+        value = _as_number(entry.value) if entry.type in ("int", "float") else None
         if not entry.life or value is None:
             continue
         if entry.type == "int" and isinstance(value, float) and abs(value) >= LARGEST:

@@ -51,6 +51,18 @@ def test_errors_have_an_exit_code_of_their_own(
     assert "2 errors" in shown.err
 
 
+def test_each_reason_is_said_once(bad: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Below the first finding of a rule stand its reason and evidence; --brief leaves them out."""
+    bad.write_text('{"zero_optimisation": {}, "activation_checkpoint": {}}')
+    forge(bad)
+    text = capsys.readouterr().out
+    forge("--brief", bad)
+    brief = capsys.readouterr().out
+
+    assert text.count("evidence: DeepSpeed runtime/config.py") == 2  # batch-missing, key-misspelt
+    assert len(brief.splitlines()) == brief.count("ds_config.json:1:") == 4
+
+
 def test_a_good_file_passes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Nothing on stdout, exit code 0."""
     path = tmp_path / "ds_config.json"
@@ -70,6 +82,7 @@ def test_json_has_the_promised_keys(bad: Path, capsys: pytest.CaptureFixture[str
     }
     assert set(found[0]) == {
         *("rule", "severity", "file", "line", "column", "path", "message", "fix"),
+        *("why", "evidence"),
     }
     assert [f["path"] for f in found if f["rule"] == "fp16-with-bf16"] == ["fp16.enabled"]
 
