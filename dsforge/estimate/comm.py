@@ -15,7 +15,7 @@ from typing import NamedTuple
 from dsforge.layout import Layout
 from dsforge.specs import ClusterSpec
 
-CONGESTION = 0.0361  # bandwidth lost at each doubling of nodes
+CONGESTION = 0.048  # bandwidth lost at each doubling of nodes
 
 
 class Channel(NamedTuple):

@@ -20,7 +20,7 @@ HOST_S: dict[Trainer, float] = {
     "deepspeed": 0.9e-3,
     "fsdp": 0.9e-3,
     "torchtune": 0.9e-3,
-    "nanotron": 2.16e-3,
+    "nanotron": 2.48e-3,
 }
 # DeepSpeed's stage 3 runs Python before and after each module, to fetch and release its weights.
 HOOK_S = 0.25e-3  # of one module in one pass (LlamaFactory#5014: at most 0.5)

@@ -27,17 +27,18 @@ from dsforge.strategy import Execution, Strategy
 ATTENTION_BACKWARD = 2.5  # passes: five products for two forward (Dao 2022)
 SCORE_BYTES = (13.0, 20.0)  # each score in 16 bits, forward and backward, where they are kept
 UNFUSED_SHARE = 0.9  # of a product's rate: batched products of attention that keeps scores
-SELECTIVE_SHARE = 0.383  # of a layer that FSDP's selective checkpointing repeats
+SELECTIVE_SHARE = 0.452  # of a layer that FSDP's selective checkpointing repeats
 QUANTISE_BYTES = 0.5  # more for each element that enters or leaves a product in 8 bits
 FP32_SUM_BYTES = 8.0  # each weight and micro step: the sum of gradients is read and written
 # Each logit, forward and backward: one fused pass, Hugging Face's copies, Megatron's.
-FUSED_LOGIT_BYTES, EAGER_LOGIT_BYTES, MEGATRON_LOGIT_BYTES = 6.0, 52.2, 67.7
+FUSED_LOGIT_BYTES, EAGER_LOGIT_BYTES, MEGATRON_LOGIT_BYTES = 6.0, 68.0, 72.8
 # Elements read and written for one element of a norm, an activation, a rotary embedding, in forward
 # and backward: counted from one kernel for each, and from torch's separate operations.
 NORM, EAGER_RMSNORM = (2.0, 3.0), (14.0, 24.0)
 GATED, EAGER_GATED, PLAIN = (3.0, 5.0), (5.0, 8.0), (2.0, 3.0)
 ROTARY, EAGER_ROTARY = (2.0, 2.0), (10.0, 12.0)
 RESIDUAL = 3.0  # read twice, written once
+PERMUTED = 4.0  # each copy of a token for an expert: read and written on its way there and back
 
 
 class Line(NamedTuple):
@@ -188,9 +189,10 @@ def _moved_elements(model: ModelSpec, setting: Setting, *, moe_layer: bool) -> t
     outer = model.norms_per_layer * model.hidden_size / setting.cut
     inner = _width(model, moe_layer=moe_layer) / tp
     rotated = (model.attention_heads + model.kv_heads) * model.head_size / tp
+    routed = model.moe.experts_per_token * model.hidden_size if moe_layer and model.moe else 0
+    rest = outer * RESIDUAL + routed * PERMUTED
     forward, backward = (
-        outer * (norm[way] + RESIDUAL) + inner * activation[way] + rotated * rotary[way]
-        for way in (0, 1)
+        rest + outer * norm[way] + inner * activation[way] + rotated * rotary[way] for way in (0, 1)
     )
     return forward, backward
 

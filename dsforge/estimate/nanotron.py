@@ -15,10 +15,11 @@ from dsforge.layout import Layout
 from dsforge.specs import ClusterSpec
 from dsforge.strategy import Strategy
 
-TENSOR_HOST_S = 2.12e-3  # of eight collectives in Python, a layer forward and backward
-PIPELINE_HOST_S = 0.714e-3  # more, where a pipeline spans nodes
-RANK_WAIT_S = 2.99e-3  # more, for each further tensor rank
-SEND_S = 0.717e-3  # a send that waits, with the message that announces its shape
+TENSOR_HOST_S = 1.84e-3  # of eight collectives in Python, a layer forward and backward
+PIPELINE_HOST_S = 1.89e-3  # more, where a pipeline spans nodes
+RANK_WAIT_S = 2.09e-3  # more, for each further tensor rank of a node; beyond, by the root of nodes
+FAR_WAIT_S = 3.13e-3  # of a layer whose tensor ranks span nodes, which no work hides
+SEND_S = 0.874e-3  # a send that waits, with the message that announces its shape
 STALL_S = 0.31  # of one round between 64 nodes
 STALL_NODES = 64
 STALL_POWER = 8  # of the share of those nodes: on half of them it is 1 ms
@@ -32,7 +33,14 @@ def layer_wait_s(cluster: ClusterSpec, layout: Layout) -> float:
         return 0.0
     if layout.pipeline_parallel_size == 1 or cluster.nodes == 1:
         return TENSOR_HOST_S
-    return TENSOR_HOST_S + PIPELINE_HOST_S + RANK_WAIT_S * (tensor - 1)
+    spread = max(1.0, tensor / cluster.gpus_per_node) ** 0.5
+    return float(TENSOR_HOST_S + PIPELINE_HOST_S + RANK_WAIT_S * (tensor - 1) * spread)
+
+
+def far_wait_s(layout: Layout, gpus_per_node: int) -> float:
+    """Seconds that a layer waits beside its collectives, forward and backward."""
+    far = layout.tensor_parallel_size > gpus_per_node and layout.pipeline_parallel_size == 1
+    return FAR_WAIT_S if far else 0.0
 
 
 def send_s(strategy: Strategy, nodes: int) -> float:

@@ -18,12 +18,12 @@ from dsforge.strategy import Execution
 
 STEP_SHARE = 0.926  # of the best product that large products of a step reach
 POWER_KNEE = 0.956e12  # best bf16 FLOP/s for each watt up to which clocks hold (A100 0.68)
-POWER_FALL = 0.55  # exponent beyond it (H100 1.14, the same at 500 W 1.59, B200 1.75)
+POWER_FALL = 0.632  # exponent beyond it (H100 1.14, the same at 500 W 1.59, B200 1.75)
 BANDWIDTH_SHARE = 0.9  # of the memory bandwidth
 KERNEL_S = 30e-6  # ramp-up and tail of one matrix product and of the small kernels around it
-CUDNN_SHARE = 0.745  # of a product's rate that fused attention of cuDNN reaches
-FLASH2_SHARE = 0.43  # and FlashAttention-2 on A100, with Triton's like
-FLASH2_FALL = 0.36  # exponent of peak over A100's by which it falls behind on later cards
+CUDNN_SHARE = 0.801  # of a product's rate that fused attention of cuDNN reaches
+FLASH2_SHARE = 0.462  # and FlashAttention-2 on A100, with Triton's like
+FLASH2_FALL = 0.353  # exponent of peak over A100's by which it falls behind on later cards
 A100_FLOPS = 312e12
 DETERMINISTIC_SHARE = 0.72  # of that rate where backward must give the same bits every time
 

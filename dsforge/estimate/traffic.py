@@ -19,7 +19,7 @@ from dsforge.strategy import FULLY_SHARDED, GRADIENTS_SHARDED, Buckets, Strategy
 
 GRADIENT_OVERLAP = 0.3  # share of backward that hides reduction of gradients
 GATHER_OVERLAP = 0.7  # share of compute that hides gathers of ZeRO stage 3
-PIPELINE_EXPOSED = 0.287  # of sends between stages
+PIPELINE_EXPOSED = 0.292  # of sends between stages
 MESSAGE_BYTES = 2.56e8  # of gradients or weights at once, where no engine's buckets say
 NEVER_HIDDEN = 0.35  # of what could be hidden: first and last bucket, kernels that make room
 OVERLAPPED_TENSOR = 0.02  # what of them shows where they run beside products
@@ -43,6 +43,7 @@ class Payload(NamedTuple):
     tokens: float
     micro_s: float  # compute of one micro batch
     nodes: int
+    gpus_per_node: int
 
     @property
     def activation_bytes(self) -> float:
@@ -159,6 +160,8 @@ def _tensor(strategy: Strategy, payload: Payload, link: Channel) -> tuple[float,
         seconds = (rounds + again) * 2 * link.gather_s(one)
     if strategy.runs_as.overlaps_tensor:
         seconds *= OVERLAPPED_TENSOR
+    if strategy.runs_as.trainer == "nanotron":
+        seconds += nanotron.far_wait_s(strategy.layout, payload.gpus_per_node)
     return rounds * 2 * gather_bytes(one, link.ranks), seconds
 
 

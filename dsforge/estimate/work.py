@@ -46,7 +46,14 @@ def stage_work(
     one = compute(model, cluster, workload, strategy)
     split = stages(model, pp, strategy.runs_as.trainer)
     payload = Payload(
-        model, element_bytes(workload), held, split.last, one.tokens, 0.0, cluster.nodes
+        model=model,
+        element_bytes=element_bytes(workload),
+        held=held,
+        layers=split.last,
+        tokens=one.tokens,
+        micro_s=0.0,
+        nodes=cluster.nodes,
+        gpus_per_node=cluster.gpus_per_node,
     )
     layer = _layer(strategy, payload, links, one=one, split=split)
     body_s, last_s = split.body * layer.seconds, split.last * layer.seconds + one.head_s
