@@ -82,7 +82,7 @@ def _row(record: Record, counter: str, peak_bytes: int, *, with_time: bool) -> d
         "global_batch": workload["global_batch_size"],
     }
     measured = {"peak_mem_gib": round(peak_bytes / GIB, 4)}
-    if with_time:
+    if with_time and strategy["offload_optimizer"] == "none":  # no column describes the host
         measured |= _speed(record, ranks)
     return {**shape, **run, **measured, "notes": _notes(record, model, counter)}
 
@@ -110,6 +110,8 @@ def _notes(record: Record, model: ModelSpec, counter: str) -> str:
     lora = record.plan["workload"]["lora"]
     if lora:
         parts.append(f"incomplete: LoRA of rank {lora['rank']} has no column")
+    if model.qk_norm or model.position == "learned":
+        parts.append("incomplete: norms of queries, learned positions have no column")
     if record.dry_run:
         parts.append("incomplete: dry run of a tiny model on CPU ranks")
     versions = record.versions

@@ -89,7 +89,7 @@ def _execution(row: Row, trainer: Trainer) -> Execution:
         overlaps_tensor=recipe or "async tp" in notes,
         deterministic="deterministic mode" in notes,
         shard_group=int(group[1]) if group else None,
-        buckets="engine",
+        buckets="sized" if "buckets sized by dsforge" in notes else "engine",
     )
 
 

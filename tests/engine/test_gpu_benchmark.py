@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from dsforge.planner import price
 from dsforge.reading.cluster import cluster_of
 from dsforge.reading.source import Source
 from dsforge.rules import check
@@ -216,9 +217,12 @@ def test_enough_configurations_should_fit(gpu: str) -> None:
     assert fitting == sorted(fitting, reverse=True)
 
 
-def measured_record(gpu: str = "h100-80gb") -> records.Record:
+def measured_record(
+    configuration: configurations.Configuration = configurations.CONFIGURATIONS[0],
+) -> records.Record:
     """A record as a GPU run makes it, from reports of two ranks."""
-    case = configurations.case_of(configurations.CONFIGURATIONS[0], cluster(gpu, 2))
+    gpu = "h100-80gb"
+    case = configurations.case_of(configuration, cluster(gpu, 2))
     peaks = [
         {"allocated_bytes": 40 << 30, "reserved_bytes": 42 << 30, "device_bytes": 43 << 30},
         {"allocated_bytes": 41 << 30, "reserved_bytes": 41 << 30, "device_bytes": 44 << 30},
@@ -258,6 +262,24 @@ def test_a_measured_record_is_scored_once_for_each_counter() -> None:
     assert not isinstance(case, str)
     assert case.strategy.zero_stage == 1
     assert (case.model.layers, case.strategy.micro_batch_size) == (10, 2)
+
+
+@pytest.mark.parametrize("configuration", configurations.CONFIGURATIONS, ids=lambda c: c.name)
+def test_a_row_says_enough_to_predict_it_again(configuration: Any) -> None:
+    """What validate predicts from the columns is what the record has, or the row says it cannot."""
+    record = measured_record(configuration)
+    row = parse_table(published.csv_text((record,), "gpu-h100"), "gpu.csv")[0]
+    case = case_of(row)
+    assert not isinstance(case, str)
+    again = price(*case)
+
+    if row.tag is None:
+        assert again.memory.allocated_bytes.likely == pytest.approx(
+            record.predicted_bytes("allocated"), rel=0.003
+        )
+    if row.tag is None and row.step_time_s is not None:
+        likely = record.predicted["time"]["step_s"]["likely"]
+        assert again.time.step_s.likely == pytest.approx(likely, rel=0.03)
 
 
 def test_results_of_another_machine_are_not_mixed(tmp_path: Path) -> None:
