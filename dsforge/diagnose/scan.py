@@ -172,7 +172,8 @@ class _Scanner:
             found = compiled(rule.pattern).search("\n".join(text for _, text in lines))
             if found is None:
                 continue
-            offset, shown = lines[found.string.count("\n", 0, found.end())]
+            end = found.start() + len(found.group().rstrip())
+            offset, shown = lines[found.string.count("\n", 0, end)]
             if number + offset in self._lines[rule.id]:
                 continue
             self._lines[rule.id].add(number + offset)

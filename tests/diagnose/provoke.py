@@ -97,11 +97,6 @@ CASES = {
         " | sed s/%%/%/ >c++; chmod +x c++;"
         " CXX=$PWD/c++ " + ALONE + "TORCH_EXTENSIONS_DIR=$PWD/ops python victim.py cpu-adam"
     ),
-    "stale-lock": Case(
-        "mkdir -p ops/cpu_adam; cp -r $TORCH_EXTENSIONS_DIR/deepspeed_shm_comm ops;"
-        " touch ops/cpu_adam/lock;"
-        " " + ALONE + "TORCH_EXTENSIONS_DIR=$PWD/ops timeout 40 python victim.py cpu-adam"
-    ),
     "healthy-nvme": Case(ALONE + "python victim.py nvme", timeout_s=400),
     "zero3-outside-module": Case(ALONE + "python victim.py partitioned"),
     "ddp-unused-parameters": Case(
@@ -358,7 +353,7 @@ def _neutral(text: str, folder: str, sshd: int) -> str:
         (rf"(?<![\w/]){home}/\.cache", "/home/user/.cache"),
         (r"/home/user/\.cache/dsforge-provoke", "/home/user/.cache/torch_extensions/py311_cpu"),
         (re.escape(socket.gethostname()), "node-1"),
-        (r"/usr/(?:local/)?lib/python3\.11", "/usr/lib/python3.11"),
+        (r"\S*/\.pyenv/versions/[\d.]+(?=/(?:lib|include))|/usr/local(?=/lib/python)", "/usr"),
         (rf"\b{sshd}\b" if sshd else r"\bnever\b", "2222"),
     ):
         text = re.sub(pattern, plain, text)

@@ -63,6 +63,7 @@ RULES = (
     Rule(
         "truncated-weights",
         (
+            "deserializing header",
             "metadataincompletebuffer",
             "headertoolarge",
             "invalidheader",
@@ -73,7 +74,8 @@ RULES = (
             "incomplete metadata",
             "torch/serialization.py",
         ),
-        r"MetadataIncompleteBuffer|HeaderTooLarge|HeaderTooSmall|InvalidHeader\w*|"
+        r"deserializing header|MetadataIncompleteBuffer|"
+        r"HeaderTooLarge|HeaderTooSmall|InvalidHeader\w*|"
         r"incomplete metadata|PytorchStreamReader failed reading zip archive|"
         r"serialization\.py\", line \d+, in load\b(?:\n[^\n]*){1,8}\n"
         r"(?:OSError: \[Errno 22\]|EOFError|_pickle\.UnpicklingError: invalid load key)",

@@ -56,10 +56,12 @@ RULES = (
             "does not appear to have a file named",
             "no file named",
         ),
-        r"(?<!\S)(?P<model>[^\s\n]{1,200}) is not a local folder and is not a valid model identifier|"
+        r"(?<!\S)(?P<model>[^\s\n]{1,200})"
+        r" is not a local folder and is not a valid model identifier|"
         r"Can't load (?:the configuration of|tokenizer for) '(?P<other>[^'\n]{1,200})'|"
         r"Repo id must [^\n]{0,120}: '(?P<path>[^'\n]{1,200})'|"
-        r"(?<!\S)(?P<folder>[^\s\n]{1,200}) does not appear to have a file named (?P<file>\S{1,80})|"
+        r"(?<!\S)(?P<folder>[^\s\n]{1,200})"
+        r" does not appear to have a file named (?P<file>\S{1,80})|"
         r"no file named (?P<weights>[\w.-]{1,60})",
         "the model {model} is not found here{what}",
         "the path differs from node to node, or the download is not complete",

@@ -90,7 +90,7 @@ RULES = (
         "$ deepspeed --num_gpus N train.py ...   # or torchrun --nproc_per_node N train.py",
         "torch/distributed/rendezvous.py",
         confidence=0.95,
-        read=lambda hits: {"name": hits[0].values["name"] or "RANK"},
+        read=lambda hits: {"name": hits[0].values["name"] or "RANK, WORLD_SIZE or MASTER_ADDR"},
         explains=("module-missing",),
     ),
     Rule(
