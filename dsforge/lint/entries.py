@@ -42,11 +42,12 @@ def entries_of(root: Any, releases: Releases, release: Release) -> Iterator[Entr
             unknown += life is None
             kind = life.get("type", "") if life else ""
             over = life is not None and is_gone(life, release)
+            new = life is not None and is_coming(life, release)
             if life is not None or unknown <= MOST_UNKNOWN:
-                new = life is not None and is_coming(life, release)
                 yield Entry(path, block, (*loc, key), key, value, life, kind, closed, over, new)
             inner = f"{path}.{key}" if path else key
-            if isinstance(value, dict) and inner in releases.blocks and not over:
+            known = inner in releases.blocks and not over and not new
+            if known and isinstance(value, dict):
                 waiting.append((inner, (*loc, key), value))
 
 

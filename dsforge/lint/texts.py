@@ -21,7 +21,7 @@ STRONG = (
     *("activation_checkpointing", "wall_clock_breakdown", "steps_per_print", "optimizer"),
 )
 ACCELERATE = ("compute_environment", "distributed_type", "deepspeed_config", "num_processes")
-NAMES = re.compile(r"ds[_-]?conf|deepspeed|zero[_-]?[0123]", re.IGNORECASE)
+NAMES = re.compile(r"ds[_-]?conf|^deepspeed|zero[_-]?[0-3]", re.IGNORECASE)
 HOST = re.compile(r"\S+[ \t]+slots=")
 BOM = "\ufeff"
 LOOKED_AT = 50  # keys or lines from which the kind is told
