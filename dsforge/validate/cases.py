@@ -68,9 +68,7 @@ def _that_fits(case: Case, *, stated: bool) -> Case:
         return case
     levels = [case.strategy.model_copy(update={"recompute": level}) for level in LEVELS]
     tried = [case._replace(strategy=strategy) for strategy in levels]
-    room = case.cluster.gpu.memory_bytes
-    fitting = (this for this in tried if estimate_memory(*this).reserved_bytes.low <= room)
-    return next(fitting, case)
+    return next(filter(_fits, tried), case)
 
 
 def _objection(row: Row) -> str | None:
@@ -90,13 +88,22 @@ def _objection(row: Row) -> str | None:
 
 
 def readings(case: Case) -> tuple[Case, ...]:
-    """The case, and how it may have run as well: no table says what nanotron does with inputs."""
+    """The case, then how it may have run as well; what fits its card comes first.
+
+    No table says whether nanotron kept the inputs that it had gathered.
+    """
     run = case.strategy.runs_as
     if run.trainer != "nanotron" or case.strategy.layout.tensor_parallel_size == 1:
         return (case,)
     other = "saved" if run.gathered_inputs == "gathered_again" else "gathered_again"
     execution = run.model_copy(update={"gathered_inputs": other})
-    return case, case._replace(strategy=case.strategy.model_copy(update={"execution": execution}))
+    second = case._replace(strategy=case.strategy.model_copy(update={"execution": execution}))
+    return (case, second) if _fits(case) else (second, case)
+
+
+def _fits(case: Case) -> bool:
+    """Whether the fullest rank may fit the card."""
+    return estimate_memory(*case).reserved_bytes.low <= case.cluster.gpu.memory_bytes
 
 
 def counter_of(row: Row) -> Counter:
