@@ -29,7 +29,7 @@ MAX_BYTES = 512 * 1024  # a config has a few KB
 MAX_FILES = 20_000
 MAX_PASSES = 4  # repairs that make others possible
 SUFFIXES = (".json", ".yaml", ".yml")
-NAMES = ("hostfile", ".deepspeed_env")
+NAMES = ("hostfile", ".deepspeed_env", "args.txt")
 SKIPPED = {".git", "node_modules", "__pycache__", ".venv", "venv", ".mypy_cache", ".ruff_cache"}
 INSTALLED = "installed"
 
@@ -154,7 +154,10 @@ def _engine(document: Document) -> Document | None:
 
 
 def repaired(path: Path, document: Document, against: Against) -> Document:
-    """The document after every safe repair, which the file then holds too; else as it was."""
+    """The document after every safe repair, which the file then holds too; else as it was.
+
+    Raises DsforgeError where the file cannot be written.
+    """
     now = document
     for _ in range(MAX_PASSES):
         edits = [edit for finding in checked(now, against) for edit in finding.edits]
@@ -163,7 +166,10 @@ def repaired(path: Path, document: Document, against: Against) -> Document:
         now = document_of(document.name, applied(now.text, edits), document.kind)
     if now.text == document.text or _is_worse(now, document):
         return document
-    _write(path, now.text)
+    try:
+        _write(path, now.text)
+    except OSError as error:
+        raise DsforgeError(f"{path} cannot be written: {error.strerror}") from error
     return now
 
 

@@ -20,8 +20,8 @@ RELEASES = ("0.16.9", None)  # one that is older than what is generated for, and
 
 
 def errors(folder: Path, against: Against) -> list[Finding]:
-    """Errors in all files of a folder that lint knows, argument files too."""
-    paths = [*(f.path for f in found([folder])), *folder.rglob("args.txt")]
+    """Errors in all files of a folder that lint knows."""
+    paths = [f.path for f in found([folder])]
     documents = [document for path in paths if (document := read_document(path)).kind != "unknown"]
     assert documents
     return [

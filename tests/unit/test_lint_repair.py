@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from dsforge.errors import DsforgeError
 from dsforge.lint.document import Edit, applied
 from dsforge.lint.read import Against, checked, read_document, release_named, repaired
+from dsforge.lint.texts import document_of
 
 AGAINST = Against(*release_named(None))
 BAD = """{
@@ -95,3 +97,12 @@ def test_harmful_values_are_left_to_the_user(tmp_path: Path) -> None:
 def test_overlapping_edits_make_the_first() -> None:
     """Of two repairs of one place only the earlier one is made."""
     assert applied("abcdef", [Edit(1, 3, "X"), Edit(2, 4, "Y"), Edit(5, 6, "Z")]) == "aXdeZ"
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs a folder nobody can write to")
+def test_a_file_that_cannot_be_written_is_an_error_in_words() -> None:
+    """No traceback where the folder takes no new file."""
+    document = document_of("/proc/self/ds_config.json", BAD)
+
+    with pytest.raises(DsforgeError, match="cannot be written"):
+        repaired(Path(document.name), document, AGAINST)
