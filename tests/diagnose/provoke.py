@@ -352,7 +352,7 @@ def _neutral(text: str, folder: str, sshd: int) -> str:
         (re.escape(str(BIN.parent)), "/home/user/venv"),
         (rf"(?<![\w/]){home}/\.cache", "/home/user/.cache"),
         (r"/home/user/\.cache/dsforge-provoke", "/home/user/.cache/torch_extensions/py311_cpu"),
-        (re.escape(socket.gethostname()), "node-1"),
+        (rf"\b{re.escape(socket.gethostname())}\b", "node-1"),
         (r"\S*/\.pyenv/versions/[\d.]+(?=/(?:lib|include))|/usr/local(?=/lib/python)", "/usr"),
         (rf"\b{sshd}\b" if sshd else r"\bnever\b", "2222"),
     ):
