@@ -1,10 +1,11 @@
 """What nanotron waits for: fitted on its published sweep, of use only to judge rows of that sweep.
 
-The sweep (H100, 8 to 512 accelerators, ultra-scale playbook) is regular, but shows waits that no
-link explains: a layer takes at least 4.5 ms once tensor parallelism is on; on several nodes a
-pipeline adds 2.5 ms for each further tensor rank, whatever the message; on 64 nodes each blocking
-send takes 0.3 s, on 32 nodes none of it. Their cause is not known; they are kept apart from the
-model of other software.
+The sweep (rows nano-pb: H100, 8 to 512 accelerators, ultra-scale playbook) is regular, but shows
+waits that no link explains. A layer takes at least 4.3 ms once tensor parallelism is on. Where a
+pipeline spans nodes, each further tensor rank adds 2 ms to a layer, whatever the message. On 64
+nodes a blocking send takes 0.3 s more; on fewer, a quarter of the runs do, and nothing in their
+configuration tells which. The causes are not known; they are kept apart from the model of other
+software.
 """
 
 from __future__ import annotations
