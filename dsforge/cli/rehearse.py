@@ -222,12 +222,7 @@ def _write(
 def _lines(document: RehearsalDocument) -> list[str]:
     """A table of the phases for people, or what was refused."""
     lines = [f"{document.model}, rank {document.rank} of {document.world_size}"]
-    if document.phases:
-        names = ("phase", "resident", "peak", "parameter", "gradient", "optimizer")
-        lines.append(_row(*names, "buffer", "activation", "host"))
-    lines += [_phase(name, phase) for name, phase in document.phases.items()]
-    if document.phases:
-        lines.append("  owners as at the peak; host as it stays")
+    lines += _table(document.phases) if document.phases else []
     for refusal in document.refused:
         lines.append(f"refused by the engine in {refusal.phase}: {refusal.message}")
         lines.append(f"  {refusal.source}")
@@ -235,12 +230,19 @@ def _lines(document: RehearsalDocument) -> list[str]:
     return lines
 
 
-def _phase(name: str, phase: PhaseAccount) -> str:
-    from dsforge.units import gib
+def _table(phases: dict[str, PhaseAccount]) -> list[str]:
+    """One line a phase; small models in MiB."""
+    from dsforge.units import GIB, MIB
 
-    owners = (gib(value) for _, value in phase.peak_by_owner)
-    sizes = gib(phase.resident_bytes), gib(phase.peak_bytes)
-    return _row(name, *sizes, *owners, gib(phase.host_resident_bytes))
+    large = max(phase.peak_bytes for phase in phases.values()) >= GIB
+    unit, name = (GIB, "GiB") if large else (MIB, "MiB")
+    titles = ("resident", "peak", "parameter", "gradient", "optimizer", "buffer", "activation")
+    rows = [_row(name, *titles, "host")]
+    for phase, found in phases.items():
+        owners = (value for _, value in found.peak_by_owner)
+        sizes = found.resident_bytes, found.peak_bytes, *owners, found.host_resident_bytes
+        rows.append(_row(phase, *(f"{size / unit:.2f}" for size in sizes)))
+    return [*rows, "  owners as at the peak; host as it stays"]
 
 
 def _row(name: str, *cells: str) -> str:

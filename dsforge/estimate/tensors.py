@@ -15,7 +15,6 @@ from dsforge.estimate.ledger import Tensor
 from dsforge.estimate.params import parameter_counts
 from dsforge.specs import LoraSpec, ModelSpec
 
-
 PROJECTIONS = 3  # query, key and value come first in a layer
 
 
