@@ -67,8 +67,11 @@ def test_every_command_has_help(name: str) -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One folder for all commands: a later one may use what an earlier one wrote."""
-    return tmp_path_factory.mktemp("readme")
+    """One folder for all commands, so that a later one finds what an earlier one wrote."""
+    made = tmp_path_factory.mktemp("readme")
+    for name in ("benchmarks", "examples", "tests"):
+        (made / name).symlink_to(ROOT / name)
+    return made
 
 
 def same(text: str) -> list[str]:
