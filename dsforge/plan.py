@@ -7,6 +7,7 @@ ZeRO stage and offload, Megatron), or the rules that forbid them.
 
 from __future__ import annotations
 
+import json
 from typing import Literal
 
 from pydantic import BaseModel, Field
@@ -39,7 +40,7 @@ class Request(BaseModel):
     model: ModelSpec
     cluster: ClusterSpec
     workload: Workload
-    constraints: Constraints = Constraints()
+    constraints: Constraints = Constraints.model_construct()
     reasons: tuple[Reason, ...] = Field(
         default=(), description="Choices made while reading: defaults, weakest host, precision."
     )
@@ -92,6 +93,13 @@ class Plan(BaseModel):
     choice: Priced
     variants: tuple[Variant, ...] = ()
 
+    def to_json(self) -> str:
+        """The plan as JSON text, which `model_validate_json` reads back.
+
+        pydantic's own writer would first build a serializer for each of two dozen types.
+        """
+        return json.dumps(self, default=_fields, indent=2, ensure_ascii=False)
+
     @property
     def strategy(self) -> Strategy:
         """The chosen strategy."""
@@ -103,6 +111,13 @@ class Plan(BaseModel):
             if variant.name == name:
                 return variant
         raise KeyError(name)
+
+
+def _fields(value: object) -> dict[str, object]:
+    """Fields of a model, or of a slotted dataclass inside it."""
+    if isinstance(value, BaseModel):
+        return vars(value)
+    return {name: getattr(value, name) for name in type(value).__slots__}  # type: ignore[attr-defined]
 
 
 class Search(BaseModel):

@@ -83,8 +83,8 @@ class Execution(BaseModel):
 
 
 EXECUTIONS: dict[BackEnd, Execution] = {
-    "deepspeed": Execution(trainer="deepspeed"),
-    "megatron": Execution(trainer="megatron", kernels="fused", gradients="fp32"),
+    "deepspeed": Execution.model_construct(trainer="deepspeed"),
+    "megatron": Execution.model_construct(trainer="megatron", kernels="fused", gradients="fp32"),
 }
 
 

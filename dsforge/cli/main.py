@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from importlib import import_module
@@ -75,6 +76,8 @@ def main(arguments: list[str] | None = None) -> None:
 
     `arguments` are those of the process unless given.
     """
+    # Planning makes many objects that live to its end: the collector would walk them over and over.
+    gc.set_threshold(50_000, 20, 20)
     try:
         app(args=arguments, prog_name="dsforge")
     except DsforgeError as error:

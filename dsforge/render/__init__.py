@@ -38,7 +38,7 @@ def render(plan: Plan, templates: Path | None = None) -> tuple[Artifact, ...]:
         plan, substitute=substitute, written=frozenset(file.path for file in files)
     )
     return (
-        Artifact("plan.json", plan.model_dump_json(indent=2) + "\n"),
+        Artifact("plan.json", plan.to_json() + "\n"),
         Artifact("PLAN.md", render_text(made, "report/PLAN.md.j2", report)),
         *files,
     )

@@ -32,11 +32,11 @@ def weights(model: ModelSpec) -> str | None:
 def train_job(plan: Plan) -> TrainJob:
     """What `dsforge train` is asked to do for this plan."""
     workload, steps = plan.workload, plan.workload.steps
-    return TrainJob(
+    return TrainJob.model_construct(
         model=weights(plan.model) or plan.model.path or plan.model.name,
         random_weights=weights(plan.model) is None,
         deepspeed_config=DS_CONFIG,
-        data=workload.data or DataSpec(train=PLACEHOLDER_DATA),
+        data=workload.data or DataSpec.model_construct(train=PLACEHOLDER_DATA),
         sequence_length=workload.sequence_length,
         steps=steps,
         epochs=workload.epochs or 1.0,

@@ -139,7 +139,7 @@ def memory_rows(priced: Priced) -> tuple[Row, ...]:
         Row(name.replace("_", " "), gib(value), note)
         for name, (value, note) in _terms(memory.terms).items()
     )
-    host = max(memory.host_bytes.model_dump().items(), key=lambda phase: phase[1])
+    host = max(dict(memory.host_bytes).items(), key=lambda phase: phase[1])
     disk = (Row("NVMe", gib(memory.nvme_bytes), "per node"),) if memory.nvme_bytes else ()
     return (
         *terms,
