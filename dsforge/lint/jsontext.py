@@ -22,13 +22,14 @@ MAX_DEPTH = 40
 MAX_FLAWS = 50
 MAX_DIGITS = 30
 
+# No group is repeated possessively: Python before 3.11.5 matches such groups wrongly.
 _TOKEN = re.compile(
     r"""[ \t\r\n]*+(?:
       (?P<punct>[{}\[\],:])
-    | (?P<string>"(?:[^"\\\x00-\x1f]++|\\.)*+")
+    | (?P<string>"[^"\\\x00-\x1f]*+(?:\\.[^"\\\x00-\x1f]*+)*")
     | (?P<number>-?[0-9]++(?:\.[0-9]++)?(?:[eE][-+]?[0-9]++)?(?![\w.]))
     | (?P<word>[^\W\d][\w.]*+|-Infinity)
-    | (?P<comment>//[^\n]*+|\#[^\n]*+|/\*(?:[^*]++|\*(?!/))*+\*/)
+    | (?P<comment>//[^\n]*+|\#[^\n]*+|/\*.*?\*/)
     | (?P<end>\Z)
     | (?P<other>.)
     )""",
