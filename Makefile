@@ -34,16 +34,20 @@ ops: $(VENV)/.installed system
 	@echo "== C++ ops of DeepSpeed (built once, kept in the user's cache)"
 	@$(BIN)/python scripts/ops.py $(OPS) 2>&1 | grep --line-buffered '^ops:'
 
+# Launches have the machine to themselves; the others share it between two processes.
 test: ops  ## everything but the slow tests
-	@echo "== tests"
-	$(BIN)/python -m pytest -m "not slow"
+	@echo "== tests that launch ranks"
+	$(BIN)/python -m pytest -m "launch and not slow"
+	@echo "== all other tests"
+	$(BIN)/python -m pytest -m "not launch and not slow" -n 2 --dist loadfile
 
 test-all: OPS := all
 test-all: ops  ## the slow tests too, NVMe offload among them
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -m launch
+	$(BIN)/python -m pytest -m "not launch" -n 2 --dist loadfile
 
 unit: $(VENV)/.installed  ## the fast tests, no torch
-	$(BIN)/python -m pytest tests/unit
+	$(BIN)/python -m pytest tests/unit -n 2 --dist loadfile
 
 lint: $(VENV)/.installed  ## ruff, formatting, types
 	$(BIN)/ruff check .

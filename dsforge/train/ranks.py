@@ -62,6 +62,23 @@ def join(place: Place) -> None:
         raise DsforgeError(
             message, "look for what stopped the others, or for a firewall"
         ) from error
+    _unname_shared_memory(place)
+
+
+def _unname_shared_memory(place: Place) -> None:
+    """Unlink the buffer of DeepSpeed's CPU collectives (`shm.cpp`) once every rank has mapped it.
+
+    The engine never does: each run, however it ended, would leave 66 MiB a rank in /dev/shm.
+    """
+    import deepspeed.comm
+    from deepspeed.accelerator import get_accelerator
+
+    if get_accelerator().device_name() != "cpu":
+        return
+    deepspeed.comm.barrier()
+    job = f"{os.getuid()}_{os.environ['MASTER_ADDR']}_{os.environ['MASTER_PORT']}"
+    buffer = Path("/dev/shm") / f"deepspeed_allreduce_buffer_{job}_{place.rank}"  # noqa: S108
+    buffer.unlink(missing_ok=True)
 
 
 def _first_line(error: BaseException) -> str:

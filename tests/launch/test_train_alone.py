@@ -124,6 +124,8 @@ def test_packed_sequences_train_alike_on_one_rank_and_two(tiny_llama: Path, tmp_
     runs.succeeded(runs.alone("train.yaml"), tmp_path / "one")
 
     one, two = (runs.figures(tmp_path / name / "output", "loss") for name in ("one", "two"))
+    port = command[command.index("--master_port") + 1]
+    assert not list(Path("/dev/shm").glob(f"*_{port}_*"))
     assert "data.jsonl:65: is not JSON" in said
     assert "packed 64 samples into" in said
     assert one[-1] < one[0] - 0.2
