@@ -2,18 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from pydantic import BaseModel, Field
 
 from dsforge.rehearse.timeline import Level, PhaseLevels, Timeline, phase_levels
 from dsforge.specs import FROZEN
-
-# The first step allocates what later ones find: its phases are told apart.
-PhaseName = Literal[
-    *("init", "first_forward", "first_backward", "first_step"),
-    *("forward", "backward", "step"),
-]
 
 
 class OwnerBytes(BaseModel):

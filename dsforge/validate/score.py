@@ -11,7 +11,7 @@ from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import mean, median
+from statistics import StatisticsError, correlation, mean, median
 from typing import NamedTuple
 
 FEWEST = 5  # layouts of a group whose ranking says anything
@@ -107,10 +107,10 @@ def by_key(pairs: Iterable[tuple[str, Outcome]]) -> dict[str, list[Outcome]]:
 def _spearman(group: Sequence[tuple[float, float]]) -> float | None:
     """Rank correlation of predicted and measured; none where all are equal."""
     first, second = (_ranks(column) for column in zip(*group, strict=True))
-    middle = (len(group) - 1) / 2
-    product = sum((a - middle) * (b - middle) for a, b in zip(first, second, strict=True))
-    norm = math.sqrt(sum((a - middle) ** 2 for a in first) * sum((b - middle) ** 2 for b in second))
-    return product / norm if norm else None
+    try:
+        return correlation(first, second)
+    except StatisticsError:
+        return None
 
 
 def _ranks(values: Sequence[float]) -> list[float]:
