@@ -17,6 +17,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from dsforge.huggingface import config_from_model
 from dsforge.rehearse.ownership import Ownership
+from dsforge.train.ranks import join, place_of_process
 
 KEPT = ("parameter", "gradient", "optimizer_state")
 
@@ -47,7 +48,7 @@ def held(engine: Any) -> dict[str, int]:
 
 def main(cell: Cell) -> None:
     """Two steps; the states after init and around the second step."""
-    deepspeed.init_distributed(dist_backend="gloo", verbose=False)
+    join(place_of_process())
     values = config_from_model(cell.model())
     config = AutoConfig.for_model(values.pop("model_type"), **values)
     model = AutoModelForCausalLM.from_config(config)
