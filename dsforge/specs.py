@@ -23,6 +23,8 @@ Precision = Literal["bf16", "fp16", "fp32", "fp8"]
 Optimizer = Literal["adamw", "lion", "sgd", "adafactor", "muon"]
 Method = Literal["full", "lora"]
 DataShape = Literal["auto", "text", "prompt", "messages"]
+Collective = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all"]
+Transport = Literal["sockets", "rdma"]
 
 
 class MoeSpec(BaseModel):
@@ -116,6 +118,18 @@ class ModelSpec(BaseModel):
         return sum(self.is_moe_layer(layer) for layer in range(self.layers))
 
 
+class MeasuredGpu(BaseModel):
+    """What `dsforge probe` measured while every accelerator worked; it replaces the ratings."""
+
+    model_config = FROZEN
+
+    flops: dict[Precision, float] = Field(description="Best large product, FLOP/s, by precision.")
+    memory_bytes_per_s: float | None = Field(default=None, gt=0, description="Read and written.")
+    host_copy_bytes_per_s: float | None = Field(
+        default=None, gt=0, description="To or from the host, the slower way."
+    )
+
+
 class GpuSpec(BaseModel):
     """One accelerator, or one CPU rank on a machine without any."""
 
@@ -131,11 +145,33 @@ class GpuSpec(BaseModel):
     host_link_bytes_per_s: float = Field(gt=0, description="PCIe or C2C to the host, one way.")
     power_w: int | None = Field(default=None, ge=1, description="Board power, W.")
     source: str = Field(default="", description="Where the figures come from.")
+    measured: MeasuredGpu | None = Field(default=None, description="From a cluster card.")
 
     @property
     def is_cpu(self) -> bool:
         """Whether ranks run on the CPU (gloo, no accelerator)."""
         return self.name == "cpu"
+
+
+class Pace(BaseModel):
+    """Measured seconds of one kind of collective as a line: a message, and its bytes."""
+
+    model_config = FROZEN
+
+    bytes_per_s: float = Field(gt=0, description="Bus bandwidth (nccl-tests) of one rank.")
+    message_s: float = Field(gt=0, description="Seconds of the smallest message.")
+
+
+class MeasuredLink(BaseModel):
+    """What `dsforge probe` measured between the ranks of one node, or of all nodes."""
+
+    model_config = FROZEN
+
+    nodes: int = Field(ge=1, description="Nodes of the measured group.")
+    ranks: int = Field(ge=2, description="Ranks of the measured group, all of them on each node.")
+    paces: dict[Collective, Pace] = Field(description="By kind of collective.")
+    transport: Transport | None = Field(default=None, description="None: nothing said so.")
+    rdma_ports: int | None = Field(default=None, ge=0, description="Active ones of a node.")
 
 
 class LinkSpec(BaseModel):
@@ -149,6 +185,7 @@ class LinkSpec(BaseModel):
     latency_s: float = Field(gt=0, description="Seconds of one small message.")
     efficiency: float = Field(gt=0, le=1, description="Share of the rate that collectives reach.")
     source: str = ""
+    measured: MeasuredLink | None = Field(default=None, description="From a cluster card.")
 
     @property
     def is_rdma(self) -> bool:
@@ -195,6 +232,9 @@ class ClusterSpec(BaseModel):
     ssh_user: str | None = None
     ssh_port: int = Field(default=22, ge=1, le=65535)
     nvme: NvmeSpec | None = None
+    cpu_adam_per_s: float | None = Field(
+        default=None, gt=0, description="Parameters/s of one node's CPU Adam, from a cluster card."
+    )
 
     @property
     def gpus(self) -> int:

@@ -23,6 +23,7 @@ COMMANDS = {
     "rehearse": "Run the real DeepSpeed engine as one rank of the job and count its memory.",
     "catalog": "List the models, accelerators and links that can be named.",
     "detect": "Describe this machine as a cluster file.",
+    "probe": "Measure the cluster with its own ranks and write a card for --cluster.",
     "train": "Fine-tune a model as train.yaml says; this process is one rank.",
     "bench": "Launch the same job under each strategy and say which to use.",
     "lint": "Say what is wrong with configs, hostfiles and arguments, before anything starts.",

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from dsforge.estimate import nanotron
 from dsforge.estimate.lines import lines, setting_of
-from dsforge.estimate.rates import BANDWIDTH_SHARE
+from dsforge.estimate.rates import memory_bytes_per_s
 from dsforge.specs import ClusterSpec, GpuSpec, ModelSpec, Workload
 from dsforge.strategy import FULLY_SHARDED, Strategy, Trainer
 
@@ -72,4 +72,4 @@ def _host_s(cluster: ClusterSpec, workload: Workload, strategy: Strategy, passes
 def optimizer_s(gpu: GpuSpec, trainable: float, state_bytes: float) -> float:
     """Seconds of the optimizer on the device: states read and written, gradients, weights."""
     moved = 2 * state_bytes + 8 * trainable
-    return moved / (gpu.memory_bytes_per_s * BANDWIDTH_SHARE)
+    return moved / memory_bytes_per_s(gpu)

@@ -34,12 +34,11 @@ def offload(
     held, group, size = payload.held, shares(strategy), element_bytes(workload)
     shard, trainable = group.of(held), group.of_trainable(held)
     micro_steps = strategy.gradient_accumulation_steps
-    link = cluster.gpu.host_link_bytes_per_s * LINK_SHARE
+    link = _link_bytes_per_s(cluster)
     copied_s = disk_bytes = cpu_s = 0.0
     if strategy.offload_optimizer != "none":
         copied_s += size * trainable * (micro_steps + 1) / link
-        rate = min(ADAM_PER_CORE * cluster.cpu_cores, ADAM_PER_NODE) / cluster.gpus_per_node
-        cpu_s = trainable / rate
+        cpu_s = trainable * cluster.gpus_per_node / _adam_per_s(cluster)
         if strategy.offload_optimizer == "nvme":
             disk_bytes += 2 * trainable * (optimizer_bytes_per_parameter(workload) + 2)
     if strategy.offload_parameters != "none":
@@ -49,6 +48,21 @@ def offload(
             disk_bytes += size * shard * passes * micro_steps
     disk_s = _disk_s(cluster, disk_bytes)
     return Moved(copied_s * (1 - HIDDEN) + disk_s, cpu_s)
+
+
+def _link_bytes_per_s(cluster: ClusterSpec) -> float:
+    """Bytes/s between accelerator and host: of a cluster card, else a share of the rating."""
+    found = cluster.gpu.measured
+    if found is not None and found.host_copy_bytes_per_s is not None:
+        return found.host_copy_bytes_per_s
+    return cluster.gpu.host_link_bytes_per_s * LINK_SHARE
+
+
+def _adam_per_s(cluster: ClusterSpec) -> float:
+    """Parameters/s of CPU Adam on one node, all its ranks together."""
+    if cluster.cpu_adam_per_s is not None:
+        return cluster.cpu_adam_per_s
+    return min(ADAM_PER_CORE * cluster.cpu_cores, ADAM_PER_NODE)
 
 
 def _disk_s(cluster: ClusterSpec, rank_bytes: float) -> float:

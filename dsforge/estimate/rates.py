@@ -52,16 +52,29 @@ def peak_flops(gpu: GpuSpec, precision: Precision) -> float:
 
 def rates(gpu: GpuSpec, precision: Precision, execution: Execution) -> Rates:
     """The rates of a card in one precision under one software; a CPU core has no kernels."""
-    share, half = _sustained_share(gpu), peak_flops(gpu, "bf16")
-    products = share * peak_flops(gpu, precision)
-    wide = min(products, share * half)
+    products = _products_flops(gpu, precision)
+    wide = _products_flops(gpu, "bf16") if precision == "fp8" else products
     return Rates(
         products=products,
         wide_products=wide,
-        attention=wide * _attention_share(half, execution),
-        bandwidth=gpu.memory_bytes_per_s * BANDWIDTH_SHARE,
+        attention=wide * _attention_share(peak_flops(gpu, "bf16"), execution),
+        bandwidth=memory_bytes_per_s(gpu),
         kernel_s=0.0 if gpu.is_cpu else KERNEL_S,
     )
+
+
+def memory_bytes_per_s(gpu: GpuSpec) -> float:
+    """Memory bandwidth that a step reaches: of a cluster card, else a share of the rating."""
+    if gpu.measured is not None and gpu.measured.memory_bytes_per_s is not None:
+        return gpu.measured.memory_bytes_per_s
+    return gpu.memory_bytes_per_s * BANDWIDTH_SHARE
+
+
+def _products_flops(gpu: GpuSpec, precision: Precision) -> float:
+    """FLOP/s of large products: a share of a cluster card's best, else of the peak."""
+    if gpu.measured is not None and precision in gpu.measured.flops:
+        return gpu.measured.flops[precision] * STEP_SHARE
+    return _sustained_share(gpu) * peak_flops(gpu, precision)
 
 
 def _sustained_share(gpu: GpuSpec) -> float:

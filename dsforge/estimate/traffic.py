@@ -90,7 +90,7 @@ def _data(
     backward = payload.micro_s * 2 / 3 * GRADIENT_OVERLAP * overlaps
     if execution.trainer == "megatron" and strategy.zero_stage >= 1:
         sent = gather_bytes(gradients + updated, link.ranks)
-        scattered = _hidden(link.gather_s(gradients, messages), backward)
+        scattered = _hidden(link.scatter_s(gradients, messages), backward)
         return sent, scattered + _hidden(updates.gather_s(updated, renewals), backward / 2)
     rounds = micro_steps if strategy.zero_stage == GRADIENTS_SHARDED else 1
     seconds = rounds * _hidden(link.reduce_s(gradients, messages), backward)
@@ -115,7 +115,7 @@ def _stage3(
     gathers = 3 if strategy.recompute == "full" else 2
     micro_steps = strategy.gradient_accumulation_steps
     messages = float(payload.layers)
-    busy = gathers * group.gather_s(weights, messages) + group.gather_s(gradients, messages)
+    busy = gathers * group.gather_s(weights, messages) + group.scatter_s(gradients, messages)
     sent = gathers * gather_bytes(weights, group.ranks) + gather_bytes(gradients, group.ranks)
     seconds = micro_steps * _hidden(busy, GATHER_OVERLAP * payload.micro_s)
     if group.ranks == every.ranks:
@@ -181,5 +181,5 @@ def _context_and_experts(
     if links.expert.ranks > 1 and model.moe is not None and moe_layer:
         one = payload.activation_bytes * model.moe.experts_per_token
         sent += 4 * gather_bytes(one, links.expert.ranks)
-        seconds += 4 * links.expert.gather_s(one)
+        seconds += 4 * links.expert.exchange_s(one)
     return sent, seconds

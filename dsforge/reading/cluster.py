@@ -16,6 +16,7 @@ from dsforge.errors import SpecError
 from dsforge.hostfile import Entry, hostfile_entries
 from dsforge.plan import Reason
 from dsforge.reading.addresses import addressed
+from dsforge.reading.card import carded
 from dsforge.reading.files import ClusterFile, GpuFile, LinkFile
 from dsforge.reading.problems import Collector, validated
 from dsforge.reading.source import Source, read_source, read_text, refusal
@@ -130,7 +131,8 @@ class _Draft:
             ssh_port=file.ssh_port,
             nvme=self._nvme(),
         )
-        return cluster, tuple(self.reasons)
+        found, said = carded(cluster, file.measured)
+        return found, (*self.reasons, *said)
 
     def _choose(self, rule: str, message: str) -> None:
         self.reasons.append(Reason(rule=rule, message=message))

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, Discriminator, Field, Tag
 
 from dsforge.hostfile import MAX_SLOTS
+from dsforge.reading.card import MAX_GB_S, MeasuredFile
 from dsforge.specs import FROZEN, DataSpec, LinkKind, LoraSpec, Method, Optimizer, Precision
 from dsforge.strategy import Constraints
 from dsforge.units import parse_count
@@ -20,7 +21,6 @@ MAX_TOKENS = 10**18
 MAX_SEQUENCE = 100_000_000
 MAX_BATCH = 10_000_000
 MAX_GIB = 10_000_000
-MAX_GB_S = 1_000_000
 
 
 def _count(value: Any) -> Any:
@@ -132,6 +132,9 @@ class ClusterFile(BaseModel):
     )
     cpu_cores: int | None = Field(default=None, ge=1, le=100_000, description="Of one node.")
     nvme: NvmeFile | None = Field(default=None, description="Disk for NVMe offload.")
+    measured: MeasuredFile | None = Field(
+        default=None, description="What `dsforge probe` measured; it replaces what is rated."
+    )
 
 
 class WorkloadFile(BaseModel):

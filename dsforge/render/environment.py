@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from dsforge.errors import RenderError
 from dsforge.plan import Plan
-from dsforge.specs import ClusterSpec
+from dsforge.specs import ClusterSpec, LinkSpec
 
 SAFE_NAME = re.compile(r"[A-Z][A-Z0-9_]*")
 SAFE_VALUE = re.compile(r"[A-Za-z0-9_@%+=:,./-]+")  # what DeepSpeed's launcher does not quote
@@ -62,11 +62,28 @@ def _network(cluster: ClusterSpec) -> tuple[Variable, ...]:
     gloo, nccl = "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"
     names = (gloo,) if cluster.gpu.is_cpu else (nccl, gloo)
     why = "without it the first interface is taken, often a container bridge"
+    if cluster.inter_node.measured is not None:
+        why = "the ranks of the cluster card met over it; " + why
     found = tuple(Variable(n, cluster.interface, why) for n in names if cluster.interface)
-    if cluster.gpu.is_cpu or cluster.inter_node.kind != "ethernet":
-        return found
+    return found if cluster.gpu.is_cpu else (*found, *_without_rdma(cluster.inter_node))
+
+
+def _without_rdma(link: LinkSpec) -> tuple[Variable, ...]:
+    """The variable that keeps NCCL on sockets, where it might try an adapter in vain.
+
+    A cluster card knows: where RDMA was used it stays allowed, and where no port is active NCCL
+    finds none by itself.
+    """
+    name, card = "NCCL_IB_DISABLE", link.measured
+    if card is not None and card.transport is not None and card.rdma_ports is not None:
+        if card.transport == "rdma" or card.rdma_ports == 0:
+            return ()
+        why = f"the cluster card was measured over sockets, beside {card.rdma_ports} RDMA ports"
+        return (Variable(name, "1", why),)
+    if link.kind != "ethernet":
+        return ()
     why = "the nodes are planned with plain Ethernet; remove it where the adapters speak RoCE"
-    return (*found, Variable("NCCL_IB_DISABLE", "1", why))
+    return (Variable(name, "1", why),)
 
 
 def _device(cluster: ClusterSpec) -> tuple[Variable, ...]:

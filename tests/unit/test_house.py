@@ -18,11 +18,11 @@ ORDER = [
     *("errors", "units", "specs", "layout", "strategy", "job", "rules", "estimate", "plan"),
     *("planner", "document", "hostfile", "huggingface", "catalog", "reading", "artifacts"),
     *("process", "render", "validate", "rehearse", "diagnose", "train", "bench", "lint"),
-    *("doctor", "cli"),
+    *("doctor", "gauge", "cli"),
 ]
 CORE = set(ORDER[: ORDER.index("document") + 1])
 HEAVY = {"torch", "deepspeed", "transformers", "datasets", "peft", "safetensors", "gguf"}
-HEAVY_HOMES = {"train", "rehearse"}
+HEAVY_HOMES = {"train", "rehearse", "gauge"}  # gauge: what the ranks of `dsforge probe` run
 PRINTING = {"cli"}
 PURE = CORE | {"hostfile", "huggingface"}
 

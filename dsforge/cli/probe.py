@@ -1,0 +1,125 @@
+"""`dsforge probe`: the cluster measured by its own ranks, as a cluster card."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from dsforge.doctor.measure.launch import Launcher
+    from dsforge.doctor.measure.record import Answer
+    from dsforge.doctor.measure.verdict import Finding
+    from dsforge.reading.files import ClusterFile
+
+CARD = "card.yaml"
+
+
+@click.command()
+@click.argument(
+    "run", type=click.Path(path_type=Path), required=False, help="Run folder of `dsforge gen`."
+)
+@click.option("--hostfile", type=click.Path(path_type=Path), help="DeepSpeed hostfile, instead.")
+@click.option(
+    "--cluster", type=click.Path(path_type=Path), help="Cluster YAML: what the card describes."
+)
+@click.option(
+    "--launcher",
+    type=click.Choice(["deepspeed", "torchrun", "python"]),
+    help="What starts the ranks; deepspeed unless given, for one rank python.",
+)
+@click.option(
+    "--out", "-o", type=click.Path(path_type=Path), help=f"The card; {CARD} in the run folder."
+)
+@click.option("--force", is_flag=True, help="Overwrite the card.")
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=click.FloatRange(min=10, max=3600),
+    default=180,
+    help="Seconds after which the ranks are ended.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Card and findings as JSON.")
+def probe(
+    *,
+    run: Path | None,
+    hostfile: Path | None,
+    cluster: Path | None,
+    launcher: Launcher | None,
+    out: Path | None,
+    force: bool,
+    timeout_s: float,
+    as_json: bool,
+) -> None:
+    """Measure the cluster and write a cluster card for `--cluster` of plan, gen and estimate.
+
+    Its ranks time collectives at the payloads of the plan, matrix products, copies, CPU Adam and
+    the disk of NVMe offload, over the launcher of the job. Without a run folder or a hostfile it is
+    this machine. Exit code 3 where something is wrong, such as NCCL over sockets beside InfiniBand.
+    """
+    from dsforge.cli.show import note, show_json
+    from dsforge.doctor.measure import session
+    from dsforge.errors import EXIT_FINDINGS
+
+    path = out or (run or Path()) / CARD
+    _check(path, force=force)
+    begin = time.monotonic()
+    subject = session.subject(run, hostfile=hostfile, cluster=cluster)
+    note(f"measuring {subject.name}; a launch takes about 20 s, the rest at most two minutes")
+    measured = session.measured(
+        subject, launcher=launcher, timeout_s=timeout_s, on_answer=lambda a: _progress(begin, a)
+    )
+    _write(path, measured.text)
+    note(f"wrote {path} after {time.monotonic() - begin:.0f} s")
+    if as_json:
+        show_json(_document(measured.card, measured.findings))
+    else:
+        _show(measured.text, measured.findings, path)
+    if any(finding.severity == "error" for finding in measured.findings):
+        sys.exit(EXIT_FINDINGS)
+
+
+def _check(path: Path, *, force: bool) -> None:
+    """Raises SpecError before minutes are spent on a card that could not be written."""
+    from dsforge.reading.source import refusal
+
+    if path.exists() and not force:
+        raise refusal("file-exists", str(path), "exists", "`--force` overwrites it")
+    if not path.absolute().parent.is_dir():
+        raise refusal("file-unwritable", str(path), "cannot be written: its folder does not exist")
+
+
+def _write(path: Path, text: str) -> None:
+    from dsforge.reading.source import refusal
+
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        message = f"cannot be written: {error.strerror}"
+        raise refusal("file-unwritable", str(path), message) from error
+
+
+def _progress(begin: float, answer: Answer) -> None:
+    """One line for each answer, with the seconds since the beginning."""
+    from dsforge.cli.show import note
+    from dsforge.doctor.measure.words import line
+
+    note(f"{time.monotonic() - begin:6.0f} s  {line(answer)}")
+
+
+def _document(card: ClusterFile, findings: tuple[Finding, ...]) -> dict[str, object]:
+    values = card.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
+    return {"card": values, "findings": [finding._asdict() for finding in findings]}
+
+
+def _show(text: str, findings: tuple[Finding, ...], path: Path) -> None:
+    """The measured section, what is wrong, and what to do next."""
+    print(text[text.index("measured:") :], end="")
+    for finding in findings:
+        print(f"{finding.severity}: {finding.message} [{finding.rule}]")
+        if finding.fix:
+            print(f"  {finding.fix}")
+    print(f"next: dsforge gen --cluster {path} ...")

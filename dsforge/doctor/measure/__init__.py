@@ -1,0 +1,1 @@
+"""`dsforge probe`: what to measure, the launch of the ranks that measure, the card they lead to."""
