@@ -128,7 +128,7 @@ class Run:
     def global_batch_size(self) -> int:
         """Samples per optimizer step."""
         per_rank = self.config.micro_batch_size * self.config.gradient_accumulation_steps
-        return per_rank * self.place.world_size
+        return per_rank * self.place.replicas
 
     @property
     def total_steps(self) -> int:

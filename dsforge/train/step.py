@@ -45,16 +45,16 @@ class Stepper:
         """Train on a global batch; `step` counts from 0. DsforgeError where the loss is lost."""
         engine = self.engine
         micro, accumulation = engine.train_micro_batch_size_per_gpu(), len(samples)
-        accumulation //= micro * self.place.world_size
+        accumulation //= micro * self.place.replicas
         targets = sum(sample.targets for sample in samples)
-        scale = accumulation * self.place.world_size / targets
+        scale = accumulation * self.place.replicas / targets
         self._seed(step)
         engine.train()
         total = 0.0
         shares = share_of_rank(
             range(len(samples)),
-            rank=self.place.rank,
-            ranks=self.place.world_size,
+            rank=self.place.replica,
+            ranks=self.place.replicas,
             micro_batch_size=micro,
         )
         rate = engine.get_lr()[0]
@@ -64,7 +64,7 @@ class Stepper:
             engine.step()
             total += float(loss.detach())
         wish = stop.signal_number
-        loss_sum, wishes, signals = summed(total, float(wish > 0), float(wish))
+        loss_sum, wishes, signals = summed(total / self.place.copies, float(wish > 0), float(wish))
         agreed = round(signals / wishes) if wishes else 0
         if not math.isfinite(loss_sum):  # a sum over ranks: all of them stop here
             hint = "lower the learning rate, or use bf16; the last checkpoint is still good"
@@ -86,16 +86,16 @@ class Stepper:
         import torch
 
         self.engine.eval()
-        stride = micro_batch_size * self.place.world_size
+        stride = micro_batch_size * self.place.replicas
         total, targets = 0.0, 0
         with torch.no_grad():
             for start in range(0, len(samples), stride):
-                first = start + self.place.rank * micro_batch_size
+                first = start + self.place.replica * micro_batch_size
                 own = list(samples[first : first + micro_batch_size])
                 batch = collate(own or [_without_answer(samples[0])], self.pad_token)
                 total += float(self._loss(batch))
                 targets += sum(sample.targets for sample in own)
-        loss_sum, target_sum = summed(total, float(targets))
+        loss_sum, target_sum = summed(total, float(targets))  # copies cancel out
         return loss_sum / target_sum
 
     def _loss(self, batch: Batch) -> Any:
@@ -120,7 +120,9 @@ class Stepper:
         """Random numbers of a step (dropout) that depend on seed, step and rank only."""
         import torch
 
-        state = np.random.SeedSequence([self.job.seed, step, self.place.rank]).generate_state(1)
+        state = np.random.SeedSequence(
+            [self.job.seed, step, self.place.rank // self.place.copies]
+        ).generate_state(1)
         torch.manual_seed(int(state[0]))
 
 
