@@ -27,8 +27,16 @@ class Channel(NamedTuple):
     tree_s: float  # an all-reduce: up and down the tree
 
     def gather_s(self, payload_bytes: float, messages: float = 1.0) -> float:
-        """Seconds to gather or scatter a payload of that whole size, sent in `messages`."""
+        """Seconds to gather a payload of that whole size, sent in `messages`."""
         return gather_bytes(payload_bytes, self.ranks) / self.bytes_per_s + messages * self.round_s
+
+    def scatter_s(self, payload_bytes: float, messages: float = 1.0) -> float:
+        """Seconds to reduce a payload of that whole size and scatter it: the same way back."""
+        return self.gather_s(payload_bytes, messages)
+
+    def exchange_s(self, payload_bytes: float) -> float:
+        """Seconds of an all-to-all in which each rank sends a payload of that whole size."""
+        return self.gather_s(payload_bytes)
 
     def reduce_s(self, payload_bytes: float, messages: float = 1.0) -> float:
         """Seconds to all-reduce a payload."""

@@ -10,8 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from dsforge.errors import Problem
-from dsforge.estimate.memory import MemoryEstimate, estimate_memory
-from dsforge.estimate.states import Load, loads
+from dsforge.estimate.memory import estimate_memory
 from dsforge.plan import Priced, Request
 from dsforge.planner.candidates import micro_batches, recomputations
 from dsforge.planner.pricing import is_safe, missing_bytes, price
@@ -48,23 +47,22 @@ class Explorer:
         broken = check(request.model, request.cluster, request.workload, family)
         if broken:
             return Explored(family, broken, (), None, 1)
-        carried = loads(request.model, request.cluster, request.workload, family)
         fitting: list[Priced] = []
         nearest: tuple[int, Strategy] | None = None
         looked = 0
         for micro, steps in micro_batches(request, family):
-            members, short = self._fitting(family, micro, steps, carried)
+            members, short = self._fitting(family, micro, steps)
             looked += 1
             fitting += members
             if nearest is None or short[0] < nearest[0]:
                 nearest = short
             if not members:
                 break
-        lightest = self._price(nearest[1], carried) if nearest and not fitting else None
+        lightest = self._price(nearest[1]) if nearest and not fitting else None
         return Explored(family, (), tuple(fitting), lightest, looked)
 
     def _fitting(
-        self, family: Strategy, micro: int, steps: int, carried: tuple[Load, ...]
+        self, family: Strategy, micro: int, steps: int
     ) -> tuple[list[Priced], tuple[int, Strategy]]:
         """Members of one micro batch that fit, and the smallest shortage with its member."""
         request, found = self.request, []
@@ -72,27 +70,16 @@ class Explorer:
         for recompute in recomputations(request, family):
             batching = {"micro_batch_size": micro, "gradient_accumulation_steps": steps}
             member = family.model_copy(update={**batching, "recompute": recompute})
-            memory = estimate_memory(
-                request.model, request.cluster, request.workload, member, carried=carried
-            )
+            memory = estimate_memory(request.model, request.cluster, request.workload, member)
             short = missing_bytes(request.cluster, memory)
             shortages.append((short, memory.device_bytes.likely, member))
             if short <= 0:
-                found.append(self._price(member, carried, memory))
+                found.append(self._price(member))
                 if is_safe(request.cluster, found[-1]):
                     break
         short, _, nearest = min(shortages, key=lambda entry: entry[:2])
         return found, (short, nearest)
 
-    def _price(
-        self, member: Strategy, carried: tuple[Load, ...], memory: MemoryEstimate | None = None
-    ) -> Priced:
+    def _price(self, member: Strategy) -> Priced:
         request = self.request
-        return price(
-            request.model,
-            request.cluster,
-            request.workload,
-            member,
-            memory=memory,
-            carried=carried,
-        )
+        return price(request.model, request.cluster, request.workload, member)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Literal
 
 from dsforge.estimate.buckets import size_aio
-from dsforge.estimate.memory import MemoryEstimate, estimate_memory
-from dsforge.estimate.states import Load, loads
-from dsforge.estimate.time import estimate_time
+from dsforge.estimate.frame import framed
+from dsforge.estimate.memory import MemoryEstimate, footprints, fullest, memory_of
+from dsforge.estimate.time import tempo, time_of
 from dsforge.plan import Priced
 from dsforge.specs import ClusterSpec, ModelSpec, Workload
 from dsforge.strategy import Strategy
@@ -18,27 +18,17 @@ Bound = Literal["low", "likely", "high"]  # which end of a memory estimate count
 HOST_SHARE = 0.95  # of a node's RAM: the rest is the operating system's
 
 
-def price(
-    model: ModelSpec,
-    cluster: ClusterSpec,
-    workload: Workload,
-    strategy: Strategy,
-    *,
-    memory: MemoryEstimate | None = None,
-    carried: tuple[Load, ...] | None = None,
-) -> Priced:
-    """Predicted memory and step time of one strategy, legal or not.
-
-    `memory` and `carried` (its loads) spare their second computation where the caller has them.
-    """
-    carried = carried or loads(model, cluster, workload, strategy)
-    memory = memory or estimate_memory(model, cluster, workload, strategy, carried=carried)
+def price(model: ModelSpec, cluster: ClusterSpec, workload: Workload, strategy: Strategy) -> Priced:
+    """Predicted memory and step time of one strategy, legal or not."""
+    frame = framed(model, cluster, workload, strategy)
+    memory = memory_of(frame, fullest(footprints(frame, strategy), strategy.batching))
+    seconds = tempo(frame, strategy).at(strategy.batching)
     return Priced.model_construct(
         strategy=strategy,
         fits=missing_bytes(cluster, memory) <= 0,
         memory=memory,
-        time=estimate_time(model, cluster, workload, strategy, carried=carried),
-        buckets=carried[0].buckets,
+        time=time_of(frame, strategy, seconds),
+        buckets=frame.loads[0].buckets,
         aio=size_aio(model, cluster, strategy),
         reasons=(),
     )
