@@ -195,6 +195,9 @@ class ClusterSpec(BaseModel):
     ssh_user: str | None = None
     ssh_port: int = Field(default=22, ge=1, le=65535)
     nvme: NvmeSpec | None = None
+    gpu_hour_price: float | None = Field(
+        default=None, gt=0, description="Of one accelerator for an hour, in any one currency."
+    )
 
     @property
     def gpus(self) -> int:
@@ -251,6 +254,9 @@ class Workload(BaseModel):
     lora: LoraSpec | None = None
     tokens: int | None = Field(default=None, ge=1, description="Training tokens of the whole run.")
     epochs: float | None = Field(default=None, gt=0, description="Passes over the data.")
+    samples: int | None = Field(
+        default=None, ge=1, description="Training rows of the data, where epochs ask for them."
+    )
     data: DataSpec | None = None
     seed: int = Field(default=42, ge=0)
 

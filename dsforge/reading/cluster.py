@@ -129,6 +129,7 @@ class _Draft:
             ssh_user=file.ssh_user,
             ssh_port=file.ssh_port,
             nvme=self._nvme(),
+            gpu_hour_price=file.gpu_hour_price,
         )
         return cluster, tuple(self.reasons)
 

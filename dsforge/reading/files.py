@@ -132,6 +132,9 @@ class ClusterFile(BaseModel):
     )
     cpu_cores: int | None = Field(default=None, ge=1, le=100_000, description="Of one node.")
     nvme: NvmeFile | None = Field(default=None, description="Disk for NVMe offload.")
+    gpu_hour_price: float | None = Field(
+        default=None, gt=0, le=1e6, description="One accelerator for an hour, any currency."
+    )
 
 
 class WorkloadFile(BaseModel):
