@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 from dsforge.errors import DoesNotFitError, DsforgeError, LayoutError, RunError, SpecError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from dsforge.plan import Reason, Request
     from dsforge.planner.remedies import Remedy
 
@@ -61,6 +63,14 @@ def why(reasons: tuple[Reason, ...]) -> list[str]:
     chosen = [r for r in reasons if not r.rule.startswith("default-")]
     lines = [("because", reason) for reason in chosen] + [("assumed", reason) for reason in assumed]
     return [f"  {word}   {reason.message} [{reason.rule}]" for word, reason in lines]
+
+
+def save(path: Path, text: str) -> None:
+    """Write a file that was asked for. Raises DsforgeError where it cannot be written."""
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise DsforgeError(f"cannot write {path}: {error.strerror}") from error
 
 
 def note(message: str) -> None:

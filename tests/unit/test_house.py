@@ -16,7 +16,9 @@ Rule = Callable[[Path], Iterable[str]]
 # A room imports only what stands before it.
 ORDER = [
     *("errors", "units", "specs", "layout", "strategy", "job", "rules", "estimate", "plan"),
-    *("planner", "document", "hostfile", "huggingface", "catalog", "reading", "artifacts"),
+    "planner",
+    "explain",
+    *("document", "hostfile", "huggingface", "catalog", "reading", "artifacts"),
     *("process", "render", "validate", "rehearse", "diagnose", "train", "bench", "lint"),
     *("doctor", "cli"),
 ]
