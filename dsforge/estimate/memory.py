@@ -9,7 +9,6 @@ test holds it.
 
 from __future__ import annotations
 
-from operator import itemgetter
 from typing import Literal, NamedTuple
 
 from pydantic import BaseModel, Field
@@ -85,6 +84,11 @@ class Peak(NamedTuple):
         """What grows with the micro batch."""
         return self.activations + self.logits
 
+    @property
+    def total_bytes(self) -> float:
+        """What the tensors take together."""
+        return self.fixed_bytes + self.moving_bytes
+
 
 class Footprint(NamedTuple):
     """One stage under any batching: what stays, and what each token of a micro batch adds."""
@@ -111,13 +115,14 @@ class Footprint(NamedTuple):
         saved, working = tokens * self.saved * self._in_flight(batching), tokens * self.working
         logits = tokens * self.logits + self.head
         early = kept.gradients if self.lasting or batching.steps > 1 else 0.0
-        moments = (
-            (early + saved + logits, early, saved, logits),
-            (early + saved + working, early, saved + working, 0.0),
-            (kept.gradients + working, kept.gradients, working, 0.0),
-            (kept.gradients + kept.step_gradients, kept.gradients + kept.step_gradients, 0.0, 0.0),
+        stepping = kept.gradients + kept.step_gradients
+        moments = (  # gradients, activations, logits
+            (early, saved, logits),
+            (early, saved + working, 0.0),
+            (kept.gradients, working, 0.0),
+            (stepping, 0.0, 0.0),
         )
-        _, gradients, activations, shown = max(moments, key=itemgetter(0))
+        gradients, activations, shown = max(moments, key=sum)
         churn = self.buffers if self.churns else 0.0
         return Peak(
             kept.weights, gradients, kept.optimizer, activations, shown, self.buffers, churn
@@ -169,7 +174,7 @@ def footprints(frame: Frame, strategy: Strategy) -> tuple[Footprint, ...]:
 def fullest(stages: tuple[Footprint, ...], batching: Batching) -> Peak:
     """The peak of the stage that needs most."""
     peaks = [stage.at(batching) for stage in stages]
-    return max(peaks, key=lambda peak: peak.fixed_bytes + peak.moving_bytes)
+    return max(peaks, key=lambda peak: peak.total_bytes)
 
 
 def estimate_memory(
@@ -247,34 +252,38 @@ def _gathered(model: ModelSpec, strategy: Strategy, load: Load) -> float:
     return min(load.held.total, outer) + FSDP_LAYERS * layers / load.stage.layers
 
 
-def allocated_interval(peak: Peak) -> Interval:
+def device_bytes(peak: Peak, cluster: ClusterSpec) -> Interval:
+    """What nvidia-smi shows at a peak."""
+    return Interval(*_device(_reserved(_allocated(peak), peak.churn), cluster))
+
+
+_Ends = tuple[float, float, float]  # low, likely, high: an interval before anybody asked for it
+
+
+def _allocated(peak: Peak) -> _Ends:
     """What the tensors take, bytes."""
     fixed, moving = peak.fixed_bytes, peak.moving_bytes
     spread = STATES_ERROR * fixed + ACTIVATION_ERROR * moving
-    return Interval(fixed + moving - spread, fixed + moving, fixed + moving + spread)
+    return fixed + moving - spread, fixed + moving, fixed + moving + spread
 
 
-def reserved_interval(allocated: Interval, churn: float) -> Interval:
+def _reserved(allocated: _Ends, churn: float) -> _Ends:
     """What the caching allocator takes from the device, bytes."""
-    return Interval(
-        allocated.low * SLACK.low,
-        allocated.likely * SLACK.likely + churn,
-        allocated.high * SLACK.high + 2 * churn,
-    )
+    low, likely, high = allocated
+    return low * SLACK.low, likely * SLACK.likely + churn, high * SLACK.high + 2 * churn
 
 
-def device_interval(reserved: Interval, cluster: ClusterSpec) -> Interval:
+def _device(reserved: _Ends, cluster: ClusterSpec) -> _Ends:
     """What the device shows, its context included, bytes."""
     context = CPU_CONTEXT if cluster.gpu.is_cpu else CONTEXT
-    return Interval(
-        reserved.low + context.low, reserved.likely + context.likely, reserved.high + context.high
-    )
+    low, likely, high = reserved
+    return low + context.low, likely + context.likely, high + context.high
 
 
 def memory_of(frame: Frame, peak: Peak) -> MemoryEstimate:
     """The estimate around a peak: the three counters, the node."""
-    allocated = allocated_interval(peak)
-    reserved = reserved_interval(allocated, peak.churn)
+    allocated = _allocated(peak)
+    reserved = _reserved(allocated, peak.churn)
     context = CPU_CONTEXT if frame.cluster.gpu.is_cpu else CONTEXT
     return MemoryEstimate.model_construct(
         terms=MemoryTerms.model_construct(
@@ -286,9 +295,9 @@ def memory_of(frame: Frame, peak: Peak) -> MemoryEstimate:
             buffers=round(peak.buffers),
             framework=round(context.likely),
         ),
-        allocated_bytes=allocated,
-        reserved_bytes=reserved,
-        device_bytes=device_interval(reserved, frame.cluster),
+        allocated_bytes=Interval(*allocated),
+        reserved_bytes=Interval(*reserved),
+        device_bytes=Interval(*_device(reserved, frame.cluster)),
         host_bytes=frame.host,
         nvme_bytes=frame.nvme_bytes,
         checkpoint_bytes=frame.checkpoint_bytes,
