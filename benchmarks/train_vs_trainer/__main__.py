@@ -20,6 +20,7 @@ import sys
 import tempfile
 from datetime import UTC, datetime
 from importlib.metadata import version
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -104,7 +105,7 @@ def _setting(given: argparse.Namespace, folder: Path) -> Setting:
 
 
 def _ordered(data: Path) -> Path:
-    """The rows in the order in which dsforge takes them: a Trainer that reads on gets its batches."""
+    """The rows in the order in which dsforge takes them, for a Trainer that reads straight on."""
     from dsforge.train.data import indices_of_step
 
     lines = data.read_text(encoding="utf-8").splitlines(keepends=True)
@@ -145,7 +146,7 @@ def _model(folder: Path, *, tiny: bool) -> Path:
 def _record(found: Figures) -> dict[str, Any]:
     """The figures of one run and what follows from them."""
     ends = found.ends_s
-    counted = [after - before for before, after in zip(ends, ends[1:], strict=False)][WARMUP - 1 :]
+    counted = [after - before for before, after in pairwise(ends)][WARMUP - 1 :]
     tokens = found.tokens[WARMUP:]
     return {
         "first_step_s": round(ends[0], 3),
@@ -226,13 +227,17 @@ def _targets(results: dict[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
 
 def _table(report: dict[str, Any]) -> str:
     """The result for people."""
+    setting = report["setting"]
+    what = (
+        f"{report['model']}, {setting['ranks']} {setting['device']} ranks, "
+        f"ZeRO-{setting['zero_stage']}, {setting['precision']}, "
+        f"{report['hardware']['cores']} cores, {report['date']}. "
+        f"Equal batches give equal losses: {'yes' if report['same_losses'] else 'NO'}."
+    )
     lines = [
         "# `dsforge train` against the Hugging Face Trainer",
         "",
-        f"{report['model']}, {report['setting']['ranks']} {report['setting']['device']} ranks, "
-        f"ZeRO-{report['setting']['zero_stage']}, {report['setting']['precision']}, "
-        f"{report['hardware']['cores']} cores, {report['date']}. "
-        f"Equal batches give equal losses: {'yes' if report['same_losses'] else 'NO'}.",
+        what,
         "",
         f"    {report['command']}",
         "",

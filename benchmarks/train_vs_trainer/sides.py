@@ -101,7 +101,7 @@ def _launcher(setting: Setting) -> list[str]:
 
 
 def _environment() -> dict[str, str]:
-    """The environment of both sides: our interpreter first, byte code kept, nothing asked of hubs."""
+    """The environment of both sides: our interpreter first, byte code kept, no hub."""
     own = {"PATH": f"{BIN}:{os.environ['PATH']}", "HF_HUB_OFFLINE": "1", "TQDM_DISABLE": "1"}
     inherited = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     threads = max(1, len(os.sched_getaffinity(0)) // 2)
