@@ -173,7 +173,7 @@ def _offloads(request: Request, back_end: BackEnd, stage: ZeroStage) -> tuple[Of
     if back_end == "megatron":
         return ((fixed.offload_optimizer or "none", fixed.offload_parameters or "none"),)
     disk: tuple[Offload, ...] = ("nvme",) if request.cluster.nvme and stage == FULLY_SHARDED else ()
-    can_offload = stage in (2, FULLY_SHARDED)
+    can_offload = stage > 0
     optimizer: tuple[Offload, ...] = ("none", "cpu", *disk) if can_offload else ("none",)
     placed: tuple[Offload, ...] = ("none", "cpu", *disk) if stage == FULLY_SHARDED else ("none",)
     return tuple(

@@ -120,17 +120,19 @@ def _megatron_margin(request: Request) -> float:
     return LARGE_MODEL_MARGIN if large else SMALL_MODEL_MARGIN
 
 
-def _complexity(candidate: Candidate) -> tuple[int, int, bool, int, float]:
+def _complexity(candidate: Candidate) -> tuple[int, int, bool, int, float, int]:
     """How much a strategy asks of the user; then the clock, and memory where the clock ties.
 
-    ZeRO 0, 1 and 2 ask the same of the user. Step times less than about 1 % apart are a tie.
+    ZeRO 0, 1 and 2 ask the same of the user. Step times less than about 1 % apart are a tie. Where
+    memory ties as well, the optimizer is offloaded under ZeRO-2, as everybody does.
     """
     family = candidate.family
     offloads = (family.offload_optimizer != "none") + 2 * (family.offload_parameters != "none")
     back_end = BACK_ENDS.index(family.back_end)
     gathers = family.zero_stage == FULLY_SHARDED
     tick = round(100 * log(candidate.step_s))
-    return back_end, offloads, gathers, tick, candidate.device_bytes
+    stage = -family.zero_stage if offloads else family.zero_stage
+    return back_end, offloads, gathers, tick, candidate.device_bytes, stage
 
 
 def _look(explorer: Explorer) -> Found:
