@@ -9,7 +9,7 @@ from __future__ import annotations
 from pydantic import BaseModel, Field
 
 from dsforge.estimate.memory import MemoryEstimate
-from dsforge.estimate.rates import peak_flops
+from dsforge.estimate.run import RunEstimate, Speed
 from dsforge.estimate.time import TimeEstimate
 from dsforge.plan import Plan, Reason, Rejected, Search
 from dsforge.planner.inverse import Answer
@@ -17,7 +17,6 @@ from dsforge.planner.pricing import largest_term, missing_bytes
 from dsforge.planner.remedies import Remedy
 from dsforge.specs import FROZEN, ClusterSpec, Kind, Workload
 from dsforge.strategy import AioSettings, Buckets, Strategy
-from dsforge.units import TFLOP
 
 
 class ModelSummary(BaseModel):
@@ -53,6 +52,8 @@ class EstimateDocument(BaseModel):
     memory: MemoryEstimate
     time: TimeEstimate
     mfu: float = Field(description="Useful FLOPs over the card's peak.")
+    speed: Speed
+    run: RunEstimate | None = Field(description="Of the token budget; none where there is none.")
     buckets: Buckets
     aio: AioSettings | None
     reasons: tuple[Reason, ...]
@@ -123,7 +124,9 @@ def estimate_document(plan: Plan, found: tuple[Remedy, ...] = ()) -> EstimateDoc
         largest_term=largest_term(choice.memory),
         memory=choice.memory,
         time=choice.time,
-        mfu=utilisation(plan),
+        mfu=plan.speed.mfu.likely,
+        speed=plan.speed,
+        run=plan.run,
         buckets=choice.buckets,
         aio=choice.aio,
         reasons=choice.reasons,
@@ -138,9 +141,3 @@ def plan_document(search: Search, top: int) -> PlanDocument:
         rejected=search.rejected,
         search=SearchSummary(candidates=search.candidates, seconds=search.seconds),
     )
-
-
-def utilisation(plan: Plan) -> float:
-    """MFU: useful FLOP/s over the peak in the workload's precision."""
-    peak = peak_flops(plan.cluster.gpu, plan.workload.precision)
-    return plan.choice.time.model_tflops_per_gpu * TFLOP / peak

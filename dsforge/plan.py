@@ -14,6 +14,7 @@ from pydantic import BaseModel, Field
 
 from dsforge.errors import Problem
 from dsforge.estimate.memory import MemoryEstimate
+from dsforge.estimate.run import RunEstimate, Speed, run_of, speed_of
 from dsforge.estimate.time import TimeEstimate
 from dsforge.specs import FROZEN, ClusterSpec, ModelSpec, Workload
 from dsforge.strategy import AioSettings, Buckets, Constraints, Strategy
@@ -104,6 +105,17 @@ class Plan(BaseModel):
     def strategy(self) -> Strategy:
         """The chosen strategy."""
         return self.choice.strategy
+
+    @property
+    def speed(self) -> Speed:
+        """Rates of the chosen strategy: tokens, FLOPs, shares of the peak."""
+        step = self.choice.time.step_s
+        return speed_of(self.model, self.cluster, self.workload, self.strategy, step=step)
+
+    @property
+    def run(self) -> RunEstimate | None:
+        """What the token budget takes and costs; none where there is no budget."""
+        return run_of(self.cluster, self.workload, step=self.choice.time.step_s)
 
     def variant(self, name: VariantName) -> Variant:
         """The variant of that name. Raises KeyError where the plan has none."""

@@ -6,8 +6,10 @@ Commands are argument tuples; nothing here passes through a shell.
 from __future__ import annotations
 
 import os
+import queue
 import signal
 import subprocess
+import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -80,8 +82,6 @@ def _follow(
     on_line: Callable[[str], None] | None,
 ) -> Completed:
     """Collect the output until the process ends or its time is up."""
-    import threading
-
     lines: list[str] = []
     expired = threading.Event()
 
@@ -105,6 +105,88 @@ def _follow(
         timer.cancel()
         process.stdout.close()
     return Completed(command, TIMEOUT_CODE if expired.is_set() else code, "".join(lines))
+
+
+class Dialogue:
+    """A running process that is told lines and says lines; what it says may be hostile.
+
+    A line longer than `longest_bytes`, or one too many, ends the dialogue as if the process had
+    ended; of stderr only the beginning is kept. Raises RunError where the program does not exist.
+    """
+
+    def __init__(
+        self, command: tuple[str, ...], *, longest_bytes: int, most_lines: int = 1000
+    ) -> None:
+        self._command, self._longest, self._most = command, longest_bytes, most_lines
+        try:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+            )
+        except OSError as error:
+            message = f"cannot start `{command[0]}`: {error.strerror}"
+            raise RunError(message, command=command, code=127, tail="") from error
+        self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._complaint = bytearray()
+        self._readers = tuple(
+            threading.Thread(target=read, daemon=True) for read in (self._hear, self._note)
+        )
+        for reader in self._readers:
+            reader.start()
+
+    def say(self, line: str) -> None:
+        """Send a line; one that has ended does not hear it."""
+        assert self._process.stdin is not None  # PIPE was asked for
+        with suppress(OSError, ValueError):
+            self._process.stdin.write(line.encode() + b"\n")
+            self._process.stdin.flush()
+
+    def line(self, timeout_s: float) -> str | None:
+        """The next line; none where it has ended, or says nothing for so long."""
+        try:
+            return self._lines.get(timeout=max(timeout_s, 0.0))
+        except queue.Empty:
+            return None
+
+    def end(self, grace_s: float = 2.0) -> Completed:
+        """Its exit code and the beginning of its stderr; it is killed if it does not end itself."""
+        assert self._process.stdin is not None
+        with suppress(OSError):
+            self._process.stdin.close()
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(grace_s)
+        code = self._process.poll()
+        if code is None:
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+        for reader in self._readers:
+            reader.join(grace_s)
+        text = self._complaint.decode(errors="replace")
+        return Completed(self._command, TIMEOUT_CODE if code is None else code, text)
+
+    def _hear(self) -> None:
+        """Queue what it says, and none at the end."""
+        stream = self._process.stdout
+        assert stream is not None
+        with suppress(OSError, ValueError), stream:
+            for _ in range(self._most):
+                line = stream.readline(self._longest)
+                if not line.endswith(b"\n"):
+                    break
+                self._lines.put(line[:-1].decode(errors="replace"))
+        self._lines.put(None)
+
+    def _note(self) -> None:
+        """Keep the beginning of its stderr, and let the rest pass so that it is never blocked."""
+        stream = self._process.stderr
+        assert stream is not None
+        with suppress(OSError, ValueError), stream:
+            while text := stream.readline(self._longest):
+                self._complaint += text[: self._longest - len(self._complaint)]
 
 
 def end_group(process: subprocess.Popen[str], grace_s: float = 5.0) -> None:

@@ -235,6 +235,9 @@ class ClusterSpec(BaseModel):
     cpu_adam_per_s: float | None = Field(
         default=None, gt=0, description="Parameters/s of one node's CPU Adam, from a cluster card."
     )
+    gpu_hour_price: float | None = Field(
+        default=None, gt=0, description="Of one accelerator for an hour, in any one currency."
+    )
 
     @property
     def gpus(self) -> int:
@@ -291,6 +294,9 @@ class Workload(BaseModel):
     lora: LoraSpec | None = None
     tokens: int | None = Field(default=None, ge=1, description="Training tokens of the whole run.")
     epochs: float | None = Field(default=None, gt=0, description="Passes over the data.")
+    samples: int | None = Field(
+        default=None, ge=1, description="Training rows of the data, where epochs ask for them."
+    )
     data: DataSpec | None = None
     seed: int = Field(default=42, ge=0)
 

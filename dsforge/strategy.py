@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from pydantic import BaseModel, Field
 
@@ -88,6 +88,14 @@ EXECUTIONS: dict[BackEnd, Execution] = {
 }
 
 
+class Batching(NamedTuple):
+    """How a global batch passes through one family of strategies."""
+
+    micro_batch_size: int  # samples per data-parallel rank and forward
+    steps: int  # micro batches per optimizer step
+    virtual_stages: int = 1
+
+
 class Strategy(BaseModel):
     """One way to run the workload on the cluster."""
 
@@ -117,6 +125,13 @@ class Strategy(BaseModel):
     def runs_as(self) -> Execution:
         """The software that runs it."""
         return self.execution or EXECUTIONS[self.back_end]
+
+    @property
+    def batching(self) -> Batching:
+        """What members of one family differ in, beside recomputation."""
+        return Batching(
+            self.micro_batch_size, self.gradient_accumulation_steps, self.virtual_stages
+        )
 
     @property
     def global_batch_size(self) -> int:

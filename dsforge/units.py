@@ -77,3 +77,10 @@ def seconds(value_s: float) -> str:
 def tflops(flops_per_s: float) -> str:
     """A rate of computation in TFLOP/s."""
     return f"{flops_per_s / TFLOP:,.4g} TFLOP/s"
+
+
+def amount(value: float) -> str:
+    """A figure of three digits, in full where it is large: `0.42`, `12.3`, `1,234,000`."""
+    if value >= 1000:
+        return f"{float(f'{value:.3g}'):,.0f}"
+    return f"{value:.3g}"

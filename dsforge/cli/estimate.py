@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from dsforge.cli.flags import Flags, Sections, to_request, with_flags
-from dsforge.cli.show import numbered, show_json, why
+from dsforge.cli.show import numbered, save, show_json, why
 
 if TYPE_CHECKING:
     from dsforge.plan import Request
@@ -32,14 +33,21 @@ ANY_MODEL = "7b"  # stands for the model that is looked for while the rest is re
     metavar="WHAT",
     help="The largest micro-batch, seq-len or model that fits, or the fewest gpus.",
 )
+@click.option(
+    "--trace", type=click.Path(path_type=Path), help="Timeline of a step for Perfetto to write."
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
-def estimate(*, flags: Flags, find: str | None, as_json: bool) -> None:
+def estimate(*, flags: Flags, find: str | None, trace: Path | None, as_json: bool) -> None:
     """Predict memory and step time of one strategy.
 
     What no flag fixes is chosen and shown. It is an answer, not an error, that it does not fit.
     With --find the question is turned round: how much of one thing fits.
     """
     if find is not None:
+        if trace is not None:
+            raise click.UsageError(
+                "--trace shows one strategy, --find looks for one: leave out one."
+            )
         _find(flags, find, as_json=as_json)
         return
     from dsforge.planner import appraise
@@ -48,6 +56,10 @@ def estimate(*, flags: Flags, find: str | None, as_json: bool) -> None:
     request = to_request(flags)
     plan = appraise(request)
     found = () if plan.choice.fits else remedies(request, plan.choice)
+    if trace is not None:
+        from dsforge.explain.trace import step_trace
+
+        save(trace, step_trace(plan))
     if as_json:
         from dsforge.document import estimate_document
 

@@ -54,12 +54,19 @@ class Flags(NamedTuple):
     inter_node: Annotated[
         str | None, Flag(CLUSTER, "Network: 100gbe.", ("cluster", "inter_node"))
     ] = None
+    gpu_hour_price: Annotated[
+        float | None,
+        Flag(CLUSTER, "Money for a GPU and an hour.", ("cluster", "gpu_hour_price")),
+    ] = None
     seq_len: Annotated[
         int | None, Flag(WORKLOAD, "Tokens per sample.", ("workload", "sequence_length"))
     ] = None
     global_batch: Annotated[
         int | None,
         Flag(WORKLOAD, "Samples per optimizer step.", ("workload", "global_batch_size")),
+    ] = None
+    tokens: Annotated[
+        str | None, Flag(WORKLOAD, "Of the whole run: 2b, 300b.", ("workload", "tokens"))
     ] = None
     precision: Annotated[
         str | None, Flag(WORKLOAD, "bf16, fp16, fp32 or fp8.", ("workload", "precision"))

@@ -25,8 +25,10 @@ COMMANDS = {
     "detect": "Describe this machine as a cluster file.",
     "probe": "Measure the cluster with its own ranks and write a card for --cluster.",
     "train": "Fine-tune a model as train.yaml says; this process is one rank.",
+    "ckpt": "Judge, describe, convert and export anybody's DeepSpeed checkpoint.",
     "bench": "Launch the same job under each strategy and say which to use.",
     "lint": "Say what is wrong with configs, hostfiles and arguments, before anything starts.",
+    "preflight": "Look at every host and every pair of hosts before a run is launched on them.",
     "diagnose": "Name the cause of a failed run from its log, with proof and a patch.",
     "validate": "Predict each run of a table and say how far off the predictions are.",
 }

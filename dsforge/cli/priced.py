@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from rich.console import Console
 from rich.table import Table
 
-from dsforge.document import utilisation
 from dsforge.plan import Plan, Search
 from dsforge.planner.axes import Question
 from dsforge.planner.inverse import Found
 from dsforge.planner.pricing import largest_term, missing_bytes, shortage
-from dsforge.units import GIB, Interval, count, gib, seconds
+from dsforge.units import GIB, Interval, amount, count, gib, seconds
 
 REJECTED_SHOWN = 12
 
@@ -38,7 +38,7 @@ def ranking(search: Search, top: int) -> Table:
             f"{memory.host_bytes.step / GIB:.0f}",
             seconds(time.step_s.likely),
             f"{time.tokens_per_s_per_gpu:,.0f}",
-            f"{utilisation(plan):.0%}",
+            f"{plan.speed.mfu.likely:.0%}",
             largest_term(memory),
         )
     return table
@@ -90,10 +90,40 @@ def terms(plan: Plan) -> Table:
         table.add_row(name.removesuffix("_s"), seconds(value))
     spread = f"{seconds(time.step_s.low)} .. {seconds(time.step_s.high)}"
     table.add_row("step", seconds(time.step_s.likely), spread)
-    table.add_row("tokens/s/GPU", f"{time.tokens_per_s_per_gpu:,.0f}")
-    table.add_row("TFLOP/s/GPU", f"{time.model_tflops_per_gpu:.1f} ({utilisation(plan):.0%})")
     table.add_row("sent by a rank", f"{time.sent_bytes / 1e9:.3g} GB")
+    for name, likely, between in (*_speed_rows(plan), *_run_rows(plan)):
+        table.add_row(name, likely, between)
     return table
+
+
+def _speed_rows(plan: Plan) -> Iterator[tuple[str, str, str]]:
+    """Rates with their intervals."""
+    speed = plan.speed
+    yield _row("tokens/s", speed.tokens_per_s)
+    yield _row("tokens/s/GPU", speed.tokens_per_s, 1 / plan.cluster.gpus)
+    yield _row("model TFLOP/s/GPU", speed.model_tflops_per_gpu)
+    yield _row("hardware TFLOP/s/GPU", speed.hardware_tflops_per_gpu)
+    for name, share in (("MFU", speed.mfu), ("HFU", speed.hfu)):
+        yield name, f"{share.likely:.1%}", f"{share.low:.1%} .. {share.high:.1%}"
+
+
+def _run_rows(plan: Plan) -> Iterator[tuple[str, str, str]]:
+    """What the token budget takes; nothing without one."""
+    run = plan.run
+    if run is None:
+        return
+    yield "tokens of the run", count(run.tokens), f"{run.steps:,} steps"
+    yield _row("days", run.days)
+    yield _row("GPU hours", run.gpu_hours)
+    if run.energy_kwh:
+        yield _row("energy, kWh of the GPUs", run.energy_kwh)
+    if run.money:
+        yield _row(f"money at {plan.cluster.gpu_hour_price:g} a GPU hour", run.money)
+
+
+def _row(name: str, value: Interval, factor: float = 1.0) -> tuple[str, str, str]:
+    low, likely, high = (amount(factor * end) for end in (value.low, value.likely, value.high))
+    return name, likely, f"{low} .. {high}"
 
 
 def verdict(plan: Plan) -> str:

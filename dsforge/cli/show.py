@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 from dsforge.errors import DoesNotFitError, DsforgeError, LayoutError, RunError, SpecError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from dsforge.plan import Reason, Request
     from dsforge.planner.remedies import Remedy
 
@@ -18,17 +20,17 @@ RED, DIM, RESET = "\033[31m", "\033[2m", "\033[0m"
 def show_error(error: DsforgeError) -> None:
     """The message in red, every problem on its own line, then the way out."""
     red, dim, reset = (RED, DIM, RESET) if sys.stderr.isatty() else ("", "", "")
-    lines = [f"{red}error: {_safe(error.message)}{reset}"]
+    lines = [f"{red}error: {printable(error.message)}{reset}"]
     if isinstance(error, (SpecError, LayoutError)):
-        lines += [f"  - {_safe(str(p))} {dim}[{p.rule}]{reset}" for p in error.problems]
+        lines += [f"  - {printable(str(p))} {dim}[{p.rule}]{reset}" for p in error.problems]
     if isinstance(error, RunError) and error.tail:
-        lines += ["  last lines:", *(f"  | {_safe(line)}" for line in error.tail.splitlines())]
+        lines += ["  last lines:", *(f"  | {printable(line)}" for line in error.tail.splitlines())]
     if error.hint:
-        lines.append(f"  {_safe(error.hint)}")
+        lines.append(f"  {printable(error.hint)}")
     print("\n".join(lines), file=sys.stderr)
 
 
-def _safe(text: str) -> str:
+def printable(text: str) -> str:
     """Text from outside without control characters, so that it cannot drive the terminal."""
     return "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in text)
 
@@ -63,6 +65,14 @@ def why(reasons: tuple[Reason, ...]) -> list[str]:
     return [f"  {word}   {reason.message} [{reason.rule}]" for word, reason in lines]
 
 
+def save(path: Path, text: str) -> None:
+    """Write a file that was asked for. Raises DsforgeError where it cannot be written."""
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise DsforgeError(f"cannot write {path}: {error.strerror}") from error
+
+
 def note(message: str) -> None:
     """A message for people, on stderr."""
-    print(_safe(message), file=sys.stderr)
+    print(printable(message), file=sys.stderr)

@@ -1,4 +1,4 @@
-"""Seconds that one rank computes on one micro batch, and what the host needs to keep it busy.
+"""What the host needs to keep an accelerator busy, and the optimizer on the accelerator.
 
 A layer whose kernels end before the host has launched the next ones waits for the host: small
 models, large tensor parallelism.
@@ -6,12 +6,9 @@ models, large tensor parallelism.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from dsforge.estimate import nanotron
-from dsforge.estimate.lines import lines, setting_of
 from dsforge.estimate.rates import memory_bytes_per_s
-from dsforge.specs import ClusterSpec, GpuSpec, ModelSpec, Workload
+from dsforge.specs import ClusterSpec, GpuSpec, Workload
 from dsforge.strategy import FULLY_SHARDED, Strategy, Trainer
 
 # Host time of one layer, forward and backward. No published row but nanotron's is bound by it.
@@ -28,34 +25,9 @@ LAYER_MODULES = 13  # of a Hugging Face decoder layer: seven matrices, norms, wh
 ADAPTER_MODULES = 28  # more under LoRA: two matrices, a dropout and a holder for each of the seven
 
 
-class Compute(NamedTuple):
-    """Seconds of one micro batch on one rank, forward, backward and recomputation."""
-
-    tokens: float  # on this rank
-    layer_s: float
-    moe_layer_s: float
-    head_s: float
-    host_s: float  # the host's time for one layer
-
-
-def compute(
-    model: ModelSpec, cluster: ClusterSpec, workload: Workload, strategy: Strategy
-) -> Compute:
-    """Seconds of one micro batch: a dense layer, a MoE layer, the head."""
-    setting = setting_of(cluster.gpu, workload, strategy)
-    samples = strategy.micro_batch_size / strategy.layout.context_parallel_size
-    tokens = samples * workload.sequence_length
-    each = lines(model, setting)
-    return Compute(
-        tokens=tokens,
-        layer_s=each.layer.at(tokens),
-        moe_layer_s=each.moe_layer.at(tokens),
-        head_s=each.head.at(tokens),
-        host_s=_host_s(cluster, workload, strategy, setting.passes),
-    )
-
-
-def _host_s(cluster: ClusterSpec, workload: Workload, strategy: Strategy, passes: float) -> float:
+def layer_host_s(
+    cluster: ClusterSpec, workload: Workload, strategy: Strategy, passes: float
+) -> float:
     """Seconds in which the host launches one layer's kernels, all passes."""
     trainer, layout = strategy.runs_as.trainer, strategy.layout
     if cluster.gpu.is_cpu:

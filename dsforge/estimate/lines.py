@@ -51,6 +51,13 @@ class Line(NamedTuple):
         """Seconds at so many tokens."""
         return self.fixed_s + tokens * self.token_s
 
+    def towards(self, other: Line, share: float) -> Line:
+        """The line between both, a share of the way to the other."""
+        return Line(
+            self.fixed_s + share * (other.fixed_s - self.fixed_s),
+            self.token_s + share * (other.token_s - self.token_s),
+        )
+
 
 class Lines(NamedTuple):
     """Forward, backward and recomputation together."""

@@ -14,10 +14,11 @@ from typing import Literal, NamedTuple
 from pydantic import BaseModel, Field
 
 from dsforge.estimate.activations import element_bytes, kept_token_bytes
-from dsforge.estimate.host import HostMemory, checkpoint_bytes, host_memory
-from dsforge.estimate.states import Load, States, loads
+from dsforge.estimate.frame import Frame, framed
+from dsforge.estimate.host import HostMemory
+from dsforge.estimate.states import Load, States
 from dsforge.specs import FROZEN, ClusterSpec, ModelSpec, Workload
-from dsforge.strategy import FULLY_SHARDED, Strategy
+from dsforge.strategy import FULLY_SHARDED, Batching, Strategy
 from dsforge.units import GIB, Interval
 
 
@@ -62,8 +63,8 @@ FSDP_LAYERS = 3  # layers whose gathered weights FSDP holds: at work, prefetched
 Rank = Literal["fullest", "first", "last"]  # first or last pipeline stage
 
 
-class _Peak(NamedTuple):
-    """The terms of one stage, kept as floats."""
+class Peak(NamedTuple):
+    """The terms of one stage at its fullest moment, as plain numbers."""
 
     weights: float
     gradients: float
@@ -73,6 +74,108 @@ class _Peak(NamedTuple):
     buffers: float
     churn: float = 0.0  # allocator blocks beside them that fit nothing else
 
+    @property
+    def fixed_bytes(self) -> float:
+        """What no batch changes."""
+        return self.weights + self.gradients + self.optimizer_state + self.buffers
+
+    @property
+    def moving_bytes(self) -> float:
+        """What grows with the micro batch."""
+        return self.activations + self.logits
+
+    @property
+    def total_bytes(self) -> float:
+        """What the tensors take together."""
+        return self.fixed_bytes + self.moving_bytes
+
+
+class Footprint(NamedTuple):
+    """One stage under any batching: what stays, and what each token of a micro batch adds."""
+
+    kept: States
+    buffers: float
+    saved: float  # from forward to backward, all layers of the stage
+    working: float  # a layer at work
+    logits: float
+    head: float  # of the loss, whatever the tokens
+    sample_tokens: float  # of one sample on one rank
+    pipeline: int  # stages
+    first: bool  # stage: it holds the most micro batches
+    lasting: bool  # gradients outlive a micro step even where there is one
+    churns: bool
+
+    def at(self, batching: Batching) -> Peak:
+        """The fullest of four moments: the loss, a layer at work, end of backward, the step.
+
+        Gradients outlive a micro step only where there are several, or where the engine keeps its
+        buffer for ever (Megatron, ZeRO stage 3).
+        """
+        kept, tokens = self.kept, batching.micro_batch_size * self.sample_tokens
+        saved, working = tokens * self.saved * self._in_flight(batching), tokens * self.working
+        logits = tokens * self.logits + self.head
+        early = kept.gradients if self.lasting or batching.steps > 1 else 0.0
+        stepping = kept.gradients + kept.step_gradients
+        moments = (  # gradients, activations, logits
+            (early, saved, logits),
+            (early, saved + working, 0.0),
+            (kept.gradients, working, 0.0),
+            (stepping, 0.0, 0.0),
+        )
+        gradients, activations, shown = max(moments, key=sum)
+        churn = self.buffers if self.churns else 0.0
+        return Peak(
+            kept.weights, gradients, kept.optimizer, activations, shown, self.buffers, churn
+        )
+
+    def _in_flight(self, batching: Batching) -> float:
+        """Micro batches whose activations are alive: 1F1B keeps one for each later stage.
+
+        Interleaved, stage r of pp begins with 2 (pp - r - 1) + (v - 1) pp chunks forward and works
+        on one more (Narayanan et al. 2021, section 2.2; Megatron's
+        `get_num_warmup_microbatches`).
+        """
+        pp, virtual = self.pipeline, batching.virtual_stages
+        if pp == 1:
+            return 1.0
+        later = pp - 1 if self.first else 0
+        alive = later + 1.0
+        if virtual > 1:
+            alive = (2 * later + (virtual - 1) * pp + 1) / virtual
+        return min(float(batching.steps), alive)
+
+
+def footprints(frame: Frame, strategy: Strategy) -> tuple[Footprint, ...]:
+    """The end stages of a strategy, and of all others that differ in batching alone."""
+    model, workload = frame.model, frame.workload
+    workspace = 0.0 if frame.cluster.gpu.is_cpu else WORKSPACE
+    stage3 = strategy.zero_stage == FULLY_SHARDED
+    head = 0.0
+    if strategy.runs_as.loss == "fused":  # makes the head's gradient at once, then its copy
+        head = 2.0 * element_bytes(workload) * model.vocab_size * model.embedding_size
+    return tuple(
+        Footprint(
+            kept=load.kept,
+            buffers=_buffers(model, workload, strategy, load) + workspace,
+            saved=_saved_token_bytes(model, workload, strategy, load),
+            working=_working_token_bytes(model, workload, strategy, load),
+            logits=load.tokens.logits if load.stage.has_head else 0.0,
+            head=head if load.stage.has_head else 0.0,
+            sample_tokens=workload.sequence_length / strategy.layout.context_parallel_size,
+            pipeline=strategy.layout.pipeline_parallel_size,
+            first=load.stage.has_embedding,
+            lasting=stage3 or strategy.runs_as.gradients == "fp32",
+            churns=stage3 and strategy.runs_as.trainer == "deepspeed",
+        )
+        for load in frame.loads
+    )
+
+
+def fullest(stages: tuple[Footprint, ...], batching: Batching) -> Peak:
+    """The peak of the stage that needs most."""
+    peaks = [stage.at(batching) for stage in stages]
+    return max(peaks, key=lambda peak: peak.total_bytes)
+
 
 def estimate_memory(
     model: ModelSpec,
@@ -80,90 +183,20 @@ def estimate_memory(
     workload: Workload,
     strategy: Strategy,
     *,
-    carried: tuple[Load, ...] | None = None,
     rank: Rank = "fullest",
 ) -> MemoryEstimate:
-    """Memory of the fullest rank, or of one pipeline end, and of one node under one strategy.
-
-    `carried` are its loads, where the caller has them: they do not depend on the micro batch.
-    """
-    carried = carried or loads(model, cluster, workload, strategy)
+    """Memory of the fullest rank, or of one pipeline end, and of one node under one strategy."""
+    frame = framed(model, cluster, workload, strategy)
+    stages = footprints(frame, strategy)
     if rank != "fullest":
-        carried = carried[:1] if rank == "first" else carried[-1:]
-    workspace = 0.0 if cluster.gpu.is_cpu else WORKSPACE
-    peaks = [_peak(model, workload, strategy, load, workspace=workspace) for load in carried]
-    fullest = max(peaks, key=_total)
-    kept = carried[0].kept
-    host = host_memory(model, cluster, workload, strategy, kept=kept)
-    saved = checkpoint_bytes(model, workload)
-    return _totals(cluster, fullest, kept, (host, saved))
+        stages = stages[:1] if rank == "first" else stages[-1:]
+    return memory_of(frame, fullest(stages, strategy.batching))
 
 
-def _total(peak: _Peak) -> float:
-    """Bytes allocated at the peak."""
-    return sum(peak) - peak.churn
-
-
-def _peak(
-    model: ModelSpec, workload: Workload, strategy: Strategy, load: Load, *, workspace: float
-) -> _Peak:
-    """The fullest of three moments of one stage: end of forward, end of backward, optimizer step.
-
-    Gradients outlive a micro step only where there are several, or where the engine keeps its
-    buffer for ever (Megatron, ZeRO stage 3).
-    """
-    kept, stage = load.kept, load.stage
-    saved = _activations(model, workload, strategy, load) * _in_flight(strategy, load)
-    working = _working_set(model, workload, strategy, load)
-    logits = 0.0
-    if stage.has_head:
-        logits = _tokens(workload, strategy) * load.tokens.logits
-        if strategy.runs_as.loss == "fused":  # makes the head's gradient at once, then its copy
-            logits += 2 * element_bytes(workload) * model.vocab_size * model.embedding_size
-    extra = _buffers(model, workload, strategy, load) + workspace
-    lasting = (
-        strategy.gradient_accumulation_steps > 1
-        or strategy.runs_as.gradients == "fp32"
-        or strategy.zero_stage == FULLY_SHARDED
-    )
-    early = kept.gradients if lasting else 0.0
-    stepping = kept.gradients + kept.step_gradients
-    moments = (
-        _Peak(kept.weights, early, kept.optimizer, saved, logits, extra),
-        _Peak(kept.weights, early, kept.optimizer, saved + working, 0.0, extra),
-        _Peak(kept.weights, kept.gradients, kept.optimizer, working, 0.0, extra),
-        _Peak(kept.weights, stepping, kept.optimizer, 0.0, 0.0, extra),
-    )
-    fullest = max(moments, key=_total)
-    engine = strategy.zero_stage == FULLY_SHARDED and strategy.runs_as.trainer == "deepspeed"
-    return fullest._replace(churn=extra) if engine else fullest
-
-
-def _tokens(workload: Workload, strategy: Strategy) -> float:
-    """Tokens of one micro batch on one rank."""
-    return (
-        strategy.micro_batch_size * workload.sequence_length / strategy.layout.context_parallel_size
-    )
-
-
-def _in_flight(strategy: Strategy, load: Load) -> float:
-    """Micro batches whose activations are alive: 1F1B keeps one for each later stage.
-
-    Interleaved, stage r of pp begins with 2 (pp - r - 1) + (v - 1) pp chunks forward and works on
-    one more (Narayanan et al. 2021, section 2.2; Megatron's `get_num_warmup_microbatches`).
-    """
-    pp, virtual = strategy.layout.pipeline_parallel_size, strategy.virtual_stages
-    if pp == 1:
-        return 1.0
-    later = pp - 1 if load.stage.has_embedding else 0
-    alive = later + 1.0
-    if virtual > 1:
-        alive = (2 * later + (virtual - 1) * pp + 1) / virtual
-    return min(float(strategy.gradient_accumulation_steps), alive)
-
-
-def _activations(model: ModelSpec, workload: Workload, strategy: Strategy, load: Load) -> float:
-    """Bytes that one micro batch keeps in one stage from forward to backward."""
+def _saved_token_bytes(
+    model: ModelSpec, workload: Workload, strategy: Strategy, load: Load
+) -> float:
+    """Bytes that one token keeps in one stage from forward to backward."""
     if strategy.runs_as.offload_activations:
         return 0.0
     stage, tokens = load.stage, load.tokens
@@ -172,17 +205,18 @@ def _activations(model: ModelSpec, workload: Workload, strategy: Strategy, load:
     if stage.moe_layers:
         kept = kept_token_bytes(model, workload, strategy, tokens.moe_layer)
         total += stage.moe_layers * kept
-    return _tokens(workload, strategy) * total
+    return total
 
 
-def _working_set(model: ModelSpec, workload: Workload, strategy: Strategy, load: Load) -> float:
-    """Bytes of one layer at work: its gradients, and what it has to compute again."""
+def _working_token_bytes(
+    model: ModelSpec, workload: Workload, strategy: Strategy, load: Load
+) -> float:
+    """Bytes of one token in a layer at work: its gradients, and what it has to compute again."""
     tokens = load.tokens
-    each = tokens.gradients
-    if strategy.recompute != "none":
-        whole = tokens.moe_layer if load.stage.moe_layers else tokens.dense_layer
-        each += whole - kept_token_bytes(model, workload, strategy, whole)
-    return _tokens(workload, strategy) * each
+    if strategy.recompute == "none":
+        return tokens.gradients
+    whole = tokens.moe_layer if load.stage.moe_layers else tokens.dense_layer
+    return tokens.gradients + whole - kept_token_bytes(model, workload, strategy, whole)
 
 
 def _buffers(model: ModelSpec, workload: Workload, strategy: Strategy, load: Load) -> float:
@@ -218,39 +252,53 @@ def _gathered(model: ModelSpec, strategy: Strategy, load: Load) -> float:
     return min(load.held.total, outer) + FSDP_LAYERS * layers / load.stage.layers
 
 
-def _totals(
-    cluster: ClusterSpec, peak: _Peak, kept: States, host: tuple[HostMemory, int]
-) -> MemoryEstimate:
-    """Intervals of the three counters around the likely terms."""
-    context = CPU_CONTEXT if cluster.gpu.is_cpu else CONTEXT
-    fixed = peak.weights + peak.gradients + peak.optimizer_state + peak.buffers
-    moving = peak.activations + peak.logits
-    allocated_likely = _total(peak)
+def device_bytes(peak: Peak, cluster: ClusterSpec) -> Interval:
+    """What nvidia-smi shows at a peak."""
+    return Interval(*_device(_reserved(_allocated(peak), peak.churn), cluster))
+
+
+_Ends = tuple[float, float, float]  # low, likely, high: an interval before anybody asked for it
+
+
+def _allocated(peak: Peak) -> _Ends:
+    """What the tensors take, bytes."""
+    fixed, moving = peak.fixed_bytes, peak.moving_bytes
     spread = STATES_ERROR * fixed + ACTIVATION_ERROR * moving
-    allocated = Interval(allocated_likely - spread, allocated_likely, allocated_likely + spread)
-    reserved = Interval(
-        allocated.low * SLACK.low,
-        allocated.likely * SLACK.likely + peak.churn,
-        allocated.high * SLACK.high + 2 * peak.churn,
-    )
-    device = Interval(
-        reserved.low + context.low, reserved.likely + context.likely, reserved.high + context.high
-    )
-    terms = MemoryTerms.model_construct(
-        weights=round(peak.weights),
-        gradients=round(peak.gradients),
-        optimizer_state=round(peak.optimizer_state),
-        activations=round(peak.activations),
-        logits=round(peak.logits),
-        buffers=round(peak.buffers),
-        framework=round(context.likely),
-    )
+    return fixed + moving - spread, fixed + moving, fixed + moving + spread
+
+
+def _reserved(allocated: _Ends, churn: float) -> _Ends:
+    """What the caching allocator takes from the device, bytes."""
+    low, likely, high = allocated
+    return low * SLACK.low, likely * SLACK.likely + churn, high * SLACK.high + 2 * churn
+
+
+def _device(reserved: _Ends, cluster: ClusterSpec) -> _Ends:
+    """What the device shows, its context included, bytes."""
+    context = CPU_CONTEXT if cluster.gpu.is_cpu else CONTEXT
+    low, likely, high = reserved
+    return low + context.low, likely + context.likely, high + context.high
+
+
+def memory_of(frame: Frame, peak: Peak) -> MemoryEstimate:
+    """The estimate around a peak: the three counters, the node."""
+    allocated = _allocated(peak)
+    reserved = _reserved(allocated, peak.churn)
+    context = CPU_CONTEXT if frame.cluster.gpu.is_cpu else CONTEXT
     return MemoryEstimate.model_construct(
-        terms=terms,
-        allocated_bytes=allocated,
-        reserved_bytes=reserved,
-        device_bytes=device,
-        host_bytes=host[0],
-        nvme_bytes=round(kept.nvme * cluster.gpus_per_node),
-        checkpoint_bytes=host[1],
+        terms=MemoryTerms.model_construct(
+            weights=round(peak.weights),
+            gradients=round(peak.gradients),
+            optimizer_state=round(peak.optimizer_state),
+            activations=round(peak.activations),
+            logits=round(peak.logits),
+            buffers=round(peak.buffers),
+            framework=round(context.likely),
+        ),
+        allocated_bytes=Interval(*allocated),
+        reserved_bytes=Interval(*reserved),
+        device_bytes=Interval(*_device(reserved, frame.cluster)),
+        host_bytes=frame.host,
+        nvme_bytes=frame.nvme_bytes,
+        checkpoint_bytes=frame.checkpoint_bytes,
     )

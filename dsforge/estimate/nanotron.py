@@ -50,14 +50,14 @@ def send_s(strategy: Strategy, nodes: int) -> float:
     return SEND_S + neighbours * _stall_s(nodes)
 
 
-def reduction_s(strategy: Strategy, nodes: int) -> float:
-    """Seconds of stalls in a step that no pipeline send explains."""
-    layout = strategy.layout
-    rounds = log2(layout.data_parallel_size) if strategy.zero_stage == 0 else 0.0
+def stalls_s(strategy: Strategy, nodes: int) -> tuple[float, float]:
+    """Seconds of stalls that no pipeline send explains: once a step, in every micro step."""
+    layout, one_s = strategy.layout, _stall_s(nodes)
+    once = log2(layout.data_parallel_size) if strategy.zero_stage == 0 else 0.0
+    each = 0.0
     if layout.pipeline_parallel_size == 1:
-        tensor = min(layout.tensor_parallel_size - 1, 8)
-        rounds += TENSOR_STALLS * tensor * strategy.gradient_accumulation_steps
-    return rounds * _stall_s(nodes)
+        each = TENSOR_STALLS * min(layout.tensor_parallel_size - 1, 8)
+    return once * one_s, each * one_s
 
 
 def _stall_s(nodes: int) -> float:

@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from dsforge.estimate.activations import element_bytes
+from dsforge.estimate.frame import Frame
 from dsforge.estimate.states import optimizer_bytes_per_parameter, shares
-from dsforge.estimate.traffic import Payload
-from dsforge.specs import ClusterSpec, Workload
+from dsforge.specs import ClusterSpec
 from dsforge.strategy import Strategy
 
 ADAM_PER_CORE = 8e7  # parameters per second
@@ -21,33 +21,38 @@ HIDDEN = 0.4  # share of copies that compute hides
 
 
 class Moved(NamedTuple):
-    """Seconds of one step."""
+    """Seconds of one step: copies that nothing hides, and the optimizer on the CPU."""
 
-    exposed_s: float
+    once_s: float
+    micro_step_s: float  # more for each micro step
     cpu_s: float
 
 
-def offload(
-    cluster: ClusterSpec, workload: Workload, strategy: Strategy, payload: Payload
-) -> Moved:
-    """Copies that nothing hides, and the optimizer on the CPU."""
-    held, group, size = payload.held, shares(strategy), element_bytes(workload)
+def offload(frame: Frame, strategy: Strategy) -> Moved:
+    """What offload adds to a step, on the slowest rank."""
+    if not strategy.offloads:
+        return Moved(0.0, 0.0, 0.0)
+    cluster, workload, held = frame.cluster, frame.workload, frame.fullest.held
+    group, size = shares(strategy), element_bytes(workload)
     shard, trainable = group.of(held), group.of_trainable(held)
-    micro_steps = strategy.gradient_accumulation_steps
-    link = _link_bytes_per_s(cluster)
-    copied_s = disk_bytes = cpu_s = 0.0
+    copied = disk = cpu_s = disk_once = 0.0
     if strategy.offload_optimizer != "none":
-        copied_s += size * trainable * (micro_steps + 1) / link
+        copied += size * trainable
         cpu_s = trainable * cluster.gpus_per_node / _adam_per_s(cluster)
         if strategy.offload_optimizer == "nvme":
-            disk_bytes += 2 * trainable * (optimizer_bytes_per_parameter(workload) + 2)
+            disk_once = 2 * trainable * (optimizer_bytes_per_parameter(workload) + 2)
+    copied_once = copied  # the updated weights come back
     if strategy.offload_parameters != "none":
         passes = 3 if strategy.recompute == "full" else 2
-        copied_s += size * shard * passes * micro_steps / link
+        copied += size * shard * passes
         if strategy.offload_parameters == "nvme":
-            disk_bytes += size * shard * passes * micro_steps
-    disk_s = _disk_s(cluster, disk_bytes)
-    return Moved(copied_s * (1 - HIDDEN) + disk_s, cpu_s)
+            disk = size * shard * passes
+    link = _link_bytes_per_s(cluster) / (1 - HIDDEN)
+    return Moved(
+        once_s=copied_once / link + _disk_s(cluster, disk_once),
+        micro_step_s=copied / link + _disk_s(cluster, disk),
+        cpu_s=cpu_s,
+    )
 
 
 def _link_bytes_per_s(cluster: ClusterSpec) -> float:

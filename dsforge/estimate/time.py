@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from pydantic import BaseModel, Field
 
-from dsforge.estimate.comm import channels
 from dsforge.estimate.compute import optimizer_s
 from dsforge.estimate.flops import step_flops
-from dsforge.estimate.offload import offload
-from dsforge.estimate.states import Load, loads
-from dsforge.estimate.traffic import traffic
-from dsforge.estimate.work import stage_work
+from dsforge.estimate.frame import Frame, framed
+from dsforge.estimate.offload import Moved, offload
+from dsforge.estimate.traffic import Exchange, PerToken, exchanges, stage_traffic
+from dsforge.estimate.work import Pace, pace
 from dsforge.specs import FROZEN, ClusterSpec, ModelSpec, Workload
-from dsforge.strategy import Strategy
+from dsforge.strategy import Batching, Strategy
 from dsforge.units import TFLOP, Interval
 
 
@@ -45,51 +46,100 @@ COMMUNICATION_ERROR = (0.7, 1.8)  # exposed communication, bubble and offload ar
 STEP_OVERHEAD_S = 0.01  # gradient norm, clipping, schedule, Python: once a step
 
 
-def estimate_time(
-    model: ModelSpec,
-    cluster: ClusterSpec,
-    workload: Workload,
-    strategy: Strategy,
-    *,
-    carried: tuple[Load, ...] | None = None,
-) -> TimeEstimate:
-    """Seconds of one optimizer step under one strategy; `carried` as in `estimate_memory`."""
-    layout = strategy.layout
-    carried = carried or loads(model, cluster, workload, strategy)
-    _, held, buckets, kept, _ = max(carried, key=lambda load: load.held.total)
-    links = channels(cluster, layout, strategy.runs_as.shard_group)
-    work = stage_work(model, cluster, workload, strategy, held=held, links=links)
-    sent = traffic(strategy, work.payload, links, buckets)
-    moved = offload(cluster, workload, strategy, work.payload)
-    micro_steps = strategy.gradient_accumulation_steps
-    waits = (layout.pipeline_parallel_size - 1) / strategy.virtual_stages
-    terms = TimeTerms.model_construct(
-        compute_s=micro_steps * work.compute_s,
-        communication_s=micro_steps * work.exposed_s + sent.data_s + sent.pipeline_s,
-        bubble_s=waits * work.mean_s,
-        offload_s=moved.exposed_s,
-        optimizer_s=moved.cpu_s
-        + optimizer_s(cluster.gpu, held.trainable, kept.optimizer)
-        + STEP_OVERHEAD_S,
+class Seconds(NamedTuple):
+    """The terms of one step as plain numbers, and the bytes that one rank sends."""
+
+    compute_s: float
+    communication_s: float
+    bubble_s: float
+    offload_s: float
+    optimizer_s: float
+    sent_bytes: float
+
+    @property
+    def step_s(self) -> float:
+        """The likely step."""
+        return sum(self[:-1])
+
+
+class Tempo(NamedTuple):
+    """The step time of any batching: what family and recomputation settle."""
+
+    pace: Pace
+    exchanges: tuple[Exchange, ...]
+    between: PerToken  # stages
+    moved: Moved
+    optimizer_s: float
+    sample_tokens: float  # of one sample on one rank
+
+    def at(self, batching: Batching) -> Seconds:
+        """Seconds of one optimizer step, and bytes sent."""
+        micro_steps, tokens = batching.steps, batching.micro_batch_size * self.sample_tokens
+        work, chunks = self.pace.at(tokens), 2 * batching.virtual_stages * micro_steps
+        outside_s, sent = 0.0, chunks * tokens * self.between.sent_bytes
+        for exchange in self.exchanges:
+            times = micro_steps if exchange.every_micro_step else 1
+            outside_s += times * exchange.exposed_s(work.layers, work.compute_s)
+            sent += times * exchange.sent_bytes
+        stages_s = chunks * (self.between.fixed_s + tokens * self.between.token_s)
+        return Seconds(
+            compute_s=micro_steps * work.compute_s,
+            communication_s=micro_steps * work.exposed_s + outside_s + stages_s,
+            bubble_s=(self.pace.pipeline - 1) / batching.virtual_stages * work.mean_s,
+            offload_s=self.moved.once_s + micro_steps * self.moved.micro_step_s,
+            optimizer_s=self.optimizer_s,
+            sent_bytes=sent + micro_steps * work.sent_bytes,
+        )
+
+
+def tempo(frame: Frame, strategy: Strategy) -> Tempo:
+    """The step time of a strategy and of all others that differ in batching alone."""
+    held, moved = frame.fullest.held, offload(frame, strategy)
+    on_device_s = optimizer_s(frame.cluster.gpu, held.trainable, frame.fullest.kept.optimizer)
+    return Tempo(
+        pace=pace(frame, strategy),
+        exchanges=exchanges(frame, strategy),
+        between=stage_traffic(frame, strategy),
+        moved=moved,
+        optimizer_s=moved.cpu_s + on_device_s + STEP_OVERHEAD_S,
+        sample_tokens=frame.workload.sequence_length / strategy.layout.context_parallel_size,
     )
-    useful = step_flops(model, workload)
-    rates = workload.tokens_per_step / layout.world_size, useful / layout.world_size
-    return _estimate(terms, rates, sent.sent_bytes + micro_steps * work.sent_bytes)
 
 
-def _estimate(terms: TimeTerms, work: tuple[float, float], sent_bytes: float) -> TimeEstimate:
-    """The terms with their sum, its interval and the rates; `work`: tokens and FLOPs of a GPU."""
-    sure = terms.compute_s + terms.optimizer_s
-    unsure = terms.communication_s + terms.bubble_s + terms.offload_s
-    step = Interval(
+def estimate_time(
+    model: ModelSpec, cluster: ClusterSpec, workload: Workload, strategy: Strategy
+) -> TimeEstimate:
+    """Seconds of one optimizer step under one strategy."""
+    frame = framed(model, cluster, workload, strategy)
+    return time_of(frame, strategy, tempo(frame, strategy).at(strategy.batching))
+
+
+def time_of(frame: Frame, strategy: Strategy, found: Seconds) -> TimeEstimate:
+    """The estimate around the seconds of a strategy: interval and rates."""
+    gpus = strategy.layout.world_size
+    step = step_interval(found)
+    useful = step_flops(frame.model, frame.workload)
+    return TimeEstimate.model_construct(
+        terms=TimeTerms.model_construct(
+            compute_s=found.compute_s,
+            communication_s=found.communication_s,
+            bubble_s=found.bubble_s,
+            offload_s=found.offload_s,
+            optimizer_s=found.optimizer_s,
+        ),
+        step_s=step,
+        tokens_per_s_per_gpu=frame.workload.tokens_per_step / gpus / step.likely,
+        model_tflops_per_gpu=useful / gpus / step.likely / TFLOP,
+        sent_bytes=round(found.sent_bytes),
+    )
+
+
+def step_interval(found: Seconds) -> Interval:
+    """The step with its 80 % interval, s."""
+    sure = found.compute_s + found.optimizer_s
+    unsure = found.communication_s + found.bubble_s + found.offload_s
+    return Interval(
         sure * COMPUTE_ERROR[0] + unsure * COMMUNICATION_ERROR[0],
         sure + unsure,
         sure * COMPUTE_ERROR[1] + unsure * COMMUNICATION_ERROR[1],
-    )
-    return TimeEstimate.model_construct(
-        terms=terms,
-        step_s=step,
-        tokens_per_s_per_gpu=work[0] / step.likely,
-        model_tflops_per_gpu=work[1] / step.likely / TFLOP,
-        sent_bytes=round(sent_bytes),
     )

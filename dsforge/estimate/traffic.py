@@ -5,17 +5,21 @@ Read in DeepSpeed 0.19: ZeRO stage 1 and 2 all-reduce their buckets
 the updated weights after the step. Stage 3 gathers weights in forward and in backward of every
 micro step, once more where activations are recomputed, and scatters gradients in every micro step.
 Megatron reduces once a step; with its distributed optimizer it scatters and gathers.
+
+Nothing here depends on the micro batch but through lines in its tokens, so that the planner prices
+many batchings of one family from one account.
 """
 
 from __future__ import annotations
 
+from operator import add
 from typing import NamedTuple
 
 from dsforge.estimate import nanotron
-from dsforge.estimate.comm import Channel, Channels, gather_bytes
-from dsforge.estimate.shard import RankParameters
-from dsforge.specs import ModelSpec
-from dsforge.strategy import FULLY_SHARDED, GRADIENTS_SHARDED, Buckets, Strategy
+from dsforge.estimate.activations import element_bytes
+from dsforge.estimate.comm import Channel, gather_bytes
+from dsforge.estimate.frame import Frame
+from dsforge.strategy import FULLY_SHARDED, GRADIENTS_SHARDED, Strategy
 
 GRADIENT_OVERLAP = 0.3  # share of backward that hides reduction of gradients
 GATHER_OVERLAP = 0.7  # share of compute that hides gathers of ZeRO stage 3
@@ -25,161 +29,177 @@ NEVER_HIDDEN = 0.35  # of what could be hidden: first and last bucket, kernels t
 OVERLAPPED_TENSOR = 0.02  # what of them shows where they run beside products
 
 
-class Traffic(NamedTuple):
-    """Bytes one rank sends in a step, and exposed seconds by axis."""
+class Exchange(NamedTuple):
+    """A collective outside the layers: gradients or weights of one rank."""
 
+    name: str
+    seconds: float  # on the wire
+    layer_s: float = 0.0  # more for each layer of the stage: its message's latency
+    hidden_share: float = 0.0  # of the compute of a micro batch: what may hide it
+    every_micro_step: bool = False  # else once a step
+    sent_bytes: float = 0.0
+
+    def exposed_s(self, layers: int, micro_s: float) -> float:
+        """Seconds that nothing hides, of one exchange beside a micro batch of so much compute."""
+        busy_s = self.seconds + layers * self.layer_s
+        return max(busy_s - self.hidden_share * micro_s, NEVER_HIDDEN * busy_s)
+
+
+class PerToken(NamedTuple):
+    """Collectives that send activations: seconds as a line in tokens, bytes of one token."""
+
+    fixed_s: float
+    token_s: float
     sent_bytes: float
-    data_s: float
-    pipeline_s: float
+
+    def plus(self, other: PerToken) -> PerToken:
+        """Both, one after the other."""
+        return PerToken(*map(add, self, other))
+
+    def towards(self, other: PerToken, share: float) -> PerToken:
+        """The mean of both, the other one with so large a share."""
+        return PerToken(*(a + share * (b - a) for a, b in zip(self, other, strict=True)))
 
 
-class Payload(NamedTuple):
-    """The sizes that traffic follows from: one rank's parameters, one micro batch."""
-
-    model: ModelSpec
-    element_bytes: int
-    held: RankParameters
-    layers: int
-    tokens: float
-    micro_s: float  # compute of one micro batch
-    nodes: int
-    gpus_per_node: int
-
-    @property
-    def activation_bytes(self) -> float:
-        """What one layer hands to the next."""
-        return self.tokens * self.model.hidden_size * self.element_bytes
+NOTHING = PerToken(0.0, 0.0, 0.0)
 
 
-def traffic(strategy: Strategy, payload: Payload, links: Channels, buckets: Buckets) -> Traffic:
-    """Collectives of one step outside the layers: gradients, weights, stage to stage."""
-    data = _data(strategy, payload, links, buckets)
-    stages = _pipeline(strategy, payload, links.pipeline)
-    return Traffic(data[0] + stages[0], data[1], stages[1])
-
-
-def _hidden(busy_s: float, available_s: float) -> float:
-    """What stays visible of `busy_s` beside `available_s` of other work."""
-    return max(busy_s - available_s, NEVER_HIDDEN * busy_s)
-
-
-def _data(
-    strategy: Strategy, payload: Payload, links: Channels, buckets: Buckets
-) -> tuple[float, float]:
-    """Reduction of gradients, gathers of weights."""
-    link, updates = links.shards, links.updates
-    if link.ranks == 1:
-        return 0.0, 0.0
-    execution = strategy.runs_as
-    micro_steps = strategy.gradient_accumulation_steps
-    size = 4 if execution.gradients == "fp32" else payload.element_bytes
-    gradients = float(size * payload.held.trainable)
-    weights = float(payload.element_bytes * payload.held.total)
-    updated = float(payload.element_bytes * payload.held.trainable)
-    bucket = MESSAGE_BYTES
-    if execution.trainer == "deepspeed":
-        bucket = float(payload.element_bytes * buckets.reduce_bucket_size)
-    messages, renewals = max(1.0, gradients / bucket), max(1.0, updated / bucket)
+def exchanges(frame: Frame, strategy: Strategy) -> tuple[Exchange, ...]:
+    """Every collective of gradients and weights; none where one rank holds the model alone."""
+    if frame.links.shards.ranks == 1:
+        return ()
+    run, held = strategy.runs_as, frame.fullest.held
+    size = element_bytes(frame.workload)
+    gradients = float((4 if run.gradients == "fp32" else size) * held.trainable)
     if strategy.zero_stage == FULLY_SHARDED:
-        return _stage3(strategy, payload, links, weights=weights, gradients=gradients)
-    overlaps = buckets.overlap_comm
-    if execution.trainer == "megatron":
-        overlaps = True
-    elif execution.trainer == "nanotron":
-        overlaps = strategy.layout.pipeline_parallel_size == 1
-    backward = payload.micro_s * 2 / 3 * GRADIENT_OVERLAP * overlaps
-    if execution.trainer == "megatron" and strategy.zero_stage >= 1:
-        sent = gather_bytes(gradients + updated, link.ranks)
-        scattered = _hidden(link.scatter_s(gradients, messages), backward)
-        return sent, scattered + _hidden(updates.gather_s(updated, renewals), backward / 2)
-    rounds = micro_steps if strategy.zero_stage == GRADIENTS_SHARDED else 1
-    seconds = rounds * _hidden(link.reduce_s(gradients, messages), backward)
-    if execution.trainer == "nanotron":
-        seconds += nanotron.reduction_s(strategy, payload.nodes)
-    sent = rounds * 2 * gather_bytes(gradients, link.ranks)
+        return _stage3(frame, strategy, weights=float(size * held.total), gradients=gradients)
+    updated = float(size * held.trainable)
+    bucket = MESSAGE_BYTES
+    if run.trainer == "deepspeed":
+        bucket = float(size * frame.fullest.buckets.reduce_bucket_size)
+    renewed_s = frame.links.updates.gather_s(updated, max(1.0, updated / bucket))
+    sent = gather_bytes(updated, frame.links.shards.ranks)
+    hidden = 2 / 3 * GRADIENT_OVERLAP * _overlaps(frame, strategy)
+    if run.trainer == "megatron" and strategy.zero_stage >= 1:
+        return (
+            _reduction(frame, gradients, bucket, hidden=hidden, scattered=True),
+            Exchange("updated weights gathered", renewed_s, 0.0, hidden / 2, sent_bytes=sent),
+        )
+    every = strategy.zero_stage == GRADIENTS_SHARDED
+    reduced = _reduction(frame, gradients, bucket, hidden=hidden)
+    found: tuple[Exchange, ...] = (reduced._replace(every_micro_step=every),)
+    if run.trainer == "nanotron":
+        once_s, each_s = nanotron.stalls_s(strategy, frame.cluster.nodes)
+        found += (Exchange("stalls", once_s), Exchange("stalls", each_s, every_micro_step=True))
     if strategy.zero_stage >= 1:
-        sent += gather_bytes(updated, link.ranks)
-        seconds += updates.gather_s(updated, renewals)
-    return sent, seconds
+        found += (Exchange("updated weights gathered", renewed_s, sent_bytes=sent),)
+    return found
+
+
+def _overlaps(frame: Frame, strategy: Strategy) -> bool:
+    """Whether gradients are reduced beside backward."""
+    trainer = strategy.runs_as.trainer
+    if trainer == "nanotron":
+        return strategy.layout.pipeline_parallel_size == 1
+    return trainer == "megatron" or frame.fullest.buckets.overlap_comm
+
+
+def _reduction(
+    frame: Frame, gradients: float, bucket: float, *, hidden: float, scattered: bool = False
+) -> Exchange:
+    """Gradients to their owners, or to every rank: twice the way."""
+    link, messages = frame.links.shards, max(1.0, gradients / bucket)
+    sent = gather_bytes(gradients, link.ranks)
+    if scattered:
+        seconds = link.scatter_s(gradients, messages)
+        return Exchange("gradients scattered", seconds, 0.0, hidden, sent_bytes=sent)
+    seconds = link.reduce_s(gradients, messages)
+    return Exchange("gradients all-reduced", seconds, 0.0, hidden, sent_bytes=2 * sent)
 
 
 def _stage3(
-    strategy: Strategy, payload: Payload, links: Channels, *, weights: float, gradients: float
-) -> tuple[float, float]:
+    frame: Frame, strategy: Strategy, *, weights: float, gradients: float
+) -> tuple[Exchange, ...]:
     """Gathers of weights layer by layer, scatter of gradients, in every micro step.
 
     Where groups of ranks hold a copy each (MiCS, hybrid sharding), both stay inside a group, and
     what a rank keeps of the gradients is reduced across groups once a step.
     """
-    group, every = links.updates, links.shards
+    group, every = frame.links.updates, frame.links.shards
     gathers = 3 if strategy.recompute == "full" else 2
-    micro_steps = strategy.gradient_accumulation_steps
-    messages = float(payload.layers)
-    busy = gathers * group.gather_s(weights, messages) + group.scatter_s(gradients, messages)
-    sent = gathers * gather_bytes(weights, group.ranks) + gather_bytes(gradients, group.ranks)
-    seconds = micro_steps * _hidden(busy, GATHER_OVERLAP * payload.micro_s)
+    inside = Exchange(
+        "weights gathered, gradients scattered",
+        gathers * group.gather_s(weights, 0.0) + group.scatter_s(gradients, 0.0),
+        gathers * group.gather_s(0.0) + group.scatter_s(0.0),
+        GATHER_OVERLAP,
+        every_micro_step=True,
+        sent_bytes=gathers * gather_bytes(weights, group.ranks)
+        + gather_bytes(gradients, group.ranks),
+    )
     if group.ranks == every.ranks:
-        return micro_steps * sent, seconds
+        return (inside,)
     kept = gradients / group.ranks
     across = 2 * gather_bytes(kept, every.ranks // group.ranks)
-    return micro_steps * sent + across, seconds + every.reduce_s(kept, messages)
+    name, seconds = "gradients across groups", every.reduce_s(kept, 0.0)
+    return inside, Exchange(name, seconds, every.reduce_s(0.0), sent_bytes=across)
 
 
-def _pipeline(strategy: Strategy, payload: Payload, link: Channel) -> tuple[float, float]:
-    """Activations to the next stage, their gradients back, for each micro batch and chunk."""
+def stage_traffic(frame: Frame, strategy: Strategy) -> PerToken:
+    """Activations of one micro batch and chunk to the next stage, or their gradients back."""
+    link = frame.links.pipeline
     if link.ranks == 1:
-        return 0.0, 0.0
-    one = payload.activation_bytes
+        return NOTHING
+    one = _activation_bytes(frame)
     if strategy.sequence_parallel:
         one /= strategy.layout.tensor_parallel_size
-    rounds = 2 * strategy.virtual_stages * strategy.gradient_accumulation_steps
-    seconds = rounds * PIPELINE_EXPOSED * link.send_s(one)
+    fixed_s, exposed = link.send_s(0.0), PIPELINE_EXPOSED
+    token_s = link.send_s(one) - fixed_s
     if strategy.runs_as.trainer == "nanotron":
-        seconds = rounds * (link.send_s(one) + nanotron.send_s(strategy, payload.nodes))
-    return rounds * one, seconds
+        fixed_s, exposed = fixed_s + nanotron.send_s(strategy, frame.cluster.nodes), 1.0
+    return PerToken(exposed * fixed_s, exposed * token_s, one)
 
 
-def layer_traffic(
-    strategy: Strategy, payload: Payload, links: Channels, *, moe_layer: bool
-) -> tuple[float, float]:
-    """Bytes sent and seconds exposed in one layer of one micro batch."""
-    sent, seconds = _tensor(strategy, payload, links.tensor)
-    others = _context_and_experts(strategy, payload, links, moe_layer=moe_layer)
-    return sent + others[0], seconds + others[1]
+def layer_traffic(frame: Frame, strategy: Strategy, *, moe_layer: bool) -> PerToken:
+    """Collectives inside one layer of one micro batch, forward and backward."""
+    found = _tensor(frame, strategy, frame.links.tensor)
+    context, expert = frame.links.context, frame.links.expert
+    if context.ranks > 1:
+        found = found.plus(_context(frame, strategy, context))
+    if expert.ranks > 1 and frame.model.moe is not None and moe_layer:
+        one = _activation_bytes(frame) * frame.model.moe.experts_per_token
+        fixed_s, sent = expert.exchange_s(0.0), gather_bytes(one, expert.ranks)
+        token_s = expert.exchange_s(one) - fixed_s
+        found = found.plus(PerToken(4 * fixed_s, 4 * token_s, 4 * sent))
+    return found
 
 
-def _tensor(strategy: Strategy, payload: Payload, link: Channel) -> tuple[float, float]:
+def _activation_bytes(frame: Frame) -> float:
+    """What one layer hands to the next, bytes of one token."""
+    return float(frame.model.hidden_size * element_bytes(frame.workload))
+
+
+def _tensor(frame: Frame, strategy: Strategy, link: Channel) -> PerToken:
     """Two all-reduces in forward and two in backward of each layer (Megatron-LM, figure 4)."""
     if link.ranks == 1:
-        return 0.0, 0.0
+        return NOTHING
     rounds = 6 if strategy.recompute == "full" else 4
-    one = payload.activation_bytes
-    seconds = rounds * link.reduce_s(one)
+    one = _activation_bytes(frame)
+    fixed_s, token_s = rounds * link.reduce_s(0.0), rounds * link.reduce_s(one, 0.0)
     if strategy.sequence_parallel:
-        again = 1 if strategy.runs_as.gathered_inputs == "gathered_again" else 0
-        seconds = (rounds + again) * 2 * link.gather_s(one)
+        again = 2 if strategy.runs_as.gathered_inputs == "gathered_again" else 0
+        fixed_s = (rounds + again) * link.gather_s(0.0) + rounds * link.scatter_s(0.0)
+        token_s = (rounds + again) * link.gather_s(one, 0.0) + rounds * link.scatter_s(one, 0.0)
     if strategy.runs_as.overlaps_tensor:
-        seconds *= OVERLAPPED_TENSOR
+        fixed_s, token_s = OVERLAPPED_TENSOR * fixed_s, OVERLAPPED_TENSOR * token_s
     if strategy.runs_as.trainer == "nanotron":
-        seconds += nanotron.far_wait_s(strategy.layout, payload.gpus_per_node)
-    return rounds * 2 * gather_bytes(one, link.ranks), seconds
+        fixed_s += nanotron.far_wait_s(strategy.layout, frame.cluster.gpus_per_node)
+    return PerToken(fixed_s, token_s, rounds * 2 * gather_bytes(one, link.ranks))
 
 
-def _context_and_experts(
-    strategy: Strategy, payload: Payload, links: Channels, *, moe_layer: bool
-) -> tuple[float, float]:
-    """Ring exchange of keys and values; tokens to their experts and back."""
-    model = payload.model
-    sent = seconds = 0.0
-    if links.context.ranks > 1:
-        width = 2 * model.kv_heads * model.head_size / strategy.layout.tensor_parallel_size
-        one = (
-            payload.tokens * width * payload.element_bytes * links.context.ranks
-        )  # the whole sequence's keys
-        sent += 3 * gather_bytes(one, links.context.ranks)
-        seconds += 0.5 * 3 * links.context.gather_s(one)
-    if links.expert.ranks > 1 and model.moe is not None and moe_layer:
-        one = payload.activation_bytes * model.moe.experts_per_token
-        sent += 4 * gather_bytes(one, links.expert.ranks)
-        seconds += 4 * links.expert.exchange_s(one)
-    return sent, seconds
+def _context(frame: Frame, strategy: Strategy, link: Channel) -> PerToken:
+    """Ring exchange of the keys and values of the whole sequence; attention hides half of it."""
+    model = frame.model
+    width = 2 * model.kv_heads * model.head_size / strategy.layout.tensor_parallel_size
+    one = width * element_bytes(frame.workload) * link.ranks
+    sent = 3 * gather_bytes(one, link.ranks)
+    return PerToken(1.5 * link.gather_s(0.0), 1.5 * link.gather_s(one, 0.0), sent)

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from dsforge.estimate.activations import element_bytes
-from dsforge.estimate.comm import Channels
-from dsforge.estimate.compute import Compute, compute
+from dsforge.estimate.compute import layer_host_s
+from dsforge.estimate.frame import Frame
+from dsforge.estimate.lines import Line, lines, setting_of
 from dsforge.estimate.schedule import Stages, stages
-from dsforge.estimate.shard import RankParameters
-from dsforge.estimate.traffic import Payload, layer_traffic
-from dsforge.specs import ClusterSpec, ModelSpec, Workload
+from dsforge.estimate.traffic import PerToken, layer_traffic
 from dsforge.strategy import Strategy
 
 
@@ -21,63 +19,48 @@ class Work(NamedTuple):
     exposed_s: float  # of collectives inside its layers
     mean_s: float  # of a stage, both together
     sent_bytes: float
-    payload: Payload
+    layers: int  # of the slowest stage
 
 
-class _Layer(NamedTuple):
-    """The mean layer."""
+class Pace(NamedTuple):
+    """The mean layer (dense ones and those with experts) and the head, as lines in tokens."""
 
-    seconds: float  # with its collectives, or as long as the host needs
-    exposed_s: float
-    sent_bytes: float
+    stages: Stages
+    pipeline: int  # stages
+    layer: Line
+    exchanged: PerToken  # in a layer
+    head: Line
+    host_s: float  # the host's time for a layer: it takes no less
+
+    def at(self, tokens: float) -> Work:
+        """The work of one micro batch of so many tokens on a rank."""
+        exposed_s = self.exchanged.fixed_s + tokens * self.exchanged.token_s
+        layer_s = max(self.layer.at(tokens) + exposed_s, self.host_s)
+        head_s = self.head.at(tokens)
+        body_s, last_s = self.stages.body * layer_s, self.stages.last * layer_s + head_s
+        layers = self.stages.last if last_s >= body_s else self.stages.body
+        return Work(
+            compute_s=max(body_s, last_s) - layers * exposed_s,
+            exposed_s=layers * exposed_s,
+            mean_s=self.stages.mean * layer_s + head_s / self.pipeline,
+            sent_bytes=layers * tokens * self.exchanged.sent_bytes,
+            layers=layers,
+        )
 
 
-def stage_work(
-    model: ModelSpec,
-    cluster: ClusterSpec,
-    workload: Workload,
-    strategy: Strategy,
-    *,
-    held: RankParameters,
-    links: Channels,
-) -> Work:
-    """The work of one micro batch on the slowest of the pipeline's stages."""
+def pace(frame: Frame, strategy: Strategy) -> Pace:
+    """The work of any micro batch on the slowest of the pipeline's stages."""
     pp = strategy.layout.pipeline_parallel_size
-    one = compute(model, cluster, workload, strategy)
-    split = stages(model, pp, strategy.runs_as.trainer)
-    payload = Payload(
-        model=model,
-        element_bytes=element_bytes(workload),
-        held=held,
-        layers=split.last,
-        tokens=one.tokens,
-        micro_s=0.0,
-        nodes=cluster.nodes,
-        gpus_per_node=cluster.gpus_per_node,
+    split = stages(frame.model, pp, strategy.runs_as.trainer)
+    setting = setting_of(frame.cluster.gpu, frame.workload, strategy)
+    each = lines(frame.model, setting)
+    layer, sent, share = (
+        each.layer,
+        layer_traffic(frame, strategy, moe_layer=False),
+        split.moe_share,
     )
-    layer = _layer(strategy, payload, links, one=one, split=split)
-    body_s, last_s = split.body * layer.seconds, split.last * layer.seconds + one.head_s
-    slowest_s = max(body_s, last_s)
-    layers = split.last if last_s >= body_s else split.body
-    exposed_s = layers * layer.exposed_s
-    return Work(
-        compute_s=slowest_s - exposed_s,
-        exposed_s=exposed_s,
-        mean_s=split.mean * layer.seconds + one.head_s / pp,
-        sent_bytes=layers * layer.sent_bytes,
-        payload=payload._replace(layers=layers, micro_s=slowest_s - exposed_s),
-    )
-
-
-def _layer(
-    strategy: Strategy, payload: Payload, links: Channels, *, one: Compute, split: Stages
-) -> _Layer:
-    """The mean layer of a model: dense ones and those with experts."""
-    sent, exposed_s = layer_traffic(strategy, payload, links, moe_layer=False)
-    busy_s, share = one.layer_s, split.moe_share
     if share:
-        more, sparse_s = layer_traffic(strategy, payload, links, moe_layer=True)
-        sent += share * (more - sent)
-        exposed_s += share * (sparse_s - exposed_s)
-        busy_s += share * (one.moe_layer_s - busy_s)
-    return _Layer(max(busy_s + exposed_s, one.host_s), exposed_s, sent)
+        layer = layer.towards(each.moe_layer, share)
+        sent = sent.towards(layer_traffic(frame, strategy, moe_layer=True), share)
+    host_s = layer_host_s(frame.cluster, frame.workload, strategy, setting.passes)
+    return Pace(split, pp, layer, sent, each.head, host_s)

@@ -6,46 +6,63 @@ from collections.abc import Callable
 
 from dsforge.plan import Priced, Reason, Request
 from dsforge.planner.candidates import base, layouts
-from dsforge.planner.pricing import is_safe, missing_bytes, shortage
+from dsforge.planner.explore import Candidate, Explored
+from dsforge.planner.pricing import is_safe, missing_bytes, price, shortage
 from dsforge.rules import check
 from dsforge.strategy import FULLY_SHARDED, Strategy
 from dsforge.units import gb_per_s, gib, seconds
 
 
 def choice_reasons(
-    request: Request, best: Priced, fitting: tuple[Priced, ...]
+    request: Request, best: Priced, explored: tuple[Explored, ...]
 ) -> tuple[Reason, ...]:
     """Why this one: against the next ZeRO stage, the other back end, and in memory and time."""
     found = (
-        _against_stage(best, fitting),
-        _over_stage(request, best, fitting),
-        _against_back_end(request, best, fitting),
+        _against_stage(request, best, explored),
+        _over_stage(request, best, explored),
+        _against_back_end(request, best, explored),
         _placement(request, best),
         _offload(request, best),
-        _recompute(request, best, fitting),
+        _recompute(request, best, explored),
         _headroom(request, best),
     )
     return tuple(reason for reason in found if reason is not None)
 
 
-def _fastest(fitting: tuple[Priced, ...], wanted: Callable[[Strategy], bool]) -> Priced | None:
-    chosen = [priced for priced in fitting if wanted(priced.strategy)]
-    return min(chosen, key=lambda p: p.time.step_s.likely, default=None)
+def _fastest(
+    explored: tuple[Explored, ...], wanted: Callable[[Strategy], bool], *, kept: bool = False
+) -> Candidate | None:
+    """The fastest candidate of the families that are wanted; `kept`: without recomputation."""
+    best = (
+        found.fastest(kept=kept) for found in explored if found.fitting and wanted(found.family)
+    )
+    return min(filter(None, best), key=lambda c: c.step_s, default=None)
 
 
-def _against_stage(best: Priced, fitting: tuple[Priced, ...]) -> Reason | None:
+def _against_stage(request: Request, best: Priced, explored: tuple[Explored, ...]) -> Reason | None:
     """Against the next higher ZeRO stage without offload, at the same batching where it fits."""
     mine = best.strategy
     if mine.back_end != "deepspeed" or mine.zero_stage == FULLY_SHARDED or mine.offloads:
         return None
     stage = mine.zero_stage + 1
-    same = mine.model_copy(update={"zero_stage": stage})
-    other = _fastest(fitting, lambda s: s == same) or _fastest(
-        fitting,
-        lambda s: s.back_end == mine.back_end and s.zero_stage == stage and not s.offloads,
+    rivals = [
+        found
+        for found in explored
+        if found.family.back_end == mine.back_end
+        and found.family.zero_stage == stage
+        and not found.family.offloads
+    ]
+    same = (
+        candidate
+        for found in rivals
+        if found.family.layout == mine.layout
+        for candidate in found.fitting
+        if (candidate.batching, candidate.recompute) == (mine.batching, mine.recompute)
     )
-    if other is None:
+    chosen = next(same, None) or _fastest(tuple(rivals), lambda _: True)
+    if chosen is None:
         return None
+    other = price(request.model, request.cluster, request.workload, chosen.strategy)
     sent = other.time.sent_bytes / max(1, best.time.sent_bytes)
     longer = other.time.step_s.likely / best.time.step_s.likely
     saved = best.memory.device_bytes.likely - other.memory.device_bytes.likely
@@ -59,7 +76,7 @@ def _against_stage(best: Priced, fitting: tuple[Priced, ...]) -> Reason | None:
     )
 
 
-def _over_stage(request: Request, best: Priced, fitting: tuple[Priced, ...]) -> Reason | None:
+def _over_stage(request: Request, best: Priced, explored: tuple[Explored, ...]) -> Reason | None:
     """Why ZeRO-3, where it was chosen: no lower stage fits, or only much slower."""
     mine = best.strategy
     if request.constraints.zero_stage is not None:
@@ -67,39 +84,37 @@ def _over_stage(request: Request, best: Priced, fitting: tuple[Priced, ...]) -> 
     if mine.back_end != "deepspeed" or mine.zero_stage != FULLY_SHARDED or mine.offloads:
         return None
     other = _fastest(
-        fitting,
-        lambda s: (
-            s.back_end == mine.back_end
-            and s.zero_stage < FULLY_SHARDED
-            and s.offloads == mine.offloads
-        ),
+        explored,
+        lambda s: s.back_end == mine.back_end and s.zero_stage < FULLY_SHARDED and not s.offloads,
     )
     if other is None:
         return Reason(rule="zero3-to-fit", message="ZeRO 0, 1 and 2 do not fit")
-    ratio = other.time.step_s.likely / best.time.step_s.likely
+    ratio = other.step_s / best.time.step_s.likely
     what = f"{other.strategy.label()} takes {ratio:.2f}x the time"
     return Reason(
         rule="zero3-over-zero2",
-        message=f"{what}, with {gib(other.memory.device_bytes.likely)} on each accelerator",
+        message=f"{what}, with {gib(other.device_bytes)} on each accelerator",
     )
 
 
-def _against_back_end(request: Request, best: Priced, fitting: tuple[Priced, ...]) -> Reason | None:
-    other = _fastest(fitting, lambda s: s.back_end != best.strategy.back_end)
+def _against_back_end(
+    request: Request, best: Priced, explored: tuple[Explored, ...]
+) -> Reason | None:
+    other = _fastest(explored, lambda s: s.back_end != best.strategy.back_end)
     if other is None:
         if best.strategy.back_end == "deepspeed" or request.constraints.back_end:
             return None
         return Reason(rule="megatron-only", message=_megatron_only(request))
-    ratio = other.time.step_s.likely / best.time.step_s.likely
+    ratio = other.step_s / best.time.step_s.likely
     if best.strategy.back_end == "deepspeed":
         rule, trade = "deepspeed-is-simpler", "DeepSpeed trains the model as it is"
     else:
         rule, trade = "megatron-is-faster", "worth another model and checkpoint format"
+    back_end, label = other.family.back_end, other.strategy.label()
     return Reason(
         rule=rule,
         message=(
-            f"the best {other.strategy.back_end} plan ({other.strategy.label()}) takes "
-            f"{ratio:.2f}x the time of this one; {trade}"
+            f"the best {back_end} plan ({label}) takes {ratio:.2f}x the time of this one; {trade}"
         ),
     )
 
@@ -156,21 +171,16 @@ def _offload(request: Request, best: Priced) -> Reason | None:
     )
 
 
-def _recompute(request: Request, best: Priced, fitting: tuple[Priced, ...]) -> Reason | None:
+def _recompute(request: Request, best: Priced, explored: tuple[Explored, ...]) -> Reason | None:
     if best.strategy.recompute != "full" or request.constraints.recompute:
         return None
     mine = best.strategy
-    other = _fastest(
-        fitting,
-        lambda s: (
-            (s.back_end, s.layout, s.zero_stage) == (mine.back_end, mine.layout, mine.zero_stage)
-            and s.recompute == "none"
-        ),
-    )
+    cut = mine.back_end, mine.layout, mine.zero_stage
+    other = _fastest(explored, lambda s: (s.back_end, s.layout, s.zero_stage) == cut, kept=True)
     if other is None:
         message = "without recomputation the activations do not fit"
     else:
-        ratio = other.time.step_s.likely / best.time.step_s.likely
+        ratio = other.step_s / best.time.step_s.likely
         gain = "a larger micro batch" if ratio >= 1 else "headroom for the upper memory estimate"
         message = f"recomputation allows {gain}; without it: {ratio:.2f}x the time"
     return Reason(rule="recompute", message=message)
@@ -181,7 +191,7 @@ def _headroom(request: Request, best: Priced) -> Reason:
     room = -missing_bytes(cluster, memory)
     if not best.fits:
         return Reason(rule="does-not-fit", message=shortage(cluster, memory))
-    if is_safe(cluster, best):
+    if is_safe(cluster, memory):
         return Reason(rule="fits", message=f"{gib(room)} of headroom on each accelerator")
     return Reason(
         rule="fits-tightly",

@@ -1,7 +1,10 @@
 """Families of strategies: every way to cut the model that could be legal, before batching.
 
-A family fixes back end, layout, ZeRO stage, offload and interleaving. Micro batch and recomputation
-are chosen inside it, so a family that breaks a rule is refused once and not for every batch.
+A family fixes back end, layout, ZeRO stage and offload. Micro batch, interleaving and recomputation
+are chosen inside it, so a family that breaks a rule is refused once and not for every batch. Left
+out is only what is provably worse: Megatron without its distributed optimizer where there is
+anything to shard (more bytes to send and more to keep), and `selective` recomputation, which saves
+nothing where attention is fused.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from dsforge.strategy import (
     EXECUTIONS,
     FULLY_SHARDED,
     BackEnd,
+    Batching,
     Constraints,
     Offload,
     Recompute,
@@ -23,8 +27,6 @@ from dsforge.strategy import (
 )
 
 BACK_ENDS: tuple[BackEnd, ...] = ("deepspeed", "megatron")
-LONG_SEQUENCE = 16_384  # context parallelism is tried from here on
-LARGEST_CONTEXT = 16
 LARGEST_TENSOR = 16
 
 ENGINE_BUCKETS = EXECUTIONS["deepspeed"].model_copy(update={"buckets": "engine"})
@@ -48,15 +50,7 @@ def families(request: Request, back_end: BackEnd) -> Iterator[Strategy]:
     for layout in layouts(request, back_end):
         for stage in _zero_stages(fixed, back_end, layout):
             for offloads in _offloads(request, back_end, stage):
-                for virtual in _virtual_stages(request, back_end, layout):
-                    yield base(
-                        request,
-                        back_end,
-                        layout,
-                        stage=stage,
-                        offloads=offloads,
-                        virtual_stages=virtual,
-                    )
+                yield base(request, back_end, layout, stage=stage, offloads=offloads)
 
 
 def base(
@@ -66,7 +60,6 @@ def base(
     *,
     stage: ZeroStage,
     offloads: Offloads = KEPT,
-    virtual_stages: int = 1,
 ) -> Strategy:
     """The member of a family with the smallest micro batch and the lightest recomputation."""
     fixed, workload = request.constraints, request.workload
@@ -83,7 +76,7 @@ def base(
         offload_optimizer=offloads[0],
         offload_parameters=offloads[1],
         recompute=fixed.recompute or "none",
-        virtual_stages=virtual_stages,
+        virtual_stages=1,
         execution=ENGINE_BUCKETS if fixed.buckets == "engine" and back_end == "deepspeed" else None,
         sequence_parallel=back_end == "megatron"
         and tp > 1
@@ -91,16 +84,19 @@ def base(
     )
 
 
-def micro_batches(request: Request, family: Strategy) -> tuple[tuple[int, int], ...]:
-    """Micro batches of a family, ascending, each with its accumulation steps."""
+def interleavings(request: Request, family: Strategy) -> tuple[tuple[Batching, ...], ...]:
+    """The batchings of a family for each number of virtual stages, micro batches ascending."""
     data = family.layout.data_parallel_size
     share, rest = divmod(request.workload.global_batch_size, data)
     if rest:
         return ()
-    fixed = request.constraints.micro_batch_size
-    sizes = (fixed,) if fixed else tuple(2**power for power in range(7))
-    pp = family.layout.pipeline_parallel_size if family.virtual_stages > 1 else 1
-    return tuple((n, share // n) for n in sizes if share % n == 0 and share // n % pp == 0)
+    fixed, pp = request.constraints.micro_batch_size, family.layout.pipeline_parallel_size
+    sizes = (fixed,) if fixed else divisors(share)
+    every = [(n, share // n) for n in sizes if share % n == 0]
+    return tuple(
+        tuple(Batching(n, steps, virtual) for n, steps in every if virtual == 1 or steps % pp == 0)
+        for virtual in _virtual_stages(request, family)
+    )
 
 
 def recomputations(request: Request, family: Strategy) -> tuple[Recompute, ...]:
@@ -113,7 +109,7 @@ def layouts(request: Request, back_end: BackEnd) -> Iterator[Layout]:
     """Layouts that fill the cluster; what a back end cannot do is left to the rules."""
     gpus = request.cluster.gpus
     for tp in _tensor_sizes(request, back_end):
-        for cp in _context_sizes(request, back_end):
+        for cp in _context_sizes(request, back_end, max(1, gpus // tp)):
             for pp in _pipeline_sizes(request, back_end, max(1, gpus // (tp * cp))):
                 data = max(1, gpus // (tp * cp * pp))
                 for ep in _expert_sizes(request, back_end, data * cp):
@@ -143,12 +139,12 @@ def _pipeline_sizes(request: Request, back_end: BackEnd, ranks: int) -> tuple[in
     )
 
 
-def _context_sizes(request: Request, back_end: BackEnd) -> tuple[int, ...]:
-    fixed = request.constraints.context_parallel_size
-    long = request.workload.sequence_length >= LONG_SEQUENCE
-    if fixed or back_end == "deepspeed" or not long:
+def _context_sizes(request: Request, back_end: BackEnd, ranks: int) -> tuple[int, ...]:
+    """Every share of the sequence in two chunks a rank, for balance under the causal mask."""
+    fixed, tokens = request.constraints.context_parallel_size, request.workload.sequence_length
+    if fixed or back_end == "deepspeed":
         return (fixed or 1,)
-    return tuple(n for n in divisors(request.cluster.gpus) if n <= LARGEST_CONTEXT)
+    return tuple(n for n in divisors(ranks) if n == 1 or tokens % (2 * n) == 0)
 
 
 def _expert_sizes(request: Request, back_end: BackEnd, ranks: int) -> tuple[int, ...]:
@@ -177,7 +173,7 @@ def _offloads(request: Request, back_end: BackEnd, stage: ZeroStage) -> tuple[Of
     if back_end == "megatron":
         return ((fixed.offload_optimizer or "none", fixed.offload_parameters or "none"),)
     disk: tuple[Offload, ...] = ("nvme",) if request.cluster.nvme and stage == FULLY_SHARDED else ()
-    can_offload = stage in (2, FULLY_SHARDED)
+    can_offload = stage > 0
     optimizer: tuple[Offload, ...] = ("none", "cpu", *disk) if can_offload else ("none",)
     placed: tuple[Offload, ...] = ("none", "cpu", *disk) if stage == FULLY_SHARDED else ("none",)
     return tuple(
@@ -191,13 +187,9 @@ def _offloads(request: Request, back_end: BackEnd, stage: ZeroStage) -> tuple[Of
     )
 
 
-def _virtual_stages(request: Request, back_end: BackEnd, layout: Layout) -> tuple[int, ...]:
-    """Interleaving depths: 1, 2, 4, ... and one layer a chunk."""
-    pp = layout.pipeline_parallel_size
-    if back_end == "deepspeed" or pp == 1:
+def _virtual_stages(request: Request, family: Strategy) -> tuple[int, ...]:
+    """Chunks of layers that a stage may be cut into."""
+    pp = family.layout.pipeline_parallel_size
+    if family.back_end == "deepspeed" or pp == 1:
         return (1,)
-    micro_steps = request.workload.global_batch_size // layout.data_parallel_size
-    per_stage = request.model.layers // pp
-    if micro_steps % pp:
-        return (1,)
-    return tuple(n for n in divisors(per_stage) if n in (1, 2, 3, 4, 6, 8))
+    return divisors(request.model.layers // pp)

@@ -1,4 +1,4 @@
-"""Batchings of one family, priced; each family at most once for a request.
+"""Members of each family, weighed in plain numbers; each family at most once for a request.
 
 Memory never falls as the micro batch grows, and recomputation never makes a step faster. So larger
 micro batches stop at the first that does not fit, and recomputation is tried only where the plan
@@ -7,16 +7,46 @@ without it does not fit safely: what is left out is provably worse.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from math import inf
+from operator import attrgetter
 from typing import NamedTuple
 
 from dsforge.errors import Problem
-from dsforge.estimate.memory import MemoryEstimate, estimate_memory
-from dsforge.estimate.states import Load, loads
-from dsforge.plan import Priced, Request
-from dsforge.planner.candidates import micro_batches, recomputations
-from dsforge.planner.pricing import is_safe, missing_bytes, price
+from dsforge.estimate.frame import Frame, framed
+from dsforge.estimate.memory import Footprint, device_bytes, footprints, fullest
+from dsforge.estimate.time import Tempo, tempo
+from dsforge.plan import Request
+from dsforge.planner.candidates import interleavings, recomputations
+from dsforge.planner.pricing import device_room, missing_on_node
 from dsforge.rules import check
-from dsforge.strategy import Strategy
+from dsforge.specs import ClusterSpec
+from dsforge.strategy import Batching, Recompute, Strategy
+
+
+class Candidate(NamedTuple):
+    """A member of a family with the figures that decide; `strategy` spells it out."""
+
+    family: Strategy
+    recompute: Recompute
+    batching: Batching
+    device_bytes: float  # likely, on the fullest rank
+    missing_bytes: int
+    safe: bool  # the device holds even the upper end of the prediction
+    step_s: float  # likely; infinite where it does not fit, as nobody asked
+
+    @property
+    def strategy(self) -> Strategy:
+        """The whole strategy."""
+        micro, steps, virtual = self.batching
+        return self.family.model_copy(
+            update={
+                "micro_batch_size": micro,
+                "gradient_accumulation_steps": steps,
+                "virtual_stages": virtual,
+                "recompute": self.recompute,
+            }
+        )
 
 
 class Explored(NamedTuple):
@@ -24,9 +54,30 @@ class Explored(NamedTuple):
 
     family: Strategy
     problems: tuple[Problem, ...]
-    fitting: tuple[Priced, ...]
-    nearest: Priced | None
+    fitting: tuple[Candidate, ...]
+    nearest: Candidate | None
     candidates: int
+
+    def fastest(self, *, kept: bool = False) -> Candidate | None:
+        """The fastest member that fits; `kept`: of those that recompute nothing."""
+        members = (c for c in self.fitting if not kept or c.recompute == "none")
+        return min(members, key=attrgetter("step_s"), default=None)
+
+
+class _Way(NamedTuple):
+    """A family under one recomputation: prices of any batching."""
+
+    recompute: Recompute
+    stages: tuple[Footprint, ...]
+    tempo: Tempo
+
+
+class _Room(NamedTuple):
+    """What one rank finds."""
+
+    cluster: ClusterSpec
+    device_bytes: float
+    missing_bytes: int  # of its share of the node; negative: room left
 
 
 class Explorer:
@@ -45,54 +96,54 @@ class Explorer:
 
     def _explore(self, family: Strategy) -> Explored:
         request = self.request
-        broken = check(request.model, request.cluster, request.workload, family)
+        inputs = request.model, request.cluster, request.workload
+        broken = check(*inputs, family)
         if broken:
             return Explored(family, broken, (), None, 1)
-        carried = loads(request.model, request.cluster, request.workload, family)
-        fitting: list[Priced] = []
-        nearest: tuple[int, Strategy] | None = None
-        looked = 0
-        for micro, steps in micro_batches(request, family):
-            members, short = self._fitting(family, micro, steps, carried)
-            looked += 1
-            fitting += members
-            if nearest is None or short[0] < nearest[0]:
-                nearest = short
-            if not members:
-                break
-        lightest = self._price(nearest[1], carried) if nearest and not fitting else None
-        return Explored(family, (), tuple(fitting), lightest, looked)
-
-    def _fitting(
-        self, family: Strategy, micro: int, steps: int, carried: tuple[Load, ...]
-    ) -> tuple[list[Priced], tuple[int, Strategy]]:
-        """Members of one micro batch that fit, and the smallest shortage with its member."""
-        request, found = self.request, []
-        shortages: list[tuple[int, float, Strategy]] = []
-        for recompute in recomputations(request, family):
-            batching = {"micro_batch_size": micro, "gradient_accumulation_steps": steps}
-            member = family.model_copy(update={**batching, "recompute": recompute})
-            memory = estimate_memory(
-                request.model, request.cluster, request.workload, member, carried=carried
-            )
-            short = missing_bytes(request.cluster, memory)
-            shortages.append((short, memory.device_bytes.likely, member))
-            if short <= 0:
-                found.append(self._price(member, carried, memory))
-                if is_safe(request.cluster, found[-1]):
+        frame = framed(*inputs, family)
+        room = _room(frame)
+        ways = tuple(_ways(request, frame, family))
+        weighed: list[Candidate] = []
+        for batchings in interleavings(request, family):
+            for batching in batchings:
+                members = _weighed(family, room, ways, batching)
+                weighed += members
+                if members[-1].missing_bytes > 0:
                     break
-        short, _, nearest = min(shortages, key=lambda entry: entry[:2])
-        return found, (short, nearest)
+        fitting = tuple(found for found in weighed if found.missing_bytes <= 0)
+        nearest = None if fitting or not weighed else min(weighed, key=_shortage)
+        return Explored(family, (), fitting, nearest, len(weighed))
 
-    def _price(
-        self, member: Strategy, carried: tuple[Load, ...], memory: MemoryEstimate | None = None
-    ) -> Priced:
-        request = self.request
-        return price(
-            request.model,
-            request.cluster,
-            request.workload,
-            member,
-            memory=memory,
-            carried=carried,
-        )
+
+def _shortage(candidate: Candidate) -> tuple[int, float]:
+    return candidate.missing_bytes, candidate.device_bytes
+
+
+def _ways(request: Request, frame: Frame, family: Strategy) -> Iterator[_Way]:
+    """The recomputations of a family, lightest first."""
+    for recompute in recomputations(request, family):
+        member = family.model_copy(update={"recompute": recompute})
+        yield _Way(recompute, footprints(frame, member), tempo(frame, member))
+
+
+def _room(frame: Frame) -> _Room:
+    """What a rank of a family has: the same for all its members."""
+    cluster, host = frame.cluster, frame.host
+    short = missing_on_node(cluster, host, frame.nvme_bytes)
+    return _Room(cluster, device_room(cluster, host), max(short.values()))
+
+
+def _weighed(
+    family: Strategy, room: _Room, ways: tuple[_Way, ...], batching: Batching
+) -> list[Candidate]:
+    """Members of one batching up to the first that fits safely."""
+    found: list[Candidate] = []
+    for way in ways:
+        device = device_bytes(fullest(way.stages, batching), room.cluster)
+        short = max(round(device.likely - room.device_bytes), room.missing_bytes)
+        step_s = way.tempo.at(batching).step_s if short <= 0 else inf
+        safe = short <= 0 and (room.cluster.gpu.is_cpu or device.high <= room.device_bytes)
+        found.append(Candidate(family, way.recompute, batching, device.likely, short, safe, step_s))
+        if safe:
+            break
+    return found

@@ -14,7 +14,7 @@ from dsforge.estimate.activations import element_bytes
 from dsforge.estimate.memory import MemoryEstimate, estimate_memory
 from dsforge.estimate.params import parameters
 from dsforge.plan import Request
-from dsforge.planner.candidates import BACK_ENDS, families, micro_batches, recomputations, wanted
+from dsforge.planner.candidates import BACK_ENDS, families, interleavings, recomputations, wanted
 from dsforge.planner.pricing import Bound, missing_bytes
 from dsforge.rules import check
 from dsforge.strategy import Strategy
@@ -78,10 +78,10 @@ def _broken_by_deepspeed(request: Request) -> list[tuple[Problem, ...]]:
 def _lightest(request: Request, family: Strategy, bound: Bound) -> Nearest | None:
     """The lightest member of a family; none where the family is not legal."""
     inputs = request.model, request.cluster, request.workload
-    sizes = micro_batches(request, family)
-    if family.virtual_stages > 1 or not sizes or check(*inputs, family):
+    batchings = next(iter(interleavings(request, family)), ())
+    if not batchings or check(*inputs, family):
         return None
-    micro, steps = sizes[0]
+    micro, steps, _ = batchings[0]
     member = family.model_copy(
         update={
             "micro_batch_size": micro,

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Literal
 
 from dsforge.estimate.buckets import size_aio
-from dsforge.estimate.memory import MemoryEstimate, estimate_memory
-from dsforge.estimate.states import Load, loads
-from dsforge.estimate.time import estimate_time
+from dsforge.estimate.frame import framed
+from dsforge.estimate.host import HostMemory
+from dsforge.estimate.memory import MemoryEstimate, footprints, fullest, memory_of
+from dsforge.estimate.time import tempo, time_of
 from dsforge.plan import Priced
 from dsforge.specs import ClusterSpec, ModelSpec, Workload
 from dsforge.strategy import Strategy
@@ -18,27 +19,17 @@ Bound = Literal["low", "likely", "high"]  # which end of a memory estimate count
 HOST_SHARE = 0.95  # of a node's RAM: the rest is the operating system's
 
 
-def price(
-    model: ModelSpec,
-    cluster: ClusterSpec,
-    workload: Workload,
-    strategy: Strategy,
-    *,
-    memory: MemoryEstimate | None = None,
-    carried: tuple[Load, ...] | None = None,
-) -> Priced:
-    """Predicted memory and step time of one strategy, legal or not.
-
-    `memory` and `carried` (its loads) spare their second computation where the caller has them.
-    """
-    carried = carried or loads(model, cluster, workload, strategy)
-    memory = memory or estimate_memory(model, cluster, workload, strategy, carried=carried)
+def price(model: ModelSpec, cluster: ClusterSpec, workload: Workload, strategy: Strategy) -> Priced:
+    """Predicted memory and step time of one strategy, legal or not."""
+    frame = framed(model, cluster, workload, strategy)
+    memory = memory_of(frame, fullest(footprints(frame, strategy), strategy.batching))
+    seconds = tempo(frame, strategy).at(strategy.batching)
     return Priced.model_construct(
         strategy=strategy,
         fits=missing_bytes(cluster, memory) <= 0,
         memory=memory,
-        time=estimate_time(model, cluster, workload, strategy, carried=carried),
-        buckets=carried[0].buckets,
+        time=time_of(frame, strategy, seconds),
+        buckets=frame.loads[0].buckets,
         aio=size_aio(model, cluster, strategy),
         reasons=(),
     )
@@ -56,29 +47,38 @@ def missing(
 
     CPU ranks hold their tensors in the node's RAM, so there both are one budget.
     """
-    ranks = cluster.gpus_per_node
-    host_bytes = memory.host_bytes
-    host = max(host_bytes.load, host_bytes.init, host_bytes.step, host_bytes.save)
     device: float = getattr(memory.device_bytes, bound)
-    ram = cluster.host_memory_bytes * HOST_SHARE
+    own = round(device - device_room(cluster, memory.host_bytes))
+    short = missing_on_node(cluster, memory.host_bytes, memory.nvme_bytes)
     if cluster.gpu.is_cpu:
-        running = max(host_bytes.init, host_bytes.step, host_bytes.save) + ranks * device
-        return {"host": round((max(running, host_bytes.load) - ram) / ranks)}
-    short = {
-        "device": round(device - cluster.gpu.memory_bytes),
-        "host": round((host - ram) / ranks),
-    }
-    if memory.nvme_bytes:
+        return {**short, "host": max(own, short["host"])}
+    return {"device": own, **short}
+
+
+def device_room(cluster: ClusterSpec, host: HostMemory) -> float:
+    """Bytes that one rank's device has: the card's, or of a CPU rank what the node has left."""
+    if not cluster.gpu.is_cpu:
+        return cluster.gpu.memory_bytes
+    running = max(host.init, host.step, host.save)
+    return (cluster.host_memory_bytes * HOST_SHARE - running) / cluster.gpus_per_node
+
+
+def missing_on_node(cluster: ClusterSpec, host: HostMemory, nvme_bytes: int) -> dict[str, int]:
+    """Bytes beyond a rank's share of RAM and disk, whatever the device holds."""
+    ranks = cluster.gpus_per_node
+    phases = (host.load,) if cluster.gpu.is_cpu else (host.load, host.init, host.step, host.save)
+    short = {"host": round((max(phases) - cluster.host_memory_bytes * HOST_SHARE) / ranks)}
+    if nvme_bytes:
         disk = cluster.nvme.size_bytes if cluster.nvme else 0
-        short["nvme"] = round((memory.nvme_bytes - disk) / ranks)
+        short["nvme"] = round((nvme_bytes - disk) / ranks)
     return short
 
 
-def is_safe(cluster: ClusterSpec, priced: Priced) -> bool:
-    """Whether the device holds even the upper end of the prediction."""
-    if cluster.gpu.is_cpu:
-        return priced.fits
-    return priced.fits and priced.memory.device_bytes.high <= cluster.gpu.memory_bytes
+def is_safe(cluster: ClusterSpec, memory: MemoryEstimate) -> bool:
+    """Whether it fits, and the device holds even the upper end of the prediction."""
+    if missing_bytes(cluster, memory) > 0:
+        return False
+    return cluster.gpu.is_cpu or memory.device_bytes.high <= cluster.gpu.memory_bytes
 
 
 def largest_term(memory: MemoryEstimate) -> str:

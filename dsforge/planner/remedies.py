@@ -98,7 +98,7 @@ def _working(
         memory = estimate_memory(*case)
         if missing_bytes(case.cluster, memory) <= 0:
             seen.add(axes)
-            after = price(*case, memory=memory)
+            after = price(*case)
             yield _Working(made, kind, further, _remedy(made, start, before, after))
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from math import log
+from operator import attrgetter
 from time import perf_counter
 from typing import NamedTuple
 
@@ -12,26 +14,32 @@ from dsforge.estimate.params import parameters
 from dsforge.plan import Plan, Priced, Rejected, Request, Search, Variant
 from dsforge.planner.advice import choice_reasons
 from dsforge.planner.candidates import BACK_ENDS, families, wanted
-from dsforge.planner.explore import Explored, Explorer
+from dsforge.planner.explore import Candidate, Explored, Explorer
 from dsforge.planner.fitting import batch_problems, is_large
-from dsforge.planner.pricing import is_safe, largest_term, missing_bytes, shortage
+from dsforge.planner.pricing import largest_term, missing_bytes, price, shortage
 from dsforge.planner.variants import variants
-from dsforge.strategy import FULLY_SHARDED
+from dsforge.strategy import FULLY_SHARDED, Strategy
 
 SIMPLER_MARGIN = 1.10  # a simpler plan may be this much slower and still be chosen
 # How much slower DeepSpeed may be: Megatron asks for another model and checkpoint format. Where the
 # weights alone exceed one device, model parallelism is what everybody needs, so the clock decides.
 SMALL_MODEL_MARGIN = 2.5
 LARGE_MODEL_MARGIN = 1.05
+MOST_PLANS = 50  # of a search, the best of each family
+MOST_TIGHT = 30  # of those that do not fit
 
 
-class _Found(NamedTuple):
+class Found(NamedTuple):
     """Everything that a search has seen."""
 
-    fitting: tuple[Priced, ...]
-    tight: tuple[Priced, ...]  # the member of each family that comes nearest to fitting
-    refused: tuple[Explored, ...]
-    candidates: int
+    explored: tuple[Explored, ...]
+    fitting: tuple[Candidate, ...]
+    tight: tuple[Candidate, ...]  # the member of each family that comes nearest to fitting
+
+    @property
+    def refused(self) -> tuple[Explored, ...]:
+        """Families that break a rule."""
+        return tuple(found for found in self.explored if found.problems)
 
 
 def choose(request: Request) -> Plan:
@@ -41,8 +49,8 @@ def choose(request: Request) -> Plan:
     """
     explorer = Explorer(request)
     found = _look(explorer)
-    best = rank(request, _required(request, found).fitting)[0]
-    return _plan(request, best, found, variants(explorer))
+    best = choice(request, _required(request, found).fitting)
+    return _plan(request, best.strategy, found, variants(explorer))
 
 
 def appraise(request: Request) -> Plan:
@@ -53,54 +61,57 @@ def appraise(request: Request) -> Plan:
     found = _look(Explorer(request))
     _refuse_misfit(request)
     if found.fitting:
-        best = rank(request, found.fitting)[0]
+        best = choice(request, found.fitting)
     elif found.tight:
-        best = min(found.tight, key=lambda p: missing_bytes(request.cluster, p.memory))
+        best = _nearest(found)
     else:
         raise LayoutError(_broken(found), "no legal combination for this request")
-    return _plan(request, best, found, ())
+    return _plan(request, best.strategy, found, ())
 
 
-def search(request: Request) -> Search:
-    """All plans that fit, best first, and what was given up. Raises as `choose` does."""
+def search(request: Request, most: int = MOST_PLANS) -> Search:
+    """The best plans that fit, best first, and what was given up. Raises as `choose` does."""
     started = perf_counter()
     explorer = Explorer(request)
     found = _look(explorer)
     ranked = _best_of_each_family(rank(request, _required(request, found).fitting))
     others = variants(explorer)
     return Search(
-        plans=tuple(_plan(request, priced, found, others) for priced in ranked),
-        rejected=_rejected(request, found),
-        candidates=found.candidates,
+        plans=tuple(
+            _plan(request, candidate.strategy, found, others) for candidate in islice(ranked, most)
+        ),
+        rejected=tuple(_rejected(request, found)),
+        candidates=sum(explored.candidates for explored in found.explored),
         seconds=perf_counter() - started,
     )
 
 
-def rank(request: Request, fitting: tuple[Priced, ...]) -> list[Priced]:
-    """Plans in the order in which we would choose them: the choice, its back end, the other one."""
-    safe = [priced for priced in fitting if is_safe(request.cluster, priced)]
-    by_time = sorted(safe or fitting, key=_step_s)
-    first = _simplest(by_time, _megatron_margin(request))
-    tight = [priced for priced in fitting if not is_safe(request.cluster, priced)] if safe else []
-    rest = [priced for priced in (*by_time, *sorted(tight, key=_step_s)) if priced is not first]
-    chosen = first.strategy.back_end
-    rest.sort(key=lambda priced: priced.strategy.back_end != chosen)
+def choice(request: Request, fitting: tuple[Candidate, ...]) -> Candidate:
+    """The one we would take: safe before tight, whole before offloaded, simple before fast."""
+    pool = [c for c in fitting if c.safe] or list(fitting)
+    pool = [c for c in pool if not c.family.offloads] or pool
+    best = min(pool, key=_step_s)
+    margin = _megatron_margin(request)
+    simple = (
+        candidate
+        for candidate in pool
+        if candidate.step_s
+        <= best.step_s
+        * (SIMPLER_MARGIN if candidate.family.back_end == best.family.back_end else margin)
+    )
+    return min(simple, key=_complexity)
+
+
+def rank(request: Request, fitting: tuple[Candidate, ...]) -> list[Candidate]:
+    """Candidates in the order in which we would choose them: the choice, its back end, the rest."""
+    first = choice(request, fitting)
+    chosen = first.family.back_end
+    rest = [candidate for candidate in fitting if candidate is not first]
+    rest.sort(key=lambda c: (c.family.back_end != chosen, not c.safe, c.step_s))
     return [first, *rest]
 
 
-def _step_s(priced: Priced) -> float:
-    return priced.time.step_s.likely
-
-
-def _simplest(by_time: list[Priced], megatron_margin: float) -> Priced:
-    """The fastest plan, or a simpler one that is hardly slower."""
-    best = by_time[0]
-    for candidate in sorted(by_time, key=_complexity):
-        simpler = best.strategy.back_end == candidate.strategy.back_end
-        margin = SIMPLER_MARGIN if simpler else megatron_margin
-        if _step_s(candidate) <= margin * _step_s(best):
-            return candidate
-    return best
+_step_s = attrgetter("step_s")
 
 
 def _megatron_margin(request: Request) -> float:
@@ -109,84 +120,67 @@ def _megatron_margin(request: Request) -> float:
     return LARGE_MODEL_MARGIN if large else SMALL_MODEL_MARGIN
 
 
-def _complexity(priced: Priced) -> tuple[int, int, bool, int, float]:
+def _complexity(candidate: Candidate) -> tuple[int, int, bool, int, float, int]:
     """How much a strategy asks of the user; then the clock, and memory where the clock ties.
 
-    ZeRO 0, 1 and 2 ask the same of the user. Step times less than about 1 % apart are a tie.
+    ZeRO 0, 1 and 2 ask the same of the user. Step times less than about 1 % apart are a tie. Where
+    memory ties as well, the optimizer is offloaded under ZeRO-2, as everybody does.
     """
-    strategy = priced.strategy
-    offloads = (strategy.offload_optimizer != "none") + 2 * (strategy.offload_parameters != "none")
-    back_end = BACK_ENDS.index(strategy.back_end)
-    gathers = strategy.zero_stage == FULLY_SHARDED
-    tick = round(100 * log(_step_s(priced)))
-    return back_end, offloads, gathers, tick, priced.memory.device_bytes.likely
+    family = candidate.family
+    offloads = (family.offload_optimizer != "none") + 2 * (family.offload_parameters != "none")
+    back_end = BACK_ENDS.index(family.back_end)
+    gathers = family.zero_stage == FULLY_SHARDED
+    tick = round(100 * log(candidate.step_s))
+    stage = -family.zero_stage if offloads else family.zero_stage
+    return back_end, offloads, gathers, tick, candidate.device_bytes, stage
 
 
-def _look(explorer: Explorer) -> _Found:
-    """Every family of the wanted back ends; offload only where nothing fits without it."""
+def _look(explorer: Explorer) -> Found:
+    """Every family of the wanted back ends."""
     request = explorer.request
-    explored: list[Explored] = []
-    for back_end in wanted(request):
-        every = list(families(request, back_end))
-        seen = [explorer.explore(family) for family in every if not family.offloads]
-        if not any(found.fitting for found in seen):
-            seen += [explorer.explore(family) for family in every if family.offloads]
-        explored += seen
-    return _Found(
-        fitting=tuple(priced for found in explored for priced in found.fitting),
+    explored = tuple(
+        explorer.explore(family)
+        for back_end in wanted(request)
+        for family in families(request, back_end)
+    )
+    return Found(
+        explored=explored,
+        fitting=tuple(candidate for found in explored for candidate in found.fitting),
         tight=tuple(found.nearest for found in explored if found.nearest is not None),
-        refused=tuple(found for found in explored if found.problems),
-        candidates=sum(found.candidates for found in explored),
     )
 
 
-def _rejected(request: Request, found: _Found) -> tuple[Rejected, ...]:
-    """The first rule that each refused family broke, and what did not fit."""
-    by_rule = [
-        Rejected(
-            strategy=explored.family,
-            rule=explored.problems[0].rule,
-            message=str(explored.problems[0]),
-        )
-        for explored in found.refused
-    ]
-    by_memory = [
-        Rejected(
-            strategy=priced.strategy,
-            rule="memory",
-            message=shortage(request.cluster, priced.memory),
-        )
-        for priced in found.tight
-    ]
-    return (*by_memory, *by_rule)
-
-
-def _best_of_each_family(ranked: list[Priced]) -> Iterator[Priced]:
-    """The best batching of each family; the others differ by micro batch only."""
+def _rejected(request: Request, found: Found) -> Iterator[Rejected]:
+    """What came nearest to fitting, and for each rule one family that it refused."""
+    for candidate in sorted(found.tight, key=attrgetter("missing_bytes"))[:MOST_TIGHT]:
+        priced = _priced(request, candidate.strategy)
+        message = shortage(request.cluster, priced.memory)
+        yield Rejected(strategy=priced.strategy, rule="memory", message=message)
     seen = set()
-    for priced in ranked:
-        strategy = priced.strategy
-        key = (
-            strategy.back_end,
-            strategy.layout.label(),
-            strategy.zero_stage,
-            strategy.offload_optimizer,
-            strategy.offload_parameters,
-            strategy.virtual_stages,
-        )
-        if key not in seen:
-            seen.add(key)
-            yield priced
+    for explored in found.refused:
+        problem = explored.problems[0]
+        if (problem.rule, explored.family.back_end) not in seen:
+            seen.add((problem.rule, explored.family.back_end))
+            yield Rejected(strategy=explored.family, rule=problem.rule, message=str(problem))
 
 
-def _required(request: Request, found: _Found) -> _Found:
+def _best_of_each_family(ranked: list[Candidate]) -> Iterator[Candidate]:
+    """The best batching of each family."""
+    seen: set[int] = set()
+    for candidate in ranked:
+        if id(candidate.family) not in seen:
+            seen.add(id(candidate.family))
+            yield candidate
+
+
+def _required(request: Request, found: Found) -> Found:
     """What was found. Raises where nothing can be chosen from it."""
     _refuse_misfit(request)
     if found.fitting:
         return found
     if not found.tight:
         raise LayoutError(_broken(found), "no legal combination for this request")
-    nearest = min(found.tight, key=lambda p: missing_bytes(request.cluster, p.memory))
+    nearest = _priced(request, _nearest(found).strategy)
     lacking = missing_bytes(request.cluster, nearest.memory)
     name = largest_term(nearest.memory)
     raise DoesNotFitError(
@@ -196,6 +190,15 @@ def _required(request: Request, found: _Found) -> _Found:
         missing_bytes=lacking,
         largest_term=name,
     )
+
+
+def _nearest(found: Found) -> Candidate:
+    """What lacks least."""
+    return min(found.tight, key=attrgetter("missing_bytes"))
+
+
+def _priced(request: Request, strategy: Strategy) -> Priced:
+    return price(request.model, request.cluster, request.workload, strategy)
 
 
 def _way_out(request: Request, nearest: Priced) -> str:
@@ -215,7 +218,7 @@ def _refuse_misfit(request: Request) -> None:
         raise LayoutError(problems, "the global batch does not divide over the accelerators")
 
 
-def _broken(found: _Found) -> tuple[Problem, ...]:
+def _broken(found: Found) -> tuple[Problem, ...]:
     """The rules broken by the families nearest to being legal, each rule once."""
     fewest = min((len(explored.problems) for explored in found.refused), default=0)
     by_rule: dict[str, Problem] = {}
@@ -226,9 +229,10 @@ def _broken(found: _Found) -> tuple[Problem, ...]:
     return tuple(by_rule.values())
 
 
-def _plan(request: Request, best: Priced, found: _Found, others: tuple[Variant, ...]) -> Plan:
-    """The plan around one priced strategy."""
-    reasons = (*request.reasons, *choice_reasons(request, best, found.fitting))
+def _plan(request: Request, strategy: Strategy, found: Found, others: tuple[Variant, ...]) -> Plan:
+    """The plan around one strategy, priced."""
+    best = _priced(request, strategy)
+    reasons = (*request.reasons, *choice_reasons(request, best, found.explored))
     return Plan.model_construct(
         schema_version=1,
         model=request.model,

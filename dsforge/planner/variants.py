@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import NamedTuple
 
 from dsforge.errors import Problem
 from dsforge.plan import Request, Variant, VariantName
 from dsforge.planner.candidates import Offloads, base, families, layouts
 from dsforge.planner.explore import Explorer
-from dsforge.planner.pricing import is_safe, missing_bytes
+from dsforge.planner.pricing import price
 from dsforge.strategy import Strategy, ZeroStage
 
 
@@ -51,16 +52,18 @@ def _free(request: Request) -> Request:
 
 def _best(explorer: Explorer, name: VariantName, bases: tuple[Strategy, ...]) -> Variant:
     """The fastest member that fits; else the one nearest to fitting; else the broken rules."""
-    cluster = explorer.request.cluster
     explored = [explorer.explore(family) for family in bases]
-    fitting = [priced for found in explored for priced in found.fitting]
-    if fitting:
-        best = min(fitting, key=lambda p: (not is_safe(cluster, p), p.time.step_s.likely))
-        return Variant.model_construct(name=name, priced=best, problems=())
+    fitting = [candidate for found in explored for candidate in found.fitting]
     short = [found.nearest for found in explored if found.nearest is not None]
-    if short:
-        nearest = min(short, key=lambda p: missing_bytes(cluster, p.memory))
-        return Variant.model_construct(name=name, priced=nearest, problems=())
+    if fitting or short:
+        best = (
+            min(fitting, key=lambda c: (not c.safe, c.step_s))
+            if fitting
+            else min(short, key=attrgetter("missing_bytes"))
+        )
+        request = explorer.request
+        priced = price(request.model, request.cluster, request.workload, best.strategy)
+        return Variant.model_construct(name=name, priced=priced, problems=())
     problems: list[Problem] = []
     for found in explored:
         problems += [problem for problem in found.problems if problem not in problems]

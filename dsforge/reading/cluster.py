@@ -130,6 +130,7 @@ class _Draft:
             ssh_user=file.ssh_user,
             ssh_port=file.ssh_port,
             nvme=self._nvme(),
+            gpu_hour_price=file.gpu_hour_price,
         )
         found, said = carded(cluster, file.measured)
         return found, (*self.reasons, *said)

@@ -135,6 +135,9 @@ class ClusterFile(BaseModel):
     measured: MeasuredFile | None = Field(
         default=None, description="What `dsforge probe` measured; it replaces what is rated."
     )
+    gpu_hour_price: float | None = Field(
+        default=None, gt=0, le=1e6, description="One accelerator for an hour, any currency."
+    )
 
 
 class WorkloadFile(BaseModel):

@@ -12,6 +12,7 @@ from dsforge.errors import Problem, SpecError
 from dsforge.plan import Reason
 from dsforge.reading.files import WorkloadFile
 from dsforge.reading.problems import validated
+from dsforge.reading.samples import training_rows
 from dsforge.reading.source import Source
 from dsforge.specs import ClusterSpec, LoraSpec, Method, ModelSpec, Optimizer, Precision, Workload
 
@@ -72,6 +73,7 @@ def workload_of(file: WorkloadFile, model: ModelSpec, cluster: ClusterSpec) -> R
         lora=draft.lora(method),
         tokens=file.tokens,
         epochs=file.epochs,
+        samples=draft.samples(),
         data=file.data,
         seed=file.seed,
     )
@@ -118,6 +120,14 @@ class _Draft:
         lora = LoraSpec()
         self._choose("default-lora", f"adapters of rank {lora.rank} with alpha {lora.alpha:g}")
         return lora
+
+    def samples(self) -> int | None:
+        """Training rows of the data, where epochs make them the length of the run."""
+        if self.file.epochs is None or self.file.data is None:
+            return None
+        rows, reason = training_rows(self.file.data)
+        self.reasons.append(reason)
+        return rows
 
     def optimizer(self) -> Optimizer:
         """AdamW."""

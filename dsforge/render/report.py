@@ -13,7 +13,7 @@ from dsforge.plan import Plan, Priced, Reason, Variant
 from dsforge.render.environment import Variable, environment_variables
 from dsforge.render.job import DS_CONFIG
 from dsforge.render.launch import has_placeholders
-from dsforge.units import Interval, count, gib, seconds
+from dsforge.units import Interval, amount, count, gib, seconds
 
 FILES = {"megatron": "megatron/args.txt"}
 
@@ -45,6 +45,8 @@ class ReportContext(NamedTuple):
     fits: bool
     memory: tuple[Row, ...]
     time: tuple[Row, ...]
+    run: tuple[Row, ...]
+    energy: bool
     reasons: tuple[Reason, ...]
     variants: tuple[VariantRow, ...]
     substitute: str | None
@@ -70,7 +72,9 @@ def report_context(
         choice=_choice(plan),
         fits=plan.choice.fits,
         memory=memory_rows(plan.choice),
-        time=time_rows(plan.choice),
+        time=(*time_rows(plan.choice), *speed_rows(plan)),
+        run=run_rows(plan),
+        energy=plan.run is not None and plan.run.energy_kwh is not None,
         reasons=plan.choice.reasons,
         variants=tuple(_variant(variant) for variant in plan.variants),
         substitute=substitute.strategy.label() if substitute else None,
@@ -164,9 +168,38 @@ def time_rows(priced: Priced) -> tuple[Row, ...]:
     return (
         *terms,
         Row("step", span, "low, likely, high"),
-        Row("tokens/s per GPU", f"{time.tokens_per_s_per_gpu:,.0f}"),
-        Row("model TFLOP/s per GPU", f"{time.model_tflops_per_gpu:,.1f}", "recompute not counted"),
     )
+
+
+def speed_rows(plan: Plan) -> tuple[Row, ...]:
+    """The rates that follow from the step."""
+    speed = plan.speed
+    return (
+        Row("tokens/s", _amounts(speed.tokens_per_s), "of the whole cluster"),
+        Row("model TFLOP/s per GPU", _amounts(speed.model_tflops_per_gpu), "useful FLOPs"),
+        Row("hardware TFLOP/s per GPU", _amounts(speed.hardware_tflops_per_gpu), "and repeated"),
+        Row("MFU", _shares(speed.mfu), "useful FLOPs over the card's peak"),
+        Row("HFU", _shares(speed.hfu), "executed FLOPs over the card's peak"),
+    )
+
+
+def run_rows(plan: Plan) -> tuple[Row, ...]:
+    """What the token budget takes and costs; empty without one."""
+    run = plan.run
+    if run is None:
+        return ()
+    rows = [
+        Row("tokens", count(run.tokens), f"{run.steps:,} steps"),
+        Row("days", _amounts(run.days), "without interruptions"),
+        Row("GPU hours", _amounts(run.gpu_hours)),
+    ]
+    if run.energy_kwh is not None:
+        power = f"{plan.cluster.gpu.power_w} W for each {plan.cluster.gpu.name}"
+        rows.append(Row("energy, kWh", _amounts(run.energy_kwh), power))
+    if run.money is not None:
+        price = f"at {plan.cluster.gpu_hour_price:g} for a GPU hour"
+        rows.append(Row("money", _amounts(run.money), price))
+    return tuple(rows)
 
 
 def largest_term(priced: Priced) -> Row:
@@ -174,6 +207,14 @@ def largest_term(priced: Priced) -> Row:
     terms = _terms(priced.memory.terms)
     name = max(terms, key=lambda term: terms[term][0])
     return Row(name.replace("_", " "), gib(terms[name][0]), terms[name][1])
+
+
+def _amounts(value: Interval) -> str:
+    return " / ".join(amount(end) for end in (value.low, value.likely, value.high))
+
+
+def _shares(value: Interval) -> str:
+    return " / ".join(f"{end:.1%}" for end in (value.low, value.likely, value.high))
 
 
 def _interval(value_bytes: Interval) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import NamedTuple
 
 from dsforge.errors import Problem
@@ -35,6 +36,7 @@ LONGEST_LIST = 10
 Rule = Callable[[Case], Problem | None]
 
 
+@lru_cache(maxsize=1024)
 def divisors(number: int) -> tuple[int, ...]:
     """The divisors of a number, ascending."""
     small = [n for n in range(1, int(number**0.5) + 1) if number % n == 0]

@@ -7,12 +7,14 @@ What the loop itself depends on (JSON, batch product, optimizer, precision) is c
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from dsforge.errors import Problem, SpecError
+from dsforge.layout import Layout
 from dsforge.reading.source import read_text
+from dsforge.train.modes import DATA_PARALLEL, Mode, read_mode
 
 Precision = Literal["bf16", "fp16", "fp32"]
 STARTED_ALONE = (
@@ -31,6 +33,7 @@ class EngineConfig:
     micro_batch_size: int
     gradient_accumulation_steps: int
     learning_rate: float
+    mode: Mode = DATA_PARALLEL
 
     @property
     def shards_parameters(self) -> bool:
@@ -42,15 +45,18 @@ def read_engine_config(path: Path, world_size: int) -> EngineConfig:
     """The config of a run on `world_size` ranks. Raises SpecError with all problems."""
     settings = _mapping(path)
     draft = _Draft(settings, str(path))
-    draft.parallelism()
-    batches = draft.batches(world_size) if not draft.problems else _Batches(1, 1)
+    stage = draft.zero_stage()
+    mode, problems = read_mode(settings, stage, world_size)
+    draft.problems += [replace(problem, place=draft.place) for problem in problems]
+    batches = draft.batches(mode.layout) if not problems else _Batches(1, 1)
     config = EngineConfig(
         settings=settings,
-        zero_stage=draft.zero_stage(),
+        zero_stage=stage,
         precision=draft.precision(),
         micro_batch_size=batches.micro_batch_size,
         gradient_accumulation_steps=batches.accumulation,
         learning_rate=draft.learning_rate(),
+        mode=mode,
     )
     if draft.problems:
         raise SpecError(tuple(draft.problems))
@@ -138,13 +144,6 @@ class _Draft:
         self._problem("learning-rate", message, "the loop schedules around this peak")
         return 0.0
 
-    def parallelism(self) -> None:
-        """Refuse what the loop does not do: it gives every rank samples of its own."""
-        size = self._block("tensor_parallel").get("autotp_size", 1)
-        if size not in (0, 1):
-            message = f"`tensor_parallel.autotp_size` (={size}) is not done by `dsforge train`"
-            self._problem("tensor-parallel", message, "plan with `--tp 1`; ZeRO-3 shards instead")
-
     def _count(self, key: str) -> int | None:
         value = self.settings.get(key)
         if value is None or (isinstance(value, int) and value is not True and value >= 1):
@@ -152,8 +151,9 @@ class _Draft:
         self._problem("batch-count", f"`{key}` (={value}) must be a whole number above 0")
         return None
 
-    def batches(self, world_size: int) -> _Batches:
+    def batches(self, layout: Layout) -> _Batches:
         """Micro batch and accumulation, as DeepSpeed would derive them."""
+        replicas = layout.data_parallel_size
         total = self._count("train_batch_size")
         micro = self._count("train_micro_batch_size_per_gpu")
         steps = self._count("gradient_accumulation_steps")
@@ -162,20 +162,23 @@ class _Draft:
             self._problem("batch-missing", "no batch size is given", hint)
             return _Batches(1, 1)
         if micro is None:
-            micro = max(1, (total or 1) // (world_size * (steps or 1)))
+            micro = max(1, (total or 1) // (replicas * (steps or 1)))
         if steps is None:
-            steps = 1 if total is None else max(1, total // (world_size * micro))
-        if total is not None and total != micro * steps * world_size:
-            self._batch_product(total, micro, steps, world_size)
+            steps = 1 if total is None else max(1, total // (replicas * micro))
+        if total is not None and total != micro * steps * replicas:
+            self._batch_product(total, micro, steps, layout)
         return _Batches(micro, steps)
 
-    def _batch_product(self, total: int, micro: int, steps: int, world_size: int) -> None:
+    def _batch_product(self, total: int, micro: int, steps: int, layout: Layout) -> None:
+        replicas = layout.data_parallel_size
+        what = "world size" if layout.model_ranks == 1 else "data-parallel size"
         message = (
             f"`train_batch_size` (={total}) must be micro batch (={micro}) x accumulation "
-            f"(={steps}) x world size (={world_size}) = {micro * steps * world_size}"
+            f"(={steps}) x {what} (={replicas}) = {micro * steps * replicas}"
         )
-        ranks, rest = divmod(total, micro * steps)
-        hint = f"start {ranks} ranks" if rest == 0 else f"set it to {micro * steps * world_size}"
-        if world_size == 1:
+        wanted, rest = divmod(total, micro * steps)
+        ranks = wanted * layout.model_ranks
+        hint = f"start {ranks} ranks" if rest == 0 else f"set it to {micro * steps * replicas}"
+        if layout.world_size == 1:
             hint += f"; world size is 1: {STARTED_ALONE}"
         self._problem("batch-product", message, hint)

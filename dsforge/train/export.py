@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 from dsforge.errors import DsforgeError
 from dsforge.train.agreement import on_first_rank
 from dsforge.train.checkpoint import flush
+from dsforge.train.tensor_parallel import whole_shards
 
 ADAPTER = "default"  # peft's name for the only adapter
 
@@ -33,20 +34,31 @@ def export(engine: Any, tokenizer: Any, folder: Path) -> Path | None:
 def consolidated(engine: Any) -> dict[str, Any]:
     """Every parameter and stored buffer, whole, on the CPU of rank 0; empty on other ranks."""
     import deepspeed.comm
-    from deepspeed.runtime.zero.partition_parameters import GatheredParameters
 
     first = deepspeed.comm.get_rank() == 0
     weights: dict[str, Any] = {}
-    for name, parameter in engine.module.named_parameters():
-        sharded = hasattr(parameter, "ds_id")
-        with GatheredParameters([parameter]) if sharded else nullcontext():
-            if first:
-                weights[name] = parameter.detach().to("cpu", copy=True).contiguous()
+    seen: set[int] = set()
+    for prefix, module in engine.module.named_modules():
+        with whole_shards(module):
+            for name, parameter in module.named_parameters(prefix, recurse=False):
+                if id(parameter) in seen:  # tied to one that has its name already
+                    continue
+                seen.add(id(parameter))
+                with _gathered(parameter):
+                    if first:
+                        weights[name] = parameter.detach().to("cpu", copy=True).contiguous()
     if first:
         stored = set(engine.module.state_dict().keys())
         buffers = engine.module.named_buffers()
         weights |= {n: b.detach().to("cpu", copy=True) for n, b in buffers if n in stored}
     return weights
+
+
+def _gathered(parameter: Any) -> AbstractContextManager[Any]:
+    """The context in which a parameter is whole under ZeRO-3."""
+    from deepspeed.runtime.zero.partition_parameters import GatheredParameters
+
+    return GatheredParameters([parameter]) if hasattr(parameter, "ds_id") else nullcontext()
 
 
 def _write(module: Any, weights: dict[str, Any], tokenizer: Any, folder: Path) -> Path:

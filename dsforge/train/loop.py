@@ -8,7 +8,7 @@ random numbers are functions of seed, step and rank, so a resumed run goes on as
 from __future__ import annotations
 
 import signal
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,6 +21,7 @@ from dsforge.train import checkpoint
 from dsforge.train.agreement import check_agreement, on_first_rank
 from dsforge.train.beginning import Beginning, chosen_beginning
 from dsforge.train.data import Sample, indices_of_step
+from dsforge.train.engine import start_engine
 from dsforge.train.engine_config import EngineConfig, read_engine_config
 from dsforge.train.meters import Meters
 from dsforge.train.metrics import Evaluation, MetricsFile
@@ -77,13 +78,14 @@ def train(path: Path, options: Options | None = None) -> int:
     folder = path.resolve().parent
     output = options.output.resolve() if options.output else folder / job.output
     config = read_engine_config(folder / job.deepspeed_config, place.world_size)
+    place = replace(place, layout=config.mode.layout)
     beginning = chosen_beginning(options.resume, output, overwrite=options.overwrite)
     rows = read_data(job, folder, screen)
     prefer_own_tools()
     _quiet()
     choose_device(place)
     check_precision(config.precision)
-    check_source(job, folder)
+    check_source(job, folder, config)
     tokenizer = load_tokenizer(job, folder)
     data = prepare_data(job, rows, tokenizer, screen=screen)
     output.mkdir(parents=True, exist_ok=True)
@@ -128,7 +130,7 @@ class Run:
     def global_batch_size(self) -> int:
         """Samples per optimizer step."""
         per_rank = self.config.micro_batch_size * self.config.gradient_accumulation_steps
-        return per_rank * self.place.world_size
+        return per_rank * self.place.replicas
 
     @property
     def total_steps(self) -> int:
@@ -161,18 +163,8 @@ class Run:
 
     def _engine(self, folder: Path) -> Any:
         """The DeepSpeed engine around the model, with our schedule on its optimizer."""
-        import deepspeed
-        from torch.optim.lr_scheduler import LambdaLR
-
         model = build_model(self.job, folder, self.config)
-        factor = rate_factor(self.job, self.total_steps)
-        engine, *_ = deepspeed.initialize(
-            model=model,
-            model_parameters=[p for p in model.parameters() if p.requires_grad],
-            config=self.config.settings,
-            lr_scheduler=lambda optimizer: LambdaLR(optimizer, factor),
-        )
-        return engine
+        return start_engine(model, self.config, rate_factor(self.job, self.total_steps))
 
     def _note(self, step: int) -> checkpoint.CheckpointNote:
         return checkpoint.CheckpointNote(

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, time
 
 from dsforge.train.agreement import largest
 from dsforge.train.checkpoint import write_whole
@@ -55,6 +55,7 @@ class Meters:
             tokens_per_s=result.tokens / self.step_s[-1],
             host_bytes=host_bytes(),
             allocated_bytes=_device_bytes()[0],
+            ended_at=time(),
         )
 
     @property

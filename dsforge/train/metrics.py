@@ -4,8 +4,8 @@ Lines of optimizer steps, every `log_every` of them: `step` (from 1), `loss` (me
 token of the global batch, before the step), `learning_rate`, `gradient_norm` (before clipping; null
 where the engine has none or fp16 overflowed), `step_s`, `tokens` (of all ranks, without padding),
 `tokens_per_s`, `host_bytes` and `allocated_bytes` (peaks so far of the first rank: resident memory,
-and device memory as torch counts it, 0 on CPU ranks). Lines of validations: `step` and
-`validation_loss` (mean per answer token).
+and device memory as torch counts it, 0 on CPU ranks), `ended_at` (Unix time in seconds). Lines of
+validations: `step` and `validation_loss` (mean per answer token).
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ class StepMetrics:
     tokens_per_s: float
     host_bytes: int
     allocated_bytes: int
+    ended_at: float
 
 
 @dataclass(frozen=True, slots=True)

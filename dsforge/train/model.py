@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from dsforge import catalog
-from dsforge.errors import DsforgeError
+from dsforge.errors import DsforgeError, SpecError
 from dsforge.job import TrainJob
 from dsforge.specs import LoraSpec
 from dsforge.train.engine_config import EngineConfig
+from dsforge.train.modes import check_shape
 from dsforge.train.packing import check_takes_positions
 
 
@@ -70,13 +71,17 @@ def load_tokenizer(job: TrainJob, folder: Path) -> Any:
     return tokenizer
 
 
-def check_source(job: TrainJob, folder: Path) -> None:
+def check_source(job: TrainJob, folder: Path, config: EngineConfig) -> None:
     """Read the configuration only. Raises DsforgeError where it does not do for the job."""
     source = model_source(job.model, folder)
-    if source.gguf_file is None or job.packing:
+    split = config.mode.layout.model_ranks > 1
+    if source.gguf_file is None or job.packing or split:
         configuration = _configuration(source, job)
         if job.packing:
             check_takes_positions(_class_of(configuration))
+        problems = check_shape(config.mode, configuration, adapters=job.lora is not None)
+        if problems:
+            raise SpecError(tuple(problems))
     if source.name.endswith(".json") and not job.random_weights:
         hint = "set `random_weights: true`, or name a folder with weights"
         raise DsforgeError(f"`model` (={job.model}) is a bare config without weights", hint)

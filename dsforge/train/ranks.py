@@ -16,20 +16,37 @@ from types import FrameType
 from typing import Self
 
 from dsforge.errors import DsforgeError
+from dsforge.layout import Layout
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where this process stands in the job."""
+    """Where this process stands in the job; without a layout all ranks are data-parallel."""
 
     rank: int
     local_rank: int
     world_size: int
+    layout: Layout | None = None
 
     @property
     def is_first(self) -> bool:
         """Whether this rank speaks to people and writes files."""
         return self.rank == 0
+
+    @property
+    def replicas(self) -> int:
+        """Ranks, or groups of ranks, that train on samples of their own."""
+        return self.world_size if self.layout is None else self.layout.data_parallel_size
+
+    @property
+    def replica(self) -> int:
+        """Which of them this rank belongs to."""
+        return self.rank if self.layout is None else self.layout.coordinates(self.rank).data
+
+    @property
+    def copies(self) -> int:
+        """Tensor-parallel ranks: each computes the same loss, and must draw the same numbers."""
+        return 1 if self.layout is None else self.layout.tensor_parallel_size
 
 
 def place_of_process() -> Place:

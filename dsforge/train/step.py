@@ -44,27 +44,20 @@ class Stepper:
     def step(self, step: int, samples: Sequence[Sample], stop: StopRequest) -> StepResult:
         """Train on a global batch; `step` counts from 0. DsforgeError where the loss is lost."""
         engine = self.engine
-        micro, accumulation = engine.train_micro_batch_size_per_gpu(), len(samples)
-        accumulation //= micro * self.place.world_size
         targets = sum(sample.targets for sample in samples)
-        scale = accumulation * self.place.world_size / targets
         self._seed(step)
         engine.train()
-        total = 0.0
         shares = share_of_rank(
             range(len(samples)),
-            rank=self.place.rank,
-            ranks=self.place.world_size,
-            micro_batch_size=micro,
+            rank=self.place.replica,
+            ranks=self.place.replicas,
+            micro_batch_size=engine.train_micro_batch_size_per_gpu(),
         )
         rate = engine.get_lr()[0]
-        for share in shares:
-            loss = self._loss(collate([samples[i] for i in share], self.pad_token))
-            engine.backward(loss * scale)
-            engine.step()
-            total += float(loss.detach())
+        micro_batches = [[samples[i] for i in share] for share in shares]
+        part = self._passes(micro_batches, len(shares) * self.place.replicas / targets)
         wish = stop.signal_number
-        loss_sum, wishes, signals = summed(total, float(wish > 0), float(wish))
+        loss_sum, wishes, signals = summed(part, float(wish > 0), float(wish))
         agreed = round(signals / wishes) if wishes else 0
         if not math.isfinite(loss_sum):  # a sum over ranks: all of them stop here
             hint = "lower the learning rate, or use bf16; the last checkpoint is still good"
@@ -81,21 +74,34 @@ class Stepper:
             wish=agreed,
         )
 
+    def _passes(self, micro_batches: Sequence[Sequence[Sample]], scale: float) -> float:
+        """This rank's part of the summed loss, after its micro steps and the optimizer step.
+
+        `scale` makes DeepSpeed's mean over ranks and micro steps the mean over answer tokens.
+        """
+        total = 0.0
+        for samples in micro_batches:
+            loss = self._loss(collate(samples, self.pad_token))
+            self.engine.backward(loss * scale)
+            self.engine.step()
+            total += float(loss.detach())
+        return total / self.place.copies
+
     def evaluate(self, samples: Sequence[Sample], micro_batch_size: int) -> float:
         """Mean loss per answer token over all samples; all ranks make equally many passes."""
         import torch
 
         self.engine.eval()
-        stride = micro_batch_size * self.place.world_size
+        stride = micro_batch_size * self.place.replicas
         total, targets = 0.0, 0
         with torch.no_grad():
             for start in range(0, len(samples), stride):
-                first = start + self.place.rank * micro_batch_size
+                first = start + self.place.replica * micro_batch_size
                 own = list(samples[first : first + micro_batch_size])
-                batch = collate(own or [_without_answer(samples[0])], self.pad_token)
+                batch = collate(own or [without_answer(samples[0])], self.pad_token)
                 total += float(self._loss(batch))
                 targets += sum(sample.targets for sample in own)
-        loss_sum, target_sum = summed(total, float(targets))
+        loss_sum, target_sum = summed(total, float(targets))  # copies cancel out
         return loss_sum / target_sum
 
     def _loss(self, batch: Batch) -> Any:
@@ -109,21 +115,30 @@ class Stepper:
             if self.job.attention == "flash_attention_2":  # finds borders in a batch of one only
                 arrays = {name: array.reshape(1, -1) for name, array in arrays.items()}
         inputs = {name: torch.from_numpy(array).to(device) for name, array in arrays.items()}
-        labels = inputs.pop("labels")[:, 1:]
-        logits = self.engine(**inputs).logits[:, :-1]
-        counted = labels != IGNORED
-        return torch.nn.functional.cross_entropy(
-            logits[counted].float(), labels[counted], reduction="sum"
-        )
+        labels = inputs.pop("labels")
+        return summed_loss(self.engine(**inputs).logits, labels)
 
     def _seed(self, step: int) -> None:
         """Random numbers of a step (dropout) that depend on seed, step and rank only."""
         import torch
 
-        state = np.random.SeedSequence([self.job.seed, step, self.place.rank]).generate_state(1)
+        state = np.random.SeedSequence(
+            [self.job.seed, step, self.place.rank // self.place.copies]
+        ).generate_state(1)
         torch.manual_seed(int(state[0]))
 
 
-def _without_answer(sample: Sample) -> Sample:
+def summed_loss(logits: Any, labels: Any) -> Any:
+    """Cross-entropy in fp32, summed over the tokens that labels count: each predicts the next."""
+    import torch
+
+    wanted = labels[:, 1:]
+    counted = wanted != IGNORED
+    return torch.nn.functional.cross_entropy(
+        logits[:, :-1][counted].float(), wanted[counted], reduction="sum"
+    )
+
+
+def without_answer(sample: Sample) -> Sample:
     """A sample that adds nothing to a loss, for a rank that has run out of samples."""
     return Sample(sample.tokens, np.full_like(sample.labels, IGNORED))

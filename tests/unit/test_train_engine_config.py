@@ -131,10 +131,6 @@ def test_a_key_that_is_written_twice_is_refused(tmp_path: Path) -> None:
             | OPTIMIZER,
             "one-precision",
         ),
-        (
-            {"train_batch_size": 2, "tensor_parallel": {"autotp_size": 2}, **OPTIMIZER},
-            "tensor-parallel",
-        ),
     ],
 )
 def test_what_the_loop_cannot_run_is_refused(

@@ -43,6 +43,7 @@ def described(cluster: ClusterSpec) -> ClusterFile:
         ssh_port=cluster.ssh_port,
         host_memory_gib=_figure(cluster.host_memory_bytes / GIB),
         cpu_cores=cluster.cpu_cores,
+        gpu_hour_price=cluster.gpu_hour_price,
         nvme=nvme
         and NvmeFile(
             path=nvme.path,

@@ -1,0 +1,41 @@
+"""Numbers in the types that weights come in, as bits: numpy has no bfloat16."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dsforge.errors import DsforgeError
+
+FLOATS = ("float32", "bfloat16", "float16", "float64")
+
+
+def as_type(bits: NDArray[Any], have: str, want: str) -> NDArray[Any]:
+    """The same numbers in another type, rounded to the nearest, ties to even, as torch rounds.
+
+    Raises DsforgeError between types that are no floating-point numbers.
+    """
+    if have == want:
+        return bits
+    if have not in FLOATS or want not in FLOATS:
+        raise DsforgeError(f"{have} is not turned into {want}")
+    return _from_wide(_wide(bits, have), want)
+
+
+def _wide(bits: NDArray[Any], have: str) -> NDArray[Any]:
+    """At least 32 bits of the same numbers."""
+    if have == "bfloat16":
+        return (bits.astype(np.uint32) << 16).view(np.float32)
+    return bits.astype(np.float32) if have == "float16" else bits
+
+
+def _from_wide(numbers: NDArray[Any], want: str) -> NDArray[Any]:
+    if want != "bfloat16":
+        with np.errstate(over="ignore"):  # beyond fp16 is infinite, as in torch
+            return numbers.astype(np.dtype(want))
+    bits = numbers.astype(np.float32).view(np.uint32)
+    rounded = (bits + ((bits >> 16) & 1) + np.uint32(0x7FFF)) >> 16
+    quiet = (bits >> 16) | np.uint32(0x40)  # a NaN stays one whatever its lower bits
+    return np.where(np.isnan(bits.view(np.float32)), quiet, rounded).astype(np.uint16)

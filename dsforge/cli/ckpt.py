@@ -1,0 +1,185 @@
+"""`dsforge ckpt`: anybody's checkpoint judged, described, converted, turned into weights."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dsforge.errors import EXIT_FINDINGS
+
+if TYPE_CHECKING:
+    from dsforge.ckpt.findings import Finding
+    from dsforge.ckpt.inspect import Description
+
+PATH = click.Path(path_type=Path)
+JSON = click.option("--json", "as_json", is_flag=True, help="A JSON document instead.")
+CHECKPOINT = "A folder with rank files, one above with `latest`, weights, or one file."
+
+
+@click.group()
+def ckpt() -> None:
+    """Judge, describe, convert and export anybody's DeepSpeed checkpoint.
+
+    Reads ZeRO 0 to 3, universal checkpoints, folders of transformers and single files, without
+    unpickling them: what is in a file from a stranger is never run.
+    """
+
+
+@ckpt.command()
+@click.argument("checkpoint", type=PATH, help=CHECKPOINT)
+@click.option("--model", help="Count parameters against this model: name, folder, config.json.")
+@click.option("--quick", is_flag=True, help="Leave out the check sums, which read every byte.")
+@JSON
+def verify(checkpoint: Path, *, model: str | None, quick: bool, as_json: bool) -> None:
+    """Say what is wrong with a checkpoint; the exit code is 3 where it cannot be used.
+
+    Finds empty tensors, missing files of ranks, two saves or two runs mixed in one folder, a wrong
+    `latest`, cut or changed bytes, missing shards, and names that would run code when loaded.
+    """
+    from dsforge.ckpt.verify import verify as found_in
+    from dsforge.cli.show import note
+
+    found = found_in(checkpoint, checksums=not quick, parameters=_parameters(model, checkpoint))
+    errors = sum(finding.severity == "error" for finding in found)
+    if as_json:
+        _show_json(checkpoint=str(checkpoint), usable=not errors, findings=_rows(found))
+    else:
+        for finding in found:
+            print(_line(finding))
+    note(f"{checkpoint}: " + (f"not usable, {errors} errors" if errors else "good"))
+    if errors:
+        sys.exit(EXIT_FINDINGS)
+
+
+@ckpt.command()
+@click.argument("checkpoint", type=PATH, help=CHECKPOINT)
+@click.option("--tensors", is_flag=True, help="List every tensor.")
+@JSON
+def inspect(checkpoint: Path, *, tensors: bool, as_json: bool) -> None:
+    """Say what a checkpoint is: ZeRO stage, ranks, step, parameters, types, bytes."""
+    from dsforge.ckpt.inspect import inspect as described
+
+    found = described(checkpoint)
+    if as_json:
+        values = {k: v for k, v in found._asdict().items() if k not in ("path", "tensors")}
+        rows = [tensor._asdict() for tensor in found.tensors]
+        more = {"tensors": rows} if tensors else {"tensors": len(rows)}
+        _show_json(path=str(found.path), parameters=found.parameters, **values, **more)
+        return
+    for name, value in _figures(found).items():
+        print(f"{name:<12} {value}")
+    if tensors:
+        print()
+        for tensor in found.tensors:
+            shape = " x ".join(map(str, tensor.shape))
+            print(f"{tensor.name}  {shape}  {tensor.dtype}{'' if tensor.trained else '  frozen'}")
+
+
+@ckpt.command()
+@click.argument("checkpoint", type=PATH, help=CHECKPOINT)
+@click.argument("out", type=PATH, help="Folder to write; must not exist.")
+def convert(checkpoint: Path, out: Path) -> None:
+    """Write a universal checkpoint, which DeepSpeed loads on any ranks under ZeRO 1, 2 and 3.
+
+    Set `"checkpoint": {"load_universal": true}` in ds_config.json to load it. `dsforge train` needs
+    no conversion: it resumes on other ranks and another ZeRO stage by itself.
+    """
+    from dsforge.ckpt.folder import find_checkpoint
+    from dsforge.cli.show import note
+    from dsforge.train.loop import check_installed
+    from dsforge.train.universal import convert as universal
+
+    check_installed()
+    note(f"written: {universal(find_checkpoint(checkpoint), out)}")
+
+
+@ckpt.command()
+@click.argument("checkpoint", type=PATH, help=CHECKPOINT)
+@click.argument("out", type=PATH, help="Folder to write; must not exist.")
+@click.option("--model", type=PATH, help="Folder with the configuration and tokenizer to copy.")
+@click.option(
+    "--dtype",
+    type=click.Choice(["auto", "float32", "bfloat16", "float16"]),
+    default="auto",
+    help="Type of the numbers; `auto` is the one trained in.",
+)
+@click.option("--lora-alpha", type=float, help="Scale of adapters, which no checkpoint holds.")
+def export(
+    checkpoint: Path, out: Path, *, model: Path | None, dtype: str, lora_alpha: float | None
+) -> None:
+    """Write safetensors that transformers loads, or peft where adapters were trained.
+
+    Puts the parts of all ranks together, slice by slice: memory does not grow with the model.
+    """
+    from dsforge.ckpt.export import export as exported
+    from dsforge.ckpt.folder import find_checkpoint
+    from dsforge.cli.show import note
+    from dsforge.units import gib
+
+    found = find_checkpoint(checkpoint)
+    written = exported(found, out, model=model, dtype=dtype, lora_alpha=lora_alpha)
+    size = f"{written.tensors} tensors, {gib(written.bytes)} of {written.dtype}"
+    if model is None and any(name.startswith("model") for name in written.files):
+        note("no config.json and tokenizer: transformers needs them beside; --model copies them")
+    note(f"written and read back: {written.folder} ({size})")
+
+
+def _parameters(model: str | None, checkpoint: Path) -> int | None:
+    """Parameters that the weights must have: of the model named, or of a config beside them."""
+    from dsforge.errors import SpecError
+    from dsforge.estimate.params import parameters
+    from dsforge.reading.model import read_model
+
+    if model is not None:
+        return parameters(read_model(model)[0])
+    if not (checkpoint / "config.json").is_file():
+        return None
+    try:
+        return parameters(read_model(str(checkpoint / "config.json"))[0])
+    except SpecError:  # a kind of model that cannot be counted here
+        return None
+
+
+def _rows(found: list[Finding]) -> list[dict[str, Any]]:
+    return [finding._asdict() for finding in found]
+
+
+def _line(finding: Finding) -> str:
+    """A finding for people."""
+    from dsforge.cli.show import printable
+
+    hint = f"\n         {finding.hint}" if finding.hint else ""
+    head = f"{finding.severity:<8} {finding.place}: {finding.message} [{finding.rule}]"
+    return printable(head + hint)
+
+
+def _figures(found: Description) -> dict[str, str]:
+    """The figures of a checkpoint for people; none that it does not say."""
+    from dsforge.units import gib
+
+    trained = sum(tensor.trained for tensor in found.tensors)
+    tensors = f"{len(found.tensors)}" + (f", {trained} of them trained" if trained else "")
+    figures: dict[str, object] = {
+        "checkpoint": f"{found.path} ({found.kind})",
+        "size": gib(found.bytes),
+        "ZeRO stage": found.zero_stage,
+        "ranks": found.world_size,
+        "step": found.step,
+        "samples": found.samples,
+        "parameters": f"{found.parameters:,}",
+        "tensors": tensors,
+        "trained in": found.trained_in,
+        "states": ", ".join(found.states) or None,
+        "tied": ", ".join(found.tied) or None,
+        "DeepSpeed": found.deepspeed,
+    }
+    return {name: str(value) for name, value in figures.items() if value is not None}
+
+
+def _show_json(**values: Any) -> None:
+    from dsforge.cli.show import show_json
+
+    show_json(values)

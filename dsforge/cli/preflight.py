@@ -1,0 +1,121 @@
+"""`dsforge preflight`: this job on these hosts, looked at before anything starts."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from dsforge.errors import EXIT_FINDINGS, DsforgeError
+
+if TYPE_CHECKING:
+    from dsforge.doctor.preflight.case import Case, Finding
+
+
+@click.command()
+@click.argument(
+    "run", type=click.Path(path_type=Path), default=Path(), help="Run folder; the present one."
+)
+@click.option("--hostfile", type=click.Path(path_type=Path), help="Instead of the run folder's.")
+@click.option("--local", is_flag=True, help="Look at this machine only, without ssh.")
+@click.option("--fix", is_flag=True, help="Remove build locks that no process holds.")
+@click.option("--no-bandwidth", is_flag=True, help="Send no data between the hosts (1 s each).")
+@click.option("--ignore", multiple=True, metavar="RULE", help="Leave a check out.")
+@click.option("--json", "as_json", is_flag=True, help="Findings and facts as JSON.")
+@click.option("--rules", "list_rules", is_flag=True, help="List all checks.")
+@click.option("--explain", metavar="RULE", help="What one check looks for, and why.")
+def preflight(
+    *,
+    run: Path,
+    hostfile: Path | None,
+    local: bool,
+    fix: bool,
+    no_bandwidth: bool,
+    ignore: tuple[str, ...],
+    as_json: bool,
+    list_rules: bool,
+    explain: str | None,
+) -> None:
+    """Look at every host and every pair of hosts before a run is launched on them.
+
+    Over the launcher's own ssh, at all hosts at once. The exit code is 3 where an error was found.
+    """
+    _check_rules((*ignore, *([explain] if explain else ())))
+    if list_rules or explain:
+        print("\n".join(_explanation(explain)))
+        return
+    from dsforge.cli.show import note, show_json
+    from dsforge.doctor.preflight.words import document
+
+    begin = time.monotonic()
+    case, found = _looked(run, hostfile, local=local, fix=fix, measure=not no_bandwidth)
+    found = tuple(finding for finding in found if finding.rule not in ignore)
+    seconds = time.monotonic() - begin
+    if as_json:
+        show_json(document(case, found, seconds))
+    else:
+        _show(case, found)
+    errors = sum(finding.severity == "error" for finding in found)
+    warnings = sum(finding.severity == "warning" for finding in found)
+    counted = f"{errors} errors, {warnings} warnings"
+    note(f"{len(case.hosts)} of {len(case.job.entries)} hosts seen in {seconds:.1f} s: {counted}")
+    if errors:
+        sys.exit(EXIT_FINDINGS)
+
+
+def _looked(
+    run: Path, hostfile: Path | None, *, local: bool, fix: bool, measure: bool
+) -> tuple[Case, tuple[Finding, ...]]:
+    """The case and what is wrong in it. Raises DsforgeError where there is no run to look at."""
+    from dsforge.doctor.preflight.job import file_findings, read_job
+    from dsforge.doctor.preflight.registry import findings
+    from dsforge.doctor.preflight.visit import visit
+
+    if not run.is_dir():
+        raise DsforgeError(f"`RUN` (={run}) is no folder", "name the run folder")
+    if hostfile is not None and not hostfile.is_file():
+        raise DsforgeError(f"`--hostfile` (={hostfile}) is no file")
+    job = read_job(run, hostfile=hostfile, local=local)
+    case = visit(job, fix=fix, measure=measure)
+    return case, (*file_findings(run, hostfile), *findings(case))
+
+
+def _show(case: Case, found: tuple[Finding, ...]) -> None:
+    """The table, each finding with its fix, and what the launcher exports."""
+    from dsforge.cli.show import printable
+    from dsforge.doctor.preflight.words import described, exports, table
+
+    lines = [*table(case, found), "", *described(found), *([""] if found else []), *exports(case)]
+    print("\n".join(printable(line) for line in lines))
+
+
+def _explanation(name: str | None) -> list[str]:
+    """One check in full, or a line for each."""
+    from dsforge.doctor.preflight.registry import CHECKS
+    from dsforge.doctor.preflight.words import explained
+
+    if name is not None:
+        return explained(next(check for check in CHECKS if check.id == name))
+    width = max(len(check.id) for check in CHECKS)
+    return [f"{c.id:{width}}  {c.severity:7}  {c.column:7}  {c.title}" for c in CHECKS]
+
+
+def _check_rules(names: tuple[str, ...]) -> None:
+    """Raise DsforgeError where a check does not exist."""
+    if not names:
+        return
+    from difflib import get_close_matches
+
+    from dsforge.doctor.preflight.registry import CHECKS
+
+    known = [check.id for check in CHECKS]
+    for name in names:
+        if name not in known:
+            near = get_close_matches(name, known, n=1)
+            hint = (
+                f"did you mean `{near[0]}`?" if near else "`dsforge preflight --rules` lists them"
+            )
+            raise DsforgeError(f"there is no check {name[:60]!a}", hint)

@@ -1,0 +1,172 @@
+"""What a check looks at, what it returns, and how it says what it is.
+
+A check is a pure function from a `Case` to `Hit`s. The decorator `check` puts its id, severity,
+column of the table and reason above it. `error`: the job will not start, hang or stop. `warning`:
+it runs, slower or by luck. `info`: worth knowing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from dsforge.doctor.preflight.facts import Call, HostFacts, Listening, Stream
+from dsforge.hostfile import Entry
+from dsforge.plan import Plan
+
+Severity = Literal["error", "warning", "info"]
+Column = Literal[
+    "ssh",
+    "config",
+    "python",
+    "folder",
+    "devices",
+    "clock",
+    "network",
+    "env",
+    "memory",
+    "disk",
+    "ops",
+]
+COLUMNS: tuple[Column, ...] = Column.__args__  # type: ignore[attr-defined]
+
+
+class Job(NamedTuple):
+    """What will be launched, as far as the run folder and the calling shell say it."""
+
+    folder: Path
+    interpreter: str
+    packages: tuple[str, ...]
+    files: tuple[str, ...]
+    entries: tuple[Entry, ...]
+    plan: Plan | None
+    ds_config: dict[str, Any]
+    env_lines: tuple[str, ...]
+    environment: dict[str, str]
+    master_port: int
+    ssh: tuple[str, ...]  # options of the launcher's ssh
+    trains_here: bool  # with `dsforge train`, which finds ninja beside the interpreter
+    names_master: bool  # the run folder has the launch script, which passes --master_addr
+    home_lines: tuple[str, ...] = ()  # of ~/.deepspeed_env
+    local: bool = False  # one host of the job looks at itself
+    slurm: bool = False  # the hosts are Slurm's, and reached with srun
+
+    @property
+    def on_cpu(self) -> bool:
+        """Whether the ranks are CPU ranks."""
+        if self.plan is not None:
+            return self.plan.cluster.gpu.is_cpu
+        return self.file_variables.get("DS_ACCELERATOR") == "cpu"
+
+    @property
+    def world_size(self) -> int:
+        """Ranks of the job."""
+        return sum(entry.slots for entry in self.entries)
+
+    @property
+    def file_variables(self) -> dict[str, str]:
+        """Variables of `.deepspeed_env`, split as the launcher splits them."""
+        pairs = (line.partition("=") for line in self.env_lines if "=" in line)
+        return {name: value for name, _, value in pairs if not name.lstrip().startswith("#")}
+
+    @property
+    def exported(self) -> dict[str, str]:
+        """What the launcher exports on every host: what travels, and `.deepspeed_env` over it."""
+        names = TRAVELS if self.on_cpu else (*TRAVELS, "NCCL")
+        shell = {n: v for n, v in self.environment.items() if n.startswith(names)}
+        return {**shell, **self.file_variables}
+
+    @property
+    def zero(self) -> dict[str, Any]:
+        """The `zero_optimization` block."""
+        block = self.ds_config.get("zero_optimization")
+        return block if isinstance(block, dict) else {}
+
+    def offload(self, what: str) -> dict[str, Any]:
+        """The block `offload_optimizer` or `offload_param`."""
+        block = self.zero.get(what)
+        return block if isinstance(block, dict) else {}
+
+
+# EXPORT_ENVS of DeepSpeed's launcher/runner.py; its CUDA accelerator adds NCCL.
+TRAVELS = ("MLFLOW", "PYTHON", "MV2", "UCX")
+
+
+class Clock(NamedTuple):
+    """How far a host's clock is ahead of this one's, s, and how sure that is."""
+
+    ahead_s: float
+    error_s: float
+
+
+class Case(NamedTuple):
+    """The job and what every host, and every pair of them, said."""
+
+    job: Job
+    hosts: dict[str, HostFacts]
+    lost: dict[str, str] = {}  # noqa: RUF012 (never written) hosts without facts, and what ssh said
+    clocks: dict[str, Clock] = {}  # noqa: RUF012
+    listening: dict[str, Listening] = {}  # noqa: RUF012
+    calls: dict[str, tuple[Call, ...]] = {}  # noqa: RUF012
+    streams: dict[str, Stream] = {}  # noqa: RUF012
+    unlocked: dict[str, tuple[str, ...]] = {}  # noqa: RUF012
+
+    @property
+    def first(self) -> str:
+        """The address of the host with rank 0."""
+        return self.job.entries[0].address if self.job.entries else ""
+
+
+class Hit(NamedTuple):
+    """One thing that is wrong: on which hosts, the evidence, and the way out."""
+
+    hosts: tuple[str, ...]
+    message: str
+    fix: str
+    severity: Severity | None = None
+
+
+class Check(NamedTuple):
+    """A check with all that is known about it."""
+
+    id: str
+    column: Column
+    severity: Severity
+    why: str
+    hits: Callable[[Case], Iterable[Hit]]
+
+    @property
+    def title(self) -> str:
+        """What it finds, as a phrase."""
+        return (self.hits.__doc__ or "").partition("\n")[0]
+
+
+class Finding(NamedTuple):
+    """What a check found."""
+
+    rule: str
+    column: Column
+    severity: Severity
+    hosts: tuple[str, ...]
+    message: str
+    fix: str
+
+
+def check(
+    name: str, column: Column, severity: Severity, *, why: str
+) -> Callable[[Callable[[Case], Iterator[Hit]]], Check]:
+    """The decorator that makes a check of a function."""
+
+    def made(function: Callable[[Case], Iterator[Hit]]) -> Check:
+        return Check(name, column, severity, why, function)
+
+    return made
+
+
+def by_value(values: dict[str, str]) -> dict[str, tuple[str, ...]]:
+    """Hosts by what they have, the most common first; of equals, the one of the first host."""
+    groups: dict[str, tuple[str, ...]] = {}
+    for host, value in values.items():
+        groups[value] = (*groups.get(value, ()), host)
+    return dict(sorted(groups.items(), key=lambda item: -len(item[1])))

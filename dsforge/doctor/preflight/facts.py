@@ -1,0 +1,213 @@
+"""Facts of a host as they come over the wire: whoever sends more, or something else, is refused."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BaseModel, Field, StringConstraints
+
+from dsforge.specs import FROZEN
+
+Name = Annotated[str, StringConstraints(max_length=300)]
+Text = Annotated[str, StringConstraints(max_length=500)]
+Path = Annotated[str, StringConstraints(max_length=4096)]
+Count = Annotated[int, Field(ge=0, le=1 << 62)]
+Limit = Annotated[int, Field(ge=-1, le=1 << 62)]  # -1: there is none
+MANY = 256
+
+
+class Interface(BaseModel):
+    """A network interface that is up, with its IPv4 addresses."""
+
+    model_config = FROZEN
+
+    name: Name
+    addresses: tuple[Name, ...] = Field(max_length=MANY)
+    mtu: Count
+    mac: Name
+    is_default: bool
+
+
+class RdmaPort(BaseModel):
+    """A port of an RDMA adapter."""
+
+    model_config = FROZEN
+
+    name: Name
+    is_active: bool
+    is_ethernet: bool = Field(description="RoCE instead of InfiniBand.")
+    gbit_per_s: float
+
+
+class Card(BaseModel):
+    """A GPU as `nvidia-smi` describes it."""
+
+    model_config = FROZEN
+
+    name: Name
+    memory_bytes: Count
+    driver: Name
+    ecc_errors: Count = Field(description="Uncorrected, since the driver was loaded.")
+    throttle: Count = Field(description="Bits of nvmlClocksEventReasons.")
+
+
+class Package(BaseModel):
+    """An installed package of the launcher's interpreter."""
+
+    model_config = FROZEN
+
+    version: Name
+    origin: Path
+
+
+class Interpreter(BaseModel):
+    """The interpreter that the launcher calls on a host."""
+
+    model_config = FROZEN
+
+    path: Path
+    exists: bool
+    error: Text = Field(description="What it says instead of its packages.")
+    version: Name = ""
+    packages: dict[Name, Package] = Field(default={}, max_length=MANY)
+    nccl: Name = ""
+    cuda: Name = Field(default="", description="Release that torch was built for; empty: CPU.")
+    tag: Name = ""
+    headers: Path = ""
+
+
+class RunFolder(BaseModel):
+    """The run folder as a host has it."""
+
+    model_config = FROZEN
+
+    exists: bool
+    is_writable: bool
+    free_bytes: Count | None
+    files: dict[Name, Name] = Field(max_length=MANY, description="Checksums; empty: not there.")
+
+
+class Tools(BaseModel):
+    """What can build a C++ op on a host."""
+
+    model_config = FROZEN
+
+    compiler: Path
+    compiler_works: bool
+    ninja: Path = Field(description="On PATH of a remote shell.")
+    ninja_beside: Path = Field(description="Beside the interpreter.")
+    nvcc: Path
+    nvcc_release: Name
+    has_python_headers: bool
+    has_libaio: bool
+
+
+class Lock(BaseModel):
+    """A lock file that a build made."""
+
+    model_config = FROZEN
+
+    op: Name
+    path: Path
+    age_s: float
+    is_held: bool
+
+
+class Builds(BaseModel):
+    """C++ ops that torch has built for this user."""
+
+    model_config = FROZEN
+
+    root: Path
+    ops: tuple[Name, ...] = Field(max_length=MANY)
+    locks: tuple[Lock, ...] = Field(max_length=MANY)
+    free_bytes: Count | None
+
+
+class OffloadFolder(BaseModel):
+    """The folder for NVMe offload on a host."""
+
+    model_config = FROZEN
+
+    path: Path
+    exists: bool
+    free_bytes: Count | None
+    error: Text = Field(description="Why a block cannot be written with O_DIRECT.")
+
+
+class HostFacts(BaseModel):
+    """One host of the job."""
+
+    model_config = FROZEN
+
+    host_name: Name
+    name_address: Name = Field(description="What its own name resolves to; empty: nothing.")
+    addresses: tuple[Name, ...] = Field(max_length=MANY, description="As `hostname -I` has them.")
+    interfaces: tuple[Interface, ...] = Field(max_length=MANY)
+    infiniband: tuple[RdmaPort, ...] = Field(max_length=MANY)
+    gpus: tuple[Card, ...] = Field(max_length=MANY)
+    gpu_note: Text
+    cpu_cores: Count
+    memory_bytes: Count = Field(description="RAM, or the cgroup's limit where that is lower.")
+    shm_free_bytes: Count | None
+    tmp_free_bytes: Count | None
+    memlock_bytes: Limit
+    open_files: Limit
+    interpreter: Interpreter
+    folder: RunFolder
+    environment: dict[Name, Text] = Field(max_length=MANY)
+    tools: Tools
+    builds: Builds
+    nvme: OffloadFolder | None
+
+    def interface(self, name: str) -> Interface | None:
+        """The interface of that name."""
+        return next((i for i in self.interfaces if i.name == name), None)
+
+    @property
+    def own_addresses(self) -> frozenset[str]:
+        """Every address of the host."""
+        return frozenset(self.addresses).union(*(i.addresses for i in self.interfaces))
+
+    @property
+    def has_rdma(self) -> bool:
+        """Whether a port of an RDMA adapter is active."""
+        return any(port.is_active for port in self.infiniband)
+
+
+class Listening(BaseModel):
+    """Whether a host could listen on the port of the job."""
+
+    model_config = FROZEN
+
+    error: Text
+    holder: Text = Field(description="The program that has the port, where it can be seen.")
+
+
+class Call(BaseModel):
+    """What came of one host calling another on the port of the job."""
+
+    model_config = FROZEN
+
+    peer: Name
+    error: Text
+    interface: Name = Field(default="", description="The one that the route to the peer takes.")
+    source: Name = ""
+    mtu: Count = 0
+    mtu_passes: bool | None = Field(default=None, description="None: it could not be told.")
+
+
+class Stream(BaseModel):
+    """One TCP stream from a host to another, as the receiver counted it."""
+
+    model_config = FROZEN
+
+    peer: Name
+    error: Text
+    bytes: Count = 0
+    seconds: float = Field(default=0.0, ge=0)
+
+    @property
+    def bytes_per_s(self) -> float:
+        """The rate; zero where nothing arrived."""
+        return self.bytes / self.seconds if self.seconds else 0.0

@@ -1,0 +1,200 @@
+"""Visit: every host asked at the same time, over the launcher's own ssh.
+
+The programs of `remote/` go in over stdin, so a host needs no dsforge. The command that the remote
+shell sees is a constant; whatever comes from outside travels as JSON. Answers are bounded in size
+and time and validated before anything reads them.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import shlex
+import sys
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import from_json
+
+from dsforge.doctor import remote
+from dsforge.doctor.preflight.case import TRAVELS, Case, Clock, Job
+from dsforge.doctor.preflight.environment import FELT
+from dsforge.doctor.preflight.facts import Call, HostFacts, Listening, Stream
+from dsforge.doctor.preflight.job import LOCAL
+from dsforge.process import TIMEOUT_CODE, Dialogue
+
+T = TypeVar("T")
+MARK = "dsforge-answer:"
+MODULES = ("kernel", "software", "mesh", "answer")
+BOOT = "import json,sys;exec(json.loads(sys.stdin.readline()))"
+LOADER = """
+import json, sys, types
+for name in ("dsforge", "dsforge.doctor", "dsforge.doctor.remote"):
+    sys.modules[name] = types.ModuleType(name)
+    sys.modules[name].__path__ = []
+for name, text in json.loads(sys.stdin.readline()):
+    module = sys.modules["dsforge.doctor.remote." + name] = types.ModuleType(name)
+    exec(compile(text, name + ".py", "exec"), module.__dict__)
+module.answer_all(sys.stdin, sys.stdout.write)
+"""
+CONNECT_S, LOGIN_S, FACTS_S, MESH_S = 5, 15.0, 40.0, 30.0
+STREAM_S = 1.0
+CLOCK_ASKED = 3
+AT_ONCE = 64
+LONGEST_ANSWER_BYTES = 1 << 18
+
+
+def visit(job: Job, *, fix: bool = False, measure: bool = True) -> Case:
+    """What all hosts of a job say, and what they find when they call each other."""
+    hosts = tuple(entry.address for entry in job.entries)
+    with ThreadPoolExecutor(min(AT_ONCE, max(1, len(hosts)))) as pool:
+        visits = dict(zip(hosts, pool.map(lambda host: _Visit(job, host), hosts), strict=True))
+        try:
+            return _asked(job, visits, pool, fix=fix, measure=measure)
+        finally:
+            list(pool.map(lambda visit: visit.end(), visits.values()))
+
+
+def _asked(
+    job: Job, visits: dict[str, _Visit], pool: ThreadPoolExecutor, *, fix: bool, measure: bool
+) -> Case:
+    """The case, question by question; a host that once did not answer is asked no more."""
+
+    def each(question: Callable[[str, _Visit], T | None], hosts: Iterable[str]) -> dict[str, T]:
+        asked = [host for host in hosts if not visits[host].loss]
+        replies = pool.map(lambda host: question(host, visits[host]), asked)
+        return {h: reply for h, reply in zip(asked, replies, strict=True) if reply is not None}
+
+    clocks = each(lambda _, visit: visit.clock(), visits)
+    facts = each(lambda _, visit: visit.facts(), clocks)
+    unlocked = each(lambda _, visit: visit.unlocked(), facts) if fix else {}
+    port, token = job.master_port, secrets.token_hex(8)
+    listening = each(lambda _, visit: visit.listen(port, token), facts)
+    several = len(job.entries) > 1
+    peers = tuple(listening) if several else ()
+    calls = each(lambda host, visit: visit.calls(host, peers, port, token), peers)
+    open_hosts = [host for host in peers if not listening[host].error]
+    after = dict(zip(open_hosts, [*open_hosts[1:], *open_hosts[:1]], strict=True))
+    streams: dict[str, Stream] = {}
+    if measure and len(open_hosts) > 1:
+        streams = each(lambda host, visit: visit.stream(after[host], port), after)
+    lost = {host: visit.loss for host, visit in visits.items() if visit.loss}
+    known = {host: fact for host, fact in facts.items() if host not in lost}
+    return Case(job, known, lost, clocks, listening, calls, streams, unlocked)
+
+
+def command(job: Job, host: str) -> tuple[str, ...]:
+    """What is run here to reach a host: nothing between for this one, else ssh or srun."""
+    if host == LOCAL or (len(job.entries) == 1 and not job.slurm):
+        return (sys.executable, "-I", "-S", "-c", BOOT)
+    there = ("python3", "-I", "-S", "-c", BOOT)
+    if job.slurm:
+        one = ("--overlap", "--unbuffered", "--nodes=1", "--ntasks=1")
+        return ("srun", *one, f"--nodelist={host}", *there)
+    options = ("-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECT_S}", *job.ssh)
+    return ("ssh", *options, "--", host, shlex.join(there))
+
+
+class _Visit:
+    """One host that is asked; `loss` says why it no longer is."""
+
+    def __init__(self, job: Job, host: str) -> None:
+        self.loss = ""
+        self._job = {
+            "interpreter": job.interpreter,
+            "packages": list(job.packages),
+            "folder": str(job.folder),
+            "files": list(job.files),
+            "prefixes": [*FELT, *TRAVELS],
+            "nvme": _swap_folder(job),
+            "extensions": job.exported.get("TORCH_EXTENSIONS_DIR", ""),
+        }
+        self._said = Dialogue(command(job, host), longest_bytes=LONGEST_ANSWER_BYTES)
+        self._said.say(json.dumps(LOADER))
+        self._said.say(json.dumps([(name, _source(name)) for name in MODULES]))
+
+    def clock(self) -> Clock | None:
+        """How far its clock is ahead, by the fastest of a few questions."""
+        readings = []
+        for _ in range(CLOCK_ASKED):
+            asked = time.time()
+            answer = self._ask(TypeAdapter(float), LOGIN_S, ask="clock")
+            if answer is None:
+                return None
+            half = (time.time() - asked) / 2
+            readings.append(Clock(answer - asked - half, half))
+        return min(readings, key=lambda clock: clock.error_s)
+
+    def facts(self) -> HostFacts | None:
+        """All that it says about itself."""
+        return self._ask(TypeAdapter(HostFacts), FACTS_S, ask="facts", job=self._job)
+
+    def unlocked(self) -> tuple[str, ...] | None:
+        """The stale locks that it removed."""
+        return self._ask(TypeAdapter(tuple[str, ...]), FACTS_S, ask="unlock", job=self._job)
+
+    def listen(self, port: int, token: str) -> Listening | None:
+        """Whether it could listen on the port of the job."""
+        return self._ask(TypeAdapter(Listening), MESH_S, ask="listen", port=port, token=token)
+
+    def calls(
+        self, host: str, peers: Iterable[str], port: int, token: str
+    ) -> tuple[Call, ...] | None:
+        """What comes of its calls to all others."""
+        others = [peer for peer in peers if peer != host]
+        kind = TypeAdapter(tuple[Call, ...])
+        return self._ask(kind, MESH_S, ask="reach", peers=others, port=port, token=token)
+
+    def stream(self, peer: str, port: int) -> Stream | None:
+        """The rate that it reaches to one peer."""
+        kind = TypeAdapter(Stream)
+        return self._ask(kind, MESH_S, ask="stream", peer=peer, port=port, seconds=STREAM_S)
+
+    def end(self) -> None:
+        """Let it go."""
+        self._said.end()
+
+    def _ask(self, kind: TypeAdapter[T], timeout_s: float, **question: Any) -> T | None:
+        """The validated answer to a question; none, and a loss, where there is no such answer."""
+        self._said.say(json.dumps(question))
+        deadline = time.monotonic() + timeout_s
+        while (line := self._said.line(deadline - time.monotonic())) is not None:
+            if not line.startswith(MARK):
+                continue  # a greeting of the login shell
+            try:
+                answer = from_json(line[len(MARK) :])
+                if isinstance(answer, dict) and "reply" in answer:
+                    return kind.validate_python(answer["reply"])
+                self.loss = f"asked for {question['ask']}, it failed: {str(answer)[:200]}"
+            except (ValidationError, ValueError) as error:
+                reason = str(error).splitlines()[0][:200]
+                self.loss = f"its answer to {question['ask']} is not one: {reason}"
+            return None
+        self.loss = self._last_words(timeout_s)
+        return None
+
+    def _last_words(self, timeout_s: float) -> str:
+        """Why there was no answer: what ssh said last, else how long was waited."""
+        done = self._said.end(grace_s=0.5)
+        lines = [line.strip() for line in done.output.splitlines() if line.strip()]
+        if done.code == TIMEOUT_CODE:
+            return f"no answer within {timeout_s:.0f} s{f': {lines[-1][:300]}' if lines else ''}"
+        return lines[-1][:300] if lines else f"the connection ended with exit code {done.code}"
+
+
+def _source(name: str) -> str:
+    """The text of one of the programs that run on a host."""
+    return (Path(remote.__file__).parent / f"{name}.py").read_text(encoding="utf-8")
+
+
+def _swap_folder(job: Job) -> str | None:
+    """The folder of NVMe offload, where the config has one."""
+    for what in ("offload_optimizer", "offload_param"):
+        block = job.offload(what)
+        if block.get("device") == "nvme" and isinstance(block.get("nvme_path"), str):
+            return str(block["nvme_path"])
+    return None

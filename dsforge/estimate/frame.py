@@ -1,0 +1,47 @@
+"""What all members of a family share: the beginning of every price.
+
+Micro batch, accumulation, interleaving and recomputation are chosen inside a family; parameters,
+states, buckets, links and host memory do not depend on them. The planner prices dozens of members
+from one frame.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from dsforge.estimate.comm import Channels, channels
+from dsforge.estimate.host import HostMemory, checkpoint_bytes, host_memory
+from dsforge.estimate.states import Load, loads
+from dsforge.specs import ClusterSpec, ModelSpec, Workload
+from dsforge.strategy import Strategy
+
+
+class Frame(NamedTuple):
+    """The inputs, and what follows from them and from the family alone."""
+
+    model: ModelSpec
+    cluster: ClusterSpec
+    workload: Workload
+    loads: tuple[Load, ...]  # of the first and the last stage; one without a pipeline
+    fullest: Load  # with the most parameters: it sets the pace of what follows from them
+    links: Channels
+    host: HostMemory
+    nvme_bytes: int  # of a node
+    checkpoint_bytes: int
+
+
+def framed(model: ModelSpec, cluster: ClusterSpec, workload: Workload, strategy: Strategy) -> Frame:
+    """The frame of a strategy and of all others of its family."""
+    carried = loads(model, cluster, workload, strategy)
+    kept = carried[0].kept
+    return Frame(
+        model=model,
+        cluster=cluster,
+        workload=workload,
+        loads=carried,
+        fullest=max(carried, key=lambda load: load.held.total),
+        links=channels(cluster, strategy.layout, strategy.runs_as.shard_group),
+        host=host_memory(model, cluster, workload, strategy, kept=kept),
+        nvme_bytes=round(kept.nvme * cluster.gpus_per_node),
+        checkpoint_bytes=checkpoint_bytes(model, workload),
+    )

@@ -1,0 +1,73 @@
+"""Real ranks without a launcher: forked from one process that has imported the engine already.
+
+Twelve seconds of imports a launch would allow two or three modes in a test run; a forked rank is
+there at once, and is as real as one that `deepspeed` starts: a process of its own with the same
+environment, in a gloo process group with the others.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+from multiprocessing.context import ForkServerContext
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+import runs
+
+PRELOADED = ["deepspeed", "transformers", "peft", "dsforge.train.__main__", "ranks"]
+LIMIT_S = 240
+
+
+def server() -> ForkServerContext:
+    """The process that ranks are forked from; it begins with the first of them."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOADED)
+    return context
+
+
+def train(folder: Path, ranks: int, *options: str) -> str:
+    """What a run of `train.yaml` in a folder wrote to stderr; every rank must end well."""
+    codes, text = ended(folder, ranks, *options)
+    assert codes == [0] * ranks, text[-4000:]
+    return text
+
+
+def ended(folder: Path, ranks: int, *options: str) -> tuple[list[int | None], str]:
+    """Exit codes of the ranks of a run and what they wrote to stderr."""
+    port, log = runs.free_port(), folder / "ranks.log"
+    log.unlink(missing_ok=True)
+    context = server()
+    processes: list[BaseProcess] = [
+        context.Process(target=_rank, args=(str(folder), rank, ranks, port, list(options)))
+        for rank in range(ranks)
+    ]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(LIMIT_S)
+        if process.is_alive():
+            process.kill()
+    text = log.read_text(encoding="utf-8") if log.is_file() else ""
+    return [process.exitcode for process in processes], text
+
+
+def _rank(folder: str, rank: int, ranks: int, port: int, options: list[str]) -> None:
+    """One rank: the place that a launcher would give it, then the entry of `dsforge train`."""
+    os.chdir(folder)
+    log = os.open("ranks.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(log, sys.stdout.fileno())
+    os.dup2(log, sys.stderr.fileno())
+    place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "MASTER_PORT": port}
+    os.environ.update({name: str(value) for name, value in place.items()})
+    os.environ.update(MASTER_ADDR="127.0.0.1", LOCAL_SIZE=str(ranks), OMP_NUM_THREADS="1")
+    import torch
+
+    from dsforge.train.__main__ import main
+
+    torch.set_num_threads(1)
+    sys.argv = ["dsforge.train", "train.yaml", *options]
+    code = main()
+    sys.stderr.flush()
+    os._exit(code)

@@ -1,0 +1,238 @@
+"""The search against brute force: every combination priced in full, none left out as worse.
+
+Nothing of the planner is used here but its public answer: combinations are enumerated from the
+inputs alone, the rules refuse, the estimates price, and the preferences are applied as the guide
+states them. So a plan that the search leaves out although it is better fails a case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+from math import log
+from typing import Any, NamedTuple
+
+import pytest
+
+from dsforge import catalog
+from dsforge.estimate.activations import element_bytes
+from dsforge.estimate.params import parameters
+from dsforge.layout import Layout
+from dsforge.plan import Priced, Request
+from dsforge.planner import choose, price, search
+from dsforge.rules import check
+from dsforge.specs import ClusterSpec, LoraSpec, NvmeSpec, Workload
+from dsforge.strategy import Constraints, Strategy
+
+GIB = 1024**3
+DISK = NvmeSpec(path="/nvme", size_bytes=4000 * GIB, read_bytes_per_s=6e9, write_bytes_per_s=3e9)
+OFFLOADS = tuple(product(("none", "cpu", "nvme"), repeat=2))
+
+
+class Worked(NamedTuple):
+    """One case: model, nodes x cards, links, samples x tokens, and what is fixed."""
+
+    model: str
+    nodes: int
+    gpus: int
+    gpu: str = "a100-80gb"
+    batch: int = 16
+    tokens: int = 2048
+    inter: str = "infiniband-200"
+    intra: str = "nvlink-3"
+    fixed: tuple[tuple[str, Any], ...] = ()
+    method: str = "full"
+    disk: bool = False
+
+    def request(self) -> Request:
+        """What the planner is asked."""
+        return Request(
+            model=catalog.model(self.model),
+            cluster=ClusterSpec(
+                nodes=self.nodes,
+                gpus_per_node=self.gpus,
+                gpu=catalog.gpu(self.gpu),
+                intra_node=catalog.link(self.intra),
+                inter_node=catalog.link(self.inter),
+                host_memory_bytes=512 * GIB,
+                cpu_cores=64,
+                nvme=DISK if self.disk else None,
+            ),
+            workload=Workload(
+                sequence_length=self.tokens,
+                global_batch_size=self.batch,
+                learning_rate=1e-5,
+                method=self.method,  # type: ignore[arg-type]
+                lora=LoraSpec() if self.method == "lora" else None,
+                precision="fp16" if self.gpu.startswith("v100") else "bf16",
+            ),
+            constraints=Constraints(**dict(self.fixed)),
+        )
+
+
+PCIE = {"gpu": "rtx-4090", "intra": "pcie-4", "inter": "10gbe"}
+ZERO3 = (("zero_stage", 3),)
+MEGATRON = (("back_end", "megatron"),)
+CASES = (
+    Worked("gpt2", 1, 1, tokens=1024),
+    Worked("gpt2-xl", 1, 1, batch=8, tokens=1024),
+    Worked("pythia-1b", 1, 2),
+    Worked("pythia-1b", 1, 4, batch=12),
+    Worked("pythia-1b", 2, 2, inter="10gbe"),
+    Worked("pythia-2.8b", 1, 2, batch=4),
+    Worked("pythia-2.8b", 1, 4, **PCIE),
+    Worked("pythia-6.9b", 1, 4),
+    Worked("pythia-6.9b", 2, 2, inter="25gbe"),
+    Worked("pythia-12b", 1, 4, batch=8),
+    Worked("llama-2-7b", 1, 1, batch=4),
+    Worked("llama-2-7b", 1, 1, "rtx-4090", 4, disk=True, intra="pcie-4"),
+    Worked("llama-2-7b", 1, 2, batch=8),
+    Worked("llama-2-7b", 1, 4, batch=16, tokens=4096),
+    Worked("llama-2-7b", 1, 4, batch=16, tokens=4096, fixed=ZERO3),
+    Worked("llama-2-7b", 1, 4, fixed=MEGATRON),
+    Worked("llama-2-7b", 2, 2, fixed=MEGATRON, inter="10gbe"),
+    Worked("llama-2-7b", 1, 4, batch=6, fixed=MEGATRON),
+    Worked("llama-2-7b", 2, 4, batch=16, **PCIE),
+    Worked("llama-2-7b", 1, 4, "v100-32gb", 8, intra="nvlink-2"),
+    Worked("llama-2-7b", 1, 4, batch=16, method="lora"),
+    Worked("llama-2-7b", 1, 2, batch=8, method="lora", **PCIE),
+    Worked("llama-2-7b", 1, 4, batch=4, tokens=4096, fixed=(("micro_batch_size", 1),)),
+    Worked("llama-2-7b", 1, 4, fixed=(("recompute", "full"),)),
+    Worked("llama-2-7b", 1, 4, fixed=(("offload_optimizer", "cpu"),)),
+    Worked("llama-2-7b", 1, 4, fixed=(*MEGATRON, ("tensor_parallel_size", 2))),
+    Worked("llama-2-13b", 1, 4, batch=8),
+    Worked("llama-2-13b", 1, 4, batch=8, fixed=MEGATRON),
+    Worked("llama-2-13b", 1, 2, batch=4, disk=True),
+    Worked("llama-2-13b", 2, 4, batch=16, inter="100gbe"),
+    Worked("llama-2-13b", 2, 4, "a100-40gb", 16, inter="10gbe"),
+    Worked("llama-3-8b", 1, 4, "h100-80gb", 8, 8192, intra="nvlink-4"),
+    Worked("llama-3-8b", 1, 4, "h100-80gb", 4, 8192, intra="nvlink-4", fixed=MEGATRON),
+    Worked("llama-3-8b", 2, 2, "h100-80gb", 8, 4096, intra="nvlink-4"),
+    Worked("qwen2.5-7b", 1, 4, batch=8, tokens=4096),
+    Worked("qwen2.5-7b", 1, 4, "l40s", 8, intra="pcie-4"),
+    Worked("codellama-34b", 2, 4, batch=8),
+    Worked("codellama-34b", 2, 4, batch=8, fixed=MEGATRON),
+    Worked("mixtral-8x7b", 1, 8, "h200", 8, intra="nvlink-4", fixed=MEGATRON),
+    Worked("mixtral-8x7b", 2, 4, "h200", 8, intra="nvlink-4"),
+)
+
+
+def divisors(number: int) -> list[int]:
+    """By trial."""
+    return [n for n in range(1, number + 1) if number % n == 0]
+
+
+def layouts(request: Request) -> Iterator[Layout]:
+    """Every way to lay the ranks out."""
+    gpus, moe = request.cluster.gpus, request.model.moe
+    for dp, tp, pp in product(divisors(gpus), repeat=3):
+        if gpus % (dp * tp * pp) == 0:
+            for ep in divisors(moe.experts) if moe else [1]:
+                yield Layout(
+                    data_parallel_size=dp,
+                    tensor_parallel_size=tp,
+                    pipeline_parallel_size=pp,
+                    context_parallel_size=gpus // (dp * tp * pp),
+                    expert_parallel_size=ep,
+                )
+
+
+def strategies(request: Request) -> Iterator[Strategy]:
+    """Every combination; DeepSpeed takes tensor or pipeline parallelism only where asked."""
+    fixed, tokens = request.constraints, request.workload.sequence_length
+    for layout in layouts(request):
+        share, rest = divmod(request.workload.global_batch_size, layout.data_parallel_size)
+        tp, cp, pp = (
+            layout.tensor_parallel_size,
+            layout.context_parallel_size,
+            layout.pipeline_parallel_size,
+        )
+        if rest:
+            continue
+        staged = divisors(request.model.layers) if pp > 1 else [1]
+        megatron = product(("megatron",), (0, 1), (("none", "none"),), staged)
+        plain = product(("deepspeed",), (0, 1, 2, 3), OFFLOADS, [1])
+        kinds = [*megatron, *(plain if tp * pp * cp * layout.expert_parallel_size == 1 else ())]
+        for kind, micro, recompute in product(
+            kinds, divisors(share), ("none", "selective", "full")
+        ):
+            back_end, stage, (optimizer, params), virtual = kind
+            candidate = Strategy(
+                back_end=back_end,
+                layout=layout,
+                zero_stage=stage,
+                offload_optimizer=optimizer,
+                offload_parameters=params,
+                micro_batch_size=micro,
+                gradient_accumulation_steps=share // micro,
+                virtual_stages=virtual,
+                recompute=recompute,
+                sequence_parallel=back_end == "megatron" and tp > 1 and tokens % (tp * cp) == 0,
+            )
+            if _obeys(candidate, fixed):
+                yield candidate
+
+
+def _obeys(strategy: Strategy, fixed: Constraints) -> bool:
+    """Whether a strategy is what was asked for; stage and offload are DeepSpeed's words."""
+    asked = {name: value for name, value in fixed if value is not None and name != "buckets"}
+    theirs = {"zero_stage", "offload_optimizer", "offload_parameters"} & asked.keys()
+    if theirs and strategy.back_end != "deepspeed":
+        return False
+    values = {**dict(strategy), **dict(strategy.layout)}
+    return all(values[name] == value for name, value in asked.items())
+
+
+def fitting(request: Request) -> list[Priced]:
+    """Everything legal that fits."""
+    inputs = request.model, request.cluster, request.workload
+    legal = (one for one in strategies(request) if not check(*inputs, one))
+    return [priced for one in legal if (priced := price(*inputs, one)).fits]
+
+
+def seconds(priced: Priced) -> float:
+    """The likely step."""
+    return priced.time.step_s.likely
+
+
+def taken_first(request: Request, found: list[Priced]) -> list[Priced]:
+    """What fits safely, else all that fits."""
+    room = request.cluster.gpu.memory_bytes
+    return [p for p in found if p.memory.device_bytes.high <= room] or found
+
+
+def preferred(request: Request, found: list[Priced]) -> Priced:
+    """The guide's preferences: safe, without offload, DeepSpeed, ZeRO below 3, then the clock."""
+    room = request.cluster.gpu.memory_bytes
+    pool = taken_first(request, found)
+    pool = [p for p in pool if not p.strategy.offloads] or pool
+    best = min(pool, key=seconds)
+    large = element_bytes(request.workload) * parameters(request.model) > room
+    margin = {
+        back_end: 1.1 if back_end == best.strategy.back_end else (1.05 if large else 2.5)
+        for back_end in ("deepspeed", "megatron")
+    }
+
+    def asks(priced: Priced) -> tuple[Any, ...]:
+        one = priced.strategy
+        moved = (one.offload_optimizer != "none") + 2 * (one.offload_parameters != "none")
+        tick, memory = round(100 * log(seconds(priced))), priced.memory.device_bytes.likely
+        stage = -one.zero_stage if moved else one.zero_stage
+        return one.back_end == "megatron", moved, one.zero_stage == 3, tick, memory, stage
+
+    near = [p for p in pool if seconds(p) <= margin[p.strategy.back_end] * seconds(best)]
+    return min(near, key=asks)
+
+
+@pytest.mark.parametrize("case", CASES, ids=[f"{i}-{c.model}" for i, c in enumerate(CASES)])
+def test_the_choice_is_the_one_of_brute_force(case: Worked) -> None:
+    """The same step time and stage as the best of every combination, and nothing is faster."""
+    request = case.request()
+    every = fitting(request)
+    wanted, chosen = preferred(request, every), choose(request).choice
+    ranked = [seconds(plan.choice) for plan in search(request, most=10_000).plans]
+
+    assert seconds(chosen) == pytest.approx(seconds(wanted), rel=1e-9)
+    assert chosen.strategy.back_end == wanted.strategy.back_end
+    assert chosen.strategy.zero_stage == wanted.strategy.zero_stage
+    assert min(ranked) <= 1.01 * min(map(seconds, taken_first(request, every)))
