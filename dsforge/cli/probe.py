@@ -54,7 +54,7 @@ def probe(
     timeout_s: float,
     as_json: bool,
 ) -> None:
-    """Measure the cluster and write a cluster card for `--cluster` of plan, gen and estimate.
+    """Measure the cluster with its own ranks and write a card for --cluster.
 
     Its ranks time collectives at the payloads of the plan, matrix products, copies, CPU Adam and
     the disk of NVMe offload, over the launcher of the job. Without a run folder or a hostfile it is
