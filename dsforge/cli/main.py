@@ -20,6 +20,7 @@ COMMANDS = {
     "gen": "Choose a strategy and write every file of the run.",
     "plan": "Rank every strategy for a model on a cluster, with reasons.",
     "estimate": "Predict memory and step time of one strategy.",
+    "explain": "Show each figure of a plan with its formula, inputs and source.",
     "rehearse": "Run the real DeepSpeed engine as one rank of the job and count its memory.",
     "catalog": "List the models, accelerators and links that can be named.",
     "detect": "Describe this machine as a cluster file.",

@@ -46,7 +46,7 @@ class _Widths(NamedTuple):
     keys: float  # of keys and values beyond one
 
 
-_KERNELS: dict[Kernels, _Widths] = {
+KERNELS: dict[Kernels, _Widths] = {
     "eager": _Widths(4, 2, 4, 2, 0),
     "fused": _Widths(3, 2, 2, 2, 0),
     "compiled": _Widths(3, 2, 2, 2, 0),
@@ -89,7 +89,7 @@ def _copied_width(model: ModelSpec, strategy: Strategy) -> float:
     """Elements per token of queries and keys before their own norm, of keys repeated for scores."""
     run, width = strategy.runs_as, 0.0
     if model.qk_norm is not None and model.mla is None:
-        each = _KERNELS[run.kernels].norm - 1  # what leaves the norm is counted as queries, keys
+        each = KERNELS[run.kernels].norm - 1  # what leaves the norm is counted as queries, keys
         width += each * (model.attention_heads + model.kv_heads) * model.head_size
     if run.attention == "eager" and run.trainer != "megatron":
         width += 2 * (model.attention_heads - model.kv_heads) * model.head_size
@@ -98,7 +98,7 @@ def _copied_width(model: ModelSpec, strategy: Strategy) -> float:
 
 def _mlp_width(model: ModelSpec, kernels: Kernels, *, moe_layer: bool) -> float:
     """Elements per token saved inside the MLP."""
-    widths = _KERNELS[kernels]
+    widths = KERNELS[kernels]
     saved = widths.gated if model.gated_mlp else widths.plain
     if kernels == "eager" and model.activation in COMPOSED:
         saved += COMPOSED_STEPS
@@ -111,11 +111,11 @@ def _mlp_width(model: ModelSpec, kernels: Kernels, *, moe_layer: bool) -> float:
 
 def _all_saved(model: ModelSpec, workload: Workload, strategy: Strategy, moe_layer: bool) -> Saved:
     """What a layer saves without recomputation."""
-    run, widths = strategy.runs_as, _KERNELS[strategy.runs_as.kernels]
+    run, widths = strategy.runs_as, KERNELS[strategy.runs_as.kernels]
     inner = _attention_width(model, widths.keys) + _copied_width(model, strategy)
     inner += _mlp_width(model, run.kernels, moe_layer=moe_layer)
     each = widths.norm if model.norm == "rmsnorm" else widths.layer_norm
-    if each > _KERNELS["fused"].norm and element_bytes(workload) == FLOAT_BYTES:
+    if each > KERNELS["fused"].norm and element_bytes(workload) == FLOAT_BYTES:
         each -= 1  # the float32 copy is the input itself
     hidden = model.norms_per_layer * model.hidden_size
     if not strategy.sequence_parallel:

@@ -45,7 +45,7 @@ def host_memory(
     read = min(weights, SHARD_BYTES) if sharded else ranks * share
     rounding = 0.0
     if not cluster.gpu.is_cpu:
-        rounding = sum(_pinned_bytes(wanted) - wanted for wanted in kept.pinned)
+        rounding = sum(pinned_bytes(wanted) - wanted for wanted in kept.pinned)
     offloaded = ranks * (kept.host + rounding)
     step = idle + offloaded
     return HostMemory.model_construct(
@@ -66,7 +66,7 @@ def checkpoint_bytes(model: ModelSpec, workload: Workload) -> int:
     return size * weights + optimizer_bytes_per_parameter(workload) * trained
 
 
-def _pinned_bytes(wanted: float) -> float:
+def pinned_bytes(wanted: float) -> float:
     """Page-locked bytes really taken: the next power of two."""
     whole = round(wanted)
     return float(1 << (whole - 1).bit_length()) if whole > MIB else wanted

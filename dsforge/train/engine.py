@@ -13,11 +13,17 @@ def start_engine(model: Any, config: EngineConfig, factor: Callable[[int], float
     import deepspeed
     from torch.optim.lr_scheduler import LambdaLR
 
-    settings, groups = config.settings, None
-    if config.mode.layout.tensor_parallel_size > 1:
+    settings, groups, layout = config.settings, None, config.mode.layout
+    if layout.pipeline_parallel_size > 1:
+        from dsforge.train.pipeline import PipelineDecoder
+        from dsforge.train.pipeline_step import scaled_loss
+
+        stages, partition = layout.pipeline_parallel_size, config.mode.partition
+        model = PipelineDecoder(model, stages, partition, scaled_loss)
+    if layout.tensor_parallel_size > 1:
         from dsforge.train.tensor_parallel import tensor_groups, tensor_settings
 
-        settings, groups = tensor_settings(settings), tensor_groups(config.mode.layout)
+        settings, groups = tensor_settings(settings), tensor_groups(layout)
     engine, *_ = deepspeed.initialize(
         model=model,
         model_parameters=[p for p in model.parameters() if p.requires_grad],

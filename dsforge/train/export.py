@@ -27,8 +27,13 @@ def export(engine: Any, tokenizer: Any, folder: Path) -> Path | None:
     Adapters are merged into it, and stand alone in `adapter` beside it, as peft reads them. All
     ranks must call it. Raises DsforgeError where the files do not hold the weights.
     """
-    weights = consolidated(engine)
-    return on_first_rank(lambda: _write(engine.module, weights, tokenizer, folder))
+    module = engine.module
+    if hasattr(module, "gathered_weights"):  # a pipeline: no rank has all of the model
+        weights = module.gathered_weights()
+        module = module.whole
+    else:
+        weights = consolidated(engine)
+    return on_first_rank(lambda: _write(module, weights, tokenizer, folder))
 
 
 def consolidated(engine: Any) -> dict[str, Any]:

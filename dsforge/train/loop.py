@@ -26,6 +26,7 @@ from dsforge.train.engine_config import EngineConfig, read_engine_config
 from dsforge.train.meters import Meters
 from dsforge.train.metrics import Evaluation, MetricsFile
 from dsforge.train.model import build_model, check_source, load_tokenizer
+from dsforge.train.pipeline_step import made_stepper
 from dsforge.train.preparation import Prepared, prepare_data, read_data
 from dsforge.train.progress import Screen
 from dsforge.train.ranks import (
@@ -149,7 +150,7 @@ class Run:
         if resumed is not None:
             checkpoint.restore(engine, resumed)
             self.screen.say(f"resumed from {resumed} after step {done}")
-        stepper = Stepper(engine, self.job, tokenizer.pad_token_id, self.place)
+        stepper = made_stepper(engine, self.job, tokenizer.pad_token_id, self.place)
         meters = Meters(self.config, self.place)
         with StopRequest() as stop:
             wish = self._steps(stepper, done, meters, stop)

@@ -19,6 +19,7 @@ from dsforge.specs import LoraSpec
 from dsforge.train.engine_config import EngineConfig
 from dsforge.train.modes import check_shape
 from dsforge.train.packing import check_takes_positions
+from dsforge.train.pipeline_shape import check_pipeline
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +81,9 @@ def check_source(job: TrainJob, folder: Path, config: EngineConfig) -> None:
         if job.packing:
             check_takes_positions(_class_of(configuration))
         problems = check_shape(config.mode, configuration, adapters=job.lora is not None)
+        if config.mode.layout.pipeline_parallel_size > 1:
+            adapters = job.lora is not None
+            problems += check_pipeline(config.mode, configuration, adapters=adapters)
         if problems:
             raise SpecError(tuple(problems))
     if source.name.endswith(".json") and not job.random_weights:

@@ -19,6 +19,7 @@ from dsforge.document import (
     estimate_document,
     plan_document,
 )
+from dsforge.explain.explanation import Explanation
 from dsforge.planner import appraise, search
 
 SCHEMAS = Path(__file__).resolve().parents[2] / "schemas"
@@ -27,6 +28,7 @@ DOCUMENTS: dict[str, type[BaseModel]] = {
     "plan": PlanDocument,
     "misfit": MisfitDocument,
     "inverse": InverseDocument,
+    "explanation": Explanation,
 }
 
 

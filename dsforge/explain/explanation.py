@@ -1,0 +1,116 @@
+"""A plan with every figure worked out, and where that differs from what the plan says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pydantic import BaseModel, Field
+
+from dsforge.errors import DsforgeError
+from dsforge.estimate.frame import framed
+from dsforge.explain.buckets import take_buckets
+from dsforge.explain.host import take_host
+from dsforge.explain.inputs import take_inputs
+from dsforge.explain.links import take_links
+from dsforge.explain.memory import explained_load, take_memory
+from dsforge.explain.parameters import take_parameters
+from dsforge.explain.run import take_run
+from dsforge.explain.sheet import Figure, Sheet
+from dsforge.explain.time import take_time
+from dsforge.plan import Plan
+from dsforge.specs import FROZEN
+
+WHOLE_BYTES = 1.0  # terms of the ledger are rounded
+DIFFERENT = 1e-6  # relative
+
+
+class Disagreement(BaseModel):
+    """A figure that a plan states otherwise: it was made by another version, or edited."""
+
+    model_config = FROZEN
+
+    name: str
+    stated: float = Field(description="In the plan.")
+    worked_out: float = Field(description="By the formulas of this version.")
+
+
+class Explanation(BaseModel):
+    """Every figure of a plan's choice, in the order in which they rest on each other."""
+
+    model_config = FROZEN
+
+    label: str
+    figures: tuple[Figure, ...]
+    disagreements: tuple[Disagreement, ...]
+
+    def resting_on(self, name: str) -> tuple[Figure, ...]:
+        """A figure and all others that it needs, in order. Raises KeyError for no such figure."""
+        by_name = {figure.name: figure for figure in self.figures}
+        wanted, open_names = {name}, [name]
+        by_name[name]
+        while open_names:
+            for given in by_name[open_names.pop()].inputs:
+                if given.name in by_name and given.name not in wanted:
+                    wanted.add(given.name)
+                    open_names.append(given.name)
+        return tuple(figure for figure in self.figures if figure.name in wanted)
+
+
+def explanation(plan: Plan) -> Explanation:
+    """The choice of a plan, explained. Raises DsforgeError for software of others."""
+    execution = plan.strategy.execution
+    if execution is not None and execution.trainer not in ("deepspeed", "megatron"):
+        message = f"runs of {execution.trainer} are predicted, but their formulas are not written"
+        raise DsforgeError(message, "plans of DeepSpeed and Megatron are explained")
+    sheet = worked_out(plan)
+    return Explanation(
+        label=plan.strategy.label(),
+        figures=tuple(sheet.figures.values()),
+        disagreements=tuple(_disagreements(plan, sheet)),
+    )
+
+
+def worked_out(plan: Plan) -> Sheet:
+    """The sheet of a plan."""
+    frame = framed(plan.model, plan.cluster, plan.workload, plan.strategy)
+    load, sheet = explained_load(frame, plan), Sheet()
+    take_inputs(sheet, plan)
+    take_parameters(sheet, plan, load)
+    take_links(sheet, plan)
+    take_buckets(sheet, plan, load)
+    take_memory(sheet, plan, load)
+    take_host(sheet, plan, frame.loads[0])
+    source = "the end stage with more parameters: it sets the pace (worked out as held_parameters)"
+    sheet.give(
+        source,
+        "elements",
+        pace_held_parameters=frame.fullest.held.total,
+        pace_trained_parameters=frame.fullest.held.trainable,
+    )
+    sheet.give(source, "bytes", pace_optimizer_state=frame.fullest.kept.optimizer)
+    take_time(sheet, plan, frame)
+    take_run(sheet, plan)
+    return sheet
+
+
+def _disagreements(plan: Plan, sheet: Sheet) -> Iterator[Disagreement]:
+    for name, stated in _stated(plan):
+        mine = sheet.values[name]
+        if abs(stated - mine) > max(WHOLE_BYTES if stated > 1e3 else 0, DIFFERENT * abs(stated)):  # noqa: PLR2004
+            yield Disagreement(name=name, stated=stated, worked_out=mine)
+
+
+def _stated(plan: Plan) -> Iterator[tuple[str, float]]:
+    """What the plan says, under the names of the sheet."""
+    memory, time = plan.choice.memory, plan.choice.time
+    yield from memory.terms
+    yield from time.terms
+    for phase, size in memory.host_bytes:
+        yield f"host_{phase}", size
+    yield "checkpoint", memory.checkpoint_bytes
+    yield "nvme_of_node", memory.nvme_bytes
+    for end in ("low", "likely", "high"):
+        for counter in ("allocated", "reserved", "device"):
+            yield f"{counter}_{end}", getattr(getattr(memory, f"{counter}_bytes"), end)
+        yield f"step_{end}", getattr(time.step_s, end)
+    yield "tokens_per_s", time.tokens_per_s_per_gpu * plan.cluster.gpus

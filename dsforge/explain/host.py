@@ -1,0 +1,79 @@
+"""RAM of a node, its disk and the size of a checkpoint, worked out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dsforge.estimate import host
+from dsforge.estimate.params import lora_parameters, parameters
+from dsforge.estimate.states import Load
+from dsforge.explain.sheet import Line, Sheet
+from dsforge.plan import Plan
+from dsforge.strategy import FULLY_SHARDED
+
+RAM = "estimate/host.py: what all ranks of a node hold at the same time"
+PINNED = f"{RAM}; torch's host allocator rounds page-locked buffers up to powers of two"
+
+
+def take_host(sheet: Sheet, plan: Plan, load: Load) -> None:
+    """Figures of the four phases, of the disk, of a checkpoint."""
+    model, on_cpu = plan.model, plan.cluster.gpu.is_cpu
+    lora = plan.workload.lora if plan.workload.method == "lora" else None
+    whole = parameters(model)
+    trained = lora_parameters(model, lora) if lora else whole
+    sheet.give(
+        "exact count (estimate/params.py)",
+        "elements",
+        model_parameters=whole,
+        all_trained_parameters=trained,
+        adapter_total=trained if lora else 0,
+    )
+    sheet.give(
+        RAM,
+        "bytes",
+        process_bytes=host.CPU_PROCESS_BYTES if on_cpu else host.PROCESS_BYTES,
+        shard_file_bytes=host.SHARD_BYTES,
+    )
+    rounding = 0.0 if on_cpu else sum(host.pinned_bytes(b) - b for b in load.kept.pinned)
+    sheet.give(PINNED, "bytes", pinned_rounding_bytes=rounding)
+    sheet.work_out("host memory of a node", tuple(_lines(plan)))
+
+
+def _offloaded(plan: Plan) -> tuple[str, str]:
+    """Bytes of one rank in RAM, and on disk."""
+    optimizer, weights = plan.strategy.offload_optimizer, plan.strategy.offload_parameters
+    states = "(master_bytes + moments * moment_bytes + 4) * trained_shard_parameters"
+    ram: list[str] = []
+    disk: list[str] = []
+    if optimizer != "none":
+        ram.append("element_bytes * trained_shard_parameters")
+        (disk if optimizer == "nvme" else ram).append(states)
+    if weights != "none":
+        shard = (
+            "shard_parameters" if plan.strategy.zero_stage == FULLY_SHARDED else "held_parameters"
+        )
+        (disk if weights == "nvme" else ram).append(f"element_bytes * {shard}")
+    return " + ".join(ram) or "0", " + ".join(disk) or "0"
+
+
+def _lines(plan: Plan) -> Iterator[Line]:
+    strategy = plan.strategy
+    ram, disk = _offloaded(plan)
+    sharded = strategy.zero_stage == FULLY_SHARDED
+    yield Line("offloaded_bytes", "bytes", ram, "states that a rank keeps in RAM")
+    yield Line("idle_bytes", "bytes", "gpus_per_node * process_bytes", RAM)
+    share = " / (tp * pp * cp)" if strategy.back_end == "megatron" else ""
+    read = f"gpus_per_node * element_bytes * model_parameters{share}"
+    read = "min(element_bytes * model_parameters, shard_file_bytes)" if sharded else read
+    yield Line("host_load", "bytes", f"idle_bytes + {read}", f"{RAM}; ZeRO-3 reads file by file")
+    step = "idle_bytes + gpus_per_node * (offloaded_bytes + pinned_rounding_bytes)"
+    yield Line("host_step", "bytes", step, PINNED)
+    begin = f"host_step + {read}" if strategy.offloads and ram != "0" else "host_step"
+    yield Line("host_init", "bytes", begin, RAM)
+    gathered = " + element_bytes * model_parameters" if sharded else ""
+    why = f"{RAM}; under ZeRO-3 one rank gathers the weights"
+    yield Line("host_save", "bytes", f"host_step{gathered}", why)
+    yield Line("nvme_of_node", "bytes", f"gpus_per_node * ({disk})", "states on the node's disk")
+    saved = "element_bytes * (model_parameters + adapter_total)"
+    saved += " + (master_bytes + moments * moment_bytes) * all_trained_parameters"
+    yield Line("checkpoint", "bytes", saved, "weights, master weights and moments of all ranks")

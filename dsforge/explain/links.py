@@ -1,0 +1,61 @@
+"""What each group of ranks talks over, worked out from the links that it crosses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dsforge.estimate.comm import CONGESTION, Channel
+from dsforge.explain.sheet import Line, Sheet
+from dsforge.plan import Plan
+
+RING = "estimate/comm.py: ring cost model (Thakur et al. 2005; nccl-tests, PERFORMANCE.md)"
+MEASURED = "measured on this cluster (its card), not a data sheet times a share"
+
+
+def take_links(sheet: Sheet, plan: Plan) -> None:
+    """The two links of the cluster."""
+    cluster = plan.cluster
+    for name, link in (("intra", cluster.intra_node), ("inter", cluster.inter_node)):
+        source = f"{link.name}: {link.source}"
+        sheet.give(source, "bytes/s", **{f"{name}_bytes_per_s": link.bytes_per_s})
+        sheet.give(source, "share", **{f"{name}_efficiency": link.efficiency})
+        sheet.give(source, "s", **{f"{name}_latency_s": link.latency_s})
+    sheet.give("cluster", nics_per_node=cluster.nics_per_node)
+    sheet.give("estimate/comm.py: bandwidth lost at each doubling of nodes", congestion=CONGESTION)
+
+
+def take_channel(sheet: Sheet, plan: Plan, name: str, link: Channel, *, stride: int) -> None:
+    """Rate and latencies of one group whose ranks lie `stride` apart."""
+    per_node = plan.cluster.gpus_per_node
+    local = max(1, min(link.ranks, per_node // stride))
+    nodes = -(-link.ranks // local)
+    sharing = max(1, min(stride, per_node) if local == 1 else per_node // local)
+    source = f"ranks of the {name} group lie {stride} apart, {local} of them on a node"
+    sheet.give(
+        source,
+        "ranks",
+        **{f"{name}_ranks": link.ranks, f"{name}_local": local, f"{name}_nodes": nodes},
+    )
+    sheet.give(f"{source}; groups side by side share its adapters", **{f"{name}_sharing": sharing})
+    sheet.work_out("links", tuple(_lines(name, local, nodes)))
+    sheet.check(f"{name}_rate", link.bytes_per_s, MEASURED)
+    sheet.check(f"{name}_round_s", link.round_s, MEASURED)
+    sheet.check(f"{name}_tree_s", link.tree_s, MEASURED)
+
+
+def _lines(name: str, local: int, nodes: int) -> Iterator[Line]:
+    inside = f"({name}_ranks - {name}_nodes) * intra_latency_s"
+    if nodes == 1:
+        yield Line(f"{name}_rate", "bytes/s", "intra_bytes_per_s * intra_efficiency", RING)
+        yield Line(f"{name}_round_s", "s", inside, f"{RING}: hops around the ring")
+        yield Line(f"{name}_tree_s", "s", f"2 * {name}_round_s", f"{RING}: there and back")
+        return
+    rate = f"nics_per_node * inter_bytes_per_s * inter_efficiency / {name}_sharing"
+    rate = f"{rate} / (1 + congestion * log2({name}_nodes))"
+    rate = rate if local == 1 else f"min(intra_bytes_per_s * intra_efficiency, {rate})"
+    yield Line(f"{name}_rate", "bytes/s", rate, f"{RING}: the slower of both links")
+    around = f"({name}_nodes - 1) * inter_latency_s + {inside}"
+    yield Line(f"{name}_round_s", "s", around, f"{RING}: hops around the ring")
+    tree = f"log2({name}_nodes) * inter_latency_s + ({name}_local - 1) * intra_latency_s"
+    why = f"{RING}: up and down a tree, where that is shorter"
+    yield Line(f"{name}_tree_s", "s", f"2 * min({name}_round_s, {tree})", why)

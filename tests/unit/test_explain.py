@@ -1,0 +1,181 @@
+"""Every figure of a plan can be redone from what is printed beside it."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from math import ceil, log2
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from planning import DISK, ask, cluster, lora_workload, strategy, workload
+
+from dsforge.cli.main import app
+from dsforge.errors import DsforgeError
+from dsforge.explain.explanation import explanation
+from dsforge.explain.formula import names_in, value_of
+from dsforge.explain.links import MEASURED
+from dsforge.plan import Plan
+from dsforge.planner.pricing import price
+
+TWO = cluster(2, inter="10gbe", nvme=DISK)
+MEGATRON = {"back_end": "megatron", "zero_stage": 1}
+SPLIT = {**MEGATRON, "sequence_parallel": True}
+ON_DISK = {"offload_optimizer": "nvme", "offload_parameters": "nvme"}
+H100 = cluster(4, gpu="h100-80gb", intra="nvlink-4", gpu_hour_price=2.5)
+CASES: dict[str, dict[str, Any]] = {
+    "zero0": {},
+    "zero1": {"zero_stage": 1},
+    "zero2-accumulating": {"zero_stage": 2},
+    "zero3-recomputing": {"zero_stage": 3, "recompute": "full"},
+    "zero3-on-disk": {"zero_stage": 3, **ON_DISK},
+    "zero2-offloaded": {"zero_stage": 2, "offload_optimizer": "cpu", "recompute": "full"},
+    "lora": {"zero_stage": 3, "work": lora_workload()},
+    "qwen-norms": {"model": "qwen3-8b", "zero_stage": 3},
+    "gpt2-plain-mlp": {"model": "gpt2-xl", "zero_stage": 2},
+    "gemma-windows": {"model": "gemma-2-9b", "zero_stage": 1},
+    "cpu-ranks": {"zero_stage": 2, "dp": 4, "on": cluster(2, 2, "cpu", intra="pcie-4")},
+    "one-gpu": {"dp": 1, "on": cluster(1, 1), "micro_batch_size": 2},
+    "pipeline": {**SPLIT, "dp": 2, "tp": 2, "pp": 4},
+    "interleaved": {**MEGATRON, "dp": 4, "pp": 4, "virtual_stages": 4},
+    "context": {**SPLIT, "dp": 2, "tp": 2, "context_parallel_size": 4},
+    "experts": {
+        "model": "mixtral-8x7b",
+        **SPLIT,
+        "dp": 4,
+        "tp": 2,
+        "pp": 2,
+        "expert_parallel_size": 4,
+    },
+    "latent-attention": {
+        "model": "deepseek-v3",
+        **SPLIT,
+        "dp": 8,
+        "tp": 2,
+        "expert_parallel_size": 8,
+    },
+    "fp8-with-a-budget": {
+        **SPLIT,
+        "dp": 8,
+        "tp": 2,
+        "pp": 2,
+        "on": H100,
+        "work": workload(precision="fp8", tokens=10**9),
+    },
+}
+
+
+def plan_of(*, model: str = "llama-2-7b", on: Any = TWO, work: Any = None, **named: Any) -> Plan:
+    """A plan with that strategy, legal or not."""
+    request = ask(model, on, work or workload())
+    choice = strategy(**{"dp": 16, **named})
+    priced = price(request.model, request.cluster, request.workload, choice)
+    return Plan.model_construct(
+        schema_version=1,
+        model=request.model,
+        parameters=1,
+        cluster=request.cluster,
+        workload=request.workload,
+        choice=priced,
+        variants=(),
+    )
+
+
+@cache
+def printed(case: str) -> Any:
+    """The JSON of an explanation, as a reader gets it."""
+    return json.loads(explanation(plan_of(**CASES[case])).model_dump_json())
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_python_itself_gets_every_figure_from_the_printed_inputs(case: str) -> None:
+    """Each formula, evaluated on the inputs beside it, gives the figure."""
+    functions = {"max": max, "min": min, "ceil": ceil, "log2": log2, "round": round}
+    wrong = []
+    for figure in printed(case)["figures"]:
+        inputs = {given["name"]: given["value"] for given in figure["inputs"]}
+        redone = eval(figure["formula"], {"__builtins__": {}}, {**functions, **inputs})  # noqa: S307
+        if redone != pytest.approx(figure["value"], rel=1e-12):
+            wrong.append(figure["name"])
+
+    assert wrong == []
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_figures_are_those_of_the_plan(case: str) -> None:
+    """Terms, counters, host, checkpoint, step and rates: worked out anew, none differs."""
+    assert printed(case)["disagreements"] == []
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_nothing_is_taken_over_from_the_prediction_unexplained(case: str) -> None:
+    """On a cluster of data sheets no figure falls back to what was measured."""
+    sources = [given["source"] for f in printed(case)["figures"] for given in f["inputs"]]
+
+    assert MEASURED not in sources
+
+
+def test_speed_and_run_agree_with_the_plan() -> None:
+    """MFU, HFU, days, energy and money come out as `estimate` shows them."""
+    plan = plan_of(**CASES["fp8-with-a-budget"])
+    values = {f["name"]: f["value"] for f in printed("fp8-with-a-budget")["figures"]}
+    run = plan.run
+
+    assert run is not None
+    assert values["mfu"] == pytest.approx(plan.speed.mfu.likely)
+    assert values["days"] == pytest.approx(run.days.likely)
+    assert run.energy_kwh is not None
+    assert values["energy_kwh"] == pytest.approx(run.energy_kwh.likely)
+    assert run.money is not None
+    assert values["money"] == pytest.approx(run.money.likely)
+
+
+@pytest.mark.parametrize("case", ["zero3-recomputing", "lora", "interleaved"])
+def test_buckets_are_those_of_the_plan(case: str) -> None:
+    """The sizes that go into ds_config.json."""
+    buckets = plan_of(**CASES[case]).choice.buckets
+    values = {f["name"]: f["value"] for f in printed(case)["figures"]}
+    names = ("reduce_bucket_size", "max_live_parameters", "prefetch_bucket_size")
+
+    assert {name: values[name] for name in names} == {n: getattr(buckets, n) for n in names}
+
+
+def test_a_figure_that_was_changed_in_the_plan_is_named() -> None:
+    """A plan of another version says so instead of being explained wrongly."""
+    plan = plan_of(zero_stage=1)
+    terms = plan.choice.time.terms.model_copy(update={"compute_s": 1.0})
+    time = plan.choice.time.model_copy(update={"terms": terms})
+    changed = plan.model_copy(update={"choice": plan.choice.model_copy(update={"time": time})})
+
+    assert [other.name for other in explanation(changed).disagreements] == ["compute_s"]
+
+
+def test_the_command_shows_one_figure_and_what_it_rests_on(tmp_path: Path) -> None:
+    """`dsforge explain FOLDER logits`: the token bytes are there, the time is not."""
+    (tmp_path / "plan.json").write_text(plan_of(zero_stage=2).to_json(), encoding="utf-8")
+    shown = CliRunner().invoke(app, ["explain", str(tmp_path), "logits"], catch_exceptions=False)
+
+    assert shown.exit_code == 0
+    assert "logit_token_bytes = " in shown.stdout
+    assert "vocab_size = 32,000" in shown.stdout
+    assert "step_likely" not in shown.stdout
+
+
+def test_an_unknown_figure_is_answered_with_the_nearest(tmp_path: Path) -> None:
+    """`weight` is not a figure, `weights` is."""
+    (tmp_path / "plan.json").write_text(plan_of().to_json(), encoding="utf-8")
+    with pytest.raises(DsforgeError, match="no figure `weight`") as caught:
+        CliRunner().invoke(app, ["explain", str(tmp_path), "weight"], catch_exceptions=False)
+
+    assert "weights" in caught.value.hint
+
+
+def test_formulas_are_arithmetic_and_nothing_else() -> None:
+    """Attributes, calls of other functions and comparisons are refused."""
+    assert value_of("max(a, 2) ** 2 // 3", {"a": 4}) == 5
+    assert names_in("b + max(a, b)") == ("b", "a")
+    for text in ("a.b", "print(a)", "a < 2", "[a]"):
+        with pytest.raises(ValueError, match="not arithmetic"):
+            value_of(text, {"a": 1})
