@@ -17,7 +17,9 @@ CUT = 2_000  # characters of a line
 MOST_NAMES = 16
 
 _NETWORK = re.compile(r"NCCL INFO (?:Using network |Assigned NET plugin )([A-Za-z][\w-]{0,40})")
-_VIA = re.compile(r"NCCL INFO Channel [^\n]{0,120} via (P2P|SHM|NET/[\w-]{1,40})(/\d+/GDRDMA)?")
+_VIA = re.compile(
+    r"NCCL INFO Channel [^\n]{0,120} via (P2P|SHM|NET/[\w-]{1,40})(/\d+(?:\(\d+\))?/GDRDMA)?"
+)
 _DEVICES = re.compile(r"\[\d{1,3}\]([\w.-]{1,40}):")
 
 
@@ -27,7 +29,7 @@ class NcclWords:
     def __init__(self) -> None:
         self.networks: set[str] = set()
         self.devices: set[str] = set()
-        self.gpu_direct = False
+        self.gpu_direct: bool | None = None  # none: no channel between nodes was named
 
     def hear(self, line: str) -> None:
         """Take in one line of output."""
@@ -37,12 +39,14 @@ class NcclWords:
         if found := _NETWORK.search(line):
             self._keep(self.networks, found[1])
         elif "NCCL INFO NET/" in line and " Using [" in line:
+            if len(self.devices) == MOST_NAMES:
+                return
             for name in _DEVICES.findall(line)[:MOST_NAMES]:
                 self._keep(self.devices, name)
         elif found := _VIA.search(line):
-            self.gpu_direct |= found[2] is not None
             if found[1].startswith("NET/"):
                 self._keep(self.networks, found[1].removeprefix("NET/"))
+                self.gpu_direct = bool(self.gpu_direct) or found[2] is not None
 
     @property
     def transport(self) -> Transport | None:

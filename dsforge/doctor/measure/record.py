@@ -12,7 +12,7 @@ import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from dsforge.specs import FROZEN, Collective, Precision
 
@@ -20,6 +20,7 @@ MARK = "dsforge-gauge "
 LONGEST_LINE = 1 << 16
 Scope = Literal["intra_node", "inter_node"]
 
+HEARD: ConfigDict = {**FROZEN, "allow_inf_nan": False}
 _MARKED = re.compile(re.escape(MARK) + r"(\{.*\})")
 
 
@@ -58,7 +59,7 @@ class Question(BaseModel):
 class World(BaseModel):
     """Who measures: the job as its ranks see it, and the weakest of the nodes."""
 
-    model_config = FROZEN
+    model_config = HEARD
 
     kind: Literal["world"] = "world"
     ranks: int = Field(ge=1)
@@ -78,7 +79,7 @@ class World(BaseModel):
 class Timed(BaseModel):
     """One collective at one payload: seconds on the slowest rank."""
 
-    model_config = FROZEN
+    model_config = HEARD
 
     kind: Literal["timed"] = "timed"
     scope: Scope
@@ -98,7 +99,7 @@ class Timed(BaseModel):
 class Rate(BaseModel):
     """A rate of the slowest rank or node, and which one that was."""
 
-    model_config = FROZEN
+    model_config = HEARD
 
     kind: Literal["rate"] = "rate"
     what: Literal["product", "memory", "to_device", "to_host", "adam", "disk_read", "disk_write"]
@@ -112,7 +113,7 @@ class Rate(BaseModel):
 class Skipped(BaseModel):
     """Something that could not be measured, and why."""
 
-    model_config = FROZEN
+    model_config = HEARD
 
     kind: Literal["skipped"] = "skipped"
     what: str = Field(max_length=100)
@@ -122,7 +123,7 @@ class Skipped(BaseModel):
 class Ended(BaseModel):
     """The last line of a whole run."""
 
-    model_config = FROZEN
+    model_config = HEARD
 
     kind: Literal["ended"] = "ended"
     seconds: float = Field(ge=0)

@@ -7,6 +7,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
+from pydantic import ValidationError
+
 from dsforge.bench.run import read_plan
 from dsforge.doctor.detect import cluster_file
 from dsforge.doctor.measure.card import card, card_yaml, described
@@ -75,7 +77,11 @@ def measured(
         on_answer=on_answer,
     )
     taken = datetime.now(UTC).isoformat(timespec="seconds")
-    file = card(subject.description, subject.cluster, found, taken)
+    try:
+        file = card(subject.description, subject.cluster, found, taken)
+    except ValidationError as error:
+        what = f"what the ranks answered makes no card ({error.error_count()} impossible values)"
+        raise DsforgeError(what, "measure again") from error
     return Measured(file, card_yaml(file), findings(_read(file), found))
 
 

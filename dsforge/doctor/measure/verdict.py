@@ -29,6 +29,7 @@ def findings(cluster: ClusterSpec, found: Found) -> tuple[Finding, ...]:
     """All findings about a measured cluster, the worst first; `cluster` as its card reads."""
     every = [
         *_sockets(cluster, found),
+        *_through_host(found),
         *_unlike_nodes(cluster, found),
         *_slow_links(cluster),
         *_slow_ranks(found),
@@ -50,6 +51,17 @@ def _sockets(cluster: ClusterSpec, found: Found) -> list[Finding]:
     fix = "look for NCCL_IB_DISABLE in .deepspeed_env and the shell, for libibverbs in the image, "
     fix += "and for `ibv_devinfo` on every host; NCCL_DEBUG=INFO says why NET/IB was left"
     return [Finding("probe-sockets", "error", f"NCCL fell back to sockets although {there}", fix)]
+
+
+def _through_host(found: Found) -> list[Finding]:
+    """RDMA that cannot reach the memory of the cards."""
+    if found.nccl.transport != "rdma" or found.nccl.gpu_direct is not False:
+        return []
+    message = "RDMA goes through the hosts' memory: NCCL names no channel with GDRDMA"
+    fix = (
+        "`lsmod | grep nvidia_peermem` on every host; ACS off in the BIOS; NCCL_NET_GDR_LEVEL unset"
+    )
+    return [Finding("probe-no-gpu-direct", "warning", message, fix)]
 
 
 def _unlike_nodes(cluster: ClusterSpec, found: Found) -> list[Finding]:
