@@ -144,6 +144,12 @@ def _price(plan: Plan | None, rate: float) -> str:
     return f"; a step then takes {seconds(slow)} instead of {seconds(planned)}"
 
 
+def _is_broken(case: Case, *pair: str) -> bool:
+    """Whether it is known already that two hosts do not reach each other, or lose full packets."""
+    calls = [call for host in pair for call in case.calls.get(host, ()) if call.peer in pair]
+    return any(call.error or call.mtu_passes is False for call in calls)
+
+
 @check(
     "stream-failed",
     "network",
@@ -153,7 +159,7 @@ def _price(plan: Plan | None, rate: float) -> str:
 def stream_failed(case: Case) -> Iterator[Hit]:
     """A path that connects and carries nothing."""
     for host, stream in case.streams.items():
-        if stream.error:
+        if stream.error and not _is_broken(case, host, stream.peer):
             message = f"data sent to {stream.peer} does not arrive: {stream.error}"
             yield Hit((host, stream.peer), message, "compare MTUs and look at the switch between")
 

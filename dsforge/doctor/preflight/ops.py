@@ -146,11 +146,10 @@ def op_lock(case: Case) -> Iterator[Hit]:
     """A build lock that nobody holds any more."""
     needed = {op.name for op in needed_ops(case.job)}
     for host, facts in case.hosts.items():
-        removed = case.unlocked.get(host, ())
         for lock in facts.builds.locks:
             if lock.is_held:
                 continue
-            if lock.path in removed:
+            if host in case.left and lock.path not in case.left[host]:
                 yield Hit((host,), f"{lock.path} was stale", "it has been removed", "info")
                 continue
             message = f"{lock.path}, {lock.age_s / 60:.0f} min old, belongs to no process"

@@ -163,15 +163,9 @@ def builds(root: Path) -> dict[str, Any]:
             if (folder / f"{folder.name}.so").is_file():
                 ops.append(folder.name)
             lock = folder / "lock"
-            if lock.is_file():
-                locks.append(
-                    {
-                        "op": folder.name,
-                        "path": str(lock),
-                        "age_s": age(lock),
-                        "is_held": held(lock),
-                    }
-                )
+            with suppress(FileNotFoundError):
+                found = {"op": folder.name, "path": str(lock), "age_s": age(lock)}
+                locks.append({**found, "is_held": held(lock)})
     return {"root": str(root), "ops": ops, "locks": locks, "free_bytes": free_above(root)}
 
 
@@ -199,12 +193,16 @@ def held(lock: Path) -> bool:
     return False
 
 
-def unlocked(root: Path) -> list[str]:
-    """The locks below the folder of built ops that nobody holds, removed."""
-    stale = [Path(lock["path"]) for lock in builds(root)["locks"] if not lock["is_held"]]
-    for lock in stale:
-        lock.unlink()
-    return [str(lock) for lock in stale]
+def unlock(root: Path) -> list[str]:
+    """Remove the locks of built ops that nobody holds; those that are left, held ones too.
+
+    Hosts may share the folder, so another may be faster.
+    """
+    for lock in builds(root)["locks"]:
+        if not lock["is_held"]:
+            with suppress(OSError):
+                Path(lock["path"]).unlink()
+    return [lock["path"] for lock in builds(root)["locks"]]
 
 
 def nvme_facts(name: str) -> dict[str, Any]:
