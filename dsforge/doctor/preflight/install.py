@@ -165,11 +165,10 @@ def files_differ(case: Case) -> Iterator[Hit]:
         names = [n for n, digest in usual.files.items() if folder.files.get(n, "") != digest]
         if names:
             absent = [name for name in names if not folder.files.get(name)]
-            what = (
-                f"lacks {', '.join(absent)}" if absent == names else f"differ: {', '.join(names)}"
-            )
+            state = "missing" if absent == names else "not the same"
             fix = f"copy the run folder again: `rsync -a {path}/ {host}:{path}/`"
-            yield Hit((host,), f"files of the run, beside {case.first}: {what}", fix)
+            message = f"beside {case.first}, what is {state}: {', '.join(names)}"
+            yield Hit((host,), message, fix)
 
 
 CHECKS: tuple[Check, ...] = (

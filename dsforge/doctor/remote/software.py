@@ -24,6 +24,8 @@ MOST_HASHED_BYTES = 4 << 20
 SECRET = re.compile(r"TOKEN|SECRET|PASS|CREDENTIAL|_KEY$")
 COMPILERS = ("c++", "g++")
 BLOCK_BYTES = 4096
+EMPTY = "int main() { return 0; }\n"
+WITH_LIBAIO = "#include <libaio.h>\nint main() { return io_submit(0, 0, 0); }\n"
 ASK = """
 import importlib.metadata as metadata, importlib.util as util, json, sys, sysconfig
 found = {}
@@ -121,23 +123,23 @@ def tool_facts(python: dict[str, Any], interpreter: str) -> dict[str, Any]:
     include = Path(python.get("headers") or "/nonexistent")
     return {
         "compiler": compiler[:300],
-        "compiler_works": bool(compiler) and compiles(compiler, ""),
+        "compiler_works": bool(compiler) and compiles(compiler, EMPTY),
         "ninja": shutil.which("ninja") or "",
         "ninja_beside": beside or "",
         "nvcc": nvcc,
         "nvcc_release": release[1] if release else "",
         "has_python_headers": (include / "Python.h").is_file(),
-        "has_libaio": bool(compiler) and compiles(compiler, "#include <libaio.h>\n", "-laio"),
+        "has_libaio": bool(compiler) and compiles(compiler, WITH_LIBAIO, "-laio"),
     }
 
 
-def compiles(compiler: str, head: str, *libraries: str) -> bool:
-    """Whether a program that begins so can be compiled and linked."""
+def compiles(compiler: str, program: str, *libraries: str) -> bool:
+    """Whether a program can be compiled and linked."""
     import tempfile
 
     with suppress(OSError), tempfile.TemporaryDirectory() as name:
         source, made = Path(name) / "try.cpp", Path(name) / "try"
-        source.write_text(head + "int main() { return 0; }\n")
+        source.write_text(program)
         said([compiler, str(source), "-o", str(made), *libraries])
         return made.exists()
     return False
