@@ -137,7 +137,7 @@ def _price(plan: Plan | None, rate: float) -> str:
     """What the step takes at that rate, beside the planned time and one node alone."""
     if plan is None or plan.cluster.nodes == 1 or rate <= 0:
         return ""
-    link = plan.cluster.inter_node.model_copy(update={"bytes_per_s": rate})
+    link = plan.cluster.inter_node.model_copy(update={"bytes_per_s": rate, "measured": None})
     cluster = plan.cluster.model_copy(update={"inter_node": link, "nics_per_node": 1})
     slow = price(plan.model, cluster, plan.workload, plan.strategy).time.step_s.likely
     planned = plan.choice.time.step_s.likely

@@ -23,7 +23,7 @@ from pydantic_core import from_json
 from dsforge.doctor import remote
 from dsforge.doctor.preflight.case import TRAVELS, Case, Clock, Job
 from dsforge.doctor.preflight.environment import FELT
-from dsforge.doctor.preflight.facts import Call, HostFacts, Listening, Stream
+from dsforge.doctor.preflight.facts import Call, HostFacts, Listening, Real, Stream
 from dsforge.doctor.preflight.job import LOCAL
 from dsforge.process import TIMEOUT_CODE, Dialogue
 
@@ -41,7 +41,7 @@ for name, text in json.loads(sys.stdin.readline()):
     exec(compile(text, name + ".py", "exec"), module.__dict__)
 module.answer_all(sys.stdin, sys.stdout.write)
 """
-CONNECT_S, LOGIN_S, FACTS_S, MESH_S = 5, 15.0, 40.0, 30.0
+CONNECT_S, LOGIN_S, FACTS_S, MESH_S = 5, 15.0, 20.0, 12.0
 STREAM_S = 1.0
 SSH_CODE, NOT_FOUND_CODE = 255, 127  # ssh itself failed; the remote shell found no such program
 CLOCK_ASKED = 3
@@ -123,7 +123,7 @@ class _Visit:
         readings = []
         for _ in range(CLOCK_ASKED):
             asked = time.time()
-            answer = self._ask(TypeAdapter(float), LOGIN_S, ask="clock")
+            answer = self._ask(TypeAdapter(Real), LOGIN_S, ask="clock")
             if answer is None:
                 return None
             half = (time.time() - asked) / 2
