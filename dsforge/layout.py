@@ -24,6 +24,46 @@ class Coordinates(NamedTuple):
     tensor: int
 
 
+class LayerSplit(NamedTuple):
+    """How many layers the first pipeline stage holds, each stage between, and the last."""
+
+    first: int
+    middle: int
+    last: int
+    ends_count: bool = False  # embedding and head take the place of a layer each
+
+    def interleaves(self, chunks: int) -> bool:
+        """Whether every stage can be cut into so many equal chunks."""
+        if self.ends_count:
+            return self.middle % chunks == 0
+        whole = not (self.first % chunks or self.middle % chunks or self.last % chunks)
+        return chunks == 1 or (whole and self.even)
+
+    @property
+    def even(self) -> bool:
+        """Whether all stages hold the same."""
+        return self.first == self.middle == self.last
+
+
+def layer_split(layers: int, stages: int) -> LayerSplit | None:
+    """How layers fall on pipeline stages; none where a stage would stay empty.
+
+    Evenly; else with embedding and head as a layer each, where that divides (Megatron's
+    `--account-for-embedding-in-pipeline-split` and its sister: BLOOM, Llama 3.1); else whatever the
+    full stages leave goes to both ends, less to the last, which has the head.
+    """
+    if stages > layers:
+        return None
+    if layers % stages == 0:
+        return LayerSplit(*(layers // stages,) * 3)
+    share = (layers + 2) // stages
+    if (layers + 2) % stages == 0 and share > 1:
+        return LayerSplit(share - 1, share, share - 1, ends_count=True)
+    full = -(-layers // stages)
+    left = layers - full * (stages - 2)
+    return LayerSplit(left - left // 2, full, left // 2) if left > 1 else None
+
+
 class Layout(BaseModel):
     """How many ranks share each axis; the product of all but the experts is the world size."""
 

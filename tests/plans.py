@@ -13,7 +13,7 @@ from dsforge.layout import Layout
 from dsforge.plan import Plan, Priced, Reason, Variant, VariantName
 from dsforge.rules.case import Case
 from dsforge.rules.megatron import pretrain_gpt
-from dsforge.specs import ClusterSpec, GpuSpec, ModelSpec, NvmeSpec, Workload
+from dsforge.specs import ClusterSpec, GpuSpec, Host, ModelSpec, NvmeSpec, Workload
 from dsforge.strategy import AioSettings, Buckets, Strategy
 from dsforge.units import GIB, Interval
 
@@ -208,3 +208,14 @@ def _megatron(model: ModelSpec, on: ClusterSpec, work: Workload) -> Variant:
     if problem is not None:
         return Variant(name="megatron", priced=None, problems=(problem,))
     return Variant(name="megatron", priced=priced(strategy, step_s=5.1))
+
+
+HOSTS = (Host(address="10.0.0.1", slots=8), Host(address="10.0.0.2", slots=8))
+CLUSTERS: dict[str, ClusterSpec] = {
+    "two-nodes": cluster(hosts=HOSTS, interface="eth0"),
+    "no-hosts": cluster(),
+    "ssh": cluster(hosts=HOSTS, ssh_user="me", ssh_port=2222),
+    "one-node": cluster(1),
+    "cpu": cpu_cluster(),
+    "two-cpu-nodes": cpu_cluster(2, 1, interface="eth0"),
+}

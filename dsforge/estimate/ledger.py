@@ -67,6 +67,9 @@ class Engine(NamedTuple):
     overlap_comm: bool = False
     persistence_threshold: int = 100_000
     max_live_parameters: int = 1_000_000_000
+    max_reuse_distance: int = 1_000_000_000
+    prefetch_bucket_size: int = 50_000_000
+    sub_group_size: int = 1_000_000_000
 
     @property
     def trained(self) -> tuple[int, ...]:
@@ -104,12 +107,27 @@ def touched_elements(engine: Engine) -> tuple[int, ...]:
     (copy_grads_in_partition, stage_1_and_2.py:2180).
     """
     size = partition_elements(engine)
-    begin, found, offset = engine.rank * size, [], 0
-    for elements in engine.trained:
+    begin, found = engine.rank * size, []
+    for index, offset in partition_offsets(engine).items():
+        elements = engine.tensors[index].elements
         if offset < begin + size and offset + elements > begin:
             found.append(elements)
-        offset += elements
     return tuple(found)
+
+
+def partition_offsets(engine: Engine) -> dict[int, int]:
+    """Place of each trainable tensor -> where it begins in the flat buffer of ZeRO 1 and 2."""
+    found, offset = {}, 0
+    for index, tensor in enumerate(engine.tensors):
+        if tensor.trainable:
+            found[index] = offset
+            offset += tensor.elements
+    return found
+
+
+def gathered_elements(engine: Engine, index: int) -> int:
+    """Elements of a tensor's partitions of all ranks under ZeRO 3, padding included."""
+    return _part(engine.tensors[index], engine.world_size) * engine.world_size
 
 
 def _replicated(engine: Engine, moment: Moment) -> Holding:
@@ -200,7 +218,7 @@ def _fully_sharded(engine: Engine, moment: Moment) -> Holding:
     size, world = engine.element_bytes, engine.world_size
     trained = tuple(t for t in engine.tensors if t.trainable)
     part = sum(_part(t, world) for t in trained)
-    parameter = sum(_weight_bytes(engine, t) * _part(t, world) for t in engine.tensors)
+    parameter = sum(weight_bytes(engine, t) * _part(t, world) for t in engine.tensors)
     parameter += _gathered_bytes(engine, moment)
     state = part * (MASTER + (0 if moment == "init" else MOMENTS))
     bucket = size * engine.reduce_bucket_size
@@ -218,14 +236,15 @@ def _part(tensor: Tensor, world_size: int) -> int:
     return -(-tensor.elements // world_size)
 
 
-def _weight_bytes(engine: Engine, tensor: Tensor) -> int:
-    """Bytes of an element of a tensor's weights under ZeRO 3.
+def weight_bytes(engine: Engine, tensor: Tensor) -> int:
+    """Bytes of an element of a tensor's weights.
 
-    peft makes adapters in float32, and a model that was partitioned as it was built is not
+    peft makes adapters in float32, and a model that ZeRO 3 partitioned as it was built is not
     converted any more (engine.py:1859).
     """
     adapter = tensor.trainable and any(not t.trainable for t in engine.tensors)
-    return MASTER if adapter else engine.element_bytes
+    kept = adapter and engine.zero_stage == FULLY_SHARDED
+    return MASTER if kept else engine.element_bytes
 
 
 def _gathered_bytes(engine: Engine, moment: Moment) -> int:
@@ -235,16 +254,29 @@ def _gathered_bytes(engine: Engine, moment: Moment) -> int:
     (partition_parameters.py:2022). At the end of the forward the others stay as well, as far as
     the engine may keep them (`stage3_max_live_parameters`): their turn in the backward is next.
     """
-    world = engine.world_size
-    if world == 1 or moment == "init":
+    if engine.world_size == 1 or moment == "init":
         return 0
-    small = [t for t in engine.tensors if t.elements <= engine.persistence_threshold]
-    kept = sum(_weight_bytes(engine, t) * _part(t, world) * world for t in small)
+    kept = small_bytes(engine)
     if moment != "forward":
         return kept
     large = [t for t in engine.tensors if t.elements > engine.persistence_threshold]
     large = [t for t in large if t.in_backward]
+    small = [t for t in engine.tensors if t.elements <= engine.persistence_threshold]
     elements = sum(t.elements for t in large)
-    whole = sum(_weight_bytes(engine, t) * t.elements for t in large)
+    whole = sum(weight_bytes(engine, t) * t.elements for t in large)
     room = max(0, engine.max_live_parameters - sum(t.elements for t in small))
     return kept + (whole if elements <= room else engine.element_bytes * room)
+
+
+def small_bytes(engine: Engine) -> int:
+    """Bytes of the weights that ZeRO 3 keeps whole between steps, on several ranks."""
+    if engine.world_size == 1:
+        return 0
+    small = [
+        index
+        for index, tensor in enumerate(engine.tensors)
+        if tensor.elements <= engine.persistence_threshold
+    ]
+    return sum(
+        weight_bytes(engine, engine.tensors[i]) * gathered_elements(engine, i) for i in small
+    )

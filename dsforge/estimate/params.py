@@ -81,8 +81,7 @@ class ParameterCounts(NamedTuple):
         return max((layer.experts for layer in self.layers), default=0)
 
 
-@lru_cache(maxsize=64)
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def parameters(model: ModelSpec) -> int:
     """Unique parameters of the model; a tied matrix counts once."""
     return parameter_counts(model).total

@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from dsforge.estimate.params import parameter_counts
+from dsforge.layout import layer_split
 from dsforge.specs import ModelSpec
 from dsforge.strategy import Trainer
 
@@ -27,19 +28,17 @@ class Stages(NamedTuple):
 def stages(model: ModelSpec, pp: int, trainer: Trainer) -> Stages:
     """How the layers of a model fall on pipeline stages.
 
-    Megatron cuts evenly; where layers + 2 divide instead, embedding and head count as a layer each
-    (`--account-for-embedding-in-pipeline-split`; BLOOM, Llama 3.1). Nanotron cuts by parameters,
-    the head included.
+    Nanotron cuts by parameters, the head included.
     """
     layers, share = model.layers, model.moe_layers / model.layers
     if pp == 1:
         return Stages(0, layers, layers, share)
     if trainer == "nanotron":
         return _by_cost(model, pp, share)
-    if layers % pp and (layers + 2) % pp == 0:
-        even = (layers + 2) // pp
-        return Stages(even, even - 1, layers / pp, share)
-    return Stages(-(-layers // pp), layers // pp, layers / pp, share)
+    split = layer_split(layers, pp)
+    if split is None:  # no engine takes it; a price is asked for all the same
+        return Stages(-(-layers // pp), layers // pp, layers / pp, share)
+    return Stages(max(split.first, split.middle), split.last, layers / pp, share)
 
 
 def _by_cost(model: ModelSpec, pp: int, share: float) -> Stages:

@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from dsforge.estimate.params import lora_parameters, parameter_counts
-from dsforge.layout import Layout
+from dsforge.layout import Layout, layer_split
 from dsforge.specs import ModelSpec, Workload
 
 
@@ -57,17 +57,16 @@ class _Pieces(NamedTuple):
 def end_stages(model: ModelSpec, pp: int, by_cost: bool = False) -> tuple[Stage, ...]:
     """The first and the last pipeline stage; the same one where there is no pipeline.
 
-    Where layers do not divide but layers and two more do, embedding and head take one place each
-    (Megatron's `--account-for-embedding-in-pipeline-split` and its sister). `by_cost`: nanotron
-    fills stages up to an equal share of the matrix elements of layers and head.
+    `by_cost`: nanotron fills stages up to an equal share of the matrix elements of layers and head.
     """
     if pp == 1:
         return (Stage(model.layers, model.moe_layers, has_embedding=True, has_head=True),)
+    split = layer_split(model.layers, pp)
     first = last = -(-model.layers // pp)
     if by_cost:
         first, last = _by_cost(model, pp)
-    elif model.layers % pp and (model.layers + 2) % pp == 0:
-        first = last = max(1, (model.layers + 2) // pp - 1)
+    elif split is not None:
+        first, last = split.first, split.last
     layers = model.layers
     sparse = [sum(map(model.is_moe_layer, r)) for r in (range(first), range(layers - last, layers))]
     return (

@@ -75,7 +75,9 @@ def micro_batch_axis(request: Request) -> Axis:
     free = _batch_is_free(request)
 
     def at(micro: int) -> Request:
-        fixed = request.constraints.model_copy(update={"micro_batch_size": micro})
+        whole = request.constraints.context_parallel_size or 1  # a share of a sample is no sample
+        sizes = {"micro_batch_size": micro, "context_parallel_size": whole}
+        fixed = request.constraints.model_copy(update=sizes)
         asked = request.model_copy(update={"constraints": fixed})
         return _with_batch(asked, micro * request.cluster.gpus) if free else asked
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dsforge.layout import Layout
+from dsforge.layout import Layout, layer_split
 from dsforge.plan import Request
 from dsforge.rules import divisors
 from dsforge.strategy import (
@@ -134,9 +134,7 @@ def _pipeline_sizes(request: Request, back_end: BackEnd, ranks: int) -> tuple[in
     fixed = request.constraints.pipeline_parallel_size
     if fixed or back_end == "deepspeed":
         return (fixed or 1,)
-    return tuple(
-        n for n in divisors(ranks) if n <= request.model.layers and request.model.layers % n == 0
-    )
+    return tuple(n for n in divisors(ranks) if layer_split(request.model.layers, n))
 
 
 def _context_sizes(request: Request, back_end: BackEnd, ranks: int) -> tuple[int, ...]:
@@ -192,4 +190,5 @@ def _virtual_stages(request: Request, family: Strategy) -> tuple[int, ...]:
     pp = family.layout.pipeline_parallel_size
     if family.back_end == "deepspeed" or pp == 1:
         return (1,)
-    return divisors(request.model.layers // pp)
+    split = layer_split(request.model.layers, pp)
+    return tuple(n for n in divisors(split.middle) if split.interleaves(n)) if split else (1,)

@@ -60,13 +60,25 @@ def nearest(request: Request, bound: Bound = "likely") -> Nearest | None:
     if batch_problems(request):
         return None
     for back_end in wanted(request):
+        seen = set()  # cuts that were legal with more context ranks: with fewer nothing is lighter
         for family in reversed(tuple(families(request, back_end))):  # the lightest come last
-            found = _lightest(request, family, bound)
-            if found and (best is None or found.missing_bytes < best.missing_bytes):
+            cut = _without_context(family)
+            found = None if cut in seen else _lightest(request, family, bound)
+            if found is None:
+                continue
+            seen.add(cut)
+            if best is None or found.missing_bytes < best.missing_bytes:
                 best = found
                 if best.missing_bytes <= 0:
                     return best
     return best
+
+
+def _without_context(family: Strategy) -> tuple[object, ...]:
+    """What a family fixes beside the share of a sequence, and of a batch, on a rank."""
+    layout = family.layout
+    sizes = layout.tensor_parallel_size, layout.pipeline_parallel_size, layout.expert_parallel_size
+    return *sizes, family.zero_stage, family.offload_optimizer, family.offload_parameters
 
 
 def _broken_by_deepspeed(request: Request) -> list[tuple[Problem, ...]]:

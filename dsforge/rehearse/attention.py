@@ -1,8 +1,9 @@
-"""Attention on the pretended GPU takes the memory of CUDA's kernels.
+"""Attention and SiLU on the pretended GPU take the memory of CUDA's kernels.
 
 torch would fall back to the mathematical form, which stores the s x s scores. CUDA chooses as
 aten/src/ATen/native/transformers/cuda/sdp_utils.cpp does: flash for 16-bit without a mask,
 memory-efficient otherwise, the mathematical form where neither can (grouped heads in fp32).
+SiLU's gradient is one kernel on CUDA (native_functions.yaml), six products elsewhere.
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ aten = torch.ops.aten
 
 
 @lru_cache(maxsize=1)
-def register_attention() -> None:
-    """Make `attention` the device's kernel of scaled_dot_product_attention; once for a process."""
+def register_kernels() -> None:
+    """Make these the device's kernels; once for a process."""
     library = torch.library.Library("aten", "IMPL")
     library.impl("scaled_dot_product_attention", attention, "AutogradPrivateUse1")
-    register_attention.library = library  # type: ignore[attr-defined] - it lives as long as the process
+    library.impl("silu_backward", lambda gradient, _: torch.empty_like(gradient), "PrivateUse1")
+    register_kernels.library = library  # type: ignore[attr-defined] - it lives as long as the process
 
 
 class _Call(NamedTuple):

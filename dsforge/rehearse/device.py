@@ -19,7 +19,7 @@ from deepspeed.accelerator import real_accelerator
 from deepspeed.accelerator.cpu_accelerator import CPU_Accelerator
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
-from dsforge.rehearse.attention import register_attention
+from dsforge.rehearse.attention import register_kernels
 from dsforge.rehearse.kernels import NoKernels
 
 NAME = "gpu"
@@ -222,7 +222,7 @@ class _Module:
 def _register() -> None:
     """Make `gpu` a device of torch; once for a process, and for good."""
     _setup_privateuseone_for_python_backend(NAME, _Module())
-    register_attention()
+    register_kernels()
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from itertools import chain, groupby
 from typing import NamedTuple
 
 from dsforge.job import TrainJob
+from dsforge.layout import layer_split
 from dsforge.plan import Plan
 from dsforge.render.deepspeed import ADAM_BETAS, ADAM_EPSILON, LION_BETAS, MOMENTUM
 from dsforge.render.job import WARMUP_FRACTION, train_job
@@ -67,6 +68,7 @@ def megatron_arguments(plan: Plan, strategy: Strategy) -> tuple[Argument, ...]:
         () if model.moe is None else _experts(model, model.moe),
         () if model.mla is None else _latent_attention(model.mla),
         _parallel(strategy),
+        _uneven_stages(model.layers, strategy.layout.pipeline_parallel_size),
         _batch(strategy, workload),
         _optimizer(workload, train_job(plan)),
         _precision(workload),
@@ -179,6 +181,20 @@ def _parallel(strategy: Strategy) -> tuple[Argument, ...]:
             (sharded, "--overlap-grad-reduce"),
             (sharded, "--overlap-param-gather"),
         ),
+    )
+
+
+def _uneven_stages(layers: int, stages: int) -> tuple[Argument, ...]:
+    """How layers fall on stages where they do not divide evenly."""
+    split = layer_split(layers, stages)
+    if split is None or split.even:
+        return ()
+    if split.ends_count:
+        switch = "--account-for-{}-in-pipeline-split"
+        return tuple(Argument(switch.format(end)) for end in ("embedding", "loss"))
+    return (
+        Argument("--decoder-first-pipeline-num-layers", str(split.first)),
+        Argument("--decoder-last-pipeline-num-layers", str(split.last)),
     )
 
 

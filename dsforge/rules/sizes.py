@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dsforge.errors import Problem
+from dsforge.layout import layer_split
 from dsforge.rules.case import Case, Rule, divisors, listed
 
 
@@ -115,19 +116,30 @@ def tensor_in_node(case: Case) -> Problem | None:
 def pipeline_divides_layers(case: Case) -> Problem | None:
     """Layers that pipeline stages cannot share out.
 
-    Megatron `validate_args` (layers per stage) and megatron-core `TransformerConfig`; DeepSpeed
-    splits unevenly.
+    Megatron `validate_args` and megatron-core `TransformerConfig.__post_init__`: stages of equal
+    size, embedding and head as a layer each, or another number at both ends; chunks of equal size.
+    DeepSpeed splits as it likes.
     """
-    chunks = case.layout.pipeline_parallel_size * case.strategy.virtual_stages
-    if case.on_megatron and case.model.layers % chunks:
+    pp, virtual = case.layout.pipeline_parallel_size, case.strategy.virtual_stages
+    split = layer_split(case.model.layers, pp)
+    if case.on_megatron and (split is None or not split.interleaves(virtual)):
+        legal = tuple(
+            n
+            for n in range(1, case.model.layers + 1)
+            if _interleaves(case.model.layers, n, virtual)
+        )
         return Problem(
             "pipeline-layers",
-            f"`pipeline_parallel_size x virtual_stages` (={chunks}) must divide `layers` "
-            f"(={case.model.layers})",
-            f"use {listed(divisors(case.model.layers))}; uneven stages: "
-            "--decoder-first-pipeline-num-layers",
+            f"`pipeline_parallel_size` (={pp}) with {virtual} virtual stages must share out "
+            f"`layers` (={case.model.layers})",
+            f"use {listed(legal)}" if legal else "use virtual_stages 1",
         )
     return None
+
+
+def _interleaves(layers: int, pp: int, virtual: int) -> bool:
+    split = layer_split(layers, pp)
+    return split is not None and split.interleaves(virtual)
 
 
 def pipeline_within_layers(case: Case) -> Problem | None:

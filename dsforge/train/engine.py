@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dsforge.train.engine_config import EngineConfig
+from dsforge.train.imports import import_muon
 
 
 def start_engine(model: Any, config: EngineConfig, factor: Callable[[int], float]) -> Any:
@@ -24,6 +25,7 @@ def start_engine(model: Any, config: EngineConfig, factor: Callable[[int], float
         from dsforge.train.tensor_parallel import tensor_groups, tensor_settings
 
         settings, groups = tensor_settings(settings), tensor_groups(layout)
+    import_muon(str(settings.get("optimizer", {}).get("type", "")))
     engine, *_ = deepspeed.initialize(
         model=model,
         model_parameters=[p for p in model.parameters() if p.requires_grad],

@@ -130,6 +130,10 @@ class PipelineDecoder(PipelineModule):
             if held and not any(id(parameter) in own for parameter in held):
                 module.to("meta")
         self._model = (model,)  # in a tuple: not a part of this stage
+        for parameter in self.parameters():
+            # Without it, gradients are clipped in fp32 by the norm of the first stage alone
+            # (`runtime/utils.py`, `clip_grad_norm_`).
+            parameter.model_parallel = not parameter.ds_pipe_replicated
 
     def _partition_layers(self, method: str = "") -> None:
         """Set the bounds of all stages, without DeepSpeed's printing of every layer."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -40,6 +40,12 @@ class Stepper:
     job: TrainJob
     pad_token: int
     place: Place
+    head: Any = field(init=False, default=None)  # a LossHead where the model takes one
+
+    def __post_init__(self) -> None:
+        from dsforge.train.loss import loss_head
+
+        self.head = loss_head(self.engine.module)
 
     def step(self, step: int, samples: Sequence[Sample], stop: StopRequest) -> StepResult:
         """Train on a global batch; `step` counts from 0. DsforgeError where the loss is lost."""
@@ -75,17 +81,17 @@ class Stepper:
         )
 
     def _passes(self, micro_batches: Sequence[Sequence[Sample]], scale: float) -> float:
-        """This rank's part of the summed loss, after its micro steps and the optimizer step.
+        """Part of the summed loss that is this rank's, after its micro steps and the optimizer's.
 
         `scale` makes DeepSpeed's mean over ranks and micro steps the mean over answer tokens.
         """
-        total = 0.0
+        total: Any = 0.0  # stays on the device: no micro step waits for the one before
         for samples in micro_batches:
-            loss = self._loss(collate(samples, self.pad_token))
+            loss = self._loss(collate(samples, self.pad_token), scale)
             self.engine.backward(loss * scale)
             self.engine.step()
-            total += float(loss.detach())
-        return total / self.place.copies
+            total = total + loss.detach()
+        return float(total) / self.place.copies
 
     def evaluate(self, samples: Sequence[Sample], micro_batch_size: int) -> float:
         """Mean loss per answer token over all samples; all ranks make equally many passes."""
@@ -104,19 +110,30 @@ class Stepper:
         loss_sum, target_sum = summed(total, float(targets))  # copies cancel out
         return loss_sum / target_sum
 
-    def _loss(self, batch: Batch) -> Any:
-        """Sum of the cross-entropy over the answer tokens of a micro batch, in fp32."""
-        import torch
+    def _loss(self, batch: Batch, scale: float = 1.0) -> Any:
+        """Sum of the cross-entropy over the answer tokens of a micro batch, in fp32.
+
+        `scale` is what it will be multiplied with.
+        """
+        from dsforge.train.loss import on_device, targets_of
 
         device = self.engine.device
-        arrays = {"input_ids": batch.tokens, "labels": batch.labels}
+        arrays = {"input_ids": batch.tokens}
         if self.job.packing:
             arrays["position_ids"] = batch.positions
             if self.job.attention == "flash_attention_2":  # finds borders in a batch of one only
                 arrays = {name: array.reshape(1, -1) for name, array in arrays.items()}
-        inputs = {name: torch.from_numpy(array).to(device) for name, array in arrays.items()}
-        labels = inputs.pop("labels")
-        return summed_loss(self.engine(**inputs).logits, labels)
+        inputs = {name: on_device(array, device) for name, array in arrays.items()}
+        if self.head is None:
+            labels = on_device(batch.labels.reshape(arrays["input_ids"].shape), device)
+            return summed_loss(self.engine(**inputs).logits, labels)
+        loss_scale = float(getattr(self.engine.optimizer, "loss_scale", 1.0))
+        self.head.factor = scale * loss_scale
+        self.head.targets = targets_of(batch.labels, IGNORED, device)
+        try:
+            return self.engine(**inputs).logits
+        finally:
+            self.head.targets = None
 
     def _seed(self, step: int) -> None:
         """Random numbers of a step (dropout) that depend on seed, step and rank only."""

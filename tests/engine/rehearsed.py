@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 from dsforge import catalog
 from dsforge.estimate.ledger import Engine
+from dsforge.estimate.peaks import Batch
 from dsforge.estimate.tensors import parameter_tensors
 from dsforge.huggingface import config_from_model, tiny
 from dsforge.specs import LoraSpec, ModelSpec
@@ -22,7 +23,7 @@ STAGES: tuple[ZeroStage, ...] = (0, 1, 2, 3)
 PRECISIONS: tuple[Precision, ...] = ("bf16", "fp16", "fp32")
 WORLDS = (1, 2, 3, 8, 64)
 LORA = LoraSpec(rank=4)
-BUCKET, SMALL, TOKENS = 20_000, 1_000, 16
+BUCKET, SMALL, SAMPLES, TOKENS = 20_000, 1_000, 2, 16
 HEAD = 32  # of a tiny model; the rotary frequencies are half of it, kept twice
 
 
@@ -66,7 +67,7 @@ class Cell(NamedTuple):
         if self.offload:
             zero["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
         config: dict[str, Any] = {
-            "train_micro_batch_size_per_gpu": 2,
+            "train_micro_batch_size_per_gpu": SAMPLES,
             "gradient_accumulation_steps": self.accumulation,
             "gradient_clipping": 1.0,
             "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}},
@@ -88,6 +89,10 @@ class Cell(NamedTuple):
             overlap_comm=True,
             persistence_threshold=SMALL,
         )
+
+    def batch(self) -> Batch:
+        """One micro batch of it."""
+        return Batch(self.model(), SAMPLES, TOKENS, LORA if self.lora else None)
 
     def rotary_bytes(self) -> int:
         """Bytes of the model's own buffers: `zero.Init` makes them in the compute precision."""

@@ -1,4 +1,7 @@
-"""The byte ledger against the engine itself: what is resident after each phase, to the byte."""
+"""The byte ledger against the engine itself.
+
+What is resident after each phase to the byte, and the fullest moment of each phase within 2 %.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,14 @@ import pytest
 from rehearsed import STAGES, Cell, cells, rehearsed
 
 from dsforge.estimate.ledger import Moment, resident
+from dsforge.estimate.peaks import peaks
 from dsforge.rehearse.account import OwnerBytes, PhaseAccount
 
 pytest.importorskip("deepspeed")
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(300)]
 
 SAMPLED = 24
+PEAK_ERROR = 0.02
 DEAR = 8  # ranks from which on gathering a tensor of ZeRO 3 takes long: a view for each rank
 OWNERS = ("parameter", "gradient", "optimizer_state", "buffer")
 
@@ -42,6 +47,16 @@ def differences(cell: Cell, moment: Moment, account: PhaseAccount) -> dict[str, 
     }
 
 
+def peak_errors(cell: Cell, accounts: dict[str, PhaseAccount]) -> dict[str, float]:
+    """Phase -> how far the walk's peak is above the engine's, as a fraction."""
+    told = peaks(cell.engine(), cell.batch())
+    own = cell.rotary_bytes()
+    return {
+        moment: (fullest.peak + own) / accounts[moment].peak_bytes - 1
+        for moment, fullest in told.items()
+    }
+
+
 def prove(cell: Cell, apart: ProcessPoolExecutor) -> None:
     """Compare each phase of the steady step, and what stands after init."""
     accounts = apart.submit(rehearsed, cell).result()
@@ -53,6 +68,8 @@ def prove(cell: Cell, apart: ProcessPoolExecutor) -> None:
     assert {"init", "forward", "backward", "step"} <= set(moments)
     assert ("accumulation" in moments) == (cell.accumulation > 1)
     assert found == {}
+    errors = peak_errors(cell, accounts)
+    assert all(abs(error) <= PEAK_ERROR for error in errors.values()), errors
 
 
 @pytest.mark.parametrize("cell", sample(), ids=lambda cell: cell.name)

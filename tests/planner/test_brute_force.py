@@ -149,7 +149,7 @@ def strategies(request: Request) -> Iterator[Strategy]:
         )
         if rest:
             continue
-        staged = divisors(request.model.layers) if pp > 1 else [1]
+        staged = range(1, request.model.layers) if pp > 1 else [1]
         megatron = product(("megatron",), (0, 1), (("none", "none"),), staged)
         plain = product(("deepspeed",), (0, 1, 2, 3), OFFLOADS, [1])
         kinds = [*megatron, *(plain if tp * pp * cp * layout.expert_parallel_size == 1 else ())]

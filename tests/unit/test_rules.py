@@ -31,7 +31,7 @@ BROKEN: list[tuple[str, str, ClusterSpec, Workload, Strategy]] = [
     ("tensor-kv-heads", "qwen2.5-7b", cluster(), workload(), strategy(1, 8)),
     ("tensor-widths", MODEL, cluster(1, 3), workload(batch=9), strategy(1, 3, batch=9)),
     ("tensor-in-node", MODEL, cluster(2, 4), workload(), strategy(1, 8, zero_stage=1)),
-    ("pipeline-layers", MODEL, cluster(1, 3), workload(), strategy(1, pp=3, **MEGATRON)),
+    ("pipeline-layers", MODEL, cluster(1, 31), workload(), strategy(1, pp=31, **MEGATRON)),
     ("pipeline-size", "gpt2-small", cluster(2), workload(1024), strategy(1, pp=16)),
     ("virtual-stages", MODEL, cluster(), workload(), strategy(virtual_stages=2, **MEGATRON)),
     (

@@ -110,7 +110,7 @@ class Case(NamedTuple):
     listening: dict[str, Listening] = {}  # noqa: RUF012
     calls: dict[str, tuple[Call, ...]] = {}  # noqa: RUF012
     streams: dict[str, Stream] = {}  # noqa: RUF012
-    unlocked: dict[str, tuple[str, ...]] = {}  # noqa: RUF012
+    left: dict[str, tuple[str, ...]] = {}  # noqa: RUF012 build locks, where stale ones were removed
 
     @property
     def first(self) -> str:

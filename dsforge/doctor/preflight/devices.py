@@ -94,7 +94,7 @@ def driver_old(case: Case) -> Iterator[Hit]:
         oldest = OLDEST_DRIVERS.get(facts.interpreter.cuda.partition(".")[0])
         if oldest is None or not facts.gpus:
             continue
-        parts = [int(part) for part in facts.gpus[0].driver.split(".") if part.isdigit()]
+        parts = [int(part) for part in facts.gpus[0].driver.split(".") if part.isdecimal()]
         if parts and tuple(parts[:2]) < oldest:
             needed = ".".join(map(str, oldest))
             message = f"driver {facts.gpus[0].driver} is too old for CUDA {facts.interpreter.cuda}"

@@ -13,6 +13,7 @@ FELT = (
 )
 # What belongs to one shell or one host, or only tells the launcher where to look.
 OWN = ("CUDA_HOME", "CUDA_PATH", "CUDA_VERSION", "DS_ENV_FILE", "DS_ACCELERATOR")
+CARDS = "the launcher sets it for each rank: choose cards by `slots` or `--include HOST:0,1`"
 SECRET = ("TOKEN", "SECRET", "PASS", "CREDENTIAL", "KEY")
 
 
@@ -29,7 +30,8 @@ def env_stays(case: Case) -> Iterator[Hit]:
         return
     exported = case.job.exported
     for name, value in case.job.environment.items():
-        if not name.startswith(FELT) or name in OWN or name in exported:
+        idle = name.startswith("NCCL") and case.job.on_cpu
+        if not name.startswith(FELT) or name in (*OWN, *exported) or idle:
             continue
         secret = any(word in name for word in SECRET)
         hosts = tuple(
@@ -40,6 +42,7 @@ def env_stays(case: Case) -> Iterator[Hit]:
         if hosts:
             line = f"write the line `{name}={value}` into .deepspeed_env in the run folder"
             fix = f"set {name} on each host, in the file that sshd reads" if secret else line
+            fix = CARDS if name == "CUDA_VISIBLE_DEVICES" else fix
             yield Hit(hosts, f"{name} is set in this shell and does not travel", fix)
 
 

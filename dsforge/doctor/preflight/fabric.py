@@ -137,11 +137,17 @@ def _price(plan: Plan | None, rate: float) -> str:
     """What the step takes at that rate, beside the planned time and one node alone."""
     if plan is None or plan.cluster.nodes == 1 or rate <= 0:
         return ""
-    link = plan.cluster.inter_node.model_copy(update={"bytes_per_s": rate})
+    link = plan.cluster.inter_node.model_copy(update={"bytes_per_s": rate, "measured": None})
     cluster = plan.cluster.model_copy(update={"inter_node": link, "nics_per_node": 1})
     slow = price(plan.model, cluster, plan.workload, plan.strategy).time.step_s.likely
     planned = plan.choice.time.step_s.likely
     return f"; a step then takes {seconds(slow)} instead of {seconds(planned)}"
+
+
+def _is_broken(case: Case, *pair: str) -> bool:
+    """Whether it is known already that two hosts do not reach each other, or lose full packets."""
+    calls = [call for host in pair for call in case.calls.get(host, ()) if call.peer in pair]
+    return any(call.error or call.mtu_passes is False for call in calls)
 
 
 @check(
@@ -153,7 +159,7 @@ def _price(plan: Plan | None, rate: float) -> str:
 def stream_failed(case: Case) -> Iterator[Hit]:
     """A path that connects and carries nothing."""
     for host, stream in case.streams.items():
-        if stream.error:
+        if stream.error and not _is_broken(case, host, stream.peer):
             message = f"data sent to {stream.peer} does not arrive: {stream.error}"
             yield Hit((host, stream.peer), message, "compare MTUs and look at the switch between")
 

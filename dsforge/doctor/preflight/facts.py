@@ -9,6 +9,9 @@ from pydantic import BaseModel, Field, StringConstraints
 from dsforge.specs import FROZEN
 
 Name = Annotated[str, StringConstraints(max_length=300)]
+# What may end up in a command that a person is told to type.
+Word = Annotated[str, StringConstraints(max_length=300, pattern=r"^[A-Za-z0-9_.:+@-]*$")]
+Real = Annotated[float, Field(allow_inf_nan=False, ge=-1e12, le=1e12)]
 Text = Annotated[str, StringConstraints(max_length=500)]
 Path = Annotated[str, StringConstraints(max_length=4096)]
 Count = Annotated[int, Field(ge=0, le=1 << 62)]
@@ -21,10 +24,10 @@ class Interface(BaseModel):
 
     model_config = FROZEN
 
-    name: Name
-    addresses: tuple[Name, ...] = Field(max_length=MANY)
+    name: Word
+    addresses: tuple[Word, ...] = Field(max_length=MANY)
     mtu: Count
-    mac: Name
+    mac: Word
     is_default: bool
 
 
@@ -33,10 +36,10 @@ class RdmaPort(BaseModel):
 
     model_config = FROZEN
 
-    name: Name
+    name: Word
     is_active: bool
     is_ethernet: bool = Field(description="RoCE instead of InfiniBand.")
-    gbit_per_s: float
+    gbit_per_s: Real
 
 
 class Card(BaseModel):
@@ -46,7 +49,7 @@ class Card(BaseModel):
 
     name: Name
     memory_bytes: Count
-    driver: Name
+    driver: Word
     ecc_errors: Count = Field(description="Uncorrected, since the driver was loaded.")
     throttle: Count = Field(description="Bits of nvmlClocksEventReasons.")
 
@@ -56,7 +59,7 @@ class Package(BaseModel):
 
     model_config = FROZEN
 
-    version: Name
+    version: Word
     origin: Path
 
 
@@ -68,11 +71,11 @@ class Interpreter(BaseModel):
     path: Path
     exists: bool
     error: Text = Field(description="What it says instead of its packages.")
-    version: Name = ""
-    packages: dict[Name, Package] = Field(default={}, max_length=MANY)
-    nccl: Name = ""
-    cuda: Name = Field(default="", description="Release that torch was built for; empty: CPU.")
-    tag: Name = ""
+    version: Word = ""
+    packages: dict[Word, Package] = Field(default={}, max_length=MANY)
+    nccl: Word = ""
+    cuda: Word = Field(default="", description="Release that torch was built for; empty: CPU.")
+    tag: Word = ""
     headers: Path = ""
 
 
@@ -97,7 +100,7 @@ class Tools(BaseModel):
     ninja: Path = Field(description="On PATH of a remote shell.")
     ninja_beside: Path = Field(description="Beside the interpreter.")
     nvcc: Path
-    nvcc_release: Name
+    nvcc_release: Word
     has_python_headers: bool
     has_libaio: bool
 
@@ -107,9 +110,9 @@ class Lock(BaseModel):
 
     model_config = FROZEN
 
-    op: Name
+    op: Word
     path: Path
-    age_s: float
+    age_s: Real
     is_held: bool
 
 
@@ -140,9 +143,9 @@ class HostFacts(BaseModel):
 
     model_config = FROZEN
 
-    host_name: Name
-    name_address: Name = Field(description="What its own name resolves to; empty: nothing.")
-    addresses: tuple[Name, ...] = Field(max_length=MANY, description="As `hostname -I` has them.")
+    host_name: Word
+    name_address: Word = Field(description="What its own name resolves to; empty: nothing.")
+    addresses: tuple[Word, ...] = Field(max_length=MANY, description="As `hostname -I` has them.")
     interfaces: tuple[Interface, ...] = Field(max_length=MANY)
     infiniband: tuple[RdmaPort, ...] = Field(max_length=MANY)
     gpus: tuple[Card, ...] = Field(max_length=MANY)
@@ -189,10 +192,10 @@ class Call(BaseModel):
 
     model_config = FROZEN
 
-    peer: Name
+    peer: Word
     error: Text
-    interface: Name = Field(default="", description="The one that the route to the peer takes.")
-    source: Name = ""
+    interface: Word = Field(default="", description="The one that the route to the peer takes.")
+    source: Word = ""
     mtu: Count = 0
     mtu_passes: bool | None = Field(default=None, description="None: it could not be told.")
 
@@ -202,12 +205,12 @@ class Stream(BaseModel):
 
     model_config = FROZEN
 
-    peer: Name
+    peer: Word
     error: Text
     bytes: Count = 0
-    seconds: float = Field(default=0.0, ge=0)
+    seconds: Real = 0.0
 
     @property
     def bytes_per_s(self) -> float:
         """The rate; zero where nothing arrived."""
-        return self.bytes / self.seconds if self.seconds else 0.0
+        return self.bytes / self.seconds if self.seconds > 0 else 0.0

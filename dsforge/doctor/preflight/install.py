@@ -43,11 +43,12 @@ def interpreter_missing(case: Case) -> Iterator[Hit]:
     """A host without the interpreter at the launcher's path, or with a broken one."""
     for host, facts in case.hosts.items():
         python = facts.interpreter
-        again = f"make the same environment there, at the same path: {python.path}"
+        path = case.job.interpreter
+        again = f"make the same environment there, at the same path: {path}"
         if not python.exists:
-            yield Hit((host,), f"has no {python.path}, which the launcher will call", again)
+            yield Hit((host,), f"has no {path}, which the launcher will call", again)
         elif python.error:
-            yield Hit((host,), f"{python.path} does not run: {python.error}", again)
+            yield Hit((host,), f"{path} does not run: {python.error}", again)
 
 
 @check(
@@ -78,8 +79,9 @@ def package_missing(case: Case) -> Iterator[Hit]:
             if name in other.packages
         }
         wanted = " ".join(f"{n}=={versions[n]}" if versions.get(n) else n for n in lacking)
-        message = f"lacks {', '.join(lacking)} in {python.path}"
-        yield Hit((host,), message, f"on {host}: `{python.path} -m pip install {wanted}`")
+        path = case.job.interpreter
+        message = f"lacks {', '.join(lacking)} in {path}"
+        yield Hit((host,), message, f"on {host}: `{path} -m pip install {wanted}`")
 
 
 @check(
@@ -97,8 +99,7 @@ def package_differs(case: Case) -> Iterator[Hit]:
             if name in python.packages
         }
         for hosts, own, usual in differing(versions):
-            path = case.hosts[hosts[0]].interpreter.path
-            fix = f"on {', '.join(hosts)}: `{path} -m pip install {name}=={usual}`"
+            fix = f"on {', '.join(hosts)}: `{case.job.interpreter} -m pip install {name}=={usual}`"
             yield Hit(hosts, f"{name} is {own} here and {usual} elsewhere", fix)
 
 
@@ -165,11 +166,10 @@ def files_differ(case: Case) -> Iterator[Hit]:
         names = [n for n, digest in usual.files.items() if folder.files.get(n, "") != digest]
         if names:
             absent = [name for name in names if not folder.files.get(name)]
-            what = (
-                f"lacks {', '.join(absent)}" if absent == names else f"differ: {', '.join(names)}"
-            )
+            state = "missing" if absent == names else "not the same"
             fix = f"copy the run folder again: `rsync -a {path}/ {host}:{path}/`"
-            yield Hit((host,), f"files of the run, beside {case.first}: {what}", fix)
+            message = f"beside {case.first}, what is {state}: {', '.join(names)}"
+            yield Hit((host,), message, fix)
 
 
 CHECKS: tuple[Check, ...] = (

@@ -7,6 +7,7 @@ from ipaddress import ip_address
 
 from dsforge.doctor.preflight.case import Case, Check, Hit, check
 from dsforge.doctor.preflight.facts import Call, HostFacts
+from dsforge.hostfile import is_address
 
 INTERFACES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
 EXACT = "="
@@ -145,18 +146,18 @@ def name_loopback(case: Case) -> Iterator[Hit]:
     if not case.job.on_cpu or "GLOO_SOCKET_IFNAME" in case.job.exported or len(case.hosts) == 1:
         return
     for host, facts in case.hosts.items():
-        if facts.name_address and ip_address(facts.name_address).is_loopback:
+        if is_address(facts.name_address) and ip_address(facts.name_address).is_loopback:
             names = sorted(route(case, host)) or ["IFACE"]
             message = f"its name {facts.host_name} resolves to {facts.name_address}"
             fix = f"`echo GLOO_SOCKET_IFNAME={names[0]} >>.deepspeed_env` in the run folder"
             yield Hit((host,), message, fix)
 
 
-def named(value: str, facts: HostFacts) -> set[str]:
-    """Interfaces of a host that a *_SOCKET_IFNAME selects, as NCCL reads it."""
+def named(variable: str, value: str, facts: HostFacts) -> set[str]:
+    """Interfaces of a host that a *_SOCKET_IFNAME selects: NCCL by prefix, gloo by name."""
     names = {interface.name for interface in facts.interfaces} | {"lo"}
     wanted = [word for word in value.lstrip(EXCEPT + EXACT).split(",") if word]
-    exact = value.lstrip(EXCEPT).startswith(EXACT)
+    exact = value.lstrip(EXCEPT).startswith(EXACT) or variable.startswith("GLOO")
     chosen = {n for n in names if any(n == w if exact else n.startswith(w) for w in wanted)}
     return names - chosen - {"lo"} if value.startswith(EXCEPT) else chosen
 
@@ -172,7 +173,7 @@ def interface_missing(case: Case) -> Iterator[Hit]:
     for variable in INTERFACES:
         value = case.job.exported.get(variable, "")
         for host, facts in case.hosts.items():
-            if value and not named(value, facts):
+            if value and not named(variable, value, facts):
                 have = ", ".join(i.name for i in facts.interfaces) or "none that is up"
                 message = f"{variable}={value}, and its interfaces are {have}"
                 names = sorted(route(case, host)) or ["IFACE"]
@@ -191,7 +192,7 @@ def interface_wrong(case: Case) -> Iterator[Hit]:
     for variable in INTERFACES:
         value = case.job.exported.get(variable, "")
         for host, facts in case.hosts.items():
-            ways, chosen = route(case, host), named(value, facts) if value else set()
+            ways, chosen = route(case, host), named(variable, value, facts) if value else set()
             if chosen and ways and not chosen & ways:
                 good = min(ways)
                 message = f"{variable}={value}, and the way to the other hosts is {good}"

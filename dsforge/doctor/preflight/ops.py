@@ -6,6 +6,7 @@ DeepSpeed builds an op at its first use, inside the rank, with whatever the host
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -69,7 +70,7 @@ def first_cause(op: Op, facts: HostFacts, *, beside: bool) -> tuple[str, str] | 
         (
             not tools.ninja and not (beside and tools.ninja_beside),
             "ninja is not on the PATH of a remote shell",
-            f"`{python.path} -m pip install ninja`",
+            f"`{shlex.quote(python.path)} -m pip install ninja`",
         ),
         (is_tried and not tools.compiler, "there is no C++ compiler", GXX),
         (is_tried and not tools.compiler_works, f"{tools.compiler} compiles nothing", GXX),
@@ -146,15 +147,14 @@ def op_lock(case: Case) -> Iterator[Hit]:
     """A build lock that nobody holds any more."""
     needed = {op.name for op in needed_ops(case.job)}
     for host, facts in case.hosts.items():
-        removed = case.unlocked.get(host, ())
         for lock in facts.builds.locks:
             if lock.is_held:
                 continue
-            if lock.path in removed:
+            if host in case.left and lock.path not in case.left[host]:
                 yield Hit((host,), f"{lock.path} was stale", "it has been removed", "info")
                 continue
             message = f"{lock.path}, {lock.age_s / 60:.0f} min old, belongs to no process"
-            fix = f"`dsforge preflight --fix`, or on {host}: `rm {lock.path}`"
+            fix = f"`dsforge preflight --fix`, or on {host}: `rm {shlex.quote(lock.path)}`"
             yield Hit((host,), message, fix, None if lock.op in needed else "warning")
 
 

@@ -14,7 +14,8 @@ HOST_KEY = re.compile(r"Host key verification failed|IDENTIFICATION HAS CHANGED"
 NAME = re.compile(r"Could not resolve|Name or service not known|name resolution")
 REFUSED = re.compile(r"Connection refused")
 PYTHON = re.compile(r"python3?: .*not found|No such file or directory.*python", re.IGNORECASE)
-KNOWN = (KEY, HOST_KEY, NAME, REFUSED, PYTHON)
+ANSWER = re.compile(r"^asked for |^its answer to ")
+KNOWN = (ANSWER, KEY, HOST_KEY, NAME, REFUSED, PYTHON)
 
 
 def _lost(case: Case, pattern: re.Pattern[str]) -> Iterator[tuple[str, str]]:
@@ -88,6 +89,19 @@ def no_python(case: Case) -> Iterator[Hit]:
 
 
 @check(
+    "bad-answer",
+    "ssh",
+    "error",
+    why="What a host says is used only if it is what was asked for, in form and size.",
+)
+def bad_answer(case: Case) -> Iterator[Hit]:
+    """A host that answers, and not what was asked."""
+    for host, said in _lost(case, ANSWER):
+        fix = f"see what it says there: `{_ssh(case, host)}`, then `dsforge preflight --local`"
+        yield Hit((host,), said, fix)
+
+
+@check(
     "host-down",
     "ssh",
     "error",
@@ -102,12 +116,12 @@ def host_down(case: Case) -> Iterator[Hit]:
 
 
 @check(
-    "host-twice",
+    "host-same",
     "ssh",
     "error",
     why="Two lines for one machine start its ranks twice on the same accelerators.",
 )
-def host_twice(case: Case) -> Iterator[Hit]:
+def host_same(case: Case) -> Iterator[Hit]:
     """Two addresses of one machine."""
     macs = {h: frozenset(i.mac for i in f.interfaces if i.mac) for h, f in case.hosts.items()}
     for one, other in combinations(case.hosts, 2):
@@ -145,7 +159,8 @@ CHECKS: tuple[Check, ...] = (
     host_unknown,
     ssh_refused,
     no_python,
+    bad_answer,
     host_down,
-    host_twice,
+    host_same,
     clock_skew,
 )

@@ -27,11 +27,16 @@ CHECKS: tuple[Check, ...] = (
 
 
 def findings(case: Case) -> tuple[Finding, ...]:
-    """What every check finds in a case, in the order of the checks."""
-    return tuple(
-        Finding(
-            check.id, check.column, hit.severity or check.severity, hit.hosts, hit.message, hit.fix
-        )
-        for check in CHECKS
-        for hit in check.hits(case)
-    )
+    """What every check finds in a case, in the order of the checks.
+
+    What is wrong on many hosts in the same words is one finding.
+    """
+    found: dict[tuple[str, ...], Finding] = {}
+    for check in CHECKS:
+        for hit in check.hits(case):
+            severity = hit.severity or check.severity
+            key = (check.id, severity, hit.message, hit.fix)
+            before = found[key].hosts if key in found else ()
+            hosts = (*before, *(host for host in hit.hosts if host not in before))
+            found[key] = Finding(check.id, check.column, severity, hosts, hit.message, hit.fix)
+    return tuple(found.values())

@@ -12,6 +12,7 @@ from dsforge.units import GIB, gib
 
 SHM_RANK_BYTES = 70 << 20  # DeepSpeed's CPU collectives map 66 MiB a rank; NCCL less
 LEAST_FREE_BYTES = GIB  # logs and small files, where no plan knows the size of a checkpoint
+LEAST_TMP_BYTES = 256 << 20  # the objects of the largest C++ op
 KEPT = 2  # the last checkpoint stands until the next is whole
 
 
@@ -91,6 +92,22 @@ def disk_full(case: Case) -> Iterator[Hit]:
             yield Hit((host,), message, fix)
 
 
+@check(
+    "tmp-full",
+    "disk",
+    "warning",
+    why="Compilers, data workers and sockets of torch write to /tmp; full, they end with errors "
+    "that name something else.",
+)
+def tmp_full(case: Case) -> Iterator[Hit]:
+    """A host whose /tmp is nearly full."""
+    for host, facts in case.hosts.items():
+        free = facts.tmp_free_bytes
+        if free is not None and free < LEAST_TMP_BYTES:
+            message = f"its temporary folder has {_mib(free)} free of {_mib(LEAST_TMP_BYTES)}"
+            yield Hit((host,), message, "free space there, or set TMPDIR in .deepspeed_env")
+
+
 def _offloads(case: Case) -> bool:
     return any(
         case.job.offload(what).get("device") == "nvme"
@@ -138,4 +155,4 @@ def _mib(value: int) -> str:
     return gib(value) if value >= GIB else f"{value / (1 << 20):.0f} MiB"
 
 
-CHECKS: tuple[Check, ...] = (memory_limit, shm_small, disk_full, nvme_direct, nvme_full)
+CHECKS: tuple[Check, ...] = (memory_limit, shm_small, disk_full, tmp_full, nvme_direct, nvme_full)

@@ -17,13 +17,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 from pydantic_core import from_json
 
 from dsforge.doctor import remote
 from dsforge.doctor.preflight.case import TRAVELS, Case, Clock, Job
 from dsforge.doctor.preflight.environment import FELT
-from dsforge.doctor.preflight.facts import Call, HostFacts, Listening, Stream
+from dsforge.doctor.preflight.facts import Call, HostFacts, Listening, Real, Stream
 from dsforge.doctor.preflight.job import LOCAL
 from dsforge.process import TIMEOUT_CODE, Dialogue
 
@@ -41,8 +41,9 @@ for name, text in json.loads(sys.stdin.readline()):
     exec(compile(text, name + ".py", "exec"), module.__dict__)
 module.answer_all(sys.stdin, sys.stdout.write)
 """
-CONNECT_S, LOGIN_S, FACTS_S, MESH_S = 5, 15.0, 40.0, 30.0
+CONNECT_S, LOGIN_S, FACTS_S, MESH_S = 5, 15.0, 20.0, 12.0
 STREAM_S = 1.0
+SSH_CODE, NOT_FOUND_CODE = 255, 127  # ssh itself failed; the remote shell found no such program
 CLOCK_ASKED = 3
 AT_ONCE = 64
 LONGEST_ANSWER_BYTES = 1 << 18
@@ -71,7 +72,7 @@ def _asked(
 
     clocks = each(lambda _, visit: visit.clock(), visits)
     facts = each(lambda _, visit: visit.facts(), clocks)
-    unlocked = each(lambda _, visit: visit.unlocked(), facts) if fix else {}
+    left = each(lambda _, visit: visit.locks(), facts) if fix else {}
     port, token = job.master_port, secrets.token_hex(8)
     listening = each(lambda _, visit: visit.listen(port, token), facts)
     several = len(job.entries) > 1
@@ -84,7 +85,7 @@ def _asked(
         streams = each(lambda host, visit: visit.stream(after[host], port), after)
     lost = {host: visit.loss for host, visit in visits.items() if visit.loss}
     known = {host: fact for host, fact in facts.items() if host not in lost}
-    return Case(job, known, lost, clocks, listening, calls, streams, unlocked)
+    return Case(job, known, lost, clocks, listening, calls, streams, left)
 
 
 def command(job: Job, host: str) -> tuple[str, ...]:
@@ -122,7 +123,7 @@ class _Visit:
         readings = []
         for _ in range(CLOCK_ASKED):
             asked = time.time()
-            answer = self._ask(TypeAdapter(float), LOGIN_S, ask="clock")
+            answer = self._ask(TypeAdapter(Real), LOGIN_S, ask="clock")
             if answer is None:
                 return None
             half = (time.time() - asked) / 2
@@ -133,9 +134,9 @@ class _Visit:
         """All that it says about itself."""
         return self._ask(TypeAdapter(HostFacts), FACTS_S, ask="facts", job=self._job)
 
-    def unlocked(self) -> tuple[str, ...] | None:
-        """The stale locks that it removed."""
-        return self._ask(TypeAdapter(tuple[str, ...]), FACTS_S, ask="unlock", job=self._job)
+    def locks(self) -> tuple[str, ...] | None:
+        """The build locks that are left after it has removed the stale ones."""
+        return self._ask(TypeAdapter(tuple[str, ...]), FACTS_S, ask="locks", job=self._job)
 
     def listen(self, port: int, token: str) -> Listening | None:
         """Whether it could listen on the port of the job."""
@@ -170,20 +171,23 @@ class _Visit:
                 if isinstance(answer, dict) and "reply" in answer:
                     return kind.validate_python(answer["reply"])
                 self.loss = f"asked for {question['ask']}, it failed: {str(answer)[:200]}"
-            except (ValidationError, ValueError) as error:
+            except ValueError as error:  # pydantic's ValidationError is one
                 reason = str(error).splitlines()[0][:200]
                 self.loss = f"its answer to {question['ask']} is not one: {reason}"
             return None
-        self.loss = self._last_words(timeout_s)
+        self.loss = self._last_words(question["ask"], timeout_s)
         return None
 
-    def _last_words(self, timeout_s: float) -> str:
+    def _last_words(self, question: str, timeout_s: float) -> str:
         """Why there was no answer: what ssh said last, else how long was waited."""
         done = self._said.end(grace_s=0.5)
-        lines = [line.strip() for line in done.output.splitlines() if line.strip()]
+        lines = [line.strip()[:300] for line in done.output.splitlines() if line.strip()]
+        last = lines[-1] if lines else f"the connection ended with exit code {done.code}"
         if done.code == TIMEOUT_CODE:
-            return f"no answer within {timeout_s:.0f} s{f': {lines[-1][:300]}' if lines else ''}"
-        return lines[-1][:300] if lines else f"the connection ended with exit code {done.code}"
+            return f"no answer within {timeout_s:.0f} s: {last}"
+        if done.code in (SSH_CODE, NOT_FOUND_CODE):
+            return last
+        return f"asked for {question}, it ended with exit code {done.code}: {last}"
 
 
 def _source(name: str) -> str:

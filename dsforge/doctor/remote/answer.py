@@ -19,7 +19,7 @@ from dsforge.doctor.remote.software import (
     extensions_root,
     interpreter_facts,
     software_facts,
-    unlocked,
+    unlock,
 )
 
 MARK = "dsforge-answer:"
@@ -49,16 +49,16 @@ def facts(job: dict[str, Any]) -> dict[str, Any]:
     return {**machine_facts(), **software_facts(job)}
 
 
-def unlock(job: dict[str, Any]) -> list[str]:
-    """Locks of dead builds, removed."""
+def locks(job: dict[str, Any]) -> list[str]:
+    """The build locks that are left once those of dead builds have been removed."""
     python = interpreter_facts(job["interpreter"], job["packages"])
-    return unlocked(extensions_root(python, job["extensions"]))
+    return unlock(extensions_root(python, job["extensions"]))
 
 
 ANSWERS: dict[str, Callable[..., Any]] = {
     "clock": clock,
     "facts": facts,
-    "unlock": unlock,
+    "locks": locks,
     "listen": listen,
     "reach": reach,
     "stream": stream,

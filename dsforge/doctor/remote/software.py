@@ -24,6 +24,8 @@ MOST_HASHED_BYTES = 4 << 20
 SECRET = re.compile(r"TOKEN|SECRET|PASS|CREDENTIAL|_KEY$")
 COMPILERS = ("c++", "g++")
 BLOCK_BYTES = 4096
+EMPTY = "int main() { return 0; }\n"
+WITH_LIBAIO = "#include <libaio.h>\nint main() { return io_submit(0, 0, 0); }\n"
 ASK = """
 import importlib.metadata as metadata, importlib.util as util, json, sys, sysconfig
 found = {}
@@ -121,23 +123,23 @@ def tool_facts(python: dict[str, Any], interpreter: str) -> dict[str, Any]:
     include = Path(python.get("headers") or "/nonexistent")
     return {
         "compiler": compiler[:300],
-        "compiler_works": bool(compiler) and compiles(compiler, ""),
+        "compiler_works": bool(compiler) and compiles(compiler, EMPTY),
         "ninja": shutil.which("ninja") or "",
         "ninja_beside": beside or "",
         "nvcc": nvcc,
         "nvcc_release": release[1] if release else "",
         "has_python_headers": (include / "Python.h").is_file(),
-        "has_libaio": bool(compiler) and compiles(compiler, "#include <libaio.h>\n", "-laio"),
+        "has_libaio": bool(compiler) and compiles(compiler, WITH_LIBAIO, "-laio"),
     }
 
 
-def compiles(compiler: str, head: str, *libraries: str) -> bool:
-    """Whether a program that begins so can be compiled and linked."""
+def compiles(compiler: str, program: str, *libraries: str) -> bool:
+    """Whether a program can be compiled and linked."""
     import tempfile
 
     with suppress(OSError), tempfile.TemporaryDirectory() as name:
         source, made = Path(name) / "try.cpp", Path(name) / "try"
-        source.write_text(head + "int main() { return 0; }\n")
+        source.write_text(program)
         said([compiler, str(source), "-o", str(made), *libraries])
         return made.exists()
     return False
@@ -163,15 +165,9 @@ def builds(root: Path) -> dict[str, Any]:
             if (folder / f"{folder.name}.so").is_file():
                 ops.append(folder.name)
             lock = folder / "lock"
-            if lock.is_file():
-                locks.append(
-                    {
-                        "op": folder.name,
-                        "path": str(lock),
-                        "age_s": age(lock),
-                        "is_held": held(lock),
-                    }
-                )
+            with suppress(FileNotFoundError):
+                found = {"op": folder.name, "path": str(lock), "age_s": age(lock)}
+                locks.append({**found, "is_held": held(lock)})
     return {"root": str(root), "ops": ops, "locks": locks, "free_bytes": free_above(root)}
 
 
@@ -199,12 +195,16 @@ def held(lock: Path) -> bool:
     return False
 
 
-def unlocked(root: Path) -> list[str]:
-    """The locks below the folder of built ops that nobody holds, removed."""
-    stale = [Path(lock["path"]) for lock in builds(root)["locks"] if not lock["is_held"]]
-    for lock in stale:
-        lock.unlink()
-    return [str(lock) for lock in stale]
+def unlock(root: Path) -> list[str]:
+    """Remove the locks of built ops that nobody holds; those that are left, held ones too.
+
+    Hosts may share the folder, so another may be faster.
+    """
+    for lock in builds(root)["locks"]:
+        if not lock["is_held"]:
+            with suppress(OSError):
+                Path(lock["path"]).unlink()
+    return [lock["path"] for lock in builds(root)["locks"]]
 
 
 def nvme_facts(name: str) -> dict[str, Any]:
