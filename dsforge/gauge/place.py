@@ -13,14 +13,8 @@ from importlib.metadata import version
 from typing import NamedTuple
 
 from dsforge.doctor.measure.record import World
-from dsforge.doctor.probe import (
-    ROOT,
-    cpu_cores,
-    infiniband_facts,
-    interface_facts,
-    ipv4_address,
-    memory_bytes,
-)
+from dsforge.doctor.probe import infiniband_facts, interface_facts, ipv4_address
+from dsforge.doctor.remote.kernel import ROOT, cpu_cores, memory_bytes
 from dsforge.train.ranks import Place
 
 INTERFACE_NAMES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
