@@ -20,7 +20,7 @@ from dsforge.reading.job import read_job
 from dsforge.train.agreement import check_agreement, on_first_rank
 from dsforge.train.beginning import Beginning, chosen_beginning
 from dsforge.train.checkpoint import CheckpointNote, check_note, step_of
-from dsforge.train.data import Sample, indices_of_step
+from dsforge.train.data import Order, Sample
 from dsforge.train.engine import start_engine
 from dsforge.train.engine_config import EngineConfig, read_engine_config
 from dsforge.train.meters import Meters
@@ -92,7 +92,7 @@ def train(path: Path, options: Options | None = None) -> int:
     check_precision(config.precision)
     check_source(job, folder, config)
     tokenizer = load_tokenizer(job, folder)
-    data = prepare_data(job, rows, tokenizer, screen=screen)
+    data = prepare_data(job, rows, tokenizer, place, screen=screen)
     output.mkdir(parents=True, exist_ok=True)
     saver = Saver(output / "checkpoints", job.keep_checkpoints, screen.say)
     run = Run(job, config, place, data, output, screen, saver)
@@ -201,10 +201,12 @@ class Run:
     def _steps(self, stepper: Stepper, done: int, meters: Meters, stop: StopRequest) -> int:
         """The signal that ended training early, all ranks agreeing; 0 after the last step."""
         total, wish = self.total_steps, 0
+        by_length = self.job.batching == "by_length"
+        order = Order(self.data.train, self.job.seed, self.global_batch_size, by_length=by_length)
         metrics = MetricsFile(self.output / "metrics.jsonl", done) if self.place.is_first else None
         with self.screen.counting("train", total, done):
             for step in range(done, total):
-                samples = self._samples(step)
+                samples = self._samples(order, step)
                 figures = meters.measured(partial(stepper.step, step, samples, stop))
                 wish = meters.results[-1].wish
                 logged = (step + 1) % self.job.log_every == 0 or step + 1 == total
@@ -219,15 +221,9 @@ class Run:
                     break
         return wish
 
-    def _samples(self, step: int) -> list[Sample]:
+    def _samples(self, order: Order, step: int) -> list[Sample]:
         """The global batch of a step, the same on every rank."""
-        indices = indices_of_step(
-            self.job.seed,
-            step,
-            count=len(self.data.train),
-            global_batch_size=self.global_batch_size,
-        )
-        return [self.data.train[index] for index in indices]
+        return [self.data.train[index] for index in order.indices(step)]
 
     def _after(self, done: int, stepper: Stepper, metrics: MetricsFile | None, wish: int) -> None:
         """Validate and save where it is time, and after the last step."""
