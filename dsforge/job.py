@@ -15,6 +15,7 @@ from dsforge.specs import FROZEN, DataSpec, LoraSpec
 
 Schedule = Literal["cosine", "linear", "constant"]
 OnBadRow = Literal["stop", "skip"]
+Batching = Literal["random", "by_length"]
 Attention = Literal["sdpa", "eager", "flash_attention_2"]
 
 
@@ -35,6 +36,9 @@ class TrainJob(BaseModel):
     packing: bool = Field(
         default=False,
         description="Several samples in a sequence, blocked from each other; batches count those.",
+    )
+    batching: Batching = Field(
+        default="random", description="`by_length`: batches of samples of like length."
     )
     steps: int | None = Field(default=None, ge=1, description="Optimizer steps; wins over epochs.")
     epochs: float = Field(default=1.0, gt=0, description="Passes over the data.")

@@ -11,17 +11,26 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dsforge.errors import DsforgeError
-from dsforge.train.checkpoint import checkpoints, chosen_checkpoint, step_of
+from dsforge.train.checkpoint import checkpoints, chosen_checkpoint, read_note, step_of
 
 RESULTS = ("checkpoints", "model", "adapter", "metrics.jsonl", "measurement.json")
 
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """The checkpoint to go on from, none for a new run, and what the run replaces."""
+    """The checkpoint to go on from, none for a new run, and what the run replaces.
+
+    With `falls_back` an older one will do where its bytes turn out to have changed.
+    """
 
     checkpoint: Path | None
     replaced: tuple[Path, ...]
+    falls_back: bool = False
+
+    @property
+    def global_batch_size(self) -> int | None:
+        """Samples per step of the run that goes on; none for a new one."""
+        return read_note(self.checkpoint).global_batch_size if self.checkpoint else None
 
     def clear(self) -> None:
         """Remove what the run replaces."""
@@ -40,6 +49,8 @@ def chosen_beginning(resume: str, output: Path, *, overwrite: bool) -> Beginning
     """
     own = output / "checkpoints"
     start = chosen_checkpoint("never" if overwrite and resume == "auto" else resume, own)
+    if start is not None and resume == "auto":  # whatever is later is not whole
+        return Beginning(start, (), falls_back=True)
     if start is not None and start.parent.resolve() == own.resolve():
         return Beginning(start, _later(start, own, overwrite=overwrite))
     left = tuple(path for name in RESULTS if (path := output / name).exists())

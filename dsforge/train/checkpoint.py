@@ -1,25 +1,35 @@
-"""Checkpoints: DeepSpeed's own files, and a small note that marks a complete one.
+"""Checkpoints: DeepSpeed's own files, and a small note that marks a good one.
 
 DeepSpeed's `latest` is written whether or not every rank finished, and it does not say for how many
-ranks a checkpoint is good. The note is written last, so a checkpoint without one does not count.
+ranks a checkpoint is good. The note is written last, after every file was read back from the disk,
+so a checkpoint without one does not count. It holds the size and check sum of each file, so that
+one that was cut or changed later is found before it is loaded.
 """
 
 from __future__ import annotations
 
 import os
 import re
-import shutil
+import zlib
 from pathlib import Path
-from typing import Any
 
 from pydantic import BaseModel, Field, ValidationError
 
 from dsforge.errors import DsforgeError
 from dsforge.specs import FROZEN
-from dsforge.train.agreement import all_arrive, on_first_rank
 
 NOTE = "dsforge.json"
 TAG = re.compile(r"global_step(\d+)")
+CHUNK_BYTES = 16 * 1024 * 1024
+
+
+class FileNote(BaseModel):
+    """A file of a checkpoint as it was read back from the disk."""
+
+    model_config = FROZEN
+
+    bytes: int = Field(ge=0)
+    crc32: int = Field(ge=0, description="Check sum of all its bytes.")
 
 
 class CheckpointNote(BaseModel):
@@ -33,6 +43,21 @@ class CheckpointNote(BaseModel):
     global_batch_size: int = Field(ge=1)
     seed: int
     samples: int = Field(ge=1, description="Training samples; the order depends on them.")
+    tensor_parallel_size: int = Field(default=1, ge=1)
+    pipeline_parallel_size: int = Field(default=1, ge=1)
+    context_parallel_size: int = Field(default=1, ge=1)
+    files: dict[str, FileNote] = Field(default_factory=dict, description="By path in the folder.")
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """What DeepSpeed's files depend on: the ranks, how they split the model, the ZeRO stage."""
+        split = (self.tensor_parallel_size, self.pipeline_parallel_size, self.context_parallel_size)
+        return (self.world_size, *split, self.zero_stage)
+
+    @property
+    def splits_layers(self) -> bool:
+        """Whether a replica of the model lies on several ranks, but for ZeRO."""
+        return self.tensor_parallel_size * self.pipeline_parallel_size > 1
 
 
 def tag_of(step: int) -> str:
@@ -62,11 +87,19 @@ def read_note(path: Path) -> CheckpointNote:
 
 
 def chosen_checkpoint(resume: str, folder: Path) -> Path | None:
-    """The checkpoint to go on from: `auto` the newest, `never` none, else the path named."""
+    """The checkpoint to go on from: `auto` the newest that is whole, `never` none, else as named.
+
+    Raises DsforgeError where `auto` finds checkpoints and none of them is whole.
+    """
     if resume == "never":
         return None
     if resume == "auto":
-        return next(reversed(checkpoints(folder)), None)
+        found = checkpoints(folder)
+        whole = [path for path in found if not lacking(path)]
+        if found and not whole:
+            message = f"no checkpoint in {folder} is whole: {found[-1].name}: {lacking(found[-1])}"
+            raise DsforgeError(message, "start anew with `--overwrite`")
+        return whole[-1] if whole else None
     path = Path(resume).expanduser().resolve()
     if not TAG.fullmatch(path.name):
         inside = checkpoints(path) or checkpoints(path / "checkpoints")
@@ -75,47 +108,61 @@ def chosen_checkpoint(resume: str, folder: Path) -> Path | None:
     return path
 
 
+def lacking(path: Path) -> str:
+    """What a checkpoint lacks by the sizes of its files; empty where they are as noted."""
+    try:
+        files = read_note(path).files
+    except DsforgeError as error:
+        return error.message
+    for name, noted in files.items():
+        file = path / name
+        if not file.is_file():
+            return f"{name} is not there"
+        if file.stat().st_size != noted.bytes:
+            return f"{name} has {file.stat().st_size:,} bytes of {noted.bytes:,}"
+    return ""
+
+
+def changed(path: Path, names: list[str]) -> str:
+    """Which of some files of a checkpoint have other bytes than noted; empty where none has."""
+    files = read_note(path).files
+    try:
+        wrong = [name for name in names if noted_file(path / name) != files[name]]
+    except OSError as error:
+        return str(error)
+    return f"{', '.join(wrong)}: other bytes than were saved" if wrong else ""
+
+
+def noted_file(path: Path) -> FileNote:
+    """Size and check sum of a file, read from the disk."""
+    size = total = 0
+    with path.open("rb") as stream:
+        while part := stream.read(CHUNK_BYTES):
+            size, total = size + len(part), zlib.crc32(part, total)
+    return FileNote(bytes=size, crc32=total)
+
+
 def check_note(path: Path, present: CheckpointNote) -> CheckpointNote:
-    """The note of a checkpoint that fits the present run. Raises DsforgeError where it does not."""
+    """The note of a checkpoint that the present run can go on from. Raises DsforgeError if not.
+
+    Other data-parallel ranks and ZeRO stages will do; tensor and pipeline ranks must be the same.
+    """
     note = read_note(path)
     names = {
-        "world_size": "start as many ranks as before",
-        "zero_stage": "use the ds_config of the checkpoint",
         "global_batch_size": "use the ds_config of the checkpoint",
         "seed": "use the seed of the checkpoint",
         "samples": "use the data of the checkpoint",
     }
+    if note.ranks != present.ranks and (note.splits_layers or present.splits_layers):
+        same = "tensor and pipeline ranks are resumed as they were"
+        names |= dict.fromkeys(("tensor_parallel_size", "pipeline_parallel_size"), same)
+        names |= {"world_size": "start as many ranks as before", "zero_stage": same}
     for name, hint in names.items():
         old, new = getattr(note, name), getattr(present, name)
         if old != new:
             message = f"{path.name} was saved with {name} {old}, this run has {new}"
             raise DsforgeError(message, f"{hint}, or start anew with `--overwrite`")
     return note
-
-
-def save(engine: Any, folder: Path, note: CheckpointNote, keep: int) -> Path:
-    """Save on all ranks, mark as complete, drop the oldest beyond `keep`."""
-    path = folder / tag_of(note.step)
-
-    def complete() -> None:
-        for file in path.iterdir():
-            flush(file)
-        write_whole(path / NOTE, note.model_dump_json(indent=2) + "\n")
-        for old in checkpoints(folder)[:-keep]:
-            shutil.rmtree(old)
-
-    on_first_rank(lambda: (path / NOTE).unlink(missing_ok=True))
-    engine.save_checkpoint(str(folder), tag=path.name)
-    all_arrive()
-    on_first_rank(complete)
-    return path
-
-
-def restore(engine: Any, path: Path) -> None:
-    """Load weights, optimizer, schedule and scaler into the engine. Raises DsforgeError."""
-    loaded, _ = engine.load_checkpoint(str(path.parent), tag=path.name)
-    if loaded is None:
-        raise DsforgeError(f"DeepSpeed could not load {path}", "use an older checkpoint")
 
 
 def write_whole(path: Path, text: str) -> None:

@@ -1,26 +1,25 @@
-"""Samples: rows -> tokens and labels, and the one order in which they are seen.
+"""Samples: tokens and labels, and the one order in which they are seen.
 
 The order depends on seed and step only, so any number of ranks sees the same global batches.
-Every rank holds all samples: it knows the answer tokens of a whole global batch without asking.
+Every rank can read all samples: it knows the answer tokens of a global batch without asking.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from jinja2 import TemplateError
 from numpy.typing import NDArray
 
-from dsforge.errors import DsforgeError, Problem
-from dsforge.train.rows import Row, stop
+from dsforge.errors import DsforgeError
 
 IGNORED = -100  # the label that cross-entropy leaves out
 MULTIPLE = 8  # tensor cores want lengths that are multiples of 8
+POOL = 50  # batches that are sorted together: enough to be alike, few enough to stay random
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,123 +39,46 @@ class Sample:
         return int((self.labels[1:] != IGNORED).sum())
 
 
-@dataclass(frozen=True, slots=True)
-class Samples:
-    """All samples of a file and how many were cut or left out."""
+class Subset(Sequence[Sample]):
+    """Some of the samples of a sequence, in an order of their own; nothing is copied."""
 
-    samples: tuple[Sample, ...]
-    cut: int = 0
-    without_answer: int = 0
+    def __init__(self, samples: Sequence[Sample], indices: NDArray[np.int64]) -> None:
+        self.samples, self.indices = samples, indices
 
+    def __len__(self) -> int:
+        return len(self.indices)
 
-def tokenize(
-    rows: Sequence[Row],
-    tokenizer: Any,
-    sequence_length: int,
-    *,
-    on_row: Callable[[], None] = lambda: None,
-    on_bad: Callable[[Sequence[Problem]], None] = stop,
-) -> Samples:
-    """Samples of at most `sequence_length` tokens.
+    def __getitem__(self, index: Any) -> Any:
+        chosen = self.indices[index]
+        if isinstance(index, slice):
+            return Subset(self.samples, chosen)
+        return self.samples[int(chosen)]
 
-    Rows whose answer begins beyond the limit are left out and counted; those that the tokenizer's
-    chat template refuses go to `on_bad`. Raises DsforgeError where nothing is left.
-    """
-    if any(row.messages for row in rows) and not tokenizer.chat_template:
-        hint = "use data of the shape `text`, or an instruction-tuned model"
-        raise DsforgeError("the tokenizer has no chat template for prompts and messages", hint)
-    samples, cut, refused = [], 0, []
-    for row in rows:
-        on_row()
-        try:
-            sample = _chat_sample(row, tokenizer) if row.messages else _text_sample(row, tokenizer)
-        except TemplateError as error:  # many templates want roles in a certain order
-            refused.append(Problem("row-template", f"the chat template: {error}", place=row.place))
-            continue
-        cut += len(sample.tokens) > sequence_length
-        samples.append(Sample(sample.tokens[:sequence_length], sample.labels[:sequence_length]))
-    if refused:
-        on_bad(refused)
-    kept = tuple(sample for sample in samples if sample.targets)
-    if not kept:
-        hint = "raise `sequence_length`"
-        raise DsforgeError(f"no answer begins within {sequence_length} tokens", hint)
-    return Samples(kept, cut, len(samples) - len(kept))
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """Tokens of each sample."""
+        return lengths_of(self.samples)[self.indices]
 
 
-def _text_sample(row: Row, tokenizer: Any) -> Sample:
-    """Plain text and the end mark; the loss counts all of it."""
-    ids = list(tokenizer(row.text)["input_ids"])
-    if tokenizer.eos_token_id is not None and ids[-1:] != [tokenizer.eos_token_id]:
-        ids.append(tokenizer.eos_token_id)
-    tokens = np.array(ids, dtype=np.int64)
-    return Sample(tokens, tokens)
+def lengths_of(samples: Sequence[Sample]) -> NDArray[np.int64]:
+    """Tokens of each sample; sequences that know them are not read."""
+    known: NDArray[np.int64] | None = getattr(samples, "lengths", None)
+    if known is not None:
+        return known
+    return np.array([len(sample.tokens) for sample in samples], dtype=np.int64)
 
 
-def _chat_sample(row: Row, tokenizer: Any) -> Sample:
-    """A conversation by the chat template; the loss counts every answer in it.
-
-    Where an answer begins and ends is found by rendering the conversation up to it: a template
-    renders a prefix of a conversation as a prefix of its text, marks of the last turn excepted.
-    """
-    whole = _rendered(row.messages, tokenizer, prompt=False)
-    encoded = tokenizer(whole, add_special_tokens=False, return_offsets_mapping=True)
-    tokens = np.array(encoded["input_ids"], dtype=np.int64)
-    starts = np.array([start for start, _ in encoded["offset_mapping"]], dtype=np.int64)
-    labels = np.full_like(tokens, IGNORED)
-    for index, message in enumerate(row.messages):
-        if message["role"] != "assistant":
-            continue
-        begin = _common(whole, _rendered(row.messages[:index], tokenizer, prompt=True))
-        alone = _rendered(row.messages[: index + 1], tokenizer, prompt=False)
-        end = _end_of_answer(whole, begin, alone, message["content"].strip())
-        inside = (starts >= begin) & (starts < end)
-        labels[inside] = tokens[inside]
-    return Sample(tokens, labels)
-
-
-def _end_of_answer(whole: str, begin: int, alone: str, content: str) -> int:
-    """The character after an answer and its end mark; `alone` is rendered up to that answer.
-
-    Where the template adds marks to the last turn, `alone` differs from the conversation before the
-    answer begins, and the answer is looked for by its words.
-    """
-    shared, found = _common(whole, alone), whole.find(content, begin)
-    if shared == len(alone) or found < 0 or content not in alone:
-        return shared
-    after = found + len(content)
-    mark = alone[alone.rindex(content) + len(content) :]
-    return after + _common(whole[after:], mark)
-
-
-def _rendered(messages: Sequence[dict[str, str]], tokenizer: Any, *, prompt: bool) -> str:
-    if not messages:
-        return ""
-    text = tokenizer.apply_chat_template(
-        list(messages), tokenize=False, add_generation_prompt=prompt
-    )
-    return str(text)
-
-
-def _common(one: str, other: str) -> int:
-    """Characters that two texts share at their beginning."""
-    if one.startswith(other):
-        return len(other)
-    differing = (i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)
-    return next(differing, len(one))
-
-
-def split(samples: Sequence[Sample], fraction: float, seed: int) -> tuple[list[Sample], ...]:
+def split(
+    samples: Sequence[Sample], fraction: float, seed: int
+) -> tuple[Sequence[Sample], Sequence[Sample]]:
     """Training and validation samples; each keeps at least one where `fraction` > 0."""
     if fraction == 0:
-        return list(samples), []
+        return samples, ()
     if len(samples) == 1:
         raise DsforgeError("`validation_fraction` needs at least two samples")
     order = np.random.default_rng([seed, 0x5EED]).permutation(len(samples))
     held = min(len(samples) - 1, max(1, round(fraction * len(samples))))
-    chosen = set(order[:held].tolist())
-    train = [s for i, s in enumerate(samples) if i not in chosen]
-    return train, [s for i, s in enumerate(samples) if i in chosen]
+    return Subset(samples, np.sort(order[held:])), Subset(samples, np.sort(order[:held]))
 
 
 @lru_cache(maxsize=2)
@@ -169,6 +91,52 @@ def indices_of_step(seed: int, step: int, *, count: int, global_batch_size: int)
     first = step * global_batch_size
     positions = range(first, first + global_batch_size)
     return [int(_permutation(seed, p // count, count)[p % count]) for p in positions]
+
+
+class Order:
+    """The samples of each step: a function of seed and step, whatever the number of ranks.
+
+    In a global batch they stand by length, so that the micro batches that ranks take at the same
+    time are alike and hold little padding; the sum over the batch is the same. `by_length` also
+    draws whole batches of samples of like length: each epoch sorts random pools of POOL batches
+    and takes the batches of all pools in random order.
+    """
+
+    def __init__(
+        self, samples: Sequence[Sample], seed: int, global_batch_size: int, *, by_length: bool
+    ) -> None:
+        self.lengths = lengths_of(samples)
+        self.seed, self.size, self.by_length = seed, global_batch_size, by_length
+        self._epochs: dict[int, NDArray[np.int64]] = {}
+
+    def indices(self, step: int) -> list[int]:
+        """Indices of the global batch of a step, counted from 0."""
+        count = len(self.lengths)
+        if self.by_length:
+            places = range(step * self.size, (step + 1) * self.size)
+            drawn = [int(self._epoch(p // count)[p % count]) for p in places]
+        else:
+            drawn = indices_of_step(self.seed, step, count=count, global_batch_size=self.size)
+        return sorted(drawn, key=lambda index: int(self.lengths[index]))
+
+    def _epoch(self, epoch: int) -> NDArray[np.int64]:
+        """All indices in the order of an epoch of batches by length."""
+        if epoch not in self._epochs:
+            random = np.random.default_rng([self.seed, epoch, 0x1E46])
+            order = random.permutation(len(self.lengths))
+            pools = [
+                order[i : i + POOL * self.size] for i in range(0, len(order), POOL * self.size)
+            ]
+            by_length = np.concatenate(
+                [p[np.argsort(self.lengths[p], kind="stable")] for p in pools]
+            )
+            whole = len(order) // self.size
+            batches = by_length[: whole * self.size].reshape(whole, self.size)
+            rest = by_length[whole * self.size :]
+            mixed = np.concatenate([batches[random.permutation(whole)].reshape(-1), rest])
+            self._epochs = {e: kept for e, kept in self._epochs.items() if e == epoch - 1}
+            self._epochs[epoch] = mixed
+        return self._epochs[epoch]
 
 
 def share_of_rank(

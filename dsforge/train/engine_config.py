@@ -15,6 +15,7 @@ from dsforge.errors import Problem, SpecError
 from dsforge.layout import Layout
 from dsforge.reading.source import read_text
 from dsforge.train.modes import DATA_PARALLEL, Mode, read_mode
+from dsforge.train.refit import batch_of_restart, refitted
 
 Precision = Literal["bf16", "fp16", "fp32"]
 STARTED_ALONE = (
@@ -41,12 +42,21 @@ class EngineConfig:
         return self.zero_stage == 3  # noqa: PLR2004 - the stage is its name
 
 
-def read_engine_config(path: Path, world_size: int) -> EngineConfig:
-    """The config of a run on `world_size` ranks. Raises SpecError with all problems."""
+def read_engine_config(
+    path: Path, world_size: int, global_batch_size: int | None = None
+) -> EngineConfig:
+    """The config of a run on `world_size` ranks. Raises SpecError with all problems.
+
+    A run that goes on keeps its `global_batch_size`, whatever ranks the config was written for.
+    """
     settings = _mapping(path)
     draft = _Draft(settings, str(path))
     stage = draft.zero_stage()
     mode, problems = read_mode(settings, stage, world_size)
+    kept = global_batch_size or batch_of_restart(settings)
+    if kept is not None and not problems:
+        settings = refitted(settings, kept, mode.layout.data_parallel_size)
+        draft.settings = settings
     draft.problems += [replace(problem, place=draft.place) for problem in problems]
     batches = draft.batches(mode.layout) if not problems else _Batches(1, 1)
     config = EngineConfig(

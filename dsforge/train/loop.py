@@ -17,10 +17,10 @@ from typing import Any
 from dsforge.errors import DsforgeError
 from dsforge.job import OnBadRow, TrainJob
 from dsforge.reading.job import read_job
-from dsforge.train import checkpoint
 from dsforge.train.agreement import check_agreement, on_first_rank
 from dsforge.train.beginning import Beginning, chosen_beginning
-from dsforge.train.data import Sample, indices_of_step
+from dsforge.train.checkpoint import CheckpointNote, check_note, step_of
+from dsforge.train.data import Order, Sample
 from dsforge.train.engine import start_engine
 from dsforge.train.engine_config import EngineConfig, read_engine_config
 from dsforge.train.meters import Meters
@@ -39,6 +39,8 @@ from dsforge.train.ranks import (
     place_of_process,
     prefer_own_tools,
 )
+from dsforge.train.resume import restore, sound
+from dsforge.train.saver import Saver
 from dsforge.train.schedule import rate_factor
 from dsforge.train.step import Stepper
 
@@ -78,9 +80,11 @@ def train(path: Path, options: Options | None = None) -> int:
     job = job.model_copy(update=options.changes)
     folder = path.resolve().parent
     output = options.output.resolve() if options.output else folder / job.output
-    config = read_engine_config(folder / job.deepspeed_config, place.world_size)
-    place = replace(place, layout=config.mode.layout)
     beginning = chosen_beginning(options.resume, output, overwrite=options.overwrite)
+    config = read_engine_config(
+        folder / job.deepspeed_config, place.world_size, beginning.global_batch_size
+    )
+    place = replace(place, layout=config.mode.layout)
     rows = read_data(job, folder, screen)
     prefer_own_tools()
     _quiet()
@@ -88,9 +92,10 @@ def train(path: Path, options: Options | None = None) -> int:
     check_precision(config.precision)
     check_source(job, folder, config)
     tokenizer = load_tokenizer(job, folder)
-    data = prepare_data(job, rows, tokenizer, screen=screen)
+    data = prepare_data(job, rows, tokenizer, place, screen=screen)
     output.mkdir(parents=True, exist_ok=True)
-    run = Run(job, config, place, data, output, screen)
+    saver = Saver(output / "checkpoints", job.keep_checkpoints, screen.say)
+    run = Run(job, config, place, data, output, screen, saver)
     join(place)
     code = run.carry_out(folder, tokenizer, beginning, export=options.export)
     leave()  # not after a failure: ranks that wait for each other then would hide its cause
@@ -126,6 +131,7 @@ class Run:
     data: Prepared
     output: Path
     screen: Screen
+    saver: Saver
 
     @property
     def global_batch_size(self) -> int:
@@ -141,15 +147,17 @@ class Run:
 
     def carry_out(self, folder: Path, tokenizer: Any, beginning: Beginning, *, export: bool) -> int:
         """The exit code after training, the last checkpoint and the export."""
-        resumed, done = beginning.checkpoint, 0
-        if resumed is not None:
-            done = checkpoint.check_note(resumed, self._note(0)).step
-        check_agreement(done, "the step to begin after", "`output` must be a folder of all hosts")
+        chosen, done = beginning.checkpoint, 0
+        begins = step_of(chosen) if chosen else 0
+        check_agreement(begins, "the step to begin after", "`output` must be a folder of all hosts")
+        resumed = sound(chosen, self.screen.say, fall_back=beginning.falls_back)
+        note = check_note(resumed, self._note(0)) if resumed else None
         engine = self._engine(folder)
         on_first_rank(beginning.clear)
-        if resumed is not None:
-            checkpoint.restore(engine, resumed)
-            self.screen.say(f"resumed from {resumed} after step {done}")
+        if resumed is not None and note is not None:
+            done = note.step
+            restore(engine, resumed, note, self._note(0))
+            self.screen.say(self._resumed(resumed, note))
         stepper = made_stepper(engine, self.job, tokenizer.pad_token_id, self.place)
         meters = Meters(self.config, self.place)
         with StopRequest() as stop:
@@ -167,23 +175,38 @@ class Run:
         model = build_model(self.job, folder, self.config)
         return start_engine(model, self.config, rate_factor(self.job, self.total_steps))
 
-    def _note(self, step: int) -> checkpoint.CheckpointNote:
-        return checkpoint.CheckpointNote(
+    def _note(self, step: int) -> CheckpointNote:
+        layout = self.config.mode.layout
+        return CheckpointNote(
             step=step,
             world_size=self.place.world_size,
             zero_stage=self.config.zero_stage,
             global_batch_size=self.global_batch_size,
             seed=self.job.seed,
             samples=len(self.data.train),
+            tensor_parallel_size=layout.tensor_parallel_size,
+            pipeline_parallel_size=layout.pipeline_parallel_size,
+            context_parallel_size=layout.context_parallel_size,
         )
+
+    def _resumed(self, path: Path, note: CheckpointNote) -> str:
+        """What is said of a resume; what has changed since, with it."""
+        said = f"resumed from {path} after step {note.step}"
+        if note.ranks == self._note(0).ranks:
+            return said
+        was = f"{note.world_size} ranks under ZeRO-{note.zero_stage}"
+        batch = f"{self.config.micro_batch_size} x {self.config.gradient_accumulation_steps}"
+        return f"{said}, saved by {was}; {batch} samples on each rank keep the global batch"
 
     def _steps(self, stepper: Stepper, done: int, meters: Meters, stop: StopRequest) -> int:
         """The signal that ended training early, all ranks agreeing; 0 after the last step."""
         total, wish = self.total_steps, 0
+        by_length = self.job.batching == "by_length"
+        order = Order(self.data.train, self.job.seed, self.global_batch_size, by_length=by_length)
         metrics = MetricsFile(self.output / "metrics.jsonl", done) if self.place.is_first else None
         with self.screen.counting("train", total, done):
             for step in range(done, total):
-                samples = self._samples(step)
+                samples = self._samples(order, step)
                 figures = meters.measured(partial(stepper.step, step, samples, stop))
                 wish = meters.results[-1].wish
                 logged = (step + 1) % self.job.log_every == 0 or step + 1 == total
@@ -198,15 +221,9 @@ class Run:
                     break
         return wish
 
-    def _samples(self, step: int) -> list[Sample]:
+    def _samples(self, order: Order, step: int) -> list[Sample]:
         """The global batch of a step, the same on every rank."""
-        indices = indices_of_step(
-            self.job.seed,
-            step,
-            count=len(self.data.train),
-            global_batch_size=self.global_batch_size,
-        )
-        return [self.data.train[index] for index in indices]
+        return [self.data.train[index] for index in order.indices(step)]
 
     def _after(self, done: int, stepper: Stepper, metrics: MetricsFile | None, wish: int) -> None:
         """Validate and save where it is time, and after the last step."""
@@ -219,5 +236,6 @@ class Run:
                 metrics.add(Evaluation(done, loss))
         every = self.job.checkpoint_every
         if self.job.save and (end or wish or (every and done % every == 0)):
-            folder = self.output / "checkpoints"
-            checkpoint.save(stepper.engine, folder, self._note(done), self.job.keep_checkpoints)
+            self.saver.save(stepper.engine, self._note(done))
+        elif self.job.save and not self.saver.knows_cost:
+            self.saver.rehearse(stepper.engine)

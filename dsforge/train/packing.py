@@ -16,20 +16,37 @@ from typing import Any
 import numpy as np
 
 from dsforge.errors import DsforgeError
-from dsforge.train.data import IGNORED, Sample
+from dsforge.train.data import IGNORED, Sample, lengths_of
 
 OPEN_PACKS = 64  # packs that still take samples: more of them leave less padding, but take longer
 
 
-def packed(samples: Sequence[Sample], sequence_length: int, seed: int) -> list[Sample]:
+class Packs(Sequence[Sample]):
+    """Sequences of several samples each, joined when they are asked for."""
+
+    def __init__(self, samples: Sequence[Sample], groups: Sequence[Sequence[int]]) -> None:
+        self.samples, self.groups = samples, groups
+        known = lengths_of(samples)
+        self.lengths = np.array([int(known[list(g)].sum()) for g in groups], dtype=np.int64)
+
+    def __len__(self) -> int:
+        return len(self.groups)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return Packs(self.samples, self.groups[index])
+        return _joined([self.samples[i] for i in self.groups[index]])
+
+
+def packed(samples: Sequence[Sample], sequence_length: int, seed: int) -> Packs:
     """Packs of at most `sequence_length` tokens that hold every sample once."""
     order = np.random.default_rng([seed, 0xBACC]).permutation(len(samples))
-    whole: list[list[Sample]] = []
+    known = lengths_of(samples)
+    whole: list[list[int]] = []
     lengths: list[int] = []  # of the open packs, ascending
-    still_open: list[list[Sample]] = []
-    for index in order:
-        sample = samples[index]
-        size, pack = len(sample.tokens), []
+    still_open: list[list[int]] = []
+    for index in order.tolist():
+        size, pack = int(known[index]), []
         best = bisect_right(lengths, sequence_length - size) - 1  # the fullest that has room
         if best >= 0:
             size, pack = size + lengths.pop(best), still_open.pop(best)
@@ -38,8 +55,8 @@ def packed(samples: Sequence[Sample], sequence_length: int, seed: int) -> list[S
             whole.append(still_open.pop())
         at = bisect_right(lengths, size)
         lengths.insert(at, size)
-        still_open.insert(at, [*pack, sample])
-    return [_joined(pack) for pack in whole + still_open]
+        still_open.insert(at, [*pack, index])
+    return Packs(samples, whole + still_open)
 
 
 def _joined(pack: list[Sample]) -> Sample:

@@ -10,79 +10,150 @@ from typing import Any
 
 from dsforge.errors import Problem
 from dsforge.job import TrainJob
-from dsforge.train.data import Sample, Samples, split, tokenize
+from dsforge.train.cache import (
+    StoredSamples,
+    Writer,
+    cache_folder,
+    checksum,
+    checksum_of_files,
+    checksum_of_tokenizer,
+    stored,
+)
+from dsforge.train.data import Sample, lengths_of, split
 from dsforge.train.packing import packed
 from dsforge.train.progress import Screen
-from dsforge.train.rows import Row, bad_rows, read_rows, stop
+from dsforge.train.ranks import Place
+from dsforge.train.rows import Rows, bad_rows, data_files, read_rows, stop
+from dsforge.train.tokens import tokenize
 
-DataRows = dict[str, tuple[Row, ...]]  # by the name that train.yaml gives the file
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """A data file of a job: its rows where they had to be looked at, none where tokens are kept."""
+
+    name: str
+    path: Path
+    checksum: str
+    rows: Rows | None
+    notes: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
     """Training samples, and validation samples where there are any."""
 
-    train: list[Sample]
-    validation: list[Sample]
+    train: Sequence[Sample]
+    validation: Sequence[Sample]
 
 
-def read_data(job: TrainJob, folder: Path, screen: Screen) -> DataRows:
-    """The rows of a job, long before a tokenizer is there. Raises SpecError with every bad row."""
+def read_data(job: TrainJob, folder: Path, screen: Screen) -> tuple[DataFile, ...]:
+    """The data files of a job, long before a tokenizer is there: training, then validation.
+
+    Raises SpecError with every bad row. Rows of which tokens are kept on disk were good.
+    """
     names = [name for name in (job.data.train, job.data.validation) if name is not None]
-    on_bad = _policy(job, screen)
-    return {name: read_rows(folder / name, job.data.shape, on_bad) for name in names}
+    return tuple(_data_file(name, folder / name, job, screen) for name in names)
 
 
-def _policy(job: TrainJob, screen: Screen) -> Callable[[Sequence[Problem]], None]:
+def _data_file(name: str, path: Path, job: TrainJob, screen: Screen) -> DataFile:
+    known = ""
+    if path.exists():
+        files = checksum_of_files(data_files(path))
+        known = checksum(files, job.data.shape, job.on_bad_row)
+        if any(cache_folder().glob(f"{known}-*/")):
+            return DataFile(name, path, known, None, ())
+    said: list[str] = []
+    rows = read_rows(path, job.data.shape, _policy(job, _both(screen.say, said.append)))
+    return DataFile(name, path, known, rows, tuple(said))
+
+
+def _both(one: Say, other: Say) -> Say:
+    def say(message: str) -> None:
+        one(message)
+        other(message)
+
+    return say
+
+
+def _policy(job: TrainJob, say: Say) -> Callable[[Sequence[Problem]], None]:
     """What becomes of bad rows."""
-    return stop if job.on_bad_row == "stop" else partial(_leave_out, screen)
+    return stop if job.on_bad_row == "stop" else partial(_leave_out, say)
 
 
-def _leave_out(screen: Screen, problems: Sequence[Problem]) -> None:
+def _leave_out(say: Say, problems: Sequence[Problem]) -> None:
     """Name what is left out, as the error would."""
     said = bad_rows(problems)
-    screen.say(f"left out: {said.message}")
+    say(f"left out: {said.message}")
     for problem in said.problems:
-        screen.say(f"  - {problem}")
+        say(f"  - {problem}")
 
 
-def prepare_data(job: TrainJob, data: DataRows, tokenizer: Any, *, screen: Screen) -> Prepared:
+def prepare_data(
+    job: TrainJob, files: Sequence[DataFile], tokenizer: Any, place: Place, *, screen: Screen
+) -> Prepared:
     """The samples of a job. Raises DsforgeError."""
-    found = _samples(job.data.train, data, job, tokenizer, screen=screen).samples
-    if job.data.validation is not None:
-        held = _samples(job.data.validation, data, job, tokenizer, screen=screen).samples
-        prepared = Prepared(list(found), list(held))
+    found = [_samples(file, job, tokenizer, place, screen=screen) for file in files]
+    if len(found) > 1:
+        prepared = Prepared(found[0], found[1])
     else:
-        prepared = Prepared(*split(found, job.data.validation_fraction, job.seed))
+        prepared = Prepared(*split(found[0], job.data.validation_fraction, job.seed))
     return _packs(prepared, job, screen) if job.packing else prepared
 
 
 def _packs(prepared: Prepared, job: TrainJob, screen: Screen) -> Prepared:
     """The same samples, several in each sequence."""
-    packs = Prepared(
-        packed(prepared.train, job.sequence_length, job.seed),
-        packed(prepared.validation, job.sequence_length, job.seed),
-    )
-    tokens = sum(len(pack.tokens) for pack in packs.train)
-    full = tokens / (len(packs.train) * job.sequence_length)
+    train = packed(prepared.train, job.sequence_length, job.seed)
+    held = prepared.validation
+    validation = packed(held, job.sequence_length, job.seed) if held else held
+    full = int(lengths_of(train).sum()) / (len(train) * job.sequence_length)
     screen.say(
-        f"packed {len(prepared.train)} samples into {len(packs.train)} sequences of "
+        f"packed {len(prepared.train)} samples into {len(train)} sequences of "
         f"{job.sequence_length} tokens, {full:.0%} full"
     )
-    return packs
+    return Prepared(train, validation)
 
 
 def _samples(
-    name: str, data: DataRows, job: TrainJob, tokenizer: Any, *, screen: Screen
-) -> Samples:
-    rows = data[name]
-    with screen.counting(f"tokenize {Path(name).name}", len(rows)):
-        found = tokenize(
-            rows, tokenizer, job.sequence_length, on_row=screen.advance, on_bad=_policy(job, screen)
+    file: DataFile, job: TrainJob, tokenizer: Any, place: Place, *, screen: Screen
+) -> StoredSamples:
+    """The tokens of a file, from the disk where they are kept."""
+    heard = list(file.notes)
+
+    def make(writer: Writer) -> Sequence[str]:
+        heard.extend(_tokenized(file, job, tokenizer, writer, screen=screen))
+        return heard
+
+    key = f"{file.checksum}-{checksum(checksum_of_tokenizer(tokenizer), job.sequence_length)}"
+    samples, notes = stored(key, make, leads=place.local_rank == 0)
+    for note in notes:
+        if note not in heard:
+            screen.say(note)
+    return samples
+
+
+def _tokenized(
+    file: DataFile, job: TrainJob, tokenizer: Any, writer: Writer, *, screen: Screen
+) -> list[str]:
+    """What there is to say of the rows of a file, after their tokens were written."""
+    said: list[str] = []
+    say = _both(screen.say, said.append)
+    rows = file.rows
+    if rows is None:  # kept for another tokenizer
+        rows = read_rows(file.path, job.data.shape, _policy(job, say))
+    with screen.counting(f"tokenize {Path(file.name).name}", len(rows)):
+        counts = tokenize(
+            rows,
+            tokenizer,
+            job.sequence_length,
+            take=writer.add,
+            on_row=screen.advance,
+            on_bad=_policy(job, say),
         )
-    if found.cut:
-        screen.say(f"{name}: {found.cut} of {len(rows)} rows cut at {job.sequence_length} tokens")
-    if found.without_answer:
+    if counts.cut:
+        say(f"{file.name}: {counts.cut} of {len(rows)} rows cut at {job.sequence_length} tokens")
+    if counts.without_answer:
         why = f"their answer begins after {job.sequence_length} tokens"
-        screen.say(f"{name}: {found.without_answer} rows left out: {why}")
-    return found
+        say(f"{file.name}: {counts.without_answer} rows left out: {why}")
+    return said

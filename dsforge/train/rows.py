@@ -1,6 +1,7 @@
-"""Rows: JSONL and Parquet files -> conversations, with every bad row named at once.
+"""Rows: JSONL, Parquet and dataset folders -> conversations, with every bad row named at once.
 
-Three shapes are read: `text` (loss on all of it), `prompt` with `completion`, and `messages`.
+Three shapes are read: `text` (loss on all of it), `prompt` with `completion`, and `messages`. Files
+may be larger than memory: they are read twice, row by row, first to find what is wrong with them.
 """
 
 from __future__ import annotations
@@ -33,34 +34,44 @@ def stop(problems: Sequence[Problem]) -> None:
     raise bad_rows(problems)
 
 
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The good rows of a file, read again at each iteration, never held together."""
+
+    path: Path
+    shape: DataShape
+    count: int
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __iter__(self) -> Iterator[Row]:
+        found = (_row_or_problem(place, value, self.shape) for place, value in _values(self.path))
+        return (row for row in found if isinstance(row, Row))
+
+
 def read_rows(
     path: Path, shape: DataShape, on_bad: Callable[[Sequence[Problem]], None] = stop
-) -> tuple[Row, ...]:
-    """All good rows of a JSONL or Parquet file; bad ones go to `on_bad`, all at once.
+) -> Rows:
+    """The good rows of a JSONL or Parquet file, or of a folder that `datasets` saved.
 
-    Raises SpecError where there is no row, and as `on_bad` does.
+    Every row is looked at; bad ones go to `on_bad`, all at once. Raises SpecError where there is no
+    row, and as `on_bad` does.
     """
-    rows: list[Row] = []
+    count = 0
     problems: list[Problem] = []
     for place, value in _values(path):
-        row = value if isinstance(value, Problem) else _row(place, value, shape)
+        row = _row_or_problem(place, value, shape)
         if isinstance(row, Problem):
             problems.append(row)
         else:
-            rows.append(row)
+            count += 1
     if problems:
         on_bad(problems)
-    if not rows:
-        raise SpecError(
-            (
-                Problem(
-                    "data-empty",
-                    "holds no usable rows" if problems else "holds no rows",
-                    place=str(path),
-                ),
-            )
-        )
-    return tuple(rows)
+    if not count:
+        words = "holds no usable rows" if problems else "holds no rows"
+        raise SpecError((Problem("data-empty", words, place=str(path)),))
+    return Rows(path, shape, count)
 
 
 def bad_rows(problems: Sequence[Problem]) -> SpecError:
@@ -71,8 +82,28 @@ def bad_rows(problems: Sequence[Problem]) -> SpecError:
     return SpecError(tuple(problems[:SHOWN_PROBLEMS]), message)
 
 
+def data_files(path: Path) -> tuple[Path, ...]:
+    """The files that hold the rows of a data file or dataset folder. Raises SpecError."""
+    if not path.is_dir():
+        return (path,)
+    if (path / "dataset_dict.json").is_file():
+        splits = sorted(child.parent.name for child in path.glob("*/state.json"))
+        hint = f"name one: {', '.join(str(path / split) for split in splits)}"
+        problem = Problem("data-splits", "holds several splits", hint, str(path))
+        raise SpecError((problem,))
+    try:
+        listed = json.loads((path / "state.json").read_text(encoding="utf-8"))["_data_files"]
+        return tuple(path / file["filename"] for file in listed)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        hint = "name a JSONL or Parquet file, or a folder that `datasets` saved to disk"
+        raise SpecError((Problem("data-folder", "is no dataset", hint, str(path)),)) from error
+
+
 def _values(path: Path) -> Iterator[tuple[str, Any]]:
     """Place and value of each row; a Problem where a line is not JSON."""
+    if path.is_dir():
+        yield from _dataset_values(path)
+        return
     if not path.is_file():
         hint = "`data` in train.yaml names it, relative to the folder of train.yaml"
         raise SpecError((Problem("data-missing", "there is no such data file", hint, str(path)),))
@@ -94,6 +125,23 @@ def _values(path: Path) -> Iterator[tuple[str, Any]]:
                 yield place, Problem("row-json", f"is not JSON: {why}", place=place)
 
 
+def _dataset_values(path: Path) -> Iterator[tuple[str, Any]]:
+    """Place and value of each row of a folder that `datasets` saved: Arrow streams."""
+    import pyarrow as pa
+
+    number = 0
+    for file in data_files(path):
+        try:
+            with pa.memory_map(str(file)) as source:
+                for batch in pa.ipc.open_stream(source):
+                    for value in batch.to_pylist():
+                        number += 1
+                        yield f"{path}: row {number}", value
+        except (pa.ArrowException, OSError) as error:
+            message = f"is not an Arrow stream: {error}"
+            raise SpecError((Problem("data-arrow", message, place=str(file)),)) from error
+
+
 def _parquet_values(path: Path) -> Iterator[tuple[str, Any]]:
     """Place and value of each row of a Parquet file, read batch by batch."""
     import pyarrow as pa
@@ -110,8 +158,10 @@ def _parquet_values(path: Path) -> Iterator[tuple[str, Any]]:
         raise SpecError((Problem("data-parquet", message, place=str(path)),)) from error
 
 
-def _row(place: str, value: Any, shape: DataShape) -> Row | Problem:
+def _row_or_problem(place: str, value: Any, shape: DataShape) -> Row | Problem:
     """One row, or what is wrong with it."""
+    if isinstance(value, Problem):
+        return value
     if not isinstance(value, dict):
         return Problem("row-mapping", "must be a JSON object", place=place)
     found = _shape_of(value) if shape == "auto" else shape

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from dsforge.errors import DsforgeError, SpecError
-from dsforge.train.data import IGNORED, Sample, tokenize
+from dsforge.train.data import IGNORED, Sample
 from dsforge.train.rows import Row, read_rows
+from dsforge.train.tokens import Counts, tokenize
 
 pytestmark = pytest.mark.engine
 
@@ -40,6 +41,13 @@ def chat(*turns: str, first: str = "user") -> Row:
     )
 
 
+def taken(rows: list[Row], tokenizer: Any, sequence_length: int) -> tuple[list[Sample], Counts]:
+    """The samples of rows, and their counts."""
+    samples: list[Sample] = []
+    counts = tokenize(rows, tokenizer, sequence_length, take=samples.append)
+    return samples, counts
+
+
 def counted(sample: Sample, tokenizer: Any) -> str:
     """The text of the tokens that the loss counts."""
     return str(tokenizer.decode(sample.labels[sample.labels != IGNORED]))
@@ -47,7 +55,7 @@ def counted(sample: Sample, tokenizer: Any) -> str:
 
 def test_the_loss_counts_the_answer_and_its_end_mark(tokenizer: Any) -> None:
     """Question and role marks are read, not learnt; the end mark is learnt."""
-    (sample,) = tokenize([chat("What is it?", "A thing.")], tokenizer, 96).samples
+    (sample,), _ = taken([chat("What is it?", "A thing.")], tokenizer, 96)
 
     assert counted(sample, tokenizer) == "A thing.</s>"
     assert tokenizer.decode(sample.tokens) == "<|user|>What is it?</s><|assistant|>A thing.</s>"
@@ -55,7 +63,7 @@ def test_the_loss_counts_the_answer_and_its_end_mark(tokenizer: Any) -> None:
 
 def test_every_answer_of_a_conversation_counts(tokenizer: Any) -> None:
     """All assistant turns are learnt, no user turn is."""
-    (sample,) = tokenize([chat("a?", "one.", "b?", "two.")], tokenizer, 96).samples
+    (sample,), _ = taken([chat("a?", "one.", "b?", "two.")], tokenizer, 96)
 
     assert counted(sample, tokenizer) == "one.</s>two.</s>"
 
@@ -63,7 +71,7 @@ def test_every_answer_of_a_conversation_counts(tokenizer: Any) -> None:
 def test_marks_of_the_last_turn_do_not_hide_the_answer(tokenizer: Any) -> None:
     """Templates that treat the last turn differently still give the whole answer."""
     tokenizer.chat_template = PROMPT_ONLY_MARK
-    (sample,) = tokenize([chat("a?", "one.", "b?", "two.")], tokenizer, 96).samples
+    (sample,), _ = taken([chat("a?", "one.", "b?", "two.")], tokenizer, 96)
 
     assert counted(sample, tokenizer).endswith("two.</s>")
     assert "one.</s>" in counted(sample, tokenizer)
@@ -72,7 +80,7 @@ def test_marks_of_the_last_turn_do_not_hide_the_answer(tokenizer: Any) -> None:
 
 def test_plain_text_counts_as_a_whole_and_ends(tokenizer: Any) -> None:
     """All tokens are targets, one end mark follows, also where the text has one already."""
-    once, twice = tokenize([Row("", text="abc"), Row("", text="abc</s>")], tokenizer, 96).samples
+    (once, twice), _ = taken([Row("", text="abc"), Row("", text="abc</s>")], tokenizer, 96)
 
     assert counted(once, tokenizer) == counted(twice, tokenizer) == "abc</s>"
 
@@ -80,16 +88,16 @@ def test_plain_text_counts_as_a_whole_and_ends(tokenizer: Any) -> None:
 def test_long_rows_are_cut_and_those_without_an_answer_left_out(tokenizer: Any) -> None:
     """Both are counted, so that the user hears of them."""
     rows = [chat("a?", "b."), chat("a?", "b. " * 60), chat("why? " * 60, "b.")]
-    found = tokenize(rows, tokenizer, 32)
+    samples, counts = taken(rows, tokenizer, 32)
 
-    assert (len(found.samples), found.cut, found.without_answer) == (2, 2, 1)
-    assert max(len(sample.tokens) for sample in found.samples) == 32
+    assert (len(samples), counts) == (2, Counts(kept=2, cut=2, without_answer=1))
+    assert max(len(sample.tokens) for sample in samples) == 32
 
 
 def test_nothing_left_is_an_error(tokenizer: Any) -> None:
     """A sequence length shorter than every question is refused."""
     with pytest.raises(DsforgeError, match="no answer begins within 8 tokens"):
-        tokenize([chat("why? " * 60, "b.")], tokenizer, 8)
+        taken([chat("why? " * 60, "b.")], tokenizer, 8)
 
 
 def test_a_chat_needs_a_template(tokenizer: Any) -> None:
@@ -97,7 +105,7 @@ def test_a_chat_needs_a_template(tokenizer: Any) -> None:
     tokenizer.chat_template = None
 
     with pytest.raises(DsforgeError, match="no chat template"):
-        tokenize([chat("a?", "b.")], tokenizer, 96)
+        taken([chat("a?", "b.")], tokenizer, 96)
 
 
 def test_rows_that_the_template_refuses_are_named_together(tokenizer: Any) -> None:
@@ -105,7 +113,7 @@ def test_rows_that_the_template_refuses_are_named_together(tokenizer: Any) -> No
     tokenizer.chat_template = REFUSING + tokenizer.chat_template
     rows = [chat("be short", "a?", "b.", first="system"), chat("a?", "b.")] * 2
     with pytest.raises(SpecError) as raised:
-        tokenize(rows, tokenizer, 96)
+        taken(rows, tokenizer, 96)
 
     assert [p.message for p in raised.value.problems] == ["the chat template: no system role"] * 2
 
@@ -118,7 +126,7 @@ def test_parquet_gives_the_rows_of_jsonl(tmp_path: Path) -> None:
     messages = [{"role": "user", "content": "a?"}, {"role": "assistant", "content": "b."}]
     path = tmp_path / "data.parquet"
     parquet.write_table(pa.Table.from_pylist([{"messages": messages}] * 3), path)
-    rows = read_rows(path, "auto")
+    rows = list(read_rows(path, "auto"))
 
     assert [row.messages for row in rows] == [tuple(messages)] * 3
     assert rows[2].place == f"{path}: row 3"

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import hosts
+import planting
 import pytest
 from tiny_job import write_model
 
@@ -24,3 +25,9 @@ def two_hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[hosts.Hosts]
 def tiny_llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a tiny Llama with random weights and its tokenizer."""
     return write_model(tmp_path_factory.mktemp("tiny") / "llama")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """How many of the planted faults were found."""
+    if planting.COUNTS:
+        terminalreporter.write_line(planting.counted())

@@ -6,6 +6,7 @@ mount namespace of its sshd, so that the other host and this machine never see i
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -13,9 +14,57 @@ from importlib import metadata
 from pathlib import Path
 
 import hosts
+import tiny_job
 import yaml
 
 from dsforge import process
+
+MODEL = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "vocab_size": 384,
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 256,
+}
+CLUSTER = {
+    "gpus_per_node": 1,
+    "gpu": "cpu",
+    "inter_node": "1gbe",
+    "interface": hosts.INTERFACE,
+    "ssh_port": hosts.SSH_PORT,
+    "host_memory_gib": 8,
+    "cpu_cores": 1,
+}
+WORKLOAD = {"sequence_length": 96, "global_batch_size": 8, "precision": "fp32"}
+
+
+def healthy_run(folder: Path, addresses: tuple[str, ...]) -> Path:
+    """A run folder of `dsforge gen` for these hosts, with a folder for built ops of its own."""
+    (folder / "model").mkdir()
+    (folder / "model/config.json").write_text(json.dumps(MODEL))
+    rows = [json.dumps(row) + "\n" for row in tiny_job.pairs(64)]
+    (folder / "data.jsonl").write_text("".join(rows))
+    listed = [{"address": address, "slots": 1} for address in addresses]
+    (folder / "cluster.yaml").write_text(json.dumps({**CLUSTER, "hosts": listed}))
+    (folder / "workload.yaml").write_text(json.dumps(WORKLOAD))
+    flags = {
+        "--model": folder / "model",
+        "--cluster": folder / "cluster.yaml",
+        "--data": folder / "data.jsonl",
+        "--workload": folder / "workload.yaml",
+        "--zero-stage": 2,
+        "--out": folder / "run",
+    }
+    words = [str(word) for pair in flags.items() for word in pair]
+    process.run(("dsforge", "gen", *words), timeout_s=60).check("dsforge gen")
+    with (folder / "run/.deepspeed_env").open("a") as lines:
+        lines.write(f"TORCH_EXTENSIONS_DIR={folder / 'ops'}\n")
+    (folder / "ops").mkdir()
+    return folder / "run"
 
 
 @dataclass(frozen=True)
@@ -100,7 +149,24 @@ class Fault:
     evidence: str = ""
 
 
+@dataclass(frozen=True)
+class Count:
+    """What came of one planted fault."""
+
+    fault: str
+    is_found: bool
+    false_alarms: tuple[str, ...]
+
+
 FAULTS: list[Fault] = []
+COUNTS: list[Count] = []  # of the faults that this run has planted
+
+
+def counted() -> str:
+    """The figures of this run."""
+    found = sum(count.is_found for count in COUNTS)
+    alarms = sum(len(count.false_alarms) for count in COUNTS)
+    return f"faults found / planted: {found} / {len(COUNTS)}, false alarms: {alarms}"
 
 
 def fault(

@@ -7,79 +7,24 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import faults
 import hosts
 import planting
 import pytest
-import tiny_job
-
-from dsforge import process
 
 pytestmark = [pytest.mark.launch, pytest.mark.hosts]
 
 LIMIT_S = 90.0
 QUICK = ("missing-package", "shaped-link")
-MODEL = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "vocab_size": 384,
-    "hidden_size": 64,
-    "intermediate_size": 128,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 256,
-}
-CLUSTER = {
-    "gpus_per_node": 1,
-    "gpu": "cpu",
-    "inter_node": "1gbe",
-    "interface": hosts.INTERFACE,
-    "ssh_port": hosts.SSH_PORT,
-    "host_memory_gib": 8,
-    "cpu_cores": 1,
-}
-WORKLOAD = {"sequence_length": 96, "global_batch_size": 8, "precision": "fp32"}
-
-
-class Count(NamedTuple):
-    """What came of one planted fault."""
-
-    fault: str
-    is_found: bool
-    false_alarms: tuple[str, ...]
 
 
 @pytest.fixture(scope="module")
 def healthy(two_hosts: hosts.Hosts, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run folder of `dsforge gen` for the two hosts, with a folder for built ops of its own."""
-    folder = tmp_path_factory.mktemp("healthy")
-    (folder / "model").mkdir()
-    (folder / "model/config.json").write_text(json.dumps(MODEL))
-    (folder / "data.jsonl").write_text(
-        "".join(json.dumps(row) + "\n" for row in tiny_job.pairs(64))
-    )
-    listed = [{"address": address, "slots": 1} for address in two_hosts.addresses]
-    (folder / "cluster.yaml").write_text(json.dumps({**CLUSTER, "hosts": listed}))
-    (folder / "workload.yaml").write_text(json.dumps(WORKLOAD))
-    flags = {
-        "--model": folder / "model",
-        "--cluster": folder / "cluster.yaml",
-        "--data": folder / "data.jsonl",
-        "--workload": folder / "workload.yaml",
-        "--zero-stage": 2,
-        "--out": folder / "run",
-    }
-    words = [str(word) for pair in flags.items() for word in pair]
-    process.run(("dsforge", "gen", *words), timeout_s=60).check("dsforge gen")
-    with (folder / "run/.deepspeed_env").open("a") as lines:
-        lines.write(f"TORCH_EXTENSIONS_DIR={folder / 'ops'}\n")
-    (folder / "ops").mkdir()
-    return folder / "run"
+    return planting.healthy_run(tmp_path_factory.mktemp("healthy"), two_hosts.addresses)
 
 
 @pytest.fixture
@@ -90,16 +35,6 @@ def scene(two_hosts: hosts.Hosts, healthy: Path, tmp_path: Path) -> planting.Sce
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     return planting.Scene(two_hosts, run, scratch)
-
-
-@pytest.fixture(scope="module")
-def counts() -> Iterator[list[Count]]:
-    """What came of all faults; the figures are shown at the end."""
-    counted: list[Count] = []
-    yield counted
-    found = sum(count.is_found for count in counted)
-    alarms = [alarm for count in counted for alarm in count.false_alarms]
-    print(f"\nfaults found / planted: {found} / {len(counted)}, false alarms: {len(alarms)}")
 
 
 def preflight(
@@ -142,7 +77,7 @@ def test_healthy_hosts_raise_no_alarm(scene: planting.Scene) -> None:
     ],
 )
 def test_a_planted_fault_is_found_with_its_fix(
-    fault: planting.Fault, scene: planting.Scene, counts: list[Count]
+    fault: planting.Fault, scene: planting.Scene
 ) -> None:
     """The rule of the fault names the host, the evidence and the way out; no other rule speaks."""
     with fault.plant(scene) as environment:
@@ -158,13 +93,14 @@ def test_a_planted_fault_is_found_with_its_fix(
     ]
     named = {host for finding in right for host in finding["hosts"]}
     others = tuple(f["rule"] for f in said if f["rule"] not in (fault.rule, *fault.also))
-    counts.append(Count(fault.name, bool(right) and where <= named, others))
+    planting.COUNTS.append(planting.Count(fault.name, bool(right) and where <= named, others))
 
     assert right, said
     assert where <= named
     assert others == ()
 
 
+@pytest.mark.slow
 def test_the_network_is_named_with_both_rates(scene: planting.Scene) -> None:
     """On a link of 50 Mbit/s the measured rate is that, beside the rate that the plan needs."""
     shaped = next(fault for fault in planting.FAULTS if fault.name == "shaped-link")

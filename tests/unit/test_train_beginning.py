@@ -8,7 +8,16 @@ import pytest
 
 from dsforge.errors import DsforgeError
 from dsforge.train.beginning import chosen_beginning
-from dsforge.train.checkpoint import NOTE, CheckpointNote, check_note, tag_of
+from dsforge.train.checkpoint import (
+    NOTE,
+    CheckpointNote,
+    changed,
+    check_note,
+    lacking,
+    noted_file,
+    step_of,
+    tag_of,
+)
 
 
 def note(step: int = 4, **changes: int) -> CheckpointNote:
@@ -122,8 +131,8 @@ def test_a_folder_that_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"world_size": 4},
-        {"zero_stage": 3},
+        {"tensor_parallel_size": 2},
+        {"pipeline_parallel_size": 2},
         {"global_batch_size": 16},
         {"seed": 1},
         {"samples": 65},
@@ -148,3 +157,58 @@ def test_a_checkpoint_of_this_run_fits(tmp_path: Path) -> None:
     saved(tmp_path, 4)
 
     assert check_note(tmp_path / "checkpoints" / "global_step4", note(0)).step == 4
+
+
+@pytest.mark.parametrize("changes", [{"world_size": 3}, {"zero_stage": 0}])
+def test_other_ranks_and_stages_go_on_from_it(changes: dict[str, int], tmp_path: Path) -> None:
+    """What can be reshaped is no reason to refuse."""
+    saved(tmp_path, 4)
+
+    assert check_note(tmp_path / "checkpoints" / "global_step4", note(0, **changes)).step == 4
+
+
+def with_files(path: Path) -> None:
+    """Give a checkpoint a file of 5 bytes, and its note the size and check sum."""
+    (path / "rank.pt").write_bytes(b"12345")
+    noted = note(step_of(path)).model_copy(
+        update={"files": {"rank.pt": noted_file(path / "rank.pt")}}
+    )
+    (path / NOTE).write_text(noted.model_dump_json())
+
+
+@pytest.mark.parametrize("spoilt", [b"1234", None], ids=["cut", "gone"])
+def test_auto_passes_over_a_checkpoint_that_is_not_whole(
+    spoilt: bytes | None, tmp_path: Path
+) -> None:
+    """A file that is shorter than noted, or not there: the checkpoint before it is taken."""
+    saved(tmp_path, 4, 6)
+    own = tmp_path / "checkpoints"
+    for step in (4, 6):
+        with_files(own / tag_of(step))
+    newest = own / "global_step6/rank.pt"
+    newest.write_bytes(spoilt) if spoilt else newest.unlink()
+
+    assert chosen_beginning("auto", tmp_path, overwrite=False).checkpoint == own / "global_step4"
+    assert changed(own / "global_step4", ["rank.pt"]) == ""
+
+
+def test_a_changed_byte_is_found(tmp_path: Path) -> None:
+    """The size is right and the check sum is not."""
+    saved(tmp_path, 4)
+    path = tmp_path / "checkpoints/global_step4"
+    with_files(path)
+    (path / "rank.pt").write_bytes(b"12346")
+
+    assert lacking(path) == ""
+    assert changed(path, ["rank.pt"]) == "rank.pt: other bytes than were saved"
+
+
+def test_no_checkpoint_that_is_whole_is_an_error(tmp_path: Path) -> None:
+    """A run does not begin anew in silence where its checkpoints are damaged."""
+    saved(tmp_path, 4)
+    path = tmp_path / "checkpoints/global_step4"
+    with_files(path)
+    (path / "rank.pt").unlink()
+
+    with pytest.raises(DsforgeError, match=r"global_step4: rank.pt is not there"):
+        chosen_beginning("auto", tmp_path, overwrite=False)

@@ -8,6 +8,7 @@ import pytest
 from dsforge.errors import DsforgeError
 from dsforge.train.data import (
     IGNORED,
+    Order,
     Sample,
     collate,
     indices_of_step,
@@ -55,6 +56,63 @@ def test_any_number_of_ranks_shares_the_same_batch(ranks: int, micro: int) -> No
     assert len({len(share) for share in shares}) == 1
 
 
+def drawn(ranks: int, *, by_length: bool) -> list[list[int]]:
+    """The samples that all ranks together take in each of seven steps, by step."""
+    lengths = np.random.default_rng(8).integers(1, 60, 100)
+    order = Order([sample(*range(n)) for n in lengths], 5, 12, by_length=by_length)
+    return [
+        sorted(
+            index
+            for rank in range(ranks)
+            for share in share_of_rank(
+                order.indices(step), rank=rank, ranks=ranks, micro_batch_size=2
+            )
+            for index in share
+        )
+        for step in (6, 0, 1, 2, 3, 4, 5)
+    ]
+
+
+@pytest.mark.parametrize("by_length", [False, True], ids=["random", "by-length"])
+def test_one_two_and_three_ranks_take_the_same_samples(by_length: bool) -> None:
+    """Step by step, also where a run begins in the middle; the order knows no ranks."""
+    one = drawn(1, by_length=by_length)
+
+    assert drawn(2, by_length=by_length) == drawn(3, by_length=by_length) == one
+
+
+@pytest.mark.parametrize("by_length", [False, True], ids=["random", "by-length"])
+def test_an_epoch_of_either_order_sees_each_sample_once(by_length: bool) -> None:
+    """Batches of two epochs, the second in another order; 100 is no multiple of 8."""
+    order = Order([sample(*range(1 + i % 30)) for i in range(100)], 5, 8, by_length=by_length)
+    seen = [index for step in range(25) for index in order.indices(step)]
+
+    assert sorted(seen) == sorted(list(range(100)) * 2)
+    assert [order.indices(step) for step in range(12)] != [order.indices(s) for s in range(13, 25)]
+
+
+def test_batches_by_length_hold_little_padding() -> None:
+    """Alike samples stand together; the batches themselves come in random order of length."""
+    lengths = np.random.default_rng(8).integers(1, 400, 2000)
+    samples = [sample(*range(n)) for n in lengths]
+
+    def filled(by_length: bool) -> float:
+        order = Order(samples, 5, 16, by_length=by_length)
+        batches = [lengths[order.indices(step)] for step in range(100)]
+        return float(sum(b.sum() for b in batches) / sum(16 * b.max() for b in batches))
+
+    assert filled(False) < 0.6
+    assert filled(True) > 0.95
+
+
+def test_ranks_take_like_samples_at_the_same_time() -> None:
+    """In a batch samples stand by length: a micro step pads all ranks to about one length."""
+    order = Order([sample(*range(n)) for n in range(1, 65)], 5, 16, by_length=False)
+    indices = order.indices(0)
+
+    assert indices == sorted(indices)
+
+
 def test_a_batch_is_padded_on_the_right_to_a_multiple_of_8() -> None:
     """Padding stands behind the samples and is not counted."""
     batch = collate([sample(5, 6, 7, answer_from=2), sample(*range(10, 19))], pad_token=1)
@@ -81,7 +139,7 @@ def test_the_split_holds_out_a_share_once() -> None:
     again, _ = split(samples, 0.1, seed=4)
 
     assert (len(train), len(held)) == (45, 5)
-    assert sorted(int(s.tokens[0]) for s in train + held) == list(range(50))
+    assert sorted(int(s.tokens[0]) for s in (*train, *held)) == list(range(50))
     assert [id(s) for s in train] == [id(s) for s in again]
 
 

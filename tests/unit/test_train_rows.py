@@ -50,8 +50,8 @@ def test_a_named_shape_chooses_between_keys(tmp_path: Path) -> None:
     """Where a row has the keys of two shapes, `shape` decides."""
     both = written(tmp_path, {"text": "abc", "prompt": "why?", "completion": "because"})
 
-    assert read_rows(both, "text")[0].text == "abc"
-    assert read_rows(both, "auto")[0].messages == (QUESTION, ANSWER)
+    assert next(iter(read_rows(both, "text"))).text == "abc"
+    assert next(iter(read_rows(both, "auto"))).messages == (QUESTION, ANSWER)
 
 
 def test_blank_lines_are_passed_over_but_counted(tmp_path: Path) -> None:

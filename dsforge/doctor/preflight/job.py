@@ -18,7 +18,7 @@ from typing import Any
 
 from dsforge.doctor.preflight.case import TRAVELS, Finding, Job
 from dsforge.doctor.preflight.environment import FELT
-from dsforge.errors import DsforgeError, SpecError
+from dsforge.errors import DsforgeError, Problem, SpecError
 from dsforge.hostfile import Entry, entry_problems, hostfile_entries
 from dsforge.lint.read import Against, checked, read_document, release_named
 from dsforge.plan import Plan
@@ -30,9 +30,14 @@ ENGINE, TRAINER = ("torch", "deepspeed"), ("dsforge", "transformers")
 CONFIG, TRAIN, SCRIPT = "ds_config.json", "train.yaml", "launch/deepspeed.sh"
 MOST_BYTES = 4 << 20
 MOST_HOSTS = 4096
+LONGEST_LIST = 10_000
 LOCAL = "localhost"
 # `node[01-03,07],gpu5`: a prefix, and one list of numbers and ranges.
-_GROUP = re.compile(r"([A-Za-z0-9._-]+)(?:\[([0-9,-]+)\])?(?:,|$)")
+_RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
+_GROUP = re.compile(
+    rf"([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[({_RANGE.pattern}(?:,{_RANGE.pattern})*)\])?"
+)
+_SPLIT = re.compile(r",(?![^\[]*\])")  # commas outside of brackets
 _SHEBANG = re.compile(rb"#!\s*(/\S*python\S*)")
 
 
@@ -123,16 +128,18 @@ def scheduled(environment: Mapping[str, str]) -> tuple[Entry, ...]:
 
 
 def nodes(text: str) -> list[str]:
-    """The names in a node list of Slurm: `n[01-03],m1` is n01, n02, n03, m1."""
+    """The names in a node list of Slurm: `n[01-03],m1` is n01, n02, n03, m1. Raises SpecError."""
     found: list[str] = []
-    for prefix, ranges in _GROUP.findall(text[:100_000]):
-        for part in ranges.split(",") if ranges else [""]:
-            first, _, last = part.partition("-")
-            if not first:
-                found.append(prefix)
-                continue
+    for group in _SPLIT.split(text[:LONGEST_LIST]) if text else []:
+        match = _GROUP.fullmatch(group) if len(text) <= LONGEST_LIST else None
+        if match is None:
+            message = f"node list of Slurm (={text[:60]!a}) cannot be read"
+            raise SpecError((Problem("slurm-nodes", message, "write a hostfile"),))
+        prefix, ranges = match[1], match[2]
+        for first, last in _RANGE.findall(ranges or ""):
             numbers = range(int(first), min(int(last or first), int(first) + MOST_HOSTS) + 1)
             found += [f"{prefix}{number:0{len(first)}d}" for number in numbers]
+        found += [] if ranges else [prefix]
     return found[:MOST_HOSTS]
 
 
