@@ -122,17 +122,24 @@ def layouts(request: Request, back_end: BackEnd) -> Iterator[Layout]:
                     )
 
 
+def _stays_whole(request: Request, back_end: BackEnd) -> bool:
+    """Whether the model is not to be cut: who fixes a ZeRO stage or offload means ZeRO alone."""
+    fixed = request.constraints
+    asked = fixed.zero_stage, fixed.offload_optimizer, fixed.offload_parameters
+    return back_end == "deepspeed" and any(one is not None for one in asked)
+
+
 def _tensor_sizes(request: Request, back_end: BackEnd) -> tuple[int, ...]:
-    """DeepSpeed trains whole modules unless asked; Megatron tries what fits a node."""
+    """Tensor parallelism stays inside a node."""
     fixed = request.constraints.tensor_parallel_size
-    if fixed or back_end == "deepspeed":
+    if fixed or _stays_whole(request, back_end):
         return (fixed or 1,)
     return tuple(n for n in divisors(request.cluster.gpus_per_node) if n <= LARGEST_TENSOR)
 
 
 def _pipeline_sizes(request: Request, back_end: BackEnd, ranks: int) -> tuple[int, ...]:
     fixed = request.constraints.pipeline_parallel_size
-    if fixed or back_end == "deepspeed":
+    if fixed or _stays_whole(request, back_end):
         return (fixed or 1,)
     return tuple(n for n in divisors(ranks) if layer_split(request.model.layers, n))
 

@@ -82,9 +82,11 @@ def _without_context(family: Strategy) -> tuple[object, ...]:
 
 
 def _broken_by_deepspeed(request: Request) -> list[tuple[Problem, ...]]:
-    """The rules that each DeepSpeed family breaks."""
+    """The rules that each DeepSpeed family breaks that cuts the model as little as it may."""
     inputs = request.model, request.cluster, request.workload
-    return [check(*inputs, family) for family in families(request, BACK_ENDS[0])]
+    every = tuple(families(request, BACK_ENDS[0]))
+    least = min(family.layout.model_ranks for family in every)
+    return [check(*inputs, family) for family in every if family.layout.model_ranks == least]
 
 
 def _lightest(request: Request, family: Strategy, bound: Bound) -> Nearest | None:

@@ -120,10 +120,10 @@ def _megatron_margin(request: Request) -> float:
     return LARGE_MODEL_MARGIN if large else SMALL_MODEL_MARGIN
 
 
-def _complexity(candidate: Candidate) -> tuple[int, int, bool, int, float, int]:
+def _complexity(candidate: Candidate) -> tuple[int, int, bool, bool, int, float, int]:
     """How much a strategy asks of the user; then the clock, and memory where the clock ties.
 
-    ZeRO 0, 1 and 2 ask the same of the user. Step times less than about 1 % apart are a tie. Where
+    DeepSpeed's tensor and pipeline parallelism change the model's modules. ZeRO 0, 1 and 2 ask the same of the user. Step times less than about 1 % apart are a tie. Where
     memory ties as well, the optimizer is offloaded under ZeRO-2, as everybody does.
     """
     family = candidate.family
@@ -132,7 +132,8 @@ def _complexity(candidate: Candidate) -> tuple[int, int, bool, int, float, int]:
     gathers = family.zero_stage == FULLY_SHARDED
     tick = round(100 * log(candidate.step_s))
     stage = -family.zero_stage if offloads else family.zero_stage
-    return back_end, offloads, gathers, tick, candidate.device_bytes, stage
+    cut = back_end == 0 and family.layout.model_ranks > 1
+    return back_end, offloads, cut, gathers, tick, candidate.device_bytes, stage
 
 
 def _look(explorer: Explorer) -> Found:

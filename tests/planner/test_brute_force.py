@@ -138,7 +138,7 @@ def layouts(request: Request) -> Iterator[Layout]:
 
 
 def strategies(request: Request) -> Iterator[Strategy]:
-    """Every combination; DeepSpeed takes tensor or pipeline parallelism only where asked."""
+    """Every combination; DeepSpeed has neither context nor expert parallelism nor interleaving."""
     fixed, tokens = request.constraints, request.workload.sequence_length
     for layout in layouts(request):
         share, rest = divmod(request.workload.global_batch_size, layout.data_parallel_size)
@@ -152,7 +152,7 @@ def strategies(request: Request) -> Iterator[Strategy]:
         staged = range(1, request.model.layers) if pp > 1 else [1]
         megatron = product(("megatron",), (0, 1), (("none", "none"),), staged)
         plain = product(("deepspeed",), (0, 1, 2, 3), OFFLOADS, [1])
-        kinds = [*megatron, *(plain if tp * pp * cp * layout.expert_parallel_size == 1 else ())]
+        kinds = [*megatron, *(plain if cp * layout.expert_parallel_size == 1 else ())]
         for kind, micro, recompute in product(
             kinds, divisors(share), ("none", "selective", "full")
         ):
@@ -179,7 +179,10 @@ def _obeys(strategy: Strategy, fixed: Constraints) -> bool:
     theirs = {"zero_stage", "offload_optimizer", "offload_parameters"} & asked.keys()
     if theirs and strategy.back_end != "deepspeed":
         return False
+    cut = {"tensor_parallel_size", "pipeline_parallel_size"} - asked.keys()
     values = {**dict(strategy), **dict(strategy.layout)}
+    if theirs and any(values[size] > 1 for size in cut):  # ZeRO alone is meant
+        return False
     return all(values[name] == value for name, value in asked.items())
 
 
@@ -218,7 +221,8 @@ def preferred(request: Request, found: list[Priced]) -> Priced:
         moved = (one.offload_optimizer != "none") + 2 * (one.offload_parameters != "none")
         tick, memory = round(100 * log(seconds(priced))), priced.memory.device_bytes.likely
         stage = -one.zero_stage if moved else one.zero_stage
-        return one.back_end == "megatron", moved, one.zero_stage == 3, tick, memory, stage
+        other, cut = one.back_end == "megatron", one.layout.model_ranks > 1
+        return other, moved, not other and cut, one.zero_stage == 3, tick, memory, stage
 
     near = [p for p in pool if seconds(p) <= margin[p.strategy.back_end] * seconds(best)]
     return min(near, key=asks)

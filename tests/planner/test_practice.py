@@ -201,7 +201,7 @@ def test_many_nodes_with_fast_links_use_zero_or_3d() -> None:
 
 
 def test_many_nodes_with_slow_links_and_little_memory_use_3d() -> None:
-    """7 B on 24 GB cards over 10 GbE: pipeline across, tensor inside, distributed optimizer."""
+    """7 B on 24 GB cards over 10 GbE: pipeline across, ZeRO-1; by DeepSpeed or by Megatron."""
     on = cluster(4, gpu="rtx-4090", intra="pcie-4", inter="10gbe")
     plan = choose(ask("llama-2-7b", on, workload(batch=128)))
     layout = plan.strategy.layout
@@ -209,7 +209,7 @@ def test_many_nodes_with_slow_links_and_little_memory_use_3d() -> None:
     assert layout.pipeline_parallel_size > 1
     assert layout.tensor_parallel_size <= on.gpus_per_node
     assert plan.strategy.zero_stage <= 1
-    assert any(reason.rule == "megatron-is-faster" for reason in plan.choice.reasons)
+    assert priced(plan, "zero3").time.step_s.likely > 2.5 * plan.choice.time.step_s.likely
 
 
 @pytest.mark.parametrize("network", ["10gbe", "25gbe"])
