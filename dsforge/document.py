@@ -12,6 +12,9 @@ from dsforge.estimate.memory import MemoryEstimate
 from dsforge.estimate.run import RunEstimate, Speed
 from dsforge.estimate.time import TimeEstimate
 from dsforge.plan import Plan, Reason, Rejected, Search
+from dsforge.planner.alternatives import Alternative
+from dsforge.planner.flips import Flip
+from dsforge.planner.front import FrontPoint
 from dsforge.planner.inverse import Answer
 from dsforge.planner.pricing import largest_term, missing_bytes
 from dsforge.planner.remedies import Remedy
@@ -77,6 +80,15 @@ class PlanDocument(BaseModel):
     model_config = FROZEN
 
     plans: tuple[EstimateDocument, ...]
+    alternatives: tuple[Alternative, ...] = Field(
+        description="The fastest plan of each other kind, those nearest to the choice first."
+    )
+    front: tuple[FrontPoint, ...] | None = Field(
+        description="Plans that no other beats in time, GPUs, money and memory; with --argue."
+    )
+    flips: tuple[Flip, ...] | None = Field(
+        description="Changes after which another kind is chosen; with --argue."
+    )
     rejected: tuple[Rejected, ...]
     search: SearchSummary
 
@@ -134,10 +146,20 @@ def estimate_document(plan: Plan, found: tuple[Remedy, ...] = ()) -> EstimateDoc
     )
 
 
-def plan_document(search: Search, top: int) -> PlanDocument:
-    """The document of a search with its best `top` plans."""
+def plan_document(
+    search: Search,
+    top: int,
+    *,
+    others: tuple[Alternative, ...] = (),
+    front: tuple[FrontPoint, ...] | None = None,
+    flips: tuple[Flip, ...] | None = None,
+) -> PlanDocument:
+    """The document of a search with its best `top` plans, and what else was argued."""
     return PlanDocument.model_construct(
         plans=tuple(estimate_document(plan) for plan in search.plans[:top]),
+        alternatives=others,
+        front=front,
+        flips=flips,
         rejected=search.rejected,
         search=SearchSummary(candidates=search.candidates, seconds=search.seconds),
     )

@@ -172,6 +172,46 @@ def _kind(field: str) -> dict[str, Any]:
     return {"type": click.Path(path_type=Path) if kind is Path else kind}
 
 
+class Wish(NamedTuple):
+    """What a user wants of the run as a whole; `None` where nothing was said."""
+
+    objective: str | None
+    deadline_days: float | None
+    budget: float | None
+
+
+def with_wish(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with its `wish: Wish` parameter filled from three options."""
+
+    @wraps(command)
+    def filled(**values: Any) -> None:
+        wish = Wish(*(values.pop(field) for field in Wish._fields))
+        command(wish=wish, **values)
+
+    above = click.FloatRange(min=0, min_open=True)
+    for option in (
+        click.option("--budget", type=above, help="Money for the run, at --gpu-hour-price."),
+        click.option("--deadline-days", type=above, help="Days that the run may take."),
+        click.option(
+            "--objective",
+            type=click.Choice(("fastest", "cheapest", "fewest-gpus")),
+            metavar="WHAT",
+            help="fastest, cheapest or fewest-gpus: on a part of the cluster, too.",
+        ),
+    ):
+        filled = option(filled)
+    return filled
+
+
+def wished(request: "Request", wish: Wish) -> "Request":
+    """The request on the part of the cluster that fulfils a wish. Raises as `aimed` does."""
+    if wish == Wish(None, None, None):
+        return request
+    from dsforge.planner.objectives import Aim, aimed
+
+    return aimed(request, Aim(*wish))  # type: ignore[arg-type]  # click has checked the objective
+
+
 class Sections(click.Command):
     """A command whose help shows the shared flags section by section, all columns aligned."""
 

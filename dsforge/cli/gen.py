@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dsforge.cli.flags import Flags, Sections, to_request, with_flags
+from dsforge.cli.flags import Flags, Sections, Wish, to_request, wished, with_flags, with_wish
 
 if TYPE_CHECKING:
     from dsforge.artifacts import Artifact, Written
@@ -19,6 +19,7 @@ SHOWN_DIFF = 60  # lines of what changed in files that nobody had edited
 
 @click.command(cls=Sections)
 @with_flags
+@with_wish
 @click.option(
     "--out", "-o", required=True, type=click.Path(path_type=Path), help="Run folder to write."
 )
@@ -27,7 +28,15 @@ SHOWN_DIFF = 60  # lines of what changed in files that nobody had edited
 )
 @click.option("--force", is_flag=True, help="Overwrite files that a person has edited.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
-def gen(*, flags: Flags, out: Path, templates: Path | None, force: bool, as_json: bool) -> None:
+def gen(
+    *,
+    flags: Flags,
+    wish: Wish,
+    out: Path,
+    templates: Path | None,
+    force: bool,
+    as_json: bool,
+) -> None:
     """Choose a strategy and write every file of the run."""
     from dsforge.artifacts import write_all
     from dsforge.cli.show import show_nearest
@@ -35,7 +44,7 @@ def gen(*, flags: Flags, out: Path, templates: Path | None, force: bool, as_json
     from dsforge.planner import choose
     from dsforge.render import render
 
-    request = _seen_from(out, to_request(flags))
+    request = _seen_from(out, wished(to_request(flags), wish))
     try:
         plan = choose(request)
     except DoesNotFitError as error:

@@ -2,35 +2,64 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 import click
 
-from dsforge.cli.flags import Flags, Sections, to_request, with_flags
+from dsforge.cli.flags import Flags, Sections, Wish, to_request, wished, with_flags, with_wish
 from dsforge.cli.show import show_json, show_nearest, why
 
+if TYPE_CHECKING:
+    from dsforge.cli.argue import Argument
+    from dsforge.plan import Search
+
 DEFAULT_TOP = 10
+MOST_BARS = 8  # other strategies in the charts of terms
 
 
 @click.command(cls=Sections)
 @with_flags
+@with_wish
 @click.option("--top", type=click.IntRange(min=1), default=DEFAULT_TOP, help="Plans to show.")
+@click.option("--argue", is_flag=True, help="Also the Pareto front and what flips the choice.")
+@click.option("--plots", type=click.Path(path_type=Path), help="Folder for SVG plots.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
-def plan(*, flags: Flags, top: int, as_json: bool) -> None:
+def plan(
+    *, flags: Flags, wish: Wish, top: int, argue: bool, plots: Path | None, as_json: bool
+) -> None:
     """Rank every strategy for a model on a cluster, with reasons."""
+    from dsforge.cli.argue import argument
     from dsforge.errors import DoesNotFitError
     from dsforge.planner import search
+    from dsforge.planner.explore import Explorer
 
     request = to_request(flags)
     try:
-        found = search(request)
+        request = wished(request, wish)
+        explorer = Explorer(request)
+        found = search(request, explorer=explorer)
     except DoesNotFitError as error:
         if as_json:
             show_nearest(request, error)
         raise
+    argued = argument(request, found.plans[0], explorer, whole=argue or plots is not None)
+    if plots is not None:
+        _save_plots(plots, found, argued)
     if as_json:
         from dsforge.document import plan_document
 
-        show_json(plan_document(found, top).model_dump(mode="json"))
+        shown = plan_document(
+            found, top, others=argued.others, front=argued.front, flips=argued.flips
+        )
+        show_json(shown.model_dump(mode="json"))
         return
+    _show(found, argued, top)
+
+
+def _show(found: Search, argued: Argument, top: int) -> None:
+    """Ranking, reasons, other ways, what is impossible."""
+    from dsforge.cli.argue import NEAREST, flipping, fronts, instead
     from dsforge.cli.priced import console, headline, losers, ranking
 
     out = console()
@@ -38,7 +67,43 @@ def plan(*, flags: Flags, top: int, as_json: bool) -> None:
     out.print(ranking(found, top))
     for line in why(found.plans[0].choice.reasons):
         out.print(line, markup=False)
+    if argued.others:
+        out.print("\nother ways")
+        out.print(instead(argued.others[: None if argued.front else NEAREST]))
+    if argued.flips is not None:
+        out.print("\nwhat would flip the choice")
+        out.print("\n".join(flipping(argued.flips)), markup=False)
+    if argued.front is not None:
+        out.print("\nthe front: no plan beats these in time, GPUs, money and memory at once")
+        out.print(fronts(argued.front))
     if found.rejected:
         out.print("\nnot possible")
         out.print(losers(found))
     out.print(f"\n{found.candidates} candidates in {found.seconds:.2f} s", markup=False)
+
+
+def _save_plots(folder: Path, found: Search, argued: Argument) -> None:
+    """Four charts as SVG."""
+    from dsforge.cli.show import note, save
+    from dsforge.errors import DsforgeError
+    from dsforge.explain.plots import Bars, front_plot, memory_plot, scaling_plot, time_plot
+    from dsforge.planner import price
+
+    plan, points = found.plans[0], argued.front or ()
+    rows = [Bars(plan.strategy.label(), plan.choice)]
+    for other in argued.others[:MOST_BARS]:
+        priced = price(plan.model, plan.cluster, plan.workload, other.strategy)
+        rows.append(Bars(other.label, priced))
+    texts = {
+        "memory.svg": memory_plot(plan, tuple(rows)),
+        "time.svg": time_plot(plan, tuple(rows)),
+        "front.svg": front_plot(plan, points),
+        "scaling.svg": scaling_plot(plan, points),
+    }
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DsforgeError(f"cannot make {folder}: {error.strerror}") from error
+    for name, text in texts.items():
+        save(folder / name, text)
+    note(f"{folder}: {', '.join(texts)}")

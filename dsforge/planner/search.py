@@ -69,10 +69,13 @@ def appraise(request: Request) -> Plan:
     return _plan(request, best.strategy, found, ())
 
 
-def search(request: Request, most: int = MOST_PLANS) -> Search:
-    """The best plans that fit, best first, and what was given up. Raises as `choose` does."""
+def search(request: Request, most: int = MOST_PLANS, *, explorer: Explorer | None = None) -> Search:
+    """The best plans that fit, best first, and what was given up. Raises as `choose` does.
+
+    `explorer` is the request's, where the caller wants to look at the same families again.
+    """
     started = perf_counter()
-    explorer = Explorer(request)
+    explorer = explorer or Explorer(request)
     found = _look(explorer)
     ranked = _best_of_each_family(rank(request, _required(request, found).fitting))
     others = variants(explorer)

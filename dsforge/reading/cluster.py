@@ -45,9 +45,11 @@ def cluster_of(source: Source, *, hostfile: Path | None = None, resolve: bool = 
     Raises SpecError with the problems of both.
     """
     parts = Collector()
-    parts.attempt(lambda: named(source, "gpu", catalog.gpu))
-    parts.attempt(lambda: named(source, "intra_node", catalog.link))
-    parts.attempt(lambda: named(source, "inter_node", catalog.link))
+    names = (
+        parts.attempt(lambda: named(source, "gpu", catalog.gpu)),
+        parts.attempt(lambda: named(source, "intra_node", catalog.link)),
+        parts.attempt(lambda: named(source, "inter_node", catalog.link)),
+    )
     listed = parts.attempt(
         lambda: hostfile_entries(read_text(hostfile), str(hostfile)) if hostfile else []
     )
@@ -57,6 +59,8 @@ def cluster_of(source: Source, *, hostfile: Path | None = None, resolve: bool = 
     hosts = parts.attempt(
         lambda: addressed(listed.value or _file_entries(file.value, source), resolve=resolve)
     )
+    if any(name.error for name in names):
+        parts.check()  # a draft would say the same again
     spec = parts.attempt(lambda: _Draft(file.value, source).cluster(hosts.value))
     parts.check()
     return spec.value

@@ -239,8 +239,9 @@ def _nearest_batches(case: Case) -> str:
     """The legal global batches next to the wanted one."""
     unit = case.strategy.micro_batch_size * case.layout.data_parallel_size
     below = case.workload.global_batch_size // unit * unit
-    nearest = (below, below + unit) if below else (unit,)
-    return f"the nearest legal global batches are {listed(nearest)}"
+    if not below:
+        return f"the nearest legal global batch is {unit}"
+    return f"the nearest legal global batches are {listed((below, below + unit))}"
 
 
 RULES: tuple[Rule, ...] = (

@@ -1,0 +1,154 @@
+"""The Pareto front: plans that no other beats in step time, GPUs, money and free memory at once.
+
+Every part of the cluster that divides it is planned for the same job: whole nodes, and fewer GPUs
+of one node. All points do the same step, so seconds and accelerator seconds compare.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from operator import attrgetter
+from typing import NamedTuple
+
+from pydantic import BaseModel, Field
+
+from dsforge.estimate.run import RunEstimate, run_of
+from dsforge.plan import Request
+from dsforge.planner.candidates import families, wanted
+from dsforge.planner.explore import Candidate, Explorer
+from dsforge.planner.pricing import price
+from dsforge.planner.search import choice
+from dsforge.rules import divisors
+from dsforge.specs import FROZEN
+from dsforge.strategy import Strategy
+from dsforge.units import GIB, Interval
+
+NOTICED = 1.01  # a plan that is this much better in time or money is better
+NOTICED_BYTES = GIB  # and this much in free memory
+
+
+class FrontPoint(BaseModel):
+    """One plan of the front."""
+
+    model_config = FROZEN
+
+    gpus: int
+    nodes: int
+    strategy: Strategy
+    label: str = Field(description="The strategy in short.")
+    chosen: bool = Field(description="What dsforge would take on so many GPUs.")
+    step_s: Interval
+    tokens_per_s: Interval
+    gpu_s: float = Field(description="Accelerator seconds of a step: what money is paid for.")
+    free_bytes: int = Field(description="Likely memory left on each accelerator.")
+    run: RunEstimate | None = Field(description="Of the token budget; none where there is none.")
+
+
+class Part(NamedTuple):
+    """A part of the cluster, and what fits there."""
+
+    request: Request
+    fitting: tuple[Candidate, ...]
+
+    @property
+    def gpus(self) -> int:
+        """Accelerators of the part."""
+        return self.request.cluster.gpus
+
+    @property
+    def best(self) -> Candidate:
+        """What we would take there."""
+        return choice(self.request, self.fitting)
+
+    @property
+    def fastest(self) -> Candidate:
+        """What the clock alone would take there."""
+        return min(self.fitting, key=attrgetter("step_s"))
+
+
+class _Rival(NamedTuple):
+    """A candidate by what counts, less being better."""
+
+    step_s: float
+    gpus: int
+    gpu_s: float
+    used_bytes: float
+    candidate: Candidate
+    part: Part
+
+    def beats(self, other: _Rival) -> bool:
+        """Whether it is nowhere worse, within what anybody would notice."""
+        return (
+            self.step_s <= other.step_s * NOTICED
+            and self.gpus <= other.gpus
+            and self.gpu_s <= other.gpu_s * NOTICED
+            and self.used_bytes <= other.used_bytes + NOTICED_BYTES
+        )
+
+
+def fitting(explorer: Explorer) -> tuple[Candidate, ...]:
+    """Every member of every family that fits, safely where anything does."""
+    request = explorer.request
+    found = tuple(
+        candidate
+        for back_end in wanted(request)
+        for family in families(request, back_end)
+        for candidate in explorer.explore(family).fitting
+    )
+    return tuple(c for c in found if c.safe) or found
+
+
+def parts(request: Request, explorer: Explorer | None = None) -> Iterator[Part]:
+    """The parts of the cluster on which the job fits, largest first."""
+    cluster = request.cluster
+    shapes = [(nodes, cluster.gpus_per_node) for nodes in divisors(cluster.nodes)]
+    shapes += [(1, gpus) for gpus in divisors(cluster.gpus_per_node)]
+    for nodes, gpus in sorted(set(shapes), key=lambda shape: -shape[0] * shape[1]):
+        asked, looked = request, explorer
+        if nodes * gpus < cluster.gpus or looked is None:
+            shape = {"nodes": nodes, "gpus_per_node": gpus, "hosts": cluster.hosts[:nodes]}
+            asked = request.model_copy(update={"cluster": cluster.model_copy(update=shape)})
+            looked = Explorer(asked)
+        found = fitting(looked)
+        if found:
+            yield Part(asked, found)
+
+
+def front(found: tuple[Part, ...]) -> tuple[FrontPoint, ...]:
+    """The points that nothing beats, and our choice for each part; fastest first."""
+    rivals = [
+        _Rival(c.step_s, part.gpus, part.gpus * c.step_s, c.device_bytes, c, part)
+        for part in found
+        for c in part.fitting
+    ]
+    kept: list[_Rival] = []
+    for rival in sorted(rivals, key=lambda r: r[:4]):
+        if not any(other.beats(rival) for other in kept):
+            kept.append(rival)
+    choices = {id(part): part.best for part in found}
+    picked = {id(rival.candidate) for rival in kept}
+    kept += [
+        r for r in rivals if r.candidate is choices[id(r.part)] and id(r.candidate) not in picked
+    ]
+    kept.sort(key=lambda r: (-r.gpus, r.step_s))
+    return tuple(_point(r, chosen=r.candidate is choices[id(r.part)]) for r in kept)
+
+
+def _point(rival: _Rival, *, chosen: bool) -> FrontPoint:
+    """The point with its intervals."""
+    request, strategy = rival.part.request, rival.candidate.strategy
+    cluster, work = request.cluster, request.workload
+    step = price(request.model, cluster, work, strategy).time.step_s
+    tokens = work.tokens_per_step
+    return FrontPoint.model_construct(
+        gpus=rival.gpus,
+        nodes=cluster.nodes,
+        strategy=strategy,
+        label=strategy.label(),
+        chosen=chosen,
+        step_s=step,
+        tokens_per_s=Interval(tokens / step.high, tokens / step.likely, tokens / step.low),
+        gpu_s=rival.gpu_s,
+        free_bytes=round(cluster.gpu.memory_bytes - rival.used_bytes),
+        run=run_of(cluster, work, step=step),
+    )
