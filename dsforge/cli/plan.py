@@ -59,8 +59,16 @@ def plan(
 
 def _show(found: Search, argued: Argument, top: int) -> None:
     """Ranking, reasons, other ways, what is impossible."""
-    from dsforge.cli.argue import NEAREST, flipping, fronts, instead
-    from dsforge.cli.priced import console, headline, losers, ranking
+    from dsforge.cli.argue import NEAREST
+    from dsforge.cli.priced import (
+        console,
+        flipping,
+        fronts,
+        headline,
+        instead,
+        losers,
+        ranking,
+    )
 
     out = console()
     out.print(headline(found.plans[0]), markup=False)

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from rich.console import Console
 from rich.table import Table
 
 from dsforge.plan import Plan, Search
+from dsforge.planner.alternatives import Alternative
 from dsforge.planner.axes import Question
+from dsforge.planner.flips import Flip
+from dsforge.planner.front import FrontPoint
 from dsforge.planner.inverse import Found
 from dsforge.planner.pricing import largest_term, missing_bytes, shortage
 from dsforge.units import GIB, Interval, amount, count, gib, seconds
 
 REJECTED_SHOWN = 12
+TOO_SLOW = 2.0  # times the fastest on as many GPUs: not in the table of the front
 
 
 def console() -> Console:
@@ -189,3 +193,74 @@ def neighbours(found: Found) -> Table:
     table.add_row("left", room, *(f"-{gib(near.missing_bytes)}" for near in beyond))
     table.add_row("strategy", choice.strategy.label(), *(near.label for near in beyond))
     return table
+
+
+def instead(found: Iterable[Alternative]) -> Table:
+    """The best plan of each other kind against the choice."""
+    table = Table(box=None, pad_edge=False)
+    for name in ("kind", "strategy", "step", "of ours"):
+        table.add_column(name, justify="right" if name in ("step", "of ours") else "left")
+    table.add_column("differs most in", overflow="fold")
+    table.add_column("GiB/GPU", justify="right")
+    for other in found:
+        more = "+" if other.term_s > 0 else "-"
+        table.add_row(
+            other.kind,
+            other.label,
+            seconds(other.step_s),
+            f"{other.slowdown:.2f}x",
+            f"{other.term} {more}{seconds(abs(other.term_s))}",
+            f"{-other.saved_bytes / GIB:+.1f}",
+        )
+    return table
+
+
+def flipping(found: tuple[Flip, ...]) -> list[str]:
+    """One line for each change, or that nothing nearby flips the choice."""
+    if not found:
+        return ["  nothing near: no other link, memory size, batch or sequence within 8x"]
+    return [f"  {flip} ({flip.label})" for flip in found]
+
+
+def fronts(found: tuple[FrontPoint, ...]) -> Table:
+    """For each number of GPUs the fastest, our choice and the roomiest; all are in --json."""
+    table = Table(box=None, pad_edge=False)
+    for name in ("GPUs", "step", "GPU s", "GiB free"):
+        table.add_column(name, justify="right")
+    priced = any(point.run and point.run.money for point in found)
+    timed = any(point.run for point in found)
+    for name, shown in (("days", timed), ("money", priced)):
+        if shown:
+            table.add_column(name, justify="right")
+    table.add_column("strategy")
+    table.add_column("")
+    for point, why in _shown(found):
+        run = point.run
+        days = [amount(run.days.likely)] if run else []
+        money = [amount(run.money.likely)] if run and run.money else []
+        table.add_row(
+            str(point.gpus),
+            seconds(point.step_s.likely),
+            amount(point.gpu_s),
+            f"{point.free_bytes / GIB:.1f}",
+            *days,
+            *money,
+            point.label,
+            why,
+        )
+    return table
+
+
+def _shown(found: tuple[FrontPoint, ...]) -> Iterator[tuple[FrontPoint, str]]:
+    """The points that stand for each number of GPUs, and what each of them is."""
+    for gpus in dict.fromkeys(point.gpus for point in found):
+        here = [point for point in found if point.gpus == gpus]
+        fastest = min(here, key=lambda p: p.step_s.likely)
+        bound = TOO_SLOW * fastest.step_s.likely
+        roomiest = max((p for p in here if p.step_s.likely <= bound), key=lambda p: p.free_bytes)
+        for point in here:
+            words = ["fastest"] if point is fastest else []
+            words += ["chosen"] if point.chosen else []
+            words += ["roomiest"] if point is roomiest and len(here) > 1 else []
+            if words:
+                yield point, ", ".join(words)

@@ -1,6 +1,6 @@
 """What else could be done: the best plan of each other kind, and what it loses or gains.
 
-A kind is how users name a way to train: ZeRO-3, ZeRO-2 with offload, Megatron with TP and PP. Its
+A kind is how users name a way to train: ZeRO-3, ZeRO-2 with offload, Megatron with TP, PP. Its
 members differ by sizes only, so the fastest stands for it.
 """
 
@@ -47,15 +47,14 @@ class Alternative(BaseModel):
 
 def kind_of(strategy: Strategy) -> str:
     """How users call that way to train, without sizes."""
+    sizes = {axis: getattr(strategy.layout, f"{axis}_parallel_size") for axis in AXES}
+    found = [SHORT[axis] for axis, size in sizes.items() if size > 1]
     if strategy.back_end == "megatron":
-        sizes = {axis: getattr(strategy.layout, f"{axis}_parallel_size") for axis in AXES}
-        found = [SHORT[axis] for axis, size in sizes.items() if size > 1]
-        return f"Megatron with {' and '.join(found)}" if found else "Megatron with DP alone"
-    found = [f"ZeRO-{strategy.zero_stage}"]
+        return f"Megatron with {', '.join(found) or 'DP alone'}"
     places = {strategy.offload_optimizer, strategy.offload_parameters} - {"none"}
-    if places:
-        found.append(f"offload to {' and '.join(sorted(places))}")
-    return " with ".join(found)
+    found += [f"offload to {' and '.join(sorted(places))}"] if places else []
+    name = f"ZeRO-{strategy.zero_stage}"
+    return f"{name} with {', '.join(found)}" if found else name
 
 
 def fastest_of_kinds(fitting: Iterable[Candidate]) -> dict[str, Candidate]:

@@ -137,7 +137,8 @@ def test_cheapest_costs_least_and_fewest_uses_fewest() -> None:
 def test_fastest_leaves_nodes_idle_where_the_network_is_slow() -> None:
     """Without a pipeline, two nodes on 10 GbE are slower than one: the plan uses one."""
     asked = ask(inter="10gbe")
-    request = asked.model_copy(update={"constraints": Constraints(back_end="deepspeed")})
+    plain = Constraints(back_end="deepspeed", tensor_parallel_size=1, pipeline_parallel_size=1)
+    request = asked.model_copy(update={"constraints": plain})
 
     assert aimed(request, Aim("fastest")).cluster.nodes == 1
 
