@@ -41,7 +41,9 @@ def preflight(
 ) -> None:
     """Look at every host and every pair of hosts before a run is launched on them.
 
-    Over the launcher's own ssh, at all hosts at once. The exit code is 3 where an error was found.
+    Over the launcher's own ssh, at all hosts at once; nothing of dsforge need be there. Inside a
+    Slurm job without a hostfile the hosts are Slurm's; in a pod without ssh use --local. The exit
+    code is 3 where an error was found.
     """
     _check_rules((*ignore, *([explain] if explain else ())))
     if list_rules or explain:

@@ -147,7 +147,11 @@ CASES: tuple[tuple[str, Callable[[], Case], tuple[str, ...], str], ...] = (
     (
         "first-address",
         lambda: make.healthy()._replace(
-            hosts={FIRST: make.host(FIRST, addresses=["172.17.0.1", FIRST])}
+            hosts={FIRST: make.host(FIRST, addresses=["172.17.0.1", FIRST])},
+            calls={
+                FIRST: (make.call(SECOND),),
+                SECOND: (make.call(FIRST), make.call("172.17.0.1", error="timed out")),
+            },
         ),
         (FIRST,),
         "--master_addr 10.0.0.1",

@@ -7,8 +7,9 @@ it runs, slower or by luck. `info`: worth knowing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 from dsforge.doctor.preflight.facts import Call, HostFacts, Listening, Stream
@@ -100,17 +101,20 @@ class Clock(NamedTuple):
     error_s: float
 
 
+NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
 class Case(NamedTuple):
-    """The job and what every host, and every pair of them, said."""
+    """The job and what every host, and every pair of them, said; all by address."""
 
     job: Job
-    hosts: dict[str, HostFacts]
-    lost: dict[str, str] = {}  # noqa: RUF012 (never written) hosts without facts, and what ssh said
-    clocks: dict[str, Clock] = {}  # noqa: RUF012
-    listening: dict[str, Listening] = {}  # noqa: RUF012
-    calls: dict[str, tuple[Call, ...]] = {}  # noqa: RUF012
-    streams: dict[str, Stream] = {}  # noqa: RUF012
-    left: dict[str, tuple[str, ...]] = {}  # noqa: RUF012 build locks, where stale ones were removed
+    hosts: Mapping[str, HostFacts]
+    lost: Mapping[str, str] = NOTHING  # hosts without facts, and what ssh said
+    clocks: Mapping[str, Clock] = NOTHING
+    listening: Mapping[str, Listening] = NOTHING
+    calls: Mapping[str, tuple[Call, ...]] = NOTHING
+    streams: Mapping[str, Stream] = NOTHING
+    left: Mapping[str, tuple[str, ...]] = NOTHING  # build locks, where stale ones were removed
 
     @property
     def first(self) -> str:

@@ -28,7 +28,8 @@ def _is_open(case: Case, host: str) -> bool:
 
 def route(case: Case, host: str) -> set[str]:
     """Interfaces by which a host reaches the others."""
-    return {call.interface for call in case.calls.get(host, ()) if call.interface}
+    calls = case.calls.get(host, ())
+    return {call.interface for call in calls if call.interface and call.peer in case.hosts}
 
 
 @check(
@@ -80,15 +81,17 @@ def port_blocked(case: Case) -> Iterator[Hit]:
     why="Small packets pass and ssh works; the first large tensor is sent and never arrives.",
 )
 def mtu_path(case: Case) -> Iterator[Hit]:
-    """A path on which full packets are lost."""
+    """A path on which full packets are lost; a warning where TCP finds its way all the same."""
     for host, call in _calls(case):
-        if call.mtu_passes is False:
+        if call.mtu_passes is False and call.peer in case.hosts:
+            stream = case.streams.get(host)
+            adapts = stream is not None and stream.peer == call.peer and not stream.error
             message = f"packets of {call.mtu} bytes by {call.interface} do not reach {call.peer}"
             fix = (
                 "give all interfaces and switches between them one MTU: "
                 f"`ip link set {call.interface} mtu 1500`"
             )
-            yield Hit((host, call.peer), message, fix)
+            yield Hit((host, call.peer), message, fix, "warning" if adapts else None)
 
 
 @check(
@@ -123,11 +126,13 @@ def first_address(case: Case) -> Iterator[Hit]:
         return
     taken = facts.addresses[0]
     used = {c.source for c in case.calls.get(case.first, ()) if c.source} | {case.first}
-    if taken in used:
+    failed = [c.error for _, c in _calls(case) if c.peer == taken and c.error]
+    if taken in used or not failed:
         return
     name = next((i.name for i in facts.interfaces if taken in i.addresses), "")
     reached = min(used & facts.own_addresses or used)
-    message = f"`hostname -I` gives {taken} {f'({name}) ' if name else ''}first, not {reached}"
+    where = f"{taken} ({name})" if name else taken
+    message = f"`hostname -I` gives {where} first, not {reached}; from other hosts: {failed[0]}"
     fix = f"start with `--master_addr {reached}`"
     if case.job.names_master:
         fix += ", as launch/deepspeed.sh does; do not call `deepspeed` without it"

@@ -25,10 +25,10 @@ from dsforge.doctor.preflight.case import TRAVELS, Case, Clock, Job
 from dsforge.doctor.preflight.environment import FELT
 from dsforge.doctor.preflight.facts import Call, HostFacts, Listening, Real, Stream
 from dsforge.doctor.preflight.job import LOCAL
+from dsforge.doctor.remote.answer import MARK
 from dsforge.process import TIMEOUT_CODE, Dialogue
 
 T = TypeVar("T")
-MARK = "dsforge-answer:"
 MODULES = ("kernel", "software", "mesh", "answer")
 BOOT = "import json,sys;exec(json.loads(sys.stdin.readline()))"
 LOADER = """
@@ -73,11 +73,12 @@ def _asked(
     clocks = each(lambda _, visit: visit.clock(), visits)
     facts = each(lambda _, visit: visit.facts(), clocks)
     left = each(lambda _, visit: visit.locks(), facts) if fix else {}
-    port, token = job.master_port, secrets.token_hex(8)
-    listening = each(lambda _, visit: visit.listen(port, token), facts)
-    several = len(job.entries) > 1
-    peers = tuple(listening) if several else ()
-    calls = each(lambda host, visit: visit.calls(host, peers, port, token), peers)
+    port = job.master_port
+    tokens = {host: secrets.token_hex(8) for host in facts}
+    listening = each(lambda host, visit: visit.listen(port, tokens[host]), facts)
+    peers = {h: tokens[h] for h in listening} if len(job.entries) > 1 else {}
+    wanted = peers | _taken(job, facts, peers)
+    calls = each(lambda host, visit: visit.calls(host, wanted, port), peers)
     open_hosts = [host for host in peers if not listening[host].error]
     after = dict(zip(open_hosts, [*open_hosts[1:], *open_hosts[:1]], strict=True))
     streams: dict[str, Stream] = {}
@@ -86,6 +87,17 @@ def _asked(
     lost = {host: visit.loss for host, visit in visits.items() if visit.loss}
     known = {host: fact for host, fact in facts.items() if host not in lost}
     return Case(job, known, lost, clocks, listening, calls, streams, left)
+
+
+def _taken(job: Job, facts: dict[str, HostFacts], peers: dict[str, str]) -> dict[str, str]:
+    """The address that the launcher would take for the first host, where the hostfile has another.
+
+    Any host may have that address itself; the token says whether it is the first one that answers.
+    """
+    first = job.entries[0].address if job.entries else ""
+    if first not in peers or first not in facts:
+        return {}
+    return {address: peers[first] for address in facts[first].addresses[:1] if address not in peers}
 
 
 def command(job: Job, host: str) -> tuple[str, ...]:
@@ -142,13 +154,12 @@ class _Visit:
         """Whether it could listen on the port of the job."""
         return self._ask(TypeAdapter(Listening), MESH_S, ask="listen", port=port, token=token)
 
-    def calls(
-        self, host: str, peers: Iterable[str], port: int, token: str
-    ) -> tuple[Call, ...] | None:
-        """What comes of its calls to all others."""
-        others = [peer for peer in peers if peer != host]
-        kind = TypeAdapter(tuple[Call, ...])
-        return self._ask(kind, MESH_S, ask="reach", peers=others, port=port, token=token)
+    def calls(self, host: str, peers: dict[str, str], port: int) -> tuple[Call, ...] | None:
+        """What comes of its calls to all others; `peers` has the token of each."""
+        others = {peer: token for peer, token in peers.items() if token != peers[host]}
+        return self._ask(
+            TypeAdapter(tuple[Call, ...]), MESH_S, ask="reach", peers=others, port=port
+        )
 
     def stream(self, peer: str, port: int) -> Stream | None:
         """The rate that it reaches to one peer."""

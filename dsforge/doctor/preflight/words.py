@@ -70,7 +70,7 @@ def document(case: Case, found: tuple[Finding, ...], seconds: float) -> dict[str
     return {
         "findings": [finding._asdict() for finding in found],
         "hosts": {host: facts.model_dump(mode="json") for host, facts in case.hosts.items()},
-        "lost": case.lost,
+        "lost": dict(case.lost),
         "clocks": {host: clock._asdict() for host, clock in case.clocks.items()},
         "calls": {h: [c.model_dump(mode="json") for c in calls] for h, calls in case.calls.items()},
         "streams": {

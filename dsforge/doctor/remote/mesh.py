@@ -69,11 +69,11 @@ def _echo(datagrams: socket.socket) -> None:
             datagrams.sendto(data[:SMALL_BYTES], caller)
 
 
-def reach(peers: list[str], port: int, token: str) -> list[dict[str, Any]]:
-    """What comes of calling each peer on the port of the job."""
+def reach(peers: dict[str, str], port: int) -> list[dict[str, Any]]:
+    """What comes of calling each peer on the port of the job; `peers` has the token of each."""
     names = {address: name for name, address in ipv4_addresses()}
     with ThreadPoolExecutor(CALLERS) as callers:
-        return list(callers.map(lambda peer: _call(peer, port, token, names), peers))
+        return list(callers.map(lambda peer: _call(peer, port, peers[peer], names), peers))
 
 
 def _call(peer: str, port: int, token: str, names: dict[str, str]) -> dict[str, Any]:
@@ -89,7 +89,7 @@ def _call(peer: str, port: int, token: str, names: dict[str, str]) -> dict[str, 
     except OSError as error:
         return {**found, "error": error.strerror or str(error) or "no answer"}
     if not is_ours:
-        return {**found, "error": "another program answers"}
+        return {**found, "error": "another host or program answers"}
     if mtu and found["interface"]:
         own = int(number(Path("/sys/class/net") / found["interface"] / "mtu") or mtu)
         found["mtu"], found["mtu_passes"] = own, _passes(peer, port, own)
