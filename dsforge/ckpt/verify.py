@@ -9,10 +9,11 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -55,26 +56,33 @@ class Opened:
         return [(f, a.value) for f, a in self.archives.items() if f.kind == kind]
 
 
-def verify(path: Path, *, checksums: bool = True, parameters: int | None = None) -> list[Finding]:
+class Wanted(NamedTuple):
+    """What the model must have: a number of parameters, and shapes by name where they are known."""
+
+    parameters: int | None = None
+    shapes: Mapping[str, tuple[int, ...]] = MappingProxyType({})
+
+
+def verify(path: Path, *, checksums: bool = True, wanted: Wanted | None = None) -> list[Finding]:
     """Everything that is wrong with the checkpoint at a path; errors first.
 
-    `checksums` reads all bytes; without it only what the files say of themselves. `parameters` is
-    the number that the model must have. Raises DsforgeError where there is no checkpoint at all.
+    `checksums` reads all bytes; without it only what the files say of themselves.
+    Raises DsforgeError where there is no checkpoint at all.
     """
-    folder = find_checkpoint(path)
+    folder, wanted = find_checkpoint(path), wanted or Wanted()
     if folder.kind in ("huggingface", "file"):
-        found = _weights(folder, checksums=checksums, parameters=parameters)
+        found = _weights(folder, checksums=checksums, wanted=wanted)
     elif folder.kind == "universal":
         found = universal_findings(folder, checksums=checksums)
     else:
-        found = _deepspeed(folder, checksums=checksums, parameters=parameters)
+        found = _deepspeed(folder, checksums=checksums, wanted=wanted)
     beside = folder.pointer.parent if folder.pointer else None
     if beside and weight_files(beside):  # as the Hugging Face Trainer saves both
-        found += _weights(Folder(beside, "huggingface"), checksums=checksums, parameters=parameters)
+        found += _weights(Folder(beside, "huggingface"), checksums=checksums, wanted=wanted)
     return sorted(found, key=lambda finding: finding.severity)
 
 
-def _deepspeed(folder: Folder, *, checksums: bool, parameters: int | None) -> list[Finding]:
+def _deepspeed(folder: Folder, *, checksums: bool, wanted: Wanted) -> list[Finding]:
     opened = Opened(folder)
     for file in folder.files:
         try:
@@ -93,7 +101,7 @@ def _deepspeed(folder: Folder, *, checksums: bool, parameters: int | None) -> li
         for file, archive in opened.archives.items():
             found += [error("bytes-changed", file.path.name, line) for line in archive.damage()]
     if not any(finding.severity == "error" for finding in found):
-        found += _together(folder, parameters)
+        found += _together(folder, wanted)
     return found
 
 
@@ -236,7 +244,7 @@ def foreign_names(file: Path, archive: Archive) -> Iterator[Finding]:
         yield warning("foreign-names", file.name, f"would import {listed(names)}", hint)
 
 
-def _together(folder: Folder, parameters: int | None) -> Iterator[Finding]:
+def _together(folder: Folder, wanted: Wanted) -> Iterator[Finding]:
     """The parts of all ranks make up every parameter, and those the model."""
     if any(f.kind in ("layer", "expert") or f.model_rank for f in folder.files):
         return
@@ -245,29 +253,40 @@ def _together(folder: Folder, parameters: int | None) -> Iterator[Finding]:
     except DsforgeError as failure:
         yield error("parts-lacking", folder.path.name, failure.message)
         return
-    whole = [*saved.trained.values(), *saved.frozen.values()]
-    plain = sum(
-        atom.elements
-        for atoms in (saved.trained, saved.frozen)
-        for name, atom in atoms.items()
-        if ".lora_" not in name
-    )
-    if not whole:
+    atoms = {**saved.trained, **saved.frozen}
+    if not atoms:
         yield error("weights-missing", folder.path.name, "holds no weights")
-    yield from _counted(folder.path.name, plain, parameters)
+    held = {_plain(n): atom.shape for n, atom in atoms.items() if ".lora_" not in n}
+    yield from _matched(folder.path.name, held, wanted)
 
 
-def _counted(place: str, found: int, wanted: int | None) -> Iterator[Finding]:
-    """The number of parameters is the model's."""
-    if wanted is not None and found != wanted:
-        share = f"{found / wanted:.2%}" if found < wanted else f"{found / wanted:.1f} times"
-        message = f"{found:,} parameters, the model has {wanted:,} ({share})"
+def _plain(name: str) -> str:
+    """The name of a weight without what peft wraps around the model."""
+    return name.removeprefix("base_model.model.").replace(".base_layer.", ".")
+
+
+def _matched(place: str, held: Mapping[str, tuple[int, ...]], wanted: Wanted) -> Iterator[Finding]:
+    """The weights are the model's: names and shapes where those are known, else their number."""
+    if wanted.shapes:
+        lost = [name for name in wanted.shapes if name not in held]
+        if lost:
+            hint = "weights are missing, or of another model"
+            yield error("tensor-missing", place, f"the model also has {listed(lost)}", hint)
+        both = ((name, held[name], shape) for name, shape in wanted.shapes.items() if name in held)
+        other = [f"{name} is {own}, not {shape}" for name, own, shape in both if own != shape]
+        if other:
+            yield error("shape-other", place, listed(other), "the model was changed since")
+        return
+    total = sum(math.prod(shape) for shape in held.values())
+    if wanted.parameters is not None and total != wanted.parameters:
+        share = f"{total / wanted.parameters:.2%} of them"
+        message = f"{total:,} parameters, the model has {wanted.parameters:,} ({share})"
         yield error(
             "parameters-lacking", place, message, "weights are missing, or of another model"
         )
 
 
-def _weights(folder: Folder, *, checksums: bool, parameters: int | None) -> list[Finding]:
+def _weights(folder: Folder, *, checksums: bool, wanted: Wanted) -> list[Finding]:
     """A folder or file of plain weights."""
     single = folder.kind == "file"
     files = [folder.path] if single else weight_files(folder.path)
@@ -289,9 +308,9 @@ def _weights(folder: Folder, *, checksums: bool, parameters: int | None) -> list
     if not single:
         found += _index(folder.path, seen)
     adapter = (folder.path / "adapter_config.json").is_file()
-    total = sum(math.prod(weight.shape) for weight in seen.values())
     if not adapter and not any(finding.severity == "error" for finding in found):
-        found += _counted(folder.path.name, total, parameters)
+        held = {weight.name: weight.shape for weight in seen.values()}
+        found += _matched(folder.path.name, held, wanted)
     return found
 
 

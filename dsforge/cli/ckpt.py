@@ -13,6 +13,7 @@ from dsforge.errors import EXIT_FINDINGS
 if TYPE_CHECKING:
     from dsforge.ckpt.findings import Finding
     from dsforge.ckpt.inspect import Description
+    from dsforge.ckpt.verify import Wanted
 
 PATH = click.Path(path_type=Path)
 JSON = click.option("--json", "as_json", is_flag=True, help="A JSON document instead.")
@@ -30,7 +31,7 @@ def ckpt() -> None:
 
 @ckpt.command()
 @click.argument("checkpoint", type=PATH, help=CHECKPOINT)
-@click.option("--model", help="Count parameters against this model: name, folder, config.json.")
+@click.option("--model", help="Compare with this model: folder, config.json, or a name.")
 @click.option("--quick", is_flag=True, help="Leave out the check sums, which read every byte.")
 @JSON
 def verify(checkpoint: Path, *, model: str | None, quick: bool, as_json: bool) -> None:
@@ -42,7 +43,7 @@ def verify(checkpoint: Path, *, model: str | None, quick: bool, as_json: bool) -
     from dsforge.ckpt.verify import verify as found_in
     from dsforge.cli.show import note
 
-    found = found_in(checkpoint, checksums=not quick, parameters=_parameters(model, checkpoint))
+    found = found_in(checkpoint, checksums=not quick, wanted=_wanted(model, checkpoint))
     errors = sum(finding.severity == "error" for finding in found)
     if as_json:
         _show_json(checkpoint=str(checkpoint), usable=not errors, findings=_rows(found))
@@ -117,30 +118,46 @@ def export(
     from dsforge.ckpt.export import export as exported
     from dsforge.ckpt.folder import find_checkpoint
     from dsforge.cli.show import note
-    from dsforge.units import gib
 
     found = find_checkpoint(checkpoint)
     written = exported(found, out, model=model, dtype=dtype, lora_alpha=lora_alpha)
-    size = f"{written.tensors} tensors, {gib(written.bytes)} of {written.dtype}"
+    size = f"{written.tensors} tensors, {_size(written.bytes)} of {written.dtype}"
     if model is None and any(name.startswith("model") for name in written.files):
         note("no config.json and tokenizer: transformers needs them beside; --model copies them")
     note(f"written and read back: {written.folder} ({size})")
 
 
-def _parameters(model: str | None, checkpoint: Path) -> int | None:
-    """Parameters that the weights must have: of the model named, or of a config beside them."""
+def _wanted(model: str | None, checkpoint: Path) -> Wanted:
+    """What the weights must be: those of the model named, or of a config.json beside them.
+
+    Names and shapes where the model is a folder or file and transformers is here to build it.
+    """
+    from importlib.util import find_spec
+
+    from dsforge.ckpt.verify import Wanted
     from dsforge.errors import SpecError
     from dsforge.estimate.params import parameters
     from dsforge.reading.model import read_model
 
     if model is not None:
-        return parameters(read_model(model)[0])
+        if Path(model).exists() and find_spec("transformers"):
+            from dsforge.train.shapes import model_shapes
+
+            return Wanted(shapes=model_shapes(model))
+        return Wanted(parameters(read_model(model)[0]))
     if not (checkpoint / "config.json").is_file():
-        return None
+        return Wanted()
     try:
-        return parameters(read_model(str(checkpoint / "config.json"))[0])
+        return Wanted(parameters(read_model(str(checkpoint / "config.json"))[0]))
     except SpecError:  # a kind of model that cannot be counted here
-        return None
+        return Wanted()
+
+
+def _size(count: int) -> str:
+    """Bytes for people; small checkpoints exist too."""
+    from dsforge.units import GIB, gib
+
+    return gib(count) if count >= GIB else f"{count / 2**20:,.1f} MiB"
 
 
 def _rows(found: list[Finding]) -> list[dict[str, Any]]:
@@ -158,13 +175,11 @@ def _line(finding: Finding) -> str:
 
 def _figures(found: Description) -> dict[str, str]:
     """The figures of a checkpoint for people; none that it does not say."""
-    from dsforge.units import gib
-
     trained = sum(tensor.trained for tensor in found.tensors)
     tensors = f"{len(found.tensors)}" + (f", {trained} of them trained" if trained else "")
     figures: dict[str, object] = {
         "checkpoint": f"{found.path} ({found.kind})",
-        "size": gib(found.bytes),
+        "size": _size(found.bytes),
         "ZeRO stage": found.zero_stage,
         "ranks": found.world_size,
         "step": found.step,

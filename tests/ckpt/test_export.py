@@ -14,7 +14,7 @@ from dsforge.ckpt.export import export
 from dsforge.ckpt.folder import find_checkpoint
 from dsforge.ckpt.inspect import inspect
 from dsforge.ckpt.numbers import as_type
-from dsforge.ckpt.verify import verify
+from dsforge.ckpt.verify import Wanted, verify
 from dsforge.ckpt.zero import Saved, read_saved
 from dsforge.errors import DsforgeError
 
@@ -154,7 +154,7 @@ def test_several_files_have_an_index(tmp_path: Path, monkeypatch: pytest.MonkeyP
     index = json.loads((written.folder / "model.safetensors.index.json").read_text())
     assert len(written.files) > 1
     assert set(index["weight_map"].values()) == set(written.files)
-    assert verify(written.folder, parameters=1632) == []
+    assert verify(written.folder, wanted=Wanted(1632)) == []
 
 
 def test_a_folder_that_exists_is_left_alone(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from dsforge.ckpt.verify import verify
+from dsforge.ckpt.verify import Wanted, verify
 from dsforge.ckpt.weights import write_safetensors
 from dsforge.cli.main import main
 from dsforge.errors import DsforgeError
@@ -165,7 +165,7 @@ def plain(folder: Path) -> Path:
 
 def test_good_weights_pass(tmp_path: Path) -> None:
     """Two shards and their index, alone and against the right number of parameters."""
-    assert verify(plain(tmp_path / "model"), parameters=24) == []
+    assert verify(plain(tmp_path / "model"), wanted=Wanted(24)) == []
 
 
 def test_a_missing_shard_and_missing_parameters_are_refused(tmp_path: Path) -> None:
@@ -174,9 +174,9 @@ def test_a_missing_shard_and_missing_parameters_are_refused(tmp_path: Path) -> N
     (folder / "model-b.safetensors").unlink()
 
     assert rules(folder) == {"shard-missing"}
-    assert [f.message for f in verify(tmp_path / "model/model-a.safetensors", parameters=24)] == [
-        "12 parameters, the model has 24 (50.00%)"
-    ]
+    assert [
+        f.message for f in verify(tmp_path / "model/model-a.safetensors", wanted=Wanted(24))
+    ] == ["12 parameters, the model has 24 (50.00% of them)"]
 
 
 def test_a_cut_safetensors_file_is_refused(tmp_path: Path) -> None:
@@ -185,6 +185,28 @@ def test_a_cut_safetensors_file_is_refused(tmp_path: Path) -> None:
     cut(folder / "model-a.safetensors")
 
     assert "file-unreadable" in rules(folder)
+
+
+@pytest.mark.engine
+def test_names_and_shapes_are_compared_with_a_model(tmp_path: Path) -> None:
+    """The model that was trained passes; one with a wider embedding and one more layer does not."""
+    pytest.importorskip("torch")
+    from transformers import LlamaConfig
+
+    from dsforge.train.shapes import model_shapes
+
+    sizes = {"hidden_size": 12, "intermediate_size": 20, "num_attention_heads": 2}
+    sizes |= {"num_key_value_heads": 1, "tie_word_embeddings": True}
+    config = LlamaConfig(vocab_size=37, num_hidden_layers=1, **sizes)
+    config.save_pretrained(tmp_path / "same")
+    LlamaConfig(vocab_size=40, num_hidden_layers=2, **sizes).save_pretrained(tmp_path / "other")
+    same, other = (Wanted(shapes=model_shapes(str(tmp_path / n))) for n in ("same", "other"))
+
+    for name in ("zero0", "zero3-bf16", "zero2-lora"):
+        assert verify(SAMPLES / name / "global_step3", wanted=same) == []
+    found = {f.rule: f.message for f in verify(SAMPLES / "zero3-bf16/global_step3", wanted=other)}
+    assert found["shape-other"] == "model.embed_tokens.weight is (37, 12), not (40, 12)"
+    assert found["tensor-missing"].startswith("the model also has model.layers.1.")
 
 
 class Runs:
