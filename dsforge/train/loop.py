@@ -21,12 +21,11 @@ from dsforge.train.agreement import check_agreement, on_first_rank
 from dsforge.train.beginning import Beginning, chosen_beginning
 from dsforge.train.checkpoint import CheckpointNote, check_note, step_of
 from dsforge.train.data import Order, Sample
-from dsforge.train.engine import start_engine
+from dsforge.train.engine import made_stepper, start_engine
 from dsforge.train.engine_config import EngineConfig, read_engine_config
 from dsforge.train.meters import Meters
 from dsforge.train.metrics import Evaluation, MetricsFile
 from dsforge.train.model import build_model, check_source, load_tokenizer
-from dsforge.train.pipeline_step import made_stepper
 from dsforge.train.preparation import Prepared, prepare_data, read_data
 from dsforge.train.progress import Screen
 from dsforge.train.ranks import (
