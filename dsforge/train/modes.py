@@ -15,6 +15,8 @@ from dsforge.strategy import FULLY_SHARDED
 
 BALANCED = "parameters"  # stages of equally many parameters; DeepSpeed's own word for it
 PARTITIONS = (BALANCED, "best", "uniform")
+# Of transformers' tensor-parallel plans, as DeepSpeed reads them (`tp_plan_converter.py`).
+STYLES = {"colwise", "colwise_gather_output", "rowwise", "replicated_with_grad_allreduce"}
 Partition = str | tuple[int, ...]
 
 
@@ -210,17 +212,16 @@ def check_tensor(mode: Mode, configuration: Any, *, adapters: bool) -> list[Prob
     shape = configuration.get_text_config()
     heads = shape.num_attention_heads
     kv_heads = getattr(shape, "num_key_value_heads", None) or heads
-    planned = bool(getattr(configuration, "base_model_tp_plan", None))
-    kind = configuration.model_type
+    plan, kind = getattr(configuration, "base_model_tp_plan", None), configuration.model_type
     found = [
         Problem("lora-tensor", "LoRA must not meet tensor parallelism", "use ZeRO instead")
         if adapters
         else None,
         None
-        if planned
+        if plan and set(plan.values()) <= STYLES
         else Problem(
             "tensor-model",
-            f"transformers has no tensor-parallel plan for models of type {kind}",
+            f"models of type {kind} have no tensor-parallel plan that DeepSpeed knows",
             "use ZeRO instead",
         ),
         _divides("tensor-heads", size, "attention heads", heads),

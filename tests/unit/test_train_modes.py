@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from dsforge.layout import Layout
+from dsforge.rules.engines import PIPELINE_KINDS
 from dsforge.train.modes import Mode, check_sequence, check_tensor, read_mode
-from dsforge.train.pipeline_shape import check_pipeline, explicit_bounds
+from dsforge.train.pipeline_shape import ANATOMIES, check_pipeline, explicit_bounds
 
 TENSOR = {"tensor_parallel": {"autotp_size": 2}}
 PIPELINE = {"pipeline": {"stages": 2}}
@@ -111,9 +112,10 @@ def configuration(**values: Any) -> Any:
         (4, {}, False, ["tensor-kv-heads"]),
         (3, {}, False, ["tensor-heads", "tensor-kv-heads"]),
         (2, {"base_model_tp_plan": None}, False, ["tensor-model"]),
+        (2, {"base_model_tp_plan": {"a": "moe_tp_experts"}}, False, ["tensor-model"]),
         (2, {}, True, ["lora-tensor"]),
     ],
-    ids=["fits", "kv-heads", "heads", "no-plan", "adapters"],
+    ids=["fits", "kv-heads", "heads", "no-plan", "experts", "adapters"],
 )
 def test_a_model_that_tensor_parallelism_cannot_cut_is_refused(
     size: int, values: dict[str, Any], adapters: bool, found: list[str]
@@ -172,6 +174,11 @@ def test_a_model_that_is_no_pipeline_is_refused(
     problems = check_pipeline(mode, shape, adapters=adapters)
 
     assert [problem.rule for problem in problems] == found
+
+
+def test_planner_and_training_split_the_same_kinds() -> None:
+    """A plan with stages is one that can be trained, and no kind is kept from it."""
+    assert set(PIPELINE_KINDS) == set(ANATOMIES)
 
 
 @pytest.mark.parametrize(
