@@ -7,6 +7,7 @@ from typing import Any
 
 from dsforge.job import TrainJob
 from dsforge.train.engine_config import EngineConfig
+from dsforge.train.imports import import_muon
 from dsforge.train.pipeline_step import PipelineStepper
 from dsforge.train.ranks import Place
 from dsforge.train.sequence import SequenceStepper, sequence_groups
@@ -28,6 +29,7 @@ def start_engine(model: Any, config: EngineConfig, factor: Callable[[int], float
         settings, groups = tensor_settings(settings), tensor_groups(layout)
     elif layout.context_parallel_size > 1:
         groups = sequence_groups(model, config)
+    import_muon(str(settings.get("optimizer", {}).get("type", "")))
     engine, *_ = deepspeed.initialize(
         model=model,
         model_parameters=[p for p in model.parameters() if p.requires_grad],
