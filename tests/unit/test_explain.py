@@ -19,6 +19,7 @@ from dsforge.explain.formula import names_in, value_of
 from dsforge.explain.links import MEASURED
 from dsforge.plan import Plan
 from dsforge.planner.pricing import price
+from dsforge.strategy import Execution
 
 TWO = cluster(2, inter="10gbe", nvme=DISK)
 MEGATRON = {"back_end": "megatron", "zero_stage": 1}
@@ -170,6 +171,12 @@ def test_an_unknown_figure_is_answered_with_the_nearest(tmp_path: Path) -> None:
         CliRunner().invoke(app, ["explain", str(tmp_path), "weight"], catch_exceptions=False)
 
     assert "weights" in caught.value.hint
+
+
+def test_runs_of_other_software_are_refused() -> None:
+    """FSDP is predicted for the table of published runs, but not explained."""
+    with pytest.raises(DsforgeError, match="runs of fsdp"):
+        explanation(plan_of(execution=Execution(trainer="fsdp")))
 
 
 def test_formulas_are_arithmetic_and_nothing_else() -> None:
