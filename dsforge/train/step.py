@@ -14,11 +14,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dsforge.errors import DsforgeError
 from dsforge.job import TrainJob
 from dsforge.train.agreement import summed
 from dsforge.train.data import IGNORED, Batch, Sample, collate, share_of_rank
 from dsforge.train.ranks import Place, StopRequest
+from dsforge.train.watchdog import LostNumbersError
+
+LOST_HINT = "lower the learning rate, or use bf16"
 
 
 class StepResult(NamedTuple):
@@ -48,7 +50,7 @@ class Stepper:
         self.head = loss_head(self.engine.module)
 
     def step(self, step: int, samples: Sequence[Sample], stop: StopRequest) -> StepResult:
-        """Train on a global batch; `step` counts from 0. DsforgeError where the loss is lost."""
+        """Train on a global batch; `step` counts from 0. LostNumbersError where the loss is."""
         engine = self.engine
         targets = sum(sample.targets for sample in samples)
         self._seed(step)
@@ -66,10 +68,11 @@ class Stepper:
         loss_sum, wishes, signals = summed(part, float(wish > 0), float(wish))
         agreed = round(signals / wishes) if wishes else 0
         if not math.isfinite(loss_sum):  # a sum over ranks: all of them stop here
-            hint = "lower the learning rate, or use bf16; the last checkpoint is still good"
-            raise DsforgeError(f"the loss of step {step + 1} is {loss_sum}", hint)
+            raise LostNumbersError(f"the loss of step {step + 1} is {loss_sum}", LOST_HINT)
         norm = engine.get_global_grad_norm()
         norm = None if norm is None else float(norm)
+        if norm is not None and not math.isfinite(norm) and not engine.fp16_enabled():
+            raise LostNumbersError(f"the gradient norm of step {step + 1} is {norm}", LOST_HINT)
         tokens = sum(len(sample.tokens) for sample in samples)
         return StepResult(
             step=step + 1,
