@@ -52,6 +52,11 @@ class TrainJob(BaseModel):
     lora: LoraSpec | None = Field(default=None, description="Adapters; none: all weights train.")
     seed: int = Field(default=42, ge=0, description="Of weights, adapters and data order.")
     output: str = Field(default="output", description="Folder of checkpoints, metrics, weights.")
+    hang_after_s: float | None = Field(
+        default=None,
+        gt=0,
+        description="Longest step; none: 20 times the slowest so far, at least 10 minutes.",
+    )
     checkpoint_every: int | None = Field(default=None, ge=1, description="Steps; none: only last.")
     keep_checkpoints: int = Field(default=2, ge=1, description="Newest that are kept.")
     evaluate_every: int | None = Field(default=None, ge=1, description="Steps; none: only last.")

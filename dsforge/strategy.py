@@ -196,6 +196,6 @@ class Constraints(BaseModel):
     offload_optimizer: Offload | None = None
     offload_parameters: Offload | None = None
     recompute: Recompute | None = None
-    buckets: BucketSizes | None = Field(
-        default=None, description="ZeRO's buffers sized to model and link, or the engine's default."
+    buckets: BucketSizes | Buckets | None = Field(
+        default=None, description="ZeRO's buffers: `sized`, the `engine`'s defaults, or as given."
     )

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from dsforge.planner.alternatives import Alternative, alternatives
 from dsforge.planner.explore import Explorer
-from dsforge.planner.front import FrontPoint, Part, fitting, front, parts
+from dsforge.planner.front import FrontPoint, fitting, front, parts
+from dsforge.planner.search import choice
 
 if TYPE_CHECKING:
     from dsforge.plan import Plan, Request
@@ -19,16 +20,22 @@ class Argument(NamedTuple):
     """What speaks for a choice and against it."""
 
     others: tuple[Alternative, ...]
-    parts: tuple[Part, ...] = ()
     front: tuple[FrontPoint, ...] | None = None
     flips: tuple[Flip, ...] | None = None
 
 
-def argument(request: Request, plan: Plan, explorer: Explorer, *, whole: bool) -> Argument:
-    """The other ways; with `whole`, the front and the flips too, which takes many searches."""
-    others = alternatives(request, plan.choice, fitting(explorer))
-    if not whole:
-        return Argument(others)
+def argument(request: Request, plan: Plan, explorer: Explorer) -> Argument:
+    """The other ways: they take no further search."""
+    return Argument(alternatives(request, plan.choice, fitting(explorer)))
+
+
+def with_front(found: Argument, request: Request, explorer: Explorer) -> Argument:
+    """And the front: a search for each part of the cluster."""
+    return found._replace(front=front(tuple(parts(request, explorer))))
+
+
+def with_flips(found: Argument, request: Request, explorer: Explorer) -> Argument:
+    """And what would flip the choice: a search for each change, up to thirty."""
     from dsforge import catalog
     from dsforge.planner.flips import Known, flips
 
@@ -36,5 +43,5 @@ def argument(request: Request, plan: Plan, explorer: Explorer, *, whole: bool) -
         tuple(catalog.link(name) for name in catalog.link_names()),
         tuple(catalog.gpu(name) for name in catalog.gpu_names()),
     )
-    found = tuple(parts(request, explorer))
-    return Argument(others, found, front(found), flips(request, found[0].best, known))
+    chosen = choice(request, fitting(explorer))
+    return found._replace(flips=flips(request, chosen, known))

@@ -36,24 +36,27 @@ ANY_MODEL = "7b"  # stands for the model that is looked for while the rest is re
 @click.option(
     "--trace", type=click.Path(path_type=Path), help="Timeline of a step for Perfetto to write."
 )
+@click.option(
+    "--ds-config", type=click.Path(path_type=Path), help="Your own ds_config.json, as it is."
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
-def estimate(*, flags: Flags, find: str | None, trace: Path | None, as_json: bool) -> None:
+def estimate(
+    *, flags: Flags, find: str | None, trace: Path | None, ds_config: Path | None, as_json: bool
+) -> None:
     """Predict memory and step time of one strategy.
 
     What no flag fixes is chosen and shown. It is an answer, not an error, that it does not fit.
-    With --find the question is turned round: how much of one thing fits.
+    With --find the question is turned round: how much of one thing fits. With --ds-config the
+    ZeRO stage, offload, buffer and batch sizes are those of the file, and flags win over it.
     """
     if find is not None:
-        if trace is not None:
-            raise click.UsageError(
-                "--trace shows one strategy, --find looks for one: leave out one."
-            )
+        _refuse_beside_find({"--trace": trace, "--ds-config": ds_config})
         _find(flags, find, as_json=as_json)
         return
     from dsforge.planner import appraise
     from dsforge.planner.remedies import remedies
 
-    request = to_request(flags)
+    request = to_request(flags, ds_config)
     plan = appraise(request)
     found = () if plan.choice.fits else remedies(request, plan.choice)
     if trace is not None:
@@ -74,6 +77,15 @@ def estimate(*, flags: Flags, find: str | None, trace: Path | None, as_json: boo
     reasons = tuple(r for r in plan.choice.reasons if r.rule != "does-not-fit")  # said above
     for line in (*numbered(found), *why(reasons)):
         out.print(line, markup=False)
+
+
+def _refuse_beside_find(files: dict[str, Path | None]) -> None:
+    """Raise where something of one strategy is asked for and --find looks for one."""
+    for name, path in files.items():
+        if path is not None:
+            raise click.UsageError(
+                f"{name} is of one strategy, --find looks for one: leave out one."
+            )
 
 
 def _find(flags: Flags, sought: str, *, as_json: bool) -> None:

@@ -128,7 +128,7 @@ def _name(field: str) -> str:
     return _FLAGS[field].name or "--" + field.replace("_", "-")
 
 
-def to_request(flags: Flags) -> "Request":
+def to_request(flags: Flags, ds_config: Path | None = None) -> "Request":
     """What the command line and the files it names ask for. SpecError with all problems."""
     from dsforge.reading.request import Asked, read_request
     from dsforge.reading.source import Setting
@@ -145,6 +145,7 @@ def to_request(flags: Flags) -> "Request":
             workload=flags.workload,
             hostfile=flags.hostfile,
             resolve=flags.resolve,
+            ds_config=ds_config,
             settings=settings,
         )
     )

@@ -27,6 +27,7 @@ COMMANDS = {
     "probe": "Measure the cluster with its own ranks and write a card for --cluster.",
     "train": "Fine-tune a model as train.yaml says; this process is one rank.",
     "ckpt": "Judge, describe, convert and export anybody's DeepSpeed checkpoint.",
+    "generate": "Answer questions with a tuned model, and time its answers.",
     "bench": "Launch the same job under each strategy and say which to use.",
     "lint": "Say what is wrong with configs, hostfiles and arguments, before anything starts.",
     "preflight": "Look at every host and every pair of hosts before a run is launched on them.",

@@ -29,7 +29,7 @@ def plan(
     *, flags: Flags, wish: Wish, top: int, argue: bool, plots: Path | None, as_json: bool
 ) -> None:
     """Rank every strategy for a model on a cluster, with reasons."""
-    from dsforge.cli.argue import argument
+    from dsforge.cli.argue import argument, with_flips, with_front
     from dsforge.errors import DoesNotFitError
     from dsforge.planner import search
     from dsforge.planner.explore import Explorer
@@ -43,7 +43,11 @@ def plan(
         if as_json:
             show_nearest(request, error)
         raise
-    argued = argument(request, found.plans[0], explorer, whole=argue or plots is not None)
+    argued = argument(request, found.plans[0], explorer)
+    if argue or plots is not None:
+        argued = with_front(argued, request, explorer)
+    if argue:
+        argued = with_flips(argued, request, explorer)
     if plots is not None:
         _save_plots(plots, found, argued)
     if as_json:
@@ -77,11 +81,11 @@ def _show(found: Search, argued: Argument, top: int) -> None:
         out.print(line, markup=False)
     if argued.others:
         out.print("\nother ways")
-        out.print(instead(argued.others[: None if argued.front else NEAREST]))
+        out.print(instead(argued.others[: NEAREST if argued.flips is None else None]))
     if argued.flips is not None:
         out.print("\nwhat would flip the choice")
         out.print("\n".join(flipping(argued.flips)), markup=False)
-    if argued.front is not None:
+    if argued.flips is not None and argued.front is not None:
         out.print("\nthe front: no plan beats these in time, GPUs, money and memory at once")
         out.print(fronts(argued.front))
     if found.rejected:

@@ -102,10 +102,11 @@ def _planned(flags: Flags, world_size: int | None) -> Scene:
 
 def _own(flags: Flags, path: Path, world_size: int | None) -> Scene:
     """A ds_config of the user's with the model that the flags name."""
+    from dsforge.reading.ds_config import json_mapping
     from dsforge.reading.model import read_model
     from dsforge.specs import LoraSpec
 
-    settings = _checked(_mapping(path), str(path))
+    settings = _checked(json_mapping(path), str(path))
     missing = []
     if flags.model is None:
         missing.append(Problem("model-missing", "no `--model` is named", "`--model llama-2-7b`"))
@@ -122,20 +123,6 @@ def _own(flags: Flags, path: Path, world_size: int | None) -> Scene:
     tokens = flags.seq_len or min(USUAL_TOKENS, model.max_position_embeddings)
     lora = LoraSpec() if flags.method == "lora" else None
     return Scene(model, settings, world_size, tokens, flags.recompute == "full", lora)
-
-
-def _mapping(path: Path) -> dict[str, Any]:
-    """The JSON object in a file. Raises SpecError."""
-    from dsforge.reading.source import read_text, refusal
-
-    try:
-        value = json.loads(read_text(path))
-    except (ValueError, RecursionError) as error:
-        message = f"is not JSON: {getattr(error, 'msg', 'nested too deeply')}"
-        raise refusal("ds-config-json", str(path), message) from error
-    if not isinstance(value, dict):
-        raise refusal("ds-config-mapping", str(path), "must be a JSON object")
-    return value
 
 
 def _checked(settings: dict[str, Any], place: str) -> dict[str, Any]:

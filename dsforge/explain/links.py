@@ -9,7 +9,7 @@ from dsforge.explain.sheet import Line, Sheet
 from dsforge.plan import Plan
 
 RING = "estimate/comm.py: ring cost model (Thakur et al. 2005; nccl-tests, PERFORMANCE.md)"
-MEASURED = "measured on this cluster (its card), not a data sheet times a share"
+MEASURED = "measured on this cluster (its card), in place of data sheets"
 
 
 def take_links(sheet: Sheet, plan: Plan) -> None:
@@ -37,6 +37,15 @@ def take_channel(sheet: Sheet, plan: Plan, name: str, link: Channel, *, stride: 
         **{f"{name}_ranks": link.ranks, f"{name}_local": local, f"{name}_nodes": nodes},
     )
     sheet.give(f"{source}; groups side by side share its adapters", **{f"{name}_sharing": sharing})
+    sheet.give(
+        "rate of other collectives over that of a gather: 1 unless the cluster was measured",
+        "share",
+        **{
+            f"{name}_reduce_share": link.reduce_share,
+            f"{name}_scatter_share": link.scatter_share,
+            f"{name}_exchange_share": link.exchange_share,
+        },
+    )
     sheet.work_out("links", tuple(_lines(name, local, nodes)))
     sheet.check(f"{name}_rate", link.bytes_per_s, MEASURED)
     sheet.check(f"{name}_round_s", link.round_s, MEASURED)

@@ -9,6 +9,7 @@ from dsforge.estimate import lines as roofline
 from dsforge.estimate import rates as held
 from dsforge.estimate.flops import Product, attention_context, attention_products, mlp_products
 from dsforge.estimate.lines import Setting, setting_of
+from dsforge.explain.links import MEASURED
 from dsforge.explain.sheet import Line, Sheet
 from dsforge.plan import Plan
 
@@ -39,10 +40,10 @@ def take_rates(sheet: Sheet, plan: Plan) -> Setting:
     )
     lines = tuple(_rates(bool(gpu.power_w), gpu.matmul_efficiency, sheet))
     sheet.work_out("rates of the card", lines)
-    measured = "measured on this card (its cluster card)"
-    sheet.check("products_flops", setting.rates.products, measured)
-    sheet.check("wide_products_flops", setting.rates.wide_products, measured)
-    sheet.check("memory_rate", setting.rates.bandwidth, measured)
+    sheet.check("products_flops", setting.rates.products, MEASURED)
+    sheet.check("wide_products_flops", setting.rates.wide_products, MEASURED)
+    sheet.check("memory_rate", setting.rates.bandwidth, MEASURED)
+    sheet.work_out("rates of the card", tuple(_following()))
     return setting
 
 
@@ -58,8 +59,12 @@ def _rates(power_known: bool, efficiency: float, sheet: Sheet) -> Iterator[Line]
     yield Line("products_flops", "FLOP/s", "sustained_share * peak_flops", RATES)
     wide = "min(products_flops, sustained_share * peak_16bit_flops)"
     yield Line("wide_products_flops", "FLOP/s", wide, f"{RATES}; products that stay in 16 bits")
-    yield Line("attention_flops", "FLOP/s", "wide_products_flops * attention_share", RATES)
     yield Line("memory_rate", "bytes/s", "memory_bytes_per_s * bandwidth_share", RATES)
+
+
+def _following() -> Iterator[Line]:
+    """What rests on those rates, measured or not."""
+    yield Line("attention_flops", "FLOP/s", "wide_products_flops * attention_share", RATES)
     yield Line("passes", "", "1 + backward_passes + repeated", "forward, backward, recomputation")
 
 

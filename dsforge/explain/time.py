@@ -28,9 +28,6 @@ def take_time(sheet: Sheet, plan: Plan, frame: Frame) -> None:
     _take_channels(sheet, plan, frame)
     _take_micro_batch(sheet, plan, setting)
     sheet.work_out("collectives outside the layers", tuple(_exchanges(sheet, plan, frame)))
-    for exchange in traffic.exchanges(frame, plan.strategy):
-        busy_s = exchange.seconds + sheet.values["slowest_layers"] * exchange.layer_s
-        sheet.check(f"{_name(exchange.name)}_s", busy_s, MEASURED)
     _take_terms(sheet, plan, frame)
 
 
@@ -89,10 +86,13 @@ def _inside(sheet: Sheet, plan: Plan, setting: Setting) -> Iterator[Line]:
         rounds = 6 if strategy.recompute == "full" else 4
         why = "two all-reduces in forward, two in backward (Megatron-LM, figure 4)"
         share = f"(tensor_ranks - 1) / tensor_ranks * {one} / tensor_rate"
-        formula = f"{rounds} * (tensor_tree_s + micro_tokens * 2 * {share})"
+        sent = f"micro_tokens * 2 * {share} / tensor_reduce_share"
+        formula = f"{rounds} * (tensor_tree_s + {sent})"
         if strategy.sequence_parallel:
-            rounds, why = 2 * rounds + 2, f"{why}, as gathers and scatters; inputs gathered again"
-            formula = f"{rounds} * (tensor_round_s + micro_tokens * {share})"
+            why = f"{why}, as gathers and scatters; inputs are gathered again"
+            gathered = f"{rounds + 2} * (tensor_round_s + micro_tokens * {share})"
+            scattered = f"micro_tokens * {share} / tensor_scatter_share"
+            formula = f"{gathered} + {rounds} * (tensor_round_s + {scattered})"
         yield Line("tensor_layer_s", "s", formula, why)
     if "context_ranks" in sheet.values:
         found.append("context_layer_s")
@@ -102,7 +102,7 @@ def _inside(sheet: Sheet, plan: Plan, setting: Setting) -> Iterator[Line]:
     if "expert_ranks" in sheet.values and "moe_layer_s" in sheet.values:
         found.append("moe_share * expert_layer_s")
         share = f"(expert_ranks - 1) / expert_ranks * experts_per_token * {one} / expert_rate"
-        formula = f"4 * (expert_round_s + micro_tokens * {share})"
+        formula = f"4 * (expert_round_s + micro_tokens * {share} / expert_exchange_share)"
         yield Line("expert_layer_s", "s", formula, "tokens to their experts and back, twice")
     yield Line("layer_collectives_s", "s", " + ".join(found) or "0", "sum of its parts")
 
@@ -170,14 +170,14 @@ def _wire(name: str) -> str:
     share = "(data_ranks - 1) / data_ranks"
     messages = "max(1, {} / bucket_bytes)"
     return {
-        "gradients_all_reduced": f"2 * gradient_bytes * {share} / data_rate"
+        "gradients_all_reduced": f"2 * gradient_bytes * {share} / (data_rate * data_reduce_share)"
         f" + {messages.format('gradient_bytes')} * data_tree_s",
-        "gradients_scattered": f"gradient_bytes * {share} / data_rate"
+        "gradients_scattered": f"gradient_bytes * {share} / (data_rate * data_scatter_share)"
         f" + {messages.format('gradient_bytes')} * data_round_s",
         "updated_weights_gathered": f"updated_bytes * {share} / data_rate"
         f" + {messages.format('updated_bytes')} * data_round_s",
-        "weights_gathered_gradients_scattered": f"(gathers * weight_bytes + gradient_bytes)"
-        f" * {share} / data_rate + slowest_layers * (gathers + 1) * data_round_s",
+        "weights_gathered_gradients_scattered": "(gathers * weight_bytes"
+        f" + gradient_bytes / data_scatter_share) * {share} / data_rate + slowest_layers * (gathers + 1) * data_round_s",
     }[name]
 
 
@@ -218,10 +218,14 @@ def _offload(sheet: Sheet, plan: Plan) -> Iterator[Line]:
     if not strategy.offloads:
         yield Line("offload_s", "s", "0", "nothing is offloaded")
         return
-    gpu = cluster.gpu
-    sheet.give(f"{gpu.name}: {gpu.source}", "bytes/s", host_link=gpu.host_link_bytes_per_s)
-    source = "estimate/offload.py"
-    sheet.give(source, link_share=copies.LINK_SHARE, copies_hidden=copies.HIDDEN)
+    gpu, source = cluster.gpu, "estimate/offload.py"
+    if gpu.measured is not None and gpu.measured.host_copy_bytes_per_s is not None:
+        sheet.give(MEASURED, "bytes/s", host_link=gpu.measured.host_copy_bytes_per_s)
+        sheet.give("what was measured counts in full", "share", link_share=1.0)
+    else:
+        sheet.give(f"{gpu.name}: {gpu.source}", "bytes/s", host_link=gpu.host_link_bytes_per_s)
+        sheet.give(f"{source}: of the rating", "share", link_share=copies.LINK_SHARE)
+    sheet.give(source, "share", copies_hidden=copies.HIDDEN)
     once, each, disk_once, disk = _offloaded_bytes(strategy)
     rate = "(1 - copies_hidden) / (host_link * link_share)"
     formula = f"({once} + accumulation_steps * ({each})) * {rate}"
@@ -263,7 +267,10 @@ def _optimizer(sheet: Sheet, plan: Plan) -> Iterator[Line]:
         "estimate/time.py: gradient norm, clipping, Python", "s", overhead_s=clock.STEP_OVERHEAD_S
     )
     formula = "overhead_s + (2 * pace_optimizer_state + 8 * pace_trained_parameters) / memory_rate"
-    if plan.strategy.offload_optimizer != "none":
+    if plan.strategy.offload_optimizer != "none" and plan.cluster.cpu_adam_per_s is not None:
+        sheet.give(f"{MEASURED}: parameters a second", node_adam=plan.cluster.cpu_adam_per_s)
+        formula += " + trained_shard_parameters * gpus_per_node / node_adam"
+    elif plan.strategy.offload_optimizer != "none":
         sheet.give(
             "estimate/offload.py: parameters a second of CPU Adam (ops/adam benchmark)",
             adam_per_core=copies.ADAM_PER_CORE,

@@ -10,6 +10,7 @@ nothing where attention is fused.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 
 from dsforge.layout import Layout, layer_split
 from dsforge.plan import Request
@@ -19,7 +20,10 @@ from dsforge.strategy import (
     FULLY_SHARDED,
     BackEnd,
     Batching,
+    Buckets,
+    BucketSizes,
     Constraints,
+    Execution,
     Offload,
     Recompute,
     Strategy,
@@ -28,8 +32,6 @@ from dsforge.strategy import (
 
 BACK_ENDS: tuple[BackEnd, ...] = ("deepspeed", "megatron")
 LARGEST_TENSOR = 16
-
-ENGINE_BUCKETS = EXECUTIONS["deepspeed"].model_copy(update={"buckets": "engine"})
 
 Offloads = tuple[Offload, Offload]  # optimizer, parameters
 KEPT: Offloads = ("none", "none")
@@ -77,11 +79,19 @@ def base(
         offload_parameters=offloads[1],
         recompute=fixed.recompute or "none",
         virtual_stages=1,
-        execution=ENGINE_BUCKETS if fixed.buckets == "engine" and back_end == "deepspeed" else None,
+        execution=_execution(fixed.buckets) if back_end == "deepspeed" else None,
         sequence_parallel=back_end == "megatron"
         and tp > 1
         and workload.sequence_length % (tp * cp) == 0,
     )
+
+
+@lru_cache(maxsize=8)
+def _execution(buckets: BucketSizes | Buckets | None) -> Execution | None:
+    """How the engine runs where its buckets are fixed; none: as dsforge sizes them."""
+    if buckets is None or buckets == "sized":
+        return None
+    return EXECUTIONS["deepspeed"].model_copy(update={"buckets": buckets})
 
 
 def interleavings(request: Request, family: Strategy) -> tuple[tuple[Batching, ...], ...]:

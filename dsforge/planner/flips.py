@@ -24,6 +24,7 @@ TRIED = 3  # values in each direction of an axis
 NETWORKS = ("infiniband", "ethernet", "fabric")
 SLOTS = ("nvlink", "xgmi", "pcie")
 SHARES = (2, 4, 8)
+TIE = 0.02  # kinds whose steps are nearer to each other than this are not told apart
 
 
 class Flip(BaseModel):
@@ -87,6 +88,8 @@ def _flip(axis: str, change: _Change, mine: str) -> Flip | None:
     if kind == mine:
         return None
     old = fastest_of_kinds(members).get(mine)
+    if old is not None and 0 <= old.step_s / winner.step_s - 1 < TIE:
+        return None
     return Flip.model_construct(
         axis=axis,
         change=change.words,

@@ -19,7 +19,7 @@ from dsforge.planner.explore import Candidate, Explorer
 from dsforge.planner.pricing import price
 from dsforge.planner.search import choice
 from dsforge.rules import divisors
-from dsforge.specs import FROZEN
+from dsforge.specs import FROZEN, ClusterSpec
 from dsforge.strategy import Strategy
 from dsforge.units import GIB, Interval
 
@@ -106,12 +106,17 @@ def parts(request: Request, explorer: Explorer | None = None) -> Iterator[Part]:
     for nodes, gpus in sorted(set(shapes), key=lambda shape: -shape[0] * shape[1]):
         asked, looked = request, explorer
         if nodes * gpus < cluster.gpus or looked is None:
-            shape = {"nodes": nodes, "gpus_per_node": gpus, "hosts": cluster.hosts[:nodes]}
-            asked = request.model_copy(update={"cluster": cluster.model_copy(update=shape)})
+            asked = request.model_copy(update={"cluster": _part(cluster, nodes, gpus)})
             looked = Explorer(asked)
         found = fitting(looked)
         if found:
             yield Part(asked, found)
+
+
+def _part(cluster: ClusterSpec, nodes: int, gpus: int) -> ClusterSpec:
+    """The first nodes of a cluster, with so many accelerators of each."""
+    hosts = tuple(host.model_copy(update={"slots": gpus}) for host in cluster.hosts[:nodes])
+    return cluster.model_copy(update={"nodes": nodes, "gpus_per_node": gpus, "hosts": hosts})
 
 
 def front(found: tuple[Part, ...]) -> tuple[FrontPoint, ...]:

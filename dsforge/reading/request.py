@@ -33,6 +33,7 @@ class Asked(NamedTuple):
     workload: Path | None = None
     hostfile: Path | None = None
     resolve: bool = False
+    ds_config: Path | None = None
     settings: tuple[Setting, ...] = ()
 
     def settings_of(self, part: str) -> tuple[Setting, ...]:
@@ -42,6 +43,23 @@ class Asked(NamedTuple):
 
 def read_request(asked: Asked) -> Request:
     """Everything that a plan needs. Raises one SpecError with the problems of all parts."""
+    return _read(asked) if asked.ds_config is None else _as_configured(asked, asked.ds_config)
+
+
+def _as_configured(asked: Asked, path: Path) -> Request:
+    """The request under a ds_config. Some batch sizes follow only once the ranks are known."""
+    from dsforge.reading.ds_config import batch_settings, read_ds_config, settings_of
+
+    config, place = read_ds_config(path), str(path)
+    asked = asked._replace(settings=(*settings_of(config, place), *asked.settings))
+    request = _read(asked)
+    following = batch_settings(config, request, place)
+    if not following:
+        return request
+    return _read(asked._replace(settings=(*following, *asked.settings)))
+
+
+def _read(asked: Asked) -> Request:
     parts = Collector()
     spec = parts.attempt(lambda: _spec_source(asked))
     if asked.spec is not None:

@@ -26,9 +26,19 @@ from dsforge.rehearse.timeline import Owner
 
 aten = torch.ops.aten
 ITEM = aten._local_scalar_dense.default  # noqa: SLF001 - the operator behind `.item()`
-# ZeRO-3 makes a view per rank and parameter of whatever it gathers, and joins them. The fake mode
-# looks each up in its cache, in vain; asking the meta kernel right away is twenty times faster.
-VIEWS = (aten.slice.Tensor, aten.view.default, aten.detach.default)
+# The fake mode checks each operator and looks it up in its cache; for these, whose tensors are all
+# on one device and whose result is a new one, the meta kernel can be asked right away. ZeRO-3 makes
+# a view per rank and parameter of whatever it gathers, and joins them.
+DIRECT = frozenset(
+    (
+        *(aten.slice.Tensor, aten.view.default, aten.detach.default, aten.t.default),
+        *(aten.transpose.int, aten.unsqueeze.default, aten.expand.default),
+        *(aten._unsafe_view.default, aten.mm.default, aten.mul.Tensor, aten.add.Tensor),  # noqa: SLF001
+        *(aten.mul.Scalar, aten.div.Scalar, aten.neg.default, aten.pow.Tensor_Scalar),
+        *(aten.mean.dim, aten.rsqrt.default, aten.sum.dim_IntList, aten.silu.default),
+        *(aten.silu_backward.default, aten.slice_backward.default),
+    )
+)
 ZERO: dict[torch.dtype, object] = {torch.bool: False, torch.int: 0, torch.long: 0, torch.uint8: 0}
 _NO_ARGUMENTS: Mapping[str, Any] = {}
 
@@ -127,7 +137,11 @@ def _shortcut(func: Any, args: Any) -> Any:
         return first.fake_device
     if func is ITEM:
         return ZERO.get(first.dtype, 0.0)
-    return _at_once(func, args, first) if func in VIEWS else None
+    if func not in DIRECT:
+        return None
+    others = (one for one in args[1:] if isinstance(one, torch.Tensor))
+    same = all(type(one) is FakeTensor and one.fake_device == first.fake_device for one in others)
+    return _at_once(func, args, first) if same else None
 
 
 def _at_once(func: Any, args: Any, like: FakeTensor) -> FakeTensor:

@@ -78,6 +78,7 @@ class Job(NamedTuple):
     gradient_clipping: float
     reduce_scatter: bool  # Muon needs whole gradients; the engine refuses both together
     tensor_parallel_size: int | None
+    pipeline_stages: int | None
 
 
 class Zero0Context(NamedTuple):
@@ -171,6 +172,7 @@ def zero_context(plan: Plan, priced: Priced) -> Context:
 def _job(plan: Plan, strategy: Strategy) -> Job:
     """The part that does not depend on what is sharded."""
     tensor = strategy.layout.tensor_parallel_size
+    stages = strategy.layout.pipeline_parallel_size
     return Job(
         train_batch_size=strategy.global_batch_size,
         micro_batch_size=strategy.micro_batch_size,
@@ -181,6 +183,7 @@ def _job(plan: Plan, strategy: Strategy) -> Job:
         gradient_clipping=plan.workload.gradient_clipping,
         reduce_scatter=plan.workload.optimizer != "muon",
         tensor_parallel_size=tensor if tensor > 1 else None,
+        pipeline_stages=stages if stages > 1 else None,
     )
 
 

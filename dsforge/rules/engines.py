@@ -7,6 +7,13 @@ from dsforge.rules.case import Case, Rule
 from dsforge.strategy import FULLY_SHARDED, GRADIENTS_SHARDED
 
 CPU_OPTIMIZERS = ("adamw", "lion")
+# `model_type`s that `dsforge train` cuts into stages, and those whose tensor-parallel plan in
+# transformers 5 has only styles that DeepSpeed 0.19 knows (`tp_plan_converter.py`).
+PIPELINE_KINDS = ("gpt2", "gpt_neox", "llama", "mistral", "qwen2", "qwen3")
+TENSOR_KINDS = (
+    *("cohere", "gemma", "gemma2", "gpt_neox", "granite", "llama", "mistral", "nemotron"),
+    *("olmo", "phi", "qwen2", "qwen3", "smollm3", "starcoder2"),
+)
 
 
 def deepspeed_axes(case: Case) -> Problem | None:
@@ -77,6 +84,36 @@ def tensor_with_pipeline(case: Case) -> Problem | None:
             f"tensor (={layout.tensor_parallel_size}) and pipeline parallelism "
             f"(={layout.pipeline_parallel_size}) must not meet in DeepSpeed",
             "use one of them, or --for megatron",
+        )
+    return None
+
+
+def kind_of_pipeline(case: Case) -> Problem | None:
+    """A kind of model that is not cut into DeepSpeed's stages. A size without a kind is a Llama.
+
+    Ours: each kind is tested against one rank, as stages must do what its own forward does.
+    """
+    kind, pp = case.model.model_type, case.layout.pipeline_parallel_size
+    if not case.on_megatron and pp > 1 and kind not in (None, *PIPELINE_KINDS):
+        return Problem(
+            "pipeline-model",
+            f"models of type {kind} must not be cut into pipeline stages (={pp}) with DeepSpeed",
+            "use ZeRO, or --for megatron",
+        )
+    return None
+
+
+def kind_of_tensor(case: Case) -> Problem | None:
+    """A kind of model that AutoTP does not shard. A size without a kind is a Llama.
+
+    DeepSpeed `TPPlanConverter.convert` refuses plans with styles that it does not know.
+    """
+    kind, tp = case.model.model_type, case.layout.tensor_parallel_size
+    if not case.on_megatron and tp > 1 and kind not in (None, *TENSOR_KINDS):
+        return Problem(
+            "tensor-model",
+            f"models of type {kind} must not be tensor parallel (={tp}) with DeepSpeed",
+            "use ZeRO, or --for megatron",
         )
     return None
 
@@ -229,6 +266,8 @@ RULES: tuple[Rule, ...] = (
     zero_with_pipeline,
     zero_with_tensor,
     tensor_with_pipeline,
+    kind_of_pipeline,
+    kind_of_tensor,
     zero_of_megatron,
     offload_of_megatron,
     offload_parameters_stage,

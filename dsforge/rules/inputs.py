@@ -123,6 +123,22 @@ def lora_pipeline(case: Case) -> Problem | None:
     return None
 
 
+def lora_tensor(case: Case) -> Problem | None:
+    """LoRA under tensor parallelism.
+
+    DeepSpeed's AutoTP finds layers by their names in the plan of transformers; adapters change
+    those, and nothing would be sharded.
+    """
+    tp = case.layout.tensor_parallel_size
+    if case.workload.method == "lora" and not case.on_megatron and tp > 1:
+        return Problem(
+            "lora-tensor",
+            f"`tensor_parallel_size` (={tp}) must be 1 with LoRA",
+            "use ZeRO instead",
+        )
+    return None
+
+
 def ranks_on_gpu(case: Case) -> Problem | None:
     """Megatron on a cluster without GPUs.
 
@@ -145,5 +161,6 @@ RULES: tuple[Rule, ...] = (
     optimizer_of_back_end,
     lora_back_end,
     lora_pipeline,
+    lora_tensor,
     ranks_on_gpu,
 )

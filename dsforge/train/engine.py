@@ -1,12 +1,18 @@
-"""The DeepSpeed engine around a model, with our schedule on its optimizer, for every mode."""
+"""The DeepSpeed engine around a model, and the Stepper that drives it, for every mode."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
+from dsforge.job import TrainJob
 from dsforge.train.engine_config import EngineConfig
 from dsforge.train.imports import import_muon
+from dsforge.train.pipeline_step import PipelineStepper
+from dsforge.train.ranks import Place
+from dsforge.train.sequence import SequenceStepper, sequence_groups
+from dsforge.train.step import Stepper
+from dsforge.train.tensor_parallel import tensor_groups, tensor_settings
 
 
 def start_engine(model: Any, config: EngineConfig, factor: Callable[[int], float]) -> Any:
@@ -17,14 +23,12 @@ def start_engine(model: Any, config: EngineConfig, factor: Callable[[int], float
     settings, groups, layout = config.settings, None, config.mode.layout
     if layout.pipeline_parallel_size > 1:
         from dsforge.train.pipeline import PipelineDecoder
-        from dsforge.train.pipeline_step import scaled_loss
 
-        stages, partition = layout.pipeline_parallel_size, config.mode.partition
-        model = PipelineDecoder(model, stages, partition, scaled_loss)
-    if layout.tensor_parallel_size > 1:
-        from dsforge.train.tensor_parallel import tensor_groups, tensor_settings
-
+        model = PipelineDecoder(model, layout.pipeline_parallel_size, config.mode.partition)
+    elif layout.tensor_parallel_size > 1:
         settings, groups = tensor_settings(settings), tensor_groups(layout)
+    elif layout.context_parallel_size > 1:
+        groups = sequence_groups(model, config)
     import_muon(str(settings.get("optimizer", {}).get("type", "")))
     engine, *_ = deepspeed.initialize(
         model=model,
@@ -34,3 +38,13 @@ def start_engine(model: Any, config: EngineConfig, factor: Callable[[int], float
         lr_scheduler=lambda optimizer: LambdaLR(optimizer, factor),
     )
     return engine
+
+
+def made_stepper(engine: Any, job: TrainJob, pad_token: int, place: Place) -> Stepper:
+    """The Stepper that suits the mode."""
+    kind = Stepper
+    if place.layout is not None and place.layout.pipeline_parallel_size > 1:
+        kind = PipelineStepper
+    elif place.layout is not None and place.layout.context_parallel_size > 1:
+        kind = SequenceStepper
+    return kind(engine, job, pad_token, place)

@@ -19,14 +19,13 @@ from dsforge.job import OnBadRow, TrainJob
 from dsforge.reading.job import read_job
 from dsforge.train.agreement import check_agreement, on_first_rank
 from dsforge.train.beginning import Beginning, chosen_beginning
-from dsforge.train.checkpoint import CheckpointNote, check_note, step_of
+from dsforge.train.checkpoint import CheckpointNote, check_note, checkpoints, step_of
 from dsforge.train.data import Order, Sample
-from dsforge.train.engine import start_engine
+from dsforge.train.engine import made_stepper, start_engine
 from dsforge.train.engine_config import EngineConfig, read_engine_config
 from dsforge.train.meters import Meters
 from dsforge.train.metrics import Evaluation, MetricsFile
 from dsforge.train.model import build_model, check_source, load_tokenizer
-from dsforge.train.pipeline_step import made_stepper
 from dsforge.train.preparation import Prepared, prepare_data, read_data
 from dsforge.train.progress import Screen
 from dsforge.train.ranks import (
@@ -43,6 +42,7 @@ from dsforge.train.resume import restore, sound
 from dsforge.train.saver import Saver
 from dsforge.train.schedule import rate_factor
 from dsforge.train.step import Stepper
+from dsforge.train.watchdog import Watchdog, record_flights
 
 STOPPED = 130  # the exit code after Ctrl-C, as shells count it
 ENGINE = ("torch", "deepspeed", "transformers", "peft", "safetensors")
@@ -96,6 +96,7 @@ def train(path: Path, options: Options | None = None) -> int:
     output.mkdir(parents=True, exist_ok=True)
     saver = Saver(output / "checkpoints", job.keep_checkpoints, screen.say)
     run = Run(job, config, place, data, output, screen, saver)
+    record_flights()
     join(place)
     code = run.carry_out(folder, tokenizer, beginning, export=options.export)
     leave()  # not after a failure: ranks that wait for each other then would hide its cause
@@ -204,10 +205,14 @@ class Run:
         by_length = self.job.batching == "by_length"
         order = Order(self.data.train, self.job.seed, self.global_batch_size, by_length=by_length)
         metrics = MetricsFile(self.output / "metrics.jsonl", done) if self.place.is_first else None
-        with self.screen.counting("train", total, done):
+        watchdog = Watchdog(
+            self.output / "hang", self.place, self.job.hang_after_s, self._newest_checkpoint
+        )
+        with self.screen.counting("train", total, done), watchdog:
             for step in range(done, total):
                 samples = self._samples(order, step)
-                figures = meters.measured(partial(stepper.step, step, samples, stop))
+                with watchdog.over(f"step {step + 1}"):
+                    figures = meters.measured(partial(stepper.step, step, samples, stop))
                 wish = meters.results[-1].wish
                 logged = (step + 1) % self.job.log_every == 0 or step + 1 == total
                 if metrics and logged:
@@ -220,6 +225,9 @@ class Run:
                     self.screen.say(f"stopped by a signal; checkpoint of step {step + 1} {saved}")
                     break
         return wish
+
+    def _newest_checkpoint(self) -> Path | None:
+        return next(reversed(checkpoints(self.saver.folder)), None)
 
     def _samples(self, order: Order, step: int) -> list[Sample]:
         """The global batch of a step, the same on every rank."""

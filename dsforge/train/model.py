@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from dsforge import catalog
-from dsforge.errors import DsforgeError, SpecError
+from dsforge.errors import DsforgeError, Problem, SpecError
 from dsforge.job import TrainJob
 from dsforge.specs import LoraSpec
 from dsforge.train.engine_config import EngineConfig
-from dsforge.train.modes import check_shape
+from dsforge.train.modes import Mode, check_sequence, check_tensor
 from dsforge.train.packing import check_takes_positions
 from dsforge.train.pipeline_shape import check_pipeline
 
@@ -80,15 +80,24 @@ def check_source(job: TrainJob, folder: Path, config: EngineConfig) -> None:
         configuration = _configuration(source, job)
         if job.packing:
             check_takes_positions(_class_of(configuration))
-        problems = check_shape(config.mode, configuration, adapters=job.lora is not None)
-        if config.mode.layout.pipeline_parallel_size > 1:
-            adapters = job.lora is not None
-            problems += check_pipeline(config.mode, configuration, adapters=adapters)
+        problems = _problems(job, config.mode, configuration)
         if problems:
             raise SpecError(tuple(problems))
     if source.name.endswith(".json") and not job.random_weights:
         hint = "set `random_weights: true`, or name a folder with weights"
         raise DsforgeError(f"`model` (={job.model}) is a bare config without weights", hint)
+
+
+def _problems(job: TrainJob, mode: Mode, configuration: Any) -> list[Problem]:
+    """What a model cannot do under a mode."""
+    layout, adapters = mode.layout, job.lora is not None
+    if layout.tensor_parallel_size > 1:
+        return check_tensor(mode, configuration, adapters=adapters)
+    if layout.pipeline_parallel_size > 1:
+        return check_pipeline(mode, configuration, adapters=adapters)
+    if layout.context_parallel_size > 1:
+        return check_sequence(mode, configuration, attention=job.attention, packing=job.packing)
+    return []
 
 
 def build_model(job: TrainJob, folder: Path, config: EngineConfig) -> Any:

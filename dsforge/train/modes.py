@@ -11,10 +11,12 @@ from typing import Any, NamedTuple
 from dsforge.errors import Problem
 from dsforge.layout import Layout
 from dsforge.rules import divisors, listed
+from dsforge.strategy import FULLY_SHARDED
 
 BALANCED = "parameters"  # stages of equally many parameters; DeepSpeed's own word for it
 PARTITIONS = (BALANCED, "best", "uniform")
-FULLY_SHARDED = 3
+# Of transformers' tensor-parallel plans, as DeepSpeed reads them (`tp_plan_converter.py`).
+STYLES = {"colwise", "colwise_gather_output", "rowwise", "replicated_with_grad_allreduce"}
 Partition = str | tuple[int, ...]
 
 
@@ -48,6 +50,7 @@ def read_mode(
         _stage_with_pipeline(zero_stage, stages),
         _offload_with_pipeline(settings, stages),
         _split_vocabulary(settings, tensor),
+        _mean_over_stretches(settings, zero_stage, sequence),
         *_offloads(settings, zero_stage),
     )
     partition, problem = _partition(settings, stages)
@@ -150,6 +153,19 @@ def _split_vocabulary(settings: dict[str, Any], tensor: int) -> Problem | None:
     )
 
 
+def _mean_over_stretches(settings: dict[str, Any], stage: int, sequence: int) -> Problem | None:
+    """ZeRO-3 without reduce_scatter: its two ways to reduce gradients would scale differently."""
+    zero = _block(settings, "zero_optimization")
+    if sequence == 1 or stage != FULLY_SHARDED or zero.get("reduce_scatter", True) is not False:
+        return None
+    return Problem(
+        "sequence-reduce-scatter",
+        "`zero_optimization.reduce_scatter` (=false) must be true with sequence parallelism under "
+        "ZeRO stage 3",
+        "drop the key, or use ZeRO stage 2",
+    )
+
+
 def _offloads(settings: dict[str, Any], zero_stage: int) -> list[Problem]:
     """What DeepSpeed takes below ZeRO stage 3 without doing it (`stage_1_and_2.py`)."""
     zero = _block(settings, "zero_optimization")
@@ -187,40 +203,71 @@ def _partition(settings: dict[str, Any], stages: int) -> tuple[Partition, Proble
     return BALANCED, Problem("pipeline-partition", message, "for example [12, 10]")
 
 
-def check_shape(mode: Mode, configuration: Any, *, adapters: bool) -> list[Problem]:
-    """What a model cannot do under a mode; `configuration` is the transformers one."""
-    layout = mode.layout
-    found: list[Problem | None] = []
-    if layout.tensor_parallel_size > 1:
-        found += _tensor_shape(layout.tensor_parallel_size, configuration, adapters=adapters)
-    return [problem for problem in found if problem is not None]
+def check_tensor(mode: Mode, configuration: Any, *, adapters: bool) -> list[Problem]:
+    """What a model cannot do under tensor parallelism; `configuration` is the transformers one.
 
-
-def _tensor_shape(size: int, configuration: Any, *, adapters: bool) -> list[Problem | None]:
-    """AutoTP shards whole heads, by the plan that transformers has for a kind of model."""
+    AutoTP shards whole heads, by the plan that transformers has for a kind of model.
+    """
+    size = mode.layout.tensor_parallel_size
     shape = configuration.get_text_config()
     heads = shape.num_attention_heads
     kv_heads = getattr(shape, "num_key_value_heads", None) or heads
-    planned = bool(getattr(configuration, "base_model_tp_plan", None))
-    kind = configuration.model_type
-    return [
+    plan, kind = getattr(configuration, "base_model_tp_plan", None), configuration.model_type
+    found = [
         Problem("lora-tensor", "LoRA must not meet tensor parallelism", "use ZeRO instead")
         if adapters
         else None,
         None
-        if planned
+        if plan and set(plan.values()) <= STYLES
         else Problem(
             "tensor-model",
-            f"transformers has no tensor-parallel plan for models of type {kind}",
+            f"models of type {kind} have no tensor-parallel plan that DeepSpeed knows",
             "use ZeRO instead",
         ),
         _divides("tensor-heads", size, "attention heads", heads),
         _divides("tensor-kv-heads", size, "key/value heads", kv_heads),
     ]
+    return [problem for problem in found if problem is not None]
 
 
-def _divides(rule: str, size: int, what: str, count: int) -> Problem | None:
+def check_sequence(
+    mode: Mode, configuration: Any, *, attention: str, packing: bool
+) -> list[Problem]:
+    """What a model cannot do under sequence parallelism.
+
+    `ulysses_sp.py` shares out heads and drops masks: it leaves attention causal and nothing else.
+    """
+    size, shape = mode.layout.context_parallel_size, configuration.get_text_config()
+    kind, window = configuration.model_type, getattr(shape, "sliding_window", None)
+    kv_heads = getattr(shape, "num_key_value_heads", None)
+    found = [
+        _divides(
+            "sequence-heads", size, "attention heads", shape.num_attention_heads, axis="sequence"
+        )
+    ]
+    if kv_heads is None:
+        message = f"Ulysses does not know the key/value heads of models of type {kind}"
+        found.append(Problem("sequence-model", message, "use pipeline stages or ZeRO-3 instead"))
+    elif size % kv_heads:
+        found.append(
+            _divides("sequence-kv-heads", size, "key/value heads", kv_heads, axis="sequence")
+        )
+    if attention == "eager":
+        message = "`attention` (=eager) must be sdpa or flash_attention_2 with sequence parallelism"
+        found.append(Problem("sequence-attention", message, "use sdpa"))
+    if packing:
+        message = "`packing` must be false with sequence parallelism: masks of packs are dropped"
+        found.append(Problem("sequence-packing", message, "set `packing: false`"))
+    if window and getattr(shape, "use_sliding_window", True) and attention != "flash_attention_2":
+        message = f"a sliding window (={window}) is dropped by sequence parallelism under sdpa"
+        found.append(Problem("sequence-window", message, "use flash_attention_2"))
+    return [problem for problem in found if problem is not None]
+
+
+def _divides(
+    rule: str, size: int, what: str, count: int, *, axis: str = "tensor"
+) -> Problem | None:
     if count % size == 0:
         return None
-    message = f"the tensor parallel size (={size}) must divide the {what} (={count})"
+    message = f"the {axis} parallel size (={size}) must divide the {what} (={count})"
     return Problem(rule, message, f"use {listed(divisors(count))}")

@@ -18,6 +18,7 @@ from deepspeed.runtime.utils import partition_balanced, partition_uniform
 
 from dsforge.train.modes import BALANCED, Partition
 from dsforge.train.pipeline_shape import ANATOMIES, Anatomy, explicit_bounds
+from dsforge.train.pipeline_step import scaled_loss
 
 TIED = "embedding"  # DeepSpeed's key of the weights that the first and the last stage share
 
@@ -113,7 +114,7 @@ def _emptied(base: Any, anatomy: Anatomy, *, entry: bool) -> Any:
 class PipelineDecoder(PipelineModule):
     """The stages of a causal language model; this rank keeps the weights of its own stage."""
 
-    def __init__(self, model: Any, stages: int, partition: Partition, loss: Any) -> None:
+    def __init__(self, model: Any, stages: int, partition: Partition) -> None:
         anatomy = ANATOMIES[model.config.model_type]
         self._split = partition
         self._layers = len(getattr(model.base_model, anatomy.layers))
@@ -121,7 +122,10 @@ class PipelineDecoder(PipelineModule):
         # `named_parameters` names tied weights once, as transformers saves them.
         names = {id(p): name for name, p in model.named_parameters()}
         super().__init__(
-            layers=_pieces(model, anatomy), num_stages=stages, loss_fn=loss, dynamic_shape=True
+            layers=_pieces(model, anatomy),
+            num_stages=stages,
+            loss_fn=scaled_loss,
+            dynamic_shape=True,
         )
         self.names = [names[id(parameter)] for parameter in self.parameters()]
         own = {id(parameter) for parameter in self.parameters()}

@@ -14,11 +14,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dsforge.errors import DsforgeError
 from dsforge.job import TrainJob
 from dsforge.train.agreement import summed
 from dsforge.train.data import IGNORED, Batch, Sample, collate, share_of_rank
 from dsforge.train.ranks import Place, StopRequest
+from dsforge.train.watchdog import LostNumbersError
+
+LOST_HINT = "lower the learning rate, or use bf16"
 
 
 class StepResult(NamedTuple):
@@ -48,7 +50,7 @@ class Stepper:
         self.head = loss_head(self.engine.module)
 
     def step(self, step: int, samples: Sequence[Sample], stop: StopRequest) -> StepResult:
-        """Train on a global batch; `step` counts from 0. DsforgeError where the loss is lost."""
+        """Train on a global batch; `step` counts from 0. LostNumbersError where the loss is."""
         engine = self.engine
         targets = sum(sample.targets for sample in samples)
         self._seed(step)
@@ -66,10 +68,11 @@ class Stepper:
         loss_sum, wishes, signals = summed(part, float(wish > 0), float(wish))
         agreed = round(signals / wishes) if wishes else 0
         if not math.isfinite(loss_sum):  # a sum over ranks: all of them stop here
-            hint = "lower the learning rate, or use bf16; the last checkpoint is still good"
-            raise DsforgeError(f"the loss of step {step + 1} is {loss_sum}", hint)
+            raise LostNumbersError(f"the loss of step {step + 1} is {loss_sum}", LOST_HINT)
         norm = engine.get_global_grad_norm()
         norm = None if norm is None else float(norm)
+        if norm is not None and not math.isfinite(norm) and not engine.fp16_enabled():
+            raise LostNumbersError(f"the gradient norm of step {step + 1} is {norm}", LOST_HINT)
         tokens = sum(len(sample.tokens) for sample in samples)
         return StepResult(
             step=step + 1,
@@ -99,16 +102,15 @@ class Stepper:
 
         self.engine.eval()
         stride = micro_batch_size * self.place.replicas
-        total, targets = 0.0, 0
+        total = 0.0
         with torch.no_grad():
             for start in range(0, len(samples), stride):
                 first = start + self.place.replica * micro_batch_size
                 own = list(samples[first : first + micro_batch_size])
                 batch = collate(own or [without_answer(samples[0])], self.pad_token)
                 total += float(self._loss(batch))
-                targets += sum(sample.targets for sample in own)
-        loss_sum, target_sum = summed(total, float(targets))  # copies cancel out
-        return loss_sum / target_sum
+        (loss_sum,) = summed(total / self.place.copies)
+        return loss_sum / sum(sample.targets for sample in samples)
 
     def _loss(self, batch: Batch, scale: float = 1.0) -> Any:
         """Sum of the cross-entropy over the answer tokens of a micro batch, in fp32.
@@ -124,12 +126,20 @@ class Stepper:
             if self.job.attention == "flash_attention_2":  # finds borders in a batch of one only
                 arrays = {name: array.reshape(1, -1) for name, array in arrays.items()}
         inputs = {name: on_device(array, device) for name, array in arrays.items()}
+        return self._over_targets(inputs, targets_of(batch.labels, IGNORED, device), scale)
+
+    def _over_targets(self, inputs: dict[str, Any], targets: Any, scale: float) -> Any:
+        """The summed loss of the targets, from the output layer itself where it can be asked."""
+        import torch
+
         if self.head is None:
-            labels = on_device(batch.labels.reshape(arrays["input_ids"].shape), device)
-            return summed_loss(self.engine(**inputs).logits, labels)
+            logits = self.engine(**inputs).logits
+            rows = logits.reshape(-1, logits.shape[-1]).index_select(0, targets.places)
+            cross_entropy = torch.nn.functional.cross_entropy
+            return cross_entropy(rows.float(), targets.tokens, reduction="sum")
         loss_scale = float(getattr(self.engine.optimizer, "loss_scale", 1.0))
         self.head.factor = scale * loss_scale
-        self.head.targets = targets_of(batch.labels, IGNORED, device)
+        self.head.targets = targets
         try:
             return self.engine(**inputs).logits
         finally:
@@ -143,17 +153,6 @@ class Stepper:
             [self.job.seed, step, self.place.rank // self.place.copies]
         ).generate_state(1)
         torch.manual_seed(int(state[0]))
-
-
-def summed_loss(logits: Any, labels: Any) -> Any:
-    """Cross-entropy in fp32, summed over the tokens that labels count: each predicts the next."""
-    import torch
-
-    wanted = labels[:, 1:]
-    counted = wanted != IGNORED
-    return torch.nn.functional.cross_entropy(
-        logits[:, :-1][counted].float(), wanted[counted], reduction="sum"
-    )
 
 
 def without_answer(sample: Sample) -> Sample:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import json
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from dsforge.doctor import remote
 from dsforge.doctor.preflight import visit as visiting
 from dsforge.doctor.preflight.case import Case, Job
 from dsforge.doctor.preflight.facts import HostFacts
@@ -23,6 +26,7 @@ from dsforge.errors import SpecError
 from dsforge.hostfile import Entry
 
 LONGEST_S = 10.0
+PROGRAMS = sorted(Path(remote.__file__).parent.glob("*.py"))
 MARK = visiting.MARK
 # What a host says instead of answers, as a shell script.
 LIARS = {
@@ -102,6 +106,17 @@ def test_a_host_name_that_is_no_name_is_never_called(
     except SpecError:
         names = []
     assert all("owned" not in name and not name.startswith("-") for name in names)
+
+
+@pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.name)
+def test_programs_for_hosts_need_nothing_there(path: Path) -> None:
+    """What is sent to a host is Python 3.9 and imports the standard library and each other."""
+    tree = ast.parse(path.read_text(), feature_version=(3, 9))
+    names = {a.name for n in ast.walk(tree) if isinstance(n, ast.Import) for a in n.names}
+    names |= {n.module or "" for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)}
+    foreign = {name for name in names if name.partition(".")[0] not in sys.stdlib_module_names}
+
+    assert foreign <= {f"dsforge.doctor.remote.{name}" for name in visiting.MODULES}
 
 
 @pytest.mark.parametrize(

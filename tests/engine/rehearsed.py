@@ -10,10 +10,11 @@ import itertools
 from typing import Any, Literal, NamedTuple
 
 from dsforge import catalog
-from dsforge.estimate.ledger import Engine
-from dsforge.estimate.peaks import Batch
+from dsforge.estimate.ledger import Engine, resident
+from dsforge.estimate.peaks import Batch, peaks
 from dsforge.estimate.tensors import parameter_tensors
 from dsforge.huggingface import config_from_model, tiny
+from dsforge.rehearse.account import PhaseAccount
 from dsforge.specs import LoraSpec, ModelSpec
 from dsforge.strategy import ZeroStage
 
@@ -24,7 +25,16 @@ PRECISIONS: tuple[Precision, ...] = ("bf16", "fp16", "fp32")
 WORLDS = (1, 2, 3, 8, 64)
 LORA = LoraSpec(rank=4)
 BUCKET, SMALL, SAMPLES, TOKENS = 20_000, 1_000, 2, 16
+OWNERS = ("parameter", "gradient", "optimizer_state", "buffer")
 HEAD = 32  # of a tiny model; the rotary frequencies are half of it, kept twice
+
+
+class Proof(NamedTuple):
+    """Where the ledger's resident bytes differ, its peaks' errors as fractions, the phases."""
+
+    differences: dict[str, Any]
+    peak_errors: dict[str, float]
+    moments: tuple[str, ...]
 
 
 class Cell(NamedTuple):
@@ -117,6 +127,37 @@ def rehearsed(cell: Cell) -> dict[str, Any]:
     if found.refused:
         return {"refused": [refusal.model_dump() for refusal in found.refused]}
     return phase_accounts(found.timeline)
+
+
+def proof(cell: Cell) -> Proof:
+    """How the ledger compares with the engine in one cell. Runs in the process of its own."""
+    accounts = rehearsed(cell)
+    if "refused" in accounts:
+        return Proof({"refused": accounts["refused"]}, {}, ())
+    moments = tuple(name for name in accounts if not name.startswith("first_"))
+    found: dict[str, Any] = {}
+    for moment in moments:
+        found |= differences(cell, moment, accounts[moment])
+    own = cell.rotary_bytes()
+    errors = {
+        moment: (fullest.peak + own) / accounts[moment].peak_bytes - 1
+        for moment, fullest in peaks(cell.engine(), cell.batch()).items()
+    }
+    return Proof(found, errors, moments)
+
+
+def differences(cell: Cell, moment: Any, account: PhaseAccount) -> dict[str, tuple[int, int]]:
+    """Owner -> resident bytes of ledger and engine, where they differ."""
+    told = resident(cell.engine(), moment)
+    own = cell.rotary_bytes()
+    device = account.by_owner.model_copy(update={"buffer": account.by_owner.buffer - own})
+    places = (("device", told.device, device), ("host", told.host, account.host_by_owner))
+    return {
+        f"{moment} {place} {owner}": (getattr(ledger, owner), getattr(engine, owner))
+        for place, ledger, engine in places
+        for owner in OWNERS
+        if getattr(ledger, owner) != getattr(engine, owner)
+    }
 
 
 def played(

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import IO
 
 BIN = Path(sys.executable).parent
 
@@ -61,9 +62,13 @@ def succeeded(
     return done
 
 
-def started(command: list[str], folder: Path, *, lines: int) -> subprocess.Popen[str]:
-    """A run that has just written so many lines of output/metrics.jsonl."""
-    run = subprocess.Popen(command, cwd=folder, env=environment(), text=True)
+def started(
+    command: list[str], folder: Path, *, lines: int, log: IO[str] | None = None
+) -> subprocess.Popen[str]:
+    """A run that has just written so many lines of output/metrics.jsonl; it talks to `log`."""
+    run = subprocess.Popen(
+        command, cwd=folder, env=environment(), text=True, stdout=log, stderr=log
+    )
     metrics, end = folder / "output" / "metrics.jsonl", time.monotonic() + 150
     while not metrics.is_file() or metrics.read_text().count("\n") < lines:
         assert time.monotonic() < end, "no step in time"

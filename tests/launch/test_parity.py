@@ -19,6 +19,7 @@ pytestmark = [pytest.mark.launch, pytest.mark.engine]
 
 TENSOR = {"tensor_parallel": {"autotp_size": 2}}
 PIPELINE = {"pipeline": {"stages": 2}}
+SEQUENCE = {"sequence_parallel_size": 2}
 BF16 = {"bf16": {"enabled": True}}
 TENSORS = ("gpt_neox", "llama", "mistral", "qwen2", "qwen3")  # GPT-2 has no plan in transformers
 
@@ -83,7 +84,9 @@ def logits(output: Path) -> Any:
         return model(torch.arange(2, 40).reshape(2, 19)).logits
 
 
-@pytest.mark.parametrize("config", [TENSOR, PIPELINE], ids=["tensor", "pipeline"])
+@pytest.mark.parametrize(
+    "config", [TENSOR, PIPELINE, SEQUENCE], ids=["tensor", "pipeline", "sequence"]
+)
 def test_a_split_model_trains_as_a_whole_one(config: dict[str, Any], made: Runs) -> None:
     """Qwen3 (tied embeddings, normed queries) on two ranks of a replica, under ZeRO-1."""
     check_same(made.split("-".join(config), "qwen3", 1, **config), made.alone("qwen3"))
@@ -110,6 +113,14 @@ def test_pipeline_kinds(kind: str, stage: int, made: Runs) -> None:
 def test_zero_stages_and_accumulation(stage: int, made: Runs) -> None:
     """Two data-parallel ranks with two micro batches each; one rank with one of eight."""
     check_same(made.output(f"zero{stage}", "llama", 2, ds_config(stage)), made.alone("llama"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+@pytest.mark.parametrize("kind", ["llama", "qwen2", "qwen3"])
+def test_sequence_parallel_kinds(kind: str, stage: int, made: Runs) -> None:
+    """Ulysses on gloo ranks, under every ZeRO stage."""
+    check_same(made.split("sequence", kind, stage, **SEQUENCE), made.alone(kind))
 
 
 @pytest.mark.slow
@@ -140,10 +151,10 @@ def test_offload(stage: int, offload: dict[str, Any], made: Runs) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["zero1", "zero2", "zero3", "tensor", "pipeline"])
+@pytest.mark.parametrize("name", ["zero1", "zero2", "zero3", "tensor", "pipeline", "sequence"])
 def test_bf16(name: str, made: Runs) -> None:
     """The same curve as one rank in bf16, within what its 8 bits allow."""
-    parts = {"tensor": TENSOR, "pipeline": PIPELINE}
+    parts = {"tensor": TENSOR, "pipeline": PIPELINE, "sequence": SEQUENCE}
     stage = int(name[-1]) if name[-1].isdigit() else 1
     steps = 4 if name in parts else 2
     config = ds_config(stage, gradient_accumulation_steps=steps, **parts.get(name, {}), **BF16)
@@ -152,7 +163,9 @@ def test_bf16(name: str, made: Runs) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("config", [TENSOR, PIPELINE], ids=["tensor", "pipeline"])
+@pytest.mark.parametrize(
+    "config", [TENSOR, PIPELINE, SEQUENCE], ids=["tensor", "pipeline", "sequence"]
+)
 def test_two_replicas_of_two_ranks(config: dict[str, Any], made: Runs) -> None:
     """Four ranks: both axes at once."""
     name = f"four-{'-'.join(config)}"
@@ -188,7 +201,9 @@ def test_packs_recomputation_and_validation(kind: str, config: dict[str, Any], m
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("config", [TENSOR, PIPELINE], ids=["tensor", "pipeline"])
+@pytest.mark.parametrize(
+    "config", [TENSOR, PIPELINE, SEQUENCE], ids=["tensor", "pipeline", "sequence"]
+)
 def test_resume_of_a_split_model(config: dict[str, Any], made: Runs) -> None:
     """Taken back to step 4, a split run gives its last two losses again to the last digit."""
     wanted = ds_config(1, gradient_accumulation_steps=4, **config)

@@ -143,6 +143,18 @@ def test_fastest_leaves_nodes_idle_where_the_network_is_slow() -> None:
     assert aimed(request, Aim("fastest")).cluster.nodes == 1
 
 
+def test_a_part_of_a_node_has_fewer_slots_in_the_hostfile(tmp_path: Path) -> None:
+    """`gen --objective fewest-gpus` launches on one slot of the first host."""
+    (tmp_path / "hosts").write_text("10.0.0.1 slots=8\n10.0.0.2 slots=8\n", encoding="utf-8")
+    words = ["gen", "--model", "llama-2-7b", "--gpu", "a100-80gb", "--out", str(tmp_path / "run")]
+    words += ["--hostfile", str(tmp_path / "hosts"), "--objective", "fewest-gpus"]
+    done = CliRunner().invoke(app, words, catch_exceptions=False)
+    hosts = (tmp_path / "run" / "hostfile").read_text(encoding="utf-8")
+
+    assert "objective-fewest-gpus" in done.stdout
+    assert re.findall(r"^\S+ slots=\d+$", hosts, re.MULTILINE) == ["10.0.0.1 slots=1"]
+
+
 def test_a_deadline_is_met_with_the_fewest_gpus_that_can() -> None:
     """Half as many would be late."""
     request = ask(tokens=20 * 10**9)

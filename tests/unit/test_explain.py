@@ -19,7 +19,10 @@ from dsforge.explain.formula import names_in, value_of
 from dsforge.explain.links import MEASURED
 from dsforge.plan import Plan
 from dsforge.planner.pricing import price
+from dsforge.specs import ClusterSpec, MeasuredGpu, MeasuredLink, Pace
+from dsforge.strategy import Execution
 
+KINDS = ("all_gather", "all_reduce", "reduce_scatter", "all_to_all")
 TWO = cluster(2, inter="10gbe", nvme=DISK)
 MEGATRON = {"back_end": "megatron", "zero_stage": 1}
 SPLIT = {**MEGATRON, "sequence_parallel": True}
@@ -170,6 +173,48 @@ def test_an_unknown_figure_is_answered_with_the_nearest(tmp_path: Path) -> None:
         CliRunner().invoke(app, ["explain", str(tmp_path), "weight"], catch_exceptions=False)
 
     assert "weights" in caught.value.hint
+
+
+def measured_cluster() -> ClusterSpec:
+    """Two nodes of a cluster card: another rate for each kind of collective, card and CPU."""
+    paces = {kind: Pace(bytes_per_s=1e9 * n, message_s=1e-4 * n) for n, kind in enumerate(KINDS, 3)}
+    rated = cluster(2, inter="10gbe", cpu_adam_per_s=1.5e9)
+    inside = MeasuredLink(nodes=1, ranks=8, paces={"all_gather": paces["all_gather"]})
+    flops = {"bf16": 2.2e14, "fp16": 2.2e14}
+    seen = MeasuredGpu(flops=flops, memory_bytes_per_s=1.6e12, host_copy_bytes_per_s=2e10)
+    between = MeasuredLink(nodes=2, ranks=16, paces=paces)
+    return rated.model_copy(
+        update={
+            "gpu": rated.gpu.model_copy(update={"measured": seen}),
+            "intra_node": rated.intra_node.model_copy(update={"measured": inside}),
+            "inter_node": rated.inter_node.model_copy(update={"measured": between}),
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    "named",
+    [
+        {"zero_stage": 1},
+        {"zero_stage": 3, "recompute": "full", "offload_optimizer": "cpu"},
+        {**SPLIT, "dp": 2, "tp": 4, "pp": 2},
+        {"model": "mixtral-8x7b", **SPLIT, "dp": 8, "tp": 2, "expert_parallel_size": 8},
+    ],
+    ids=["zero1", "zero3-offloaded", "pipeline", "experts"],
+)
+def test_a_measured_cluster_is_explained_by_what_was_measured(named: dict[str, Any]) -> None:
+    """Rates of a cluster card are given, with that source; every term still comes out."""
+    found = explanation(plan_of(on=measured_cluster(), **named))
+    sources = {given.source for figure in found.figures for given in figure.inputs}
+
+    assert found.disagreements == ()
+    assert MEASURED in sources
+
+
+def test_runs_of_other_software_are_refused() -> None:
+    """FSDP is predicted for the table of published runs, but not explained."""
+    with pytest.raises(DsforgeError, match="runs of fsdp"):
+        explanation(plan_of(execution=Execution(trainer="fsdp")))
 
 
 def test_formulas_are_arithmetic_and_nothing_else() -> None:

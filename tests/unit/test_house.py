@@ -6,6 +6,7 @@ import ast
 from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "dsforge"
@@ -45,20 +46,49 @@ def tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"), str(path))
 
 
+class Found(NamedTuple):
+    """What the rules ask for, collected in one pass over a file."""
+
+    imports: list[ast.Import | ast.ImportFrom]
+    called: list[ast.expr]
+    functions: list[ast.FunctionDef]
+    classes: list[ast.ClassDef]
+    inner: list[ast.AST]  # functions and classes inside functions
+
+
 @cache
-def nodes(path: Path) -> tuple[ast.AST, ...]:
-    """Every node of a file; one walk serves all rules."""
-    return tuple(ast.walk(tree(path)))
+def found(path: Path) -> Found:
+    """Imports, calls, functions and classes of a file."""
+    kept = Found([], [], [], [], [])
+    waiting: list[tuple[ast.AST, bool]] = [(tree(path), False)]
+    while waiting:
+        node, inside = waiting.pop()
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            (kept.functions if isinstance(node, ast.FunctionDef) else kept.classes).append(node)
+            if inside:
+                kept.inner.append(node)
+            inside = inside or isinstance(node, ast.FunctionDef)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            kept.imports.append(node)
+        elif isinstance(node, ast.Call):
+            kept.called.append(node.func)
+        for field in node._fields:
+            value = getattr(node, field)
+            if isinstance(value, list):
+                waiting += [(one, inside) for one in value if isinstance(one, ast.AST)]
+            elif isinstance(value, ast.AST) and not isinstance(value, ast.Name | ast.Constant):
+                waiting.append((value, inside))
+    return kept
 
 
 @cache
 def imported(path: Path) -> set[str]:
     """Full names of all modules that a file imports anywhere, functions included."""
     names: set[str] = set()
-    for node in nodes(path):
+    for node in found(path).imports:
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+        elif node.module and node.level == 0:
             names.add(node.module)
             names |= {f"{node.module}.{alias.name}" for alias in node.names}
     return names
@@ -76,20 +106,13 @@ def dotted(node: ast.AST) -> str:
 @cache
 def calls(path: Path) -> frozenset[str]:
     """Everything that a file calls, as it is written: `open`, `os.system`, `sys.exit`."""
-    called = (n.func for n in nodes(path) if isinstance(n, ast.Call))
-    return frozenset(filter(None, map(dotted, called)))
-
-
-@cache
-def functions(path: Path) -> list[ast.FunctionDef]:
-    """Every function and method of a file."""
-    return [n for n in nodes(path) if isinstance(n, ast.FunctionDef)]
+    return frozenset(filter(None, map(dotted, found(path).called)))
 
 
 def offences(rule: Rule, paths: list[Path] = SOURCES) -> dict[str, list[str]]:
     """What breaks a rule, by file; empty where all files keep it."""
-    found = {str(path.relative_to(ROOT)): sorted(rule(path)) for path in paths}
-    return {name: what for name, what in found.items() if what}
+    broken = {str(path.relative_to(ROOT)): sorted(rule(path)) for path in paths}
+    return {name: what for name, what in broken.items() if what}
 
 
 def later_rooms(path: Path) -> Iterable[str]:
@@ -140,32 +163,34 @@ def executed(path: Path) -> Iterable[str]:
 def too_long(path: Path) -> Iterable[str]:
     """The file, and its functions, beyond their limits, with their lines."""
     lines = len(path.read_text(encoding="utf-8").splitlines())
-    sizes = {f.name: f.end_lineno - f.lineno + 1 for f in functions(path)}
+    sizes = {f.name: f.end_lineno - f.lineno + 1 for f in found(path).functions}
     long = {f"{name} ({n})" for name, n in sizes.items() if n > LINES_PER_FUNCTION}
     return long | ({f"the file ({lines})"} if lines > LINES_PER_FILE else set())
 
 
 def crowded(path: Path) -> Iterable[str]:
     """Functions with too many positional parameters."""
-    counts = {f.name: len({a.arg for a in f.args.args} - {"self", "cls"}) for f in functions(path)}
+    counts = {
+        f.name: len({a.arg for a in f.args.args} - {"self", "cls"}) for f in found(path).functions
+    }
     return {name for name, count in counts.items() if count > POSITIONAL}
 
 
 def misnamed(path: Path) -> Iterable[str]:
     """Drawers of leftovers, empty verbs, Managers and Factories."""
-    classes = {n.name for n in nodes(path) if isinstance(n, ast.ClassDef)}
+    classes = {each.name for each in found(path).classes}
     return (
         ({path.name} & FORBIDDEN_FILES)
-        | {f.name for f in functions(path) if f.name.startswith(FORBIDDEN_PREFIXES)}
+        | {f.name for f in found(path).functions if f.name.startswith(FORBIDDEN_PREFIXES)}
         | {name for name in classes if name.endswith(("Manager", "Factory", "Handler"))}
     )
 
 
 def undocumented(path: Path) -> Iterable[str]:
     """The module, its public classes and functions without a docstring."""
-    named = [n for n in nodes(path) if isinstance(n, ast.FunctionDef | ast.ClassDef)]
-    nested = {id(inner) for f in functions(path) for inner in ast.walk(f) if inner is not f}
-    public = [n for n in named if not n.name.startswith("_") and id(n) not in nested]
+    named = [*found(path).functions, *found(path).classes]
+    inner = set(map(id, found(path).inner))
+    public = [n for n in named if not n.name.startswith("_") and id(n) not in inner]
     bare = {n.name for n in public if not ast.get_docstring(n)}
     return bare if ast.get_docstring(tree(path)) else bare | {"the module"}
 

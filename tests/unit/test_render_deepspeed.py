@@ -51,6 +51,16 @@ def test_batch_sizes_agree(tensor: int) -> None:
     assert config.get("tensor_parallel") == ({"autotp_size": tensor} if tensor > 1 else None)
 
 
+def test_a_plan_with_stages_says_so_to_the_engine() -> None:
+    """Without the block, ranks of a pipeline would each train the whole model."""
+    layout = Layout(data_parallel_size=8, pipeline_parallel_size=2)
+    how = plans.deepspeed_strategy(plans.cluster(), zero_stage=1)
+    config = chosen(choice=how.model_copy(update={"layout": layout}))
+
+    assert config["pipeline"] == {"stages": 2, "partition": "parameters"}
+    assert "pipeline" not in chosen()
+
+
 @pytest.mark.parametrize(
     ("precision", "blocks"),
     [("bf16", {"bf16"}), ("fp16", {"fp16"}), ("fp32", set()), ("fp8", {"bf16"})],

@@ -25,6 +25,7 @@ BROKEN: list[tuple[str, str, ClusterSpec, Workload, Strategy]] = [
     ("optimizer", MODEL, cluster(), workload(optimizer="lion"), strategy(**MEGATRON)),
     ("lora-megatron", MODEL, cluster(), lora_workload(), strategy(**MEGATRON)),
     ("lora-pipeline", MODEL, cluster(), lora_workload(), strategy(4, pp=2)),
+    ("lora-tensor", MODEL, cluster(), lora_workload(), strategy(4, 2)),
     ("world-size", MODEL, cluster(), workload(), strategy(4)),
     ("batch-product", MODEL, cluster(), workload(batch=100), strategy(batch=96)),
     ("tensor-heads", "gpt2-xl", cluster(), workload(1024), strategy(4, 2)),
@@ -53,6 +54,8 @@ BROKEN: list[tuple[str, str, ClusterSpec, Workload, Strategy]] = [
     ("zero-pipeline", MODEL, cluster(), workload(), strategy(4, pp=2, zero_stage=2)),
     ("zero-tensor", MODEL, cluster(), workload(), strategy(4, 2, zero_stage=3)),
     ("deepspeed-3d", MODEL, cluster(), workload(), strategy(2, 2, 2, zero_stage=1)),
+    ("pipeline-model", "mixtral-8x7b", cluster(), workload(), strategy(4, pp=2, zero_stage=1)),
+    ("tensor-model", "mixtral-8x7b", cluster(), workload(), strategy(4, 2, zero_stage=1)),
     ("megatron-zero", MODEL, cluster(), workload(), strategy(back_end="megatron", zero_stage=2)),
     (
         "megatron-offload",

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from dsforge.layout import Layout
-from dsforge.train.modes import Mode, check_shape, read_mode
+from dsforge.rules.engines import PIPELINE_KINDS
+from dsforge.train.modes import Mode, check_sequence, check_tensor, read_mode
+from dsforge.train.pipeline_shape import ANATOMIES, check_pipeline, explicit_bounds
 
 TENSOR = {"tensor_parallel": {"autotp_size": 2}}
 PIPELINE = {"pipeline": {"stages": 2}}
@@ -71,6 +73,12 @@ def test_the_ranks_that_are_left_are_data_parallel(
             4,
             "offload-ratio",
         ),
+        (
+            {**SEQUENCE, "zero_optimization": {"reduce_scatter": False}},
+            3,
+            4,
+            "sequence-reduce-scatter",
+        ),
         ({"pipeline": {"stages": 2, "partition": [1, 2, 3]}}, 1, 4, "pipeline-partition"),
         ({"pipeline": {"stages": 2, "partition": "profile"}}, 1, 4, "pipeline-partition"),
     ],
@@ -104,15 +112,81 @@ def configuration(**values: Any) -> Any:
         (4, {}, False, ["tensor-kv-heads"]),
         (3, {}, False, ["tensor-heads", "tensor-kv-heads"]),
         (2, {"base_model_tp_plan": None}, False, ["tensor-model"]),
+        (2, {"base_model_tp_plan": {"a": "moe_tp_experts"}}, False, ["tensor-model"]),
         (2, {}, True, ["lora-tensor"]),
     ],
-    ids=["fits", "kv-heads", "heads", "no-plan", "adapters"],
+    ids=["fits", "kv-heads", "heads", "no-plan", "experts", "adapters"],
 )
 def test_a_model_that_tensor_parallelism_cannot_cut_is_refused(
     size: int, values: dict[str, Any], adapters: bool, found: list[str]
 ) -> None:
     """Whole heads only, by the plan that transformers has for the kind, without adapters."""
     mode = Mode(Layout(tensor_parallel_size=size))
-    problems = check_shape(mode, configuration(**values), adapters=adapters)
+    problems = check_tensor(mode, configuration(**values), adapters=adapters)
 
     assert [problem.rule for problem in problems] == found
+
+
+@pytest.mark.parametrize(
+    ("values", "job", "found"),
+    [
+        ({}, {}, []),
+        ({"num_key_value_heads": 1}, {}, []),
+        ({"num_attention_heads": 3, "num_key_value_heads": 3}, {}, ["sequence-heads"]),
+        ({"num_key_value_heads": None}, {}, ["sequence-model"]),
+        ({}, {"attention": "eager"}, ["sequence-attention"]),
+        ({}, {"packing": True}, ["sequence-packing"]),
+        ({"sliding_window": 64}, {}, ["sequence-window"]),
+        ({"sliding_window": 64}, {"attention": "flash_attention_2"}, []),
+        ({"sliding_window": 64, "use_sliding_window": False}, {}, []),
+    ],
+    ids="fits one-kv-head heads model eager packing window flash no-window".split(),
+)
+def test_what_the_exchange_of_heads_would_get_wrong_is_refused(
+    values: dict[str, Any], job: dict[str, Any], found: list[str]
+) -> None:
+    """Ulysses drops masks, so whatever needs one is refused."""
+    mode = Mode(Layout(context_parallel_size=2))
+    given = {"attention": "sdpa", "packing": False, **job}
+    problems = check_sequence(mode, configuration(**values), **given)
+
+    assert [problem.rule for problem in problems if problem.rule != "sequence-kv-heads"] == found
+
+
+@pytest.mark.parametrize(
+    ("stages", "partition", "values", "adapters", "found"),
+    [
+        (2, "parameters", {}, False, []),
+        (2, (1, 3), {}, False, []),
+        (2, (1, 4), {}, False, ["pipeline-partition"]),
+        (5, "parameters", {}, False, ["pipeline-size"]),
+        (2, "parameters", {"model_type": "gemma2"}, False, ["pipeline-model"]),
+        (2, "parameters", {}, True, ["lora-pipeline"]),
+    ],
+    ids=["fits", "explicit", "too-many-layers", "too-many-stages", "kind", "adapters"],
+)
+def test_a_model_that_is_no_pipeline_is_refused(
+    stages: int, partition: Any, values: dict[str, Any], adapters: bool, found: list[str]
+) -> None:
+    """Kinds are listed; every stage of a balanced cut has a layer."""
+    mode = Mode(Layout(pipeline_parallel_size=stages), partition)
+    shape = configuration(num_hidden_layers=4, **values)
+    problems = check_pipeline(mode, shape, adapters=adapters)
+
+    assert [problem.rule for problem in problems] == found
+
+
+def test_planner_and_training_split_the_same_kinds() -> None:
+    """A plan with stages is one that can be trained, and no kind is kept from it."""
+    assert set(PIPELINE_KINDS) == set(ANATOMIES)
+
+
+@pytest.mark.parametrize(
+    ("counts", "before", "bounds"),
+    [((1, 3), 1, [0, 2, 7]), ((4, 0), 1, [0, 5, 7]), ((2, 1, 1), 2, [0, 4, 5, 8])],
+)
+def test_outer_stages_take_embedding_and_head(
+    counts: tuple[int, ...], before: int, bounds: list[int]
+) -> None:
+    """Layers of each stage -> bounds in the sequence with embedding before, norm and head after."""
+    assert explicit_bounds(counts, before, 2) == bounds

@@ -118,19 +118,22 @@ def bandwidth(case: Case) -> Iterator[Hit]:
         return  # one TCP stream says nothing about RDMA
     rating = plan.cluster.inter_node.bytes_per_s if plan and plan.cluster.nodes > 1 else UNPLANNED
     needed = min(LEAST_SHARE * rating, STREAM_LIMIT)
-    slow = {h: s for h, s in case.streams.items() if not s.error and s.bytes_per_s < needed}
-    for host, stream in sorted(slow.items(), key=lambda item: item[1].bytes_per_s):
-        rate = stream.bytes_per_s
-        message = (
-            f"{gb_per_s(rate)} to {stream.peer}, measured; the plan counts on "
-            f"{gb_per_s(rating)} and needs {gb_per_s(needed)}{_price(plan, rate)}"
-        )
-        fix = (
-            f"look at the network between {host} and {stream.peer}: `ethtool IFACE`, cable, switch "
-            "port, traffic shaping (`tc qdisc`); or plan for the rate it has: `inter_node` in the "
-            "cluster file"
-        )
-        yield Hit((host, stream.peer), message, fix)
+    paths = {h: s for h, s in case.streams.items() if not s.error}
+    slow = [host for host in paths if paths[host].bytes_per_s < needed]
+    if not slow:
+        return
+    host = min(slow, key=lambda host: paths[host].bytes_per_s)
+    peer, rate = paths[host].peer, paths[host].bytes_per_s
+    message = (
+        f"{gb_per_s(rate)} from {host} to {peer}, measured; the plan counts on "
+        f"{gb_per_s(rating)} and needs {gb_per_s(needed)}{_price(plan, rate)}; "
+        f"{len(slow)} of {len(paths)} paths are too slow"
+    )
+    fix = (
+        f"look at the network between {host} and {peer}: `ethtool IFACE`, cable, switch port, "
+        "traffic shaping (`tc qdisc`); or plan for the rate it has: `inter_node` in the cluster file"
+    )
+    yield Hit(tuple(dict.fromkeys((*slow, peer))), message, fix)
 
 
 def _price(plan: Plan | None, rate: float) -> str:

@@ -10,7 +10,7 @@ from dsforge.specs import FROZEN
 
 Name = Annotated[str, StringConstraints(max_length=300)]
 # What may end up in a command that a person is told to type.
-Word = Annotated[str, StringConstraints(max_length=300, pattern=r"^[A-Za-z0-9_.:+@-]*$")]
+Word = Annotated[str, StringConstraints(max_length=300, pattern=r"^[A-Za-z0-9_.:%+@-]*$")]
 Real = Annotated[float, Field(allow_inf_nan=False, ge=-1e12, le=1e12)]
 Text = Annotated[str, StringConstraints(max_length=500)]
 Path = Annotated[str, StringConstraints(max_length=4096)]

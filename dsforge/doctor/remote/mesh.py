@@ -31,7 +31,9 @@ STREAM = b"stream\n"
 def listen(port: int, token: str) -> dict[str, Any]:
     """Answer on the port of the job from now on, or say who holds it."""
     try:
-        server = socket.create_server(("", port), reuse_port=False, backlog=256)
+        both = socket.has_dualstack_ipv6()
+        family = socket.AF_INET6 if both else socket.AF_INET
+        server = socket.create_server(("", port), family=family, backlog=256, dualstack_ipv6=both)
         datagrams = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         datagrams.bind(("", port))
     except OSError as error:

@@ -1,0 +1,84 @@
+"""`dsforge generate`: what a tuned model says, and how fast it says it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from dsforge.train.answer import Answer, Timing
+
+
+@click.command()
+@click.argument("model", help="Folder such as output/model, GGUF file, or hub id.")
+@click.option("--prompt", help="One question.")
+@click.option(
+    "--prompts",
+    type=click.Path(path_type=Path),
+    help="File of questions: one a line, or JSONL with `prompt` or `messages`.",
+)
+@click.option(
+    "--max-tokens", type=click.IntRange(min=1), default=96, help="Longest answer in tokens."
+)
+@click.option("--time", "timed", is_flag=True, help="Time answers of 32 to 256 tokens.")
+@click.option("--runs", type=click.IntRange(min=1), default=5, help="Runs of each length.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+def generate(
+    *,
+    model: str,
+    prompt: str | None,
+    prompts: Path | None,
+    max_tokens: int,
+    timed: bool,
+    runs: int,
+    as_json: bool,
+) -> None:
+    """Answer questions with a model, greedily; with `--time`, say how long answers take.
+
+    Questions go through the model's chat template. The table of times is for comparing cards:
+    seconds from the question to the last character, the mean of five runs for each length.
+    """
+    from dsforge.errors import DsforgeError
+
+    if prompt is None and prompts is None and not timed:
+        raise DsforgeError("there is nothing to answer", "give --prompt, --prompts FILE, or --time")
+    from dsforge.train.answer import Speaker, read_questions
+
+    questions: tuple[str, ...] = () if prompt is None else (prompt,)
+    questions += () if prompts is None else read_questions(prompts)
+    speaker = Speaker(model)
+    for question in questions:
+        _show(speaker.answer(question, max_tokens=max_tokens), as_json=as_json)
+    if timed:
+        _show_timings(list(speaker.timings(runs)), speaker.device, as_json=as_json)
+
+
+def _show(answer: Answer, *, as_json: bool) -> None:
+    """One question and its answer."""
+    import json
+
+    from dsforge.cli.show import printable
+
+    if as_json:
+        print(json.dumps(answer._asdict(), ensure_ascii=False), flush=True)
+    else:
+        print(f"> {printable(answer.question)}\n{printable(answer.text)}\n", flush=True)
+
+
+def _show_timings(timings: list[Timing], device: str, *, as_json: bool) -> None:
+    """The table of times."""
+    import json
+
+    if as_json:
+        for timing in timings:
+            print(json.dumps({**timing._asdict(), "device": device}))
+        return
+    print(f"tokens  characters  mean of {len(timings[0].runs_s)}  s per 100 characters  tokens/s")
+    for timing in timings:
+        rate = timing.tokens / timing.mean_s
+        print(
+            f"{timing.tokens:6}  {timing.characters:10}  {timing.mean_s:7.2f} s  "
+            f"{timing.per_100_characters_s:20.2f}  {rate:8.1f}"
+        )
