@@ -129,6 +129,7 @@ class _ChunkedLoss(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> Any:
+        """Sum of the losses; the gradients are made on the way and kept."""
         rows, weight, bias, tokens, factor = inputs
         size = max(LEAST_ROWS, CHUNK_BYTES // (4 * weight.shape[0]))
         wanted = ctx.needs_input_grad[:3]
@@ -148,6 +149,7 @@ class _ChunkedLoss(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, scale: Any) -> Any:
+        """Gradients of rows, weight and bias, times what follows the loss."""
         made, ctx.made = ctx.made, None
         ratio = scale / ctx.factor
         scaled = (None if g is None else g.mul_(ratio.to(g.dtype)).to(ctx.dtype) for g in made)
