@@ -182,7 +182,11 @@ class _Buckets:
         self.bucket, self.elements = [], 0
 
     def _keep(self, index: int, *, last: bool) -> None:
-        """Copy out what is this rank's; ZeRO 2 lets go of the rest."""
+        """Copy out what is this rank's; ZeRO 2 lets go of the rest.
+
+        Of what goes to the host, only the last micro step lets go before the backward pass is over
+        (copy_grads_in_partition, stage_1_and_2.py:2149).
+        """
         engine = self.engine
         own = sum(n for rank, n in self._slices(index) if rank == engine.rank)
         if own and engine.offload_optimizer:
@@ -192,7 +196,8 @@ class _Buckets:
         elif own and self.fresh is None:
             size = engine.element_bytes * sum(touched_elements(engine))
             self.fresh = Block(self.meter, size)
-        if own or engine.zero_stage > 1:
+        waits = own and engine.offload_optimizer and not last
+        if not waits and (own or engine.zero_stage > 1):
             self.whole.pop(index, None)
 
 
