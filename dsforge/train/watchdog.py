@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
+from importlib.metadata import version
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any, Self
@@ -40,8 +41,9 @@ class LostNumbersError(DsforgeError):
 
 def record_flights() -> None:
     """Let torch remember the last collectives of each rank, before any process group exists."""
-    os.environ.setdefault("TORCH_FR_BUFFER_SIZE", "2000")
-    os.environ.setdefault("TORCH_NCCL_TRACE_BUFFER_SIZE", "2000")  # its name before torch 2.9
+    newer = tuple(int(part) for part in version("torch").split(".")[:2]) >= (2, 9)
+    name = "TORCH_FR_BUFFER_SIZE" if newer else "TORCH_NCCL_TRACE_BUFFER_SIZE"
+    os.environ.setdefault(name, "2000")
 
 
 class Pulse:

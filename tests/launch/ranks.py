@@ -36,8 +36,13 @@ def train(folder: Path, ranks: int, *options: str) -> str:
 
 def ended(folder: Path, ranks: int, *options: str) -> tuple[list[int | None], str]:
     """Exit codes of the ranks of a run and what they wrote to stderr."""
-    port, log = runs.free_port(), folder / "ranks.log"
-    log.unlink(missing_ok=True)
+    return outcome(folder, begun(folder, ranks, *options))
+
+
+def begun(folder: Path, ranks: int, *options: str) -> list[BaseProcess]:
+    """The processes of a run that has just been started."""
+    port = runs.free_port()
+    (folder / "ranks.log").unlink(missing_ok=True)
     context = server()
     processes: list[BaseProcess] = [
         context.Process(target=_rank, args=(str(folder), rank, ranks, port, list(options)))
@@ -45,10 +50,19 @@ def ended(folder: Path, ranks: int, *options: str) -> tuple[list[int | None], st
     ]
     for process in processes:
         process.start()
+    return processes
+
+
+def outcome(
+    folder: Path, processes: list[BaseProcess], limit_s: float = LIMIT_S
+) -> tuple[list[int | None], str]:
+    """Exit codes of ranks, each of which may take so long, and what they wrote to stderr."""
     for process in processes:
-        process.join(LIMIT_S)
+        process.join(limit_s)
         if process.is_alive():
             process.kill()
+            process.join()
+    log = folder / "ranks.log"
     text = log.read_text(encoding="utf-8") if log.is_file() else ""
     return [process.exitcode for process in processes], text
 

@@ -8,10 +8,12 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
 BIN = Path(sys.executable).parent
+FIRST_STEP_S = 400  # where the first launch of a machine builds ops
 
 
 def free_port() -> int:
@@ -69,12 +71,21 @@ def started(
     run = subprocess.Popen(
         command, cwd=folder, env=environment(), text=True, stdout=log, stderr=log
     )
-    metrics, end = folder / "output" / "metrics.jsonl", time.monotonic() + 150
+    try:
+        wait_for_lines(folder, lines, run.poll)
+    except AssertionError:
+        run.terminate()
+        raise
+    return run
+
+
+def wait_for_lines(folder: Path, lines: int, code: Callable[[], int | None]) -> None:
+    """Return when output/metrics.jsonl has so many lines; `code` is the run's, once it ended."""
+    metrics, end = folder / "output" / "metrics.jsonl", time.monotonic() + FIRST_STEP_S
     while not metrics.is_file() or metrics.read_text().count("\n") < lines:
         assert time.monotonic() < end, "no step in time"
-        assert run.poll() is None, f"the run ended with {run.returncode}"
+        assert code() is None, f"the run ended with {code()}"
         time.sleep(0.05)
-    return run
 
 
 def figures(output: Path, key: str) -> list[float]:
