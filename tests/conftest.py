@@ -22,11 +22,11 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 
 @pytest.fixture(autouse=True)
-def clean_environ(monkeypatch: pytest.MonkeyPatch) -> None:
+def clean_environ() -> None:
     """No variable of a launcher or of the caller's cluster reaches a test."""
     for name in list(os.environ):
         if name in LAUNCHER_NAMES or name.startswith(LAUNCHER_PREFIXES):
-            monkeypatch.delenv(name)
+            del os.environ[name]
 
 
 @pytest.fixture

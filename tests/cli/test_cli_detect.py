@@ -26,7 +26,10 @@ def test_the_written_file_is_a_cluster(tmp_path: Path, capsys: pytest.CaptureFix
 
     shown = json.loads(capsys.readouterr().out)
     assert code == 0
-    assert read_cluster(path)[0].cpu_cores == shown["facts"]["cpu_cores"]
+    cluster, facts = read_cluster(path)[0], shown["facts"]
+    assert (cluster.nodes, cluster.cpu_cores) == (1, facts["cpu_cores"])
+    assert cluster.host_memory_bytes == pytest.approx(facts["memory_bytes"], rel=1e-3)
+    assert cluster.gpu.is_cpu == (not facts["gpus"])
     assert set(shown) == {"cluster", "facts", "notes"}
 
 

@@ -148,18 +148,6 @@ def test_disks_are_writable_mounts_nvme_first(tmp_path: Path) -> None:
     assert [disk.mount for disk in probe.disk_facts(root)] == ["/fast", "/"]
 
 
-def test_this_machine_reads_back() -> None:
-    """The real probe, the real file, the real reader."""
-    facts = probe.probe()
-
-    cluster = detected(facts)
-
-    assert cluster.nodes == 1
-    assert cluster.host_memory_bytes == pytest.approx(facts.memory_bytes, rel=1e-3)
-    assert cluster.cpu_cores == facts.cpu_cores
-    assert cluster.gpu.is_cpu == (not facts.gpus)
-
-
 def test_a_node_of_known_cards_is_named_from_the_catalog() -> None:
     """Card, number, NVLink, InfiniBand adapters and address are taken over."""
     ports = tuple(
