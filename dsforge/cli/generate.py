@@ -35,7 +35,7 @@ def generate(
     runs: int,
     as_json: bool,
 ) -> None:
-    """Answer questions with a model, greedily; with `--time`, say how long answers take.
+    """Answer questions with a tuned model, and time its answers.
 
     Questions go through the model's chat template. The table of times is for comparing cards:
     seconds from the question to the last character, the mean of five runs for each length.

@@ -177,7 +177,8 @@ def _wire(name: str) -> str:
         "updated_weights_gathered": f"updated_bytes * {share} / data_rate"
         f" + {messages.format('updated_bytes')} * data_round_s",
         "weights_gathered_gradients_scattered": "(gathers * weight_bytes"
-        f" + gradient_bytes / data_scatter_share) * {share} / data_rate + slowest_layers * (gathers + 1) * data_round_s",
+        f" + gradient_bytes / data_scatter_share) * {share} / data_rate"
+        " + slowest_layers * (gathers + 1) * data_round_s",
     }[name]
 
 

@@ -126,8 +126,9 @@ def _megatron_margin(request: Request) -> float:
 def _complexity(candidate: Candidate) -> tuple[int, int, bool, bool, int, float, int]:
     """How much a strategy asks of the user; then the clock, and memory where the clock ties.
 
-    DeepSpeed's tensor and pipeline parallelism change the model's modules. ZeRO 0, 1 and 2 ask the same of the user. Step times less than about 1 % apart are a tie. Where
-    memory ties as well, the optimizer is offloaded under ZeRO-2, as everybody does.
+    DeepSpeed's tensor and pipeline parallelism change the model's modules. ZeRO 0, 1 and 2 ask the
+    same of the user. Step times less than about 1 % apart are a tie. Where memory ties as well, the
+    optimizer is offloaded under ZeRO-2, as everybody does.
     """
     family = candidate.family
     offloads = (family.offload_optimizer != "none") + 2 * (family.offload_parameters != "none")
