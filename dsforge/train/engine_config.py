@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -18,6 +19,7 @@ from dsforge.train.modes import DATA_PARALLEL, Mode, read_mode
 from dsforge.train.refit import batch_of_restart, refitted
 
 Precision = Literal["bf16", "fp16", "fp32"]
+MONITORS = {"tensorboard": "tensorboard", "wandb": "wandb", "comet": "comet_ml"}
 STARTED_ALONE = (
     "one process was started: use `deepspeed --num_gpus N --module dsforge.train train.yaml` "
     "or `torchrun --nproc_per_node N -m dsforge.train train.yaml`, not plain python"
@@ -59,6 +61,7 @@ def read_engine_config(
         draft.settings = settings
     draft.problems += [replace(problem, place=draft.place) for problem in problems]
     batches = draft.batches(mode.layout) if not problems else _Batches(1, 1)
+    draft.monitors()
     config = EngineConfig(
         settings=settings,
         zero_stage=stage,
@@ -138,6 +141,14 @@ class _Draft:
         if bf16 and fp16:
             self._problem("one-precision", "`bf16` and `fp16` are both enabled", "keep one")
         return "bf16" if bf16 else "fp16" if fp16 else "fp32"
+
+    def monitors(self) -> None:
+        """What DeepSpeed's monitor would miss: it looks for it on the first rank only."""
+        for key, package in MONITORS.items():
+            if self._block(key).get("enabled") is True and find_spec(package) is None:
+                message = f"`{key}` is enabled, but the package {package} is not installed"
+                hint = f"pip install {package}, or drop the block"
+                self._problem("monitor-missing", message, hint)
 
     def learning_rate(self) -> float:
         """The peak learning rate."""

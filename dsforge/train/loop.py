@@ -24,8 +24,9 @@ from dsforge.train.data import Order, Sample
 from dsforge.train.engine import made_stepper, start_engine
 from dsforge.train.engine_config import EngineConfig, read_engine_config
 from dsforge.train.meters import Meters
-from dsforge.train.metrics import Evaluation, MetricsFile
+from dsforge.train.metrics import Evaluation, MetricsFile, monitor
 from dsforge.train.model import build_model, check_source, load_tokenizer
+from dsforge.train.prediction import read_prediction
 from dsforge.train.preparation import Prepared, prepare_data, read_data
 from dsforge.train.progress import Screen
 from dsforge.train.ranks import (
@@ -94,6 +95,7 @@ def train(path: Path, options: Options | None = None) -> int:
     tokenizer = load_tokenizer(job, folder)
     data = prepare_data(job, rows, tokenizer, place, screen=screen)
     output.mkdir(parents=True, exist_ok=True)
+    screen.prediction = read_prediction(folder, job, config)
     saver = Saver(output / "checkpoints", job.keep_checkpoints, screen.say)
     run = Run(job, config, place, data, output, screen, saver)
     record_flights()
@@ -160,10 +162,11 @@ class Run:
             restore(engine, resumed, note, self._note(0))
             self.screen.say(self._resumed(resumed, note))
         stepper = made_stepper(engine, self.job, tokenizer.pad_token_id, self.place)
-        meters = Meters(self.config, self.place)
+        meters = Meters(self.config, self.place, self.screen.prediction)
         with StopRequest() as stop:
             wish = self._steps(stepper, done, meters, stop)
-        meters.write(self.output / "measurement.json")
+        for line in meters.write(self.output / "measurement.json"):
+            self.screen.say(line)
         if wish == 0 and export and self.job.save:
             from dsforge.train.export import export as write_weights
 
@@ -217,6 +220,7 @@ class Run:
                 logged = (step + 1) % self.job.log_every == 0 or step + 1 == total
                 if metrics and logged:
                     metrics.add(figures)
+                    monitor(stepper.engine, figures)
                 left_s = meters.mean_step_s * (total - step - 1)
                 self.screen.step(figures, total, left_s, line=logged)
                 self._after(step + 1, stepper, metrics, wish)
@@ -242,6 +246,7 @@ class Run:
             self.screen.say(f"step {done}: validation loss {loss:.4f}")
             if metrics:
                 metrics.add(Evaluation(done, loss))
+                monitor(stepper.engine, Evaluation(done, loss))
         every = self.job.checkpoint_every
         if self.job.save and (end or wish or (every and done % every == 0)):
             self.saver.save(stepper.engine, self._note(done))

@@ -14,6 +14,7 @@ from dsforge.train.agreement import largest
 from dsforge.train.checkpoint import write_whole
 from dsforge.train.engine_config import EngineConfig
 from dsforge.train.metrics import StepMetrics
+from dsforge.train.prediction import Prediction, summary
 from dsforge.train.ranks import Place
 from dsforge.train.record import MeasuredMemory, Measurement
 from dsforge.train.step import StepResult
@@ -30,6 +31,7 @@ class Meters:
 
     config: EngineConfig
     place: Place
+    prediction: Prediction | None = None
     traffic: Traffic = field(default_factory=Traffic)
     results: list[StepResult] = field(default_factory=list)
     step_s: list[float] = field(default_factory=list)
@@ -45,6 +47,7 @@ class Meters:
         self.step_s.append(perf_counter() - begin)
         self.sent_bytes.append(self.traffic.sent_bytes - sent)
         self.results.append(result)
+        tokens_per_s = result.tokens / self.step_s[-1]
         return StepMetrics(
             step=result.step,
             loss=result.loss,
@@ -52,9 +55,10 @@ class Meters:
             gradient_norm=result.gradient_norm,
             step_s=self.step_s[-1],
             tokens=result.tokens,
-            tokens_per_s=result.tokens / self.step_s[-1],
+            tokens_per_s=tokens_per_s,
             host_bytes=host_bytes(),
             allocated_bytes=_device_bytes()[0],
+            mfu=None if self.prediction is None else self.prediction.mfu(tokens_per_s),
             ended_at=time(),
         )
 
@@ -68,11 +72,14 @@ class Meters:
     def _warmup(self) -> int:
         return min(WARMUP_STEPS, max(0, len(self.step_s) - 1))
 
-    def write(self, path: Path) -> None:
-        """Write the Measurement of the steps run by this launch; all ranks must call it."""
+    def write(self, path: Path) -> list[str]:
+        """Write the Measurement of the steps run by this launch; all ranks must call it.
+
+        Returned are lines that say it beside the prediction; none on ranks other than the first.
+        """
         peaks = [int(value) for value in largest(*map(float, (*_device_bytes(), host_bytes())))]
         if not self.place.is_first or not self.results:
-            return
+            return []
         counted = self.sent_bytes[self._warmup :]
         measurement = Measurement(
             zero_stage=self.config.zero_stage,
@@ -94,6 +101,7 @@ class Meters:
             hardware=_hardware(),
         )
         write_whole(path, measurement.model_dump_json(indent=2) + "\n")
+        return summary(measurement, peaks[0] or peaks[3], self.prediction)
 
 
 def host_bytes() -> int:

@@ -4,7 +4,8 @@ Lines of optimizer steps, every `log_every` of them: `step` (from 1), `loss` (me
 token of the global batch, before the step), `learning_rate`, `gradient_norm` (before clipping; null
 where the engine has none or fp16 overflowed), `step_s`, `tokens` (of all ranks, without padding),
 `tokens_per_s`, `host_bytes` and `allocated_bytes` (peaks so far of the first rank: resident memory,
-and device memory as torch counts it, 0 on CPU ranks), `ended_at` (Unix time in seconds). Lines of
+and device memory as torch counts it, 0 on CPU ranks), `mfu` (useful FLOPs over the peak of all
+ranks; null without a plan of this run), `ended_at` (Unix time in seconds). Lines of
 validations: `step` and `validation_loss` (mean per answer token).
 """
 
@@ -13,6 +14,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from dsforge.train.checkpoint import write_whole
 
@@ -30,6 +32,7 @@ class StepMetrics:
     tokens_per_s: float
     host_bytes: int
     allocated_bytes: int
+    mfu: float | None
     ended_at: float
 
 
@@ -53,6 +56,19 @@ class MetricsFile:
         """Append one line."""
         with self._path.open("a", encoding="utf-8") as stream:
             stream.write(json.dumps(asdict(record)) + "\n")
+
+
+def monitor(engine: Any, record: StepMetrics | Evaluation) -> None:
+    """Hand figures to what the DeepSpeed config enables: TensorBoard, Weights & Biases, CSV, Comet.
+
+    On the first rank, by optimizer step; DeepSpeed adds figures of its own by samples.
+    """
+    if not engine.monitor.enabled:
+        return
+    values = asdict(record)
+    step = values.pop("step")
+    events = [(f"Train/{name}", v, step) for name, v in values.items() if v is not None]
+    engine.monitor.write_events([event for event in events if event[0] != "Train/ended_at"])
 
 
 def _lines_up_to(path: Path, step: int) -> list[str]:

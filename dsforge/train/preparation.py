@@ -27,6 +27,7 @@ from dsforge.train.rows import Rows, bad_rows, data_files, read_rows, stop
 from dsforge.train.tokens import tokenize
 
 Say = Callable[[str], None]
+FILE = "\0"  # in kept notes: the same rows may lie in a file of another name
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,14 +124,19 @@ def _samples(
 
     def make(writer: Writer) -> Sequence[str]:
         heard.extend(_tokenized(file, job, tokenizer, writer, screen=screen))
-        return heard
+        return [_unnamed(note, file) for note in heard]
 
     key = f"{file.checksum}-{checksum(checksum_of_tokenizer(tokenizer), job.sequence_length)}"
     samples, notes = stored(key, make, leads=place.local_rank == 0)
+    known = {_unnamed(note, file) for note in heard}
     for note in notes:
-        if note not in heard:
-            screen.say(note)
+        if note not in known:
+            screen.say(note.replace(FILE, file.name))
     return samples
+
+
+def _unnamed(note: str, file: DataFile) -> str:
+    return note.replace(str(file.path), FILE).replace(file.name, FILE)
 
 
 def _tokenized(

@@ -15,7 +15,8 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from dsforge.train.metrics import StepMetrics
-from dsforge.units import seconds
+from dsforge.train.prediction import Prediction
+from dsforge.units import gib, seconds
 
 
 class Screen:
@@ -23,6 +24,7 @@ class Screen:
 
     def __init__(self, *, shown: bool) -> None:
         self.shown = shown
+        self.prediction: Prediction | None = None
         self._console = Console(file=sys.stderr, highlight=False, quiet=not shown)
         self._bar: Progress | None = None
         self._task: Any = None
@@ -60,10 +62,19 @@ class Screen:
         """Show the figures of a step; away from a terminal only where a `line` is wanted."""
         figures = (
             f"loss {metrics.loss:.4f}  lr {metrics.learning_rate:.2e}  "
-            f"{metrics.tokens_per_s:,.0f} tokens/s"
+            f"{metrics.tokens_per_s:,.0f} tokens/s  {self._against_prediction(metrics)}"
         )
         if self._bar is not None:
             self._bar.update(self._task, completed=metrics.step, figures=figures)
         if line and not self._console.is_terminal:
             head = f"step {metrics.step}/{total}  {figures}"
             self.say(f"{head}  {seconds(metrics.step_s)}/step  {seconds(left_s)} left")
+
+    def _against_prediction(self, metrics: StepMetrics) -> str:
+        """Memory of this rank and, where the run was planned, MFU, beside what the plan said."""
+        memory = gib(metrics.allocated_bytes or metrics.host_bytes)
+        said = self.prediction
+        if said is None or metrics.mfu is None:
+            return memory
+        mfu = f"MFU {metrics.mfu:.1%} (plan {said.likely_mfu:.1%})"
+        return f"{mfu}  {memory} (plan {gib(said.memory_bytes.likely)})"

@@ -10,13 +10,18 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from types import FrameType
-from typing import Self
+from typing import Any, Self
 
 from dsforge.errors import DsforgeError
 from dsforge.layout import Layout
+
+FIRST_WAIT = timedelta(minutes=10)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +78,33 @@ def join(place: Place) -> None:
     if "WORLD_SIZE" not in os.environ:
         _form_world_of_one()
     try:
-        deepspeed.init_distributed(verbose=False)
+        deepspeed.init_distributed(verbose=False, init_method=_meeting())
     except torch.distributed.DistError as error:
         message = f"the {place.world_size} ranks did not come together: {_first_line(error)}"
         raise DsforgeError(
             message, "look for what stopped the others, or for a firewall"
         ) from error
     _unname_shared_memory(place)
+
+
+def _meeting() -> str | None:
+    """How ranks find each other where torchrun has started them again; none: as ever.
+
+    With `--master_port` torchrun keeps its key-value store, and torch no longer tells one start
+    from the next in it (`rendezvous.py`, 2.13): ranks would wait for the addresses of dead ones.
+    """
+    count = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    if count == "0":
+        return None
+    from torch.distributed import PrefixStore, register_rendezvous_handler, rendezvous
+
+    def stores(_: str, timeout: timedelta = FIRST_WAIT, **__: Any) -> Iterator[tuple[Any, ...]]:
+        for store, rank, world_size in rendezvous("env://", timeout=timeout):
+            yield PrefixStore(f"start_{count}", store), rank, world_size
+
+    with suppress(RuntimeError):  # registered already
+        register_rendezvous_handler("started-again", stores)
+    return "started-again://"
 
 
 def _unname_shared_memory(place: Place) -> None:

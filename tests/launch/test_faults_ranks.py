@@ -19,7 +19,7 @@ from tiny_job import ds_config, write_job
 from dsforge.ckpt.verify import verify
 
 pytestmark = [pytest.mark.launch, pytest.mark.engine]
-EVERY, STEPS = 10, 40
+EVERY, STEPS = 4, 12
 
 
 def torchrun(*options: str) -> list[str]:

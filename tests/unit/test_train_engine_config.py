@@ -131,6 +131,7 @@ def test_a_key_that_is_written_twice_is_refused(tmp_path: Path) -> None:
             | OPTIMIZER,
             "one-precision",
         ),
+        ({"train_batch_size": 2, "comet": {"enabled": True}, **OPTIMIZER}, "monitor-missing"),
     ],
 )
 def test_what_the_loop_cannot_run_is_refused(
