@@ -63,6 +63,15 @@ def gb_per_s(bytes_per_s: float) -> str:
     return f"{bytes_per_s / GBPS:,.4g} GB/s"
 
 
+def bit_rate(bytes_per_s: float) -> str:
+    """A bandwidth in bits, as network people say it: `400 Gbit/s`, `41.2 Mbit/s`."""
+    bits = bytes_per_s * 8
+    for factor, letter in ((1e9, "G"), (1e6, "M")):
+        if bits >= factor:
+            return f"{amount(bits / factor)} {letter}bit/s"
+    return f"{amount(bits / 1000)} kbit/s"
+
+
 def seconds(value_s: float) -> str:
     """A duration in the unit that people would say: `250 ms`, `3.2 s`, `4.5 min`, `2.1 h`."""
     if value_s < 1:

@@ -26,7 +26,7 @@ STDIN = "-"
 @click.option(
     "--plan",
     type=click.Path(path_type=Path),
-    help="plan.json of the run: memory errors in its terms.",
+    help="plan.json of the run: memory errors in its terms, slow steps beside it.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Causes as JSON; empty if nothing is wrong.")
 @click.option("--rules", "list_rules", is_flag=True, help="List what can be recognised.")
@@ -71,14 +71,8 @@ def _causes(logs: tuple[Path, ...], plan: Path | None) -> tuple[Cause, ...]:
     if any(str(path) == STDIN for path in logs) and len(logs) > 1:
         raise DsforgeError("`-` cannot stand beside files", "name files, or pipe one log in")
     if not logs or str(logs[0]) == STDIN:
-        found = diagnose_stream(_stdin(), "stdin")
-    else:
-        found = diagnose_files(logs)
-    if given is None:
-        return found
-    from dsforge.diagnose.ledger import in_ledger_terms
-
-    return in_ledger_terms(found, given)
+        return diagnose_stream(_stdin(), "stdin", given)
+    return diagnose_files(logs, given)
 
 
 def _stdin() -> Iterator[bytes]:
@@ -93,21 +87,23 @@ def _stdin() -> Iterator[bytes]:
 
 def _show_rules(name: str | None) -> None:
     """The rule of that name, or a line for each."""
+    from dsforge.diagnose.pace import PACE
     from dsforge.diagnose.registry import RULES
     from dsforge.diagnose.words import explained
     from dsforge.errors import DsforgeError
 
+    rules = (*RULES, PACE)
     if name is None:
-        width = max(len(rule.id) for rule in RULES)
-        print("\n".join(f"{rule.id:{width}}  {rule.why}" for rule in RULES))
+        width = max(len(rule.id) for rule in rules)
+        print("\n".join(f"{rule.id:{width}}  {rule.why}" for rule in rules))
         return
-    for rule in RULES:
+    for rule in rules:
         if rule.id == name:
             print("\n".join(explained(rule)))
             return
     from difflib import get_close_matches
 
-    near = get_close_matches(name, [rule.id for rule in RULES], 3)
+    near = get_close_matches(name, [rule.id for rule in rules], 3)
     hint = f"did you mean {', '.join(near)}?" if near else "`dsforge diagnose --rules` lists them"
     raise DsforgeError(f"no rule is called `{name}`", hint)
 

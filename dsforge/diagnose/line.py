@@ -14,7 +14,6 @@ LONGEST = 2_000  # characters of a line that are looked at
 _ESCAPES = re.compile(
     r"\x1b(?:\[[0-9;?]{0,20}[ -/]?[@-~]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)|[@-_])"
 )
-_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _TIME = r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?"
 _WHEN = re.compile(_TIME)
 _PREFIX = re.compile(
@@ -30,6 +29,18 @@ _PREFIX = re.compile(
 _RANK = re.compile(r"\b(?:global_?)?rank[ :=]{0,3}(\d{1,6})\b", re.IGNORECASE)
 
 
+def plain(text: str) -> str:
+    """The text without colours and whatever else drives a terminal or turns text around."""
+    text = _ESCAPES.sub("", text)
+    return text if text.isprintable() else "".join(map(_shown, text))
+
+
+def _shown(character: str) -> str:
+    if character.isprintable() or character in "\t\n":
+        return character
+    return " " if character.isspace() else "\N{REPLACEMENT CHARACTER}"
+
+
 class Line(NamedTuple):
     """The text of a line, and who said it: rank and host, where the line names them."""
 
@@ -41,8 +52,7 @@ class Line(NamedTuple):
 
 def cleaned(raw: bytes) -> Line:
     """The line without colours, control characters and prefixes."""
-    text = _ESCAPES.sub("", raw[: 2 * LONGEST].decode("utf-8", "replace"))
-    text = _CONTROLS.sub("\N{REPLACEMENT CHARACTER}", text)[:LONGEST].rstrip()
+    text = plain(raw[: 2 * LONGEST].decode("utf-8", "replace"))[:LONGEST].rstrip()
     found = _WHEN.search(text, 0, 200)
     when = found.group().replace("T", " ").replace(",", ".") if found else ""
     rank, host = None, ""

@@ -7,11 +7,16 @@ import stat
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from traceback import format_exception
+from typing import TYPE_CHECKING
 
 from dsforge.diagnose.ranking import Cause, causes
 from dsforge.diagnose.registry import RULES
+from dsforge.diagnose.rule import Rule
 from dsforge.diagnose.scan import Scan, scan
 from dsforge.errors import DsforgeError
+
+if TYPE_CHECKING:
+    from dsforge.plan import Plan
 
 CHUNK_BYTES = 1 << 20
 MOST_FILES = 512
@@ -28,23 +33,53 @@ def diagnose_error(error: BaseException) -> tuple[Cause, ...]:
     return diagnose_text("".join(format_exception(error)), "traceback")
 
 
-def diagnose_stream(chunks: Iterable[bytes], name: str) -> tuple[Cause, ...]:
-    """The causes that a stream of bytes shows; memory does not grow with its length."""
-    return causes([scan(chunks, name, RULES)], RULES)
+def diagnose_stream(
+    chunks: Iterable[bytes], name: str, plan: Plan | None = None
+) -> tuple[Cause, ...]:
+    """The causes that a stream of bytes shows; memory does not grow with its length.
+
+    With a plan, memory errors are put into its terms, and slow steps are held against it.
+    """
+    return _judged([scan(chunks, name, _rules(plan))], plan)
 
 
-def diagnose_files(paths: Sequence[Path]) -> tuple[Cause, ...]:
+def diagnose_files(paths: Sequence[Path], plan: Plan | None = None) -> tuple[Cause, ...]:
     """The causes that the logs of one run show together; folders stand for the logs in them.
 
     Raises DsforgeError where a path is not there, holds no log, or cannot be read.
     """
     files = [file for path in paths for file in _logs(path)]
-    return causes([_scanned(file) for file in dict.fromkeys(files)], RULES)
+    rules = _rules(plan)
+    return _judged([_scanned(file, rules) for file in dict.fromkeys(files)], plan)
 
 
-def _scanned(path: Path) -> Scan:
+def _rules(plan: Plan | None) -> tuple[Rule, ...]:
+    """The rules that a log is read with; the pace of its steps says something beside a plan."""
+    if plan is None:
+        return RULES
+    from dsforge.diagnose.pace import PACE
+
+    return (*RULES, PACE)
+
+
+def _judged(scans: Sequence[Scan], plan: Plan | None) -> tuple[Cause, ...]:
+    """The causes in what was read, in the terms of the plan where there is one."""
+    if plan is None:
+        return causes(scans, RULES)
+    from dsforge.diagnose.ledger import in_ledger_terms
+    from dsforge.diagnose.pace import PACE, slow_network
+
+    pace = [hit for scan in scans for hit in scan.hits if hit.rule is PACE]
+    others = [
+        scan._replace(hits=tuple(hit for hit in scan.hits if hit.rule is not PACE))
+        for scan in scans
+    ]
+    return (*in_ledger_terms(causes(others, RULES), plan), *slow_network(pace, plan))
+
+
+def _scanned(path: Path, rules: Sequence[Rule]) -> Scan:
     try:
-        return scan(_chunks(path), str(path), RULES)
+        return scan(_chunks(path), str(path), rules)
     except OSError as error:
         raise DsforgeError(f"{path} cannot be read: {error.strerror}") from error
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from typing import NamedTuple
 
-from dsforge.diagnose.line import LONGEST, Line, cleaned
+from dsforge.diagnose.line import LONGEST, Line, cleaned, plain
 from dsforge.diagnose.rule import Hit, Rule
 
 WINDOW_BYTES = 1 << 20
@@ -177,17 +177,18 @@ class _Scanner:
             if number + offset in self._lines[rule.id]:
                 continue
             self._lines[rule.id].add(number + offset)
-            before = raw[max(0, line[0] - BEFORE_BYTES) : line[0]].decode("utf-8", "replace")
+            before = raw[max(0, line[0] - BEFORE_BYTES) : line[0]].replace(b"\r", b"\n")
+            context = plain(before.decode("utf-8", "replace"))
             self.hits.append(
                 Hit(
                     rule=rule,
                     file=self.file,
                     line=number + offset,
                     rank=said.rank,
-                    when=said.when or _last_time(before),
+                    when=said.when or _last_time(context),
                     text=shown.strip() or said.text.strip(),
                     values={name: value or "" for name, value in found.groupdict().items()},
-                    before=before,
+                    before=context,
                     phase=self._phase_at(lower, line[0]),
                 )
             )

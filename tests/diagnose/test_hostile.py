@@ -102,6 +102,15 @@ def test_any_text_is_answered(parts: list[str]) -> None:
             assert cause.evidence
 
 
+def test_what_stands_around_a_cause_is_shown_without_controls() -> None:
+    """The line above an error, which names its key, may hold anything as well."""
+    text = "train_batch\x00\u202e_size\n  Input should be a valid integer [type=int_parsing]\n"
+    (cause,) = diagnose_text("pydantic_core._pydantic_core.ValidationError: 1\n" + text)
+
+    assert "train_batch" in cause.message
+    assert cause.message.isprintable()
+
+
 @settings(max_examples=200, deadline=None)
 @given(st.binary(max_size=4000), st.integers(1, 50))
 def test_any_bytes_in_any_pieces(data: bytes, size: int) -> None:

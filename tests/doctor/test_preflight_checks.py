@@ -290,10 +290,8 @@ def test_slow_network_is_priced() -> None:
     """A slow path is named with the measured and the needed rate, and what a step then takes."""
     message = make.found(slow())["bandwidth"].message
 
-    assert (
-        "0.00625 GB/s from 10.0.0.1 to 10.0.0.2, measured; the plan counts on 12.5 GB/s" in message
-    )
-    assert "needs 1 GB/s" in message
+    assert "50 Mbit/s from 10.0.0.1 to 10.0.0.2, measured; the plan counts on 100 Gbit/s" in message
+    assert "needs 8 Gbit/s" in message
     assert "a step then takes" in message
     assert message.endswith("1 of 2 paths are too slow")
 

@@ -318,7 +318,7 @@ def other_mtu(scene: Scene) -> Iterator[None]:
     scene.ip("link", "set", hosts.INTERFACE, "mtu", "1500")
 
 
-@fault("bandwidth", (), "traffic shaping", evidence="and needs 0.075 GB/s; a step")
+@fault("bandwidth", (), "traffic shaping", evidence="and needs 600 Mbit/s; a step")
 def shaped_link(scene: Scene) -> Iterator[None]:
     """The link carries 50 Mbit/s."""
     for host in scene.hosts.hosts:

@@ -111,7 +111,7 @@ def test_the_network_is_named_with_both_rates(scene: planting.Scene) -> None:
     rates = [stream["bytes_per_s"] for stream in document["streams"].values()]
     (message, *_) = [f["message"] for f in document["findings"] if f["rule"] == "bandwidth"]
     assert all(0.3 * 6.25e6 < rate < 1.1 * 6.25e6 for rate in rates), rates
-    assert "the plan counts on 0.125 GB/s and needs 0.075 GB/s" in message
+    assert "the plan counts on 1 Gbit/s and needs 600 Mbit/s" in message
     assert "a step then takes" in message
 
 

@@ -14,6 +14,8 @@ import tiny_job
 from test_two_hosts import CLUSTER, WORKLOAD
 
 from dsforge import process
+from dsforge.bench.run import read_plan
+from dsforge.diagnose import diagnose_files
 from dsforge.train.record import Measurement
 
 pytestmark = [pytest.mark.launch, pytest.mark.hosts, pytest.mark.slow]
@@ -28,6 +30,7 @@ def trained(made: hosts.Hosts, folder: Path, model: Path, addresses: tuple[str, 
     run = generated(folder, model, addresses)
     done = made.run((str(run / "launch/deepspeed.sh"),), timeout_s=LIMIT_S)
     done.check(f"training on {len(addresses)} hosts")
+    (folder / "run.log").write_text(done.output)
     text = (run / "output/measurement.json").read_bytes()
     return statistics.median(Measurement.model_validate_json(text).step_s)
 
@@ -65,8 +68,12 @@ def test_two_hosts_on_a_slow_link_are_slower_than_one(
         command = ("dsforge", "preflight", str(tmp_path / "two/run"), "--json")
         done = two_hosts.run(command, timeout_s=90)
 
+    (cause,) = diagnose_files([tmp_path / "two/run.log"], read_plan(tmp_path / "two/run/plan.json"))
     said = json.JSONDecoder().raw_decode(done.output[done.output.index("{\n") :])[0]
     (message, *_) = [f["message"] for f in said["findings"] if f["rule"] == "bandwidth"]
-    print(f"one host {alone_s:.2f} s a step, two on 50 Mbit/s {together_s:.2f} s; {message}")
+    print(f"one host {alone_s:.2f} s a step, two on 50 Mbit/s {together_s:.2f} s")
+    print(f"preflight: {message}\ndiagnose: {cause.message}")
     assert together_s > alone_s
-    assert "the plan counts on 0.125 GB/s and needs 0.075 GB/s" in message
+    assert "the plan counts on 1 Gbit/s and needs 600 Mbit/s" in message
+    assert cause.rule == "slow-network"
+    assert "counts on 1 Gbit/s and needs 600 Mbit/s; one node alone would take" in cause.message

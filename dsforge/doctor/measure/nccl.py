@@ -43,10 +43,9 @@ class NcclWords:
                 return
             for name in _DEVICES.findall(line)[:MOST_NAMES]:
                 self._keep(self.devices, name)
-        elif found := _VIA.search(line):
-            if found[1].startswith("NET/"):
-                self._keep(self.networks, found[1].removeprefix("NET/"))
-                self.gpu_direct = bool(self.gpu_direct) or found[2] is not None
+        elif (found := _VIA.search(line)) and found[1].startswith("NET/"):
+            self._keep(self.networks, found[1].removeprefix("NET/"))
+            self.gpu_direct = bool(self.gpu_direct) or found[2] is not None
 
     @property
     def transport(self) -> Transport | None:

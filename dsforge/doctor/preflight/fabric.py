@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from dsforge.diagnose.pace import LEAST_SHARE, beside_one_node, step_at
 from dsforge.doctor.preflight.case import Case, Check, Hit, check
 from dsforge.plan import Plan
-from dsforge.planner import price
-from dsforge.units import gb_per_s, seconds
+from dsforge.units import bit_rate, seconds
 
 RDMA = ("infiniband", "roce")
-LEAST_SHARE = 0.6  # of the rating; one TCP stream reaches 0.9 of 1 to 10 Gbit/s Ethernet
+# One TCP stream reaches 0.9 of the rating of 1 to 10 Gbit/s Ethernet.
 STREAM_LIMIT = 1e9  # bytes/s; above it one stream of Python says more about the CPU than the link
 UNPLANNED = 125e6  # bytes/s: 1 Gbit/s, the least that a plan without a network could mean
 OFF = ("1", "true", "TRUE")
@@ -125,13 +125,14 @@ def bandwidth(case: Case) -> Iterator[Hit]:
     host = min(slow, key=lambda host: paths[host].bytes_per_s)
     peer, rate = paths[host].peer, paths[host].bytes_per_s
     message = (
-        f"{gb_per_s(rate)} from {host} to {peer}, measured; the plan counts on "
-        f"{gb_per_s(rating)} and needs {gb_per_s(needed)}{_price(plan, rate)}; "
+        f"{bit_rate(rate)} from {host} to {peer}, measured; the plan counts on "
+        f"{bit_rate(rating)} and needs {bit_rate(needed)}{_price(plan, rate)}; "
         f"{len(slow)} of {len(paths)} paths are too slow"
     )
     fix = (
         f"look at the network between {host} and {peer}: `ethtool IFACE`, cable, switch port, "
-        "traffic shaping (`tc qdisc`); or plan for the rate it has: `inter_node` in the cluster file"
+        "traffic shaping (`tc qdisc`); or plan for the rate it has: `inter_node` in the "
+        "cluster file"
     )
     yield Hit(tuple(dict.fromkeys((*slow, peer))), message, fix)
 
@@ -140,11 +141,9 @@ def _price(plan: Plan | None, rate: float) -> str:
     """What the step takes at that rate, beside the planned time and one node alone."""
     if plan is None or plan.cluster.nodes == 1 or rate <= 0:
         return ""
-    link = plan.cluster.inter_node.model_copy(update={"bytes_per_s": rate, "measured": None})
-    cluster = plan.cluster.model_copy(update={"inter_node": link, "nics_per_node": 1})
-    slow = price(plan.model, cluster, plan.workload, plan.strategy).time.step_s.likely
-    planned = plan.choice.time.step_s.likely
-    return f"; a step then takes {seconds(slow)} instead of {seconds(planned)}"
+    slow, planned = step_at(plan, rate), plan.choice.time.step_s.likely
+    words = f"; a step then takes {seconds(slow)} instead of {seconds(planned)}"
+    return words + beside_one_node(plan, slow)
 
 
 def _is_broken(case: Case, *pair: str) -> bool:
