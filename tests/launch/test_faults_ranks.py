@@ -13,6 +13,7 @@ from pathlib import Path
 
 import hosts
 import pytest
+import ranks
 import runs
 from tiny_job import ds_config, write_job
 
@@ -79,6 +80,26 @@ def undisturbed(tiny_llama: Path, tmp_path_factory: pytest.TempPathFactory) -> l
     write_job(folder, tiny_llama, ds_config(2), steps=STEPS, checkpoint_every=EVERY)
     runs.succeeded([*torchrun(), "--no-export"], folder)
     return runs.figures(folder / "output", "loss")
+
+
+def test_a_rank_killed_in_a_save_costs_one_interval(tiny_llama: Path, tmp_path: Path) -> None:
+    """The half-written checkpoint never counts; the rank that is left ends, and a start goes on."""
+    write_job(tmp_path, tiny_llama, ds_config(2), steps=8, checkpoint_every=EVERY)
+    both = ranks.begun(tmp_path, 2, "--no-export")
+    end = time.monotonic() + runs.FIRST_STEP_S
+    while not in_a_save(tmp_path):
+        assert time.monotonic() < end, "no second save"
+        assert both[1].exitcode is None, "the run ended first"
+    both[1].kill()
+    codes, _ = ranks.outcome(tmp_path, both, limit_s=60)
+    left = [path.name for path in (tmp_path / "output/checkpoints").glob("global_step*")]
+    text = ranks.train(tmp_path, 2, "--no-export")
+
+    assert codes[0] == 1
+    assert left == [f"global_step{EVERY}"]
+    assert f"global_step{EVERY} after step {EVERY}" in text
+    assert len(runs.figures(tmp_path / "output", "loss")) == 8
+    assert verify(tmp_path / "output/checkpoints") == []
 
 
 @pytest.mark.slow

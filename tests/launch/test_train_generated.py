@@ -129,3 +129,4 @@ def test_the_torchrun_script_trains_and_validates(tiny_llama: Path, tmp_path: Pa
     assert curve[-1] < curve[0] - 0.2
     assert runs.figures(run / "output", "validation_loss")[0] < curve[0]
     assert done.stderr.count("step 6/6") == 1
+    assert "measured, and predicted by plan.json:" in done.stderr
