@@ -20,7 +20,7 @@ ORDER = [
     "planner",
     "explain",
     *("document", "hostfile", "huggingface", "catalog", "reading", "artifacts"),
-    *("process", "render", "validate", "ckpt", "rehearse", "diagnose", "train", "bench", "lint"),
+    *("process", "render", "validate", "ckpt", "diagnose", "train", "rehearse", "bench", "lint"),
     *("doctor", "gauge", "cli"),
 ]
 CORE = set(ORDER[: ORDER.index("document") + 1])

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from dsforge.specs import LoraSpec, ModelSpec
 
 USUAL_TOKENS = 2048
-OTHER_AXES = ("tensor", "pipeline", "context", "expert")
+UNREHEARSED = ("context", "expert")  # axes: their exchanges depend on data
 
 
 class Scene(NamedTuple):
@@ -57,7 +57,10 @@ def rehearse(
     No GPU, no other ranks and no weights: tensors have sizes only. The config is the one that
     `gen` would write, or yours with --ds-config. Exit code 3 where the engine refuses it.
     """
+    from dsforge.rehearse.split import mode_of
+
     scene = _own(flags, ds_config, world_size) if ds_config else _planned(flags, world_size)
+    mode_of(scene.settings, scene.world_size)
     if rank >= scene.world_size:
         message = f"`--rank` (={rank}) must be below the world size (={scene.world_size})"
         raise SpecError((Problem("rank-range", message, "ranks count from 0"),))
@@ -73,21 +76,25 @@ def rehearse(
 
 
 def _planned(flags: Flags, world_size: int | None) -> Scene:
-    """The strategy that the flags describe, with data parallelism only, as `gen` writes it."""
+    """The strategy that the flags describe, as `gen` writes it; one group of ranks unless asked."""
     from dsforge.planner import appraise
     from dsforge.render import render
 
     request = to_request(flags)
     asked = request.constraints
-    for axis in OTHER_AXES:
+    for axis in UNREHEARSED:
         size = getattr(asked, f"{axis}_parallel_size") or 1
         if size > 1:
-            raise _unknown_axis(f"`{axis}_parallel_size`", size)
-    alone = {f"{axis}_parallel_size": 1 for axis in OTHER_AXES}
-    alone["back_end"] = "deepspeed"  # type: ignore[assignment]
+            message = f"`{axis}_parallel_size` (={size}) cannot be rehearsed"
+            raise DsforgeError(message, "leave it at 1; `dsforge estimate` prices it")
+    axes = (*UNREHEARSED, "tensor", "pipeline")
+    fixed: dict[str, Any] = {
+        f"{axis}_parallel_size": getattr(asked, f"{axis}_parallel_size") or 1 for axis in axes
+    }
+    fixed["back_end"] = "deepspeed"
     if asked.back_end == "megatron":
         raise DsforgeError("`--for megatron` has no DeepSpeed engine to rehearse")
-    plan = appraise(request.model_copy(update={"constraints": asked.model_copy(update=alone)}))
+    plan = appraise(request.model_copy(update={"constraints": asked.model_copy(update=fixed)}))
     config = next(a for a in render(plan) if a.path == "deepspeed/ds_config.json")
     work = plan.workload
     return Scene(
@@ -129,14 +136,11 @@ def _checked(settings: dict[str, Any], place: str) -> dict[str, Any]:
     """The config, where its blocks are blocks and it wants nothing that cannot be rehearsed."""
     problems = [
         Problem("ds-config-block", f"`{key}` must be an object", place=place)
-        for key in ("zero_optimization", "bf16", "fp16", "optimizer", "tensor_parallel")
+        for key in ("zero_optimization", "bf16", "fp16", "optimizer", "tensor_parallel", "pipeline")
         if not isinstance(settings.get(key, {}), dict)
     ]
     if problems:
         raise SpecError(tuple(problems))
-    if settings.get("tensor_parallel", {}).get("autotp_size", 1) not in (0, 1):
-        size = settings["tensor_parallel"]["autotp_size"]
-        raise _unknown_axis("`tensor_parallel.autotp_size`", size)
     zero = settings.get("zero_optimization", {})
     for key in ("offload_optimizer", "offload_param"):
         block = zero.get(key)
@@ -144,11 +148,6 @@ def _checked(settings: dict[str, Any], place: str) -> dict[str, Any]:
             message = f"{place}: `{key}` on NVMe cannot be rehearsed: fake tensors have no bytes"
             raise DsforgeError(message, "rehearse it with `cpu`: the device holds the same")
     return settings
-
-
-def _unknown_axis(name: str, size: object) -> DsforgeError:
-    message = f"{name} (={size}) cannot be rehearsed: only data parallelism (ZeRO) can"
-    return DsforgeError(message, "leave it at 1; `dsforge estimate` prices the others")
 
 
 def _rehearsed(scene: Scene, rank: int) -> tuple[RehearsalDocument, Timeline]:

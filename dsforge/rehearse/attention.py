@@ -2,7 +2,8 @@
 
 torch would fall back to the mathematical form, which stores the s x s scores. CUDA chooses as
 aten/src/ATen/native/transformers/cuda/sdp_utils.cpp does: flash for 16-bit without a mask,
-memory-efficient otherwise, the mathematical form where neither can (grouped heads in fp32).
+memory-efficient otherwise, the mathematical form where neither can: grouped heads in fp32, and one
+key head that is broadcast (Falcon).
 SiLU's gradient is one kernel on CUDA (native_functions.yaml), six products elsewhere.
 """
 
@@ -44,11 +45,13 @@ def attention(*values: Any, **options: Any) -> Any:
     """Attention by the kernel that CUDA would choose; takes what torch's own takes."""
     call = _Call(*values, **options)
     query, key, mask = call.query, call.key, call.attn_mask
-    if query.dtype in (torch.float16, torch.bfloat16) and mask is None:
+    fewer = query.shape[1] != key.shape[1]  # keys than queries; flash takes them where it is told
+    short = query.dtype in (torch.float16, torch.bfloat16)
+    if short and mask is None and (call.enable_gqa or not fewer):
         return _flash(call)
-    if call.enable_gqa and query.shape[1] != key.shape[1]:
+    if fewer:
         found = aten._scaled_dot_product_attention_math(  # noqa: SLF001 - torch's own kernels
-            *call[:6], scale=call.scale, enable_gqa=True
+            *call[:6], scale=call.scale, enable_gqa=call.enable_gqa
         )
         return found[0]
     if mask is not None and mask.dtype is torch.bool:

@@ -21,18 +21,19 @@ import torch
 
 from dsforge.errors import DsforgeError
 from dsforge.rehearse.account import Refusal
-from dsforge.rehearse.device import DEVICE, NAME, pretended_gpu
+from dsforge.rehearse.device import NAME, pretended_gpu
 from dsforge.rehearse.kernels import no_kernels
 from dsforge.rehearse.ownership import Ownership
 from dsforge.rehearse.sanity import without_sanity_checks
-from dsforge.rehearse.subject import Subject, build
+from dsforge.rehearse.split import mode_of
+from dsforge.rehearse.start import start
+from dsforge.rehearse.steps import take_step
+from dsforge.rehearse.subject import Subject
 from dsforge.rehearse.timeline import Span, Timeline
 from dsforge.rehearse.tracker import FakeWorld, Tracker
 from dsforge.rehearse.world import rank_of
+from dsforge.train.modes import Mode
 
-# Micro steps of one step that are run: the second of them finds gradients to add to, and so do all
-# others but the last, which reduces them.
-MICRO_STEPS = 3
 Progress = Callable[[str], None]
 
 
@@ -83,13 +84,14 @@ def rehearse(
 
     Raises DsforgeError where the engine itself would go on, but fake tensors cannot.
     """
+    mode = mode_of(settings, world_size)
     begin = time.perf_counter()
     tracker = Tracker()
     stage = _Stage(tracker, Ownership(tracker), say)
     refused: tuple[Refusal, ...] = ()
     with _pretended(world_size, rank, tracker):
         try:
-            _play(stage, subject, deepcopy(settings))
+            _play(stage, subject, deepcopy(settings), mode)
         except Exception as error:
             refused = (_refusal(error, stage.name),)
         timeline = stage.timeline()
@@ -109,8 +111,13 @@ def versions() -> dict[str, str]:
 
 @contextmanager
 def _pretended(world_size: int, rank: int, tracker: Tracker) -> Iterator[None]:
-    """The world, the device, the fake tensors and the record."""
+    """The world, the device, the fake tensors and the record.
+
+    Backward runs in this thread: in one of torch's own, recomputing what makes tensors from plain
+    lists (`x[..., [-1], :]` in Falcon) asks for kernels of the device.
+    """
     with ExitStack() as stack:
+        stack.enter_context(torch.autograd.set_multithreading_enabled(mode=False))
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")
         stack.enter_context(pretended_gpu())
@@ -122,38 +129,11 @@ def _pretended(world_size: int, rank: int, tracker: Tracker) -> Iterator[None]:
         yield
 
 
-def _play(stage: _Stage, subject: Subject, settings: dict[str, Any]) -> None:
+def _play(stage: _Stage, subject: Subject, settings: dict[str, Any], mode: Mode) -> None:
     with stage.phase("init"):
-        model = build(subject, settings)
-        stage.ownership.claim_model(model)
-        stage.ownership.watch_gradients(model)
-        trained = [p for p in model.parameters() if p.requires_grad]
-        engine, *_ = deepspeed.initialize(model=model, model_parameters=trained, config=settings)
-        stage.engine = engine
-        stage.ownership.watch_optimizer(engine)
-    _step(stage, subject, "first_", 1)
-    _step(stage, subject, "", MICRO_STEPS)
-
-
-def _step(stage: _Stage, subject: Subject, prefix: str, most: int) -> None:
-    """One optimizer step in at most so many micro steps."""
-    engine = stage.engine
-    total = engine.gradient_accumulation_steps()
-    micro_steps = min(total, most)
-    for micro_step in range(micro_steps):
-        if micro_steps < total:
-            engine.set_gradient_accumulation_boundary(micro_step == micro_steps - 1)
-        last = micro_step == micro_steps - 1
-        with stage.phase(prefix + ("forward" if last else "accumulation")):
-            shape = engine.train_micro_batch_size_per_gpu(), subject.sequence_length
-            tokens = torch.empty(shape, dtype=torch.long, device=DEVICE)
-            loss = engine(input_ids=tokens, labels=tokens).loss
-        with stage.phase(prefix + ("backward" if last else "accumulation")):
-            engine.backward(loss)
-            del loss
-        with stage.phase(prefix + ("step" if last else "accumulation")):
-            engine.step()
-            del tokens
+        stage.engine = start(subject, settings, mode, stage.ownership)
+    for first in (True, False):
+        take_step(stage.engine, stage.phase, subject.sequence_length, first=first)
 
 
 def _end(stage: _Stage) -> None:

@@ -7,7 +7,7 @@ script builds whole on the device first has a higher peak at init than is shown 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
@@ -36,16 +36,13 @@ def build(subject: Subject, settings: dict[str, Any]) -> torch.nn.Module:
     values = dict(subject.config)
     config = AutoConfig.for_model(values.pop("model_type"), **values)
     with _home(settings):
-        model = AutoModelForCausalLM.from_config(
-            config, dtype=precision(settings), attn_implementation="sdpa"
-        )
+        model = AutoModelForCausalLM.from_config(config, dtype=precision(settings))
     model.config.use_cache = False
     if subject.recompute:
         model.gradient_checkpointing_enable({"use_reentrant": False})
     if subject.lora is not None:
         with torch.device(DEVICE):
             model = _with_adapters(model, subject.lora)
-    _convert_in_place(model)
     return model
 
 
@@ -83,22 +80,3 @@ def _with_adapters(model: Any, lora: LoraSpec) -> Any:
         task_type="CAUSAL_LM",
     )
     return get_peft_model(model, adapters)
-
-
-def _convert_in_place(model: torch.nn.Module) -> None:
-    """Let `.to`, `.half`, `.bfloat16` of the model assign each parameter its converted data.
-
-    torch swaps fake parameters for new ones instead (torch/nn/modules/module.py, `_apply`), which
-    fails as soon as anything refers to them weakly: "Couldn't swap Embedding.weight". Real
-    parameters are assigned, so what is allocated is the same.
-    """
-
-    def apply(convert: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Any:
-        with torch.no_grad():
-            for tensor in (*model.parameters(), *model.buffers()):
-                converted = convert(tensor.data)
-                if converted is not tensor.data:
-                    tensor.data = converted
-        return model
-
-    model._apply = apply  # type: ignore[method-assign] # noqa: SLF001 - see above

@@ -40,6 +40,10 @@ DIRECT = frozenset(
     )
 )
 ZERO: dict[torch.dtype, object] = {torch.bool: False, torch.int: 0, torch.long: 0, torch.uint8: 0}
+MODEL_CODE = (
+    *("/torch/nn/modules/", "/transformers/", "/peft/", "/torch/autograd/"),
+    *("/dsforge/train/", "/dsforge/rehearse/start.py"),  # stages of a pipeline and their loss
+)
 _NO_ARGUMENTS: Mapping[str, Any] = {}
 
 
@@ -67,6 +71,7 @@ class Tracker(TorchDispatchMode):
         super().__init__()
         self.storages: list[Storage] = []
         self.events: list[int] = []
+        self.building = False  # a model that training has in host memory first
         self._alive: dict[int, tuple[int, weakref.ref[Any]]] = {}
         self._owner_of_file: dict[str, Owner | None] = {}
 
@@ -90,12 +95,17 @@ class Tracker(TorchDispatchMode):
         found = self._alive.get(_address(tensor.untyped_storage()))
         return None if found is None else found[0]
 
+    def on_host(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor's storage counts as host memory."""
+        index = self.index(tensor)
+        return index is not None and not self.storages[index].on_device
+
     def _note(self, tensor: torch.Tensor) -> None:
         storage = tensor.untyped_storage()
         key = _address(storage)
         if key in self._alive:
             return
-        on_device = tensor.device.type not in ("cpu", "meta")
+        on_device = tensor.device.type not in ("cpu", "meta") and not self.building
         if tensor.device.type == "meta":
             return
         index = len(self.storages)
@@ -159,5 +169,4 @@ def _owner_of_file(name: str) -> Owner | None:
     if "/deepspeed/" in name:
         inside = "/activation_checkpointing/" in name or name.endswith("/zero/linear.py")
         return "activation" if inside else "buffer"
-    modules = ("/torch/nn/modules/", "/transformers/", "/peft/", "/torch/autograd/")
-    return "activation" if any(part in name for part in modules) else None
+    return "activation" if any(part in name for part in MODEL_CODE) else None

@@ -25,8 +25,8 @@ COMMANDS = {
     "unknown model": (("--model", "lama", "--ds-config", "ds.json", "--world-size", "8"), "lama"),
     "negative tokens": ((*OWN, "--world-size", "8", "--seq-len", "-1"), "seq-len"),
     "no config": ((*MODEL, "--ds-config", "nowhere.json", "--world-size", "8"), "nowhere.json"),
-    "tensor parallel": ((*PLANNED, "--tp", "2"), "tensor_parallel_size"),
-    "pipeline": ((*PLANNED, "--pp", "2"), "pipeline_parallel_size"),
+    "context parallel": ((*PLANNED, "--cp", "2"), "context_parallel_size"),
+    "tensor and pipeline": ((*PLANNED, "--tp", "3", "--pp", "2"), "tensor"),
     "megatron": ((*PLANNED, "--for", "megatron"), "megatron"),
     "negative batch": ((*PLANNED, "--micro-batch", "-1"), "micro"),
 }
@@ -39,8 +39,23 @@ CONFIGS = {
     "block as a list": (json.dumps({**GOOD, "zero_optimization": [2]}).encode(), "object"),
     "precision as text": (json.dumps({**GOOD, "bf16": "yes"}).encode(), "bf16"),
     "tensor parallel": (
-        json.dumps({**GOOD, "tensor_parallel": {"autotp_size": 2}}).encode(),
+        json.dumps({**GOOD, "tensor_parallel": {"autotp_size": 3}}).encode(),
+        "must be a multiple of",
+    ),
+    "tensor parallel as text": (
+        json.dumps({**GOOD, "tensor_parallel": {"autotp_size": "two"}}).encode(),
         "autotp_size",
+    ),
+    "pipeline as a list": (json.dumps({**GOOD, "pipeline": [2]}).encode(), "pipeline"),
+    "tensor and pipeline": (
+        json.dumps(
+            {**GOOD, "tensor_parallel": {"autotp_size": 2}, "pipeline": {"stages": 2}}
+        ).encode(),
+        "must not meet",
+    ),
+    "sequence parallel": (
+        json.dumps({**GOOD, "sequence_parallel_size": 2}).encode(),
+        "sequence_parallel_size",
     ),
     "disk": (
         json.dumps(

@@ -161,7 +161,12 @@ def differences(cell: Cell, moment: Any, account: PhaseAccount) -> dict[str, tup
 
 
 def played(
-    settings: dict[str, Any], model: ModelSpec, world: int, recompute: bool = False
+    settings: dict[str, Any],
+    model: ModelSpec,
+    world: int,
+    recompute: bool = False,
+    *,
+    rank: int = 0,
 ) -> dict[str, Any]:
     """Phases and refusals of a rehearsal, as JSON has them. Runs in the process of its own."""
     from dsforge.rehearse.account import phase_accounts
@@ -169,7 +174,7 @@ def played(
     from dsforge.rehearse.subject import Subject
 
     subject = Subject(config_from_model(model), TOKENS, recompute)
-    found = rehearse(subject, settings, world_size=world)
+    found = rehearse(subject, settings, world_size=world, rank=rank)
     accounts = phase_accounts(found.timeline)
     return {
         "phases": {name: account.model_dump() for name, account in accounts.items()},

@@ -1,0 +1,65 @@
+"""The engine around the model as training starts it: ZeRO alone, AutoTP, or a pipeline."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import deepspeed
+import torch
+from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch.nn import functional
+
+from dsforge.rehearse.moving import moving_in_place
+from dsforge.rehearse.ownership import Ownership
+from dsforge.rehearse.subject import Subject, build
+from dsforge.train.modes import Mode
+from dsforge.train.pipeline import PipelineDecoder
+from dsforge.train.tensor_parallel import tensor_groups, tensor_settings
+
+
+def start(subject: Subject, settings: dict[str, Any], mode: Mode, ownership: Ownership) -> Any:
+    """The engine of this rank, its model's memory claimed.
+
+    A model that is split has its whole weights in host memory first, as in training.
+    """
+    tracker = ownership.tracker
+    tracker.building = mode.layout.model_ranks > 1
+    model = build(subject, settings)
+    tracker.building = False
+    with moving_in_place(tracker):
+        return _started(model, settings, mode, ownership)
+
+
+def _started(model: Any, settings: dict[str, Any], mode: Mode, ownership: Ownership) -> Any:
+    layout, groups = mode.layout, None
+    if layout.pipeline_parallel_size > 1:
+        model = _stages(model, mode)
+    elif layout.tensor_parallel_size > 1:
+        settings = tensor_settings(settings)
+        with unset_fake_temporarily():  # ranks are numbers that it reads from tensors
+            groups = tensor_groups(layout)
+    ownership.claim_model(model)
+    ownership.watch_gradients(model)
+    trained = [p for p in model.parameters() if p.requires_grad]
+    engine, *_ = deepspeed.initialize(
+        model=model, model_parameters=trained, config=settings, mpu=groups
+    )
+    check = getattr(engine, "first_dataloader_check", None)
+    if check is not None:  # compares this rank's tokens with those of another
+        check.remove()
+    ownership.watch_optimizer(engine)
+    return engine
+
+
+def _stages(model: Any, mode: Mode) -> Any:
+    """The stage of this rank; its loss weighs all tokens, so that shapes are known."""
+    stages = PipelineDecoder(model, mode.layout.pipeline_parallel_size, mode.partition)
+    stages.loss_fn = _loss
+    return stages
+
+
+def _loss(logits: torch.Tensor, target: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+    """What `train.pipeline_step.scaled_loss` computes where every token counts."""
+    labels, scale = target
+    told = logits[:, :-1].flatten(0, 1).float()
+    return functional.cross_entropy(told, labels[:, 1:].flatten(), reduction="sum") * scale
