@@ -1,12 +1,13 @@
 """`dsforge train` against the Hugging Face Trainer with DeepSpeed, in turn, in one run.
 
-  python benchmarks/train_vs_trainer                     SmolLM2-135M, 2 CPU ranks, about 25 minutes
+  python benchmarks/train_vs_trainer                     SmolLM2-135M, 2 CPU ranks, about 9 minutes
   python benchmarks/train_vs_trainer --tiny --rounds 1   a tiny Llama, a few minutes: does it work?
 
-Both sides get the same weights, rows, DeepSpeed config and launcher. Rounds go A B C D A B C D, so
-that what else the machine does falls on all of them. Targets, as ratios of medians over rounds:
-step time on equal batches <= 1.0; useful tokens/s with packing >= 1.5; seconds from the launch to
-the end of the first step <= 1.0; peak resident memory <= 1.0.
+Both sides get the same weights, rows, DeepSpeed config and launcher. Rounds go A B C D E, A B C D,
+so that what else the machine does falls on all of them; E, which has no target, runs in the first
+round only. Targets, as ratios of medians over rounds: step time on equal batches <= 1.0; useful
+tokens/s with packing >= 1.5; seconds from the launch to the end of the first step <= 1.0; peak
+resident memory <= 1.0.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from sides import Case, Figures, Setting, measured  # noqa: E402 - found from he
 WARMUP = 2  # steps: allocations, and what DeepSpeed records in the first ones
 PACKAGES = ("dsforge", "torch", "deepspeed", "transformers", "accelerate")
 LOSS_TOLERANCE = 2e-3
+TARGETED = 4  # the first cases, which the targets compare
 
 CASES = (
     Case("dsforge, equal batches", "dsforge", 4, 1, 256),
@@ -51,7 +53,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as name:
         setting = _setting(given, Path(name))
         for turn in range(given.rounds):
-            for case in CASES:
+            for case in CASES if turn == 0 else CASES[:TARGETED]:
                 found = measured(case, setting, Path(name, f"{turn}-{case.name.replace(' ', '-')}"))
                 results[case.name].append(_record(found))
                 print(
@@ -71,8 +73,8 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--zero-stage", type=int, default=2)
     parser.add_argument("--device", choices=("cpu", "gpu"), default="cpu")
@@ -215,7 +217,7 @@ def _targets(results: dict[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
     )
     rows = []
     for what, key, ours, other, target in wanted:
-        rounds = zip(results[ours], results[other], strict=True)
+        rounds = zip(results[ours], results[other], strict=False)
         ratios = [round(a[key] / b[key], 3) for a, b in rounds]
         ratio, higher = median(ratios), key == "tokens_per_s"
         met = ratio >= target if higher else ratio <= target

@@ -50,7 +50,8 @@ def verify(checkpoint: Path, *, model: str | None, quick: bool, as_json: bool) -
     else:
         for finding in found:
             print(_line(finding))
-    note(f"{checkpoint}: " + (f"not usable, {errors} errors" if errors else "good"))
+    counted = "1 error" if errors == 1 else f"{errors} errors"
+    note(f"{checkpoint}: not usable, {counted}" if errors else f"{checkpoint}: good")
     if errors:
         sys.exit(EXIT_FINDINGS)
 
