@@ -29,16 +29,23 @@ _PREFIX = re.compile(
 _RANK = re.compile(r"\b(?:global_?)?rank[ :=]{0,3}(\d{1,6})\b", re.IGNORECASE)
 
 
+class _Shown(dict[int, str]):
+    """Each character as it may be shown; filled as they come."""
+
+    def __missing__(self, code: int) -> str:
+        character = chr(code)
+        if not character.isprintable() and character not in "\t\n":
+            character = " " if character.isspace() else "\N{REPLACEMENT CHARACTER}"
+        self[code] = character
+        return character
+
+
+_SHOWN = _Shown()
+
+
 def plain(text: str) -> str:
     """The text without colours and whatever else drives a terminal or turns text around."""
-    text = _ESCAPES.sub("", text)
-    return text if text.isprintable() else "".join(map(_shown, text))
-
-
-def _shown(character: str) -> str:
-    if character.isprintable() or character in "\t\n":
-        return character
-    return " " if character.isspace() else "\N{REPLACEMENT CHARACTER}"
+    return _ESCAPES.sub("", text).translate(_SHOWN)
 
 
 class Line(NamedTuple):

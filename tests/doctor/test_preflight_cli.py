@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import sys
 import time
 from pathlib import Path
 
@@ -146,3 +147,26 @@ def test_hosts_that_do_not_exist_cost_seconds(run: Path, tmp_path: Path) -> None
     said = json.JSONDecoder().raw_decode(done.output)[0]
     assert sorted(said["lost"]) == sorted(addresses)
     assert time.monotonic() - begin < LIMIT_S
+
+
+def test_a_machine_without_cards_is_told_how_cpu_ranks_start(tmp_path: Path) -> None:
+    """Without a run and a GPU, `--local` says so; with DS_ACCELERATOR=cpu nothing is wrong."""
+    path = os.environ["PATH"]
+    bare = preflight(str(tmp_path), "--local", PATH=path, CUDA_VISIBLE_DEVICES="")
+    on_cpu = preflight(str(tmp_path), "--local", PATH=path, DS_ACCELERATOR="cpu")
+
+    if bare.code:  # a machine with a GPU has nothing to say
+        assert "a run starts at least 1 rank on each host, and it has 0 GPUs" in bare.output
+        assert "DS_ACCELERATOR=cpu" in bare.output
+    assert on_cpu.code == 0, on_cpu.output
+
+
+def test_slurm_without_srun_names_the_ways_out(run: Path, tmp_path: Path) -> None:
+    """A job of Slurm whose image lacks srun: hostfile or --local."""
+    (run / "hostfile").unlink(missing_ok=True)
+    python = Path(sys.executable).parent
+    done = preflight(str(run), PATH=f"{python}:{tmp_path}", SLURM_JOB_NODELIST="node[1-2]")
+
+    assert done.code == 1
+    assert "there is no `srun`" in done.output
+    assert "--local" in done.output

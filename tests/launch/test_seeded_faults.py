@@ -130,7 +130,6 @@ def test_a_stale_lock_is_removed_when_asked(scene: planting.Scene) -> None:
     assert any(finding["rule"] == "op-lock" for finding in document["findings"])
 
 
-@pytest.mark.slow
 def test_all_faults_are_different() -> None:
     """At least twenty faults, found by at least twenty rules."""
     assert len(planting.FAULTS) >= 20

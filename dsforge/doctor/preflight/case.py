@@ -58,7 +58,8 @@ class Job(NamedTuple):
         """Whether the ranks are CPU ranks."""
         if self.plan is not None:
             return self.plan.cluster.gpu.is_cpu
-        return self.file_variables.get("DS_ACCELERATOR") == "cpu"
+        alone = self.environment if len(self.entries) == 1 else {}  # and read by the ranks there
+        return {**self.file_variables, **alone}.get("DS_ACCELERATOR") == "cpu"
 
     @property
     def world_size(self) -> int:

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 from dsforge.doctor.preflight.case import Case, Check, Hit, check
 from dsforge.doctor.preflight.install import differing
+from dsforge.doctor.preflight.job import UNLISTED
+from dsforge.hostfile import Entry
 
 # nvml.h, nvmlClocksEventReasons: what is not the choice of a person or of an idle card.
 THROTTLES = {
@@ -16,6 +18,7 @@ THROTTLES = {
 }
 # Oldest Linux driver for each major CUDA release (CUDA compatibility guide, table 2).
 OLDEST_DRIVERS = {"11": (450, 80), "12": (525, 60), "13": (580, 65)}
+NO_CARD = "see `nvidia-smi` there, or set DS_ACCELERATOR=cpu for CPU ranks"
 SAME_SLOTS = "give the number that the plan was made for, or plan again: `dsforge gen`"
 
 
@@ -37,9 +40,17 @@ def slots_missing(case: Case) -> Iterator[Hit]:
             have, what = facts.cpu_cores, "cores for CPU ranks"
         if entry.slots > have:
             note = f" ({facts.gpu_note})" if facts.gpu_note and not case.job.on_cpu else ""
-            message = f"hostfile gives it slots={entry.slots}, and it has {have} {what}{note}"
-            fix = f"write `{entry.address} slots={have}`" if have else "see `nvidia-smi` there"
-            yield Hit((entry.address,), message, f"{fix} and plan again: `dsforge gen`")
+            message = f"{_promise(case, entry)}, and it has {have} {what}{note}"
+            fix = f"write `{entry.address} slots={have}`" if have else NO_CARD
+            yield Hit((entry.address,), message, f"{fix}; then plan again: `dsforge gen`")
+
+
+def _promise(case: Case, entry: Entry) -> str:
+    """How many ranks are to start on a host, and who says so."""
+    if entry.place not in UNLISTED:
+        return f"hostfile gives it slots={entry.slots}"
+    who = "the plan has" if case.job.plan else "a run starts at least"
+    return f"{who} {entry.slots} rank{'s' * (entry.slots > 1)} on each host"
 
 
 @check(

@@ -32,6 +32,7 @@ MOST_BYTES = 4 << 20
 MOST_HOSTS = 4096
 LONGEST_LIST = 10_000
 LOCAL = "localhost"
+UNLISTED = ("--local", "this machine", "SLURM_JOB_NODELIST")  # places of hosts without a hostfile
 # `node[01-03,07],gpu5`: a prefix, and one list of numbers and ranges.
 _RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
 _GROUP = re.compile(
@@ -51,6 +52,10 @@ def read_job(folder: Path, *, hostfile: Path | None = None, local: bool = False)
         message = f"{folder} holds neither a run of `dsforge gen` nor a hostfile nor {CONFIG}"
         raise DsforgeError(message, "name the run folder: dsforge preflight RUN")
     environment = dict(os.environ)
+    slurm = not local and not given.is_file() and bool(scheduled(environment))
+    if slurm and shutil.which("srun") is None:
+        message = "SLURM_JOB_NODELIST names hosts, and there is no `srun` to reach them with"
+        raise DsforgeError(message, "run it where srun is, write a hostfile for ssh, or --local")
     return Job(
         folder=folder,
         interpreter=launcher_interpreter(),
@@ -67,7 +72,7 @@ def read_job(folder: Path, *, hostfile: Path | None = None, local: bool = False)
         names_master=(folder / SCRIPT).is_file(),
         home_lines=_lines(Path.home() / ".deepspeed_env"),
         local=local,
-        slurm=not local and not given.is_file() and bool(scheduled(environment)),
+        slurm=slurm,
     )
 
 
