@@ -27,6 +27,7 @@ from dsforge.train.rows import Rows, bad_rows, data_files, read_rows, stop
 from dsforge.train.tokens import tokenize
 
 Say = Callable[[str], None]
+SHOWN = 10  # rows that are named
 FILE = "\0"  # in kept notes: the same rows may lie in a file of another name
 
 
@@ -157,9 +158,18 @@ def _tokenized(
             on_row=screen.advance,
             on_bad=_policy(job, say),
         )
+    limit = job.sequence_length
     if counts.cut:
-        say(f"{file.name}: {counts.cut} of {len(rows)} rows cut at {job.sequence_length} tokens")
+        where = _where(counts.cut)
+        say(f"{file.name}: {len(counts.cut)} of {len(rows)} rows cut at {limit} tokens: {where}")
     if counts.without_answer:
-        why = f"their answer begins after {job.sequence_length} tokens"
-        say(f"{file.name}: {counts.without_answer} rows left out: {why}")
+        why = f"their answer begins after {limit} tokens: {_where(counts.without_answer)}"
+        say(f"{file.name}: {len(counts.without_answer)} rows left out: {why}")
     return said
+
+
+def _where(places: Sequence[str]) -> str:
+    """The numbers of the first rows of a file, from their places, and how many more there are."""
+    shown = ", ".join(place.rpartition(":")[2].removeprefix(" row ") for place in places[:SHOWN])
+    more = len(places) - SHOWN
+    return f"rows {shown} and {more} more" if more > 0 else f"rows {shown}"

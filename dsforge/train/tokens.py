@@ -22,11 +22,14 @@ BATCH = 256  # rows that are rendered and encoded together
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Samples of a file: kept, cut at the limit, left out as their answer begins beyond it."""
+    """Samples of a file: kept; and where those are that were cut at the limit, or left out.
+
+    Left out are those whose answer begins beyond the limit.
+    """
 
     kept: int
-    cut: int
-    without_answer: int
+    cut: tuple[str, ...]
+    without_answer: tuple[str, ...]
 
 
 def tokenize(
@@ -40,34 +43,37 @@ def tokenize(
 ) -> Counts:
     """Counts of the samples, of at most `sequence_length` tokens, that `take` was given.
 
-    Rows whose answer begins beyond the limit are left out and counted; those that the tokenizer's
+    Rows whose answer begins beyond the limit are left out; those that the tokenizer's
     chat template refuses go to `on_bad`. Raises DsforgeError where nothing is left.
     """
-    kept, cut, without_answer = 0, 0, 0
+    kept = 0
+    cut: list[str] = []
+    without_answer: list[str] = []
     refused: list[Problem] = []
-    for sample in _samples(rows, tokenizer, refused):
+    for row, sample in _samples(rows, tokenizer, refused):
         on_row()
         if sample is None:
             continue
-        cut += len(sample.tokens) > sequence_length
+        if len(sample.tokens) > sequence_length:
+            cut.append(row.place)
         short = Sample(sample.tokens[:sequence_length], sample.labels[:sequence_length])
         if short.targets:
             kept += 1
             take(short)
         else:
-            without_answer += 1
+            without_answer.append(row.place)
     if refused:
         on_bad(refused)
     if not kept:
         hint = "raise `sequence_length`"
         raise DsforgeError(f"no answer begins within {sequence_length} tokens", hint)
-    return Counts(kept, cut, without_answer)
+    return Counts(kept, tuple(cut), tuple(without_answer))
 
 
 def _samples(
     rows: Iterable[Row], tokenizer: Any, refused: list[Problem]
-) -> Iterator[Sample | None]:
-    """The whole sample of each row; none where the template refuses it."""
+) -> Iterator[tuple[Row, Sample | None]]:
+    """Each row with its whole sample; none where the template refuses it."""
     several = iter(rows)
     while batch := list(islice(several, BATCH)):
         chats = [row for row in batch if row.messages]
@@ -77,7 +83,8 @@ def _samples(
         drafts = [_draft(row, tokenizer, refused) for row in batch]
         texts = [draft for draft in drafts if draft is not None]
         encoded = iter(_encoded(texts, tokenizer))
-        yield from (None if draft is None else next(encoded) for draft in drafts)
+        for row, draft in zip(batch, drafts, strict=True):
+            yield row, None if draft is None else next(encoded)
 
 
 @dataclass(frozen=True, slots=True)
