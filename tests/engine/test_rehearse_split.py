@@ -34,7 +34,7 @@ def test_stages_of_a_pipeline_hold_the_model_between_them(apart: ProcessPoolExec
     assert list(first["phases"]) == [*PHASES, "forward", "backward", "step"]
     stages = [found["phases"] for found in (first, last)]
     assert sum(map(whole_bytes, stages)) == whole_bytes(alone)
-    assert stages[0]["init"]["host_peak_bytes"] == whole_bytes(alone)
+    assert stages[0]["init"]["host_peak_bytes"] >= whole_bytes(alone)
 
 
 def test_tensor_parallel_ranks_hold_their_part_of_each_matrix(apart: ProcessPoolExecutor) -> None:
