@@ -11,6 +11,7 @@ import json
 import random
 import sys
 from collections.abc import Iterator
+from contextlib import redirect_stdout
 from typing import Any
 
 from megatron_settings import config_of
@@ -126,5 +127,6 @@ def main(back_end: BackEnd, count: int) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    result = json.dumps(main(sys.argv[1], int(sys.argv[2])), indent=2)  # type: ignore[arg-type]
-    print("\n" + result)
+    with redirect_stdout(sys.stderr):  # what libraries print
+        result = main(sys.argv[1], int(sys.argv[2]))  # type: ignore[arg-type]
+    print(json.dumps(result, indent=2))
