@@ -110,6 +110,11 @@ class Strategy(BaseModel):
     zero_stage: ZeroStage = Field(
         default=0, description="1 optimizer state, 2 + gradients, 3 + parameters sharded over dp."
     )
+    hpz_partition_size: int = Field(
+        default=1,
+        ge=1,
+        description="Ranks that share a second copy of the weights under ZeRO-3 (hpZ); 1: none.",
+    )
     offload_optimizer: Offload = "none"
     offload_parameters: Offload = "none"
     recompute: Recompute = "none"
@@ -147,11 +152,20 @@ class Strategy(BaseModel):
         """Whether anything leaves the device."""
         return self.offload_optimizer != "none" or self.offload_parameters != "none"
 
+    @property
+    def weight_group(self) -> int | None:
+        """Ranks that weights are gathered from, where these are fewer than share the states."""
+        if self.hpz_partition_size > 1:
+            return self.hpz_partition_size
+        return self.runs_as.shard_group
+
     def label(self) -> str:
         """A short name for tables: `ZeRO-3 dp16 mbs2 x4 recompute full offload cpu`."""
         zero = f"ZeRO-{self.zero_stage}" if self.back_end == "deepspeed" else "Megatron"
         parts = [zero, self.layout.label()]
         parts.append(f"mbs{self.micro_batch_size} x{self.gradient_accumulation_steps}")
+        if self.hpz_partition_size > 1:
+            parts.append(f"hpZ {self.hpz_partition_size}")
         if self.virtual_stages > 1:
             parts.append(f"vs{self.virtual_stages}")
         if self.recompute != "none":
@@ -193,6 +207,9 @@ class Constraints(BaseModel):
     pipeline_parallel_size: int | None = Field(default=None, ge=1)
     context_parallel_size: int | None = Field(default=None, ge=1)
     expert_parallel_size: int | None = Field(default=None, ge=1)
+    hpz_partition_size: int | None = Field(
+        default=None, ge=1, description="Ranks of ZeRO-3's second copy of the weights; 1: none."
+    )
     offload_optimizer: Offload | None = None
     offload_parameters: Offload | None = None
     recompute: Recompute | None = None

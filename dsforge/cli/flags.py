@@ -103,6 +103,10 @@ class Flags(NamedTuple):
     ep: Annotated[
         int | None, Flag(STRATEGY, "Expert parallel size.", ("strategy", "expert_parallel_size"))
     ] = None
+    hpz: Annotated[
+        int | None,
+        Flag(STRATEGY, "Ranks of ZeRO-3's second weights.", ("strategy", "hpz_partition_size")),
+    ] = None
     offload_optimizer: Annotated[
         str | None, Flag(STRATEGY, "none, cpu or nvme.", ("strategy", "offload_optimizer"))
     ] = None

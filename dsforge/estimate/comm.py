@@ -120,23 +120,23 @@ class Channels(NamedTuple):
     tensor: Channel
     context: Channel
     shards: Channel
-    updates: Channel  # ranks that share one copy of the states: smaller than `shards` under MiCS
+    updates: Channel  # ranks that weights are gathered from: fewer than `shards` under MiCS, hpZ
     expert: Channel
     pipeline: Channel
 
 
-def channels(cluster: ClusterSpec, layout: Layout, shard_group: int | None = None) -> Channels:
+def channels(cluster: ClusterSpec, layout: Layout, weight_group: int | None = None) -> Channels:
     """Every channel of a layout; tensor ranks are closest, pipeline stages farthest."""
     tp, cp = layout.tensor_parallel_size, layout.context_parallel_size
     dp, pp = layout.data_parallel_size, layout.pipeline_parallel_size
     neighbours = min(2, pp)
     shards = channel(cluster, dp * cp, tp)
-    whole = shard_group is None or shard_group >= dp * cp
+    whole = weight_group is None or weight_group >= dp * cp
     return Channels(
         tensor=channel(cluster, tp, 1),
         context=channel(cluster, cp, tp),
         shards=shards,
-        updates=shards if whole else channel(cluster, shard_group or 1, tp),
+        updates=shards if whole else channel(cluster, weight_group or 1, tp),
         expert=channel(cluster, layout.expert_parallel_size, tp * cp),
         pipeline=channel(cluster, neighbours, dp * cp * tp),
     )

@@ -40,7 +40,7 @@ def framed(model: ModelSpec, cluster: ClusterSpec, workload: Workload, strategy:
         workload=workload,
         loads=carried,
         fullest=max(carried, key=lambda load: load.held.total),
-        links=channels(cluster, strategy.layout, strategy.runs_as.shard_group),
+        links=channels(cluster, strategy.layout, strategy.weight_group),
         host=host_memory(model, cluster, workload, strategy, kept=kept),
         nvme_bytes=round(kept.nvme * cluster.gpus_per_node),
         checkpoint_bytes=checkpoint_bytes(model, workload),

@@ -3,10 +3,10 @@
 Read in DeepSpeed 0.19: gradients stay in the compute precision (`get_data_types`: accumulation
 defaults to the model's type), stage 1 and 2 keep flat compute-precision weights on every rank and a
 float32 partition of master weights (`stage_1_and_2.py`), stage 3 partitions the weights as well
-(`stage3.py`). At the step each of them makes float32 gradients of its own partition; stage 3 one
-sub-group at a time. Megatron accumulates gradients in float32
-(`--accumulate-allreduce-grads-in-fp32` follows from bf16) and its distributed
-optimizer shards master weights and moments.
+(`stage3.py`) and keeps a second copy of them in each hpZ group (`partition_parameters.py`). At the
+step each of them makes float32 gradients of its own partition; stage 3 one sub-group at a time.
+Megatron accumulates gradients in float32 (`--accumulate-allreduce-grads-in-fp32` follows from
+bf16) and its distributed optimizer shards master weights and moments.
 """
 
 from __future__ import annotations
@@ -101,6 +101,8 @@ def states(
     per_parameter = optimizer_bytes_per_parameter(workload, run)
     optimizer = per_parameter * (trainable if stage >= 1 else parameters.trainable)
     weights = size * (shard if stage == FULLY_SHARDED else parameters.total)
+    if strategy.hpz_partition_size > 1:
+        weights += size * parameters.total / strategy.hpz_partition_size
     if run.trainer != "deepspeed":
         return _without_engine(strategy, parameters, weights, optimizer)
     gradients = size * (trainable if stage >= GRADIENTS_SHARDED else parameters.trainable)

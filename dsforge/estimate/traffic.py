@@ -125,6 +125,8 @@ def _stage3(
     Where groups of ranks hold a copy each (MiCS, hybrid sharding), both stay inside a group, and
     what a rank keeps of the gradients is reduced across groups once a step.
     """
+    if strategy.hpz_partition_size > 1:
+        return _second_copy(frame, strategy, weights=weights, gradients=gradients)
     group, every = frame.links.updates, frame.links.shards
     gathers = 3 if strategy.recompute == "full" else 2
     inside = Exchange(
@@ -142,6 +144,37 @@ def _stage3(
     across = 2 * gather_bytes(kept, every.ranks // group.ranks)
     name, seconds = "gradients across groups", every.reduce_s(kept, 0.0)
     return inside, Exchange(name, seconds, every.reduce_s(0.0), sent_bytes=across)
+
+
+def _second_copy(
+    frame: Frame, strategy: Strategy, *, weights: float, gradients: float
+) -> tuple[Exchange, ...]:
+    """Weights gathered from the group's own copy; from all ranks once, in the step's first forward.
+
+    The step makes the copy of trained weights stale (`invalidate_secondary_tensor`); that of frozen
+    ones stays. Gradients are scattered over all ranks (ZeRO++, Wang et al. 2023, section 3.2).
+    """
+    group, every = frame.links.updates, frame.links.shards
+    gathers = 3 if strategy.recompute == "full" else 2
+    held = frame.fullest.held
+    renewed = weights * held.trainable / held.total
+    inside = Exchange(
+        "weights gathered in groups, gradients scattered",
+        gathers * group.gather_s(weights, 0.0) + every.scatter_s(gradients, 0.0),
+        gathers * group.gather_s(0.0) + every.scatter_s(0.0),
+        GATHER_OVERLAP,
+        every_micro_step=True,
+        sent_bytes=gathers * gather_bytes(weights, group.ranks)
+        + gather_bytes(gradients, every.ranks),
+    )
+    once = Exchange(
+        "weights gathered from all ranks",
+        every.gather_s(renewed, 0.0),
+        every.gather_s(0.0),
+        GATHER_OVERLAP / 3,  # of a micro batch, only its forward
+        sent_bytes=gather_bytes(renewed, every.ranks),
+    )
+    return inside, once
 
 
 def stage_traffic(frame: Frame, strategy: Strategy) -> PerToken:

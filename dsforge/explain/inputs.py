@@ -44,6 +44,7 @@ def take_inputs(sheet: Sheet, plan: Plan) -> None:
     sheet.give("strategy", "samples", micro_batch_size=strategy.micro_batch_size)
     sheet.give(
         "strategy",
+        hpz_partition_size=strategy.hpz_partition_size,
         accumulation_steps=strategy.gradient_accumulation_steps,
         virtual_stages=strategy.virtual_stages,
     )

@@ -61,6 +61,8 @@ def _states(plan: Plan) -> Iterator[Line]:
     off, off_too = strategy.offload_optimizer != "none", strategy.offload_parameters != "none"
     held = "shard_parameters" if stage == FULLY_SHARDED else "held_parameters"
     weights = "0" if off_too else f"element_bytes * {held}"
+    if strategy.hpz_partition_size > 1:
+        weights += " + element_bytes * held_parameters / hpz_partition_size"
     yield Line("kept_weights", "bytes", weights, f"{STATES}{_away(strategy.offload_parameters)}")
     shared = engine and stage >= GRADIENTS_SHARDED
     trained = "trained_shard_parameters" if shared else "trained_parameters"

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dsforge.estimate import offload as copies
 from dsforge.estimate import time as clock
 from dsforge.estimate import traffic
+from dsforge.estimate.comm import ALONE
 from dsforge.estimate.compute import layer_host_s
 from dsforge.estimate.frame import Frame
 from dsforge.estimate.lines import Setting
@@ -43,6 +44,7 @@ def _take_channels(sheet: Sheet, plan: Plan, frame: Frame) -> None:
         "tensor": (links.tensor, 1),
         "context": (links.context, tp),
         "data": (links.shards, tp),
+        "group": (links.updates if plan.strategy.hpz_partition_size > 1 else ALONE, tp),
         "expert": (links.expert, tp * cp),
         "pipeline": (links.pipeline, dp * cp * tp),
     }
@@ -176,6 +178,12 @@ def _wire(name: str) -> str:
         f" + {messages.format('gradient_bytes')} * data_round_s",
         "updated_weights_gathered": f"updated_bytes * {share} / data_rate"
         f" + {messages.format('updated_bytes')} * data_round_s",
+        "weights_gathered_in_groups_gradients_scattered": "gathers * weight_bytes"
+        " * (group_ranks - 1) / group_ranks / group_rate"
+        f" + gradient_bytes * {share} / (data_rate * data_scatter_share)"
+        " + slowest_layers * (gathers * group_round_s + data_round_s)",
+        "weights_gathered_from_all_ranks": f"updated_bytes * {share} / data_rate"
+        " + slowest_layers * data_round_s",
         "weights_gathered_gradients_scattered": "(gathers * weight_bytes"
         f" + gradient_bytes / data_scatter_share) * {share} / data_rate"
         " + slowest_layers * (gathers + 1) * data_round_s",

@@ -53,6 +53,7 @@ def kind_of(strategy: Strategy) -> str:
         return f"Megatron with {', '.join(found) or 'DP alone'}"
     places = {strategy.offload_optimizer, strategy.offload_parameters} - {"none"}
     found += [f"offload to {' and '.join(sorted(places))}"] if places else []
+    found += ["hpZ"] if strategy.hpz_partition_size > 1 else []
     name = f"ZeRO-{strategy.zero_stage}"
     return f"{name} with {', '.join(found)}" if found else name
 

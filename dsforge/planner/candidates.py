@@ -38,12 +38,13 @@ KEPT: Offloads = ("none", "none")
 
 
 def wanted(request: Request) -> tuple[BackEnd, ...]:
-    """The back ends to look at: who fixes a ZeRO stage or offload means DeepSpeed."""
+    """The back ends to look at: who fixes a ZeRO stage, hpZ or offload means DeepSpeed."""
     fixed = request.constraints
     if fixed.back_end:
         return (fixed.back_end,)
     offloads = {fixed.offload_optimizer, fixed.offload_parameters} - {None, "none"}
-    return ("deepspeed",) if offloads or fixed.zero_stage is not None else BACK_ENDS
+    zero = fixed.zero_stage is not None or (fixed.hpz_partition_size or 1) > 1
+    return ("deepspeed",) if offloads or zero else BACK_ENDS
 
 
 def families(request: Request, back_end: BackEnd) -> Iterator[Strategy]:
@@ -52,7 +53,25 @@ def families(request: Request, back_end: BackEnd) -> Iterator[Strategy]:
     for layout in layouts(request, back_end):
         for stage in _zero_stages(fixed, back_end, layout):
             for offloads in _offloads(request, back_end, stage):
-                yield base(request, back_end, layout, stage=stage, offloads=offloads)
+                family = base(request, back_end, layout, stage=stage, offloads=offloads)
+                yield from _second_copies(request, family)
+
+
+def _second_copies(request: Request, family: Strategy) -> Iterator[Strategy]:
+    """The family without a second copy of the weights (hpZ), and with one in groups of ranks.
+
+    Groups are parts of nodes, or whole ones: others cross a network without need.
+    """
+    fixed, node = request.constraints.hpz_partition_size, request.cluster.gpus_per_node
+    sizes: tuple[int, ...] = (fixed or 1,)
+    kept = family.offload_parameters == "none" and family.offload_optimizer != "nvme"
+    if fixed is None and family.zero_stage == FULLY_SHARDED and kept:
+        ranks = family.layout.data_parallel_size
+        parts = [n for n in divisors(ranks)[1:-1] if node % n == 0 or n % node == 0]
+        sizes = (*parts, 1)  # the lightest comes last
+    for size in sizes:
+        update = {"hpz_partition_size": size}
+        yield family if size == 1 else family.model_copy(update=update)
 
 
 def base(
@@ -136,7 +155,8 @@ def _stays_whole(request: Request, back_end: BackEnd) -> bool:
     """Whether the model is not to be cut: who fixes a ZeRO stage or offload means ZeRO alone."""
     fixed = request.constraints
     asked = fixed.zero_stage, fixed.offload_optimizer, fixed.offload_parameters
-    return back_end == "deepspeed" and any(one is not None for one in asked)
+    said = any(one is not None for one in asked) or (fixed.hpz_partition_size or 1) > 1
+    return back_end == "deepspeed" and said
 
 
 def _tensor_sizes(request: Request, back_end: BackEnd) -> tuple[int, ...]:

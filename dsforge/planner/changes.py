@@ -58,6 +58,8 @@ def _of_strategy(case: Case) -> Iterator[Change]:
     if strategy.runs_as.buckets != "sized":
         smaller = strategy.runs_as.model_copy(update={"buckets": "sized"})
         yield _strategy(case, "buckets", "buckets sized to the model", execution=smaller)
+    if strategy.hpz_partition_size > 1:
+        yield _strategy(case, "hpZ", "no second copy of the weights", hpz_partition_size=1)
     if strategy.back_end == "deepspeed":
         for stage in STAGES[strategy.zero_stage :]:
             yield _strategy(case, "ZeRO stage", f"ZeRO-{stage}", zero_stage=stage)

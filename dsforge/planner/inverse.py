@@ -163,11 +163,11 @@ def _refusal(axis: Axis) -> DsforgeError:
 
 
 def _narrowed(request: Request) -> Request:
-    """The request without offload, unless the user said something about it."""
+    """The request without offload and second copies, unless the user said something about them."""
     fixed = request.constraints
-    if fixed.offload_optimizer or fixed.offload_parameters:
-        return request
-    kept = {"offload_optimizer": "none", "offload_parameters": "none"}
+    kept: dict[str, object] = {"hpz_partition_size": fixed.hpz_partition_size or 1}
+    if not (fixed.offload_optimizer or fixed.offload_parameters):
+        kept |= {"offload_optimizer": "none", "offload_parameters": "none"}
     return request.model_copy(update={"constraints": fixed.model_copy(update=kept)})
 
 

@@ -45,7 +45,12 @@ def variants(explorer: Explorer) -> tuple[Variant, ...]:
 def _free(request: Request) -> Request:
     """The request without what only concerns DeepSpeed."""
     fixed = request.constraints.model_copy(
-        update={"zero_stage": None, "offload_optimizer": None, "offload_parameters": None}
+        update={
+            "zero_stage": None,
+            "hpz_partition_size": None,
+            "offload_optimizer": None,
+            "offload_parameters": None,
+        }
     )
     return request.model_copy(update={"constraints": fixed})
 

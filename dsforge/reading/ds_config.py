@@ -50,6 +50,7 @@ class _Zero(BaseModel):
     stage3_max_live_parameters: int = Field(default=ENGINE.max_live_parameters, ge=1)
     stage3_max_reuse_distance: int = Field(default=ENGINE.max_reuse_distance, ge=0)
     sub_group_size: int = Field(default=ENGINE.sub_group_size, ge=1)
+    zero_hpz_partition_size: int = Field(default=1, ge=0)
     offload_optimizer: _Device | None = None
     offload_param: _Device | None = None
 
@@ -142,11 +143,14 @@ def settings_of(config: DsConfig, place: str) -> tuple[Setting, ...]:
     """The file as settings of a request, which flags may follow. Raises SpecError."""
     zero, tensor = config.zero_optimization, config.tensor_parallel
     offloads = {"offload_optimizer": zero.offload_optimizer, "offload_parameters": None}
+    copies = 1
     if zero.stage == FULLY_SHARDED:  # the engine ignores it below
         offloads["offload_parameters"] = zero.offload_param
+        copies = max(1, zero.zero_hpz_partition_size)
     found: dict[tuple[str, str], object] = {
         ("strategy", "back_end"): "deepspeed",
         ("strategy", "zero_stage"): zero.stage,
+        ("strategy", "hpz_partition_size"): copies,
         ("strategy", "tensor_parallel_size"): max(1, tensor.autotp_size if tensor else 1),
         ("strategy", "pipeline_parallel_size"): 1,
         ("strategy", "context_parallel_size"): 1,

@@ -88,10 +88,18 @@ class Zero0Context(NamedTuple):
 
 
 class ZeroContext(NamedTuple):
-    """Fields of zero1.json.j2, zero2.json.j2 and zero3.json.j2: everything on the device."""
+    """Fields of zero1.json.j2 and zero2.json.j2: everything on the device."""
 
     job: Job
     buckets: Buckets
+
+
+class Zero3Context(NamedTuple):
+    """Fields of zero3.json.j2; `hpz_partition_size` is none without a second copy of weights."""
+
+    job: Job
+    buckets: Buckets
+    hpz_partition_size: int | None
 
 
 class ZeroOffloadContext(NamedTuple):
@@ -107,6 +115,7 @@ class Zero3OffloadContext(NamedTuple):
 
     job: Job
     buckets: Buckets
+    hpz_partition_size: int | None
     offload_optimizer: OffloadBlock | None
     offload_parameters: OffloadBlock | None
 
@@ -121,13 +130,20 @@ class NvmeContext(NamedTuple):
     aio: AioSettings
 
 
-Context = Zero0Context | ZeroContext | ZeroOffloadContext | Zero3OffloadContext | NvmeContext
+Context = (
+    Zero0Context
+    | ZeroContext
+    | Zero3Context
+    | ZeroOffloadContext
+    | Zero3OffloadContext
+    | NvmeContext
+)
 
 CONTEXTS: dict[str, type[Context]] = {
     "deepspeed/zero0.json.j2": Zero0Context,
     "deepspeed/zero1.json.j2": ZeroContext,
     "deepspeed/zero2.json.j2": ZeroContext,
-    "deepspeed/zero3.json.j2": ZeroContext,
+    "deepspeed/zero3.json.j2": Zero3Context,
     "deepspeed/zero1_offload.json.j2": ZeroOffloadContext,
     "deepspeed/zero2_offload.json.j2": ZeroOffloadContext,
     "deepspeed/zero3_offload.json.j2": Zero3OffloadContext,
@@ -161,11 +177,15 @@ def zero_context(plan: Plan, priced: Priced) -> Context:
         return Zero0Context(job)
     if kind is ZeroContext:
         return ZeroContext(job, buckets)
+    size = priced.strategy.hpz_partition_size
+    copies = size if size > 1 else None
+    if kind is Zero3Context:
+        return Zero3Context(job, buckets, copies)
     optimizer, parameters = _offloaded(plan.cluster, priced)
     if kind is ZeroOffloadContext and optimizer is not None:
         return ZeroOffloadContext(job, buckets, optimizer)
     if priced.aio is None:
-        return Zero3OffloadContext(job, buckets, optimizer, parameters)
+        return Zero3OffloadContext(job, buckets, copies, optimizer, parameters)
     return NvmeContext(job, buckets, optimizer, parameters, priced.aio)
 
 

@@ -121,6 +121,7 @@ def _choice(plan: Plan) -> tuple[Row, ...]:
         Row("micro batch size", str(strategy.micro_batch_size)),
         Row("gradient accumulation steps", str(strategy.gradient_accumulation_steps)),
         Row("global batch size", str(strategy.global_batch_size)),
+        Row("hpZ partition size", str(strategy.hpz_partition_size)),
         Row("optimizer offload", strategy.offload_optimizer),
         Row("parameter offload", strategy.offload_parameters),
         Row("recompute", strategy.recompute),

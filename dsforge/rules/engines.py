@@ -261,8 +261,31 @@ def recompute_kind(case: Case) -> Problem | None:
     return None
 
 
+def second_copy(case: Case) -> Problem | None:
+    """A second copy of the weights (hpZ) where the engine keeps none.
+
+    DeepSpeed `partition_parameters.py`, `_partition_param_sec`: only stage 3 has it; its groups are
+    neighbouring ranks of equal number (`groups._create_zero_param_parallel_group`), and it lies
+    beside the shards, so offloaded parameters would put it into RAM and gain nothing.
+    """
+    strategy, ranks = case.strategy, case.layout.data_parallel_size
+    size = strategy.hpz_partition_size
+    if size == 1:
+        return None
+    kept = strategy.offload_parameters == "none" and strategy.offload_optimizer != "nvme"
+    if not case.on_megatron and strategy.zero_stage == FULLY_SHARDED and kept and ranks % size == 0:
+        return None
+    return Problem(
+        "hpz-partition",
+        f"`hpz_partition_size` (={size}) must divide the data-parallel ranks (={ranks}), under "
+        "DeepSpeed's ZeRO-3 with parameters on the device and nothing on NVMe",
+        "use zero_stage 3 and the GPUs of one node, or hpz_partition_size 1",
+    )
+
+
 RULES: tuple[Rule, ...] = (
     deepspeed_axes,
+    second_copy,
     zero_with_pipeline,
     zero_with_tensor,
     tensor_with_pipeline,

@@ -33,6 +33,8 @@ CASES: dict[str, dict[str, Any]] = {
     "zero1": {"zero_stage": 1},
     "zero2-accumulating": {"zero_stage": 2},
     "zero3-recomputing": {"zero_stage": 3, "recompute": "full"},
+    "zero3-hpz": {"zero_stage": 3, "dp": 16, "hpz_partition_size": 8, "recompute": "full"},
+    "hpz-lora": {"zero_stage": 3, "dp": 16, "hpz_partition_size": 4, "work": lora_workload()},
     "zero3-on-disk": {"zero_stage": 3, **ON_DISK},
     "zero2-offloaded": {"zero_stage": 2, "offload_optimizer": "cpu", "recompute": "full"},
     "lora": {"zero_stage": 3, "work": lora_workload()},

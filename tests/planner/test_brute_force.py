@@ -151,12 +151,16 @@ def strategies(request: Request) -> Iterator[Strategy]:
             continue
         staged = range(1, request.model.layers) if pp > 1 else [1]
         megatron = product(("megatron",), (0, 1), (("none", "none"),), staged)
-        plain = product(("deepspeed",), (0, 1, 2, 3), OFFLOADS, [1])
+        plain = [
+            *product(("deepspeed",), (0, 1, 2, 3), OFFLOADS, [1]),
+            *product(("deepspeed",), (3,), OFFLOADS, divisors(layout.data_parallel_size)[1:-1]),
+        ]
         kinds = [*megatron, *(plain if cp * layout.expert_parallel_size == 1 else ())]
         for kind, micro, recompute in product(
             kinds, divisors(share), ("none", "selective", "full")
         ):
-            back_end, stage, (optimizer, params), virtual = kind
+            back_end, stage, (optimizer, params), size = kind
+            staged_by = size if back_end == "megatron" else 1
             candidate = Strategy(
                 back_end=back_end,
                 layout=layout,
@@ -165,7 +169,8 @@ def strategies(request: Request) -> Iterator[Strategy]:
                 offload_parameters=params,
                 micro_batch_size=micro,
                 gradient_accumulation_steps=share // micro,
-                virtual_stages=virtual,
+                virtual_stages=staged_by,
+                hpz_partition_size=size // staged_by,
                 recompute=recompute,
                 sequence_parallel=back_end == "megatron" and tp > 1 and tokens % (tp * cp) == 0,
             )

@@ -16,6 +16,8 @@ from dsforge.strategy import Strategy
 MODEL = "llama-2-7b"  # 32 layers, 32 heads, 32 kv heads
 MEGATRON: dict[str, Any] = {"back_end": "megatron", "zero_stage": 1}
 
+HPZ = {"hpz_partition_size": 8}
+
 # rule id, model, cluster, workload, strategy
 BROKEN: list[tuple[str, str, ClusterSpec, Workload, Strategy]] = [
     ("decoder-only", "bert-large", cluster(), workload(512), strategy()),
@@ -51,6 +53,7 @@ BROKEN: list[tuple[str, str, ClusterSpec, Workload, Strategy]] = [
         strategy(expert_parallel_size=3, **MEGATRON),
     ),
     ("deepspeed-axes", MODEL, cluster(), workload(), strategy(4, context_parallel_size=2)),
+    ("hpz-partition", MODEL, cluster(2), workload(), strategy(16, zero_stage=2, **HPZ)),
     ("zero-pipeline", MODEL, cluster(), workload(), strategy(4, pp=2, zero_stage=2)),
     ("zero-tensor", MODEL, cluster(), workload(), strategy(4, 2, zero_stage=3)),
     ("deepspeed-3d", MODEL, cluster(), workload(), strategy(2, 2, 2, zero_stage=1)),
