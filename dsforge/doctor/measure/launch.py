@@ -23,6 +23,10 @@ from dsforge.specs import ClusterSpec, Host
 Launcher = Literal["deepspeed", "torchrun", "python"]
 MODULE = "dsforge.gauge"
 LONGEST_ENV_BYTES = 64 * 1024
+HANGS = (
+    "a first launch also builds ops: `--timeout 600` lets it; on several hosts "
+    "`dsforge preflight` finds what keeps them apart"
+)
 SPOKEN = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET"}
 
 
@@ -146,7 +150,7 @@ def _failure(done: process.Completed, temporary: Path, timeout_s: float) -> RunE
     cause = "\n".join(shortly(diagnose_files([log])))
     return RunError(
         f"the ranks ended before they measured anything {what}",
-        cause or "on several hosts `dsforge preflight` finds what keeps them apart",
+        cause or HANGS,
         command=done.command,
         code=done.code,
         tail=done.tail,
