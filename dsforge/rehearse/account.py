@@ -55,7 +55,8 @@ class RehearsalDocument(BaseModel):
     versions: dict[str, str] = Field(description="Of deepspeed, torch and transformers.")
     ds_config: dict[str, object] = Field(description="The config that was rehearsed.")
     phases: dict[str, PhaseAccount] = Field(
-        description="init; first_*: the first step; forward, backward, step: every later one."
+        description="init; first_*: the first step; forward, backward, step: every later one. "
+        "A pipeline's forward ends at its first backward pass, its backward with the last one."
     )
     refused: tuple[Refusal, ...]
     seconds: float = Field(description="Wall time of the rehearsal.")

@@ -52,7 +52,8 @@ def _micro_steps(engine: Any, phase: Phase, sequence_length: int, prefix: str) -
 
 def _scheduled(engine: Any, phase: Phase, sequence_length: int, prefix: str) -> None:
     """The engine's own schedule of as many micro batches as fill the pipeline, and one more."""
-    engine.micro_batches = min(engine.gradient_accumulation_steps(), engine.num_stages + 1)
+    enough = 1 if prefix else engine.num_stages + 1
+    engine.micro_batches = min(engine.gradient_accumulation_steps(), enough)
     shape = engine.train_micro_batch_size_per_gpu(), sequence_length
     engine._recv_tensor_meta = lambda _: _arriving(engine, shape)  # noqa: SLF001 - nobody sends it
     passes = _Passes(engine, phase, prefix)
