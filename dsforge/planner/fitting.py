@@ -75,11 +75,13 @@ def nearest(request: Request, bound: Bound = "likely") -> Nearest | None:
 
 
 def _without_context(family: Strategy) -> tuple[object, ...]:
-    """What a family fixes beside the share of a sequence, and of a batch, on a rank."""
+    """What a family fixes beside the share of a sequence, and of a batch, on a rank.
+
+    A second copy of the weights is left out: without it nothing is heavier.
+    """
     layout = family.layout
     sizes = layout.tensor_parallel_size, layout.pipeline_parallel_size, layout.expert_parallel_size
-    kept = family.zero_stage, family.hpz_partition_size
-    return *sizes, *kept, family.offload_optimizer, family.offload_parameters
+    return *sizes, family.zero_stage, family.offload_optimizer, family.offload_parameters
 
 
 def _broken_by_deepspeed(request: Request) -> list[tuple[Problem, ...]]:

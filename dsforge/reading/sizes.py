@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import NamedTuple
 
 from dsforge.errors import Problem, SpecError
 from dsforge.estimate.params import parameters
@@ -34,6 +36,21 @@ LLAMA_STEPS: LayerSteps = ((64, 8), (24, 4), (0, 2))  # its MLP takes up the res
 GPT_STEPS: LayerSteps = ((64, 4), (24, 2), (0, 1))  # its MLP is fixed
 
 _SIZE = re.compile(r"(?P<kind>llama|gpt)?[-_ ]?(?P<size>\d+(?:\.\d+)?[mbt])", re.IGNORECASE)
+
+
+class _Shape(NamedTuple):
+    """A candidate: sizes, how far its parameters are from those asked for, how odd its MLP is."""
+
+    hidden: int
+    layers: int
+    ffn: int
+    error: float
+    unusual: float
+
+    def cost(self) -> float:
+        """Distance from practice; smaller is better."""
+        aspect = abs(math.log(self.hidden / self.layers / WIDTH_PER_LAYER))
+        return aspect + self.unusual + 10 * self.error
 
 
 def sized_model(text: str) -> tuple[ModelSpec, tuple[Reason, ...]] | None:
@@ -66,67 +83,85 @@ def _described(model: ModelSpec) -> str:
 
 def llama_like(size: int) -> ModelSpec:
     """The Llama-like shape nearest to practice within 3 % of a size. SpecError if none is."""
-    grouped = size > GROUPED_ABOVE
-    usual_ffn = 3.5 if grouped else 8 / 3
-    best: tuple[float, ModelSpec] | None = None
-    for hidden, layers in _candidates(size, layer_steps=LLAMA_STEPS):
-        heads = hidden // HEAD_SIZE
-        model = ModelSpec(
-            name="llama-like",
-            model_type="llama",
-            layers=layers,
-            hidden_size=hidden,
-            ffn_hidden_size=FFN_MULTIPLE,
-            attention_heads=heads,
-            kv_heads=KV_HEADS if grouped else heads,
-            head_size=HEAD_SIZE,
-            vocab_size=32000,
-            embedding_size=hidden,
-            max_position_embeddings=8192,
-            tied_embeddings=size < UNTIED_ABOVE,
-            gated_mlp=True,
-        )
-        least = parameters(model)
-        rest = (size - least) / (3 * hidden * layers)
-        ffn = FFN_MULTIPLE * (1 + max(0, round(rest / FFN_MULTIPLE)))
-        model = model.model_copy(update={"ffn_hidden_size": ffn})
-        whole = least + 3 * hidden * layers * (ffn - FFN_MULTIPLE)
-        error = abs(whole / size - 1)
-        best = _better(best, model, error, abs(math.log(ffn / (usual_ffn * hidden))))
-    return _chosen(best, size)
+    usual_ffn = 3.5 if size > GROUPED_ABOVE else 8 / 3
+    shapes = []
+    for hidden, depths in _widths(size, LLAMA_STEPS):
+        fixed, each = _line(partial(_llama, size, hidden, FFN_MULTIPLE))
+        for layers in depths:
+            least = fixed + layers * each
+            steps = max(0, round((size - least) / (3 * hidden * layers * FFN_MULTIPLE)))
+            ffn = FFN_MULTIPLE * (1 + steps)
+            whole = least + 3 * hidden * layers * (ffn - FFN_MULTIPLE)
+            unusual = abs(math.log(ffn / (usual_ffn * hidden)))
+            shapes.append(_Shape(hidden, layers, ffn, abs(whole / size - 1), unusual))
+    best = _chosen(shapes, size)
+    return _llama(size, best.hidden, best.ffn, best.layers)
+
+
+def _llama(size: int, hidden: int, ffn: int, layers: int) -> ModelSpec:
+    heads = hidden // HEAD_SIZE
+    return ModelSpec(
+        name="llama-like",
+        model_type="llama",
+        layers=layers,
+        hidden_size=hidden,
+        ffn_hidden_size=ffn,
+        attention_heads=heads,
+        kv_heads=KV_HEADS if size > GROUPED_ABOVE else heads,
+        head_size=HEAD_SIZE,
+        vocab_size=32000,
+        embedding_size=hidden,
+        max_position_embeddings=8192,
+        tied_embeddings=size < UNTIED_ABOVE,
+        gated_mlp=True,
+    )
 
 
 def _gpt_like(size: int) -> ModelSpec:
     """The GPT-like shape (MLP of four hidden sizes) nearest to practice."""
-    best: tuple[float, ModelSpec] | None = None
-    for hidden, layers in _candidates(size, layer_steps=GPT_STEPS):
-        model = ModelSpec(
-            name="gpt-like",
-            model_type="gpt2",
-            layers=layers,
-            hidden_size=hidden,
-            ffn_hidden_size=4 * hidden,
-            attention_heads=hidden // HEAD_SIZE,
-            kv_heads=hidden // HEAD_SIZE,
-            head_size=HEAD_SIZE,
-            vocab_size=50257,
-            embedding_size=hidden,
-            max_position_embeddings=2048,
-            tied_embeddings=True,
-            activation="gelu_new",
-            gated_mlp=False,
-            norm="layernorm",
-            position="learned",
-            qkv_bias=True,
-            attention_out_bias=True,
-            mlp_bias=True,
-        )
-        best = _better(best, model, abs(parameters(model) / size - 1), 0.0)
-    return _chosen(best, size)
+    shapes = []
+    for hidden, depths in _widths(size, GPT_STEPS):
+        fixed, each = _line(partial(_gpt, hidden))
+        shapes += [
+            _Shape(hidden, layers, 4 * hidden, abs((fixed + layers * each) / size - 1), 0.0)
+            for layers in depths
+        ]
+    best = _chosen(shapes, size)
+    return _gpt(best.hidden, best.layers)
 
 
-def _candidates(size: int, *, layer_steps: LayerSteps) -> Iterator[tuple[int, int]]:
-    """Hidden sizes and depths around the usual ratio: 12 x layers x hidden^2 parameters."""
+def _gpt(hidden: int, layers: int) -> ModelSpec:
+    return ModelSpec(
+        name="gpt-like",
+        model_type="gpt2",
+        layers=layers,
+        hidden_size=hidden,
+        ffn_hidden_size=4 * hidden,
+        attention_heads=hidden // HEAD_SIZE,
+        kv_heads=hidden // HEAD_SIZE,
+        head_size=HEAD_SIZE,
+        vocab_size=50257,
+        embedding_size=hidden,
+        max_position_embeddings=2048,
+        tied_embeddings=True,
+        activation="gelu_new",
+        gated_mlp=False,
+        norm="layernorm",
+        position="learned",
+        qkv_bias=True,
+        attention_out_bias=True,
+        mlp_bias=True,
+    )
+
+
+def _line(model_of: Callable[[int], ModelSpec]) -> tuple[int, int]:
+    """Parameters outside the layers, and of each of them: all are alike."""
+    one, two = parameters(model_of(1)), parameters(model_of(2))
+    return 2 * one - two, two - one
+
+
+def _widths(size: int, layer_steps: LayerSteps) -> Iterator[tuple[int, range]]:
+    """Hidden sizes with depths around the usual ratio: 12 x layers x hidden^2 parameters."""
     usual = (size * WIDTH_PER_LAYER / 12) ** (1 / 3)
     narrowest, widest = max(HEAD_SIZE, usual / 1.6), 1.6 * usual + 8 * HEAD_SIZE
     for heads in range(int(narrowest / HEAD_SIZE), math.ceil(widest / HEAD_SIZE)):
@@ -136,23 +171,13 @@ def _candidates(size: int, *, layer_steps: LayerSteps) -> Iterator[tuple[int, in
         depth = size / (12 * hidden**2)
         step = next(step for least, step in layer_steps if depth >= least)
         fewest = step * max(1, math.floor(depth * 0.7 / step))
-        for layers in range(fewest, int(depth * 1.3) + step, step):
-            yield hidden, layers
+        yield hidden, range(fewest, int(depth * 1.3) + step, step)
 
 
-def _better(
-    best: tuple[float, ModelSpec] | None, model: ModelSpec, error: float, unusual: float
-) -> tuple[float, ModelSpec] | None:
-    """The candidate where it is within the tolerance and more usual than the best so far."""
-    if error > TOLERANCE:
-        return best
-    aspect = abs(math.log(model.hidden_size / model.layers / WIDTH_PER_LAYER))
-    cost = aspect + unusual + 10 * error
-    return (cost, model) if best is None or cost < best[0] else best
-
-
-def _chosen(best: tuple[float, ModelSpec] | None, size: int) -> ModelSpec:
-    if best is None:
+def _chosen(shapes: list[_Shape], size: int) -> _Shape:
+    """The most usual shape within the tolerance."""
+    close = [shape for shape in shapes if shape.error <= TOLERANCE]
+    if not close:
         message = f"no well-shaped model has {count(size)} parameters within 3 %"
         raise SpecError((Problem("model-size", message, "try a size close to it"),))
-    return best[1]
+    return min(close, key=_Shape.cost)

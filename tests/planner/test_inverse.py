@@ -6,8 +6,7 @@ import json
 from collections.abc import Callable
 from functools import cache
 from itertools import pairwise
-from time import process_time
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -33,7 +32,6 @@ from dsforge.reading.sizes import llama_like
 
 A100 = ("--gpu", "a100-80gb", "--gpus-per-node", "8")
 CARD = cluster(1, 1, "rtx-4090", intra="pcie-4")
-SLOW_MACHINE = 2  # the tests share their cores with others
 KNOWN = tuple(catalog.model(name) for name in catalog.model_names())
 
 
@@ -66,40 +64,26 @@ QUESTIONS: dict[str, Question] = {
 }
 
 
-class Timed(NamedTuple):
-    """An answer and what it took."""
-
-    found: Found
-    seconds: float
-
-
 @cache
-def timed(name: str, asked: str) -> Timed:
-    """The answer to a question, asked once for all tests; seconds of this process alone."""
-    started = process_time()
-    return Timed(QUESTIONS[name](REQUESTS[asked]), process_time() - started)
+def answered(name: str, asked: str) -> Found:
+    """The answer to a question, asked once for all tests."""
+    return QUESTIONS[name](REQUESTS[asked])
 
 
 @pytest.mark.parametrize("asked", ["8b on 8", "70b on 128"])
 @pytest.mark.parametrize("name", QUESTIONS)
 def test_the_answer_fits_and_its_neighbours_do_not(name: str, asked: str) -> None:
     """By the planner's own search: the plan fits, and no neighbour has a strategy that does."""
-    found = timed(name, asked).found
+    found = answered(name, asked)
 
     assert found.plan.choice.fits
     assert all(n.missing_bytes > 0 or not n.label for n in found.answer.neighbours)
     assert found.answer.neighbours or found.answer.limit
 
 
-@pytest.mark.parametrize("name", QUESTIONS)
-def test_each_answer_takes_less_than_a_second(name: str) -> None:
-    """Also for 70 billion parameters on 128 accelerators."""
-    assert timed(name, "70b on 128").seconds < 1.0 * SLOW_MACHINE
-
-
 def test_the_next_micro_batches_fit_in_no_strategy() -> None:
     """What bisection found is found by trying one by one, too."""
-    value = timed("micro-batch", "8b on 8").found.answer.value
+    value = answered("micro-batch", "8b on 8").answer.value
     tried = range(1, value + 3)
 
     assert [micro for micro in tried if fits_with(micro)] == list(range(1, value + 1))
@@ -138,7 +122,7 @@ def test_megatron_is_taken_where_nothing_else_fits() -> None:
 
 def test_what_megatron_would_reach_stands_beside() -> None:
     """For a small model the answer is DeepSpeed's; the other one is further."""
-    answer = timed("micro-batch", "8b on 8").found.answer
+    answer = answered("micro-batch", "8b on 8").answer
 
     assert answer.on_megatron is not None
     assert answer.on_megatron > answer.value
@@ -192,7 +176,7 @@ def test_fewest_accelerators_is_the_first_that_suffices() -> None:
 
 def test_the_largest_model_is_larger_with_more_memory() -> None:
     """Of the catalog and by size; encoders are none."""
-    small, large = (timed("model", asked).found.answer for asked in REQUESTS)
+    small, large = (answered("model", asked).answer for asked in REQUESTS)
 
     assert small.value < large.value
     assert (small.well_shaped or 0) < (large.well_shaped or 0)
@@ -201,7 +185,7 @@ def test_the_largest_model_is_larger_with_more_memory() -> None:
 
 def test_a_well_shaped_size_is_next_to_the_models_of_the_catalog() -> None:
     """The two answers to one question agree within a third."""
-    answer = timed("model", "8b on 8").found.answer
+    answer = answered("model", "8b on 8").answer
 
     assert answer.well_shaped == pytest.approx(answer.value, rel=0.33)
 
