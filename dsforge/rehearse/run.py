@@ -92,6 +92,8 @@ def rehearse(
     with _pretended(world_size, rank, tracker):
         try:
             _play(stage, subject, deepcopy(settings), mode)
+        except DsforgeError:
+            raise
         except Exception as error:
             refused = (_refusal(error, stage.name),)
         timeline = stage.timeline()

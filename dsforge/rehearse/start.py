@@ -9,11 +9,13 @@ import torch
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.nn import functional
 
+from dsforge.errors import SpecError
 from dsforge.rehearse.moving import moving_in_place
 from dsforge.rehearse.ownership import Ownership
 from dsforge.rehearse.subject import Subject, build
 from dsforge.train.modes import Mode
 from dsforge.train.pipeline import PipelineDecoder
+from dsforge.train.pipeline_shape import check_pipeline
 from dsforge.train.tensor_parallel import tensor_groups, tensor_settings
 
 
@@ -33,6 +35,10 @@ def start(subject: Subject, settings: dict[str, Any], mode: Mode, ownership: Own
 def _started(model: Any, settings: dict[str, Any], mode: Mode, ownership: Ownership) -> Any:
     layout, groups = mode.layout, None
     if layout.pipeline_parallel_size > 1:
+        adapters = any(not parameter.requires_grad for parameter in model.parameters())
+        problems = check_pipeline(mode, model.config, adapters=adapters)
+        if problems:
+            raise SpecError(tuple(problems))
         model = _stages(model, mode)
     elif layout.tensor_parallel_size > 1:
         settings = tensor_settings(settings)
