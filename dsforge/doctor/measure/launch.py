@@ -23,9 +23,10 @@ from dsforge.specs import ClusterSpec, Host
 Launcher = Literal["deepspeed", "torchrun", "python"]
 MODULE = "dsforge.gauge"
 LONGEST_ENV_BYTES = 64 * 1024
+ENDED_BY_US = "terminated"  # what diagnose reads from ranks that the time limit ends
 HANGS = (
-    "a first launch also builds ops: `--timeout 600` lets it; on several hosts "
-    "`dsforge preflight` finds what keeps them apart"
+    "a first launch also builds ops: `--timeout 600` lets it, after `dsforge preflight --fix` has "
+    "removed the lock of a build cut short; preflight also finds what keeps several hosts apart"
 )
 SPOKEN = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET"}
 
@@ -146,8 +147,10 @@ def _failure(done: process.Completed, temporary: Path, timeout_s: float) -> RunE
     """Why nothing was measured: the cause that the output shows, or its last lines."""
     log = temporary / "log.txt"
     log.write_text(done.output, encoding="utf-8", errors="replace")
-    what = f"within {timeout_s:.0f} s" if done.code == process.TIMEOUT_CODE else f"({done.code})"
-    cause = "\n".join(shortly(diagnose_files([log])))
+    late = done.code == process.TIMEOUT_CODE
+    what = f"within {timeout_s:.0f} s" if late else f"({done.code})"
+    causes = [c for c in diagnose_files([log]) if not (late and c.rule == ENDED_BY_US)]
+    cause = "\n".join(shortly(causes))
     return RunError(
         f"the ranks ended before they measured anything {what}",
         cause or HANGS,
