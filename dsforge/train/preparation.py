@@ -28,7 +28,7 @@ from dsforge.train.tokens import tokenize
 
 Say = Callable[[str], None]
 SHOWN = 10  # rows that are named
-FILE = "\0"  # in kept notes: the same rows may lie in a file of another name
+PATH, NAME = "\0path", "\0name"  # in kept notes: the same rows may lie in another file
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,12 +132,12 @@ def _samples(
     known = {_unnamed(note, file) for note in heard}
     for note in notes:
         if note not in known:
-            screen.say(note.replace(FILE, file.name))
+            screen.say(note.replace(PATH, str(file.path)).replace(NAME, file.name))
     return samples
 
 
 def _unnamed(note: str, file: DataFile) -> str:
-    return note.replace(str(file.path), FILE).replace(file.name, FILE)
+    return note.replace(str(file.path), PATH).replace(file.name, NAME)
 
 
 def _tokenized(
