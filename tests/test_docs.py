@@ -100,6 +100,19 @@ def test_readme_shows_real_output(example: Shown, folder: Path, update_golden: b
     assert update_golden or same(output) == same(example.output)
 
 
+def test_readme_shows_the_config_that_gen_writes(tmp_path: Path, update_golden: bool) -> None:
+    """The JSON block is `deepspeed/ds_config.json` of the example, figures included."""
+    (gen,) = (e for e in shown(README) if e.command[-2:] == ("--out", "run"))
+    subprocess.run([sys.executable, "-m", *gen.command], cwd=tmp_path, check=True, timeout=60)
+    written = (tmp_path / "run/deepspeed/ds_config.json").read_text(encoding="utf-8")
+    (block,) = re.findall(r"^```json\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
+    if update_golden:
+        path = ROOT / "README.md"
+        path.write_text(path.read_text(encoding="utf-8").replace(block, written), encoding="utf-8")
+
+    assert update_golden or block == written
+
+
 def rewrite(example: Shown, output: str) -> None:
     """Put a command's present output below it in the README."""
     path = ROOT / "README.md"
