@@ -142,13 +142,19 @@ def layouts(request: Request, back_end: BackEnd) -> Iterator[Layout]:
             for pp in _pipeline_sizes(request, back_end, max(1, gpus // (tp * cp))):
                 data = max(1, gpus // (tp * cp * pp))
                 for ep in _expert_sizes(request, back_end, data * cp):
-                    yield Layout.model_construct(
-                        data_parallel_size=data,
-                        tensor_parallel_size=tp,
-                        pipeline_parallel_size=pp,
-                        context_parallel_size=cp,
-                        expert_parallel_size=ep,
-                    )
+                    yield _layout(dp=data, tp=tp, pp=pp, cp=cp, ep=ep)
+
+
+@lru_cache(maxsize=16384)
+def _layout(*, dp: int, tp: int, pp: int, cp: int, ep: int) -> Layout:
+    """The same cuts come again for each model that is tried."""
+    return Layout.model_construct(
+        data_parallel_size=dp,
+        tensor_parallel_size=tp,
+        pipeline_parallel_size=pp,
+        context_parallel_size=cp,
+        expert_parallel_size=ep,
+    )
 
 
 def _stays_whole(request: Request, back_end: BackEnd) -> bool:
