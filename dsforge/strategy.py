@@ -77,6 +77,12 @@ class Execution(BaseModel):
     buckets: BucketSizes | Buckets = Field(
         default="sized", description="ZeRO's buffers as dsforge sizes them, defaults, or as given."
     )
+    quantized_weights: bool = Field(
+        default=False, description="ZeRO-3 gathers weights in 8 bits (ZeRO++, qwZ)."
+    )
+    quantized_gradients: bool = Field(
+        default=False, description="ZeRO-3 scatters gradients in 4 bits (ZeRO++, qgZ)."
+    )
     shard_group: int | None = Field(
         default=None, ge=1, description="Ranks that share states; none: all of data x context."
     )
@@ -210,6 +216,8 @@ class Constraints(BaseModel):
     hpz_partition_size: int | None = Field(
         default=None, ge=1, description="Ranks of ZeRO-3's second copy of the weights; 1: none."
     )
+    quantized_weights: bool | None = Field(default=None, description="ZeRO++ qwZ: int8 gathers.")
+    quantized_gradients: bool | None = Field(default=None, description="ZeRO++ qgZ: int4.")
     offload_optimizer: Offload | None = None
     offload_parameters: Offload | None = None
     recompute: Recompute | None = None

@@ -26,6 +26,7 @@ GATHER_OVERLAP = 0.7  # share of compute that hides gathers of ZeRO stage 3
 PIPELINE_EXPOSED = 0.292  # of sends between stages
 MESSAGE_BYTES = 2.56e8  # of gradients or weights at once, where no engine's buckets say
 NEVER_HIDDEN = 0.35  # of what could be hidden: first and last bucket, kernels that make room
+QUANTIZED_WEIGHT, QUANTIZED_GRADIENT = 1.0, 0.5  # bytes: int8, int4 (Wang et al. 2023, table 1)
 OVERLAPPED_TENSOR = 0.02  # what of them shows where they run beside products
 
 
@@ -72,7 +73,10 @@ def exchanges(frame: Frame, strategy: Strategy) -> tuple[Exchange, ...]:
     size = element_bytes(frame.workload)
     gradients = float((4 if run.gradients == "fp32" else size) * held.trainable)
     if strategy.zero_stage == FULLY_SHARDED:
-        return _stage3(frame, strategy, weights=float(size * held.total), gradients=gradients)
+        weights = float((QUANTIZED_WEIGHT if run.quantized_weights else size) * held.total)
+        if run.quantized_gradients:
+            gradients = QUANTIZED_GRADIENT * held.trainable
+        return _stage3(frame, strategy, weights=weights, gradients=gradients)
     updated = float(size * held.trainable)
     bucket = MESSAGE_BYTES
     if run.trainer == "deepspeed":

@@ -156,8 +156,13 @@ def _payloads(sheet: Sheet, plan: Plan) -> Iterator[Line]:
     strategy, engine = plan.strategy, plan.strategy.back_end == "deepspeed"
     held = "the rank with the most parameters"
     size = "element_bytes" if engine else "4"
+    run, size_of_weight = strategy.runs_as, "element_bytes"
+    if strategy.zero_stage == FULLY_SHARDED and run.quantized_gradients:
+        size = f"{traffic.QUANTIZED_GRADIENT}"
+    if strategy.zero_stage == FULLY_SHARDED and run.quantized_weights:
+        size_of_weight = f"{traffic.QUANTIZED_WEIGHT}"
     yield Line("gradient_bytes", "bytes", f"{size} * pace_trained_parameters", held)
-    yield Line("weight_bytes", "bytes", "element_bytes * pace_held_parameters", held)
+    yield Line("weight_bytes", "bytes", f"{size_of_weight} * pace_held_parameters", held)
     yield Line("updated_bytes", "bytes", "element_bytes * pace_trained_parameters", held)
     if strategy.zero_stage == FULLY_SHARDED:
         gathers = 3 if strategy.recompute == "full" else 2
@@ -182,7 +187,8 @@ def _wire(name: str) -> str:
         " * (group_ranks - 1) / group_ranks / group_rate"
         f" + gradient_bytes * {share} / (data_rate * data_scatter_share)"
         " + slowest_layers * (gathers * group_round_s + data_round_s)",
-        "weights_gathered_from_all_ranks": f"updated_bytes * {share} / data_rate"
+        "weights_gathered_from_all_ranks": "weight_bytes * pace_trained_parameters"
+        f" / pace_held_parameters * {share} / data_rate"
         " + slowest_layers * data_round_s",
         "weights_gathered_gradients_scattered": "(gathers * weight_bytes"
         f" + gradient_bytes / data_scatter_share) * {share} / data_rate"

@@ -98,19 +98,26 @@ def base(
         offload_parameters=offloads[1],
         recompute=fixed.recompute or "none",
         virtual_stages=1,
-        execution=_execution(fixed.buckets) if back_end == "deepspeed" else None,
+        execution=_execution(fixed) if back_end == "deepspeed" else None,
         sequence_parallel=back_end == "megatron"
         and tp > 1
         and workload.sequence_length % (tp * cp) == 0,
     )
 
 
-@lru_cache(maxsize=8)
-def _execution(buckets: BucketSizes | Buckets | None) -> Execution | None:
-    """How the engine runs where its buckets are fixed; none: as dsforge sizes them."""
-    if buckets is None or buckets == "sized":
+def _execution(fixed: Constraints) -> Execution | None:
+    """How the engine runs where buckets or types are fixed; none: as dsforge sets them."""
+    weights, gradients = bool(fixed.quantized_weights), bool(fixed.quantized_gradients)
+    if fixed.buckets in (None, "sized") and not weights and not gradients:
         return None
-    return EXECUTIONS["deepspeed"].model_copy(update={"buckets": buckets})
+    return _engine(fixed.buckets or "sized", weights=weights, gradients=gradients)
+
+
+@lru_cache(maxsize=8)
+def _engine(buckets: BucketSizes | Buckets, *, weights: bool, gradients: bool) -> Execution:
+    """DeepSpeed with these buckets, and what it sends in fewer bits."""
+    update = {"quantized_weights": weights, "quantized_gradients": gradients, "buckets": buckets}
+    return EXECUTIONS["deepspeed"].model_copy(update=update)
 
 
 def interleavings(request: Request, family: Strategy) -> tuple[tuple[Batching, ...], ...]:

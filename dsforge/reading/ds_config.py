@@ -51,6 +51,8 @@ class _Zero(BaseModel):
     stage3_max_reuse_distance: int = Field(default=ENGINE.max_reuse_distance, ge=0)
     sub_group_size: int = Field(default=ENGINE.sub_group_size, ge=1)
     zero_hpz_partition_size: int = Field(default=1, ge=0)
+    zero_quantized_weights: bool = False
+    zero_quantized_gradients: bool = False
     offload_optimizer: _Device | None = None
     offload_param: _Device | None = None
 
@@ -151,6 +153,8 @@ def settings_of(config: DsConfig, place: str) -> tuple[Setting, ...]:
         ("strategy", "back_end"): "deepspeed",
         ("strategy", "zero_stage"): zero.stage,
         ("strategy", "hpz_partition_size"): copies,
+        ("strategy", "quantized_weights"): zero.zero_quantized_weights or None,
+        ("strategy", "quantized_gradients"): zero.zero_quantized_gradients or None,
         ("strategy", "tensor_parallel_size"): max(1, tensor.autotp_size if tensor else 1),
         ("strategy", "pipeline_parallel_size"): 1,
         ("strategy", "context_parallel_size"): 1,

@@ -20,7 +20,7 @@ from dsforge.explain.links import MEASURED
 from dsforge.plan import Plan
 from dsforge.planner.pricing import price
 from dsforge.specs import ClusterSpec, MeasuredGpu, MeasuredLink, Pace
-from dsforge.strategy import Execution
+from dsforge.strategy import EXECUTIONS, Execution
 
 KINDS = ("all_gather", "all_reduce", "reduce_scatter", "all_to_all")
 TWO = cluster(2, inter="10gbe", nvme=DISK)
@@ -28,6 +28,9 @@ MEGATRON = {"back_end": "megatron", "zero_stage": 1}
 SPLIT = {**MEGATRON, "sequence_parallel": True}
 ON_DISK = {"offload_optimizer": "nvme", "offload_parameters": "nvme"}
 H100 = cluster(4, gpu="h100-80gb", intra="nvlink-4", gpu_hour_price=2.5)
+FEWER_BITS = EXECUTIONS["deepspeed"].model_copy(
+    update={"quantized_weights": True, "quantized_gradients": True}
+)
 CASES: dict[str, dict[str, Any]] = {
     "zero0": {},
     "zero1": {"zero_stage": 1},
@@ -35,6 +38,7 @@ CASES: dict[str, dict[str, Any]] = {
     "zero3-recomputing": {"zero_stage": 3, "recompute": "full"},
     "zero3-hpz": {"zero_stage": 3, "dp": 16, "hpz_partition_size": 8, "recompute": "full"},
     "hpz-lora": {"zero_stage": 3, "dp": 16, "hpz_partition_size": 4, "work": lora_workload()},
+    "zero-plus-plus": {"zero_stage": 3, "dp": 16, "hpz_partition_size": 8, "execution": FEWER_BITS},
     "zero3-on-disk": {"zero_stage": 3, **ON_DISK},
     "zero2-offloaded": {"zero_stage": 2, "offload_optimizer": "cpu", "recompute": "full"},
     "lora": {"zero_stage": 3, "work": lora_workload()},

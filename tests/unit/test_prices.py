@@ -15,7 +15,7 @@ from dsforge.estimate.time import estimate_time
 from dsforge.planner import price
 from dsforge.planner.pricing import missing
 from dsforge.specs import Workload
-from dsforge.strategy import Strategy
+from dsforge.strategy import EXECUTIONS, Strategy
 
 LLAMA = catalog.model("llama-2-7b")
 SIZES = (1, 2, 4, 8, 16, 64)
@@ -200,6 +200,29 @@ def test_sent_bytes_follow_the_engine(stage: int) -> None:
     sent = estimate_time(LLAMA, cluster(), workload(batch=16), how).sent_bytes
 
     assert sent == pytest.approx(moves * gather_bytes(2 * parameters(LLAMA), 8), rel=1e-6)
+
+
+def test_zero_plus_plus_sends_less() -> None:
+    """HpZ gathers once from all ranks; int8 weights and int4 gradients are a half and a quarter."""
+    run = EXECUTIONS["deepspeed"]
+    few = {"quantized_weights": True, "quantized_gradients": True}
+    plain, fewer, near = (
+        estimate_time(LLAMA, cluster(2, inter="10gbe"), workload(batch=16), how)
+        for how in (
+            strategy(16, batch=16, zero_stage=3),
+            strategy(16, batch=16, zero_stage=3, execution=run.model_copy(update=few)),
+            strategy(16, batch=16, zero_stage=3, hpz_partition_size=8),
+        )
+    )
+    whole = gather_bytes(2 * parameters(LLAMA), 16)
+
+    assert plain.sent_bytes == pytest.approx(3 * whole, rel=1e-6)
+    assert fewer.sent_bytes == pytest.approx((2 / 2 + 1 / 4) * whole, rel=1e-6)
+    assert near.sent_bytes == pytest.approx(
+        2 * gather_bytes(2 * parameters(LLAMA), 8) + 2 * whole, rel=1e-6
+    )
+    assert near.terms.communication_s < 0.75 * plain.terms.communication_s
+    assert fewer.terms.communication_s < 0.5 * plain.terms.communication_s
 
 
 def test_neighbouring_groups_share_the_adapters_of_a_node() -> None:

@@ -49,6 +49,15 @@ def test_parameter_offload_below_stage_3_is_ignored_as_the_engine_ignores_it(
     assert read(tmp_path, {"zero_optimization": zero}).constraints.offload_parameters == "none"
 
 
+def test_zero_plus_plus_is_read(tmp_path: Path) -> None:
+    """A second copy of the weights, and fewer bits on the wire, under stage 3."""
+    zero = {"stage": 3, "zero_hpz_partition_size": 8, "zero_quantized_weights": True}
+    fixed = read(tmp_path, {"zero_optimization": zero}).constraints
+
+    assert (fixed.hpz_partition_size, fixed.quantized_weights) == (8, True)
+    assert fixed.quantized_gradients is None
+
+
 @pytest.mark.parametrize(("stage", "overlaps"), [(1, False), (2, False), (3, True)])
 def test_buffers_left_out_have_the_engines_size(tmp_path: Path, stage: int, overlaps: bool) -> None:
     """5e8 elements; a second bucket only under ZeRO 3."""
