@@ -83,6 +83,9 @@ def step_alone(plan: Plan) -> float | None:
         update={
             "layout": layout.model_copy(update=fewer),
             "gradient_accumulation_steps": steps,
+            "hpz_partition_size": min(
+                plan.strategy.hpz_partition_size, fewer["data_parallel_size"]
+            ),
         }
     )
     cluster = plan.cluster.model_copy(update={"nodes": 1, "hosts": plan.cluster.hosts[:1]})

@@ -78,6 +78,7 @@ def _is_of(price: Priced, config: EngineConfig) -> bool:
         plan.back_end == "deepspeed"
         and plan.layout == layout
         and plan.zero_stage == config.zero_stage
+        and plan.hpz_partition_size == max(1, zero.get("zero_hpz_partition_size") or 1)
         and plan.micro_batch_size == config.micro_batch_size
         and plan.gradient_accumulation_steps == config.gradient_accumulation_steps
         and (plan.offload_optimizer, plan.offload_parameters) == offloads
