@@ -1,4 +1,4 @@
-"""`dsforge train` on two real ranks under the deepspeed launcher: loss, stages, resume, stop."""
+"""`dsforge train` on two real ranks: loss, stages, resume, stop; ZeRO-2 under the launcher."""
 
 from __future__ import annotations
 
@@ -9,23 +9,31 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import ranks
 import runs
 from tiny_job import ds_config, write_job
 
 pytestmark = [pytest.mark.launch, pytest.mark.engine]
 STAGES = (0, 1, 2, 3)
+LAUNCHED = 2
 
 
 @pytest.fixture(scope="module")
 def outputs(tiny_llama: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
-    """The output folders of the same job under ZeRO 0 to 3; each holds 8 steps."""
+    """The output folders of the same job under ZeRO 0 to 3; each holds 8 steps.
+
+    ZeRO-2 starts as users start it, the others from the process that has imported everything.
+    """
     found: dict[int, Path] = {}
     for stage in STAGES:
-        more: dict[str, Any] = {"checkpoint_every": 4} if stage == 2 else {}
+        more: dict[str, Any] = {"checkpoint_every": 4} if stage == LAUNCHED else {}
         job = write_job(
             tmp_path_factory.mktemp(f"zero{stage}"), tiny_llama, ds_config(stage), **more
         )
-        runs.succeeded(runs.deepspeed("train.yaml"), job.parent)
+        if stage == LAUNCHED:
+            runs.succeeded(runs.deepspeed("train.yaml"), job.parent)
+        else:
+            ranks.train(job.parent, 2)
         found[stage] = job.parent / "output"
     return found
 
@@ -76,7 +84,7 @@ def test_resume_goes_on_exactly(outputs: dict[int, Path]) -> None:
     output = outputs[2]
     undisturbed = runs.figures(output, "loss")
     back = ["--resume", "output/checkpoints/global_step4", "--overwrite", "--no-export"]
-    runs.succeeded(runs.deepspeed("train.yaml", *back), output.parent)
+    ranks.train(output.parent, 2, *back)
 
     assert runs.figures(output, "loss") == undisturbed
 

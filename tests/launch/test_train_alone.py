@@ -7,6 +7,7 @@ import signal
 from pathlib import Path
 
 import pytest
+import ranks
 import runs
 from tiny_job import ds_config, write_job
 
@@ -38,12 +39,12 @@ def test_a_run_goes_on_exactly_after_a_signal(
 def test_a_finished_run_started_again_changes_nothing(tiny_llama: Path, tmp_path: Path) -> None:
     """Where the newest checkpoint is the last step the run ends well and keeps its results."""
     write_job(tmp_path, tiny_llama, ds_config(0, gradient_accumulation_steps=4), steps=2)
-    runs.succeeded(runs.alone("train.yaml"), tmp_path)
+    ranks.train(tmp_path, 1)
     results = [tmp_path / "output" / n for n in ("measurement.json", "metrics.jsonl")]
     before = [path.read_bytes() for path in results]
-    again = runs.succeeded(runs.alone("train.yaml"), tmp_path)
+    again = ranks.train(tmp_path, 1)
 
-    assert "resumed from" in again.stderr
+    assert "resumed from" in again
     assert [path.read_bytes() for path in results] == before
     assert (tmp_path / "output/model/model.safetensors").is_file()
 
@@ -51,8 +52,8 @@ def test_a_finished_run_started_again_changes_nothing(tiny_llama: Path, tmp_path
 def test_a_new_run_does_not_mix_with_an_old_one(tiny_llama: Path, tmp_path: Path) -> None:
     """`--overwrite` starts anew and removes checkpoints with higher step numbers."""
     write_job(tmp_path, tiny_llama, ds_config(1, gradient_accumulation_steps=4), steps=3)
-    runs.succeeded(runs.alone("train.yaml", "--no-export"), tmp_path)
-    runs.succeeded(runs.alone("train.yaml", "--steps", "1", "--overwrite"), tmp_path)
+    ranks.train(tmp_path, 1, "--no-export")
+    ranks.train(tmp_path, 1, "--steps", "1", "--overwrite")
 
     assert len(runs.figures(tmp_path / "output", "loss")) == 1
     assert [p.name for p in (tmp_path / "output/checkpoints").glob("global*")] == ["global_step1"]
@@ -64,11 +65,11 @@ def test_lost_numbers_end_the_run_with_a_message(tiny_llama: Path, tmp_path: Pat
     config["optimizer"] = {"type": "SGD", "params": {"lr": 1e30}}
     del config["gradient_clipping"]
     write_job(tmp_path, tiny_llama, config, warmup_steps=0)
-    done = runs.finished(runs.alone("train.yaml"), tmp_path)
+    codes, said = ranks.ended(tmp_path, 1)
 
-    assert done.returncode == 1
-    assert "error: the loss of step 2 is nan" in done.stderr
-    assert "Traceback" not in done.stderr
+    assert codes == [1]
+    assert "error: the loss of step 2 is nan" in said
+    assert "Traceback" not in said
     assert not (tmp_path / "output/model").exists()
     for line in (tmp_path / "output/metrics.jsonl").read_text().splitlines():
         json.loads(line, parse_constant=pytest.fail)
@@ -99,7 +100,7 @@ def test_adapters_train_and_merge(stage: int, tiny_llama: Path, tmp_path: Path) 
     config["optimizer"]["params"]["lr"] = 1e-2
     lora = {"rank": 8, "alpha": 16, "dropout": 0.0}
     write_job(tmp_path, tiny_llama, config, lora=lora, steps=6)
-    runs.succeeded(runs.deepspeed("train.yaml"), tmp_path)
+    ranks.train(tmp_path, 2)
     tokens = torch.arange(2, 40).reshape(2, 19)
     merged = AutoModelForCausalLM.from_pretrained(tmp_path / "output/model")(tokens).logits
     base = AutoModelForCausalLM.from_pretrained(tiny_llama)
@@ -121,7 +122,7 @@ def test_packed_sequences_train_alike_on_one_rank_and_two(tiny_llama: Path, tmp_
         data.write("not json\n")
     command = runs.deepspeed("train.yaml", "--on-bad-row", "skip")
     said = runs.succeeded(command, tmp_path / "two").stderr
-    runs.succeeded(runs.alone("train.yaml"), tmp_path / "one")
+    ranks.train(tmp_path / "one", 1)
 
     one, two = (runs.figures(tmp_path / name / "output", "loss") for name in ("one", "two"))
     port = command[command.index("--master_port") + 1]
