@@ -28,12 +28,14 @@ class MemoryTerms(BaseModel):
 
     model_config = FROZEN
 
-    weights: int = Field(description="Parameters in the compute precision; QLoRA: most in 4 bits.")
+    weights: int = Field(description="Parameters as they lie: compute precision, or 4 bits.")
     gradients: int = Field(description="Gradients, fp32 accumulation buffers included.")
     optimizer_state: int = Field(description="Master weights and optimizer moments.")
     activations: int = Field(description="Saved for backward, and the working set of one layer.")
     logits: int = Field(description="Logits, their fp32 copy and the gradient of the loss.")
-    buffers: int = Field(description="ZeRO buckets; gathered, prefetched or dequantised weights.")
+    buffers: int = Field(
+        description="ZeRO buckets, gathered, prefetched and dequantised parameters."
+    )
     framework: int = Field(description="Device context, NCCL, cuBLAS; not in torch's counters.")
 
 
