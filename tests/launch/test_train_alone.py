@@ -120,7 +120,8 @@ def test_adapters_on_matrices_in_4_bits_train_and_resume(tiny_llama: Path, tmp_p
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
 
-    config = ds_config(2, gradient_accumulation_steps=4, bf16={"enabled": True})
+    config = ds_config(2, gradient_accumulation_steps=1, bf16={"enabled": True})
+    config["train_micro_batch_size_per_gpu"] = 8
     config["optimizer"]["params"]["lr"] = 1e-2
     more = {"lora": {"rank": 8, "alpha": 16, "bits": 4}, "gradient_checkpointing": True}
     write_job(tmp_path, tiny_llama, config, steps=8, schedule="constant", **more)
