@@ -48,6 +48,10 @@ class TrainJob(BaseModel):
         default=0.1, ge=0, le=1, description="Last learning rate over its peak."
     )
     gradient_checkpointing: bool = Field(default=False, description="Recompute activations.")
+    compile: bool = Field(
+        default=False,
+        description="Decoder layers through torch.compile; batches are padded to the length.",
+    )
     attention: Attention = "sdpa"
     lora: LoraSpec | None = Field(default=None, description="Adapters; none: all weights train.")
     seed: int = Field(default=42, ge=0, description="Of weights, adapters and data order.")

@@ -161,10 +161,10 @@ class Batch:
     positions: NDArray[np.int64]
 
 
-def collate(samples: Iterable[Sample], pad_token: int) -> Batch:
-    """A batch, padded to the longest sample, rounded up to a multiple of 8."""
+def collate(samples: Iterable[Sample], pad_token: int, *, least: int = 0) -> Batch:
+    """A batch, padded to the longest sample, rounded up to a multiple of 8; `least` tokens long."""
     rows = list(samples)
-    longest = max(len(sample.tokens) for sample in rows)
+    longest = max(least, *(len(sample.tokens) for sample in rows))
     shape = (len(rows), -(-longest // MULTIPLE) * MULTIPLE)
     batch = Batch(
         np.full(shape, pad_token, dtype=np.int64),

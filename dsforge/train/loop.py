@@ -20,6 +20,7 @@ from dsforge.reading.job import read_job
 from dsforge.train.agreement import check_agreement, on_first_rank
 from dsforge.train.beginning import Beginning, chosen_beginning
 from dsforge.train.checkpoint import CheckpointNote, check_note, checkpoints, step_of
+from dsforge.train.compiling import compile_layers
 from dsforge.train.data import Order, Sample
 from dsforge.train.engine import made_stepper, start_engine
 from dsforge.train.engine_config import EngineConfig, read_engine_config
@@ -177,6 +178,8 @@ class Run:
     def _engine(self, folder: Path) -> Any:
         """The DeepSpeed engine around the model, with our schedule on its optimizer."""
         model = build_model(self.job, folder, self.config)
+        if self.job.compile:
+            compile_layers(model)
         return start_engine(model, self.config, rate_factor(self.job, self.total_steps))
 
     def _note(self, step: int) -> CheckpointNote:

@@ -16,6 +16,7 @@ from dsforge import catalog
 from dsforge.errors import DsforgeError, Problem, SpecError
 from dsforge.job import TrainJob
 from dsforge.specs import LoraSpec
+from dsforge.train.compiling import check_compile
 from dsforge.train.engine_config import EngineConfig
 from dsforge.train.modes import Mode, check_sequence, check_tensor
 from dsforge.train.packing import check_takes_positions
@@ -90,7 +91,7 @@ def check_source(job: TrainJob, folder: Path, config: EngineConfig) -> None:
         configuration = _configuration(source, job)
         if job.packing:
             check_takes_positions(_class_of(configuration))
-        problems = _problems(job, config.mode, configuration)
+        problems = _problems(job, config.mode, configuration) + check_compile(job, config)
         if problems:
             raise SpecError(tuple(problems))
     if source.name.endswith(".json") and not job.random_weights:

@@ -49,6 +49,11 @@ class Stepper:
 
         self.head = loss_head(self.engine.module)
 
+    @property
+    def least(self) -> int:
+        """Tokens that every batch is padded to: compiled layers want one shape."""
+        return self.job.sequence_length if self.job.compile else 0
+
     def step(self, step: int, samples: Sequence[Sample], stop: StopRequest) -> StepResult:
         """Train on a global batch; `step` counts from 0. LostNumbersError where the loss is."""
         engine = self.engine
@@ -90,7 +95,7 @@ class Stepper:
         """
         total: Any = 0.0  # stays on the device: no micro step waits for the one before
         for samples in micro_batches:
-            loss = self._loss(collate(samples, self.pad_token), scale)
+            loss = self._loss(collate(samples, self.pad_token, least=self.least), scale)
             self.engine.backward(loss * scale)
             self.engine.step()
             total = total + loss.detach()
@@ -107,7 +112,9 @@ class Stepper:
             for start in range(0, len(samples), stride):
                 first = start + self.place.replica * micro_batch_size
                 own = list(samples[first : first + micro_batch_size])
-                batch = collate(own or [without_answer(samples[0])], self.pad_token)
+                batch = collate(
+                    own or [without_answer(samples[0])], self.pad_token, least=self.least
+                )
                 total += float(self._loss(batch))
         (loss_sum,) = summed(total / self.place.copies)
         return loss_sum / sum(sample.targets for sample in samples)

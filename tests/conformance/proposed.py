@@ -115,7 +115,9 @@ def main(back_end: BackEnd, count: int) -> dict[str, Any]:
     """The count, and every refusal."""
     judge = rehearsed if back_end == "deepspeed" else built
     refused = []
-    for plan in proposals(count, back_end):
+    for number, plan in enumerate(proposals(count, back_end), 1):
+        if number % 25 == 0:
+            print(f"{number} of {count} plans, {len(refused)} refused", file=sys.stderr, flush=True)
         try:
             said = judge(plan)
         except DsforgeError as error:

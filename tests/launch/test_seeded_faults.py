@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ import faults
 import hosts
 import planting
 import pytest
+
+from dsforge.doctor.preflight.environment import FELT
 
 pytestmark = [pytest.mark.launch, pytest.mark.hosts]
 
@@ -41,8 +44,13 @@ def preflight(
     scene: planting.Scene, environment: dict[str, str] | None = None, *more: str
 ) -> dict[str, Any]:
     """What `dsforge preflight --json` says of the run, started on the first host."""
+    planted = environment or {}
+    mine = (name for name in os.environ if name.startswith(FELT) and name not in planted)
     done = scene.hosts.run(
-        ("dsforge", "preflight", str(scene.run), "--json", *more),
+        (
+            *("env", *(f"--unset={name}" for name in mine)),  # whoever runs the tests sets what
+            *("dsforge", "preflight", str(scene.run), "--json", *more),
+        ),
         timeout_s=LIMIT_S,
         environment=environment,
     )
