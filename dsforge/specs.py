@@ -22,6 +22,9 @@ LinkKind = Literal["nvlink", "xgmi", "pcie", "fabric", "ethernet", "infiniband",
 Precision = Literal["bf16", "fp16", "fp32", "fp8"]
 Optimizer = Literal["adamw", "lion", "sgd", "adafactor", "muon"]
 Method = Literal["full", "lora"]
+MethodName = Literal["full", "lora", "qlora"]  # qlora: lora with frozen matrices in 4 bits
+FrozenBits = Literal[4, 16]
+QLORA_BITS: FrozenBits = 4
 DataShape = Literal["auto", "text", "prompt", "messages"]
 Collective = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all"]
 Transport = Literal["sockets", "rdma"]
@@ -263,6 +266,9 @@ class LoraSpec(BaseModel):
     rank: int = Field(default=16, ge=1, le=4096)
     alpha: float = Field(default=32.0, gt=0)
     dropout: float = Field(default=0.0, ge=0, lt=1)
+    bits: FrozenBits = Field(
+        default=16, description="Of the frozen matrices; 4: QLoRA, in nf4 through bitsandbytes."
+    )
 
 
 class DataSpec(BaseModel):
@@ -299,6 +305,16 @@ class Workload(BaseModel):
     )
     data: DataSpec | None = None
     seed: int = Field(default=42, ge=0)
+
+    @property
+    def in_4_bits(self) -> bool:
+        """Whether the frozen matrices lie in 4 bits (QLoRA)."""
+        return self.method == "lora" and self.lora is not None and self.lora.bits == QLORA_BITS
+
+    @property
+    def method_name(self) -> MethodName:
+        """What people call the method: full, lora or qlora."""
+        return "qlora" if self.in_4_bits else self.method
 
     @property
     def tokens_per_step(self) -> int:

@@ -49,6 +49,11 @@ def lora_workload(sequence: int = 2048, batch: int = 64) -> Workload:
     return workload(sequence, batch, method="lora", lora=LoraSpec())
 
 
+def qlora_workload(sequence: int = 2048, batch: int = 64) -> Workload:
+    """The same with adapters on matrices in 4 bits."""
+    return workload(sequence, batch, method="lora", lora=LoraSpec(bits=4))
+
+
 def ask(model: str, on: ClusterSpec, work: Workload, **constraints: Any) -> Request:
     """A request by catalog name."""
     return Request(

@@ -257,7 +257,8 @@ def _together(folder: Folder, wanted: Wanted) -> Iterator[Finding]:
     if not atoms:
         yield error("weights-missing", folder.path.name, "holds no weights")
     held = {_plain(n): atom.shape for n, atom in atoms.items() if ".lora_" not in n}
-    yield from _matched(folder.path.name, held, wanted)
+    if held or not atoms:  # adapters may stand alone, as after QLoRA
+        yield from _matched(folder.path.name, held, wanted)
 
 
 def _plain(name: str) -> str:

@@ -75,7 +75,9 @@ class Flags(NamedTuple):
         str | None,
         Flag(WORKLOAD, "adamw, lion, sgd, adafactor, muon.", ("workload", "optimizer")),
     ] = None
-    method: Annotated[str | None, Flag(WORKLOAD, "full or lora.", ("workload", "method"))] = None
+    method: Annotated[
+        str | None, Flag(WORKLOAD, "full, lora or qlora.", ("workload", "method"))
+    ] = None
     data: Annotated[
         str | None,
         Flag(WORKLOAD, "Training data, JSONL or Parquet.", ("workload", "data", "train")),

@@ -12,7 +12,9 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("model", help="Folder such as output/model, GGUF file, or hub id.")
+@click.argument(
+    "model", help="Folder such as output/model or output/adapter, GGUF file, or hub id."
+)
 @click.option("--prompt", help="One question.")
 @click.option(
     "--prompts",

@@ -68,7 +68,7 @@ def headline(plan: Plan) -> str:
     return (
         f"{plan.model.name} ({count(plan.parameters)}) on {cluster.gpus} x {cluster.gpu.name}, "
         f"{work.global_batch_size} x {work.sequence_length} tokens a step, {work.precision}, "
-        f"{work.method}"
+        f"{work.method_name}"
     )
 
 

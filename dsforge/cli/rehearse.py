@@ -111,7 +111,7 @@ def _own(flags: Flags, path: Path, world_size: int | None) -> Scene:
     """A ds_config of the user's with the model that the flags name."""
     from dsforge.reading.ds_config import json_mapping
     from dsforge.reading.model import read_model
-    from dsforge.specs import LoraSpec
+    from dsforge.specs import QLORA_BITS, LoraSpec
 
     settings = _checked(json_mapping(path), str(path))
     missing = []
@@ -128,7 +128,7 @@ def _own(flags: Flags, path: Path, world_size: int | None) -> Scene:
         raise SpecError(tuple(missing))
     model, _ = read_model(flags.model)
     tokens = flags.seq_len or min(USUAL_TOKENS, model.max_position_embeddings)
-    lora = LoraSpec() if flags.method == "lora" else None
+    lora = {"lora": LoraSpec(), "qlora": LoraSpec(bits=QLORA_BITS)}.get(flags.method or "")
     return Scene(model, settings, world_size, tokens, flags.recompute == "full", lora)
 
 
@@ -155,7 +155,11 @@ def _rehearsed(scene: Scene, rank: int) -> tuple[RehearsalDocument, Timeline]:
     import os
 
     from dsforge.huggingface import config_from_model
+    from dsforge.specs import QLORA_BITS
 
+    if scene.lora is not None and scene.lora.bits == QLORA_BITS:
+        message = "QLoRA cannot be rehearsed: bitsandbytes quantises weights, fake ones have none"
+        raise DsforgeError(message, "`dsforge estimate` prices it")
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     os.environ.setdefault("DS_ACCELERATOR", "cpu")  # nothing to look for: ours takes its place
     config = config_from_model(scene.model)

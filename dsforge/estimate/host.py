@@ -43,6 +43,8 @@ def host_memory(
     share = weights / (strategy.layout.model_ranks if strategy.back_end == "megatron" else 1)
     sharded = strategy.zero_stage == FULLY_SHARDED
     read = min(weights, SHARD_BYTES) if sharded else ranks * share
+    if workload.in_4_bits:  # packed on the device, tensor by tensor
+        read = ranks * min(weights, SHARD_BYTES)
     rounding = 0.0
     if not cluster.gpu.is_cpu:
         rounding = sum(pinned_bytes(wanted) - wanted for wanted in kept.pinned)
@@ -57,11 +59,11 @@ def host_memory(
 
 
 def checkpoint_bytes(model: ModelSpec, workload: Workload) -> int:
-    """One checkpoint of all ranks: weights, master weights and moments."""
+    """One checkpoint of all ranks: weights (QLoRA: of adapters), master weights and moments."""
     weights = trained = parameters(model)
     if workload.method == "lora" and workload.lora is not None:
         trained = lora_parameters(model, workload.lora)
-        weights += trained
+        weights = trained + (0 if workload.in_4_bits else weights)
     size = element_bytes(workload)
     return size * weights + optimizer_bytes_per_parameter(workload) * trained
 

@@ -20,6 +20,7 @@ from dsforge.estimate.flops import (
     mlp_products,
     score_flops,
 )
+from dsforge.estimate.quantised import NF4_BYTES, layer_quantised_elements
 from dsforge.estimate.rates import Rates, rates
 from dsforge.specs import GpuSpec, ModelSpec, Workload
 from dsforge.strategy import Execution, Strategy
@@ -80,6 +81,7 @@ class Setting(NamedTuple):
     backward: float  # passes
     repeated: float  # share of the products computed again
     repeated_scores: float
+    dequantise_bytes: float  # moved for each element that lies in 4 bits, in each pass
 
     @property
     def passes(self) -> float:
@@ -108,6 +110,7 @@ def setting_of(gpu: GpuSpec, workload: Workload, strategy: Strategy) -> Setting:
         backward=backward_factor(workload),
         repeated=repeated,
         repeated_scores=scores,
+        dequantise_bytes=NF4_BYTES + element_bytes(workload) if workload.in_4_bits else 0.0,
     )
 
 
@@ -161,7 +164,7 @@ def _layer(model: ModelSpec, setting: Setting, *, moe_layer: bool) -> Line:
 
 
 def _resident_bytes(model: ModelSpec, setting: Setting, *, moe_layer: bool) -> float:
-    """Bytes to read experts that one token does not pass, and to sum gradients in fp32."""
+    """Bytes that no token count changes: of idle experts, gradient sums in fp32, dequantisation."""
     products = (*attention_products(model), *mlp_products(model, moe_layer))
     weights = float(sum(product.elements for product in products))
     idle = 0.0
@@ -171,7 +174,9 @@ def _resident_bytes(model: ModelSpec, setting: Setting, *, moe_layer: bool) -> f
         held = model.moe.experts / setting.ep
         idle = max(0.0, held - model.moe.experts_per_token) * expert
     summed = FP32_SUM_BYTES * (weights + idle) if setting.execution.gradients == "fp32" else 0.0
-    return (setting.passes * setting.size * idle + summed) / setting.tp
+    packed = layer_quantised_elements(model, moe_layer=moe_layer)
+    unpacked = setting.passes * setting.dequantise_bytes * packed
+    return (setting.passes * setting.size * idle + summed + unpacked) / setting.tp
 
 
 def _attention_s(model: ModelSpec, setting: Setting) -> float:

@@ -16,6 +16,7 @@ from pydantic import BaseModel, Field
 from dsforge.estimate.activations import element_bytes, kept_token_bytes
 from dsforge.estimate.frame import Frame, framed
 from dsforge.estimate.host import HostMemory
+from dsforge.estimate.quantised import dequantised_bytes
 from dsforge.estimate.states import Load, States
 from dsforge.specs import FROZEN, ClusterSpec, ModelSpec, Workload
 from dsforge.strategy import FULLY_SHARDED, Batching, Strategy
@@ -27,12 +28,14 @@ class MemoryTerms(BaseModel):
 
     model_config = FROZEN
 
-    weights: int = Field(description="Parameters in the compute precision.")
+    weights: int = Field(description="Parameters as they lie: compute precision, or 4 bits.")
     gradients: int = Field(description="Gradients, fp32 accumulation buffers included.")
     optimizer_state: int = Field(description="Master weights and optimizer moments.")
     activations: int = Field(description="Saved for backward, and the working set of one layer.")
     logits: int = Field(description="Logits, their fp32 copy and the gradient of the loss.")
-    buffers: int = Field(description="ZeRO buckets, gathered and prefetched parameters.")
+    buffers: int = Field(
+        description="ZeRO buckets, gathered, prefetched and dequantised parameters."
+    )
     framework: int = Field(description="Device context, NCCL, cuBLAS; not in torch's counters.")
 
 
@@ -149,6 +152,7 @@ def footprints(frame: Frame, strategy: Strategy) -> tuple[Footprint, ...]:
     """The end stages of a strategy, and of all others that differ in batching alone."""
     model, workload = frame.model, frame.workload
     workspace = 0.0 if frame.cluster.gpu.is_cpu else WORKSPACE
+    dequantised = dequantised_bytes(model, workload)
     stage3 = strategy.zero_stage == FULLY_SHARDED
     head = 0.0
     if strategy.runs_as.loss == "fused":  # makes the head's gradient at once, then its copy
@@ -156,7 +160,7 @@ def footprints(frame: Frame, strategy: Strategy) -> tuple[Footprint, ...]:
     return tuple(
         Footprint(
             kept=load.kept,
-            buffers=_buffers(model, workload, strategy, load) + workspace,
+            buffers=_buffers(model, workload, strategy, load) + workspace + dequantised,
             saved=_saved_token_bytes(model, workload, strategy, load),
             working=_working_token_bytes(model, workload, strategy, load),
             logits=load.tokens.logits if load.stage.has_head else 0.0,

@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from dsforge.estimate.params import lora_parameters, parameter_counts
+from dsforge.estimate.quantised import quantised_elements
 from dsforge.layout import Layout, layer_split
 from dsforge.specs import ModelSpec, Workload
 
@@ -30,6 +31,7 @@ class RankParameters(NamedTuple):
     experts: int
     trainable_shared: int
     trainable_experts: int
+    quantised: int = 0  # of the shared ones, frozen in 4 bits
 
     @property
     def total(self) -> int:
@@ -119,4 +121,6 @@ def rank_parameters(
     if workload.method == "full" or workload.lora is None:
         return RankParameters(shared, experts, shared, experts)
     adapters = lora_parameters(model, workload.lora) * stage.layers // model.layers // tp
-    return RankParameters(shared + adapters, experts, adapters, 0)
+    packed = quantised_elements(model) if workload.in_4_bits else 0
+    packed = packed * stage.layers // model.layers // tp
+    return RankParameters(shared + adapters, experts, adapters, 0, packed)

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from dsforge.estimate.activations import FLOAT_BYTES, TokenBytes, element_bytes, token_bytes
 from dsforge.estimate.buckets import size_buckets
+from dsforge.estimate.quantised import NF4_BYTES
 from dsforge.estimate.shard import RankParameters, Stage, end_stages, rank_parameters
 from dsforge.specs import ClusterSpec, ModelSpec, Workload
 from dsforge.strategy import FULLY_SHARDED, GRADIENTS_SHARDED, Buckets, Execution, Strategy
@@ -101,6 +102,7 @@ def states(
     per_parameter = optimizer_bytes_per_parameter(workload, run)
     optimizer = per_parameter * (trainable if stage >= 1 else parameters.trainable)
     weights = size * (shard if stage == FULLY_SHARDED else parameters.total)
+    weights -= (size - NF4_BYTES) * parameters.quantised
     if strategy.hpz_partition_size > 1:
         weights += size * parameters.total / strategy.hpz_partition_size
     if run.trainer != "deepspeed":

@@ -65,7 +65,11 @@ def _lines(plan: Plan) -> Iterator[Line]:
     share = " / (tp * pp * cp)" if strategy.back_end == "megatron" else ""
     read = f"gpus_per_node * element_bytes * model_parameters{share}"
     read = "min(element_bytes * model_parameters, shard_file_bytes)" if sharded else read
-    yield Line("host_load", "bytes", f"idle_bytes + {read}", f"{RAM}; ZeRO-3 reads file by file")
+    why = f"{RAM}; ZeRO-3 reads file by file"
+    if plan.workload.in_4_bits:
+        read = "gpus_per_node * min(element_bytes * model_parameters, shard_file_bytes)"
+        why = f"{RAM}; packed into 4 bits on the device, tensor by tensor"
+    yield Line("host_load", "bytes", f"idle_bytes + {read}", why)
     step = "idle_bytes + gpus_per_node * (offloaded_bytes + pinned_rounding_bytes)"
     yield Line("host_step", "bytes", step, PINNED)
     begin = f"host_step + {read}" if strategy.offloads and ram != "0" else "host_step"
@@ -74,6 +78,7 @@ def _lines(plan: Plan) -> Iterator[Line]:
     why = f"{RAM}; under ZeRO-3 one rank gathers the weights"
     yield Line("host_save", "bytes", f"host_step{gathered}", why)
     yield Line("nvme_of_node", "bytes", f"gpus_per_node * ({disk})", "states on the node's disk")
-    saved = "element_bytes * (model_parameters + adapter_total)"
+    frozen = "" if plan.workload.in_4_bits else "model_parameters + "
+    saved = f"element_bytes * ({frozen}adapter_total)"
     saved += " + (master_bytes + moments * moment_bytes) * all_trained_parameters"
     yield Line("checkpoint", "bytes", saved, "weights, master weights and moments of all ranks")

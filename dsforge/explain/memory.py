@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from dsforge.estimate import activations as saved
 from dsforge.estimate import memory as ledger
 from dsforge.estimate.frame import Frame
+from dsforge.estimate.quantised import BLOCK, NF4_BYTES, largest_matrix_elements
 from dsforge.estimate.states import MOMENT_BYTES, MOMENTS, Load
+from dsforge.explain.parameters import NF4
 from dsforge.explain.sheet import Line, Sheet
 from dsforge.plan import Plan
 from dsforge.strategy import FULLY_SHARDED, GRADIENTS_SHARDED, Strategy
@@ -52,6 +54,8 @@ def _give_states(sheet: Sheet, plan: Plan) -> None:
         moments=MOMENTS[work.optimizer],
         moment_bytes=MOMENT_BYTES[run.moments],
     )
+    if work.in_4_bits:
+        sheet.give(f"{NF4}: of an element, its scales included", "bytes", nf4_bytes=NF4_BYTES)
 
 
 def _states(plan: Plan) -> Iterator[Line]:
@@ -63,6 +67,8 @@ def _states(plan: Plan) -> Iterator[Line]:
     weights = "0" if off_too else f"element_bytes * {held}"
     if strategy.hpz_partition_size > 1:
         weights += " + element_bytes * held_parameters / hpz_partition_size"
+    if plan.workload.in_4_bits:
+        weights += " - (element_bytes - nf4_bytes) * quantised_parameters"
     yield Line("kept_weights", "bytes", weights, f"{STATES}{_away(strategy.offload_parameters)}")
     shared = engine and stage >= GRADIENTS_SHARDED
     trained = "trained_shard_parameters" if shared else "trained_parameters"
@@ -225,6 +231,10 @@ def _terms(sheet: Sheet, plan: Plan) -> Iterator[Line]:
         "bytes",
         workspace_bytes=0.0 if on_cpu else ledger.WORKSPACE,
     )
+    if plan.workload.in_4_bits:
+        largest = largest_matrix_elements(plan.model)
+        sheet.give(f"{NF4}: one is dequantised at a time", "elements", largest_matrix=largest)
+        sheet.give(f"{NF4}: elements that share a float32 scale then", scale_block=BLOCK)
     yield Line("weights", "bytes", "kept_weights", why)
     yield Line("gradients", "bytes", gradients, why)
     yield Line("optimizer_state", "bytes", "kept_optimizer_state", why)
@@ -234,6 +244,12 @@ def _terms(sheet: Sheet, plan: Plan) -> Iterator[Line]:
 
 
 def _buffers(plan: Plan) -> str:
+    if plan.workload.in_4_bits:
+        return f"{_engine_buffers(plan)} + largest_matrix * (element_bytes + 4 / scale_block)"
+    return _engine_buffers(plan)
+
+
+def _engine_buffers(plan: Plan) -> str:
     strategy, stage = plan.strategy, plan.strategy.zero_stage
     alone = strategy.layout.shard_ranks == 1 and stage < FULLY_SHARDED
     if strategy.back_end != "deepspeed" or stage == 0 or alone:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dsforge.estimate.params import NORM_VECTORS, lora_parameters, parameter_counts
+from dsforge.estimate.quantised import quantised_elements
 from dsforge.estimate.states import Load, shares
 from dsforge.explain.sheet import Line, Sheet
 from dsforge.plan import Plan
 from dsforge.specs import ModelSpec
 
 COUNT = "estimate/params.py: exact, equal to what transformers builds"
+NF4 = "estimate/quantised.py, nf4 with double quantisation (Dettmers et al. 2023)"
 CUT = "estimate/shard.py: tensor ranks share matrices, stages share layers"
 
 
@@ -113,17 +115,21 @@ def _around(layer: list[str]) -> Iterator[Line]:
 
 def _held(plan: Plan, sheet: Sheet) -> Iterator[Line]:
     """Held, trained, and the shards of both."""
-    experts = "0"
-    if plan.model.moe is not None:
+    model, experts = plan.model, "0"
+    if model.moe is not None:
         experts = "ceil(stage_moe_layers * routed_expert_parameters / (tp * ep))"
     yield Line("expert_parameters", "elements", experts, CUT)
     trained, trained_experts, adapters = "shared_parameters", "expert_parameters", ""
     if plan.workload.method == "lora" and plan.workload.lora is not None:
-        count = lora_parameters(plan.model, plan.workload.lora)
+        count = lora_parameters(model, plan.workload.lora)
         sheet.give(f"adapters of rank {plan.workload.lora.rank}: {COUNT}", lora_parameters=count)
         share = "lora_parameters * stage_layers // layers // tp"
         yield Line("adapter_parameters", "elements", share, CUT)
         trained, trained_experts, adapters = "adapter_parameters", "0", " + adapter_parameters"
+    if plan.workload.in_4_bits:
+        sheet.give(f"{NF4}: linear layers but the head", quantised_total=quantised_elements(model))
+        share = "quantised_total * stage_layers // layers // tp"
+        yield Line("quantised_parameters", "elements", share, CUT)
     held = f"shared_parameters + expert_parameters{adapters}"
     yield Line("held_parameters", "elements", held, "all that a rank would hold whole")
     all_trained = f"{trained} + {trained_experts}"

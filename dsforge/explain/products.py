@@ -9,6 +9,7 @@ from dsforge.estimate import lines as roofline
 from dsforge.estimate import rates as held
 from dsforge.estimate.flops import Product, attention_context, attention_products, mlp_products
 from dsforge.estimate.lines import Setting, setting_of
+from dsforge.estimate.quantised import NF4_BYTES, layer_quantised_elements
 from dsforge.explain.links import MEASURED
 from dsforge.explain.sheet import Line, Sheet
 from dsforge.plan import Plan
@@ -87,6 +88,8 @@ def take_layer(sheet: Sheet, plan: Plan, setting: Setting, *, moe_layer: bool) -
     lines.append(Line(f"{kind}_product_elements", "elements", elements, "weights of the products"))
     _give_rest(sheet, plan, setting, moe_layer=moe_layer)
     lines += _rest(kind, moe_layer=moe_layer, fp32=setting.execution.gradients == "fp32")
+    if setting.dequantise_bytes:
+        lines[-1] = _with_dequantised(sheet, plan, lines[-1], moe_layer=moe_layer)
     parts = (*sums, "attention_scores_s", f"{kind}_rest_s", f"{kind}_weights_s")
     lines.append(Line(f"{kind}_layer_s", "s", " + ".join(parts), "sum of its parts"))
     sheet.work_out("compute of a micro batch", tuple(lines))
@@ -184,6 +187,18 @@ def _weights(kind: str, *, moe_layer: bool, fp32: bool) -> tuple[str, str]:
     if fp32:
         read += f" + sum_bytes * ({kind}_product_elements + {idle})"
     return f"({read}) / tp / memory_rate", "idle experts are read; gradients are summed in float32"
+
+
+def _with_dequantised(sheet: Sheet, plan: Plan, weights: Line, *, moe_layer: bool) -> Line:
+    """The line of weights that wait, with the frozen ones in 4 bits."""
+    packed = f"{'moe' if moe_layer else 'dense'}_quantised_elements"
+    elements = layer_quantised_elements(plan.model, moe_layer=moe_layer)
+    sheet.give("estimate/quantised.py: matrices of a layer in 4 bits", **{packed: elements})
+    sheet.give("read in 4 bits, written in the compute precision", "bytes", nf4_bytes=NF4_BYTES)
+    moved = f"passes * (nf4_bytes + element_bytes) * {packed} / tp / memory_rate"
+    return weights._replace(
+        formula=f"{weights.formula} + {moved}", source=f"{weights.source}; matrices dequantised"
+    )
 
 
 def take_head(sheet: Sheet, plan: Plan, setting: Setting) -> None:

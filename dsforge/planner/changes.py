@@ -12,7 +12,7 @@ from enum import IntEnum
 from typing import Any, NamedTuple
 
 from dsforge.rules.case import Case
-from dsforge.specs import LoraSpec
+from dsforge.specs import QLORA_BITS, LoraSpec
 from dsforge.strategy import FULLY_SHARDED, GRADIENTS_SHARDED, Strategy, ZeroStage
 from dsforge.units import gib
 
@@ -137,9 +137,24 @@ def _of_job(case: Case) -> Iterator[Change]:
             shorter = work.model_copy(update={"sequence_length": length})
             name = f"sequence length {length}"
             yield Change(Kind.job, "sequence", name, case._replace(workload=shorter))
+    lora = work.lora or LoraSpec()
     if work.method == "full":
-        adapters = work.model_copy(update={"method": "lora", "lora": LoraSpec()})
+        adapters = work.model_copy(update={"method": "lora", "lora": lora})
         yield Change(Kind.job, "method", "LoRA", case._replace(workload=adapters))
+    if not work.in_4_bits:
+        yield _quantised(case, lora)
+
+
+def _quantised(case: Case, lora: LoraSpec) -> Change:
+    """The same job with frozen matrices in 4 bits, which no rank can hold a part of."""
+    packed = lora.model_copy(update={"bits": QLORA_BITS})
+    work = case.workload.model_copy(update={"method": "lora", "lora": packed})
+    name, whole = "QLoRA", case.strategy
+    if whole.zero_stage == FULLY_SHARDED:
+        name = f"QLoRA under ZeRO-{GRADIENTS_SHARDED}"
+        fields = {"offload_parameters": "none", "hpz_partition_size": 1}
+        whole = whole.model_copy(update={"zero_stage": GRADIENTS_SHARDED, **fields})
+    return Change(Kind.job, "method", name, case._replace(workload=work, strategy=whole))
 
 
 def _strategy(case: Case, axis: str, name: str, **fields: Any) -> Change:

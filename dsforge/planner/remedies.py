@@ -136,6 +136,8 @@ def _job(start: Case, end: Case) -> Iterator[str]:
         yield f"global batch {after.global_batch_size}"
     if after.lora and not before.lora:
         yield f"only adapters of rank {after.lora.rank} learn"
+    if after.in_4_bits and not before.in_4_bits:
+        yield "frozen matrices in 4 bits"
 
 
 class _Run(NamedTuple):

@@ -12,7 +12,7 @@ from pydantic import BaseModel, BeforeValidator, Discriminator, Field, Tag
 
 from dsforge.hostfile import MAX_SLOTS
 from dsforge.reading.card import MAX_GB_S, MeasuredFile
-from dsforge.specs import FROZEN, DataSpec, LinkKind, LoraSpec, Method, Optimizer, Precision
+from dsforge.specs import FROZEN, DataSpec, LinkKind, LoraSpec, MethodName, Optimizer, Precision
 from dsforge.strategy import Constraints
 from dsforge.units import parse_count
 
@@ -163,8 +163,12 @@ class WorkloadFile(BaseModel):
     learning_rate: float | None = Field(default=None, gt=0, lt=10, description="Peak.")
     weight_decay: float = Field(default=0.0, ge=0, lt=1, description="Of the optimizer.")
     gradient_clipping: float = Field(default=1.0, ge=0, le=1e6, description="0: none.")
-    method: Method | None = None
-    lora: LoraSpec | None = Field(default=None, description="Adapters, with `method: lora`.")
+    method: MethodName | None = Field(
+        default=None, description="qlora: adapters on matrices frozen in 4 bits."
+    )
+    lora: LoraSpec | None = Field(
+        default=None, description="Adapters, with `method: lora` or `qlora`."
+    )
     data: DataSpec | None = Field(default=None, description="Samples to train on.")
     seed: int = Field(default=42, ge=0, lt=2**32, description="Of weights and data order.")
 

@@ -14,13 +14,23 @@ from dsforge.reading.files import WorkloadFile
 from dsforge.reading.problems import validated
 from dsforge.reading.samples import training_rows
 from dsforge.reading.source import Source
-from dsforge.specs import ClusterSpec, LoraSpec, Method, ModelSpec, Optimizer, Precision, Workload
+from dsforge.specs import (
+    QLORA_BITS,
+    ClusterSpec,
+    LoraSpec,
+    Method,
+    ModelSpec,
+    Optimizer,
+    Precision,
+    Workload,
+)
 
 USUAL_SEQUENCE = 4096
 FINE_TUNING_SAMPLES = 64
 PRETRAINING_TOKENS = 500_000  # GPT-3 (Brown et al. 2020, table 2.1): 0.5 M tokens up to 1.3 B
 LITTLE = 0.1  # share by which a batch given in tokens may move so that every GPU gets its part
 LORA_RATE, FINE_TUNING_RATE, PRETRAINING_RATE = 2e-4, 2e-5, 3e-4
+ADAPTED = ("lora", "qlora")  # spellings of `method`; the latter sets `lora.bits` to 4
 LION_FACTOR = 0.3  # Chen et al. 2023, section 5: a third to a tenth of AdamW's rate
 
 Reading = tuple[Workload, tuple[Reason, ...]]
@@ -49,9 +59,20 @@ def workload_file(source: Source) -> WorkloadFile:
             "use `method: lora`, or leave it out",
         )
         problems.append(Problem("lora-with-full", message, hint, source.place(("lora",))))
+    if file.method == "qlora" and _says_other_bits(file.lora):
+        message, hint = (
+            "`lora.bits` (=16) must be 4 with `method` (=qlora)",
+            "use `method: lora`, or leave `bits` out",
+        )
+        problems.append(Problem("qlora-bits", message, hint, source.place(("lora", "bits"))))
     if problems:
         raise SpecError(tuple(problems))
     return file
+
+
+def _says_other_bits(lora: LoraSpec | None) -> bool:
+    """Whether the file itself asks for adapters on matrices in 16 bits."""
+    return lora is not None and "bits" in lora.model_fields_set and lora.bits != QLORA_BITS
 
 
 def workload_of(file: WorkloadFile, model: ModelSpec, cluster: ClusterSpec) -> Reading:
@@ -91,7 +112,7 @@ class _Draft:
     def from_scratch(self) -> bool:
         """Whether a token budget without data, adapters or epochs was given."""
         file = self.file
-        given = file.data or file.lora or file.epochs or file.method == "lora"
+        given = file.data or file.lora or file.epochs or file.method in ADAPTED
         return file.tokens is not None and not given
 
     def _choose(self, rule: str, message: str) -> None:
@@ -107,7 +128,7 @@ class _Draft:
     def method(self) -> Method:
         """Full training, unless adapters are described."""
         if self.file.method is not None:
-            return self.file.method
+            return "lora" if self.file.method in ADAPTED else "full"
         method: Method = "lora" if self.file.lora else "full"
         why = "adapters are described" if self.file.lora else "nothing else was asked for"
         self._choose("default-method", f"`method` is {method}: {why}")
@@ -115,10 +136,14 @@ class _Draft:
 
     def lora(self, method: Method) -> LoraSpec | None:
         """Adapters where the method needs them."""
-        if self.file.lora is not None or method == "full":
-            return self.file.lora
-        lora = LoraSpec()
-        self._choose("default-lora", f"adapters of rank {lora.rank} with alpha {lora.alpha:g}")
+        if method == "full":
+            return None
+        lora = self.file.lora
+        if lora is None:
+            lora = LoraSpec()
+            self._choose("default-lora", f"adapters of rank {lora.rank} with alpha {lora.alpha:g}")
+        if self.file.method == "qlora":
+            return lora.model_copy(update={"bits": QLORA_BITS})
         return lora
 
     def samples(self) -> int | None:

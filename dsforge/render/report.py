@@ -100,7 +100,7 @@ def _facts(plan: Plan) -> tuple[Row, ...]:
         Row(
             "Workload",
             f"{workload.global_batch_size} x {workload.sequence_length} tokens per step",
-            f"{workload.method} training, {workload.precision}, {workload.optimizer}, "
+            f"{workload.method_name} training, {workload.precision}, {workload.optimizer}, "
             + (f"{workload.steps} steps" if workload.steps else "no token budget"),
         ),
     )

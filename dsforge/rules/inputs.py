@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dsforge.errors import Problem
 from dsforge.rules.case import Case, Rule
+from dsforge.strategy import FULLY_SHARDED
 
 OPTIMIZERS = {
     "deepspeed": ("adamw", "lion", "sgd", "adafactor", "muon"),
@@ -139,6 +140,21 @@ def lora_tensor(case: Case) -> Problem | None:
     return None
 
 
+def qlora_stage(case: Case) -> Problem | None:
+    """QLoRA under ZeRO stage 3, with or without offloaded parameters.
+
+    `Init._convert_to_deepspeed_param` partitions what a matrix is packed into, without its scales:
+    bitsandbytes needs `bnb_4bit_quant_storage` in the compute precision there. Not proven here.
+    """
+    if case.workload.in_4_bits and case.strategy.zero_stage == FULLY_SHARDED:
+        return Problem(
+            "qlora-zero3",
+            f"`zero_stage` (={case.strategy.zero_stage}) must be 0, 1 or 2 with QLoRA",
+            "use ZeRO stage 2, or method lora",
+        )
+    return None
+
+
 def ranks_on_gpu(case: Case) -> Problem | None:
     """Megatron on a cluster without GPUs.
 
@@ -162,5 +178,6 @@ RULES: tuple[Rule, ...] = (
     lora_back_end,
     lora_pipeline,
     lora_tensor,
+    qlora_stage,
     ranks_on_gpu,
 )

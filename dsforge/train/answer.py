@@ -13,7 +13,7 @@ from time import perf_counter
 from typing import Any, NamedTuple
 
 from dsforge.errors import DsforgeError, Problem, SpecError
-from dsforge.train.model import model_source
+from dsforge.train.model import ModelSource, model_source
 
 TIMED_TOKENS = (32, 64, 128, 256)
 TIMED_QUESTION = "Tell me a long story about a ship that sails around the world."
@@ -47,16 +47,18 @@ class Timing(NamedTuple):
 
 
 class Speaker:
-    """A model folder, hub id or GGUF file, loaded: on the accelerator where there is one.
+    """A model folder, folder of adapters, hub id or GGUF file, loaded.
 
-    There it has the precision it was stored in, on the CPU fp32. Raises DsforgeError.
+    On the accelerator, where there is one, in the precision it was stored in; on the CPU in fp32.
+    Raises DsforgeError.
     """
 
     def __init__(self, model: str) -> None:
         import torch
         from transformers import AutoModelForCausalLM, AutoTokenizer
 
-        source = model_source(model, Path.cwd())
+        adapted = (Path(model) / "adapter_config.json").is_file()  # it names its base itself
+        source = ModelSource(model) if adapted else model_source(model, Path.cwd())
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
         kind: Any = "auto" if self.device == "cuda" else torch.float32
         try:
@@ -66,7 +68,9 @@ class Speaker:
             )
         except (OSError, ValueError, KeyError) as error:
             words = (str(error).strip() or type(error).__name__).splitlines()[0]
-            hint = "name the folder `output/model` of a run, a GGUF file, or a cached hub id"
+            hint = (
+                "name `output/model` or `output/adapter` of a run, a GGUF file, or a cached hub id"
+            )
             raise DsforgeError(f"cannot load {model}: {words}", hint) from error
         self.network = network.to(self.device).eval()
 

@@ -16,6 +16,7 @@ from typing import Any
 from dsforge.errors import DsforgeError
 from dsforge.train.agreement import on_first_rank
 from dsforge.train.checkpoint import flush
+from dsforge.train.quantised import is_in_4_bits
 from dsforge.train.tensor_parallel import whole_shards
 
 ADAPTER = "default"  # peft's name for the only adapter
@@ -24,8 +25,9 @@ ADAPTER = "default"  # peft's name for the only adapter
 def export(engine: Any, tokenizer: Any, folder: Path) -> Path | None:
     """The folder of the consolidated model; none on ranks other than the first.
 
-    Adapters are merged into it, and stand alone in `adapter` beside it, as peft reads them. All
-    ranks must call it. Raises DsforgeError where the files do not hold the weights.
+    Adapters are merged into it, and stand alone in `adapter` beside it, as peft reads them; under
+    QLoRA that folder is all there is. All ranks must call it. Raises DsforgeError where the files
+    do not hold the weights.
     """
     module = engine.module
     if hasattr(module, "gathered_weights"):  # a pipeline: no rank has all of the model
@@ -37,17 +39,21 @@ def export(engine: Any, tokenizer: Any, folder: Path) -> Path | None:
 
 
 def consolidated(engine: Any) -> dict[str, Any]:
-    """Every parameter and stored buffer, whole, on the CPU of rank 0; empty on other ranks."""
+    """Every parameter and stored buffer, whole, on the CPU of rank 0; empty on other ranks.
+
+    Under QLoRA only what was trained: the frozen weights are those of the model's own files.
+    """
     import deepspeed.comm
 
     first = deepspeed.comm.get_rank() == 0
+    in_4_bits = is_in_4_bits(engine.module)
     weights: dict[str, Any] = {}
     seen: set[int] = set()
     for prefix, module in engine.module.named_modules():
         with whole_shards(module):
             for name, parameter in module.named_parameters(prefix, recurse=False):
-                if id(parameter) in seen:  # tied to one that has its name already
-                    continue
+                if id(parameter) in seen or (in_4_bits and not parameter.requires_grad):
+                    continue  # tied to one that has its name already, or frozen
                 seen.add(id(parameter))
                 with _gathered(parameter):
                     if first:
@@ -74,6 +80,10 @@ def _write(module: Any, weights: dict[str, Any], tokenizer: Any, folder: Path) -
     if hasattr(module, "peft_config"):
         with _replacing(folder.with_name("adapter")) as temporary:
             module.save_pretrained(temporary, state_dict=weights, save_embedding_layers=False)
+            check_files(temporary, _adapters(weights))
+            tokenizer.save_pretrained(temporary)
+    if is_in_4_bits(module):
+        return folder.with_name("adapter")
     model, weights = _merged(module, weights)
     with _replacing(folder) as temporary:
         model.save_pretrained(temporary, state_dict=weights)
@@ -93,6 +103,12 @@ def _replacing(folder: Path) -> Iterator[Path]:
     shutil.rmtree(folder, ignore_errors=True)
     temporary.rename(folder)
     flush(folder.parent)
+
+
+def _adapters(weights: dict[str, Any]) -> dict[str, Any]:
+    """The adapters among the weights, by the names that peft writes."""
+    found = {name: tensor for name, tensor in weights.items() if ".lora_" in name}
+    return {name.replace(f".{ADAPTER}.", "."): tensor for name, tensor in found.items()}
 
 
 def _merged(module: Any, weights: dict[str, Any]) -> tuple[Any, dict[str, Any]]:

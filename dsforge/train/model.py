@@ -21,6 +21,13 @@ from dsforge.train.engine_config import EngineConfig
 from dsforge.train.modes import Mode, check_sequence, check_tensor
 from dsforge.train.packing import check_takes_positions
 from dsforge.train.pipeline_shape import check_pipeline
+from dsforge.train.quantised import (
+    asks_for_4_bits,
+    is_in_4_bits,
+    keep_trained_state_only,
+    loading_options,
+    quantisation_problems,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +83,9 @@ def load_tokenizer(job: TrainJob, folder: Path) -> Any:
 def check_source(job: TrainJob, folder: Path, config: EngineConfig) -> None:
     """Read the configuration only. Raises DsforgeError where it does not do for the job."""
     source = model_source(job.model, folder)
+    quantising = quantisation_problems(job, config, gguf=source.gguf_file is not None)
+    if quantising:
+        raise SpecError(tuple(quantising))
     split = config.mode.layout.model_ranks > 1
     if source.gguf_file is None or job.packing or split:
         configuration = _configuration(source, job)
@@ -107,7 +117,12 @@ def build_model(job: TrainJob, folder: Path, config: EngineConfig) -> Any:
 
     source = model_source(job.model, folder)
     kinds = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
-    options = {"dtype": kinds[config.precision], "attn_implementation": job.attention}
+    options: dict[str, Any] = {
+        "dtype": kinds[config.precision],
+        "attn_implementation": job.attention,
+    }
+    if asks_for_4_bits(job):
+        options |= loading_options(options["dtype"])
     torch.manual_seed(job.seed)
     model = _weights(job, source, config, options)
     model.config.use_cache = False
@@ -205,7 +220,10 @@ def _with_adapters(model: Any, lora: LoraSpec) -> Any:
         target_modules="all-linear",
         task_type="CAUSAL_LM",
     )
-    return get_peft_model(model, adapters)
+    adapted = get_peft_model(model, adapters)
+    if is_in_4_bits(model):
+        keep_trained_state_only(adapted)
+    return adapted
 
 
 def _first_line(error: BaseException) -> str:

@@ -29,6 +29,7 @@ from dsforge.train.checkpoint import (
     tag_of,
     write_whole,
 )
+from dsforge.train.quantised import is_in_4_bits
 from dsforge.units import gib
 
 UNFINISHED = ".saving"  # the folder in which a checkpoint is written before it has a name
@@ -96,7 +97,7 @@ def predicted_bytes(engine: Any) -> int:
     """Bytes that a checkpoint of an engine will take, all ranks together; all must call it.
 
     The states and master weights of every rank, and the weights in use once: stage 3 saves only
-    the frozen ones of those. What else is in the files is small.
+    the frozen ones of those, QLoRA the trained ones. What else is in the files is small.
     """
     optimizer = engine.optimizer
     inner = getattr(optimizer, "optimizer", optimizer)
@@ -105,6 +106,8 @@ def predicted_bytes(engine: Any) -> int:
     masters = flats or [p for group in inner.param_groups for p in group["params"]]
     sharded = engine.zero_optimization_partition_weights()
     weights = [p for p in engine.module.parameters() if not (sharded and p.requires_grad)]
+    if is_in_4_bits(engine.module):
+        weights = [p for p in weights if p.requires_grad]
     own = sum(map(_bytes, weights)) if engine.global_rank == 0 or sharded else 0
     if engine.zero_optimization() or engine.global_rank == 0:
         apart = {t.data_ptr() for t in weights if t.numel()}
@@ -139,7 +142,12 @@ def write_files(engine: Any, folder: Path, tag: str) -> dict[str, FileNote]:
         (unfinished / tag).mkdir(parents=True)
 
     on_first_rank(make_room)
-    engine.save_checkpoint(str(unfinished), tag=tag, save_latest=False)
+    engine.save_checkpoint(
+        str(unfinished),
+        tag=tag,
+        save_latest=False,
+        exclude_frozen_parameters=is_in_4_bits(engine.module),
+    )
     files, failures = _gathered(checked)
     if failures:
         on_first_rank(lambda: shutil.rmtree(unfinished, ignore_errors=True))

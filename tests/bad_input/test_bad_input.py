@@ -41,7 +41,7 @@ FLAGS = {
     "unknown precision": ((*GOOD, "--precision", "bf61"), "bf16"),
     "precision the card lacks": ((*GOOD, "--gpu", "v100", "--precision", "bf16"), "fp16"),
     "unknown optimizer": ((*GOOD, "--optimizer", "adamx"), "adamw"),
-    "unknown method": ((*GOOD, "--method", "qlora"), "lora"),
+    "unknown method": ((*GOOD, "--method", "qlorra"), "qlora"),
     "unknown back end": ((*GOOD, "--for", "jax"), "deepspeed"),
     "ZeRO stage 4": ((*GOOD, "--zero-stage", "4"), "--zero-stage"),
     "tensor parallel 3": ((*GOOD, "--tp", "3"), "3"),

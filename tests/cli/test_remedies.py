@@ -150,3 +150,13 @@ def test_plan_and_gen_say_them_too(
     assert "16 nodes" in getattr(answer.exception, "hint", "")
     assert document["nearest"]["remedies"][0]["changes"] == ["16 nodes"]
     assert not list(tmp_path.iterdir())
+
+
+def test_qlora_is_named_where_lora_is_not_enough() -> None:
+    """13 B on one card of 24 GB: under a stage that leaves its matrices whole."""
+    small = cluster(1, 1, "rtx-4090", intra="pcie-4", host_memory_bytes=64 * GIB)
+    request = ask("llama-2-13b", small, workload(1024))
+    (remedy,) = (r for r in found_for(request) if r.changes == ("QLoRA under ZeRO-2",))
+
+    assert remedy.strategy.zero_stage == 2
+    assert "frozen matrices in 4 bits" in remedy.cost

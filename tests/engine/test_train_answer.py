@@ -35,6 +35,24 @@ def test_one_question_is_answered(tiny_llama: Path, capsys: pytest.CaptureFixtur
     assert said(capsys, *words) == first
 
 
+@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")  # in peft
+def test_adapters_answer_on_the_base_that_they_name(tiny_llama: Path, tmp_path: Path) -> None:
+    """`output/adapter` of a run: all that QLoRA writes."""
+    import torch
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    base = AutoModelForCausalLM.from_pretrained(tiny_llama)
+    adapted = get_peft_model(base, LoraConfig(target_modules="all-linear", init_lora_weights=False))
+    adapted.save_pretrained(tmp_path)
+    AutoTokenizer.from_pretrained(tiny_llama).save_pretrained(tmp_path)
+    speaker = Speaker(str(tmp_path))
+    tokens = torch.arange(2, 40).reshape(2, 19)
+
+    torch.testing.assert_close(speaker.network(tokens).logits, adapted(tokens).logits)
+    assert speaker.answer("why?", max_tokens=4, exactly=True).tokens == 4
+
+
 def test_a_file_of_questions_gives_a_line_each(
     tiny_llama: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

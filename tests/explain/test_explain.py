@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from planning import DISK, ask, cluster, lora_workload, strategy, workload
+from planning import DISK, ask, cluster, lora_workload, qlora_workload, strategy, workload
 
 from dsforge.cli.main import app
 from dsforge.errors import DsforgeError
@@ -42,6 +42,8 @@ CASES: dict[str, dict[str, Any]] = {
     "zero3-on-disk": {"zero_stage": 3, **ON_DISK},
     "zero2-offloaded": {"zero_stage": 2, "offload_optimizer": "cpu", "recompute": "full"},
     "lora": {"zero_stage": 3, "work": lora_workload()},
+    "qlora": {"zero_stage": 2, "recompute": "full", "work": qlora_workload()},
+    "qlora-experts": {"model": "mixtral-8x7b", "zero_stage": 1, "work": qlora_workload()},
     "qwen-norms": {"model": "qwen3-8b", "zero_stage": 3},
     "gpt2-plain-mlp": {"model": "gpt2-xl", "zero_stage": 2},
     "gemma-windows": {"model": "gemma-2-9b", "zero_stage": 1},

@@ -113,6 +113,37 @@ def test_adapters_train_and_merge(stage: int, tiny_llama: Path, tmp_path: Path) 
     torch.testing.assert_close(merged, adapted, atol=1e-4, rtol=0)
 
 
+@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")  # in peft
+def test_adapters_on_matrices_in_4_bits_train_and_resume(tiny_llama: Path, tmp_path: Path) -> None:
+    """QLoRA lowers the loss, goes on from a checkpoint of adapters alone, and peft loads them."""
+    pytest.importorskip("bitsandbytes", reason="bitsandbytes is not installed: no QLoRA")
+    import torch
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    config = ds_config(2, gradient_accumulation_steps=1, bf16={"enabled": True})
+    config["train_micro_batch_size_per_gpu"] = 8
+    config["optimizer"]["params"]["lr"] = 1e-2
+    more = {"lora": {"rank": 8, "alpha": 16, "bits": 4}, "gradient_checkpointing": True}
+    write_job(tmp_path, tiny_llama, config, steps=8, schedule="constant", **more)
+    runs.succeeded(runs.alone("train.yaml", "--steps", "4"), tmp_path)
+    again = runs.succeeded(runs.alone("train.yaml"), tmp_path)
+    curve = runs.figures(tmp_path / "output", "loss")
+    held = torch.load(tmp_path / "output/checkpoints/global_step8/mp_rank_00_model_states.pt")
+    tokens = torch.arange(2, 40).reshape(2, 19)
+    base = AutoModelForCausalLM.from_pretrained(tiny_llama)
+    before = base(tokens).logits
+    after = PeftModel.from_pretrained(base, tmp_path / "output/adapter")(tokens).logits
+
+    assert "resumed from" in again.stderr
+    assert len(curve) == 8
+    assert curve[-1] < curve[0] - 0.05
+    assert held["module"]
+    assert all(".lora_" in name for name in held["module"])
+    assert (after - before).abs().max() > 1e-2
+    assert not (tmp_path / "output/model").exists()
+
+
 def test_packed_sequences_train_alike_on_one_rank_and_two(tiny_llama: Path, tmp_path: Path) -> None:
     """The packs and their order do not know the ranks; ZeRO-3 on two gives the losses of one."""
     more = {"packing": True, "sequence_length": 192, "steps": 6, "save": False}

@@ -12,6 +12,7 @@ from dsforge.plan import Request
 from dsforge.reading import addresses
 from dsforge.reading.cluster import cluster_of, read_cluster
 from dsforge.reading.source import parse_source
+from dsforge.specs import LoraSpec
 from dsforge.units import GIB
 
 PAIR = {"model": "llama-2-7b", "gpu": "a100-80gb"}
@@ -88,6 +89,20 @@ def test_the_global_batch_gives_every_gpu_its_part(tmp_path: Path, text: str, sa
     workload = written(tmp_path / "w.yaml", text)
 
     assert asked(nodes=3, gpus_per_node=8, workload=workload).workload.global_batch_size == samples
+
+
+@pytest.mark.parametrize(
+    ("text", "rank"),
+    [("method: qlora", 16), ("method: qlora\nlora: {rank: 8}", 8), ("lora: {rank: 8, bits: 4}", 8)],
+    ids=["alone", "with adapters", "by its bits"],
+)
+def test_qlora_is_lora_on_matrices_in_4_bits(tmp_path: Path, text: str, rank: int) -> None:
+    """The method is a spelling: what is planned are adapters with `bits: 4`."""
+    workload = asked(workload=written(tmp_path / "w.yaml", text)).workload
+
+    assert workload.lora == LoraSpec(rank=rank, bits=4)
+    assert (workload.method, workload.method_name) == ("lora", "qlora")
+    assert workload.learning_rate == 2e-4
 
 
 @pytest.mark.parametrize(
@@ -239,10 +254,18 @@ def test_a_hostfile_wins_over_the_hosts_of_the_cluster_file(tmp_path: Path) -> N
         ("tokens: 1b\nepochs: 2", "`workload.tokens` and `workload.epochs`"),
         ("global_batch_size: 8\nglobal_batch_tokens: 1m", "are both given"),
         ("method: full\nlora: {rank: 8}", "`lora` is given with `method` (=full)"),
+        ("method: qlora\nlora: {bits: 16}", "`lora.bits` (=16) must be 4"),
         ("tokens: many", "'many' is not a count"),
         ("sequence_length: 0", "`sequence_length` (=0) must be at least 1"),
     ],
-    ids=["tokens and epochs", "two batches", "lora and full", "no count", "no length"],
+    ids=[
+        "tokens and epochs",
+        "two batches",
+        "lora and full",
+        "qlora in 16 bits",
+        "no count",
+        "no length",
+    ],
 )
 def test_contradictions_in_the_workload_are_refused(
     tmp_path: Path, text: str, message: str

@@ -203,9 +203,10 @@ def test_a_hostile_name_stays_one_word(tmp_path: Path) -> None:
         {},
         {"data": DataSpec(train="d/t.jsonl", validation="d/v.jsonl", shape="messages")},
         {"method": "lora", "lora": LoraSpec(rank=8, dropout=0.05)},
+        {"method": "lora", "lora": LoraSpec(bits=4)},
         {"tokens": None, "epochs": 3.0},
     ],
-    ids=["plain", "data", "lora", "epochs"],
+    ids=["plain", "data", "lora", "qlora", "epochs"],
 )
 def test_train_yaml_is_a_train_job(changed: dict[str, Any]) -> None:
     """It reads back as the type that the loop takes, and says every field that it has."""

@@ -6,7 +6,7 @@ import inspect
 from typing import Any
 
 import pytest
-from planning import DISK, cluster, lora_workload, strategy, workload
+from planning import DISK, cluster, lora_workload, qlora_workload, strategy, workload
 
 from dsforge import catalog
 from dsforge.rules import RULES, Case, check
@@ -28,6 +28,7 @@ BROKEN: list[tuple[str, str, ClusterSpec, Workload, Strategy]] = [
     ("lora-megatron", MODEL, cluster(), lora_workload(), strategy(**MEGATRON)),
     ("lora-pipeline", MODEL, cluster(), lora_workload(), strategy(4, pp=2)),
     ("lora-tensor", MODEL, cluster(), lora_workload(), strategy(4, 2)),
+    ("qlora-zero3", MODEL, cluster(), qlora_workload(), strategy(zero_stage=3)),
     ("world-size", MODEL, cluster(), workload(), strategy(4)),
     ("batch-product", MODEL, cluster(), workload(batch=100), strategy(batch=96)),
     ("tensor-heads", "gpt2-xl", cluster(), workload(1024), strategy(4, 2)),
