@@ -50,6 +50,7 @@ def _against_stage(request: Request, best: Priced, explored: tuple[Explored, ...
         for found in explored
         if found.family.back_end == mine.back_end
         and found.family.zero_stage == stage
+        and found.family.layout.model_ranks == mine.layout.model_ranks
         and not found.family.offloads
     ]
     same = (
@@ -83,10 +84,13 @@ def _over_stage(request: Request, best: Priced, explored: tuple[Explored, ...]) 
         return None
     if mine.back_end != "deepspeed" or mine.zero_stage != FULLY_SHARDED or mine.offloads:
         return None
-    other = _fastest(
-        explored,
-        lambda s: s.back_end == mine.back_end and s.zero_stage < FULLY_SHARDED and not s.offloads,
+    ranks = mine.layout.model_ranks
+    lower = tuple(
+        found
+        for found in explored
+        if found.family.layout.model_ranks == ranks and found.family.zero_stage < FULLY_SHARDED
     )
+    other = _fastest(lower, lambda s: s.back_end == mine.back_end and not s.offloads)
     if other is None:
         return Reason(rule="zero3-to-fit", message="ZeRO 0, 1 and 2 do not fit")
     ratio = other.step_s / best.time.step_s.likely

@@ -90,7 +90,14 @@ def search(request: Request, most: int = MOST_PLANS, *, explorer: Explorer | Non
 
 
 def choice(request: Request, fitting: tuple[Candidate, ...]) -> Candidate:
-    """The one we would take: safe before tight, whole before offloaded, simple before fast."""
+    """The one we would take: safe before tight, kept before offloaded, simple before fast.
+
+    DeepSpeed's own tensor and pipeline parallelism ask for another engine set-up and other modules:
+    they are taken where no DeepSpeed plan fits without them, or where they are asked for.
+    """
+    whole = [c for c in fitting if not _is_cut(c.family)]
+    if any(c.family.back_end == BACK_ENDS[0] for c in whole):
+        fitting = tuple(whole)
     pool = [c for c in fitting if c.safe] or list(fitting)
     pool = [c for c in pool if not c.family.offloads] or pool
     best = min(pool, key=_step_s)
@@ -123,12 +130,11 @@ def _megatron_margin(request: Request) -> float:
     return LARGE_MODEL_MARGIN if large else SMALL_MODEL_MARGIN
 
 
-def _complexity(candidate: Candidate) -> tuple[int, int, bool, bool, int, float, int]:
+def _complexity(candidate: Candidate) -> tuple[int, int, bool, int, float, int]:
     """How much a strategy asks of the user; then the clock, and memory where the clock ties.
 
-    DeepSpeed's tensor and pipeline parallelism change the model's modules. ZeRO 0, 1 and 2 ask the
-    same of the user. Step times less than about 1 % apart are a tie. Where memory ties as well, the
-    optimizer is offloaded under ZeRO-2, as everybody does.
+    ZeRO 0, 1 and 2 ask the same of the user. Step times less than about 1 % apart are a tie. Where
+    memory ties as well, the optimizer is offloaded under ZeRO-2, as everybody does.
     """
     family = candidate.family
     offloads = (family.offload_optimizer != "none") + 2 * (family.offload_parameters != "none")
@@ -136,8 +142,12 @@ def _complexity(candidate: Candidate) -> tuple[int, int, bool, bool, int, float,
     gathers = family.zero_stage == FULLY_SHARDED
     tick = round(100 * log(candidate.step_s))
     stage = -family.zero_stage if offloads else family.zero_stage
-    cut = back_end == 0 and family.layout.model_ranks > 1
-    return back_end, offloads, cut, gathers, tick, candidate.device_bytes, stage
+    return back_end, offloads, gathers, tick, candidate.device_bytes, stage
+
+
+def _is_cut(family: Strategy) -> bool:
+    """Whether DeepSpeed's own tensor or pipeline parallelism cuts the model."""
+    return family.back_end == BACK_ENDS[0] and family.layout.model_ranks > 1
 
 
 def _look(explorer: Explorer) -> Found:

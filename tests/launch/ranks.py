@@ -18,6 +18,7 @@ import runs
 
 PRELOADED = ["deepspeed", "transformers", "peft", "dsforge.train.__main__", "ranks"]
 LIMIT_S = 240
+JOB = "train.yaml"
 
 
 def server() -> ForkServerContext:
@@ -27,9 +28,9 @@ def server() -> ForkServerContext:
     return context
 
 
-def train(folder: Path, ranks: int, *options: str) -> str:
-    """What a run of `train.yaml` in a folder wrote to stderr; every rank must end well."""
-    codes, text = ended(folder, ranks, *options)
+def train(folder: Path, ranks: int, *options: str, job: str = JOB) -> str:
+    """What a run of a job in a folder wrote to stderr; every rank must end well."""
+    codes, text = outcome(folder, begun(folder, ranks, *options, job=job))
     assert codes == [0] * ranks, text[-4000:]
     return text
 
@@ -39,13 +40,13 @@ def ended(folder: Path, ranks: int, *options: str) -> tuple[list[int | None], st
     return outcome(folder, begun(folder, ranks, *options))
 
 
-def begun(folder: Path, ranks: int, *options: str) -> list[BaseProcess]:
+def begun(folder: Path, ranks: int, *options: str, job: str = JOB) -> list[BaseProcess]:
     """The processes of a run that has just been started."""
     port = runs.free_port()
     (folder / "ranks.log").unlink(missing_ok=True)
     context = server()
     processes: list[BaseProcess] = [
-        context.Process(target=_rank, args=(str(folder), rank, ranks, port, list(options)))
+        context.Process(target=_rank, args=(str(folder), rank, ranks, port, [job, *options]))
         for rank in range(ranks)
     ]
     for process in processes:
@@ -67,8 +68,8 @@ def outcome(
     return [process.exitcode for process in processes], text
 
 
-def _rank(folder: str, rank: int, ranks: int, port: int, options: list[str]) -> None:
-    """One rank: the place that a launcher would give it, then the entry of `dsforge train`."""
+def _rank(folder: str, rank: int, ranks: int, port: int, words: list[str]) -> None:
+    """One rank: the place that a launcher would give it, then `dsforge train` with these words."""
     os.chdir(folder)
     log = os.open("ranks.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(log, sys.stdout.fileno())
@@ -81,7 +82,7 @@ def _rank(folder: str, rank: int, ranks: int, port: int, options: list[str]) -> 
     from dsforge.train.__main__ import main
 
     torch.set_num_threads(1)
-    sys.argv = ["dsforge.train", "train.yaml", *options]
+    sys.argv = ["dsforge.train", *words]
     code = main()
     sys.stderr.flush()
     os._exit(code)

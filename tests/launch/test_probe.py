@@ -89,6 +89,7 @@ def probed(made: hosts.Hosts, run: Path) -> tuple[dict[str, Any], str]:
     return json.JSONDecoder().raw_decode(document)[0], done.output
 
 
+@pytest.mark.slow
 @pytest.mark.launch
 @pytest.mark.hosts
 def test_two_hosts_behind_a_narrow_link(two_hosts: hosts.Hosts, tmp_path: Path) -> None:

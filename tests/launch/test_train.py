@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -92,11 +90,13 @@ def test_resume_goes_on_exactly(outputs: dict[int, Path]) -> None:
 def test_sigterm_saves_a_checkpoint_and_ends(tiny_llama: Path, tmp_path: Path) -> None:
     """Ranks that get SIGTERM finish the step, save, and export nothing."""
     write_job(tmp_path, tiny_llama, ds_config(2), steps=100_000)
-    run = runs.started(runs.deepspeed("train.yaml"), tmp_path, lines=1)
-    children = Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text().split()
-    os.kill(int(children[0]), signal.SIGTERM)  # the launcher of this node, which tells its ranks
-    run.wait(timeout=90)
+    processes = ranks.begun(tmp_path, 2)
+    runs.wait_for_lines(tmp_path, 1, lambda: processes[0].exitcode)
+    for process in processes:  # as the launcher of a node does
+        process.terminate()
+    codes, _ = ranks.outcome(tmp_path, processes)
 
+    assert codes == [0, 0]
     saved = list((tmp_path / "output" / "checkpoints").glob("global_step*/dsforge.json"))
     assert len(saved) == 1
     step = json.loads(saved[0].read_text())["step"]

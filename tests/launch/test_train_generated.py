@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import ranks
 import runs
 from tiny_job import pairs, write_model
 
@@ -85,7 +86,7 @@ def trained(folder: Path, name: str) -> Path:
     job = (folder / "train.yaml").read_text(encoding="utf-8")
     chosen = job.replace("deepspeed/ds_config.json", f"deepspeed/{name}.json")
     (folder / f"{name}.yaml").write_text(chosen, encoding="utf-8")
-    runs.succeeded(runs.deepspeed(f"{name}.yaml", "--output", name), folder)
+    ranks.train(folder, 2, "--output", name, job=f"{name}.yaml")
     return folder / name
 
 

@@ -209,10 +209,18 @@ def taken_first(request: Request, found: list[Priced]) -> list[Priced]:
     return [p for p in found if p.memory.device_bytes.high <= room] or found
 
 
+def whole_first(found: list[Priced]) -> list[Priced]:
+    """Without DeepSpeed's own cuts of the model, unless no DeepSpeed plan fits without them."""
+    ours = [p.strategy.back_end == "deepspeed" for p in found]
+    cut = [mine and p.strategy.layout.model_ranks > 1 for mine, p in zip(ours, found, strict=True)]
+    whole = [p for p, is_cut in zip(found, cut, strict=True) if not is_cut]
+    return whole if any(p.strategy.back_end == "deepspeed" for p in whole) else found
+
+
 def preferred(request: Request, found: list[Priced]) -> Priced:
-    """The guide's preferences: safe, without offload, DeepSpeed, ZeRO below 3, then the clock."""
+    """The guide's preferences: uncut, safe, without offload, DeepSpeed, below ZeRO-3, the clock."""
     room = request.cluster.gpu.memory_bytes
-    pool = taken_first(request, found)
+    pool = taken_first(request, whole_first(found))
     pool = [p for p in pool if not p.strategy.offloads] or pool
     best = min(pool, key=seconds)
     large = element_bytes(request.workload) * parameters(request.model) > room
@@ -226,8 +234,7 @@ def preferred(request: Request, found: list[Priced]) -> Priced:
         moved = (one.offload_optimizer != "none") + 2 * (one.offload_parameters != "none")
         tick, memory = round(100 * log(seconds(priced))), priced.memory.device_bytes.likely
         stage = -one.zero_stage if moved else one.zero_stage
-        other, cut = one.back_end == "megatron", one.layout.model_ranks > 1
-        return other, moved, not other and cut, one.zero_stage == 3, tick, memory, stage
+        return one.back_end == "megatron", moved, one.zero_stage == 3, tick, memory, stage
 
     near = [p for p in pool if seconds(p) <= margin[p.strategy.back_end] * seconds(best)]
     return min(near, key=asks)
