@@ -113,6 +113,7 @@ def test_adapters_train_and_merge(stage: int, tiny_llama: Path, tmp_path: Path) 
     torch.testing.assert_close(merged, adapted, atol=1e-4, rtol=0)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")  # in peft
 def test_adapters_on_matrices_in_4_bits_train_and_resume(tiny_llama: Path, tmp_path: Path) -> None:
     """QLoRA lowers the loss, goes on from a checkpoint of adapters alone, and peft loads them."""
