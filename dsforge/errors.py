@@ -101,6 +101,11 @@ class RunError(DsforgeError):
         self.tail = tail
 
 
+def first_line(error: BaseException) -> str:
+    """What an error of others says, on one line; its kind where it says nothing."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
 def _headline(problems: tuple[Problem, ...], where: str) -> str:
     """`1 problem in the input` or `3 problems in the input`."""
     return f"{len(problems)} problem{'s' if len(problems) != 1 else ''} {where}"

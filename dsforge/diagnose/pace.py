@@ -44,22 +44,22 @@ PACE = Rule(
 def slow_network(hits: Iterable[Hit], plan: Plan) -> tuple[Cause, ...]:
     """The network as a cause, where the steps of a log take what they would on a slower one."""
     hits = tuple(hits)
-    taken = [step_s for hit in hits if (step_s := _step_s(hit, plan)) > 0]
+    taken = [taken_s for hit in hits if (taken_s := _step_s(hit, plan)) > 0]
     counted = taken[WARMUP_STEPS:] or taken
     planned = plan.choice.time.step_s
-    if not counted or median(counted) < SLOW * planned.high:
+    if not counted or (step_s := median(counted)) < SLOW * planned.high:
         return ()
-    rate = rate_of(plan, median(counted))
+    rate = rate_of(plan, step_s)
     rating = plan.cluster.inter_node_bytes_per_s
     if rate is None or rate >= LEAST_SHARE * rating:
         return ()
     message = PACE.message.format(
-        measured=seconds(median(counted)),
+        measured=seconds(step_s),
         planned=seconds(planned.likely),
         rate=bit_rate(rate),
         rating=bit_rate(rating),
         needed=bit_rate(LEAST_SHARE * rating),
-        alone=beside_one_node(plan, median(counted)),
+        alone=beside_one_node(plan, step_s),
     )
     proof = tuple(Evidence(hit.file, hit.line, hit.text.strip()) for hit in hits[-SHOWN_LINES:])
     return (Cause(PACE.id, PACE.confidence, message, PACE.why, proof, PACE.fix, hits),)

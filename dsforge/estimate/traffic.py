@@ -132,16 +132,8 @@ def _stage3(
     if strategy.hpz_partition_size > 1:
         return _second_copy(frame, strategy, weights=weights, gradients=gradients)
     group, every = frame.links.updates, frame.links.shards
-    gathers = 3 if strategy.recompute == "full" else 2
-    inside = Exchange(
-        "weights gathered, gradients scattered",
-        gathers * group.gather_s(weights, 0.0) + group.scatter_s(gradients, 0.0),
-        gathers * group.gather_s(0.0) + group.scatter_s(0.0),
-        GATHER_OVERLAP,
-        every_micro_step=True,
-        sent_bytes=gathers * gather_bytes(weights, group.ranks)
-        + gather_bytes(gradients, group.ranks),
-    )
+    name = "weights gathered, gradients scattered"
+    inside = _gathered(name, strategy, (weights, group), (gradients, group))
     if group.ranks == every.ranks:
         return (inside,)
     kept = gradients / group.ranks
@@ -158,19 +150,9 @@ def _second_copy(
     The step makes the copy of trained weights stale (`invalidate_secondary_tensor`); that of frozen
     ones stays. Gradients are scattered over all ranks (ZeRO++, Wang et al. 2023, section 3.2).
     """
-    group, every = frame.links.updates, frame.links.shards
-    gathers = 3 if strategy.recompute == "full" else 2
-    held = frame.fullest.held
+    group, every, held = frame.links.updates, frame.links.shards, frame.fullest.held
     renewed = weights * held.trainable / held.total
-    inside = Exchange(
-        "weights gathered in groups, gradients scattered",
-        gathers * group.gather_s(weights, 0.0) + every.scatter_s(gradients, 0.0),
-        gathers * group.gather_s(0.0) + every.scatter_s(0.0),
-        GATHER_OVERLAP,
-        every_micro_step=True,
-        sent_bytes=gathers * gather_bytes(weights, group.ranks)
-        + gather_bytes(gradients, every.ranks),
-    )
+    name = "weights gathered in groups, gradients scattered"
     once = Exchange(
         "weights gathered from all ranks",
         every.gather_s(renewed, 0.0),
@@ -178,7 +160,24 @@ def _second_copy(
         GATHER_OVERLAP / 3,  # of a micro batch, only its forward
         sent_bytes=gather_bytes(renewed, every.ranks),
     )
-    return inside, once
+    return _gathered(name, strategy, (weights, group), (gradients, every)), once
+
+
+def _gathered(
+    name: str, strategy: Strategy, weights: tuple[float, Channel], gradients: tuple[float, Channel]
+) -> Exchange:
+    """Weights for each pass of a micro step, then its gradients: bytes, and the ranks of each."""
+    whole, group = weights
+    summed, owners = gradients
+    gathers = 3 if strategy.recompute == "full" else 2
+    return Exchange(
+        name,
+        gathers * group.gather_s(whole, 0.0) + owners.scatter_s(summed, 0.0),
+        gathers * group.gather_s(0.0) + owners.scatter_s(0.0),
+        GATHER_OVERLAP,
+        every_micro_step=True,
+        sent_bytes=gathers * gather_bytes(whole, group.ranks) + gather_bytes(summed, owners.ranks),
+    )
 
 
 def stage_traffic(frame: Frame, strategy: Strategy) -> PerToken:

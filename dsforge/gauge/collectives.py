@@ -15,6 +15,7 @@ from deepspeed import comm
 from deepspeed.accelerator import get_accelerator
 
 from dsforge.doctor.measure.record import Answer, Question, Scope, Skipped, Timed
+from dsforge.errors import first_line
 from dsforge.gauge.clock import Clock
 from dsforge.gauge.place import Standing
 from dsforge.specs import Collective
@@ -32,7 +33,7 @@ def timed_collectives(question: Question, standing: Standing, clock: Clock) -> I
             try:
                 yield from _rising(_Case(kind, scope, group, question, standing), most_bytes, clock)
             except (RuntimeError, NotImplementedError, ValueError) as error:
-                why = (str(error).strip() or type(error).__name__).splitlines()[0][:400]
+                why = first_line(error)[:400]
                 yield Skipped(what=f"{kind}, {scope}", why=why)
 
 

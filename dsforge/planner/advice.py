@@ -84,13 +84,15 @@ def _over_stage(request: Request, best: Priced, explored: tuple[Explored, ...]) 
         return None
     if mine.back_end != "deepspeed" or mine.zero_stage != FULLY_SHARDED or mine.offloads:
         return None
-    ranks = mine.layout.model_ranks
-    lower = tuple(
-        found
-        for found in explored
-        if found.family.layout.model_ranks == ranks and found.family.zero_stage < FULLY_SHARDED
+    cut = mine.back_end, mine.layout.model_ranks
+    other = _fastest(
+        explored,
+        lambda s: (
+            (s.back_end, s.layout.model_ranks) == cut
+            and s.zero_stage < FULLY_SHARDED
+            and not s.offloads
+        ),
     )
-    other = _fastest(lower, lambda s: s.back_end == mine.back_end and not s.offloads)
     if other is None:
         return Reason(rule="zero3-to-fit", message="ZeRO 0, 1 and 2 do not fit")
     ratio = other.step_s / best.time.step_s.likely

@@ -15,6 +15,7 @@ import torch
 
 from dsforge.rehearse.device import DEVICE
 from dsforge.specs import LoraSpec
+from dsforge.train.model import with_adapters
 
 PRECISIONS = {"bf16": torch.bfloat16, "fp16": torch.float16}
 FULLY_SHARDED = 3
@@ -42,7 +43,7 @@ def build(subject: Subject, settings: dict[str, Any]) -> torch.nn.Module:
         model.gradient_checkpointing_enable({"use_reentrant": False})
     if subject.lora is not None:
         with torch.device(DEVICE):
-            model = _with_adapters(model, subject.lora)
+            model = with_adapters(model, subject.lora)
     return model
 
 
@@ -67,16 +68,3 @@ def _home(settings: dict[str, Any]) -> AbstractContextManager[Any]:
 
         return deepspeed.zero.Init(config_dict_or_path=settings)
     return torch.device(DEVICE)
-
-
-def _with_adapters(model: Any, lora: LoraSpec) -> Any:
-    from peft import LoraConfig, get_peft_model
-
-    adapters = LoraConfig(
-        r=lora.rank,
-        lora_alpha=lora.alpha,
-        lora_dropout=lora.dropout,
-        target_modules="all-linear",
-        task_type="CAUSAL_LM",
-    )
-    return get_peft_model(model, adapters)

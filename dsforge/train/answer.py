@@ -12,7 +12,7 @@ from statistics import mean
 from time import perf_counter
 from typing import Any, NamedTuple
 
-from dsforge.errors import DsforgeError, Problem, SpecError
+from dsforge.errors import DsforgeError, Problem, SpecError, first_line
 from dsforge.train.model import ModelSource, model_source
 
 TIMED_TOKENS = (32, 64, 128, 256)
@@ -67,7 +67,7 @@ class Speaker:
                 source.name, dtype=kind, **source.options
             )
         except (OSError, ValueError, KeyError) as error:
-            words = (str(error).strip() or type(error).__name__).splitlines()[0]
+            words = first_line(error)
             hint = (
                 "name `output/model` or `output/adapter` of a run, a GGUF file, or a cached hub id"
             )

@@ -22,14 +22,14 @@ def check_compile(job: TrainJob, config: EngineConfig) -> list[Problem]:
     if config.zero_stage == FULLY_SHARDED:
         message = "`compile` must be false with ZeRO stage 3, whose hooks gather weights in a layer"
         return [Problem("compile-stage", message, "use ZeRO stage 0, 1 or 2")]
-    if config.mode.layout.world_size > config.mode.layout.data_parallel_size:
+    if config.mode.layout.model_ranks > 1:
         message = "`compile` must be false where ranks share a replica"
         return [Problem("compile-mode", message, "use data parallelism alone, or compile: false")]
     return []
 
 
-def compile_layers(model: Any) -> int:
-    """Compile the decoder layers of a model in place at their first call; how many."""
+def compile_layers(model: Any) -> None:
+    """Compile the decoder layers of a model in place, each at its first call."""
     from torch.nn import ModuleList
 
     depth = model.config.get_text_config().num_hidden_layers
@@ -37,4 +37,3 @@ def compile_layers(model: Any) -> int:
     layers = next((found for found in lists if len(found) == depth), ())
     for layer in layers:
         layer.compile()
-    return len(layers)

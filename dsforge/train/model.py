@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from dsforge import catalog
-from dsforge.errors import DsforgeError, Problem, SpecError
+from dsforge.errors import DsforgeError, Problem, SpecError, first_line
 from dsforge.job import TrainJob
 from dsforge.specs import LoraSpec
 from dsforge.train.compiling import check_compile
@@ -74,7 +74,7 @@ def load_tokenizer(job: TrainJob, folder: Path) -> Any:
         tokenizer = AutoTokenizer.from_pretrained(name, **source.options)
     except (OSError, ValueError, KeyError, ImportError) as error:
         hint = "name one with `tokenizer:`, or place tokenizer.json beside config.json"
-        raise DsforgeError(f"no tokenizer for {name}: {_first_line(error)}", hint) from error
+        raise DsforgeError(f"no tokenizer for {name}: {first_line(error)}", hint) from error
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer
@@ -128,7 +128,7 @@ def build_model(job: TrainJob, folder: Path, config: EngineConfig) -> Any:
     model.config.use_cache = False
     if job.gradient_checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
-    return model if job.lora is None else _with_adapters(model, job.lora)
+    return model if job.lora is None else with_adapters(model, job.lora)
 
 
 def _weights(
@@ -144,7 +144,7 @@ def _weights(
             model = AutoModelForCausalLM.from_pretrained(source.name, **source.options, **options)
         except (OSError, ValueError) as error:
             hint = "name a folder, a GGUF file, or a hub id that is cached or reachable"
-            message = f"cannot load `model` (={job.model}): {_first_line(error)}"
+            message = f"cannot load `model` (={job.model}): {first_line(error)}"
             raise DsforgeError(message, hint) from error
     return _as_plain(model) if source.gguf_file else model
 
@@ -187,7 +187,7 @@ def _configuration(source: ModelSource, job: TrainJob) -> Any:
         return AutoConfig.from_pretrained(source.name, **source.options)
     except (OSError, ValueError, KeyError) as error:
         hint = "name a folder, a GGUF file, a config.json, or a hub id that is cached or reachable"
-        message = f"cannot read `model` (={job.model}): {_first_line(error)}"
+        message = f"cannot read `model` (={job.model}): {first_line(error)}"
         raise DsforgeError(message, hint) from error
 
 
@@ -209,7 +209,7 @@ def _catalog_config(name: str) -> dict[str, Any]:
     return config_from_model(catalog.model(name))
 
 
-def _with_adapters(model: Any, lora: LoraSpec) -> Any:
+def with_adapters(model: Any, lora: LoraSpec) -> Any:
     """The model with low-rank adapters on every matrix of attention and MLP; the rest frozen."""
     from peft import LoraConfig, get_peft_model
 
@@ -224,7 +224,3 @@ def _with_adapters(model: Any, lora: LoraSpec) -> Any:
     if is_in_4_bits(model):
         keep_trained_state_only(adapted)
     return adapted
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from importlib.util import find_spec
 from typing import Any
 
-from dsforge.errors import Problem
+from dsforge.errors import Problem, first_line
 from dsforge.job import TrainJob
 from dsforge.specs import QLORA_BITS
 from dsforge.train.engine_config import EngineConfig
@@ -53,7 +53,7 @@ def _package_problem() -> Problem | None:
     try:
         _quantise_once()
     except (ImportError, OSError, RuntimeError, AttributeError, NotImplementedError) as error:
-        why = (str(error).strip() or type(error).__name__).splitlines()[0]
+        why = first_line(error)
         message = f"bitsandbytes cannot quantise to 4 bits on this machine: {why}"
         return Problem("qlora-bitsandbytes", message, hint)
     return None

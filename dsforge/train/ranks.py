@@ -18,7 +18,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Self
 
-from dsforge.errors import DsforgeError
+from dsforge.errors import DsforgeError, first_line
 from dsforge.layout import Layout
 
 FIRST_WAIT = timedelta(minutes=10)
@@ -80,7 +80,7 @@ def join(place: Place) -> None:
     try:
         deepspeed.init_distributed(verbose=False, init_method=_meeting())
     except torch.distributed.DistError as error:
-        message = f"the {place.world_size} ranks did not come together: {_first_line(error)}"
+        message = f"the {place.world_size} ranks did not come together: {first_line(error)}"
         raise DsforgeError(
             message, "look for what stopped the others, or for a firewall"
         ) from error
@@ -121,10 +121,6 @@ def _unname_shared_memory(place: Place) -> None:
     job = f"{os.getuid()}_{os.environ['MASTER_ADDR']}_{os.environ['MASTER_PORT']}"
     buffer = Path("/dev/shm") / f"deepspeed_allreduce_buffer_{job}_{place.rank}"  # noqa: S108
     buffer.unlink(missing_ok=True)
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def prefer_own_tools() -> None:

@@ -17,7 +17,7 @@ from time import perf_counter
 from typing import Any, NamedTuple
 
 from dsforge.ckpt.archive import Archive, tensors_in
-from dsforge.errors import DsforgeError
+from dsforge.errors import DsforgeError, first_line
 from dsforge.train.agreement import on_first_rank, summed
 from dsforge.train.checkpoint import (
     NOTE,
@@ -235,5 +235,5 @@ def reason(error: BaseException, folder: Path) -> str:
         free = shutil.disk_usage(folder).free
     except OSError:
         free = 0
-    text = (str(error).strip() or type(error).__name__).splitlines()[0]
+    text = first_line(error)
     return f"{text} ({gib(free)} free on its disk)"

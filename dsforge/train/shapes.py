@@ -13,7 +13,7 @@ def model_shapes(model: str) -> dict[str, tuple[int, ...]]:
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    from dsforge.errors import DsforgeError
+    from dsforge.errors import DsforgeError, first_line
     from dsforge.train.model import model_source
 
     source = model_source(model, Path.cwd())
@@ -22,6 +22,6 @@ def model_shapes(model: str) -> dict[str, tuple[int, ...]]:
         with torch.device("meta"):
             network = AutoModelForCausalLM.from_config(config)
     except (OSError, ValueError, KeyError) as error:
-        first = (str(error).strip() or type(error).__name__).splitlines()[0]
+        first = first_line(error)
         raise DsforgeError(f"no model can be built from {model}: {first}") from error
     return {name: tuple(p.shape) for name, p in network.named_parameters()}
