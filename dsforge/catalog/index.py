@@ -13,7 +13,6 @@ import json
 import re
 from collections.abc import Mapping
 from functools import cache
-from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -22,7 +21,7 @@ from dsforge.errors import Problem, SpecError
 
 NEAREST = 5
 
-_ROW = re.compile(r"^- \{(.*),$", re.MULTILINE)
+_ROW = "\n- "
 _DECODER = json.JSONDecoder()
 _SEPARATORS = re.compile(r"(?<!\d)\.|\.(?!\d)|[\s_/:-]+")  # a dot between digits is a number's
 
@@ -81,7 +80,7 @@ class Table(NamedTuple):
 
 def parsed(text: str) -> dict[str, Any]:
     """The row at the beginning of a piece of a table; comments may follow it."""
-    row: dict[str, Any] = _DECODER.raw_decode(text, len("- "))[0]
+    row: dict[str, Any] = _DECODER.raw_decode(text)[0]
     return row
 
 
@@ -89,13 +88,12 @@ def parsed(text: str) -> dict[str, Any]:
 def table(kind: str, words: str = "") -> Table:
     """The table `<kind>s.yaml` beside this module; `words` is a pattern of words to ignore."""
     text = Path(__file__).with_name(f"{kind}s.yaml").read_text(encoding="utf-8")
-    starts = [match.start() for match in _ROW.finditer(text)] + [len(text)]
     empty = Table(kind, {}, {}, re.compile(words or r"$^"))
     texts: dict[str, str] = {}
     names: dict[str, str] = {}
-    for start, end in pairwise(starts):
-        name, *others = _names_of(text[start : text.index("\n", start)])
-        texts[name] = text[start:end]
+    for row in text.split(_ROW)[1:]:
+        name, *others = _names_of(row.partition("\n")[0])
+        texts[name] = row
         for other in (name, *others):
             names.setdefault(empty.key(other), name)
     return empty._replace(texts=MappingProxyType(texts), names=MappingProxyType(names))
@@ -103,7 +101,7 @@ def table(kind: str, words: str = "") -> Table:
 
 def _names_of(line: str) -> list[str]:
     """Name, hub id with and without its organisation, and aliases from the first line of a row."""
-    head = json.loads(line.removeprefix("- ").removesuffix(",") + "}")
+    head = json.loads(line.removesuffix(",") + "}")
     names = [head["name"], *head["aliases"]]
     if hub_id := head.get("hub_id"):
         names += [hub_id, hub_id.rpartition("/")[2]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import os
 import sys
@@ -34,6 +35,16 @@ COMMANDS = {
     "diagnose": "Name the cause of a failed run from its log, with proof and a patch.",
     "validate": "Predict each run of a table and say how far off the predictions are.",
 }
+WITH_TORCH = frozenset(("ckpt", "generate", "rehearse", "train"))  # whose cycles hold much memory
+
+
+def _collect_rarely() -> None:
+    """Planning makes many objects that live to its end, and few cycles.
+
+    The collector would walk them over and over, and once more at exit: a fifth of a short command.
+    """
+    gc.set_threshold(500_000, 20, 20)
+    atexit.register(gc.freeze)
 
 
 class Later(click.Command):
@@ -51,6 +62,8 @@ class Later(click.Command):
         **extra: Any,
     ) -> click.Context:
         """The context of the real command; click goes on with that."""
+        if self.name not in WITH_TORCH:
+            _collect_rarely()
         command: click.Command = getattr(import_module(f"dsforge.cli.{self.name}"), str(self.name))
         return command.make_context(info_name, args, parent, **extra)
 
@@ -81,8 +94,6 @@ def main(arguments: list[str] | None = None) -> None:
 
     `arguments` are those of the process unless given.
     """
-    # Planning makes many objects that live to its end: the collector would walk them over and over.
-    gc.set_threshold(50_000, 20, 20)
     try:
         app(args=arguments, prog_name="dsforge")
     except DsforgeError as error:
