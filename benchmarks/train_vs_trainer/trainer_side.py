@@ -82,11 +82,10 @@ def peak_bytes() -> int:
     return int(status.split("VmHWM:")[1].split()[0]) * 1024
 
 
-def main(path: Path) -> None:
-    """Train as the case says and write what was measured."""
-    case = json.loads(path.read_text(encoding="utf-8"))
-    arguments = TrainingArguments(
-        output_dir=str(path.parent / "out"),
+def arguments(case: dict[str, Any], output: Path) -> TrainingArguments:
+    """What the case asks, in the Trainer's own words; nothing saved, nothing reported."""
+    return TrainingArguments(
+        output_dir=str(output),
         per_device_train_batch_size=case["micro_batch_size"],
         gradient_accumulation_steps=case["accumulation"],
         max_steps=case["steps"],
@@ -105,6 +104,12 @@ def main(path: Path) -> None:
         disable_tqdm=True,
         remove_unused_columns=False,
     )
+
+
+def main(path: Path) -> None:
+    """Train as the case says and write what was measured."""
+    case = json.loads(path.read_text(encoding="utf-8"))
+    settings = arguments(case, path.parent / "out")  # first: loading looks for its ZeRO-3
     tokenizer = AutoTokenizer.from_pretrained(case["model"])
     model = AutoModelForCausalLM.from_pretrained(case["model"], dtype=case["dtype"])
     model.config.use_cache = False
@@ -112,7 +117,7 @@ def main(path: Path) -> None:
     clock, collator = Clock(), Collator(tokenizer)
     trainer = Trainer(
         model=model,
-        args=arguments,
+        args=settings,
         train_dataset=samples([json.loads(line) for line in lines], tokenizer),
         data_collator=collator,
         callbacks=[clock],

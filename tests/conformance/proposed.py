@@ -1,8 +1,9 @@
 """Plans proposed for random requests, put before the engines that would have to run them.
 
-`python tests/conformance/proposed.py deepspeed 500` rehearses 500 plans in a process of its own (a
-pretended GPU stays for as long as its process lives), `megatron` builds megatron-core's config
-classes. Prints JSON: how many were tried, and what was refused with the request that led to it.
+`python tests/conformance/proposed.py deepspeed 500` rehearses 500 plans, each in a process of its
+own (a pretended GPU stays for as long as its process lives, and so do the classes that PEFT and
+ZeRO-3 rewrite), `megatron` builds megatron-core's config classes. Prints JSON: how many were tried,
+and what was refused with the request that led to it.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import random
 import sys
 from collections.abc import Iterator
 from contextlib import redirect_stdout
+from importlib import import_module
+from multiprocessing import get_context
 from typing import Any
 
 from megatron_settings import config_of
@@ -35,6 +38,10 @@ CARDS = (
     *(("rtx-4090", "pcie-4"), ("a100-40gb", "nvlink-3"), ("a100-80gb", "nvlink-3")),
     *(("h100-80gb", "nvlink-4"), ("l40s", "pcie-4"), ("h200", "nvlink-4")),
 )
+ENGINES = {
+    "deepspeed": "dsforge.rehearse.run",
+    "megatron": "megatron.core.transformer.transformer_config",
+}
 PLANS_OF_ONE = 4  # proposals taken from one search
 
 
@@ -111,20 +118,30 @@ def built(plan: Plan) -> str | None:
     return None
 
 
+def judged(plan: Plan) -> dict[str, str] | None:
+    """A plan and what is said against it; none where nothing is."""
+    judge = rehearsed if plan.strategy.back_end == "deepspeed" else built
+    try:
+        said = judge(plan)
+    except DsforgeError as error:
+        said = str(error)
+    label = f"{plan.model.name} on {plan.cluster.gpus}: {plan.strategy.label()}"
+    return None if said is None else {"plan": label, "said": said}
+
+
 def main(back_end: BackEnd, count: int) -> dict[str, Any]:
     """The count, and every refusal."""
-    judge = rehearsed if back_end == "deepspeed" else built
-    refused = []
-    for number, plan in enumerate(proposals(count, back_end), 1):
-        if number % 25 == 0:
-            print(f"{number} of {count} plans, {len(refused)} refused", file=sys.stderr, flush=True)
-        try:
-            said = judge(plan)
-        except DsforgeError as error:
-            said = str(error)
-        if said is not None:
-            label = f"{plan.model.name} on {plan.cluster.gpus}: {plan.strategy.label()}"
-            refused.append({"plan": label, "said": said})
+    import_module(ENGINES[back_end])  # once, before the processes are forked
+    refused, plans = [], tuple(proposals(count, back_end))
+    with get_context("fork").Pool(maxtasksperchild=1) as processes:
+        found = processes.imap(judged, plans)
+        for number, refusal in enumerate(found, 1):
+            if refusal is not None:
+                refused.append(refusal)
+                print(refusal, file=sys.stderr)
+            if number % 25 == 0:
+                say = f"{number} of {count} plans, {len(refused)} refused"
+                print(say, file=sys.stderr, flush=True)
     return {"back_end": back_end, "plans": count, "refused": refused}
 
 
