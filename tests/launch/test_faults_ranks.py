@@ -157,17 +157,17 @@ def test_one_of_two_hosts_is_lost(two_hosts: hosts.Hosts, tiny_llama: Path, tmp_
     first = two_hosts.addresses[0]
     meeting = ["--nnodes", "1:2", "--nproc_per_node", "1", "--max-restarts", "3", "--rdzv-id", "t"]
     meeting += ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"{first}:{runs.free_port()}"]
-    meeting += ["--rdzv-conf", "join_timeout=60,last_call_timeout=5"]
     job = ["-m", "dsforge.train", "train.yaml", "--no-export"]
+    variables = runs.environment(GLOO_SOCKET_IFNAME=hosts.INTERFACE, DEEPSPEED_TIMEOUT="1")
     agents = []
     for host in two_hosts.hosts:
         inside = ["ip", "netns", "exec", host.namespace, str(runs.BIN / "torchrun")]
-        own = ["--local-addr", host.address, *meeting, *job]
-        log = (tmp_path / f"{host.address}.log").open("w")
-        variables = runs.environment(GLOO_SOCKET_IFNAME=hosts.INTERFACE, DEEPSPEED_TIMEOUT="1")
-        agents.append(
-            subprocess.Popen(inside + own, cwd=tmp_path, env=variables, stdout=log, stderr=log)
-        )
+        conf = f"join_timeout=60,last_call_timeout=5,is_host={host.address == first}"
+        own = ["--local-addr", host.address, *meeting, "--rdzv-conf", conf, *job]
+        with (tmp_path / f"{host.address}.log").open("w") as log:
+            agents.append(
+                subprocess.Popen(inside + own, cwd=tmp_path, env=variables, stdout=log, stderr=log)
+            )
     try:
         lost = killed(agents[0], -1, tmp_path, in_a_step)
         for pid in two_hosts.hosts[1].pids():
@@ -176,6 +176,8 @@ def test_one_of_two_hosts_is_lost(two_hosts: hosts.Hosts, tiny_llama: Path, tmp_
         code = agents[0].wait(timeout=300)
     finally:
         two_hosts.end_jobs()
+        for agent in agents:
+            agent.wait(timeout=60)
     text = (tmp_path / f"{first}.log").read_text()
 
     assert code == 0, text[-3000:]
