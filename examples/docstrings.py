@@ -6,14 +6,16 @@ are parsed, never imported. The same interpreter always gives the same files: or
 follow a checksum of each name.
 
     python examples/docstrings.py demo/data        writes train.jsonl and validation.jsonl there
+
+First paragraphs are of much the same length; with `--whole` the answers are whole docstrings.
 """
 
 from __future__ import annotations
 
+import argparse
 import ast
 import inspect
 import json
-import sys
 import sysconfig
 import zlib
 from collections.abc import Iterator
@@ -73,21 +75,22 @@ def definitions(node: ast.AST, prefix: str) -> Iterator[tuple[str, str]]:
             yield from definitions(child, name)
 
 
-def pairs(library: Path) -> list[Pair]:
+def pairs(library: Path, *, whole: bool = False) -> list[Pair]:
     """All questions with a usable answer, one per name, in an order without a pattern."""
     found: dict[str, Pair] = {}
     for module, path in module_files(library):
         tree = ast.parse(path.read_bytes(), str(path))
         for name, docstring in definitions(tree, module):
-            answer = " ".join(inspect.cleandoc(docstring).split("\n\n")[0].split())
-            if SHORTEST <= len(answer) <= LONGEST:
+            text = inspect.cleandoc(docstring)
+            answer = text if whole else " ".join(text.split("\n\n")[0].split())
+            if len(answer) >= SHORTEST and (whole or len(answer) <= LONGEST):
                 found.setdefault(name, Pair(name, answer))
     return sorted(found.values(), key=lambda pair: (zlib.crc32(pair.name.encode()), pair.name))
 
 
-def write(folder: Path) -> tuple[int, int]:
+def write(folder: Path, *, whole: bool = False) -> tuple[int, int]:
     """Counts of training and held-out pairs, written to `folder` as JSONL."""
-    every = pairs(Path(sysconfig.get_path("stdlib")))
+    every = pairs(Path(sysconfig.get_path("stdlib")), whole=whole)
     folder.mkdir(parents=True, exist_ok=True)
     counts = []
     for name, held_out in (("train.jsonl", False), ("validation.jsonl", True)):
@@ -98,7 +101,9 @@ def write(folder: Path) -> tuple[int, int]:
 
 
 if __name__ == "__main__":
-    if not sys.argv[1:]:
-        sys.exit("usage: python examples/docstrings.py FOLDER")
-    train, validation = write(Path(sys.argv[1]))
-    print(f"{train} pairs for training, {validation} held out, in {sys.argv[1]}")
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--whole", action="store_true", help="whole docstrings as answers")
+    given = parser.parse_args()
+    train, validation = write(given.folder, whole=given.whole)
+    print(f"{train} pairs for training, {validation} held out, in {given.folder}")

@@ -1,13 +1,15 @@
 """`dsforge train` against the Hugging Face Trainer with DeepSpeed, in turn, in one run.
 
-  python benchmarks/train_vs_trainer                     SmolLM2-135M, 2 CPU ranks, about 9 minutes
+  python benchmarks/train_vs_trainer                     SmolLM2-135M, 2 CPU ranks, about 17 minutes
   python benchmarks/train_vs_trainer --tiny --rounds 1   a tiny Llama, a few minutes: does it work?
 
-Both sides get the same weights, rows, DeepSpeed config and launcher. Rounds go A B C D E, A B C D,
-so that what else the machine does falls on all of them; E, which has no target, runs in the first
-round only. Targets, as ratios of medians over rounds: step time on equal batches <= 1.0; useful
-tokens/s with packing >= 1.5; seconds from the launch to the end of the first step <= 1.0; peak
-resident memory <= 1.0.
+Both sides get the same weights, rows (whole docstrings of the standard library, 102 tokens in the
+mean, cut at 512), DeepSpeed config and launcher. Padded and packed batches hold equally many tokens
+that are no padding. Rounds go A B C D, A B C D, so that what else the machine does falls on all of
+them. Targets, as ratios of medians over rounds: step time on equal batches <= 1.0; useful tokens/s
+with packing >= 1.5; seconds from the launch to the end of the first step <= 1.0; peak resident
+memory <= 1.0. Batches of the Trainer grouped by length are no case: the first one holds the longest
+rows, whose logits take more than 12 GiB a rank.
 """
 
 from __future__ import annotations
@@ -35,14 +37,12 @@ from sides import Case, Figures, Setting, measured  # noqa: E402 - found from he
 WARMUP = 2  # steps: allocations, and what DeepSpeed records in the first ones
 PACKAGES = ("dsforge", "torch", "deepspeed", "transformers", "accelerate")
 LOSS_TOLERANCE = 2e-3
-TARGETED = 4  # the first cases, which the targets compare
 
 CASES = (
-    Case("dsforge, equal batches", "dsforge", 4, 1, 256),
-    Case("Trainer, equal batches", "trainer", 4, 1, 256, sampling="sequential"),
-    Case("dsforge, packed", "dsforge", 2, 1, 512, packing=True),
-    Case("Trainer, padded", "trainer", 16, 1, 256),
-    Case("Trainer, grouped by length", "trainer", 16, 1, 256, sampling="group_by_length"),
+    Case("dsforge, equal batches", "dsforge", 4),
+    Case("Trainer, equal batches", "trainer", 4, sampling="sequential"),
+    Case("dsforge, packed", "dsforge", 2, packing=True),
+    Case("Trainer, padded", "trainer", 10),
 )
 
 
@@ -53,7 +53,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as name:
         setting = _setting(given, Path(name))
         for turn in range(given.rounds):
-            for case in CASES if turn == 0 else CASES[:TARGETED]:
+            for case in CASES:
                 found = measured(case, setting, Path(name, f"{turn}-{case.name.replace(' ', '-')}"))
                 results[case.name].append(_record(found))
                 print(
@@ -75,6 +75,7 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--steps", type=int, default=5)
+    parser.add_argument("--sequence-length", type=int, default=512)
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--zero-stage", type=int, default=2)
     parser.add_argument("--device", choices=("cpu", "gpu"), default="cpu")
@@ -92,12 +93,14 @@ def _arguments() -> argparse.Namespace:
 
 def _setting(given: argparse.Namespace, folder: Path) -> Setting:
     """Weights and rows, written once for both sides."""
-    subprocess.run([sys.executable, ROOT / "examples/docstrings.py", folder / "data"], check=True)
+    gather = ROOT / "examples/docstrings.py"
+    subprocess.run([sys.executable, gather, folder / "data", "--whole"], check=True)
     data = folder / "data/train.jsonl"
     return Setting(
         model=given.model or _model(folder, tiny=given.tiny),
         data=data,
         ordered=_ordered(data),
+        sequence_length=given.sequence_length,
         steps=given.steps,
         ranks=given.ranks,
         zero_stage=given.zero_stage,
@@ -187,6 +190,7 @@ def _report(
             "zero_stage": setting.zero_stage,
             "device": setting.device,
             "precision": setting.precision,
+            "sequence_length": setting.sequence_length,
             "steps": setting.steps,
             "warmup_steps": WARMUP,
         },
@@ -206,23 +210,22 @@ def _same_losses(results: dict[str, list[dict[str, Any]]]) -> bool:
 
 def _targets(results: dict[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
     """Each target, its ratio in every round, and whether the median meets it."""
-    equal, theirs, packed, padded, grouped = (case.name for case in CASES)
+    equal, theirs, packed, padded = (case.name for case in CASES)
     wanted = (
         ("step time on equal batches", "step_s", equal, theirs, 1.0),
         ("launch to the end of the first step", "first_step_s", equal, theirs, 1.0),
         ("peak memory, equal batches", "peak_bytes", equal, theirs, 1.0),
         ("useful tokens/s, packed against padded", "tokens_per_s", packed, padded, 1.5),
         ("peak memory, packed against padded", "peak_bytes", packed, padded, 1.0),
-        ("useful tokens/s, packed against grouped by length", "tokens_per_s", packed, grouped, 0),
     )
     rows = []
     for what, key, ours, other, target in wanted:
-        rounds = zip(results[ours], results[other], strict=False)
+        rounds = zip(results[ours], results[other], strict=True)
         ratios = [round(a[key] / b[key], 3) for a, b in rounds]
         ratio, higher = median(ratios), key == "tokens_per_s"
         met = ratio >= target if higher else ratio <= target
         sign = ">=" if higher else "<="
-        goal = f"{sign} {target}" if target else "none"
+        goal = f"{sign} {target}"
         rows.append({"what": what, "ratio": ratio, "rounds": ratios, "target": goal, "met": met})
     return rows
 

@@ -25,11 +25,8 @@ class Case:
     name: str
     side: str  # "dsforge" or "trainer"
     micro_batch_size: int
-    accumulation: int
-    sequence_length: int
     packing: bool = False
     sampling: str = "random"  # of the Trainer; "sequential": the rows as they lie in the file
-    cached: bool = False  # of dsforge: an earlier run has tokenised
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +36,7 @@ class Setting:
     model: Path
     data: Path
     ordered: Path  # the same rows in the order in which dsforge takes them
+    sequence_length: int
     steps: int
     ranks: int
     zero_stage: int
@@ -47,13 +45,11 @@ class Setting:
 
     def ds_config(self, case: Case) -> dict[str, Any]:
         """The DeepSpeed config of both sides."""
-        micro, accumulation = case.micro_batch_size, case.accumulation
         rates = {"lr": LEARNING_RATE, "betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": 0.0}
         precision = {} if self.precision == "fp32" else {self.precision: {"enabled": True}}
         return {
-            "train_batch_size": micro * accumulation * self.ranks,
-            "train_micro_batch_size_per_gpu": micro,
-            "gradient_accumulation_steps": accumulation,
+            "train_batch_size": case.micro_batch_size * self.ranks,
+            "train_micro_batch_size_per_gpu": case.micro_batch_size,
             "gradient_clipping": 1.0,
             "zero_optimization": {"stage": self.zero_stage},
             "optimizer": {"type": "AdamW", "params": {**rates, "torch_adam": True}},
@@ -114,7 +110,7 @@ def _write_trainer(case: Case, setting: Setting, folder: Path) -> list[str]:
         "model": str(setting.model),
         "data": str(setting.ordered if in_order else setting.data),
         "micro_batch_size": case.micro_batch_size,
-        "accumulation": case.accumulation,
+        "sequence_length": setting.sequence_length,
         "steps": setting.steps,
         "learning_rate": LEARNING_RATE,
         "device": setting.device,
@@ -130,12 +126,11 @@ def _write_trainer(case: Case, setting: Setting, folder: Path) -> list[str]:
 
 def _read_trainer(case: Case, setting: Setting, folder: Path, began: float) -> Figures:
     ranks = [json.loads((folder / f"rank{r}.json").read_text()) for r in range(setting.ranks)]
-    micro = [sum(batch) for batch in zip(*(rank["tokens"] for rank in ranks), strict=True)]
-    per_step = case.accumulation
+    tokens = [sum(batch) for batch in zip(*(rank["tokens"] for rank in ranks), strict=True)]
     return Figures(
         ends_s=tuple(end - began for end in ranks[0]["ends"]),
         losses=tuple(ranks[0]["losses"]),
-        tokens=tuple(sum(micro[s * per_step : (s + 1) * per_step]) for s in range(setting.steps)),
+        tokens=tuple(tokens[: setting.steps]),
         peak_bytes=max(rank["peak_bytes"] for rank in ranks),
     )
 
@@ -145,7 +140,7 @@ def _write_dsforge(case: Case, setting: Setting, folder: Path) -> list[str]:
         "model": str(setting.model),
         "deepspeed_config": "ds_config.json",
         "data": {"train": str(setting.data)},
-        "sequence_length": case.sequence_length,
+        "sequence_length": setting.sequence_length,
         "packing": case.packing,
         "steps": setting.steps,
         "schedule": "constant",

@@ -25,8 +25,8 @@ from transformers import (
 IGNORED = -100
 
 
-def samples(rows: list[dict[str, Any]], tokenizer: Any) -> list[dict[str, Any]]:
-    """Token ids of each conversation; the loss counts the answer only."""
+def samples(rows: list[dict[str, Any]], tokenizer: Any, limit: int) -> list[dict[str, Any]]:
+    """Token ids of each conversation, cut at the limit; the loss counts the answer only."""
     made = []
     for row in rows:
         messages = row["messages"]
@@ -35,7 +35,8 @@ def samples(rows: list[dict[str, Any]], tokenizer: Any) -> list[dict[str, Any]]:
             messages[:-1], add_generation_prompt=True, return_dict=True
         )["input_ids"]
         labels = [IGNORED] * len(prompt) + whole[len(prompt) :]
-        made.append({"input_ids": whole, "labels": labels, "length": len(whole)})
+        ids = whole[:limit]
+        made.append({"input_ids": ids, "labels": labels[:limit], "length": len(ids)})
     return made
 
 
@@ -87,7 +88,6 @@ def arguments(case: dict[str, Any], output: Path) -> TrainingArguments:
     return TrainingArguments(
         output_dir=str(output),
         per_device_train_batch_size=case["micro_batch_size"],
-        gradient_accumulation_steps=case["accumulation"],
         max_steps=case["steps"],
         learning_rate=case["learning_rate"],
         lr_scheduler_type="constant",
@@ -114,11 +114,12 @@ def main(path: Path) -> None:
     model = AutoModelForCausalLM.from_pretrained(case["model"], dtype=case["dtype"])
     model.config.use_cache = False
     lines = Path(case["data"]).read_text(encoding="utf-8").splitlines()
+    rows = samples([json.loads(line) for line in lines], tokenizer, case["sequence_length"])
     clock, collator = Clock(), Collator(tokenizer)
     trainer = Trainer(
         model=model,
         args=settings,
-        train_dataset=samples([json.loads(line) for line in lines], tokenizer),
+        train_dataset=rows,
         data_collator=collator,
         callbacks=[clock],
     )

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from dsforge.train.data import IGNORED, Sample
 
-FORMAT = 2  # of the entries; another one is another key
+FORMAT = 3  # of the entries; another one is another key
 BATCH = 1024  # samples of a record batch; the last may hold fewer
 SAMPLES, NOTES = "samples.arrow", "notes.json"
 HEAD_START_S = 20.0  # for the rank that shows progress to be the one that works

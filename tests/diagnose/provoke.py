@@ -25,7 +25,6 @@ LOGS = HERE / "logs"
 BIN = Path(sys.executable).parent
 OPS = Path.home() / ".cache" / "dsforge-provoke"  # a killed case leaves locks: keep them apart
 BUILD_S = 600  # for the first case, which builds an op
-LAUNCH = "deepspeed --num_accelerators 2 --master_port {port} --no_local_rank victim.py "
 ALONE = "RANK=0 LOCAL_RANK=0 WORLD_SIZE=1 MASTER_ADDR=127.0.0.1 MASTER_PORT={port} "
 SSH = "ssh -F /dev/null -o BatchMode=yes -o ConnectTimeout=3 -o UserKnownHostsFile={known} "
 KEPT_HEAD, KEPT_TAIL = 60, 120  # lines of a long log
@@ -49,6 +48,13 @@ def transformers(code: str) -> str:
     return python(f"from transformers import *; {code}")
 
 
+RANKS = "deepspeed --num_accelerators 2 --master_port {port} --no_local_rank "
+LAUNCH = RANKS + "victim.py "
+OURS = RANKS + "--module dsforge.train train.yaml"
+JOB = (
+    "PYTHONPATH={tests} python -c 'from pathlib import Path; import tiny_job as t;"
+    ' t.write_job(Path(), t.write_model(Path("model")), t.ds_config(2))\'; '
+)
 RENDEZVOUS = "import torch.distributed as d, datetime as t; d.init_process_group("
 CASES = {
     "batch-arithmetic": Case(LAUNCH + "batch-arithmetic"),
@@ -106,6 +112,15 @@ CASES = {
     "sigterm": Case(LAUNCH + "sigterm"),
     "healthy-zero2": Case(LAUNCH + "healthy"),
     "healthy-zero3": Case(LAUNCH + "healthy-zero3"),
+    "healthy-torchrun": Case("torchrun --nproc_per_node 2 --master_port {port} victim.py healthy"),
+    "healthy-cpu-adam": Case(ALONE + "python victim.py cpu-adam", timeout_s=400),
+    "healthy-pipeline": Case(LAUNCH + "healthy-pipeline"),
+    "healthy-resume": Case(LAUNCH + "save; " + LAUNCH + "load"),
+    "healthy-fallback": Case(LAUNCH + "healthy-fallback"),
+    "healthy-samples": Case(LAUNCH + "healthy-samples"),
+    "healthy-trainer": Case(JOB + LAUNCH + "healthy-trainer"),
+    "healthy-dsforge": Case(JOB + OURS),
+    "healthy-dsforge-resumed": Case(JOB + OURS + " --steps 4 --no-export; " + OURS),
     "port-in-use": Case(
         "python -m http.server {port} --bind 0.0.0.0 >/dev/null 2>&1 & server=$!; sleep 2;"
         + LAUNCH
@@ -264,6 +279,7 @@ def provoke(name: str) -> str:
         values = {
             "port": str(_free_port()),
             "python": sys.executable,
+            "tests": str(HERE.parent),
             "known": f"{folder}/known_hosts",
             "sshd": str(sshd),
         }
@@ -278,6 +294,7 @@ def _output(case: Case, values: dict[str, str], work: Path) -> str:
         "PATH": f"{BIN}:{os.environ['PATH']}",
         "PYTHONUNBUFFERED": "1",
         "TORCH_EXTENSIONS_DIR": str(OPS),
+        "DSFORGE_CACHE": str(work / "cache"),
         **{name: _filled(value, values) for name, value in case.environment.items()},
     }
     process = subprocess.Popen(

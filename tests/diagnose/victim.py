@@ -5,6 +5,9 @@ usage: python victim.py FAULT          (alone, or through a launcher)
 
 from __future__ import annotations
 
+import builtins
+import importlib
+import logging
 import os
 import signal
 import sys
@@ -171,19 +174,60 @@ def no_sync() -> None:
         pass
 
 
-def pipeline() -> None:
-    """Pipeline stages with ZeRO-2."""
+def fall_back() -> None:
+    """Train without something that is nice to have, and say so at length, as many programs do."""
+    for name in ("flash_attn", "triton_kernels_of_tomorrow"):
+        try:
+            importlib.import_module(name)
+        except ImportError:
+            logging.exception("%s cannot be imported; going on without it", name)
+    try:
+        torch.zeros(1, device="cuda")
+    except (RuntimeError, AssertionError) as error:
+        logging.warning("no GPU (%s): training on the CPU", error)
+    train(steps=6)
+
+
+def show_samples() -> None:
+    """Train, and show answers of a model that was tuned on the documentation of exceptions."""
+    kinds = [kind for kind in vars(builtins).values() if isinstance(kind, type)]
+
+    def each_step(_engine: Any, step: int) -> None:
+        for kind in kinds[step::7]:
+            print(f"sample: What does {kind.__name__} mean? -> {(kind.__doc__ or '')[:90]!r}")
+
+    train(steps=6, each_step=each_step)
+
+
+def trainer() -> None:
+    """A few steps of the Hugging Face Trainer."""
+    from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
+
+    block = {"stage": 2, "overlap_comm": True}
+    config = {"zero_optimization": block, "train_micro_batch_size_per_gpu": "auto"}
+    arguments = TrainingArguments(
+        "out", max_steps=4, logging_steps=1, use_cpu=True, deepspeed=config, report_to=[]
+    )
+    rows = [{"input_ids": [5, 6, 7, row + 8], "labels": [5, 6, 7, row + 8]} for row in range(64)]
+    Trainer(AutoModelForCausalLM.from_pretrained("model"), arguments, train_dataset=rows).train()
+
+
+def pipeline(stage: int = 2, steps: int = 0) -> None:
+    """Pipeline stages: with ZeRO-2 they are refused."""
     import deepspeed
     from deepspeed.pipe import PipelineModule
 
     deepspeed.init_distributed(dist_backend="gloo")
     layers = [torch.nn.Linear(8, 8) for _ in range(4)]
     module = PipelineModule(layers, num_stages=2, loss_fn=torch.nn.MSELoss())
-    deepspeed.initialize(
+    settings = {"train_batch_size": 2, "train_micro_batch_size_per_gpu": 2}
+    engine, *_ = deepspeed.initialize(
         model=module,
         model_parameters=module.parameters(),
-        config=with_settings(train_batch_size=2, train_micro_batch_size_per_gpu=2),
+        config=zero(stage=stage) | settings,
     )
+    for _ in range(steps):
+        engine.train_batch(iter([(torch.ones(2, 8), torch.zeros(2, 8))]))
 
 
 def partitioned_access() -> None:
@@ -242,6 +286,10 @@ def wait_for_signal() -> None:
 FAULTS: dict[str, Callable[[], Any]] = {
     "healthy": lambda: train(steps=6),
     "healthy-zero3": lambda: train(config=zero(stage=3), steps=6),
+    "healthy-pipeline": lambda: pipeline(stage=1, steps=3),
+    "healthy-fallback": fall_back,
+    "healthy-samples": show_samples,
+    "healthy-trainer": trainer,
     "batch-arithmetic": lambda: train(config=with_settings(gradient_accumulation_steps=4)),
     "batch-zero": lambda: train(
         config=with_settings(train_batch_size=1, train_micro_batch_size_per_gpu=None)
