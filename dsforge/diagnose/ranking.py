@@ -17,8 +17,12 @@ from dsforge.diagnose.scan import Scan, compiled
 SHOWN_LINES = 4  # of evidence for one cause
 SHOWN_CAUSES = 5
 LATER = 0.5  # factor on the confidence of a cause that came after another
+CAUGHT = 0.5  # and of an exception that was logged, after which the program went on
+WENT_ON_LINES = 3  # fewer of them after an exception may be its own end
 ANSWERS = ("cause", "stall", "death")
 COMMAND = "$ "
+_TRACEBACK = "Traceback (most recent call last)"
+_LEVEL = re.compile(r"\b(?:DEBUG|INFO|WARNING|ERROR)\b")
 _PLAIN = re.compile(r"~?[\w@%+=:,./-]*|<[\w ]+>")  # needs no quotes; <name> is ours to fill in
 LAST = ("error", "echo", "exit")  # answers where nothing better is there, best first
 
@@ -56,13 +60,21 @@ def causes(scans: Sequence[Scan], rules: Sequence[Rule]) -> tuple[Cause, ...]:
     groups = _grouped(sorted(hits, key=place))
     groups = _without_consequences(groups)
     chosen = _cascade(groups, place)
-    return tuple(_cause(group, number) for number, group in enumerate(chosen[:SHOWN_CAUSES]))
+    ends = {scan.file: scan.lines for scan in scans if not _failed(scan)}
+    return tuple(
+        _cause(group, (LATER if number else 1.0) * (CAUGHT if _was_caught(group, ends) else 1.0))
+        for number, group in enumerate(chosen[:SHOWN_CAUSES])
+    )
+
+
+def _failed(scan: Scan) -> bool:
+    """Whether a log tells of a process that failed."""
+    return any(hit.rule.kind in ("exit", "death") for hit in scan.hits)
 
 
 def _counting(scan: Scan) -> list[Hit]:
     """The hits of a log that ended well are those of rules that count in spite of it."""
-    failed = any(hit.rule.kind in ("exit", "death") for hit in scan.hits)
-    if failed or not scan.success_line:
+    if _failed(scan) or not scan.success_line:
         return list(scan.hits)
     return [hit for hit in scan.hits if hit.rule.silent or hit.line > scan.success_line]
 
@@ -126,13 +138,26 @@ def _cascade(groups: list[tuple[Hit, ...]], place: object) -> list[tuple[Hit, ..
     return hints
 
 
-def _cause(group: tuple[Hit, ...], number: int) -> Cause:
-    """The explanation of one group; later ones count less."""
+def _was_caught(group: tuple[Hit, ...], ends: dict[str, int]) -> bool:
+    """Whether a program only logged what it met and went on; `ends`: logs of no failure."""
+    return all(
+        hit.line + WENT_ON_LINES < ends.get(hit.file, 0) and _is_logged(hit) for hit in group
+    )
+
+
+def _is_logged(hit: Hit) -> bool:
+    """Whether a line with a level, as loggers write it, stands before the traceback of a hit."""
+    said, traceback, _ = hit.before.rpartition(_TRACEBACK)
+    return bool(traceback and _LEVEL.search(said.rstrip().rpartition("\n")[2]))
+
+
+def _cause(group: tuple[Hit, ...], weight: float) -> Cause:
+    """The explanation of one group, and a factor on how sure it is."""
     rule = group[0].rule
     values = _Values({**group[0].values, "phase": group[0].phase, **rule.read(group)})
     return Cause(
         rule=rule.id,
-        confidence=round(rule.confidence * (LATER if number else 1.0), 2),
+        confidence=round(rule.confidence * weight, 2),
         message=_sentence(rule.message.format_map(values)),
         why=rule.why,
         evidence=tuple(Evidence(h.file, h.line, h.text.strip()) for h in group[:SHOWN_LINES]),

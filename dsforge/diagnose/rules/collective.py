@@ -259,7 +259,7 @@ RULES = (
             "failed to recv, got 0 bytes",
         ),
         r"Connection closed by peer|Connection reset by peer|ncclRemoteError|"
-        r"remote process exit\w+|Broken pipe|Connection was likely closed|"
+        r"remote process exit\w+|[:\]] Broken pipe|Connection was likely closed|"
         r"NCCL communicator was aborted|failed to recv, got 0 bytes",
         "a rank lost its peer: another process ended first, and why is in its own output",
         "the process that ended without a word was killed, or logs elsewhere",
