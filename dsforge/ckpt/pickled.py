@@ -81,6 +81,7 @@ class Pickled(NamedTuple):
 
 
 _MARK = object()
+_GETATTR = frozenset(("builtins.getattr", "__builtin__.getattr"))
 _DTYPES = {
     "DoubleStorage": "float64",
     "FloatStorage": "float32",
@@ -136,8 +137,9 @@ class _Machine:
         return values
 
     def named(self, path: str) -> None:
-        """Push a name that would be imported."""
-        self.names.add(path)
+        """Push a name that would be imported; `getattr` is judged by what it is called with."""
+        if path not in _GETATTR:
+            self.names.add(path)
         self.stack.append(Name(path))
 
 
@@ -153,11 +155,24 @@ def _stack_global(machine: _Machine, _: Any) -> None:
 
 def _reduce(machine: _Machine, _: Any) -> None:
     arguments, what = machine.stack.pop(), machine.stack.pop()
-    machine.stack.append(_built(what, arguments))
+    if isinstance(what, Name) and what.path in _GETATTR:
+        _attribute(machine, what, *arguments)
+    else:
+        machine.stack.append(_built(what, arguments))
+
+
+def _attribute(machine: _Machine, what: Name, of: Any, name: Any, *_: Any) -> None:
+    """A member of something named: so Python 3.11.0 to 3.11.3 write the members of an enum."""
+    if isinstance(of, Name) and isinstance(name, str):
+        machine.named(f"{of.path}.{name}")
+        return
+    machine.names.add(what.path)
+    machine.stack.append(Foreign(what.path, (of, name)))
 
 
 def _new_object(machine: _Machine, _: Any) -> None:
     arguments, what = machine.stack.pop(), machine.stack.pop()
+    machine.names.add(what.path)
     machine.stack.append(Foreign(what.path, tuple(arguments)))
 
 

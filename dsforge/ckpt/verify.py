@@ -36,6 +36,7 @@ TRUSTED = re.compile(
     r"|numpy(\._?core\.multiarray)?\.(_reconstruct|ndarray|dtype|scalar)"
     r"|deepspeed\.runtime\.fp16\.loss_scaler\.(Dynamic)?LossScaler(Base)?"
     r"|deepspeed\.runtime\.zero\.config\.ZeroStageEnum"
+    r"(\.(disabled|optimizer_states|gradients|weights))?"
     r"|deepspeed\.utils\.tensor_fragment\.fragment_address"
     r"|deepspeed\.checkpoint\.[\w.]*\.?SubparamShape|argparse\.Namespace"
 )

@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 
 from dsforge.ckpt.archive import Archive
 from dsforge.ckpt.folder import Folder
-from dsforge.ckpt.pickled import Foreign, StoredTensor
+from dsforge.ckpt.pickled import Foreign, Name, StoredTensor
 from dsforge.errors import DsforgeError
 
+STAGES = {"disabled": 0, "optimizer_states": 1, "gradients": 2, "weights": 3}  # as DeepSpeed's enum
 WEIGHTS = "fp32"  # the name of the master weights among the states of a parameter
 
 
@@ -138,6 +139,13 @@ def _sharded(models: list[Archive], parts: list[Archive]) -> Saved:
 def stage_of(state: dict[str, Any]) -> int:
     """The ZeRO stage that an optimizer file says; 1 where it says none (bf16 master weights)."""
     stage = state.get("zero_stage", 1)
+    if isinstance(stage, Name):  # a member of DeepSpeed's enum by its name
+        name = stage.path.rpartition(".")[2]
+        if name not in STAGES:
+            raise DsforgeError(
+                f"{name!r} is no ZeRO stage", "the file is damaged, or no checkpoint"
+            )
+        return STAGES[name]
     return int(stage.arguments[0]) if isinstance(stage, Foreign) else int(stage)
 
 

@@ -45,8 +45,12 @@ def on_first_rank(act: Callable[[], Result]) -> Result | None:
         finally:
             store.set(key, outcome)
         return result
-    store.wait([key], timedelta(days=LONGEST_WAIT_DAYS))
-    if store.get(key).decode() != DONE:
+    try:
+        store.wait([key], timedelta(days=LONGEST_WAIT_DAYS))
+        outcome = store.get(key).decode()
+    except torch.distributed.DistError:  # the store ended with the first rank
+        outcome = FAILED
+    if outcome != DONE:
         raise DsforgeError("the first rank failed", "its own message says why")
     return None
 

@@ -12,8 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from dsforge.ckpt.archive import Archive
 from dsforge.ckpt.verify import Wanted, verify
 from dsforge.ckpt.weights import write_safetensors
+from dsforge.ckpt.zero import stage_of
 from dsforge.cli.main import main
 from dsforge.errors import DsforgeError
 
@@ -225,6 +227,49 @@ def test_code_in_a_checkpoint_is_found_and_not_run(tmp_path: Path) -> None:
 
     assert [(f.rule, f.message) for f in found] == [("runs-code", "would call posix.system")]
     assert not Path("/tmp/dsforge-was-run").exists()
+
+
+class Member:
+    """A member of an enum as Python 3.11.0 to 3.11.3 pickle it; or of something worse."""
+
+    def __init__(self, of: object, name: str) -> None:
+        self.of, self.name = of, name
+
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[object, str]]:
+        return getattr, (self.of, self.name)
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("stage", ["optimizer_states", "gradients", "weights"])
+def test_members_of_the_stage_enum_are_known_by_name(tmp_path: Path, stage: str) -> None:
+    """A checkpoint that Python 3.11.2 wrote, as Debian 12 has it, is as good as any other."""
+    torch = pytest.importorskip("torch")
+    enum = pytest.importorskip("deepspeed.runtime.zero.config").ZeroStageEnum
+    states = {"zero_stage": Member(enum, stage)}
+    torch.save({"optimizer_state_dict": states, "weight": torch.ones(2)}, tmp_path / "states.pt")
+    value = Archive(tmp_path / "states.pt").value
+
+    assert verify(tmp_path / "states.pt") == []
+    assert stage_of(value["optimizer_state_dict"]) == enum[stage].value
+
+
+@pytest.mark.engine
+def test_other_attributes_in_a_checkpoint_are_foreign(tmp_path: Path) -> None:
+    """Methods of the enum, and attributes of what was built, are named and never called."""
+    torch = pytest.importorskip("torch")
+    enum = pytest.importorskip("deepspeed.runtime.zero.config").ZeroStageEnum
+    planted = {"method": Member(enum, "__subclasses__"), "built": Member(torch.ones(2), "tolist")}
+    found = {}
+    for name, value in planted.items():
+        torch.save({"weight": torch.ones(2), "more": value}, tmp_path / f"{name}.pt")
+        found[name] = verify(tmp_path / f"{name}.pt")
+
+    assert [(f.rule, f.message) for f in found["method"]] == [
+        ("foreign-names", f"would import {enum.__module__}.ZeroStageEnum.__subclasses__")
+    ]
+    assert [(f.rule, f.message) for f in found["built"]] == [
+        ("foreign-names", "would import __builtin__.getattr")
+    ]
 
 
 def test_the_command_line_says_it_all(zero2: Path, capsys: pytest.CaptureFixture[str]) -> None:
