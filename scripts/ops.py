@@ -2,13 +2,15 @@
 
 DeepSpeed builds an op at its first use, inside the training process. A run that dies meanwhile
 leaves a `lock` file in the op's build folder and every later run waits for it without a word. Here
-each op is built alone, with its time shown, and a lock that nobody holds any more is removed.
+each op is built in a process of its own, two at a time as each has little to do at once, with its
+time shown, and a lock that nobody holds any more is removed.
 """
 
 from __future__ import annotations
 
 import sys
 import time
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 DEMO_OPS = {
@@ -20,6 +22,7 @@ TEST_OPS = DEMO_OPS | {
 }
 ALL_OPS = TEST_OPS | {"AsyncIOBuilder": "NVMe offload, about 6 min; needs libaio"}
 WANTED = {"demo": DEMO_OPS, "test": TEST_OPS, "all": ALL_OPS}
+AT_ONCE = 2
 LOCK_GRACE_S = 30.0  # younger locks may belong to a build that is just starting
 
 
@@ -65,10 +68,10 @@ def build(builder_name: str) -> bool:
 def main() -> int:
     """Build what is missing for the `demo`, the `test` or `all`; exit code 1 on a failure."""
     wanted = WANTED[sys.argv[1]]
-    usable = []
     for builder_name, purpose in wanted.items():
         print(f"ops: {builder_name.removesuffix('Builder')} ({purpose})", flush=True)
-        usable.append(build(builder_name))
+    with ProcessPoolExecutor(AT_ONCE) as processes:
+        usable = list(processes.map(build, wanted))
     return 0 if all(usable) else 1
 
 

@@ -74,5 +74,6 @@ def save(path: Path, text: str) -> None:
 
 
 def note(message: str) -> None:
-    """A message for people, on stderr."""
+    """A message for people, on stderr, after what stdout was told before: logs hold both."""
+    sys.stdout.flush()
     print(printable(message), file=sys.stderr)
