@@ -230,7 +230,7 @@ def test_code_in_a_checkpoint_is_found_and_not_run(tmp_path: Path) -> None:
 
 
 class Member:
-    """A member of an enum as Python 3.11.0 to 3.11.3 pickle it; or of something worse."""
+    """A member of an enum as Python 3.11.2 pickles it; or of something worse."""
 
     def __init__(self, of: object, name: str) -> None:
         self.of, self.name = of, name
