@@ -162,7 +162,7 @@ def _reduce(machine: _Machine, _: Any) -> None:
 
 
 def _attribute(machine: _Machine, what: Name, of: Any, name: Any, *_: Any) -> None:
-    """A member of something named: so Python 3.11.2 and its neighbours write the members of an enum."""
+    """A member of something named: as Python 3.11.2 writes those of enums."""
     if isinstance(of, Name) and isinstance(name, str):
         machine.named(f"{of.path}.{name}")
         return
