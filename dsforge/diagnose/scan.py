@@ -166,12 +166,12 @@ class _Scanner:
             said.text.startswith(SOURCE_INDENT) and _is_source(raw, line[0])
         ):
             return
-        number = self._number(raw, line[0])
         for rule in rules:
             lines = [(0, said.text), *_following(raw, line[1], said, rule.lines)]
             found = compiled(rule.pattern).search("\n".join(text for _, text in lines))
             if found is None:
                 continue
+            number = self._number(raw, line[0])
             end = found.start() + len(found.group().rstrip())
             offset, shown = lines[found.string.count("\n", 0, end)]
             if number + offset in self._lines[rule.id]:

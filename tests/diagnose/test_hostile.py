@@ -27,7 +27,7 @@ BLOCKS = {
     * 1400,
     "ansi": b"\x1b[31mloss\x1b[0m \x1b]0;x\x07 \r" * 40_000,
 }
-BOUND_S_PER_MB = 1.0  # of the processor, which others slow down; 0.05 to 0.1 when they do not
+BOUND_S_PER_MB = 0.6  # of the processor, which others slow down; 0.05 to 0.1 when they do not
 HEAP_BYTES = 80 * MB
 words = st.sampled_from(sorted({needle for rule in RULES for needle in rule.needles}))
 junk = st.text(max_size=40)
