@@ -52,7 +52,13 @@ class Flags(NamedTuple):
         str | None, Flag(CLUSTER, "Link in a node: nvlink-3.", ("cluster", "intra_node"))
     ] = None
     inter_node: Annotated[
-        str | None, Flag(CLUSTER, "Network: 100gbe.", ("cluster", "inter_node"))
+        str | None, Flag(CLUSTER, "One network adapter: 100gbe.", ("cluster", "inter_node"))
+    ] = None
+    nics_per_node: Annotated[
+        int | None, Flag(CLUSTER, "Such adapters on each.", ("cluster", "nics_per_node"))
+    ] = None
+    host_memory: Annotated[
+        float | None, Flag(CLUSTER, "RAM of a node, GiB.", ("cluster", "host_memory_gib"))
     ] = None
     gpu_hour_price: Annotated[
         float | None,

@@ -12,6 +12,8 @@ from dsforge.rules import check
 from dsforge.strategy import FULLY_SHARDED, Strategy
 from dsforge.units import gb_per_s, gib, seconds
 
+CLEARLY_FASTER = 0.9  # a step that takes this share of another's is worth a word
+
 
 def choice_reasons(
     request: Request, best: Priced, explored: tuple[Explored, ...]
@@ -21,6 +23,7 @@ def choice_reasons(
         _against_stage(request, best, explored),
         _over_stage(request, best, explored),
         _against_back_end(request, best, explored),
+        _against_cut(request, best, explored),
         _placement(request, best),
         _offload(request, best),
         _recompute(request, best, explored),
@@ -121,6 +124,33 @@ def _against_back_end(
         rule=rule,
         message=(
             f"the best {back_end} plan ({label}) takes {ratio:.2f}x the time of this one; {trade}"
+        ),
+    )
+
+
+def _against_cut(request: Request, best: Priced, explored: tuple[Explored, ...]) -> Reason | None:
+    """Against DeepSpeed's own tensor or pipeline parallelism, where that is clearly faster."""
+    mine = best.strategy
+    if mine.back_end != "deepspeed" or mine.layout.model_ranks > 1:
+        return None
+    other = _fastest(
+        explored,
+        lambda s: s.back_end == "deepspeed" and s.layout.model_ranks > 1 and not s.offloads,
+    )
+    ratio = other.step_s / best.time.step_s.likely if other else 1.0
+    if other is None or ratio > CLEARLY_FASTER:
+        return None
+    layout = other.family.layout
+    stages = layout.pipeline_parallel_size
+    if stages > 1:
+        cut, flag = "the model into pipeline stages", f"--pp {stages}"
+    else:
+        cut, flag = "every layer (AutoTP)", f"--tp {layout.tensor_parallel_size}"
+    return Reason(
+        rule="whole-before-cut",
+        message=(
+            f"{other.strategy.label()} takes {ratio:.2f}x the time of this one, but cuts {cut}: "
+            f"`dsforge train` can do that, few other trainers; `{flag}` asks for it"
         ),
     )
 

@@ -119,14 +119,15 @@ class _Draft:
         nodes = self._nodes(hosts)
         used = hosts[:nodes]
         per_node = self._gpus_per_node(nodes, used, intra_node)
+        inter_node = self._link(file.inter_node) or self._usual_inter_node(nodes, intra_node)
         cluster = ClusterSpec(
             name=file.name,
             nodes=nodes,
             gpus_per_node=per_node,
             gpu=gpu,
             intra_node=intra_node,
-            inter_node=self._link(file.inter_node) or self._usual_inter_node(nodes, intra_node),
-            nics_per_node=file.nics_per_node,
+            inter_node=inter_node,
+            nics_per_node=file.nics_per_node or self._usual_nics(nodes, per_node, inter_node),
             host_memory_bytes=self._host_memory_bytes(gpu, per_node),
             cpu_cores=file.cpu_cores or self._cpu_cores(per_node),
             hosts=tuple(Host(address=host.address, slots=per_node) for host in used),
@@ -169,6 +170,14 @@ class _Draft:
             message = f"`inter_node` is {name}, the least that such nodes have; name yours"
             self._choose("default-inter-node", message)
         return catalog.link(name)
+
+    def _usual_nics(self, nodes: int, per_node: int, link: LinkSpec) -> int:
+        """One adapter: many a node of eight cards has as many, but none has fewer."""
+        if nodes > 1 and per_node > 1:
+            message = f"`nics_per_node` is 1: the {per_node} GPUs of a node share one {link.name}; "
+            message += "`--nics-per-node` sets it"
+            self._choose("default-nics", message)
+        return 1
 
     def _nodes(self, hosts: tuple[Host, ...]) -> int:
         """Machines that the job uses. Raises SpecError where more are asked for than listed."""
@@ -224,7 +233,7 @@ class _Draft:
         value, why = per_node * gpu.memory_bytes, "what its CPU ranks are given"
         if not gpu.is_cpu:
             value = max(LEAST_HOST_BYTES, HOST_BYTES_PER_GPU_BYTE * value)
-            why = "twice the memory of its GPUs and at least 64 GiB; `host_memory_gib` sets it"
+            why = "twice the memory of its GPUs and at least 64 GiB; `--host-memory` sets it"
         self._choose("default-host-memory", f"a node is taken to have {gib(value)} of RAM: {why}")
         return value
 

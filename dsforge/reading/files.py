@@ -117,7 +117,9 @@ class ClusterFile(BaseModel):
     gpu: Gpu | None = Field(default=None, description="Catalog name, or a card of your own.")
     intra_node: Link | None = Field(default=None, description="Link inside a node: nvlink-4.")
     inter_node: Link | None = Field(default=None, description="One network adapter: 100gbe.")
-    nics_per_node: int = Field(default=1, ge=1, le=64, description="Adapters that carry training.")
+    nics_per_node: int | None = Field(
+        default=None, ge=1, le=64, description="Adapters that carry training; none: one."
+    )
     interface: str | None = Field(
         default=None, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,14}$", description="E.g. eth0."
     )

@@ -289,6 +289,16 @@ def test_zero2_comes_before_zero3_when_both_fit() -> None:
     assert choose(request).strategy.zero_stage <= 2
 
 
+@pytest.mark.parametrize(("adapters", "said"), [(1, True), (8, False)])
+def test_a_pipeline_that_is_much_faster_is_named(adapters: int, said: bool) -> None:
+    """7 B that eight cards push through one adapter: stages send less, and the choice says so."""
+    on = cluster(2, inter="100gbe").model_copy(update={"nics_per_node": adapters})
+    reasons = {r.rule: r for r in choose(ask("llama-2-7b", on, workload(4096, 64))).choice.reasons}
+
+    assert ("whole-before-cut" in reasons) == said
+    assert not said or "`--pp 2` asks for it" in reasons["whole-before-cut"].message
+
+
 @pytest.mark.parametrize("gpus", [1024, 2048])
 def test_beyond_a_thousand_gpus_3d_is_ahead_of_zero3(gpus: int) -> None:
     """175 B, the same global batch: ZeRO-3 falls behind, the more so the more cards."""

@@ -59,10 +59,21 @@ def test_what_is_not_given_is_chosen_with_a_reason() -> None:
         *("default-intra-node", "default-inter-node", "default-gpus-per-node"),
         *("default-host-memory", "default-cpu-cores", "default-sequence-length"),
         *("default-method", "default-optimizer", "default-precision"),
-        *("default-learning-rate", "default-global-batch"),
+        *("default-learning-rate", "default-global-batch", "default-nics"),
     }
     assert request.cluster.gpus_per_node == 8
     assert request.cluster.inter_node.name == "100gbe"
+
+
+def test_network_adapters_and_ram_are_taken_as_given() -> None:
+    """Adapters carry side by side; nothing is assumed where one GPU has a node to itself."""
+    given = asked(nodes=2, gpus_per_node=8, inter_node="100gbe", nics_per_node=4, host_memory=512)
+    alone = asked(nodes=2, gpus_per_node=1)
+
+    assert given.cluster.inter_node_bytes_per_s == 4 * 12.5e9
+    assert given.cluster.host_memory_bytes == 512 * 1024**3
+    assert not (rules(given) | rules(alone)) & {"default-nics"}
+    assert "default-host-memory" not in rules(given)
 
 
 @pytest.mark.parametrize(
