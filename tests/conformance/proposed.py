@@ -9,15 +9,12 @@ and what was refused with the request that led to it.
 from __future__ import annotations
 
 import json
+import os
 import random
 import sys
 from collections.abc import Iterator
-from contextlib import redirect_stdout
-from importlib import import_module
 from multiprocessing import get_context
 from typing import Any
-
-from megatron_settings import config_of
 
 from dsforge import catalog
 from dsforge.errors import DsforgeError
@@ -39,9 +36,9 @@ CARDS = (
     *(("h100-80gb", "nvlink-4"), ("l40s", "pcie-4"), ("h200", "nvlink-4")),
 )
 ENGINES = {
-    "deepspeed": "dsforge.rehearse.run",
-    "megatron": "megatron.core.transformer.transformer_config",
-}
+    "deepspeed": ("dsforge.rehearse.run", "transformers.models.auto.modeling_auto", "peft"),
+    "megatron": ("megatron.core.transformer.transformer_config",),
+}  # what takes seconds to import
 PLANS_OF_ONE = 4  # proposals taken from one search
 
 
@@ -111,6 +108,8 @@ def rehearsed(plan: Plan) -> str | None:
 
 def built(plan: Plan) -> str | None:
     """What megatron-core's config classes say against a plan."""
+    from megatron_settings import config_of
+
     try:
         config_of(plan, plan.strategy)
     except (ValueError, AssertionError) as error:
@@ -131,9 +130,10 @@ def judged(plan: Plan) -> dict[str, str] | None:
 
 def main(back_end: BackEnd, count: int) -> dict[str, Any]:
     """The count, and every refusal."""
-    import_module(ENGINES[back_end])  # once, before the processes are forked
     refused, plans = [], tuple(proposals(count, back_end))
-    with get_context("fork").Pool(maxtasksperchild=1) as processes:
+    forked = get_context("forkserver")  # from a process without threads, whose locks are free
+    forked.set_forkserver_preload(["dsforge.planner", "dsforge.render", *ENGINES[back_end]])
+    with forked.Pool(maxtasksperchild=1) as processes:
         found = processes.imap(judged, plans)
         for number, refusal in enumerate(found, 1):
             if refusal is not None:
@@ -146,6 +146,7 @@ def main(back_end: BackEnd, count: int) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    with redirect_stdout(sys.stderr):  # what libraries print
-        result = main(sys.argv[1], int(sys.argv[2]))  # type: ignore[arg-type]
-    print(json.dumps(result, indent=2))
+    document = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what libraries print, here and in processes
+    result = main(sys.argv[1], int(sys.argv[2]))  # type: ignore[arg-type]
+    print(json.dumps(result, indent=2), file=document, flush=True)
