@@ -1,9 +1,9 @@
 """Builds the DeepSpeed C++ ops that CPU ranks need, once, so that no launch waits for a compiler.
 
 DeepSpeed builds an op at its first use, inside the training process. A run that dies meanwhile
-leaves a `lock` file in the op's build folder and every later run waits for it without a word. Here
-each op is built in a process of its own, two at a time as each has little to do at once, with its
-time shown, and a lock that nobody holds any more is removed.
+leaves a `lock` file in the op's build folder and, before torch 2.14, every later run waits for it
+without a word. Here each op is built in a process of its own, two at a time as each has little to
+do at once, with its time shown, and a lock that nobody holds any more is removed.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+
+from dsforge.doctor.remote.software import stale
 
 DEMO_OPS = {
     "ShareMemCommBuilder": "collectives between ranks of one CPU node, about 80 s on 2 cores"
@@ -23,7 +25,6 @@ TEST_OPS = DEMO_OPS | {
 ALL_OPS = TEST_OPS | {"AsyncIOBuilder": "NVMe offload, about 6 min; needs libaio"}
 WANTED = {"demo": DEMO_OPS, "test": TEST_OPS, "all": ALL_OPS}
 AT_ONCE = 2
-LOCK_GRACE_S = 30.0  # younger locks may belong to a build that is just starting
 
 
 def build_folder(op: str) -> Path:
@@ -33,26 +34,14 @@ def build_folder(op: str) -> Path:
     return Path(_get_build_directory(op, verbose=False))
 
 
-def is_held(lock: Path) -> bool:
-    """Whether a living process may hold the lock: a compiler works there, or it is fresh."""
-    if time.time() - lock.stat().st_mtime < LOCK_GRACE_S:
-        return True
-    for link in Path("/proc").glob("[0-9]*/cwd"):
-        try:
-            if link.readlink() == lock.parent:
-                return True
-        except OSError:  # the process has ended, or belongs to somebody else
-            continue
-    return False
-
-
 def build(builder_name: str) -> bool:
     """Build one op if it is missing; whether it can be used afterwards."""
+    import torch
     from deepspeed.accelerator import get_accelerator
 
     builder = get_accelerator().create_op_builder(builder_name)
     lock = build_folder(builder.NAME) / "lock"
-    if lock.exists() and not is_held(lock):
+    if lock.exists() and stale(lock, torch.__version__):
         print(f"ops: {builder.NAME}: removing the lock of a build that has died", flush=True)
         lock.unlink()
     start = time.monotonic()

@@ -141,7 +141,8 @@ def op_unbuilt(case: Case) -> Iterator[Hit]:
     "op-lock",
     "ops",
     "error",
-    why="A build that died left its lock. Every later run waits for it, silently, for ever.",
+    why="A build that died left its lock. Every later run waits for it, silently, for ever; from "
+    "torch 2.14 on the kernel frees it, and nothing is said.",
 )
 def op_lock(case: Case) -> Iterator[Hit]:
     """A build lock that nobody holds any more."""

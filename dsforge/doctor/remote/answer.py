@@ -19,6 +19,7 @@ from dsforge.doctor.remote.software import (
     extensions_root,
     interpreter_facts,
     software_facts,
+    torch_version,
     unlock,
 )
 
@@ -52,7 +53,7 @@ def facts(job: dict[str, Any]) -> dict[str, Any]:
 def locks(job: dict[str, Any]) -> list[str]:
     """The build locks that are left once those of dead builds have been removed."""
     python = interpreter_facts(job["interpreter"], job["packages"])
-    return unlock(extensions_root(python, job["extensions"]))
+    return unlock(extensions_root(python, job["extensions"]), torch_version(python))
 
 
 ANSWERS: dict[str, Callable[..., Any]] = {

@@ -18,6 +18,9 @@ from typing import Any
 
 from dsforge.doctor.remote.kernel import free_bytes, said, text
 
+# From this torch on builds hold a lock of the kernel, which ends with its holder; the file stays.
+# Before, the file itself was the lock (torch/utils/cpp_extension.py, pytorch issue 189245).
+KERNEL_LOCKS = (2, 14)
 LOCK_GRACE_S = 30.0  # younger locks may belong to a build that is just starting
 MOST_ENTRIES = 200
 MOST_HASHED_BYTES = 4 << 20
@@ -59,7 +62,7 @@ def software_facts(job: dict[str, Any]) -> dict[str, Any]:
         "folder": folder_facts(Path(job["folder"]), job["files"]),
         "environment": variables(job["prefixes"]),
         "tools": tool_facts(python, job["interpreter"]),
-        "builds": builds(extensions_root(python, job["extensions"])),
+        "builds": builds(extensions_root(python, job["extensions"]), torch_version(python)),
         "nvme": nvme_facts(job["nvme"]) if job["nvme"] else None,
     }
 
@@ -157,8 +160,13 @@ def extensions_root(python: dict[str, Any], given: str) -> Path:
     return Path(cache).expanduser() / "torch_extensions" / folder
 
 
-def builds(root: Path) -> dict[str, Any]:
-    """The folder of built ops, what each op's folder holds, and the locks in them."""
+def torch_version(python: dict[str, Any]) -> str:
+    """The version of an interpreter's torch; empty where it has none."""
+    return str(python.get("packages", {}).get("torch", {}).get("version", ""))
+
+
+def builds(root: Path, torch: str) -> dict[str, Any]:
+    """The folder of built ops, what each op's folder holds, and the locks that make others wait."""
     ops, locks = [], []
     with suppress(OSError):
         for folder in sorted(root.iterdir())[:MOST_ENTRIES]:
@@ -167,7 +175,9 @@ def builds(root: Path) -> dict[str, Any]:
             lock = folder / "lock"
             with suppress(FileNotFoundError):
                 found = {"op": folder.name, "path": str(lock), "age_s": age(lock)}
-                locks.append({**found, "is_held": held(lock)})
+                is_held = held(lock, torch)
+                if is_held or not kernel_locks(torch):
+                    locks.append({**found, "is_held": is_held})
     return {"root": str(root), "ops": ops, "locks": locks, "free_bytes": free_above(root)}
 
 
@@ -184,8 +194,24 @@ def age(path: Path) -> float:
     return max(0.0, time.time() - path.stat().st_mtime)
 
 
-def held(lock: Path) -> bool:
-    """Whether a living process may hold a build lock: a compiler works there, or it is fresh."""
+def kernel_locks(torch: str) -> bool:
+    """Whether builds of this torch lock by the kernel; one without a version does not."""
+    found = re.match(r"(\d+)\.(\d+)", torch)
+    return found is not None and (int(found[1]), int(found[2])) >= KERNEL_LOCKS
+
+
+def stale(lock: Path, torch: str) -> bool:
+    """Whether a build that died left this lock, and every later one waits for it."""
+    return not kernel_locks(torch) and not held(lock, torch)
+
+
+def held(lock: Path, torch: str) -> bool:
+    """Whether a living process may hold a build lock.
+
+    The kernel knows, where it keeps them; else a compiler works there, or the lock is fresh.
+    """
+    if kernel_locks(torch):
+        return kernel_holds(lock)
     if age(lock) < LOCK_GRACE_S:
         return True
     for link in Path("/proc").glob("[0-9]*/cwd"):
@@ -195,16 +221,28 @@ def held(lock: Path) -> bool:
     return False
 
 
-def unlock(root: Path) -> list[str]:
+def kernel_holds(path: Path) -> bool:
+    """Whether a process has locked an existing file."""
+    import fcntl
+
+    with suppress(PermissionError), path.open("rb") as stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+def unlock(root: Path, torch: str) -> list[str]:
     """Remove the locks of built ops that nobody holds; those that are left, held ones too.
 
     Hosts may share the folder, so another may be faster.
     """
-    for lock in builds(root)["locks"]:
+    for lock in builds(root, torch)["locks"]:
         if not lock["is_held"]:
             with suppress(OSError):
                 Path(lock["path"]).unlink()
-    return [lock["path"] for lock in builds(root)["locks"]]
+    return [lock["path"] for lock in builds(root, torch)["locks"]]
 
 
 def nvme_facts(name: str) -> dict[str, Any]:
