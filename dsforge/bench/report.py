@@ -184,13 +184,15 @@ def _parity(runs: list[Measurement], outcomes: tuple[Outcome, ...]) -> float | N
 
 
 def _recommend(rows: tuple[Row, ...]) -> Recommendation:
-    """The strategy that shards least among those as fast as the fastest."""
+    """The strategy that shards least among those that a quarter of their steps shows as fast."""
     measured = [row for row in rows if row.step_s.measured is not None]
     if not measured:
         return Recommendation(variant=None, reasons=("no run was measured",))
     fastest = min(_step_s(row) for row in measured)
-    best = next(row for row in measured if _step_s(row) <= fastest * SIMPLER_MARGIN)
-    reasons = [_against(best, other) for other in measured if other is not best]
+    enough = fastest * SIMPLER_MARGIN
+    best = next(row for row in measured if min(_step_s(row), _first_quartile_s(row)) <= enough)
+    reasons = [_scatter(best)] if _step_s(best) > enough else []
+    reasons += [_against(best, other) for other in measured if other is not best]
     reasons += [f"{row.variant} failed in every run" for row in rows if not row.runs]
     reasons += _practice(best, measured)
     return Recommendation(variant=best.variant, reasons=(*reasons, _agreement(measured)))
@@ -199,6 +201,20 @@ def _recommend(rows: tuple[Row, ...]) -> Recommendation:
 def _step_s(row: Row) -> float:
     """Median step time of a measured row, s."""
     return row.step_s.measured or 0.0
+
+
+def _first_quartile_s(row: Row) -> float:
+    """What a quarter of the steps stay below, s."""
+    return row.spread_s[0] if row.spread_s else _step_s(row)
+
+
+def _scatter(row: Row) -> str:
+    """That the median of a row says little."""
+    low, high = row.spread_s or (0.0, 0.0)
+    return (
+        f"half of the steps of {row.variant} lie between {seconds(low)} and {seconds(high)}: too "
+        "far apart to call another one faster; repeat it (`--repeats`) where nothing else runs"
+    )
 
 
 def _against(best: Row, other: Row) -> str:

@@ -119,6 +119,16 @@ def test_zero_2_wins_unless_zero_3_is_clearly_faster(zero3_step_s: float, choice
     assert any("rule of practice" in reason for reason in advice.reasons)
 
 
+def test_a_disturbed_run_is_no_reason_for_zero_3() -> None:
+    """Where the steps of ZeRO-2 scatter down to those of ZeRO-3, that is said instead."""
+    steady = measurement(7.5)
+    disturbed = measurement().model_copy(update={"step_s": (70.0, 7.4, 7.5, 12.2, 24.5, 30.0)})
+    advice = compared(disturbed, steady).recommendation
+
+    assert advice.variant == "zero2"
+    assert "half of the steps of zero2 lie between" in advice.reasons[0]
+
+
 def test_a_failed_run_leaves_the_other_standing() -> None:
     """The strategy that was measured is advised, and the failure is said."""
     made = compared(None, measurement())
