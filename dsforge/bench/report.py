@@ -184,13 +184,13 @@ def _parity(runs: list[Measurement], outcomes: tuple[Outcome, ...]) -> float | N
 
 
 def _recommend(rows: tuple[Row, ...]) -> Recommendation:
-    """The strategy that shards least among those that a quarter of their steps shows as fast."""
+    """The strategy that shards least among those with a quarter of their steps fast enough."""
     measured = [row for row in rows if row.step_s.measured is not None]
     if not measured:
         return Recommendation(variant=None, reasons=("no run was measured",))
     fastest = min(_step_s(row) for row in measured)
     enough = fastest * SIMPLER_MARGIN
-    best = next(row for row in measured if min(_step_s(row), _first_quartile_s(row)) <= enough)
+    best = next(row for row in measured if _quartiles_s(row)[0] <= enough)
     reasons = [_scatter(best)] if _step_s(best) > enough else []
     reasons += [_against(best, other) for other in measured if other is not best]
     reasons += [f"{row.variant} failed in every run" for row in rows if not row.runs]
@@ -203,14 +203,14 @@ def _step_s(row: Row) -> float:
     return row.step_s.measured or 0.0
 
 
-def _first_quartile_s(row: Row) -> float:
-    """What a quarter of the steps stay below, s."""
-    return row.spread_s[0] if row.spread_s else _step_s(row)
+def _quartiles_s(row: Row) -> tuple[float, float]:
+    """Quartiles of the step time of a measured row, s."""
+    return row.spread_s or (0.0, 0.0)
 
 
 def _scatter(row: Row) -> str:
     """That the median of a row says little."""
-    low, high = row.spread_s or (0.0, 0.0)
+    low, high = _quartiles_s(row)
     return (
         f"half of the steps of {row.variant} lie between {seconds(low)} and {seconds(high)}: too "
         "far apart to call another one faster; repeat it (`--repeats`) where nothing else runs"

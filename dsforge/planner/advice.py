@@ -23,7 +23,7 @@ def choice_reasons(
         _against_stage(request, best, explored),
         _over_stage(request, best, explored),
         _against_back_end(request, best, explored),
-        _against_cut(request, best, explored),
+        _against_cut(best, explored),
         _placement(request, best),
         _offload(request, best),
         _recompute(request, best, explored),
@@ -128,7 +128,7 @@ def _against_back_end(
     )
 
 
-def _against_cut(request: Request, best: Priced, explored: tuple[Explored, ...]) -> Reason | None:
+def _against_cut(best: Priced, explored: tuple[Explored, ...]) -> Reason | None:
     """Against DeepSpeed's own tensor or pipeline parallelism, where that is clearly faster."""
     mine = best.strategy
     if mine.back_end != "deepspeed" or mine.layout.model_ranks > 1:
@@ -137,9 +137,9 @@ def _against_cut(request: Request, best: Priced, explored: tuple[Explored, ...])
         explored,
         lambda s: s.back_end == "deepspeed" and s.layout.model_ranks > 1 and not s.offloads,
     )
-    ratio = other.step_s / best.time.step_s.likely if other else 1.0
-    if other is None or ratio > CLEARLY_FASTER:
+    if other is None or other.step_s > CLEARLY_FASTER * best.time.step_s.likely:
         return None
+    ratio = other.step_s / best.time.step_s.likely
     layout = other.family.layout
     stages = layout.pipeline_parallel_size
     if stages > 1:
