@@ -6,6 +6,7 @@
     ├─ DoesNotFitError           nothing fits; carries the missing bytes and the largest term
     ├─ RenderError               template or artifact wrong
     ├─ EditedError               would overwrite what a person has edited; carries paths, diff
+    ├─ UntrustedError            a file would run code when it is loaded; exit code 3
     └─ RunError                  a process failed; carries command, exit code, last lines
 
 A mistake of the user is always one of these and is shown without a traceback. Anything else that
@@ -87,6 +88,12 @@ class EditedError(DsforgeError):
         )
         self.paths = paths
         self.diff = diff
+
+
+class UntrustedError(DsforgeError):
+    """A file from outside would run code when it is loaded."""
+
+    exit_code = EXIT_FINDINGS
 
 
 class RunError(DsforgeError):

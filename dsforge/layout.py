@@ -44,6 +44,12 @@ class LayerSplit(NamedTuple):
         """Whether all stages hold the same."""
         return self.first == self.middle == self.last
 
+    def of_stages(self, stages: int) -> tuple[int, ...]:
+        """Layers of each of so many stages, in order."""
+        if stages == 1:
+            return (self.first,)
+        return (self.first, *(self.middle,) * (stages - 2), self.last)
+
 
 def layer_split(layers: int, stages: int) -> LayerSplit | None:
     """How layers fall on pipeline stages; none where a stage would stay empty.

@@ -23,6 +23,8 @@ VariantName = Literal[
     "zero1", "zero2", "zero3", "zero2_offload", "zero3_offload", "zero3_nvme", "megatron"
 ]
 
+PREFERRED = 1.25  # times the fastest step: what an easier way to train may cost
+
 
 class Reason(BaseModel):
     """Why something was chosen, or what was given up for it; `rule` can be cited."""
@@ -44,6 +46,14 @@ class Request(BaseModel):
     constraints: Constraints = Constraints.model_construct()
     reasons: tuple[Reason, ...] = Field(
         default=(), description="Choices made while reading: defaults, weakest host, precision."
+    )
+    prefer: float = Field(
+        default=PREFERRED,
+        ge=1,
+        description="How much slower than the fastest an easier plan may be.",
+    )
+    risk: bool = Field(
+        default=False, description="Plans count that likely fit, not only those that surely do."
     )
 
 

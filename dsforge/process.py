@@ -107,6 +107,36 @@ def _follow(
     return Completed(command, TIMEOUT_CODE if expired.is_set() else code, "".join(lines))
 
 
+class Group:
+    """A process in a group of its own, without input, that writes where this one does.
+
+    Raises RunError where the program does not exist.
+    """
+
+    def __init__(self, command: tuple[str, ...], environment: Mapping[str, str]) -> None:
+        try:
+            self._process = subprocess.Popen(
+                command, env=environment, stdin=subprocess.DEVNULL, process_group=0
+            )
+        except OSError as error:
+            message = f"cannot start `{command[0]}`: {error.strerror}"
+            raise RunError(message, command=command, code=127, tail="") from error
+
+    @property
+    def code(self) -> int | None:
+        """The exit code of the process; none while it runs."""
+        return self._process.poll()
+
+    def kill(self) -> None:
+        """End the process; the others of its group stay."""
+        self._process.kill()
+
+    def signal(self, number: int) -> None:
+        """Send a signal to all of the group that are left."""
+        with suppress(OSError):
+            os.killpg(self._process.pid, number)
+
+
 class Dialogue:
     """A running process that is told lines and says lines; what it says may be hostile.
 
@@ -130,6 +160,7 @@ class Dialogue:
             message = f"cannot start `{command[0]}`: {error.strerror}"
             raise RunError(message, command=command, code=127, tail="") from error
         self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self.flooded = False  # whether it was ended for saying too much
         self._complaint = bytearray()
         self._readers = tuple(
             threading.Thread(target=read, daemon=True) for read in (self._hear, self._note)
@@ -176,8 +207,11 @@ class Dialogue:
             for _ in range(self._most):
                 line = stream.readline(self._longest)
                 if not line.endswith(b"\n"):
+                    self.flooded = len(line) == self._longest
                     break
                 self._lines.put(line[:-1].decode(errors="replace"))
+            else:
+                self.flooded = True
         self._lines.put(None)
 
     def _note(self) -> None:

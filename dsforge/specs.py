@@ -30,6 +30,35 @@ Collective = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all"]
 Transport = Literal["sockets", "rdma"]
 
 
+class RopeScaling(BaseModel):
+    """How rotary frequencies are stretched for long sequences; Hugging Face names."""
+
+    model_config = FROZEN
+
+    kind: str = Field(description="`rope_type`: llama3, yarn, linear, dynamic, longrope, ...")
+    factor: float = Field(default=1.0, gt=0)
+    original_max_position_embeddings: int = Field(default=8192, ge=1)
+    low_freq_factor: float = Field(default=1.0, gt=0, description="Of llama3.")
+    high_freq_factor: float = Field(default=4.0, gt=0, description="Of llama3.")
+    beta_fast: float = Field(default=32.0, gt=0, description="Of yarn.")
+    beta_slow: float = Field(default=1.0, gt=0, description="Of yarn.")
+    mscale: float = Field(default=1.0, ge=0, description="Of yarn.")
+    mscale_all_dim: float = Field(default=0.0, ge=0, description="Of yarn.")
+
+
+class RouterSpec(BaseModel):
+    """How tokens find their experts; no size tells."""
+
+    model_config = FROZEN
+
+    score: Literal["softmax", "sigmoid"] = "softmax"
+    normalized: bool = Field(default=True, description="Weights of the chosen experts add up to 1.")
+    balance_bias: bool = Field(default=False, description="Balanced by a bias, without a loss.")
+    scaling_factor: float = Field(default=1.0, gt=0, description="Of the chosen weights.")
+    groups: int = Field(default=1, ge=1, description="Groups of experts.")
+    groups_per_token: int = Field(default=1, ge=1, description="Groups that one token may use.")
+
+
 class MoeSpec(BaseModel):
     """The experts of a mixture-of-experts model."""
 
@@ -43,6 +72,7 @@ class MoeSpec(BaseModel):
     first_dense_layers: int = Field(default=0, ge=0, description="Leading layers without experts.")
     layer_step: int = Field(default=1, ge=1, description="Every n-th layer is a MoE layer.")
     router_bias: bool = Field(default=False, description="The router has a bias per expert.")
+    router: RouterSpec = RouterSpec()
 
 
 class MlaSpec(BaseModel):
@@ -83,6 +113,7 @@ class ModelSpec(BaseModel):
     gated_mlp: bool = Field(description="Three matrices (gate, up, down) instead of two.")
     norm: Norm = "rmsnorm"
     norms_per_layer: int = Field(default=2, ge=0, le=8)
+    norm_epsilon: float = Field(default=1e-5, gt=0, lt=1)
     embedding_norm: bool = False
     final_norm: bool = True
     qk_norm: Literal["head", "full"] | None = None
@@ -97,6 +128,14 @@ class ModelSpec(BaseModel):
     rope_theta: float = Field(default=10000.0, gt=0, description="Base of the rotary frequencies.")
     partial_rotary_factor: float = Field(
         default=1.0, gt=0, le=1, description="Share of a head that is rotated."
+    )
+    rope_scaling: RopeScaling | None = None
+    rotary_interleaved: bool = Field(default=False, description="Pairs of neighbours are rotated.")
+    no_rope_interval: int | None = Field(
+        default=None, ge=1, description="Every n-th layer is without rotary embedding."
+    )
+    forward_extras: tuple[str, ...] = Field(
+        default=(), description="What its forward pass does that no size and no other field tells."
     )
     embedding_size: int = Field(ge=1, description="Width of the word embedding.")
     sliding_window: int | None = Field(default=None, ge=1, description="Window, tokens.")

@@ -58,6 +58,16 @@ def gib(value_bytes: float) -> str:
     return f"{value:,.{digits}f} GiB"
 
 
+def size(value_bytes: float) -> str:
+    """Bytes in the unit that shows them: `512 bytes`, `64.0 KiB`, `3.5 MiB`, `13.5 GiB`."""
+    if value_bytes >= GIB:
+        return gib(value_bytes)
+    for factor, unit in ((MIB, "MiB"), (1024, "KiB")):
+        if value_bytes >= factor:
+            return f"{value_bytes / factor:,.1f} {unit}"
+    return f"{value_bytes:,.0f} bytes"
+
+
 def gb_per_s(bytes_per_s: float) -> str:
     """A bandwidth in GB/s (base 10)."""
     return f"{bytes_per_s / GBPS:,.4g} GB/s"

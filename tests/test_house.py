@@ -16,17 +16,41 @@ Rule = Callable[[Path], Iterable[str]]
 
 # A room imports only what stands before it.
 ORDER = [
-    *("errors", "units", "specs", "layout", "strategy", "job", "rules", "estimate", "plan"),
+    *(
+        "errors",
+        "masking",
+        "units",
+        "specs",
+        "layout",
+        "strategy",
+        "job",
+        "rules",
+        "estimate",
+        "plan",
+    ),
     "planner",
     "explain",
-    *("document", "hostfile", "huggingface", "catalog", "reading", "artifacts"),
-    *("process", "render", "validate", "ckpt", "diagnose", "train", "rehearse", "bench", "lint"),
+    *("document", "outside", "walk", "hostfile", "huggingface", "catalog", "reading", "artifacts"),
+    "origin",
+    *(
+        "process",
+        "confine",
+        "render",
+        "validate",
+        "ckpt",
+        "diagnose",
+        "train",
+        "rehearse",
+        "bench",
+        "lint",
+    ),
     *("doctor", "gauge", "cli"),
 ]
 CORE = set(ORDER[: ORDER.index("document") + 1])
 HEAVY = {"torch", "deepspeed", "transformers", "datasets", "peft", "safetensors", "gguf"}
 HEAVY_HOMES = {"train", "rehearse", "gauge"}  # gauge: what the ranks of `dsforge probe` run
 PRINTING = {"cli"}
+ENTRIES = {"__main__.py", "attend.py"}  # that launchers and scripts start
 PURE = CORE | {"hostfile", "huggingface"}
 
 LINES_PER_FILE, LINES_PER_TEST_FILE, LINES_PER_FUNCTION = 400, 500, 40
@@ -138,7 +162,7 @@ def world_in_the_core(path: Path) -> Iterable[str]:
 
 def talk(path: Path) -> Iterable[str]:
     """Printing and leaving outside the command line; an entry for launchers may leave."""
-    if room(path) in PRINTING or path.name == "__main__.py":
+    if room(path) in PRINTING or path.name in ENTRIES:
         return set()
     return calls(path) & {"print", "input", "exit", "quit", "sys.exit"}
 

@@ -177,7 +177,7 @@ def _engine(task: dict[str, Any], place: Any) -> tuple[Any, Any]:
 def _steps(task: dict[str, Any], stepper: Any, counters: Counters, report: Report) -> None:
     """Warm-up steps, then as many as fill the time; seconds and peaks of each."""
     from dsforge.train.agreement import largest
-    from dsforge.train.ranks import StopRequest
+    from dsforge.train.signals import Attendant
 
     samples = _samples(task)
     seconds: list[float] = []
@@ -189,7 +189,7 @@ def _steps(task: dict[str, Any], stepper: Any, counters: Counters, report: Repor
             wanted = task["seconds"] / largest(seconds[-1])[0]
             total = WARMUP_STEPS + round(min(MOST_STEPS, max(LEAST_STEPS, wanted)))
         begin = time.perf_counter()
-        result = stepper.step(len(seconds), samples, StopRequest())
+        result = stepper.step(len(seconds), samples, Attendant())
         seconds.append(time.perf_counter() - begin)  # its last collective ends it on every rank
         peaks.append(counters.read())
         losses.append(result.loss)

@@ -90,15 +90,24 @@ def run_with(folder: Path, target: Path, arguments: list[str]) -> int:
 
 
 def _fetch(names: list[str], folder: Path, python: str) -> None:
-    """Wheels of requirements, without what they need themselves."""
+    """Wheels of requirements in the versions of constraints.txt, without what they need."""
+    names = [_pinned(name) for name in names]
     built = [name for name in names if _name(name) in PURE]
     ready = [name for name in names if _name(name) not in PURE]
-    common = ("--no-deps", "--quiet", "--constraint", str(CONSTRAINTS))
+    common = ("--no-deps", "--quiet")
     if built:
         _pip("wheel", *common, "--wheel-dir", str(folder), *built, DS_BUILD_OPS="0")
     if ready:
         kind = ("--only-binary=:all:", "--python-version", python)
         _pip("download", *common, *kind, "--dest", str(folder), *ready)
+
+
+def _pinned(requirement: str) -> str:
+    """A requirement in the version that constraints.txt names; as it is where it names none."""
+    name = _name(requirement)
+    text = CONSTRAINTS.read_text(encoding="utf-8")
+    versions = {_name(n): v for n, v in re.findall(r"^([\w.-]+)==([^\s;]+)", text, re.MULTILINE)}
+    return f"{name}=={versions[name]}" if name in versions else requirement
 
 
 def _needs(wheel: Path, python: str) -> list[str]:

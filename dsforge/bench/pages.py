@@ -6,7 +6,6 @@ Numbers become text here; wording and order stand in `templates/report/`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import NamedTuple
 
 from dsforge.artifacts import Artifact
@@ -67,9 +66,9 @@ class BenchContext(NamedTuple):
     facts: tuple[Fact, ...]
 
 
-def pages(report: Report, templates: Path | None = None) -> tuple[Artifact, ...]:
+def pages(report: Report) -> tuple[Artifact, ...]:
     """The report as Markdown, HTML and JSON."""
-    made, context = template_environment(templates), bench_context(report)
+    made, context = template_environment(), bench_context(report)
     texts = tuple(Artifact(path, render_text(made, name, context)) for path, name in PAGES.items())
     return (*texts, Artifact("report.json", report.model_dump_json(indent=2) + "\n"))
 

@@ -15,26 +15,29 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
-
-from pydantic import BaseModel, ValidationError
 
 from dsforge import process
+from dsforge.artifacts.anchored import anchored
+from dsforge.artifacts.owner import check_owner
+from dsforge.artifacts.writing import PRIVATE
 from dsforge.bench.matrix import Cell, priced
 from dsforge.bench.report import Outcome
 from dsforge.diagnose import diagnose_files
 from dsforge.diagnose.words import shortly
 from dsforge.errors import DsforgeError, RunError
 from dsforge.job import TrainJob
+from dsforge.masking import masked
+from dsforge.outside import UnreadableError, read_bytes
 from dsforge.plan import Plan
 from dsforge.reading.job import read_job
+from dsforge.reading.stored import read_plan, read_stored
 from dsforge.train.record import Measurement
 
 SCRIPT = "launch/deepspeed.sh"
-Stored = TypeVar("Stored", bound=BaseModel)
-
 COPIED = ("hostfile", ".deepspeed_env", SCRIPT)
 OUTPUT = "output"
+MAX_BYTES = 16 << 20  # of a file that is copied
+GRACE_S = "3"  # less than `process.end_group` waits
 LOG = "log.txt"
 
 
@@ -61,6 +64,9 @@ def read_bench(run: Path, out: Path, *, steps: int, timeout_s: float) -> Bench:
             f"{run} lacks {', '.join(missing)}",
             "give a folder that `dsforge gen --out` has written",
         )
+    if out.is_symlink():
+        hint = f"name the folder itself: --out {out.resolve()}"
+        raise DsforgeError(f"`--out` (={out}) is a symbolic link", hint)
     plan, job = read_plan(run / "plan.json"), read_job(run / "train.yaml")
     return Bench(run.resolve(), plan, job, out.resolve(), steps, timeout_s)
 
@@ -76,12 +82,12 @@ def run_cell(bench: Bench, cell: Cell, on_line: Callable[[str], None]) -> Outcom
             environment=_environment(),
             on_line=on_line,
         )
-        (folder / LOG).write_text(done.output, encoding="utf-8")
+        (folder / LOG).write_text(masked(done.output), encoding="utf-8")
         done.check(f"the launch of {cell.name}")
         measurement = read_measurement(folder / OUTPUT / "measurement.json")
     except DsforgeError as error:
         tail = error.tail if isinstance(error, RunError) else error.hint
-        text = "\n".join((f"{error.message}\n{tail}".rstrip(), *_cause(folder / LOG)))
+        text = masked("\n".join((f"{error.message}\n{tail}".rstrip(), *_cause(folder / LOG))))
         return Outcome(cell=cell, wall_s=time.monotonic() - start, error=text)
     return Outcome(cell=cell, wall_s=time.monotonic() - start, measurement=measurement)
 
@@ -94,15 +100,32 @@ def _cause(log: Path) -> list[str]:
 def prepare_cell(bench: Bench, cell: Cell) -> Path:
     """The folder of a cell, fresh, with every file that its launch needs."""
     folder = bench.out / cell.name
-    if folder.exists() and not (folder / "train.yaml").exists():
+    if folder.is_symlink() or (folder.exists() and not (folder / "train.yaml").exists()):
         raise DsforgeError(f"{folder} is not a run of `dsforge bench`", "choose another --out")
+    if folder.exists():
+        with anchored(folder) as anchor:
+            check_owner(anchor.descriptor, folder)
     shutil.rmtree(folder, ignore_errors=True)
     for name in (*COPIED, cell.config):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(bench.run / name, folder / name)
+        _copy(bench.run / name, folder / name)
     text = json.dumps(cell_job(bench, cell).model_dump(mode="json"), indent=2, ensure_ascii=False)
     (folder / "train.yaml").write_text(text + "\n", encoding="utf-8")  # JSON is YAML
     return folder
+
+
+def _copy(source: Path, target: Path) -> None:
+    """Copy a file of the run folder with its mode, which is there before its content."""
+    if source.is_symlink():
+        raise DsforgeError(f"{source} is a symbolic link", "put the file itself there")
+    try:
+        content = read_bytes(source, MAX_BYTES, pipes=False)
+    except UnreadableError as error:
+        raise DsforgeError(f"{source} {error.reason}") from error
+    mode = PRIVATE if source.name == ".deepspeed_env" else source.stat().st_mode & 0o777
+    descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    with os.fdopen(descriptor, "wb") as stream:
+        stream.write(content)
 
 
 def cell_job(bench: Bench, cell: Cell) -> TrainJob:
@@ -127,24 +150,9 @@ def cell_job(bench: Bench, cell: Cell) -> TrainJob:
     )
 
 
-def read_plan(path: Path) -> Plan:
-    """The plan in a `plan.json`. Raises DsforgeError where it is none."""
-    return _read_json(Plan, path, "written by another version of dsforge: run `dsforge gen` again")
-
-
 def read_measurement(path: Path) -> Measurement:
     """The measurement that a run has left. Raises DsforgeError where there is none."""
-    return _read_json(Measurement, path, "the run ended before it was measured")
-
-
-def _read_json(kind: type[Stored], path: Path, hint: str) -> Stored:
-    try:
-        return kind.model_validate_json(path.read_bytes())
-    except OSError as error:
-        raise DsforgeError(f"{path} cannot be read: {error.strerror}", hint) from error
-    except ValidationError as error:
-        what = f"{path} is not a {kind.__name__} ({error.error_count()} problems)"
-        raise DsforgeError(what, hint) from error
+    return read_stored(Measurement, path, "the run ended before it was measured")
 
 
 def _absolute(folder: Path, name: str) -> str:
@@ -154,9 +162,12 @@ def _absolute(folder: Path, name: str) -> str:
 
 
 def _environment() -> dict[str, str]:
-    """A free port for the rendezvous, so that a run does not wait for the last one's to close."""
+    """A free port for the rendezvous, so that a run does not wait for the last one's to close.
+
+    Ranks that are stopped have nothing to save, and must be gone before the next cell begins.
+    """
     if "MASTER_PORT" in os.environ:
-        return {}
+        return {"DSFORGE_GRACE_S": GRACE_S}
     with socket.socket() as probe:
         probe.bind(("", 0))
-        return {"MASTER_PORT": str(probe.getsockname()[1])}
+        return {"DSFORGE_GRACE_S": GRACE_S, "MASTER_PORT": str(probe.getsockname()[1])}

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
-from dsforge.catalog.index import Table, parsed, table
+from dsforge.catalog.index import Table, names_of, parsed, pretrainings, table
 from dsforge.specs import GpuSpec, LinkSpec, ModelSpec
 from dsforge.units import GBPS, GIB, TFLOP
 
@@ -22,6 +22,8 @@ _VENDOR_WORDS = r"nvidia|amd|intel|habana|tesla|geforce|quadro|radeon|instinct|r
 _VARIANT = re.compile(r"[-_](instruct|chat|base|it|pt|hf|deduped)$", re.IGNORECASE)
 _NOT_IN_SPEC = (
     "aliases",
+    "variants",
+    "beside",
     "params_exact",
     "params_non_embedding",
     "params_active",
@@ -30,14 +32,71 @@ _NOT_IN_SPEC = (
 )
 
 
+class Named(NamedTuple):
+    """The weights that a name stands for, and the row that has their sizes."""
+
+    row: str
+    hub_id: str | None  # none: a row without published weights
+    own_row: bool  # the row is of these weights; otherwise its sizes are lent
+    spelled: bool  # as the catalog spells it, case aside
+
+
+class Pretraining(NamedTuple):
+    """Settings of a published run."""
+
+    learning_rate: float
+    weight_decay: float
+    source: str
+
+
 def model(name: str) -> ModelSpec:
-    """The shape of a model by catalog name, alias or hub id. SpecError where it is unknown."""
-    return _model_spec(_models().row(_known(name)))
+    """The shape of a row by name, alias or hub id. SpecError where it is unknown."""
+    return _model_spec(_models().row(name))
 
 
 def find_model(name: str) -> str | None:
-    """The catalog name of a model for a name, alias or hub id; none where it is unknown."""
-    return _models().find(_known(name))
+    """The row of a name, alias or hub id; none where it is unknown."""
+    return _models().find(name)
+
+
+def named_model(name: str) -> Named | None:
+    """The weights that a name or hub id stands for; none where the catalog does not know it.
+
+    A hub id is known only as it is written on the hub, case aside, and stays as it was given. A
+    name may be spelled with other separators.
+    """
+    listed = _models()
+    row, variant = listed.find(name), listed.variant(name)
+    if row is not None:
+        named = Named(row, model(row).hub_id, True, name.lower() in _spellings(row))
+    elif variant is not None:
+        named = Named(*variant, False, name.lower() == variant[1].rpartition("/")[2].lower())
+    else:
+        return None
+    if "/" not in name:
+        return named
+    same = named.hub_id is not None and name.lower() == named.hub_id.lower()
+    return named._replace(hub_id=name, spelled=True) if same else None
+
+
+def beside(row: str) -> str | None:
+    """What the weights of a row hold beside its language model; none for most."""
+    found: str | None = _models().row(row).get("beside")
+    return found
+
+
+def lent_shape(hub_id: str) -> str | None:
+    """The row whose sizes weights of that name usually have; none where none is alike.
+
+    Fine-tuned weights, and copies of other organisations, have the shape of the model that they
+    are called after. Quantised ones have not.
+    """
+    listed, name = _models(), hub_id.rpartition("/")[2]
+    while True:
+        found = listed.find(name) or (listed.variant(name) or (None,))[0]
+        if found is not None or _VARIANT.search(name) is None:
+            return found
+        name = _VARIANT.sub("", name)
 
 
 def nearest_models(name: str) -> list[str]:
@@ -76,6 +135,12 @@ def link_names() -> tuple[str, ...]:
     return tuple(_links().texts)
 
 
+def pretraining(active_parameters: int) -> Pretraining:
+    """What published runs of about that many active parameters were trained with."""
+    row = next(row for row in pretrainings() if active_parameters <= row["active_parameters"])
+    return Pretraining(row["learning_rate"], row["weight_decay"], row["source"])
+
+
 def rows(kind: Kind, words: str = "") -> list[dict[str, Any]]:
     """Parsed rows of a table, sources and notes included; with `words`, those named like that."""
     listed = {"model": _models, "gpu": _gpus, "link": _links}[kind]()
@@ -94,12 +159,9 @@ def _links() -> Table:
     return table("link")
 
 
-def _known(name: str) -> str:
-    """The name, or the name without `-instruct`, `-chat` and the like: they share the shape."""
-    base = name
-    while _models().find(base) is None and _VARIANT.search(base):
-        base = _VARIANT.sub("", base)
-    return base if _models().find(base) else name
+def _spellings(row: str) -> set[str]:
+    """Names of a row as the catalog writes them, in lower case."""
+    return {name.lower() for name in names_of(_models().row(row))}
 
 
 def _model_spec(row: Mapping[str, Any]) -> ModelSpec:

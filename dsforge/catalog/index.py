@@ -21,9 +21,17 @@ from dsforge.errors import Problem, SpecError
 
 NEAREST = 5
 
+OWN: Mapping[str, str] = {
+    "gpu": ", or describe it in a cluster file: "
+    "`gpu: {name: mine, memory_gib: 48, memory_bandwidth_gb_s: 900, peak_tflops: {bf16: 180}}`",
+}
+
 _ROW = "\n- "
 _DECODER = json.JSONDecoder()
-_SEPARATORS = re.compile(r"(?<!\d)\.|\.(?!\d)|[\s_/:-]+")  # a dot between digits is a number's
+_TOKENS = re.compile(r"\d+(?:\.\d+)*|[^\W\d_]+")  # numbers with their dots, and words
+_FRAMED = re.compile(
+    r"[^\W_](?:.*[^\W_]|.*\))?", re.DOTALL
+)  # begins and ends with a letter or digit
 
 
 class Table(NamedTuple):
@@ -33,20 +41,25 @@ class Table(NamedTuple):
     texts: Mapping[str, str]
     names: Mapping[str, str]
     words: re.Pattern[str]
+    variants: Mapping[str, tuple[str, str]] = MappingProxyType({})
 
     def key(self, name: str) -> str:
-        """The name without case, separators and the words that say nothing."""
-        short = _SEPARATORS.sub("", name.lower())
-        return self.words.sub("", short) or short
+        """The words and numbers of a name, without case and the words that say nothing.
+
+        Numbers never merge: `llama2-7b` is `llama-2-7b`, but `qwen2.57b` is not `qwen2.5-7b`.
+        """
+        short = " ".join(_TOKENS.findall(name.lower()))
+        return " ".join(self.words.sub("", short).split()) or short
 
     def find(self, name: str) -> str | None:
         """The row's name for a name, alias or hub id in any spelling; none where unknown."""
-        key = self.key(name)
-        found = self.names.get(key) or self.names.get(self.key(name.rpartition("/")[2]))
-        if found is not None or "." in key:
-            return found
-        rows = {row for known, row in self.names.items() if known.replace(".", "") == key}
-        return rows.pop() if len(rows) == 1 else None
+        if _FRAMED.fullmatch(name) is None:  # `-7b` is a typing error, not 7b
+            return None
+        return self.names.get(self.key(name))
+
+    def variant(self, name: str) -> tuple[str, str] | None:
+        """Row and hub id of other weights with the shape of a row; none where unknown."""
+        return self.variants.get(self.key(name)) if _FRAMED.fullmatch(name) else None
 
     def row(self, name: str) -> dict[str, Any]:
         """The parsed row. Raises SpecError with the nearest names where there is none."""
@@ -74,7 +87,7 @@ class Table(NamedTuple):
         return Problem(
             rule=f"catalog-{self.kind}",
             message=f"{self.kind} {name[:80]!r} is not in the catalog",
-            hint=f"{hint}`dsforge catalog {self.kind}s` lists all",
+            hint=f"{hint}`dsforge catalog {self.kind}s` lists all{OWN.get(self.kind, '')}",
         )
 
 
@@ -85,24 +98,47 @@ def parsed(text: str) -> dict[str, Any]:
 
 
 @cache
+def pretrainings() -> tuple[dict[str, Any], ...]:
+    """The rows of `pretrainings.yaml`, smallest models first; the last holds for all."""
+    text = Path(__file__).with_name("pretrainings.yaml").read_text(encoding="utf-8")
+    return tuple(map(parsed, text.split(_ROW)[1:]))
+
+
+@cache
 def table(kind: str, words: str = "") -> Table:
     """The table `<kind>s.yaml` beside this module; `words` is a pattern of words to ignore."""
     text = Path(__file__).with_name(f"{kind}s.yaml").read_text(encoding="utf-8")
     empty = Table(kind, {}, {}, re.compile(words or r"$^"))
     texts: dict[str, str] = {}
     names: dict[str, str] = {}
+    variants: dict[str, tuple[str, str]] = {}
     for row in text.split(_ROW)[1:]:
-        name, *others = _names_of(row.partition("\n")[0])
+        head = json.loads(row.partition("\n")[0].removesuffix(",") + "}")
+        name = head["name"]
         texts[name] = row
-        for other in (name, *others):
+        for other in names_of(head):
             names.setdefault(empty.key(other), name)
-    return empty._replace(texts=MappingProxyType(texts), names=MappingProxyType(names))
+        for hub_id in head.get("variants", ()):
+            for other in (hub_id, *_short(hub_id)):
+                variants.setdefault(empty.key(other), (name, hub_id))
+    return empty._replace(
+        texts=MappingProxyType(texts),
+        names=MappingProxyType(names),
+        variants=MappingProxyType(variants),
+    )
 
 
-def _names_of(line: str) -> list[str]:
-    """Name, hub id with and without its organisation, and aliases from the first line of a row."""
-    head = json.loads(line.removesuffix(",") + "}")
-    names = [head["name"], *head["aliases"]]
-    if hub_id := head.get("hub_id"):
-        names += [hub_id, hub_id.rpartition("/")[2]]
-    return names
+def names_of(head: Mapping[str, Any]) -> list[str]:
+    """Every name of a row: its own, aliases, and its hub id with and without the organisation."""
+    hub_id = head.get("hub_id")
+    return [
+        head["name"],
+        *head["aliases"],
+        *([hub_id, hub_id.rpartition("/")[2]] if hub_id else ()),
+    ]
+
+
+def _short(hub_id: str) -> tuple[str, str]:
+    """The name of a hub id as people write it: without organisation, `Meta-` and `-hf`."""
+    name = hub_id.rpartition("/")[2]
+    return name, name.removeprefix("Meta-").removesuffix("-hf")

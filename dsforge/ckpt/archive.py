@@ -6,9 +6,9 @@ them against those sums finds truncated and flipped bytes without knowing what t
 
 from __future__ import annotations
 
-import zipfile
+import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,109 +16,123 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dsforge.ckpt.pickled import Pickled, PickleError, StoredTensor, read_pickle
-from dsforge.errors import DsforgeError
+from dsforge.ckpt.files import opened, read_at
+from dsforge.ckpt.findings import listed
+from dsforge.ckpt.numbers import BITS, ITEM_BYTES
+from dsforge.ckpt.pickled import Pickled, PickleError, read_pickle
+from dsforge.ckpt.records import Record, read_records
+from dsforge.ckpt.trusted import NO_LOAD, check_called, is_known
+from dsforge.ckpt.values import StoredTensor
+from dsforge.errors import DsforgeError, UntrustedError
 
-CHUNK_BYTES = 16 * 1024 * 1024
-LOCAL_HEADER_BYTES = 30  # before the name of a record, as the zip format lays it out
-MAX_PICKLE_BYTES = 512 * 1024 * 1024
-# torch's name of a type -> the numpy type that holds its bits
-BITS = {
-    "float64": "<f8",
-    "float32": "<f4",
-    "float16": "<f2",
-    "bfloat16": "<u2",
-    "int64": "<i8",
-    "int32": "<i4",
-    "int16": "<i2",
-    "int8": "<i1",
-    "uint8": "<u1",
-    "bool": "<u1",
-}
+NESTED = (dict, list, tuple)  # what may hold a tensor, or be one
+SUM_BYTES = 1024 * 1024  # summed at a time: small enough for the processor's cache
+MAX_PICKLE_BYTES = 128 * 1024 * 1024
 
 
 class Archive:
-    """One torch file, open for reading. Raises DsforgeError where it is none."""
+    """One torch file, open for reading. Raises DsforgeError where it is none.
+
+    `records` are all its records by name: `data.pkl`, `data/0`, `byteorder`, ...
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        try:
-            with path.open("rb") as file:
-                begins = file.read(4)
-            self._zip = zipfile.ZipFile(path)
-        except (OSError, zipfile.BadZipFile, ValueError, NotImplementedError) as error:
-            raise DsforgeError(f"{path.name} {_why_not(path, begins_of(path))}") from error
-        self._records = {info.filename: info for info in self._zip.infolist()}
-        pickles = [name for name in self._records if name.rpartition("/")[2] == "data.pkl"]
-        if len(pickles) != 1 or begins[:2] != b"PK":
-            raise DsforgeError(f"{path.name} is a zip archive, but not one that torch wrote")
-        self._root = pickles[0].removesuffix("data.pkl")
+        self.records: Mapping[str, Record] = read_records(path)
 
     @cached_property
     def pickled(self) -> Pickled:
         """The values in it and the names that it would import. Raises DsforgeError."""
-        info = self._records[f"{self._root}data.pkl"]
-        if info.file_size > MAX_PICKLE_BYTES:
-            raise DsforgeError(f"{self.path.name}: a pickle of {info.file_size:,} bytes")
+        record = self.records["data.pkl"]
+        if record.bytes > MAX_PICKLE_BYTES:
+            raise DsforgeError(f"{self.path.name}: a pickle of {record.bytes:,} bytes")
+        content = self.content(record)
         try:
-            return read_pickle(self._zip.read(info))
-        except (PickleError, zipfile.BadZipFile, zlib.error, OSError, EOFError) as error:
+            return read_pickle(content)
+        except PickleError as error:
+            unknown = sorted(name for name in error.names if not is_known(name))
+            if unknown:
+                message = f"{self.path.name} names {listed(unknown)} and cannot be read: {error}"
+                raise UntrustedError(message, NO_LOAD) from error
             raise DsforgeError(f"{self.path.name} cannot be read: {error}") from error
 
-    @property
+    @cached_property
     def value(self) -> Any:
-        """The values in it."""
+        """The values in it. Raises UntrustedError where loading it would run code."""
+        check_called(self.pickled, self.path.name)
         return self.pickled.value
+
+    def content(self, record: Record) -> bytes:
+        """The bytes of a record."""
+        with opened(self.path) as descriptor:
+            return read_at(descriptor, record.begin, record.bytes)
 
     def damage(self) -> Iterator[str]:
         """What is wrong with its bytes: one line for each record that fails its check sum."""
-        for name, info in self._records.items():
-            try:
-                with self._zip.open(info) as record:
-                    while record.read(CHUNK_BYTES):
-                        pass
-            except (zipfile.BadZipFile, zlib.error, OSError, EOFError, ValueError) as error:
-                yield f"record {name.removeprefix(self._root)}: {error}"
+        with opened(self.path) as descriptor:
+            for record in self.records.values():
+                if crc32_of(descriptor, record) != record.crc32:
+                    yield f"record {record.name}: its bytes do not fit their check sum"
 
     def lacking(self) -> Iterator[str]:
         """Storages that its tensors need and that it does not hold whole."""
-        for key, storage in {t.storage.key: t.storage for _, t in tensors_in(self.value)}.items():
-            info = self._records.get(f"{self._root}data/{key}")
-            needed = storage.elements * item_bytes(storage.dtype)
-            if info is None:
-                yield f"storage {key} is not there"
-            elif info.file_size != needed:
-                yield f"storage {key} has {info.file_size} bytes, its tensors need {needed}"
+        storages = {}
+        for name, tensor in tensors_in(self.value):
+            storages[tensor.storage.key, tensor.storage.dtype] = tensor.storage
+            if tensor.end > tensor.storage.elements:
+                yield f"`{name}` reaches beyond its storage"
+        for storage in storages.values():
+            record = self.records.get(f"data/{storage.key}")
+            needed = storage.elements * ITEM_BYTES[storage.dtype]
+            if record is None:
+                yield f"storage {storage.key} is not there"
+            elif record.bytes != needed:
+                yield f"storage {storage.key} has {record.bytes} bytes, its tensors need {needed}"
+
+    def locate(self, tensor: StoredTensor) -> Record:
+        """The record of a tensor's storage.
+
+        Raises DsforgeError where the tensor is not laid out in order or reaches out of the record.
+        """
+        if not tensor.is_contiguous:
+            raise DsforgeError(f"{self.path.name} holds a tensor that is not laid out in order")
+        record = self.records.get(f"data/{tensor.storage.key}")
+        end_bytes = (tensor.offset + tensor.elements) * ITEM_BYTES[tensor.storage.dtype]
+        if record is None or end_bytes > record.bytes:
+            raise DsforgeError(f"{self.path.name} does not hold storage {tensor.storage.key}")
+        return record
 
     def flat(self, tensor: StoredTensor) -> NDArray[Any]:
         """All elements of a tensor in order, as the bits of their type, mapped from the file.
 
-        Raises DsforgeError where the tensor is not laid out in order or reaches out of the file.
+        Raises DsforgeError as `locate` does.
         """
-        if not tensor.is_contiguous:
-            raise DsforgeError(f"{self.path.name} holds a tensor that is not laid out in order")
-        info = self._records.get(f"{self._root}data/{tensor.storage.key}")
+        record = self.locate(tensor)
         bits = np.dtype(BITS[tensor.storage.dtype])
-        end_bytes = (tensor.offset + tensor.elements) * bits.itemsize
-        if info is None or info.compress_type != zipfile.ZIP_STORED or end_bytes > info.file_size:
-            raise DsforgeError(f"{self.path.name} does not hold storage {tensor.storage.key}")
         if tensor.elements == 0:
             return np.empty(0, bits)
-        begin = self._begin_bytes(info) + tensor.offset * bits.itemsize
+        begin = record.begin + tensor.offset * bits.itemsize
         return np.memmap(self.path, bits, "r", begin, (tensor.elements,))
 
-    def _begin_bytes(self, info: zipfile.ZipInfo) -> int:
-        """Where the bytes of a record begin: behind its local header, name and padding."""
-        with self.path.open("rb") as file:
-            file.seek(info.header_offset)
-            header = file.read(LOCAL_HEADER_BYTES)
-        lengths = int.from_bytes(header[26:28], "little"), int.from_bytes(header[28:30], "little")
-        return info.header_offset + LOCAL_HEADER_BYTES + sum(lengths)
+    def elements(self, tensor: StoredTensor, begin: int, end: int) -> NDArray[Any]:
+        """The bits of elements `begin` to `end` of a tensor. Raises DsforgeError as `locate`."""
+        self.check_range(tensor, begin, end)
+        return self.flat(tensor)[begin:end]
+
+    def check_range(self, tensor: StoredTensor, begin: int, end: int) -> None:
+        """Raise DsforgeError where a tensor does not have elements `begin` to `end`."""
+        if not 0 <= begin <= end <= tensor.elements:
+            message = f"a tensor of {tensor.elements} elements; {begin} to {end} are needed"
+            raise DsforgeError(f"{self.path.name} holds {message}")
 
 
-def item_bytes(dtype: str) -> int:
-    """Bytes of one element; 1 for a type that is not known."""
-    return np.dtype(BITS[dtype]).itemsize if dtype in BITS else 1
+def crc32_of(descriptor: int, record: Record) -> int:
+    """The check sum (CRC-32) of the bytes of a record, read from an open file."""
+    total, at, end = 0, record.begin, record.begin + record.bytes
+    room = memoryview(bytearray(min(SUM_BYTES, record.bytes)))
+    while at < end and (count := os.preadv(descriptor, [room[: end - at]], at)):
+        total, at = zlib.crc32(room[:count], total), at + count
+    return total
 
 
 def tensors_in(value: Any, path: str = "") -> Iterator[tuple[str, StoredTensor]]:
@@ -127,29 +141,9 @@ def tensors_in(value: Any, path: str = "") -> Iterator[tuple[str, StoredTensor]]
         yield path, value
     elif isinstance(value, dict):
         for key, inner in value.items():
-            yield from tensors_in(inner, f"{path}.{key}" if path else str(key))
+            if isinstance(inner, NESTED):
+                yield from tensors_in(inner, f"{path}.{key}" if path else str(key))
     elif isinstance(value, list | tuple):
         for number, inner in enumerate(value):
-            yield from tensors_in(inner, f"{path}[{number}]")
-
-
-def begins_of(path: Path) -> bytes:
-    """The first bytes of a file; none where it cannot be read."""
-    try:
-        with path.open("rb") as file:
-            return file.read(4)
-    except OSError:
-        return b""
-
-
-def _why_not(path: Path, begins: bytes) -> str:
-    """Why a file is no torch archive."""
-    if not path.is_file():
-        return "is not there"
-    if path.stat().st_size == 0:
-        return "is empty: 0 bytes"
-    if begins[:2] == b"PK":
-        return f"is cut off: its end is missing ({path.stat().st_size:,} bytes are there)"
-    if begins[:1] == b"\x80":
-        return "is in the format before torch 1.6; load and save it once with a newer torch"
-    return "is not a torch file"
+            if isinstance(inner, NESTED):
+                yield from tensors_in(inner, f"{path}[{number}]")

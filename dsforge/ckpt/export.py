@@ -1,31 +1,34 @@
 """safetensors out of a checkpoint: what transformers and peft load, in the type trained in.
 
-Each tensor is read from the parts of the ranks and written in slices, so memory does not grow with
-the model. The folder gets its name only after all its bytes were read back from the disk.
+The checkpoint is judged first, as `verify` does. Then each tensor is read from the parts of the
+ranks and written in slices, so memory does not grow with the model: only bytes that fit their check
+sums are used. The folder gets its name only after all its bytes were read back from the disk.
 """
 
 from __future__ import annotations
 
-import json
-import shutil
-import zlib
-from collections.abc import Iterator
+import math
+import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
-from dsforge.ckpt.archive import CHUNK_BYTES
+from dsforge.ckpt.archive import Archive
+from dsforge.ckpt.beside import copy_files, files_beside, read_config, write_json
+from dsforge.ckpt.checked import CheckedArchive, check_pieces, judge
 from dsforge.ckpt.folder import Folder
-from dsforge.ckpt.numbers import as_type
-from dsforge.ckpt.weights import ITEM_BYTES, write_safetensors
+from dsforge.ckpt.nonfinite import counted
+from dsforge.ckpt.numbers import FLOATS, ITEM_BYTES, as_type
+from dsforge.ckpt.output import SILENT, Watcher, check_outside, check_written, new_folder
+from dsforge.ckpt.weights import NAMES, write_safetensors
 from dsforge.ckpt.zero import WEIGHTS, Atom, Saved, read_saved
 from dsforge.errors import DsforgeError
 
 SLICE_ELEMENTS = 4 * 1024 * 1024
 SHARD_BYTES = 5_000_000_000  # as transformers cuts
-BESIDE = ("*.json", "*.jinja", "*.model", "*.txt")  # configuration and tokenizer
-ADAPTER = ".default."  # peft's name of the only adapter, left out in its files
+ADAPTER = re.compile(r"(?P<what>\.lora_\w+)\.(?P<adapter>[^.]+)(?P<end>\.weight|\.bias)?")
 
 
 class Exported(NamedTuple):
@@ -45,36 +48,61 @@ def export(
     model: Path | None = None,
     dtype: str = "auto",
     lora_alpha: float | None = None,
+    unchecked: bool = False,
+    watcher: Watcher = SILENT,
 ) -> Exported:
     """The weights of a checkpoint in a new folder, as transformers or, with adapters, peft loads.
 
     `model` is the folder that training began from: its configuration and tokenizer go along.
-    Raises DsforgeError where the folder exists, parts are missing or bytes differ when read back.
+    `unchecked` leaves out the check sums of the checkpoint, and nothing else.
+    Raises UnusableError where the checkpoint is damaged, DsforgeError where the folder exists or
+    cannot be written, or bytes differ when read back; then nothing of it is left.
     """
-    saved = read_saved(folder)
-    if out.exists():
-        raise DsforgeError(f"{out} exists", "name a folder that does not")
+    check_outside(out, folder.path, model)
+    if folder.kind == "deepspeed":
+        judge(folder)
+    saved = read_saved(folder, Archive if unchecked else CheckedArchive)
     chosen = saved.trained_in if dtype == "auto" else dtype
     adapter = any(".lora_" in name for name in saved.trained)
     atoms = _adapters(saved) if adapter else {**saved.trained, **saved.frozen, **saved.buffers}
-    beside = adapter_settings(atoms, model, lora_alpha) if adapter else _config(model, chosen)
-    temporary = out.with_name(f".{out.name}.part")
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir(parents=True)
-    stem = "adapter_model" if adapter else "model"
-    files = _write(temporary, dict(sorted(atoms.items())), chosen, stem)
-    if model is not None and not adapter:
-        _copy_beside(model, temporary)
-    if beside:
-        _write_json(temporary / ("adapter_config.json" if adapter else "config.json"), beside)
-    temporary.rename(out)
-    total = sum((out / name).stat().st_size for name in files)
+    atoms = dict(sorted(_checked_names(atoms).items()))
+    settings = adapter_settings(atoms, model, lora_alpha) if adapter else read_config(model, chosen)
+    beside = [] if adapter else files_beside(model, watcher.say)
+    total = sum(_bytes(atom, chosen) for atom in atoms.values())
+    needed = total + sum(file.stat().st_size for file in beside)
+    with new_folder(out, watcher.say, needed_bytes=needed) as temporary:
+        check_pieces((p for atom in atoms.values() for p in atom.states[WEIGHTS]), watcher)
+        watcher.begin("written", total)
+        stem = "adapter_model" if adapter else "model"
+        files = _write(temporary, atoms, chosen, stem=stem, watcher=watcher)
+        copy_files(beside, temporary)
+        if settings:
+            name = "adapter_config.json" if adapter else "config.json"
+            write_json(temporary / name, settings)
+        total = sum((temporary / name).stat().st_size for name in files)
     return Exported(out, files, len(atoms), total, chosen)
 
 
 def _adapters(saved: Saved) -> dict[str, Atom]:
-    """Adapters under the names that peft gives them in its files."""
-    return {name.replace(ADAPTER, "."): atom for name, atom in saved.trained.items()}
+    """Adapters under the names that peft gives them in its files. Raises DsforgeError."""
+    found = [ADAPTER.search(name) for name in saved.trained]
+    names = sorted({match["adapter"] for match in found if match})
+    if len(names) > 1:
+        raise DsforgeError(f"several adapters ({', '.join(names)}) are not exported together")
+    renamed = {ADAPTER.sub(r"\g<what>\g<end>", n): atom for n, atom in saved.trained.items()}
+    if len(renamed) < len(saved.trained):
+        raise DsforgeError("two adapters would have one name without their adapter's")
+    return renamed
+
+
+def _checked_names(atoms: Mapping[str, Atom]) -> Mapping[str, Atom]:
+    """The same atoms. Raises DsforgeError where a name cannot stand in a safetensors file."""
+    for name in atoms:
+        sound = isinstance(name, str) and name not in ("", "__metadata__")
+        if not sound or not name.isprintable():
+            hint = "no model has such a parameter; do not use this checkpoint"
+            raise DsforgeError(f"{name!r:.80} cannot be the name of a tensor", hint)
+    return atoms
 
 
 def adapter_settings(
@@ -84,8 +112,11 @@ def adapter_settings(
     if alpha is None:
         hint = "give the `lora_alpha` of training with --lora-alpha; no checkpoint holds it"
         raise DsforgeError("these are adapters, and their scale is not known", hint)
+    if not math.isfinite(alpha) or alpha <= 0:
+        hint = "give the `lora_alpha` of training"
+        raise DsforgeError(f"`--lora-alpha` (={alpha}) must be a number above 0", hint)
     downs = {name: atom for name, atom in atoms.items() if ".lora_A." in name}
-    ranks = sorted({atom.shape[0] for atom in downs.values()})
+    ranks = sorted({atom.shape[0] for atom in downs.values() if atom.shape})
     if len(ranks) != 1:
         raise DsforgeError(f"adapters of different ranks ({ranks}) are not exported")
     return {
@@ -93,12 +124,14 @@ def adapter_settings(
         "task_type": "CAUSAL_LM",
         "base_model_name_or_path": None if model is None else str(model),
         "r": ranks[0],
-        "lora_alpha": alpha,
+        "lora_alpha": int(alpha) if float(alpha).is_integer() else alpha,
         "target_modules": sorted({name.split(".lora_A.")[0].rsplit(".", 1)[-1] for name in downs}),
     }
 
 
-def _write(folder: Path, atoms: dict[str, Atom], dtype: str, stem: str) -> tuple[str, ...]:
+def _write(
+    folder: Path, atoms: dict[str, Atom], dtype: str, *, stem: str, watcher: Watcher
+) -> tuple[str, ...]:
     """Names of the files of weights, with an index where there are several."""
     shards = _shards(atoms, dtype)
     where: dict[str, str] = {}
@@ -108,17 +141,22 @@ def _write(folder: Path, atoms: dict[str, Atom], dtype: str, stem: str) -> tuple
         if len(shards) > 1:
             name = f"{stem}-{number:05d}-of-{len(shards):05d}.safetensors"
         types = {n: (_type(atoms[n], dtype), atoms[n].shape) for n in names_in}
-        sums = write_safetensors(
-            folder / name, types, (slices(atoms[n], types[n][0]) for n in names_in)
-        )
-        check_sum(folder / name, sums)
+        parts = (_told(slices(n, atoms[n], types[n][0]), watcher) for n in names_in)
+        check_written(folder / name, write_safetensors(folder / name, types, parts))
         where |= dict.fromkeys(names_in, name)
         names.append(name)
     if len(shards) > 1:
         total = sum(_bytes(atom, dtype) for atom in atoms.values())
         index = {"metadata": {"total_size": total}, "weight_map": where}
-        _write_json(folder / f"{stem}.safetensors.index.json", index)
+        write_json(folder / f"{stem}.safetensors.index.json", index)
     return tuple(names)
+
+
+def _told(parts: Iterator[NDArray[Any]], watcher: Watcher) -> Iterator[NDArray[Any]]:
+    """The same parts, their bytes told as they pass."""
+    for part in parts:
+        yield part
+        watcher.advance(part.nbytes)
 
 
 def _shards(atoms: dict[str, Atom], dtype: str) -> list[list[str]]:
@@ -135,51 +173,30 @@ def _shards(atoms: dict[str, Atom], dtype: str) -> list[list[str]]:
 
 
 def _type(atom: Atom, dtype: str) -> str:
-    """The type to write: whole numbers stay what they are."""
-    return dtype if atom.dtype().startswith(("float", "bfloat")) else atom.dtype()
+    """The type to write: whole numbers stay what they are. Raises DsforgeError."""
+    have = atom.dtype()
+    if have not in NAMES or dtype not in NAMES:
+        raise DsforgeError(f"weights of type {have} are not written as {dtype}")
+    return dtype if have in FLOATS else have
 
 
 def _bytes(atom: Atom, dtype: str) -> int:
     return atom.elements * ITEM_BYTES[_type(atom, dtype)]
 
 
-def slices(atom: Atom, dtype: str) -> Iterator[NDArray[Any]]:
-    """The bits of a parameter in a type, slice by slice."""
+def slices(name: str, atom: Atom, dtype: str) -> Iterator[NDArray[Any]]:
+    """The bits of a parameter in a type, slice by slice.
+
+    Raises DsforgeError where numbers are too large for the type: they would become infinite.
+    """
+    have = atom.dtype()
     for begin in range(0, atom.elements, SLICE_ELEMENTS):
         end = min(begin + SLICE_ELEMENTS, atom.elements)
         for bits in atom.read(WEIGHTS, begin, end):
-            yield as_type(bits, atom.dtype(), dtype)
-
-
-def check_sum(file: Path, expected: int) -> None:
-    """Compare the bytes on the disk with the check sum of those written. Raises DsforgeError."""
-    found = 0
-    with file.open("rb") as stream:
-        while part := stream.read(CHUNK_BYTES):
-            found = zlib.crc32(part, found)
-    if found != expected:
-        raise DsforgeError(f"{file} does not hold what was written to it", "look at the disk")
-
-
-def _config(model: Path | None, dtype: str) -> dict[str, Any]:
-    """The configuration of a model folder with the type of the weights. Raises DsforgeError."""
-    if model is None:
-        return {}
-    config = model / "config.json"
-    if not config.is_file():
-        raise DsforgeError(f"{model} has no config.json", "name the folder that has one")
-    values = json.loads(config.read_text(encoding="utf-8"))
-    values.pop("torch_dtype", None)
-    return {**values, "dtype": dtype}
-
-
-def _copy_beside(model: Path, folder: Path) -> None:
-    """Copy the tokenizer and whatever else describes the model."""
-    for pattern in BESIDE:
-        for file in model.glob(pattern):
-            if not file.name.endswith(".index.json"):
-                shutil.copy2(file, folder)
-
-
-def _write_json(path: Path, value: dict[str, Any]) -> None:
-    path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+            made = as_type(bits, have, dtype)
+            lost = counted(made, dtype)[1] - counted(bits, have)[1] if have != dtype else 0
+            if lost:
+                many = f"{lost:,} values of `{name}` are" if lost > 1 else f"1 value of `{name}` is"
+                message = f"{many} too large for {dtype}"
+                raise DsforgeError(message, "write bfloat16 or float32 with --dtype")
+            yield made

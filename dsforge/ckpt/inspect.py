@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import NamedTuple
 
@@ -39,7 +40,7 @@ class Description(NamedTuple):
     @property
     def parameters(self) -> int:
         """Elements of all tensors."""
-        return sum(Weight(t.name, t.shape, t.dtype, self.path).elements for t in self.tensors)
+        return sum(math.prod(tensor.shape) for tensor in self.tensors)
 
 
 def inspect(path: Path) -> Description:

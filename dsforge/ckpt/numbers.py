@@ -10,6 +10,31 @@ from numpy.typing import NDArray
 from dsforge.errors import DsforgeError
 
 FLOATS = ("float32", "bfloat16", "float16", "float64")
+# torch's name of a type -> the numpy type that holds its bits
+BITS = {
+    "float64": "<f8",
+    "float32": "<f4",
+    "float16": "<f2",
+    "bfloat16": "<u2",
+    "int64": "<i8",
+    "int32": "<i4",
+    "int16": "<i2",
+    "int8": "<i1",
+    "uint64": "<u8",
+    "uint32": "<u4",
+    "uint16": "<u2",
+    "uint8": "<u1",
+    "bool": "<u1",
+    **dict.fromkeys(("float8_e4m3fn", "float8_e4m3fnuz", "float8_e8m0fnu"), "<u1"),
+    **dict.fromkeys(("float8_e5m2", "float8_e5m2fnuz"), "<u1"),
+    "complex32": "<u4",
+    "complex64": "<c8",
+    "complex128": "<c16",
+    "quint8": "<u1",
+    "qint8": "<i1",
+    "qint32": "<i4",
+}
+ITEM_BYTES = {name: np.dtype(bits).itemsize for name, bits in BITS.items()}
 
 
 def as_type(bits: NDArray[Any], have: str, want: str) -> NDArray[Any]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dsforge.ckpt.archive import Archive, tensors_in
+from dsforge.ckpt.archive import tensors_in
 from dsforge.ckpt.findings import Finding, error, listed
-from dsforge.ckpt.folder import Folder
-from dsforge.errors import DsforgeError
+from dsforge.ckpt.folder import PICKLED, Folder, files_below
+from dsforge.ckpt.judged import Depth, content_findings, judged_file, opened_archive
 
 
 def atom_folders(folder: Path) -> dict[str, dict[str, Path]]:
@@ -18,7 +18,7 @@ def atom_folders(folder: Path) -> dict[str, dict[str, Path]]:
     return found
 
 
-def universal_findings(folder: Folder, *, checksums: bool) -> list[Finding]:
+def universal_findings(folder: Folder, depth: Depth) -> list[Finding]:
     """What is wrong with a universal checkpoint."""
     atoms = atom_folders(folder.path)
     found: list[Finding] = []
@@ -35,24 +35,19 @@ def universal_findings(folder: Folder, *, checksums: bool) -> list[Finding]:
     partial = [n for n, files in atoms.items() if len(files) > 1 and set(files) != usual]
     if partial:
         found.append(error("states-missing", "zero", f"not all states of {listed(partial)}"))
-    for name, files in atoms.items():
-        for file in files.values():
-            found += _atom(name, file, checksums=checksums)
+    inside = {file for files in atoms.values() for file in files.values()}
+    for file in files_below(folder.path, PICKLED):
+        place = str(file.relative_to(folder.path))
+        found += _atom(place, file, depth) if file in inside else judged_file(file, depth, place)
     return found
 
 
-def _atom(name: str, file: Path, *, checksums: bool) -> list[Finding]:
+def _atom(place: str, file: Path, depth: Depth) -> list[Finding]:
     """What is wrong with one state of one parameter."""
-    place = f"zero/{name}/{file.name}"
-    try:
-        archive = Archive(file)
-        tensors = [tensor for _, tensor in tensors_in(archive.value)]
-        lacking = [*archive.lacking()]
-    except DsforgeError as failure:
-        return [error("file-unreadable", place, failure.message)]
-    found = [error("tensor-cut", place, line) for line in lacking]
+    archive, found = opened_archive(file, place)
+    if archive is None:
+        return found
+    tensors = [tensor for _, tensor in tensors_in(archive.value)]
     if file.stem != "step" and any(tensor.elements == 0 for tensor in tensors):
         found.append(error("tensor-empty", place, "is empty"))
-    if checksums:
-        found += [error("bytes-changed", place, line) for line in archive.damage()]
-    return found
+    return [*found, *content_findings(archive, depth, place)]

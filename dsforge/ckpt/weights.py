@@ -7,6 +7,7 @@ any size be written tensor by tensor, without torch.
 from __future__ import annotations
 
 import json
+import math
 import os
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
@@ -17,25 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dsforge.ckpt.archive import Archive, tensors_in
+from dsforge.ckpt.nonfinite import counted, counts
+from dsforge.ckpt.numbers import BITS, ITEM_BYTES
+from dsforge.ckpt.safetensors import TYPES, read_entries
 from dsforge.errors import DsforgeError
 
-MAX_HEADER_BYTES = 100 * 1024 * 1024  # the limit of the safetensors library itself
-# safetensors' name of a type -> torch's
-TYPES = {
-    "F64": "float64",
-    "F32": "float32",
-    "F16": "float16",
-    "BF16": "bfloat16",
-    "I64": "int64",
-    "I32": "int32",
-    "I16": "int16",
-    "I8": "int8",
-    "U8": "uint8",
-    "BOOL": "bool",
-}
-NAMES = {torch: own for own, torch in TYPES.items()}
-ITEM_BYTES = {"float64": 8, "int64": 8, "float32": 4, "int32": 4, "float16": 2, "bfloat16": 2}
-ITEM_BYTES |= {"int16": 2, "int8": 1, "uint8": 1, "bool": 1}
+NAMES = {torch: own for own, (torch, _) in TYPES.items()}
 
 
 class Weight(NamedTuple):
@@ -49,7 +37,7 @@ class Weight(NamedTuple):
     @property
     def elements(self) -> int:
         """Elements of the tensor."""
-        return int(np.prod(self.shape, dtype=np.int64))
+        return math.prod(self.shape)
 
 
 def weight_files(folder: Path) -> list[Path]:
@@ -64,48 +52,27 @@ def weight_files(folder: Path) -> list[Path]:
 def weights_of(file: Path) -> list[Weight]:
     """The tensors in a file of weights. Raises DsforgeError where it is cut off or none."""
     if file.suffix == ".safetensors":
-        return _from_safetensors(file)
-    value = Archive(file).value
-    return [Weight(n, t.shape, t.storage.dtype, file) for n, t in tensors_in(value)]
+        return [Weight(e.name, e.shape, e.dtype, file) for e in read_entries(file)]
+    return weights_in(Archive(file))
 
 
-def _from_safetensors(file: Path) -> list[Weight]:
-    header, begin = read_header(file)
-    size = file.stat().st_size
-    found, end = [], 0
-    for name, entry in header.items():
-        if name == "__metadata__":
-            continue
-        try:
-            first, last = entry["data_offsets"]
-            shape, dtype = (
-                tuple(map(int, entry["shape"])),
-                TYPES.get(entry["dtype"], entry["dtype"]),
-            )
-        except (KeyError, TypeError, ValueError) as error:
-            raise DsforgeError(f"{file.name}: the entry of `{name}` is broken") from error
-        weight = Weight(name, shape, dtype, file)
-        if dtype in ITEM_BYTES and last - first != weight.elements * ITEM_BYTES[dtype]:
-            raise DsforgeError(f"{file.name}: `{name}` has {last - first} bytes for shape {shape}")
-        found.append(weight)
-        end = max(end, last)
-    if begin + end != size:
-        message = f"{file.name} has {size:,} bytes, its header speaks of {begin + end:,}"
-        raise DsforgeError(message, "it was cut off, or something was appended")
+def weights_in(archive: Archive) -> list[Weight]:
+    """The tensors in a torch file. Raises DsforgeError."""
+    stored = tensors_in(archive.value)
+    return [Weight(n, t.shape, t.storage.dtype, archive.path) for n, t in stored]
+
+
+def nonfinite_weights(file: Path) -> dict[str, tuple[int, int]]:
+    """NaN and infinite values of each tensor of a safetensors file that has any, by its name."""
+    found = {}
+    for entry in read_entries(file):
+        if entry.end > entry.begin and entry.dtype in BITS and counts(entry.dtype):
+            elements = math.prod(entry.shape)
+            bits = np.memmap(file, BITS[entry.dtype], "r", entry.begin, (elements,))
+            total = counted(bits, entry.dtype)
+            if any(total):
+                found[entry.name] = total
     return found
-
-
-def read_header(file: Path) -> tuple[dict[str, Any], int]:
-    """The header of a safetensors file and where the bytes begin. Raises DsforgeError."""
-    try:
-        with file.open("rb") as stream:
-            length = int.from_bytes(stream.read(8), "little")
-            header = json.loads(stream.read(min(length, MAX_HEADER_BYTES)))
-    except (OSError, ValueError, RecursionError) as error:
-        raise DsforgeError(f"{file.name} is not a whole safetensors file: {error}") from error
-    if not isinstance(header, dict):
-        raise DsforgeError(f"{file.name} is not a whole safetensors file: no JSON object")
-    return header, 8 + length
 
 
 def write_safetensors(

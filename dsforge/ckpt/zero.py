@@ -9,19 +9,31 @@ places in files; nothing is read until somebody asks for elements of a parameter
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 from numpy.typing import NDArray
 
 from dsforge.ckpt.archive import Archive
 from dsforge.ckpt.folder import Folder
-from dsforge.ckpt.pickled import Foreign, Name, StoredTensor
+from dsforge.ckpt.machine import MAX_COUNT
+from dsforge.ckpt.numbers import FLOATS
+from dsforge.ckpt.path_names import check_parameters, check_states
+from dsforge.ckpt.stated import (
+    MISFITS,
+    inner_optimizer,
+    partition_count,
+    shape_of,
+    stage_of,
+    whole_number,
+)
+from dsforge.ckpt.unsharded import located, settings
+from dsforge.ckpt.values import Foreign, StoredTensor
 from dsforge.errors import DsforgeError
 
-STAGES = {"disabled": 0, "optimizer_states": 1, "gradients": 2, "weights": 3}  # as DeepSpeed's enum
 WEIGHTS = "fp32"  # the name of the master weights among the states of a parameter
 
 
@@ -46,8 +58,14 @@ class Atom(NamedTuple):
         return math.prod(self.shape)
 
     def dtype(self, state: str = WEIGHTS) -> str:
-        """Type of a state, by torch's name."""
-        return self.states[state][0].tensor.storage.dtype
+        """Type of a state, by torch's name. Raises DsforgeError where its pieces do not agree."""
+        kinds = {piece.tensor.storage.dtype for piece in self.states[state]}
+        if not kinds:
+            raise DsforgeError(f"a parameter of shape {self.shape} has no elements")
+        if len(kinds) > 1:
+            found = " and ".join(sorted(kinds))
+            raise DsforgeError(f"ranks hold a parameter of shape {self.shape} in {found}")
+        return kinds.pop()
 
     def read(self, state: str, begin: int, end: int) -> Iterator[NDArray[Any]]:
         """The bits of elements `begin` to `end` of a state, piece by piece."""
@@ -55,8 +73,8 @@ class Atom(NamedTuple):
         for piece in self.states[state]:
             first, last = max(begin, at), min(end, at + piece.elements)
             if first < last:
-                flat = piece.archive.flat(piece.tensor)
-                yield flat[piece.start + first - at : piece.start + last - at]
+                skipped = piece.start - at
+                yield piece.archive.elements(piece.tensor, skipped + first, skipped + last)
             at += piece.elements
 
 
@@ -64,8 +82,10 @@ class Atom(NamedTuple):
 class Saved:
     """A checkpoint of data-parallel ranks, parameter by parameter.
 
-    `scalars` are states that a whole group shares (`step`); `group` the optimizer's settings;
-    `aliases` tied names and what they are tied to; `trained_in` the type of the weights in use.
+    `scalars` are states that a whole group shares (`step`); `groups` the optimizer's settings of
+    each group of parameters; `aliases` tied names and what they are tied to; `trained_in` the type
+    of the weights in use. `states_told` is false where nothing says whose the optimizer states are;
+    `trained` then has the weights alone.
     """
 
     zero_stage: int
@@ -75,14 +95,26 @@ class Saved:
     buffers: Mapping[str, Atom]
     aliases: Mapping[str, str]
     scalars: Mapping[str, Any]
-    group: Mapping[str, Any]
+    groups: tuple[Mapping[str, Any], ...]
     scaler: Mapping[str, Any]
     trained_in: str
     progress: Mapping[str, Any]
+    states_told: bool = True
+
+    def check_states(self) -> None:
+        """Raise DsforgeError where optimizer states cannot be given to their parameters."""
+        if not self.states_told:
+            message = "without ZeRO, no file says which optimizer state is of which parameter"
+            hint = "resume on the same ranks, or take the weights with `dsforge ckpt export`"
+            raise DsforgeError(f"{message}, where there are several groups or frozen ones", hint)
 
 
-def read_saved(folder: Folder) -> Saved:
-    """The checkpoint in a folder. Raises DsforgeError where it is not whole or of another kind."""
+def read_saved(folder: Folder, archive: Callable[[Path], Archive] = Archive) -> Saved:
+    """The checkpoint in a folder. Raises DsforgeError where it is not whole or of another kind.
+
+    `archive` is what opens a file: CheckedArchive gives out only bytes that fit their check sums,
+    and files that are open already need not be read again.
+    """
     beyond = [f for f in folder.files if f.kind in ("layer", "expert") or f.model_rank > 0]
     if folder.kind != "deepspeed" or beyond:
         what = beyond[0].path.name if beyond else folder.kind
@@ -90,15 +122,18 @@ def read_saved(folder: Folder) -> Saved:
             f"{folder.path.name} was not written by data-parallel ranks alone ({what})",
             "merge tensor, pipeline and expert ranks with `dsforge ckpt convert` first",
         )
-    models = [Archive(file.path) for file in _by_rank(folder, "model")]
-    parts = [Archive(file.path) for file in _by_rank(folder, "optimizer")]
+    models = [archive(file.path) for file in _by_rank(folder, "model")]
+    parts = [archive(file.path) for file in _by_rank(folder, "optimizer")]
     if not models:
         raise DsforgeError(f"{folder.path} holds no file of weights (*_model_states.pt)")
     try:
-        return _sharded(models, parts) if parts else _whole(models[0])
-    except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
+        saved = _sharded(models, parts) if parts else _whole(models[0])
+    except MISFITS as error:
         hint = "`dsforge ckpt verify` names what is wrong with it"
-        raise DsforgeError(f"{folder.path} cannot be put together: {error!r}", hint) from error
+        why = f"{type(error).__name__}: {str(error)[:200]}"
+        raise DsforgeError(f"{folder.path} cannot be put together ({why})", hint) from error
+    check_parameters((*saved.trained, *saved.frozen, *saved.buffers, *saved.aliases))
+    return saved
 
 
 def _by_rank(folder: Folder, kind: Any) -> list[Any]:
@@ -112,47 +147,34 @@ def _sharded(models: list[Archive], parts: list[Archive]) -> Saved:
     stage = stage_of(states[0])
     _check_count(states[0], len(parts))
     groups = [[*_groups(state)] for state in states]
-    shapes = [dict(group) for group in first["param_shapes"]]
+    shapes = [{n: shape_of(s) for n, s in group.items()} for group in first["param_shapes"]]
     place = _places_equal if stage == 3 else _places_cut  # noqa: PLR2004 - the stage is its name
     trained: dict[str, Atom] = {}
     for index, named in enumerate(shapes):
         flats = [rank[index] for rank in groups]
         for name, cuts in place(states, index, named).items():
             trained[name] = Atom(named[name], _states(parts, flats, cuts, math.prod(named[name])))
-    base = _optimizer(states[0])
+    base = inner_optimizer(states[0])
     module = first.get("module") or {}
+    buffers = {n: _one(models[0], module[n]) for n in first["buffer_names"] if n in module}
+    frozen, aliases = _frozen(models, stage), dict(first.get("shared_params") or {})
+    if stage < 3:  # noqa: PLR2004 - the whole model; stage 1 does not list what is frozen
+        known = {*trained, *frozen, *buffers, *aliases}
+        rest = {n: t for n, t in module.items() if n not in known and isinstance(t, StoredTensor)}
+        frozen |= {name: _one(models[0], tensor) for name, tensor in rest.items()}
     return Saved(
         zero_stage=stage,
         world_size=len(parts),
         trained=trained,
-        frozen=_frozen(models, stage),
-        buffers={n: _one(models[0], module[n]) for n in first["buffer_names"] if n in module},
-        aliases=dict(first.get("shared_params") or {}),
+        frozen=frozen,
+        buffers=buffers,
+        aliases=aliases,
         scalars=_scalars(parts[0], base),
-        group={k: v for k, v in base["param_groups"][0].items() if k != "params"},
+        groups=settings(base),
         scaler=_scaler(states[0]),
-        trained_in=next((t.storage.dtype for t in module.values()), "float32"),
+        trained_in=_trained_in(module),
         progress=_progress(first),
     )
-
-
-def stage_of(state: dict[str, Any]) -> int:
-    """The ZeRO stage that an optimizer file says; 1 where it says none (bf16 master weights)."""
-    stage = state.get("zero_stage", 1)
-    if isinstance(stage, Name):  # a member of DeepSpeed's enum by its name
-        name = stage.path.rpartition(".")[2]
-        if name not in STAGES:
-            raise DsforgeError(
-                f"{name!r} is no ZeRO stage", "the file is damaged, or no checkpoint"
-            )
-        return STAGES[name]
-    return int(stage.arguments[0]) if isinstance(stage, Foreign) else int(stage)
-
-
-def partition_count(state: dict[str, Any]) -> int:
-    """The number of ranks that share the optimizer states, as a file of one of them says."""
-    count = state["partition_count"]
-    return int(max(count)) if isinstance(count, list | tuple) else int(count)
 
 
 def _check_count(state: dict[str, Any], found: int) -> None:
@@ -162,21 +184,14 @@ def _check_count(state: dict[str, Any], found: int) -> None:
         raise DsforgeError(f"{wanted} ranks wrote this checkpoint, files of {found} are here", hint)
 
 
-def _optimizer(state: dict[str, Any]) -> dict[str, Any]:
-    """The inner optimizer's own state dict."""
-    base = state.get("base_optimizer_state") or state["optimizer_state_dict"]
-    if isinstance(base, list):  # elastic checkpoints of stages 1 and 2
-        return {"state": dict(enumerate(base)), "param_groups": [{}]}
-    return dict(base)
-
-
 def _groups(state: dict[str, Any]) -> Iterator[dict[str, StoredTensor]]:
     """The flat tensors of each group of one rank, by the name of the state."""
     weights = state.get("fp32_flat_groups") or state["single_partition_of_fp32_groups"]
-    inner = _optimizer(state)["state"]
+    inner = inner_optimizer(state)["state"]
     for index, flat in enumerate(weights):
         own = inner.get(index, {})
         like = {k: t for k, t in own.items() if isinstance(t, StoredTensor) and t.shape}
+        check_states(like)
         yield {WEIGHTS: flat, **like}
 
 
@@ -191,7 +206,8 @@ def _places_cut(
     for rank, state in enumerate(states):
         for name, fragment in state["param_slice_mappings"][index].items():
             where = fragment.state
-            found[name].append((rank, int(where["start"]), int(where["numel"])))
+            begin = whole_number(where["start"], "start", most=MAX_COUNT)
+            found[name].append((rank, begin, whole_number(where["numel"], "numel", most=MAX_COUNT)))
     return found
 
 
@@ -231,12 +247,12 @@ def _frozen(models: list[Archive], stage: int) -> dict[str, Atom]:
     owners = models if stage == 3 else models[:1]  # noqa: PLR2004
     found = {}
     for name, shape in shapes.items():
-        left, pieces = math.prod(shape), []
+        left, pieces = math.prod(shape_of(shape)), []
         for archive in owners:
             tensor = archive.value["frozen_param_fragments"][name]
             pieces.append(Piece(archive, tensor, 0, min(left, tensor.elements)))
             left -= pieces[-1].elements
-        found[name] = Atom(tuple(shape), {WEIGHTS: tuple(pieces)})
+        found[name] = Atom(shape_of(shape), {WEIGHTS: tuple(pieces)})
     return found
 
 
@@ -259,58 +275,53 @@ def _whole(archive: Archive) -> Saved:
     buffers = {n: _one(archive, module[n]) for n in value.get("buffer_names") or () if n in module}
     names = [name for name in module if name not in aliases and name not in buffers]
     inner = optimizer.get("optimizer_state_dict", optimizer)
-    trained = _trained(archive, names, optimizer)
+    trained, told = _trained(archive, names, optimizer)
     return Saved(
         zero_stage=0,
-        world_size=int(value.get("dp_world_size", 1)),
+        world_size=whole_number(value.get("dp_world_size", 1), "dp_world_size"),
         trained=trained,
         frozen={name: _one(archive, module[name]) for name in names if name not in trained},
         buffers=buffers,
         aliases=aliases,
         scalars=_scalars(archive, inner) if inner else {},
-        group={k: v for k, v in inner.get("param_groups", [{}])[0].items() if k != "params"},
+        groups=settings(inner),
         scaler={k: v for k, v in optimizer.items() if k in SCALER},
-        trained_in=next((t.storage.dtype for t in module.values()), "float32"),
+        trained_in=_trained_in(module),
         progress=_progress(value),
+        states_told=told,
     )
 
 
-def _trained(archive: Archive, names: list[str], optimizer: dict[str, Any]) -> dict[str, Atom]:
-    """Parameters with their optimizer states; adapters alone where only they were trained."""
+def _trained_in(module: Mapping[str, StoredTensor]) -> str:
+    """The floating-point type of most weights: a buffer may come first, and hold whole numbers."""
+    counts: Counter[str] = Counter()
+    for tensor in module.values():
+        if tensor.storage.dtype in FLOATS:
+            counts[tensor.storage.dtype] += 1 + tensor.elements
+    return counts.most_common(1)[0][0] if counts else "float32"
+
+
+def _trained(
+    archive: Archive, names: list[str], optimizer: dict[str, Any]
+) -> tuple[dict[str, Atom], bool]:
+    """Parameters with their optimizer states, and whether it is told which are whose.
+
+    Adapters alone where only they were trained; the weights alone where it is not told.
+    """
     module = archive.value["module"]
     if not optimizer:
-        return {}
-    adapters = [name for name in names if ".lora_" in name]
-    chosen = adapters or names
-    if "fp32_groups_flat" in optimizer:
-        return _packed(archive, chosen, optimizer)
-    state = optimizer.get("optimizer_state_dict", optimizer)["state"]
-    masters = optimizer.get("fp32_groups")  # where training is in 16 bits, without ZeRO
-    if state and len(state) != len(chosen):
-        raise ValueError(f"{len(state)} optimizer states for {len(chosen)} parameters")
+        return {}, True
+    chosen = [name for name in names if ".lora_" in name] or names
+    places = located(module, chosen, optimizer, WEIGHTS)
+    if places is None:
+        return {name: _one(archive, module[name]) for name in chosen}, False
     found = {}
-    for index, name in enumerate(chosen):
-        own = {k: t for k, t in state.get(index, {}).items() if isinstance(t, StoredTensor)}
-        weights = masters[0][index] if masters else module[name]
-        tensors = {WEIGHTS: weights, **{k: t for k, t in own.items() if t.shape}}
-        pieces = {k: (Piece(archive, t, 0, t.elements),) for k, t in tensors.items()}
-        found[name] = Atom(module[name].shape, pieces)
-    return found
-
-
-def _packed(archive: Archive, names: list[str], optimizer: dict[str, Any]) -> dict[str, Atom]:
-    """Parameters whose master weights and states lie one behind the other, without ZeRO."""
-    module = archive.value["module"]
-    own = optimizer["optimizer_state_dict"]["state"].get(0, {})
-    flats = {k: t for k, t in own.items() if isinstance(t, StoredTensor) and t.shape}
-    flats = {WEIGHTS: optimizer["fp32_groups_flat"][0], **flats}
-    found, start = {}, 0
-    for name in names:
+    for name, own in places.items():
+        check_states(state for state in own if state != WEIGHTS)
         count = module[name].elements
-        pieces = {k: (Piece(archive, t, start, count),) for k, t in flats.items()}
+        pieces = {k: (Piece(archive, t, start, count),) for k, (t, start) in own.items()}
         found[name] = Atom(module[name].shape, pieces)
-        start += count
-    return found
+    return found, True
 
 
 SCALER = ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hysteresis")
@@ -329,8 +340,8 @@ def _scalars(archive: Archive, inner: dict[str, Any]) -> dict[str, Any]:
     found = {}
     for key, value in own.items():
         if isinstance(value, StoredTensor) and not value.shape:
-            flat = archive.flat(StoredTensor(value.storage, value.offset, (1,), (1,)))
-            found[key] = float(np.asarray(flat)[0])
+            one = StoredTensor(value.storage, value.offset, (1,), (1,))
+            found[key] = float(archive.elements(one, 0, 1)[0])
         elif isinstance(value, int | float):
             found[key] = value
     return found
@@ -339,4 +350,5 @@ def _scalars(archive: Archive, inner: dict[str, Any]) -> dict[str, Any]:
 def _progress(value: dict[str, Any]) -> dict[str, Any]:
     """How far training had come."""
     names = ("global_steps", "global_samples", "skipped_steps", "ds_version")
-    return {name: value.get(name) for name in names} | {"lr_scheduler": value.get("lr_scheduler")}
+    plain = {name: v for name in names if isinstance(v := value.get(name), int | str)}
+    return {**dict.fromkeys(names), **plain, "lr_scheduler": value.get("lr_scheduler")}

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from dsforge.planner.alternatives import Alternative, alternatives
 from dsforge.planner.explore import Explorer
-from dsforge.planner.front import FrontPoint, fitting, front, parts
-from dsforge.planner.search import choice
+from dsforge.planner.front import FrontPoint, front
+from dsforge.planner.parts import fitting, parts
+from dsforge.planner.preference import choice
 
 if TYPE_CHECKING:
     from dsforge.plan import Plan, Request

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from dsforge.cli.numbers import Real, Whole
+
 if TYPE_CHECKING:
     from dsforge.bench.matrix import Cell
     from dsforge.bench.report import Outcome, Report
@@ -27,18 +29,16 @@ SHOWN_LINES = ("step ", "error", "train")  # how lines begin that say how far a 
 @click.option(
     "--stages", default="2,3", help="ZeRO stages, or names such as zero3_offload, with commas."
 )
-@click.option("--steps", type=click.IntRange(min=1), default=20, help="Measured steps of each run.")
-@click.option("--warmup", type=click.IntRange(min=0), default=3, help="First steps, dropped.")
-@click.option(
-    "--repeats", type=click.IntRange(min=1), default=1, help="Runs of each strategy, in turn."
-)
+@click.option("--steps", type=Whole(min=1), default=20, help="Measured steps of each run.")
+@click.option("--warmup", type=Whole(min=0), default=3, help="First steps, dropped.")
+@click.option("--repeats", type=Whole(min=1), default=1, help="Runs of each strategy, in turn.")
 @click.option(
     "--out", "-o", type=click.Path(path_type=Path), help="Folder of the report; default RUN/bench."
 )
 @click.option(
     "--timeout",
     "timeout_s",
-    type=click.FloatRange(min=1),
+    type=Real(min=1),
     default=7200,
     help="Seconds after which a run is given up.",
 )

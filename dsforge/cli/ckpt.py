@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dsforge.cli.numbers import Real
 from dsforge.errors import EXIT_FINDINGS
 
 if TYPE_CHECKING:
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
 
 PATH = click.Path(path_type=Path)
 JSON = click.option("--json", "as_json", is_flag=True, help="A JSON document instead.")
+UNCHECKED = click.option(
+    "--unchecked", is_flag=True, help="Leave out the check sums of the checkpoint."
+)
 CHECKPOINT = "A folder with rank files, one above with `latest`, weights, or one file."
 
 
@@ -33,17 +37,22 @@ def ckpt() -> None:
 @click.argument("checkpoint", type=PATH, help=CHECKPOINT)
 @click.option("--model", help="Compare with this model: folder, config.json, or a name.")
 @click.option("--quick", is_flag=True, help="Leave out the check sums, which read every byte.")
+@click.option("--values", is_flag=True, help="Count NaN and infinity in every tensor.")
 @JSON
-def verify(checkpoint: Path, *, model: str | None, quick: bool, as_json: bool) -> None:
+def verify(
+    checkpoint: Path, *, model: str | None, quick: bool, values: bool, as_json: bool
+) -> None:
     """Say what is wrong with a checkpoint; the exit code is 3 where it cannot be used.
 
     Finds empty tensors, missing files of ranks, two saves or two runs mixed in one folder, a wrong
-    `latest`, cut or changed bytes, missing shards, and names that would run code when loaded.
+    `latest`, cut or changed bytes, missing shards, and code that torch.load would run.
     """
     from dsforge.ckpt.verify import verify as found_in
     from dsforge.cli.show import note
 
-    found = found_in(checkpoint, checksums=not quick, wanted=_wanted(model, checkpoint))
+    found = found_in(
+        checkpoint, checksums=not quick, values=values, wanted=_wanted(model, checkpoint)
+    )
     errors = sum(finding.severity == "error" for finding in found)
     if as_json:
         _show_json(checkpoint=str(checkpoint), usable=not errors, findings=_rows(found))
@@ -83,19 +92,24 @@ def inspect(checkpoint: Path, *, tensors: bool, as_json: bool) -> None:
 @ckpt.command()
 @click.argument("checkpoint", type=PATH, help=CHECKPOINT)
 @click.argument("out", type=PATH, help="Folder to write; must not exist.")
-def convert(checkpoint: Path, out: Path) -> None:
+@UNCHECKED
+def convert(checkpoint: Path, out: Path, *, unchecked: bool) -> None:
     """Write a universal checkpoint, which DeepSpeed loads on any ranks under ZeRO 1, 2 and 3.
 
     Set `"checkpoint": {"load_universal": true}` in ds_config.json to load it. `dsforge train` needs
-    no conversion: it resumes on other ranks and another ZeRO stage by itself.
+    no conversion: it resumes on other ranks and another ZeRO stage by itself. The exit code is 3
+    where the checkpoint is damaged; nothing is written then.
     """
     from dsforge.ckpt.folder import find_checkpoint
+    from dsforge.cli.progress import watching
     from dsforge.cli.show import note
     from dsforge.train.loop import check_installed
     from dsforge.train.universal import convert as universal
 
     check_installed()
-    note(f"written: {universal(find_checkpoint(checkpoint), out)}")
+    with watching() as watcher:
+        written = universal(find_checkpoint(checkpoint), out, unchecked=unchecked, watcher=watcher)
+    note(f"written and read back: {written}")
 
 
 @ckpt.command()
@@ -108,24 +122,47 @@ def convert(checkpoint: Path, out: Path) -> None:
     default="auto",
     help="Type of the numbers; `auto` is the one trained in.",
 )
-@click.option("--lora-alpha", type=float, help="Scale of adapters, which no checkpoint holds.")
+@click.option(
+    "--lora-alpha",
+    type=Real(min=0, min_open=True),
+    help="Scale of adapters, which no checkpoint holds.",
+)
+@UNCHECKED
 def export(
-    checkpoint: Path, out: Path, *, model: Path | None, dtype: str, lora_alpha: float | None
+    checkpoint: Path,
+    out: Path,
+    *,
+    model: Path | None,
+    dtype: str,
+    lora_alpha: float | None,
+    unchecked: bool,
 ) -> None:
     """Write safetensors that transformers loads, or peft where adapters were trained.
 
     Puts the parts of all ranks together, slice by slice: memory does not grow with the model.
+    Only bytes that fit the check sums of the checkpoint are used, and the folder gets its name when
+    all of it was read back from the disk. The exit code is 3 where the checkpoint is damaged.
     """
     from dsforge.ckpt.export import export as exported
     from dsforge.ckpt.folder import find_checkpoint
+    from dsforge.cli.progress import watching
     from dsforge.cli.show import note
+    from dsforge.units import size
 
-    found = find_checkpoint(checkpoint)
-    written = exported(found, out, model=model, dtype=dtype, lora_alpha=lora_alpha)
-    size = f"{written.tensors} tensors, {_size(written.bytes)} of {written.dtype}"
+    with watching() as watcher:
+        written = exported(
+            find_checkpoint(checkpoint),
+            out,
+            model=model,
+            dtype=dtype,
+            lora_alpha=lora_alpha,
+            unchecked=unchecked,
+            watcher=watcher,
+        )
+    held = f"{written.tensors} tensors, {size(written.bytes)} of {written.dtype}"
     if model is None and any(name.startswith("model") for name in written.files):
         note("no config.json and tokenizer: transformers needs them beside; --model copies them")
-    note(f"written and read back: {written.folder} ({size})")
+    note(f"written and read back: {written.folder} ({held})")
 
 
 def _wanted(model: str | None, checkpoint: Path) -> Wanted:
@@ -149,16 +186,10 @@ def _wanted(model: str | None, checkpoint: Path) -> Wanted:
     if not (checkpoint / "config.json").is_file():
         return Wanted()
     try:
-        return Wanted(parameters(read_model(str(checkpoint / "config.json"))[0]))
+        config = str(checkpoint / "config.json")  # the weights are what is verified
+        return Wanted(parameters(read_model(config, trust_config=True)[0]))
     except SpecError:  # a kind of model that cannot be counted here
         return Wanted()
-
-
-def _size(count: int) -> str:
-    """Bytes for people; small checkpoints exist too."""
-    from dsforge.units import GIB, gib
-
-    return gib(count) if count >= GIB else f"{count / 2**20:,.1f} MiB"
 
 
 def _rows(found: list[Finding]) -> list[dict[str, Any]]:
@@ -167,7 +198,7 @@ def _rows(found: list[Finding]) -> list[dict[str, Any]]:
 
 def _line(finding: Finding) -> str:
     """A finding for people."""
-    from dsforge.cli.show import printable
+    from dsforge.masking import printable
 
     hint = f"\n         {finding.hint}" if finding.hint else ""
     head = f"{finding.severity:<8} {finding.place}: {finding.message} [{finding.rule}]"
@@ -176,11 +207,13 @@ def _line(finding: Finding) -> str:
 
 def _figures(found: Description) -> dict[str, str]:
     """The figures of a checkpoint for people; none that it does not say."""
+    from dsforge.units import size
+
     trained = sum(tensor.trained for tensor in found.tensors)
     tensors = f"{len(found.tensors)}" + (f", {trained} of them trained" if trained else "")
     figures: dict[str, object] = {
         "checkpoint": f"{found.path} ({found.kind})",
-        "size": _size(found.bytes),
+        "size": size(found.bytes),
         "ZeRO stage": found.zero_stage,
         "ranks": found.world_size,
         "step": found.step,

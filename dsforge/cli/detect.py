@@ -19,27 +19,25 @@ def detect(*, out: Path | None, force: bool, measure_disk: bool, as_json: bool) 
 
     GPUs or CPU ranks, RAM and cores with the limits of the container, disks, interfaces.
     """
-    from dsforge.cli.show import note, show_json
+    from dsforge.artifacts.whole import replaced
+    from dsforge.cli.show import note, save, show_json
     from dsforge.doctor.detect import cluster_file, cluster_yaml
     from dsforge.doctor.probe import probe
+    from dsforge.masking import printable
     from dsforge.reading.source import refusal
 
     if out is not None and not out.absolute().parent.is_dir():
         raise refusal("file-unwritable", str(out), "cannot be written: its folder does not exist")
-    if out is not None and out.exists() and not force:
+    if out is not None and replaced(out) and not force:
         raise refusal("file-exists", str(out), "exists", "`--force` overwrites it")
     facts = probe(measure_disk=measure_disk)
     file, notes = cluster_file(facts)
     text = cluster_yaml(file, notes)
     if out is not None:
-        try:
-            out.write_text(text, encoding="utf-8")
-        except OSError as error:
-            message = f"cannot be written: {error.strerror}"
-            raise refusal("file-unwritable", str(out), message) from error
+        save(out, text)
         note(f"wrote {out}")
     if as_json:
         cluster = file.model_dump(mode="json", exclude_none=True)
         show_json({"cluster": cluster, "facts": facts.model_dump(mode="json"), "notes": notes})
     elif out is None:
-        print(text, end="")
+        print(printable(text), end="")

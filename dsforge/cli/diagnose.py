@@ -12,7 +12,6 @@ import click
 if TYPE_CHECKING:
     from dsforge.diagnose import Cause
 
-CHUNK_BYTES = 1 << 16
 STDIN = "-"
 
 
@@ -49,12 +48,13 @@ def diagnose(
     from dsforge.cli.show import note, show_json
     from dsforge.diagnose.words import described, document
     from dsforge.errors import EXIT_FINDINGS
+    from dsforge.masking import printable
 
     found = _causes(logs, plan)
     if as_json:
         show_json(document(found))
     elif found:
-        print("\n".join(_plain(line) for line in described(found)))
+        print("\n".join(printable(line) for line in described(found)))
     else:
         note("nothing wrong was found; a run that hangs needs the logs of all ranks")
     if found:
@@ -63,9 +63,9 @@ def diagnose(
 
 def _causes(logs: tuple[Path, ...], plan: Path | None) -> tuple[Cause, ...]:
     """The causes in the logs, in the terms of the plan where one is given."""
-    from dsforge.bench.run import read_plan
     from dsforge.diagnose import diagnose_files, diagnose_stream
     from dsforge.errors import DsforgeError
+    from dsforge.reading.stored import read_plan
 
     given = None if plan is None else read_plan(plan)
     if any(str(path) == STDIN for path in logs) and len(logs) > 1:
@@ -78,11 +78,14 @@ def _causes(logs: tuple[Path, ...], plan: Path | None) -> tuple[Cause, ...]:
 def _stdin() -> Iterator[bytes]:
     """What is piped in, or pasted."""
     from dsforge.cli.show import note
+    from dsforge.diagnose.logs import stream_chunks
+    from dsforge.errors import DsforgeError
 
+    if sys.stdin is None:
+        raise DsforgeError("stdin is closed", "name a log")
     if sys.stdin.isatty():
         note("paste the log or traceback, then press Ctrl-D")
-    while chunk := sys.stdin.buffer.read(CHUNK_BYTES):
-        yield chunk
+    return stream_chunks(sys.stdin.buffer)
 
 
 def _show_rules(name: str | None) -> None:
@@ -106,8 +109,3 @@ def _show_rules(name: str | None) -> None:
     near = get_close_matches(name, [rule.id for rule in rules], 3)
     hint = f"did you mean {', '.join(near)}?" if near else "`dsforge diagnose --rules` lists them"
     raise DsforgeError(f"no rule is called `{name}`", hint)
-
-
-def _plain(line: str) -> str:
-    """The line without control characters: a log must not drive the terminal."""
-    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in line)

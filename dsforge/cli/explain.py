@@ -26,9 +26,9 @@ def explain(*, plan: Path, figure: str | None, as_json: bool) -> None:
     PLAN is a plan.json or the folder that `dsforge gen` wrote. With the name of a FIGURE only that
     one is shown, and what it rests on.
     """
-    from dsforge.bench.run import read_plan
     from dsforge.cli.show import note, show_json
     from dsforge.explain.explanation import explanation
+    from dsforge.reading.stored import read_plan
 
     found = explanation(read_plan(plan / "plan.json" if plan.is_dir() else plan))
     shown = found if figure is None else _narrowed(found, figure)

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import click
 
+from dsforge.cli.numbers import Real, Whole
+
 if TYPE_CHECKING:
     from dsforge.plan import Request
 
@@ -182,7 +184,8 @@ def _kind(field: str) -> dict[str, Any]:
     if declared is bool:
         return {"is_flag": True}
     kind = declared.__args__[0]  # of `int | None`
-    return {"type": click.Path(path_type=Path) if kind is Path else kind}
+    kinds: dict[Any, Any] = {Path: click.Path(path_type=Path), int: Whole(), float: Real()}
+    return {"type": kinds.get(kind, kind)}
 
 
 class Wish(NamedTuple):
@@ -191,18 +194,29 @@ class Wish(NamedTuple):
     objective: str | None
     deadline_days: float | None
     budget: float | None
+    prefer: float | None
+    risk: bool
 
 
 def with_wish(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with its `wish: Wish` parameter filled from three options."""
+    """The command with its `wish: Wish` parameter filled from its options."""
 
     @wraps(command)
     def filled(**values: Any) -> None:
         wish = Wish(*(values.pop(field) for field in Wish._fields))
         command(wish=wish, **values)
 
-    above = click.FloatRange(min=0, min_open=True)
+    above = Real(min=0, min_open=True)
     for option in (
+        click.option(
+            "--risk", is_flag=True, help="Plans that likely fit count, not only sure ones."
+        ),
+        click.option(
+            "--prefer",
+            type=click.FloatRange(min=1),
+            metavar="FACTOR",
+            help="Easier plans count up to this factor of the fastest; 1.25, 1: never.",
+        ),
         click.option("--budget", type=above, help="Money for the run, at --gpu-hour-price."),
         click.option("--deadline-days", type=above, help="Days that the run may take."),
         click.option(
@@ -218,11 +232,15 @@ def with_wish(command: Callable[..., None]) -> Callable[..., None]:
 
 def wished(request: "Request", wish: Wish) -> "Request":
     """The request on the part of the cluster that fulfils a wish. Raises as `aimed` does."""
-    if wish == Wish(None, None, None):
+    asked: dict[str, object] = {"risk": wish.risk}
+    if wish.prefer is not None:
+        asked["prefer"] = wish.prefer
+    request = request.model_copy(update=asked)
+    if (wish.objective, wish.deadline_days, wish.budget) == (None, None, None):
         return request
     from dsforge.planner.objectives import Aim, aimed
 
-    return aimed(request, Aim(*wish))  # type: ignore[arg-type]  # click has checked the objective
+    return aimed(request, Aim(wish.objective, wish.deadline_days, wish.budget))  # type: ignore[arg-type]  # click has checked the objective
 
 
 class Sections(click.Command):

@@ -41,6 +41,7 @@ def gen(
     from dsforge.artifacts import write_all
     from dsforge.cli.show import show_nearest
     from dsforge.errors import DoesNotFitError, EditedError
+    from dsforge.masking import printable
     from dsforge.planner import choose
     from dsforge.render import render
 
@@ -56,7 +57,7 @@ def gen(
         written = write_all(artifacts, out, force=force)
     except EditedError as error:
         if not as_json:
-            print(error.diff, end="")
+            print(printable(error.diff), end="")
         raise
     if as_json:
         _show_document(plan, written, out)
@@ -66,6 +67,7 @@ def gen(
 
 def _seen_from(out: Path, request: Request) -> Request:
     """The request with its paths as the run folder sees them: that is where train.yaml is read."""
+    out = Path(os.path.realpath(out))  # `..` leads out of where a link leads, not of the link
 
     def moved(path: str) -> str:
         return path if Path(path).is_absolute() else os.path.relpath(path, out)
@@ -97,7 +99,9 @@ def _show_document(plan: Plan, written: Written, out: Path) -> None:
 
 def _show(plan: Plan, artifacts: tuple[Artifact, ...], written: Written, out: Path) -> None:
     """The choice, its price, the files and the next step."""
-    diff = written.diff.splitlines()
+    from dsforge.masking import printable
+
+    diff = printable(written.diff).splitlines()
     if diff:
         print("\n".join(diff[:SHOWN_DIFF]))
         rest = len(diff) - SHOWN_DIFF

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from dsforge.cli.numbers import Whole
+
 if TYPE_CHECKING:
     from dsforge.train.answer import Answer, Timing
 
@@ -21,11 +23,9 @@ if TYPE_CHECKING:
     type=click.Path(path_type=Path),
     help="File of questions: one a line, or JSONL with `prompt` or `messages`.",
 )
-@click.option(
-    "--max-tokens", type=click.IntRange(min=1), default=96, help="Longest answer in tokens."
-)
+@click.option("--max-tokens", type=Whole(min=1), default=96, help="Longest answer in tokens.")
 @click.option("--time", "timed", is_flag=True, help="Time answers of 32 to 256 tokens.")
-@click.option("--runs", type=click.IntRange(min=1), default=5, help="Runs of each length.")
+@click.option("--runs", type=Whole(min=1), default=5, help="Runs of each length.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
 def generate(
     *,
@@ -61,7 +61,7 @@ def _show(answer: Answer, *, as_json: bool) -> None:
     """One question and its answer."""
     import json
 
-    from dsforge.cli.show import printable
+    from dsforge.masking import printable
 
     if as_json:
         print(json.dumps(answer._asdict(), ensure_ascii=False), flush=True)

@@ -11,6 +11,7 @@ import click
 from dsforge.errors import EXIT_FINDINGS, DsforgeError
 
 if TYPE_CHECKING:
+    from dsforge.lint.document import Document
     from dsforge.lint.read import Against
     from dsforge.lint.registry import Finding
 
@@ -71,22 +72,46 @@ def _findings(
 ) -> tuple[list[Finding], int]:
     """What is wrong with all files, and how many there were; repaired first where asked."""
     from dsforge.cli.show import note
-    from dsforge.lint.read import checked, found, read_document, repaired
+    from dsforge.lint.read import checked, found, read_document
 
     findings: list[Finding] = []
     files = 0
-    for file in found(paths):
+    left_out: list[str] = []
+    for file in found(paths, left_out):
         document = read_document(file.path, kind)  # type: ignore[arg-type]
         if document.kind == "unknown" and not file.named:
             continue
         files += 1
         if fix:
-            now = repaired(file.path, document, against)
-            if now is not document:
-                note(f"repaired {file.path}")
-            document = now
-        findings += checked(document, against)
+            document = _repaired(file.path, document, against)
+        findings += map(_masked, checked(document, against))
+    for what in left_out:
+        note(f"left out: {what}; name a smaller folder")
     return findings, files
+
+
+def _masked(finding: Finding) -> Finding:
+    """A finding that quotes no secret of the file."""
+    from dsforge.masking import masked
+
+    return finding._replace(
+        message=masked(finding.message), fix=masked(finding.fix), path=masked(finding.path)
+    )
+
+
+def _repaired(path: Path, document: Document, against: Against) -> Document:
+    """The document after its repairs, or as it is where they could not be written."""
+    from dsforge.cli.show import note
+    from dsforge.lint.read import NotRepairedError, repaired
+
+    try:
+        now = repaired(path, document, against)
+    except NotRepairedError as error:
+        note(f"not repaired: {error.message}" + (f" ({error.hint})" if error.hint else ""))
+        return document
+    if now is not document:
+        note(f"repaired {path}")
+    return now
 
 
 def _against(model: str | None, cluster: Path | None, deepspeed: str | None) -> Against:

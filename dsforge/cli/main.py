@@ -7,6 +7,8 @@ import gc
 import os
 import sys
 from importlib import import_module
+from io import StringIO
+from types import TracebackType
 from typing import Any
 
 # pydantic looks for plugins in the metadata of every installed package: 50 ms for nothing here.
@@ -15,7 +17,9 @@ os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
 import click
 
 from dsforge import __version__
-from dsforge.errors import DsforgeError
+from dsforge.cli import streams
+from dsforge.errors import EXIT_USER, DsforgeError
+from dsforge.origin import foreign_warning
 
 COMMANDS = {
     "gen": "Choose a strategy and write every file of the run.",
@@ -94,10 +98,46 @@ def main(arguments: list[str] | None = None) -> None:
 
     `arguments` are those of the process unless given.
     """
+    streams.steady()
+    sys.excepthook = _show_traceback
+    warning = foreign_warning()
+    if warning:
+        sys.stderr.write(f"warning: {warning}\n")
     try:
-        app(args=arguments, prog_name="dsforge")
+        try:
+            sys.exit(app(args=arguments, prog_name="dsforge", standalone_mode=False))
+        finally:
+            streams.flush()
+    except click.ClickException as error:
+        from dsforge.masking import masked
+
+        shown = StringIO()
+        error.show(file=shown)
+        sys.stderr.write(masked(shown.getvalue()))  # it repeats what was typed
+        sys.exit(error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("Aborted!", file=sys.stderr)
+        sys.exit(EXIT_USER)
     except DsforgeError as error:
         from dsforge.cli.show import show_error
 
         show_error(error)
         sys.exit(error.exit_code)
+    except BrokenPipeError:  # `| head`: the reader has seen enough
+        streams.silence(sys.stdout)
+        sys.exit(EXIT_USER)
+    except OSError as error:
+        if error.filename is not None or error.errno not in streams.NO_ROOM:
+            raise
+        streams.silence(sys.stdout)
+        sys.stderr.write(f"error: the output cannot be written: {error.strerror}\n")
+        sys.exit(EXIT_USER)
+
+
+def _show_traceback(
+    kind: type[BaseException], error: BaseException, _trace: TracebackType | None
+) -> None:
+    """What Python shows of a bug, without the secrets in it."""
+    from dsforge.masking import masked_traceback
+
+    sys.stderr.write(masked_traceback(error))

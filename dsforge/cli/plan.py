@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from dsforge.cli.flags import Flags, Sections, Wish, to_request, wished, with_flags, with_wish
+from dsforge.cli.numbers import Whole
 from dsforge.cli.show import show_json, show_nearest, why
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ MOST_BARS = 8  # other strategies in the charts of terms
 @click.command(cls=Sections)
 @with_flags
 @with_wish
-@click.option("--top", type=click.IntRange(min=1), default=DEFAULT_TOP, help="Plans to show.")
+@click.option("--top", type=Whole(min=1), default=DEFAULT_TOP, help="Plans to show.")
 @click.option("--argue", is_flag=True, help="Also the Pareto front and what flips the choice.")
 @click.option("--plots", type=click.Path(path_type=Path), help="Folder for SVG plots.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
@@ -33,11 +34,12 @@ def plan(
     from dsforge.errors import DoesNotFitError
     from dsforge.planner import search
     from dsforge.planner.explore import Explorer
+    from dsforge.planner.parts import settled
 
     request = to_request(flags)
     try:
-        request = wished(request, wish)
-        explorer = Explorer(request)
+        explorer = settled(Explorer(wished(request, wish)))
+        request = explorer.request
         found = search(request, explorer=explorer)
     except DoesNotFitError as error:
         if as_json:

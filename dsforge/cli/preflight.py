@@ -87,8 +87,8 @@ def _looked(
 
 def _show(case: Case, found: tuple[Finding, ...]) -> None:
     """The table, each finding with its fix, and what the launcher exports."""
-    from dsforge.cli.show import printable
     from dsforge.doctor.preflight.words import described, exports, table
+    from dsforge.masking import printable
 
     lines = [*table(case, found), "", *described(found), *([""] if found else []), *exports(case)]
     print("\n".join(printable(line) for line in lines))

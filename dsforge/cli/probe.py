@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from dsforge.cli.numbers import Real
+
 if TYPE_CHECKING:
     from dsforge.doctor.measure.launch import Launcher
     from dsforge.doctor.measure.record import Answer
@@ -38,7 +40,7 @@ CARD = "card.yaml"
 @click.option(
     "--timeout",
     "timeout_s",
-    type=click.FloatRange(min=10, max=3600),
+    type=Real(min=10, max=3600),
     default=180,
     help="Seconds after which the ranks are ended.",
 )
@@ -60,7 +62,7 @@ def probe(
     the disk of NVMe offload, over the launcher of the job. Without a run folder or a hostfile it is
     this machine. Exit code 3 where something is wrong, such as NCCL over sockets beside InfiniBand.
     """
-    from dsforge.cli.show import note, show_json
+    from dsforge.cli.show import note, save, show_json
     from dsforge.doctor.measure import session
     from dsforge.errors import EXIT_FINDINGS
 
@@ -72,7 +74,7 @@ def probe(
     measured = session.measured(
         subject, launcher=launcher, timeout_s=timeout_s, on_answer=lambda a: _progress(begin, a)
     )
-    _write(path, measured.text)
+    save(path, measured.text)
     note(f"wrote {path} after {time.monotonic() - begin:.0f} s")
     if as_json:
         show_json(_document(measured.card, measured.findings))
@@ -84,22 +86,13 @@ def probe(
 
 def _check(path: Path, *, force: bool) -> None:
     """Raises SpecError before minutes are spent on a card that could not be written."""
+    from dsforge.artifacts.whole import replaced
     from dsforge.reading.source import refusal
 
-    if path.exists() and not force:
+    if replaced(path) and not force:
         raise refusal("file-exists", str(path), "exists", "`--force` overwrites it")
     if not path.absolute().parent.is_dir():
         raise refusal("file-unwritable", str(path), "cannot be written: its folder does not exist")
-
-
-def _write(path: Path, text: str) -> None:
-    from dsforge.reading.source import refusal
-
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        message = f"cannot be written: {error.strerror}"
-        raise refusal("file-unwritable", str(path), message) from error
 
 
 def _progress(begin: float, answer: Answer) -> None:
@@ -117,9 +110,11 @@ def _document(card: ClusterFile, findings: tuple[Finding, ...]) -> dict[str, obj
 
 def _show(text: str, findings: tuple[Finding, ...], path: Path) -> None:
     """The measured section, what is wrong, and what to do next."""
-    print(text[text.index("measured:") :], end="")
+    from dsforge.masking import printable
+
+    print(printable(text[text.index("measured:") :]), end="")
     for finding in findings:
-        print(f"{finding.severity}: {finding.message} [{finding.rule}]")
+        print(printable(f"{finding.severity}: {finding.message} [{finding.rule}]"))
         if finding.fix:
-            print(f"  {finding.fix}")
+            print(printable(f"  {finding.fix}"))
     print(f"next: dsforge gen --cluster {path} ...")

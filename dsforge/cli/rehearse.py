@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from dsforge.cli.flags import Flags, Sections, to_request, with_flags
-from dsforge.cli.show import note, show_json
+from dsforge.cli.numbers import Whole
+from dsforge.cli.show import note, save, show_json
 from dsforge.errors import EXIT_FINDINGS, DsforgeError, Problem, SpecError
 
 if TYPE_CHECKING:
@@ -37,8 +38,8 @@ class Scene(NamedTuple):
 @click.command(cls=Sections)
 @with_flags
 @click.option("--ds-config", type=click.Path(path_type=Path), help="Your own ds_config.json.")
-@click.option("--world-size", type=click.IntRange(1, 100_000), help="Ranks of the job.")
-@click.option("--rank", type=click.IntRange(0), default=0, help="The rank to be.")
+@click.option("--world-size", type=Whole(1, 100_000), help="Ranks of the job.")
+@click.option("--rank", type=Whole(0), default=0, help="The rank to be.")
 @click.option("--picture", type=click.Path(path_type=Path), help="SVG of the timeline to write.")
 @click.option("--trace", type=click.Path(path_type=Path), help="Trace for Perfetto to write.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
@@ -170,7 +171,9 @@ def _rehearsed(scene: Scene, rank: int) -> tuple[RehearsalDocument, Timeline]:
             from dsforge.rehearse.account import RehearsalDocument, phase_accounts
             from dsforge.rehearse.subject import Subject
         except ImportError as error:
-            hint = "pip install 'dsforge[train]'"
+            from dsforge.origin import install_command
+
+            hint = install_command("train")
             raise DsforgeError(f"a rehearsal needs {error.name}", hint) from error
         run.quieten()
         subject = Subject(config, scene.sequence_length, scene.recompute, scene.lora)
@@ -203,10 +206,7 @@ def _write(
     if trace is not None:
         texts.append((trace, drawing.trace(timeline)))
     for path, text in texts:
-        try:
-            path.write_text(text, encoding="utf-8")
-        except OSError as error:
-            raise DsforgeError(f"cannot write {path}: {error.strerror}") from error
+        save(path, text)
 
 
 def _lines(document: RehearsalDocument) -> list[str]:

@@ -7,6 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from dsforge.errors import DoesNotFitError, DsforgeError, LayoutError, RunError, SpecError
+from dsforge.masking import masked_document, printable
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from dsforge.plan import Reason, Request
     from dsforge.planner.remedies import Remedy
 
+MOST_PROBLEMS = 200  # that are shown; nobody reads more, and a wrong file has one a line
 RED, DIM, RESET = "\033[31m", "\033[2m", "\033[0m"
 
 
@@ -22,7 +24,9 @@ def show_error(error: DsforgeError) -> None:
     red, dim, reset = (RED, DIM, RESET) if sys.stderr.isatty() else ("", "", "")
     lines = [f"{red}error: {printable(error.message)}{reset}"]
     if isinstance(error, (SpecError, LayoutError)):
-        lines += [f"  - {printable(str(p))} {dim}[{p.rule}]{reset}" for p in error.problems]
+        shown, count = error.problems[:MOST_PROBLEMS], len(error.problems)
+        lines += [f"  - {printable(str(p))} {dim}[{p.rule}]{reset}" for p in shown]
+        lines += [f"  and {count - MOST_PROBLEMS:,} more"] if count > MOST_PROBLEMS else []
     if isinstance(error, RunError) and error.tail:
         lines += ["  last lines:", *(f"  | {printable(line)}" for line in error.tail.splitlines())]
     if error.hint:
@@ -30,14 +34,9 @@ def show_error(error: DsforgeError) -> None:
     print("\n".join(lines), file=sys.stderr)
 
 
-def printable(text: str) -> str:
-    """Text from outside without control characters, so that it cannot drive the terminal."""
-    return "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in text)
-
-
 def show_json(document: dict[str, Any]) -> None:
-    """A JSON document on stdout."""
-    print(json.dumps(document, indent=2, ensure_ascii=False))
+    """A JSON document on stdout, without secrets."""
+    print(json.dumps(masked_document(document), indent=2, ensure_ascii=False))
 
 
 def show_nearest(request: Request, error: DoesNotFitError) -> None:
@@ -58,17 +57,25 @@ def numbered(found: tuple[Remedy, ...]) -> list[str]:
 
 
 def why(reasons: tuple[Reason, ...]) -> list[str]:
-    """Lines for people: what was chosen and why, then what was assumed because nobody said it."""
-    assumed = [r for r in reasons if r.rule.startswith("default-")]
-    chosen = [r for r in reasons if not r.rule.startswith("default-")]
-    lines = [("because", reason) for reason in chosen] + [("assumed", reason) for reason in assumed]
-    return [f"  {word}   {reason.message} [{reason.rule}]" for word, reason in lines]
+    """Lines for people: warnings, what was chosen and why, and what was assumed for want of it."""
+    words = {"warning-": "WARNING", "": "because", "default-": "assumed"}
+    kinds = {
+        r: next((k for k in ("warning-", "default-") if r.rule.startswith(k)), "") for r in reasons
+    }
+    return [
+        f"  {word}   {reason.message} [{reason.rule}]"
+        for kind, word in words.items()
+        for reason in reasons
+        if kinds[reason] == kind
+    ]
 
 
 def save(path: Path, text: str) -> None:
-    """Write a file that was asked for. Raises DsforgeError where it cannot be written."""
+    """Write a file that was asked for, whole or not. Raises DsforgeError where it cannot be."""
+    from dsforge.artifacts.whole import write_whole
+
     try:
-        path.write_text(text, encoding="utf-8")
+        write_whole(path, text)
     except OSError as error:
         raise DsforgeError(f"cannot write {path}: {error.strerror}") from error
 

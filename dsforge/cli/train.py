@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from dsforge.cli.numbers import Whole
+
 if TYPE_CHECKING:
     from dsforge.job import OnBadRow
 
@@ -16,9 +18,7 @@ if TYPE_CHECKING:
 @click.argument(
     "job", type=click.Path(path_type=Path), help="train.yaml, as `dsforge gen` writes it."
 )
-@click.option(
-    "--steps", type=click.IntRange(min=1), help="Optimizer steps, instead of train.yaml's."
-)
+@click.option("--steps", type=Whole(min=1), help="Optimizer steps, instead of train.yaml's.")
 @click.option(
     "--output", type=click.Path(path_type=Path), help="Output folder, instead of train.yaml's."
 )
@@ -47,22 +47,26 @@ def train(
     """Fine-tune a model as train.yaml says; this process is one rank.
 
     Several ranks: `deepspeed --num_gpus N --module dsforge.train train.yaml`, or torchrun, with the
-    same options. SIGTERM (exit code 0) and Ctrl-C (exit code 130) finish the step and save a
-    checkpoint; the next start goes on from there.
+    same options. SIGTERM and SIGHUP (exit code 0) and Ctrl-C (exit code 130) finish the step and
+    save a checkpoint; the next start goes on from there.
     """
-    from dsforge.cli.show import note
-    from dsforge.diagnose import diagnose_error
-    from dsforge.diagnose.words import shortly
-    from dsforge.errors import EXIT_USER, DsforgeError
-    from dsforge.train.loop import Options
-    from dsforge.train.loop import train as run
+    from dsforge.train.signals import Attendant
 
-    options = Options(steps, output, resume, overwrite, export, on_bad_row)
-    try:
-        sys.exit(run(job, options))
-    except DsforgeError:
-        raise
-    except Exception as error:  # the traceback, then what it means
-        sys.excepthook(type(error), error, error.__traceback__)
-        note("\n".join(shortly(diagnose_error(error))))
-        sys.exit(EXIT_USER)
+    with Attendant() as attendant:  # before the imports, which take seconds
+        from dsforge.cli.show import note
+        from dsforge.diagnose import diagnose_error
+        from dsforge.diagnose.words import shortly
+        from dsforge.errors import EXIT_USER, DsforgeError
+        from dsforge.masking import masked_traceback
+        from dsforge.train.loop import Options
+        from dsforge.train.loop import train as run
+
+        options = Options(steps, output, resume, overwrite, export, on_bad_row)
+        try:
+            sys.exit(run(job, options, attendant))
+        except DsforgeError:
+            raise
+        except Exception as error:  # the traceback, then what it means
+            sys.stderr.write(masked_traceback(error))
+            note("\n".join(shortly(diagnose_error(error))))
+            sys.exit(EXIT_USER)

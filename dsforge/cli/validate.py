@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from dsforge.cli.numbers import Whole
+
 if TYPE_CHECKING:
     from dsforge.validate.document import Document, Score
     from dsforge.validate.score import Decisions
@@ -25,7 +27,7 @@ WORST = 10
     is_flag=True,
     help="Rows tagged incomplete, suspect, approximate or unverified too.",
 )
-@click.option("--worst", type=click.IntRange(min=0), default=WORST, help="Worst rows to show.")
+@click.option("--worst", type=Whole(min=0), default=WORST, help="Worst rows to show.")
 @click.option("--json", "as_json", is_flag=True, help="A JSON document instead.")
 def validate(
     table: Path, *, what: str | None, sources: str, every: bool, worst: int, as_json: bool

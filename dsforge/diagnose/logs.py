@@ -5,21 +5,28 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from io import UnsupportedOperation
 from pathlib import Path
 from traceback import format_exception
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 from dsforge.diagnose.ranking import Cause, causes
 from dsforge.diagnose.registry import RULES
 from dsforge.diagnose.rule import Rule
 from dsforge.diagnose.scan import Scan, scan
 from dsforge.errors import DsforgeError
+from dsforge.outside import NULL_DEVICE, UnreadableError, opened
+from dsforge.walk import Walk
 
 if TYPE_CHECKING:
     from dsforge.plan import Plan
 
 CHUNK_BYTES = 1 << 20
+STREAM_BYTES = 1 << 16
 MOST_FILES = 512
+MOST_BYTES = 1 << 30  # of one log: ten seconds
+WAY_OUT = "its end is enough: tail -c 1G LOG | dsforge diagnose"
 ENDINGS = (".log", ".txt", ".out", ".err", "stdout", "stderr")
 
 
@@ -80,18 +87,28 @@ def _judged(scans: Sequence[Scan], plan: Plan | None) -> tuple[Cause, ...]:
 def _scanned(path: Path, rules: Sequence[Rule]) -> Scan:
     try:
         return scan(_chunks(path), str(path), rules)
-    except OSError as error:
-        raise DsforgeError(f"{path} cannot be read: {error.strerror}") from error
+    except UnreadableError as error:
+        raise DsforgeError(f"{path} {error.reason}", WAY_OUT) from error
 
 
 def _chunks(path: Path) -> Iterator[bytes]:
-    """The bytes of a regular file, a part at a time."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a named pipe would wait for ever
-    with os.fdopen(descriptor, "rb") as stream:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise DsforgeError(f"{path} is not a regular file", "pipe it in: dsforge diagnose -")
+    """The bytes of a file or pipe, a part at a time. Raises UnreadableError."""
+    if path.is_file() and path.stat().st_size > MOST_BYTES:
+        raise UnreadableError("file-too-large", f"is larger than {MOST_BYTES >> 30} GiB")
+    with opened(path) as stream:
         while chunk := stream.read(CHUNK_BYTES):
             yield chunk
+
+
+def stream_chunks(stream: BinaryIO) -> Iterator[bytes]:
+    """What is piped in or pasted, as it comes. Raises DsforgeError where it is a device."""
+    with suppress(UnsupportedOperation):  # a stream of another kind than files
+        state = os.fstat(stream.fileno())
+        known = stream.isatty() or state.st_rdev == NULL_DEVICE
+        if stat.S_ISCHR(state.st_mode) and not known:
+            raise DsforgeError("stdin is a device, which has no end", WAY_OUT)
+    while chunk := stream.read(STREAM_BYTES):
+        yield chunk
 
 
 def _logs(path: Path) -> list[Path]:
@@ -100,13 +117,15 @@ def _logs(path: Path) -> list[Path]:
         raise DsforgeError(f"{path} does not exist", "give a log file, a folder of logs, or -")
     if not path.is_dir():
         return [path]
-    found = []
-    for folder, folders, names in os.walk(path):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        found += [Path(folder, name) for name in sorted(names) if name.endswith(ENDINGS)]
+    found: list[Path] = []
+    walk = Walk(path, lambda name: name.startswith("."))
+    for entry in walk:
+        if entry.name.endswith(ENDINGS) and entry.is_file(follow_symlinks=False):
+            found.append(Path(entry.path))
         if len(found) > MOST_FILES:
             raise DsforgeError(f"{path} has more than {MOST_FILES} logs", "name those of one run")
-    logs = [file for file in found if file.is_file()]
-    if not logs:
+    if walk.left_out:
+        raise DsforgeError(f"{path} is too large: {walk.left_out}", "name the folder of one run")
+    if not found:
         raise DsforgeError(f"{path} has no log (*.log, *.txt, *.out, *.err, stdout, stderr)")
-    return logs
+    return found

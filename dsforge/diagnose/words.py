@@ -7,6 +7,7 @@ from typing import Any
 
 from dsforge.diagnose.ranking import Cause
 from dsforge.diagnose.rule import Rule
+from dsforge.masking import masked
 
 WIDTH = 240  # characters of a log line that are shown
 CONFIDENT = 0.5  # from here on a cause is named without being asked for
@@ -32,11 +33,12 @@ def shortly(causes: Sequence[Cause]) -> list[str]:
     if not causes or causes[0].confidence < CONFIDENT:
         return []
     cause = causes[0]
-    return [
+    lines = [
         f"cause: {cause.message} [{cause.rule}]",
         *(f"  line {line.line}   {_cut(line.text)}" for line in cause.evidence[:1]),
         *(f"  fix   {line}" for line in cause.fix.splitlines()),
     ]
+    return [masked(line) for line in lines]
 
 
 def document(causes: Sequence[Cause]) -> dict[str, Any]:
@@ -70,7 +72,8 @@ def explained(rule: Rule) -> list[str]:
 
 
 def _cut(text: str) -> str:
-    """The text, no longer than a few lines of a terminal."""
+    """The text without secrets, no longer than a few lines of a terminal."""
+    text = masked(text)
     return text if len(text) <= WIDTH else f"{text[: WIDTH - 1]}\N{HORIZONTAL ELLIPSIS}"
 
 

@@ -1,4 +1,4 @@
-"""Sizes of ZeRO's buffers and of the NVMe queue, from the model and the link.
+"""Sizes of ZeRO's buffers and of the NVMe queue, from the model and the disk.
 
 The engine's defaults (5e8 elements) cost more memory than a small model's own states, and fill a
 fast link no better than a bucket of 50 MB does. The ledger and the rendered ds_config must name the
@@ -12,7 +12,6 @@ from dsforge.specs import ClusterSpec, ModelSpec, NvmeSpec
 from dsforge.strategy import AioSettings, Buckets, Strategy
 
 LARGEST_BUCKET = 200_000_000  # elements; past 400 MB a message gains no bandwidth
-SMALLEST_BUCKET = 1_000_000
 # The engine's defaults (`runtime/zero/config.py`), for runs that others have configured. Overlap is
 # its default under ZeRO stage 3 only, but published runs switch it on, as the examples of DeepSpeed
 # and Hugging Face do: without it the worst tenth of the rows of "stas" is 20.6 % off, not 19.5 %.
@@ -27,7 +26,7 @@ ENGINE = Buckets(
     sub_group_size=1_000_000_000,
     overlap_comm=True,
 )
-BUSY_S = 0.01  # a bucket should keep its link busy for 10 ms, so that latency does not matter
+BUSY_BUCKET = 50_000_000  # elements: 100 MB keep any link busy much longer than a message's latency
 PERSISTENT_PER_HIDDEN = 10  # norms and biases stay whole: the engine's own "auto" rule, 10 x hidden
 SUB_GROUP = 1_000_000_000
 LARGEST_LIVE = 1_000_000_000  # four layers are kept, but no more than the engine keeps by default
@@ -43,7 +42,7 @@ def largest_matrix(model: ModelSpec) -> int:
 
 def _even(elements: float) -> int:
     """An even count within the limits; the engine aligns all-gather buckets to two elements."""
-    return round(min(max(elements, SMALLEST_BUCKET), LARGEST_BUCKET)) // 2 * 2
+    return round(min(elements, LARGEST_BUCKET)) // 2 * 2
 
 
 def size_buckets(
@@ -51,16 +50,13 @@ def size_buckets(
 ) -> Buckets:
     """Buffer sizes for one strategy. `parameters` are the elements that one rank would hold whole.
 
-    Reduce bucket: what the slowest link crossed moves in 10 ms, at least hidden^2 (the engine's
-    "auto" rule), at most the whole model.
+    Reduce bucket: 100 MB, at least hidden^2 (the engine's "auto" rule), at most the whole model.
+    The link does not count: a plan that fits must not grow with a faster one.
     """
     chosen = strategy.runs_as.buckets
     if chosen != "sized":
         return ENGINE if chosen == "engine" else chosen
-    link_bytes_per_s = cluster.intra_node.bytes_per_s
-    if strategy.layout.world_size > cluster.gpus_per_node:
-        link_bytes_per_s = min(link_bytes_per_s, cluster.inter_node_bytes_per_s)
-    wanted = max(model.hidden_size**2, int(link_bytes_per_s * BUSY_S / 2))
+    wanted = max(model.hidden_size**2, BUSY_BUCKET)
     bucket = min(_even(wanted), max(2, (parameters + 1) // 2 * 2))
     layer = max(parameters // model.layers, 1)
     live = min(4 * layer, LARGEST_LIVE)

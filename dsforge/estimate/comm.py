@@ -6,6 +6,11 @@ is one of each, or goes up and down a tree where that is shorter. Ranks of diffe
 node's adapters; a group that spans nodes moves at the pace of its share. As the cluster grows, the
 bandwidth of a ring falls (congestion, stragglers): `CONGESTION` a doubling.
 
+A ring crosses a node's adapters once, whatever the ranks of the node; in an all-to-all each rank
+sends to every other, so all of a node's ranks share the adapters. Groups that do not divide a node
+lie across two of them, and the slowest group sets the pace. Pipeline stages pass activations to the
+next one: as soon as the stages fill more than a node, some hops leave it, and the slowest counts.
+
 Where a cluster card holds measured collectives, they correct this model by their ratio to it at the
 measured group: that group gets exactly what was measured, by kind of collective, and any other
 keeps its share of adapters, its congestion and its hops.
@@ -13,13 +18,13 @@ keeps its share of adapters, its congestion and its hops.
 
 from __future__ import annotations
 
-from math import log2
+from math import gcd, log2
 from typing import NamedTuple
 
 from dsforge.layout import Layout
 from dsforge.specs import ClusterSpec, Collective, MeasuredLink
 
-CONGESTION = 0.048  # bandwidth lost at each doubling of nodes
+CONGESTION = 0.024  # bandwidth lost at each doubling of nodes
 
 
 class Channel(NamedTuple):
@@ -60,22 +65,73 @@ def gather_bytes(payload_bytes: float, ranks: int) -> float:
     return payload_bytes * (ranks - 1) / ranks
 
 
+class Spread(NamedTuple):
+    """Where a group of ranks lies: the worst of the equal groups of the grid."""
+
+    ranks: int
+    local: int  # of them on a node
+    nodes: int
+    sharing: float  # groups that share a node's adapters, each with a flow of its own
+
+
+def spread(cluster: ClusterSpec, ranks: int, stride: int) -> Spread:
+    """The spread of groups of ranks that lie `stride` apart in the grid.
+
+    `stride` groups lie side by side in one block; blocks follow each other. Where blocks and nodes
+    do not divide, some block begins inside a node, and two of them share its adapters.
+    """
+    per_node, block = cluster.gpus_per_node, ranks * stride
+    step = gcd(block, per_node)
+    nodes = min(cluster.nodes, (per_node - step + block - 1) // per_node + 1)
+    local = max(1, min(ranks, per_node // stride))
+    if nodes == 1:
+        return Spread(ranks, ranks, 1, 1)
+    if local == ranks:  # a block that lies across two nodes
+        local = max(1, ranks // 2)
+    sharing = min(stride, per_node) if local == 1 else per_node // max(1, per_node // stride)
+    torn = block % per_node != 0 and cluster.nodes > 2  # noqa: PLR2004 - a node between two others
+    return Spread(ranks, local, nodes, min(per_node, sharing * (1 + torn)))
+
+
+def hop_spread(cluster: ClusterSpec, stages: int, stride: int) -> Spread:
+    """The spread of the slowest hop between stages of `stride` ranks.
+
+    Stages that fill a node or less lie in it; of others some hop leaves the node, and the ranks of
+    the stage at its edge, or all of the node, send at once, over the adapters that are nearest.
+    """
+    if stages == 1:
+        return Spread(1, 1, 1, 1)
+    if cluster.nodes == 1:
+        return Spread(2, 2, 1, 1)
+    per_node = cluster.gpus_per_node
+    edge = min(stride, per_node)
+    near = -(-cluster.nics_per_node * edge // per_node) / cluster.nics_per_node
+    return Spread(2, 1, 2, edge / near)
+
+
 def channel(cluster: ClusterSpec, ranks: int, stride: int) -> Channel:
     """The channel of a group of ranks that lie `stride` apart in the grid.
 
     Groups side by side share the adapters of a node: with stride 8 on nodes of 8, eight groups do.
     """
-    if ranks == 1:
-        return ALONE
-    per_node = cluster.gpus_per_node
-    rated = _rated(cluster, ranks, stride, per_node)
-    link = cluster.intra_node if ranks <= per_node // stride else cluster.inter_node
+    return ALONE if ranks == 1 else _over(cluster, spread(cluster, ranks, stride))
+
+
+def hop(cluster: ClusterSpec, stages: int, stride: int) -> Channel:
+    """The channel of the slowest hop between pipeline stages of so many ranks."""
+    return ALONE if stages == 1 else _over(cluster, hop_spread(cluster, stages, stride))
+
+
+def _over(cluster: ClusterSpec, where: Spread) -> Channel:
+    """The channel of a spread, corrected where its link was measured."""
+    rated = _rated(cluster, where)
+    link = cluster.intra_node if where.nodes == 1 else cluster.inter_node
     return rated if link.measured is None else _corrected(rated, cluster, link.measured)
 
 
 def _corrected(rated: Channel, cluster: ClusterSpec, found: MeasuredLink) -> Channel:
     """The channel with what a card says of its link, in proportion to the measured group."""
-    same = _rated(cluster, found.ranks, 1, found.ranks // found.nodes)
+    same = _rated(cluster, Spread(found.ranks, found.ranks // found.nodes, found.nodes, 1))
 
     def rate(kind: Collective) -> float:
         pace = found.paces.get(kind)
@@ -89,26 +145,34 @@ def _corrected(rated: Channel, cluster: ClusterSpec, found: MeasuredLink) -> Cha
         tree_s=rated.tree_s * (reduce.message_s / same.tree_s if reduce else 1.0),
         reduce_share=rate("all_reduce") / base,
         scatter_share=rate("reduce_scatter") / base,
-        exchange_share=rate("all_to_all") / base,
+        exchange_share=rated.exchange_share * _exchanges(found, same) * same.bytes_per_s / base,
     )
 
 
-def _rated(cluster: ClusterSpec, ranks: int, stride: int, per_node: int) -> Channel:
-    """The channel by the ratings of its links, with so many ranks on each node."""
+def _exchanges(found: MeasuredLink, same: Channel) -> float:
+    """Measured rate of an all-to-all over the rated one; 1 where it was not measured."""
+    pace = found.paces.get("all_to_all")
+    return pace.bytes_per_s / (same.bytes_per_s * same.exchange_share) if pace else 1.0
+
+
+def _rated(cluster: ClusterSpec, where: Spread) -> Channel:
+    """The channel by the ratings of its links."""
     intra, inter = cluster.intra_node, cluster.inter_node
-    local = max(1, min(ranks, per_node // stride))
-    nodes = -(-ranks // local)
+    ranks, local, nodes = where.ranks, where.local, where.nodes
     intra_rate = intra.bytes_per_s * intra.efficiency
     inside_s = (ranks - nodes) * intra.latency_s
     if nodes == 1:
         return Channel(ranks, intra_rate, inside_s, 2 * inside_s)
-    sharing = max(1, min(stride, per_node) if local == 1 else per_node // local)
-    inter_rate = cluster.inter_node_bytes_per_s * inter.efficiency / sharing
+    inter_rate = cluster.inter_node_bytes_per_s * inter.efficiency
     inter_rate /= 1 + CONGESTION * log2(nodes)
-    rate = inter_rate if local == 1 else min(intra_rate, inter_rate)
+    shared = inter_rate / where.sharing
+    rate = shared if local == 1 else min(intra_rate, shared)
     round_s = (nodes - 1) * inter.latency_s + inside_s
     depth_s = log2(nodes) * inter.latency_s + (local - 1) * intra.latency_s
-    return Channel(ranks, rate, round_s, 2 * min(round_s, depth_s))
+    tree_s = 2 * min(round_s, depth_s)
+    each = inter_rate / (where.sharing * local)  # all ranks of a node at once
+    around_s = (local - 1) / intra_rate + (ranks - local) / each
+    return Channel(ranks, rate, round_s, tree_s, exchange_share=(ranks - 1) / around_s / rate)
 
 
 ALONE = Channel(1, 1.0, 0.0, 0.0)
@@ -122,21 +186,30 @@ class Channels(NamedTuple):
     shards: Channel
     updates: Channel  # ranks that weights are gathered from: fewer than `shards` under MiCS, hpZ
     expert: Channel
-    pipeline: Channel
+    expert_shards: Channel  # ranks that hold the same experts
+    pipeline: Channel  # the slowest hop
+    neighbours: Channel  # a hop inside a node, where there are any
 
 
 def channels(cluster: ClusterSpec, layout: Layout, weight_group: int | None = None) -> Channels:
-    """Every channel of a layout; tensor ranks are closest, pipeline stages farthest."""
+    """Every channel of a layout; tensor ranks are closest, pipeline stages farthest.
+
+    Experts have a grid of their own, in which expert ranks are next after tensor ranks
+    (megatron-core, `initialize_model_parallel`).
+    """
     tp, cp = layout.tensor_parallel_size, layout.context_parallel_size
-    dp, pp = layout.data_parallel_size, layout.pipeline_parallel_size
-    neighbours = min(2, pp)
-    shards = channel(cluster, dp * cp, tp)
-    whole = weight_group is None or weight_group >= dp * cp
+    pp, ep = layout.pipeline_parallel_size, layout.expert_parallel_size
+    ranks = layout.shard_ranks
+    shards = channel(cluster, ranks, tp)
+    group = weight_group or ranks
+    whole = group >= ranks
     return Channels(
         tensor=channel(cluster, tp, 1),
         context=channel(cluster, cp, tp),
         shards=shards,
-        updates=shards if whole else channel(cluster, weight_group or 1, tp),
-        expert=channel(cluster, layout.expert_parallel_size, tp * cp),
-        pipeline=channel(cluster, neighbours, dp * cp * tp),
+        updates=shards if whole else channel(cluster, group, tp),
+        expert=channel(cluster, ep, tp),
+        expert_shards=shards if ep == 1 else channel(cluster, max(1, ranks // ep), tp * ep),
+        pipeline=hop(cluster, pp, ranks * tp),
+        neighbours=_over(cluster, Spread(2, 2, 1, 1)) if pp > 1 else ALONE,
     )

@@ -22,8 +22,9 @@ class Frame(NamedTuple):
     model: ModelSpec
     cluster: ClusterSpec
     workload: Workload
-    loads: tuple[Load, ...]  # of the first and the last stage; one without a pipeline
+    loads: tuple[Load, ...]  # of each kind of stage; one without a pipeline
     fullest: Load  # with the most parameters: it sets the pace of what follows from them
+    hosted: Load  # with the most off its device: a node is counted as if all its ranks were such
     links: Channels
     host: HostMemory
     nvme_bytes: int  # of a node
@@ -33,15 +34,16 @@ class Frame(NamedTuple):
 def framed(model: ModelSpec, cluster: ClusterSpec, workload: Workload, strategy: Strategy) -> Frame:
     """The frame of a strategy and of all others of its family."""
     carried = loads(model, cluster, workload, strategy)
-    kept = carried[0].kept
+    hosted = max(carried, key=lambda load: (load.kept.host, load.kept.nvme))
     return Frame(
         model=model,
         cluster=cluster,
         workload=workload,
         loads=carried,
         fullest=max(carried, key=lambda load: load.held.total),
+        hosted=hosted,
         links=channels(cluster, strategy.layout, strategy.weight_group),
-        host=host_memory(model, cluster, workload, strategy, kept=kept),
-        nvme_bytes=round(kept.nvme * cluster.gpus_per_node),
+        host=host_memory(model, cluster, workload, strategy, kept=hosted.kept),
+        nvme_bytes=round(hosted.kept.nvme * cluster.gpus_per_node),
         checkpoint_bytes=checkpoint_bytes(model, workload),
     )

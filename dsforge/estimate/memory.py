@@ -104,7 +104,7 @@ class Footprint(NamedTuple):
     head: float  # of the loss, whatever the tokens
     sample_tokens: float  # of one sample on one rank
     pipeline: int  # stages
-    first: bool  # stage: it holds the most micro batches
+    later: int  # stages behind it: it holds a micro batch for each
     lasting: bool  # gradients outlive a micro step even where there is one
     churns: bool
 
@@ -141,15 +141,14 @@ class Footprint(NamedTuple):
         pp, virtual = self.pipeline, batching.virtual_stages
         if pp == 1:
             return 1.0
-        later = pp - 1 if self.first else 0
-        alive = later + 1.0
+        alive = self.later + 1.0
         if virtual > 1:
-            alive = (2 * later + (virtual - 1) * pp + 1) / virtual
+            alive = (2 * self.later + (virtual - 1) * pp + 1) / virtual
         return min(float(batching.steps), alive)
 
 
 def footprints(frame: Frame, strategy: Strategy) -> tuple[Footprint, ...]:
-    """The end stages of a strategy, and of all others that differ in batching alone."""
+    """Every kind of stage of a strategy, and of all others that differ in batching alone."""
     model, workload = frame.model, frame.workload
     workspace = 0.0 if frame.cluster.gpu.is_cpu else WORKSPACE
     dequantised = dequantised_bytes(model, workload)
@@ -167,7 +166,7 @@ def footprints(frame: Frame, strategy: Strategy) -> tuple[Footprint, ...]:
             head=head if load.stage.has_head else 0.0,
             sample_tokens=workload.sequence_length / strategy.layout.context_parallel_size,
             pipeline=strategy.layout.pipeline_parallel_size,
-            first=load.stage.has_embedding,
+            later=load.stage.later,
             lasting=stage3 or strategy.runs_as.gradients == "fp32",
             churns=stage3 and strategy.runs_as.trainer == "deepspeed",
         )

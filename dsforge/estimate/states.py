@@ -16,8 +16,9 @@ from typing import NamedTuple
 
 from dsforge.estimate.activations import FLOAT_BYTES, TokenBytes, element_bytes, token_bytes
 from dsforge.estimate.buckets import size_buckets
+from dsforge.estimate.cut import Stage, kinds_of
 from dsforge.estimate.quantised import NF4_BYTES
-from dsforge.estimate.shard import RankParameters, Stage, end_stages, rank_parameters
+from dsforge.estimate.shard import RankParameters, rank_parameters
 from dsforge.specs import ClusterSpec, ModelSpec, Workload
 from dsforge.strategy import FULLY_SHARDED, GRADIENTS_SHARDED, Buckets, Execution, Strategy
 
@@ -55,7 +56,7 @@ class Shares(NamedTuple):
 
 
 class Load(NamedTuple):
-    """What a rank of one end stage carries."""
+    """What a rank of one kind of pipeline stage carries."""
 
     stage: Stage
     held: RankParameters
@@ -67,16 +68,19 @@ class Load(NamedTuple):
 def loads(
     model: ModelSpec, cluster: ClusterSpec, workload: Workload, strategy: Strategy
 ) -> tuple[Load, ...]:
-    """The loads of the first and of the last stage; one where there is no pipeline."""
-    found = []
+    """The loads of every kind of stage that may be the fullest; one where there is no pipeline.
+
+    One file sets the engine's buckets for all ranks: by the stage with the most parameters.
+    """
+    found = kinds_of(model, strategy)
+    held = [rank_parameters(model, workload, strategy.layout, stage) for stage in found]
+    most = max(parameters.total for parameters in held)
+    buckets = size_buckets(model, cluster, strategy, most)
     tokens = token_bytes(model, workload, strategy)
-    by_cost = strategy.runs_as.trainer == "nanotron"
-    for stage in end_stages(model, strategy.layout.pipeline_parallel_size, by_cost):
-        held = rank_parameters(model, workload, strategy.layout, stage)
-        buckets = size_buckets(model, cluster, strategy, held.total)
-        kept = states(workload, strategy, held, buckets)
-        found.append(Load(stage, held, buckets, kept, tokens))
-    return tuple(found)
+    return tuple(
+        Load(stage, parameters, buckets, states(workload, strategy, parameters, buckets), tokens)
+        for stage, parameters in zip(found, held, strict=True)
+    )
 
 
 def shares(strategy: Strategy) -> Shares:

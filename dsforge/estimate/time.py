@@ -10,7 +10,7 @@ from dsforge.estimate.compute import optimizer_s
 from dsforge.estimate.flops import step_flops
 from dsforge.estimate.frame import Frame, framed
 from dsforge.estimate.offload import Moved, offload
-from dsforge.estimate.traffic import Exchange, PerToken, exchanges, stage_traffic
+from dsforge.estimate.traffic import Exchange, Sends, exchanges, stage_traffic
 from dsforge.estimate.work import Pace, pace
 from dsforge.specs import FROZEN, ClusterSpec, ModelSpec, Workload
 from dsforge.strategy import Batching, Strategy
@@ -41,7 +41,7 @@ class TimeEstimate(BaseModel):
     sent_bytes: int = Field(ge=0, description="Bytes that one rank sends in one step.")
 
 
-COMPUTE_ERROR = (0.87, 1.2)  # 80 % of published steps lie within, compute-bound ones
+COMPUTE_ERROR = (0.88, 1.19)  # 80 % of published steps lie within, compute-bound ones
 COMMUNICATION_ERROR = (0.7, 1.8)  # exposed communication, bubble and offload are less certain
 STEP_OVERHEAD_S = 0.01  # gradient norm, clipping, schedule, Python: once a step
 
@@ -67,7 +67,7 @@ class Tempo(NamedTuple):
 
     pace: Pace
     exchanges: tuple[Exchange, ...]
-    between: PerToken  # stages
+    between: Sends  # stages
     moved: Moved
     optimizer_s: float
     sample_tokens: float  # of one sample on one rank
@@ -76,14 +76,15 @@ class Tempo(NamedTuple):
         """Seconds of one optimizer step, and bytes sent."""
         micro_steps, tokens = batching.steps, batching.micro_batch_size * self.sample_tokens
         work, chunks = self.pace.at(tokens), 2 * batching.virtual_stages * micro_steps
-        outside_s, sent = 0.0, chunks * tokens * self.between.sent_bytes
+        outside_s, sent = 0.0, chunks * tokens * self.between.each.sent_bytes
         for exchange in self.exchanges:
             times = micro_steps if exchange.every_micro_step else 1
             outside_s += times * exchange.exposed_s(work.layers, work.compute_s)
             sent += times * exchange.sent_bytes
-        stages_s = chunks * (self.between.fixed_s + tokens * self.between.token_s)
+        compute_s = micro_steps * work.compute_s
+        stages_s = self.between.exposed_s(batching, tokens, compute_s)
         return Seconds(
-            compute_s=micro_steps * work.compute_s,
+            compute_s=compute_s,
             communication_s=micro_steps * work.exposed_s + outside_s + stages_s,
             bubble_s=(self.pace.pipeline - 1) / batching.virtual_stages * work.mean_s,
             offload_s=self.moved.once_s + micro_steps * self.moved.micro_step_s,

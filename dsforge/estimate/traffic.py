@@ -12,6 +12,7 @@ many batchings of one family from one account.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from operator import add
 from typing import NamedTuple
 
@@ -19,13 +20,14 @@ from dsforge.estimate import nanotron
 from dsforge.estimate.activations import element_bytes
 from dsforge.estimate.comm import Channel, gather_bytes
 from dsforge.estimate.frame import Frame
-from dsforge.strategy import FULLY_SHARDED, GRADIENTS_SHARDED, Strategy
+from dsforge.strategy import FULLY_SHARDED, GRADIENTS_SHARDED, Batching, Strategy
 
-GRADIENT_OVERLAP = 0.3  # share of backward that hides reduction of gradients
+GRADIENT_OVERLAP = 0.07  # share of backward that hides reduction of gradients
 GATHER_OVERLAP = 0.7  # share of compute that hides gathers of ZeRO stage 3
-PIPELINE_EXPOSED = 0.292  # of sends between stages
+PIPELINE_EXPOSED, INTERLEAVED_EXPOSED = 0.263, 0.037  # of sends between stages
+PIPELINE_OVERLAP = 0.7  # share of compute that hides them at most: the adapters set a floor
 MESSAGE_BYTES = 2.56e8  # of gradients or weights at once, where no engine's buckets say
-NEVER_HIDDEN = 0.35  # of what could be hidden: first and last bucket, kernels that make room
+NEVER_HIDDEN = 0.37  # of what could be hidden: first and last bucket, kernels that make room
 QUANTIZED_WEIGHT, QUANTIZED_GRADIENT = 1.0, 0.5  # bytes: int8, int4 (Wang et al. 2023, table 1)
 OVERLAPPED_TENSOR = 0.02  # what of them shows where they run beside products
 
@@ -67,37 +69,87 @@ NOTHING = PerToken(0.0, 0.0, 0.0)
 
 def exchanges(frame: Frame, strategy: Strategy) -> tuple[Exchange, ...]:
     """Every collective of gradients and weights; none where one rank holds the model alone."""
+    return (*_of_shards(frame, strategy), *_of_ends(frame, strategy))
+
+
+def _of_ends(frame: Frame, strategy: Strategy) -> tuple[Exchange, ...]:
+    """Gradients of a tied embedding, which the first and the last stage hold a copy of each."""
+    model, link = frame.model, frame.links.pipeline
+    if link.ranks == 1 or not model.tied_embeddings or frame.workload.method != "full":
+        return ()
+    words = model.vocab_size * model.embedding_size / strategy.layout.tensor_parallel_size
+    size = _gradient_size(frame, strategy) * words
+    sent = 2 * gather_bytes(size, link.ranks)
+    return (Exchange("tied embeddings summed", link.reduce_s(size), sent_bytes=sent),)
+
+
+def _gradient_size(frame: Frame, strategy: Strategy) -> int:
+    """Bytes of an element of gradients as they are summed."""
+    return 4 if strategy.runs_as.gradients == "fp32" else element_bytes(frame.workload)
+
+
+def _of_shards(frame: Frame, strategy: Strategy) -> tuple[Exchange, ...]:
+    """Gradients and weights among the ranks that hold the same part of the model."""
     if frame.links.shards.ranks == 1:
         return ()
     run, held = strategy.runs_as, frame.fullest.held
     size = element_bytes(frame.workload)
-    gradients = float((4 if run.gradients == "fp32" else size) * held.trainable)
     if strategy.zero_stage == FULLY_SHARDED:
+        gradients = float(_gradient_size(frame, strategy) * held.trainable)
         weights = float((QUANTIZED_WEIGHT if run.quantized_weights else size) * held.total)
         if run.quantized_gradients:
             gradients = QUANTIZED_GRADIENT * held.trainable
         return _stage3(frame, strategy, weights=weights, gradients=gradients)
-    updated = float(size * held.trainable)
     bucket = MESSAGE_BYTES
     if run.trainer == "deepspeed":
         bucket = float(size * frame.fullest.buckets.reduce_bucket_size)
-    renewed_s = frame.links.updates.gather_s(updated, max(1.0, updated / bucket))
-    sent = gather_bytes(updated, frame.links.shards.ranks)
     hidden = 2 / 3 * GRADIENT_OVERLAP * _overlaps(frame, strategy)
+    links = frame.links
+    summed = _parts(frame, _gradient_size(frame, strategy), links.shards)
+    weights_of = _parts(frame, size, links.updates)
+    renewed = _exchanged("updated weights gathered", weights_of, Channel.gather_s, bucket)
     if run.trainer == "megatron" and strategy.zero_stage >= 1:
+        scattered = _exchanged("gradients scattered", summed, Channel.scatter_s, bucket)
         return (
-            _reduction(frame, gradients, bucket, hidden=hidden, scattered=True),
-            Exchange("updated weights gathered", renewed_s, 0.0, hidden / 2, sent_bytes=sent),
+            scattered._replace(hidden_share=hidden),
+            renewed._replace(hidden_share=hidden / 2),
         )
-    every = strategy.zero_stage == GRADIENTS_SHARDED
-    reduced = _reduction(frame, gradients, bucket, hidden=hidden)
-    found: tuple[Exchange, ...] = (reduced._replace(every_micro_step=every),)
+    reduced = _exchanged("gradients all-reduced", summed, Channel.reduce_s, bucket)
+    found: tuple[Exchange, ...] = (
+        reduced._replace(
+            hidden_share=hidden,
+            every_micro_step=strategy.zero_stage == GRADIENTS_SHARDED,
+            sent_bytes=2 * reduced.sent_bytes,
+        ),
+    )
     if run.trainer == "nanotron":
         once_s, each_s = nanotron.stalls_s(strategy, frame.cluster.nodes)
         found += (Exchange("stalls", once_s), Exchange("stalls", each_s, every_micro_step=True))
-    if strategy.zero_stage >= 1:
-        found += (Exchange("updated weights gathered", renewed_s, sent_bytes=sent),)
-    return found
+    return (*found, renewed) if strategy.zero_stage >= 1 else found
+
+
+_Part = tuple[float, Channel]  # bytes, and the ranks that share them
+
+
+def _parts(frame: Frame, size: int, ranks: Channel) -> tuple[_Part, ...]:
+    """Trained elements in bytes among these ranks; experts among the fewer that hold the same."""
+    links, held = frame.links, frame.fullest.held
+    if links.expert.ranks == 1:
+        return ((float(size * held.trainable), ranks),)
+    shared = float(size * held.trainable_shared), ranks
+    return shared, (float(size * held.trainable_experts), links.expert_shards)
+
+
+def _exchanged(
+    name: str,
+    parts: tuple[_Part, ...],
+    seconds: Callable[[Channel, float, float], float],
+    bucket: float,
+) -> Exchange:
+    """One collective of every part, in messages of about a bucket."""
+    busy_s = sum(seconds(link, size, max(1.0, size / bucket)) for size, link in parts if size)
+    sent = sum(gather_bytes(size, link.ranks) for size, link in parts)
+    return Exchange(name, busy_s, sent_bytes=sent)
 
 
 def _overlaps(frame: Frame, strategy: Strategy) -> bool:
@@ -106,19 +158,6 @@ def _overlaps(frame: Frame, strategy: Strategy) -> bool:
     if trainer == "nanotron":
         return strategy.layout.pipeline_parallel_size == 1
     return trainer == "megatron" or frame.fullest.buckets.overlap_comm
-
-
-def _reduction(
-    frame: Frame, gradients: float, bucket: float, *, hidden: float, scattered: bool = False
-) -> Exchange:
-    """Gradients to their owners, or to every rank: twice the way."""
-    link, messages = frame.links.shards, max(1.0, gradients / bucket)
-    sent = gather_bytes(gradients, link.ranks)
-    if scattered:
-        seconds = link.scatter_s(gradients, messages)
-        return Exchange("gradients scattered", seconds, 0.0, hidden, sent_bytes=sent)
-    seconds = link.reduce_s(gradients, messages)
-    return Exchange("gradients all-reduced", seconds, 0.0, hidden, sent_bytes=2 * sent)
 
 
 def _stage3(
@@ -180,19 +219,74 @@ def _gathered(
     )
 
 
-def stage_traffic(frame: Frame, strategy: Strategy) -> PerToken:
-    """Activations of one micro batch and chunk to the next stage, or their gradients back."""
+class Sends(NamedTuple):
+    """Activations of a micro batch and chunk to the next stage, or their gradients back."""
+
+    each: PerToken  # on the slowest hop, which sets the pace
+    filling: PerToken  # every hop there and back: the first and the last micro batch wait for it
+    parts: int  # ranks that send one of each activation
+    exposed: float  # share that shows where the wire is quick
+    interleaved: float  # the same with several chunks a stage: Megatron sends beside compute then
+
+    def wire_s(self, batching: Batching, tokens: float) -> float:
+        """Seconds of a step on the wire, if each rank sent whole activations."""
+        count = 2 * batching.virtual_stages * batching.steps
+        each_s = self.each.fixed_s + tokens * self.each.token_s
+        return count * each_s + self.filling.fixed_s + tokens * self.filling.token_s
+
+    def exposed_s(self, batching: Batching, tokens: float, compute_s: float) -> float:
+        """Seconds of a step that no compute hides."""
+        wire_s = self.wire_s(batching, tokens)
+        share = self.exposed if batching.virtual_stages == 1 else self.interleaved
+        return max(share * wire_s, wire_s / self.parts - PIPELINE_OVERLAP * compute_s)
+
+
+def stage_traffic(frame: Frame, strategy: Strategy) -> Sends:
+    """What stages hand on, over every hop of the pipeline.
+
+    Tensor ranks send a part each (Narayanan et al. 2021, section 4.1; DeepSpeed's
+    `PartitionedTensor`), so the wire is not the floor of whole activations; what shows of a send on
+    a quick wire was fitted on whole ones. With sequence parallelism ranks hold no more than a part.
+    """
     link = frame.links.pipeline
     if link.ranks == 1:
-        return NOTHING
+        return Sends(NOTHING, NOTHING, 1, 0.0, 0.0)
     one = _activation_bytes(frame)
+    parts = strategy.layout.tensor_parallel_size
     if strategy.sequence_parallel:
-        one /= strategy.layout.tensor_parallel_size
-    fixed_s, exposed = link.send_s(0.0), PIPELINE_EXPOSED
-    token_s = link.send_s(one) - fixed_s
-    if strategy.runs_as.trainer == "nanotron":
-        fixed_s, exposed = fixed_s + nanotron.send_s(strategy, frame.cluster.nodes), 1.0
-    return PerToken(exposed * fixed_s, exposed * token_s, one)
+        one, parts = one / parts, 1
+    each = _send(link, one)
+    if strategy.runs_as.trainer == "nanotron":  # its waits were fitted around quick hops
+        each = _send(frame.links.neighbours, one) if _small(frame, strategy) else each
+        fixed_s = each.fixed_s + nanotron.send_s(strategy, frame.cluster.nodes)
+        return Sends(each._replace(fixed_s=fixed_s), NOTHING, 1, 1.0, 1.0)
+    filling = _filling(frame, strategy, one)
+    return Sends(each, filling, parts, PIPELINE_EXPOSED, INTERLEAVED_EXPOSED)
+
+
+def _small(frame: Frame, strategy: Strategy) -> bool:
+    """Whether two stages lie on a node."""
+    layout = strategy.layout
+    ranks = layout.shard_ranks * layout.tensor_parallel_size
+    return 2 * ranks <= frame.cluster.gpus_per_node
+
+
+def _send(link: Channel, token_bytes: float) -> PerToken:
+    fixed_s = link.send_s(0.0)
+    return PerToken(fixed_s, link.send_s(token_bytes) - fixed_s, token_bytes)
+
+
+def _filling(frame: Frame, strategy: Strategy, token_bytes: float) -> PerToken:
+    """All hops of the pipeline twice: far ones between nodes, near ones inside."""
+    hops = strategy.layout.pipeline_parallel_size - 1
+    far = min(hops, frame.cluster.nodes - 1)
+    slow = _send(frame.links.pipeline, token_bytes)
+    quick = _send(frame.links.neighbours, token_bytes)
+    return PerToken(
+        2 * (far * slow.fixed_s + (hops - far) * quick.fixed_s),
+        2 * (far * slow.token_s + (hops - far) * quick.token_s),
+        0.0,
+    )
 
 
 def layer_traffic(frame: Frame, strategy: Strategy, *, moe_layer: bool) -> PerToken:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from dsforge.estimate.compute import layer_host_s
+from dsforge.estimate.cut import Stage
 from dsforge.estimate.frame import Frame
 from dsforge.estimate.lines import Line, lines, setting_of
-from dsforge.estimate.schedule import Stages, stages
-from dsforge.estimate.traffic import PerToken, layer_traffic
+from dsforge.estimate.traffic import NOTHING, PerToken, layer_traffic
 from dsforge.strategy import Strategy
 
 
@@ -23,44 +23,73 @@ class Work(NamedTuple):
 
 
 class Pace(NamedTuple):
-    """The mean layer (dense ones and those with experts) and the head, as lines in tokens."""
+    """Layers of both kinds and the head as lines in tokens, and the stages that have them."""
 
-    stages: Stages
+    kinds: tuple[Stage, ...]  # of stages: one of them is the slowest
     pipeline: int  # stages
-    layer: Line
-    exchanged: PerToken  # in a layer
+    layers: int  # of the model
+    moe_layers: int
+    dense: Line
+    sparse: Line
+    exchanged: PerToken  # in a dense layer
+    sparse_exchanged: PerToken
     head: Line
     host_s: float  # the host's time for a layer: it takes no less
 
     def at(self, tokens: float) -> Work:
         """The work of one micro batch of so many tokens on a rank."""
-        exposed_s = self.exchanged.fixed_s + tokens * self.exchanged.token_s
-        layer_s = max(self.layer.at(tokens) + exposed_s, self.host_s)
+        dense_s, exposed_s, sparse_s, sparse_exposed_s = self._layers(tokens)
+        slow = self.slowest(tokens)
+        inside_s = slow.dense_layers * exposed_s + slow.moe_layers * sparse_exposed_s
+        sent = slow.dense_layers * self.exchanged.sent_bytes
+        sent += slow.moe_layers * self.sparse_exchanged.sent_bytes
         head_s = self.head.at(tokens)
-        body_s, last_s = self.stages.body * layer_s, self.stages.last * layer_s + head_s
-        layers = self.stages.last if last_s >= body_s else self.stages.body
+        slowest_s = slow.dense_layers * dense_s + slow.moe_layers * sparse_s
+        all_s = (self.layers - self.moe_layers) * dense_s + self.moe_layers * sparse_s + head_s
         return Work(
-            compute_s=max(body_s, last_s) - layers * exposed_s,
-            exposed_s=layers * exposed_s,
-            mean_s=self.stages.mean * layer_s + head_s / self.pipeline,
-            sent_bytes=layers * tokens * self.exchanged.sent_bytes,
-            layers=layers,
+            compute_s=slowest_s + slow.has_head * head_s - inside_s,
+            exposed_s=inside_s,
+            mean_s=all_s / self.pipeline,
+            sent_bytes=tokens * sent,
+            layers=slow.layers,
         )
+
+    def slowest(self, tokens: float) -> Stage:
+        """The stage that takes longest with so many tokens."""
+        if len(self.kinds) == 1:
+            return self.kinds[0]
+        dense_s, _, sparse_s, _ = self._layers(tokens)
+        head_s = self.head.at(tokens)
+        busy = [
+            s.dense_layers * dense_s + s.moe_layers * sparse_s + s.has_head * head_s
+            for s in self.kinds
+        ]
+        return self.kinds[busy.index(max(busy))]
+
+    def _layers(self, tokens: float) -> tuple[float, float, float, float]:
+        """Seconds of a layer and of the collectives in it: a dense one, one with experts."""
+        exposed_s = self.exchanged.fixed_s + tokens * self.exchanged.token_s
+        dense_s = max(self.dense.at(tokens) + exposed_s, self.host_s)
+        if not self.moe_layers:
+            return dense_s, exposed_s, 0.0, 0.0
+        more_s = self.sparse_exchanged.fixed_s + tokens * self.sparse_exchanged.token_s
+        return dense_s, exposed_s, max(self.sparse.at(tokens) + more_s, self.host_s), more_s
 
 
 def pace(frame: Frame, strategy: Strategy) -> Pace:
     """The work of any micro batch on the slowest of the pipeline's stages."""
-    pp = strategy.layout.pipeline_parallel_size
-    split = stages(frame.model, pp, strategy.runs_as.trainer)
     setting = setting_of(frame.cluster.gpu, frame.workload, strategy)
     each = lines(frame.model, setting)
-    layer, sent, share = (
-        each.layer,
-        layer_traffic(frame, strategy, moe_layer=False),
-        split.moe_share,
+    sparse = layer_traffic(frame, strategy, moe_layer=True) if frame.model.moe else NOTHING
+    return Pace(
+        kinds=tuple(load.stage for load in frame.loads),
+        pipeline=strategy.layout.pipeline_parallel_size,
+        layers=frame.model.layers,
+        moe_layers=frame.model.moe_layers if frame.model.moe else 0,
+        dense=each.layer,
+        sparse=each.moe_layer,
+        exchanged=layer_traffic(frame, strategy, moe_layer=False),
+        sparse_exchanged=sparse,
+        head=each.head,
+        host_s=layer_host_s(frame.cluster, frame.workload, strategy, setting.passes),
     )
-    if share:
-        layer = layer.towards(each.moe_layer, share)
-        sent = sent.towards(layer_traffic(frame, strategy, moe_layer=True), share)
-    host_s = layer_host_s(frame.cluster, frame.workload, strategy, setting.passes)
-    return Pace(split, pp, layer, sent, each.head, host_s)

@@ -27,11 +27,10 @@ def take_buckets(sheet: Sheet, plan: Plan, load: Load) -> None:
             sub_group_size=found.sub_group_size,
         )
         return
-    sheet.give(f"{SIZED}: a bucket should keep its link busy so long", "s", busy_s=sizes.BUSY_S)
+    sheet.give(f"{SIZED}: keeps any link busy", "elements", busy_bucket=sizes.BUSY_BUCKET)
     sheet.give(
         f"{SIZED}: limits",
         "elements",
-        smallest_bucket=sizes.SMALLEST_BUCKET,
         largest_bucket=sizes.LARGEST_BUCKET,
         largest_live=sizes.LARGEST_LIVE,
     )
@@ -42,29 +41,24 @@ def take_buckets(sheet: Sheet, plan: Plan, load: Load) -> None:
         "elements",
         sub_group_size=found.sub_group_size,
     )
-    across = plan.strategy.layout.world_size > plan.cluster.gpus_per_node
-    sheet.work_out("buckets", tuple(_lines(across=across)))
+    sheet.work_out("buckets", tuple(_lines()))
 
 
-def _lines(*, across: bool) -> Iterator[Line]:
-    link = "min(intra_bytes_per_s, nics_per_node * inter_bytes_per_s)"
-    link = link if across else "intra_bytes_per_s"
-    yield Line("crossed_bytes_per_s", "bytes/s", link, "the slowest link that the job crosses")
-    wanted = "max(hidden_size ** 2, crossed_bytes_per_s * busy_s / 2 // 1)"
-    why = f"{SIZED}: 16-bit elements that the link moves, at least the engine's auto rule"
-    yield Line("wanted_bucket", "elements", wanted, why)
-    even = "min(max(wanted_bucket, smallest_bucket), largest_bucket) // 2 * 2"
-    whole = "max(2, (held_parameters + 1) // 2 * 2)"
+def _lines() -> Iterator[Line]:
+    why = f"{SIZED}: 100 MB in 16 bits, at least the engine's auto rule"
+    yield Line("wanted_bucket", "elements", "max(hidden_size ** 2, busy_bucket)", why)
+    even = "min(wanted_bucket, largest_bucket) // 2 * 2"
+    whole = "max(2, (pace_held_parameters + 1) // 2 * 2)"
     why = f"{SIZED}: even, at most the whole model"
     yield Line("reduce_bucket_size", "elements", f"min({even}, {whole})", why)
-    yield Line("layer_elements", "elements", "max(held_parameters // layers, 1)", "mean layer")
+    yield Line("layer_elements", "elements", "max(pace_held_parameters // layers, 1)", "mean layer")
     prefetch = "min(reduce_bucket_size, max(1, 9 * layer_elements // 10))"
     yield Line("prefetch_bucket_size", "elements", prefetch, f"{SIZED}: nine tenths of a layer")
     matrix = "max(vocab_size * embedding_size, hidden_size * ffn_hidden_size)"
     yield Line("largest_matrix", "elements", matrix, f"{SIZED}: the largest single gather")
     live = "max(min(4 * layer_elements, largest_live), 2 * largest_matrix, 2 * reduce_bucket_size)"
     why = f"{SIZED}: four layers"
-    yield Line("max_live_parameters", "elements", f"max(1, min(held_parameters, {live}))", why)
+    yield Line("max_live_parameters", "elements", f"max(1, min(pace_held_parameters, {live}))", why)
     threshold = "persistent_per_hidden * hidden_size"
     why = f"{SIZED}: norms and biases stay whole"
     yield Line("persistence_threshold", "elements", threshold, why)

@@ -8,6 +8,7 @@ from pydantic import BaseModel, Field
 
 from dsforge.errors import DsforgeError
 from dsforge.estimate.frame import framed
+from dsforge.estimate.states import shares
 from dsforge.explain.buckets import take_buckets
 from dsforge.explain.host import take_host
 from dsforge.explain.inputs import take_inputs
@@ -76,18 +77,22 @@ def worked_out(plan: Plan) -> Sheet:
     load, sheet = explained_load(frame, plan), Sheet()
     take_inputs(sheet, plan)
     take_parameters(sheet, plan, load)
-    take_links(sheet, plan)
-    take_buckets(sheet, plan, load)
-    take_memory(sheet, plan, load)
-    take_host(sheet, plan, frame.loads[0])
-    source = "the end stage with more parameters: it sets the pace (worked out as held_parameters)"
+    source = "the stage with the most parameters: it sets the pace (worked out as held_parameters)"
+    held = frame.fullest.held
     sheet.give(
         source,
         "elements",
-        pace_held_parameters=frame.fullest.held.total,
-        pace_trained_parameters=frame.fullest.held.trainable,
+        pace_held_parameters=held.total,
+        pace_trained_parameters=held.trainable,
+        pace_trained_experts=held.trainable_experts,
+        pace_shard=shares(plan.strategy).of(held),
+        pace_trained_shard=shares(plan.strategy).of_trainable(held),
     )
     sheet.give(source, "bytes", pace_optimizer_state=frame.fullest.kept.optimizer)
+    take_links(sheet, plan)
+    take_buckets(sheet, plan, load)
+    take_memory(sheet, plan, load)
+    take_host(sheet, plan, frame.hosted)
     take_time(sheet, plan, frame)
     take_run(sheet, plan)
     return sheet

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from dsforge.estimate import host
 from dsforge.estimate.params import lora_parameters, parameters
-from dsforge.estimate.states import Load
+from dsforge.estimate.states import Load, shares
 from dsforge.explain.sheet import Line, Sheet
 from dsforge.plan import Plan
 from dsforge.strategy import FULLY_SHARDED
@@ -34,6 +34,14 @@ def take_host(sheet: Sheet, plan: Plan, load: Load) -> None:
         process_bytes=host.CPU_PROCESS_BYTES if on_cpu else host.PROCESS_BYTES,
         shard_file_bytes=host.SHARD_BYTES,
     )
+    group = shares(plan.strategy)
+    sheet.give(
+        "of the stage with the most off its device (worked out as the others' shard_parameters)",
+        "elements",
+        hosted_shard=group.of(load.held),
+        hosted_trained_shard=group.of_trainable(load.held),
+        hosted_parameters=load.held.total,
+    )
     rounding = 0.0 if on_cpu else sum(host.pinned_bytes(b) - b for b in load.kept.pinned)
     sheet.give(PINNED, "bytes", pinned_rounding_bytes=rounding)
     sheet.work_out("host memory of a node", tuple(_lines(plan)))
@@ -42,16 +50,14 @@ def take_host(sheet: Sheet, plan: Plan, load: Load) -> None:
 def _offloaded(plan: Plan) -> tuple[str, str]:
     """Bytes of one rank in RAM, and on disk."""
     optimizer, weights = plan.strategy.offload_optimizer, plan.strategy.offload_parameters
-    states = "(master_bytes + moments * moment_bytes + 4) * trained_shard_parameters"
+    states = "(master_bytes + moments * moment_bytes + 4) * hosted_trained_shard"
     ram: list[str] = []
     disk: list[str] = []
     if optimizer != "none":
-        ram.append("element_bytes * trained_shard_parameters")
+        ram.append("element_bytes * hosted_trained_shard")
         (disk if optimizer == "nvme" else ram).append(states)
     if weights != "none":
-        shard = (
-            "shard_parameters" if plan.strategy.zero_stage == FULLY_SHARDED else "held_parameters"
-        )
+        shard = "hosted_shard" if plan.strategy.zero_stage == FULLY_SHARDED else "hosted_parameters"
         (disk if weights == "nvme" else ram).append(f"element_bytes * {shard}")
     return " + ".join(ram) or "0", " + ".join(disk) or "0"
 

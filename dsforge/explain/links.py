@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dsforge.estimate.comm import CONGESTION, Channel
+from dsforge.estimate.comm import CONGESTION, Channel, Spread
 from dsforge.explain.sheet import Line, Sheet
 from dsforge.plan import Plan
 
@@ -24,21 +24,22 @@ def take_links(sheet: Sheet, plan: Plan) -> None:
     sheet.give("estimate/comm.py: bandwidth lost at each doubling of nodes", congestion=CONGESTION)
 
 
-def take_channel(sheet: Sheet, plan: Plan, name: str, link: Channel, *, stride: int) -> None:
-    """Rate and latencies of one group whose ranks lie `stride` apart."""
-    per_node = plan.cluster.gpus_per_node
-    local = max(1, min(link.ranks, per_node // stride))
-    nodes = -(-link.ranks // local)
-    sharing = max(1, min(stride, per_node) if local == 1 else per_node // local)
-    source = f"ranks of the {name} group lie {stride} apart, {local} of them on a node"
+def take_channel(sheet: Sheet, name: str, link: Channel, where: Spread) -> None:
+    """Rate and latencies of one group of ranks that lies so."""
+    source = f"of the slowest {name} group, {where.local} ranks lie on a node"
     sheet.give(
         source,
         "ranks",
-        **{f"{name}_ranks": link.ranks, f"{name}_local": local, f"{name}_nodes": nodes},
+        **{
+            f"{name}_ranks": where.ranks,
+            f"{name}_local": where.local,
+            f"{name}_nodes": where.nodes,
+        },
     )
-    sheet.give(f"{source}; groups side by side share its adapters", **{f"{name}_sharing": sharing})
+    source = "groups that share the adapters, each with a flow; of a hop, ranks over their share"
+    sheet.give(source, **{f"{name}_sharing": where.sharing})
     sheet.give(
-        "rate of other collectives over that of a gather: 1 unless the cluster was measured",
+        "rate of others over that of a gather; not 1 where measured, and in an all-to-all of nodes",
         "share",
         **{
             f"{name}_reduce_share": link.reduce_share,
@@ -46,7 +47,7 @@ def take_channel(sheet: Sheet, plan: Plan, name: str, link: Channel, *, stride: 
             f"{name}_exchange_share": link.exchange_share,
         },
     )
-    sheet.work_out("links", tuple(_lines(name, local, nodes)))
+    sheet.work_out("links", tuple(_lines(name, where.local, where.nodes)))
     sheet.check(f"{name}_rate", link.bytes_per_s, MEASURED)
     sheet.check(f"{name}_round_s", link.round_s, MEASURED)
     sheet.check(f"{name}_tree_s", link.tree_s, MEASURED)

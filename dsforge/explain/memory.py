@@ -24,7 +24,7 @@ COUNTERS = (
 
 
 def explained_load(frame: Frame, plan: Plan) -> Load:
-    """What the fullest rank carries: the first or the last pipeline stage."""
+    """What a rank of the fullest pipeline stage carries."""
     peaks = [
         print_.at(plan.strategy.batching) for print_ in ledger.footprints(frame, plan.strategy)
     ]
@@ -117,8 +117,7 @@ def _give_activations(sheet: Sheet, plan: Plan, load: Load) -> None:
         loss_bytes=saved.LOSS_BYTES[run.trainer],
         head_ranks=1 if engine else strategy.layout.tensor_parallel_size,
     )
-    later = strategy.layout.pipeline_parallel_size - 1 if load.stage.has_embedding else 0
-    sheet.give("the pipeline stage that is explained", later_stages=later)
+    sheet.give("the pipeline stage that is explained", later_stages=load.stage.later)
     if model.mla is not None:
         mla = model.mla
         width = (

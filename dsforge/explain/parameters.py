@@ -123,12 +123,12 @@ def _held(plan: Plan, sheet: Sheet) -> Iterator[Line]:
     if plan.workload.method == "lora" and plan.workload.lora is not None:
         count = lora_parameters(model, plan.workload.lora)
         sheet.give(f"adapters of rank {plan.workload.lora.rank}: {COUNT}", lora_parameters=count)
-        share = "lora_parameters * stage_layers // layers // tp"
+        share = "ceil(lora_parameters * stage_layers / (layers * tp))"
         yield Line("adapter_parameters", "elements", share, CUT)
         trained, trained_experts, adapters = "adapter_parameters", "0", " + adapter_parameters"
     if plan.workload.in_4_bits:
         sheet.give(f"{NF4}: linear layers but the head", quantised_total=quantised_elements(model))
-        share = "quantised_total * stage_layers // layers // tp"
+        share = "quantised_total * stage_layers // (layers * tp)"
         yield Line("quantised_parameters", "elements", share, CUT)
     held = f"shared_parameters + expert_parameters{adapters}"
     yield Line("held_parameters", "elements", held, "all that a rank would hold whole")

@@ -80,7 +80,8 @@ def _step(frame: Frame, strategy: Strategy) -> _Step:
     setting = setting_of(frame.cluster.gpu, frame.workload, strategy)
     share, again = 1 / setting.passes, setting.repeated / setting.passes
     half = 1 / 3 if strategy.recompute == "full" else 1 / 2  # of the collectives inside layers
-    send = _Part("send to the next stage", rhythm.between.fixed_s + tokens * rhythm.between.token_s)
+    sends_s = rhythm.between.exposed_s(batching, tokens, batching.steps * work.compute_s)
+    send = _Part("send to the next stage", sends_s / (2 * chunks * batching.steps))
     forward = (
         _Part("products and kernels", share * work.compute_s / chunks),
         _Part("collectives in layers", half * work.exposed_s / chunks),

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 Facts = Mapping[str, object]
 Keys = Mapping[str, tuple[str, ...]]
-NOTHING: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 class Switch(NamedTuple):
@@ -44,6 +44,7 @@ class Architecture(NamedTuple):
     moe_facts: Facts = NOTHING
     mla_defaults: Facts = NOTHING
     window_switch: bool = False  # the window counts only where `use_sliding_window` is true
+    fixed: Facts = NOTHING  # keys that may change the size, with the one value that is modelled
 
 
 def keys_with(**changed: str | tuple[str, ...] | None) -> Keys:

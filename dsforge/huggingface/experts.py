@@ -102,7 +102,7 @@ MOE_MODELS = {
     "qwen2_moe": Architecture(
         keys=WINDOWED,
         window_switch=True,
-        defaults=sizes(2048, 24, 16, ffn=5632, vocab=151936, positions=32768),
+        defaults=sizes(2048, 24, 16, ffn=5632, kv_heads=16, vocab=151936, positions=32768),
         facts=GATED,
         switches=(Switch("qkv_bias", default=True, on={"qkv_bias": True}),),
         moe={
@@ -181,6 +181,7 @@ MOE_MODELS = {
             "shared_experts": 2, "first_dense_layers": 0,
         },
         mla_defaults={**MLA, "q_rank": 1536},
+        fixed={"attention_bias": False, "mlp_bias": False},
     ),
     "deepseek_v3": Architecture(
         keys=keys_with(head_size=None),
@@ -192,5 +193,6 @@ MOE_MODELS = {
             "shared_experts": 1, "first_dense_layers": 3,
         },
         mla_defaults={**MLA, "q_rank": 1536},
+        fixed={"attention_bias": False},
     ),
 }  # fmt: skip

@@ -143,7 +143,8 @@ GATED_MODELS = {
     "stablelm": Architecture(
         keys=keys_with(head_size=None),
         defaults=sizes(
-            2560, 32, 32, ffn=6912, vocab=50304, positions=4096, partial_rotary_factor=0.25
+            2560, 32, 32, ffn=6912, kv_heads=32, vocab=50304, positions=4096,
+            partial_rotary_factor=0.25,
         ),
         facts={**GATED, "norm": "layernorm"},
         switches=(

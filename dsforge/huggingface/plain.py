@@ -37,6 +37,7 @@ PLAIN_MODELS = {
         ),
         facts=LEARNED,
         ffn_factor=4,
+        fixed={"add_cross_attention": False},
     ),
     "gpt_bigcode": Architecture(
         keys=GPT2_KEYS,
@@ -107,6 +108,7 @@ PLAIN_MODELS = {
             Switch("enable_bias", default=True, on=ALL_BIASES),
             Switch("do_layer_norm_before", default=True, on={"final_norm": True}),
         ),
+        fixed={"layer_norm_elementwise_affine": True},
     ),
     "mpt": Architecture(
         keys=keys_with(
@@ -117,6 +119,7 @@ PLAIN_MODELS = {
         defaults=sizes(2048, 24, 16, ffn=None, vocab=50368, positions=2048, tied_embeddings=True),
         facts={**PLAIN, "norm": "layernorm_no_bias", "position": "alibi", "activation": "gelu"},
         ffn_factor=4,
+        fixed={"expansion_ratio": 4},
     ),
     "falcon": Architecture(
         keys=keys_with(
@@ -144,6 +147,7 @@ PLAIN_MODELS = {
         ),
         facts={**PLAIN, **ALL_BIASES, "lm_head_bias": True, "norms_per_layer": 1,
                "parallel_residual": True},
+        fixed={"qk_layernorm": False},
     ),
     "starcoder2": Architecture(
         keys=keys_with(head_size=None, sliding_window="sliding_window"),

@@ -13,8 +13,11 @@ from pydantic import ValidationError
 
 from dsforge.errors import Problem, SpecError
 from dsforge.huggingface.architecture import LLAMA, MLA_KEYS, Architecture
+from dsforge.huggingface.forward import forward_fields, router_fields
 from dsforge.huggingface.specials import SPECIALS
 from dsforge.huggingface.table import ARCHITECTURES, SAME_AS, TEXT_TYPES
+from dsforge.huggingface.unmodelled import UNMODELLED
+from dsforge.huggingface.unread import MTP, OFF, PLAIN_ACTIVATIONS, unknown_keys, unread_parts
 from dsforge.huggingface.values import LARGEST_OTHER, ConfigValues
 from dsforge.plan import Reason
 from dsforge.specs import ModelSpec
@@ -23,6 +26,9 @@ REQUIRED = (
     *("layers", "hidden_size", "ffn_hidden_size", "attention_heads"),
     *("vocab_size", "max_position_embeddings"),
 )
+FULL = "full_attention"
+ATTENTION_KINDS = (FULL, "sliding_attention", "chunked_attention", "attention")
+MANY = 4  # keys that one message names
 LLAMA_LIKE = LLAMA._replace(defaults={"tied_embeddings": False, "activation": "silu"})
 
 
@@ -32,40 +38,83 @@ def model_from_config(config: Mapping[str, Any], name: str) -> ModelSpec:
 
 
 def read_config(config: Mapping[str, Any], name: str) -> tuple[ModelSpec, tuple[Reason, ...]]:
-    """The shape that a config.json describes, and what had to be assumed to read it."""
+    """The shape that a config.json describes, and what had to be assumed to read it.
+
+    Raises SpecError for an architecture that is not modelled: a wrong size is worse than none.
+    """
     text, model_type, reasons = _language_model(config)
     known = SAME_AS.get(model_type, model_type)
-    architecture = ARCHITECTURES.get(known)
-    if architecture is None:
-        architecture = LLAMA_LIKE
-        message = f"model_type {model_type[:60]!r} is unknown: read as Llama-like"
-        reasons.append(Reason(rule="model-llama-like", message=message))
+    architecture = ARCHITECTURES.get(known, LLAMA_LIKE)
     reading = _Reading(text, architecture)
     fields = reading.fields()
-    if known in SPECIALS and not reading.problems:
-        SPECIALS[known].read(reading, fields)
+    special = SPECIALS.get(known)
+    if special is not None and not reading.problems:
+        special.read(reading, fields)
     fields["moe"], fields["mla"] = reading.moe(fields), reading.mla(fields)
+    if fields["moe"]:
+        fields["moe"]["router"] = router_fields(reading, known)
+    fields |= forward_fields(reading, known, fields)
     if fields["mla"] and not reading.problems:
         fields["kv_heads"] = fields["attention_heads"]
         fields["head_size"] = fields["mla"]["nope_head_size"] + fields["mla"]["rope_head_size"]
     reading.check(fields)
+    if known in ARCHITECTURES:
+        reading.check_unread(fields, special.keys if special else ())
+        reasons += _left_out(text)
+    else:
+        reading.check_plain(model_type)
+        reasons.append(Reason(rule="warning-model-type", message=_unverified(model_type)))
     if reading.problems:
         raise SpecError(tuple(reading.problems), f"{name}: not a usable model config")
     return _spec(fields, name, known if known in ARCHITECTURES else model_type), tuple(reasons)
 
 
+def _unverified(model_type: str) -> str:
+    return (
+        f"model_type {model_type[:60]!r} is unknown: it states only what a Llama states and is "
+        "read as one; check the number of parameters"
+    )
+
+
+def _left_out(config: Mapping[str, Any]) -> list[Reason]:
+    """What a checkpoint has and transformers does not build."""
+    stated = [key for key in MTP if config.get(key) not in OFF]
+    if not stated:
+        return []
+    message = f"{stated[0]} (={config[stated[0]]}): heads that predict several tokens at once are "
+    return [
+        Reason(rule="model-left-out", message=message + "not built by transformers nor planned")
+    ]
+
+
+def _not_modelled(model_type: str, why: str) -> SpecError:
+    """The refusal of an architecture."""
+    message = f"architecture {model_type[:60]!r} is not modelled: {why}"
+    hint = (
+        "choose another model; `--model 7b`, with its size, plans a Llama-like model of that size, "
+        "which is a rough guide at best"
+    )
+    return SpecError((Problem("model-not-modelled", message, hint),), message)
+
+
 def _language_model(config: Mapping[str, Any]) -> tuple[Mapping[str, Any], str, list[Reason]]:
-    """The part of the config with the language model, its model_type, and what was left out."""
+    """The part of the config with the language model, its model_type, and what was left out.
+
+    Raises SpecError where the whole is not modelled.
+    """
     outer = config.get("model_type")
     outer = outer if isinstance(outer, str) else "(none)"
-    inner = config.get("text_config")
-    if not isinstance(inner, Mapping):
+    if why := UNMODELLED.get(outer):
+        raise _not_modelled(outer, why)
+    if not isinstance(config.get("text_config"), Mapping):
         return config, outer, []
-    model_type = inner.get("model_type", TEXT_TYPES.get(outer, "(none)"))
-    shared = {key: config[key] for key in ("tie_word_embeddings",) if key in config}
-    message = f"{outer[:60]} is multimodal: only its language model is planned"
+    inner = config["text_config"]
+    if outer not in TEXT_TYPES:
+        raise _not_modelled(outer, "it has a language model inside `text_config` and more beside")
+    model_type = str(inner.get("model_type", TEXT_TYPES[outer]))
+    message = f"{outer[:60]} is multimodal: its language model alone is trained and planned"
     reason = Reason(rule="model-text-config", message=message)
-    return {**shared, **inner}, str(model_type), [reason]
+    return inner, model_type, [reason]
 
 
 def _spec(fields: dict[str, Any], name: str, model_type: str) -> ModelSpec:
@@ -115,14 +164,56 @@ class _Reading(ConfigValues):
         }
         found = {name: value for name, value in read.items() if value is not None}
         shared = found.pop("shared_experts", 0) * found.get("expert_ffn_hidden_size", 0)
-        dense = self.raw(("mlp_only_layers",), None)
-        if isinstance(dense, list) and dense == list(range(len(dense))):
-            found.setdefault("first_dense_layers", len(dense))
+        self._dense_layers(found)
         for name in {"experts_per_token", "expert_ffn_hidden_size"} - found.keys():
             self.problem(table.moe[name][0], f"{table.moe[name][0]} is missing")
         return (
             found | ({"shared_ffn_hidden_size": shared} if shared else {}) | dict(table.moe_facts)
         )
+
+    def _dense_layers(self, found: dict[str, Any]) -> None:
+        """Layers without experts: leading ones, or every n-th; another order is not modelled."""
+        dense = self.raw(("mlp_only_layers",), None) or []
+        if dense == list(range(len(dense))):
+            found.setdefault("first_dense_layers", len(dense))
+        else:
+            self.problem("mlp_only_layers", "mlp_only_layers must be the leading layers")
+        if "layer_step" not in found and self.raw(("moe_layer_freq",), None) not in (None, 1):
+            self.problem("moe_layer_freq", "moe_layer_freq must be 1: others are not modelled")
+
+    def check_unread(self, fields: Mapping[str, Any], also_read: tuple[str, ...]) -> None:
+        """Parts of the model that the tables do not know."""
+        for key, value in self.architecture.fixed.items():
+            stated = self.raw((key,), None)
+            if stated is not None and stated != value:
+                rule = f"{key} (={str(stated)[:40]}) must be {value}: others are not modelled"
+                self.problem(key, rule)
+        read = {**fields, **(fields["moe"] or {})}
+        for key, value in unread_parts(self.config, self.architecture, read):
+            if key not in also_read:
+                self.problem(key, f"{key} (={str(value)[:40]}) is not modelled")
+        for kind in self._layer_kinds():
+            if kind not in ATTENTION_KINDS:
+                self.problem("layer_types", f"layers of type {kind[:40]} are not modelled")
+
+    def check_plain(self, model_type: str) -> None:
+        """An unknown architecture may state nothing but what a Llama states."""
+        unknown = [
+            f"{key} (={str(value)[:20]})"
+            for key, value in unknown_keys(self.config, self.architecture)
+        ]
+        act = self.raw(("hidden_act",), "silu")
+        if act not in PLAIN_ACTIVATIONS:
+            unknown.append(f"hidden_act (={str(act)[:20]})")
+        if unknown:
+            shown = ", ".join(unknown[:MANY]) + (" ..." if len(unknown) > MANY else "")
+            message = f"architecture {model_type[:60]!r} is not modelled: a Llama has no {shown}"
+            self.problem("model_type", message, "choose another model")
+
+    def _layer_kinds(self) -> list[str]:
+        """Kinds of layers that the config lists."""
+        kinds = self.raw(("layer_types",), None)
+        return sorted({str(kind) for kind in kinds}) if isinstance(kinds, list) else []
 
     def mla(self, fields: Mapping[str, Any]) -> dict[str, Any] | None:
         """MlaSpec fields; none where attention is not latent."""
@@ -172,13 +263,14 @@ class _Reading(ConfigValues):
         off = switch and not self.boolean("use_sliding_window", default=False)
         kinds = self.raw(("layer_types",), None)
         kinds = kinds if isinstance(kinds, list) else []
-        full = kinds.index("full_attention") + 1 if "full_attention" in kinds else None
-        only_full = bool(kinds) and all(kind == "full_attention" for kind in kinds)
+        full = max(1, round(len(kinds) / kinds.count(FULL))) if FULL in kinds else None
+        only_full = bool(kinds) and all(kind == FULL for kind in kinds)
         if off or only_full or not fields.get("sliding_window"):
             fields |= {"sliding_window": None, "sliding_window_pattern": None}
             return
         places = ("sliding_window_pattern", "_sliding_window_pattern")
         default = fields.get("sliding_window_pattern")
         default = self.architecture.defaults.get("sliding_window_pattern", default)
-        stated = self.checked("sliding_window_pattern", places, default)
-        fields["sliding_window_pattern"] = full if kinds else stated
+        fields["sliding_window_pattern"] = (
+            full if kinds else self.checked("sliding_window_pattern", places, default)
+        )

@@ -15,15 +15,16 @@ from dsforge.specs import ModelSpec
 Fields = dict[str, Any]
 
 BAICHUAN_13B_WIDTH = 5120
-DEEPSEEK_V3_EXPERTS = 256
 GPTJ_ROTARY = 64
+TWO_NORMS = 2
 
 
 class Special(NamedTuple):
-    """Both directions of one architecture."""
+    """Both directions of one architecture, and the keys that it reads beside the tables."""
 
     read: Callable[[ConfigValues, Fields], None]
     write: Callable[[ModelSpec, dict[str, Any]], None]
+    keys: tuple[str, ...] = ()
 
 
 def _read_falcon(values: ConfigValues, fields: Fields) -> None:
@@ -31,7 +32,8 @@ def _read_falcon(values: ConfigValues, fields: Fields) -> None:
     new = values.boolean("new_decoder_architecture", default=False)
     parallel = values.boolean("parallel_attn", default=True) or new
     one_head = values.boolean("multi_query", default=True) and not new
-    one_norm = values.whole("num_ln_in_parallel_attn", 2) == 1 if new else parallel
+    norms = values.whole("num_ln_in_parallel_attn", 2 if new else 1)
+    one_norm = norms != TWO_NORMS and values.boolean("parallel_attn", default=True)
     fields["parallel_residual"] = parallel
     fields["norms_per_layer"] = 1 if one_norm else 2
     if one_head:
@@ -93,14 +95,6 @@ def _write_gpt_neo(model: ModelSpec, config: dict[str, Any]) -> None:
     config["attention_types"] = [groups]
 
 
-def _read_mpt(values: ConfigValues, fields: Fields) -> None:
-    fields["ffn_hidden_size"] = values.whole("expansion_ratio", 4) * fields["hidden_size"]
-
-
-def _write_mpt(model: ModelSpec, config: dict[str, Any]) -> None:
-    config["expansion_ratio"] = model.ffn_hidden_size // model.hidden_size
-
-
 def _read_chatglm(values: ConfigValues, fields: Fields) -> None:
     if values.boolean("multi_query_attention", default=False):
         fields["kv_heads"] = values.whole("multi_query_group_num", 1)
@@ -111,17 +105,44 @@ def _write_chatglm(model: ModelSpec, config: dict[str, Any]) -> None:
     config["multi_query_group_num"] = model.kv_heads
 
 
+def _read_helium(values: ConfigValues, fields: Fields) -> None:
+    """Its output projection is square (`HeliumAttention`)."""
+    heads, size = fields["attention_heads"], fields["head_size"]
+    if heads * size != fields["hidden_size"]:
+        rule = f"head_dim (={size}) times num_attention_heads (={heads}) must be the hidden size"
+        values.problem("head_dim", rule)
+
+
+def _read_ernie_moe(values: ConfigValues, fields: Fields) -> None:
+    """Layers with experts end where the model does, or are not modelled."""
+    last = values.raw(("moe_layer_end_index",), None)
+    if last not in (None, -1, fields["layers"] - 1):
+        rule = f"moe_layer_end_index (={str(last)[:40]}) must be the last layer: the rest is "
+        values.problem("moe_layer_end_index", rule + "not modelled")
+
+
+def _read_llama4(values: ConfigValues, fields: Fields) -> None:
+    """`moe_layers` lists the layers with experts; only every n-th is modelled."""
+    step = values.whole("interleave_moe_layer_step", 1)
+    listed = values.raw(("moe_layers",), None)
+    if listed is not None and listed != list(range(step - 1, fields["layers"], step)):
+        rule = f"moe_layers must be every layer that interleave_moe_layer_step (={step}) says"
+        values.problem("moe_layers", rule + ": others are not modelled")
+
+
+def _read_minimax_m2(values: ConfigValues, _: Fields) -> None:
+    """`attn_type_list`: 1 is softmax attention, 0 the linear one of an earlier model."""
+    kinds = values.raw(("attn_type_list",), None) or [1]
+    if not isinstance(kinds, list) or any(kind != 1 for kind in kinds):
+        values.problem(
+            "attn_type_list", "attn_type_list must hold 1 only: linear attention is not modelled"
+        )
+
+
 def _read_baichuan(_: ConfigValues, fields: Fields) -> None:
     """The 13B models use ALiBi, the 7B ones rotary embedding; only the width tells them apart."""
     if fields["hidden_size"] >= BAICHUAN_13B_WIDTH:
         fields["position"] = "alibi"
-
-
-def _write_deepseek_v3(model: ModelSpec, config: dict[str, Any]) -> None:
-    """Expert groups: 4 of 8 for DeepSeek-V3, none elsewhere (Kimi K2, small models)."""
-    if model.moe is not None:
-        grouped = model.moe.experts == DEEPSEEK_V3_EXPERTS
-        config |= {"n_group": 8, "topk_group": 4} if grouped else {"n_group": 1, "topk_group": 1}
 
 
 def _write_dbrx(_: ModelSpec, config: dict[str, Any]) -> None:
@@ -135,12 +156,16 @@ def _nothing(_: Any, __: Any) -> None:
 
 SPECIALS: Mapping[str, Special] = {
     "dbrx": Special(_nothing, _write_dbrx),
+    "ernie4_5_moe": Special(_read_ernie_moe, _nothing, ("moe_layer_end_index",)),
+    "helium": Special(_read_helium, _nothing),
     "falcon": Special(_read_falcon, _write_falcon),
-    "t5": Special(_read_t5, _write_t5),
+    "llama4_text": Special(_read_llama4, _nothing, ("moe_layers",)),
+    "minimax_m2": Special(_read_minimax_m2, _nothing, ("attn_type_list",)),
+    "t5": Special(_read_t5, _write_t5, ("num_decoder_layers",)),
     "gptj": Special(_read_gptj, _write_gptj),
     "gpt_neo": Special(_read_gpt_neo, _write_gpt_neo),
-    "mpt": Special(_read_mpt, _write_mpt),
-    "chatglm": Special(_read_chatglm, _write_chatglm),
+    "chatglm": Special(
+        _read_chatglm, _write_chatglm, ("multi_query_attention", "multi_query_group_num")
+    ),
     "baichuan": Special(_read_baichuan, _nothing),
-    "deepseek_v3": Special(_nothing, _write_deepseek_v3),
 }

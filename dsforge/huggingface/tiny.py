@@ -30,6 +30,7 @@ def tiny(model: ModelSpec) -> ModelSpec:
             "vocab_size": VOCABULARY,
             "max_position_embeddings": POSITIONS,
             "embedding_size": hidden if model.embedding_size == model.hidden_size else hidden // 2,
+            "rope_scaling": None,
             "sliding_window": None if model.sliding_window is None else WINDOW,
             **_experts(model),
             **_latents(model),
@@ -58,6 +59,7 @@ def _experts(model: ModelSpec) -> dict[str, Any]:
         "experts_per_token": min(2, model.moe.experts_per_token),
         "expert_ffn_hidden_size": EXPERT_FFN,
         "shared_ffn_hidden_size": EXPERT_FFN if model.moe.shared_ffn_hidden_size else 0,
+        "router": model.moe.router.model_copy(update={"groups": 1, "groups_per_token": 1}),
     }
     if model.moe.expert_ffn_hidden_size == model.ffn_hidden_size:  # one key states both
         return {"ffn_hidden_size": EXPERT_FFN, "moe": model.moe.model_copy(update=small)}

@@ -75,6 +75,16 @@ class ConfigValues:
         self.problem(key, f"{key} (={str(value)[:40]}) must be {rule}")
         return None
 
+    def positive(self, keys: tuple[str, ...], default: float) -> float:
+        """The number of the first key that the config has; the default where it is wrong."""
+        value = self.raw(keys, None)
+        if value is None:
+            return default
+        key = next(key for key in keys if self.raw((key,), None) is not None)
+        right = _is_number(value) and 0 <= value < LARGEST_OTHER
+        found = self._expect(key, value, right, f"a number from 0 to {LARGEST_OTHER:,}")
+        return default if found is None else float(found)
+
     def whole(self, key: str, default: int) -> int:
         """A whole number from 1 on; the default also where it is wrong, which is a problem."""
         found: int | None = self.checked(key, (key,), default)

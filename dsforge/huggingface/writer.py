@@ -6,6 +6,7 @@ from typing import Any
 
 from dsforge.errors import Problem, SpecError
 from dsforge.huggingface.architecture import MLA_KEYS, Architecture
+from dsforge.huggingface.forward import written_forward
 from dsforge.huggingface.specials import SPECIALS
 from dsforge.huggingface.table import ARCHITECTURES
 from dsforge.specs import ModelSpec
@@ -32,6 +33,7 @@ def config_from_model(model: ModelSpec) -> dict[str, Any]:
         config["pad_token_id"] = (
             None  # the tokenizer's; class defaults lie outside small vocabularies
         )
+    config |= written_forward(model)
     if table.window_switch:
         config["use_sliding_window"] = model.sliding_window is not None
     special = SPECIALS.get(model.model_type or "")
@@ -46,7 +48,7 @@ def _values(model: ModelSpec, table: Architecture) -> dict[str, Any]:
     if model.position != "rope":
         values = {name: value for name, value in values.items() if name not in _ROTARY}
     if model.moe is not None:
-        values |= model.moe.model_dump()
+        values |= model.moe.model_dump(exclude={"router"})
         shared, each = model.moe.shared_ffn_hidden_size, model.moe.expert_ffn_hidden_size
         values["shared_experts"] = shared // each
     if model.mla is not None:

@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 from dsforge.lint.case import Case, Hit, Rule, rule, shown
 from dsforge.lint.document import Edit, Row
+from dsforge.masking import is_secret
 
 READER = "DeepSpeed launcher/runner.py, main (.deepspeed_env)"
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 PLAIN = re.compile(r"[\w@%+=:,./-]*")  # what the launcher does not put into quotes
-SECRET = re.compile(r"TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|_KEY$|^KEY$")
 OF_LAUNCHER = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "LOCAL_WORLD_SIZE")
 OF_CARDS = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 SLOW = {
@@ -170,7 +170,7 @@ def env_twice(case: Case) -> Iterator[Hit]:
 def env_secret(case: Case) -> Iterator[Hit]:
     """A secret among the variables."""
     for variable in variables(case):
-        if SECRET.search(variable.name):
+        if is_secret(variable.name.strip()):
             message = f"`{shown(variable.name)}` looks like a secret"
             yield Hit((), message, "export it on each host instead", offset=variable.row.start)
 

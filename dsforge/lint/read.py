@@ -6,21 +6,22 @@ text; what is wrong with it becomes a finding like any other, never the end of t
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Iterable, Iterator
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from dsforge.artifacts.whole import write_whole
 from dsforge.errors import DsforgeError
 from dsforge.lint.case import case_of
 from dsforge.lint.document import Document, Flaw, Kind, applied
 from dsforge.lint.extract import extracted, is_config_module
 from dsforge.lint.registry import Finding, findings
 from dsforge.lint.releases import Release, Releases, frozen, number, with_installed
-from dsforge.lint.texts import document_of
+from dsforge.lint.texts import BOM, document_of
+from dsforge.outside import UnreadableError, decoded, read_bytes
+from dsforge.walk import Walk
 
 if TYPE_CHECKING:
     from dsforge.specs import ClusterSpec, ModelSpec
@@ -32,6 +33,10 @@ SUFFIXES = (".json", ".yaml", ".yml")
 NAMES = ("hostfile", ".deepspeed_env", "args.txt")
 SKIPPED = {".git", "node_modules", "__pycache__", ".venv", "venv", ".mypy_cache", ".ruff_cache"}
 INSTALLED = "installed"
+
+
+class NotRepairedError(DsforgeError):
+    """A file that could be repaired and is left as it was; the message says why."""
 
 
 class Against(NamedTuple):
@@ -78,56 +83,53 @@ def _installed() -> tuple[Releases, Release]:
     return with_installed(frozen(), extracted(sources), version), number(version)
 
 
-def found(paths: Iterable[Path]) -> Iterator[Found]:
-    """The files that are named, and those of a known kind in the folders that are."""
-    count = 0
+def found(paths: Iterable[Path], left_out: list[str] | None = None) -> Iterator[Found]:
+    """The files that are named, and those of a known kind below the folders that are.
+
+    Links in a folder are not followed. `left_out` is told of what a folder has beyond the limits.
+    """
     for path in paths:
-        if not path.is_dir():
+        if path.is_dir():
+            yield from _below(path, [] if left_out is None else left_out)
+        else:
             yield Found(path, named=True)
+
+
+def _below(folder: Path, left_out: list[str]) -> Iterator[Found]:
+    """The files of a known kind below a folder."""
+    walk = Walk(folder, SKIPPED.__contains__)
+    count = 0
+    for entry in walk:
+        name = entry.name
+        known = name.endswith(SUFFIXES) or name.startswith(NAMES)
+        if not known or not entry.is_file(follow_symlinks=False):
             continue
-        for inner in _walked(path):
-            count += 1
-            if count > MAX_FILES:
-                raise DsforgeError(
-                    f"more than {MAX_FILES} files below {path}", "name a folder in it"
-                )
-            yield Found(inner, named=False)
-
-
-def _walked(folder: Path) -> Iterator[Path]:
-    for where, folders, files in os.walk(folder):
-        folders[:] = sorted(set(folders) - SKIPPED)
-        for name in sorted(files):
-            if name.endswith(SUFFIXES) or name.startswith(NAMES):
-                yield Path(where) / name
+        count += 1
+        if count > MAX_FILES:
+            left_out.append(f"files behind {entry.path}, after {MAX_FILES:,}")
+            return
+        yield Found(Path(entry.path), named=False)
+    if walk.left_out:
+        left_out.append(walk.left_out)
 
 
 def read_document(path: Path, kind: Kind | None = None) -> Document:
     """The document in a file; one with a single flaw where it cannot be read."""
     try:
         text = _text(path)
-    except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or str(error)
-        flaw = Flaw("file-unreadable", 0, f"cannot be read: {why}")
+    except UnreadableError as error:
+        line = f" (line {error.line})" if error.line else ""
+        flaw = Flaw("file-unreadable", 0, error.reason + line)
         return Document(str(path), "unknown", "", {}, {}, (flaw,))
     return document_of(str(path), text, kind)
 
 
 def _text(path: Path) -> str:
-    """The text of a regular file of bounded size. Raises OSError and ValueError."""
-    if path.exists() and not path.is_file():
-        raise ValueError("not a regular file")
-    with path.open("rb") as stream:
-        data = stream.read(MAX_BYTES + 1)
-    if len(data) > MAX_BYTES:
-        raise ValueError(f"larger than {MAX_BYTES // 1024} KiB, which no config is")
-    if b"\x00" in data:
-        raise ValueError("binary, not text")
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        line = data[: error.start].count(b"\n") + 1
-        raise ValueError(f"not UTF-8 text (line {line})") from None
+    """The text of a file, its byte-order mark included. Raises UnreadableError."""
+    data = read_bytes(path, MAX_BYTES)
+    if b"\x00" in data and not data.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise UnreadableError("file-not-text", "cannot be read: binary, not text")
+    return BOM * data.startswith(BOM.encode()) + decoded(data)
 
 
 def checked(document: Document, against: Against) -> tuple[Finding, ...]:
@@ -156,7 +158,7 @@ def _engine(document: Document) -> Document | None:
 def repaired(path: Path, document: Document, against: Against) -> Document:
     """The document after every safe repair, which the file then holds too; else as it was.
 
-    Raises DsforgeError where the file cannot be written.
+    Raises NotRepairedError where the file cannot be written.
     """
     now = document
     for _ in range(MAX_PASSES):
@@ -167,9 +169,13 @@ def repaired(path: Path, document: Document, against: Against) -> Document:
     if now.text == document.text or _is_worse(now, document):
         return document
     try:
-        _write(path, now.text)
+        write_whole(path, now.text, lambda: _check_unchanged(path, document.text))
+    except NotRepairedError:
+        raise
+    except DsforgeError as error:
+        raise NotRepairedError(error.message, error.hint) from error
     except OSError as error:
-        raise DsforgeError(f"{path} cannot be written: {error.strerror}") from error
+        raise NotRepairedError(f"{path} cannot be written: {error.strerror}") from error
     return now
 
 
@@ -180,15 +186,7 @@ def _is_worse(now: Document, before: Document) -> bool:
     return broken > sum(flaw.rule in syntax for flaw in before.flaws)
 
 
-def _write(path: Path, text: str) -> None:
-    """Put a text in place of a file at once, with the permissions of the old one."""
-    target = path.resolve()
-    descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as stream:
-            stream.write(text)
-        Path(name).chmod(target.stat().st_mode & 0o7777)
-        Path(name).replace(target)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+def _check_unchanged(path: Path, before: str) -> None:
+    """Raise NotRepairedError where somebody has written to the file since it was read."""
+    if _text(path) != before:
+        raise NotRepairedError(f"{path} was changed meanwhile", "run it again")

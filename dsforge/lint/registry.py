@@ -99,9 +99,13 @@ def _finding(document: Document, rule: Rule, hit: Hit) -> Finding:
     line, column = document.position(offset)
     edits = hit.edits if rule.fixable else ()
     path = dotted(hit.loc)
-    return Finding(
-        rule.id, rule.severity, document.name, line, column, path, hit.message, hit.fix, edits
-    )
+    message, fix = _printable(hit.message), _printable(hit.fix)
+    return Finding(rule.id, rule.severity, document.name, line, column, path, message, fix, edits)
+
+
+def _printable(text: str) -> str:
+    """The text with a mark for each character of the file that a terminal or editor would obey."""
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
 def dotted(loc: Loc) -> str:

@@ -1,9 +1,7 @@
 """Candidates -> rules -> memory -> time -> ranking, with a reason for each choice.
 
-Plans rank by predicted step time. Two preferences stand above the clock, because they cost users
-more than a few per cent: a plan whose upper memory estimate fits comes before one that only likely
-fits, and of plans within `SIMPLER_MARGIN` the simpler one wins (no offload before offload, ZeRO-2
-before ZeRO-3, DeepSpeed before Megatron, which asks for another model and checkpoint format).
+Plans rank by predicted step time. Of those that fit as surely and are nearly as fast as the best,
+the easiest is chosen: `preference.py` states the rule in three sentences, and what follows from it.
 """
 
 from __future__ import annotations

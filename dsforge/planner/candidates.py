@@ -212,7 +212,7 @@ def _zero_stages(fixed: Constraints, back_end: BackEnd, layout: Layout) -> tuple
         return (0, 1)
     if layout.tensor_parallel_size > 1:
         return (0, 1, 2)
-    return (0, 2, 3) if layout.shard_ranks == 1 else (0, 1, 2, 3)
+    return (0, 1, 2, 3)
 
 
 def _offloads(request: Request, back_end: BackEnd, stage: ZeroStage) -> tuple[Offloads, ...]:

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import inf
-from operator import attrgetter
 from typing import NamedTuple
 
 from dsforge.errors import Problem
+from dsforge.estimate.cut import Stage, kinds_of
 from dsforge.estimate.frame import Frame, framed
 from dsforge.estimate.memory import Footprint, device_bytes, footprints, fullest
 from dsforge.estimate.time import Tempo, tempo
-from dsforge.plan import Request
-from dsforge.planner.candidates import interleavings, recomputations
+from dsforge.plan import Reason, Request
+from dsforge.planner.candidates import families, interleavings, recomputations, wanted
 from dsforge.planner.pricing import device_room, missing_on_node
 from dsforge.rules import check
 from dsforge.specs import ClusterSpec
@@ -32,8 +32,13 @@ class Candidate(NamedTuple):
     batching: Batching
     device_bytes: float  # likely, on the fullest rank
     missing_bytes: int
-    safe: bool  # the device holds even the upper end of the prediction
+    excess_bytes: float  # of the upper end of the prediction beyond the device
     step_s: float  # likely; infinite where it does not fit, as nobody asked
+
+    @property
+    def safe(self) -> bool:
+        """Whether it fits, and the device holds even the upper end of the prediction."""
+        return self.missing_bytes <= 0 and self.excess_bytes <= 0
 
     @property
     def strategy(self) -> Strategy:
@@ -58,11 +63,6 @@ class Explored(NamedTuple):
     nearest: Candidate | None
     candidates: int
 
-    def fastest(self, *, kept: bool = False) -> Candidate | None:
-        """The fastest member that fits; `kept`: of those that recompute nothing."""
-        members = (c for c in self.fitting if not kept or c.recompute == "none")
-        return min(members, key=attrgetter("step_s"), default=None)
-
 
 class _Way(NamedTuple):
     """A family under one recomputation: prices of any batching."""
@@ -86,6 +86,24 @@ class Explorer:
     def __init__(self, request: Request) -> None:
         self.request = request
         self._seen: dict[Strategy, Explored] = {}
+        self._every: tuple[Explored, ...] | None = None
+
+    def every(self) -> tuple[Explored, ...]:
+        """All families of the back ends that are wanted."""
+        if self._every is None:
+            self._every = tuple(
+                self.explore(family)
+                for back_end in wanted(self.request)
+                for family in families(self.request, back_end)
+            )
+        return self._every
+
+    def because(self, reason: Reason) -> Explorer:
+        """The same families for the same request, with one more reason."""
+        reasons = (*self.request.reasons, reason)
+        told = Explorer(self.request.model_copy(update={"reasons": reasons}))
+        told._seen = self._seen
+        return told
 
     def explore(self, family: Strategy) -> Explored:
         """Everything about a family that a choice needs."""
@@ -100,13 +118,19 @@ class Explorer:
         broken = check(*inputs, family)
         if broken:
             return Explored(family, broken, (), None, 1)
-        frame = framed(*inputs, family)
-        room = _room(frame)
-        ways = tuple(_ways(request, frame, family))
+        ways: dict[tuple[Stage, ...], tuple[_Way, ...]] = {}
         weighed: list[Candidate] = []
-        for batchings in interleavings(request, family):
+        for batchings in filter(None, interleavings(request, family)):
+            virtual = {"virtual_stages": batchings[0].virtual_stages}
+            member = (
+                family.model_copy(update=virtual) if batchings[0].virtual_stages > 1 else family
+            )
+            cut = kinds_of(request.model, member)
+            if cut not in ways:
+                frame = framed(*inputs, member)
+                room, ways[cut] = _room(frame), tuple(_ways(request, frame, member))
             for batching in batchings:
-                members = _weighed(family, room, ways, batching)
+                members = _weighed(family, room, ways[cut], batching)
                 weighed += members
                 if members[-1].missing_bytes > 0:
                     break
@@ -142,8 +166,10 @@ def _weighed(
         device = device_bytes(fullest(way.stages, batching), room.cluster)
         short = max(round(device.likely - room.device_bytes), room.missing_bytes)
         step_s = way.tempo.at(batching).step_s if short <= 0 else inf
-        safe = short <= 0 and (room.cluster.gpu.is_cpu or device.high <= room.device_bytes)
-        found.append(Candidate(family, way.recompute, batching, device.likely, short, safe, step_s))
-        if safe:
+        excess = 0.0 if room.cluster.gpu.is_cpu else max(0.0, device.high - room.device_bytes)
+        found.append(
+            Candidate(family, way.recompute, batching, device.likely, short, excess, step_s)
+        )
+        if found[-1].safe:
             break
     return found

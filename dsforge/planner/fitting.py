@@ -47,7 +47,7 @@ def batch_problems(request: Request) -> tuple[Problem, ...]:
 
 
 def preferred(request: Request) -> Request:
-    """The request with DeepSpeed fixed where planning prefers it: for a small model."""
+    """The request with DeepSpeed fixed for a small model: its answer comes first."""
     if len(wanted(request)) == 1 or is_large(request) or all(_broken_by_deepspeed(request)):
         return request
     fixed = request.constraints.model_copy(update={"back_end": BACK_ENDS[0]})

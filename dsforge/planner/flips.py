@@ -14,8 +14,8 @@ from pydantic import BaseModel, Field
 from dsforge.plan import Request
 from dsforge.planner.alternatives import fastest_of_kinds, kind_of
 from dsforge.planner.explore import Candidate, Explorer
-from dsforge.planner.front import fitting
-from dsforge.planner.search import choice
+from dsforge.planner.parts import fitting, settled
+from dsforge.planner.preference import choice
 from dsforge.specs import FROZEN, GpuSpec, LinkSpec
 from dsforge.units import gib
 
@@ -80,7 +80,7 @@ def flips(request: Request, chosen: Candidate, known: Known) -> tuple[Flip, ...]
 
 def _flip(axis: str, change: _Change, mine: str) -> Flip | None:
     """The change where another kind is chosen under it; none where it is not, or nothing fits."""
-    members = fitting(Explorer(change.request))
+    members = fitting(settled(Explorer(change.request)))
     if not members:
         return None
     winner = choice(change.request, members)

@@ -1,25 +1,20 @@
 """The Pareto front: plans that no other beats in step time, GPUs, money and free memory at once.
 
-Every part of the cluster that divides it is planned for the same job: whole nodes, and fewer GPUs
-of one node. All points do the same step, so seconds and accelerator seconds compare.
+Every part of the cluster is planned for the same job. All points do the same step, so seconds and
+accelerator seconds compare.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from operator import attrgetter
 from typing import NamedTuple
 
 from pydantic import BaseModel, Field
 
 from dsforge.estimate.run import RunEstimate, run_of
-from dsforge.plan import Request
-from dsforge.planner.candidates import families, wanted
-from dsforge.planner.explore import Candidate, Explorer
+from dsforge.planner.explore import Candidate
+from dsforge.planner.parts import Part
 from dsforge.planner.pricing import price
-from dsforge.planner.search import choice
-from dsforge.rules import divisors
-from dsforge.specs import FROZEN, ClusterSpec
+from dsforge.specs import FROZEN
 from dsforge.strategy import Strategy
 from dsforge.units import GIB, Interval
 
@@ -44,28 +39,6 @@ class FrontPoint(BaseModel):
     run: RunEstimate | None = Field(description="Of the token budget; none where there is none.")
 
 
-class Part(NamedTuple):
-    """A part of the cluster, and what fits there."""
-
-    request: Request
-    fitting: tuple[Candidate, ...]
-
-    @property
-    def gpus(self) -> int:
-        """Accelerators of the part."""
-        return self.request.cluster.gpus
-
-    @property
-    def best(self) -> Candidate:
-        """What we would take there."""
-        return choice(self.request, self.fitting)
-
-    @property
-    def fastest(self) -> Candidate:
-        """What the clock alone would take there."""
-        return min(self.fitting, key=attrgetter("step_s"))
-
-
 class _Rival(NamedTuple):
     """A candidate by what counts, less being better."""
 
@@ -84,39 +57,6 @@ class _Rival(NamedTuple):
             and self.gpu_s <= other.gpu_s * NOTICED
             and self.used_bytes <= other.used_bytes + NOTICED_BYTES
         )
-
-
-def fitting(explorer: Explorer) -> tuple[Candidate, ...]:
-    """Every member of every family that fits, safely where anything does."""
-    request = explorer.request
-    found = tuple(
-        candidate
-        for back_end in wanted(request)
-        for family in families(request, back_end)
-        for candidate in explorer.explore(family).fitting
-    )
-    return tuple(c for c in found if c.safe) or found
-
-
-def parts(request: Request, explorer: Explorer | None = None) -> Iterator[Part]:
-    """The parts of the cluster on which the job fits, largest first."""
-    cluster = request.cluster
-    shapes = [(nodes, cluster.gpus_per_node) for nodes in divisors(cluster.nodes)]
-    shapes += [(1, gpus) for gpus in divisors(cluster.gpus_per_node)]
-    for nodes, gpus in sorted(set(shapes), key=lambda shape: -shape[0] * shape[1]):
-        asked, looked = request, explorer
-        if nodes * gpus < cluster.gpus or looked is None:
-            asked = request.model_copy(update={"cluster": _part(cluster, nodes, gpus)})
-            looked = Explorer(asked)
-        found = fitting(looked)
-        if found:
-            yield Part(asked, found)
-
-
-def _part(cluster: ClusterSpec, nodes: int, gpus: int) -> ClusterSpec:
-    """The first nodes of a cluster, with so many accelerators of each."""
-    hosts = tuple(host.model_copy(update={"slots": gpus}) for host in cluster.hosts[:nodes])
-    return cluster.model_copy(update={"nodes": nodes, "gpus_per_node": gpus, "hosts": hosts})
 
 
 def front(found: tuple[Part, ...]) -> tuple[FrontPoint, ...]:

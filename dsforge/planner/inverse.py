@@ -1,9 +1,9 @@
 """The inverse questions: the largest, or the fewest, of something that fits.
 
 What the request fixes stays fixed, the rest is chosen, and "fits" is the planner's own word: the
-likely memory within the device, the node's RAM and the disk. As in planning, offload is a last
-resort, and so is Megatron for a model whose weights fit a device: an answer without them comes
-first, and what they would reach stands beside.
+likely memory within the device, the node's RAM and the disk. Offload is a last resort here, and so
+is Megatron for a model whose weights fit a device: an answer without them comes first, and what
+they would reach stands beside.
 
 Memory never falls with the micro batch or the sequence, and never grows with accelerators that
 share it, so values are searched by doubling and bisection. Rules make holes: where a fixed batch

@@ -2,8 +2,8 @@
 
 Each is answered by the part of the cluster to use: parts that divide it are planned for the same
 job, those that miss the deadline or the budget are left out, and the objective picks one. What is
-planned on that part is as always, but for `fastest` and `cheapest` the clock decides between the
-back ends, too. Dates and prices are those of the likely step.
+planned on that part is as always, but for `fastest` and `cheapest` nothing slower is preferred
+(`prefer` is 1). Dates and prices are those of the likely step.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dsforge.errors import DsforgeError, Problem, SpecError
 from dsforge.estimate.run import DAY_S, HOUR_S, run_steps
 from dsforge.plan import Reason, Request
 from dsforge.planner.explore import Candidate
-from dsforge.planner.front import Part, parts
+from dsforge.planner.parts import Part, parts
 from dsforge.planner.search import choose
 from dsforge.units import amount, seconds
 
@@ -95,10 +95,7 @@ def aimed(request: Request, aim: Aim) -> Request:
     best = min(kept, key=_ORDERS[aim.picks])
     asked, reason = best.part.request, _reason(request, aim, best, bills)
     if aim.picks in BY_CLOCK:
-        back_end = {"back_end": best.candidate.family.back_end}
-        asked = asked.model_copy(
-            update={"constraints": asked.constraints.model_copy(update=back_end)}
-        )
+        asked = asked.model_copy(update={"prefer": 1.0})
     return asked.model_copy(update={"reasons": (*request.reasons, reason)})
 
 

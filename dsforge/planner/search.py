@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import islice
-from math import log
 from operator import attrgetter
 from time import perf_counter
 from typing import NamedTuple
@@ -12,19 +11,15 @@ from typing import NamedTuple
 from dsforge.errors import DoesNotFitError, LayoutError, Problem
 from dsforge.estimate.params import parameters
 from dsforge.plan import Plan, Priced, Rejected, Request, Search, Variant
-from dsforge.planner.advice import choice_reasons
-from dsforge.planner.candidates import BACK_ENDS, families, wanted
+from dsforge.planner.advice import TIGHT, Rivals, choice_reasons, risk_of, rivals
 from dsforge.planner.explore import Candidate, Explored, Explorer
-from dsforge.planner.fitting import batch_problems, is_large
+from dsforge.planner.fitting import batch_problems
+from dsforge.planner.parts import settled
+from dsforge.planner.preference import choice, rank
 from dsforge.planner.pricing import largest_term, missing_bytes, price, shortage
 from dsforge.planner.variants import variants
-from dsforge.strategy import FULLY_SHARDED, Strategy
+from dsforge.strategy import Strategy
 
-SIMPLER_MARGIN = 1.10  # a simpler plan may be this much slower and still be chosen
-# How much slower DeepSpeed may be: Megatron asks for another model and checkpoint format. Where the
-# weights alone exceed one device, model parallelism is what everybody needs, so the clock decides.
-SMALL_MODEL_MARGIN = 2.5
-LARGE_MODEL_MARGIN = 1.05
 MOST_PLANS = 50  # of a search, the best of each family
 MOST_TIGHT = 30  # of those that do not fit
 
@@ -47,10 +42,11 @@ def choose(request: Request) -> Plan:
 
     Raises LayoutError where no combination is legal and DoesNotFitError where none fits.
     """
-    explorer = Explorer(request)
+    explorer = settled(Explorer(request))
     found = _look(explorer)
-    best = choice(request, _required(request, found).fitting)
-    return _plan(request, best.strategy, found, variants(explorer))
+    best = choice(explorer.request, _required(request, found).fitting)
+    against = rivals(explorer.request, found.explored)
+    return _plan(explorer.request, best.strategy, against, variants(explorer))
 
 
 def appraise(request: Request) -> Plan:
@@ -66,98 +62,34 @@ def appraise(request: Request) -> Plan:
         best = _nearest(found)
     else:
         raise LayoutError(_broken(found), "no legal combination for this request")
-    return _plan(request, best.strategy, found, ())
+    return _plan(request, best.strategy, rivals(request, found.explored), ())
 
 
 def search(request: Request, most: int = MOST_PLANS, *, explorer: Explorer | None = None) -> Search:
     """The best plans that fit, best first, and what was given up. Raises as `choose` does.
 
-    `explorer` is the request's, where the caller wants to look at the same families again.
+    `explorer` is the request's, where the caller has settled the machines and wants to look at the
+    same families again.
     """
     started = perf_counter()
-    explorer = explorer or Explorer(request)
-    found = _look(explorer)
+    explorer = explorer or settled(Explorer(request))
+    request, found = explorer.request, _look(explorer)
     ranked = _best_of_each_family(rank(request, _required(request, found).fitting))
-    others = variants(explorer)
+    others, against = variants(explorer), rivals(request, found.explored)
     return Search(
         plans=tuple(
-            _plan(request, candidate.strategy, found, others) for candidate in islice(ranked, most)
+            _plan(request, candidate.strategy, against, others)
+            for candidate in islice(ranked, most)
         ),
-        rejected=tuple(_rejected(request, found)),
+        rejected=tuple(_rejected(request, found, against)),
         candidates=sum(explored.candidates for explored in found.explored),
         seconds=perf_counter() - started,
     )
 
 
-def choice(request: Request, fitting: tuple[Candidate, ...]) -> Candidate:
-    """The one we would take: safe before tight, kept before offloaded, simple before fast.
-
-    DeepSpeed's own tensor and pipeline parallelism ask for another engine set-up and other modules:
-    they are taken where no DeepSpeed plan fits without them, or where they are asked for.
-    """
-    whole = [c for c in fitting if not _is_cut(c.family)]
-    if any(c.family.back_end == BACK_ENDS[0] for c in whole):
-        fitting = tuple(whole)
-    pool = [c for c in fitting if c.safe] or list(fitting)
-    pool = [c for c in pool if not c.family.offloads] or pool
-    best = min(pool, key=_step_s)
-    margin = _megatron_margin(request)
-    simple = (
-        candidate
-        for candidate in pool
-        if candidate.step_s
-        <= best.step_s
-        * (SIMPLER_MARGIN if candidate.family.back_end == best.family.back_end else margin)
-    )
-    return min(simple, key=_complexity)
-
-
-def rank(request: Request, fitting: tuple[Candidate, ...]) -> list[Candidate]:
-    """Candidates in the order in which we would choose them: the choice, its back end, the rest."""
-    first = choice(request, fitting)
-    chosen = first.family.back_end
-    rest = [candidate for candidate in fitting if candidate is not first]
-    rest.sort(key=lambda c: (c.family.back_end != chosen, not c.safe, c.step_s))
-    return [first, *rest]
-
-
-_step_s = attrgetter("step_s")
-
-
-def _megatron_margin(request: Request) -> float:
-    """How much slower than Megatron a DeepSpeed plan may be."""
-    large = is_large(request) and request.workload.data is None
-    return LARGE_MODEL_MARGIN if large else SMALL_MODEL_MARGIN
-
-
-def _complexity(candidate: Candidate) -> tuple[int, int, bool, int, float, int]:
-    """How much a strategy asks of the user; then the clock, and memory where the clock ties.
-
-    ZeRO 0, 1 and 2 ask the same of the user. Step times less than about 1 % apart are a tie. Where
-    memory ties as well, the optimizer is offloaded under ZeRO-2, as everybody does.
-    """
-    family = candidate.family
-    offloads = (family.offload_optimizer != "none") + 2 * (family.offload_parameters != "none")
-    back_end = BACK_ENDS.index(family.back_end)
-    gathers = family.zero_stage == FULLY_SHARDED
-    tick = round(100 * log(candidate.step_s))
-    stage = -family.zero_stage if offloads else family.zero_stage
-    return back_end, offloads, gathers, tick, candidate.device_bytes, stage
-
-
-def _is_cut(family: Strategy) -> bool:
-    """Whether DeepSpeed's own tensor or pipeline parallelism cuts the model."""
-    return family.back_end == BACK_ENDS[0] and family.layout.model_ranks > 1
-
-
 def _look(explorer: Explorer) -> Found:
     """Every family of the wanted back ends."""
-    request = explorer.request
-    explored = tuple(
-        explorer.explore(family)
-        for back_end in wanted(request)
-        for family in families(request, back_end)
-    )
+    explored = explorer.every()
     return Found(
         explored=explored,
         fitting=tuple(candidate for found in explored for candidate in found.fitting),
@@ -165,8 +97,12 @@ def _look(explorer: Explorer) -> Found:
     )
 
 
-def _rejected(request: Request, found: Found) -> Iterator[Rejected]:
-    """What came nearest to fitting, and for each rule one family that it refused."""
+def _rejected(request: Request, found: Found, against: Rivals) -> Iterator[Rejected]:
+    """What is faster but tight, what came nearest to fitting, one family for each broken rule."""
+    if against.tight is not None:
+        priced = _priced(request, against.tight.strategy)
+        message = risk_of(request, priced, choice(request, found.fitting).step_s)
+        yield Rejected(strategy=priced.strategy, rule=TIGHT, message=message)
     for candidate in sorted(found.tight, key=attrgetter("missing_bytes"))[:MOST_TIGHT]:
         priced = _priced(request, candidate.strategy)
         message = shortage(request.cluster, priced.memory)
@@ -244,10 +180,12 @@ def _broken(found: Found) -> tuple[Problem, ...]:
     return tuple(by_rule.values())
 
 
-def _plan(request: Request, strategy: Strategy, found: Found, others: tuple[Variant, ...]) -> Plan:
+def _plan(
+    request: Request, strategy: Strategy, against: Rivals, others: tuple[Variant, ...]
+) -> Plan:
     """The plan around one strategy, priced."""
     best = _priced(request, strategy)
-    reasons = (*request.reasons, *choice_reasons(request, best, found.explored))
+    reasons = (*request.reasons, *choice_reasons(request, best, against))
     return Plan.model_construct(
         schema_version=1,
         model=request.model,

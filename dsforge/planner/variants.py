@@ -9,6 +9,7 @@ from dsforge.errors import Problem
 from dsforge.plan import Request, Variant, VariantName
 from dsforge.planner.candidates import Offloads, base, families, layouts
 from dsforge.planner.explore import Explorer
+from dsforge.planner.preference import counted
 from dsforge.planner.pricing import price
 from dsforge.strategy import Strategy, ZeroStage
 
@@ -62,7 +63,7 @@ def _best(explorer: Explorer, name: VariantName, bases: tuple[Strategy, ...]) ->
     short = [found.nearest for found in explored if found.nearest is not None]
     if fitting or short:
         best = (
-            min(fitting, key=lambda c: (not c.safe, c.step_s))
+            min(counted(explorer.request, tuple(fitting)), key=attrgetter("step_s"))
             if fitting
             else min(short, key=attrgetter("missing_bytes"))
         )

@@ -7,7 +7,6 @@ trainer: it leaves a value open here too, so that it is chosen and shown.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from math import ceil
 from pathlib import Path
@@ -17,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from dsforge.errors import Problem, SpecError
 from dsforge.estimate.buckets import ENGINE
+from dsforge.outside import UnreadableError, json_value
 from dsforge.plan import Request
 from dsforge.reading.problems import validated
 from dsforge.reading.source import Setting, Source, read_text, refusal
@@ -124,13 +124,9 @@ class DsConfig(BaseModel):
 def json_mapping(path: Path) -> dict[str, Any]:
     """The JSON object in a file. Raises SpecError."""
     try:
-        value = json.loads(read_text(path), parse_constant=_no_constant)
-    except (ValueError, RecursionError) as error:
-        deep = isinstance(error, RecursionError)
-        message = "is not JSON: " + (
-            "nested too deeply" if deep else getattr(error, "msg", str(error))
-        )
-        raise refusal("ds-config-json", str(path), message) from error
+        value = json_value(read_text(path))
+    except UnreadableError as error:
+        raise refusal("ds-config-json", str(path), error.reason) from error
     if not isinstance(value, dict):
         raise refusal("ds-config-mapping", str(path), "must be a JSON object")
     return value
@@ -213,7 +209,3 @@ def _without_auto(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _without_auto(inner) for key, inner in value.items() if inner != "auto"}
     return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-def _no_constant(name: str) -> float:
-    raise ValueError(f"{name} is no number")

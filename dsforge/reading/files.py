@@ -163,7 +163,9 @@ class WorkloadFile(BaseModel):
     precision: Precision | None = None
     optimizer: Optimizer | None = None
     learning_rate: float | None = Field(default=None, gt=0, lt=10, description="Peak.")
-    weight_decay: float = Field(default=0.0, ge=0, lt=1, description="Of the optimizer.")
+    weight_decay: float | None = Field(
+        default=None, ge=0, lt=1, description="Of the optimizer; 0.1 from scratch, else 0."
+    )
     gradient_clipping: float = Field(default=1.0, ge=0, le=1e6, description="0: none.")
     method: MethodName | None = Field(
         default=None, description="qlora: adapters on matrices frozen in 4 bits."

@@ -14,9 +14,11 @@ from urllib.parse import urlsplit
 
 from dsforge import catalog
 from dsforge.errors import Problem, SpecError
+from dsforge.outside import UnreadableError, read_text
 
 TIMEOUT_S = 5.0
 MAX_CONFIG_BYTES = 1 << 20
+LONGEST_REVISION = 100
 DEFAULT_ENDPOINT = "https://huggingface.co"
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
@@ -34,12 +36,20 @@ def cached_config(hub_id: str) -> Path | None:
     snapshots = folder / "snapshots"
     main = folder / "refs" / "main"
     if main.is_file():
-        revision = main.read_text(encoding="utf-8", errors="replace")[:100].strip()
+        revision = _revision(main)
         config = snapshots / Path(revision).name / "config.json"
         if revision and config.is_file():
             return config
     found = [path for path in snapshots.glob("*/config.json") if path.is_file()]
     return max(found, key=lambda path: path.stat().st_mtime, default=None)
+
+
+def _revision(main: Path) -> str:
+    """The snapshot that `main` names; empty where the file cannot be read."""
+    try:
+        return read_text(main, LONGEST_REVISION, pipes=False).strip()
+    except UnreadableError:
+        return ""
 
 
 def downloaded_config(hub_id: str) -> str:

@@ -1,17 +1,20 @@
 """What a person calls a model, as a ModelSpec: a name, a path, a hub id or just a size.
 
-The order is that of certainty: a path that exists, the catalog's own names, the local cache, the
-catalog's forgiving names, a size, and only then the network. Files are hostile until checked.
+The order is that of certainty: a path that exists, the catalog's own names and ids, the local
+cache, the sizes of a catalog row that a name leads to, a size, and only then the network. Whoever
+lends the sizes, the weights are those that were named: their id or path stays as it was given, and
+a name that stands for no known weights is refused. Files are hostile until checked.
 """
 
 from __future__ import annotations
 
-import json
+import os
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from dsforge import catalog
 from dsforge.errors import Problem, SpecError
+from dsforge.outside import UnreadableError, json_value, read_text
 from dsforge.plan import Reason
 from dsforge.reading.hub import MAX_CONFIG_BYTES, cached_config, downloaded_config, is_hub_id
 from dsforge.reading.problems import shown
@@ -25,17 +28,18 @@ MAX_NESTING = 50
 Read = tuple[ModelSpec, tuple[Reason, ...]]
 
 
-def read_model(text: str) -> Read:
+def read_model(text: str, *, trust_config: bool = False) -> Read:
     """The model that a text names, and what was chosen or assumed to read it.
 
     Takes a catalog name, alias or hub id, a folder or config.json, a size (`7b`, `gpt-1.3b`).
+    With `trust_config` the weights beside a config.json are not asked whether it is theirs.
     Raises SpecError with all problems of a config, or the nearest names.
     """
     text = text.strip()
     if not text or len(text) > LONGEST_NAME or not text.isprintable():
         message = f"model (={shown(text)}) must be a name, a path or a size"
         raise SpecError((Problem("model-name", message, "such as llama-2-7b, ./model or 7b"),))
-    found = _from_path(text)
+    found = _from_path(text, trust_config=trust_config)
     if found is not None:
         return found
     return _from_hub_id(text) if is_hub_id(text) else _from_name(text)
@@ -43,16 +47,10 @@ def read_model(text: str) -> Read:
 
 def parsed_config(text: str, place: str) -> dict[str, Any]:
     """The mapping in a config.json. Raises SpecError where it is none."""
-
-    def refuse(constant: str) -> NoReturn:
-        raise ValueError(f"{constant} is not a JSON number")
-
     try:
-        config = json.loads(text, parse_constant=refuse)
-    except RecursionError:
-        raise _unusable(place, "is nested too deeply") from None
-    except ValueError as error:
-        raise _unusable(place, f"is not JSON: {shown(str(error))}") from None
+        config = json_value(text)
+    except UnreadableError as error:
+        raise _unusable(place, error.reason) from None
     if not isinstance(config, dict):
         raise _unusable(place, f"must hold a JSON object, not {type(config).__name__}")
     if _depth(config) > MAX_NESTING:
@@ -60,7 +58,7 @@ def parsed_config(text: str, place: str) -> dict[str, Any]:
     return config
 
 
-def _from_path(text: str) -> Read | None:
+def _from_path(text: str, *, trust_config: bool) -> Read | None:
     """The model of a file or folder; none where the text is no path."""
     looks_like_path = text.startswith(("/", "./", "../", "~", ".\\")) or text.endswith(
         (".json", ".gguf", ".safetensors")
@@ -79,64 +77,106 @@ def _from_path(text: str) -> Read | None:
         if looks_like_path:
             raise _unusable(text, f"has no {CONFIG}", _gguf_hint(path))
         return None  # a folder that happens to be called like a model
-    return _from_file(config, path)
+    return _from_file(config, path, trust_config=trust_config)
 
 
-def _from_file(config: Path, path: Path) -> Read:
+def _from_file(config: Path, path: Path, *, trust_config: bool) -> Read:
     """The model of a config.json; its name is that of the folder."""
     place = str(config)
     if config.suffix != ".json":
         hint = "give the catalog name or hub id of the model, or its config.json"
         raise _unusable(place, "is not a config.json", hint)
-    name = path.resolve().name if path.is_dir() else config.resolve().parent.name
-    model, reasons = _with_place(parsed_config(_text(config), place), name or "model", place)
-    return model.model_copy(update={"path": str(path.resolve())}), reasons
+    absolute = Path(os.path.abspath(path))  # noqa: PTH100 (links stay: what was named is trained)
+    name = absolute.name if path.is_dir() else absolute.parent.name
+    model, reasons = _beside_weights(config, name or "model", trust_config=trust_config)
+    return model.model_copy(update={"path": str(absolute)}), reasons
 
 
 def _text(config: Path) -> str:
     """The text of a regular file of bounded size."""
-    if not config.is_file():
-        raise _unusable(str(config), "is not a regular file")
     try:
-        with config.open("rb") as file:
-            content = file.read(MAX_CONFIG_BYTES + 1)
-    except OSError as error:
-        raise _unusable(str(config), f"cannot be read ({error.strerror})") from None
-    if len(content) > MAX_CONFIG_BYTES:
-        raise _unusable(str(config), "is larger than 1 MiB")
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        raise _unusable(str(config), "is not UTF-8 text") from None
+        return read_text(config, MAX_CONFIG_BYTES, pipes=False)
+    except UnreadableError as error:
+        raise _unusable(str(config), error.reason) from None
 
 
 def _from_hub_id(hub_id: str) -> Read:
-    """The model of `organisation/name`."""
-    row = catalog.find_model(hub_id)
-    if row is not None:
-        model = catalog.model(row)
-        if (model.hub_id or "").lower() == hub_id.lower():
-            return model, ()
+    """The model of `organisation/name`: always under that id, whoever lends the sizes."""
+    named = catalog.named_model(hub_id)
+    if named is not None and named.own_row:
+        return catalog.model(named.row).model_copy(update={"hub_id": hub_id}), _beside(named.row)
     config = cached_config(hub_id)
+    row = named.row if named else catalog.lent_shape(hub_id)
     if config is not None:
-        found = _with_place(parsed_config(_text(config), str(config)), hub_id, str(config))
+        found = _beside_weights(config, hub_id)
     elif row is not None:
-        message = f"{hub_id} is taken to have the shape of {row} in the catalog"
-        return model, (Reason(rule="model-same-shape", message=message),)
+        return _lent(row, hub_id)
     else:
         place = f"{CONFIG} of {hub_id}"
         found = _with_place(parsed_config(downloaded_config(hub_id), place), hub_id, place)
     return found[0].model_copy(update={"hub_id": hub_id}), found[1]
 
 
+def _lent(row: str, hub_id: str) -> Read:
+    """Weights under their own id with the sizes of a row, which is an assumption."""
+    model = catalog.model(row).model_copy(update={"name": hub_id, "hub_id": hub_id})
+    message = f"{hub_id} is assumed to have the sizes of {row}: its {CONFIG} was not read"
+    return model, (*_beside(row), Reason(rule="default-model-sizes", message=message))
+
+
+def _beside(row: str) -> tuple[Reason, ...]:
+    """What the weights of a row hold beside the model that is planned."""
+    what = catalog.beside(row)
+    if what is None:
+        return ()
+    message = f"the weights of {row} also hold {what}, which is loaded but not in this plan"
+    return (Reason(rule="warning-beside-model", message=message),)
+
+
 def _from_name(text: str) -> Read:
     """The model of a catalog name, or of a size."""
-    if catalog.find_model(text) is not None:
-        return catalog.model(text), ()
-    found = sized_model(text)
-    if found is not None:
+    named = catalog.named_model(text)
+    if named is None:
+        found = sized_model(text)
+        if found is None:
+            raise SpecError((_unknown(text),))
         return found
-    return catalog.model(text), ()  # raises, with the nearest names
+    if not named.own_row and named.hub_id is not None:
+        return _lent(named.row, named.hub_id)
+    said = _beside(named.row)
+    if not named.spelled:
+        message = f"{text} is read as {named.row} ({named.hub_id or 'no published weights'})"
+        said = (*said, Reason(rule="model-spelling", message=message))
+    return catalog.model(named.row), said
+
+
+def _unknown(text: str) -> Problem:
+    """The problem of a name that nothing answers to; another one's weights are never taken."""
+    row = catalog.lent_shape(text)
+    if text.startswith("-") or (text.endswith("/") and is_hub_id(text.rstrip("/"))):
+        hint = f"write {text.strip('-/')}"
+    elif "@" in text and is_hub_id(text.partition("@")[0]):
+        hub_id, _, revision = text.partition("@")
+        command = f"hf download {hub_id} --revision {shown(revision)} --local-dir model"
+        hint = f"a revision cannot be named: `{command}`, and give that folder"
+    elif row is not None:
+        hint = f"{row} is known, these weights are not: give their hub id or folder"
+    else:
+        nearest = ", ".join(catalog.nearest_models(text))
+        nearest = f"nearest: {nearest}; " if nearest else ""
+        hint = f"{nearest}`dsforge catalog models` lists all"
+    return Problem("catalog-model", f"model {text[:80]!r} is not in the catalog", hint)
+
+
+def _beside_weights(config: Path, name: str, *, trust_config: bool = False) -> Read:
+    """The model of a config.json, checked against the weights in its folder."""
+    from dsforge.reading.stored_weights import check_stored
+
+    values = parsed_config(_text(config), str(config))
+    found = _with_place(values, name, str(config))
+    if not trust_config:
+        check_stored(found[0], values, config.parent)
+    return found
 
 
 def _with_place(config: dict[str, Any], name: str, place: str) -> Read:

@@ -17,6 +17,7 @@ from pydantic_core import ErrorDetails
 from dsforge.errors import Problem, SpecError
 from dsforge.reading.source import MAX_PROBLEMS, Loc, Source, read_source
 
+TAGS = ("<text>", "<mapping>")
 LONGEST_SHOWN = 60  # characters of a value in a message
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -125,8 +126,8 @@ def _tuples(value: Any) -> Any:
 
 def _problem(kind: type[BaseModel], source: Source, detail: ErrorDetails) -> Problem:
     """One finding of pydantic in our words."""
-    # Tags of unions are written in angle brackets: they choose a branch and are no key.
-    loc: Loc = tuple(part for part in detail["loc"] if not str(part).startswith("<"))
+    # Tags of unions choose a branch and are no key; YAML's `<<` begins like them and is one.
+    loc: Loc = tuple(part for part in detail["loc"] if part not in TAGS)
     place, thing = source.place(loc), f"`{dotted((*source.prefix, *loc))}`" if loc else "the file"
     code, value = detail["type"], detail.get("input")
     if code == "extra_forbidden":

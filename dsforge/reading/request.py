@@ -15,7 +15,7 @@ from dsforge.errors import SpecError
 from dsforge.plan import Reason, Request
 from dsforge.reading.cluster import cluster_of
 from dsforge.reading.files import SpecFile
-from dsforge.reading.model import read_model
+from dsforge.reading.model import CONFIG, read_model
 from dsforge.reading.problems import Collector, validated
 from dsforge.reading.source import Setting, Source, read_source, refusal
 from dsforge.reading.workload import workload_file, workload_of
@@ -134,6 +134,11 @@ def _model(asked: Asked, spec: Source) -> tuple[ModelSpec, tuple[Reason, ...]]:
 
 
 def _beside(spec: Path | None, text: object) -> object:
-    """A path that begins with `./` or `../` is relative to the spec file."""
-    relative = isinstance(text, str) and text.startswith(("./", "../"))
-    return str(spec.parent / str(text)) if spec is not None and relative else text
+    """A path in a spec file is relative to that file; what exists there wins over a name."""
+    if spec is None or not isinstance(text, str):
+        return text
+    try:
+        exists = (spec.parent / text / CONFIG).is_file() or (spec.parent / text).is_file()
+    except (OSError, ValueError):
+        exists = False
+    return str(spec.parent / text) if exists or text.startswith(("./", "../")) else text

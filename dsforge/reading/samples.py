@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from dsforge.outside import opened
 from dsforge.plan import Reason
 from dsforge.specs import DataSpec
 
@@ -35,8 +36,8 @@ def _rows(path: Path) -> tuple[int, bool] | None:
     """Lines that are not blank, and whether all were counted; none where it cannot be read."""
     try:
         size = path.stat().st_size
-        with path.open("rb") as stream:
-            head = stream.read(SAMPLED_BYTES)
+        with opened(path, pipes=False) as stream:
+            head = stream.read(SAMPLED_BYTES) or b""
     except (OSError, ValueError):
         return None
     if size > len(head):

@@ -35,7 +35,7 @@ LayerSteps = tuple[tuple[int, int], ...]
 LLAMA_STEPS: LayerSteps = ((64, 8), (24, 4), (0, 2))  # its MLP takes up the rest
 GPT_STEPS: LayerSteps = ((64, 4), (24, 2), (0, 1))  # its MLP is fixed
 
-_SIZE = re.compile(r"(?P<kind>llama|gpt)?[-_ ]?(?P<size>\d+(?:\.\d+)?[mbt])", re.IGNORECASE)
+_SIZE = re.compile(r"(?:(?P<kind>llama|gpt)[-_ ]?)?(?P<size>\d+(?:\.\d+)?[mbt])", re.IGNORECASE)
 
 
 class _Shape(NamedTuple):

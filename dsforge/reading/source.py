@@ -7,6 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from dsforge import outside
 from dsforge.errors import Problem, SpecError
 
 Loc = tuple[str | int, ...]
@@ -65,22 +66,11 @@ class Source(NamedTuple):
 
 def read_text(path: Path, max_bytes: int = MAX_BYTES) -> str:
     """The text of a file. Raises SpecError where it is missing, too large or not UTF-8 text."""
-    name = str(path)
     try:
-        if path.is_dir():
-            raise refusal("file-is-a-folder", name, "is a folder; name the file in it")
-        with path.open("rb") as stream:
-            data = stream.read(max_bytes + 1)
-    except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or str(error)
-        raise refusal("file-unreadable", name, f"cannot be read: {why}") from error
-    if len(data) > max_bytes:
-        raise refusal("file-too-large", name, f"is larger than {max_bytes // 1024} KiB")
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = data[: error.start].count(b"\n") + 1
-        raise refusal("file-not-text", f"{name}:{line}", "is not UTF-8 text") from error
+        return outside.read_text(path, max_bytes)
+    except outside.UnreadableError as error:
+        place = f"{path}:{error.line}" if error.line else str(path)
+        raise refusal(error.rule, place, error.reason) from error
 
 
 def refusal(rule: str, place: str, message: str, hint: str = "") -> SpecError:

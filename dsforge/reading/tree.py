@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import re
+import time
 from typing import Any, NamedTuple
 
 import yaml
@@ -19,6 +20,8 @@ from dsforge.reading.source import MAX_PROBLEMS, Loc, refusal
 
 MAX_DEPTH = 20
 MAX_DIGITS = 30
+SECONDS = 5.0  # for one file
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's parser takes a tenth of the time
 
 _NULL = {"", "~", "null", "Null", "NULL"}
 _BOOL = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
@@ -30,11 +33,15 @@ _NOT_FINITE = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 def grown(text: str, name: str) -> Tree:
     """The tree of YAML text; `name` is what messages call it. Raises SpecError."""
     tree = Tree(name)
+    deadline = time.monotonic() + SECONDS
     try:
-        for event in yaml.parse(text, Loader=yaml.SafeLoader):
+        for event in yaml.parse(text, Loader=LOADER):
             tree.take(event)
+            if time.monotonic() > deadline:
+                raise refusal("yaml-large", tree.place(event), f"not read within {SECONDS:g} s")
     except yaml.MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        last = text.rstrip("\n").count("\n")  # an end that is missing has no line of its own
+        line = min(error.problem_mark.line, last) + 1 if error.problem_mark else 1
         raise refusal("yaml-syntax", f"{name}:{line}", f"not YAML: {error.problem}") from error
     except yaml.reader.ReaderError as error:
         line = text[: error.position].count("\n") + 1
@@ -80,10 +87,10 @@ class Tree:
         if isinstance(event, yaml.DocumentStartEvent):
             self._documents += 1
             if self._documents > 1:
-                raise refusal("yaml-documents", self._place(event), "only one document is read")
+                raise refusal("yaml-documents", self.place(event), "only one document is read")
         elif isinstance(event, yaml.AliasEvent):
             message = f"alias `*{event.anchor}` is not read; write the value out"
-            raise refusal("yaml-alias", self._place(event), message)
+            raise refusal("yaml-alias", self.place(event), message)
         elif isinstance(event, (yaml.MappingStartEvent, yaml.SequenceStartEvent)):
             self._begin(event)
         elif isinstance(event, (yaml.MappingEndEvent, yaml.SequenceEndEvent)):
@@ -94,9 +101,9 @@ class Tree:
     def _begin(self, event: Any) -> None:
         if len(self._open) >= MAX_DEPTH:
             message = f"is nested deeper than {MAX_DEPTH} levels"
-            raise refusal("yaml-depth", self._place(event), message)
+            raise refusal("yaml-depth", self.place(event), message)
         if self._awaits_key():
-            raise refusal("yaml-key", self._place(event), "a key must be a plain word")
+            raise refusal("yaml-key", self.place(event), "a key must be a plain word")
         self._check_tag(event)
         content: dict[str, Any] | list[Any]
         content = {} if isinstance(event, yaml.MappingStartEvent) else []
@@ -133,7 +140,7 @@ class Tree:
             key = len(top.content)
             top.content.append(value)
         loc = (*top.loc, key)
-        self.places[loc] = self._place(event)
+        self.places[loc] = self.place(event)
         marks = (named.start_mark, named.end_mark, event.start_mark, event.end_mark)
         self.spans[loc] = Span(*(mark.index for mark in marks))
         return loc
@@ -163,7 +170,8 @@ class Tree:
 
     def _problem(self, rule: str, event: Any, message: str) -> None:
         if len(self.problems) < MAX_PROBLEMS:
-            self.problems.append(Problem(rule, message, place=self._place(event)))
+            self.problems.append(Problem(rule, message, place=self.place(event)))
 
-    def _place(self, event: Any) -> str:
+    def place(self, event: Any) -> str:
+        """Where an event stands: name and line."""
         return f"{self.name}:{event.start_mark.line + 1}"

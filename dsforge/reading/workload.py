@@ -8,7 +8,9 @@ means training from scratch.
 
 from __future__ import annotations
 
+from dsforge import catalog
 from dsforge.errors import Problem, SpecError
+from dsforge.estimate.params import parameter_counts
 from dsforge.plan import Reason
 from dsforge.reading.files import WorkloadFile
 from dsforge.reading.problems import validated
@@ -29,7 +31,7 @@ USUAL_SEQUENCE = 4096
 FINE_TUNING_SAMPLES = 64
 PRETRAINING_TOKENS = 500_000  # GPT-3 (Brown et al. 2020, table 2.1): 0.5 M tokens up to 1.3 B
 LITTLE = 0.1  # share by which a batch given in tokens may move so that every GPU gets its part
-LORA_RATE, FINE_TUNING_RATE, PRETRAINING_RATE = 2e-4, 2e-5, 3e-4
+LORA_RATE, FINE_TUNING_RATE = 2e-4, 2e-5
 ADAPTED = ("lora", "qlora")  # spellings of `method`; the latter sets `lora.bits` to 4
 LION_FACTOR = 0.3  # Chen et al. 2023, section 5: a third to a tenth of AdamW's rate
 
@@ -87,8 +89,8 @@ def workload_of(file: WorkloadFile, model: ModelSpec, cluster: ClusterSpec) -> R
         or draft.global_batch_size(sequence_length, cluster),
         precision=file.precision or draft.precision(cluster),
         optimizer=optimizer,
-        learning_rate=file.learning_rate or draft.learning_rate(method, optimizer),
-        weight_decay=file.weight_decay,
+        learning_rate=file.learning_rate or draft.learning_rate(method, optimizer, model),
+        weight_decay=draft.weight_decay(model) if file.weight_decay is None else file.weight_decay,
         gradient_clipping=file.gradient_clipping,
         method=method,
         lora=draft.lora(method),
@@ -173,17 +175,27 @@ class _Draft:
         self._choose("default-precision", f"`precision` is fp32: {card.name} {why}")
         return "fp32"
 
-    def learning_rate(self, method: Method, optimizer: Optimizer) -> float:
-        """The usual rate of the method, smaller for Lion."""
+    def learning_rate(self, method: Method, optimizer: Optimizer, model: ModelSpec) -> float:
+        """The usual rate of the method, from scratch that of the size; smaller for Lion."""
         kind, rate = "full fine-tuning", FINE_TUNING_RATE
         if method == "lora":
             kind, rate = "LoRA", LORA_RATE
         elif self.from_scratch:
-            kind, rate = "training from scratch", PRETRAINING_RATE
+            recipe = catalog.pretraining(parameter_counts(model).active)
+            kind, rate = f"training from scratch ({recipe.source})", recipe.learning_rate
         if optimizer == "lion":
             kind, rate = f"{kind} with Lion", round(rate * LION_FACTOR, 10)
         self._choose("default-learning-rate", f"`learning_rate` is {rate:g}, usual for {kind}")
         return rate
+
+    def weight_decay(self, model: ModelSpec) -> float:
+        """That of published runs from scratch; none in fine-tuning, where it pulls to zero."""
+        if not self.from_scratch:
+            return 0.0
+        recipe = catalog.pretraining(parameter_counts(model).active)
+        message = f"`weight_decay` is {recipe.weight_decay:g}, usual for training from scratch"
+        self._choose("default-weight-decay", message)
+        return recipe.weight_decay
 
     def global_batch_size(self, sequence_length: int, cluster: ClusterSpec) -> int:
         """Samples per step: by tokens, or by practice and a whole number for each GPU."""

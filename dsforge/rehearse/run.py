@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from copy import deepcopy
 from importlib.metadata import version
+from types import FrameType
 from typing import Any, NamedTuple
 
 import deepspeed
@@ -147,17 +148,27 @@ def _end(stage: _Stage) -> None:
 
 
 def _refusal(error: Exception, phase: str) -> Refusal:
-    """The engine's objection. Raises DsforgeError for what is not one."""
-    frames = traceback.extract_tb(error.__traceback__)
-    last = frames[-1]
-    inside = next((f for f in reversed(frames) if "/deepspeed/" in f.filename), None)
-    ours = any(part in last.filename for part in ("/torch/", "/dsforge/", "/transformers/"))
-    if inside is None or ours:
+    """The engine's objection. Raises DsforgeError for what is not one.
+
+    Whose frame it is says the module, not the folder: a checkout may lie in any.
+    """
+    frames = [*traceback.walk_tb(error.__traceback__)]
+    inside = next((f for f in reversed(frames) if _package(f[0]) == "deepspeed"), None)
+    if inside is None or _package(frames[-1][0]) in ("torch", "dsforge", "transformers"):
         message = str(error).strip().splitlines()
         raise DsforgeError(
             f"the rehearsal stopped in {phase}: {type(error).__name__}: {message[:1]}",
-            f"at {last.filename.split('site-packages/')[-1]}:{last.lineno}",
+            f"at {_place(*frames[-1])}",
         ) from error
-    place = inside.filename.split("site-packages/")[-1]
     message = " ".join(str(error).split()) or type(error).__name__
-    return Refusal(phase=phase, message=message, source=f"{place}:{inside.lineno}")
+    return Refusal(phase=phase, message=message, source=_place(*inside))
+
+
+def _package(frame: FrameType) -> str:
+    """The top-level package of the code in a frame."""
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0]
+
+
+def _place(frame: FrameType, line: int) -> str:
+    """File and line of a frame, without the folder of installed packages."""
+    return f"{frame.f_code.co_filename.split('site-packages/')[-1]}:{line}"

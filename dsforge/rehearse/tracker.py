@@ -41,8 +41,8 @@ DIRECT = frozenset(
 )
 ZERO: dict[torch.dtype, object] = {torch.bool: False, torch.int: 0, torch.long: 0, torch.uint8: 0}
 MODEL_CODE = (
-    *("/torch/nn/modules/", "/transformers/", "/peft/", "/torch/autograd/"),
-    *("/dsforge/train/", "/dsforge/rehearse/start.py"),  # stages of a pipeline and their loss
+    *("torch.nn.modules.", "transformers.", "peft.", "torch.autograd."),
+    *("dsforge.train.", "dsforge.rehearse.start."),  # stages of a pipeline and their loss
 )
 _NO_ARGUMENTS: Mapping[str, Any] = {}
 
@@ -73,7 +73,7 @@ class Tracker(TorchDispatchMode):
         self.events: list[int] = []
         self.building = False  # a model that training has in host memory first
         self._alive: dict[int, tuple[int, weakref.ref[Any]]] = {}
-        self._owner_of_file: dict[str, Owner | None] = {}
+        self._owner_of_module: dict[str, Owner | None] = {}
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
@@ -121,10 +121,10 @@ class Tracker(TorchDispatchMode):
     def _owner(self, frame: FrameType | None) -> Owner:
         """The owner by the innermost frame that is the engine's or the model's."""
         while frame is not None:
-            name = frame.f_code.co_filename
-            if name not in self._owner_of_file:
-                self._owner_of_file[name] = _owner_of_file(name)
-            owner = self._owner_of_file[name]
+            name = frame.f_globals.get("__name__", "")
+            if name not in self._owner_of_module:
+                self._owner_of_module[name] = _owner_of_module(name)
+            owner = self._owner_of_module[name]
             if owner is not None:
                 return owner
             frame = frame.f_back
@@ -162,11 +162,12 @@ def _at_once(func: Any, args: Any, like: FakeTensor) -> FakeTensor:
     return FakeTensor(mode, result, like.fake_device)
 
 
-def _owner_of_file(name: str) -> Owner | None:
-    """Whose memory the code of a file asks for; None where its caller decides."""
-    if "/torch/optim/" in name or "/deepspeed/ops/" in name:
+def _owner_of_module(name: str) -> Owner | None:
+    """Whose memory the code of a module asks for; None where its caller decides."""
+    inside = f"{name}."
+    if inside.startswith(("torch.optim.", "deepspeed.ops.")):
         return "optimizer_state"
-    if "/deepspeed/" in name:
-        inside = "/activation_checkpointing/" in name or name.endswith("/zero/linear.py")
-        return "activation" if inside else "buffer"
-    return "activation" if any(part in name for part in MODEL_CODE) else None
+    if inside.startswith("deepspeed."):
+        kept = ".activation_checkpointing." in inside or inside.endswith(".zero.linear.")
+        return "activation" if kept else "buffer"
+    return "activation" if inside.startswith(MODEL_CODE) else None

@@ -11,7 +11,7 @@ from dsforge.artifacts import Artifact
 from dsforge.errors import RenderError
 from dsforge.plan import Plan, Priced
 from dsforge.render.deepspeed import zero_context, zero_template
-from dsforge.render.engine import render_text, template_environment
+from dsforge.render.engine import check_folder, render_text, template_environment
 from dsforge.render.environment import DeepspeedEnvContext, environment_variables
 from dsforge.render.job import DS_CONFIG, train_context
 from dsforge.render.launch import hostfile_context, pretrain_context, script_context
@@ -26,7 +26,16 @@ def render(plan: Plan, templates: Path | None = None) -> tuple[Artifact, ...]:
 
     Raises RenderError where a template is wrong or its JSON does not parse.
     """
-    made = template_environment(templates)
+    if templates is None:
+        return _rendered(template_environment(), plan)
+    from dsforge.render.strangers import rendered_apart
+
+    check_folder(templates)
+    return rendered_apart(templates, lambda made: _rendered(made, plan))
+
+
+def _rendered(made: Environment, plan: Plan) -> tuple[Artifact, ...]:
+    """All files, by the templates of an Environment."""
     chosen = deepspeed_choice(plan)
     files = (
         *_deepspeed(made, plan, chosen),
@@ -100,9 +109,10 @@ def _launch(made: Environment, plan: Plan, *, train: bool) -> tuple[Artifact, ..
     cluster = plan.cluster
     hosts = render_text(made, "env/hostfile.j2", hostfile_context(cluster))
     variables = DeepspeedEnvContext(environment_variables(plan))
+    environment = render_text(made, "env/deepspeed_env.j2", variables)
     both = (
         Artifact("hostfile", hosts),
-        Artifact(".deepspeed_env", render_text(made, "env/deepspeed_env.j2", variables)),
+        Artifact(".deepspeed_env", environment, private=True),
     )
     if not train:
         return both

@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from dsforge.errors import RenderError
+from dsforge.layout import layer_split
 from dsforge.plan import Plan, Priced
 from dsforge.specs import ClusterSpec, Workload
 from dsforge.strategy import AioSettings, Buckets, Offload, Strategy
@@ -79,6 +80,7 @@ class Job(NamedTuple):
     reduce_scatter: bool  # Muon needs whole gradients; the engine refuses both together
     tensor_parallel_size: int | None
     pipeline_stages: int | None
+    pipeline_layers: tuple[int, ...]  # of each stage: the cut that the prediction prices
 
 
 class Zero0Context(NamedTuple):
@@ -193,6 +195,7 @@ def _job(plan: Plan, strategy: Strategy) -> Job:
     """The part that does not depend on what is sharded."""
     tensor = strategy.layout.tensor_parallel_size
     stages = strategy.layout.pipeline_parallel_size
+    split = layer_split(plan.model.layers, stages)
     return Job(
         train_batch_size=strategy.global_batch_size,
         micro_batch_size=strategy.micro_batch_size,
@@ -204,6 +207,7 @@ def _job(plan: Plan, strategy: Strategy) -> Job:
         reduce_scatter=plan.workload.optimizer != "muon",
         tensor_parallel_size=tensor if tensor > 1 else None,
         pipeline_stages=stages if stages > 1 else None,
+        pipeline_layers=split.of_stages(stages) if split else (),
     )
 
 

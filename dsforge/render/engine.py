@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import traceback
 from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
@@ -43,32 +44,41 @@ def template_root() -> Path:
     return packaged if packaged.is_dir() else package.parent / "templates"
 
 
-@cache
-def template_environment(templates: Path | None = None) -> Environment:
-    """The Environment of all artifacts; `templates` is searched before our own folder.
+# How our templates are written; those of others are, too.
+OPTIONS: dict[str, Any] = {
+    "undefined": StrictUndefined,
+    "trim_blocks": True,
+    "lstrip_blocks": True,
+    "keep_trailing_newline": True,
+    "comment_start_string": "{##",  # `{#` is what bash writes for the length of an array
+    "comment_end_string": "##}",
+    "autoescape": False,  # shell and JSON have no HTML to escape
+}
 
-    Raises RenderError where `templates` is not a folder.
-    """
-    if templates is not None and not templates.is_dir():
+
+@cache
+def template_environment() -> Environment:
+    """The Environment of our own templates."""
+    made = Environment(  # noqa: S701 (autoescape: see above)
+        loader=FileSystemLoader(template_root()), bytecode_cache=_compiled_templates(), **OPTIONS
+    )
+    add_filters(made)
+    return made
+
+
+def add_filters(made: Environment) -> None:
+    """Give an Environment the filters through which values reach a shell and JSON."""
+    made.filters["sh"] = shell
+    made.filters["json"] = to_json
+
+
+def check_folder(templates: Path) -> None:
+    """Raise RenderError where there is no such folder of templates."""
+    if not templates.is_dir():
         raise RenderError(
             f"`--templates` (={templates}) is not a folder",
             "give a folder laid out like templates/, e.g. with deepspeed/zero3.json.j2 in it",
         )
-    search = [template_root()] if templates is None else [templates, template_root()]
-    made = Environment(
-        loader=FileSystemLoader(search),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        comment_start_string="{##",  # `{#` is what bash writes for the length of an array
-        comment_end_string="##}",
-        bytecode_cache=_compiled_templates(),
-        autoescape=False,  # noqa: S701 - shell and JSON have no HTML to escape
-    )
-    made.filters["sh"] = shell
-    made.filters["json"] = to_json
-    return made
 
 
 def _compiled_templates() -> BytecodeCache | None:
@@ -103,11 +113,20 @@ def render_text(made: Environment, name: str, context: Context) -> str:
     try:
         return made.get_template(name).render(context._asdict())
     except TemplateError as error:
-        raise RenderError(f"template {_place(name, error)}: {error.message}", HINT) from error
+        where = place_of(error, getattr(error, "name", None) or name)
+        raise RenderError(f"template {where}: {error.message}", HINT) from error
 
 
-def _place(name: str, error: TemplateError) -> str:
-    """`deepspeed/zero3.json.j2, line 7` as far as the error tells it."""
-    where: Any = getattr(error, "name", None) or name
-    line: Any = getattr(error, "lineno", None)
-    return f"{where}, line {line}" if line else f"{where}"
+def place_of(error: BaseException, name: str) -> str:
+    """`deepspeed/zero3.json.j2, line 7`: where in which template, as far as an error tells it.
+
+    A wrong template has a line of its own; else it is the innermost template of the traceback.
+    """
+    line: int | None = getattr(error, "lineno", None)
+    if line is None:
+        for frame, number in traceback.walk_tb(error.__traceback__):
+            file = Path(frame.f_code.co_filename)
+            if file.suffix == ".j2":
+                line = number
+                name = name if str(file).endswith(f"/{name}") else "/".join(file.parts[-2:])
+    return f"{name}, line {line}" if line else name

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from dsforge.errors import RenderError
+from dsforge.masking import is_secret
 from dsforge.plan import Plan
 from dsforge.specs import ClusterSpec, LinkSpec
 
 SAFE_NAME = re.compile(r"[A-Z][A-Z0-9_]*")
 SAFE_VALUE = re.compile(r"[A-Za-z0-9_@%+=:,./-]+")  # what DeepSpeed's launcher does not quote
-SECRET_NAME = re.compile(r"TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|_KEY$|^KEY$")
 AMD_NAME = re.compile(r"mi\d", re.IGNORECASE)
 
 
@@ -32,7 +32,7 @@ class Variable:
 
     def __post_init__(self) -> None:
         """Refuse secrets, and whatever DeepSpeed's launcher would not carry unchanged."""
-        if SECRET_NAME.search(self.name):
+        if is_secret(self.name):
             raise RenderError(
                 f"environment variable {self.name} looks like a secret",
                 "secrets are not written to files; export it on each host instead",

@@ -20,6 +20,7 @@ class TrainContext(NamedTuple):
 
     job: TrainJob
     placeholder_data: bool
+    placeholder_model: bool
 
 
 def weights(model: ModelSpec) -> str | None:
@@ -49,4 +50,9 @@ def train_job(plan: Plan) -> TrainJob:
 
 def train_context(plan: Plan) -> TrainContext:
     """Context of train.yaml.j2."""
-    return TrainContext(train_job(plan), placeholder_data=plan.workload.data is None)
+    model = plan.model
+    return TrainContext(
+        train_job(plan),
+        placeholder_data=plan.workload.data is None,
+        placeholder_model=not (model.hub_id or model.path or model.family),
+    )

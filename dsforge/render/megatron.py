@@ -15,11 +15,12 @@ from dsforge.layout import layer_split
 from dsforge.plan import Plan
 from dsforge.render.deepspeed import ADAM_BETAS, ADAM_EPSILON, LION_BETAS, MOMENTUM
 from dsforge.render.job import WARMUP_FRACTION, train_job
-from dsforge.specs import MlaSpec, ModelSpec, MoeSpec, Workload
+from dsforge.specs import MlaSpec, ModelSpec, MoeSpec, RopeScaling, RouterSpec, Workload
 from dsforge.strategy import Strategy
 
 BLACKWELL = re.compile(r"g?b[123]00|rtx-50|rtx-pro-6000", re.IGNORECASE)
 AUXILIARY_LOSS = 0.01  # weight of the load-balancing loss: Switch Transformer, section 2.2
+SEQUENCE_LOSS = 0.0001  # beside a balance bias: DeepSeek-V3, arXiv 2412.19437, section 4.2
 POSITION = {"rope": "rope", "learned": "learned_absolute"}
 OPTIMIZERS = {"adamw": "adam", "sgd": "sgd", "lion": "lion", "muon": "muon"}
 
@@ -34,13 +35,6 @@ class Argument(NamedTuple):
     def line(self) -> str:
         """The line of args.txt."""
         return f"{self.flag} {self.value}".rstrip()
-
-
-SIGMOID_ROUTERS = ("deepseek_v3", "glm4_moe")  # DeepSeek-V3, arXiv 2412.19437, section 2.1.2
-SIGMOID_ROUTING = (
-    Argument("--moe-router-score-function", "sigmoid"),
-    Argument("--moe-router-enable-expert-bias"),
-)
 
 
 class ArgsContext(NamedTuple):
@@ -93,6 +87,7 @@ def _shape(model: ModelSpec, workload: Workload) -> tuple[Argument, ...]:
         Argument("--max-position-embeddings", str(longest)),
         *_positions(model),
         Argument("--normalization", "RMSNorm" if model.norm == "rmsnorm" else "LayerNorm"),
+        Argument("--norm-epsilon", f"{model.norm_epsilon:g}"),
         Argument("--hidden-dropout", "0"),
         Argument("--attention-dropout", "0"),
         *_switches(
@@ -105,13 +100,43 @@ def _shape(model: ModelSpec, workload: Workload) -> tuple[Argument, ...]:
 
 
 def _positions(model: ModelSpec) -> tuple[Argument, ...]:
-    """Kind of positions; for rotary ones the base and the rotated share of a head."""
+    """Kind of positions; for rotary ones base, rotated share of a head, and scaling."""
     kind = Argument("--position-embedding-type", POSITION[model.position])
     if model.position != "rope":
         return (kind,)
     base = Argument("--rotary-base", str(round(model.rope_theta)))
     share = Argument("--rotary-percent", str(model.partial_rotary_factor))
-    return (kind, base, share) if model.mla is None else (kind, base)
+    every = Argument("--no-rope-freq", str(model.no_rope_interval))
+    return (
+        kind,
+        base,
+        *((share,) if model.mla is None else ()),
+        *(_latent_scaling if model.mla is not None else _scaling)(model.rope_scaling),
+        *_switches((model.rotary_interleaved and model.mla is None, "--rotary-interleaved")),
+        *((every,) if model.no_rope_interval else ()),
+    )
+
+
+def _scaling(scaling: RopeScaling | None) -> tuple[Argument, ...]:
+    """Llama 3's scaling, of which Megatron-LM takes the factor; the rules refuse other ones."""
+    if scaling is None:
+        return ()
+    return (
+        Argument("--use-rope-scaling"),
+        Argument("--rope-scaling-factor", f"{scaling.factor:g}"),
+    )
+
+
+def _latent_scaling(scaling: RopeScaling | None) -> tuple[Argument, ...]:
+    """Latent attention has YaRN as its default; the rules refuse what has no flag."""
+    if scaling is None:
+        return (Argument("--rope-type", "rope"),)
+    return (
+        Argument("--rope-type", "yarn"),
+        Argument("--rotary-scaling-factor", f"{scaling.factor:g}"),
+        Argument("--mscale", f"{scaling.mscale:g}"),
+        Argument("--mscale-all-dim", f"{scaling.mscale_all_dim:g}"),
+    )
 
 
 def _attention(model: ModelSpec) -> tuple[Argument, ...]:
@@ -128,7 +153,9 @@ def _attention(model: ModelSpec) -> tuple[Argument, ...]:
             heads.append(Argument("--window-attn-skip-freq", str(model.sliding_window_pattern)))
     if model.attention_sinks:
         heads.append(Argument("--softmax-type", "learnable"))
-    return (*heads, *_switches((model.qk_norm == "head", "--qk-layernorm")))
+    # DeepSeek's code normalises both latents, which Megatron does under this switch.
+    normed = model.qk_norm == "head" or model.mla is not None
+    return (*heads, *_switches((normed, "--qk-layernorm")))
 
 
 def _experts(model: ModelSpec, moe: MoeSpec) -> tuple[Argument, ...]:
@@ -143,11 +170,44 @@ def _experts(model: ModelSpec, moe: MoeSpec) -> tuple[Argument, ...]:
         Argument("--moe-layer-freq", f"({pattern})"),
         *((shared,) if moe.shared_ffn_hidden_size else ()),
         *_switches((moe.shared_gate, "--moe-shared-expert-gate")),
-        *(SIGMOID_ROUTING if model.model_type in SIGMOID_ROUTERS else ()),
-        Argument("--moe-router-load-balancing-type", "aux_loss"),
-        Argument("--moe-aux-loss-coeff", str(AUXILIARY_LOSS)),
+        *_routing(moe.router),
+        *_balancing(moe.router),
         Argument("--moe-token-dispatcher-type", "alltoall"),
         Argument("--moe-grouped-gemm"),
+    )
+
+
+def _balancing(router: RouterSpec) -> tuple[Argument, ...]:
+    """What keeps experts equally busy: a bias with a slight loss within a sequence, or a loss."""
+    kind, weight = ("aux_loss", AUXILIARY_LOSS)
+    if router.balance_bias:
+        kind, weight = ("seq_aux_loss", SEQUENCE_LOSS)
+    return (
+        Argument("--moe-router-load-balancing-type", kind),
+        Argument("--moe-aux-loss-coeff", str(weight)),
+    )
+
+
+def _routing(router: RouterSpec) -> tuple[Argument, ...]:
+    """How tokens find their experts (megatron-core `topk_routing_with_score_function`).
+
+    With softmax the chosen weights add up to 1 unless it comes before the choice; with sigmoid
+    they always do.
+    """
+    score = Argument("--moe-router-score-function", router.score)
+    factor = Argument("--moe-router-topk-scaling-factor", f"{router.scaling_factor:g}")
+    groups = (
+        Argument("--moe-router-num-groups", str(router.groups)),
+        Argument("--moe-router-group-topk", str(router.groups_per_token)),
+    )
+    return (
+        *((score,) if router.score == "sigmoid" else ()),
+        *_switches(
+            (router.score == "softmax" and not router.normalized, "--moe-router-pre-softmax"),
+            (router.balance_bias, "--moe-router-enable-expert-bias"),
+        ),
+        *((factor,) if router.scaling_factor != 1 else ()),
+        *(groups if router.groups > 1 else ()),
     )
 
 

@@ -75,7 +75,7 @@ def report_context(
         time=(*time_rows(plan.choice), *speed_rows(plan)),
         run=run_rows(plan),
         energy=plan.run is not None and plan.run.energy_kwh is not None,
-        reasons=plan.choice.reasons,
+        reasons=tuple(sorted(plan.choice.reasons, key=lambda r: not r.rule.startswith("warning-"))),
         variants=tuple(_variant(variant) for variant in plan.variants),
         substitute=substitute.strategy.label() if substitute else None,
         variables=environment_variables(plan),

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from dsforge.errors import Problem
 from dsforge.rules.case import Case, Rule
-from dsforge.specs import ModelSpec
+from dsforge.specs import ModelSpec, RopeScaling
 
 POSITIONS = ("rope", "learned")
 NORMS = ("rmsnorm", "layernorm")
 GELU = ("gelu", "gelu_new", "gelu_pytorch_tanh", "gelu_fast")
 OPTIMIZERS = ("adamw", "sgd", "lion", "muon")
 NORMS_PER_LAYER = 2
+LLAMA3_CONSTANTS = (1.0, 4.0, 8192)
+YARN_CONSTANTS = (32.0, 1.0, 4096)
 NAMED = 4  # gaps that one message names
 
 
@@ -23,7 +25,8 @@ def pretrain_gpt(case: Case) -> Problem | None:
     """Pretrain gpt: arguments.py has no flag for these parts of the model or the run."""
     if not case.on_megatron:
         return None
-    gaps = [*_shape_gaps(case.model), *_layer_gaps(case.model), *_run_gaps(case)]
+    model = case.model
+    gaps = [*_shape_gaps(model), *_layer_gaps(model), *forward_gaps(model), *_run_gaps(case)]
     if not gaps:
         return None
     return Problem(
@@ -61,6 +64,38 @@ def _layer_gaps(model: ModelSpec) -> list[str]:
         f"`activation` (={model.activation})": model.activation not in known,
     }
     return [text for text, present in gaps.items() if present]
+
+
+def forward_gaps(model: ModelSpec) -> list[str]:
+    """What is unusual in the forward pass: arguments.py has no flag that states it."""
+    scaling, router = model.rope_scaling, model.moe and model.moe.router
+    gaps = list(model.forward_extras)
+    if scaling is not None:
+        if model.mla is not None and not _is_yarn(scaling):
+            gaps.append(f"`rope_scaling` (={scaling.kind}) must be yarn with betas 32 and 1")
+        elif model.mla is None and not _is_llama3(scaling):
+            gaps.append(f"`rope_scaling` (={scaling.kind}) must be that of Llama 3")
+    if router and router.score == "softmax" and router.balance_bias:
+        gaps.append("a balance bias with softmax routing")
+    if model.no_rope_interval and model.layers % model.no_rope_interval:
+        gaps.append(f"layers (={model.layers}) that `no_rope_interval` does not divide")
+    return gaps
+
+
+def _is_llama3(scaling: RopeScaling) -> bool:
+    """Whether it has the constants of megatron-core (`RotaryEmbedding._apply_scaling`)."""
+    constants = (
+        scaling.low_freq_factor,
+        scaling.high_freq_factor,
+        scaling.original_max_position_embeddings,
+    )
+    return scaling.kind == "llama3" and constants == LLAMA3_CONSTANTS
+
+
+def _is_yarn(scaling: RopeScaling) -> bool:
+    """Whether it has what latent attention assumes (`MLATransformerConfig`): no flag sets it."""
+    constants = (scaling.beta_fast, scaling.beta_slow, scaling.original_max_position_embeddings)
+    return scaling.kind == "yarn" and constants == YARN_CONSTANTS
 
 
 def _run_gaps(case: Case) -> list[str]:

@@ -10,23 +10,38 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+import re
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
-from dsforge.diagnose import diagnose_error
-from dsforge.diagnose.words import shortly
 from dsforge.errors import EXIT_USER, DsforgeError, LayoutError, SpecError
-from dsforge.train.loop import Options, train
+from dsforge.masking import masked_traceback, printable
+from dsforge.train.processes import ATTENDED
+from dsforge.train.signals import Attendant
 
 GRACE_S = 10.0  # launchers look at their ranks every second at the latest
 
 
 def main() -> int:
     """The exit code of a run on this rank."""
-    parser = argparse.ArgumentParser(prog="dsforge.train", description=main.__doc__)
+    with Attendant() as attendant:  # before the imports, which take seconds
+        given = _arguments()
+        try:
+            return _trained(given, attendant)
+        except DsforgeError as error:
+            if os.environ.get("LOCAL_RANK", "0") != "0":
+                time.sleep(GRACE_S)
+            _write(_described(error))
+            return error.exit_code
+
+
+def _arguments() -> argparse.Namespace:
+    """What the command line says."""
+    parser = argparse.ArgumentParser(prog="dsforge.train", description=__doc__)
     parser.add_argument("job", type=Path, help="train.yaml")
-    parser.add_argument("--steps", type=int, help="optimizer steps, instead of train.yaml's")
+    parser.add_argument("--steps", type=_steps, help="optimizer steps, instead of train.yaml's")
     parser.add_argument("--output", type=Path, help="folder, instead of train.yaml's")
     parser.add_argument("--resume", default="auto", help="auto, never, or a checkpoint folder")
     parser.add_argument(
@@ -37,7 +52,14 @@ def main() -> int:
         "--on-bad-row", choices=("stop", "skip"), help="instead of train.yaml's `on_bad_row`"
     )
     parser.add_argument("--local_rank", "--local-rank", help=argparse.SUPPRESS)  # from launchers
-    given = parser.parse_args()
+    parser.add_argument(ATTENDED, help=argparse.SUPPRESS)  # the name of the launch
+    return parser.parse_args()
+
+
+def _trained(given: argparse.Namespace, attendant: Attendant) -> int:
+    """The exit code of the run that the command line asks for. Raises DsforgeError."""
+    from dsforge.train.loop import Options, train
+
     options = Options(
         steps=given.steps,
         output=given.output,
@@ -47,18 +69,28 @@ def main() -> int:
         on_bad_row=given.on_bad_row,
     )
     try:
-        return train(given.job, options)
-    except DsforgeError as error:
-        if os.environ.get("LOCAL_RANK", "0") != "0":
-            time.sleep(GRACE_S)
-        sys.stderr.write(_described(error))
-        return error.exit_code
+        return train(given.job, options, attendant)
+    except DsforgeError:
+        raise
     except Exception as error:  # of the engine, or a bug: the traceback, then what it means
-        sys.excepthook(type(error), error, error.__traceback__)
+        if attendant.is_orphaned:
+            message = "the ranks could not save together after their launcher had ended"
+            hint = "the same start goes on from the last checkpoint"
+            raise DsforgeError(message, hint) from error
+        from dsforge.diagnose import diagnose_error
+        from dsforge.diagnose.words import shortly
+
+        sys.stderr.write(masked_traceback(error))
         if os.environ.get("LOCAL_RANK", "0") != "0":
             time.sleep(GRACE_S)
-        sys.stderr.write("".join(f"{line}\n" for line in shortly(diagnose_error(error))))
+        _write("".join(f"{line}\n" for line in shortly(diagnose_error(error))))
         return EXIT_USER
+
+
+def _write(text: str) -> None:
+    with suppress(OSError):  # nobody is left to read it
+        sys.stderr.write(text)
+        sys.stderr.flush()
 
 
 def _described(error: DsforgeError) -> str:
@@ -69,7 +101,14 @@ def _described(error: DsforgeError) -> str:
     if isinstance(error, (SpecError, LayoutError)):
         lines += [f"  - {problem} [{problem.rule}]" for problem in error.problems]
     lines += [f"  {error.hint}"] if error.hint else []
-    return "\n".join(lines) + "\n"
+    return printable("\n".join(lines)) + "\n"
+
+
+def _steps(text: str) -> int:
+    """The number of steps in ASCII digits, as the command line of dsforge takes it."""
+    if not re.fullmatch(r"\+?[0-9]{1,15}", text) or not int(text):
+        raise argparse.ArgumentTypeError(f"{text[:40]!a} is not a whole number from 1 on")
+    return int(text)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from datetime import timedelta
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from dsforge.errors import DsforgeError
 
@@ -17,13 +17,6 @@ LONGEST_WAIT_DAYS = 7
 
 Result = TypeVar("Result")
 _turns = itertools.count()
-
-
-def all_arrive() -> None:
-    """Wait until every rank is here."""
-    import deepspeed.comm
-
-    deepspeed.comm.barrier()
 
 
 def on_first_rank(act: Callable[[], Result]) -> Result | None:
@@ -43,7 +36,7 @@ def on_first_rank(act: Callable[[], Result]) -> Result | None:
             result = act()
             outcome = DONE
         finally:
-            store.set(key, outcome)
+            _tell(store, key, outcome)
         return result
     try:
         store.wait([key], timedelta(days=LONGEST_WAIT_DAYS))
@@ -53,6 +46,17 @@ def on_first_rank(act: Callable[[], Result]) -> Result | None:
     if outcome != DONE:
         raise DsforgeError("the first rank failed", "its own message says why")
     return None
+
+
+def _tell(store: Any, key: str, outcome: str) -> None:
+    """Put the outcome where the other ranks wait. Raises DsforgeError where that place is gone."""
+    import torch.distributed
+
+    try:
+        store.set(key, outcome)
+    except torch.distributed.DistError as error:
+        message = "the job's key-value store is gone: torchrun, which kept it, has ended"
+        raise DsforgeError(message, "the same start goes on from the last checkpoint") from error
 
 
 def check_agreement(value: int, what: str, hint: str) -> None:

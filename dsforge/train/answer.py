@@ -13,8 +13,10 @@ from time import perf_counter
 from typing import Any, NamedTuple
 
 from dsforge.errors import DsforgeError, Problem, SpecError, first_line
+from dsforge.outside import UnreadableError, read_text
 from dsforge.train.model import ModelSource, model_source
 
+MAX_BYTES = 64 << 20  # of a file of questions
 TIMED_TOKENS = (32, 64, 128, 256)
 TIMED_QUESTION = "Tell me a long story about a ship that sails around the world."
 
@@ -130,9 +132,9 @@ def read_questions(path: Path) -> tuple[str, ...]:
     Raises SpecError with every line of a JSONL file that holds none.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise SpecError((Problem("prompts-file", str(error), place=str(path)),)) from error
+        lines = read_text(path, MAX_BYTES).splitlines()
+    except UnreadableError as error:
+        raise SpecError((Problem("prompts-file", error.reason, place=str(path)),)) from error
     if path.suffix not in (".jsonl", ".json"):
         return tuple(line for line in lines if line.strip())
     numbered = [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
@@ -154,5 +156,5 @@ def _question(line: str) -> str | None:
         if "prompt" in row:
             return str(row["prompt"])
         return next(str(m["content"]) for m in row["messages"] if m["role"] == "user")
-    except (ValueError, KeyError, TypeError, StopIteration):
+    except (ValueError, KeyError, TypeError, StopIteration, RecursionError):
         return None

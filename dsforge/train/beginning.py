@@ -6,14 +6,13 @@ the newest of the new run. So what does not belong to the run is named, and remo
 
 from __future__ import annotations
 
-import shutil
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
 from dsforge.errors import DsforgeError
-from dsforge.train.checkpoint import checkpoints, chosen_checkpoint, read_note, step_of
-
-RESULTS = ("checkpoints", "model", "adapter", "metrics.jsonl", "measurement.json")
+from dsforge.train.checkpoint import checkpoints, chosen_checkpoint, read_note, remove, step_of
+from dsforge.train.results import RESULTS, check_removable
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +33,12 @@ class Beginning:
 
     def clear(self) -> None:
         """Remove what the run replaces."""
-        for path in self.replaced:
-            if path.is_dir():
-                shutil.rmtree(path)
-            else:
-                path.unlink(missing_ok=True)
+        try:
+            for path in self.replaced:
+                remove(path)
+        except OSError as error:
+            message = f"the earlier run cannot be removed: {path}: {error.strerror}"
+            raise DsforgeError(message, "name another folder with `--output`") from error
 
 
 def chosen_beginning(resume: str, output: Path, *, overwrite: bool) -> Beginning:
@@ -53,11 +53,12 @@ def chosen_beginning(resume: str, output: Path, *, overwrite: bool) -> Beginning
         return Beginning(start, (), falls_back=True)
     if start is not None and start.parent.resolve() == own.resolve():
         return Beginning(start, _later(start, own, overwrite=overwrite))
-    left = tuple(path for name in RESULTS if (path := output / name).exists())
+    left = tuple(path for name in RESULTS if os.path.lexists(path := output / name))
     unfinished = resume == "auto" and not (output / "model").exists()  # no checkpoint was complete
     if left and not overwrite and not unfinished:
         hint = "name another with `--output`, or replace it with `--overwrite`"
         raise DsforgeError(f"{output} holds an earlier run", hint)
+    check_removable(left, output)
     return Beginning(start, left)
 
 

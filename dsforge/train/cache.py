@@ -25,9 +25,9 @@ from numpy.typing import NDArray
 
 from dsforge.train.data import IGNORED, Sample
 
-FORMAT = 3  # of the entries; another one is another key
+FORMAT = 4  # of the entries; another one is another key
 BATCH = 1024  # samples of a record batch; the last may hold fewer
-SAMPLES, NOTES = "samples.arrow", "notes.json"
+SAMPLES, NOTES, DIGEST = "samples.arrow", "notes.json", "digest"
 HEAD_START_S = 20.0  # for the rank that shows progress to be the one that works
 
 
@@ -66,9 +66,10 @@ def checksum_of_tokenizer(tokenizer: Any) -> str:
 class StoredSamples(Sequence[Sample]):
     """The samples of an entry, read from the map when they are asked for."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, digest: str = "") -> None:
         import pyarrow as pa
 
+        self.digest = digest  # of all samples, in their order
         with pa.memory_map(str(path)) as source:
             reader = pa.ipc.open_file(source)
             batches = [reader.get_batch(i) for i in range(reader.num_record_batches)]
@@ -98,9 +99,18 @@ class Writer:
         self._schema = pa.schema(lists)
         self._file = pa.ipc.new_file(str(path), self._schema)
         self._waiting: list[Sample] = []
+        self._digest = hashlib.blake2b(digest_size=12)
+
+    @property
+    def digest(self) -> str:
+        """A check sum of the samples so far, in their order."""
+        return self._digest.hexdigest()
 
     def add(self, sample: Sample) -> None:
         """One more sample."""
+        self._digest.update(len(sample.tokens).to_bytes(8, "little"))
+        self._digest.update(sample.tokens.astype("<i8").tobytes())
+        self._digest.update((sample.labels != IGNORED).tobytes())
         self._waiting.append(sample)
         if len(self._waiting) == BATCH:
             self._flush()
@@ -138,7 +148,8 @@ def stored(
             if not entry.is_dir():
                 _make(entry, make)
     notes = json.loads((entry / NOTES).read_text(encoding="utf-8"))
-    return StoredSamples(entry / SAMPLES), tuple(str(note) for note in notes)
+    digest = (entry / DIGEST).read_text(encoding="ascii")
+    return StoredSamples(entry / SAMPLES, digest), tuple(str(note) for note in notes)
 
 
 def _make(entry: Path, make: Callable[[Writer], Sequence[str]]) -> None:
@@ -148,6 +159,7 @@ def _make(entry: Path, make: Callable[[Writer], Sequence[str]]) -> None:
         writer = Writer(temporary / SAMPLES)
         notes = make(writer)
         writer.close()
+        (temporary / DIGEST).write_text(writer.digest, encoding="ascii")
         (temporary / NOTES).write_text(json.dumps(list(notes)), encoding="utf-8")
         with suppress(FileExistsError, OSError):  # another host with the same folder was faster
             temporary.rename(entry)

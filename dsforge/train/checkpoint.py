@@ -8,18 +8,21 @@ one that was cut or changed later is found before it is loaded.
 
 from __future__ import annotations
 
-import os
 import re
+import shutil
 import zlib
 from pathlib import Path
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field, field_validator
 
 from dsforge.errors import DsforgeError
+from dsforge.outside import UnreadableError, read_text
 from dsforge.specs import FROZEN
+from dsforge.train.identity import Change, RunIdentity, changes
 
 NOTE = "dsforge.json"
-TAG = re.compile(r"global_step(\d+)")
+TAG = re.compile(r"global_step([0-9]{1,15})")
+LONGEST_NOTE = 256 * 1024 * 1024  # bytes; a million files take half of it
 CHUNK_BYTES = 16 * 1024 * 1024
 
 
@@ -46,7 +49,19 @@ class CheckpointNote(BaseModel):
     tensor_parallel_size: int = Field(default=1, ge=1)
     pipeline_parallel_size: int = Field(default=1, ge=1)
     context_parallel_size: int = Field(default=1, ge=1)
-    files: dict[str, FileNote] = Field(default_factory=dict, description="By path in the folder.")
+    run: RunIdentity | None = Field(
+        default=None, description="None: saved before these were noted."
+    )
+    files: dict[str, FileNote] = Field(default_factory=dict, description="By name in the folder.")
+
+    @field_validator("files")
+    @classmethod
+    def _names_are_inside(cls, files: dict[str, FileNote]) -> dict[str, FileNote]:
+        """Files of a checkpoint lie in its folder, whatever its note says."""
+        for name in files:
+            if name in ("", ".", "..") or any(c in name for c in "/\\") or not name.isprintable():
+                raise ValueError(f"{name!a} is not the name of a file")
+        return files
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -78,12 +93,21 @@ def step_of(path: Path) -> int:
 
 
 def read_note(path: Path) -> CheckpointNote:
-    """The note of a checkpoint. Raises DsforgeError."""
+    """The note of a checkpoint. Raises DsforgeError, whatever lies in its place."""
     try:
-        return CheckpointNote.model_validate_json((path / NOTE).read_text(encoding="utf-8"))
-    except (OSError, ValidationError) as error:
+        text = read_text(path / NOTE, LONGEST_NOTE, pipes=False)
+        return CheckpointNote.model_validate_json(text)
+    except (UnreadableError, ValueError) as error:  # ValidationError is a ValueError
         hint = "name a folder `checkpoints/global_stepN` that `dsforge train` wrote"
         raise DsforgeError(f"{path} is not a complete checkpoint", hint) from error
+
+
+def remove(path: Path) -> None:
+    """Remove a file, a folder with all that is in it, or a link but not what it names."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def chosen_checkpoint(resume: str, folder: Path) -> Path | None:
@@ -165,18 +189,12 @@ def check_note(path: Path, present: CheckpointNote) -> CheckpointNote:
     return note
 
 
-def write_whole(path: Path, text: str) -> None:
-    """A text file that is there as a whole or not at all."""
-    temporary = path.with_name(f".{path.name}.part")
-    temporary.write_text(text, encoding="utf-8")
-    flush(temporary)
-    temporary.replace(path)
-
-
-def flush(path: Path) -> None:
-    """Bytes of a file or entries of a folder, on the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def check_run(note: CheckpointNote, present: RunIdentity) -> list[Change]:
+    """What has changed since a checkpoint was saved. Raises DsforgeError where it cannot go on."""
+    found = changes(note.run, present) if note.run else []
+    refused = [change for change in found if change.refusal]
+    if refused:
+        message = f"{tag_of(note.step)} is of another run: {'; '.join(map(str, refused))}"
+        hints = dict.fromkeys(change.refusal for change in refused)
+        raise DsforgeError(message, f"{'; '.join(hints)}, or start anew with `--overwrite`")
+    return found

@@ -16,7 +16,7 @@ from dsforge.errors import Problem, SpecError
 from dsforge.layout import Layout
 from dsforge.reading.source import read_text
 from dsforge.train.modes import DATA_PARALLEL, Mode, read_mode
-from dsforge.train.refit import batch_of_restart, refitted
+from dsforge.train.refit import asked_batch_size, batch_of_restart, refitted
 
 Precision = Literal["bf16", "fp16", "fp32"]
 MONITORS = {"tensorboard": "tensorboard", "wandb": "wandb", "comet": "comet_ml"}
@@ -37,6 +37,7 @@ class EngineConfig:
     gradient_accumulation_steps: int
     learning_rate: float
     mode: Mode = DATA_PARALLEL
+    asked_batch_size: int | None = None  # the global batch of the file, which a resume may not take
 
     @property
     def shards_parameters(self) -> bool:
@@ -55,6 +56,7 @@ def read_engine_config(
     draft = _Draft(settings, str(path))
     stage = draft.zero_stage()
     mode, problems = read_mode(settings, stage, world_size)
+    asked = asked_batch_size(settings, mode.layout.data_parallel_size)
     kept = global_batch_size or batch_of_restart(settings)
     if kept is not None and not problems:
         settings = refitted(settings, kept, mode.layout.data_parallel_size)
@@ -70,6 +72,7 @@ def read_engine_config(
         gradient_accumulation_steps=batches.accumulation,
         learning_rate=draft.learning_rate(),
         mode=mode,
+        asked_batch_size=asked,
     )
     if draft.problems:
         raise SpecError(tuple(draft.problems))
@@ -147,7 +150,7 @@ class _Draft:
         for key, package in MONITORS.items():
             if self._block(key).get("enabled") is True and find_spec(package) is None:
                 message = f"`{key}` is enabled, but the package {package} is not installed"
-                hint = f"pip install {package}, or drop the block"
+                hint = f"`pip install {package}`, or drop the block"
                 self._problem("monitor-missing", message, hint)
 
     def learning_rate(self) -> float:

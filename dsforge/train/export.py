@@ -7,19 +7,22 @@ tensor was read back from the disk and equals the one in memory.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from dsforge.errors import DsforgeError
+from dsforge.ckpt.disk import drop_from_cache
+from dsforge.ckpt.output import SILENT, replaced_folder
+from dsforge.errors import DsforgeError, first_line
 from dsforge.train.agreement import on_first_rank
-from dsforge.train.checkpoint import flush
 from dsforge.train.quantised import is_in_4_bits
 from dsforge.train.tensor_parallel import whole_shards
 
 ADAPTER = "default"  # peft's name for the only adapter
+AGAIN = "start again to write the weights: the last checkpoint is whole"
+SLICE_ELEMENTS = 4 * 1024 * 1024
+WORD = 2**64
 
 
 def export(engine: Any, tokenizer: Any, folder: Path) -> Path | None:
@@ -78,14 +81,15 @@ def _write(module: Any, weights: dict[str, Any], tokenizer: Any, folder: Path) -
     if empty:
         raise DsforgeError(f"{len(empty)} tensors were not gathered: {', '.join(empty[:5])}")
     if hasattr(module, "peft_config"):
-        with _replacing(folder.with_name("adapter")) as temporary:
+        adapters = _adapters(weights)
+        with _replacing(folder.with_name("adapter"), adapters) as temporary:
             module.save_pretrained(temporary, state_dict=weights, save_embedding_layers=False)
-            check_files(temporary, _adapters(weights))
+            check_files(temporary, adapters)
             tokenizer.save_pretrained(temporary)
     if is_in_4_bits(module):
         return folder.with_name("adapter")
     model, weights = _merged(module, weights)
-    with _replacing(folder) as temporary:
+    with _replacing(folder, weights) as temporary:
         model.save_pretrained(temporary, state_dict=weights)
         tokenizer.save_pretrained(temporary)
         check_files(temporary, weights)
@@ -93,16 +97,18 @@ def _write(module: Any, weights: dict[str, Any], tokenizer: Any, folder: Path) -
 
 
 @contextmanager
-def _replacing(folder: Path) -> Iterator[Path]:
+def _replacing(folder: Path, weights: dict[str, Any]) -> Iterator[Path]:
     """A folder to write into, which takes the place of `folder` when all went well."""
-    temporary = folder.with_name(f".{folder.name}.part")
-    shutil.rmtree(temporary, ignore_errors=True)
-    yield temporary
-    for file in temporary.iterdir():
-        flush(file)
-    shutil.rmtree(folder, ignore_errors=True)
-    temporary.rename(folder)
-    flush(folder.parent)
+    from safetensors import SafetensorError
+
+    size = sum(tensor.numel() * tensor.element_size() for tensor in weights.values())
+    try:
+        with replaced_folder(folder, SILENT.say, needed_bytes=size) as temporary:
+            yield temporary
+    except SafetensorError as error:  # its writer's form of an OSError
+        raise DsforgeError(f"cannot write {folder}: {first_line(error)}", AGAIN) from error
+    except DsforgeError as error:
+        raise DsforgeError(error.message, f"{error.hint}; {AGAIN}".removeprefix("; ")) from error
 
 
 def _adapters(weights: dict[str, Any]) -> dict[str, Any]:
@@ -136,29 +142,63 @@ def _merged(module: Any, weights: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
 
 
 def check_files(folder: Path, weights: dict[str, Any]) -> None:
-    """Read every tensor back. Raises DsforgeError where one is empty, missing or different."""
-    import torch
+    """Read every tensor back from the disk. Raises DsforgeError where one is empty or different.
+
+    Tensors that were renamed, split or joined on the way are compared by their values together.
+    """
     from safetensors import safe_open
 
     seen: set[str] = set()
     elements = 0
+    unknown: list[Any] = []
     for file in sorted(folder.glob("*.safetensors")):
+        drop_from_cache(file)
         with safe_open(file, framework="pt") as stored:
             for name in stored.keys():  # noqa: SIM118 - not a dict
                 tensor = stored.get_tensor(name)
                 elements += tensor.numel()
                 seen.add(name)
                 known = weights.get(name)
-                if tensor.numel() == 0 or (known is not None and not _equal(torch, tensor, known)):
+                if tensor.numel() == 0 or (known is not None and not _equal(tensor, known)):
                     raise DsforgeError(f"{file.name}: `{name}` is not what the model holds")
+                if known is None:
+                    unknown.append(_digest(tensor))
     expected = sum(tensor.numel() for tensor in weights.values())
+    left = {name: tensor for name, tensor in weights.items() if name not in seen}
     if elements != expected:
-        missing = ", ".join(sorted(set(weights) - seen)[:5])
+        missing = ", ".join(sorted(left)[:5])
         message = f"the files hold {elements} values, the model {expected}; missing: {missing}"
         raise DsforgeError(message)
+    if sum(unknown) % WORD != sum(_digest(tensor) for tensor in left.values()) % WORD:
+        raise DsforgeError(f"other values than the model holds: {', '.join(sorted(left)[:5])}")
 
 
-def _equal(torch: Any, one: Any, other: Any) -> bool:
-    """Whether two tensors have one shape, one type and the same values; NaN equals NaN."""
-    same = one.shape == other.shape and one.dtype == other.dtype
-    return same and bool(torch.allclose(one, other, rtol=0, atol=0, equal_nan=True))
+def _equal(one: Any, other: Any) -> bool:
+    """Whether two tensors have one shape, one type and the same bits."""
+    import torch
+
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    return torch.equal(_bits(one), _bits(other))
+
+
+def _bits(tensor: Any) -> Any:
+    """The bytes of a tensor."""
+    import torch
+
+    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+
+
+def _digest(tensor: Any) -> int:
+    """A sum over the bits of all elements, the same in whatever order and tensors they lie."""
+    import numpy as np
+
+    width = tensor.element_size()
+    bits = _bits(tensor).numpy().view(f"u{width}")
+    total = 0
+    for begin in range(0, bits.size, SLICE_ELEMENTS):
+        words = bits[begin : begin + SLICE_ELEMENTS].astype(np.uint64) + np.uint64(width)
+        words *= np.uint64(0x9E3779B97F4A7C15)  # odd, so that no two elements become one
+        words ^= words >> np.uint64(29)
+        total += int(words.sum(dtype=np.uint64))
+    return total % WORD

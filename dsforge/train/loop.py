@@ -8,6 +8,7 @@ random numbers are functions of seed, step and rank, so a resumed run goes on as
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
@@ -16,14 +17,18 @@ from typing import Any
 
 from dsforge.errors import DsforgeError
 from dsforge.job import OnBadRow, TrainJob
+from dsforge.origin import install_command
 from dsforge.reading.job import read_job
-from dsforge.train.agreement import check_agreement, on_first_rank
+from dsforge.train.agreement import check_agreement, largest, on_first_rank
 from dsforge.train.beginning import Beginning, chosen_beginning
-from dsforge.train.checkpoint import CheckpointNote, check_note, checkpoints, step_of
+from dsforge.train.builds import free_builds
+from dsforge.train.checkpoint import CheckpointNote, check_note, check_run, checkpoints, step_of
 from dsforge.train.compiling import compile_layers
 from dsforge.train.data import Order, Sample
 from dsforge.train.engine import made_stepper, start_engine
 from dsforge.train.engine_config import EngineConfig, read_engine_config
+from dsforge.train.identity import RunIdentity, identity_of
+from dsforge.train.lock import check_holder, held
 from dsforge.train.meters import Meters
 from dsforge.train.metrics import Evaluation, MetricsFile, monitor
 from dsforge.train.model import build_model, check_source, load_tokenizer
@@ -32,7 +37,6 @@ from dsforge.train.preparation import Prepared, prepare_data, read_data
 from dsforge.train.progress import Screen
 from dsforge.train.ranks import (
     Place,
-    StopRequest,
     check_precision,
     choose_device,
     join,
@@ -40,13 +44,15 @@ from dsforge.train.ranks import (
     place_of_process,
     prefer_own_tools,
 )
+from dsforge.train.results import check_inputs
 from dsforge.train.resume import restore, sound
+from dsforge.train.retune import retune
 from dsforge.train.saver import Saver
 from dsforge.train.schedule import rate_factor
+from dsforge.train.signals import STOPPED, Attendant, Phase
 from dsforge.train.step import Stepper
 from dsforge.train.watchdog import Watchdog, record_flights
 
-STOPPED = 130  # the exit code after Ctrl-C, as shells count it
 ENGINE = ("torch", "deepspeed", "transformers", "peft", "safetensors")
 
 
@@ -68,42 +74,67 @@ class Options:
         return {name: value for name, value in given.items() if value is not None}
 
 
-def train(path: Path, options: Options | None = None) -> int:
-    """The exit code of a fine-tuning run: 0, also after SIGTERM, and 130 after Ctrl-C.
+def train(path: Path, options: Options | None = None, attendant: Attendant | None = None) -> int:
+    """The exit code of a fine-tuning run: 0, also after SIGTERM or SIGHUP, and 130 after Ctrl-C.
 
-    After either signal the step is finished and a checkpoint saved, and no weights are exported.
+    After such a signal the step is finished and a checkpoint saved, and no weights are exported.
     Every rank calls this. Raises DsforgeError, before any process group exists where it can.
     """
     check_installed()
-    options = options or Options()
+    options, attendant = options or Options(), attendant or Attendant()
     place = place_of_process()
-    screen = Screen(shown=place.is_first)
     job = read_job(path)
     job = job.model_copy(update=options.changes)
     folder = path.resolve().parent
     output = options.output.resolve() if options.output else folder / job.output
-    beginning = chosen_beginning(options.resume, output, overwrite=options.overwrite)
-    config = read_engine_config(
-        folder / job.deepspeed_config, place.world_size, beginning.global_batch_size
-    )
-    place = replace(place, layout=config.mode.layout)
-    rows = read_data(job, folder, screen)
-    prefer_own_tools()
-    _quiet()
-    choose_device(place)
-    check_precision(config.precision)
-    check_source(job, folder, config)
-    tokenizer = load_tokenizer(job, folder)
-    data = prepare_data(job, rows, tokenizer, place, screen=screen)
-    output.mkdir(parents=True, exist_ok=True)
-    screen.prediction = read_prediction(folder, job, config)
-    saver = Saver(output / "checkpoints", job.keep_checkpoints, screen.say)
-    run = Run(job, config, place, data, output, screen, saver)
-    record_flights()
-    join(place)
-    code = run.carry_out(folder, tokenizer, beginning, export=options.export)
-    leave()  # not after a failure: ranks that wait for each other then would hide its cause
-    return code
+    screen = Screen(shown=place.is_first)
+    check_inputs(job, path, output)
+    with held(output, place, screen.say, attendant.on_leaving):
+        beginning = chosen_beginning(options.resume, output, overwrite=options.overwrite)
+        start = Start(job, folder, output, beginning, options, place, screen, attendant)
+        return start.carried_out()
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """A run about to begin: what to do, where, and after which checkpoint."""
+
+    job: TrainJob
+    folder: Path
+    output: Path
+    beginning: Beginning
+    options: Options
+    place: Place
+    screen: Screen
+    attendant: Attendant
+
+    def carried_out(self) -> int:
+        """The exit code of the run."""
+        job, folder, screen, beginning = self.job, self.folder, self.screen, self.beginning
+        config = read_engine_config(
+            folder / job.deepspeed_config, self.place.world_size, beginning.global_batch_size
+        )
+        place = replace(self.place, layout=config.mode.layout)
+        rows = read_data(job, folder, screen)
+        prefer_own_tools()
+        _quiet()
+        choose_device(place)
+        check_precision(config.precision)
+        check_source(job, folder, config)
+        tokenizer = load_tokenizer(job, folder)
+        data = prepare_data(job, rows, tokenizer, place, screen=screen)
+        self.output.mkdir(parents=True, exist_ok=True)
+        screen.prediction = read_prediction(folder, job, config)
+        saver = Saver(self.output / "checkpoints", job.keep_checkpoints, screen.say)
+        run = Run(job, config, place, data, self.output, screen, saver, self.attendant)
+        record_flights()
+        if place.local_rank == 0:
+            free_builds(screen.say)
+        check_holder(self.output, place)
+        join(place)
+        code = run.carry_out(folder, tokenizer, beginning, export=self.options.export)
+        leave()  # not after a failure: ranks that wait for each other then would hide its cause
+        return code
 
 
 def check_installed() -> None:
@@ -111,7 +142,7 @@ def check_installed() -> None:
     missing = [name for name in ENGINE if find_spec(name) is None]
     if missing:
         message = f"training needs {', '.join(missing)}, not installed here"
-        raise DsforgeError(message, "install with: pip install 'dsforge[train]'")
+        raise DsforgeError(message, f"install with: {install_command('train')}")
 
 
 def _quiet() -> None:
@@ -136,6 +167,8 @@ class Run:
     output: Path
     screen: Screen
     saver: Saver
+    attendant: Attendant
+    identity: RunIdentity | None = None
 
     @property
     def global_batch_size(self) -> int:
@@ -156,31 +189,45 @@ class Run:
         check_agreement(begins, "the step to begin after", "`output` must be a folder of all hosts")
         resumed = sound(chosen, self.screen.say, fall_back=beginning.falls_back)
         note = check_note(resumed, self._note(0)) if resumed else None
-        engine = self._engine(folder)
+        model = build_model(self.job, folder, self.config)
+        self.identity = self._identity(model)
+        changed = check_run(note, self.identity) if note else []
+        engine = self._engine(model)
         on_first_rank(beginning.clear)
         if resumed is not None and note is not None:
             done = note.step
             restore(engine, resumed, note, self._note(0))
-            self.screen.say(self._resumed(resumed, note))
+            for line in (self._resumed(resumed, note), *retune(engine, changed), *self._odd(note)):
+                self.screen.say(line)
         stepper = made_stepper(engine, self.job, tokenizer.pad_token_id, self.place)
         meters = Meters(self.config, self.place, self.screen.prediction)
-        with StopRequest() as stop:
-            wish = self._steps(stepper, done, meters, stop)
+        self.attendant.enter(Phase.TRAINING)
+        wish = self._steps(stepper, done, meters) or self._late_wish(done)
         for line in meters.write(self.output / "measurement.json"):
             self.screen.say(line)
         if wish == 0 and export and self.job.save:
             from dsforge.train.export import export as write_weights
 
+            self.attendant.enter(Phase.EXPORT)
             written = write_weights(engine, tokenizer, self.output / "model")
             self.screen.say(f"weights written and checked: {written}")
         return STOPPED if wish == signal.SIGINT else 0
 
-    def _engine(self, folder: Path) -> Any:
+    def _engine(self, model: Any) -> Any:
         """The DeepSpeed engine around the model, with our schedule on its optimizer."""
-        model = build_model(self.job, folder, self.config)
         if self.job.compile:
             compile_layers(model)
         return start_engine(model, self.config, rate_factor(self.job, self.total_steps))
+
+    def _identity(self, model: Any) -> RunIdentity:
+        return identity_of(
+            self.job,
+            self.config,
+            data=self.data.train_digest,
+            validation=self.data.validation_digest,
+            model=model,
+            steps=self.total_steps,
+        )
 
     def _note(self, step: int) -> CheckpointNote:
         layout = self.config.mode.layout
@@ -194,6 +241,7 @@ class Run:
             tensor_parallel_size=layout.tensor_parallel_size,
             pipeline_parallel_size=layout.pipeline_parallel_size,
             context_parallel_size=layout.context_parallel_size,
+            run=self.identity,
         )
 
     def _resumed(self, path: Path, note: CheckpointNote) -> str:
@@ -205,7 +253,24 @@ class Run:
         batch = f"{self.config.micro_batch_size} x {self.config.gradient_accumulation_steps}"
         return f"{said}, saved by {was}; {batch} samples on each rank keep the global batch"
 
-    def _steps(self, stepper: Stepper, done: int, meters: Meters, stop: StopRequest) -> int:
+    def _odd(self, note: CheckpointNote) -> Iterator[str]:
+        """What else a person should know of a resume."""
+        if note.run is None:
+            yield "the checkpoint is of an older dsforge: data, model and settings are not compared"
+        asked, kept = self.config.asked_batch_size, note.global_batch_size
+        if asked not in (None, kept) and note.world_size == self.place.world_size:
+            yield f"train_batch_size {kept} -> {asked} is not taken: a run keeps its global batch"
+        if note.step > self.total_steps:
+            yield f"step {note.step} is past the last step, {self.total_steps}: nothing is trained"
+
+    def _late_wish(self, done: int) -> int:
+        """A signal that came after the last step, in its save or validation; all ranks agree."""
+        wish = round(largest(float(self.attendant.signal_number))[0])
+        if wish:
+            self.screen.say(f"stopped by a signal after step {max(done, self.total_steps)}")
+        return wish
+
+    def _steps(self, stepper: Stepper, done: int, meters: Meters) -> int:
         """The signal that ended training early, all ranks agreeing; 0 after the last step."""
         total, wish = self.total_steps, 0
         by_length = self.job.batching == "by_length"
@@ -218,7 +283,7 @@ class Run:
             for step in range(done, total):
                 samples = self._samples(order, step)
                 with watchdog.over(f"step {step + 1}"):
-                    figures = meters.measured(partial(stepper.step, step, samples, stop))
+                    figures = meters.measured(partial(stepper.step, step, samples, self.attendant))
                 wish = meters.results[-1].wish
                 logged = (step + 1) % self.job.log_every == 0 or step + 1 == total
                 if metrics and logged:

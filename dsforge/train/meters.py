@@ -10,8 +10,9 @@ from importlib.metadata import version
 from pathlib import Path
 from time import perf_counter, time
 
+from dsforge import __version__
+from dsforge.artifacts.whole import write_whole
 from dsforge.train.agreement import largest
-from dsforge.train.checkpoint import write_whole
 from dsforge.train.engine_config import EngineConfig
 from dsforge.train.metrics import StepMetrics
 from dsforge.train.prediction import Prediction, summary
@@ -22,7 +23,7 @@ from dsforge.train.traffic import Traffic
 from dsforge.units import gib
 
 WARMUP_STEPS = 2  # the first step allocates, the second still records the ZeRO-3 order of use
-PACKAGES = ("torch", "deepspeed", "transformers", "dsforge")
+PACKAGES = ("torch", "deepspeed", "transformers")
 
 
 @dataclass(slots=True)
@@ -97,10 +98,15 @@ class Meters:
                 host_bytes=peaks[3],
             ),
             sent_bytes=round(sum(counted) / len(counted)),
-            versions={"python": platform.python_version(), **{p: version(p) for p in PACKAGES}},
+            versions={
+                "python": platform.python_version(),
+                "dsforge": __version__,
+                **{name: version(name) for name in PACKAGES},
+            },
             hardware=_hardware(),
         )
-        write_whole(path, measurement.model_dump_json(indent=2) + "\n")
+        text = measurement.model_dump_json(indent=2) + "\n"
+        write_whole(path, text, over_links=True)
         return summary(measurement, peaks[0] or peaks[3], self.prediction)
 
 

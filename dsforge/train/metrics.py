@@ -16,7 +16,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from dsforge.train.checkpoint import write_whole
+from dsforge.artifacts.whole import write_whole
+from dsforge.errors import DsforgeError
+
+LONGEST_LINE = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +52,19 @@ class MetricsFile:
 
     def __init__(self, path: Path, done_steps: int) -> None:
         self._path = path
-        kept = _lines_up_to(path, done_steps) if path.is_file() else []
-        write_whole(path, "".join(kept))
+        try:
+            kept = _lines_up_to(path, done_steps) if path.is_file() else []
+            write_whole(path, "".join(kept), over_links=True)
+        except OSError as error:
+            raise _unwritten(path, error) from error
 
     def add(self, record: StepMetrics | Evaluation) -> None:
         """Append one line."""
-        with self._path.open("a", encoding="utf-8") as stream:
-            stream.write(json.dumps(asdict(record)) + "\n")
+        try:
+            with self._path.open("a", encoding="utf-8") as stream:
+                stream.write(json.dumps(asdict(record)) + "\n")
+        except OSError as error:
+            raise _unwritten(self._path, error) from error
 
 
 def monitor(engine: Any, record: StepMetrics | Evaluation) -> None:
@@ -74,10 +83,16 @@ def monitor(engine: Any, record: StepMetrics | Evaluation) -> None:
 def _lines_up_to(path: Path, step: int) -> list[str]:
     """The lines of steps that the checkpoint already holds."""
     kept = []
-    for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
-        try:
-            if json.loads(line)["step"] <= step:
-                kept.append(line)
-        except (ValueError, KeyError, TypeError):
-            continue  # a line that was cut when a run died
+    with path.open("rb") as stream:
+        for line in iter(lambda: stream.readline(LONGEST_LINE), b""):
+            try:
+                if json.loads(line)["step"] <= step:
+                    kept.append(line.decode("utf-8"))
+            except (ValueError, KeyError, TypeError, RecursionError):
+                continue  # a line that was cut when a run died, or is none of ours
     return kept
+
+
+def _unwritten(path: Path, error: OSError) -> DsforgeError:
+    why = error.strerror or str(error)
+    return DsforgeError(f"{path} cannot be written: {why}", "remove it, or make room on its disk")

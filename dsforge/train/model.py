@@ -58,10 +58,10 @@ def model_source(name: str, folder: Path) -> ModelSource:
     if name.startswith((".", "/", "~")) or name.endswith((".gguf", ".json")):
         hint = "paths are relative to the folder of train.yaml"
         raise DsforgeError(f"`model` (={name}): there is no {path}", hint)
-    known = catalog.find_model(name)
-    if known is None:
+    named = catalog.named_model(name)
+    if named is None:
         return ModelSource(name)
-    return ModelSource(catalog.model(known).hub_id or name, in_catalog=True)
+    return ModelSource(named.hub_id or name, in_catalog=named.own_row)
 
 
 def load_tokenizer(job: TrainJob, folder: Path) -> Any:

@@ -10,12 +10,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from pydantic import ValidationError
-
+from dsforge.errors import DsforgeError
 from dsforge.estimate.flops import step_flops
 from dsforge.estimate.rates import peak_flops
 from dsforge.job import TrainJob
-from dsforge.plan import Plan, Priced
+from dsforge.plan import Priced
+from dsforge.reading.stored import read_plan
 from dsforge.train.engine_config import EngineConfig
 from dsforge.train.record import Measurement
 from dsforge.units import Interval, amount, gib, seconds
@@ -46,8 +46,8 @@ class Prediction(NamedTuple):
 def read_prediction(folder: Path, job: TrainJob, config: EngineConfig) -> Prediction | None:
     """What the plan in a run folder says of this run; none where it is about another one."""
     try:
-        plan = Plan.model_validate_json((folder / PLAN).read_text(encoding="utf-8"))
-    except (OSError, ValidationError):
+        plan = read_plan(folder / PLAN)
+    except DsforgeError:
         return None
     prices = (plan.choice, *(v.priced for v in plan.variants if v.priced is not None))
     price = next((p for p in prices if _is_of(p, config)), None)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from dsforge.errors import Problem
 from dsforge.job import TrainJob
 from dsforge.train.cache import (
     StoredSamples,
@@ -23,7 +22,8 @@ from dsforge.train.data import Sample, lengths_of, split
 from dsforge.train.packing import packed
 from dsforge.train.progress import Screen
 from dsforge.train.ranks import Place
-from dsforge.train.rows import Rows, bad_rows, data_files, read_rows, stop
+from dsforge.train.row_files import data_files
+from dsforge.train.rows import BadRows, Rows, read_rows, stop
 from dsforge.train.tokens import tokenize
 
 Say = Callable[[str], None]
@@ -44,10 +44,12 @@ class DataFile:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """Training samples, and validation samples where there are any."""
+    """Training samples, and validation samples where there are any; a check sum of each."""
 
     train: Sequence[Sample]
     validation: Sequence[Sample]
+    train_digest: str
+    validation_digest: str
 
 
 def read_data(job: TrainJob, folder: Path, screen: Screen) -> tuple[DataFile, ...]:
@@ -60,12 +62,10 @@ def read_data(job: TrainJob, folder: Path, screen: Screen) -> tuple[DataFile, ..
 
 
 def _data_file(name: str, path: Path, job: TrainJob, screen: Screen) -> DataFile:
-    known = ""
-    if path.exists():
-        files = checksum_of_files(data_files(path))
-        known = checksum(files, job.data.shape, job.on_bad_row)
-        if any(cache_folder().glob(f"{known}-*/")):
-            return DataFile(name, path, known, None, ())
+    files = checksum_of_files(data_files(path))
+    known = checksum(files, job.data.shape, job.on_bad_row)
+    if any(cache_folder().glob(f"{known}-*/")):
+        return DataFile(name, path, known, None, ())
     said: list[str] = []
     rows = read_rows(path, job.data.shape, _policy(job, _both(screen.say, said.append)))
     return DataFile(name, path, known, rows, tuple(said))
@@ -79,14 +79,14 @@ def _both(one: Say, other: Say) -> Say:
     return say
 
 
-def _policy(job: TrainJob, say: Say) -> Callable[[Sequence[Problem]], None]:
+def _policy(job: TrainJob, say: Say) -> Callable[[BadRows], None]:
     """What becomes of bad rows."""
     return stop if job.on_bad_row == "stop" else partial(_leave_out, say)
 
 
-def _leave_out(say: Say, problems: Sequence[Problem]) -> None:
+def _leave_out(say: Say, bad: BadRows) -> None:
     """Name what is left out, as the error would."""
-    said = bad_rows(problems)
+    said = bad.error()
     say(f"left out: {said.message}")
     for problem in said.problems:
         say(f"  - {problem}")
@@ -98,9 +98,12 @@ def prepare_data(
     """The samples of a job. Raises DsforgeError."""
     found = [_samples(file, job, tokenizer, place, screen=screen) for file in files]
     if len(found) > 1:
-        prepared = Prepared(found[0], found[1])
+        prepared = Prepared(found[0], found[1], found[0].digest, found[1].digest)
     else:
-        prepared = Prepared(*split(found[0], job.data.validation_fraction, job.seed))
+        fraction = job.data.validation_fraction
+        parts = split(found[0], fraction, job.seed)
+        digest = f"{found[0].digest}-{fraction:g}" if fraction else found[0].digest
+        prepared = Prepared(*parts, digest, digest if parts[1] else "")
     return _packs(prepared, job, screen) if job.packing else prepared
 
 
@@ -114,7 +117,7 @@ def _packs(prepared: Prepared, job: TrainJob, screen: Screen) -> Prepared:
         f"packed {len(prepared.train)} samples into {len(train)} sequences of "
         f"{job.sequence_length} tokens, {full:.0%} full"
     )
-    return Prepared(train, validation)
+    return replace(prepared, train=train, validation=validation)
 
 
 def _samples(

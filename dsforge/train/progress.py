@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from dsforge.masking import printable
 from dsforge.train.metrics import StepMetrics
 from dsforge.train.prediction import Prediction
 from dsforge.units import gib, seconds
@@ -32,7 +33,8 @@ class Screen:
 
     def say(self, message: str) -> None:
         """Show one line."""
-        self._console.print(escape(message), soft_wrap=True)
+        with suppress(OSError):  # a terminal or pipe that has gone must not end a run
+            self._console.print(escape(printable(message)), soft_wrap=True)
 
     @contextmanager
     def counting(self, what: str, total: int, done: int = 0) -> Iterator[None]:

@@ -12,6 +12,7 @@ from typing import Any
 
 from dsforge.errors import Problem, first_line
 from dsforge.job import TrainJob
+from dsforge.origin import install_command
 from dsforge.specs import QLORA_BITS
 from dsforge.train.engine_config import EngineConfig
 
@@ -46,7 +47,7 @@ def quantisation_problems(job: TrainJob, config: EngineConfig, *, gguf: bool) ->
 def _package_problem() -> Problem | None:
     """The library that is missing, or does not run on this machine."""
     missing = [name for name in PACKAGES if find_spec(name) is None]
-    hint = "pip install 'dsforge[qlora]', or `bits: 16`"
+    hint = f"{install_command('qlora')}, or `bits: 16`"
     if missing:
         message = f"QLoRA (`lora.bits: 4`) needs {' and '.join(missing)}, not installed here"
         return Problem("qlora-bitsandbytes", message, hint)

@@ -1,4 +1,4 @@
-"""The ranks of a run: what the launcher told this process, its device, its group, its signals.
+"""The ranks of a run: what the launcher told this process, its device, its group.
 
 Every launcher tells a rank its place through the same five variables. Where none of them is set,
 this process is a run of one rank.
@@ -7,21 +7,22 @@ this process is a run of one rank.
 from __future__ import annotations
 
 import os
-import signal
+import re
 import socket
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from types import FrameType
-from typing import Any, Self
+from typing import Any
 
 from dsforge.errors import DsforgeError, first_line
 from dsforge.layout import Layout
 
 FIRST_WAIT = timedelta(minutes=10)
+COUNT = re.compile(r"[0-9]{1,9}")
+PORTS = range(1, 65536)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +61,30 @@ def place_of_process() -> Place:
     values = [os.environ.get(name) for name in names]
     if all(value is None for value in values):
         return Place(0, 0, 1)
-    if not all(value is not None and value.isdecimal() for value in values):
-        shown = ", ".join(f"{n}={v}" for n, v in zip(names, values, strict=True))
+    numbers = [_number(value) for value in values]
+    rank, local_rank, world_size = numbers
+    if min(numbers) < 0 or rank >= world_size or local_rank >= world_size:
+        shown = ", ".join(f"{n}={_shown(v)}" for n, v in zip(names, values, strict=True))
         raise DsforgeError(f"the environment names no place ({shown})", "use a launcher, or none")
-    return Place(*(int(value) for value in values if value is not None))
+    port = os.environ.get("MASTER_PORT")
+    if port is not None and _number(port) not in PORTS:
+        message = f"MASTER_PORT (={_shown(port)}) must be a whole number from 1 to 65535"
+        raise DsforgeError(message, "set it in ordinary digits, or unset it")
+    return Place(*numbers)
+
+
+def restarts() -> int:
+    """How often torchrun has started the ranks of this job again."""
+    return max(0, _number(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")))
+
+
+def _number(text: str | None) -> int:
+    """A count in ASCII digits, which torch and DeepSpeed read alike; -1 for anything else."""
+    return int(text) if text is not None and COUNT.fullmatch(text) else -1
+
+
+def _shown(text: str | None) -> str:
+    return "missing" if text is None else ascii(text[:40])[1:-1]
 
 
 def join(place: Place) -> None:
@@ -93,8 +114,8 @@ def _meeting() -> str | None:
     With `--master_port` torchrun keeps its key-value store, and torch no longer tells one start
     from the next in it (`rendezvous.py`, 2.13): ranks would wait for the addresses of dead ones.
     """
-    count = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    if count == "0":
+    count = restarts()
+    if count == 0:
         return None
     from torch.distributed import PrefixStore, register_rendezvous_handler, rendezvous
 
@@ -178,25 +199,3 @@ def leave() -> None:
     if torch.distributed.is_initialized():
         deepspeed.comm.barrier()
         torch.distributed.destroy_process_group()
-
-
-@dataclass(slots=True)
-class StopRequest:
-    """SIGTERM or Ctrl-C, remembered until the step is done; a second Ctrl-C ends at once."""
-
-    signal_number: int = 0
-    _before: dict[int, object] = field(default_factory=dict)
-
-    def __enter__(self) -> Self:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            self._before[number] = signal.signal(number, self._remember)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, action in self._before.items():
-            signal.signal(number, action)  # type: ignore[arg-type]
-
-    def _remember(self, number: int, _: FrameType | None) -> None:
-        if self.signal_number == signal.SIGINT and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        self.signal_number = number

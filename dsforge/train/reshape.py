@@ -24,6 +24,7 @@ def fill(engine: Any, saved: Saved) -> None:
     All ranks call it. Raises DsforgeError where the parameters are not those of the checkpoint, or
     where states lie on NVMe, which only the ranks that wrote them can read.
     """
+    saved.check_states()
     module = engine.module
     atoms = {p: saved.trained.get(n) for n, p in module.named_parameters() if p.requires_grad}
     names = {name for name, p in module.named_parameters() if p.requires_grad}
@@ -38,8 +39,9 @@ def fill(engine: Any, saved: Saved) -> None:
         _fill_fragments(optimizer, inner, atoms, saved)
     else:
         _fill_whole(optimizer, inner, atoms, saved)
-    for group in inner.param_groups:
-        group |= {key: value for key, value in saved.group.items() if key in group}
+    for index, group in enumerate(inner.param_groups):
+        own = saved.groups[index if len(saved.groups) == len(inner.param_groups) else 0]
+        group |= {key: value for key, value in own.items() if key in group}
         if "step" in group:
             group["step"] = _steps(saved)
     _scale(optimizer, saved)
@@ -51,7 +53,7 @@ def fill(engine: Any, saved: Saved) -> None:
 
 def _steps(saved: Saved) -> int:
     """Optimizer steps taken, from the states of the parameters or the settings of their group."""
-    return int(saved.scalars.get("step", saved.group.get("step", 0)))
+    return int(saved.scalars.get("step", saved.groups[0].get("step", 0)))
 
 
 def _elements(atom: Atom, state: str, begin: int, end: int) -> Any:

@@ -7,14 +7,11 @@ the one before it is taken.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from dsforge.ckpt.archive import Archive
-from dsforge.ckpt.folder import find_checkpoint
-from dsforge.ckpt.verify import foreign_names
+from dsforge.ckpt.folder import Folder, rank_files
 from dsforge.ckpt.zero import read_saved
 from dsforge.errors import DsforgeError
 from dsforge.train.agreement import on_first_rank
@@ -24,8 +21,10 @@ from dsforge.train.checkpoint import (
     checkpoints,
     lacking,
     read_note,
+    remove,
     step_of,
 )
+from dsforge.train.loading import check_file, strict_loading
 from dsforge.train.reshape import fill
 
 SPOILT = "spoilt_"
@@ -64,7 +63,7 @@ def _later(path: Path | None) -> list[Path]:
 def set_aside(path: Path) -> None:
     """Rename a checkpoint so that it never counts again; only the last one set aside is kept."""
     for old in path.parent.glob(f"{SPOILT}*"):
-        shutil.rmtree(old)
+        remove(old)
     path.rename(path.with_name(f"{SPOILT}{path.name}"))
 
 
@@ -81,11 +80,13 @@ def damage(path: Path) -> str:
 
 
 def _unknown(path: Path, names: list[str]) -> str:
-    """What the files would import beyond what checkpoints need: DeepSpeed unpickles them."""
+    """Why a file must not be loaded: more names than checkpoints need, or another form."""
     for name in names:
         if name.endswith(".pt"):
-            for finding in foreign_names(path / name, Archive(path / name)):
-                return f"{finding.place} {finding.message}"
+            try:
+                check_file(path / name)
+            except DsforgeError as error:
+                return error.message
     return ""
 
 
@@ -95,8 +96,9 @@ def restore(engine: Any, path: Path, note: CheckpointNote, present: CheckpointNo
     Onto the same ranks through DeepSpeed's own loader, bit for bit; else through `reshape`.
     """
     if note.ranks != present.ranks:
-        fill(engine, read_saved(find_checkpoint(path)))
+        fill(engine, read_saved(Folder(path, "deepspeed", rank_files(path))))
         return
-    loaded, _ = engine.load_checkpoint(str(path.parent), tag=path.name)
+    with strict_loading():
+        loaded, _ = engine.load_checkpoint(str(path.parent), tag=path.name)
     if loaded is None:
         raise DsforgeError(f"DeepSpeed could not load {path}", "use an older checkpoint")

@@ -6,16 +6,19 @@ may be larger than memory: they are read twice, row by row, first to find what i
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from dsforge.errors import Problem, SpecError
 from dsforge.specs import DataShape
+from dsforge.train.row_files import refused, row_values
 
 SHOWN_PROBLEMS = 20
+MOST_MESSAGES = 2_000  # in a row: each answer is rendered with all that stands before it
+SHOWN_KEYS, SHOWN_LETTERS = 6, 40
 ROLES = {"system", "user", "assistant", "tool"}
 Message = dict[str, str]
 
@@ -29,9 +32,29 @@ class Row:
     messages: tuple[Message, ...] = ()
 
 
-def stop(problems: Sequence[Problem]) -> None:
+@dataclass(slots=True)
+class BadRows:
+    """How many rows are bad, and what is wrong with the first of them; the rest is not kept."""
+
+    count: int = 0
+    first: list[Problem] = field(default_factory=list)
+
+    def add(self, problem: Problem) -> None:
+        """One more."""
+        self.count += 1
+        if self.count <= SHOWN_PROBLEMS:
+            self.first.append(problem)
+
+    def error(self) -> SpecError:
+        """The error that counts all of them and shows the first."""
+        message = f"{self.count} bad row{'s' if self.count != 1 else ''}"
+        message += f", the first {SHOWN_PROBLEMS} are" if self.count > SHOWN_PROBLEMS else ""
+        return SpecError(tuple(self.first), message)
+
+
+def stop(bad: BadRows) -> None:
     """What bad rows mean unless the job says otherwise: SpecError that lists them."""
-    raise bad_rows(problems)
+    raise bad.error()
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,122 +69,48 @@ class Rows:
         return self.count
 
     def __iter__(self) -> Iterator[Row]:
-        found = (_row_or_problem(place, value, self.shape) for place, value in _values(self.path))
+        found = (
+            _row_or_problem(place, value, self.shape) for place, value in row_values(self.path)
+        )
         return (row for row in found if isinstance(row, Row))
 
 
-def read_rows(
-    path: Path, shape: DataShape, on_bad: Callable[[Sequence[Problem]], None] = stop
-) -> Rows:
+def read_rows(path: Path, shape: DataShape, on_bad: Callable[[BadRows], None] = stop) -> Rows:
     """The good rows of a JSONL or Parquet file, or of a folder that `datasets` saved.
 
     Every row is looked at; bad ones go to `on_bad`, all at once. Raises SpecError where there is no
     row, and as `on_bad` does.
     """
     count = 0
-    problems: list[Problem] = []
-    for place, value in _values(path):
+    bad = BadRows()
+    for place, value in row_values(path):
         row = _row_or_problem(place, value, shape)
         if isinstance(row, Problem):
-            problems.append(row)
+            bad.add(row)
         else:
             count += 1
-    if problems:
-        on_bad(problems)
+    if bad.count:
+        on_bad(bad)
     if not count:
-        words = "holds no usable rows" if problems else "holds no rows"
-        raise SpecError((Problem("data-empty", words, place=str(path)),))
+        raise refused("data-empty", "holds no usable rows" if bad.count else "holds no rows", path)
     return Rows(path, shape, count)
-
-
-def bad_rows(problems: Sequence[Problem]) -> SpecError:
-    """The error that counts all bad rows and shows the first of them."""
-    count = len(problems)
-    message = f"{count} bad row{'s' if count != 1 else ''}"
-    message += f", the first {SHOWN_PROBLEMS} are" if count > SHOWN_PROBLEMS else ""
-    return SpecError(tuple(problems[:SHOWN_PROBLEMS]), message)
-
-
-def data_files(path: Path) -> tuple[Path, ...]:
-    """The files that hold the rows of a data file or dataset folder. Raises SpecError."""
-    if not path.is_dir():
-        return (path,)
-    if (path / "dataset_dict.json").is_file():
-        splits = sorted(child.parent.name for child in path.glob("*/state.json"))
-        hint = f"name one: {', '.join(str(path / split) for split in splits)}"
-        problem = Problem("data-splits", "holds several splits", hint, str(path))
-        raise SpecError((problem,))
-    try:
-        listed = json.loads((path / "state.json").read_text(encoding="utf-8"))["_data_files"]
-        return tuple(path / file["filename"] for file in listed)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        hint = "name a JSONL or Parquet file, or a folder that `datasets` saved to disk"
-        raise SpecError((Problem("data-folder", "is no dataset", hint, str(path)),)) from error
-
-
-def _values(path: Path) -> Iterator[tuple[str, Any]]:
-    """Place and value of each row; a Problem where a line is not JSON."""
-    if path.is_dir():
-        yield from _dataset_values(path)
-        return
-    if not path.is_file():
-        hint = "`data` in train.yaml names it, relative to the folder of train.yaml"
-        raise SpecError((Problem("data-missing", "there is no such data file", hint, str(path)),))
-    if path.suffix == ".parquet":
-        yield from _parquet_values(path)
-        return
-    if path.suffix not in (".jsonl", ".json"):
-        message = f"`{path.suffix}` is not read; write JSONL (`.jsonl`) or Parquet (`.parquet`)"
-        raise SpecError((Problem("data-format", message, place=str(path)),))
-    with path.open("rb") as lines:
-        for number, line in enumerate(lines, 1):
-            place = f"{path}:{number}"
-            if not line.strip():
-                continue
-            try:
-                yield place, json.loads(line)
-            except (ValueError, RecursionError) as error:
-                why = getattr(error, "msg", "not UTF-8 text")
-                yield place, Problem("row-json", f"is not JSON: {why}", place=place)
-
-
-def _dataset_values(path: Path) -> Iterator[tuple[str, Any]]:
-    """Place and value of each row of a folder that `datasets` saved: Arrow streams."""
-    import pyarrow as pa
-
-    number = 0
-    for file in data_files(path):
-        try:
-            with pa.memory_map(str(file)) as source:
-                for batch in pa.ipc.open_stream(source):
-                    for value in batch.to_pylist():
-                        number += 1
-                        yield f"{path}: row {number}", value
-        except (pa.ArrowException, OSError) as error:
-            message = f"is not an Arrow stream: {error}"
-            raise SpecError((Problem("data-arrow", message, place=str(file)),)) from error
-
-
-def _parquet_values(path: Path) -> Iterator[tuple[str, Any]]:
-    """Place and value of each row of a Parquet file, read batch by batch."""
-    import pyarrow as pa
-    from pyarrow import parquet
-
-    try:
-        number = 0
-        for batch in parquet.ParquetFile(path).iter_batches():
-            for value in batch.to_pylist():
-                number += 1
-                yield f"{path}: row {number}", value
-    except (pa.ArrowException, OSError) as error:
-        message = f"is not a Parquet file: {error}"
-        raise SpecError((Problem("data-parquet", message, place=str(path)),)) from error
 
 
 def _row_or_problem(place: str, value: Any, shape: DataShape) -> Row | Problem:
     """One row, or what is wrong with it."""
-    if isinstance(value, Problem):
-        return value
+    row = value if isinstance(value, Problem) else _shaped(place, value, shape)
+    if isinstance(row, Row) and not all(map(_is_whole, (row.text, *_contents(row)))):
+        text = "holds half a character, such as `\\ud800`: no tokenizer takes it"
+        return Problem("row-character", text, place=place)
+    return row
+
+
+def _contents(row: Row) -> Iterator[str]:
+    return (message["content"] for message in row.messages)
+
+
+def _shaped(place: str, value: Any, shape: DataShape) -> Row | Problem:
+    """A row as its shape says, or what it lacks."""
     if not isinstance(value, dict):
         return Problem("row-mapping", "must be a JSON object", place=place)
     found = _shape_of(value) if shape == "auto" else shape
@@ -171,7 +120,8 @@ def _row_or_problem(place: str, value: Any, shape: DataShape) -> Row | Problem:
         return _messages_row(place, value)
     if found == "prompt":
         return _prompt_row(place, value)
-    keys = ", ".join(f"`{key}`" for key in list(value)[:6]) or "no keys"
+    shown = [f"`{key[:SHOWN_LETTERS]}`" for key in islice(value, SHOWN_KEYS)]
+    keys = ", ".join(shown) or "no keys"
     hint = "a row has `text`, or `prompt` and `completion`, or `messages`"
     return Problem("row-shape", f"has {keys}", hint, place)
 
@@ -187,6 +137,19 @@ def _shape_of(value: dict[str, Any]) -> DataShape:
 
 def _blank(value: Any) -> bool:
     return not isinstance(value, str) or not value.strip()
+
+
+def _is_role(value: Any) -> bool:
+    return isinstance(value, str) and value in ROLES
+
+
+def _is_whole(text: str) -> bool:
+    """Whether a text can be written as UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _text_row(place: str, value: dict[str, Any]) -> Row | Problem:
@@ -207,8 +170,11 @@ def _messages_row(place: str, value: dict[str, Any]) -> Row | Problem:
     messages = value.get("messages")
     if not isinstance(messages, list) or not messages:
         return Problem("row-field", "`messages` must be a list and not empty", place=place)
+    if len(messages) > MOST_MESSAGES:
+        text = f"`messages` must have at most {MOST_MESSAGES:,} entries"
+        return Problem("row-field", text, place=place)
     for number, message in enumerate(messages):
-        if not isinstance(message, dict) or message.get("role") not in ROLES:
+        if not isinstance(message, dict) or not _is_role(message.get("role")):
             roles = ", ".join(sorted(ROLES))
             text = f"`messages[{number}].role` must be one of {roles}"
             return Problem("row-role", text, place=place)

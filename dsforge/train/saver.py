@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from dsforge.train.agreement import largest, on_first_rank
-from dsforge.train.checkpoint import NOTE, CheckpointNote, checkpoints
+from dsforge.train.checkpoint import NOTE, CheckpointNote, checkpoints, remove
 from dsforge.train.saving import Cost, SaveError, predicted_bytes, rehearse, save
-from dsforge.units import gib, seconds
+from dsforge.units import seconds, size
 
 MARGIN = 1.05  # of the bytes of a checkpoint, for what a file system adds
 PATIENCE = 4  # a save may take so many times the longest one before ranks give up on each other
@@ -47,7 +47,7 @@ class Saver:
         self._learn(cost)
         self._check_room(cost.bytes, self.keep + 1 - len(checkpoints(self.folder)))
         self.say(
-            f"a checkpoint takes {gib(cost.bytes)} (predicted {gib(predicted)}) and "
+            f"a checkpoint takes {size(cost.bytes)} (predicted {size(predicted)}) and "
             f"{seconds(cost.seconds)} here, written, read back and compared"
         )
 
@@ -72,16 +72,16 @@ class Saver:
         hint = f"make room in {self.folder} and start again; {good}"
         return SaveError(f"step {note.step}: {failure.message}", hint)
 
-    def _check_room(self, size: int, count: int) -> None:
+    def _check_room(self, each: int, count: int) -> None:
         """Raise SaveError where the disk does not hold so many checkpoints more."""
         self.folder.mkdir(parents=True, exist_ok=True)
         free = shutil.disk_usage(self.folder).free
-        needed = size * MARGIN * max(1, count)
+        needed = each * MARGIN * max(1, count)
         short = largest(needed - free)[0]
         if short > 0:
-            message = f"{gib(free)} are free in {self.folder}, {max(1, count)} checkpoints"
+            message = f"{size(free)} are free in {self.folder}, {max(1, count)} checkpoints"
             hint = "make room, lower `keep_checkpoints`, or write elsewhere with `--output`"
-            raise SaveError(f"{message} of {gib(size)} are to be written", hint)
+            raise SaveError(f"{message} of {size(each)} are to be written", hint)
 
     def _learn(self, cost: Cost) -> None:
         """Keep what a checkpoint costs; have the ranks wait for each other that long."""
@@ -98,4 +98,4 @@ def _drop(paths: list[Path]) -> None:
     """Remove checkpoints; half of one never counts."""
     for path in paths:
         (path / NOTE).unlink()
-        shutil.rmtree(path)
+        remove(path)

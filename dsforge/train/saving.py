@@ -8,7 +8,6 @@ that a full disk ends in a message and not in a hang.
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -16,7 +15,9 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any, NamedTuple
 
+from dsforge.artifacts.whole import write_whole
 from dsforge.ckpt.archive import Archive, tensors_in
+from dsforge.ckpt.disk import drop_from_cache, flush
 from dsforge.errors import DsforgeError, first_line
 from dsforge.train.agreement import on_first_rank, summed
 from dsforge.train.checkpoint import (
@@ -24,13 +25,12 @@ from dsforge.train.checkpoint import (
     CheckpointNote,
     FileNote,
     checkpoints,
-    flush,
     noted_file,
+    remove,
     tag_of,
-    write_whole,
 )
 from dsforge.train.quantised import is_in_4_bits
-from dsforge.units import gib
+from dsforge.units import size
 
 UNFINISHED = ".saving"  # the folder in which a checkpoint is written before it has a name
 
@@ -81,7 +81,7 @@ def save(engine: Any, folder: Path, note: CheckpointNote, keep: int) -> Cost:
     begin = perf_counter()
     files = write_files(engine, folder, tag_of(note.step))
     note = note.model_copy(update={"files": files})
-    on_first_rank(lambda: _complete(folder, note, keep))
+    on_first_rank(lambda: _named(folder, note, keep))
     return Cost(sum(file.bytes for file in files.values()), perf_counter() - begin)
 
 
@@ -138,8 +138,11 @@ def write_files(engine: Any, folder: Path, tag: str) -> dict[str, FileNote]:
     unfinished = folder / UNFINISHED
 
     def make_room() -> None:
-        shutil.rmtree(unfinished, ignore_errors=True)
-        (unfinished / tag).mkdir(parents=True)
+        try:
+            remove(unfinished)
+            (unfinished / tag).mkdir(parents=True)
+        except OSError as error:
+            raise DsforgeError(f"{unfinished} cannot be made: {reason(error, folder)}") from error
 
     on_first_rank(make_room)
     engine.save_checkpoint(
@@ -167,31 +170,29 @@ def _gathered(checked: CheckedFiles) -> tuple[dict[str, FileNote], list[str]]:
     return dict(sorted(files.items())), failures
 
 
+def _named(folder: Path, note: CheckpointNote, keep: int) -> None:
+    """As `_complete`. Raises DsforgeError where the file system does not let it."""
+    try:
+        _complete(folder, note, keep)
+    except OSError as error:
+        message = f"step {note.step}: the checkpoint cannot be completed: {reason(error, folder)}"
+        raise DsforgeError(message, f"look at what is in {folder}, and start again") from error
+
+
 def _complete(folder: Path, note: CheckpointNote, keep: int) -> None:
     """Give the checkpoint its name: from here on it counts."""
     path = folder / tag_of(note.step)
     unfinished = folder / UNFINISHED / path.name
     write_whole(unfinished / NOTE, note.model_dump_json(indent=2) + "\n")
     flush(unfinished)
-    if path.exists():
-        shutil.rmtree(path)
+    remove(path)
     unfinished.rename(path)
     flush(folder)
-    write_whole(folder / "latest", path.name)
-    shutil.rmtree(folder / UNFINISHED)
+    write_whole(folder / "latest", path.name, over_links=True)
+    remove(folder / UNFINISHED)
     for old in checkpoints(folder)[:-keep]:
         (old / NOTE).unlink()  # first, so that half of it never counts
-        shutil.rmtree(old)
-
-
-def drop_from_cache(path: Path) -> None:
-    """Put the bytes of a file on the disk, and have the next read come from there."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-    finally:
-        os.close(descriptor)
+        remove(old)
 
 
 def compare(state_dict: Any, file: Path) -> None:
@@ -236,4 +237,4 @@ def reason(error: BaseException, folder: Path) -> str:
     except OSError:
         free = 0
     text = first_line(error)
-    return f"{text} ({gib(free)} free on its disk)"
+    return f"{text} ({size(free)} free on its disk)"

@@ -17,7 +17,8 @@ import numpy as np
 from dsforge.job import TrainJob
 from dsforge.train.agreement import summed
 from dsforge.train.data import IGNORED, Batch, Sample, collate, share_of_rank
-from dsforge.train.ranks import Place, StopRequest
+from dsforge.train.ranks import Place
+from dsforge.train.signals import Attendant
 from dsforge.train.watchdog import LostNumbersError
 
 LOST_HINT = "lower the learning rate, or use bf16"
@@ -54,7 +55,7 @@ class Stepper:
         """Tokens that every batch is padded to: compiled layers want one shape."""
         return self.job.sequence_length if self.job.compile else 0
 
-    def step(self, step: int, samples: Sequence[Sample], stop: StopRequest) -> StepResult:
+    def step(self, step: int, samples: Sequence[Sample], stop: Attendant) -> StepResult:
         """Train on a global batch; `step` counts from 0. LostNumbersError where the loss is."""
         engine = self.engine
         targets = sum(sample.targets for sample in samples)

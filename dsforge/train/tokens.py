@@ -15,7 +15,7 @@ from jinja2 import TemplateError
 
 from dsforge.errors import DsforgeError, Problem
 from dsforge.train.data import IGNORED, Sample
-from dsforge.train.rows import Row, stop
+from dsforge.train.rows import BadRows, Row, stop
 
 BATCH = 256  # rows that are rendered and encoded together
 
@@ -39,7 +39,7 @@ def tokenize(
     *,
     take: Callable[[Sample], None],
     on_row: Callable[[], None] = lambda: None,
-    on_bad: Callable[[Sequence[Problem]], None] = stop,
+    on_bad: Callable[[BadRows], None] = stop,
 ) -> Counts:
     """Counts of the samples, of at most `sequence_length` tokens, that `take` was given.
 
@@ -49,7 +49,7 @@ def tokenize(
     kept = 0
     cut: list[str] = []
     without_answer: list[str] = []
-    refused: list[Problem] = []
+    refused = BadRows()
     for row, sample in _samples(rows, tokenizer, refused):
         on_row()
         if sample is None:
@@ -62,7 +62,7 @@ def tokenize(
             take(short)
         else:
             without_answer.append(row.place)
-    if refused:
+    if refused.count:
         on_bad(refused)
     if not kept:
         hint = "raise `sequence_length`"
@@ -71,7 +71,7 @@ def tokenize(
 
 
 def _samples(
-    rows: Iterable[Row], tokenizer: Any, refused: list[Problem]
+    rows: Iterable[Row], tokenizer: Any, refused: BadRows
 ) -> Iterator[tuple[Row, Sample | None]]:
     """Each row with its whole sample; none where the template refuses it."""
     several = iter(rows)
@@ -95,14 +95,14 @@ class _Draft:
     answers: tuple[tuple[int, int], ...] | None
 
 
-def _draft(row: Row, tokenizer: Any, refused: list[Problem]) -> _Draft | None:
+def _draft(row: Row, tokenizer: Any, refused: BadRows) -> _Draft | None:
     """The draft of a row; none where the template refuses it, which is then among `refused`."""
     if not row.messages:
         return _Draft(row.text, None)
     try:
         return _chat_draft(row, tokenizer)
     except TemplateError as error:  # many templates want roles in a certain order
-        refused.append(Problem("row-template", f"the chat template: {error}", place=row.place))
+        refused.add(Problem("row-template", f"the chat template: {error!s:.300}", place=row.place))
         return None
 
 

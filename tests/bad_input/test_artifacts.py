@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dsforge import artifacts
+import dsforge.artifacts.anchored as anchored_folders
 from dsforge.artifacts import COMMIT, MANIFEST, STAGING, Artifact, write_all
 from dsforge.errors import DsforgeError, EditedError, RenderError
 
@@ -169,8 +169,8 @@ def cut_at(moment: int, monkeypatch: pytest.MonkeyPatch, *, killed: bool) -> Cal
     """Let the n-th operation on the disk be the last; a killed process cleans up nothing."""
     done = 0
     touching = {
-        Path: ("write_text", "rename", "replace", "unlink", "mkdir", "chmod"),
-        artifacts.shutil: ("rmtree",),
+        os: ("rename", "replace", "unlink", "mkdir", "rmdir", "open"),
+        anchored_folders.shutil: ("rmtree",),
     }
 
     def counted(operation: Callable[..., object]) -> Callable[..., object]:
@@ -233,7 +233,11 @@ def test_a_kill_at_any_moment_is_made_good_by_the_next_call(tmp_path: Path) -> N
 
 def test_a_kill_while_a_folder_is_created_leaves_none(tmp_path: Path) -> None:
     """A new folder appears by one rename; what was staged is dropped by the next call."""
-    for moment in range(1, 14):
+    with pytest.MonkeyPatch.context() as patch:
+        done = cut_at(-1, patch, killed=False)
+        write_all(OLD, tmp_path / "counted" / "run")
+        count = done()
+    for moment in range(1, count):  # the last one closes what is written
         out = tmp_path / str(moment) / "run"
         with pytest.MonkeyPatch.context() as patch:
             cut_at(moment, patch, killed=True)
@@ -323,7 +327,7 @@ def test_a_parent_that_is_a_file_is_refused(tmp_path: Path) -> None:
 def test_two_writers_do_not_meet(tmp_path: Path) -> None:
     """The second one is told, and writes nothing."""
     write_all(OLD, tmp_path)
-    with artifacts._locked(tmp_path), pytest.raises(DsforgeError, match="another"):
+    with anchored_folders.anchored(tmp_path), pytest.raises(DsforgeError, match="another"):
         write_all(NEW, tmp_path)
 
     assert without_manifest(tree(tmp_path)) == generated(OLD)

@@ -89,7 +89,7 @@ def test_flags_arrive_as_one_value() -> None:
         (("gne",), "Did you mean 'gen'?"),
         (("gen", "--modle", "7b"), "'--model'"),
         (("gen", "--model", "7b"), "'--out'"),
-        (("plan", "--nodes", "two"), "not a valid integer"),
+        (("plan", "--nodes", "two"), "is not a whole number"),
         (("plan", "--top", "0"), "x>=1"),
         (("catalog", "cards"), "'models', 'gpus', 'links'"),
     ],

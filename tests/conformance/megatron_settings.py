@@ -14,6 +14,7 @@ RENAMED = {
     "num_experts": "num_moe_experts",
     "decoder_first_pipeline_num_layers": "num_layers_in_first_pipeline_stage",
     "decoder_last_pipeline_num_layers": "num_layers_in_last_pipeline_stage",
+    "norm_epsilon": "layernorm_epsilon",
     "num_virtual_stages_per_pipeline_rank": "virtual_pipeline_model_parallel_size",
 }
 # What belongs to pretrain_gpt.py alone: data, schedule, optimizer, and switches handled below.
@@ -22,7 +23,7 @@ NOT_OF_THE_MODEL = {
     *("global_batch_size", "train_iters", "optimizer", "lr", "min_lr", "lr_decay_style", "seed"),
     *("lr_warmup_fraction", "weight_decay", "clip_grad", "adam_beta1", "adam_beta2", "adam_eps"),
     *("use_distributed_optimizer", "overlap_grad_reduce", "overlap_param_gather"),
-    *("rotary_base", "rotary_percent"),  # arguments of GPTModel
+    *("use_rope_scaling", "rope_scaling_factor"),  # arguments of GPTModel
     *("untie_embeddings_and_output_weights", "group_query_attention", "initial_loss_scale"),
 }
 
@@ -55,7 +56,9 @@ def fields_of(lines: Iterable[str]) -> dict[str, Any]:
     if given.pop("disable_bias_linear", False):
         given["add_bias_linear"] = False
     given |= {"pipeline_dtype": torch.bfloat16, "params_dtype": torch.bfloat16}
-    return {RENAMED.get(k, k): v for k, v in given.items() if k not in NOT_OF_THE_MODEL}
+    latent = given.get("multi_latent_attention", False)
+    left = NOT_OF_THE_MODEL | (set() if latent else {"rotary_base", "rotary_percent"})
+    return {RENAMED.get(k, k): v for k, v in given.items() if k not in left}
 
 
 def config_class(given: dict[str, Any]) -> type:

@@ -102,7 +102,11 @@ def rehearsed(plan: Plan) -> str | None:
         plan.strategy.recompute == "full",
         work.lora if work.method == "lora" else None,
     )
-    found = rehearse(subject, json.loads(text), world_size=plan.cluster.gpus)
+    settings = json.loads(text)
+    if "pipeline" in settings:  # of the whole model; the small one has a layer a stage
+        assert sum(settings["pipeline"]["partition"]) == plan.model.layers
+        settings["pipeline"]["partition"] = [1] * layers
+    found = rehearse(subject, settings, world_size=plan.cluster.gpus)
     return found.refused[0].message if found.refused else None
 
 

@@ -40,6 +40,7 @@ EXPECTED = (
     "Setting accelerator to CPU",
     "using ZeRO with an untested optimizer",
     "is not available",
+    "may not work on AMD CPUs",
 )
 
 
@@ -92,10 +93,18 @@ def generated(name: str, folder: Path) -> tuple[Plan, list[Artifact], list[Artif
 
 
 def start(plan: Plan, artifact: Artifact) -> tuple[int, int]:
-    """ZeRO stage and global batch of the engine that a ds_config starts at its real world size."""
+    """ZeRO stage and global batch of the engine that a ds_config starts at its real world size.
+
+    Where stages share the model, that of one stage: the ranks that share the batch.
+    """
     from dsforge.rehearse.world import rank_of
 
-    with rank_of(plan.cluster.gpus):
+    settings = json.loads(artifact.text)
+    each = settings["train_micro_batch_size_per_gpu"] * settings["gradient_accumulation_steps"]
+    ranks, left = divmod(settings["train_batch_size"], each)
+    assert not left
+    assert plan.cluster.gpus % ranks == 0
+    with rank_of(ranks):
         model = tiny_model(plan.model)
         engine, *_ = deepspeed.initialize(
             model=model, model_parameters=model.parameters(), config=json.loads(artifact.text)

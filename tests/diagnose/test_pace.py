@@ -11,6 +11,7 @@ from dsforge.diagnose import Cause, diagnose_stream, diagnose_text
 from dsforge.diagnose.pace import rate_of, step_alone, step_at
 from dsforge.plan import Plan
 from dsforge.planner import choose
+from dsforge.specs import Host
 
 SLOW = 6.25e6  # 50 Mbit/s
 LINES = {
@@ -23,8 +24,10 @@ LINES = {
 
 @cache
 def plan(nodes: int = 2) -> Plan:
-    """GPT-2 on nodes of one card, gradients over 10 Gbit/s Ethernet."""
+    """GPT-2 on nodes of one card, gradients over 10 Gbit/s Ethernet; named hosts are all used."""
     on = planning.cluster(nodes, 1, inter="10gbe")
+    hosts = tuple(Host(address=f"10.0.0.{n}", slots=1) for n in range(1, nodes + 1))
+    on = on.model_copy(update={"hosts": hosts})
     request = planning.ask("gpt2", on, planning.workload(512, 16), zero_stage=2)
     return choose(request)
 

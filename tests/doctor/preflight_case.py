@@ -107,6 +107,7 @@ JOB = Job(
     ssh=("-p", "22"),
     trains_here=True,
     names_master=True,
+    own_install="`/opt/env/bin/python -m pip install '/opt/dsforge[train]'`",
 )
 
 

@@ -72,6 +72,7 @@ CASES: tuple[tuple[str, Callable[[], Case], tuple[str, ...], str], ...] = (
     ("ssh-refused", lambda: lost("connect to host b: Connection refused"), (SECOND,), "ssh_port"),
     ("no-python", lambda: lost("sh: 1: python3: not found"), (SECOND,), "install python3"),
     ("bad-answer", lambda: lost("its answer to facts is not one: junk"), (SECOND,), "--local"),
+    ("loud-login", lambda: lost("prints too much to be heard"), (SECOND,), "print nothing"),
     ("host-down", lambda: lost("No route to host"), (SECOND,), "take it out"),
     (
         "host-same",
@@ -94,6 +95,17 @@ CASES: tuple[tuple[str, Callable[[], Case], tuple[str, ...], str], ...] = (
         lambda: second(interpreter__packages=packages(torch="2.7.1")),
         (SECOND,),
         "torch==2.8.0",
+    ),
+    (
+        "package-namesake",
+        lambda: second(
+            interpreter__packages={
+                **make.PACKAGES,
+                "dsforge": {**make.PACKAGES["dsforge"], "namesake": "0.1.2"},
+            }
+        ),
+        (SECOND,),
+        "pip uninstall dsforge",
     ),
     (
         "package-elsewhere",

@@ -70,7 +70,42 @@ def test_a_host_that_does_not_answer_as_asked_is_lost(
     assert set(case.lost) == {"10.9.9.1", "10.9.9.2"}
     assert all(0 < len(said) < 1000 for said in case.lost.values())
     assert time.monotonic() - begin < LONGEST_S
-    assert {f.rule for f in findings(case)} <= {"bad-answer", "host-down"}
+    assert {f.rule for f in findings(case)} <= {"bad-answer", "host-down", "loud-login"}
+
+
+@pytest.mark.parametrize(
+    ("script", "rule", "words"),
+    [
+        ("yes 'Welcome to the cluster' | head -c 10000000; cat", "loud-login", "Welcome to the"),
+        ("head -c 10000000 /dev/zero | tr '\\0' x; cat", "loud-login", "prints too much"),
+        (
+            "echo 'This account is currently not available.'; exit 1",
+            "bad-answer",
+            "exit code 1: This account is currently not available.",
+        ),
+    ],
+)
+def test_a_shell_that_does_not_let_us_in_is_quoted(
+    script: str, rule: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a login says instead of an answer is the reason, on whichever stream."""
+    behind(script, tmp_path, monkeypatch)
+    case = visiting.visit(job_of("10.9.9.1", "10.9.9.2"))
+
+    assert {finding.rule for finding in findings(case)} == {rule}
+    assert words in case.lost["10.9.9.1"]
+
+
+def test_a_greeting_of_some_lines_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A host that greets and then answers is heard."""
+    program = f"exec {sys.executable} -I -S -c \"$(printf '%s' '{visiting.BOOT}')\""
+    behind(f"yes hello | head -n 500; {program}", tmp_path, monkeypatch)
+    case = visiting.visit(job_of("10.9.9.1", "10.9.9.2"), measure=False)
+
+    assert "loud-login" not in {finding.rule for finding in findings(case)}
+    assert not case.lost
 
 
 def test_nothing_of_the_job_reaches_the_remote_shell(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dsforge.errors import DsforgeError
-from dsforge.train.export import check_files
+from dsforge.train.export import _replacing, _write, check_files
 
 torch = pytest.importorskip("torch")
 
@@ -66,3 +66,90 @@ def test_a_folder_without_files_is_refused(weights: dict[str, Any], tmp_path: Pa
     """Nothing written is not a success."""
     with pytest.raises(DsforgeError, match="hold 0 values"):
         check_files(tmp_path, weights)
+
+
+def test_a_bit_less_than_zero_is_not_zero(weights: dict[str, Any], tmp_path: Path) -> None:
+    """-0.0 equals 0.0, but its bits are others: the file is not what was written."""
+    zeros = {**weights, "embed.weight": torch.zeros(4, 3)}
+    stored(tmp_path, {**zeros, "embed.weight": -torch.zeros(4, 3)})
+
+    with pytest.raises(DsforgeError, match="is not what the model holds"):
+        check_files(tmp_path, zeros)
+
+
+def test_tensors_that_were_renamed_are_compared_by_their_values(tmp_path: Path) -> None:
+    """Transformers may split, join and rename on the way to the disk."""
+    whole = torch.randn(6, 4).to(torch.bfloat16)
+    halves = {"new.0": whole[:3].clone(), "new.1": whole[3:].T.contiguous()}
+    check_files(stored(tmp_path, halves), {"old": whole})
+
+    changed = whole.clone()
+    changed.view(torch.int16)[5, 3] ^= 1
+    with pytest.raises(DsforgeError, match="other values than the model holds: old"):
+        check_files(tmp_path, {"old": changed})
+
+
+@pytest.fixture
+def trained(tiny_llama: Path) -> tuple[Any, dict[str, Any], Any]:
+    """A tiny model, its weights and its tokenizer."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    model = AutoModelForCausalLM.from_pretrained(tiny_llama)
+    tokenizer = AutoTokenizer.from_pretrained(tiny_llama)
+    return model, {name: tensor.clone() for name, tensor in model.state_dict().items()}, tokenizer
+
+
+def test_final_weights_take_the_place_of_earlier_ones(trained: Any, tmp_path: Path) -> None:
+    """Whole, and a folder of the user beside them stays."""
+    mine = tmp_path / ".model.part"
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text("{}")
+    mine.mkdir()
+    (mine / "notes").write_text("mine")
+    _write(*trained, tmp_path / "model")
+
+    assert {path.name for path in tmp_path.iterdir()} == {"model", ".model.part"}
+    assert (mine / "notes").read_text() == "mine"
+    assert (tmp_path / "model" / "config.json").stat().st_size > 2
+    check_files(tmp_path / "model", trained[1])
+
+
+@pytest.mark.parametrize("failure", ["disk", "values", "link"])
+def test_earlier_weights_stay_where_new_ones_cannot_be_written(
+    failure: str, trained: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One message with the way out, and nothing half-written is left."""
+    model, weights, tokenizer = trained
+    earlier = tmp_path / "model"
+    earlier.mkdir()
+    (earlier / "config.json").write_text("{}")
+    if failure == "disk":
+        monkeypatch.setattr("dsforge.ckpt.output.MARGIN_BYTES", 2**60)
+    elif failure == "values":
+        weights["model.norm.weight"] = weights["model.norm.weight"] + 1
+        monkeypatch.setattr(
+            model, "save_pretrained", lambda f, **_: type(model).save_pretrained(model, f)
+        )
+    else:
+        earlier.rename(tmp_path / "base")
+        earlier.symlink_to("base")
+
+    with pytest.raises(DsforgeError) as raised:
+        _write(model, weights, tokenizer, earlier)
+    assert "start again to write the weights" in raised.value.hint
+    assert (earlier / "config.json").read_text() == "{}"
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+
+
+def test_what_safetensors_cannot_write_is_said(tmp_path: Path) -> None:
+    """Its writer has an error of its own, which is no OSError."""
+    from safetensors import SafetensorError
+
+    def fail() -> None:
+        with _replacing(tmp_path / "model", {}):
+            raise SafetensorError("Error while serializing: I/O error: No space left on device")
+
+    with pytest.raises(DsforgeError, match="No space left on device") as raised:
+        fail()
+    assert "the last checkpoint is whole" in raised.value.hint
+    assert [*tmp_path.iterdir()] == []

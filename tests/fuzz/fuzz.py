@@ -14,10 +14,14 @@ import subprocess
 import sys
 import tempfile
 import time
+import zipfile
 from pathlib import Path
+
+import seeds
 
 ROOT = Path(__file__).resolve().parents[2]
 FINDINGS = ROOT / "build" / "fuzz"
+# What the first inputs of a target are; those without a pattern have theirs in seeds.py.
 SEEDS = {
     "hostfile": "**/hostfile*",
     "lint_hostfile": "**/hostfile*",
@@ -30,6 +34,19 @@ SEEDS = {
     "megatron": "tests/golden/**/args.txt",
     "accelerate": "tests/golden/**/train.yaml",
     "train": "tests/golden/**/train.yaml",
+    "torch_file": "tests/ckpt/samples/**/*.pt",
+    "pickle": "tests/ckpt/samples/**/*.pt",
+    "safetensors": "tests/ckpt/samples/**/*.safetensors",
+    "workload": "tests/golden/**/spec.yaml",
+    "spec": "tests/golden/**/spec.yaml",
+    "train_yaml": "tests/golden/**/train.yaml",
+    "model_config": "",
+    "plan_json": "",
+    "note": "",
+    "rows": "",
+    "manifest": "",
+    "masked": "tests/diagnose/logs/*.log",
+    "template": "templates/**/*.j2",
 }
 OWN_SEEDS = (
     b"-oProxyCommand=id slots=1\n10.0.0.1 slots=8\n",
@@ -38,9 +55,16 @@ OWN_SEEDS = (
     b"[" * 300 + b'{"a":' * 300,
     b'dsforge-gauge {"kind":"ended","seconds":1.0}\nx NCCL INFO Using network Socket\n',
     b"gpu: a100-80gb\nnodes: 2\nmeasured:\n  gpu: {name: a100-80gb, tflops: {bf16: 200}}\n",
+    b'{"prompt": "a", "completion": "b"}\n{"messages": [{"role": "user", "content": "c"}]}\n',
+    b'{"schema_version": 1, "files": {"plan.json": "0"}}\xff\xfe{"files": {}}\xff\xfe["plan.json"]',
+    b"{% for h in hosts %}{{ h|upper }}{{ cycler }}{{ ''.__class__ }}{% endfor %}",
+    b'8\0\0\0\0\0\0\0{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}  \0\0\0\0',
 )
-LIMITS = ("-timeout=10", "-rss_limit_mb=2048", "-max_len=16384", f"-artifact_prefix={FINDINGS}/")
-LARGEST_SEED = 16_384
+LARGEST_SEED = 32_768
+LIMITS = (
+    *("-timeout=10", "-rss_limit_mb=2048", f"-max_len={LARGEST_SEED}"),
+    f"-artifact_prefix={FINDINGS}/",
+)
 SEED_FILES = 200
 _DONE = re.compile(r"Done (\d+) runs in (\d+) second")
 _FEATURES = re.compile(r"cov: (\d+) ft: (\d+)")
@@ -49,10 +73,18 @@ _FEATURES = re.compile(r"cov: (\d+) ft: (\d+)")
 def write_seeds(target: str, folder: Path) -> None:
     """The first inputs of a target: files of this repository, and ours."""
     folder.mkdir(parents=True)
-    found = sorted(ROOT.glob(SEEDS[target]))[:SEED_FILES]
-    texts = [path.read_bytes()[:LARGEST_SEED] for path in found if path.is_file()]
-    for number, data in enumerate((*OWN_SEEDS, *texts)):
+    found = sorted(ROOT.glob(SEEDS[target]))[:SEED_FILES] if SEEDS[target] else []
+    texts = [_content(target, path)[:LARGEST_SEED] for path in found if path.is_file()]
+    for number, data in enumerate((*OWN_SEEDS, *seeds.written(target), *texts)):
         (folder / str(number)).write_bytes(data)
+
+
+def _content(target: str, path: Path) -> bytes:
+    """What a file gives a target: its bytes, or the pickle in it."""
+    if target != "pickle":
+        return path.read_bytes()
+    with zipfile.ZipFile(path) as archive:
+        return archive.read(next(n for n in archive.namelist() if n.endswith("/data.pkl")))
 
 
 def fuzz_one(target: str, words: list[str]) -> None:

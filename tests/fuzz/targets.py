@@ -6,13 +6,22 @@ may start, no connection open, no file be written; what comes out must be printa
 
 from __future__ import annotations
 
+import os
 import re
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import input_targets
+from input_targets import INPUT_TARGETS
+
+from dsforge.ckpt.archive import Archive, tensors_in
+from dsforge.ckpt.pickled import PickleError, read_pickle
+from dsforge.ckpt.safetensors import read_entries
+from dsforge.ckpt.trusted import called_unknown, held_unknown
 from dsforge.diagnose import diagnose_stream
 from dsforge.doctor.measure.nccl import MOST_NAMES, NcclWords
 from dsforge.doctor.measure.record import read_answer
@@ -42,12 +51,14 @@ LINT_FILES: dict[str, tuple[str, Kind]] = {
 }
 AGAINST = Against(*release_named(None))
 
+STORE = tempfile.NamedTemporaryFile(prefix="dsforge-fuzz-")  # noqa: SIM115 - to the very end
+
 watching = False
 
 
 def watch(event: str, arguments: tuple[Any, ...]) -> None:
     """An audit hook: whatever reaches outside while a target runs is an error."""
-    if not watching:
+    if not watching or (event == "os.fork" and input_targets.apart):
         return
     if event.startswith(REACHING + CONNECTING):
         raise AssertionError(f"{event} {arguments!r:.200}")
@@ -118,6 +129,47 @@ def diagnose(data: bytes) -> None:
         assert cause.message.isprintable()
 
 
+def pickle(data: bytes) -> None:
+    """A pickle out of a torch file: refused, or values and the names that it would call."""
+    try:
+        pickled = read_pickle(data)
+    except PickleError as error:
+        said(DsforgeError(str(error)))
+        return
+    called_unknown(pickled), held_unknown(pickled)
+    for name, tensor in tensors_in(pickled.value):
+        assert tensor.elements >= 0, name
+
+
+def torch_file(data: bytes) -> None:
+    """A torch file: refused, or records whose sums can be asked for."""
+    try:
+        archive = Archive(_stored(data))
+        _ = archive.value
+        assert all(line.isprintable() for line in (*archive.lacking(), *archive.damage()))
+    except DsforgeError as error:
+        said(error)
+
+
+def safetensors(data: bytes) -> None:
+    """A safetensors file: refused, or tensors that lie one behind the other in it."""
+    try:
+        entries = read_entries(_stored(data))
+    except DsforgeError as error:
+        said(error)
+        return
+    ends = [entry.end for entry in entries]
+    assert [entry.begin for entry in entries[1:]] == ends[:-1]
+    assert not ends or ends[-1] == len(data)
+
+
+def _stored(data: bytes) -> Path:
+    """The one file of this process that targets read, with these bytes: it is open already."""
+    os.ftruncate(STORE.fileno(), 0)
+    os.pwrite(STORE.fileno(), data, 0)
+    return Path(STORE.name)
+
+
 def _lint(name: str, kind: Kind) -> Callable[[bytes], None]:
     """A target for one kind of file: its findings, and what its repairs make of it."""
 
@@ -140,5 +192,9 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
     "cluster": cluster,
     "answers": answers,
     "diagnose": diagnose,
+    "torch_file": torch_file,
+    "pickle": pickle,
+    "safetensors": safetensors,
+    **INPUT_TARGETS,
     **{target: _lint(name, kind) for target, (name, kind) in LINT_FILES.items()},
 }

@@ -4,6 +4,8 @@ Each host is a network namespace with its own address and its own sshd; a bridge
 namespace joins them, so no packet leaves the machine or meets its other interfaces. Nothing of the
 user's is read or changed: keys, known hosts and ssh settings lie in a temporary folder, and a small
 `ssh` in front of the real one on PATH points to them (pdsh and DeepSpeed both call `ssh` by name).
+The hosts' own /etc/passwd gives root a plain shell: that of a developer may read start-up files for
+seconds, once for each connection.
 
 The namespaces carry the id of the process that made them. Leaving the `with` removes them and
 ends what runs inside; what a killed run left behind is found by its dead id and removed first.
@@ -31,6 +33,8 @@ NETWORK = "10.77.0"  # no one else can see it: runs at the same time may share i
 INTERFACE = "eth0"
 SSH_PORT = 2222
 SSHD = "/usr/sbin/sshd"
+# `ip netns exec` gives the command a view of mounts of its own, which ends with it.
+WITH_PASSWD = ("sh", "-c", 'mount --bind "$0" /etc/passwd && exec "$@"')
 START_LIMIT_S = 10.0
 
 
@@ -217,8 +221,9 @@ def _start_sshd(host: Host, folder: Path) -> subprocess.Popen[bytes]:
     }
     config.write_text("".join(f"{key} {value}\n" for key, value in settings.items()))
     log = folder / f"sshd_{host.address}.log"
-    command = ["ip", "netns", "exec", host.namespace, SSHD, "-D", "-f", str(config)]
-    command += ["-E", str(log)]
+    passwd = _write_passwd(folder)
+    command = ["ip", "netns", "exec", host.namespace, *WITH_PASSWD, str(passwd)]
+    command += [SSHD, "-D", "-f", str(config), "-E", str(log)]
     quiet = subprocess.DEVNULL  # a pipe of ours held open would outlive a killed run
     server = subprocess.Popen(command, stdin=quiet, stdout=quiet, stderr=quiet)
     deadline = time.monotonic() + START_LIMIT_S
@@ -228,6 +233,16 @@ def _start_sshd(host: Host, folder: Path) -> subprocess.Popen[bytes]:
             raise RuntimeError(f"sshd does not answer on {host.address}: {log.read_text()}")
         time.sleep(0.05)
     return server
+
+
+def _write_passwd(folder: Path) -> Path:
+    """A copy of /etc/passwd with /bin/sh as the shell of root."""
+    lines = Path("/etc/passwd").read_text().splitlines()
+    users = [line.split(":") for line in lines]
+    plain = [[*user[:-1], "/bin/sh"] if user[0] == "root" else user for user in users]
+    passwd = folder / "passwd"
+    passwd.write_text("".join(":".join(user) + "\n" for user in plain))
+    return passwd
 
 
 def _listens(host: Host) -> bool:

@@ -14,8 +14,8 @@ import tiny_job
 from test_two_hosts import CLUSTER, WORKLOAD
 
 from dsforge import process
-from dsforge.bench.run import read_plan
 from dsforge.diagnose import diagnose_files
+from dsforge.reading.stored import read_plan
 from dsforge.train.record import Measurement
 
 pytestmark = [pytest.mark.launch, pytest.mark.hosts, pytest.mark.slow]

@@ -46,7 +46,10 @@ def hook(number: int, folder: Path, *names: str) -> subprocess.CompletedProcess[
 
 def action(folder: Path, paths: str, arguments: str = "") -> subprocess.CompletedProcess[str]:
     """The last step of the action with these inputs."""
-    return run(ACTION["runs"]["steps"][-1]["run"], folder, PATHS=paths, ARGUMENTS=arguments)
+    step = ACTION["runs"]["steps"][-1]
+    values = {"inputs.paths": paths, "inputs.arguments": arguments, "github.action_path": str(ROOT)}
+    given = {name: expression.strip("${} ") for name, expression in step["env"].items()}
+    return run(step["run"], folder, **{n: values.get(text, text) for n, text in given.items()})
 
 
 @pytest.mark.parametrize("number", range(len(HOOKS)), ids=[hook["id"] for hook in HOOKS])
@@ -100,10 +103,21 @@ def test_inputs_of_the_action_are_only_words(tmp_path: Path) -> None:
     assert not (tmp_path / "made").exists()
 
 
+def test_code_in_the_checked_repository_is_not_run(tmp_path: Path) -> None:
+    """Modules named as ours and as our libraries stay files: a pull request may bring them."""
+    for name in ("click", "yaml", "dsforge", "json", "sitecustomize"):
+        (tmp_path / f"{name}.py").write_text("from pathlib import Path\nPath('ran').touch()\n")
+
+    done = action(tmp_path, ".")
+
+    assert done.returncode == 0, done.stderr
+    assert not (tmp_path / "ran").exists()
+
+
 def test_the_action_passes_inputs_through_the_environment() -> None:
     """No expression of GitHub stands in a shell line, where it would be text of the script."""
     steps = ACTION["runs"]["steps"]
 
     assert all("${{" not in step["run"] for step in steps)
     assert all(step["shell"] == "bash" for step in steps)
-    assert set(ACTION["inputs"]) == {"paths", "arguments", "version"}
+    assert set(ACTION["inputs"]) == {"paths", "arguments"}

@@ -12,6 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from lint_cases import CASES
 
+from dsforge import walk
+from dsforge.cli.main import main
 from dsforge.lint.document import KINDS, Kind, applied
 from dsforge.lint.jsontext import parsed
 from dsforge.lint.read import Against, checked, read_document, release_named
@@ -69,13 +71,13 @@ def test_a_file_of_100_mb_is_refused_unread(tmp_path: Path) -> None:
     assert "larger than 512 KiB" in finding.message
 
 
-def test_what_is_no_regular_file_is_not_opened(tmp_path: Path) -> None:
-    """A pipe would block for ever."""
+def test_a_pipe_that_nobody_fills_is_given_up(tmp_path: Path) -> None:
+    """A pipe that nobody writes to is given up after seconds."""
     pipe = tmp_path / "ds_config.json"
     os.mkfifo(pipe)
     (finding,) = checked(read_document(pipe), AGAINST)
 
-    assert "not a regular file" in finding.message
+    assert "a pipe that nobody has filled" in finding.message
 
 
 @given(st.binary(max_size=2000), st.sampled_from(["a.json", "b.yaml", "hostfile", "x.txt"]))
@@ -154,3 +156,46 @@ def test_cut_files_are_answered(name: str, data: st.DataObject) -> None:
     text = pair.bad[:cut] + other + pair.bad[cut:]
 
     checked(document_of(pair.name, text), AGAINST)
+
+
+@pytest.mark.parametrize("character", ["\xa0", "\x1b", "\u202e", "\x07", "\u2028", "\x00"])
+def test_no_message_holds_a_character_that_is_obeyed(character: str) -> None:
+    """A key of the file, quoted in a message, cannot drive a terminal (found by fuzzing)."""
+    text = f'"a{character}b": 1\n"a{character}b": 1\n'
+    found = checked(document_of("ds_config.yaml", text, "ds_config"), AGAINST)
+
+    assert all(finding.message.isprintable() for finding in found)
+    assert all(finding.fix.isprintable() for finding in found)
+
+
+def test_the_whole_machine_is_looked_at_for_seconds(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """`lint /` comes to an end, and says what was left out if that was before the last file."""
+    begin = time.monotonic()
+    with pytest.raises(SystemExit) as caught:
+        main(["lint", "/", "--brief"])
+
+    assert caught.value.code in (None, 0, 3)
+    assert time.monotonic() - begin < 30
+    said = capsys.readouterr().err
+    assert "Traceback" not in said
+    assert "files" in said
+
+
+def test_a_tree_without_end_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a number of entries or levels; the rest is named."""
+    monkeypatch.setattr(walk, "MOST_ENTRIES", 50)
+    for number in range(60):
+        (tmp_path / f"f{number}").touch()
+    wide = walk.Walk(tmp_path, lambda name: False)
+    assert len([*wide]) <= 51
+    assert "after 50 entries" in wide.left_out
+
+    deep = tmp_path / "/".join("d" * (walk.MOST_LEVELS + 5))
+    deep.mkdir(parents=True)
+    (deep / "x.json").touch()
+    monkeypatch.setattr(walk, "MOST_ENTRIES", 5000)
+    found = walk.Walk(tmp_path, lambda name: False)
+    assert "x.json" not in {entry.name for entry in found}
+    assert "levels deep" in found.left_out

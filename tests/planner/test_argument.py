@@ -23,9 +23,10 @@ from dsforge.planner import choose, price, search
 from dsforge.planner.alternatives import alternatives, kind_of
 from dsforge.planner.explore import Explorer
 from dsforge.planner.flips import Known, flips
-from dsforge.planner.front import FrontPoint, fitting, front, parts
+from dsforge.planner.front import FrontPoint, front
 from dsforge.planner.objectives import Aim, aimed
-from dsforge.planner.search import choice
+from dsforge.planner.parts import fitting, parts
+from dsforge.planner.preference import choice
 from dsforge.specs import ClusterSpec, Workload
 from dsforge.strategy import Constraints
 from dsforge.units import GIB
@@ -111,15 +112,15 @@ def test_a_flip_is_what_planning_anew_gives() -> None:
     """On the network that a flip names, `choose` takes the kind that it names."""
     request = ask()
     found = flips(request, choice(request, fitting(Explorer(request))), KNOWN)
-    slower = next(flip for flip in found if flip.axis == "inter_node")
-    link = catalog.link(slower.change.split(" instead of ")[0])
+    flip = next(flip for flip in found if flip.axis == "inter_node")
+    link = catalog.link(flip.change.split(" instead of ")[0])
     other = request.model_copy(
         update={"cluster": request.cluster.model_copy(update={"inter_node": link})}
     )
 
-    assert link.bytes_per_s < request.cluster.inter_node.bytes_per_s
-    assert kind_of(choose(other).strategy) == slower.kind != slower.instead_of
-    assert "wins by" in str(slower)
+    assert link.bytes_per_s != request.cluster.inter_node.bytes_per_s
+    assert kind_of(choose(other).strategy) == flip.kind != flip.instead_of
+    assert "wins by" in str(flip) or "is chosen as the simpler one" in str(flip)
 
 
 def test_cheapest_costs_least_and_fewest_uses_fewest() -> None:
@@ -234,7 +235,7 @@ def test_plots_are_svg_with_every_strategy_and_unit(tmp_path: Path) -> None:
 
     assert shown.exit_code == 0
     assert set(words) == {"memory.svg", "time.svg", "front.svg", "scaling.svg"}
-    assert "ZeRO-1 dp16" in words["memory.svg"]
+    assert search(ask()).plans[0].strategy.layout.label() in words["memory.svg"]
     assert "79 GiB on the card" in words["memory.svg"]
     assert "seconds" in words["time.svg"]
     assert "GPU seconds of a step" in words["front.svg"]

@@ -19,21 +19,25 @@ MODEL_NAMES = {
     "Llama2-7B": "llama-2-7b",
     "llama_2_7b": "llama-2-7b",
     "meta-llama/Llama-2-7b-hf": "llama-2-7b",
-    "meta-llama/Llama-2-7b-chat-hf": "llama-2-7b",
-    "NousResearch/Llama-2-7b-hf": "llama-2-7b",
     "gpt3-175b": "gpt3-175b",
     "GPT-3 175B": "gpt3-175b",
     "gpt3-1.3b": "gpt3-1.3b",
     "gpt3-13b": "gpt3-13b",
     "mt-nlg-530b": "megatron-turing-nlg-530b",
     "gpt2": "gpt2-small",
-    "Qwen/Qwen2.5-7B-Instruct": "qwen2.5-7b",
-    "google/gemma-3-4b-it": "gemma-3-4b",
     "microsoft/phi-1_5": "phi-1.5",
     "mixtral": "mixtral-8x7b",
+}
+LENT_SHAPES = {
+    "meta-llama/Llama-2-7b-chat-hf": "llama-2-7b",
+    "NousResearch/Llama-2-7b-hf": "llama-2-7b",
+    "someone/Qwen2.5-7B-Instruct": "qwen2.5-7b",
+    "google/gemma-3-4b-it": "gemma-3-4b",
     "deepseek-ai/DeepSeek-R1": "deepseek-v3",
-    "HuggingFaceTB/SmolLM2-135M-Instruct": "smollm2-135m",
     "Meta-Llama-3.1-8B-Instruct": "llama-3.1-8b",
+    "someone/Llama-2-7B-AWQ": None,
+    "someone/Llama-2-7B-GGUF": None,
+    "someone/brandnew-7b": None,
 }
 GPU_NAMES = {
     "a100-80gb": "a100-80gb",
@@ -59,6 +63,16 @@ GPU_NAMES = {
     "NVIDIA RTX A6000": "rtx-a6000-48gb",
     "AMD Instinct MI300X": "mi300x",
     "Gaudi2": "gaudi-2",
+    "NVIDIA A40": "a40-48gb",
+    "NVIDIA A30": "a30-24gb",
+    "NVIDIA L40": "l40-48gb",
+    "NVIDIA RTX 6000 Ada Generation": "rtx-6000-ada-48gb",
+    "NVIDIA H100 NVL": "h100-94gb-nvl",
+    "NVIDIA GeForce RTX 2080 Ti": "rtx-2080-ti",
+    "NVIDIA GeForce RTX 3090 Ti": "rtx-3090-ti",
+    "NVIDIA GeForce RTX 5080": "rtx-5080",
+    "NVIDIA GeForce RTX 5070 Ti": "rtx-5070-ti",
+    "AMD Instinct MI250": "mi250",
     "cpu": "cpu",
 }
 LINK_NAMES = {
@@ -88,8 +102,16 @@ MEASURED_CARDS = (
 
 @pytest.mark.parametrize(("written", "name"), MODEL_NAMES.items(), ids=str)
 def test_model_names_are_forgiving(written: str, name: str) -> None:
-    """Case, separators, organisations, variants and aliases lead to the row."""
+    """Case, separators and aliases lead to the row."""
     assert catalog.model(written).name == name
+
+
+@pytest.mark.parametrize(("written", "row"), LENT_SHAPES.items(), ids=str)
+def test_copies_and_fine_tunes_have_the_shape_of_their_origin(
+    written: str, row: str | None
+) -> None:
+    """Organisation and variant do not change sizes; a quantised checkpoint is another matter."""
+    assert catalog.lent_shape(written) == row
 
 
 @pytest.mark.parametrize(("written", "name"), GPU_NAMES.items(), ids=str)
@@ -125,6 +147,7 @@ def test_an_unknown_name_lists_the_nearest(lookup, name: str, nearest: str) -> N
         lookup(name)
 
     hint = error.value.problems[0].hint
+    assert ("describe it in a cluster file" in hint) == (lookup is catalog.gpu)
     assert nearest in hint
     assert "dsforge catalog" in hint
 
@@ -152,6 +175,8 @@ def test_no_two_rows_answer_to_the_same_name(kind: str) -> None:
     claims: dict[str, set[str]] = {}
     for row in catalog.rows(kind):
         hub_id = row.get("hub_id") or row["name"]
+        variants = [table.key(variant) for variant in row.get("variants", ())]
+        assert not set(variants) & set(table.names), "a variant is a row of its own"
         for name in (row["name"], *row["aliases"], hub_id, hub_id.rpartition("/")[2]):
             claims.setdefault(table.key(name), set()).add(row["name"])
 

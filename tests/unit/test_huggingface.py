@@ -33,6 +33,8 @@ def test_model_to_config_and_back_is_the_identity() -> None:
         model = catalog.model(name)
         again = model_from_config(config_from_model(model), name)
         own = {"family": model.family, "hub_id": model.hub_id}
+        if model.rope_scaling is not None and model.rope_scaling.kind == "longrope":
+            own["rope_scaling"] = model.rope_scaling  # is not written
         if again.model_copy(update=own) != model:
             changed.append(name)
 
@@ -102,14 +104,22 @@ def test_rope_theta_is_found_where_versions_put_it(rope: dict[str, Any]) -> None
 
 
 def test_text_part_of_a_multimodal_config_is_read_and_said() -> None:
-    """The language model inside `text_config` is planned, its tying may stand outside."""
-    inner = {"hidden_size": 2560, "num_hidden_layers": 34, "intermediate_size": 10240}
-    config = {"model_type": "gemma3", "text_config": inner, "vision_config": {}}
-    model, reasons = read_config(config, "x")
+    """Of Llama 4 transformers trains the language model alone, tied or not by its own key."""
+    inner = {"hidden_size": 2560, "num_hidden_layers": 34, "num_attention_heads": 40}
+    config = {"model_type": "llama4", "text_config": inner, "vision_config": {}}
+    model, reasons = read_config(config | {"tie_word_embeddings": True}, "x")
 
-    assert model.model_type == "gemma3_text"
-    assert model.hidden_size == 2560
+    assert model.model_type == "llama4_text"
+    assert (model.hidden_size, model.tied_embeddings) == (2560, False)
     assert [reason.rule for reason in reasons] == ["model-text-config"]
+
+
+@pytest.mark.parametrize("outer", ["gemma3", "llava", "qwen2_5_vl", "mistral3", "brandnew_vl"])
+def test_towers_are_not_modelled(outer: str) -> None:
+    """A language model with more beside it is refused: its text part alone would be too small."""
+    config = {"model_type": outer, "text_config": LLAMA_2, "vision_config": {"hidden_size": 64}}
+    with pytest.raises(SpecError, match="is not modelled"):
+        read_config(config, "x")
 
 
 def test_unknown_model_type_is_read_as_llama_like_and_said() -> None:
@@ -118,7 +128,72 @@ def test_unknown_model_type_is_read_as_llama_like_and_said() -> None:
 
     assert parameters(model) == 6_738_415_616
     assert model.model_type == "brandnew"
+    assert reasons[0].rule == "warning-model-type"
     assert "brandnew" in reasons[0].message
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"num_experts": 8},
+        {"n_routed_experts": 64, "moe_intermediate_size": 1408},
+        {"mamba_d_state": 16},
+        {"linear_num_key_heads": 16},
+        {"layer_types": ["linear_attention", "full_attention"]},
+        {"hybrid_override_pattern": "M-M*"},
+        {"vision_config": {"hidden_size": 1024}},
+        {"num_nextn_predict_layers": 1},
+        {"hidden_act": "relu2"},
+        {"kv_lora_rank": 512},
+    ],
+    ids=lambda more: next(iter(more)),
+)
+@pytest.mark.parametrize("model_type", ["brandnew", None])
+def test_an_unknown_model_type_with_more_than_a_llama_is_refused(
+    model_type: str | None, more: dict[str, Any]
+) -> None:
+    """Experts, state spaces, latents and towers that nothing reads would be left out."""
+    with pytest.raises(SpecError, match=r"problem|usable"):
+        read_config({**LLAMA_2, "model_type": model_type, **more}, "x")
+
+
+@pytest.mark.parametrize(
+    ("model_type", "more", "key"),
+    [
+        ("llama", {"num_local_experts": 8}, "num_local_experts"),
+        ("llama", {"num_layers": 40}, "num_layers"),
+        ("glm4", {"multi_query_group_num": 4}, "multi_query_group_num"),
+        ("qwen3", {"layer_types": ["linear_attention"] * 32}, "layer_types"),
+        ("qwen3_moe", {"mlp_only_layers": [3]}, "mlp_only_layers"),
+        ("deepseek_v3", {"moe_layer_freq": 2}, "moe_layer_freq"),
+        ("deepseek_v3", {"attention_bias": True}, "attention_bias"),
+        ("mistral", {"vision_config": {"hidden_size": 64}}, "vision_config"),
+        ("gpt2", {"add_cross_attention": True}, "add_cross_attention"),
+        ("phi", {"qk_layernorm": True}, "qk_layernorm"),
+        ("mpt", {"expansion_ratio": 8}, "expansion_ratio"),
+        ("minimax_m2", {"attn_type_list": [0, 1]}, "attn_type_list"),
+    ],
+)
+def test_a_known_model_type_with_parts_that_are_not_read_is_refused(
+    model_type: str, more: dict[str, Any], key: str
+) -> None:
+    """The key that would change the size unseen is named."""
+    with pytest.raises(SpecError) as error:
+        read_config({**LLAMA_2, "model_type": model_type, **more}, "x")
+
+    assert key in {problem.place for problem in error.value.problems}
+
+
+def test_a_key_of_another_architecture_may_repeat_a_size() -> None:
+    """`num_layers` beside an equal `num_hidden_layers` changes nothing."""
+    assert model_from_config(LLAMA_2 | {"num_layers": 32}, "x").layers == 32
+
+
+def test_heads_for_several_tokens_are_said_to_be_left_out() -> None:
+    """Transformers does not build DeepSeek-V3's extra layer, so it is not planned either."""
+    _, reasons = read_config({"model_type": "deepseek_v3", "num_nextn_predict_layers": 1}, "x")
+
+    assert [reason.rule for reason in reasons] == ["model-left-out"]
 
 
 def test_unknown_model_type_without_the_usual_keys_names_them_all() -> None:

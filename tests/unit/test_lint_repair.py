@@ -8,7 +8,14 @@ import pytest
 
 from dsforge.errors import DsforgeError
 from dsforge.lint.document import Edit, applied
-from dsforge.lint.read import Against, checked, read_document, release_named, repaired
+from dsforge.lint.read import (
+    Against,
+    NotRepairedError,
+    checked,
+    read_document,
+    release_named,
+    repaired,
+)
 from dsforge.lint.texts import document_of
 
 AGAINST = Against(*release_named(None))
@@ -71,18 +78,16 @@ def test_nothing_is_written_where_nothing_is_safe(tmp_path: Path) -> None:
     assert path.stat().st_ino == before
 
 
-def test_permissions_and_links_stay(tmp_path: Path) -> None:
-    """A repaired file keeps its mode, and a link to it stays a link."""
+def test_links_stay_and_are_not_written_through(tmp_path: Path) -> None:
+    """The file that a link leads to may belong to anybody: it is named instead."""
     target, link = tmp_path / "real.json", tmp_path / "ds_config.json"
     target.write_text(BAD)
-    target.chmod(0o640)
     link.symlink_to(target)
-    repaired(link, read_document(link), AGAINST)
+    with pytest.raises(NotRepairedError, match=r"symbolic link to .*real.json"):
+        repaired(link, read_document(link), AGAINST)
 
     assert link.is_symlink()
-    assert target.read_text() == GOOD
-    assert target.stat().st_mode & 0o777 == 0o640
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["ds_config.json", "real.json"]
+    assert target.read_text() == BAD
 
 
 def test_harmful_values_are_left_to_the_user(tmp_path: Path) -> None:

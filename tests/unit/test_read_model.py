@@ -88,7 +88,7 @@ def problems(text: str) -> str:
 
 def test_a_catalog_name_needs_no_reason() -> None:
     """A name of the catalog is what it says."""
-    model, reasons = read_model("Llama2-7B")
+    model, reasons = read_model("Llama-2-7B")
 
     assert (model.name, reasons) == ("llama-2-7b", ())
 
@@ -196,7 +196,7 @@ def test_a_cached_model_beats_a_catalog_row_of_the_same_name(tmp_path: Path) -> 
     cache(tmp_path, "me/llama-2-7b", "1111", CONFIG)
 
     assert read_model("me/llama-2-7b")[0].layers == 8
-    assert "shape of llama-2-7b" in read_model("you/llama-2-7b")[1][0].message
+    assert "sizes of llama-2-7b" in read_model("you/llama-2-7b")[1][0].message
 
 
 def test_offline_an_unknown_hub_id_says_which_file_to_fetch() -> None:

@@ -128,6 +128,37 @@ def test_the_learning_rate_follows_the_method(tmp_path: Path, text: str, rate: f
     assert asked(workload=workload).workload.learning_rate == rate
 
 
+@pytest.mark.parametrize(
+    ("model", "rate"),
+    [
+        ("gpt3-125m", 6e-4),
+        ("llama-2-13b", 3e-4),
+        ("llama-3.1-70b", 1.5e-4),
+        ("deepseek-v3", 1.5e-4),  # by the 37 B that a token passes
+        ("llama-3.1-405b", 8e-5),
+        ("megatron-turing-nlg-530b", 5e-5),
+        ("2t", 5e-5),
+    ],
+)
+def test_training_from_scratch_is_as_recipes_have_it(model: str, rate: float) -> None:
+    """The rate falls with the size, weights decay by a tenth, and both name where it is from."""
+    request = asked(model=model, tokens="1t")
+    workload = request.workload
+    said = {reason.rule: reason.message for reason in request.reasons}
+
+    assert (workload.learning_rate, workload.weight_decay) == (rate, 0.1)
+    assert "arXiv" in said["default-learning-rate"]
+    assert "0.1" in said["default-weight-decay"]
+
+
+def test_fine_tuning_does_not_decay_weights_unless_asked(tmp_path: Path) -> None:
+    """A stated value wins either way, zero included."""
+    stated = written(tmp_path / "w.yaml", "tokens: 1t\nweight_decay: 0\n")
+
+    assert asked().workload.weight_decay == 0
+    assert asked(workload=stated).workload.weight_decay == 0
+
+
 def test_hosts_with_fewer_slots_set_the_pace(tmp_path: Path) -> None:
     """The plan is made for the weakest host, and a reason says what that costs."""
     hostfile = written(tmp_path / "hostfile", "10.0.0.1 slots=8\n10.0.0.2 slots=4\n")

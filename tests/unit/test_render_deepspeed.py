@@ -57,7 +57,7 @@ def test_a_plan_with_stages_says_so_to_the_engine() -> None:
     how = plans.deepspeed_strategy(plans.cluster(), zero_stage=1)
     config = chosen(choice=how.model_copy(update={"layout": layout}))
 
-    assert config["pipeline"] == {"stages": 2, "partition": "parameters"}
+    assert config["pipeline"] == {"stages": 2, "partition": [16, 16]}
     assert "pipeline" not in chosen()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -136,9 +137,15 @@ def test_the_launcher_gets_hosts_address_and_port() -> None:
         ("# 10.0.0.1 slots=8\n", "names no host"),
         ("10.0.0.1 slots=8\n", "names 1 hosts, the plan is for 2"),
         ("192.0.2.1 slots=8\n192.0.2.2 slots=8\n", "example address"),
-        ("10.0.0.1 slots=8\n-oProxyCommand=id slots=8\n", "dash"),
+        ("10.0.0.1 slots=8\n-oProxyCommand=id slots=8\n", "hostfile:2 must read"),
+        ("10.0.0.1 slots=8\nroot@10.0.0.2 slots=8\n", "no user name (ssh_user"),
+        ("10.0.0.1 slots=8\n10.0.0.2 slots=8 more\n", "hostfile:2 must read"),
+        ("10.0.0.1 slots=8\n10.0.0.2 slots=0\n", "hostfile:2 must read"),
+        ("10.0.0.1 slots=8\n$(id) slots=8\n", "hostfile:2 must read"),
+        ("10.0.0.1 slots=8\n10.0.0.1 slots=8\n", "names 10.0.0.1 twice"),
+        ("10.0.0.1 slots=8\n127.0.0.1 slots=8\n", "means each host itself"),
     ],
-    ids=["missing", "empty", "comments", "too-few", "examples", "dash"],
+    ids="missing empty comments few examples dash user more zero shell twice loopback".split(),
 )
 def test_a_hostfile_that_is_not_the_plans_stops_the_launch(
     hostfile: str | None, said: str, tmp_path: Path
@@ -165,6 +172,33 @@ def test_a_hostfile_that_is_not_the_plans_stops_the_launch(
     assert done.returncode == 1
     assert said in done.stderr
     assert "STARTED" not in done.stdout
+
+
+def program(path: Path, line: str) -> None:
+    """Write a shell script of one line."""
+    path.write_text(f"#!/bin/sh\n{line}\n")
+    path.chmod(0o755)
+
+
+@pytest.mark.parametrize("port", ["", "65536x", "２９５００", "-1", "1 2"])  # noqa: RUF001
+@pytest.mark.parametrize("script", ["deepspeed", "torchrun"])
+def test_a_port_that_is_none_stops_the_launch(script: str, port: str, tmp_path: Path) -> None:
+    """Digits of other scripts too, which Python would take."""
+    run, tools = tmp_path / "run", tmp_path / "bin"
+    write_all(render(plans.plan(on=CASES["one-node"])), run)
+    tools.mkdir()
+    program(tools / script, "echo STARTED $*")
+    program(tools / "python", f'exec {sys.executable} "$@"')
+    done = subprocess.run(
+        [run / f"launch/{script}.sh"],
+        env={"PATH": f"{tools}:/usr/bin:/bin", "MASTER_PORT": port},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert ("must be a whole number" in done.stderr) == bool(port)
+    assert ("STARTED" in done.stdout) == (not port)
 
 
 def test_a_folder_that_is_half_written_is_not_launched(tmp_path: Path) -> None:
@@ -293,8 +327,8 @@ def test_one_node_gets_the_same_environment(tmp_path: Path, end: str) -> None:
     write_all(render(plans.plan(on=CASES["one-node"])), run)
     (run / ".deepspeed_env").write_text(f"OMP_NUM_THREADS=3\nNCCL_TEST=a=b={end}")
     tools.mkdir()
-    (tools / "deepspeed").write_text('#!/bin/sh\necho "$OMP_NUM_THREADS $NCCL_TEST $*"\n')
-    (tools / "deepspeed").chmod(0o755)
+    program(tools / "deepspeed", 'echo "$OMP_NUM_THREADS $NCCL_TEST $*"')
+    program(tools / "python", f'exec {sys.executable} "$@"')
 
     done = subprocess.run(
         [run / "launch/deepspeed.sh"],

@@ -9,10 +9,10 @@ from planning import cluster, strategy, workload
 
 from dsforge import catalog
 from dsforge.estimate.comm import channel
+from dsforge.estimate.cut import stages
 from dsforge.estimate.frame import framed
 from dsforge.estimate.lines import lines, setting_of
 from dsforge.estimate.rates import rates
-from dsforge.estimate.schedule import stages
 from dsforge.estimate.time import estimate_time
 from dsforge.estimate.work import pace
 from dsforge.strategy import EXECUTIONS
@@ -72,16 +72,18 @@ def test_layers_fall_on_stages_as_megatron_cuts_them(
     """Even, or with embedding and head as one layer each, or the last stage one layer short."""
     model = LLAMA.model_copy(update={"layers": layers})
 
-    assert stages(model, pp, "megatron")[:2] == (body, last)
+    found = [stage.layers for stage in stages(model, pp)]
+
+    assert (max(found), found[-1]) == (body, last)
 
 
 def test_nanotron_gives_the_stage_with_the_head_fewer_layers() -> None:
-    """A head of four layers' parameters: 16 layers on 4 stages leave one beside it."""
+    """A head of four layers of matrices: a stage takes layers until it is beyond its share."""
     shape = {"layers": 16, "hidden_size": 2048, "ffn_hidden_size": 8192, "vocab_size": 131072}
     heads = {"attention_heads": 32, "kv_heads": 32, "head_size": 64, "embedding_size": 2048}
     model = LLAMA.model_copy(update=shape | heads)
 
-    assert stages(model, 4, "nanotron")[:2] == (5, 1)
+    assert [stage.layers for stage in stages(model, 4, "nanotron")] == [6, 5, 5, 0]
 
 
 def test_a_large_vocabulary_makes_the_last_stage_the_slowest() -> None:
@@ -133,7 +135,7 @@ def test_adapters_make_the_host_the_bottleneck_of_zero3() -> None:
     how, work = strategy(8, zero_stage=3), workload(512, method="lora")
     one = pace(framed(LLAMA, cluster(), work, how), how)
 
-    assert one.host_s > 2 * one.layer.at(512)
+    assert one.host_s > 2 * one.dense.at(512)
 
 
 def test_only_nanotron_waits_as_nanotron_does() -> None:

@@ -15,6 +15,7 @@ from dsforge.train.checkpoint import (
     check_note,
     lacking,
     noted_file,
+    read_note,
     step_of,
     tag_of,
 )
@@ -212,3 +213,14 @@ def test_no_checkpoint_that_is_whole_is_an_error(tmp_path: Path) -> None:
 
     with pytest.raises(DsforgeError, match=r"global_step4: rank.pt is not there"):
         chosen_beginning("auto", tmp_path, overwrite=False)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"\xff\xfe", b'{"step": "\xff"}', b"[" * 100_000, b'{"step": ' + b"9" * 9999 + b"}"],
+)
+def test_a_spoilt_note_is_no_checkpoint(content: bytes, tmp_path: Path) -> None:
+    """Whatever its bytes are: a message, so that an older checkpoint can be taken."""
+    (tmp_path / NOTE).write_bytes(content)
+    with pytest.raises(DsforgeError, match="not a complete checkpoint"):
+        read_note(tmp_path)

@@ -108,7 +108,7 @@ def test_bad_rows_can_be_left_out(tmp_path: Path) -> None:
     """The good rows are read; the bad ones are named, with their lines, at once."""
     path = written(tmp_path, {"text": "abc"}, "{", {"text": ""}, {"text": "def"})
     named: list[Problem] = []
-    rows = read_rows(path, "auto", named.extend)
+    rows = read_rows(path, "auto", lambda bad: named.extend(bad.first))
 
     assert [row.text for row in rows] == ["abc", "def"]
     assert [problem.place.rpartition(":")[2] for problem in named] == ["2", "3"]

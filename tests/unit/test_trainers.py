@@ -13,8 +13,8 @@ from dsforge.estimate.activations import (
     layer_token_bytes,
     logit_token_bytes,
 )
+from dsforge.estimate.cut import stages
 from dsforge.estimate.memory import estimate_memory
-from dsforge.estimate.shard import end_stages
 from dsforge.estimate.states import loads
 from dsforge.layout import Layout
 from dsforge.specs import ClusterSpec, Workload
@@ -117,7 +117,7 @@ def test_nanotron_weighs_the_head_when_it_fills_stages() -> None:
             "vocab_size": 50257,
         }
     )
-    first, last = end_stages(small, 8, True)
+    first, *_, last = stages(small, 8, "nanotron")
 
     assert (first.layers, last.layers) == (4, 0)
 
@@ -125,7 +125,7 @@ def test_nanotron_weighs_the_head_when_it_fills_stages() -> None:
 @pytest.mark.parametrize(("layers", "ends"), [(32, (8, 8)), (30, (7, 7)), (31, (8, 7))])
 def test_embedding_and_head_may_take_a_layers_place(layers: int, ends: tuple[int, int]) -> None:
     """Where layers and two divide, the ends have one less; else they share what is left."""
-    first, last = end_stages(LLAMA.model_copy(update={"layers": layers}), 4)
+    first, *_, last = stages(LLAMA.model_copy(update={"layers": layers}), 4)
 
     assert (first.layers, last.layers) == ends
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dsforge.diagnose.packages import installs_module, installs_version
 from dsforge.diagnose.rule import Rule
 
 RULES = (
@@ -82,8 +83,8 @@ RULES = (
         r"'(?P<module>[\w.]{1,120})'",
         "`{module}` has no `{name}`: two packages are of versions that do not fit",
         "one was upgraded without the other; nodes can differ, too",
-        "$ pip check; pip show {package}   # on every node\n"
-        "$ pip install '{package}<=VERSION'   # what the importing package asks for",
+        "$ pip check; pip show {package}   # on every node: which of the two is older\n"
+        "# then install the version of {package} that the importing package asks for",
         "Python import system",
         confidence=0.9,
         read=lambda hits: {**hits[0].values, "package": hits[0].values["module"].partition(".")[0]},
@@ -95,10 +96,13 @@ RULES = (
         r"No module named '?(?P<module>[\w.]{1,120})",
         "the package `{package}` is not installed where this rank runs",
         "the launcher uses another interpreter than your shell, or one node lacks it",
-        "$ <the interpreter in the log> -m pip install {package}   # on every node",
+        "{install}",
         "Python import system",
         confidence=0.9,
-        read=lambda hits: {"package": hits[0].values["module"].partition(".")[0]},
+        read=lambda hits: {
+            "package": hits[0].values["module"].partition(".")[0],
+            "install": installs_module(hits[0].values["module"]),
+        },
     ),
     Rule(
         "library-missing",
@@ -125,9 +129,14 @@ RULES = (
         r"requires (?P<other>(?:accelerate|torch|deepspeed)[^\n]{1,60})",
         "a package of another version is needed: {need}{other}{python}",
         "transformers and its relatives check versions when they start",
-        "$ pip install {need}{other}   # on every node",
+        "{install}",
         "transformers/utils/versions.py",
         confidence=0.9,
+        read=lambda hits: {
+            **hits[0].values,
+            "install": installs_version(hits[0].values["need"] or hits[0].values["other"])
+            or "# install the version that the message asks for",
+        },
     ),
     Rule(
         "segmentation-fault",

@@ -18,6 +18,8 @@ from dsforge.doctor.measure.nccl import NcclWords
 from dsforge.doctor.measure.record import Answer, Ended, Question, World, read_answer
 from dsforge.errors import DsforgeError, RunError
 from dsforge.hostfile import hostfile_text
+from dsforge.origin import install_command
+from dsforge.outside import UnreadableError, read_bytes
 from dsforge.specs import ClusterSpec, Host
 
 Launcher = Literal["deepspeed", "torchrun", "python"]
@@ -28,7 +30,8 @@ HANGS = (
     "a first launch also builds ops: `--timeout 600` lets it, after `dsforge preflight --fix` has "
     "removed the lock of a build cut short; preflight also finds what keeps several hosts apart"
 )
-SPOKEN = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET"}
+# PYTHONSAFEPATH: a file of the run folder named as a module of ours is not imported instead of it.
+SPOKEN = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET", "PYTHONSAFEPATH": "1"}
 
 
 class Found(NamedTuple):
@@ -86,7 +89,7 @@ def answered(
 def _check(cluster: ClusterSpec, launcher: Launcher) -> None:
     """Raises DsforgeError where the launch could not do what is asked."""
     if importlib.util.find_spec("torch") is None or importlib.util.find_spec("deepspeed") is None:
-        hint = "pip install 'dsforge[train]', on every host"
+        hint = f"{install_command('train')}, on every host"
         raise DsforgeError("torch and deepspeed are not installed: nothing can be measured", hint)
     if launcher != "deepspeed" and cluster.nodes > 1:
         message = f"`--launcher {launcher}` starts ranks on this machine only, not on "
@@ -135,10 +138,10 @@ def _named() -> dict[str, str]:
 def _variables(folder: Path) -> dict[str, str]:
     """The variables of the run folder's `.deepspeed_env`: on one node no launcher reads it."""
     try:
-        with (folder / ".deepspeed_env").open("rb") as stream:
-            text = stream.read(LONGEST_ENV_BYTES).decode("utf-8", "replace")
-    except OSError:
+        data = read_bytes(folder / ".deepspeed_env", LONGEST_ENV_BYTES, pipes=False)
+    except UnreadableError:
         return {}
+    text = data.decode("utf-8", "replace")
     pairs = (line.partition("=") for line in text.splitlines() if "\0" not in line)
     return {name: value for name, equals, value in pairs if equals and name.isidentifier()}
 

@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 from pydantic import ValidationError
 
-from dsforge.bench.run import read_plan
 from dsforge.doctor.detect import cluster_file
 from dsforge.doctor.measure.card import card, card_yaml, described
 from dsforge.doctor.measure.launch import Launcher, answered, usual_launcher
@@ -23,6 +22,7 @@ from dsforge.reading.cluster import cluster_of
 from dsforge.reading.files import ClusterFile, HostFile
 from dsforge.reading.problems import validated
 from dsforge.reading.source import parse_source, read_source, read_text
+from dsforge.reading.stored import read_plan
 from dsforge.specs import ClusterSpec
 
 

@@ -52,6 +52,7 @@ class Job(NamedTuple):
     home_lines: tuple[str, ...] = ()  # of ~/.deepspeed_env
     local: bool = False  # one host of the job looks at itself
     slurm: bool = False  # the hosts are Slurm's, and reached with srun
+    own_install: str = ""  # how dsforge itself is installed on a host
 
     @property
     def on_cpu(self) -> bool:

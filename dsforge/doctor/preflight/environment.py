@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dsforge.doctor.preflight.case import Case, Check, Hit, check
+from dsforge.masking import SET, masked_value
 
 # Names that change how a rank computes, communicates or finds its files.
 FELT = (
@@ -14,7 +15,6 @@ FELT = (
 # What belongs to one shell or one host, or only tells the launcher where to look.
 OWN = ("CUDA_HOME", "CUDA_PATH", "CUDA_VERSION", "DS_ENV_FILE", "DS_ACCELERATOR")
 CARDS = "the launcher sets it for each rank: choose cards by `slots` or `--include HOST:0,1`"
-SECRET = ("TOKEN", "SECRET", "PASS", "CREDENTIAL", "KEY")
 
 
 @check(
@@ -33,11 +33,11 @@ def env_stays(case: Case) -> Iterator[Hit]:
         idle = name.startswith("NCCL") and case.job.on_cpu
         if not name.startswith(FELT) or name in (*OWN, *exported) or idle:
             continue
-        secret = any(word in name for word in SECRET)
+        secret = masked_value(name, value) != value
         hosts = tuple(
             host
             for host, facts in case.hosts.items()
-            if facts.environment.get(name, "") != ("(set)" if secret else value)
+            if facts.environment.get(name, "") not in (SET, value)
         )
         if hosts:
             line = f"write the line `{name}={value}` into .deepspeed_env in the run folder"

@@ -61,6 +61,7 @@ class Package(BaseModel):
 
     version: Word
     origin: Path
+    namesake: Word = Field(default="", description="Version of another project's package.")
 
 
 class Interpreter(BaseModel):

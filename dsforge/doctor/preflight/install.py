@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterator
 
 from dsforge.doctor.preflight.case import Case, Check, Hit, by_value, check
 from dsforge.doctor.preflight.facts import HostFacts, Interpreter
+from dsforge.origin import MODULE
 
-COMPARED = ("torch", "deepspeed", "dsforge", "transformers")
+COMPARED = ("torch", "deepspeed", MODULE, "transformers")
 DIRECTORY = "the launcher changes to the same absolute path on every host"
 
 
@@ -78,10 +80,9 @@ def package_missing(case: Case) -> Iterator[Hit]:
             for other in _pythons(case).values()
             if name in other.packages
         }
-        wanted = " ".join(f"{n}=={versions[n]}" if versions.get(n) else n for n in lacking)
-        path = case.job.interpreter
-        message = f"lacks {', '.join(lacking)} in {path}"
-        yield Hit((host,), message, f"on {host}: `{path} -m pip install {wanted}`")
+        wanted = {n: f"{n}=={versions[n]}" if versions.get(n) else n for n in lacking}
+        message = f"lacks {', '.join(lacking)} in {case.job.interpreter}"
+        yield Hit((host,), message, f"on {host}: {_installed(case, wanted)}")
 
 
 @check(
@@ -99,8 +100,35 @@ def package_differs(case: Case) -> Iterator[Hit]:
             if name in python.packages
         }
         for hosts, own, usual in differing(versions):
-            fix = f"on {', '.join(hosts)}: `{case.job.interpreter} -m pip install {name}=={usual}`"
+            fix = f"on {', '.join(hosts)}: {_installed(case, {name: f'{name}=={usual}'})}"
             yield Hit(hosts, f"{name} is {own} here and {usual} elsewhere", fix)
+
+
+def _installed(case: Case, wanted: dict[str, str]) -> str:
+    """What to run for packages: those of the index by requirement, dsforge from where it is."""
+    others = [shlex.quote(text) for name, text in wanted.items() if name != MODULE]
+    pip = f"`{shlex.quote(case.job.interpreter)} -m pip install {' '.join(others)}`"
+    steps = [pip] if others else []
+    return "; ".join([*steps, *([case.job.own_install] if MODULE in wanted else [])])
+
+
+@check(
+    "package-namesake",
+    "python",
+    "error",
+    why="On the public index `dsforge` is another project with the same module name: "
+    "each overwrites files of the other, and the ranks import what is left.",
+)
+def package_namesake(case: Case) -> Iterator[Hit]:
+    """Another project's package of the name of one of ours."""
+    for host, python in _pythons(case).items():
+        found = {name: package.namesake for name, package in python.packages.items()}
+        for name, version in found.items():
+            if version:
+                path = shlex.quote(case.job.interpreter)
+                fix = f"on {host}: `{path} -m pip uninstall {name}`; then {case.job.own_install}"
+                message = f"another project's package `{name}` {version} is installed there"
+                yield Hit((host,), message, fix)
 
 
 @check(
@@ -177,6 +205,7 @@ CHECKS: tuple[Check, ...] = (
     python_differs,
     package_missing,
     package_differs,
+    package_namesake,
     package_elsewhere,
     cuda_differs,
     folder_missing,

@@ -6,7 +6,6 @@ A run folder of `dsforge gen` says most; for any other folder the hostfile, `ds_
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shlex
@@ -21,12 +20,14 @@ from dsforge.doctor.preflight.environment import FELT
 from dsforge.errors import DsforgeError, Problem, SpecError
 from dsforge.hostfile import Entry, entry_problems, hostfile_entries
 from dsforge.lint.read import Against, checked, read_document, release_named
+from dsforge.origin import MODULE, install_elsewhere
+from dsforge.outside import UnreadableError, json_value, read_bytes
 from dsforge.plan import Plan
 from dsforge.specs import ClusterSpec
 
 MASTER_PORT = 29500  # deepspeed.constants.TORCH_DISTRIBUTED_DEFAULT_PORT
 PORTS = range(1, 65536)
-ENGINE, TRAINER = ("torch", "deepspeed"), ("dsforge", "transformers")
+ENGINE, TRAINER = ("torch", "deepspeed"), (MODULE, "transformers")
 CONFIG, TRAIN, SCRIPT = "ds_config.json", "train.yaml", "launch/deepspeed.sh"
 MOST_BYTES = 4 << 20
 MOST_HOSTS = 4096
@@ -73,6 +74,7 @@ def read_job(folder: Path, *, hostfile: Path | None = None, local: bool = False)
         home_lines=_lines(Path.home() / ".deepspeed_env"),
         local=local,
         slurm=slurm,
+        own_install=install_elsewhere(launcher_interpreter()),
     )
 
 
@@ -110,7 +112,12 @@ def launcher_interpreter() -> str:
 
 def ssh_options(cluster: ClusterSpec | None, environment: Mapping[str, str]) -> tuple[str, ...]:
     """Options of ssh as the launch script and pdsh give them: port, user, and what is appended."""
-    options = shlex.split(environment.get("PDSH_SSH_ARGS_APPEND", ""))
+    appended = environment.get("PDSH_SSH_ARGS_APPEND", "")
+    try:
+        options = shlex.split(appended)
+    except ValueError as error:
+        message = f"PDSH_SSH_ARGS_APPEND (={appended[:60]!a}) cannot be split into words: {error}"
+        raise DsforgeError(message, "close its quotes, as in a shell") from error
     if cluster is not None:
         options += ["-l", cluster.ssh_user] if cluster.ssh_user else []
         options += ["-p", str(cluster.ssh_port)]
@@ -170,7 +177,7 @@ def _entries(
 
 def _plan(folder: Path) -> Plan | None:
     """The plan of the folder, where it has one. Raises DsforgeError where it cannot be read."""
-    from dsforge.bench.run import read_plan
+    from dsforge.reading.stored import read_plan
 
     path = folder / "plan.json"
     return read_plan(path) if path.is_file() else None
@@ -187,18 +194,17 @@ def _config(folder: Path) -> str:
 def _json(path: Path) -> dict[str, Any]:
     """A JSON object; nothing where it is none, which lint says."""
     try:
-        value = json.loads(_text(path))
-    except (ValueError, RecursionError):
+        value = json_value(_text(path))
+    except UnreadableError:
         return {}
     return value if isinstance(value, dict) else {}
 
 
 def _text(path: Path) -> str:
-    """The beginning of a file; nothing where it cannot be read."""
+    """The text of a file; nothing where it cannot be read."""
     try:
-        with path.open("rb") as stream:
-            return stream.read(MOST_BYTES).decode("utf-8", errors="replace")
-    except OSError:
+        return read_bytes(path, MOST_BYTES).decode("utf-8", errors="replace")
+    except UnreadableError:
         return ""
 
 
@@ -210,7 +216,7 @@ def _port(text: str) -> int:
     """The master port. Raises DsforgeError."""
     if not text:
         return MASTER_PORT
-    if not text.isdecimal() or int(text) not in PORTS:
+    if not re.fullmatch("[0-9]{1,5}", text) or int(text) not in PORTS:
         raise DsforgeError(f"MASTER_PORT (={text[:40]!a}) is no port", "a number up to 65535")
     return int(text)
 

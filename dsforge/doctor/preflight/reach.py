@@ -15,7 +15,8 @@ NAME = re.compile(r"Could not resolve|Name or service not known|name resolution"
 REFUSED = re.compile(r"Connection refused")
 PYTHON = re.compile(r"python3?: .*not found|No such file or directory.*python", re.IGNORECASE)
 ANSWER = re.compile(r"^asked for |^its answer to ")
-KNOWN = (ANSWER, KEY, HOST_KEY, NAME, REFUSED, PYTHON)
+TOO_MUCH = re.compile(r"^prints too much ")
+KNOWN = (TOO_MUCH, ANSWER, KEY, HOST_KEY, NAME, REFUSED, PYTHON)
 
 
 def _lost(case: Case, pattern: re.Pattern[str]) -> Iterator[tuple[str, str]]:
@@ -102,6 +103,19 @@ def bad_answer(case: Case) -> Iterator[Hit]:
 
 
 @check(
+    "loud-login",
+    "ssh",
+    "error",
+    why="What login scripts print stands before every answer, in the logs of launchers, too.",
+)
+def loud_login(case: Case) -> Iterator[Hit]:
+    """A host whose greeting has no end."""
+    for host, said in _lost(case, TOO_MUCH):
+        fix = f"have its login scripts print nothing without a terminal: `{_ssh(case, host)} true`"
+        yield Hit((host,), said, fix)
+
+
+@check(
     "host-down",
     "ssh",
     "error",
@@ -160,6 +174,7 @@ CHECKS: tuple[Check, ...] = (
     ssh_refused,
     no_python,
     bad_answer,
+    loud_login,
     host_down,
     host_same,
     clock_skew,

@@ -26,6 +26,7 @@ from dsforge.doctor.preflight.environment import FELT
 from dsforge.doctor.preflight.facts import Call, HostFacts, Listening, Real, Stream
 from dsforge.doctor.preflight.job import LOCAL
 from dsforge.doctor.remote.answer import MARK
+from dsforge.origin import distribution_of
 from dsforge.process import TIMEOUT_CODE, Dialogue
 
 T = TypeVar("T")
@@ -47,6 +48,7 @@ SSH_CODE, NOT_FOUND_CODE = 255, 127  # ssh itself failed; the remote shell found
 CLOCK_ASKED = 3
 AT_ONCE = 64
 LONGEST_ANSWER_BYTES = 1 << 18
+LONGEST_WORDS = 300  # of what a host says that is no answer
 
 
 def visit(job: Job, *, fix: bool = False, measure: bool = True) -> Case:
@@ -117,9 +119,10 @@ class _Visit:
 
     def __init__(self, job: Job, host: str) -> None:
         self.loss = ""
+        self._greeting = ""  # the last line that was no answer: a shell that refuses says why
         self._job = {
             "interpreter": job.interpreter,
-            "packages": list(job.packages),
+            "packages": {name: distribution_of(name) for name in job.packages},
             "folder": str(job.folder),
             "files": list(job.files),
             "prefixes": [*FELT, *TRAVELS],
@@ -176,7 +179,8 @@ class _Visit:
         deadline = time.monotonic() + timeout_s
         while (line := self._said.line(deadline - time.monotonic())) is not None:
             if not line.startswith(MARK):
-                continue  # a greeting of the login shell
+                self._greeting = line.strip()[:LONGEST_WORDS] or self._greeting
+                continue
             try:
                 answer = from_json(line[len(MARK) :])
                 if isinstance(answer, dict) and "reply" in answer:
@@ -192,7 +196,10 @@ class _Visit:
     def _last_words(self, question: str, timeout_s: float) -> str:
         """Why there was no answer: what ssh said last, else how long was waited."""
         done = self._said.end(grace_s=0.5)
-        lines = [line.strip()[:300] for line in done.output.splitlines() if line.strip()]
+        if self._said.flooded:
+            return f"prints too much to be heard when asked for {question}: `{self._greeting[:80]}`"
+        lines = [line.strip()[:LONGEST_WORDS] for line in done.output.splitlines() if line.strip()]
+        lines = lines or [self._greeting] * bool(self._greeting)
         last = lines[-1] if lines else f"the connection ended with exit code {done.code}"
         if done.code == TIMEOUT_CODE:
             return f"no answer within {timeout_s:.0f} s: {last}"

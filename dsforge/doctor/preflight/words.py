@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import Any
 
 from dsforge.doctor.preflight.case import COLUMNS, Case, Check, Finding
+from dsforge.masking import masked_document, masked_value
 
 FOLDER_ROW = "run folder"
 RANK = {"error": 2, "warning": 1, "info": 0}
@@ -59,15 +61,22 @@ def exports(case: Case) -> list[str]:
             "one host: the ranks inherit this shell; `.deepspeed_env` is not read by `deepspeed`"
         ]
     pairs = [
-        f"{name}={value[:LONGEST_VALUE]} ({'file' if name in job.file_variables else 'shell'})"
+        f"{name}={masked_value(name, value)[:LONGEST_VALUE]} ({_origin(name, job.file_variables)})"
         for name, value in job.exported.items()
     ]
     return [f"exported to every rank: {', '.join(pairs) or 'nothing'}"]
 
 
+def _origin(name: str, of_file: Container[str]) -> str:
+    return "file" if name in of_file else "shell"
+
+
 def document(case: Case, found: tuple[Finding, ...], seconds: float) -> dict[str, Any]:
-    """Everything as JSON: findings, facts of each host, and what was measured between them."""
-    return {
+    """Everything as JSON: findings, facts of each host, and what was measured between them.
+
+    Values of secrets are not in it.
+    """
+    values = {
         "findings": [finding._asdict() for finding in found],
         "hosts": {host: facts.model_dump(mode="json") for host, facts in case.hosts.items()},
         "lost": dict(case.lost),
@@ -81,6 +90,7 @@ def document(case: Case, found: tuple[Finding, ...], seconds: float) -> dict[str
         "exported": case.job.exported,
         "seconds": round(seconds, 2),
     }
+    return dict(masked_document(values))
 
 
 def explained(check: Check) -> list[str]:

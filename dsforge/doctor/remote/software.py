@@ -24,7 +24,7 @@ KERNEL_LOCKS = (2, 14)
 LOCK_GRACE_S = 30.0  # younger locks may belong to a build that is just starting
 MOST_ENTRIES = 200
 MOST_HASHED_BYTES = 4 << 20
-SECRET = re.compile(r"TOKEN|SECRET|PASS|CREDENTIAL|_KEY$")
+SECRET = re.compile(r"TOKEN|SECRET|PASS|PWD|CRED|AUTH|COOKIE|KEY")
 COMPILERS = ("c++", "g++")
 BLOCK_BYTES = 4096
 EMPTY = "int main() { return 0; }\n"
@@ -32,15 +32,17 @@ WITH_LIBAIO = "#include <libaio.h>\nint main() { return io_submit(0, 0, 0); }\n"
 ASK = """
 import importlib.metadata as metadata, importlib.util as util, json, sys, sysconfig
 found = {}
-for name in json.loads(sys.argv[1]):
+def version(name):
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return ""
+for name, distribution in json.loads(sys.argv[1]).items():
     spec = util.find_spec(name)
     if spec is None or spec.origin is None:
         continue
-    try:
-        version = metadata.version(name)
-    except metadata.PackageNotFoundError:
-        version = ""
-    found[name] = {"version": version, "origin": spec.origin}
+    other = version(name) if distribution != name else ""
+    found[name] = {"version": version(distribution), "origin": spec.origin, "namesake": other}
 nccl = ""
 for item in metadata.distributions():
     if (item.metadata["Name"] or "").startswith("nvidia-nccl-cu"):
@@ -67,12 +69,16 @@ def software_facts(job: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def interpreter_facts(path: str, packages: list[str]) -> dict[str, Any]:
-    """Version, packages and CUDA release of an interpreter, or what it says instead."""
+def interpreter_facts(path: str, packages: dict[str, str]) -> dict[str, Any]:
+    """Version, packages and CUDA release of an interpreter, or what it says instead.
+
+    `packages` gives the distribution of each module; another one of the module's name is told, too.
+    """
     facts: dict[str, Any] = {"path": path, "exists": os.access(path, os.X_OK), "error": ""}
     if not facts["exists"]:
         return facts
-    answer = said([path, "-c", ASK, json.dumps(packages)])
+    environment = {**os.environ, "PYTHONIOENCODING": "utf-8"}
+    answer = said([path, "-c", ASK, json.dumps(packages)], environment)
     try:
         found = json.loads(answer.strip().splitlines()[-1])
         facts.update(found)

@@ -10,20 +10,26 @@ fail() {
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 [ ! -e .dsforge-commit ] || fail "the last dsforge gen was cut short: run it again"
-command -v deepspeed >/dev/null || fail "deepspeed is not installed: pip install 'dsforge[train]'"
+launcher=$(command -v deepspeed) || fail "deepspeed is not on PATH: activate the environment of the run"
 
 # The hostfile decides where the job runs. DeepSpeed itself would train on this machine alone if the
 # file were missing, and on whatever is in it if that no longer is what the plan was made for.
 [ -f hostfile ] || fail "there is no hostfile here; write one with: dsforge gen --hostfile FILE"
 mapfile -t hosts < <(sed -nE 's/^[[:space:]]*([^#[:space:]]+)[[:space:]]+slots=[0-9]+.*/\1/p' hostfile)
+line='[A-Za-z0-9:]([A-Za-z0-9_.:-]*[A-Za-z0-9])?[[:blank:]]+slots=0*[1-9][0-9]{0,3}'
+bad=$(grep -nvE "^[[:space:]]*(#.*|$line)?[[:space:]]*$" hostfile | cut -d : -f 1 | head -n 1) || true
+[ -z "$bad" ] || fail "hostfile:$bad must read: ADDRESS slots=2; an address \
+begins with no dash and holds no user name (ssh_user in the cluster file)"
 [ "${#hosts[@]}" -gt 0 ] || fail "hostfile names no host; a line reads: 10.0.0.1 slots=2"
 [ "${#hosts[@]}" -eq 1 ] \
   || fail "hostfile names ${#hosts[@]} hosts, the plan is for 1: run dsforge gen again"
-for host in "${hosts[@]}"; do
-  case $host in
-    -*) fail "hostfile holds an address that begins with a dash: $host" ;;
-  esac
-done
+twice=$(printf '%s\n' "${hosts[@]}" | sort | uniq -d | head -n 1)
+[ -z "$twice" ] || fail "hostfile names $twice twice"
+
+port=${MASTER_PORT:-29500}
+case $port in
+  *[!0123456789]* | ??????*) fail "MASTER_PORT (=$port) must be a whole number from 1 to 65535" ;;
+esac
 
 # On one node DeepSpeed starts the ranks here, whatever address the hostfile has.
 case ${hosts[0]} in
@@ -36,5 +42,10 @@ while IFS= read -r line || [ -n "$line" ]; do
   export "${line?}"
 done <.deepspeed_env
 
-exec deepspeed --hostfile hostfile --no_ssh_check --master_addr 127.0.0.1 \
-  --master_port "${MASTER_PORT:-29500}" --no_local_rank --module dsforge.train train.yaml
+# Passes signals on to the ranks, which save and end, and waits for them.
+python=$(dirname "$(readlink -f "$launcher")")/python
+[ -x "$python" ] || python=python3
+export PYTHONSAFEPATH=1 # a file of this folder that is named like a module is not imported
+exec "$python" -m dsforge.train.attend \
+  deepspeed --hostfile hostfile --no_ssh_check --master_addr 127.0.0.1 --master_port "$port" \
+  --no_local_rank --module dsforge.train train.yaml

@@ -10,7 +10,12 @@ fail() {
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 [ ! -e .dsforge-commit ] || fail "the last dsforge gen was cut short: run it again"
-command -v torchrun >/dev/null || fail "torchrun is not installed: pip install 'dsforge[train]'"
+launcher=$(command -v torchrun) || fail "torchrun is not on PATH: activate the environment of the run"
+
+port=${MASTER_PORT:-29500}
+case $port in
+  *[!0123456789]* | ??????*) fail "MASTER_PORT (=$port) must be a whole number from 1 to 65535" ;;
+esac
 
 # The variables of every rank stand in .deepspeed_env and nowhere else.
 while IFS= read -r line || [ -n "$line" ]; do
@@ -20,4 +25,9 @@ done <.deepspeed_env
 ranks=(--nnodes 1 --nproc_per_node 1)
 ranks+=(--master_addr 127.0.0.1 --master_port "${MASTER_PORT:-29500}")
 
-exec torchrun "${ranks[@]}" --module dsforge.train train.yaml
+# Passes signals on to the ranks, which save and end, and waits for them.
+python=$(dirname "$(readlink -f "$launcher")")/python
+[ -x "$python" ] || python=python3
+export PYTHONSAFEPATH=1 # a file of this folder that is named like a module is not imported
+exec "$python" -m dsforge.train.attend \
+  torchrun "${ranks[@]}" --module dsforge.train train.yaml

@@ -10,29 +10,40 @@ fail() {
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 [ ! -e .dsforge-commit ] || fail "the last dsforge gen was cut short: run it again"
-command -v deepspeed >/dev/null || fail "deepspeed is not installed: pip install 'dsforge[train]'"
+launcher=$(command -v deepspeed) || fail "deepspeed is not on PATH: activate the environment of the run"
 
 # The hostfile decides where the job runs. DeepSpeed itself would train on this machine alone if the
 # file were missing, and on whatever is in it if that no longer is what the plan was made for.
 [ -f hostfile ] || fail "there is no hostfile here; write one with: dsforge gen --hostfile FILE"
 mapfile -t hosts < <(sed -nE 's/^[[:space:]]*([^#[:space:]]+)[[:space:]]+slots=[0-9]+.*/\1/p' hostfile)
+line='[A-Za-z0-9:]([A-Za-z0-9_.:-]*[A-Za-z0-9])?[[:blank:]]+slots=0*[1-9][0-9]{0,3}'
+bad=$(grep -nvE "^[[:space:]]*(#.*|$line)?[[:space:]]*$" hostfile | cut -d : -f 1 | head -n 1) || true
+[ -z "$bad" ] || fail "hostfile:$bad must read: ADDRESS slots=8; an address \
+begins with no dash and holds no user name (ssh_user in the cluster file)"
 [ "${#hosts[@]}" -gt 0 ] || fail "hostfile names no host; a line reads: 10.0.0.1 slots=8"
 [ "${#hosts[@]}" -eq 4 ] \
   || fail "hostfile names ${#hosts[@]} hosts, the plan is for 4: run dsforge gen again"
+twice=$(printf '%s\n' "${hosts[@]}" | sort | uniq -d | head -n 1)
+[ -z "$twice" ] || fail "hostfile names $twice twice"
 for host in "${hosts[@]}"; do
   case $host in
     192.0.2.* | 198.51.100.* | 203.0.113.* | 198.18.*)
       fail "hostfile still holds the example address $host: put the addresses of your hosts there"
       ;;
-    -*) fail "hostfile holds an address that begins with a dash: $host" ;;
+    localhost | 127.* | ::1) fail "hostfile holds $host, which means each host itself" ;;
   esac
 done
+
+port=${MASTER_PORT:-29500}
+case $port in
+  *[!0123456789]* | ??????*) fail "MASTER_PORT (=$port) must be a whole number from 1 to 65535" ;;
+esac
 
 # Every host must answer and hold this folder and this installation under the same paths. DeepSpeed
 # checks the first one only; the others would wait in the rendezvous until it times out.
 command -v pdsh >/dev/null || fail "pdsh is not installed: apt-get install pdsh"
 read -ra ssh_options <<<"${PDSH_SSH_ARGS_APPEND:-}"
-printf -v seen 'test -r %q/train.yaml && test -x %q' "$PWD" "$(command -v deepspeed)"
+printf -v seen 'test -r %q/train.yaml && test -x %q' "$PWD" "$launcher"
 check() {
   local said code=0
   said=$(timeout 15 ssh -o BatchMode=yes -o ConnectTimeout=5 "${ssh_options[@]}" \
@@ -55,5 +66,11 @@ for job in "${checks[@]}"; do wait "$job" || failed=1; done
 
 # DeepSpeed looks for this file in the home folder and then here; what stands here wins.
 export DS_ENV_FILE=.deepspeed_env
-exec deepspeed --hostfile hostfile --master_addr "${hosts[0]}" --master_port "${MASTER_PORT:-29500}" \
+
+# Passes signals on to the ranks, which save and end, and waits for them.
+python=$(dirname "$(readlink -f "$launcher")")/python
+[ -x "$python" ] || python=python3
+export PYTHONSAFEPATH=1 # a file of this folder that is named like a module is not imported
+exec "$python" -m dsforge.train.attend \
+  deepspeed --hostfile hostfile --master_addr "${hosts[0]}" --master_port "$port" \
   --ssh_port 22 --no_ssh_check --no_local_rank --module dsforge.train train.yaml

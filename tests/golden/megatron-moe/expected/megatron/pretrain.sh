@@ -21,15 +21,21 @@ command -v torchrun >/dev/null || fail "torchrun is not installed"
 # file were missing, and on whatever is in it if that no longer is what the plan was made for.
 [ -f hostfile ] || fail "there is no hostfile here; write one with: dsforge gen --hostfile FILE"
 mapfile -t hosts < <(sed -nE 's/^[[:space:]]*([^#[:space:]]+)[[:space:]]+slots=[0-9]+.*/\1/p' hostfile)
+line='[A-Za-z0-9:]([A-Za-z0-9_.:-]*[A-Za-z0-9])?[[:blank:]]+slots=0*[1-9][0-9]{0,3}'
+bad=$(grep -nvE "^[[:space:]]*(#.*|$line)?[[:space:]]*$" hostfile | cut -d : -f 1 | head -n 1) || true
+[ -z "$bad" ] || fail "hostfile:$bad must read: ADDRESS slots=8; an address \
+begins with no dash and holds no user name (ssh_user in the cluster file)"
 [ "${#hosts[@]}" -gt 0 ] || fail "hostfile names no host; a line reads: 10.0.0.1 slots=8"
 [ "${#hosts[@]}" -eq 4 ] \
   || fail "hostfile names ${#hosts[@]} hosts, the plan is for 4: run dsforge gen again"
+twice=$(printf '%s\n' "${hosts[@]}" | sort | uniq -d | head -n 1)
+[ -z "$twice" ] || fail "hostfile names $twice twice"
 for host in "${hosts[@]}"; do
   case $host in
     192.0.2.* | 198.51.100.* | 203.0.113.* | 198.18.*)
       fail "hostfile still holds the example address $host: put the addresses of your hosts there"
       ;;
-    -*) fail "hostfile holds an address that begins with a dash: $host" ;;
+    localhost | 127.* | ::1) fail "hostfile holds $host, which means each host itself" ;;
   esac
 done
 

@@ -1,0 +1,93 @@
+"""Artifact: one text file of a run folder, the names that there are, and the manifest of them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from dsforge.errors import RenderError
+from dsforge.outside import UnreadableError, decoded, json_value
+
+STAGING = ".dsforge-staging"
+COMMIT = ".dsforge-commit"
+REMOVALS = ".dsforge-removals.json"  # in the staging folder: paths that this commit removes
+MANIFEST = ".dsforge-manifest.json"
+
+# Everything that dsforge writes into a folder. A manifest or a commit of somebody else can name
+# nothing but these, so a file of the user with another name is never replaced or removed.
+_GENERATED = re.compile(
+    r"""plan\.json | PLAN\.md | ds_config\.json | train\.yaml | hostfile | \.deepspeed_env
+    | deepspeed/[a-z0-9_]{1,60}\.json
+    | megatron/(args\.txt | pretrain\.sh)
+    | launch/(deepspeed\.sh | torchrun\.sh | slurm\.sbatch)
+    | report\.(html | md | json)
+    """,
+    re.VERBOSE,
+)
+
+
+def is_generated(path: object) -> bool:
+    """Whether a path, relative to a folder, is one that dsforge writes."""
+    return isinstance(path, str) and _GENERATED.fullmatch(path) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """A text file of the run folder. `path` is relative, with forward slashes.
+
+    A `private` file can be read by its owner only.
+    """
+
+    path: str
+    text: str
+    executable: bool = False
+    private: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse a path that dsforge does not write, and text that no file can hold."""
+        if not is_generated(self.path):
+            raise RenderError(f"artifact path {self.path!r} is none of a run folder")
+        try:
+            self.text.encode()
+        except UnicodeEncodeError as error:
+            message = f"{self.path} holds half a character (U+{ord(self.text[error.start]):04X})"
+            raise RenderError(message, "write the character itself") from error
+
+    @property
+    def content(self) -> bytes:
+        """The bytes of the file."""
+        return self.text.encode()
+
+    @property
+    def sha256(self) -> str:
+        """Checksum of the text in hexadecimal."""
+        return sha256(self.content)
+
+
+def sha256(content: bytes) -> str:
+    """Checksum in hexadecimal."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def manifest(artifacts: Iterable[Artifact]) -> str:
+    """The manifest as text, the same for the same artifacts."""
+    files = {a.path: a.sha256 for a in sorted(artifacts, key=lambda a: a.path)}
+    return json.dumps({"schema_version": 1, "files": files}, indent=2) + "\n"
+
+
+def checksums(content: bytes | None) -> dict[str, str]:
+    """Checksums by path in a manifest; none where it is not readable.
+
+    Every differing file then counts as edited, which is the safe side.
+    """
+    try:
+        found = json_value(decoded(content or b"{}"))
+    except UnreadableError:
+        return {}
+    files = found.get("files") if isinstance(found, dict) else None
+    if not isinstance(files, dict):
+        return {}
+    return {path: str(checksum) for path, checksum in files.items() if is_generated(path)}

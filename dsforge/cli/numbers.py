@@ -1,0 +1,39 @@
+"""Numbers of the command line: written in ASCII digits, finite, and in their range.
+
+Python's own conversions take `nan`, `inf`, `1_000` and the digits of every script. A range does not
+help: no comparison with `nan` is true, so none of them refuses it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+import click
+
+_WHOLE = re.compile(r"[+-]?[0-9]{1,30}")
+_REAL = re.compile(r"[+-]?(?:[0-9]{1,30}\.?[0-9]{0,30}|\.[0-9]{1,30})(?:[eE][+-]?[0-9]{1,3})?")
+
+
+class Whole(click.IntRange):
+    """A whole number in a range."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The number."""
+        if isinstance(value, str) and not _WHOLE.fullmatch(value.strip()):
+            self.fail(f"{value[:40]!a} is not a whole number.", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+class Real(click.FloatRange):
+    """A finite number in a range."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The number."""
+        if isinstance(value, str) and not _REAL.fullmatch(value.strip()):
+            self.fail(f"{value[:40]!a} is not a finite number.", param, ctx)
+        found = super().convert(value, param, ctx)
+        if not math.isfinite(found):
+            self.fail(f"{value!s:.40} is not a finite number.", param, ctx)
+        return found

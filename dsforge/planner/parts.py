@@ -1,0 +1,158 @@
+"""Parts of the cluster for the same job: fewer nodes, or fewer accelerators of one node.
+
+Every number of nodes up to eight is looked at, beyond them the powers of two and those that divide
+the cluster: so the parts of a cluster are among those of one of twice its size. A plan for a part
+is taken by itself only where the whole cluster is clearly slower: a slow network between nodes, a
+batch too small to share. Where half of the machines or fewer are nearly as fast, a reason says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from operator import attrgetter
+from typing import NamedTuple
+
+from dsforge.estimate.flops import step_flops
+from dsforge.estimate.rates import rates
+from dsforge.plan import Reason, Request
+from dsforge.planner.explore import Candidate, Explorer
+from dsforge.planner.preference import choice, counted
+from dsforge.rules import divisors
+from dsforge.specs import ClusterSpec
+from dsforge.strategy import EXECUTIONS
+from dsforge.units import seconds
+
+EVERY_COUNT = 8  # of nodes, up to which each is looked at
+FEWER, NEARLY = "fewer-accelerators", "fewer-would-do"  # rules of the reasons
+
+
+class Part(NamedTuple):
+    """A part of the cluster, and what fits there likewise."""
+
+    request: Request
+    fitting: tuple[Candidate, ...]
+
+    @property
+    def gpus(self) -> int:
+        """Accelerators of the part."""
+        return self.request.cluster.gpus
+
+    @property
+    def best(self) -> Candidate:
+        """What we would take there."""
+        return choice(self.request, self.fitting)
+
+    @property
+    def fastest(self) -> Candidate:
+        """What the clock alone would take there."""
+        return min(self.fitting, key=attrgetter("step_s"))
+
+
+def fitting(explorer: Explorer) -> tuple[Candidate, ...]:
+    """Every member of every family that fits likewise."""
+    found = tuple(candidate for explored in explorer.every() for candidate in explored.fitting)
+    return counted(explorer.request, found)
+
+
+def parts(request: Request, explorer: Explorer | None = None) -> Iterator[Part]:
+    """The parts of the cluster on which the job fits, largest first."""
+    whole = request.cluster.gpus
+    for nodes, gpus in shapes(request.cluster):
+        looked = explorer if nodes * gpus == whole else None
+        looked = looked or Explorer(_on(request, nodes, gpus))
+        found = fitting(looked)
+        if found:
+            yield Part(looked.request, found)
+
+
+def shapes(cluster: ClusterSpec) -> tuple[tuple[int, int], ...]:
+    """Nodes and accelerators of each of the parts, the whole cluster first."""
+    counts = {*range(1, min(EVERY_COUNT, cluster.nodes) + 1), *divisors(cluster.nodes)}
+    counts |= set(_doubles(cluster.nodes))
+    found = {(nodes, cluster.gpus_per_node) for nodes in counts}
+    found |= {(1, gpus) for gpus in divisors(cluster.gpus_per_node)}
+    return tuple(sorted(found, key=lambda shape: -shape[0] * shape[1]))
+
+
+def settled(explorer: Explorer) -> Explorer:
+    """The families of the machines to use: of all, unless fewer are clearly faster.
+
+    With a reason where fewer are taken, or would do as well. Hosts that were listed by name are all
+    used: of fewer the reason only tells. Who named an objective has chosen the machines already.
+    """
+    request, whole = explorer.request, fitting(explorer)
+    if not whole or any(r.rule.startswith(("objective-", FEWER)) for r in request.reasons):
+        return explorer
+    best_s = min(candidate.step_s for candidate in whole)
+    found = tuple(_quick_parts(request, best_s))
+    if not found:
+        return explorer
+    quickest = min(found, key=lambda looked: looked[1])
+    clearly = quickest[1] * request.prefer < best_s
+    if clearly and not request.cluster.hosts:
+        words = f"with all {request.cluster.gpus} the fastest takes {seconds(best_s)}"
+        message = f"{_named(request, quickest)}; {words}"
+        return quickest[0].because(Reason(rule=FEWER, message=message))
+    least = quickest if clearly else min(found, key=lambda looked: looked[0].request.cluster.gpus)
+    mine_s, share = choice(request, whole).step_s, _gpus(least) / request.cluster.gpus
+    if not clearly and (share > 1 / 2 or least[1] > request.prefer * mine_s):
+        return explorer
+    words = f"{least[1] / mine_s:.2f}x the time of this one with {share:.0%} of the accelerators"
+    ways = f"; `--objective {'fastest' if clearly else 'cheapest'}` takes fewer machines"
+    message = f"{_named(request, least)}, {words}{ways}"
+    return explorer.because(Reason(rule=NEARLY, message=message))
+
+
+_Looked = tuple[Explorer, float]  # families of a part, and its fastest step
+
+
+def _gpus(looked: _Looked) -> int:
+    """Accelerators of a part."""
+    return looked[0].request.cluster.gpus
+
+
+def _quick_parts(request: Request, best_s: float) -> Iterator[_Looked]:
+    """Parts that could be clearly faster, or that are small and nearly as fast."""
+    cluster = request.cluster
+    for nodes, gpus in shapes(cluster)[1:]:
+        least_s = _least_s(request, nodes * gpus)
+        small = 2 * nodes * gpus <= cluster.gpus
+        if least_s * request.prefer < best_s or (small and least_s <= best_s * request.prefer):
+            looked = Explorer(_on(request, nodes, gpus))
+            found = fitting(looked)
+            if found:
+                yield looked, min(candidate.step_s for candidate in found)
+
+
+def _least_s(request: Request, gpus: int) -> float:
+    """Seconds below which no step of so many accelerators can be: useful FLOPs at full rate."""
+    execution = EXECUTIONS["megatron"]
+    held = rates(request.cluster.gpu, request.workload.precision, execution)
+    return step_flops(request.model, request.workload) / (gpus * held.products)
+
+
+def _named(request: Request, looked: _Looked) -> str:
+    """`1 of 2 nodes, 8 accelerators: a step takes 87.4 s`."""
+    part, whole = looked[0].request.cluster, request.cluster
+    what = f"{part.nodes} of {whole.nodes} nodes, {part.gpus} accelerators"
+    if part.nodes == whole.nodes or part.gpus_per_node < whole.gpus_per_node:
+        what = f"{part.gpus} of {whole.gpus} accelerators"
+    return f"{what}: a step takes {seconds(looked[1])}"
+
+
+def _doubles(most: int) -> Iterator[int]:
+    """Powers of two up to a number."""
+    size = 1
+    while size <= most:
+        yield size
+        size *= 2
+
+
+def _on(request: Request, nodes: int, gpus: int) -> Request:
+    """The request on the first nodes of its cluster, with so many accelerators of each."""
+    cluster = request.cluster
+    if (nodes, gpus) == (cluster.nodes, cluster.gpus_per_node):
+        return request
+    hosts = tuple(host.model_copy(update={"slots": gpus}) for host in cluster.hosts[:nodes])
+    fewer = {"nodes": nodes, "gpus_per_node": gpus, "hosts": hosts}
+    return request.model_copy(update={"cluster": cluster.model_copy(update=fewer)})
