@@ -7,6 +7,7 @@ command that is printed or written names the place this copy came from, or a pac
 from __future__ import annotations
 
 import ast
+import importlib.metadata
 import json
 import os
 import re
@@ -14,13 +15,17 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
+import hatchling.build
 import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from dsforge import origin
 from dsforge.diagnose import diagnose_stream
@@ -239,3 +244,34 @@ def test_every_constraint_has_a_check_sum(name: str) -> None:
         line for line in lines if not re.match(r"[\w.-]+==\S+ .*--hash=sha256:[0-9a-f]{64}", line)
     ] == []
     assert len(lines) > 10
+
+
+# The demo's model is a file inside a package whose code needs more; only the file is wanted.
+NOT_WANTED = {"llama-cpp-python", "llm"}
+
+
+def test_what_the_constraints_need_stands_among_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are installed without looking for dependencies, so a missing one is missing at once."""
+    monkeypatch.chdir(ROOT)  # hatchling reads the project that it stands in
+    names = {
+        canonicalize_name(line.split("==")[0])
+        for line in (ROOT / "constraints.txt").read_text().splitlines()
+        if "==" in line
+    }
+    own = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    extras = own["project"]["optional-dependencies"]
+    asked = {"dsforge": [*own["project"]["dependencies"], *extras["train"], *extras["test"]]}
+    asked |= {name: importlib.metadata.requires(name) or [] for name in names}
+    # Read off the package itself, as hatchling asks for it only when it builds.
+    asked |= {
+        "hatchling": [*asked["hatchling"], *hatchling.build.get_requires_for_build_editable()]
+    }
+    missing = {
+        f"{name} needs {wanted.name}"
+        for name, lines in asked.items()
+        for wanted in map(Requirement, lines)
+        if wanted.marker is None or wanted.marker.evaluate({"extra": ""})
+        if canonicalize_name(wanted.name) not in names | NOT_WANTED | {"torch"}
+    }
+
+    assert missing == set()
