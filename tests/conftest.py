@@ -1,8 +1,10 @@
-"""What every test shares: a clean environment, the golden option."""
+"""What every test shares: a clean environment, signals as in a terminal, the golden option."""
 
 from __future__ import annotations
 
 import os
+import signal
+import threading
 
 import pytest
 
@@ -19,6 +21,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Tokens that a run keeps lie where the tests of one session find them, and nobody else."""
     os.environ["DSFORGE_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def signals_of_a_terminal() -> None:
+    """Under nohup or in the background, children would ignore what the tests send them."""
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGHUP, signal.SIGINT):
+            if signal.getsignal(number) is signal.SIG_IGN:
+                default = number == signal.SIGINT and signal.default_int_handler
+                signal.signal(number, default or signal.SIG_DFL)
 
 
 @pytest.fixture(autouse=True)

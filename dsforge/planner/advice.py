@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable
 from operator import attrgetter
 from typing import NamedTuple
 
+from dsforge.errors import Problem
 from dsforge.plan import Priced, Reason, Request
-from dsforge.planner.candidates import BACK_ENDS, base, layouts
+from dsforge.planner.candidates import BACK_ENDS, base, layouts, wanted
 from dsforge.planner.explore import Candidate, Explored
 from dsforge.planner.preference import doubt, tight_and_faster
 from dsforge.planner.pricing import is_safe, missing_bytes, price, shortage
@@ -58,6 +59,7 @@ def _fastest(candidates: Iterable[Candidate]) -> Candidate | None:
 def choice_reasons(request: Request, best: Priced, found: Rivals) -> tuple[Reason, ...]:
     """Why this one: against faster ones, the next ZeRO stage, the other back end, in memory."""
     reasons = (
+        _batch(request, best, found),
         _preferred(request, best, found),
         _tight(request, best, found),
         _against_back_end(request, best, found),
@@ -97,6 +99,24 @@ def _preferred(request: Request, best: Priced, found: Rivals) -> Reason | None:
             f"fastest the easier plan is taken, `--prefer 1` takes the fastest"
         ),
     )
+
+
+def _batch(request: Request, best: Priced, found: Rivals) -> Reason | None:
+    """The batches that ZeRO could share, where this one alone has the model cut."""
+    others = any(candidate.family.back_end == BACK_ENDS[0] for candidate in found.fitting)
+    if best.strategy.layout.model_ranks == 1 or BACK_ENDS[0] not in wanted(request) or not others:
+        return None
+    broken = _broken_by_zero(request)
+    if [problem.rule for problem in broken] != ["batch-product"]:
+        return None
+    return Reason(rule=broken[0].rule, message=f"ZeRO on a whole model is out: {broken[0]}")
+
+
+def _broken_by_zero(request: Request) -> tuple[Problem, ...]:
+    """The rules that ZeRO-1 breaks on the layout that cuts the model least."""
+    layout = next(layouts(request, BACK_ENDS[0]))
+    plain = base(request, BACK_ENDS[0], layout, stage=1)
+    return check(request.model, request.cluster, request.workload, plain)
 
 
 def _tight(request: Request, best: Priced, found: Rivals) -> Reason | None:
@@ -228,9 +248,7 @@ def _megatron_only(request: Request, found: Rivals) -> str:
     """What keeps DeepSpeed out: a rule, else memory."""
     if any(candidate.family.back_end == BACK_ENDS[0] for candidate in found.fitting):
         return "DeepSpeed's plans fit only by the likely memory estimate, not by the upper one"
-    layout = next(layouts(request, "deepspeed"))
-    plain = base(request, "deepspeed", layout, stage=1)
-    broken = check(request.model, request.cluster, request.workload, plain)
+    broken = _broken_by_zero(request)
     if broken:
         return f"DeepSpeed is out: {broken[0]}"
     return "no DeepSpeed strategy fits the memory; tensor and pipeline parallelism do"

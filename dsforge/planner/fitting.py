@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from dsforge.errors import Problem
 from dsforge.estimate.activations import element_bytes
 from dsforge.estimate.memory import MemoryEstimate, estimate_memory
 from dsforge.estimate.params import parameters
@@ -34,21 +33,12 @@ def is_large(request: Request) -> bool:
     return weights > request.cluster.gpu.memory_bytes
 
 
-def batch_problems(request: Request) -> tuple[Problem, ...]:
-    """What keeps a small model from DeepSpeed where that is the batch alone; else nothing.
-
-    Another batch is a smaller change than another code base, so Megatron is no answer to it.
-    """
-    if is_large(request) or BACK_ENDS[0] not in wanted(request):
-        return ()
-    broken = _broken_by_deepspeed(request)
-    alone = [found for found in broken if [p.rule for p in found] == ["batch-product"]]
-    return alone[0] if alone and all(broken) else ()
-
-
 def preferred(request: Request) -> Request:
-    """The request with DeepSpeed fixed for a small model: its answer comes first."""
-    if len(wanted(request)) == 1 or is_large(request) or all(_broken_by_deepspeed(request)):
+    """The request with DeepSpeed fixed for a small model: its answer comes first.
+
+    A batch that does not divide keeps nobody from DeepSpeed: another batch is a smaller change.
+    """
+    if len(wanted(request)) == 1 or is_large(request) or all(_kept_from_deepspeed(request)):
         return request
     fixed = request.constraints.model_copy(update={"back_end": BACK_ENDS[0]})
     return request.model_copy(update={"constraints": fixed})
@@ -57,8 +47,6 @@ def preferred(request: Request) -> Request:
 def nearest(request: Request, bound: Bound = "likely") -> Nearest | None:
     """The first legal strategy found that fits, else the nearest; none where none is legal."""
     best: Nearest | None = None
-    if batch_problems(request):
-        return None
     for back_end in wanted(request):
         seen = set()  # cuts that were legal with more context ranks: with fewer nothing is lighter
         for family in reversed(tuple(families(request, back_end))):  # the lightest come last
@@ -84,12 +72,16 @@ def _without_context(family: Strategy) -> tuple[object, ...]:
     return *sizes, family.zero_stage, family.offload_optimizer, family.offload_parameters
 
 
-def _broken_by_deepspeed(request: Request) -> list[tuple[Problem, ...]]:
-    """The rules that each DeepSpeed family breaks that cuts the model as little as it may."""
+def _kept_from_deepspeed(request: Request) -> list[bool]:
+    """Whether more than the batch forbids each DeepSpeed family that cuts the model least."""
     inputs = request.model, request.cluster, request.workload
     every = tuple(families(request, BACK_ENDS[0]))
     least = min(family.layout.model_ranks for family in every)
-    return [check(*inputs, family) for family in every if family.layout.model_ranks == least]
+    return [
+        any(problem.rule != "batch-product" for problem in check(*inputs, family))
+        for family in every
+        if family.layout.model_ranks == least
+    ]
 
 
 def _lightest(request: Request, family: Strategy, bound: Bound) -> Nearest | None:

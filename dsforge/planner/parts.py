@@ -9,7 +9,7 @@ batch too small to share. Where half of the machines or fewer are nearly as fast
 from __future__ import annotations
 
 from collections.abc import Iterator
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import NamedTuple
 
 from dsforge.estimate.flops import step_flops
@@ -81,8 +81,10 @@ def settled(explorer: Explorer) -> Explorer:
     used: of fewer the reason only tells. Who named an objective has chosen the machines already.
     """
     request, whole = explorer.request, fitting(explorer)
-    if not whole or any(r.rule.startswith(("objective-", FEWER)) for r in request.reasons):
+    if any(r.rule.startswith(("objective-", FEWER)) for r in request.reasons):
         return explorer
+    if not whole:
+        return explorer if request.cluster.hosts else _legal_part(explorer)
     best_s = min(candidate.step_s for candidate in whole)
     found = tuple(_quick_parts(request, best_s))
     if not found:
@@ -101,6 +103,31 @@ def settled(explorer: Explorer) -> Explorer:
     ways = f"; `--objective {'fastest' if clearly else 'cheapest'}` takes fewer machines"
     message = f"{_named(request, least)}, {words}{ways}"
     return explorer.because(Reason(rule=NEARLY, message=message))
+
+
+def _legal_part(explorer: Explorer) -> Explorer:
+    """The families of the fastest part where the whole breaks a rule, such as a batch to share.
+
+    What lacks memory on all machines lacks it on fewer: then the whole it is, for its error. So it
+    is where more than half of the machines would be idle: another batch is the better answer then.
+    """
+    request = explorer.request
+    if any(explored.nearest is not None for explored in explorer.every()):
+        return explorer
+    broken = min((explored.problems for explored in explorer.every()), key=len, default=())
+    best: _Looked | None = None
+    for nodes, gpus in shapes(request.cluster)[1:]:
+        if 2 * nodes * gpus < request.cluster.gpus:
+            break
+        looked = Explorer(_on(request, nodes, gpus))
+        found = fitting(looked)
+        if found:
+            step_s = min(candidate.step_s for candidate in found)
+            best = min(best or (looked, step_s), (looked, step_s), key=itemgetter(1))
+    if best is None:
+        return explorer
+    message = f"{_named(request, best)}; with all {request.cluster.gpus}: {broken[0]}"
+    return best[0].because(Reason(rule=FEWER, message=message))
 
 
 _Looked = tuple[Explorer, float]  # families of a part, and its fastest step

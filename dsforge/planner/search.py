@@ -13,7 +13,6 @@ from dsforge.estimate.params import parameters
 from dsforge.plan import Plan, Priced, Rejected, Request, Search, Variant
 from dsforge.planner.advice import TIGHT, Rivals, choice_reasons, risk_of, rivals
 from dsforge.planner.explore import Candidate, Explored, Explorer
-from dsforge.planner.fitting import batch_problems
 from dsforge.planner.parts import settled
 from dsforge.planner.preference import choice, rank
 from dsforge.planner.pricing import largest_term, missing_bytes, price, shortage
@@ -55,7 +54,6 @@ def appraise(request: Request) -> Plan:
     Raises LayoutError where no combination is legal.
     """
     found = _look(Explorer(request))
-    _refuse_misfit(request)
     if found.fitting:
         best = choice(request, found.fitting)
     elif found.tight:
@@ -126,7 +124,6 @@ def _best_of_each_family(ranked: list[Candidate]) -> Iterator[Candidate]:
 
 def _required(request: Request, found: Found) -> Found:
     """What was found. Raises where nothing can be chosen from it."""
-    _refuse_misfit(request)
     if found.fitting:
         return found
     if not found.tight:
@@ -160,13 +157,6 @@ def _way_out(request: Request, nearest: Priced) -> str:
     if not found:
         return "no two changes make it fit: take a smaller model, or many more accelerators"
     return "\n    ".join(("what would make it fit:", *map(str, found)))
-
-
-def _refuse_misfit(request: Request) -> None:
-    """LayoutError where the batch alone keeps a small model from DeepSpeed."""
-    problems = batch_problems(request)
-    if problems:
-        raise LayoutError(problems, "the global batch does not divide over the accelerators")
 
 
 def _broken(found: Found) -> tuple[Problem, ...]:

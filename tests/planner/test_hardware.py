@@ -17,7 +17,7 @@ from typing import NamedTuple
 import pytest
 from drawing import draw_request
 
-from dsforge.errors import DsforgeError
+from dsforge.errors import DsforgeError, LayoutError
 from dsforge.plan import PREFERRED, Request
 from dsforge.planner import choose, price, search
 from dsforge.planner.explore import Candidate, Explorer
@@ -186,3 +186,29 @@ def test_one_node_is_taken_where_two_are_clearly_slower() -> None:
     assert (plan.cluster.nodes, kept.cluster.nodes) == (1, 2)
     assert "1 of 2 nodes, 8 accelerators" in said["fewer-accelerators"]
     assert plan.choice.time.step_s.likely < kept.choice.time.step_s.likely / 2
+
+
+@pytest.mark.parametrize(("nodes", "batch", "kept"), [(48, 2048, 32), (3, 256, 2), (6, 512, 4)])
+def test_a_batch_that_all_cannot_share_goes_to_the_most_that_can(
+    nodes: int, batch: int, kept: int
+) -> None:
+    """More machines than divide the batch are no reason to refuse: some stay idle."""
+    from planning import ask, cluster, workload
+
+    on = cluster(nodes, gpu="a100-80gb", inter="infiniband-200", nics_per_node=8)
+    plan = choose(ask("llama-2-13b", on, workload(2048, batch), back_end="deepspeed", zero_stage=2))
+    said = {reason.rule: reason.message for reason in plan.choice.reasons}
+
+    assert plan.cluster.nodes == kept
+    assert f"{kept} of {nodes} nodes" in said["fewer-accelerators"]
+    assert "nearest legal global batch" in said["fewer-accelerators"]
+
+
+def test_a_batch_for_less_than_half_of_the_machines_is_refused() -> None:
+    """Another batch is the better answer then; the error names it."""
+    from planning import ask, cluster, workload
+
+    with pytest.raises(LayoutError, match="no legal combination") as caught:
+        choose(ask("llama-2-7b", cluster(1, 8), workload(2048, 2), zero_stage=2))
+
+    assert "the nearest legal global batch is 8" in str(caught.value.problems[0])

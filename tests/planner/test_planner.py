@@ -98,20 +98,22 @@ def test_pipeline_parallelism_forbids_the_variants_it_cannot_have() -> None:
 
 
 def test_a_batch_that_no_rank_count_divides_is_refused_with_neighbours() -> None:
-    """Seven samples over eight ranks, DeepSpeed: 8 is offered."""
+    """Seven samples over eight ranks, ZeRO-2: 8 is offered."""
     with pytest.raises(LayoutError) as caught:
-        choose(ask("llama-2-7b", cluster(), workload(batch=7), back_end="deepspeed"))
+        choose(ask("llama-2-7b", cluster(), workload(batch=7), zero_stage=2))
 
     assert caught.value.problems[0].rule == "batch-product"
     assert "8" in caught.value.problems[0].hint
 
 
-def test_a_batch_that_does_not_divide_is_not_a_reason_for_megatron() -> None:
-    """Twelve samples over eight ranks, back end free: 8 or 16, not another code base."""
-    with pytest.raises(LayoutError) as caught:
-        choose(ask("llama-2-7b", cluster(), workload(batch=12)))
+@pytest.mark.parametrize(("batch", "nearest"), [(12, "8 or 16"), (7, "is 8"), (60, "56 or 64")])
+def test_a_batch_that_zero_cannot_share_is_told_beside_the_plan(batch: int, nearest: str) -> None:
+    """The model is cut then, on either back end: the reason names the batches that ZeRO could."""
+    plan = choose(ask("llama-2-7b", cluster(), workload(batch=batch)))
+    reasons = {reason.rule: reason.message for reason in plan.choice.reasons}
 
-    assert "8 or 16" in caught.value.problems[0].hint
+    assert plan.strategy.layout.data_parallel_size < 8
+    assert nearest in reasons["batch-product"]
 
 
 def test_a_large_model_may_have_fewer_samples_than_accelerators() -> None:
