@@ -3,7 +3,8 @@
 `python tests/conformance/proposed.py deepspeed 500` rehearses 500 plans, each in a process of its
 own (a pretended GPU stays for as long as its process lives, and so do the classes that PEFT and
 ZeRO-3 rewrite), `megatron` builds megatron-core's config classes. Prints JSON: how many were tried,
-and what was refused with the request that led to it.
+how many of them cut a pipeline unevenly or have experts, and what was refused with the request that
+led to it. `DSFORGE_SEED` draws others.
 """
 
 from __future__ import annotations
@@ -14,68 +15,42 @@ import random
 import sys
 from collections.abc import Iterator
 from multiprocessing import get_context
+from pathlib import Path
 from typing import Any
 
-from dsforge import catalog
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from drawing import draw_request
+
 from dsforge.errors import DsforgeError
+from dsforge.estimate.cut import stages
 from dsforge.huggingface import config_from_model
 from dsforge.plan import Plan, Request
 from dsforge.planner import search
 from dsforge.render import render
-from dsforge.specs import ClusterSpec, LoraSpec, Workload
 from dsforge.strategy import BackEnd, Constraints
 
-GIB = 1024**3
-MODELS = (
-    *("gpt2", "gpt2-xl", "pythia-1b", "pythia-6.9b", "opt-1.3b", "llama-2-7b", "llama-2-13b"),
-    *("llama-3.1-8b", "llama-3.1-70b", "mistral-7b", "qwen2.5-7b", "qwen3-8b", "qwen2.5-0.5b"),
-    *("gemma-2-9b", "falcon-7b", "phi-3-mini", "mixtral-8x7b", "gpt3-175b", "llama-3.1-405b"),
-)
-CARDS = (
-    *(("rtx-4090", "pcie-4"), ("a100-40gb", "nvlink-3"), ("a100-80gb", "nvlink-3")),
-    *(("h100-80gb", "nvlink-4"), ("l40s", "pcie-4"), ("h200", "nvlink-4")),
-)
 ENGINES = {
     "deepspeed": ("dsforge.rehearse.run", "transformers.models.auto.modeling_auto", "peft"),
     "megatron": ("megatron.core.transformer.transformer_config",),
 }  # what takes seconds to import
+SEED = int(os.environ.get("DSFORGE_SEED", "11"))
 PLANS_OF_ONE = 4  # proposals taken from one search
 
 
 def requests(seed: int, back_end: BackEnd) -> Iterator[Request]:
-    """Models, clusters and batches at random, for ever; a disk cannot be pretended."""
+    """Jobs that somebody could ask of a back end, for ever."""
     draw = random.Random(seed)  # noqa: S311 - a sample, no secret
-    known = [name for name in MODELS if name in catalog.model_names()]
     while True:
-        model = catalog.model(draw.choice(known))
-        gpu, intra = draw.choice(CARDS)
-        cluster = ClusterSpec(
-            nodes=draw.choice((1, 1, 2, 3, 4, 8, 16, 64)),
-            gpus_per_node=draw.choice((1, 2, 4, 8)),
-            gpu=catalog.gpu(gpu),
-            intra_node=catalog.link(intra),
-            inter_node=catalog.link(draw.choice(("10gbe", "100gbe", "infiniband-400"))),
-            host_memory_bytes=draw.choice((128, 512, 2048)) * GIB,
-            cpu_cores=64,
-        )
-        adapters = draw.random() < 0.25
-        longest = min(8192, model.max_position_embeddings)
-        workload = Workload(
-            sequence_length=draw.choice([n for n in (512, 1024, 2048, 8192) if n <= longest]),
-            global_batch_size=draw.choice((8, 48, 64, 256, 1024, 1536)),
-            learning_rate=1e-5,
-            method="lora" if adapters else "full",
-            lora=LoraSpec() if adapters else None,
-        )
-        fixed = Constraints(back_end=back_end)
-        yield Request(model=model, cluster=cluster, workload=workload, constraints=fixed)
+        request = draw_request(draw)
+        yield request.model_copy(update={"constraints": Constraints(back_end=back_end)})
 
 
 def proposals(count: int, back_end: BackEnd) -> Iterator[Plan]:
     """So many plans out of the rankings of random requests, from the top and from below."""
-    draw = random.Random(count)  # noqa: S311 - as above
+    draw = random.Random(SEED)  # noqa: S311 - as above
     found = 0
-    for request in requests(count, back_end):
+    for request in requests(SEED, back_end):
         try:
             ranked = search(request).plans
         except DsforgeError:
@@ -88,13 +63,20 @@ def proposals(count: int, back_end: BackEnd) -> Iterator[Plan]:
 
 
 def rehearsed(plan: Plan) -> str | None:
-    """What the engine says against a plan; the model has as few layers as its stages allow."""
+    """What the engine says against a plan; the model has as few layers as its stages allow.
+
+    A pipeline that is cut unevenly stays so: the fullest stages have two layers, the others one.
+    """
     from dsforge.rehearse.run import rehearse
     from dsforge.rehearse.subject import Subject
 
     text = next(a.text for a in render(plan) if a.path == "deepspeed/ds_config.json")
-    layers = max(2, plan.strategy.layout.pipeline_parallel_size)
-    model = plan.model.model_copy(update={"layers": layers})
+    settings = json.loads(text)
+    cut = settings.get("pipeline", {}).get("partition")
+    if cut:
+        assert sum(cut) == plan.model.layers
+        cut = settings["pipeline"]["partition"] = [1 + (stage > min(cut)) for stage in cut]
+    model = plan.model.model_copy(update={"layers": sum(cut) if cut else 2})
     work = plan.workload
     subject = Subject(
         config_from_model(model),
@@ -102,10 +84,6 @@ def rehearsed(plan: Plan) -> str | None:
         plan.strategy.recompute == "full",
         work.lora if work.method == "lora" else None,
     )
-    settings = json.loads(text)
-    if "pipeline" in settings:  # of the whole model; the small one has a layer a stage
-        assert sum(settings["pipeline"]["partition"]) == plan.model.layers
-        settings["pipeline"]["partition"] = [1] * layers
     found = rehearse(subject, settings, world_size=plan.cluster.gpus)
     return found.refused[0].message if found.refused else None
 
@@ -132,6 +110,13 @@ def judged(plan: Plan) -> dict[str, str] | None:
     return None if said is None else {"plan": label, "said": said}
 
 
+def is_uneven(plan: Plan) -> bool:
+    """Whether some stages of its pipeline have more layers than others."""
+    how = plan.strategy
+    sizes = how.layout.pipeline_parallel_size, how.runs_as.trainer, how.virtual_stages
+    return len({stage.layers for stage in stages(plan.model, *sizes)}) > 1
+
+
 def main(back_end: BackEnd, count: int) -> dict[str, Any]:
     """The count, and every refusal."""
     refused, plans = [], tuple(proposals(count, back_end))
@@ -146,7 +131,13 @@ def main(back_end: BackEnd, count: int) -> dict[str, Any]:
             if number % 25 == 0:
                 say = f"{number} of {count} plans, {len(refused)} refused"
                 print(say, file=sys.stderr, flush=True)
-    return {"back_end": back_end, "plans": count, "refused": refused}
+    return {
+        "back_end": back_end,
+        "plans": count,
+        "uneven_pipelines": sum(map(is_uneven, plans)),
+        "with_experts": sum(plan.model.moe is not None for plan in plans),
+        "refused": refused,
+    }
 
 
 if __name__ == "__main__":

@@ -13,6 +13,8 @@ pytest.importorskip("deepspeed")
 pytest.importorskip("megatron.core")
 SCRIPT = Path(__file__).with_name("proposed.py")
 
+MANY = 500  # so many have every kind among them
+
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(3600)]
 
 
@@ -21,8 +23,8 @@ pytestmark = [pytest.mark.engine, pytest.mark.timeout(3600)]
     [
         ("megatron", 40),
         ("deepspeed", 10),
-        pytest.param("megatron", 500, marks=pytest.mark.slow),
-        pytest.param("deepspeed", 500, marks=pytest.mark.slow),
+        pytest.param("megatron", MANY, marks=pytest.mark.slow),
+        pytest.param("deepspeed", MANY, marks=pytest.mark.slow),
     ],
 )
 def test_engines_take_what_is_proposed(back_end: str, plans: int) -> None:
@@ -30,4 +32,7 @@ def test_engines_take_what_is_proposed(back_end: str, plans: int) -> None:
     command = (sys.executable, str(SCRIPT), back_end, str(plans))
     done = subprocess.run(command, check=True, capture_output=True, text=True)
 
-    assert json.loads(done.stdout) == {"back_end": back_end, "plans": plans, "refused": []}
+    said = json.loads(done.stdout)
+    assert (said["plans"], said["refused"]) == (plans, [])
+    assert said["with_experts"] > 0
+    assert said["uneven_pipelines"] > 0 or plans < MANY
