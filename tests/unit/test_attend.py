@@ -95,10 +95,10 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Started]]:
     yield starting
     for launch in made:
         launch.process.kill()
-        launch.process.communicate()
-        for pid in launch.living_ranks():
+        for pid in launch.living_ranks():  # they hold its pipes
             with suppress(OSError):
                 os.kill(pid, KILL)
+        launch.process.communicate(timeout=LIMIT_S)
 
 
 @pytest.mark.parametrize(("number", "code"), [(TERM, 0), (INT, 130), (HUP, 0)])
