@@ -8,6 +8,7 @@ ZeRO stage and offload, Megatron), or the rules that forbid them.
 from __future__ import annotations
 
 import json
+from math import inf
 from typing import Literal
 
 from pydantic import BaseModel, Field
@@ -51,6 +52,12 @@ class Request(BaseModel):
         default=PREFERRED,
         ge=1,
         description="How much slower than the fastest an easier plan may be.",
+    )
+    part_step_s: float = Field(
+        default=inf,
+        gt=0,
+        description="Seconds of the smallest step on fewer of the machines: what `prefer` counts "
+        "from where it is smaller than on all of them.",
     )
     risk: bool = Field(
         default=False, description="Plans count that likely fit, not only those that surely do."

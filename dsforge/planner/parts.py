@@ -89,14 +89,22 @@ def settled(explorer: Explorer) -> Explorer:
     found = tuple(_quick_parts(request, best_s))
     if not found:
         return explorer
-    quickest = min(found, key=lambda looked: looked[1])
+    quickest = min(found, key=itemgetter(1))
     clearly = quickest[1] * request.prefer < best_s
     if clearly and not request.cluster.hosts:
         words = f"with all {request.cluster.gpus} the fastest takes {seconds(best_s)}"
         message = f"{_named(request, quickest)}; {words}"
         return quickest[0].because(Reason(rule=FEWER, message=message))
-    least = quickest if clearly else min(found, key=lambda looked: looked[0].request.cluster.gpus)
-    mine_s, share = choice(request, whole).step_s, _gpus(least) / request.cluster.gpus
+    if not clearly:
+        explorer = explorer.beside(quickest[1])
+    return _with_fewer_named(explorer, quickest if clearly else min(found, key=_gpus), clearly)
+
+
+def _with_fewer_named(explorer: Explorer, least: _Looked, clearly: bool) -> Explorer:
+    """With a reason where fewer machines would do."""
+    request = explorer.request
+    mine_s = choice(request, fitting(explorer)).step_s
+    share = _gpus(least) / request.cluster.gpus
     if not clearly and (share > 1 / 2 or least[1] > request.prefer * mine_s):
         return explorer
     words = f"{least[1] / mine_s:.2f}x the time of this one with {share:.0%} of the accelerators"
@@ -106,7 +114,7 @@ def settled(explorer: Explorer) -> Explorer:
 
 
 def _legal_part(explorer: Explorer) -> Explorer:
-    """The families of the fastest part where the whole breaks a rule, such as a batch to share.
+    """The families of the largest part where the whole breaks a rule, such as a batch to share.
 
     What lacks memory on all machines lacks it on fewer: then the whole it is, for its error. So it
     is where more than half of the machines would be idle: another batch is the better answer then.
@@ -114,20 +122,16 @@ def _legal_part(explorer: Explorer) -> Explorer:
     request = explorer.request
     if any(explored.nearest is not None for explored in explorer.every()):
         return explorer
-    broken = min((explored.problems for explored in explorer.every()), key=len, default=())
-    best: _Looked | None = None
     for nodes, gpus in shapes(request.cluster)[1:]:
         if 2 * nodes * gpus < request.cluster.gpus:
             break
         looked = Explorer(_on(request, nodes, gpus))
-        found = fitting(looked)
-        if found:
-            step_s = min(candidate.step_s for candidate in found)
-            best = min(best or (looked, step_s), (looked, step_s), key=itemgetter(1))
-    if best is None:
-        return explorer
-    message = f"{_named(request, best)}; with all {request.cluster.gpus}: {broken[0]}"
-    return best[0].because(Reason(rule=FEWER, message=message))
+        if fitting(looked):
+            broken = min((explored.problems for explored in explorer.every()), key=len)
+            words = f"with all {request.cluster.gpus}: {broken[0]}"
+            message = f"{_machines(looked.request.cluster, request.cluster)}; {words}"
+            return settled(looked).because(Reason(rule=FEWER, message=message))
+    return explorer
 
 
 _Looked = tuple[Explorer, float]  # families of a part, and its fastest step
@@ -139,12 +143,12 @@ def _gpus(looked: _Looked) -> int:
 
 
 def _quick_parts(request: Request, best_s: float) -> Iterator[_Looked]:
-    """Parts that could be clearly faster, or that are small and nearly as fast."""
+    """Parts that could be faster, or that are small and nearly as fast."""
     cluster = request.cluster
     for nodes, gpus in shapes(cluster)[1:]:
         least_s = _least_s(request, nodes * gpus)
         small = 2 * nodes * gpus <= cluster.gpus
-        if least_s * request.prefer < best_s or (small and least_s <= best_s * request.prefer):
+        if least_s < best_s or (small and least_s <= best_s * request.prefer):
             looked = Explorer(_on(request, nodes, gpus))
             found = fitting(looked)
             if found:
@@ -160,11 +164,15 @@ def _least_s(request: Request, gpus: int) -> float:
 
 def _named(request: Request, looked: _Looked) -> str:
     """`1 of 2 nodes, 8 accelerators: a step takes 87.4 s`."""
-    part, whole = looked[0].request.cluster, request.cluster
-    what = f"{part.nodes} of {whole.nodes} nodes, {part.gpus} accelerators"
+    machines = _machines(looked[0].request.cluster, request.cluster)
+    return f"{machines}: a step takes {seconds(looked[1])}"
+
+
+def _machines(part: ClusterSpec, whole: ClusterSpec) -> str:
+    """`1 of 2 nodes, 8 accelerators`."""
     if part.nodes == whole.nodes or part.gpus_per_node < whole.gpus_per_node:
-        what = f"{part.gpus} of {whole.gpus} accelerators"
-    return f"{what}: a step takes {seconds(looked[1])}"
+        return f"{part.gpus} of {whole.gpus} accelerators"
+    return f"{part.nodes} of {whole.nodes} nodes, {part.gpus} accelerators"
 
 
 def _doubles(most: int) -> Iterator[int]:

@@ -52,7 +52,7 @@ def doubt(request: Request, fitting: tuple[Candidate, ...]) -> float:
 def choice(request: Request, fitting: tuple[Candidate, ...]) -> Candidate:
     """The easiest plan within the preference of the fastest, of those that fit likewise."""
     pool = counted(request, fitting)
-    best_s = min(candidate.step_s for candidate in pool)
+    best_s = min(request.part_step_s, *(candidate.step_s for candidate in pool))
     near = [candidate for candidate in pool if candidate.step_s <= request.prefer * best_s]
     return min(near, key=lambda candidate: (ease(candidate.family), *_figures(candidate)))
 

@@ -35,7 +35,7 @@ class Taken(NamedTuple):
 
     request: Request  # on the machines that are used
     candidate: Candidate
-    best_s: float  # the fastest that fits likewise
+    best_s: float  # the fastest that fits likewise, on all machines or fewer
 
 
 def taken(request: Request) -> Taken | None:
@@ -45,7 +45,8 @@ def taken(request: Request) -> Taken | None:
     if not found:
         return None
     chosen = choice(explorer.request, found)
-    return Taken(explorer.request, chosen, min(c.step_s for c in found))
+    best_s = min(explorer.request.part_step_s, *(c.step_s for c in found))
+    return Taken(explorer.request, chosen, best_s)
 
 
 def drawn(count: int) -> Iterator[tuple[Request, Taken]]:
