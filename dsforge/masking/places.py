@@ -14,8 +14,9 @@ from dsforge.masking.names import SET, is_secret
 _VARIABLE = r"[A-Z][A-Z0-9_]{2,80}"
 _NAME = r"[A-Za-z_][\w.-]{0,80}"
 _QUOTED = r"""(?:"[^"\n]{1,4096}"|'[^'\n]{1,4096}')"""
-_PLACEHOLDER = re.compile(
-    r"[A-Z]{1,20}|[A-Z][A-Z0-9]*_[A-Z0-9_]*|\(set\).*|\*+|\.{{3,}}|<[^>]*>|\[[A-Z]+\]|\$\{{?\w+\}}?|[a-z]{{1,12}}",
+_PLACEHOLDER = re.compile(  # names of variables are none, nor are plain words
+    r"[A-Z]{1,20}|[A-Z][A-Z0-9]*_[A-Z0-9_]*|[a-z]{1,12}|\(set\).*|\*+|\.{3,}|<[^>]*>|\[[A-Z]+\]"
+    r"|\$\{?\w+\}?",
     re.DOTALL,
 )
 
