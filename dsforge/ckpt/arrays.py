@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import numpy as np
+
 from dsforge.ckpt.values import Foreign, Name
 
 DTYPE = "numpy.dtype"
@@ -30,8 +32,28 @@ def check_numpy(path: str, arguments: tuple[Any, ...]) -> None:
         sound = sound and arguments[1] == (0,) and arguments[2] in (b"b", "b")
     else:
         sound = len(arguments) == 2 and _is_plain(arguments[0]) and isinstance(arguments[1], bytes)  # noqa: PLR2004
+        if sound:
+            scalar_of(arguments)
     if not sound:
         raise ValueError("a value of numpy in a form that numpy does not write")
+
+
+def scalar_of(arguments: tuple[Any, ...]) -> Any:
+    """The plain value of a number or text of numpy, as numpy itself reads these bytes.
+
+    None for dates and spans of time, which are no plain values. Raises ValueError.
+    """
+    dtype, data = arguments
+    code = dtype.arguments[0]
+    order = dtype.state[1] if dtype.state else code[0]
+    kind = np.dtype(code).newbyteorder(order if order in "<>" else "=")
+    if kind.kind in "mM":
+        return None
+    try:
+        value = np.frombuffer(data, kind, 1)[0] if kind.itemsize else kind.type()
+        return value.item()
+    except (SystemError, ValueError) as error:  # no such character, or too few bytes
+        raise ValueError("a number or text of numpy that is none") from error
 
 
 def check_state(target: Foreign, state: Any) -> None:

@@ -17,7 +17,7 @@ LOADERS = re.compile(  # what torch, numpy and DeepSpeed call to build plain thi
     r"|torch\._tensor\._rebuild_from_type_v2|torch\.(Size|device)"
     r"|torch\.serialization\._get_layout|_codecs\.encode"
     r"|collections\.(OrderedDict|defaultdict|Counter|deque)"
-    r"|(builtins|__builtin__)\.(set|frozenset|bytearray|complex|slice|x?range)"
+    r"|(builtins|__builtin__)\.(set|frozenset|bytes|bytearray|complex|slice|x?range)"
     r"|numpy\._?core\.multiarray\.(_reconstruct|scalar)|numpy\.dtype"
     r"|deepspeed\.runtime\.fp16\.loss_scaler\.(Dynamic)?LossScaler(Base)?"
     r"|deepspeed\.runtime\.zero\.config\.ZeroStageEnum"

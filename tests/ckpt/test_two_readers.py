@@ -164,6 +164,8 @@ def healthy() -> dict[str, Any]:
         "objects": np.array([1, "a", None], dtype=object),
         "dates": [np.datetime64("2026-01-02"), np.arange("2026-01", "2026-03", dtype="M8[D]")],
         "bytes": np.array([b"ab", b"c"]),
+        "empty": [np.array([]), b"", np.str_(""), frozenset()],
+        "keys": {np.int64(3): 1, np.str_("a"): 2, frozenset({1}): 3, b"": 4},
         "halves": np.array([1, 2], dtype=np.float16),
         "truths": np.array([True, False]),
         "numbers": [np.float64(1.5), np.int64(3), np.float32(2), np.bool_(True), np.str_("a")],
