@@ -30,11 +30,12 @@ _FORM = "write `10.0.0.1 slots=8`"
 
 
 class Entry(NamedTuple):
-    """A host as it was written, and where."""
+    """A host as it was written, and where; `devices` where only some of its slots are wanted."""
 
     address: str
     slots: int
     place: str
+    devices: tuple[int, ...] = ()
 
 
 def is_address(host: str) -> bool:
@@ -85,12 +86,12 @@ def entry_problems(entries: list[Entry]) -> list[Problem]:
     """What is wrong with the addresses and slots of a list of hosts."""
     problems: list[Problem] = []
     first: dict[str, str] = {}
-    for address, slots, place in entries:
+    for address, slots, place, _ in entries:
         found = _address_problem(address, place)
         if found is None and len(entries) > 1 and _is_loopback(address):
             message = f"address `{address}` means each host itself, and there are several hosts"
             found = Problem("host-loopback", message, "write its address on the network", place)
-        key = _canonical(address)
+        key = canonical(address)
         if found is None and key in first:
             message = f"host `{address}` is written twice; first at {first[key]}"
             found = Problem("host-twice", message, "one line for each host", place)
@@ -141,7 +142,7 @@ def _bad_line(line: str, place: str) -> Problem:
     return Problem("hostfile-line", f"`{shown}` is not `ADDRESS slots=N`", _FORM, place)
 
 
-def _canonical(address: str) -> str:
+def canonical(address: str) -> str:
     """One spelling for each host."""
     return str(ip_address(address)) if is_address(address) else address.lower()
 

@@ -12,6 +12,7 @@ from pydantic import BaseModel, BeforeValidator, Discriminator, Field, Tag
 
 from dsforge.hostfile import MAX_SLOTS
 from dsforge.reading.card import MAX_GB_S, MeasuredFile
+from dsforge.slurm import SLURM_TIME, SlurmSpec
 from dsforge.specs import FROZEN, DataSpec, LinkKind, LoraSpec, MethodName, Optimizer, Precision
 from dsforge.strategy import Constraints
 from dsforge.units import parse_count
@@ -21,6 +22,7 @@ MAX_TOKENS = 10**18
 MAX_SEQUENCE = 100_000_000
 MAX_BATCH = 10_000_000
 MAX_GIB = 10_000_000
+MAX_SELECTION = 100_000  # characters of `include`: ten thousand hosts
 
 
 def _count(value: Any) -> Any:
@@ -30,6 +32,11 @@ def _count(value: Any) -> Any:
     if isinstance(value, float) and value.is_integer():
         return int(value)
     return value
+
+
+def _minutes(value: Any) -> Any:
+    """A whole number of minutes as Slurm writes it; anything else as it is."""
+    return str(value) if type(value) is int and value >= 0 else value
 
 
 def _is_text(value: Any) -> str:
@@ -80,6 +87,18 @@ class HostFile(BaseModel):
     slots: int = Field(ge=1, le=MAX_SLOTS, description="Accelerators that the job may use there.")
 
 
+class SlurmFile(SlurmSpec):
+    """What sbatch is told; a time without colons is a number of minutes."""
+
+    model_config = FROZEN
+
+    time: Annotated[
+        str | None, BeforeValidator(_minutes, json_schema_input_type=str | int | None)
+    ] = Field(
+        default=None, pattern=SLURM_TIME, max_length=20, description="Minutes, H:M:S or D-H:M:S."
+    )
+
+
 class NvmeFile(BaseModel):
     """A local disk for ZeRO-Infinity, the same on every node."""
 
@@ -88,9 +107,15 @@ class NvmeFile(BaseModel):
     path: str = Field(
         pattern=r"^/[A-Za-z0-9_./-]*$", max_length=200, description="Absolute folder on each node."
     )
-    size_gib: float = Field(gt=0, le=MAX_GIB, description="Free space for the job, GiB.")
-    read_gb_s: float = Field(gt=0, le=MAX_GB_S, description="Sequential read, GB/s.")
-    write_gb_s: float = Field(gt=0, le=MAX_GB_S, description="Sequential write, GB/s.")
+    size_gib: float | None = Field(
+        default=None, gt=0, le=MAX_GIB, description="Free space for the job, GiB."
+    )
+    read_gb_s: float | None = Field(
+        default=None, gt=0, le=MAX_GB_S, description="Sequential read, GB/s."
+    )
+    write_gb_s: float | None = Field(
+        default=None, gt=0, le=MAX_GB_S, description="Sequential write, GB/s."
+    )
 
 
 Gpu = Annotated[
@@ -129,6 +154,19 @@ class ClusterFile(BaseModel):
         description="User of ssh; none: the same as here.",
     )
     ssh_port: int = Field(default=22, ge=1, le=65535, description="Port of ssh.")
+    slurm: SlurmFile | None = Field(default=None, description="Account, partition, time limit.")
+    include: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=MAX_SELECTION,
+        description="Only these hosts and slots, in DeepSpeed's words: 10.0.0.1@10.0.0.2:0,1.",
+    )
+    exclude: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=MAX_SELECTION,
+        description="All but these hosts and slots: 10.0.0.3@10.0.0.4:7.",
+    )
     host_memory_gib: float | None = Field(
         default=None, gt=0, le=MAX_GIB, description="RAM of one node, GiB."
     )
