@@ -72,7 +72,8 @@ class Flags(NamedTuple):
         Flag(CLUSTER, "Money for a GPU and an hour.", ("cluster", "gpu_hour_price")),
     ] = None
     ssh_port: Annotated[
-        int | None, Flag(LAUNCH, "Port of ssh on every host (default: 22).", ("cluster", "ssh_port"))
+        int | None,
+        Flag(LAUNCH, "Port of ssh (default: 22).", ("cluster", "ssh_port")),
     ] = None
     include: Annotated[
         str | None,

@@ -64,13 +64,13 @@ def cluster_of(source: Source, *, hostfile: Path | None = None, resolve: bool = 
     chosen = parts.attempt(
         lambda: selected(listed.value or _file_entries(file.value, source), file.value, source)
     )
-    hosts = parts.attempt(lambda: addressed(chosen.value[0], resolve=resolve))
+    hosts = parts.attempt(lambda: addressed(chosen.value.entries, resolve=resolve))
     if any(name.error for name in names):
         parts.check()  # a draft would say the same again
-    spec = parts.attempt(lambda: _Draft(file.value, source).cluster(hosts.value))
+    spec = parts.attempt(lambda: _Draft(chosen.value.file, source).cluster(hosts.value))
     parts.check()
     cluster, reasons = spec.value
-    return cluster, (*chosen.value[1], *reasons)
+    return cluster, (*chosen.value.reasons, *reasons)
 
 
 def named(source: Source, key: str, find: Callable[[str], Found]) -> Found | None:
@@ -254,9 +254,9 @@ class _Draft:
         disk = self.file.nvme
         if disk is None:
             return None
-        size, read, write = disk.size_gib, disk.read_gb_s, disk.write_gb_s
-        if None in (size, read, write):
-            size, read, write = size or DISK_GIB, read or DISK_READ_GB_S, write or DISK_WRITE_GB_S
+        size = disk.size_gib or DISK_GIB
+        read, write = disk.read_gb_s or DISK_READ_GB_S, disk.write_gb_s or DISK_WRITE_GB_S
+        if None in (disk.size_gib, disk.read_gb_s, disk.write_gb_s):
             message = f"the disk at {disk.path} is taken to have {size:,.0f} GiB free, to read "
             message += f"{read:g} GB/s and to write {write:g}; `nvme` in the cluster file says more"
             self._choose("default-nvme", message)

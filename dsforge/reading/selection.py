@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from dsforge.errors import Problem, SpecError
-from dsforge.hostfile import MAX_SLOTS, Entry, canonical
+from dsforge.hostfile import MAX_SLOTS, Entry, canonical, is_address
 from dsforge.plan import Reason
 from dsforge.reading.files import ClusterFile
 from dsforge.reading.problems import shown
@@ -20,16 +21,22 @@ from dsforge.reading.source import Source, refusal
 HERE = "127.0.0.1"  # the machine of a job without a list of hosts
 LOCALHOST = "localhost"
 _SLOTS = re.compile(r"[0-9]{1,4}(,[0-9]{1,4})*")
-_PART = re.compile(rf"[A-Za-z0-9._:-]*[A-Za-z0-9._-](:{_SLOTS.pattern})?")
+_PART = re.compile(rf"[A-Za-z0-9._-]+(:{_SLOTS.pattern})?")
 
-Selection = tuple[list[Entry], tuple[Reason, ...]]
+
+class Selection(NamedTuple):
+    """The hosts that are left, the cluster file without what selected them, and what was said."""
+
+    entries: list[Entry]
+    file: ClusterFile
+    reasons: tuple[Reason, ...] = ()
 
 
 def selected(entries: Sequence[Entry], file: ClusterFile, source: Source) -> Selection:
     """The hosts and slots that the job may use, and what was left out. Raises SpecError."""
     given = [(key, text) for key in ("include", "exclude") if (text := getattr(file, key))]
     if not given:
-        return list(entries), ()
+        return Selection(list(entries), file)
     if len(given) > 1:
         place = source.place(("exclude",))
         message = "`include` and `exclude` are both given"
@@ -43,11 +50,13 @@ def selected(entries: Sequence[Entry], file: ClusterFile, source: Source) -> Sel
     if any(entry.devices for entry in kept) and any(":" in entry.address for entry in kept):
         message = f"`{key}` selects slots, and DeepSpeed cannot do so for IPv6 addresses"
         raise refusal("selection-ipv6", place, message, "list the hosts by IPv4 address")
-    return kept, (_reason(key, text, known, kept),)
+    if not entries:  # of this machine `gpus_per_node` said what it has, not what is used
+        file = file.model_copy(update={"gpus_per_node": None})
+    return Selection(kept, file, (_reason(key, text, known, kept),))
 
 
 def _here(key: str, text: str, file: ClusterFile, place: str) -> Entry:
-    """This machine, where no hosts are listed. Raises SpecError."""
+    """The local machine, where no hosts are listed. Raises SpecError."""
     names = {part.partition(":")[0] for part in text.split("@")}
     if not names <= {LOCALHOST, HERE} or (file.nodes or 1) > 1:
         message = f"`{key}` (={shown(text)}) selects from hosts, and none are listed"
@@ -75,10 +84,10 @@ def _words(key: str, text: str, known: list[Entry], place: str) -> dict[str, set
             hint = f"its slots are 0 to {slots_of[host] - 1}"
             problems.append(Problem("selection-slot", message, hint, place))
         else:
-            found.setdefault(host, set()).update(slots or range(slots_of[host]))
+            found.setdefault(host, set()).update(slots)
     if problems:
         raise SpecError(tuple(dict.fromkeys(problems)))
-    return found
+    return {host: slots or {*range(slots_of[host])} for host, slots in found.items()}
 
 
 def _host(part: str, hosts: dict[str, int]) -> tuple[str | None, tuple[int, ...]]:
@@ -99,7 +108,7 @@ def _listed(name: str, hosts: dict[str, int]) -> str | None:
 
 def _unknown(key: str, part: str, place: str) -> Problem:
     """Why a part selects nothing: its form, or its host."""
-    if not _PART.fullmatch(part):
+    if not _PART.fullmatch(part) and not is_address(part):
         message = f"`{shown(part)}` in `{key}` is neither HOST nor HOST:SLOT,SLOT"
         hint = "join several with @: 10.0.0.1@10.0.0.2:0,1"
         return Problem("selection-form", message, hint, place)

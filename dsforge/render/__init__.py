@@ -88,9 +88,7 @@ def _megatron(made: Environment, plan: Plan, bundle: Bundle) -> tuple[Artifact, 
     )
 
 
-def _script(
-    made: Environment, bundle: Bundle, template: str, context: ScriptContext
-) -> Artifact:
+def _script(made: Environment, bundle: Bundle, template: str, context: ScriptContext) -> Artifact:
     """A script of a bundle, in its folder."""
     path = bundle.script(template.partition("/")[2])
     return Artifact(path, render_text(made, f"{template}.j2", context), executable=True)

@@ -20,6 +20,7 @@ from dsforge.strategy import Strategy
 def configs(plan: Plan) -> dict[str, Any]:
     """Every rendered JSON of the deepspeed folder by file name."""
     found = [a for a in render(plan) if a.path.startswith("deepspeed/")]
+    found = [a for a in found if a.path.endswith(".json")]
     return {a.path.removeprefix("deepspeed/"): json.loads(a.text) for a in found}
 
 

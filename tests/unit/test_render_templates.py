@@ -39,7 +39,9 @@ ALL = [
     for name in sorted(p.relative_to(ROOT).as_posix() for p in ROOT.rglob("*.j2"))
     if not name.startswith(BENCH)
 ]
-SHELL = [name for name in ALL if name.startswith("launch/") or name.endswith((".sh.j2", ".sbatch.j2"))]
+SHELL = [
+    name for name in ALL if name.startswith("launch/") or name.endswith((".sh.j2", ".sbatch.j2"))
+]
 JSON = [name for name in ALL if name.startswith("deepspeed/")]
 
 
