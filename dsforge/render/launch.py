@@ -70,7 +70,7 @@ class PretrainContext(NamedTuple):
     script: Script
     one_connection: bool
     needs_train_iters: bool
-    tokenizer: str
+    tokenizer: str | None  # none: nothing says which one, so the script asks for it
     vocab_size: int
 
 
@@ -112,7 +112,7 @@ def pretrain_context(plan: Plan, bundle: Bundle) -> PretrainContext:
         script=_script(plan.cluster, bundle),
         one_connection=needs_one_connection(plan, bundle.strategy),
         needs_train_iters=plan.workload.steps is None,
-        tokenizer=weights(plan.model) or plan.model.name,
+        tokenizer=weights(plan.model),
         vocab_size=plan.model.vocab_size,
     )
 

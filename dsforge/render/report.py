@@ -99,22 +99,18 @@ def report_context(plan: Plan, wanted: tuple[Bundle, ...]) -> ReportContext:
 
 def _launch(plan: Plan, bundle: Bundle) -> Launch:
     """How a strategy is started: over ssh, on each host, under Slurm."""
-    every = "on every host" if plan.cluster.nodes > 1 else "here"
-    sbatch = f"sbatch {bundle.script('slurm.sbatch')}"
+    label, slurm = bundle.strategy.label(), f"sbatch {bundle.script('slurm.sbatch')}"
+    each = "on every host" if plan.cluster.nodes > 1 else "here"
     if bundle.strategy.back_end == "megatron":
-        ways = (
-            Row("without Slurm", f"MEGATRON_PATH=... DATA_PATH=... {PRETRAIN}", every),
-            Row("under Slurm", f"MEGATRON_PATH=... DATA_PATH=... {sbatch}", "in this folder"),
-        )
-        label, arguments = bundle.strategy.label(), FILES["megatron"]
+        given = "MEGATRON_PATH=... DATA_PATH=..."
+        starts = Row("without Slurm", f"{given} {PRETRAIN}", each)
+        ways = (starts, Row("under Slurm", f"{given} {slurm}", "in this folder"))
+        arguments = FILES["megatron"]
         return Launch(label, "Megatron-LM", arguments, bundle.folder, ways, MEGATRON_DATA)
-    ways = (
-        Row("over ssh", bundle.script("deepspeed.sh"), "on one host"),
-        Row("without ssh", bundle.script("torchrun.sh"), every),
-        Row("under Slurm", sbatch, "in this folder"),
-    )
-    files = f"{bundle.train}` and `{DS_CONFIG}"
-    return Launch(bundle.strategy.label(), "DeepSpeed", files, bundle.folder, ways)
+    ssh = Row("over ssh", bundle.script("deepspeed.sh"), "on one host")
+    starts = Row("without ssh", bundle.script("torchrun.sh"), each)
+    every = (ssh, starts, Row("under Slurm", slurm, "in this folder"))
+    return Launch(label, "DeepSpeed", f"{bundle.train}` and `{DS_CONFIG}", bundle.folder, every)
 
 
 def _facts(plan: Plan) -> tuple[Row, ...]:

@@ -213,12 +213,12 @@ def test_a_folder_that_is_half_written_is_not_launched(tmp_path: Path) -> None:
 
 
 def test_a_hostile_name_stays_one_word(tmp_path: Path) -> None:
-    """A model name with shell in it is data in every script."""
+    """A model path with shell in it is data in every script."""
     plan = plans.plan()
     name = "x'; touch pwned; $(id) `id` \" "
-    model = plan.model.model_copy(update={"hub_id": None, "name": name})
+    model = plan.model.model_copy(update={"hub_id": None, "path": name})
     script = texts(plan.model_copy(update={"model": model}))["megatron/pretrain.sh"]
-    line = next(line for line in script.splitlines() if line.startswith("tokenizer="))
+    line = next(line for line in script.splitlines() if line.startswith("  tokenizer="))
 
     said = subprocess.run(
         [BASH, "-c", f'{line}; printf %s "$tokenizer"'],

@@ -241,3 +241,31 @@ def test_slurm_is_told_account_partition_and_time(tools: Path) -> None:
 
             assert {k: v for k, v in said.items() if k in SlurmSpec.model_fields} == wanted
             assert (said["nodes"], said["gpus-per-node"], said["cpus-per-task"]) == ("2", "8", "64")
+
+
+@pytest.mark.parametrize(
+    ("changed", "given", "expected"),
+    [
+        ({"path": "../my model-7b", "hub_id": None}, None, "../my model-7b"),
+        ({"path": "../my model-7b", "hub_id": None}, "other", "other"),
+        ({"hub_id": "team/x-7b-100gbe"}, None, "team/x-7b-100gbe"),
+        ({"path": "../13b/config.json", "hub_id": None}, "mine", "mine"),
+        ({"path": "../13b/config.json", "hub_id": None}, None, None),
+        ({"hub_id": None}, None, None),
+    ],
+    ids=["folder", "named", "hub", "config-named", "config", "size"],
+)
+def test_megatron_takes_the_tokenizer_that_was_named(
+    changed: dict[str, str | None], given: str | None, expected: str | None, tools: Path
+) -> None:
+    """Byte for byte; where nothing names one it is asked for, not guessed from the model's name."""
+    plan = plans.plan(on=plans.cluster(1))
+    plan = plan.model_copy(update={"model": plan.model.model_copy(update=changed)})
+    variables = {"DATA_PATH": "a/prefix"} | ({"TOKENIZER_MODEL": given} if given else {})
+    ran = run(plan, "megatron/pretrain.sh", tools, **variables)
+
+    if expected is None:
+        assert "TOKENIZER_MODEL: set it" in ran.errors
+        assert ran.lines == []
+    else:
+        assert value(ran.calls("TORCHRUN")[0], "--tokenizer-model") == expected

@@ -4,7 +4,7 @@
 # the host of rank 0, the hostfile is not read. slurm.sbatch does all that.
 #   MEGATRON_PATH    checkout of Megatron-LM
 #   DATA_PATH        prefix of data made by its tools/preprocess_data.py; without it: mock data
-#   TOKENIZER_MODEL  Hugging Face tokenizer of that data
+#   TOKENIZER_MODEL  Hugging Face tokenizer of that data; without it: that of the model
 set -euo pipefail
 
 fail() {
@@ -62,8 +62,8 @@ while read -r flag value || [ -n "$flag" ]; do
   arguments+=("$flag")
   [ -z "$value" ] || arguments+=("$value")
 done <megatron/args.txt
-tokenizer=meta-llama/Llama-2-7b-hf
 if [ -n "${DATA_PATH:-}" ]; then
+  tokenizer=meta-llama/Llama-2-7b-hf
   read -ra data <<<"$DATA_PATH"
   arguments+=(--data-path "${data[@]}" --tokenizer-type HuggingFaceTokenizer)
   arguments+=(--tokenizer-model "${TOKENIZER_MODEL:-$tokenizer}")
