@@ -90,6 +90,29 @@ def test_cpu_ranks_get_no_nccl() -> None:
     }
 
 
+@pytest.mark.parametrize("gpu", ["gaudi-2", "gaudi-3"])
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_gaudi_gets_no_variable_of_cuda(gpu: str, nodes: int) -> None:
+    """HCCL finds its network itself; DeepSpeed is told that it runs on `hpu`."""
+    from dsforge import catalog
+
+    on = plans.cluster(nodes, gpu=catalog.gpu(gpu), interface="eth0", hosts=HOSTS[:nodes])
+    found = values(plans.plan(on=on))
+
+    assert found["DS_ACCELERATOR"] == "hpu"
+    assert not [name for name in found if name.startswith(("PYTORCH_CUDA", "CUDA", "NCCL"))]
+    assert ("GLOO_SOCKET_IFNAME" in found) == (nodes > 1)
+
+
+def test_slots_of_gaudi_cannot_be_selected() -> None:
+    """DeepSpeed's launcher narrows ranks by a variable that Gaudi does not read."""
+    from dsforge import catalog
+
+    hosts = (Host(address="10.0.0.1", slots=2, devices=(2, 3)),)
+    with pytest.raises(RenderError, match="cannot select slots of gaudi-2"):
+        render(plans.plan(on=plans.cluster(1, 2, gpu=catalog.gpu("gaudi-2"), hosts=hosts)))
+
+
 @each_case
 def test_every_variable_has_a_reason_in_the_report(name: str) -> None:
     """PLAN.md explains what .deepspeed_env must not comment."""
