@@ -6,13 +6,14 @@ given is `None` and is chosen, with a reason, where the file is read.
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, Discriminator, Field, Tag
 
 from dsforge.hostfile import MAX_SLOTS
 from dsforge.reading.card import MAX_GB_S, MeasuredFile
-from dsforge.slurm import SLURM_TIME, SlurmSpec
+from dsforge.slurm import SLURM_NAME, SLURM_TIME
 from dsforge.specs import FROZEN, DataSpec, LinkKind, LoraSpec, MethodName, Optimizer, Precision
 from dsforge.strategy import Constraints
 from dsforge.units import parse_count
@@ -34,9 +35,20 @@ def _count(value: Any) -> Any:
     return value
 
 
-def _minutes(value: Any) -> Any:
-    """A whole number of minutes as Slurm writes it; anything else as it is."""
-    return str(value) if type(value) is int and value >= 0 else value
+def _limit(value: Any) -> Any:
+    """A time limit as Slurm writes it; a whole number is one of minutes."""
+    if type(value) is int and value >= 0:
+        return str(value)
+    if isinstance(value, str) and not re.fullmatch(SLURM_TIME, value):
+        raise ValueError("must be minutes, H:M:S or D-H:M:S, such as 12:00:00")
+    return value
+
+
+def _word(value: Any) -> Any:
+    """A name of Slurm, which becomes a word of a script."""
+    if isinstance(value, str) and not re.fullmatch(SLURM_NAME, value):
+        raise ValueError("must be letters, digits and _.,+@- without a dash in front")
+    return value
 
 
 def _is_text(value: Any) -> str:
@@ -87,16 +99,20 @@ class HostFile(BaseModel):
     slots: int = Field(ge=1, le=MAX_SLOTS, description="Accelerators that the job may use there.")
 
 
-class SlurmFile(SlurmSpec):
-    """What sbatch is told; a time without colons is a number of minutes."""
+_Name = Annotated[str, Field(pattern=SLURM_NAME, max_length=200)]
+_Time = Annotated[str, Field(pattern=SLURM_TIME, max_length=20)]
+Word = Annotated[str | None, BeforeValidator(_word, json_schema_input_type=_Name | None)]
+Limit = Annotated[str | None, BeforeValidator(_limit, json_schema_input_type=_Time | int | None)]
+
+
+class SlurmFile(BaseModel):
+    """What sbatch is told beside the size of the job."""
 
     model_config = FROZEN
 
-    time: Annotated[
-        str | None, BeforeValidator(_minutes, json_schema_input_type=str | int | None)
-    ] = Field(
-        default=None, pattern=SLURM_TIME, max_length=20, description="Minutes, H:M:S or D-H:M:S."
-    )
+    account: Word = Field(default=None, max_length=100, description="`--account` of sbatch.")
+    partition: Word = Field(default=None, max_length=200, description="`--partition`: one, or a,b.")
+    time: Limit = Field(default=None, max_length=20, description="`--time`: minutes, or D-H:M:S.")
 
 
 class NvmeFile(BaseModel):

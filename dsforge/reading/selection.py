@@ -46,7 +46,9 @@ def selected(entries: Sequence[Entry], file: ClusterFile, source: Source) -> Sel
     words = _words(key, text, known, place)
     kept = [kept for entry in known if (kept := _kept(entry, words, included=key == "include"))]
     if not kept:
-        raise refusal("selection-empty", place, f"`{key}` leaves no slot", "exclude fewer")
+        raise refusal(
+            "selection-empty", place, f"`{key}` leaves no slot", "exclude fewer hosts or slots"
+        )
     if any(entry.devices for entry in kept) and any(":" in entry.address for entry in kept):
         message = f"`{key}` selects slots, and DeepSpeed cannot do so for IPv6 addresses"
         raise refusal("selection-ipv6", place, message, "list the hosts by IPv4 address")
@@ -80,7 +82,7 @@ def _words(key: str, text: str, known: list[Entry], place: str) -> dict[str, set
         if host is None:
             problems.append(_unknown(key, part, place))
         elif any(slot >= slots_of[host] for slot in slots):
-            message = f"`{shown(part)}` in `{key}` names a slot that the host does not have"
+            message = f"`{shown(part)}` in `{key}` names a slot that the host lacks"
             hint = f"its slots are 0 to {slots_of[host] - 1}"
             problems.append(Problem("selection-slot", message, hint, place))
         else:
@@ -112,8 +114,8 @@ def _unknown(key: str, part: str, place: str) -> Problem:
         message = f"`{shown(part)}` in `{key}` is neither HOST nor HOST:SLOT,SLOT"
         hint = "join several with @: 10.0.0.1@10.0.0.2:0,1"
         return Problem("selection-form", message, hint, place)
-    message = f"`{shown(part)}` in `{key}` names none of the listed hosts"
-    return Problem("selection-host", message, "write it as it is listed", place)
+    message = f"`{shown(part)}` in `{key}` is not one of the listed hosts"
+    return Problem("selection-host", message, "write the host as the hostfile lists it", place)
 
 
 def _kept(entry: Entry, words: dict[str, set[int]], *, included: bool) -> Entry | None:
