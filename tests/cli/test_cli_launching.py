@@ -205,3 +205,19 @@ def test_gen_says_how_to_launch_what_it_chose(back_end: str, start: str, folder:
     assert start in steps
     assert (folder / "run" / start).is_file()
     assert ("train.yaml" in steps) == (folder / "run/train.yaml").is_file()
+
+
+def test_another_choice_takes_the_old_launchers_away(folder: Path) -> None:
+    """Of the same folder: no script of the former choice stays where the new one is launched."""
+    pair = ("--model", "llama-2-7b", "--gpu", "a100-80gb", "--nodes", "2", "--gpus-per-node", "8")
+    launchers = {
+        "deepspeed": {"deepspeed.sh", "torchrun.sh", "slurm.sbatch"},
+        "megatron": {"slurm.sbatch"},
+    }
+    for back_end in ("deepspeed", "megatron", "deepspeed"):
+        done = called("gen", *pair, "--for", back_end, "--out", "run")
+
+        assert done.exit_code == 0, done.output
+        assert {path.name for path in (folder / "run/launch").iterdir()} == launchers[back_end]
+        assert (folder / "run/train.yaml").exists() == (back_end == "deepspeed")
+        assert (folder / "run/train-deepspeed.yaml").exists() == (back_end == "megatron")
