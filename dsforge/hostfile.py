@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from dsforge.errors import Problem, SpecError
 
 if TYPE_CHECKING:
-    from dsforge.specs import Host  # with pydantic, which entries alone need not pay
+    from dsforge.specs import ClusterSpec, Host  # with pydantic, which entries alone need not pay
 
 MAX_SLOTS = 1024  # no machine has more accelerators; more digits are a slip
 LONGEST_NAME = 253  # RFC 1035
@@ -79,7 +79,21 @@ def hostfile_entries(text: str, place: str) -> list[Entry]:
 
 def hostfile_text(hosts: Iterable[Host]) -> str:
     """A hostfile with one line for each host, that `parse_hostfile` reads back."""
-    return "".join(f"{host.address} slots={host.slots}\n" for host in hosts)
+    return "".join(f"{host.address} slots={host.listed_slots}\n" for host in hosts)
+
+
+def selected_devices(cluster: ClusterSpec) -> tuple[tuple[int, ...], ...]:
+    """Devices of each host; empty where every host gives its first ones."""
+    hosts = [host.narrowed(cluster.gpus_per_node) for host in cluster.hosts[: cluster.nodes]]
+    if not any(host.devices for host in hosts):
+        return ()
+    return tuple(host.devices or tuple(range(host.slots)) for host in hosts)
+
+
+def selection(cluster: ClusterSpec) -> str:
+    """`10.0.0.1:2,3@10.0.0.2:0,1`: the same in the words of DeepSpeed's `--include`."""
+    pairs = zip(cluster.hosts, selected_devices(cluster), strict=False)
+    return "@".join(f"{host.address}:{','.join(map(str, ids))}" for host, ids in pairs)
 
 
 def entry_problems(entries: list[Entry]) -> list[Problem]:

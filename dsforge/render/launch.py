@@ -11,6 +11,7 @@ from itertools import chain, count, islice
 from typing import NamedTuple
 
 from dsforge.errors import RenderError
+from dsforge.hostfile import selected_devices
 from dsforge.plan import Plan
 from dsforge.render.bundles import Bundle
 from dsforge.render.environment import is_gaudi
@@ -138,11 +139,8 @@ def _selected(cluster: ClusterSpec) -> str:
     Raises RenderError for Gaudi: DeepSpeed 0.19.8 narrows the devices of ranks there by a variable
     that Gaudi does not read (accelerator/hpu_accelerator.py, `visible_devices_envs`).
     """
-    hosts = [host.narrowed(cluster.gpus_per_node) for host in cluster.hosts]
-    if not any(host.devices for host in hosts):
-        return ""
-    if is_gaudi(cluster.gpu):
+    devices = selected_devices(cluster)
+    if devices and is_gaudi(cluster.gpu):
         message = f"DeepSpeed cannot select slots of {cluster.gpu.name}"
         raise RenderError(message, "include or exclude whole hosts, or the last slots of each")
-    numbers = (host.devices or range(host.slots) for host in hosts)
-    return " ".join(",".join(map(str, devices)) for devices in numbers)
+    return " ".join(",".join(map(str, numbers)) for numbers in devices)
