@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from dsforge.errors import Problem, SpecError
 
 if TYPE_CHECKING:
-    from dsforge.specs import Host  # with pydantic, which entries alone need not pay
+    from dsforge.specs import ClusterSpec, Host  # with pydantic, which entries alone need not pay
 
 MAX_SLOTS = 1024  # no machine has more accelerators; more digits are a slip
 LONGEST_NAME = 253  # RFC 1035
@@ -30,11 +30,12 @@ _FORM = "write `10.0.0.1 slots=8`"
 
 
 class Entry(NamedTuple):
-    """A host as it was written, and where."""
+    """A host as it was written, and where; `devices` where only some of its slots are wanted."""
 
     address: str
     slots: int
     place: str
+    devices: tuple[int, ...] = ()
 
 
 def is_address(host: str) -> bool:
@@ -78,19 +79,33 @@ def hostfile_entries(text: str, place: str) -> list[Entry]:
 
 def hostfile_text(hosts: Iterable[Host]) -> str:
     """A hostfile with one line for each host, that `parse_hostfile` reads back."""
-    return "".join(f"{host.address} slots={host.slots}\n" for host in hosts)
+    return "".join(f"{host.address} slots={host.listed_slots}\n" for host in hosts)
+
+
+def selected_devices(cluster: ClusterSpec) -> tuple[tuple[int, ...], ...]:
+    """Devices of each host; empty where every host gives its first ones."""
+    hosts = [host.narrowed(cluster.gpus_per_node) for host in cluster.hosts[: cluster.nodes]]
+    if not any(host.devices for host in hosts):
+        return ()
+    return tuple(host.devices or tuple(range(host.slots)) for host in hosts)
+
+
+def selection(cluster: ClusterSpec) -> str:
+    """`10.0.0.1:2,3@10.0.0.2:0,1`: the same in the words of DeepSpeed's `--include`."""
+    pairs = zip(cluster.hosts, selected_devices(cluster), strict=False)
+    return "@".join(f"{host.address}:{','.join(map(str, ids))}" for host, ids in pairs)
 
 
 def entry_problems(entries: list[Entry]) -> list[Problem]:
     """What is wrong with the addresses and slots of a list of hosts."""
     problems: list[Problem] = []
     first: dict[str, str] = {}
-    for address, slots, place in entries:
+    for address, slots, place, _ in entries:
         found = _address_problem(address, place)
         if found is None and len(entries) > 1 and _is_loopback(address):
             message = f"address `{address}` means each host itself, and there are several hosts"
             found = Problem("host-loopback", message, "write its address on the network", place)
-        key = _canonical(address)
+        key = canonical(address)
         if found is None and key in first:
             message = f"host `{address}` is written twice; first at {first[key]}"
             found = Problem("host-twice", message, "one line for each host", place)
@@ -141,7 +156,7 @@ def _bad_line(line: str, place: str) -> Problem:
     return Problem("hostfile-line", f"`{shown}` is not `ADDRESS slots=N`", _FORM, place)
 
 
-def _canonical(address: str) -> str:
+def canonical(address: str) -> str:
     """One spelling for each host."""
     return str(ip_address(address)) if is_address(address) else address.lower()
 

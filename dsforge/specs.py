@@ -12,6 +12,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from dsforge.slurm import SlurmSpec
+
 # Schemas are built at first use: most commands need few of these types.
 FROZEN = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
@@ -242,6 +244,18 @@ class Host(BaseModel):
 
     address: str
     slots: int = Field(ge=1, description="Accelerators that the job may use there.")
+    devices: tuple[int, ...] = Field(
+        default=(), description="Indices of these accelerators; empty: the first ones."
+    )
+
+    @property
+    def listed_slots(self) -> int:
+        """`slots=` of its line in a hostfile, where DeepSpeed counts devices from 0."""
+        return max(self.devices) + 1 if self.devices else self.slots
+
+    def narrowed(self, slots: int) -> Host:
+        """The same machine with its first `slots` accelerators only."""
+        return Host(address=self.address, slots=slots, devices=self.devices[:slots])
 
 
 class NvmeSpec(BaseModel):
@@ -273,6 +287,7 @@ class ClusterSpec(BaseModel):
     interface: str | None = Field(default=None, description="Network interface, e.g. eth0.")
     ssh_user: str | None = None
     ssh_port: int = Field(default=22, ge=1, le=65535)
+    slurm: SlurmSpec | None = None
     nvme: NvmeSpec | None = None
     cpu_adam_per_s: float | None = Field(
         default=None, gt=0, description="Parameters/s of one node's CPU Adam, from a cluster card."

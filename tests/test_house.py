@@ -20,6 +20,7 @@ ORDER = [
         "errors",
         "masking",
         "units",
+        "slurm",
         "specs",
         "layout",
         "strategy",

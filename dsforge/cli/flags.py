@@ -17,7 +17,8 @@ from dsforge.cli.numbers import Real, Whole
 if TYPE_CHECKING:
     from dsforge.plan import Request
 
-INPUT, CLUSTER, WORKLOAD, STRATEGY = "Input files", "Cluster", "Workload", "Strategy"
+INPUT, CLUSTER, LAUNCH = "Input files", "Cluster", "Launch"
+WORKLOAD, STRATEGY = "Workload", "Strategy"
 OWN = "Options"  # the section of what only one command takes
 WIDEST = 30  # columns of an option with its value; a wider one gets a line of its own
 
@@ -62,9 +63,34 @@ class Flags(NamedTuple):
     host_memory: Annotated[
         float | None, Flag(CLUSTER, "RAM of a node, GiB.", ("cluster", "host_memory_gib"))
     ] = None
+    nvme_path: Annotated[
+        str | None,
+        Flag(CLUSTER, "NVMe folder on each node, for offload.", ("cluster", "nvme", "path")),
+    ] = None
     gpu_hour_price: Annotated[
         float | None,
         Flag(CLUSTER, "Money for a GPU and an hour.", ("cluster", "gpu_hour_price")),
+    ] = None
+    ssh_port: Annotated[
+        int | None,
+        Flag(LAUNCH, "Port of ssh (default: 22).", ("cluster", "ssh_port")),
+    ] = None
+    include: Annotated[
+        str | None,
+        Flag(LAUNCH, "Only these hosts and slots: h1@h2:0,1 (DeepSpeed).", ("cluster", "include")),
+    ] = None
+    exclude: Annotated[
+        str | None, Flag(LAUNCH, "All but these hosts and slots: h3@h4:7.", ("cluster", "exclude"))
+    ] = None
+    slurm_account: Annotated[
+        str | None, Flag(LAUNCH, "Account of the Slurm job.", ("cluster", "slurm", "account"))
+    ] = None
+    slurm_partition: Annotated[
+        str | None, Flag(LAUNCH, "Partition of the Slurm job.", ("cluster", "slurm", "partition"))
+    ] = None
+    slurm_time: Annotated[
+        str | None,
+        Flag(LAUNCH, "Time limit: minutes, H:M:S or D-H:M:S.", ("cluster", "slurm", "time")),
     ] = None
     seq_len: Annotated[
         int | None, Flag(WORKLOAD, "Tokens per sample.", ("workload", "sequence_length"))

@@ -159,15 +159,17 @@ def _files(written: Written, out: Path) -> str:
 
 def _next(plan: Plan, paths: set[str], out: Path) -> list[str]:
     """What a person does now."""
-    from dsforge.render.launch import has_placeholders
+    from dsforge.render.launch import PRETRAIN, has_placeholders
 
     steps = []
     if has_placeholders(plan.cluster):
         steps.append(f"put the addresses of your hosts into {out / 'hostfile'}, or add --hostfile")
     if plan.workload.data is None and "train.yaml" in paths:
         steps.append(f"name your data in {out / 'train.yaml'}, or add --data")
-    if plan.strategy.back_end == "megatron" and "megatron/pretrain.sh" in paths:
-        steps.append(f"launch: MEGATRON_PATH=... {out / 'megatron/pretrain.sh'} on every host")
-    elif "launch/deepspeed.sh" in paths:
+    if plan.strategy.back_end == "megatron":
+        every = " on every host" if plan.cluster.nodes > 1 else ""
+        start = f"launch: MEGATRON_PATH=... DATA_PATH=... {out / PRETRAIN}{every}"
+        steps.append(f"{start}, or `sbatch launch/slurm.sbatch` in {out}")
+    else:
         steps.append(f"launch: {out / 'launch/deepspeed.sh'}")
     return [f"  {number}. {step}" for number, step in enumerate(steps, start=1)]

@@ -15,6 +15,7 @@ from dsforge import catalog
 from dsforge.doctor.facts import DiskFact, Facts, GpuFact, InterfaceFact
 from dsforge.errors import SpecError
 from dsforge.hostfile import Entry, entry_problems
+from dsforge.reading.cluster import DISK_READ_GB_S, DISK_WRITE_GB_S
 from dsforge.reading.files import ClusterFile, GpuFile, HostFile, NvmeFile
 from dsforge.specs import GpuSpec, Precision
 from dsforge.units import GBPS, GIB, TFLOP
@@ -25,7 +26,6 @@ NARROW_CPU_SHARE = 0.5  # bf16 and fp16 are emulated where the CPU has no unit f
 TENSOR_PER_FP32 = 2  # tensor peak over plain fp32: 2 on RTX 30, 4 and more elsewhere
 UNKNOWN_GPU_TFLOPS, UNKNOWN_MEMORY_GB_S = 10.0, 200.0
 CLOSE = 0.1  # share by which the driver's memory may differ from the catalog's
-UNMEASURED_READ_GB_S, UNMEASURED_WRITE_GB_S = 2.0, 1.0
 USABLE_DISK = 0.8
 SWAP_FOLDER = "dsforge_swap"
 VIRTUAL = ("docker", "veth", "br-", "virbr", "cni", "flannel", "tun", "tap", "cali", "lxc")
@@ -158,7 +158,7 @@ def _disk(disks: tuple[DiskFact, ...]) -> tuple[NvmeFile | None, list[str]]:
     if disk is None:
         return None, []
     notes = [] if disk.is_nvme else [f"{disk.device} is not NVMe by its name"]
-    read, write = UNMEASURED_READ_GB_S, UNMEASURED_WRITE_GB_S
+    read, write = DISK_READ_GB_S, DISK_WRITE_GB_S
     if disk.read_bytes_per_s and disk.write_bytes_per_s:
         read, write = disk.read_bytes_per_s / GBPS, disk.write_bytes_per_s / GBPS
     else:

@@ -188,6 +188,6 @@ def _on(request: Request, nodes: int, gpus: int) -> Request:
     cluster = request.cluster
     if (nodes, gpus) == (cluster.nodes, cluster.gpus_per_node):
         return request
-    hosts = tuple(host.model_copy(update={"slots": gpus}) for host in cluster.hosts[:nodes])
+    hosts = tuple(host.narrowed(gpus) for host in cluster.hosts[:nodes])
     fewer = {"nodes": nodes, "gpus_per_node": gpus, "hosts": hosts}
     return request.model_copy(update={"cluster": cluster.model_copy(update=fewer)})

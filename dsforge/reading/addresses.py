@@ -30,7 +30,7 @@ def addressed(entries: Sequence[Entry], *, resolve: bool) -> tuple[Host, ...]:
     problems += entry_problems(known)
     if problems:
         raise SpecError(tuple(problems))
-    return tuple(Host(address=entry.address, slots=entry.slots) for entry in known)
+    return tuple(Host(address=e.address, slots=e.slots, devices=e.devices) for e in known)
 
 
 def resolved(names: Sequence[str], timeout_s: float = TIMEOUT_S) -> dict[str, str]:

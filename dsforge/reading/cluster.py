@@ -19,7 +19,9 @@ from dsforge.reading.addresses import addressed
 from dsforge.reading.card import carded
 from dsforge.reading.files import ClusterFile, GpuFile, LinkFile
 from dsforge.reading.problems import Collector, validated
+from dsforge.reading.selection import selected
 from dsforge.reading.source import Source, read_source, read_text, refusal
+from dsforge.slurm import SlurmSpec
 from dsforge.specs import ClusterSpec, GpuSpec, Host, LinkSpec, NvmeSpec
 from dsforge.units import GBPS, GIB, TFLOP, gib
 
@@ -28,6 +30,9 @@ FABRIC_GPUS_PER_NODE = 8
 FABRIC_INTER_NODE, PLAIN_INTER_NODE = "100gbe", "10gbe"
 CORES_PER_GPU = 8
 LEAST_HOST_BYTES = 64 * GIB
+# A PCIe 3.0 SSD of 2 TB, at half of what such are rated (Samsung 960 Pro: 3.5 and 2.1 GB/s): rated
+# rates are those of an empty disk that is cool.
+DISK_GIB, DISK_READ_GB_S, DISK_WRITE_GB_S = 1862, 2.0, 1.0
 HOST_BYTES_PER_GPU_BYTE = 2  # DGX A100 has 1.6 or 3.2, DGX H100 3.2
 
 Reading = tuple[ClusterSpec, tuple[Reason, ...]]
@@ -56,14 +61,16 @@ def cluster_of(source: Source, *, hostfile: Path | None = None, resolve: bool = 
     if hostfile:
         source = source.without("hosts")
     file = parts.attempt(lambda: validated(ClusterFile, source))
-    hosts = parts.attempt(
-        lambda: addressed(listed.value or _file_entries(file.value, source), resolve=resolve)
+    chosen = parts.attempt(
+        lambda: selected(listed.value or _file_entries(file.value, source), file.value, source)
     )
+    hosts = parts.attempt(lambda: addressed(chosen.value.entries, resolve=resolve))
     if any(name.error for name in names):
         parts.check()  # a draft would say the same again
-    spec = parts.attempt(lambda: _Draft(file.value, source).cluster(hosts.value))
+    spec = parts.attempt(lambda: _Draft(chosen.value.file, source).cluster(hosts.value))
     parts.check()
-    return spec.value
+    cluster, reasons = spec.value
+    return cluster, (*chosen.value.reasons, *reasons)
 
 
 def named(source: Source, key: str, find: Callable[[str], Found]) -> Found | None:
@@ -130,10 +137,11 @@ class _Draft:
             nics_per_node=file.nics_per_node or self._usual_nics(nodes, per_node, inter_node),
             host_memory_bytes=self._host_memory_bytes(gpu, per_node),
             cpu_cores=file.cpu_cores or self._cpu_cores(per_node),
-            hosts=tuple(Host(address=host.address, slots=per_node) for host in used),
+            hosts=tuple(host.narrowed(per_node) for host in used),
             interface=file.interface,
             ssh_user=file.ssh_user,
             ssh_port=file.ssh_port,
+            slurm=self._slurm(),
             nvme=self._nvme(),
             gpu_hour_price=file.gpu_hour_price,
         )
@@ -246,12 +254,22 @@ class _Draft:
         disk = self.file.nvme
         if disk is None:
             return None
+        size = disk.size_gib or DISK_GIB
+        read, write = disk.read_gb_s or DISK_READ_GB_S, disk.write_gb_s or DISK_WRITE_GB_S
+        if None in (disk.size_gib, disk.read_gb_s, disk.write_gb_s):
+            message = f"the disk at {disk.path} is taken to have {size:,.0f} GiB free, to read "
+            message += f"{read:g} GB/s and to write {write:g}; `nvme` in the cluster file says more"
+            self._choose("default-nvme", message)
         return NvmeSpec(
             path=disk.path,
-            size_bytes=max(1, round(disk.size_gib * GIB)),
-            read_bytes_per_s=disk.read_gb_s * GBPS,
-            write_bytes_per_s=disk.write_gb_s * GBPS,
+            size_bytes=max(1, round(size * GIB)),
+            read_bytes_per_s=read * GBPS,
+            write_bytes_per_s=write * GBPS,
         )
+
+    def _slurm(self) -> SlurmSpec | None:
+        given = self.file.slurm
+        return None if given is None else SlurmSpec(**given.model_dump())
 
 
 def _file_entries(file: ClusterFile, source: Source) -> list[Entry]:

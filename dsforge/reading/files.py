@@ -6,12 +6,14 @@ given is `None` and is chosen, with a reason, where the file is read.
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, Discriminator, Field, Tag
 
 from dsforge.hostfile import MAX_SLOTS
 from dsforge.reading.card import MAX_GB_S, MeasuredFile
+from dsforge.slurm import SLURM_NAME, SLURM_TIME
 from dsforge.specs import FROZEN, DataSpec, LinkKind, LoraSpec, MethodName, Optimizer, Precision
 from dsforge.strategy import Constraints
 from dsforge.units import parse_count
@@ -21,6 +23,7 @@ MAX_TOKENS = 10**18
 MAX_SEQUENCE = 100_000_000
 MAX_BATCH = 10_000_000
 MAX_GIB = 10_000_000
+MAX_SELECTION = 100_000  # characters of `include`: ten thousand hosts
 
 
 def _count(value: Any) -> Any:
@@ -29,6 +32,22 @@ def _count(value: Any) -> Any:
         return parse_count(value)
     if isinstance(value, float) and value.is_integer():
         return int(value)
+    return value
+
+
+def _limit(value: Any) -> Any:
+    """A time limit as Slurm writes it; a whole number is one of minutes."""
+    if type(value) is int and value >= 0:
+        return str(value)
+    if isinstance(value, str) and not re.fullmatch(SLURM_TIME, value):
+        raise ValueError("must be minutes, H:M:S or D-H:M:S, such as 12:00:00")
+    return value
+
+
+def _word(value: Any) -> Any:
+    """A name of Slurm, which becomes a word of a script."""
+    if isinstance(value, str) and not re.fullmatch(SLURM_NAME, value):
+        raise ValueError("must be letters, digits and _.,+@- without a dash in front")
     return value
 
 
@@ -80,6 +99,22 @@ class HostFile(BaseModel):
     slots: int = Field(ge=1, le=MAX_SLOTS, description="Accelerators that the job may use there.")
 
 
+_Name = Annotated[str, Field(pattern=SLURM_NAME, max_length=200)]
+_Time = Annotated[str, Field(pattern=SLURM_TIME, max_length=20)]
+Word = Annotated[str | None, BeforeValidator(_word, json_schema_input_type=_Name | None)]
+Limit = Annotated[str | None, BeforeValidator(_limit, json_schema_input_type=_Time | int | None)]
+
+
+class SlurmFile(BaseModel):
+    """What sbatch is told beside the size of the job."""
+
+    model_config = FROZEN
+
+    account: Word = Field(default=None, max_length=100, description="`--account` of sbatch.")
+    partition: Word = Field(default=None, max_length=200, description="`--partition`: one, or a,b.")
+    time: Limit = Field(default=None, max_length=20, description="`--time`: minutes, or D-H:M:S.")
+
+
 class NvmeFile(BaseModel):
     """A local disk for ZeRO-Infinity, the same on every node."""
 
@@ -88,9 +123,15 @@ class NvmeFile(BaseModel):
     path: str = Field(
         pattern=r"^/[A-Za-z0-9_./-]*$", max_length=200, description="Absolute folder on each node."
     )
-    size_gib: float = Field(gt=0, le=MAX_GIB, description="Free space for the job, GiB.")
-    read_gb_s: float = Field(gt=0, le=MAX_GB_S, description="Sequential read, GB/s.")
-    write_gb_s: float = Field(gt=0, le=MAX_GB_S, description="Sequential write, GB/s.")
+    size_gib: float | None = Field(
+        default=None, gt=0, le=MAX_GIB, description="Free space for the job, GiB."
+    )
+    read_gb_s: float | None = Field(
+        default=None, gt=0, le=MAX_GB_S, description="Sequential read, GB/s."
+    )
+    write_gb_s: float | None = Field(
+        default=None, gt=0, le=MAX_GB_S, description="Sequential write, GB/s."
+    )
 
 
 Gpu = Annotated[
@@ -129,6 +170,19 @@ class ClusterFile(BaseModel):
         description="User of ssh; none: the same as here.",
     )
     ssh_port: int = Field(default=22, ge=1, le=65535, description="Port of ssh.")
+    slurm: SlurmFile | None = Field(default=None, description="Account, partition, time limit.")
+    include: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=MAX_SELECTION,
+        description="Only these hosts and slots, in DeepSpeed's words: 10.0.0.1@10.0.0.2:0,1.",
+    )
+    exclude: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=MAX_SELECTION,
+        description="All but these hosts and slots: 10.0.0.3@10.0.0.4:7.",
+    )
     host_memory_gib: float | None = Field(
         default=None, gt=0, le=MAX_GIB, description="RAM of one node, GiB."
     )

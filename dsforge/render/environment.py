@@ -15,11 +15,12 @@ from typing import NamedTuple
 from dsforge.errors import RenderError
 from dsforge.masking import is_secret
 from dsforge.plan import Plan
-from dsforge.specs import ClusterSpec, LinkSpec
+from dsforge.specs import ClusterSpec, GpuSpec, LinkSpec
 
 SAFE_NAME = re.compile(r"[A-Z][A-Z0-9_]*")
 SAFE_VALUE = re.compile(r"[A-Za-z0-9_@%+=:,./-]+")  # what DeepSpeed's launcher does not quote
 AMD_NAME = re.compile(r"mi\d", re.IGNORECASE)
+GAUDI_NAME = re.compile(r"gaudi|hl-\d", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,11 @@ class DeepspeedEnvContext(NamedTuple):
     variables: tuple[Variable, ...]
 
 
+def is_gaudi(gpu: GpuSpec) -> bool:
+    """Whether the card is Intel's Gaudi, DeepSpeed's `hpu` accelerator."""
+    return GAUDI_NAME.match(gpu.name) is not None
+
+
 def environment_variables(plan: Plan) -> tuple[Variable, ...]:
     """The variables of `.deepspeed_env`, in a fixed order."""
     cluster = plan.cluster
@@ -58,14 +64,19 @@ def environment_variables(plan: Plan) -> tuple[Variable, ...]:
 
 
 def _network(cluster: ClusterSpec) -> tuple[Variable, ...]:
-    """What lets ranks on several nodes find each other."""
+    """What lets ranks on several nodes find each other.
+
+    Gaudi has HCCL in place of NCCL, which finds its network by itself (docs.habana.ai, "Scale-out
+    via Host NIC").
+    """
     gloo, nccl = "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"
-    names = (gloo,) if cluster.gpu.is_cpu else (nccl, gloo)
+    without_nccl = cluster.gpu.is_cpu or is_gaudi(cluster.gpu)
+    names = (gloo,) if without_nccl else (nccl, gloo)
     why = "without it the first interface is taken, often a container bridge"
     if cluster.inter_node.measured is not None:
         why = "the ranks of the cluster card met over it; " + why
     found = tuple(Variable(n, cluster.interface, why) for n in names if cluster.interface)
-    return found if cluster.gpu.is_cpu else (*found, *_without_rdma(cluster.inter_node))
+    return found if without_nccl else (*found, *_without_rdma(cluster.inter_node))
 
 
 def _without_rdma(link: LinkSpec) -> tuple[Variable, ...]:
@@ -91,6 +102,9 @@ def _device(cluster: ClusterSpec) -> tuple[Variable, ...]:
     if cluster.gpu.is_cpu:
         why = "ranks run on the CPU even where DeepSpeed finds an accelerator"
         return (Variable("DS_ACCELERATOR", "cpu", why),)
+    if is_gaudi(cluster.gpu):
+        why = "DeepSpeed then runs on Gaudi or says at once what is missing (real_accelerator.py)"
+        return (Variable("DS_ACCELERATOR", "hpu", why),)
     if AMD_NAME.match(cluster.gpu.name):
         return ()
     why = "memory that is freed in one size can be used in another: less fragmentation"

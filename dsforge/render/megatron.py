@@ -64,7 +64,7 @@ def megatron_arguments(plan: Plan, strategy: Strategy) -> tuple[Argument, ...]:
         _parallel(strategy),
         _uneven_stages(model.layers, strategy.layout.pipeline_parallel_size),
         _batch(strategy, workload),
-        _optimizer(workload, train_job(plan)),
+        _optimizer(workload, train_job(plan, strategy)),
         _precision(workload),
         _recompute(strategy),
     )

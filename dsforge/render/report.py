@@ -10,12 +10,17 @@ from typing import NamedTuple
 from pydantic import BaseModel
 
 from dsforge.plan import Plan, Priced, Reason, Variant
+from dsforge.render.bundles import Bundle
 from dsforge.render.environment import Variable, environment_variables
 from dsforge.render.job import DS_CONFIG
-from dsforge.render.launch import has_placeholders
+from dsforge.render.launch import PRETRAIN, has_placeholders
 from dsforge.units import Interval, amount, count, gib, seconds
 
 FILES = {"megatron": "megatron/args.txt"}
+MEGATRON_DATA = (
+    "`MEGATRON_PATH` is a checkout of Megatron-LM, `DATA_PATH` the prefix of data that its "
+    "`tools/preprocess_data.py` has made. Without `DATA_PATH` it trains on mock data."
+)
 
 
 class Row(NamedTuple):
@@ -36,6 +41,17 @@ class VariantRow(NamedTuple):
     verdict: str
 
 
+class Launch(NamedTuple):
+    """A strategy that the files of the folder start, and the commands that do it."""
+
+    label: str
+    software: str
+    files: str
+    folder: str
+    ways: tuple[Row, ...]
+    note: str = ""
+
+
 class ReportContext(NamedTuple):
     """Fields of report/PLAN.md.j2."""
 
@@ -49,22 +65,17 @@ class ReportContext(NamedTuple):
     energy: bool
     reasons: tuple[Reason, ...]
     variants: tuple[VariantRow, ...]
-    substitute: str | None
+    chosen: Launch
+    alternative: Launch | None
     variables: tuple[Variable, ...]
     placeholders: bool
     placeholder_data: bool
-    deepspeed: bool
-    megatron: bool
+    selected: bool
 
 
-def report_context(
-    plan: Plan, *, substitute: Priced | None, written: frozenset[str]
-) -> ReportContext:
-    """Context of report/PLAN.md.j2.
-
-    `substitute` is the DeepSpeed strategy of ds_config.json where the choice is Megatron,
-    `written` the paths of all other artifacts.
-    """
+def report_context(plan: Plan, wanted: tuple[Bundle, ...]) -> ReportContext:
+    """Context of report/PLAN.md.j2; `wanted` are the strategies that can be started."""
+    launches = [_launch(plan, bundle) for bundle in wanted]
     return ReportContext(
         title=f"{plan.model.name} on {plan.cluster.nodes} x {plan.cluster.gpus_per_node} "
         f"{plan.cluster.gpu.name}",
@@ -77,13 +88,29 @@ def report_context(
         energy=plan.run is not None and plan.run.energy_kwh is not None,
         reasons=tuple(sorted(plan.choice.reasons, key=lambda r: not r.rule.startswith("warning-"))),
         variants=tuple(_variant(variant) for variant in plan.variants),
-        substitute=substitute.strategy.label() if substitute else None,
+        chosen=launches[0],
+        alternative=launches[1] if len(launches) > 1 else None,
         variables=environment_variables(plan),
         placeholders=has_placeholders(plan.cluster),
-        placeholder_data=plan.workload.data is None,
-        deepspeed=DS_CONFIG in written,
-        megatron=FILES["megatron"] in written,
+        placeholder_data=plan.workload.data is None and wanted[0].strategy.back_end == "deepspeed",
+        selected=any(host.devices for host in plan.cluster.hosts),
     )
+
+
+def _launch(plan: Plan, bundle: Bundle) -> Launch:
+    """How a strategy is started: over ssh, on each host, under Slurm."""
+    label, slurm = bundle.strategy.label(), f"sbatch {bundle.script('slurm.sbatch')}"
+    each = "on every host" if plan.cluster.nodes > 1 else "here"
+    if bundle.strategy.back_end == "megatron":
+        given = "MEGATRON_PATH=... DATA_PATH=..."
+        starts = Row("without Slurm", f"{given} {PRETRAIN}", each)
+        ways = (starts, Row("under Slurm", f"{given} {slurm}", "in this folder"))
+        arguments = FILES["megatron"]
+        return Launch(label, "Megatron-LM", arguments, bundle.folder, ways, MEGATRON_DATA)
+    ssh = Row("over ssh", bundle.script("deepspeed.sh"), "on one host")
+    starts = Row("without ssh", bundle.script("torchrun.sh"), each)
+    every = (ssh, starts, Row("under Slurm", slurm, "in this folder"))
+    return Launch(label, "DeepSpeed", f"{bundle.train}` and `{DS_CONFIG}", bundle.folder, every)
 
 
 def _facts(plan: Plan) -> tuple[Row, ...]:
@@ -232,4 +259,6 @@ def _variant(variant: Variant) -> VariantRow:
     reserved = gib(priced.memory.reserved_bytes.likely)
     step = seconds(priced.time.step_s.likely)
     verdict = "fits" if priced.fits else "does not fit"
+    if variant.name == "megatron" and not priced.fits:
+        verdict += ": not written"
     return VariantRow(file, priced.strategy.label(), reserved, step, verdict)

@@ -241,7 +241,7 @@ def nvme_disk(case: Case) -> Problem | None:
         return Problem(
             "nvme-disk",
             "offload to nvme must have a disk: the cluster names no `nvme`",
-            "add nvme: path, size_gib and bandwidth to the cluster",
+            "name its folder: `--nvme-path`, or `nvme` in the cluster file",
         )
     return None
 

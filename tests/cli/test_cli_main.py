@@ -62,7 +62,8 @@ def test_shared_flags_have_one_option_each_in_their_sections(command: str) -> No
     shown = typed(command, "-h").stdout
     headings = [line for line in shown.splitlines() if line.endswith(":") and line[0] != " "]
 
-    assert headings == ["Input files:", "Cluster:", "Workload:", "Strategy:", "Options:"]
+    sections = ("Input files", "Cluster", "Launch", "Workload", "Strategy", "Options")
+    assert headings == [f"{section}:" for section in sections]
     for field in Flags._fields:
         name = "--for" if field == "back_end" else "--" + field.replace("_", "-")
         assert shown.count(f"\n  {name} ") == 1

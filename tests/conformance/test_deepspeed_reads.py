@@ -72,6 +72,7 @@ class Asked(dict[str, Any]):
 def configs(plan: Plan) -> list[tuple[str, dict[str, Any]]]:
     """Path and content of each ds_config."""
     found = [a for a in render(plan) if a.path.startswith("deepspeed/")]
+    found = [a for a in found if a.path.endswith(".json")]
     return [(a.path, json.loads(a.text)) for a in found]
 
 

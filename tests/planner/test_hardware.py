@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import pytest
 from drawing import draw_request
+from follows import unlike
 
 from dsforge.errors import DsforgeError, LayoutError
 from dsforge.plan import PREFERRED, Request
@@ -114,13 +115,22 @@ def untrue(request: Request, found: Taken) -> Iterator[str]:
         yield "the plan is priced unlike its strategy"
 
 
+def unlaunched(request: Request, _: Taken) -> Iterator[str]:
+    """Files that say or start something else than the choice."""
+    try:
+        plan = choose(request)
+    except DsforgeError:  # the batch alone forbids it
+        return
+    yield from unlike(plan)
+
+
 def broken(count: int, part: int = 0) -> list[str]:
     """What random requests break."""
     return [
         f"{request.model.name} on {request.cluster.nodes} x {request.cluster.gpus_per_node} "
         f"{request.cluster.gpu.name} over {request.cluster.inter_node.name}: {said}"
         for request, found in drawn(count, part)
-        for check in (worse, untrue)
+        for check in (worse, untrue, unlaunched)
         for said in check(request, found)
     ]
 
