@@ -98,26 +98,33 @@ def base(
         offload_parameters=offloads[1],
         recompute=fixed.recompute or "none",
         virtual_stages=1,
-        execution=_execution(fixed) if back_end == "deepspeed" else None,
+        execution=_execution(fixed, back_end),
         sequence_parallel=back_end == "megatron"
         and tp > 1
         and workload.sequence_length % (tp * cp) == 0,
     )
 
 
-def _execution(fixed: Constraints) -> Execution | None:
-    """How the engine runs where buckets or types are fixed; none: as dsforge sets them."""
+def _execution(fixed: Constraints, back_end: BackEnd) -> Execution | None:
+    """How the back end runs where something of it is fixed; none: as dsforge sets it."""
+    if back_end == "megatron":
+        return None if fixed.loss is None else _engine(back_end, loss=fixed.loss)
     weights, gradients = bool(fixed.quantized_weights), bool(fixed.quantized_gradients)
-    if fixed.buckets in (None, "sized") and not weights and not gradients:
+    if fixed.buckets in (None, "sized") and not weights and not gradients and fixed.loss is None:
         return None
-    return _engine(fixed.buckets or "sized", weights=weights, gradients=gradients)
+    return _engine(
+        back_end,
+        buckets=fixed.buckets or "sized",
+        quantized_weights=weights,
+        quantized_gradients=gradients,
+        loss=fixed.loss,
+    )
 
 
 @lru_cache(maxsize=8)
-def _engine(buckets: BucketSizes | Buckets, *, weights: bool, gradients: bool) -> Execution:
-    """DeepSpeed with these buckets, and what it sends in fewer bits."""
-    update = {"quantized_weights": weights, "quantized_gradients": gradients, "buckets": buckets}
-    return EXECUTIONS["deepspeed"].model_copy(update=update)
+def _engine(back_end: BackEnd, **settings: BucketSizes | Buckets | bool | str | None) -> Execution:
+    """The software of a back end with these settings."""
+    return EXECUTIONS[back_end].model_copy(update=settings)
 
 
 def interleavings(request: Request, family: Strategy) -> tuple[tuple[Batching, ...], ...]:
