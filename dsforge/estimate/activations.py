@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from dsforge.estimate.ulysses import saved_width
 from dsforge.specs import ModelSpec, Workload
 from dsforge.strategy import Kernels, Strategy
 
@@ -107,6 +108,7 @@ def _all_saved(model: ModelSpec, workload: Workload, strategy: Strategy, moe_lay
     """What a layer saves without recomputation."""
     run, widths = strategy.runs_as, KERNELS[strategy.runs_as.kernels]
     inner = _attention_width(model, widths.keys) + _copied_width(model, strategy)
+    inner += saved_width(model, strategy)
     inner += _mlp_width(model, run.kernels, moe_layer=moe_layer)
     each = widths.norm if model.norm == "rmsnorm" else widths.layer_norm
     if each > KERNELS["fused"].norm and element_bytes(workload) == FLOAT_BYTES:

@@ -9,6 +9,7 @@ from dsforge.estimate import memory as ledger
 from dsforge.estimate.frame import Frame
 from dsforge.estimate.quantised import BLOCK, NF4_BYTES, largest_matrix_elements
 from dsforge.estimate.states import MOMENT_BYTES, MOMENTS, Load
+from dsforge.estimate.ulysses import saved_width
 from dsforge.explain.loss import give_loss, logit_lines
 from dsforge.explain.parameters import NF4
 from dsforge.explain.sheet import Line, Sheet
@@ -129,6 +130,8 @@ def _token_bytes(plan: Plan, load: Load) -> Iterator[Line]:
     if model.mla is None:
         width = "2 * (attention_heads + kv_heads) * head_size"
         width += " + query_norm_copies * (attention_heads + kv_heads) * head_size"
+        if saved_width(model, strategy):
+            width += " + (attention_heads + 2 * (max(kv_heads, cp) - kv_heads)) * head_size"
         why = f"{LAYER}: queries, keys, values, output"
         yield Line("attention_width", "elements", width, why)
     yield Line("rim_width", "elements", "norms_per_layer * hidden_size * norm_copies", LAYER)

@@ -43,6 +43,7 @@ def train_job(plan: Plan) -> TrainJob:
         epochs=workload.epochs or 1.0,
         warmup_steps=0 if steps is None else round(steps * WARMUP_FRACTION),
         gradient_checkpointing=plan.strategy.recompute != "none",
+        loss="plain" if plan.strategy.runs_as.loss == "plain" else "chunked",
         lora=workload.lora,
         seed=workload.seed,
     )

@@ -234,7 +234,7 @@ def check_tensor(mode: Mode, configuration: Any, *, adapters: bool) -> list[Prob
 def check_sequence(
     mode: Mode, configuration: Any, *, attention: str, packing: bool
 ) -> list[Problem]:
-    """What a model cannot do under sequence parallelism; `configuration` is the transformers one."""
+    """What a model cannot do under sequence parallelism."""
     size, shape = mode.layout.context_parallel_size, configuration.get_text_config()
     window = getattr(shape, "sliding_window", None) and getattr(shape, "use_sliding_window", True)
     heads = Heads(

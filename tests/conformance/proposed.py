@@ -59,9 +59,11 @@ def requests(seed: int, back_end: BackEnd) -> Iterator[Request]:
             cpu_cores=64,
         )
         adapters = draw.random() < 0.25
-        longest = min(8192, model.max_position_embeddings)
+        longest = min(65536, model.max_position_embeddings)
         workload = Workload(
-            sequence_length=draw.choice([n for n in (512, 1024, 2048, 8192) if n <= longest]),
+            sequence_length=draw.choice(
+                [n for n in (512, 1024, 2048, 8192, 65536) if n <= longest]
+            ),
             global_batch_size=draw.choice((8, 48, 64, 256, 1024, 1536)),
             learning_rate=1e-5,
             method="lora" if adapters else "full",
