@@ -134,7 +134,8 @@ class Flags(NamedTuple):
         Flag(STRATEGY, "Pipeline parallel size.", ("strategy", "pipeline_parallel_size")),
     ] = None
     cp: Annotated[
-        int | None, Flag(STRATEGY, "Context parallel size.", ("strategy", "context_parallel_size"))
+        int | None,
+        Flag(STRATEGY, "Ranks that share a sequence.", ("strategy", "context_parallel_size")),
     ] = None
     ep: Annotated[
         int | None, Flag(STRATEGY, "Expert parallel size.", ("strategy", "expert_parallel_size"))
@@ -151,6 +152,10 @@ class Flags(NamedTuple):
     ] = None
     recompute: Annotated[
         str | None, Flag(STRATEGY, "none, selective or full.", ("strategy", "recompute"))
+    ] = None
+    loss: Annotated[
+        str | None,
+        Flag(STRATEGY, "plain (whole logits) or chunked.", ("strategy", "loss")),
     ] = None
     buckets: Annotated[
         str | None,

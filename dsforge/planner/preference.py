@@ -5,7 +5,8 @@
 2. Time. The best is the smallest predicted step of any kind, on all of the machines or fewer.
 3. Ease. Of what counts and takes at most `prefer` times the best, the easiest is chosen: all
    machines before fewer, no offload before offload, the whole model on each rank before a cut one,
-   DeepSpeed before Megatron, its smaller ZeRO stage, no second copy of the weights; then the clock.
+   DeepSpeed before Megatron, whole samples before shared ones (Ulysses), its smaller ZeRO stage, no
+   second copy of the weights; then the clock.
 
 What follows: better hardware never makes the best step longer. A strategy takes no more memory and
 no more time on a faster link, more adapters, a faster or larger card, more RAM (random ones are
@@ -72,7 +73,7 @@ def rank(request: Request, fitting: tuple[Candidate, ...]) -> list[Candidate]:
     return [first, *sorted(rest, key=lambda candidate: candidate.step_s)]
 
 
-def ease(family: Strategy) -> tuple[int, bool, bool, int, bool]:
+def ease(family: Strategy) -> tuple[int, bool, bool, bool, int, bool]:
     """What a way to train asks of its user, the greatest demand first; less is easier."""
     moved = PLACES.index(family.offload_optimizer) + 3 * PLACES.index(family.offload_parameters)
     on_megatron = family.back_end != BACK_ENDS[0]
@@ -80,6 +81,7 @@ def ease(family: Strategy) -> tuple[int, bool, bool, int, bool]:
         moved,
         _is_cut(family),
         on_megatron,
+        not on_megatron and family.layout.context_parallel_size > 1,
         0 if on_megatron else family.zero_stage,
         family.hpz_partition_size > 1,
     )

@@ -109,6 +109,7 @@ class DsConfig(BaseModel):
     fp16: _Switch | None = None
     optimizer: _Named | None = None
     tensor_parallel: _Tensor | None = None
+    sequence_parallel_size: int = Field(default=1, ge=0)
 
     @property
     def precision(self) -> Literal["bf16", "fp16", "fp32"] | None:
@@ -153,7 +154,8 @@ def settings_of(config: DsConfig, place: str) -> tuple[Setting, ...]:
         ("strategy", "quantized_gradients"): zero.zero_quantized_gradients or None,
         ("strategy", "tensor_parallel_size"): max(1, tensor.autotp_size if tensor else 1),
         ("strategy", "pipeline_parallel_size"): 1,
-        ("strategy", "context_parallel_size"): 1,
+        ("strategy", "context_parallel_size"): max(1, config.sequence_parallel_size),
+        ("strategy", "loss"): "plain",  # of whatever trainer it is for
         ("strategy", "buckets"): zero.buckets,
         ("strategy", "micro_batch_size"): config.train_micro_batch_size_per_gpu,
         ("workload", "precision"): config.precision,

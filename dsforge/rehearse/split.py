@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dsforge.errors import Problem, SpecError
+from dsforge.errors import SpecError
 from dsforge.train.modes import Mode, read_mode
 
 # What cannot be built at all. What else is wrong with a config the engine says itself.
@@ -15,11 +15,6 @@ def mode_of(settings: dict[str, Any], world_size: int) -> Mode:
     """The split of so many ranks under a ds_config. Raises SpecError where there is none."""
     mode, problems = read_mode(settings, 0, world_size)  # the engine judges the ZeRO stage
     problems = [problem for problem in problems if problem.rule in UNBUILDABLE]
-    size = mode.layout.context_parallel_size
-    if size > 1:
-        message = f"`sequence_parallel_size` (={size}) cannot be rehearsed"
-        hint = "leave it at 1; `dsforge estimate` prices it"
-        problems.append(Problem("sequence-rehearsal", message, hint))
     if problems:
         raise SpecError(tuple(problems))
     return mode

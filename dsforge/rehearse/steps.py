@@ -15,6 +15,7 @@ from deepspeed.runtime.pipe.engine import TENSOR_META_SIZE, PipelineEngine
 from deepspeed.runtime.pipe.schedule import BackwardPass
 
 from dsforge.rehearse.device import DEVICE
+from dsforge.train.sequence import stretch_width
 
 # Micro steps of one step that are run: the second of them finds gradients to add to, and so do all
 # others but the last, which reduces them.
@@ -32,22 +33,37 @@ def take_step(engine: Any, phase: Phase, sequence_length: int, *, first: bool) -
 
 
 def _micro_steps(engine: Any, phase: Phase, sequence_length: int, prefix: str) -> None:
-    total = engine.gradient_accumulation_steps()
+    total, ranks = engine.gradient_accumulation_steps(), sequence_ranks(engine)
+    length, stretched = sequence_length, ranks > 1
+    if stretched:
+        length = stretch_width(sequence_length, ranks)
     micro_steps = min(total, 1 if prefix else MICRO_STEPS)
     for micro_step in range(micro_steps):
         if micro_steps < total:
             engine.set_gradient_accumulation_boundary(micro_step == micro_steps - 1)
         last = micro_step == micro_steps - 1
         with phase(prefix + ("forward" if last else "accumulation")):
-            shape = engine.train_micro_batch_size_per_gpu(), sequence_length
+            shape = engine.train_micro_batch_size_per_gpu(), length
             tokens = torch.empty(shape, dtype=torch.long, device=DEVICE)
-            loss = engine(input_ids=tokens, labels=tokens).loss
+            loss = engine(input_ids=tokens, labels=tokens, **_positions(shape, stretched)).loss
         with phase(prefix + ("backward" if last else "accumulation")):
             engine.backward(loss)
             del loss
         with phase(prefix + ("step" if last else "accumulation")):
             engine.step()
             del tokens
+
+
+def sequence_ranks(engine: Any) -> int:
+    """Ranks that share the tokens of a sample (Ulysses)."""
+    return int(engine.sequence_parallel_size)
+
+
+def _positions(shape: tuple[int, int], stretched: bool) -> dict[str, Any]:
+    """What Ulysses wants to be told: where each token stands."""
+    if not stretched:
+        return {}
+    return {"position_ids": torch.empty(shape, dtype=torch.long, device=DEVICE)}
 
 
 def _scheduled(engine: Any, phase: Phase, sequence_length: int, prefix: str) -> None:

@@ -79,6 +79,7 @@ class Job(NamedTuple):
     gradient_clipping: float
     reduce_scatter: bool  # Muon needs whole gradients; the engine refuses both together
     tensor_parallel_size: int | None
+    sequence_parallel_size: int | None
     pipeline_stages: int | None
     pipeline_layers: tuple[int, ...]  # of each stage: the cut that the prediction prices
 
@@ -195,6 +196,7 @@ def _job(plan: Plan, strategy: Strategy) -> Job:
     """The part that does not depend on what is sharded."""
     tensor = strategy.layout.tensor_parallel_size
     stages = strategy.layout.pipeline_parallel_size
+    context = strategy.layout.context_parallel_size
     split = layer_split(plan.model.layers, stages)
     return Job(
         train_batch_size=strategy.global_batch_size,
@@ -206,6 +208,7 @@ def _job(plan: Plan, strategy: Strategy) -> Job:
         gradient_clipping=plan.workload.gradient_clipping,
         reduce_scatter=plan.workload.optimizer != "muon",
         tensor_parallel_size=tensor if tensor > 1 else None,
+        sequence_parallel_size=context if context > 1 else None,
         pipeline_stages=stages if stages > 1 else None,
         pipeline_layers=split.of_stages(stages) if split else (),
     )

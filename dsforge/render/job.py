@@ -44,6 +44,7 @@ def train_job(plan: Plan, strategy: Strategy) -> TrainJob:
         epochs=workload.epochs or 1.0,
         warmup_steps=0 if steps is None else round(steps * WARMUP_FRACTION),
         gradient_checkpointing=strategy.recompute != "none",
+        loss="plain" if strategy.runs_as.loss == "plain" else "chunked",
         lora=workload.lora,
         seed=workload.seed,
         output="output" if strategy == plan.strategy else "output/deepspeed",

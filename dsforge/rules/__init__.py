@@ -9,12 +9,15 @@ limit is ours.
 from __future__ import annotations
 
 from dsforge.errors import Problem
-from dsforge.rules import engines, inputs, megatron, sizes
+from dsforge.rules import engines, inputs, megatron, sizes, trainer
 from dsforge.rules.case import Case, Rule, divisors, listed
 from dsforge.specs import ClusterSpec, ModelSpec, Workload
 from dsforge.strategy import Strategy
 
-RULES: tuple[Rule, ...] = (*inputs.RULES, *sizes.RULES, *engines.RULES, *megatron.RULES)
+RULES: tuple[Rule, ...] = (
+    *(*inputs.RULES, *sizes.RULES, *engines.RULES),
+    *(*trainer.RULES, *megatron.RULES),
+)
 
 __all__ = ["RULES", "Case", "Rule", "check", "divisors", "listed"]
 

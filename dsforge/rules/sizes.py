@@ -178,10 +178,10 @@ def context_splits_sequence(case: Case) -> Problem | None:
     """A sequence that context ranks cannot share out.
 
     Megatron `validate_args`: each context rank takes two chunks, for balance under the causal
-    mask.
+    mask. Under Ulysses `dsforge train` pads samples.
     """
     cp = case.layout.context_parallel_size
-    if cp > 1 and case.workload.sequence_length % (2 * cp):
+    if case.on_megatron and cp > 1 and case.workload.sequence_length % (2 * cp):
         return Problem(
             "context-sequence",
             f"`sequence_length` (={case.workload.sequence_length}) must be a multiple of 2 x "

@@ -31,6 +31,8 @@ H100 = cluster(4, gpu="h100-80gb", intra="nvlink-4", gpu_hour_price=2.5)
 FEWER_BITS = EXECUTIONS["deepspeed"].model_copy(
     update={"quantized_weights": True, "quantized_gradients": True}
 )
+LARGE = workload(batch=128)
+PLAIN = EXECUTIONS["deepspeed"].model_copy(update={"loss": "plain"})
 CASES: dict[str, dict[str, Any]] = {
     "zero0": {},
     "zero1": {"zero_stage": 1},
@@ -51,6 +53,13 @@ CASES: dict[str, dict[str, Any]] = {
     "one-gpu": {"dp": 1, "on": cluster(1, 1), "micro_batch_size": 2},
     "pipeline": {**SPLIT, "dp": 2, "tp": 2, "pp": 4},
     "interleaved": {**MEGATRON, "dp": 4, "pp": 4, "virtual_stages": 4},
+    "ulysses": {"dp": 4, "context_parallel_size": 4, "zero_stage": 3, "recompute": "full"},
+    "ulysses-few-keys": {"model": "qwen2.5-3b", "dp": 2, "context_parallel_size": 8},
+    "ulysses-lora": {"dp": 4, "context_parallel_size": 4, "work": lora_workload(65536)},
+    "plain-loss": {"zero_stage": 1, "execution": PLAIN},
+    "one-chunk": {"zero_stage": 1, "work": workload(512)},
+    "many-chunks": {"zero_stage": 1, "micro_batch_size": 8, "batch": 128, "work": LARGE},
+    "lora-chunks": {"zero_stage": 2, "micro_batch_size": 4, "work": lora_workload()},
     "context": {**SPLIT, "dp": 2, "tp": 2, "context_parallel_size": 4},
     "experts": {
         "model": "mixtral-8x7b",
