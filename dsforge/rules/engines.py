@@ -21,17 +21,15 @@ def deepspeed_axes(case: Case) -> Problem | None:
 
     Ours: Ulysses and expert parallelism for DeepSpeed are not generated yet.
     """
-    layout = case.layout
-    if not case.on_megatron and (
-        layout.context_parallel_size > 1 or layout.expert_parallel_size > 1
-    ):
-        return Problem(
-            "deepspeed-axes",
-            f"`context_parallel_size` (={layout.context_parallel_size}) and `expert_parallel_size` "
-            f"(={layout.expert_parallel_size}) must be 1 with DeepSpeed",
-            "use 1, or --for megatron",
-        )
-    return None
+    sizes = {
+        "context_parallel_size": case.layout.context_parallel_size,
+        "expert_parallel_size": case.layout.expert_parallel_size,
+    }
+    beyond = [f"`{name}` must be 1 (got {size})" for name, size in sizes.items() if size > 1]
+    if case.on_megatron or not beyond:
+        return None
+    message = f"with DeepSpeed {' and '.join(beyond)}"
+    return Problem("deepspeed-axes", message, "use 1, or --for megatron")
 
 
 def zero_with_pipeline(case: Case) -> Problem | None:
