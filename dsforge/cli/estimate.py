@@ -11,7 +11,7 @@ from dsforge.cli.flags import Flags, Sections, to_request, with_flags, with_verb
 from dsforge.cli.show import numbered, save, show_json
 
 if TYPE_CHECKING:
-    from dsforge.plan import Request
+    from dsforge.plan import Plan, Request
     from dsforge.planner.inverse import Found
 
 # What --find looks for, and the flags that would fix it.
@@ -75,15 +75,19 @@ def estimate(
 
         show_json(estimate_document(plan, found).model_dump(mode="json"))
         return
+    _show(plan, numbered(found), verbose=verbose)
+
+
+def _show(plan: Plan, ways: list[str], *, verbose: bool) -> None:
+    """The figures with their terms, and the ways to make it fit; all tables where asked for."""
     from dsforge.cli.brief import defaults, every_reason, head, screen, term_lines
 
     if not verbose:
-        lines = screen(plan, below=[*numbered(found), *term_lines(plan)], last=defaults(plan))
-        print("\n".join(lines))
+        print("\n".join(screen(plan, below=[*ways, *term_lines(plan)], last=defaults(plan))))
         return
     from dsforge.cli.priced import console, terms
 
-    print("\n".join([*head(plan), *numbered(found), ""]))
+    print("\n".join([*head(plan), *ways, ""]))
     console().print(terms(plan))
     print("\n".join(["", *every_reason(plan.choice.reasons)]))
 

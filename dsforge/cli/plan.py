@@ -70,22 +70,22 @@ def plan(
     if plots is not None:
         _save_plots(plots, found, argued)
     if as_json:
-        from dsforge.document import plan_document
-
-        shown = plan_document(
-            found, top or DEFAULT_TOP, others=argued.others, front=argued.front, flips=argued.flips
-        )
-        show_json(shown.model_dump(mode="json"))
+        _show_document(found, argued, top or DEFAULT_TOP)
         return
-    if verbose:
-        _show_all(found, argued, top or DEFAULT_TOP)
-    else:
-        _show(request, found, argued, top)
-    if argued.flips is not None:
-        _show_argument(argued)
+    shown = _all(found, argued, top) if verbose else _screen(request, found, argued, top)
+    print("\n".join([*shown, *_argument(argued)]))
 
 
-def _show(request: Request, found: Search, argued: Argument, top: int | None) -> None:
+def _show_document(found: Search, argued: Argument, top: int) -> None:
+    """The ranking and what was argued, for programs."""
+    from dsforge.document import plan_document
+
+    others, front, flips = argued
+    document = plan_document(found, top, others=others, front=front, flips=flips)
+    show_json(document.model_dump(mode="json"))
+
+
+def _screen(request: Request, found: Search, argued: Argument, top: int | None) -> list[str]:
     """The choice on one screen, or with as many ranks as were asked for."""
     from dsforge.cli.brief import alternatives, asked_and_lost, defaults, screen, table
     from dsforge.cli.priced import ranking
@@ -94,33 +94,39 @@ def _show(request: Request, found: Search, argued: Argument, top: int | None) ->
     below = [] if top else table(plan, alternatives(plan, found, argued.others), "alternatives")
     last = [*asked_and_lost(request, found), *defaults(plan)]
     ranks = ["", *ranking(found, top)] if top else []
-    print("\n".join([*screen(plan, below=below, last=last), *ranks]))
+    return [*screen(plan, below=below, last=last), *ranks]
 
 
-def _show_all(found: Search, argued: Argument, top: int) -> None:
+def _all(found: Search, argued: Argument, top: int | None) -> list[str]:
     """Figures, ranking, all reasons, other ways, what is impossible."""
     from dsforge.cli.brief import every_reason, head
     from dsforge.cli.priced import instead, losers, ranking
 
     plan = found.plans[0]
-    lines = [*head(plan), "", *every_reason(plan.choice.reasons), "", *ranking(found, top)]
+    lines = [
+        *head(plan),
+        "",
+        *every_reason(plan.choice.reasons),
+        "",
+        *ranking(found, top or DEFAULT_TOP),
+    ]
     if argued.others:
         lines += ["", "the fastest of each other kind, those with nearly the same step first"]
         lines += instead(argued.others)
     if found.rejected:
         lines += ["", "not possible, or not sure to fit", *losers(found)]
-    print("\n".join(lines))
-    print(f"\n{found.candidates:,} candidates in {found.seconds:.2f} s")
+    return [*lines, "", f"{found.candidates:,} candidates in {found.seconds:.2f} s"]
 
 
-def _show_argument(argued: Argument) -> None:
-    """What would flip the choice, and the front."""
+def _argument(argued: Argument) -> list[str]:
+    """What would flip the choice, and the front; nothing where nobody asked."""
+    if argued.flips is None:
+        return []
     from dsforge.cli.priced import flipping, fronts
 
     title = "the front: no plan beats these in time, GPUs, money and memory at once; and the choice"
-    lines = ["", "what would flip the choice", *flipping(argued.flips or ())]
-    lines += ["", f"{title} on so many GPUs", *fronts(argued.front or ())]
-    print("\n".join(lines))
+    lines = ["", "what would flip the choice", *flipping(argued.flips)]
+    return [*lines, "", f"{title} on so many GPUs", *fronts(argued.front or ())]
 
 
 def _save_plots(folder: Path, found: Search, argued: Argument) -> None:

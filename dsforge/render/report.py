@@ -86,7 +86,7 @@ def report_context(
         warnings=_of_kind(plan, "warning"),
         reasons=_of_kind(plan, "choice"),
         assumed=_of_kind(plan, "note", "default"),
-        memory_label=_label(plan),
+        memory_label=_label(plan).capitalize(),
         variants=tuple(_variant(plan, variant) for variant in plan.variants),
         substitute=substitute.strategy.label() if substitute else None,
         variables=environment_variables(plan),
@@ -270,7 +270,7 @@ def _verdict(plan: Plan, other: Priced) -> str:
         return (
             f"{how}, but tight: its upper end ({gib(other.memory.device_bytes.high)}) does not fit"
         )
-    if step_s * SAME > mine_s:
-        return how
     asks = demand(plan.strategy, other.strategy)
+    if step_s * SAME > mine_s:
+        return f"{how}, but {asks}" if asks and step_s < mine_s * SAME else how
     return f"{how}, but {asks or 'not within what was asked for'}"
