@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
-from dsforge.cli.text import aligned, wrapped
+from dsforge.cli.text import aligned, columns, wrapped
 from dsforge.plan import Plan, Priced, Reason, Rejected, Request, Search
 from dsforge.planner.advice import TIGHT
 from dsforge.planner.alternatives import AXES, Alternative
@@ -135,14 +135,22 @@ def term_lines(plan: Plan) -> list[str]:
         f"{name.replace('_', ' ')} {gib(size)}" for name, size in sizes if size >= NOTICED_BYTES
     ]
     time = [f"{name.removesuffix('_s')} {seconds(span)}" for name, span in spans if span > 0]
-    return [
-        *wrapped(", ".join(memory), first=f"  {'memory is':<{WIDTH}}"),
-        *wrapped(", ".join(time), first=f"  {'time is':<{WIDTH}}"),
-    ]
+    return [_as_many("memory is", memory), _as_many("time is", time)]
 
 
-def table(plan: Plan, others: Iterable[Other], title: str) -> list[str]:
-    """Other plans, the fastest first, against the choice; nothing where there are none."""
+def _as_many(label: str, parts: list[str]) -> str:
+    """As many parts as one line holds."""
+    line = f"  {label:<{WIDTH}}{parts[0]}"
+    for part in parts[1:]:
+        longer = f"{line}, {part}"
+        if len(longer) > columns():
+            break
+        line = longer
+    return line
+
+
+def table(plan: Plan, others: Iterable[Other], title: str, most: int) -> list[str]:
+    """The fastest of other plans against the choice; nothing where there are none."""
     mine_s, cluster = plan.choice.time.step_s.likely, plan.cluster
     rows = [
         (
@@ -152,7 +160,7 @@ def table(plan: Plan, others: Iterable[Other], title: str) -> list[str]:
             gib(other.priced.memory.device_bytes.likely),
             fit(cluster, other.priced),
         )
-        for other in sorted(others, key=lambda other: other.priced.time.step_s.likely)[:OTHERS]
+        for other in sorted(others, key=lambda other: other.priced.time.step_s.likely)[:most]
     ]
     label = memory_label("device", on_cpu=cluster.gpu.is_cpu)
     heads = (title, "step", "", label, "")
@@ -204,15 +212,21 @@ def _coarse(strategy: Strategy) -> tuple[object, ...]:
     return strategy.zero_stage, strategy.offload_optimizer, strategy.offload_parameters, cut
 
 
-def screen(plan: Plan, *, below: list[str], last: list[str]) -> list[str]:
-    """The head, as many reasons as there is room for, a table below them, and the last lines."""
+def screen(plan: Plan, *, below: Callable[[int], list[str]], last: list[str]) -> list[str]:
+    """The head, reasons and a table of at most so many rows as there is room for, the last lines.
+
+    One reason is always shown.
+    """
     top = head(plan)
-    room = SCREEN - len(top) - len(below) - len(last)
-    shown: list[str] = []
+    room = SCREEN - len(top) - len(last)
     told = [r for r in plan.choice.reasons if r.kind == "choice" and r.rule not in SAID_ABOVE]
-    for number, reason in enumerate(told[:REASONS]):
-        lines = wrapped(reason.message, first=f"  {'because':<{WIDTH}}")
-        if number >= LEAST_REASONS and len(shown) + len(lines) > room:
+    reasons = [wrapped(r.message, first=f"  {'because':<{WIDTH}}") for r in told[:REASONS]]
+    first = len(reasons[0]) if reasons else 0
+    tables = (below(rows) for rows in range(OTHERS, 0, -1))
+    table = next((lines for lines in tables if first + len(lines) <= room), [])
+    shown: list[str] = []
+    for number, lines in enumerate(reasons):
+        if number >= LEAST_REASONS and len(shown) + len(lines) + len(table) > room:
             break
         shown += lines
-    return [*top, *shown, *below, *last]
+    return [*top, *shown, *table, *last]

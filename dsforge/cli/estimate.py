@@ -83,7 +83,8 @@ def _show(plan: Plan, ways: list[str], *, verbose: bool) -> None:
     from dsforge.cli.brief import defaults, every_reason, head, screen, term_lines
 
     if not verbose:
-        print("\n".join(screen(plan, below=[*ways, *term_lines(plan)], last=defaults(plan))))
+        last = [*ways, *term_lines(plan), *defaults(plan)]
+        print("\n".join(screen(plan, below=lambda _: [], last=last)))
         return
     from dsforge.cli.priced import console, terms
 

@@ -131,9 +131,13 @@ def _show(plan: Plan, last: list[str], *, verbose: bool) -> None:
         for variant in plan.variants
         if variant.priced and variant.priced.fits and variant.priced.strategy != plan.strategy
     ]
-    below = table(plan, others, "also written")
+
+    def below(most: int) -> list[str]:
+        return table(plan, others, "also written", most)
+
     if verbose:
-        lines = [*head(plan), *every_reason(plan.choice.reasons), "", *below, "", *last]
+        every = every_reason(plan.choice.reasons)
+        lines = [*head(plan), *every, "", *below(len(others)), "", *last]
     else:
         lines = screen(plan, below=below, last=[*defaults(plan), "", *last])
     print("\n".join(lines))

@@ -91,10 +91,13 @@ def _screen(request: Request, found: Search, argued: Argument, top: int | None) 
     from dsforge.cli.priced import ranking
 
     plan = found.plans[0]
-    below = [] if top else table(plan, alternatives(plan, found, argued.others), "alternatives")
+    others = [] if top else alternatives(plan, found, argued.others)
     last = [*asked_and_lost(request, found), *defaults(plan)]
     ranks = ["", *ranking(found, top)] if top else []
-    return [*screen(plan, below=below, last=last), *ranks]
+    return [
+        *screen(plan, below=lambda most: table(plan, others, "alternatives", most), last=last),
+        *ranks,
+    ]
 
 
 def _all(found: Search, argued: Argument, top: int | None) -> list[str]:

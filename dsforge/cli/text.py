@@ -6,6 +6,7 @@ import re
 import shutil
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 
 NARROWEST, USUAL, WIDEST = 60, 100, 120  # columns; the second where stdout is no terminal
 # `ZeRO-3 dp16 mbs2 x4 recompute full`: the name of a plan, which is not broken at the end of a line
@@ -16,7 +17,6 @@ _NAME = re.compile(
 _QUANTITY = re.compile(r"(?<=\d) (?=(?:[KMG]iB|[GM]B/s|ms|s|min|h|days|GPUs?)\b)")
 _RULE = re.compile(r" (?=\[[a-z0-9-]+\]$)")
 _GLUE = "\N{NO-BREAK SPACE}"
-LONGEST_NAME = 60  # a longer one may have to be broken
 
 
 def columns() -> int:
@@ -26,10 +26,11 @@ def columns() -> int:
 
 def wrapped(text: str, *, first: str = "", width: int | None = None) -> list[str]:
     """Lines of a text behind a first word; later lines begin below the text."""
-    glued = _QUANTITY.sub(_GLUE, _RULE.sub(_GLUE, _NAME.sub(_in_one_piece, text)))
+    width = width or columns()
+    glued = _RULE.sub(_GLUE, _NAME.sub(partial(_in_one_piece, width - len(first)), text))
     lines = textwrap.wrap(
-        glued,
-        width or columns(),
+        _QUANTITY.sub(_GLUE, glued),
+        width,
         initial_indent=first,
         subsequent_indent=" " * len(first),
         break_long_words=False,
@@ -38,10 +39,10 @@ def wrapped(text: str, *, first: str = "", width: int | None = None) -> list[str
     return [line.replace(_GLUE, " ") for line in lines]
 
 
-def _in_one_piece(name: re.Match[str]) -> str:
-    """A name without places to break it, unless it is too long for that."""
+def _in_one_piece(room: int, name: re.Match[str]) -> str:
+    """A name without places to break it, unless it is too long for a line."""
     text = name.group()
-    return text.replace(" ", _GLUE) if len(text) <= LONGEST_NAME else text
+    return text.replace(" ", _GLUE) if len(text) <= room else text
 
 
 def aligned(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
