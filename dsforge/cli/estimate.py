@@ -117,12 +117,12 @@ def _find(flags: Flags, sought: str, *, verbose: bool, as_json: bool) -> None:
         show_json(document.model_dump(mode="json"))
         return
     from dsforge.cli.brief import defaults, every_reason, head
-    from dsforge.cli.priced import answer, console, neighbours
+    from dsforge.cli.priced import answer, neighbours
 
-    print("\n".join([*answer(found), "", *head(found.plan), ""]))
-    console().print(neighbours(found))
     reasons = found.plan.choice.reasons
-    print("\n".join(["", *(every_reason(reasons) if verbose else defaults(found.plan))]))
+    last = every_reason(reasons) if verbose else defaults(found.plan)
+    lines = [*answer(found), "", *head(found.plan), "", *neighbours(found), "", *last]
+    print("\n".join(lines))
 
 
 def _open(flags: Flags, sought: str) -> Flags:

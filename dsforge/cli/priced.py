@@ -155,22 +155,21 @@ def answer(found: Found) -> list[str]:
     return lines + ([f"  limit      {said.limit}"] if said.limit else [])
 
 
-def neighbours(found: Found) -> Table:
-    """Memory by term at the answer and at the next values, which do not fit."""
+def neighbours(found: Found) -> list[str]:
+    """Memory by term at the answer and at the next values, which do not fit; their plans."""
     choice, said = found.plan.choice, found.answer
     beyond = [near for near in said.neighbours if near.terms is not None]
-    table = Table(box=None, pad_edge=False)
-    table.add_column("term")
-    for value, name in ((said.value, said.name), *((near.value, near.name) for near in beyond)):
-        table.add_column(name or f"{value:,}", justify="right")
-    for name, size in choice.memory.terms:
-        table.add_row(name, gib(size), *(gib(getattr(near.terms, name)) for near in beyond))
+    values = [(said.value, said.name), *((near.value, near.name) for near in beyond)]
+    heads = [name or f"{value:,}" for value, name in values]
+    rows = [
+        (name.replace("_", " "), gib(size), *(gib(getattr(near.terms, name)) for near in beyond))
+        for name, size in choice.memory.terms
+    ]
     room = gib(-missing_bytes(found.plan.cluster, choice.memory))
-    table.add_row(
-        "left where it is tightest", room, *(f"-{gib(near.missing_bytes)}" for near in beyond)
-    )
-    table.add_row("strategy", choice.strategy.label(), *(near.label for near in beyond))
-    return table
+    rows.append(("least room left", room, *(f"-{gib(near.missing_bytes)}" for near in beyond)))
+    labels = [choice.strategy.label(), *(near.label for near in beyond)]
+    plans = [f"  {head}: {label}" for head, label in zip(heads, labels, strict=True)]
+    return [*aligned(("term", *heads), rows), *plans]
 
 
 def instead(found: Iterable[Alternative]) -> list[str]:

@@ -251,6 +251,8 @@ def _offload(request: Request, best: Priced, found: Rivals) -> _Said | None:
 def _why_offload(request: Request, best: Priced, found: Rivals) -> str:
     """What becomes of the plans that leave everything on the device."""
     mine_s = best.time.step_s.likely
+    if not best.fits:
+        return "no plan fits, this one lacks least"
     other = found.fastest(lambda s: not s.offloads)
     if other is not None:
         return f"without offload, {against(other, mine_s)}"

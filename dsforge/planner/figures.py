@@ -71,18 +71,23 @@ def memory_figures(cluster: ClusterSpec, priced: Priced) -> tuple[Figure, ...]:
         host = memory.host_bytes
         usable = gib(cluster.host_memory_bytes * HOST_SHARE)
         words = f"{gib(host.peak)} of {usable} usable per node at its peak ({host.peak_phase})"
-        found.append(Figure(HOST, words))
+        found.append(Figure(HOST, words + _too_much(room_left(cluster, memory)["host"])))
     if memory.nvme_bytes and cluster.nvme:
         words = f"{gib(memory.nvme_bytes)} of {gib(cluster.nvme.size_bytes)} per node"
-        found.append(Figure("NVMe", words))
+        found.append(Figure("NVMe", words + _too_much(room_left(cluster, memory)["nvme"])))
     return tuple(found)
 
 
 def room(cluster: ClusterSpec, priced: Priced) -> str:
     """`36.4 GiB left`, whether that is sure, or what is missing."""
     left = room_left(cluster, priced.memory)["device"]
-    words = f"{gib(left)} left" if left >= 0 else f"{gib(-left)} too much: DOES NOT FIT"
+    words = _too_much(left).removeprefix(", ") or f"{gib(left)} left"
     return f"{words}, {TIGHT}" if fit(cluster, priced) == TIGHT else words
+
+
+def _too_much(left: int) -> str:
+    """What is missing; nothing where there is enough."""
+    return f", {gib(-left)} too much: DOES NOT FIT" if left < 0 else ""
 
 
 def fit(cluster: ClusterSpec, priced: Priced) -> Literal["fits", "tight", "does not fit"]:
