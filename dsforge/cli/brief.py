@@ -6,6 +6,7 @@ the last are left out. `--verbose` shows all of them.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
@@ -22,13 +23,12 @@ SCREEN = 24  # lines
 REASONS, OTHERS, LEAST_REASONS = 3, 3, 1
 SAID_ABOVE = ("fits", "does-not-fit")  # in the figures
 SIZED_UP = 0.5  # share of an assumed RAM from which on it matters which it is
-WIDTH = 15  # of labels
+WIDTH = 14  # of labels
 NOTICED_BYTES = GIB // 200  # a smaller term shows as nothing
 
 _SHORT: dict[str, Callable[[Plan], str]] = {
     "default-model-sizes": lambda plan: f"sizes of {plan.model.name}",
     "default-nodes": lambda plan: "1 node",
-    "default-gpus-per-node": lambda plan: f"{some(plan.cluster.gpus_per_node, 'GPU')} per node",
     "default-intra-node": lambda plan: plan.cluster.intra_node.name,
     "default-inter-node": lambda plan: plan.cluster.inter_node.name,
     "default-nics": lambda plan: "1 network adapter",
@@ -56,13 +56,18 @@ def head(plan: Plan) -> list[str]:
     """The job, its figures, warnings, and what was assumed of the hardware and decides."""
     lines = wrapped(headline(plan))
     for figure in figures(plan):
-        lines += wrapped(figure.value, first=f"  {figure.label:<{WIDTH}}")
+        lines += wrapped(figure.value, first=_first(figure.label))
     for reason in plan.choice.reasons:
         if reason.kind == "warning":
-            lines += wrapped(reason.message, first=f"  {'WARNING':<{WIDTH}}")
+            lines += wrapped(reason.message, first=_first("WARNING"))
     for text in decisive(plan):
-        lines += wrapped(text, first=f"  {'assumed':<{WIDTH}}")
+        lines += wrapped(text, first=_first("assumed"))
     return lines
+
+
+def _first(label: str) -> str:
+    """A label at the beginning of a line, as wide as all are."""
+    return f"  {label:<{WIDTH}} "
 
 
 def headline(plan: Plan) -> str:
@@ -103,15 +108,18 @@ def decisive(plan: Plan) -> Iterator[str]:
 
 def defaults(plan: Plan) -> list[str]:
     """All defaults in one sentence."""
-    rules = [reason.rule for reason in plan.choice.reasons if reason.kind == "default"]
-    said = [
-        _SHORT[rule](plan) if rule in _SHORT else rule.removeprefix("default-") for rule in rules
-    ]
-    return (
-        wrapped(f"{', '.join(filter(None, said))} (--verbose explains)", first="defaults: ")
-        if said
-        else []
-    )
+    found = [reason for reason in plan.choice.reasons if reason.kind == "default"]
+    said = ", ".join(filter(None, (_short(plan, reason) for reason in found)))
+    return wrapped(f"{said} (--verbose explains)", first="defaults: ") if said else []
+
+
+def _short(plan: Plan, reason: Reason) -> str:
+    """A default in a word or two; of a rule that is not known here, what it names."""
+    if reason.rule == "default-gpus-per-node":  # the choice may use fewer
+        number = re.search(r" is (\d+):", reason.message)
+        return f"{some(int(number[1]), 'GPU')} per node" if number else ""
+    short = _SHORT.get(reason.rule)
+    return short(plan) if short else reason.rule.removeprefix("default-").replace("-", " ")
 
 
 def every_reason(reasons: Iterable[Reason]) -> list[str]:
@@ -140,7 +148,7 @@ def term_lines(plan: Plan) -> list[str]:
 
 def _as_many(label: str, parts: list[str]) -> str:
     """As many parts as one line holds."""
-    line = f"  {label:<{WIDTH}}{parts[0]}"
+    line = f"{_first(label)}{parts[0]}"
     for part in parts[1:]:
         longer = f"{line}, {part}"
         if len(longer) > columns():
@@ -220,7 +228,7 @@ def screen(plan: Plan, *, below: Callable[[int], list[str]], last: list[str]) ->
     top = head(plan)
     room = SCREEN - len(top) - len(last)
     told = [r for r in plan.choice.reasons if r.kind == "choice" and r.rule not in SAID_ABOVE]
-    reasons = [wrapped(r.message, first=f"  {'because':<{WIDTH}}") for r in told[:REASONS]]
+    reasons = [wrapped(r.message, first=_first("because")) for r in told[:REASONS]]
     first = len(reasons[0]) if reasons else 0
     tables = (below(rows) for rows in range(OTHERS, 0, -1))
     table = next((lines for lines in tables if first + len(lines) <= room), [])

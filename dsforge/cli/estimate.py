@@ -83,8 +83,9 @@ def _show(plan: Plan, ways: list[str], *, verbose: bool) -> None:
     from dsforge.cli.brief import defaults, every_reason, head, screen, term_lines
 
     if not verbose:
-        last = [*ways, *term_lines(plan), *defaults(plan)]
-        print("\n".join(screen(plan, below=lambda _: [], last=last)))
+        below = term_lines(plan)
+        lines = screen(plan, below=lambda most: below[:most], last=[*ways, *defaults(plan)])
+        print("\n".join(lines))
         return
     from dsforge.cli.priced import console, terms
 

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from dsforge.plan import Priced, Reason, Request
 from dsforge.planner.candidates import BACK_ENDS, base, layouts
 from dsforge.planner.explore import Candidate, Explored
+from dsforge.planner.figures import memory_label
 from dsforge.planner.preference import demand
 from dsforge.planner.pricing import is_safe, price, room_left, rooms, shortage
 from dsforge.planner.rivals import Rivals, fastest
@@ -40,6 +41,7 @@ def choice_reasons(request: Request, best: Priced, found: Rivals) -> tuple[Reaso
         _against_cut(best, found),
         _placement(request, best),
         _offload(request, best, found),
+        _quantised(request, best, found),
         _recompute(request, best, found),
         _headroom(request, best),
     )
@@ -120,13 +122,18 @@ def _against_stage(request: Request, best: Priced, explored: tuple[Explored, ...
         return None
     other = price(request.model, request.cluster, request.workload, chosen.strategy)
     saved = best.memory.device_bytes.likely - other.memory.device_bytes.likely
-    more = f"{gib(abs(saved))} {'less' if saved > 0 else 'more'} device memory"
-    more = more if abs(saved) >= NOTICED_BYTES else "as much device memory"
+    size = f"{gib(abs(saved))} {'less' if saved > 0 else 'more'}"
+    more = f"{size if abs(saved) >= NOTICED_BYTES else 'as much'} {_memory(request)}"
     sent = other.time.sent_bytes / best.time.sent_bytes if best.time.sent_bytes else 1.0
     sends = f", sends {factor(sent)} the bytes" if abs(log(sent or 1.0)) > log(SAME) else ""
     mine_s = best.time.step_s.likely
     message = f"{against(chosen, mine_s)}{sends} and needs {more}"
     return _said(f"zero{mine.zero_stage}-before-zero{stage}", message, chosen.step_s / mine_s)
+
+
+def _memory(request: Request) -> str:
+    """What the memory is called that a plan must fit into."""
+    return memory_label("device", on_cpu=request.cluster.gpu.is_cpu)
 
 
 def _cuts(strategy: Strategy) -> tuple[int, int]:
@@ -154,7 +161,7 @@ def _over_stage(request: Request, best: Priced, found: Rivals) -> _Said | None:
         sure = f"fit {LIKELY_ONLY}" if found.likely(lower) else "do not fit"
         return _said("zero3-to-fit", f"without offload, ZeRO stages 0, 1 and 2 {sure}")
     mine_s = best.time.step_s.likely
-    message = f"{against(other, mine_s)} and needs {gib(other.device_bytes)} of device memory"
+    message = f"{against(other, mine_s)} and needs {gib(other.device_bytes)} of {_memory(request)}"
     return _said("zero3-over-zero2", message, other.step_s / mine_s)
 
 
@@ -246,6 +253,18 @@ def _offload(request: Request, best: Priced, found: Rivals) -> _Said | None:
     )
     share = (terms.offload_s + terms.optimizer_s) / best.time.step_s.likely
     return _said("offload-asked" if asked else "offload-to-fit", message, max(1 - share, 0.01))
+
+
+def _quantised(request: Request, best: Priced, found: Rivals) -> _Said | None:
+    """Against the same adapters on matrices in 4 bits, where these need no offload."""
+    other, mine_s = found.quantised, best.time.step_s.likely
+    if other is None or other.step_s > mine_s or not best.strategy.offloads:
+        return None
+    message = (
+        f"with `--method qlora`, {against(other, mine_s)} and needs {gib(other.device_bytes)} of "
+        f"{_memory(request)}: the frozen matrices are held in 4 bits"
+    )
+    return _said("qlora-needs-no-offload", message, mine_s / other.step_s)
 
 
 def _why_offload(request: Request, best: Priced, found: Rivals) -> str:

@@ -7,8 +7,9 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from dsforge.plan import Request
-from dsforge.planner.explore import Candidate, Explored
-from dsforge.planner.preference import doubt, tight_and_faster
+from dsforge.planner.explore import Candidate, Explored, Explorer
+from dsforge.planner.preference import choice, doubt, tight_and_faster
+from dsforge.specs import QLORA_BITS
 from dsforge.strategy import Strategy
 
 
@@ -20,6 +21,7 @@ class Rivals(NamedTuple):
     kept: tuple[Candidate, ...]  # of those, recomputing nothing
     fitting: tuple[Candidate, ...]  # of all that likely fit
     tight: Candidate | None  # the fastest that fits less surely, where it beats all these
+    quantised: Candidate | None  # under QLoRA, where LoRA has to offload
 
     def fastest(self, wanted: Callable[[Strategy], bool]) -> Candidate | None:
         """The fastest that fits likewise, of the families that are wanted."""
@@ -43,13 +45,28 @@ def rivals(request: Request, explored: tuple[Explored, ...]) -> Rivals:
         for found in explored
     ]
     kept = ([c for c in group if c.recompute == "none"] for group in members)
+    likewise = tuple(filter(None, map(fastest, members)))
     return Rivals(
         explored=explored,
-        likewise=tuple(filter(None, map(fastest, members))),
+        likewise=likewise,
         kept=tuple(filter(None, map(fastest, kept))),
         fitting=tuple(filter(None, (fastest(found.fitting) for found in explored))),
         tight=tight_and_faster(request, fitting) if fitting else None,
+        quantised=_quantised(request, likewise),
     )
+
+
+def _quantised(request: Request, likewise: tuple[Candidate, ...]) -> Candidate | None:
+    """The choice under QLoRA, where all that fits under LoRA offloads and this does not."""
+    work = request.workload
+    if work.lora is None or work.in_4_bits or not all(c.family.offloads for c in likewise):
+        return None
+    lora = work.lora.model_copy(update={"bits": QLORA_BITS})
+    fewer_bits = {"workload": work.model_copy(update={"lora": lora})}
+    asked = request.model_copy(update=fewer_bits)
+    found = tuple(c for e in Explorer(asked).every() for c in e.fitting if c.safe)
+    best = choice(asked, found) if found else None
+    return None if best is None or best.family.offloads else best
 
 
 def fastest(candidates: Iterable[Candidate]) -> Candidate | None:

@@ -18,7 +18,7 @@ from dsforge.planner import choose, price, search
 from dsforge.planner.explore import Explorer
 from dsforge.planner.objectives import Aim, aimed
 from dsforge.planner.parts import fitting, settled
-from dsforge.specs import ClusterSpec, Host
+from dsforge.specs import ClusterSpec, Host, LoraSpec
 from dsforge.units import factor, gb_per_s, gib, seconds, times
 
 SEED = int(os.environ.get("DSFORGE_SEED", "7"))
@@ -98,6 +98,17 @@ def unexplained(request: Request, mine: Priced, message: str, rows: dict[str, li
     return rest if NUMBER.search(rest) else ""
 
 
+def untrue_of_qlora(request: Request, mine: Priced, said: str) -> list[str]:
+    """What a reason says of the same job in 4 bits, if planning that says otherwise."""
+    lora = LoraSpec(bits=4)
+    work = request.workload.model_copy(update={"lora": lora})
+    asked = request.model_copy(update={"workload": work})
+    rows = by_label(Explorer(asked))
+    words = said.replace("in 4 bits", "")
+    wrong = unexplained(request, mine, words, rows)
+    return [f"{said} | {wrong}"] * bool(wrong or "faster" not in said)
+
+
 def untrue(request: Request) -> list[str]:
     """Reasons of a choice that quote a figure of no row they name, or deny what is there."""
     try:
@@ -112,6 +123,9 @@ def untrue(request: Request) -> list[str]:
     sure = [c for c in fitting(explorer) if not c.family.offloads]
     for reason in mine.reasons:
         said = reason.message
+        if reason.rule == "qlora-needs-no-offload":
+            wrong += untrue_of_qlora(request, mine, said)
+            continue
         if reason.rule not in given and unexplained(request, mine, said, rows):
             wrong.append(f"{said} | {unexplained(request, mine, said, rows)}")
         if said.startswith("no plan without offload fits"):
@@ -215,3 +229,13 @@ def test_a_plan_of_rows_lists_only_what_fits_likewise() -> None:
     assert steps == sorted(steps)
     assert all(p.choice.memory.device_bytes.high <= p.cluster.gpu.memory_bytes for p in rows)
     assert rows[0].choice.time.step_s.likely <= request.prefer * min(steps)
+
+
+def test_qlora_is_named_where_lora_has_to_offload() -> None:
+    """8 B with adapters on one card of 24 GB: in 4 bits nothing has to leave it."""
+    on = cluster(1, 1, "rtx-4090", intra="pcie-4", host_memory_bytes=64 << 30)
+    request = ask("llama-3.1-8b", on, lora_workload(2048, 64))
+    said = {reason.rule: reason.message for reason in choose(request).choice.reasons}
+
+    assert "with `--method qlora`, ZeRO-0 dp1" in said["qlora-needs-no-offload"]
+    assert untrue(request) == []
