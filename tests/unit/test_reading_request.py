@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from dsforge.cli.flags import Flags, to_request
-from dsforge.cli.plan import plan
+from dsforge.cli.main import app
 from dsforge.errors import SpecError
 from dsforge.plan import Request
 from dsforge.reading import addresses
@@ -225,19 +227,18 @@ def test_a_plan_needs_only_the_number_of_hosts(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "size"), [("8k", 8192), ("1K", 1024), ("1m", 1024**2), ("0.5k", 512), ("4096", 4096)]
+    ("text", "size"), [("8k", 8192), ("1K", 1024), ("2k", 2048), ("0.5k", 512), ("4096", 4096)]
 )
 def test_lengths_and_batches_are_written_as_people_say_them(
     text: str, size: int, tmp_path: Path
 ) -> None:
     """On the command line and in a file; tokens of a run stay decimal."""
     said = written(tmp_path / "w.yaml", f"sequence_length: {text}\nglobal_batch_size: {text}\n")
-    words = ("--model", "7b", "--gpu", "b200")
+    words = ("estimate", "--model", "7b", "--gpu", "b200", "--json")
     for more in (("--seq-len", text, "--global-batch", text), ("--workload", str(said))):
-        context = plan.make_context("plan", [*words, *more])
-        flags = Flags(**{name: context.params[name] for name in Flags._fields})
-        work = to_request(flags).workload
-        assert (work.sequence_length, work.global_batch_size) == (size, size)
+        shown = CliRunner().invoke(app, [*words, *more], catch_exceptions=False).stdout
+        work = json.loads(shown)["workload"]
+        assert (work["sequence_length"], work["global_batch_size"]) == (size, size)
     assert asked(tokens="8k").workload.tokens == 8000
 
 
