@@ -54,8 +54,11 @@ def parse_hostfile(text: str, place: str) -> tuple[Host, ...]:
     return tuple(Host(address=e.address, slots=e.slots) for e in hostfile_entries(text, place))
 
 
-def hostfile_entries(text: str, place: str) -> list[Entry]:
-    """The hosts of a hostfile with the line of each. SpecError with all bad lines."""
+def hostfile_entries(text: str, place: str, *, by_name: bool = False) -> list[Entry]:
+    """The hosts of a hostfile with the line of each. SpecError with all bad lines.
+
+    With `by_name` nobody goes to the hosts, so that a loopback name among others is none of them.
+    """
     entries: list[Entry] = []
     problems: list[Problem] = []
     for number, raw in enumerate(text.split("\n"), start=1):
@@ -69,7 +72,7 @@ def hostfile_entries(text: str, place: str) -> list[Entry]:
             digits = match[2].lstrip("0")
             slots = int(digits or 0) if len(digits) <= len(str(MAX_SLOTS)) else MAX_SLOTS + 1
             entries.append(Entry(match[1], slots, at))
-    problems += entry_problems(entries)
+    problems += entry_problems(entries, by_name=by_name)
     if not entries and not problems:
         problems = [Problem("hostfile-empty", "names no host", _FORM, place)]
     if problems:
@@ -96,13 +99,13 @@ def selection(cluster: ClusterSpec) -> str:
     return "@".join(f"{host.address}:{','.join(map(str, ids))}" for host, ids in pairs)
 
 
-def entry_problems(entries: list[Entry]) -> list[Problem]:
+def entry_problems(entries: list[Entry], *, by_name: bool = False) -> list[Problem]:
     """What is wrong with the addresses and slots of a list of hosts."""
     problems: list[Problem] = []
     first: dict[str, str] = {}
     for address, slots, place, _ in entries:
         found = _address_problem(address, place)
-        if found is None and len(entries) > 1 and _is_loopback(address):
+        if found is None and len(entries) > 1 and not by_name and _is_loopback(address):
             message = f"address `{address}` means each host itself, and there are several hosts"
             found = Problem("host-loopback", message, "write its address on the network", place)
         key = canonical(address)

@@ -27,6 +27,21 @@ VariantName = Literal[
 PREFERRED = 1.25  # times the fastest step: what an easier way to train may cost
 
 
+ReasonKind = Literal["warning", "choice", "note", "default"]
+_KINDS: tuple[tuple[str, ReasonKind], ...] = (  # by the beginning of the rule
+    ("warning-", "warning"),
+    ("default-", "default"),
+    ("catalog-", "note"),
+    ("card-gpu", "note"),
+    ("card-link", "note"),
+    ("data-", "note"),
+    ("batch-from-", "note"),
+    ("model-size", "note"),
+    ("model-spelling", "note"),
+    ("model-text-config", "note"),
+)
+
+
 class Reason(BaseModel):
     """Why something was chosen, or what was given up for it; `rule` can be cited."""
 
@@ -34,6 +49,11 @@ class Reason(BaseModel):
 
     rule: str
     message: str
+
+    @property
+    def kind(self) -> ReasonKind:
+        """A warning, a reason of the choice, a note on the input, or a default."""
+        return next((kind for head, kind in _KINDS if self.rule.startswith(head)), "choice")
 
 
 class Request(BaseModel):

@@ -179,6 +179,8 @@ class Strategy(BaseModel):
             parts.append(f"vs{self.virtual_stages}")
         if self.recompute != "none":
             parts.append(f"recompute {self.recompute}")
+        if self.back_end == "megatron" and not self.zero_stage and self.layout.shard_ranks > 1:
+            parts.append("without distributed optimizer")
         if self.offload_optimizer != "none":
             parts.append(f"optimizer on {self.offload_optimizer}")
         if self.offload_parameters != "none":

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import click
 
-from dsforge.cli.numbers import Real, Whole
+from dsforge.cli.numbers import Real, Sized, Whole
 
 if TYPE_CHECKING:
     from dsforge.plan import Request
 
 INPUT, CLUSTER, LAUNCH = "Input files", "Cluster", "Launch"
 WORKLOAD, STRATEGY = "Workload", "Strategy"
+SIZED = ("seq_len", "global_batch", "micro_batch")  # fields that may end in k
 OWN = "Options"  # the section of what only one command takes
 WIDEST = 30  # columns of an option with its value; a wider one gets a line of its own
 
@@ -93,11 +94,12 @@ class Flags(NamedTuple):
         Flag(LAUNCH, "Time limit: minutes, H:M:S or D-H:M:S.", ("cluster", "slurm", "time")),
     ] = None
     seq_len: Annotated[
-        int | None, Flag(WORKLOAD, "Tokens per sample.", ("workload", "sequence_length"))
+        int | None,
+        Flag(WORKLOAD, "Tokens per sample; 8k is 8192.", ("workload", "sequence_length")),
     ] = None
     global_batch: Annotated[
         int | None,
-        Flag(WORKLOAD, "Samples per optimizer step.", ("workload", "global_batch_size")),
+        Flag(WORKLOAD, "Samples per optimizer step; 1k.", ("workload", "global_batch_size")),
     ] = None
     tokens: Annotated[
         str | None, Flag(WORKLOAD, "Of the whole run: 2b, 300b.", ("workload", "tokens"))
@@ -173,8 +175,11 @@ def _name(field: str) -> str:
     return _FLAGS[field].name or "--" + field.replace("_", "-")
 
 
-def to_request(flags: Flags, ds_config: Path | None = None) -> "Request":
-    """What the command line and the files it names ask for. SpecError with all problems."""
+def to_request(flags: Flags, ds_config: Path | None = None, *, launches: bool = False) -> "Request":
+    """What the command line and the files it names ask for. SpecError with all problems.
+
+    Only what `launches` needs addresses of hosts; elsewhere names do: nobody goes there.
+    """
     from dsforge.reading.request import Asked, read_request
     from dsforge.reading.source import Setting
 
@@ -190,6 +195,7 @@ def to_request(flags: Flags, ds_config: Path | None = None) -> "Request":
             workload=flags.workload,
             hostfile=flags.hostfile,
             resolve=flags.resolve,
+            by_name=not launches,
             ds_config=ds_config,
             settings=settings,
         )
@@ -216,7 +222,14 @@ def _kind(field: str) -> dict[str, Any]:
         return {"is_flag": True}
     kind = declared.__args__[0]  # of `int | None`
     kinds: dict[Any, Any] = {Path: click.Path(path_type=Path), int: Whole(), float: Real()}
+    if field in SIZED:
+        return {"type": Sized()}
     return {"type": kinds.get(kind, kind)}
+
+
+with_verbose = click.option(
+    "--verbose", "-v", is_flag=True, help="All reasons, defaults and tables; without it one screen."
+)
 
 
 class Wish(NamedTuple):

@@ -17,7 +17,7 @@ from dsforge.plan import Reason, Request
 from dsforge.planner.explore import Candidate
 from dsforge.planner.parts import Part, parts
 from dsforge.planner.search import choose
-from dsforge.units import amount, seconds
+from dsforge.units import amount, digits, seconds
 
 Objective = Literal["fastest", "cheapest", "fewest-gpus"]
 OBJECTIVES: tuple[Objective, ...] = ("fastest", "cheapest", "fewest-gpus")
@@ -124,20 +124,24 @@ def _bills(request: Request, aim: Aim) -> list[Bill]:
 
 def _reason(request: Request, aim: Aim, best: Bill, bills: list[Bill]) -> Reason:
     """What was picked, against the whole cluster or the fastest part."""
-    words = [f"{best.part.gpus} of {request.cluster.gpus} GPUs"]
-    words.append(f"a step takes {seconds(best.candidate.step_s)}, {amount(best.gpu_s)} GPU seconds")
+    cluster = request.cluster
+    words = [f"{best.part.gpus} of {cluster.gpus} GPUs", _spent(best)]
     if best.steps:
-        words.append(f"the run {amount(best.days)} days")
-    if best.money:
-        words.append(f"{amount(best.money)} in money")
+        cost = f"{amount(best.money)} at {cluster.gpu_hour_price or 0:g} per GPU-hour"
+        days = f"the run takes {amount(best.days)} days"
+        words.append(f"{days} and costs {cost}" if best.money else days)
     whole = max(bills, key=lambda bill: bill.part.gpus)
     if whole is not best:
-        slower = f"{seconds(whole.candidate.step_s)} and {amount(whole.gpu_s)} GPU seconds"
-        words.append(f"on all {whole.part.gpus} it would take {slower}")
+        words.append(f"on all {whole.part.gpus} {_spent(whole)}")
     limits = [f"within {aim.deadline_days:g} days"] if aim.deadline_days is not None else []
-    limits += [f"for at most {aim.budget:g}"] if aim.budget is not None else []
+    limits += [f"for at most {digits(aim.budget, 9)}"] if aim.budget is not None else []
     head = " ".join([aim.picks.replace("-", " "), *limits])
     return Reason(rule=f"objective-{aim.picks}", message=f"{head}: {', '.join(words)}")
+
+
+def _spent(bill: Bill) -> str:
+    """`a step takes 4.6 s, 73.6 GPU-seconds`."""
+    return f"a step takes {seconds(bill.candidate.step_s)}, {amount(bill.gpu_s)} GPU-seconds"
 
 
 def _missed(request: Request, aim: Aim, bills: list[Bill]) -> DsforgeError:

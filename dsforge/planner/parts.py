@@ -20,7 +20,7 @@ from dsforge.planner.preference import choice, counted
 from dsforge.rules import divisors
 from dsforge.specs import ClusterSpec
 from dsforge.strategy import EXECUTIONS
-from dsforge.units import seconds
+from dsforge.units import seconds, times
 
 EVERY_COUNT = 8  # of nodes, up to which each is looked at
 FEWER, NEARLY = "fewer-accelerators", "fewer-would-do"  # rules of the reasons
@@ -92,7 +92,7 @@ def settled(explorer: Explorer) -> Explorer:
     quickest = min(found, key=itemgetter(1))
     clearly = quickest[1] * request.prefer < best_s
     if clearly and not request.cluster.hosts:
-        words = f"with all {request.cluster.gpus} the fastest takes {seconds(best_s)}"
+        words = f"the fastest on all {request.cluster.gpus} takes {seconds(best_s)}"
         message = f"{_named(request, quickest)}; {words}"
         return quickest[0].because(Reason(rule=FEWER, message=message))
     if not clearly:
@@ -107,7 +107,7 @@ def _with_fewer_named(explorer: Explorer, least: _Looked, clearly: bool) -> Expl
     share = _gpus(least) / request.cluster.gpus
     if not clearly and (share > 1 / 2 or least[1] > request.prefer * mine_s):
         return explorer
-    words = f"{least[1] / mine_s:.2f}x the time of this one with {share:.0%} of the accelerators"
+    words = f"{times(least[1], mine_s)} with {share:.0%} of the accelerators"
     ways = f"; `--objective {'fastest' if clearly else 'cheapest'}` takes fewer machines"
     message = f"{_named(request, least)}, {words}{ways}"
     return explorer.because(Reason(rule=NEARLY, message=message))

@@ -87,6 +87,37 @@ def ease(family: Strategy) -> tuple[int, bool, bool, bool, int, bool]:
     )
 
 
+def demand(mine: Strategy, other: Strategy) -> str:
+    """What another way to train asks of its user beyond this one; empty where it asks no more."""
+    pairs = enumerate(zip(ease(mine), ease(other), strict=True))
+    place = next((place for place, (ours, theirs) in pairs if ours != theirs), None)
+    if place is None or ease(mine) > ease(other):
+        return ""
+    moved = [
+        f"the {what} to {where}"
+        for what, where in (
+            ("optimizer", other.offload_optimizer),
+            ("parameters", other.offload_parameters),
+        )
+        if where != PLACES[0]
+    ]
+    return (
+        f"offloads {' and '.join(moved)}",
+        _split(other),
+        "needs the model and its checkpoints in Megatron-LM's format",
+        f"needs ZeRO-{other.zero_stage}",
+        "keeps a second copy of the weights (hpZ)",
+    )[place]
+
+
+def _split(family: Strategy) -> str:
+    """How a cut model is split."""
+    stages = family.layout.pipeline_parallel_size
+    if stages > 1:
+        return f"splits the model into {stages} pipeline stages"
+    return f"splits every layer over {family.layout.tensor_parallel_size} GPUs (AutoTP)"
+
+
 def _is_cut(family: Strategy) -> bool:
     """Whether stages share the layers, or AutoTP the matrices, which Megatron is made for."""
     layout = family.layout

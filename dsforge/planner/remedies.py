@@ -171,5 +171,5 @@ def _speed(before: _Run, after: _Run, slowdown: float) -> str:
 
 
 def _ram(before: Priced, after: Priced) -> str:
-    more = after.memory.host_bytes.step - before.memory.host_bytes.step
+    more = after.memory.host_bytes.peak - before.memory.host_bytes.peak
     return f"{gib(more)} more host RAM a node" if more > NOTICED_RAM_BYTES else ""

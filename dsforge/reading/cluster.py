@@ -44,10 +44,13 @@ def read_cluster(path: Path, *, resolve: bool = False) -> Reading:
     return cluster_of(read_source(path), resolve=resolve)
 
 
-def cluster_of(source: Source, *, hostfile: Path | None = None, resolve: bool = False) -> Reading:
+def cluster_of(
+    source: Source, *, hostfile: Path | None = None, resolve: bool = False, by_name: bool = False
+) -> Reading:
     """The cluster of a source, on the hosts of a hostfile where one is given.
 
-    Raises SpecError with the problems of both.
+    With `by_name` names of hosts stay as they are: only how many there are counts. Raises SpecError
+    with the problems of both.
     """
     parts = Collector()
     names = (
@@ -55,16 +58,14 @@ def cluster_of(source: Source, *, hostfile: Path | None = None, resolve: bool = 
         parts.attempt(lambda: named(source, "intra_node", catalog.link)),
         parts.attempt(lambda: named(source, "inter_node", catalog.link)),
     )
-    listed = parts.attempt(
-        lambda: hostfile_entries(read_text(hostfile), str(hostfile)) if hostfile else []
-    )
+    listed = parts.attempt(lambda: _hostfile(hostfile, by_name=by_name))
     if hostfile:
         source = source.without("hosts")
     file = parts.attempt(lambda: validated(ClusterFile, source))
     chosen = parts.attempt(
         lambda: selected(listed.value or _file_entries(file.value, source), file.value, source)
     )
-    hosts = parts.attempt(lambda: addressed(chosen.value.entries, resolve=resolve))
+    hosts = parts.attempt(lambda: addressed(chosen.value.entries, resolve=resolve, by_name=by_name))
     if any(name.error for name in names):
         parts.check()  # a draft would say the same again
     spec = parts.attempt(lambda: _Draft(chosen.value.file, source).cluster(hosts.value))
@@ -202,7 +203,8 @@ class _Draft:
             raise refusal("nodes-beyond-hosts", place, message, "list them, or ask for fewer")
         if hosts and nodes < len(hosts):
             idle = ", ".join(host.address for host in hosts[nodes:][:4])
-            message = f"{len(hosts) - nodes} of {len(hosts)} listed hosts stay idle ({idle})"
+            some_hosts = f"{len(hosts) - nodes} of {len(hosts)} listed hosts"
+            message = f"{some_hosts} will be idle ({idle})"
             self._choose("idle-hosts", message)
         return nodes
 
@@ -270,6 +272,11 @@ class _Draft:
     def _slurm(self) -> SlurmSpec | None:
         given = self.file.slurm
         return None if given is None else SlurmSpec(**given.model_dump())
+
+
+def _hostfile(path: Path | None, *, by_name: bool) -> list[Entry]:
+    """The hosts of a hostfile as written; of none, none."""
+    return hostfile_entries(read_text(path), str(path), by_name=by_name) if path else []
 
 
 def _file_entries(file: ClusterFile, source: Source) -> list[Entry]:

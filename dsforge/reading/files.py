@@ -51,12 +51,18 @@ def _word(value: Any) -> Any:
     return value
 
 
+def _length(value: Any) -> Any:
+    """A length or a batch: as a count, but `8k` is 8192, as such sizes are meant."""
+    return parse_count(value, thousand=1024) if isinstance(value, str) else _count(value)
+
+
 def _is_text(value: Any) -> str:
     """The branch of a union of text and mapping; its name never shows in messages."""
     return "<mapping>" if isinstance(value, (dict, BaseModel)) else "<text>"
 
 
 Count = Annotated[int, BeforeValidator(_count, json_schema_input_type=int | str)]
+Length = Annotated[int, BeforeValidator(_length, json_schema_input_type=int | str)]
 NAME_OR_MAPPING = Discriminator(_is_text)
 
 
@@ -201,11 +207,11 @@ class WorkloadFile(BaseModel):
 
     model_config = FROZEN
 
-    sequence_length: Count | None = Field(
-        default=None, ge=1, le=MAX_SEQUENCE, description="Tokens per sample."
+    sequence_length: Length | None = Field(
+        default=None, ge=1, le=MAX_SEQUENCE, description="Tokens per sample; 8k is 8192."
     )
-    global_batch_size: Count | None = Field(
-        default=None, ge=1, le=MAX_BATCH, description="Samples per optimizer step."
+    global_batch_size: Length | None = Field(
+        default=None, ge=1, le=MAX_BATCH, description="Samples per optimizer step; 1k is 1024."
     )
     global_batch_tokens: Count | None = Field(
         default=None, ge=1, le=MAX_TOKENS, description="Tokens per optimizer step, instead."

@@ -33,6 +33,7 @@ class Asked(NamedTuple):
     workload: Path | None = None
     hostfile: Path | None = None
     resolve: bool = False
+    by_name: bool = False  # hosts may be names: nobody goes there
     ds_config: Path | None = None
     settings: tuple[Setting, ...] = ()
 
@@ -70,6 +71,7 @@ def _read(asked: Asked) -> Request:
             _part(asked, spec.value, "cluster", asked.cluster),
             hostfile=asked.hostfile,
             resolve=asked.resolve,
+            by_name=asked.by_name,
         )
     )
     workload = parts.attempt(
@@ -79,7 +81,8 @@ def _read(asked: Asked) -> Request:
         lambda: validated(Constraints, _part(asked, spec.value, "strategy", None))
     )
     parts.check()
-    computed, chosen = workload_of(workload.value, model.value[0], cluster.value[0])
+    micro = strategy.value.micro_batch_size or 1
+    computed, chosen = workload_of(workload.value, model.value[0], cluster.value[0], micro=micro)
     return Request(
         model=model.value[0],
         cluster=cluster.value[0],

@@ -26,6 +26,7 @@ from dsforge.specs import (
     Precision,
     Workload,
 )
+from dsforge.units import some
 
 USUAL_SEQUENCE = 4096
 FINE_TUNING_SAMPLES = 64
@@ -77,8 +78,13 @@ def _says_other_bits(lora: LoraSpec | None) -> bool:
     return lora is not None and "bits" in lora.model_fields_set and lora.bits != QLORA_BITS
 
 
-def workload_of(file: WorkloadFile, model: ModelSpec, cluster: ClusterSpec) -> Reading:
-    """The workload for a model on a cluster, and what reading chose."""
+def workload_of(
+    file: WorkloadFile, model: ModelSpec, cluster: ClusterSpec, *, micro: int = 1
+) -> Reading:
+    """The workload for a model on a cluster, and what reading chose.
+
+    `micro` is the micro batch that was asked for: a global batch that is chosen here is one of it.
+    """
     draft = _Draft(file)
     sequence_length = file.sequence_length or draft.sequence_length(model)
     method = draft.method()
@@ -86,7 +92,7 @@ def workload_of(file: WorkloadFile, model: ModelSpec, cluster: ClusterSpec) -> R
     workload = Workload(
         sequence_length=sequence_length,
         global_batch_size=file.global_batch_size
-        or draft.global_batch_size(sequence_length, cluster),
+        or draft.global_batch_size(sequence_length, cluster, micro),
         precision=file.precision or draft.precision(cluster),
         optimizer=optimizer,
         learning_rate=file.learning_rate or draft.learning_rate(method, optimizer, model),
@@ -197,11 +203,11 @@ class _Draft:
         self._choose("default-weight-decay", message)
         return recipe.weight_decay
 
-    def global_batch_size(self, sequence_length: int, cluster: ClusterSpec) -> int:
-        """Samples per step: by tokens, or by practice and a whole number for each GPU."""
-        tokens = self.file.global_batch_tokens
+    def global_batch_size(self, sequence_length: int, cluster: ClusterSpec, micro: int) -> int:
+        """Samples per step: by tokens, or by practice and whole micro batches for each GPU."""
+        tokens, each = self.file.global_batch_tokens, cluster.gpus * micro
         if tokens is not None:
-            samples = _near_multiple(max(1, round(tokens / sequence_length)), cluster.gpus)
+            samples = _near_multiple(max(1, round(tokens / sequence_length)), each)
             message = f"`global_batch_size` is {samples} samples of {sequence_length} tokens"
             self._choose("batch-from-tokens", f"{message} for the {tokens} tokens asked for")
             return samples
@@ -209,8 +215,9 @@ class _Draft:
         if self.from_scratch:
             wanted = max(1, PRETRAINING_TOKENS // sequence_length)
             why = f"about {PRETRAINING_TOKENS} tokens as usual from scratch"
-        samples = -(-wanted // cluster.gpus) * cluster.gpus
-        more = f", rounded up to a multiple of {cluster.gpus} GPUs" if samples != wanted else ""
+        samples = -(-wanted // each) * each
+        what = some(cluster.gpus, "GPU") + (f" x micro batch {micro}" if micro > 1 else "")
+        more = f", rounded up to a multiple of {what}" if samples != wanted else ""
         self._choose("default-global-batch", f"`global_batch_size` is {samples}: {why}{more}")
         return samples
 

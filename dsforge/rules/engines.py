@@ -21,14 +21,11 @@ def deepspeed_axes(case: Case) -> Problem | None:
 
     Ours: it is not generated yet.
     """
-    layout = case.layout
-    if not case.on_megatron and layout.expert_parallel_size > 1:
-        return Problem(
-            "deepspeed-axes",
-            f"`expert_parallel_size` (={layout.expert_parallel_size}) must be 1 with DeepSpeed",
-            "use 1, or --for megatron",
-        )
-    return None
+    size = case.layout.expert_parallel_size
+    if case.on_megatron or size == 1:
+        return None
+    message = f"with DeepSpeed `expert_parallel_size` must be 1 (got {size})"
+    return Problem("deepspeed-axes", message, "use 1, or --for megatron")
 
 
 def zero_with_pipeline(case: Case) -> Problem | None:

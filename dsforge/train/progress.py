@@ -78,4 +78,4 @@ class Screen:
         if said is None or metrics.mfu is None:
             return memory
         mfu = f"MFU {metrics.mfu:.1%} (plan {said.likely_mfu:.1%})"
-        return f"{mfu}  {memory} (plan {gib(said.memory_bytes.likely)})"
+        return f"{mfu}  {said.memory_label} {memory} (plan {gib(said.memory_bytes.likely)})"

@@ -74,3 +74,31 @@ def test_a_full_disk_behind_the_output_is_no_traceback(tail: str, tmp_path: Path
 
     assert "Traceback" not in said
     assert (code != 0) == tail.startswith(">")
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"], ids=["buffered", "unbuffered"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("plan", *MODEL, "--verbose"),
+        ("estimate", *MODEL, "--verbose"),
+        ("gen", *MODEL, "--out", "run"),
+        ("explain", "run"),
+        ("explain", "run", "mfu"),
+        ("explain", "run", "nosuch"),
+        ("catalog", "models"),
+        ("lint", "run"),
+    ],
+    ids=" ".join,
+)
+def test_a_reader_that_has_seen_enough_is_no_traceback(
+    words: tuple[str, ...], unbuffered: str, tmp_path: Path
+) -> None:
+    """`| head -1`, and `| head -0`, which reads nothing."""
+    if words[-1] != "--out" and "run" in words[1:2]:
+        ended(("gen", *MODEL, "--out", "run"), "", tmp_path)
+    for lines in (0, 1):
+        _, said = ended(words, f"| head -{lines}", tmp_path, PYTHONUNBUFFERED=unbuffered)
+
+        assert "Traceback" not in said
+        assert "BrokenPipe" not in said

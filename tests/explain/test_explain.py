@@ -14,7 +14,7 @@ from planning import DISK, ask, cluster, lora_workload, qlora_workload, strategy
 
 from dsforge.cli.main import app
 from dsforge.errors import DsforgeError
-from dsforge.explain.explanation import explanation
+from dsforge.explain.explanation import ENDS, explanation
 from dsforge.explain.formula import names_in, value_of
 from dsforge.explain.links import MEASURED
 from dsforge.plan import Plan
@@ -190,6 +190,52 @@ def test_an_unknown_figure_is_answered_with_the_nearest(tmp_path: Path) -> None:
         CliRunner().invoke(app, ["explain", str(tmp_path), "weight"], catch_exceptions=False)
 
     assert "weights" in caught.value.hint
+    with pytest.raises(DsforgeError, match="no figure `nosuch`") as caught:
+        CliRunner().invoke(app, ["explain", str(tmp_path), "nosuch"], catch_exceptions=False)
+
+    assert "near it" not in caught.value.hint  # nothing is
+
+
+@pytest.mark.parametrize("case", ["zero1", "zero3-on-disk", "interleaved", "cpu-ranks"])
+def test_the_names_of_json_and_of_tables_are_known(case: str) -> None:
+    """`device_bytes`, `step_s`, `memory.host_bytes.init`, `device memory` mean what they show."""
+    plan = plan_of(**CASES[case])
+    memory, time, found = plan.choice.memory, plan.choice.time, explanation(plan)
+    values = {figure.name: figure.value for figure in found.figures}
+    said: dict[str, float] = {
+        **dict(memory.terms),
+        **dict(time.terms),
+        "step_s": time.step_s.likely,
+    }
+    said |= {f"memory.host_bytes.{phase}": size for phase, size in memory.host_bytes}
+    said |= {"checkpoint_bytes": memory.checkpoint_bytes, "nvme_bytes": memory.nvme_bytes}
+    said |= {"host RAM": memory.host_bytes.peak, "step time": time.step_s.likely}
+    for counter in ("allocated", "reserved", "device"):
+        bounds = getattr(memory, f"{counter}_bytes")
+        said |= {f"{counter}_bytes": bounds.likely, f"{counter} memory": bounds.likely}
+        said |= {f"memory.{counter}_bytes.{end}": getattr(bounds, end) for end in ENDS}
+    said |= {name.removesuffix("_s"): span for name, span in time.terms}
+    speed = plan.speed
+    said |= {
+        "MFU": speed.mfu.likely,
+        "tokens/s": speed.tokens_per_s.likely,
+        "hfu": speed.hfu.likely,
+    }
+    said |= {"speed.model_tflops_per_gpu": 1e12 * speed.model_tflops_per_gpu.likely}
+
+    for name, value in said.items():
+        assert values[found.called(name)] == pytest.approx(value, rel=1e-6, abs=1.5), name
+
+
+@pytest.mark.parametrize("path", ["missing", "empty", "missing/plan.json"])
+def test_a_folder_without_a_plan_is_called_that(path: str, tmp_path: Path) -> None:
+    """Not a plan of another version."""
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DsforgeError, match="No such file") as caught:
+        CliRunner().invoke(app, ["explain", str(tmp_path / path)], catch_exceptions=False)
+
+    assert "another version" not in caught.value.hint
+    assert "dsforge gen --out" in caught.value.hint
 
 
 def measured_cluster() -> ClusterSpec:

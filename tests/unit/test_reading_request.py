@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from dsforge.cli.flags import Flags, to_request
+from dsforge.cli.main import app
 from dsforge.errors import SpecError
 from dsforge.plan import Request
 from dsforge.reading import addresses
@@ -26,7 +29,7 @@ def asked(**values: object) -> Request:
 def refused(**values: object) -> str:
     """All messages of a command line that must be refused."""
     with pytest.raises(SpecError) as caught:
-        to_request(Flags(**values))  # type: ignore[arg-type]
+        to_request(Flags(**values), launches=True)  # type: ignore[arg-type]
     return "\n".join(map(str, caught.value.problems))
 
 
@@ -206,6 +209,47 @@ def test_host_names_need_resolve(tmp_path: Path) -> None:
 
     assert f"{hostfile}:1" in message
     assert "--resolve" in message
+
+
+def test_a_plan_needs_only_the_number_of_hosts(tmp_path: Path) -> None:
+    """Nobody goes to a host while planning: its name may mean nothing here."""
+    text = "# ours\nnode-1 slots=4\nnode-2.cluster slots=4\nlocalhost slots=4\n10.0.0.9 slots=4\n"
+    hostfile = written(tmp_path / "hostfile", text)
+    cluster = asked(hostfile=hostfile).cluster
+
+    assert (cluster.nodes, cluster.gpus_per_node) == (4, 4)
+    assert [host.address for host in cluster.hosts][::3] == ["node-1", "10.0.0.9"]
+    for bad in ("node-1 slots=0\n", "node-1 slots=4\nNODE-1 slots=4\n", "-oProxy slots=1\n"):
+        with pytest.raises(SpecError):
+            asked(hostfile=written(tmp_path / "bad", bad))
+    with pytest.raises(SpecError):
+        to_request(Flags(model="7b", gpu="v100", hostfile=hostfile), launches=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("8k", 8192), ("1K", 1024), ("2k", 2048), ("0.5k", 512), ("4096", 4096)]
+)
+def test_lengths_and_batches_are_written_as_people_say_them(
+    text: str, size: int, tmp_path: Path
+) -> None:
+    """On the command line and in a file; tokens of a run stay decimal."""
+    said = written(tmp_path / "w.yaml", f"sequence_length: {text}\nglobal_batch_size: {text}\n")
+    words = ("estimate", "--model", "7b", "--gpu", "b200", "--json")
+    for more in (("--seq-len", text, "--global-batch", text), ("--workload", str(said))):
+        shown = CliRunner().invoke(app, [*words, *more], catch_exceptions=False).stdout
+        work = json.loads(shown)["workload"]
+        assert (work["sequence_length"], work["global_batch_size"]) == (size, size)
+    assert asked(tokens="8k").workload.tokens == 8000
+
+
+@pytest.mark.parametrize(("micro", "gpus"), [(1, 8), (3, 8), (5, 6), (7, 1), (16, 8)])
+def test_a_batch_that_nobody_gave_follows_the_micro_batch(micro: int, gpus: int) -> None:
+    """The default is a whole number of micro batches for each GPU; one that was given is not."""
+    found = asked(nodes=1, gpus_per_node=gpus, micro_batch=micro).workload.global_batch_size
+
+    assert found % (micro * gpus) == 0
+    assert 64 <= found < 64 + micro * gpus
+    assert asked(micro_batch=micro, global_batch=50).workload.global_batch_size == 50
 
 
 def test_resolve_turns_names_into_addresses(tmp_path: Path) -> None:
