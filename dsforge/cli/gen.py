@@ -157,6 +157,7 @@ def _files(written: Written, out: Path) -> str:
 
 def _next(plan: Plan, paths: set[str], out: Path) -> list[str]:
     """What a person does now."""
+    from dsforge.cli.text import wrapped
     from dsforge.render.launch import PRETRAIN, has_placeholders
 
     steps = []
@@ -166,8 +167,12 @@ def _next(plan: Plan, paths: set[str], out: Path) -> list[str]:
         steps.append(f"name your data in {out / 'train.yaml'}, or add --data")
     if plan.strategy.back_end == "megatron":
         every = " on every host" if plan.cluster.nodes > 1 else ""
-        start = f"launch: MEGATRON_PATH=... DATA_PATH=... {out / PRETRAIN}{every}"
-        steps.append(f"{start}, or `sbatch launch/slurm.sbatch` in {out}")
+        steps.append("export MEGATRON_PATH and DATA_PATH")
+        steps.append(f"launch: {out / PRETRAIN}{every}, or `sbatch launch/slurm.sbatch`")
     else:
         steps.append(f"launch: {out / 'launch/deepspeed.sh'}")
-    return [f"  {number}. {step}" for number, step in enumerate(steps, start=1)]
+    return [
+        line
+        for number, step in enumerate(steps, start=1)
+        for line in wrapped(step, first=f"  {number}. ")
+    ]

@@ -104,10 +104,10 @@ def test_a_batch_is_refused_only_where_it_was_given() -> None:
 
 def test_deepspeed_refuses_the_axis_that_was_asked_for() -> None:
     """Not the one that is 1."""
-    shown = said("plan", *EIGHT, "--cp", "8", "--for", "deepspeed")
+    shown = said("plan", *EIGHT, "--ep", "8", "--for", "deepspeed")
 
-    assert "`context_parallel_size` must be 1 (got 8)" in shown
-    assert "expert_parallel_size" not in shown
+    assert "`expert_parallel_size` must be 1 (got 8)" in shown
+    assert "context_parallel_size" not in shown
 
 
 def test_megatron_without_distributed_optimizer_has_a_label_of_its_own() -> None:

@@ -81,7 +81,7 @@ def unexplained(request: Request, mine: Priced, message: str, rows: dict[str, li
 
     A rule that DeepSpeed breaks speaks in its own figures.
     """
-    if message.startswith("DeepSpeed cannot run this: "):
+    if message.startswith(("DeepSpeed cannot run this: ", "ZeRO cannot train the whole model")):
         return ""
     allowed = {*of_row(request.cluster, mine), *of_request(request, mine)}
     for label in LABEL.findall(message):
@@ -232,9 +232,9 @@ def test_a_plan_of_rows_lists_only_what_fits_likewise() -> None:
 
 
 def test_qlora_is_named_where_lora_has_to_offload() -> None:
-    """8 B with adapters on one card of 24 GB: in 4 bits nothing has to leave it."""
+    """13 B with adapters on one card of 24 GB: in 4 bits nothing has to leave it."""
     on = cluster(1, 1, "rtx-4090", intra="pcie-4", host_memory_bytes=64 << 30)
-    request = ask("llama-3.1-8b", on, lora_workload(2048, 64))
+    request = ask("llama-2-13b", on, lora_workload(2048, 64))
     said = {reason.rule: reason.message for reason in choose(request).choice.reasons}
 
     assert "with `--method qlora`, ZeRO-0 dp1" in said["qlora-needs-no-offload"]
