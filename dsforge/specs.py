@@ -267,6 +267,9 @@ class ClusterSpec(BaseModel):
     intra_node: LinkSpec = Field(description="Between accelerators of one node.")
     inter_node: LinkSpec = Field(description="One network adapter of a node.")
     nics_per_node: int = Field(default=1, ge=1, description="Adapters that carry training traffic.")
+    nvlink_domain_nodes: int = Field(
+        default=1, ge=1, description="Nodes of one NVLink domain, which `intra_node` joins, too."
+    )
     host_memory_bytes: int = Field(ge=1, description="RAM of one node, cgroup limit applied.")
     cpu_cores: int = Field(ge=1, description="CPU cores of one node.")
     hosts: tuple[Host, ...] = Field(default=(), description="Empty where addresses are unknown.")
@@ -285,6 +288,11 @@ class ClusterSpec(BaseModel):
     def gpus(self) -> int:
         """Accelerators of the whole cluster."""
         return self.nodes * self.gpus_per_node
+
+    @property
+    def nvlink_domains(self) -> int:
+        """Parts of the cluster that only the network joins: nodes, or NVLink domains."""
+        return -(-self.nodes // self.nvlink_domain_nodes)
 
     @property
     def cpu_cores_per_rank(self) -> int:

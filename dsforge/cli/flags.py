@@ -53,6 +53,10 @@ class Flags(NamedTuple):
     intra_node: Annotated[
         str | None, Flag(CLUSTER, "Link in a node: nvlink-3.", ("cluster", "intra_node"))
     ] = None
+    nvlink_domain: Annotated[
+        int | None,
+        Flag(CLUSTER, "GPUs that NVLink joins, across nodes.", ("cluster", "nvlink_domain_size")),
+    ] = None
     inter_node: Annotated[
         str | None, Flag(CLUSTER, "One network adapter: 100gbe.", ("cluster", "inter_node"))
     ] = None

@@ -17,6 +17,7 @@ from dsforge.hostfile import Entry, hostfile_entries
 from dsforge.plan import Reason
 from dsforge.reading.addresses import addressed
 from dsforge.reading.card import carded
+from dsforge.reading.domain import Machines, joined
 from dsforge.reading.files import ClusterFile, GpuFile, LinkFile
 from dsforge.reading.problems import Collector, validated
 from dsforge.reading.source import Source, read_source, read_text, refusal
@@ -118,8 +119,11 @@ class _Draft:
         intra_node = self._link(file.intra_node) or self._usual_intra_node(gpu)
         nodes = self._nodes(hosts)
         used = hosts[:nodes]
-        per_node = self._gpus_per_node(nodes, used, intra_node)
+        per_node = self._gpus_per_node(nodes, used, gpu, intra_node)
         inter_node = self._link(file.inter_node) or self._usual_inter_node(nodes, intra_node)
+        shape = Machines(gpu, intra_node, nodes, per_node)
+        domain = joined(file.nvlink_domain_size, self.source, shape)
+        self.reasons += domain.reasons
         cluster = ClusterSpec(
             name=file.name,
             nodes=nodes,
@@ -128,6 +132,7 @@ class _Draft:
             intra_node=intra_node,
             inter_node=inter_node,
             nics_per_node=file.nics_per_node or self._usual_nics(nodes, per_node, inter_node),
+            nvlink_domain_nodes=domain.nodes,
             host_memory_bytes=self._host_memory_bytes(gpu, per_node),
             cpu_cores=file.cpu_cores or self._cpu_cores(per_node),
             hosts=tuple(Host(address=host.address, slots=per_node) for host in used),
@@ -198,11 +203,13 @@ class _Draft:
             self._choose("idle-hosts", message)
         return nodes
 
-    def _gpus_per_node(self, nodes: int, hosts: tuple[Host, ...], link: LinkSpec) -> int:
+    def _gpus_per_node(
+        self, nodes: int, hosts: tuple[Host, ...], gpu: GpuSpec, link: LinkSpec
+    ) -> int:
         """Accelerators used on each node: what the weakest host has."""
         wanted = self.file.gpus_per_node
         if not hosts:
-            return wanted or self._usual_gpus_per_node(nodes, link)
+            return wanted or self._usual_gpus_per_node(nodes, gpu, link)
         weakest = min(hosts, key=lambda host: host.slots)
         if wanted is not None and wanted > weakest.slots:
             place = self.source.place(("gpus_per_node",))
@@ -219,9 +226,10 @@ class _Draft:
             self._choose("weakest-host", message)
         return per_node
 
-    def _usual_gpus_per_node(self, nodes: int, link: LinkSpec) -> int:
-        many = nodes > 1 and link.kind in FABRICS
-        per_node = FABRIC_GPUS_PER_NODE if many else 1
+    def _usual_gpus_per_node(self, nodes: int, gpu: GpuSpec, link: LinkSpec) -> int:
+        many, rack = nodes > 1 and link.kind in FABRICS, catalog.nvlink_domain(gpu)
+        usual = rack.gpus_per_node if rack else FABRIC_GPUS_PER_NODE
+        per_node = usual if many else 1
         message = f"`gpus_per_node` is {per_node}: neither a number nor hosts were given"
         self._choose("default-gpus-per-node", message)
         return per_node

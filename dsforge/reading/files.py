@@ -120,6 +120,12 @@ class ClusterFile(BaseModel):
     nics_per_node: int | None = Field(
         default=None, ge=1, le=64, description="Adapters that carry training; none: one."
     )
+    nvlink_domain_size: int | None = Field(
+        default=None,
+        ge=1,
+        le=MAX_NODES,
+        description="Accelerators that NVLink joins, across nodes: 72 in an NVL72 rack.",
+    )
     interface: str | None = Field(
         default=None, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,14}$", description="E.g. eth0."
     )
