@@ -28,6 +28,7 @@ QLORA_BITS: FrozenBits = 4
 DataShape = Literal["auto", "text", "prompt", "messages"]
 Collective = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all"]
 Transport = Literal["sockets", "rdma"]
+LIBRARIES = (("mi", "RCCL"), ("gaudi", "HCCL"))  # by the start of a card's name
 
 
 class RopeScaling(BaseModel):
@@ -193,6 +194,13 @@ class GpuSpec(BaseModel):
     def is_cpu(self) -> bool:
         """Whether ranks run on the CPU (gloo, no accelerator)."""
         return self.name == "cpu"
+
+    @property
+    def collectives(self) -> str:
+        """The library of its collectives; ranks under different ones do not hear each other."""
+        if self.is_cpu:
+            return "gloo"
+        return next((name for start, name in LIBRARIES if self.name.startswith(start)), "NCCL")
 
 
 class Pace(BaseModel):

@@ -134,6 +134,13 @@ def nvlink_domain(card: GpuSpec) -> Domain | None:
     return Domain(*row["nvlink_domain"]) if "nvlink_domain" in row else None
 
 
+def shared_host_gib(card: GpuSpec) -> float | None:
+    """Host RAM beside such a card where both share one memory, GiB; none where they do not."""
+    known = _gpus().find(card.name)
+    found: float | None = _gpus().row(known).get("host_gib") if known else None
+    return found
+
+
 def model_names() -> tuple[str, ...]:
     """Names of all models, in catalog order."""
     return tuple(_models().texts)

@@ -96,7 +96,7 @@ def aimed(request: Request, aim: Aim) -> Request:
     asked, reason = best.part.request, _reason(request, aim, best, bills)
     if aim.picks in BY_CLOCK:
         asked = asked.model_copy(update={"prefer": 1.0})
-    return asked.model_copy(update={"reasons": (*request.reasons, reason)})
+    return asked.model_copy(update={"reasons": (*asked.reasons, reason)})
 
 
 def _check(request: Request, aim: Aim) -> None:
@@ -124,14 +124,14 @@ def _bills(request: Request, aim: Aim) -> list[Bill]:
 
 def _reason(request: Request, aim: Aim, best: Bill, bills: list[Bill]) -> Reason:
     """What was picked, against the whole cluster or the fastest part."""
-    words = [f"{best.part.gpus} of {request.cluster.gpus} GPUs"]
+    words = [f"{best.part.gpus} of {request.all_gpus} GPUs"]
     words.append(f"a step takes {seconds(best.candidate.step_s)}, {amount(best.gpu_s)} GPU seconds")
     if best.steps:
         words.append(f"the run {amount(best.days)} days")
     if best.money:
         words.append(f"{amount(best.money)} in money")
     whole = max(bills, key=lambda bill: bill.part.gpus)
-    if whole is not best:
+    if whole is not best and not request.others:
         slower = f"{seconds(whole.candidate.step_s)} and {amount(whole.gpu_s)} GPU seconds"
         words.append(f"on all {whole.part.gpus} it would take {slower}")
     limits = [f"within {aim.deadline_days:g} days"] if aim.deadline_days is not None else []
@@ -189,7 +189,7 @@ def _more_nodes(request: Request, days: float) -> int | None:
         work = request.workload
         if free and work.global_batch_size < wider.gpus:
             work = work.model_copy(update={"global_batch_size": wider.gpus})
-        asked = request.model_copy(update={"cluster": wider, "workload": work})
+        asked = request.model_copy(update={"cluster": wider, "workload": work, "others": ()})
         part = next(parts(asked), None)
         if part is None or part.gpus < wider.gpus:
             continue

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 from dsforge import catalog
-from dsforge.errors import SpecError
+from dsforge.errors import Problem, SpecError
 from dsforge.hostfile import Entry, hostfile_entries
 from dsforge.plan import Reason
 from dsforge.reading.addresses import addressed
@@ -21,17 +22,20 @@ from dsforge.reading.domain import Machines, joined
 from dsforge.reading.files import ClusterFile, GpuFile, LinkFile
 from dsforge.reading.problems import Collector, validated
 from dsforge.reading.source import Source, read_source, read_text, refusal
+from dsforge.reading.unequal import Pool, smaller, whole
 from dsforge.specs import ClusterSpec, GpuSpec, Host, LinkSpec, NvmeSpec
 from dsforge.units import GBPS, GIB, TFLOP, gib
 
 FABRICS = ("nvlink", "xgmi", "fabric")  # cards with one stand in data centres, eight to a node
 FABRIC_GPUS_PER_NODE = 8
 FABRIC_INTER_NODE, PLAIN_INTER_NODE = "100gbe", "10gbe"
+LINK = catalog.link
 CORES_PER_GPU = 8
 LEAST_HOST_BYTES = 64 * GIB
 HOST_BYTES_PER_GPU_BYTE = 2  # DGX A100 has 1.6 or 3.2, DGX H100 3.2
 
 Reading = tuple[ClusterSpec, tuple[Reason, ...]]
+APART = ("nodes", "hosts")  # keys that stand either in the cluster or in its groups
 Found = TypeVar("Found")
 
 
@@ -45,12 +49,23 @@ def cluster_of(source: Source, *, hostfile: Path | None = None, resolve: bool = 
 
     Raises SpecError with the problems of both.
     """
+    pool = pools_of(source, hostfile=hostfile, resolve=resolve)[0]
+    return pool.cluster, pool.reasons
+
+
+def pools_of(
+    source: Source, *, hostfile: Path | None = None, resolve: bool = False
+) -> tuple[Pool, ...]:
+    """The cluster of a source; where its hosts differ also the sets of them that may train alone.
+
+    Raises SpecError as `cluster_of` does.
+    """
     parts = Collector()
-    names = (
-        parts.attempt(lambda: named(source, "gpu", catalog.gpu)),
-        parts.attempt(lambda: named(source, "intra_node", catalog.link)),
-        parts.attempt(lambda: named(source, "inter_node", catalog.link)),
-    )
+    names = [
+        parts.attempt(partial(named, part, key, find))
+        for part in (source, *_groups(source))
+        for key, find in (("gpu", catalog.gpu), ("intra_node", LINK), ("inter_node", LINK))
+    ]
     listed = parts.attempt(
         lambda: hostfile_entries(read_text(hostfile), str(hostfile)) if hostfile else []
     )
@@ -62,9 +77,85 @@ def cluster_of(source: Source, *, hostfile: Path | None = None, resolve: bool = 
     )
     if any(name.error for name in names):
         parts.check()  # a draft would say the same again
-    spec = parts.attempt(lambda: _Draft(file.value, source).cluster(hosts.value))
+    if file.error is None:
+        parts.problems += _beside_groups(file.value, source, hostfile)
+    parts.check()
+    spec = parts.attempt(lambda: _pools(file.value, source, hosts.value))
     parts.check()
     return spec.value
+
+
+def _groups(source: Source) -> tuple[Source, ...]:
+    """The groups of a cluster file, each of which still knows its places."""
+    written = source.values.get("groups")
+    listed = written if isinstance(written, list | tuple) else ()
+    return tuple(source.item("groups", index) for index in range(len(listed)))
+
+
+def _beside_groups(file: ClusterFile, source: Source, hostfile: Path | None) -> list[Problem]:
+    """What cannot stand beside groups, each of which says it for itself."""
+    if not file.groups:
+        return []
+    found = [
+        Problem(
+            "groups-beside",
+            f"`{key}` stands beside `groups`",
+            "write it into each group",
+            source.place((key,)),
+        )
+        for key in APART
+        if getattr(file, key)
+    ]
+    if hostfile is not None:
+        message = "a hostfile does not say which host belongs to which of the `groups`"
+        hint = "list `hosts: [{address: 10.0.0.1, slots: 8}]` in each group instead"
+        found.append(Problem("groups-hostfile", message, hint, str(hostfile)))
+    listed = [bool(group.hosts) for group in file.groups]
+    if any(listed) and not all(listed):
+        message = f"`groups[{listed.index(False)}]` names no `hosts`, another group does"
+        place = source.place(("groups", listed.index(False)))
+        found.append(Problem("groups-hosts", message, "list the hosts of all, or none", place))
+    return found
+
+
+def _pools(file: ClusterFile, source: Source, hosts: tuple[Host, ...]) -> tuple[Pool, ...]:
+    """All hosts, and where they differ the sets of them. Raises SpecError."""
+    if file.groups:
+        kinds = _kinds(file, source, hosts)
+        return (whole(kinds), *smaller(kinds)) if len(kinds) > 1 else kinds
+    every = Pool(*_Draft(file, source).cluster(hosts))
+    used = hosts[: every.cluster.nodes]
+    slots = dict.fromkeys(host.slots for host in used)
+    if file.gpus_per_node is not None or len(slots) <= 1:
+        return (every,)
+    alone = file.model_copy(update={"nodes": None})
+    kinds = tuple(
+        Pool(*_Draft(alone, source).cluster(tuple(host for host in used if host.slots == count)))
+        for count in slots
+    )
+    listed = sum(host.slots for host in used)
+    return (every._replace(alike=False, listed_gpus=listed), *smaller(kinds))
+
+
+def _kinds(file: ClusterFile, source: Source, hosts: tuple[Host, ...]) -> tuple[Pool, ...]:
+    """Each group as a cluster of its own. Raises SpecError with the problems of all."""
+    parts, left = Collector(), list(hosts)
+    found = []
+    for index, group in enumerate(file.groups):
+        said = {key: value for key, value in group if value not in (None, ())}
+        asked = file.model_copy(update={"groups": (), **said})
+        mine, left = tuple(left[: len(group.hosts)]), left[len(group.hosts) :]
+        part = source.item("groups", index)
+        found.append(parts.attempt(partial(_group, asked, part, mine)))
+    parts.check()
+    return tuple(kind for pools in found for kind in pools.value)
+
+
+def _group(file: ClusterFile, source: Source, hosts: tuple[Host, ...]) -> tuple[Pool, ...]:
+    """A group: one kind of hosts, or several where their slots differ."""
+    slots = dict.fromkeys(host.slots for host in hosts) if file.gpus_per_node is None else {}
+    kinds = [tuple(h for h in hosts if h.slots == count) for count in slots] or [hosts]
+    return tuple(Pool(*_Draft(file, source).cluster(kind)) for kind in kinds)
 
 
 def named(source: Source, key: str, find: Callable[[str], Found]) -> Found | None:
@@ -239,7 +330,10 @@ class _Draft:
         if self.file.host_memory_gib is not None:
             return max(1, round(self.file.host_memory_gib * GIB))
         value, why = per_node * gpu.memory_bytes, "what its CPU ranks are given"
-        if not gpu.is_cpu:
+        shared_gib = catalog.shared_host_gib(gpu)
+        if shared_gib is not None:
+            value, why = round(shared_gib * GIB), f"what {gpu.name} leaves of the memory they share"
+        elif not gpu.is_cpu:
             value = max(LEAST_HOST_BYTES, HOST_BYTES_PER_GPU_BYTE * value)
             why = "twice the memory of its GPUs and at least 64 GiB; `--host-memory` sets it"
         self._choose("default-host-memory", f"a node is taken to have {gib(value)} of RAM: {why}")
@@ -263,8 +357,11 @@ class _Draft:
 
 
 def _file_entries(file: ClusterFile, source: Source) -> list[Entry]:
-    """The hosts of the cluster file as written."""
+    """The hosts of the cluster file as written, those of its groups in turn."""
+    listed = [(file.hosts, source)]
+    listed += [(g.hosts, source.item("groups", i)) for i, g in enumerate(file.groups)]
     return [
-        Entry(host.address, host.slots, source.place(("hosts", index)))
-        for index, host in enumerate(file.hosts)
+        Entry(host.address, host.slots, part.place(("hosts", index)))
+        for hosts, part in listed
+        for index, host in enumerate(hosts)
     ]

@@ -135,7 +135,7 @@ def _problem(kind: type[BaseModel], source: Source, detail: ErrorDetails) -> Pro
         return Problem("key-unknown", f"{thing} is not a key", nearest(str(loc[-1]), keys), place)
     if code == "missing":
         return Problem("key-missing", f"{thing} is missing", "", place)
-    subject = f"{thing} (={shown(value)})"
+    subject = f"{thing} (={shown(list(value) if isinstance(value, tuple) else value)})"
     if code == "literal_error":
         choices = [str(choice) for choice in _choices(kind, loc)]
         legal = _either(choices) or str(detail["ctx"]["expected"])
@@ -145,7 +145,9 @@ def _problem(kind: type[BaseModel], source: Source, detail: ErrorDetails) -> Pro
     if code in _LIMITS:
         return Problem("value-range", f"{subject} {_limit(detail)}", "", place)
     if code in _TYPES:
-        return Problem("value-type", f"{subject} {_TYPES[code]}", "", place)
+        listed = code == "string_type" and isinstance(value, tuple)
+        wrong = "must be one text, not a list" if listed else _TYPES[code]
+        return Problem("value-type", f"{subject} {wrong}", "", place)
     text = detail["msg"].removeprefix("Value error, ")
     return Problem("value-wrong", f"{subject} {text}", "", place)
 

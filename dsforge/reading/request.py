@@ -12,13 +12,19 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dsforge.errors import SpecError
-from dsforge.plan import Reason, Request
-from dsforge.reading.cluster import cluster_of
-from dsforge.reading.files import SpecFile
+from dsforge.plan import Machines, Reason, Request
+from dsforge.reading.cluster import pools_of
+from dsforge.reading.files import SpecFile, WorkloadFile
 from dsforge.reading.model import CONFIG, read_model
 from dsforge.reading.problems import Collector, validated
 from dsforge.reading.source import Setting, Source, read_source, refusal
-from dsforge.reading.workload import workload_file, workload_of
+from dsforge.reading.unequal import Pool, shared_multiple
+from dsforge.reading.workload import (
+    DEFAULT_PRECISION,
+    precision_of,
+    workload_file,
+    workload_of,
+)
 from dsforge.specs import ModelSpec
 from dsforge.strategy import Constraints
 
@@ -65,8 +71,8 @@ def _read(asked: Asked) -> Request:
     if asked.spec is not None:
         parts.attempt(lambda: validated(SpecFile, spec.value))
     model = parts.attempt(lambda: _model(asked, spec.value))
-    cluster = parts.attempt(
-        lambda: cluster_of(
+    pools = parts.attempt(
+        lambda: pools_of(
             _part(asked, spec.value, "cluster", asked.cluster),
             hostfile=asked.hostfile,
             resolve=asked.resolve,
@@ -79,13 +85,33 @@ def _read(asked: Asked) -> Request:
         lambda: validated(Constraints, _part(asked, spec.value, "strategy", None))
     )
     parts.check()
-    computed, chosen = workload_of(workload.value, model.value[0], cluster.value[0])
+    shape, known = model.value
+    every, *others = pools.value
+    multiple = shared_multiple(pools.value)
+    computed, chosen = workload_of(workload.value, shape, every.cluster, multiple)
     return Request(
-        model=model.value[0],
-        cluster=cluster.value[0],
+        model=shape,
+        cluster=every.cluster,
         workload=computed,
         constraints=strategy.value,
-        reasons=(*model.value[1], *cluster.value[1], *chosen),
+        reasons=(*known, *every.reasons, *chosen),
+        others=tuple(_machines(pool, workload.value, (known, chosen)) for pool in others),
+        listed_gpus=every.listed_gpus,
+    )
+
+
+def _machines(
+    pool: Pool, file: WorkloadFile, said: tuple[tuple[Reason, ...], tuple[Reason, ...]]
+) -> Machines:
+    """A set of hosts with what was chosen for it; the model's and the workload's reasons."""
+    known, chosen = said
+    precision, why = precision_of(file, pool.cluster)
+    rest = tuple(reason for reason in chosen if reason.rule != DEFAULT_PRECISION)
+    return Machines(
+        cluster=pool.cluster,
+        precision=precision,
+        reasons=(*known, *pool.reasons, *rest, *why),
+        alike=pool.alike,
     )
 
 

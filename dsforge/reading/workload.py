@@ -8,6 +8,8 @@ means training from scratch.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from dsforge import catalog
 from dsforge.errors import Problem, SpecError
 from dsforge.estimate.params import parameter_counts
@@ -35,6 +37,7 @@ LORA_RATE, FINE_TUNING_RATE = 2e-4, 2e-5
 ADAPTED = ("lora", "qlora")  # spellings of `method`; the latter sets `lora.bits` to 4
 LION_FACTOR = 0.3  # Chen et al. 2023, section 5: a third to a tenth of AdamW's rate
 
+DEFAULT_PRECISION = "default-precision"  # rule of the reason
 Reading = tuple[Workload, tuple[Reason, ...]]
 
 
@@ -77,16 +80,26 @@ def _says_other_bits(lora: LoraSpec | None) -> bool:
     return lora is not None and "bits" in lora.model_fields_set and lora.bits != QLORA_BITS
 
 
-def workload_of(file: WorkloadFile, model: ModelSpec, cluster: ClusterSpec) -> Reading:
-    """The workload for a model on a cluster, and what reading chose."""
+def precision_of(file: WorkloadFile, cluster: ClusterSpec) -> tuple[Precision, tuple[Reason, ...]]:
+    """The precision for the cards of a cluster, with the reason where nobody gave it."""
     draft = _Draft(file)
+    return file.precision or draft.precision(cluster), tuple(draft.reasons)
+
+
+def workload_of(
+    file: WorkloadFile, model: ModelSpec, cluster: ClusterSpec, multiple: int | None = None
+) -> Reading:
+    """The workload for a model on a cluster, and what reading chose.
+
+    A batch that nobody gave is a multiple of the GPUs, or of `multiple`.
+    """
+    draft, unit = _Draft(file), Unit(multiple or cluster.gpus, cluster.gpus)
     sequence_length = file.sequence_length or draft.sequence_length(model)
     method = draft.method()
     optimizer = file.optimizer or draft.optimizer()
     workload = Workload(
         sequence_length=sequence_length,
-        global_batch_size=file.global_batch_size
-        or draft.global_batch_size(sequence_length, cluster),
+        global_batch_size=file.global_batch_size or draft.global_batch_size(sequence_length, unit),
         precision=file.precision or draft.precision(cluster),
         optimizer=optimizer,
         learning_rate=file.learning_rate or draft.learning_rate(method, optimizer, model),
@@ -101,6 +114,18 @@ def workload_of(file: WorkloadFile, model: ModelSpec, cluster: ClusterSpec) -> R
         seed=file.seed,
     )
     return workload, tuple(draft.reasons)
+
+
+class Unit(NamedTuple):
+    """What a batch that nobody gave is a multiple of, beside the GPUs of the cluster."""
+
+    samples: int
+    gpus: int
+
+    def __str__(self) -> str:
+        """`16 GPUs`, or a number that suits other sets of the hosts, too."""
+        alike = self.samples == self.gpus
+        return f"{self.samples} GPUs" if alike else f"{self.samples}, for any set of the hosts"
 
 
 class _Draft:
@@ -165,14 +190,14 @@ class _Draft:
         """bf16 where the card has it: fp16 overflows above 65504 and needs loss scaling."""
         card = cluster.gpu
         if "bf16" in card.peak_flops:
-            self._choose("default-precision", f"`precision` is bf16: {card.name} has it")
+            self._choose(DEFAULT_PRECISION, f"`precision` is bf16: {card.name} has it")
             return "bf16"
         if "fp16" in card.peak_flops:
             why = "has no bf16; loss scaling guards against overflow above 65504"
-            self._choose("default-precision", f"`precision` is fp16: {card.name} {why}")
+            self._choose(DEFAULT_PRECISION, f"`precision` is fp16: {card.name} {why}")
             return "fp16"
         why = "has neither bf16 nor fp16"
-        self._choose("default-precision", f"`precision` is fp32: {card.name} {why}")
+        self._choose(DEFAULT_PRECISION, f"`precision` is fp32: {card.name} {why}")
         return "fp32"
 
     def learning_rate(self, method: Method, optimizer: Optimizer, model: ModelSpec) -> float:
@@ -197,11 +222,11 @@ class _Draft:
         self._choose("default-weight-decay", message)
         return recipe.weight_decay
 
-    def global_batch_size(self, sequence_length: int, cluster: ClusterSpec) -> int:
+    def global_batch_size(self, sequence_length: int, unit: Unit) -> int:
         """Samples per step: by tokens, or by practice and a whole number for each GPU."""
         tokens = self.file.global_batch_tokens
         if tokens is not None:
-            samples = _near_multiple(max(1, round(tokens / sequence_length)), cluster.gpus)
+            samples = _near_multiple(max(1, round(tokens / sequence_length)), unit.samples)
             message = f"`global_batch_size` is {samples} samples of {sequence_length} tokens"
             self._choose("batch-from-tokens", f"{message} for the {tokens} tokens asked for")
             return samples
@@ -209,8 +234,8 @@ class _Draft:
         if self.from_scratch:
             wanted = max(1, PRETRAINING_TOKENS // sequence_length)
             why = f"about {PRETRAINING_TOKENS} tokens as usual from scratch"
-        samples = -(-wanted // cluster.gpus) * cluster.gpus
-        more = f", rounded up to a multiple of {cluster.gpus} GPUs" if samples != wanted else ""
+        samples = -(-wanted // unit.samples) * unit.samples
+        more = f", rounded up to a multiple of {unit}" if samples != wanted else ""
         self._choose("default-global-batch", f"`global_batch_size` is {samples}: {why}{more}")
         return samples
 

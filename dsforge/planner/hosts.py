@@ -1,0 +1,110 @@
+"""Which hosts train together where they differ in cards or slots.
+
+Data parallel ranks take equal shares of each batch, tensor ranks of each matrix, and both engines
+start as many ranks on every host. So hosts that train together run at the pace of the slowest card,
+within the smallest memory, with the fewest slots. DeepSpeed cannot give a rank more samples than
+another, and the stages of a pipeline are cut evenly: a strong host gains nothing from weak ones but
+their number. The set of hosts with the fastest plan is taken, of those that fit likewise: sets are
+only added by another host, so that it never makes the plan slower.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from dsforge.plan import Reason, Request
+from dsforge.planner.explore import Explorer
+from dsforge.planner.fitting import batch_problems
+from dsforge.planner.pieces import fitting, pieces, quickest_s
+from dsforge.planner.preference import doubt
+from dsforge.units import seconds
+
+HOSTS = "fastest-hosts"  # rule of the reason
+NAMED = 4  # idle hosts that are named
+
+
+class _Tried(NamedTuple):
+    """A set of hosts and the fastest plan for it; sets compare by how surely it fits, and speed."""
+
+    doubt: float
+    step_s: float
+    explorer: Explorer
+
+    @property
+    def request(self) -> Request:
+        """The job on these hosts."""
+        return self.explorer.request
+
+    @property
+    def rank(self) -> tuple[float, float]:
+        """How surely a plan fits, then its step: less is better."""
+        return self.doubt, self.step_s
+
+
+def fastest_hosts(explorer: Explorer) -> Explorer:
+    """The families of the hosts with the fastest plan; of all where nothing fits anywhere."""
+    request, whole = explorer.request, _tried(explorer)
+    best, second = whole, None
+    for asked in sorted(pieces(request), key=quickest_s):
+        if best and second and not best.doubt and quickest_s(asked) >= best.step_s:
+            break
+        found = _tried(Explorer(asked))
+        if found is None:
+            continue
+        if best is None or found.rank < best.rank:
+            best, second = found, best or found
+        elif second is None or found.rank < second.rank:
+            second = found
+    if best is None:
+        return explorer
+    words = _all_of_them(best, second) if best is whole else _some_of_them(best, whole, request)
+    return best.explorer.because(Reason(rule=HOSTS, message=words))
+
+
+def _tried(explorer: Explorer) -> _Tried | None:
+    """What the hosts of a request can do; none where nothing fits, or divides."""
+    found = fitting(explorer)
+    if not found or batch_problems(explorer.request):
+        return None
+    least = doubt(explorer.request, found)
+    excess = 0.0 if explorer.request.risk else least
+    return _Tried(excess, min(candidate.step_s for candidate in found), explorer)
+
+
+def _all_of_them(best: _Tried, second: _Tried | None) -> str:
+    """What weaker hosts add, where all are used."""
+    cluster = best.request.cluster
+    words = f"hosts differ, and all {cluster.nodes} take equal shares at the pace of the weakest: "
+    words += f"the fastest step takes {seconds(best.step_s)}"
+    if second is None:
+        return f"{words}; on fewer of them nothing fits"
+    times = second.step_s / best.step_s
+    return f"{words}, {times:.2f}x faster than on {_named(second)} ({seconds(second.step_s)})"
+
+
+def _some_of_them(best: _Tried, whole: _Tried | None, request: Request) -> str:
+    """What the idle hosts would do to the step."""
+    used = {host.address for host in best.request.cluster.hosts}
+    idle = [host.address for host in request.cluster.hosts if host.address not in used]
+    rest = request.all_gpus - best.request.cluster.gpus
+    words = "hosts differ, and all that train together take equal shares at the pace of the "
+    words += f"weakest: on {_named(best)} the fastest step takes {seconds(best.step_s)}; the other "
+    words += f"{rest} GPUs stay idle"
+    if idle:
+        more = f" and {len(idle) - NAMED} more" if len(idle) > NAMED else ""
+        words += f" ({', '.join(idle[:NAMED])}{more})"
+    everything = (
+        f"with all {request.cluster.nodes} hosts, {request.cluster.gpus_per_node} GPUs each"
+    )
+    if whole is None:
+        return f"{words}: {everything}, nothing fits"
+    return f"{words}: {everything}, it would take {seconds(whole.step_s)}"
+
+
+def _named(tried: _Tried) -> str:
+    """`2 hosts with 8 GPUs each (a100-80gb)`."""
+    cluster = tried.request.cluster
+    hosts = f"{cluster.nodes} host{'s' if cluster.nodes > 1 else ''}"
+    gpus = f"{cluster.gpus_per_node} GPU{'s' if cluster.gpus_per_node > 1 else ''}"
+    each = " each" if cluster.nodes > 1 else ""
+    return f"{hosts} with {gpus}{each} ({cluster.gpu.name})"
