@@ -8,6 +8,7 @@ without the files it came from.
 
 from __future__ import annotations
 
+import re
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -28,7 +29,7 @@ QLORA_BITS: FrozenBits = 4
 DataShape = Literal["auto", "text", "prompt", "messages"]
 Collective = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all"]
 Transport = Literal["sockets", "rdma"]
-LIBRARIES = (("mi", "RCCL"), ("gaudi", "HCCL"))  # by the start of a card's name
+LIBRARIES = {"RCCL": re.compile(r"mi\d", re.IGNORECASE), "HCCL": re.compile(r"gaudi")}  # by card
 
 
 class RopeScaling(BaseModel):
@@ -200,7 +201,7 @@ class GpuSpec(BaseModel):
         """The library of its collectives; ranks under different ones do not hear each other."""
         if self.is_cpu:
             return "gloo"
-        return next((name for start, name in LIBRARIES if self.name.startswith(start)), "NCCL")
+        return next((name for name, card in LIBRARIES.items() if card.match(self.name)), "NCCL")
 
 
 class Pace(BaseModel):
@@ -301,6 +302,11 @@ class ClusterSpec(BaseModel):
     def nvlink_domains(self) -> int:
         """Parts of the cluster that only the network joins: nodes, or NVLink domains."""
         return -(-self.nodes // self.nvlink_domain_nodes)
+
+    @property
+    def nvlink_domain_gpus(self) -> int:
+        """Accelerators that `intra_node` joins: those of a node, or of an NVLink domain."""
+        return self.gpus_per_node * min(self.nodes, self.nvlink_domain_nodes)
 
     @property
     def cpu_cores_per_rank(self) -> int:

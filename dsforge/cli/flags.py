@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 INPUT, CLUSTER, WORKLOAD, STRATEGY = "Input files", "Cluster", "Workload", "Strategy"
 OWN = "Options"  # the section of what only one command takes
+LISTED = {"model": "model", "gpu": "gpu", "intra_node": "link", "inter_node": "link"}  # by catalog
 WIDEST = 30  # columns of an option with its value; a wider one gets a line of its own
 
 
@@ -189,7 +190,16 @@ def _kind(field: str) -> dict[str, Any]:
         return {"is_flag": True}
     kind = declared.__args__[0]  # of `int | None`
     kinds: dict[Any, Any] = {Path: click.Path(path_type=Path), int: Whole(), float: Real()}
-    return {"type": kinds.get(kind, kind)}
+    names = {"shell_complete": _catalog_names} if field in LISTED else {}
+    return {"type": kinds.get(kind, kind), **names}
+
+
+def _catalog_names(_: click.Context, option: click.Parameter, begun: str) -> list[str]:
+    """Names of the catalog that begin so, for the shell."""
+    from dsforge import catalog
+
+    listed = {"model": catalog.model_names, "gpu": catalog.gpu_names, "link": catalog.link_names}
+    return [name for name in listed[LISTED[str(option.name)]]() if name.startswith(begun.lower())]
 
 
 class Wish(NamedTuple):

@@ -8,7 +8,6 @@ from math import prod
 from dsforge.lint.batch import MICRO, STEPS, TOTAL
 from dsforge.lint.case import PARAMETERS_SHARDED, ZERO, Case, Hit, Rule, rule
 from dsforge.lint.precision import bf16_block
-from dsforge.rules import tensor_sizes
 from dsforge.units import count, gb_per_s, gib, seconds
 
 BYTES = 2  # of an element in half precision
@@ -73,7 +72,7 @@ def cluster_layout(case: Case) -> Iterator[Hit]:
 def cluster_tensor_node(case: Case) -> Iterator[Hit]:
     """Tensor parallelism across nodes."""
     cluster, size = case.cluster, case.tensor_parallel_size
-    most = max(tensor_sizes(cluster)) if cluster else size
+    most = cluster.nvlink_domain_gpus if cluster else size
     if cluster and size > most:
         joined = "a node" if cluster.nvlink_domain_nodes == 1 else "an NVLink domain"
         message = f"`autotp_size` (={size}) is above the {most} cards of {joined}"

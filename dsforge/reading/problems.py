@@ -135,7 +135,7 @@ def _problem(kind: type[BaseModel], source: Source, detail: ErrorDetails) -> Pro
         return Problem("key-unknown", f"{thing} is not a key", nearest(str(loc[-1]), keys), place)
     if code == "missing":
         return Problem("key-missing", f"{thing} is missing", "", place)
-    subject = f"{thing} (={shown(list(value) if isinstance(value, tuple) else value)})"
+    subject = f"{thing} (={shown(value)})"
     if code == "literal_error":
         choices = [str(choice) for choice in _choices(kind, loc)]
         legal = _either(choices) or str(detail["ctx"]["expected"])

@@ -47,8 +47,8 @@ def whole(kinds: Kinds) -> Pool:
     slots = sum(kind.cluster.gpus for kind in kinds)
     idle = slots - found.cluster.gpus
     words = f"{found.cluster.nodes} hosts differ, and equal shares suit the weakest: "
-    words += f"{found.cluster.gpus_per_node} GPUs on each, at the pace of "
-    words += f"{every[-1].cluster.gpu.name if len(every) > 1 else found.cluster.gpu.name}"
+    slowest = min((kind.cluster.gpu for kind in every), key=_rate)
+    words += f"{found.cluster.gpus_per_node} GPUs on each, at the pace of {slowest.name}"
     words += f", {idle} of {slots} GPUs idle" if idle else ""
     why = Reason(rule="weakest-host", message=words)
     return found._replace(reasons=(why, *found.reasons), listed_gpus=slots)

@@ -19,7 +19,6 @@ from dsforge.specs import ClusterSpec, LinkSpec
 
 SAFE_NAME = re.compile(r"[A-Z][A-Z0-9_]*")
 SAFE_VALUE = re.compile(r"[A-Za-z0-9_@%+=:,./-]+")  # what DeepSpeed's launcher does not quote
-AMD_NAME = re.compile(r"mi\d", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +90,7 @@ def _device(cluster: ClusterSpec) -> tuple[Variable, ...]:
     if cluster.gpu.is_cpu:
         why = "ranks run on the CPU even where DeepSpeed finds an accelerator"
         return (Variable("DS_ACCELERATOR", "cpu", why),)
-    if AMD_NAME.match(cluster.gpu.name):
+    if cluster.gpu.collectives == "RCCL":
         return ()
     why = "memory that is freed in one size can be used in another: less fragmentation"
     return (Variable("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True", why),)

@@ -120,8 +120,8 @@ def tensor_in_node(case: Case) -> Problem | None:
 
 def tensor_sizes(cluster: ClusterSpec) -> tuple[int, ...]:
     """Sizes of tensor parallelism that stay on `intra_node`: in a node, or on whole nodes of it."""
-    slots, joined = cluster.gpus_per_node, min(cluster.nodes, cluster.nvlink_domain_nodes)
-    return (*divisors(slots), *(slots * nodes for nodes in range(2, joined + 1)))
+    slots = cluster.gpus_per_node
+    return (*divisors(slots), *range(2 * slots, cluster.nvlink_domain_gpus + 1, slots))
 
 
 def pipeline_divides_layers(case: Case) -> Problem | None:
