@@ -20,10 +20,11 @@ keeps its share of adapters, its congestion and its hops.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 from math import log2
 from typing import NamedTuple
 
-from dsforge.estimate.spread import Spread, hop_spreads, spreads
+from dsforge.estimate.spread import Spread, Wires, hop_spreads, spreads, wires_of
 from dsforge.layout import Layout
 from dsforge.specs import ClusterSpec, Collective, MeasuredLink
 
@@ -79,20 +80,30 @@ def gather_bytes(payload_bytes: float, ranks: int) -> float:
 
 def spread(cluster: ClusterSpec, ranks: int, stride: int) -> Spread:
     """The spread of groups of ranks that lie `stride` apart in the grid."""
-    return _fastest(cluster, spreads(cluster, ranks, stride))
+    return _spread(wires_of(cluster), ranks, stride)
 
 
 def hop_spread(cluster: ClusterSpec, stages: int, stride: int) -> Spread:
     """The spread of the slowest hop between stages of `stride` ranks."""
-    return _fastest(cluster, hop_spreads(cluster, stages, stride))
+    return _hop_spread(wires_of(cluster), stages, stride)
 
 
-def _fastest(cluster: ClusterSpec, ways: Iterable[Spread]) -> Spread:
+@lru_cache(maxsize=4096)
+def _spread(wires: Wires, ranks: int, stride: int) -> Spread:
+    return _widest(wires, spreads(wires, ranks, stride))
+
+
+@lru_cache(maxsize=4096)
+def _hop_spread(wires: Wires, stages: int, stride: int) -> Spread:
+    return _widest(wires, hop_spreads(wires, stages, stride))
+
+
+def _widest(wires: Wires, ways: Iterable[Spread]) -> Spread:
     """The widest use of NVLink domains that is nowhere worse than a narrower one."""
     best, *wider = ways
-    worth = _rated(cluster, best) if wider else ALONE
+    worth = _rated(wires, best) if wider else ALONE
     for where in wider:
-        link = _rated(cluster, where)
+        link = _rated(wires, where)
         if link.outdoes(worth):
             best, worth = where, link
     return best
@@ -113,14 +124,15 @@ def hop(cluster: ClusterSpec, stages: int, stride: int) -> Channel:
 
 def _over(cluster: ClusterSpec, where: Spread) -> Channel:
     """The channel of a spread, corrected where its link was measured."""
-    rated = _rated(cluster, where)
+    rated = _rated(wires_of(cluster), where)
     link = cluster.intra_node if where.nodes == 1 else cluster.inter_node
     return rated if link.measured is None else _corrected(rated, cluster, link.measured)
 
 
 def _corrected(rated: Channel, cluster: ClusterSpec, found: MeasuredLink) -> Channel:
     """The channel with what a card says of its link, in proportion to the measured group."""
-    same = _rated(cluster, _measured_spread(cluster, found))
+    wires = wires_of(cluster)
+    same = _rated(wires, _measured_spread(wires, found))
 
     def rate(kind: Collective) -> float:
         pace = found.paces.get(kind)
@@ -138,9 +150,9 @@ def _corrected(rated: Channel, cluster: ClusterSpec, found: MeasuredLink) -> Cha
     )
 
 
-def _measured_spread(cluster: ClusterSpec, found: MeasuredLink) -> Spread:
+def _measured_spread(wires: Wires, found: MeasuredLink) -> Spread:
     """Where the ranks of a measured group lay: all of them on each node, or NVLink domain."""
-    joined = min(cluster.nvlink_domain_nodes, found.nodes)
+    joined = min(wires.domain_nodes, found.nodes)
     nodes = -(-found.nodes // joined)
     local = found.ranks // nodes
     return Spread(found.ranks, local, nodes, 1, hosts=joined, ports=joined)
@@ -152,21 +164,20 @@ def _exchanges(found: MeasuredLink, same: Channel) -> float:
     return pace.bytes_per_s / (same.bytes_per_s * same.exchange_share) if pace else 1.0
 
 
-def _rated(cluster: ClusterSpec, where: Spread) -> Channel:
+def _rated(wires: Wires, where: Spread) -> Channel:
     """The channel by the ratings of its links."""
-    intra, inter = cluster.intra_node, cluster.inter_node
     ranks, local, nodes = where.ranks, where.local, where.nodes
-    intra_rate = intra.bytes_per_s * intra.efficiency
-    inside_s = (ranks - nodes) * intra.latency_s
-    near_s = (log2(where.hosts) + local / where.hosts - 1) * intra.latency_s
+    intra_rate = wires.inner_bytes_per_s
+    inside_s = (ranks - nodes) * wires.inner_latency_s
+    near_s = (log2(where.hosts) + local / where.hosts - 1) * wires.inner_latency_s
     if nodes == 1:
         return Channel(ranks, intra_rate, inside_s, 2 * min(inside_s, near_s))
-    inter_rate = cluster.inter_node_bytes_per_s * where.ports * inter.efficiency
+    inter_rate = wires.outer_bytes_per_s * where.ports * wires.outer_efficiency
     inter_rate /= 1 + CONGESTION * log2(nodes)
     shared = inter_rate / where.sharing
     rate = shared if local == 1 else min(intra_rate, shared)
-    round_s = (nodes - 1) * inter.latency_s + inside_s
-    depth_s = log2(nodes) * inter.latency_s + near_s
+    round_s = (nodes - 1) * wires.outer_latency_s + inside_s
+    depth_s = log2(nodes) * wires.outer_latency_s + near_s
     tree_s = 2 * min(round_s, depth_s)
     each = inter_rate / (where.sharing * local)  # all ranks of a node at once
     around_s = (local - 1) / intra_rate + (ranks - local) / each

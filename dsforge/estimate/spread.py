@@ -28,6 +28,36 @@ class Spread(NamedTuple):
     ports: int = 1  # nodes whose adapters carry what leaves them
 
 
+class Wires(NamedTuple):
+    """Nodes and what joins them, by the ratings of the links: equal wires have equal spreads."""
+
+    nodes: int
+    gpus_per_node: int
+    nics_per_node: int
+    domain_nodes: int
+    inner_bytes_per_s: float  # that collectives reach inside a node or domain
+    inner_latency_s: float
+    outer_bytes_per_s: float  # of all adapters of a node
+    outer_efficiency: float
+    outer_latency_s: float
+
+
+def wires_of(cluster: ClusterSpec) -> Wires:
+    """The wires of a cluster."""
+    intra, inter = cluster.intra_node, cluster.inter_node
+    return Wires(
+        nodes=cluster.nodes,
+        gpus_per_node=cluster.gpus_per_node,
+        nics_per_node=cluster.nics_per_node,
+        domain_nodes=min(cluster.nodes, cluster.nvlink_domain_nodes),
+        inner_bytes_per_s=intra.bytes_per_s * intra.efficiency,
+        inner_latency_s=intra.latency_s,
+        outer_bytes_per_s=cluster.inter_node_bytes_per_s,
+        outer_efficiency=inter.efficiency,
+        outer_latency_s=inter.latency_s,
+    )
+
+
 class _Island(NamedTuple):
     """Nodes that NVLink joins: a domain, or a part of it; often a single node."""
 
@@ -37,38 +67,38 @@ class _Island(NamedTuple):
     ports: int  # nodes of the one that has fewest
 
 
-def _islands(cluster: ClusterSpec) -> Iterator[_Island]:
+def _islands(wires: Wires) -> Iterator[_Island]:
     """The ways to see a cluster: nodes, ever larger parts of NVLink domains, whole domains."""
-    for nodes in range(1, min(cluster.nvlink_domain_nodes, cluster.nodes) + 1):
-        islands = -(-cluster.nodes // nodes)
-        ports = cluster.nodes - (islands - 1) * nodes
-        yield _Island(nodes, nodes * cluster.gpus_per_node, islands, ports)
+    for nodes in range(1, wires.domain_nodes + 1):
+        islands = -(-wires.nodes // nodes)
+        ports = wires.nodes - (islands - 1) * nodes
+        yield _Island(nodes, nodes * wires.gpus_per_node, islands, ports)
 
 
-def spreads(cluster: ClusterSpec, ranks: int, stride: int) -> Iterator[Spread]:
+def spreads(wires: Wires, ranks: int, stride: int) -> Iterator[Spread]:
     """Every spread of groups of ranks that lie `stride` apart in the grid, narrowest first."""
-    for island in _islands(cluster):
-        yield _spread(cluster, island, ranks, stride)
+    for island in _islands(wires):
+        yield _spread(wires, island, ranks, stride)
 
 
-def hop_spreads(cluster: ClusterSpec, stages: int, stride: int) -> Iterator[Spread]:
+def hop_spreads(wires: Wires, stages: int, stride: int) -> Iterator[Spread]:
     """Every spread of the slowest hop between stages of `stride` ranks, narrowest first.
 
     Stages that fill an island or less lie in it; of others some hop leaves it, and the ranks of the
     stage at its edge, or all of the island, send at once, over the adapters that are nearest.
     """
-    for island in _islands(cluster):
+    for island in _islands(wires):
         if stages == 1:
             yield Spread(1, 1, 1, 1)
         elif island.islands == 1:
             yield Spread(2, 2, 1, 1)
         else:
-            nics, edge = cluster.nics_per_node * island.nodes, min(stride, island.gpus)
+            nics, edge = wires.nics_per_node * island.nodes, min(stride, island.gpus)
             near = -(-nics * edge // island.gpus) / nics
             yield Spread(2, 1, 2, edge / near, ports=island.ports)
 
 
-def _spread(cluster: ClusterSpec, island: _Island, ranks: int, stride: int) -> Spread:
+def _spread(wires: Wires, island: _Island, ranks: int, stride: int) -> Spread:
     """The spread over such islands.
 
     `stride` groups lie side by side in one block; blocks follow each other. Where blocks and
@@ -78,7 +108,7 @@ def _spread(cluster: ClusterSpec, island: _Island, ranks: int, stride: int) -> S
     step = gcd(block, gpus)
     nodes = min(island.islands, (gpus - step + block - 1) // gpus + 1)
     local = max(1, min(ranks, gpus // stride))
-    on_a_node = max(1, cluster.gpus_per_node // stride)
+    on_a_node = max(1, wires.gpus_per_node // stride)
     if nodes == 1:
         return Spread(ranks, ranks, 1, 1, hosts=-(-ranks // on_a_node) if island.nodes > 1 else 1)
     if local == ranks:  # a block that lies across two islands
