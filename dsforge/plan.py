@@ -42,6 +42,7 @@ class Machines(BaseModel):
 
     cluster: ClusterSpec
     precision: Precision = Field(description="Chosen for these cards, unless it was given.")
+    global_batch_size: int = Field(ge=1, description="Likewise for their number.")
     reasons: tuple[Reason, ...] = ()
     alike: bool = Field(description="All of these hosts are equal, and so is any part of them.")
 
@@ -81,11 +82,14 @@ class Request(BaseModel):
 
     def on(self, machines: Machines) -> Request:
         """The same job on other machines."""
-        workload = self.workload.model_copy(update={"precision": machines.precision})
+        fitted = {
+            "precision": machines.precision,
+            "global_batch_size": machines.global_batch_size,
+        }
         return self.model_copy(
             update={
                 "cluster": machines.cluster,
-                "workload": workload,
+                "workload": self.workload.model_copy(update=fitted),
                 "reasons": machines.reasons,
                 "others": (),
             }

@@ -5,7 +5,8 @@ start as many ranks on every host. So hosts that train together run at the pace 
 within the smallest memory, with the fewest slots. DeepSpeed cannot give a rank more samples than
 another, and the stages of a pipeline are cut evenly: a strong host gains nothing from weak ones but
 their number. The set of hosts with the fastest plan is taken, of those that fit likewise: sets are
-only added by another host, so that it never makes the plan slower.
+only added by another host, so that it never makes the plan slower. Tokens a second are compared, as
+each set has a batch of its own where nobody gave one.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from dsforge.planner.explore import Explorer
 from dsforge.planner.fitting import batch_problems
 from dsforge.planner.pieces import fitting, pieces, quickest_s
 from dsforge.planner.preference import doubt
-from dsforge.units import seconds
+from dsforge.specs import ClusterSpec
 
 HOSTS = "fastest-hosts"  # rule of the reason
 NAMED = 4  # idle hosts that are named
@@ -27,7 +28,7 @@ class _Tried(NamedTuple):
     """A set of hosts and the fastest plan for it; sets compare by how surely it fits, and speed."""
 
     doubt: float
-    step_s: float
+    token_s: float
     explorer: Explorer
 
     @property
@@ -37,16 +38,21 @@ class _Tried(NamedTuple):
 
     @property
     def rank(self) -> tuple[float, float]:
-        """How surely a plan fits, then its step: less is better."""
-        return self.doubt, self.step_s
+        """How surely a plan fits, then its time for a token: less is better."""
+        return self.doubt, self.token_s
+
+    @property
+    def pace(self) -> str:
+        """`29,600 tokens/s`."""
+        return f"{1 / self.token_s:,.0f} tokens/s"
 
 
 def fastest_hosts(explorer: Explorer) -> Explorer:
     """The families of the hosts with the fastest plan; of all where nothing fits anywhere."""
     request, whole = explorer.request, _tried(explorer)
     best, second = whole, None
-    for asked in sorted(pieces(request), key=quickest_s):
-        if best and second and not best.doubt and quickest_s(asked) >= best.step_s:
+    for asked in sorted(pieces(request), key=_least_token_s):
+        if best and second and not best.doubt and _least_token_s(asked) >= best.token_s:
             break
         found = _tried(Explorer(asked))
         if found is None:
@@ -58,7 +64,9 @@ def fastest_hosts(explorer: Explorer) -> Explorer:
     if best is None:
         return explorer
     words = _all_of_them(best, second) if best is whole else _some_of_them(best, whole, request)
-    return best.explorer.because(Reason(rule=HOSTS, message=words))
+    told = best.explorer.because(Reason(rule=HOSTS, message=words))
+    told.request = told.request.model_copy(update={"others": ()})
+    return told
 
 
 def _tried(explorer: Explorer) -> _Tried | None:
@@ -68,18 +76,24 @@ def _tried(explorer: Explorer) -> _Tried | None:
         return None
     least = doubt(explorer.request, found)
     excess = 0.0 if explorer.request.risk else least
-    return _Tried(excess, min(candidate.step_s for candidate in found), explorer)
+    step_s = min(candidate.step_s for candidate in found)
+    return _Tried(excess, step_s / explorer.request.workload.tokens_per_step, explorer)
+
+
+def _least_token_s(request: Request) -> float:
+    """Seconds for a token below which no plan can be."""
+    return quickest_s(request) / request.workload.tokens_per_step
 
 
 def _all_of_them(best: _Tried, second: _Tried | None) -> str:
     """What weaker hosts add, where all are used."""
     cluster = best.request.cluster
     words = f"hosts differ, and all {cluster.nodes} take equal shares at the pace of the weakest: "
-    words += f"the fastest step takes {seconds(best.step_s)}"
+    words += f"the fastest plan has {best.pace}"
     if second is None:
         return f"{words}; on fewer of them nothing fits"
-    times = second.step_s / best.step_s
-    return f"{words}, {times:.2f}x faster than on {_named(second)} ({seconds(second.step_s)})"
+    times = second.token_s / best.token_s
+    return f"{words}, {times:.2f}x those of {_named(second)} ({second.pace})"
 
 
 def _some_of_them(best: _Tried, whole: _Tried | None, request: Request) -> str:
@@ -88,23 +102,26 @@ def _some_of_them(best: _Tried, whole: _Tried | None, request: Request) -> str:
     idle = [host.address for host in request.cluster.hosts if host.address not in used]
     rest = request.all_gpus - best.request.cluster.gpus
     words = "hosts differ, and all that train together take equal shares at the pace of the "
-    words += f"weakest: on {_named(best)} the fastest step takes {seconds(best.step_s)}; the other "
+    words += f"weakest: on {_named(best)} the fastest plan has {best.pace}; the other "
     words += f"{rest} GPUs stay idle"
     if idle:
         more = f" and {len(idle) - NAMED} more" if len(idle) > NAMED else ""
         words += f" ({', '.join(idle[:NAMED])}{more})"
-    everything = (
-        f"with all {request.cluster.nodes} hosts, {request.cluster.gpus_per_node} GPUs each"
-    )
+    cluster = request.cluster
+    everything = f"with all {cluster.nodes} hosts, {_gpus(cluster)} each"
     if whole is None:
         return f"{words}: {everything}, nothing fits"
-    return f"{words}: {everything}, it would take {seconds(whole.step_s)}"
+    return f"{words}: {everything}, it would have {whole.pace}"
 
 
 def _named(tried: _Tried) -> str:
     """`2 hosts with 8 GPUs each (a100-80gb)`."""
     cluster = tried.request.cluster
     hosts = f"{cluster.nodes} host{'s' if cluster.nodes > 1 else ''}"
-    gpus = f"{cluster.gpus_per_node} GPU{'s' if cluster.gpus_per_node > 1 else ''}"
     each = " each" if cluster.nodes > 1 else ""
-    return f"{hosts} with {gpus}{each} ({cluster.gpu.name})"
+    return f"{hosts} with {_gpus(cluster)}{each} ({cluster.gpu.name})"
+
+
+def _gpus(cluster: ClusterSpec) -> str:
+    """`8 GPUs`: those used on each host."""
+    return f"{cluster.gpus_per_node} GPU{'s' if cluster.gpus_per_node > 1 else ''}"

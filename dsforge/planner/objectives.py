@@ -54,6 +54,11 @@ class Bill(NamedTuple):
         return self.part.gpus * self.candidate.step_s
 
     @property
+    def token_s(self) -> float:
+        """Seconds for a token: steps of the same batch compare by it as well as by their own."""
+        return self.candidate.step_s / self.part.request.workload.tokens_per_step
+
+    @property
     def days(self) -> float:
         """Days of the run; 0 where there is no token budget."""
         return (self.steps or 0) * self.candidate.step_s / DAY_S
@@ -71,9 +76,9 @@ class Bill(NamedTuple):
 
 
 _ORDERS: dict[Objective, Callable[[Bill], tuple[float, float]]] = {
-    "fastest": lambda bill: (bill.candidate.step_s, bill.gpu_s),
-    "cheapest": lambda bill: (bill.gpu_s, bill.candidate.step_s),
-    "fewest-gpus": lambda bill: (bill.part.gpus, bill.candidate.step_s),
+    "fastest": lambda bill: (bill.token_s, bill.part.gpus * bill.token_s),
+    "cheapest": lambda bill: (bill.part.gpus * bill.token_s, bill.token_s),
+    "fewest-gpus": lambda bill: (bill.part.gpus, bill.token_s),
 }
 
 
@@ -115,9 +120,12 @@ def _check(request: Request, aim: Aim) -> None:
 
 def _bills(request: Request, aim: Aim) -> list[Bill]:
     """What each part of the cluster would take."""
-    steps = run_steps(request.workload)
     return [
-        Bill(part, part.fastest if aim.picks in BY_CLOCK else part.best, steps)
+        Bill(
+            part,
+            part.fastest if aim.picks in BY_CLOCK else part.best,
+            run_steps(part.request.workload),
+        )
         for part in parts(request)
     ]
 

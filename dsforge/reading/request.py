@@ -14,17 +14,12 @@ from typing import NamedTuple
 from dsforge.errors import SpecError
 from dsforge.plan import Machines, Reason, Request
 from dsforge.reading.cluster import pools_of
-from dsforge.reading.files import SpecFile, WorkloadFile
+from dsforge.reading.files import SpecFile
 from dsforge.reading.model import CONFIG, read_model
 from dsforge.reading.problems import Collector, validated
 from dsforge.reading.source import Setting, Source, read_source, refusal
-from dsforge.reading.unequal import Pool, shared_multiple
-from dsforge.reading.workload import (
-    DEFAULT_PRECISION,
-    precision_of,
-    workload_file,
-    workload_of,
-)
+from dsforge.reading.unequal import Pool
+from dsforge.reading.workload import FITTED, Fitted, fitted, workload_file, workload_of
 from dsforge.specs import ModelSpec
 from dsforge.strategy import Constraints
 
@@ -87,30 +82,29 @@ def _read(asked: Asked) -> Request:
     parts.check()
     shape, known = model.value
     every, *others = pools.value
-    multiple = shared_multiple(pools.value)
-    computed, chosen = workload_of(workload.value, shape, every.cluster, multiple)
+    computed, chosen = workload_of(workload.value, shape, every.cluster)
+    rest = tuple(reason for reason in chosen if reason.rule not in FITTED)
     return Request(
         model=shape,
         cluster=every.cluster,
         workload=computed,
         constraints=strategy.value,
         reasons=(*known, *every.reasons, *chosen),
-        others=tuple(_machines(pool, workload.value, (known, chosen)) for pool in others),
+        others=tuple(
+            _machines(pool, fitted(workload.value, pool.cluster, computed.sequence_length))
+            for pool in (p._replace(reasons=(*known, *p.reasons, *rest)) for p in others)
+        ),
         listed_gpus=every.listed_gpus,
     )
 
 
-def _machines(
-    pool: Pool, file: WorkloadFile, said: tuple[tuple[Reason, ...], tuple[Reason, ...]]
-) -> Machines:
-    """A set of hosts with what was chosen for it; the model's and the workload's reasons."""
-    known, chosen = said
-    precision, why = precision_of(file, pool.cluster)
-    rest = tuple(reason for reason in chosen if reason.rule != DEFAULT_PRECISION)
+def _machines(pool: Pool, found: Fitted) -> Machines:
+    """A set of hosts with what follows for the workload, and with all reasons."""
     return Machines(
         cluster=pool.cluster,
-        precision=precision,
-        reasons=(*known, *pool.reasons, *rest, *why),
+        precision=found.precision,
+        global_batch_size=found.global_batch_size,
+        reasons=(*pool.reasons, *found.reasons),
         alike=pool.alike,
     )
 

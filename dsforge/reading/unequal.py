@@ -9,7 +9,6 @@ for each kind. Of a set's weakest hosts some may be left out, as a batch may not
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from math import lcm
 from typing import NamedTuple
 
 from dsforge.errors import Problem, SpecError
@@ -18,7 +17,6 @@ from dsforge.plan import Reason
 from dsforge.specs import ClusterSpec, GpuSpec
 from dsforge.strategy import EXECUTIONS
 
-LARGEST_MULTIPLE = 512  # samples
 MOST_SETS = 40  # of hosts in no order of strength; more are not looked at
 
 
@@ -52,16 +50,6 @@ def whole(kinds: Kinds) -> Pool:
     words += f", {idle} of {slots} GPUs idle" if idle else ""
     why = Reason(rule="weakest-host", message=words)
     return found._replace(reasons=(why, *found.reasons), listed_gpus=slots)
-
-
-def shared_multiple(pools: Sequence[Pool]) -> int:
-    """A multiple of the accelerators of every set of hosts, while it stays a usual batch."""
-    every, *others = (pool.cluster.gpus for pool in pools)
-    found = every
-    for count in sorted(others, reverse=True):
-        both = lcm(found, count)
-        found = both if both <= LARGEST_MULTIPLE else found
-    return found
 
 
 def smaller(kinds: Kinds) -> tuple[Pool, ...]:

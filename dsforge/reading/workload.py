@@ -37,7 +37,7 @@ LORA_RATE, FINE_TUNING_RATE = 2e-4, 2e-5
 ADAPTED = ("lora", "qlora")  # spellings of `method`; the latter sets `lora.bits` to 4
 LION_FACTOR = 0.3  # Chen et al. 2023, section 5: a third to a tenth of AdamW's rate
 
-DEFAULT_PRECISION = "default-precision"  # rule of the reason
+FITTED = ("default-precision", "default-global-batch", "batch-from-tokens")  # rules of reasons
 Reading = tuple[Workload, tuple[Reason, ...]]
 
 
@@ -80,26 +80,32 @@ def _says_other_bits(lora: LoraSpec | None) -> bool:
     return lora is not None and "bits" in lora.model_fields_set and lora.bits != QLORA_BITS
 
 
-def precision_of(file: WorkloadFile, cluster: ClusterSpec) -> tuple[Precision, tuple[Reason, ...]]:
-    """The precision for the cards of a cluster, with the reason where nobody gave it."""
+class Fitted(NamedTuple):
+    """What of a workload follows the machines, where nobody gave it."""
+
+    precision: Precision
+    global_batch_size: int
+    reasons: tuple[Reason, ...]
+
+
+def fitted(file: WorkloadFile, cluster: ClusterSpec, sequence_length: int) -> Fitted:
+    """Precision and batch for a cluster, with the reasons that `FITTED` names."""
     draft = _Draft(file)
-    return file.precision or draft.precision(cluster), tuple(draft.reasons)
+    samples = file.global_batch_size or draft.global_batch_size(sequence_length, cluster)
+    precision = file.precision or draft.precision(cluster)
+    return Fitted(precision, samples, tuple(draft.reasons))
 
 
-def workload_of(
-    file: WorkloadFile, model: ModelSpec, cluster: ClusterSpec, multiple: int | None = None
-) -> Reading:
-    """The workload for a model on a cluster, and what reading chose.
-
-    A batch that nobody gave is a multiple of the GPUs, or of `multiple`.
-    """
-    draft, unit = _Draft(file), Unit(multiple or cluster.gpus, cluster.gpus)
+def workload_of(file: WorkloadFile, model: ModelSpec, cluster: ClusterSpec) -> Reading:
+    """The workload for a model on a cluster, and what reading chose."""
+    draft = _Draft(file)
     sequence_length = file.sequence_length or draft.sequence_length(model)
     method = draft.method()
     optimizer = file.optimizer or draft.optimizer()
     workload = Workload(
         sequence_length=sequence_length,
-        global_batch_size=file.global_batch_size or draft.global_batch_size(sequence_length, unit),
+        global_batch_size=file.global_batch_size
+        or draft.global_batch_size(sequence_length, cluster),
         precision=file.precision or draft.precision(cluster),
         optimizer=optimizer,
         learning_rate=file.learning_rate or draft.learning_rate(method, optimizer, model),
@@ -114,18 +120,6 @@ def workload_of(
         seed=file.seed,
     )
     return workload, tuple(draft.reasons)
-
-
-class Unit(NamedTuple):
-    """What a batch that nobody gave is a multiple of, beside the GPUs of the cluster."""
-
-    samples: int
-    gpus: int
-
-    def __str__(self) -> str:
-        """`16 GPUs`, or a number that suits other sets of the hosts, too."""
-        alike = self.samples == self.gpus
-        return f"{self.samples} GPUs" if alike else f"{self.samples}, for any set of the hosts"
 
 
 class _Draft:
@@ -190,14 +184,14 @@ class _Draft:
         """bf16 where the card has it: fp16 overflows above 65504 and needs loss scaling."""
         card = cluster.gpu
         if "bf16" in card.peak_flops:
-            self._choose(DEFAULT_PRECISION, f"`precision` is bf16: {card.name} has it")
+            self._choose("default-precision", f"`precision` is bf16: {card.name} has it")
             return "bf16"
         if "fp16" in card.peak_flops:
             why = "has no bf16; loss scaling guards against overflow above 65504"
-            self._choose(DEFAULT_PRECISION, f"`precision` is fp16: {card.name} {why}")
+            self._choose("default-precision", f"`precision` is fp16: {card.name} {why}")
             return "fp16"
         why = "has neither bf16 nor fp16"
-        self._choose(DEFAULT_PRECISION, f"`precision` is fp32: {card.name} {why}")
+        self._choose("default-precision", f"`precision` is fp32: {card.name} {why}")
         return "fp32"
 
     def learning_rate(self, method: Method, optimizer: Optimizer, model: ModelSpec) -> float:
@@ -222,11 +216,11 @@ class _Draft:
         self._choose("default-weight-decay", message)
         return recipe.weight_decay
 
-    def global_batch_size(self, sequence_length: int, unit: Unit) -> int:
+    def global_batch_size(self, sequence_length: int, cluster: ClusterSpec) -> int:
         """Samples per step: by tokens, or by practice and a whole number for each GPU."""
         tokens = self.file.global_batch_tokens
         if tokens is not None:
-            samples = _near_multiple(max(1, round(tokens / sequence_length)), unit.samples)
+            samples = _near_multiple(max(1, round(tokens / sequence_length)), cluster.gpus)
             message = f"`global_batch_size` is {samples} samples of {sequence_length} tokens"
             self._choose("batch-from-tokens", f"{message} for the {tokens} tokens asked for")
             return samples
@@ -234,8 +228,8 @@ class _Draft:
         if self.from_scratch:
             wanted = max(1, PRETRAINING_TOKENS // sequence_length)
             why = f"about {PRETRAINING_TOKENS} tokens as usual from scratch"
-        samples = -(-wanted // unit.samples) * unit.samples
-        more = f", rounded up to a multiple of {unit}" if samples != wanted else ""
+        samples = -(-wanted // cluster.gpus) * cluster.gpus
+        more = f", rounded up to a multiple of {cluster.gpus} GPUs" if samples != wanted else ""
         self._choose("default-global-batch", f"`global_batch_size` is {samples}: {why}{more}")
         return samples
 

@@ -29,7 +29,6 @@ from dsforge.planner.objectives import Aim, aimed
 from dsforge.planner.parts import fitting, settled
 from dsforge.planner.pieces import pieces
 from dsforge.planner.preference import doubt
-from dsforge.units import seconds
 
 SEED = int(os.environ.get("DSFORGE_SEED", "8"))
 FEW, MANY = 8, 120
@@ -129,13 +128,13 @@ def test_weak_hosts_do_not_hold_back_a_strong_one(tmp_path: Path, slots: tuple[i
     """8 + 4 + 2 slots: 6 of 14 GPUs took 2.3x the time of the first host alone."""
     request = listed(tmp_path, slots)
     plan = choose(request)
-    by_all = appraise(request).choice.time.step_s.likely
+    by_all = appraise(request).speed.tokens_per_s.likely
     said = {reason.rule: reason.message for reason in plan.choice.reasons}
     used = {host.address for host in plan.cluster.hosts}
 
     assert plan.cluster.gpus_per_node == 8
     assert used <= {f"10.0.0.{i}" for i, count in enumerate(slots, start=1) if count == 8}
-    assert plan.choice.time.step_s.likely < by_all
+    assert plan.speed.tokens_per_s.likely > by_all
     assert f"the other {sum(slots) - plan.cluster.gpus} GPUs stay idle" in said["fastest-hosts"]
     assert f"with all {len(slots)} hosts, {min(slots)} GPU" in said["fastest-hosts"]
 
@@ -145,12 +144,16 @@ def test_the_sentence_quotes_what_all_hosts_and_what_is_taken_would_take(tmp_pat
     request = listed(tmp_path, (8, 4, 2))
     plan = choose(request)
     said = next(r.message for r in plan.choice.reasons if r.rule == "fastest-hosts")
-    whole = min(candidate.step_s for candidate in fitting(Explorer(request)))
     first = next(p for p in pieces(request) if p.cluster.gpus == 8 and p.cluster.nodes == 1)
-    alone = min(candidate.step_s for candidate in fitting(Explorer(first)))
 
-    assert said.endswith(f"it would take {seconds(whole)}")
-    assert f"takes {seconds(alone)}; the other 6 GPUs stay idle (10.0.0.2, 10.0.0.3)" in said
+    assert said.endswith(f"it would have {rate(request):,.0f} tokens/s")
+    assert f"has {rate(first):,.0f} tokens/s; the other 6 GPUs stay idle (10.0.0.2, 10.0" in said
+
+
+def rate(request: Request) -> float:
+    """Tokens a second of the fastest plan on all machines of a request."""
+    steps = (candidate.step_s for candidate in fitting(Explorer(request)))
+    return request.workload.tokens_per_step / min(steps)
 
 
 def test_all_hosts_train_where_that_is_faster_and_the_reason_says_by_how_much(
@@ -168,7 +171,7 @@ def test_all_hosts_train_where_that_is_faster_and_the_reason_says_by_how_much(
     assert (plan.cluster.nodes, plan.cluster.gpus) == (8, 64)
     assert plan.cluster.gpu.memory_bytes == catalog.gpu("a100-40gb").memory_bytes
     assert "all 8 take equal shares at the pace of the weakest" in said["fastest-hosts"]
-    assert "x faster than on 4 hosts with 8 GPUs each (a100-80gb)" in said["fastest-hosts"]
+    assert "x those of 4 hosts with 8 GPUs each (a100-80gb)" in said["fastest-hosts"]
 
 
 def test_what_trains_together_is_no_better_than_its_weakest(tmp_path: Path) -> None:
