@@ -99,9 +99,9 @@ class Explorer:
         return self._every
 
     def because(self, reason: Reason) -> Explorer:
-        """The same families for the same request, with one more reason."""
-        reasons = (*self.request.reasons, reason)
-        told = Explorer(self.request.model_copy(update={"reasons": reasons}))
+        """The same families for the same request on machines that are settled, with the reason."""
+        update = {"reasons": (*self.request.reasons, reason), "others": ()}
+        told = Explorer(self.request.model_copy(update=update))
         told._seen = self._seen
         return told
 

@@ -22,6 +22,7 @@ from dsforge.specs import ClusterSpec
 
 HOSTS = "fastest-hosts"  # rule of the reason
 NAMED = 4  # idle hosts that are named
+WHY = "hosts differ, and as all ranks get equal shares the weakest host sets the pace"
 
 
 class _Tried(NamedTuple):
@@ -64,9 +65,7 @@ def fastest_hosts(explorer: Explorer) -> Explorer:
     if best is None:
         return explorer
     words = _all_of_them(best, second) if best is whole else _some_of_them(best, whole, request)
-    told = best.explorer.because(Reason(rule=HOSTS, message=words))
-    told.request = told.request.model_copy(update={"others": ()})
-    return told
+    return best.explorer.because(Reason(rule=HOSTS, message=words))
 
 
 def _tried(explorer: Explorer) -> _Tried | None:
@@ -87,9 +86,7 @@ def _least_token_s(request: Request) -> float:
 
 def _all_of_them(best: _Tried, second: _Tried | None) -> str:
     """What weaker hosts add, where all are used."""
-    cluster = best.request.cluster
-    words = f"hosts differ, and all {cluster.nodes} take equal shares at the pace of the weakest: "
-    words += f"the fastest plan has {best.pace}"
+    words = f"{WHY}: all {best.request.cluster.nodes} hosts reach {best.pace}"
     if second is None:
         return f"{words}; on fewer of them nothing fits"
     times = second.token_s / best.token_s
@@ -97,21 +94,16 @@ def _all_of_them(best: _Tried, second: _Tried | None) -> str:
 
 
 def _some_of_them(best: _Tried, whole: _Tried | None, request: Request) -> str:
-    """What the idle hosts would do to the step."""
-    used = {host.address for host in best.request.cluster.hosts}
-    idle = [host.address for host in request.cluster.hosts if host.address not in used]
-    rest = request.all_gpus - best.request.cluster.gpus
-    words = "hosts differ, and all that train together take equal shares at the pace of the "
-    words += f"weakest: on {_named(best)} the fastest plan has {best.pace}; the other "
-    words += f"{rest} GPUs stay idle"
+    """What the idle hosts would do to the plan."""
+    cluster, used = request.cluster, {host.address for host in best.request.cluster.hosts}
+    idle = [host.address for host in cluster.hosts if host.address not in used]
+    rest = f"{request.all_gpus - best.request.cluster.gpus} GPUs stay idle"
     if idle:
         more = f" and {len(idle) - NAMED} more" if len(idle) > NAMED else ""
-        words += f" ({', '.join(idle[:NAMED])}{more})"
-    cluster = request.cluster
-    everything = f"with all {cluster.nodes} hosts, {_gpus(cluster)} each"
-    if whole is None:
-        return f"{words}: {everything}, nothing fits"
-    return f"{words}: {everything}, it would have {whole.pace}"
+        rest += f" ({', '.join(idle[:NAMED])}{more})"
+    every = f"all {cluster.nodes} hosts with {_gpus(cluster)} each"
+    others = f"{every} {whole.pace}" if whole else f"on {every} nothing fits"
+    return f"{WHY}: {_named(best)} {'reach' if best.request.cluster.nodes > 1 else 'reaches'} {best.pace}, {others}; {rest}"
 
 
 def _named(tried: _Tried) -> str:

@@ -135,8 +135,8 @@ def test_weak_hosts_do_not_hold_back_a_strong_one(tmp_path: Path, slots: tuple[i
     assert plan.cluster.gpus_per_node == 8
     assert used <= {f"10.0.0.{i}" for i, count in enumerate(slots, start=1) if count == 8}
     assert plan.speed.tokens_per_s.likely > by_all
-    assert f"the other {sum(slots) - plan.cluster.gpus} GPUs stay idle" in said["fastest-hosts"]
-    assert f"with all {len(slots)} hosts, {min(slots)} GPU" in said["fastest-hosts"]
+    assert f"{sum(slots) - plan.cluster.gpus} GPUs stay idle" in said["fastest-hosts"]
+    assert f"all {len(slots)} hosts with {min(slots)} GPU" in said["fastest-hosts"]
 
 
 def test_the_sentence_quotes_what_all_hosts_and_what_is_taken_would_take(tmp_path: Path) -> None:
@@ -146,8 +146,9 @@ def test_the_sentence_quotes_what_all_hosts_and_what_is_taken_would_take(tmp_pat
     said = next(r.message for r in plan.choice.reasons if r.rule == "fastest-hosts")
     first = next(p for p in pieces(request) if p.cluster.gpus == 8 and p.cluster.nodes == 1)
 
-    assert said.endswith(f"it would have {rate(request):,.0f} tokens/s")
-    assert f"has {rate(first):,.0f} tokens/s; the other 6 GPUs stay idle (10.0.0.2, 10.0" in said
+    assert f"1 host with 8 GPUs (a100-80gb) reaches {rate(first):,.0f} tokens/s" in said
+    assert f"all 3 hosts with 2 GPUs each {rate(request):,.0f} tokens/s; 6 GPUs stay idle" in said
+    assert said.endswith("(10.0.0.2, 10.0.0.3)")
 
 
 def rate(request: Request) -> float:
@@ -170,7 +171,7 @@ def test_all_hosts_train_where_that_is_faster_and_the_reason_says_by_how_much(
 
     assert (plan.cluster.nodes, plan.cluster.gpus) == (8, 64)
     assert plan.cluster.gpu.memory_bytes == catalog.gpu("a100-40gb").memory_bytes
-    assert "all 8 take equal shares at the pace of the weakest" in said["fastest-hosts"]
+    assert "all 8 hosts reach" in said["fastest-hosts"]
     assert "x those of 4 hosts with 8 GPUs each (a100-80gb)" in said["fastest-hosts"]
 
 
