@@ -103,7 +103,8 @@ def _some_of_them(best: _Tried, whole: _Tried | None, request: Request) -> str:
         rest += f" ({', '.join(idle[:NAMED])}{more})"
     every = f"all {cluster.nodes} hosts with {_gpus(cluster)} each"
     others = f"{every} {whole.pace}" if whole else f"on {every} nothing fits"
-    return f"{WHY}: {_named(best)} {'reach' if best.request.cluster.nodes > 1 else 'reaches'} {best.pace}, {others}; {rest}"
+    reached = f"{'reach' if best.request.cluster.nodes > 1 else 'reaches'} {best.pace}"
+    return f"{WHY}: {_named(best)} {reached}, {others}; {rest}"
 
 
 def _named(tried: _Tried) -> str:
