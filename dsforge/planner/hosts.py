@@ -1,10 +1,10 @@
 """Which hosts train together where they differ in cards or slots.
 
-Data parallel ranks take equal shares of each batch, tensor ranks of each matrix, and both engines
-start as many ranks on every host. So hosts that train together run at the pace of the slowest card,
-within the smallest memory, with the fewest slots. DeepSpeed cannot give a rank more samples than
-another, and the stages of a pipeline are cut evenly: a strong host gains nothing from weak ones but
-their number. The set of hosts with the fastest plan is taken, of those that fit likewise: sets are
+Data parallel ranks take equal shares of each batch, tensor ranks of each matrix: neither DeepSpeed
+nor Megatron-LM gives a rank more samples than another. So hosts that train together run at the pace
+of the slowest card and within the smallest memory. Ours is that every host runs as many ranks, as
+many as the fewest slots allow, and that stages of a pipeline hold equal shares of the layers: a
+strong host gains nothing from weak ones but their number. The set of hosts with the fastest plan is taken, of those that fit likewise: sets are
 only added by another host, so that it never makes the plan slower. Tokens a second are compared, as
 each set has a batch of its own where nobody gave one.
 """
@@ -22,7 +22,7 @@ from dsforge.specs import ClusterSpec
 
 HOSTS = "fastest-hosts"  # rule of the reason
 NAMED = 4  # idle hosts that are named
-WHY = "hosts differ, and as all ranks get equal shares the weakest host sets the pace"
+WHY = "hosts differ, and those that train together run equally many ranks at the weakest's pace"
 
 
 class _Tried(NamedTuple):
