@@ -4,9 +4,9 @@ Data parallel ranks take equal shares of each batch, tensor ranks of each matrix
 nor Megatron-LM gives a rank more samples than another. So hosts that train together run at the pace
 of the slowest card and within the smallest memory. Ours is that every host runs as many ranks, as
 many as the fewest slots allow, and that stages of a pipeline hold equal shares of the layers: a
-strong host gains nothing from weak ones but their number. The set of hosts with the fastest plan is taken, of those that fit likewise: sets are
-only added by another host, so that it never makes the plan slower. Tokens a second are compared, as
-each set has a batch of its own where nobody gave one.
+strong host gains nothing from weak ones but their number. The set of hosts with the fastest plan is
+taken, of those that fit likewise: sets are only added by another host, so that it never makes the
+plan slower. Tokens a second are compared, as each set has a batch of its own where nobody gave one.
 """
 
 from __future__ import annotations
