@@ -47,7 +47,7 @@ def joined(size: int | None, source: Source, machines: Machines) -> Joined:
     message = (
         f"`{KEY}` is {count * each}: {machines.gpu.name} usually stands in racks in which NVLink "
         f"joins {count} nodes of {each} (it needs the IMEX service on each of them); "
-        f"`--nvlink-domain {each}` counts every node alone"
+        f"list hosts rack by rack; `--nvlink-domain {each}` counts every node alone"
     )
     return Joined(count, (Reason(rule="default-nvlink-domain", message=message),))
 

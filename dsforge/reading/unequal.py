@@ -9,6 +9,7 @@ for each kind. Of a set's weakest hosts some may be left out, as a batch may not
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from operator import ge
 from typing import NamedTuple
 
 from dsforge.errors import Problem, SpecError
@@ -66,19 +67,15 @@ def smaller(kinds: Kinds) -> tuple[Pool, ...]:
 
 def _sets(kinds: Kinds) -> Iterator[frozenset[int]]:
     """The sets of kinds that hold with each all that are at least as good; strongest first."""
+    figures = [_figures(kind.cluster) for kind in kinds]
     found: list[frozenset[int]] = []
-    for index, kind in enumerate(kinds):
-        above = {i for i, other in enumerate(kinds) if _outdoes(other.cluster, kind.cluster)}
-        least = frozenset({*above, index})
+    for mine in figures:
+        above = (i for i, other in enumerate(figures) if all(map(ge, other, mine)))
+        least = frozenset(above)
         new = [least, *(known | least for known in found)]
         found += [one for one in dict.fromkeys(new) if one not in found]
         del found[MOST_SETS:]
     yield from found
-
-
-def _outdoes(one: ClusterSpec, other: ClusterSpec) -> bool:
-    """Whether a host is at least as good in everything."""
-    return all(a >= b for a, b in zip(_figures(one), _figures(other), strict=True))
 
 
 def _figures(cluster: ClusterSpec) -> tuple[float, ...]:
