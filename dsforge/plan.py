@@ -17,7 +17,7 @@ from dsforge.errors import Problem
 from dsforge.estimate.memory import MemoryEstimate
 from dsforge.estimate.run import RunEstimate, Speed, run_of, speed_of
 from dsforge.estimate.time import TimeEstimate
-from dsforge.specs import FROZEN, ClusterSpec, ModelSpec, Workload
+from dsforge.specs import FROZEN, ClusterSpec, ModelSpec, Precision, Workload
 from dsforge.strategy import AioSettings, Buckets, Constraints, Strategy
 
 VariantName = Literal[
@@ -56,6 +56,18 @@ class Reason(BaseModel):
         return next((kind for head, kind in _KINDS if self.rule.startswith(head)), "choice")
 
 
+class Machines(BaseModel):
+    """Some hosts of a cluster whose hosts differ, as equal nodes: the weakest of them count."""
+
+    model_config = FROZEN
+
+    cluster: ClusterSpec
+    precision: Precision = Field(description="Chosen for these cards, unless it was given.")
+    global_batch_size: int = Field(ge=1, description="Likewise for their number.")
+    reasons: tuple[Reason, ...] = ()
+    alike: bool = Field(description="All of these hosts are equal, and so is any part of them.")
+
+
 class Request(BaseModel):
     """What a user asks for: the three inputs, what is fixed, and what reading chose for them."""
 
@@ -82,6 +94,33 @@ class Request(BaseModel):
     risk: bool = Field(
         default=False, description="Plans count that likely fit, not only those that surely do."
     )
+    others: tuple[Machines, ...] = Field(
+        default=(),
+        description="Where hosts differ: some of them alone. `cluster` is all, by the weakest.",
+    )
+    listed_gpus: int | None = Field(
+        default=None, description="Accelerators of all hosts, where hosts differ."
+    )
+
+    @property
+    def all_gpus(self) -> int:
+        """Accelerators of all hosts, those that equal nodes leave idle included."""
+        return self.listed_gpus or self.cluster.gpus
+
+    def on(self, machines: Machines) -> Request:
+        """The same job on other machines."""
+        fitted = {
+            "precision": machines.precision,
+            "global_batch_size": machines.global_batch_size,
+        }
+        return self.model_copy(
+            update={
+                "cluster": machines.cluster,
+                "workload": self.workload.model_copy(update=fitted),
+                "reasons": machines.reasons,
+                "others": (),
+            }
+        )
 
 
 class Priced(BaseModel):

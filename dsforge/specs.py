@@ -8,6 +8,7 @@ without the files it came from.
 
 from __future__ import annotations
 
+import re
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -30,6 +31,7 @@ QLORA_BITS: FrozenBits = 4
 DataShape = Literal["auto", "text", "prompt", "messages"]
 Collective = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all"]
 Transport = Literal["sockets", "rdma"]
+LIBRARIES = {"RCCL": re.compile(r"mi\d", re.IGNORECASE), "HCCL": re.compile(r"gaudi")}  # by card
 
 
 class RopeScaling(BaseModel):
@@ -196,6 +198,13 @@ class GpuSpec(BaseModel):
         """Whether ranks run on the CPU (gloo, no accelerator)."""
         return self.name == "cpu"
 
+    @property
+    def collectives(self) -> str:
+        """The library of its collectives; ranks under different ones do not hear each other."""
+        if self.is_cpu:
+            return "gloo"
+        return next((name for name, card in LIBRARIES.items() if card.match(self.name)), "NCCL")
+
 
 class Pace(BaseModel):
     """Measured seconds of one kind of collective as a line: a message, and its bytes."""
@@ -281,6 +290,9 @@ class ClusterSpec(BaseModel):
     intra_node: LinkSpec = Field(description="Between accelerators of one node.")
     inter_node: LinkSpec = Field(description="One network adapter of a node.")
     nics_per_node: int = Field(default=1, ge=1, description="Adapters that carry training traffic.")
+    nvlink_domain_nodes: int = Field(
+        default=1, ge=1, description="Nodes of one NVLink domain, which `intra_node` joins, too."
+    )
     host_memory_bytes: int = Field(ge=1, description="RAM of one node, cgroup limit applied.")
     cpu_cores: int = Field(ge=1, description="CPU cores of one node.")
     hosts: tuple[Host, ...] = Field(default=(), description="Empty where addresses are unknown.")
@@ -300,6 +312,16 @@ class ClusterSpec(BaseModel):
     def gpus(self) -> int:
         """Accelerators of the whole cluster."""
         return self.nodes * self.gpus_per_node
+
+    @property
+    def nvlink_domains(self) -> int:
+        """Parts of the cluster that only the network joins: nodes, or NVLink domains."""
+        return -(-self.nodes // self.nvlink_domain_nodes)
+
+    @property
+    def nvlink_domain_gpus(self) -> int:
+        """Accelerators that `intra_node` joins: those of a node, or of an NVLink domain."""
+        return self.gpus_per_node * min(self.nodes, self.nvlink_domain_nodes)
 
     @property
     def cpu_cores_per_rank(self) -> int:

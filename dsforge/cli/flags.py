@@ -21,6 +21,7 @@ INPUT, CLUSTER, LAUNCH = "Input files", "Cluster", "Launch"
 WORKLOAD, STRATEGY = "Workload", "Strategy"
 SIZED = ("seq_len", "global_batch", "micro_batch")  # fields that may end in k
 OWN = "Options"  # the section of what only one command takes
+LISTED = {"model": "model", "gpu": "gpu", "intra_node": "link", "inter_node": "link"}  # by catalog
 WIDEST = 30  # columns of an option with its value; a wider one gets a line of its own
 
 
@@ -54,6 +55,10 @@ class Flags(NamedTuple):
     gpu: Annotated[str | None, Flag(CLUSTER, "Card, e.g. a100-80gb.", ("cluster", "gpu"))] = None
     intra_node: Annotated[
         str | None, Flag(CLUSTER, "Link in a node: nvlink-3.", ("cluster", "intra_node"))
+    ] = None
+    nvlink_domain: Annotated[
+        int | None,
+        Flag(CLUSTER, "GPUs that NVLink joins, across nodes.", ("cluster", "nvlink_domain_size")),
     ] = None
     inter_node: Annotated[
         str | None, Flag(CLUSTER, "One network adapter: 100gbe.", ("cluster", "inter_node"))
@@ -222,9 +227,18 @@ def _kind(field: str) -> dict[str, Any]:
         return {"is_flag": True}
     kind = declared.__args__[0]  # of `int | None`
     kinds: dict[Any, Any] = {Path: click.Path(path_type=Path), int: Whole(), float: Real()}
+    names = {"shell_complete": _catalog_names} if field in LISTED else {}
     if field in SIZED:
-        return {"type": Sized()}
-    return {"type": kinds.get(kind, kind)}
+        return {"type": Sized(), **names}
+    return {"type": kinds.get(kind, kind), **names}
+
+
+def _catalog_names(_: click.Context, option: click.Parameter, begun: str) -> list[str]:
+    """Names of the catalog that begin so, for the shell."""
+    from dsforge import catalog
+
+    listed = {"model": catalog.model_names, "gpu": catalog.gpu_names, "link": catalog.link_names}
+    return [name for name in listed[LISTED[str(option.name)]]() if name.startswith(begun.lower())]
 
 
 with_verbose = click.option(

@@ -15,7 +15,7 @@ from dsforge import catalog
 from dsforge.doctor.facts import DiskFact, Facts, GpuFact, InterfaceFact
 from dsforge.errors import SpecError
 from dsforge.hostfile import Entry, entry_problems
-from dsforge.reading.cluster import DISK_READ_GB_S, DISK_WRITE_GB_S
+from dsforge.reading.equal import DISK_READ_GB_S, DISK_WRITE_GB_S
 from dsforge.reading.files import ClusterFile, GpuFile, HostFile, NvmeFile
 from dsforge.specs import GpuSpec, Precision
 from dsforge.units import GBPS, GIB, TFLOP
@@ -47,7 +47,7 @@ def cluster_file(facts: Facts) -> tuple[ClusterFile, tuple[str, ...]]:
         nodes=None if hosts else 1,  # more hosts in the list are more nodes
         hosts=hosts,
         interface=interface.name if interface else None,
-        host_memory_gib=_rounded(facts.memory_bytes / GIB),
+        host_memory_gib=_host_gib(facts, gpus["gpu"]),
         cpu_cores=facts.cpu_cores,
         nvme=disk,
         **gpus,
@@ -95,7 +95,18 @@ def _in_catalog(gpu: GpuFact) -> GpuSpec | None:
         spec = catalog.gpu(gpu.name)
     except SpecError:
         return None
+    if catalog.shared_host_gib(spec) is not None:  # the driver reports the memory of both
+        return spec
     return spec if abs(spec.memory_bytes / gpu.memory_bytes - 1) <= CLOSE else None
+
+
+def _host_gib(facts: Facts, gpu: str | GpuFile) -> float:
+    """RAM of the host; of one memory that CPU and GPU share, what the GPU leaves."""
+    whole = facts.memory_bytes / GIB
+    card = catalog.gpu(gpu) if isinstance(gpu, str) else None
+    if card is None or catalog.shared_host_gib(card) is None:
+        return _rounded(whole)
+    return _rounded(max(1.0, whole - card.memory_bytes / GIB))
 
 
 def _own_card(gpu: GpuFact) -> GpuFile:

@@ -279,7 +279,7 @@ def _send(link: Channel, token_bytes: float) -> PerToken:
 def _filling(frame: Frame, strategy: Strategy, token_bytes: float) -> PerToken:
     """All hops of the pipeline twice: far ones between nodes, near ones inside."""
     hops = strategy.layout.pipeline_parallel_size - 1
-    far = min(hops, frame.cluster.nodes - 1)
+    far = min(hops, frame.cluster.nvlink_domains - 1)
     slow = _send(frame.links.pipeline, token_bytes)
     quick = _send(frame.links.neighbours, token_bytes)
     return PerToken(

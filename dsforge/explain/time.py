@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from dsforge.estimate import offload as copies
 from dsforge.estimate import time as clock
 from dsforge.estimate import traffic, ulysses
-from dsforge.estimate.comm import ALONE, Spread, hop_spread, spread
+from dsforge.estimate.comm import ALONE, hop_spread, spread
 from dsforge.estimate.compute import layer_host_s
 from dsforge.estimate.frame import Frame
 from dsforge.estimate.lines import Setting
+from dsforge.estimate.spread import Spread
 from dsforge.estimate.work import pace
 from dsforge.explain.exchanges import name_of, take_exchanges
 from dsforge.explain.links import MEASURED, take_channel

@@ -248,7 +248,7 @@ def _placement(request: Request, best: Priced) -> _Said | None:
             f"({gb_per_s(inside.bytes_per_s)})"
         )
     if layout.pipeline_parallel_size > 1:
-        across = cluster.nodes > 1
+        across = cluster.nvlink_domains > 1
         rate = cluster.inter_node_bytes_per_s if across else inside.bytes_per_s
         words.append(
             f"{layout.pipeline_parallel_size} pipeline stages send activations only, the slowest "

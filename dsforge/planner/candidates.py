@@ -14,7 +14,7 @@ from functools import lru_cache
 
 from dsforge.layout import Layout, layer_split
 from dsforge.plan import Request
-from dsforge.rules import divisors
+from dsforge.rules import divisors, tensor_sizes
 from dsforge.rules.trainer import heads_of, sequence_problems
 from dsforge.strategy import (
     EXECUTIONS,
@@ -187,11 +187,12 @@ def _stays_whole(request: Request, back_end: BackEnd) -> bool:
 
 
 def _tensor_sizes(request: Request, back_end: BackEnd) -> tuple[int, ...]:
-    """Tensor parallelism stays inside a node."""
+    """Tensor parallelism stays inside a node, or an NVLink domain."""
     fixed = request.constraints.tensor_parallel_size
     if fixed or _stays_whole(request, back_end):
         return (fixed or 1,)
-    return tuple(n for n in divisors(request.cluster.gpus_per_node) if n <= LARGEST_TENSOR)
+    sizes = tensor_sizes(request.cluster)
+    return tuple(n for n in sizes if n <= LARGEST_TENSOR and request.cluster.gpus % n == 0)
 
 
 def _pipeline_sizes(request: Request, back_end: BackEnd, ranks: int, cp: int) -> tuple[int, ...]:

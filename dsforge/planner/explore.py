@@ -99,8 +99,8 @@ class Explorer:
         return self._every
 
     def because(self, reason: Reason) -> Explorer:
-        """The same families for the same request, with one more reason."""
-        return self._again({"reasons": (*self.request.reasons, reason)})
+        """The same families for the same request on machines that are settled, with the reason."""
+        return self._again({"reasons": (*self.request.reasons, reason), "others": ()})
 
     def beside(self, part_step_s: float) -> Explorer:
         """The same families where fewer machines take so many seconds a step."""

@@ -14,7 +14,8 @@ from pydantic import BaseModel, Field
 from dsforge.plan import Request
 from dsforge.planner.alternatives import fastest_of_kinds, kind_of
 from dsforge.planner.explore import Candidate, Explorer
-from dsforge.planner.parts import fitting, settled
+from dsforge.planner.parts import settled
+from dsforge.planner.pieces import fitting
 from dsforge.planner.preference import choice
 from dsforge.specs import FROZEN, GpuSpec, LinkSpec
 from dsforge.units import gib, times
@@ -172,4 +173,4 @@ def _sizes(request: Request, field: str, words: str) -> tuple[Iterable[_Change],
 
 def _on(request: Request, fields: dict[str, Any]) -> Request:
     cluster = request.cluster.model_copy(update=fields)
-    return request.model_copy(update={"cluster": cluster})
+    return request.model_copy(update={"cluster": cluster, "others": ()})

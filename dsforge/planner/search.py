@@ -46,7 +46,7 @@ def choose(request: Request) -> Plan:
     """
     explorer = settled(Explorer(request))
     found = _look(explorer)
-    best = choice(explorer.request, _required(request, found).fitting)
+    best = choice(explorer.request, _required(explorer.request, found).fitting)
     against = rivals(explorer.request, found.explored)
     return _plan(explorer.request, best.strategy, against, variants(explorer))
 

@@ -19,6 +19,7 @@ from dsforge.strategy import Constraints
 from dsforge.units import parse_count
 
 MAX_NODES = 100_000
+MAX_GROUPS = 8
 MAX_TOKENS = 10**18
 MAX_SEQUENCE = 100_000_000
 MAX_BATCH = 10_000_000
@@ -140,16 +141,56 @@ class NvmeFile(BaseModel):
     )
 
 
+def _one_card(value: Any) -> Any:
+    """The value. Raises ValueError for a list of cards, with the way to say that hosts differ."""
+    if isinstance(value, list | tuple):
+        raise ValueError(  # noqa: TRY004 - pydantic reports it beside the others
+            "must be one card; list hosts with other cards as `groups: [{gpu: h100-80gb, nodes: 2, "
+            "gpus_per_node: 8}, {gpu: a100-80gb, nodes: 2, gpus_per_node: 8}]`, and for different "
+            "cards in one host name the weakest"
+        )
+    return value
+
+
 Gpu = Annotated[
-    Annotated[str, Tag("<text>")] | Annotated[GpuFile, Tag("<mapping>")], NAME_OR_MAPPING
+    Annotated[str, Tag("<text>")] | Annotated[GpuFile, Tag("<mapping>")],
+    NAME_OR_MAPPING,
+    BeforeValidator(_one_card),
 ]
 Link = Annotated[
     Annotated[str, Tag("<text>")] | Annotated[LinkFile, Tag("<mapping>")], NAME_OR_MAPPING
 ]
 
 
+class GroupFile(BaseModel):
+    """Equal hosts of a cluster whose hosts differ. What it leaves out is that of the cluster."""
+
+    model_config = FROZEN
+
+    gpu: Gpu | None = Field(default=None, description="Catalog name, or a card of your own.")
+    nodes: int | None = Field(default=None, ge=1, le=MAX_NODES, description="Machines.")
+    gpus_per_node: int | None = Field(
+        default=None, ge=1, le=MAX_SLOTS, description="Accelerators used on each."
+    )
+    hosts: tuple[HostFile, ...] = Field(
+        default=(), max_length=MAX_NODES, description="Addresses and slots."
+    )
+    intra_node: Link | None = Field(default=None, description="Link inside a node: nvlink-4.")
+    inter_node: Link | None = Field(default=None, description="One network adapter: 100gbe.")
+    nics_per_node: int | None = Field(
+        default=None, ge=1, le=64, description="Adapters that carry training; none: one."
+    )
+    nvlink_domain_size: int | None = Field(
+        default=None, ge=1, le=MAX_NODES, description="Accelerators that NVLink joins."
+    )
+    host_memory_gib: float | None = Field(
+        default=None, gt=0, le=MAX_GIB, description="RAM of one node, GiB."
+    )
+    cpu_cores: int | None = Field(default=None, ge=1, le=100_000, description="Of one node.")
+
+
 class ClusterFile(BaseModel):
-    """A cluster of equal nodes; `dsforge detect` writes one for the present machine."""
+    """A cluster; `dsforge detect` writes one for the present machine."""
 
     model_config = FROZEN
 
@@ -161,11 +202,20 @@ class ClusterFile(BaseModel):
     hosts: tuple[HostFile, ...] = Field(
         default=(), max_length=MAX_NODES, description="Addresses and slots."
     )
+    groups: tuple[GroupFile, ...] = Field(
+        default=(), max_length=MAX_GROUPS, description="Where hosts differ: those that are alike."
+    )
     gpu: Gpu | None = Field(default=None, description="Catalog name, or a card of your own.")
     intra_node: Link | None = Field(default=None, description="Link inside a node: nvlink-4.")
     inter_node: Link | None = Field(default=None, description="One network adapter: 100gbe.")
     nics_per_node: int | None = Field(
         default=None, ge=1, le=64, description="Adapters that carry training; none: one."
+    )
+    nvlink_domain_size: int | None = Field(
+        default=None,
+        ge=1,
+        le=MAX_NODES,
+        description="Accelerators that NVLink joins, across nodes: 72 in an NVL72 rack.",
     )
     interface: str | None = Field(
         default=None, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,14}$", description="E.g. eth0."

@@ -8,6 +8,8 @@ means training from scratch.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from dsforge import catalog
 from dsforge.errors import Problem, SpecError
 from dsforge.estimate.params import parameter_counts
@@ -36,6 +38,7 @@ LORA_RATE, FINE_TUNING_RATE = 2e-4, 2e-5
 ADAPTED = ("lora", "qlora")  # spellings of `method`; the latter sets `lora.bits` to 4
 LION_FACTOR = 0.3  # Chen et al. 2023, section 5: a third to a tenth of AdamW's rate
 
+FITTED = ("default-precision", "default-global-batch", "batch-from-tokens")  # rules of reasons
 Reading = tuple[Workload, tuple[Reason, ...]]
 
 
@@ -76,6 +79,24 @@ def workload_file(source: Source) -> WorkloadFile:
 def _says_other_bits(lora: LoraSpec | None) -> bool:
     """Whether the file itself asks for adapters on matrices in 16 bits."""
     return lora is not None and "bits" in lora.model_fields_set and lora.bits != QLORA_BITS
+
+
+class Fitted(NamedTuple):
+    """What of a workload follows the machines, where nobody gave it."""
+
+    precision: Precision
+    global_batch_size: int
+    reasons: tuple[Reason, ...]
+
+
+def fitted(
+    file: WorkloadFile, cluster: ClusterSpec, sequence_length: int, *, micro: int = 1
+) -> Fitted:
+    """Precision and batch for a cluster, with the reasons that `FITTED` names."""
+    draft = _Draft(file)
+    samples = file.global_batch_size or draft.global_batch_size(sequence_length, cluster, micro)
+    precision = file.precision or draft.precision(cluster)
+    return Fitted(precision, samples, tuple(draft.reasons))
 
 
 def workload_of(

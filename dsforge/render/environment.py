@@ -19,7 +19,6 @@ from dsforge.specs import ClusterSpec, GpuSpec, LinkSpec
 
 SAFE_NAME = re.compile(r"[A-Z][A-Z0-9_]*")
 SAFE_VALUE = re.compile(r"[A-Za-z0-9_@%+=:,./-]+")  # what DeepSpeed's launcher does not quote
-AMD_NAME = re.compile(r"mi\d", re.IGNORECASE)
 GAUDI_NAME = re.compile(r"gaudi|hl-\d", re.IGNORECASE)
 
 
@@ -105,7 +104,7 @@ def _device(cluster: ClusterSpec) -> tuple[Variable, ...]:
     if is_gaudi(cluster.gpu):
         why = "DeepSpeed then runs on Gaudi or says at once what is missing (real_accelerator.py)"
         return (Variable("DS_ACCELERATOR", "hpu", why),)
-    if AMD_NAME.match(cluster.gpu.name):
+    if cluster.gpu.collectives == "RCCL":
         return ()
     why = "memory that is freed in one size can be used in another: less fragmentation"
     return (Variable("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True", why),)

@@ -127,13 +127,16 @@ def _launch(plan: Plan, bundle: Bundle) -> Launch:
 def _facts(plan: Plan) -> tuple[Row, ...]:
     """The three inputs in a few words."""
     model, cluster, workload = plan.model, plan.cluster, plan.workload
-    network = f"{cluster.inter_node.name} x {cluster.nics_per_node} between nodes"
+    between = f"{cluster.inter_node.name} x {cluster.nics_per_node} between nodes"
+    network = between if cluster.nodes > 1 else "one node"
+    joined = f"NVLink domains of {cluster.nvlink_domain_nodes} nodes"
+    inside = joined if cluster.nvlink_domain_nodes > 1 else "a node"
     return (
         Row("Model", model.name, f"{count(plan.parameters)} parameters, {model.layers} layers"),
         Row(
             "Cluster",
             f"{cluster.nodes} x {cluster.gpus_per_node} {cluster.gpu.name}",
-            f"{cluster.intra_node.name} in a node, {network if cluster.nodes > 1 else 'one node'}",
+            f"{cluster.intra_node.name} in {inside}, {network}",
         ),
         Row(
             "Workload",

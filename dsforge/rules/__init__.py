@@ -11,6 +11,7 @@ from __future__ import annotations
 from dsforge.errors import Problem
 from dsforge.rules import engines, inputs, megatron, sizes, trainer
 from dsforge.rules.case import Case, Rule, divisors, listed
+from dsforge.rules.sizes import tensor_sizes
 from dsforge.specs import ClusterSpec, ModelSpec, Workload
 from dsforge.strategy import Strategy
 
@@ -19,7 +20,7 @@ RULES: tuple[Rule, ...] = (
     *(*trainer.RULES, *megatron.RULES),
 )
 
-__all__ = ["RULES", "Case", "Rule", "check", "divisors", "listed"]
+__all__ = ["RULES", "Case", "Rule", "check", "divisors", "listed", "tensor_sizes"]
 
 
 def check(

@@ -116,6 +116,21 @@ def test_the_shell_completes_commands_and_options() -> None:
     assert options.stdout == "plain,--zero-stage\n"
 
 
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        ("dsforge plan --gpu rtx-pro", "rtx-pro-6000-96gb"),
+        ("dsforge gen --inter-node infiniband-4", "infiniband-400"),
+        ("dsforge estimate --model mixtral-8x7", "mixtral-8x7b"),
+    ],
+)
+def test_the_shell_completes_names_of_the_catalog(words: str, name: str) -> None:
+    """Cards, links and models by how they begin."""
+    found = typed(_DSFORGE_COMPLETE="bash_complete", COMP_WORDS=words, COMP_CWORD="3")
+
+    assert found.stdout == f"plain,{name}\n"
+
+
 def test_help_imports_no_library_but_click() -> None:
     """Neither the group nor the help of a command reads types, tables or YAML."""
     heavy = {"pydantic", "rich", "yaml", "numpy", "jinja2"}

@@ -28,6 +28,7 @@ MEGATRON = {"back_end": "megatron", "zero_stage": 1}
 SPLIT = {**MEGATRON, "sequence_parallel": True}
 ON_DISK = {"offload_optimizer": "nvme", "offload_parameters": "nvme"}
 H100 = cluster(4, gpu="h100-80gb", intra="nvlink-4", gpu_hour_price=2.5)
+RACKS = cluster(32, 4, "gb200", intra="nvlink-5", nvlink_domain_nodes=18)
 FEWER_BITS = EXECUTIONS["deepspeed"].model_copy(
     update={"quantized_weights": True, "quantized_gradients": True}
 )
@@ -51,6 +52,7 @@ CASES: dict[str, dict[str, Any]] = {
     "gemma-windows": {"model": "gemma-2-9b", "zero_stage": 1},
     "cpu-ranks": {"zero_stage": 2, "dp": 4, "on": cluster(2, 2, "cpu", intra="pcie-4")},
     "one-gpu": {"dp": 1, "on": cluster(1, 1), "micro_batch_size": 2},
+    "domains": {**SPLIT, "dp": 8, "tp": 8, "pp": 2, "on": RACKS},
     "pipeline": {**SPLIT, "dp": 2, "tp": 2, "pp": 4},
     "interleaved": {**MEGATRON, "dp": 4, "pp": 4, "virtual_stages": 4},
     "ulysses": {"dp": 4, "context_parallel_size": 4, "zero_stage": 3, "recompute": "full"},

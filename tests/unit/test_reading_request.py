@@ -400,3 +400,23 @@ def test_values_that_end_in_scripts_are_refused(text: str, key: str) -> None:
         cluster_of(parse_source(f"gpu: a100-80gb\n{text}\n", "c.yaml"))
 
     assert f"c.yaml:2: `{key}`" in str(caught.value.problems[0])
+
+
+def test_memory_that_cpu_and_gpu_share_is_counted_once() -> None:
+    """GB10 has 119.7 GiB for both: what the device is given is not host RAM, too."""
+    cluster = asked(gpu="gb10").cluster
+
+    assert cluster.gpu.memory_bytes + cluster.host_memory_bytes <= 119.7 * GIB + 1
+
+
+def test_a_card_described_in_the_cluster_file_plans_as_its_error_says(tmp_path: Path) -> None:
+    """The keys that the error for an unknown card names are those that suffice."""
+    said = refused(model="llama-2-7b", gpu="nonsense")
+    text = said.split("cluster file: `")[1].split("`")[0]
+    link = said.split("` and `")[1].split("`")[0]
+    cluster = written(tmp_path / "c.yaml", f"{text}\n{link}\nnodes: 2\ngpus_per_node: 4\n")
+
+    request = to_request(Flags(model="llama-2-7b", cluster=cluster))
+
+    assert (request.cluster.gpu.name, request.cluster.gpus) == ("mine", 8)
+    assert request.cluster.intra_node.name == "pcie-4"
