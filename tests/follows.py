@@ -137,6 +137,10 @@ def _deepspeed(plan: Plan, files: Mapping[str, str], name: str) -> Iterator[str]
     if plan.model.path or plan.model.hub_id:
         wanted["model"] = plan.model.path or plan.model.hub_id
     yield from _differing(name, dict(job), wanted)
+    layout = strategy.layout
+    unsaid = (layout.context_parallel_size, layout.expert_parallel_size, strategy.virtual_stages)
+    if unsaid != (1, 1, 1):
+        yield f"no file of DeepSpeed says {strategy.label()}"
     config = json.loads(files[job.deepspeed_config])
     yield from _differing("ds_config", _said(config), _planned(plan, strategy, work))
 
@@ -222,8 +226,10 @@ def _megatron(plan: Plan, text: str) -> Iterator[str]:
         "--sequence-parallel": strategy.sequence_parallel,
         "--bf16": work.precision in ("bf16", "fp8"),
         "--fp16": work.precision == "fp16",
-        "--use-distributed-optimizer": layout.shard_ranks > 1,
+        "--use-distributed-optimizer": layout.shard_ranks > 1 and strategy.zero_stage > 0,
     }
     yield from _differing("args.txt", {flag: flag in said for flag in switches}, switches)
+    if strategy.offloads or strategy.hpz_partition_size > 1:
+        yield f"no argument of Megatron-LM says {strategy.label()}"
     if said["--optimizer"] != MEGATRON_OPTIMIZERS[work.optimizer]:
         yield f"args.txt: --optimizer is {said['--optimizer']}"

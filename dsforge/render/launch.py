@@ -71,6 +71,7 @@ class PretrainContext(NamedTuple):
     script: Script
     one_connection: bool
     needs_train_iters: bool
+    data: str | None  # the samples of the plan, which Megatron-LM reads in a format of its own
     tokenizer: str | None  # none: nothing says which one, so the script asks for it
     vocab_size: int
 
@@ -113,6 +114,7 @@ def pretrain_context(plan: Plan, bundle: Bundle) -> PretrainContext:
         script=_script(plan.cluster, bundle),
         one_connection=needs_one_connection(plan, bundle.strategy),
         needs_train_iters=plan.workload.steps is None,
+        data=plan.workload.data.train if plan.workload.data else None,
         tokenizer=weights(plan.model),
         vocab_size=plan.model.vocab_size,
     )

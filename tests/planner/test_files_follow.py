@@ -62,6 +62,9 @@ def draw_plan(draw: Random) -> Plan | None:
         }
     )
     strategy = strategy if check(model, on, work, moved) else moved
+    whole = strategy.model_copy(update={"zero_stage": 0})  # Megatron without its own sharding
+    if strategy.back_end == "megatron" and draw.random() < 0.3:
+        strategy = strategy if check(model, on, work, whole) else whole
     priced = price(model, on, work, strategy)
     return Plan(model=model, parameters=parameters(model), cluster=on, workload=work, choice=priced)
 
