@@ -19,10 +19,20 @@ from dsforge.job import TrainJob
 from dsforge.plan import Plan, Priced
 from dsforge.render import render
 from dsforge.specs import Workload
-from dsforge.strategy import Strategy
+from dsforge.strategy import FULLY_SHARDED, Strategy
 
 OPTIMIZERS = {"adamw": "AdamW", "lion": "Lion", "sgd": "SGD", "adafactor": "Adafactor"}
 MEGATRON_OPTIMIZERS = {"adamw": "adam", "lion": "lion", "sgd": "sgd", "muon": "muon"}
+BUCKETS = {
+    "overlap_comm": "overlap_comm",
+    "reduce_bucket_size": "reduce_bucket_size",
+    "allgather_bucket_size": "allgather_bucket_size",
+    "stage3_prefetch_bucket_size": "prefetch_bucket_size",
+    "stage3_param_persistence_threshold": "persistence_threshold",
+    "stage3_max_live_parameters": "max_live_parameters",
+    "stage3_max_reuse_distance": "max_reuse_distance",
+    "sub_group_size": "sub_group_size",
+}
 FOLDERS = ("launch", "deepspeed", "megatron")
 _TRAINS = re.compile(r"--module dsforge\.train (\S+)")
 _PRETRAINS = re.compile(r"(?m)^exec .*(megatron/pretrain\.sh|pretrain_gpt\.py)")
@@ -143,6 +153,12 @@ def _deepspeed(plan: Plan, files: Mapping[str, str], name: str) -> Iterator[str]
         yield f"no file of DeepSpeed says {strategy.label()}"
     config = json.loads(files[job.deepspeed_config])
     yield from _differing("ds_config", _said(config), _planned(plan, strategy, work))
+    sizes = {key: getattr(priced.buckets, name) for key, name in BUCKETS.items()}
+    zero = config.get("zero_optimization", {})
+    written = {key: size for key, size in sizes.items() if key in zero}
+    yield from _differing("ds_config", zero, written)
+    if strategy.zero_stage and "reduce_bucket_size" not in written:
+        yield "ds_config has no bucket size"
 
 
 def _said(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -160,6 +176,9 @@ def _said(config: Mapping[str, Any]) -> dict[str, Any]:
         "offloads": tuple(block.get("device", "none") for block in blocks.values()),
         "paths": {b["nvme_path"] for b in blocks.values() if b.get("device") == "nvme"},
         "hpz": zero.get("zero_hpz_partition_size", 1),
+        "quantized": tuple(
+            zero.get(f"zero_quantized_{name}", False) for name in ("weights", "gradients")
+        ),
         "tensor": config.get("tensor_parallel", {}).get("autotp_size", 1),
         "pipeline": config.get("pipeline", {}).get("stages", 1),
         "optimizer": optimizer["type"],
@@ -183,6 +202,10 @@ def _planned(plan: Plan, strategy: Strategy, work: Workload) -> dict[str, Any]:
         "offloads": offloads,
         "paths": disk,
         "hpz": strategy.hpz_partition_size,
+        "quantized": (
+            strategy.zero_stage == FULLY_SHARDED and strategy.runs_as.quantized_weights,
+            strategy.zero_stage == FULLY_SHARDED and strategy.runs_as.quantized_gradients,
+        ),
         "tensor": strategy.layout.tensor_parallel_size,
         "pipeline": strategy.layout.pipeline_parallel_size,
         "optimizer": {**OPTIMIZERS, "muon": "Muon"}[work.optimizer],
