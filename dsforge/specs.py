@@ -196,6 +196,11 @@ class GpuSpec(BaseModel):
         """Whether ranks run on the CPU (gloo, no accelerator)."""
         return self.name == "cpu"
 
+    @property
+    def is_gaudi(self) -> bool:
+        """Whether it is Intel's Gaudi: DeepSpeed's `hpu` accelerator, without CUDA."""
+        return self.name.lower().startswith("gaudi")
+
 
 class Pace(BaseModel):
     """Measured seconds of one kind of collective as a line: a message, and its bytes."""

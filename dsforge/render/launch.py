@@ -14,7 +14,6 @@ from dsforge.errors import RenderError
 from dsforge.hostfile import selected_devices
 from dsforge.plan import Plan
 from dsforge.render.bundles import Bundle
-from dsforge.render.environment import is_gaudi
 from dsforge.render.job import weights
 from dsforge.render.megatron import needs_one_connection
 from dsforge.slurm import SlurmSpec
@@ -142,7 +141,7 @@ def _selected(cluster: ClusterSpec) -> str:
     that Gaudi does not read (accelerator/hpu_accelerator.py, `visible_devices_envs`).
     """
     devices = selected_devices(cluster)
-    if devices and is_gaudi(cluster.gpu):
+    if devices and cluster.gpu.is_gaudi:
         message = f"DeepSpeed cannot select slots of {cluster.gpu.name}"
         raise RenderError(message, "include or exclude whole hosts, or the last slots of each")
     return " ".join(",".join(map(str, numbers)) for numbers in devices)
