@@ -113,7 +113,7 @@ NAMED: dict[str, tuple[str, ClusterSpec, int, int]] = {
         3840,
     ),
     "70b": ("llama-3.1-70b", H100, 4096, 64),
-    "13b": ("llama-2-13b", cluster(64, 4, "h100-80gb", inter="100gbe"), 4096, 256),
+    "13b": ("llama-2-13b", cluster(64, 4, "h100-80gb", inter="100gbe"), 4096, 2048),
 }
 
 
@@ -138,10 +138,11 @@ def test_named_jobs_start_what_was_chosen(name: str, back_end: str | None) -> No
         assert "train.yaml" not in files
 
 
-def test_recomputation_of_the_runner_up_stands_in_its_own_job() -> None:
+@pytest.mark.parametrize("name", ["mixtral", "13b"])
+def test_recomputation_of_the_runner_up_stands_in_its_own_job(name: str) -> None:
     """ZeRO-3 with recomputation, beside Megatron without: once its job ran out of memory."""
-    model, on, length, batch = NAMED["mixtral"]
-    plan = choose(ask(model, on, workload(length, batch)))
+    model, on, length, batch = NAMED[name]
+    plan = choose(ask(model, on, workload(length, batch), back_end="megatron"))
     other = strategy_of(plan, "deepspeed")
     files = {artifact.path: artifact.text for artifact in render(plan)}
 
