@@ -46,6 +46,7 @@ def unlike(plan: Plan) -> Iterator[str]:
     scripts = {artifact.path: artifact.text for artifact in made if artifact.executable}
     yield from _starts(plan, files, scripts)
     yield from _launch_page(plan, files)
+    yield from _choice_page(plan, files["PLAN.md"])
     yield from _hosts(plan, files)
     for job in ("train.yaml", "train-deepspeed.yaml"):
         if job in files:
@@ -105,6 +106,33 @@ def _launch_page(plan: Plan, files: Mapping[str, str]) -> Iterator[str]:
     own = {path for path in files if path.startswith("launch/")}
     if not own <= set(scripts):
         yield f"PLAN.md does not name {own - set(scripts)}"
+
+
+def _choice_page(plan: Plan, page: str) -> Iterator[str]:
+    """Rows of the choice in PLAN.md that are not the strategy's; it leaves out 1 and none."""
+    said = dict(re.findall(r"(?m)^- ([^:`]+): \*\*(.+)\*\*$", page))
+    strategy, layout = plan.strategy, plan.strategy.layout
+    wanted = {
+        "back end": strategy.back_end,
+        "micro batch size": strategy.micro_batch_size,
+        "gradient accumulation steps": strategy.gradient_accumulation_steps,
+        "recompute": strategy.recompute,
+        "data parallel size": layout.data_parallel_size,
+    }
+    optional = {
+        "tensor parallel size": (layout.tensor_parallel_size, 1),
+        "pipeline parallel size": (layout.pipeline_parallel_size, 1),
+        "context parallel size": (layout.context_parallel_size, 1),
+        "expert parallel size": (layout.expert_parallel_size, 1),
+        "hpZ partition size": (strategy.hpz_partition_size, 1),
+        "optimizer offload": (strategy.offload_optimizer, "none"),
+        "parameter offload": (strategy.offload_parameters, "none"),
+    }
+    if strategy.back_end == "deepspeed":
+        wanted["ZeRO stage"] = strategy.zero_stage
+    yield from _differing("PLAN.md", said, {name: str(value) for name, value in wanted.items()})
+    shown = {name: said.get(name, str(absent)) for name, (_, absent) in optional.items()}
+    yield from _differing("PLAN.md", shown, {name: str(v) for name, (v, _) in optional.items()})
 
 
 def _hosts(plan: Plan, files: Mapping[str, str]) -> Iterator[str]:
