@@ -31,7 +31,10 @@ QLORA_BITS: FrozenBits = 4
 DataShape = Literal["auto", "text", "prompt", "messages"]
 Collective = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all"]
 Transport = Literal["sockets", "rdma"]
-LIBRARIES = {"RCCL": re.compile(r"mi\d", re.IGNORECASE), "HCCL": re.compile(r"gaudi")}  # by card
+LIBRARIES = {
+    "RCCL": re.compile(r"mi\d", re.IGNORECASE),
+    "HCCL": re.compile(r"gaudi", re.IGNORECASE),
+}  # by card
 
 
 class RopeScaling(BaseModel):
@@ -197,6 +200,11 @@ class GpuSpec(BaseModel):
     def is_cpu(self) -> bool:
         """Whether ranks run on the CPU (gloo, no accelerator)."""
         return self.name == "cpu"
+
+    @property
+    def is_gaudi(self) -> bool:
+        """Whether it is Intel's Gaudi: DeepSpeed's `hpu` accelerator, without CUDA."""
+        return self.collectives == "HCCL"
 
     @property
     def collectives(self) -> str:

@@ -19,10 +19,20 @@ from dsforge.job import TrainJob
 from dsforge.plan import Plan, Priced
 from dsforge.render import render
 from dsforge.specs import Workload
-from dsforge.strategy import Strategy
+from dsforge.strategy import FULLY_SHARDED, Strategy
 
 OPTIMIZERS = {"adamw": "AdamW", "lion": "Lion", "sgd": "SGD", "adafactor": "Adafactor"}
 MEGATRON_OPTIMIZERS = {"adamw": "adam", "lion": "lion", "sgd": "sgd", "muon": "muon"}
+BUCKETS = {
+    "overlap_comm": "overlap_comm",
+    "reduce_bucket_size": "reduce_bucket_size",
+    "allgather_bucket_size": "allgather_bucket_size",
+    "stage3_prefetch_bucket_size": "prefetch_bucket_size",
+    "stage3_param_persistence_threshold": "persistence_threshold",
+    "stage3_max_live_parameters": "max_live_parameters",
+    "stage3_max_reuse_distance": "max_reuse_distance",
+    "sub_group_size": "sub_group_size",
+}
 FOLDERS = ("launch", "deepspeed", "megatron")
 _TRAINS = re.compile(r"--module dsforge\.train (\S+)")
 _PRETRAINS = re.compile(r"(?m)^exec .*(megatron/pretrain\.sh|pretrain_gpt\.py)")
@@ -36,6 +46,7 @@ def unlike(plan: Plan) -> Iterator[str]:
     scripts = {artifact.path: artifact.text for artifact in made if artifact.executable}
     yield from _starts(plan, files, scripts)
     yield from _launch_page(plan, files)
+    yield from _choice_page(plan, files["PLAN.md"])
     yield from _hosts(plan, files)
     for job in ("train.yaml", "train-deepspeed.yaml"):
         if job in files:
@@ -97,6 +108,33 @@ def _launch_page(plan: Plan, files: Mapping[str, str]) -> Iterator[str]:
         yield f"PLAN.md does not name {own - set(scripts)}"
 
 
+def _choice_page(plan: Plan, page: str) -> Iterator[str]:
+    """Rows of the choice in PLAN.md that are not the strategy's; it leaves out 1 and none."""
+    said = dict(re.findall(r"(?m)^- ([^:`]+): \*\*(.+)\*\*$", page))
+    strategy, layout = plan.strategy, plan.strategy.layout
+    wanted = {
+        "back end": strategy.back_end,
+        "micro batch size": strategy.micro_batch_size,
+        "gradient accumulation steps": strategy.gradient_accumulation_steps,
+        "recompute": strategy.recompute,
+        "data parallel size": layout.data_parallel_size,
+    }
+    optional = {
+        "tensor parallel size": (layout.tensor_parallel_size, 1),
+        "pipeline parallel size": (layout.pipeline_parallel_size, 1),
+        "context parallel size": (layout.context_parallel_size, 1),
+        "expert parallel size": (layout.expert_parallel_size, 1),
+        "hpZ partition size": (strategy.hpz_partition_size, 1),
+        "optimizer offload": (strategy.offload_optimizer, "none"),
+        "parameter offload": (strategy.offload_parameters, "none"),
+    }
+    if strategy.back_end == "deepspeed":
+        wanted["ZeRO stage"] = strategy.zero_stage
+    yield from _differing("PLAN.md", said, {name: str(value) for name, value in wanted.items()})
+    shown = {name: said.get(name, str(absent)) for name, (_, absent) in optional.items()}
+    yield from _differing("PLAN.md", shown, {name: str(v) for name, (v, _) in optional.items()})
+
+
 def _hosts(plan: Plan, files: Mapping[str, str]) -> Iterator[str]:
     """Sizes of the job in hostfile and scripts that are not those of the plan."""
     cluster = plan.cluster
@@ -137,8 +175,18 @@ def _deepspeed(plan: Plan, files: Mapping[str, str], name: str) -> Iterator[str]
     if plan.model.path or plan.model.hub_id:
         wanted["model"] = plan.model.path or plan.model.hub_id
     yield from _differing(name, dict(job), wanted)
+    layout = strategy.layout
+    unsaid = (layout.context_parallel_size, layout.expert_parallel_size, strategy.virtual_stages)
+    if unsaid != (1, 1, 1):
+        yield f"no file of DeepSpeed says {strategy.label()}"
     config = json.loads(files[job.deepspeed_config])
     yield from _differing("ds_config", _said(config), _planned(plan, strategy, work))
+    sizes = {key: getattr(priced.buckets, name) for key, name in BUCKETS.items()}
+    zero = config.get("zero_optimization", {})
+    written = {key: size for key, size in sizes.items() if key in zero}
+    yield from _differing("ds_config", zero, written)
+    if strategy.zero_stage and "reduce_bucket_size" not in written:
+        yield "ds_config has no bucket size"
 
 
 def _said(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -156,6 +204,9 @@ def _said(config: Mapping[str, Any]) -> dict[str, Any]:
         "offloads": tuple(block.get("device", "none") for block in blocks.values()),
         "paths": {b["nvme_path"] for b in blocks.values() if b.get("device") == "nvme"},
         "hpz": zero.get("zero_hpz_partition_size", 1),
+        "quantized": tuple(
+            zero.get(f"zero_quantized_{name}", False) for name in ("weights", "gradients")
+        ),
         "tensor": config.get("tensor_parallel", {}).get("autotp_size", 1),
         "pipeline": config.get("pipeline", {}).get("stages", 1),
         "optimizer": optimizer["type"],
@@ -179,6 +230,10 @@ def _planned(plan: Plan, strategy: Strategy, work: Workload) -> dict[str, Any]:
         "offloads": offloads,
         "paths": disk,
         "hpz": strategy.hpz_partition_size,
+        "quantized": (
+            strategy.zero_stage == FULLY_SHARDED and strategy.runs_as.quantized_weights,
+            strategy.zero_stage == FULLY_SHARDED and strategy.runs_as.quantized_gradients,
+        ),
         "tensor": strategy.layout.tensor_parallel_size,
         "pipeline": strategy.layout.pipeline_parallel_size,
         "optimizer": {**OPTIMIZERS, "muon": "Muon"}[work.optimizer],
@@ -222,8 +277,10 @@ def _megatron(plan: Plan, text: str) -> Iterator[str]:
         "--sequence-parallel": strategy.sequence_parallel,
         "--bf16": work.precision in ("bf16", "fp8"),
         "--fp16": work.precision == "fp16",
-        "--use-distributed-optimizer": layout.shard_ranks > 1,
+        "--use-distributed-optimizer": layout.shard_ranks > 1 and strategy.zero_stage > 0,
     }
     yield from _differing("args.txt", {flag: flag in said for flag in switches}, switches)
+    if strategy.offloads or strategy.hpz_partition_size > 1:
+        yield f"no argument of Megatron-LM says {strategy.label()}"
     if said["--optimizer"] != MEGATRON_OPTIMIZERS[work.optimizer]:
         yield f"args.txt: --optimizer is {said['--optimizer']}"

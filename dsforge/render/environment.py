@@ -15,11 +15,10 @@ from typing import NamedTuple
 from dsforge.errors import RenderError
 from dsforge.masking import is_secret
 from dsforge.plan import Plan
-from dsforge.specs import ClusterSpec, GpuSpec, LinkSpec
+from dsforge.specs import ClusterSpec, LinkSpec
 
 SAFE_NAME = re.compile(r"[A-Z][A-Z0-9_]*")
 SAFE_VALUE = re.compile(r"[A-Za-z0-9_@%+=:,./-]+")  # what DeepSpeed's launcher does not quote
-GAUDI_NAME = re.compile(r"gaudi|hl-\d", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +49,6 @@ class DeepspeedEnvContext(NamedTuple):
     variables: tuple[Variable, ...]
 
 
-def is_gaudi(gpu: GpuSpec) -> bool:
-    """Whether the card is Intel's Gaudi, DeepSpeed's `hpu` accelerator."""
-    return GAUDI_NAME.match(gpu.name) is not None
-
-
 def environment_variables(plan: Plan) -> tuple[Variable, ...]:
     """The variables of `.deepspeed_env`, in a fixed order."""
     cluster = plan.cluster
@@ -69,7 +63,7 @@ def _network(cluster: ClusterSpec) -> tuple[Variable, ...]:
     via Host NIC").
     """
     gloo, nccl = "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"
-    without_nccl = cluster.gpu.is_cpu or is_gaudi(cluster.gpu)
+    without_nccl = cluster.gpu.is_cpu or cluster.gpu.is_gaudi
     names = (gloo,) if without_nccl else (nccl, gloo)
     why = "without it the first interface is taken, often a container bridge"
     if cluster.inter_node.measured is not None:
@@ -101,7 +95,7 @@ def _device(cluster: ClusterSpec) -> tuple[Variable, ...]:
     if cluster.gpu.is_cpu:
         why = "ranks run on the CPU even where DeepSpeed finds an accelerator"
         return (Variable("DS_ACCELERATOR", "cpu", why),)
-    if is_gaudi(cluster.gpu):
+    if cluster.gpu.is_gaudi:
         why = "DeepSpeed then runs on Gaudi or says at once what is missing (real_accelerator.py)"
         return (Variable("DS_ACCELERATOR", "hpu", why),)
     if cluster.gpu.collectives == "RCCL":

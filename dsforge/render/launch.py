@@ -14,7 +14,6 @@ from dsforge.errors import RenderError
 from dsforge.hostfile import selected_devices
 from dsforge.plan import Plan
 from dsforge.render.bundles import Bundle
-from dsforge.render.environment import is_gaudi
 from dsforge.render.job import weights
 from dsforge.render.megatron import needs_one_connection
 from dsforge.slurm import SlurmSpec
@@ -71,6 +70,7 @@ class PretrainContext(NamedTuple):
     script: Script
     one_connection: bool
     needs_train_iters: bool
+    data: str | None  # the samples of the plan, which Megatron-LM reads in a format of its own
     tokenizer: str | None  # none: nothing says which one, so the script asks for it
     vocab_size: int
 
@@ -113,6 +113,7 @@ def pretrain_context(plan: Plan, bundle: Bundle) -> PretrainContext:
         script=_script(plan.cluster, bundle),
         one_connection=needs_one_connection(plan, bundle.strategy),
         needs_train_iters=plan.workload.steps is None,
+        data=plan.workload.data.train if plan.workload.data else None,
         tokenizer=weights(plan.model),
         vocab_size=plan.model.vocab_size,
     )
@@ -140,7 +141,7 @@ def _selected(cluster: ClusterSpec) -> str:
     that Gaudi does not read (accelerator/hpu_accelerator.py, `visible_devices_envs`).
     """
     devices = selected_devices(cluster)
-    if devices and is_gaudi(cluster.gpu):
+    if devices and cluster.gpu.is_gaudi:
         message = f"DeepSpeed cannot select slots of {cluster.gpu.name}"
         raise RenderError(message, "include or exclude whole hosts, or the last slots of each")
     return " ".join(",".join(map(str, numbers)) for numbers in devices)

@@ -224,11 +224,16 @@ def _latent_attention(mla: MlaSpec) -> tuple[Argument, ...]:
     )
 
 
+def shards_optimizer(strategy: Strategy) -> bool:
+    """Whether replicas share the optimizer state: Megatron's distributed optimizer."""
+    return strategy.zero_stage > 0 and strategy.layout.shard_ranks > 1
+
+
 def _parallel(strategy: Strategy) -> tuple[Argument, ...]:
-    """Parallel sizes, and the optimizer state sharded over the replicas."""
+    """Parallel sizes, and what the replicas share."""
     layout = strategy.layout
     virtual = Argument("--num-virtual-stages-per-pipeline-rank", str(strategy.virtual_stages))
-    sharded = layout.shard_ranks > 1
+    replicas = layout.shard_ranks > 1
     return (
         Argument("--tensor-model-parallel-size", str(layout.tensor_parallel_size)),
         Argument("--pipeline-model-parallel-size", str(layout.pipeline_parallel_size)),
@@ -237,9 +242,9 @@ def _parallel(strategy: Strategy) -> tuple[Argument, ...]:
         Argument("--expert-model-parallel-size", str(layout.expert_parallel_size)),
         *_switches(
             (strategy.sequence_parallel, "--sequence-parallel"),
-            (sharded, "--use-distributed-optimizer"),
-            (sharded, "--overlap-grad-reduce"),
-            (sharded, "--overlap-param-gather"),
+            (shards_optimizer(strategy), "--use-distributed-optimizer"),
+            (replicas, "--overlap-grad-reduce"),
+            (shards_optimizer(strategy), "--overlap-param-gather"),
         ),
     )
 

@@ -17,12 +17,14 @@ from dsforge.render.bundles import Bundle
 from dsforge.render.environment import Variable, environment_variables
 from dsforge.render.job import DS_CONFIG
 from dsforge.render.launch import PRETRAIN, has_placeholders
+from dsforge.render.megatron import shards_optimizer
 from dsforge.units import SAME, Interval, amount, count, gib, seconds, times
 
 FILES = {"megatron": "megatron/args.txt"}
-MEGATRON_DATA = (
+MEGATRON = (
     "`MEGATRON_PATH` is a checkout of Megatron-LM, `DATA_PATH` the prefix of data that its "
-    "`tools/preprocess_data.py` has made. Without `DATA_PATH` it trains on mock data."
+    "`tools/preprocess_data.py` has made{}. It starts from random weights, unless "
+    "`output/megatron` holds a checkpoint, such as one made by its `tools/checkpoint/convert.py`."
 )
 
 
@@ -117,7 +119,9 @@ def _launch(plan: Plan, bundle: Bundle) -> Launch:
         starts = Row("without Slurm", f"{given} {PRETRAIN}", each)
         ways = (starts, Row("under Slurm", f"{given} {slurm}", "in this folder"))
         arguments = FILES["megatron"]
-        return Launch(label, "Megatron-LM", arguments, bundle.folder, ways, MEGATRON_DATA)
+        data = plan.workload.data
+        of = f" of {data.train}" if data else "; without it, it trains on mock data"
+        return Launch(label, "Megatron-LM", arguments, bundle.folder, ways, MEGATRON.format(of))
     ssh = Row("over ssh", bundle.script("deepspeed.sh"), "on one host")
     starts = Row("without ssh", bundle.script("torchrun.sh"), each)
     every = (ssh, starts, Row("under Slurm", slurm, "in this folder"))
@@ -151,12 +155,12 @@ def _choice(plan: Plan) -> tuple[Row, ...]:
     """The decision, in the words of the glossary; sizes of 1 and what is off are left out."""
     strategy = plan.strategy
     layout = strategy.layout
-    stage = f"{strategy.zero_stage}"
-    if strategy.back_end == "megatron" and strategy.zero_stage:
-        stage += " (distributed optimizer)"
+    sharded = Row("ZeRO stage", str(strategy.zero_stage))
+    if strategy.back_end == "megatron":
+        sharded = Row("distributed optimizer", "on" if shards_optimizer(strategy) else "off")
     rows = (
         Row("back end", strategy.back_end),
-        Row("ZeRO stage", stage),
+        sharded,
         Row("data parallel size", str(layout.data_parallel_size)),
         Row("micro batch size", str(strategy.micro_batch_size)),
         Row("gradient accumulation steps", str(strategy.gradient_accumulation_steps)),

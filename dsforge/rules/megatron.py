@@ -105,6 +105,7 @@ def _run_gaps(case: Case) -> list[str]:
         f"`optimizer` (={optimizer}) must be adamw, sgd, lion or muon": optimizer not in OPTIMIZERS,
         "`method` (=lora) must be full": case.workload.method == "lora",
         "CPU ranks": case.cluster.gpu.is_cpu,
+        "ranks on Gaudi": case.cluster.gpu.is_gaudi,
     }
     return [text for text, present in gaps.items() if present]
 

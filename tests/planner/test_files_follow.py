@@ -21,7 +21,7 @@ from dsforge.planner import choose, price
 from dsforge.render import render
 from dsforge.rules import check
 from dsforge.specs import ClusterSpec, Host, LoraSpec
-from dsforge.strategy import Offload
+from dsforge.strategy import FULLY_SHARDED, Offload
 
 SEED = int(os.environ.get("DSFORGE_SEED", "17"))
 CHOSEN, DRAWN = 12, 400
@@ -62,6 +62,16 @@ def draw_plan(draw: Random) -> Plan | None:
         }
     )
     strategy = strategy if check(model, on, work, moved) else moved
+    whole = strategy.model_copy(update={"zero_stage": 0})  # Megatron without its own sharding
+    if strategy.back_end == "megatron" and draw.random() < 0.3:
+        strategy = strategy if check(model, on, work, whole) else whole
+    if strategy.zero_stage == FULLY_SHARDED and draw.random() < 0.3:
+        few = strategy.runs_as.model_copy(
+            update={"quantized_weights": True, "quantized_gradients": draw.random() < 0.5}
+        )
+        size = draw.choice((1, on.gpus_per_node))
+        plus = strategy.model_copy(update={"execution": few, "hpz_partition_size": size})
+        strategy = strategy if check(model, on, work, plus) else plus
     priced = price(model, on, work, strategy)
     return Plan(model=model, parameters=parameters(model), cluster=on, workload=work, choice=priced)
 
@@ -76,6 +86,7 @@ def test_every_file_agrees_with_any_strategy() -> None:
     assert {"deepspeed", "megatron"} == {plan.strategy.back_end for plan in plans}
     assert {"cpu", "nvme"} <= {plan.strategy.offload_optimizer for plan in plans}
     assert any(plan.workload.in_4_bits for plan in plans)
+    assert any(plan.strategy.runs_as.quantized_weights for plan in plans)
 
 
 def test_launchers_follow_the_choice_of_random_requests() -> None:
@@ -102,7 +113,7 @@ NAMED: dict[str, tuple[str, ClusterSpec, int, int]] = {
         3840,
     ),
     "70b": ("llama-3.1-70b", H100, 4096, 64),
-    "13b": ("llama-2-13b", cluster(64, 4, "h100-80gb", inter="100gbe"), 4096, 256),
+    "13b": ("llama-2-13b", cluster(64, 4, "h100-80gb", inter="100gbe"), 4096, 2048),
 }
 
 
@@ -127,10 +138,11 @@ def test_named_jobs_start_what_was_chosen(name: str, back_end: str | None) -> No
         assert "train.yaml" not in files
 
 
-def test_recomputation_of_the_runner_up_stands_in_its_own_job() -> None:
+@pytest.mark.parametrize("name", ["mixtral", "13b"])
+def test_recomputation_of_the_runner_up_stands_in_its_own_job(name: str) -> None:
     """ZeRO-3 with recomputation, beside Megatron without: once its job ran out of memory."""
-    model, on, length, batch = NAMED["mixtral"]
-    plan = choose(ask(model, on, workload(length, batch)))
+    model, on, length, batch = NAMED[name]
+    plan = choose(ask(model, on, workload(length, batch), back_end="megatron"))
     other = strategy_of(plan, "deepspeed")
     files = {artifact.path: artifact.text for artifact in render(plan)}
 

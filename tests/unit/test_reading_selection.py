@@ -6,9 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from dsforge.errors import SpecError
+from dsforge.hostfile import Entry
 from dsforge.reading.cluster import Reading, cluster_of
+from dsforge.reading.files import ClusterFile
+from dsforge.reading.selection import selected
 from dsforge.reading.source import Source
 from dsforge.specs import ClusterSpec
 
@@ -197,3 +202,41 @@ def test_a_disk_path_is_absolute_and_plain(path: str, tmp_path: Path) -> None:
     """It stands in ds_config.json and in messages."""
     with pytest.raises(SpecError):
         read(tmp_path, None, nodes=1, nvme={"path": path})
+
+
+WORDS = (
+    "10.0.0.1",
+    "fd00::1",
+    "localhost",
+    "127.0.0.1",
+    "node1",
+    "@",
+    ":",
+    ",",
+    "0",
+    "1",
+    "9",
+    "-",
+)
+
+
+@settings(max_examples=400, deadline=None, database=None)
+@given(
+    st.lists(st.sampled_from(WORDS) | st.characters(), min_size=1, max_size=9).map("".join),
+    st.sampled_from(("include", "exclude")),
+    st.sampled_from(((), ("10.0.0.1", "fd00::1", "node1"), ("127.0.0.1",))),
+)
+def test_any_text_selects_or_is_refused(text: str, key: str, pool: tuple[str, ...]) -> None:
+    """Never a traceback; what is left are listed slots of listed hosts, in their order."""
+    entries = [Entry(host, 2, "here") for host in pool]
+    file = ClusterFile.model_construct(**{key: text, "gpus_per_node": 2})
+    try:
+        left = selected(entries, file, Source("test", {})).entries
+    except SpecError:
+        return
+    known = list(pool) or ["127.0.0.1"]
+
+    assert left
+    assert [e.address for e in left] == [h for h in known if h in {e.address for e in left}]
+    assert all(set(e.devices or range(e.slots)) <= {0, 1} for e in left)
+    assert all(not e.devices or len(e.devices) == e.slots for e in left)

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import planning
 import plans
 import pytest
 import yaml
@@ -102,6 +103,18 @@ def test_gaudi_gets_no_variable_of_cuda(gpu: str, nodes: int) -> None:
     assert found["DS_ACCELERATOR"] == "hpu"
     assert not [name for name in found if name.startswith(("PYTORCH_CUDA", "CUDA", "NCCL"))]
     assert ("GLOO_SOCKET_IFNAME" in found) == (nodes > 1)
+
+
+def test_gaudi_is_not_planned_with_megatron() -> None:
+    """Megatron-LM asserts that CUDA is there, so nothing may start it."""
+    from dsforge import catalog
+    from dsforge.planner import choose
+
+    on = plans.cluster(4, gpu=catalog.gpu("gaudi-2"))
+    plan = choose(planning.ask("llama-2-13b", on, plans.workload()))
+
+    assert plan.strategy.back_end == "deepspeed"
+    assert not any(path.startswith("megatron/") for path in texts(plan))
 
 
 def test_slots_of_gaudi_cannot_be_selected() -> None:

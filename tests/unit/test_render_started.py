@@ -218,10 +218,12 @@ def test_deepspeed_gets_the_selected_devices(tools: Path) -> None:
 
 def test_one_node_gets_its_selected_devices(tools: Path) -> None:
     """DeepSpeed starts the ranks of one node itself."""
-    on = plans.cluster(1, 2, hosts=HOSTS[:1])
-    words = run(plans.plan(on=on), "launch/deepspeed.sh", tools).calls("DEEPSPEED")[0]
+    plan = plans.plan(on=plans.cluster(1, 2, hosts=HOSTS[:1]))
+    words = run(plan, "launch/deepspeed.sh", tools).calls("DEEPSPEED")[0]
+    ranks = run(plan, "launch/torchrun.sh", tools, NODE_RANK="7").calls("TORCHRUN")[0]
 
     assert value(words, "--include") == "10.0.0.1:2,3"
+    assert "devices=2,3 " in ranks[0]
 
 
 def test_slurm_is_told_account_partition_and_time(tools: Path) -> None:

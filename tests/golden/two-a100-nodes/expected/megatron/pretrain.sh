@@ -5,6 +5,7 @@
 #   MEGATRON_PATH    checkout of Megatron-LM
 #   DATA_PATH        prefix of data made by its tools/preprocess_data.py; without it: mock data
 #   TOKENIZER_MODEL  Hugging Face tokenizer of that data; without it: that of the model
+# It goes on from the checkpoint in output/megatron where there is one, else from random weights.
 set -euo pipefail
 
 fail() {
@@ -64,8 +65,8 @@ while read -r flag value || [ -n "$flag" ]; do
 done <megatron/args.txt
 if [ -n "${DATA_PATH:-}" ]; then
   tokenizer=meta-llama/Llama-2-7b-hf
-  read -ra data <<<"$DATA_PATH"
-  arguments+=(--data-path "${data[@]}" --tokenizer-type HuggingFaceTokenizer)
+  read -ra prefixes <<<"$DATA_PATH"
+  arguments+=(--data-path "${prefixes[@]}" --tokenizer-type HuggingFaceTokenizer)
   arguments+=(--tokenizer-model "${TOKENIZER_MODEL:-$tokenizer}")
 else
   arguments+=(--mock-data --tokenizer-type NullTokenizer --vocab-size 32000)
