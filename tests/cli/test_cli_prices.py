@@ -80,7 +80,9 @@ def test_estimate_shows_terms_and_a_verdict() -> None:
     shown = run("estimate", *SEVEN, "--zero-stage", "2")
     every = run("estimate", *SEVEN, "--zero-stage", "2", "--verbose")
 
-    assert all(term in shown for term in ("memory is", "activations", "time is", "compute", " left"))
+    assert all(
+        term in shown for term in ("memory is", "activations", "time is", "compute", " left")
+    )
     assert all(term in every for term in ("optimizer state", "host RAM, step", "bubble"))
 
 
