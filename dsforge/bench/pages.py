@@ -92,7 +92,8 @@ def bench_context(report: Report) -> BenchContext:
             f"The first {report.warmup_steps} steps of each run are dropped; data order and seed "
             f"are the same in all. (1.20x) is measured / predicted. Memory is the "
             f"{report.memory_counter} of the fullest rank. Measured tokens are counted without "
-            f"padding, predicted ones with it. Losses that differ by at most {PARITY:g} count as equal."
+            f"padding, predicted ones with it. Losses that differ by at most {PARITY:g} count as "
+            f"equal."
         ),
         failures=tuple(Failure(o.cell.name, o.error) for o in report.outcomes if o.error),
         facts=tuple(Fact(name, value) for name, value in facts.items()),
