@@ -192,9 +192,12 @@ def asked_and_lost(request: Request, search: Search) -> list[str]:
     fixed = {name for name, value in request.constraints if value is not None}
     if not fixed:
         return []
+    plain = (plan.strategy for plan in search.plans if _unasked(plan.strategy) <= fixed)
+    possible = {strategy.back_end for strategy in plain}
     lost: dict[tuple[str, str], Rejected] = {}
     for one in search.rejected:
-        if one.rule != TIGHT and _unasked(one.strategy) <= fixed:
+        asked = one.strategy.back_end not in possible and _unasked(one.strategy) <= fixed
+        if asked and one.rule != TIGHT:
             lost.setdefault((one.rule, one.strategy.back_end), one)
     return [
         line

@@ -9,6 +9,7 @@ import click
 
 from dsforge.cli.flags import Flags, Sections, to_request, with_flags, with_verbose
 from dsforge.cli.show import numbered, save, show_json
+from dsforge.cli.text import show
 
 if TYPE_CHECKING:
     from dsforge.plan import Plan, Request
@@ -85,13 +86,13 @@ def _show(plan: Plan, ways: list[str], *, verbose: bool) -> None:
     if not verbose:
         below = term_lines(plan)
         lines = screen(plan, below=lambda most: below[:most], last=[*ways, *defaults(plan)])
-        print("\n".join(lines))
+        show(lines)
         return
     from dsforge.cli.priced import console, terms
 
-    print("\n".join([*head(plan), *ways, ""]))
+    show([*head(plan), *ways, ""])
     console().print(terms(plan))
-    print("\n".join(["", *every_reason(plan.choice.reasons)]))
+    show(["", *every_reason(plan.choice.reasons)])
 
 
 def _refuse_beside_find(files: dict[str, Path | None]) -> None:
@@ -123,7 +124,7 @@ def _find(flags: Flags, sought: str, *, verbose: bool, as_json: bool) -> None:
     reasons = found.plan.choice.reasons
     last = every_reason(reasons) if verbose else defaults(found.plan)
     lines = [*answer(found), "", *head(found.plan), "", *neighbours(found), "", *last]
-    print("\n".join(lines))
+    show(lines)
 
 
 def _open(flags: Flags, sought: str) -> Flags:

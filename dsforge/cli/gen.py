@@ -124,6 +124,7 @@ def _show_diff(written: Written) -> None:
 def _show(plan: Plan, last: list[str], *, verbose: bool) -> None:
     """The choice, its price, the files and the next step."""
     from dsforge.cli.brief import Other, defaults, every_reason, head, screen, table
+    from dsforge.cli.text import show
     from dsforge.render.report import file_of
 
     others = [
@@ -140,7 +141,7 @@ def _show(plan: Plan, last: list[str], *, verbose: bool) -> None:
         lines = [*head(plan), *every, "", *below(len(others)), "", *last]
     else:
         lines = screen(plan, below=below, last=[*defaults(plan), "", *last])
-    print("\n".join(lines))
+    show(lines)
 
 
 def _files(written: Written, out: Path) -> str:

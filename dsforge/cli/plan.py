@@ -19,6 +19,7 @@ from dsforge.cli.flags import (
 )
 from dsforge.cli.numbers import Whole
 from dsforge.cli.show import show_json, show_nearest
+from dsforge.cli.text import show
 
 if TYPE_CHECKING:
     from dsforge.cli.argue import Argument
@@ -73,7 +74,7 @@ def plan(
         _show_document(found, argued, top or DEFAULT_TOP)
         return
     shown = _all(found, argued, top) if verbose else _screen(request, found, argued, top)
-    print("\n".join([*shown, *_argument(argued)]))
+    show([*shown, *_argument(argued)])
 
 
 def _show_document(found: Search, argued: Argument, top: int) -> None:

@@ -8,6 +8,8 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 
+from dsforge.masking import printable
+
 NARROWEST, USUAL, WIDEST = 60, 100, 120  # columns; the second where stdout is no terminal
 # `ZeRO-3 dp16 mbs2 x4 recompute full`: the name of a plan, which is not broken at the end of a line
 _NAME = re.compile(
@@ -22,6 +24,11 @@ _GLUE = "\N{NO-BREAK SPACE}"
 def columns() -> int:
     """The width of the terminal, within what people read."""
     return min(WIDEST, max(NARROWEST, shutil.get_terminal_size((USUAL, 24)).columns))
+
+
+def show(lines: Iterable[str]) -> None:
+    """Lines on stdout, without secrets and control characters that names may hold."""
+    print("\n".join(map(printable, lines)))
 
 
 def wrapped(text: str, *, first: str = "", width: int | None = None) -> list[str]:

@@ -199,6 +199,8 @@ def _against_back_end(request: Request, best: Priced, found: Rivals) -> _Said | 
         return None
     rule = "deepspeed-is-simpler" if mine == "deepspeed" else "megatron-is-faster"
     words = f"on {_NAMES[other.family.back_end]}, {against(other, mine_s)}"
+    asks = demand(best.strategy, other.strategy)
+    words += f", but {asks}" if asks and other.step_s < mine_s else ""
     if mine == "megatron" and first and other.step_s > request.prefer * first.step_s > first.step_s:
         words += f"; DeepSpeed is chosen up to {factor(request.prefer)} slower than the fastest"
     return _said(rule, words, other.step_s / mine_s)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pty
 import subprocess
 import sys
 from pathlib import Path
@@ -102,3 +103,23 @@ def test_a_reader_that_has_seen_enough_is_no_traceback(
 
         assert "Traceback" not in said
         assert "BrokenPipe" not in said
+
+
+@pytest.mark.parametrize(("no_color", "coloured"), [("", True), ("1", False)])
+def test_errors_have_colours_on_a_terminal_that_wants_them(no_color: str, coloured: bool) -> None:
+    """NO_COLOR (no-color.org) is obeyed where it is not empty."""
+    ours, theirs = pty.openpty()
+    done = subprocess.run(
+        [sys.executable, "-m", "dsforge", *COMMANDS["refusal"]],
+        env={**os.environ, "NO_COLOR": no_color},
+        stdout=subprocess.DEVNULL,
+        stderr=theirs,
+        timeout=60,
+        check=False,
+    )
+    os.close(theirs)
+    said = os.read(ours, 1 << 16).decode(errors="replace")
+    os.close(ours)
+
+    assert done.returncode == 1
+    assert ("\033[31m" in said) == coloured

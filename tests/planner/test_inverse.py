@@ -223,10 +223,10 @@ def test_an_illegal_request_is_refused_by_its_rule() -> None:
     ids=QUESTIONS,
 )
 def test_the_table_shows_answer_neighbours_and_terms(arguments: tuple[str, ...], said: str) -> None:
-    """Value, interval, memory by term with what is left, and why."""
+    """Value, interval, memory by term with what is left, and the defaults."""
     shown = typed("estimate", *arguments).stdout
 
-    for part in (said, "certain", "possible", "optimizer_state", "\nleft", "because"):
+    for part in (said, "certain", "possible", "optimizer state", "least room left", "defaults: "):
         assert part in shown
 
 

@@ -16,10 +16,10 @@ from dsforge.errors import DsforgeError
 from dsforge.plan import Priced, Request
 from dsforge.planner import choose, price, search
 from dsforge.planner.explore import Explorer
-from dsforge.planner.objectives import Aim, aimed
+from dsforge.planner.objectives import OBJECTIVES, Aim, Objective, aimed
 from dsforge.planner.parts import fitting, settled
 from dsforge.specs import ClusterSpec, Host, LoraSpec
-from dsforge.units import factor, gb_per_s, gib, seconds, times
+from dsforge.units import amount, factor, gb_per_s, gib, seconds, times
 
 SEED = int(os.environ.get("DSFORGE_SEED", "7"))
 REQUESTS = int(os.environ.get("DSFORGE_REQUESTS", "25"))
@@ -239,3 +239,56 @@ def test_qlora_is_named_where_lora_has_to_offload() -> None:
 
     assert "with `--method qlora`, ZeRO-0 dp1" in said["qlora-needs-no-offload"]
     assert untrue(request) == []
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_an_objective_quotes_the_plan_that_follows(objective: Objective) -> None:
+    """Of random requests with a budget of tokens: step, GPU-seconds, days and cost are its own."""
+    draw, looked = Random(SEED + 2), 0  # noqa: S311 - which requests, not which key
+    for _ in range(REQUESTS // 2):
+        request = draw_request(draw)
+        priced = {"gpu_hour_price": 2.0, "nodes": min(4, request.cluster.nodes)}
+        request = request.model_copy(
+            update={
+                "cluster": request.cluster.model_copy(update=priced),
+                "workload": request.workload.model_copy(update={"tokens": 10**10}),
+            }
+        )
+        try:
+            plan = choose(aimed(request, Aim(objective)))
+        except DsforgeError:
+            continue
+        (said,) = [r.message for r in plan.choice.reasons if r.rule == f"objective-{objective}"]
+        step_s, gpus, run = plan.choice.time.step_s.likely, plan.cluster.gpus, plan.run
+        looked += 1
+
+        assert run is not None
+        assert run.money is not None
+        assert f"{gpus} of {request.cluster.gpus} GPUs, a step takes {seconds(step_s)}, " in said
+        assert f"{amount(gpus * step_s)} GPU-seconds" in said
+        assert f"the run takes {amount(run.days.likely)} days" in said
+        assert f"costs {amount(run.money.likely)} at 2 per GPU-hour" in said
+    assert looked > 1
+
+
+def test_a_part_that_does_better_quotes_its_own_step() -> None:
+    """Of random requests over slow networks: the step named is that of the fastest on the part."""
+    draw, looked = Random(SEED + 3), 0  # noqa: S311 - which requests, not which key
+    for _ in range(3 * REQUESTS):
+        request = draw_request(draw)
+        try:
+            plan = choose(request)
+        except DsforgeError:
+            continue
+        rules = ("fewer-accelerators", "fewer-would-do")
+        said = [r.message for r in plan.choice.reasons if r.rule in rules]
+        for message in said:
+            looked += 1
+            found = re.search(r"(\d+) accelerators: a step takes ([\d.]+ \w+)", message)
+            assert found
+            if plan.cluster.gpus < request.cluster.gpus:
+                steps = [c.step_s for c in fitting(Explorer(request))]
+                assert f"on all {request.cluster.gpus} takes {seconds(min(steps))}" in message
+                own = Explorer(request.model_copy(update={"cluster": plan.cluster}))
+                assert found[2] == seconds(min(c.step_s for c in fitting(own)))
+    assert looked
