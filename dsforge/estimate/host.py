@@ -31,6 +31,11 @@ class HostMemory(BaseModel):
     step: int = Field(description="Training.")
     save: int = Field(description="Writing a checkpoint: one gathered copy of the weights more.")
 
+    @property
+    def peak(self) -> int:
+        """Bytes in the phase that needs the most: what a node must have."""
+        return max(self.load, self.init, self.step, self.save)
+
 
 def host_memory(
     model: ModelSpec, cluster: ClusterSpec, workload: Workload, strategy: Strategy, *, kept: States

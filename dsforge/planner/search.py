@@ -15,7 +15,7 @@ from dsforge.planner.advice import TIGHT, Rivals, choice_reasons, risk_of, rival
 from dsforge.planner.explore import Candidate, Explored, Explorer
 from dsforge.planner.fitting import batch_problems
 from dsforge.planner.parts import settled
-from dsforge.planner.preference import choice, rank
+from dsforge.planner.preference import choice, ease, rank
 from dsforge.planner.pricing import largest_term, missing_bytes, price, shortage
 from dsforge.planner.variants import variants
 from dsforge.strategy import Strategy
@@ -144,8 +144,8 @@ def _required(request: Request, found: Found) -> Found:
 
 
 def _nearest(found: Found) -> Candidate:
-    """What lacks least."""
-    return min(found.tight, key=attrgetter("missing_bytes"))
+    """What lacks least; where several lack the same, as in host RAM, the easiest."""
+    return min(found.tight, key=lambda tight: (tight.missing_bytes, ease(tight.family)))
 
 
 def _priced(request: Request, strategy: Strategy) -> Priced:
@@ -158,7 +158,7 @@ def _way_out(request: Request, nearest: Priced) -> str:
 
     found = remedies(request, nearest)
     if not found:
-        return "no two changes make it fit: take a smaller model, or many more accelerators"
+        return "no two changes make it fit at a price worth paying: take a smaller model"
     return "\n    ".join(("what would make it fit:", *map(str, found)))
 
 
