@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from dsforge.specs import LoraSpec, ModelSpec
 
 USUAL_TOKENS = 2048
-UNREHEARSED = ("context", "expert")  # axes: their exchanges depend on data
+UNREHEARSED = ("expert",)  # axes: their exchanges depend on data
 
 
 class Scene(NamedTuple):
@@ -88,7 +88,7 @@ def _planned(flags: Flags, world_size: int | None) -> Scene:
         if size > 1:
             message = f"`{axis}_parallel_size` (={size}) cannot be rehearsed"
             raise DsforgeError(message, "leave it at 1; `dsforge estimate` prices it")
-    axes = (*UNREHEARSED, "tensor", "pipeline")
+    axes = (*UNREHEARSED, "tensor", "pipeline", "context")
     fixed: dict[str, Any] = {
         f"{axis}_parallel_size": getattr(asked, f"{axis}_parallel_size") or 1 for axis in axes
     }
