@@ -33,10 +33,7 @@ class MemoryTerms(BaseModel):
     gradients: int = Field(description="Gradients, fp32 accumulation buffers included.")
     optimizer_state: int = Field(description="Master weights and optimizer moments.")
     activations: int = Field(description="Saved for backward, and the working set of one layer.")
-    logits: int = Field(
-        description="Logits (of a chunk of tokens, where the loss is chunked), fp32 copies, the "
-        "gradient of the loss."
-    )
+    logits: int = Field(description="Logits, their fp32 copy and the gradient of the loss.")
     buffers: int = Field(
         description="ZeRO buckets, gathered, prefetched and dequantised parameters."
     )

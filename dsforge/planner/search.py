@@ -14,7 +14,7 @@ from dsforge.plan import Plan, Priced, Rejected, Request, Search, Variant
 from dsforge.planner.advice import TIGHT, choice_reasons, risk_of
 from dsforge.planner.explore import Candidate, Explored, Explorer
 from dsforge.planner.parts import settled
-from dsforge.planner.preference import choice, rank
+from dsforge.planner.preference import choice, ease, rank
 from dsforge.planner.pricing import largest_term, missing, missing_bytes, price, shortage
 from dsforge.planner.rivals import Rivals, rivals
 from dsforge.planner.variants import variants
@@ -144,8 +144,8 @@ def _required(request: Request, found: Found) -> Found:
 
 
 def _nearest(found: Found) -> Candidate:
-    """What lacks least."""
-    return min(found.tight, key=attrgetter("missing_bytes"))
+    """What lacks least; where several lack the same, as in host RAM, the easiest."""
+    return min(found.tight, key=lambda tight: (tight.missing_bytes, ease(tight.family)))
 
 
 def _priced(request: Request, strategy: Strategy) -> Priced:
@@ -164,7 +164,7 @@ def _way_out(request: Request, nearest: Priced) -> str:
         ram = gib(request.cluster.host_memory_bytes)
         head = (f"{ram} of RAM on each node are assumed: set --host-memory if there is more",)
     if not found:
-        none = "no two changes make it fit: take a smaller model, or many more accelerators"
+        none = "no two changes make it fit at a price worth paying: take a smaller model"
         return "\n  ".join((*head, none))
     return "\n    ".join(("\n  ".join((*head, "what would make it fit:")), *map(str, found)))
 

@@ -114,8 +114,8 @@ def test_the_interval_is_ordered() -> None:
 
 
 def test_megatron_is_taken_where_nothing_else_fits() -> None:
-    """Logits of 65536 tokens fit no single device; context parallelism splits them."""
-    request = free_batch(ask("llama-3.1-8b", cluster(), workload(65536)))
+    """Whole logits of 65536 tokens fit no single device; tensor parallelism splits them."""
+    request = free_batch(ask("llama-3.1-8b", cluster(), workload(65536), loss="plain"))
 
     assert largest_micro_batch(request).plan.strategy.back_end == "megatron"
 
