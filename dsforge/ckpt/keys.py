@@ -32,7 +32,7 @@ ALIASES = {  # second names of the same types
     "__builtin__.long": "builtins.int",
     "__builtin__.unicode": "builtins.str",
 }
-CLASS = re.compile(r"(.*\.)?[A-Z]\w*[a-z]\w*|(builtins|__builtin__)\.\w+")
+CLASS = re.compile(r"(.*\.)?[A-Z]\w*[a-z]\w*|(builtins|__builtin__)\.[a-z]+")
 
 
 def plain_key(key: Any) -> Any:

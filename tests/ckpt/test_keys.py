@@ -147,6 +147,7 @@ REFUSED = {
     "storage": tensor(b"K\1\x85")[: tensor(b"K\1\x85").index(b"Q") + 1].partition(b"_v2\n(")[2],
     "constant": glob("deepspeed.checkpoint.constants", "OPTIMIZER_STATE_DICT"),
     "constant-of-python": glob("string", "digits"),
+    "truth-of-python": glob("builtins", "__debug__"),
     "version": glob("torch", "__version__"),
 }
 
