@@ -51,7 +51,7 @@ CORE = set(ORDER[: ORDER.index("document") + 1])
 HEAVY = {"torch", "deepspeed", "transformers", "datasets", "peft", "safetensors", "gguf"}
 HEAVY_HOMES = {"train", "rehearse", "gauge"}  # gauge: what the ranks of `dsforge probe` run
 PRINTING = {"cli"}
-ENTRIES = {"__main__.py", "attend.py", "tables.py"}  # that are started by their names
+ENTRIES = {"__main__.py", "attend.py"}  # that launchers and scripts start
 PURE = CORE | {"hostfile", "huggingface"}
 
 LINES_PER_FILE, LINES_PER_TEST_FILE, LINES_PER_FUNCTION = 400, 500, 40

@@ -17,7 +17,8 @@ from dsforge.ckpt.values import Foreign, Name
 DTYPE = "numpy.dtype"
 ARRAYS = frozenset(f"numpy.{core}.multiarray._reconstruct" for core in ("core", "_core"))
 SCALARS = frozenset(f"numpy.{core}.multiarray.scalar" for core in ("core", "_core"))
-NUMPY = ARRAYS | SCALARS | {DTYPE}
+BUFFERS = frozenset(f"numpy.{core}.numeric._frombuffer" for core in ("core", "_core"))
+NUMPY = ARRAYS | SCALARS | BUFFERS | {DTYPE}
 CODE = re.compile(r"[<>=|]?(?P<kind>[biufcmMSUO])(?P<size>[0-9]{0,6})")
 OBJECT_FLAGS, TEXT_FLAGS = 63, 8
 TEXT_BYTES = {"S": 1, "U": 4}  # of a character
@@ -30,6 +31,8 @@ def check_numpy(path: str, arguments: tuple[Any, ...]) -> None:
     elif path in ARRAYS:
         sound = len(arguments) == 3 and arguments[0] == Name("numpy.ndarray")  # noqa: PLR2004
         sound = sound and arguments[1] == (0,) and arguments[2] in (b"b", "b")
+    elif path in BUFFERS:
+        sound = len(arguments) == 4 and _is_buffer(*arguments)  # noqa: PLR2004
     else:
         sound = len(arguments) == 2 and _is_plain(arguments[0]) and isinstance(arguments[1], bytes)  # noqa: PLR2004
         if sound:
@@ -77,6 +80,12 @@ def _kind(code: Any) -> str:
 
 def _are_flags(values: tuple[Any, ...]) -> bool:
     return all(type(value) in (bool, int) for value in values)
+
+
+def _is_buffer(data: Any, dtype: Any, shape: Any, order: Any) -> bool:
+    """Whether bytes are those of an array, as protocol 5 writes it; numpy compares the lengths."""
+    counts = isinstance(shape, tuple) and all(type(size) is int and size >= 0 for size in shape)
+    return counts and isinstance(data, bytes) and _is_plain(dtype) and order in ("C", "F")
 
 
 def _is_plain(dtype: Any) -> bool:

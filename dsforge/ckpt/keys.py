@@ -15,8 +15,9 @@ from dsforge.ckpt.arrays import SCALARS, scalar_of
 from dsforge.ckpt.values import Foreign, Name, Storage, StoredTensor
 
 MAX_KEY_PARTS = 64
-HASH_MODULUS = 2**61 - 1  # beyond it whole numbers can be chosen to collide in a dict
+HASH_MODULUS = 2**61 - 1  # from here on whole numbers can be chosen to collide in a dict
 PLAIN = (str, bytes, bool, int, float, complex)
+LARGE_COST = 4  # of a tuple's: a thousand of them may collide
 COMPLEX = frozenset(("builtins.complex", "__builtin__.complex"))
 STAGES = "deepspeed.runtime.zero.config.ZeroStageEnum"
 STAGE_NUMBERS = {"disabled": 0, "optimizer_states": 1, "gradients": 2, "weights": 3}
@@ -31,7 +32,7 @@ ALIASES = {  # second names of the same types
     "__builtin__.long": "builtins.int",
     "__builtin__.unicode": "builtins.str",
 }
-CLASS = re.compile(r"(.*\.)?[A-Z]\w*[a-z]\w*|(builtins|__builtin__)\.\w+")
+CLASS = re.compile(r"(.*\.)?[A-Z]\w*[a-z]\w*|(builtins|__builtin__)\.[a-z]+")
 
 
 def plain_key(key: Any) -> Any:
@@ -47,9 +48,14 @@ def plain_key(key: Any) -> Any:
     if isinstance(key, tuple):
         _check_compound(key)
         return tuple(map(plain_key, key))
-    if isinstance(key, int) and abs(key) >= HASH_MODULUS:
-        raise ValueError("a key that is too large a number")
     return key
+
+
+def cost(key: Any) -> int:
+    """What a key takes of a budget: those that can be chosen to collide, or are long to compare."""
+    if isinstance(key, tuple):
+        return 1
+    return LARGE_COST if isinstance(key, int) and abs(key) >= HASH_MODULUS else 0
 
 
 def _check_compound(key: tuple[Any, ...]) -> None:

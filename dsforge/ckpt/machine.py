@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dsforge.ckpt.arrays import NUMPY, check_numpy
-from dsforge.ckpt.keys import STAGE_NUMBERS, STAGES, plain_key
+from dsforge.ckpt.keys import STAGE_NUMBERS, STAGES, cost, plain_key
 from dsforge.ckpt.numbers import ITEM_BYTES
 from dsforge.ckpt.values import Foreign, Name, Storage, StoredTensor
 
@@ -21,7 +21,7 @@ MAX_NUMBER_BYTES = 64
 MAX_NAME = 512
 MAX_DIMENSIONS = 64
 MAX_COUNT = 2**62
-MAX_COMPOUND_KEYS = 4_096
+MAX_KEY_COST = 4_096
 
 
 class Machine:
@@ -37,7 +37,7 @@ class Machine:
         self.foreign: list[Foreign] = []
         self.states: list[Any] = []
         self.storages: dict[str, Storage] = {}
-        self.work, self.compound_keys = 0, 0
+        self.work, self.key_cost = 0, 0
 
     def finish(self) -> Any:
         """The value at the end of the stream. Raises ValueError where more follows."""
@@ -132,11 +132,11 @@ class Machine:
 
     def key(self, key: Any) -> Any:
         """A key of a dict or a member of a set. Raises ValueError where it could be costly."""
-        if isinstance(key, tuple):
-            self.compound_keys += 1
-            if self.compound_keys > MAX_COMPOUND_KEYS:
-                raise ValueError("too many keys of several parts")
-        return plain_key(key)
+        plain = plain_key(key)
+        self.key_cost += cost(plain)
+        if self.key_cost > MAX_KEY_COST:
+            raise ValueError("too many keys of several parts, or of large numbers")
+        return plain
 
 
 def _kind(value: Any) -> str:
@@ -284,6 +284,15 @@ def _no_bytes(_: Machine) -> bytes:
     return b""
 
 
+def _unread(kind: str) -> Callable[..., Any]:
+    """What stands for tensors of a kind whose contents are not read here, though torch can."""
+
+    def refuse(*_: Any) -> Any:
+        raise ValueError(f"{kind} tensor, which is not read here")
+
+    return refuse
+
+
 STORAGES = {
     "DoubleStorage": "float64",
     "FloatStorage": "float32",
@@ -318,6 +327,10 @@ BUILDERS: dict[str, Callable[..., Any]] = {
     "torch._utils._rebuild_tensor_v3": _typed_tensor,
     "torch._utils._rebuild_parameter": _parameter,
     "torch._utils._rebuild_parameter_with_state": _parameter,
+    "torch._utils._rebuild_sparse_tensor": _unread("a sparse"),
+    "torch._utils._rebuild_qtensor": _unread("a quantised"),
+    "torch._utils._rebuild_meta_tensor_no_storage": _unread("an empty meta"),
+    "torch._utils._rebuild_nested_tensor": _unread("a nested"),
     "torch.Size": _size,
     "collections.OrderedDict": _ordered,
     "collections.defaultdict": _default,

@@ -16,6 +16,7 @@ from contextlib import suppress
 from typing import TextIO
 
 STDOUT, STDERR = 1, 2
+_REPLACED: list[TextIO] = []  # kept: one that is collected would close the descriptor
 PATIENCE_S = 1.0  # for a reader that is slow, of a stream that does not wait for it
 
 
@@ -73,8 +74,10 @@ def _open_if_closed(descriptor: int) -> None:
 
 def _lasting(stream: TextIO | None, descriptor: int) -> TextIO:
     """A text stream onto a descriptor as the given one is; the given one where it is elsewhere."""
-    if stream is not None and not _is_on(stream, descriptor):  # a test's
-        return stream
+    if stream is not None:
+        if not _is_on(stream, descriptor):  # a test's
+            return stream
+        _REPLACED.append(stream)
     return io.TextIOWrapper(
         io.BufferedWriter(LastingOutput(descriptor, "w", closefd=False)),
         encoding=getattr(stream, "encoding", None) or "utf-8",

@@ -4,7 +4,7 @@ A page of 2 kB can ask for gigabytes, and so can a dictionary, a list or a prefi
 size that such a file states bounds what it becomes. So a process of its own turns it into lines,
 with little memory and little patience, and whatever ends that process is a message here.
 
-The process is this module: `python -m dsforge.train.tables KIND FILE...`.
+The process runs `main`; only what is installed, or this checkout, is imported there.
 """
 
 from __future__ import annotations
@@ -33,6 +33,12 @@ MOST_ROWS, BATCH_BYTES = 256, 32 << 20  # that become Python values at a time, a
 MOST_ELEMENTS = 20_000_000  # values in a batch of rows, nested ones too
 PAGE_BYTES = 1 << 20
 ENVIRONMENT = {"ARROW_DEFAULT_MEMORY_POOL": "system", "OMP_NUM_THREADS": "1"}
+PROGRAM = """\
+import sys
+sys.path.append(sys.argv.pop(1))
+from dsforge.train.tables import main
+sys.exit(main())
+"""
 REFUSED, NO_TABLE = 3, 4  # exit codes
 
 
@@ -50,7 +56,7 @@ def lines(kind: Kind, files: Iterable[Path], most_bytes: int) -> Iterator[bytes]
     Raises TableError.
     """
     words = (str(most_bytes), kind, *(str(file.absolute()) for file in files))
-    command = (sys.executable, "-P", "-m", "dsforge.train.tables", *words)
+    command = (sys.executable, "-P", "-c", PROGRAM, str(Path(__file__).parents[2]), *words)
     held = bytearray()
     try:
         for part in parts(command, patience_s=PATIENCE_S, environment=ENVIRONMENT):
@@ -177,7 +183,3 @@ def _elements(array: pa.Array) -> int:
         return len(array) + sum(_elements(array.field(i)) for i in range(kind.num_fields))
     nested = isinstance(array, pa.ListArray | pa.LargeListArray | pa.FixedSizeListArray)
     return len(array) + (_elements(array.values) if nested or pa.types.is_map(kind) else 0)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

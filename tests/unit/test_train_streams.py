@@ -106,6 +106,26 @@ def test_a_closed_stream_is_nobody_elses(closed: tuple[int, ...], tmp_path: Path
     assert (tmp_path / "data").read_bytes() == b"bytes"
 
 
+def test_the_command_line_keeps_a_closed_stream_open(tmp_path: Path) -> None:
+    """`dsforge train >&-`: what the command line opened in its place stays open."""
+    program = (
+        "import gc, os, sys; os.close(1); sys.stdout = sys.__stdout__ = None;"
+        "from dsforge.cli.streams import steady; steady();"
+        "from dsforge.train.streams import keep_writable; keep_writable(); gc.collect();"
+        "f = open('data', 'wb'); assert f.fileno() > 2; print('said', flush=True);"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program + GOES_ON],
+        cwd=tmp_path,
+        timeout=60,
+        check=False,
+        capture_output=True,
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "data").read_bytes() == b""
+
+
 def test_what_is_said_arrives(tmp_path: Path) -> None:
     """Healthy streams are as before, in order and with every character."""
     done = run(tmp_path, "print('\\u2264'); sys.stderr.write('a\\n');", capture_output=True)
