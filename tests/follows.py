@@ -176,8 +176,7 @@ def _deepspeed(plan: Plan, files: Mapping[str, str], name: str) -> Iterator[str]
         wanted["model"] = plan.model.path or plan.model.hub_id
     yield from _differing(name, dict(job), wanted)
     layout = strategy.layout
-    unsaid = (layout.context_parallel_size, layout.expert_parallel_size, strategy.virtual_stages)
-    if unsaid != (1, 1, 1):
+    if (layout.expert_parallel_size, strategy.virtual_stages) != (1, 1):
         yield f"no file of DeepSpeed says {strategy.label()}"
     config = json.loads(files[job.deepspeed_config])
     yield from _differing("ds_config", _said(config), _planned(plan, strategy, work))
@@ -209,6 +208,7 @@ def _said(config: Mapping[str, Any]) -> dict[str, Any]:
         ),
         "tensor": config.get("tensor_parallel", {}).get("autotp_size", 1),
         "pipeline": config.get("pipeline", {}).get("stages", 1),
+        "sequence": config.get("sequence_parallel_size", 1),
         "optimizer": optimizer["type"],
         "lr": optimizer["params"]["lr"],
         "weight decay": optimizer["params"]["weight_decay"],
@@ -236,6 +236,7 @@ def _planned(plan: Plan, strategy: Strategy, work: Workload) -> dict[str, Any]:
         ),
         "tensor": strategy.layout.tensor_parallel_size,
         "pipeline": strategy.layout.pipeline_parallel_size,
+        "sequence": strategy.layout.context_parallel_size,
         "optimizer": {**OPTIMIZERS, "muon": "Muon"}[work.optimizer],
         "lr": work.learning_rate,
         "weight decay": work.weight_decay,

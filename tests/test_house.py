@@ -21,6 +21,7 @@ ORDER = [
         "masking",
         "units",
         "slurm",
+        "rope",
         "specs",
         "layout",
         "strategy",

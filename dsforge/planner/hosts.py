@@ -59,12 +59,18 @@ def fastest_hosts(explorer: Explorer) -> Explorer:
             continue
         if best is None or found.rank < best.rank:
             best, second = found, best or found
-        elif second is None or found.rank < second.rank:
+        elif not _as_limited(asked, request) and (second is None or found.rank < second.rank):
             second = found
     if best is None:
         return explorer
     words = _all_of_them(best, second) if best is whole else _some_of_them(best, whole, request)
     return best.explorer.because(Reason(rule=HOSTS, message=words))
+
+
+def _as_limited(asked: Request, request: Request) -> bool:
+    """Whether the weakest of all hosts limit a set, which then does not tell what they add."""
+    mine, every = asked.cluster, request.cluster
+    return (mine.gpu, mine.gpus_per_node) == (every.gpu, every.gpus_per_node)
 
 
 def _tried(explorer: Explorer) -> _Tried | None:

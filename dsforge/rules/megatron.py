@@ -8,8 +8,9 @@ approximated.
 from __future__ import annotations
 
 from dsforge.errors import Problem
+from dsforge.rope import RopeScaling
 from dsforge.rules.case import Case, Rule
-from dsforge.specs import ModelSpec, RopeScaling
+from dsforge.specs import ModelSpec
 
 POSITIONS = ("rope", "learned")
 NORMS = ("rmsnorm", "layernorm")

@@ -42,7 +42,10 @@ def test_plan_md_says_stage_and_data_parallel_size_and_why_each_other_file_lost(
             continue
         (page,) = (a.text for a in render(plan) if a.path == "PLAN.md")
         mine_s = plan.choice.time.step_s.likely
-        assert f"- ZeRO stage: **{plan.strategy.zero_stage}" in page
+        stage = f"- ZeRO stage: **{plan.strategy.zero_stage}"
+        assert (
+            "distributed optimizer: **" if plan.strategy.back_end == "megatron" else stage
+        ) in page
         assert f"- data parallel size: **{plan.strategy.layout.data_parallel_size}**" in page
         assert page.index("\nWhy") < page.index("## The files")
         assert "[default-" not in page
