@@ -37,7 +37,10 @@ FLAGS = {
     "endless sequence": ((*GOOD, "--seq-len", "9" * 20), "--seq-len"),
     "sequence beyond the model": ((*GOOD, "--seq-len", "9999"), "4096"),
     "no batch": ((*GOOD, "--global-batch", "0"), "--global-batch"),
-    "batch that no split divides": ((*GOOD, "--global-batch", "7", "--tp", "1", "--pp", "1"), "7"),
+    "batch that no split divides": (
+        (*GOOD, "--global-batch", "7", "--zero-stage", "1", "--tp", "1", "--pp", "1"),
+        "7",
+    ),
     "unknown precision": ((*GOOD, "--precision", "bf61"), "bf16"),
     "precision the card lacks": ((*GOOD, "--gpu", "v100", "--precision", "bf16"), "fp16"),
     "unknown optimizer": ((*GOOD, "--optimizer", "adamx"), "adamw"),
