@@ -2,38 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from math import inf, log
-from typing import NamedTuple
 
 from dsforge.errors import Problem
 from dsforge.plan import Priced, Reason, Request
 from dsforge.planner.candidates import BACK_ENDS, base, layouts, wanted
-from dsforge.planner.explore import Candidate, Explored
-from dsforge.planner.figures import memory_label
+from dsforge.planner.explore import Explored
+from dsforge.planner.memory_advice import (
+    headroom_reason,
+    offload_reason,
+    quantised_reason,
+    recompute_reason,
+)
 from dsforge.planner.preference import demand
-from dsforge.planner.pricing import is_safe, price, room_left, rooms, shortage
+from dsforge.planner.pricing import price, room_left
 from dsforge.planner.rivals import Rivals, fastest
+from dsforge.planner.wording import LIKELY_ONLY, Said, against, memory_name, said
 from dsforge.rules import check
-from dsforge.strategy import FULLY_SHARDED, Constraints, Strategy
+from dsforge.strategy import FULLY_SHARDED, Strategy
 from dsforge.units import SAME, factor, gb_per_s, gib, seconds, times
 
 CLEARLY_FASTER = 0.9  # a step that takes this share of another's is worth a word
 NOTICED_BYTES = 1 << 24  # a smaller difference of memory shows as none
 TIGHT = "tight-but-faster"
-LIKELY_ONLY = "only by the likely memory estimate, not by its upper end"
-
-
-class _Said(NamedTuple):
-    """A reason and what it is about: the logarithm of a ratio of step times."""
-
-    cost: float
-    reason: Reason
 
 
 def choice_reasons(request: Request, best: Priced, found: Rivals) -> tuple[Reason, ...]:
     """Why this plan: what was given up for it, and what that costs, the most expensive first."""
-    said = (
+    every = (
         _batch(request, best, found),
         _preferred(request, best, found),
         _tight(request, best, found),
@@ -42,19 +38,13 @@ def choice_reasons(request: Request, best: Priced, found: Rivals) -> tuple[Reaso
         _over_stage(request, best, found),
         _against_cut(best, found),
         _placement(request, best),
-        _offload(request, best, found),
-        _quantised(request, best, found),
-        _recompute(request, best, found),
-        _headroom(request, best),
+        offload_reason(request, best, found),
+        quantised_reason(request, best, found),
+        recompute_reason(request, best, found),
+        headroom_reason(request, best),
     )
-    ordered = sorted(filter(None, said), key=lambda one: -one.cost)
+    ordered = sorted(filter(None, every), key=lambda one: -one.cost)
     return tuple(one.reason for one in ordered)
-
-
-def against(other: Candidate, mine_s: float) -> str:
-    """`Megatron dp8 mbs1 x8 is 1.23x faster (3.74 s)`."""
-    how = times(other.step_s, mine_s)
-    return f"{other.strategy.label()} is {how} ({seconds(other.step_s)})"
 
 
 def risk_of(request: Request, priced: Priced, than_s: float) -> str:
@@ -69,12 +59,7 @@ def risk_of(request: Request, priced: Priced, than_s: float) -> str:
     )
 
 
-def _said(rule: str, message: str, ratio: float = 1.0) -> _Said:
-    """A reason about a step that is `ratio` times as long as another, or the other way round."""
-    return _Said(abs(log(ratio)), Reason(rule=rule, message=message))
-
-
-def _preferred(request: Request, best: Priced, found: Rivals) -> _Said | None:
+def _preferred(request: Request, best: Priced, found: Rivals) -> Said | None:
     """The fastest that fits likewise, where an easier one is taken."""
     other, mine = fastest(found.likewise), best.time.step_s.likely
     if other is None or other.step_s * SAME > mine:
@@ -85,10 +70,10 @@ def _preferred(request: Request, best: Priced, found: Rivals) -> _Said | None:
         f"{against(other, mine)}{but}; up to {factor(request.prefer)} slower the easier plan is "
         f"chosen, `--prefer 1` takes the fastest"
     )
-    return _said("easier-than-the-fastest", message, mine / other.step_s)
+    return said("easier-than-the-fastest", message, mine / other.step_s)
 
 
-def _batch(request: Request, best: Priced, found: Rivals) -> _Said | None:
+def _batch(request: Request, best: Priced, found: Rivals) -> Said | None:
     """The batches that ZeRO could share, where this one alone has the model cut."""
     others = found.likely(lambda s: s.back_end == BACK_ENDS[0])
     if best.strategy.layout.model_ranks == 1 or BACK_ENDS[0] not in wanted(request) or not others:
@@ -97,7 +82,7 @@ def _batch(request: Request, best: Priced, found: Rivals) -> _Said | None:
     if [problem.rule for problem in broken] != ["batch-product"]:
         return None
     message = f"ZeRO cannot train the whole model here: {broken[0]}"
-    return _Said(inf, Reason(rule=broken[0].rule, message=message))
+    return Said(inf, Reason(rule=broken[0].rule, message=message))
 
 
 def _broken_by_zero(request: Request) -> tuple[Problem, ...]:
@@ -107,17 +92,17 @@ def _broken_by_zero(request: Request) -> tuple[Problem, ...]:
     return check(request.model, request.cluster, request.workload, plain)
 
 
-def _tight(request: Request, best: Priced, found: Rivals) -> _Said | None:
+def _tight(request: Request, best: Priced, found: Rivals) -> Said | None:
     """A plan that is clearly faster, but fits less surely."""
     mine = best.time.step_s.likely
     if found.tight is None or found.tight.step_s > CLEARLY_FASTER * mine or not best.fits:
         return None
     other = price(request.model, request.cluster, request.workload, found.tight.strategy)
     words = risk_of(request, other, mine)
-    return _said(TIGHT, f"{other.strategy.label()} {words}", mine / found.tight.step_s)
+    return said(TIGHT, f"{other.strategy.label()} {words}", mine / found.tight.step_s)
 
 
-def _against_stage(request: Request, best: Priced, explored: tuple[Explored, ...]) -> _Said | None:
+def _against_stage(request: Request, best: Priced, explored: tuple[Explored, ...]) -> Said | None:
     """Against the next higher ZeRO stage without offload, at the same batching where it fits."""
     mine = best.strategy
     if mine.back_end != "deepspeed" or mine.zero_stage == FULLY_SHARDED or mine.offloads:
@@ -144,17 +129,12 @@ def _against_stage(request: Request, best: Priced, explored: tuple[Explored, ...
     other = price(request.model, request.cluster, request.workload, chosen.strategy)
     saved = best.memory.device_bytes.likely - other.memory.device_bytes.likely
     size = f"{gib(abs(saved))} {'less' if saved > 0 else 'more'}"
-    more = f"{size if abs(saved) >= NOTICED_BYTES else 'as much'} {_memory(request)}"
+    more = f"{size if abs(saved) >= NOTICED_BYTES else 'as much'} {memory_name(request)}"
     sent = other.time.sent_bytes / best.time.sent_bytes if best.time.sent_bytes else 1.0
     sends = f", sends {factor(sent)} the bytes" if abs(log(sent or 1.0)) > log(SAME) else ""
     mine_s = best.time.step_s.likely
     message = f"{against(chosen, mine_s)}{sends} and needs {more}"
-    return _said(f"zero{mine.zero_stage}-before-zero{stage}", message, chosen.step_s / mine_s)
-
-
-def _memory(request: Request) -> str:
-    """What the memory is called that a plan must fit into."""
-    return memory_label("device", on_cpu=request.cluster.gpu.is_cpu)
+    return said(f"zero{mine.zero_stage}-before-zero{stage}", message, chosen.step_s / mine_s)
 
 
 def _cuts(strategy: Strategy) -> tuple[int, int]:
@@ -162,7 +142,7 @@ def _cuts(strategy: Strategy) -> tuple[int, int]:
     return strategy.layout.tensor_parallel_size, strategy.layout.pipeline_parallel_size
 
 
-def _over_stage(request: Request, best: Priced, found: Rivals) -> _Said | None:
+def _over_stage(request: Request, best: Priced, found: Rivals) -> Said | None:
     """Why ZeRO-3, where it was chosen: no lower stage fits, or only much slower."""
     mine = best.strategy
     if request.constraints.zero_stage is not None:
@@ -180,20 +160,22 @@ def _over_stage(request: Request, best: Priced, found: Rivals) -> _Said | None:
         if not found.legal(lower):
             return None
         sure = f"fit {LIKELY_ONLY}" if found.likely(lower) else "do not fit"
-        return _said("zero3-to-fit", f"without offload, ZeRO stages 0, 1 and 2 {sure}")
+        return said("zero3-to-fit", f"without offload, ZeRO stages 0, 1 and 2 {sure}")
     mine_s = best.time.step_s.likely
-    message = f"{against(other, mine_s)} and needs {gib(other.device_bytes)} of {_memory(request)}"
-    return _said("zero3-over-zero2", message, other.step_s / mine_s)
+    message = (
+        f"{against(other, mine_s)} and needs {gib(other.device_bytes)} of {memory_name(request)}"
+    )
+    return said("zero3-over-zero2", message, other.step_s / mine_s)
 
 
-def _against_back_end(request: Request, best: Priced, found: Rivals) -> _Said | None:
+def _against_back_end(request: Request, best: Priced, found: Rivals) -> Said | None:
     """Against the best plan of the other back end that fits likewise."""
     mine, mine_s = best.strategy.back_end, best.time.step_s.likely
     other = found.fastest(lambda s: s.back_end != mine)
     if other is None:
         if mine == "deepspeed" or request.constraints.back_end:
             return None
-        return _said("megatron-only", _megatron_only(request, found))
+        return said("megatron-only", _megatron_only(request, found))
     first = fastest(found.likewise)
     if other is first and other.step_s < mine_s:  # said already
         return None
@@ -203,13 +185,13 @@ def _against_back_end(request: Request, best: Priced, found: Rivals) -> _Said | 
     words += f", but {asks}" if asks and other.step_s < mine_s else ""
     if mine == "megatron" and first and other.step_s > request.prefer * first.step_s > first.step_s:
         words += f"; DeepSpeed is chosen up to {factor(request.prefer)} slower than the fastest"
-    return _said(rule, words, other.step_s / mine_s)
+    return said(rule, words, other.step_s / mine_s)
 
 
 _NAMES = {"deepspeed": "DeepSpeed", "megatron": "Megatron-LM"}
 
 
-def _against_cut(best: Priced, found: Rivals) -> _Said | None:
+def _against_cut(best: Priced, found: Rivals) -> Said | None:
     """Against DeepSpeed's own tensor or pipeline parallelism, where that is clearly faster."""
     mine, mine_s = best.strategy, best.time.step_s.likely
     if mine.back_end != "deepspeed" or mine.layout.model_ranks > 1:
@@ -226,7 +208,7 @@ def _against_cut(best: Priced, found: Rivals) -> _Said | None:
         f"{against(other, mine_s)}, but {demand(mine, other.strategy)}: `dsforge train` can do "
         f"that, few other trainers can; `{flag}` asks for it"
     )
-    return _said("whole-before-cut", message, mine_s / other.step_s)
+    return said("whole-before-cut", message, mine_s / other.step_s)
 
 
 def _megatron_only(request: Request, found: Rivals) -> str:
@@ -239,7 +221,7 @@ def _megatron_only(request: Request, found: Rivals) -> str:
     return "no DeepSpeed plan fits in memory"
 
 
-def _placement(request: Request, best: Priced) -> _Said | None:
+def _placement(request: Request, best: Priced) -> Said | None:
     """Why tensor and pipeline parallelism lie where they lie."""
     layout, cluster = best.strategy.layout, request.cluster
     inside, between = cluster.intra_node, cluster.inter_node
@@ -257,88 +239,4 @@ def _placement(request: Request, best: Priced) -> _Said | None:
             f"hop over {between.name if across else inside.name} ({gb_per_s(rate)}); the pipeline "
             f"bubble is {bubble:.0%} of the step"
         )
-    return _said("tensor-in-node", "; ".join(words), 1 - bubble) if words else None
-
-
-def _offload(request: Request, best: Priced, found: Rivals) -> _Said | None:
-    """What offload costs, and why it is taken."""
-    strategy, fixed, terms = best.strategy, request.constraints, best.time.terms
-    if not strategy.offloads:
-        return None
-    asked = fixed.offload_optimizer or fixed.offload_parameters
-    why = "offload was asked for" if asked else _why_offload(request, best, found)
-    message = (
-        f"{why}; a step has {seconds(terms.offload_s)} of copies and "
-        f"{seconds(terms.optimizer_s)} of optimizer in it, and each node needs "
-        f"{gib(best.memory.host_bytes.peak)} of host RAM at its peak"
-    )
-    share = (terms.offload_s + terms.optimizer_s) / best.time.step_s.likely
-    return _said("offload-asked" if asked else "offload-to-fit", message, max(1 - share, 0.01))
-
-
-def _quantised(request: Request, best: Priced, found: Rivals) -> _Said | None:
-    """Against the same adapters on matrices in 4 bits, where these need no offload."""
-    other, mine_s = found.quantised, best.time.step_s.likely
-    if other is None or other.step_s > mine_s or not best.strategy.offloads:
-        return None
-    message = (
-        f"with `--method qlora`, {against(other, mine_s)} and needs {gib(other.device_bytes)} of "
-        f"{_memory(request)}: the frozen matrices are held in 4 bits"
-    )
-    return _said("qlora-needs-no-offload", message, mine_s / other.step_s)
-
-
-def _why_offload(request: Request, best: Priced, found: Rivals) -> str:
-    """What becomes of the plans that leave everything on the device."""
-    mine_s = best.time.step_s.likely
-    if not best.fits:
-        return "no plan fits, this one lacks least"
-    other = found.fastest(lambda s: not s.offloads)
-    if other is not None:
-        return f"without offload, {against(other, mine_s)}"
-    likely = found.likely(lambda s: not s.offloads)
-    if likely is not None:
-        same = found.tight is not None and found.tight.family == likely.family
-        what = "plans fit" if same else f"{against(likely, mine_s)}, but fits"
-        return f"without offload, {what} {LIKELY_ONLY}"
-    within = " with the settings that were given" if request.constraints != Constraints() else ""
-    return f"no plan without offload fits{within}"
-
-
-def _recompute(request: Request, best: Priced, found: Rivals) -> _Said | None:
-    """What recomputation buys."""
-    mine, mine_s = best.strategy, best.time.step_s.likely
-    if mine.recompute != "full" or request.constraints.recompute:
-        return None
-    cut = mine.back_end, mine.layout, mine.zero_stage, mine.offloads
-
-    def alike(s: Strategy) -> bool:
-        return (s.back_end, s.layout, s.zero_stage, s.offloads) == cut
-
-    other = fastest(c for c in found.kept if alike(c.family))
-    if other is not None:
-        message = f"without recomputation, {against(other, mine_s)}"
-        return _said("recompute", message, other.step_s / mine_s)
-    likely = any(c.recompute == "none" for c in _members(found, alike))
-    sure = f"fits {LIKELY_ONLY}" if likely else "does not fit"
-    return _said("recompute", f"without recomputation, the same layout {sure}")
-
-
-def _members(found: Rivals, wanted: Callable[[Strategy], bool]) -> Iterator[Candidate]:
-    """All that likely fit of the families that are wanted."""
-    for explored in found.explored:
-        if wanted(explored.family):
-            yield from explored.fitting
-
-
-def _headroom(request: Request, best: Priced) -> _Said:
-    memory, cluster = best.memory, request.cluster
-    if not best.fits:
-        return _Said(inf, Reason(rule="does-not-fit", message=shortage(cluster, memory)))
-    left = rooms(cluster, memory)
-    if is_safe(cluster, memory):
-        return _said("fits", left)
-    why = "and `--risk` was given" if request.risk else "and no plan is sure to fit"
-    high = gib(memory.device_bytes.high)
-    message = f"tight: {left}; the upper end of the estimate ({high}) does not fit, {why}"
-    return _Said(inf, Reason(rule="fits-tightly", message=message))
+    return said("tensor-in-node", "; ".join(words), 1 - bubble) if words else None

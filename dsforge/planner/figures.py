@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
+from dsforge.estimate.run import DAY_S
 from dsforge.plan import Plan, Priced
 from dsforge.planner.pricing import (
     HOST_SHARE,
@@ -118,13 +119,17 @@ def _run(plan: Plan) -> str:
     run = plan.run
     if run is None:
         return ""
-    words = f"{_span(run.days, 'days')} and {amount(run.gpu_hours.likely)} GPU-hours"
+    hours = "rank-hours" if plan.cluster.gpu.is_cpu else "GPU-hours"
+    words = f"{_span(run.days)} and {amount(run.gpu_hours.likely)} {hours}"
     if run.money is not None:
         price = f"{plan.cluster.gpu_hour_price:g} per GPU-hour"
         words += f", cost {amount(run.money.likely)} at {price}"
     return f"{words} for {count(run.tokens)} tokens ({run.steps:,} steps)"
 
 
-def _span(value: Interval, unit: str) -> str:
-    ends = f"{amount(value.low)} to {amount(value.high)}"
-    return f"{amount(value.likely)} {unit} ({ends})"
+def _span(days: Interval) -> str:
+    """Days, or hours and minutes where it is less than one."""
+    if days.likely < 1:
+        low, likely, high = (seconds(DAY_S * end) for end in (days.low, days.likely, days.high))
+        return f"{likely} ({low} to {high})"
+    return f"{amount(days.likely)} days ({amount(days.low)} to {amount(days.high)})"

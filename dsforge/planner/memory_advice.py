@@ -1,0 +1,99 @@
+"""Reasons about memory: offload and what would spare it, recomputation, what is left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from math import inf
+
+from dsforge.plan import Priced, Reason, Request
+from dsforge.planner.explore import Candidate
+from dsforge.planner.pricing import is_safe, rooms, shortage
+from dsforge.planner.rivals import Rivals, fastest
+from dsforge.planner.wording import LIKELY_ONLY, Said, against, memory_name, said
+from dsforge.strategy import Constraints, Strategy
+from dsforge.units import gib, seconds
+
+
+def offload_reason(request: Request, best: Priced, found: Rivals) -> Said | None:
+    """What offload costs, and why it is taken."""
+    strategy, fixed, terms = best.strategy, request.constraints, best.time.terms
+    if not strategy.offloads:
+        return None
+    asked = fixed.offload_optimizer or fixed.offload_parameters
+    why = "offload was asked for" if asked else _why_offload(request, best, found)
+    message = (
+        f"{why}; a step has {seconds(terms.offload_s)} of copies and "
+        f"{seconds(terms.optimizer_s)} of optimizer in it, and each node needs "
+        f"{gib(best.memory.host_bytes.peak)} of host RAM at its peak"
+    )
+    share = (terms.offload_s + terms.optimizer_s) / best.time.step_s.likely
+    return said("offload-asked" if asked else "offload-to-fit", message, max(1 - share, 0.01))
+
+
+def quantised_reason(request: Request, best: Priced, found: Rivals) -> Said | None:
+    """Against the same adapters on matrices in 4 bits, where these need no offload."""
+    other, mine_s = found.quantised, best.time.step_s.likely
+    if other is None or other.step_s > mine_s or not best.strategy.offloads:
+        return None
+    message = (
+        f"with `--method qlora`, {against(other, mine_s)} and needs {gib(other.device_bytes)} of "
+        f"{memory_name(request)}: the frozen matrices are held in 4 bits"
+    )
+    return said("qlora-needs-no-offload", message, mine_s / other.step_s)
+
+
+def _why_offload(request: Request, best: Priced, found: Rivals) -> str:
+    """What becomes of the plans that leave everything on the device."""
+    mine_s = best.time.step_s.likely
+    if not best.fits:
+        return "no plan fits, this one lacks least"
+    other = found.fastest(lambda s: not s.offloads)
+    if other is not None:
+        return f"without offload, {against(other, mine_s)}"
+    likely = found.likely(lambda s: not s.offloads)
+    if likely is not None:
+        same = found.tight is not None and found.tight.family == likely.family
+        what = "plans fit" if same else f"{against(likely, mine_s)}, but fits"
+        return f"without offload, {what} {LIKELY_ONLY}"
+    within = " with the settings that were given" if request.constraints != Constraints() else ""
+    return f"no plan without offload fits{within}"
+
+
+def recompute_reason(request: Request, best: Priced, found: Rivals) -> Said | None:
+    """What recomputation buys."""
+    mine, mine_s = best.strategy, best.time.step_s.likely
+    if mine.recompute != "full" or request.constraints.recompute:
+        return None
+    cut = mine.back_end, mine.layout, mine.zero_stage, mine.offloads
+
+    def alike(s: Strategy) -> bool:
+        return (s.back_end, s.layout, s.zero_stage, s.offloads) == cut
+
+    other = fastest(c for c in found.kept if alike(c.family))
+    if other is not None:
+        message = f"without recomputation, {against(other, mine_s)}"
+        return said("recompute", message, other.step_s / mine_s)
+    likely = any(c.recompute == "none" for c in _members(found, alike))
+    sure = f"fits {LIKELY_ONLY}" if likely else "does not fit"
+    return said("recompute", f"without recomputation, the same layout {sure}")
+
+
+def _members(found: Rivals, wanted: Callable[[Strategy], bool]) -> Iterator[Candidate]:
+    """All that likely fit of the families that are wanted."""
+    for explored in found.explored:
+        if wanted(explored.family):
+            yield from explored.fitting
+
+
+def headroom_reason(request: Request, best: Priced) -> Said:
+    """What is left, and whether that is sure; what is missing where it does not fit."""
+    memory, cluster = best.memory, request.cluster
+    if not best.fits:
+        return Said(inf, Reason(rule="does-not-fit", message=shortage(cluster, memory)))
+    left = rooms(cluster, memory)
+    if is_safe(cluster, memory):
+        return said("fits", left)
+    why = "and `--risk` was given" if request.risk else "and no plan is sure to fit"
+    high = gib(memory.device_bytes.high)
+    message = f"tight: {left}; the upper end of the estimate ({high}) does not fit, {why}"
+    return Said(inf, Reason(rule="fits-tightly", message=message))
