@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from dsforge.estimate.loss import loss_of
 from dsforge.job import TrainJob
 from dsforge.plan import Plan
 from dsforge.specs import DataSpec, ModelSpec
+from dsforge.strategy import AskedLoss
 
 # Three steps in a hundred: what the fine-tuning recipes of the Llama and Zephyr families use (3 to
 # 10 %). It matters with Adam, whose second moment is not yet estimated in the first steps.
@@ -43,10 +45,17 @@ def train_job(plan: Plan) -> TrainJob:
         epochs=workload.epochs or 1.0,
         warmup_steps=0 if steps is None else round(steps * WARMUP_FRACTION),
         gradient_checkpointing=plan.strategy.recompute != "none",
-        loss="plain" if plan.strategy.runs_as.loss == "plain" else "chunked",
+        loss=_loss(plan),
         lora=workload.lora,
         seed=workload.seed,
     )
+
+
+def _loss(plan: Plan) -> AskedLoss:
+    """The loss that was priced; beside a Megatron plan, what `dsforge train` does if it can."""
+    if plan.strategy.back_end == "megatron":
+        return "chunked"
+    return "chunked" if loss_of(plan.model, plan.strategy) == "chunked" else "plain"
 
 
 def train_context(plan: Plan) -> TrainContext:
