@@ -1,8 +1,9 @@
 """What a user could change about a request that does not fit: one step along one axis each.
 
-The axes come in three kinds, in the order in which people want to hear of them: another strategy
+The axes come in four kinds, in the order in which people want to hear of them: another strategy
 for the same job on the same machines (only where the user has fixed one: else the search has tried
-them all), other machines, another job. Along an axis the mildest change comes first.
+them all), perhaps of another engine, other machines, another job. Along an axis the mildest change
+comes first.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ DISK = NvmeSpec(
     path="/nvme", size_bytes=3_840 * 10**9, read_bytes_per_s=6.8e9, write_bytes_per_s=4.0e9
 )
 SPLITS = {
+    "zero_stage": "{kind}, the ZeRO stage left open",
     "back_end": "--for {back_end}",
     "tensor_parallel_size": "tensor parallel {tensor_parallel_size}",
     "pipeline_parallel_size": "pipeline parallel {pipeline_parallel_size}",
@@ -33,6 +35,7 @@ SPLITS = {
 }
 
 
+ENGINES = ("zero_stage", "back_end")  # left open, they may lead to the other engine
 METHOD, ROOM = "method", ("host RAM", "NVMe")  # axes: adapters; where states may lie
 
 
@@ -40,8 +43,9 @@ class Kind(IntEnum):
     """What a change touches."""
 
     strategy = 0
-    machines = 1
-    job = 2
+    engine = 1
+    machines = 2
+    job = 3
 
 
 class Change(NamedTuple):
@@ -54,7 +58,9 @@ class Change(NamedTuple):
 
     def named(self, strategy: Strategy) -> str:
         """The name, with what the plan after the change has."""
-        return self.name.format_map({**vars(strategy.layout), "back_end": strategy.back_end})
+        kind = f"ZeRO-{strategy.zero_stage}" if strategy.back_end == "deepspeed" else "Megatron"
+        fields = {**vars(strategy.layout), "back_end": strategy.back_end}
+        return self.name.format_map({**fields, "kind": f"{kind} {strategy.layout.label()}"})
 
 
 def changes(request: Request, host_bytes: int) -> Iterator[Change]:
@@ -82,7 +88,8 @@ def _of_strategy(request: Request) -> Iterator[Change]:
     yield from _offloads(request)
     freed = [field for field in SPLITS if getattr(fixed, field) is not None]
     for field in freed:
-        yield _strategy(request, field, SPLITS[field], **{field: None})
+        change = _strategy(request, field, SPLITS[field], **{field: None})
+        yield change._replace(kind=Kind.engine) if field in ENGINES else change
 
 
 def _buffers(request: Request) -> Iterator[Change]:

@@ -2,8 +2,8 @@
 
 Each change is made to the request, and the planner is asked again: a remedy is a plan that fits,
 and its figures are that plan's. Cheapest is what costs the fewest seconds of GPU time for a token;
-what costs more than three times as many is left out. A change of the strategy comes before other
-machines, and those before another job: whoever asked wants this job, on these machines.
+what costs more than three times as many is left out. A change of the strategy comes before another
+engine, then other machines, then another job: whoever asked wants this job, on these machines.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def _tried(
     request: Request, before: Priced, ways: Iterable[tuple[Change, ...]]
 ) -> Iterator[Working]:
     """What fits: the mildest on each combination of axes, of a strategy's single axis all."""
-    seen = set()
+    seen, plans = set(), set()
     for made in ways:
         axes, last = tuple(change.axis for change in made), made[-1].request
         kind = max(change.kind for change in made)
@@ -131,7 +131,10 @@ def _tried(
         after = planned(last)
         if after is None:
             continue
+        if kind <= Kind.engine and after.strategy in plans:  # under another name
+            continue
         seen.add(axes)
+        plans.add(after.strategy)
         remedy = _remedy(made, request, before, after)
         if remedy.slowdown <= DEAREST:
             yield Working(remedy, last, axes, kind, further)

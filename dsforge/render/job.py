@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from dsforge.estimate.loss import loss_of
 from dsforge.job import TrainJob
 from dsforge.plan import Plan
 from dsforge.specs import DataSpec, ModelSpec
-from dsforge.strategy import Strategy
+from dsforge.strategy import AskedLoss, Strategy
 
 # Three steps in a hundred: what the fine-tuning recipes of the Llama and Zephyr families use (3 to
 # 10 %). It matters with Adam, whose second moment is not yet estimated in the first steps.
@@ -44,11 +45,16 @@ def train_job(plan: Plan, strategy: Strategy) -> TrainJob:
         epochs=workload.epochs or 1.0,
         warmup_steps=0 if steps is None else round(steps * WARMUP_FRACTION),
         gradient_checkpointing=strategy.recompute != "none",
-        loss="plain" if strategy.runs_as.loss == "plain" else "chunked",
+        loss=_loss(plan, strategy),
         lora=workload.lora,
         seed=workload.seed,
         output="output" if strategy == plan.strategy else "output/deepspeed",
     )
+
+
+def _loss(plan: Plan, strategy: Strategy) -> AskedLoss:
+    """The loss that was priced."""
+    return "chunked" if loss_of(plan.model, strategy) == "chunked" else "plain"
 
 
 def train_context(plan: Plan, strategy: Strategy) -> TrainContext:

@@ -99,7 +99,7 @@ def test_changes_of_the_strategy_come_first_and_the_cheaper_before_the_dearer() 
     found = found_for(CASES["large micro batch"])
 
     kinds = [remedy.changes[0].split()[0] for remedy in found]
-    assert kinds[:3] == ["micro", "recompute", "sequence"]
+    assert kinds == ["micro", "recompute", "Megatron", "sequence"]
     assert found[0].slowdown < found[1].slowdown
 
 
@@ -107,8 +107,9 @@ def test_two_changes_are_combined_where_no_single_one_suffices() -> None:
     """Weights and activations both too large: a stage and a smaller micro batch together."""
     found = found_for(CASES["two shortages at once"])
 
-    assert {len(remedy.changes) for remedy in found} == {2}
-    assert any("ZeRO" in " ".join(remedy.changes) for remedy in found)
+    pairs = [remedy.changes for remedy in found if len(remedy.changes) == 2]
+    assert len(found) - len(pairs) <= 1  # the ZeRO stage left open
+    assert any("ZeRO" in " ".join(pair) for pair in pairs)
 
 
 def test_host_memory_that_is_missing_is_offered() -> None:

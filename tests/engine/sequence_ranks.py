@@ -17,7 +17,7 @@ RANKS, SAMPLES, TOKENS, HEADS, SIZE = 2, 2, 32, 4, 16
 
 
 def model_of(kind: str, *, layers: int = 2, kv_heads: int = 2) -> Any:
-    """A tiny model of a kind, without dropout; windows are switched off."""
+    """A tiny model of a kind, without dropout; windows are wider than its samples."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -33,8 +33,8 @@ def model_of(kind: str, *, layers: int = 2, kv_heads: int = 2) -> Any:
         "pad_token_id": 0,
         **dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts"), 4),
         **dict.fromkeys(("num_experts_per_tok", "moe_topk"), 2),
+        "n_shared_experts": 1,
         **dict.fromkeys(("attention_dropout", "hidden_dropout"), 0.0),
-        "sliding_window": None,
     }
     always = {"head_dim", "num_key_value_heads"}
     known = set(AutoConfig.for_model(kind).to_dict()) | always

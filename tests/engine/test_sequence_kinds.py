@@ -17,7 +17,7 @@ from dsforge.huggingface.table import ARCHITECTURES
 from dsforge.rules.trainer import SEQUENCE_KINDS, WHOLE_LOGITS
 
 pytest.importorskip("deepspeed")
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(1800)]
 
 SCRIPT = Path(__file__).with_name("sequence_ranks.py")
 HEADS, SIZE = 4, 16  # of the script's models

@@ -124,6 +124,21 @@ def test_sequence_parallel_kinds(kind: str, stage: int, made: Runs) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("stage", [2, 3])
+def test_shared_sequences_with_adapters_and_offload(stage: int, made: Runs) -> None:
+    """What plans put together: the losses of one rank with the same adapters."""
+    lora = {"rank": 4, "alpha": 8.0, "dropout": 0.0}
+    zero = {"stage": stage, "offload_optimizer": {"device": "cpu"}}
+    config = ds_config(stage, gradient_accumulation_steps=4, zero_optimization=zero, **SEQUENCE)
+    found = made.output(f"sequence-lora-{stage}", "llama", 2, config, lora=lora)
+    alone = made.output(
+        "alone-lora", "llama", 1, ds_config(1, gradient_accumulation_steps=4), lora=lora
+    )
+
+    assert runs.figures(found, "loss") == pytest.approx(runs.figures(alone, "loss"), abs=2e-4)
+
+
+@pytest.mark.slow
 def test_accumulation_of_one_step_and_of_four(made: Runs) -> None:
     """Eight samples at once or two at a time: the answers of long samples keep their weight."""
     whole = ds_config(1, gradient_accumulation_steps=1, train_micro_batch_size_per_gpu=8)
