@@ -218,6 +218,9 @@ class Constraints(BaseModel):
     )
     quantized_weights: bool | None = Field(default=None, description="ZeRO++ qwZ: int8 gathers.")
     quantized_gradients: bool | None = Field(default=None, description="ZeRO++ qgZ: int4.")
+    gradient_type: Literal["compute", "fp32"] | None = Field(
+        default=None, description="Type in which gradients of micro batches are summed."
+    )
     offload_optimizer: Offload | None = None
     offload_parameters: Offload | None = None
     recompute: Recompute | None = None

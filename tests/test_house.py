@@ -27,6 +27,7 @@ ORDER = [
         "rules",
         "estimate",
         "plan",
+        "ds_config",
     ),
     "planner",
     "explain",

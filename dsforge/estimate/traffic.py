@@ -84,8 +84,13 @@ def _of_ends(frame: Frame, strategy: Strategy) -> tuple[Exchange, ...]:
 
 
 def _gradient_size(frame: Frame, strategy: Strategy) -> int:
-    """Bytes of an element of gradients as they are summed."""
-    return 4 if strategy.runs_as.gradients == "fp32" else element_bytes(frame.workload)
+    """Bytes of an element of gradients on the wire.
+
+    DeepSpeed casts float32 sums to the compute precision first (`communication_data_type`).
+    """
+    run = strategy.runs_as
+    wide = run.gradients == "fp32" and run.trainer != "deepspeed"
+    return 4 if wide else element_bytes(frame.workload)
 
 
 def _of_shards(frame: Frame, strategy: Strategy) -> tuple[Exchange, ...]:

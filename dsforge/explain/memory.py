@@ -8,7 +8,7 @@ from dsforge.estimate import activations as saved
 from dsforge.estimate import memory as ledger
 from dsforge.estimate.frame import Frame
 from dsforge.estimate.quantised import BLOCK, NF4_BYTES, largest_matrix_elements
-from dsforge.estimate.states import MOMENT_BYTES, MOMENTS, Load
+from dsforge.estimate.states import MOMENT_BYTES, MOMENTS, Load, sums_beside
 from dsforge.explain.parameters import NF4
 from dsforge.explain.sheet import Line, Sheet
 from dsforge.plan import Plan
@@ -72,8 +72,11 @@ def _states(plan: Plan) -> Iterator[Line]:
     yield Line("kept_weights", "bytes", weights, f"{STATES}{_away(strategy.offload_parameters)}")
     shared = engine and stage >= GRADIENTS_SHARDED
     trained = "trained_shard_parameters" if shared else "trained_parameters"
-    gradients = f"{'element_bytes' if engine else 4} * {trained}"
-    gradients = "0" if off and shared else gradients
+    wide, flat = strategy.runs_as.gradients == "fp32", sums_beside(plan.workload, strategy)
+    summed = "(element_bytes + 4)" if flat else "4" if wide else "element_bytes"
+    gradients = f"{summed} * {trained}"
+    stays = wide and stage == GRADIENTS_SHARDED and plan.workload.precision != "fp32"
+    gradients = "0" if off and shared and not stays else gradients
     why = f"{STATES}{_away(strategy.offload_optimizer if shared else 'none')}"
     yield Line("kept_gradients", "bytes", gradients, why)
     owned = "trained_shard_parameters" if stage >= 1 else "trained_parameters"
@@ -81,7 +84,7 @@ def _states(plan: Plan) -> Iterator[Line]:
     why = f"{STATES}{_away(strategy.offload_optimizer)}"
     yield Line("kept_optimizer_state", "bytes", state, why)
     copied = f"min({owned}, sub_group_size)" if stage == FULLY_SHARDED else owned
-    none = off or not engine or plan.workload.precision == "fp32"
+    none = off or flat or not engine or plan.workload.precision == "fp32"
     copy = "0" if none else f"4 * {copied}"
     why = f"{STATES}: float32 gradients exist while the engine's optimizer steps"
     yield Line("step_gradients", "bytes", copy, why)
@@ -192,7 +195,7 @@ def _moments(plan: Plan, load: Load) -> Iterator[Line]:
     yield Line("micro_batches_alive", "", alive, why)
     lasting = (
         strategy.gradient_accumulation_steps > 1
-        or strategy.back_end == "megatron"
+        or strategy.runs_as.gradients == "fp32"
         or strategy.zero_stage == FULLY_SHARDED
     )
     why = "they outlive a micro step where there are several, or the engine keeps its buffer"

@@ -11,10 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import lru_cache
+from typing import Literal
 
 from dsforge.layout import Layout, layer_split
 from dsforge.plan import Request
 from dsforge.rules import divisors
+from dsforge.specs import Workload
 from dsforge.strategy import (
     EXECUTIONS,
     FULLY_SHARDED,
@@ -98,25 +100,38 @@ def base(
         offload_parameters=offloads[1],
         recompute=fixed.recompute or "none",
         virtual_stages=1,
-        execution=_execution(fixed) if back_end == "deepspeed" else None,
+        execution=_execution(fixed, workload) if back_end == "deepspeed" else None,
         sequence_parallel=back_end == "megatron"
         and tp > 1
         and workload.sequence_length % (tp * cp) == 0,
     )
 
 
-def _execution(fixed: Constraints) -> Execution | None:
+def _execution(fixed: Constraints, workload: Workload) -> Execution | None:
     """How the engine runs where buckets or types are fixed; none: as dsforge sets them."""
     weights, gradients = bool(fixed.quantized_weights), bool(fixed.quantized_gradients)
-    if fixed.buckets in (None, "sized") and not weights and not gradients:
+    buckets, summed = fixed.buckets or "sized", fixed.gradient_type or "compute"
+    summed = "compute" if workload.precision == "fp32" else summed
+    if buckets == "sized" and summed == "compute" and not weights and not gradients:
         return None
-    return _engine(fixed.buckets or "sized", weights=weights, gradients=gradients)
+    return _engine(buckets, weights=weights, gradients=gradients, summed=summed)
 
 
 @lru_cache(maxsize=8)
-def _engine(buckets: BucketSizes | Buckets, *, weights: bool, gradients: bool) -> Execution:
-    """DeepSpeed with these buckets, and what it sends in fewer bits."""
-    update = {"quantized_weights": weights, "quantized_gradients": gradients, "buckets": buckets}
+def _engine(
+    buckets: BucketSizes | Buckets,
+    *,
+    weights: bool,
+    gradients: bool,
+    summed: Literal["compute", "fp32"],
+) -> Execution:
+    """DeepSpeed with these buckets, what it sends in fewer bits, and what it sums gradients in."""
+    update = {
+        "quantized_weights": weights,
+        "quantized_gradients": gradients,
+        "buckets": buckets,
+        "gradients": summed,
+    }
     return EXECUTIONS["deepspeed"].model_copy(update=update)
 
 

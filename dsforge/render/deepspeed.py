@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from dsforge.errors import RenderError
-from dsforge.layout import layer_split
+from dsforge.estimate.cut import stages_of
 from dsforge.plan import Plan, Priced
 from dsforge.specs import ClusterSpec, Workload
 from dsforge.strategy import AioSettings, Buckets, Offload, Strategy
@@ -81,6 +81,9 @@ class Job(NamedTuple):
     tensor_parallel_size: int | None
     pipeline_stages: int | None
     pipeline_layers: tuple[int, ...]  # of each stage: the cut that the prediction prices
+    sums_in_fp32: bool  # gradients of micro batches, under bf16 or fp16
+    quantized_weights: bool  # ZeRO++, read under stage 3
+    quantized_gradients: bool
 
 
 class Zero0Context(NamedTuple):
@@ -195,7 +198,7 @@ def _job(plan: Plan, strategy: Strategy) -> Job:
     """The part that does not depend on what is sharded."""
     tensor = strategy.layout.tensor_parallel_size
     stages = strategy.layout.pipeline_parallel_size
-    split = layer_split(plan.model.layers, stages)
+    cut = stages_of(plan.model, strategy)
     return Job(
         train_batch_size=strategy.global_batch_size,
         micro_batch_size=strategy.micro_batch_size,
@@ -207,7 +210,10 @@ def _job(plan: Plan, strategy: Strategy) -> Job:
         reduce_scatter=plan.workload.optimizer != "muon",
         tensor_parallel_size=tensor if tensor > 1 else None,
         pipeline_stages=stages if stages > 1 else None,
-        pipeline_layers=split.of_stages(stages) if split else (),
+        pipeline_layers=tuple(stage.layers for stage in cut),
+        sums_in_fp32=strategy.runs_as.gradients == "fp32" and plan.workload.precision != "fp32",
+        quantized_weights=strategy.runs_as.quantized_weights,
+        quantized_gradients=strategy.runs_as.quantized_gradients,
     )
 
 

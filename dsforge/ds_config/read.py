@@ -1,0 +1,293 @@
+"""Parsed JSON -> DsConfig, with everything that is wrong with it.
+
+Types are those of DeepSpeed's config classes, where a whole number may be written `5e8`. Values
+that cannot be read count as left out, so that whoever wants to know more can go on. `auto` is for
+the trainer (Hugging Face) to fill in: where none will, it is a wrong value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import isfinite
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypeVar, cast
+
+from dsforge.ds_config.config import (
+    BALANCED,
+    PARTITIONS,
+    BucketKeys,
+    DsConfig,
+    Partition,
+    Precision,
+)
+from dsforge.errors import Problem
+from dsforge.estimate.buckets import ENGINE
+from dsforge.strategy import Offload, ZeroStage
+
+AUTO = "auto"
+ZERO, OPTIMIZER_OFFLOAD = "zero_optimization", "zero_optimization.offload_optimizer"
+PARAMETER_OFFLOAD = "zero_optimization.offload_param"
+NULL_BLOCKS = {"bf16", "bfloat16", OPTIMIZER_OFFLOAD, PARAMETER_OFFLOAD}  # `Optional`, or asked for
+STAGES: tuple[ZeroStage, ...] = (0, 1, 2, 3)
+DEVICES: tuple[Offload, ...] = ("none", "cpu", "nvme")
+_SPELLINGS: dict[Precision, str] = {  # DtypeEnum of runtime/config.py
+    "fp32": "fp32 float32 float torch.float32",
+    "fp16": "fp16 float16 half torch.float16",
+    "bf16": "bf16 bfloat16 torch.bfloat16",
+}
+TYPES = {word: kind for kind, words in _SPELLINGS.items() for word in words.split()}
+LONGEST = 60  # characters of a value in a message
+
+Choice = TypeVar("Choice", int, str)
+Value = TypeVar("Value")
+
+
+class Reading(NamedTuple):
+    """A config, and what is wrong with it; places are left to whoever knows the file."""
+
+    config: DsConfig
+    problems: tuple[Problem, ...]
+
+
+def read(settings: Mapping[str, Any], *, filled_in: bool = True) -> Reading:
+    """The config in parsed JSON; `filled_in`: whether a trainer takes the place of `auto`."""
+    reader = _Reader(settings, filled_in=filled_in)
+    config = _batch(reader, DsConfig())
+    config = _states(reader, config)
+    return Reading(_parallel(reader, config), tuple(dict.fromkeys(reader.problems)))
+
+
+class _Reader:
+    """Looks values up by dotted path and collects problems."""
+
+    def __init__(self, settings: Mapping[str, Any], *, filled_in: bool) -> None:
+        self.problems: list[Problem] = []
+        self._settings = settings
+        self._filled_in = filled_in
+
+    def refuse(self, rule: str, path: str, value: object, legal: str) -> None:
+        """Note that a value is not legal."""
+        text = value if isinstance(value, str) and value.isprintable() else repr(value)
+        text = text if len(text) <= LONGEST else text[: LONGEST - 3] + "..."
+        self.problems.append(Problem(rule, f"`{path}` (={text}) must be {legal}"))
+
+    def block(self, path: str) -> Mapping[str, Any]:
+        """The block at a path; empty where there is none."""
+        parent, _, key = path.rpartition(".")
+        above = self.block(parent) if parent else self._settings
+        value = above.get(key, {})
+        if isinstance(value, Mapping):
+            return value
+        if path == ZERO and isinstance(value, bool):  # read_zero_config_deprecated
+            return {"stage": int(value)}
+        if not (value is None and path in NULL_BLOCKS) and not self._is_open(value):
+            message = f"`{path}` must be a JSON object"
+            self.problems.append(Problem("ds-config-block", message))
+        return {}
+
+    def value(self, path: str) -> Any:
+        """What is written at a path; none where nothing is."""
+        parent, _, key = path.rpartition(".")
+        return (self.block(parent) if parent else self._settings).get(key)
+
+    def _is_open(self, value: object) -> bool:
+        return self._filled_in and isinstance(value, str) and value == AUTO
+
+    def whole(
+        self, *paths: str, default: int | None = None, least: int = 0, rule: str = "value-range"
+    ) -> int | None:
+        """The whole number at the first path that has one; none where it is left to the trainer."""
+        for path in paths:
+            value = self.value(path)
+            if value is None:
+                continue
+            if self._is_open(value):
+                return None
+            number = _whole(value)
+            if number is not None and number >= least:
+                return number
+            legal = f"at least {least}" if number is not None else "a whole number"
+            if rule != "value-range":
+                legal = f"a whole number above {least - 1}"
+            self.refuse(rule, path, value, legal)
+            return default
+        return default
+
+    def size(self, path: str) -> int:
+        """A parallel size; 1 where it is left out, `auto`, or switched off by 0."""
+        value = self.value(path)
+        if value is None or (value in (0, AUTO) and value is not False):
+            return 1
+        return self.whole(path, default=1, least=1, rule="parallel-size") or 1
+
+    def flag(self, path: str, *, default: bool | None = False) -> bool | None:
+        """The truth value at a path; none where it is left to the trainer."""
+        value = self.value(path)
+        if isinstance(value, bool):
+            return value
+        if self._is_open(value):
+            return None
+        if value is not None:
+            self.refuse("value-type", path, value, "true or false")
+        return default
+
+    def choice(
+        self, path: str, legal: tuple[Choice, ...], *, default: Choice, rule: str = "value-choice"
+    ) -> Choice | None:
+        """One of some values; none where it is left to the trainer."""
+        value = self.value(path)
+        if value is None or self._is_open(value):
+            return default if value is None else None
+        number = _whole(value)
+        found = value if number is None else number
+        if found in legal and not isinstance(value, bool):
+            return cast("Choice", found)
+        *most, last = map(str, legal)
+        self.refuse(rule, path, value, f"{', '.join(most)} or {last}")
+        return default
+
+    def kind(self, path: str) -> Precision | None:
+        """A data type; none where it is left out."""
+        value = self.value(path)
+        if value is None or self._is_open(value):
+            return None
+        found = TYPES.get(value.lower()) if isinstance(value, str) else None
+        if found is None:
+            self.refuse("value-choice", path, value, "fp32, fp16 or bf16")
+        return found
+
+
+def _whole(value: object) -> int | None:
+    """A whole number, `5e8` included."""
+    if isinstance(value, float) and isfinite(value) and value.is_integer():
+        return int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _batch(reader: _Reader, config: DsConfig) -> DsConfig:
+    """Batch sizes, types and the optimizer."""
+
+    def count(key: str) -> int | None:
+        return reader.whole(key, least=1, rule="batch-count")
+
+    kind = reader.value("optimizer.type")
+    if kind is not None and (not isinstance(kind, str) or not kind):
+        reader.refuse("value-type", "optimizer.type", kind, "the name of an optimizer")
+    parameters = reader.value("optimizer.params")
+    return config._replace(
+        train_batch_size=count("train_batch_size"),
+        micro_batch_size=count("train_micro_batch_size_per_gpu"),
+        gradient_accumulation_steps=count("gradient_accumulation_steps"),
+        precision=_precision(reader),
+        gradient_type=reader.kind("data_types.grad_accum_dtype"),
+        communication_type=reader.kind("communication_data_type"),
+        optimizer=kind if isinstance(kind, str) and kind != AUTO else "",
+        optimizer_parameters=parameters
+        if isinstance(parameters, Mapping)
+        else MappingProxyType({}),
+    )
+
+
+def _precision(reader: _Reader) -> Precision | None:
+    """The compute precision (engine.py, `get_data_types`; `bfloat16` is the old spelling)."""
+    old = reader.value("bf16") is None
+    bf16 = reader.flag("bfloat16.enabled" if old else "bf16.enabled")
+    fp16 = reader.flag("fp16.enabled")
+    if bf16 and fp16:
+        message = "`bf16` and `fp16` are both enabled"
+        reader.problems.append(Problem("one-precision", message, "keep one"))
+    if bf16 or fp16:
+        return "bf16" if bf16 else "fp16"
+    return None if bf16 is None or fp16 is None else "fp32"
+
+
+def _states(reader: _Reader, config: DsConfig) -> DsConfig:
+    """ZeRO: what is sharded, where it lies, in which buffers it travels."""
+    stage = reader.choice(f"{ZERO}.stage", STAGES, default=0, rule="zero-stage")
+    optimizer = _device(reader, OPTIMIZER_OFFLOAD, f"{ZERO}.cpu_offload")
+    parameters = _device(reader, PARAMETER_OFFLOAD, f"{ZERO}.cpu_offload_param")
+    folders = {
+        PARAMETER_OFFLOAD: parameters == "nvme",
+        OPTIMIZER_OFFLOAD: optimizer == "nvme",
+    }
+    named = [reader.value(f"{path}.nvme_path") for path, is_used in folders.items() if is_used]
+    return config._replace(
+        zero_stage=cast("ZeroStage | None", stage),
+        offload_optimizer=optimizer,
+        offload_parameters=parameters,
+        offload_ratio=_share(reader, f"{OPTIMIZER_OFFLOAD}.ratio"),
+        swap_folder=next((name for name in reversed(named) if isinstance(name, str)), None),
+        bucket_keys=_buckets(reader),
+        overlap_comm=reader.flag(f"{ZERO}.overlap_comm", default=None),
+        reduce_scatter=reader.flag(f"{ZERO}.reduce_scatter", default=True) is not False,
+        hpz_partition_size=max(1, reader.whole(f"{ZERO}.zero_hpz_partition_size", default=1) or 1),
+        quantized_weights=bool(reader.flag(f"{ZERO}.zero_quantized_weights")),
+        quantized_gradients=bool(reader.flag(f"{ZERO}.zero_quantized_gradients")),
+    )
+
+
+def _device(reader: _Reader, path: str, old: str) -> Offload | None:
+    """Where an offload block puts its states; the old spelling is a switch for the CPU."""
+    if reader.flag(old):
+        return "cpu"
+    return cast("Offload | None", reader.choice(f"{path}.device", DEVICES, default="none"))
+
+
+def _share(reader: _Reader, path: str) -> float:
+    value = reader.value(path)
+    if value is None:
+        return 1.0
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1:
+        return float(value)
+    reader.refuse("value-range", path, value, "a number from 0 to 1")
+    return 1.0
+
+
+def _buckets(reader: _Reader) -> BucketKeys:
+    """Sizes of the buffers (runtime/zero/config.py); those of stage 3 have two spellings."""
+
+    def both(key: str, default: int, least: int = 0) -> int | None:
+        return reader.whole(f"{ZERO}.stage3_{key}", f"{ZERO}.{key}", default=default, least=least)
+
+    def plain(key: str, default: int) -> int | None:
+        return reader.whole(f"{ZERO}.{key}", default=default, least=1)
+
+    return BucketKeys(
+        reduce_bucket_size=plain("reduce_bucket_size", ENGINE.reduce_bucket_size),
+        allgather_bucket_size=plain("allgather_bucket_size", ENGINE.allgather_bucket_size),
+        prefetch_bucket_size=both("prefetch_bucket_size", ENGINE.prefetch_bucket_size),
+        persistence_threshold=both("param_persistence_threshold", ENGINE.persistence_threshold),
+        max_live_parameters=both("max_live_parameters", ENGINE.max_live_parameters, 1),
+        max_reuse_distance=both("max_reuse_distance", ENGINE.max_reuse_distance),
+        sub_group_size=plain("sub_group_size", ENGINE.sub_group_size),
+    )
+
+
+def _parallel(reader: _Reader, config: DsConfig) -> DsConfig:
+    """The axes beside data parallelism."""
+    stages = reader.size("pipeline.stages")
+    return config._replace(
+        tensor_parallel_size=reader.size("tensor_parallel.autotp_size"),
+        splits_vocabulary=reader.flag("tensor_parallel.vocab_parallel_lm_head") is True,
+        pipeline_stages=stages,
+        partition=_partition(reader, stages),
+        checkpointed_layers=reader.whole("pipeline.activation_checkpoint_interval") or 0,
+        sequence_parallel_size=reader.size("sequence_parallel_size"),
+    )
+
+
+def _partition(reader: _Reader, stages: int) -> Partition:
+    """How layers fall to stages: balanced by parameters, uniform, or layers of each stage."""
+    path = "pipeline.partition"
+    given = reader.value(path)
+    if given is None or (isinstance(given, str) and given in PARTITIONS):
+        return BALANCED if given in (None, "best") else str(given)
+    counts = isinstance(given, list) and all(type(n) is int and n >= 0 for n in given)
+    if counts and len(given) == stages:
+        return tuple(given)
+    message = (
+        f"`{path}` (={given}) must be {', '.join(PARTITIONS)}, or the decoder layers "
+        f"of each of the {stages} stages"
+    )
+    reader.problems.append(Problem("pipeline-partition", message, "for example [12, 10]"))
+    return BALANCED

@@ -1,0 +1,154 @@
+"""DsConfig -> what it fixes of a strategy and of a workload, as settings of a request."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dsforge.ds_config.batch import Batch, batch_of
+from dsforge.ds_config.config import DsConfig
+from dsforge.errors import Problem
+from dsforge.estimate.cut import stages
+from dsforge.plan import Reason, Request
+from dsforge.specs import ModelSpec
+
+Settings = dict[tuple[str, str], object]  # part of the spec and key -> value
+
+# DeepSpeed's and torch's names of the optimizers that have a price.
+OPTIMIZERS = {"adam": "adamw"} | {
+    name: name for name in ("adamw", "lion", "sgd", "adafactor", "muon")
+}
+
+
+def fixed(config: DsConfig) -> Settings:
+    """What holds on any cluster and for any model; what the file leaves open is left out."""
+    stage3 = config.shards_parameters
+    found: Settings = {
+        ("strategy", "back_end"): "deepspeed",
+        ("strategy", "zero_stage"): config.zero_stage,
+        ("strategy", "hpz_partition_size"): config.hpz_partition_size if stage3 else 1,
+        ("strategy", "quantized_weights"): (config.quantized_weights and stage3) or None,
+        ("strategy", "quantized_gradients"): (config.quantized_gradients and stage3) or None,
+        ("strategy", "gradient_type"): "fp32" if config.sums_in_fp32 else None,
+        ("strategy", "tensor_parallel_size"): config.tensor_parallel_size,
+        ("strategy", "pipeline_parallel_size"): config.pipeline_stages,
+        ("strategy", "context_parallel_size"): config.sequence_parallel_size,
+        ("strategy", "offload_optimizer"): config.offload_optimizer,
+        # below stage 3 the engine ignores it
+        ("strategy", "offload_parameters"): config.offload_parameters if stage3 else "none",
+        ("strategy", "recompute"): "full" if _checkpoints(config) else None,
+        ("strategy", "micro_batch_size"): config.micro_batch_size,
+        ("workload", "precision"): config.precision,
+        ("workload", "optimizer"): OPTIMIZERS.get(config.optimizer_name),
+        ("workload", "global_batch_size"): config.train_batch_size,
+    }
+    return {place: value for place, value in found.items() if value is not None}
+
+
+def _checkpoints(config: DsConfig) -> bool:
+    """Whether a pipeline recomputes each layer (`PipelineEngine.__init__`)."""
+    return config.pipeline_stages > 1 and config.checkpointed_layers == 1
+
+
+def following(config: DsConfig, request: Request) -> Settings:
+    """What follows once model and cluster are known: buffers, and batch sizes from each other."""
+    found: Settings = {}
+    if config.zero_stage != 0:  # without ZeRO the engine has no buffer that a key sets
+        found["strategy", "buckets"] = config.buckets(request.model.hidden_size).model_dump()
+    batch = _batch(config, request)
+    if batch is not None:
+        found["strategy", "micro_batch_size"] = batch.micro
+        found["workload", "global_batch_size"] = batch.total
+    return found
+
+
+def _batch(config: DsConfig, request: Request) -> Batch | None:
+    """The batch on the ranks of a request; of accumulation alone, near the request's own batch."""
+    replicas = config.replicas(request.cluster.gpus)
+    found, steps = batch_of(config, replicas), config.gradient_accumulation_steps
+    if found is None and steps is not None:
+        at_once = steps * replicas
+        micro = max(1, request.workload.global_batch_size // at_once)
+        return Batch(micro * at_once, micro, steps)
+    return found
+
+
+def batch_problem(config: DsConfig, request: Request) -> Problem | None:
+    """A global batch that the ranks of a request do not make (`_batch_assertion`)."""
+    replicas = config.replicas(request.cluster.gpus)
+    found = batch_of(config, replicas)
+    if found is None or found.total == found.product(replicas):
+        return None
+    steps = config.gradient_accumulation_steps or "any"
+    product = f"micro batch {found.micro} x accumulation {steps} x {replicas} ranks"
+    return Problem(
+        "batch-product",
+        f"`train_batch_size` (={found.total}) must be {product}",
+        "the engine refuses it; set two of the three and leave the third out",
+    )
+
+
+def unpriced_values(config: DsConfig) -> Iterator[Problem]:
+    """Values of priced keys that have no price, or that the engine itself refuses."""
+    if config.optimizer and config.optimizer_name not in OPTIMIZERS:
+        hint = "known: " + ", ".join(sorted(set(OPTIMIZERS.values())))
+        message = f"`optimizer.type` (={config.optimizer[:60]}) has no price"
+        yield Problem("ds-config-optimizer", message, hint)
+    if config.sequence_parallel_size > 1:
+        message = f"`sequence_parallel_size` (={config.sequence_parallel_size}) has no price"
+        yield Problem("ds-config-unpriced", message, "price it with 1 and a shorter sequence")
+    if config.checkpointed_layers > 1 and config.pipeline_stages > 1:
+        message = (
+            f"`pipeline.activation_checkpoint_interval` (={config.checkpointed_layers}) has no "
+            "price above 1"
+        )
+        yield Problem("ds-config-unpriced", message, "use 1, or 0")
+    if config.offload_optimizer == "cpu" and config.offload_ratio < 1:
+        key = "zero_optimization.offload_optimizer.ratio"
+        message = f"`{key}` (={config.offload_ratio}) has no price below 1"
+        yield Problem("ds-config-unpriced", message, "use 1: the whole optimizer on the host")
+    yield from _types(config)
+
+
+def _types(config: DsConfig) -> Iterator[Problem]:
+    """Types of gradients beside the compute precision."""
+    for key, kind in (
+        ("data_types.grad_accum_dtype", config.gradient_type),
+        ("communication_data_type", config.communication_type),
+    ):
+        wide = kind == "fp32" and key.startswith("data_types")
+        if kind is not None and config.precision not in (None, kind) and not wide:
+            message = f"`{key}` (={kind}) has no price with {config.precision}"
+            yield Problem("ds-config-unpriced", message, "drop it to price the rest")
+    if config.sums_in_fp32 and config.zero_stage == 0:
+        message = f"`data_types.grad_accum_dtype` (=fp32) must be {config.precision} without ZeRO"
+        hint = "the engine refuses it (_do_optimizer_sanity_check); use ZeRO stage 1"
+        yield Problem("grad-accum-dtype", message, hint)
+
+
+def partition_problem(config: DsConfig, model: ModelSpec) -> Problem | None:
+    """Layers of each stage that are not those of the price."""
+    priced = _priced_layers(config, model)
+    if not priced or not isinstance(config.partition, tuple) or config.partition == priced:
+        return None
+    message = f"`pipeline.partition` (={list(config.partition)}) has no price"
+    return Problem("ds-config-unpriced", message, f"the price is that of {list(priced)}")
+
+
+def partition_reason(config: DsConfig, model: ModelSpec) -> Reason | None:
+    """A cut that the engine makes by its own count, and that is priced as a plan cuts."""
+    priced = _priced_layers(config, model)
+    if not priced or isinstance(config.partition, tuple):
+        return None
+    message = (
+        f"stages are priced with {list(priced)} decoder layers; `pipeline.partition` "
+        f"(={config.partition}) lets DeepSpeed cut by its own count"
+    )
+    return Reason(rule="ds-config-partition", message=message)
+
+
+def _priced_layers(config: DsConfig, model: ModelSpec) -> tuple[int, ...]:
+    """Decoder layers of each pipeline stage as priced; none without a pipeline."""
+    if config.pipeline_stages == 1 or config.pipeline_stages > model.layers:
+        return ()
+    cut = stages(model, config.pipeline_stages, "deepspeed")
+    return tuple(stage.layers for stage in cut)
