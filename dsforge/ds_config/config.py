@@ -69,6 +69,11 @@ class DsConfig(NamedTuple):
         return self.zero_stage == FULLY_SHARDED
 
     @property
+    def swaps(self) -> bool:
+        """Whether anything lies on NVMe."""
+        return "nvme" in (self.offload_optimizer, self.offload_parameters)
+
+    @property
     def model_ranks(self) -> int:
         """Ranks that hold one replica together: tensor x pipeline x sequence."""
         return self.tensor_parallel_size * self.pipeline_stages * self.sequence_parallel_size

@@ -206,17 +206,14 @@ def _states(reader: _Reader, config: DsConfig) -> DsConfig:
     stage = reader.choice(f"{ZERO}.stage", STAGES, default=0, rule="zero-stage")
     optimizer = _device(reader, OPTIMIZER_OFFLOAD, f"{ZERO}.cpu_offload")
     parameters = _device(reader, PARAMETER_OFFLOAD, f"{ZERO}.cpu_offload_param")
-    folders = {
-        PARAMETER_OFFLOAD: parameters == "nvme",
-        OPTIMIZER_OFFLOAD: optimizer == "nvme",
-    }
-    named = [reader.value(f"{path}.nvme_path") for path, is_used in folders.items() if is_used]
+    places = ((OPTIMIZER_OFFLOAD, optimizer), (PARAMETER_OFFLOAD, parameters))
+    named = [reader.value(f"{path}.nvme_path") for path, device in places if device == "nvme"]
     return config._replace(
         zero_stage=cast("ZeroStage | None", stage),
         offload_optimizer=optimizer,
         offload_parameters=parameters,
         offload_ratio=_share(reader, f"{OPTIMIZER_OFFLOAD}.ratio"),
-        swap_folder=next((name for name in reversed(named) if isinstance(name, str)), None),
+        swap_folder=next((name for name in named if isinstance(name, str)), None),
         bucket_keys=_buckets(reader),
         overlap_comm=reader.flag(f"{ZERO}.overlap_comm", default=None),
         reduce_scatter=reader.flag(f"{ZERO}.reduce_scatter", default=True) is not False,

@@ -18,7 +18,7 @@ WHEN: dict[str, Callable[[DsConfig], bool]] = {
         config.zero_stage in (None, 3) and config.optimizer_name != "muon"
     ),
     "an offloaded optimizer": lambda config: config.offload_optimizer != "none",
-    "NVMe": lambda config: "nvme" in (config.offload_optimizer, config.offload_parameters),
+    "NVMe": lambda config: config.swaps,
     "tensor parallelism": lambda config: config.tensor_parallel_size > 1,
 }
 
