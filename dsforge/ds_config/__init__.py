@@ -9,13 +9,22 @@ change memory or time without having a price; `keys.py` lists every key of every
 from __future__ import annotations
 
 from dsforge.ds_config.batch import Batch, batch_of
-from dsforge.ds_config.config import BALANCED, PARTITIONS, DsConfig, Partition
+from dsforge.ds_config.config import (
+    BALANCED,
+    GRADIENTS_SHARDED,
+    PARAMETERS_SHARDED,
+    PARTITIONS,
+    DsConfig,
+    Partition,
+)
 from dsforge.ds_config.keys import Treatment, treatment
 from dsforge.ds_config.read import Reading, read
 from dsforge.ds_config.unpriced import unknown, unpriced
 
 __all__ = [
     "BALANCED",
+    "GRADIENTS_SHARDED",
+    "PARAMETERS_SHARDED",
     "PARTITIONS",
     "Batch",
     "DsConfig",

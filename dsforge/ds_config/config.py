@@ -4,29 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from dsforge.estimate.buckets import ENGINE, PERSISTENT_PER_HIDDEN
-from dsforge.strategy import FULLY_SHARDED, Buckets, Offload, ZeroStage
+if TYPE_CHECKING:  # `lint` starts without pydantic
+    from dsforge.strategy import Offload, ZeroStage
 
 Precision = Literal["bf16", "fp16", "fp32"]
 Partition = str | tuple[int, ...]
 
 BALANCED = "parameters"  # stages of equally many parameters; DeepSpeed's own word for it
 PARTITIONS = (BALANCED, "best", "uniform")
-PREFETCHED = 0.9  # of hidden x hidden: transformers' rule for `auto`
+GRADIENTS_SHARDED, PARAMETERS_SHARDED = 2, 3  # ZeRO stages
 
 
 class BucketKeys(NamedTuple):
-    """Elements of ZeRO's buffers as written; none where the trainer fills `auto` in."""
+    """Elements of ZeRO's buffers as written; none where the trainer fills `auto` in.
 
-    reduce_bucket_size: int | None = ENGINE.reduce_bucket_size
-    allgather_bucket_size: int | None = ENGINE.allgather_bucket_size
-    prefetch_bucket_size: int | None = ENGINE.prefetch_bucket_size
-    persistence_threshold: int | None = ENGINE.persistence_threshold
-    max_live_parameters: int | None = ENGINE.max_live_parameters
-    max_reuse_distance: int | None = ENGINE.max_reuse_distance
-    sub_group_size: int | None = ENGINE.sub_group_size
+    Defaults are those of the engine (`runtime/zero/config.py`, `DeepSpeedZeroConfig`).
+    """
+
+    reduce_bucket_size: int | None = 500_000_000
+    allgather_bucket_size: int | None = 500_000_000
+    prefetch_bucket_size: int | None = 50_000_000
+    persistence_threshold: int | None = 100_000
+    max_live_parameters: int | None = 1_000_000_000
+    max_reuse_distance: int | None = 1_000_000_000
+    sub_group_size: int | None = 1_000_000_000
 
 
 class DsConfig(NamedTuple):
@@ -66,7 +69,7 @@ class DsConfig(NamedTuple):
     @property
     def shards_parameters(self) -> bool:
         """Whether each rank holds a part of every parameter (ZeRO stage 3)."""
-        return self.zero_stage == FULLY_SHARDED
+        return self.zero_stage == PARAMETERS_SHARDED
 
     @property
     def swaps(self) -> bool:
@@ -91,24 +94,12 @@ class DsConfig(NamedTuple):
         """Whether gradients of a half precision are summed in float32 (`get_data_types`)."""
         return self.gradient_type == "fp32" and self.precision != "fp32"
 
-    def buckets(self, hidden_size: int) -> Buckets:
-        """ZeRO's buffers as the engine gets them.
+    @property
+    def overlaps(self) -> bool:
+        """Whether gradients are reduced beside backward.
 
-        `auto` as transformers fills it in (`trainer_config_finalize`): hidden^2, 0.9 of it for the
-        prefetch, 10 x hidden for what stays whole. The engine overlaps by default under ZeRO-3
-        only (`DeepSpeedZeroConfig.overlap_comm_valid`), and never under pipelines
-        (`_configure_zero_optimizer`).
+        By default under ZeRO-3 only (`DeepSpeedZeroConfig.overlap_comm_valid`), and never under
+        pipelines (`_configure_zero_optimizer`).
         """
-        overlaps = self.shards_parameters if self.overlap_comm is None else self.overlap_comm
-        square = hidden_size**2
-        automatic = {
-            "reduce_bucket_size": square,
-            "prefetch_bucket_size": int(PREFETCHED * square),
-            "persistence_threshold": PERSISTENT_PER_HIDDEN * hidden_size,
-        }
-        written = self.bucket_keys._asdict()
-        sizes = {
-            name: automatic.get(name, getattr(ENGINE, name)) if size is None else size
-            for name, size in written.items()
-        }
-        return Buckets(**sizes, overlap_comm=overlaps and self.pipeline_stages == 1)
+        wanted = self.shards_parameters if self.overlap_comm is None else self.overlap_comm
+        return wanted and self.pipeline_stages == 1

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import isfinite
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 from dsforge.ds_config.config import (
     BALANCED,
@@ -21,8 +21,9 @@ from dsforge.ds_config.config import (
     Precision,
 )
 from dsforge.errors import Problem
-from dsforge.estimate.buckets import ENGINE
-from dsforge.strategy import Offload, ZeroStage
+
+if TYPE_CHECKING:  # `lint` starts without pydantic
+    from dsforge.strategy import Offload, ZeroStage
 
 AUTO = "auto"
 ZERO, OPTIMIZER_OFFLOAD = "zero_optimization", "zero_optimization.offload_optimizer"
@@ -134,7 +135,7 @@ class _Reader:
     def choice(
         self, path: str, legal: tuple[Choice, ...], *, default: Choice, rule: str = "value-choice"
     ) -> Choice | None:
-        """One of some values; none where it is left to the trainer."""
+        """One of some values; none where it is left to the trainer, or is none of them."""
         value = self.value(path)
         if value is None or self._is_open(value):
             return default if value is None else None
@@ -144,7 +145,7 @@ class _Reader:
             return cast("Choice", found)
         *most, last = map(str, legal)
         self.refuse(rule, path, value, f"{', '.join(most)} or {last}")
-        return default
+        return None
 
     def kind(self, path: str) -> Precision | None:
         """A data type; none where it is left out."""
@@ -242,21 +243,22 @@ def _share(reader: _Reader, path: str) -> float:
 
 def _buckets(reader: _Reader) -> BucketKeys:
     """Sizes of the buffers (runtime/zero/config.py); those of stage 3 have two spellings."""
+    sizes = BucketKeys()
 
-    def both(key: str, default: int, least: int = 0) -> int | None:
+    def both(key: str, default: int | None, least: int = 0) -> int | None:
         return reader.whole(f"{ZERO}.stage3_{key}", f"{ZERO}.{key}", default=default, least=least)
 
-    def plain(key: str, default: int) -> int | None:
+    def plain(key: str, default: int | None) -> int | None:
         return reader.whole(f"{ZERO}.{key}", default=default, least=1)
 
     return BucketKeys(
-        reduce_bucket_size=plain("reduce_bucket_size", ENGINE.reduce_bucket_size),
-        allgather_bucket_size=plain("allgather_bucket_size", ENGINE.allgather_bucket_size),
-        prefetch_bucket_size=both("prefetch_bucket_size", ENGINE.prefetch_bucket_size),
-        persistence_threshold=both("param_persistence_threshold", ENGINE.persistence_threshold),
-        max_live_parameters=both("max_live_parameters", ENGINE.max_live_parameters, 1),
-        max_reuse_distance=both("max_reuse_distance", ENGINE.max_reuse_distance),
-        sub_group_size=plain("sub_group_size", ENGINE.sub_group_size),
+        reduce_bucket_size=plain("reduce_bucket_size", sizes.reduce_bucket_size),
+        allgather_bucket_size=plain("allgather_bucket_size", sizes.allgather_bucket_size),
+        prefetch_bucket_size=both("prefetch_bucket_size", sizes.prefetch_bucket_size),
+        persistence_threshold=both("param_persistence_threshold", sizes.persistence_threshold),
+        max_live_parameters=both("max_live_parameters", sizes.max_live_parameters, 1),
+        max_reuse_distance=both("max_reuse_distance", sizes.max_reuse_distance),
+        sub_group_size=plain("sub_group_size", sizes.sub_group_size),
     )
 
 

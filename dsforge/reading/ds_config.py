@@ -14,7 +14,10 @@ from typing import Any, NamedTuple
 
 from dsforge.ds_config import DsConfig, read, unknown, unpriced
 from dsforge.ds_config.keys import CLOSED, TABLE
-from dsforge.ds_config.strategy import (
+from dsforge.errors import Problem, SpecError
+from dsforge.outside import UnreadableError, json_value
+from dsforge.plan import Reason, Request
+from dsforge.reading.ds_config_strategy import (
     batch_problem,
     fixed,
     following,
@@ -22,9 +25,6 @@ from dsforge.ds_config.strategy import (
     partition_reason,
     unpriced_values,
 )
-from dsforge.errors import Problem, SpecError
-from dsforge.outside import UnreadableError, json_value
-from dsforge.plan import Reason, Request
 from dsforge.reading.source import MAX_PROBLEMS, Setting, read_text, refusal
 
 

@@ -16,6 +16,7 @@ from dsforge.ds_config.unpriced import WHEN
 from dsforge.errors import SpecError
 from dsforge.lint.releases import frozen, number
 from dsforge.planner import appraise
+from dsforge.reading.ds_config_strategy import buckets_of
 from dsforge.reading.request import Asked, read_request
 from dsforge.reading.source import Setting
 
@@ -259,7 +260,7 @@ def test_transformers_fills_buckets_in_by_the_models_width() -> None:
     names = ("reduce_bucket_size", "stage3_prefetch_bucket_size")
     names += ("stage3_param_persistence_threshold",)
     config = read({"zero_optimization": {"stage": 3, **dict.fromkeys(names, "auto")}}).config
-    buckets = config.buckets(hidden_size=2048)
+    buckets = buckets_of(config, hidden_size=2048)
 
     assert buckets.reduce_bucket_size == 2048 * 2048
     assert buckets.prefetch_bucket_size == int(0.9 * 2048 * 2048)

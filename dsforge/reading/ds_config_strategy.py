@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dsforge.ds_config.batch import Batch, batch_of
-from dsforge.ds_config.config import DsConfig
+from dsforge.ds_config import Batch, DsConfig, batch_of
 from dsforge.errors import Problem
+from dsforge.estimate.buckets import ENGINE, PERSISTENT_PER_HIDDEN
 from dsforge.estimate.cut import stages
 from dsforge.plan import Reason, Request
 from dsforge.specs import ModelSpec
+from dsforge.strategy import Buckets
 
+PREFETCHED = 0.9  # of hidden x hidden: transformers' rule for `auto`
 Settings = dict[tuple[str, str], object]  # part of the spec and key -> value
 
 # DeepSpeed's and torch's names of the optimizers that have a price.
@@ -53,12 +55,29 @@ def following(config: DsConfig, request: Request) -> Settings:
     """What follows once model and cluster are known: buffers, and batch sizes from each other."""
     found: Settings = {}
     if config.zero_stage != 0:  # without ZeRO the engine has no buffer that a key sets
-        found["strategy", "buckets"] = config.buckets(request.model.hidden_size).model_dump()
+        found["strategy", "buckets"] = buckets_of(config, request.model.hidden_size).model_dump()
     batch = _batch(config, request)
     if batch is not None:
         found["strategy", "micro_batch_size"] = batch.micro
         found["workload", "global_batch_size"] = batch.total
     return found
+
+
+def buckets_of(config: DsConfig, hidden_size: int) -> Buckets:
+    """ZeRO's buffers as the engine gets them.
+
+    `auto` as transformers fills it in (`trainer_config_finalize`): hidden^2, 0.9 of it for the
+    prefetch, 10 x hidden for what stays whole.
+    """
+    square = hidden_size**2
+    automatic = {
+        "reduce_bucket_size": square,
+        "prefetch_bucket_size": int(PREFETCHED * square),
+        "persistence_threshold": PERSISTENT_PER_HIDDEN * hidden_size,
+    }
+    filled = {**ENGINE.model_dump(), **automatic}
+    written = {k: size for k, size in config.bucket_keys._asdict().items() if size is not None}
+    return Buckets(**{**filled, **written, "overlap_comm": config.overlaps})
 
 
 def _batch(config: DsConfig, request: Request) -> Batch | None:
