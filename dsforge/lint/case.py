@@ -45,7 +45,7 @@ class Case(NamedTuple):
     cluster: ClusterSpec | None
     engine: Document | None  # the ds_config that a train.yaml names
     entries: tuple[Entry, ...]  # of a ds_config
-    config: DsConfig  # what a ds_config says, as far as it can be read
+    config: DsConfig  # what the ds_config says, or the one of a train.yaml, as far as it is legal
 
     @property
     def stage(self) -> int | None:
@@ -120,10 +120,11 @@ def case_of(
 ) -> Case:
     """The case of a document, with what many rules ask for worked out once."""
     entries: tuple[Entry, ...] = ()
-    config = DsConfig()
     if document.kind == "ds_config":
         entries = tuple(entries_of(document.root, releases, release))
-        config = read(document.root).config
+    written = document if document.kind == "ds_config" else engine
+    root = written.root if written else None
+    config = read(root).config if isinstance(root, dict) else DsConfig()
     return Case(document, releases, release, model, cluster, engine, entries, config)
 
 

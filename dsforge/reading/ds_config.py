@@ -73,7 +73,7 @@ def settings_within(file: DsConfigFile, request: Request) -> tuple[Setting, ...]
     """What follows once model and ranks are known. Raises SpecError where they clash."""
     clashes = (
         batch_problem(file.config, request),
-        partition_problem(file.config, request.model),
+        partition_problem(file.config, request),
     )
     problems = tuple(replace(p, place=file.place) for p in clashes if p is not None)
     if problems:
@@ -85,10 +85,10 @@ def settings_within(file: DsConfigFile, request: Request) -> tuple[Setting, ...]
 def reasons_of(file: DsConfigFile, request: Request) -> tuple[Reason, ...]:
     """What is priced otherwise than somebody may think who wrote the file."""
     ignored = (
-        Reason(rule="ds-config-ignored", message=f"DeepSpeed ignores `{key[:60]}` {_nearest(key)}")
+        Reason(rule="ds-config-ignored", message=f"DeepSpeed ignores `{key[:60]}`{_meant(key)}")
         for key in file.ignored[:MAX_PROBLEMS]
     )
-    cut = partition_reason(file.config, request.model)
+    cut = partition_reason(file.config, request)
     return (*ignored, *(() if cut is None else (cut,)))
 
 
@@ -97,4 +97,9 @@ def _nearest(key: str) -> str:
     block = key.rpartition(".")[0]
     legal = [path for path in TABLE if path.rpartition(".")[0] == block]
     match = get_close_matches(key[:100], legal, n=1, cutoff=0.8)
-    return f"(did you mean `{match[0]}`?)" if match else ""
+    return f"did you mean `{match[0]}`?" if match else ""
+
+
+def _meant(key: str) -> str:
+    hint = _nearest(key)
+    return f" ({hint})" if hint else ""

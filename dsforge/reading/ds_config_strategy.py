@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import prod
 
 from dsforge.ds_config import Batch, DsConfig, batch_of
 from dsforge.errors import Problem
 from dsforge.estimate.buckets import ENGINE, PERSISTENT_PER_HIDDEN
 from dsforge.estimate.cut import stages
 from dsforge.plan import Reason, Request
-from dsforge.specs import ModelSpec
 from dsforge.strategy import Buckets
 
 PREFETCHED = 0.9  # of hidden x hidden: transformers' rule for `auto`
@@ -82,7 +82,7 @@ def buckets_of(config: DsConfig, hidden_size: int) -> Buckets:
 
 def _batch(config: DsConfig, request: Request) -> Batch | None:
     """The batch on the ranks of a request; of accumulation alone, near the request's own batch."""
-    replicas = config.replicas(request.cluster.gpus)
+    replicas = _replicas(request)
     found, steps = batch_of(config, replicas), config.gradient_accumulation_steps
     if found is None and steps is not None:
         at_once = steps * replicas
@@ -91,9 +91,20 @@ def _batch(config: DsConfig, request: Request) -> Batch | None:
     return found
 
 
+def _replicas(request: Request) -> int:
+    """Data-parallel ranks of a request, whose sizes are the file's unless a flag won over them."""
+    fixed = request.constraints
+    sizes = (
+        fixed.tensor_parallel_size,
+        fixed.pipeline_parallel_size,
+        fixed.context_parallel_size,
+    )
+    return max(1, request.cluster.gpus // prod(size or 1 for size in sizes))
+
+
 def batch_problem(config: DsConfig, request: Request) -> Problem | None:
     """A global batch that the ranks of a request do not make (`_batch_assertion`)."""
-    replicas = config.replicas(request.cluster.gpus)
+    replicas = _replicas(request)
     found = batch_of(config, replicas)
     if found is None or found.total == found.product(replicas):
         return None
@@ -144,18 +155,18 @@ def _types(config: DsConfig) -> Iterator[Problem]:
         yield Problem("grad-accum-dtype", message, hint)
 
 
-def partition_problem(config: DsConfig, model: ModelSpec) -> Problem | None:
+def partition_problem(config: DsConfig, request: Request) -> Problem | None:
     """Layers of each stage that are not those of the price."""
-    priced = _priced_layers(config, model)
+    priced = _priced_layers(config, request)
     if not priced or not isinstance(config.partition, tuple) or config.partition == priced:
         return None
     message = f"`pipeline.partition` (={list(config.partition)}) has no price"
     return Problem("ds-config-unpriced", message, f"the price is that of {list(priced)}")
 
 
-def partition_reason(config: DsConfig, model: ModelSpec) -> Reason | None:
+def partition_reason(config: DsConfig, request: Request) -> Reason | None:
     """A cut that the engine makes by its own count, and that is priced as a plan cuts."""
-    priced = _priced_layers(config, model)
+    priced = _priced_layers(config, request)
     if not priced or isinstance(config.partition, tuple):
         return None
     message = (
@@ -165,9 +176,10 @@ def partition_reason(config: DsConfig, model: ModelSpec) -> Reason | None:
     return Reason(rule="ds-config-partition", message=message)
 
 
-def _priced_layers(config: DsConfig, model: ModelSpec) -> tuple[int, ...]:
-    """Decoder layers of each pipeline stage as priced; none without a pipeline."""
-    if config.pipeline_stages == 1 or config.pipeline_stages > model.layers:
+def _priced_layers(config: DsConfig, request: Request) -> tuple[int, ...]:
+    """Decoder layers of each pipeline stage as priced; none where the file does not set them."""
+    count = config.pipeline_stages
+    is_set = request.constraints.pipeline_parallel_size == count > 1
+    if not is_set or count > request.model.layers:
         return ()
-    cut = stages(model, config.pipeline_stages, "deepspeed")
-    return tuple(stage.layers for stage in cut)
+    return tuple(stage.layers for stage in stages(request.model, count, "deepspeed"))

@@ -22,7 +22,7 @@ def mode_of(settings: dict[str, Any], world_size: int) -> Mode:
     size = mode.layout.context_parallel_size
     if size > 1:
         message = f"`sequence_parallel_size` (={size}) cannot be rehearsed"
-        hint = "leave it at 1; `dsforge estimate` prices it"
+        hint = "leave it at 1, with a shorter sequence"
         problems.append(Problem("sequence-rehearsal", message, hint))
     if problems:
         raise SpecError(tuple(problems))

@@ -42,7 +42,14 @@ def asked_by(path: Path, plan: Plan) -> Request:
     Recomputation is the model's and no key.
     """
     file = read_ds_config(path)
-    request = Request(model=plan.model, cluster=plan.cluster, workload=plan.workload)
+    layout = plan.strategy.layout
+    sizes = Constraints(
+        tensor_parallel_size=layout.tensor_parallel_size,
+        pipeline_parallel_size=layout.pipeline_parallel_size,
+    )
+    request = Request(
+        model=plan.model, cluster=plan.cluster, workload=plan.workload, constraints=sizes
+    )
     parts: dict[str, dict[str, Any]] = {
         "strategy": {"recompute": plan.strategy.recompute},
         "workload": {},
