@@ -62,6 +62,9 @@ class Execution(BaseModel):
     gradients: Literal["compute", "fp32"] = Field(
         default="compute", description="Type in which gradients of micro batches are summed."
     )
+    reduced: Literal["compute", "fp32"] = Field(
+        default="compute", description="Type in which DeepSpeed sends gradients."
+    )
     master_weights: bool = Field(default=True, description="The optimizer keeps fp32 weights.")
     moments: Literal["fp32", "bf16", "int8"] = Field(
         default="fp32", description="Type of the optimizer's moments."
@@ -220,6 +223,9 @@ class Constraints(BaseModel):
     quantized_gradients: bool | None = Field(default=None, description="ZeRO++ qgZ: int4.")
     gradient_type: Literal["compute", "fp32"] | None = Field(
         default=None, description="Type in which gradients of micro batches are summed."
+    )
+    communication_type: Literal["compute", "fp32"] | None = Field(
+        default=None, description="Type in which gradients are sent to other ranks."
     )
     offload_optimizer: Offload | None = None
     offload_parameters: Offload | None = None

@@ -95,6 +95,11 @@ class DsConfig(NamedTuple):
         return self.gradient_type == "fp32" and self.precision != "fp32"
 
     @property
+    def sends_fp32(self) -> bool:
+        """Whether gradients of a half precision are sent in float32."""
+        return self.communication_type == "fp32" and self.precision != "fp32"
+
+    @property
     def overlaps(self) -> bool:
         """Whether gradients are reduced beside backward.
 

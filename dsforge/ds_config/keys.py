@@ -28,14 +28,14 @@ class Treatment(NamedTuple):
 ENTRIES = """
 priced: another value gives another memory or time
   train_batch_size train_micro_batch_size_per_gpu gradient_accumulation_steps bf16.enabled
-  bfloat16.enabled fp16.enabled data_types.grad_accum_dtype optimizer.type
+  bfloat16.enabled fp16.enabled data_types.grad_accum_dtype communication_data_type optimizer.type
   tensor_parallel.autotp_size pipeline.stages pipeline.activation_checkpoint_interval zero.stage
   zero.overlap_comm zero.reduce_bucket_size zero.sub_group_size zero.prefetch_bucket_size
   zero.stage3_prefetch_bucket_size zero.max_live_parameters zero.stage3_max_live_parameters
   zero.zero_hpz_partition_size zero.zero_quantized_weights zero.zero_quantized_gradients
   zero.cpu_offload zero.cpu_offload_param zero.offload_optimizer.device zero.offload_param.device
 priced: refused where the price assumes another value (strategy.py)
-  communication_data_type pipeline.partition sequence_parallel_size zero.offload_optimizer.ratio
+  pipeline.partition sequence_parallel_size zero.offload_optimizer.ratio
 irrelevant: what is logged, not what is computed
   comet.* tensorboard.* wandb.* csv_monitor.* steps_per_print log_level dump_state timers.*
 irrelevant: slows the steps that it measures; the price is that of the others

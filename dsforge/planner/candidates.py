@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from dsforge.layout import Layout, layer_split
 from dsforge.plan import Request
@@ -109,30 +109,34 @@ def base(
 
 def _execution(fixed: Constraints, workload: Workload) -> Execution | None:
     """How the engine runs where buckets or types are fixed; none: as dsforge sets them."""
-    weights, gradients = bool(fixed.quantized_weights), bool(fixed.quantized_gradients)
-    buckets, summed = fixed.buckets or "sized", fixed.gradient_type or "compute"
-    summed = "compute" if workload.precision == "fp32" else summed
-    if buckets == "sized" and summed == "compute" and not weights and not gradients:
-        return None
-    return _engine(buckets, weights=weights, gradients=gradients, summed=summed)
+    half = workload.precision != "fp32"
+    how = _How(
+        buckets=fixed.buckets or "sized",
+        quantized_weights=bool(fixed.quantized_weights),
+        quantized_gradients=bool(fixed.quantized_gradients),
+        gradients="fp32" if half and fixed.gradient_type == "fp32" else "compute",
+        reduced="fp32" if half and fixed.communication_type == "fp32" else "compute",
+    )
+    return None if how == USUAL else _engine(how)
+
+
+class _How(NamedTuple):
+    """Fields of an Execution that a person may fix."""
+
+    buckets: BucketSizes | Buckets = "sized"
+    quantized_weights: bool = False
+    quantized_gradients: bool = False
+    gradients: Literal["compute", "fp32"] = "compute"
+    reduced: Literal["compute", "fp32"] = "compute"
+
+
+USUAL = _How()
 
 
 @lru_cache(maxsize=8)
-def _engine(
-    buckets: BucketSizes | Buckets,
-    *,
-    weights: bool,
-    gradients: bool,
-    summed: Literal["compute", "fp32"],
-) -> Execution:
-    """DeepSpeed with these buckets, what it sends in fewer bits, and what it sums gradients in."""
-    update = {
-        "quantized_weights": weights,
-        "quantized_gradients": gradients,
-        "buckets": buckets,
-        "gradients": summed,
-    }
-    return EXECUTIONS["deepspeed"].model_copy(update=update)
+def _engine(how: _How) -> Execution:
+    """DeepSpeed with these buckets and types."""
+    return EXECUTIONS["deepspeed"].model_copy(update=how._asdict())
 
 
 def interleavings(request: Request, family: Strategy) -> tuple[tuple[Batching, ...], ...]:

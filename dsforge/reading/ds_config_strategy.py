@@ -31,6 +31,7 @@ def fixed(config: DsConfig) -> Settings:
         ("strategy", "quantized_weights"): (config.quantized_weights and stage3) or None,
         ("strategy", "quantized_gradients"): (config.quantized_gradients and stage3) or None,
         ("strategy", "gradient_type"): "fp32" if config.sums_in_fp32 else None,
+        ("strategy", "communication_type"): "fp32" if config.sends_fp32 else None,
         ("strategy", "tensor_parallel_size"): config.tensor_parallel_size,
         ("strategy", "pipeline_parallel_size"): config.pipeline_stages,
         ("strategy", "context_parallel_size"): config.sequence_parallel_size,
@@ -145,8 +146,7 @@ def _types(config: DsConfig) -> Iterator[Problem]:
         ("data_types.grad_accum_dtype", config.gradient_type),
         ("communication_data_type", config.communication_type),
     ):
-        wide = kind == "fp32" and key.startswith("data_types")
-        if kind is not None and config.precision not in (None, kind) and not wide:
+        if kind not in (None, "fp32") and config.precision not in (None, kind):
             message = f"`{key}` (={kind}) has no price with {config.precision}"
             yield Problem("ds-config-unpriced", message, "drop it to price the rest")
     if config.sums_in_fp32 and config.zero_stage == 0:

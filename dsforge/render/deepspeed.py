@@ -82,6 +82,7 @@ class Job(NamedTuple):
     pipeline_stages: int | None
     pipeline_layers: tuple[int, ...]  # of each stage: the cut that the prediction prices
     sums_in_fp32: bool  # gradients of micro batches, under bf16 or fp16
+    sends_fp32: bool  # gradients to other ranks
     quantized_weights: bool  # ZeRO++, read under stage 3
     quantized_gradients: bool
 
@@ -212,6 +213,7 @@ def _job(plan: Plan, strategy: Strategy) -> Job:
         pipeline_stages=stages if stages > 1 else None,
         pipeline_layers=tuple(stage.layers for stage in cut),
         sums_in_fp32=strategy.runs_as.gradients == "fp32" and plan.workload.precision != "fp32",
+        sends_fp32=strategy.runs_as.reduced == "fp32" and plan.workload.precision != "fp32",
         quantized_weights=strategy.runs_as.quantized_weights,
         quantized_gradients=strategy.runs_as.quantized_gradients,
     )

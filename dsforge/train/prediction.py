@@ -78,6 +78,7 @@ def _is_of(price: Priced, config: EngineConfig) -> bool:
         and plan.micro_batch_size == config.micro_batch_size
         and plan.gradient_accumulation_steps == config.gradient_accumulation_steps
         and (plan.runs_as.gradients == "fp32") == written.sums_in_fp32
+        and (plan.runs_as.reduced == "fp32") == written.sends_fp32
         and plan.runs_as.quantized_weights == written.quantized_weights
         and plan.runs_as.quantized_gradients == written.quantized_gradients
         and plan.offload_optimizer == written.offload_optimizer

@@ -98,6 +98,7 @@ OTHER: dict[str, tuple[dict[str, Any], Any]] = {
     "bfloat16.enabled": ({"train_batch_size": 256}, True),
     "fp16.enabled": ({"train_batch_size": 256}, True),
     "data_types.grad_accum_dtype": (STAGE_1, "fp32"),
+    "communication_data_type": (BASE, "fp32"),
     "optimizer.type": (BASE, "SGD"),
     "tensor_parallel.autotp_size": (STAGE_1, 2),
     "pipeline.stages": (STAGE_1, 2),
@@ -119,7 +120,6 @@ OTHER: dict[str, tuple[dict[str, Any], Any]] = {
     "zero_optimization.offload_param.device": (BASE, "cpu"),
 }
 CHECKED_VALUES: dict[str, Any] = {
-    "communication_data_type": "fp32",
     "sequence_parallel_size": 4,
     "pipeline.partition": [1, 15],
     "zero_optimization.offload_optimizer.ratio": 0.5,

@@ -78,7 +78,7 @@ def constraints(draw: random.Random, strategy: Strategy) -> Constraints:
         more = {"quantized_weights": draw.random() < 0.5, "quantized_gradients": True}
         more["hpz_partition_size"] = draw.choice((1, 2, 4))
     elif stage and draw.random() < 0.3:
-        more["gradient_type"] = "fp32"
+        more = {"gradient_type": "fp32", "communication_type": draw.choice((None, "fp32"))}
     return Constraints(
         back_end="deepspeed",
         micro_batch_size=strategy.micro_batch_size,
