@@ -86,6 +86,9 @@ class Execution(BaseModel):
     quantized_gradients: bool = Field(
         default=False, description="ZeRO-3 scatters gradients in 4 bits (ZeRO++, qgZ)."
     )
+    offload_ratio: float = Field(
+        default=1.0, ge=0, le=1, description="Share of ZeRO-3's optimizer that runs on the CPU."
+    )
     shard_group: int | None = Field(
         default=None, ge=1, description="Ranks that share states; none: all of data x context."
     )
@@ -229,6 +232,9 @@ class Constraints(BaseModel):
     )
     offload_optimizer: Offload | None = None
     offload_parameters: Offload | None = None
+    offload_ratio: float | None = Field(
+        default=None, ge=0, le=1, description="Share of ZeRO-3's optimizer that runs on the CPU."
+    )
     recompute: Recompute | None = None
     buckets: BucketSizes | Buckets | None = Field(
         default=None, description="ZeRO's buffers: `sized`, the `engine`'s defaults, or as given."

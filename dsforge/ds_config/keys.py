@@ -34,8 +34,9 @@ priced: another value gives another memory or time
   zero.stage3_prefetch_bucket_size zero.max_live_parameters zero.stage3_max_live_parameters
   zero.zero_hpz_partition_size zero.zero_quantized_weights zero.zero_quantized_gradients
   zero.cpu_offload zero.cpu_offload_param zero.offload_optimizer.device zero.offload_param.device
+  zero.offload_optimizer.ratio
 priced: refused where the price assumes another value (strategy.py)
-  pipeline.partition sequence_parallel_size zero.offload_optimizer.ratio
+  pipeline.partition sequence_parallel_size
 irrelevant: what is logged, not what is computed
   comet.* tensorboard.* wandb.* csv_monitor.* steps_per_print log_level dump_state timers.*
 irrelevant: slows the steps that it measures; the price is that of the others

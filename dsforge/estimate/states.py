@@ -121,11 +121,22 @@ def states(
         else 4.0 * (min(copied, buckets.sub_group_size) if stage == FULLY_SHARDED else copied)
     )
     on_device = States(weights, gradients, optimizer, step, 0.0, (), 0.0)
-    tiles = ceil(trainable / buckets.sub_group_size) if stage == FULLY_SHARDED else 1
+    tiles, offloaded = tiles_of(strategy, trainable, buckets)
     waiting = FLOAT_BYTES if wide and stage == FULLY_SHARDED else size
     stays = stage < GRADIENTS_SHARDED or (wide and stage == GRADIENTS_SHARDED)
-    sizes = _Sizes(trainable, waiting, max(1, tiles), gradients if stays else 0.0)
+    sizes = _Sizes(trainable, waiting, tiles, offloaded, gradients if stays else 0.0)
     return _offloaded(on_device, strategy, sizes)
+
+
+def tiles_of(strategy: Strategy, trainable: float, buckets: Buckets) -> tuple[int, int]:
+    """Sub-groups of the optimizer on a rank, and how many of them are offloaded.
+
+    Stage 3 keeps the first `int((1 - ratio) * tiles)` on the device
+    (`_create_fp32_partitions`), so a rank with one tile offloads it whatever the ratio.
+    """
+    sharded = strategy.zero_stage == FULLY_SHARDED
+    tiles = max(1, ceil(trainable / buckets.sub_group_size)) if sharded else 1
+    return tiles, tiles - int((1 - strategy.runs_as.offload_ratio) * tiles)
 
 
 class _Sizes(NamedTuple):
@@ -134,7 +145,13 @@ class _Sizes(NamedTuple):
     trainable: float
     size: int
     tiles: int
+    offloaded_tiles: int
     gradients: float
+
+    @property
+    def share(self) -> float:
+        """Of the optimizer, what is offloaded."""
+        return self.offloaded_tiles / self.tiles
 
 
 def sums_beside(workload: Workload, strategy: Strategy) -> bool:
@@ -179,12 +196,14 @@ def _offloaded(on_device: States, strategy: Strategy, sizes: _Sizes) -> States:
         gradient, copies = 4.0 * sizes.trainable, sizes.size * sizes.trainable
         moved = result.optimizer + gradient
         to_disk = strategy.offload_optimizer == "nvme"
+        moved, kept = sizes.share * moved, 1 - sizes.share
+        tiles = () if to_disk else (gradient / sizes.tiles,) * (2 * sizes.offloaded_tiles)
         result = result._replace(
-            gradients=sizes.gradients,
-            optimizer=0.0,
+            gradients=sizes.gradients + kept * gradient,
+            optimizer=kept * result.optimizer,
             step_gradients=0.0,
             host=copies + (0.0 if to_disk else moved),
-            pinned=(copies, *(() if to_disk else (gradient / sizes.tiles,) * (2 * sizes.tiles))),
+            pinned=(copies, *tiles),
             nvme=moved if to_disk else 0.0,
         )
     if strategy.offload_parameters == "cpu":

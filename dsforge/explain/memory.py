@@ -8,7 +8,7 @@ from dsforge.estimate import activations as saved
 from dsforge.estimate import memory as ledger
 from dsforge.estimate.frame import Frame
 from dsforge.estimate.quantised import BLOCK, NF4_BYTES, largest_matrix_elements
-from dsforge.estimate.states import MOMENT_BYTES, MOMENTS, Load, sums_beside
+from dsforge.estimate.states import MOMENT_BYTES, MOMENTS, Load, shares, sums_beside, tiles_of
 from dsforge.explain.parameters import NF4
 from dsforge.explain.sheet import Line, Sheet
 from dsforge.plan import Plan
@@ -35,6 +35,11 @@ def explained_load(frame: Frame, plan: Plan) -> Load:
 def take_memory(sheet: Sheet, plan: Plan, load: Load) -> None:
     """Figures of every memory term and of the three counters."""
     _give_states(sheet, plan)
+    if plan.strategy.runs_as.offload_ratio < 1:
+        trained = shares(plan.strategy).of_trainable(load.held)
+        tiles, offloaded = tiles_of(plan.strategy, trained, load.buckets)
+        source = f"{STATES}: whole sub-groups of the optimizer, offload_optimizer.ratio"
+        sheet.give(source, "share", offloaded_share=offloaded / tiles)
     sheet.work_out("states", tuple(_states(plan)))
     _give_activations(sheet, plan, load)
     sheet.work_out("activations", tuple(_token_bytes(plan, load)))
@@ -77,10 +82,13 @@ def _states(plan: Plan) -> Iterator[Line]:
     gradients = f"{summed} * {trained}"
     stays = wide and stage == GRADIENTS_SHARDED and plan.workload.precision != "fp32"
     gradients = "0" if off and shared and not stays else gradients
+    partial = off and strategy.runs_as.offload_ratio < 1
+    gradients = f"4 * {trained} * (1 - offloaded_share)" if partial else gradients
     why = f"{STATES}{_away(strategy.offload_optimizer if shared else 'none')}"
     yield Line("kept_gradients", "bytes", gradients, why)
     owned = "trained_shard_parameters" if stage >= 1 else "trained_parameters"
-    state = "0" if off else f"(master_bytes + moments * moment_bytes) * {owned}"
+    state = f"(master_bytes + moments * moment_bytes) * {owned}"
+    state = f"{state} * (1 - offloaded_share)" if partial else "0" if off else state
     why = f"{STATES}{_away(strategy.offload_optimizer)}"
     yield Line("kept_optimizer_state", "bytes", state, why)
     copied = f"min({owned}, sub_group_size)" if stage == FULLY_SHARDED else owned

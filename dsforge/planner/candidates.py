@@ -87,6 +87,7 @@ def base(
     """The member of a family with the smallest micro batch and the lightest recomputation."""
     fixed, workload = request.constraints, request.workload
     micro = fixed.micro_batch_size or 1
+    partial = stage == FULLY_SHARDED and offloads[0] == "cpu"
     tp, cp = layout.tensor_parallel_size, layout.context_parallel_size
     return Strategy.model_construct(
         back_end=back_end,
@@ -100,15 +101,18 @@ def base(
         offload_parameters=offloads[1],
         recompute=fixed.recompute or "none",
         virtual_stages=1,
-        execution=_execution(fixed, workload) if back_end == "deepspeed" else None,
+        execution=_execution(fixed, workload, partial=partial) if back_end == "deepspeed" else None,
         sequence_parallel=back_end == "megatron"
         and tp > 1
         and workload.sequence_length % (tp * cp) == 0,
     )
 
 
-def _execution(fixed: Constraints, workload: Workload) -> Execution | None:
-    """How the engine runs where buckets or types are fixed; none: as dsforge sets them."""
+def _execution(fixed: Constraints, workload: Workload, *, partial: bool) -> Execution | None:
+    """How the engine runs where buckets or types are fixed; none: as dsforge sets them.
+
+    `partial`: whether a part of the optimizer can be offloaded (`offload_ratio_check`: ZeRO-3).
+    """
     half = workload.precision != "fp32"
     how = _How(
         buckets=fixed.buckets or "sized",
@@ -116,6 +120,7 @@ def _execution(fixed: Constraints, workload: Workload) -> Execution | None:
         quantized_gradients=bool(fixed.quantized_gradients),
         gradients="fp32" if half and fixed.gradient_type == "fp32" else "compute",
         reduced="fp32" if half and fixed.communication_type == "fp32" else "compute",
+        offload_ratio=1.0 if fixed.offload_ratio is None or not partial else fixed.offload_ratio,
     )
     return None if how == USUAL else _engine(how)
 
@@ -128,6 +133,7 @@ class _How(NamedTuple):
     quantized_gradients: bool = False
     gradients: Literal["compute", "fp32"] = "compute"
     reduced: Literal["compute", "fp32"] = "compute"
+    offload_ratio: float = 1.0
 
 
 USUAL = _How()

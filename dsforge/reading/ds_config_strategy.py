@@ -36,6 +36,7 @@ def fixed(config: DsConfig) -> Settings:
         ("strategy", "pipeline_parallel_size"): config.pipeline_stages,
         ("strategy", "context_parallel_size"): config.sequence_parallel_size,
         ("strategy", "offload_optimizer"): config.offload_optimizer,
+        ("strategy", "offload_ratio"): config.offload_ratio if config.offload_ratio < 1 else None,
         # below stage 3 the engine ignores it
         ("strategy", "offload_parameters"): config.offload_parameters if stage3 else "none",
         ("strategy", "recompute"): "full" if _checkpoints(config) else None,
@@ -133,10 +134,11 @@ def unpriced_values(config: DsConfig) -> Iterator[Problem]:
             "price above 1"
         )
         yield Problem("ds-config-unpriced", message, "use 1, or 0")
-    if config.offload_optimizer == "cpu" and config.offload_ratio < 1:
+    whole = config.shards_parameters and config.offload_optimizer == "cpu"
+    if config.offload_ratio < 1 and config.offload_optimizer != "none" and not whole:
         key = "zero_optimization.offload_optimizer.ratio"
-        message = f"`{key}` (={config.offload_ratio}) has no price below 1"
-        yield Problem("ds-config-unpriced", message, "use 1: the whole optimizer on the host")
+        message = f"`{key}` (={config.offload_ratio}) must be 1 but under ZeRO stage 3 with `cpu`"
+        yield Problem("offload-ratio", message, "use stage 3 (offload_ratio_check), or drop it")
     yield from _types(config)
 
 

@@ -65,6 +65,7 @@ class OffloadBlock(NamedTuple):
     device: Offload
     pin_memory: bool
     disk: DiskBuffers | None = None
+    ratio: float | None = None  # of the optimizer, what is offloaded; none: all
 
 
 class Job(NamedTuple):
@@ -247,10 +248,11 @@ def _offloaded(
     """The blocks of the optimizer and of the parameters."""
     optimizer, parameters = priced.strategy.offload_optimizer, priced.strategy.offload_parameters
     state_disk, parameter_disk = _disk(cluster, priced)
-    return (
-        _offload(cluster, optimizer, state_disk),
-        _offload(cluster, parameters, parameter_disk),
-    )
+    ratio = priced.strategy.runs_as.offload_ratio
+    first = _offload(cluster, optimizer, state_disk)
+    if first is not None and ratio < 1:
+        first = first._replace(ratio=ratio)
+    return first, _offload(cluster, parameters, parameter_disk)
 
 
 def _disk(cluster: ClusterSpec, priced: Priced) -> tuple[DiskBuffers | None, DiskBuffers | None]:

@@ -82,6 +82,7 @@ def _is_of(price: Priced, config: EngineConfig) -> bool:
         and plan.runs_as.quantized_weights == written.quantized_weights
         and plan.runs_as.quantized_gradients == written.quantized_gradients
         and plan.offload_optimizer == written.offload_optimizer
+        and plan.runs_as.offload_ratio == written.offload_ratio
         and plan.offload_parameters == written.offload_parameters
     )
 

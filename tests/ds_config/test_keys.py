@@ -14,6 +14,7 @@ from dsforge.ds_config import DsConfig, read, treatment, unknown, unpriced
 from dsforge.ds_config.keys import BLOCKS, CLOSED, ENTRIES, TABLE
 from dsforge.ds_config.unpriced import WHEN
 from dsforge.errors import SpecError
+from dsforge.estimate.buckets import ENGINE
 from dsforge.lint.releases import frozen, number
 from dsforge.planner import appraise
 from dsforge.reading.ds_config_strategy import buckets_of
@@ -90,6 +91,14 @@ OFFLOADED: dict[str, Any] = {
     **BASE,
     "zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"}},
 }
+TILED = {
+    **BASE,
+    "zero_optimization": {
+        "stage": 3,
+        "sub_group_size": 10**7,
+        "offload_optimizer": {"device": "cpu"},
+    },
+}
 OTHER: dict[str, tuple[dict[str, Any], Any]] = {
     "train_batch_size": (BASE, 512),
     "train_micro_batch_size_per_gpu": (BASE, 4),
@@ -118,11 +127,11 @@ OTHER: dict[str, tuple[dict[str, Any], Any]] = {
     "zero_optimization.cpu_offload_param": (BASE, True),
     "zero_optimization.offload_optimizer.device": (BASE, "cpu"),
     "zero_optimization.offload_param.device": (BASE, "cpu"),
+    "zero_optimization.offload_optimizer.ratio": (TILED, 0.5),
 }
 CHECKED_VALUES: dict[str, Any] = {
     "sequence_parallel_size": 4,
     "pipeline.partition": [1, 15],
-    "zero_optimization.offload_optimizer.ratio": 0.5,
 }
 GPUS = 16
 
@@ -247,8 +256,6 @@ def test_a_value_without_a_price_is_refused(path: str, tmp_path: Path) -> None:
     """Never priced as if it were not there."""
     base = PIPELINE if path.startswith("pipeline") else BASE
     config = changed(base, path, CHECKED_VALUES[path])
-    if path.endswith("ratio"):
-        config = changed(config, "zero_optimization.offload_optimizer.device", "cpu")
 
     with pytest.raises(SpecError) as caught:
         figures(tmp_path, config)
@@ -283,3 +290,37 @@ def test_float32_sums_are_where_the_engine_keeps_them() -> None:
 
     assert per_element[0] == pytest.approx(6, rel=0.01)
     assert per_element[1:] == [pytest.approx(n, rel=0.01) for n in (4, 4)]
+
+
+def test_a_rank_with_one_sub_group_offloads_it_whatever_the_ratio(tmp_path: Path) -> None:
+    """Stage 3 keeps `int((1 - ratio) * sub-groups)` on the device, and 1e9 elements are one."""
+    half = changed(OFFLOADED, "zero_optimization.offload_optimizer.ratio", 0.5)
+
+    assert figures(tmp_path, half) == figures(tmp_path, OFFLOADED)
+
+
+def test_what_is_not_offloaded_is_on_the_device() -> None:
+    """As rehearsed (smollm2-135m, 8 ranks): states and float32 gradients, 16 bytes an element."""
+    on, work = cluster(1, 8), workload(128, 32, precision="bf16")
+    fixed = {"back_end": "deepspeed", "zero_stage": 3, "micro_batch_size": 1}
+    sizes = ENGINE.model_copy(update={"sub_group_size": 2_000_000})
+    both = [
+        appraise(
+            ask(
+                "smollm2-135m",
+                on,
+                work,
+                offload_optimizer="cpu",
+                offload_parameters="none",
+                offload_ratio=ratio,
+                buckets=sizes,
+                **fixed,
+            )
+        ).choice.memory
+        for ratio in (1.0, 0.5)
+    ]
+    shard, kept = 134_515_008 / 8, 4 / 9  # int(0.5 x 9 sub-groups)
+    more = [memory.terms.optimizer_state + memory.terms.gradients for memory in both]
+
+    assert more[0] == 0
+    assert more[1] == pytest.approx(16 * shard * kept, rel=0.01)

@@ -77,6 +77,8 @@ def constraints(draw: random.Random, strategy: Strategy) -> Constraints:
     if stage == 3 and draw.random() < 0.5:
         more = {"quantized_weights": draw.random() < 0.5, "quantized_gradients": True}
         more["hpz_partition_size"] = draw.choice((1, 2, 4))
+        if strategy.offload_optimizer == "cpu":
+            more["offload_ratio"] = draw.choice((0.0, 0.3, 0.9))
     elif stage and draw.random() < 0.3:
         more = {"gradient_type": "fp32", "communication_type": draw.choice((None, "fp32"))}
     return Constraints(
