@@ -7,6 +7,8 @@ the price and has none is refused by name; `dsforge/ds_config/keys.py` lists eve
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -37,15 +39,37 @@ class DsConfigFile(NamedTuple):
 
 
 def json_mapping(path: Path) -> dict[str, Any]:
-    """The JSON object in a file. Raises SpecError."""
+    """The JSON object in a file, each key once. Raises SpecError.
+
+    DeepSpeed refuses a key that is written twice (`dict_raise_error_on_duplicate_keys`).
+    """
+    text, place = read_text(path), str(path)
     try:
-        value = json_value(read_text(path))
+        value = json_value(text)
     except UnreadableError as error:
-        place = f"{path}:{error.line}" if error.line else str(path)
+        place = f"{path}:{error.line}" if error.line else place
         raise refusal("ds-config-json", place, error.reason) from error
+    problems = [
+        Problem("ds-config-duplicate", f"`{key[:60]}` is written twice", "keep one", place)
+        for key in _written_twice(text)[:MAX_PROBLEMS]
+    ]
     if not isinstance(value, dict):
-        raise refusal("ds-config-mapping", str(path), "must be a JSON object")
-    return value
+        problems.append(Problem("ds-config-mapping", "must be a JSON object", place=place))
+    if problems:
+        raise SpecError(tuple(problems))
+    return dict(value)
+
+
+def _written_twice(text: str) -> list[str]:
+    """Keys that an object of the JSON text has more than once, the innermost first."""
+    repeated: list[str] = []
+
+    def unique(pairs: list[tuple[str, Any]]) -> None:
+        counts = Counter(key for key, _ in pairs)
+        repeated.extend(sorted(key for key, count in counts.items() if count > 1))
+
+    json.loads(text, object_pairs_hook=unique)
+    return repeated
 
 
 def read_ds_config(path: Path) -> DsConfigFile:

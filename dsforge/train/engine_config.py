@@ -6,7 +6,6 @@ What the loop itself depends on (JSON, batch product, optimizer, precision) is c
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
@@ -17,7 +16,7 @@ from dsforge.ds_config import Batch, DsConfig, batch_of, read
 from dsforge.ds_config.config import Precision
 from dsforge.errors import Problem, SpecError
 from dsforge.layout import Layout
-from dsforge.reading.source import read_text
+from dsforge.reading.ds_config import json_mapping
 from dsforge.strategy import FULLY_SHARDED
 from dsforge.train.modes import DATA_PARALLEL, Mode, mode_of
 from dsforge.train.refit import batch_of_restart, refitted
@@ -57,7 +56,7 @@ def read_engine_config(
 
     A run that goes on keeps its `global_batch_size`, whatever ranks the config was written for.
     """
-    settings = _mapping(path)
+    settings = json_mapping(path)
     config, found = read(settings, filled_in=False)
     mode, clashes = mode_of(config, world_size)
     problems = list(dict.fromkeys((*found, *clashes)))
@@ -83,33 +82,6 @@ def read_engine_config(
         asked_batch_size=None if asked is None else asked.total,
         optimizer=config.optimizer_name,
     )
-
-
-def _mapping(path: Path) -> dict[str, Any]:
-    """The JSON object in a file, each key once. Raises SpecError."""
-    repeated: list[str] = []
-
-    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        keys = [key for key, _ in pairs]
-        repeated.extend(sorted({key for key in keys if keys.count(key) > 1}))
-        return dict(pairs)
-
-    text = read_text(path)
-    try:
-        value = json.loads(text, object_pairs_hook=unique)
-    except (ValueError, RecursionError) as error:
-        place = f"{path}:{getattr(error, 'lineno', 1)}"
-        message = f"is not JSON: {getattr(error, 'msg', 'nested too deeply')}"
-        raise SpecError((Problem("ds-config-json", message, place=place),)) from error
-    problems = [
-        Problem("ds-config-duplicate", f"`{key}` is written twice", "keep one", str(path))
-        for key in repeated
-    ]
-    if not isinstance(value, dict):
-        problems.append(Problem("ds-config-mapping", "must be a JSON object", place=str(path)))
-    if problems:
-        raise SpecError(tuple(problems))
-    return dict(value)
 
 
 def _monitors(settings: dict[str, Any]) -> Iterator[Problem]:
