@@ -58,7 +58,8 @@ def _treated(
 def _is_off(value: object, treated: Treatment) -> bool:
     """Whether a value leaves the engine as it is priced."""
     if not isinstance(value, Mapping):
-        return value in (None, "auto", []) or value == treated.off
+        absent = value in (None, "auto", []) or (value is False and treated.off is not True)
+        return absent or value == treated.off
     if treated.by_presence:
         return value.get("enabled") is False or not any(value.values())
     return not _is_switched_on(value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import runpy
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,14 @@ def test_removed_keys_have_one_too() -> None:
     removed = [f"{p}.{key}".strip(".") for p, b in RELEASES.blocks.items() for key in b.removed]
 
     assert [path for path in removed if not any(name.startswith(path) for name in TABLE)] == []
+
+
+def test_the_page_of_all_keys_is_that_of_the_table() -> None:
+    """`python scripts/ds_config_keys.py` writes it anew."""
+    root = Path(__file__).resolve().parents[2]
+    script = runpy.run_path(str(root / "scripts/ds_config_keys.py"))
+
+    assert (root / "docs/ds-config-keys.md").read_text() == script["page"]()
 
 
 def test_the_table_has_no_other_keys() -> None:
@@ -211,12 +220,13 @@ REFUSED = {
     "compression_training": {"weight_quantization": {"shared_parameters": {"enabled": True}}},
     "sparse_gradients": True,
 }
-OFF = {
+OFF: dict[str, Any] = {
     "zero_optimization": {
         "stage": 1,
         "zenflow": None,
         "memory_efficient_linear": False,  # read by stage 3
         "mics_shard_size": -1,
+        "mics_hierarchical_params_gather": False,
         "leaf_module": {"classes": []},
         "reduce_scatter": False,
         "offload_optimizer": {"device": "none", "super_offload": True},
@@ -249,6 +259,11 @@ def test_what_has_no_price_is_refused_where_it_is_on() -> None:
 def test_what_is_off_or_not_read_is_let_through() -> None:
     """Defaults, `false`, and settings of another stage."""
     assert unpriced(OFF, read(OFF).config) == ()
+    at_stage_3 = changed(OFF, "zero_optimization.stage", 3)
+    found = [p.message.split("`")[1] for p in unpriced(at_stage_3, read(at_stage_3).config)]
+    assert found == [
+        f"zero_optimization.{k}" for k in ("memory_efficient_linear", "reduce_scatter")
+    ]
 
 
 @pytest.mark.parametrize("path", CHECKED_VALUES)
