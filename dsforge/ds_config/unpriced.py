@@ -67,5 +67,10 @@ def _is_off(value: object, treated: Treatment) -> bool:
 
 def _is_switched_on(block: Mapping[str, Any]) -> bool:
     """Whether a switch of a block, or of a block inside it, is on."""
-    on = any(block.get(name) not in (None, False, "auto") for name in SWITCHES)
-    return on or any(_is_switched_on(v) for v in block.values() if isinstance(v, Mapping))
+    waiting = [block]
+    while waiting:
+        values = waiting.pop()
+        if any(values.get(name) not in (None, False, "auto") for name in SWITCHES):
+            return True
+        waiting += [value for value in values.values() if isinstance(value, Mapping)]
+    return False
