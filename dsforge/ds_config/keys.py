@@ -35,8 +35,8 @@ priced: another value gives another memory or time
   zero.zero_hpz_partition_size zero.zero_quantized_weights zero.zero_quantized_gradients
   zero.cpu_offload zero.cpu_offload_param zero.offload_optimizer.device zero.offload_param.device
   zero.offload_optimizer.ratio
-priced: refused where the price assumes another value (strategy.py)
-  pipeline.partition sequence_parallel_size
+priced: refused where stages would hold other layers than those of the price
+  pipeline.partition
 irrelevant: what is logged, not what is computed
   comet.* tensorboard.* wandb.* csv_monitor.* steps_per_print log_level dump_state timers.*
 irrelevant: slows the steps that it measures; the price is that of the others
@@ -100,6 +100,8 @@ irrelevant: must agree with autotp_size, or concerns loading
   tensor_parallel.dtype tensor_parallel.tp.* tensor_parallel.tensor_parallel.*
   tensor_parallel.keep_module_on_host tensor_parallel.preset_model
   tensor_parallel.vocab_parallel_ce_backend
+refused (in sequence parallelism): Ulysses, ranks that share a sequence
+  sequence_parallel_size
 refused: states in half precision
   fp16.fp16_master_weights_and_grads bf16.bf16_master_weights_and_grads
   bf16.bf16_optimizer_states bfloat16.bf16_master_weights_and_grads

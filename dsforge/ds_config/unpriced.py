@@ -19,6 +19,7 @@ WHEN: dict[str, Callable[[DsConfig], bool]] = {
     ),
     "an offloaded optimizer": lambda config: config.offload_optimizer != "none",
     "NVMe": lambda config: config.swaps,
+    "sequence parallelism": lambda config: config.sequence_parallel_size > 1,
     "tensor parallelism": lambda config: config.tensor_parallel_size > 1,
 }
 

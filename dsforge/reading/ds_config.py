@@ -21,8 +21,8 @@ from dsforge.outside import UnreadableError, json_value
 from dsforge.plan import Reason, Request
 from dsforge.reading.ds_config_strategy import (
     batch_problem,
-    fixed,
-    following,
+    derived_settings,
+    fixed_settings,
     partition_problem,
     partition_reason,
     unpriced_values,
@@ -90,7 +90,9 @@ def read_ds_config(path: Path) -> DsConfigFile:
 
 def settings_of(file: DsConfigFile) -> tuple[Setting, ...]:
     """The file as settings of a request, which flags may follow."""
-    return tuple(Setting(loc, value, file.place) for loc, value in fixed(file.config).items())
+    return tuple(
+        Setting(loc, value, file.place) for loc, value in fixed_settings(file.config).items()
+    )
 
 
 def settings_within(file: DsConfigFile, request: Request) -> tuple[Setting, ...]:
@@ -102,7 +104,7 @@ def settings_within(file: DsConfigFile, request: Request) -> tuple[Setting, ...]
     problems = tuple(replace(p, place=file.place) for p in clashes if p is not None)
     if problems:
         raise SpecError(problems)
-    found = following(file.config, request)
+    found = derived_settings(file.config, request)
     return tuple(Setting(loc, value, file.place) for loc, value in found.items())
 
 

@@ -21,7 +21,7 @@ OPTIMIZERS = {"adam": "adamw"} | {
 }
 
 
-def fixed(config: DsConfig) -> Settings:
+def fixed_settings(config: DsConfig) -> Settings:
     """What holds on any cluster and for any model; what the file leaves open is left out."""
     stage3 = config.shards_parameters
     found: Settings = {
@@ -53,7 +53,7 @@ def _checkpoints(config: DsConfig) -> bool:
     return config.pipeline_stages > 1 and config.checkpointed_layers == 1
 
 
-def following(config: DsConfig, request: Request) -> Settings:
+def derived_settings(config: DsConfig, request: Request) -> Settings:
     """What follows once model and cluster are known: buffers, and batch sizes from each other."""
     found: Settings = {}
     if config.zero_stage != 0:  # without ZeRO the engine has no buffer that a key sets
@@ -125,9 +125,6 @@ def unpriced_values(config: DsConfig) -> Iterator[Problem]:
         hint = "known: " + ", ".join(sorted(set(OPTIMIZERS.values())))
         message = f"`optimizer.type` (={config.optimizer[:60]}) has no price"
         yield Problem("ds-config-optimizer", message, hint)
-    if config.sequence_parallel_size > 1:
-        message = f"`sequence_parallel_size` (={config.sequence_parallel_size}) has no price"
-        yield Problem("ds-config-unpriced", message, "price it with 1 and a shorter sequence")
     if config.checkpointed_layers > 1 and config.pipeline_stages > 1:
         message = (
             f"`pipeline.activation_checkpoint_interval` (={config.checkpointed_layers}) has no "

@@ -139,7 +139,6 @@ OTHER: dict[str, tuple[dict[str, Any], Any]] = {
     "zero_optimization.offload_optimizer.ratio": (TILED, 0.5),
 }
 CHECKED_VALUES: dict[str, Any] = {
-    "sequence_parallel_size": 4,
     "pipeline.partition": [1, 15],
 }
 GPUS = 16
