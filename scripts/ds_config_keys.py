@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from itertools import groupby
 from pathlib import Path
 
@@ -39,7 +40,7 @@ def page() -> str:
 
 def why(row: Treatment) -> str:
     """The reason, and when a refused key is let through."""
-    off = {True: "; `true` is let through", -1: "; -1 is let through"}.get(row.off, "")  # type: ignore[call-overload]
+    off = "" if row.off is False else f"; `{json.dumps(row.off)}` is let through"
     return f"{row.reason}{off}{f'; read only with {row.when}' if row.when else ''}"
 
 

@@ -35,6 +35,8 @@ priced: another value gives another memory or time
   zero.zero_hpz_partition_size zero.zero_quantized_weights zero.zero_quantized_gradients
   zero.cpu_offload zero.cpu_offload_param zero.offload_optimizer.device zero.offload_param.device
   zero.offload_optimizer.ratio
+priced: ranks that share a sequence are no data parallelism; refused where no plan has them
+  sequence_parallel_size
 priced: refused where stages would hold other layers than those of the price
   pipeline.partition
 irrelevant: what is logged, not what is computed
@@ -94,14 +96,12 @@ irrelevant: what is checked or allowed
 irrelevant: the program around the steps
   dataloader_drop_last disable_python_gc managed_gradient_accumulation vocabulary_size
   use_data_before_expert_parallelism
-irrelevant: read under sequence parallelism only, which has no price
-  seq_parallel_comm_data_type seq_parallel_communication_data_type
 irrelevant: must agree with autotp_size, or concerns loading
   tensor_parallel.dtype tensor_parallel.tp.* tensor_parallel.tensor_parallel.*
   tensor_parallel.keep_module_on_host tensor_parallel.preset_model
   tensor_parallel.vocab_parallel_ce_backend
-refused (in sequence parallelism): Ulysses, ranks that share a sequence
-  sequence_parallel_size
+refused (off: fp32, in sequence parallelism): gradients sent in another type than float32
+  seq_parallel_comm_data_type seq_parallel_communication_data_type
 refused: states in half precision
   fp16.fp16_master_weights_and_grads bf16.bf16_master_weights_and_grads
   bf16.bf16_optimizer_states bfloat16.bf16_master_weights_and_grads
@@ -162,7 +162,7 @@ refused (in tensor parallelism): layers sharded in another way
   tensor_parallel.partition_config tensor_parallel.injection_policy_tuple
   tensor_parallel.replace_with_kernel_inject tensor_parallel.kernel_inject
 """
-OFF: dict[str, object] = {"true": True, "-1": -1}
+OFF: dict[str, object] = {"true": True, "-1": -1, "fp32": "fp32"}
 
 
 def _rows() -> Iterator[tuple[str, Treatment]]:

@@ -88,10 +88,13 @@ def gradient_size(workload: Workload, strategy: Strategy) -> int:
     """Bytes of an element of gradients on the wire.
 
     DeepSpeed casts float32 sums to `communication_data_type` first, which is the compute precision
-    unless it is set (engine.py, `communication_data_type`).
+    unless it is set, and float32 under sequence parallelism (engine.py, `communication_data_type`,
+    `seq_parallel_communication_data_type`).
     """
-    run = strategy.runs_as
-    sent = run.reduced if run.trainer == "deepspeed" else run.gradients
+    run, shared = strategy.runs_as, strategy.layout.context_parallel_size > 1
+    sent = run.gradients
+    if run.trainer == "deepspeed":
+        sent = "fp32" if shared else run.reduced
     return 4 if sent == "fp32" else element_bytes(workload)
 
 

@@ -48,7 +48,9 @@ def _payloads(sheet: Sheet, plan: Plan) -> Iterator[Line]:
     """Bytes of gradients and weights; experts apart where fewer ranks hold the same ones."""
     strategy, engine = plan.strategy, plan.strategy.back_end == "deepspeed"
     run = strategy.runs_as
-    held, wide = "the rank with the most parameters", not engine or run.reduced == "fp32"
+    shared = strategy.layout.context_parallel_size > 1
+    held = "the rank with the most parameters"
+    wide = not engine or shared or run.reduced == "fp32"
     size, size_of_weight = "4" if wide else "element_bytes", "element_bytes"
     trained = "pace_trained_parameters"
     if strategy.zero_stage == FULLY_SHARDED and run.quantized_gradients:

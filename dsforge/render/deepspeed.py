@@ -84,7 +84,13 @@ class Job(NamedTuple):
     pipeline_layers: tuple[int, ...]  # of each stage: the cut that the prediction prices
     sums_in_fp32: bool  # gradients of micro batches, under bf16 or fp16
     sends_fp32: bool  # gradients to other ranks
-    quantized_weights: bool  # ZeRO++, read under stage 3
+
+
+class Shards(NamedTuple):
+    """How ranks share parameters under ZeRO-3, ZeRO++ included."""
+
+    hpz_partition_size: int | None  # none: no second copy of the weights
+    quantized_weights: bool
     quantized_gradients: bool
 
 
@@ -102,11 +108,11 @@ class ZeroContext(NamedTuple):
 
 
 class Zero3Context(NamedTuple):
-    """Fields of zero3.json.j2; `hpz_partition_size` is none without a second copy of weights."""
+    """Fields of zero3.json.j2: everything on the device."""
 
     job: Job
     buckets: Buckets
-    hpz_partition_size: int | None
+    shards: Shards
 
 
 class ZeroOffloadContext(NamedTuple):
@@ -122,7 +128,7 @@ class Zero3OffloadContext(NamedTuple):
 
     job: Job
     buckets: Buckets
-    hpz_partition_size: int | None
+    shards: Shards
     offload_optimizer: OffloadBlock | None
     offload_parameters: OffloadBlock | None
 
@@ -132,6 +138,7 @@ class NvmeContext(NamedTuple):
 
     job: Job
     buckets: Buckets
+    shards: Shards
     offload_optimizer: OffloadBlock | None
     offload_parameters: OffloadBlock | None
     aio: AioSettings
@@ -184,16 +191,21 @@ def zero_context(plan: Plan, priced: Priced) -> Context:
         return Zero0Context(job)
     if kind is ZeroContext:
         return ZeroContext(job, buckets)
-    size = priced.strategy.hpz_partition_size
-    copies = size if size > 1 else None
+    shards = _shards(priced.strategy)
     if kind is Zero3Context:
-        return Zero3Context(job, buckets, copies)
+        return Zero3Context(job, buckets, shards)
     optimizer, parameters = _offloaded(plan.cluster, priced)
     if kind is ZeroOffloadContext and optimizer is not None:
         return ZeroOffloadContext(job, buckets, optimizer)
     if priced.aio is None:
-        return Zero3OffloadContext(job, buckets, copies, optimizer, parameters)
-    return NvmeContext(job, buckets, optimizer, parameters, priced.aio)
+        return Zero3OffloadContext(job, buckets, shards, optimizer, parameters)
+    return NvmeContext(job, buckets, shards, optimizer, parameters, priced.aio)
+
+
+def _shards(strategy: Strategy) -> Shards:
+    """What ZeRO++ does, as it is priced."""
+    size, run = strategy.hpz_partition_size, strategy.runs_as
+    return Shards(size if size > 1 else None, run.quantized_weights, run.quantized_gradients)
 
 
 def _job(plan: Plan, strategy: Strategy) -> Job:
@@ -215,8 +227,6 @@ def _job(plan: Plan, strategy: Strategy) -> Job:
         pipeline_layers=tuple(stage.layers for stage in cut),
         sums_in_fp32=strategy.runs_as.gradients == "fp32" and plan.workload.precision != "fp32",
         sends_fp32=strategy.runs_as.reduced == "fp32" and plan.workload.precision != "fp32",
-        quantized_weights=strategy.runs_as.quantized_weights,
-        quantized_gradients=strategy.runs_as.quantized_gradients,
     )
 
 

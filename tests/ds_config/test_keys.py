@@ -170,7 +170,7 @@ def test_each_priced_key_has_an_example() -> None:
     """A key is priced only if another value of it is shown to change the price."""
     priced = {path for path, row in TABLE.items() if row.kind == "priced"}
 
-    assert {*OTHER, *CHECKED_VALUES} == priced
+    assert {*OTHER, *CHECKED_VALUES, "sequence_parallel_size"} == priced
 
 
 @pytest.mark.parametrize("path", OTHER)
@@ -338,3 +338,17 @@ def test_what_is_not_offloaded_is_on_the_device() -> None:
 
     assert more[0] == 0
     assert more[1] == pytest.approx(16 * shard * kept, rel=0.01)
+
+
+def test_ranks_that_share_a_sequence_are_no_data_parallelism(tmp_path: Path) -> None:
+    """4 of 8 ranks a sequence: two replicas, whatever the rules say of such a plan."""
+    path = tmp_path / "ds.json"
+    sizes = {"train_micro_batch_size_per_gpu": 3, "gradient_accumulation_steps": 5}
+    path.write_text(json.dumps({**sizes, "sequence_parallel_size": 4}))
+    flags = {("model",): "llama-3.2-1b", ("cluster", "gpu"): "a100-80gb"}
+    flags[("cluster", "nodes")], flags[("cluster", "gpus_per_node")] = 1, 8
+    settings = tuple(Setting(loc, value, "--flag") for loc, value in flags.items())
+    request = read_request(Asked(ds_config=path, settings=settings))
+
+    assert request.constraints.context_parallel_size == 4
+    assert request.workload.global_batch_size == 3 * 5 * 2

@@ -139,7 +139,10 @@ REFUSED = {
     "batch as text": ({"train_batch_size": "x"}, "train_batch_size"),
     "product": ({"train_batch_size": 100, "train_micro_batch_size_per_gpu": 2}, "16 ranks"),
     "optimizer": ({"optimizer": {"type": "OneBitAdam"}}, "OneBitAdam"),
-    "sequence parallel": ({"sequence_parallel_size": 4}, "sequence_parallel_size"),
+    "sequence parallel": (
+        {"sequence_parallel_size": 4, "seq_parallel_communication_data_type": "bf16"},
+        "seq_parallel_communication_data_type",
+    ),
     "unknown key": ({"zero_optimization": {"stages": 2}}, "zero_optimization.stages"),
     "no price": ({"compile": {"deepcompile": True}}, "compile"),
     "partition": ({"pipeline": {"stages": 2, "partition": [30, 2]}}, "[30, 2]"),
