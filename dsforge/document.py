@@ -50,7 +50,10 @@ class EstimateDocument(BaseModel):
     strategy: Strategy
     label: str = Field(description="The strategy in short.")
     fits: bool
-    margin_bytes: int = Field(description="Room left on each accelerator; negative: missing.")
+    margin_bytes: int = Field(
+        description="Room left for each rank where it is tightest: on its device, or in its share "
+        "of the node's RAM and disk; negative: missing."
+    )
     largest_term: str = Field(description="The memory term that dominates.")
     memory: MemoryEstimate
     time: TimeEstimate

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from dsforge.errors import Problem, SpecError
 
 if TYPE_CHECKING:
-    from dsforge.specs import Host  # with pydantic, which entries alone need not pay
+    from dsforge.specs import ClusterSpec, Host  # with pydantic, which entries alone need not pay
 
 MAX_SLOTS = 1024  # no machine has more accelerators; more digits are a slip
 LONGEST_NAME = 253  # RFC 1035
@@ -30,11 +30,12 @@ _FORM = "write `10.0.0.1 slots=8`"
 
 
 class Entry(NamedTuple):
-    """A host as it was written, and where."""
+    """A host as it was written, and where; `devices` where only some of its slots are wanted."""
 
     address: str
     slots: int
     place: str
+    devices: tuple[int, ...] = ()
 
 
 def is_address(host: str) -> bool:
@@ -53,8 +54,11 @@ def parse_hostfile(text: str, place: str) -> tuple[Host, ...]:
     return tuple(Host(address=e.address, slots=e.slots) for e in hostfile_entries(text, place))
 
 
-def hostfile_entries(text: str, place: str) -> list[Entry]:
-    """The hosts of a hostfile with the line of each. SpecError with all bad lines."""
+def hostfile_entries(text: str, place: str, *, by_name: bool = False) -> list[Entry]:
+    """The hosts of a hostfile with the line of each. SpecError with all bad lines.
+
+    With `by_name` nobody goes to the hosts, so that a loopback name among others is none of them.
+    """
     entries: list[Entry] = []
     problems: list[Problem] = []
     for number, raw in enumerate(text.split("\n"), start=1):
@@ -68,7 +72,7 @@ def hostfile_entries(text: str, place: str) -> list[Entry]:
             digits = match[2].lstrip("0")
             slots = int(digits or 0) if len(digits) <= len(str(MAX_SLOTS)) else MAX_SLOTS + 1
             entries.append(Entry(match[1], slots, at))
-    problems += entry_problems(entries)
+    problems += entry_problems(entries, by_name=by_name)
     if not entries and not problems:
         problems = [Problem("hostfile-empty", "names no host", _FORM, place)]
     if problems:
@@ -78,19 +82,33 @@ def hostfile_entries(text: str, place: str) -> list[Entry]:
 
 def hostfile_text(hosts: Iterable[Host]) -> str:
     """A hostfile with one line for each host, that `parse_hostfile` reads back."""
-    return "".join(f"{host.address} slots={host.slots}\n" for host in hosts)
+    return "".join(f"{host.address} slots={host.listed_slots}\n" for host in hosts)
 
 
-def entry_problems(entries: list[Entry]) -> list[Problem]:
+def selected_devices(cluster: ClusterSpec) -> tuple[tuple[int, ...], ...]:
+    """Devices of each host; empty where every host gives its first ones."""
+    hosts = [host.narrowed(cluster.gpus_per_node) for host in cluster.hosts[: cluster.nodes]]
+    if not any(host.devices for host in hosts):
+        return ()
+    return tuple(host.devices or tuple(range(host.slots)) for host in hosts)
+
+
+def selection(cluster: ClusterSpec) -> str:
+    """`10.0.0.1:2,3@10.0.0.2:0,1`: the same in the words of DeepSpeed's `--include`."""
+    pairs = zip(cluster.hosts, selected_devices(cluster), strict=False)
+    return "@".join(f"{host.address}:{','.join(map(str, ids))}" for host, ids in pairs)
+
+
+def entry_problems(entries: list[Entry], *, by_name: bool = False) -> list[Problem]:
     """What is wrong with the addresses and slots of a list of hosts."""
     problems: list[Problem] = []
     first: dict[str, str] = {}
-    for address, slots, place in entries:
+    for address, slots, place, _ in entries:
         found = _address_problem(address, place)
-        if found is None and len(entries) > 1 and _is_loopback(address):
+        if found is None and len(entries) > 1 and not by_name and _is_loopback(address):
             message = f"address `{address}` means each host itself, and there are several hosts"
             found = Problem("host-loopback", message, "write its address on the network", place)
-        key = _canonical(address)
+        key = canonical(address)
         if found is None and key in first:
             message = f"host `{address}` is written twice; first at {first[key]}"
             found = Problem("host-twice", message, "one line for each host", place)
@@ -141,7 +159,7 @@ def _bad_line(line: str, place: str) -> Problem:
     return Problem("hostfile-line", f"`{shown}` is not `ADDRESS slots=N`", _FORM, place)
 
 
-def _canonical(address: str) -> str:
+def canonical(address: str) -> str:
     """One spelling for each host."""
     return str(ip_address(address)) if is_address(address) else address.lower()
 

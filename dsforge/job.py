@@ -12,6 +12,7 @@ from typing import Literal
 from pydantic import BaseModel, Field
 
 from dsforge.specs import FROZEN, DataSpec, LoraSpec
+from dsforge.strategy import AskedLoss
 
 Schedule = Literal["cosine", "linear", "constant"]
 OnBadRow = Literal["stop", "skip"]
@@ -53,6 +54,11 @@ class TrainJob(BaseModel):
         description="Decoder layers through torch.compile; batches are padded to the length.",
     )
     attention: Attention = "sdpa"
+    loss: AskedLoss = Field(
+        default="chunked",
+        description="`chunked`: logits of some tokens at a time, where the model allows it; "
+        "`plain`: of the whole micro batch.",
+    )
     lora: LoraSpec | None = Field(default=None, description="Adapters; none: all weights train.")
     seed: int = Field(default=42, ge=0, description="Of weights, adapters and data order.")
     output: str = Field(default="output", description="Folder of checkpoints, metrics, weights.")

@@ -8,6 +8,7 @@ ZeRO stage and offload, Megatron), or the rules that forbid them.
 from __future__ import annotations
 
 import json
+from math import inf
 from typing import Literal
 
 from pydantic import BaseModel, Field
@@ -16,7 +17,7 @@ from dsforge.errors import Problem
 from dsforge.estimate.memory import MemoryEstimate
 from dsforge.estimate.run import RunEstimate, Speed, run_of, speed_of
 from dsforge.estimate.time import TimeEstimate
-from dsforge.specs import FROZEN, ClusterSpec, ModelSpec, Workload
+from dsforge.specs import FROZEN, ClusterSpec, ModelSpec, Precision, Workload
 from dsforge.strategy import AioSettings, Buckets, Constraints, Strategy
 
 VariantName = Literal[
@@ -26,6 +27,21 @@ VariantName = Literal[
 PREFERRED = 1.25  # times the fastest step: what an easier way to train may cost
 
 
+ReasonKind = Literal["warning", "choice", "note", "default"]
+_KINDS: tuple[tuple[str, ReasonKind], ...] = (  # by the beginning of the rule
+    ("warning-", "warning"),
+    ("default-", "default"),
+    ("catalog-", "note"),
+    ("card-gpu", "note"),
+    ("card-link", "note"),
+    ("data-", "note"),
+    ("batch-from-", "note"),
+    ("model-size", "note"),
+    ("model-spelling", "note"),
+    ("model-text-config", "note"),
+)
+
+
 class Reason(BaseModel):
     """Why something was chosen, or what was given up for it; `rule` can be cited."""
 
@@ -33,6 +49,23 @@ class Reason(BaseModel):
 
     rule: str
     message: str
+
+    @property
+    def kind(self) -> ReasonKind:
+        """A warning, a reason of the choice, a note on the input, or a default."""
+        return next((kind for head, kind in _KINDS if self.rule.startswith(head)), "choice")
+
+
+class Machines(BaseModel):
+    """Some hosts of a cluster whose hosts differ, as equal nodes: the weakest of them count."""
+
+    model_config = FROZEN
+
+    cluster: ClusterSpec
+    precision: Precision = Field(description="Chosen for these cards, unless it was given.")
+    global_batch_size: int = Field(ge=1, description="Likewise for their number.")
+    reasons: tuple[Reason, ...] = ()
+    alike: bool = Field(description="All of these hosts are equal, and so is any part of them.")
 
 
 class Request(BaseModel):
@@ -52,9 +85,42 @@ class Request(BaseModel):
         ge=1,
         description="How much slower than the fastest an easier plan may be.",
     )
+    part_step_s: float = Field(
+        default=inf,
+        gt=0,
+        description="Seconds of the smallest step on fewer of the machines: what `prefer` counts "
+        "from where it is smaller than on all of them.",
+    )
     risk: bool = Field(
         default=False, description="Plans count that likely fit, not only those that surely do."
     )
+    others: tuple[Machines, ...] = Field(
+        default=(),
+        description="Where hosts differ: some of them alone. `cluster` is all, by the weakest.",
+    )
+    listed_gpus: int | None = Field(
+        default=None, description="Accelerators of all hosts, where hosts differ."
+    )
+
+    @property
+    def all_gpus(self) -> int:
+        """Accelerators of all hosts, those that equal nodes leave idle included."""
+        return self.listed_gpus or self.cluster.gpus
+
+    def on(self, machines: Machines) -> Request:
+        """The same job on other machines."""
+        fitted = {
+            "precision": machines.precision,
+            "global_batch_size": machines.global_batch_size,
+        }
+        return self.model_copy(
+            update={
+                "cluster": machines.cluster,
+                "workload": self.workload.model_copy(update=fitted),
+                "reasons": machines.reasons,
+                "others": (),
+            }
+        )
 
 
 class Priced(BaseModel):

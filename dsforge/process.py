@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import os
 import queue
+import select
 import signal
 import subprocess
+import tempfile
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -18,6 +20,7 @@ from typing import NamedTuple
 from dsforge.errors import RunError
 
 TAIL_LINES = 30
+PART_BYTES = 1 << 16
 TIMEOUT_CODE = 124  # what timeout(1) exits with
 
 
@@ -105,6 +108,41 @@ def _follow(
         timer.cancel()
         process.stdout.close()
     return Completed(command, TIMEOUT_CODE if expired.is_set() else code, "".join(lines))
+
+
+def parts(
+    command: tuple[str, ...], *, patience_s: float, environment: Mapping[str, str] | None = None
+) -> Iterator[bytes]:
+    """What a command writes to stdout, as it comes, until it ends; it is killed if nobody asks on.
+
+    Raises RunError where its exit code is not 0 (the tail is the end of its stderr), and where it
+    says nothing for `patience_s` seconds.
+    """
+    with tempfile.TemporaryFile() as said:
+        process = subprocess.Popen(
+            command,
+            env={**os.environ, **(environment or {})},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=said,
+        )
+        assert process.stdout is not None  # PIPE was asked for
+        code = TIMEOUT_CODE
+        try:
+            while select.select([process.stdout], [], [], patience_s)[0]:
+                part = os.read(process.stdout.fileno(), PART_BYTES)
+                if not part:
+                    code = process.wait(patience_s)
+                    break
+                yield part
+        finally:
+            process.kill()
+            process.wait()
+            process.stdout.close()
+        if code:
+            said.seek(-min(said.seek(0, os.SEEK_END), PART_BYTES), os.SEEK_END)
+            tail = said.read().decode(errors="replace").strip()
+            raise RunError(f"`{command[0]}` failed", command=command, code=code, tail=tail)
 
 
 class Group:

@@ -8,9 +8,13 @@ without the files it came from.
 
 from __future__ import annotations
 
+import re
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
+
+from dsforge.rope import RopeScaling
+from dsforge.slurm import SlurmSpec
 
 # Schemas are built at first use: most commands need few of these types.
 FROZEN = ConfigDict(frozen=True, extra="forbid", defer_build=True)
@@ -28,22 +32,10 @@ QLORA_BITS: FrozenBits = 4
 DataShape = Literal["auto", "text", "prompt", "messages"]
 Collective = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all"]
 Transport = Literal["sockets", "rdma"]
-
-
-class RopeScaling(BaseModel):
-    """How rotary frequencies are stretched for long sequences; Hugging Face names."""
-
-    model_config = FROZEN
-
-    kind: str = Field(description="`rope_type`: llama3, yarn, linear, dynamic, longrope, ...")
-    factor: float = Field(default=1.0, gt=0)
-    original_max_position_embeddings: int = Field(default=8192, ge=1)
-    low_freq_factor: float = Field(default=1.0, gt=0, description="Of llama3.")
-    high_freq_factor: float = Field(default=4.0, gt=0, description="Of llama3.")
-    beta_fast: float = Field(default=32.0, gt=0, description="Of yarn.")
-    beta_slow: float = Field(default=1.0, gt=0, description="Of yarn.")
-    mscale: float = Field(default=1.0, ge=0, description="Of yarn.")
-    mscale_all_dim: float = Field(default=0.0, ge=0, description="Of yarn.")
+LIBRARIES = {
+    "RCCL": re.compile(r"mi\d", re.IGNORECASE),
+    "HCCL": re.compile(r"gaudi", re.IGNORECASE),
+}  # by card
 
 
 class RouterSpec(BaseModel):
@@ -194,6 +186,18 @@ class GpuSpec(BaseModel):
         """Whether ranks run on the CPU (gloo, no accelerator)."""
         return self.name == "cpu"
 
+    @property
+    def is_gaudi(self) -> bool:
+        """Whether it is Intel's Gaudi: DeepSpeed's `hpu` accelerator, without CUDA."""
+        return self.collectives == "HCCL"
+
+    @property
+    def collectives(self) -> str:
+        """The library of its collectives; ranks under different ones do not hear each other."""
+        if self.is_cpu:
+            return "gloo"
+        return next((name for name, card in LIBRARIES.items() if card.match(self.name)), "NCCL")
+
 
 class Pace(BaseModel):
     """Measured seconds of one kind of collective as a line: a message, and its bytes."""
@@ -242,6 +246,18 @@ class Host(BaseModel):
 
     address: str
     slots: int = Field(ge=1, description="Accelerators that the job may use there.")
+    devices: tuple[int, ...] = Field(
+        default=(), description="Indices of these accelerators; empty: the first ones."
+    )
+
+    @property
+    def listed_slots(self) -> int:
+        """`slots=` of its line in a hostfile, where DeepSpeed counts devices from 0."""
+        return max(self.devices) + 1 if self.devices else self.slots
+
+    def narrowed(self, slots: int) -> Host:
+        """The same machine with its first `slots` accelerators only."""
+        return Host(address=self.address, slots=slots, devices=self.devices[:slots])
 
 
 class NvmeSpec(BaseModel):
@@ -267,12 +283,16 @@ class ClusterSpec(BaseModel):
     intra_node: LinkSpec = Field(description="Between accelerators of one node.")
     inter_node: LinkSpec = Field(description="One network adapter of a node.")
     nics_per_node: int = Field(default=1, ge=1, description="Adapters that carry training traffic.")
+    nvlink_domain_nodes: int = Field(
+        default=1, ge=1, description="Nodes of one NVLink domain, which `intra_node` joins, too."
+    )
     host_memory_bytes: int = Field(ge=1, description="RAM of one node, cgroup limit applied.")
     cpu_cores: int = Field(ge=1, description="CPU cores of one node.")
     hosts: tuple[Host, ...] = Field(default=(), description="Empty where addresses are unknown.")
     interface: str | None = Field(default=None, description="Network interface, e.g. eth0.")
     ssh_user: str | None = None
     ssh_port: int = Field(default=22, ge=1, le=65535)
+    slurm: SlurmSpec | None = None
     nvme: NvmeSpec | None = None
     cpu_adam_per_s: float | None = Field(
         default=None, gt=0, description="Parameters/s of one node's CPU Adam, from a cluster card."
@@ -285,6 +305,16 @@ class ClusterSpec(BaseModel):
     def gpus(self) -> int:
         """Accelerators of the whole cluster."""
         return self.nodes * self.gpus_per_node
+
+    @property
+    def nvlink_domains(self) -> int:
+        """Parts of the cluster that only the network joins: nodes, or NVLink domains."""
+        return -(-self.nodes // self.nvlink_domain_nodes)
+
+    @property
+    def nvlink_domain_gpus(self) -> int:
+        """Accelerators that `intra_node` joins: those of a node, or of an NVLink domain."""
+        return self.gpus_per_node * min(self.nodes, self.nvlink_domain_nodes)
 
     @property
     def cpu_cores_per_rank(self) -> int:

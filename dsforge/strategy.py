@@ -19,7 +19,8 @@ Trainer = Literal["deepspeed", "megatron", "nanotron", "fsdp", "torchtune"]
 Kernels = Literal["eager", "fused", "compiled", "nanotron"]
 GatheredInputs = Literal["saved", "gathered_again"]
 BucketSizes = Literal["sized", "engine"]
-Loss = Literal["plain", "softmax", "chunked", "fused"]
+Loss = Literal["plain", "softmax", "chunked_output", "chunked", "fused"]
+AskedLoss = Literal["plain", "chunked"]
 
 
 class Buckets(BaseModel):
@@ -54,10 +55,12 @@ class Execution(BaseModel):
         default="gathered_again",
         description="What sequence parallelism does with the whole input of a matrix.",
     )
-    loss: Loss = Field(
-        default="plain",
-        description="`softmax`: a fused kernel that keeps it; `chunked`: piece by piece; "
-        "`fused`: with the head, logits never whole (Liger).",
+    loss: Loss | None = Field(
+        default=None,
+        description="`plain`: whole logits; `softmax`: a fused kernel that keeps it; "
+        "`chunked_output`: logits in pieces (torchtune); `chunked`: the head and the loss of some "
+        "tokens at a time (dsforge train); `fused`: the same in one kernel (Liger). None: chunked "
+        "where dsforge train can, else plain.",
     )
     gradients: Literal["compute", "fp32"] = Field(
         default="compute", description="Type in which gradients of micro batches are summed."
@@ -182,6 +185,8 @@ class Strategy(BaseModel):
             parts.append(f"vs{self.virtual_stages}")
         if self.recompute != "none":
             parts.append(f"recompute {self.recompute}")
+        if self.back_end == "megatron" and not self.zero_stage and self.layout.shard_ranks > 1:
+            parts.append("without distributed optimizer")
         if self.offload_optimizer != "none":
             parts.append(f"optimizer on {self.offload_optimizer}")
         if self.offload_parameters != "none":
@@ -236,6 +241,11 @@ class Constraints(BaseModel):
         default=None, ge=0, le=1, description="Share of ZeRO-3's optimizer that runs on the CPU."
     )
     recompute: Recompute | None = None
+    loss: AskedLoss | None = Field(
+        default=None,
+        description="`plain` holds the logits of a micro batch, `chunked` those of some tokens; "
+        "none: chunked where `dsforge train` runs the plan and can.",
+    )
     buckets: BucketSizes | Buckets | None = Field(
         default=None, description="ZeRO's buffers: `sized`, the `engine`'s defaults, or as given."
     )

@@ -43,6 +43,12 @@ def shaped(dice: random.Random) -> str:
             lambda: dice.choice(("xoxb-", "xoxp-")) + word(dice, 30),
             lambda: f"eyJ{word(dice, 20)}.eyJ{word(dice, 40)}.{word(dice, 30)}",
             lambda: "nvapi-" + word(dice, 60),
+            lambda: (
+                dice.choice(("r8_", "gsk_", "xai-", "pplx-", "rpa_", "tgp_v1_")) + word(dice, 36)
+            ),
+            lambda: "dapi" + word(dice, 32, "abcdef0123456789").lower().replace("q", "0"),
+            lambda: dice.choice(("hvs.", "lin_api_", "GOCSPX-", "wandb_v1_")) + word(dice, 30),
+            lambda: "AGE-SECRET-KEY-1" + word(dice, 50, string.ascii_uppercase),
         )
     )()
 
@@ -79,6 +85,34 @@ def planted(seed: int) -> Planted:
         Planted(pem, f"-----BEGIN PRIVATE KEY-----\n{pem}\n-----END PRIVATE KEY-----", "BEGIN"),
         Planted((key := word(dice, 40, "abcdef0123456789").lower().replace("q", "0")),
                 f"wandb login {key}", "wandb login"),
+        Planted(plain, f"os.environ['{name}'] = '{plain}'", name),
+        Planted(plain, f"[('{name}', '{plain}'), ('RANK', '0')]", name),
+        Planted(plain, f'environ.setdefault("{name}", "{plain}")', name),
+        Planted(plain, f"setenv {name} {plain}", name),
+        Planted(plain, f"ENV {name} {plain}", name),
+        Planted(plain, f"| {name} | 1{plain} |", name),
+        Planted(plain, f"{name} -> 1{plain}", name),
+        Planted(plain, f"- name: {name}\n  value: {plain}", name),
+        Planted(plain, f"{{'name': '{name}', 'value': '{plain}'}}", name),
+        Planted(plain, f'<add key="{name}" value="{plain}"/>', name),
+        Planted(plain, f"<password>{plain}</password>", "password"),
+        Planted(plain, f"{option}: |\n  {plain}", option),
+        Planted(plain, f'"{option}" :\n        "{plain}"', option),
+        Planted(plain, f"{option}=SecretStr('{plain}')", option),
+        Planted(plain, f"{option}=b'{plain}'", option),
+        Planted(plain, f"db_pw={plain}", "db_pw"),
+        Planted(plain, f'{{"auths": {{"reg.example": {{"auth": "{plain}=="}}}}}}', "reg.example"),
+        Planted(plain, f"{{'username': 'me', 'key': '{plain}'}}", "username"),
+        Planted((call := word(dice, 20)), f"HfFolder.save_token('{call}')", "save_token"),
+        Planted((call := word(dice, 20)), f"wandb.login(key='{call}')", "wandb.login"),
+        Planted((said := "1a" + word(dice, 20)), f"Incorrect API key provided: {said}.", "API key"),
+        Planted((said := "1a" + word(dice, 20)), f"with password '{said}' rejected", "password"),
+        Planted(plain, f"mysql -u root -p{plain} db", "mysql -u root"),
+        Planted(plain, f"docker login -u me -p {plain}", "docker login"),
+        Planted(plain, f"echo {plain} | docker login --password-stdin", "echo"),
+        Planted(plain, f"https://hooks.slack.com/services/T0/B0/{plain}", "hooks.slack.com"),
+        Planted(plain, f"https://api.telegram.org/bot1:{plain}/sendMessage", "api.telegram.org"),
+        Planted(plain, f"https://discord.com/api/webhooks/12/{plain}", "discord.com"),
     )  # fmt: skip
     return forms[seed % len(forms)]
 
@@ -116,5 +150,11 @@ HARMLESS = (
     "password is required",
     "moe_token_dispatcher_type=alltoall --moe-token-drop-policy probs",
     "embed_tokens.weight model.embed_tokens: 32000 x 4096",
+    "['HF_TOKEN', 'WANDB_API_KEY'] are not set; ('MASTER_PORT', '29500')",
+    "| HF_TOKEN | required | name: HF_TOKEN value: (set)",
+    "name: zero_stage value: 3, key: lr value: 0.001, name: tokenizer value: llama-2",
+    "unknown token Qwen2TokenizerFast, secret sauce, password for the host is asked",
+    "login('me') key: value: </s> <pad>12</pad>",
+    "loading /bot/data and /webhooks/ of https://example.org/api",
     "add_special_tokens=False special_tokens_map.json use_auth_token=True",
 )

@@ -20,6 +20,8 @@ ORDER = [
         "errors",
         "masking",
         "units",
+        "slurm",
+        "rope",
         "specs",
         "layout",
         "strategy",

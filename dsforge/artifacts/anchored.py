@@ -13,7 +13,7 @@ import os
 import shutil
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 
 from dsforge.artifacts.owner import check_owner
@@ -24,6 +24,9 @@ MOST_FILES = 2_000
 ANOTHER = "choose another --out"
 REMOVE = "remove it or choose another --out"
 
+COPY = ".dsforge-copy"
+_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -46,9 +49,8 @@ class Anchored:
         with self.parent(name) as (folder, last):
             if folder is None or _state(folder, last) is None:
                 return None
-            flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
             self.check_file(name)
-            descriptor = os.open(last, flags, dir_fd=folder)
+            descriptor = os.open(last, _READ, dir_fd=folder)
             with os.fdopen(descriptor, "rb") as stream:
                 if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                     raise DsforgeError(f"{self.path / name} is not a file", REMOVE)
@@ -67,16 +69,20 @@ class Anchored:
 
     def write(self, name: str, content: bytes, mode: int) -> None:
         """A new file; its mode is there before its content. Raises OSError where it exists."""
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         with self.parent(name, make=True) as (folder, last):
-            descriptor = os.open(last, flags, mode, dir_fd=folder)
+            descriptor = os.open(last, _NEW, mode, dir_fd=folder)
             with os.fdopen(descriptor, "wb") as stream:
                 stream.write(content)
 
     def move(self, name: str, other: Anchored) -> None:
         """Put a file in place of the one with the same name in another folder, at once."""
         with self.parent(name) as (source, last), other.parent(name, make=True) as (target, _):
-            os.replace(last, last, src_dir_fd=source, dst_dir_fd=target)
+            try:
+                os.replace(last, last, src_dir_fd=source, dst_dir_fd=target)
+            except OSError as error:
+                if error.errno != errno.EXDEV or target is None or source is None:
+                    raise
+                _carry(source, last, target)  # something is mounted on the folder of the file
 
     def remove(self, name: str) -> None:
         """Remove a file; one that is not there is no error."""
@@ -89,8 +95,7 @@ class Anchored:
         with self.parent(name) as (folder, last):
             found = None if folder is None else _state(folder, last)
             if found is not None and stat.S_ISREG(found.st_mode) and found.st_mode & 0o077:
-                flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
-                descriptor = os.open(last, flags, dir_fd=folder)
+                descriptor = os.open(last, _READ, dir_fd=folder)
                 try:
                     os.fchmod(descriptor, stat.S_IMODE(found.st_mode) & ~0o077)
                 finally:
@@ -193,6 +198,21 @@ def _opened(name: str, folder: int, place: Path) -> int:
         if found is not None and stat.S_ISLNK(found.st_mode):
             raise DsforgeError(f"{place} is a symbolic link", REMOVE) from error
         raise DsforgeError(f"{place} is not a folder", REMOVE) from error
+
+
+def _carry(source: int, name: str, target: int) -> None:
+    """Move a file to a folder of another file system: a copy there takes its place at once."""
+    copy = f".{name}{COPY}"
+    with os.fdopen(os.open(name, _READ, dir_fd=source), "rb") as stream:
+        mode = stat.S_IMODE(os.fstat(stream.fileno()).st_mode)
+        with suppress(FileNotFoundError):  # of a move that was cut short
+            os.unlink(copy, dir_fd=target)
+        with os.fdopen(os.open(copy, _NEW, mode, dir_fd=target), "wb") as writer:
+            shutil.copyfileobj(stream, writer)
+            writer.flush()
+            os.fsync(writer.fileno())
+    os.replace(copy, name, src_dir_fd=target, dst_dir_fd=target)
+    os.unlink(name, dir_fd=source)
 
 
 def _state(folder: int, name: str) -> os.stat_result | None:

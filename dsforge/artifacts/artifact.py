@@ -19,10 +19,11 @@ MANIFEST = ".dsforge-manifest.json"
 # Everything that dsforge writes into a folder. A manifest or a commit of somebody else can name
 # nothing but these, so a file of the user with another name is never replaced or removed.
 _GENERATED = re.compile(
-    r"""plan\.json | PLAN\.md | ds_config\.json | train\.yaml | hostfile | \.deepspeed_env
+    r"""plan\.json | PLAN\.md | ds_config\.json | train(-deepspeed)?\.yaml | hostfile
+    | \.deepspeed_env
     | deepspeed/[a-z0-9_]{1,60}\.json
-    | megatron/(args\.txt | pretrain\.sh)
-    | launch/(deepspeed\.sh | torchrun\.sh | slurm\.sbatch)
+    | megatron/(args\.txt | pretrain\.sh | slurm\.sbatch)
+    | (launch|deepspeed)/(deepspeed\.sh | torchrun\.sh | slurm\.sbatch)
     | report\.(html | md | json)
     """,
     re.VERBOSE,

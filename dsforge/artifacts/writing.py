@@ -20,6 +20,7 @@ from dsforge.artifacts.artifact import (
     manifest,
     sha256,
 )
+from dsforge.artifacts.mounts import mount_points
 from dsforge.artifacts.owner import check_owner
 from dsforge.artifacts.pending import finish
 from dsforge.errors import DsforgeError, EditedError
@@ -157,9 +158,13 @@ def _check_folder(folder: Path) -> None:
 
 
 def _check_targets(paths: list[str], folder: Anchored) -> None:
-    """Raise DsforgeError where a target is no regular file or its folder takes no files."""
+    """Raise DsforgeError where a target is no file, or cannot be replaced by a whole new one."""
+    mounts = mount_points()
     for path in paths:
         folder.check_file(path)
+        if os.path.realpath(folder.path / path) in mounts:
+            message = f"{folder.path / path} is mounted there by itself and cannot be replaced"
+            raise DsforgeError(message, f"mount its folder instead, or {ANOTHER}")
         parent = (folder.path / path).parent
         if parent.exists() and not os.access(parent, os.W_OK | os.X_OK):
             raise DsforgeError(f"{parent} is not a writable folder", ANOTHER)

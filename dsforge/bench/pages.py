@@ -59,6 +59,7 @@ class BenchContext(NamedTuple):
     title: str
     workload: str
     verdict: str
+    memory_label: str
     reasons: tuple[str, ...]
     rows: tuple[RowText, ...]
     method: str
@@ -84,13 +85,15 @@ def bench_context(report: Report) -> BenchContext:
             f"{report.global_batch_size} x {report.sequence_length} tokens per step"
         ),
         verdict=f"Use {choice}." if choice else "No run was measured.",
+        memory_label=report.memory_counter.capitalize(),
         reasons=report.recommendation.reasons,
         rows=tuple(_row(row, report.rows) for row in report.rows),
         method=(
             f"The first {report.warmup_steps} steps of each run are dropped; data order and seed "
             f"are the same in all. (1.20x) is measured / predicted. Memory is the "
-            f"{report.memory_counter}. Measured tokens are counted without padding, predicted "
-            f"ones with it. Losses that differ by at most {PARITY:g} count as equal."
+            f"{report.memory_counter} of the fullest rank. Measured tokens are counted without "
+            f"padding, predicted ones with it. Losses that differ by at most {PARITY:g} count as "
+            f"equal."
         ),
         failures=tuple(Failure(o.cell.name, o.error) for o in report.outcomes if o.error),
         facts=tuple(Fact(name, value) for name, value in facts.items()),

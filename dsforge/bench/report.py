@@ -14,6 +14,7 @@ from pydantic import BaseModel, Field
 
 from dsforge.bench.matrix import STRATEGIES, Cell, priced
 from dsforge.plan import Plan, Priced, VariantName
+from dsforge.planner.figures import memory_label
 from dsforge.specs import FROZEN
 from dsforge.train.record import Measurement
 from dsforge.units import Interval, gib, seconds
@@ -109,7 +110,7 @@ def report(plan: Plan, outcomes: tuple[Outcome, ...], *, warmup_steps: int) -> R
         sequence_length=plan.workload.sequence_length,
         global_batch_size=plan.workload.global_batch_size,
         warmup_steps=warmup_steps,
-        memory_counter="resident memory of the process" if cluster.gpu.is_cpu else "torch reserved",
+        memory_counter=memory_label("reserved", on_cpu=cluster.gpu.is_cpu),
         versions=first.versions if first else {},
         hardware=first.hardware if first else {},
         rows=rows,

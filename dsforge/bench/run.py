@@ -62,7 +62,7 @@ def read_bench(run: Path, out: Path, *, steps: int, timeout_s: float) -> Bench:
     if missing:
         raise DsforgeError(
             f"{run} lacks {', '.join(missing)}",
-            "give a folder that `dsforge gen --out` has written",
+            "give a folder that `dsforge gen --for deepspeed --out` has written",
         )
     if out.is_symlink():
         hint = f"name the folder itself: --out {out.resolve()}"

@@ -41,6 +41,13 @@ class Named(NamedTuple):
     spelled: bool  # as the catalog spells it, case aside
 
 
+class Domain(NamedTuple):
+    """Nodes that NVLink joins."""
+
+    nodes: int
+    gpus_per_node: int
+
+
 class Pretraining(NamedTuple):
     """Settings of a published run."""
 
@@ -118,6 +125,20 @@ def default_intra_node(card: GpuSpec) -> LinkSpec:
     """The link that such cards usually have inside a node; PCIe 4 for a card of its own making."""
     known = _gpus().find(card.name)
     return link(_gpus().row(known)["intra_node"] if known else FALLBACK_LINK)
+
+
+def nvlink_domain(card: GpuSpec) -> Domain | None:
+    """The NVLink domain that such cards usually stand in; none where it ends at the node."""
+    known = _gpus().find(card.name)
+    row = _gpus().row(known) if known else {}
+    return Domain(*row["nvlink_domain"]) if "nvlink_domain" in row else None
+
+
+def shared_host_gib(card: GpuSpec) -> float | None:
+    """Host RAM beside such a card where both share one memory, GiB; none where they do not."""
+    known = _gpus().find(card.name)
+    found: float | None = _gpus().row(known).get("host_gib") if known else None
+    return found
 
 
 def model_names() -> tuple[str, ...]:

@@ -21,10 +21,29 @@ from dsforge.errors import Problem, SpecError
 
 NEAREST = 5
 
-OWN: Mapping[str, str] = {
-    "gpu": ", or describe it in a cluster file: "
-    "`gpu: {name: mine, memory_gib: 48, memory_bandwidth_gb_s: 900, peak_tflops: {bf16: 180}}`",
-}
+OWN_CARD = (
+    "describe it in a cluster file: `gpu: {name: mine, memory_gib: 48, "
+    "memory_bandwidth_gb_s: 900, peak_tflops: {bf16: 180}}` and `intra_node: pcie-4`"
+)
+OWN: Mapping[str, str] = {"gpu": f", or {OWN_CARD}"}
+# Accelerators that people ask for and that no plan can be made for: names, why, the way out.
+FOREIGN = (
+    (
+        re.compile(r"\btpu|^v\d+[ep]?-\d+$|trillium", re.IGNORECASE),
+        "DeepSpeed and Megatron-LM do not run on TPUs",
+        "plan for GPUs, or use JAX and MaxText",
+    ),
+    (
+        re.compile(r"trainium|inferentia|\btrn\d|\binf\d", re.IGNORECASE),
+        "DeepSpeed and Megatron-LM do not run on AWS Neuron devices as they are",
+        "plan for GPUs, or use NeuronX Distributed",
+    ),
+    (
+        re.compile(r"ascend|\bnpu\b|^910[abc]?\d?$", re.IGNORECASE),
+        "no sheet with the dense rates of Ascend cards is public, and the files are for CUDA",
+        f"DeepSpeed runs there through torch_npu; for the figures {OWN_CARD}",
+    ),
+)
 
 _ROW = "\n- "
 _DECODER = json.JSONDecoder()
@@ -82,6 +101,10 @@ class Table(NamedTuple):
         return list(dict.fromkeys(self.names[match] for match in close))[:NEAREST]
 
     def _unknown(self, name: str) -> Problem:
+        for pattern, message, hint in FOREIGN if self.kind == "gpu" else ():
+            if pattern.search(name):
+                said = f"gpu {name[:80]!r} cannot be planned for: {message}"
+                return Problem(rule="catalog-gpu-foreign", message=said, hint=hint)
         nearest = self.nearest(name)
         hint = f"nearest: {', '.join(nearest)}; " if nearest else ""
         return Problem(

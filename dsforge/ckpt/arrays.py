@@ -10,12 +10,15 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import numpy as np
+
 from dsforge.ckpt.values import Foreign, Name
 
 DTYPE = "numpy.dtype"
 ARRAYS = frozenset(f"numpy.{core}.multiarray._reconstruct" for core in ("core", "_core"))
 SCALARS = frozenset(f"numpy.{core}.multiarray.scalar" for core in ("core", "_core"))
-NUMPY = ARRAYS | SCALARS | {DTYPE}
+BUFFERS = frozenset(f"numpy.{core}.numeric._frombuffer" for core in ("core", "_core"))
+NUMPY = ARRAYS | SCALARS | BUFFERS | {DTYPE}
 CODE = re.compile(r"[<>=|]?(?P<kind>[biufcmMSUO])(?P<size>[0-9]{0,6})")
 OBJECT_FLAGS, TEXT_FLAGS = 63, 8
 TEXT_BYTES = {"S": 1, "U": 4}  # of a character
@@ -28,10 +31,32 @@ def check_numpy(path: str, arguments: tuple[Any, ...]) -> None:
     elif path in ARRAYS:
         sound = len(arguments) == 3 and arguments[0] == Name("numpy.ndarray")  # noqa: PLR2004
         sound = sound and arguments[1] == (0,) and arguments[2] in (b"b", "b")
+    elif path in BUFFERS:
+        sound = len(arguments) == 4 and _is_buffer(*arguments)  # noqa: PLR2004
     else:
         sound = len(arguments) == 2 and _is_plain(arguments[0]) and isinstance(arguments[1], bytes)  # noqa: PLR2004
+        if sound:
+            scalar_of(arguments)
     if not sound:
         raise ValueError("a value of numpy in a form that numpy does not write")
+
+
+def scalar_of(arguments: tuple[Any, ...]) -> Any:
+    """The plain value of a number or text of numpy, as numpy itself reads these bytes.
+
+    None for dates and spans of time, which are no plain values. Raises ValueError.
+    """
+    dtype, data = arguments
+    code = dtype.arguments[0]
+    order = dtype.state[1] if dtype.state else code[0]
+    kind = np.dtype(code).newbyteorder(order if order in "<>" else "=")
+    if kind.kind in "mM":
+        return None
+    try:
+        value = np.frombuffer(data, kind, 1)[0] if kind.itemsize else kind.type()
+        return value.item()
+    except (SystemError, ValueError) as error:  # no such character, or too few bytes
+        raise ValueError("a number or text of numpy that is none") from error
 
 
 def check_state(target: Foreign, state: Any) -> None:
@@ -55,6 +80,12 @@ def _kind(code: Any) -> str:
 
 def _are_flags(values: tuple[Any, ...]) -> bool:
     return all(type(value) in (bool, int) for value in values)
+
+
+def _is_buffer(data: Any, dtype: Any, shape: Any, order: Any) -> bool:
+    """Whether bytes are those of an array, as protocol 5 writes it; numpy compares the lengths."""
+    counts = isinstance(shape, tuple) and all(type(size) is int and size >= 0 for size in shape)
+    return counts and isinstance(data, bytes) and _is_plain(dtype) and order in ("C", "F")
 
 
 def _is_plain(dtype: Any) -> bool:

@@ -110,6 +110,8 @@ class CheckedArchive(Archive):
 
     def _damaged(self, record: Record) -> UnusableError:
         why = f"record {record.name}: its bytes do not fit their check sum"
+        if not self.has_sums:
+            why = "holds no check sums; `--unchecked` takes its bytes as they are"
         return UnusableError(self.path, [error("bytes-changed", self.path.name, why)])
 
 

@@ -69,7 +69,11 @@ def content_findings(archive: Archive, depth: Depth, place: str = "") -> Iterato
     lacking = [*archive.lacking()]
     for line in lacking:
         yield error("tensor-cut", place, line, COPY)
-    if depth.checksums:
+    if depth.checksums and not archive.has_sums:
+        message = "holds no check sums: bytes that changed since cannot be found"
+        hint = "save with torch.serialization.set_crc32_options(True), torch's default"
+        yield warning("sums-missing", place, message, hint)
+    elif depth.checksums:
         for line in archive.damage():
             yield error("bytes-changed", place, line, COPY)
     if depth.values and not lacking:

@@ -6,10 +6,12 @@ arguments, each of which is checked; everything else becomes a `Foreign`.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
 from dsforge.ckpt.arrays import NUMPY, check_numpy
+from dsforge.ckpt.keys import STAGE_NUMBERS, STAGES, cost, plain_key
 from dsforge.ckpt.numbers import ITEM_BYTES
 from dsforge.ckpt.values import Foreign, Name, Storage, StoredTensor
 
@@ -19,8 +21,7 @@ MAX_NUMBER_BYTES = 64
 MAX_NAME = 512
 MAX_DIMENSIONS = 64
 MAX_COUNT = 2**62
-MAX_KEY_PARTS, MAX_COMPOUND_KEYS = 64, 4_096
-HASH_MODULUS = 2**61 - 1  # beyond it whole numbers can be chosen to collide in a dict
+MAX_KEY_COST = 4_096
 
 
 class Machine:
@@ -36,7 +37,7 @@ class Machine:
         self.foreign: list[Foreign] = []
         self.states: list[Any] = []
         self.storages: dict[str, Storage] = {}
-        self.work, self.compound_keys = 0, 0
+        self.work, self.key_cost = 0, 0
 
     def finish(self) -> Any:
         """The value at the end of the stream. Raises ValueError where more follows."""
@@ -131,25 +132,11 @@ class Machine:
 
     def key(self, key: Any) -> Any:
         """A key of a dict or a member of a set. Raises ValueError where it could be costly."""
-        if isinstance(key, tuple):
-            self.compound_keys += 1
-            _check_compound(key)
-            if self.compound_keys > MAX_COMPOUND_KEYS:
-                raise ValueError("too many keys of several parts")
-        elif isinstance(key, int) and abs(key) >= HASH_MODULUS:
-            raise ValueError("a key that is too large a number")
-        return key
-
-
-def _check_compound(key: tuple[Any, ...]) -> None:
-    """Raises ValueError where a key of several parts has very many, or parts that vary."""
-    waiting, parts = [key], 0
-    while waiting:
-        inner = waiting.pop()
-        parts += len(inner)
-        if parts > MAX_KEY_PARTS:
-            raise ValueError("a key of too many parts")
-        waiting += [part for part in inner if isinstance(part, tuple)]
+        plain = plain_key(key)
+        self.key_cost += cost(plain)
+        if self.key_cost > MAX_KEY_COST:
+            raise ValueError("too many keys of several parts, or of large numbers")
+        return plain
 
 
 def _kind(value: Any) -> str:
@@ -251,6 +238,15 @@ def _ordered(machine: Machine, pairs: Any = ()) -> dict[Any, Any]:
     return {machine.key(key): value for key, value in pairs}
 
 
+def check_dict_state(state: Any) -> None:
+    """Raises ValueError where attributes of an ordered dict take the place of its methods."""
+    if not isinstance(state, dict) or any(not isinstance(key, str) for key in state):
+        raise ValueError("attributes of a dict that are none")
+    odd = sorted(key for key in state if key.startswith("__") or key in METHODS)
+    if odd:
+        raise ValueError(f"a dict whose `{odd[0][:40]}` is set")
+
+
 def _default(machine: Machine, factory: Any = None) -> dict[Any, Any]:
     machine.states.append(factory)
     return {}
@@ -259,6 +255,10 @@ def _default(machine: Machine, factory: Any = None) -> dict[Any, Any]:
 def _members(machine: Machine, values: Any = ()) -> set[Any]:
     machine.charge(COPY_WORK * len(values))
     return {machine.key(value) for value in values}
+
+
+def _frozen(machine: Machine, values: Any = ()) -> frozenset[Any]:
+    return frozenset(_members(machine, values))
 
 
 def _size(machine: Machine, sizes: Any = ()) -> tuple[int, ...]:
@@ -277,6 +277,20 @@ def _byte_array(machine: Machine, value: Any = b"") -> bytes:
     if not isinstance(value, bytes):
         raise ValueError("a byte array of something else")  # noqa: TRY004
     return value
+
+
+def _no_bytes(_: Machine) -> bytes:
+    """Empty bytes, as Python writes them for protocol 2."""
+    return b""
+
+
+def _unread(kind: str) -> Callable[..., Any]:
+    """What stands for tensors of a kind whose contents are not read here, though torch can."""
+
+    def refuse(*_: Any) -> Any:
+        raise ValueError(f"{kind} tensor, which is not read here")
+
+    return refuse
 
 
 STORAGES = {
@@ -303,12 +317,9 @@ CONTENTS = frozenset(  # attributes of a tensor that are more than a note on it
         *("_backward_hooks", "_post_accumulate_grad_hooks", "_cdata", "_version"),
     )
 )
+METHODS = frozenset(dir(OrderedDict))
 GETATTR = frozenset(("builtins.getattr", "__builtin__.getattr"))
-ENUMS = {
-    "deepspeed.runtime.zero.config.ZeroStageEnum": frozenset(
-        ("disabled", "optimizer_states", "gradients", "weights")
-    )
-}
+ENUMS = {STAGES: STAGE_NUMBERS.keys()}
 # What torch and Python call in order to build plain things, and what is built here instead.
 BUILDERS: dict[str, Callable[..., Any]] = {
     "torch._utils._rebuild_tensor_v2": _tensor,
@@ -316,13 +327,20 @@ BUILDERS: dict[str, Callable[..., Any]] = {
     "torch._utils._rebuild_tensor_v3": _typed_tensor,
     "torch._utils._rebuild_parameter": _parameter,
     "torch._utils._rebuild_parameter_with_state": _parameter,
+    "torch._utils._rebuild_sparse_tensor": _unread("a sparse"),
+    "torch._utils._rebuild_qtensor": _unread("a quantised"),
+    "torch._utils._rebuild_meta_tensor_no_storage": _unread("an empty meta"),
+    "torch._utils._rebuild_nested_tensor": _unread("a nested"),
     "torch.Size": _size,
     "collections.OrderedDict": _ordered,
     "collections.defaultdict": _default,
     "builtins.set": _members,
     "__builtin__.set": _members,
-    "builtins.frozenset": _members,
+    "builtins.frozenset": _frozen,
+    "__builtin__.frozenset": _frozen,
     "_codecs.encode": _encoded,
+    "builtins.bytes": _no_bytes,
+    "__builtin__.bytes": _no_bytes,
     "builtins.bytearray": _byte_array,
     "__builtin__.bytearray": _byte_array,
 }

@@ -26,7 +26,7 @@ BITS = {
     "uint8": "<u1",
     "bool": "<u1",
     **dict.fromkeys(("float8_e4m3fn", "float8_e4m3fnuz", "float8_e8m0fnu"), "<u1"),
-    **dict.fromkeys(("float8_e5m2", "float8_e5m2fnuz"), "<u1"),
+    **dict.fromkeys(("float8_e5m2", "float8_e5m2fnuz", "float4_e2m1fn_x2"), "<u1"),  # x2: in pairs
     "complex32": "<u4",
     "complex64": "<c8",
     "complex128": "<c16",

@@ -11,7 +11,14 @@ from typing import Any
 
 from dsforge.ckpt.arrays import check_state
 from dsforge.ckpt.literals import LITERALS, constant, digits, length
-from dsforge.ckpt.machine import CONTAINER_WORK, MEMO_WORK, Machine, Operation, one_storage
+from dsforge.ckpt.machine import (
+    CONTAINER_WORK,
+    MEMO_WORK,
+    Machine,
+    Operation,
+    check_dict_state,
+    one_storage,
+)
 from dsforge.ckpt.values import Foreign, Name
 
 
@@ -82,7 +89,9 @@ def _set_state(machine: Machine) -> None:
     if isinstance(target, Foreign):
         check_state(target, state)
         target.state = state
-    elif not isinstance(target, dict):
+    elif isinstance(target, dict):
+        check_dict_state(state)
+    else:
         machine.change(target, "__setstate__")
 
 
@@ -148,8 +157,9 @@ def _marked_frozen_set(machine: Machine) -> None:
 def _fill(machine: Machine, pairs: list[Any]) -> None:
     target = machine.stack[-1]
     if isinstance(target, dict):
-        for key, value in zip(pairs[::2], pairs[1::2], strict=True):
-            if machine.key(key) in target:  # what took the dict before has seen the earlier value
+        for raw, value in zip(pairs[::2], pairs[1::2], strict=True):
+            key = machine.key(raw)
+            if key in target:  # what took the dict before has seen the earlier value
                 machine.states.append(target[key])
             target[key] = value
         return

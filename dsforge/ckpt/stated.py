@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from dsforge.ckpt.keys import STAGE_NUMBERS
 from dsforge.ckpt.machine import MAX_COUNT, MAX_DIMENSIONS
 from dsforge.ckpt.values import Foreign, Name
 from dsforge.errors import DsforgeError
 
-STAGES = {"disabled": 0, "optimizer_states": 1, "gradients": 2, "weights": 3}  # as DeepSpeed's enum
 MAX_RANKS = 1_000_000  # beyond it a count is damage
 # What values of other types and shapes than expected lead to.
 MISFITS = (
@@ -22,11 +22,11 @@ def stage_of(state: dict[str, Any]) -> int:
     stage = state.get("zero_stage", 1)
     if isinstance(stage, Name):  # a member of DeepSpeed's enum by its name
         name = stage.path.rpartition(".")[2]
-        if name not in STAGES:
+        if name not in STAGE_NUMBERS:
             raise DsforgeError(
                 f"{name!r} is no ZeRO stage", "the file is damaged, or no checkpoint"
             )
-        return STAGES[name]
+        return STAGE_NUMBERS[name]
     if isinstance(stage, Foreign):
         stage = stage.arguments[0]
     return whole_number(stage, "zero_stage", most=3)

@@ -13,12 +13,13 @@ from dsforge.ckpt.pickled import Pickled
 from dsforge.errors import DsforgeError, UntrustedError
 
 LOADERS = re.compile(  # what torch, numpy and DeepSpeed call to build plain things
-    r"torch\._utils\._rebuild_(tensor(_v[23])?|parameter(_with_state)?)"
+    r"torch\._utils\._rebuild_(tensor(_v[23])?|parameter(_with_state)?|qtensor|meta_tensor_no_storage"
+    r"|(sparse|nested)_tensor)"
     r"|torch\._tensor\._rebuild_from_type_v2|torch\.(Size|device)"
     r"|torch\.serialization\._get_layout|_codecs\.encode"
     r"|collections\.(OrderedDict|defaultdict|Counter|deque)"
-    r"|(builtins|__builtin__)\.(set|frozenset|bytearray|complex|slice|x?range)"
-    r"|numpy\._?core\.multiarray\.(_reconstruct|scalar)|numpy\.dtype"
+    r"|(builtins|__builtin__)\.(set|frozenset|bytes|bytearray|complex|slice|x?range)"
+    r"|numpy\._?core\.(multiarray\.(_reconstruct|scalar)|numeric\._frombuffer)|numpy\.dtype"
     r"|deepspeed\.runtime\.fp16\.loss_scaler\.(Dynamic)?LossScaler(Base)?"
     r"|deepspeed\.runtime\.zero\.config\.ZeroStageEnum"
     r"|deepspeed\.utils\.tensor_fragment\.fragment_address"
@@ -30,7 +31,8 @@ LOADERS = re.compile(  # what torch, numpy and DeepSpeed call to build plain thi
 )
 TYPES = re.compile(  # what is held and does nothing
     r"torch\.(\w+Storage|Tensor|b?float\d*|float8_\w+|double|half|u?int\d*|long|short|bool)"
-    r"|torch\.(complex\d+|q?u?int\d+x?\d*|strided)|torch\.storage\.(Untyped|Typed)Storage"
+    r"|torch\.(complex\d+|q?u?int\d+x?\d*|strided|sparse_\w+|per_(tensor|channel)_\w+"
+    r"|float4_e2m1fn_x2)|torch\.storage\.(Untyped|Typed)Storage"
     r"|torch\.nn\.parameter\.(Parameter|Buffer)"
     r"|(builtins|__builtin__)\.(dict|list|int|float|str|bool|tuple|slice|complex|bytes)"
     r"|__builtin__\.(long|unicode)|numpy\.ndarray"  # long is int as Python 2 calls it

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from dsforge.planner.alternatives import Alternative, alternatives
 from dsforge.planner.explore import Explorer
 from dsforge.planner.front import FrontPoint, front
-from dsforge.planner.parts import fitting, parts
+from dsforge.planner.parts import parts
+from dsforge.planner.pieces import fitting
 from dsforge.planner.preference import choice
 
 if TYPE_CHECKING:

@@ -110,7 +110,7 @@ def _show(made: Report, *, as_json: bool) -> None:
 
     context = bench_context(made)
     table = Table(title=context.title, caption=context.workload)
-    for name in ("", "step", "tokens/s", "memory", "sent", "loss"):
+    for name in ("", "step time", "tokens/s", made.memory_counter, "sent", "loss"):
         table.add_column(name)
     for row in context.rows:
         table.add_row(row.variant, row.step, row.tokens, row.memory, row.sent, row.loss)

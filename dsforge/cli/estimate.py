@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dsforge.cli.flags import Flags, Sections, to_request, with_flags
-from dsforge.cli.show import numbered, save, show_json, why
+from dsforge.cli.flags import Flags, Sections, to_request, with_flags, with_verbose
+from dsforge.cli.show import numbered, save, show_json
+from dsforge.cli.text import show
 
 if TYPE_CHECKING:
-    from dsforge.plan import Request
+    from dsforge.plan import Plan, Request
     from dsforge.planner.inverse import Found
 
 # What --find looks for, and the flags that would fix it.
@@ -39,9 +40,16 @@ ANY_MODEL = "7b"  # stands for the model that is looked for while the rest is re
 @click.option(
     "--ds-config", type=click.Path(path_type=Path), help="Your own ds_config.json, as it is."
 )
+@with_verbose
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
 def estimate(
-    *, flags: Flags, find: str | None, trace: Path | None, ds_config: Path | None, as_json: bool
+    *,
+    flags: Flags,
+    find: str | None,
+    trace: Path | None,
+    ds_config: Path | None,
+    verbose: bool,
+    as_json: bool,
 ) -> None:
     """Predict memory and step time of one strategy.
 
@@ -51,7 +59,7 @@ def estimate(
     """
     if find is not None:
         _refuse_beside_find({"--trace": trace, "--ds-config": ds_config})
-        _find(flags, find, as_json=as_json)
+        _find(flags, find, verbose=verbose, as_json=as_json)
         return
     from dsforge.planner import appraise
     from dsforge.planner.remedies import remedies
@@ -68,15 +76,23 @@ def estimate(
 
         show_json(estimate_document(plan, found).model_dump(mode="json"))
         return
-    from dsforge.cli.priced import console, headline, terms, verdict
+    _show(plan, numbered(found), verbose=verbose)
 
-    out = console()
-    out.print(headline(plan), markup=False)
-    out.print(terms(plan))
-    out.print(verdict(plan), markup=False)
-    reasons = tuple(r for r in plan.choice.reasons if r.rule != "does-not-fit")  # said above
-    for line in (*numbered(found), *why(reasons)):
-        out.print(line, markup=False)
+
+def _show(plan: Plan, ways: list[str], *, verbose: bool) -> None:
+    """The figures with their terms, and the ways to make it fit; all tables where asked for."""
+    from dsforge.cli.brief import defaults, every_reason, head, screen, term_lines
+
+    if not verbose:
+        below = term_lines(plan)
+        lines = screen(plan, below=lambda most: below[:most], last=[*ways, *defaults(plan)])
+        show(lines)
+        return
+    from dsforge.cli.priced import console, terms
+
+    show([*head(plan), *ways, ""])
+    console().print(terms(plan))
+    show(["", *every_reason(plan.choice.reasons)])
 
 
 def _refuse_beside_find(files: dict[str, Path | None]) -> None:
@@ -88,7 +104,7 @@ def _refuse_beside_find(files: dict[str, Path | None]) -> None:
             )
 
 
-def _find(flags: Flags, sought: str, *, as_json: bool) -> None:
+def _find(flags: Flags, sought: str, *, verbose: bool, as_json: bool) -> None:
     """Answer an inverse question."""
     for field in SOUGHT[sought]:
         if getattr(flags, field) is not None:
@@ -102,15 +118,13 @@ def _find(flags: Flags, sought: str, *, as_json: bool) -> None:
         document = InverseDocument.model_construct(answer=found.answer, estimate=priced)
         show_json(document.model_dump(mode="json"))
         return
-    from dsforge.cli.priced import answer, console, headline, neighbours, verdict
+    from dsforge.cli.brief import defaults, every_reason, head
+    from dsforge.cli.priced import answer, neighbours
 
-    out = console()
-    out.print(headline(found.plan), markup=False)
-    out.print("\n".join(answer(found)), markup=False)
-    out.print(neighbours(found))
-    out.print(verdict(found.plan), markup=False)
-    for line in why(found.plan.choice.reasons):
-        out.print(line, markup=False)
+    reasons = found.plan.choice.reasons
+    last = every_reason(reasons) if verbose else defaults(found.plan)
+    lines = [*answer(found), "", *head(found.plan), "", *neighbours(found), "", *last]
+    show(lines)
 
 
 def _open(flags: Flags, sought: str) -> Flags:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from dsforge.explain.sheet import Figure, Given
 
 LARGE = 1e4  # from here on thousands are separated
+LEAST_WORD, MOST_NEAR = 3, 6  # letters of a word that tells something; names that are shown
 
 
 @click.command()
@@ -45,17 +47,24 @@ def explain(*, plan: Path, figure: str | None, as_json: bool) -> None:
 
 def _narrowed(found: Explanation, name: str) -> Explanation:
     """One figure and what it rests on. Raises DsforgeError with the nearest names."""
-    from difflib import get_close_matches
-
     from dsforge.errors import DsforgeError
 
     try:
         return found.model_copy(update={"figures": found.resting_on(name)})
     except KeyError:
-        names = [figure.name for figure in found.figures]
-        near = get_close_matches(name, names, 4) or names[-8:]
+        near = ", ".join(_near(name, [figure.name for figure in found.figures]))
+        hint = "`dsforge explain PLAN` lists all figures"
         message = f"the plan has no figure `{name}`"
-        raise DsforgeError(message, f"near it: {', '.join(near)}") from None
+        raise DsforgeError(message, f"near it: {near}; {hint}" if near else hint) from None
+
+
+def _near(name: str, names: list[str]) -> list[str]:
+    """Names like a misspelt one, and those that share a word of it."""
+    from difflib import get_close_matches
+
+    words = {word for word in re.split(r"[^a-z]+", name.lower()) if len(word) >= LEAST_WORD}
+    sharing = [other for other in names if words & set(other.split("_"))]
+    return list(dict.fromkeys([*get_close_matches(name, names, MOST_NEAR), *sharing]))[:MOST_NEAR]
 
 
 def _lines(found: Explanation) -> Iterator[str]:

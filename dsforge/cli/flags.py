@@ -12,13 +12,16 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import click
 
-from dsforge.cli.numbers import Real, Whole
+from dsforge.cli.numbers import Real, Sized, Whole
 
 if TYPE_CHECKING:
     from dsforge.plan import Request
 
-INPUT, CLUSTER, WORKLOAD, STRATEGY = "Input files", "Cluster", "Workload", "Strategy"
+INPUT, CLUSTER, LAUNCH = "Input files", "Cluster", "Launch"
+WORKLOAD, STRATEGY = "Workload", "Strategy"
+SIZED = ("seq_len", "global_batch", "micro_batch")  # fields that may end in k
 OWN = "Options"  # the section of what only one command takes
+LISTED = {"model": "model", "gpu": "gpu", "intra_node": "link", "inter_node": "link"}  # by catalog
 WIDEST = 30  # columns of an option with its value; a wider one gets a line of its own
 
 
@@ -53,6 +56,10 @@ class Flags(NamedTuple):
     intra_node: Annotated[
         str | None, Flag(CLUSTER, "Link in a node: nvlink-3.", ("cluster", "intra_node"))
     ] = None
+    nvlink_domain: Annotated[
+        int | None,
+        Flag(CLUSTER, "GPUs that NVLink joins, across nodes.", ("cluster", "nvlink_domain_size")),
+    ] = None
     inter_node: Annotated[
         str | None, Flag(CLUSTER, "One network adapter: 100gbe.", ("cluster", "inter_node"))
     ] = None
@@ -62,16 +69,42 @@ class Flags(NamedTuple):
     host_memory: Annotated[
         float | None, Flag(CLUSTER, "RAM of a node, GiB.", ("cluster", "host_memory_gib"))
     ] = None
+    nvme_path: Annotated[
+        str | None,
+        Flag(CLUSTER, "NVMe folder on each node, for offload.", ("cluster", "nvme", "path")),
+    ] = None
     gpu_hour_price: Annotated[
         float | None,
         Flag(CLUSTER, "Money for a GPU and an hour.", ("cluster", "gpu_hour_price")),
     ] = None
+    ssh_port: Annotated[
+        int | None,
+        Flag(LAUNCH, "Port of ssh (default: 22).", ("cluster", "ssh_port")),
+    ] = None
+    include: Annotated[
+        str | None,
+        Flag(LAUNCH, "Only these hosts and slots: h1@h2:0,1 (DeepSpeed).", ("cluster", "include")),
+    ] = None
+    exclude: Annotated[
+        str | None, Flag(LAUNCH, "All but these hosts and slots: h3@h4:7.", ("cluster", "exclude"))
+    ] = None
+    slurm_account: Annotated[
+        str | None, Flag(LAUNCH, "Account of the Slurm job.", ("cluster", "slurm", "account"))
+    ] = None
+    slurm_partition: Annotated[
+        str | None, Flag(LAUNCH, "Partition of the Slurm job.", ("cluster", "slurm", "partition"))
+    ] = None
+    slurm_time: Annotated[
+        str | None,
+        Flag(LAUNCH, "Time limit: minutes, H:M:S or D-H:M:S.", ("cluster", "slurm", "time")),
+    ] = None
     seq_len: Annotated[
-        int | None, Flag(WORKLOAD, "Tokens per sample.", ("workload", "sequence_length"))
+        int | None,
+        Flag(WORKLOAD, "Tokens per sample; 8k is 8192.", ("workload", "sequence_length")),
     ] = None
     global_batch: Annotated[
         int | None,
-        Flag(WORKLOAD, "Samples per optimizer step.", ("workload", "global_batch_size")),
+        Flag(WORKLOAD, "Samples per optimizer step; 1k.", ("workload", "global_batch_size")),
     ] = None
     tokens: Annotated[
         str | None, Flag(WORKLOAD, "Of the whole run: 2b, 300b.", ("workload", "tokens"))
@@ -108,7 +141,8 @@ class Flags(NamedTuple):
         Flag(STRATEGY, "Pipeline parallel size.", ("strategy", "pipeline_parallel_size")),
     ] = None
     cp: Annotated[
-        int | None, Flag(STRATEGY, "Context parallel size.", ("strategy", "context_parallel_size"))
+        int | None,
+        Flag(STRATEGY, "Ranks that share a sequence.", ("strategy", "context_parallel_size")),
     ] = None
     ep: Annotated[
         int | None, Flag(STRATEGY, "Expert parallel size.", ("strategy", "expert_parallel_size"))
@@ -126,6 +160,10 @@ class Flags(NamedTuple):
     recompute: Annotated[
         str | None, Flag(STRATEGY, "none, selective or full.", ("strategy", "recompute"))
     ] = None
+    loss: Annotated[
+        str | None,
+        Flag(STRATEGY, "plain (whole logits) or chunked.", ("strategy", "loss")),
+    ] = None
     buckets: Annotated[
         str | None,
         Flag(STRATEGY, "sized (to model and link) or engine (its 5e8).", ("strategy", "buckets")),
@@ -142,8 +180,11 @@ def _name(field: str) -> str:
     return _FLAGS[field].name or "--" + field.replace("_", "-")
 
 
-def to_request(flags: Flags, ds_config: Path | None = None) -> "Request":
-    """What the command line and the files it names ask for. SpecError with all problems."""
+def to_request(flags: Flags, ds_config: Path | None = None, *, launches: bool = False) -> "Request":
+    """What the command line and the files it names ask for. SpecError with all problems.
+
+    Only what `launches` needs addresses of hosts; elsewhere names do: nobody goes there.
+    """
     from dsforge.reading.request import Asked, read_request
     from dsforge.reading.source import Setting
 
@@ -159,6 +200,7 @@ def to_request(flags: Flags, ds_config: Path | None = None) -> "Request":
             workload=flags.workload,
             hostfile=flags.hostfile,
             resolve=flags.resolve,
+            by_name=not launches,
             ds_config=ds_config,
             settings=settings,
         )
@@ -185,7 +227,23 @@ def _kind(field: str) -> dict[str, Any]:
         return {"is_flag": True}
     kind = declared.__args__[0]  # of `int | None`
     kinds: dict[Any, Any] = {Path: click.Path(path_type=Path), int: Whole(), float: Real()}
-    return {"type": kinds.get(kind, kind)}
+    names = {"shell_complete": _catalog_names} if field in LISTED else {}
+    if field in SIZED:
+        return {"type": Sized(), **names}
+    return {"type": kinds.get(kind, kind), **names}
+
+
+def _catalog_names(_: click.Context, option: click.Parameter, begun: str) -> list[str]:
+    """Names of the catalog that begin so, for the shell."""
+    from dsforge import catalog
+
+    listed = {"model": catalog.model_names, "gpu": catalog.gpu_names, "link": catalog.link_names}
+    return [name for name in listed[LISTED[str(option.name)]]() if name.startswith(begun.lower())]
+
+
+with_verbose = click.option(
+    "--verbose", "-v", is_flag=True, help="All reasons, defaults and tables; without it one screen."
+)
 
 
 class Wish(NamedTuple):

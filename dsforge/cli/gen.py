@@ -8,10 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dsforge.cli.flags import Flags, Sections, Wish, to_request, wished, with_flags, with_wish
+from dsforge.cli.flags import (
+    Flags,
+    Sections,
+    Wish,
+    to_request,
+    wished,
+    with_flags,
+    with_verbose,
+    with_wish,
+)
 
 if TYPE_CHECKING:
-    from dsforge.artifacts import Artifact, Written
+    from dsforge.artifacts import Written
     from dsforge.plan import Plan, Request
 
 SHOWN_DIFF = 60  # lines of what changed in files that nobody had edited
@@ -27,6 +36,7 @@ SHOWN_DIFF = 60  # lines of what changed in files that nobody had edited
     "--templates", type=click.Path(path_type=Path), help="Folder searched before our templates."
 )
 @click.option("--force", is_flag=True, help="Overwrite files that a person has edited.")
+@with_verbose
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
 def gen(
     *,
@@ -35,6 +45,7 @@ def gen(
     out: Path,
     templates: Path | None,
     force: bool,
+    verbose: bool,
     as_json: bool,
 ) -> None:
     """Choose a strategy and write every file of the run."""
@@ -45,7 +56,7 @@ def gen(
     from dsforge.planner import choose
     from dsforge.render import render
 
-    request = _seen_from(out, wished(to_request(flags), wish))
+    request = _seen_from(out, wished(to_request(flags, launches=True), wish))
     try:
         plan = choose(request)
     except DoesNotFitError as error:
@@ -62,7 +73,9 @@ def gen(
     if as_json:
         _show_document(plan, written, out)
     else:
-        _show(plan, artifacts, written, out)
+        _show_diff(written)
+        steps = _next(plan, {a.path for a in artifacts}, out)
+        _show(plan, [f"{_files(written, out)}", *steps], verbose=verbose)
 
 
 def _seen_from(out: Path, request: Request) -> Request:
@@ -97,8 +110,8 @@ def _show_document(plan: Plan, written: Written, out: Path) -> None:
     show_json(document)
 
 
-def _show(plan: Plan, artifacts: tuple[Artifact, ...], written: Written, out: Path) -> None:
-    """The choice, its price, the files and the next step."""
+def _show_diff(written: Written) -> None:
+    """What changes in files that nobody had edited."""
     from dsforge.masking import printable
 
     diff = printable(written.diff).splitlines()
@@ -106,43 +119,29 @@ def _show(plan: Plan, artifacts: tuple[Artifact, ...], written: Written, out: Pa
         print("\n".join(diff[:SHOWN_DIFF]))
         rest = len(diff) - SHOWN_DIFF
         print(f"... {rest} more lines\n" if rest > 0 else "")
-    print("\n".join(_choice(plan)))
-    print(f"\n{_files(written, out)}")
-    print("\n".join(_next(plan, {a.path for a in artifacts}, out)))
 
 
-def _choice(plan: Plan) -> list[str]:
-    """Strategy, memory with its largest term, step time and the reasons."""
-    from dsforge.cli.show import why
-    from dsforge.render.report import largest_term
-    from dsforge.units import gib, seconds
+def _show(plan: Plan, last: list[str], *, verbose: bool) -> None:
+    """The choice, its price, the files and the next step."""
+    from dsforge.cli.brief import Other, defaults, every_reason, head, screen, table
+    from dsforge.cli.text import show
+    from dsforge.render.report import file_of
 
-    memory, time, largest = (
-        plan.choice.memory.reserved_bytes,
-        plan.choice.time,
-        largest_term(plan.choice),
-    )
-    of = gib(plan.cluster.gpu.memory_bytes)
-    span = f"{gib(memory.low)} to {gib(memory.high)}"
-    unit = "CPU rank" if plan.cluster.gpu.is_cpu else "GPU"
-    fits = "" if plan.choice.fits else ": DOES NOT FIT"
-    return [
-        (
-            f"{plan.model.name} on {plan.cluster.nodes} x {plan.cluster.gpus_per_node} "
-            f"{plan.cluster.gpu.name}"
-        ),
-        f"  strategy  {plan.strategy.label()}",
-        (
-            f"  memory    {gib(memory.likely)} of {of} per {unit} ({span}){fits}; "
-            f"largest: {largest.name} {largest.value}"
-        ),
-        (
-            f"  step      {seconds(time.step_s.likely)}, "
-            f"{time.tokens_per_s_per_gpu:,.0f} tokens/s and "
-            f"{time.model_tflops_per_gpu:,.3g} TFLOP/s per {unit}"
-        ),
-        *why(plan.choice.reasons),
+    others = [
+        Other(file_of(variant.name), variant.priced)
+        for variant in plan.variants
+        if variant.priced and variant.priced.fits and variant.priced.strategy != plan.strategy
     ]
+
+    def below(most: int) -> list[str]:
+        return table(plan, others, "also written", most)
+
+    if verbose:
+        every = every_reason(plan.choice.reasons)
+        lines = [*head(plan), *every, "", *below(len(others)), "", *last]
+    else:
+        lines = screen(plan, below=below, last=[*defaults(plan), "", *last])
+    show(lines)
 
 
 def _files(written: Written, out: Path) -> str:
@@ -159,15 +158,22 @@ def _files(written: Written, out: Path) -> str:
 
 def _next(plan: Plan, paths: set[str], out: Path) -> list[str]:
     """What a person does now."""
-    from dsforge.render.launch import has_placeholders
+    from dsforge.cli.text import wrapped
+    from dsforge.render.launch import PRETRAIN, has_placeholders
 
     steps = []
     if has_placeholders(plan.cluster):
         steps.append(f"put the addresses of your hosts into {out / 'hostfile'}, or add --hostfile")
     if plan.workload.data is None and "train.yaml" in paths:
         steps.append(f"name your data in {out / 'train.yaml'}, or add --data")
-    if plan.strategy.back_end == "megatron" and "megatron/pretrain.sh" in paths:
-        steps.append(f"launch: MEGATRON_PATH=... {out / 'megatron/pretrain.sh'} on every host")
-    elif "launch/deepspeed.sh" in paths:
+    if plan.strategy.back_end == "megatron":
+        every = " on every host" if plan.cluster.nodes > 1 else ""
+        steps.append("export MEGATRON_PATH and DATA_PATH")
+        steps.append(f"launch: {out / PRETRAIN}{every}, or `sbatch launch/slurm.sbatch`")
+    else:
         steps.append(f"launch: {out / 'launch/deepspeed.sh'}")
-    return [f"  {number}. {step}" for number, step in enumerate(steps, start=1)]
+    return [
+        line
+        for number, step in enumerate(steps, start=1)
+        for line in wrapped(step, first=f"  {number}. ")
+    ]

@@ -37,3 +37,19 @@ class Real(click.FloatRange):
         if not math.isfinite(found):
             self.fail(f"{value!s:.40} is not a finite number.", param, ctx)
         return found
+
+
+class Sized(Whole):
+    """A length or a batch as people write it: `4096`, `8k` (8192), `1m`."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The number."""
+        if isinstance(value, str) and not _WHOLE.fullmatch(value.strip()):
+            from dsforge.units import parse_count
+
+            try:
+                value = str(parse_count(value[:40], thousand=1024))
+            except ValueError:
+                said = f"{value[:40]!a} is not a whole number such as 4096 or 8k."
+                self.fail(said, param, ctx)
+        return super().convert(value, param, ctx)

@@ -8,68 +8,56 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.table import Table
 
-from dsforge.plan import Plan, Search
+from dsforge.cli.text import aligned, columns, wrapped
+from dsforge.plan import Plan, Rejected, Search
 from dsforge.planner.alternatives import Alternative
 from dsforge.planner.axes import Question
+from dsforge.planner.figures import LABELS, STEP, fit, memory_label
 from dsforge.planner.flips import Flip
 from dsforge.planner.front import FrontPoint
 from dsforge.planner.inverse import Found
-from dsforge.planner.pricing import largest_term, missing_bytes, shortage
-from dsforge.units import GIB, Interval, amount, count, gib, seconds
+from dsforge.planner.pricing import largest_term, missing_bytes
+from dsforge.units import Interval, amount, count, gib, seconds, times
 
 REJECTED_SHOWN = 12
 TOO_SLOW = 2.0  # times the fastest on as many GPUs: not in the table of the front
 
 
 def console() -> Console:
-    """Where tables go: stdout, wide enough for one line a plan when it is not a terminal."""
+    """Where tables go: stdout, as wide as text is there."""
     found = Console(highlight=False)
-    return found if found.is_terminal else Console(highlight=False, width=140)
+    return found if found.is_terminal else Console(highlight=False, width=columns())
 
 
-def ranking(search: Search, top: int) -> Table:
-    """The best plans, one a line."""
-    table = Table(box=None, pad_edge=False)
-    table.add_column("strategy")
-    for name in ("GiB/GPU", "of", "RAM GiB", "step", "tokens/s/GPU", "MFU", "largest term"):
-        table.add_column(name, justify="right")
-    for plan in search.plans[:top]:
-        memory, time = plan.choice.memory, plan.choice.time
-        table.add_row(
+def ranking(search: Search, top: int) -> list[str]:
+    """The choice, then the plans that fit as surely, the fastest first; one a line."""
+    label = memory_label("device", on_cpu=search.plans[0].cluster.gpu.is_cpu)
+    head = ("the choice, then the fastest", "step", label, "", "host RAM", "MFU", "largest term")
+    rows = [
+        (
             plan.strategy.label(),
-            f"{memory.device_bytes.likely / GIB:.1f}",
-            f"{plan.cluster.gpu.memory_bytes / GIB:.0f}",
-            f"{memory.host_bytes.step / GIB:.0f}",
-            seconds(time.step_s.likely),
-            f"{time.tokens_per_s_per_gpu:,.0f}",
+            seconds(plan.choice.time.step_s.likely),
+            gib(plan.choice.memory.device_bytes.likely),
+            fit(plan.cluster, plan.choice),
+            gib(plan.choice.memory.host_bytes.peak),
             f"{plan.speed.mfu.likely:.0%}",
-            largest_term(memory),
+            largest_term(plan.choice.memory).replace("_", " "),
         )
-    return table
+        for plan in search.plans[:top]
+    ]
+    return list(aligned(head, rows))
 
 
-def losers(search: Search) -> Table:
-    """Why the others lost: one line for each rule or shortage, with how often it struck."""
-    table = Table(box=None, pad_edge=False)
-    for name in ("rule", "strategy", "why"):
-        table.add_column(name, overflow="fold")
-    shown: dict[tuple[str, str], int] = {}
+def losers(search: Search) -> list[str]:
+    """Why the others lost: one line for each rule or shortage, the first that it struck."""
+    shown: dict[tuple[str, str], Rejected] = {}
     for lost in search.rejected:
-        key = (lost.rule, lost.strategy.back_end)
-        shown[key] = shown.get(key, 0) + 1
-        if shown[key] == 1 and len(shown) <= REJECTED_SHOWN:
-            table.add_row(lost.rule, lost.strategy.label(), lost.message)
-    return table
-
-
-def headline(plan: Plan) -> str:
-    """`llama-2-7b (6.74 B) on 16 x a100-80gb, 64 x 4096 tokens a step`."""
-    work, cluster = plan.workload, plan.cluster
-    return (
-        f"{plan.model.name} ({count(plan.parameters)}) on {cluster.gpus} x {cluster.gpu.name}, "
-        f"{work.global_batch_size} x {work.sequence_length} tokens a step, {work.precision}, "
-        f"{work.method_name}"
-    )
+        shown.setdefault((lost.rule, lost.strategy.back_end), lost)
+    return [
+        line
+        for lost in list(shown.values())[:REJECTED_SHOWN]
+        for line in wrapped(f"{lost.strategy.label()}: {lost.message} [{lost.rule}]", first="  ")
+    ]
 
 
 def terms(plan: Plan) -> Table:
@@ -80,11 +68,11 @@ def terms(plan: Plan) -> Table:
     table.add_column("likely", justify="right")
     table.add_column("low .. high", justify="right")
     for name, value in memory.terms:
-        table.add_row(name, gib(value))
-    for name in ("allocated_bytes", "reserved_bytes", "device_bytes"):
-        bounds: Interval = getattr(memory, name)
+        table.add_row(name.replace("_", " "), gib(value))
+    for counter, label in LABELS.items():
+        bounds: Interval = getattr(memory, f"{counter}_bytes")
         spread = f"{gib(bounds.low)} .. {gib(bounds.high)}"
-        table.add_row(name.removesuffix("_bytes"), gib(bounds.likely), spread)
+        table.add_row(label, gib(bounds.likely), spread)
     for phase, value in memory.host_bytes:
         table.add_row(f"host RAM, {phase}", gib(value))
     if memory.nvme_bytes:
@@ -93,7 +81,7 @@ def terms(plan: Plan) -> Table:
     for name, value in time.terms:
         table.add_row(name.removesuffix("_s"), seconds(value))
     spread = f"{seconds(time.step_s.low)} .. {seconds(time.step_s.high)}"
-    table.add_row("step", seconds(time.step_s.likely), spread)
+    table.add_row(STEP, seconds(time.step_s.likely), spread)
     table.add_row("sent by a rank", f"{time.sent_bytes / 1e9:.3g} GB")
     for name, likely, between in (*_speed_rows(plan), *_run_rows(plan)):
         table.add_row(name, likely, between)
@@ -118,28 +106,16 @@ def _run_rows(plan: Plan) -> Iterator[tuple[str, str, str]]:
         return
     yield "tokens of the run", count(run.tokens), f"{run.steps:,} steps"
     yield _row("days", run.days)
-    yield _row("GPU hours", run.gpu_hours)
+    yield _row("GPU-hours", run.gpu_hours)
     if run.energy_kwh:
         yield _row("energy, kWh of the GPUs", run.energy_kwh)
     if run.money:
-        yield _row(f"money at {plan.cluster.gpu_hour_price:g} a GPU hour", run.money)
+        yield _row(f"cost at {plan.cluster.gpu_hour_price:g} per GPU-hour", run.money)
 
 
 def _row(name: str, value: Interval, factor: float = 1.0) -> tuple[str, str, str]:
     low, likely, high = (amount(factor * end) for end in (value.low, value.likely, value.high))
     return name, likely, f"{low} .. {high}"
-
-
-def verdict(plan: Plan) -> str:
-    """`fits, 25.3 GiB left ...` or `does not fit: needs 92 GiB of 79 GiB ...`."""
-    if not plan.choice.fits:
-        lacking = shortage(plan.cluster, plan.choice.memory)
-        return f"{plan.strategy.label()} does not fit: {lacking}"
-    room = -missing_bytes(plan.cluster, plan.choice.memory)
-    name = largest_term(plan.choice.memory)
-    size = gib(getattr(plan.choice.memory.terms, name))
-    left = f"{gib(room)} left on each accelerator"
-    return f"{plan.strategy.label()}: fits, {left}; largest term {name} ({size})"
 
 
 class _Words(NamedTuple):
@@ -179,76 +155,60 @@ def answer(found: Found) -> list[str]:
     return lines + ([f"  limit      {said.limit}"] if said.limit else [])
 
 
-def neighbours(found: Found) -> Table:
-    """Memory by term at the answer and at the next values, which do not fit."""
+def neighbours(found: Found) -> list[str]:
+    """Memory by term at the answer and at the next values, which do not fit; their plans."""
     choice, said = found.plan.choice, found.answer
     beyond = [near for near in said.neighbours if near.terms is not None]
-    table = Table(box=None, pad_edge=False)
-    table.add_column("term")
-    for value, name in ((said.value, said.name), *((near.value, near.name) for near in beyond)):
-        table.add_column(name or f"{value:,}", justify="right")
-    for name, size in choice.memory.terms:
-        table.add_row(name, gib(size), *(gib(getattr(near.terms, name)) for near in beyond))
+    values = [(said.value, said.name), *((near.value, near.name) for near in beyond)]
+    heads = [name or f"{value:,}" for value, name in values]
+    rows = [
+        (name.replace("_", " "), gib(size), *(gib(getattr(near.terms, name)) for near in beyond))
+        for name, size in choice.memory.terms
+    ]
     room = gib(-missing_bytes(found.plan.cluster, choice.memory))
-    table.add_row("left", room, *(f"-{gib(near.missing_bytes)}" for near in beyond))
-    table.add_row("strategy", choice.strategy.label(), *(near.label for near in beyond))
-    return table
+    rows.append(("least room left", room, *(f"-{gib(near.missing_bytes)}" for near in beyond)))
+    labels = [choice.strategy.label(), *(near.label for near in beyond)]
+    plans = [f"  {head}: {label}" for head, label in zip(heads, labels, strict=True)]
+    return [*aligned(("term", *heads), rows), *plans]
 
 
-def instead(found: Iterable[Alternative]) -> Table:
+def instead(found: Iterable[Alternative]) -> list[str]:
     """The best plan of each other kind against the choice."""
-    table = Table(box=None, pad_edge=False)
-    for name in ("kind", "strategy", "step", "of ours"):
-        table.add_column(name, justify="right" if name in ("step", "of ours") else "left")
-    table.add_column("differs most in", overflow="fold")
-    table.add_column("GiB/GPU", justify="right")
+    rows = []
     for other in found:
-        more = "+" if other.term_s > 0 else "-"
-        table.add_row(
-            other.kind,
-            other.label,
-            seconds(other.step_s),
-            f"{other.slowdown:.2f}x",
-            f"{other.term} {more}{seconds(abs(other.term_s))}",
-            f"{-other.saved_bytes / GIB:+.1f}",
+        more, memory = "+" if other.term_s > 0 else "-", "-" if other.saved_bytes > 0 else "+"
+        rows.append(
+            (
+                other.label,
+                seconds(other.step_s),
+                times(other.slowdown, 1),
+                f"{other.term} {more}{seconds(abs(other.term_s))}",
+                f"{memory}{gib(abs(other.saved_bytes))}",
+            )
         )
-    return table
+    return list(aligned(("strategy", "step", "", "differs most in", "device memory"), rows))
 
 
 def flipping(found: tuple[Flip, ...]) -> list[str]:
-    """One line for each change, or that nothing nearby flips the choice."""
+    """Each change, or that nothing nearby flips the choice."""
     if not found:
         return ["  nothing near: no other link, memory size, batch or sequence within 8x"]
-    return [f"  {flip} ({flip.label})" for flip in found]
+    return [line for flip in found for line in wrapped(f"{flip} ({flip.label})", first="  ")]
 
 
-def fronts(found: tuple[FrontPoint, ...]) -> Table:
+def fronts(found: tuple[FrontPoint, ...]) -> list[str]:
     """For each number of GPUs the fastest, our choice and the roomiest; all are in --json."""
-    table = Table(box=None, pad_edge=False)
-    for name in ("GPUs", "step", "GPU s", "GiB free"):
-        table.add_column(name, justify="right")
     priced = any(point.run and point.run.money for point in found)
     timed = any(point.run for point in found)
-    for name, shown in (("days", timed), ("money", priced)):
-        if shown:
-            table.add_column(name, justify="right")
-    table.add_column("strategy")
-    table.add_column("")
+    head = ["strategy", "GPUs", "step", "GPU-seconds", "memory left"]
+    head += ["days"] * timed + ["cost"] * priced + [""]
+    rows = []
     for point, why in _shown(found):
         run = point.run
-        days = [amount(run.days.likely)] if run else []
-        money = [amount(run.money.likely)] if run and run.money else []
-        table.add_row(
-            str(point.gpus),
-            seconds(point.step_s.likely),
-            amount(point.gpu_s),
-            f"{point.free_bytes / GIB:.1f}",
-            *days,
-            *money,
-            point.label,
-            why,
-        )
-    return table
+        row = [point.label, f"{point.gpus:,}", seconds(point.step_s.likely), amount(point.gpu_s)]
+        row += [gib(point.free_bytes), *([amount(run.days.likely)] if run else [])]
+        rows.append([*row, *([amount(run.money.likely)] if run and run.money else []), why])
+    return list(aligned(head, rows))
 
 
 def _shown(found: tuple[FrontPoint, ...]) -> Iterator[tuple[FrontPoint, str]]:

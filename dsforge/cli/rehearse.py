@@ -20,9 +20,10 @@ if TYPE_CHECKING:
     from dsforge.rehearse.account import PhaseAccount, RehearsalDocument
     from dsforge.rehearse.timeline import Timeline
     from dsforge.specs import LoraSpec, ModelSpec
+    from dsforge.strategy import AskedLoss
 
 USUAL_TOKENS = 2048
-UNREHEARSED = ("context", "expert")  # axes: their exchanges depend on data
+UNREHEARSED = ("expert",)  # axes: their exchanges depend on data
 
 
 class Scene(NamedTuple):
@@ -34,6 +35,7 @@ class Scene(NamedTuple):
     sequence_length: int
     recompute: bool
     lora: LoraSpec | None
+    loss: AskedLoss
 
 
 @click.command(cls=Sections)
@@ -79,6 +81,7 @@ def rehearse(
 
 def _planned(flags: Flags, world_size: int | None) -> Scene:
     """The strategy that the flags describe, as `gen` writes it; one group of ranks unless asked."""
+    from dsforge.estimate.loss import loss_of
     from dsforge.planner import appraise
     from dsforge.render import render
 
@@ -89,7 +92,7 @@ def _planned(flags: Flags, world_size: int | None) -> Scene:
         if size > 1:
             message = f"`{axis}_parallel_size` (={size}) cannot be rehearsed"
             raise DsforgeError(message, "leave it at 1; `dsforge estimate` prices it")
-    axes = (*UNREHEARSED, "tensor", "pipeline")
+    axes = (*UNREHEARSED, "tensor", "pipeline", "context")
     fixed: dict[str, Any] = {
         f"{axis}_parallel_size": getattr(asked, f"{axis}_parallel_size") or 1 for axis in axes
     }
@@ -106,6 +109,7 @@ def _planned(flags: Flags, world_size: int | None) -> Scene:
         sequence_length=work.sequence_length,
         recompute=plan.strategy.recompute == "full",
         lora=work.lora if work.method == "lora" else None,
+        loss="chunked" if loss_of(plan.model, plan.strategy) == "chunked" else "plain",
     )
 
 
@@ -131,7 +135,9 @@ def _own(flags: Flags, path: Path, world_size: int | None) -> Scene:
     model, _ = read_model(flags.model)
     tokens = flags.seq_len or min(USUAL_TOKENS, model.max_position_embeddings)
     lora = {"lora": LoraSpec(), "qlora": LoraSpec(bits=QLORA_BITS)}.get(flags.method or "")
-    return Scene(model, settings, world_size, tokens, flags.recompute == "full", lora)
+    loss: AskedLoss = "chunked" if flags.loss == "chunked" else "plain"
+    recompute = flags.recompute == "full"
+    return Scene(model, settings, world_size, tokens, recompute, lora, loss)
 
 
 def _checked(settings: dict[str, Any], place: str) -> dict[str, Any]:
@@ -178,7 +184,7 @@ def _rehearsed(scene: Scene, rank: int) -> tuple[RehearsalDocument, Timeline]:
             hint = install_command("train")
             raise DsforgeError(f"a rehearsal needs {error.name}", hint) from error
         run.quieten()
-        subject = Subject(config, scene.sequence_length, scene.recompute, scene.lora)
+        subject = Subject(config, scene.sequence_length, scene.recompute, scene.lora, scene.loss)
         found = run.rehearse(
             subject, scene.settings, world_size=scene.world_size, rank=rank, say=note
         )

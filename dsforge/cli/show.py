@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ from dsforge.masking import masked_document, printable
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from dsforge.plan import Reason, Request
+    from dsforge.plan import Request
     from dsforge.planner.remedies import Remedy
 
 MOST_PROBLEMS = 200  # that are shown; nobody reads more, and a wrong file has one a line
@@ -21,7 +22,8 @@ RED, DIM, RESET = "\033[31m", "\033[2m", "\033[0m"
 
 def show_error(error: DsforgeError) -> None:
     """The message in red, every problem on its own line, then the way out."""
-    red, dim, reset = (RED, DIM, RESET) if sys.stderr.isatty() else ("", "", "")
+    coloured = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
+    red, dim, reset = (RED, DIM, RESET) if coloured else ("", "", "")
     lines = [f"{red}error: {printable(error.message)}{reset}"]
     if isinstance(error, (SpecError, LayoutError)):
         shown, count = error.problems[:MOST_PROBLEMS], len(error.problems)
@@ -52,21 +54,13 @@ def show_nearest(request: Request, error: DoesNotFitError) -> None:
 
 
 def numbered(found: tuple[Remedy, ...]) -> list[str]:
-    """What would make it fit, cheapest first, one a line."""
-    return [f"  {number}. {remedy}" for number, remedy in enumerate(found, start=1)]
+    """What would make it fit, cheapest first."""
+    from dsforge.cli.text import wrapped
 
-
-def why(reasons: tuple[Reason, ...]) -> list[str]:
-    """Lines for people: warnings, what was chosen and why, and what was assumed for want of it."""
-    words = {"warning-": "WARNING", "": "because", "default-": "assumed"}
-    kinds = {
-        r: next((k for k in ("warning-", "default-") if r.rule.startswith(k)), "") for r in reasons
-    }
     return [
-        f"  {word}   {reason.message} [{reason.rule}]"
-        for kind, word in words.items()
-        for reason in reasons
-        if kinds[reason] == kind
+        line
+        for number, remedy in enumerate(found, start=1)
+        for line in wrapped(str(remedy), first=f"  {number}. ")
     ]
 
 

@@ -51,7 +51,9 @@ def train(
     save a checkpoint; the next start goes on from there.
     """
     from dsforge.train.signals import Attendant
+    from dsforge.train.streams import keep_writable
 
+    keep_writable()
     with Attendant() as attendant:  # before the imports, which take seconds
         from dsforge.cli.show import note
         from dsforge.diagnose import diagnose_error

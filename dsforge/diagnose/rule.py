@@ -20,6 +20,10 @@ from typing import Literal, NamedTuple
 Kind = Literal["cause", "stall", "death", "error", "echo", "exit", "hint"]
 
 
+# What everybody has who runs DeepSpeed: the command that says where the memory goes.
+ESTIMATE = "$ dsforge estimate --model NAME --gpu CARD --gpus-per-node N --ds-config ds_config.json"
+
+
 class Hit(NamedTuple):
     """One line that a rule has matched, cleaned, and what it says."""
 

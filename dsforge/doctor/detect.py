@@ -15,6 +15,7 @@ from dsforge import catalog
 from dsforge.doctor.facts import DiskFact, Facts, GpuFact, InterfaceFact
 from dsforge.errors import SpecError
 from dsforge.hostfile import Entry, entry_problems
+from dsforge.reading.equal import DISK_READ_GB_S, DISK_WRITE_GB_S
 from dsforge.reading.files import ClusterFile, GpuFile, HostFile, NvmeFile
 from dsforge.specs import GpuSpec, Precision
 from dsforge.units import GBPS, GIB, TFLOP
@@ -25,7 +26,6 @@ NARROW_CPU_SHARE = 0.5  # bf16 and fp16 are emulated where the CPU has no unit f
 TENSOR_PER_FP32 = 2  # tensor peak over plain fp32: 2 on RTX 30, 4 and more elsewhere
 UNKNOWN_GPU_TFLOPS, UNKNOWN_MEMORY_GB_S = 10.0, 200.0
 CLOSE = 0.1  # share by which the driver's memory may differ from the catalog's
-UNMEASURED_READ_GB_S, UNMEASURED_WRITE_GB_S = 2.0, 1.0
 USABLE_DISK = 0.8
 SWAP_FOLDER = "dsforge_swap"
 VIRTUAL = ("docker", "veth", "br-", "virbr", "cni", "flannel", "tun", "tap", "cali", "lxc")
@@ -47,7 +47,7 @@ def cluster_file(facts: Facts) -> tuple[ClusterFile, tuple[str, ...]]:
         nodes=None if hosts else 1,  # more hosts in the list are more nodes
         hosts=hosts,
         interface=interface.name if interface else None,
-        host_memory_gib=_rounded(facts.memory_bytes / GIB),
+        host_memory_gib=_host_gib(facts, gpus["gpu"]),
         cpu_cores=facts.cpu_cores,
         nvme=disk,
         **gpus,
@@ -95,7 +95,18 @@ def _in_catalog(gpu: GpuFact) -> GpuSpec | None:
         spec = catalog.gpu(gpu.name)
     except SpecError:
         return None
+    if catalog.shared_host_gib(spec) is not None:  # the driver reports the memory of both
+        return spec
     return spec if abs(spec.memory_bytes / gpu.memory_bytes - 1) <= CLOSE else None
+
+
+def _host_gib(facts: Facts, gpu: str | GpuFile) -> float:
+    """RAM of the host; of one memory that CPU and GPU share, what the GPU leaves."""
+    whole = facts.memory_bytes / GIB
+    card = catalog.gpu(gpu) if isinstance(gpu, str) else None
+    if card is None or catalog.shared_host_gib(card) is None:
+        return _rounded(whole)
+    return _rounded(max(1.0, whole - card.memory_bytes / GIB))
 
 
 def _own_card(gpu: GpuFact) -> GpuFile:
@@ -158,7 +169,7 @@ def _disk(disks: tuple[DiskFact, ...]) -> tuple[NvmeFile | None, list[str]]:
     if disk is None:
         return None, []
     notes = [] if disk.is_nvme else [f"{disk.device} is not NVMe by its name"]
-    read, write = UNMEASURED_READ_GB_S, UNMEASURED_WRITE_GB_S
+    read, write = DISK_READ_GB_S, DISK_WRITE_GB_S
     if disk.read_bytes_per_s and disk.write_bytes_per_s:
         read, write = disk.read_bytes_per_s / GBPS, disk.write_bytes_per_s / GBPS
     else:

@@ -1,4 +1,4 @@
-"""Activations that a layer saves for backward, and the logits, in bytes for one micro batch.
+"""Activations that a layer saves for backward, in bytes for one micro batch.
 
 Counted tensor by tensor, per token, as the modules of each trainer save them:
 
@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from dsforge.estimate.ulysses import saved_width
 from dsforge.specs import ModelSpec, Workload
 from dsforge.strategy import Kernels, Strategy
 
@@ -26,14 +27,9 @@ FLOAT_BYTES = 4
 # mcore-gv with unfused attention); softmax in float32 and its copy in the compute type elsewhere.
 MEGATRON_SCORE_BYTES = 5
 SCORE_BYTES = 6
-# Logits in the compute type, float32 copy; then what the loss keeps beside them, in float32:
-# Megatron in place: nothing; its fused kernel and nanotron: the softmax; torch: log-softmax, its
-# gradient; without a compiler torchtitan's gradient in the compute type too.
-LOSS_BYTES = {"megatron": 4, "nanotron": 8, "deepspeed": 12, "fsdp": 14, "torchtune": 12}
 # Activations that Hugging Face composes of tensor operations: three more of them are saved.
 COMPOSED = ("gelu_new", "gelu_fast")
 COMPOSED_STEPS = 3
-FUSED_LOSS_BYTES = 8  # of a chunk of tokens so small that its logits are as wide as the layer
 
 
 class _Widths(NamedTuple):
@@ -62,12 +58,11 @@ class Saved(NamedTuple):
 
 
 class TokenBytes(NamedTuple):
-    """What one token costs: a dense and a MoE layer, gradients at work, logits."""
+    """What one token costs: a dense and a MoE layer, gradients at work."""
 
     dense_layer: float
     moe_layer: float
     gradients: float
-    logits: float
 
 
 def element_bytes(workload: Workload) -> int:
@@ -113,6 +108,7 @@ def _all_saved(model: ModelSpec, workload: Workload, strategy: Strategy, moe_lay
     """What a layer saves without recomputation."""
     run, widths = strategy.runs_as, KERNELS[strategy.runs_as.kernels]
     inner = _attention_width(model, widths.keys) + _copied_width(model, strategy)
+    inner += saved_width(model, strategy)
     inner += _mlp_width(model, run.kernels, moe_layer=moe_layer)
     each = widths.norm if model.norm == "rmsnorm" else widths.layer_norm
     if each > KERNELS["fused"].norm and element_bytes(workload) == FLOAT_BYTES:
@@ -211,35 +207,10 @@ def gradient_token_bytes(model: ModelSpec, workload: Workload, strategy: Strateg
     return element_bytes(workload) * (inner + (3 if split else 1) * model.hidden_size)
 
 
-def logit_token_bytes(model: ModelSpec, workload: Workload, strategy: Strategy) -> float:
-    """Bytes per token of the logits at the peak of the loss.
-
-    Fused (Liger): chunks of tokens whose logits are as wide as the layer. Chunked: logits and
-    their gradient in the compute type. DeepSpeed's tensor parallelism leaves the head whole.
-    """
-    run, size = strategy.runs_as, element_bytes(workload)
-    if run.loss == "fused":
-        return model.hidden_size * (size + FUSED_LOSS_BYTES)
-    cut = 1 if run.trainer in ("deepspeed", "torchtune") else strategy.layout.tensor_parallel_size
-    if run.loss == "chunked":
-        return 2 * size * model.vocab_size / cut
-    beside = LOSS_BYTES[run.trainer]
-    if run.trainer == "megatron" and run.loss == "softmax":
-        beside += FLOAT_BYTES
-    if run.trainer == "fsdp" and run.kernels == "compiled":
-        beside -= size
-    return (size + beside) * model.vocab_size / cut
-
-
 def token_bytes(model: ModelSpec, workload: Workload, strategy: Strategy) -> TokenBytes:
     """Bytes of one token, whatever the micro batch and the recomputation."""
     dense = layer_token_bytes(model, workload, strategy)
     sparse = dense
     if model.moe is not None:
         sparse = layer_token_bytes(model, workload, strategy, moe_layer=True)
-    return TokenBytes(
-        dense,
-        sparse,
-        gradient_token_bytes(model, workload, strategy),
-        logit_token_bytes(model, workload, strategy),
-    )
+    return TokenBytes(dense, sparse, gradient_token_bytes(model, workload, strategy))

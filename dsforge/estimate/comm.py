@@ -10,6 +10,7 @@ A ring crosses a node's adapters once, whatever the ranks of the node; in an all
 sends to every other, so all of a node's ranks share the adapters. Groups that do not divide a node
 lie across two of them, and the slowest group sets the pace. Pipeline stages pass activations to the
 next one: as soon as the stages fill more than a node, some hops leave it, and the slowest counts.
+Where NVLink joins several nodes (`spread.py`), all this holds of its domains in the place of nodes.
 
 Where a cluster card holds measured collectives, they correct this model by their ratio to it at the
 measured group: that group gets exactly what was measured, by kind of collective, and any other
@@ -18,9 +19,12 @@ keeps its share of adapters, its congestion and its hops.
 
 from __future__ import annotations
 
-from math import gcd, log2
+from collections.abc import Iterable
+from functools import lru_cache
+from math import log2
 from typing import NamedTuple
 
+from dsforge.estimate.spread import Spread, Wires, hop_spreads, spreads, wires_of
 from dsforge.layout import Layout
 from dsforge.specs import ClusterSpec, Collective, MeasuredLink
 
@@ -37,6 +41,15 @@ class Channel(NamedTuple):
     reduce_share: float = 1.0  # of bytes_per_s; other than 1 where it was measured
     scatter_share: float = 1.0
     exchange_share: float = 1.0
+
+    def outdoes(self, other: Channel) -> bool:
+        """Whether no collective takes longer than over another channel of the same ranks."""
+        return (
+            self.bytes_per_s >= other.bytes_per_s
+            and self.bytes_per_s * self.exchange_share >= other.bytes_per_s * other.exchange_share
+            and self.round_s <= other.round_s
+            and self.tree_s <= other.tree_s
+        )
 
     def gather_s(self, payload_bytes: float, messages: float = 1.0) -> float:
         """Seconds to gather a payload of that whole size, sent in `messages`."""
@@ -65,48 +78,35 @@ def gather_bytes(payload_bytes: float, ranks: int) -> float:
     return payload_bytes * (ranks - 1) / ranks
 
 
-class Spread(NamedTuple):
-    """Where a group of ranks lies: the worst of the equal groups of the grid."""
-
-    ranks: int
-    local: int  # of them on a node
-    nodes: int
-    sharing: float  # groups that share a node's adapters, each with a flow of its own
-
-
 def spread(cluster: ClusterSpec, ranks: int, stride: int) -> Spread:
-    """The spread of groups of ranks that lie `stride` apart in the grid.
-
-    `stride` groups lie side by side in one block; blocks follow each other. Where blocks and nodes
-    do not divide, some block begins inside a node, and two of them share its adapters.
-    """
-    per_node, block = cluster.gpus_per_node, ranks * stride
-    step = gcd(block, per_node)
-    nodes = min(cluster.nodes, (per_node - step + block - 1) // per_node + 1)
-    local = max(1, min(ranks, per_node // stride))
-    if nodes == 1:
-        return Spread(ranks, ranks, 1, 1)
-    if local == ranks:  # a block that lies across two nodes
-        local = max(1, ranks // 2)
-    sharing = min(stride, per_node) if local == 1 else per_node // max(1, per_node // stride)
-    torn = block % per_node != 0 and cluster.nodes > 2  # noqa: PLR2004 - a node between two others
-    return Spread(ranks, local, nodes, min(per_node, sharing * (1 + torn)))
+    """The spread of groups of ranks that lie `stride` apart in the grid."""
+    return _spread(wires_of(cluster), ranks, stride)
 
 
 def hop_spread(cluster: ClusterSpec, stages: int, stride: int) -> Spread:
-    """The spread of the slowest hop between stages of `stride` ranks.
+    """The spread of the slowest hop between stages of `stride` ranks."""
+    return _hop_spread(wires_of(cluster), stages, stride)
 
-    Stages that fill a node or less lie in it; of others some hop leaves the node, and the ranks of
-    the stage at its edge, or all of the node, send at once, over the adapters that are nearest.
-    """
-    if stages == 1:
-        return Spread(1, 1, 1, 1)
-    if cluster.nodes == 1:
-        return Spread(2, 2, 1, 1)
-    per_node = cluster.gpus_per_node
-    edge = min(stride, per_node)
-    near = -(-cluster.nics_per_node * edge // per_node) / cluster.nics_per_node
-    return Spread(2, 1, 2, edge / near)
+
+@lru_cache(maxsize=4096)
+def _spread(wires: Wires, ranks: int, stride: int) -> Spread:
+    return _widest(wires, spreads(wires, ranks, stride))
+
+
+@lru_cache(maxsize=4096)
+def _hop_spread(wires: Wires, stages: int, stride: int) -> Spread:
+    return _widest(wires, hop_spreads(wires, stages, stride))
+
+
+def _widest(wires: Wires, ways: Iterable[Spread]) -> Spread:
+    """The widest use of NVLink domains that is nowhere worse than a narrower one."""
+    best, *wider = ways
+    worth = _rated(wires, best) if wider else ALONE
+    for where in wider:
+        link = _rated(wires, where)
+        if link.outdoes(worth):
+            best, worth = where, link
+    return best
 
 
 def channel(cluster: ClusterSpec, ranks: int, stride: int) -> Channel:
@@ -124,14 +124,15 @@ def hop(cluster: ClusterSpec, stages: int, stride: int) -> Channel:
 
 def _over(cluster: ClusterSpec, where: Spread) -> Channel:
     """The channel of a spread, corrected where its link was measured."""
-    rated = _rated(cluster, where)
+    rated = _rated(wires_of(cluster), where)
     link = cluster.intra_node if where.nodes == 1 else cluster.inter_node
     return rated if link.measured is None else _corrected(rated, cluster, link.measured)
 
 
 def _corrected(rated: Channel, cluster: ClusterSpec, found: MeasuredLink) -> Channel:
     """The channel with what a card says of its link, in proportion to the measured group."""
-    same = _rated(cluster, Spread(found.ranks, found.ranks // found.nodes, found.nodes, 1))
+    wires = wires_of(cluster)
+    same = _rated(wires, _measured_spread(wires, found))
 
     def rate(kind: Collective) -> float:
         pace = found.paces.get(kind)
@@ -149,26 +150,34 @@ def _corrected(rated: Channel, cluster: ClusterSpec, found: MeasuredLink) -> Cha
     )
 
 
+def _measured_spread(wires: Wires, found: MeasuredLink) -> Spread:
+    """Where the ranks of a measured group lay: all of them on each node, or NVLink domain."""
+    joined = min(wires.domain_nodes, found.nodes)
+    nodes = -(-found.nodes // joined)
+    local = found.ranks // nodes
+    return Spread(found.ranks, local, nodes, 1, hosts=joined, ports=joined)
+
+
 def _exchanges(found: MeasuredLink, same: Channel) -> float:
     """Measured rate of an all-to-all over the rated one; 1 where it was not measured."""
     pace = found.paces.get("all_to_all")
     return pace.bytes_per_s / (same.bytes_per_s * same.exchange_share) if pace else 1.0
 
 
-def _rated(cluster: ClusterSpec, where: Spread) -> Channel:
+def _rated(wires: Wires, where: Spread) -> Channel:
     """The channel by the ratings of its links."""
-    intra, inter = cluster.intra_node, cluster.inter_node
     ranks, local, nodes = where.ranks, where.local, where.nodes
-    intra_rate = intra.bytes_per_s * intra.efficiency
-    inside_s = (ranks - nodes) * intra.latency_s
+    intra_rate = wires.inner_bytes_per_s
+    inside_s = (ranks - nodes) * wires.inner_latency_s
+    near_s = (log2(where.hosts) + local / where.hosts - 1) * wires.inner_latency_s
     if nodes == 1:
-        return Channel(ranks, intra_rate, inside_s, 2 * inside_s)
-    inter_rate = cluster.inter_node_bytes_per_s * inter.efficiency
+        return Channel(ranks, intra_rate, inside_s, 2 * min(inside_s, near_s))
+    inter_rate = wires.outer_bytes_per_s * where.ports * wires.outer_efficiency
     inter_rate /= 1 + CONGESTION * log2(nodes)
     shared = inter_rate / where.sharing
     rate = shared if local == 1 else min(intra_rate, shared)
-    round_s = (nodes - 1) * inter.latency_s + inside_s
-    depth_s = log2(nodes) * inter.latency_s + (local - 1) * intra.latency_s
+    round_s = (nodes - 1) * wires.outer_latency_s + inside_s
+    depth_s = log2(nodes) * wires.outer_latency_s + near_s
     tree_s = 2 * min(round_s, depth_s)
     each = inter_rate / (where.sharing * local)  # all ranks of a node at once
     around_s = (local - 1) / intra_rate + (ranks - local) / each

@@ -31,6 +31,16 @@ class HostMemory(BaseModel):
     step: int = Field(description="Training.")
     save: int = Field(description="Writing a checkpoint: one gathered copy of the weights more.")
 
+    @property
+    def peak_phase(self) -> str:
+        """The phase that needs the most."""
+        return max(self, key=lambda phase: int(phase[1]))[0]
+
+    @property
+    def peak(self) -> int:
+        """Bytes in that phase: what a node must have."""
+        return max(self.load, self.init, self.step, self.save)
+
 
 def host_memory(
     model: ModelSpec, cluster: ClusterSpec, workload: Workload, strategy: Strategy, *, kept: States

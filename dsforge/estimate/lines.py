@@ -10,20 +10,24 @@ own. All of it is linear in tokens, so the planner prices many micro batches fro
 from __future__ import annotations
 
 from functools import lru_cache
+from math import inf
 from typing import NamedTuple
 
-from dsforge.estimate.activations import element_bytes
+from dsforge.estimate.activations import FLOAT_BYTES, element_bytes
 from dsforge.estimate.flops import (
+    BACKWARD,
     Product,
     attention_products,
     backward_factor,
     mlp_products,
     score_flops,
 )
+from dsforge.estimate.loss import chunks_of, loss_under
 from dsforge.estimate.quantised import NF4_BYTES, layer_quantised_elements
 from dsforge.estimate.rates import Rates, rates
+from dsforge.rules.trainer import is_split
 from dsforge.specs import GpuSpec, ModelSpec, Workload
-from dsforge.strategy import Execution, Strategy
+from dsforge.strategy import Execution, Loss, Strategy
 
 ATTENTION_BACKWARD = 2.5  # passes: five products for two forward (Dao 2022)
 SCORE_BYTES = (13.0, 20.0)  # each score in 16 bits, forward and backward, where they are kept
@@ -33,6 +37,9 @@ QUANTISE_BYTES = 0.5  # more for each element that enters or leaves a product in
 FP32_SUM_BYTES = 8.0  # each weight and micro step: the sum of gradients is read and written
 # Each logit, forward and backward: one fused pass, Hugging Face's copies, Megatron's.
 FUSED_LOGIT_BYTES, EAGER_LOGIT_BYTES, MEGATRON_LOGIT_BYTES = 6.0, 68.0, 72.8
+# Of `dsforge train`'s chunks, counted in 16 bits: logits written, cast (6), softmax (8), its
+# exponential (8), slope scaled (8), cast (6), read by two products (4).
+CHUNKED_LOGIT_BYTES = 42.0
 # Elements read and written for one element of a norm, an activation, a rotary embedding, in forward
 # and backward: counted from one kernel for each, and from torch's separate operations.
 NORM, EAGER_RMSNORM = (2.0, 3.0), (14.0, 24.0)
@@ -60,18 +67,32 @@ class Line(NamedTuple):
         )
 
 
+class HeadLine(NamedTuple):
+    """Seconds of the head: a line, and from some tokens on more for each of them."""
+
+    line: Line
+    one_chunk: float = inf  # tokens of a loss that is not cut into chunks
+    summed_token_s: float = 0.0  # beyond: chunks add to one gradient of the weight
+
+    def at(self, tokens: float) -> float:
+        """Seconds at so many tokens."""
+        summed_s = tokens * self.summed_token_s if tokens > self.one_chunk else 0.0
+        return self.line.at(tokens) + summed_s
+
+
 class Lines(NamedTuple):
     """Forward, backward and recomputation together."""
 
     layer: Line
     moe_layer: Line
-    head: Line
+    head: HeadLine
 
 
 class Setting(NamedTuple):
     """What the lines depend on beside the model."""
 
     execution: Execution
+    split: bool  # the head is a layer of AutoTP, or of a pipeline
     rates: Rates
     size: int  # bytes of an element
     sequence_length: int
@@ -101,6 +122,7 @@ def setting_of(gpu: GpuSpec, workload: Workload, strategy: Strategy) -> Setting:
     tp = layout.tensor_parallel_size
     return Setting(
         execution=execution,
+        split=is_split(layout),
         rates=rates(gpu, workload.precision, execution),
         size=element_bytes(workload),
         sequence_length=workload.sequence_length,
@@ -217,16 +239,31 @@ def _width(model: ModelSpec, *, moe_layer: bool) -> float:
     return routed + model.moe.shared_ffn_hidden_size
 
 
-def _head(model: ModelSpec, setting: Setting) -> Line:
+def _head(model: ModelSpec, setting: Setting) -> HeadLine:
     """Output head and loss, forward and backward; the head stays in 16 bits."""
-    execution, passes = setting.execution, 1 + setting.backward
-    tp = 1 if execution.trainer == "deepspeed" else setting.tp
+    passes, bandwidth = 1 + setting.backward, setting.rates.bandwidth
+    tp = 1 if setting.execution.trainer == "deepspeed" else setting.tp
     product = Product(model.hidden_size, model.vocab_size, model.vocab_size)
     line = _product(product, setting.rates.wide_products, setting, tp)
-    moved = EAGER_LOGIT_BYTES
-    if execution.kernels == "compiled" or execution.loss not in ("plain", "softmax"):
-        moved = FUSED_LOGIT_BYTES
-    elif execution.trainer == "megatron":
-        moved = MEGATRON_LOGIT_BYTES
-    loss_s = moved * model.vocab_size / tp / setting.rates.bandwidth
-    return Line(passes * line.fixed_s, passes * line.token_s + loss_s)
+    loss = loss_under(model, setting.execution, split=setting.split)
+    loss_s = logit_bytes(setting.execution, loss) * model.vocab_size / tp / bandwidth
+    head = Line(passes * line.fixed_s, passes * line.token_s + loss_s)
+    if loss != "chunked" or setting.backward < BACKWARD:
+        return HeadLine(head)
+    chunks = chunks_of(model.vocab_size, model.embedding_size, trained=True)
+    summed = summed_bytes(setting.size) * model.vocab_size * model.embedding_size
+    return HeadLine(head, chunks.one, summed / chunks.rows / bandwidth)
+
+
+def logit_bytes(execution: Execution, loss: Loss) -> float:
+    """Bytes that move for one logit, forward and backward."""
+    if loss == "chunked":
+        return CHUNKED_LOGIT_BYTES
+    if execution.kernels == "compiled" or loss not in ("plain", "softmax"):
+        return FUSED_LOGIT_BYTES
+    return MEGATRON_LOGIT_BYTES if execution.trainer == "megatron" else EAGER_LOGIT_BYTES
+
+
+def summed_bytes(size: int) -> float:
+    """Bytes that a chunk moves for each trained weight: its float32 sum, the product to add."""
+    return FP32_SUM_BYTES + (2.0 * size if size < FLOAT_BYTES else 0.0)

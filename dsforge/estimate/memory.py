@@ -16,6 +16,7 @@ from pydantic import BaseModel, Field
 from dsforge.estimate.activations import element_bytes, kept_token_bytes
 from dsforge.estimate.frame import Frame, framed
 from dsforge.estimate.host import HostMemory
+from dsforge.estimate.loss import NO_HEAD, HeadBytes, head_bytes
 from dsforge.estimate.quantised import dequantised_bytes
 from dsforge.estimate.states import Load, States
 from dsforge.specs import FROZEN, ClusterSpec, ModelSpec, Workload
@@ -100,8 +101,7 @@ class Footprint(NamedTuple):
     buffers: float
     saved: float  # from forward to backward, all layers of the stage
     working: float  # a layer at work
-    logits: float
-    head: float  # of the loss, whatever the tokens
+    head: HeadBytes
     sample_tokens: float  # of one sample on one rank
     pipeline: int  # stages
     later: int  # stages behind it: it holds a micro batch for each
@@ -116,7 +116,7 @@ class Footprint(NamedTuple):
         """
         kept, tokens = self.kept, batching.micro_batch_size * self.sample_tokens
         saved, working = tokens * self.saved * self._in_flight(batching), tokens * self.working
-        logits = tokens * self.logits + self.head
+        logits = self.head.at(tokens)
         early = kept.gradients if self.lasting or batching.steps > 1 else 0.0
         stepping = kept.gradients + kept.step_gradients
         moments = (  # gradients, activations, logits
@@ -153,17 +153,14 @@ def footprints(frame: Frame, strategy: Strategy) -> tuple[Footprint, ...]:
     workspace = 0.0 if frame.cluster.gpu.is_cpu else WORKSPACE
     dequantised = dequantised_bytes(model, workload)
     stage3 = strategy.zero_stage == FULLY_SHARDED
-    head = 0.0
-    if strategy.runs_as.loss == "fused":  # makes the head's gradient at once, then its copy
-        head = 2.0 * element_bytes(workload) * model.vocab_size * model.embedding_size
+    head = head_bytes(model, workload, strategy)
     return tuple(
         Footprint(
             kept=load.kept,
             buffers=_buffers(model, workload, strategy, load) + workspace + dequantised,
             saved=_saved_token_bytes(model, workload, strategy, load),
             working=_working_token_bytes(model, workload, strategy, load),
-            logits=load.tokens.logits if load.stage.has_head else 0.0,
-            head=head if load.stage.has_head else 0.0,
+            head=head if load.stage.has_head else NO_HEAD,
             sample_tokens=workload.sequence_length / strategy.layout.context_parallel_size,
             pipeline=strategy.layout.pipeline_parallel_size,
             later=load.stage.later,

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from operator import add
 from typing import NamedTuple
 
-from dsforge.estimate import nanotron
+from dsforge.estimate import nanotron, ulysses
 from dsforge.estimate.activations import element_bytes
 from dsforge.estimate.comm import Channel, gather_bytes
 from dsforge.estimate.frame import Frame
@@ -289,7 +289,7 @@ def _send(link: Channel, token_bytes: float) -> PerToken:
 def _filling(frame: Frame, strategy: Strategy, token_bytes: float) -> PerToken:
     """All hops of the pipeline twice: far ones between nodes, near ones inside."""
     hops = strategy.layout.pipeline_parallel_size - 1
-    far = min(hops, frame.cluster.nodes - 1)
+    far = min(hops, frame.cluster.nvlink_domains - 1)
     slow = _send(frame.links.pipeline, token_bytes)
     quick = _send(frame.links.neighbours, token_bytes)
     return PerToken(
@@ -304,7 +304,8 @@ def layer_traffic(frame: Frame, strategy: Strategy, *, moe_layer: bool) -> PerTo
     found = _tensor(frame, strategy, frame.links.tensor)
     context, expert = frame.links.context, frame.links.expert
     if context.ranks > 1:
-        found = found.plus(_context(frame, strategy, context))
+        exchange = _sequence if strategy.back_end == "deepspeed" else _context
+        found = found.plus(exchange(frame, strategy, context))
     if expert.ranks > 1 and frame.model.moe is not None and moe_layer:
         one = _activation_bytes(frame) * frame.model.moe.experts_per_token
         fixed_s, sent = expert.exchange_s(0.0), gather_bytes(one, expert.ranks)
@@ -343,3 +344,13 @@ def _context(frame: Frame, strategy: Strategy, link: Channel) -> PerToken:
     one = width * element_bytes(frame.workload) * link.ranks
     sent = 3 * gather_bytes(one, link.ranks)
     return PerToken(1.5 * link.gather_s(0.0), 1.5 * link.gather_s(one, 0.0), sent)
+
+
+def _sequence(frame: Frame, strategy: Strategy, link: Channel) -> PerToken:
+    """All-to-alls of Ulysses around attention; nothing hides them."""
+    passes = ulysses.passes(strategy)
+    width = ulysses.exchanged_width(frame.model, link.ranks)
+    one = float(width * element_bytes(frame.workload))
+    fixed_s, sent = link.exchange_s(0.0), gather_bytes(one, link.ranks)
+    token_s = link.exchange_s(one) - fixed_s
+    return PerToken(ulysses.messages(strategy) * fixed_s, passes * token_s, passes * sent)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from dsforge.estimate.compute import layer_host_s
 from dsforge.estimate.cut import Stage
 from dsforge.estimate.frame import Frame
-from dsforge.estimate.lines import Line, lines, setting_of
+from dsforge.estimate.lines import HeadLine, Line, lines, setting_of
 from dsforge.estimate.traffic import NOTHING, PerToken, layer_traffic
 from dsforge.strategy import Strategy
 
@@ -33,7 +33,7 @@ class Pace(NamedTuple):
     sparse: Line
     exchanged: PerToken  # in a dense layer
     sparse_exchanged: PerToken
-    head: Line
+    head: HeadLine
     host_s: float  # the host's time for a layer: it takes no less
 
     def at(self, tokens: float) -> Work:

@@ -132,8 +132,8 @@ def _between(sheet: Sheet, strategy: Strategy) -> Iterator[Line]:
         why = "activations of a micro batch: over the slowest hop, or inside a node"
         formula = f"{name}_round_s + {sent} / {name}_rate"
         yield Line(f"{name}_send_s", "s", formula, why)
-    far = "min(pp - 1, nodes - 1)"
-    yield Line("far_hops", "hops", far, "hops that leave a node")
+    far = "min(pp - 1, ceil(nodes / nvlink_domain_nodes) - 1)"
+    yield Line("far_hops", "hops", far, "hops that leave a node, or its NVLink domain")
     filling = "2 * (far_hops * pipeline_send_s + (pp - 1 - far_hops) * neighbour_send_s)"
     why = "the first and the last micro batch pass every hop, there and back"
     yield Line("filling_s", "s", filling, why)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from pydantic import BaseModel, Field
 
 from dsforge.errors import DsforgeError
 from dsforge.estimate.frame import framed
+from dsforge.estimate.host import HostMemory
 from dsforge.estimate.states import shares
 from dsforge.explain.buckets import take_buckets
 from dsforge.explain.host import take_host
@@ -23,6 +25,25 @@ from dsforge.specs import FROZEN
 
 WHOLE_BYTES = 1.0  # terms of the ledger are rounded
 DIFFERENT = 1e-6  # relative
+
+
+ENDS = ("low", "likely", "high")
+HOST = {"host_ram", "host_bytes", "ram"}
+PHASES = tuple(f"host_{phase}" for phase in HostMemory.model_fields)
+# Names of the JSON documents and of tables that the sheet calls otherwise.
+SAID_AS = {
+    "nvme_bytes": "nvme_of_node",
+    "nvme": "nvme_of_node",
+    "model_tflops_per_gpu": "model_flops_per_gpu",
+    "hardware_tflops_per_gpu": "hardware_flops_per_gpu",
+    "tokens_per_s_per_gpu": "tokens_per_s",
+    "tokens_s": "tokens_per_s",
+    "resident_memory": "device_memory",
+    "cost": "money",
+    "data_parallel_size": "dp",
+    "parameters": "model_parameters",
+}
+SAID_AS |= {f"host_bytes_{phase}": f"host_{phase}" for phase in HostMemory.model_fields}
 
 
 class Disagreement(BaseModel):
@@ -44,11 +65,32 @@ class Explanation(BaseModel):
     figures: tuple[Figure, ...]
     disagreements: tuple[Disagreement, ...]
 
+    def called(self, name: str) -> str:
+        """The figure that a name of the sheet, of JSON or of a table means. Raises KeyError."""
+        names = {figure.name for figure in self.figures}
+        segments = re.findall(r"[a-z0-9]+(?:_[a-z0-9]+)*", name.lower())
+        end = segments.pop() if len(segments) > 1 and segments[-1] in ENDS else "likely"
+        parts = ["_".join(segments[first:]) for first in range(len(segments))]
+        for part in parts:
+            known = SAID_AS.get(part, part)
+            stem = re.sub(r"_(?:bytes|s|memory|time)$", "", known)
+            for tried in (known, f"{known}_{end}", f"{stem}_{end}", f"{stem}_s", stem):
+                if tried in names:
+                    return tried
+        if HOST & set(parts):
+            return self._host_peak()
+        raise KeyError(name)
+
+    def _host_peak(self) -> str:
+        """The phase in which a node needs the most RAM."""
+        phases = [figure for figure in self.figures if figure.name in PHASES]
+        return max(phases, key=lambda figure: figure.value).name
+
     def resting_on(self, name: str) -> tuple[Figure, ...]:
         """A figure and all others that it needs, in order. Raises KeyError for no such figure."""
         by_name = {figure.name: figure for figure in self.figures}
+        name = self.called(name)
         wanted, open_names = {name}, [name]
-        by_name[name]
         while open_names:
             for given in by_name[open_names.pop()].inputs:
                 if given.name in by_name and given.name not in wanted:

@@ -78,7 +78,9 @@ def _take_model(sheet: Sheet, plan: Plan) -> None:
 
 def _take_cluster(sheet: Sheet, plan: Plan) -> None:
     cluster, gpu = plan.cluster, plan.cluster.gpu
-    sheet.give("cluster", "nodes", nodes=cluster.nodes)
+    sheet.give(
+        "cluster", "nodes", nodes=cluster.nodes, nvlink_domain_nodes=cluster.nvlink_domain_nodes
+    )
     sheet.give("cluster", "ranks", gpus_per_node=cluster.gpus_per_node)
     source = f"{gpu.name}: {gpu.source}"
     sheet.give(source, "bytes", gpu_memory_bytes=gpu.memory_bytes)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dsforge.estimate.comm import CONGESTION, Channel, Spread
+from dsforge.estimate.comm import CONGESTION, Channel
+from dsforge.estimate.spread import Spread
 from dsforge.explain.sheet import Line, Sheet
 from dsforge.plan import Plan
 
@@ -26,7 +27,7 @@ def take_links(sheet: Sheet, plan: Plan) -> None:
 
 def take_channel(sheet: Sheet, name: str, link: Channel, where: Spread) -> None:
     """Rate and latencies of one group of ranks that lies so."""
-    source = f"of the slowest {name} group, {where.local} ranks lie on a node"
+    source = f"of the slowest {name} group, {where.local} ranks lie on {_place(where)}"
     sheet.give(
         source,
         "ranks",
@@ -38,6 +39,8 @@ def take_channel(sheet: Sheet, name: str, link: Channel, where: Spread) -> None:
     )
     source = "groups that share the adapters, each with a flow; of a hop, ranks over their share"
     sheet.give(source, **{f"{name}_sharing": where.sharing})
+    source = "nodes that its local ranks lie on, and nodes whose adapters carry what leaves them"
+    sheet.give(source, "nodes", **{f"{name}_hosts": where.hosts, f"{name}_ports": where.ports})
     sheet.give(
         "rate of others over that of a gather; not 1 where measured, and in an all-to-all of nodes",
         "share",
@@ -55,17 +58,24 @@ def take_channel(sheet: Sheet, name: str, link: Channel, where: Spread) -> None:
 
 def _lines(name: str, local: int, nodes: int) -> Iterator[Line]:
     inside = f"({name}_ranks - {name}_nodes) * intra_latency_s"
+    near = f"(log2({name}_hosts) + {name}_local / {name}_hosts - 1) * intra_latency_s"
+    why = f"{RING}: up and down a tree, where that is shorter"
     if nodes == 1:
         yield Line(f"{name}_rate", "bytes/s", "intra_bytes_per_s * intra_efficiency", RING)
         yield Line(f"{name}_round_s", "s", inside, f"{RING}: hops around the ring")
-        yield Line(f"{name}_tree_s", "s", f"2 * {name}_round_s", f"{RING}: there and back")
+        yield Line(f"{name}_tree_s", "s", f"2 * min({name}_round_s, {near})", why)
         return
-    rate = f"nics_per_node * inter_bytes_per_s * inter_efficiency / {name}_sharing"
+    adapters = f"{name}_ports * nics_per_node"
+    rate = f"{adapters} * inter_bytes_per_s * inter_efficiency / {name}_sharing"
     rate = f"{rate} / (1 + congestion * log2({name}_nodes))"
     rate = rate if local == 1 else f"min(intra_bytes_per_s * intra_efficiency, {rate})"
     yield Line(f"{name}_rate", "bytes/s", rate, f"{RING}: the slower of both links")
     around = f"({name}_nodes - 1) * inter_latency_s + {inside}"
     yield Line(f"{name}_round_s", "s", around, f"{RING}: hops around the ring")
-    tree = f"log2({name}_nodes) * inter_latency_s + ({name}_local - 1) * intra_latency_s"
-    why = f"{RING}: up and down a tree, where that is shorter"
+    tree = f"log2({name}_nodes) * inter_latency_s + {near}"
     yield Line(f"{name}_tree_s", "s", f"2 * min({name}_round_s, {tree})", why)
+
+
+def _place(where: Spread) -> str:
+    """What the local ranks lie on, in words."""
+    return "a node" if where.hosts == 1 else f"{where.hosts} nodes that NVLink joins"

@@ -9,6 +9,8 @@ from dsforge.estimate import memory as ledger
 from dsforge.estimate.frame import Frame
 from dsforge.estimate.quantised import BLOCK, NF4_BYTES, largest_matrix_elements
 from dsforge.estimate.states import MOMENT_BYTES, MOMENTS, Load, shares, sums_beside, tiles_of
+from dsforge.estimate.ulysses import saved_width
+from dsforge.explain.loss import give_loss, logit_lines
 from dsforge.explain.parameters import NF4
 from dsforge.explain.sheet import Line, Sheet
 from dsforge.plan import Plan
@@ -43,7 +45,8 @@ def take_memory(sheet: Sheet, plan: Plan, load: Load) -> None:
     sheet.work_out("states", tuple(_states(plan)))
     _give_activations(sheet, plan, load)
     sheet.work_out("activations", tuple(_token_bytes(plan, load)))
-    sheet.work_out("memory at its peak", tuple(_moments(plan, load)))
+    give_loss(sheet, plan)
+    sheet.work_out("memory at its peak", tuple(_moments(plan, sheet.values["micro_tokens"])))
     sheet.work_out("memory by term", tuple(_terms(sheet, plan)))
     _give_counters(sheet, plan)
     sheet.work_out("memory in all", tuple(_counters()))
@@ -122,12 +125,6 @@ def _give_activations(sheet: Sheet, plan: Plan, load: Load) -> None:
         inner_gradients=2 if model.gated_mlp else 1,
         rim_gradients=3 if split else 1,
     )
-    engine = strategy.back_end == "deepspeed"
-    sheet.give(
-        "estimate/activations.py, LOSS_BYTES: what the loss keeps beside the logits, in float32",
-        loss_bytes=saved.LOSS_BYTES[run.trainer],
-        head_ranks=1 if engine else strategy.layout.tensor_parallel_size,
-    )
     sheet.give("the pipeline stage that is explained", later_stages=load.stage.later)
     if model.mla is not None:
         mla = model.mla
@@ -144,6 +141,8 @@ def _token_bytes(plan: Plan, load: Load) -> Iterator[Line]:
     if model.mla is None:
         width = "2 * (attention_heads + kv_heads) * head_size"
         width += " + query_norm_copies * (attention_heads + kv_heads) * head_size"
+        if saved_width(model, strategy):
+            width += " + (attention_heads + 2 * (max(kv_heads, cp) - kv_heads)) * head_size"
         why = f"{LAYER}: queries, keys, values, output"
         yield Line("attention_width", "elements", width, why)
     yield Line("rim_width", "elements", "norms_per_layer * hidden_size * norm_copies", LAYER)
@@ -186,11 +185,9 @@ def _stage_bytes(plan: Plan, load: Load) -> Iterator[Line]:
         work += f" + {kind}_bytes - {kind}_kept_bytes"
     why = "estimate/memory.py: gradients of one layer, and what it computes again"
     yield Line("working_token_bytes", "bytes", work, why)
-    logits = "has_head * (element_bytes + loss_bytes) * vocab_size / head_ranks"
-    yield Line("logit_token_bytes", "bytes", logits, "estimate/activations.py: logits and loss")
 
 
-def _moments(plan: Plan, load: Load) -> Iterator[Line]:
+def _moments(plan: Plan, micro_tokens: float) -> Iterator[Line]:
     """The four moments of which the fullest is the peak."""
     strategy = plan.strategy
     alive = "1"
@@ -211,7 +208,7 @@ def _moments(plan: Plan, load: Load) -> Iterator[Line]:
     alive = "micro_tokens * saved_token_bytes * micro_batches_alive"
     yield Line("saved_activations", "bytes", alive, PEAK)
     yield Line("working_set", "bytes", "micro_tokens * working_token_bytes", PEAK)
-    yield Line("logits_of_micro_batch", "bytes", "micro_tokens * logit_token_bytes", PEAK)
+    yield from logit_lines(plan, micro_tokens)
     for name, formula in MOMENTS_OF_A_STEP.items():
         yield Line(name, "bytes", formula, PEAK)
     yield Line("fullest_moment", "bytes", f"max({', '.join(MOMENTS_OF_A_STEP)})", PEAK)

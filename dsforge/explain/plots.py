@@ -43,16 +43,23 @@ class Bars(NamedTuple):
 def memory_plot(plan: Plan, rows: tuple[Bars, ...]) -> str:
     """Memory of the fullest rank by term, against what the card has."""
     have = plan.cluster.gpu.memory_bytes / GIB
-    terms = [{n: v / GIB for n, v in row.priced.memory.terms} for row in rows]
+    terms = [_memory_terms(row.priced) for row in rows]
     ends = [
         (row.priced.memory.device_bytes.low / GIB, row.priced.memory.device_bytes.high / GIB)
         for row in rows
     ]
     title = f"{plan.model.name} on {_machines(plan)}: predicted memory of the fullest GPU"
     labels = [gib(row.priced.memory.device_bytes.likely) for row in rows]
-    said = "figure: likely, with what the allocator keeps; thin line: 80 % interval"
+    said = "figure: likely device memory; thin line: 80 % interval"
     chart = _Stacked(tuple(r.name for r in rows), terms, ends, labels, "GiB", said)
     return _stacked(title, chart, limit=have)
+
+
+def _memory_terms(priced: Priced) -> dict[str, float]:
+    """GiB by term, what the allocator keeps beside them included: their sum is device memory."""
+    terms = {name: value / GIB for name, value in priced.memory.terms}
+    kept = priced.memory.device_bytes.likely / GIB - sum(terms.values())
+    return {**terms, "allocator cache": max(0.0, kept)}
 
 
 def time_plot(plan: Plan, rows: tuple[Bars, ...]) -> str:
@@ -139,7 +146,7 @@ def front_plot(plan: Plan, points: tuple[FrontPoint, ...]) -> str:
     costs = [_cost(point) if priced else point.gpu_s for point in points]
     across = _log_scale([p.step_s.likely for p in points], PLOT.left, PLOT.right)
     up = _log_scale(costs, PLOT.bottom, PLOT.top)
-    unit = "price of the run" if priced else "GPU seconds of a step (money is proportional)"
+    unit = "price of the run" if priced else "GPU-seconds of a step (cost is proportional)"
     parts = [*_axes(across, up, "seconds of a step", unit)]
     names = ((f"{gpus} GPU{'s' if gpus > 1 else ''}", colours[gpus]) for gpus in sizes)
     parts += legend(names, PLOT.left, 46)
@@ -176,6 +183,7 @@ def scaling_plot(plan: Plan, points: tuple[FrontPoint, ...]) -> str:
     each = fastest[0].tokens_per_s.likely / fastest[0].gpus  # of a GPU, where they are fewest
     gpus = [float(one.gpus) for one in chosen]
     rates = [rate for p in chosen for rate in (p.tokens_per_s.low, p.tokens_per_s.high)]
+    rates += [point.tokens_per_s.likely for point in fastest]
     across = _log_scale(gpus, PLOT.left, PLOT.right)
     up = _log_scale([*rates, *(each * n for n in gpus)], PLOT.bottom, PLOT.top)
     lows = [(across.at(p.gpus), up.at(p.tokens_per_s.low)) for p in chosen]

@@ -9,6 +9,7 @@ from dsforge.estimate import lines as roofline
 from dsforge.estimate import rates as held
 from dsforge.estimate.flops import Product, attention_context, attention_products, mlp_products
 from dsforge.estimate.lines import Setting, setting_of
+from dsforge.estimate.loss import chunks_of, loss_of
 from dsforge.estimate.quantised import NF4_BYTES, layer_quantised_elements
 from dsforge.explain.links import MEASURED
 from dsforge.explain.sheet import Line, Sheet
@@ -207,10 +208,28 @@ def take_head(sheet: Sheet, plan: Plan, setting: Setting) -> None:
     engine = run.trainer == "deepspeed"
     product = Product(model.hidden_size, model.vocab_size, model.vocab_size)
     _give_product(sheet, "head", product, count=1)
-    moved = roofline.EAGER_LOGIT_BYTES if engine else roofline.MEGATRON_LOGIT_BYTES
-    sheet.give("estimate/lines.py: bytes moved for each logit", "bytes", logit_moved_bytes=moved)
+    loss = loss_of(model, plan.strategy)
+    moved = roofline.logit_bytes(run, loss)
+    source = f"estimate/lines.py: bytes moved for each logit, the loss being {loss}"
+    sheet.give(source, "bytes", logit_moved_bytes=moved)
     tp = "1" if engine else "tp"
     line = _product("head", "wide_products_flops", quantised=False, tp=tp)
     formula = line.formula.replace("head_count * passes", "(1 + backward_passes)")
     formula += f" + micro_tokens * logit_moved_bytes * vocab_size / {tp} / memory_rate"
+    if loss == "chunked" and plan.workload.method == "full":
+        formula += _summed(sheet, plan)
     sheet.work_out("compute of a micro batch", (line._replace(formula=formula),))
+
+
+def _summed(sheet: Sheet, plan: Plan) -> str:
+    """What several chunks add: each reads and writes the sum of the head's gradient."""
+    model = plan.model
+    chunks = chunks_of(model.vocab_size, model.embedding_size, trained=True)
+    if sheet.values["micro_tokens"] <= chunks.one:
+        return ""
+    moved = roofline.summed_bytes(int(sheet.values["element_bytes"]))
+    source = "estimate/lines.py: bytes that a chunk of the loss moves for each weight of the head"
+    sheet.give(source, "bytes", summed_bytes=moved)
+    sheet.give("estimate/loss.py: tokens of a chunk", "tokens", chunk_rows=chunks.rows)
+    share = "micro_tokens / chunk_rows"
+    return f" + {share} * summed_bytes * vocab_size * embedding_size / memory_rate"

@@ -6,11 +6,12 @@ from collections.abc import Iterator
 
 from dsforge.estimate import offload as copies
 from dsforge.estimate import time as clock
-from dsforge.estimate import traffic
-from dsforge.estimate.comm import ALONE, Spread, hop_spread, spread
+from dsforge.estimate import traffic, ulysses
+from dsforge.estimate.comm import ALONE, hop_spread, spread
 from dsforge.estimate.compute import layer_host_s
 from dsforge.estimate.frame import Frame
 from dsforge.estimate.lines import Setting
+from dsforge.estimate.spread import Spread
 from dsforge.estimate.work import pace
 from dsforge.explain.exchanges import name_of, take_exchanges
 from dsforge.explain.links import MEASURED, take_channel
@@ -99,9 +100,7 @@ def _inside(sheet: Sheet, plan: Plan, setting: Setting) -> Iterator[Line]:
         yield Line("tensor_layer_s", "s", formula, why)
     if "context_ranks" in sheet.values:
         found.append("context_layer_s")
-        keys = "2 * kv_heads * head_size / tp * element_bytes * (context_ranks - 1)"
-        formula = f"1.5 * (context_round_s + micro_tokens * {keys} / context_rate)"
-        yield Line("context_layer_s", "s", formula, "keys and values around the ring, half hidden")
+        yield _context(strategy)
     yield Line("layer_collectives_s", "s", " + ".join(found) or "0", "sum of its parts")
     if "expert_ranks" in sheet.values and "moe_layer_s" in sheet.values:
         found.append("expert_layer_s")
@@ -111,6 +110,20 @@ def _inside(sheet: Sheet, plan: Plan, setting: Setting) -> Iterator[Line]:
     if "moe_layer_s" in sheet.values:
         why = "sum of its parts, in a layer with experts"
         yield Line("moe_collectives_s", "s", " + ".join(found) or "0", why)
+
+
+def _context(strategy: Strategy) -> Line:
+    """The ranks of a sequence: Megatron's ring, or Ulysses."""
+    if strategy.back_end != "deepspeed":
+        keys = "2 * kv_heads * head_size / tp * element_bytes * (context_ranks - 1)"
+        formula = f"1.5 * (context_round_s + micro_tokens * {keys} / context_rate)"
+        return Line("context_layer_s", "s", formula, "keys and values around the ring, half hidden")
+    passes, messages = ulysses.passes(strategy), ulysses.messages(strategy)
+    width = "2 * (attention_heads + max(kv_heads, context_ranks)) * head_size"
+    share = "(context_ranks - 1) / context_ranks / (context_rate * context_exchange_share)"
+    sent = f"{passes} * micro_tokens * {width} * element_bytes * {share}"
+    why = "Ulysses: queries, keys, values to the ranks of their heads, the output back"
+    return Line("context_layer_s", "s", f"{messages} * context_round_s + {sent}", why)
 
 
 def _stages(*, moe: bool) -> Iterator[Line]:

@@ -174,7 +174,7 @@ class _Reading(ConfigValues):
     def _dense_layers(self, found: dict[str, Any]) -> None:
         """Layers without experts: leading ones, or every n-th; another order is not modelled."""
         dense = self.raw(("mlp_only_layers",), None) or []
-        if dense == list(range(len(dense))):
+        if isinstance(dense, list) and dense == list(range(len(dense))):
             found.setdefault("first_dense_layers", len(dense))
         else:
             self.problem("mlp_only_layers", "mlp_only_layers must be the leading layers")

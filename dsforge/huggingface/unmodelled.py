@@ -21,14 +21,15 @@ HYBRIDS: Final = """
 OTHER_DECODERS: Final = """
     afmoe apertus aquila3 arctic aria_text axk1 axk2 bailing_moe bailing_moe_v2 beam
     bert-generation biogpt bitnet blt codegen cohere2_moe cohere_compass_text cpmant ctrl deci
-    deepseek_v32 deepseek_v4 diffllama doge dots3_note_text dream exaone_moe flint gemma3n_text
+    deepseek_v32 deepseek_v4 diffllama doge dots3_note_text dream exaone exaone_moe flint
+    gemma3n_text
     gemma4_assistant gemma4_text gemma4_unified_assistant gemma4_unified_text glm4_moe_lite
     glm_moe_dsa gpt_neox_japanese gpt_pangu gpt_refact granite_swa granitemoe_swa grok hrm_text
     hunyuan hunyuan_v1_moe hy_v3 hy_v4 hyperclovax inkling2_text inkling_text jais jamba_moe
     jetmoe laguna llada LLaDAModelLM longcat_flash longcat_flash_ngram mellum mimo_v2_flash
     minicpm3 minimax_m3_vl_text mixformer-sequential modernbert-decoder moshi musicgen
     musicgen_melody nanochat nemotron-nas openai-gpt openelm pangu persimmon phimoe_v2 qwen
-    skywork_moe solar_open step3 telechat telechat2 trocr whisper xglm xlnet xmodel youtu
+    skywork_moe solar_open step3 telechat telechat2 trocr xglm xlnet xmodel youtu
 """
 ENCODERS: Final = """
     albert bge big_bird camembert chinese_roberta clip_text convbert data2vec-text deberta
@@ -43,7 +44,7 @@ ENCODER_DECODERS: Final = """
     granite_speech granite_speech_plus led longt5 m2m_100 marian mbart moss_transcribe_diarize
     mt5 musicflamingo mvp nemo_speechlm nllb-moe pegasus pegasus_x plbart prophetnet qwen2_audio
     qwen3_asr seamless_m4t seamless_m4t_v2 switch_transformers t5gemma t5gemma2 umt5
-    vibevoice_asr voxtral voxtral_realtime
+    vibevoice_asr voxtral voxtral_realtime whisper
 """
 MULTIMODAL: Final = """
     aria aya aya_vision blip blip-2 bunny-llama chameleon chatglmv cogagent cogvlm
@@ -66,9 +67,9 @@ MULTIMODAL: Final = """
 
 WHY: Final = {
     HYBRIDS: "it has state-space, linear-attention, convolution or recurrent layers",
-    OTHER_DECODERS: "its layers differ from those that are",
+    OTHER_DECODERS: "it is a decoder whose layers differ from those that are",
     ENCODERS: "it is an encoder, not a causal language model",
-    ENCODER_DECODERS: "it is an encoder-decoder",
+    ENCODER_DECODERS: "it is an encoder-decoder, for translation, summaries or speech",
     MULTIMODAL: "it has towers beside its language model",
 }
 UNMODELLED: Mapping[str, str] = {name: why for names, why in WHY.items() for name in names.split()}

@@ -71,9 +71,11 @@ def cluster_layout(case: Case) -> Iterator[Hit]:
 def cluster_tensor_node(case: Case) -> Iterator[Hit]:
     """Tensor parallelism across nodes."""
     cluster, size = case.cluster, case.tensor_parallel_size
-    if cluster and size > cluster.gpus_per_node:
-        message = f"`autotp_size` (={size}) is above the {cluster.gpus_per_node} cards of a node"
-        yield Hit(("tensor_parallel", "autotp_size"), message, f"use {cluster.gpus_per_node}")
+    most = cluster.nvlink_domain_gpus if cluster else size
+    if cluster and size > most:
+        joined = "a node" if cluster.nvlink_domain_nodes == 1 else "an NVLink domain"
+        message = f"`autotp_size` (={size}) is above the {most} cards of {joined}"
+        yield Hit(("tensor_parallel", "autotp_size"), message, f"use {most}")
 
 
 @rule(

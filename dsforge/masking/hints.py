@@ -8,7 +8,7 @@ from collections.abc import Iterator
 # What the name of a secret holds, and what a secret that is known by its shape does, in small
 # letters: looked for first, since most words of most texts have none of it.
 OF_NAMES = (
-    *("token", "secret", "pass", "pwd", "cred", "key", "auth", "cookie", "sas", "bearer", "jwt"),
+    *("token", "secret", "pass", "pw", "cred", "key", "auth", "cookie", "sas", "bearer", "jwt"),
     "sig",
 )
 _OF_SHAPES = (
@@ -27,10 +27,23 @@ _OF_SHAPES = (
         "gho_",
     ),
     *("ghs_", "ghu_", "ghr_", "github_", "xox", "xapp-", "eyj", "nvapi-", "npm_", "pypi-"),
-    *("dop_v1_", "aiza", "ya29.", "whsec_", "sg."),
+    *("dop_v1_", "aiza", "ya29.", "whsec_", "sg.", "r8_", "gsk_", "xai-", "pplx-", "dapi"),
+    *("wandb_v1_", "rpa_", "hvs.", "hvb.", "lin_api_", "gocspx-", "age-secret", "atatt3"),
+    *("tgp_v1_", "hooks.slack.com", "/api/webhooks/", "api.telegram.org"),
 )
 _GITLAB = re.compile(r"gl[a-z]{2,5}-")
-COMMANDS = ("mysql", "docker", "redis-cli", "curl", "wget", "wandb", "comet", "neptune", "sshpass")
+COMMANDS = (
+    "login",
+    "mysql",
+    "docker",
+    "redis-cli",
+    "curl",
+    "wget",
+    "wandb",
+    "comet",
+    "neptune",
+    "sshpass",
+)
 SMALL = {ord(letter): letter.lower() for letter in "ABCDEFGHIJKLMNOPQRSTUVWXYZ"}
 LONG_WORD = 60  # letters that may be a line of a private key
 # A longer text is looked at in blocks of lines, and then by the lines of a block.

@@ -9,7 +9,17 @@ SET = "(set)"  # what stands for a secret
 WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 _SECRET_WORDS = frozenset(
     (
-        *("secret", "secrets", "password", "passwords", "passwd", "passphrase", "passcode", "pwd"),
+        *(
+            "secret",
+            "secrets",
+            "password",
+            "passwords",
+            "passwd",
+            "passphrase",
+            "passcode",
+            "pwd",
+            "pw",
+        ),
         *("credential", "credentials", "cred", "creds", "cookie", "cookies", "apikey", "accesskey"),
         *("privatekey", "secretkey", "authkey", "authtoken", "accesstoken", "apitoken", "sas"),
         *("authorization", "bearer", "jwt", "userpass", "sshpass", "dbpassword", "pgpassword"),
@@ -44,7 +54,7 @@ def is_secret(name: str) -> bool:
         return False  # where a shell stands
     words = [word.lower() for word in WORD.findall(name)]
     if any(word in _SECRET_WORDS or _RUN_TOGETHER.search(word) for word in words):
-        return not {"file", "path", "dir"} & set(words[-1:]) or "secret" in words
+        return not {"file", "path", "dir", "stdin"} & set(words[-1:]) or "secret" in words
     if "token" in words or (words[-1:] == ["tokens"] and name.isupper()):
         return not _OF_TEXT & set(words)
     if words[-1:] in (["key"], ["keys"]):

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from dsforge.masking.hints import COMMANDS, LONG_WORD, OF_NAMES, SMALL, may_be_shaped
 from dsforge.masking.names import SET, WORD, is_secret
+from dsforge.masking.places import in_places
 
 _LONGEST_NAME = 90  # letters that `_NAME` and its dashes take
 _LEAST_SIGNATURE = 12  # characters of what is taken for one, not for a sentence
@@ -21,10 +22,12 @@ _GIVEN = re.compile(
 # And the value: quoted, as a whole; else up to a blank or the next `,name=`.
 # No group is repeated possessively: Python before 3.11.5 matches such groups wrongly.
 _VALUE = re.compile(
-    r"""\\?"[^"\\]*+(?:\\.[^"\\]*+)*(?:"|\Z)|\\?'[^'\\]*+(?:\\.[^'\\]*+)*(?:'|\Z)
+    r"""(?:[A-Za-z_][\w.]{0,40}\()?[bruf$]?(?:
+        \\?"[^"\\]*+(?:\\.[^"\\]*+)*(?:"|\Z)|\\?'[^'\\]*+(?:\\.[^'\\]*+)*(?:'|\Z))
         |(?:(?![,;&]\s?["']?[\w.-]{1,80}["']?\s?[=:])[^\s"'<>])+""",
     re.VERBOSE,
 )
+_QUOTE = re.compile(r"""(?:[A-Za-z_][\w.]{0,40}\()?[bruf$]?(\\?["'])""")
 _ENV_LINE = re.compile(r"(?m)^([ \t+|>-]*(?:export\s+|set\s+|env\s+)?([A-Z][A-Z0-9_]{1,80})=)(.+)$")
 _HEADER = re.compile(
     r"""(?im)((?<![\w-])(?:proxy-)?authorization["']?\s*[:=]\s*["']?)"""
@@ -41,19 +44,27 @@ _PEM_LINE = re.compile(
     r"(?m)^\s*(?=[^\n]*[A-Z])(?=[^\n]*[a-z])(?=[^\n]*[0-9])[A-Za-z0-9+/]{60,76}={0,2}\s*$"
 )
 _OPTIONS = re.compile(
-    r"(\b(?:sshpass|mysql|mysqldump|docker\s+login|redis-cli|curl|wget)\b[^\n|;&]{0,200}?"
-    r"\s(?:-p|-a|-u|--user)[ =]?)([^\s-]\S*)"
+    r"(\b(?:sshpass|mysql|mysqldump|docker\s+login|redis-cli)\b[^\n|;&]{0,200}?"
+    r"\s(?:-p|-a)[ =]?)([^\s-]\S*)"
 )
+_USERS = re.compile(r"(\b(?:curl|wget)\b[^\n|;&]{0,200}?\s(?:-u|--user)[ =]?)([^\s:-]\S*)")
 _LOGIN = re.compile(r"(?i)(\b(?:wandb|comet|neptune)\b[^\n]{0,80}?\b)([0-9a-f]{40})\b")
 _NETRC = re.compile(r"(?i)(\b(?:login\s+\S+\s+)(?:password|passwd)\s+)(\S+)")
+# Long ones are known behind other letters as well: `fp16hf_...`.
 _SHAPES = re.compile(
-    r"""(?<![A-Za-z0-9])(?:
+    r"""(?P<glued>hf_|github_pat_|gh[opsur]_|nvapi-|wandb_v1_|GOCSPX-)
+      (?=[a-z]{0,40}[0-9A-Z])[A-Za-z0-9]{30,}
+    | (?<![A-Za-z0-9])(?:
       (?P<hub>hf_|api_org_)(?:[A-Za-z0-9]{20,}|(?=[a-z]*[A-Z0-9])[A-Za-z0-9]{8,})(?![A-Za-z0-9_])
     | (?P<sk>[sr]k-(?:proj-|ant-|or-|live-|test-)?|[sr]k_(?:live|test)_)(?=[\w-]*[0-9A-Z])[\w-]{12,}
     | (?P<aws>AKIA|ASIA|ABIA|ACCA)[A-Z0-9]{12,}(?![a-z])
     | (?P<git>gh[opsur]_|github_pat_|gl[a-z]{2,5}-)(?=[\w-]*[0-9A-Z])[\w-]{10,}
     | (?P<slack>xox[a-z]-|xapp-)[\w-]{8,}
     | (?P<jwt>eyJ)[\w-]{6,}\.[\w-]{4,}(?:\.[\w-]*)?
+    | (?P<age>AGE-SECRET-KEY-)[A-Z0-9]{20,}
+    | (?P<dapi>dapi)[0-9a-f]{32}
+    | (?P<served>r8_|gsk_|xai-|pplx-|wandb_v1_|rpa_|hv[bs]\.|lin_api_|GOCSPX-|ATATT3|tgp_v1_)
+      (?=[\w-]*[0-9A-Z])[\w-]{20,}
     | (?P<other>nvapi-|npm_|pypi-|dop_v1_|AIza|ya29\.|whsec_|SG\.)(?=[\w.-]*[0-9A-Z])[\w.-]{16,}
     )""",
     re.VERBOSE,
@@ -80,13 +91,19 @@ def replaced(text: str) -> str:
     for word, pattern, instead in _BY_WORD:
         if word in small:
             text = pattern.sub(instead, text)
-    text = _given(_ENV_LINE.sub(_line, text))
+    text = _given(_ENV_LINE.sub(_line, in_places(text, small)))
     if any(command in small for command in COMMANDS):
-        text = _LOGIN.sub(rf"\1{SET}", _OPTIONS.sub(rf"\1{SET}", text))
+        text = _of_commands(text)
     if "passw" in small:
         text = _NETRC.sub(rf"\1{SET}", text)
     if may_be_shaped(small):
         text = _SHAPES.sub(lambda found: f"{found[str(found.lastgroup)]}{SET}", text)
+    return text
+
+
+def _of_commands(text: str) -> str:
+    for pattern in (_OPTIONS, _USERS, _LOGIN):
+        text = pattern.sub(rf"\1{SET}", text)
     return text
 
 
@@ -143,12 +160,19 @@ def _head(text: str, where: int, least: int) -> re.Match[str] | None:
 
 def _hidden(value: str) -> str:
     """What stands for a secret: its quotes and the punctuation behind it stay."""
-    begin = (re.match(r"\\?[\"']?", value) or [""])[0]
-    if begin:
-        closed = value.endswith(begin) and len(value) > len(begin)
-        return begin + SET + (begin if closed else "")
+    found = _QUOTE.match(value)
+    if found:
+        begin, quote = found[0], found[1]
+        closed = value.endswith(quote) and len(value) > len(begin)
+        return begin + SET + (quote if closed else "")
     tail = re.search(r"[,;.)\]}]*$", value)
     return SET + (tail[0] if tail else "")
+
+
+def _begin(value: str) -> int:
+    """Where the content of a quoted value begins."""
+    found = _QUOTE.match(value)
+    return found.end() if found else 0
 
 
 def _is_given(head: re.Match[str]) -> bool:
@@ -165,7 +189,7 @@ def _is_signature(name: str) -> bool:
 
 def _could_be(head: re.Match[str], value: str) -> bool:
     """Whether the value of a secret's name is one, rather than a number or a place holder."""
-    bare, separator = value.strip("\\\"'"), head["sep"].strip()
+    bare, separator = value[_begin(value) :].strip("\\\"'"), head["sep"].strip()
     words = {word.lower() for word in WORD.findall(head["name"])}
     if not is_secret(head["name"]):  # a signature
         return len(bare) >= _LEAST_SIGNATURE and "(" not in bare and separator != ":"

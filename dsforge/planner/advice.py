@@ -1,64 +1,39 @@
-"""Words for a choice: what was preferred, and by how much. Every figure is that of its row."""
+"""Reasons for a choice, those that cost most first; every figure is that of the row it names."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from operator import attrgetter
+from collections.abc import Callable, Iterator
+from math import inf, log
 from typing import NamedTuple
 
 from dsforge.errors import Problem
 from dsforge.plan import Priced, Reason, Request
 from dsforge.planner.candidates import BACK_ENDS, base, layouts, wanted
 from dsforge.planner.explore import Candidate, Explored
-from dsforge.planner.preference import doubt, tight_and_faster
-from dsforge.planner.pricing import is_safe, missing_bytes, price, shortage
+from dsforge.planner.figures import memory_label
+from dsforge.planner.preference import demand
+from dsforge.planner.pricing import is_safe, price, room_left, rooms, shortage
+from dsforge.planner.rivals import Rivals, fastest
 from dsforge.rules import check
-from dsforge.strategy import FULLY_SHARDED, Strategy
-from dsforge.units import gb_per_s, gib, seconds
+from dsforge.strategy import FULLY_SHARDED, Constraints, Strategy
+from dsforge.units import SAME, factor, gb_per_s, gib, seconds, times
 
 CLEARLY_FASTER = 0.9  # a step that takes this share of another's is worth a word
+NOTICED_BYTES = 1 << 24  # a smaller difference of memory shows as none
 TIGHT = "tight-but-faster"
+LIKELY_ONLY = "only by the likely memory estimate, not by its upper end"
 
 
-class Rivals(NamedTuple):
-    """What else was found, the fastest member of each family standing for it."""
+class _Said(NamedTuple):
+    """A reason and what it is about: the logarithm of a ratio of step times."""
 
-    explored: tuple[Explored, ...]
-    likewise: tuple[Candidate, ...]  # of those that fit as surely as the choice
-    kept: tuple[Candidate, ...]  # of those, recomputing nothing
-    fitting: tuple[Candidate, ...]  # of all that likely fit
-    tight: Candidate | None  # the fastest that fits less surely, where it beats all these
-
-    def fastest(self, wanted: Callable[[Strategy], bool]) -> Candidate | None:
-        """The fastest that fits likewise, of the families that are wanted."""
-        return _fastest(c for c in self.likewise if wanted(c.family))
-
-
-def rivals(request: Request, explored: tuple[Explored, ...]) -> Rivals:
-    """What else was found; once for all rows of a search."""
-    fitting = tuple(candidate for found in explored for candidate in found.fitting)
-    most = doubt(request, fitting)
-    members = [
-        [candidate for candidate in found.fitting if candidate.excess_bytes <= most]
-        for found in explored
-    ]
-    kept = ([c for c in group if c.recompute == "none"] for group in members)
-    return Rivals(
-        explored=explored,
-        likewise=tuple(filter(None, map(_fastest, members))),
-        kept=tuple(filter(None, map(_fastest, kept))),
-        fitting=tuple(filter(None, (_fastest(found.fitting) for found in explored))),
-        tight=tight_and_faster(request, fitting) if fitting else None,
-    )
-
-
-def _fastest(candidates: Iterable[Candidate]) -> Candidate | None:
-    return min(candidates, key=attrgetter("step_s"), default=None)
+    cost: float
+    reason: Reason
 
 
 def choice_reasons(request: Request, best: Priced, found: Rivals) -> tuple[Reason, ...]:
-    """Why this one: against faster ones, the next ZeRO stage, the other back end, in memory."""
-    reasons = (
+    """Why this plan: what was given up for it, and what that costs, the most expensive first."""
+    said = (
         _batch(request, best, found),
         _preferred(request, best, found),
         _tight(request, best, found),
@@ -68,48 +43,61 @@ def choice_reasons(request: Request, best: Priced, found: Rivals) -> tuple[Reaso
         _against_cut(best, found),
         _placement(request, best),
         _offload(request, best, found),
+        _quantised(request, best, found),
         _recompute(request, best, found),
         _headroom(request, best),
     )
-    return tuple(reason for reason in reasons if reason is not None)
+    ordered = sorted(filter(None, said), key=lambda one: -one.cost)
+    return tuple(one.reason for one in ordered)
+
+
+def against(other: Candidate, mine_s: float) -> str:
+    """`Megatron dp8 mbs1 x8 is 1.23x faster (3.74 s)`."""
+    how = times(other.step_s, mine_s)
+    return f"{other.strategy.label()} is {how} ({seconds(other.step_s)})"
 
 
 def risk_of(request: Request, priced: Priced, than_s: float) -> str:
-    """`takes 0.27x the time, but is tight: ...` for a plan whose upper estimate does not fit."""
+    """`is 3.70x faster (56.9 s), but tight: ...` for a plan whose upper estimate does not fit."""
     memory, cluster = priced.memory, request.cluster
-    room = gib(-missing_bytes(cluster, memory))
-    ratio = priced.time.step_s.likely / than_s
+    step_s = priced.time.step_s.likely
+    left = gib(room_left(cluster, memory)["device"])
     return (
-        f"takes {seconds(priced.time.step_s.likely)}, {ratio:.2f}x the time, but is tight: {room} "
-        f"left by the likely estimate, and the upper one ({gib(memory.device_bytes.high)}) does "
-        f"not fit; `--risk` takes it"
+        f"is {times(step_s, than_s)} ({seconds(step_s)}), but tight: it leaves {left} of each "
+        f"{cluster.gpu.name} by the likely estimate, and its upper end "
+        f"({gib(memory.device_bytes.high)}) does not fit; `--risk` takes it"
     )
 
 
-def _preferred(request: Request, best: Priced, found: Rivals) -> Reason | None:
+def _said(rule: str, message: str, ratio: float = 1.0) -> _Said:
+    """A reason about a step that is `ratio` times as long as another, or the other way round."""
+    return _Said(abs(log(ratio)), Reason(rule=rule, message=message))
+
+
+def _preferred(request: Request, best: Priced, found: Rivals) -> _Said | None:
     """The fastest that fits likewise, where an easier one is taken."""
-    fastest, mine = _fastest(found.likewise), best.time.step_s.likely
-    if fastest is None or fastest.step_s >= mine:
+    other, mine = fastest(found.likewise), best.time.step_s.likely
+    if other is None or other.step_s * SAME > mine:
         return None
-    return Reason(
-        rule="easier-than-the-fastest",
-        message=(
-            f"the fastest ({fastest.strategy.label()}) takes {seconds(fastest.step_s)}, "
-            f"{fastest.step_s / mine:.2f}x the time of this one; up to {request.prefer:g}x the "
-            f"fastest the easier plan is taken, `--prefer 1` takes the fastest"
-        ),
+    price_of = demand(best.strategy, other.strategy)
+    but = f", but {price_of}" if price_of else ""
+    message = (
+        f"{against(other, mine)}{but}; up to {factor(request.prefer)} slower the easier plan is "
+        f"chosen, `--prefer 1` takes the fastest"
     )
+    return _said("easier-than-the-fastest", message, mine / other.step_s)
 
 
-def _batch(request: Request, best: Priced, found: Rivals) -> Reason | None:
+def _batch(request: Request, best: Priced, found: Rivals) -> _Said | None:
     """The batches that ZeRO could share, where this one alone has the model cut."""
-    others = any(candidate.family.back_end == BACK_ENDS[0] for candidate in found.fitting)
+    others = found.likely(lambda s: s.back_end == BACK_ENDS[0])
     if best.strategy.layout.model_ranks == 1 or BACK_ENDS[0] not in wanted(request) or not others:
         return None
     broken = _broken_by_zero(request)
     if [problem.rule for problem in broken] != ["batch-product"]:
         return None
-    return Reason(rule=broken[0].rule, message=f"ZeRO on a whole model is out: {broken[0]}")
+    message = f"ZeRO cannot train the whole model here: {broken[0]}"
+    return _Said(inf, Reason(rule=broken[0].rule, message=message))
 
 
 def _broken_by_zero(request: Request) -> tuple[Problem, ...]:
@@ -119,17 +107,17 @@ def _broken_by_zero(request: Request) -> tuple[Problem, ...]:
     return check(request.model, request.cluster, request.workload, plain)
 
 
-def _tight(request: Request, best: Priced, found: Rivals) -> Reason | None:
+def _tight(request: Request, best: Priced, found: Rivals) -> _Said | None:
     """A plan that is clearly faster, but fits less surely."""
     mine = best.time.step_s.likely
     if found.tight is None or found.tight.step_s > CLEARLY_FASTER * mine or not best.fits:
         return None
     other = price(request.model, request.cluster, request.workload, found.tight.strategy)
     words = risk_of(request, other, mine)
-    return Reason(rule=TIGHT, message=f"{other.strategy.label()} {words}")
+    return _said(TIGHT, f"{other.strategy.label()} {words}", mine / found.tight.step_s)
 
 
-def _against_stage(request: Request, best: Priced, explored: tuple[Explored, ...]) -> Reason | None:
+def _against_stage(request: Request, best: Priced, explored: tuple[Explored, ...]) -> _Said | None:
     """Against the next higher ZeRO stage without offload, at the same batching where it fits."""
     mine = best.strategy
     if mine.back_end != "deepspeed" or mine.zero_stage == FULLY_SHARDED or mine.offloads:
@@ -150,21 +138,23 @@ def _against_stage(request: Request, best: Priced, explored: tuple[Explored, ...
         for candidate in found.fitting
         if (candidate.batching, candidate.recompute) == (mine.batching, mine.recompute)
     )
-    chosen = next(same, None) or _fastest(c for found in alike for c in found.fitting)
+    chosen = next(same, None) or fastest(c for found in alike for c in found.fitting)
     if chosen is None:
         return None
     other = price(request.model, request.cluster, request.workload, chosen.strategy)
-    sent = other.time.sent_bytes / max(1, best.time.sent_bytes)
-    longer = other.time.step_s.likely / best.time.step_s.likely
     saved = best.memory.device_bytes.likely - other.memory.device_bytes.likely
-    return Reason(
-        rule=f"zero{mine.zero_stage}-before-zero{stage}",
-        message=(
-            f"both fit; {other.strategy.label()} would send {sent:.2f}x the bytes, take "
-            f"{longer:.2f}x the time and need {gib(abs(saved))} "
-            f"{'less' if saved > 0 else 'more'} per accelerator"
-        ),
-    )
+    size = f"{gib(abs(saved))} {'less' if saved > 0 else 'more'}"
+    more = f"{size if abs(saved) >= NOTICED_BYTES else 'as much'} {_memory(request)}"
+    sent = other.time.sent_bytes / best.time.sent_bytes if best.time.sent_bytes else 1.0
+    sends = f", sends {factor(sent)} the bytes" if abs(log(sent or 1.0)) > log(SAME) else ""
+    mine_s = best.time.step_s.likely
+    message = f"{against(chosen, mine_s)}{sends} and needs {more}"
+    return _said(f"zero{mine.zero_stage}-before-zero{stage}", message, chosen.step_s / mine_s)
+
+
+def _memory(request: Request) -> str:
+    """What the memory is called that a plan must fit into."""
+    return memory_label("device", on_cpu=request.cluster.gpu.is_cpu)
 
 
 def _cuts(strategy: Strategy) -> tuple[int, int]:
@@ -172,7 +162,7 @@ def _cuts(strategy: Strategy) -> tuple[int, int]:
     return strategy.layout.tensor_parallel_size, strategy.layout.pipeline_parallel_size
 
 
-def _over_stage(request: Request, best: Priced, found: Rivals) -> Reason | None:
+def _over_stage(request: Request, best: Priced, found: Rivals) -> _Said | None:
     """Why ZeRO-3, where it was chosen: no lower stage fits, or only much slower."""
     mine = best.strategy
     if request.constraints.zero_stage is not None:
@@ -187,130 +177,137 @@ def _over_stage(request: Request, best: Priced, found: Rivals) -> Reason | None:
 
     other = found.fastest(lower)
     if other is None:
-        likely = any(lower(c.family) for c in found.fitting)
-        sure = "fit only by the likely estimate, not by the upper one" if likely else "do not fit"
-        return Reason(rule="zero3-to-fit", message=f"ZeRO 0, 1 and 2 {sure}")
-    ratio = other.step_s / best.time.step_s.likely
-    what = f"{other.strategy.label()} takes {ratio:.2f}x the time"
-    return Reason(
-        rule="zero3-over-zero2",
-        message=f"{what}, with {gib(other.device_bytes)} on each accelerator",
-    )
+        if not found.legal(lower):
+            return None
+        sure = f"fit {LIKELY_ONLY}" if found.likely(lower) else "do not fit"
+        return _said("zero3-to-fit", f"without offload, ZeRO stages 0, 1 and 2 {sure}")
+    mine_s = best.time.step_s.likely
+    message = f"{against(other, mine_s)} and needs {gib(other.device_bytes)} of {_memory(request)}"
+    return _said("zero3-over-zero2", message, other.step_s / mine_s)
 
 
-def _against_back_end(request: Request, best: Priced, found: Rivals) -> Reason | None:
+def _against_back_end(request: Request, best: Priced, found: Rivals) -> _Said | None:
     """Against the best plan of the other back end that fits likewise."""
-    mine = best.strategy.back_end
+    mine, mine_s = best.strategy.back_end, best.time.step_s.likely
     other = found.fastest(lambda s: s.back_end != mine)
     if other is None:
         if mine == "deepspeed" or request.constraints.back_end:
             return None
-        return Reason(rule="megatron-only", message=_megatron_only(request, found))
-    fastest = _fastest(found.likewise)
-    if other is fastest and other.step_s < best.time.step_s.likely:  # said already
+        return _said("megatron-only", _megatron_only(request, found))
+    first = fastest(found.likewise)
+    if other is first and other.step_s < mine_s:  # said already
         return None
-    back_end, label = other.family.back_end, other.strategy.label()
-    words = f"the best {back_end} plan ({label}) takes {seconds(other.step_s)}, "
-    words += f"{other.step_s / best.time.step_s.likely:.2f}x the time of this one"
     rule = "deepspeed-is-simpler" if mine == "deepspeed" else "megatron-is-faster"
-    if mine == "megatron" and fastest and other.step_s > request.prefer * fastest.step_s:
-        words += f"; DeepSpeed is taken up to {request.prefer:g}x the fastest"
-    return Reason(rule=rule, message=words)
+    words = f"on {_NAMES[other.family.back_end]}, {against(other, mine_s)}"
+    asks = demand(best.strategy, other.strategy)
+    words += f", but {asks}" if asks and other.step_s < mine_s else ""
+    if mine == "megatron" and first and other.step_s > request.prefer * first.step_s > first.step_s:
+        words += f"; DeepSpeed is chosen up to {factor(request.prefer)} slower than the fastest"
+    return _said(rule, words, other.step_s / mine_s)
 
 
-def _against_cut(best: Priced, found: Rivals) -> Reason | None:
+_NAMES = {"deepspeed": "DeepSpeed", "megatron": "Megatron-LM"}
+
+
+def _against_cut(best: Priced, found: Rivals) -> _Said | None:
     """Against DeepSpeed's own tensor or pipeline parallelism, where that is clearly faster."""
-    mine = best.strategy
+    mine, mine_s = best.strategy, best.time.step_s.likely
     if mine.back_end != "deepspeed" or mine.layout.model_ranks > 1:
         return None
     other = found.fastest(
         lambda s: s.back_end == "deepspeed" and s.layout.model_ranks > 1 and not s.offloads
     )
-    if other is None or other.step_s > CLEARLY_FASTER * best.time.step_s.likely:
+    if other is None or other.step_s > CLEARLY_FASTER * mine_s or other is fastest(found.likewise):
         return None
-    ratio = other.step_s / best.time.step_s.likely
     layout = other.family.layout
     stages = layout.pipeline_parallel_size
-    if stages > 1:
-        cut, flag = "the model into pipeline stages", f"--pp {stages}"
-    else:
-        cut, flag = "every layer (AutoTP)", f"--tp {layout.tensor_parallel_size}"
-    return Reason(
-        rule="whole-before-cut",
-        message=(
-            f"{other.strategy.label()} takes {ratio:.2f}x the time of this one, but cuts {cut}: "
-            f"`dsforge train` can do that, few other trainers; `{flag}` asks for it"
-        ),
+    flag = f"--pp {stages}" if stages > 1 else f"--tp {layout.tensor_parallel_size}"
+    message = (
+        f"{against(other, mine_s)}, but {demand(mine, other.strategy)}: `dsforge train` can do "
+        f"that, few other trainers can; `{flag}` asks for it"
     )
+    return _said("whole-before-cut", message, mine_s / other.step_s)
 
 
 def _megatron_only(request: Request, found: Rivals) -> str:
     """What keeps DeepSpeed out: a rule, else memory."""
-    if any(candidate.family.back_end == BACK_ENDS[0] for candidate in found.fitting):
-        return "DeepSpeed's plans fit only by the likely memory estimate, not by the upper one"
+    if found.likely(lambda s: s.back_end == BACK_ENDS[0]):
+        return f"DeepSpeed's plans fit {LIKELY_ONLY}"
     broken = _broken_by_zero(request)
     if broken:
-        return f"DeepSpeed is out: {broken[0]}"
-    return "no DeepSpeed strategy fits the memory; tensor and pipeline parallelism do"
+        return f"DeepSpeed cannot run this: {broken[0]}"
+    return "no DeepSpeed plan fits in memory"
 
 
-def _placement(request: Request, best: Priced) -> Reason | None:
+def _placement(request: Request, best: Priced) -> _Said | None:
     """Why tensor and pipeline parallelism lie where they lie."""
     layout, cluster = best.strategy.layout, request.cluster
-    if layout.model_ranks == 1:
-        return None
     inside, between = cluster.intra_node, cluster.inter_node
-    words = []
+    words, bubble = [], best.time.terms.bubble_s / best.time.step_s.likely
     if layout.tensor_parallel_size > 1:
         words.append(
-            f"tensor parallelism {layout.tensor_parallel_size} stays on {inside.name} "
+            f"{layout.tensor_parallel_size} tensor parallel ranks stay on {inside.name} "
             f"({gb_per_s(inside.bytes_per_s)})"
         )
     if layout.pipeline_parallel_size > 1:
-        across = cluster.nodes > 1
+        across = cluster.nvlink_domains > 1
         rate = cluster.inter_node_bytes_per_s if across else inside.bytes_per_s
         words.append(
             f"{layout.pipeline_parallel_size} pipeline stages send activations only, the slowest "
-            f"hop over {between.name if across else inside.name} ({gb_per_s(rate)}); "
-            f"{best.time.terms.bubble_s / best.time.step_s.likely:.0%} of the step is bubble"
+            f"hop over {between.name if across else inside.name} ({gb_per_s(rate)}); the pipeline "
+            f"bubble is {bubble:.0%} of the step"
         )
-    if not words:
-        return None
-    return Reason(rule="tensor-in-node", message="; ".join(words))
+    return _said("tensor-in-node", "; ".join(words), 1 - bubble) if words else None
 
 
-def _offload(request: Request, best: Priced, found: Rivals) -> Reason | None:
+def _offload(request: Request, best: Priced, found: Rivals) -> _Said | None:
     """What offload costs, and why it is taken."""
-    strategy, fixed = best.strategy, request.constraints
+    strategy, fixed, terms = best.strategy, request.constraints, best.time.terms
     if not strategy.offloads:
         return None
     asked = fixed.offload_optimizer or fixed.offload_parameters
-    why = "offload was asked for" if asked else _why_offload(best, found)
-    peak = max(value for _, value in best.memory.host_bytes)
-    return Reason(
-        rule="offload-asked" if asked else "offload-to-fit",
-        message=(
-            f"{why}; it costs {seconds(best.time.terms.offload_s)} of copies and "
-            f"{seconds(best.time.terms.optimizer_s)} of optimizer per step, and {gib(peak)} of "
-            f"host RAM on each node at its peak"
-        ),
+    why = "offload was asked for" if asked else _why_offload(request, best, found)
+    message = (
+        f"{why}; a step has {seconds(terms.offload_s)} of copies and "
+        f"{seconds(terms.optimizer_s)} of optimizer in it, and each node needs "
+        f"{gib(best.memory.host_bytes.peak)} of host RAM at its peak"
     )
+    share = (terms.offload_s + terms.optimizer_s) / best.time.step_s.likely
+    return _said("offload-asked" if asked else "offload-to-fit", message, max(1 - share, 0.01))
 
 
-def _why_offload(best: Priced, found: Rivals) -> str:
+def _quantised(request: Request, best: Priced, found: Rivals) -> _Said | None:
+    """Against the same adapters on matrices in 4 bits, where these need no offload."""
+    other, mine_s = found.quantised, best.time.step_s.likely
+    if other is None or other.step_s > mine_s or not best.strategy.offloads:
+        return None
+    message = (
+        f"with `--method qlora`, {against(other, mine_s)} and needs {gib(other.device_bytes)} of "
+        f"{_memory(request)}: the frozen matrices are held in 4 bits"
+    )
+    return _said("qlora-needs-no-offload", message, mine_s / other.step_s)
+
+
+def _why_offload(request: Request, best: Priced, found: Rivals) -> str:
     """What becomes of the plans that leave everything on the device."""
+    mine_s = best.time.step_s.likely
+    if not best.fits:
+        return "no plan fits, this one lacks least"
     other = found.fastest(lambda s: not s.offloads)
     if other is not None:
-        ratio = other.step_s / best.time.step_s.likely
-        return f"without offload the fastest ({other.strategy.label()}) takes {ratio:.2f}x the time"
-    if any(not candidate.family.offloads for candidate in found.fitting):
-        return "without offload only the likely memory estimate fits, not the upper one"
-    return "nothing fits without offload"
+        return f"without offload, {against(other, mine_s)}"
+    likely = found.likely(lambda s: not s.offloads)
+    if likely is not None:
+        same = found.tight is not None and found.tight.family == likely.family
+        what = "plans fit" if same else f"{against(likely, mine_s)}, but fits"
+        return f"without offload, {what} {LIKELY_ONLY}"
+    within = " with the settings that were given" if request.constraints != Constraints() else ""
+    return f"no plan without offload fits{within}"
 
 
-def _recompute(request: Request, best: Priced, found: Rivals) -> Reason | None:
+def _recompute(request: Request, best: Priced, found: Rivals) -> _Said | None:
     """What recomputation buys."""
-    mine = best.strategy
+    mine, mine_s = best.strategy, best.time.step_s.likely
     if mine.recompute != "full" or request.constraints.recompute:
         return None
     cut = mine.back_end, mine.layout, mine.zero_stage, mine.offloads
@@ -318,32 +315,30 @@ def _recompute(request: Request, best: Priced, found: Rivals) -> Reason | None:
     def alike(s: Strategy) -> bool:
         return (s.back_end, s.layout, s.zero_stage, s.offloads) == cut
 
-    other = _fastest(c for c in found.kept if alike(c.family))
+    other = fastest(c for c in found.kept if alike(c.family))
     if other is not None:
-        ratio = other.step_s / best.time.step_s.likely
-        message = f"recomputation allows a larger micro batch; without it: {ratio:.2f}x the time"
-        return Reason(rule="recompute", message=message)
-    likely = any(
-        candidate.recompute == "none"
-        for explored in found.explored
-        if explored.fitting and alike(explored.family)
-        for candidate in explored.fitting
-    )
-    sure = "fit only by the likely estimate, not by the upper one" if likely else "do not fit"
-    return Reason(rule="recompute", message=f"without recomputation the activations {sure}")
+        message = f"without recomputation, {against(other, mine_s)}"
+        return _said("recompute", message, other.step_s / mine_s)
+    likely = any(c.recompute == "none" for c in _members(found, alike))
+    sure = f"fits {LIKELY_ONLY}" if likely else "does not fit"
+    return _said("recompute", f"without recomputation, the same layout {sure}")
 
 
-def _headroom(request: Request, best: Priced) -> Reason:
+def _members(found: Rivals, wanted: Callable[[Strategy], bool]) -> Iterator[Candidate]:
+    """All that likely fit of the families that are wanted."""
+    for explored in found.explored:
+        if wanted(explored.family):
+            yield from explored.fitting
+
+
+def _headroom(request: Request, best: Priced) -> _Said:
     memory, cluster = best.memory, request.cluster
-    room = -missing_bytes(cluster, memory)
     if not best.fits:
-        return Reason(rule="does-not-fit", message=shortage(cluster, memory))
+        return _Said(inf, Reason(rule="does-not-fit", message=shortage(cluster, memory)))
+    left = rooms(cluster, memory)
     if is_safe(cluster, memory):
-        return Reason(rule="fits", message=f"{gib(room)} of headroom on each accelerator")
-    return Reason(
-        rule="fits-tightly",
-        message=(
-            f"{gib(room)} of headroom; the upper estimate ({gib(memory.device_bytes.high)}) does "
-            f"not fit, {'and `--risk` was given' if request.risk else 'and nothing fits surely'}"
-        ),
-    )
+        return _said("fits", left)
+    why = "and `--risk` was given" if request.risk else "and no plan is sure to fit"
+    high = gib(memory.device_bytes.high)
+    message = f"tight: {left}; the upper end of the estimate ({high}) does not fit, {why}"
+    return _Said(inf, Reason(rule="fits-tightly", message=message))

@@ -15,7 +15,7 @@ from dsforge.planner.explore import Candidate
 from dsforge.planner.pricing import price
 from dsforge.specs import FROZEN
 from dsforge.strategy import Strategy
-from dsforge.units import gib, seconds
+from dsforge.units import gib, seconds, times
 
 AXES = ("tensor", "pipeline", "context", "expert")
 SHORT = {"tensor": "TP", "pipeline": "PP", "context": "CP", "expert": "EP"}
@@ -38,11 +38,12 @@ class Alternative(BaseModel):
     saved_bytes: int = Field(description="Likely memory saved on each accelerator.")
 
     def __str__(self) -> str:
-        """`1.31x the time (communication +2.1 s), 12 GiB less memory`."""
+        """`1.31x slower (communication +2.1 s), 12 GiB less device memory`."""
         more = "+" if self.term_s > 0 else "-"
         term = f"{self.term} {more}{seconds(abs(self.term_s))}"
-        memory = f"{gib(abs(self.saved_bytes))} {'less' if self.saved_bytes > 0 else 'more'} memory"
-        return f"{self.slowdown:.2f}x the time ({term}), {memory}"
+        more = "less" if self.saved_bytes > 0 else "more"
+        memory = f"{gib(abs(self.saved_bytes))} {more} device memory"
+        return f"{times(self.slowdown, 1)} ({term}), {memory}"
 
 
 def kind_of(strategy: Strategy) -> str:

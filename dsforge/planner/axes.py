@@ -174,7 +174,7 @@ def _with_batch(request: Request, multiple: int) -> Request:
 def _asked(request: Request, rule: str, **changed: Any) -> Request:
     """The request with one input changed, and without the reason for what that was before."""
     reasons = tuple(reason for reason in request.reasons if reason.rule != rule)
-    return request.model_copy(update={**changed, "reasons": reasons})
+    return request.model_copy(update={**changed, "reasons": reasons, "others": ()})
 
 
 def _grid(least: int, most: int, octave: int) -> Iterator[int]:

@@ -15,7 +15,8 @@ from typing import Literal, NamedTuple
 
 from dsforge.layout import Layout, layer_split
 from dsforge.plan import Request
-from dsforge.rules import divisors
+from dsforge.rules import divisors, tensor_sizes
+from dsforge.rules.trainer import heads_of, sequence_problems
 from dsforge.specs import Workload
 from dsforge.strategy import (
     EXECUTIONS,
@@ -26,6 +27,7 @@ from dsforge.strategy import (
     BucketSizes,
     Constraints,
     Execution,
+    Loss,
     Offload,
     Recompute,
     Strategy,
@@ -34,6 +36,7 @@ from dsforge.strategy import (
 
 BACK_ENDS: tuple[BackEnd, ...] = ("deepspeed", "megatron")
 LARGEST_TENSOR = 16
+LEAST_STRETCH = 4096  # tokens of a sequence on a rank under Ulysses; fewer fit whole samples
 
 Offloads = tuple[Offload, Offload]  # optimizer, parameters
 KEPT: Offloads = ("none", "none")
@@ -46,7 +49,7 @@ def wanted(request: Request) -> tuple[BackEnd, ...]:
         return (fixed.back_end,)
     offloads = {fixed.offload_optimizer, fixed.offload_parameters} - {None, "none"}
     zero = fixed.zero_stage is not None or (fixed.hpz_partition_size or 1) > 1
-    return ("deepspeed",) if offloads or zero else BACK_ENDS
+    return ("deepspeed",) if offloads or zero or fixed.loss == "chunked" else BACK_ENDS
 
 
 def families(request: Request, back_end: BackEnd) -> Iterator[Strategy]:
@@ -67,6 +70,7 @@ def _second_copies(request: Request, family: Strategy) -> Iterator[Strategy]:
     fixed, node = request.constraints.hpz_partition_size, request.cluster.gpus_per_node
     sizes: tuple[int, ...] = (fixed or 1,)
     kept = family.offload_parameters == "none" and family.offload_optimizer != "nvme"
+    kept = kept and family.layout.context_parallel_size == 1
     if fixed is None and family.zero_stage == FULLY_SHARDED and kept:
         ranks = family.layout.data_parallel_size
         parts = [n for n in divisors(ranks)[1:-1] if node % n == 0 or n % node == 0]
@@ -101,7 +105,9 @@ def base(
         offload_parameters=offloads[1],
         recompute=fixed.recompute or "none",
         virtual_stages=1,
-        execution=_execution(fixed, workload, partial=partial) if back_end == "deepspeed" else None,
+        execution=_execution(fixed, workload, partial=partial)
+        if back_end == "deepspeed"
+        else _of_loss(fixed),
         sequence_parallel=back_end == "megatron"
         and tp > 1
         and workload.sequence_length % (tp * cp) == 0,
@@ -121,8 +127,16 @@ def _execution(fixed: Constraints, workload: Workload, *, partial: bool) -> Exec
         gradients="fp32" if half and fixed.gradient_type == "fp32" else "compute",
         reduced="fp32" if half and fixed.communication_type == "fp32" else "compute",
         offload_ratio=1.0 if fixed.offload_ratio is None or not partial else fixed.offload_ratio,
+        loss=fixed.loss,
     )
     return None if how == USUAL else _engine(how)
+
+
+@lru_cache(maxsize=8)
+def _of_loss(fixed: Constraints) -> Execution | None:
+    """Megatron with another loss, where one is fixed."""
+    loss = fixed.loss
+    return None if loss is None else EXECUTIONS["megatron"].model_copy(update={"loss": loss})
 
 
 class _How(NamedTuple):
@@ -134,6 +148,7 @@ class _How(NamedTuple):
     gradients: Literal["compute", "fp32"] = "compute"
     reduced: Literal["compute", "fp32"] = "compute"
     offload_ratio: float = 1.0
+    loss: Loss | None = None
 
 
 USUAL = _How()
@@ -170,8 +185,8 @@ def layouts(request: Request, back_end: BackEnd) -> Iterator[Layout]:
     """Layouts that fill the cluster; what a back end cannot do is left to the rules."""
     gpus = request.cluster.gpus
     for tp in _tensor_sizes(request, back_end):
-        for cp in _context_sizes(request, back_end, max(1, gpus // tp)):
-            for pp in _pipeline_sizes(request, back_end, max(1, gpus // (tp * cp))):
+        for cp in _context_sizes(request, back_end, max(1, gpus // tp), tp):
+            for pp in _pipeline_sizes(request, back_end, max(1, gpus // (tp * cp)), cp):
                 data = max(1, gpus // (tp * cp * pp))
                 for ep in _expert_sizes(request, back_end, data * cp):
                     yield _layout(dp=data, tp=tp, pp=pp, cp=cp, ep=ep)
@@ -190,34 +205,50 @@ def _layout(*, dp: int, tp: int, pp: int, cp: int, ep: int) -> Layout:
 
 
 def _stays_whole(request: Request, back_end: BackEnd) -> bool:
-    """Whether the model is not to be cut: who fixes a ZeRO stage or offload means ZeRO alone."""
+    """Whether the model is not to be cut: who fixes a ZeRO stage or offload means ZeRO alone.
+
+    So does who fixes a share of the sequence, as Ulysses takes whole models.
+    """
     fixed = request.constraints
     asked = fixed.zero_stage, fixed.offload_optimizer, fixed.offload_parameters
     said = any(one is not None for one in asked) or (fixed.hpz_partition_size or 1) > 1
+    said = said or (fixed.context_parallel_size or 1) > 1
     return back_end == "deepspeed" and said
 
 
 def _tensor_sizes(request: Request, back_end: BackEnd) -> tuple[int, ...]:
-    """Tensor parallelism stays inside a node."""
+    """Tensor parallelism stays inside a node, or an NVLink domain."""
     fixed = request.constraints.tensor_parallel_size
     if fixed or _stays_whole(request, back_end):
         return (fixed or 1,)
-    return tuple(n for n in divisors(request.cluster.gpus_per_node) if n <= LARGEST_TENSOR)
+    sizes = tensor_sizes(request.cluster)
+    return tuple(n for n in sizes if n <= LARGEST_TENSOR and request.cluster.gpus % n == 0)
 
 
-def _pipeline_sizes(request: Request, back_end: BackEnd, ranks: int) -> tuple[int, ...]:
+def _pipeline_sizes(request: Request, back_end: BackEnd, ranks: int, cp: int) -> tuple[int, ...]:
     fixed = request.constraints.pipeline_parallel_size
-    if fixed or _stays_whole(request, back_end):
+    shared = back_end == "deepspeed" and cp > 1
+    if fixed or shared or _stays_whole(request, back_end):
         return (fixed or 1,)
     return tuple(n for n in divisors(ranks) if layer_split(request.model.layers, n))
 
 
-def _context_sizes(request: Request, back_end: BackEnd, ranks: int) -> tuple[int, ...]:
-    """Every share of the sequence in two chunks a rank, for balance under the causal mask."""
+def _context_sizes(request: Request, back_end: BackEnd, ranks: int, tp: int) -> tuple[int, ...]:
+    """Every share of the sequence in two chunks a rank, for balance under the causal mask.
+
+    Of DeepSpeed's (Ulysses) those that the heads allow and that leave a long stretch to each rank.
+    """
     fixed, tokens = request.constraints.context_parallel_size, request.workload.sequence_length
-    if fixed or back_end == "deepspeed":
-        return (fixed or 1,)
-    return tuple(n for n in divisors(ranks) if n == 1 or tokens % (2 * n) == 0)
+    if fixed:
+        return (fixed,)
+    if back_end == "megatron":
+        return tuple(n for n in divisors(ranks) if n == 1 or tokens % (2 * n) == 0)
+    others = request.constraints.pipeline_parallel_size, request.constraints.hpz_partition_size
+    if tp > 1 or any((size or 1) > 1 for size in others):
+        return (1,)
+    heads, most = heads_of(request.model), tokens // LEAST_STRETCH
+    shared = (n for n in divisors(ranks)[1:] if n <= most and not any(sequence_problems(n, heads)))
+    return (1, *(n for n in shared if tokens % n == 0))
 
 
 def _expert_sizes(request: Request, back_end: BackEnd, ranks: int) -> tuple[int, ...]:

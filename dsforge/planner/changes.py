@@ -1,8 +1,8 @@
-"""What a user could change about a job that does not fit: one step along one axis each.
+"""What a user could change about a request that does not fit: one step along one axis each.
 
 The axes come in three kinds, in the order in which people want to hear of them: another strategy
-for the same job on the same machines, more machines, another job. Along an axis the mildest change
-comes first.
+for the same job on the same machines (only where the user has fixed one: else the search has tried
+them all), other machines, another job. Along an axis the mildest change comes first.
 """
 
 from __future__ import annotations
@@ -11,14 +11,29 @@ from collections.abc import Iterator
 from enum import IntEnum
 from typing import Any, NamedTuple
 
-from dsforge.rules.case import Case
-from dsforge.specs import QLORA_BITS, LoraSpec
+from dsforge.plan import Request
+from dsforge.specs import QLORA_BITS, ClusterSpec, LoraSpec, NvmeSpec
 from dsforge.strategy import FULLY_SHARDED, GRADIENTS_SHARDED, Strategy, ZeroStage
-from dsforge.units import gib
+from dsforge.units import GIB
 
 STAGES: tuple[ZeroStage, ...] = (1, 2, 3)
 SHARES = (2, 4, 8, 16)  # by which sizes are multiplied or divided
 MORE_NODES = (2, 4, 8, 16, 32)
+MOST_RAM_BYTES = 4096 * GIB  # of a node: 32 modules of 128 GiB, what two-socket servers take
+# A disk where the cluster names none: Samsung PM9A3 3.84 TB, data sheet: 6,800 and 4,000 MB/s.
+DISK = NvmeSpec(
+    path="/nvme", size_bytes=3_840 * 10**9, read_bytes_per_s=6.8e9, write_bytes_per_s=4.0e9
+)
+SPLITS = {
+    "back_end": "--for {back_end}",
+    "tensor_parallel_size": "tensor parallel {tensor_parallel_size}",
+    "pipeline_parallel_size": "pipeline parallel {pipeline_parallel_size}",
+    "context_parallel_size": "context parallel {context_parallel_size}",
+    "expert_parallel_size": "expert parallel {expert_parallel_size}",
+}
+
+
+METHOD, ROOM = "method", ("host RAM", "NVMe")  # axes: adapters; where states may lie
 
 
 class Kind(IntEnum):
@@ -30,134 +45,141 @@ class Kind(IntEnum):
 
 
 class Change(NamedTuple):
-    """One change: its axis, its name, the case after it."""
+    """One change: its axis, the request after it, its name with sizes of the plan in braces."""
 
     kind: Kind
     axis: str
     name: str
-    case: Case
+    request: Request
+
+    def named(self, strategy: Strategy) -> str:
+        """The name, with what the plan after the change has."""
+        return self.name.format_map({**vars(strategy.layout), "back_end": strategy.back_end})
 
 
-def changes(case: Case, host_bytes: int) -> Iterator[Change]:
-    """Every single change of a case. `host_bytes` of RAM on each node are what it would need."""
-    yield from _of_strategy(case)
-    yield from _of_machines(case, host_bytes)
-    yield from _of_job(case)
+def changes(request: Request, host_bytes: int) -> Iterator[Change]:
+    """Every single change. `host_bytes` of RAM on each node would do; 0: none would."""
+    yield from _of_strategy(request)
+    yield from _of_machines(request, host_bytes)
+    yield from _of_job(request)
 
 
-def _of_strategy(case: Case) -> Iterator[Change]:
-    strategy = case.strategy
-    if strategy.recompute != "full":
-        yield _strategy(case, "recompute", "recompute full", recompute="full")
+def _of_strategy(request: Request) -> Iterator[Change]:
+    """What is fixed, set to what needs less."""
+    fixed = request.constraints
+    if fixed.loss == "plain":
+        yield _strategy(request, "loss", "chunked loss (as Liger's)", loss="chunked")
+    if fixed.recompute not in (None, "full"):
+        yield _strategy(request, "recompute", "recompute full", recompute="full")
     for share in SHARES:
-        micro, rest = divmod(strategy.micro_batch_size, share)
+        micro, rest = divmod(fixed.micro_batch_size or 0, share)
         if micro and not rest:
-            steps = strategy.gradient_accumulation_steps * share
-            sizes = {"micro_batch_size": micro, "gradient_accumulation_steps": steps}
-            yield _strategy(case, "micro batch", f"micro batch {micro}", **sizes)
-    if strategy.runs_as.buckets != "sized":
-        smaller = strategy.runs_as.model_copy(update={"buckets": "sized"})
-        yield _strategy(case, "buckets", "buckets sized to the model", execution=smaller)
-    if strategy.hpz_partition_size > 1:
-        yield _strategy(case, "hpZ", "no second copy of the weights", hpz_partition_size=1)
-    if strategy.back_end == "deepspeed":
-        for stage in STAGES[strategy.zero_stage :]:
-            yield _strategy(case, "ZeRO stage", f"ZeRO-{stage}", zero_stage=stage)
-        yield from _offloads(case)
-    else:
-        yield from _splits(case)
+            yield _strategy(request, "micro batch", f"micro batch {micro}", micro_batch_size=micro)
+    yield from _buffers(request)
+    if fixed.zero_stage is not None and fixed.back_end != "megatron":
+        for stage in STAGES[fixed.zero_stage :]:
+            yield _strategy(request, "ZeRO stage", f"ZeRO-{stage}", zero_stage=stage)
+    yield from _offloads(request)
+    freed = [field for field in SPLITS if getattr(fixed, field) is not None]
+    for field in freed:
+        yield _strategy(request, field, SPLITS[field], **{field: None})
 
 
-def _offloads(case: Case) -> Iterator[Change]:
-    """Optimizer state, then parameters too, into RAM and onto the disk."""
-    strategy = case.strategy
-    for place in ("cpu", "nvme") if case.cluster.nvme else ("cpu",):
+def _buffers(request: Request) -> Iterator[Change]:
+    """Smaller buckets, no second copy of the weights."""
+    fixed = request.constraints
+    if fixed.buckets not in (None, "sized"):
+        yield _strategy(request, "buckets", "buckets sized to the model", buckets="sized")
+    if (fixed.hpz_partition_size or 1) > 1:
+        yield _strategy(request, "hpZ", "no second copy of the weights", hpz_partition_size=1)
+
+
+def _offloads(request: Request) -> Iterator[Change]:
+    """Optimizer state, then parameters too, into RAM and onto the disk, where that is forbidden."""
+    fixed = request.constraints
+    asked = fixed.offload_optimizer, fixed.offload_parameters
+    if "none" not in asked:
+        return
+    for place in ("cpu", "nvme") if request.cluster.nvme else ("cpu",):
         state: dict[str, Any] = {"offload_optimizer": place}
         both: dict[str, Any] = {**state, "offload_parameters": place}
-        if strategy.zero_stage >= GRADIENTS_SHARDED and strategy.offload_optimizer == "none":
-            yield _strategy(case, "offload", f"optimizer on {place}", **state)
-        if strategy.zero_stage == FULLY_SHARDED and strategy.offload_parameters == "none":
-            yield _strategy(case, "offload", f"optimizer and parameters on {place}", **both)
+        if fixed.zero_stage != 0 and asked[0] == "none":
+            yield _strategy(request, "offload", f"optimizer on {place}", **state)
+        if fixed.zero_stage in (None, FULLY_SHARDED) and asked[1] == "none":
+            yield _strategy(request, "offload", f"optimizer and parameters on {place}", **both)
 
 
-def _splits(case: Case) -> Iterator[Change]:
-    """The model over more ranks, with fewer replicas."""
-    layout, steps = case.layout, case.strategy.gradient_accumulation_steps
-    for axis in ("tensor", "pipeline", "context"):
-        field = f"{axis}_parallel_size"
-        for share in SHARES:
-            data, rest = divmod(layout.data_parallel_size, share)
-            if data and not rest:
-                size = getattr(layout, field) * share
-                split = layout.model_copy(update={field: size, "data_parallel_size": data})
-                yield _strategy(
-                    case,
-                    axis,
-                    f"{axis} parallel {size}",
-                    layout=split,
-                    gradient_accumulation_steps=steps * share,
-                    sequence_parallel=split.tensor_parallel_size > 1,
-                )
-
-
-def _of_machines(case: Case, host_bytes: int) -> Iterator[Change]:
-    cluster, layout = case.cluster, case.layout
+def _of_machines(request: Request, host_bytes: int) -> Iterator[Change]:
+    cluster = request.cluster
     if host_bytes > cluster.host_memory_bytes:
-        roomy = cluster.model_copy(update={"host_memory_bytes": host_bytes})
-        name = f"{gib(host_bytes)} of RAM on each node"
-        yield Change(Kind.machines, "host RAM", name, case._replace(cluster=roomy))
+        now = cluster.host_memory_bytes / GIB
+        name = f"{host_bytes // GIB:,} GiB of RAM on each node instead of {now:,.0f}"
+        yield _machines(request, "host RAM", name, host_memory_bytes=host_bytes)
+    if cluster.nvme is None:
+        size, rate = DISK.size_bytes / 1e12, DISK.read_bytes_per_s / 1e9
+        name = f"an NVMe disk on each node ({size:.2f} TB, {rate:.1f} GB/s)"
+        yield _machines(request, "NVMe", name, nvme=DISK)
+    for fewer in _fewer(cluster):
+        gpus = fewer["nodes"] * fewer["gpus_per_node"]
+        name = f"{gpus} of {cluster.gpus} accelerators"
+        yield _machines(request, "fewer", name, **fewer, hosts=())
     for factor in MORE_NODES:
-        nodes, dp = cluster.nodes * factor, layout.data_parallel_size * factor
-        share = max(1, case.workload.global_batch_size // (dp * case.strategy.micro_batch_size))
-        wider = case.strategy.model_copy(
-            update={
-                "layout": layout.model_copy(update={"data_parallel_size": dp}),
-                "gradient_accumulation_steps": share,
-            }
-        )
-        batch = {"global_batch_size": wider.global_batch_size}
-        yield Change(
-            Kind.machines,
-            "nodes",
-            f"{nodes} nodes",
-            Case(
-                case.model,
-                cluster.model_copy(update={"nodes": nodes, "hosts": ()}),
-                case.workload.model_copy(update=batch),
-                wider,
-            ),
-        )
+        nodes = cluster.nodes * factor
+        yield _machines(request, "nodes", f"{nodes} nodes", nodes=nodes, hosts=())
 
 
-def _of_job(case: Case) -> Iterator[Change]:
-    work = case.workload
+def _fewer(cluster: ClusterSpec) -> Iterator[dict[str, int]]:
+    """One node of several, one accelerator of several."""
+    if cluster.nodes > 1:
+        yield {"nodes": 1, "gpus_per_node": cluster.gpus_per_node}
+    if cluster.gpus_per_node > 1:
+        yield {"nodes": 1, "gpus_per_node": 1}
+
+
+def _of_job(request: Request) -> Iterator[Change]:
+    work = request.workload
     for share in SHARES:
         length, rest = divmod(work.sequence_length, share)
         if length and not rest:
-            shorter = work.model_copy(update={"sequence_length": length})
-            name = f"sequence length {length}"
-            yield Change(Kind.job, "sequence", name, case._replace(workload=shorter))
+            yield _job(request, "sequence", f"sequence length {length}", sequence_length=length)
     lora = work.lora or LoraSpec()
     if work.method == "full":
-        adapters = work.model_copy(update={"method": "lora", "lora": lora})
-        yield Change(Kind.job, "method", "LoRA", case._replace(workload=adapters))
+        yield _job(request, METHOD, "LoRA", method="lora", lora=lora)
     if not work.in_4_bits:
-        yield _quantised(case, lora)
+        yield _quantised(request, lora.model_copy(update={"bits": QLORA_BITS}))
 
 
-def _quantised(case: Case, lora: LoraSpec) -> Change:
+def _quantised(request: Request, lora: LoraSpec) -> Change:
     """The same job with frozen matrices in 4 bits, which no rank can hold a part of."""
-    packed = lora.model_copy(update={"bits": QLORA_BITS})
-    work = case.workload.model_copy(update={"method": "lora", "lora": packed})
-    name, whole = "QLoRA", case.strategy
-    if whole.zero_stage == FULLY_SHARDED:
-        name = f"QLoRA under ZeRO-{GRADIENTS_SHARDED}"
-        fields = {"offload_parameters": "none", "hpz_partition_size": 1}
-        whole = whole.model_copy(update={"zero_stage": GRADIENTS_SHARDED, **fields})
-    return Change(Kind.job, "method", name, case._replace(workload=work, strategy=whole))
+    change, fixed = _job(request, METHOD, "QLoRA", method="lora", lora=lora), request.constraints
+    if fixed.zero_stage != FULLY_SHARDED:
+        return change
+    whole = {
+        "zero_stage": GRADIENTS_SHARDED,
+        "offload_parameters": None,
+        "hpz_partition_size": None,
+    }
+    asked = change.request.model_copy(update={"constraints": fixed.model_copy(update=whole)})
+    return change._replace(name=f"QLoRA under ZeRO-{GRADIENTS_SHARDED}", request=asked)
 
 
-def _strategy(case: Case, axis: str, name: str, **fields: Any) -> Change:
-    """A change of the strategy's fields."""
-    changed: Strategy = case.strategy.model_copy(update=fields)
-    return Change(Kind.strategy, axis, name, case._replace(strategy=changed))
+def _strategy(request: Request, axis: str, name: str, **fields: Any) -> Change:
+    """A change of what is fixed."""
+    fixed = request.constraints.model_copy(update=fields)
+    return Change(Kind.strategy, axis, name, request.model_copy(update={"constraints": fixed}))
+
+
+def _machines(request: Request, axis: str, name: str, **fields: Any) -> Change:
+    """A change of the cluster; a batch with fewer samples than accelerators grows with them."""
+    cluster = request.cluster.model_copy(update=fields)
+    work = request.workload
+    if work.global_batch_size < cluster.gpus:
+        work = work.model_copy(update={"global_batch_size": cluster.gpus})
+    changed = request.model_copy(update={"cluster": cluster, "workload": work})
+    return Change(Kind.machines, axis, name, changed)
+
+
+def _job(request: Request, axis: str, name: str, **fields: Any) -> Change:
+    """A change of the workload."""
+    work = request.workload.model_copy(update=fields)
+    return Change(Kind.job, axis, name, request.model_copy(update={"workload": work}))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import inf
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from dsforge.errors import Problem
 from dsforge.estimate.cut import Stage, kinds_of
@@ -99,11 +99,18 @@ class Explorer:
         return self._every
 
     def because(self, reason: Reason) -> Explorer:
-        """The same families for the same request, with one more reason."""
-        reasons = (*self.request.reasons, reason)
-        told = Explorer(self.request.model_copy(update={"reasons": reasons}))
-        told._seen = self._seen
-        return told
+        """The same families for the same request on machines that are settled, with the reason."""
+        return self._again({"reasons": (*self.request.reasons, reason), "others": ()})
+
+    def beside(self, part_step_s: float) -> Explorer:
+        """The same families where fewer machines take so many seconds a step."""
+        return self._again({"part_step_s": part_step_s})
+
+    def _again(self, update: dict[str, Any]) -> Explorer:
+        """The same families for a request that prices them alike."""
+        again = Explorer(self.request.model_copy(update=update))
+        again._seen = self._seen
+        return again
 
     def explore(self, family: Strategy) -> Explored:
         """Everything about a family that a choice needs."""

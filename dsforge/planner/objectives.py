@@ -17,7 +17,7 @@ from dsforge.plan import Reason, Request
 from dsforge.planner.explore import Candidate
 from dsforge.planner.parts import Part, parts
 from dsforge.planner.search import choose
-from dsforge.units import amount, seconds
+from dsforge.units import amount, digits, seconds
 
 Objective = Literal["fastest", "cheapest", "fewest-gpus"]
 OBJECTIVES: tuple[Objective, ...] = ("fastest", "cheapest", "fewest-gpus")
@@ -54,6 +54,11 @@ class Bill(NamedTuple):
         return self.part.gpus * self.candidate.step_s
 
     @property
+    def token_s(self) -> float:
+        """Seconds for a token: steps of the same batch compare by it as well as by their own."""
+        return self.candidate.step_s / self.part.request.workload.tokens_per_step
+
+    @property
     def days(self) -> float:
         """Days of the run; 0 where there is no token budget."""
         return (self.steps or 0) * self.candidate.step_s / DAY_S
@@ -71,9 +76,9 @@ class Bill(NamedTuple):
 
 
 _ORDERS: dict[Objective, Callable[[Bill], tuple[float, float]]] = {
-    "fastest": lambda bill: (bill.candidate.step_s, bill.gpu_s),
-    "cheapest": lambda bill: (bill.gpu_s, bill.candidate.step_s),
-    "fewest-gpus": lambda bill: (bill.part.gpus, bill.candidate.step_s),
+    "fastest": lambda bill: (bill.token_s, bill.part.gpus * bill.token_s),
+    "cheapest": lambda bill: (bill.part.gpus * bill.token_s, bill.token_s),
+    "fewest-gpus": lambda bill: (bill.part.gpus, bill.token_s),
 }
 
 
@@ -96,7 +101,7 @@ def aimed(request: Request, aim: Aim) -> Request:
     asked, reason = best.part.request, _reason(request, aim, best, bills)
     if aim.picks in BY_CLOCK:
         asked = asked.model_copy(update={"prefer": 1.0})
-    return asked.model_copy(update={"reasons": (*request.reasons, reason)})
+    return asked.model_copy(update={"reasons": (*asked.reasons, reason)})
 
 
 def _check(request: Request, aim: Aim) -> None:
@@ -115,29 +120,35 @@ def _check(request: Request, aim: Aim) -> None:
 
 def _bills(request: Request, aim: Aim) -> list[Bill]:
     """What each part of the cluster would take."""
-    steps = run_steps(request.workload)
     return [
-        Bill(part, part.fastest if aim.picks in BY_CLOCK else part.best, steps)
+        Bill(
+            part,
+            part.fastest if aim.picks in BY_CLOCK else part.best,
+            run_steps(part.request.workload),
+        )
         for part in parts(request)
     ]
 
 
 def _reason(request: Request, aim: Aim, best: Bill, bills: list[Bill]) -> Reason:
     """What was picked, against the whole cluster or the fastest part."""
-    words = [f"{best.part.gpus} of {request.cluster.gpus} GPUs"]
-    words.append(f"a step takes {seconds(best.candidate.step_s)}, {amount(best.gpu_s)} GPU seconds")
+    words = [f"{best.part.gpus} of {request.all_gpus} GPUs", _spent(best)]
     if best.steps:
-        words.append(f"the run {amount(best.days)} days")
-    if best.money:
-        words.append(f"{amount(best.money)} in money")
+        cost = f"{amount(best.money)} at {request.cluster.gpu_hour_price or 0:g} per GPU-hour"
+        days = f"the run takes {amount(best.days)} days"
+        words.append(f"{days} and costs {cost}" if best.money else days)
     whole = max(bills, key=lambda bill: bill.part.gpus)
-    if whole is not best:
-        slower = f"{seconds(whole.candidate.step_s)} and {amount(whole.gpu_s)} GPU seconds"
-        words.append(f"on all {whole.part.gpus} it would take {slower}")
+    if whole is not best and not request.others:
+        words.append(f"on all {whole.part.gpus} {_spent(whole)}")
     limits = [f"within {aim.deadline_days:g} days"] if aim.deadline_days is not None else []
-    limits += [f"for at most {aim.budget:g}"] if aim.budget is not None else []
+    limits += [f"for at most {digits(aim.budget, 9)}"] if aim.budget is not None else []
     head = " ".join([aim.picks.replace("-", " "), *limits])
     return Reason(rule=f"objective-{aim.picks}", message=f"{head}: {', '.join(words)}")
+
+
+def _spent(bill: Bill) -> str:
+    """`a step takes 4.6 s, 73.6 GPU-seconds`."""
+    return f"a step takes {seconds(bill.candidate.step_s)}, {amount(bill.gpu_s)} GPU-seconds"
 
 
 def _missed(request: Request, aim: Aim, bills: list[Bill]) -> DsforgeError:
@@ -189,7 +200,7 @@ def _more_nodes(request: Request, days: float) -> int | None:
         work = request.workload
         if free and work.global_batch_size < wider.gpus:
             work = work.model_copy(update={"global_batch_size": wider.gpus})
-        asked = request.model_copy(update={"cluster": wider, "workload": work})
+        asked = request.model_copy(update={"cluster": wider, "workload": work, "others": ()})
         part = next(parts(asked), None)
         if part is None or part.gpus < wider.gpus:
             continue

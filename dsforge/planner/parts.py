@@ -1,9 +1,8 @@
 """Parts of the cluster for the same job: fewer nodes, or fewer accelerators of one node.
 
-Every number of nodes up to eight is looked at, beyond them the powers of two and those that divide
-the cluster: so the parts of a cluster are among those of one of twice its size. A plan for a part
-is taken by itself only where the whole cluster is clearly slower: a slow network between nodes, a
-batch too small to share. Where half of the machines or fewer are nearly as fast, a reason says so.
+A plan for a part is taken by itself only where the whole cluster is clearly slower: a slow network
+between nodes, a batch too small to share. Where half of the machines or fewer are nearly as fast, a
+reason says so. Where hosts differ, `hosts.py` chooses among them.
 """
 
 from __future__ import annotations
@@ -12,17 +11,14 @@ from collections.abc import Iterator
 from operator import attrgetter, itemgetter
 from typing import NamedTuple
 
-from dsforge.estimate.flops import step_flops
-from dsforge.estimate.rates import rates
 from dsforge.plan import Reason, Request
 from dsforge.planner.explore import Candidate, Explorer
-from dsforge.planner.preference import choice, counted
-from dsforge.rules import divisors
+from dsforge.planner.hosts import HOSTS, fastest_hosts
+from dsforge.planner.pieces import fitting, pieces, quickest_s
+from dsforge.planner.preference import choice
 from dsforge.specs import ClusterSpec
-from dsforge.strategy import EXECUTIONS
-from dsforge.units import seconds
+from dsforge.units import seconds, times
 
-EVERY_COUNT = 8  # of nodes, up to which each is looked at
 FEWER, NEARLY = "fewer-accelerators", "fewer-would-do"  # rules of the reasons
 
 
@@ -48,30 +44,13 @@ class Part(NamedTuple):
         return min(self.fitting, key=attrgetter("step_s"))
 
 
-def fitting(explorer: Explorer) -> tuple[Candidate, ...]:
-    """Every member of every family that fits likewise."""
-    found = tuple(candidate for explored in explorer.every() for candidate in explored.fitting)
-    return counted(explorer.request, found)
-
-
 def parts(request: Request, explorer: Explorer | None = None) -> Iterator[Part]:
     """The parts of the cluster on which the job fits, largest first."""
-    whole = request.cluster.gpus
-    for nodes, gpus in shapes(request.cluster):
-        looked = explorer if nodes * gpus == whole else None
-        looked = looked or Explorer(_on(request, nodes, gpus))
+    for asked in (request, *pieces(request)):
+        looked = explorer if explorer is not None and asked is request else Explorer(asked)
         found = fitting(looked)
         if found:
             yield Part(looked.request, found)
-
-
-def shapes(cluster: ClusterSpec) -> tuple[tuple[int, int], ...]:
-    """Nodes and accelerators of each of the parts, the whole cluster first."""
-    counts = {*range(1, min(EVERY_COUNT, cluster.nodes) + 1), *divisors(cluster.nodes)}
-    counts |= set(_doubles(cluster.nodes))
-    found = {(nodes, cluster.gpus_per_node) for nodes in counts}
-    found |= {(1, gpus) for gpus in divisors(cluster.gpus_per_node)}
-    return tuple(sorted(found, key=lambda shape: -shape[0] * shape[1]))
 
 
 def settled(explorer: Explorer) -> Explorer:
@@ -80,33 +59,44 @@ def settled(explorer: Explorer) -> Explorer:
     With a reason where fewer are taken, or would do as well. Hosts that were listed by name are all
     used: of fewer the reason only tells. Who named an objective has chosen the machines already.
     """
-    request, whole = explorer.request, fitting(explorer)
-    if any(r.rule.startswith(("objective-", FEWER)) for r in request.reasons):
+    request = explorer.request
+    if any(r.rule.startswith(("objective-", FEWER, HOSTS)) for r in request.reasons):
         return explorer
+    if request.others:
+        return fastest_hosts(explorer)
+    whole = fitting(explorer)
     if not whole:
         return explorer if request.cluster.hosts else _legal_part(explorer)
     best_s = min(candidate.step_s for candidate in whole)
     found = tuple(_quick_parts(request, best_s))
     if not found:
         return explorer
-    quickest = min(found, key=lambda looked: looked[1])
+    quickest = min(found, key=itemgetter(1))
     clearly = quickest[1] * request.prefer < best_s
     if clearly and not request.cluster.hosts:
-        words = f"with all {request.cluster.gpus} the fastest takes {seconds(best_s)}"
+        words = f"the fastest on all {request.cluster.gpus} takes {seconds(best_s)}"
         message = f"{_named(request, quickest)}; {words}"
         return quickest[0].because(Reason(rule=FEWER, message=message))
-    least = quickest if clearly else min(found, key=lambda looked: looked[0].request.cluster.gpus)
-    mine_s, share = choice(request, whole).step_s, _gpus(least) / request.cluster.gpus
+    if not clearly:
+        explorer = explorer.beside(quickest[1])
+    return _with_fewer_named(explorer, quickest if clearly else min(found, key=_gpus), clearly)
+
+
+def _with_fewer_named(explorer: Explorer, least: _Looked, clearly: bool) -> Explorer:
+    """With a reason where fewer machines would do."""
+    request = explorer.request
+    mine_s = choice(request, fitting(explorer)).step_s
+    share = _gpus(least) / request.cluster.gpus
     if not clearly and (share > 1 / 2 or least[1] > request.prefer * mine_s):
         return explorer
-    words = f"{least[1] / mine_s:.2f}x the time of this one with {share:.0%} of the accelerators"
+    words = f"{times(least[1], mine_s)} with {share:.0%} of the accelerators"
     ways = f"; `--objective {'fastest' if clearly else 'cheapest'}` takes fewer machines"
     message = f"{_named(request, least)}, {words}{ways}"
     return explorer.because(Reason(rule=NEARLY, message=message))
 
 
 def _legal_part(explorer: Explorer) -> Explorer:
-    """The families of the fastest part where the whole breaks a rule, such as a batch to share.
+    """The families of the largest part where the whole breaks a rule, such as a batch to share.
 
     What lacks memory on all machines lacks it on fewer: then the whole it is, for its error. So it
     is where more than half of the machines would be idle: another batch is the better answer then.
@@ -114,20 +104,16 @@ def _legal_part(explorer: Explorer) -> Explorer:
     request = explorer.request
     if any(explored.nearest is not None for explored in explorer.every()):
         return explorer
-    broken = min((explored.problems for explored in explorer.every()), key=len, default=())
-    best: _Looked | None = None
-    for nodes, gpus in shapes(request.cluster)[1:]:
-        if 2 * nodes * gpus < request.cluster.gpus:
+    for asked in pieces(request):
+        if 2 * asked.cluster.gpus < request.cluster.gpus:
             break
-        looked = Explorer(_on(request, nodes, gpus))
-        found = fitting(looked)
-        if found:
-            step_s = min(candidate.step_s for candidate in found)
-            best = min(best or (looked, step_s), (looked, step_s), key=itemgetter(1))
-    if best is None:
-        return explorer
-    message = f"{_named(request, best)}; with all {request.cluster.gpus}: {broken[0]}"
-    return best[0].because(Reason(rule=FEWER, message=message))
+        looked = Explorer(asked)
+        if fitting(looked):
+            broken = min((explored.problems for explored in explorer.every()), key=len)
+            words = f"with all {request.cluster.gpus}: {broken[0]}"
+            message = f"{_machines(looked.request.cluster, request.cluster)}; {words}"
+            return settled(looked).because(Reason(rule=FEWER, message=message))
+    return explorer
 
 
 _Looked = tuple[Explorer, float]  # families of a part, and its fastest step
@@ -139,47 +125,25 @@ def _gpus(looked: _Looked) -> int:
 
 
 def _quick_parts(request: Request, best_s: float) -> Iterator[_Looked]:
-    """Parts that could be clearly faster, or that are small and nearly as fast."""
-    cluster = request.cluster
-    for nodes, gpus in shapes(cluster)[1:]:
-        least_s = _least_s(request, nodes * gpus)
-        small = 2 * nodes * gpus <= cluster.gpus
-        if least_s * request.prefer < best_s or (small and least_s <= best_s * request.prefer):
-            looked = Explorer(_on(request, nodes, gpus))
+    """Parts that could be faster, or that are small and nearly as fast."""
+    for asked in pieces(request):
+        least_s = quickest_s(asked)
+        small = 2 * asked.cluster.gpus <= request.cluster.gpus
+        if least_s < best_s or (small and least_s <= best_s * request.prefer):
+            looked = Explorer(asked)
             found = fitting(looked)
             if found:
                 yield looked, min(candidate.step_s for candidate in found)
 
 
-def _least_s(request: Request, gpus: int) -> float:
-    """Seconds below which no step of so many accelerators can be: useful FLOPs at full rate."""
-    execution = EXECUTIONS["megatron"]
-    held = rates(request.cluster.gpu, request.workload.precision, execution)
-    return step_flops(request.model, request.workload) / (gpus * held.products)
-
-
 def _named(request: Request, looked: _Looked) -> str:
     """`1 of 2 nodes, 8 accelerators: a step takes 87.4 s`."""
-    part, whole = looked[0].request.cluster, request.cluster
-    what = f"{part.nodes} of {whole.nodes} nodes, {part.gpus} accelerators"
+    machines = _machines(looked[0].request.cluster, request.cluster)
+    return f"{machines}: a step takes {seconds(looked[1])}"
+
+
+def _machines(part: ClusterSpec, whole: ClusterSpec) -> str:
+    """`1 of 2 nodes, 8 accelerators`."""
     if part.nodes == whole.nodes or part.gpus_per_node < whole.gpus_per_node:
-        what = f"{part.gpus} of {whole.gpus} accelerators"
-    return f"{what}: a step takes {seconds(looked[1])}"
-
-
-def _doubles(most: int) -> Iterator[int]:
-    """Powers of two up to a number."""
-    size = 1
-    while size <= most:
-        yield size
-        size *= 2
-
-
-def _on(request: Request, nodes: int, gpus: int) -> Request:
-    """The request on the first nodes of its cluster, with so many accelerators of each."""
-    cluster = request.cluster
-    if (nodes, gpus) == (cluster.nodes, cluster.gpus_per_node):
-        return request
-    hosts = tuple(host.model_copy(update={"slots": gpus}) for host in cluster.hosts[:nodes])
-    fewer = {"nodes": nodes, "gpus_per_node": gpus, "hosts": hosts}
-    return request.model_copy(update={"cluster": cluster.model_copy(update=fewer)})
+        return f"{part.gpus} of {whole.gpus} accelerators"
+    return f"{part.nodes} of {whole.nodes} nodes, {part.gpus} accelerators"

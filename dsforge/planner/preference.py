@@ -5,7 +5,8 @@
 2. Time. The best is the smallest predicted step of any kind, on all of the machines or fewer.
 3. Ease. Of what counts and takes at most `prefer` times the best, the easiest is chosen: all
    machines before fewer, no offload before offload, the whole model on each rank before a cut one,
-   DeepSpeed before Megatron, its smaller ZeRO stage, no second copy of the weights; then the clock.
+   DeepSpeed before Megatron, whole samples before shared ones (Ulysses), its smaller ZeRO stage, no
+   second copy of the weights; then the clock.
 
 What follows: better hardware never makes the best step longer. A strategy takes no more memory and
 no more time on a faster link, more adapters, a faster or larger card, more RAM (random ones are
@@ -52,7 +53,7 @@ def doubt(request: Request, fitting: tuple[Candidate, ...]) -> float:
 def choice(request: Request, fitting: tuple[Candidate, ...]) -> Candidate:
     """The easiest plan within the preference of the fastest, of those that fit likewise."""
     pool = counted(request, fitting)
-    best_s = min(candidate.step_s for candidate in pool)
+    best_s = min(request.part_step_s, *(candidate.step_s for candidate in pool))
     near = [candidate for candidate in pool if candidate.step_s <= request.prefer * best_s]
     return min(near, key=lambda candidate: (ease(candidate.family), *_figures(candidate)))
 
@@ -72,7 +73,7 @@ def rank(request: Request, fitting: tuple[Candidate, ...]) -> list[Candidate]:
     return [first, *sorted(rest, key=lambda candidate: candidate.step_s)]
 
 
-def ease(family: Strategy) -> tuple[int, bool, bool, int, bool]:
+def ease(family: Strategy) -> tuple[int, bool, bool, bool, int, bool]:
     """What a way to train asks of its user, the greatest demand first; less is easier."""
     moved = PLACES.index(family.offload_optimizer) + 3 * PLACES.index(family.offload_parameters)
     on_megatron = family.back_end != BACK_ENDS[0]
@@ -80,9 +81,42 @@ def ease(family: Strategy) -> tuple[int, bool, bool, int, bool]:
         moved,
         _is_cut(family),
         on_megatron,
+        not on_megatron and family.layout.context_parallel_size > 1,
         0 if on_megatron else family.zero_stage,
         family.hpz_partition_size > 1,
     )
+
+
+def demand(mine: Strategy, other: Strategy) -> str:
+    """What another way to train asks of its user beyond this one; empty where it asks no more."""
+    pairs = enumerate(zip(ease(mine), ease(other), strict=True))
+    place = next((place for place, (ours, theirs) in pairs if ours != theirs), None)
+    if place is None or ease(mine) > ease(other):
+        return ""
+    moved = [
+        f"the {what} to {where}"
+        for what, where in (
+            ("optimizer", other.offload_optimizer),
+            ("parameters", other.offload_parameters),
+        )
+        if where != PLACES[0]
+    ]
+    return (
+        f"offloads {' and '.join(moved)}",
+        _split(other),
+        "needs the model and its checkpoints in Megatron-LM's format",
+        f"splits each sequence over {other.layout.context_parallel_size} GPUs (Ulysses)",
+        f"needs ZeRO-{other.zero_stage}",
+        "keeps a second copy of the weights (hpZ)",
+    )[place]
+
+
+def _split(family: Strategy) -> str:
+    """How a cut model is split."""
+    stages = family.layout.pipeline_parallel_size
+    if stages > 1:
+        return f"splits the model into {stages} pipeline stages"
+    return f"splits every layer over {family.layout.tensor_parallel_size} GPUs (AutoTP)"
 
 
 def _is_cut(family: Strategy) -> bool:

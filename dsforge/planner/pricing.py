@@ -74,6 +74,31 @@ def missing_on_node(cluster: ClusterSpec, host: HostMemory, nvme_bytes: int) -> 
     return short
 
 
+def room_left(cluster: ClusterSpec, memory: MemoryEstimate) -> dict[str, int]:
+    """Likely bytes left: of each device, and of the host RAM and the NVMe of each node.
+
+    CPU ranks have no device: what is left of a node's RAM is shared out among them.
+    """
+    short = missing(cluster, memory)
+    if cluster.gpu.is_cpu:
+        return {"device": -short["host"]}
+    return {
+        name: -bytes_ * (1 if name == "device" else cluster.gpus_per_node)
+        for name, bytes_ in short.items()
+    }
+
+
+def rooms(cluster: ClusterSpec, memory: MemoryEstimate) -> str:
+    """`19.6 GiB left on each h100-80gb, 13.8 GiB of host RAM left on each node`."""
+    left = room_left(cluster, memory)
+    places = {
+        "device": f"left for each {'CPU rank' if cluster.gpu.is_cpu else cluster.gpu.name}",
+        "host": "of host RAM left on each node",
+        "nvme": "of NVMe left on each node",
+    }
+    return ", ".join(f"{gib(left[name])} {places[name]}" for name in left)
+
+
 def is_safe(cluster: ClusterSpec, memory: MemoryEstimate) -> bool:
     """Whether it fits, and the device holds even the upper end of the prediction."""
     if missing_bytes(cluster, memory) > 0:
@@ -89,22 +114,22 @@ def largest_term(memory: MemoryEstimate) -> str:
 
 
 def shortage(cluster: ClusterSpec, memory: MemoryEstimate) -> str:
-    """`needs 92 GiB of 79 GiB on each card, 13 GiB too much; ...` with the dominant term."""
+    """`needs 92 GiB of device memory, each card has 79 GiB: 13 GiB too much; ...`."""
     short = missing(cluster, memory)
     budget = max(short, key=lambda name: short[name])
     lacking = short[budget] * (1 if budget == "device" else cluster.gpus_per_node)
-    have = {
-        "device": cluster.gpu.memory_bytes,
-        "host": round(cluster.host_memory_bytes * HOST_SHARE),
-        "nvme": cluster.nvme.size_bytes if cluster.nvme else 0,
-    }[budget]
-    place = {
-        "device": f"on each {cluster.gpu.name}",
-        "host": "host RAM on each node",
-        "nvme": "NVMe on each node",
+    what, owner, have = {
+        "device": ("device memory", f"each {cluster.gpu.name} has", cluster.gpu.memory_bytes),
+        "host": (
+            "host RAM",
+            "each node can give",
+            round(cluster.host_memory_bytes * HOST_SHARE),
+        ),
+        "nvme": ("NVMe", "each node has", cluster.nvme.size_bytes if cluster.nvme else 0),
     }[budget]
     name = largest_term(memory)
     return (
-        f"needs {gib(have + lacking)} of {gib(have)} {place}, {gib(lacking)} too much; "
-        f"the largest term on the device is {name} ({gib(getattr(memory.terms, name))})"
+        f"needs {gib(have + lacking)} of {what}, {owner} {gib(have)}: {gib(lacking)} too much; the "
+        f"largest term on the device is {name.replace('_', ' ')} "
+        f"({gib(getattr(memory.terms, name))})"
     )

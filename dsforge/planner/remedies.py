@@ -1,7 +1,9 @@
-"""What would make it fit, cheapest first: single changes, and pairs where those do not suffice.
+"""What would make it fit, cheapest first: single changes, and pairs where none of those suffices.
 
-Cheapest is what costs the fewest seconds of GPU time for a token. A change of the strategy comes
-before more machines, and those before another job: whoever asked wants this job, on these machines.
+Each change is made to the request, and the planner is asked again: a remedy is a plan that fits,
+and its figures are that plan's. Cheapest is what costs the fewest seconds of GPU time for a token;
+what costs more than three times as many is left out. A change of the strategy comes before other
+machines, and those before another job: whoever asked wants this job, on these machines.
 """
 
 from __future__ import annotations
@@ -11,16 +13,18 @@ from typing import NamedTuple
 
 from pydantic import BaseModel, Field
 
-from dsforge.estimate.memory import estimate_memory
 from dsforge.plan import Priced, Request
-from dsforge.planner.changes import Change, Kind, changes
-from dsforge.planner.pricing import HOST_SHARE, missing, missing_bytes, price
-from dsforge.rules import Case, check
+from dsforge.planner.changes import METHOD, MOST_RAM_BYTES, ROOM, Change, Kind, changes
+from dsforge.planner.explore import Explorer
+from dsforge.planner.fitting import nearest
+from dsforge.planner.preference import choice
+from dsforge.planner.pricing import HOST_SHARE, missing, price
 from dsforge.specs import FROZEN
 from dsforge.strategy import Strategy
-from dsforge.units import gib
+from dsforge.units import GIB, gib
 
-SHOWN = 3
+SHOWN = 4
+DEAREST = 3.0  # times the GPU time of a token: beyond, nobody takes it
 NOTICED = 0.005  # a smaller difference of time is none
 TIMES = 2  # from here on a factor reads better than per cent
 NOTICED_RAM_BYTES = 1 << 30
@@ -43,70 +47,101 @@ class Remedy(BaseModel):
         return f"{' and '.join(self.changes)}: {saved}{self.cost}"
 
 
-class _Working(NamedTuple):
-    """Changes that suffice; `further`: a milder one on the same axis does, too."""
+class Working(NamedTuple):
+    """Changes that suffice and the request after them; `further`: a milder one does, too."""
 
-    made: tuple[Change, ...]
+    remedy: Remedy
+    request: Request
+    axes: tuple[str, ...]
     kind: Kind
     further: bool
-    remedy: Remedy
 
 
 def remedies(request: Request, nearest: Priced) -> tuple[Remedy, ...]:
-    """The cheapest changes that make a strategy fit which does not; empty where none is known."""
-    start = Case(request.model, request.cluster, request.workload, nearest.strategy)
-    host_bytes = _host_bytes_wanted(request, nearest)
-    singles = tuple(changes(start, host_bytes))
-    found = list(_working(start, nearest, ((single,) for single in singles)))
+    """The cheapest changes that make a request fit which does not; empty where none is known."""
+    return tuple(works.remedy for works in working(request, nearest))
+
+
+def working(request: Request, before: Priced) -> tuple[Working, ...]:
+    """The remedies of a request, each with the request that it stands for."""
+    singles = tuple(changes(request, _host_bytes_wanted(request)))
+    found = list(_tried(request, before, ((single,) for single in singles)))
     if len(found) < SHOWN:
-        enough = {change.axis for works in found for change in works.made}
-        left = [single for single in singles if single.axis not in enough]
-        found += _working(start, nearest, _pairs(left, host_bytes, enough))
+        enough = {axis for works in found for axis in works.axes}
+        found += _tried(request, before, _pairs(singles, enough))
     found.sort(key=lambda works: (works.further, works.kind, works.remedy.slowdown))
-    return tuple(works.remedy for works in found[:SHOWN])
+    return tuple(found[:SHOWN])
 
 
-def _host_bytes_wanted(request: Request, nearest: Priced) -> int:
-    """RAM of a node with which the host would not be short."""
-    short = missing(request.cluster, nearest.memory)["host"] * request.cluster.gpus_per_node
-    return request.cluster.host_memory_bytes + round(max(0, short) / HOST_SHARE)
+def _host_bytes_wanted(request: Request) -> int:
+    """RAM of a node with which something would fit, in whole GiB; 0 where none would be enough."""
+    light = nearest(request)
+    if light is None:
+        return 0
+    peak = light.memory.host_bytes.peak
+    if missing(request.cluster, light.memory).get("device", 1) > 0:
+        plenty = {"host_memory_bytes": MOST_RAM_BYTES}
+        roomy = request.cluster.model_copy(update=plenty)
+        best = planned(request.model_copy(update={"cluster": roomy}))
+        if best is None:
+            return 0
+        ranks = request.cluster.gpus_per_node if request.cluster.gpu.is_cpu else 0
+        peak = best.memory.host_bytes.peak + round(ranks * best.memory.device_bytes.likely)
+    return -(-round(peak / HOST_SHARE) // GIB) * GIB
 
 
-def _pairs(
-    firsts: list[Change], host_bytes: int, enough: set[str]
-) -> Iterator[tuple[Change, Change]]:
-    """Two changes on different axes, neither of which suffices alone."""
-    axes = list(dict.fromkeys(first.axis for first in firsts))
-    for first in firsts:
-        for second in changes(first.case, host_bytes):
-            known = axes.index(second.axis) if second.axis in axes else len(axes)
-            if second.axis not in enough and known > axes.index(first.axis):
+def planned(request: Request) -> Priced | None:
+    """What the planner takes for a request; none where nothing fits."""
+    light = nearest(request)
+    if light is None or light.missing_bytes > 0:
+        return None
+    fitting = tuple(one for found in Explorer(request).every() for one in found.fitting)
+    if not fitting:
+        return None
+    best = choice(request, fitting)
+    return price(request.model, request.cluster, request.workload, best.strategy)
+
+
+def _pairs(singles: tuple[Change, ...], enough: set[str]) -> Iterator[tuple[Change, Change]]:
+    """Two changes on different axes, neither of which suffices alone; adapters with more RAM."""
+    left = [single for single in singles if single.axis not in enough]
+    axes = list(dict.fromkeys(single.axis for single in left))
+    for first in left:
+        if first.axis == METHOD:
+            host_bytes = _host_bytes_wanted(first.request)
+            more = changes(first.request, host_bytes)
+            yield from ((first, second) for second in more if second.axis in ROOM)
+            continue
+        for second in changes(first.request, 0):
+            if second.axis in axes and axes.index(second.axis) > axes.index(first.axis):
                 yield first, second
 
 
-def _working(
-    start: Case, before: Priced, tried: Iterable[tuple[Change, ...]]
-) -> Iterator[_Working]:
+def _tried(
+    request: Request, before: Priced, ways: Iterable[tuple[Change, ...]]
+) -> Iterator[Working]:
     """What fits: the mildest on each combination of axes, of a strategy's single axis all."""
     seen = set()
-    for made in tried:
-        axes, case = tuple(change.axis for change in made), made[-1].case
+    for made in ways:
+        axes, last = tuple(change.axis for change in made), made[-1].request
         kind = max(change.kind for change in made)
         further = axes in seen
-        if (further and (kind != Kind.strategy or len(made) > 1)) or check(*case):
+        if further and (kind != Kind.strategy or len(made) > 1):
             continue
-        memory = estimate_memory(*case)
-        if missing_bytes(case.cluster, memory) <= 0:
-            seen.add(axes)
-            after = price(*case)
-            yield _Working(made, kind, further, _remedy(made, start, before, after))
+        after = planned(last)
+        if after is None:
+            continue
+        seen.add(axes)
+        remedy = _remedy(made, request, before, after)
+        if remedy.slowdown <= DEAREST:
+            yield Working(remedy, last, axes, kind, further)
 
 
-def _remedy(made: tuple[Change, ...], start: Case, before: Priced, after: Priced) -> Remedy:
+def _remedy(made: tuple[Change, ...], start: Request, before: Priced, after: Priced) -> Remedy:
     """The change with its price."""
     saved = before.memory.device_bytes.likely - after.memory.device_bytes.likely
     slowdown = before.time.tokens_per_s_per_gpu / after.time.tokens_per_s_per_gpu
-    end = made[-1].case
+    end = made[-1].request
     costs = (
         _machines(start, end),
         *_job(start, end),
@@ -114,7 +149,7 @@ def _remedy(made: tuple[Change, ...], start: Case, before: Priced, after: Priced
         _ram(before, after),
     )
     return Remedy.model_construct(
-        changes=tuple(change.name for change in made),
+        changes=tuple(change.named(after.strategy) for change in made),
         saved_bytes=round(saved),
         slowdown=slowdown,
         cost=", ".join(cost for cost in costs if cost),
@@ -122,12 +157,14 @@ def _remedy(made: tuple[Change, ...], start: Case, before: Priced, after: Priced
     )
 
 
-def _machines(start: Case, end: Case) -> str:
+def _machines(start: Request, end: Request) -> str:
     more = end.cluster.gpus - start.cluster.gpus
-    return f"{more} more accelerator{'s' if more > 1 else ''}" if more else ""
+    if not more:
+        return ""
+    return f"{abs(more)} {'more' if more > 0 else 'fewer'} accelerator{'s' * (abs(more) > 1)}"
 
 
-def _job(start: Case, end: Case) -> Iterator[str]:
+def _job(start: Request, end: Request) -> Iterator[str]:
     """What of the job is another one."""
     before, after = start.workload, end.workload
     if after.sequence_length != before.sequence_length:
@@ -141,20 +178,22 @@ def _job(start: Case, end: Case) -> Iterator[str]:
 
 
 class _Run(NamedTuple):
-    """A case and its price."""
+    """A request and the price of its plan."""
 
-    case: Case
+    request: Request
     priced: Priced
 
     def gpu_s_per_token(self, term: str) -> float:
         """GPU time of one token that a time term takes, s."""
         seconds: float = getattr(self.priced.time.terms, term)
-        return seconds * self.case.cluster.gpus / self.case.workload.tokens_per_step
+        asked = self.request
+        return seconds * asked.cluster.gpus / asked.workload.tokens_per_step
 
 
 def _speed(before: _Run, after: _Run, slowdown: float) -> str:
     """How much more time it takes, and what most of that is."""
-    same = before.case[:3] == after.case[:3]  # model, cluster, workload
+    first, second = before.request, after.request
+    same = (first.cluster, first.workload) == (second.cluster, second.workload)
     unit = "step time" if same else "GPU time a token"
     if abs(slowdown - 1) < NOTICED:
         return f"the same {unit}"
@@ -171,5 +210,5 @@ def _speed(before: _Run, after: _Run, slowdown: float) -> str:
 
 
 def _ram(before: Priced, after: Priced) -> str:
-    more = after.memory.host_bytes.step - before.memory.host_bytes.step
-    return f"{gib(more)} more host RAM a node" if more > NOTICED_RAM_BYTES else ""
+    more = after.memory.host_bytes.peak - before.memory.host_bytes.peak
+    return f"{gib(more)} more host RAM a node at its peak" if more > NOTICED_RAM_BYTES else ""

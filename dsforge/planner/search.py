@@ -11,15 +11,18 @@ from typing import NamedTuple
 from dsforge.errors import DoesNotFitError, LayoutError, Problem
 from dsforge.estimate.params import parameters
 from dsforge.plan import Plan, Priced, Rejected, Request, Search, Variant
-from dsforge.planner.advice import TIGHT, Rivals, choice_reasons, risk_of, rivals
+from dsforge.planner.advice import TIGHT, choice_reasons, risk_of
 from dsforge.planner.explore import Candidate, Explored, Explorer
 from dsforge.planner.parts import settled
-from dsforge.planner.preference import choice, rank
-from dsforge.planner.pricing import largest_term, missing_bytes, price, shortage
+from dsforge.planner.preference import choice, ease, rank
+from dsforge.planner.pricing import largest_term, missing, missing_bytes, price, shortage
+from dsforge.planner.rivals import Rivals, rivals
 from dsforge.planner.variants import variants
 from dsforge.strategy import Strategy
+from dsforge.units import gib
 
 MOST_PLANS = 50  # of a search, the best of each family
+ASSUMED_RAM = "default-host-memory"  # the rule of the reason that reading gives
 MOST_TIGHT = 30  # of those that do not fit
 
 
@@ -43,7 +46,7 @@ def choose(request: Request) -> Plan:
     """
     explorer = settled(Explorer(request))
     found = _look(explorer)
-    best = choice(explorer.request, _required(request, found).fitting)
+    best = choice(explorer.request, _required(explorer.request, found).fitting)
     against = rivals(explorer.request, found.explored)
     return _plan(explorer.request, best.strategy, against, variants(explorer))
 
@@ -141,8 +144,8 @@ def _required(request: Request, found: Found) -> Found:
 
 
 def _nearest(found: Found) -> Candidate:
-    """What lacks least."""
-    return min(found.tight, key=attrgetter("missing_bytes"))
+    """What lacks least; where several lack the same, as in host RAM, the easiest."""
+    return min(found.tight, key=lambda tight: (tight.missing_bytes, ease(tight.family)))
 
 
 def _priced(request: Request, strategy: Strategy) -> Priced:
@@ -154,9 +157,16 @@ def _way_out(request: Request, nearest: Priced) -> str:
     from dsforge.planner.remedies import remedies  # types that a plan that fits can do without
 
     found = remedies(request, nearest)
+    short = missing(request.cluster, nearest.memory)
+    assumed = any(reason.rule == ASSUMED_RAM for reason in request.reasons)
+    head: tuple[str, ...] = ()
+    if assumed and max(short, key=lambda name: short[name]) == "host":
+        ram = gib(request.cluster.host_memory_bytes)
+        head = (f"{ram} of RAM on each node are assumed: set --host-memory if there is more",)
     if not found:
-        return "no two changes make it fit: take a smaller model, or many more accelerators"
-    return "\n    ".join(("what would make it fit:", *map(str, found)))
+        none = "no two changes make it fit at a price worth paying: take a smaller model"
+        return "\n  ".join((*head, none))
+    return "\n    ".join(("\n  ".join((*head, "what would make it fit:")), *map(str, found)))
 
 
 def _broken(found: Found) -> tuple[Problem, ...]:

@@ -17,20 +17,26 @@ from dsforge.specs import Host
 TIMEOUT_S = 5.0  # all names together
 
 
-def addressed(entries: Sequence[Entry], *, resolve: bool) -> tuple[Host, ...]:
-    """The hosts by IP address. Raises SpecError for every name that is not, or cannot be, one."""
+def addressed(
+    entries: Sequence[Entry], *, resolve: bool, by_name: bool = False
+) -> tuple[Host, ...]:
+    """The hosts by IP address. Raises SpecError for every name that is not, or cannot be, one.
+
+    With `by_name` a name that is not to be resolved stays.
+    """
     names = [entry.address for entry in entries if not is_address(entry.address)]
     found = resolved(names) if resolve else {}
     problems = [
         _unresolved(entry, tried=resolve)
         for entry in entries
         if not is_address(entry.address) and entry.address not in found
+        if resolve or not by_name
     ]
     known = [e._replace(address=found.get(e.address, e.address)) for e in entries]
-    problems += entry_problems(known)
+    problems += entry_problems(known, by_name=by_name)
     if problems:
         raise SpecError(tuple(problems))
-    return tuple(Host(address=entry.address, slots=entry.slots) for entry in known)
+    return tuple(Host(address=e.address, slots=e.slots, devices=e.devices) for e in known)
 
 
 def resolved(names: Sequence[str], timeout_s: float = TIMEOUT_S) -> dict[str, str]:

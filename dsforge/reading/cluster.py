@@ -1,36 +1,37 @@
 """Cluster: file, flags and hostfile -> ClusterSpec, with a reason for every value chosen here.
 
-A plan needs a link, RAM and cores even where nobody wrote them down. The defaults are what such
-machines have at least, so that a plan made on them still fits on better ones.
+Hosts that are alike are one cluster (`equal.py`). Where slots or cards differ, all hosts together
+are a cluster of the weakest, and the sets of them that may train alone stand beside it
+(`unequal.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 from dsforge import catalog
-from dsforge.errors import SpecError
+from dsforge.errors import Problem, SpecError
 from dsforge.hostfile import Entry, hostfile_entries
-from dsforge.plan import Reason
 from dsforge.reading.addresses import addressed
-from dsforge.reading.card import carded
-from dsforge.reading.files import ClusterFile, GpuFile, LinkFile
+from dsforge.reading.equal import Draft, Reading
+from dsforge.reading.files import ClusterFile
 from dsforge.reading.problems import Collector, validated
-from dsforge.reading.source import Source, read_source, read_text, refusal
-from dsforge.specs import ClusterSpec, GpuSpec, Host, LinkSpec, NvmeSpec
-from dsforge.units import GBPS, GIB, TFLOP, gib
+from dsforge.reading.selection import selected
+from dsforge.reading.source import Source, read_source, read_text
+from dsforge.reading.unequal import Pool, smaller, whole
+from dsforge.specs import Host
 
-FABRICS = ("nvlink", "xgmi", "fabric")  # cards with one stand in data centres, eight to a node
-FABRIC_GPUS_PER_NODE = 8
-FABRIC_INTER_NODE, PLAIN_INTER_NODE = "100gbe", "10gbe"
-CORES_PER_GPU = 8
-LEAST_HOST_BYTES = 64 * GIB
-HOST_BYTES_PER_GPU_BYTE = 2  # DGX A100 has 1.6 or 3.2, DGX H100 3.2
-
-Reading = tuple[ClusterSpec, tuple[Reason, ...]]
+# Keys that stand in each group or say what its own list of hosts says.
+APART = ("nodes", "hosts", "include", "exclude")
+NAMED: tuple[tuple[str, Callable[[str], object]], ...] = (
+    ("gpu", catalog.gpu),
+    ("intra_node", catalog.link),
+    ("inter_node", catalog.link),
+)
 Found = TypeVar("Found")
 
 
@@ -39,31 +40,123 @@ def read_cluster(path: Path, *, resolve: bool = False) -> Reading:
     return cluster_of(read_source(path), resolve=resolve)
 
 
-def cluster_of(source: Source, *, hostfile: Path | None = None, resolve: bool = False) -> Reading:
+def cluster_of(
+    source: Source, *, hostfile: Path | None = None, resolve: bool = False, by_name: bool = False
+) -> Reading:
     """The cluster of a source, on the hosts of a hostfile where one is given.
 
-    Raises SpecError with the problems of both.
+    With `by_name` names of hosts stay as they are: only how many there are counts. Raises SpecError
+    with the problems of both.
+    """
+    pool = pools_of(source, hostfile=hostfile, resolve=resolve, by_name=by_name)[0]
+    return pool.cluster, pool.reasons
+
+
+def pools_of(
+    source: Source, *, hostfile: Path | None = None, resolve: bool = False, by_name: bool = False
+) -> tuple[Pool, ...]:
+    """The cluster of a source; where its hosts differ also the sets of them that may train alone.
+
+    Raises SpecError as `cluster_of` does.
     """
     parts = Collector()
-    names = (
-        parts.attempt(lambda: named(source, "gpu", catalog.gpu)),
-        parts.attempt(lambda: named(source, "intra_node", catalog.link)),
-        parts.attempt(lambda: named(source, "inter_node", catalog.link)),
-    )
-    listed = parts.attempt(
-        lambda: hostfile_entries(read_text(hostfile), str(hostfile)) if hostfile else []
-    )
+    names = [
+        parts.attempt(partial(named, part, key, find))
+        for part in (source, *_groups(source))
+        for key, find in NAMED
+    ]
+    listed = parts.attempt(lambda: _hostfile(hostfile, by_name=by_name))
     if hostfile:
         source = source.without("hosts")
     file = parts.attempt(lambda: validated(ClusterFile, source))
-    hosts = parts.attempt(
-        lambda: addressed(listed.value or _file_entries(file.value, source), resolve=resolve)
+    chosen = parts.attempt(
+        lambda: selected(listed.value or _file_entries(file.value, source), file.value, source)
     )
+    hosts = parts.attempt(lambda: addressed(chosen.value.entries, resolve=resolve, by_name=by_name))
     if any(name.error for name in names):
         parts.check()  # a draft would say the same again
-    spec = parts.attempt(lambda: _Draft(file.value, source).cluster(hosts.value))
+    if file.error is None:
+        parts.problems += _beside_groups(file.value, source, hostfile)
     parts.check()
-    return spec.value
+    spec = parts.attempt(lambda: _pools(chosen.value.file, source, hosts.value))
+    parts.check()
+    said = chosen.value.reasons
+    return tuple(pool._replace(reasons=(*said, *pool.reasons)) for pool in spec.value)
+
+
+def _groups(source: Source) -> tuple[Source, ...]:
+    """The groups of a cluster file, each of which still knows its places."""
+    written = source.values.get("groups")
+    listed = written if isinstance(written, list | tuple) else ()
+    return tuple(source.item("groups", index) for index in range(len(listed)))
+
+
+def _beside_groups(file: ClusterFile, source: Source, hostfile: Path | None) -> list[Problem]:
+    """What cannot stand beside groups, each of which says it for itself."""
+    if not file.groups:
+        return []
+    found = [
+        Problem(
+            "groups-beside",
+            f"`{key}` stands beside `groups`",
+            "write it into each group"
+            if key in APART[:2]
+            else "leave those hosts out of the groups",
+            source.place((key,)),
+        )
+        for key in APART
+        if getattr(file, key)
+    ]
+    if hostfile is not None:
+        message = "a hostfile does not say which host belongs to which of the `groups`"
+        hint = "list `hosts: [{address: 10.0.0.1, slots: 8}]` in each group instead"
+        found.append(Problem("groups-hostfile", message, hint, str(hostfile)))
+    listed = [bool(group.hosts) for group in file.groups]
+    if any(listed) and not all(listed):
+        message = f"`groups[{listed.index(False)}]` names no `hosts`, another group does"
+        place = source.place(("groups", listed.index(False)))
+        found.append(Problem("groups-hosts", message, "list the hosts of all, or none", place))
+    return found
+
+
+def _pools(file: ClusterFile, source: Source, hosts: tuple[Host, ...]) -> tuple[Pool, ...]:
+    """All hosts, and where they differ the sets of them. Raises SpecError."""
+    if file.groups:
+        kinds = _kinds(file, source, hosts)
+        return (whole(kinds), *smaller(kinds)) if len(kinds) > 1 else kinds
+    every = Pool(*Draft(file, source).cluster(hosts))
+    used = hosts[: every.cluster.nodes]
+    slots = dict.fromkeys(host.slots for host in used)
+    if file.gpus_per_node is not None or len(slots) <= 1:
+        return (every,)
+    alone = file.model_copy(update={"nodes": None})
+    kinds = tuple(
+        Pool(*Draft(alone, source).cluster(tuple(host for host in used if host.slots == count)))
+        for count in slots
+    )
+    listed = sum(host.slots for host in used)
+    return (every._replace(alike=False, listed_gpus=listed), *smaller(kinds))
+
+
+def _kinds(file: ClusterFile, source: Source, hosts: tuple[Host, ...]) -> tuple[Pool, ...]:
+    """Each group as a cluster of its own. Raises SpecError with the problems of all."""
+    parts, left = Collector(), list(hosts)
+    found = []
+    for index, group in enumerate(file.groups):
+        said = {key: value for key, value in group if value not in (None, ())}
+        asked = file.model_copy(update={"groups": (), **said})
+        mine, left = tuple(left[: len(group.hosts)]), left[len(group.hosts) :]
+        part = source.item("groups", index)
+        found.append(parts.attempt(partial(_group, asked, part, mine)))
+    parts.check()
+    return tuple(kind for pools in found for kind in pools.value)
+
+
+def _group(file: ClusterFile, source: Source, hosts: tuple[Host, ...]) -> tuple[Pool, ...]:
+    """A group: one kind of hosts, or several where their slots differ."""
+    slots = dict.fromkeys(host.slots for host in hosts) if file.gpus_per_node is None else {}
+    kinds = [tuple(h for h in hosts if h.slots == count) for count in slots] or [hosts]
+    return tuple(Pool(*Draft(file, source).cluster(kind)) for kind in kinds)
 
 
 def named(source: Source, key: str, find: Callable[[str], Found]) -> Found | None:
@@ -78,185 +171,17 @@ def named(source: Source, key: str, find: Callable[[str], Found]) -> Found | Non
         raise SpecError(tuple(replace(p, place=place) for p in error.problems)) from error
 
 
-def gpu_spec(file: GpuFile) -> GpuSpec:
-    """A card of the user's own in base units."""
-    return GpuSpec(
-        name=file.name,
-        memory_bytes=max(1, round(file.memory_gib * GIB)),
-        memory_bytes_per_s=file.memory_bandwidth_gb_s * GBPS,
-        peak_flops={precision: rate * TFLOP for precision, rate in file.peak_tflops.items()},
-        matmul_efficiency=file.matmul_efficiency,
-        host_link_bytes_per_s=file.host_link_gb_s * GBPS,
-        power_w=file.power_w,
-        source="cluster file",
-    )
-
-
-def link_spec(file: LinkFile) -> LinkSpec:
-    """A link of the user's own in base units."""
-    return LinkSpec(
-        name=file.name,
-        kind=file.kind,
-        bytes_per_s=file.bandwidth_gb_s * GBPS,
-        latency_s=file.latency_us / 1e6,
-        efficiency=file.efficiency,
-        source="cluster file",
-    )
-
-
-class _Draft:
-    """A cluster that is being completed; each choice leaves a reason."""
-
-    def __init__(self, file: ClusterFile, source: Source) -> None:
-        self.file = file
-        self.source = source
-        self.reasons: list[Reason] = []
-
-    def cluster(self, hosts: tuple[Host, ...]) -> Reading:
-        """The finished cluster and the reasons. Raises SpecError."""
-        file, gpu = self.file, self._gpu()
-        intra_node = self._link(file.intra_node) or self._usual_intra_node(gpu)
-        nodes = self._nodes(hosts)
-        used = hosts[:nodes]
-        per_node = self._gpus_per_node(nodes, used, intra_node)
-        inter_node = self._link(file.inter_node) or self._usual_inter_node(nodes, intra_node)
-        cluster = ClusterSpec(
-            name=file.name,
-            nodes=nodes,
-            gpus_per_node=per_node,
-            gpu=gpu,
-            intra_node=intra_node,
-            inter_node=inter_node,
-            nics_per_node=file.nics_per_node or self._usual_nics(nodes, per_node, inter_node),
-            host_memory_bytes=self._host_memory_bytes(gpu, per_node),
-            cpu_cores=file.cpu_cores or self._cpu_cores(per_node),
-            hosts=tuple(Host(address=host.address, slots=per_node) for host in used),
-            interface=file.interface,
-            ssh_user=file.ssh_user,
-            ssh_port=file.ssh_port,
-            nvme=self._nvme(),
-            gpu_hour_price=file.gpu_hour_price,
-        )
-        found, said = carded(cluster, file.measured)
-        return found, (*self.reasons, *said)
-
-    def _choose(self, rule: str, message: str) -> None:
-        self.reasons.append(Reason(rule=rule, message=message))
-
-    def _gpu(self) -> GpuSpec:
-        """The card. Raises SpecError where none is named."""
-        if self.file.gpu is None:
-            hint = "`gpu:` in the cluster file or `--gpu`; `dsforge catalog gpus` lists them, "
-            hint += "`dsforge detect --out cluster.yaml` describes this machine"
-            raise refusal("gpu-missing", self.source.name, "no `gpu` is named", hint)
-        if isinstance(self.file.gpu, GpuFile):
-            return gpu_spec(self.file.gpu)
-        return catalog.gpu(self.file.gpu)
-
-    def _link(self, link: str | LinkFile | None) -> LinkSpec | None:
-        if isinstance(link, LinkFile):
-            return link_spec(link)
-        return None if link is None else catalog.link(link)
-
-    def _usual_intra_node(self, gpu: GpuSpec) -> LinkSpec:
-        link = catalog.default_intra_node(gpu)
-        self._choose("default-intra-node", f"`intra_node` is {link.name}, as usual for {gpu.name}")
-        return link
-
-    def _usual_inter_node(self, nodes: int, intra_node: LinkSpec) -> LinkSpec:
-        """The least network that such nodes have."""
-        name = FABRIC_INTER_NODE if intra_node.kind in FABRICS else PLAIN_INTER_NODE
-        if nodes > 1:
-            message = f"`inter_node` is {name}, the least that such nodes have; name yours"
-            self._choose("default-inter-node", message)
-        return catalog.link(name)
-
-    def _usual_nics(self, nodes: int, per_node: int, link: LinkSpec) -> int:
-        """One adapter: many a node of eight cards has as many, but none has fewer."""
-        if nodes > 1 and per_node > 1:
-            message = f"`nics_per_node` is 1: the {per_node} GPUs of a node share one {link.name}; "
-            message += "`--nics-per-node` sets it"
-            self._choose("default-nics", message)
-        return 1
-
-    def _nodes(self, hosts: tuple[Host, ...]) -> int:
-        """Machines that the job uses. Raises SpecError where more are asked for than listed."""
-        nodes = self.file.nodes
-        if nodes is None:
-            if not hosts:
-                self._choose("default-nodes", "`nodes` is 1: neither a number nor hosts were given")
-            return max(1, len(hosts))
-        if hosts and nodes > len(hosts):
-            place = self.source.place(("nodes",))
-            message = (
-                f"`nodes` (={nodes}) must not exceed the hosts that are listed (={len(hosts)})"
-            )
-            raise refusal("nodes-beyond-hosts", place, message, "list them, or ask for fewer")
-        if hosts and nodes < len(hosts):
-            idle = ", ".join(host.address for host in hosts[nodes:][:4])
-            message = f"{len(hosts) - nodes} of {len(hosts)} listed hosts stay idle ({idle})"
-            self._choose("idle-hosts", message)
-        return nodes
-
-    def _gpus_per_node(self, nodes: int, hosts: tuple[Host, ...], link: LinkSpec) -> int:
-        """Accelerators used on each node: what the weakest host has."""
-        wanted = self.file.gpus_per_node
-        if not hosts:
-            return wanted or self._usual_gpus_per_node(nodes, link)
-        weakest = min(hosts, key=lambda host: host.slots)
-        if wanted is not None and wanted > weakest.slots:
-            place = self.source.place(("gpus_per_node",))
-            message = f"`gpus_per_node` (={wanted}) must not exceed the slots of {weakest.address}"
-            message += f" (={weakest.slots})"
-            raise refusal("gpus-beyond-slots", place, message, f"use {weakest.slots} or fewer")
-        per_node = wanted or weakest.slots
-        total = sum(host.slots for host in hosts)
-        idle = total - per_node * nodes
-        if idle:
-            why = "as asked" if wanted else f"limited by {weakest.address}"
-            message = f"{per_node} GPUs on each node, {why}: {idle} of {total} GPUs "
-            message += f"({idle / total:.0%} of the compute) stay idle, since all nodes run alike"
-            self._choose("weakest-host", message)
-        return per_node
-
-    def _usual_gpus_per_node(self, nodes: int, link: LinkSpec) -> int:
-        many = nodes > 1 and link.kind in FABRICS
-        per_node = FABRIC_GPUS_PER_NODE if many else 1
-        message = f"`gpus_per_node` is {per_node}: neither a number nor hosts were given"
-        self._choose("default-gpus-per-node", message)
-        return per_node
-
-    def _host_memory_bytes(self, gpu: GpuSpec, per_node: int) -> int:
-        """RAM of one node: as given, or twice the memory of its GPUs, at least 64 GiB."""
-        if self.file.host_memory_gib is not None:
-            return max(1, round(self.file.host_memory_gib * GIB))
-        value, why = per_node * gpu.memory_bytes, "what its CPU ranks are given"
-        if not gpu.is_cpu:
-            value = max(LEAST_HOST_BYTES, HOST_BYTES_PER_GPU_BYTE * value)
-            why = "twice the memory of its GPUs and at least 64 GiB; `--host-memory` sets it"
-        self._choose("default-host-memory", f"a node is taken to have {gib(value)} of RAM: {why}")
-        return value
-
-    def _cpu_cores(self, per_node: int) -> int:
-        cores = CORES_PER_GPU * per_node
-        self._choose("default-cpu-cores", f"`cpu_cores` is {cores}, {CORES_PER_GPU} for each GPU")
-        return cores
-
-    def _nvme(self) -> NvmeSpec | None:
-        disk = self.file.nvme
-        if disk is None:
-            return None
-        return NvmeSpec(
-            path=disk.path,
-            size_bytes=max(1, round(disk.size_gib * GIB)),
-            read_bytes_per_s=disk.read_gb_s * GBPS,
-            write_bytes_per_s=disk.write_gb_s * GBPS,
-        )
+def _hostfile(path: Path | None, *, by_name: bool) -> list[Entry]:
+    """The hosts of a hostfile as written; of none, none."""
+    return hostfile_entries(read_text(path), str(path), by_name=by_name) if path else []
 
 
 def _file_entries(file: ClusterFile, source: Source) -> list[Entry]:
-    """The hosts of the cluster file as written."""
+    """The hosts of the cluster file as written, those of its groups in turn."""
+    listed = [(file.hosts, source)]
+    listed += [(g.hosts, source.item("groups", i)) for i, g in enumerate(file.groups)]
     return [
-        Entry(host.address, host.slots, source.place(("hosts", index)))
-        for index, host in enumerate(file.hosts)
+        Entry(host.address, host.slots, part.place(("hosts", index)))
+        for hosts, part in listed
+        for index, host in enumerate(hosts)
     ]

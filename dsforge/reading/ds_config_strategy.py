@@ -35,6 +35,7 @@ def fixed_settings(config: DsConfig) -> Settings:
         ("strategy", "tensor_parallel_size"): config.tensor_parallel_size,
         ("strategy", "pipeline_parallel_size"): config.pipeline_stages,
         ("strategy", "context_parallel_size"): config.sequence_parallel_size,
+        ("strategy", "loss"): "plain",  # of whatever trainer it is for
         ("strategy", "offload_optimizer"): config.offload_optimizer,
         ("strategy", "offload_ratio"): config.offload_ratio if config.offload_ratio < 1 else None,
         # below stage 3 the engine ignores it

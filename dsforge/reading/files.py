@@ -6,21 +6,25 @@ given is `None` and is chosen, with a reason, where the file is read.
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, Discriminator, Field, Tag
 
 from dsforge.hostfile import MAX_SLOTS
 from dsforge.reading.card import MAX_GB_S, MeasuredFile
+from dsforge.slurm import SLURM_NAME, SLURM_TIME
 from dsforge.specs import FROZEN, DataSpec, LinkKind, LoraSpec, MethodName, Optimizer, Precision
 from dsforge.strategy import Constraints
 from dsforge.units import parse_count
 
 MAX_NODES = 100_000
+MAX_GROUPS = 8
 MAX_TOKENS = 10**18
 MAX_SEQUENCE = 100_000_000
 MAX_BATCH = 10_000_000
 MAX_GIB = 10_000_000
+MAX_SELECTION = 100_000  # characters of `include`: ten thousand hosts
 
 
 def _count(value: Any) -> Any:
@@ -32,12 +36,34 @@ def _count(value: Any) -> Any:
     return value
 
 
+def _limit(value: Any) -> Any:
+    """A time limit as Slurm writes it; a whole number is one of minutes."""
+    if type(value) is int and value >= 0:
+        return str(value)
+    if isinstance(value, str) and not re.fullmatch(SLURM_TIME, value):
+        raise ValueError("must be minutes, H:M:S or D-H:M:S, such as 12:00:00")
+    return value
+
+
+def _word(value: Any) -> Any:
+    """A name of Slurm, which becomes a word of a script."""
+    if isinstance(value, str) and not re.fullmatch(SLURM_NAME, value):
+        raise ValueError("must be letters, digits and _.,+@- without a dash in front")
+    return value
+
+
+def _length(value: Any) -> Any:
+    """A length or a batch: as a count, but `8k` is 8192, as such sizes are meant."""
+    return parse_count(value, thousand=1024) if isinstance(value, str) else _count(value)
+
+
 def _is_text(value: Any) -> str:
     """The branch of a union of text and mapping; its name never shows in messages."""
     return "<mapping>" if isinstance(value, (dict, BaseModel)) else "<text>"
 
 
 Count = Annotated[int, BeforeValidator(_count, json_schema_input_type=int | str)]
+Length = Annotated[int, BeforeValidator(_length, json_schema_input_type=int | str)]
 NAME_OR_MAPPING = Discriminator(_is_text)
 
 
@@ -80,6 +106,22 @@ class HostFile(BaseModel):
     slots: int = Field(ge=1, le=MAX_SLOTS, description="Accelerators that the job may use there.")
 
 
+_Name = Annotated[str, Field(pattern=SLURM_NAME, max_length=200)]
+_Time = Annotated[str, Field(pattern=SLURM_TIME, max_length=20)]
+Word = Annotated[str | None, BeforeValidator(_word, json_schema_input_type=_Name | None)]
+Limit = Annotated[str | None, BeforeValidator(_limit, json_schema_input_type=_Time | int | None)]
+
+
+class SlurmFile(BaseModel):
+    """What sbatch is told beside the size of the job."""
+
+    model_config = FROZEN
+
+    account: Word = Field(default=None, max_length=100, description="`--account` of sbatch.")
+    partition: Word = Field(default=None, max_length=200, description="`--partition`: one, or a,b.")
+    time: Limit = Field(default=None, max_length=20, description="`--time`: minutes, or D-H:M:S.")
+
+
 class NvmeFile(BaseModel):
     """A local disk for ZeRO-Infinity, the same on every node."""
 
@@ -88,21 +130,67 @@ class NvmeFile(BaseModel):
     path: str = Field(
         pattern=r"^/[A-Za-z0-9_./-]*$", max_length=200, description="Absolute folder on each node."
     )
-    size_gib: float = Field(gt=0, le=MAX_GIB, description="Free space for the job, GiB.")
-    read_gb_s: float = Field(gt=0, le=MAX_GB_S, description="Sequential read, GB/s.")
-    write_gb_s: float = Field(gt=0, le=MAX_GB_S, description="Sequential write, GB/s.")
+    size_gib: float | None = Field(
+        default=None, gt=0, le=MAX_GIB, description="Free space for the job, GiB."
+    )
+    read_gb_s: float | None = Field(
+        default=None, gt=0, le=MAX_GB_S, description="Sequential read, GB/s."
+    )
+    write_gb_s: float | None = Field(
+        default=None, gt=0, le=MAX_GB_S, description="Sequential write, GB/s."
+    )
+
+
+def _one_card(value: Any) -> Any:
+    """The value. Raises ValueError for a list of cards, with the way to say that hosts differ."""
+    if isinstance(value, list | tuple):
+        raise ValueError(  # noqa: TRY004 - pydantic reports it beside the others
+            "must be one card; list hosts with other cards as `groups: [{gpu: h100-80gb, nodes: 2, "
+            "gpus_per_node: 8}, {gpu: a100-80gb, nodes: 2, gpus_per_node: 8}]`, and for different "
+            "cards in one host name the weakest"
+        )
+    return value
 
 
 Gpu = Annotated[
-    Annotated[str, Tag("<text>")] | Annotated[GpuFile, Tag("<mapping>")], NAME_OR_MAPPING
+    Annotated[str, Tag("<text>")] | Annotated[GpuFile, Tag("<mapping>")],
+    NAME_OR_MAPPING,
+    BeforeValidator(_one_card),
 ]
 Link = Annotated[
     Annotated[str, Tag("<text>")] | Annotated[LinkFile, Tag("<mapping>")], NAME_OR_MAPPING
 ]
 
 
+class GroupFile(BaseModel):
+    """Equal hosts of a cluster whose hosts differ. What it leaves out is that of the cluster."""
+
+    model_config = FROZEN
+
+    gpu: Gpu | None = Field(default=None, description="Catalog name, or a card of your own.")
+    nodes: int | None = Field(default=None, ge=1, le=MAX_NODES, description="Machines.")
+    gpus_per_node: int | None = Field(
+        default=None, ge=1, le=MAX_SLOTS, description="Accelerators used on each."
+    )
+    hosts: tuple[HostFile, ...] = Field(
+        default=(), max_length=MAX_NODES, description="Addresses and slots."
+    )
+    intra_node: Link | None = Field(default=None, description="Link inside a node: nvlink-4.")
+    inter_node: Link | None = Field(default=None, description="One network adapter: 100gbe.")
+    nics_per_node: int | None = Field(
+        default=None, ge=1, le=64, description="Adapters that carry training; none: one."
+    )
+    nvlink_domain_size: int | None = Field(
+        default=None, ge=1, le=MAX_NODES, description="Accelerators that NVLink joins."
+    )
+    host_memory_gib: float | None = Field(
+        default=None, gt=0, le=MAX_GIB, description="RAM of one node, GiB."
+    )
+    cpu_cores: int | None = Field(default=None, ge=1, le=100_000, description="Of one node.")
+
+
 class ClusterFile(BaseModel):
-    """A cluster of equal nodes; `dsforge detect` writes one for the present machine."""
+    """A cluster; `dsforge detect` writes one for the present machine."""
 
     model_config = FROZEN
 
@@ -114,11 +202,20 @@ class ClusterFile(BaseModel):
     hosts: tuple[HostFile, ...] = Field(
         default=(), max_length=MAX_NODES, description="Addresses and slots."
     )
+    groups: tuple[GroupFile, ...] = Field(
+        default=(), max_length=MAX_GROUPS, description="Where hosts differ: those that are alike."
+    )
     gpu: Gpu | None = Field(default=None, description="Catalog name, or a card of your own.")
     intra_node: Link | None = Field(default=None, description="Link inside a node: nvlink-4.")
     inter_node: Link | None = Field(default=None, description="One network adapter: 100gbe.")
     nics_per_node: int | None = Field(
         default=None, ge=1, le=64, description="Adapters that carry training; none: one."
+    )
+    nvlink_domain_size: int | None = Field(
+        default=None,
+        ge=1,
+        le=MAX_NODES,
+        description="Accelerators that NVLink joins, across nodes: 72 in an NVL72 rack.",
     )
     interface: str | None = Field(
         default=None, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,14}$", description="E.g. eth0."
@@ -129,6 +226,19 @@ class ClusterFile(BaseModel):
         description="User of ssh; none: the same as here.",
     )
     ssh_port: int = Field(default=22, ge=1, le=65535, description="Port of ssh.")
+    slurm: SlurmFile | None = Field(default=None, description="Account, partition, time limit.")
+    include: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=MAX_SELECTION,
+        description="Only these hosts and slots, in DeepSpeed's words: 10.0.0.1@10.0.0.2:0,1.",
+    )
+    exclude: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=MAX_SELECTION,
+        description="All but these hosts and slots: 10.0.0.3@10.0.0.4:7.",
+    )
     host_memory_gib: float | None = Field(
         default=None, gt=0, le=MAX_GIB, description="RAM of one node, GiB."
     )
@@ -147,11 +257,11 @@ class WorkloadFile(BaseModel):
 
     model_config = FROZEN
 
-    sequence_length: Count | None = Field(
-        default=None, ge=1, le=MAX_SEQUENCE, description="Tokens per sample."
+    sequence_length: Length | None = Field(
+        default=None, ge=1, le=MAX_SEQUENCE, description="Tokens per sample; 8k is 8192."
     )
-    global_batch_size: Count | None = Field(
-        default=None, ge=1, le=MAX_BATCH, description="Samples per optimizer step."
+    global_batch_size: Length | None = Field(
+        default=None, ge=1, le=MAX_BATCH, description="Samples per optimizer step; 1k is 1024."
     )
     global_batch_tokens: Count | None = Field(
         default=None, ge=1, le=MAX_TOKENS, description="Tokens per optimizer step, instead."

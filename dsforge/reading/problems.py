@@ -145,7 +145,9 @@ def _problem(kind: type[BaseModel], source: Source, detail: ErrorDetails) -> Pro
     if code in _LIMITS:
         return Problem("value-range", f"{subject} {_limit(detail)}", "", place)
     if code in _TYPES:
-        return Problem("value-type", f"{subject} {_TYPES[code]}", "", place)
+        listed = code == "string_type" and isinstance(value, tuple)
+        wrong = "must be one text, not a list" if listed else _TYPES[code]
+        return Problem("value-type", f"{subject} {wrong}", "", place)
     text = detail["msg"].removeprefix("Value error, ")
     return Problem("value-wrong", f"{subject} {text}", "", place)
 

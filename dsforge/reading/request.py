@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dsforge.errors import SpecError
-from dsforge.plan import Reason, Request
-from dsforge.reading.cluster import cluster_of
+from dsforge.plan import Machines, Reason, Request
+from dsforge.reading.cluster import pools_of
 from dsforge.reading.files import SpecFile
 from dsforge.reading.model import CONFIG, read_model
 from dsforge.reading.problems import Collector, validated
 from dsforge.reading.source import Setting, Source, read_source, refusal
-from dsforge.reading.workload import workload_file, workload_of
+from dsforge.reading.unequal import Pool
+from dsforge.reading.workload import FITTED, Fitted, fitted, workload_file, workload_of
 from dsforge.specs import ModelSpec
 from dsforge.strategy import Constraints
 
@@ -33,6 +34,7 @@ class Asked(NamedTuple):
     workload: Path | None = None
     hostfile: Path | None = None
     resolve: bool = False
+    by_name: bool = False  # hosts may be names: nobody goes there
     ds_config: Path | None = None
     settings: tuple[Setting, ...] = ()
 
@@ -64,11 +66,12 @@ def _read(asked: Asked) -> Request:
     if asked.spec is not None:
         parts.attempt(lambda: validated(SpecFile, spec.value))
     model = parts.attempt(lambda: _model(asked, spec.value))
-    cluster = parts.attempt(
-        lambda: cluster_of(
+    pools = parts.attempt(
+        lambda: pools_of(
             _part(asked, spec.value, "cluster", asked.cluster),
             hostfile=asked.hostfile,
             resolve=asked.resolve,
+            by_name=asked.by_name,
         )
     )
     workload = parts.attempt(
@@ -78,13 +81,35 @@ def _read(asked: Asked) -> Request:
         lambda: validated(Constraints, _part(asked, spec.value, "strategy", None))
     )
     parts.check()
-    computed, chosen = workload_of(workload.value, model.value[0], cluster.value[0])
+    shape, known = model.value
+    every, *others = pools.value
+    micro = strategy.value.micro_batch_size or 1
+    computed, chosen = workload_of(workload.value, shape, every.cluster, micro=micro)
+    rest = tuple(reason for reason in chosen if reason.rule not in FITTED)
     return Request(
-        model=model.value[0],
-        cluster=cluster.value[0],
+        model=shape,
+        cluster=every.cluster,
         workload=computed,
         constraints=strategy.value,
-        reasons=(*model.value[1], *cluster.value[1], *chosen),
+        reasons=(*known, *every.reasons, *chosen),
+        others=tuple(
+            _machines(
+                pool, fitted(workload.value, pool.cluster, computed.sequence_length, micro=micro)
+            )
+            for pool in (p._replace(reasons=(*known, *p.reasons, *rest)) for p in others)
+        ),
+        listed_gpus=every.listed_gpus,
+    )
+
+
+def _machines(pool: Pool, found: Fitted) -> Machines:
+    """A set of hosts with what follows for the workload, and with all reasons."""
+    return Machines(
+        cluster=pool.cluster,
+        precision=found.precision,
+        global_batch_size=found.global_batch_size,
+        reasons=(*pool.reasons, *found.reasons),
+        alike=pool.alike,
     )
 
 

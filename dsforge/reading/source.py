@@ -63,6 +63,14 @@ class Source(NamedTuple):
         values = inner if isinstance(inner, Mapping) else {}
         return Source(self.name, values, places, (*self.prefix, key))
 
+    def item(self, key: str, index: int) -> Source:
+        """The mapping at an index of the list under a key, which still knows its places."""
+        inner = self.values[key][index]
+        places = {loc[2:]: at for loc, at in self.places.items() if loc[:2] == (key, index)}
+        places.setdefault((), self.place((key,)))
+        values = inner if isinstance(inner, Mapping) else {}
+        return Source(self.name, values, places, (*self.prefix, key, index))
+
 
 def read_text(path: Path, max_bytes: int = MAX_BYTES) -> str:
     """The text of a file. Raises SpecError where it is missing, too large or not UTF-8 text."""

@@ -12,6 +12,7 @@ from dsforge.outside import UnreadableError, json_value, read_text
 from dsforge.plan import Plan
 
 MAX_BYTES = 32 << 20  # a plan has 200 KB
+NONE = "name a plan.json, or the folder that `dsforge gen --out` wrote"
 AGAIN = "written by another version of dsforge: run `dsforge gen` again"
 
 Stored = TypeVar("Stored", bound=BaseModel)
@@ -19,7 +20,7 @@ Stored = TypeVar("Stored", bound=BaseModel)
 
 def read_plan(path: Path) -> Plan:
     """The plan in a `plan.json`. Raises DsforgeError where it is none."""
-    return read_stored(Plan, path, AGAIN)
+    return read_stored(Plan, path, AGAIN if path.is_file() else NONE)
 
 
 def read_stored(kind: type[Stored], path: Path, hint: str) -> Stored:

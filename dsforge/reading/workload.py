@@ -8,6 +8,8 @@ means training from scratch.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from dsforge import catalog
 from dsforge.errors import Problem, SpecError
 from dsforge.estimate.params import parameter_counts
@@ -26,6 +28,7 @@ from dsforge.specs import (
     Precision,
     Workload,
 )
+from dsforge.units import some
 
 USUAL_SEQUENCE = 4096
 FINE_TUNING_SAMPLES = 64
@@ -35,6 +38,7 @@ LORA_RATE, FINE_TUNING_RATE = 2e-4, 2e-5
 ADAPTED = ("lora", "qlora")  # spellings of `method`; the latter sets `lora.bits` to 4
 LION_FACTOR = 0.3  # Chen et al. 2023, section 5: a third to a tenth of AdamW's rate
 
+FITTED = ("default-precision", "default-global-batch", "batch-from-tokens")  # rules of reasons
 Reading = tuple[Workload, tuple[Reason, ...]]
 
 
@@ -77,8 +81,31 @@ def _says_other_bits(lora: LoraSpec | None) -> bool:
     return lora is not None and "bits" in lora.model_fields_set and lora.bits != QLORA_BITS
 
 
-def workload_of(file: WorkloadFile, model: ModelSpec, cluster: ClusterSpec) -> Reading:
-    """The workload for a model on a cluster, and what reading chose."""
+class Fitted(NamedTuple):
+    """What of a workload follows the machines, where nobody gave it."""
+
+    precision: Precision
+    global_batch_size: int
+    reasons: tuple[Reason, ...]
+
+
+def fitted(
+    file: WorkloadFile, cluster: ClusterSpec, sequence_length: int, *, micro: int = 1
+) -> Fitted:
+    """Precision and batch for a cluster, with the reasons that `FITTED` names."""
+    draft = _Draft(file)
+    samples = file.global_batch_size or draft.global_batch_size(sequence_length, cluster, micro)
+    precision = file.precision or draft.precision(cluster)
+    return Fitted(precision, samples, tuple(draft.reasons))
+
+
+def workload_of(
+    file: WorkloadFile, model: ModelSpec, cluster: ClusterSpec, *, micro: int = 1
+) -> Reading:
+    """The workload for a model on a cluster, and what reading chose.
+
+    `micro` is the micro batch that was asked for: a global batch that is chosen here is one of it.
+    """
     draft = _Draft(file)
     sequence_length = file.sequence_length or draft.sequence_length(model)
     method = draft.method()
@@ -86,7 +113,7 @@ def workload_of(file: WorkloadFile, model: ModelSpec, cluster: ClusterSpec) -> R
     workload = Workload(
         sequence_length=sequence_length,
         global_batch_size=file.global_batch_size
-        or draft.global_batch_size(sequence_length, cluster),
+        or draft.global_batch_size(sequence_length, cluster, micro),
         precision=file.precision or draft.precision(cluster),
         optimizer=optimizer,
         learning_rate=file.learning_rate or draft.learning_rate(method, optimizer, model),
@@ -197,11 +224,11 @@ class _Draft:
         self._choose("default-weight-decay", message)
         return recipe.weight_decay
 
-    def global_batch_size(self, sequence_length: int, cluster: ClusterSpec) -> int:
-        """Samples per step: by tokens, or by practice and a whole number for each GPU."""
-        tokens = self.file.global_batch_tokens
+    def global_batch_size(self, sequence_length: int, cluster: ClusterSpec, micro: int) -> int:
+        """Samples per step: by tokens, or by practice and whole micro batches for each GPU."""
+        tokens, each = self.file.global_batch_tokens, cluster.gpus * micro
         if tokens is not None:
-            samples = _near_multiple(max(1, round(tokens / sequence_length)), cluster.gpus)
+            samples = _near_multiple(max(1, round(tokens / sequence_length)), each)
             message = f"`global_batch_size` is {samples} samples of {sequence_length} tokens"
             self._choose("batch-from-tokens", f"{message} for the {tokens} tokens asked for")
             return samples
@@ -209,8 +236,9 @@ class _Draft:
         if self.from_scratch:
             wanted = max(1, PRETRAINING_TOKENS // sequence_length)
             why = f"about {PRETRAINING_TOKENS} tokens as usual from scratch"
-        samples = -(-wanted // cluster.gpus) * cluster.gpus
-        more = f", rounded up to a multiple of {cluster.gpus} GPUs" if samples != wanted else ""
+        samples = -(-wanted // each) * each
+        what = some(cluster.gpus, "GPU") + (f" x micro batch {micro}" if micro > 1 else "")
+        more = f", rounded up to a multiple of {what}" if samples != wanted else ""
         self._choose("default-global-batch", f"`global_batch_size` is {samples}: {why}{more}")
         return samples
 

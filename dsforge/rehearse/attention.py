@@ -1,7 +1,8 @@
 """Attention and SiLU on the pretended GPU take the memory of CUDA's kernels.
 
 torch would fall back to the mathematical form, which stores the s x s scores. CUDA chooses as
-aten/src/ATen/native/transformers/cuda/sdp_utils.cpp does: flash for 16-bit without a mask,
+aten/src/ATen/native/transformers/cuda/sdp_utils.cpp does: flash for 16-bit without a mask and with
+heads of one size up to 256 (values of latent attention are smaller than its queries),
 memory-efficient otherwise, the mathematical form where neither can: grouped heads in fp32, and one
 key head that is broadcast (Falcon).
 SiLU's gradient is one kernel on CUDA (native_functions.yaml), six products elsewhere.
@@ -15,6 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.nn import functional
 
+LARGEST_FLASH_HEAD = 256
 ALIGNMENT = 8  # flash attention pads heads to a multiple of 8 (transformers/attention.cpp)
 aten = torch.ops.aten
 
@@ -47,7 +49,8 @@ def attention(*values: Any, **options: Any) -> Any:
     query, key, mask = call.query, call.key, call.attn_mask
     fewer = query.shape[1] != key.shape[1]  # keys than queries; flash takes them where it is told
     short = query.dtype in (torch.float16, torch.bfloat16)
-    if short and mask is None and (call.enable_gqa or not fewer):
+    alike = query.shape[-1] == call.value.shape[-1] <= LARGEST_FLASH_HEAD
+    if short and alike and mask is None and (call.enable_gqa or not fewer):
         return _flash(call)
     if fewer:
         found = aten._scaled_dot_product_attention_math(  # noqa: SLF001 - torch's own kernels

@@ -9,8 +9,9 @@ import json
 from itertools import pairwise
 from typing import Any
 
+from dsforge.explain.chart import ticks
 from dsforge.rehearse.timeline import OWNERS, Level, Span, Timeline, levels
-from dsforge.units import GIB, gib
+from dsforge.units import GIB, digits, gib
 
 WIDTH, HEIGHT, LEFT, TOP, BOTTOM = 1200, 420, 70, 40, 60
 COLUMNS = 1200  # the highest level of each column is drawn, so that no peak is lost
@@ -29,7 +30,7 @@ def picture(timeline: Timeline, title: str) -> str:
         f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>',
         f'<text x="{LEFT}" y="20" font-size="14">{_escaped(title)}, peak {gib(top)}</text>',
         *(_area(columns, index, top) for index in range(len(OWNERS))),
-        *(_tick(top * step / TICKS, top) for step in range(TICKS + 1)),
+        *(_tick(gib_ * GIB, top) for gib_ in ticks(0.0, top / GIB, TICKS)),
         *(_phase(span, len(course)) for span in timeline.spans),
         *(_legend(index) for index in range(len(OWNERS))),
         "</svg>",
@@ -86,7 +87,7 @@ def _area(columns: list[Level], index: int, top: int) -> str:
 
 def _tick(value: float, top: int) -> str:
     y = _y(value, top)
-    text = f"{value / GIB:.3g} GiB"
+    text = f"{digits(value / GIB)} GiB"
     line = f'<line x1="{LEFT}" x2="{WIDTH - 10}" y1="{y:.1f}" y2="{y:.1f}" stroke="#0002"/>'
     return f'{line}<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{text}</text>'
 

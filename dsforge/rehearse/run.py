@@ -28,11 +28,12 @@ from dsforge.rehearse.ownership import Ownership
 from dsforge.rehearse.sanity import without_sanity_checks
 from dsforge.rehearse.split import mode_of
 from dsforge.rehearse.start import start
-from dsforge.rehearse.steps import take_step
+from dsforge.rehearse.steps import Samples, take_step
 from dsforge.rehearse.subject import Subject
 from dsforge.rehearse.timeline import Span, Timeline
 from dsforge.rehearse.tracker import FakeWorld, Tracker
 from dsforge.rehearse.world import rank_of
+from dsforge.train.loss import loss_head
 from dsforge.train.modes import Mode
 
 Progress = Callable[[str], None]
@@ -135,8 +136,11 @@ def _pretended(world_size: int, rank: int, tracker: Tracker) -> Iterator[None]:
 def _play(stage: _Stage, subject: Subject, settings: dict[str, Any], mode: Mode) -> None:
     with stage.phase("init"):
         stage.engine = start(subject, settings, mode, stage.ownership)
+    chunked = subject.loss == "chunked" and mode.layout.pipeline_parallel_size == 1
+    head = loss_head(stage.engine.module) if chunked else None
+    samples = Samples(subject.sequence_length, head)
     for first in (True, False):
-        take_step(stage.engine, stage.phase, subject.sequence_length, first=first)
+        take_step(stage.engine, stage.phase, samples, first=first)
 
 
 def _end(stage: _Stage) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dsforge.ds_config import read
-from dsforge.errors import Problem, SpecError
+from dsforge.errors import SpecError
 from dsforge.train.modes import Mode
 from dsforge.train.modes import mode_of as split
 
@@ -19,11 +19,6 @@ def mode_of(settings: dict[str, Any], world_size: int) -> Mode:
     mode, clashes = split(config, world_size)
     problems = [*unread, *clashes]  # the engine judges the rest
     problems = [problem for problem in problems if problem.rule in UNBUILDABLE]
-    size = mode.layout.context_parallel_size
-    if size > 1:
-        message = f"`sequence_parallel_size` (={size}) cannot be rehearsed"
-        hint = "leave it at 1, with a shorter sequence"
-        problems.append(Problem("sequence-rehearsal", message, hint))
     if problems:
         raise SpecError(tuple(problems))
     return mode

@@ -9,13 +9,16 @@ import torch
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.nn import functional
 
+from dsforge.ds_config import batch_of, read
 from dsforge.errors import SpecError
+from dsforge.layout import Layout
 from dsforge.rehearse.moving import moving_in_place
 from dsforge.rehearse.ownership import Ownership
 from dsforge.rehearse.subject import Subject, build
-from dsforge.train.modes import Mode
+from dsforge.train.modes import Mode, check_sequence
 from dsforge.train.pipeline import PipelineDecoder
 from dsforge.train.pipeline_shape import check_pipeline
+from dsforge.train.sequence import sequence_groups
 from dsforge.train.tensor_parallel import tensor_groups, tensor_settings
 
 
@@ -44,6 +47,12 @@ def _started(model: Any, settings: dict[str, Any], mode: Mode, ownership: Owners
         settings = tensor_settings(settings)
         with unset_fake_temporarily():  # ranks are numbers that it reads from tensors
             groups = tensor_groups(layout)
+    elif layout.context_parallel_size > 1:
+        problems = check_sequence(mode, model.config, attention="sdpa", packing=False)
+        if problems:
+            raise SpecError(tuple(problems))
+        size = layout.context_parallel_size
+        groups = sequence_groups(model, size, micro_batch(settings, layout))
     ownership.claim_model(model)
     ownership.watch_gradients(model)
     trained = [p for p in model.parameters() if p.requires_grad]
@@ -55,6 +64,12 @@ def _started(model: Any, settings: dict[str, Any], mode: Mode, ownership: Owners
         check.remove()
     ownership.watch_optimizer(engine)
     return engine
+
+
+def micro_batch(settings: dict[str, Any], layout: Layout) -> int:
+    """Samples of a micro batch, as the engine derives them (runtime/config.py)."""
+    found = batch_of(read(settings, filled_in=False).config, layout.data_parallel_size)
+    return 1 if found is None else found.micro
 
 
 def _stages(model: Any, mode: Mode) -> Any:

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from deepspeed.runtime.pipe.engine import TENSOR_META_SIZE, PipelineEngine
 from deepspeed.runtime.pipe.schedule import BackwardPass
 
 from dsforge.rehearse.device import DEVICE
+from dsforge.train.loss import LossHead, Targets
+from dsforge.train.sequence import stretch_width
 
 # Micro steps of one step that are run: the second of them finds gradients to add to, and so do all
 # others but the last, which reduces them.
@@ -22,16 +24,45 @@ MICRO_STEPS = 3
 Phase = Callable[[str], AbstractContextManager[None]]
 
 
-def take_step(engine: Any, phase: Phase, sequence_length: int, *, first: bool) -> None:
+class Samples(NamedTuple):
+    """What each micro batch is made of."""
+
+    tokens: int  # of a sample
+    head: LossHead | None = None  # the output layer, where the loss is made in chunks
+
+    def loss(self, engine: Any) -> torch.Tensor:
+        """The loss of a micro batch: every token is one of an answer.
+
+        Ulysses gives a rank a stretch of each sample, and wants to be told where its tokens stand.
+        """
+        ranks, length = engine.sequence_parallel_size, self.tokens
+        if ranks > 1:
+            length = stretch_width(length, ranks)
+        shape = engine.train_micro_batch_size_per_gpu(), length
+        tokens = torch.empty(shape, dtype=torch.long, device=DEVICE)
+        inputs = {"input_ids": tokens}
+        if ranks > 1:
+            inputs["position_ids"] = torch.empty_like(tokens)
+        if self.head is None:
+            return engine(**inputs, labels=tokens).loss  # type: ignore[no-any-return]
+        every = tokens.flatten()
+        self.head.targets = Targets(torch.empty_like(every), every)
+        try:
+            return engine(**inputs).logits  # type: ignore[no-any-return]
+        finally:
+            self.head.targets = None
+
+
+def take_step(engine: Any, phase: Phase, samples: Samples, *, first: bool) -> None:
     """One optimizer step, phase by phase; one micro step is enough for the first."""
     prefix = "first_" if first else ""
     if isinstance(engine, PipelineEngine):
-        _scheduled(engine, phase, sequence_length, prefix)
+        _scheduled(engine, phase, samples.tokens, prefix)
     else:
-        _micro_steps(engine, phase, sequence_length, prefix)
+        _micro_steps(engine, phase, samples, prefix)
 
 
-def _micro_steps(engine: Any, phase: Phase, sequence_length: int, prefix: str) -> None:
+def _micro_steps(engine: Any, phase: Phase, samples: Samples, prefix: str) -> None:
     total = engine.gradient_accumulation_steps()
     micro_steps = min(total, 1 if prefix else MICRO_STEPS)
     for micro_step in range(micro_steps):
@@ -39,15 +70,12 @@ def _micro_steps(engine: Any, phase: Phase, sequence_length: int, prefix: str) -
             engine.set_gradient_accumulation_boundary(micro_step == micro_steps - 1)
         last = micro_step == micro_steps - 1
         with phase(prefix + ("forward" if last else "accumulation")):
-            shape = engine.train_micro_batch_size_per_gpu(), sequence_length
-            tokens = torch.empty(shape, dtype=torch.long, device=DEVICE)
-            loss = engine(input_ids=tokens, labels=tokens).loss
+            loss = samples.loss(engine)
         with phase(prefix + ("backward" if last else "accumulation")):
             engine.backward(loss)
             del loss
         with phase(prefix + ("step" if last else "accumulation")):
             engine.step()
-            del tokens
 
 
 def _scheduled(engine: Any, phase: Phase, sequence_length: int, prefix: str) -> None:

@@ -16,6 +16,7 @@ import torch
 from dsforge.ds_config import read
 from dsforge.rehearse.device import DEVICE
 from dsforge.specs import LoraSpec
+from dsforge.strategy import AskedLoss
 from dsforge.train.model import with_adapters
 
 PRECISIONS = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
@@ -28,6 +29,7 @@ class Subject(NamedTuple):
     sequence_length: int
     recompute: bool = False
     lora: LoraSpec | None = None
+    loss: AskedLoss = "plain"
 
 
 def build(subject: Subject, settings: dict[str, Any]) -> torch.nn.Module:

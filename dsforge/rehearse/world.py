@@ -60,10 +60,16 @@ def _variables(values: Mapping[str, str]) -> Iterator[None]:
 
 @contextmanager
 def _groups_forgotten() -> Iterator[None]:
-    """DeepSpeed's module-level groups as they were before the block: it keeps no other handle."""
-    import deepspeed.comm.comm as communication
-    from deepspeed.utils import groups
+    """DeepSpeed's module-level groups as they were before the block: it keeps no other handle.
 
+    So is transformers' attention, which Ulysses puts its exchange into.
+    """
+    import deepspeed.comm.comm as communication
+    from deepspeed.runtime.sequence_parallel import parallel_state_sp as stretches
+    from deepspeed.utils import groups
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS as ATTENTION
+
+    sharing, sdpa = dict(vars(stretches)), ATTENTION["sdpa"]
     state = [name for name in vars(groups) if name.isupper() and name.startswith("_")]
     state += ["mpu", "mesh_device", "expert_tensor_parallel_world_size"]
     before = {name: copy.copy(getattr(groups, name)) for name in state}
@@ -72,4 +78,6 @@ def _groups_forgotten() -> Iterator[None]:
         yield
     finally:
         vars(groups).update(before)
+        vars(stretches).update(sharing)
+        ATTENTION["sdpa"] = sdpa
         communication.cdb = backend

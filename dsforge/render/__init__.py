@@ -10,11 +10,18 @@ from jinja2 import Environment
 from dsforge.artifacts import Artifact
 from dsforge.errors import RenderError
 from dsforge.plan import Plan, Priced
+from dsforge.render.bundles import Bundle, bundles
 from dsforge.render.deepspeed import zero_context, zero_template
 from dsforge.render.engine import check_folder, render_text, template_environment
 from dsforge.render.environment import DeepspeedEnvContext, environment_variables
 from dsforge.render.job import DS_CONFIG, train_context
-from dsforge.render.launch import hostfile_context, pretrain_context, script_context
+from dsforge.render.launch import (
+    PRETRAIN,
+    ScriptContext,
+    hostfile_context,
+    pretrain_context,
+    script_context,
+)
 from dsforge.render.megatron import ArgsContext, megatron_arguments
 from dsforge.render.report import report_context
 
@@ -36,16 +43,13 @@ def render(plan: Plan, templates: Path | None = None) -> tuple[Artifact, ...]:
 
 def _rendered(made: Environment, plan: Plan) -> tuple[Artifact, ...]:
     """All files, by the templates of an Environment."""
-    chosen = deepspeed_choice(plan)
+    wanted = bundles(plan)
     files = (
-        *_deepspeed(made, plan, chosen),
-        *_megatron(made, plan),
-        *_launch(made, plan, train=chosen is not None),
+        *_surroundings(made, plan),
+        *(file for bundle in wanted for file in _bundle(made, plan, bundle)),
+        *_compared(made, plan),
     )
-    substitute = chosen if plan.strategy.back_end == "megatron" else None
-    report = report_context(
-        plan, substitute=substitute, written=frozenset(file.path for file in files)
-    )
+    report = report_context(plan, wanted)
     return (
         Artifact("plan.json", plan.to_json() + "\n"),
         Artifact("PLAN.md", render_text(made, "report/PLAN.md.j2", report)),
@@ -53,29 +57,50 @@ def _rendered(made: Environment, plan: Plan) -> tuple[Artifact, ...]:
     )
 
 
-def deepspeed_choice(plan: Plan) -> Priced | None:
-    """What ds_config.json holds: the choice, or under Megatron the fastest variant that fits.
-
-    Where none fits it is the one that needs the least memory; none where no variant is legal.
-    """
-    if plan.strategy.back_end == "deepspeed":
-        return plan.choice
-    priced = [v.priced for v in plan.variants if v.priced and v.name != "megatron"]
-    fitting = [p for p in priced if p.fits]
-    if fitting:
-        return min(fitting, key=lambda p: p.time.step_s.likely)
-    return min(priced, key=lambda p: p.memory.reserved_bytes.likely, default=None)
+def _bundle(made: Environment, plan: Plan, bundle: Bundle) -> tuple[Artifact, ...]:
+    """The config of one strategy and the scripts that start it."""
+    if bundle.strategy.back_end == "megatron":
+        return _megatron(made, plan, bundle)
+    return _deepspeed(made, plan, bundle)
 
 
-def _deepspeed(made: Environment, plan: Plan, chosen: Priced | None) -> tuple[Artifact, ...]:
-    """The chosen ds_config and every legal variant."""
-    configs = [] if chosen is None else [(DS_CONFIG, chosen)]
-    configs += [
-        (f"deepspeed/{variant.name}.json", variant.priced)
+def _deepspeed(made: Environment, plan: Plan, bundle: Bundle) -> tuple[Artifact, ...]:
+    """ds_config, job and scripts of a strategy that DeepSpeed runs."""
+    job = render_text(made, "train.yaml.j2", train_context(plan, bundle.strategy))
+    return (
+        Artifact(DS_CONFIG, _ds_config(made, plan, bundle.priced)),
+        Artifact(bundle.train, job),
+        *(
+            _script(made, bundle, f"launch/{name}", script_context(plan.cluster, bundle))
+            for name in ("deepspeed.sh", "torchrun.sh", "slurm.sbatch")
+        ),
+    )
+
+
+def _megatron(made: Environment, plan: Plan, bundle: Bundle) -> tuple[Artifact, ...]:
+    """Arguments and scripts of a strategy that Megatron-LM runs."""
+    arguments = ArgsContext(megatron_arguments(plan, bundle.strategy))
+    start = render_text(made, "megatron/pretrain.sh.j2", pretrain_context(plan, bundle))
+    return (
+        Artifact("megatron/args.txt", render_text(made, "megatron/args.txt.j2", arguments)),
+        Artifact(PRETRAIN, start, executable=True),
+        _script(made, bundle, "megatron/slurm.sbatch", script_context(plan.cluster, bundle)),
+    )
+
+
+def _script(made: Environment, bundle: Bundle, template: str, context: ScriptContext) -> Artifact:
+    """A script of a bundle, in its folder."""
+    path = bundle.script(template.partition("/")[2])
+    return Artifact(path, render_text(made, f"{template}.j2", context), executable=True)
+
+
+def _compared(made: Environment, plan: Plan) -> tuple[Artifact, ...]:
+    """A ds_config for each legal way of sharding, to be compared with the others."""
+    return tuple(
+        Artifact(f"deepspeed/{variant.name}.json", _ds_config(made, plan, variant.priced))
         for variant in plan.variants
         if variant.priced is not None and variant.name != "megatron"
-    ]
-    return tuple(Artifact(path, _ds_config(made, plan, priced)) for path, priced in configs)
+    )
 
 
 def _ds_config(made: Environment, plan: Plan, priced: Priced) -> str:
@@ -89,40 +114,9 @@ def _ds_config(made: Environment, plan: Plan, priced: Priced) -> str:
     return text
 
 
-def _megatron(made: Environment, plan: Plan) -> tuple[Artifact, ...]:
-    """Arguments and script of Megatron-LM, where the plan has a Megatron strategy."""
-    priced = [plan.choice] if plan.strategy.back_end == "megatron" else []
-    priced += [v.priced for v in plan.variants if v.name == "megatron" and v.priced]
-    if not priced:
-        return ()
-    strategy = priced[0].strategy
-    arguments = ArgsContext(megatron_arguments(plan, strategy))
-    script = render_text(made, "megatron/pretrain.sh.j2", pretrain_context(plan, strategy))
-    return (
-        Artifact("megatron/args.txt", render_text(made, "megatron/args.txt.j2", arguments)),
-        Artifact("megatron/pretrain.sh", script, executable=True),
-    )
-
-
-def _launch(made: Environment, plan: Plan, *, train: bool) -> tuple[Artifact, ...]:
-    """Hosts and environment, and where there is a ds_config what starts it."""
-    cluster = plan.cluster
-    hosts = render_text(made, "env/hostfile.j2", hostfile_context(cluster))
+def _surroundings(made: Environment, plan: Plan) -> tuple[Artifact, ...]:
+    """Hosts and environment, which all scripts share."""
+    hosts = render_text(made, "env/hostfile.j2", hostfile_context(plan.cluster))
     variables = DeepspeedEnvContext(environment_variables(plan))
     environment = render_text(made, "env/deepspeed_env.j2", variables)
-    both = (
-        Artifact("hostfile", hosts),
-        Artifact(".deepspeed_env", environment, private=True),
-    )
-    if not train:
-        return both
-    scripts = tuple(
-        Artifact(f"launch/{name}", render_text(made, f"launch/{name}.j2", context), executable=True)
-        for name, context in (
-            ("deepspeed.sh", script_context(cluster)),
-            ("torchrun.sh", script_context(cluster)),
-            ("slurm.sbatch", script_context(cluster, in_slurm=True)),
-        )
-    )
-    job = Artifact("train.yaml", render_text(made, "train.yaml.j2", train_context(plan)))
-    return (*both, *scripts, job)
+    return (Artifact("hostfile", hosts), Artifact(".deepspeed_env", environment, private=True))

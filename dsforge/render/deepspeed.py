@@ -80,6 +80,7 @@ class Job(NamedTuple):
     gradient_clipping: float
     reduce_scatter: bool  # Muon needs whole gradients; the engine refuses both together
     tensor_parallel_size: int | None
+    sequence_parallel_size: int | None
     pipeline_stages: int | None
     pipeline_layers: tuple[int, ...]  # of each stage: the cut that the prediction prices
     sums_in_fp32: bool  # gradients of micro batches, under bf16 or fp16
@@ -213,6 +214,7 @@ def _job(plan: Plan, strategy: Strategy) -> Job:
     tensor = strategy.layout.tensor_parallel_size
     stages = strategy.layout.pipeline_parallel_size
     cut = stages_of(plan.model, strategy)
+    context = strategy.layout.context_parallel_size
     return Job(
         train_batch_size=strategy.global_batch_size,
         micro_batch_size=strategy.micro_batch_size,
@@ -223,6 +225,7 @@ def _job(plan: Plan, strategy: Strategy) -> Job:
         gradient_clipping=plan.workload.gradient_clipping,
         reduce_scatter=plan.workload.optimizer != "muon",
         tensor_parallel_size=tensor if tensor > 1 else None,
+        sequence_parallel_size=context if context > 1 else None,
         pipeline_stages=stages if stages > 1 else None,
         pipeline_layers=tuple(stage.layers for stage in cut),
         sums_in_fp32=strategy.runs_as.gradients == "fp32" and plan.workload.precision != "fp32",

@@ -19,7 +19,6 @@ from dsforge.specs import ClusterSpec, LinkSpec
 
 SAFE_NAME = re.compile(r"[A-Z][A-Z0-9_]*")
 SAFE_VALUE = re.compile(r"[A-Za-z0-9_@%+=:,./-]+")  # what DeepSpeed's launcher does not quote
-AMD_NAME = re.compile(r"mi\d", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +57,19 @@ def environment_variables(plan: Plan) -> tuple[Variable, ...]:
 
 
 def _network(cluster: ClusterSpec) -> tuple[Variable, ...]:
-    """What lets ranks on several nodes find each other."""
+    """What lets ranks on several nodes find each other.
+
+    Gaudi has HCCL in place of NCCL, which finds its network by itself (docs.habana.ai, "Scale-out
+    via Host NIC").
+    """
     gloo, nccl = "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"
-    names = (gloo,) if cluster.gpu.is_cpu else (nccl, gloo)
+    without_nccl = cluster.gpu.is_cpu or cluster.gpu.is_gaudi
+    names = (gloo,) if without_nccl else (nccl, gloo)
     why = "without it the first interface is taken, often a container bridge"
     if cluster.inter_node.measured is not None:
         why = "the ranks of the cluster card met over it; " + why
     found = tuple(Variable(n, cluster.interface, why) for n in names if cluster.interface)
-    return found if cluster.gpu.is_cpu else (*found, *_without_rdma(cluster.inter_node))
+    return found if without_nccl else (*found, *_without_rdma(cluster.inter_node))
 
 
 def _without_rdma(link: LinkSpec) -> tuple[Variable, ...]:
@@ -91,7 +95,10 @@ def _device(cluster: ClusterSpec) -> tuple[Variable, ...]:
     if cluster.gpu.is_cpu:
         why = "ranks run on the CPU even where DeepSpeed finds an accelerator"
         return (Variable("DS_ACCELERATOR", "cpu", why),)
-    if AMD_NAME.match(cluster.gpu.name):
+    if cluster.gpu.is_gaudi:
+        why = "DeepSpeed then runs on Gaudi or says at once what is missing (real_accelerator.py)"
+        return (Variable("DS_ACCELERATOR", "hpu", why),)
+    if cluster.gpu.collectives == "RCCL":
         return ()
     why = "memory that is freed in one size can be used in another: less fragmentation"
     return (Variable("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True", why),)

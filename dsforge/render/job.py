@@ -7,6 +7,7 @@ from typing import NamedTuple
 from dsforge.job import TrainJob
 from dsforge.plan import Plan
 from dsforge.specs import DataSpec, ModelSpec
+from dsforge.strategy import Strategy
 
 # Three steps in a hundred: what the fine-tuning recipes of the Llama and Zephyr families use (3 to
 # 10 %). It matters with Adam, whose second moment is not yet estimated in the first steps.
@@ -30,8 +31,8 @@ def weights(model: ModelSpec) -> str | None:
     return model.hub_id
 
 
-def train_job(plan: Plan) -> TrainJob:
-    """What `dsforge train` is asked to do for this plan."""
+def train_job(plan: Plan, strategy: Strategy) -> TrainJob:
+    """What `dsforge train` is asked to do for this plan, by one of its strategies."""
     workload, steps = plan.workload, plan.workload.steps
     return TrainJob.model_construct(
         model=weights(plan.model) or plan.model.path or plan.model.name,
@@ -42,17 +43,19 @@ def train_job(plan: Plan) -> TrainJob:
         steps=steps,
         epochs=workload.epochs or 1.0,
         warmup_steps=0 if steps is None else round(steps * WARMUP_FRACTION),
-        gradient_checkpointing=plan.strategy.recompute != "none",
+        gradient_checkpointing=strategy.recompute != "none",
+        loss="plain" if strategy.runs_as.loss == "plain" else "chunked",
         lora=workload.lora,
         seed=workload.seed,
+        output="output" if strategy == plan.strategy else "output/deepspeed",
     )
 
 
-def train_context(plan: Plan) -> TrainContext:
-    """Context of train.yaml.j2."""
+def train_context(plan: Plan, strategy: Strategy) -> TrainContext:
+    """Context of train.yaml.j2 for a strategy of DeepSpeed."""
     model = plan.model
     return TrainContext(
-        train_job(plan),
+        train_job(plan, strategy),
         placeholder_data=plan.workload.data is None,
         placeholder_model=not (model.hub_id or model.path or model.family),
     )

@@ -6,15 +6,20 @@ each fact stands in one file. What the plan depends on (nodes, slots) is checked
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import chain, count, islice
 from typing import NamedTuple
 
+from dsforge.errors import RenderError
+from dsforge.hostfile import selected_devices
 from dsforge.plan import Plan
+from dsforge.render.bundles import Bundle
 from dsforge.render.job import weights
 from dsforge.render.megatron import needs_one_connection
+from dsforge.slurm import SlurmSpec
 from dsforge.specs import ClusterSpec, Host
-from dsforge.strategy import Strategy
+
+PRETRAIN = "megatron/pretrain.sh"  # starts Megatron-LM's ranks of one node
 
 # Addresses that belong to nobody: documentation (RFC 5737), then benchmarking (RFC 2544).
 EXAMPLE_PREFIXES = ("192.0.2", "198.51.100", "203.0.113")
@@ -29,15 +34,18 @@ class HostfileContext(NamedTuple):
 
 
 class Script(NamedTuple):
-    """What every launch script knows about the cluster."""
+    """What every launch script knows: the cluster, and what the script starts."""
 
+    path: str  # of the Slurm script, which must be called in the run folder
+    job: str
     nodes: int
     slots: int
     gpus: int | None
     cpu_cores: int
     ssh_port: int
     ssh_user: str | None
-    in_slurm: bool
+    slurm: SlurmSpec
+    selected: str  # of each host the devices that the job may use; empty: the first ones
 
     @property
     def multi_node(self) -> bool:
@@ -51,7 +59,7 @@ class Script(NamedTuple):
 
 
 class ScriptContext(NamedTuple):
-    """Fields of launch/deepspeed.sh.j2, launch/torchrun.sh.j2 and launch/slurm.sbatch.j2."""
+    """Fields of the scripts of launch/, and of megatron/slurm.sbatch.j2."""
 
     script: Script
 
@@ -62,7 +70,8 @@ class PretrainContext(NamedTuple):
     script: Script
     one_connection: bool
     needs_train_iters: bool
-    tokenizer: str
+    data: str | None  # the samples of the plan, which Megatron-LM reads in a format of its own
+    tokenizer: str | None  # none: nothing says which one, so the script asks for it
     vocab_size: int
 
 
@@ -74,11 +83,14 @@ def has_placeholders(cluster: ClusterSpec) -> bool:
 def hostfile_context(cluster: ClusterSpec) -> HostfileContext:
     """The hosts with the slots that the plan uses; examples where the plan knows none."""
     if cluster.hosts:
-        addresses = tuple(host.address for host in cluster.hosts)
-    elif cluster.nodes == 1:
-        addresses = ("localhost",)
-    else:
-        addresses = tuple(islice(_example_addresses(), cluster.nodes))
+        hosts = tuple(host.narrowed(cluster.gpus_per_node) for host in cluster.hosts)
+        return HostfileContext(
+            tuple(Host(address=host.address, slots=host.listed_slots) for host in hosts),
+            placeholders=False,
+        )
+    addresses: Iterable[str] = ("localhost",)
+    if cluster.nodes > 1:
+        addresses = islice(_example_addresses(), cluster.nodes)
     hosts = tuple(Host(address=a, slots=cluster.gpus_per_node) for a in addresses)
     return HostfileContext(hosts, has_placeholders(cluster))
 
@@ -90,29 +102,46 @@ def _example_addresses() -> Iterator[str]:
             yield f"{prefix}.{last}"
 
 
-def script_context(cluster: ClusterSpec, *, in_slurm: bool = False) -> ScriptContext:
-    """Context of the launch scripts."""
-    return ScriptContext(_script(cluster, in_slurm=in_slurm))
+def script_context(cluster: ClusterSpec, bundle: Bundle) -> ScriptContext:
+    """Context of the scripts that start a bundle."""
+    return ScriptContext(_script(cluster, bundle))
 
 
-def pretrain_context(plan: Plan, strategy: Strategy) -> PretrainContext:
+def pretrain_context(plan: Plan, bundle: Bundle) -> PretrainContext:
     """Context of megatron/pretrain.sh.j2."""
     return PretrainContext(
-        script=_script(plan.cluster, in_slurm=False),
-        one_connection=needs_one_connection(plan, strategy),
+        script=_script(plan.cluster, bundle),
+        one_connection=needs_one_connection(plan, bundle.strategy),
         needs_train_iters=plan.workload.steps is None,
-        tokenizer=weights(plan.model) or plan.model.name,
+        data=plan.workload.data.train if plan.workload.data else None,
+        tokenizer=weights(plan.model),
         vocab_size=plan.model.vocab_size,
     )
 
 
-def _script(cluster: ClusterSpec, *, in_slurm: bool) -> Script:
+def _script(cluster: ClusterSpec, bundle: Bundle) -> Script:
     return Script(
+        path=bundle.script("slurm.sbatch"),
+        job=bundle.train,
         nodes=cluster.nodes,
         slots=cluster.gpus_per_node,
         gpus=None if cluster.gpu.is_cpu else cluster.gpus_per_node,
         cpu_cores=cluster.cpu_cores,
         ssh_port=cluster.ssh_port,
         ssh_user=cluster.ssh_user,
-        in_slurm=in_slurm,
+        slurm=cluster.slurm or SlurmSpec(),
+        selected=_selected(cluster),
     )
+
+
+def _selected(cluster: ClusterSpec) -> str:
+    """`0,1 2,3`: the devices of each host, where one of them does not give its first ones.
+
+    Raises RenderError for Gaudi: DeepSpeed 0.19.8 narrows the devices of ranks there by a variable
+    that Gaudi does not read (accelerator/hpu_accelerator.py, `visible_devices_envs`).
+    """
+    devices = selected_devices(cluster)
+    if devices and cluster.gpu.is_gaudi:
+        message = f"DeepSpeed cannot select slots of {cluster.gpu.name}"
+        raise RenderError(message, "include or exclude whole hosts, or the last slots of each")
+    return " ".join(",".join(map(str, numbers)) for numbers in devices)

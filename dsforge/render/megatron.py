@@ -15,7 +15,8 @@ from dsforge.layout import layer_split
 from dsforge.plan import Plan
 from dsforge.render.deepspeed import ADAM_BETAS, ADAM_EPSILON, LION_BETAS, MOMENTUM
 from dsforge.render.job import WARMUP_FRACTION, train_job
-from dsforge.specs import MlaSpec, ModelSpec, MoeSpec, RopeScaling, RouterSpec, Workload
+from dsforge.rope import RopeScaling
+from dsforge.specs import MlaSpec, ModelSpec, MoeSpec, RouterSpec, Workload
 from dsforge.strategy import Strategy
 
 BLACKWELL = re.compile(r"g?b[123]00|rtx-50|rtx-pro-6000", re.IGNORECASE)
@@ -64,7 +65,7 @@ def megatron_arguments(plan: Plan, strategy: Strategy) -> tuple[Argument, ...]:
         _parallel(strategy),
         _uneven_stages(model.layers, strategy.layout.pipeline_parallel_size),
         _batch(strategy, workload),
-        _optimizer(workload, train_job(plan)),
+        _optimizer(workload, train_job(plan, strategy)),
         _precision(workload),
         _recompute(strategy),
     )
@@ -224,11 +225,16 @@ def _latent_attention(mla: MlaSpec) -> tuple[Argument, ...]:
     )
 
 
+def shards_optimizer(strategy: Strategy) -> bool:
+    """Whether replicas share the optimizer state: Megatron's distributed optimizer."""
+    return strategy.zero_stage > 0 and strategy.layout.shard_ranks > 1
+
+
 def _parallel(strategy: Strategy) -> tuple[Argument, ...]:
-    """Parallel sizes, and the optimizer state sharded over the replicas."""
+    """Parallel sizes, and what the replicas share."""
     layout = strategy.layout
     virtual = Argument("--num-virtual-stages-per-pipeline-rank", str(strategy.virtual_stages))
-    sharded = layout.shard_ranks > 1
+    replicas = layout.shard_ranks > 1
     return (
         Argument("--tensor-model-parallel-size", str(layout.tensor_parallel_size)),
         Argument("--pipeline-model-parallel-size", str(layout.pipeline_parallel_size)),
@@ -237,9 +243,9 @@ def _parallel(strategy: Strategy) -> tuple[Argument, ...]:
         Argument("--expert-model-parallel-size", str(layout.expert_parallel_size)),
         *_switches(
             (strategy.sequence_parallel, "--sequence-parallel"),
-            (sharded, "--use-distributed-optimizer"),
-            (sharded, "--overlap-grad-reduce"),
-            (sharded, "--overlap-param-gather"),
+            (shards_optimizer(strategy), "--use-distributed-optimizer"),
+            (replicas, "--overlap-grad-reduce"),
+            (shards_optimizer(strategy), "--overlap-param-gather"),
         ),
     )
 

@@ -9,13 +9,23 @@ from typing import NamedTuple
 
 from pydantic import BaseModel
 
-from dsforge.plan import Plan, Priced, Reason, Variant
+from dsforge.plan import Plan, Priced, Reason, ReasonKind, Variant, VariantName
+from dsforge.planner.figures import HOST, LABELS, STEP, TIGHT, Figure, figures, fit, memory_label
+from dsforge.planner.preference import demand
+from dsforge.planner.pricing import shortage
+from dsforge.render.bundles import Bundle
 from dsforge.render.environment import Variable, environment_variables
 from dsforge.render.job import DS_CONFIG
-from dsforge.render.launch import has_placeholders
-from dsforge.units import Interval, amount, count, gib, seconds
+from dsforge.render.launch import PRETRAIN, has_placeholders
+from dsforge.render.megatron import shards_optimizer
+from dsforge.units import SAME, Interval, amount, count, gib, seconds, times
 
 FILES = {"megatron": "megatron/args.txt"}
+MEGATRON = (
+    "`MEGATRON_PATH` is a checkout of Megatron-LM, `DATA_PATH` the prefix of data that its "
+    "`tools/preprocess_data.py` has made{}. It starts from random weights, unless "
+    "`output/megatron` holds a checkpoint, such as one made by its `tools/checkpoint/convert.py`."
+)
 
 
 class Row(NamedTuple):
@@ -36,6 +46,17 @@ class VariantRow(NamedTuple):
     verdict: str
 
 
+class Launch(NamedTuple):
+    """A strategy that the files of the folder start, and the commands that do it."""
+
+    label: str
+    software: str
+    files: str
+    folder: str
+    ways: tuple[Row, ...]
+    note: str = ""
+
+
 class ReportContext(NamedTuple):
     """Fields of report/PLAN.md.j2."""
 
@@ -43,59 +64,83 @@ class ReportContext(NamedTuple):
     facts: tuple[Row, ...]
     choice: tuple[Row, ...]
     fits: bool
+    summary: tuple[Figure, ...]
     memory: tuple[Row, ...]
     time: tuple[Row, ...]
     run: tuple[Row, ...]
     energy: bool
+    warnings: tuple[Reason, ...]
     reasons: tuple[Reason, ...]
+    assumed: tuple[Reason, ...]
+    memory_label: str
     variants: tuple[VariantRow, ...]
-    substitute: str | None
+    chosen: Launch
+    alternative: Launch | None
     variables: tuple[Variable, ...]
     placeholders: bool
     placeholder_data: bool
-    deepspeed: bool
-    megatron: bool
+    selected: bool
 
 
-def report_context(
-    plan: Plan, *, substitute: Priced | None, written: frozenset[str]
-) -> ReportContext:
-    """Context of report/PLAN.md.j2.
-
-    `substitute` is the DeepSpeed strategy of ds_config.json where the choice is Megatron,
-    `written` the paths of all other artifacts.
-    """
+def report_context(plan: Plan, wanted: tuple[Bundle, ...]) -> ReportContext:
+    """Context of report/PLAN.md.j2; `wanted` are the strategies that can be started."""
+    launches = [_launch(plan, bundle) for bundle in wanted]
     return ReportContext(
         title=f"{plan.model.name} on {plan.cluster.nodes} x {plan.cluster.gpus_per_node} "
         f"{plan.cluster.gpu.name}",
         facts=_facts(plan),
         choice=_choice(plan),
         fits=plan.choice.fits,
-        memory=memory_rows(plan.choice),
+        summary=figures(plan)[1:],
+        memory=memory_rows(plan),
         time=(*time_rows(plan.choice), *speed_rows(plan)),
         run=run_rows(plan),
         energy=plan.run is not None and plan.run.energy_kwh is not None,
-        reasons=tuple(sorted(plan.choice.reasons, key=lambda r: not r.rule.startswith("warning-"))),
-        variants=tuple(_variant(variant) for variant in plan.variants),
-        substitute=substitute.strategy.label() if substitute else None,
+        warnings=_of_kind(plan, "warning"),
+        reasons=_of_kind(plan, "choice"),
+        assumed=_of_kind(plan, "note", "default"),
+        memory_label=_label(plan).capitalize(),
+        variants=tuple(_variant(plan, variant) for variant in plan.variants),
+        chosen=launches[0],
+        alternative=launches[1] if len(launches) > 1 else None,
         variables=environment_variables(plan),
         placeholders=has_placeholders(plan.cluster),
-        placeholder_data=plan.workload.data is None,
-        deepspeed=DS_CONFIG in written,
-        megatron=FILES["megatron"] in written,
+        placeholder_data=plan.workload.data is None and wanted[0].strategy.back_end == "deepspeed",
+        selected=any(host.devices for host in plan.cluster.hosts),
     )
+
+
+def _launch(plan: Plan, bundle: Bundle) -> Launch:
+    """How a strategy is started: over ssh, on each host, under Slurm."""
+    label, slurm = bundle.strategy.label(), f"sbatch {bundle.script('slurm.sbatch')}"
+    each = "on every host" if plan.cluster.nodes > 1 else "here"
+    if bundle.strategy.back_end == "megatron":
+        given = "MEGATRON_PATH=... DATA_PATH=..."
+        starts = Row("without Slurm", f"{given} {PRETRAIN}", each)
+        ways = (starts, Row("under Slurm", f"{given} {slurm}", "in this folder"))
+        arguments = FILES["megatron"]
+        data = plan.workload.data
+        of = f" of {data.train}" if data else "; without it, it trains on mock data"
+        return Launch(label, "Megatron-LM", arguments, bundle.folder, ways, MEGATRON.format(of))
+    ssh = Row("over ssh", bundle.script("deepspeed.sh"), "on one host")
+    starts = Row("without ssh", bundle.script("torchrun.sh"), each)
+    every = (ssh, starts, Row("under Slurm", slurm, "in this folder"))
+    return Launch(label, "DeepSpeed", f"{bundle.train}` and `{DS_CONFIG}", bundle.folder, every)
 
 
 def _facts(plan: Plan) -> tuple[Row, ...]:
     """The three inputs in a few words."""
     model, cluster, workload = plan.model, plan.cluster, plan.workload
-    network = f"{cluster.inter_node.name} x {cluster.nics_per_node} between nodes"
+    between = f"{cluster.inter_node.name} x {cluster.nics_per_node} between nodes"
+    network = between if cluster.nodes > 1 else "one node"
+    joined = f"NVLink domains of {cluster.nvlink_domain_nodes} nodes"
+    inside = joined if cluster.nvlink_domain_nodes > 1 else "a node"
     return (
         Row("Model", model.name, f"{count(plan.parameters)} parameters, {model.layers} layers"),
         Row(
             "Cluster",
             f"{cluster.nodes} x {cluster.gpus_per_node} {cluster.gpu.name}",
-            f"{cluster.intra_node.name} in a node, {network if cluster.nodes > 1 else 'one node'}",
+            f"{cluster.intra_node.name} in {inside}, {network}",
         ),
         Row(
             "Workload",
@@ -107,28 +152,32 @@ def _facts(plan: Plan) -> tuple[Row, ...]:
 
 
 def _choice(plan: Plan) -> tuple[Row, ...]:
-    """The decision, in the words of the glossary."""
+    """The decision, in the words of the glossary; sizes of 1 and what is off are left out."""
     strategy = plan.strategy
     layout = strategy.layout
+    sharded = Row("ZeRO stage", str(strategy.zero_stage))
+    if strategy.back_end == "megatron":
+        sharded = Row("distributed optimizer", "on" if shards_optimizer(strategy) else "off")
     rows = (
         Row("back end", strategy.back_end),
-        Row("ZeRO stage", str(strategy.zero_stage)),
+        sharded,
         Row("data parallel size", str(layout.data_parallel_size)),
-        Row("tensor parallel size", str(layout.tensor_parallel_size)),
-        Row("pipeline parallel size", str(layout.pipeline_parallel_size)),
-        Row("context parallel size", str(layout.context_parallel_size)),
-        Row("expert parallel size", str(layout.expert_parallel_size)),
         Row("micro batch size", str(strategy.micro_batch_size)),
         Row("gradient accumulation steps", str(strategy.gradient_accumulation_steps)),
         Row("global batch size", str(strategy.global_batch_size)),
+        Row("recompute", strategy.recompute),
+    )
+    beyond = (
+        Row("tensor parallel size", str(layout.tensor_parallel_size)),
+        Row("pipeline parallel size", str(layout.pipeline_parallel_size)),
+        Row("virtual pipeline stages per rank", str(strategy.virtual_stages)),
+        Row("context parallel size", str(layout.context_parallel_size)),
+        Row("expert parallel size", str(layout.expert_parallel_size)),
         Row("hpZ partition size", str(strategy.hpz_partition_size)),
         Row("optimizer offload", strategy.offload_optimizer),
         Row("parameter offload", strategy.offload_parameters),
-        Row("recompute", strategy.recompute),
     )
-    unsaid = {"1", "none"}
-    always = ("back end", "micro batch size", "gradient accumulation steps", "recompute")
-    return tuple(row for row in rows if row.value not in unsaid or row.name in always)
+    return (*rows, *(row for row in beyond if row.value not in ("1", "none")))
 
 
 def _terms(terms: BaseModel) -> dict[str, tuple[float, str]]:
@@ -137,24 +186,36 @@ def _terms(terms: BaseModel) -> dict[str, tuple[float, str]]:
     return {name: (getattr(terms, name), field.description or "") for name, field in fields.items()}
 
 
-def memory_rows(priced: Priced) -> tuple[Row, ...]:
+def memory_rows(plan: Plan) -> tuple[Row, ...]:
     """GPU memory by term, its sum by counter, host memory by phase."""
-    memory = priced.memory
+    memory, on_cpu = plan.choice.memory, plan.cluster.gpu.is_cpu
     terms = (
         Row(name.replace("_", " "), gib(value), note)
         for name, (value, note) in _terms(memory.terms).items()
     )
-    host = max(dict(memory.host_bytes).items(), key=lambda phase: phase[1])
+    shown = "resident memory of a CPU rank" if on_cpu else "what nvidia-smi shows"
+    span = "low / likely / high"
+    phase = f"per node, at its peak (phase: {memory.host_bytes.peak_phase})"
     disk = (Row("NVMe", gib(memory.nvme_bytes), "per node"),) if memory.nvme_bytes else ()
     return (
         *terms,
-        Row("allocated", _interval(memory.allocated_bytes), "low, likely, high"),
-        Row("reserved", _interval(memory.reserved_bytes), "low, likely, high"),
-        Row("device", _interval(memory.device_bytes), "low, likely, high: what nvidia-smi shows"),
-        Row("host", gib(host[1]), f"per node, at its highest (phase: {host[0]})"),
+        Row(LABELS["allocated"], _interval(memory.allocated_bytes), span),
+        Row(LABELS["reserved"], _interval(memory.reserved_bytes), span),
+        Row(_label(plan), _interval(memory.device_bytes), f"{span}: {shown}"),
+        Row(HOST, gib(memory.host_bytes.peak), phase),
         *disk,
         Row("checkpoint", gib(memory.checkpoint_bytes), "on disk, optimizer state included"),
     )
+
+
+def _label(plan: Plan) -> str:
+    """What the memory is called that decides whether the plan fits."""
+    return memory_label("device", on_cpu=plan.cluster.gpu.is_cpu)
+
+
+def _of_kind(plan: Plan, *kinds: ReasonKind) -> tuple[Reason, ...]:
+    """The reasons of some kinds, in their order."""
+    return tuple(reason for reason in plan.choice.reasons if reason.kind in kinds)
 
 
 def time_rows(priced: Priced) -> tuple[Row, ...]:
@@ -168,7 +229,7 @@ def time_rows(priced: Priced) -> tuple[Row, ...]:
     span = f"{seconds(low)} / {seconds(likely)} / {seconds(high)}"
     return (
         *terms,
-        Row("step", span, "low, likely, high"),
+        Row(STEP, span, "low / likely / high"),
     )
 
 
@@ -192,22 +253,15 @@ def run_rows(plan: Plan) -> tuple[Row, ...]:
     rows = [
         Row("tokens", count(run.tokens), f"{run.steps:,} steps"),
         Row("days", _amounts(run.days), "without interruptions"),
-        Row("GPU hours", _amounts(run.gpu_hours)),
+        Row("GPU-hours", _amounts(run.gpu_hours)),
     ]
     if run.energy_kwh is not None:
         power = f"{plan.cluster.gpu.power_w} W for each {plan.cluster.gpu.name}"
         rows.append(Row("energy, kWh", _amounts(run.energy_kwh), power))
     if run.money is not None:
-        price = f"at {plan.cluster.gpu_hour_price:g} for a GPU hour"
-        rows.append(Row("money", _amounts(run.money), price))
+        price = f"at {plan.cluster.gpu_hour_price:g} per GPU-hour"
+        rows.append(Row("cost", _amounts(run.money), price))
     return tuple(rows)
-
-
-def largest_term(priced: Priced) -> Row:
-    """The term that needs the most GPU memory."""
-    terms = _terms(priced.memory.terms)
-    name = max(terms, key=lambda term: terms[term][0])
-    return Row(name.replace("_", " "), gib(terms[name][0]), terms[name][1])
 
 
 def _amounts(value: Interval) -> str:
@@ -222,14 +276,38 @@ def _interval(value_bytes: Interval) -> str:
     return f"{gib(value_bytes.low)} / {gib(value_bytes.likely)} / {gib(value_bytes.high)}"
 
 
-def _variant(variant: Variant) -> VariantRow:
-    """What was generated beside the choice, or the rules and numbers that forbid it."""
-    file = FILES.get(variant.name, f"deepspeed/{variant.name}.json")
-    priced = variant.priced
+def file_of(name: VariantName) -> str:
+    """The file in which a variant is written."""
+    return FILES.get(name, f"deepspeed/{name}.json")
+
+
+def _variant(plan: Plan, variant: Variant) -> VariantRow:
+    """What was generated beside the choice and why it lost, or why it is not written."""
+    file, priced = file_of(variant.name), variant.priced
     if priced is None:
         said = "; ".join(f"{p.message} [{p.rule}]" for p in variant.problems)
         return VariantRow(file, "", "", "", f"not written: {said}")
-    reserved = gib(priced.memory.reserved_bytes.likely)
+    device = gib(priced.memory.device_bytes.likely)
     step = seconds(priced.time.step_s.likely)
-    verdict = "fits" if priced.fits else "does not fit"
-    return VariantRow(file, priced.strategy.label(), reserved, step, verdict)
+    verdict = _verdict(plan, priced)
+    if variant.name == "megatron" and not priced.fits:
+        verdict += "; not written"
+    return VariantRow(file, priced.strategy.label(), device, step, verdict)
+
+
+def _verdict(plan: Plan, other: Priced) -> str:
+    """Why another configuration was not chosen."""
+    if other.strategy == plan.strategy:
+        return "the choice"
+    if not other.fits:
+        return f"does not fit: {shortage(plan.cluster, other.memory)}"
+    mine_s, step_s = plan.choice.time.step_s.likely, other.time.step_s.likely
+    how, surely = times(step_s, mine_s), fit(plan.cluster, plan.choice)
+    if fit(plan.cluster, other) == TIGHT and surely != TIGHT:
+        return (
+            f"{how}, but tight: its upper end ({gib(other.memory.device_bytes.high)}) does not fit"
+        )
+    asks = demand(plan.strategy, other.strategy)
+    if step_s * SAME > mine_s:
+        return f"{how}, but {asks}" if asks and step_s < mine_s * SAME else how
+    return f"{how}, but {asks or 'not within what was asked for'}"

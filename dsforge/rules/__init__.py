@@ -9,14 +9,18 @@ limit is ours.
 from __future__ import annotations
 
 from dsforge.errors import Problem
-from dsforge.rules import engines, inputs, megatron, sizes
+from dsforge.rules import engines, inputs, megatron, sizes, trainer
 from dsforge.rules.case import Case, Rule, divisors, listed
+from dsforge.rules.sizes import tensor_sizes
 from dsforge.specs import ClusterSpec, ModelSpec, Workload
 from dsforge.strategy import Strategy
 
-RULES: tuple[Rule, ...] = (*inputs.RULES, *sizes.RULES, *engines.RULES, *megatron.RULES)
+RULES: tuple[Rule, ...] = (
+    *(*inputs.RULES, *sizes.RULES, *engines.RULES),
+    *(*trainer.RULES, *megatron.RULES),
+)
 
-__all__ = ["RULES", "Case", "Rule", "check", "divisors", "listed"]
+__all__ = ["RULES", "Case", "Rule", "check", "divisors", "listed", "tensor_sizes"]
 
 
 def check(

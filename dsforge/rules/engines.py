@@ -17,21 +17,15 @@ TENSOR_KINDS = (
 
 
 def deepspeed_axes(case: Case) -> Problem | None:
-    """Context or expert parallelism asked of DeepSpeed.
+    """Expert parallelism asked of DeepSpeed.
 
-    Ours: Ulysses and expert parallelism for DeepSpeed are not generated yet.
+    Ours: it is not generated yet.
     """
-    layout = case.layout
-    if not case.on_megatron and (
-        layout.context_parallel_size > 1 or layout.expert_parallel_size > 1
-    ):
-        return Problem(
-            "deepspeed-axes",
-            f"`context_parallel_size` (={layout.context_parallel_size}) and `expert_parallel_size` "
-            f"(={layout.expert_parallel_size}) must be 1 with DeepSpeed",
-            "use 1, or --for megatron",
-        )
-    return None
+    size = case.layout.expert_parallel_size
+    if case.on_megatron or size == 1:
+        return None
+    message = f"with DeepSpeed `expert_parallel_size` must be 1 (got {size})"
+    return Problem("deepspeed-axes", message, "use 1, or --for megatron")
 
 
 def zero_with_pipeline(case: Case) -> Problem | None:
@@ -67,25 +61,25 @@ def zero_with_tensor(case: Case) -> Problem | None:
     return None
 
 
-def tensor_with_pipeline(case: Case) -> Problem | None:
-    """Tensor and pipeline parallelism together in DeepSpeed.
+def one_way_to_split(case: Case) -> Problem | None:
+    """Two of tensor, pipeline and context parallelism in DeepSpeed.
 
-    DeepSpeed `PipelineModule` takes layers, AutoTP takes Hugging Face models: not both. Use
-    Megatron.
+    DeepSpeed `PipelineModule` takes layers, AutoTP and Ulysses take Hugging Face models: not both.
     """
     layout = case.layout
-    if (
-        not case.on_megatron
-        and layout.tensor_parallel_size > 1
-        and layout.pipeline_parallel_size > 1
-    ):
-        return Problem(
-            "deepspeed-3d",
-            f"tensor (={layout.tensor_parallel_size}) and pipeline parallelism "
-            f"(={layout.pipeline_parallel_size}) must not meet in DeepSpeed",
-            "use one of them, or --for megatron",
-        )
-    return None
+    sizes = {
+        "tensor": layout.tensor_parallel_size,
+        "pipeline": layout.pipeline_parallel_size,
+        "context": layout.context_parallel_size,
+    }
+    split = [f"{name} (={size})" for name, size in sizes.items() if size > 1]
+    if case.on_megatron or len(split) <= 1:
+        return None
+    return Problem(
+        "deepspeed-3d",
+        f"{' and '.join(split)} parallelism must not be combined in DeepSpeed",
+        "use one of them, or --for megatron",
+    )
 
 
 def kind_of_pipeline(case: Case) -> Problem | None:
@@ -241,7 +235,7 @@ def nvme_disk(case: Case) -> Problem | None:
         return Problem(
             "nvme-disk",
             "offload to nvme must have a disk: the cluster names no `nvme`",
-            "add nvme: path, size_gib and bandwidth to the cluster",
+            "name its folder: `--nvme-path`, or `nvme` in the cluster file",
         )
     return None
 
@@ -288,7 +282,7 @@ RULES: tuple[Rule, ...] = (
     second_copy,
     zero_with_pipeline,
     zero_with_tensor,
-    tensor_with_pipeline,
+    one_way_to_split,
     kind_of_pipeline,
     kind_of_tensor,
     zero_of_megatron,

@@ -156,14 +156,15 @@ def qlora_stage(case: Case) -> Problem | None:
 
 
 def ranks_on_gpu(case: Case) -> Problem | None:
-    """Megatron on a cluster without GPUs.
+    """Megatron on a cluster without CUDA (or ROCm, which torch calls CUDA too).
 
     Megatron-LM `initialize_megatron` asserts that CUDA is there.
     """
-    if case.on_megatron and case.cluster.gpu.is_cpu:
+    gpu = case.cluster.gpu
+    if case.on_megatron and (gpu.is_cpu or gpu.is_gaudi):
         return Problem(
             "megatron-gpu",
-            "Megatron must have GPUs: the cluster computes on CPUs",
+            f"Megatron-LM must have CUDA: the cluster has {'CPUs' if gpu.is_cpu else gpu.name}",
             "use --for deepspeed",
         )
     return None

@@ -8,8 +8,9 @@ approximated.
 from __future__ import annotations
 
 from dsforge.errors import Problem
+from dsforge.rope import RopeScaling
 from dsforge.rules.case import Case, Rule
-from dsforge.specs import ModelSpec, RopeScaling
+from dsforge.specs import ModelSpec
 
 POSITIONS = ("rope", "learned")
 NORMS = ("rmsnorm", "layernorm")
@@ -105,6 +106,7 @@ def _run_gaps(case: Case) -> list[str]:
         f"`optimizer` (={optimizer}) must be adamw, sgd, lion or muon": optimizer not in OPTIMIZERS,
         "`method` (=lora) must be full": case.workload.method == "lora",
         "CPU ranks": case.cluster.gpu.is_cpu,
+        "ranks on Gaudi": case.cluster.gpu.is_gaudi,
     }
     return [text for text, present in gaps.items() if present]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dsforge.errors import Problem
 from dsforge.layout import layer_split
 from dsforge.rules.case import Case, Rule, divisors, listed
+from dsforge.specs import ClusterSpec
 
 
 def world_size(case: Case) -> Problem | None:
@@ -97,20 +98,30 @@ def tensor_divides_widths(case: Case) -> Problem | None:
 
 
 def tensor_in_node(case: Case) -> Problem | None:
-    """Tensor parallelism across nodes.
+    """Tensor parallelism across nodes, or across NVLink domains where these are larger.
 
     Ours: two all-reduces a layer and direction over the network cost more than they save
     (Narayanan et al. 2021, takeaway 1).
     """
     tp, slots = case.layout.tensor_parallel_size, case.cluster.gpus_per_node
-    if tp > slots or slots % tp:
+    legal = tensor_sizes(case.cluster)
+    if tp not in legal:
+        domain = case.cluster.nvlink_domain_nodes
+        within = f", or be a multiple of it within the NVLink domain of {domain} nodes"
         return Problem(
             "tensor-in-node",
-            f"`tensor_parallel_size` (={tp}) must divide `gpus_per_node` (={slots}): no tensor "
-            "parallelism across nodes",
-            f"use {listed(divisors(slots))}",
+            f"`tensor_parallel_size` (={tp}) must divide `gpus_per_node` (={slots})"
+            f"{within if domain > 1 else ''}: no tensor parallelism across "
+            f"{'NVLink domains' if domain > 1 else 'nodes'}",
+            f"use {listed(legal)}",
         )
     return None
+
+
+def tensor_sizes(cluster: ClusterSpec) -> tuple[int, ...]:
+    """Sizes of tensor parallelism that stay on `intra_node`: in a node, or on whole nodes of it."""
+    slots = cluster.gpus_per_node
+    return (*divisors(slots), *range(2 * slots, cluster.nvlink_domain_gpus + 1, slots))
 
 
 def pipeline_divides_layers(case: Case) -> Problem | None:
@@ -178,10 +189,10 @@ def context_splits_sequence(case: Case) -> Problem | None:
     """A sequence that context ranks cannot share out.
 
     Megatron `validate_args`: each context rank takes two chunks, for balance under the causal
-    mask.
+    mask. Under Ulysses `dsforge train` pads samples.
     """
     cp = case.layout.context_parallel_size
-    if cp > 1 and case.workload.sequence_length % (2 * cp):
+    if case.on_megatron and cp > 1 and case.workload.sequence_length % (2 * cp):
         return Problem(
             "context-sequence",
             f"`sequence_length` (={case.workload.sequence_length}) must be a multiple of 2 x "

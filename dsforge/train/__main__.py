@@ -13,19 +13,20 @@ import platform
 import re
 import sys
 import time
-from contextlib import suppress
 from pathlib import Path
 
 from dsforge.errors import EXIT_USER, DsforgeError, LayoutError, SpecError
 from dsforge.masking import masked_traceback, printable
 from dsforge.train.processes import ATTENDED
 from dsforge.train.signals import Attendant
+from dsforge.train.streams import keep_writable
 
 GRACE_S = 10.0  # launchers look at their ranks every second at the latest
 
 
 def main() -> int:
     """The exit code of a run on this rank."""
+    keep_writable()
     with Attendant() as attendant:  # before the imports, which take seconds
         given = _arguments()
         try:
@@ -88,9 +89,8 @@ def _trained(given: argparse.Namespace, attendant: Attendant) -> int:
 
 
 def _write(text: str) -> None:
-    with suppress(OSError):  # nobody is left to read it
-        sys.stderr.write(text)
-        sys.stderr.flush()
+    sys.stderr.write(text)
+    sys.stderr.flush()
 
 
 def _described(error: DsforgeError) -> str:

@@ -28,7 +28,7 @@ def start_engine(model: Any, config: EngineConfig, factor: Callable[[int], float
     elif layout.tensor_parallel_size > 1:
         settings, groups = tensor_settings(settings), tensor_groups(layout)
     elif layout.context_parallel_size > 1:
-        groups = sequence_groups(model, config)
+        groups = sequence_groups(model, layout.context_parallel_size, config.micro_batch_size)
     import_muon(config.optimizer)
     engine, *_ = deepspeed.initialize(
         model=model,

@@ -30,13 +30,6 @@ CLASSES = (
 )
 
 
-def load_file(path: Path, *, mmap: bool = False) -> Any:
-    """The values in a file of a checkpoint, on the CPU. Raises DsforgeError."""
-    import torch
-
-    return _load(torch.load, path, map_location="cpu", mmap=mmap)
-
-
 @contextmanager
 def strict_loading() -> Iterator[None]:
     """Everything that is loaded with torch within goes through the same checks."""

@@ -23,8 +23,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-CHUNK_BYTES = 2**27  # of fp32 logits; smaller ones make matrix products too thin for a GPU
-LEAST_ROWS = 256
+from dsforge.estimate.loss import chunks_of
+
+PARTS = 8  # of the words, in which products are added to a sum in another precision
 
 
 class Targets(NamedTuple):
@@ -131,19 +132,23 @@ class _ChunkedLoss(torch.autograd.Function):
     def forward(ctx: Any, *inputs: Any) -> Any:
         """Sum of the losses; the gradients are made on the way and kept."""
         rows, weight, bias, tokens, factor = inputs
-        size = max(LEAST_ROWS, CHUNK_BYTES // (4 * weight.shape[0]))
         wanted = ctx.needs_input_grad[:3]
+        chunks = chunks_of(*weight.shape, trained=wanted[1])
+        size = len(rows) if len(rows) <= chunks.one else chunks.rows
         made = _Gradients.empty((rows, weight, bias), wanted, exact=len(rows) > size)
         total = torch.zeros((), dtype=torch.float32, device=rows.device)
-        for start in range(0, len(rows), size):
+        for start in range(0, len(rows), max(1, size)):
             chunk, places = rows[start : start + size], tokens[start : start + size, None]
             scores = torch.nn.functional.linear(chunk, weight, bias).float()
             scores = torch.log_softmax(scores, dim=-1)
             total -= scores.gather(1, places).sum()
             if any(wanted):
                 minus = scores.new_full((), -1.0).expand_as(places)
-                slope = scores.exp_().scatter_add_(1, places, minus).mul_(factor)
-                made.add(slope, chunk, weight, start)
+                scores.exp_().scatter_add_(1, places, minus).mul_(factor)  # d loss / d logits
+                if made.bias is not None:
+                    made.bias.add_(scores.sum(0))
+                scores = scores.to(chunk.dtype)  # the float32 ones are gone before the products
+                made.add(scores, chunk, weight, start)
         ctx.made, ctx.factor, ctx.dtype = made, factor, weight.dtype
         return total
 
@@ -152,40 +157,49 @@ class _ChunkedLoss(torch.autograd.Function):
         """Gradients of rows, weight and bias, times what follows the loss."""
         made, ctx.made = ctx.made, None
         ratio = scale / ctx.factor
-        scaled = (None if g is None else g.mul_(ratio.to(g.dtype)).to(ctx.dtype) for g in made)
+        each = (made.rows, made.weight, made.bias)
+        scaled = (None if g is None else g.mul_(ratio.to(g.dtype)).to(ctx.dtype) for g in each)
         return (*scaled, None, None)
 
 
-class _Gradients(NamedTuple):
+@dataclass(slots=True)
+class _Gradients:
     """Of rows, weight and bias; none where it is not wanted."""
 
     rows: Any
     weight: Any
     bias: Any
+    sums: bool  # the weight's is there already: several chunks add to it
 
     @classmethod
     def empty(cls, inputs: tuple[Any, ...], wanted: tuple[bool, ...], *, exact: bool) -> _Gradients:
-        """Zeros; those that several chunks add to are in fp32 where `exact`."""
+        """Zeros; those that several chunks add to are in fp32 where `exact`.
+
+        That of a weight with one chunk is made by its product, beside no logits in fp32.
+        """
         rows, weight, bias = (
             tensor if want else None for tensor, want in zip(inputs, wanted, strict=True)
         )
         kind = {"dtype": torch.float32} if exact else {}
+        sums = exact or not len(inputs[0])
         return cls(
             None if rows is None else torch.zeros_like(rows),
-            None if weight is None else torch.zeros_like(weight, **kind),
+            torch.zeros_like(weight, **kind) if weight is not None and sums else None,
             None if bias is None else torch.zeros_like(bias, **kind),
+            sums or weight is None,
         )
 
     def add(self, slope: Any, chunk: Any, weight: Any, start: int) -> None:
-        """What the slope of a chunk's logits, in fp32, gives to each."""
-        if self.bias is not None:
-            self.bias.add_(slope.sum(0))
-        slope = slope.to(chunk.dtype)
+        """What the slope of a chunk's logits gives to rows and weight."""
         if self.rows is not None:
             torch.mm(slope, weight, out=self.rows[start : start + len(chunk)])
-        if self.weight is None:
+        if not self.sums:
+            self.weight = slope.t() @ chunk
+        elif self.weight is None:
             return
-        if self.weight.dtype == slope.dtype:
+        elif self.weight.dtype == slope.dtype:
             self.weight.addmm_(slope.t(), chunk)
-        else:
-            self.weight.add_(slope.t() @ chunk)
+        else:  # a part of the words at a time: beside the sum, no second tensor of its size
+            parts = self.weight.chunk(PARTS), slope.chunk(PARTS, dim=1)
+            for part, slopes in zip(*parts, strict=True):
+                part.add_(slopes.t() @ chunk)

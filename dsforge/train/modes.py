@@ -13,6 +13,7 @@ from dsforge.ds_config import BALANCED, DsConfig, Partition, read
 from dsforge.errors import Problem
 from dsforge.layout import Layout
 from dsforge.rules import divisors, listed
+from dsforge.rules.trainer import Heads, sequence_problems
 from dsforge.strategy import GRADIENTS_SHARDED, ZeroStage
 
 # Of transformers' tensor-parallel plans, as DeepSpeed reads them (`tp_plan_converter.py`).
@@ -198,41 +199,28 @@ def check_tensor(mode: Mode, configuration: Any, *, adapters: bool) -> list[Prob
 def check_sequence(
     mode: Mode, configuration: Any, *, attention: str, packing: bool
 ) -> list[Problem]:
-    """What a model cannot do under sequence parallelism.
-
-    `ulysses_sp.py` shares out heads and drops masks: it leaves attention causal and nothing else.
-    """
+    """What a model cannot do under sequence parallelism."""
     size, shape = mode.layout.context_parallel_size, configuration.get_text_config()
-    kind, window = configuration.model_type, getattr(shape, "sliding_window", None)
-    kv_heads = getattr(shape, "num_key_value_heads", None)
-    found = [
-        _divides(
-            "sequence-heads", size, "attention heads", shape.num_attention_heads, axis="sequence"
-        )
-    ]
-    if kv_heads is None:
-        message = f"Ulysses does not know the key/value heads of models of type {kind}"
-        found.append(Problem("sequence-model", message, "use pipeline stages or ZeRO-3 instead"))
-    elif size % kv_heads:
-        found.append(
-            _divides("sequence-kv-heads", size, "key/value heads", kv_heads, axis="sequence")
-        )
+    window = getattr(shape, "sliding_window", None) and getattr(shape, "use_sliding_window", True)
+    heads = Heads(
+        configuration.model_type,
+        shape.num_attention_heads,
+        getattr(shape, "num_key_value_heads", None),
+        latent=getattr(shape, "kv_lora_rank", None) is not None,
+        windowed=bool(window),
+    )
+    found = list(sequence_problems(size, heads, attention=attention))
     if attention == "eager":
         message = "`attention` (=eager) must be sdpa or flash_attention_2 with sequence parallelism"
         found.append(Problem("sequence-attention", message, "use sdpa"))
     if packing:
         message = "`packing` must be false with sequence parallelism: masks of packs are dropped"
         found.append(Problem("sequence-packing", message, "set `packing: false`"))
-    if window and getattr(shape, "use_sliding_window", True) and attention != "flash_attention_2":
-        message = f"a sliding window (={window}) is dropped by sequence parallelism under sdpa"
-        found.append(Problem("sequence-window", message, "use flash_attention_2"))
-    return [problem for problem in found if problem is not None]
+    return found
 
 
-def _divides(
-    rule: str, size: int, what: str, count: int, *, axis: str = "tensor"
-) -> Problem | None:
+def _divides(rule: str, size: int, what: str, count: int) -> Problem | None:
     if count % size == 0:
         return None
-    message = f"the {axis} parallel size (={size}) must divide the {what} (={count})"
+    message = f"the tensor parallel size (={size}) must divide the {what} (={count})"
     return Problem(rule, message, f"use {listed(divisors(count))}")

@@ -16,6 +16,7 @@ from dsforge.estimate.flops import step_flops
 from dsforge.estimate.rates import peak_flops
 from dsforge.job import TrainJob
 from dsforge.plan import Priced
+from dsforge.planner.figures import memory_label
 from dsforge.reading.stored import read_plan
 from dsforge.train.engine_config import EngineConfig
 from dsforge.train.record import Measurement
@@ -32,6 +33,7 @@ class Prediction(NamedTuple):
     token_flops: float  # useful FLOPs of one token
     peak_flops: float  # of all ranks, FLOP/s
     memory_bytes: Interval  # of the fullest rank, by the counter that is measured
+    memory_label: str  # what that counter is called
     sent_bytes: int  # by one rank in a step
 
     def mfu(self, tokens_per_s: float) -> float:
@@ -63,6 +65,7 @@ def read_prediction(folder: Path, job: TrainJob, config: EngineConfig) -> Predic
         token_flops=step_flops(plan.model, workload) / workload.tokens_per_step,
         peak_flops=peak_flops(gpu, workload.precision) * plan.cluster.gpus,
         memory_bytes=memory,
+        memory_label=memory_label("allocated", on_cpu=gpu.is_cpu),
         sent_bytes=price.time.sent_bytes,
     )
 
@@ -92,7 +95,7 @@ def summary(measured: Measurement, memory_bytes: int, said: Prediction | None) -
     steps = sorted(measured.step_s)
     step_s = steps[len(steps) // 2]
     tokens_per_s = measured.tokens_per_step / step_s
-    rows = [("step", seconds(step_s), said and _range(said.step_s, seconds))]
+    rows = [("step time", seconds(step_s), said and _range(said.step_s, seconds))]
     if said is None:
         rows += [("tokens/s", amount(tokens_per_s), None)]
     else:
@@ -103,14 +106,18 @@ def summary(measured: Measurement, memory_bytes: int, said: Prediction | None) -
             ("MFU", f"{said.mfu(tokens_per_s):.1%}", f"{said.likely_mfu:.1%}"),
         ]
     rows += [
-        ("memory", gib(memory_bytes), said and _range(said.memory_bytes, gib)),
+        (
+            said.memory_label if said else "memory",
+            gib(memory_bytes),
+            said and _range(said.memory_bytes, gib),
+        ),
         ("sent", gib(measured.sent_bytes), said and gib(said.sent_bytes)),
     ]
-    width = max(len(value) for _, value, _ in rows)
+    width, names = (max(len(row[column]) for row in rows) for column in (1, 0))
     lines = ["measured:" if said is None else "measured, and predicted by plan.json:"]
     for name, value, predicted in rows:
         beside = f"  predicted {predicted}" if predicted else ""
-        lines.append(f"  {name:<9} {value:<{width}}{beside}".rstrip())
+        lines.append(f"  {name:<{names}} {value:<{width}}{beside}".rstrip())
     return lines
 
 

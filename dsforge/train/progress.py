@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
@@ -33,8 +33,7 @@ class Screen:
 
     def say(self, message: str) -> None:
         """Show one line."""
-        with suppress(OSError):  # a terminal or pipe that has gone must not end a run
-            self._console.print(escape(printable(message)), soft_wrap=True)
+        self._console.print(escape(printable(message)), soft_wrap=True)
 
     @contextmanager
     def counting(self, what: str, total: int, done: int = 0) -> Iterator[None]:
@@ -79,4 +78,4 @@ class Screen:
         if said is None or metrics.mfu is None:
             return memory
         mfu = f"MFU {metrics.mfu:.1%} (plan {said.likely_mfu:.1%})"
-        return f"{mfu}  {memory} (plan {gib(said.memory_bytes.likely)})"
+        return f"{mfu}  {said.memory_label} {memory} (plan {gib(said.memory_bytes.likely)})"

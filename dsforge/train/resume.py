@@ -73,7 +73,9 @@ def damage(path: Path) -> str:
 
     rank, ranks = torch.distributed.get_rank(), torch.distributed.get_world_size()
     names = sorted(read_note(path).files)
-    own = lacking(path) or changed(path, names[rank::ranks]) or _unknown(path, names[rank::ranks])
+    loadable = sorted(file.name for file in path.glob("*.pt"))  # DeepSpeed takes them by name
+    own = lacking(path) or changed(path, names[rank::ranks])
+    own = own or _unknown(path, loadable[rank::ranks])
     found: list[Any] = [None] * ranks
     torch.distributed.all_gather_object(found, own)
     return next((why for why in found if why), "")
@@ -82,11 +84,10 @@ def damage(path: Path) -> str:
 def _unknown(path: Path, names: list[str]) -> str:
     """Why a file must not be loaded: more names than checkpoints need, or another form."""
     for name in names:
-        if name.endswith(".pt"):
-            try:
-                check_file(path / name)
-            except DsforgeError as error:
-                return error.message
+        try:
+            check_file(path / name)
+        except DsforgeError as error:
+            return error.message
     return ""
 
 

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from dsforge.ckpt.archive import Archive
+from dsforge.ckpt.keys import STAGES
 from dsforge.ckpt.values import Foreign, Name, StoredTensor
 from dsforge.errors import DsforgeError
 
-STAGES = "deepspeed.runtime.zero.config.ZeroStageEnum"
 SCALERS = "deepspeed.runtime.fp16.loss_scaler."
 DTYPES = ("float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8")
 

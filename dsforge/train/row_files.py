@@ -12,21 +12,16 @@ import json
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dsforge.errors import Problem, SpecError
 from dsforge.outside import UnreadableError, json_value, opened, read_text
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from dsforge.train.tables import Kind, TableError, lines
 
 MOST_ROW_BYTES = 16 << 20
-MOST_ROWS_PER_BYTE = 16  # of a table; more are no data but an attack on time
 STATE_BYTES = 4 << 20  # of a state.json; one shard takes 40
 HEAD_BYTES = 512
 SHOWN_SPLITS = 20
-TABLE_ROWS = 256  # that become Python values at a time
-COLUMNS = ("text", "prompt", "completion", "messages")
 TEXT_SUFFIXES, PARQUET = (".jsonl", ".json"), ".parquet"
 UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 
@@ -59,9 +54,9 @@ def row_values(path: Path) -> Iterator[tuple[str, Any]]:
     """Place and value of each row; a Problem where a line is not JSON. Raises SpecError."""
     files = data_files(path)
     if path.is_dir():
-        yield from _dataset_values(path, files)
+        yield from _table_values(path, "arrow", files)
     elif path.suffix == PARQUET:
-        yield from _parquet_values(path)
+        yield from _table_values(path, "parquet", files)
     else:
         yield from _json_values(path)
 
@@ -154,64 +149,12 @@ def _json(place: str, line: bytes) -> Any:
     return Problem("row-json", f"is not JSON: {why}", place=place)
 
 
-def _dataset_values(folder: Path, files: tuple[Path, ...]) -> Iterator[tuple[str, Any]]:
-    """Place and value of each row of a folder that `datasets` saved: Arrow streams."""
-    import pyarrow as pa
-
-    number = 0
-    for file in files:
-        left = MOST_ROWS_PER_BYTE * file.stat().st_size
-        try:
-            with pa.memory_map(str(file)) as source:
-                for batch in pa.ipc.open_stream(source):
-                    left -= batch.num_rows
-                    _check_rows(file, left)
-                    for value in _table_values(batch):
-                        number += 1
-                        yield f"{folder}: row {number}", _bounded(value, f"{folder}: row {number}")
-        except (pa.ArrowException, OSError, ValueError) as error:
-            message = f"is not an Arrow stream: {_first_line(error)}"
-            raise refused("data-arrow", message, file) from error
-
-
-def _parquet_values(path: Path) -> Iterator[tuple[str, Any]]:
-    """Place and value of each row of a Parquet file, read batch by batch."""
-    import pyarrow as pa
-    from pyarrow import parquet
-
+def _table_values(path: Path, kind: Kind, files: tuple[Path, ...]) -> Iterator[tuple[str, Any]]:
+    """Place and value of each row of a Parquet file, or of a folder that `datasets` saved."""
     try:
-        with parquet.ParquetFile(path) as file:
-            _check_rows(path, MOST_ROWS_PER_BYTE * path.stat().st_size - file.metadata.num_rows)
-            columns = [name for name in COLUMNS if name in file.schema_arrow.names] or None
-            number = 0
-            for batch in file.iter_batches(TABLE_ROWS, columns=columns):
-                for value in _table_values(batch):
-                    number += 1
-                    yield f"{path}: row {number}", _bounded(value, f"{path}: row {number}")
-    except (pa.ArrowException, OSError, ValueError) as error:
-        message = f"is not a Parquet file: {_first_line(error)}"
-        raise refused("data-parquet", message, path) from error
-
-
-def _check_rows(path: Path, left: int) -> None:
-    """Raise SpecError where a table speaks of far more rows than it has bytes."""
-    if left < 0:
-        message = f"has more than {MOST_ROWS_PER_BYTE} rows for each of its bytes"
-        raise refused("data-rows", message, path, "write the rows as JSONL")
-
-
-def _table_values(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
-    """The rows of a batch as Python values; what does not fit together raises ArrowInvalid."""
-    batch.validate(full=True)  # offsets out of range would read somebody else's memory
-    for begin in range(0, batch.num_rows, TABLE_ROWS):
-        yield from batch.slice(begin, TABLE_ROWS).to_pylist()
-
-
-def _bounded(value: dict[str, Any], place: str) -> Any:
-    """The row of a table, or what is wrong with its size."""
-    size = sum(len(one) for one in value.values() if isinstance(one, str | bytes | list))
-    return value if size <= MOST_ROW_BYTES else _too_large(place)
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0][:200]
+        for number, line in enumerate(lines(kind, files, MOST_ROW_BYTES), 1):
+            place = f"{path}: row {number}"
+            yield place, _json(place, line) if line else _too_large(place)
+    except TableError as error:
+        hint = "" if error.rule == kind else "write the rows as JSONL"
+        raise refused(f"data-{error.rule}", str(error), path, hint) from error

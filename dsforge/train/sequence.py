@@ -15,20 +15,24 @@ import numpy as np
 
 from dsforge.strategy import FULLY_SHARDED
 from dsforge.train.data import IGNORED, MULTIPLE, Batch, Sample
-from dsforge.train.engine_config import EngineConfig
 from dsforge.train.step import Stepper
 
 
-def sequence_groups(model: Any, config: EngineConfig) -> Any:
+def sequence_groups(model: Any, ranks: int, micro_batch_size: int) -> Any:
     """DeepSpeed's module of sequence groups, after the exchange is put into attention."""
     from deepspeed.runtime.sequence_parallel.ulysses_sp import UlyssesSPAttentionHF
 
     return UlyssesSPAttentionHF.register_with_transformers(
         model,
         core_attn_implementation=model.config._attn_implementation,  # noqa: SLF001 - as it reads it
-        sequence_parallel_size=config.mode.layout.context_parallel_size,
-        micro_batch_size=config.micro_batch_size,
+        sequence_parallel_size=ranks,
+        micro_batch_size=micro_batch_size,
     )
+
+
+def stretch_width(length: int, ranks: int) -> int:
+    """Tokens of a rank's stretch of samples of so many tokens: a multiple of 8."""
+    return -(-length // (MULTIPLE * ranks)) * MULTIPLE
 
 
 def stretched(batch: Batch, rows: int, ranks: int, pad_token: int) -> Batch:
@@ -38,7 +42,7 @@ def stretched(batch: Batch, rows: int, ranks: int, pad_token: int) -> Batch:
     begin anew, attention would see another sample.
     """
     had, length = batch.tokens.shape
-    width = -(-length // (MULTIPLE * ranks)) * MULTIPLE * ranks
+    width = stretch_width(length, ranks) * ranks
     tokens = np.full((rows, width), pad_token, dtype=np.int64)
     labels = np.full((rows, width), IGNORED, dtype=np.int64)
     tokens[:had, :length] = batch.tokens

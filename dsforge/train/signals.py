@@ -22,6 +22,7 @@ from time import monotonic
 from typing import Self
 
 from dsforge.train.processes import end_children, launchers, lives, orphaned
+from dsforge.train.streams import mute_if_nobody_listens
 
 LOOK_S = 1.0
 ORPHAN_S = 600.0  # for step and save without a launcher; other ranks may never answer again
@@ -107,14 +108,14 @@ class Attendant:
         self._launchers = ()
         self.is_orphaned = True
         self._end_by = monotonic() + ORPHAN_S
-        _mute_if_nobody_listens()
+        mute_if_nobody_listens()
         _say("the launcher of this rank has ended; the rank ends too")
         self._hear(signal.SIGTERM)
 
     def _hear(self, number: int) -> None:
         """Remember a signal in training, end at once elsewhere."""
         if number == signal.SIGHUP:
-            _mute_if_nobody_listens()
+            mute_if_nobody_listens()
         with self._turn:
             self._interrupts += number == signal.SIGINT
             waits = self.phase is Phase.TRAINING and self._interrupts <= 1
@@ -144,15 +145,3 @@ def _say(line: str) -> None:
     with suppress(OSError, ValueError):
         sys.stderr.flush()
         os.write(2, f"{line}\n".encode())
-
-
-def _mute_if_nobody_listens() -> None:
-    """Point stdout and stderr at nothing where their other end is gone: a line would end a save."""
-    for descriptor in (1, 2):
-        poll = select.poll()
-        with suppress(OSError):
-            poll.register(descriptor, 0)
-            if any(state & (select.POLLERR | select.POLLHUP) for _, state in poll.poll(0)):
-                nothing = os.open(os.devnull, os.O_WRONLY)
-                os.dup2(nothing, descriptor)
-                os.close(nothing)

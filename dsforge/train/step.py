@@ -48,7 +48,8 @@ class Stepper:
     def __post_init__(self) -> None:
         from dsforge.train.loss import loss_head
 
-        self.head = loss_head(self.engine.module)
+        if self.job.loss == "chunked":
+            self.head = loss_head(self.engine.module)
 
     @property
     def least(self) -> int:

@@ -25,7 +25,7 @@ from dsforge.ckpt.checked import CheckedArchive, UnusableError, check_pieces
 from dsforge.ckpt.folder import Folder
 from dsforge.ckpt.machine import MAX_COUNT
 from dsforge.ckpt.numbers import ITEM_BYTES
-from dsforge.ckpt.output import SILENT, Watcher, check_outside, check_written, new_folder
+from dsforge.ckpt.output import HINTS, SILENT, Watcher, check_outside, check_written, new_folder
 from dsforge.ckpt.path_names import check_distinct
 from dsforge.ckpt.pointer import check_pointer, point
 from dsforge.ckpt.split import check_split
@@ -89,9 +89,11 @@ def _by_deepspeed(folder: Folder, out: Path, watcher: Watcher, *, checksums: boo
         try:
             with strict_loading():
                 main(Namespace(**names, **options, strict=False, inject_missing_state=True))
-        except (OSError, DsforgeError):
+        except DsforgeError:
             raise
-        except Exception as error:  # whatever its many assertions raise
+        except Exception as error:
+            if isinstance(error, OSError) and error.errno in HINTS:
+                raise  # whatever its many assertions raise
             message = f"DeepSpeed cannot convert {folder.path.name}: {error}"
             raise DsforgeError(message, "resume it on the ranks that wrote it") from error
         _judge(folder, checksums=checksums)  # the bytes are still those that were checked

@@ -179,7 +179,9 @@ class Watchdog:
     def _write_stacks(self) -> None:
         """Where each thread of this rank stands, and the last collectives where torch knows."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        with (self.folder / f"rank{self.place.rank}.txt").open("w", encoding="utf-8") as stream:
+        path = self.folder / f"rank{self.place.rank}.txt"
+        path.unlink(missing_ok=True)  # it could be a link to anything
+        with path.open("x", encoding="utf-8") as stream:
             stream.write(f"{self._what}, rank {self.place.rank}\n")
             stream.flush()
             faulthandler.dump_traceback(stream, all_threads=True)

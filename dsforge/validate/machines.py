@@ -26,8 +26,8 @@ SITES = (
     ("nano-", "efa-p5", 8),  # AWS (net-0152 to -0172)
     ("internlm", "roce-100", 4),  # stated beside the table
 )
-# NVLink reaches beyond the tray of four; of its 72 accelerators a power of two is used.
-NVLINK_DOMAIN = {"GB200": 64, "GB300": 64}
+# Trays of four, joined by NVLink; of the 72 accelerators of a rack a power of two is used.
+TRAY, TRAYS_OF_A_DOMAIN = {"GB200": 4, "GB300": 4}, 16
 FP4_FLOPS = {"GB200": 10e15, "GB300": 15e15, "B200": 9e15, "B300": 13.5e15}  # dense, datasheets
 NODE = 8  # accelerators of a node where the row does not say
 HOST_MEMORY_BYTES, CPU_CORES = 1 << 41, 96  # no table says; large enough not to matter
@@ -46,7 +46,7 @@ def cluster_of(row: Row) -> ClusterSpec:
     gpus, family = row.gpus or 1, row.gpu_type.split("-")[0]
     if row.precision == "nvfp4" and family in FP4_FLOPS:
         card = _with_fp4(card, FP4_FLOPS[family])
-    per_node = min(NVLINK_DOMAIN.get(family, row.gpus_per_node or NODE), gpus)
+    per_node = min(TRAY.get(family, row.gpus_per_node or NODE), gpus)
     network, adapters = _network(row)
     return ClusterSpec.model_construct(
         nodes=-(-gpus // per_node),
@@ -54,7 +54,8 @@ def cluster_of(row: Row) -> ClusterSpec:
         gpu=card,
         intra_node=intra_node,
         inter_node=catalog.link(network),
-        nics_per_node=per_node if family in NVLINK_DOMAIN else adapters,
+        nics_per_node=per_node if family in TRAY else adapters,
+        nvlink_domain_nodes=TRAYS_OF_A_DOMAIN if family in TRAY else 1,
         host_memory_bytes=HOST_MEMORY_BYTES,
         cpu_cores=CPU_CORES,
     )

@@ -134,4 +134,4 @@ def _loss(notes: str, added: tuple[str, ...]) -> Loss:
         return "fused"
     if "fused cross entropy" in notes or "cross-entropy fusion on" in notes:
         return "softmax"
-    return "chunked" if "chunked" in added else "plain"
+    return "chunked_output" if "chunked" in added else "plain"

@@ -25,7 +25,7 @@ COMMANDS = {
     "unknown model": (("--model", "lama", "--ds-config", "ds.json", "--world-size", "8"), "lama"),
     "negative tokens": ((*OWN, "--world-size", "8", "--seq-len", "-1"), "seq-len"),
     "no config": ((*MODEL, "--ds-config", "nowhere.json", "--world-size", "8"), "nowhere.json"),
-    "context parallel": ((*PLANNED, "--cp", "2"), "context_parallel_size"),
+    "context parallel": ((*PLANNED, "--cp", "2"), "attention heads (=9)"),
     "tensor and pipeline": ((*PLANNED, "--tp", "3", "--pp", "2"), "tensor"),
     "megatron": ((*PLANNED, "--for", "megatron"), "megatron"),
     "negative batch": ((*PLANNED, "--micro-batch", "-1"), "micro"),
@@ -54,8 +54,8 @@ CONFIGS = {
         "must not meet",
     ),
     "sequence parallel": (
-        json.dumps({**GOOD, "sequence_parallel_size": 2}).encode(),
-        "sequence_parallel_size",
+        json.dumps({**GOOD, "sequence_parallel_size": 3}).encode(),
+        "sequence parallel size (=3)",
     ),
     "disk": (
         json.dumps(

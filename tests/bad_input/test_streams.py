@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pty
 import subprocess
 import sys
 from pathlib import Path
@@ -74,3 +75,51 @@ def test_a_full_disk_behind_the_output_is_no_traceback(tail: str, tmp_path: Path
 
     assert "Traceback" not in said
     assert (code != 0) == tail.startswith(">")
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"], ids=["buffered", "unbuffered"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("plan", *MODEL, "--verbose"),
+        ("estimate", *MODEL, "--verbose"),
+        ("gen", *MODEL, "--out", "run"),
+        ("explain", "run"),
+        ("explain", "run", "mfu"),
+        ("explain", "run", "nosuch"),
+        ("catalog", "models"),
+        ("lint", "run"),
+    ],
+    ids=" ".join,
+)
+def test_a_reader_that_has_seen_enough_is_no_traceback(
+    words: tuple[str, ...], unbuffered: str, tmp_path: Path
+) -> None:
+    """`| head -1`, and `| head -0`, which reads nothing."""
+    if words[-1] != "--out" and "run" in words[1:2]:
+        ended(("gen", *MODEL, "--out", "run"), "", tmp_path)
+    for lines in (0, 1):
+        _, said = ended(words, f"| head -{lines}", tmp_path, PYTHONUNBUFFERED=unbuffered)
+
+        assert "Traceback" not in said
+        assert "BrokenPipe" not in said
+
+
+@pytest.mark.parametrize(("no_color", "coloured"), [("", True), ("1", False)])
+def test_errors_have_colours_on_a_terminal_that_wants_them(no_color: str, coloured: bool) -> None:
+    """NO_COLOR (no-color.org) is obeyed where it is not empty."""
+    ours, theirs = pty.openpty()
+    done = subprocess.run(
+        [sys.executable, "-m", "dsforge", *COMMANDS["refusal"]],
+        env={**os.environ, "NO_COLOR": no_color},
+        stdout=subprocess.DEVNULL,
+        stderr=theirs,
+        timeout=60,
+        check=False,
+    )
+    os.close(theirs)
+    said = os.read(ours, 1 << 16).decode(errors="replace")
+    os.close(ours)
+
+    assert done.returncode == 1
+    assert ("\033[31m" in said) == coloured

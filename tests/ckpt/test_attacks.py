@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from hostile import Attack, attacks, chance, torch_file
+from hostile import Attack, attacks, chance, load_file, torch_file
 from odd_archives import odd_archives, records_of, special_files
 
 from dsforge.ckpt.verify import verify
@@ -245,8 +245,6 @@ def values(value: object) -> object:
 @pytest.mark.parametrize("count", [40, pytest.param(400, marks=pytest.mark.slow)])
 def test_no_harmful_bit_is_called_good(count: int, tmp_path: Path) -> None:
     """A bit changed anywhere: `verify` finds it, or torch reads the same values."""
-    from dsforge.train.loading import load_file
-
     for number in range(count):
         copy, file, source, bit = flipped(tmp_path, number)
         try:

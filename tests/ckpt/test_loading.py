@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hostile import call, glob, text, torch_file
+from hostile import call, glob, load_file, text, torch_file
 from odd_archives import odd_archives, records_of
 
 from dsforge.ckpt.archive import Archive
@@ -27,8 +27,6 @@ ENUM = "deepspeed.runtime.zero.config"
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SAMPLES)))
 def test_every_sample_is_loaded(path: Path) -> None:
     """Nothing that DeepSpeed writes lacks in the list, with and without a map of the file."""
-    from dsforge.train.loading import load_file
-
     assert load_file(path).keys() == load_file(path, mmap=True).keys()
 
 
@@ -44,8 +42,6 @@ def with_more(folder: Path, program: bytes) -> Path:
 def test_members_of_the_enum_are_loaded(module: str, tmp_path: Path) -> None:
     """As Python 3.11.2 writes them, and as any other writes them."""
     from deepspeed.runtime.zero.config import ZeroStageEnum
-
-    from dsforge.train.loading import load_file
 
     member = call(glob(module, "getattr"), glob(ENUM, "ZeroStageEnum"), text("gradients"))
     plain = call(glob(ENUM, "ZeroStageEnum"), b"K\2")
@@ -70,7 +66,7 @@ def test_other_attributes_are_not_loaded(of: tuple[str, str], name: str, tmp_pat
 
     path = with_more(tmp_path, call(glob("builtins", "getattr"), glob(*of), text(name)))
     with pytest.raises(UntrustedError, match=r"would call builtins\.getattr"):
-        loading.load_file(path)
+        load_file(path)
     given = ZeroStageEnum if of[0] == ENUM else of
     with pytest.raises(TypeError):
         loading._member(given, name)
@@ -78,8 +74,6 @@ def test_other_attributes_are_not_loaded(of: tuple[str, str], name: str, tmp_pat
 
 def test_names_that_are_only_held_are_not_loaded(tmp_path: Path) -> None:
     """What `verify` warns of does not get to torch."""
-    from dsforge.train.loading import load_file
-
     with pytest.raises(DsforgeError, match=r"would import pathlib\.Path"):
         load_file(with_more(tmp_path, glob("pathlib", "Path")))
 

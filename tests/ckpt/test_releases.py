@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hostile import load_file
 
 from dsforge.ckpt.inspect import inspect
 from dsforge.ckpt.verify import verify
@@ -46,7 +47,5 @@ def test_older_checkpoints_are_loaded(path: Path) -> None:
     """The list of good names has all that these releases write."""
     pytest.importorskip("torch")
     pytest.importorskip("deepspeed")
-    from dsforge.train.loading import load_file
-
     for file in path.rglob("*.pt"):
         assert load_file(file)

@@ -27,6 +27,7 @@ MODEL = SAMPLES / "zero1/global_step3/mp_rank_00_model_states.pt"
 SCALER = glob("deepspeed.runtime.fp16.loss_scaler", "LossScaler")
 ORDERED = call(glob("collections", "OrderedDict"))
 NDARRAY = glob("numpy", "ndarray")
+FROM_BUFFER = glob("numpy._core.numeric", "_frombuffer")
 
 
 def dtype(code: str, state: bytes = b"") -> bytes:
@@ -58,6 +59,14 @@ def forged() -> dict[str, bytes]:
         "object": b"(" + glob("numpy", "dtype") + text("f8,O") + b"o",
         "subarray": call(glob("numpy", "dtype"), dtype("V8") + b"K\x7f\x86"),
         "fields": call(glob("numpy", "dtype"), text("f8,O")),
+        "buffer-of-objects": call(FROM_BUFFER, eight, dtype("O8"), b"K\1\x85", text("C")),
+        "buffer-lying-about-objects": call(
+            FROM_BUFFER, eight, dtype("V8", field), b"K\1\x85", text("C")
+        ),
+        "buffer-of-a-text": call(FROM_BUFFER, text("a"), dtype("f8"), b"K\1\x85", text("C")),
+        "buffer-of-no-shape": call(
+            FROM_BUFFER, eight, dtype("f8"), b"J\xff\xff\xff\xff\x85", text("C")
+        ),
         "huge": call(NDARRAY, b"J\xff\xff\xff\x7f\x85", text("f8")),
     }
 
@@ -164,6 +173,8 @@ def healthy() -> dict[str, Any]:
         "objects": np.array([1, "a", None], dtype=object),
         "dates": [np.datetime64("2026-01-02"), np.arange("2026-01", "2026-03", dtype="M8[D]")],
         "bytes": np.array([b"ab", b"c"]),
+        "empty": [np.array([]), b"", np.str_(""), frozenset()],
+        "keys": {np.int64(3): 1, np.str_("a"): 2, frozenset({1}): 3, b"": 4},
         "halves": np.array([1, 2], dtype=np.float16),
         "truths": np.array([True, False]),
         "numbers": [np.float64(1.5), np.int64(3), np.float32(2), np.bool_(True), np.str_("a")],

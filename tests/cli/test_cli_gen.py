@@ -20,7 +20,7 @@ TREE = {
     *("plan.json", "PLAN.md", "hostfile", ".deepspeed_env", "train.yaml", ".dsforge-manifest.json"),
     *(f"deepspeed/{n}.json" for n in ("ds_config", "zero1", "zero2", "zero3")),
     *(f"deepspeed/{n}.json" for n in ("zero2_offload", "zero3_offload")),
-    *("megatron/args.txt", "megatron/pretrain.sh"),
+    *("megatron/args.txt", "megatron/pretrain.sh", "megatron/slurm.sbatch"),
     *("launch/deepspeed.sh", "launch/torchrun.sh", "launch/slurm.sbatch"),
 }
 
@@ -49,7 +49,7 @@ def test_the_tree_is_written_and_the_choice_said(
 
     assert code == 0
     assert files(tmp_path / "run") == TREE
-    for part in ("strategy", "largest:", "step", "16 created", "put the addresses", "deepspeed.sh"):
+    for part in ("strategy", "largest:", "step", "17 created", "put the addresses", "deepspeed.sh"):
         assert part in said
 
 
@@ -141,6 +141,7 @@ def test_paths_are_written_as_the_run_folder_sees_them(
     (tmp_path / "pairs.jsonl").write_text('{"text": "a"}\n')
     monkeypatch.chdir(tmp_path)
     options = ["--model", "smollm2-135m", "--gpu", "rtx-4090", "--data", "pairs.jsonl"]
+    options += ["--for", "deepspeed"]
 
     code = gen(monkeypatch, *options, "--out", "runs/one")
     named = yaml.safe_load(Path("runs/one/train.yaml").read_text())["data"]["train"]

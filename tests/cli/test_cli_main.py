@@ -62,7 +62,8 @@ def test_shared_flags_have_one_option_each_in_their_sections(command: str) -> No
     shown = typed(command, "-h").stdout
     headings = [line for line in shown.splitlines() if line.endswith(":") and line[0] != " "]
 
-    assert headings == ["Input files:", "Cluster:", "Workload:", "Strategy:", "Options:"]
+    sections = ("Input files", "Cluster", "Launch", "Workload", "Strategy", "Options")
+    assert headings == [f"{section}:" for section in sections]
     for field in Flags._fields:
         name = "--for" if field == "back_end" else "--" + field.replace("_", "-")
         assert shown.count(f"\n  {name} ") == 1
@@ -113,6 +114,21 @@ def test_the_shell_completes_commands_and_options() -> None:
 
     assert commands.stdout == "plain,plan\n"
     assert options.stdout == "plain,--zero-stage\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        ("dsforge plan --gpu rtx-pro", "rtx-pro-6000-96gb"),
+        ("dsforge gen --inter-node infiniband-4", "infiniband-400"),
+        ("dsforge estimate --model mixtral-8x7", "mixtral-8x7b"),
+    ],
+)
+def test_the_shell_completes_names_of_the_catalog(words: str, name: str) -> None:
+    """Cards, links and models by how they begin."""
+    found = typed(_DSFORGE_COMPLETE="bash_complete", COMP_WORDS=words, COMP_CWORD="3")
+
+    assert found.stdout == f"plain,{name}\n"
 
 
 def test_help_imports_no_library_but_click() -> None:

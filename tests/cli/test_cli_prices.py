@@ -27,13 +27,14 @@ def answer(*arguments: str) -> Any:
 
 
 def test_plan_shows_the_choice_first_and_why() -> None:
-    """The table starts with the chosen strategy; reasons and the size of the search follow."""
-    shown = run("plan", *SEVEN)
+    """The figures start with the chosen strategy; `--verbose` has rules and the search."""
+    shown, every = run("plan", *SEVEN), run("plan", *SEVEN, "--verbose")
 
-    assert "llama-2-7b (6.74 B) on 8 x a100-80gb" in shown
-    assert "ZeRO-" in shown.splitlines()[2]
-    assert "[fits]" in shown
-    assert "candidates in" in shown
+    assert shown.startswith("llama-2-7b (6.74 B) on 1 x 8 a100-80gb")
+    assert "ZeRO-" in shown.splitlines()[1]
+    assert "  because  " in shown
+    assert "[fits]" in every
+    assert "candidates in" in every
 
 
 def test_plan_keeps_the_top_in_json() -> None:
@@ -75,11 +76,14 @@ def test_estimate_answers_when_it_does_not_fit() -> None:
 
 
 def test_estimate_shows_terms_and_a_verdict() -> None:
-    """Memory and time by term, then one line that says whether it fits."""
+    """Whether it fits, and memory and time by term; `--verbose` has the phases, too."""
     shown = run("estimate", *SEVEN, "--zero-stage", "2")
+    every = run("estimate", *SEVEN, "--zero-stage", "2", "--verbose")
 
-    assert all(term in shown for term in ("optimizer_state", "logits", "host RAM, step", "bubble"))
-    assert "fits, " in shown
+    assert all(
+        term in shown for term in ("memory is", "activations", "time is", "compute", " left")
+    )
+    assert all(term in every for term in ("optimizer state", "host RAM, step", "bubble"))
 
 
 def test_a_stage_with_the_wrong_pipeline_is_refused_by_rule() -> None:

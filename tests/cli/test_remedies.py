@@ -14,7 +14,7 @@ from dsforge.cli.main import app
 from dsforge.document import MisfitDocument
 from dsforge.plan import Request
 from dsforge.planner import appraise, price
-from dsforge.planner.remedies import Remedy, remedies
+from dsforge.planner.remedies import DEAREST, SHOWN, Remedy, remedies
 from dsforge.rules import check
 
 NARROW = cluster(1, 8, "rtx-4090", intra="pcie-4", host_memory_bytes=256 * GIB)
@@ -56,11 +56,12 @@ def typed(*arguments: str) -> Result:
 
 
 @pytest.mark.parametrize("request_", CASES.values(), ids=CASES)
-def test_one_to_three_changes_are_named_each_with_a_cost(request_: Request) -> None:
-    """Nothing that is shown is without its cost or twice the same."""
+def test_few_changes_are_named_each_with_a_cost(request_: Request) -> None:
+    """Nothing that is shown is without its cost or twice the same, or costs over three times."""
     found = found_for(request_)
 
-    assert 1 <= len(found) <= 3
+    assert 1 <= len(found) <= SHOWN
+    assert all(remedy.slowdown <= DEAREST for remedy in found)
     assert len({remedy.changes for remedy in found}) == len(found)
     assert all(remedy.cost for remedy in found)
 
@@ -80,12 +81,15 @@ def test_a_change_of_the_strategy_is_legal_and_fits(name: str) -> None:
 
 
 def test_recomputation_states_its_saving_and_its_compute() -> None:
-    """`recompute full: saves 180 GiB, about 25% more step time (compute)`: a third of forward."""
+    """`recompute full: saves 164 GiB, about 7% more step time (compute)`: a third of forward.
+
+    What is nearest to fitting without it has its optimizer on the CPU, which is no longer needed.
+    """
     found = found_for(CASES["large micro batch"])
     recompute = next(remedy for remedy in found if remedy.changes == ("recompute full",))
 
     assert recompute.saved_bytes > 100 * GIB
-    assert 1.15 < recompute.slowdown < 1.4
+    assert 1.0 < recompute.slowdown < 1.4
     assert str(recompute).startswith("recompute full: saves 1")
     assert "more step time (compute)" in str(recompute)
 
@@ -94,7 +98,8 @@ def test_changes_of_the_strategy_come_first_and_the_cheaper_before_the_dearer() 
     """Another job is the last thing to offer; among strategies the faster one wins."""
     found = found_for(CASES["large micro batch"])
 
-    assert [remedy.changes[0].split()[0] for remedy in found] == ["micro", "recompute", "sequence"]
+    kinds = [remedy.changes[0].split()[0] for remedy in found]
+    assert kinds[:3] == ["micro", "recompute", "sequence"]
     assert found[0].slowdown < found[1].slowdown
 
 
@@ -121,8 +126,8 @@ def test_estimate_shows_the_gap_and_the_changes_in_order() -> None:
     """The verdict has the missing GiB and the dominant term; numbered lines follow."""
     shown = typed("estimate", *SEVEN, "--zero-stage", "0").stdout
 
-    assert "GiB too much" in shown
-    assert "optimizer_state" in shown.partition("does not fit")[2]
+    assert "GiB too much: DOES NOT FIT" in " ".join(shown.split())
+    assert "largest: optimizer state" in " ".join(shown.split())
     assert "\n  1. ZeRO-1: saves" in shown
     assert "\n  3. " in shown
 
@@ -147,15 +152,16 @@ def test_plan_and_gen_say_them_too(
 
     Draft202012Validator(MisfitDocument.model_json_schema(mode="serialization")).validate(document)
     assert answer.exit_code != 0
-    assert "16 nodes" in getattr(answer.exception, "hint", "")
-    assert document["nearest"]["remedies"][0]["changes"] == ["16 nodes"]
+    assert "LoRA and 4" in getattr(answer.exception, "hint", "")
+    assert document["nearest"]["remedies"][0]["changes"][0].startswith("1,847 GiB of RAM")
     assert not list(tmp_path.iterdir())
 
 
 def test_qlora_is_named_where_lora_is_not_enough() -> None:
-    """13 B on one card of 24 GB: under a stage that leaves its matrices whole."""
+    """13 B on one card of 24 GB that may not offload: under a stage that leaves matrices whole."""
     small = cluster(1, 1, "rtx-4090", intra="pcie-4", host_memory_bytes=64 * GIB)
-    request = ask("llama-2-13b", small, workload(1024))
+    kept = {"zero_stage": 3, "offload_optimizer": "none", "offload_parameters": "none"}
+    request = ask("llama-2-13b", small, workload(1024), **kept)
     (remedy,) = (r for r in found_for(request) if r.changes == ("QLoRA under ZeRO-2",))
 
     assert remedy.strategy.zero_stage == 2

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -72,6 +74,7 @@ class Asked(dict[str, Any]):
 def configs(plan: Plan) -> list[tuple[str, dict[str, Any]]]:
     """Path and content of each ds_config."""
     found = [a for a in render(plan) if a.path.startswith("deepspeed/")]
+    found = [a for a in found if a.path.endswith(".json")]
     return [(a.path, json.loads(a.text)) for a in found]
 
 
@@ -132,12 +135,12 @@ def test_deepspeeds_hostfile_reader(on: Any) -> None:
     assert list(pool.values()) == [on.gpus_per_node] * on.nodes
 
 
-def test_the_launcher_carries_everything(tmp_path: Path) -> None:
-    """The generated script starts the real launcher, which hands pdsh all it needs.
+def launched(plan: Plan, folder: Path) -> str:
+    """What the real launcher, started by the generated script, hands to pdsh.
 
     ssh and pdsh are small programs here: one answers, the other prints what it was called with.
     """
-    plan, run, tools = plans.plan(on=ON), tmp_path / "run", tmp_path / "bin"
+    run, tools = folder / "run", folder / "bin"
     write_all(render(plan), run)
     tools.mkdir()
     (tools / "ssh").write_text("#!/bin/sh\nexit 0\n")
@@ -148,18 +151,41 @@ def test_the_launcher_carries_everything(tmp_path: Path) -> None:
 
     done = subprocess.run(
         [run / "launch/deepspeed.sh"],
-        env={**os.environ, "PATH": path, "HOME": str(tmp_path)},
+        env={**os.environ, "PATH": path, "HOME": str(folder)},
         capture_output=True,
         text=True,
         check=False,
     )
 
     assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_launcher_carries_everything(tmp_path: Path) -> None:
+    """Variables, hosts, user, port, master and module."""
+    plan = plans.plan(on=ON)
+    said = launched(plan, tmp_path)
+
     for variable in environment_variables(plan):
-        assert f"export {variable.name}={variable.value}; " in done.stdout
-    for part in ("[10.0.0.1,10.0.0.2]", "[me]", "--master_addr=10.0.0.1", "-p 2222]", f"cd {run}"):
-        assert part in done.stdout
-    assert "dsforge.train" in done.stdout
+        assert f"export {variable.name}={variable.value}; " in said
+    for part in ("[10.0.0.1,10.0.0.2]", "[me]", "--master_addr=10.0.0.1", "-p 2222]"):
+        assert part in said
+    assert f"cd {tmp_path / 'run'}" in said
+    assert "dsforge.train" in said
+
+
+def test_the_launcher_starts_ranks_on_the_selected_devices(tmp_path: Path) -> None:
+    """As it tells each host in `--world_info`."""
+    hosts = (
+        Host(address="10.0.0.1", slots=2, devices=(2, 3)),
+        Host(address="10.0.0.2", slots=2, devices=(0, 5)),
+    )
+    said = launched(plans.plan(on=plans.cluster(2, 2, hosts=hosts)), tmp_path)
+    word = re.search(r"--world_info=(\S+)", said)
+
+    assert word is not None
+    world = json.loads(base64.urlsafe_b64decode(word[1]))
+    assert world == {"10.0.0.1": [2, 3], "10.0.0.2": [0, 5]}
 
 
 def test_an_unreachable_host_stops_the_launch(tmp_path: Path) -> None:

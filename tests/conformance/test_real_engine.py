@@ -88,6 +88,7 @@ def generated(name: str, folder: Path) -> tuple[Plan, list[Artifact], list[Artif
     """The plan of a pair, its ds_configs without NVMe and those with it."""
     plan = pairs.plan_of(name, folder)
     configs = [a for a in render(plan) if a.path.startswith("deepspeed/")]
+    configs = [a for a in configs if a.path.endswith(".json")]
     on_disk = [config for config in configs if '"nvme"' in config.text]
     return plan, [config for config in configs if config not in on_disk], on_disk
 

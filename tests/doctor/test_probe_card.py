@@ -18,10 +18,11 @@ from dsforge.doctor.measure.verdict import findings
 from dsforge.errors import SpecError
 from dsforge.estimate.comm import channel
 from dsforge.estimate.offload import ADAM_PER_CORE
+from dsforge.hostfile import selection
 from dsforge.planner import appraise
 from dsforge.reading.cluster import cluster_of, read_cluster
 from dsforge.reading.request import Asked, read_request
-from dsforge.reading.source import Setting, parse_source
+from dsforge.reading.source import Setting, Source, parse_source
 from dsforge.render.environment import environment_variables
 from dsforge.specs import ClusterSpec, Collective
 
@@ -335,3 +336,22 @@ def test_the_card_reads_from_a_file(tmp_path: Path) -> None:
 
     assert cluster.gpu.name == catalog.gpu("a100-80gb").name
     assert sum(reason.rule == "card-link" for reason in reasons) == 2
+
+
+def test_a_card_keeps_what_was_selected(tmp_path: Path) -> None:
+    """Devices, Slurm's words and the disk of a run that is measured stand in its description."""
+    path = tmp_path / "hosts"
+    path.write_text("10.0.0.1 slots=4\n10.0.0.2 slots=8\n10.0.0.3 slots=8\n")
+    values = {
+        "gpu": "a100-80gb",
+        "exclude": "10.0.0.2@10.0.0.3:0,4,5,6,7",
+        "slurm": {"account": "proj-1", "time": 30},
+        "nvme": {"path": "/scratch"},
+    }
+    planned, _ = cluster_of(Source("test", values), hostfile=path)
+    (tmp_path / "cluster.yaml").write_text(card_yaml(described(planned)))
+    again, _ = read_cluster(tmp_path / "cluster.yaml")
+
+    assert selection(planned) == "10.0.0.1:0,1,2@10.0.0.3:1,2,3"
+    assert again.hosts == planned.hosts
+    assert (again.slurm, again.nvme) == (planned.slurm, planned.nvme)

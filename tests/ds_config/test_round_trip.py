@@ -39,13 +39,14 @@ def written(plan: Plan, folder: Path) -> Path | None:
 def asked_by(path: Path, plan: Plan) -> Request:
     """The request of the file alone on a plan's model, cluster and sequence.
 
-    Recomputation is the model's and no key.
+    Recomputation is the model's and the loss the trainer's: they are no keys.
     """
     file = read_ds_config(path)
     layout = plan.strategy.layout
     sizes = Constraints(
         tensor_parallel_size=layout.tensor_parallel_size,
         pipeline_parallel_size=layout.pipeline_parallel_size,
+        context_parallel_size=layout.context_parallel_size,
     )
     request = Request(
         model=plan.model, cluster=plan.cluster, workload=plan.workload, constraints=sizes
@@ -59,7 +60,7 @@ def asked_by(path: Path, plan: Plan) -> Request:
     return request.model_copy(
         update={
             "workload": plan.workload.model_copy(update=parts["workload"]),
-            "constraints": Constraints(**parts["strategy"]),
+            "constraints": Constraints(**parts["strategy"] | {"loss": plan.strategy.runs_as.loss}),
         }
     )
 
@@ -87,7 +88,7 @@ def constraints(draw: random.Random, strategy: Strategy) -> Constraints:
         zero_stage=stage,
         tensor_parallel_size=layout.tensor_parallel_size,
         pipeline_parallel_size=layout.pipeline_parallel_size,
-        context_parallel_size=1,
+        context_parallel_size=layout.context_parallel_size,
         offload_optimizer=strategy.offload_optimizer,
         offload_parameters=draw.choice(("none", "cpu")) if stage == 3 else "none",
         recompute=strategy.recompute,

@@ -57,9 +57,9 @@ def test_a_pipeline_with_zero_2_is_refused_by_the_engine(apart: ProcessPoolExecu
     assert "incompatible with pipeline" in refusal["message"]
 
 
-@pytest.mark.parametrize("name", ["gemma-2-9b", "falcon-7b"])
+@pytest.mark.parametrize("name", ["gemma-2-9b", "falcon-7b", "deepseek-v2-lite"])
 def test_kinds_without_flash_attention_recompute(name: str, apart: ProcessPoolExecutor) -> None:
-    """Gemma 2 takes eager attention; Falcon has one key head for all queries."""
+    """Gemma 2 takes eager attention; Falcon has one key head; DeepSeek's values are smaller."""
     found = apart.submit(played, BASE.settings(), tiny(catalog.model(name)), 4, True).result()
 
     assert found["refused"] == []

@@ -45,7 +45,7 @@ def losses(kind: str, *, factor: float = 1.0, trained: bool = True, bias: bool =
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Chunks of 256 rows."""
-    from dsforge.train import loss
+    from dsforge.estimate import loss
 
     monkeypatch.setattr(loss, "CHUNK_BYTES", 0)
 

@@ -14,7 +14,7 @@ from planning import DISK, ask, cluster, lora_workload, qlora_workload, strategy
 
 from dsforge.cli.main import app
 from dsforge.errors import DsforgeError
-from dsforge.explain.explanation import explanation
+from dsforge.explain.explanation import ENDS, explanation
 from dsforge.explain.formula import names_in, value_of
 from dsforge.explain.links import MEASURED
 from dsforge.plan import Plan
@@ -28,9 +28,12 @@ MEGATRON = {"back_end": "megatron", "zero_stage": 1}
 SPLIT = {**MEGATRON, "sequence_parallel": True}
 ON_DISK = {"offload_optimizer": "nvme", "offload_parameters": "nvme"}
 H100 = cluster(4, gpu="h100-80gb", intra="nvlink-4", gpu_hour_price=2.5)
+RACKS = cluster(32, 4, "gb200", intra="nvlink-5", nvlink_domain_nodes=18)
 FEWER_BITS = EXECUTIONS["deepspeed"].model_copy(
     update={"quantized_weights": True, "quantized_gradients": True}
 )
+LARGE = workload(batch=128)
+PLAIN = EXECUTIONS["deepspeed"].model_copy(update={"loss": "plain"})
 CASES: dict[str, dict[str, Any]] = {
     "zero0": {},
     "zero1": {"zero_stage": 1},
@@ -49,8 +52,16 @@ CASES: dict[str, dict[str, Any]] = {
     "gemma-windows": {"model": "gemma-2-9b", "zero_stage": 1},
     "cpu-ranks": {"zero_stage": 2, "dp": 4, "on": cluster(2, 2, "cpu", intra="pcie-4")},
     "one-gpu": {"dp": 1, "on": cluster(1, 1), "micro_batch_size": 2},
+    "domains": {**SPLIT, "dp": 8, "tp": 8, "pp": 2, "on": RACKS},
     "pipeline": {**SPLIT, "dp": 2, "tp": 2, "pp": 4},
     "interleaved": {**MEGATRON, "dp": 4, "pp": 4, "virtual_stages": 4},
+    "ulysses": {"dp": 4, "context_parallel_size": 4, "zero_stage": 3, "recompute": "full"},
+    "ulysses-few-keys": {"model": "qwen2.5-3b", "dp": 2, "context_parallel_size": 8},
+    "ulysses-lora": {"dp": 4, "context_parallel_size": 4, "work": lora_workload(65536)},
+    "plain-loss": {"zero_stage": 1, "execution": PLAIN},
+    "one-chunk": {"zero_stage": 1, "work": workload(512)},
+    "many-chunks": {"zero_stage": 1, "micro_batch_size": 8, "batch": 128, "work": LARGE},
+    "lora-chunks": {"zero_stage": 2, "micro_batch_size": 4, "work": lora_workload()},
     "context": {**SPLIT, "dp": 2, "tp": 2, "context_parallel_size": 4},
     "experts": {
         "model": "mixtral-8x7b",
@@ -181,6 +192,52 @@ def test_an_unknown_figure_is_answered_with_the_nearest(tmp_path: Path) -> None:
         CliRunner().invoke(app, ["explain", str(tmp_path), "weight"], catch_exceptions=False)
 
     assert "weights" in caught.value.hint
+    with pytest.raises(DsforgeError, match="no figure `nosuch`") as caught:
+        CliRunner().invoke(app, ["explain", str(tmp_path), "nosuch"], catch_exceptions=False)
+
+    assert "near it" not in caught.value.hint  # nothing is
+
+
+@pytest.mark.parametrize("case", ["zero1", "zero3-on-disk", "interleaved", "cpu-ranks"])
+def test_the_names_of_json_and_of_tables_are_known(case: str) -> None:
+    """`device_bytes`, `step_s`, `memory.host_bytes.init`, `device memory` mean what they show."""
+    plan = plan_of(**CASES[case])
+    memory, time, found = plan.choice.memory, plan.choice.time, explanation(plan)
+    values = {figure.name: figure.value for figure in found.figures}
+    said: dict[str, float] = {
+        **dict(memory.terms),
+        **dict(time.terms),
+        "step_s": time.step_s.likely,
+    }
+    said |= {f"memory.host_bytes.{phase}": size for phase, size in memory.host_bytes}
+    said |= {"checkpoint_bytes": memory.checkpoint_bytes, "nvme_bytes": memory.nvme_bytes}
+    said |= {"host RAM": memory.host_bytes.peak, "step time": time.step_s.likely}
+    for counter in ("allocated", "reserved", "device"):
+        bounds = getattr(memory, f"{counter}_bytes")
+        said |= {f"{counter}_bytes": bounds.likely, f"{counter} memory": bounds.likely}
+        said |= {f"memory.{counter}_bytes.{end}": getattr(bounds, end) for end in ENDS}
+    said |= {name.removesuffix("_s"): span for name, span in time.terms}
+    speed = plan.speed
+    said |= {
+        "MFU": speed.mfu.likely,
+        "tokens/s": speed.tokens_per_s.likely,
+        "hfu": speed.hfu.likely,
+    }
+    said |= {"speed.model_tflops_per_gpu": 1e12 * speed.model_tflops_per_gpu.likely}
+
+    for name, value in said.items():
+        assert values[found.called(name)] == pytest.approx(value, rel=1e-6, abs=1.5), name
+
+
+@pytest.mark.parametrize("path", ["missing", "empty", "missing/plan.json"])
+def test_a_folder_without_a_plan_is_called_that(path: str, tmp_path: Path) -> None:
+    """Not a plan of another version."""
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DsforgeError, match="No such file") as caught:
+        CliRunner().invoke(app, ["explain", str(tmp_path / path)], catch_exceptions=False)
+
+    assert "another version" not in caught.value.hint
+    assert "dsforge gen --out" in caught.value.hint
 
 
 def measured_cluster() -> ClusterSpec:

@@ -18,6 +18,7 @@ from click.testing import CliRunner
 from dsforge import catalog
 from dsforge.cli.main import app
 from dsforge.errors import DsforgeError, SpecError
+from dsforge.explain.plots import PLOT, Bars, front_plot, memory_plot, scaling_plot
 from dsforge.plan import Request
 from dsforge.planner import choose, price, search
 from dsforge.planner.alternatives import alternatives, kind_of
@@ -120,7 +121,7 @@ def test_a_flip_is_what_planning_anew_gives() -> None:
 
     assert link.bytes_per_s != request.cluster.inter_node.bytes_per_s
     assert kind_of(choose(other).strategy) == flip.kind != flip.instead_of
-    assert "wins by" in str(flip) or "is chosen as the simpler one" in str(flip)
+    assert "x faster" in str(flip) or "is chosen as the simpler one" in str(flip)
 
 
 def test_cheapest_costs_least_and_fewest_uses_fewest() -> None:
@@ -152,7 +153,7 @@ def test_a_part_of_a_node_has_fewer_slots_in_the_hostfile(tmp_path: Path) -> Non
     done = CliRunner().invoke(app, words, catch_exceptions=False)
     hosts = (tmp_path / "run" / "hostfile").read_text(encoding="utf-8")
 
-    assert "objective-fewest-gpus" in done.stdout
+    assert "fewest gpus: 1 of 16 GPUs" in done.stdout
     assert re.findall(r"^\S+ slots=\d+$", hosts, re.MULTILINE) == ["10.0.0.1 slots=1"]
 
 
@@ -220,6 +221,35 @@ def test_plan_argues_in_json() -> None:
     assert argued["flips"]
     assert argued["alternatives"] == plain["alternatives"]
     assert (plain["front"], plain["flips"]) == (None, None)
+    shown = run(app, ["plan", *COMMAND, "--argue"]).stdout
+    assert "and the choice on so many GPUs" in shown  # which others may beat
+
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def outside(picture: ET.Element) -> list[str]:
+    """Marks of a picture that lie beyond the axes, where the legend stands."""
+    marks = picture.iter(f"{SVG}circle")
+    return [
+        str(mark.attrib)
+        for mark in marks
+        if not (PLOT.left <= float(mark.get("cx", 0)) <= PLOT.right)
+        or not (PLOT.top <= float(mark.get("cy", 0)) <= PLOT.bottom)
+    ]
+
+
+@pytest.mark.parametrize("more", [{}, {"nodes": 1, "batch": 32}, {"inter": "infiniband-400"}])
+def test_bars_are_as_long_as_their_figures_and_marks_lie_on_the_axes(more: dict[str, Any]) -> None:
+    """The allocator's share belongs to device memory; the fastest plan may beat the choice."""
+    request = ask(**more)
+    plan, points = choose(request), front(tuple(parts(request)))
+    bars = memory_plot(plan, (Bars("ours", plan.choice),))
+    sizes = [float(text) for text in re.findall(r"<title>[a-z ]+: ([\d.]+) GiB", bars)]
+
+    assert sum(sizes) == pytest.approx(plan.choice.memory.device_bytes.likely / GIB, rel=0.01)
+    for text in (scaling_plot(plan, points), front_plot(plan, points)):
+        assert outside(ET.fromstring(text)) == []  # noqa: S314 - our own text
 
 
 def test_plots_are_svg_with_every_strategy_and_unit(tmp_path: Path) -> None:
@@ -233,12 +263,14 @@ def test_plots_are_svg_with_every_strategy_and_unit(tmp_path: Path) -> None:
         for path in tmp_path.iterdir()
     }
 
+    for path in tmp_path.iterdir():
+        assert outside(ET.fromstring(path.read_text("utf-8"))) == []  # noqa: S314
     assert shown.exit_code == 0
     assert set(words) == {"memory.svg", "time.svg", "front.svg", "scaling.svg"}
     assert search(ask()).plans[0].strategy.layout.label() in words["memory.svg"]
     assert "79 GiB on the card" in words["memory.svg"]
     assert "seconds" in words["time.svg"]
-    assert "GPU seconds of a step" in words["front.svg"]
+    assert "GPU-seconds of a step" in words["front.svg"]
     assert "tokens/s" in words["scaling.svg"]
 
 

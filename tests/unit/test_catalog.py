@@ -73,6 +73,10 @@ GPU_NAMES = {
     "NVIDIA GeForce RTX 5080": "rtx-5080",
     "NVIDIA GeForce RTX 5070 Ti": "rtx-5070-ti",
     "AMD Instinct MI250": "mi250",
+    "NVIDIA A100-SXM-64GB": "a100-64gb",
+    "NVIDIA RTX PRO 6000 Blackwell Workstation Edition": "rtx-pro-6000-96gb",
+    "NVIDIA GB10": "gb10-128gb",
+    "GB200 NVL72": "gb200-186gb",
     "cpu": "cpu",
 }
 LINK_NAMES = {
@@ -150,6 +154,48 @@ def test_an_unknown_name_lists_the_nearest(lookup, name: str, nearest: str) -> N
     assert ("describe it in a cluster file" in hint) == (lookup is catalog.gpu)
     assert nearest in hint
     assert "dsforge catalog" in hint
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("tpu-v4", "do not run on TPUs"),
+        ("v5p-128", "do not run on TPUs"),
+        ("AWS Trainium2", "do not run on AWS Neuron"),
+        ("trn2", "do not run on AWS Neuron"),
+        ("ascend-910b", "Ascend"),
+        ("Huawei Ascend 910C", "Ascend"),
+        ("910b", "Ascend"),
+    ],
+)
+def test_what_no_plan_can_be_made_for_is_refused_by_name(name: str, why: str) -> None:
+    """The reason and the way out, in place of cards that are spelled like it."""
+    with pytest.raises(SpecError, match="1 problem") as error:
+        catalog.gpu(name)
+
+    assert why in error.value.problems[0].message
+    assert error.value.problems[0].hint
+
+
+def test_no_card_of_the_catalog_is_taken_for_a_foreign_one() -> None:
+    """Every name and alias still finds its row."""
+    for row in catalog.rows("gpu"):
+        for name in (row["name"], *row["aliases"]):
+            assert catalog.gpu(name).name == row["name"]
+
+
+def test_cards_of_one_chip_and_rate_class_agree() -> None:
+    """Workstation cards accumulate in fp32 at full rate: four times plain fp32, GeForce twice."""
+    full = ("rtx-a6000", "a40", "l40s", "rtx-6000-ada", "rtx-pro-6000", "a10")
+    half = [name for name in catalog.gpu_names() if name.startswith(("rtx-3", "rtx-4", "rtx-5"))]
+    half += ["l40"]
+    ratio = {
+        name: catalog.gpu(name).peak_flops["bf16"] / catalog.gpu(name).peak_flops["fp32"]
+        for name in (*full, *half)
+    }
+
+    assert all(ratio[name] == pytest.approx(4, rel=0.02) for name in full), ratio
+    assert all(ratio[name] == pytest.approx(2, rel=0.02) for name in half), ratio
 
 
 @pytest.mark.parametrize("kind", ["model", "gpu", "link"])

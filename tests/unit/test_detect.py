@@ -194,6 +194,15 @@ def test_different_cards_are_planned_as_the_weakest() -> None:
     assert "A100-SXM4-40GB" in " ".join(cluster_file(node(gpus=(A100, small)))[1])
 
 
+def test_memory_that_cpu_and_gpu_share_is_written_once() -> None:
+    """The driver of a GB10 reports what the system reports: the plan gets it in two parts."""
+    spark = GpuFact(name="NVIDIA GB10", memory_bytes=round(119.7 * GIB))
+    cluster = detected(node(gpus=(spark,), memory_bytes=round(119.7 * GIB)))
+
+    assert cluster.gpu.name == "gb10-128gb"
+    assert cluster.gpu.memory_bytes + cluster.host_memory_bytes <= 119.8 * GIB
+
+
 @pytest.mark.parametrize(("cores", "ranks"), [(1, 1), (2, 2), (64, 2)], ids=str)
 def test_without_a_gpu_ranks_run_on_the_cpu(cores: int, ranks: int) -> None:
     """Two ranks share the RAM, nine tenths of it."""

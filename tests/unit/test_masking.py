@@ -11,7 +11,7 @@ from secret_forms import HARMLESS, planted
 
 from dsforge.masking import SET, is_secret, masked, masked_document, masked_value
 
-FORMS = 24
+FORMS = 52
 SEEDS = [*range(10 * FORMS), *(pytest.param(n, marks=pytest.mark.slow) for n in range(1000, 2000))]
 
 
@@ -73,7 +73,38 @@ def test_names_that_only_look_like_it(name: str) -> None:
 
 @pytest.mark.parametrize(
     "piece",
-    ["a", "a b ", "key=", '"', "eyJ", 'token=\\"', "mysql ", "://a:", "cookie ", "'--", "a=b,"],
+    [
+        *(
+            "a",
+            "a b ",
+            "key=",
+            '"',
+            "eyJ",
+            'token=\\"',
+            "mysql ",
+            "://a:",
+            "cookie ",
+            "'--",
+            "a=b,",
+        ),
+        *(
+            "HF_TOKEN | ",
+            "HF_TOKEN\t",
+            "name: HF_TOKEN ",
+            "<key>",
+            "token: |\n ",
+            "echo token-stdin ",
+        ),
+        *(
+            "login('",
+            "password is ",
+            "'HF_TOKEN', ",
+            '"token" :\n ',
+            "A(A(token='",
+            "value name=key",
+        ),
+        *("https://hooks.slack.com/services/a/", "'username':'", "['AAAA']='"),
+    ],
 )
 def test_masking_takes_linear_time(piece: str) -> None:
     """Nothing that a log can hold makes it slow."""

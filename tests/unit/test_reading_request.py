@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from dsforge.cli.flags import Flags, to_request
+from dsforge.cli.main import app
 from dsforge.errors import SpecError
 from dsforge.plan import Request
 from dsforge.reading import addresses
@@ -26,7 +29,7 @@ def asked(**values: object) -> Request:
 def refused(**values: object) -> str:
     """All messages of a command line that must be refused."""
     with pytest.raises(SpecError) as caught:
-        to_request(Flags(**values))  # type: ignore[arg-type]
+        to_request(Flags(**values), launches=True)  # type: ignore[arg-type]
     return "\n".join(map(str, caught.value.problems))
 
 
@@ -208,6 +211,47 @@ def test_host_names_need_resolve(tmp_path: Path) -> None:
     assert "--resolve" in message
 
 
+def test_a_plan_needs_only_the_number_of_hosts(tmp_path: Path) -> None:
+    """Nobody goes to a host while planning: its name may mean nothing here."""
+    text = "# ours\nnode-1 slots=4\nnode-2.cluster slots=4\nlocalhost slots=4\n10.0.0.9 slots=4\n"
+    hostfile = written(tmp_path / "hostfile", text)
+    cluster = asked(hostfile=hostfile).cluster
+
+    assert (cluster.nodes, cluster.gpus_per_node) == (4, 4)
+    assert [host.address for host in cluster.hosts][::3] == ["node-1", "10.0.0.9"]
+    for bad in ("node-1 slots=0\n", "node-1 slots=4\nNODE-1 slots=4\n", "-oProxy slots=1\n"):
+        with pytest.raises(SpecError):
+            asked(hostfile=written(tmp_path / "bad", bad))
+    with pytest.raises(SpecError):
+        to_request(Flags(model="7b", gpu="v100", hostfile=hostfile), launches=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("8k", 8192), ("1K", 1024), ("2k", 2048), ("0.5k", 512), ("4096", 4096)]
+)
+def test_lengths_and_batches_are_written_as_people_say_them(
+    text: str, size: int, tmp_path: Path
+) -> None:
+    """On the command line and in a file; tokens of a run stay decimal."""
+    said = written(tmp_path / "w.yaml", f"sequence_length: {text}\nglobal_batch_size: {text}\n")
+    words = ("estimate", "--model", "7b", "--gpu", "b200", "--json")
+    for more in (("--seq-len", text, "--global-batch", text), ("--workload", str(said))):
+        shown = CliRunner().invoke(app, [*words, *more], catch_exceptions=False).stdout
+        work = json.loads(shown)["workload"]
+        assert (work["sequence_length"], work["global_batch_size"]) == (size, size)
+    assert asked(tokens="8k").workload.tokens == 8000
+
+
+@pytest.mark.parametrize(("micro", "gpus"), [(1, 8), (3, 8), (5, 6), (7, 1), (16, 8)])
+def test_a_batch_that_nobody_gave_follows_the_micro_batch(micro: int, gpus: int) -> None:
+    """The default is a whole number of micro batches for each GPU; one that was given is not."""
+    found = asked(nodes=1, gpus_per_node=gpus, micro_batch=micro).workload.global_batch_size
+
+    assert found % (micro * gpus) == 0
+    assert 64 <= found < 64 + micro * gpus
+    assert asked(micro_batch=micro, global_batch=50).workload.global_batch_size == 50
+
+
 def test_resolve_turns_names_into_addresses(tmp_path: Path) -> None:
     """The machine's own name for itself is the one name that resolves everywhere."""
     hostfile = written(tmp_path / "hostfile", "localhost slots=2\n")
@@ -356,3 +400,23 @@ def test_values_that_end_in_scripts_are_refused(text: str, key: str) -> None:
         cluster_of(parse_source(f"gpu: a100-80gb\n{text}\n", "c.yaml"))
 
     assert f"c.yaml:2: `{key}`" in str(caught.value.problems[0])
+
+
+def test_memory_that_cpu_and_gpu_share_is_counted_once() -> None:
+    """GB10 has 119.7 GiB for both: what the device is given is not host RAM, too."""
+    cluster = asked(gpu="gb10").cluster
+
+    assert cluster.gpu.memory_bytes + cluster.host_memory_bytes <= 119.7 * GIB + 1
+
+
+def test_a_card_described_in_the_cluster_file_plans_as_its_error_says(tmp_path: Path) -> None:
+    """The keys that the error for an unknown card names are those that suffice."""
+    said = refused(model="llama-2-7b", gpu="nonsense")
+    text = said.split("cluster file: `")[1].split("`")[0]
+    link = said.split("` and `")[1].split("`")[0]
+    cluster = written(tmp_path / "c.yaml", f"{text}\n{link}\nnodes: 2\ngpus_per_node: 4\n")
+
+    request = to_request(Flags(model="llama-2-7b", cluster=cluster))
+
+    assert (request.cluster.gpu.name, request.cluster.gpus) == ("mine", 8)
+    assert request.cluster.intra_node.name == "pcie-4"

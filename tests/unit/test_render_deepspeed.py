@@ -11,7 +11,8 @@ import pytest
 from dsforge.errors import RenderError
 from dsforge.layout import Layout
 from dsforge.plan import Plan
-from dsforge.render import deepspeed_choice, render
+from dsforge.render import render
+from dsforge.render.bundles import bundles
 from dsforge.render.deepspeed import zero_template
 from dsforge.strategy import Strategy
 
@@ -19,6 +20,7 @@ from dsforge.strategy import Strategy
 def configs(plan: Plan) -> dict[str, Any]:
     """Every rendered JSON of the deepspeed folder by file name."""
     found = [a for a in render(plan) if a.path.startswith("deepspeed/")]
+    found = [a for a in found if a.path.endswith(".json")]
     return {a.path.removeprefix("deepspeed/"): json.loads(a.text) for a in found}
 
 
@@ -219,7 +221,7 @@ def test_what_deepspeed_ignores_in_silence_is_refused(
 
 
 def test_under_megatron_the_fastest_fitting_variant_is_the_ds_config() -> None:
-    """ds_config.json then holds what one would use without Megatron."""
+    """ds_config.json then holds what one would use without Megatron; none where nothing fits."""
     on = plans.cluster()
     plan = plans.plan(on=on, choice=plans.megatron_strategy(on))
     slow, fast = plans.priced(plan.variants[0].priced.strategy), plan.variants[2].priced
@@ -230,9 +232,13 @@ def test_under_megatron_the_fastest_fitting_variant_is_the_ds_config() -> None:
         plan.variants[1].model_copy(update={"priced": unfit}),
         plan.variants[2].model_copy(update={"priced": fast}),
     ]
-    plan = plan.model_copy(update={"variants": tuple(variants)})
+    written = plan.model_copy(update={"variants": tuple(variants)})
+    config = configs(written)["ds_config.json"]
 
-    assert deepspeed_choice(plan) == fast
+    assert [bundle.priced for bundle in bundles(written)] == [plan.choice, fast]
+    assert config["zero_optimization"]["stage"] == fast.strategy.zero_stage == 3
+    alone = plan.model_copy(update={"variants": (variants[1],)})
+    assert set(configs(alone)) == {"zero2.json"}
 
 
 @pytest.mark.parametrize(("optimizer", "allowed"), [("adamw", True), ("muon", False)])

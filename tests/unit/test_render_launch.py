@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import planning
 import plans
 import pytest
 import yaml
@@ -88,6 +89,41 @@ def test_cpu_ranks_get_no_nccl() -> None:
         "DS_ACCELERATOR": "cpu",
         "OMP_NUM_THREADS": "2",
     }
+
+
+@pytest.mark.parametrize("gpu", ["gaudi-2", "gaudi-3"])
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_gaudi_gets_no_variable_of_cuda(gpu: str, nodes: int) -> None:
+    """HCCL finds its network itself; DeepSpeed is told that it runs on `hpu`."""
+    from dsforge import catalog
+
+    on = plans.cluster(nodes, gpu=catalog.gpu(gpu), interface="eth0", hosts=HOSTS[:nodes])
+    found = values(plans.plan(on=on))
+
+    assert found["DS_ACCELERATOR"] == "hpu"
+    assert not [name for name in found if name.startswith(("PYTORCH_CUDA", "CUDA", "NCCL"))]
+    assert ("GLOO_SOCKET_IFNAME" in found) == (nodes > 1)
+
+
+def test_gaudi_is_not_planned_with_megatron() -> None:
+    """Megatron-LM asserts that CUDA is there, so nothing may start it."""
+    from dsforge import catalog
+    from dsforge.planner import choose
+
+    on = plans.cluster(4, gpu=catalog.gpu("gaudi-2"))
+    plan = choose(planning.ask("llama-2-13b", on, plans.workload()))
+
+    assert plan.strategy.back_end == "deepspeed"
+    assert not any(path.startswith("megatron/") for path in texts(plan))
+
+
+def test_slots_of_gaudi_cannot_be_selected() -> None:
+    """DeepSpeed's launcher narrows ranks by a variable that Gaudi does not read."""
+    from dsforge import catalog
+
+    hosts = (Host(address="10.0.0.1", slots=2, devices=(2, 3)),)
+    with pytest.raises(RenderError, match="cannot select slots of gaudi-2"):
+        render(plans.plan(on=plans.cluster(1, 2, gpu=catalog.gpu("gaudi-2"), hosts=hosts)))
 
 
 @each_case
@@ -213,12 +249,12 @@ def test_a_folder_that_is_half_written_is_not_launched(tmp_path: Path) -> None:
 
 
 def test_a_hostile_name_stays_one_word(tmp_path: Path) -> None:
-    """A model name with shell in it is data in every script."""
+    """A model path with shell in it is data in every script."""
     plan = plans.plan()
     name = "x'; touch pwned; $(id) `id` \" "
-    model = plan.model.model_copy(update={"hub_id": None, "name": name})
+    model = plan.model.model_copy(update={"hub_id": None, "path": name})
     script = texts(plan.model_copy(update={"model": model}))["megatron/pretrain.sh"]
-    line = next(line for line in script.splitlines() if line.startswith("tokenizer="))
+    line = next(line for line in script.splitlines() if line.startswith("  tokenizer="))
 
     said = subprocess.run(
         [BASH, "-c", f'{line}; printf %s "$tokenizer"'],

@@ -28,6 +28,7 @@ CONTEXTS: dict[str, Any] = {
     "launch/torchrun.sh.j2": ScriptContext,
     "megatron/args.txt.j2": ArgsContext,
     "megatron/pretrain.sh.j2": PretrainContext,
+    "megatron/slurm.sbatch.j2": ScriptContext,
     "report/PLAN.md.j2": ReportContext,
     "train.yaml.j2": TrainContext,
 }
@@ -38,7 +39,9 @@ ALL = [
     for name in sorted(p.relative_to(ROOT).as_posix() for p in ROOT.rglob("*.j2"))
     if not name.startswith(BENCH)
 ]
-SHELL = [name for name in ALL if name.startswith("launch/") or name.endswith(".sh.j2")]
+SHELL = [
+    name for name in ALL if name.startswith("launch/") or name.endswith((".sh.j2", ".sbatch.j2"))
+]
 JSON = [name for name in ALL if name.startswith("deepspeed/")]
 
 

@@ -11,11 +11,12 @@ from planning import DISK, cluster, lora_workload, qlora_workload, strategy, wor
 from dsforge import catalog
 from dsforge.rules import RULES, Case, check
 from dsforge.specs import ClusterSpec, Workload
-from dsforge.strategy import Strategy
+from dsforge.strategy import EXECUTIONS, Strategy
 
 MODEL = "llama-2-7b"  # 32 layers, 32 heads, 32 kv heads
 MEGATRON: dict[str, Any] = {"back_end": "megatron", "zero_stage": 1}
 
+CHUNKED = EXECUTIONS["deepspeed"].model_copy(update={"loss": "chunked"})
 HPZ = {"hpz_partition_size": 8}
 
 # rule id, model, cluster, workload, strategy
@@ -53,11 +54,39 @@ BROKEN: list[tuple[str, str, ClusterSpec, Workload, Strategy]] = [
         workload(),
         strategy(expert_parallel_size=3, **MEGATRON),
     ),
-    ("deepspeed-axes", MODEL, cluster(), workload(), strategy(4, context_parallel_size=2)),
+    ("deepspeed-axes", "mixtral-8x7b", cluster(), workload(), strategy(8, expert_parallel_size=2)),
+    ("chunked-loss", MODEL, cluster(), workload(), strategy(execution=CHUNKED, **MEGATRON)),
+    ("chunked-loss", "gemma-2-9b", cluster(), workload(), strategy(execution=CHUNKED)),
+    ("chunked-loss", MODEL, cluster(), workload(), strategy(4, 2, execution=CHUNKED)),
+    ("sequence-heads", "qwen2.5-7b", cluster(), workload(), strategy(1, context_parallel_size=8)),
+    ("sequence-model", "pythia-1b", cluster(), workload(), strategy(4, context_parallel_size=2)),
+    (
+        "sequence-window",
+        "phi-3-mini-4k",
+        cluster(),
+        workload(),
+        strategy(4, context_parallel_size=2),
+    ),
+    ("sequence-model", "deepseek-v2", cluster(), workload(), strategy(4, context_parallel_size=2)),
+    (
+        "sequence-kv-heads",
+        "llama-3.2-3b",
+        cluster(1, 6),
+        workload(batch=48),
+        strategy(1, batch=48, context_parallel_size=6),
+    ),
+    (
+        "sequence-hpz",
+        MODEL,
+        cluster(2),
+        workload(),
+        strategy(8, zero_stage=3, context_parallel_size=2, **HPZ),
+    ),
     ("hpz-partition", MODEL, cluster(2), workload(), strategy(16, zero_stage=2, **HPZ)),
     ("zero-pipeline", MODEL, cluster(), workload(), strategy(4, pp=2, zero_stage=2)),
     ("zero-tensor", MODEL, cluster(), workload(), strategy(4, 2, zero_stage=3)),
     ("deepspeed-3d", MODEL, cluster(), workload(), strategy(2, 2, 2, zero_stage=1)),
+    ("deepspeed-3d", MODEL, cluster(), workload(), strategy(2, 2, context_parallel_size=2)),
     ("pipeline-model", "mixtral-8x7b", cluster(), workload(), strategy(4, pp=2, zero_stage=1)),
     ("tensor-model", "mixtral-8x7b", cluster(), workload(), strategy(4, 2, zero_stage=1)),
     ("megatron-zero", MODEL, cluster(), workload(), strategy(back_end="megatron", zero_stage=2)),
@@ -136,6 +165,7 @@ LEGAL: list[tuple[str, Strategy]] = [
     ("zero 0", strategy()),
     ("zero 3 offload", strategy(zero_stage=3, offload_optimizer="cpu", offload_parameters="cpu")),
     ("AutoTP zero 1", strategy(4, 2, zero_stage=1)),
+    ("Ulysses zero 3", strategy(2, context_parallel_size=4, zero_stage=3)),
     ("pipeline zero 1", strategy(4, pp=2, zero_stage=1)),
     ("megatron 3D", strategy(2, 2, 2, sequence_parallel=True, virtual_stages=2, **MEGATRON)),
 ]

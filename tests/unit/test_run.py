@@ -114,7 +114,7 @@ def test_plan_md_shows_the_run_only_with_a_budget() -> None:
     assert [row.name for row in run_rows(with_budget)] == [
         "tokens",
         "days",
-        "GPU hours",
+        "GPU-hours",
         "energy, kWh",
     ]
     assert run_rows(without) == ()

@@ -120,7 +120,7 @@ def test_the_summary_pairs_what_was_measured_with_what_was_predicted(
     lines = summary(measured, 41 * GIB, said)
 
     assert lines[0] == "measured, and predicted by plan.json:"
-    assert lines[1].split(maxsplit=3)[:3] == ["step", "12.8", "s"]
+    assert lines[1].split()[:4] == ["step", "time", "12.8", "s"]
     assert lines[1].endswith("predicted 6.4 s (5.76 s to 7.68 s)")
     assert lines[3].split() == [
         "MFU",
@@ -128,5 +128,6 @@ def test_the_summary_pairs_what_was_measured_with_what_was_predicted(
         "predicted",
         f"{said.likely_mfu:.1%}",
     ]
+    assert lines[4].startswith("  allocated memory ")
     assert "42.0 GiB (40.0 GiB to 45.0 GiB)" in lines[4]
     assert len(summary(measured, 0, None)) == 5

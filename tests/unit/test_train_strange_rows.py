@@ -34,11 +34,13 @@ def rules(path: Path) -> list[str]:
     return [problem.rule for problem in raised.value.problems]
 
 
-def saved(folder: Path, table: pa.Table, *names: str) -> Path:
+def saved(folder: Path, table: pa.Table, *names: str, compression: str | None = None) -> Path:
     """A folder as `datasets` saves it, whose state names some files."""
     folder.mkdir()
     target = str(folder / "data-0.arrow")
-    with pa.OSFile(target, "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
+    options = pa.ipc.IpcWriteOptions(compression=compression)
+    stream = pa.OSFile(target, "wb")
+    with stream, pa.ipc.new_stream(stream, table.schema, options=options) as writer:
         writer.write_table(table)
     state = {"_data_files": [{"filename": name} for name in names]}
     (folder / "state.json").write_text(json.dumps(state))

@@ -11,9 +11,9 @@ from dsforge.estimate.activations import (
     checkpoint_token_bytes,
     kept_token_bytes,
     layer_token_bytes,
-    logit_token_bytes,
 )
 from dsforge.estimate.cut import stages
+from dsforge.estimate.loss import head_bytes, logit_token_bytes
 from dsforge.estimate.memory import estimate_memory
 from dsforge.estimate.states import loads
 from dsforge.layout import Layout
@@ -131,7 +131,7 @@ def test_embedding_and_head_may_take_a_layers_place(layers: int, ends: tuple[int
 
 
 @pytest.mark.parametrize(
-    ("loss", "bytes_per_logit"), [("plain", 6), ("softmax", 10), ("chunked", 4)]
+    ("loss", "bytes_per_logit"), [("plain", 6), ("softmax", 10), ("chunked_output", 4)]
 )
 def test_the_loss_decides_what_a_logit_costs(loss: str, bytes_per_logit: int) -> None:
     """Megatron in place, its fused kernel, and a loss in chunks; over tensor ranks."""
@@ -145,7 +145,7 @@ def test_a_fused_head_and_loss_never_hold_whole_logits() -> None:
     wide = LLAMA.model_copy(update={"vocab_size": 256_000})
     strategy = how("deepspeed", zero=3, loss="fused")
 
-    assert logit_token_bytes(wide, WORK, strategy) == logit_token_bytes(LLAMA, WORK, strategy)
+    assert head_bytes(wide, WORK, strategy).token == head_bytes(LLAMA, WORK, strategy).token
 
 
 def test_eager_attention_keeps_scores_that_grow_with_the_sequence() -> None:

@@ -30,11 +30,17 @@ def _timeout(hits: tuple[Hit, ...]) -> dict[str, str]:
     who = f"rank {behind}" if behind >= 0 else "a rank"
     ranks = ", ".join(str(rank) for rank in sorted(works)[:_SHOWN])
     return {
-        "who": who, "seq": str(seq), "op": op, "ranks": ranks or "?",
+        "who": who, "seq": str(seq), "op": op, "where": _first_seen(ranks),
         "limit": f" within {limit_s} s" if limit_s else "",
         "reason": _reason(several=several, op=op, numel=numel, phase=hits[0].phase, who=who),
         "remedy": _remedy(several=several, op=op, numel=numel, phase=hits[0].phase),
     }  # fmt: skip
+
+
+def _first_seen(ranks: str) -> str:
+    """Where it was seen; nothing where no line names its rank."""
+    what = "ranks" if "," in ranks else "rank"
+    return f", first seen on {what} {ranks}" if ranks else ""
 
 
 def _reason(*, several: bool, op: str, numel: str, phase: str, who: str) -> str:
@@ -90,8 +96,7 @@ RULES = (
         "nccl-timeout",
         ("watchdog caught collective operation timeout",),
         _WORK,
-        "a collective did not finish{limit}: {op}, sequence {seq}, first seen on ranks {ranks}; "
-        "{reason}",
+        "a collective did not finish{limit}: {op}, sequence {seq}{where}; {reason}",
         "NCCL ends all ranks when one does not arrive; the rank that is missing or behind is the "
         "one to look at",
         "{remedy}",

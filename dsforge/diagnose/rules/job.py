@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dsforge.diagnose.rule import Rule
+from dsforge.diagnose.rule import ESTIMATE, Rule
 from dsforge.diagnose.rules.frames import host_moment
 
 RULES = (
@@ -60,7 +60,7 @@ RULES = (
         "a rank was killed with signal 9{phase}: most likely the kernel, for host memory",
         "nothing in Python can catch it, so the log stops without a traceback",
         "$ dmesg -T | grep -i -e oom -e killed   # on the node, names the process and its size\n"
-        "{remedy}\n$ dsforge estimate --spec spec.yaml   # host memory by phase",
+        "{remedy}\n" + ESTIMATE + "   # host RAM by phase",
         "deepspeed/launcher/launch.py:259; deepspeedai/DeepSpeed#4239",
         kind="death",
         confidence=0.8,

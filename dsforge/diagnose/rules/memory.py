@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from dsforge.diagnose.rule import Hit, Rule
+from dsforge.diagnose.rule import ESTIMATE, Hit, Rule
 from dsforge.diagnose.rules.frames import host_moment, moment
 
 _SIZE = r"(\d+(?:\.\d+)?) ?([KMG]i?B|bytes)"
@@ -65,7 +65,7 @@ RULES = (
         r"Cuda failure (?:\d+ )?'out of memory'|CUBLAS_STATUS_ALLOC_FAILED",
         "GPU memory ran out on {who} {moment}: it asked for {size},{over}".rstrip(","),
         "what the step needs at that moment is larger than the card",
-        "{remedy}\n$ dsforge estimate --spec spec.yaml   # which term dominates, what makes it fit",
+        "{remedy}\n" + ESTIMATE + "   # which term dominates, what makes it fit",
         "torch c10/cuda/CUDACachingAllocator.cpp; axolotl-ai-cloud/axolotl#1439",
         confidence=0.95,
         read=_device,
@@ -89,7 +89,7 @@ RULES = (
         r"Out of memory: Killed process (?P<pid>\d+)|Memory cgroup out of memory|oom-killer",
         "the kernel killed a process because host memory ran out{phase}",
         "CPU offload, loading on every rank and gathering for a save all peak in host memory",
-        "{remedy}\n$ dsforge estimate --spec spec.yaml   # host memory by phase",
+        "{remedy}\n" + ESTIMATE + "   # host RAM by phase",
         "Linux mm/oom_kill.c",
         confidence=0.95,
         explains=("killed", "exit-code"),

@@ -16,8 +16,9 @@ from dsforge.doctor.measure.launch import Found
 from dsforge.doctor.measure.record import Rate, Scope, Timed
 from dsforge.doctor.measure.words import ranks_of
 from dsforge.errors import SpecError
+from dsforge.hostfile import selection
 from dsforge.reading.card import MeasuredFile, MeasuredGpuFile, MeasuredLinkFile, PaceFile
-from dsforge.reading.files import ClusterFile, GpuFile, HostFile, LinkFile, NvmeFile
+from dsforge.reading.files import ClusterFile, GpuFile, HostFile, LinkFile, NvmeFile, SlurmFile
 from dsforge.specs import ClusterSpec, Collective, GpuSpec, LinkSpec
 from dsforge.units import GBPS, GIB, MIB, TFLOP
 
@@ -33,7 +34,8 @@ def described(cluster: ClusterSpec) -> ClusterFile:
         name=cluster.name,
         nodes=None if cluster.hosts else cluster.nodes,
         gpus_per_node=cluster.gpus_per_node,
-        hosts=tuple(HostFile(address=h.address, slots=h.slots) for h in cluster.hosts),
+        hosts=tuple(HostFile(address=h.address, slots=h.listed_slots) for h in cluster.hosts),
+        include=selection(cluster) or None,
         gpu=_gpu_described(cluster.gpu),
         intra_node=_link_described(cluster.intra_node),
         inter_node=_link_described(cluster.inter_node),
@@ -41,6 +43,7 @@ def described(cluster: ClusterSpec) -> ClusterFile:
         interface=cluster.interface,
         ssh_user=cluster.ssh_user,
         ssh_port=cluster.ssh_port,
+        slurm=cluster.slurm and SlurmFile(**dict(cluster.slurm)),
         host_memory_gib=_figure(cluster.host_memory_bytes / GIB),
         cpu_cores=cluster.cpu_cores,
         gpu_hour_price=cluster.gpu_hour_price,

@@ -17,7 +17,7 @@ from dsforge.diagnose.words import shortly
 from dsforge.doctor.measure.nccl import NcclWords
 from dsforge.doctor.measure.record import Answer, Ended, Question, World, read_answer
 from dsforge.errors import DsforgeError, RunError
-from dsforge.hostfile import hostfile_text
+from dsforge.hostfile import hostfile_text, selected_devices, selection
 from dsforge.origin import install_command
 from dsforge.outside import UnreadableError, read_bytes
 from dsforge.specs import ClusterSpec, Host
@@ -113,14 +113,26 @@ def _command(
         ranks = ("--nnodes", "1", "--nproc_per_node", str(cluster.gpus_per_node))
         ranked = ("torch.distributed.run", *ranks, *meeting, "--module", MODULE)
     elif launcher == "deepspeed":
-        hosts: tuple[Host, ...] = (Host(address="localhost", slots=cluster.gpus_per_node),)
         if cluster.nodes > 1:
-            hosts, meeting = cluster.hosts, _first_host(cluster, port)
+            meeting = _first_host(cluster, port)
+        else:
+            cluster = _here(cluster)
         hostfile = temporary / "hostfile"
-        hostfile.write_text(hostfile_text(hosts), encoding="utf-8")
+        hostfile.write_text(hostfile_text(cluster.hosts), encoding="utf-8")
         words = ("--hostfile", str(hostfile), "--no_ssh_check", "--no_local_rank", *meeting)
+        selected = selection(cluster)
+        words += ("--include", selected) if selected else ()
         ranked = ("deepspeed.launcher.runner", *words, "--module", MODULE)
     return (sys.executable, "-m", *ranked, question.word())
+
+
+def _here(cluster: ClusterSpec) -> ClusterSpec:
+    """A cluster of one node as this machine, with the devices that are selected."""
+    devices = selected_devices(cluster)
+    host = Host(
+        address="localhost", slots=cluster.gpus_per_node, devices=devices[0] if devices else ()
+    )
+    return cluster.model_copy(update={"hosts": (host,)})
 
 
 def _first_host(cluster: ClusterSpec, port: str) -> tuple[str, ...]:

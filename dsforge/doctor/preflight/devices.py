@@ -65,10 +65,12 @@ def slots_unplanned(case: Case) -> Iterator[Hit]:
     if case.job.plan is None or not case.job.entries:
         return
     cluster = case.job.plan.cluster
+    planned = {host.address: host.listed_slots for host in cluster.hosts}
     for entry in case.job.entries:
-        if entry.slots != cluster.gpus_per_node:
-            message = f"hostfile gives it slots={entry.slots}, the plan {cluster.gpus_per_node}"
-            fix = f"write `{entry.address} slots={cluster.gpus_per_node}`: {SAME_SLOTS}"
+        slots = planned.get(entry.address, cluster.gpus_per_node)
+        if entry.slots != slots:
+            message = f"hostfile gives it slots={entry.slots}, the plan {slots}"
+            fix = f"write `{entry.address} slots={slots}`: {SAME_SLOTS}"
             yield Hit((entry.address,), message, fix)
     if len(case.job.entries) != cluster.nodes and not case.job.local:
         message = f"hostfile names {len(case.job.entries)} hosts, the plan is for {cluster.nodes}"

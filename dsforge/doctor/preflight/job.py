@@ -28,7 +28,8 @@ from dsforge.specs import ClusterSpec
 MASTER_PORT = 29500  # deepspeed.constants.TORCH_DISTRIBUTED_DEFAULT_PORT
 PORTS = range(1, 65536)
 ENGINE, TRAINER = ("torch", "deepspeed"), (MODULE, "transformers")
-CONFIG, TRAIN, SCRIPT = "ds_config.json", "train.yaml", "launch/deepspeed.sh"
+CONFIG, TRAIN = "ds_config.json", "train.yaml"
+SCRIPTS = ("launch/deepspeed.sh", "megatron/pretrain.sh")  # both name the master
 MOST_BYTES = 4 << 20
 MOST_HOSTS = 4096
 LONGEST_LIST = 10_000
@@ -60,7 +61,7 @@ def read_job(folder: Path, *, hostfile: Path | None = None, local: bool = False)
     return Job(
         folder=folder,
         interpreter=launcher_interpreter(),
-        packages=(*ENGINE, *(TRAINER if trains else ())),
+        packages=_packages(plan, trains=trains),
         files=tuple(name for name in (config, TRAIN) if (folder / name).is_file()),
         entries=_entries(given, plan, environment, local=local),
         plan=plan,
@@ -70,12 +71,19 @@ def read_job(folder: Path, *, hostfile: Path | None = None, local: bool = False)
         master_port=_port(environment.get("MASTER_PORT", "")),
         ssh=ssh_options(plan.cluster if plan else None, environment),
         trains_here=trains,
-        names_master=(folder / SCRIPT).is_file(),
+        names_master=any((folder / script).is_file() for script in SCRIPTS),
         home_lines=_lines(Path.home() / ".deepspeed_env"),
         local=local,
         slurm=slurm,
         own_install=install_elsewhere(launcher_interpreter()),
     )
+
+
+def _packages(plan: Plan | None, *, trains: bool) -> tuple[str, ...]:
+    """What every host must have installed; Megatron-LM is a checkout, and needs torch alone."""
+    if plan is not None and plan.strategy.back_end == "megatron":
+        return ENGINE[:1]
+    return (*ENGINE, *(TRAINER if trains else ()))
 
 
 def file_findings(folder: Path, hostfile: Path | None) -> tuple[Finding, ...]:

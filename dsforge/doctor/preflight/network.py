@@ -135,7 +135,7 @@ def first_address(case: Case) -> Iterator[Hit]:
     message = f"`hostname -I` gives {where} first, not {reached}; from other hosts: {failed[0]}"
     fix = f"start with `--master_addr {reached}`"
     if case.job.names_master:
-        fix += ", as launch/deepspeed.sh does; do not call `deepspeed` without it"
+        fix += ", as the scripts of `dsforge gen` do; do not call `deepspeed` without it"
     yield Hit((case.first,), message, fix, "warning" if case.job.names_master else None)
 
 

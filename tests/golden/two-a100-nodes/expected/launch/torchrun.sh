@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Starts the ranks of this node with torchrun. It needs no ssh: use it in containers and under other
 # schedulers.
-# Call it on every host, with NODE_RANK=0, 1, 2 ... in the order of the hostfile.
+# Call it on every host, with NODE_RANK=0, 1, 2 ... in the order of the hostfile. With MASTER_ADDR,
+# the host of rank 0, the hostfile is not read.
 set -euo pipefail
 
 fail() {
@@ -12,6 +13,9 @@ fail() {
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 [ ! -e .dsforge-commit ] || fail "the last dsforge gen was cut short: run it again"
 launcher=$(command -v torchrun) || fail "torchrun is not on PATH: activate the environment of the run"
+
+# Rank 0 runs on MASTER_ADDR, which schedulers set; without it on the first host of the hostfile.
+if [ -z "${MASTER_ADDR:-}" ]; then
 
 # The hostfile decides where the job runs. DeepSpeed itself would train on this machine alone if the
 # file were missing, and on whatever is in it if that no longer is what the plan was made for.
@@ -34,6 +38,8 @@ for host in "${hosts[@]}"; do
     localhost | 127.* | ::1) fail "hostfile holds $host, which means each host itself" ;;
   esac
 done
+MASTER_ADDR=${hosts[0]}
+fi
 
 port=${MASTER_PORT:-29500}
 case $port in
@@ -46,8 +52,9 @@ while IFS= read -r line || [ -n "$line" ]; do
 done <.deepspeed_env
 
 ranks=(--nnodes 2 --nproc_per_node 8)
+NODE_RANK=${NODE_RANK:-${SLURM_NODEID:-}}
 : "${NODE_RANK:?set it to the position of this host in hostfile, counted from 0}"
-ranks+=(--node_rank "$NODE_RANK" --master_addr "${hosts[0]}" --master_port "${MASTER_PORT:-29500}")
+ranks+=(--node_rank "$NODE_RANK" --master_addr "$MASTER_ADDR" --master_port "${MASTER_PORT:-29500}")
 
 # Passes signals on to the ranks, which save and end, and waits for them.
 python=$(dirname "$(readlink -f "$launcher")")/python

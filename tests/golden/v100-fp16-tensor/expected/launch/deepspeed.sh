@@ -43,7 +43,7 @@ esac
 # checks the first one only; the others would wait in the rendezvous until it times out.
 command -v pdsh >/dev/null || fail "pdsh is not installed: apt-get install pdsh"
 read -ra ssh_options <<<"${PDSH_SSH_ARGS_APPEND:-}"
-printf -v seen 'test -r %q/train.yaml && test -x %q' "$PWD" "$launcher"
+printf -v seen 'test -r %q && test -x %q' "$PWD"/train.yaml "$launcher"
 ssh_options+=(-l train)
 check() {
   local said code=0

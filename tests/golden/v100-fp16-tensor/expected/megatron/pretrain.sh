@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
 # Starts Megatron-LM's pretrain_gpt.py on this node with the arguments of megatron/args.txt.
-# Call it on every host, with NODE_RANK=0, 1, 2 ... in the order of the hostfile.
+# Call it on every host, with NODE_RANK=0, 1, 2 ... in the order of the hostfile. With MASTER_ADDR,
+# the host of rank 0, the hostfile is not read. slurm.sbatch does all that.
 #   MEGATRON_PATH    checkout of Megatron-LM
 #   DATA_PATH        prefix of data made by its tools/preprocess_data.py; without it: mock data
-#   TOKENIZER_MODEL  Hugging Face tokenizer of that data
+#   TOKENIZER_MODEL  Hugging Face tokenizer of that data; without it: that of the model
+# It goes on from the checkpoint in output/megatron where there is one, else from random weights.
 set -euo pipefail
 
 fail() {
@@ -16,6 +18,9 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 : "${MEGATRON_PATH:?set it to a checkout of https://github.com/NVIDIA/Megatron-LM}"
 [ -f "$MEGATRON_PATH/pretrain_gpt.py" ] || fail "MEGATRON_PATH (=$MEGATRON_PATH) has no pretrain_gpt.py"
 command -v torchrun >/dev/null || fail "torchrun is not installed"
+
+# Rank 0 runs on MASTER_ADDR, which schedulers set; without it on the first host of the hostfile.
+if [ -z "${MASTER_ADDR:-}" ]; then
 
 # The hostfile decides where the job runs. DeepSpeed itself would train on this machine alone if the
 # file were missing, and on whatever is in it if that no longer is what the plan was made for.
@@ -38,6 +43,8 @@ for host in "${hosts[@]}"; do
     localhost | 127.* | ::1) fail "hostfile holds $host, which means each host itself" ;;
   esac
 done
+MASTER_ADDR=${hosts[0]}
+fi
 
 # The variables of every rank stand in .deepspeed_env and nowhere else.
 while IFS= read -r line || [ -n "$line" ]; do
@@ -47,23 +54,24 @@ done <.deepspeed_env
 export CUDA_DEVICE_MAX_CONNECTIONS=1
 
 ranks=(--nnodes 2 --nproc_per_node 4)
+NODE_RANK=${NODE_RANK:-${SLURM_NODEID:-}}
 : "${NODE_RANK:?set it to the position of this host in hostfile, counted from 0}"
-ranks+=(--node_rank "$NODE_RANK" --master_addr "${hosts[0]}" --master_port "${MASTER_PORT:-29500}")
+ranks+=(--node_rank "$NODE_RANK" --master_addr "$MASTER_ADDR" --master_port "${MASTER_PORT:-29500}")
 
 arguments=()
 while read -r flag value || [ -n "$flag" ]; do
   arguments+=("$flag")
   [ -z "$value" ] || arguments+=("$value")
 done <megatron/args.txt
-tokenizer=openai-community/gpt2-xl
 if [ -n "${DATA_PATH:-}" ]; then
-  read -ra data <<<"$DATA_PATH"
-  arguments+=(--data-path "${data[@]}" --tokenizer-type HuggingFaceTokenizer)
+  tokenizer=openai-community/gpt2-xl
+  read -ra prefixes <<<"$DATA_PATH"
+  arguments+=(--data-path "${prefixes[@]}" --tokenizer-type HuggingFaceTokenizer)
   arguments+=(--tokenizer-model "${TOKENIZER_MODEL:-$tokenizer}")
 else
   arguments+=(--mock-data --tokenizer-type NullTokenizer --vocab-size 50257)
 fi
 
 exec torchrun "${ranks[@]}" "$MEGATRON_PATH/pretrain_gpt.py" "${arguments[@]}" \
-  --split 99,1,0 --log-interval 1 --eval-interval 1000 --eval-iters 10 --save-interval 1000 \
+  --exit-signal-handler --split 99,1,0 --log-interval 1 --eval-interval 1000 --eval-iters 10 --save-interval 1000 \
   --save output/megatron --load output/megatron

@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
-# Starts the run with the deepspeed launcher. Change the hosts in hostfile, not here.
-# MASTER_PORT and PDSH_SSH_ARGS_APPEND of the calling shell are respected.
+# Starts the ranks of this node with torchrun. It needs no ssh: use it in containers and under other
+# schedulers.
+# Call it on every host, with NODE_RANK=0, 1, 2 ... in the order of the hostfile. With MASTER_ADDR,
+# the host of rank 0, the hostfile is not read.
 set -euo pipefail
 
 fail() {
@@ -10,7 +12,10 @@ fail() {
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 [ ! -e .dsforge-commit ] || fail "the last dsforge gen was cut short: run it again"
-launcher=$(command -v deepspeed) || fail "deepspeed is not on PATH: activate the environment of the run"
+launcher=$(command -v torchrun) || fail "torchrun is not on PATH: activate the environment of the run"
+
+# Rank 0 runs on MASTER_ADDR, which schedulers set; without it on the first host of the hostfile.
+if [ -z "${MASTER_ADDR:-}" ]; then
 
 # The hostfile decides where the job runs. DeepSpeed itself would train on this machine alone if the
 # file were missing, and on whatever is in it if that no longer is what the plan was made for.
@@ -33,44 +38,27 @@ for host in "${hosts[@]}"; do
     localhost | 127.* | ::1) fail "hostfile holds $host, which means each host itself" ;;
   esac
 done
+MASTER_ADDR=${hosts[0]}
+fi
 
 port=${MASTER_PORT:-29500}
 case $port in
   *[!0123456789]* | ??????*) fail "MASTER_PORT (=$port) must be a whole number from 1 to 65535" ;;
 esac
 
-# Every host must answer and hold this folder and this installation under the same paths. DeepSpeed
-# checks the first one only; the others would wait in the rendezvous until it times out.
-command -v pdsh >/dev/null || fail "pdsh is not installed: apt-get install pdsh"
-read -ra ssh_options <<<"${PDSH_SSH_ARGS_APPEND:-}"
-printf -v seen 'test -r %q/train.yaml && test -x %q' "$PWD" "$launcher"
-check() {
-  local said code=0
-  said=$(timeout 15 ssh -o BatchMode=yes -o ConnectTimeout=5 "${ssh_options[@]}" \
-    -p 22 -- "$1" "$seen" 2>&1 </dev/null) || code=$?
-  case $code in
-    0) ;;
-    1) printf 'host %s lacks %s or deepspeed at the same path\n' "$1" "$PWD" >&2 ;;
-    *) printf 'host %s does not answer over ssh: %s\n' "$1" "${said:-no reply}" >&2 ;;
-  esac
-  return "$code"
-}
-checks=()
-for host in "${hosts[@]}"; do
-  check "$host" &
-  checks+=("$!")
-done
-failed=0
-for job in "${checks[@]}"; do wait "$job" || failed=1; done
-[ "$failed" -eq 0 ] || fail "nothing was started; on each host this must work: ssh -o BatchMode=yes -p 22 HOST true"
+# The variables of every rank stand in .deepspeed_env and nowhere else.
+while IFS= read -r line || [ -n "$line" ]; do
+  export "${line?}"
+done <.deepspeed_env
 
-# DeepSpeed looks for this file in the home folder and then here; what stands here wins.
-export DS_ENV_FILE=.deepspeed_env
+ranks=(--nnodes 4 --nproc_per_node 8)
+NODE_RANK=${NODE_RANK:-${SLURM_NODEID:-}}
+: "${NODE_RANK:?set it to the position of this host in hostfile, counted from 0}"
+ranks+=(--node_rank "$NODE_RANK" --master_addr "$MASTER_ADDR" --master_port "${MASTER_PORT:-29500}")
 
 # Passes signals on to the ranks, which save and end, and waits for them.
 python=$(dirname "$(readlink -f "$launcher")")/python
 [ -x "$python" ] || python=python3
 export PYTHONSAFEPATH=1 # a file of this folder that is named like a module is not imported
 exec "$python" -m dsforge.train.attend \
-  deepspeed --hostfile hostfile --master_addr "${hosts[0]}" --master_port "$port" \
-  --ssh_port 22 --no_ssh_check --no_local_rank --module dsforge.train train.yaml
+  torchrun "${ranks[@]}" --module dsforge.train train-deepspeed.yaml

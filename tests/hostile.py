@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import struct
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class Attack(NamedTuple):
@@ -271,3 +271,13 @@ def torch_file(path: Path, records: dict[str, bytes]) -> Path:
         writer.write_record(name, content, len(content))
     writer.write_end_of_file()
     return path
+
+
+def load_file(path: Path, *, mmap: bool = False) -> Any:
+    """The values in a file as DeepSpeed loads it within our checks."""
+    import torch
+
+    from dsforge.train.loading import strict_loading
+
+    with strict_loading():
+        return torch.load(path, map_location="cpu", mmap=mmap, weights_only=False)

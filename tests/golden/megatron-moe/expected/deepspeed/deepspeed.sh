@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
-# Starts the ranks of this node with torchrun. It needs no ssh: use it in containers and under other
-# schedulers.
-# Call it on every host, with NODE_RANK=0, 1, 2 ... in the order of the hostfile.
+# Starts the run with the deepspeed launcher. Change the hosts in hostfile, not here.
+# MASTER_PORT and PDSH_SSH_ARGS_APPEND of the calling shell are respected.
 set -euo pipefail
 
 fail() {
@@ -11,7 +10,7 @@ fail() {
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 [ ! -e .dsforge-commit ] || fail "the last dsforge gen was cut short: run it again"
-launcher=$(command -v torchrun) || fail "torchrun is not on PATH: activate the environment of the run"
+launcher=$(command -v deepspeed) || fail "deepspeed is not on PATH: activate the environment of the run"
 
 # The hostfile decides where the job runs. DeepSpeed itself would train on this machine alone if the
 # file were missing, and on whatever is in it if that no longer is what the plan was made for.
@@ -40,18 +39,38 @@ case $port in
   *[!0123456789]* | ??????*) fail "MASTER_PORT (=$port) must be a whole number from 1 to 65535" ;;
 esac
 
-# The variables of every rank stand in .deepspeed_env and nowhere else.
-while IFS= read -r line || [ -n "$line" ]; do
-  export "${line?}"
-done <.deepspeed_env
+# Every host must answer and hold this folder and this installation under the same paths. DeepSpeed
+# checks the first one only; the others would wait in the rendezvous until it times out.
+command -v pdsh >/dev/null || fail "pdsh is not installed: apt-get install pdsh"
+read -ra ssh_options <<<"${PDSH_SSH_ARGS_APPEND:-}"
+printf -v seen 'test -r %q && test -x %q' "$PWD"/train-deepspeed.yaml "$launcher"
+check() {
+  local said code=0
+  said=$(timeout 15 ssh -o BatchMode=yes -o ConnectTimeout=5 "${ssh_options[@]}" \
+    -p 22 -- "$1" "$seen" 2>&1 </dev/null) || code=$?
+  case $code in
+    0) ;;
+    1) printf 'host %s lacks %s or deepspeed at the same path\n' "$1" "$PWD" >&2 ;;
+    *) printf 'host %s does not answer over ssh: %s\n' "$1" "${said:-no reply}" >&2 ;;
+  esac
+  return "$code"
+}
+checks=()
+for host in "${hosts[@]}"; do
+  check "$host" &
+  checks+=("$!")
+done
+failed=0
+for job in "${checks[@]}"; do wait "$job" || failed=1; done
+[ "$failed" -eq 0 ] || fail "nothing was started; on each host this must work: ssh -o BatchMode=yes -p 22 HOST true"
 
-ranks=(--nnodes 4 --nproc_per_node 8)
-: "${NODE_RANK:?set it to the position of this host in hostfile, counted from 0}"
-ranks+=(--node_rank "$NODE_RANK" --master_addr "${hosts[0]}" --master_port "${MASTER_PORT:-29500}")
+# DeepSpeed looks for this file in the home folder and then here; what stands here wins.
+export DS_ENV_FILE=.deepspeed_env
 
 # Passes signals on to the ranks, which save and end, and waits for them.
 python=$(dirname "$(readlink -f "$launcher")")/python
 [ -x "$python" ] || python=python3
 export PYTHONSAFEPATH=1 # a file of this folder that is named like a module is not imported
 exec "$python" -m dsforge.train.attend \
-  torchrun "${ranks[@]}" --module dsforge.train train.yaml
+  deepspeed --hostfile hostfile --master_addr "${hosts[0]}" --master_port "$port" \
+  --ssh_port 22 --no_ssh_check --no_local_rank --module dsforge.train train-deepspeed.yaml

@@ -1,0 +1,74 @@
+"""What a choice is weighed against: the fastest plan of each family, and what fits less surely."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from operator import attrgetter
+from typing import NamedTuple
+
+from dsforge.plan import Request
+from dsforge.planner.explore import Candidate, Explored, Explorer
+from dsforge.planner.preference import choice, doubt, tight_and_faster
+from dsforge.specs import QLORA_BITS
+from dsforge.strategy import Strategy
+
+
+class Rivals(NamedTuple):
+    """What else was found, the fastest member of each family standing for it."""
+
+    explored: tuple[Explored, ...]
+    likewise: tuple[Candidate, ...]  # of those that fit as surely as the choice
+    kept: tuple[Candidate, ...]  # of those, recomputing nothing
+    fitting: tuple[Candidate, ...]  # of all that likely fit
+    tight: Candidate | None  # the fastest that fits less surely, where it beats all these
+    quantised: Candidate | None  # under QLoRA, where LoRA has to offload
+
+    def fastest(self, wanted: Callable[[Strategy], bool]) -> Candidate | None:
+        """The fastest that fits likewise, of the families that are wanted."""
+        return fastest(c for c in self.likewise if wanted(c.family))
+
+    def legal(self, wanted: Callable[[Strategy], bool]) -> bool:
+        """Whether a family that is wanted breaks no rule."""
+        return any(wanted(found.family) and not found.problems for found in self.explored)
+
+    def likely(self, wanted: Callable[[Strategy], bool]) -> Candidate | None:
+        """The fastest that likely fits, of the families that are wanted."""
+        return fastest(c for c in self.fitting if wanted(c.family))
+
+
+def rivals(request: Request, explored: tuple[Explored, ...]) -> Rivals:
+    """What else was found; once for all rows of a search."""
+    fitting = tuple(candidate for found in explored for candidate in found.fitting)
+    most = doubt(request, fitting)
+    members = [
+        [candidate for candidate in found.fitting if candidate.excess_bytes <= most]
+        for found in explored
+    ]
+    kept = ([c for c in group if c.recompute == "none"] for group in members)
+    likewise = tuple(filter(None, map(fastest, members)))
+    return Rivals(
+        explored=explored,
+        likewise=likewise,
+        kept=tuple(filter(None, map(fastest, kept))),
+        fitting=tuple(filter(None, (fastest(found.fitting) for found in explored))),
+        tight=tight_and_faster(request, fitting) if fitting else None,
+        quantised=_quantised(request, likewise),
+    )
+
+
+def _quantised(request: Request, likewise: tuple[Candidate, ...]) -> Candidate | None:
+    """The choice under QLoRA, where all that fits under LoRA offloads and this does not."""
+    work = request.workload
+    if work.lora is None or work.in_4_bits or not all(c.family.offloads for c in likewise):
+        return None
+    lora = work.lora.model_copy(update={"bits": QLORA_BITS})
+    fewer_bits = {"workload": work.model_copy(update={"lora": lora})}
+    asked = request.model_copy(update=fewer_bits)
+    found = tuple(c for e in Explorer(asked).every() for c in e.fitting if c.safe)
+    best = choice(asked, found) if found else None
+    return None if best is None or best.family.offloads else best
+
+
+def fastest(candidates: Iterable[Candidate]) -> Candidate | None:
+    """The candidate with the smallest step; none of none."""
+    return min(candidates, key=attrgetter("step_s"), default=None)

@@ -1,0 +1,58 @@
+"""Which files a choice needs: what starts the chosen strategy, and beside it one alternative.
+
+`launch/` and `train.yaml` belong to the choice, whichever back end it has. The best strategy of the
+other back end is written where it fits, and stands apart: its scripts lie in the folder that is
+named after its back end, so nobody starts it without naming it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from dsforge.plan import Plan, Priced
+from dsforge.strategy import BackEnd, Strategy
+
+CHOSEN = "launch"  # the folder of the scripts that start the choice
+TRAIN, TRAIN_ALTERNATIVE = "train.yaml", "train-deepspeed.yaml"
+
+
+class Bundle(NamedTuple):
+    """One strategy that can be started, and the folder of the scripts that start it."""
+
+    priced: Priced
+    folder: str
+
+    @property
+    def strategy(self) -> Strategy:
+        """The strategy."""
+        return self.priced.strategy
+
+    @property
+    def is_choice(self) -> bool:
+        """Whether the plan has chosen it."""
+        return self.folder == CHOSEN
+
+    @property
+    def train(self) -> str:
+        """Its job for `dsforge train`, where DeepSpeed runs it."""
+        return TRAIN if self.is_choice else TRAIN_ALTERNATIVE
+
+    def script(self, name: str) -> str:
+        """Path of one of its scripts in the run folder."""
+        return f"{self.folder}/{name}"
+
+
+def bundles(plan: Plan) -> tuple[Bundle, ...]:
+    """The choice, then the fastest strategy of the other back end that fits, if one does."""
+    other: BackEnd = "megatron" if plan.strategy.back_end == "deepspeed" else "deepspeed"
+    fitting = [
+        variant.priced
+        for variant in plan.variants
+        if variant.priced is not None
+        and variant.priced.fits
+        and variant.priced.strategy.back_end == other
+    ]
+    chosen = Bundle(plan.choice, CHOSEN)
+    if not fitting:
+        return (chosen,)
+    return (chosen, Bundle(min(fitting, key=lambda p: p.time.step_s.likely), other))
