@@ -65,6 +65,9 @@ class Execution(BaseModel):
     gradients: Literal["compute", "fp32"] = Field(
         default="compute", description="Type in which gradients of micro batches are summed."
     )
+    reduced: Literal["compute", "fp32"] = Field(
+        default="compute", description="Type in which DeepSpeed sends gradients."
+    )
     master_weights: bool = Field(default=True, description="The optimizer keeps fp32 weights.")
     moments: Literal["fp32", "bf16", "int8"] = Field(
         default="fp32", description="Type of the optimizer's moments."
@@ -85,6 +88,9 @@ class Execution(BaseModel):
     )
     quantized_gradients: bool = Field(
         default=False, description="ZeRO-3 scatters gradients in 4 bits (ZeRO++, qgZ)."
+    )
+    offload_ratio: float = Field(
+        default=1.0, ge=0, le=1, description="Share of ZeRO-3's optimizer that runs on the CPU."
     )
     shard_group: int | None = Field(
         default=None, ge=1, description="Ranks that share states; none: all of data x context."
@@ -223,8 +229,17 @@ class Constraints(BaseModel):
     )
     quantized_weights: bool | None = Field(default=None, description="ZeRO++ qwZ: int8 gathers.")
     quantized_gradients: bool | None = Field(default=None, description="ZeRO++ qgZ: int4.")
+    gradient_type: Literal["compute", "fp32"] | None = Field(
+        default=None, description="Type in which gradients of micro batches are summed."
+    )
+    communication_type: Literal["compute", "fp32"] | None = Field(
+        default=None, description="Type in which gradients are sent to other ranks."
+    )
     offload_optimizer: Offload | None = None
     offload_parameters: Offload | None = None
+    offload_ratio: float | None = Field(
+        default=None, ge=0, le=1, description="Share of ZeRO-3's optimizer that runs on the CPU."
+    )
     recompute: Recompute | None = None
     loss: AskedLoss | None = Field(
         default=None,

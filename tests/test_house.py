@@ -25,6 +25,7 @@ ORDER = [
         "specs",
         "layout",
         "strategy",
+        "ds_config",
         "job",
         "rules",
         "estimate",

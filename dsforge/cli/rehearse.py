@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from contextlib import redirect_stdout
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -141,17 +142,18 @@ def _own(flags: Flags, path: Path, world_size: int | None) -> Scene:
 
 def _checked(settings: dict[str, Any], place: str) -> dict[str, Any]:
     """The config, where its blocks are blocks and it wants nothing that cannot be rehearsed."""
-    problems = [
-        Problem("ds-config-block", f"`{key}` must be an object", place=place)
-        for key in ("zero_optimization", "bf16", "fp16", "optimizer", "tensor_parallel", "pipeline")
-        if not isinstance(settings.get(key, {}), dict)
-    ]
+    from dsforge.ds_config import read
+
+    config, found = read(settings, filled_in=False)
+    problems = tuple(replace(p, place=place) for p in found if p.rule == "ds-config-block")
     if problems:
-        raise SpecError(tuple(problems))
-    zero = settings.get("zero_optimization", {})
-    for key in ("offload_optimizer", "offload_param"):
-        block = zero.get(key)
-        if isinstance(block, dict) and block.get("device") == "nvme":
+        raise SpecError(problems)
+    devices = {
+        "offload_optimizer": config.offload_optimizer,
+        "offload_param": config.offload_parameters,
+    }
+    for key, device in devices.items():
+        if device == "nvme":
             message = f"{place}: `{key}` on NVMe cannot be rehearsed: fake tensors have no bytes"
             raise DsforgeError(message, "rehearse it with `cpu`: the device holds the same")
     return settings

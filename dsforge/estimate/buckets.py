@@ -8,6 +8,7 @@ engine refuses the fraction that `0.9 * hidden^2` often is.
 
 from __future__ import annotations
 
+from dsforge.ds_config.config import BucketKeys
 from dsforge.specs import ClusterSpec, ModelSpec, NvmeSpec
 from dsforge.strategy import AioSettings, Buckets, Strategy
 
@@ -16,16 +17,7 @@ LARGEST_BUCKET = 200_000_000  # elements; past 400 MB a message gains no bandwid
 # its default under ZeRO stage 3 only, but published runs switch it on, as the examples of DeepSpeed
 # and Hugging Face do: without it the worst tenth of the rows of "stas" is 20.6 % off, not 19.5 %.
 # Of a ds_config that is at hand the file decides (`reading/ds_config.py`).
-ENGINE = Buckets(
-    reduce_bucket_size=500_000_000,
-    allgather_bucket_size=500_000_000,
-    prefetch_bucket_size=50_000_000,
-    persistence_threshold=100_000,
-    max_live_parameters=1_000_000_000,
-    max_reuse_distance=1_000_000_000,
-    sub_group_size=1_000_000_000,
-    overlap_comm=True,
-)
+ENGINE = Buckets(**BucketKeys()._asdict(), overlap_comm=True)
 BUSY_BUCKET = 50_000_000  # elements: 100 MB keep any link busy much longer than a message's latency
 PERSISTENT_PER_HIDDEN = 10  # norms and biases stay whole: the engine's own "auto" rule, 10 x hidden
 SUB_GROUP = 1_000_000_000

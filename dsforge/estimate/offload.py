@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from dsforge.estimate.activations import element_bytes
 from dsforge.estimate.frame import Frame
-from dsforge.estimate.states import optimizer_bytes_per_parameter, shares
+from dsforge.estimate.states import optimizer_bytes_per_parameter, shares, tiles_of
 from dsforge.specs import ClusterSpec
 from dsforge.strategy import Strategy
 
@@ -38,7 +38,8 @@ def offload(frame: Frame, strategy: Strategy) -> Moved:
     copied = disk = cpu_s = disk_once = 0.0
     if strategy.offload_optimizer != "none":
         copied += size * trainable
-        cpu_s = trainable * cluster.gpus_per_node / _adam_per_s(cluster)
+        tiles, offloaded = tiles_of(strategy, trainable, frame.fullest.buckets)
+        cpu_s = trainable * cluster.gpus_per_node / _adam_per_s(cluster) * offloaded / tiles
         if strategy.offload_optimizer == "nvme":
             disk_once = 2 * trainable * (optimizer_bytes_per_parameter(workload) + 2)
     copied_once = copied  # the updated weights come back

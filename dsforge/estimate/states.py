@@ -111,16 +111,58 @@ def states(
         weights += size * parameters.total / strategy.hpz_partition_size
     if run.trainer != "deepspeed":
         return _without_engine(strategy, parameters, weights, optimizer)
-    gradients = size * (trainable if stage >= GRADIENTS_SHARDED else parameters.trainable)
+    wide, flat = run.gradients == "fp32" and size < FLOAT_BYTES, sums_beside(workload, strategy)
+    summed = (FLOAT_BYTES if wide else size) + (size if flat else 0)
+    gradients = summed * (trainable if stage >= GRADIENTS_SHARDED else parameters.trainable)
     copied = trainable if stage >= 1 else parameters.trainable
     step = (
         0.0
-        if size == FLOAT_BYTES
+        if size == FLOAT_BYTES or flat
         else 4.0 * (min(copied, buckets.sub_group_size) if stage == FULLY_SHARDED else copied)
     )
     on_device = States(weights, gradients, optimizer, step, 0.0, (), 0.0)
-    tiles = ceil(trainable / buckets.sub_group_size) if stage == FULLY_SHARDED else 1
-    return _offloaded(on_device, strategy, trainable, size=size, tiles=max(1, tiles))
+    tiles, offloaded = tiles_of(strategy, trainable, buckets)
+    waiting = FLOAT_BYTES if wide and stage == FULLY_SHARDED else size
+    stays = stage < GRADIENTS_SHARDED or (wide and stage == GRADIENTS_SHARDED)
+    sizes = _Sizes(trainable, waiting, tiles, offloaded, gradients if stays else 0.0)
+    return _offloaded(on_device, strategy, sizes)
+
+
+def tiles_of(strategy: Strategy, trainable: float, buckets: Buckets) -> tuple[int, int]:
+    """Sub-groups of the optimizer on a rank, and how many of them are offloaded.
+
+    Stage 3 keeps the first `int((1 - ratio) * tiles)` on the device
+    (`_create_fp32_partitions`), so a rank with one tile offloads it whatever the ratio.
+    """
+    sharded = strategy.zero_stage == FULLY_SHARDED
+    tiles = max(1, ceil(trainable / buckets.sub_group_size)) if sharded else 1
+    return tiles, tiles - int((1 - strategy.runs_as.offload_ratio) * tiles)
+
+
+class _Sizes(NamedTuple):
+    """What offload moves: elements, bytes of each on the way, tiles, and gradients that stay."""
+
+    trainable: float
+    size: int
+    tiles: int
+    offloaded_tiles: int
+    gradients: float
+
+    @property
+    def share(self) -> float:
+        """Of the optimizer, what is offloaded."""
+        return self.offloaded_tiles / self.tiles
+
+
+def sums_beside(workload: Workload, strategy: Strategy) -> bool:
+    """Whether float32 sums of all gradients stay beside those of backward, and the step uses them.
+
+    `_do_optimizer_sanity_check` hands bf16 with float32 sums to `BF16_Optimizer` under ZeRO stage 1
+    without offload; it keeps both kinds whole on every rank, from the first step to the last.
+    """
+    wide = strategy.runs_as.trainer == "deepspeed" and strategy.runs_as.gradients == "fp32"
+    kept = strategy.zero_stage == 1 and strategy.offload_optimizer == "none"
+    return wide and kept and workload.precision == "bf16"
 
 
 def _without_engine(
@@ -142,25 +184,26 @@ def _without_engine(
     return States(weights, gradients, optimizer, 0.0, 0.0, (), 0.0)
 
 
-def _offloaded(
-    on_device: States, strategy: Strategy, trainable: float, *, size: int, tiles: int
-) -> States:
+def _offloaded(on_device: States, strategy: Strategy, sizes: _Sizes) -> States:
     """The states after offload.
 
-    The engine pins master weights and their gradients (stage 3: tile by tile), and one buffer in
-    the compute precision: updated weights (stage 1, 2) or gradients (stage 3).
+    The engine pins master weights and their gradients (stage 3: tile by tile), and one buffer:
+    updated weights in the compute precision (stage 1, 2) or gradients as summed (stage 3). Float32
+    sums of stage 2 stay on the device (`ipg_epilogue`).
     """
     result = on_device
     if strategy.offload_optimizer != "none":
-        gradient, copies = 4.0 * trainable, size * trainable
+        gradient, copies = 4.0 * sizes.trainable, sizes.size * sizes.trainable
         moved = result.optimizer + gradient
         to_disk = strategy.offload_optimizer == "nvme"
+        moved, kept = sizes.share * moved, 1 - sizes.share
+        tiles = () if to_disk else (gradient / sizes.tiles,) * (2 * sizes.offloaded_tiles)
         result = result._replace(
-            gradients=0.0 if strategy.zero_stage >= GRADIENTS_SHARDED else result.gradients,
-            optimizer=0.0,
+            gradients=sizes.gradients + kept * gradient,
+            optimizer=kept * result.optimizer,
             step_gradients=0.0,
             host=copies + (0.0 if to_disk else moved),
-            pinned=(copies, *(() if to_disk else (gradient / tiles,) * (2 * tiles))),
+            pinned=(copies, *tiles),
             nvme=moved if to_disk else 0.0,
         )
     if strategy.offload_parameters == "cpu":

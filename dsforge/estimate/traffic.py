@@ -20,6 +20,7 @@ from dsforge.estimate import nanotron, ulysses
 from dsforge.estimate.activations import element_bytes
 from dsforge.estimate.comm import Channel, gather_bytes
 from dsforge.estimate.frame import Frame
+from dsforge.specs import Workload
 from dsforge.strategy import FULLY_SHARDED, GRADIENTS_SHARDED, Batching, Strategy
 
 GRADIENT_OVERLAP = 0.07  # share of backward that hides reduction of gradients
@@ -78,14 +79,23 @@ def _of_ends(frame: Frame, strategy: Strategy) -> tuple[Exchange, ...]:
     if link.ranks == 1 or not model.tied_embeddings or frame.workload.method != "full":
         return ()
     words = model.vocab_size * model.embedding_size / strategy.layout.tensor_parallel_size
-    size = _gradient_size(frame, strategy) * words
+    size = gradient_size(frame.workload, strategy) * words
     sent = 2 * gather_bytes(size, link.ranks)
     return (Exchange("tied embeddings summed", link.reduce_s(size), sent_bytes=sent),)
 
 
-def _gradient_size(frame: Frame, strategy: Strategy) -> int:
-    """Bytes of an element of gradients as they are summed."""
-    return 4 if strategy.runs_as.gradients == "fp32" else element_bytes(frame.workload)
+def gradient_size(workload: Workload, strategy: Strategy) -> int:
+    """Bytes of an element of gradients on the wire.
+
+    DeepSpeed casts float32 sums to `communication_data_type` first, which is the compute precision
+    unless it is set, and float32 under sequence parallelism (engine.py, `communication_data_type`,
+    `seq_parallel_communication_data_type`).
+    """
+    run, shared = strategy.runs_as, strategy.layout.context_parallel_size > 1
+    sent = run.gradients
+    if run.trainer == "deepspeed":
+        sent = "fp32" if shared else run.reduced
+    return 4 if sent == "fp32" else element_bytes(workload)
 
 
 def _of_shards(frame: Frame, strategy: Strategy) -> tuple[Exchange, ...]:
@@ -95,7 +105,7 @@ def _of_shards(frame: Frame, strategy: Strategy) -> tuple[Exchange, ...]:
     run, held = strategy.runs_as, frame.fullest.held
     size = element_bytes(frame.workload)
     if strategy.zero_stage == FULLY_SHARDED:
-        gradients = float(_gradient_size(frame, strategy) * held.trainable)
+        gradients = float(gradient_size(frame.workload, strategy) * held.trainable)
         weights = float((QUANTIZED_WEIGHT if run.quantized_weights else size) * held.total)
         if run.quantized_gradients:
             gradients = QUANTIZED_GRADIENT * held.trainable
@@ -105,7 +115,7 @@ def _of_shards(frame: Frame, strategy: Strategy) -> tuple[Exchange, ...]:
         bucket = float(size * frame.fullest.buckets.reduce_bucket_size)
     hidden = 2 / 3 * GRADIENT_OVERLAP * _overlaps(frame, strategy)
     links = frame.links
-    summed = _parts(frame, _gradient_size(frame, strategy), links.shards)
+    summed = _parts(frame, gradient_size(frame.workload, strategy), links.shards)
     weights_of = _parts(frame, size, links.updates)
     renewed = _exchanged("updated weights gathered", weights_of, Channel.gather_s, bucket)
     if run.trainer == "megatron" and strategy.zero_stage >= 1:

@@ -47,8 +47,11 @@ def _exchanges(sheet: Sheet, plan: Plan, frame: Frame) -> Iterator[Line]:
 def _payloads(sheet: Sheet, plan: Plan) -> Iterator[Line]:
     """Bytes of gradients and weights; experts apart where fewer ranks hold the same ones."""
     strategy, engine = plan.strategy, plan.strategy.back_end == "deepspeed"
-    held, size = "the rank with the most parameters", "element_bytes" if engine else "4"
-    run, size_of_weight = strategy.runs_as, "element_bytes"
+    run = strategy.runs_as
+    shared = strategy.layout.context_parallel_size > 1
+    held = "the rank with the most parameters"
+    wide = not engine or shared or run.reduced == "fp32"
+    size, size_of_weight = "4" if wide else "element_bytes", "element_bytes"
     trained = "pace_trained_parameters"
     if strategy.zero_stage == FULLY_SHARDED and run.quantized_gradients:
         size = f"{traffic.QUANTIZED_GRADIENT}"

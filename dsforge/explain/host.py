@@ -54,7 +54,11 @@ def _offloaded(plan: Plan) -> tuple[str, str]:
     ram: list[str] = []
     disk: list[str] = []
     if optimizer != "none":
-        ram.append("element_bytes * hosted_trained_shard")
+        sharded = plan.strategy.zero_stage == FULLY_SHARDED
+        wide = sharded and plan.strategy.runs_as.gradients == "fp32"
+        if plan.strategy.runs_as.offload_ratio < 1:
+            states += " * offloaded_share"
+        ram.append(f"{4 if wide else 'element_bytes'} * hosted_trained_shard")
         (disk if optimizer == "nvme" else ram).append(states)
     if weights != "none":
         shard = "hosted_shard" if plan.strategy.zero_stage == FULLY_SHARDED else "hosted_parameters"

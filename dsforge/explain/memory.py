@@ -8,7 +8,7 @@ from dsforge.estimate import activations as saved
 from dsforge.estimate import memory as ledger
 from dsforge.estimate.frame import Frame
 from dsforge.estimate.quantised import BLOCK, NF4_BYTES, largest_matrix_elements
-from dsforge.estimate.states import MOMENT_BYTES, MOMENTS, Load
+from dsforge.estimate.states import MOMENT_BYTES, MOMENTS, Load, shares, sums_beside, tiles_of
 from dsforge.estimate.ulysses import saved_width
 from dsforge.explain.loss import give_loss, logit_lines
 from dsforge.explain.parameters import NF4
@@ -37,6 +37,11 @@ def explained_load(frame: Frame, plan: Plan) -> Load:
 def take_memory(sheet: Sheet, plan: Plan, load: Load) -> None:
     """Figures of every memory term and of the three counters."""
     _give_states(sheet, plan)
+    if plan.strategy.runs_as.offload_ratio < 1:
+        trained = shares(plan.strategy).of_trainable(load.held)
+        tiles, offloaded = tiles_of(plan.strategy, trained, load.buckets)
+        source = f"{STATES}: whole sub-groups of the optimizer, offload_optimizer.ratio"
+        sheet.give(source, "share", offloaded_share=offloaded / tiles)
     sheet.work_out("states", tuple(_states(plan)))
     _give_activations(sheet, plan, load)
     sheet.work_out("activations", tuple(_token_bytes(plan, load)))
@@ -75,16 +80,22 @@ def _states(plan: Plan) -> Iterator[Line]:
     yield Line("kept_weights", "bytes", weights, f"{STATES}{_away(strategy.offload_parameters)}")
     shared = engine and stage >= GRADIENTS_SHARDED
     trained = "trained_shard_parameters" if shared else "trained_parameters"
-    gradients = f"{'element_bytes' if engine else 4} * {trained}"
-    gradients = "0" if off and shared else gradients
+    wide, flat = strategy.runs_as.gradients == "fp32", sums_beside(plan.workload, strategy)
+    summed = "(element_bytes + 4)" if flat else "4" if wide else "element_bytes"
+    gradients = f"{summed} * {trained}"
+    stays = wide and stage == GRADIENTS_SHARDED and plan.workload.precision != "fp32"
+    gradients = "0" if off and shared and not stays else gradients
+    partial = off and strategy.runs_as.offload_ratio < 1
+    gradients = f"4 * {trained} * (1 - offloaded_share)" if partial else gradients
     why = f"{STATES}{_away(strategy.offload_optimizer if shared else 'none')}"
     yield Line("kept_gradients", "bytes", gradients, why)
     owned = "trained_shard_parameters" if stage >= 1 else "trained_parameters"
-    state = "0" if off else f"(master_bytes + moments * moment_bytes) * {owned}"
+    state = f"(master_bytes + moments * moment_bytes) * {owned}"
+    state = f"{state} * (1 - offloaded_share)" if partial else "0" if off else state
     why = f"{STATES}{_away(strategy.offload_optimizer)}"
     yield Line("kept_optimizer_state", "bytes", state, why)
     copied = f"min({owned}, sub_group_size)" if stage == FULLY_SHARDED else owned
-    none = off or not engine or plan.workload.precision == "fp32"
+    none = off or flat or not engine or plan.workload.precision == "fp32"
     copy = "0" if none else f"4 * {copied}"
     why = f"{STATES}: float32 gradients exist while the engine's optimizer steps"
     yield Line("step_gradients", "bytes", copy, why)
@@ -189,7 +200,7 @@ def _moments(plan: Plan, micro_tokens: float) -> Iterator[Line]:
     yield Line("micro_batches_alive", "", alive, why)
     lasting = (
         strategy.gradient_accumulation_steps > 1
-        or strategy.back_end == "megatron"
+        or strategy.runs_as.gradients == "fp32"
         or strategy.zero_stage == FULLY_SHARDED
     )
     why = "they outlive a micro step where there are several, or the engine keeps its buffer"

@@ -220,10 +220,13 @@ def _optimizer(sheet: Sheet, plan: Plan) -> Iterator[Line]:
     sheet.give(
         "estimate/time.py: gradient norm, clipping, Python", "s", overhead_s=clock.STEP_OVERHEAD_S
     )
+    shard = "pace_trained_shard"
+    if plan.strategy.runs_as.offload_ratio < 1:
+        shard += " * offloaded_share"
     formula = "overhead_s + (2 * pace_optimizer_state + 8 * pace_trained_parameters) / memory_rate"
     if plan.strategy.offload_optimizer != "none" and plan.cluster.cpu_adam_per_s is not None:
         sheet.give(f"{MEASURED}: parameters a second", node_adam=plan.cluster.cpu_adam_per_s)
-        formula += " + pace_trained_shard * gpus_per_node / node_adam"
+        formula += f" + {shard} * gpus_per_node / node_adam"
     elif plan.strategy.offload_optimizer != "none":
         sheet.give(
             "estimate/offload.py: parameters a second of CPU Adam (ops/adam benchmark)",
@@ -232,7 +235,7 @@ def _optimizer(sheet: Sheet, plan: Plan) -> Iterator[Line]:
         )
         sheet.give("cluster", cpu_cores=plan.cluster.cpu_cores)
         rate = "min(adam_per_core * cpu_cores, adam_per_node) / gpus_per_node"
-        formula += f" + pace_trained_shard / ({rate})"
+        formula += f" + {shard} / ({rate})"
     yield Line("optimizer_s", "s", formula, "states read and written, gradients, weights")
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from difflib import get_close_matches
 
-from dsforge.lint.case import PARAMETERS_SHARDED, Case, Hit, Rule, rule, shown
+from dsforge.ds_config import PARAMETERS_SHARDED
+from dsforge.lint.case import Case, Hit, Rule, rule, shown
 
 PLUGIN = "deepspeed_config"
 CHECKS = "accelerate utils/dataclasses.py, DeepSpeedPlugin._deepspeed_config_checks"

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from dsforge.ds_config import DsConfig, read
 from dsforge.lint.document import Document, Edit, Kind, Loc
 from dsforge.lint.entries import Entry, entries_of
 from dsforge.lint.releases import Release, Releases
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
 
 Severity = Literal["error", "warning", "info"]
 ZERO = "zero_optimization"
-PARAMETERS_SHARDED = 3  # ZeRO stages
-GRADIENTS_SHARDED = 2
 
 
 class Hit(NamedTuple):
@@ -46,7 +45,12 @@ class Case(NamedTuple):
     cluster: ClusterSpec | None
     engine: Document | None  # the ds_config that a train.yaml names
     entries: tuple[Entry, ...]  # of a ds_config
-    stage: int | None  # the ZeRO stage; none where it is not known (`auto`)
+    config: DsConfig  # what the ds_config says, or the one of a train.yaml, as far as it is legal
+
+    @property
+    def stage(self) -> int | None:
+        """The ZeRO stage; none where it is not known (`auto`)."""
+        return self.config.zero_stage
 
     def at(self, *loc: str) -> Any:
         """The value at a location; none where something of it is missing."""
@@ -87,21 +91,22 @@ class Case(NamedTuple):
 
     def device(self, block: str) -> str:
         """Where an offload block puts things: none, cpu, nvme."""
-        old = {"offload_optimizer": "cpu_offload", "offload_param": "cpu_offload_param"}[block]
-        if self.is_on(ZERO, old):
-            return "cpu"
-        device = self.word(ZERO, block, "device")
-        return "none" if device == "auto" else device or "none"
+        config = self.config
+        places = {
+            "offload_optimizer": config.offload_optimizer,
+            "offload_param": config.offload_parameters,
+        }
+        return places[block] or "none"
 
     @property
     def tensor_parallel_size(self) -> int:
         """Ranks that share each layer's matrices; 1 where the file does not say."""
-        return max(1, self.whole("tensor_parallel", "autotp_size") or 1)
+        return self.config.tensor_parallel_size
 
     @property
     def pipeline_stages(self) -> int:
         """Pipeline stages; 1 where the file does not say."""
-        return max(1, self.whole("pipeline", "stages") or 1)
+        return self.config.pipeline_stages
 
 
 def case_of(
@@ -114,18 +119,13 @@ def case_of(
     engine: Document | None = None,
 ) -> Case:
     """The case of a document, with what many rules ask for worked out once."""
-    case = Case(document, releases, release, model, cluster, engine, (), 0)
-    if document.kind != "ds_config":
-        return case
-    entries = tuple(entries_of(document.root, releases, release))
-    return case._replace(entries=entries, stage=_stage(case))
-
-
-def _stage(case: Case) -> int | None:
-    """The ZeRO stage; none where it is not known (`auto`)."""
-    if isinstance(case.at(ZERO), bool):
-        return int(case.is_on(ZERO))
-    return case.whole(ZERO, "stage") if "stage" in case.block(ZERO) else 0
+    entries: tuple[Entry, ...] = ()
+    if document.kind == "ds_config":
+        entries = tuple(entries_of(document.root, releases, release))
+    written = document if document.kind == "ds_config" else engine
+    root = written.root if written else None
+    config = read(root).config if isinstance(root, dict) else DsConfig()
+    return Case(document, releases, release, model, cluster, engine, entries, config)
 
 
 Find = Callable[[Case], Iterable[Hit]]

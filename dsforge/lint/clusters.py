@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import prod
 
+from dsforge.ds_config import PARAMETERS_SHARDED
 from dsforge.lint.batch import MICRO, STEPS, TOTAL
-from dsforge.lint.case import PARAMETERS_SHARDED, ZERO, Case, Hit, Rule, rule
+from dsforge.lint.case import ZERO, Case, Hit, Rule, rule
 from dsforge.lint.precision import bf16_block
 from dsforge.units import count, gb_per_s, gib, seconds
 
@@ -21,8 +21,7 @@ PARTS = {"offload_optimizer": STATE_BYTES + GRADIENT_BYTES, "offload_param": BYT
 def data_parallel_size(case: Case) -> int:
     """Ranks over which data is split on the cluster; 0 where they do not divide."""
     gpus = case.cluster.gpus if case.cluster else 0
-    sequence = case.whole("sequence_parallel_size") or 1
-    each = prod((case.tensor_parallel_size, case.pipeline_stages, max(1, sequence)))
+    each = case.config.model_ranks
     return gpus // each if gpus % each == 0 else 0
 
 

@@ -4,16 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dsforge.lint.case import (
-    GRADIENTS_SHARDED,
-    PARAMETERS_SHARDED,
-    ZERO,
-    Case,
-    Hit,
-    Rule,
-    rule,
-    shown,
-)
+from dsforge.ds_config import GRADIENTS_SHARDED, PARAMETERS_SHARDED
+from dsforge.lint.case import ZERO, Case, Hit, Rule, rule, shown
 
 RECOMPUTE = "activation_checkpointing"
 TAG_MODES = ("ignore", "warn", "fail")

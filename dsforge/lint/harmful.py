@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dsforge.lint.case import PARAMETERS_SHARDED, ZERO, Case, Hit, Rule, rule
+from dsforge.ds_config import PARAMETERS_SHARDED
+from dsforge.lint.case import ZERO, Case, Hit, Rule, rule
 from dsforge.units import count, gib
 
 BUCKETS = ("reduce_bucket_size", "allgather_bucket_size", "stage3_prefetch_bucket_size")

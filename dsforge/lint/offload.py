@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dsforge.lint.case import PARAMETERS_SHARDED, ZERO, Case, Hit, Rule, rule
+from dsforge.ds_config import PARAMETERS_SHARDED
+from dsforge.lint.case import ZERO, Case, Hit, Rule, rule
 
 BLOCKS = ("offload_optimizer", "offload_param")
 CONFIG = "DeepSpeed runtime/zero/offload_config.py"

@@ -237,9 +237,8 @@ def amp_with_half(case: Case) -> Iterator[Hit]:
 def accumulation_type_stage0(case: Case) -> Iterator[Hit]:
     """Another type for accumulation without ZeRO."""
     loc = ("data_types", "grad_accum_dtype")
-    own = "fp16" if case.is_on("fp16", "enabled") else "fp32"
-    own = "bf16" if case.is_on(bf16_block(case), "enabled") else own
-    if case.word(*loc) in TYPES and case.stage == 0 and case.word(*loc) != own:
+    own, kind = case.config.precision or "fp32", case.config.gradient_type
+    if kind is not None and case.stage == 0 and kind != own:
         message = f"`grad_accum_dtype` (={case.word(*loc)}) must be {own} without ZeRO"
         yield Hit(loc, message, "use ZeRO stage 1")
 

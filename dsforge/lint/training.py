@@ -70,14 +70,12 @@ def train_scheduler_twice(case: Case) -> Iterator[Hit]:
     "warning",
     "train",
     why="The loop gives every rank samples of its own, which tensor ranks must not have.",
-    evidence="dsforge/train/engine_config.py, _Draft.parallelism",
+    evidence="dsforge/train/modes.py, mode_of",
 )
 def train_tensor(case: Case) -> Iterator[Hit]:
     """Tensor parallelism under a loop that does not do it."""
-    engine = case.engine.root if case.engine else None
-    block = engine.get("tensor_parallel") if isinstance(engine, dict) else None
-    size = block.get("autotp_size") if isinstance(block, dict) else None
-    if isinstance(size, int) and size > 1:
+    size = case.tensor_parallel_size
+    if size > 1:
         message = f"the ds_config asks for `autotp_size` (={size}), which the loop does not do"
         yield Hit(("deepspeed_config",), message, "use ZeRO stage 3")
 

@@ -11,11 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import lru_cache
+from typing import Literal, NamedTuple
 
 from dsforge.layout import Layout, layer_split
 from dsforge.plan import Request
 from dsforge.rules import divisors, tensor_sizes
 from dsforge.rules.trainer import heads_of, sequence_problems
+from dsforge.specs import Workload
 from dsforge.strategy import (
     EXECUTIONS,
     FULLY_SHARDED,
@@ -25,6 +27,7 @@ from dsforge.strategy import (
     BucketSizes,
     Constraints,
     Execution,
+    Loss,
     Offload,
     Recompute,
     Strategy,
@@ -88,6 +91,7 @@ def base(
     """The member of a family with the smallest micro batch and the lightest recomputation."""
     fixed, workload = request.constraints, request.workload
     micro = fixed.micro_batch_size or 1
+    partial = stage == FULLY_SHARDED and offloads[0] == "cpu"
     tp, cp = layout.tensor_parallel_size, layout.context_parallel_size
     return Strategy.model_construct(
         back_end=back_end,
@@ -101,33 +105,59 @@ def base(
         offload_parameters=offloads[1],
         recompute=fixed.recompute or "none",
         virtual_stages=1,
-        execution=_execution(fixed, back_end),
+        execution=_execution(fixed, workload, partial=partial)
+        if back_end == "deepspeed"
+        else _of_loss(fixed),
         sequence_parallel=back_end == "megatron"
         and tp > 1
         and workload.sequence_length % (tp * cp) == 0,
     )
 
 
-def _execution(fixed: Constraints, back_end: BackEnd) -> Execution | None:
-    """How the back end runs where something of it is fixed; none: as dsforge sets it."""
-    if back_end == "megatron":
-        return None if fixed.loss is None else _engine(back_end, loss=fixed.loss)
-    weights, gradients = bool(fixed.quantized_weights), bool(fixed.quantized_gradients)
-    if fixed.buckets in (None, "sized") and not weights and not gradients and fixed.loss is None:
-        return None
-    return _engine(
-        back_end,
+def _execution(fixed: Constraints, workload: Workload, *, partial: bool) -> Execution | None:
+    """How the engine runs where buckets or types are fixed; none: as dsforge sets them.
+
+    `partial`: whether a part of the optimizer can be offloaded (`offload_ratio_check`: ZeRO-3).
+    """
+    half = workload.precision != "fp32"
+    how = _How(
         buckets=fixed.buckets or "sized",
-        quantized_weights=weights,
-        quantized_gradients=gradients,
+        quantized_weights=bool(fixed.quantized_weights),
+        quantized_gradients=bool(fixed.quantized_gradients),
+        gradients="fp32" if half and fixed.gradient_type == "fp32" else "compute",
+        reduced="fp32" if half and fixed.communication_type == "fp32" else "compute",
+        offload_ratio=1.0 if fixed.offload_ratio is None or not partial else fixed.offload_ratio,
         loss=fixed.loss,
     )
+    return None if how == USUAL else _engine(how)
 
 
 @lru_cache(maxsize=8)
-def _engine(back_end: BackEnd, **settings: BucketSizes | Buckets | bool | str | None) -> Execution:
-    """The software of a back end with these settings."""
-    return EXECUTIONS[back_end].model_copy(update=settings)
+def _of_loss(fixed: Constraints) -> Execution | None:
+    """Megatron with another loss, where one is fixed."""
+    loss = fixed.loss
+    return None if loss is None else EXECUTIONS["megatron"].model_copy(update={"loss": loss})
+
+
+class _How(NamedTuple):
+    """Fields of an Execution that a person may fix."""
+
+    buckets: BucketSizes | Buckets = "sized"
+    quantized_weights: bool = False
+    quantized_gradients: bool = False
+    gradients: Literal["compute", "fp32"] = "compute"
+    reduced: Literal["compute", "fp32"] = "compute"
+    offload_ratio: float = 1.0
+    loss: Loss | None = None
+
+
+USUAL = _How()
+
+
+@lru_cache(maxsize=8)
+def _engine(how: _How) -> Execution:
+    """DeepSpeed with these buckets and types."""
+    return EXECUTIONS["deepspeed"].model_copy(update=how._asdict())
 
 
 def interleavings(request: Request, family: Strategy) -> tuple[tuple[Batching, ...], ...]:

@@ -1,213 +1,131 @@
 """A user's own ds_config.json as constraints of a plan: what it really sets, priced as it stands.
 
-Only what decides memory and time is read; the rest is for `lint` and for the engine to judge. What
-the file leaves open has the engine's default, not ours. `"auto"` (Hugging Face) is filled in by the
-trainer: it leaves a value open here too, so that it is chosen and shown.
+What the file leaves open has the engine's default, not ours. `"auto"` (Hugging Face) is filled in
+by the trainer: it leaves a value open here too, so that it is chosen and shown. What would change
+the price and has none is refused by name; `dsforge/ds_config/keys.py` lists every key.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from math import ceil
+import json
+from collections import Counter
+from dataclasses import replace
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field
-
+from dsforge.ds_config import DsConfig, read, unknown, unpriced
+from dsforge.ds_config.keys import CLOSED, TABLE
 from dsforge.errors import Problem, SpecError
-from dsforge.estimate.buckets import ENGINE
 from dsforge.outside import UnreadableError, json_value
-from dsforge.plan import Request
-from dsforge.reading.problems import validated
-from dsforge.reading.source import Setting, Source, read_text, refusal
-from dsforge.strategy import FULLY_SHARDED, Offload, ZeroStage
-
-PART = ConfigDict(frozen=True, extra="ignore", defer_build=True)
-OPTIMIZERS = {"adam": "adamw"} | {
-    name: name for name in ("adamw", "lion", "sgd", "adafactor", "muon")
-}
-
-
-class _Device(BaseModel):
-    """Where one kind of state is offloaded to."""
-
-    model_config = PART
-
-    device: Offload = "none"
+from dsforge.plan import Reason, Request
+from dsforge.reading.ds_config_strategy import (
+    batch_problem,
+    derived_settings,
+    fixed_settings,
+    partition_problem,
+    partition_reason,
+    unpriced_values,
+)
+from dsforge.reading.source import MAX_PROBLEMS, Setting, read_text, refusal
 
 
-class _Zero(BaseModel):
-    """`zero_optimization`, with the engine's defaults (runtime/zero/config.py)."""
+class DsConfigFile(NamedTuple):
+    """A config, the file that it stands in, and keys that the engine does not read."""
 
-    model_config = PART
-
-    stage: ZeroStage = 0
-    overlap_comm: bool | None = None
-    reduce_bucket_size: int = Field(default=ENGINE.reduce_bucket_size, ge=1)
-    allgather_bucket_size: int = Field(default=ENGINE.allgather_bucket_size, ge=1)
-    stage3_prefetch_bucket_size: int = Field(default=ENGINE.prefetch_bucket_size, ge=0)
-    stage3_param_persistence_threshold: int = Field(default=ENGINE.persistence_threshold, ge=0)
-    stage3_max_live_parameters: int = Field(default=ENGINE.max_live_parameters, ge=1)
-    stage3_max_reuse_distance: int = Field(default=ENGINE.max_reuse_distance, ge=0)
-    sub_group_size: int = Field(default=ENGINE.sub_group_size, ge=1)
-    zero_hpz_partition_size: int = Field(default=1, ge=0)
-    zero_quantized_weights: bool = False
-    zero_quantized_gradients: bool = False
-    offload_optimizer: _Device | None = None
-    offload_param: _Device | None = None
-
-    @property
-    def buckets(self) -> dict[str, int | bool]:
-        """The sizes under our names. The engine overlaps by default only under ZeRO 3."""
-        overlaps = self.stage == FULLY_SHARDED if self.overlap_comm is None else self.overlap_comm
-        return {
-            "reduce_bucket_size": self.reduce_bucket_size,
-            "allgather_bucket_size": self.allgather_bucket_size,
-            "prefetch_bucket_size": self.stage3_prefetch_bucket_size,
-            "persistence_threshold": self.stage3_param_persistence_threshold,
-            "max_live_parameters": self.stage3_max_live_parameters,
-            "max_reuse_distance": self.stage3_max_reuse_distance,
-            "sub_group_size": self.sub_group_size,
-            "overlap_comm": overlaps,
-        }
-
-
-class _Switch(BaseModel):
-    """`bf16` or `fp16`."""
-
-    model_config = PART
-
-    enabled: bool | None = None
-
-
-class _Named(BaseModel):
-    """`optimizer`."""
-
-    model_config = PART
-
-    type: str | None = Field(default=None, min_length=1)
-
-
-class _Tensor(BaseModel):
-    """`tensor_parallel`."""
-
-    model_config = PART
-
-    autotp_size: int = Field(default=0, ge=0)
-
-
-class DsConfig(BaseModel):
-    """What a ds_config says about memory and time."""
-
-    model_config = PART
-
-    train_batch_size: int | None = Field(default=None, ge=1)
-    train_micro_batch_size_per_gpu: int | None = Field(default=None, ge=1)
-    gradient_accumulation_steps: int | None = Field(default=None, ge=1)
-    zero_optimization: _Zero = _Zero.model_construct()
-    bf16: _Switch | None = None
-    fp16: _Switch | None = None
-    optimizer: _Named | None = None
-    tensor_parallel: _Tensor | None = None
-    sequence_parallel_size: int = Field(default=1, ge=0)
-
-    @property
-    def precision(self) -> Literal["bf16", "fp16", "fp32"] | None:
-        """The compute precision; none where the trainer fills it in."""
-        if self.bf16 and self.bf16.enabled:
-            return "bf16"
-        if self.fp16 and self.fp16.enabled:
-            return "fp16"
-        filled_in = any(block and block.enabled is None for block in (self.bf16, self.fp16))
-        return None if filled_in else "fp32"
+    config: DsConfig
+    place: str
+    ignored: tuple[str, ...] = ()
 
 
 def json_mapping(path: Path) -> dict[str, Any]:
-    """The JSON object in a file. Raises SpecError."""
-    try:
-        value = json_value(read_text(path))
-    except UnreadableError as error:
-        raise refusal("ds-config-json", str(path), error.reason) from error
-    if not isinstance(value, dict):
-        raise refusal("ds-config-mapping", str(path), "must be a JSON object")
-    return value
+    """The JSON object in a file, each key once. Raises SpecError.
 
-
-def read_ds_config(path: Path) -> DsConfig:
-    """What the file sets. Raises SpecError with all its problems."""
-    return validated(DsConfig, Source(str(path), _without_auto(json_mapping(path))))
-
-
-def settings_of(config: DsConfig, place: str) -> tuple[Setting, ...]:
-    """The file as settings of a request, which flags may follow. Raises SpecError."""
-    zero, tensor = config.zero_optimization, config.tensor_parallel
-    offloads = {"offload_optimizer": zero.offload_optimizer, "offload_parameters": None}
-    copies = 1
-    if zero.stage == FULLY_SHARDED:  # the engine ignores it below
-        offloads["offload_parameters"] = zero.offload_param
-        copies = max(1, zero.zero_hpz_partition_size)
-    found: dict[tuple[str, str], object] = {
-        ("strategy", "back_end"): "deepspeed",
-        ("strategy", "zero_stage"): zero.stage,
-        ("strategy", "hpz_partition_size"): copies,
-        ("strategy", "quantized_weights"): zero.zero_quantized_weights or None,
-        ("strategy", "quantized_gradients"): zero.zero_quantized_gradients or None,
-        ("strategy", "tensor_parallel_size"): max(1, tensor.autotp_size if tensor else 1),
-        ("strategy", "pipeline_parallel_size"): 1,
-        ("strategy", "context_parallel_size"): max(1, config.sequence_parallel_size),
-        ("strategy", "loss"): "plain",  # of whatever trainer it is for
-        ("strategy", "buckets"): zero.buckets,
-        ("strategy", "micro_batch_size"): config.train_micro_batch_size_per_gpu,
-        ("workload", "precision"): config.precision,
-        ("workload", "optimizer"): _optimizer(config, place),
-        ("workload", "global_batch_size"): config.train_batch_size,
-    }
-    for key, block in offloads.items():
-        found["strategy", key] = block.device if block else "none"
-    return tuple(Setting(loc, value, place) for loc, value in found.items() if value is not None)
-
-
-def batch_settings(config: DsConfig, request: Request, place: str) -> tuple[Setting, ...]:
-    """Batch sizes that follow from the others and the ranks. Raises SpecError where they clash.
-
-    `train_batch_size` is micro batch x accumulation x data-parallel ranks (runtime/config.py).
+    DeepSpeed refuses a key that is written twice (`dict_raise_error_on_duplicate_keys`).
     """
-    total, micro = config.train_batch_size, config.train_micro_batch_size_per_gpu
-    steps = config.gradient_accumulation_steps
-    fixed = request.constraints
-    held = (fixed.tensor_parallel_size or 1) * (fixed.pipeline_parallel_size or 1)
-    ranks = max(1, request.cluster.gpus // (held * (fixed.context_parallel_size or 1)))
-    found: dict[tuple[str, str], int] = {}
-    if total is None and micro is not None:
-        found["workload", "global_batch_size"] = micro * (steps or 1) * ranks
-    elif total is not None and micro is None:
-        micro = ceil(total / ((steps or 1) * ranks))
-        found["strategy", "micro_batch_size"] = micro
-    if total is not None and micro is not None and _clash(total, micro * ranks, steps):
-        product = f"micro batch {micro} x accumulation {steps or 'any'} x {ranks} ranks"
-        message = f"`train_batch_size` (={total}) must be {product}"
-        hint = "the engine refuses it; set two of the three and leave the third out"
-        raise SpecError((Problem("batch-product", message, hint, place),))
-    return tuple(Setting(loc, value, place) for loc, value in found.items())
+    text, place = read_text(path), str(path)
+    try:
+        value = json_value(text)
+    except UnreadableError as error:
+        place = f"{path}:{error.line}" if error.line else place
+        raise refusal("ds-config-json", place, error.reason) from error
+    problems = [
+        Problem("ds-config-duplicate", f"`{key[:60]}` is written twice", "keep one", place)
+        for key in _written_twice(text)[:MAX_PROBLEMS]
+    ]
+    if not isinstance(value, dict):
+        problems.append(Problem("ds-config-mapping", "must be a JSON object", place=place))
+    if problems:
+        raise SpecError(tuple(problems))
+    return dict(value)
 
 
-def _clash(total: int, at_once: int, steps: int | None) -> bool:
-    """Whether a global batch is not what one pass takes, times the passes."""
-    return total % at_once > 0 if steps is None else total != at_once * steps
+def _written_twice(text: str) -> list[str]:
+    """Keys that an object of the JSON text has more than once, the innermost first."""
+    repeated: list[str] = []
+
+    def unique(pairs: list[tuple[str, Any]]) -> None:
+        counts = Counter(key for key, _ in pairs)
+        repeated.extend(sorted(key for key, count in counts.items() if count > 1))
+
+    json.loads(text, object_pairs_hook=unique)
+    return repeated
 
 
-def _optimizer(config: DsConfig, place: str) -> str | None:
-    """Our name of the optimizer; none where the training script makes it."""
-    name = config.optimizer.type if config.optimizer else None
-    if name is None or name.lower() in OPTIMIZERS:
-        return None if name is None else OPTIMIZERS[name.lower()]
-    message = f"`optimizer.type` (={name}) has no price"
-    hint = "known: " + ", ".join(sorted(set(OPTIMIZERS.values())))
-    raise SpecError((Problem("ds-config-optimizer", message, hint, place),))
+def read_ds_config(path: Path) -> DsConfigFile:
+    """What the file sets. Raises SpecError with all its problems."""
+    settings, place = json_mapping(path), str(path)
+    config, problems = read(settings)
+    strange = unknown(settings)
+    refused = [key for key in strange if key.rpartition(".")[0] in CLOSED]
+    problems += tuple(
+        Problem("key-unknown", f"`{key[:60]}` is not a key of DeepSpeed", _nearest(key))
+        for key in refused
+    )
+    problems += (*unpriced(settings, config), *unpriced_values(config))
+    if problems:
+        raise SpecError(tuple(replace(p, place=place) for p in problems[:MAX_PROBLEMS]))
+    return DsConfigFile(config, place, tuple(key for key in strange if key not in refused))
 
 
-def _without_auto(value: Any) -> Any:
-    """The values without `"auto"`, with whole numbers for 5e8, which the engine takes alike."""
-    if isinstance(value, Mapping):
-        return {key: _without_auto(inner) for key, inner in value.items() if inner != "auto"}
-    return int(value) if isinstance(value, float) and value.is_integer() else value
+def settings_of(file: DsConfigFile) -> tuple[Setting, ...]:
+    """The file as settings of a request, which flags may follow."""
+    return tuple(
+        Setting(loc, value, file.place) for loc, value in fixed_settings(file.config).items()
+    )
+
+
+def settings_within(file: DsConfigFile, request: Request) -> tuple[Setting, ...]:
+    """What follows once model and ranks are known. Raises SpecError where they clash."""
+    clashes = (
+        batch_problem(file.config, request),
+        partition_problem(file.config, request),
+    )
+    problems = tuple(replace(p, place=file.place) for p in clashes if p is not None)
+    if problems:
+        raise SpecError(problems)
+    found = derived_settings(file.config, request)
+    return tuple(Setting(loc, value, file.place) for loc, value in found.items())
+
+
+def reasons_of(file: DsConfigFile, request: Request) -> tuple[Reason, ...]:
+    """What is priced otherwise than somebody may think who wrote the file."""
+    ignored = (
+        Reason(rule="ds-config-ignored", message=f"DeepSpeed ignores `{key[:60]}`{_meant(key)}")
+        for key in file.ignored[:MAX_PROBLEMS]
+    )
+    cut = partition_reason(file.config, request)
+    return (*ignored, *(() if cut is None else (cut,)))
+
+
+def _nearest(key: str) -> str:
+    """A hint with the key that was probably meant; empty where none is near."""
+    block = key.rpartition(".")[0]
+    legal = [path for path in TABLE if path.rpartition(".")[0] == block]
+    match = get_close_matches(key[:100], legal, n=1, cutoff=0.8)
+    return f"did you mean `{match[0]}`?" if match else ""
+
+
+def _meant(key: str) -> str:
+    hint = _nearest(key)
+    return f" ({hint})" if hint else ""

@@ -49,16 +49,15 @@ def read_request(asked: Asked) -> Request:
 
 
 def _as_configured(asked: Asked, path: Path) -> Request:
-    """The request under a ds_config. Some batch sizes follow only once the ranks are known."""
-    from dsforge.reading.ds_config import batch_settings, read_ds_config, settings_of
+    """The request under a ds_config. Some values follow only once model and ranks are known."""
+    from dsforge.reading.ds_config import read_ds_config, reasons_of, settings_of, settings_within
 
-    config, place = read_ds_config(path), str(path)
-    asked = asked._replace(settings=(*settings_of(config, place), *asked.settings))
+    file = read_ds_config(path)
+    asked = asked._replace(settings=(*settings_of(file), *asked.settings))
     request = _read(asked)
-    following = batch_settings(config, request, place)
-    if not following:
-        return request
-    return _read(asked._replace(settings=(*following, *asked.settings)))
+    within = settings_within(file, request)
+    request = _read(asked._replace(settings=(*within, *asked.settings)))
+    return request.model_copy(update={"reasons": (*request.reasons, *reasons_of(file, request))})
 
 
 def _read(asked: Asked) -> Request:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from dsforge.ds_config import read
 from dsforge.errors import SpecError
-from dsforge.train.modes import Mode, read_mode
+from dsforge.train.modes import Mode
+from dsforge.train.modes import mode_of as split
 
 # What cannot be built at all. What else is wrong with a config the engine says itself.
 UNBUILDABLE = {"world-size", "parallel-size", "deepspeed-3d", "pipeline-partition"}
@@ -13,7 +15,9 @@ UNBUILDABLE = {"world-size", "parallel-size", "deepspeed-3d", "pipeline-partitio
 
 def mode_of(settings: dict[str, Any], world_size: int) -> Mode:
     """The split of so many ranks under a ds_config. Raises SpecError where there is none."""
-    mode, problems = read_mode(settings, 0, world_size)  # the engine judges the ZeRO stage
+    config, unread = read(settings, filled_in=False)
+    mode, clashes = split(config, world_size)
+    problems = [*unread, *clashes]  # the engine judges the rest
     problems = [problem for problem in problems if problem.rule in UNBUILDABLE]
     if problems:
         raise SpecError(tuple(problems))

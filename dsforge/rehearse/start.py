@@ -9,6 +9,7 @@ import torch
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.nn import functional
 
+from dsforge.ds_config import batch_of, read
 from dsforge.errors import SpecError
 from dsforge.layout import Layout
 from dsforge.rehearse.moving import moving_in_place
@@ -67,11 +68,8 @@ def _started(model: Any, settings: dict[str, Any], mode: Mode, ownership: Owners
 
 def micro_batch(settings: dict[str, Any], layout: Layout) -> int:
     """Samples of a micro batch, as the engine derives them (runtime/config.py)."""
-    micro = settings.get("train_micro_batch_size_per_gpu")
-    if isinstance(micro, int):
-        return micro
-    steps = settings.get("gradient_accumulation_steps", 1)
-    return max(1, settings.get("train_batch_size", 1) // (steps * layout.data_parallel_size))
+    found = batch_of(read(settings, filled_in=False).config, layout.data_parallel_size)
+    return 1 if found is None else found.micro
 
 
 def _stages(model: Any, mode: Mode) -> Any:

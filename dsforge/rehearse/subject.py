@@ -13,13 +13,13 @@ from typing import Any, NamedTuple
 
 import torch
 
+from dsforge.ds_config import read
 from dsforge.rehearse.device import DEVICE
 from dsforge.specs import LoraSpec
 from dsforge.strategy import AskedLoss
 from dsforge.train.model import with_adapters
 
-PRECISIONS = {"bf16": torch.bfloat16, "fp16": torch.float16}
-FULLY_SHARDED = 3
+PRECISIONS = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
 
 class Subject(NamedTuple):
@@ -36,10 +36,12 @@ def build(subject: Subject, settings: dict[str, Any]) -> torch.nn.Module:
     """The causal language model on the pretended device, adapters included."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
+    written = read(settings, filled_in=False).config
+    dtype = PRECISIONS[written.precision or "fp32"]  # as the engine decides it (get_data_types)
     values = dict(subject.config)
     config = AutoConfig.for_model(values.pop("model_type"), **values)
-    with _home(settings):
-        model = AutoModelForCausalLM.from_config(config, dtype=precision(settings))
+    with _home(settings, shards_parameters=written.shards_parameters):
+        model = AutoModelForCausalLM.from_config(config, dtype=dtype)
     model.config.use_cache = False
     if subject.recompute:
         model.gradient_checkpointing_enable({"use_reentrant": False})
@@ -49,23 +51,8 @@ def build(subject: Subject, settings: dict[str, Any]) -> torch.nn.Module:
     return model
 
 
-def precision(settings: Mapping[str, Any]) -> torch.dtype:
-    """The type of the weights, as the engine decides it (engine.py, get_data_types)."""
-    for name, dtype in PRECISIONS.items():
-        block = settings.get(name)
-        if isinstance(block, Mapping) and block.get("enabled") is True:
-            return dtype
-    return torch.float32
-
-
-def stage(settings: Mapping[str, Any]) -> object:
-    """The ZeRO stage that a config asks for; the engine judges it."""
-    block = settings.get("zero_optimization")
-    return block.get("stage", 0) if isinstance(block, Mapping) else 0
-
-
-def _home(settings: dict[str, Any]) -> AbstractContextManager[Any]:
-    if stage(settings) == FULLY_SHARDED:
+def _home(settings: dict[str, Any], *, shards_parameters: bool) -> AbstractContextManager[Any]:
+    if shards_parameters:
         import deepspeed
 
         return deepspeed.zero.Init(config_dict_or_path=settings)

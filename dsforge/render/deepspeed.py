@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from dsforge.errors import RenderError
-from dsforge.layout import layer_split
+from dsforge.estimate.cut import stages_of
 from dsforge.plan import Plan, Priced
 from dsforge.specs import ClusterSpec, Workload
 from dsforge.strategy import AioSettings, Buckets, Offload, Strategy
@@ -65,6 +65,7 @@ class OffloadBlock(NamedTuple):
     device: Offload
     pin_memory: bool
     disk: DiskBuffers | None = None
+    ratio: float | None = None  # of the optimizer, what is offloaded; none: all
 
 
 class Job(NamedTuple):
@@ -82,6 +83,8 @@ class Job(NamedTuple):
     sequence_parallel_size: int | None
     pipeline_stages: int | None
     pipeline_layers: tuple[int, ...]  # of each stage: the cut that the prediction prices
+    sums_in_fp32: bool  # gradients of micro batches, under bf16 or fp16
+    sends_fp32: bool  # gradients to other ranks
 
 
 class Shards(NamedTuple):
@@ -210,8 +213,8 @@ def _job(plan: Plan, strategy: Strategy) -> Job:
     """The part that does not depend on what is sharded."""
     tensor = strategy.layout.tensor_parallel_size
     stages = strategy.layout.pipeline_parallel_size
+    cut = stages_of(plan.model, strategy)
     context = strategy.layout.context_parallel_size
-    split = layer_split(plan.model.layers, stages)
     return Job(
         train_batch_size=strategy.global_batch_size,
         micro_batch_size=strategy.micro_batch_size,
@@ -224,7 +227,9 @@ def _job(plan: Plan, strategy: Strategy) -> Job:
         tensor_parallel_size=tensor if tensor > 1 else None,
         sequence_parallel_size=context if context > 1 else None,
         pipeline_stages=stages if stages > 1 else None,
-        pipeline_layers=split.of_stages(stages) if split else (),
+        pipeline_layers=tuple(stage.layers for stage in cut),
+        sums_in_fp32=strategy.runs_as.gradients == "fp32" and plan.workload.precision != "fp32",
+        sends_fp32=strategy.runs_as.reduced == "fp32" and plan.workload.precision != "fp32",
     )
 
 
@@ -256,10 +261,11 @@ def _offloaded(
     """The blocks of the optimizer and of the parameters."""
     optimizer, parameters = priced.strategy.offload_optimizer, priced.strategy.offload_parameters
     state_disk, parameter_disk = _disk(cluster, priced)
-    return (
-        _offload(cluster, optimizer, state_disk),
-        _offload(cluster, parameters, parameter_disk),
-    )
+    ratio = priced.strategy.runs_as.offload_ratio
+    first = _offload(cluster, optimizer, state_disk)
+    if first is not None and ratio < 1:
+        first = first._replace(ratio=ratio)
+    return first, _offload(cluster, parameters, parameter_disk)
 
 
 def _disk(cluster: ClusterSpec, priced: Priced) -> tuple[DiskBuffers | None, DiskBuffers | None]:

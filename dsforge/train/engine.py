@@ -29,7 +29,7 @@ def start_engine(model: Any, config: EngineConfig, factor: Callable[[int], float
         settings, groups = tensor_settings(settings), tensor_groups(layout)
     elif layout.context_parallel_size > 1:
         groups = sequence_groups(model, layout.context_parallel_size, config.micro_batch_size)
-    import_muon(str(settings.get("optimizer", {}).get("type", "")))
+    import_muon(config.optimizer)
     engine, *_ = deepspeed.initialize(
         model=model,
         model_parameters=[p for p in model.parameters() if p.requires_grad],

@@ -74,7 +74,7 @@ def identity_of(
         model=_parameters(model),
         configuration=_configuration(model),
         precision=config.precision,
-        optimizer=str(config.settings.get("optimizer", {}).get("type", "")).lower(),
+        optimizer=config.optimizer,
         total_steps=steps,
         job=dict(_flat(fields)),
         settings=dict(_flat(settings)),

@@ -6,19 +6,18 @@ doing what they say. The rules here have the planner's ids, so that a plan and a
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from dsforge.ds_config import BALANCED, DsConfig, Partition, read
 from dsforge.errors import Problem
 from dsforge.layout import Layout
 from dsforge.rules import divisors, listed
 from dsforge.rules.trainer import Heads, sequence_problems
-from dsforge.strategy import FULLY_SHARDED
+from dsforge.strategy import GRADIENTS_SHARDED, ZeroStage
 
-BALANCED = "parameters"  # stages of equally many parameters; DeepSpeed's own word for it
-PARTITIONS = (BALANCED, "best", "uniform")
 # Of transformers' tensor-parallel plans, as DeepSpeed reads them (`tp_plan_converter.py`).
 STYLES = {"colwise", "colwise_gather_output", "rowwise", "replicated_with_grad_allreduce"}
-Partition = str | tuple[int, ...]
 
 
 class Mode(NamedTuple):
@@ -32,73 +31,55 @@ DATA_PARALLEL = Mode(Layout())
 
 
 def read_mode(
-    settings: dict[str, Any], zero_stage: int, world_size: int
+    settings: dict[str, Any], zero_stage: ZeroStage, world_size: int
 ) -> tuple[Mode, list[Problem]]:
-    """The mode that a DeepSpeed config asks for on `world_size` ranks, and what is wrong with it.
+    """The mode of a parsed config on `world_size` ranks under a ZeRO stage, and what is wrong."""
+    config, problems = read(settings, filled_in=False)
+    mode, clashes = mode_of(config._replace(zero_stage=zero_stage), world_size)
+    return mode, [*problems, *clashes]
 
-    Sizes: `tensor_parallel.autotp_size`, `pipeline.stages` and `sequence_parallel_size`.
-    """
-    problems: list[Problem] = []
-    tensor = _size(settings, ("tensor_parallel", "autotp_size"), problems)
-    stages = _size(settings, ("pipeline", "stages"), problems)
-    sequence = _size(settings, ("sequence_parallel_size",), problems)
-    ranks = tensor * stages * sequence
-    if world_size % ranks:
-        problems.append(_world_size(world_size, tensor, stages, sequence))
+
+def mode_of(config: DsConfig, world_size: int) -> tuple[Mode, list[Problem]]:
+    """The mode that a config asks for on `world_size` ranks, and what cannot meet in it."""
     found = (
-        _together(tensor, stages, sequence),
-        _stage_with_tensor(zero_stage, tensor),
-        _stage_with_pipeline(zero_stage, stages),
-        _offload_with_pipeline(settings, stages),
-        _split_vocabulary(settings, tensor),
-        _mean_over_stretches(settings, zero_stage, sequence),
-        *_offloads(settings, zero_stage),
+        _world_size(config, world_size),
+        _together(config),
+        _stage_with_tensor(config),
+        _stage_with_pipeline(config),
+        _offload_with_pipeline(config),
+        _split_vocabulary(config),
+        _mean_over_stretches(config),
+        *_offloads(config),
     )
-    partition, problem = _partition(settings, stages)
-    problems += [p for p in (*found, problem) if p is not None]
     layout = Layout(
-        data_parallel_size=max(1, world_size // ranks),
-        tensor_parallel_size=tensor,
-        pipeline_parallel_size=stages,
-        context_parallel_size=sequence,
+        data_parallel_size=config.replicas(world_size),
+        tensor_parallel_size=config.tensor_parallel_size,
+        pipeline_parallel_size=config.pipeline_stages,
+        context_parallel_size=config.sequence_parallel_size,
     )
-    return Mode(layout, partition), problems
+    return Mode(layout, config.partition), [problem for problem in found if problem is not None]
 
 
-def _block(settings: dict[str, Any], key: str) -> dict[str, Any]:
-    value = settings.get(key)
-    return value if isinstance(value, dict) else {}
-
-
-def _size(settings: dict[str, Any], path: tuple[str, ...], problems: list[Problem]) -> int:
-    """A parallel size; 1 where it is not given, or switched off by 0."""
-    block = settings if len(path) == 1 else _block(settings, path[0])
-    value = block.get(path[-1], 1)
-    if value in (0, "auto") and value is not False:
-        return 1
-    if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
-        return value
-    name = ".".join(path)
-    message = f"`{name}` (={value}) must be a whole number above 0"
-    problems.append(Problem("parallel-size", message))
-    return 1
-
-
-def _world_size(world_size: int, tensor: int, stages: int, sequence: int) -> Problem:
-    ranks = tensor * stages * sequence
+def _world_size(config: DsConfig, world_size: int) -> Problem | None:
+    ranks = config.model_ranks
+    if world_size % ranks == 0:
+        return None
     return Problem(
         "world-size",
-        f"the ranks (={world_size}) must be a multiple of tensor (={tensor}) x pipeline "
-        f"(={stages}) x sequence parallel size (={sequence})",
+        f"the ranks (={world_size}) must be a multiple of tensor (={config.tensor_parallel_size}) "
+        f"x pipeline (={config.pipeline_stages}) x sequence parallel size "
+        f"(={config.sequence_parallel_size})",
         f"start {-(-world_size // ranks) * ranks} ranks",
     )
 
 
-def _together(tensor: int, stages: int, sequence: int) -> Problem | None:
+def _together(config: DsConfig) -> Problem | None:
     """Two ways to split a replica.
 
     `PipelineModule` takes layers, AutoTP and Ulysses take Hugging Face models.
     """
+    tensor, stages = config.tensor_parallel_size, config.pipeline_stages
+    sequence = config.sequence_parallel_size
     if sum(size > 1 for size in (tensor, stages, sequence)) <= 1:
         return None
     return Problem(
@@ -109,8 +90,9 @@ def _together(tensor: int, stages: int, sequence: int) -> Problem | None:
     )
 
 
-def _stage_with_tensor(zero_stage: int, tensor: int) -> Problem | None:
-    if tensor == 1 or zero_stage < FULLY_SHARDED:
+def _stage_with_tensor(config: DsConfig) -> Problem | None:
+    tensor = config.tensor_parallel_size
+    if tensor == 1 or not config.shards_parameters:
         return None
     return Problem(
         "zero-tensor",
@@ -119,9 +101,10 @@ def _stage_with_tensor(zero_stage: int, tensor: int) -> Problem | None:
     )
 
 
-def _stage_with_pipeline(zero_stage: int, stages: int) -> Problem | None:
+def _stage_with_pipeline(config: DsConfig) -> Problem | None:
     """`PipelineEngine.__init__`: ZeRO-2 and ZeRO-3 are incompatible with pipelines."""
-    if stages == 1 or zero_stage <= 1:
+    stages, zero_stage = config.pipeline_stages, config.zero_stage or 0
+    if stages == 1 or zero_stage < GRADIENTS_SHARDED:
         return None
     return Problem(
         "zero-pipeline",
@@ -131,8 +114,8 @@ def _stage_with_pipeline(zero_stage: int, stages: int) -> Problem | None:
     )
 
 
-def _offload_with_pipeline(settings: dict[str, Any], stages: int) -> Problem | None:
-    device = _block(_block(settings, "zero_optimization"), "offload_optimizer").get("device")
+def _offload_with_pipeline(config: DsConfig) -> Problem | None:
+    device, stages = config.offload_optimizer, config.pipeline_stages
     if stages == 1 or device in (None, "none"):
         return None
     return Problem(
@@ -142,9 +125,9 @@ def _offload_with_pipeline(settings: dict[str, Any], stages: int) -> Problem | N
     )
 
 
-def _split_vocabulary(settings: dict[str, Any], tensor: int) -> Problem | None:
+def _split_vocabulary(config: DsConfig) -> Problem | None:
     """AutoTP's own loss over a split vocabulary: ours weighs answers, and needs whole logits."""
-    if tensor == 1 or _block(settings, "tensor_parallel").get("vocab_parallel_lm_head") is not True:
+    if config.tensor_parallel_size == 1 or not config.splits_vocabulary:
         return None
     return Problem(
         "tensor-vocabulary",
@@ -154,10 +137,10 @@ def _split_vocabulary(settings: dict[str, Any], tensor: int) -> Problem | None:
     )
 
 
-def _mean_over_stretches(settings: dict[str, Any], stage: int, sequence: int) -> Problem | None:
+def _mean_over_stretches(config: DsConfig) -> Problem | None:
     """ZeRO-3 without reduce_scatter: its two ways to reduce gradients would scale differently."""
-    zero = _block(settings, "zero_optimization")
-    if sequence == 1 or stage != FULLY_SHARDED or zero.get("reduce_scatter", True) is not False:
+    whole = config.sequence_parallel_size == 1 or config.reduce_scatter
+    if whole or not config.shards_parameters:
         return None
     return Problem(
         "sequence-reduce-scatter",
@@ -167,41 +150,23 @@ def _mean_over_stretches(settings: dict[str, Any], stage: int, sequence: int) ->
     )
 
 
-def _offloads(settings: dict[str, Any], zero_stage: int) -> list[Problem]:
+def _offloads(config: DsConfig) -> Iterator[Problem]:
     """What DeepSpeed takes below ZeRO stage 3 without doing it (`stage_1_and_2.py`)."""
-    zero = _block(settings, "zero_optimization")
-    optimizer, parameters = _block(zero, "offload_optimizer"), _block(zero, "offload_param")
-    if zero_stage == FULLY_SHARDED:
-        return []
-    problems = []
-    if parameters.get("device", "none") != "none":
-        message = f"`offload_param` must have ZeRO stage 3 (={zero_stage}); it would be ignored"
-        problems.append(Problem("offload-parameters", message, "use stage 3, or drop the block"))
-    if optimizer.get("device") == "nvme":
-        message = f"`offload_optimizer.device` (=nvme) must have ZeRO stage 3 (={zero_stage})"
-        problems.append(Problem("nvme-stage", message, "use stage 3, or cpu"))
-    if optimizer.get("ratio", 1.0) != 1.0:
+    if config.shards_parameters:
+        return
+    stage = config.zero_stage
+    if config.offload_parameters != "none":
+        message = f"`offload_param` must have ZeRO stage 3 (={stage}); it would be ignored"
+        yield Problem("offload-parameters", message, "use stage 3, or drop the block")
+    if config.offload_optimizer == "nvme":
+        message = f"`offload_optimizer.device` (=nvme) must have ZeRO stage 3 (={stage})"
+        yield Problem("nvme-stage", message, "use stage 3, or cpu")
+    if config.offload_ratio < 1:
         message = (
-            f"`offload_optimizer.ratio` (={optimizer['ratio']}) must have ZeRO stage 3 "
-            f"(={zero_stage}); it would be ignored"
+            f"`offload_optimizer.ratio` (={config.offload_ratio}) must have ZeRO stage 3 "
+            f"(={stage}); it would be ignored"
         )
-        problems.append(Problem("offload-ratio", message, "use stage 3, or drop `ratio`"))
-    return problems
-
-
-def _partition(settings: dict[str, Any], stages: int) -> tuple[Partition, Problem | None]:
-    """How layers fall to stages: balanced by parameters, uniform, or layers of each stage."""
-    given = _block(settings, "pipeline").get("partition", BALANCED)
-    if given in PARTITIONS:
-        return (BALANCED if given == "best" else given), None
-    counts = isinstance(given, list) and all(type(n) is int and n >= 0 for n in given)
-    if counts and len(given) == stages:
-        return tuple(given), None
-    message = (
-        f"`pipeline.partition` (={given}) must be {', '.join(PARTITIONS)}, or the decoder layers "
-        f"of each of the {stages} stages"
-    )
-    return BALANCED, Problem("pipeline-partition", message, "for example [12, 10]")
+        yield Problem("offload-ratio", message, "use stage 3, or drop `ratio`")
 
 
 def check_tensor(mode: Mode, configuration: Any, *, adapters: bool) -> list[Problem]:

@@ -16,7 +16,7 @@ import torch
 from deepspeed.pipe import PipelineModule, TiedLayerSpec
 from deepspeed.runtime.utils import partition_balanced, partition_uniform
 
-from dsforge.train.modes import BALANCED, Partition
+from dsforge.ds_config import BALANCED, Partition
 from dsforge.train.pipeline_shape import ANATOMIES, Anatomy, explicit_bounds
 from dsforge.train.pipeline_step import scaled_loss
 

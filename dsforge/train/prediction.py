@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from dsforge.ds_config import read
 from dsforge.errors import DsforgeError
 from dsforge.estimate.flops import step_flops
 from dsforge.estimate.rates import peak_flops
@@ -71,20 +72,21 @@ def read_prediction(folder: Path, job: TrainJob, config: EngineConfig) -> Predic
 
 def _is_of(price: Priced, config: EngineConfig) -> bool:
     """Whether a price is that of a config: what decides memory and time is the same."""
-    plan, layout = price.strategy, config.mode.layout
-    zero = config.settings.get("zero_optimization") or {}
-    offloads = tuple(
-        (zero.get(name) or {}).get("device") or "none"
-        for name in ("offload_optimizer", "offload_param")
-    )
+    plan, written = price.strategy, read(config.settings, filled_in=False).config
     return (
         plan.back_end == "deepspeed"
-        and plan.layout == layout
+        and plan.layout == config.mode.layout
         and plan.zero_stage == config.zero_stage
-        and plan.hpz_partition_size == max(1, zero.get("zero_hpz_partition_size") or 1)
+        and plan.hpz_partition_size == written.hpz_partition_size
         and plan.micro_batch_size == config.micro_batch_size
         and plan.gradient_accumulation_steps == config.gradient_accumulation_steps
-        and (plan.offload_optimizer, plan.offload_parameters) == offloads
+        and (plan.runs_as.gradients == "fp32") == written.sums_in_fp32
+        and (plan.runs_as.reduced == "fp32") == written.sends_fp32
+        and plan.runs_as.quantized_weights == written.quantized_weights
+        and plan.runs_as.quantized_gradients == written.quantized_gradients
+        and plan.offload_optimizer == written.offload_optimizer
+        and plan.runs_as.offload_ratio == written.offload_ratio
+        and plan.offload_parameters == written.offload_parameters
     )
 
 

@@ -40,16 +40,6 @@ def refitted(settings: dict[str, Any], global_batch_size: int, replicas: int) ->
     return {**settings, **sizes}
 
 
-def asked_batch_size(settings: dict[str, Any], replicas: int) -> int | None:
-    """The global batch that a config asks for on so many replicas; none where it does not say."""
-    total, micro, steps = (settings.get(key) for key in (TOTAL, MICRO, ACCUMULATION))
-    if isinstance(total, int):
-        return total
-    if isinstance(micro, int) and isinstance(steps, int):
-        return micro * steps * replicas
-    return None
-
-
 def batch_of_restart(settings: dict[str, Any]) -> int | None:
     """The global batch that a run keeps which torchrun has started again, on the ranks left."""
     again = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"

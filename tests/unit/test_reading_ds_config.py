@@ -98,6 +98,39 @@ def test_auto_is_left_open_and_flags_win(tmp_path: Path) -> None:
     assert request.workload.precision == "bf16"  # chosen for the card
 
 
+def test_a_parallel_size_of_the_command_line_counts_in_the_batch(tmp_path: Path) -> None:
+    """Flags win over the file, so ranks are counted with them."""
+    flag = Setting(("strategy", "tensor_parallel_size"), 2, "--tp")
+    request = read(tmp_path, {"train_micro_batch_size_per_gpu": 2}, flag)
+
+    assert request.workload.global_batch_size == 16
+
+
+def test_pipeline_stages_leave_fewer_replicas(tmp_path: Path) -> None:
+    """The batch is micro batch x accumulation x data-parallel ranks alone."""
+    sizes = {"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 8}
+    request = read(tmp_path, {**sizes, "pipeline": {"stages": 2}, "train_batch_size": 64})
+
+    assert request.constraints.pipeline_parallel_size == 2
+    (reason,) = (r for r in request.reasons if r.rule == "ds-config-partition")
+    assert "[16, 16]" in reason.message
+
+
+def test_a_key_that_the_engine_ignores_is_shown(tmp_path: Path) -> None:
+    """At the top level DeepSpeed asks for the keys that it knows, and for no other."""
+    request = read(tmp_path, {"train_batch_sizes": 64})
+    (reason,) = (r for r in request.reasons if r.rule == "ds-config-ignored")
+
+    assert "did you mean `train_batch_size`?" in reason.message
+
+
+def test_accumulation_alone_keeps_the_usual_batch(tmp_path: Path) -> None:
+    """64 samples on 16 ranks in two steps: two at once."""
+    request = read(tmp_path, {"gradient_accumulation_steps": 2})
+
+    assert (request.constraints.micro_batch_size, request.workload.global_batch_size) == (2, 64)
+
+
 REFUSED = {
     "stage 4": ({"zero_optimization": {"stage": 4}}, "zero_optimization.stage"),
     "negative bucket": ({"zero_optimization": {"reduce_bucket_size": -1}}, "at least 1"),
@@ -106,6 +139,17 @@ REFUSED = {
     "batch as text": ({"train_batch_size": "x"}, "train_batch_size"),
     "product": ({"train_batch_size": 100, "train_micro_batch_size_per_gpu": 2}, "16 ranks"),
     "optimizer": ({"optimizer": {"type": "OneBitAdam"}}, "OneBitAdam"),
+    "sequence parallel": (
+        {"sequence_parallel_size": 4, "seq_parallel_communication_data_type": "bf16"},
+        "seq_parallel_communication_data_type",
+    ),
+    "unknown key": ({"zero_optimization": {"stages": 2}}, "zero_optimization.stages"),
+    "no price": ({"compile": {"deepcompile": True}}, "compile"),
+    "partition": ({"pipeline": {"stages": 2, "partition": [30, 2]}}, "[30, 2]"),
+    "sums without ZeRO": (
+        {"bf16": {"enabled": True}, "data_types": {"grad_accum_dtype": "fp32"}},
+        "grad_accum_dtype",
+    ),
     "not a number": ('{"train_batch_size": NaN}', "NaN"),
     "no JSON": ("{", "JSON"),
     "list": ("[]", "JSON object"),

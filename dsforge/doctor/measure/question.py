@@ -6,6 +6,7 @@ from dsforge.doctor.measure.record import Product, Question
 from dsforge.estimate.activations import element_bytes
 from dsforge.estimate.flops import attention_products, mlp_products
 from dsforge.estimate.states import loads
+from dsforge.estimate.traffic import gradient_size
 from dsforge.plan import Plan
 from dsforge.specs import ClusterSpec, Collective, Precision
 from dsforge.strategy import FULLY_SHARDED
@@ -37,13 +38,13 @@ def question_of(plan: Plan) -> Question:
     cluster, precision = plan.cluster, plan.workload.precision
     usual = usual_question(cluster)
     size = element_bytes(plan.workload)
-    wide = plan.strategy.runs_as.gradients == "fp32" or precision == "fp32"
+    sent = gradient_size(plan.workload, plan.strategy)
     others = tuple(p for p in usual.precisions if p != precision)
     first: tuple[Precision, ...] = ("bf16",) if precision == "fp8" else (precision,)
     return usual.model_copy(
         update={
-            "payload_bytes": _payloads(plan, 4 if wide else size, size),
-            "element_bytes": 4 if wide else 2,
+            "payload_bytes": _payloads(plan, sent, size),
+            "element_bytes": max(2, sent),
             "precisions": first + tuple(p for p in others if p not in first),
             "products": _products(plan),
         }

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 from dsforge.doctor.preflight.facts import Call, HostFacts, Listening, Stream
+from dsforge.ds_config import DsConfig, read
 from dsforge.hostfile import Entry
 from dsforge.plan import Plan
 
@@ -81,15 +82,9 @@ class Job(NamedTuple):
         return {**shell, **self.file_variables}
 
     @property
-    def zero(self) -> dict[str, Any]:
-        """The `zero_optimization` block."""
-        block = self.ds_config.get("zero_optimization")
-        return block if isinstance(block, dict) else {}
-
-    def offload(self, what: str) -> dict[str, Any]:
-        """The block `offload_optimizer` or `offload_param`."""
-        block = self.zero.get(what)
-        return block if isinstance(block, dict) else {}
+    def config(self) -> DsConfig:
+        """What the ds_config says, as far as it can be read; `lint` says what is wrong with it."""
+        return read(self.ds_config).config
 
 
 # EXPORT_ENVS of DeepSpeed's launcher/runner.py; its CUDA accelerator adds NCCL.

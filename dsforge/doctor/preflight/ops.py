@@ -32,12 +32,9 @@ class Op(NamedTuple):
 def needed_ops(job: Job) -> tuple[Op, ...]:
     """The ops that the engine builds for this config (DeepSpeed 0.19, `runtime/engine.py`)."""
     ops = [Op("deepspeed_shm_comm", "collectives of CPU ranks")] if job.on_cpu else []
-    block = job.ds_config.get("optimizer")
-    optimizer = block if isinstance(block, dict) else {}
-    kind = str(optimizer.get("type", "")).lower()
-    parameters = optimizer.get("params")
-    plain = isinstance(parameters, dict) and bool(parameters.get("torch_adam"))
-    on_host = job.offload("offload_optimizer").get("device") in ("cpu", "nvme")
+    config = job.config
+    kind, plain = config.optimizer_name, bool(config.optimizer_parameters.get("torch_adam"))
+    on_host = config.offload_optimizer in ("cpu", "nvme")
     on_card = not job.on_cpu
     if kind in ADAM and not plain:
         name = "cpu_adam" if on_host else "fused_adam"
@@ -48,8 +45,7 @@ def needed_ops(job: Job) -> tuple[Op, ...]:
         ops.append(Op("cpu_adagrad", "optimizer adagrad"))
     elif kind in LAMB:
         ops.append(Op("fused_lamb", "optimizer lamb", cuda=on_card))
-    devices = {job.offload(what).get("device") for what in ("offload_optimizer", "offload_param")}
-    if "nvme" in devices:
+    if config.swaps:
         ops.append(Op("async_io", "NVMe offload", libaio=True))
     return tuple(ops)
 

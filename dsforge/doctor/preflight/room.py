@@ -108,16 +108,9 @@ def tmp_full(case: Case) -> Iterator[Hit]:
             yield Hit((host,), message, "free space there, or set TMPDIR in .deepspeed_env")
 
 
-def _offloads(case: Case) -> bool:
-    return any(
-        case.job.offload(what).get("device") == "nvme"
-        for what in ("offload_optimizer", "offload_param")
-    )
-
-
 def _offloading(case: Case) -> Iterator[tuple[str, HostFacts]]:
     """Hosts of a job that keeps states on disk."""
-    return iter(case.hosts.items() if _offloads(case) else ())
+    return iter(case.hosts.items() if case.job.config.swaps else ())
 
 
 @check(

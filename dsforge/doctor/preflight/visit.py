@@ -126,7 +126,7 @@ class _Visit:
             "folder": str(job.folder),
             "files": list(job.files),
             "prefixes": [*FELT, *TRAVELS],
-            "nvme": _swap_folder(job),
+            "nvme": job.config.swap_folder,
             "extensions": job.exported.get("TORCH_EXTENSIONS_DIR", ""),
         }
         self._said = Dialogue(command(job, host), longest_bytes=LONGEST_ANSWER_BYTES)
@@ -211,12 +211,3 @@ class _Visit:
 def _source(name: str) -> str:
     """The text of one of the programs that run on a host."""
     return (Path(remote.__file__).parent / f"{name}.py").read_text(encoding="utf-8")
-
-
-def _swap_folder(job: Job) -> str | None:
-    """The folder of NVMe offload, where the config has one."""
-    for what in ("offload_optimizer", "offload_param"):
-        block = job.offload(what)
-        if block.get("device") == "nvme" and isinstance(block.get("nvme_path"), str):
-            return str(block["nvme_path"])
-    return None
