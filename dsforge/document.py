@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from pydantic import BaseModel, Field
 
+from dsforge.estimate.loss import loss_of
 from dsforge.estimate.memory import MemoryEstimate
 from dsforge.estimate.run import RunEstimate, Speed
 from dsforge.estimate.time import TimeEstimate
@@ -19,7 +20,7 @@ from dsforge.planner.inverse import Answer
 from dsforge.planner.pricing import largest_term, missing_bytes
 from dsforge.planner.remedies import Remedy
 from dsforge.specs import FROZEN, ClusterSpec, Kind, Workload
-from dsforge.strategy import AioSettings, Buckets, Strategy
+from dsforge.strategy import AioSettings, Buckets, Loss, Strategy
 
 
 class ModelSummary(BaseModel):
@@ -60,6 +61,10 @@ class EstimateDocument(BaseModel):
     mfu: float = Field(description="Useful FLOPs over the card's peak.")
     speed: Speed
     run: RunEstimate | None = Field(description="Of the token budget; none where there is none.")
+    loss: Loss = Field(
+        description="What the logits are priced as: `chunked` as `dsforge train` makes the loss, "
+        "`plain` where a trainer holds those of a whole micro batch."
+    )
     buckets: Buckets
     aio: AioSettings | None
     reasons: tuple[Reason, ...]
@@ -142,6 +147,7 @@ def estimate_document(plan: Plan, found: tuple[Remedy, ...] = ()) -> EstimateDoc
         mfu=plan.speed.mfu.likely,
         speed=plan.speed,
         run=plan.run,
+        loss=loss_of(plan.model, plan.strategy),
         buckets=choice.buckets,
         aio=choice.aio,
         reasons=choice.reasons,

@@ -17,7 +17,14 @@ pytestmark = pytest.mark.engine
 HIDDEN, WORDS, ROWS = 48, 600, 700  # three chunks of at least 256 rows
 
 
-def losses(kind: str, *, factor: float = 1.0, trained: bool = True, bias: bool = True) -> Any:
+def losses(
+    kind: str,
+    *,
+    factor: float = 1.0,
+    trained: bool = True,
+    bias: bool = True,
+    count: int = ROWS,
+) -> Any:
     """Loss and gradients in chunks and whole: two tuples of (loss, rows, weight, bias)."""
     import torch
 
@@ -25,8 +32,8 @@ def losses(kind: str, *, factor: float = 1.0, trained: bool = True, bias: bool =
 
     torch.manual_seed(3)
     dtype = getattr(torch, kind)
-    values = torch.randn(ROWS, HIDDEN), torch.randn(WORDS, HIDDEN) * 0.2, torch.randn(WORDS)
-    tokens = torch.randint(0, WORDS, (ROWS,))
+    values = torch.randn(count, HIDDEN), torch.randn(WORDS, HIDDEN) * 0.2, torch.randn(WORDS)
+    tokens = torch.randint(0, WORDS, (count,))
     found = []
     for whole in (False, True):
         rows, weight, shift = (v.to(dtype).requires_grad_() for v in values)
@@ -50,13 +57,16 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loss, "CHUNK_BYTES", 0)
 
 
+@pytest.mark.parametrize("count", [90, ROWS], ids=["one chunk", "three"])
 @pytest.mark.parametrize("bias", [True, False], ids=["bias", "plain"])
 @pytest.mark.parametrize("kind", ["float32", "bfloat16"])
-def test_chunks_give_the_loss_and_gradients_of_whole_logits(kind: str, bias: bool) -> None:
+def test_chunks_give_the_loss_and_gradients_of_whole_logits(
+    kind: str, bias: bool, count: int
+) -> None:
     """In fp32 they are equal but for the order of sums; in bf16 within its rounding."""
     import torch
 
-    chunks, whole = losses(kind, bias=bias, factor=0.37)
+    chunks, whole = losses(kind, bias=bias, factor=0.37, count=count)
 
     tolerance = 2e-5 if kind == "float32" else 2e-2
     for ours, reference in zip(chunks, whole, strict=True):

@@ -82,6 +82,7 @@ def test_a_config_of_ones_own_is_priced_with_whole_logits(tmp_path: Path) -> Non
     command = ("estimate", *SHARED, "--seq-len", "8192", "--ds-config", str(path))
     plain, chunked = answered(*command), answered(*command, "--loss", "chunked")
 
+    assert (plain["loss"], chunked["loss"]) == ("plain", "chunked")
     assert plain["memory"]["terms"]["logits"] > 40 * GIB
     assert (
         chunked["memory"]["allocated_bytes"]["likely"]
