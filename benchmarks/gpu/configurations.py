@@ -16,7 +16,10 @@ from dsforge.layout import Layout
 from dsforge.plan import Plan, Priced
 from dsforge.planner import price
 from dsforge.specs import ClusterSpec, LoraSpec, ModelSpec, Workload
-from dsforge.strategy import Strategy, ZeroStage
+from dsforge.strategy import EXECUTIONS, Strategy, ZeroStage
+
+# The measured step computes the loss of the Hugging Face model itself.
+WHOLE_LOGITS = EXECUTIONS["deepspeed"].model_copy(update={"loss": "plain"})
 
 Moved = Literal["none", "optimizer", "everything"]
 
@@ -111,6 +114,7 @@ def _strategy(configuration: Configuration, cluster: ClusterSpec) -> Strategy:
         offload_optimizer="none" if moved == "none" else "cpu",
         offload_parameters="cpu" if moved == "everything" else "none",
         recompute="full" if configuration.recompute else "none",
+        execution=WHOLE_LOGITS,
     )
 
 

@@ -28,6 +28,9 @@ __all__ = [
 ]
 
 
+MOST_PASSES = 5  # broken quotes can hide a name behind another one's value
+
+
 def masked_value(name: str, value: str) -> str:
     """The value of a name: `(set)` where the name is a secret's, else with its secrets masked."""
     if value and is_secret(name):
@@ -62,9 +65,14 @@ def printable(text: str) -> str:
 
 
 def _replaced(text: str) -> str:
+    """The text without secrets; what one mask uncovers is looked at again."""
     from dsforge.masking.patterns import replaced  # 10 ms, which most commands need not pay
 
-    return replaced(text)
+    for _ in range(MOST_PASSES):
+        before, text = text, replaced(text)
+        if text == before:
+            break
+    return text
 
 
 def masked_traceback(error: BaseException) -> str:

@@ -157,3 +157,12 @@ def test_a_log_of_many_megabytes_is_masked_quickly(line: str) -> None:
 
     assert masked(text) == text
     assert time.process_time() - begin < len(text) / 1e6 / MB_PER_S
+
+
+def test_a_name_behind_the_broken_quote_of_another_is_masked_too() -> None:
+    """The value of the first ends where the quote of the second begins."""
+    text = "{'access_token': '(set)'api_token': '[Pr1v4teV4lue] and more"
+    shown = masked(text)
+
+    assert "Pr1v4teV4lue" not in shown
+    assert masked(shown) == shown
