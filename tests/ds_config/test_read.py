@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dsforge.ds_config import PARTITIONS, DsConfig, batch_of, read, unpriced
@@ -26,22 +26,23 @@ WRITTEN = st.dictionaries(PATHS, JSON, max_size=8)
 
 def nested(written: dict[str, Any]) -> dict[str, Any]:
     """Values by dotted path as blocks; a value that stands where a block should be stays."""
-    settings: dict[str, Any] = {}
+    config: dict[str, Any] = {}
     for path, value in sorted(written.items(), key=lambda pair: pair[0].count(".")):
         *above, key = path.split(".")
-        block: Any = settings
+        block: Any = config
         for name in above:
             block = block.setdefault(name, {}) if isinstance(block, dict) else block
         if isinstance(block, dict):
             block[key] = value
-    return settings
+    return config
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(WRITTEN, st.booleans())
 def test_any_json_is_read(written: dict[str, Any], filled_in: bool) -> None:
     """Nothing raises, and what is read is legal whatever was written."""
-    settings = nested(written)
-    config, problems = read(settings, filled_in=filled_in)
+    values = nested(written)
+    config, problems = read(values, filled_in=filled_in)
 
     assert config.zero_stage in (None, 0, 1, 2, 3)
     assert {config.offload_optimizer, config.offload_parameters} <= {None, "none", "cpu", "nvme"}
@@ -49,7 +50,7 @@ def test_any_json_is_read(written: dict[str, Any], filled_in: bool) -> None:
     assert config.sequence_parallel_size >= 1
     assert 0 <= config.offload_ratio <= 1
     assert isinstance(config.partition, tuple) or config.partition in PARTITIONS
-    assert all(problem.message for problem in (*problems, *unpriced(settings, config)))
+    assert all(problem.message for problem in (*problems, *unpriced(values, config)))
     batch = batch_of(config, replicas=4)
     assert batch is None or min(batch) >= 1
     mode_of(config, world_size=8)
@@ -72,10 +73,10 @@ AUTO = [
 @pytest.mark.parametrize("path", AUTO)
 def test_auto_is_a_wrong_value_where_nobody_fills_it_in(path: str) -> None:
     """Transformers replaces it; `dsforge train` hands the file to DeepSpeed as it is."""
-    settings = nested({path: "auto"})
+    values = nested({path: "auto"})
 
-    assert read(settings).problems == ()
-    (problem,) = read(settings, filled_in=False).problems
+    assert read(values).problems == ()
+    (problem,) = read(values, filled_in=False).problems
     assert path in problem.message
 
 
@@ -99,9 +100,9 @@ OLD = {
 @pytest.mark.parametrize("name", OLD)
 def test_old_spellings_mean_what_they_meant(name: str) -> None:
     """As DeepSpeed takes them: read_zero_config_deprecated, get_bfloat16_config."""
-    settings, wanted = OLD[name]
+    values, wanted = OLD[name]
 
-    assert read(settings) == (DsConfig()._replace(**wanted), ())
+    assert read(values) == (DsConfig()._replace(**wanted), ())
 
 
 def test_a_deep_block_is_judged() -> None:
@@ -109,6 +110,6 @@ def test_a_deep_block_is_judged() -> None:
     block: dict[str, Any] = {"enabled": True}
     for _ in range(5000):
         block = {"inner": block}
-    settings = {"compression_training": block}
+    values = {"compression_training": block}
 
-    assert len(unpriced(settings, read(settings).config)) == 1
+    assert len(unpriced(values, read(values).config)) == 1
