@@ -161,8 +161,7 @@ def test_a_log_of_many_megabytes_is_masked_quickly(line: str) -> None:
 
 def test_a_name_behind_the_broken_quote_of_another_is_masked_too() -> None:
     """The value of the first ends where the quote of the second begins."""
-    text = "{'access_token': '(set)'api_token': '[Pr1v4teV4lue] and more"
-    shown = masked(text)
+    shown = masked("'token:'['token':Pr1v4teV4lue")
 
     assert "Pr1v4teV4lue" not in shown
     assert masked(shown) == shown
