@@ -30,6 +30,7 @@ SEEDS = {
     "diagnose": "tests/diagnose/logs/*.log",
     "ds_config": "tests/golden/**/ds_config.json",
     "ds_config_yaml": "tests/golden/**/ds_config.json",
+    "priced_ds_config": "tests/golden/**/ds_config.json",
     "deepspeed_env": "tests/golden/**/.deepspeed_env",
     "megatron": "tests/golden/**/args.txt",
     "accelerate": "tests/golden/**/train.yaml",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,9 @@ from dsforge.confine import Limits
 from dsforge.errors import DsforgeError, SpecError
 from dsforge.job import TrainJob
 from dsforge.masking import masked
+from dsforge.plan import Request
 from dsforge.reading.cluster import cluster_of
+from dsforge.reading.ds_config import read_ds_config, settings_of, settings_within
 from dsforge.reading.files import SpecFile
 from dsforge.reading.model import _with_place, parsed_config, read_model
 from dsforge.reading.problems import validated
@@ -51,7 +54,7 @@ class Prepared:
 
 
 ROWS, PLAN, NOTED = Prepared("data.jsonl"), Prepared("plan.json"), Prepared("note", NOTE)
-PAGE = Prepared("templates", TEMPLATE)
+PAGE, CONFIG = Prepared("templates", TEMPLATE), Prepared("ds_config.json")
 OLD, NEW = Prepared("run", MANIFEST), Prepared("run", COMMIT, MANIFEST)
 REMOVED = Prepared("run", COMMIT, REMOVALS)
 RUN = os.open(Path(FOLDER.name, "run"), os.O_RDONLY | os.O_DIRECTORY)
@@ -86,6 +89,22 @@ def workload(data: bytes) -> None:
 def spec(data: bytes) -> None:
     """A spec file."""
     refused(lambda: validated(SpecFile, parse_source(text_of(data), "spec.yaml")))
+
+
+def priced_ds_config(data: bytes) -> None:
+    """A ds_config that is to be priced: refused, or settings of a request."""
+    file = refused(lambda: read_ds_config(CONFIG.holds(data)))
+    if file:
+        settings_of(file)
+        refused(lambda: settings_within(file, _request()))
+
+
+@cache
+def _request() -> Request:
+    model, _ = read_model("llama-2-7b")
+    cluster, _ = cluster_of(parse_source(CLUSTER, "cluster.yaml"))
+    work, _ = workload_of(workload_file(parse_source("{}", "workload.yaml")), model, cluster)
+    return Request(model=model, cluster=cluster, workload=work)
 
 
 def train_yaml(data: bytes) -> None:
@@ -166,6 +185,7 @@ def _page(environment: Any) -> tuple[Artifact, ...]:
 INPUT_TARGETS: dict[str, Callable[[bytes], None]] = {
     "workload": workload,
     "spec": spec,
+    "priced_ds_config": priced_ds_config,
     "train_yaml": train_yaml,
     "model_config": model_config,
     "plan_json": plan_json,
