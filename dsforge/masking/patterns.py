@@ -13,9 +13,10 @@ _LONGEST_NAME = 90  # letters that `_NAME` and its dashes take
 _LEAST_SIGNATURE = 12  # characters of what is taken for one, not for a sentence
 
 _NAME = r"[A-Za-z_][\w.-]{0,80}+"
-# NAME=value, NAME: value, "NAME": "value", --name value, '--name', 'value': up to the value.
+# NAME=value, NAME: value, "NAME": "value", --name value, '--name', 'value': up to the value. Before
+# a quote may stand the letter of a kind of string: b'NAME'.
 _GIVEN = re.compile(
-    rf"""(?<![\w.-])(?P<quote>["']?)(?P<dashes>--?)?(?P<name>{_NAME})(?P=quote)
+    rf"""(?:(?P<quote>["'])|(?<![\w.-]))(?P<dashes>--?)?(?P<name>{_NAME})(?(quote)(?P=quote))
         (?P<sep>\s{{0,3}}(?:=>|:=|=|:(?!//))\s{{0,3}}|\s{{1,3}}|,\s?)""",
     re.VERBOSE,
 )

@@ -159,6 +159,15 @@ def test_a_log_of_many_megabytes_is_masked_quickly(line: str) -> None:
     assert time.process_time() - begin < len(text) / 1e6 / MB_PER_S
 
 
+@pytest.mark.parametrize("prefix", ["", "u", "b"])
+def test_names_in_strings_of_any_kind_are_masked(prefix: str) -> None:
+    """As Python prints bytes, and as its second version printed all texts."""
+    shown = masked(f"{{{prefix}'hf_token': {prefix}'Pr1v4teV4lue', 'a': 1}}")
+
+    assert "Pr1v4teV4lue" not in shown
+    assert "'a': 1" in shown
+
+
 def test_a_name_behind_the_broken_quote_of_another_is_masked_too() -> None:
     """The value of the first ends where the quote of the second begins."""
     shown = masked("'token:'['token':Pr1v4teV4lue")
