@@ -32,6 +32,26 @@ def largest_matrix(model: ModelSpec) -> int:
     return max(embedding, model.hidden_size * model.ffn_hidden_size)
 
 
+def layer_experts(model: ModelSpec) -> int:
+    """Elements of all experts of a layer: one module, so ZeRO-3 gathers them at once.
+
+    Without room for them and for what is prefetched beside them the engine loses its trace under
+    adapters: `tracing error` (`partitioned_param_coordinator.fetch_sub_module`). 0 without experts.
+    """
+    return 0 if model.moe is None else _matrices(model) * _expert_bank(model)
+
+
+def _expert_bank(model: ModelSpec) -> int:
+    """Elements of one matrix of all experts of a layer, which transformers keeps as one tensor."""
+    moe = model.moe
+    return 0 if moe is None else moe.experts * model.hidden_size * moe.expert_ffn_hidden_size
+
+
+def _matrices(model: ModelSpec) -> int:
+    """Matrices of an MLP: gate, up and down, or up and down."""
+    return 3 if model.gated_mlp else 2
+
+
 def _even(elements: float) -> int:
     """An even count within the limits; the engine aligns all-gather buckets to two elements."""
     return round(min(elements, LARGEST_BUCKET)) // 2 * 2
@@ -52,7 +72,8 @@ def size_buckets(
     bucket = min(_even(wanted), max(2, (parameters + 1) // 2 * 2))
     layer = max(parameters // model.layers, 1)
     live = min(4 * layer, LARGEST_LIVE)
-    live = min(parameters, max(live, 2 * largest_matrix(model), 2 * bucket))
+    beside = max(2 * largest_matrix(model), 2 * bucket)
+    live = min(parameters, max(live, beside + layer_experts(model)))
     return Buckets(
         reduce_bucket_size=bucket,
         allgather_bucket_size=bucket,
@@ -70,7 +91,9 @@ def size_aio(model: ModelSpec, cluster: ClusterSpec, strategy: Strategy) -> AioS
     on_disk = "nvme" in (strategy.offload_optimizer, strategy.offload_parameters)
     if not on_disk or cluster.nvme is None:
         return None
-    largest = -(-largest_matrix(model) // strategy.layout.shard_ranks)
+    # Gate and up are one tensor of all experts.
+    tensor = max(largest_matrix(model), (_matrices(model) - 1) * _expert_bank(model))
+    largest = -(-tensor // strategy.layout.shard_ranks)
     return AioSettings(
         block_size=AIO_BLOCK_BYTES,
         queue_depth=_queue_depth(cluster.nvme),

@@ -41,6 +41,8 @@ def take_buckets(sheet: Sheet, plan: Plan, load: Load) -> None:
         "elements",
         sub_group_size=found.sub_group_size,
     )
+    experts = sizes.layer_experts(plan.model)
+    sheet.give(f"{SIZED}: gathered at once", "elements", layer_experts=experts)
     sheet.work_out("buckets", tuple(_lines()))
 
 
@@ -56,8 +58,9 @@ def _lines() -> Iterator[Line]:
     yield Line("prefetch_bucket_size", "elements", prefetch, f"{SIZED}: nine tenths of a layer")
     matrix = "max(vocab_size * embedding_size, hidden_size * ffn_hidden_size)"
     yield Line("largest_matrix", "elements", matrix, f"{SIZED}: the largest single gather")
-    live = "max(min(4 * layer_elements, largest_live), 2 * largest_matrix, 2 * reduce_bucket_size)"
-    why = f"{SIZED}: four layers"
+    beside = "max(2 * largest_matrix, 2 * reduce_bucket_size)"
+    live = f"max(min(4 * layer_elements, largest_live), {beside} + layer_experts)"
+    why = f"{SIZED}: four layers; all experts of one, and what is prefetched beside them"
     yield Line("max_live_parameters", "elements", f"max(1, min(pace_held_parameters, {live}))", why)
     threshold = "persistent_per_hidden * hidden_size"
     why = f"{SIZED}: norms and biases stay whole"
