@@ -112,6 +112,16 @@ def launchers() -> tuple[Process, ...]:
     return tuple(found for found in map(living, chain) if found is not None)
 
 
+def came_by_login(launchers_of_rank: tuple[Process, ...]) -> bool:
+    """Whether a launch script started this rank through a login, which alone tells of its end.
+
+    The remote side of ssh may live on where the launcher has ended: only what the rank says is read
+    by nobody then.
+    """
+    here = any(ATTEND in words_of(found.pid) for found in launchers_of_rank)
+    return bool(launchers_of_rank) and ATTENDED in words_of(os.getpid()) and not here
+
+
 def orphaned() -> bool:
     """Whether what started this rank has ended already: DeepSpeed's launcher, or its login."""
     parent = os.getppid()

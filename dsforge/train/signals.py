@@ -21,8 +21,8 @@ from threading import Event, Lock, Thread
 from time import monotonic
 from typing import Self
 
-from dsforge.train.processes import end_children, launchers, lives, orphaned
-from dsforge.train.streams import mute_if_nobody_listens
+from dsforge.train.processes import came_by_login, end_children, launchers, lives, orphaned
+from dsforge.train.streams import is_unheard, mute_if_nobody_listens
 
 LOOK_S = 1.0
 ORPHAN_S = 600.0  # for step and save without a launcher; other ranks may never answer again
@@ -58,6 +58,7 @@ class Attendant:
         self._end_by = inf
         self._reader = self._writer = -1
         self._launchers = launchers()
+        self._by_login = came_by_login(self._launchers)
 
     def __enter__(self) -> Self:
         """Begin to listen. Only the main thread of a process can."""
@@ -100,6 +101,8 @@ class Attendant:
                 if number in HEARD:
                     self._hear(number)
             if self._launchers and not all(map(lives, self._launchers)):
+                self._launcher_ended()
+            if self._launchers and self._by_login and is_unheard():
                 self._launcher_ended()
             if monotonic() > self._end_by:
                 self._end(signal.SIGTERM)

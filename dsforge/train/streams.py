@@ -17,6 +17,7 @@ from typing import TextIO
 
 STDOUT, STDERR = 1, 2
 _REPLACED: list[TextIO] = []  # kept: one that is collected would close the descriptor
+_LOST: set[int] = set()  # descriptors that were muted as nobody read them any more
 PATIENCE_S = 1.0  # for a reader that is slow, of a stream that does not wait for it
 
 
@@ -31,6 +32,7 @@ class LastingOutput(io.FileIO):
                 select.select([], [self], [], PATIENCE_S)
                 written = super().write(data)
         except OSError:
+            _LOST.add(self.fileno())
             mute(self.fileno())
             written = None
         return memoryview(data).nbytes if written is None else written
@@ -55,11 +57,22 @@ def mute(descriptor: int) -> None:
 def mute_if_nobody_listens() -> None:
     """Point stdout and stderr at nothing where their other end is gone."""
     for descriptor in (STDOUT, STDERR):
-        poll = select.poll()
-        with suppress(OSError):
-            poll.register(descriptor, 0)
-            if any(state & (select.POLLERR | select.POLLHUP) for _, state in poll.poll(0)):
-                mute(descriptor)
+        if _nobody_listens(descriptor):
+            _LOST.add(descriptor)
+            mute(descriptor)
+
+
+def is_unheard() -> bool:
+    """Whether stdout or stderr has lost the one who read it."""
+    return bool(_LOST) or any(map(_nobody_listens, (STDOUT, STDERR)))
+
+
+def _nobody_listens(descriptor: int) -> bool:
+    poll = select.poll()
+    with suppress(OSError):
+        poll.register(descriptor, 0)
+        return any(state & (select.POLLERR | select.POLLHUP) for _, state in poll.poll(0))
+    return False
 
 
 def _open_if_closed(descriptor: int) -> None:
