@@ -103,6 +103,9 @@ def test_no_text_names_a_package_of_a_stranger(path: Path) -> None:
     texts = literals(path) if path.suffix == ".py" else [whole]
 
     assert [word for text in texts for word in strangers(text)] == []
+    assert not [
+        text for text in texts if re.search(r"/project/dsforge\b", text)
+    ]  # a stranger's page
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,6 @@ BY_ID = {rule.id: rule for rule in RULES}
 LEVELS = {"error": "error", "warning": "warning", "info": "note"}
 COMMANDS = {"error": "error", "warning": "warning", "info": "notice"}
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
-HOME = "https://pypi.org/project/dsforge/"
 KIND_NAMES: dict[Kind, str] = {
     "ds_config": "DeepSpeed config",
     "hostfile": "Hostfile",
@@ -69,7 +68,7 @@ def as_sarif(found: Iterable[Finding]) -> str:
     results = [_result(f) for f in found]
     named = {result["ruleId"] for result in results}
     rules = [_described(rule) for rule in RULES if rule.id in named]
-    driver = {"name": "dsforge lint", "informationUri": HOME, "rules": rules}
+    driver = {"name": "dsforge lint", "rules": rules}
     run = {"tool": {"driver": driver}, "results": results}
     return json.dumps({"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2) + "\n"
 
