@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from dsforge.ds_config import BALANCED, DsConfig, Partition, read
+from dsforge.ds_config import BALANCED, DsConfig, Partition
 from dsforge.errors import Problem
 from dsforge.layout import Layout
 from dsforge.rules import divisors, listed
 from dsforge.rules.trainer import Heads, sequence_problems
-from dsforge.strategy import GRADIENTS_SHARDED, ZeroStage
+from dsforge.strategy import GRADIENTS_SHARDED
 
 # Of transformers' tensor-parallel plans, as DeepSpeed reads them (`tp_plan_converter.py`).
 STYLES = {"colwise", "colwise_gather_output", "rowwise", "replicated_with_grad_allreduce"}
@@ -28,15 +28,6 @@ class Mode(NamedTuple):
 
 
 DATA_PARALLEL = Mode(Layout())
-
-
-def read_mode(
-    settings: dict[str, Any], zero_stage: ZeroStage, world_size: int
-) -> tuple[Mode, list[Problem]]:
-    """The mode of a parsed config on `world_size` ranks under a ZeRO stage, and what is wrong."""
-    config, problems = read(settings, filled_in=False)
-    mode, clashes = mode_of(config._replace(zero_stage=zero_stage), world_size)
-    return mode, [*problems, *clashes]
 
 
 def mode_of(config: DsConfig, world_size: int) -> tuple[Mode, list[Problem]]:

@@ -7,14 +7,24 @@ from typing import Any
 
 import pytest
 
+from dsforge.ds_config import read
+from dsforge.errors import Problem
 from dsforge.layout import Layout
 from dsforge.rules.engines import PIPELINE_KINDS
-from dsforge.train.modes import Mode, check_sequence, check_tensor, read_mode
+from dsforge.strategy import ZeroStage
+from dsforge.train.modes import Mode, check_sequence, check_tensor, mode_of
 from dsforge.train.pipeline_shape import ANATOMIES, check_pipeline, explicit_bounds
 
 TENSOR = {"tensor_parallel": {"autotp_size": 2}}
 PIPELINE = {"pipeline": {"stages": 2}}
 SEQUENCE = {"sequence_parallel_size": 2}
+
+
+def read_mode(settings: dict[str, Any], stage: ZeroStage, ranks: int) -> tuple[Mode, list[Problem]]:
+    """The mode of a config under a ZeRO stage, and what is wrong with it."""
+    config, problems = read(settings, filled_in=False)
+    mode, clashes = mode_of(config._replace(zero_stage=stage), ranks)
+    return mode, [*problems, *clashes]
 
 
 def rules(settings: dict[str, Any], stage: int = 1, ranks: int = 4) -> list[str]:
