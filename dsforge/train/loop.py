@@ -291,7 +291,8 @@ class Run:
                     monitor(stepper.engine, figures)
                 left_s = meters.mean_step_s * (total - step - 1)
                 self.screen.step(figures, total, left_s, line=logged)
-                self._after(step + 1, stepper, metrics, wish)
+                with watchdog.beside_steps(f"the checkpoint or validation after step {step + 1}"):
+                    self._after(step + 1, stepper, metrics, wish)
                 if wish:
                     saved = "saved" if self.job.save else "not asked for"
                     self.screen.say(f"stopped by a signal; checkpoint of step {step + 1} {saved}")

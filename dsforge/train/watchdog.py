@@ -5,6 +5,9 @@ enter) leaves all others waiting, for hours and without a word. So each rank has
 whether its step ends in time. If not, every rank that is alive writes where it stands, the ranks
 that do not answer are named, and the run ends with the checkpoint to go on from. The thread works
 while the rank waits in a collective; faulthandler's own, which needs no interpreter, stands behind.
+
+A checkpoint or a validation may rightly take far longer than a step (a slow disk, many samples): it
+is ended only where a rank gives no sign of life; what lives and waits is left to torch's timeouts.
 """
 
 from __future__ import annotations
@@ -29,7 +32,10 @@ LEAST_S = 600.0  # as long as ranks wait for each other anywhere else
 PATIENCE = 20  # a step may take so many times the slowest one
 BEAT_S = 2.0
 SILENT_S = 10.0  # without a beat: longer than any pause of a busy host
+SILENT_IN_SAVE_S = 25.0  # pickling a large state can hold the interpreter for seconds
+ANSWER_S = 4 * BEAT_S  # for what is asked of the pulse to be noticed, and its answer to be heard
 BACKSTOP_S = 60.0  # after which faulthandler ends a rank whose interpreter is stuck too
+DONE = b"done"  # the last beat of a rank that leaves
 LATE = "late"  # counts the ranks that found a step late
 FIRST_IS_GONE = "the first rank, which holds the job's key-value store, does not answer"
 SCALE_FLOOR = "loss scale already at minimum"  # DeepSpeed's words, in `loss_scaler.py`
@@ -46,6 +52,36 @@ def record_flights() -> None:
     os.environ.setdefault(name, "2000")
 
 
+class RollCall:
+    """Hears twice, `silence_s` apart, how often each rank has beaten: who did not since is silent.
+
+    Beats are counted, not dated: clocks of hosts may differ by more than a silence.
+    """
+
+    def __init__(self, world_size: int, silence_s: float) -> None:
+        self.silence_s, self.ended = silence_s, Event()
+        self.silent: tuple[str, ...] | None = None  # not known yet
+        self._ranks = [str(rank) for rank in range(world_size)]
+        self._first: dict[str, bytes] = {}
+        self._begin = 0.0
+
+    def hear(self, store: Any) -> None:
+        """One look at the beats of all ranks; ended once the second reading is in."""
+        if not self._first:
+            self._first, self._begin = self._beats(store), time.monotonic()
+        elif time.monotonic() - self._begin > self.silence_s and not self.ended.is_set():
+            now = self._beats(store)
+            self.silent = tuple(
+                rank for rank in self._ranks if now[rank] == self._first[rank] != DONE
+            )
+            self.ended.set()
+
+    def _beats(self, store: Any) -> dict[str, bytes]:
+        if store.check(self._ranks):
+            return dict(zip(self._ranks, store.multi_get(self._ranks), strict=True))
+        return {rank: store.get(rank) if store.check([rank]) else b"" for rank in self._ranks}
+
+
 class Pulse:
     """Tells the other ranks that this one lives, and hears which of them do.
 
@@ -56,7 +92,9 @@ class Pulse:
         self.place, self.over = place, over
         self.late, self.asked, self.answered = Event(), Event(), Event()
         self.answer: str | None = FIRST_IS_GONE
-        self._asked_at = 0.0
+        self._verdict = RollCall(place.world_size, SILENT_S)  # of the run that ends
+        self._roll: RollCall | None = None  # of one that is only asked about
+        self._beats, self._counted = 0, False
 
     def start(self) -> None:
         """Beat from now on; all ranks are there."""
@@ -66,26 +104,40 @@ class Pulse:
             return
         Thread(target=self._beat, args=(_own_store(),), name="pulse", daemon=True).start()
 
+    def all_live(self) -> bool:
+        """Whether every rank beat in the last SILENT_IN_SAVE_S, for which this waits."""
+        if self.place.world_size == 1:
+            return True
+        roll = self._roll = RollCall(self.place.world_size, SILENT_IN_SAVE_S)
+        roll.ended.wait(SILENT_IN_SAVE_S + ANSWER_S)
+        self._roll = None
+        return roll.silent == ()
+
     def _beat(self, store: Any) -> None:
         while not self.over.wait(BEAT_S):
             with suppress(Exception):  # the store is gone with the first rank
-                store.set(str(self.place.rank), str(time.time()))
+                self._beats += 1
+                store.set(str(self.place.rank), str(self._beats))
                 if store.check([LATE]):
                     self.late.set()
                 if self.asked.is_set() and not self.answered.is_set():
                     self._find_answer(store)
+                elif roll := self._roll:
+                    roll.hear(store)
+        with suppress(Exception):
+            store.set(str(self.place.rank), DONE.decode())
 
     def _find_answer(self, store: Any) -> None:
         """On the rank that asks first, and long enough after for the silent ones to show."""
-        if not self._asked_at:
-            self._asked_at = time.monotonic()
+        if not self._counted:
+            self._counted = True
             if store.add(LATE, 1) > 1:
                 self.answer = None  # another rank speaks
                 self.answered.set()
-        elif time.monotonic() - self._asked_at > SILENT_S:
-            ranks = [str(rank) for rank in range(self.place.world_size)]
-            beats = {r: float(store.get(r)) if store.check([r]) else 0.0 for r in ranks}
-            silent = [r for r, at in beats.items() if time.time() - at > SILENT_S]
+                return
+        self._verdict.hear(store)
+        if self._verdict.ended.is_set():
+            silent = self._verdict.silent
             self.answer = "all ranks live, and wait for each other in different places"
             if silent:
                 who = f"rank{'s' if len(silent) > 1 else ''} {', '.join(silent)}"
@@ -105,7 +157,7 @@ class Watchdog:
     ) -> None:
         self.folder, self.place, self.newest = folder, place, newest
         self._limit_s, self._slowest_s = limit_s, 0.0
-        self._what, self._end = "", float("inf")
+        self._what, self._end, self._patient = "", float("inf"), False
         self._over = Event()
         self._pulse = Pulse(place, self._over)
 
@@ -123,6 +175,15 @@ class Watchdog:
         if self._limit_s is not None:
             return self._limit_s
         return max(LEAST_S, PATIENCE * self._slowest_s)
+
+    @contextmanager
+    def beside_steps(self, what: str) -> Iterator[None]:
+        """Look after a checkpoint or a validation: only a rank without a sign of life ends it."""
+        self._what, self._patient, self._end = what, True, time.monotonic() + self.limit_s
+        try:
+            yield
+        finally:
+            self._end, self._patient = float("inf"), False
 
     @contextmanager
     def over(self, what: str) -> Iterator[None]:
@@ -156,16 +217,26 @@ class Watchdog:
             if self._pulse.late.is_set() and not written:
                 self._write_stacks()
                 written = True
-            if time.monotonic() > self._end:
+            end = self._end
+            if time.monotonic() > end and not (self._patient and self._goes_on(end)):
                 self._end_run()
+
+    def _goes_on(self, end: float) -> bool:
+        """Whether all ranks live, or what was late is over; what still waits has as long again."""
+        live = self._pulse.all_live()
+        if self._end != end:
+            return True
+        if live:
+            self._end = time.monotonic() + self.limit_s
+        return live
 
     def _end_run(self) -> None:
         """Say what is known and leave; nothing that waits in a collective can be asked to."""
         self._write_stacks()
         self._pulse.asked.set()
-        self._pulse.answered.wait(SILENT_S + 4 * BEAT_S)
+        self._pulse.answered.wait(SILENT_S + ANSWER_S)
         if self._pulse.answer is None:
-            time.sleep(SILENT_S + 4 * BEAT_S)  # another rank speaks; its launcher ends this one
+            time.sleep(SILENT_S + ANSWER_S)  # another rank speaks; its launcher ends this one
             os._exit(EXIT_USER)
         lines = (
             f"error: {self._what} did not end within {seconds(self.limit_s)}",
