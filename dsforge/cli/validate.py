@@ -35,10 +35,14 @@ def validate(
     """Predict each run of a table and say how far off the predictions are."""
     from dsforge.errors import DsforgeError
     from dsforge.reading.source import read_text
-    from dsforge.validate import parse_table, validation
+    from dsforge.validate import holds_figures, parse_table, validation
     from dsforge.validate.document import QUANTITIES
 
-    rows = parse_table(read_text(table, MAX_BYTES), str(table))
+    text = read_text(table, MAX_BYTES)
+    if holds_figures(text):
+        _figures(table, text, worst, as_json=as_json)
+        return
+    rows = parse_table(text, str(table))
     wanted = [name.strip() for name in sources.split(",") if name.strip()]
     unknown = sorted(set(wanted) - {row.source for row in rows})
     if unknown:
@@ -49,6 +53,19 @@ def validate(
     _show(made, worst, as_json=as_json)
     if not made.rows:
         raise DsforgeError("no row could be compared", "each one's reason is in the document")
+
+
+def _figures(table: Path, text: str, worst: int, *, as_json: bool) -> None:
+    """The same for a table of figures, each with the spec of its run."""
+    from dsforge.cli.figures import asker, show_figures
+    from dsforge.cli.show import show_json
+    from dsforge.validate import compared, parse_figures
+
+    made = compared(parse_figures(text, str(table)), asker(table))
+    if as_json:
+        show_json(made.model_dump(mode="json"))
+    else:
+        show_figures(made, worst)
 
 
 def _show(made: Document, worst: int, *, as_json: bool) -> None:

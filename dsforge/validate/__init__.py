@@ -1,12 +1,27 @@
 """Predictions against measurements: a table of published or own runs, and how far off we are.
 
-`table` reads the CSV, `cases` turns a row into the values that the estimators take, `predict` asks
-them, `score` judges. All of it is pure: the command line reads the file and shows the document.
+`table` reads the CSV. Of a table of runs, `cases` turns a row into the values that the estimators
+take, `document` asks them, `score` judges. Of a table of figures, `figures` says what a row asks
+and `comparison` judges the answer beside that of `arithmetic`, which people compute on paper. All
+of it is pure: the command line reads files and shows the document.
 """
 
 from __future__ import annotations
 
+from dsforge.validate.comparison import Asked, FiguresDocument, compared
 from dsforge.validate.document import Document, validation
-from dsforge.validate.table import Row, parse_table
+from dsforge.validate.figures import Figure
+from dsforge.validate.table import Row, holds_figures, parse_figures, parse_table
 
-__all__ = ["Document", "Row", "parse_table", "validation"]
+__all__ = [
+    "Asked",
+    "Document",
+    "Figure",
+    "FiguresDocument",
+    "Row",
+    "compared",
+    "holds_figures",
+    "parse_figures",
+    "parse_table",
+    "validation",
+]

@@ -1,6 +1,6 @@
-"""A table of measured runs in CSV: hostile text until every cell is checked.
+"""Tables in CSV, of measured runs or of figures: hostile text until every cell is checked.
 
-The columns are those of the published table in `benchmarks/published/`; a table of one's own runs
+The columns are those of the published tables in `benchmarks/published/`; a table of one's own runs
 has the same. Unknown columns are ignored. An empty cell means that nobody said it.
 """
 
@@ -9,13 +9,16 @@ from __future__ import annotations
 import csv
 import io
 import re
-from typing import Annotated, Any
+from collections.abc import Sequence
+from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 
 from dsforge.errors import Problem, SpecError
+from dsforge.validate.figures import Figure
 
+LONGEST_HEADER = 10_000  # characters
 MAX_PROBLEMS = 50  # one message stays readable
 LONGEST_CELL = 60  # characters of a value in a message
 LARGEST = 10**15
@@ -84,18 +87,34 @@ class Row(BaseModel):
 
 
 NUMBERS = tuple(name for name, field in Row.model_fields.items() if "None" in str(field.annotation))
-REQUIRED = tuple(name for name, field in Row.model_fields.items() if field.is_required())
+Entry = TypeVar("Entry", Row, Figure)
 
 
 def parse_table(text: str, name: str) -> tuple[Row, ...]:
-    """The rows of a CSV table. SpecError with every wrong cell, by line and column."""
+    """The rows of a table of runs. SpecError with every wrong cell, by line and column."""
+    return _parsed(text, name, Row)
+
+
+def parse_figures(text: str, name: str) -> tuple[Figure, ...]:
+    """The rows of a table of figures. SpecError with every wrong cell, by line and column."""
+    return _parsed(text, name, Figure)
+
+
+def holds_figures(text: str) -> bool:
+    """Whether a table holds figures with their specs; else it holds runs."""
+    header = next(csv.reader(io.StringIO(text[:LONGEST_HEADER], newline="")), [])
+    return {"quantity", "spec"} <= set(header)
+
+
+def _parsed(text: str, name: str, kind: type[Entry]) -> tuple[Entry, ...]:
     reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)
-    found: list[Row] = []
+    found: list[Entry] = []
     problems: list[Problem] = []
     try:
-        _check_header(list(reader.fieldnames or ()), name)
+        _check_header(list(reader.fieldnames or ()), name, kind)
         for cells in reader:
-            _read(cells, f"{name}:{reader.line_num}", found, problems)
+            place = f"{name}:{reader.line_num}"
+            problems += _misfits(cells, place) or _read(cells, place, found, kind)
     except csv.Error as error:
         problems.append(Problem("csv-broken", str(error), "", f"{name}:{reader.line_num}"))
     problems += _repeated(found, name)
@@ -106,25 +125,33 @@ def parse_table(text: str, name: str) -> tuple[Row, ...]:
     return tuple(found)
 
 
-def _check_header(columns: list[str], name: str) -> None:
+def _check_header(columns: list[str], name: str, kind: type[BaseModel]) -> None:
     """SpecError that names every column missing from the first line."""
-    missing = [column for column in REQUIRED if column not in columns]
+    required = [field for field, info in kind.model_fields.items() if info.is_required()]
+    missing = [column for column in required if column not in columns]
     if missing:
         text = f"column{'s' if len(missing) > 1 else ''} {', '.join(missing)} missing"
-        hint = f"the first line names at least {', '.join(REQUIRED)}"
+        hint = f"the first line names at least {', '.join(required)}"
         raise SpecError((Problem("csv-column", text, hint, f"{name}:1"),))
 
 
-def _read(cells: dict[str, Any], place: str, found: list[Row], problems: list[Problem]) -> None:
-    """One line into `found`, or what is wrong with it into `problems`."""
+def _misfits(cells: dict[str, Any], place: str) -> list[Problem]:
+    """The problem of a line that is longer or shorter than the first."""
     if None in cells or None in cells.values():
-        problems.append(Problem("csv-cells", "has more or fewer cells than line 1", "", place))
-        return
+        return [Problem("csv-cells", "has more or fewer cells than line 1", "", place)]
+    return []
+
+
+def _read(
+    cells: dict[str, Any], place: str, found: list[Entry], kind: type[Entry]
+) -> list[Problem]:
+    """One line into `found`, or what is wrong with it."""
     values = {key: _value(key, text.strip()) for key, text in cells.items()}
     try:
-        found.append(Row.model_validate(values))
+        found.append(kind.model_validate(values))
     except ValidationError as error:
-        problems += [_problem(detail, place) for detail in error.errors(include_url=False)]
+        return [_problem(detail, place) for detail in error.errors(include_url=False)]
+    return []
 
 
 def _value(column: str, text: str) -> str | None:
@@ -135,11 +162,11 @@ def _value(column: str, text: str) -> str | None:
 def _problem(detail: ErrorDetails, place: str) -> Problem:
     """One finding of pydantic in our words."""
     cell = str(detail["input"])[:LONGEST_CELL]
-    rule = detail["msg"].removeprefix("Input ").lower()
+    rule = detail["msg"].removeprefix("Value error, ").removeprefix("Input ")
     return Problem("csv-value", f"{detail['loc'][0]} (={cell}) {rule}", "", place)
 
 
-def _repeated(rows: list[Row], name: str) -> list[Problem]:
+def _repeated(rows: Sequence[Row | Figure], name: str) -> list[Problem]:
     """Ids that occur twice: their errors could not be told apart."""
     seen: set[str] = set()
     twice = [row.id for row in rows if row.id in seen or seen.add(row.id)]  # type: ignore[func-returns-value]
