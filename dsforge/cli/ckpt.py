@@ -103,8 +103,8 @@ def convert(checkpoint: Path, out: Path, *, unchecked: bool) -> None:
     from dsforge.ckpt.folder import find_checkpoint
     from dsforge.cli.progress import watching
     from dsforge.cli.show import note
-    from dsforge.train.loop import check_installed
-    from dsforge.train.universal import convert as universal
+    from dsforge.train.checkpoints.universal_conversion import convert as universal
+    from dsforge.train.run.loop import check_installed
 
     check_installed()
     with watching() as watcher:
@@ -179,7 +179,7 @@ def _wanted(model: str | None, checkpoint: Path) -> Wanted:
 
     if model is not None:
         if Path(model).exists() and find_spec("transformers"):
-            from dsforge.train.shapes import model_shapes
+            from dsforge.train.model.shapes import model_shapes
 
             return Wanted(shapes=model_shapes(model))
         return Wanted(parameters(read_model(model)[0]))

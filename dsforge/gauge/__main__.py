@@ -26,7 +26,13 @@ def main() -> int:
 def gauge(question: Question) -> None:
     """Measure everything that is asked, with every other rank."""
     from dsforge.gauge.place import standing_of, world
-    from dsforge.train.ranks import choose_device, join, leave, place_of_process, prefer_own_tools
+    from dsforge.train.parallel.ranks import (
+        choose_device,
+        join,
+        leave,
+        place_of_process,
+        prefer_own_tools,
+    )
 
     place = place_of_process()
     standing = standing_of(place)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from dsforge.train.agreement import largest
+from dsforge.train.parallel.agreement import largest
 
 ROUNDS = 3  # the best one counts: others use the machine too
 ROUND_S = 0.15

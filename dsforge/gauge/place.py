@@ -15,7 +15,7 @@ from typing import NamedTuple
 from dsforge.doctor.measure.record import World
 from dsforge.doctor.probe import infiniband_facts, interface_facts, ipv4_address
 from dsforge.doctor.remote.kernel import ROOT, cpu_cores, memory_bytes
-from dsforge.train.ranks import Place
+from dsforge.train.parallel.ranks import Place
 
 INTERFACE_NAMES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 SHOWN_INTERFACES = 16

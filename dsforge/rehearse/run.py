@@ -33,8 +33,8 @@ from dsforge.rehearse.subject import Subject
 from dsforge.rehearse.timeline import Span, Timeline
 from dsforge.rehearse.tracker import FakeWorld, Tracker
 from dsforge.rehearse.world import rank_of
-from dsforge.train.loss import loss_head
-from dsforge.train.modes import Mode
+from dsforge.train.model.answer_loss import loss_head
+from dsforge.train.parallel.modes import Mode
 
 Progress = Callable[[str], None]
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from dsforge.ds_config import read
 from dsforge.errors import SpecError
-from dsforge.train.modes import Mode
-from dsforge.train.modes import mode_of as split
+from dsforge.train.parallel.modes import Mode
+from dsforge.train.parallel.modes import mode_of as split
 
 # What cannot be built at all. What else is wrong with a config the engine says itself.
 UNBUILDABLE = {"world-size", "parallel-size", "deepspeed-3d", "pipeline-partition"}

@@ -15,11 +15,11 @@ from dsforge.layout import Layout
 from dsforge.rehearse.moving import moving_in_place
 from dsforge.rehearse.ownership import Ownership
 from dsforge.rehearse.subject import Subject, build
-from dsforge.train.modes import Mode, check_sequence
-from dsforge.train.pipeline import PipelineDecoder
-from dsforge.train.pipeline_shape import check_pipeline
-from dsforge.train.sequence import sequence_groups
-from dsforge.train.tensor_parallel import tensor_groups, tensor_settings
+from dsforge.train.parallel.autotp import tensor_groups, tensor_settings
+from dsforge.train.parallel.modes import Mode, check_sequence
+from dsforge.train.parallel.pipeline_model import PipelineDecoder
+from dsforge.train.parallel.pipeline_shape import check_pipeline
+from dsforge.train.parallel.ulysses import sequence_groups
 
 
 def start(subject: Subject, settings: dict[str, Any], mode: Mode, ownership: Ownership) -> Any:

@@ -17,7 +17,7 @@ from dsforge.ds_config import read
 from dsforge.rehearse.device import DEVICE
 from dsforge.specs import LoraSpec
 from dsforge.strategy import AskedLoss
-from dsforge.train.model import with_adapters
+from dsforge.train.model.build import with_adapters
 
 PRECISIONS = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 

@@ -76,7 +76,7 @@ def main(stage: int, folder: Path) -> None:
     from dsforge.ckpt.export import export
     from dsforge.ckpt.folder import find_checkpoint
     from dsforge.ckpt.verify import verify
-    from dsforge.train.universal import convert
+    from dsforge.train.checkpoints.universal_conversion import convert
 
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

@@ -27,7 +27,7 @@ def stored(path: Path) -> Any:
 @pytest.mark.parametrize("name", NAMES)
 def test_a_universal_checkpoint_is_good(name: str, tmp_path: Path) -> None:
     """Every ZeRO stage can be converted, stage 0 too, and `verify` finds nothing."""
-    from dsforge.train.universal import convert
+    from dsforge.train.checkpoints.universal_conversion import convert
 
     written = convert(find_checkpoint(SAMPLES / name), tmp_path / "universal")
 
@@ -40,7 +40,7 @@ def test_deepspeeds_own_converter_writes_the_same(name: str, tmp_path: Path) -> 
     """Each state of each parameter, bit for bit."""
     from deepspeed.checkpoint.ds_to_universal import main
 
-    from dsforge.train.universal import convert
+    from dsforge.train.checkpoints.universal_conversion import convert
 
     folder = find_checkpoint(SAMPLES / name)
     own = convert(folder, tmp_path / "own") / "zero"
@@ -57,7 +57,7 @@ def test_deepspeeds_own_converter_writes_the_same(name: str, tmp_path: Path) -> 
 
 def test_a_universal_checkpoint_without_weights_is_refused(tmp_path: Path) -> None:
     """A parameter whose master weights were lost, and one state that is empty."""
-    from dsforge.train.universal import convert
+    from dsforge.train.checkpoints.universal_conversion import convert
 
     written = convert(find_checkpoint(SAMPLES / "zero3-bf16"), tmp_path / "universal")
     (written / "zero/model.norm.weight/fp32.pt").unlink()
@@ -71,7 +71,7 @@ def test_a_universal_checkpoint_without_weights_is_refused(tmp_path: Path) -> No
 
 def test_code_is_not_unpickled(tmp_path: Path) -> None:
     """A file that names more than known types never gets to a converter that would run it."""
-    from dsforge.train.universal import convert
+    from dsforge.train.checkpoints.universal_conversion import convert
 
     folder = tmp_path / "global_step1"
     folder.mkdir()

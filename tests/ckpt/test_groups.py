@@ -17,7 +17,7 @@ from dsforge.ckpt.folder import find_checkpoint
 from dsforge.ckpt.inspect import inspect
 from dsforge.ckpt.verify import verify
 from dsforge.errors import DsforgeError
-from dsforge.train.universal import convert
+from dsforge.train.checkpoints.universal_conversion import convert
 
 PROGRAM = Path(__file__).with_name("grouped.py")
 WEIGHTS = {"first": (4, 3), "frozen": (4, 3), "second": (4, 3), "norm": (3,)}

@@ -62,7 +62,7 @@ def test_other_attributes_are_not_loaded(of: tuple[str, str], name: str, tmp_pat
     """Neither reader gives an attribute that is no member."""
     from deepspeed.runtime.zero.config import ZeroStageEnum
 
-    from dsforge.train import loading
+    from dsforge.train.checkpoints import loading
 
     path = with_more(tmp_path, call(glob("builtins", "getattr"), glob(*of), text(name)))
     with pytest.raises(UntrustedError, match=r"would call builtins\.getattr"):
@@ -80,7 +80,7 @@ def test_names_that_are_only_held_are_not_loaded(tmp_path: Path) -> None:
 
 def test_torch_alone_would_refuse_what_readers_see_differently(tmp_path: Path) -> None:
     """The second wall: torch's own list, should the first ever have a hole."""
-    from dsforge.train.loading import _known_classes
+    from dsforge.train.checkpoints.loading import _known_classes
 
     canary = tmp_path / "canary"
     model = SAMPLES / "zero1/global_step3/mp_rank_00_model_states.pt"
@@ -96,7 +96,7 @@ def test_deepspeeds_own_loading_is_strict(name: str, tmp_path: Path) -> None:
     """Its converter reads healthy files within, and none that calls; then torch is as before."""
     from deepspeed.runtime.checkpoint_engine.torch_checkpoint_engine import TorchCheckpointEngine
 
-    from dsforge.train.loading import strict_loading
+    from dsforge.train.checkpoints.loading import strict_loading
 
     before = torch.load
     engine = TorchCheckpointEngine()
@@ -146,7 +146,7 @@ def test_names_of_parameters_are_no_paths(name: str, tmp_path: Path) -> None:
     """`verify` finds them, `convert` refuses them, nothing is written."""
     from dsforge.ckpt.folder import find_checkpoint
     from dsforge.ckpt.verify import verify
-    from dsforge.train.universal import convert
+    from dsforge.train.checkpoints.universal_conversion import convert
 
     run = shutil.copytree(SAMPLES / "zero1", tmp_path / "run")
     renamed(run, "model.norm.weight", name)
@@ -163,7 +163,7 @@ def test_names_of_states_are_no_paths(name: str, tmp_path: Path) -> None:
     """An optimizer state is a plain word, and not that of the master weights."""
     from dsforge.ckpt.folder import find_checkpoint
     from dsforge.ckpt.verify import verify
-    from dsforge.train.universal import convert
+    from dsforge.train.checkpoints.universal_conversion import convert
 
     run = shutil.copytree(SAMPLES / "zero1", tmp_path / "run")
     renamed(run, "exp_avg", name)
@@ -178,7 +178,7 @@ def test_names_that_differ_in_case_are_not_converted(tmp_path: Path) -> None:
     """They are healthy, but one folder on some disks."""
     from dsforge.ckpt.folder import find_checkpoint
     from dsforge.ckpt.verify import verify
-    from dsforge.train.universal import convert
+    from dsforge.train.checkpoints.universal_conversion import convert
 
     run = shutil.copytree(SAMPLES / "zero1", tmp_path / "run")
     renamed(run, "model.norm.weight", "MODEL.embed_tokens.weight")

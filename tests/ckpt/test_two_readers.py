@@ -20,7 +20,7 @@ from dsforge.ckpt.archive import Archive
 from dsforge.ckpt.folder import find_checkpoint
 from dsforge.ckpt.verify import verify
 from dsforge.errors import DsforgeError
-from dsforge.train.revived import UnknownTypeError, revived
+from dsforge.train.checkpoints.rebuilt_objects import UnknownTypeError, revived
 
 SAMPLES = Path(__file__).parent / "samples"
 MODEL = SAMPLES / "zero1/global_step3/mp_rank_00_model_states.pt"
@@ -198,7 +198,7 @@ def test_what_people_save_is_not_refused(name: str, tmp_path: Path) -> None:
 def test_a_pointer_inside_does_not_lead_the_judge_away(tmp_path: Path) -> None:
     """The folder that is exported is the one that is judged, `latest` in it or not."""
     from dsforge.ckpt.export import export
-    from dsforge.train.universal import convert
+    from dsforge.train.checkpoints.universal_conversion import convert
 
     run = tmp_path / "run"
     folder = shutil.copytree(SAMPLES / "zero1/global_step3", run / "global_step9")  # renamed

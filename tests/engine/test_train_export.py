@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dsforge.errors import DsforgeError
-from dsforge.train.export import _replacing, _write, check_files
+from dsforge.train.checkpoints.final_weights import _replacing, _write, check_files
 
 torch = pytest.importorskip("torch")
 
