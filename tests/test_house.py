@@ -40,7 +40,7 @@ ORDER = [
         "confine",
         "render",
         "validate",
-        "ckpt",
+        "checkpoints",
         "diagnose",
         "train",
         "rehearse",

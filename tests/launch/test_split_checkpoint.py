@@ -13,9 +13,9 @@ from hostile import before, call, glob, text, torch_file
 from odd_archives import records_of
 from tiny_job import ds_config, write_job
 
-from dsforge.ckpt.folder import find_checkpoint
-from dsforge.ckpt.split import check_split
-from dsforge.ckpt.verify import verify
+from dsforge.checkpoints.folder import find_checkpoint
+from dsforge.checkpoints.verify.checkpoint import verify
+from dsforge.checkpoints.zero.model_parallel_files import check_split
 from dsforge.errors import DsforgeError
 
 pytestmark = [pytest.mark.launch, pytest.mark.engine]
@@ -196,7 +196,7 @@ def test_code_in_any_file_is_not_run(name: str, trained: Trained, tmp_path: Path
 )
 def test_patterns_of_engines_are_taken(pattern: str) -> None:
     """As AutoTP and Megatron-DeepSpeed write them."""
-    from dsforge.ckpt.split import MOST_REPEATS, PATTERN, REPEAT
+    from dsforge.checkpoints.zero.model_parallel_files import MOST_REPEATS, PATTERN, REPEAT
 
     assert PATTERN.fullmatch(pattern)
     assert len(REPEAT.findall(pattern)) <= MOST_REPEATS

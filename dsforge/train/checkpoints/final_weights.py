@@ -12,8 +12,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from dsforge.ckpt.disk import drop_from_cache
-from dsforge.ckpt.output import SILENT, replaced_folder
+from dsforge.checkpoints.output.disk import drop_from_cache
+from dsforge.checkpoints.output.new_folder import SILENT, replaced_folder
 from dsforge.errors import DsforgeError, first_line
 from dsforge.train.model.qlora import is_in_4_bits
 from dsforge.train.parallel.agreement import on_first_rank

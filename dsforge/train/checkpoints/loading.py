@@ -14,8 +14,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from dsforge.ckpt.archive import Archive
-from dsforge.ckpt.trusted import check_names
+from dsforge.checkpoints.pickles.allowed_names import check_names
+from dsforge.checkpoints.torch_files.archive import Archive
 from dsforge.errors import DsforgeError, first_line
 
 # What DeepSpeed 0.14 to 0.19 writes into its files; some are not in every release.

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from dsforge.ckpt.archive import Archive
-from dsforge.ckpt.keys import STAGES
-from dsforge.ckpt.values import Foreign, Name, StoredTensor
+from dsforge.checkpoints.pickles.keys import STAGES
+from dsforge.checkpoints.pickles.values import Foreign, Name, StoredTensor
+from dsforge.checkpoints.torch_files.archive import Archive
 from dsforge.errors import DsforgeError
 
 SCALERS = "deepspeed.runtime.fp16.loss_scaler."

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from dsforge.ckpt.findings import listed
-from dsforge.ckpt.zero import WEIGHTS, Atom, Saved
+from dsforge.checkpoints.findings import listed
+from dsforge.checkpoints.zero.parameters import WEIGHTS, Atom, Saved
 from dsforge.errors import DsforgeError
 
 

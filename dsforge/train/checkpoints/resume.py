@@ -11,8 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from dsforge.ckpt.folder import Folder, rank_files
-from dsforge.ckpt.zero import read_saved
+from dsforge.checkpoints.folder import Folder, rank_files
+from dsforge.checkpoints.zero.parameters import read_saved
 from dsforge.errors import DsforgeError
 from dsforge.train.checkpoints.loading import check_file, strict_loading
 from dsforge.train.checkpoints.note import (

@@ -20,17 +20,28 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from dsforge.ckpt.archive import Archive
-from dsforge.ckpt.checked import CheckedArchive, UnusableError, check_pieces
-from dsforge.ckpt.folder import Folder
-from dsforge.ckpt.machine import MAX_COUNT
-from dsforge.ckpt.numbers import ITEM_BYTES
-from dsforge.ckpt.output import HINTS, SILENT, Watcher, check_outside, check_written, new_folder
-from dsforge.ckpt.path_names import check_distinct
-from dsforge.ckpt.pointer import check_pointer, point
-from dsforge.ckpt.split import check_split
-from dsforge.ckpt.verify import verify, verify_folder
-from dsforge.ckpt.zero import WEIGHTS, Atom, Saved, read_saved
+from dsforge.checkpoints.folder import Folder
+from dsforge.checkpoints.output.new_folder import (
+    HINTS,
+    SILENT,
+    Watcher,
+    check_outside,
+    check_written,
+    new_folder,
+)
+from dsforge.checkpoints.output.universal_pointer import check_pointer, point
+from dsforge.checkpoints.path_names import check_distinct
+from dsforge.checkpoints.pickles.machine import MAX_COUNT
+from dsforge.checkpoints.torch_files.archive import Archive
+from dsforge.checkpoints.torch_files.verified_reads import (
+    CheckedArchive,
+    UnusableError,
+    check_pieces,
+)
+from dsforge.checkpoints.verify.checkpoint import verify, verify_folder
+from dsforge.checkpoints.weights.bit_types import ITEM_BYTES
+from dsforge.checkpoints.zero.model_parallel_files import check_split
+from dsforge.checkpoints.zero.parameters import WEIGHTS, Atom, Saved, read_saved
 from dsforge.errors import DsforgeError
 from dsforge.train.checkpoints.loading import strict_loading
 from dsforge.train.checkpoints.rebuilt_objects import UnknownTypeError, revived

@@ -16,8 +16,8 @@ from time import perf_counter
 from typing import Any, NamedTuple
 
 from dsforge.artifacts.whole import write_whole
-from dsforge.ckpt.archive import Archive, tensors_in
-from dsforge.ckpt.disk import drop_from_cache, flush
+from dsforge.checkpoints.output.disk import drop_from_cache, flush
+from dsforge.checkpoints.torch_files.archive import Archive, tensors_in
 from dsforge.errors import DsforgeError, first_line
 from dsforge.train.checkpoints.note import (
     NOTE,
