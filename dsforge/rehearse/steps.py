@@ -14,7 +14,7 @@ import torch
 from deepspeed.runtime.pipe.engine import TENSOR_META_SIZE, PipelineEngine
 from deepspeed.runtime.pipe.schedule import BackwardPass
 
-from dsforge.rehearse.device import DEVICE
+from dsforge.rehearse.fake_gpu import DEVICE
 from dsforge.train.model.answer_loss import LossHead, Targets
 from dsforge.train.parallel.ulysses import stretch_width
 

@@ -42,7 +42,10 @@ DIRECT = frozenset(
 ZERO: dict[torch.dtype, object] = {torch.bool: False, torch.int: 0, torch.long: 0, torch.uint8: 0}
 MODEL_CODE = (
     *("torch.nn.modules.", "transformers.", "peft.", "torch.autograd."),
-    *("dsforge.train.", "dsforge.rehearse.start."),  # stages of a pipeline and their loss
+    *(
+        "dsforge.train.",
+        "dsforge.rehearse.rehearsed_engine.",
+    ),  # stages of a pipeline and their loss
 )
 _NO_ARGUMENTS: Mapping[str, Any] = {}
 

@@ -19,8 +19,8 @@ from deepspeed.accelerator import real_accelerator
 from deepspeed.accelerator.cpu_accelerator import CPU_Accelerator
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
-from dsforge.rehearse.attention import register_kernels
-from dsforge.rehearse.kernels import NoKernels
+from dsforge.rehearse.cuda_attention import register_kernels
+from dsforge.rehearse.fake_kernels import NoKernels
 
 NAME = "gpu"
 DEVICE = f"{NAME}:0"

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 
 from dsforge.ds_config import read
-from dsforge.rehearse.device import DEVICE
+from dsforge.rehearse.fake_gpu import DEVICE
 from dsforge.specs import LoraSpec
 from dsforge.strategy import AskedLoss
 from dsforge.train.model.build import with_adapters

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
+from dsforge.rehearse.allocations import Tracker
 from dsforge.rehearse.timeline import Change, Owner
-from dsforge.rehearse.tracker import Tracker
 
 # Gradients outside `.grad`: stage_1_and_2.py (partitions by group, on the host under offload),
 # stage3.py (one flat buffer), bf16_optimizer.py (whole, in the accumulation type).

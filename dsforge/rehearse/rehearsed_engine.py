@@ -13,8 +13,8 @@ from dsforge.ds_config import batch_of, read
 from dsforge.errors import SpecError
 from dsforge.layout import Layout
 from dsforge.rehearse.moving import moving_in_place
-from dsforge.rehearse.ownership import Ownership
-from dsforge.rehearse.subject import Subject, build
+from dsforge.rehearse.rehearsed_model import Subject, build
+from dsforge.rehearse.storage_owners import Ownership
 from dsforge.train.parallel.autotp import tensor_groups, tensor_settings
 from dsforge.train.parallel.modes import Mode, check_sequence
 from dsforge.train.parallel.pipeline_model import PipelineDecoder
