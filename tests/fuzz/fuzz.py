@@ -54,7 +54,7 @@ OWN_SEEDS = (
     b"$(id) `id` ; | & > < ' \" \\ \x00 \x1b[31m",
     b"a: &a [x]\nb: &b [*a, *a]\nc: [*b, *b]\n",
     b"[" * 300 + b'{"a":' * 300,
-    b'dsforge-gauge {"kind":"ended","seconds":1.0}\nx NCCL INFO Using network Socket\n',
+    b'dsforge-probe {"kind":"ended","seconds":1.0}\nx NCCL INFO Using network Socket\n',
     b"gpu: a100-80gb\nnodes: 2\nmeasured:\n  gpu: {name: a100-80gb, tflops: {bf16: 200}}\n",
     b'{"prompt": "a", "completion": "b"}\n{"messages": [{"role": "user", "content": "c"}]}\n',
     b'{"schema_version": 1, "files": {"plan.json": "0"}}\xff\xfe{"files": {}}\xff\xfe["plan.json"]',

@@ -23,13 +23,13 @@ from dsforge.checkpoints.pickles.reader import PickleError, read_pickle
 from dsforge.checkpoints.torch_files.archive import Archive, tensors_in
 from dsforge.checkpoints.weights.safetensors_header import read_entries
 from dsforge.diagnose import diagnose_stream
-from dsforge.doctor.measure.nccl import MOST_NAMES, NcclWords
-from dsforge.doctor.measure.record import read_answer
 from dsforge.errors import DsforgeError, SpecError
 from dsforge.hostfile import hostfile_entries
 from dsforge.lint.document import Kind, applied
 from dsforge.lint.read import Against, checked, release_named
 from dsforge.lint.texts import document_of
+from dsforge.probe.messages import read_answer
+from dsforge.probe.nccl_log import MOST_NAMES, NcclWords
 from dsforge.reading.cluster import cluster_of
 from dsforge.reading.source import parse_source
 

@@ -12,8 +12,8 @@ import pytest
 from test_train_beginning import note, saved
 
 from dsforge.artifacts.whole import write_whole
-from dsforge.doctor.remote import software
 from dsforge.errors import DsforgeError
+from dsforge.preflight.remote import software
 from dsforge.train.checkpoints.beginning import Beginning, chosen_beginning
 from dsforge.train.checkpoints.note import NOTE, checkpoints, read_note, remove
 from dsforge.train.parallel.ranks import place_of_process

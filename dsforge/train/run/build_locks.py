@@ -1,8 +1,8 @@
 """Locks that a killed build of a C++ op left behind: the next start would wait for them silently.
 
 Until torch 2.13 the lock of a build is a file that exists, and it outlives a build that is killed.
-`dsforge preflight` judges them on all hosts (`doctor/remote/software.py`); here a rank looks before
-it would wait. Where other hosts may build in the same folder it only says what it saw.
+`dsforge preflight` checks all hosts for them (`preflight/remote/software.py`); here a rank looks
+before it would wait. Where other hosts may build in the same folder it only says what it saw.
 """
 
 from __future__ import annotations
