@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from dsforge.ckpt.archive import Archive
 from dsforge.ckpt.files import opened, read_at
-from dsforge.ckpt.findings import Finding, error
+from dsforge.ckpt.findings import error
 from dsforge.ckpt.folder import Folder
 from dsforge.ckpt.numbers import BITS
 from dsforge.ckpt.output import Watcher
@@ -26,6 +26,7 @@ from dsforge.ckpt.values import StoredTensor
 from dsforge.ckpt.verify import verify_folder
 from dsforge.ckpt.zero import Piece
 from dsforge.errors import EXIT_FINDINGS, Problem, SpecError
+from dsforge.findings import Finding
 
 CHUNK_BYTES = 1024 * 1024
 HINT = "`dsforge ckpt verify` names all that is wrong; use another checkpoint or copy it again"
@@ -39,7 +40,7 @@ class UnusableError(SpecError):
     exit_code = EXIT_FINDINGS
 
     def __init__(self, path: Path, findings: Iterable[Finding]) -> None:
-        problems = tuple(Problem(f.rule, f.message, f.hint, f.place) for f in findings)
+        problems = tuple(Problem(f.rule, f.message, f.fix, f.file) for f in findings)
         super().__init__(problems, f"{path} cannot be used; nothing was written")
         self.hint = HINT
 

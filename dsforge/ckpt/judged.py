@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from dsforge.ckpt.archive import Archive
 from dsforge.ckpt.files import opened, read_at
-from dsforge.ckpt.findings import Finding, error, listed, warning
+from dsforge.ckpt.findings import error, listed, warning
 from dsforge.ckpt.folder import PLAIN_PICKLES
 from dsforge.ckpt.nonfinite import nonfinite
 from dsforge.ckpt.trusted import (
@@ -19,6 +19,7 @@ from dsforge.ckpt.trusted import (
     held_unknown,
 )
 from dsforge.errors import DsforgeError, UntrustedError
+from dsforge.findings import Finding
 
 COPY = "copy the file again"
 GATHER = "save through the engine (`save_checkpoint`), or gather first: GatheredParameters"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from dsforge.ckpt.files import read_json
-from dsforge.ckpt.findings import Finding, error, listed
+from dsforge.ckpt.findings import error, listed
 from dsforge.ckpt.folder import MAX_DEPTH, PICKLED, Folder, files_below
 from dsforge.ckpt.judged import (
     GATHER,
@@ -20,6 +20,7 @@ from dsforge.ckpt.path_names import is_plain
 from dsforge.ckpt.wanted import Wanted, matched
 from dsforge.ckpt.weights import Weight, nonfinite_weights, weight_files, weights_in, weights_of
 from dsforge.errors import DsforgeError
+from dsforge.findings import Finding
 
 MAX_INDEX_BYTES = 100_000_000
 

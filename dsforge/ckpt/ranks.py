@@ -16,12 +16,13 @@ from typing import Any
 import numpy as np
 
 from dsforge.ckpt.archive import Archive, tensors_in
-from dsforge.ckpt.findings import Finding, error, listed
+from dsforge.ckpt.findings import error, listed
 from dsforge.ckpt.folder import Folder, RankFile
 from dsforge.ckpt.judged import GATHER
 from dsforge.ckpt.machine import MAX_COUNT
 from dsforge.ckpt.stated import partition_count, stage_of, whole_number
 from dsforge.ckpt.values import StoredTensor
+from dsforge.findings import Finding
 
 SHOWN = 4  # ranks that a message names
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from dsforge.ckpt.archive import tensors_in
-from dsforge.ckpt.findings import Finding, error, listed
+from dsforge.ckpt.findings import error, listed
 from dsforge.ckpt.folder import PICKLED, Folder, files_below
 from dsforge.ckpt.judged import Depth, content_findings, judged_file, opened_archive
+from dsforge.findings import Finding
 
 
 def atom_folders(folder: Path) -> dict[str, dict[str, Path]]:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from dsforge.ckpt.findings import Finding, error
+from dsforge.ckpt.findings import error
 from dsforge.ckpt.folder import Folder, find_checkpoint
 from dsforge.ckpt.judged import Depth, content_findings, opened_archive
 from dsforge.ckpt.plain import beside_findings, weight_findings
@@ -17,6 +17,7 @@ from dsforge.ckpt.wanted import Wanted, matched, plain_name
 from dsforge.ckpt.weights import weight_files
 from dsforge.ckpt.zero import read_saved
 from dsforge.errors import DsforgeError
+from dsforge.findings import Finding, worst_first
 
 __all__ = ["Wanted", "verify", "verify_folder"]
 MOST_ALIKE = 20  # findings of one rule that are listed one by one
@@ -51,7 +52,7 @@ def verify_folder(
         found = _deepspeed(folder, depth, wanted)
     if folder.pointer:
         found += _beside(folder.pointer.parent, depth, wanted)
-    return shortened(sorted(found, key=lambda finding: finding.severity))
+    return shortened(list(worst_first(found)))
 
 
 def shortened(found: list[Finding]) -> list[Finding]:
@@ -66,7 +67,7 @@ def shortened(found: list[Finding]) -> list[Finding]:
             kept.append(finding)
         elif shown[rule] == counts[rule]:
             more = f"and {counts[rule] - MOST_ALIKE:,} more like this"
-            kept.append(Finding(rule, finding.severity, "...", more))
+            kept.append(Finding(rule, finding.severity, more, file="..."))
     return kept
 
 

@@ -8,9 +8,10 @@ from typing import Any
 import plans
 
 from dsforge import catalog
-from dsforge.doctor.preflight.case import Case, Clock, Finding, Job
+from dsforge.doctor.preflight.case import Case, Clock, Job
 from dsforge.doctor.preflight.facts import Call, HostFacts, Listening, Stream
 from dsforge.doctor.preflight.registry import findings
+from dsforge.findings import Finding
 from dsforge.hostfile import Entry
 from dsforge.units import GIB
 

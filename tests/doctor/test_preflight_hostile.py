@@ -21,8 +21,9 @@ from dsforge.doctor.preflight.case import Case, Job
 from dsforge.doctor.preflight.facts import HostFacts
 from dsforge.doctor.preflight.job import nodes, read_job, scheduled
 from dsforge.doctor.preflight.registry import findings
-from dsforge.doctor.preflight.words import described, document, table
+from dsforge.doctor.preflight.words import document, table
 from dsforge.errors import SpecError
+from dsforge.findings.writers import as_lines
 from dsforge.hostfile import Entry
 
 LONGEST_S = 10.0
@@ -222,7 +223,7 @@ def test_whatever_passes_as_facts_is_judged(changes: list[tuple[tuple[Any, ...],
     assert table(case, found)
     assert all("\n" not in f.fix and "touch owned" not in f.fix for f in found)
     assert json.dumps(document(case, found, 1.0))
-    assert len(described(found)) == 2 * len(found)
+    assert len(as_lines(found)) == 2 * len(found)
 
 
 def _has(value: Any, key: Any) -> bool:

@@ -14,9 +14,10 @@ from dsforge.doctor.measure.card import card, card_yaml, described
 from dsforge.doctor.measure.launch import Launcher, answered, usual_launcher
 from dsforge.doctor.measure.question import question_of, usual_question
 from dsforge.doctor.measure.record import Answer, Question
-from dsforge.doctor.measure.verdict import Finding, findings
+from dsforge.doctor.measure.verdict import findings
 from dsforge.doctor.probe import probe
 from dsforge.errors import DsforgeError
+from dsforge.findings import Finding
 from dsforge.hostfile import parse_hostfile
 from dsforge.reading.cluster import cluster_of
 from dsforge.reading.files import ClusterFile, HostFile

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dsforge.doctor.preflight.case import Case, Check, Hit, check
+from dsforge.doctor.preflight.case import Case, check
 from dsforge.doctor.preflight.install import differing
 from dsforge.doctor.preflight.job import UNLISTED
+from dsforge.findings import Hit
 from dsforge.hostfile import Entry
 
 # nvml.h, nvmlClocksEventReasons: what is not the choice of a person or of an idle card.
@@ -146,13 +147,3 @@ def throttled(case: Case) -> Iterator[Hit]:
                 yield Hit(
                     (host,), message, "see to its cooling and power: `nvidia-smi -q -d PERFORMANCE`"
                 )
-
-
-CHECKS: tuple[Check, ...] = (
-    slots_missing,
-    slots_unplanned,
-    cards_differ,
-    driver_old,
-    ecc_errors,
-    throttled,
-)

@@ -15,9 +15,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dsforge.doctor.preflight.case import TRAVELS, Finding, Job
+from dsforge.doctor.preflight.case import TRAVELS, Job
 from dsforge.doctor.preflight.environment import FELT
 from dsforge.errors import DsforgeError, Problem, SpecError
+from dsforge.findings import Finding
 from dsforge.hostfile import Entry, entry_problems, hostfile_entries
 from dsforge.lint.files import Against, checked, read_document, release_named
 from dsforge.origin import MODULE, install_elsewhere
@@ -95,9 +96,7 @@ def file_findings(folder: Path, hostfile: Path | None) -> tuple[Finding, ...]:
     return tuple(
         Finding(
             finding.rule,
-            "config",
             "error",
-            (),
             f"{Path(finding.file).name}:{finding.line}: {finding.message}",
             finding.fix,
         )
