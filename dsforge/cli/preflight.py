@@ -12,8 +12,8 @@ import click
 from dsforge.errors import EXIT_FINDINGS, DsforgeError
 
 if TYPE_CHECKING:
-    from dsforge.doctor.preflight.case import Case
     from dsforge.findings import Finding
+    from dsforge.preflight.case import Case
 
 
 @click.command()
@@ -51,8 +51,8 @@ def preflight(
         print("\n".join(_explanation(explain)))
         return
     from dsforge.cli.show import note, show_json
-    from dsforge.doctor.preflight.words import document
     from dsforge.findings import has_errors
+    from dsforge.preflight.report import document
 
     begin = time.monotonic()
     case, found = _looked(run, hostfile, local=local, fix=fix, measure=not no_bandwidth)
@@ -80,9 +80,9 @@ def _looked(
     run: Path, hostfile: Path | None, *, local: bool, fix: bool, measure: bool
 ) -> tuple[Case, tuple[Finding, ...]]:
     """The case and what is wrong in it. Raises DsforgeError where there is no run to look at."""
-    from dsforge.doctor.preflight.job import file_findings, read_job
-    from dsforge.doctor.preflight.registry import findings
-    from dsforge.doctor.preflight.visit import visit
+    from dsforge.preflight.collect import visit
+    from dsforge.preflight.job_files import file_findings, read_job
+    from dsforge.preflight.registry import findings
 
     if not run.is_dir():
         raise DsforgeError(f"`RUN` (={run}) is no folder", "name the run folder")
@@ -95,9 +95,9 @@ def _looked(
 
 def _show(case: Case, found: tuple[Finding, ...]) -> None:
     """The table, each finding with its fix, and what the launcher exports."""
-    from dsforge.doctor.preflight.words import FOLDER_ROW, exports, table
     from dsforge.findings.writers import as_lines
     from dsforge.masking import printable
+    from dsforge.preflight.report import FOLDER_ROW, exports, table
 
     described = as_lines(found, nowhere=FOLDER_ROW)
     lines = [*table(case, found), "", *described, *([""] if found else []), *exports(case)]
@@ -106,8 +106,8 @@ def _show(case: Case, found: tuple[Finding, ...]) -> None:
 
 def _explanation(name: str | None) -> list[str]:
     """One check in full, or a line for each."""
-    from dsforge.doctor.preflight.registry import BY_ID, CHECKS
-    from dsforge.doctor.preflight.words import explained
+    from dsforge.preflight.registry import BY_ID, CHECKS
+    from dsforge.preflight.report import explained
 
     if name is not None:
         return explained(BY_ID[name])
@@ -118,7 +118,7 @@ def _explanation(name: str | None) -> list[str]:
 def _check_rules(names: tuple[str, ...]) -> None:
     """Raise DsforgeError where a check does not exist."""
     if names:
-        from dsforge.doctor.preflight.registry import BY_ID
         from dsforge.findings.writers import check_known
+        from dsforge.preflight.registry import BY_ID
 
         check_known(names, BY_ID, "dsforge preflight")
