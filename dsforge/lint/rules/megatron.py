@@ -12,10 +12,11 @@ from itertools import islice
 from math import prod
 from pathlib import Path
 
-from dsforge.lint.case import Case, Hit, Rule, rule, shown
-from dsforge.lint.document import Loc
+from dsforge.findings import Hit
+from dsforge.lint.case import Case, rule, shown
+from dsforge.lint.reading.document import Loc
 
-FLAGS = Path(__file__).with_name("megatron_flags.txt")
+FLAGS = Path(__file__).parents[1] / "schemas" / "megatron_flags.txt"
 ARGUMENTS = "Megatron-LM megatron/training/arguments.py"
 TP, PP = "--tensor-model-parallel-size", "--pipeline-model-parallel-size"
 CP, EP = "--context-parallel-size", "--expert-model-parallel-size"
@@ -302,23 +303,3 @@ def megatron_tensor_node(case: Case) -> Iterator[Hit]:
     if case.cluster and size > case.cluster.gpus_per_node:
         message = f"`{TP}` (={size}) is above the {case.cluster.gpus_per_node} cards of a node"
         yield Hit((TP,), message)
-
-
-RULES: tuple[Rule, ...] = (
-    megatron_line,
-    megatron_flag_misspelt,
-    megatron_flag_twice,
-    megatron_value,
-    megatron_heads,
-    megatron_groups,
-    megatron_layers,
-    megatron_experts,
-    megatron_sequence,
-    megatron_positions,
-    megatron_precision,
-    megatron_sequence_parallel,
-    megatron_overlap,
-    megatron_recompute,
-    megatron_batch,
-    megatron_tensor_node,
-)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from difflib import get_close_matches
 
-from dsforge.lint.case import Case, Hit, Rule, rule, shown
-from dsforge.lint.entries import Entry, is_coming, is_gone
-from dsforge.lint.precision import SCALER
-from dsforge.lint.releases import Block, Releases, number
+from dsforge.findings import Hit
+from dsforge.lint.case import Case, rule, shown
+from dsforge.lint.reading.config_keys import Entry, is_coming, is_gone
+from dsforge.lint.rules.precision import SCALER
+from dsforge.lint.schemas.releases import Block, Releases, number
 
 NEAR = 0.75  # similarity from which another key is taken to be meant
 LONGEST_COMPARED = 60
@@ -174,14 +175,3 @@ def key_deprecated(case: Case) -> Iterator[Hit]:
         edits = case.document.renamed(entry.loc, right) if same else ()
         fix = f"use `{right}`" if right else "remove it"
         yield Hit(entry.loc, f"`{entry.key}` is deprecated", fix, edits)
-
-
-RULES: tuple[Rule, ...] = (
-    key_unknown,
-    key_misspelt,
-    key_misplaced,
-    key_unread,
-    key_removed,
-    key_too_new,
-    key_deprecated,
-)
