@@ -27,7 +27,7 @@ ORDER = [
         "strategy",
         "ds_config",
         "job",
-        "rules",
+        "constraints",
         "estimate",
         "plan",
     ),
