@@ -11,9 +11,9 @@ import click
 from dsforge.errors import EXIT_FINDINGS, DsforgeError
 
 if TYPE_CHECKING:
-    from dsforge.lint.document import Document
-    from dsforge.lint.read import Against
-    from dsforge.lint.registry import Finding
+    from dsforge.lint.check import Finding
+    from dsforge.lint.files import Against
+    from dsforge.lint.reading.document import Document
 
 KINDS = ("ds_config", "hostfile", "env", "megatron", "accelerate", "train")
 FORMATS = ("text", "json", "sarif", "github")
@@ -51,7 +51,7 @@ def lint(
     accelerate YAML, train.yaml. The exit code is 3 where an error was found.
     """
     from dsforge.cli.show import note
-    from dsforge.lint.shapes import SHAPES, as_brief, listed, summary
+    from dsforge.lint.output import SHAPES, as_brief, listed, summary
 
     if list_rules or explain:
         print(_explanation(explain) if explain else listed(), end="")
@@ -72,7 +72,7 @@ def _findings(
 ) -> tuple[list[Finding], int]:
     """What is wrong with all files, and how many there were; repaired first where asked."""
     from dsforge.cli.show import note
-    from dsforge.lint.read import checked, found, read_document
+    from dsforge.lint.files import checked, found, read_document
 
     findings: list[Finding] = []
     files = 0
@@ -102,7 +102,7 @@ def _masked(finding: Finding) -> Finding:
 def _repaired(path: Path, document: Document, against: Against) -> Document:
     """The document after its repairs, or as it is where they could not be written."""
     from dsforge.cli.show import note
-    from dsforge.lint.read import NotRepairedError, repaired
+    from dsforge.lint.files import NotRepairedError, repaired
 
     try:
         now = repaired(path, document, against)
@@ -116,7 +116,7 @@ def _repaired(path: Path, document: Document, against: Against) -> Document:
 
 def _against(model: str | None, cluster: Path | None, deepspeed: str | None) -> Against:
     """The release, and the model and cluster where they are named. Raises DsforgeError."""
-    from dsforge.lint.read import Against, release_named
+    from dsforge.lint.files import Against, release_named
 
     against = Against(*release_named(deepspeed))
     if model is not None:
@@ -132,7 +132,7 @@ def _against(model: str | None, cluster: Path | None, deepspeed: str | None) -> 
 
 def _explanation(name: str) -> str:
     """What is known about a rule. Raises DsforgeError, with the nearest one."""
-    from dsforge.lint.shapes import BY_ID, explained
+    from dsforge.lint.output import BY_ID, explained
 
     _check_rules((name,))
     return explained(BY_ID[name])
@@ -142,7 +142,7 @@ def _check_rules(names: tuple[str, ...]) -> None:
     """Raise DsforgeError where a rule does not exist."""
     from difflib import get_close_matches
 
-    from dsforge.lint.shapes import BY_ID
+    from dsforge.lint.output import BY_ID
 
     known = list(BY_ID)
     for name in names:

@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from dsforge.ds_config import DsConfig, read
-from dsforge.lint.document import Document, Edit, Kind, Loc
-from dsforge.lint.entries import Entry, entries_of
-from dsforge.lint.releases import Release, Releases
+from dsforge.lint.reading.config_keys import Entry, entries_of
+from dsforge.lint.reading.document import Document, Edit, Kind, Loc
+from dsforge.lint.schemas.releases import Release, Releases
 
 if TYPE_CHECKING:
     from dsforge.specs import ClusterSpec, ModelSpec

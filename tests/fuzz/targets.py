@@ -27,9 +27,9 @@ from dsforge.doctor.measure.nccl import MOST_NAMES, NcclWords
 from dsforge.doctor.measure.record import read_answer
 from dsforge.errors import DsforgeError, SpecError
 from dsforge.hostfile import hostfile_entries
-from dsforge.lint.document import Kind, applied
-from dsforge.lint.read import Against, checked, release_named
-from dsforge.lint.texts import document_of
+from dsforge.lint.files import Against, checked, release_named
+from dsforge.lint.reading.document import Kind, applied
+from dsforge.lint.reading.kind import document_of
 from dsforge.reading.cluster import cluster_of
 from dsforge.reading.source import parse_source
 

@@ -19,7 +19,7 @@ from dsforge.doctor.preflight.case import TRAVELS, Finding, Job
 from dsforge.doctor.preflight.environment import FELT
 from dsforge.errors import DsforgeError, Problem, SpecError
 from dsforge.hostfile import Entry, entry_problems, hostfile_entries
-from dsforge.lint.read import Against, checked, read_document, release_named
+from dsforge.lint.files import Against, checked, read_document, release_named
 from dsforge.origin import MODULE, install_elsewhere
 from dsforge.outside import UnreadableError, json_value, read_bytes
 from dsforge.plan import Plan

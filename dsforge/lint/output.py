@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from dsforge.lint.case import Rule
-from dsforge.lint.document import Kind
-from dsforge.lint.registry import RULES, Finding
+from dsforge.lint.check import RULES, Finding
+from dsforge.lint.reading.document import Kind
 
 BY_ID = {rule.id: rule for rule in RULES}
 LEVELS = {"error": "error", "warning": "warning", "info": "note"}

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from dsforge.ds_config import PARAMETERS_SHARDED
 from dsforge.lint.case import ZERO, Case, Hit, Rule, rule
-from dsforge.lint.releases import number
+from dsforge.lint.schemas.releases import number
 from dsforge.units import count, gib
 
 BUCKETS = ("reduce_bucket_size", "allgather_bucket_size", "stage3_prefetch_bucket_size")

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from difflib import get_close_matches
 
 from dsforge.lint.case import Case, Hit, Rule, rule, shown
-from dsforge.lint.entries import Entry, is_coming, is_gone
-from dsforge.lint.precision import SCALER
-from dsforge.lint.releases import Block, Releases, number
+from dsforge.lint.reading.config_keys import Entry, is_coming, is_gone
+from dsforge.lint.rules.precision import SCALER
+from dsforge.lint.schemas.releases import Block, Releases, number
 
 NEAR = 0.75  # similarity from which another key is taken to be meant
 LONGEST_COMPARED = 60

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from dsforge.lint.case import Case, Hit, Rule, Severity
-from dsforge.lint.document import KINDS, Kind
+from dsforge.lint.reading.document import KINDS, Kind
 
 HJSON = "DeepSpeed runtime/config.py loads with hjson; transformers and accelerate with json"
 STRICT = "DeepSpeed runtime/config_utils.py, dict_raise_error_on_duplicate_keys"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from dsforge.errors import SpecError
 from dsforge.lint.case import Case, Hit, Rule, rule
-from dsforge.lint.document import Loc
+from dsforge.lint.reading.document import Loc
 
 
 @rule(

@@ -13,9 +13,9 @@ from math import prod
 from pathlib import Path
 
 from dsforge.lint.case import Case, Hit, Rule, rule, shown
-from dsforge.lint.document import Loc
+from dsforge.lint.reading.document import Loc
 
-FLAGS = Path(__file__).with_name("megatron_flags.txt")
+FLAGS = Path(__file__).parents[1] / "schemas" / "megatron_flags.txt"
 ARGUMENTS = "Megatron-LM megatron/training/arguments.py"
 TP, PP = "--tensor-model-parallel-size", "--pipeline-model-parallel-size"
 CP, EP = "--context-parallel-size", "--expert-model-parallel-size"

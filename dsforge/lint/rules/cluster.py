@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dsforge.ds_config import PARAMETERS_SHARDED
-from dsforge.lint.batch import MICRO, STEPS, TOTAL
 from dsforge.lint.case import ZERO, Case, Hit, Rule, rule
-from dsforge.lint.precision import bf16_block
+from dsforge.lint.rules.batch import MICRO, STEPS, TOTAL
+from dsforge.lint.rules.precision import bf16_block
 from dsforge.units import count, gb_per_s, gib, seconds
 
 BYTES = 2  # of an element in half precision

@@ -72,7 +72,7 @@ class Document(NamedTuple):
         """Where each value stands."""
         if self.written is not None:
             return self.written
-        from dsforge.lint.jsontext import parsed
+        from dsforge.lint.reading.json_text import parsed
 
         return parsed(self.text).marks
 

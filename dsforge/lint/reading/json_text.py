@@ -16,7 +16,7 @@ from functools import lru_cache
 from math import isfinite
 from typing import Any, NamedTuple, cast
 
-from dsforge.lint.document import Edit, Flaw, Loc, Mark
+from dsforge.lint.reading.document import Edit, Flaw, Loc, Mark
 
 MAX_DEPTH = 40
 MAX_FLAWS = 50

@@ -12,8 +12,8 @@ from pathlib import PurePath
 from typing import Any
 
 from dsforge.errors import SpecError
-from dsforge.lint.document import Document, Edit, Flaw, Kind, Loc, Mark, Row
-from dsforge.lint.jsontext import parsed, plain
+from dsforge.lint.reading.document import Document, Edit, Flaw, Kind, Loc, Mark, Row
+from dsforge.lint.reading.json_text import parsed, plain
 
 STRONG = (
     *("zero_optimization", "train_batch_size", "train_micro_batch_size_per_gpu", "fp16", "bf16"),

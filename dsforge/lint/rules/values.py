@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from dsforge.lint.case import Case, Hit, Rule, rule, shown
-from dsforge.lint.keys import CLOSED, near
+from dsforge.lint.rules.keys import CLOSED, near
 
 TRUTH = ("true", "false", "yes", "no", "on", "off", "1", "0", "t", "f", "y", "n")
 WORDS = {

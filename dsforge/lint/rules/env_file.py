@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from dsforge.lint.case import Case, Hit, Rule, rule, shown
-from dsforge.lint.document import Edit, Row
+from dsforge.lint.reading.document import Edit, Row
 from dsforge.masking import is_secret
 
 READER = "DeepSpeed launcher/runner.py, main (.deepspeed_env)"

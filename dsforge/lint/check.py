@@ -6,27 +6,27 @@ from functools import cache
 from itertools import islice
 from typing import NamedTuple
 
-from dsforge.lint import (
+from dsforge.lint.case import Case, Hit, Rule, Severity
+from dsforge.lint.reading.document import Document, Edit, Kind, Loc
+from dsforge.lint.rules import (
     accelerate,
     batch,
-    clusters,
+    costs,
     engines,
-    environment,
-    harmful,
-    hosts,
+    env_file,
+    hostfile,
     keys,
     megatron,
-    models,
     offload,
     optimizer,
     precision,
     syntax,
-    training,
+    train_job,
     values,
     zero,
 )
-from dsforge.lint.case import Case, Hit, Rule, Severity
-from dsforge.lint.document import Document, Edit, Kind, Loc
+from dsforge.lint.rules import cluster as cluster_rules
+from dsforge.lint.rules import model as model_rules
 
 RULES: tuple[Rule, ...] = (
     *syntax.RULES,
@@ -38,14 +38,14 @@ RULES: tuple[Rule, ...] = (
     *offload.RULES,
     *optimizer.RULES,
     *engines.RULES,
-    *harmful.RULES,
-    *models.RULES,
-    *clusters.RULES,
-    *hosts.RULES,
-    *environment.RULES,
+    *costs.RULES,
+    *model_rules.RULES,
+    *cluster_rules.RULES,
+    *hostfile.RULES,
+    *env_file.RULES,
     *megatron.RULES,
     *accelerate.RULES,
-    *training.RULES,
+    *train_job.RULES,
 )
 MOST_HITS = 50  # of one rule in one file
 LONGEST_PATH = 120
@@ -68,7 +68,7 @@ class Finding(NamedTuple):
 @cache
 def rules_of(kind: Kind, *, model: bool, cluster: bool) -> tuple[Rule, ...]:
     """The rules for one kind of file, without those that ask for a model or cluster not given."""
-    idle = (() if model else models.RULES) + (() if cluster else clusters.RULES)
+    idle = (() if model else model_rules.RULES) + (() if cluster else cluster_rules.RULES)
     names = {rule.id for rule in idle}
     return tuple(rule for rule in RULES if kind in rule.kinds and rule.id not in names)
 
