@@ -17,7 +17,7 @@ from dsforge.cli.show import note, save, show_json
 from dsforge.errors import EXIT_FINDINGS, DsforgeError, Problem, SpecError
 
 if TYPE_CHECKING:
-    from dsforge.rehearse.account import PhaseAccount, RehearsalDocument
+    from dsforge.rehearse.report import PhaseAccount, RehearsalDocument
     from dsforge.rehearse.timeline import Timeline
     from dsforge.specs import LoraSpec, ModelSpec
     from dsforge.strategy import AskedLoss
@@ -61,7 +61,7 @@ def rehearse(
     No GPU, no other ranks and no weights: tensors have sizes only. The config is the one that
     `gen` would write, or yours with --ds-config. Exit code 3 where the engine refuses it.
     """
-    from dsforge.rehearse.split import mode_of
+    from dsforge.rehearse.rank_layout import mode_of
 
     scene = _own(flags, ds_config, world_size) if ds_config else _planned(flags, world_size)
     mode_of(scene.settings, scene.world_size)
@@ -176,8 +176,8 @@ def _rehearsed(scene: Scene, rank: int) -> tuple[RehearsalDocument, Timeline]:
         note("importing torch and deepspeed")
         try:
             from dsforge.rehearse import run
-            from dsforge.rehearse.account import RehearsalDocument, phase_accounts
-            from dsforge.rehearse.subject import Subject
+            from dsforge.rehearse.rehearsed_model import Subject
+            from dsforge.rehearse.report import RehearsalDocument, phase_accounts
         except ImportError as error:
             from dsforge.origin import install_command
 
@@ -205,7 +205,7 @@ def _write(
     timeline: Timeline, document: RehearsalDocument, picture: Path | None, trace: Path | None
 ) -> None:
     """The files that were asked for."""
-    from dsforge.rehearse import picture as drawing
+    from dsforge.rehearse import timeline_export as drawing
 
     title = f"{document.model}, rank {document.rank} of {document.world_size}"
     texts = []

@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from dsforge.rehearse.device import DEVICE
-from dsforge.rehearse.tracker import Tracker
+from dsforge.rehearse.allocations import Tracker
+from dsforge.rehearse.fake_gpu import DEVICE
 
 Convert = Callable[[torch.Tensor], torch.Tensor]
 

@@ -17,9 +17,9 @@ from pathlib import Path
 
 from dsforge.errors import EXIT_USER, DsforgeError, LayoutError, SpecError
 from dsforge.masking import masked_traceback, printable
-from dsforge.train.processes import ATTENDED
-from dsforge.train.signals import Attendant
-from dsforge.train.streams import keep_writable
+from dsforge.train.run.process_tree import ATTENDED
+from dsforge.train.run.signals import Attendant
+from dsforge.train.run.streams import keep_writable
 
 GRACE_S = 10.0  # launchers look at their ranks every second at the latest
 
@@ -59,7 +59,7 @@ def _arguments() -> argparse.Namespace:
 
 def _trained(given: argparse.Namespace, attendant: Attendant) -> int:
     """The exit code of the run that the command line asks for. Raises DsforgeError."""
-    from dsforge.train.loop import Options, train
+    from dsforge.train.run.loop import Options, train
 
     options = Options(
         steps=given.steps,

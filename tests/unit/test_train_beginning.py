@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from dsforge.errors import DsforgeError
-from dsforge.train.beginning import chosen_beginning
-from dsforge.train.checkpoint import (
+from dsforge.train.checkpoints.beginning import chosen_beginning
+from dsforge.train.checkpoints.note import (
     NOTE,
     CheckpointNote,
     changed,
