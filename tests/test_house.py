@@ -19,6 +19,7 @@ ORDER = [
     *(
         "errors",
         "masking",
+        "findings",
         "units",
         "slurm",
         "rope",

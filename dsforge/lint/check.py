@@ -1,13 +1,13 @@
-"""RULES: every rule, in the order in which a file is read; and what they find in a case."""
+"""Checking: every rule, in the order in which a file is read, and what they find in a case."""
 
 from __future__ import annotations
 
 from functools import cache
 from itertools import islice
-from typing import NamedTuple
 
-from dsforge.lint.case import Case, Hit, Rule, Severity
-from dsforge.lint.reading.document import Document, Edit, Kind, Loc
+from dsforge.findings import Finding, Hit, Rule, collected
+from dsforge.lint.case import Case
+from dsforge.lint.reading.document import Document, Kind, Loc
 from dsforge.lint.rules import (
     accelerate,
     batch,
@@ -28,49 +28,38 @@ from dsforge.lint.rules import (
 from dsforge.lint.rules import cluster as cluster_rules
 from dsforge.lint.rules import model as model_rules
 
-RULES: tuple[Rule, ...] = (
-    *syntax.RULES,
-    *keys.RULES,
-    *values.RULES,
-    *batch.RULES,
-    *precision.RULES,
-    *zero.RULES,
-    *offload.RULES,
-    *optimizer.RULES,
-    *engines.RULES,
-    *costs.RULES,
-    *model_rules.RULES,
-    *cluster_rules.RULES,
-    *hostfile.RULES,
-    *env_file.RULES,
-    *megatron.RULES,
-    *accelerate.RULES,
-    *train_job.RULES,
+RULES: tuple[Rule[Case], ...] = collected(
+    syntax,
+    keys,
+    values,
+    batch,
+    precision,
+    zero,
+    offload,
+    optimizer,
+    engines,
+    costs,
+    model_rules,
+    cluster_rules,
+    hostfile,
+    env_file,
+    megatron,
+    accelerate,
+    train_job,
 )
+BY_ID = {rule.id: rule for rule in RULES}
+NEEDS_MODEL = {rule.id for rule in collected(model_rules)}
+NEEDS_CLUSTER = {rule.id for rule in collected(cluster_rules)}
+OF_READING = collected(syntax)
 MOST_HITS = 50  # of one rule in one file
 LONGEST_PATH = 120
 
 
-class Finding(NamedTuple):
-    """One place in one file that breaks a rule, with the way out and the edits that make it."""
-
-    rule: str
-    severity: Severity
-    file: str
-    line: int
-    column: int
-    path: str
-    message: str
-    fix: str
-    edits: tuple[Edit, ...] = ()
-
-
 @cache
-def rules_of(kind: Kind, *, model: bool, cluster: bool) -> tuple[Rule, ...]:
+def rules_of(kind: Kind, *, model: bool, cluster: bool) -> tuple[Rule[Case], ...]:
     """The rules for one kind of file, without those that ask for a model or cluster not given."""
-    idle = (() if model else model_rules.RULES) + (() if cluster else cluster_rules.RULES)
-    names = {rule.id for rule in idle}
-    return tuple(rule for rule in RULES if kind in rule.kinds and rule.id not in names)
+    idle = (set() if model else NEEDS_MODEL) | (set() if cluster else NEEDS_CLUSTER)
+    return tuple(rule for rule in RULES if kind in rule.scope and rule.id not in idle)
 
 
 def findings(case: Case) -> tuple[Finding, ...]:
@@ -80,7 +69,7 @@ def findings(case: Case) -> tuple[Finding, ...]:
     """
     document = case.document
     unread = any(flaw.rule in ("json-syntax", "yaml-syntax", "too-deep") for flaw in document.flaws)
-    rules = syntax.RULES if unread else _rules(case)
+    rules = OF_READING if unread else _rules(case)
     found = [
         _finding(document, rule, hit)
         for rule in rules
@@ -89,18 +78,25 @@ def findings(case: Case) -> tuple[Finding, ...]:
     return tuple(sorted(found, key=lambda f: (f.line, f.column)))
 
 
-def _rules(case: Case) -> tuple[Rule, ...]:
+def _rules(case: Case) -> tuple[Rule[Case], ...]:
     model, cluster = case.model is not None, case.cluster is not None
     return rules_of(case.document.kind, model=model, cluster=cluster)
 
 
-def _finding(document: Document, rule: Rule, hit: Hit) -> Finding:
-    offset = document.offset(hit.loc) if hit.offset is None else hit.offset
+def _finding(document: Document, rule: Rule[Case], hit: Hit) -> Finding:
+    offset = document.offset(hit.where) if hit.offset is None else hit.offset
     line, column = document.position(offset)
-    edits = hit.edits if rule.fixable else ()
-    path = dotted(hit.loc)
-    message, fix = _printable(hit.message), _printable(hit.fix)
-    return Finding(rule.id, rule.severity, document.name, line, column, path, message, fix, edits)
+    return Finding(
+        rule.id,
+        hit.severity or rule.severity,
+        _printable(hit.message),
+        _printable(hit.fix),
+        file=document.name,
+        line=line,
+        column=column,
+        path=dotted(hit.where),
+        edits=hit.edits if rule.fixable else (),
+    )
 
 
 def _printable(text: str) -> str:

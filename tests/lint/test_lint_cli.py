@@ -12,7 +12,7 @@ import pytest
 from dsforge.cli.main import main
 from dsforge.errors import EXIT_FINDINGS
 from dsforge.lint.check import RULES
-from dsforge.lint.output import page
+from dsforge.lint.rule_pages import page
 
 BAD = (
     '{\n  "fp16": {"enabled": true},\n  "bf16": {"enabled": true},\n  "zero_optimisation": {}\n}\n'

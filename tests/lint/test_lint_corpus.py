@@ -9,7 +9,7 @@ import pytest
 from pairs import PAIRS, plan_of
 
 from dsforge.artifacts import write_all
-from dsforge.lint.check import Finding
+from dsforge.findings import Finding
 from dsforge.lint.files import Against, checked, found, read_document, release_named
 from dsforge.render import render
 

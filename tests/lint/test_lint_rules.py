@@ -11,7 +11,8 @@ from lint_cases import CASES
 from lint_other_cases import BESIDE
 from lint_texts import Pair
 
-from dsforge.lint.check import RULES, Finding
+from dsforge.findings import Finding
+from dsforge.lint.check import RULES
 from dsforge.lint.files import Against, checked, read_document, release_named
 from dsforge.reading.cluster import cluster_of
 from dsforge.reading.model import read_model

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from dsforge.errors import DsforgeError
+from dsforge.findings import Edit
 from dsforge.lint.files import (
     Against,
     NotRepairedError,
@@ -15,7 +16,7 @@ from dsforge.lint.files import (
     release_named,
     repaired,
 )
-from dsforge.lint.reading.document import Edit, applied
+from dsforge.lint.reading.document import applied
 from dsforge.lint.reading.kind import document_of
 
 AGAINST = Against(*release_named(None))

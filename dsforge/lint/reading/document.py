@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any, Literal, NamedTuple
 
+from dsforge.findings import Edit
+
 Kind = Literal["ds_config", "hostfile", "env", "megatron", "accelerate", "train", "unknown"]
 Loc = tuple[str | int, ...]
 
@@ -24,14 +26,6 @@ class Mark(NamedTuple):
     key_end: int
     start: int
     end: int
-
-
-class Edit(NamedTuple):
-    """One repair of the text: what stands between two offsets becomes something else."""
-
-    start: int
-    end: int
-    text: str
 
 
 class Flaw(NamedTuple):

@@ -16,7 +16,8 @@ from functools import lru_cache
 from math import isfinite
 from typing import Any, NamedTuple, cast
 
-from dsforge.lint.reading.document import Edit, Flaw, Loc, Mark
+from dsforge.findings import Edit
+from dsforge.lint.reading.document import Flaw, Loc, Mark
 
 MAX_DEPTH = 40
 MAX_FLAWS = 50

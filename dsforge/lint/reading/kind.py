@@ -12,7 +12,8 @@ from pathlib import PurePath
 from typing import Any
 
 from dsforge.errors import SpecError
-from dsforge.lint.reading.document import Document, Edit, Flaw, Kind, Loc, Mark, Row
+from dsforge.findings import Edit
+from dsforge.lint.reading.document import Document, Flaw, Kind, Loc, Mark, Row
 from dsforge.lint.reading.json_text import parsed, plain
 
 STRONG = (

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from difflib import get_close_matches
 
 from dsforge.ds_config import PARAMETERS_SHARDED
-from dsforge.lint.case import Case, Hit, Rule, rule, shown
+from dsforge.findings import Hit
+from dsforge.lint.case import Case, rule, shown
 
 PLUGIN = "deepspeed_config"
 CHECKS = "accelerate utils/dataclasses.py, DeepSpeedPlugin._deepspeed_config_checks"
@@ -193,16 +194,3 @@ def accelerate_save(case: Case) -> Iterator[Hit]:
         loc = (PLUGIN, "zero3_save_16bit_model")
         loc = loc if loc in case.document.marks else (PLUGIN, "zero_stage")
         yield Hit(loc, "whole weights are not gathered on save", "zero3_save_16bit_model: true")
-
-
-RULES: tuple[Rule, ...] = (
-    accelerate_file_and_keys,
-    accelerate_key_unknown,
-    accelerate_type,
-    accelerate_processes,
-    accelerate_address,
-    accelerate_offload_stage,
-    accelerate_choice,
-    accelerate_init_flag,
-    accelerate_save,
-)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dsforge.lint.case import Case, Hit, Rule, rule, shown
+from dsforge.findings import Hit
+from dsforge.lint.case import Case, rule, shown
 
 TOTAL, MICRO, STEPS = (
     "train_batch_size",
@@ -119,14 +120,3 @@ def drop_last_off(case: Case) -> Iterator[Hit]:
     if case.is_off("dataloader_drop_last"):
         message = "`dataloader_drop_last` is false: the last batch may differ between ranks"
         yield Hit(("dataloader_drop_last",), message)
-
-
-RULES: tuple[Rule, ...] = (
-    batch_missing,
-    batch_positive,
-    batch_product,
-    batch_half_auto,
-    clipping_off,
-    clipping_negative,
-    drop_last_off,
-)

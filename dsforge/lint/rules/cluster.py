@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dsforge.ds_config import PARAMETERS_SHARDED
-from dsforge.lint.case import ZERO, Case, Hit, Rule, rule
+from dsforge.findings import Hit
+from dsforge.lint.case import ZERO, Case, rule
 from dsforge.lint.rules.batch import MICRO, STEPS, TOTAL
 from dsforge.lint.rules.precision import bf16_block
 from dsforge.units import count, gb_per_s, gib, seconds
@@ -235,18 +236,3 @@ def cluster_hpz(case: Case) -> Iterator[Hit]:
         cards = cluster.gpus_per_node
         message = f"`zero_hpz_partition_size` (={size}) is not the {cards} cards of a node"
         yield Hit(loc, message, f"use {cards}")
-
-
-RULES: tuple[Rule, ...] = (
-    cluster_batch,
-    cluster_layout,
-    cluster_tensor_node,
-    cluster_bf16,
-    cluster_fp16,
-    cluster_host_memory,
-    cluster_nvme_space,
-    cluster_nvme_missing,
-    cluster_bucket,
-    cluster_zero3_network,
-    cluster_hpz,
-)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dsforge.ds_config import PARAMETERS_SHARDED
-from dsforge.lint.case import ZERO, Case, Hit, Rule, rule
+from dsforge.findings import Hit
+from dsforge.lint.case import ZERO, Case, rule
 from dsforge.units import count, gib
 
 BUCKETS = ("reduce_bucket_size", "allgather_bucket_size", "stage3_prefetch_bucket_size")
@@ -221,20 +222,3 @@ def unused_fatal(case: Case) -> Iterator[Hit]:
     loc = (ZERO, "ignore_unused_parameters")
     if case.is_off(*loc):
         yield Hit(loc, "`ignore_unused_parameters` is false: frozen or skipped layers stop the run")
-
-
-RULES: tuple[Rule, ...] = (
-    sub_group_zero,
-    sub_group_endless,
-    max_live_zero,
-    overlap_off,
-    contiguous_off,
-    bucket_small,
-    bucket_large,
-    persistence_large,
-    breakdown_on,
-    profiler_on,
-    autotuning_on,
-    steps_per_print,
-    unused_fatal,
-)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dsforge.ds_config import GRADIENTS_SHARDED, PARAMETERS_SHARDED
-from dsforge.lint.case import ZERO, Case, Hit, Rule, rule, shown
+from dsforge.findings import Hit
+from dsforge.lint.case import ZERO, Case, rule, shown
 
 RECOMPUTE = "activation_checkpointing"
 TAG_MODES = ("ignore", "warn", "fail")
@@ -180,19 +181,3 @@ def secret_in_config(case: Case) -> Iterator[Hit]:
     loc = ("comet", "api_key")
     if case.word(*loc):
         yield Hit(loc, "`api_key` stands in the file", "use the environment (COMET_API_KEY)")
-
-
-RULES: tuple[Rule, ...] = (
-    pipeline_zero,
-    tensor_zero3,
-    tensor_pipeline,
-    tensor_sizes_differ,
-    tensor_vocabulary,
-    checkpointing_unread,
-    checkpointing_partition,
-    checkpointing_number,
-    tag_validation,
-    node_local_checkpoint,
-    universal_load_on,
-    secret_in_config,
-)

@@ -6,8 +6,9 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from dsforge.lint.case import Case, Hit, Rule, rule, shown
-from dsforge.lint.reading.document import Edit, Row
+from dsforge.findings import Edit, Hit
+from dsforge.lint.case import Case, rule, shown
+from dsforge.lint.reading.document import Row
 from dsforge.masking import is_secret
 
 READER = "DeepSpeed launcher/runner.py, main (.deepspeed_env)"
@@ -291,21 +292,3 @@ def env_travels(case: Case) -> Iterator[Hit]:
         if variable.name.startswith(TRAVELS) and variable.name.endswith("DEBUG"):
             message = f"`{variable.name}` stays on for every run from this folder"
             yield Hit((), message, "set it in the shell", offset=variable.row.start)
-
-
-RULES: tuple[Rule, ...] = (
-    env_line,
-    env_export,
-    env_name,
-    env_value,
-    env_line_end,
-    env_twice,
-    env_secret,
-    env_rank,
-    env_cards,
-    env_slow,
-    env_interface,
-    env_infiniband_off,
-    env_infiniband_absent,
-    env_travels,
-)

@@ -10,8 +10,9 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
 from dsforge.errors import Problem, SpecError
+from dsforge.findings import Hit, Rule, Severity
 from dsforge.hostfile import Entry, hostfile_entries, is_address
-from dsforge.lint.case import Case, Hit, Rule, Severity, rule
+from dsforge.lint.case import Case, rule
 
 PARSER = "DeepSpeed launcher/runner.py, _parse_hostfile"
 EXAMPLES = ("192.0.2.", "198.51.100.", "203.0.113.")  # RFC 5737
@@ -37,7 +38,7 @@ def listed(case: Case) -> tuple[Entry, ...]:
     return parsed(case.document.text, case.document.name)[0]
 
 
-def _of_hostfile(name: str, severity: Severity, title: str, *text: str) -> Rule:
+def _of_hostfile(name: str, severity: Severity, title: str, *text: str) -> Rule[Case]:
     """The rule of one kind of unusable line; `text` is its reason and its evidence."""
 
     def find(case: Case) -> Iterable[Hit]:
@@ -124,7 +125,7 @@ def host_cluster(case: Case) -> Iterator[Hit]:
             yield Hit((), message, f"slots={cluster.gpus_per_node}", offset=offset)
 
 
-RULES: tuple[Rule, ...] = (
+UNUSABLE_LINES: tuple[Rule[Case], ...] = (
     _of_hostfile(
         "hostfile-line",
         "error",
@@ -182,8 +183,4 @@ RULES: tuple[Rule, ...] = (
         "Ranks are started for cards that are not there.",
         PARSER,
     ),
-    host_by_name,
-    host_uneven,
-    host_example,
-    host_cluster,
 )

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from difflib import get_close_matches
 
-from dsforge.lint.case import Case, Hit, Rule, rule, shown
+from dsforge.findings import Hit
+from dsforge.lint.case import Case, rule, shown
 from dsforge.lint.reading.config_keys import Entry, is_coming, is_gone
 from dsforge.lint.rules.precision import SCALER
 from dsforge.lint.schemas.releases import Block, Releases, number
@@ -174,14 +175,3 @@ def key_deprecated(case: Case) -> Iterator[Hit]:
         edits = case.document.renamed(entry.loc, right) if same else ()
         fix = f"use `{right}`" if right else "remove it"
         yield Hit(entry.loc, f"`{entry.key}` is deprecated", fix, edits)
-
-
-RULES: tuple[Rule, ...] = (
-    key_unknown,
-    key_misspelt,
-    key_misplaced,
-    key_unread,
-    key_removed,
-    key_too_new,
-    key_deprecated,
-)

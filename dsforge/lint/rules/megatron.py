@@ -12,7 +12,8 @@ from itertools import islice
 from math import prod
 from pathlib import Path
 
-from dsforge.lint.case import Case, Hit, Rule, rule, shown
+from dsforge.findings import Hit
+from dsforge.lint.case import Case, rule, shown
 from dsforge.lint.reading.document import Loc
 
 FLAGS = Path(__file__).parents[1] / "schemas" / "megatron_flags.txt"
@@ -302,23 +303,3 @@ def megatron_tensor_node(case: Case) -> Iterator[Hit]:
     if case.cluster and size > case.cluster.gpus_per_node:
         message = f"`{TP}` (={size}) is above the {case.cluster.gpus_per_node} cards of a node"
         yield Hit((TP,), message)
-
-
-RULES: tuple[Rule, ...] = (
-    megatron_line,
-    megatron_flag_misspelt,
-    megatron_flag_twice,
-    megatron_value,
-    megatron_heads,
-    megatron_groups,
-    megatron_layers,
-    megatron_experts,
-    megatron_sequence,
-    megatron_positions,
-    megatron_precision,
-    megatron_sequence_parallel,
-    megatron_overlap,
-    megatron_recompute,
-    megatron_batch,
-    megatron_tensor_node,
-)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dsforge.ds_config import PARAMETERS_SHARDED
-from dsforge.lint.case import ZERO, Case, Hit, Rule, rule
+from dsforge.findings import Hit
+from dsforge.lint.case import ZERO, Case, rule
 from dsforge.lint.schemas.releases import number
 from dsforge.units import count, gib
 
@@ -155,15 +156,3 @@ def model_fp16(case: Case) -> Iterator[Hit]:
     model = case.model
     if model is not None and model.model_type in OVERFLOWING and case.is_on("fp16", "enabled"):
         yield Hit(("fp16", "enabled"), f"{model.name} overflows in fp16", "use bf16")
-
-
-RULES: tuple[Rule, ...] = (
-    model_bucket,
-    model_bucket_default,
-    model_moe_leaf,
-    model_tied_tensor,
-    model_heads,
-    model_kv_heads,
-    model_stages,
-    model_fp16,
-)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dsforge.ds_config import PARAMETERS_SHARDED
-from dsforge.lint.case import ZERO, Case, Hit, Rule, rule
+from dsforge.findings import Hit
+from dsforge.lint.case import ZERO, Case, rule
 
 BLOCKS = ("offload_optimizer", "offload_param")
 CONFIG = "DeepSpeed runtime/zero/offload_config.py"
@@ -214,20 +215,3 @@ def offload_max_in_cpu(case: Case) -> Iterator[Hit]:
     loc = (ZERO, "offload_param", "max_in_cpu")
     if case.device("offload_param") == "nvme" and case.number(*loc) == 0:
         yield Hit(loc, "`max_in_cpu` (=0): every parameter comes from the disk", "use 1e9")
-
-
-RULES: tuple[Rule, ...] = (
-    offload_param_stage,
-    offload_optimizer_stage,
-    offload_ratio_stage,
-    offload_nvme_stage,
-    offload_nvme_path,
-    offload_path_unused,
-    offload_nvme_aio,
-    aio_block_small,
-    offload_buffer_count,
-    offload_unpinned,
-    offload_kind,
-    superoffload_stage,
-    offload_max_in_cpu,
-)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from difflib import get_close_matches
 
-from dsforge.lint.case import Case, Hit, Rule, rule, shown
+from dsforge.findings import Hit
+from dsforge.lint.case import Case, rule, shown
 
 OWN = ("adam", "adamw", "adagrad", "lamb", "lion", "muon", "muadam", "muadamw", "musgd")
 OLDER = ("onebitadam", "zerooneadam", "onebitlamb")  # DeepSpeed up to 0.19.7
@@ -267,22 +268,3 @@ def muon_reduce_scatter(case: Case) -> Iterator[Hit]:
     sharded = case.stage and not case.is_off("zero_optimization", "reduce_scatter")
     if case.word("optimizer", "type") == "muon" and sharded:
         yield Hit(("optimizer", "type"), "Muon needs `reduce_scatter` false", "set it to false")
-
-
-RULES: tuple[Rule, ...] = (
-    optimizer_unknown,
-    optimizer_type_missing,
-    optimizer_untested,
-    optimizer_grad_norm,
-    optimizer_param_name,
-    optimizer_betas,
-    learning_rate,
-    weight_decay,
-    scheduler_unknown,
-    scheduler_total,
-    scheduler_warmup,
-    scheduler_rate,
-    scheduler_alone,
-    lamb_static_scale,
-    muon_reduce_scatter,
-)

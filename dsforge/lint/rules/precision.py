@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dsforge.lint.case import Case, Hit, Rule, rule, shown
+from dsforge.findings import Hit
+from dsforge.lint.case import Case, rule, shown
 
 SCALER = ("loss_scale", "initial_scale_power", "loss_scale_window", "hysteresis", "min_loss_scale")
 HIGHEST_USEFUL_POWER = 24  # the scaler halves: from 2^32 sixteen and more steps are thrown away
@@ -241,21 +242,3 @@ def accumulation_type_stage0(case: Case) -> Iterator[Hit]:
     if kind is not None and case.stage == 0 and kind != own:
         message = f"`grad_accum_dtype` (={case.word(*loc)}) must be {own} without ZeRO"
         yield Hit(loc, message, "use ZeRO stage 1")
-
-
-RULES: tuple[Rule, ...] = (
-    fp16_with_bf16,
-    precision_full,
-    loss_scale_in_bf16,
-    fp16_initial_scale,
-    fp16_scale_floor,
-    fp16_scale_value,
-    fp16_static_scale,
-    bf16_old_name,
-    half_states_stage,
-    bf16_states_alone,
-    communication_type,
-    communication_fp16,
-    amp_with_half,
-    accumulation_type_stage0,
-)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dsforge.errors import SpecError
-from dsforge.lint.case import Case, Hit, Rule, rule
+from dsforge.findings import Hit
+from dsforge.lint.case import Case, rule
 from dsforge.lint.reading.document import Loc
 
 
@@ -109,13 +110,3 @@ def train_unsaved(case: Case) -> Iterator[Hit]:
     """A run that saves nothing."""
     if case.is_off("save"):
         yield Hit(("save",), "`save` is false: neither checkpoints nor weights are written")
-
-
-RULES: tuple[Rule, ...] = (
-    train_value,
-    train_config_missing,
-    train_scheduler_twice,
-    train_tensor,
-    train_sequence,
-    train_unsaved,
-)

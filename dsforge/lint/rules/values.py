@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from dsforge.lint.case import Case, Hit, Rule, rule, shown
+from dsforge.findings import Hit
+from dsforge.lint.case import Case, rule, shown
 from dsforge.lint.rules.keys import CLOSED, near
 
 TRUTH = ("true", "false", "yes", "no", "on", "off", "1", "0", "t", "f", "y", "n")
@@ -224,15 +225,3 @@ def value_auto(case: Case) -> Iterator[Hit]:
             yield Hit(
                 entry.loc, f"nobody fills `{entry.key}`: auto", "write a value, or leave it out"
             )
-
-
-RULES: tuple[Rule, ...] = (
-    block_type,
-    value_fraction,
-    value_type,
-    value_quoted,
-    value_truthy,
-    value_range,
-    value_choice,
-    value_auto,
-)

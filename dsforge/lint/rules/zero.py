@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dsforge.ds_config import GRADIENTS_SHARDED, PARAMETERS_SHARDED
-from dsforge.lint.case import ZERO, Case, Hit, Rule, rule
+from dsforge.findings import Hit
+from dsforge.lint.case import ZERO, Case, rule
 
 CONFIG = "DeepSpeed runtime/zero/config.py, DeepSpeedZeroConfig"
 STAGE3_FEATURES = (
@@ -198,19 +199,3 @@ def legacy_stage1(case: Case) -> Iterator[Hit]:
     """The old implementation of stage 1."""
     if case.is_on(ZERO, "legacy_stage1"):
         yield Hit((ZERO, "legacy_stage1"), "`legacy_stage1` is unmaintained", "remove it")
-
-
-RULES: tuple[Rule, ...] = (
-    zero_stage_missing,
-    zero_boolean,
-    stage3_keys_below,
-    zeropp_below_stage3,
-    hpz_with_offload,
-    quantized_gradients_fp16,
-    elastic_checkpoint_stage3,
-    grad_norm_off,
-    predivide_stage3,
-    allreduce_sum,
-    unsaved_weights,
-    legacy_stage1,
-)
