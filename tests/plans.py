@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from dsforge import catalog
+from dsforge.constraints.case import Case
+from dsforge.constraints.megatron import pretrain_gpt
 from dsforge.errors import Problem
 from dsforge.estimate.memory import HostMemory, MemoryEstimate, MemoryTerms
 from dsforge.estimate.params import parameters
 from dsforge.estimate.time import TimeEstimate, TimeTerms
 from dsforge.layout import Layout
 from dsforge.plan import Plan, Priced, Reason, Variant, VariantName
-from dsforge.rules.case import Case
-from dsforge.rules.megatron import pretrain_gpt
 from dsforge.specs import ClusterSpec, GpuSpec, Host, ModelSpec, NvmeSpec, Workload
 from dsforge.strategy import AioSettings, Buckets, Strategy
 from dsforge.units import GIB, Interval

@@ -28,7 +28,7 @@ ORDER = [
         "strategy",
         "ds_config",
         "job",
-        "rules",
+        "constraints",
         "estimate",
         "plan",
     ),

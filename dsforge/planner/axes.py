@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, Literal, NamedTuple
 
+from dsforge.constraints import Case, divisors
+from dsforge.constraints.inputs import UNLIMITED_POSITIONS, decoder_only, sequence_in_positions
 from dsforge.estimate.params import parameters
 from dsforge.layout import Layout
 from dsforge.plan import Reason, Request
 from dsforge.planner.candidates import BACK_ENDS, base
-from dsforge.rules import Case, divisors
-from dsforge.rules.inputs import UNLIMITED_POSITIONS, decoder_only, sequence_in_positions
 from dsforge.specs import ModelSpec
 
 Question = Literal["micro-batch", "seq-len", "gpus", "model"]

@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
+from dsforge.constraints import divisors, tensor_sizes
+from dsforge.constraints.trainer import heads_of, sequence_problems
 from dsforge.layout import Layout, layer_split
 from dsforge.plan import Request
-from dsforge.rules import divisors, tensor_sizes
-from dsforge.rules.trainer import heads_of, sequence_problems
 from dsforge.specs import Workload
 from dsforge.strategy import (
     EXECUTIONS,

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from dsforge.constraints.deepspeed import PIPELINE_KINDS
 from dsforge.ds_config import read
 from dsforge.errors import Problem
 from dsforge.layout import Layout
-from dsforge.rules.engines import PIPELINE_KINDS
 from dsforge.strategy import ZeroStage
 from dsforge.train.parallel.modes import Mode, check_sequence, check_tensor, mode_of
 from dsforge.train.parallel.pipeline_shape import ANATOMIES, check_pipeline, explicit_bounds

@@ -17,12 +17,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from dsforge.constraints import divisors, listed
 from dsforge.ds_config import Batch, DsConfig, batch_of, read
 from dsforge.ds_config.config import Precision
 from dsforge.errors import Problem, SpecError
 from dsforge.layout import Layout
 from dsforge.reading.ds_config import json_mapping
-from dsforge.rules import divisors, listed
 from dsforge.strategy import FULLY_SHARDED
 from dsforge.train.parallel.modes import DATA_PARALLEL, Mode, mode_of
 

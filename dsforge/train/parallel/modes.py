@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from dsforge.constraints import divisors, listed
+from dsforge.constraints.trainer import Heads, sequence_problems
 from dsforge.ds_config import BALANCED, DsConfig, Partition
 from dsforge.errors import Problem
 from dsforge.layout import Layout
-from dsforge.rules import divisors, listed
-from dsforge.rules.trainer import Heads, sequence_problems
 from dsforge.strategy import GRADIENTS_SHARDED
 
 # Of transformers' tensor-parallel plans, as DeepSpeed reads them (`tp_plan_converter.py`).

@@ -9,7 +9,7 @@ import pytest
 from planning import DISK, cluster, lora_workload, qlora_workload, strategy, workload
 
 from dsforge import catalog
-from dsforge.rules import RULES, Case, check
+from dsforge.constraints import RULES, Case, check
 from dsforge.specs import ClusterSpec, Workload
 from dsforge.strategy import EXECUTIONS, Strategy
 

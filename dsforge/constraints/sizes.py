@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dsforge.constraints.case import Case, Rule, divisors, listed
 from dsforge.errors import Problem
 from dsforge.layout import layer_split
-from dsforge.rules.case import Case, Rule, divisors, listed
 from dsforge.specs import ClusterSpec
 
 

@@ -8,15 +8,15 @@ limit is ours.
 
 from __future__ import annotations
 
+from dsforge.constraints import deepspeed, inputs, megatron, sizes, trainer
+from dsforge.constraints.case import Case, Rule, divisors, listed
+from dsforge.constraints.sizes import tensor_sizes
 from dsforge.errors import Problem
-from dsforge.rules import engines, inputs, megatron, sizes, trainer
-from dsforge.rules.case import Case, Rule, divisors, listed
-from dsforge.rules.sizes import tensor_sizes
 from dsforge.specs import ClusterSpec, ModelSpec, Workload
 from dsforge.strategy import Strategy
 
 RULES: tuple[Rule, ...] = (
-    *(*inputs.RULES, *sizes.RULES, *engines.RULES),
+    *(*inputs.RULES, *sizes.RULES, *deepspeed.RULES),
     *(*trainer.RULES, *megatron.RULES),
 )
 

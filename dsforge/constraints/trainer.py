@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from dsforge.constraints.case import Case, Rule, divisors, listed
 from dsforge.errors import Problem
 from dsforge.layout import Layout
-from dsforge.rules.case import Case, Rule, divisors, listed
 from dsforge.specs import ModelSpec
 
 # `model_type`s whose `forward` changes the logits after the output layer (scales, caps, copies).

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from dsforge.constraints.case import Case, Rule
 from dsforge.errors import Problem
-from dsforge.rules.case import Case, Rule
 from dsforge.strategy import FULLY_SHARDED
 
 OPTIMIZERS = {

@@ -7,9 +7,9 @@ approximated.
 
 from __future__ import annotations
 
+from dsforge.constraints.case import Case, Rule
 from dsforge.errors import Problem
 from dsforge.rope import RopeScaling
-from dsforge.rules.case import Case, Rule
 from dsforge.specs import ModelSpec
 
 POSITIONS = ("rope", "learned")
