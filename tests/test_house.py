@@ -29,6 +29,7 @@ ORDER = [
         "job",
         "rules",
         "estimate",
+        "exact",
         "plan",
     ),
     "planner",

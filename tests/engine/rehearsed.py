@@ -10,9 +10,9 @@ import itertools
 from typing import Any, Literal, NamedTuple
 
 from dsforge import catalog
-from dsforge.estimate.ledger import Engine, resident
-from dsforge.estimate.peaks import Batch, peaks
-from dsforge.estimate.tensors import parameter_tensors
+from dsforge.exact.peaks import Batch, peaks
+from dsforge.exact.residency import Engine, resident
+from dsforge.exact.tensors import parameter_tensors
 from dsforge.huggingface import config_from_model, tiny
 from dsforge.rehearse.account import PhaseAccount
 from dsforge.specs import LoraSpec, ModelSpec

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from dsforge.estimate.ledger import Engine, gathered_elements, weight_bytes
-from dsforge.estimate.tape import Block, Tape, Value
+from dsforge.exact.autograd_sim import Block, Tape, Value
+from dsforge.exact.residency import Engine, gathered_elements, weight_bytes
 
 Arrived = Callable[[int, Block], None]
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple, Protocol
 
-from dsforge.estimate import operations as run
-from dsforge.estimate.operations import FLOAT, Matrix, Rows
-from dsforge.estimate.tape import Block, Gradients, Value
+from dsforge.exact import torch_operations as run
+from dsforge.exact.autograd_sim import Block, Gradients, Value
+from dsforge.exact.torch_operations import FLOAT, Matrix, Rows
 from dsforge.specs import LoraSpec, ModelSpec
 
 

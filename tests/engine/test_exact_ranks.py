@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from rehearsed import Cell
 
-from dsforge.estimate.ledger import FLAG, resident
+from dsforge.exact.residency import FLAG, resident
 from dsforge.strategy import ZeroStage
 
 pytest.importorskip("deepspeed")

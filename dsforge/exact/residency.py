@@ -2,7 +2,7 @@
 
 `states` prices a strategy for the planner, with fractions of parameters and for the fullest rank;
 this is the same engine tensor by tensor and rank by rank, with every alignment and padding. It is
-read in DeepSpeed 0.19.8 and proved against the engine itself (tests/engine/test_ledger.py). Adam's
+read in DeepSpeed 0.19.8 and proved against the engine itself (tests/engine/test_exact.py). Adam's
 two moments; `contiguous_gradients` (the default); gradients accumulate in the compute precision
 (the default); offload pins its buffers, which changes where they lie and not how large they are.
 """

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from dsforge import catalog
-from dsforge.estimate.ledger import Engine, resident
-from dsforge.estimate.peaks import Batch, peaks
-from dsforge.estimate.tape import Block, Meter, Tape
-from dsforge.estimate.tensors import parameter_tensors
+from dsforge.exact.autograd_sim import Block, Meter, Tape
+from dsforge.exact.peaks import Batch, peaks
+from dsforge.exact.residency import Engine, resident
+from dsforge.exact.tensors import parameter_tensors
 from dsforge.huggingface import tiny
 from dsforge.specs import LoraSpec
 from dsforge.strategy import ZeroStage

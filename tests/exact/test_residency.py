@@ -6,9 +6,9 @@ import pytest
 
 from dsforge import catalog
 from dsforge.errors import SpecError
-from dsforge.estimate.ledger import Engine, Tensor, partition_elements, resident, touched_elements
 from dsforge.estimate.params import parameters
-from dsforge.estimate.tensors import parameter_tensors
+from dsforge.exact.residency import Engine, Tensor, partition_elements, resident, touched_elements
+from dsforge.exact.tensors import parameter_tensors
 from dsforge.specs import LoraSpec
 
 THREE = Engine(

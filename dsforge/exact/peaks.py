@@ -3,20 +3,20 @@
 A whole step is walked through, allocation by allocation: the model's operations on a tape, the
 engine's gathers and buckets as it makes them. What `ledger` says is resident at a phase's end comes
 out of the walk again, which a test holds; peaks are proved against the engine itself
-(tests/engine/test_ledger.py).
+(tests/engine/test_exact.py).
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from dsforge.estimate import decoder
-from dsforge.estimate.decoder import Decoder
-from dsforge.estimate.gathering import PartitionedWeights, Weights
-from dsforge.estimate.ledger import Engine, Moment, resident, weight_bytes
-from dsforge.estimate.operations import Rows
-from dsforge.estimate.reduction import reduction
-from dsforge.estimate.tape import Block, Meter, Tape
+from dsforge.exact import llama_sim
+from dsforge.exact.autograd_sim import Block, Meter, Tape
+from dsforge.exact.gradients import reduction
+from dsforge.exact.llama_sim import Decoder
+from dsforge.exact.residency import Engine, Moment, resident, weight_bytes
+from dsforge.exact.torch_operations import Rows
+from dsforge.exact.zero3 import PartitionedWeights, Weights
 from dsforge.specs import LoraSpec, ModelSpec
 from dsforge.strategy import FULLY_SHARDED
 
@@ -64,7 +64,7 @@ class _Walk:
         """Forward and backward of one micro batch."""
         self.last = last
         self.weights.begin()
-        loss = decoder.loss(self.decoder)
+        loss = llama_sim.loss(self.decoder)
         forward = self._fullest()
         node = loss.node
         if node is not None:

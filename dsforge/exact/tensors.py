@@ -11,8 +11,8 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from dsforge.errors import Problem, SpecError
-from dsforge.estimate.ledger import Tensor
 from dsforge.estimate.params import parameter_counts
+from dsforge.exact.residency import Tensor
 from dsforge.specs import LoraSpec, ModelSpec
 
 PROJECTIONS = 3  # query, key and value come first in a layer

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from dsforge.estimate.tape import Block, Gradients, Tape, Value
+from dsforge.exact.autograd_sim import Block, Gradients, Tape, Value
 
 FLOAT = 4  # bytes
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Protocol
 
-from dsforge.estimate.ledger import (
+from dsforge.exact.autograd_sim import Block, Meter
+from dsforge.exact.residency import (
     MASTER,
     Engine,
     gathered_elements,
@@ -20,7 +21,6 @@ from dsforge.estimate.ledger import (
     touched_elements,
     weight_bytes,
 )
-from dsforge.estimate.tape import Block, Meter
 from dsforge.strategy import FULLY_SHARDED
 
 DOUBLE = 8  # bytes: norms are computed in it
