@@ -30,6 +30,7 @@ ORDER = [
         "job",
         "constraints",
         "estimate",
+        "exact",
         "plan",
     ),
     "planner",
