@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from shlex import quote
 from typing import NamedTuple
 
+from dsforge.diagnose.log_scanner import Scan, compiled
 from dsforge.diagnose.rule import Hit, Rule
-from dsforge.diagnose.scan import Scan, compiled
 
 SHOWN_LINES = 4  # of evidence for one cause
 SHOWN_CAUSES = 5

@@ -10,7 +10,7 @@ import pytest
 
 from dsforge.diagnose import Cause, diagnose_files
 from dsforge.diagnose.registry import RULES
-from dsforge.diagnose.words import CONFIDENT
+from dsforge.diagnose.report import CONFIDENT
 
 HERE = Path(__file__).parent
 LEAST_RIGHT = 0.85  # of the held-out logs, which were written after the rules

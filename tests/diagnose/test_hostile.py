@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dsforge.diagnose import diagnose_stream, diagnose_text
+from dsforge.diagnose.log_scanner import LONGEST, compiled
 from dsforge.diagnose.registry import RULES
-from dsforge.diagnose.scan import LONGEST, compiled
 
 MB = 1 << 20
 STEP = b"[2026-11-21 08:11:20,755] [INFO] [log_dist] [Rank 0] step=%d, lr=[0.001] loss 2.3456\n"

@@ -9,11 +9,11 @@ import pytest
 from plans import plan
 
 from dsforge.diagnose import diagnose_error, diagnose_files, diagnose_text
-from dsforge.diagnose.ledger import in_ledger_terms
-from dsforge.diagnose.line import cleaned
+from dsforge.diagnose.log_line import cleaned
+from dsforge.diagnose.oom_in_plan import in_ledger_terms
 from dsforge.diagnose.registry import RULES
+from dsforge.diagnose.report import described, document, shortly
 from dsforge.diagnose.rule import Rule
-from dsforge.diagnose.words import described, document, shortly
 from dsforge.errors import DsforgeError
 
 OOM = (

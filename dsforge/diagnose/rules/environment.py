@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dsforge.diagnose.packages import installs_module, installs_version
+from dsforge.diagnose.known_packages import installs_module, installs_version
 from dsforge.diagnose.rule import Rule
 
 RULES = (

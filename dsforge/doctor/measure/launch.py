@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 
 from dsforge import process
 from dsforge.diagnose import diagnose_files
-from dsforge.diagnose.words import shortly
+from dsforge.diagnose.report import shortly
 from dsforge.doctor.measure.nccl import NcclWords
 from dsforge.doctor.measure.record import Answer, Ended, Question, World, read_answer
 from dsforge.errors import DsforgeError, RunError

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from typing import NamedTuple
 
-from dsforge.diagnose.line import LONGEST, Line, cleaned, plain
+from dsforge.diagnose.log_line import LONGEST, Line, cleaned, plain
 from dsforge.diagnose.rule import Hit, Rule
 
 WINDOW_BYTES = 1 << 20

@@ -11,10 +11,10 @@ from pathlib import Path
 from traceback import format_exception
 from typing import TYPE_CHECKING, BinaryIO
 
+from dsforge.diagnose.log_scanner import Scan, scan
 from dsforge.diagnose.ranking import Cause, causes
 from dsforge.diagnose.registry import RULES
 from dsforge.diagnose.rule import Rule
-from dsforge.diagnose.scan import Scan, scan
 from dsforge.errors import DsforgeError
 from dsforge.outside import NULL_DEVICE, UnreadableError, opened
 from dsforge.walk import Walk
@@ -64,7 +64,7 @@ def _rules(plan: Plan | None) -> tuple[Rule, ...]:
     """The rules that a log is read with; the pace of its steps says something beside a plan."""
     if plan is None:
         return RULES
-    from dsforge.diagnose.pace import PACE
+    from dsforge.diagnose.slow_network import PACE
 
     return (*RULES, PACE)
 
@@ -73,8 +73,8 @@ def _judged(scans: Sequence[Scan], plan: Plan | None) -> tuple[Cause, ...]:
     """The causes in what was read, in the terms of the plan where there is one."""
     if plan is None:
         return causes(scans, RULES)
-    from dsforge.diagnose.ledger import in_ledger_terms
-    from dsforge.diagnose.pace import PACE, slow_network
+    from dsforge.diagnose.oom_in_plan import in_ledger_terms
+    from dsforge.diagnose.slow_network import PACE, slow_network
 
     pace = [hit for scan in scans for hit in scan.hits if hit.rule is PACE]
     others = [
