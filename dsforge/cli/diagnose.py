@@ -90,15 +90,14 @@ def _stdin() -> Iterator[bytes]:
 
 def _show_rules(name: str | None) -> None:
     """The rule of that name, or a line for each."""
-    from dsforge.diagnose.registry import RULES
     from dsforge.diagnose.report import explained
-    from dsforge.diagnose.slow_network import PACE
+    from dsforge.diagnose.rulebook import rulebook
     from dsforge.errors import DsforgeError
 
-    rules = (*RULES, PACE)
+    rules = rulebook(with_plan=True).values()
     if name is None:
         width = max(len(rule.id) for rule in rules)
-        print("\n".join(f"{rule.id:{width}}  {rule.why}" for rule in rules))
+        print("\n".join(f"{rule.id:{width}}  {rule.cause}" for rule in rules))
         return
     for rule in rules:
         if rule.id == name:
