@@ -8,13 +8,12 @@ endlessly without matching is given up.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator, Sequence
-from functools import cache
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from dsforge.diagnose.line import LONGEST, Line, cleaned, plain
+from dsforge.diagnose.log_line import LONGEST, Line, cleaned, plain
 from dsforge.diagnose.rule import Hit, Rule
+from dsforge.diagnose.rulebook import Rulebook
 
 WINDOW_BYTES = 1 << 20
 AHEAD_BYTES = 16_000  # a hit this close to the end waits for what follows it
@@ -70,13 +69,7 @@ class Scan(NamedTuple):
     lines: int
 
 
-@cache
-def compiled(pattern: str) -> re.Pattern[str]:
-    """The pattern of a rule, case ignored."""
-    return re.compile(pattern, re.IGNORECASE | re.MULTILINE)
-
-
-def scan(chunks: Iterable[bytes], file: str, rules: Sequence[Rule]) -> Scan:
+def scan(chunks: Iterable[bytes], file: str, rules: Rulebook) -> Scan:
     """The hits of all rules in a log that comes in pieces of any size."""
     scanner = _Scanner(file, rules)
     held = bytearray()
@@ -100,19 +93,20 @@ def _parts(chunks: Iterable[bytes]) -> Iterator[bytes]:
 class _Scanner:
     """The state of one pass."""
 
-    def __init__(self, file: str, rules: Sequence[Rule]) -> None:
+    def __init__(self, file: str, rules: Rulebook) -> None:
         self.file = file
         self.hits: list[Hit] = []
         self.success_line = 0
         self.lines_before = 0  # line ends before the window
         self._seen = 0  # bytes of the window that are done
         self._phase, self._when = "", ""
-        self._by_needle: dict[bytes, list[Rule]] = {}
+        self._rules = rules
+        self._by_needle: dict[bytes, list[str]] = {}
         self._tried: dict[bytes, int] = {}
-        self._lines: dict[str, set[int]] = {rule.id: set() for rule in rules}
-        for rule in rules:
-            for needle in rule.needles:
-                self._by_needle.setdefault(needle.encode(), []).append(rule)
+        self._lines: dict[str, set[int]] = {name: set() for name in rules}
+        for name, entry in rules.entries.items():
+            for needle in entry.needles:
+                self._by_needle.setdefault(needle.encode(), []).append(name)
         self._plain = {needle: needle.translate(None, _DIGITS) for needle in self._by_needle}
         self._known: set[bytes] = set()  # lines without digits that have no needle
         self._known_bytes = 0
@@ -151,12 +145,14 @@ class _Scanner:
         place = lower.find(needle, self._seen, end + len(needle) - 1)
         while place >= 0:
             self._tried[needle] = self._tried.get(needle, 0) + 1
-            waiting = [r for r in self._by_needle[needle] if len(self._lines[r.id]) < KEPT_HITS]
+            waiting = [
+                name for name in self._by_needle[needle] if len(self._lines[name]) < KEPT_HITS
+            ]
             if not waiting or self._tried[needle] > TRIED_LINES:
                 del self._by_needle[needle]
                 return
             start, stop = _bounds(raw, place)
-            self._match(waiting, raw, (start, stop), lower)
+            self._match([self._rules[name] for name in waiting], raw, (start, stop), lower)
             place = lower.find(needle, max(stop, place + 1), end + len(needle) - 1)
 
     def _match(self, rules: list[Rule], raw: bytes, line: tuple[int, int], lower: bytes) -> None:
@@ -168,7 +164,7 @@ class _Scanner:
             return
         for rule in rules:
             lines = [(0, said.text), *_following(raw, line[1], said, rule.lines)]
-            found = compiled(rule.pattern).search("\n".join(text for _, text in lines))
+            found = rule.match("\n".join(text for _, text in lines))
             if found is None:
                 continue
             number = self._number(raw, line[0])
