@@ -24,6 +24,8 @@ ORDER = [
         "rope",
         "specs",
         "layout",
+        "execution",
+        "engines",
         "strategy",
         "ds_config",
         "job",
