@@ -25,6 +25,8 @@ ORDER = [
         "rope",
         "specs",
         "layout",
+        "execution",
+        "engines",
         "strategy",
         "ds_config",
         "job",
