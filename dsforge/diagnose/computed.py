@@ -12,6 +12,7 @@ from dsforge.diagnose.config_values import batch, key_above
 from dsforge.diagnose.known_packages import install_module, install_version, top_package
 from dsforge.diagnose.memory_moments import device_memory, host_memory
 from dsforge.diagnose.rule import Hit
+from dsforge.diagnose.unknown_errors import unknown_error
 
 COMPUTED: dict[str, Callable[[tuple[Hit, ...]], dict[str, str]]] = {
     function.__name__: function
@@ -25,6 +26,7 @@ COMPUTED: dict[str, Callable[[tuple[Hit, ...]], dict[str, str]]] = {
         interface,
         key_above,
         top_package,
+        unknown_error,
     )
 }
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from dsforge.diagnose.computed import values_of
 from dsforge.diagnose.log_scanner import Scan
-from dsforge.diagnose.rule import Hit
+from dsforge.diagnose.rule import Hit, compiled
 from dsforge.diagnose.rulebook import Rulebook
 from dsforge.diagnose.templates import filled_fix, filled_message
 
@@ -23,7 +23,7 @@ CAUGHT = 0.5  # and of an exception that was logged, after which the program wen
 WENT_ON_LINES = 3  # fewer of them after an exception may be its own end
 ANSWERS = ("cause", "stall", "death")
 _TRACEBACK = "Traceback (most recent call last)"
-_LEVEL = re.compile(r"\b(?:DEBUG|INFO|WARNING|ERROR)\b")
+LEVELS = re.compile(r"\b(?:DEBUG|INFO|WARNING|ERROR)\b")
 LAST = ("error", "echo", "exit")  # answers where nothing better is there, best first
 
 
@@ -50,7 +50,8 @@ class Cause(NamedTuple):
 def causes(scans: Sequence[Scan], rules: Rulebook) -> tuple[Cause, ...]:
     """What the logs of one run show, likeliest cause first; empty where nothing is wrong."""
     files = {scan.file: number for number, scan in enumerate(scans)}
-    hits = _first_readers([hit for scan in scans for hit in _counting(scan)], rules)
+    counting = [hit for scan in scans for hit in _counting(scan)]
+    hits = _first_readers(_without_notices(counting), rules)
     timed = len(files) > 1 and all(hit.when for hit in hits)
 
     def place(hit: Hit) -> tuple[str, int, int, int]:
@@ -76,6 +77,35 @@ def _counting(scan: Scan) -> list[Hit]:
     if _failed(scan) or not scan.success_line:
         return list(scan.hits)
     return [hit for hit in scan.hits if hit.rule.survives_success or hit.line > scan.success_line]
+
+
+def _without_notices(hits: list[Hit]) -> list[Hit]:
+    """The hits, less those of programs that go on, unless the run then fails in that component."""
+    failure = "\n".join(_failure_text(hit) for hit in hits if _is_failure(hit))
+    return [
+        hit
+        for hit in hits
+        if not _needs_confirmation(hit)
+        or (hit.rule.confirmed_by and compiled(hit.rule.confirmed_by).search(failure))
+    ]
+
+
+def _needs_confirmation(hit: Hit) -> bool:
+    """Whether a line proves nothing by itself."""
+    if hit.rule.kind not in ("cause", "error") or hit.rule.any_level:
+        return False
+    return hit.form == "notice" or (hit.form == "plain" and hit.rule.errors_only)
+
+
+def _is_failure(hit: Hit) -> bool:
+    """Whether a line is an error by its form."""
+    return hit.form == "error"
+
+
+def _failure_text(hit: Hit) -> str:
+    """An error and the frames that lead to it."""
+    frames = hit.before.rpartition(_TRACEBACK)[2]
+    return f"{frames if frames != hit.before else ''}\n{hit.text}"
 
 
 def _first_readers(hits: list[Hit], rules: Rulebook) -> list[Hit]:
@@ -115,7 +145,8 @@ def _is_new(hit: Hit, taken: set[tuple[str, int]], known: list[tuple[Hit, ...]])
     """Whether an exception is none that another rule has read, nor one in a destructor."""
     if hit.rule.kind != "error":
         return True
-    last = hit.before.rstrip().rpartition("\n")[2]
+    said = hit.before.rpartition(_TRACEBACK)[0] or hit.before
+    last = said.rstrip().rpartition("\n")[2]
     read = any(group[0].rule.match(hit.text) for group in known)
     return (hit.file, hit.line) not in taken and not read and "Exception ignored in" not in last
 
@@ -128,13 +159,19 @@ def _cascade(groups: list[tuple[Hit, ...]], place: object) -> list[tuple[Hit, ..
     hints = by_kind.get("hint", [])
     strong = [g for g in groups if g[0].rule.kind in ANSWERS]
     if strong:
-        first = by_kind.get("cause", strong)[0]
+        first = _first_cause(by_kind.get("cause", strong))
         early = [g for g in strong[: strong.index(first)] if g[0].rule.kind != "cause"]
-        return early + [g for g in strong if g not in early] + hints
+        return [*early, first, *(g for g in strong if g not in early and g is not first), *hints]
     for kind in LAST:
         if kind in by_kind:
             return by_kind[kind][:1] + hints
     return hints
+
+
+def _first_cause(groups: list[tuple[Hit, ...]]) -> tuple[Hit, ...]:
+    """The first group that is an error by its form; else the first."""
+    errors = (group for group in groups if any(_is_failure(hit) for hit in group))
+    return next(errors, groups[0])
 
 
 def _was_caught(group: tuple[Hit, ...], ends: dict[str, int]) -> bool:
@@ -145,9 +182,9 @@ def _was_caught(group: tuple[Hit, ...], ends: dict[str, int]) -> bool:
 
 
 def _is_logged(hit: Hit) -> bool:
-    """Whether a line with a level, as loggers write it, stands before the traceback of a hit."""
+    """Whether a line with a level, as loggers write it, stands before a hit's traceback."""
     said, traceback, _ = hit.before.rpartition(_TRACEBACK)
-    return bool(traceback and _LEVEL.search(said.rstrip().rpartition("\n")[2]))
+    return bool(traceback and LEVELS.search(said.rstrip().rpartition("\n")[2]))
 
 
 def _cause(group: tuple[Hit, ...], weight: float) -> Cause:

@@ -19,9 +19,13 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any, Literal, NamedTuple, get_args
 
+from dsforge.diagnose.line_forms import Form
 from dsforge.diagnose.templates import required_names
 
 Kind = Literal["cause", "stall", "death", "error", "echo", "exit", "hint"]
+
+
+FLAGS = ("survives_success", "any_level", "errors_only")
 
 
 class Rule(NamedTuple):
@@ -49,6 +53,9 @@ class Rule(NamedTuple):
     survives_success: bool = False  # counts even where the run ended well
     explains: tuple[str, ...] = ()  # rules whose lines are consequences of this one
     compute: str = ""  # function of computed.py that adds values
+    any_level: bool = False  # lines that call themselves information or warnings count, too
+    confirmed_by: str = ""  # pattern in the failure itself, which makes a notice its cause
+    errors_only: bool = False  # plain lines need that confirmation, too: they are often harmless
 
     @property
     def required(self) -> frozenset[str]:
@@ -76,6 +83,7 @@ class Hit(NamedTuple):
     values: Mapping[str, str]  # the pattern's groups; empty where a group took no part
     before: str  # the lines before it, as many as fit
     phase: str  # what the run was doing, from the last line that says so
+    form: Form = "error"
 
 
 @cache
@@ -113,7 +121,7 @@ def _value(rule: str, field: str, value: Any) -> Any:
         raise ValueError(f"rule {rule}: `{field}` must be a list of texts (got {value!r})")
     if field == "kind" and value not in get_args(Kind):
         raise ValueError(f"rule {rule}: `kind` must be one of {get_args(Kind)} (got {value!r})")
-    wanted = {"lines": int, "survives_success": bool, "confidence": float}.get(field, str)
+    wanted = {"lines": int, "confidence": float, **dict.fromkeys(FLAGS, bool)}.get(field, str)
     if type(value) is not wanted:
         raise ValueError(f"rule {rule}: `{field}` must be {wanted.__name__} (got {value!r})")
     return value

@@ -68,7 +68,9 @@ def test_an_unknown_exception_is_better_than_an_echo() -> None:
     causes = diagnose_text(text)
 
     assert [cause.rule for cause in causes] == ["python-error"]
-    assert causes[0].message == "the first error on rank 1 is KeyError: 'x'"
+    assert causes[0].message == (
+        "the first error on rank 1 is KeyError: 'x'; deepest line of your code: a.py:3 in <module>"
+    )
     assert [line.line for line in causes[0].evidence] == [5]
 
 
