@@ -24,6 +24,7 @@ ORDER = [
         "rope",
         "specs",
         "layout",
+        "zero_stages",
         "execution",
         "engines",
         "strategy",
