@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dsforge.engines.engine import Engine, Held, Sharding
-from dsforge.execution import FULLY_SHARDED, Buckets, Execution, GradientType
+from dsforge.execution import Buckets, Execution, GradientType
 from dsforge.layout import Layout
 from dsforge.specs import ClusterSpec, ModelSpec, Workload
+from dsforge.zero_stages import FULLY_SHARDED
 
 LAYER_HOST_S = 0.9e-3  # host time of one layer, forward and backward; binds no published row
 # Stage 3 runs Python before and after each module, to fetch and release its weights.

@@ -10,9 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from dsforge.execution import BackEnd, Buckets, Execution, GradientType, ZeroStage
+from dsforge.execution import BackEnd, Buckets, Execution, GradientType
 from dsforge.layout import Layout, layer_split
 from dsforge.specs import ClusterSpec, ModelSpec, Workload
+from dsforge.zero_stages import ZeroStage
 
 States = Literal["zero", "whole_gradients", "fp32_shards"]
 ContextExchange = Literal["all_to_all", "ring"]
