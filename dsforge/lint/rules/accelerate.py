@@ -8,6 +8,7 @@ from difflib import get_close_matches
 from dsforge.ds_config import PARAMETERS_SHARDED
 from dsforge.findings import Hit
 from dsforge.lint.case import Case, rule, shown
+from dsforge.lint.rows import If, Row, rules
 
 PLUGIN = "deepspeed_config"
 CHECKS = "accelerate utils/dataclasses.py, DeepSpeedPlugin._deepspeed_config_checks"
@@ -68,21 +69,6 @@ def accelerate_key_unknown(case: Case) -> Iterator[Hit]:
             edits = case.document.renamed((key,), near[0]) if near else ()
             fix = f"did you mean `{near[0]}`?" if near else "remove it"
             yield Hit((key,), f"`{shown(key)}` is not a key of accelerate", fix, edits)
-
-
-@rule(
-    "accelerate-type",
-    "warning",
-    "accelerate",
-    why="The DeepSpeed settings are read only with this type; otherwise the run is plain DDP.",
-    evidence="accelerate commands/launch.py, launch_command",
-)
-def accelerate_type(case: Case) -> Iterator[Hit]:
-    """DeepSpeed settings under another distributed type."""
-    kind = case.word("distributed_type")
-    if case.block(PLUGIN) and kind != "deepspeed":
-        message = f"`distributed_type` (={shown(kind)}) does not read `deepspeed_config`"
-        yield Hit(("distributed_type",), message, "use DEEPSPEED")
 
 
 @rule(
@@ -179,18 +165,31 @@ def accelerate_init_flag(case: Case) -> Iterator[Hit]:
         )
 
 
-@rule(
-    "accelerate-save",
-    "warning",
-    "accelerate",
-    why="At stage 3 each rank holds a part of every weight; without this `save_model` writes empty "
-    "tensors or refuses.",
-    evidence="huggingface/trl#378, hiyouga/LlamaFactory#253",
+ROWS = rules(
+    Row(
+        "accelerate-type",
+        "warning",
+        If("distributed_type", "not among", ("deepspeed",)),
+        "`{key}` (={value}) does not read `deepspeed_config`",
+        "use DEEPSPEED",
+        title="DeepSpeed settings under another distributed type.",
+        why="The DeepSpeed settings are read only with this type; otherwise the run is plain DDP.",
+        evidence="accelerate commands/launch.py, launch_command",
+        when=(If("deepspeed_config", "block"),),
+        kinds=("accelerate",),
+    ),
+    Row(
+        "accelerate-save",
+        "warning",
+        If("deepspeed_config.zero3_save_16bit_model", "not given"),
+        "whole weights are not gathered on save",
+        "zero3_save_16bit_model: true",
+        title="Stage 3 that does not gather weights on save.",
+        why="At stage 3 each rank holds a part of every weight; without this `save_model` "
+        "writes empty tensors or refuses.",
+        evidence="huggingface/trl#378, hiyouga/LlamaFactory#253",
+        when=(If("deepspeed_config.zero_stage", "is", 3),),
+        at="deepspeed_config.zero_stage",
+        kinds=("accelerate",),
+    ),
 )
-def accelerate_save(case: Case) -> Iterator[Hit]:
-    """Stage 3 that does not gather weights on save."""
-    stage = case.whole(PLUGIN, "zero_stage")
-    if stage == PARAMETERS_SHARDED and not case.at(PLUGIN, "zero3_save_16bit_model"):
-        loc = (PLUGIN, "zero3_save_16bit_model")
-        loc = loc if loc in case.document.marks else (PLUGIN, "zero_stage")
-        yield Hit(loc, "whole weights are not gathered on save", "zero3_save_16bit_model: true")

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from dsforge.findings import Hit
 from dsforge.lint.case import Case, rule, shown
+from dsforge.lint.rows import If, Row, rules
 
 TOTAL, MICRO, STEPS = (
     "train_batch_size",
@@ -14,19 +15,6 @@ TOTAL, MICRO, STEPS = (
 )
 CHECK = "DeepSpeed runtime/config.py, DeepSpeedConfig._batch_assertion"
 THREADS = "deepspeedai/DeepSpeed#17, deepspeedai/DeepSpeed#6914, OpenRLHF/OpenRLHF#346"
-
-
-@rule(
-    "batch-missing",
-    "warning",
-    why="DeepSpeed needs the global or the micro batch size and derives the rest. Without both it "
-    "stops, unless the program that loads the file puts one in.",
-    evidence="DeepSpeed runtime/config.py, DeepSpeedConfig._set_batch_related_parameters",
-)
-def batch_missing(case: Case) -> Iterator[Hit]:
-    """Neither the global nor the micro batch size."""
-    if case.at(TOTAL) is None and case.at(MICRO) is None:
-        yield Hit((), f"neither `{TOTAL}` nor `{MICRO}` is set", f"set `{MICRO}`")
 
 
 @rule(
@@ -95,28 +83,37 @@ def clipping_off(case: Case) -> Iterator[Hit]:
         yield Hit(where, "gradients are not clipped", "set `gradient_clipping` to 1.0")
 
 
-@rule(
-    "clipping-negative",
-    "error",
-    why="A norm below zero turns every gradient round or switches clipping off without a word.",
-    evidence="DeepSpeed runtime/engine.py, gradient_clipping",
+ROWS = rules(
+    Row(
+        "batch-missing",
+        "warning",
+        If("train_batch_size", "missing"),
+        "neither `train_batch_size` nor `train_micro_batch_size_per_gpu` is set",
+        "set `train_micro_batch_size_per_gpu`",
+        title="Neither the global nor the micro batch size.",
+        why="DeepSpeed needs the global or the micro batch size and derives the rest. Without "
+        "both it stops, unless the program that loads the file puts one in.",
+        evidence="DeepSpeed runtime/config.py, DeepSpeedConfig._set_batch_related_parameters",
+        when=(If("train_micro_batch_size_per_gpu", "missing"),),
+        at="",
+    ),
+    Row(
+        "clipping-negative",
+        "error",
+        If("gradient_clipping", "below", 0),
+        "`{key}` (={number}) must not be negative",
+        title="A negative norm for gradient clipping.",
+        why="A norm below zero turns every gradient round or switches clipping off without a word.",
+        evidence="DeepSpeed runtime/engine.py, gradient_clipping",
+    ),
+    Row(
+        "drop-last-off",
+        "info",
+        If("dataloader_drop_last", "off"),
+        "`{key}` is false: the last batch may differ between ranks",
+        title="The last, smaller batch is kept.",
+        why="Without it the last batch of an epoch can be smaller on some ranks, which ends in "
+        "a hang where the model computes something only for full batches.",
+        evidence="DeepSpeed runtime/dataloader.py; deepspeedai/DeepSpeed#1960",
+    ),
 )
-def clipping_negative(case: Case) -> Iterator[Hit]:
-    """A negative norm for gradient clipping."""
-    value = case.number("gradient_clipping")
-    if value is not None and value < 0:
-        yield Hit(("gradient_clipping",), f"`gradient_clipping` (={value}) must not be negative")
-
-
-@rule(
-    "drop-last-off",
-    "info",
-    why="Without it the last batch of an epoch can be smaller on some ranks, which ends in a hang "
-    "where the model computes something only for full batches.",
-    evidence="DeepSpeed runtime/dataloader.py; deepspeedai/DeepSpeed#1960",
-)
-def drop_last_off(case: Case) -> Iterator[Hit]:
-    """The last, smaller batch is kept."""
-    if case.is_off("dataloader_drop_last"):
-        message = "`dataloader_drop_last` is false: the last batch may differ between ranks"
-        yield Hit(("dataloader_drop_last",), message)

@@ -8,7 +8,6 @@ from dsforge.ds_config import PARAMETERS_SHARDED
 from dsforge.findings import Hit
 from dsforge.lint.case import ZERO, Case, rule
 from dsforge.lint.rules.batch import MICRO, STEPS, TOTAL
-from dsforge.lint.rules.precision import bf16_block
 from dsforge.units import count, gb_per_s, gib, seconds
 
 BYTES = 2  # of an element in half precision
@@ -87,7 +86,7 @@ def cluster_tensor_node(case: Case) -> Iterator[Hit]:
 )
 def cluster_bf16(case: Case) -> Iterator[Hit]:
     """bf16 on a card without it."""
-    loc = (bf16_block(case), "enabled")
+    loc = (case.bf16_block, "enabled")
     if case.cluster and case.is_on(*loc) and "bf16" not in case.cluster.gpu.peak_flops:
         yield Hit(loc, f"{case.cluster.gpu.name} has no bf16", "use fp16")
 

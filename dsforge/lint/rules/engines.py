@@ -4,56 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dsforge.ds_config import GRADIENTS_SHARDED, PARAMETERS_SHARDED
 from dsforge.findings import Hit
-from dsforge.lint.case import ZERO, Case, rule, shown
-
-RECOMPUTE = "activation_checkpointing"
-TAG_MODES = ("ignore", "warn", "fail")
-
-
-@rule(
-    "pipeline-zero",
-    "error",
-    why="Sharded gradients would be reduced in each of the many micro batches of a pipeline; the "
-    "pipeline engine refuses stages 2 and 3.",
-    evidence="DeepSpeed runtime/pipe/engine.py, PipelineEngine.__init__; "
-    "deepspeedai/DeepSpeed#568, deepspeedai/DeepSpeed#1629",
-)
-def pipeline_zero(case: Case) -> Iterator[Hit]:
-    """ZeRO 2 or 3 under the pipeline engine."""
-    stages = case.pipeline_stages
-    if stages > 1 and case.stage is not None and case.stage >= GRADIENTS_SHARDED:
-        message = f"ZeRO stage {case.stage} cannot be combined with {stages} pipeline stages"
-        yield Hit((ZERO, "stage"), message, "use ZeRO stage 1")
-
-
-@rule(
-    "tensor-zero3",
-    "error",
-    why="AutoTP training knows ZeRO 0, 1 and 2.",
-    evidence="DeepSpeed runtime/engine.py, DeepSpeedEngine._configure_tensor_parallel",
-)
-def tensor_zero3(case: Case) -> Iterator[Hit]:
-    """ZeRO 3 under AutoTP."""
-    size = case.tensor_parallel_size
-    if size > 1 and case.stage == PARAMETERS_SHARDED:
-        message = f"ZeRO stage 3 cannot be combined with `autotp_size` (={size})"
-        yield Hit((ZERO, "stage"), message, "use ZeRO stage 2")
-
-
-@rule(
-    "tensor-pipeline",
-    "error",
-    why="The pipeline engine takes layers, AutoTP takes Hugging Face models: not both. Megatron "
-    "does.",
-    evidence="DeepSpeed runtime/pipe/module.py, PipelineModule",
-)
-def tensor_pipeline(case: Case) -> Iterator[Hit]:
-    """Tensor and pipeline parallelism together."""
-    if case.tensor_parallel_size > 1 and case.pipeline_stages > 1:
-        message = "`tensor_parallel` and `pipeline` cannot be combined in DeepSpeed"
-        yield Hit(("tensor_parallel", "autotp_size"), message, "use one of them, or Megatron")
+from dsforge.lint.case import Case, rule
+from dsforge.lint.rows import If, Row, rules
 
 
 @rule(
@@ -86,98 +39,122 @@ def tensor_vocabulary(case: Case) -> Iterator[Hit]:
         yield Hit(("vocabulary_size",), message, f"pad to {size + 8 - size % 8}")
 
 
-@rule(
-    "checkpointing-unread",
-    "info",
-    why="This block is read by models that call `deepspeed.checkpointing`. Hugging Face models do "
-    "not: there `gradient_checkpointing` of the trainer decides.",
-    evidence="DeepSpeed runtime/activation_checkpointing/checkpointing.py, configure",
+ROWS = rules(
+    Row(
+        "pipeline-zero",
+        "error",
+        If("@pipeline_stages", "above", 1),
+        "ZeRO stage {stage} cannot be combined with {value} pipeline stages",
+        "use ZeRO stage 1",
+        title="ZeRO 2 or 3 under the pipeline engine.",
+        why="Sharded gradients would be reduced in each of the many micro batches of a "
+        "pipeline; the pipeline engine refuses stages 2 and 3.",
+        evidence="DeepSpeed runtime/pipe/engine.py, PipelineEngine.__init__; "
+        "deepspeedai/DeepSpeed#568, deepspeedai/DeepSpeed#1629",
+        when=(If("@stage", "above", 1),),
+        at="zero_optimization.stage",
+    ),
+    Row(
+        "tensor-zero3",
+        "error",
+        If("@tensor_parallel_size", "above", 1),
+        "ZeRO stage 3 cannot be combined with `autotp_size` (={value})",
+        "use ZeRO stage 2",
+        title="ZeRO 3 under AutoTP.",
+        why="AutoTP training knows ZeRO 0, 1 and 2.",
+        evidence="DeepSpeed runtime/engine.py, DeepSpeedEngine._configure_tensor_parallel",
+        when=(If("@stage", "is", 3),),
+        at="zero_optimization.stage",
+    ),
+    Row(
+        "tensor-pipeline",
+        "error",
+        If("@tensor_parallel_size", "above", 1),
+        "`tensor_parallel` and `pipeline` cannot be combined in DeepSpeed",
+        "use one of them, or Megatron",
+        title="Tensor and pipeline parallelism together.",
+        why="The pipeline engine takes layers, AutoTP takes Hugging Face models: not both. "
+        "Megatron does.",
+        evidence="DeepSpeed runtime/pipe/module.py, PipelineModule",
+        when=(If("@pipeline_stages", "above", 1),),
+        at="tensor_parallel.autotp_size",
+    ),
+    Row(
+        "checkpointing-unread",
+        "info",
+        If("activation_checkpointing", "block"),
+        "`{key}` does nothing for Hugging Face models",
+        title="An activation checkpointing block, which Hugging Face models do not read.",
+        why="This block is read by models that call `deepspeed.checkpointing`. Hugging Face "
+        "models do not: there `gradient_checkpointing` of the trainer decides.",
+        evidence="DeepSpeed runtime/activation_checkpointing/checkpointing.py, configure",
+    ),
+    Row(
+        "checkpointing-partition",
+        "warning",
+        If(
+            "activation_checkpointing.contiguous_memory_optimization "
+            "activation_checkpointing.cpu_checkpointing",
+            "on",
+        ),
+        "`{key}` needs `partition_activations`",
+        "set that to true too",
+        title="Checkpointing options that need partitioned activations.",
+        why="Activations are partitioned over the ranks of model parallelism; with one rank "
+        "there is nothing to partition, and both keys below need it.",
+        evidence="DeepSpeed runtime/activation_checkpointing/checkpointing.py, CheckpointFunction",
+        when=(If("activation_checkpointing.partition_activations", "not on"),),
+    ),
+    Row(
+        "checkpointing-number",
+        "warning",
+        If("activation_checkpointing.contiguous_memory_optimization", "on"),
+        "`{key}` needs `number_checkpoints`",
+        "set it to the number of layers",
+        title="A contiguous checkpoint buffer of unknown size.",
+        why="The contiguous buffer is sized by the number of checkpoints: unless the program "
+        "says it, an assertion fails.",
+        evidence="DeepSpeed runtime/activation_checkpointing/checkpointing.py, configure",
+        when=(If("activation_checkpointing.number_checkpoints", "missing"),),
+    ),
+    Row(
+        "tag-validation",
+        "error",
+        If("checkpoint.tag_validation", "not in", ("ignore", "warn", "fail")),
+        "`{key}` (={value}) must be Ignore, Warn or Fail",
+        title="An unknown mode for checking checkpoint tags.",
+        why="Any other word stops the engine when the config is read.",
+        evidence="DeepSpeed runtime/config.py, get_checkpoint_tag_validation_mode",
+    ),
+    Row(
+        "node-local-checkpoint",
+        "warning",
+        If("checkpoint.use_node_local_storage", "on"),
+        "checkpoints stay on each node's own disk",
+        "use a shared folder",
+        title="Checkpoints on the disks of the nodes.",
+        why="Each node then writes only its own shards: a resume on other nodes, or a merge of "
+        "the shards, finds a part of the model.",
+        evidence="DeepSpeed runtime/engine.py, use_node_local_storage",
+    ),
+    Row(
+        "universal-load-on",
+        "info",
+        If("checkpoint.load_universal", "on"),
+        "`{key}` is on: only converted checkpoints load",
+        title="Loading of universal checkpoints switched on.",
+        why="It is meant for one resume: a checkpoint that was not converted first does not load.",
+        evidence="DeepSpeed runtime/engine.py, load_universal_checkpoint; "
+        "deepspeedai/DeepSpeed#2921",
+    ),
+    Row(
+        "secret-in-config",
+        "error",
+        If("comet.api_key", "given"),
+        "`{key}` stands in the file",
+        "use the environment (COMET_API_KEY)",
+        title="A secret in the file.",
+        why="A config is copied, logged by rank 0 and committed; a key in it is a key given away.",
+        evidence="DeepSpeed runtime/config.py, print_user_config prints the whole file",
+    ),
 )
-def checkpointing_unread(case: Case) -> Iterator[Hit]:
-    """An activation checkpointing block, which Hugging Face models do not read."""
-    if case.block(RECOMPUTE):
-        yield Hit((RECOMPUTE,), "`activation_checkpointing` does nothing for Hugging Face models")
-
-
-@rule(
-    "checkpointing-partition",
-    "warning",
-    why="Activations are partitioned over the ranks of model parallelism; with one rank there is "
-    "nothing to partition, and both keys below need it.",
-    evidence="DeepSpeed runtime/activation_checkpointing/checkpointing.py, CheckpointFunction",
-)
-def checkpointing_partition(case: Case) -> Iterator[Hit]:
-    """Checkpointing options that need partitioned activations."""
-    for key in ("contiguous_memory_optimization", "cpu_checkpointing"):
-        if case.is_on(RECOMPUTE, key) and not case.is_on(RECOMPUTE, "partition_activations"):
-            loc = (RECOMPUTE, key)
-            yield Hit(loc, f"`{key}` needs `partition_activations`", "set that to true too")
-
-
-@rule(
-    "checkpointing-number",
-    "warning",
-    why="The contiguous buffer is sized by the number of checkpoints: unless the program says it, "
-    "an assertion fails.",
-    evidence="DeepSpeed runtime/activation_checkpointing/checkpointing.py, configure",
-)
-def checkpointing_number(case: Case) -> Iterator[Hit]:
-    """A contiguous checkpoint buffer of unknown size."""
-    loc = (RECOMPUTE, "contiguous_memory_optimization")
-    if case.is_on(*loc) and not case.number(RECOMPUTE, "number_checkpoints"):
-        message = "`contiguous_memory_optimization` needs `number_checkpoints`"
-        yield Hit(loc, message, "set it to the number of layers")
-
-
-@rule(
-    "tag-validation",
-    "error",
-    why="Any other word stops the engine when the config is read.",
-    evidence="DeepSpeed runtime/config.py, get_checkpoint_tag_validation_mode",
-)
-def tag_validation(case: Case) -> Iterator[Hit]:
-    """An unknown mode for checking checkpoint tags."""
-    loc = ("checkpoint", "tag_validation")
-    value = case.at(*loc)
-    if value is not None and case.word(*loc) not in TAG_MODES:
-        yield Hit(loc, f"`tag_validation` (={shown(value)}) must be Ignore, Warn or Fail")
-
-
-@rule(
-    "node-local-checkpoint",
-    "warning",
-    why="Each node then writes only its own shards: a resume on other nodes, or a merge of the "
-    "shards, finds a part of the model.",
-    evidence="DeepSpeed runtime/engine.py, use_node_local_storage",
-)
-def node_local_checkpoint(case: Case) -> Iterator[Hit]:
-    """Checkpoints on the disks of the nodes."""
-    loc = ("checkpoint", "use_node_local_storage")
-    if case.is_on(*loc):
-        yield Hit(loc, "checkpoints stay on each node's own disk", "use a shared folder")
-
-
-@rule(
-    "universal-load-on",
-    "info",
-    why="It is meant for one resume: a checkpoint that was not converted first does not load.",
-    evidence="DeepSpeed runtime/engine.py, load_universal_checkpoint; deepspeedai/DeepSpeed#2921",
-)
-def universal_load_on(case: Case) -> Iterator[Hit]:
-    """Loading of universal checkpoints switched on."""
-    loc = ("checkpoint", "load_universal")
-    if case.is_on(*loc):
-        yield Hit(loc, "`load_universal` is on: only converted checkpoints load")
-
-
-@rule(
-    "secret-in-config",
-    "error",
-    why="A config is copied, logged by rank 0 and committed; a key in it is a key given away.",
-    evidence="DeepSpeed runtime/config.py, print_user_config prints the whole file",
-)
-def secret_in_config(case: Case) -> Iterator[Hit]:
-    """A secret in the file."""
-    loc = ("comet", "api_key")
-    if case.word(*loc):
-        yield Hit(loc, "`api_key` stands in the file", "use the environment (COMET_API_KEY)")

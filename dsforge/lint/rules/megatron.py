@@ -15,6 +15,7 @@ from pathlib import Path
 from dsforge.findings import Hit
 from dsforge.lint.case import Case, rule, shown
 from dsforge.lint.reading.document import Loc
+from dsforge.lint.rows import If, Row, rules
 
 FLAGS = Path(__file__).parents[1] / "schemas" / "megatron_flags.txt"
 ARGUMENTS = "Megatron-LM megatron/training/arguments.py"
@@ -57,7 +58,7 @@ def has(case: Case, flag: str) -> bool:
 )
 def megatron_line(case: Case) -> Iterator[Hit]:
     """A line that does not begin with a flag."""
-    for row in case.document.rows:
+    for row in case.document.lines:
         text = row.text.strip()
         if text and not text.startswith(("-", "#")):
             yield Hit((), f"`{shown(text)}` is no flag", "begin with `--`", offset=row.start)
@@ -93,44 +94,11 @@ def megatron_flag_misspelt(case: Case) -> Iterator[Hit]:
 def megatron_flag_twice(case: Case) -> Iterator[Hit]:
     """A flag that is given twice."""
     seen: set[str] = set()
-    for row in case.document.rows:
+    for row in case.document.lines:
         flag = row.text.strip().split(" ")[0].split("=")[0]
         if flag.startswith("--") and flag in seen:
             yield Hit((), f"`{shown(flag)}` is given twice", "keep one", offset=row.start)
         seen.add(flag)
-
-
-@rule(
-    "megatron-value",
-    "error",
-    "megatron",
-    why="Sizes are whole numbers above 0.",
-    evidence=ARGUMENTS + ", validate_args",
-)
-def megatron_value(case: Case) -> Iterator[Hit]:
-    """A size that is no whole number."""
-    for flag in SIZES:
-        if has(case, flag) and count_of(case, flag) < 1:
-            yield Hit((flag,), f"`{flag}` (={shown(case.at(flag))}) must be a whole number above 0")
-
-
-def _divides(case: Case, flag: str, of: str, default: int) -> Iterator[Hit]:
-    """A hit where one size does not divide another."""
-    size, whole = count_of(case, flag, 1), count_of(case, of, default)
-    if size > 1 and whole and whole % size:
-        yield Hit((flag,), f"`{flag}` (={size}) must divide `{of}` (={whole})")
-
-
-@rule(
-    "megatron-heads",
-    "error",
-    "megatron",
-    why="Each tensor rank holds whole attention heads.",
-    evidence="megatron-core TransformerConfig.__post_init__ (tried)",
-)
-def megatron_heads(case: Case) -> Iterator[Hit]:
-    """Heads that the tensor ranks cannot share."""
-    yield from _divides(case, TP, HEADS, 0)
 
 
 @rule(
@@ -149,32 +117,6 @@ def megatron_groups(case: Case) -> Iterator[Hit]:
 
 
 @rule(
-    "megatron-layers",
-    "error",
-    "megatron",
-    why="Layers are shared evenly over stages, unless the first and last are given their own "
-    "number; an old version dropped the rest without a word.",
-    evidence="NVIDIA/Megatron-LM#1304 (30 layers on 4 stages trained 28)",
-)
-def megatron_layers(case: Case) -> Iterator[Hit]:
-    """Layers that the stages cannot share."""
-    if not any(has(case, flag) for flag in UNEVEN):
-        yield from _divides(case, PP, LAYERS, 0)
-
-
-@rule(
-    "megatron-experts",
-    "error",
-    "megatron",
-    why="Each expert rank holds whole experts.",
-    evidence="megatron-core TransformerConfig.__post_init__",
-)
-def megatron_experts(case: Case) -> Iterator[Hit]:
-    """Experts that the expert ranks cannot share."""
-    yield from _divides(case, EP, "--num-experts", 0)
-
-
-@rule(
     "megatron-sequence",
     "error",
     "megatron",
@@ -186,34 +128,6 @@ def megatron_sequence(case: Case) -> Iterator[Hit]:
     ranks, length = count_of(case, CP, 1), count_of(case, "--seq-length")
     if ranks > 1 and length and length % (2 * ranks):
         yield Hit((CP,), f"`--seq-length` (={length}) must be a multiple of 2 x `{CP}` (={ranks})")
-
-
-@rule(
-    "megatron-positions",
-    "error",
-    "megatron",
-    why="Positions beyond the table have no embedding.",
-    evidence=ARGUMENTS + ", validate_args",
-)
-def megatron_positions(case: Case) -> Iterator[Hit]:
-    """A sequence longer than the positions."""
-    most, length = count_of(case, "--max-position-embeddings"), count_of(case, "--seq-length")
-    if most and length > most:
-        message = f"`--seq-length` (={length}) is above `--max-position-embeddings` (={most})"
-        yield Hit(("--seq-length",), message)
-
-
-@rule(
-    "megatron-precision",
-    "error",
-    "megatron",
-    why="Weights have one type.",
-    evidence=ARGUMENTS + ", validate_args",
-)
-def megatron_precision(case: Case) -> Iterator[Hit]:
-    """fp16 and bf16 together."""
-    if has(case, "--fp16") and has(case, "--bf16"):
-        yield Hit(("--fp16",), "`--fp16` and `--bf16` are both given", "keep `--bf16`")
 
 
 @rule(
@@ -231,25 +145,6 @@ def megatron_sequence_parallel(case: Case) -> Iterator[Hit]:
         yield Hit(("--sequence-parallel",), f"`--sequence-parallel` does nothing with `{TP}` 1")
     if not on and size > 1 and has(case, "--num-experts"):
         yield Hit((TP,), "experts with tensor parallelism need `--sequence-parallel`", "add it")
-
-
-@rule(
-    "megatron-overlap",
-    "error",
-    "megatron",
-    why="The gather that is to be overlapped belongs to the distributed optimizer, and it "
-    "follows the overlapped reduction.",
-    evidence=ARGUMENTS + ", validate_args",
-)
-def megatron_overlap(case: Case) -> Iterator[Hit]:
-    """Overlap of a gather that does not happen."""
-    if not has(case, "--overlap-param-gather"):
-        return
-    for flag in ("--use-distributed-optimizer", "--overlap-grad-reduce"):
-        if not has(case, flag):
-            yield Hit(
-                ("--overlap-param-gather",), f"`--overlap-param-gather` needs `{flag}`", "add it"
-            )
 
 
 @rule(
@@ -303,3 +198,86 @@ def megatron_tensor_node(case: Case) -> Iterator[Hit]:
     if case.cluster and size > case.cluster.gpus_per_node:
         message = f"`{TP}` (={size}) is above the {case.cluster.gpus_per_node} cards of a node"
         yield Hit((TP,), message)
+
+
+ROWS = rules(
+    Row(
+        "megatron-value",
+        "error",
+        If(" ".join(SIZES), "no size"),
+        "`{key}` (={value}) must be a whole number above 0",
+        title="A size that is no whole number.",
+        why="Sizes are whole numbers above 0.",
+        evidence=ARGUMENTS + ", validate_args",
+        kinds=("megatron",),
+    ),
+    Row(
+        "megatron-heads",
+        "error",
+        If(TP, "does not divide", HEADS),
+        "`{key}` (={value}) must divide `{operand}` (={of})",
+        title="Heads that the tensor ranks cannot share.",
+        why="Each tensor rank holds whole attention heads.",
+        evidence="megatron-core TransformerConfig.__post_init__ (tried)",
+        kinds=("megatron",),
+    ),
+    Row(
+        "megatron-layers",
+        "error",
+        If(PP, "does not divide", LAYERS),
+        "`{key}` (={value}) must divide `{operand}` (={of})",
+        title="Layers that the stages cannot share.",
+        why="Layers are shared evenly over stages, unless the first and last are given their "
+        "own number; an old version dropped the rest without a word.",
+        evidence="NVIDIA/Megatron-LM#1304 (30 layers on 4 stages trained 28)",
+        when=(*(If(flag, "absent") for flag in UNEVEN),),
+        kinds=("megatron",),
+    ),
+    Row(
+        "megatron-experts",
+        "error",
+        If(EP, "does not divide", "--num-experts"),
+        "`{key}` (={value}) must divide `{operand}` (={of})",
+        title="Experts that the expert ranks cannot share.",
+        why="Each expert rank holds whole experts.",
+        evidence="megatron-core TransformerConfig.__post_init__",
+        kinds=("megatron",),
+    ),
+    Row(
+        "megatron-positions",
+        "error",
+        If("--seq-length", "above", "--max-position-embeddings"),
+        "`{key}` (={value}) is above `{operand}` (={of})",
+        title="A sequence longer than the positions.",
+        why="Positions beyond the table have no embedding.",
+        evidence=ARGUMENTS + ", validate_args",
+        when=(If("--max-position-embeddings", "above", 0),),
+        kinds=("megatron",),
+    ),
+    Row(
+        "megatron-precision",
+        "error",
+        If("--fp16", "present"),
+        "`--fp16` and `--bf16` are both given",
+        "keep `--bf16`",
+        title="fp16 and bf16 together.",
+        why="Weights have one type.",
+        evidence=ARGUMENTS + ", validate_args",
+        when=(If("--bf16", "present"),),
+        kinds=("megatron",),
+    ),
+    Row(
+        "megatron-overlap",
+        "error",
+        If("--use-distributed-optimizer --overlap-grad-reduce", "absent"),
+        "`--overlap-param-gather` needs `{key}`",
+        "add it",
+        title="Overlap of a gather that does not happen.",
+        why="The gather that is to be overlapped belongs to the distributed optimizer, and it "
+        "follows the overlapped reduction.",
+        evidence=ARGUMENTS + ", validate_args",
+        when=(If("--overlap-param-gather", "present"),),
+        at="--overlap-param-gather",
+        kinds=("megatron",),
+    ),
+)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dsforge.ds_config import PARAMETERS_SHARDED
 from dsforge.findings import Hit
 from dsforge.lint.case import ZERO, Case, rule
+from dsforge.lint.rows import If, Row, rules
 from dsforge.lint.schemas.releases import number
 from dsforge.units import count, gib
 
@@ -15,7 +16,6 @@ DEFAULT_BUCKET = 500_000_000
 BYTES = 2
 KNOWS_LEAVES = number("0.18.0")  # the first release with `leaf_module` and its default classes
 DEFAULT_LEAVES = ("mixtral", "qwen2_moe", "qwen3_moe")
-KNOWS_TIES = number("0.19.4")
 OVERFLOWING = ("gemma", "gemma2", "gemma3_text", "t5", "mt5", "umt5")
 STAGE = (ZERO, "stage")
 TENSOR = ("tensor_parallel", "autotp_size")
@@ -86,22 +86,6 @@ def model_moe_leaf(case: Case) -> Iterator[Hit]:
 
 
 @rule(
-    "model-tied-tensor",
-    "warning",
-    why="Older AutoTP cuts the output head without the embedding that shares its matrix, so the "
-    "two part, and the saved model is not the trained one.",
-    evidence="DeepSpeed module_inject/auto_tp.py, _find_tied_weight_partners (absent before "
-    "0.19.4)",
-)
-def model_tied_tensor(case: Case) -> Iterator[Hit]:
-    """Tied embeddings under an AutoTP that does not know them."""
-    model, size = case.model, case.tensor_parallel_size
-    if model is not None and model.tied_embeddings and size > 1 and case.release < KNOWS_TIES:
-        message = f"{model.name} ties its embeddings; AutoTP before 0.19.4 cuts only the head"
-        yield Hit(TENSOR, message, "use a newer DeepSpeed, or autotp_size 1")
-
-
-@rule(
     "model-heads",
     "error",
     why="Each rank holds whole attention heads.",
@@ -144,15 +128,33 @@ def model_stages(case: Case) -> Iterator[Hit]:
         yield Hit(("pipeline", "stages"), message)
 
 
-@rule(
-    "model-fp16",
-    "warning",
-    why="These families were trained in bf16 with activations beyond 65504: in fp16 they turn to "
-    "infinity, and the loss scale falls to its floor.",
-    evidence="hiyouga/LlamaFactory#251, modelscope/ms-swift#4374; transformers' T5 documentation",
+ROWS = rules(
+    Row(
+        "model-tied-tensor",
+        "warning",
+        If("@tensor_parallel_size", "above", 1),
+        "{model} ties its embeddings; AutoTP before 0.19.4 cuts only the head",
+        "use a newer DeepSpeed, or autotp_size 1",
+        title="Tied embeddings under an AutoTP that does not know them.",
+        why="Older AutoTP cuts the output head without the embedding that shares its matrix, "
+        "so the two part, and the saved model is not the trained one.",
+        evidence="DeepSpeed module_inject/auto_tp.py, _find_tied_weight_partners (absent before "
+        "0.19.4)",
+        when=(If("@tied_embeddings", "on"),),
+        at="tensor_parallel.autotp_size",
+        until="0.19.3",
+    ),
+    Row(
+        "model-fp16",
+        "warning",
+        If("fp16.enabled", "on"),
+        "{model} overflows in fp16",
+        "use bf16",
+        title="fp16 for a family that overflows in it.",
+        why="These families were trained in bf16 with activations beyond 65504: in fp16 they "
+        "turn to infinity, and the loss scale falls to its floor.",
+        evidence="hiyouga/LlamaFactory#251, modelscope/ms-swift#4374; "
+        "transformers' T5 documentation",
+        when=(If("@model_type", "in", OVERFLOWING),),
+    ),
 )
-def model_fp16(case: Case) -> Iterator[Hit]:
-    """fp16 for a family that overflows in it."""
-    model = case.model
-    if model is not None and model.model_type in OVERFLOWING and case.is_on("fp16", "enabled"):
-        yield Hit(("fp16", "enabled"), f"{model.name} overflows in fp16", "use bf16")

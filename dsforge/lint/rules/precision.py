@@ -6,30 +6,12 @@ from collections.abc import Iterator
 
 from dsforge.findings import Hit
 from dsforge.lint.case import Case, rule, shown
+from dsforge.lint.rows import If, Repair, Row, rules
 
 SCALER = ("loss_scale", "initial_scale_power", "loss_scale_window", "hysteresis", "min_loss_scale")
 HIGHEST_USEFUL_POWER = 24  # the scaler halves: from 2^32 sixteen and more steps are thrown away
 USUAL_POWER = 16
-TYPES = ("fp32", "fp16", "bf16")
 CONFIG = "DeepSpeed runtime/precision_config.py"
-
-
-def bf16_block(case: Case) -> str:
-    """The name under which the file has its bf16 block."""
-    return "bf16" if "bf16" in case.block() else "bfloat16"
-
-
-@rule(
-    "fp16-with-bf16",
-    "error",
-    why="Weights have one type; DeepSpeed stops with an assertion after all ranks are up.",
-    evidence="DeepSpeed runtime/config.py, DeepSpeedConfig._initialize_params",
-)
-def fp16_with_bf16(case: Case) -> Iterator[Hit]:
-    """Both half precisions enabled."""
-    if case.is_on("fp16", "enabled") and case.is_on(bf16_block(case), "enabled"):
-        message = "`fp16` and `bf16` are both enabled"
-        yield Hit(("fp16", "enabled"), message, "keep bf16 where the card has it")
 
 
 @rule(
@@ -56,7 +38,7 @@ def precision_full(case: Case) -> Iterator[Hit]:
 )
 def loss_scale_in_bf16(case: Case) -> Iterator[Hit]:
     """Loss-scale keys in the bf16 block."""
-    block = bf16_block(case)
+    block = case.bf16_block
     for key in SCALER:
         if key in case.block(block):
             edits = case.document.removed((block, key))
@@ -123,98 +105,6 @@ def fp16_scale_value(case: Case) -> Iterator[Hit]:
 
 
 @rule(
-    "fp16-static-scale",
-    "warning",
-    why="A fixed scale cannot fall when gradients overflow: each overflow is a lost step, for "
-    "ever.",
-    evidence="DeepSpeed runtime/fp16/loss_scaler.py, LossScaler; deepspeedai/DeepSpeedExamples#531",
-)
-def fp16_static_scale(case: Case) -> Iterator[Hit]:
-    """A fixed loss scale."""
-    scale = case.number("fp16", "loss_scale")
-    if scale and case.at("fp16", "enabled"):
-        message = f"`loss_scale` (={shown(scale)}) is fixed; dynamic keys beside it are not read"
-        yield Hit(("fp16", "loss_scale"), message, "use 0: dynamic")
-
-
-@rule(
-    "bf16-old-name",
-    "info",
-    why="`bfloat16` is the old spelling; a `bf16` block beside it wins without a word.",
-    evidence=CONFIG + ", get_bfloat16_config",
-    fixable=True,
-)
-def bf16_old_name(case: Case) -> Iterator[Hit]:
-    """The old name of the bf16 block."""
-    if "bfloat16" in case.block():
-        edits = case.document.renamed(("bfloat16",), "bf16")
-        yield Hit(("bfloat16",), "`bfloat16` is the old name of `bf16`", "write `bf16`", edits)
-
-
-@rule(
-    "half-states-stage",
-    "error",
-    why="Master weights in half precision are kept by the ZeRO optimizers only.",
-    evidence="DeepSpeed runtime/config.py, DeepSpeedConfig._do_error_check",
-)
-def half_states_stage(case: Case) -> Iterator[Hit]:
-    """Half-precision master weights without ZeRO."""
-    keys = (
-        ("fp16", "fp16_master_weights_and_grads"),
-        ("bf16", "bf16_master_weights_and_grads"),
-        ("bf16", "bf16_optimizer_states"),
-    )
-    for loc in keys:
-        if case.is_on(*loc) and case.stage == 0:
-            yield Hit(loc, f"`{loc[1]}` needs ZeRO stage 1, 2 or 3", "set a ZeRO stage")
-
-
-@rule(
-    "bf16-states-alone",
-    "error",
-    why="Optimizer states in bf16 are only kept beside master weights in bf16.",
-    evidence="DeepSpeed runtime/config.py, DeepSpeedConfig._do_error_check",
-)
-def bf16_states_alone(case: Case) -> Iterator[Hit]:
-    """bf16 optimizer states beside fp32 master weights."""
-    loc = ("bf16", "bf16_optimizer_states")
-    if case.is_on(*loc) and not case.is_on("bf16", "bf16_master_weights_and_grads"):
-        yield Hit(loc, "`bf16_optimizer_states` needs `bf16_master_weights_and_grads`")
-
-
-@rule(
-    "communication-type",
-    "error",
-    why="Only these three types are known; anything else stops every rank.",
-    evidence="DeepSpeed runtime/config.py, get_communication_data_type",
-)
-def communication_type(case: Case) -> Iterator[Hit]:
-    """An unknown type for gradients on the wire or in accumulation."""
-    for loc in (
-        ("communication_data_type",),
-        ("seq_parallel_communication_data_type",),
-        ("data_types", "grad_accum_dtype"),
-    ):
-        value = case.at(*loc)
-        if value is not None and case.word(*loc) not in (*TYPES, "auto"):
-            yield Hit(loc, f"`{loc[-1]}` (={shown(value)}) must be fp32, fp16 or bf16")
-
-
-@rule(
-    "communication-fp16",
-    "warning",
-    why="Gradients of a bf16 run that travel as fp16 overflow above 65504, and there is no loss "
-    "scale to catch it.",
-    evidence="DeepSpeed runtime/zero/stage3.py, communication_data_type",
-)
-def communication_fp16(case: Case) -> Iterator[Hit]:
-    """bf16 training whose gradients travel as fp16."""
-    loc = ("communication_data_type",)
-    if case.word(*loc) == "fp16" and case.is_on(bf16_block(case), "enabled"):
-        yield Hit(loc, "bf16 gradients are sent as fp16 and can overflow", "use bf16 or fp32")
-
-
-@rule(
     "amp-with-half",
     "error",
     why="Apex AMP and DeepSpeed's own half precision both replace the weights; DeepSpeed refuses "
@@ -223,7 +113,7 @@ def communication_fp16(case: Case) -> Iterator[Hit]:
 )
 def amp_with_half(case: Case) -> Iterator[Hit]:
     """Apex AMP beside fp16, bf16 or ZeRO."""
-    halves = case.at("fp16", "enabled") or case.at(bf16_block(case), "enabled")
+    halves = case.at("fp16", "enabled") or case.at(case.bf16_block, "enabled")
     if case.is_on("amp", "enabled") and (halves or case.stage):
         yield Hit(("amp", "enabled"), "`amp` cannot be combined with fp16, bf16 or ZeRO")
 
@@ -242,3 +132,93 @@ def accumulation_type_stage0(case: Case) -> Iterator[Hit]:
     if kind is not None and case.stage == 0 and kind != own:
         message = f"`grad_accum_dtype` (={case.word(*loc)}) must be {own} without ZeRO"
         yield Hit(loc, message, "use ZeRO stage 1")
+
+
+ROWS = rules(
+    Row(
+        "fp16-with-bf16",
+        "error",
+        If("fp16.enabled", "on"),
+        "`fp16` and `bf16` are both enabled",
+        "keep bf16 where the card has it",
+        title="Both half precisions enabled.",
+        why="Weights have one type; DeepSpeed stops with an assertion after all ranks are up.",
+        evidence="DeepSpeed runtime/config.py, DeepSpeedConfig._initialize_params",
+        when=(If("@bf16", "on"),),
+    ),
+    Row(
+        "fp16-static-scale",
+        "warning",
+        If("fp16.loss_scale", "not 0"),
+        "`{key}` (={value}) is fixed; dynamic keys beside it are not read",
+        "use 0: dynamic",
+        title="A fixed loss scale.",
+        why="A fixed scale cannot fall when gradients overflow: each overflow is a lost step, "
+        "for ever.",
+        evidence="DeepSpeed runtime/fp16/loss_scaler.py, LossScaler; "
+        "deepspeedai/DeepSpeedExamples#531",
+        when=(If("fp16.enabled", "given"),),
+    ),
+    Row(
+        "bf16-old-name",
+        "info",
+        If("bfloat16", "present"),
+        "`bfloat16` is the old name of `bf16`",
+        "write `bf16`",
+        title="The old name of the bf16 block.",
+        why="`bfloat16` is the old spelling; a `bf16` block beside it wins without a word.",
+        evidence=CONFIG + ", get_bfloat16_config",
+        repair=Repair("rename", "bf16"),
+    ),
+    Row(
+        "half-states-stage",
+        "error",
+        If(
+            "fp16.fp16_master_weights_and_grads bf16.bf16_master_weights_and_grads "
+            "bf16.bf16_optimizer_states",
+            "on",
+        ),
+        "`{key}` needs ZeRO stage 1, 2 or 3",
+        "set a ZeRO stage",
+        title="Half-precision master weights without ZeRO.",
+        why="Master weights in half precision are kept by the ZeRO optimizers only.",
+        evidence="DeepSpeed runtime/config.py, DeepSpeedConfig._do_error_check",
+        when=(If("@stage", "is", 0),),
+    ),
+    Row(
+        "bf16-states-alone",
+        "error",
+        If("bf16.bf16_optimizer_states", "on"),
+        "`{key}` needs `bf16_master_weights_and_grads`",
+        title="bf16 optimizer states beside fp32 master weights.",
+        why="Optimizer states in bf16 are only kept beside master weights in bf16.",
+        evidence="DeepSpeed runtime/config.py, DeepSpeedConfig._do_error_check",
+        when=(If("bf16.bf16_master_weights_and_grads", "not on"),),
+    ),
+    Row(
+        "communication-type",
+        "error",
+        If(
+            "communication_data_type seq_parallel_communication_data_type "
+            "data_types.grad_accum_dtype",
+            "not in",
+            ("fp32", "fp16", "bf16", "auto"),
+        ),
+        "`{key}` (={value}) must be fp32, fp16 or bf16",
+        title="An unknown type for gradients on the wire or in accumulation.",
+        why="Only these three types are known; anything else stops every rank.",
+        evidence="DeepSpeed runtime/config.py, get_communication_data_type",
+    ),
+    Row(
+        "communication-fp16",
+        "warning",
+        If("communication_data_type", "is", "fp16"),
+        "bf16 gradients are sent as fp16 and can overflow",
+        "use bf16 or fp32",
+        title="bf16 training whose gradients travel as fp16.",
+        why="Gradients of a bf16 run that travel as fp16 overflow above 65504, and there is no "
+        "loss scale to catch it.",
+        evidence="DeepSpeed runtime/zero/stage3.py, communication_data_type",
+        when=(If("@bf16", "on"),),
+    ),
+)

@@ -7,40 +7,9 @@ from collections.abc import Iterator
 from dsforge.ds_config import GRADIENTS_SHARDED, PARAMETERS_SHARDED
 from dsforge.findings import Hit
 from dsforge.lint.case import ZERO, Case, rule
+from dsforge.lint.rows import If, Row, rules
 
 CONFIG = "DeepSpeed runtime/zero/config.py, DeepSpeedZeroConfig"
-STAGE3_FEATURES = (
-    "zero_hpz_partition_size",
-    "zero_quantized_weights",
-    "zero_quantized_nontrainable_weights",
-    "zero_quantized_gradients",
-)
-
-
-@rule(
-    "zero-stage-missing",
-    "warning",
-    why="A `zero_optimization` block without a stage is stage 0: nothing is sharded, and nothing "
-    "says so.",
-    evidence=CONFIG + ".stage (default 0)",
-)
-def zero_stage_missing(case: Case) -> Iterator[Hit]:
-    """A ZeRO block without a stage."""
-    if case.block(ZERO) and "stage" not in case.block(ZERO):
-        yield Hit((ZERO,), "`zero_optimization` has no `stage`: nothing is sharded", "set `stage`")
-
-
-@rule(
-    "zero-boolean",
-    "error",
-    why="`true` is the form of 2020 and means stage 1; the other settings of ZeRO have no place.",
-    evidence="DeepSpeed runtime/zero/config.py, read_zero_config_deprecated",
-)
-def zero_boolean(case: Case) -> Iterator[Hit]:
-    """`zero_optimization` as a boolean."""
-    if isinstance(case.at(ZERO), bool):
-        message = "`zero_optimization` as a boolean is the deprecated form: true is stage 1"
-        yield Hit((ZERO,), message, 'write {"stage": 1}')
 
 
 @rule(
@@ -57,66 +26,6 @@ def stage3_keys_below(case: Case) -> Iterator[Hit]:
         message = f"`{keys[0][:60]}` is not read at ZeRO stage {case.stage}"
         message += f" (nor are {len(keys) - 1} more)" if len(keys) > 1 else ""
         yield Hit((ZERO, keys[0]), message)
-
-
-@rule(
-    "zeropp-below-stage3",
-    "error",
-    why="ZeRO++ (hpZ, quantised weights and gradients) is part of stage 3; below it the keys are "
-    "accepted and do nothing, so the traffic that was to be saved is still there.",
-    evidence="DeepSpeed runtime/engine.py, _configure_zero_optimizer; deepspeedai/DeepSpeed#6889",
-)
-def zeropp_below_stage3(case: Case) -> Iterator[Hit]:
-    """ZeRO++ settings below stage 3."""
-    for key in STAGE3_FEATURES:
-        value = case.at(ZERO, key)
-        used = value is True or (case.whole(ZERO, key) or 0) > 1
-        if used and case.stage is not None and case.stage < PARAMETERS_SHARDED:
-            yield Hit(
-                (ZERO, key), f"`{key}` does nothing at ZeRO stage {case.stage}", "use stage 3"
-            )
-
-
-@rule(
-    "hpz-with-offload",
-    "warning",
-    why="hpZ keeps a second copy of the parameters on the cards of a node; with the parameters on "
-    "the host this was reported to break.",
-    evidence="deepspeedai/DeepSpeed#6889",
-)
-def hpz_with_offload(case: Case) -> Iterator[Hit]:
-    """Parameter offload together with hpZ."""
-    size = case.whole(ZERO, "zero_hpz_partition_size") or 1
-    if size > 1 and case.device("offload_param") != "none":
-        message = f"`zero_hpz_partition_size` (={size}) with `offload_param`"
-        yield Hit((ZERO, "zero_hpz_partition_size"), message, "use one of them")
-
-
-@rule(
-    "quantized-gradients-fp16",
-    "warning",
-    why="Quantised gradients under a dynamic loss scale were reported to drive the scale to its "
-    "floor.",
-    evidence="deepspeedai/DeepSpeedExamples#617",
-)
-def quantized_gradients_fp16(case: Case) -> Iterator[Hit]:
-    """Quantised gradients in fp16."""
-    if case.is_on(ZERO, "zero_quantized_gradients") and case.is_on("fp16", "enabled"):
-        yield Hit((ZERO, "zero_quantized_gradients"), "quantised gradients with fp16", "use bf16")
-
-
-@rule(
-    "elastic-checkpoint-stage3",
-    "error",
-    why="Elastic checkpoints are dead for stage 3: a resume on another number of ranks fails.",
-    evidence="DeepSpeed runtime/zero/config.py, elastic_checkpoint_deprecated; "
-    "deepspeedai/DeepSpeed#2921",
-)
-def elastic_checkpoint_stage3(case: Case) -> Iterator[Hit]:
-    """Elastic checkpoints at stage 3."""
-    if case.is_on(ZERO, "elastic_checkpoint") and case.stage == PARAMETERS_SHARDED:
-        message = "`elastic_checkpoint` is no longer supported at ZeRO stage 3"
-        yield Hit((ZERO, "elastic_checkpoint"), message, "use universal checkpoints to resume")
 
 
 @rule(
@@ -159,21 +68,6 @@ def predivide_stage3(case: Case) -> Iterator[Hit]:
 
 
 @rule(
-    "allreduce-sum",
-    "error",
-    why="Summing instead of averaging gradients is not implemented for stage 3.",
-    evidence="DeepSpeed runtime/config.py, DeepSpeedConfig._do_error_check",
-)
-def allreduce_sum(case: Case) -> Iterator[Hit]:
-    """Summed gradients at stage 3."""
-    loc = ("gradient_allreduce_op",)
-    if case.word(*loc) == "sum" and case.stage == PARAMETERS_SHARDED:
-        yield Hit(
-            loc, "`gradient_allreduce_op` sum is not supported at ZeRO stage 3", "use stage 2"
-        )
-
-
-@rule(
     "unsaved-weights",
     "warning",
     why="At stage 3 every rank holds a part of each weight. Without this key `save_16bit_model` "
@@ -189,13 +83,106 @@ def unsaved_weights(case: Case) -> Iterator[Hit]:
         yield Hit(loc, "whole weights are not gathered on save", f"set `{new}` to true")
 
 
-@rule(
-    "legacy-stage1",
-    "warning",
-    why="The old stage 1 is not maintained; its checkpoints cannot be resumed by the new one.",
-    evidence=CONFIG + ".legacy_stage1",
+ROWS = rules(
+    Row(
+        "zero-stage-missing",
+        "warning",
+        If("zero_optimization.stage", "absent"),
+        "`zero_optimization` has no `stage`: nothing is sharded",
+        "set `stage`",
+        title="A ZeRO block without a stage.",
+        why="A `zero_optimization` block without a stage is stage 0: nothing is sharded, and "
+        "nothing says so.",
+        evidence=CONFIG + ".stage (default 0)",
+        when=(If("zero_optimization", "block"),),
+        at="zero_optimization",
+    ),
+    Row(
+        "zero-boolean",
+        "error",
+        If("zero_optimization", "boolean"),
+        "`{key}` as a boolean is the deprecated form: true is stage 1",
+        'write {{"stage": 1}}',
+        title="`zero_optimization` as a boolean.",
+        why="`true` is the form of 2020 and means stage 1; the other settings of ZeRO have no "
+        "place.",
+        evidence="DeepSpeed runtime/zero/config.py, read_zero_config_deprecated",
+    ),
+    Row(
+        "zeropp-below-stage3",
+        "error",
+        If(
+            "zero_optimization.zero_hpz_partition_size "
+            "zero_optimization.zero_quantized_weights "
+            "zero_optimization.zero_quantized_nontrainable_weights "
+            "zero_optimization.zero_quantized_gradients",
+            "used",
+        ),
+        "`{key}` does nothing at ZeRO stage {stage}",
+        "use stage 3",
+        title="ZeRO++ settings below stage 3.",
+        why="ZeRO++ (hpZ, quantised weights and gradients) is part of stage 3; below it the "
+        "keys are accepted and do nothing, so the traffic that was to be saved is still "
+        "there.",
+        evidence="DeepSpeed runtime/engine.py, _configure_zero_optimizer; "
+        "deepspeedai/DeepSpeed#6889",
+        when=(If("@stage", "below", 3),),
+    ),
+    Row(
+        "hpz-with-offload",
+        "warning",
+        If("zero_optimization.zero_hpz_partition_size", "above", 1),
+        "`{key}` (={number}) with `offload_param`",
+        "use one of them",
+        title="Parameter offload together with hpZ.",
+        why="hpZ keeps a second copy of the parameters on the cards of a node; with the "
+        "parameters on the host this was reported to break.",
+        evidence="deepspeedai/DeepSpeed#6889",
+        when=(If("@offload_param", "is not", "none"),),
+    ),
+    Row(
+        "quantized-gradients-fp16",
+        "warning",
+        If("zero_optimization.zero_quantized_gradients", "on"),
+        "quantised gradients with fp16",
+        "use bf16",
+        title="Quantised gradients in fp16.",
+        why="Quantised gradients under a dynamic loss scale were reported to drive the scale "
+        "to its floor.",
+        evidence="deepspeedai/DeepSpeedExamples#617",
+        when=(If("fp16.enabled", "on"),),
+    ),
+    Row(
+        "elastic-checkpoint-stage3",
+        "error",
+        If("zero_optimization.elastic_checkpoint", "on"),
+        "`{key}` is no longer supported at ZeRO stage 3",
+        "use universal checkpoints to resume",
+        title="Elastic checkpoints at stage 3.",
+        why="Elastic checkpoints are dead for stage 3: a resume on another number of ranks fails.",
+        evidence="DeepSpeed runtime/zero/config.py, elastic_checkpoint_deprecated; "
+        "deepspeedai/DeepSpeed#2921",
+        when=(If("@stage", "is", 3),),
+    ),
+    Row(
+        "allreduce-sum",
+        "error",
+        If("gradient_allreduce_op", "is", "sum"),
+        "`{key}` sum is not supported at ZeRO stage 3",
+        "use stage 2",
+        title="Summed gradients at stage 3.",
+        why="Summing instead of averaging gradients is not implemented for stage 3.",
+        evidence="DeepSpeed runtime/config.py, DeepSpeedConfig._do_error_check",
+        when=(If("@stage", "is", 3),),
+    ),
+    Row(
+        "legacy-stage1",
+        "warning",
+        If("zero_optimization.legacy_stage1", "on"),
+        "`{key}` is unmaintained",
+        "remove it",
+        title="The old implementation of stage 1.",
+        why="The old stage 1 is not maintained; its checkpoints cannot be resumed by the new one.",
+        evidence=CONFIG + ".legacy_stage1",
+    ),
 )
-def legacy_stage1(case: Case) -> Iterator[Hit]:
-    """The old implementation of stage 1."""
-    if case.is_on(ZERO, "legacy_stage1"):
-        yield Hit((ZERO, "legacy_stage1"), "`legacy_stage1` is unmaintained", "remove it")
