@@ -17,6 +17,7 @@ import json
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +107,7 @@ def sound(path: Path | None, say: Callable[[str], None], *, fall_back: bool) -> 
     """
     for later in _not_whole(path) if fall_back else ():
         say(f"{later.name} is damaged and set aside: {lacking(later)}")
-        on_first_rank(lambda bad=later: set_aside(bad))
+        on_first_rank(partial(set_aside, later))
     while path is not None:
         why = damage(path)
         if not why:
@@ -115,7 +116,7 @@ def sound(path: Path | None, say: Callable[[str], None], *, fall_back: bool) -> 
             raise DsforgeError(f"{path} is damaged: {why}", "name an older checkpoint")
         older = [p for p in checkpoints(path.parent) if step_of(p) < step_of(path)]
         say(f"{path.name} is damaged and set aside: {why}")
-        on_first_rank(lambda bad=path: set_aside(bad))
+        on_first_rank(partial(set_aside, path))
         if not older:
             hint = "start anew with `--overwrite`"
             raise DsforgeError(f"no good checkpoint is left in {path.parent}", hint)

@@ -48,9 +48,9 @@ def start_engine(model: Any, config: EngineConfig, factor: Callable[[int], float
 def made_stepper(engine: Any, job: TrainJob, pad_token: int, place: Place) -> Stepper:
     """The Stepper that suits the mode."""
     kind = Stepper
-    if place.layout is not None and place.layout.pipeline_parallel_size > 1:
+    if place.sizes.pipeline_parallel_size > 1:
         kind = PipelineStepper
-    elif place.layout is not None and place.layout.context_parallel_size > 1:
+    elif place.sizes.context_parallel_size > 1:
         kind = SequenceStepper
     return kind(engine, job, pad_token, place)
 
