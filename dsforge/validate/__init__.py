@@ -6,7 +6,7 @@ them, `score` judges. All of it is pure: the command line reads the file and sho
 
 from __future__ import annotations
 
-from dsforge.validate.document import Document, validation
+from dsforge.validate.document import ValidationDocument, validation
 from dsforge.validate.table import Row, parse_table
 
-__all__ = ["Document", "Row", "parse_table", "validation"]
+__all__ = ["Row", "ValidationDocument", "parse_table", "validation"]

@@ -68,7 +68,7 @@ class Summary(BaseModel):
     )
 
 
-class Document(BaseModel):
+class ValidationDocument(BaseModel):
     """The whole validation."""
 
     model_config = FROZEN
@@ -84,7 +84,7 @@ def validation(
     what: Collection[Quantity] = QUANTITIES,
     sources: Collection[str] = (),
     every: bool = False,
-) -> Document:
+) -> ValidationDocument:
     """Predictions for the rows of a table and their score.
 
     `sources` limits it to some (none: all); `every` takes rows in that call themselves incomplete,
@@ -101,7 +101,7 @@ def validation(
         found = [_compared(row, case, quantity) for quantity in what]
         compared += [entry for entry in found if entry is not None]
     summary = _summary(compared, {row.id: row for row in rows})
-    return Document(rows=tuple(compared), skipped=tuple(skipped), summary=summary)
+    return ValidationDocument(rows=tuple(compared), skipped=tuple(skipped), summary=summary)
 
 
 def _compared(row: Row, case: Case, quantity: Quantity) -> Compared | None:

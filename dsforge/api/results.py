@@ -1,0 +1,294 @@
+"""What the public functions answer: live values, and the document that a command prints.
+
+`document` of a result is a frozen pydantic model: `document.model_dump(mode="json")` is what the
+command prints with `--json`, and its JSON schema is published in `schemas/`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pydantic import BaseModel, Field
+
+from dsforge.plan import Plan, Request, Search
+from dsforge.specs import FROZEN
+
+if TYPE_CHECKING:
+    from dsforge.artifacts import Artifact, Written
+    from dsforge.diagnose import Cause
+    from dsforge.document import EstimateDocument, InverseDocument, PlanDocument
+    from dsforge.lint.registry import Finding
+    from dsforge.planner.alternatives import Alternative
+    from dsforge.planner.flips import Flip
+    from dsforge.planner.front import FrontPoint
+    from dsforge.planner.inverse import Answer
+    from dsforge.planner.remedies import Remedy
+    from dsforge.rehearse.account import RehearsalDocument
+    from dsforge.rehearse.timeline import Timeline
+
+
+@dataclass(frozen=True, slots=True)
+class PlanResult:
+    """The ranking of all strategies for a job.
+
+    Examples:
+        >>> import dsforge
+        >>> result = dsforge.plan("gpt2", "v100-32gb")
+        >>> result.best == result.plans[0], result.best.choice.fits
+        (True, True)
+        >>> result.document.plans[0].fits
+        True
+
+    """
+
+    request: Request
+    search: Search
+    alternatives: tuple[Alternative, ...]
+    front: tuple[FrontPoint, ...] | None
+    flips: tuple[Flip, ...] | None
+    top: int
+
+    @property
+    def plans(self) -> tuple[Plan, ...]:
+        """The plans that fit, the choice first."""
+        return self.search.plans
+
+    @property
+    def best(self) -> Plan:
+        """The plan that is chosen, which `gen` takes."""
+        return self.search.plans[0]
+
+    @property
+    def document(self) -> PlanDocument:
+        """The ranking of the best `top` plans, as `dsforge plan --json` prints it."""
+        from dsforge.document import plan_document
+
+        return plan_document(
+            self.search, self.top, others=self.alternatives, front=self.front, flips=self.flips
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class EstimateResult:
+    """The predicted memory and time of one strategy, and what would make it fit.
+
+    Examples:
+        >>> import dsforge
+        >>> result = dsforge.estimate("llama-2-7b", "v100-32gb", strategy={"zero_stage": 1})
+        >>> result.fits
+        False
+        >>> len(result.remedies) > 0
+        True
+
+    """
+
+    plan: Plan
+    remedies: tuple[Remedy, ...]
+
+    @property
+    def fits(self) -> bool:
+        """Whether device, RAM and disk suffice."""
+        return self.plan.choice.fits
+
+    @property
+    def document(self) -> EstimateDocument:
+        """The estimate as `dsforge estimate --json` prints it."""
+        from dsforge.document import estimate_document
+
+        return estimate_document(self.plan, self.remedies)
+
+
+@dataclass(frozen=True, slots=True)
+class FindResult:
+    """The answer to an inverse question, and the plan at its value.
+
+    Examples:
+        >>> import dsforge
+        >>> result = dsforge.find("micro-batch", "gpt2", "v100-32gb")
+        >>> result.answer.question, result.plan.choice.fits
+        ('micro-batch', True)
+
+    """
+
+    answer: Answer
+    plan: Plan
+
+    @property
+    def document(self) -> InverseDocument:
+        """The answer as `dsforge estimate --find --json` prints it."""
+        from dsforge.document import InverseDocument, estimate_document
+
+        priced = estimate_document(self.plan)
+        return InverseDocument.model_construct(answer=self.answer, estimate=priced)
+
+
+class GenDocument(BaseModel):
+    """What `dsforge gen --json` prints: the plan and the files, as paths in the run folder."""
+
+    model_config = FROZEN
+
+    out: str = Field(description="Run folder.")
+    created: tuple[str, ...] = Field(description="Files that were not there before.")
+    updated: tuple[str, ...] = Field(description="Files whose content changed.")
+    unchanged: tuple[str, ...] = Field(description="Files that already had this content.")
+    removed: tuple[str, ...] = Field(description="Files of an earlier plan that are gone.")
+    plan: Plan = Field(description="The plan that was rendered, as in `plan.json`.")
+
+
+@dataclass(frozen=True, slots=True)
+class GenResult:
+    """The plan that was chosen and the run folder that was written.
+
+    Examples:
+        >>> import dsforge, tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     result = dsforge.gen("gpt2", "v100-32gb", out=f"{folder}/run")
+        >>> "deepspeed/ds_config.json" in result.written.created
+        True
+
+    """
+
+    out: Path
+    plan: Plan
+    artifacts: tuple[Artifact, ...]
+    written: Written
+
+    @property
+    def document(self) -> GenDocument:
+        """The plan and the files as `dsforge gen --json` prints them."""
+        return GenDocument.model_construct(
+            out=str(self.out),
+            created=self.written.created,
+            updated=self.written.updated,
+            unchanged=self.written.unchanged,
+            removed=self.written.removed,
+            plan=self.plan,
+        )
+
+
+class LintFinding(BaseModel):
+    """One place in one file that breaks a rule."""
+
+    model_config = FROZEN
+
+    rule: str = Field(description="Id of the rule, which `--ignore` takes.")
+    severity: str = Field(description="error, warning or info.")
+    file: str = Field(description="Path of the file.")
+    line: int = Field(description="Line in the file, from 1.")
+    column: int = Field(description="Column in the line, from 1.")
+    path: str = Field(description="Dotted path of the key; empty where it has none.")
+    message: str = Field(description="What is wrong with which value.")
+    fix: str = Field(description="What to do about it.")
+    why: str = Field(description="Why the rule exists.")
+    evidence: str = Field(description="How the rule is known: source code or measurement.")
+
+
+class LintDocument(BaseModel):
+    """What `dsforge lint --format json` prints."""
+
+    model_config = FROZEN
+
+    findings: tuple[LintFinding, ...] = Field(description="By file and line; empty: all is well.")
+
+
+@dataclass(frozen=True, slots=True)
+class LintResult:
+    """What is wrong with the files that were checked.
+
+    Examples:
+        >>> import dsforge, tempfile
+        >>> from pathlib import Path
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     config = Path(folder, "ds_config.json")
+        ...     _ = config.write_text('{"zero_optimization": {"stage": 5}}')
+        ...     result = dsforge.lint(config)
+        >>> result.has_errors, result.files
+        (True, 1)
+
+    """
+
+    findings: tuple[Finding, ...]
+    files: int
+    notes: tuple[str, ...]
+
+    @property
+    def has_errors(self) -> bool:
+        """Whether a finding is an error: the run would fail or train wrongly."""
+        return any(finding.severity == "error" for finding in self.findings)
+
+    @property
+    def document(self) -> LintDocument:
+        """The findings as `dsforge lint --format json` prints them."""
+        from dsforge.lint.shapes import as_json
+
+        return LintDocument.model_validate_json(as_json(self.findings))
+
+
+class CauseEvidence(BaseModel):
+    """A line of a log that proves a cause."""
+
+    model_config = FROZEN
+
+    file: str = Field(description="Log that the line is in.")
+    line: int = Field(description="Line in the log, from 1.")
+    text: str = Field(description="The line itself.")
+
+
+class CauseDocument(BaseModel):
+    """A cause of a failed run."""
+
+    model_config = FROZEN
+
+    rule: str = Field(description="Id of the rule that recognised it.")
+    confidence: float = Field(description="How sure the rule is, 0 to 1.")
+    message: str = Field(description="What went wrong.")
+    why: str = Field(description="Why it goes wrong so.")
+    evidence: tuple[CauseEvidence, ...] = Field(description="Lines of the logs that prove it.")
+    fix: str = Field(description="What to do about it; may be a patch.")
+
+
+class DiagnoseDocument(BaseModel):
+    """What `dsforge diagnose --json` prints."""
+
+    model_config = FROZEN
+
+    causes: tuple[CauseDocument, ...] = Field(description="Likeliest first; empty: none found.")
+
+
+@dataclass(frozen=True, slots=True)
+class DiagnoseResult:
+    """The causes that the logs of a run show.
+
+    Examples:
+        >>> import dsforge
+        >>> result = dsforge.diagnose(text="torch.OutOfMemoryError: CUDA out of memory.")
+        >>> len(result.causes)
+        1
+
+    """
+
+    causes: tuple[Cause, ...]
+
+    @property
+    def document(self) -> DiagnoseDocument:
+        """The causes as `dsforge diagnose --json` prints them."""
+        from dsforge.diagnose.words import document
+
+        return DiagnoseDocument.model_validate(document(self.causes))
+
+
+@dataclass(frozen=True, slots=True)
+class RehearseResult:
+    """The memory that the real engine held as one rank of the job.
+
+    Examples:
+        >>> import dsforge
+        >>> dsforge.RehearseResult.__dataclass_fields__.keys() >= {"document", "timeline"}
+        True
+
+    """
+
+    document: RehearsalDocument
+    timeline: Timeline
