@@ -43,11 +43,13 @@ class RouterSpec(BaseModel):
 
     model_config = FROZEN
 
-    score: Literal["softmax", "sigmoid"] = "softmax"
+    score: Literal["softmax", "sigmoid"] = Field(
+        default="softmax", description="How the router turns logits into weights of experts."
+    )
     normalized: bool = Field(default=True, description="Weights of the chosen experts add up to 1.")
     balance_bias: bool = Field(default=False, description="Balanced by a bias, without a loss.")
     scaling_factor: float = Field(default=1.0, gt=0, description="Of the chosen weights.")
-    groups: int = Field(default=1, ge=1, description="Groups of experts.")
+    groups: int = Field(default=1, ge=1, description="Groups that the experts are divided into.")
     groups_per_token: int = Field(default=1, ge=1, description="Groups that one token may use.")
 
 
@@ -64,7 +66,9 @@ class MoeSpec(BaseModel):
     first_dense_layers: int = Field(default=0, ge=0, description="Leading layers without experts.")
     layer_step: int = Field(default=1, ge=1, description="Every n-th layer is a MoE layer.")
     router_bias: bool = Field(default=False, description="The router has a bias per expert.")
-    router: RouterSpec = RouterSpec()
+    router: RouterSpec = Field(
+        default=RouterSpec(), description="Scores, groups and balance of the router."
+    )
 
 
 class MlaSpec(BaseModel):
@@ -91,37 +95,67 @@ class ModelSpec(BaseModel):
         default=None, description="Folder or config.json that it was read from, absolute."
     )
     model_type: str | None = Field(description="`model_type` of its Hugging Face config.")
-    kind: Kind = Field(default="decoder")
+    kind: Kind = Field(default="decoder", description="Which halves of a transformer it has.")
     layers: int = Field(ge=1, description="Transformer layers (each half of an encoder-decoder).")
-    hidden_size: int = Field(ge=1)
+    hidden_size: int = Field(ge=1, description="Width of the residual stream.")
     ffn_hidden_size: int = Field(ge=1, description="Width of the MLP of a dense layer.")
-    attention_heads: int = Field(ge=1)
+    attention_heads: int = Field(ge=1, description="Query heads of one attention layer.")
     kv_heads: int = Field(ge=1, description="Key/value heads; fewer than heads means GQA or MQA.")
     head_size: int = Field(ge=1, description="Width of one attention head.")
-    vocab_size: int = Field(ge=1)
-    max_position_embeddings: int = Field(ge=1, description="Longest sequence, tokens.")
+    vocab_size: int = Field(ge=1, description="Rows of the word embedding.")
+    max_position_embeddings: int = Field(
+        ge=1, description="Longest sequence that it takes, tokens."
+    )
     tied_embeddings: bool = Field(description="Output head and word embedding are one matrix.")
     activation: str = Field(default="silu", description="`hidden_act` of its config.")
     gated_mlp: bool = Field(description="Three matrices (gate, up, down) instead of two.")
-    norm: Norm = "rmsnorm"
-    norms_per_layer: int = Field(default=2, ge=0, le=8)
-    norm_epsilon: float = Field(default=1e-5, gt=0, lt=1)
-    embedding_norm: bool = False
-    final_norm: bool = True
-    qk_norm: Literal["head", "full"] | None = None
-    qkv_bias: bool = False
-    attention_out_bias: bool = False
-    mlp_bias: bool = False
-    lm_head_bias: bool = False
-    attention_sinks: bool = False
-    parallel_residual: bool = False
-    position: Position = "rope"
+    norm: Norm = Field(
+        default="rmsnorm",
+        description="Kind of the normalization layers, with the parameters they have.",
+    )
+    norms_per_layer: int = Field(
+        default=2,
+        ge=0,
+        le=8,
+        description="Normalization layers in one transformer layer, without `qk_norm`.",
+    )
+    norm_epsilon: float = Field(
+        default=1e-5, gt=0, lt=1, description="Epsilon of the normalization layers."
+    )
+    embedding_norm: bool = Field(
+        default=False, description="A normalization layer follows the embedding."
+    )
+    final_norm: bool = Field(
+        default=True, description="A normalization layer precedes the output head."
+    )
+    qk_norm: Literal["head", "full"] | None = Field(
+        default=None,
+        description="Queries and keys are normalized, by head or in full; none: not.",
+    )
+    qkv_bias: bool = Field(
+        default=False, description="The query, key and value projections have biases."
+    )
+    attention_out_bias: bool = Field(
+        default=False, description="The output projection of attention has a bias."
+    )
+    mlp_bias: bool = Field(default=False, description="The projections of the MLP have biases.")
+    lm_head_bias: bool = Field(default=False, description="The output head has a bias.")
+    attention_sinks: bool = Field(
+        default=False,
+        description="Each head has a learned logit that takes attention away (GPT-OSS).",
+    )
+    parallel_residual: bool = Field(
+        default=False, description="Attention and MLP read the same input and are added together."
+    )
+    position: Position = Field(default="rope", description="How positions enter the model.")
     position_offset: int = Field(default=0, ge=0, description="Extra rows of learned positions.")
     rope_theta: float = Field(default=10000.0, gt=0, description="Base of the rotary frequencies.")
     partial_rotary_factor: float = Field(
         default=1.0, gt=0, le=1, description="Share of a head that is rotated."
     )
-    rope_scaling: RopeScaling | None = None
+    rope_scaling: RopeScaling | None = Field(
+        default=None, description="How rotary frequencies are stretched; none: not."
+    )
     rotary_interleaved: bool = Field(default=False, description="Pairs of neighbours are rotated.")
     no_rope_interval: int | None = Field(
         default=None, ge=1, description="Every n-th layer is without rotary embedding."
@@ -130,15 +164,19 @@ class ModelSpec(BaseModel):
         default=(), description="What its forward pass does that no size and no other field tells."
     )
     embedding_size: int = Field(ge=1, description="Width of the word embedding.")
-    sliding_window: int | None = Field(default=None, ge=1, description="Window, tokens.")
+    sliding_window: int | None = Field(
+        default=None, ge=1, description="Tokens that windowed attention looks back; none: all."
+    )
     sliding_window_pattern: int | None = Field(
         default=None, ge=1, description="Every n-th layer attends globally; none: all windowed."
     )
-    type_vocab_size: int = Field(default=0, ge=0, description="BERT segment types.")
-    pooler: bool = False
-    relative_attention_buckets: int = Field(default=0, ge=0, description="T5 position buckets.")
-    moe: MoeSpec | None = None
-    mla: MlaSpec | None = None
+    type_vocab_size: int = Field(default=0, ge=0, description="Rows of BERT's segment embedding.")
+    pooler: bool = Field(default=False, description="A dense layer pools the first token (BERT).")
+    relative_attention_buckets: int = Field(
+        default=0, ge=0, description="Buckets of T5's relative positions."
+    )
+    moe: MoeSpec | None = Field(default=None, description="Experts; none: every layer is dense.")
+    mla: MlaSpec | None = Field(default=None, description="Latent attention; none: ordinary heads.")
 
     def is_moe_layer(self, layer: int) -> bool:
         """Whether the layer, counted from 0, has experts."""
@@ -158,7 +196,9 @@ class MeasuredGpu(BaseModel):
     model_config = FROZEN
 
     flops: dict[Precision, float] = Field(description="Best large product, FLOP/s, by precision.")
-    memory_bytes_per_s: float | None = Field(default=None, gt=0, description="Read and written.")
+    memory_bytes_per_s: float | None = Field(
+        default=None, gt=0, description="Bytes/s of a copy in device memory, read and written."
+    )
     host_copy_bytes_per_s: float | None = Field(
         default=None, gt=0, description="To or from the host, the slower way."
     )
@@ -169,7 +209,7 @@ class GpuSpec(BaseModel):
 
     model_config = FROZEN
 
-    name: str
+    name: str = Field(description="Catalog name, or the name that a cluster file gives it.")
     memory_bytes: int = Field(ge=1, description="Memory that a process can allocate, bytes.")
     memory_bytes_per_s: float = Field(gt=0, description="Memory bandwidth, bytes/s.")
     peak_flops: dict[Precision, float] = Field(description="Dense peak, FLOP/s, by precision.")
@@ -177,7 +217,9 @@ class GpuSpec(BaseModel):
         gt=0, le=1, description="Largest share of the peak that any matrix product reached."
     )
     host_link_bytes_per_s: float = Field(gt=0, description="PCIe or C2C to the host, one way.")
-    power_w: int | None = Field(default=None, ge=1, description="Board power, W.")
+    power_w: int | None = Field(
+        default=None, ge=1, description="Board power of one accelerator, W."
+    )
     source: str = Field(default="", description="Where the figures come from.")
     measured: MeasuredGpu | None = Field(default=None, description="From a cluster card.")
 
@@ -225,12 +267,12 @@ class LinkSpec(BaseModel):
 
     model_config = FROZEN
 
-    name: str
-    kind: LinkKind
+    name: str = Field(description="Catalog name, or the name that a cluster file gives it.")
+    kind: LinkKind = Field(description="Technology of the link.")
     bytes_per_s: float = Field(gt=0, description="One way: per accelerator, or per adapter.")
     latency_s: float = Field(gt=0, description="Seconds of one small message.")
     efficiency: float = Field(gt=0, le=1, description="Share of the rate that collectives reach.")
-    source: str = ""
+    source: str = Field(default="", description="Where the figures come from.")
     measured: MeasuredLink | None = Field(default=None, description="From a cluster card.")
 
     @property
@@ -244,7 +286,7 @@ class Host(BaseModel):
 
     model_config = FROZEN
 
-    address: str
+    address: str = Field(description="IP address, or a host name that was not resolved.")
     slots: int = Field(ge=1, description="Accelerators that the job may use there.")
     devices: tuple[int, ...] = Field(
         default=(), description="Indices of these accelerators; empty: the first ones."
@@ -267,8 +309,12 @@ class NvmeSpec(BaseModel):
 
     path: str = Field(description="Absolute folder on each node.")
     size_bytes: int = Field(ge=1, description="Free space for the job.")
-    read_bytes_per_s: float = Field(gt=0)
-    write_bytes_per_s: float = Field(gt=0)
+    read_bytes_per_s: float = Field(
+        gt=0, description="Sequential read of one node's disk, bytes/s."
+    )
+    write_bytes_per_s: float = Field(
+        gt=0, description="Sequential write of one node's disk, bytes/s."
+    )
 
 
 class ClusterSpec(BaseModel):
@@ -276,10 +322,10 @@ class ClusterSpec(BaseModel):
 
     model_config = FROZEN
 
-    name: str = ""
-    nodes: int = Field(ge=1)
+    name: str = Field(default="", description="Name of the cluster, for people.")
+    nodes: int = Field(ge=1, description="Machines of the cluster.")
     gpus_per_node: int = Field(ge=1, description="Accelerators used on each node.")
-    gpu: GpuSpec
+    gpu: GpuSpec = Field(description="Accelerator of every node.")
     intra_node: LinkSpec = Field(description="Between accelerators of one node.")
     inter_node: LinkSpec = Field(description="One network adapter of a node.")
     nics_per_node: int = Field(default=1, ge=1, description="Adapters that carry training traffic.")
@@ -290,10 +336,16 @@ class ClusterSpec(BaseModel):
     cpu_cores: int = Field(ge=1, description="CPU cores of one node.")
     hosts: tuple[Host, ...] = Field(default=(), description="Empty where addresses are unknown.")
     interface: str | None = Field(default=None, description="Network interface, e.g. eth0.")
-    ssh_user: str | None = None
-    ssh_port: int = Field(default=22, ge=1, le=65535)
-    slurm: SlurmSpec | None = None
-    nvme: NvmeSpec | None = None
+    ssh_user: str | None = Field(
+        default=None, description="User of ssh on every node; none: the same as here."
+    )
+    ssh_port: int = Field(default=22, ge=1, le=65535, description="Port of ssh on every node.")
+    slurm: SlurmSpec | None = Field(
+        default=None, description="Account, partition and time limit of the Slurm job."
+    )
+    nvme: NvmeSpec | None = Field(
+        default=None, description="Disk of every node for offload; none: there is none."
+    )
     cpu_adam_per_s: float | None = Field(
         default=None, gt=0, description="Parameters/s of one node's CPU Adam, from a cluster card."
     )
@@ -332,9 +384,21 @@ class LoraSpec(BaseModel):
 
     model_config = FROZEN
 
-    rank: int = Field(default=16, ge=1, le=4096)
-    alpha: float = Field(default=32.0, gt=0)
-    dropout: float = Field(default=0.0, ge=0, lt=1)
+    rank: int = Field(
+        default=16,
+        ge=1,
+        le=4096,
+        description="Rank of the adapters: width between their two matrices.",
+    )
+    alpha: float = Field(
+        default=32.0, gt=0, description="Scale of the adapters, multiplied by 1 / rank."
+    )
+    dropout: float = Field(
+        default=0.0,
+        ge=0,
+        lt=1,
+        description="Share of the adapters' inputs that is dropped in training.",
+    )
     bits: FrozenBits = Field(
         default=16, description="Of the frozen matrices; 4: QLoRA, in nf4 through bitsandbytes."
     )
@@ -360,20 +424,32 @@ class Workload(BaseModel):
 
     sequence_length: int = Field(ge=1, description="Tokens per sample.")
     global_batch_size: int = Field(ge=1, description="Samples per optimizer step.")
-    precision: Precision = "bf16"
-    optimizer: Optimizer = "adamw"
-    learning_rate: float = Field(gt=0, lt=10, description="Peak learning rate.")
-    weight_decay: float = Field(default=0.0, ge=0, lt=1)
+    precision: Precision = Field(
+        default="bf16", description="Type of weights and activations in forward and backward."
+    )
+    optimizer: Optimizer = Field(
+        default="adamw", description="Optimizer that updates the trained weights."
+    )
+    learning_rate: float = Field(gt=0, lt=10, description="Peak learning rate of the schedule.")
+    weight_decay: float = Field(
+        default=0.0, ge=0, lt=1, description="Decoupled weight decay of the optimizer."
+    )
     gradient_clipping: float = Field(default=1.0, ge=0, description="Largest norm; 0: none.")
-    method: Method = "full"
-    lora: LoraSpec | None = None
+    method: Method = Field(
+        default="full", description="Which weights train: all of them, or adapters."
+    )
+    lora: LoraSpec | None = Field(
+        default=None, description="Adapters, with method `lora`; none: all weights train."
+    )
     tokens: int | None = Field(default=None, ge=1, description="Training tokens of the whole run.")
     epochs: float | None = Field(default=None, gt=0, description="Passes over the data.")
     samples: int | None = Field(
         default=None, ge=1, description="Training rows of the data, where epochs ask for them."
     )
-    data: DataSpec | None = None
-    seed: int = Field(default=42, ge=0)
+    data: DataSpec | None = Field(
+        default=None, description="Samples to train on; none: they are named later."
+    )
+    seed: int = Field(default=42, ge=0, description="Seed of weights, adapters and data order.")
 
     @property
     def in_4_bits(self) -> bool:

@@ -129,7 +129,7 @@ class GenDocument(BaseModel):
 
     model_config = FROZEN
 
-    out: str = Field(description="Run folder.")
+    out: str = Field(description="Run folder that was written.")
     created: tuple[str, ...] = Field(description="Files that were not there before.")
     updated: tuple[str, ...] = Field(description="Files whose content changed.")
     unchanged: tuple[str, ...] = Field(description="Files that already had this content.")
@@ -233,7 +233,7 @@ class CauseEvidence(BaseModel):
 
     file: str = Field(description="Log that the line is in.")
     line: int = Field(description="Line in the log, from 1.")
-    text: str = Field(description="The line itself.")
+    text: str = Field(description="The line as the log has it.")
 
 
 class CauseDocument(BaseModel):
@@ -243,7 +243,7 @@ class CauseDocument(BaseModel):
 
     rule: str = Field(description="Id of the rule that recognised it.")
     confidence: float = Field(description="How sure the rule is, 0 to 1.")
-    message: str = Field(description="What went wrong.")
+    message: str = Field(description="What went wrong, with its figures.")
     why: str = Field(description="Why it goes wrong so.")
     evidence: tuple[CauseEvidence, ...] = Field(description="Lines of the logs that prove it.")
     fix: str = Field(description="What to do about it; may be a patch.")

@@ -45,11 +45,17 @@ class MemoryEstimate(BaseModel):
 
     model_config = FROZEN
 
-    terms: MemoryTerms
-    allocated_bytes: Interval = Field(description="torch.cuda.max_memory_allocated.")
-    reserved_bytes: Interval = Field(description="torch.cuda.max_memory_reserved.")
+    terms: MemoryTerms = Field(
+        description="Likely bytes on the fullest rank, by what they are for."
+    )
+    allocated_bytes: Interval = Field(
+        description="Peak that `torch.cuda.max_memory_allocated` returns on the fullest rank."
+    )
+    reserved_bytes: Interval = Field(
+        description="Peak that `torch.cuda.max_memory_reserved` returns on the fullest rank."
+    )
     device_bytes: Interval = Field(description="What nvidia-smi shows for the process.")
-    host_bytes: HostMemory
+    host_bytes: HostMemory = Field(description="Likely RAM of one node, by phase.")
     nvme_bytes: int = Field(description="Swapped state on one node's disk.")
     checkpoint_bytes: int = Field(description="One checkpoint with optimizer state, all ranks.")
 

@@ -22,9 +22,9 @@ class TimeTerms(BaseModel):
 
     model_config = FROZEN
 
-    compute_s: float = Field(ge=0, description="Forward, backward, recomputation.")
+    compute_s: float = Field(ge=0, description="Forward, backward and recomputation.")
     communication_s: float = Field(ge=0, description="Collectives that nothing hides.")
-    bubble_s: float = Field(ge=0, description="Idle pipeline stages.")
+    bubble_s: float = Field(ge=0, description="Pipeline stages that wait for others.")
     offload_s: float = Field(ge=0, description="Copies to host and NVMe that nothing hides.")
     optimizer_s: float = Field(ge=0, description="The optimizer step itself.")
 
@@ -34,9 +34,9 @@ class TimeEstimate(BaseModel):
 
     model_config = FROZEN
 
-    terms: TimeTerms
-    step_s: Interval
-    tokens_per_s_per_gpu: float = Field(gt=0)
+    terms: TimeTerms = Field(description="Likely seconds of one step, by what they are for.")
+    step_s: Interval = Field(description="Seconds of one optimizer step.")
+    tokens_per_s_per_gpu: float = Field(gt=0, description="Likely tokens/s of one accelerator.")
     model_tflops_per_gpu: float = Field(gt=0, description="Useful TFLOP/s, recompute not counted.")
     sent_bytes: int = Field(ge=0, description="Bytes that one rank sends in one step.")
 

@@ -29,12 +29,12 @@ class Compared(BaseModel):
 
     model_config = FROZEN
 
-    id: str
-    quantity: Quantity
-    predicted: float
+    id: str = Field(description="Row of the table.")
+    quantity: Quantity = Field(description="What was predicted and measured.")
+    predicted: float = Field(description="Likely value: GiB of memory, or seconds of a step.")
     low: float = Field(description="Lower end of the 80 % interval.")
     high: float = Field(description="Upper end of the 80 % interval.")
-    measured: float
+    measured: float = Field(description="Measured value in the same unit.")
     error: float = Field(description="predicted / measured - 1")
 
 
@@ -43,8 +43,8 @@ class Skipped(BaseModel):
 
     model_config = FROZEN
 
-    id: str
-    reason: str
+    id: str = Field(description="Row of the table.")
+    reason: str = Field(description="Why it has no prediction.")
 
 
 class Score(BaseModel):
@@ -52,8 +52,8 @@ class Score(BaseModel):
 
     model_config = FROZEN
 
-    overall: Errors
-    sources: dict[str, Errors]
+    overall: Errors = Field(description="Errors of all rows, each source with the same weight.")
+    sources: dict[str, Errors] = Field(description="Errors of the rows of each source.")
 
 
 class Summary(BaseModel):
@@ -61,8 +61,12 @@ class Summary(BaseModel):
 
     model_config = FROZEN
 
-    memory: Score | None
-    step_time: Score | None
+    memory: Score | None = Field(
+        description="Errors of peak memory; none: the table does not measure it."
+    )
+    step_time: Score | None = Field(
+        description="Errors of the step time; none: the table does not measure it."
+    )
     decisions: Decisions | None = Field(
         description="Ranking of layouts that differ in nothing else."
     )
@@ -73,9 +77,9 @@ class ValidationDocument(BaseModel):
 
     model_config = FROZEN
 
-    rows: tuple[Compared, ...]
-    skipped: tuple[Skipped, ...]
-    summary: Summary
+    rows: tuple[Compared, ...] = Field(description="Every prediction beside its measurement.")
+    skipped: tuple[Skipped, ...] = Field(description="Rows without a prediction.")
+    summary: Summary = Field(description="How far off the predictions are.")
 
 
 def validation(
