@@ -6,22 +6,15 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Literal, get_args
 
-from dsforge.api.inputs import (
-    ClusterInput,
-    ModelInput,
-    PathInput,
-    load_cluster,
-    load_model,
-    load_plan,
-)
 from dsforge.api.results import DiagnoseResult, LintResult
 from dsforge.errors import DsforgeError
-from dsforge.plan import Plan
 
 if TYPE_CHECKING:
+    from dsforge.api.inputs import ClusterInput, ModelInput, PathInput
     from dsforge.lint.document import Document
     from dsforge.lint.read import Against
     from dsforge.lint.registry import Finding
+    from dsforge.plan import Plan
     from dsforge.validate.document import Quantity, ValidationDocument
 
 FileKind = Literal["ds_config", "hostfile", "env", "megatron", "accelerate", "train"]
@@ -134,7 +127,7 @@ def diagnose(
     given = sum((bool(paths), text is not None, error is not None, stream is not None))
     if given != 1:
         raise DsforgeError("give one of `logs`, `text`, `error` and `stream`")
-    known = plan if plan is None or isinstance(plan, Plan) else load_plan(plan)
+    known = None if plan is None else _plan(plan)
     if paths:
         return DiagnoseResult(diagnose_files(paths, known))
     if stream is not None:
@@ -211,6 +204,14 @@ def _paths(paths: PathInput | Sequence[PathInput]) -> tuple[Path, ...]:
     return (Path(paths),)
 
 
+def _plan(plan: Plan | PathInput) -> Plan:
+    """The plan, or that of a file. Raises DsforgeError."""
+    from dsforge.api.inputs import load_plan
+    from dsforge.plan import Plan
+
+    return plan if isinstance(plan, Plan) else load_plan(plan)
+
+
 def _against(
     model: ModelInput | None, cluster: ClusterInput | None, deepspeed: str | None
 ) -> Against:
@@ -219,8 +220,12 @@ def _against(
 
     against = Against(*release_named(deepspeed))
     if model is not None:
+        from dsforge.api.inputs import load_model
+
         against = against._replace(model=load_model(model))
     if cluster is not None:
+        from dsforge.api.inputs import load_cluster
+
         against = against._replace(cluster=load_cluster(cluster))
     return against
 

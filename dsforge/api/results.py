@@ -10,16 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pydantic import BaseModel, Field
-
-from dsforge.plan import Plan, Request, Search
-from dsforge.specs import FROZEN
-
 if TYPE_CHECKING:
+    from dsforge.api.documents import DiagnoseDocument, GenDocument, LintDocument
     from dsforge.artifacts import Artifact, Written
     from dsforge.diagnose import Cause
     from dsforge.document import EstimateDocument, InverseDocument, PlanDocument
     from dsforge.lint.registry import Finding
+    from dsforge.plan import Plan, Request, Search
     from dsforge.planner.alternatives import Alternative
     from dsforge.planner.flips import Flip
     from dsforge.planner.front import FrontPoint
@@ -124,19 +121,6 @@ class FindResult:
         return InverseDocument.model_construct(answer=self.answer, estimate=priced)
 
 
-class GenDocument(BaseModel):
-    """What `dsforge gen --json` prints: the plan and the files, as paths in the run folder."""
-
-    model_config = FROZEN
-
-    out: str = Field(description="Run folder that was written.")
-    created: tuple[str, ...] = Field(description="Files that were not there before.")
-    updated: tuple[str, ...] = Field(description="Files whose content changed.")
-    unchanged: tuple[str, ...] = Field(description="Files that already had this content.")
-    removed: tuple[str, ...] = Field(description="Files of an earlier plan that are gone.")
-    plan: Plan = Field(description="The plan that was rendered, as in `plan.json`.")
-
-
 @dataclass(frozen=True, slots=True)
 class GenResult:
     """The plan that was chosen and the run folder that was written.
@@ -158,6 +142,8 @@ class GenResult:
     @property
     def document(self) -> GenDocument:
         """The plan and the files as `dsforge gen --json` prints them."""
+        from dsforge.api.documents import GenDocument
+
         return GenDocument.model_construct(
             out=str(self.out),
             created=self.written.created,
@@ -166,31 +152,6 @@ class GenResult:
             removed=self.written.removed,
             plan=self.plan,
         )
-
-
-class LintFinding(BaseModel):
-    """One place in one file that breaks a rule."""
-
-    model_config = FROZEN
-
-    rule: str = Field(description="Id of the rule, which `--ignore` takes.")
-    severity: str = Field(description="error, warning or info.")
-    file: str = Field(description="Path of the file.")
-    line: int = Field(description="Line in the file, from 1.")
-    column: int = Field(description="Column in the line, from 1.")
-    path: str = Field(description="Dotted path of the key; empty where it has none.")
-    message: str = Field(description="What is wrong with which value.")
-    fix: str = Field(description="What to do about it.")
-    why: str = Field(description="Why the rule exists.")
-    evidence: str = Field(description="How the rule is known: source code or measurement.")
-
-
-class LintDocument(BaseModel):
-    """What `dsforge lint --format json` prints."""
-
-    model_config = FROZEN
-
-    findings: tuple[LintFinding, ...] = Field(description="By file and line; empty: all is well.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,40 +182,10 @@ class LintResult:
     @property
     def document(self) -> LintDocument:
         """The findings as `dsforge lint --format json` prints them."""
+        from dsforge.api.documents import LintDocument
         from dsforge.lint.shapes import as_json
 
         return LintDocument.model_validate_json(as_json(self.findings))
-
-
-class CauseEvidence(BaseModel):
-    """A line of a log that proves a cause."""
-
-    model_config = FROZEN
-
-    file: str = Field(description="Log that the line is in.")
-    line: int = Field(description="Line in the log, from 1.")
-    text: str = Field(description="The line as the log has it.")
-
-
-class CauseDocument(BaseModel):
-    """A cause of a failed run."""
-
-    model_config = FROZEN
-
-    rule: str = Field(description="Id of the rule that recognised it.")
-    confidence: float = Field(description="How sure the rule is, 0 to 1.")
-    message: str = Field(description="What went wrong, with its figures.")
-    why: str = Field(description="Why it goes wrong so.")
-    evidence: tuple[CauseEvidence, ...] = Field(description="Lines of the logs that prove it.")
-    fix: str = Field(description="What to do about it; may be a patch.")
-
-
-class DiagnoseDocument(BaseModel):
-    """What `dsforge diagnose --json` prints."""
-
-    model_config = FROZEN
-
-    causes: tuple[CauseDocument, ...] = Field(description="Likeliest first; empty: none found.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,6 +205,7 @@ class DiagnoseResult:
     @property
     def document(self) -> DiagnoseDocument:
         """The causes as `dsforge diagnose --json` prints them."""
+        from dsforge.api.documents import DiagnoseDocument
         from dsforge.diagnose.words import document
 
         return DiagnoseDocument.model_validate(document(self.causes))

@@ -29,7 +29,9 @@ class Outcome(BaseModel):
     model_config = FROZEN
 
     cell: Cell = Field(description="Which launch it was.")
-    wall_s: float = Field(ge=0, description="Whole launch, imports and loading included.")
+    wall_s: float = Field(
+        ge=0, description="Seconds of the whole launch, imports and loading included."
+    )
     measurement: Measurement | None = Field(
         default=None, description="What the ranks measured; none where the run failed."
     )
@@ -63,7 +65,7 @@ class Row(BaseModel):
     step_s: Figure = Field(description="Median step time, s.")
     spread_s: tuple[float, float] | None = Field(description="Quartiles of the step time, s.")
     tokens_per_s: Figure = Field(description="All ranks; measured without padding.")
-    memory_bytes: Figure = Field(description="Peak of the fullest rank.")
+    memory_bytes: Figure = Field(description="Peak bytes of the fullest rank.")
     sent_bytes: Figure = Field(description="Bytes that one rank sends in a step.")
     final_loss: float | None = Field(
         description="Loss of the last step, first repeat; none where none was measured."

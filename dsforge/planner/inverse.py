@@ -51,7 +51,7 @@ class Neighbour(BaseModel):
     value: int = Field(description="Samples, tokens, accelerators or parameters.")
     name: str = Field(description="Of a model; else empty.")
     label: str = Field(description="The strategy that was priced; empty where none is legal.")
-    missing_bytes: int = Field(description="On one rank; 0 where a rule forbids it.")
+    missing_bytes: int = Field(description="Bytes missing on one rank; 0 where a rule forbids it.")
     why: str = Field(description="What is missing or forbidden there.")
     terms: MemoryTerms | None = Field(description="Memory of that strategy by term.")
 

@@ -35,7 +35,7 @@ class Compared(BaseModel):
     low: float = Field(description="Lower end of the 80 % interval.")
     high: float = Field(description="Upper end of the 80 % interval.")
     measured: float = Field(description="Measured value in the same unit.")
-    error: float = Field(description="predicted / measured - 1")
+    error: float = Field(description="Relative error: predicted / measured - 1.")
 
 
 class Skipped(BaseModel):
