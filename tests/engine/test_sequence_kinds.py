@@ -13,7 +13,7 @@ from planning import strategy
 
 from dsforge import catalog
 from dsforge.estimate.ulysses import saved_width
-from dsforge.huggingface.table import ARCHITECTURES
+from dsforge.huggingface.architecture import ARCHITECTURES
 from dsforge.rules.trainer import SEQUENCE_KINDS, WHOLE_LOGITS
 
 pytest.importorskip("deepspeed")
