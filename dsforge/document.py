@@ -28,16 +28,16 @@ class ModelSummary(BaseModel):
 
     model_config = FROZEN
 
-    name: str
-    family: str
-    hub_id: str | None
-    kind: Kind
-    parameters: int = Field(description="Unique parameters.")
-    layers: int
-    hidden_size: int
-    attention_heads: int
-    kv_heads: int
-    vocab_size: int
+    name: str = Field(description="Catalog name, or the name of the file it was read from.")
+    family: str = Field(description="Family in the catalog, for people; empty where it has none.")
+    hub_id: str | None = Field(description="Hugging Face hub id; none: not from the hub.")
+    kind: Kind = Field(description="Which halves of a transformer it has.")
+    parameters: int = Field(description="Unique parameters of the model.")
+    layers: int = Field(description="Transformer layers (each half of an encoder-decoder).")
+    hidden_size: int = Field(description="Width of the residual stream.")
+    attention_heads: int = Field(description="Query heads of one attention layer.")
+    kv_heads: int = Field(description="Key/value heads; fewer than heads means GQA or MQA.")
+    vocab_size: int = Field(description="Rows of the word embedding.")
 
 
 class EstimateDocument(BaseModel):
@@ -45,29 +45,35 @@ class EstimateDocument(BaseModel):
 
     model_config = FROZEN
 
-    model: ModelSummary
-    cluster: ClusterSpec
-    workload: Workload
-    strategy: Strategy
+    model: ModelSummary = Field(description="Model that is trained.")
+    cluster: ClusterSpec = Field(description="Machines that it is trained on.")
+    workload: Workload = Field(description="What is to be computed.")
+    strategy: Strategy = Field(description="Strategy that the prices are of.")
     label: str = Field(description="The strategy in short.")
-    fits: bool
+    fits: bool = Field(
+        description="Device memory, RAM and disk suffice on the fullest rank and node."
+    )
     margin_bytes: int = Field(
         description="Room left for each rank where it is tightest: on its device, or in its share "
         "of the node's RAM and disk; negative: missing."
     )
     largest_term: str = Field(description="The memory term that dominates.")
-    memory: MemoryEstimate
-    time: TimeEstimate
+    memory: MemoryEstimate = Field(
+        description="Predicted bytes on the fullest rank, node and disk."
+    )
+    time: TimeEstimate = Field(description="Predicted seconds of one optimizer step.")
     mfu: float = Field(description="Useful FLOPs over the card's peak.")
-    speed: Speed
+    speed: Speed = Field(description="Predicted rates of all ranks and of one accelerator.")
     run: RunEstimate | None = Field(description="Of the token budget; none where there is none.")
     loss: Loss = Field(
         description="What the logits are priced as: `chunked` as `dsforge train` makes the loss, "
         "`plain` where a trainer holds those of a whole micro batch."
     )
-    buckets: Buckets
-    aio: AioSettings | None
-    reasons: tuple[Reason, ...]
+    buckets: Buckets = Field(
+        description="Sizes of ZeRO's buffers that the price assumes, elements."
+    )
+    aio: AioSettings | None = Field(description="Disk settings; none where nothing is on NVMe.")
+    reasons: tuple[Reason, ...] = Field(description="Why it was chosen, and what was assumed.")
     remedies: tuple[Remedy, ...] = Field(
         description="Where it does not fit: the cheapest changes after which it does."
     )
@@ -78,8 +84,8 @@ class SearchSummary(BaseModel):
 
     model_config = FROZEN
 
-    candidates: int
-    seconds: float
+    candidates: int = Field(description="Strategies that were looked at.")
+    seconds: float = Field(description="Wall time of the search, s.")
 
 
 class PlanDocument(BaseModel):
@@ -87,7 +93,7 @@ class PlanDocument(BaseModel):
 
     model_config = FROZEN
 
-    plans: tuple[EstimateDocument, ...]
+    plans: tuple[EstimateDocument, ...] = Field(description="Plans that fit, best first.")
     alternatives: tuple[Alternative, ...] = Field(
         description="The fastest plan of each other kind, those nearest to the choice first."
     )
@@ -97,8 +103,10 @@ class PlanDocument(BaseModel):
     flips: tuple[Flip, ...] | None = Field(
         description="Changes after which another kind is chosen; with --argue."
     )
-    rejected: tuple[Rejected, ...]
-    search: SearchSummary
+    rejected: tuple[Rejected, ...] = Field(
+        description="Candidates that lost, with the first reason."
+    )
+    search: SearchSummary = Field(description="Number of candidates and wall time.")
 
 
 class MisfitDocument(BaseModel):
@@ -106,7 +114,7 @@ class MisfitDocument(BaseModel):
 
     model_config = FROZEN
 
-    error: str
+    error: str = Field(description="What is missing, and which memory term is the largest.")
     nearest: EstimateDocument = Field(description="The strategy nearest to fitting.")
 
 
@@ -115,8 +123,8 @@ class InverseDocument(BaseModel):
 
     model_config = FROZEN
 
-    answer: Answer
-    estimate: EstimateDocument
+    answer: Answer = Field(description="The value that was looked for, and what limits it.")
+    estimate: EstimateDocument = Field(description="The estimate at that value.")
 
 
 def estimate_document(plan: Plan, found: tuple[Remedy, ...] = ()) -> EstimateDocument:

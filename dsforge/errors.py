@@ -16,7 +16,7 @@ thing (=value) + rule + way out.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 EXIT_USER = 1  # the input or the run is wrong
 EXIT_USAGE = 2  # the command line is wrong
@@ -27,10 +27,12 @@ EXIT_FINDINGS = 3  # the command worked and found errors
 class Problem:
     """One broken rule: its id, what is wrong with which value, and the way out."""
 
-    rule: str
-    message: str
-    hint: str = ""
-    place: str = ""
+    rule: str = field(metadata={"description": "Id of the rule, which can be cited."})
+    message: str = field(metadata={"description": "What is wrong with which value."})
+    hint: str = field(default="", metadata={"description": "The way out; empty: none is known."})
+    place: str = field(
+        default="", metadata={"description": "File and line, or flag; may be empty."}
+    )
 
     def __str__(self) -> str:
         """`place: message` with the hint behind it, on one line."""

@@ -43,24 +43,26 @@ class TrainJob(BaseModel):
     )
     steps: int | None = Field(default=None, ge=1, description="Optimizer steps; wins over epochs.")
     epochs: float = Field(default=1.0, gt=0, description="Passes over the data.")
-    schedule: Schedule = "cosine"
+    schedule: Schedule = Field(default="cosine", description="Learning rate after the warm-up.")
     warmup_steps: int = Field(default=0, ge=0, description="Steps of linear warm-up.")
     minimum_learning_rate_ratio: float = Field(
         default=0.1, ge=0, le=1, description="Last learning rate over its peak."
     )
-    gradient_checkpointing: bool = Field(default=False, description="Recompute activations.")
+    gradient_checkpointing: bool = Field(
+        default=False, description="Backward computes activations again instead of keeping them."
+    )
     compile: bool = Field(
         default=False,
         description="Decoder layers through torch.compile; batches are padded to the length.",
     )
-    attention: Attention = "sdpa"
+    attention: Attention = Field(default="sdpa", description="Attention kernels of transformers.")
     loss: AskedLoss = Field(
         default="chunked",
         description="`chunked`: logits of some tokens at a time, where the model allows it; "
         "`plain`: of the whole micro batch.",
     )
     lora: LoraSpec | None = Field(default=None, description="Adapters; none: all weights train.")
-    seed: int = Field(default=42, ge=0, description="Of weights, adapters and data order.")
+    seed: int = Field(default=42, ge=0, description="Seed of weights, adapters and data order.")
     output: str = Field(default="output", description="Folder of checkpoints, metrics, weights.")
     hang_after_s: float | None = Field(
         default=None,

@@ -47,8 +47,8 @@ class Reason(BaseModel):
 
     model_config = FROZEN
 
-    rule: str
-    message: str
+    rule: str = Field(description="Id that can be cited and searched for.")
+    message: str = Field(description="What was chosen or given up, with its figures.")
 
     @property
     def kind(self) -> ReasonKind:
@@ -61,10 +61,12 @@ class Machines(BaseModel):
 
     model_config = FROZEN
 
-    cluster: ClusterSpec
+    cluster: ClusterSpec = Field(description="These hosts as equal nodes.")
     precision: Precision = Field(description="Chosen for these cards, unless it was given.")
     global_batch_size: int = Field(ge=1, description="Likewise for their number.")
-    reasons: tuple[Reason, ...] = ()
+    reasons: tuple[Reason, ...] = Field(
+        default=(), description="Choices made while reading, for these hosts."
+    )
     alike: bool = Field(description="All of these hosts are equal, and so is any part of them.")
 
 
@@ -73,10 +75,12 @@ class Request(BaseModel):
 
     model_config = FROZEN
 
-    model: ModelSpec
-    cluster: ClusterSpec
-    workload: Workload
-    constraints: Constraints = Constraints.model_construct()
+    model: ModelSpec = Field(description="Model that is trained.")
+    cluster: ClusterSpec = Field(description="Machines that it is trained on.")
+    workload: Workload = Field(description="What is to be computed.")
+    constraints: Constraints = Field(
+        default=Constraints.model_construct(), description="What is fixed; the rest is chosen."
+    )
     reasons: tuple[Reason, ...] = Field(
         default=(), description="Choices made while reading: defaults, weakest host, precision."
     )
@@ -128,13 +132,17 @@ class Priced(BaseModel):
 
     model_config = FROZEN
 
-    strategy: Strategy
+    strategy: Strategy = Field(description="Strategy that the prices are of.")
     fits: bool = Field(description="Device and host memory suffice on the fullest rank and node.")
-    memory: MemoryEstimate
-    time: TimeEstimate
+    memory: MemoryEstimate = Field(
+        description="Predicted bytes on the fullest rank, node and disk."
+    )
+    time: TimeEstimate = Field(description="Predicted seconds of one optimizer step.")
     buckets: Buckets = Field(description="Buffer sizes that the price assumes.")
     aio: AioSettings | None = Field(default=None, description="Set where something is on NVMe.")
-    reasons: tuple[Reason, ...] = ()
+    reasons: tuple[Reason, ...] = Field(
+        default=(), description="Why it was chosen, and what was assumed."
+    )
 
 
 class Variant(BaseModel):
@@ -142,9 +150,9 @@ class Variant(BaseModel):
 
     model_config = FROZEN
 
-    name: VariantName
-    priced: Priced | None
-    problems: tuple[Problem, ...] = ()
+    name: VariantName = Field(description="Name of its files: ZeRO stage and offload, or Megatron.")
+    priced: Priced | None = Field(description="Its price; none where rules forbid it.")
+    problems: tuple[Problem, ...] = Field(default=(), description="Rules that it breaks.")
 
 
 class Rejected(BaseModel):
@@ -152,9 +160,9 @@ class Rejected(BaseModel):
 
     model_config = FROZEN
 
-    strategy: Strategy
-    rule: str
-    message: str
+    strategy: Strategy = Field(description="Candidate that was not taken.")
+    rule: str = Field(description="Id of the rule that it breaks, or `memory`.")
+    message: str = Field(description="What is wrong, with its figures.")
 
 
 class Plan(BaseModel):
@@ -162,13 +170,17 @@ class Plan(BaseModel):
 
     model_config = FROZEN
 
-    schema_version: Literal[1] = 1
-    model: ModelSpec
+    schema_version: Literal[1] = Field(
+        default=1, description="Version of the shape of this document."
+    )
+    model: ModelSpec = Field(description="Model that is trained.")
     parameters: int = Field(ge=1, description="Unique parameters of the model.")
-    cluster: ClusterSpec
-    workload: Workload
-    choice: Priced
-    variants: tuple[Variant, ...] = ()
+    cluster: ClusterSpec = Field(description="Machines that it is trained on.")
+    workload: Workload = Field(description="What is to be computed.")
+    choice: Priced = Field(description="Chosen strategy with its price.")
+    variants: tuple[Variant, ...] = Field(
+        default=(), description="Configurations that `gen` writes beside the choice."
+    )
 
     def to_json(self) -> str:
         """The plan as JSON text, which `model_validate_json` reads back.
@@ -213,7 +225,9 @@ class Search(BaseModel):
 
     model_config = FROZEN
 
-    plans: tuple[Plan, ...]
-    rejected: tuple[Rejected, ...]
+    plans: tuple[Plan, ...] = Field(description="Plans that fit, best first.")
+    rejected: tuple[Rejected, ...] = Field(
+        description="Candidates that lost, with the first reason."
+    )
     candidates: int = Field(ge=0, description="Strategies that were looked at.")
     seconds: float = Field(ge=0, description="Wall time of the search, s.")

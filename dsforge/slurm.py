@@ -18,7 +18,10 @@ class SlurmSpec(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     account: str | None = Field(
-        default=None, pattern=SLURM_NAME, max_length=100, description="`--account` of sbatch."
+        default=None,
+        pattern=SLURM_NAME,
+        max_length=100,
+        description="Account that `sbatch --account` is given.",
     )
     partition: str | None = Field(
         default=None, pattern=SLURM_NAME, max_length=200, description="`--partition`: one, or a,b."

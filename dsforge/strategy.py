@@ -56,8 +56,10 @@ class Strategy(BaseModel):
 
     model_config = FROZEN
 
-    back_end: BackEnd = "deepspeed"
-    layout: Layout
+    back_end: BackEnd = Field(
+        default="deepspeed", description="Engine that trains: DeepSpeed or Megatron-LM."
+    )
+    layout: Layout = Field(description="Parallel sizes, whose product is the number of ranks.")
     micro_batch_size: int = Field(ge=1, description="Samples per data-parallel rank and forward.")
     gradient_accumulation_steps: int = Field(
         ge=1, description="Micro batches per optimizer step and data-parallel rank."
@@ -70,9 +72,18 @@ class Strategy(BaseModel):
         ge=1,
         description="Ranks that share a second copy of the weights under ZeRO-3 (hpZ); 1: none.",
     )
-    offload_optimizer: Offload = "none"
-    offload_parameters: Offload = "none"
-    recompute: Recompute = "none"
+    offload_optimizer: Offload = Field(
+        default="none",
+        description="Where optimizer states are kept: on the device, in RAM or on disk.",
+    )
+    offload_parameters: Offload = Field(
+        default="none",
+        description="Where ZeRO-3 keeps parameters: on the device, in RAM or on disk.",
+    )
+    recompute: Recompute = Field(
+        default="none",
+        description="Which activations backward computes again instead of keeping them.",
+    )
     virtual_stages: int = Field(default=1, ge=1, description="Pipeline chunks per rank.")
     sequence_parallel: bool = Field(
         default=False, description="Activations split over tp outside the matrix products."
@@ -159,17 +170,29 @@ class AioSettings(BaseModel):
 
     model_config = FROZEN
 
-    block_size: int = Field(ge=4096, description="`aio.block_size`, bytes.")
-    queue_depth: int = Field(ge=1, description="`aio.queue_depth`.")
-    intra_op_parallelism: int = Field(ge=1, description="`aio.intra_op_parallelism`, threads.")
-    single_submit: bool = False
-    overlap_events: bool = True
-    optimizer_buffer_count: int = Field(ge=1, description="`offload_optimizer.buffer_count`.")
-    parameter_buffer_count: int = Field(ge=1, description="`offload_param.buffer_count`.")
+    block_size: int = Field(ge=4096, description="`aio.block_size`: bytes of one read or write.")
+    queue_depth: int = Field(ge=1, description="`aio.queue_depth`: requests that wait at once.")
+    intra_op_parallelism: int = Field(
+        ge=1, description="`aio.intra_op_parallelism`: threads of one request."
+    )
+    single_submit: bool = Field(
+        default=False, description="`aio.single_submit`: requests are submitted one by one."
+    )
+    overlap_events: bool = Field(
+        default=True, description="`aio.overlap_events`: submission and completion overlap."
+    )
+    optimizer_buffer_count: int = Field(
+        ge=1, description="`offload_optimizer.buffer_count`: buffers in RAM."
+    )
+    parameter_buffer_count: int = Field(
+        ge=1, description="`offload_param.buffer_count`: buffers in RAM."
+    )
     parameter_buffer_size: int = Field(
         ge=1, description="`offload_param.buffer_size`, elements: at least the largest partition."
     )
-    max_in_cpu: int = Field(ge=0, description="`offload_param.max_in_cpu`, elements.")
+    max_in_cpu: int = Field(
+        ge=0, description="`offload_param.max_in_cpu`: elements that stay in RAM."
+    )
 
 
 class Constraints(BaseModel):
@@ -177,30 +200,57 @@ class Constraints(BaseModel):
 
     model_config = FROZEN
 
-    back_end: BackEnd | None = None
-    micro_batch_size: int | None = Field(default=None, ge=1)
-    zero_stage: ZeroStage | None = None
-    tensor_parallel_size: int | None = Field(default=None, ge=1)
-    pipeline_parallel_size: int | None = Field(default=None, ge=1)
-    context_parallel_size: int | None = Field(default=None, ge=1)
-    expert_parallel_size: int | None = Field(default=None, ge=1)
+    back_end: BackEnd | None = Field(
+        default=None, description="Engine that trains: DeepSpeed or Megatron-LM."
+    )
+    micro_batch_size: int | None = Field(
+        default=None, ge=1, description="Samples per data-parallel rank and forward."
+    )
+    zero_stage: ZeroStage | None = Field(
+        default=None,
+        description="1 shards optimizer states, 2 also gradients, 3 also parameters.",
+    )
+    tensor_parallel_size: int | None = Field(
+        default=None, ge=1, description="Ranks that share the matrices of each layer."
+    )
+    pipeline_parallel_size: int | None = Field(
+        default=None, ge=1, description="Stages that the layers are divided into."
+    )
+    context_parallel_size: int | None = Field(
+        default=None, ge=1, description="Ranks that share one sequence."
+    )
+    expert_parallel_size: int | None = Field(
+        default=None, ge=1, description="Ranks that share the experts of a layer."
+    )
     hpz_partition_size: int | None = Field(
         default=None, ge=1, description="Ranks of ZeRO-3's second copy of the weights; 1: none."
     )
-    quantized_weights: bool | None = Field(default=None, description="ZeRO++ qwZ: int8 gathers.")
-    quantized_gradients: bool | None = Field(default=None, description="ZeRO++ qgZ: int4.")
+    quantized_weights: bool | None = Field(
+        default=None, description="ZeRO++ qwZ: weights are gathered in 8 bits."
+    )
+    quantized_gradients: bool | None = Field(
+        default=None, description="ZeRO++ qgZ: gradients are scattered in 4 bits."
+    )
     gradient_type: GradientType | None = Field(
         default=None, description="Type in which gradients of micro batches are summed."
     )
     communication_type: GradientType | None = Field(
         default=None, description="Type in which gradients are sent to other ranks."
     )
-    offload_optimizer: Offload | None = None
-    offload_parameters: Offload | None = None
+    offload_optimizer: Offload | None = Field(
+        default=None,
+        description="Where optimizer states are kept: on the device, in RAM or on disk.",
+    )
+    offload_parameters: Offload | None = Field(
+        default=None, description="Where ZeRO-3 keeps parameters: on the device, in RAM or on disk."
+    )
     offload_ratio: float | None = Field(
         default=None, ge=0, le=1, description="Share of ZeRO-3's optimizer that runs on the CPU."
     )
-    recompute: Recompute | None = None
+    recompute: Recompute | None = Field(
+        default=None,
+        description="Which activations backward computes again instead of keeping them.",
+    )
     loss: AskedLoss | None = Field(
         default=None,
         description="`plain` holds the logits of a micro batch, `chunked` those of some tokens; "

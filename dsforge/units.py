@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 MIB = 1024**2
 GIB = 1024**3
@@ -25,9 +25,9 @@ _POWER = {"": 0, "k": 1, "m": 2, "b": 3, "g": 3, "t": 4}  # of a thousand
 class Interval:
     """An uncertain figure: `likely`, and the ends of its 80 % interval, all in one unit."""
 
-    low: float
-    likely: float
-    high: float
+    low: float = field(metadata={"description": "Lower end of the 80 % interval."})
+    likely: float = field(metadata={"description": "The value that is expected."})
+    high: float = field(metadata={"description": "Upper end of the 80 % interval."})
 
     def __post_init__(self) -> None:
         if not self.low <= self.likely <= self.high:

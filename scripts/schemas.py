@@ -1,10 +1,10 @@
-"""Write the JSON schemas of the input files into `schemas/`."""
+"""Write the JSON schemas of files and documents into `schemas/`."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from dsforge.reading.schemas import schema_texts
+from dsforge.api.schemas import schema_texts
 
 FOLDER = Path(__file__).resolve().parents[1] / "schemas"
 

@@ -18,8 +18,8 @@ class Cell(BaseModel):
 
     model_config = FROZEN
 
-    variant: VariantName
-    repeat: int = Field(ge=1, description="Counted from 1.")
+    variant: VariantName = Field(description="Strategy by the name of its files.")
+    repeat: int = Field(ge=1, description="Repetition of the launch, counted from 1.")
 
     @property
     def name(self) -> str:

@@ -28,9 +28,13 @@ class Outcome(BaseModel):
 
     model_config = FROZEN
 
-    cell: Cell
-    wall_s: float = Field(ge=0, description="Whole launch, imports and loading included.")
-    measurement: Measurement | None = None
+    cell: Cell = Field(description="Which launch it was.")
+    wall_s: float = Field(
+        ge=0, description="Seconds of the whole launch, imports and loading included."
+    )
+    measurement: Measurement | None = Field(
+        default=None, description="What the ranks measured; none where the run failed."
+    )
     error: str = Field(default="", description="Last lines of a run that failed.")
 
 
@@ -39,8 +43,8 @@ class Figure(BaseModel):
 
     model_config = FROZEN
 
-    predicted: Interval
-    measured: float | None
+    predicted: Interval = Field(description="Predicted value with its 80 % interval.")
+    measured: float | None = Field(description="Measured value; none where no run was measured.")
 
     @property
     def ratio(self) -> float | None:
@@ -54,16 +58,18 @@ class Row(BaseModel):
 
     model_config = FROZEN
 
-    variant: VariantName
+    variant: VariantName = Field(description="Strategy by the name of its files.")
     strategy: str = Field(description="The strategy in words.")
     runs: int = Field(ge=0, description="Launches that were measured.")
-    failures: int = Field(ge=0)
+    failures: int = Field(ge=0, description="Launches that failed or were given up.")
     step_s: Figure = Field(description="Median step time, s.")
     spread_s: tuple[float, float] | None = Field(description="Quartiles of the step time, s.")
     tokens_per_s: Figure = Field(description="All ranks; measured without padding.")
-    memory_bytes: Figure = Field(description="Peak of the fullest rank.")
+    memory_bytes: Figure = Field(description="Peak bytes of the fullest rank.")
     sent_bytes: Figure = Field(description="Bytes that one rank sends in a step.")
-    final_loss: float | None
+    final_loss: float | None = Field(
+        description="Loss of the last step, first repeat; none where none was measured."
+    )
     parity: float | None = Field(description="Largest loss difference from the first strategy.")
 
 
@@ -72,8 +78,10 @@ class Recommendation(BaseModel):
 
     model_config = FROZEN
 
-    variant: VariantName | None
-    reasons: tuple[str, ...]
+    variant: VariantName | None = Field(
+        description="Strategy to use; none where nothing was measured."
+    )
+    reasons: tuple[str, ...] = Field(description="Why, with the measured figures.")
 
 
 class Report(BaseModel):
@@ -81,19 +89,21 @@ class Report(BaseModel):
 
     model_config = FROZEN
 
-    schema_version: Literal[1] = 1
-    model: str
-    parameters: int
-    cluster: str
-    sequence_length: int
-    global_batch_size: int
-    warmup_steps: int
+    schema_version: Literal[1] = Field(
+        default=1, description="Version of the shape of this document."
+    )
+    model: str = Field(description="Name of the model.")
+    parameters: int = Field(description="Unique parameters of the model.")
+    cluster: str = Field(description="Nodes, accelerators and card, in words.")
+    sequence_length: int = Field(description="Tokens per sample.")
+    global_batch_size: int = Field(description="Samples per optimizer step.")
+    warmup_steps: int = Field(description="First steps of each run that are not counted.")
     memory_counter: str = Field(description="Which memory was measured.")
-    versions: dict[str, str]
-    hardware: dict[str, str]
-    rows: tuple[Row, ...]
-    recommendation: Recommendation
-    outcomes: tuple[Outcome, ...]
+    versions: dict[str, str] = Field(description="Version by library, as the first run found it.")
+    hardware: dict[str, str] = Field(description="Hardware as the first run found it.")
+    rows: tuple[Row, ...] = Field(description="One row for each strategy, in order of sharding.")
+    recommendation: Recommendation = Field(description="Strategy to use, with the reasons.")
+    outcomes: tuple[Outcome, ...] = Field(description="What came of each launch.")
 
 
 def report(plan: Plan, outcomes: tuple[Outcome, ...], *, warmup_steps: int) -> Report:

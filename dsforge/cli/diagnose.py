@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
 if TYPE_CHECKING:
-    from dsforge.diagnose import Cause
+    from dsforge.api.results import DiagnoseResult
 
 STDIN = "-"
 
@@ -46,46 +45,43 @@ def diagnose(
         _show_rules(explain)
         return
     from dsforge.cli.show import note, show_json
-    from dsforge.diagnose.report import described, document
+    from dsforge.diagnose.report import described
     from dsforge.errors import EXIT_FINDINGS
     from dsforge.masking import printable
 
     found = _causes(logs, plan)
     if as_json:
-        show_json(document(found))
-    elif found:
-        print("\n".join(printable(line) for line in described(found)))
+        show_json(found.document.model_dump(mode="json"))
+    elif found.causes:
+        print("\n".join(printable(line) for line in described(found.causes)))
     else:
         note("nothing wrong was found; a run that hangs needs the logs of all ranks")
-    if found:
+    if found.causes:
         sys.exit(EXIT_FINDINGS)
 
 
-def _causes(logs: tuple[Path, ...], plan: Path | None) -> tuple[Cause, ...]:
+def _causes(logs: tuple[Path, ...], plan: Path | None) -> DiagnoseResult:
     """The causes in the logs, in the terms of the plan where one is given."""
-    from dsforge.diagnose import diagnose_files, diagnose_stream
+    from dsforge.api.checking import diagnose as diagnosed
     from dsforge.errors import DsforgeError
-    from dsforge.reading.stored import read_plan
 
-    given = None if plan is None else read_plan(plan)
     if any(str(path) == STDIN for path in logs) and len(logs) > 1:
         raise DsforgeError("`-` cannot stand beside files", "name files, or pipe one log in")
     if not logs or str(logs[0]) == STDIN:
-        return diagnose_stream(_stdin(), "stdin", given)
-    return diagnose_files(logs, given)
+        return diagnosed(stream=_stdin(), plan=plan)
+    return diagnosed(logs, plan=plan)
 
 
-def _stdin() -> Iterator[bytes]:
+def _stdin() -> BinaryIO:
     """What is piped in, or pasted."""
     from dsforge.cli.show import note
-    from dsforge.diagnose.log_sources import stream_chunks
     from dsforge.errors import DsforgeError
 
     if sys.stdin is None:
         raise DsforgeError("stdin is closed", "name a log")
     if sys.stdin.isatty():
         note("paste the log or traceback, then press Ctrl-D")
-    return stream_chunks(sys.stdin.buffer)
+    return sys.stdin.buffer
 
 
 def _show_rules(name: str | None) -> None:

@@ -7,23 +7,21 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dsforge.cli.flags import Flags, Sections, to_request, with_flags, with_verbose
+from dsforge.cli.flags import Flags, Sections, asked_of, to_request, with_flags, with_verbose
 from dsforge.cli.show import numbered, save, show_json
 from dsforge.cli.text import show
 
 if TYPE_CHECKING:
-    from dsforge.plan import Plan, Request
-    from dsforge.planner.inverse import Found
+    from dsforge.plan import Plan
+    from dsforge.planner.axes import Question
 
 # What --find looks for, and the flags that would fix it.
-SOUGHT = {
+SOUGHT: dict[Question, tuple[str, ...]] = {
     "micro-batch": ("micro_batch",),
     "seq-len": ("seq_len",),
     "gpus": ("nodes", "hostfile"),
     "model": ("model",),
 }
-USUAL_NODE = 8  # accelerators
-ANY_MODEL = "7b"  # stands for the model that is looked for while the rest is read
 
 
 @click.command(cls=Sections)
@@ -45,7 +43,7 @@ ANY_MODEL = "7b"  # stands for the model that is looked for while the rest is re
 def estimate(
     *,
     flags: Flags,
-    find: str | None,
+    find: Question | None,
     trace: Path | None,
     ds_config: Path | None,
     verbose: bool,
@@ -61,22 +59,17 @@ def estimate(
         _refuse_beside_find({"--trace": trace, "--ds-config": ds_config})
         _find(flags, find, verbose=verbose, as_json=as_json)
         return
-    from dsforge.planner import appraise
-    from dsforge.planner.remedies import remedies
+    from dsforge.api.planning import estimate as estimated
 
-    request = to_request(flags, ds_config)
-    plan = appraise(request)
-    found = () if plan.choice.fits else remedies(request, plan.choice)
+    found = estimated(to_request(flags, ds_config))
     if trace is not None:
         from dsforge.explain.trace import step_trace
 
-        save(trace, step_trace(plan))
+        save(trace, step_trace(found.plan))
     if as_json:
-        from dsforge.document import estimate_document
-
-        show_json(estimate_document(plan, found).model_dump(mode="json"))
+        show_json(found.document.model_dump(mode="json"))
         return
-    _show(plan, numbered(found), verbose=verbose)
+    _show(found.plan, numbered(found.remedies), verbose=verbose)
 
 
 def _show(plan: Plan, ways: list[str], *, verbose: bool) -> None:
@@ -104,19 +97,18 @@ def _refuse_beside_find(files: dict[str, Path | None]) -> None:
             )
 
 
-def _find(flags: Flags, sought: str, *, verbose: bool, as_json: bool) -> None:
+def _find(flags: Flags, sought: Question, *, verbose: bool, as_json: bool) -> None:
     """Answer an inverse question."""
     for field in SOUGHT[sought]:
         if getattr(flags, field) is not None:
             name = "--" + field.replace("_", "-")
             raise click.UsageError(f"{name} fixes what --find {sought} looks for: leave one out.")
-    found = _answer(to_request(_open(flags, sought)), sought)
-    if as_json:
-        from dsforge.document import InverseDocument, estimate_document
+    from dsforge.api.sizing import find, opened
+    from dsforge.reading.request import read_request
 
-        priced = estimate_document(found.plan)
-        document = InverseDocument.model_construct(answer=found.answer, estimate=priced)
-        show_json(document.model_dump(mode="json"))
+    found = find(sought, read_request(opened(sought, asked_of(flags))))
+    if as_json:
+        show_json(found.document.model_dump(mode="json"))
         return
     from dsforge.cli.brief import defaults, every_reason, head
     from dsforge.cli.priced import answer, neighbours
@@ -125,28 +117,3 @@ def _find(flags: Flags, sought: str, *, verbose: bool, as_json: bool) -> None:
     last = every_reason(reasons) if verbose else defaults(found.plan)
     lines = [*answer(found), "", *head(found.plan), "", *neighbours(found), "", *last]
     show(lines)
-
-
-def _open(flags: Flags, sought: str) -> Flags:
-    """The flags with something in the place of what is looked for, so that the rest can be read."""
-    if sought == "model" and flags.spec is None:
-        return flags._replace(model=ANY_MODEL)
-    said = flags.spec or flags.cluster or flags.gpus_per_node
-    return flags._replace(gpus_per_node=USUAL_NODE) if sought == "gpus" and not said else flags
-
-
-def _answer(request: Request, sought: str) -> Found:
-    """The answer to one question."""
-    from dsforge.planner import inverse
-
-    if sought == "micro-batch":
-        return inverse.largest_micro_batch(request)
-    if sought == "seq-len":
-        return inverse.longest_sequence(request)
-    if sought == "gpus":
-        return inverse.fewest_gpus(request)
-    from dsforge import catalog
-    from dsforge.reading.sizes import llama_like
-
-    known = tuple(catalog.model(name) for name in catalog.model_names())
-    return inverse.largest_model(request, known, llama_like)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +14,6 @@ if TYPE_CHECKING:
     from dsforge.explain.sheet import Figure, Given
 
 LARGE = 1e4  # from here on thousands are separated
-LEAST_WORD, MOST_NEAR = 3, 6  # letters of a word that tells something; names that are shown
 
 
 @click.command()
@@ -28,43 +26,19 @@ def explain(*, plan: Path, figure: str | None, as_json: bool) -> None:
     PLAN is a plan.json or the folder that `dsforge gen` wrote. With the name of a FIGURE only that
     one is shown, and what it rests on.
     """
+    from dsforge.api.planning import explain as explained
     from dsforge.cli.show import note, show_json
-    from dsforge.explain.explanation import explanation
-    from dsforge.reading.stored import read_plan
 
-    found = explanation(read_plan(plan / "plan.json" if plan.is_dir() else plan))
-    shown = found if figure is None else _narrowed(found, figure)
+    found = explained(plan, figure)
     if as_json:
-        show_json(shown.model_dump(mode="json"))
+        show_json(found.model_dump(mode="json"))
         return
-    print("\n".join(_lines(shown)))
+    print("\n".join(_lines(found)))
     for other in found.disagreements:
         note(
             f"the plan says {other.name} = {_number(other.stated)}, this version works out "
             f"{_number(other.worked_out)}: run `dsforge gen` again"
         )
-
-
-def _narrowed(found: Explanation, name: str) -> Explanation:
-    """One figure and what it rests on. Raises DsforgeError with the nearest names."""
-    from dsforge.errors import DsforgeError
-
-    try:
-        return found.model_copy(update={"figures": found.resting_on(name)})
-    except KeyError:
-        near = ", ".join(_near(name, [figure.name for figure in found.figures]))
-        hint = "`dsforge explain PLAN` lists all figures"
-        message = f"the plan has no figure `{name}`"
-        raise DsforgeError(message, f"near it: {near}; {hint}" if near else hint) from None
-
-
-def _near(name: str, names: list[str]) -> list[str]:
-    """Names like a misspelt one, and those that share a word of it."""
-    from difflib import get_close_matches
-
-    words = {word for word in re.split(r"[^a-z]+", name.lower()) if len(word) >= LEAST_WORD}
-    sharing = [other for other in names if words & set(other.split("_"))]
-    return list(dict.fromkeys([*get_close_matches(name, names, MOST_NEAR), *sharing]))[:MOST_NEAR]
 
 
 def _lines(found: Explanation) -> Iterator[str]:

@@ -1,59 +1,14 @@
-"""How `dsforge validate` asks for the figures of a table, and shows what it got."""
+"""What `dsforge validate` shows of a table of figures."""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from dsforge.plan import Request
-    from dsforge.validate import Asked, Figure, FiguresDocument
+    from dsforge.validate import FiguresDocument
     from dsforge.validate.comparison import FigureScore
 
 LONGEST_NAME = 36  # characters of a source: the table fits 100 columns
-CONFIGS = "configs"  # folder beside the table with the models that no catalog holds
-
-
-def asker(table: Path) -> Any:
-    """A function that answers the spec of a figure; its models may lie beside the table."""
-
-    def ask(figure: Figure) -> Asked:
-        from dsforge import catalog
-        from dsforge.planner import appraise
-        from dsforge.planner.inverse import largest_model
-        from dsforge.reading.sizes import llama_like
-        from dsforge.validate import Asked
-
-        request = _request(figure, table)
-        if figure.quantity != "find model":
-            return Asked(appraise(request))
-        known = tuple(catalog.model(name) for name in catalog.model_names())
-        found = largest_model(request, known, llama_like)
-        return Asked(found.plan, found.answer)
-
-    return ask
-
-
-def _request(figure: Figure, table: Path) -> Request:
-    from dsforge.reading.request import Asked, read_request
-    from dsforge.reading.source import Setting
-
-    place = f"{table}: {figure.id}"
-    spec = {**figure.spec, "model": _model(figure.spec.get("model"), table)}
-    settings = [
-        Setting((part, key), value, place)
-        for part in ("cluster", "workload", "strategy")
-        for key, value in spec.get(part, {}).items()
-    ]
-    return read_request(Asked(settings=(Setting(("model",), spec["model"], place), *settings)))
-
-
-def _model(said: Any, table: Path) -> Any:
-    """A catalog name as it is; a config only from the folder beside the table."""
-    if not isinstance(said, str):
-        return said
-    path = table.parent / CONFIGS / Path(said).name
-    return str(path) if said == f"{CONFIGS}/{path.name}" and path.is_file() else Path(said).name
 
 
 def show_figures(made: FiguresDocument, worst: int) -> None:

@@ -8,7 +8,7 @@ value. This module has no `from __future__ import annotations`: the declarations
 from collections.abc import Callable, Iterator
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypedDict
 
 import click
 
@@ -16,6 +16,8 @@ from dsforge.cli.numbers import Real, Sized, Whole
 
 if TYPE_CHECKING:
     from dsforge.plan import Request
+    from dsforge.planner.objectives import Objective
+    from dsforge.reading.request import Asked
 
 INPUT, CLUSTER, LAUNCH = "Input files", "Cluster", "Launch"
 WORKLOAD, STRATEGY = "Workload", "Strategy"
@@ -180,12 +182,12 @@ def _name(field: str) -> str:
     return _FLAGS[field].name or "--" + field.replace("_", "-")
 
 
-def to_request(flags: Flags, ds_config: Path | None = None, *, launches: bool = False) -> "Request":
-    """What the command line and the files it names ask for. SpecError with all problems.
+def asked_of(flags: Flags, ds_config: Path | None = None, *, launches: bool = False) -> "Asked":
+    """What the command line names, before anything is read.
 
     Only what `launches` needs addresses of hosts; elsewhere names do: nobody goes there.
     """
-    from dsforge.reading.request import Asked, read_request
+    from dsforge.reading.request import Asked
     from dsforge.reading.source import Setting
 
     settings = tuple(
@@ -193,18 +195,23 @@ def to_request(flags: Flags, ds_config: Path | None = None, *, launches: bool = 
         for (field, flag), value in zip(_FLAGS.items(), flags, strict=True)
         if flag.setting and value is not None
     )
-    return read_request(
-        Asked(
-            spec=flags.spec,
-            cluster=flags.cluster,
-            workload=flags.workload,
-            hostfile=flags.hostfile,
-            resolve=flags.resolve,
-            by_name=not launches,
-            ds_config=ds_config,
-            settings=settings,
-        )
+    return Asked(
+        spec=flags.spec,
+        cluster=flags.cluster,
+        workload=flags.workload,
+        hostfile=flags.hostfile,
+        resolve=flags.resolve,
+        by_name=not launches,
+        ds_config=ds_config,
+        settings=settings,
     )
+
+
+def to_request(flags: Flags, ds_config: Path | None = None, *, launches: bool = False) -> "Request":
+    """What the command line and the files it names ask for. SpecError with all problems."""
+    from dsforge.reading.request import read_request
+
+    return read_request(asked_of(flags, ds_config, launches=launches))
 
 
 def with_flags(command: Callable[..., None]) -> Callable[..., None]:
@@ -246,10 +253,10 @@ with_verbose = click.option(
 )
 
 
-class Wish(NamedTuple):
+class Wish(TypedDict):
     """What a user wants of the run as a whole; `None` where nothing was said."""
 
-    objective: str | None
+    objective: "Objective | None"
     deadline_days: float | None
     budget: float | None
     prefer: float | None
@@ -261,7 +268,7 @@ def with_wish(command: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(command)
     def filled(**values: Any) -> None:
-        wish = Wish(*(values.pop(field) for field in Wish._fields))
+        wish = {field: values.pop(field) for field in Wish.__annotations__}
         command(wish=wish, **values)
 
     above = Real(min=0, min_open=True)
@@ -286,19 +293,6 @@ def with_wish(command: Callable[..., None]) -> Callable[..., None]:
     ):
         filled = option(filled)
     return filled
-
-
-def wished(request: "Request", wish: Wish) -> "Request":
-    """The request on the part of the cluster that fulfils a wish. Raises as `aimed` does."""
-    asked: dict[str, object] = {"risk": wish.risk}
-    if wish.prefer is not None:
-        asked["prefer"] = wish.prefer
-    request = request.model_copy(update=asked)
-    if (wish.objective, wish.deadline_days, wish.budget) == (None, None, None):
-        return request
-    from dsforge.planner.objectives import Aim, aimed
-
-    return aimed(request, Aim(wish.objective, wish.deadline_days, wish.budget))  # type: ignore[arg-type]  # click has checked the objective
 
 
 class Sections(click.Command):

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -13,7 +12,6 @@ from dsforge.cli.flags import (
     Sections,
     Wish,
     to_request,
-    wished,
     with_flags,
     with_verbose,
     with_wish,
@@ -21,7 +19,7 @@ from dsforge.cli.flags import (
 
 if TYPE_CHECKING:
     from dsforge.artifacts import Written
-    from dsforge.plan import Plan, Request
+    from dsforge.plan import Plan
 
 SHOWN_DIFF = 60  # lines of what changed in files that nobody had edited
 
@@ -49,65 +47,28 @@ def gen(
     as_json: bool,
 ) -> None:
     """Choose a strategy and write every file of the run."""
-    from dsforge.artifacts import write_all
-    from dsforge.cli.show import show_nearest
+    from dsforge.api.planning import gen as generate
+    from dsforge.cli.show import show_json, show_nearest
     from dsforge.errors import DoesNotFitError, EditedError
     from dsforge.masking import printable
-    from dsforge.planner import choose
-    from dsforge.render import render
 
-    request = _seen_from(out, wished(to_request(flags, launches=True), wish))
+    request = to_request(flags, launches=True)
     try:
-        plan = choose(request)
+        made = generate(request, out=out, templates=templates, force=force, **wish)
     except DoesNotFitError as error:
         if as_json:
             show_nearest(request, error)
         raise
-    artifacts = render(plan, templates)
-    try:
-        written = write_all(artifacts, out, force=force)
     except EditedError as error:
         if not as_json:
             print(printable(error.diff), end="")
         raise
     if as_json:
-        _show_document(plan, written, out)
+        show_json(made.document.model_dump(mode="json"))
     else:
-        _show_diff(written)
-        steps = _next(plan, {a.path for a in artifacts}, out)
-        _show(plan, [f"{_files(written, out)}", *steps], verbose=verbose)
-
-
-def _seen_from(out: Path, request: Request) -> Request:
-    """The request with its paths as the run folder sees them: that is where train.yaml is read."""
-    out = Path(os.path.realpath(out))  # `..` leads out of where a link leads, not of the link
-
-    def moved(path: str) -> str:
-        return path if Path(path).is_absolute() else os.path.relpath(path, out)
-
-    model, workload = request.model, request.workload
-    if model.path is not None:
-        model = model.model_copy(update={"path": os.path.relpath(model.path, out)})
-    if workload.data is not None:
-        data, held_out = workload.data, workload.data.validation
-        paths = {"train": moved(data.train), "validation": held_out and moved(held_out)}
-        workload = workload.model_copy(update={"data": data.model_copy(update=paths)})
-    return request.model_copy(update={"model": model, "workload": workload})
-
-
-def _show_document(plan: Plan, written: Written, out: Path) -> None:
-    """The plan and the paths, for programs."""
-    from dsforge.cli.show import show_json
-
-    document: dict[str, Any] = {
-        "out": str(out),
-        "created": list(written.created),
-        "updated": list(written.updated),
-        "unchanged": list(written.unchanged),
-        "removed": list(written.removed),
-        "plan": plan.model_dump(mode="json"),
-    }
-    show_json(document)
+        _show_diff(made.written)
+        steps = _next(made.plan, {a.path for a in made.artifacts}, out)
+        _show(made.plan, [f"{_files(made.written, out)}", *steps], verbose=verbose)
 
 
 def _show_diff(written: Written) -> None:

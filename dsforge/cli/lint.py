@@ -11,9 +11,8 @@ import click
 from dsforge.errors import EXIT_FINDINGS
 
 if TYPE_CHECKING:
-    from dsforge.findings import Finding
-    from dsforge.lint.files import Against
-    from dsforge.lint.reading.document import Document
+    from dsforge.api.checking import FileKind
+    from dsforge.api.results import LintResult
 
 KINDS = ("ds_config", "hostfile", "env", "megatron", "accelerate", "train")
 FORMATS = ("text", "json", "sarif", "github")
@@ -34,7 +33,7 @@ FORMATS = ("text", "json", "sarif", "github")
 def lint(
     *,
     paths: tuple[Path, ...],
-    kind: str | None,
+    kind: FileKind | None,
     model: str | None,
     cluster: Path | None,
     deepspeed: str | None,
@@ -50,103 +49,46 @@ def lint(
     Takes files and folders: ds_config (JSON, YAML), hostfile, .deepspeed_env, Megatron arguments,
     accelerate YAML, train.yaml. The exit code is 3 where an error was found.
     """
-    from dsforge.cli.show import note
-    from dsforge.findings import has_errors
-    from dsforge.findings.writers import WRITERS, as_brief, counted, summary
-    from dsforge.lint.check import BY_ID
+    from dsforge.api.checking import lint as linted
 
     if list_rules or explain:
         print(_explanation(explain), end="")
         return
-    _check_rules(ignore)
-    against = _against(model, cluster, deepspeed)
-    found, files = _findings(paths or (Path(),), kind, against, fix=fix)
-    found = [finding for finding in found if finding.rule not in ignore]
-    write = as_brief if brief and shape == "text" else WRITERS[shape]
-    print(write(found, BY_ID), end="", flush=True)
-    note(f"{summary(found)} in {counted(files, 'file')}")
-    if has_errors(found):
+    found = linted(
+        paths or (Path(),),
+        kind=kind,
+        model=model,
+        cluster=cluster,
+        deepspeed=deepspeed,
+        fix=fix,
+        ignore=ignore,
+    )
+    _show(found, "brief" if brief and shape == "text" else shape)
+    if found.has_errors:
         sys.exit(EXIT_FINDINGS)
 
 
-def _findings(
-    paths: tuple[Path, ...], kind: str | None, against: Against, *, fix: bool
-) -> tuple[list[Finding], int]:
-    """What is wrong with all files, and how many there were; repaired first where asked."""
+def _show(found: LintResult, shape: str) -> None:
+    """The findings in that shape on stdout, notes and a summary on stderr."""
     from dsforge.cli.show import note
-    from dsforge.lint.files import checked, found, read_document
+    from dsforge.findings.writers import WRITERS, as_brief, counted, summary
+    from dsforge.lint.check import BY_ID
 
-    findings: list[Finding] = []
-    files = 0
-    left_out: list[str] = []
-    for file in found(paths, left_out):
-        document = read_document(file.path, kind)  # type: ignore[arg-type]
-        if document.kind == "unknown" and not file.named:
-            continue
-        files += 1
-        if fix:
-            document = _repaired(file.path, document, against)
-        findings += map(_masked, checked(document, against))
-    for what in left_out:
-        note(f"left out: {what}; name a smaller folder")
-    return findings, files
-
-
-def _masked(finding: Finding) -> Finding:
-    """A finding that quotes no secret of the file."""
-    from dsforge.masking import masked
-
-    return finding._replace(
-        message=masked(finding.message), fix=masked(finding.fix), path=masked(finding.path)
-    )
-
-
-def _repaired(path: Path, document: Document, against: Against) -> Document:
-    """The document after its repairs, or as it is where they could not be written."""
-    from dsforge.cli.show import note
-    from dsforge.lint.files import NotRepairedError, repaired
-
-    try:
-        now = repaired(path, document, against)
-    except NotRepairedError as error:
-        note(f"not repaired: {error.message}" + (f" ({error.hint})" if error.hint else ""))
-        return document
-    if now is not document:
-        note(f"repaired {path}")
-    return now
-
-
-def _against(model: str | None, cluster: Path | None, deepspeed: str | None) -> Against:
-    """The release, and the model and cluster where they are named. Raises DsforgeError."""
-    from dsforge.lint.files import Against, release_named
-
-    against = Against(*release_named(deepspeed))
-    if model is not None:
-        from dsforge.reading.model import read_model
-
-        against = against._replace(model=read_model(model)[0])
-    if cluster is not None:
-        from dsforge.reading.cluster import read_cluster
-
-        against = against._replace(cluster=read_cluster(cluster)[0])
-    return against
+    for line in found.notes:
+        note(line)
+    write = as_brief if shape == "brief" else WRITERS[shape]
+    print(write(found.findings, BY_ID), end="", flush=True)
+    note(f"{summary(found.findings)} in {counted(found.files, 'file')}")
 
 
 def _explanation(name: str | None) -> str:
     """What is known about a rule, or a line for each. Raises DsforgeError, with the nearest one."""
+    from dsforge.api.checking import check_rules
     from dsforge.findings.writers import listed
     from dsforge.lint.check import BY_ID, RULES
     from dsforge.lint.rule_pages import explained
 
     if name is None:
         return listed(RULES)
-    _check_rules((name,))
+    check_rules((name,))
     return explained(BY_ID[name])
-
-
-def _check_rules(names: tuple[str, ...]) -> None:
-    """Raise DsforgeError where a rule does not exist."""
-    from dsforge.findings.writers import check_known
-    from dsforge.lint.check import BY_ID
-
-    check_known(names, BY_ID, "dsforge lint")

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.table import Table
 
+from dsforge.api.results import FindResult
 from dsforge.cli.text import aligned, columns, wrapped
 from dsforge.plan import Plan, Rejected, Search
 from dsforge.planner.alternatives import Alternative
@@ -15,7 +16,6 @@ from dsforge.planner.axes import Question
 from dsforge.planner.figures import LABELS, STEP, fit, memory_label
 from dsforge.planner.flips import Flip
 from dsforge.planner.front import FrontPoint
-from dsforge.planner.inverse import Found
 from dsforge.planner.pricing import largest_term, missing_bytes
 from dsforge.units import Interval, amount, count, gib, seconds, times
 
@@ -133,7 +133,7 @@ QUESTIONS: dict[Question, _Words] = {
 }
 
 
-def answer(found: Found) -> list[str]:
+def answer(found: FindResult) -> list[str]:
     """`largest micro batch: 43 samples`, how sure that is, and what limits it."""
     said, words = found.answer, QUESTIONS[found.answer.question]
 
@@ -155,7 +155,7 @@ def answer(found: Found) -> list[str]:
     return lines + ([f"  limit      {said.limit}"] if said.limit else [])
 
 
-def neighbours(found: Found) -> list[str]:
+def neighbours(found: FindResult) -> list[str]:
     """Memory by term at the answer and at the next values, which do not fit; their plans."""
     choice, said = found.plan.choice, found.answer
     beyond = [near for near in said.neighbours if near.terms is not None]

@@ -43,13 +43,11 @@ def show_json(document: dict[str, Any]) -> None:
 
 def show_nearest(request: Request, error: DoesNotFitError) -> None:
     """The strategy nearest to fitting as a JSON document, with what would make it fit."""
-    from dsforge.document import MisfitDocument, estimate_document
-    from dsforge.planner import appraise
-    from dsforge.planner.remedies import remedies
+    from dsforge.api.planning import estimate
+    from dsforge.document import MisfitDocument
 
-    nearest = appraise(request)
-    priced = estimate_document(nearest, remedies(request, nearest.choice))
-    document = MisfitDocument.model_construct(error=error.message, nearest=priced)
+    nearest = estimate(request).document
+    document = MisfitDocument.model_construct(error=error.message, nearest=nearest)
     show_json(document.model_dump(mode="json"))
 
 

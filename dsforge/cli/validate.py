@@ -10,10 +10,9 @@ import click
 from dsforge.cli.numbers import Whole
 
 if TYPE_CHECKING:
-    from dsforge.validate.document import Document, Score
+    from dsforge.validate.document import Quantity, Score, ValidationDocument
     from dsforge.validate.score import Decisions
 
-MAX_BYTES = 64 * 1024 * 1024
 WORST = 10
 
 
@@ -30,45 +29,29 @@ WORST = 10
 @click.option("--worst", type=Whole(min=0), default=WORST, help="Worst rows to show.")
 @click.option("--json", "as_json", is_flag=True, help="A JSON document instead.")
 def validate(
-    table: Path, *, what: str | None, sources: str, every: bool, worst: int, as_json: bool
+    table: Path, *, what: Quantity | None, sources: str, every: bool, worst: int, as_json: bool
 ) -> None:
     """Predict each run of a table and say how far off the predictions are."""
+    from dsforge.api.checking import TABLE_BYTES
+    from dsforge.api.checking import validate as validated
+    from dsforge.api.figures import validate_figures
+    from dsforge.cli.figures import show_figures
+    from dsforge.cli.show import show_json
     from dsforge.errors import DsforgeError
     from dsforge.reading.source import read_text
-    from dsforge.validate import holds_figures, parse_table, validation
-    from dsforge.validate.document import QUANTITIES
+    from dsforge.validate import holds_figures
 
-    text = read_text(table, MAX_BYTES)
-    if holds_figures(text):
-        _figures(table, text, worst, as_json=as_json)
+    if holds_figures(read_text(table, TABLE_BYTES)):
+        found = validate_figures(table)
+        show_json(found.model_dump(mode="json")) if as_json else show_figures(found, worst)
         return
-    rows = parse_table(text, str(table))
-    wanted = [name.strip() for name in sources.split(",") if name.strip()]
-    unknown = sorted(set(wanted) - {row.source for row in rows})
-    if unknown:
-        known = ", ".join(sorted({row.source for row in rows}))
-        raise DsforgeError(f"no rows of {', '.join(unknown)} in {table}", f"it has {known}")
-    quantities = [quantity for quantity in QUANTITIES if what in (None, quantity)]
-    made = validation(rows, what=quantities, sources=wanted, every=every)
+    made = validated(table, what=what, sources=sources.split(","), every=every)
     _show(made, worst, as_json=as_json)
     if not made.rows:
         raise DsforgeError("no row could be compared", "each one's reason is in the document")
 
 
-def _figures(table: Path, text: str, worst: int, *, as_json: bool) -> None:
-    """The same for a table of figures, each with the spec of its run."""
-    from dsforge.cli.figures import asker, show_figures
-    from dsforge.cli.show import show_json
-    from dsforge.validate import compared, parse_figures
-
-    made = compared(parse_figures(text, str(table)), asker(table))
-    if as_json:
-        show_json(made.model_dump(mode="json"))
-    else:
-        show_figures(made, worst)
-
-
-def _show(made: Document, worst: int, *, as_json: bool) -> None:
+def _show(made: ValidationDocument, worst: int, *, as_json: bool) -> None:
     """The document, or tables for people."""
     if as_json:
         from dsforge.cli.show import show_json
@@ -101,7 +84,7 @@ def _show_score(name: str, score: Score) -> None:
     print()
 
 
-def _show_worst(made: Document, worst: int) -> None:
+def _show_worst(made: ValidationDocument, worst: int) -> None:
     """The rows that are furthest off."""
     from rich.table import Table
 

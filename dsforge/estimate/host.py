@@ -28,7 +28,7 @@ class HostMemory(BaseModel):
 
     load: int = Field(description="Reading the weights: each rank its own copy, unless ZeRO-3.")
     init: int = Field(description="Building optimizer state and pinned buffers.")
-    step: int = Field(description="Training.")
+    step: int = Field(description="Optimizer steps: offloaded states and gradients.")
     save: int = Field(description="Writing a checkpoint: one gathered copy of the weights more.")
 
     @property

@@ -46,13 +46,23 @@ class MemoryEstimate(BaseModel):
 
     model_config = FROZEN
 
-    terms: MemoryTerms
-    allocated_bytes: Interval = Field(description="torch.cuda.max_memory_allocated.")
-    reserved_bytes: Interval = Field(description="torch.cuda.max_memory_reserved.")
-    device_bytes: Interval = Field(description="What nvidia-smi shows for the process.")
-    host_bytes: HostMemory
-    nvme_bytes: int = Field(description="Swapped state on one node's disk.")
-    checkpoint_bytes: int = Field(description="One checkpoint with optimizer state, all ranks.")
+    terms: MemoryTerms = Field(
+        description="Likely bytes on the fullest rank, by what they are for."
+    )
+    allocated_bytes: Interval = Field(
+        description="Peak of `torch.cuda.max_memory_allocated` on the fullest rank, bytes."
+    )
+    reserved_bytes: Interval = Field(
+        description="Peak of `torch.cuda.max_memory_reserved` on the fullest rank, bytes."
+    )
+    device_bytes: Interval = Field(
+        description="Peak that nvidia-smi shows for the process on the fullest rank, bytes."
+    )
+    host_bytes: HostMemory = Field(description="Likely RAM of one node, by phase.")
+    nvme_bytes: int = Field(description="Bytes of offloaded states on one node's disk.")
+    checkpoint_bytes: int = Field(
+        description="Bytes of one checkpoint with optimizer state, all ranks."
+    )
 
 
 CONTEXT = Interval(0.6 * GIB, 1.2 * GIB, 2.4 * GIB)  # device context, NCCL, cuBLAS workspace

@@ -41,9 +41,9 @@ class RunEstimate(BaseModel):
     model_config = FROZEN
 
     tokens: int = Field(description="Training tokens of the whole run.")
-    steps: int = Field(description="Optimizer steps.")
+    steps: int = Field(description="Optimizer steps of the whole run.")
     days: Interval = Field(description="Wall time without interruptions.")
-    gpu_hours: Interval = Field(description="Accelerators times hours.")
+    gpu_hours: Interval = Field(description="Accelerators multiplied by hours of the run.")
     energy_kwh: Interval | None = Field(
         description="Accelerators at board power; hosts, network and cooling not counted. "
         "None where the card's power is not known."

@@ -22,11 +22,13 @@ class TimeTerms(BaseModel):
 
     model_config = FROZEN
 
-    compute_s: float = Field(ge=0, description="Forward, backward, recomputation.")
-    communication_s: float = Field(ge=0, description="Collectives that nothing hides.")
-    bubble_s: float = Field(ge=0, description="Idle pipeline stages.")
-    offload_s: float = Field(ge=0, description="Copies to host and NVMe that nothing hides.")
-    optimizer_s: float = Field(ge=0, description="The optimizer step itself.")
+    compute_s: float = Field(ge=0, description="Seconds of forward, backward and recomputation.")
+    communication_s: float = Field(ge=0, description="Seconds of collectives that nothing hides.")
+    bubble_s: float = Field(ge=0, description="Seconds in which pipeline stages wait for others.")
+    offload_s: float = Field(
+        ge=0, description="Seconds of copies to host and NVMe that nothing hides."
+    )
+    optimizer_s: float = Field(ge=0, description="Seconds of the optimizer step itself.")
 
 
 class TimeEstimate(BaseModel):
@@ -34,9 +36,9 @@ class TimeEstimate(BaseModel):
 
     model_config = FROZEN
 
-    terms: TimeTerms
-    step_s: Interval
-    tokens_per_s_per_gpu: float = Field(gt=0)
+    terms: TimeTerms = Field(description="Likely seconds of one step, by what they are for.")
+    step_s: Interval = Field(description="Seconds of one optimizer step.")
+    tokens_per_s_per_gpu: float = Field(gt=0, description="Likely tokens/s of one accelerator.")
     model_tflops_per_gpu: float = Field(gt=0, description="Useful TFLOP/s, recompute not counted.")
     sent_bytes: int = Field(ge=0, description="Bytes that one rank sends in one step.")
 

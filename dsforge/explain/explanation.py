@@ -51,8 +51,8 @@ class Disagreement(BaseModel):
 
     model_config = FROZEN
 
-    name: str
-    stated: float = Field(description="In the plan.")
+    name: str = Field(description="Name of the figure.")
+    stated: float = Field(description="Value in the plan, in the unit of the figure.")
     worked_out: float = Field(description="By the formulas of this version.")
 
 
@@ -61,9 +61,11 @@ class Explanation(BaseModel):
 
     model_config = FROZEN
 
-    label: str
-    figures: tuple[Figure, ...]
-    disagreements: tuple[Disagreement, ...]
+    label: str = Field(description="The strategy in short.")
+    figures: tuple[Figure, ...] = Field(description="Figures, each after those that it rests on.")
+    disagreements: tuple[Disagreement, ...] = Field(
+        description="Figures that the plan states otherwise; empty: it agrees."
+    )
 
     def called(self, name: str) -> str:
         """The figure that a name of the sheet, of JSON or of a table means. Raises KeyError."""

@@ -1,109 +1,43 @@
-"""What a `model_type` of Hugging Face fixes, spells in its own way, or leaves out.
+"""What a `model_type` of Hugging Face fixes, spells in its own way, or leaves out: data.
 
 Configs on the hub omit every field that equals the default of its config class, so a reader needs
 those defaults; and norms, biases and gating are facts of the modelling code that no config states.
-Both are data, one entry per architecture in the tables beside this module, read in transformers
-5.23 (`models/*/configuration_*.py` and `modeling_*.py`), or in the hub's own code for chatglm,
-baichuan, internlm2 and deepseek.
+`architectures.json` beside this holds both, one entry for each architecture, and the names of those
+that are not modelled: read as Llama-like ones they would get a wrong size. Defaults are taken from
+the config classes of transformers by `scripts/architectures.py`, or, for chatglm, baichuan,
+internlm2 and deepseek, from the hub's own code. A test compares both, and what is built of them.
+
 Field names are those of ModelSpec; keys are those of config.json.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from importlib.resources import files
+from typing import Annotated, Any, Final
 
-Facts = Mapping[str, object]
+from pydantic import BaseModel, BeforeValidator, Field
+
+from dsforge.specs import FROZEN, RouterSpec
+
 Keys = Mapping[str, tuple[str, ...]]
-NOTHING: Mapping[str, Any] = MappingProxyType({})
+Facts = dict[str, Any]
 
-
-class Switch(NamedTuple):
-    """A boolean config key, its default, and the fields that it sets when it is true."""
-
-    key: str
-    default: bool
-    on: Facts
-
-
-class Architecture(NamedTuple):
-    """How the config of one model_type maps to a ModelSpec.
-
-    Of several keys the first is written and any is read; a dot leads into a nested mapping. A field
-    without a key comes from `facts` (fixed) or, as all do where the key is absent, `defaults`.
-    """
-
-    keys: Keys
-    defaults: Facts
-    facts: Facts = NOTHING
-    switches: tuple[Switch, ...] = ()
-    ffn_factor: int | None = None  # width of the MLP in hidden sizes, where the config has none
-    moe: Keys = NOTHING
-    moe_defaults: Facts = NOTHING
-    moe_facts: Facts = NOTHING
-    mla_defaults: Facts = NOTHING
-    window_switch: bool = False  # the window counts only where `use_sliding_window` is true
-    fixed: Facts = NOTHING  # keys that may change the size, with the one value that is modelled
-
-
-def keys_with(**changed: str | tuple[str, ...] | None) -> Keys:
-    """Llama's keys with some changed; none: the architecture has no such key."""
-    same: dict[str, tuple[str, ...]] = {name: (key,) for name, key in _LLAMA_KEYS.items()}
-    for name, key in changed.items():
-        same[name] = () if key is None else (key,) if isinstance(key, str) else key
-    return same
-
-
-def sizes(
-    hidden: int,
-    layers: int,
-    heads: int,
-    *,
-    ffn: int | None,
-    vocab: int,
-    positions: int,
-    **others: object,
-) -> Facts:
-    """Default sizes of a config class."""
-    return {
-        "hidden_size": hidden,
-        "layers": layers,
-        "attention_heads": heads,
-        "ffn_hidden_size": ffn,
-        "vocab_size": vocab,
-        "max_position_embeddings": positions,
-        "tied_embeddings": False,
-        "activation": "silu",
-        **others,
-    }
-
-
-_LLAMA_KEYS = {
-    "layers": "num_hidden_layers",
-    "hidden_size": "hidden_size",
-    "ffn_hidden_size": "intermediate_size",
-    "attention_heads": "num_attention_heads",
-    "kv_heads": "num_key_value_heads",
-    "head_size": "head_dim",
-    "vocab_size": "vocab_size",
-    "max_position_embeddings": "max_position_embeddings",
-    "tied_embeddings": "tie_word_embeddings",
-    "activation": "hidden_act",
-    "rope_theta": "rope_theta",
-    "partial_rotary_factor": "partial_rotary_factor",
+LLAMA_KEYS: Keys = {
+    "layers": ("num_hidden_layers",),
+    "hidden_size": ("hidden_size",),
+    "ffn_hidden_size": ("intermediate_size",),
+    "attention_heads": ("num_attention_heads",),
+    "kv_heads": ("num_key_value_heads",),
+    "head_size": ("head_dim",),
+    "vocab_size": ("vocab_size",),
+    "max_position_embeddings": ("max_position_embeddings",),
+    "tied_embeddings": ("tie_word_embeddings",),
+    "activation": ("hidden_act",),
+    "rope_theta": ("rope_theta",),
+    "partial_rotary_factor": ("partial_rotary_factor",),
 }
-MHA: dict[str, None] = {"kv_heads": None, "head_size": None}
-NO_ROPE: dict[str, None] = {"rope_theta": None, "partial_rotary_factor": None}
-WINDOWED = keys_with(sliding_window="sliding_window")
-GATED = {"gated_mlp": True, "norm": "rmsnorm", "position": "rope"}
-PLAIN = {"gated_mlp": False, "norm": "layernorm", "position": "rope"}
-ALL_BIASES = {"qkv_bias": True, "attention_out_bias": True, "mlp_bias": True}
-
-ATTENTION_BIASES = {"qkv_bias": True, "attention_out_bias": True}
-ATTENTION_BIAS = Switch("attention_bias", default=False, on=ATTENTION_BIASES)
-MLP_BIAS = Switch("mlp_bias", default=False, on={"mlp_bias": True})
-
 MLA_KEYS: Keys = {
     "q_rank": ("q_lora_rank",),
     "kv_rank": ("kv_lora_rank",),
@@ -111,9 +45,89 @@ MLA_KEYS: Keys = {
     "rope_head_size": ("qk_rope_head_dim",),
     "v_head_size": ("v_head_dim",),
 }
-LLAMA = Architecture(
-    keys=keys_with(),
-    defaults=sizes(4096, 32, 32, ffn=11008, vocab=32000, positions=2048),
-    facts=GATED,
-    switches=(ATTENTION_BIAS, MLP_BIAS),
+
+
+def _with_llamas(changed: Any) -> Any:
+    """Llama's keys with those that an architecture spells otherwise."""
+    return {**LLAMA_KEYS, **changed} if isinstance(changed, Mapping) else changed
+
+
+class Switch(BaseModel):
+    """A boolean config key that changes the shape."""
+
+    model_config = FROZEN
+
+    key: str = Field(description="Key of config.json.")
+    default: bool = Field(description="Value where a config leaves the key out.")
+    on: Facts = Field(description="Fields of ModelSpec that it sets when it is true.")
+
+
+class Architecture(BaseModel):
+    """How the config of one model_type maps to a ModelSpec.
+
+    Of several keys the first is written and any is read; a dot leads into a nested mapping. A field
+    without a key comes from `facts`, or, as all do where the key is absent, from `defaults`.
+    """
+
+    model_config = FROZEN
+
+    keys: Annotated[dict[str, tuple[str, ...]], BeforeValidator(_with_llamas)] = Field(
+        default=dict(LLAMA_KEYS),
+        description="Keys of each field; the file holds those that Llama spells otherwise.",
+    )
+    defaults: Facts = Field(description="Fields where a config leaves their keys out.")
+    facts: Facts = Field(default={}, description="Fields that the modelling code fixes.")
+    switches: tuple[Switch, ...] = Field(default=(), description="Boolean keys, in order.")
+    ffn_factor: int | None = Field(
+        default=None, description="Width of the MLP in hidden sizes, where no key states it."
+    )
+    window_switch: bool = Field(
+        default=False, description="The window counts only where `use_sliding_window` is true."
+    )
+    moe_keys: dict[str, tuple[str, ...]] = Field(default={}, description="Keys of MoeSpec fields.")
+    moe_defaults: Facts = Field(default={}, description="Defaults of MoeSpec fields.")
+    moe_facts: Facts = Field(default={}, description="MoeSpec fields that the code fixes.")
+    router: RouterSpec = Field(
+        default=RouterSpec(), description="How tokens find experts, unless a key says otherwise."
+    )
+    router_keys: tuple[str, ...] = Field(default=(), description="Keys of the router to write.")
+    mla_defaults: Facts = Field(default={}, description="Defaults of MlaSpec fields; empty: none.")
+    fixed: Facts = Field(
+        default={}, description="Keys that may change the size, with the value that is modelled."
+    )
+    norm_epsilon: float = Field(default=1e-5, description="Epsilon where no key states it.")
+    norm_epsilon_key: str | None = Field(
+        default="rms_norm_eps", description="Key of the epsilon; none: the class has none."
+    )
+    rotary_interleaved: bool = Field(
+        default=False, description="Rotary embedding rotates pairs of neighbours."
+    )
+    no_rope_interval: int | None = Field(
+        default=None, description="Every n-th layer has no rotary embedding, unless a key says so."
+    )
+    scales: tuple[str, ...] = Field(
+        default=(), description="Keys that scale a value even where a config leaves them out."
+    )
+    code: tuple[str, ...] = Field(
+        default=(), description="What the code of the forward pass does and no key says."
+    )
+
+
+_DATA: Final[dict[str, Any]] = json.loads(
+    files("dsforge.huggingface").joinpath("architectures.json").read_text(encoding="utf-8")
+)
+ARCHITECTURES: Final[Mapping[str, Architecture]] = {
+    name: Architecture.model_validate(row) for name, row in _DATA["architectures"].items()
+}
+# Other model_types with the same modelling code as far as shapes go.
+SAME_AS: Final[Mapping[str, str]] = _DATA["same_as"]
+# Multimodal configs of which transformers trains the language model alone as a causal one: the
+# type of their `text_config` where it does not name it.
+TEXT_TYPES: Final[Mapping[str, str]] = _DATA["text_types"]
+# Architectures that are not modelled, and why.
+UNMODELLED: Final[Mapping[str, str]] = {
+    name: why for why, names in _DATA["refused"].items() for name in names
+}
+LLAMA_LIKE: Final = ARCHITECTURES["llama"].model_copy(
+    update={"defaults": {"tied_embeddings": False, "activation": "silu"}, "norm_epsilon": 1e-5}
 )

@@ -12,11 +12,17 @@ from typing import Any
 from pydantic import ValidationError
 
 from dsforge.errors import Problem, SpecError
-from dsforge.huggingface.architecture import LLAMA, MLA_KEYS, Architecture
+from dsforge.huggingface.architecture import (
+    ARCHITECTURES,
+    LLAMA_LIKE,
+    MLA_KEYS,
+    SAME_AS,
+    TEXT_TYPES,
+    UNMODELLED,
+    Architecture,
+)
 from dsforge.huggingface.forward import forward_fields, router_fields
 from dsforge.huggingface.specials import SPECIALS
-from dsforge.huggingface.table import ARCHITECTURES, SAME_AS, TEXT_TYPES
-from dsforge.huggingface.unmodelled import UNMODELLED
 from dsforge.huggingface.unread import MTP, OFF, PLAIN_ACTIVATIONS, unknown_keys, unread_parts
 from dsforge.huggingface.values import LARGEST_OTHER, ConfigValues
 from dsforge.plan import Reason
@@ -29,7 +35,6 @@ REQUIRED = (
 FULL = "full_attention"
 ATTENTION_KINDS = (FULL, "sliding_attention", "chunked_attention", "attention")
 MANY = 4  # keys that one message names
-LLAMA_LIKE = LLAMA._replace(defaults={"tied_embeddings": False, "activation": "silu"})
 
 
 def model_from_config(config: Mapping[str, Any], name: str) -> ModelSpec:
@@ -52,8 +57,8 @@ def read_config(config: Mapping[str, Any], name: str) -> tuple[ModelSpec, tuple[
         special.read(reading, fields)
     fields["moe"], fields["mla"] = reading.moe(fields), reading.mla(fields)
     if fields["moe"]:
-        fields["moe"]["router"] = router_fields(reading, known)
-    fields |= forward_fields(reading, known, fields)
+        fields["moe"]["router"] = router_fields(reading, architecture)
+    fields |= forward_fields(reading, architecture, fields)
     if fields["mla"] and not reading.problems:
         fields["kv_heads"] = fields["attention_heads"]
         fields["head_size"] = fields["mla"]["nope_head_size"] + fields["mla"]["rope_head_size"]
@@ -156,20 +161,19 @@ class _Reading(ConfigValues):
     def moe(self, fields: Mapping[str, Any]) -> dict[str, Any] | None:
         """MoeSpec fields; none where the model has no experts."""
         table = self.architecture
-        if not table.moe or self.raw(table.moe["experts"], table.moe_defaults["experts"]) is None:
+        keys = table.moe_keys
+        if not keys or self.raw(keys["experts"], table.moe_defaults["experts"]) is None:
             return None
         defaults = {"expert_ffn_hidden_size": fields.get("ffn_hidden_size"), **table.moe_defaults}
         read = {
-            name: self.checked(name, keys, defaults.get(name)) for name, keys in table.moe.items()
+            name: self.checked(name, places, defaults.get(name)) for name, places in keys.items()
         }
         found = {name: value for name, value in read.items() if value is not None}
         shared = found.pop("shared_experts", 0) * found.get("expert_ffn_hidden_size", 0)
         self._dense_layers(found)
         for name in {"experts_per_token", "expert_ffn_hidden_size"} - found.keys():
-            self.problem(table.moe[name][0], f"{table.moe[name][0]} is missing")
-        return (
-            found | ({"shared_ffn_hidden_size": shared} if shared else {}) | dict(table.moe_facts)
-        )
+            self.problem(keys[name][0], f"{keys[name][0]} is missing")
+        return found | ({"shared_ffn_hidden_size": shared} if shared else {}) | table.moe_facts
 
     def _dense_layers(self, found: dict[str, Any]) -> None:
         """Layers without experts: leading ones, or every n-th; another order is not modelled."""

@@ -11,8 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from dsforge.huggingface.architecture import MLA_KEYS, Architecture
-from dsforge.huggingface.table import ARCHITECTURES
+from dsforge.huggingface.architecture import ARCHITECTURES, MLA_KEYS, Architecture
 
 # Names of parts of a model that change its parameters.
 PARTS: Final = re.compile(
@@ -54,7 +53,7 @@ def size_keys() -> Mapping[str, str]:
     """Every key that states a size in some architecture, and the field that it fills there."""
     found: dict[str, str] = {}
     for table in ARCHITECTURES.values():
-        for name, keys in (*table.keys.items(), *table.moe.items()):
+        for name, keys in (*table.keys.items(), *table.moe_keys.items()):
             if name in SIZES:
                 found |= dict.fromkeys(keys, name)
     return {**found, "multi_query_group_num": "kv_heads"}
@@ -64,7 +63,7 @@ def keys_read(table: Architecture) -> set[str]:
     """Top-level keys that an architecture is read with."""
     groups = (
         *table.keys.values(),
-        *table.moe.values(),
+        *table.moe_keys.values(),
         *(MLA_KEYS.values() if table.mla_defaults else ()),
     )
     read = {key.partition(".")[0] for keys in groups for key in keys}

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from dsforge.errors import Problem, SpecError
-from dsforge.huggingface.architecture import MLA_KEYS, Architecture
+from dsforge.huggingface.architecture import ARCHITECTURES, MLA_KEYS, Architecture
 from dsforge.huggingface.forward import written_forward
 from dsforge.huggingface.specials import SPECIALS
-from dsforge.huggingface.table import ARCHITECTURES
 from dsforge.specs import ModelSpec
 
 
@@ -24,7 +23,7 @@ def config_from_model(model: ModelSpec) -> dict[str, Any]:
         raise SpecError((Problem("model-no-architecture", message, hint),))
     config: dict[str, Any] = {"model_type": model.model_type}
     for name, value in _values(model, table).items():
-        keys = table.keys.get(name) or table.moe.get(name) or MLA_KEYS.get(name)
+        keys = table.keys.get(name) or table.moe_keys.get(name) or MLA_KEYS.get(name)
         if keys:
             _put(config, keys[0], value)
     for switch in table.switches:
@@ -33,7 +32,7 @@ def config_from_model(model: ModelSpec) -> dict[str, Any]:
         config["pad_token_id"] = (
             None  # the tokenizer's; class defaults lie outside small vocabularies
         )
-    config |= written_forward(model)
+    config |= written_forward(model, table)
     if table.window_switch:
         config["use_sliding_window"] = model.sliding_window is not None
     special = SPECIALS.get(model.model_type or "")

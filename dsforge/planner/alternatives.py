@@ -28,10 +28,12 @@ class Alternative(BaseModel):
 
     model_config = FROZEN
 
-    kind: str
-    strategy: Strategy
+    kind: str = Field(
+        description="Way to train without its sizes, such as `ZeRO-3 with offload to cpu`."
+    )
+    strategy: Strategy = Field(description="The fastest strategy of that kind.")
     label: str = Field(description="The strategy in short.")
-    step_s: float = Field(description="Likely step.")
+    step_s: float = Field(description="Likely seconds of one optimizer step.")
     slowdown: float = Field(description="Its step over that of the choice.")
     term: str = Field(description="The time term that differs most.")
     term_s: float = Field(description="How much longer that term is; negative: shorter.")

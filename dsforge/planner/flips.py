@@ -41,7 +41,7 @@ class Flip(BaseModel):
         description="How much longer the present kind's step is then, as a share; negative: it is "
         "shorter, but the new kind is simpler. None where the present kind no longer fits."
     )
-    instead_of: str = Field(description="The present kind.")
+    instead_of: str = Field(description="Kind that is chosen without the change.")
 
     def __str__(self) -> str:
         """`with 100gbe instead of 10gbe, ZeRO-3 is 1.12x faster`."""

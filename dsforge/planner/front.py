@@ -27,13 +27,13 @@ class FrontPoint(BaseModel):
 
     model_config = FROZEN
 
-    gpus: int
-    nodes: int
-    strategy: Strategy
+    gpus: int = Field(description="Accelerators that it uses.")
+    nodes: int = Field(description="Machines that it uses.")
+    strategy: Strategy = Field(description="Strategy of the plan.")
     label: str = Field(description="The strategy in short.")
     chosen: bool = Field(description="What dsforge would take on so many GPUs.")
-    step_s: Interval
-    tokens_per_s: Interval
+    step_s: Interval = Field(description="Seconds of one optimizer step.")
+    tokens_per_s: Interval = Field(description="Tokens/s of all its accelerators.")
     gpu_s: float = Field(description="Accelerator seconds of a step: what money is paid for.")
     free_bytes: int = Field(description="Likely memory left on each accelerator.")
     run: RunEstimate | None = Field(description="Of the token budget; none where there is none.")

@@ -48,11 +48,11 @@ class Neighbour(BaseModel):
 
     model_config = FROZEN
 
-    value: int
+    value: int = Field(description="Samples, tokens, accelerators or parameters.")
     name: str = Field(description="Of a model; else empty.")
     label: str = Field(description="The strategy that was priced; empty where none is legal.")
-    missing_bytes: int = Field(description="On one rank; 0 where a rule forbids it.")
-    why: str
+    missing_bytes: int = Field(description="Bytes missing on one rank; 0 where a rule forbids it.")
+    why: str = Field(description="What is missing or forbidden there.")
     terms: MemoryTerms | None = Field(description="Memory of that strategy by term.")
 
 
@@ -61,7 +61,7 @@ class Answer(BaseModel):
 
     model_config = FROZEN
 
-    question: Question
+    question: Question = Field(description="What was looked for.")
     value: int = Field(description="Samples, tokens, accelerators or parameters.")
     name: str = Field(description="Of the largest known model; else empty.")
     certain: int | None = Field(description="The value where the upper memory estimate counts.")

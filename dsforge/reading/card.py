@@ -52,10 +52,12 @@ class MeasuredLinkFile(BaseModel):
     ranks: int = Field(ge=2, le=10_000_000, description="Ranks of the measured group.")
     transport: Transport | None = Field(default=None, description="What carried the bytes.")
     rdma_ports: int | None = Field(default=None, ge=0, le=1024, description="Active, of a node.")
-    all_reduce: PaceFile | None = None
-    all_gather: PaceFile | None = None
-    reduce_scatter: PaceFile | None = None
-    all_to_all: PaceFile | None = None
+    all_reduce: PaceFile | None = Field(default=None, description="All-reduce among these ranks.")
+    all_gather: PaceFile | None = Field(default=None, description="All-gather among these ranks.")
+    reduce_scatter: PaceFile | None = Field(
+        default=None, description="Reduce-scatter among these ranks."
+    )
+    all_to_all: PaceFile | None = Field(default=None, description="All-to-all among these ranks.")
 
 
 class MeasuredGpuFile(BaseModel):
@@ -80,11 +82,19 @@ class MeasuredFile(BaseModel):
 
     model_config = FROZEN
 
-    taken: str = Field(default="", max_length=40, description="When, UTC.")
-    how: str = Field(default="", max_length=400, description="Launcher, ranks, software.")
-    gpu: MeasuredGpuFile | None = None
-    intra_node: MeasuredLinkFile | None = None
-    inter_node: MeasuredLinkFile | None = None
+    taken: str = Field(default="", max_length=40, description="When it was measured, UTC.")
+    how: str = Field(
+        default="", max_length=400, description="Launcher, ranks and software that measured."
+    )
+    gpu: MeasuredGpuFile | None = Field(
+        default=None, description="One accelerator while all others worked, too."
+    )
+    intra_node: MeasuredLinkFile | None = Field(
+        default=None, description="Collectives among the ranks of one node."
+    )
+    inter_node: MeasuredLinkFile | None = Field(
+        default=None, description="Collectives among the ranks of all nodes."
+    )
     cpu_adam_mparams_s: float | None = Field(
         default=None, gt=0, le=1e9, description="CPU Adam of one node, million parameters/s."
     )

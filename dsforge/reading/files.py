@@ -72,15 +72,25 @@ class GpuFile(BaseModel):
 
     model_config = FROZEN
 
-    name: str = Field(min_length=1, max_length=100, description="What to call it.")
+    name: str = Field(
+        min_length=1, max_length=100, description="Name of the card in plans and reports."
+    )
     memory_gib: float = Field(gt=0, le=MAX_GIB, description="Memory a process can allocate, GiB.")
-    memory_bandwidth_gb_s: float = Field(gt=0, le=MAX_GB_S, description="GB/s, base 10.")
+    memory_bandwidth_gb_s: float = Field(
+        gt=0, le=MAX_GB_S, description="Memory bandwidth, GB/s (base 10)."
+    )
     peak_tflops: dict[Precision, Annotated[float, Field(gt=0, le=1e6)]] = Field(
         min_length=1, description="Dense TFLOP/s by precision, e.g. {bf16: 312, fp32: 19.5}."
     )
-    matmul_efficiency: float = Field(default=0.8, gt=0, le=1, description="Share of the peak.")
-    host_link_gb_s: float = Field(default=31.5, gt=0, le=MAX_GB_S, description="PCIe, one way.")
-    power_w: int | None = Field(default=None, ge=1, le=100_000, description="Board power, W.")
+    matmul_efficiency: float = Field(
+        default=0.8, gt=0, le=1, description="Share of the peak that large matrix products reach."
+    )
+    host_link_gb_s: float = Field(
+        default=31.5, gt=0, le=MAX_GB_S, description="PCIe to the host, one way, GB/s (base 10)."
+    )
+    power_w: int | None = Field(
+        default=None, ge=1, le=100_000, description="Board power of one accelerator, W."
+    )
 
 
 class LinkFile(BaseModel):
@@ -88,13 +98,17 @@ class LinkFile(BaseModel):
 
     model_config = FROZEN
 
-    name: str = Field(min_length=1, max_length=100, description="What to call it.")
-    kind: LinkKind = Field(description="What it is made of.")
+    name: str = Field(
+        min_length=1, max_length=100, description="Name of the link in plans and reports."
+    )
+    kind: LinkKind = Field(description="Technology of the link.")
     bandwidth_gb_s: float = Field(
         gt=0, le=MAX_GB_S, description="One way, per accelerator or adapter, GB/s (base 10)."
     )
     latency_us: float = Field(gt=0, le=1e6, description="One small message, microseconds.")
-    efficiency: float = Field(default=0.8, gt=0, le=1, description="Share collectives reach.")
+    efficiency: float = Field(
+        default=0.8, gt=0, le=1, description="Share of the bandwidth that collectives reach."
+    )
 
 
 class HostFile(BaseModel):
@@ -102,7 +116,7 @@ class HostFile(BaseModel):
 
     model_config = FROZEN
 
-    address: str = Field(description="IP address.")
+    address: str = Field(description="IP address of the machine.")
     slots: int = Field(ge=1, le=MAX_SLOTS, description="Accelerators that the job may use there.")
 
 
@@ -117,7 +131,9 @@ class SlurmFile(BaseModel):
 
     model_config = FROZEN
 
-    account: Word = Field(default=None, max_length=100, description="`--account` of sbatch.")
+    account: Word = Field(
+        default=None, max_length=100, description="Account that `sbatch --account` is given."
+    )
     partition: Word = Field(default=None, max_length=200, description="`--partition`: one, or a,b.")
     time: Limit = Field(default=None, max_length=20, description="`--time`: minutes, or D-H:M:S.")
 
@@ -134,10 +150,10 @@ class NvmeFile(BaseModel):
         default=None, gt=0, le=MAX_GIB, description="Free space for the job, GiB."
     )
     read_gb_s: float | None = Field(
-        default=None, gt=0, le=MAX_GB_S, description="Sequential read, GB/s."
+        default=None, gt=0, le=MAX_GB_S, description="Sequential read of one node's disk, GB/s."
     )
     write_gb_s: float | None = Field(
-        default=None, gt=0, le=MAX_GB_S, description="Sequential write, GB/s."
+        default=None, gt=0, le=MAX_GB_S, description="Sequential write of one node's disk, GB/s."
     )
 
 
@@ -168,12 +184,14 @@ class GroupFile(BaseModel):
     model_config = FROZEN
 
     gpu: Gpu | None = Field(default=None, description="Catalog name, or a card of your own.")
-    nodes: int | None = Field(default=None, ge=1, le=MAX_NODES, description="Machines.")
+    nodes: int | None = Field(
+        default=None, ge=1, le=MAX_NODES, description="Machines of the group."
+    )
     gpus_per_node: int | None = Field(
         default=None, ge=1, le=MAX_SLOTS, description="Accelerators used on each."
     )
     hosts: tuple[HostFile, ...] = Field(
-        default=(), max_length=MAX_NODES, description="Addresses and slots."
+        default=(), max_length=MAX_NODES, description="Machines by address, with the slots of each."
     )
     intra_node: Link | None = Field(default=None, description="Link inside a node: nvlink-4.")
     inter_node: Link | None = Field(default=None, description="One network adapter: 100gbe.")
@@ -186,7 +204,9 @@ class GroupFile(BaseModel):
     host_memory_gib: float | None = Field(
         default=None, gt=0, le=MAX_GIB, description="RAM of one node, GiB."
     )
-    cpu_cores: int | None = Field(default=None, ge=1, le=100_000, description="Of one node.")
+    cpu_cores: int | None = Field(
+        default=None, ge=1, le=100_000, description="CPU cores of one node."
+    )
 
 
 class ClusterFile(BaseModel):
@@ -194,13 +214,15 @@ class ClusterFile(BaseModel):
 
     model_config = FROZEN
 
-    name: str = Field(default="", max_length=100, description="What to call it.")
-    nodes: int | None = Field(default=None, ge=1, le=MAX_NODES, description="Machines.")
+    name: str = Field(default="", max_length=100, description="Name of the cluster, for people.")
+    nodes: int | None = Field(
+        default=None, ge=1, le=MAX_NODES, description="Machines of the cluster."
+    )
     gpus_per_node: int | None = Field(
         default=None, ge=1, le=MAX_SLOTS, description="Accelerators used on each."
     )
     hosts: tuple[HostFile, ...] = Field(
-        default=(), max_length=MAX_NODES, description="Addresses and slots."
+        default=(), max_length=MAX_NODES, description="Machines by address, with the slots of each."
     )
     groups: tuple[GroupFile, ...] = Field(
         default=(), max_length=MAX_GROUPS, description="Where hosts differ: those that are alike."
@@ -218,14 +240,16 @@ class ClusterFile(BaseModel):
         description="Accelerators that NVLink joins, across nodes: 72 in an NVL72 rack.",
     )
     interface: str | None = Field(
-        default=None, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,14}$", description="E.g. eth0."
+        default=None,
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,14}$",
+        description="Network interface of every node, e.g. eth0.",
     )
     ssh_user: str | None = Field(
         default=None,
         pattern=r"^[A-Za-z_][A-Za-z0-9._-]{0,31}$",
         description="User of ssh; none: the same as here.",
     )
-    ssh_port: int = Field(default=22, ge=1, le=65535, description="Port of ssh.")
+    ssh_port: int = Field(default=22, ge=1, le=65535, description="Port of ssh on every node.")
     slurm: SlurmFile | None = Field(default=None, description="Account, partition, time limit.")
     include: str | None = Field(
         default=None,
@@ -242,7 +266,9 @@ class ClusterFile(BaseModel):
     host_memory_gib: float | None = Field(
         default=None, gt=0, le=MAX_GIB, description="RAM of one node, GiB."
     )
-    cpu_cores: int | None = Field(default=None, ge=1, le=100_000, description="Of one node.")
+    cpu_cores: int | None = Field(
+        default=None, ge=1, le=100_000, description="CPU cores of one node."
+    )
     nvme: NvmeFile | None = Field(default=None, description="Disk for NVMe offload.")
     measured: MeasuredFile | None = Field(
         default=None, description="What `dsforge probe` measured; it replaces what is rated."
@@ -269,14 +295,28 @@ class WorkloadFile(BaseModel):
     tokens: Count | None = Field(
         default=None, ge=1, le=MAX_TOKENS, description="Tokens of the whole run, e.g. 2b."
     )
-    epochs: float | None = Field(default=None, gt=0, le=1e6, description="Passes, instead.")
-    precision: Precision | None = None
-    optimizer: Optimizer | None = None
-    learning_rate: float | None = Field(default=None, gt=0, lt=10, description="Peak.")
-    weight_decay: float | None = Field(
-        default=None, ge=0, lt=1, description="Of the optimizer; 0.1 from scratch, else 0."
+    epochs: float | None = Field(
+        default=None, gt=0, le=1e6, description="Passes over the data, instead of `tokens`."
     )
-    gradient_clipping: float = Field(default=1.0, ge=0, le=1e6, description="0: none.")
+    precision: Precision | None = Field(
+        default=None,
+        description="Type of weights and activations; none: bf16 where the card has it.",
+    )
+    optimizer: Optimizer | None = Field(
+        default=None, description="Optimizer that updates the trained weights; none: adamw."
+    )
+    learning_rate: float | None = Field(
+        default=None, gt=0, lt=10, description="Peak learning rate; none: that of published runs."
+    )
+    weight_decay: float | None = Field(
+        default=None,
+        ge=0,
+        lt=1,
+        description="Decoupled weight decay; none: 0.1 from scratch, else 0.",
+    )
+    gradient_clipping: float = Field(
+        default=1.0, ge=0, le=1e6, description="Largest norm of the gradients; 0: none."
+    )
     method: MethodName | None = Field(
         default=None, description="qlora: adapters on matrices frozen in 4 bits."
     )
@@ -284,7 +324,9 @@ class WorkloadFile(BaseModel):
         default=None, description="Adapters, with `method: lora` or `qlora`."
     )
     data: DataSpec | None = Field(default=None, description="Samples to train on.")
-    seed: int = Field(default=42, ge=0, lt=2**32, description="Of weights and data order.")
+    seed: int = Field(
+        default=42, ge=0, lt=2**32, description="Seed of weights, adapters and data order."
+    )
 
 
 class SpecFile(BaseModel):

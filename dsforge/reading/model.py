@@ -9,6 +9,7 @@ a name that stands for no known weights is refused. Files are hostile until chec
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from dsforge.plan import Reason
 from dsforge.reading.hub import MAX_CONFIG_BYTES, cached_config, downloaded_config, is_hub_id
 from dsforge.reading.problems import shown
 from dsforge.reading.sizes import sized_model
+from dsforge.reading.source import plain
 from dsforge.specs import ModelSpec
 
 CONFIG = "config.json"
@@ -43,6 +45,11 @@ def read_model(text: str, *, trust_config: bool = False) -> Read:
     if found is not None:
         return found
     return _from_hub_id(text) if is_hub_id(text) else _from_name(text)
+
+
+def model_of_config(config: Mapping[str, Any], name: str = "model") -> Read:
+    """The model of a transformers config that a program holds. Raises SpecError."""
+    return _with_place(plain(config, "model", depth=MAX_NESTING), name, "model")
 
 
 def parsed_config(text: str, place: str) -> dict[str, Any]:

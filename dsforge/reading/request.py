@@ -20,16 +20,30 @@ from dsforge.reading.problems import Collector, validated
 from dsforge.reading.source import Setting, Source, read_source, refusal
 from dsforge.reading.unequal import Pool
 from dsforge.reading.workload import FITTED, Fitted, fitted, workload_file, workload_of
-from dsforge.specs import ModelSpec
+from dsforge.specs import ClusterSpec, ModelSpec, Workload
 from dsforge.strategy import Constraints
 
 COMMAND_LINE = "command line"
+
+
+class Known(NamedTuple):
+    """Inputs that a program hands over as finished values: nothing of them is read or chosen.
+
+    `reasons` are those of the model, where it was read before.
+    """
+
+    model: ModelSpec | None = None
+    reasons: tuple[Reason, ...] = ()
+    cluster: ClusterSpec | None = None
+    workload: Workload | None = None
 
 
 class Asked(NamedTuple):
     """What a user names: files, and settings whose `loc` begins with their part of the spec."""
 
     spec: Path | None = None
+    given: Source | None = None  # a spec that is no file
+    known: Known = Known()
     cluster: Path | None = None
     workload: Path | None = None
     hostfile: Path | None = None
@@ -63,17 +77,10 @@ def _as_configured(asked: Asked, path: Path) -> Request:
 def _read(asked: Asked) -> Request:
     parts = Collector()
     spec = parts.attempt(lambda: _spec_source(asked))
-    if asked.spec is not None:
+    if asked.spec is not None or asked.given is not None:
         parts.attempt(lambda: validated(SpecFile, spec.value))
     model = parts.attempt(lambda: _model(asked, spec.value))
-    pools = parts.attempt(
-        lambda: pools_of(
-            _part(asked, spec.value, "cluster", asked.cluster),
-            hostfile=asked.hostfile,
-            resolve=asked.resolve,
-            by_name=asked.by_name,
-        )
-    )
+    pools = parts.attempt(lambda: _all_pools(asked, spec.value))
     workload = parts.attempt(
         lambda: workload_file(_part(asked, spec.value, "workload", asked.workload))
     )
@@ -84,7 +91,11 @@ def _read(asked: Asked) -> Request:
     shape, known = model.value
     every, *others = pools.value
     micro = strategy.value.micro_batch_size or 1
-    computed, chosen = workload_of(workload.value, shape, every.cluster, micro=micro)
+    computed, chosen = (
+        (asked.known.workload, ())
+        if asked.known.workload is not None
+        else workload_of(workload.value, shape, every.cluster, micro=micro)
+    )
     rest = tuple(reason for reason in chosen if reason.rule not in FITTED)
     return Request(
         model=shape,
@@ -94,7 +105,10 @@ def _read(asked: Asked) -> Request:
         reasons=(*known, *every.reasons, *chosen),
         others=tuple(
             _machines(
-                pool, fitted(workload.value, pool.cluster, computed.sequence_length, micro=micro)
+                pool,
+                Fitted(computed.precision, computed.global_batch_size, ())
+                if asked.known.workload is not None
+                else fitted(workload.value, pool.cluster, computed.sequence_length, micro=micro),
             )
             for pool in (p._replace(reasons=(*known, *p.reasons, *rest)) for p in others)
         ),
@@ -114,15 +128,29 @@ def _machines(pool: Pool, found: Fitted) -> Machines:
 
 
 def _spec_source(asked: Asked) -> Source:
-    """The spec file, or an empty one that stands for the command line."""
+    """The spec that is given, the spec file, or an empty one that stands for the command line."""
+    if asked.given is not None:
+        return asked.given
     return Source(COMMAND_LINE, {}) if asked.spec is None else read_source(asked.spec)
+
+
+def _all_pools(asked: Asked, spec: Source) -> tuple[Pool, ...]:
+    """The cluster, and where its hosts differ the sets of them that may train alone."""
+    if asked.known.cluster is not None:
+        return (Pool(asked.known.cluster, ()),)
+    return pools_of(
+        _part(asked, spec, "cluster", asked.cluster),
+        hostfile=asked.hostfile,
+        resolve=asked.resolve,
+        by_name=asked.by_name,
+    )
 
 
 def _part(asked: Asked, spec: Source, key: str, path: Path | None) -> Source:
     """The mapping of one part: its own file, else the spec's, under the command line."""
     written = spec.values.get(key)
-    if path is None and isinstance(written, str) and asked.spec is not None:
-        path = asked.spec.parent / written
+    if path is None and isinstance(written, str):
+        path = (asked.spec.parent if asked.spec else Path()) / written
     source = spec.part(key) if path is None else read_source(path)
     if key == "cluster" and asked.hostfile is not None:
         source = source.without("hosts", "nodes")  # the hostfile says both
@@ -144,6 +172,8 @@ def _data_paths(source: Source, folder: Path) -> tuple[Setting, ...]:
 
 def _model(asked: Asked, spec: Source) -> tuple[ModelSpec, tuple[Reason, ...]]:
     """The model, by flag or spec. Raises SpecError."""
+    if asked.known.model is not None:
+        return asked.known.model, asked.known.reasons
     flag = next((s for s in asked.settings if s.loc == ("model",)), None)
     text = flag.value if flag else _beside(asked.spec, spec.values.get("model"))
     if not isinstance(text, str):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -14,6 +16,7 @@ Loc = tuple[str | int, ...]
 
 MAX_BYTES = 512 * 1024  # a hosts list of ten thousand machines is below it
 MAX_PROBLEMS = 50  # one message stays readable
+MAX_DEPTH = 20  # levels of a mapping
 
 
 class Setting(NamedTuple):
@@ -101,3 +104,34 @@ def parse_source(text: str, name: str) -> Source:
     if not isinstance(tree.root, dict):
         raise refusal("yaml-not-a-mapping", name, "must hold `key: value` lines")
     return Source(name, tree.root, tree.places)
+
+
+def plain(value: object, thing: str, *, depth: int = MAX_DEPTH) -> Any:
+    """A copy of a value from a program as YAML could hold it: the rules of files hold for it, too.
+
+    `thing` is what messages call it. Raises SpecError for another kind of value, a key that is no
+    text, a number that is not finite, and more than `depth` levels.
+    """
+    if isinstance(value, float) and not math.isfinite(value):
+        raise refusal("value-wrong", "", f"`{thing}` (={value}) must be a finite number")
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, os.PathLike):
+        return os.fsdecode(value)
+    if not isinstance(value, Mapping | list | tuple):
+        kind = type(value).__name__
+        message = f"`{thing}` ({kind}) must be a mapping, list, text, number, boolean or None"
+        raise refusal("value-type", "", message)
+    if not depth:
+        raise refusal("value-depth", "", f"`{thing[:60]}` is nested too deeply")
+    if isinstance(value, Mapping):
+        _check_keys(value, thing)
+        return {key: plain(v, f"{thing}.{key}", depth=depth - 1) for key, v in value.items()}
+    return [plain(v, f"{thing}[{n}]", depth=depth - 1) for n, v in enumerate(value)]
+
+
+def _check_keys(mapping: Mapping[Any, object], thing: str) -> None:
+    """Raise SpecError where a key is no text."""
+    for key in mapping:
+        if not isinstance(key, str):
+            raise refusal("value-key", "", f"a key of `{thing}` (={key!r:.60}) must be text")

@@ -16,9 +16,8 @@ from typing import Any, NamedTuple
 import yaml
 
 from dsforge.errors import Problem
-from dsforge.reading.source import MAX_PROBLEMS, Loc, refusal
+from dsforge.reading.source import MAX_DEPTH, MAX_PROBLEMS, Loc, refusal
 
-MAX_DEPTH = 20
 MAX_DIGITS = 30
 SECONDS = 5.0  # for one file
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's parser takes a tenth of the time

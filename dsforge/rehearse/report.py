@@ -40,7 +40,7 @@ class Refusal(BaseModel):
     model_config = FROZEN
 
     phase: str = Field(description="Where it stopped: config, init, forward, backward or step.")
-    message: str = Field(description="What it said.")
+    message: str = Field(description="What the engine said.")
     source: str = Field(description="File and line of DeepSpeed that said it.")
 
 
@@ -49,16 +49,18 @@ class RehearsalDocument(BaseModel):
 
     model_config = FROZEN
 
-    model: str
-    world_size: int
-    rank: int
+    model: str = Field(description="Name of the model.")
+    world_size: int = Field(description="Ranks of the job.")
+    rank: int = Field(description="The rank that was rehearsed, from 0.")
     versions: dict[str, str] = Field(description="Of deepspeed, torch and transformers.")
     ds_config: dict[str, object] = Field(description="The config that was rehearsed.")
     phases: dict[str, PhaseAccount] = Field(
         description="init; first_*: the first step; forward, backward, step: every later one. "
         "A pipeline's forward ends at its first backward pass, its backward with the last one."
     )
-    refused: tuple[Refusal, ...]
+    refused: tuple[Refusal, ...] = Field(
+        description="What the engine would not take; empty: the config runs."
+    )
     seconds: float = Field(description="Wall time of the rehearsal.")
 
 

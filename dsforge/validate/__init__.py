@@ -9,16 +9,16 @@ of it is pure: the command line reads files and shows the document.
 from __future__ import annotations
 
 from dsforge.validate.comparison import Asked, FiguresDocument, compared
-from dsforge.validate.document import Document, validation
+from dsforge.validate.document import ValidationDocument, validation
 from dsforge.validate.figures import Figure
 from dsforge.validate.table import Row, holds_figures, parse_figures, parse_table
 
 __all__ = [
     "Asked",
-    "Document",
     "Figure",
     "FiguresDocument",
     "Row",
+    "ValidationDocument",
     "compared",
     "holds_figures",
     "parse_figures",

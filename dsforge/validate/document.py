@@ -29,13 +29,13 @@ class Compared(BaseModel):
 
     model_config = FROZEN
 
-    id: str
-    quantity: Quantity
-    predicted: float
+    id: str = Field(description="Row of the table.")
+    quantity: Quantity = Field(description="What was predicted and measured.")
+    predicted: float = Field(description="Likely value: GiB of memory, or seconds of a step.")
     low: float = Field(description="Lower end of the 80 % interval.")
     high: float = Field(description="Upper end of the 80 % interval.")
-    measured: float
-    error: float = Field(description="predicted / measured - 1")
+    measured: float = Field(description="Measured value in the same unit.")
+    error: float = Field(description="Relative error: predicted / measured - 1.")
 
 
 class Skipped(BaseModel):
@@ -43,8 +43,8 @@ class Skipped(BaseModel):
 
     model_config = FROZEN
 
-    id: str
-    reason: str
+    id: str = Field(description="Row of the table.")
+    reason: str = Field(description="Why it has no prediction.")
 
 
 class Score(BaseModel):
@@ -52,8 +52,8 @@ class Score(BaseModel):
 
     model_config = FROZEN
 
-    overall: Errors
-    sources: dict[str, Errors]
+    overall: Errors = Field(description="Errors of all rows, each source with the same weight.")
+    sources: dict[str, Errors] = Field(description="Errors of the rows of each source.")
 
 
 class Summary(BaseModel):
@@ -61,21 +61,25 @@ class Summary(BaseModel):
 
     model_config = FROZEN
 
-    memory: Score | None
-    step_time: Score | None
+    memory: Score | None = Field(
+        description="Errors of peak memory; none: the table does not measure it."
+    )
+    step_time: Score | None = Field(
+        description="Errors of the step time; none: the table does not measure it."
+    )
     decisions: Decisions | None = Field(
         description="Ranking of layouts that differ in nothing else."
     )
 
 
-class Document(BaseModel):
+class ValidationDocument(BaseModel):
     """The whole validation."""
 
     model_config = FROZEN
 
-    rows: tuple[Compared, ...]
-    skipped: tuple[Skipped, ...]
-    summary: Summary
+    rows: tuple[Compared, ...] = Field(description="Every prediction beside its measurement.")
+    skipped: tuple[Skipped, ...] = Field(description="Rows without a prediction.")
+    summary: Summary = Field(description="How far off the predictions are.")
 
 
 def validation(
@@ -84,7 +88,7 @@ def validation(
     what: Collection[Quantity] = QUANTITIES,
     sources: Collection[str] = (),
     every: bool = False,
-) -> Document:
+) -> ValidationDocument:
     """Predictions for the rows of a table and their score.
 
     `sources` limits it to some (none: all); `every` takes rows in that call themselves incomplete,
@@ -101,7 +105,7 @@ def validation(
         found = [_compared(row, case, quantity) for quantity in what]
         compared += [entry for entry in found if entry is not None]
     summary = _summary(compared, {row.id: row for row in rows})
-    return Document(rows=tuple(compared), skipped=tuple(skipped), summary=summary)
+    return ValidationDocument(rows=tuple(compared), skipped=tuple(skipped), summary=summary)
 
 
 def _compared(row: Row, case: Case, quantity: Quantity) -> Compared | None:

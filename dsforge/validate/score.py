@@ -10,7 +10,7 @@ import math
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import StatisticsError, correlation, mean, median
 from typing import NamedTuple
 
@@ -21,21 +21,23 @@ FEWEST = 5  # layouts of a group whose ranking says anything
 class Errors:
     """Signed relative errors of some rows, and how many of their intervals held."""
 
-    rows: int
-    median: float  # of |error|
-    p90: float  # of |error|
-    bias: float  # median of the signed error
-    holds: float  # share of the measured values inside the 80 % interval
+    rows: int = field(metadata={"description": "Rows that were compared."})
+    median: float = field(metadata={"description": "Median of the absolute relative error."})
+    p90: float = field(metadata={"description": "90th percentile of the absolute relative error."})
+    bias: float = field(metadata={"description": "Median of the signed relative error."})
+    holds: float = field(metadata={"description": "Share of rows inside the 80 % interval."})
 
 
 @dataclass(frozen=True, slots=True)
 class Decisions:
     """How well the predicted order of layouts serves somebody who takes the first."""
 
-    groups: int
-    spearman: float  # mean over groups
-    regret: float  # mean over groups: how much slower the pick is than the best
-    worst_regret: float
+    groups: int = field(metadata={"description": "Groups of rows that differ in layout only."})
+    spearman: float = field(metadata={"description": "Rank correlation, mean over groups."})
+    regret: float = field(
+        metadata={"description": "How much slower the pick is than the best, mean over groups."}
+    )
+    worst_regret: float = field(metadata={"description": "The same in the worst group."})
 
 
 class Outcome(NamedTuple):

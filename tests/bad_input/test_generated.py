@@ -12,7 +12,7 @@ from dsforge.errors import SpecError
 from dsforge.estimate.params import parameters
 from dsforge.hostfile import MAX_SLOTS, hostfile_text, parse_hostfile
 from dsforge.huggingface import config_from_model, model_from_config
-from dsforge.huggingface.table import ARCHITECTURES
+from dsforge.huggingface.architecture import ARCHITECTURES
 from dsforge.specs import Host
 
 BUILDABLE = [name for name in catalog.model_names() if catalog.model(name).model_type]

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import random
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from architectures import NEEDED, base, built, causal_types, counted, drawn
 
 from dsforge.errors import SpecError
 from dsforge.huggingface import read_config
-from dsforge.huggingface.table import ARCHITECTURES, SAME_AS, TEXT_TYPES
-from dsforge.huggingface.unmodelled import UNMODELLED
+from dsforge.huggingface.architecture import ARCHITECTURES, SAME_AS, TEXT_TYPES, UNMODELLED
 
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
@@ -103,3 +105,17 @@ def test_a_refusal_says_why_and_what_to_do(kind: str) -> None:
     (problem,) = error.value.problems
     assert "is not modelled: it" in problem.message
     assert "--model" in problem.hint
+
+
+def test_defaults_are_those_of_the_config_classes() -> None:
+    """`python scripts/architectures.py` would write what is there."""
+    script = Path(__file__).resolve().parents[2] / "scripts" / "architectures.py"
+    done = subprocess.run(
+        [sys.executable, script, "--check"],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr[-300:]

@@ -14,7 +14,7 @@ from planning import strategy
 from dsforge import catalog
 from dsforge.constraints.trainer import SEQUENCE_KINDS, WHOLE_LOGITS
 from dsforge.estimate.ulysses import saved_width
-from dsforge.huggingface.table import ARCHITECTURES
+from dsforge.huggingface.architecture import ARCHITECTURES
 
 pytest.importorskip("deepspeed")
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(1800)]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from dsforge.cli.figures import asker
+from dsforge.api.figures import asker
 from dsforge.validate import FiguresDocument, compared, parse_figures
 from dsforge.validate.comparison import FigureScore
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from dsforge.validate import Document, parse_table, validation
+from dsforge.validate import ValidationDocument, parse_table, validation
 
 HERE = Path(__file__).parent
 PUBLISHED = HERE.parents[1] / "benchmarks" / "published"
@@ -32,7 +32,7 @@ def trusted(quantity: str) -> frozenset[str]:
 
 
 @cache
-def document(quantity: str) -> Document:
+def document(quantity: str) -> ValidationDocument:
     """Predictions of one quantity for all sources that are trusted for it."""
     rows = parse_table((PUBLISHED / "training.csv").read_text(encoding="utf-8"), "training.csv")
     what: Any = (quantity,)

@@ -6,9 +6,7 @@ import json
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
-import pytest
-
-from dsforge.rehearse.report import RehearsalDocument, phase_accounts
+from dsforge.rehearse.report import phase_accounts
 from dsforge.rehearse.timeline import Change, Span, Timeline, phase_levels
 from dsforge.rehearse.timeline_export import picture, trace
 
@@ -61,12 +59,3 @@ def test_the_trace_has_slices_and_counters() -> None:
     assert [e["name"] for e in events if e["ph"] == "X"] == ["init", "forward"]
     assert last["args"]["gradient"] == 2
     assert last["args"]["activation"] == 0
-
-
-def test_the_published_schema_is_the_one_of_the_code(request: pytest.FixtureRequest) -> None:
-    """schemas/ is written anew with --update-golden and otherwise equal."""
-    schema = RehearsalDocument.model_json_schema(mode="serialization")
-    if request.config.getoption("--update-golden"):
-        SCHEMA.write_text(json.dumps(schema, indent=2) + "\n", encoding="utf-8")
-
-    assert json.loads(SCHEMA.read_text(encoding="utf-8")) == schema

@@ -16,9 +16,9 @@ import pytest
 from pyarrow import parquet
 from test_train_strange_rows import ANSWER, rules, saved
 
-from dsforge.train.data import row_files
 from dsforge.train.data.row_files import MOST_ROW_BYTES
 from dsforge.train.data.rows import read_rows
+from dsforge.train.data.samples import row_files
 from dsforge.train.data.table_reader import MEMORY_BYTES
 
 

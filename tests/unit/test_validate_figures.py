@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from dsforge.cli.figures import asker
+from dsforge.api.figures import asker
 from dsforge.cli.main import app
 from dsforge.errors import DsforgeError, SpecError
 from dsforge.validate import Figure, compared, parse_figures

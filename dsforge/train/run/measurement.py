@@ -26,15 +26,17 @@ class Measurement(BaseModel):
 
     model_config = FROZEN
 
-    zero_stage: int = Field(ge=0, le=3)
-    world_size: int = Field(ge=1)
-    micro_batch_size: int = Field(ge=1)
-    gradient_accumulation_steps: int = Field(ge=1)
+    zero_stage: int = Field(ge=0, le=3, description="ZeRO stage of the run.")
+    world_size: int = Field(ge=1, description="Ranks of the run.")
+    micro_batch_size: int = Field(ge=1, description="Samples per data-parallel rank and forward.")
+    gradient_accumulation_steps: int = Field(
+        ge=1, description="Micro batches per optimizer step and rank."
+    )
     tokens_per_step: float = Field(gt=0, description="Real tokens of all ranks, padding excluded.")
     warmup_steps: int = Field(ge=0, description="First steps, not counted in step_s.")
     step_s: tuple[float, ...] = Field(description="Seconds of each counted optimizer step.")
     losses: tuple[float, ...] = Field(description="Training loss of every step, warm-up included.")
-    memory: MeasuredMemory
+    memory: MeasuredMemory = Field(description="Peak memory of the fullest rank, by counter.")
     sent_bytes: int = Field(ge=0, description="Bytes that one rank sends per step, rank 0.")
     versions: dict[str, str] = Field(description="python, torch, deepspeed, transformers, dsforge.")
     hardware: dict[str, str] = Field(description="Accelerator, CPU, cores, memory.")

@@ -1,0 +1,332 @@
+"""Questions about a job: which strategy, at what price, how much fits, why, and the run folder."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from dsforge.api.inputs import (
+    ClusterInput,
+    Inputs,
+    JobInput,
+    PathInput,
+    StrategyInput,
+    WorkloadInput,
+    load_plan,
+    request_of,
+)
+from dsforge.api.results import EstimateResult, GenResult, PlanResult
+from dsforge.errors import DsforgeError, Problem, SpecError
+from dsforge.plan import Plan, Request
+from dsforge.reading.source import refusal
+
+if TYPE_CHECKING:
+    from dsforge.explain.explanation import Explanation
+    from dsforge.planner.explore import Explorer
+    from dsforge.planner.flips import Flip
+    from dsforge.planner.objectives import Objective
+
+TOP = 10  # plans of a ranking that are shown
+LEAST_WORD, MOST_NEAR = 3, 6  # letters of a word that tells something; names that are shown
+
+Job = TypeVar("Job", Request, Plan)
+
+
+def plan(
+    model: JobInput | None,
+    cluster: ClusterInput | None = None,
+    workload: WorkloadInput | None = None,
+    *,
+    strategy: StrategyInput | None = None,
+    objective: Objective | None = None,
+    deadline_days: float | None = None,
+    budget: float | None = None,
+    prefer: float | None = None,
+    risk: bool = False,
+    top: int = TOP,
+    front: bool = False,
+    flips: bool = False,
+) -> PlanResult:
+    """Every strategy for a job, ranked, with reasons.
+
+    Args:
+        model: As for `load_model`; or a request of `load_request` instead of all inputs.
+        cluster: As for `load_cluster`.
+        workload: As for `load_workload`.
+        strategy: What is fixed, such as `{"zero_stage": 3}`; the rest is chosen.
+        objective: `fastest`, `cheapest` or `fewest-gpus`: on a part of the cluster, too.
+        deadline_days: Days that the run may take.
+        budget: Price that the run may have, at the cluster's `gpu_hour_price`.
+        prefer: Easier plans count up to this factor of the fastest step; 1: never.
+        risk: Plans that likely fit count, not only those that surely do.
+        top: Plans in the document.
+        front: Also the plans that no other beats in time, GPUs, price and memory.
+        flips: Also the changes after which another kind of plan is chosen: up to thirty searches.
+
+    Returns:
+        The ranking; `best` is the choice.
+
+    Raises:
+        SpecError: The input is wrong.
+        LayoutError: No combination is legal.
+        DoesNotFitError: Nothing fits; `estimate` prices what comes nearest.
+
+    Examples:
+        >>> import dsforge
+        >>> result = dsforge.plan(
+        ...     "llama-2-7b", {"gpu": "a100-80gb", "nodes": 2, "gpus_per_node": 8}
+        ... )
+        >>> result.best.strategy.layout.world_size
+        16
+        >>> result.best.choice.time.step_s.likely > 0
+        True
+
+    """
+    from dsforge.planner import search
+    from dsforge.planner.alternatives import alternatives
+    from dsforge.planner.explore import Explorer
+    from dsforge.planner.front import front as front_of
+    from dsforge.planner.parts import parts, settled
+    from dsforge.planner.pieces import fitting
+
+    _check_above(0, top=top)
+    asked = request_of(Inputs(model, cluster, workload, strategy))
+    wished = _wished(asked, objective, deadline_days, budget, prefer=prefer, risk=risk)
+    explorer = settled(Explorer(wished))
+    request = explorer.request
+    found = search(request, explorer=explorer)
+    return PlanResult(
+        request=request,
+        search=found,
+        alternatives=alternatives(request, found.plans[0].choice, fitting(explorer)),
+        front=front_of(tuple(parts(request, explorer))) if front else None,
+        flips=_flips(request, explorer) if flips else None,
+        top=top,
+    )
+
+
+def estimate(
+    model: JobInput | None,
+    cluster: ClusterInput | None = None,
+    workload: WorkloadInput | None = None,
+    *,
+    strategy: StrategyInput | None = None,
+    ds_config: PathInput | None = None,
+) -> EstimateResult:
+    """The predicted memory and step time of one strategy; what is not fixed is chosen.
+
+    Args:
+        model: As for `load_model`; or a request of `load_request` instead of all inputs.
+        cluster: As for `load_cluster`.
+        workload: As for `load_workload`.
+        strategy: What is fixed, such as `{"zero_stage": 3}`; the rest is chosen.
+        ds_config: Path of a DeepSpeed config whose settings are fixed; `strategy` wins over it.
+
+    Returns:
+        The priced strategy; where it does not fit, also the cheapest changes after which it does.
+
+    Raises:
+        SpecError: The input is wrong.
+        LayoutError: No combination is legal.
+
+    Examples:
+        >>> import dsforge
+        >>> result = dsforge.estimate(
+        ...     "llama-2-7b", {"gpu": "a100-80gb", "gpus_per_node": 8}, strategy={"zero_stage": 3}
+        ... )
+        >>> result.fits, result.plan.strategy.zero_stage
+        (True, 3)
+        >>> result.document.memory.device_bytes.likely < 80 * 2**30
+        True
+
+    """
+    from dsforge.planner import appraise
+    from dsforge.planner.remedies import remedies
+
+    request = request_of(Inputs(model, cluster, workload, strategy, ds_config))
+    made = appraise(request)
+    return EstimateResult(made, () if made.choice.fits else remedies(request, made.choice))
+
+
+def explain(plan: Plan | PathInput, figure: str | None = None) -> Explanation:
+    """Each figure of a plan with its formula, inputs and source.
+
+    Args:
+        plan: A plan, the path of a `plan.json`, or the run folder that it is in.
+        figure: Name of one figure, as the plan, a document or a table calls it: only that one and
+            what it rests on; every figure without it.
+
+    Returns:
+        The figures, in the order in which they rest on each other, each with value and unit.
+
+    Raises:
+        DsforgeError: The plan cannot be read, or has no such figure.
+
+    Examples:
+        >>> import dsforge
+        >>> made = dsforge.estimate("gpt2", "v100-32gb").plan
+        >>> figures = dsforge.explain(made, "device_memory").figures
+        >>> figures[-1].unit
+        'bytes'
+
+    """
+    from dsforge.explain.explanation import explanation
+
+    found = explanation(plan if isinstance(plan, Plan) else load_plan(plan))
+    if figure is None:
+        return found
+    try:
+        return found.model_copy(update={"figures": found.resting_on(figure)})
+    except KeyError:
+        near = ", ".join(_near(figure, [each.name for each in found.figures]))
+        hint = "`dsforge explain PLAN` lists all figures"
+        message = f"the plan has no figure `{figure[:60]}`"
+        raise DsforgeError(message, f"near it: {near}; {hint}" if near else hint) from None
+
+
+def gen(
+    model: JobInput | Plan | None,
+    cluster: ClusterInput | None = None,
+    workload: WorkloadInput | None = None,
+    *,
+    out: PathInput,
+    strategy: StrategyInput | None = None,
+    templates: PathInput | None = None,
+    force: bool = False,
+    objective: Objective | None = None,
+    deadline_days: float | None = None,
+    budget: float | None = None,
+    prefer: float | None = None,
+    risk: bool = False,
+) -> GenResult:
+    """The best plan for a job and its run folder: configs, launch scripts, environment, PLAN.md.
+
+    Args:
+        model: As for `load_model`; or a request of `load_request`, or a plan of `plan`, instead of
+            all inputs.
+        cluster: As for `load_cluster`.
+        workload: As for `load_workload`.
+        out: Run folder to write: all of its files, or none.
+        strategy: What is fixed, such as `{"zero_stage": 3}`; the rest is chosen.
+        templates: Folder that is searched before our templates.
+        force: Overwrite files that a person has edited.
+        objective: As for `plan`.
+        deadline_days: As for `plan`.
+        budget: As for `plan`.
+        prefer: As for `plan`.
+        risk: As for `plan`.
+
+    Returns:
+        The plan, and what was written.
+
+    Raises:
+        SpecError: The input is wrong.
+        LayoutError: No combination is legal.
+        DoesNotFitError: Nothing fits.
+        EditedError: A file was edited since it was written; nothing is changed.
+        RenderError: A template of `templates` is wrong.
+
+    Examples:
+        >>> import dsforge, tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     result = dsforge.gen(
+        ...         "llama-2-7b", {"gpu": "a100-80gb", "gpus_per_node": 8}, out=f"{folder}/run"
+        ...     )
+        ...     (result.out / "PLAN.md").exists()
+        True
+
+    """
+    from dsforge.artifacts import write_all
+    from dsforge.planner import choose
+    from dsforge.render import render
+
+    folder = Path(out)
+    if isinstance(model, Plan):
+        beside = (cluster, workload, strategy, objective, deadline_days, budget, prefer)
+        if risk or any(value is not None for value in beside):
+            raise refusal("inputs-clash", "", "nothing of a job can be given beside a Plan")
+        made = _seen_from(folder, model)
+    else:
+        asked = request_of(Inputs(model, cluster, workload, strategy))
+        wished = _wished(asked, objective, deadline_days, budget, prefer=prefer, risk=risk)
+        made = choose(_seen_from(folder, wished))
+    artifacts = render(made, None if templates is None else Path(templates))
+    written = write_all(artifacts, folder, force=force)
+    return GenResult(folder, made, artifacts, written)
+
+
+def _near(name: str, names: list[str]) -> list[str]:
+    """Names like a misspelt one, and those that share a word of it."""
+    words = {word for word in re.split(r"[^a-z]+", name.lower()) if len(word) >= LEAST_WORD}
+    sharing = [other for other in names if words & set(other.split("_"))]
+    return list(dict.fromkeys([*get_close_matches(name, names, MOST_NEAR), *sharing]))[:MOST_NEAR]
+
+
+def _wished(
+    request: Request,
+    objective: Objective | None,
+    deadline_days: float | None,
+    budget: float | None,
+    *,
+    prefer: float | None,
+    risk: bool,
+) -> Request:
+    """The request on the part of the cluster that fulfils a wish. Raises as `aimed` does."""
+    from dsforge.planner.objectives import OBJECTIVES, Aim, aimed
+
+    if objective is not None and objective not in OBJECTIVES:
+        message = f"`objective` (={objective!a:.60}) must be one of {', '.join(OBJECTIVES)}"
+        raise SpecError((Problem("value-choice", message),))
+    _check_above(0, deadline_days=deadline_days, budget=budget)
+    asked: dict[str, object] = {"risk": risk or request.risk}
+    if prefer is not None:
+        if not 1 <= prefer < math.inf:
+            raise SpecError((Problem("value-range", f"`prefer` (={prefer:g}) must be at least 1"),))
+        asked["prefer"] = prefer
+    return aimed(request.model_copy(update=asked), Aim(objective, deadline_days, budget))
+
+
+def _check_above(least: float, **values: float | None) -> None:
+    """Raise SpecError for a value that is not above the least, or not finite."""
+    problems = tuple(
+        Problem("value-range", f"`{name}` (={value:g}) must be above {least:g}")
+        for name, value in values.items()
+        if value is not None and not least < value < math.inf
+    )
+    if problems:
+        raise SpecError(problems)
+
+
+def _flips(request: Request, explorer: Explorer) -> tuple[Flip, ...]:
+    """What would flip the choice: a search for each change, up to thirty."""
+    from dsforge import catalog
+    from dsforge.planner.flips import Known, flips
+    from dsforge.planner.pieces import fitting
+    from dsforge.planner.preference import choice
+
+    known = Known(
+        tuple(catalog.link(name) for name in catalog.link_names()),
+        tuple(catalog.gpu(name) for name in catalog.gpu_names()),
+    )
+    return flips(request, choice(request, fitting(explorer)), known)
+
+
+def _seen_from(out: Path, job: Job) -> Job:
+    """The job with its paths as the run folder sees them: that is where train.yaml is read."""
+    out = Path(os.path.realpath(out))  # `..` leads out of where a link leads, not of the link
+
+    def moved(path: str) -> str:
+        return path if Path(path).is_absolute() else os.path.relpath(path, out)
+
+    model, workload = job.model, job.workload
+    if model.path is not None:
+        model = model.model_copy(update={"path": os.path.relpath(model.path, out)})
+    if workload.data is not None:
+        data, held_out = workload.data, workload.data.validation
+        paths = {"train": moved(data.train), "validation": held_out and moved(held_out)}
+        workload = workload.model_copy(update={"data": data.model_copy(update=paths)})
+    return job.model_copy(update={"model": model, "workload": workload})

@@ -1,0 +1,77 @@
+"""The three inputs of a plan: model, cluster, workload.
+
+These are the resolved values: every choice is made, every name looked up, every quantity in its
+base unit. What people write (GiB, names of cards and links, missing values) is read by
+`reading` into them. They are frozen and travel inside `plan.json`, so a plan can be replayed
+without the files it came from.
+"""
+
+from dsforge.specs.cluster import (
+    ClusterSpec,
+    Collective,
+    GpuSpec,
+    Host,
+    LinkKind,
+    LinkSpec,
+    MeasuredGpu,
+    MeasuredLink,
+    NvmeSpec,
+    Pace,
+    Transport,
+)
+from dsforge.specs.frozen import (
+    FROZEN,
+)
+from dsforge.specs.model import (
+    Kind,
+    MlaSpec,
+    ModelSpec,
+    MoeSpec,
+    Norm,
+    Position,
+    RouterSpec,
+)
+from dsforge.specs.workload import (
+    QLORA_BITS,
+    DataShape,
+    DataSpec,
+    FrozenBits,
+    LoraSpec,
+    Method,
+    MethodName,
+    Optimizer,
+    Precision,
+    Workload,
+)
+
+__all__ = [
+    "FROZEN",
+    "QLORA_BITS",
+    "ClusterSpec",
+    "Collective",
+    "DataShape",
+    "DataSpec",
+    "FrozenBits",
+    "GpuSpec",
+    "Host",
+    "Kind",
+    "LinkKind",
+    "LinkSpec",
+    "LoraSpec",
+    "MeasuredGpu",
+    "MeasuredLink",
+    "Method",
+    "MethodName",
+    "MlaSpec",
+    "ModelSpec",
+    "MoeSpec",
+    "Norm",
+    "NvmeSpec",
+    "Optimizer",
+    "Pace",
+    "Position",
+    "Precision",
+    "RouterSpec",
+    "Transport",
+    "Workload",
+]

@@ -1,0 +1,209 @@
+"""Where it is computed: accelerators, links, disks, and the nodes that have them."""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+from pydantic import BaseModel, Field
+
+from dsforge.slurm import SlurmSpec
+from dsforge.specs.frozen import FROZEN
+from dsforge.specs.workload import Precision
+
+LinkKind = Literal["nvlink", "xgmi", "pcie", "fabric", "ethernet", "infiniband", "memory"]
+Collective = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all"]
+Transport = Literal["sockets", "rdma"]
+LIBRARIES = {
+    "RCCL": re.compile(r"mi\d", re.IGNORECASE),
+    "HCCL": re.compile(r"gaudi", re.IGNORECASE),
+}  # by card
+
+
+class MeasuredGpu(BaseModel):
+    """What `dsforge probe` measured while every accelerator worked; it replaces the ratings."""
+
+    model_config = FROZEN
+
+    flops: dict[Precision, float] = Field(description="Best large product, FLOP/s, by precision.")
+    memory_bytes_per_s: float | None = Field(
+        default=None, gt=0, description="Bytes/s of a copy in device memory, read and written."
+    )
+    host_copy_bytes_per_s: float | None = Field(
+        default=None, gt=0, description="To or from the host, the slower way."
+    )
+
+
+class GpuSpec(BaseModel):
+    """One accelerator, or one CPU rank on a machine without any."""
+
+    model_config = FROZEN
+
+    name: str = Field(description="Catalog name, or the name that a cluster file gives it.")
+    memory_bytes: int = Field(ge=1, description="Memory that a process can allocate, bytes.")
+    memory_bytes_per_s: float = Field(gt=0, description="Memory bandwidth, bytes/s.")
+    peak_flops: dict[Precision, float] = Field(description="Dense peak, FLOP/s, by precision.")
+    matmul_efficiency: float = Field(
+        gt=0, le=1, description="Largest share of the peak that any matrix product reached."
+    )
+    host_link_bytes_per_s: float = Field(gt=0, description="PCIe or C2C to the host, one way.")
+    power_w: int | None = Field(
+        default=None, ge=1, description="Board power of one accelerator, W."
+    )
+    source: str = Field(default="", description="Where the figures come from.")
+    measured: MeasuredGpu | None = Field(default=None, description="From a cluster card.")
+
+    @property
+    def is_cpu(self) -> bool:
+        """Whether ranks run on the CPU (gloo, no accelerator)."""
+        return self.name == "cpu"
+
+    @property
+    def is_gaudi(self) -> bool:
+        """Whether it is Intel's Gaudi: DeepSpeed's `hpu` accelerator, without CUDA."""
+        return self.collectives == "HCCL"
+
+    @property
+    def collectives(self) -> str:
+        """The library of its collectives; ranks under different ones do not hear each other."""
+        if self.is_cpu:
+            return "gloo"
+        return next((name for name, card in LIBRARIES.items() if card.match(self.name)), "NCCL")
+
+
+class Pace(BaseModel):
+    """Measured seconds of one kind of collective as a line: a message, and its bytes."""
+
+    model_config = FROZEN
+
+    bytes_per_s: float = Field(gt=0, description="Bus bandwidth (nccl-tests) of one rank.")
+    message_s: float = Field(gt=0, description="Seconds of the smallest message.")
+
+
+class MeasuredLink(BaseModel):
+    """What `dsforge probe` measured between the ranks of one node, or of all nodes."""
+
+    model_config = FROZEN
+
+    nodes: int = Field(ge=1, description="Nodes of the measured group.")
+    ranks: int = Field(ge=2, description="Ranks of the measured group, all of them on each node.")
+    paces: dict[Collective, Pace] = Field(description="By kind of collective.")
+    transport: Transport | None = Field(default=None, description="None: nothing said so.")
+    rdma_ports: int | None = Field(default=None, ge=0, description="Active ones of a node.")
+
+
+class LinkSpec(BaseModel):
+    """A link between two accelerators, or the network adapter of a node."""
+
+    model_config = FROZEN
+
+    name: str = Field(description="Catalog name, or the name that a cluster file gives it.")
+    kind: LinkKind = Field(description="Technology of the link.")
+    bytes_per_s: float = Field(gt=0, description="One way: per accelerator, or per adapter.")
+    latency_s: float = Field(gt=0, description="Seconds of one small message.")
+    efficiency: float = Field(gt=0, le=1, description="Share of the rate that collectives reach.")
+    source: str = Field(default="", description="Where the figures come from.")
+    measured: MeasuredLink | None = Field(default=None, description="From a cluster card.")
+
+    @property
+    def is_rdma(self) -> bool:
+        """Whether NCCL uses it without sockets."""
+        return self.kind in ("infiniband", "nvlink", "xgmi", "fabric")
+
+
+class Host(BaseModel):
+    """A machine of the hostfile: address (an IP address where it was resolved) and slots."""
+
+    model_config = FROZEN
+
+    address: str = Field(description="IP address, or a host name that was not resolved.")
+    slots: int = Field(ge=1, description="Accelerators that the job may use there.")
+    devices: tuple[int, ...] = Field(
+        default=(), description="Indices of these accelerators; empty: the first ones."
+    )
+
+    @property
+    def listed_slots(self) -> int:
+        """`slots=` of its line in a hostfile, where DeepSpeed counts devices from 0."""
+        return max(self.devices) + 1 if self.devices else self.slots
+
+    def narrowed(self, slots: int) -> Host:
+        """The same machine with its first `slots` accelerators only."""
+        return Host(address=self.address, slots=slots, devices=self.devices[:slots])
+
+
+class NvmeSpec(BaseModel):
+    """A local disk for ZeRO-Infinity, the same on every node."""
+
+    model_config = FROZEN
+
+    path: str = Field(description="Absolute folder on each node.")
+    size_bytes: int = Field(ge=1, description="Free space for the job.")
+    read_bytes_per_s: float = Field(
+        gt=0, description="Sequential read of one node's disk, bytes/s."
+    )
+    write_bytes_per_s: float = Field(
+        gt=0, description="Sequential write of one node's disk, bytes/s."
+    )
+
+
+class ClusterSpec(BaseModel):
+    """Equal nodes. Where real ones differ, this is the weakest, and reading says what it costs."""
+
+    model_config = FROZEN
+
+    name: str = Field(default="", description="Name of the cluster, for people.")
+    nodes: int = Field(ge=1, description="Machines of the cluster.")
+    gpus_per_node: int = Field(ge=1, description="Accelerators used on each node.")
+    gpu: GpuSpec = Field(description="Accelerator of every node.")
+    intra_node: LinkSpec = Field(description="Between accelerators of one node.")
+    inter_node: LinkSpec = Field(description="One network adapter of a node.")
+    nics_per_node: int = Field(default=1, ge=1, description="Adapters that carry training traffic.")
+    nvlink_domain_nodes: int = Field(
+        default=1, ge=1, description="Nodes of one NVLink domain, which `intra_node` joins, too."
+    )
+    host_memory_bytes: int = Field(ge=1, description="RAM of one node, cgroup limit applied.")
+    cpu_cores: int = Field(ge=1, description="CPU cores of one node.")
+    hosts: tuple[Host, ...] = Field(default=(), description="Empty where addresses are unknown.")
+    interface: str | None = Field(default=None, description="Network interface, e.g. eth0.")
+    ssh_user: str | None = Field(
+        default=None, description="User of ssh on every node; none: the same as here."
+    )
+    ssh_port: int = Field(default=22, ge=1, le=65535, description="Port of ssh on every node.")
+    slurm: SlurmSpec | None = Field(
+        default=None, description="Account, partition and time limit of the Slurm job."
+    )
+    nvme: NvmeSpec | None = Field(
+        default=None, description="Disk of every node for offload; none: there is none."
+    )
+    cpu_adam_per_s: float | None = Field(
+        default=None, gt=0, description="Parameters/s of one node's CPU Adam, from a cluster card."
+    )
+    gpu_hour_price: float | None = Field(
+        default=None, gt=0, description="Of one accelerator for an hour, in any one currency."
+    )
+
+    @property
+    def gpus(self) -> int:
+        """Accelerators of the whole cluster."""
+        return self.nodes * self.gpus_per_node
+
+    @property
+    def nvlink_domains(self) -> int:
+        """Parts of the cluster that only the network joins: nodes, or NVLink domains."""
+        return -(-self.nodes // self.nvlink_domain_nodes)
+
+    @property
+    def nvlink_domain_gpus(self) -> int:
+        """Accelerators that `intra_node` joins: those of a node, or of an NVLink domain."""
+        return self.gpus_per_node * min(self.nodes, self.nvlink_domain_nodes)
+
+    @property
+    def cpu_cores_per_rank(self) -> int:
+        """CPU cores that each rank of a node can have for itself, at least one."""
+        return max(1, self.cpu_cores // self.gpus_per_node)
+
+    @property
+    def inter_node_bytes_per_s(self) -> float:
+        """Bytes/s that one node can send to the others, all adapters together."""
+        return self.inter_node.bytes_per_s * self.nics_per_node

@@ -1,0 +1,166 @@
+"""The shape of a model: every size, and every part that changes its bytes or its FLOPs."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, Field
+
+from dsforge.rope import RopeScaling
+from dsforge.specs.frozen import FROZEN
+
+Kind = Literal["decoder", "encoder", "encoder-decoder"]
+Norm = Literal["rmsnorm", "layernorm", "layernorm_no_bias", "layernorm_no_weights"]
+Position = Literal["learned", "rope", "alibi", "relative"]
+
+
+class RouterSpec(BaseModel):
+    """How tokens find their experts; no size tells."""
+
+    model_config = FROZEN
+
+    score: Literal["softmax", "sigmoid"] = Field(
+        default="softmax", description="How the router turns logits into weights of experts."
+    )
+    normalized: bool = Field(default=True, description="Weights of the chosen experts add up to 1.")
+    balance_bias: bool = Field(default=False, description="Balanced by a bias, without a loss.")
+    scaling_factor: float = Field(default=1.0, gt=0, description="Of the chosen weights.")
+    groups: int = Field(default=1, ge=1, description="Groups that the experts are divided into.")
+    groups_per_token: int = Field(default=1, ge=1, description="Groups that one token may use.")
+
+
+class MoeSpec(BaseModel):
+    """The experts of a mixture-of-experts model."""
+
+    model_config = FROZEN
+
+    experts: int = Field(ge=1, description="Routed experts in each MoE layer.")
+    experts_per_token: int = Field(ge=1, description="Routed experts that one token passes.")
+    expert_ffn_hidden_size: int = Field(ge=1, description="Width of one routed expert.")
+    shared_ffn_hidden_size: int = Field(default=0, ge=0, description="Width of the shared experts.")
+    shared_gate: bool = Field(default=False, description="The shared expert has a gate vector.")
+    first_dense_layers: int = Field(default=0, ge=0, description="Leading layers without experts.")
+    layer_step: int = Field(default=1, ge=1, description="Every n-th layer is a MoE layer.")
+    router_bias: bool = Field(default=False, description="The router has a bias per expert.")
+    router: RouterSpec = Field(
+        default=RouterSpec(), description="Scores, groups and balance of the router."
+    )
+
+
+class MlaSpec(BaseModel):
+    """Multi-head latent attention (DeepSeek-V2): queries, keys and values through low ranks."""
+
+    model_config = FROZEN
+
+    q_rank: int | None = Field(default=None, ge=1, description="Query rank; none: no compression.")
+    kv_rank: int = Field(ge=1, description="Rank of the joint key and value latent.")
+    nope_head_size: int = Field(ge=1, description="Part of a query/key head without rotation.")
+    rope_head_size: int = Field(ge=1, description="Part of a query/key head with rotation.")
+    v_head_size: int = Field(ge=1, description="Width of a value head.")
+
+
+class ModelSpec(BaseModel):
+    """The shape of a transformer; sizes are counts."""
+
+    model_config = FROZEN
+
+    name: str = Field(description="Catalog name, or the name of the file it was read from.")
+    family: str = Field(default="", description="Family in the catalog, for people.")
+    hub_id: str | None = Field(default=None, description="Hugging Face hub id.")
+    path: str | None = Field(
+        default=None, description="Folder or config.json that it was read from, absolute."
+    )
+    model_type: str | None = Field(description="`model_type` of its Hugging Face config.")
+    kind: Kind = Field(default="decoder", description="Which halves of a transformer it has.")
+    layers: int = Field(ge=1, description="Transformer layers (each half of an encoder-decoder).")
+    hidden_size: int = Field(ge=1, description="Width of the residual stream.")
+    ffn_hidden_size: int = Field(ge=1, description="Width of the MLP of a dense layer.")
+    attention_heads: int = Field(ge=1, description="Query heads of one attention layer.")
+    kv_heads: int = Field(ge=1, description="Key/value heads; fewer than heads means GQA or MQA.")
+    head_size: int = Field(ge=1, description="Width of one attention head.")
+    vocab_size: int = Field(ge=1, description="Rows of the word embedding.")
+    max_position_embeddings: int = Field(
+        ge=1, description="Longest sequence that it takes, tokens."
+    )
+    tied_embeddings: bool = Field(description="Output head and word embedding are one matrix.")
+    activation: str = Field(default="silu", description="`hidden_act` of its config.")
+    gated_mlp: bool = Field(description="Three matrices (gate, up, down) instead of two.")
+    norm: Norm = Field(
+        default="rmsnorm",
+        description="Kind of the normalization layers, with the parameters they have.",
+    )
+    norms_per_layer: int = Field(
+        default=2,
+        ge=0,
+        le=8,
+        description="Normalization layers in one transformer layer, without `qk_norm`.",
+    )
+    norm_epsilon: float = Field(
+        default=1e-5, gt=0, lt=1, description="Epsilon of the normalization layers."
+    )
+    embedding_norm: bool = Field(
+        default=False, description="A normalization layer follows the embedding."
+    )
+    final_norm: bool = Field(
+        default=True, description="A normalization layer precedes the output head."
+    )
+    qk_norm: Literal["head", "full"] | None = Field(
+        default=None,
+        description="Queries and keys are normalized, by head or in full; none: not.",
+    )
+    qkv_bias: bool = Field(
+        default=False, description="The query, key and value projections have biases."
+    )
+    attention_out_bias: bool = Field(
+        default=False, description="The output projection of attention has a bias."
+    )
+    mlp_bias: bool = Field(default=False, description="The projections of the MLP have biases.")
+    lm_head_bias: bool = Field(default=False, description="The output head has a bias.")
+    attention_sinks: bool = Field(
+        default=False,
+        description="Each head has a learned logit that takes attention away (GPT-OSS).",
+    )
+    parallel_residual: bool = Field(
+        default=False, description="Attention and MLP read the same input and are added together."
+    )
+    position: Position = Field(default="rope", description="How positions enter the model.")
+    position_offset: int = Field(default=0, ge=0, description="Extra rows of learned positions.")
+    rope_theta: float = Field(default=10000.0, gt=0, description="Base of the rotary frequencies.")
+    partial_rotary_factor: float = Field(
+        default=1.0, gt=0, le=1, description="Share of a head that is rotated."
+    )
+    rope_scaling: RopeScaling | None = Field(
+        default=None, description="How rotary frequencies are stretched; none: not."
+    )
+    rotary_interleaved: bool = Field(default=False, description="Pairs of neighbours are rotated.")
+    no_rope_interval: int | None = Field(
+        default=None, ge=1, description="Every n-th layer is without rotary embedding."
+    )
+    forward_extras: tuple[str, ...] = Field(
+        default=(), description="What its forward pass does that no size and no other field tells."
+    )
+    embedding_size: int = Field(ge=1, description="Width of the word embedding.")
+    sliding_window: int | None = Field(
+        default=None, ge=1, description="Tokens that windowed attention looks back; none: all."
+    )
+    sliding_window_pattern: int | None = Field(
+        default=None, ge=1, description="Every n-th layer attends globally; none: all windowed."
+    )
+    type_vocab_size: int = Field(default=0, ge=0, description="Rows of BERT's segment embedding.")
+    pooler: bool = Field(default=False, description="A dense layer pools the first token (BERT).")
+    relative_attention_buckets: int = Field(
+        default=0, ge=0, description="Buckets of T5's relative positions."
+    )
+    moe: MoeSpec | None = Field(default=None, description="Experts; none: every layer is dense.")
+    mla: MlaSpec | None = Field(default=None, description="Latent attention; none: ordinary heads.")
+
+    def is_moe_layer(self, layer: int) -> bool:
+        """Whether the layer, counted from 0, has experts."""
+        if self.moe is None or layer < self.moe.first_dense_layers:
+            return False
+        return (layer + 1) % self.moe.layer_step == 0
+
+    @property
+    def moe_layers(self) -> int:
+        """Layers with experts."""
+        return sum(self.is_moe_layer(layer) for layer in range(self.layers))

@@ -1,0 +1,110 @@
+"""What is to be computed: samples, precision, optimizer, and which weights train."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, Field
+
+from dsforge.specs.frozen import FROZEN
+
+Precision = Literal["bf16", "fp16", "fp32", "fp8"]
+Optimizer = Literal["adamw", "lion", "sgd", "adafactor", "muon"]
+Method = Literal["full", "lora"]
+MethodName = Literal["full", "lora", "qlora"]  # qlora: lora with frozen matrices in 4 bits
+FrozenBits = Literal[4, 16]
+QLORA_BITS: FrozenBits = 4
+DataShape = Literal["auto", "text", "prompt", "messages"]
+
+
+class LoraSpec(BaseModel):
+    """Low-rank adapters on the attention and MLP matrices."""
+
+    model_config = FROZEN
+
+    rank: int = Field(
+        default=16,
+        ge=1,
+        le=4096,
+        description="Rank of the adapters: width between their two matrices.",
+    )
+    alpha: float = Field(
+        default=32.0, gt=0, description="Scale of the adapters, multiplied by 1 / rank."
+    )
+    dropout: float = Field(
+        default=0.0,
+        ge=0,
+        lt=1,
+        description="Share of the adapters' inputs that is dropped in training.",
+    )
+    bits: FrozenBits = Field(
+        default=16, description="Of the frozen matrices; 4: QLoRA, in nf4 through bitsandbytes."
+    )
+
+
+class DataSpec(BaseModel):
+    """Where the samples are and what shape they have."""
+
+    model_config = FROZEN
+
+    train: str = Field(description="JSONL or Parquet file.")
+    validation: str | None = Field(default=None, description="JSONL or Parquet file.")
+    validation_fraction: float = Field(
+        default=0.0, ge=0, lt=1, description="Share of `train` held out where `validation` is none."
+    )
+    shape: DataShape = Field(default="auto", description="`prompt`: prompt and completion.")
+
+
+class Workload(BaseModel):
+    """What is to be computed, independent of where."""
+
+    model_config = FROZEN
+
+    sequence_length: int = Field(ge=1, description="Tokens per sample.")
+    global_batch_size: int = Field(ge=1, description="Samples per optimizer step.")
+    precision: Precision = Field(
+        default="bf16", description="Type of weights and activations in forward and backward."
+    )
+    optimizer: Optimizer = Field(
+        default="adamw", description="Optimizer that updates the trained weights."
+    )
+    learning_rate: float = Field(gt=0, lt=10, description="Peak learning rate of the schedule.")
+    weight_decay: float = Field(
+        default=0.0, ge=0, lt=1, description="Decoupled weight decay of the optimizer."
+    )
+    gradient_clipping: float = Field(default=1.0, ge=0, description="Largest norm; 0: none.")
+    method: Method = Field(
+        default="full", description="Which weights train: all of them, or adapters."
+    )
+    lora: LoraSpec | None = Field(
+        default=None, description="Adapters, with method `lora`; none: all weights train."
+    )
+    tokens: int | None = Field(default=None, ge=1, description="Training tokens of the whole run.")
+    epochs: float | None = Field(default=None, gt=0, description="Passes over the data.")
+    samples: int | None = Field(
+        default=None, ge=1, description="Training rows of the data, where epochs ask for them."
+    )
+    data: DataSpec | None = Field(
+        default=None, description="Samples to train on; none: they are named later."
+    )
+    seed: int = Field(default=42, ge=0, description="Seed of weights, adapters and data order.")
+
+    @property
+    def in_4_bits(self) -> bool:
+        """Whether the frozen matrices lie in 4 bits (QLoRA)."""
+        return self.method == "lora" and self.lora is not None and self.lora.bits == QLORA_BITS
+
+    @property
+    def method_name(self) -> MethodName:
+        """What people call the method: full, lora or qlora."""
+        return "qlora" if self.in_4_bits else self.method
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Tokens of one optimizer step."""
+        return self.sequence_length * self.global_batch_size
+
+    @property
+    def steps(self) -> int | None:
+        """Optimizer steps for the token budget; none where there is no budget."""
+        return None if self.tokens is None else max(1, round(self.tokens / self.tokens_per_step))
