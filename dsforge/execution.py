@@ -26,12 +26,26 @@ class Buckets(BaseModel):
 
     model_config = FROZEN
 
-    reduce_bucket_size: int = Field(ge=1, description="`reduce_bucket_size`.")
-    allgather_bucket_size: int = Field(ge=1, description="`allgather_bucket_size`.")
-    prefetch_bucket_size: int = Field(ge=0, description="`stage3_prefetch_bucket_size`.")
-    persistence_threshold: int = Field(ge=0, description="`stage3_param_persistence_threshold`.")
-    max_live_parameters: int = Field(ge=1, description="`stage3_max_live_parameters`.")
-    max_reuse_distance: int = Field(ge=0, description="`stage3_max_reuse_distance`.")
+    reduce_bucket_size: int = Field(
+        ge=1, description="`reduce_bucket_size`: gradients reduced at once, elements."
+    )
+    allgather_bucket_size: int = Field(
+        ge=1, description="`allgather_bucket_size`: weights gathered at once, elements."
+    )
+    prefetch_bucket_size: int = Field(
+        ge=0, description="`stage3_prefetch_bucket_size`: weights gathered ahead, elements."
+    )
+    persistence_threshold: int = Field(
+        ge=0,
+        description="`stage3_param_persistence_threshold`: smaller weights stay gathered.",
+    )
+    max_live_parameters: int = Field(
+        ge=1, description="`stage3_max_live_parameters`: most gathered weights, elements."
+    )
+    max_reuse_distance: int = Field(
+        ge=0,
+        description="`stage3_max_reuse_distance`: weights used again that soon stay, elements.",
+    )
     sub_group_size: int = Field(ge=1, description="`sub_group_size`: one tile of the step.")
     overlap_comm: bool = Field(description="Second reduce bucket, reduction beside backward.")
 
