@@ -16,7 +16,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from dsforge.errors import Problem, SpecError
 
 if TYPE_CHECKING:
-    from dsforge.specs import ClusterSpec, Host  # with pydantic, which entries alone need not pay
+    from dsforge.specs import (  # with pydantic, which entries alone need not pay
+        ClusterSpec,
+        Host,
+    )
 
 MAX_SLOTS = 1024  # no machine has more accelerators; more digits are a slip
 LONGEST_NAME = 253  # RFC 1035

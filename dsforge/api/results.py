@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from dsforge.artifacts import Artifact, Written
     from dsforge.diagnose import Cause
     from dsforge.document import EstimateDocument, InverseDocument, PlanDocument
+    from dsforge.exact.fullest import ExactMemory
     from dsforge.findings import Finding
     from dsforge.plan import Plan, Request, Search
     from dsforge.planner.alternatives import Alternative
@@ -83,6 +84,7 @@ class EstimateResult:
 
     plan: Plan
     remedies: tuple[Remedy, ...]
+    exact: ExactMemory | None = None
 
     @property
     def fits(self) -> bool:
@@ -94,7 +96,7 @@ class EstimateResult:
         """The estimate as `dsforge estimate --json` prints it."""
         from dsforge.document import estimate_document
 
-        return estimate_document(self.plan, self.remedies)
+        return estimate_document(self.plan, self.remedies, self.exact)
 
 
 @dataclass(frozen=True, slots=True)

@@ -181,9 +181,9 @@ def branches(text: str) -> Iterator[str]:
             asked = [*node.keys]
         elif isinstance(node, ast.Subscript) and ast.unparse(node.value) != "Literal":
             asked = [node.slice]
-        for one in asked:
-            names = {n.value for n in ast.walk(one) if isinstance(n, ast.Constant)} if one else {}
-            yield from (f"line {node.lineno}: {name}" for name in names & set(BY_NAME))  # type: ignore[attr-defined, operator]
+        for one in filter(None, asked):
+            named = (n.value for n in ast.walk(one) if isinstance(n, ast.Constant))
+            yield from (f"line {one.lineno}: {name}" for name in named if name in BY_NAME)
 
 
 @pytest.mark.parametrize(
