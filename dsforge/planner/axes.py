@@ -12,7 +12,8 @@ from typing import Any, Literal, NamedTuple
 from dsforge.estimate.params import parameters
 from dsforge.layout import Layout
 from dsforge.plan import Reason, Request
-from dsforge.planner.candidates import BACK_ENDS, base
+from dsforge.planner.back_ends import BACK_ENDS
+from dsforge.planner.candidates import base
 from dsforge.rules import Case, divisors
 from dsforge.rules.inputs import UNLIMITED_POSITIONS, decoder_only, sequence_in_positions
 from dsforge.specs import ModelSpec
