@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from math import inf, log
-from pathlib import PurePath
-
 from dsforge.errors import Problem
 from dsforge.plan import Priced, Reason, Request
-from dsforge.planner.back_ends import BACK_ENDS, NAMES, fine_tuned, wanted
+from dsforge.planner.back_ends import BACK_ENDS, NAMES, file_name, fine_tuned, wanted
 from dsforge.planner.candidates import base, layouts
 from dsforge.planner.explore import Explored
 from dsforge.planner.memory_advice import (
@@ -212,7 +210,7 @@ def _to_convert(request: Request, best: Priced) -> Said | None:
         return None
     rows = ""
     if data is not None:
-        rows = f" and tokenize {PurePath(data.train).name} with its `tools/preprocess_data.py`"
+        rows = f" and tokenize {file_name(data.train)} with its `tools/preprocess_data.py`"
     message = (
         f"before the launch, convert the weights of {request.model.name} with Megatron-LM's "
         f"`tools/checkpoint/convert.py` into output/megatron{rows}: {PRETRAIN} starts from random "

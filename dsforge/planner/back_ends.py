@@ -9,8 +9,6 @@ says, unless `--for megatron` asks for the other engine.
 from __future__ import annotations
 
 import re
-from pathlib import PurePath
-
 from dsforge.plan import Request
 from dsforge.specs import ModelSpec
 from dsforge.strategy import BackEnd
@@ -43,12 +41,17 @@ def fine_tuned(request: Request) -> str:
     if work.method == "lora":
         return "adapters are trained beside frozen weights"
     if work.data is not None:
-        return f"the run reads rows of {PurePath(work.data.train).name}"
+        return f"the run reads rows of {file_name(work.data.train)}"
     if work.epochs is not None:
         return "the run passes over data in epochs"
     if work.tokens is None and holds_weights(model):
         return f"{model.name} is a checkpoint"
     return ""
+
+
+def file_name(path: str) -> str:
+    """The last part of a path."""
+    return path.replace("\\", "/").rstrip("/").rpartition("/")[2]
 
 
 def holds_weights(model: ModelSpec) -> bool:
