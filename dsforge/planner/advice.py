@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import inf, log
+
 from dsforge.errors import Problem
 from dsforge.plan import Priced, Reason, Request
 from dsforge.planner.back_ends import BACK_ENDS, NAMES, file_name, fine_tuned, wanted

@@ -9,6 +9,7 @@ says, unless `--for megatron` asks for the other engine.
 from __future__ import annotations
 
 import re
+
 from dsforge.plan import Request
 from dsforge.specs import ModelSpec
 from dsforge.strategy import BackEnd
