@@ -18,7 +18,8 @@ from dsforge.estimate.frame import Frame, framed
 from dsforge.estimate.memory import Footprint, device_bytes, footprints, fullest
 from dsforge.estimate.time import Tempo, tempo
 from dsforge.plan import Reason, Request
-from dsforge.planner.candidates import families, interleavings, recomputations, wanted
+from dsforge.planner.back_ends import wanted
+from dsforge.planner.candidates import families, interleavings, recomputations
 from dsforge.planner.pricing import device_room, missing_on_node
 from dsforge.specs import ClusterSpec
 from dsforge.strategy import Batching, Recompute, Strategy

@@ -14,7 +14,8 @@ from dsforge.estimate.activations import element_bytes
 from dsforge.estimate.memory import MemoryEstimate, estimate_memory
 from dsforge.estimate.params import parameters
 from dsforge.plan import Request
-from dsforge.planner.candidates import BACK_ENDS, families, interleavings, recomputations, wanted
+from dsforge.planner.back_ends import BACK_ENDS, wanted
+from dsforge.planner.candidates import families, interleavings, recomputations
 from dsforge.planner.pricing import Bound, missing_bytes
 from dsforge.strategy import Strategy
 
