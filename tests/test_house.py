@@ -19,6 +19,7 @@ ORDER = [
     *(
         "errors",
         "masking",
+        "error_report",
         "units",
         "slurm",
         "rope",
