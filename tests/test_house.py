@@ -19,6 +19,7 @@ ORDER = [
     *(
         "errors",
         "masking",
+        "error_report",
         "units",
         "slurm",
         "rope",
@@ -40,18 +41,18 @@ ORDER = [
         "confine",
         "render",
         "validate",
-        "ckpt",
+        "checkpoints",
         "diagnose",
         "train",
         "rehearse",
         "bench",
         "lint",
     ),
-    *("doctor", "gauge", "api", "cli"),
+    *("preflight", "probe", "api", "cli"),
 ]
 CORE = set(ORDER[: ORDER.index("document") + 1])
 HEAVY = {"torch", "deepspeed", "transformers", "datasets", "peft", "safetensors", "gguf"}
-HEAVY_HOMES = {"train", "rehearse", "gauge"}  # gauge: what the ranks of `dsforge probe` run
+HEAVY_HOMES = (PACKAGE / "train", PACKAGE / "rehearse", PACKAGE / "probe/rank")
 PRINTING = {"cli"}
 ENTRIES = {"__main__.py", "attend.py"}  # that launchers and scripts start
 PURE = CORE | {"hostfile", "huggingface"}
@@ -172,7 +173,7 @@ def talk(path: Path) -> Iterable[str]:
 
 def starters(path: Path) -> Iterable[str]:
     """Ways to start a process outside process.py, and what runs where there is no process.py."""
-    if room(path) == "process" or path.parent == PACKAGE / "doctor/remote":
+    if room(path) == "process" or path.parent == PACKAGE / "preflight/remote":
         return set()
     ways = ("os.system", "os.popen", "os.exec", "os.spawn", "os.posix_spawn", "pty.")
     return {call for call in calls(path) if call.startswith(ways)} | (
@@ -236,8 +237,8 @@ def test_rooms_import_only_what_stands_above_them() -> None:
 
 
 def test_heavy_libraries_stay_in_their_homes() -> None:
-    """Torch and its relatives are imported by train and rehearse only."""
-    elsewhere = [path for path in SOURCES if room(path) not in HEAVY_HOMES]
+    """Torch and its relatives are imported by train, rehearse and the ranks of probe only."""
+    elsewhere = [p for p in SOURCES if not any(p.is_relative_to(home) for home in HEAVY_HOMES)]
 
     assert offences(lambda path: top_level(path) & HEAVY, elsewhere) == {}
 

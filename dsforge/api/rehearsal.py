@@ -202,7 +202,7 @@ def _checked(settings: dict[str, Any], place: str) -> dict[str, Any]:
 def rehearsed(scene: Scene, rank: int, say: Say | None = None) -> RehearseResult:
     """The rehearsal of a scene as one of its ranks. Raises as `rehearse` does."""
     from dsforge.huggingface import config_from_model
-    from dsforge.rehearse.split import mode_of
+    from dsforge.rehearse.rank_layout import mode_of
     from dsforge.specs import QLORA_BITS
 
     mode_of(scene.settings, scene.world_size)
@@ -219,8 +219,8 @@ def rehearsed(scene: Scene, rank: int, say: Say | None = None) -> RehearseResult
     say("importing torch and deepspeed")
     try:
         from dsforge.rehearse import run
-        from dsforge.rehearse.account import RehearsalDocument, phase_accounts
-        from dsforge.rehearse.subject import Subject
+        from dsforge.rehearse.rehearsed_model import Subject
+        from dsforge.rehearse.report import RehearsalDocument, phase_accounts
     except ImportError as error:
         from dsforge.origin import install_command
 

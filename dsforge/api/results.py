@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from dsforge.planner.front import FrontPoint
     from dsforge.planner.inverse import Answer
     from dsforge.planner.remedies import Remedy
-    from dsforge.rehearse.account import RehearsalDocument
+    from dsforge.rehearse.report import RehearsalDocument
     from dsforge.rehearse.timeline import Timeline
 
 

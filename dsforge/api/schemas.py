@@ -17,7 +17,7 @@ from dsforge.document import EstimateDocument, InverseDocument, MisfitDocument, 
 from dsforge.explain.explanation import Explanation
 from dsforge.job import TrainJob
 from dsforge.reading.files import ClusterFile, SpecFile, WorkloadFile
-from dsforge.rehearse.account import RehearsalDocument
+from dsforge.rehearse.report import RehearsalDocument
 from dsforge.validate.document import ValidationDocument
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"

@@ -12,9 +12,9 @@ from dsforge.cli.numbers import Real
 from dsforge.errors import EXIT_FINDINGS
 
 if TYPE_CHECKING:
-    from dsforge.ckpt.findings import Finding
-    from dsforge.ckpt.inspect import Description
-    from dsforge.ckpt.verify import Wanted
+    from dsforge.checkpoints.findings import Finding
+    from dsforge.checkpoints.inspect import Description
+    from dsforge.checkpoints.verify.checkpoint import Wanted
 
 PATH = click.Path(path_type=Path)
 JSON = click.option("--json", "as_json", is_flag=True, help="A JSON document instead.")
@@ -47,7 +47,7 @@ def verify(
     Finds empty tensors, missing files of ranks, two saves or two runs mixed in one folder, a wrong
     `latest`, cut or changed bytes, missing shards, and code that torch.load would run.
     """
-    from dsforge.ckpt.verify import verify as found_in
+    from dsforge.checkpoints.verify.checkpoint import verify as found_in
     from dsforge.cli.show import note
 
     found = found_in(
@@ -71,7 +71,7 @@ def verify(
 @JSON
 def inspect(checkpoint: Path, *, tensors: bool, as_json: bool) -> None:
     """Say what a checkpoint is: ZeRO stage, ranks, step, parameters, types, bytes."""
-    from dsforge.ckpt.inspect import inspect as described
+    from dsforge.checkpoints.inspect import inspect as described
 
     found = described(checkpoint)
     if as_json:
@@ -100,11 +100,11 @@ def convert(checkpoint: Path, out: Path, *, unchecked: bool) -> None:
     no conversion: it resumes on other ranks and another ZeRO stage by itself. The exit code is 3
     where the checkpoint is damaged; nothing is written then.
     """
-    from dsforge.ckpt.folder import find_checkpoint
+    from dsforge.checkpoints.folder import find_checkpoint
     from dsforge.cli.progress import watching
     from dsforge.cli.show import note
-    from dsforge.train.loop import check_installed
-    from dsforge.train.universal import convert as universal
+    from dsforge.train.checkpoints.universal_conversion import convert as universal
+    from dsforge.train.run.loop import check_installed
 
     check_installed()
     with watching() as watcher:
@@ -143,8 +143,8 @@ def export(
     Only bytes that fit the check sums of the checkpoint are used, and the folder gets its name when
     all of it was read back from the disk. The exit code is 3 where the checkpoint is damaged.
     """
-    from dsforge.ckpt.export import export as exported
-    from dsforge.ckpt.folder import find_checkpoint
+    from dsforge.checkpoints.export import export as exported
+    from dsforge.checkpoints.folder import find_checkpoint
     from dsforge.cli.progress import watching
     from dsforge.cli.show import note
     from dsforge.units import size
@@ -172,14 +172,14 @@ def _wanted(model: str | None, checkpoint: Path) -> Wanted:
     """
     from importlib.util import find_spec
 
-    from dsforge.ckpt.verify import Wanted
+    from dsforge.checkpoints.verify.checkpoint import Wanted
     from dsforge.errors import SpecError
     from dsforge.estimate.params import parameters
     from dsforge.reading.model import read_model
 
     if model is not None:
         if Path(model).exists() and find_spec("transformers"):
-            from dsforge.train.shapes import model_shapes
+            from dsforge.train.model.source import model_shapes
 
             return Wanted(shapes=model_shapes(model))
         return Wanted(parameters(read_model(model)[0]))

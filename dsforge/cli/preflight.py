@@ -12,7 +12,7 @@ import click
 from dsforge.errors import EXIT_FINDINGS, DsforgeError
 
 if TYPE_CHECKING:
-    from dsforge.doctor.preflight.case import Case, Finding
+    from dsforge.preflight.case import Case, Finding
 
 
 @click.command()
@@ -50,7 +50,7 @@ def preflight(
         print("\n".join(_explanation(explain)))
         return
     from dsforge.cli.show import note, show_json
-    from dsforge.doctor.preflight.words import document
+    from dsforge.preflight.report import document
 
     begin = time.monotonic()
     case, found = _looked(run, hostfile, local=local, fix=fix, measure=not no_bandwidth)
@@ -72,9 +72,9 @@ def _looked(
     run: Path, hostfile: Path | None, *, local: bool, fix: bool, measure: bool
 ) -> tuple[Case, tuple[Finding, ...]]:
     """The case and what is wrong in it. Raises DsforgeError where there is no run to look at."""
-    from dsforge.doctor.preflight.job import file_findings, read_job
-    from dsforge.doctor.preflight.registry import findings
-    from dsforge.doctor.preflight.visit import visit
+    from dsforge.preflight.collect import visit
+    from dsforge.preflight.job_files import file_findings, read_job
+    from dsforge.preflight.registry import findings
 
     if not run.is_dir():
         raise DsforgeError(f"`RUN` (={run}) is no folder", "name the run folder")
@@ -87,8 +87,8 @@ def _looked(
 
 def _show(case: Case, found: tuple[Finding, ...]) -> None:
     """The table, each finding with its fix, and what the launcher exports."""
-    from dsforge.doctor.preflight.words import described, exports, table
     from dsforge.masking import printable
+    from dsforge.preflight.report import described, exports, table
 
     lines = [*table(case, found), "", *described(found), *([""] if found else []), *exports(case)]
     print("\n".join(printable(line) for line in lines))
@@ -96,8 +96,8 @@ def _show(case: Case, found: tuple[Finding, ...]) -> None:
 
 def _explanation(name: str | None) -> list[str]:
     """One check in full, or a line for each."""
-    from dsforge.doctor.preflight.registry import CHECKS
-    from dsforge.doctor.preflight.words import explained
+    from dsforge.preflight.registry import CHECKS
+    from dsforge.preflight.report import explained
 
     if name is not None:
         return explained(next(check for check in CHECKS if check.id == name))
@@ -111,7 +111,7 @@ def _check_rules(names: tuple[str, ...]) -> None:
         return
     from difflib import get_close_matches
 
-    from dsforge.doctor.preflight.registry import CHECKS
+    from dsforge.preflight.registry import CHECKS
 
     known = [check.id for check in CHECKS]
     for name in names:

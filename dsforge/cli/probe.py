@@ -12,9 +12,9 @@ import click
 from dsforge.cli.numbers import Real
 
 if TYPE_CHECKING:
-    from dsforge.doctor.measure.launch import Launcher
-    from dsforge.doctor.measure.record import Answer
-    from dsforge.doctor.measure.verdict import Finding
+    from dsforge.probe.launch import Launcher
+    from dsforge.probe.messages import Answer
+    from dsforge.probe.verdict import Finding
     from dsforge.reading.files import ClusterFile
 
 CARD = "card.yaml"
@@ -63,8 +63,8 @@ def probe(
     this machine. Exit code 3 where something is wrong, such as NCCL over sockets beside InfiniBand.
     """
     from dsforge.cli.show import note, save, show_json
-    from dsforge.doctor.measure import session
     from dsforge.errors import EXIT_FINDINGS
+    from dsforge.probe import session
 
     path = out or (run or Path()) / CARD
     _check(path, force=force)
@@ -98,7 +98,7 @@ def _check(path: Path, *, force: bool) -> None:
 def _progress(begin: float, answer: Answer) -> None:
     """One line for each answer, with the seconds since the beginning."""
     from dsforge.cli.show import note
-    from dsforge.doctor.measure.words import line
+    from dsforge.probe.answer_lines import line
 
     note(f"{time.monotonic() - begin:6.0f} s  {line(answer)}")
 

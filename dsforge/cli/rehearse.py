@@ -15,7 +15,7 @@ from dsforge.cli.show import note, save, show_json
 from dsforge.errors import EXIT_FINDINGS
 
 if TYPE_CHECKING:
-    from dsforge.rehearse.account import PhaseAccount, RehearsalDocument
+    from dsforge.rehearse.report import PhaseAccount, RehearsalDocument
     from dsforge.rehearse.timeline import Timeline
 
 
@@ -62,7 +62,7 @@ def _write(
     timeline: Timeline, document: RehearsalDocument, picture: Path | None, trace: Path | None
 ) -> None:
     """The files that were asked for."""
-    from dsforge.rehearse import picture as drawing
+    from dsforge.rehearse import timeline_export as drawing
 
     title = f"{document.model}, rank {document.rank} of {document.world_size}"
     texts = []

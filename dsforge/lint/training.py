@@ -39,7 +39,7 @@ def train_value(case: Case) -> Iterator[Hit]:
     "error",
     "train",
     why="Batch sizes, precision, sharding and the optimizer stand in that file.",
-    evidence="dsforge/train/engine_config.py",
+    evidence="dsforge/train/parallel/engine_config.py",
 )
 def train_config_missing(case: Case) -> Iterator[Hit]:
     """A ds_config that is not there."""
@@ -54,7 +54,7 @@ def train_config_missing(case: Case) -> Iterator[Hit]:
     "train",
     why="The loop sets the learning rate from `schedule`; a scheduler in the ds_config sets it "
     "too, in the same step.",
-    evidence="dsforge/render/deepspeed.py (no scheduler block), dsforge/train/schedule.py",
+    evidence="dsforge/render/deepspeed.py (no scheduler block), dsforge/train/run/learning_rate.py",
 )
 def train_scheduler_twice(case: Case) -> Iterator[Hit]:
     """A schedule in both files."""
@@ -70,7 +70,7 @@ def train_scheduler_twice(case: Case) -> Iterator[Hit]:
     "warning",
     "train",
     why="The loop gives every rank samples of its own, which tensor ranks must not have.",
-    evidence="dsforge/train/modes.py, mode_of",
+    evidence="dsforge/train/parallel/modes.py, mode_of",
 )
 def train_tensor(case: Case) -> Iterator[Hit]:
     """Tensor parallelism under a loop that does not do it."""

@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from dsforge.rehearse.device import DEVICE
-from dsforge.rehearse.tracker import Tracker
+from dsforge.rehearse.allocations import Tracker
+from dsforge.rehearse.fake_gpu import DEVICE
 
 Convert = Callable[[torch.Tensor], torch.Tensor]
 
@@ -35,11 +35,11 @@ def moving_in_place(tracker: Tracker) -> Iterator[None]:
                 tensor.data = _converted(tensor, convert, tracker)
         return module
 
-    torch.nn.Module._apply = apply  # type: ignore[method-assign] # noqa: SLF001
+    torch.nn.Module._apply = apply  # noqa: SLF001
     try:
         yield
     finally:
-        torch.nn.Module._apply = before  # type: ignore[method-assign] # noqa: SLF001
+        torch.nn.Module._apply = before  # noqa: SLF001
 
 
 def _converted(tensor: torch.Tensor, convert: Convert, tracker: Tracker) -> torch.Tensor:

@@ -20,21 +20,21 @@ from typing import Any, NamedTuple
 import deepspeed
 import torch
 
-from dsforge.errors import DsforgeError
-from dsforge.rehearse.account import Refusal
-from dsforge.rehearse.device import NAME, pretended_gpu
-from dsforge.rehearse.kernels import no_kernels
-from dsforge.rehearse.ownership import Ownership
+from dsforge.errors import DsforgeError, first_line
+from dsforge.rehearse.allocations import FakeWorld, Tracker
+from dsforge.rehearse.fake_gpu import NAME, pretended_gpu
+from dsforge.rehearse.fake_kernels import no_kernels
+from dsforge.rehearse.fake_ranks import rank_of
+from dsforge.rehearse.rank_layout import mode_of
+from dsforge.rehearse.rehearsed_engine import start
+from dsforge.rehearse.rehearsed_model import Subject
+from dsforge.rehearse.report import Refusal
 from dsforge.rehearse.sanity import without_sanity_checks
-from dsforge.rehearse.split import mode_of
-from dsforge.rehearse.start import start
 from dsforge.rehearse.steps import Samples, take_step
-from dsforge.rehearse.subject import Subject
+from dsforge.rehearse.storage_owners import Ownership
 from dsforge.rehearse.timeline import Span, Timeline
-from dsforge.rehearse.tracker import FakeWorld, Tracker
-from dsforge.rehearse.world import rank_of
-from dsforge.train.loss import loss_head
-from dsforge.train.modes import Mode
+from dsforge.train.model.answer_loss import loss_head
+from dsforge.train.parallel.modes import Mode
 
 Progress = Callable[[str], None]
 
@@ -159,9 +159,8 @@ def _refusal(error: Exception, phase: str) -> Refusal:
     frames = [*traceback.walk_tb(error.__traceback__)]
     inside = next((f for f in reversed(frames) if _package(f[0]) == "deepspeed"), None)
     if inside is None or _package(frames[-1][0]) in ("torch", "dsforge", "transformers"):
-        message = str(error).strip().splitlines()
         raise DsforgeError(
-            f"the rehearsal stopped in {phase}: {type(error).__name__}: {message[:1]}",
+            f"the rehearsal stopped in {phase}: {type(error).__name__}: {first_line(error)}",
             f"at {_place(*frames[-1])}",
         ) from error
     message = " ".join(str(error).split()) or type(error).__name__

@@ -1,7 +1,7 @@
 """What `dsforge train` can do with a kind of model: its chunked loss, and Ulysses.
 
 Asked twice: by the planner, of a model's numbers, and by the trainer, of the model that it has
-loaded (`train/modes.py`). So a plan and a run agree.
+loaded (`train/parallel/modes.py`). So a plan and a run agree.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def is_split(layout: Layout) -> bool:
 def holds_whole_logits(model: ModelSpec, *, split: bool) -> bool:
     """Whether `dsforge train` holds the logits of a whole micro batch.
 
-    Where it cannot ask the output layer for the loss (`train/loss.py`).
+    Where it cannot ask the output layer for the loss (`train/model/answer_loss.py`).
     """
     return split or model.model_type in WHOLE_LOGITS
 

@@ -67,8 +67,8 @@ def rehearsed(plan: Plan) -> str | None:
 
     A pipeline that is cut unevenly stays so: the fullest stages have two layers, the others one.
     """
+    from dsforge.rehearse.rehearsed_model import Subject
     from dsforge.rehearse.run import rehearse
-    from dsforge.rehearse.subject import Subject
 
     text = next(a.text for a in render(plan) if a.path == "deepspeed/ds_config.json")
     settings = json.loads(text)

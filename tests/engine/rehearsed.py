@@ -14,7 +14,7 @@ from dsforge.estimate.ledger import Engine, resident
 from dsforge.estimate.peaks import Batch, peaks
 from dsforge.estimate.tensors import parameter_tensors
 from dsforge.huggingface import config_from_model, tiny
-from dsforge.rehearse.account import PhaseAccount
+from dsforge.rehearse.report import PhaseAccount
 from dsforge.specs import LoraSpec, ModelSpec
 from dsforge.strategy import ZeroStage
 
@@ -118,9 +118,9 @@ def cells() -> list[Cell]:
 
 def rehearsed(cell: Cell) -> dict[str, Any]:
     """Phase -> account of a cell's rehearsal, or `refused`. Runs in the process of its own."""
-    from dsforge.rehearse.account import phase_accounts
+    from dsforge.rehearse.rehearsed_model import Subject
+    from dsforge.rehearse.report import phase_accounts
     from dsforge.rehearse.run import rehearse
-    from dsforge.rehearse.subject import Subject
 
     subject = Subject(config_from_model(cell.model()), TOKENS, lora=LORA if cell.lora else None)
     found = rehearse(subject, cell.settings(), world_size=cell.world, rank=cell.rank)
@@ -169,9 +169,9 @@ def played(
     rank: int = 0,
 ) -> dict[str, Any]:
     """Phases and refusals of a rehearsal, as JSON has them. Runs in the process of its own."""
-    from dsforge.rehearse.account import phase_accounts
+    from dsforge.rehearse.rehearsed_model import Subject
+    from dsforge.rehearse.report import phase_accounts
     from dsforge.rehearse.run import rehearse
-    from dsforge.rehearse.subject import Subject
 
     subject = Subject(config_from_model(model), TOKENS, recompute)
     found = rehearse(subject, settings, world_size=world, rank=rank)

@@ -28,7 +28,7 @@ def test_the_kinds_with_whole_logits_are_those_whose_forward_changes_them() -> N
     import transformers
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as CLASSES
 
-    from dsforge.train.loss import logits_are_last
+    from dsforge.train.model.answer_loss import logits_are_last
 
     known = [kind for kind in ARCHITECTURES if kind in CLASSES]
     whole = {

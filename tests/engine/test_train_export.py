@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dsforge.errors import DsforgeError
-from dsforge.train.export import _replacing, _write, check_files
+from dsforge.train.checkpoints.final_weights import _replacing, _write, check_files
 
 torch = pytest.importorskip("torch")
 
@@ -124,7 +124,7 @@ def test_earlier_weights_stay_where_new_ones_cannot_be_written(
     earlier.mkdir()
     (earlier / "config.json").write_text("{}")
     if failure == "disk":
-        monkeypatch.setattr("dsforge.ckpt.output.MARGIN_BYTES", 2**60)
+        monkeypatch.setattr("dsforge.checkpoints.output.new_folder.MARGIN_BYTES", 2**60)
     elif failure == "values":
         weights["model.norm.weight"] = weights["model.norm.weight"] + 1
         monkeypatch.setattr(

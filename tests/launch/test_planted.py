@@ -13,7 +13,7 @@ from hostile import before, beside, call, glob, text, torch_file
 from odd_archives import odd_archives, records_of
 from tiny_job import ds_config, write_job
 
-from dsforge.train.checkpoint import NOTE, noted_file
+from dsforge.train.checkpoints.note import NOTE, noted_file
 
 pytestmark = [pytest.mark.launch, pytest.mark.engine]
 MODEL = "mp_rank_00_model_states.pt"

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from dsforge.errors import DsforgeError
-from dsforge.train.beginning import chosen_beginning
-from dsforge.train.checkpoint import (
+from dsforge.train.checkpoints.note import (
     NOTE,
     CheckpointNote,
     changed,
@@ -19,6 +18,7 @@ from dsforge.train.checkpoint import (
     step_of,
     tag_of,
 )
+from dsforge.train.checkpoints.resume import chosen_beginning
 
 
 def note(step: int = 4, **changes: int) -> CheckpointNote:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dsforge.errors import SpecError
-from dsforge.train.engine_config import EngineConfig, read_engine_config
+from dsforge.train.parallel.engine_config import EngineConfig, read_engine_config
 
 OPTIMIZER = {"optimizer": {"type": "AdamW", "params": {"lr": 3e-4}}}
 

@@ -12,8 +12,8 @@ from dsforge.errors import Problem
 from dsforge.layout import Layout
 from dsforge.rules.engines import PIPELINE_KINDS
 from dsforge.strategy import ZeroStage
-from dsforge.train.modes import Mode, check_sequence, check_tensor, mode_of
-from dsforge.train.pipeline_shape import ANATOMIES, check_pipeline, explicit_bounds
+from dsforge.train.parallel.modes import Mode, check_sequence, check_tensor, mode_of
+from dsforge.train.parallel.pipeline_shape import ANATOMIES, check_pipeline, explicit_bounds
 
 TENSOR = {"tensor_parallel": {"autotp_size": 2}}
 PIPELINE = {"pipeline": {"stages": 2}}

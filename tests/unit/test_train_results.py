@@ -12,9 +12,9 @@ import pytest
 from dsforge.errors import DsforgeError, SpecError
 from dsforge.job import TrainJob
 from dsforge.specs import DataSpec
-from dsforge.train.beginning import chosen_beginning
-from dsforge.train.checkpoint import NOTE
-from dsforge.train.results import check_inputs, check_removable
+from dsforge.train.checkpoints.note import NOTE
+from dsforge.train.checkpoints.resume import chosen_beginning
+from dsforge.train.run.outputs import check_inputs, check_removable
 
 
 def job(folder: Path, **changes: str) -> tuple[TrainJob, Path]:

@@ -16,11 +16,11 @@ from pyarrow import parquet
 from dsforge.errors import SpecError
 from dsforge.job import TrainJob
 from dsforge.specs import DataSpec
-from dsforge.train import row_files
-from dsforge.train.preparation import read_data
-from dsforge.train.progress import Screen
-from dsforge.train.row_files import MOST_ROW_BYTES, data_files
-from dsforge.train.rows import MOST_MESSAGES, SHOWN_PROBLEMS, read_rows
+from dsforge.train.data import row_files
+from dsforge.train.data.preparation import read_data
+from dsforge.train.data.row_files import MOST_ROW_BYTES, data_files
+from dsforge.train.data.rows import MOST_MESSAGES, SHOWN_PROBLEMS, read_rows
+from dsforge.train.run.progress import Screen
 
 GOOD = b'{"text": "fine"}\n'
 SECONDS = 5.0
