@@ -68,17 +68,38 @@ def train_scheduler_twice(case: Case) -> Iterator[Hit]:
 
 @rule(
     "train-tensor",
-    "warning",
+    "error",
     "train",
-    why="The loop gives every rank samples of its own, which tensor ranks must not have.",
+    why="Tensor parallelism (AutoTP) trains under ZeRO 0, 1 and 2, with the whole vocabulary on "
+    "each rank, and with no other way to split the model.",
     evidence="dsforge/train/parallel/modes.py, mode_of",
 )
 def train_tensor(case: Case) -> Iterator[Hit]:
-    """Tensor parallelism under a loop that does not do it."""
-    size = case.tensor_parallel_size
-    if size > 1:
-        message = f"the ds_config asks for `autotp_size` (={size}), which the loop does not do"
-        yield Hit(("deepspeed_config",), message, "use ZeRO stage 3")
+    """Tensor parallelism with settings that `dsforge train` refuses beside it."""
+    return _refused(case) if case.tensor_parallel_size > 1 else iter(())
+
+
+@rule(
+    "train-mode",
+    "error",
+    "train",
+    why="`dsforge train` refuses parallel sizes and offload that DeepSpeed would refuse after all "
+    "ranks are up, or ignore.",
+    evidence="dsforge/train/parallel/modes.py, mode_of",
+)
+def train_mode(case: Case) -> Iterator[Hit]:
+    """Parallel sizes or offload of the ds_config that `dsforge train` refuses."""
+    return _refused(case) if case.tensor_parallel_size == 1 else iter(())
+
+
+def _refused(case: Case) -> Iterator[Hit]:
+    """What `dsforge train` finds in the ds_config, on the GPUs of the cluster where it is known."""
+    from dsforge.train.parallel.modes import mode_of
+
+    ranks = case.cluster.gpus if case.cluster else case.config.model_ranks
+    if case.engine is not None:
+        for problem in mode_of(case.config, ranks)[1]:
+            yield Hit(("deepspeed_config",), f"in the ds_config: {problem.message}", problem.hint)
 
 
 @rule(
