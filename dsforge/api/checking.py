@@ -11,9 +11,9 @@ from dsforge.errors import DsforgeError
 
 if TYPE_CHECKING:
     from dsforge.api.inputs import ClusterInput, ModelInput, PathInput
-    from dsforge.lint.document import Document
-    from dsforge.lint.read import Against
-    from dsforge.lint.registry import Finding
+    from dsforge.findings import Finding
+    from dsforge.lint.files import Against
+    from dsforge.lint.reading.document import Document
     from dsforge.plan import Plan
     from dsforge.validate.document import Quantity, ValidationDocument
 
@@ -62,9 +62,11 @@ def lint(
         ['value-choice']
 
     """
-    from dsforge.lint.read import checked, found, read_document
+    from dsforge.findings.writers import check_known
+    from dsforge.lint.check import BY_ID
+    from dsforge.lint.files import checked, found, read_document
 
-    check_rules(left_out := tuple(ignore))
+    check_known(left_out := tuple(ignore), BY_ID, "dsforge lint")
     if kind is not None and kind not in FILE_KINDS:
         message = f"`kind` (={kind!a:.60}) must be one of {', '.join(FILE_KINDS)}"
         raise DsforgeError(message)
@@ -183,20 +185,6 @@ def validate(
     return validation(rows, what=quantities, sources=wanted, every=every)
 
 
-def check_rules(names: Iterable[str]) -> None:
-    """Raise DsforgeError, with the nearest one, where a rule of lint does not exist."""
-    from difflib import get_close_matches
-
-    from dsforge.lint.shapes import BY_ID
-
-    known = list(BY_ID)
-    for name in names:
-        if name not in known:
-            near = get_close_matches(name, known, n=1)
-            hint = f"did you mean `{near[0]}`?" if near else "`dsforge lint --rules` lists them"
-            raise DsforgeError(f"there is no rule {name[:60]!a}", hint)
-
-
 def _paths(paths: PathInput | Sequence[PathInput]) -> tuple[Path, ...]:
     """One path or several."""
     if isinstance(paths, Sequence) and not isinstance(paths, str):
@@ -216,7 +204,7 @@ def _against(
     model: ModelInput | None, cluster: ClusterInput | None, deepspeed: str | None
 ) -> Against:
     """The release, and the model and cluster where they are named. Raises DsforgeError."""
-    from dsforge.lint.read import Against, release_named
+    from dsforge.lint.files import Against, release_named
 
     against = Against(*release_named(deepspeed))
     if model is not None:
@@ -241,7 +229,7 @@ def _masked(finding: Finding) -> Finding:
 
 def _repaired(path: Path, document: Document, against: Against) -> tuple[Document, str]:
     """The document after its repairs, or as it is where they could not be written; with a note."""
-    from dsforge.lint.read import NotRepairedError, repaired
+    from dsforge.lint.files import NotRepairedError, repaired
 
     try:
         now = repaired(path, document, against)

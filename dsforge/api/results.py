@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from dsforge.artifacts import Artifact, Written
     from dsforge.diagnose import Cause
     from dsforge.document import EstimateDocument, InverseDocument, PlanDocument
-    from dsforge.lint.registry import Finding
+    from dsforge.findings import Finding
     from dsforge.plan import Plan, Request, Search
     from dsforge.planner.alternatives import Alternative
     from dsforge.planner.flips import Flip
@@ -177,15 +177,18 @@ class LintResult:
     @property
     def has_errors(self) -> bool:
         """Whether a finding is an error: the run would fail or train wrongly."""
-        return any(finding.severity == "error" for finding in self.findings)
+        from dsforge.findings import has_errors
+
+        return has_errors(self.findings)
 
     @property
     def document(self) -> LintDocument:
         """The findings as `dsforge lint --format json` prints them."""
         from dsforge.api.documents import LintDocument
-        from dsforge.lint.shapes import as_json
+        from dsforge.findings.writers import as_json
+        from dsforge.lint.check import BY_ID
 
-        return LintDocument.model_validate_json(as_json(self.findings))
+        return LintDocument.model_validate_json(as_json(self.findings, BY_ID))
 
 
 @dataclass(frozen=True, slots=True)

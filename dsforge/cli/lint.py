@@ -50,10 +50,9 @@ def lint(
     accelerate YAML, train.yaml. The exit code is 3 where an error was found.
     """
     from dsforge.api.checking import lint as linted
-    from dsforge.lint.shapes import listed
 
     if list_rules or explain:
-        print(_explanation(explain) if explain else listed(), end="")
+        print(_explanation(explain), end="")
         return
     found = linted(
         paths or (Path(),),
@@ -72,19 +71,23 @@ def lint(
 def _show(found: LintResult, shape: str) -> None:
     """The findings in that shape on stdout, notes and a summary on stderr."""
     from dsforge.cli.show import note
-    from dsforge.lint.shapes import SHAPES, as_brief, summary
+    from dsforge.findings.writers import WRITERS, as_brief, counted, summary
+    from dsforge.lint.check import BY_ID
 
     for line in found.notes:
         note(line)
-    write = as_brief if shape == "brief" else SHAPES[shape]
-    print(write(found.findings), end="", flush=True)
-    note(summary(found.findings, found.files))
+    write = as_brief if shape == "brief" else WRITERS[shape]
+    print(write(found.findings, BY_ID), end="", flush=True)
+    note(f"{summary(found.findings)} in {counted(found.files, 'file')}")
 
 
-def _explanation(name: str) -> str:
-    """What is known about a rule. Raises DsforgeError, with the nearest one."""
-    from dsforge.api.checking import check_rules
-    from dsforge.lint.shapes import BY_ID, explained
+def _explanation(name: str | None) -> str:
+    """What is known about a rule, or a line for each. Raises DsforgeError, with the nearest one."""
+    from dsforge.findings.writers import check_known, listed
+    from dsforge.lint.check import BY_ID, RULES
+    from dsforge.lint.rule_pages import explained
 
-    check_rules((name,))
+    if name is None:
+        return listed(RULES)
+    check_known((name,), BY_ID, "dsforge lint")
     return explained(BY_ID[name])

@@ -10,8 +10,9 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
 from dsforge.errors import Problem, SpecError
+from dsforge.findings import Hit, Rule, Severity
 from dsforge.hostfile import Entry, hostfile_entries, is_address
-from dsforge.lint.case import Case, Hit, Rule, Severity, rule
+from dsforge.lint.case import Case, rule
 
 PARSER = "DeepSpeed launcher/runner.py, _parse_hostfile"
 EXAMPLES = ("192.0.2.", "198.51.100.", "203.0.113.")  # RFC 5737
@@ -37,7 +38,7 @@ def listed(case: Case) -> tuple[Entry, ...]:
     return parsed(case.document.text, case.document.name)[0]
 
 
-def _of_hostfile(name: str, severity: Severity, title: str, *text: str) -> Rule:
+def _of_hostfile(name: str, severity: Severity, title: str, *text: str) -> Rule[Case]:
     """The rule of one kind of unusable line; `text` is its reason and its evidence."""
 
     def find(case: Case) -> Iterable[Hit]:
@@ -58,7 +59,7 @@ def _of_hostfile(name: str, severity: Severity, title: str, *text: str) -> Rule:
     evidence="thu-coai/EVA#4, volcano-sh/volcano#2952, meta-pytorch/monarch#1571",
 )
 def host_by_name(case: Case) -> Iterator[Hit]:
-    """A host that is named instead of addressed."""
+    """A host name instead of an address."""
     entries = listed(case)
     for entry in entries:
         if not is_address(entry.address) and len(entries) > 1:
@@ -71,8 +72,8 @@ def host_by_name(case: Case) -> Iterator[Hit]:
     "host-uneven",
     "warning",
     "hostfile",
-    why="All ranks wait for the slowest node, some launchers refuse uneven slots, and the batch "
-    "must divide by their sum.",
+    why="All ranks wait for the slowest node, some launchers refuse uneven slots, and "
+    "their sum must divide the batch.",
     evidence="huggingface/accelerate#2780 (3+2 cards), deepspeedai/DeepSpeed#2484",
 )
 def host_uneven(case: Case) -> Iterator[Hit]:
@@ -94,7 +95,7 @@ def host_uneven(case: Case) -> Iterator[Hit]:
     evidence="RFC 5737",
 )
 def host_example(case: Case) -> Iterator[Hit]:
-    """An address from a range for examples."""
+    """An address from a documentation range."""
     for entry in listed(case):
         if entry.address.startswith(EXAMPLES):
             offset = case.document.line(line_of(entry.place)).start
@@ -111,7 +112,7 @@ def host_example(case: Case) -> Iterator[Hit]:
     evidence="deepspeedai/DeepSpeed#3624, deepspeedai/DeepSpeed#3625 (slots against include)",
 )
 def host_cluster(case: Case) -> Iterator[Hit]:
-    """A hostfile that is not the cluster."""
+    """A hostfile that does not match the cluster file."""
     entries, cluster = listed(case), case.cluster
     if not entries or cluster is None:
         return
@@ -124,7 +125,7 @@ def host_cluster(case: Case) -> Iterator[Hit]:
             yield Hit((), message, f"slots={cluster.gpus_per_node}", offset=offset)
 
 
-RULES: tuple[Rule, ...] = (
+UNUSABLE_LINES: tuple[Rule[Case], ...] = (
     _of_hostfile(
         "hostfile-line",
         "error",
@@ -182,8 +183,4 @@ RULES: tuple[Rule, ...] = (
         "Ranks are started for cards that are not there.",
         PARSER,
     ),
-    host_by_name,
-    host_uneven,
-    host_example,
-    host_cluster,
 )

@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any, Literal, NamedTuple
 
+from dsforge.findings import Edit
+
 Kind = Literal["ds_config", "hostfile", "env", "megatron", "accelerate", "train", "unknown"]
 Loc = tuple[str | int, ...]
 
@@ -26,14 +28,6 @@ class Mark(NamedTuple):
     end: int
 
 
-class Edit(NamedTuple):
-    """One repair of the text: what stands between two offsets becomes something else."""
-
-    start: int
-    end: int
-    text: str
-
-
 class Flaw(NamedTuple):
     """What reading itself found: the rule, the offset, and what is wrong."""
 
@@ -44,7 +38,7 @@ class Flaw(NamedTuple):
     edits: tuple[Edit, ...] = ()
 
 
-class Row(NamedTuple):
+class Line(NamedTuple):
     """One line of a file that consists of lines."""
 
     start: int
@@ -72,16 +66,16 @@ class Document(NamedTuple):
         """Where each value stands."""
         if self.written is not None:
             return self.written
-        from dsforge.lint.jsontext import parsed
+        from dsforge.lint.reading.json_text import parsed
 
         return parsed(self.text).marks
 
     @property
-    def rows(self) -> Iterator[Row]:
+    def lines(self) -> Iterator[Line]:
         """The lines of the text, with their offsets."""
         start = 0
         for line in self.text.split("\n"):
-            yield Row(start, line)
+            yield Line(start, line)
             start += len(line) + 1
 
     def position(self, offset: int) -> tuple[int, int]:
@@ -89,10 +83,10 @@ class Document(NamedTuple):
         line = self.text.count("\n", 0, offset) + 1
         return line, offset - self.text.rfind("\n", 0, offset)
 
-    def line(self, number: int) -> Row:
+    def line(self, number: int) -> Line:
         """The line with that number, from 1; the last one where there are fewer."""
-        rows = list(islice(self.rows, number))
-        return rows[-1] if rows else Row(0, "")
+        lines = list(islice(self.lines, number))
+        return lines[-1] if lines else Line(0, "")
 
     def offset(self, loc: Loc) -> int:
         """Where the value at a location begins, with its key; of its parent where it is not there.

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from dsforge.lint.case import Case, Hit, Rule, Severity
-from dsforge.lint.document import KINDS, Kind
+from dsforge.findings import Hit, Rule, Severity
+from dsforge.lint.case import Case
+from dsforge.lint.reading.document import KINDS, Kind
 
 HJSON = "DeepSpeed runtime/config.py loads with hjson; transformers and accelerate with json"
 STRICT = "DeepSpeed runtime/config_utils.py, dict_raise_error_on_duplicate_keys"
 OURS = "limit of this tool"
 
 
-def _of_reading(name: str, severity: Severity, title: str, *text: str) -> Rule:
+def _of_reading(name: str, severity: Severity, title: str, *text: str) -> Rule[Case]:
     """The rule of one kind of flaw; `text` is its reason and its evidence."""
 
     def find(case: Case) -> Iterable[Hit]:
@@ -31,7 +32,7 @@ def _of_reading(name: str, severity: Severity, title: str, *text: str) -> Rule:
     return Rule(name, severity, kinds, title, text[0], text[1], find, fixable)
 
 
-RULES: tuple[Rule, ...] = (
+FLAWS: tuple[Rule[Case], ...] = (
     _of_reading(
         "file-unreadable",
         "error",

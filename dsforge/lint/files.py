@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from dsforge.artifacts.whole import write_whole
 from dsforge.errors import DsforgeError
+from dsforge.findings import Finding
 from dsforge.lint.case import case_of
-from dsforge.lint.document import Document, Flaw, Kind, applied
-from dsforge.lint.extract import extracted, is_config_module
-from dsforge.lint.registry import Finding, findings
-from dsforge.lint.releases import Release, Releases, frozen, number, with_installed
-from dsforge.lint.texts import BOM, document_of
+from dsforge.lint.check import findings
+from dsforge.lint.reading.document import Document, Flaw, Kind, applied
+from dsforge.lint.reading.kind import BOM, document_of
+from dsforge.lint.schemas.engine_source import extracted, is_config_module
+from dsforge.lint.schemas.releases import Release, Releases, frozen, number, with_installed
 from dsforge.outside import UnreadableError, decoded, read_bytes
 from dsforge.walk import Walk
 
