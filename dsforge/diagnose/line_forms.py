@@ -20,7 +20,7 @@ EXCEPTION = re.compile(
 _LEVEL_ERROR = re.compile(
     r"\[(?:ERROR|FATAL|CRITICAL)\]|^(?:ERROR|FATAL|CRITICAL|Error|error|fatal)\b[: ]|"
     r"[-|\s](?:ERROR|FATAL|CRITICAL)[\s|-]|^\[?[EF]\d{4}[ :]|\[E\d{0,4} ?[^\]\n]{0,80}\]|NCCL WARN|"
-    r": (?:fatal )?error: "
+    r": (?:fatal )?error: |Assertion [`'][^\n]{1,200} failed"
 )
 _LEVEL_NOTICE = re.compile(
     r"\[(?:WARNING|WARN|INFO|DEBUG|NOTICE)\b[^\]\n]{0,60}\]|"
@@ -28,7 +28,7 @@ _LEVEL_NOTICE = re.compile(
     r"(?:[-|]|\d)\s{1,3}(?:WARNING|WARN|INFO|DEBUG|NOTICE)\b|\bWARNING[:!]|"
     r"\b(?:User|Future|Deprecation|Runtime|Resource|Import|PendingDeprecation|Insecure\w{0,20})"
     r"Warning\b|^\[?[IW]\d{4}[ :]|\[W\d{0,4} ?[^\]\n]{0,80}\]|NCCL INFO|"
-    r"\d: [IW] \w{1,40}/|^wandb: |^warnings?\.warn\("
+    r"\d: [IW] \w{1,40}/|^wandb: |^\s{0,8}(?:warnings\.)?warn(?:ings)?\("
 )
 _GOES_ON = re.compile(
     r"accepting this combination|fall(?:ing|s)? ?back|will (?:now )?(?:be )?"
@@ -37,7 +37,7 @@ _GOES_ON = re.compile(
     r"libnccl|failed to load image python extension|(?:some|no) (?:optimi[sz]ations|features|"
     r"performance)|is optional|optional (?:dependency|package|import)|if you (?:want|wish|need|"
     r"plan|would like) to|for (?:better|best|faster|improved) (?:performance|speed)|"
-    r"(?:not (?:be )?|dis)abled\b|\[(?:NO|OKAY|YES)\]|using [^\n]{1,60} instead|can safely ignore|"
+    r"(?:not (?:be )?|dis)abled\b|\[(?:NO|OKAY|YES)\]|using [^\n]{1,60} instead|can safely ignore|pip's dependency resolver does not|"
     r"not installed[^\n]{0,40}(?:using|so|\bwill\b)|could not import|unable to import|failed to "
     r"import [^\n]{1,60}\(optional|consider (?:installing|using)|"
     r"cannot use [^\n]{1,40}, using|(?:is|was) not (?:found|installed|available)[,.;] ?"

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from dsforge.diagnose.line_forms import EXCEPTION, is_listed
 from dsforge.diagnose.log_line import LONGEST, Line, cleaned, plain
-from dsforge.diagnose.rule import Hit, Rule
+from dsforge.diagnose.rule import Hit, Rule, compiled
 from dsforge.diagnose.rulebook import Rulebook
 
 WINDOW_BYTES = 1 << 20
@@ -189,6 +189,8 @@ class _Scanner:
             context = _context(raw, line[0])
             if offset:
                 context += "\n".join(text for distance, text in lines if distance < offset)
+            if rule.context and not compiled(rule.context).search(_last_frames(context) + shown):
+                continue
             self.hits.append(
                 Hit(
                     rule=rule,
@@ -298,6 +300,11 @@ def _wrapped(rule: Rule, raw: bytes, line: tuple[int, int], said: Line) -> re.Ma
         if found := rule.match(joint.join([said.text, *following])[:LONGEST]):
             return found
     return None
+
+
+def _last_frames(context: str) -> str:
+    """The last traceback of a context, or all of it where it has none."""
+    return context.rpartition("Traceback (most recent call last)")[2]
 
 
 def _context(window: bytes, place: int) -> str:
