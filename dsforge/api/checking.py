@@ -123,7 +123,7 @@ def diagnose(
     from traceback import format_exception
 
     from dsforge.diagnose import diagnose_files, diagnose_stream
-    from dsforge.diagnose.logs import stream_chunks
+    from dsforge.diagnose.log_sources import stream_chunks
 
     paths = _paths(logs)
     given = sum((bool(paths), text is not None, error is not None, stream is not None))

@@ -209,7 +209,7 @@ class DiagnoseResult:
     def document(self) -> DiagnoseDocument:
         """The causes as `dsforge diagnose --json` prints them."""
         from dsforge.api.documents import DiagnoseDocument
-        from dsforge.diagnose.words import document
+        from dsforge.diagnose.report import document
 
         return DiagnoseDocument.model_validate(document(self.causes))
 

@@ -45,7 +45,7 @@ def diagnose(
         _show_rules(explain)
         return
     from dsforge.cli.show import note, show_json
-    from dsforge.diagnose.words import described
+    from dsforge.diagnose.report import described
     from dsforge.errors import EXIT_FINDINGS
     from dsforge.masking import printable
 
@@ -86,15 +86,14 @@ def _stdin() -> BinaryIO:
 
 def _show_rules(name: str | None) -> None:
     """The rule of that name, or a line for each."""
-    from dsforge.diagnose.pace import PACE
-    from dsforge.diagnose.registry import RULES
-    from dsforge.diagnose.words import explained
+    from dsforge.diagnose.report import explained
+    from dsforge.diagnose.rulebook import rulebook
     from dsforge.errors import DsforgeError
 
-    rules = (*RULES, PACE)
+    rules = rulebook(with_plan=True).values()
     if name is None:
         width = max(len(rule.id) for rule in rules)
-        print("\n".join(f"{rule.id:{width}}  {rule.why}" for rule in rules))
+        print("\n".join(f"{rule.id:{width}}  {rule.cause}" for rule in rules))
         return
     for rule in rules:
         if rule.id == name:

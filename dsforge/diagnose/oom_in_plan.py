@@ -6,9 +6,8 @@ they tell whether the plan was wrong, or another program held the difference.
 
 from __future__ import annotations
 
+from dsforge.diagnose.memory_moments import figures, term_of
 from dsforge.diagnose.ranking import Cause
-from dsforge.diagnose.rules.frames import term_of
-from dsforge.diagnose.rules.memory import figures
 from dsforge.plan import Plan
 from dsforge.units import gib
 

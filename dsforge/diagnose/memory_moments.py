@@ -1,8 +1,24 @@
-"""Where in a training step an out-of-memory error was raised, from the frames above it."""
+"""Where in a training step memory ran out, by how much, and what reduces it at that moment."""
 
 from __future__ import annotations
 
+import re
+
 from dsforge.diagnose.rule import Hit
+
+_SIZE = r"(\d+(?:\.\d+)?) ?([KMG]i?B|bytes)"
+_FACTOR = {"bytes": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "kb": 10**3, "mb": 10**6,
+           "gb": 10**9}  # fmt: skip
+_FIGURES = {
+    "tried": rf"Tried to allocate {_SIZE}",
+    "total": rf"(?:has a total capaci?ty of |; ){_SIZE}(?: total capacity)?",
+    "free": rf"(?:of which {_SIZE} is free|; {_SIZE} free)",
+    "allocated": rf"(?:allocated memory {_SIZE} is allocated|; {_SIZE} already allocated)",
+    "unused": rf"and {_SIZE} is reserved by PyTorch but unallocated",
+    "reserved": rf"{_SIZE} reserved in total by PyTorch",
+    "in_use": rf"(?:this process|Process \d+) has {_SIZE} memory in use",
+}
+_SPLIT = 0.1  # of the device: more than that reserved but unallocated is fragmentation
 
 _RECOMPUTE = "+ gradient_checkpointing: true    # train.yaml"
 _MICRO = (
@@ -114,8 +130,43 @@ LESS_OFFLOAD = (
 )
 
 
-def host_moment(hits: tuple[Hit, ...]) -> dict[str, str]:
+def figures(text: str) -> dict[str, int]:
+    """The bytes that torch's out-of-memory message names, by name."""
+    found = {name: re.search(pattern, text) for name, pattern in _FIGURES.items()}
+    return {name: _bytes(match) for name, match in found.items() if match}
+
+
+def _bytes(match: re.Match[str]) -> int:
+    number, unit = (group for group in match.groups() if group)
+    return round(float(number) * _FACTOR[unit.lower()])
+
+
+def device_memory(hits: tuple[Hit, ...]) -> dict[str, str]:
+    """Moment, shortfall and the remedy for that moment."""
+    hit = hits[0]
+    known = figures(hit.text)
+    when, remedy = moment(hit.before, hit.phase)
+    size = f"{known['tried'] / 2**30:.2f} GiB" if "tried" in known else "memory"
+    over = _shortfall(known)
+    unused = known.get("unused", known.get("reserved", 0) - known.get("allocated", 0))
+    if known.get("total") and unused > _SPLIT * known["total"]:
+        remedy = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True\n" + remedy
+    ranks = sorted({h.rank for h in hits if h.rank is not None})
+    who = f"rank {ranks[0]}" if ranks else "a rank"
+    return {"size": size, "over": over, "moment": when, "remedy": remedy, "who": who}
+
+
+def _shortfall(known: dict[str, int]) -> str:
+    """How much was missing, where the message says enough."""
+    if not {"tried", "free"} <= known.keys():
+        return ""
+    missing = (known["tried"] - known["free"]) / 2**30
+    total = f" of {known['total'] / 2**30:.1f} GiB" if "total" in known else ""
+    return f"{missing:.2f} GiB more than was free{total}" if missing > 0 else ""
+
+
+def host_memory(hits: tuple[Hit, ...]) -> dict[str, str]:
     """The phase in which host memory ran out, and what makes that phase smaller."""
     phase = next((hit.phase for hit in hits if hit.phase), "")
     remedy = HOST_REMEDIES.get(phase, LESS_OFFLOAD)
-    return {"phase": f" while {phase}" if phase else "", "remedy": remedy}
+    return {"phase": phase, "remedy": remedy}

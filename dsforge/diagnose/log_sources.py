@@ -11,10 +11,9 @@ from pathlib import Path
 from traceback import format_exception
 from typing import TYPE_CHECKING, BinaryIO
 
+from dsforge.diagnose.log_scanner import Scan, scan
 from dsforge.diagnose.ranking import Cause, causes
-from dsforge.diagnose.registry import RULES
-from dsforge.diagnose.rule import Rule
-from dsforge.diagnose.scan import Scan, scan
+from dsforge.diagnose.rulebook import Rulebook, rulebook
 from dsforge.errors import DsforgeError
 from dsforge.outside import NULL_DEVICE, UnreadableError, opened
 from dsforge.walk import Walk
@@ -47,7 +46,7 @@ def diagnose_stream(
 
     With a plan, memory errors are put into its terms, and slow steps are held against it.
     """
-    return _judged([scan(chunks, name, _rules(plan))], plan)
+    return _judged([scan(chunks, name, rulebook(with_plan=plan is not None))], plan)
 
 
 def diagnose_files(paths: Sequence[Path], plan: Plan | None = None) -> tuple[Cause, ...]:
@@ -56,35 +55,26 @@ def diagnose_files(paths: Sequence[Path], plan: Plan | None = None) -> tuple[Cau
     Raises DsforgeError where a path is not there, holds no log, or cannot be read.
     """
     files = [file for path in paths for file in _logs(path)]
-    rules = _rules(plan)
+    rules = rulebook(with_plan=plan is not None)
     return _judged([_scanned(file, rules) for file in dict.fromkeys(files)], plan)
-
-
-def _rules(plan: Plan | None) -> tuple[Rule, ...]:
-    """The rules that a log is read with; the pace of its steps says something beside a plan."""
-    if plan is None:
-        return RULES
-    from dsforge.diagnose.pace import PACE
-
-    return (*RULES, PACE)
 
 
 def _judged(scans: Sequence[Scan], plan: Plan | None) -> tuple[Cause, ...]:
     """The causes in what was read, in the terms of the plan where there is one."""
     if plan is None:
-        return causes(scans, RULES)
-    from dsforge.diagnose.ledger import in_ledger_terms
-    from dsforge.diagnose.pace import PACE, slow_network
+        return causes(scans, rulebook())
+    from dsforge.diagnose.oom_in_plan import in_ledger_terms
+    from dsforge.diagnose.slow_network import SLOW_NETWORK, slow_network
 
-    pace = [hit for scan in scans for hit in scan.hits if hit.rule is PACE]
+    steps = [hit for scan in scans for hit in scan.hits if hit.rule.id == SLOW_NETWORK]
     others = [
-        scan._replace(hits=tuple(hit for hit in scan.hits if hit.rule is not PACE))
+        scan._replace(hits=tuple(hit for hit in scan.hits if hit.rule.id != SLOW_NETWORK))
         for scan in scans
     ]
-    return (*in_ledger_terms(causes(others, RULES), plan), *slow_network(pace, plan))
+    return (*in_ledger_terms(causes(others, rulebook()), plan), *slow_network(steps, plan))
 
 
-def _scanned(path: Path, rules: Sequence[Rule]) -> Scan:
+def _scanned(path: Path, rules: Rulebook) -> Scan:
     try:
         return scan(_chunks(path), str(path), rules)
     except UnreadableError as error:

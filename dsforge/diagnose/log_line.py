@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+from dsforge.diagnose.line_forms import Form, form_of
+
 LONGEST = 2_000  # characters of a line that are looked at
 
 _ESCAPES = re.compile(
@@ -22,6 +24,10 @@ _PREFIX = re.compile(
     r"|\[\d{1,6},(?P<mpi>\d{1,6})\]<std(?:err|out)>:? ?"
     r"|(?P<srun>\d{1,6}): ?(?=\D)"
     rf"|\[?{_TIME}\]?(?: |$)"
+    r"|\([^()\n]{0,80}\bpid=\d{1,9}[^()\n]{0,60}\) ?"  # Ray
+    r"|(?:ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d \[[\w.]{1,60}:\d{1,6}\] ?"  # vLLM
+    r"|\d{1,3}%\|[^|\n]{0,400}\|[^\[\n]{0,40}\[[^\]\n]{0,60}\] ?"  # a progress bar
+    r"|>{1,3} {1,3}|E {2,12}(?=\S)|│ {1,2}(?=\D)|`{1,3}"  # quoted, pytest, a box, a paste
     r"|(?P<host>\d{1,3}(?:\.\d{1,3}){3}|worker-\d{1,5}|[A-Za-z][\w.-]{0,60}-?\d{1,4})"
     r": (?=\s*(?:\[|Traceback|File |[\w.]{1,60}(?:Error|Exception)|Killed|ssh|/))"
     r")"
@@ -55,6 +61,12 @@ class Line(NamedTuple):
     rank: int | None
     host: str
     when: str
+    whole: str = ""  # with its prefixes
+
+    @property
+    def form(self) -> Form:
+        """Whether it is an error, a notice, source code, or plain."""
+        return form_of(self.whole, self.text)
 
 
 def cleaned(raw: bytes) -> Line:
@@ -63,6 +75,7 @@ def cleaned(raw: bytes) -> Line:
     found = _WHEN.search(text, 0, 200)
     when = found.group().replace("T", " ").replace(",", ".") if found else ""
     rank, host = None, ""
+    whole = text
     for _ in range(4):
         prefix = _PREFIX.match(text)
         if prefix is None or not prefix.group():
@@ -74,4 +87,4 @@ def cleaned(raw: bytes) -> Line:
     if rank is None:
         named = _RANK.search(text)
         rank = int(named.group(1)) if named else None
-    return Line(text, rank, host, when)
+    return Line(text, rank, host, when, whole)

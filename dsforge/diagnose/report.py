@@ -7,6 +7,7 @@ from typing import Any
 
 from dsforge.diagnose.ranking import Cause
 from dsforge.diagnose.rule import Rule
+from dsforge.diagnose.templates import shown
 from dsforge.masking import masked
 
 WIDTH = 240  # characters of a log line that are shown
@@ -62,12 +63,12 @@ def explained(rule: Rule) -> list[str]:
     """What a rule looks for and says; `<...>` stands for what it takes from the log."""
     return [
         f"{rule.id} ({rule.kind}, confidence {rule.confidence:g})",
-        f"  says      {_blank(rule.message)}",
-        f"  because   {rule.why}",
-        f"  seen in   {rule.source}",
-        f"  looks for {rule.pattern}",
+        f"  says      {shown(rule.message)}",
+        f"  because   {rule.cause}",
+        f"  seen in   {'; '.join(rule.sources)}",
+        *(f"  looks for {pattern}" for pattern in rule.patterns),
         "  fix",
-        *(f"    {line}" for line in _blank(rule.fix).splitlines()),
+        *(f"    {line}" for line in shown(rule.fix).splitlines()),
     ]
 
 
@@ -75,13 +76,3 @@ def _cut(text: str) -> str:
     """The text without secrets, no longer than a few lines of a terminal."""
     text = masked(text)
     return text if len(text) <= WIDTH else f"{text[: WIDTH - 1]}\N{HORIZONTAL ELLIPSIS}"
-
-
-def _blank(template: str) -> str:
-    """A template with the names of its values in angle brackets."""
-
-    class Names(dict[str, str]):
-        def __missing__(self, key: str) -> str:
-            return f"<{key}>"
-
-    return template.format_map(Names())

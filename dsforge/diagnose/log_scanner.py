@@ -9,18 +9,23 @@ endlessly without matching is given up.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from functools import cache
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from dsforge.diagnose.line import LONGEST, Line, cleaned, plain
-from dsforge.diagnose.rule import Hit, Rule
+from dsforge.diagnose.line_forms import EXCEPTION, is_listed, is_mention
+from dsforge.diagnose.log_line import LONGEST, Line, cleaned, plain
+from dsforge.diagnose.rule import Hit, Rule, compiled
+from dsforge.diagnose.rulebook import Rulebook
 
 WINDOW_BYTES = 1 << 20
 AHEAD_BYTES = 16_000  # a hit this close to the end waits for what follows it
 BEFORE_BYTES = 8_000  # context that stays behind
 OWN = ("cause: ", "  fix   ", "  line ")  # what dsforge itself has written under a failed run
 SOURCE_INDENT = "    "  # of the code below a frame of a traceback
+NARROW, WIDE = 60, 260  # bytes of a line that a terminal may have cut
+END_BYTES = 16_000  # of a log, in which an error without a traceback is looked for
+END_LINES = 5
+ECHOES = ("ChildFailedError", "CalledProcessError", "SystemExit", "KeyboardInterrupt")
 KEPT_HITS = 16  # of a rule in one file: one for each of the first ranks
 INTERLEAVED = 4  # ranks whose lines may stand between two lines of one
 TRIED_LINES = 1_000  # for one needle in one file
@@ -28,6 +33,12 @@ LONGEST_NEEDLE = 100
 CUT_BYTES = 1 << 16  # of a line that are searched
 KNOWN_BYTES = 16 << 20  # of lines known to say nothing
 
+_LINE = re.compile(rb"[^\r\n]+")
+_ENDING = re.compile(
+    r"(?:^|[\[(:] ?)(?:fatal|error|failed|failure|abort(?:ed|ing)?|panic)(?=[: ]|$)|"
+    r"\b(?:error|fatal|failed|failure): |core dumped",
+    re.IGNORECASE,
+)
 _DIGITS = b"0123456789"
 _FLAT = bytes(range(256)).lower().replace(b"\r", b"\n")
 
@@ -70,13 +81,7 @@ class Scan(NamedTuple):
     lines: int
 
 
-@cache
-def compiled(pattern: str) -> re.Pattern[str]:
-    """The pattern of a rule, case ignored."""
-    return re.compile(pattern, re.IGNORECASE | re.MULTILINE)
-
-
-def scan(chunks: Iterable[bytes], file: str, rules: Sequence[Rule]) -> Scan:
+def scan(chunks: Iterable[bytes], file: str, rules: Rulebook) -> Scan:
     """The hits of all rules in a log that comes in pieces of any size."""
     scanner = _Scanner(file, rules)
     held = bytearray()
@@ -86,6 +91,7 @@ def scan(chunks: Iterable[bytes], file: str, rules: Sequence[Rule]) -> Scan:
             used = scanner.look(bytes(held), len(held) - AHEAD_BYTES)
             del held[:used]
     scanner.look(bytes(held), len(held))
+    scanner.look_at_the_end(bytes(held))
     hits = sorted(scanner.hits, key=lambda hit: hit.line)
     return Scan(file, tuple(hits), scanner.success_line, scanner.lines_before + held.count(b"\n"))
 
@@ -100,19 +106,20 @@ def _parts(chunks: Iterable[bytes]) -> Iterator[bytes]:
 class _Scanner:
     """The state of one pass."""
 
-    def __init__(self, file: str, rules: Sequence[Rule]) -> None:
+    def __init__(self, file: str, rules: Rulebook) -> None:
         self.file = file
         self.hits: list[Hit] = []
         self.success_line = 0
         self.lines_before = 0  # line ends before the window
         self._seen = 0  # bytes of the window that are done
         self._phase, self._when = "", ""
-        self._by_needle: dict[bytes, list[Rule]] = {}
+        self._rules = rules
+        self._by_needle: dict[bytes, list[str]] = {}
         self._tried: dict[bytes, int] = {}
-        self._lines: dict[str, set[int]] = {rule.id: set() for rule in rules}
-        for rule in rules:
-            for needle in rule.needles:
-                self._by_needle.setdefault(needle.encode(), []).append(rule)
+        self._lines: dict[str, set[int]] = {name: set() for name in rules}
+        for name, entry in rules.entries.items():
+            for needle in entry.needles:
+                self._by_needle.setdefault(needle.encode(), []).append(name)
         self._plain = {needle: needle.translate(None, _DIGITS) for needle in self._by_needle}
         self._known: set[bytes] = set()  # lines without digits that have no needle
         self._known_bytes = 0
@@ -151,12 +158,14 @@ class _Scanner:
         place = lower.find(needle, self._seen, end + len(needle) - 1)
         while place >= 0:
             self._tried[needle] = self._tried.get(needle, 0) + 1
-            waiting = [r for r in self._by_needle[needle] if len(self._lines[r.id]) < KEPT_HITS]
+            waiting = [
+                name for name in self._by_needle[needle] if len(self._lines[name]) < KEPT_HITS
+            ]
             if not waiting or self._tried[needle] > TRIED_LINES:
                 del self._by_needle[needle]
                 return
             start, stop = _bounds(raw, place)
-            self._match(waiting, raw, (start, stop), lower)
+            self._match([self._rules[name] for name in waiting], raw, (start, stop), lower)
             place = lower.find(needle, max(stop, place + 1), end + len(needle) - 1)
 
     def _match(self, rules: list[Rule], raw: bytes, line: tuple[int, int], lower: bytes) -> None:
@@ -168,17 +177,21 @@ class _Scanner:
             return
         for rule in rules:
             lines = [(0, said.text), *_following(raw, line[1], said, rule.lines)]
-            found = compiled(rule.pattern).search("\n".join(text for _, text in lines))
-            if found is None:
+            found = rule.match("\n".join(text for _, text in lines))
+            found = found or _wrapped(rule, raw, line, said)
+            if found is None or not _is_said(said, found.start()):
                 continue
             number = self._number(raw, line[0])
             end = found.start() + len(found.group().rstrip())
-            offset, shown = lines[found.string.count("\n", 0, end)]
+            offset, shown = lines[min(found.string.count("\n", 0, end), len(lines) - 1)]
             if number + offset in self._lines[rule.id]:
                 continue
             self._lines[rule.id].add(number + offset)
-            before = raw[max(0, line[0] - BEFORE_BYTES) : line[0]].replace(b"\r", b"\n")
-            context = plain(before.decode("utf-8", "replace"))
+            context = _context(raw, line[0])
+            if offset:
+                context += "\n".join(text for distance, text in lines if distance < offset)
+            if rule.context and not compiled(rule.context).search(_last_frames(context) + shown):
+                continue
             self.hits.append(
                 Hit(
                     rule=rule,
@@ -190,8 +203,49 @@ class _Scanner:
                     values={name: value or "" for name, value in found.groupdict().items()},
                     before=context,
                     phase=self._phase_at(lower, line[0]),
+                    form=said.form,
                 )
             )
+
+    def look_at_the_end(self, window: bytes) -> None:
+        """Add what no needle finds: an exception or an error in the last lines."""
+        start = max(window.rfind(b"\n", 0, max(0, len(window) - END_BYTES)), 0)
+        lines = [(m.start() + start, cleaned(m.group())) for m in _LINE.finditer(window[start:])]
+        for place, line in lines:
+            found = EXCEPTION.match(line.text.lstrip())
+            if found and line.form == "error" and found["kind"].rpartition(".")[2] not in ECHOES:
+                self._add("error-line", window, (place, line), found.groupdict())
+                return
+        if any(hit.rule.kind not in ("exit", "hint") for hit in self.hits):
+            return
+        for place, line in lines[-END_LINES:]:
+            if _ENDING.search(line.text) and line.form in ("error", "plain"):
+                values = {"kind": "", "what": line.text.strip()[:300]}
+                self._add("unknown-end", window, (place, line), values)
+                return
+
+    def _add(
+        self, rule: str, window: bytes, said: tuple[int, Line], values: dict[str, str]
+    ) -> None:
+        """Add a hit of a rule on the line at a place of the window."""
+        place, line = said
+        context = _context(window, place)
+        if rule not in self._rules or line.text.startswith(OWN):
+            return
+        self.hits.append(
+            Hit(
+                rule=self._rules[rule],
+                file=self.file,
+                line=self._number(window, place),
+                rank=line.rank,
+                when=line.when or _last_time(context),
+                text=line.text.strip(),
+                values={name: value or "" for name, value in values.items()},
+                before=context,
+                phase=self._phase,
+                form=line.form,
+            )
+        )
 
     def _number(self, window: bytes, place: int) -> int:
         """The number of the line at a place of the window."""
@@ -234,6 +288,38 @@ def _following(window: bytes, stop: int, said: Line, count: int) -> list[tuple[i
         if len(taken) == count:
             break
     return taken
+
+
+def _wrapped(rule: Rule, raw: bytes, line: tuple[int, int], said: Line) -> re.Match[str] | None:
+    """The match of a rule in a line that a terminal has cut into several."""
+    if not NARROW <= line[1] - line[0] <= WIDE:
+        return None
+    following = [text for _, text in _following(raw, line[1], said, 2)]
+    if not following or len(following[0]) > WIDE:
+        return None
+    for joint in ("", " "):
+        if found := rule.match(joint.join([said.text, *following])[:LONGEST]):
+            return found
+    return None
+
+
+def _is_said(line: Line, start: int) -> bool:
+    """Whether a line reports what stands at a place, and does not only show or discuss it."""
+    form = line.form
+    if form == "source" or is_listed(line.text, start):
+        return False
+    return form != "plain" or not is_mention(line.text, start)
+
+
+def _last_frames(context: str) -> str:
+    """The last traceback of a context, or all of it where it has none."""
+    return context.rpartition("Traceback (most recent call last)")[2]
+
+
+def _context(window: bytes, place: int) -> str:
+    """The lines before a place of the window, as many as are kept."""
+    before = window[max(0, place - BEFORE_BYTES) : place].replace(b"\r", b"\n")
+    return plain(before.decode("utf-8", "replace"))
 
 
 def _same(one: Line, other: Line) -> bool:

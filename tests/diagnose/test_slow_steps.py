@@ -8,7 +8,7 @@ import planning
 import pytest
 
 from dsforge.diagnose import Cause, diagnose_stream, diagnose_text
-from dsforge.diagnose.pace import rate_of, step_alone, step_at
+from dsforge.diagnose.slow_network import rate_of, step_alone, step_at
 from dsforge.plan import Plan
 from dsforge.planner import choose
 from dsforge.specs import Host

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable
 from statistics import median
 
 from dsforge.diagnose.ranking import SHOWN_LINES, Cause, Evidence
-from dsforge.diagnose.rule import Hit, Rule
+from dsforge.diagnose.rule import Hit
+from dsforge.diagnose.templates import filled_message
 from dsforge.plan import Plan
 from dsforge.planner import price
 from dsforge.units import bit_rate, seconds
@@ -22,23 +23,7 @@ _LOWEST, _HIGHEST = 1e-5, 1e3  # of the rating: where a rate is looked for
 _HALVINGS = 40
 _UNITS = {"ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
 
-PACE = Rule(
-    "slow-network",
-    ("/step", "currsamplespersec=", "train_samples_per_second"),
-    r"(?P<step>\d+(?:\.\d+)?) (?P<unit>ms|s|min|h)/step"
-    r"|(?:CurrSamplesPerSec=|'train_samples_per_second': '?)(?P<samples>\d+(?:\.\d+)?)",
-    "steps take {measured} instead of {planned}: as on a network of {rate} between the nodes; "
-    "the plan counts on {rating} and needs {needed}{alone}",
-    "every step sends its gradients, and under ZeRO-3 its weights, to the other nodes; nothing "
-    "fails where the network cannot carry them in time",
-    "$ dsforge preflight RUN   # measures each path between the hosts in a second\n"
-    "$ ethtool <interface>; tc qdisc show   # link speed, traffic shaping, on each host\n"
-    "inter_node: <the rate it has>   # cluster file; then `dsforge gen` plans for that network",
-    "step lines of dsforge train, the Hugging Face Trainer and DeepSpeed's timer; with --plan",
-    kind="hint",
-    confidence=0.6,
-    silent=True,
-)
+SLOW_NETWORK = "slow-network"
 
 
 def slow_network(hits: Iterable[Hit], plan: Plan) -> tuple[Cause, ...]:
@@ -53,16 +38,18 @@ def slow_network(hits: Iterable[Hit], plan: Plan) -> tuple[Cause, ...]:
     rating = plan.cluster.inter_node_bytes_per_s
     if rate is None or rate >= LEAST_SHARE * rating:
         return ()
-    message = PACE.message.format(
-        measured=seconds(step_s),
-        planned=seconds(planned.likely),
-        rate=bit_rate(rate),
-        rating=bit_rate(rating),
-        needed=bit_rate(LEAST_SHARE * rating),
-        alone=beside_one_node(plan, step_s),
-    )
+    rule = hits[0].rule
+    values = {
+        "measured": seconds(step_s),
+        "planned": seconds(planned.likely),
+        "rate": bit_rate(rate),
+        "rating": bit_rate(rating),
+        "needed": bit_rate(LEAST_SHARE * rating),
+        "alone": beside_one_node(plan, step_s),
+    }
+    message = filled_message(rule.message, values)
     proof = tuple(Evidence(hit.file, hit.line, hit.text.strip()) for hit in hits[-SHOWN_LINES:])
-    return (Cause(PACE.id, PACE.confidence, message, PACE.why, proof, PACE.fix, hits),)
+    return (Cause(rule.id, rule.confidence, message, rule.cause, proof, rule.fix, hits),)
 
 
 def step_at(plan: Plan, bytes_per_s: float) -> float:
@@ -123,7 +110,7 @@ def _between(low: float, high: float, is_low: Callable[[float], bool]) -> float:
 def _step_s(hit: Hit, plan: Plan) -> float:
     """Seconds of an optimizer step by one line; 0 where it does not say."""
     values = hit.values
-    if values["step"]:
+    if values.get("step"):
         return float(values["step"]) * _UNITS[values["unit"]]
-    samples = float(values["samples"] or 0)
+    samples = float(values.get("samples") or 0)
     return plan.workload.global_batch_size / samples if samples else 0.0
