@@ -30,11 +30,17 @@ MOST_BARS = 8  # other strategies in the charts of terms
 @click.command(cls=Sections)
 @with_flags
 @with_wish
-@click.option("--top", type=Whole(min=1), help="Plans to rank; 10 with --verbose and --json.")
+@click.option(
+    "--top",
+    type=Whole(min=1),
+    help="Number of plans to show (default: 10 with --verbose and --json).",
+)
 @with_verbose
-@click.option("--argue", is_flag=True, help="Also the Pareto front and what flips the choice.")
+@click.option(
+    "--argue", is_flag=True, help="Also show the Pareto front and what would change the choice."
+)
 @click.option("--plots", type=click.Path(path_type=Path), help="Folder for SVG plots.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def plan(
     *,
     flags: Flags,
@@ -45,7 +51,7 @@ def plan(
     plots: Path | None,
     as_json: bool,
 ) -> None:
-    """Rank every strategy for a model on a cluster, with reasons."""
+    """Rank all strategies for a model on a cluster, with reasons."""
     from dsforge.api.planning import plan as ranked
     from dsforge.errors import DoesNotFitError
 
