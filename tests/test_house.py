@@ -19,6 +19,7 @@ ORDER = [
     *(
         "errors",
         "masking",
+        "error_report",
         "findings",
         "units",
         "slurm",

@@ -62,9 +62,11 @@ def lint(
         ['value-choice']
 
     """
+    from dsforge.findings.writers import check_known
+    from dsforge.lint.check import BY_ID
     from dsforge.lint.files import checked, found, read_document
 
-    check_rules(left_out := tuple(ignore))
+    check_known(left_out := tuple(ignore), BY_ID, "dsforge lint")
     if kind is not None and kind not in FILE_KINDS:
         message = f"`kind` (={kind!a:.60}) must be one of {', '.join(FILE_KINDS)}"
         raise DsforgeError(message)
@@ -181,14 +183,6 @@ def validate(
         raise DsforgeError(f"`what` (={what!a:.60}) must be one of {', '.join(QUANTITIES)}")
     quantities = [quantity for quantity in QUANTITIES if what in (None, quantity)]
     return validation(rows, what=quantities, sources=wanted, every=every)
-
-
-def check_rules(names: Iterable[str]) -> None:
-    """Raise DsforgeError, with the nearest one, where a rule of lint does not exist."""
-    from dsforge.findings.writers import check_known
-    from dsforge.lint.check import BY_ID
-
-    check_known(names, BY_ID, "dsforge lint")
 
 
 def _paths(paths: PathInput | Sequence[PathInput]) -> tuple[Path, ...]:

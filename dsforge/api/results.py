@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from dsforge.rehearse.report import RehearsalDocument
     from dsforge.rehearse.timeline import Timeline
 
+MOST_BARS = 8  # alternatives in the charts of terms
+
 
 @dataclass(frozen=True, slots=True)
 class PlanResult:
@@ -66,6 +68,25 @@ class PlanResult:
         return plan_document(
             self.search, self.top, others=self.alternatives, front=self.front, flips=self.flips
         )
+
+    def charts(self) -> dict[str, str]:
+        """SVG charts by file name: memory and time by term; with `front`, that and the scaling."""
+        from dsforge.explain.plots import Bars, front_plot, memory_plot, scaling_plot, time_plot
+        from dsforge.planner import price
+
+        plan = self.best
+        rows = [Bars(plan.strategy.label(), plan.choice)]
+        for other in self.alternatives[:MOST_BARS]:
+            priced = price(plan.model, plan.cluster, plan.workload, other.strategy)
+            rows.append(Bars(other.label, priced))
+        found = {
+            "memory.svg": memory_plot(plan, tuple(rows)),
+            "time.svg": time_plot(plan, tuple(rows)),
+        }
+        if self.front:
+            found["front.svg"] = front_plot(plan, self.front)
+            found["scaling.svg"] = scaling_plot(plan, self.front)
+        return found
 
 
 @dataclass(frozen=True, slots=True)

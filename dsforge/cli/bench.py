@@ -24,25 +24,28 @@ SHOWN_LINES = ("step ", "error", "train")  # how lines begin that say how far a 
     "run",
     type=click.Path(path_type=Path),
     default=".",
-    help="Run folder of `dsforge gen`; the current one unless given.",
+    help="Run folder of `dsforge gen` (default: current folder).",
 )
 @click.option(
-    "--stages", default="2,3", help="ZeRO stages, or names such as zero3_offload, with commas."
+    "--stages", default="2,3", help="Comma-separated ZeRO stages, or names such as zero3_offload."
 )
-@click.option("--steps", type=Whole(min=1), default=20, help="Measured steps of each run.")
-@click.option("--warmup", type=Whole(min=0), default=3, help="First steps, dropped.")
-@click.option("--repeats", type=Whole(min=1), default=1, help="Runs of each strategy, in turn.")
+@click.option("--steps", type=Whole(min=1), default=20, help="Measured steps per run.")
+@click.option("--warmup", type=Whole(min=0), default=3, help="Warm-up steps that are not measured.")
+@click.option("--repeats", type=Whole(min=1), default=1, help="Runs per strategy, interleaved.")
 @click.option(
-    "--out", "-o", type=click.Path(path_type=Path), help="Folder of the report; default RUN/bench."
+    "--out",
+    "-o",
+    type=click.Path(path_type=Path),
+    help="Folder of the report (default: RUN/bench).",
 )
 @click.option(
     "--timeout",
     "timeout_s",
     type=Real(min=1),
     default=7200,
-    help="Seconds after which a run is given up.",
+    help="Time limit per run in seconds.",
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def bench(
     *,
     run: Path,
@@ -54,7 +57,7 @@ def bench(
     timeout_s: float,
     as_json: bool,
 ) -> None:
-    """Launch the same job under each strategy and say which to use."""
+    """Launch the same job with several strategies and recommend one."""
     from dsforge.artifacts import write_all
     from dsforge.bench.matrix import matrix, parse_strategies
     from dsforge.bench.pages import pages

@@ -31,10 +31,12 @@ class Column(NamedTuple):
 
 @click.command()
 @click.argument("table", type=click.Choice(Table), help="What to list.")
-@click.argument("words", nargs=-1, metavar="[FILTER]...", help="Part of a name: llama 70b.")
-@click.option("--json", "as_json", is_flag=True, help="A JSON document with sources.")
+@click.argument(
+    "words", nargs=-1, metavar="[FILTER]...", help="Parts of a name, such as llama 70b."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document, with sources.")
 def catalog(*, table: Table, words: tuple[str, ...], as_json: bool) -> None:
-    """List the models, accelerators and links that can be named."""
+    """List the models, accelerators and links of the catalog."""
     from dsforge import catalog as known
 
     wanted = " ".join(words)

@@ -17,32 +17,30 @@ if TYPE_CHECKING:
     from dsforge.findings import Finding
 
 PATH = click.Path(path_type=Path)
-JSON = click.option("--json", "as_json", is_flag=True, help="A JSON document instead.")
-UNCHECKED = click.option(
-    "--unchecked", is_flag=True, help="Leave out the check sums of the checkpoint."
-)
+JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+UNCHECKED = click.option("--unchecked", is_flag=True, help="Skip the checksums of the checkpoint.")
 CHECKPOINT = "A folder with rank files, one above with `latest`, weights, or one file."
 
 
 @click.group()
 def ckpt() -> None:
-    """Judge, describe, convert and export anybody's DeepSpeed checkpoint.
+    """Verify, inspect, convert and export DeepSpeed checkpoints.
 
     Reads ZeRO 0 to 3, universal checkpoints, folders of transformers and single files, without
-    unpickling them: what is in a file from a stranger is never run.
+    unpickling them: code in a checkpoint is never executed.
     """
 
 
 @ckpt.command()
 @click.argument("checkpoint", type=PATH, help=CHECKPOINT)
 @click.option("--model", help="Compare with this model: folder, config.json, or a name.")
-@click.option("--quick", is_flag=True, help="Leave out the check sums, which read every byte.")
-@click.option("--values", is_flag=True, help="Count NaN and infinity in every tensor.")
+@click.option("--quick", is_flag=True, help="Skip checksums, which read every byte.")
+@click.option("--values", is_flag=True, help="Count NaN and inf in every tensor.")
 @JSON
 def verify(
     checkpoint: Path, *, model: str | None, quick: bool, values: bool, as_json: bool
 ) -> None:
-    """Say what is wrong with a checkpoint; the exit code is 3 where it cannot be used.
+    """Check a checkpoint for damage; the exit code is 3 if it cannot be used.
 
     Finds empty tensors, missing files of ranks, two saves or two runs mixed in one folder, a wrong
     `latest`, cut or changed bytes, missing shards, and code that torch.load would run.
@@ -72,7 +70,7 @@ def verify(
 @click.option("--tensors", is_flag=True, help="List every tensor.")
 @JSON
 def inspect(checkpoint: Path, *, tensors: bool, as_json: bool) -> None:
-    """Say what a checkpoint is: ZeRO stage, ranks, step, parameters, types, bytes."""
+    """Describe a checkpoint: ZeRO stage, ranks, step, parameters, types, bytes."""
     from dsforge.checkpoints.inspect import inspect as described
 
     found = described(checkpoint)
@@ -139,7 +137,7 @@ def export(
     lora_alpha: float | None,
     unchecked: bool,
 ) -> None:
-    """Write safetensors that transformers loads, or peft where adapters were trained.
+    """Write safetensors for transformers, or for peft if adapters were trained.
 
     Puts the parts of all ranks together, slice by slice: memory does not grow with the model.
     Only bytes that fit the check sums of the checkpoint are used, and the folder gets its name when

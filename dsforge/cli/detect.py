@@ -9,11 +9,13 @@ import click
 
 @click.command()
 @click.option(
-    "--out", "-o", type=click.Path(path_type=Path), help="File to write; otherwise it is shown."
+    "--out", "-o", type=click.Path(path_type=Path), help="File to write (default: stdout)."
 )
 @click.option("--force", is_flag=True, help="Overwrite the file.")
-@click.option("--measure-disk", is_flag=True, help="Write and read 256 MiB on each disk.")
-@click.option("--json", "as_json", is_flag=True, help="Facts and cluster as JSON.")
+@click.option(
+    "--measure-disk", is_flag=True, help="Write and read 256 MiB on each disk to measure it."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print facts and cluster as JSON.")
 def detect(*, out: Path | None, force: bool, measure_disk: bool, as_json: bool) -> None:
     """Describe this machine as a cluster file.
 

@@ -19,16 +19,18 @@ STDIN = "-"
     "logs",
     nargs=-1,
     type=click.Path(path_type=Path, allow_dash=True),
-    help="Logs of one run, folders of them, or - for what is piped or pasted in (the default).",
+    help="Log files of one run, folders of logs, or - for stdin (the default).",
 )
 @click.option(
     "--plan",
     type=click.Path(path_type=Path),
-    help="plan.json of the run: memory errors in its terms, slow steps beside it.",
+    help="plan.json of the run, to explain memory errors and slow steps with its figures.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Causes as JSON; empty if nothing is wrong.")
-@click.option("--rules", "list_rules", is_flag=True, help="List what can be recognised.")
-@click.option("--explain", metavar="RULE", help="What one rule looks for, says and advises.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print the causes as JSON; empty if none was found."
+)
+@click.option("--rules", "list_rules", is_flag=True, help="List all rules.")
+@click.option("--explain", metavar="RULE", help="Explain one rule: pattern, cause and fix.")
 def diagnose(
     logs: tuple[Path, ...],
     *,
@@ -37,9 +39,9 @@ def diagnose(
     list_rules: bool,
     explain: str | None,
 ) -> None:
-    """Name the cause of a failed run from its log, with proof and a patch.
+    """Find the cause of a failed run in its log, with evidence and a fix.
 
-    Exit code 0 where nothing is wrong, 3 where causes were found.
+    The exit code is 0 if nothing was found, 3 if causes were found.
     """
     if list_rules or explain is not None:
         _show_rules(explain)

@@ -30,13 +30,15 @@ SOUGHT: dict[Question, tuple[str, ...]] = {
     "--find",
     type=click.Choice(tuple(SOUGHT)),
     metavar="WHAT",
-    help="The largest micro-batch, seq-len or model that fits, or the fewest gpus.",
+    help="Find the largest micro-batch, seq-len or model that fits, or the fewest gpus.",
 )
 @click.option(
-    "--trace", type=click.Path(path_type=Path), help="Timeline of a step for Perfetto to write."
+    "--trace",
+    type=click.Path(path_type=Path),
+    help="Write the timeline of a step for Perfetto to this file.",
 )
 @click.option(
-    "--ds-config", type=click.Path(path_type=Path), help="Your own ds_config.json, as it is."
+    "--ds-config", type=click.Path(path_type=Path), help="Existing ds_config.json to price."
 )
 @click.option(
     "--exact",
@@ -45,7 +47,7 @@ SOUGHT: dict[Question, tuple[str, ...]] = {
     "DeepSpeed's ZeRO with AdamW; others are refused.",
 )
 @with_verbose
-@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def estimate(
     *,
     flags: Flags,
@@ -58,10 +60,10 @@ def estimate(
 ) -> None:
     """Predict memory and step time of one strategy.
 
-    What no flag fixes is chosen and shown. It is an answer, not an error, that it does not fit.
-    With --find the question is turned round: how much of one thing fits. With --ds-config the
-    ZeRO stage, offload, buffer and batch sizes are those of the file, and flags win over it.
-    With --exact a step of the strategy is simulated as well, which shows memory by phase and owner.
+    What no flag fixes is chosen and shown. A strategy that does not fit is an answer, not an error.
+    With --find the question is inverted: how much of one thing fits. With --ds-config the ZeRO
+    stage, offload, buffer and batch sizes come from the file; flags override it. With --exact a
+    step of the strategy is simulated as well, which shows memory by phase and owner.
     """
     if find is not None:
         _refuse_beside_find({"--trace": trace, "--ds-config": ds_config, "--exact": exact})

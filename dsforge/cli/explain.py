@@ -19,12 +19,12 @@ LARGE = 1e4  # from here on thousands are separated
 @click.command()
 @click.argument("plan", type=click.Path(path_type=Path))
 @click.argument("figure", required=False)
-@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def explain(*, plan: Path, figure: str | None, as_json: bool) -> None:
     """Show each figure of a plan with its formula, inputs and source.
 
-    PLAN is a plan.json or the folder that `dsforge gen` wrote. With the name of a FIGURE only that
-    one is shown, and what it rests on.
+    PLAN is a plan.json or the folder that `dsforge gen` wrote. With the name of a FIGURE, only that
+    figure and those it depends on are shown.
     """
     from dsforge.api.planning import explain as explained
     from dsforge.cli.show import note, show_json

@@ -39,136 +39,206 @@ class Flag(NamedTuple):
 class Flags(NamedTuple):
     """What the command line says; `None` where it says nothing."""
 
-    spec: Annotated[Path | None, Flag(INPUT, "YAML with model, cluster, workload, strategy.")] = (
-        None
-    )
+    spec: Annotated[
+        Path | None, Flag(INPUT, "YAML file with model, cluster, workload and strategy.")
+    ] = None
     model: Annotated[
         str | None,
-        Flag(INPUT, "Catalog name, hub id, folder, config.json, or a size such as 7b.", ("model",)),
+        Flag(INPUT, "Catalog name, hub id, folder, config.json, or size such as 7b.", ("model",)),
     ] = None
-    cluster: Annotated[Path | None, Flag(INPUT, "Cluster YAML (see `dsforge detect`).")] = None
-    workload: Annotated[Path | None, Flag(INPUT, "Workload YAML.")] = None
-    hostfile: Annotated[Path | None, Flag(INPUT, "DeepSpeed hostfile.")] = None
-    resolve: Annotated[bool, Flag(INPUT, "Turn host names into IP addresses.")] = False
-    nodes: Annotated[int | None, Flag(CLUSTER, "Machines.", ("cluster", "nodes"))] = None
+    cluster: Annotated[
+        Path | None, Flag(INPUT, "Cluster YAML file, as `dsforge detect` writes it.")
+    ] = None
+    workload: Annotated[Path | None, Flag(INPUT, "Workload YAML file.")] = None
+    hostfile: Annotated[Path | None, Flag(INPUT, "DeepSpeed hostfile: hosts and slots.")] = None
+    resolve: Annotated[bool, Flag(INPUT, "Resolve host names to IP addresses.")] = False
+    nodes: Annotated[
+        int | None, Flag(CLUSTER, "Number of nodes (default: 1).", ("cluster", "nodes"))
+    ] = None
     gpus_per_node: Annotated[
-        int | None, Flag(CLUSTER, "Accelerators on each.", ("cluster", "gpus_per_node"))
+        int | None, Flag(CLUSTER, "Accelerators per node.", ("cluster", "gpus_per_node"))
     ] = None
-    gpu: Annotated[str | None, Flag(CLUSTER, "Card, e.g. a100-80gb.", ("cluster", "gpu"))] = None
+    gpu: Annotated[
+        str | None, Flag(CLUSTER, "Accelerator, such as a100-80gb.", ("cluster", "gpu"))
+    ] = None
     intra_node: Annotated[
-        str | None, Flag(CLUSTER, "Link in a node: nvlink-3.", ("cluster", "intra_node"))
+        str | None,
+        Flag(CLUSTER, "Link inside a node, such as nvlink-3.", ("cluster", "intra_node")),
     ] = None
     nvlink_domain: Annotated[
         int | None,
-        Flag(CLUSTER, "GPUs that NVLink joins, across nodes.", ("cluster", "nvlink_domain_size")),
+        Flag(
+            CLUSTER,
+            "GPUs per NVLink domain, across nodes; 72 in an NVL72 rack.",
+            ("cluster", "nvlink_domain_size"),
+        ),
     ] = None
     inter_node: Annotated[
-        str | None, Flag(CLUSTER, "One network adapter: 100gbe.", ("cluster", "inter_node"))
+        str | None,
+        Flag(CLUSTER, "Network adapter of a node, such as 100gbe.", ("cluster", "inter_node")),
     ] = None
     nics_per_node: Annotated[
-        int | None, Flag(CLUSTER, "Such adapters on each.", ("cluster", "nics_per_node"))
+        int | None,
+        Flag(CLUSTER, "Network adapters per node (default: 1).", ("cluster", "nics_per_node")),
     ] = None
     host_memory: Annotated[
-        float | None, Flag(CLUSTER, "RAM of a node, GiB.", ("cluster", "host_memory_gib"))
+        float | None, Flag(CLUSTER, "RAM per node, GiB.", ("cluster", "host_memory_gib"))
     ] = None
     nvme_path: Annotated[
         str | None,
-        Flag(CLUSTER, "NVMe folder on each node, for offload.", ("cluster", "nvme", "path")),
+        Flag(
+            CLUSTER,
+            "Folder on the NVMe disk of each node, for offload.",
+            ("cluster", "nvme", "path"),
+        ),
     ] = None
     gpu_hour_price: Annotated[
         float | None,
-        Flag(CLUSTER, "Money for a GPU and an hour.", ("cluster", "gpu_hour_price")),
+        Flag(CLUSTER, "Price per GPU-hour, in any currency.", ("cluster", "gpu_hour_price")),
     ] = None
     ssh_port: Annotated[
         int | None,
-        Flag(LAUNCH, "Port of ssh (default: 22).", ("cluster", "ssh_port")),
+        Flag(LAUNCH, "SSH port (default: 22).", ("cluster", "ssh_port")),
     ] = None
     include: Annotated[
         str | None,
-        Flag(LAUNCH, "Only these hosts and slots: h1@h2:0,1 (DeepSpeed).", ("cluster", "include")),
+        Flag(
+            LAUNCH,
+            "Hosts and slots to use, in DeepSpeed syntax: h1@h2:0,1.",
+            ("cluster", "include"),
+        ),
     ] = None
     exclude: Annotated[
-        str | None, Flag(LAUNCH, "All but these hosts and slots: h3@h4:7.", ("cluster", "exclude"))
+        str | None, Flag(LAUNCH, "Hosts and slots to leave out: h3@h4:7.", ("cluster", "exclude"))
     ] = None
     slurm_account: Annotated[
-        str | None, Flag(LAUNCH, "Account of the Slurm job.", ("cluster", "slurm", "account"))
+        str | None, Flag(LAUNCH, "Slurm account.", ("cluster", "slurm", "account"))
     ] = None
     slurm_partition: Annotated[
-        str | None, Flag(LAUNCH, "Partition of the Slurm job.", ("cluster", "slurm", "partition"))
+        str | None, Flag(LAUNCH, "Slurm partition.", ("cluster", "slurm", "partition"))
     ] = None
     slurm_time: Annotated[
         str | None,
-        Flag(LAUNCH, "Time limit: minutes, H:M:S or D-H:M:S.", ("cluster", "slurm", "time")),
+        Flag(LAUNCH, "Slurm time limit: minutes, H:M:S or D-H:M:S.", ("cluster", "slurm", "time")),
     ] = None
     seq_len: Annotated[
         int | None,
-        Flag(WORKLOAD, "Tokens per sample; 8k is 8192.", ("workload", "sequence_length")),
+        Flag(WORKLOAD, "Sequence length in tokens; 8k is 8192.", ("workload", "sequence_length")),
     ] = None
     global_batch: Annotated[
         int | None,
-        Flag(WORKLOAD, "Samples per optimizer step; 1k.", ("workload", "global_batch_size")),
+        Flag(
+            WORKLOAD,
+            "Global batch size in samples per optimizer step; 1k is 1024.",
+            ("workload", "global_batch_size"),
+        ),
     ] = None
     tokens: Annotated[
-        str | None, Flag(WORKLOAD, "Of the whole run: 2b, 300b.", ("workload", "tokens"))
+        str | None,
+        Flag(WORKLOAD, "Training tokens of the whole run, such as 2b.", ("workload", "tokens")),
     ] = None
     precision: Annotated[
-        str | None, Flag(WORKLOAD, "bf16, fp16, fp32 or fp8.", ("workload", "precision"))
+        str | None, Flag(WORKLOAD, "Precision: bf16, fp16, fp32 or fp8.", ("workload", "precision"))
     ] = None
     optimizer: Annotated[
         str | None,
-        Flag(WORKLOAD, "adamw, lion, sgd, adafactor, muon.", ("workload", "optimizer")),
+        Flag(
+            WORKLOAD, "Optimizer: adamw, lion, sgd, adafactor or muon.", ("workload", "optimizer")
+        ),
     ] = None
     method: Annotated[
-        str | None, Flag(WORKLOAD, "full, lora or qlora.", ("workload", "method"))
+        str | None, Flag(WORKLOAD, "Training method: full, lora or qlora.", ("workload", "method"))
     ] = None
     data: Annotated[
         str | None,
-        Flag(WORKLOAD, "Training data, JSONL or Parquet.", ("workload", "data", "train")),
+        Flag(WORKLOAD, "Training data: a JSONL or Parquet file.", ("workload", "data", "train")),
     ] = None
     back_end: Annotated[
-        str | None, Flag(STRATEGY, "deepspeed or megatron.", ("strategy", "back_end"), "--for")
+        str | None,
+        Flag(STRATEGY, "Engine: deepspeed or megatron.", ("strategy", "back_end"), "--for"),
     ] = None
     zero_stage: Annotated[
-        int | None, Flag(STRATEGY, "0, 1, 2 or 3.", ("strategy", "zero_stage"))
+        int | None, Flag(STRATEGY, "ZeRO stage: 0, 1, 2 or 3.", ("strategy", "zero_stage"))
     ] = None
     micro_batch: Annotated[
         int | None,
-        Flag(STRATEGY, "Samples per rank and forward.", ("strategy", "micro_batch_size")),
+        Flag(
+            STRATEGY,
+            "Micro batch size in samples per data-parallel rank.",
+            ("strategy", "micro_batch_size"),
+        ),
     ] = None
     tp: Annotated[
-        int | None, Flag(STRATEGY, "Tensor parallel size.", ("strategy", "tensor_parallel_size"))
+        int | None,
+        Flag(
+            STRATEGY,
+            "Tensor parallel size (ranks that share each layer).",
+            ("strategy", "tensor_parallel_size"),
+        ),
     ] = None
     pp: Annotated[
         int | None,
-        Flag(STRATEGY, "Pipeline parallel size.", ("strategy", "pipeline_parallel_size")),
+        Flag(STRATEGY, "Pipeline parallel size (stages).", ("strategy", "pipeline_parallel_size")),
     ] = None
     cp: Annotated[
         int | None,
-        Flag(STRATEGY, "Ranks that share a sequence.", ("strategy", "context_parallel_size")),
+        Flag(
+            STRATEGY,
+            "Context parallel size (ranks that share a sequence).",
+            ("strategy", "context_parallel_size"),
+        ),
     ] = None
     ep: Annotated[
-        int | None, Flag(STRATEGY, "Expert parallel size.", ("strategy", "expert_parallel_size"))
+        int | None,
+        Flag(
+            STRATEGY,
+            "Expert parallel size (ranks that share the experts).",
+            ("strategy", "expert_parallel_size"),
+        ),
     ] = None
     hpz: Annotated[
         int | None,
-        Flag(STRATEGY, "Ranks of ZeRO-3's second weights.", ("strategy", "hpz_partition_size")),
+        Flag(
+            STRATEGY,
+            "ZeRO++ hpZ partition size (ranks that share a secondary copy).",
+            ("strategy", "hpz_partition_size"),
+        ),
     ] = None
     offload_optimizer: Annotated[
-        str | None, Flag(STRATEGY, "none, cpu or nvme.", ("strategy", "offload_optimizer"))
+        str | None,
+        Flag(
+            STRATEGY,
+            "Where optimizer states are kept: none, cpu or nvme.",
+            ("strategy", "offload_optimizer"),
+        ),
     ] = None
     offload_params: Annotated[
-        str | None, Flag(STRATEGY, "none, cpu or nvme.", ("strategy", "offload_parameters"))
+        str | None,
+        Flag(
+            STRATEGY,
+            "Where ZeRO-3 parameters are kept: none, cpu or nvme.",
+            ("strategy", "offload_parameters"),
+        ),
     ] = None
     recompute: Annotated[
-        str | None, Flag(STRATEGY, "none, selective or full.", ("strategy", "recompute"))
+        str | None,
+        Flag(
+            STRATEGY,
+            "Activation checkpointing: none, selective or full.",
+            ("strategy", "recompute"),
+        ),
     ] = None
     loss: Annotated[
         str | None,
-        Flag(STRATEGY, "plain (whole logits) or chunked.", ("strategy", "loss")),
+        Flag(STRATEGY, "Loss: plain (full logits) or chunked.", ("strategy", "loss")),
     ] = None
     buckets: Annotated[
         str | None,
-        Flag(STRATEGY, "sized (to model and link) or engine (its 5e8).", ("strategy", "buckets")),
+        Flag(
+            STRATEGY,
+            "ZeRO bucket sizes: sized (for model and link) or engine (5e8).",
+            ("strategy", "buckets"),
+        ),
     ] = None
 
 
@@ -249,7 +319,10 @@ def _catalog_names(_: click.Context, option: click.Parameter, begun: str) -> lis
 
 
 with_verbose = click.option(
-    "--verbose", "-v", is_flag=True, help="All reasons, defaults and tables; without it one screen."
+    "--verbose",
+    "-v",
+    is_flag=True,
+    help="Show all reasons, defaults and tables instead of one screen.",
 )
 
 
@@ -274,21 +347,23 @@ def with_wish(command: Callable[..., None]) -> Callable[..., None]:
     above = Real(min=0, min_open=True)
     for option in (
         click.option(
-            "--risk", is_flag=True, help="Plans that likely fit count, not only sure ones."
+            "--risk",
+            is_flag=True,
+            help="Also consider plans that probably fit, not only those sure to.",
         ),
         click.option(
             "--prefer",
             type=click.FloatRange(min=1),
             metavar="FACTOR",
-            help="Easier plans count up to this factor of the fastest; 1.25, 1: never.",
+            help="Prefer an easier plan up to this much slower (default: 1.25; 1: never).",
         ),
-        click.option("--budget", type=above, help="Money for the run, at --gpu-hour-price."),
-        click.option("--deadline-days", type=above, help="Days that the run may take."),
+        click.option("--budget", type=above, help="Largest cost of the run, at --gpu-hour-price."),
+        click.option("--deadline-days", type=above, help="Longest duration of the run in days."),
         click.option(
             "--objective",
             type=click.Choice(("fastest", "cheapest", "fewest-gpus")),
             metavar="WHAT",
-            help="fastest, cheapest or fewest-gpus: on a part of the cluster, too.",
+            help="fastest, cheapest or fewest-gpus; may use part of the cluster.",
         ),
     ):
         filled = option(filled)

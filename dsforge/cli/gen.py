@@ -31,11 +31,13 @@ SHOWN_DIFF = 60  # lines of what changed in files that nobody had edited
     "--out", "-o", required=True, type=click.Path(path_type=Path), help="Run folder to write."
 )
 @click.option(
-    "--templates", type=click.Path(path_type=Path), help="Folder searched before our templates."
+    "--templates",
+    type=click.Path(path_type=Path),
+    help="Folder of templates that replace the built-in ones.",
 )
-@click.option("--force", is_flag=True, help="Overwrite files that a person has edited.")
+@click.option("--force", is_flag=True, help="Overwrite files that were edited by hand.")
 @with_verbose
-@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def gen(
     *,
     flags: Flags,
@@ -46,7 +48,7 @@ def gen(
     verbose: bool,
     as_json: bool,
 ) -> None:
-    """Choose a strategy and write every file of the run."""
+    """Choose a strategy and write all files of the run."""
     from dsforge.api.planning import gen as generate
     from dsforge.cli.show import show_json, show_nearest
     from dsforge.errors import DoesNotFitError, EditedError

@@ -17,16 +17,20 @@ if TYPE_CHECKING:
 @click.argument(
     "model", help="Folder such as output/model or output/adapter, GGUF file, or hub id."
 )
-@click.option("--prompt", help="One question.")
+@click.option("--prompt", help="One prompt.")
 @click.option(
     "--prompts",
     type=click.Path(path_type=Path),
-    help="File of questions: one a line, or JSONL with `prompt` or `messages`.",
+    help="File of prompts: one per line, or JSONL with `prompt` or `messages`.",
 )
-@click.option("--max-tokens", type=Whole(min=1), default=96, help="Longest answer in tokens.")
-@click.option("--time", "timed", is_flag=True, help="Time answers of 32 to 256 tokens.")
-@click.option("--runs", type=Whole(min=1), default=5, help="Runs of each length.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+@click.option(
+    "--max-tokens", type=Whole(min=1), default=96, help="Maximum length of an answer in tokens."
+)
+@click.option(
+    "--time", "timed", is_flag=True, help="Measure the time of answers of 32 to 256 tokens."
+)
+@click.option("--runs", type=Whole(min=1), default=5, help="Runs per length.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 def generate(
     *,
     model: str,
@@ -37,10 +41,10 @@ def generate(
     runs: int,
     as_json: bool,
 ) -> None:
-    """Answer questions with a tuned model, and time its answers.
+    """Generate text with a trained model and measure its speed.
 
-    Questions go through the model's chat template. The table of times is for comparing cards:
-    seconds from the question to the last character, the mean of five runs for each length.
+    Prompts go through the model's chat template. The table of times is for comparing accelerators:
+    seconds from the prompt to the last character, the mean of five runs for each length.
     """
     from dsforge.errors import DsforgeError
 

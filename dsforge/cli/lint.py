@@ -20,16 +20,28 @@ FORMATS = ("text", "json", "sarif", "github")
 
 @click.command()
 @click.argument("paths", nargs=-1, type=click.Path(path_type=Path), metavar="[PATH]...")
-@click.option("--kind", type=click.Choice(KINDS), help="What the files are; told from each.")
-@click.option("--model", help="Check against this model too: name, folder, config.json, 7b.")
-@click.option("--cluster", type=click.Path(path_type=Path), help="And against this cluster file.")
-@click.option("--deepspeed", metavar="RELEASE", help="0.14 to 0.19, or `installed`.")
-@click.option("--fix", is_flag=True, help="Write the safe repairs; comments and order stay.")
-@click.option("--ignore", multiple=True, metavar="RULE", help="Leave a rule out.")
-@click.option("--format", "shape", type=click.Choice(FORMATS), default="text", help="Output.")
-@click.option("--brief", is_flag=True, help="Text without reasons: one line for each finding.")
+@click.option(
+    "--kind", type=click.Choice(KINDS), help="Kind of the files (default: detected for each file)."
+)
+@click.option("--model", help="Also check against this model: name, folder, config.json, 7b.")
+@click.option(
+    "--cluster", type=click.Path(path_type=Path), help="Also check against this cluster file."
+)
+@click.option(
+    "--deepspeed",
+    metavar="RELEASE",
+    help="DeepSpeed release: 0.14 to 0.19, or `installed` (default: newest).",
+)
+@click.option(
+    "--fix", is_flag=True, help="Apply safe fixes to the files; comments and order are preserved."
+)
+@click.option("--ignore", multiple=True, metavar="RULE", help="Rule to ignore; may be repeated.")
+@click.option(
+    "--format", "shape", type=click.Choice(FORMATS), default="text", help="Output format."
+)
+@click.option("--brief", is_flag=True, help="Print one line per finding, without reasons.")
 @click.option("--rules", "list_rules", is_flag=True, help="List all rules.")
-@click.option("--explain", metavar="RULE", help="Why there is a rule, and how it is known.")
+@click.option("--explain", metavar="RULE", help="Explain one rule: the reason and the evidence.")
 def lint(
     *,
     paths: tuple[Path, ...],
@@ -44,10 +56,10 @@ def lint(
     list_rules: bool,
     explain: str | None,
 ) -> None:
-    """Say what is wrong with configs, hostfiles and arguments, before anything starts.
+    """Check configs, hostfiles and arguments before launch.
 
-    Takes files and folders: ds_config (JSON, YAML), hostfile, .deepspeed_env, Megatron arguments,
-    accelerate YAML, train.yaml. The exit code is 3 where an error was found.
+    Reads files and folders: ds_config (JSON, YAML), hostfile, .deepspeed_env, Megatron arguments,
+    accelerate YAML, train.yaml. The exit code is 3 if an error was found.
     """
     from dsforge.api.checking import lint as linted
 
@@ -83,12 +95,11 @@ def _show(found: LintResult, shape: str) -> None:
 
 def _explanation(name: str | None) -> str:
     """What is known about a rule, or a line for each. Raises DsforgeError, with the nearest one."""
-    from dsforge.api.checking import check_rules
-    from dsforge.findings.writers import listed
+    from dsforge.findings.writers import check_known, listed
     from dsforge.lint.check import BY_ID, RULES
     from dsforge.lint.rule_pages import explained
 
     if name is None:
         return listed(RULES)
-    check_rules((name,))
+    check_known((name,), BY_ID, "dsforge lint")
     return explained(BY_ID[name])

@@ -22,22 +22,22 @@ from dsforge.errors import EXIT_USER, DsforgeError
 from dsforge.origin import foreign_warning
 
 COMMANDS = {
-    "gen": "Choose a strategy and write every file of the run.",
-    "plan": "Rank every strategy for a model on a cluster, with reasons.",
+    "gen": "Choose a strategy and write all files of the run.",
+    "plan": "Rank all strategies for a model on a cluster, with reasons.",
     "estimate": "Predict memory and step time of one strategy.",
     "explain": "Show each figure of a plan with its formula, inputs and source.",
-    "rehearse": "Run the real DeepSpeed engine as one rank of the job and count its memory.",
-    "catalog": "List the models, accelerators and links that can be named.",
+    "rehearse": "Run the real DeepSpeed engine as one rank of the job and measure its memory.",
+    "catalog": "List the models, accelerators and links of the catalog.",
     "detect": "Describe this machine as a cluster file.",
-    "probe": "Measure the cluster with its own ranks and write a card for --cluster.",
-    "train": "Fine-tune a model as train.yaml says; this process is one rank.",
-    "ckpt": "Judge, describe, convert and export anybody's DeepSpeed checkpoint.",
-    "generate": "Answer questions with a tuned model, and time its answers.",
-    "bench": "Launch the same job under each strategy and say which to use.",
-    "lint": "Say what is wrong with configs, hostfiles and arguments, before anything starts.",
-    "preflight": "Look at every host and every pair of hosts before a run is launched on them.",
-    "diagnose": "Name the cause of a failed run from its log, with proof and a patch.",
-    "validate": "Predict each run of a table and say how far off the predictions are.",
+    "probe": "Benchmark the cluster with ranks of its own and write a card for --cluster.",
+    "train": "Fine-tune a model from train.yaml; this process is one rank.",
+    "ckpt": "Verify, inspect, convert and export DeepSpeed checkpoints.",
+    "generate": "Generate text with a trained model and measure its speed.",
+    "bench": "Launch the same job with several strategies and recommend one.",
+    "lint": "Check configs, hostfiles and arguments before launch.",
+    "preflight": "Check all hosts and the network between them before launch.",
+    "diagnose": "Find the cause of a failed run in its log, with evidence and a fix.",
+    "validate": "Compare predictions with a table of measured runs.",
 }
 WITH_TORCH = frozenset(("ckpt", "generate", "rehearse", "train"))  # whose cycles hold much memory
 

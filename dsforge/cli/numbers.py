@@ -17,7 +17,12 @@ _REAL = re.compile(r"[+-]?(?:[0-9]{1,30}\.?[0-9]{0,30}|\.[0-9]{1,30})(?:[eE][+-]
 
 
 class Whole(click.IntRange):
-    """A whole number in a range."""
+    """A whole number in a range; help shows the range only where there is one."""
+
+    name = "integer"
+
+    def _describe_range(self) -> str:
+        return _range(self)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """The number."""
@@ -27,7 +32,12 @@ class Whole(click.IntRange):
 
 
 class Real(click.FloatRange):
-    """A finite number in a range."""
+    """A finite number in a range; help shows the range only where there is one."""
+
+    name = "number"
+
+    def _describe_range(self) -> str:
+        return _range(self)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """The number."""
@@ -42,6 +52,8 @@ class Real(click.FloatRange):
 class Sized(Whole):
     """A length or a batch as people write it: `4096`, `8k` (8192), `1m`."""
 
+    name = "size"
+
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """The number."""
         if isinstance(value, str) and not _WHOLE.fullmatch(value.strip()):
@@ -53,3 +65,14 @@ class Sized(Whole):
                 said = f"{value[:40]!a} is not a whole number such as 4096 or 8k."
                 self.fail(said, param, ctx)
         return super().convert(value, param, ctx)
+
+
+def _range(kind: click.IntRange | click.FloatRange) -> str:
+    """`x>=1`, `0<x<=1`; empty without limits."""
+    lower = ">" if kind.min_open else ">="
+    upper = "<" if kind.max_open else "<="
+    if kind.min is not None and kind.max is not None:
+        return f"{kind.min}{lower.replace('>', '<')}x{upper}{kind.max}"
+    if kind.min is not None:
+        return f"x{lower}{kind.min}"
+    return "" if kind.max is None else f"x{upper}{kind.max}"

@@ -23,18 +23,21 @@ from dsforge.cli.text import show
 if TYPE_CHECKING:
     from dsforge.api.results import PlanResult
 
-DEFAULT_TOP = 10
-MOST_BARS = 8  # other strategies in the charts of terms
-
 
 @click.command(cls=Sections)
 @with_flags
 @with_wish
-@click.option("--top", type=Whole(min=1), help="Plans to rank; 10 with --verbose and --json.")
+@click.option(
+    "--top",
+    type=Whole(min=1),
+    help="Number of plans to show (default: 10 with --verbose and --json).",
+)
 @with_verbose
-@click.option("--argue", is_flag=True, help="Also the Pareto front and what flips the choice.")
+@click.option(
+    "--argue", is_flag=True, help="Also show the Pareto front and what would change the choice."
+)
 @click.option("--plots", type=click.Path(path_type=Path), help="Folder for SVG plots.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def plan(
     *,
     flags: Flags,
@@ -45,14 +48,15 @@ def plan(
     plots: Path | None,
     as_json: bool,
 ) -> None:
-    """Rank every strategy for a model on a cluster, with reasons."""
+    """Rank all strategies for a model on a cluster, with reasons."""
+    from dsforge.api.planning import TOP
     from dsforge.api.planning import plan as ranked
     from dsforge.errors import DoesNotFitError
 
     request = to_request(flags)
-    shown = DEFAULT_TOP if top is None else top
+    front = argue or plots is not None
     try:
-        found = ranked(request, **wish, top=shown, front=argue or plots is not None, flips=argue)
+        found = ranked(request, **wish, top=top or TOP, front=front, flips=argue)
     except DoesNotFitError as error:
         if as_json:
             show_nearest(request, error)
@@ -110,20 +114,8 @@ def _save_plots(folder: Path, found: PlanResult) -> None:
     """Four charts as SVG."""
     from dsforge.cli.show import note, save
     from dsforge.errors import DsforgeError
-    from dsforge.explain.plots import Bars, front_plot, memory_plot, scaling_plot, time_plot
-    from dsforge.planner import price
 
-    plan, points = found.best, found.front or ()
-    rows = [Bars(plan.strategy.label(), plan.choice)]
-    for other in found.alternatives[:MOST_BARS]:
-        priced = price(plan.model, plan.cluster, plan.workload, other.strategy)
-        rows.append(Bars(other.label, priced))
-    texts = {
-        "memory.svg": memory_plot(plan, tuple(rows)),
-        "time.svg": time_plot(plan, tuple(rows)),
-        "front.svg": front_plot(plan, points),
-        "scaling.svg": scaling_plot(plan, points),
-    }
+    texts = found.charts()
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -20,14 +20,20 @@ if TYPE_CHECKING:
 @click.argument(
     "run", type=click.Path(path_type=Path), default=Path(), help="Run folder; the present one."
 )
-@click.option("--hostfile", type=click.Path(path_type=Path), help="Instead of the run folder's.")
-@click.option("--local", is_flag=True, help="Look at this machine only, without ssh.")
+@click.option(
+    "--hostfile",
+    type=click.Path(path_type=Path),
+    help="DeepSpeed hostfile (default: that of the run folder).",
+)
+@click.option("--local", is_flag=True, help="Check this machine only, without SSH.")
 @click.option("--fix", is_flag=True, help="Remove build locks that no process holds.")
-@click.option("--no-bandwidth", is_flag=True, help="Send no data between the hosts (1 s each).")
-@click.option("--ignore", multiple=True, metavar="RULE", help="Leave a check out.")
-@click.option("--json", "as_json", is_flag=True, help="Findings and facts as JSON.")
+@click.option(
+    "--no-bandwidth", is_flag=True, help="Skip the bandwidth test between hosts (1 s per pair)."
+)
+@click.option("--ignore", multiple=True, metavar="RULE", help="Check to ignore; may be repeated.")
+@click.option("--json", "as_json", is_flag=True, help="Print findings and facts as JSON.")
 @click.option("--rules", "list_rules", is_flag=True, help="List all checks.")
-@click.option("--explain", metavar="RULE", help="What one check looks for, and why.")
+@click.option("--explain", metavar="RULE", help="Explain one check.")
 def preflight(
     *,
     run: Path,
@@ -40,7 +46,7 @@ def preflight(
     list_rules: bool,
     explain: str | None,
 ) -> None:
-    """Look at every host and every pair of hosts before a run is launched on them.
+    """Check all hosts and the network between them before launch.
 
     Over the launcher's own ssh, at all hosts at once; nothing of dsforge need be there. Inside a
     Slurm job without a hostfile the hosts are Slurm's; in a pod without ssh use --local. The exit

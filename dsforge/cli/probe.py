@@ -24,17 +24,24 @@ CARD = "card.yaml"
 @click.argument(
     "run", type=click.Path(path_type=Path), required=False, help="Run folder of `dsforge gen`."
 )
-@click.option("--hostfile", type=click.Path(path_type=Path), help="DeepSpeed hostfile, instead.")
 @click.option(
-    "--cluster", type=click.Path(path_type=Path), help="Cluster YAML: what the card describes."
+    "--hostfile",
+    type=click.Path(path_type=Path),
+    help="DeepSpeed hostfile, instead of a run folder.",
+)
+@click.option(
+    "--cluster", type=click.Path(path_type=Path), help="Cluster YAML file that the card describes."
 )
 @click.option(
     "--launcher",
     type=click.Choice(["deepspeed", "torchrun", "python"]),
-    help="What starts the ranks; deepspeed unless given, for one rank python.",
+    help="Launcher of the ranks (default: deepspeed; for one rank, python).",
 )
 @click.option(
-    "--out", "-o", type=click.Path(path_type=Path), help=f"The card; {CARD} in the run folder."
+    "--out",
+    "-o",
+    type=click.Path(path_type=Path),
+    help=f"Card to write (default: {CARD} in the run folder).",
 )
 @click.option("--force", is_flag=True, help="Overwrite the card.")
 @click.option(
@@ -42,9 +49,9 @@ CARD = "card.yaml"
     "timeout_s",
     type=Real(min=10, max=3600),
     default=180,
-    help="Seconds after which the ranks are ended.",
+    help="Time limit of the ranks in seconds.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Card and findings as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print card and findings as JSON.")
 def probe(
     *,
     run: Path | None,
@@ -56,11 +63,12 @@ def probe(
     timeout_s: float,
     as_json: bool,
 ) -> None:
-    """Measure the cluster with its own ranks and write a card for --cluster.
+    """Benchmark the cluster with ranks of its own and write a card for --cluster.
 
-    Its ranks time collectives at the payloads of the plan, matrix products, copies, CPU Adam and
-    the disk of NVMe offload, over the launcher of the job. Without a run folder or a hostfile it is
-    this machine. Exit code 3 where something is wrong, such as NCCL over sockets beside InfiniBand.
+    The ranks time collectives at the payloads of the plan, matrix products, copies, CPU Adam and
+    the disk of NVMe offload. The launcher of the job starts them. Without a run folder or a
+    hostfile this machine is measured. The exit code is 3 if something is wrong, such as NCCL over
+    sockets although there is InfiniBand.
     """
     from dsforge.cli.show import note, save, show_json
     from dsforge.errors import EXIT_FINDINGS

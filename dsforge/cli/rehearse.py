@@ -21,12 +21,20 @@ if TYPE_CHECKING:
 
 @click.command(cls=Sections)
 @with_flags
-@click.option("--ds-config", type=click.Path(path_type=Path), help="Your own ds_config.json.")
-@click.option("--world-size", type=Whole(1, 100_000), help="Ranks of the job.")
-@click.option("--rank", type=Whole(0), default=0, help="The rank to be.")
-@click.option("--picture", type=click.Path(path_type=Path), help="SVG of the timeline to write.")
-@click.option("--trace", type=click.Path(path_type=Path), help="Trace for Perfetto to write.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+@click.option(
+    "--ds-config", type=click.Path(path_type=Path), help="Existing ds_config.json to run."
+)
+@click.option("--world-size", type=Whole(1, 100_000), help="Number of ranks of the job.")
+@click.option("--rank", type=Whole(0), default=0, help="Rank to run.")
+@click.option(
+    "--picture",
+    type=click.Path(path_type=Path),
+    help="Write the memory timeline as SVG to this file.",
+)
+@click.option(
+    "--trace", type=click.Path(path_type=Path), help="Write a trace for Perfetto to this file."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def rehearse(
     *,
     flags: Flags,
@@ -37,10 +45,11 @@ def rehearse(
     trace: Path | None,
     as_json: bool,
 ) -> None:
-    """Run the real DeepSpeed engine as one rank of the job and count its memory.
+    """Run the real DeepSpeed engine as one rank of the job and measure its memory.
 
-    No GPU, no other ranks and no weights: tensors have sizes only. The config is the one that
-    `gen` would write, or yours with --ds-config. Exit code 3 where the engine refuses it.
+    Needs no GPU, no other ranks and no weights: tensors have sizes but no data. The config is the
+    one that `gen` would write, or yours with --ds-config. The exit code is 3 if the engine refuses
+    it.
     """
     from dsforge.api.rehearsal import rehearsed, scene_of
 

@@ -18,21 +18,23 @@ if TYPE_CHECKING:
 @click.argument(
     "job", type=click.Path(path_type=Path), help="train.yaml, as `dsforge gen` writes it."
 )
-@click.option("--steps", type=Whole(min=1), help="Optimizer steps, instead of train.yaml's.")
+@click.option("--steps", type=Whole(min=1), help="Optimizer steps (default: from train.yaml).")
 @click.option(
-    "--output", type=click.Path(path_type=Path), help="Output folder, instead of train.yaml's."
+    "--output", type=click.Path(path_type=Path), help="Output folder (default: from train.yaml)."
 )
 @click.option(
-    "--resume", default="auto", help="`auto` (newest checkpoint), `never`, or a checkpoint folder."
+    "--resume", default="auto", help="Checkpoint to resume: `auto` (newest), `never`, or a folder."
 )
-@click.option("--overwrite", is_flag=True, help="Start anew: remove the earlier run in the output.")
 @click.option(
-    "--export/--no-export", default=True, help="Write the final weights for transformers."
+    "--overwrite", is_flag=True, help="Remove the earlier run in the output folder and start again."
+)
+@click.option(
+    "--export/--no-export", default=True, help="Export the final weights for transformers."
 )
 @click.option(
     "--on-bad-row",
     type=click.Choice(["stop", "skip"]),
-    help="Whether rows that cannot be used end the run; instead of train.yaml's.",
+    help="What to do with invalid rows (default: from train.yaml).",
 )
 def train(
     *,
@@ -44,7 +46,7 @@ def train(
     export: bool,
     on_bad_row: OnBadRow | None,
 ) -> None:
-    """Fine-tune a model as train.yaml says; this process is one rank.
+    """Fine-tune a model from train.yaml; this process is one rank.
 
     Several ranks: `deepspeed --num_gpus N --module dsforge.train train.yaml`, or torchrun, with the
     same options. SIGTERM and SIGHUP (exit code 0) and Ctrl-C (exit code 130) finish the step and

@@ -17,21 +17,27 @@ WORST = 10
 
 
 @click.command()
-@click.argument("table", type=click.Path(path_type=Path), help="CSV of measured runs, one a row.")
-@click.option("--what", type=click.Choice(["memory", "step_time"]), help="Both unless given.")
-@click.option("--sources", default="", help="Only these, with commas; all unless given.")
+@click.argument(
+    "table", type=click.Path(path_type=Path), help="CSV file of measured runs, one per row."
+)
+@click.option(
+    "--what",
+    type=click.Choice(["memory", "step_time"]),
+    help="Quantity to compare (default: both).",
+)
+@click.option("--sources", default="", help="Comma-separated sources to compare (default: all).")
 @click.option(
     "--all",
     "every",
     is_flag=True,
-    help="Rows tagged incomplete, suspect, approximate or unverified too.",
+    help="Include rows tagged incomplete, suspect, approximate or unverified.",
 )
-@click.option("--worst", type=Whole(min=0), default=WORST, help="Worst rows to show.")
-@click.option("--json", "as_json", is_flag=True, help="A JSON document instead.")
+@click.option("--worst", type=Whole(min=0), default=WORST, help="Number of worst rows to show.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def validate(
     table: Path, *, what: Quantity | None, sources: str, every: bool, worst: int, as_json: bool
 ) -> None:
-    """Predict each run of a table and say how far off the predictions are."""
+    """Compare predictions with a table of measured runs or of published figures."""
     from dsforge.api.checking import TABLE_BYTES
     from dsforge.api.checking import validate as validated
     from dsforge.api.figures import validate_figures

@@ -12,12 +12,14 @@ from dsforge.diagnose.config_values import batch, key_above
 from dsforge.diagnose.known_packages import install_module, install_version, top_package
 from dsforge.diagnose.memory_moments import device_memory, host_memory
 from dsforge.diagnose.rule import Hit
-from dsforge.diagnose.unknown_errors import unknown_error
+from dsforge.diagnose.unknown_errors import calling_package, missing_submodule, unknown_error
 
 COMPUTED: dict[str, Callable[[tuple[Hit, ...]], dict[str, str]]] = {
     function.__name__: function
     for function in (
         batch,
+        calling_package,
+        missing_submodule,
         collective_timeout,
         device_memory,
         host_memory,

@@ -20,7 +20,7 @@ EXCEPTION = re.compile(
 _LEVEL_ERROR = re.compile(
     r"\[(?:ERROR|FATAL|CRITICAL)\]|^(?:ERROR|FATAL|CRITICAL|Error|error|fatal)\b[: ]|"
     r"[-|\s](?:ERROR|FATAL|CRITICAL)[\s|-]|^\[?[EF]\d{4}[ :]|\[E\d{0,4} ?[^\]\n]{0,80}\]|NCCL WARN|"
-    r": (?:fatal )?error: "
+    r": (?:fatal )?error: |Assertion [`'][^\n]{1,200} failed"
 )
 _LEVEL_NOTICE = re.compile(
     r"\[(?:WARNING|WARN|INFO|DEBUG|NOTICE)\b[^\]\n]{0,60}\]|"
@@ -28,7 +28,7 @@ _LEVEL_NOTICE = re.compile(
     r"(?:[-|]|\d)\s{1,3}(?:WARNING|WARN|INFO|DEBUG|NOTICE)\b|\bWARNING[:!]|"
     r"\b(?:User|Future|Deprecation|Runtime|Resource|Import|PendingDeprecation|Insecure\w{0,20})"
     r"Warning\b|^\[?[IW]\d{4}[ :]|\[W\d{0,4} ?[^\]\n]{0,80}\]|NCCL INFO|"
-    r"\d: [IW] \w{1,40}/|^wandb: |^warnings?\.warn\("
+    r"\d: [IW] \w{1,40}/|^wandb: |^\s{0,8}(?:warnings\.)?warn(?:ings)?\("
 )
 _GOES_ON = re.compile(
     r"accepting this combination|fall(?:ing|s)? ?back|will (?:now )?(?:be )?"
@@ -38,6 +38,7 @@ _GOES_ON = re.compile(
     r"performance)|is optional|optional (?:dependency|package|import)|if you (?:want|wish|need|"
     r"plan|would like) to|for (?:better|best|faster|improved) (?:performance|speed)|"
     r"(?:not (?:be )?|dis)abled\b|\[(?:NO|OKAY|YES)\]|using [^\n]{1,60} instead|can safely ignore|"
+    r"pip's dependency resolver does not|"
     r"not installed[^\n]{0,40}(?:using|so|\bwill\b)|could not import|unable to import|failed to "
     r"import [^\n]{1,60}\(optional|consider (?:installing|using)|"
     r"cannot use [^\n]{1,40}, using|(?:is|was) not (?:found|installed|available)[,.;] ?"
@@ -53,6 +54,16 @@ _SOURCE = re.compile(
     r"^\s{0,8}(?:-{1,4}>\s?\d{1,6}\b|"
     r"\d{1,6} (?=\s{2,}\S)|❱\s*\d{1,6}\b|\d{1,6}\s*│)|│\s*❱?\s*\d{1,6}\s*│"
 )
+
+
+_CODE = re.compile(
+    r"\s{0,20}(?:[-+*] (?!\d)|[-+]\s{2,}|#+ |//|\"{3}|(?:raise|echo|except|print|log|assert|throw|"
+    r"grep|if|elif|return)\b[ (\"]|(?:Fix(?:e[sd])?|Handle|Retry|Avoid|Improve|Catch|Document)\b )"
+    r"|[\w/]{1,100}\.py::"
+)
+_QUOTING = ('"', "'", "`", "\u201c", "\u2018")
+_MESSAGE = re.compile(r"\s{0,20}(?:[{\"]|[\w.]{1,80}(?:Error|Exception)\()")
+_PROSE = re.compile(r"(?:[A-Za-z][\w'-]{0,30}[,;.]?\s+(?:\()?){4}")
 
 
 def form_of(raw: str, text: str) -> Form:
@@ -75,7 +86,11 @@ def is_listed(text: str, start: int) -> bool:
     return found is not None and found.end() <= start
 
 
-def is_notice(raw: str) -> bool:
-    """Whether a line, prefixes included, says of itself that nothing failed."""
-    head = raw[:240]
-    return bool(_LEVEL_NOTICE.search(head)) and not _LEVEL_ERROR.search(head)
+def is_mention(text: str, start: int) -> bool:
+    """Whether a line only speaks of what stands at a place: prose, code, a list, a quotation."""
+    before = text[:start]
+    if _CODE.match(text):
+        return True
+    if before.endswith(_QUOTING):
+        return not _MESSAGE.match(text)
+    return bool(_PROSE.search(before)) and not re.search(r"[:\]=]", before)

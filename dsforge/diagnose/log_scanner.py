@@ -12,9 +12,9 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from dsforge.diagnose.line_forms import EXCEPTION, is_listed
+from dsforge.diagnose.line_forms import EXCEPTION, is_listed, is_mention
 from dsforge.diagnose.log_line import LONGEST, Line, cleaned, plain
-from dsforge.diagnose.rule import Hit, Rule
+from dsforge.diagnose.rule import Hit, Rule, compiled
 from dsforge.diagnose.rulebook import Rulebook
 
 WINDOW_BYTES = 1 << 20
@@ -35,7 +35,8 @@ KNOWN_BYTES = 16 << 20  # of lines known to say nothing
 
 _LINE = re.compile(rb"[^\r\n]+")
 _ENDING = re.compile(
-    r"(?:^|[\s\[(:])(?:fatal|error|failed|failure|abort(?:ed|ing)?|panic|core dumped)\b(?:[:, ]|$)",
+    r"(?:^|[\[(:] ?)(?:fatal|error|failed|failure|abort(?:ed|ing)?|panic)(?=[: ]|$)|"
+    r"\b(?:error|fatal|failed|failure): |core dumped",
     re.IGNORECASE,
 )
 _DIGITS = b"0123456789"
@@ -178,7 +179,7 @@ class _Scanner:
             lines = [(0, said.text), *_following(raw, line[1], said, rule.lines)]
             found = rule.match("\n".join(text for _, text in lines))
             found = found or _wrapped(rule, raw, line, said)
-            if found is None or said.form == "source" or is_listed(said.text, found.start()):
+            if found is None or not _is_said(said, found.start()):
                 continue
             number = self._number(raw, line[0])
             end = found.start() + len(found.group().rstrip())
@@ -189,6 +190,8 @@ class _Scanner:
             context = _context(raw, line[0])
             if offset:
                 context += "\n".join(text for distance, text in lines if distance < offset)
+            if rule.context and not compiled(rule.context).search(_last_frames(context) + shown):
+                continue
             self.hits.append(
                 Hit(
                     rule=rule,
@@ -298,6 +301,19 @@ def _wrapped(rule: Rule, raw: bytes, line: tuple[int, int], said: Line) -> re.Ma
         if found := rule.match(joint.join([said.text, *following])[:LONGEST]):
             return found
     return None
+
+
+def _is_said(line: Line, start: int) -> bool:
+    """Whether a line reports what stands at a place, and does not only show or discuss it."""
+    form = line.form
+    if form == "source" or is_listed(line.text, start):
+        return False
+    return form != "plain" or not is_mention(line.text, start)
+
+
+def _last_frames(context: str) -> str:
+    """The last traceback of a context, or all of it where it has none."""
+    return context.rpartition("Traceback (most recent call last)")[2]
 
 
 def _context(window: bytes, place: int) -> str:

@@ -54,6 +54,7 @@ class Rule(NamedTuple):
     explains: tuple[str, ...] = ()  # rules whose lines are consequences of this one
     compute: str = ""  # function of computed.py that adds values
     any_level: bool = False  # lines that call themselves information or warnings count, too
+    context: str = ""  # pattern in the line, or in the last traceback before it, that must be there
     confirmed_by: str = ""  # pattern in the failure itself, which makes a notice its cause
     errors_only: bool = False  # plain lines need that confirmation, too: they are often harmless
 

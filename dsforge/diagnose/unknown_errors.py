@@ -49,6 +49,21 @@ def unknown_error(hits: tuple[Hit, ...]) -> dict[str, str]:
     }
 
 
+def calling_package(hits: tuple[Hit, ...]) -> dict[str, str]:
+    """The package whose frame called what another release has renamed."""
+    values = unknown_error(hits)
+    kind, _, what = hits[0].text.strip().partition(": ")
+    raising = values["raised"].partition(" ")[0]
+    return {**values, "search": search_terms(kind, what, raising)}
+
+
+def missing_submodule(hits: tuple[Hit, ...]) -> dict[str, str]:
+    """The installed package that lacks a module, and who imports it."""
+    values = unknown_error(hits)
+    top = hits[0].values["module"].partition(".")[0]
+    return {"package": distribution_of(top) or top, "frame": values["frame"] or values["raised"]}
+
+
 def search_terms(kind: str, what: str, package: str) -> str:
     """The words of an error that others will have seen, too."""
     name = kind.rpartition(".")[2]

@@ -1,8 +1,8 @@
-"""Shapes of a chart as SVG text: bars, axes, marks, a legend.
+"""Elements of a chart as SVG text: bars, axes, marks, a legend.
 
-A plotting library would cost more than the four charts do; SVG stays sharp in reports and can be
-read by people and tools. Colours are of the palette that is told apart by colour-blind readers
-(Okabe and Ito 2008).
+SVG stays sharp in reports, holds text that can be searched, and needs no plotting library where
+plans are made. Colours are of a palette that colour-blind readers can tell apart (Okabe and Ito
+2008).
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#9
 INK, GRID = "#222222", "#dddddd"
 STEPS = (1, 2, 2.5, 5, 10)
 FEWEST_TICKS = 4
-LETTER = 6.6  # width of a letter at the usual size, about
+LETTER = 6.6  # mean width of a letter at size 12, pixels
 
 
 class Box(NamedTuple):
-    """Where on the picture something lies."""
+    """Edges of a rectangle on the picture, in pixels from the top left corner."""
 
     left: float
     top: float
@@ -28,7 +28,7 @@ class Box(NamedTuple):
 
 
 class Scale(NamedTuple):
-    """Values to positions, linear or logarithmic."""
+    """A linear or logarithmic scale from values to positions in pixels."""
 
     low: float
     high: float
@@ -83,7 +83,7 @@ def text(
 
 
 def bar(box: Box, colour: str, hint: str = "") -> str:
-    """A filled rectangle, with words that show under the pointer."""
+    """A filled rectangle, with a tooltip."""
     width, height = box.right - box.left, box.bottom - box.top
     size = f'width="{width:.2f}" height="{height:.2f}"'
     said = f"<title>{escaped(hint)}</title>" if hint else ""
@@ -106,14 +106,14 @@ def path(points: Iterable[tuple[float, float]], colour: str, **style: str) -> st
     return f'<polyline points="{joined}" fill="none" stroke="{colour}" stroke-width="2"{more}/>'
 
 
-def area(points: Iterable[tuple[float, float]], colour: str) -> str:
-    """A pale band."""
+def area(points: Iterable[tuple[float, float]], colour: str, *, opacity: float = 0.15) -> str:
+    """A filled polygon; pale unless `opacity` says otherwise."""
     joined = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-    return f'<polygon points="{joined}" fill="{colour}" fill-opacity="0.15"/>'
+    return f'<polygon points="{joined}" fill="{colour}" fill-opacity="{opacity:g}"/>'
 
 
 def dot(x: float, y: float, radius: float, colour: str, *, hint: str, ring: bool = False) -> str:
-    """A mark; a ring around it makes it stand out."""
+    """A circle with a tooltip; `ring` outlines it."""
     edge = f'stroke="{INK}" stroke-width="2"' if ring else 'stroke="white" stroke-width="0.8"'
     where = f'cx="{x:.1f}" cy="{y:.1f}" r="{radius:.1f}"'
     return f'<circle {where} fill="{colour}" {edge}><title>{escaped(hint)}</title></circle>'
@@ -136,7 +136,7 @@ def log_ticks(low: float, high: float) -> list[float]:
 
 
 def legend(entries: Iterable[tuple[str, str]], x: float, y: float) -> list[str]:
-    """Coloured squares with their names, in a row."""
+    """A row of coloured squares with their names."""
     parts = []
     for name, colour in entries:
         parts += [bar(Box(x, y - 10, x + 12, y + 2), colour), text(x + 17, y, name)]

@@ -9,13 +9,13 @@ import json
 from itertools import pairwise
 from typing import Any
 
-from dsforge.explain.chart import ticks
+from dsforge.explain import chart
 from dsforge.rehearse.timeline import OWNERS, Level, Span, Timeline, levels
 from dsforge.units import GIB, digits, gib
 
-WIDTH, HEIGHT, LEFT, TOP, BOTTOM = 1200, 420, 70, 40, 60
+WIDTH, HEIGHT = 1200.0, 440.0
+PLOT = chart.Box(80.0, 44.0, 1190.0, 376.0)
 COLUMNS = 1200  # the highest level of each column is drawn, so that no peak is lost
-COLOURS = ("#4c78a8", "#f58518", "#54a24b", "#b8b0ac", "#e45756")
 TICKS = 5
 
 
@@ -24,18 +24,16 @@ def picture(timeline: Timeline, title: str) -> str:
     course = [Level(), *levels(timeline)]
     columns = _columns(course)
     top = max(level.total for level in columns) or 1
-    box = f'viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" font-size="12"'
+    along = chart.Scale(0.0, 1.0, PLOT.left, PLOT.right)
+    up = chart.Scale(0.0, top, PLOT.bottom, PLOT.top)
+    names = [owner.replace("_", " ") for owner in OWNERS]
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" {box}>',
-        f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>',
-        f'<text x="{LEFT}" y="20" font-size="14">{_escaped(title)}, peak {gib(top)}</text>',
-        *(_area(columns, index, top) for index in range(len(OWNERS))),
-        *(_tick(gib_ * GIB, top) for gib_ in ticks(0.0, top / GIB, TICKS)),
-        *(_phase(span, len(course)) for span in timeline.spans),
-        *(_legend(index) for index in range(len(OWNERS))),
-        "</svg>",
+        *(_band(columns, index, along, up) for index in range(len(OWNERS))),
+        *(part for value in chart.ticks(0.0, top / GIB, TICKS) for part in _tick(value, up)),
+        *(part for span in timeline.spans for part in _phase(span, len(course), along)),
+        *chart.legend(zip(names, chart.COLOURS, strict=False), PLOT.left, HEIGHT - 16),
     ]
-    return "\n".join(parts) + "\n"
+    return chart.picture(WIDTH, HEIGHT, f"{title}, peak {gib(top)}", parts)
 
 
 def trace(timeline: Timeline) -> str:
@@ -68,44 +66,26 @@ def _columns(course: list[Level]) -> list[Level]:
     return [max(course[begin:end], key=sum) for begin, end in pairwise(edges)]
 
 
-def _x(share: float) -> float:
-    return LEFT + share * (WIDTH - LEFT - 10)
-
-
-def _y(value: float, top: int) -> float:
-    return HEIGHT - BOTTOM - value / top * (HEIGHT - TOP - BOTTOM)
-
-
-def _area(columns: list[Level], index: int, top: int) -> str:
+def _band(columns: list[Level], index: int, along: chart.Scale, up: chart.Scale) -> str:
     """The band of one owner, on those of the owners before it."""
     last = max(1, len(columns) - 1)
-    upper = [(_x(i / last), _y(sum(c[: index + 1]), top)) for i, c in enumerate(columns)]
-    lower = [(_x(i / last), _y(sum(c[:index]), top)) for i, c in enumerate(columns)]
-    points = " ".join(f"{x:.1f},{y:.1f}" for x, y in upper + lower[::-1])
-    return f'<polygon points="{points}" fill="{COLOURS[index]}"/>'
+    upper = [(along.at(i / last), up.at(sum(c[: index + 1]))) for i, c in enumerate(columns)]
+    lower = [(along.at(i / last), up.at(sum(c[:index]))) for i, c in enumerate(columns)]
+    return chart.area((*upper, *reversed(lower)), chart.COLOURS[index], opacity=1)
 
 
-def _tick(value: float, top: int) -> str:
-    y = _y(value, top)
-    text = f"{digits(value / GIB)} GiB"
-    line = f'<line x1="{LEFT}" x2="{WIDTH - 10}" y1="{y:.1f}" y2="{y:.1f}" stroke="#0002"/>'
-    return f'{line}<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{text}</text>'
+def _tick(value_gib: float, up: chart.Scale) -> tuple[str, str]:
+    """A horizontal line and its value."""
+    y = up.at(value_gib * GIB)
+    line = chart.line((PLOT.left, y), (PLOT.right, y), chart.INK, stroke_opacity="0.15")
+    return line, chart.text(PLOT.left - 6, y + 4, f"{digits(value_gib)} GiB", anchor="end")
 
 
-def _phase(span: Span, length: int) -> str:
-    begin, end = _x(span.start / length), _x(span.end / length)
-    line = f'<line x1="{begin:.1f}" x2="{begin:.1f}" y1="{TOP}" y2="{HEIGHT - 40}" stroke="#0006"/>'
-    if end - begin < len(span.name) * 6:
-        return f"{line}<title>{span.name}</title>"
-    middle = (begin + end) / 2
-    return f'{line}<text x="{middle:.1f}" y="{HEIGHT - 44}" text-anchor="middle">{span.name}</text>'
-
-
-def _legend(index: int) -> str:
-    x = LEFT + index * 150
-    box = f'<rect x="{x}" y="{HEIGHT - 26}" width="12" height="12" fill="{COLOURS[index]}"/>'
-    return f'{box}<text x="{x + 18}" y="{HEIGHT - 16}">{OWNERS[index].replace("_", " ")}</text>'
-
-
-def _escaped(text: str) -> str:
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+def _phase(span: Span, length: int, along: chart.Scale) -> tuple[str, ...]:
+    """The beginning of a phase, and its name where there is room for it."""
+    begin, end = along.at(span.start / length), along.at(span.end / length)
+    foot = PLOT.bottom + 22
+    line = chart.line((begin, PLOT.top), (begin, foot), chart.INK, stroke_opacity="0.4")
+    if end - begin < len(span.name) * chart.LETTER:
+        return (line,)
+    return line, chart.text((begin + end) / 2, foot - 4, span.name, anchor="middle")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import inspect
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -92,6 +93,25 @@ def test_the_example_of_the_package_runs() -> None:
 
     assert len(example.examples) > 2
     assert doctest.DocTestRunner(verbose=False).run(example).failed == 0
+
+
+def test_the_examples_of_the_readme_run() -> None:
+    """Python in the README answers what it shows."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    examples = [doctest.DocTestParser().get_doctest(b, {}, "README", None, 0) for b in blocks]
+
+    assert sum(len(example.examples) for example in examples) > 4
+    assert [doctest.DocTestRunner(verbose=False).run(e).failed for e in examples] == [0] * len(
+        blocks
+    )
+
+
+def test_the_readme_names_every_function() -> None:
+    """The table of functions is whole."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+
+    assert [name for name in FUNCTIONS if f"`{name}" not in text] == []
 
 
 def test_every_error_is_a_dsforge_error() -> None:

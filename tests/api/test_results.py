@@ -112,6 +112,16 @@ def test_results_are_what_the_command_prints(call: Callable[[], Any], command: s
     assert type(document).model_validate_json(json.dumps(values)).model_dump(mode="json") == values
 
 
+def test_charts_are_those_of_the_command(folder: Path) -> None:
+    """`plan --plots` writes what a result draws; two of the charts need the front."""
+    result = dsforge.plan(*INPUTS, front=True)
+    CliRunner().invoke(app, [*f"plan {FLAGS} --plots charts".split()], catch_exceptions=False)
+
+    written = {path.name: path.read_text("utf-8") for path in (folder / "charts").iterdir()}
+    assert written == result.charts()
+    assert set(dsforge.plan(*INPUTS).charts()) == {"memory.svg", "time.svg"} < set(written)
+
+
 def test_nothing_is_printed(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
     """The functions answer; only commands talk."""
     for name, (call, _) in CASES.items():

@@ -139,7 +139,16 @@ TRAINING = {
     "train-value": trained("sequence_length: 4096", "sequence_length: x"),
     "train-config-missing": trained("ds_config.json", "other.json"),
     "train-scheduler-twice": trained("ds_config.json", "scheduled.json"),
-    "train-tensor": trained("ds_config.json", "tensor.json"),
+    "train-tensor": Pair(
+        TRAINED.replace("ds_config", "tensor3"),
+        TRAINED.replace("ds_config", "tensor"),
+        "train.yaml",
+    ),
+    "train-mode": Pair(
+        TRAINED.replace("ds_config", "pipeline2"),
+        TRAINED.replace("ds_config", "pipeline1"),
+        "train.yaml",
+    ),
     "train-sequence": trained("4096", "8192", model="llama-2-7b"),
     "train-unsaved": trained("model: llama", "save: false\nmodel: llama"),
 }
@@ -147,4 +156,7 @@ BESIDE = {  # what train.yaml may name
     "ds_config.json": ds({}),
     "scheduled.json": ds(scheduled("WarmupLR")),
     "tensor.json": ds(TP2),
+    "tensor3.json": ds(TP2 | {"zero.stage": 3}),
+    "pipeline1.json": ds({"pipeline.stages": 2, "zero.stage": 1}),
+    "pipeline2.json": ds({"pipeline.stages": 2, "zero.stage": 2}),
 }

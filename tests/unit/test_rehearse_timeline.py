@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from xml.etree import ElementTree as ET
 
 from dsforge.rehearse.report import phase_accounts
 from dsforge.rehearse.timeline import Change, Span, Timeline, phase_levels
 from dsforge.rehearse.timeline_export import picture, trace
 
-SCHEMA = Path(__file__).resolve().parents[2] / "schemas" / "rehearsal.schema.json"
 STORY = Timeline(
     (
         Change("parameter", True, 10),

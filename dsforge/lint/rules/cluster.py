@@ -33,7 +33,7 @@ def data_parallel_size(case: Case) -> int:
     evidence="DeepSpeed runtime/config.py, DeepSpeedConfig._batch_assertion; OpenRLHF/OpenRLHF#346",
 )
 def cluster_batch(case: Case) -> Iterator[Hit]:
-    """A batch that this number of cards cannot make."""
+    """A batch size that does not fit this number of GPUs."""
     total, micro, steps = case.whole(TOTAL), case.whole(MICRO), case.whole(STEPS)
     ranks = data_parallel_size(case)
     if not case.cluster or not total or not ranks:
@@ -50,11 +50,12 @@ def cluster_batch(case: Case) -> Iterator[Hit]:
 @rule(
     "cluster-layout",
     "error",
-    why="Tensor, pipeline and sequence ranks together must divide the cards.",
+    why="The product of tensor, pipeline and sequence parallel sizes must divide the "
+    "number of GPUs.",
     evidence="DeepSpeed utils/groups.py, _create_model_parallel",
 )
 def cluster_layout(case: Case) -> Iterator[Hit]:
-    """Parallel sizes that do not divide the cards."""
+    """Parallel sizes that do not divide the number of GPUs."""
     if case.cluster and data_parallel_size(case) == 0:
         sizes = f"tensor {case.tensor_parallel_size} x pipeline {case.pipeline_stages}"
         message = f"{sizes} must divide the {case.cluster.gpus} cards of the cluster"
@@ -64,8 +65,8 @@ def cluster_layout(case: Case) -> Iterator[Hit]:
 @rule(
     "cluster-tensor-node",
     "warning",
-    why="Tensor ranks exchange activations four times a layer; across nodes that runs at the speed "
-    "of the network instead of NVLink.",
+    why="Tensor-parallel ranks exchange activations four times per layer; across nodes "
+    "that runs at the speed of the network instead of NVLink.",
     evidence="Narayanan et al. 2021, section 3.2",
 )
 def cluster_tensor_node(case: Case) -> Iterator[Hit]:
@@ -81,11 +82,11 @@ def cluster_tensor_node(case: Case) -> Iterator[Hit]:
 @rule(
     "cluster-bf16",
     "error",
-    why="The card has no bf16; the engine stops on every rank.",
+    why="The GPU does not support bf16; the engine stops on every rank.",
     evidence="DeepSpeed runtime/engine.py, DeepSpeedEngine._do_sanity_check",
 )
 def cluster_bf16(case: Case) -> Iterator[Hit]:
-    """bf16 on a card without it."""
+    """bf16 on a GPU without it."""
     loc = (case.bf16_block, "enabled")
     if case.cluster and case.is_on(*loc) and "bf16" not in case.cluster.gpu.peak_flops:
         yield Hit(loc, f"{case.cluster.gpu.name} has no bf16", "use fp16")
@@ -94,11 +95,11 @@ def cluster_bf16(case: Case) -> Iterator[Hit]:
 @rule(
     "cluster-fp16",
     "warning",
-    why="bf16 costs the same on this card and cannot overflow: no loss scale, no lost steps.",
+    why="bf16 costs the same on this GPU and cannot overflow: no loss scale, no lost steps.",
     evidence="deepspeedai/DeepSpeedExamples#418, hiyouga/LlamaFactory#986",
 )
 def cluster_fp16(case: Case) -> Iterator[Hit]:
-    """fp16 on a card that has bf16."""
+    """fp16 on a GPU that supports bf16."""
     gpu = case.cluster.gpu if case.cluster else None
     if gpu and not gpu.is_cpu and case.is_on("fp16", "enabled") and "bf16" in gpu.peak_flops:
         yield Hit(("fp16", "enabled"), f"{gpu.name} has bf16: fp16 can overflow", "use bf16")
@@ -107,7 +108,7 @@ def cluster_fp16(case: Case) -> Iterator[Hit]:
 @rule(
     "cluster-host-memory",
     "error",
-    why="The kernel ends the ranks (exit -9) when RAM is full; the file alone does not say so.",
+    why="The kernel kills the ranks (exit -9) when RAM is full; the file alone does not show it.",
     evidence="deepspeedai/DeepSpeed#4239, hiyouga/LlamaFactory#9116, axolotl-ai-cloud/axolotl#1439",
 )
 def cluster_host_memory(case: Case) -> Iterator[Hit]:
@@ -122,7 +123,7 @@ def cluster_host_memory(case: Case) -> Iterator[Hit]:
 @rule(
     "cluster-nvme-space",
     "error",
-    why="A full disk fails in the middle of a swap, as a wrong file size.",
+    why="A full disk fails in the middle of a swap, reported as a wrong file size.",
     evidence="deepspeedai/DeepSpeed#3376, deepspeedai/DeepSpeed#2006",
 )
 def cluster_nvme_space(case: Case) -> Iterator[Hit]:
@@ -139,7 +140,7 @@ def cluster_nvme_space(case: Case) -> Iterator[Hit]:
 @rule(
     "cluster-nvme-missing",
     "error",
-    why="The cluster file names no disk, or another folder than the config.",
+    why="The cluster file names no disk, or a folder other than the config's.",
     evidence="deepspeedai/DeepSpeed#3376 (a file system without O_DIRECT, or the wrong one)",
 )
 def cluster_nvme_missing(case: Case) -> Iterator[Hit]:
@@ -172,8 +173,8 @@ def _held(case: Case, device: str) -> tuple[float, list[str]]:
 @rule(
     "cluster-bucket",
     "warning",
-    why="A bucket that takes less time on the wire than a few latencies of the network leaves most "
-    "of its bandwidth unused.",
+    why="A bucket whose transfer takes less time than a few network latencies leaves most "
+    "of the bandwidth unused.",
     evidence="deepspeedai/DeepSpeed#5766 (raw bandwidth is not bus bandwidth)",
 )
 def cluster_bucket(case: Case) -> Iterator[Hit]:
@@ -197,8 +198,8 @@ def cluster_bucket(case: Case) -> Iterator[Hit]:
 @rule(
     "cluster-zero3-network",
     "warning",
-    why="Stage 3 sends the parameters twice and the gradients once in every micro step; over "
-    "Ethernet that is the whole step time.",
+    why="Stage 3 sends the parameters twice and the gradients once in every micro step; "
+    "over Ethernet that dominates the step time.",
     evidence="hiyouga/LlamaFactory#5014 (4 s to 90 s), deepspeedai/DeepSpeed#5770",
 )
 def cluster_zero3_network(case: Case) -> Iterator[Hit]:
@@ -224,7 +225,7 @@ def cluster_zero3_network(case: Case) -> Iterator[Hit]:
 @rule(
     "cluster-hpz",
     "warning",
-    why="hpZ keeps gathers inside a node only if its group is exactly the node.",
+    why="hpZ keeps gathers inside a node only if its group is exactly one node.",
     evidence="Wang et al. 2023 (ZeRO++), section 3.2; deepspeedai/DeepSpeed#6889",
 )
 def cluster_hpz(case: Case) -> Iterator[Hit]:

@@ -24,8 +24,8 @@ TENSOR = ("tensor_parallel", "autotp_size")
 @rule(
     "model-bucket",
     "warning",
-    why="A bucket is allocated whole, whatever the model: on a small model the buckets, not the "
-    "model, fill the card, and a higher stage needs more memory than a lower one.",
+    why="A bucket is allocated in full, whatever the size of the model: on a small model "
+    "the buckets fill the GPU, and a higher stage needs more memory than a lower one.",
     evidence="deepspeedai/DeepSpeed#1302 (default 5e8 buckets), LianjiaTech/BELLE#402",
 )
 def model_bucket(case: Case) -> Iterator[Hit]:
@@ -48,7 +48,7 @@ def model_bucket(case: Case) -> Iterator[Hit]:
 @rule(
     "model-bucket-default",
     "info",
-    why="The default is 5e8 elements, made for models of tens of billions.",
+    why="The default is 5e8 elements, chosen for models with tens of billions of parameters.",
     evidence="deepspeedai/DeepSpeed#1302",
 )
 def model_bucket_default(case: Case) -> Iterator[Hit]:
@@ -66,8 +66,9 @@ def model_bucket_default(case: Case) -> Iterator[Hit]:
 @rule(
     "model-moe-leaf",
     "warning",
-    why="At stage 3 every module's forward is a collective. A rank whose tokens skip an expert "
-    "never joins it, and all wait for ever. Leaf modules gather all experts of a layer at once.",
+    why="At stage 3 every module's forward is a collective. A rank whose tokens skip an "
+    "expert never joins it, and all ranks hang. Leaf modules gather all experts of a "
+    "layer at once.",
     evidence="deepspeedai/DeepSpeed#5066, deepspeedai/DeepSpeed#5008, "
     "ScienceOne-AI/DeepSeek-671B-SFT-Guide#7",
 )
@@ -92,7 +93,7 @@ def model_moe_leaf(case: Case) -> Iterator[Hit]:
     evidence="DeepSpeed module_inject/auto_tp.py; deepspeedai/DeepSpeed#3634 (52 heads on 8 cards)",
 )
 def model_heads(case: Case) -> Iterator[Hit]:
-    """Attention heads that the tensor ranks cannot share."""
+    """Attention heads that cannot be divided over the tensor-parallel ranks."""
     model, size = case.model, case.tensor_parallel_size
     if model is not None and model.attention_heads % size:
         message = f"`autotp_size` (={size}) must divide the {model.attention_heads} attention heads"
@@ -102,11 +103,12 @@ def model_heads(case: Case) -> Iterator[Hit]:
 @rule(
     "model-kv-heads",
     "error",
-    why="Key and value heads are cut like the others; fewer than ranks leaves some without any.",
+    why="Key and value heads are sharded like the others; with fewer heads than ranks some "
+    "ranks have none.",
     evidence="pytorch/torchtitan#2574, NVIDIA-NeMo/Automodel#799",
 )
 def model_kv_heads(case: Case) -> Iterator[Hit]:
-    """Key/value heads that the tensor ranks cannot share."""
+    """Key/value heads that cannot be divided over the tensor-parallel ranks."""
     model, size = case.model, case.tensor_parallel_size
     if model is not None and model.kv_heads % size:
         message = f"`autotp_size` (={size}) must divide the {model.kv_heads} key/value heads"
@@ -116,12 +118,12 @@ def model_kv_heads(case: Case) -> Iterator[Hit]:
 @rule(
     "model-stages",
     "error",
-    why="A stage without a layer has nothing to send, and an uneven split waits for its fullest "
-    "stage; some engines drop the rest without a word.",
+    why="A stage without a layer has nothing to send, and an uneven partition waits for "
+    "its largest stage; some engines drop the remainder silently.",
     evidence="NVIDIA/Megatron-LM#1304 (30 layers on 4 stages trained 28), modelscope/ms-swift#5737",
 )
 def model_stages(case: Case) -> Iterator[Hit]:
-    """Layers that the pipeline stages cannot share evenly."""
+    """Layers that cannot be divided evenly over the pipeline stages."""
     model, stages = case.model, case.pipeline_stages
     if model is not None and model.layers % stages:
         message = f"`stages` (={stages}) must divide the {model.layers} layers of {model.name}"
@@ -135,9 +137,9 @@ ROWS = rules(
         If("@tensor_parallel_size", "above", 1),
         "{model} ties its embeddings; AutoTP before 0.19.4 cuts only the head",
         "use a newer DeepSpeed, or autotp_size 1",
-        title="Tied embeddings under an AutoTP that does not know them.",
-        why="Older AutoTP cuts the output head without the embedding that shares its matrix, "
-        "so the two part, and the saved model is not the trained one.",
+        title="Tied embeddings with an AutoTP release that does not know them.",
+        why="Older AutoTP shards the output head without the embedding that shares its matrix, "
+        "so the two diverge, and the saved model is not the trained one.",
         evidence="DeepSpeed module_inject/auto_tp.py, _find_tied_weight_partners (absent before "
         "0.19.4)",
         when=(If("@tied_embeddings", "on"),),
@@ -152,7 +154,7 @@ ROWS = rules(
         "use bf16",
         title="fp16 for a family that overflows in it.",
         why="These families were trained in bf16 with activations beyond 65504: in fp16 they "
-        "turn to infinity, and the loss scale falls to its floor.",
+        "become inf, and the loss scale falls to its minimum.",
         evidence="hiyouga/LlamaFactory#251, modelscope/ms-swift#4374; "
         "transformers' T5 documentation",
         when=(If("@model_type", "in", OVERFLOWING),),

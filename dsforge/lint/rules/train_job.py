@@ -39,11 +39,11 @@ def train_value(case: Case) -> Iterator[Hit]:
     "train-config-missing",
     "error",
     "train",
-    why="Batch sizes, precision, sharding and the optimizer stand in that file.",
+    why="That file holds batch sizes, precision, sharding and the optimizer.",
     evidence="dsforge/train/parallel/engine_config.py",
 )
 def train_config_missing(case: Case) -> Iterator[Hit]:
-    """A ds_config that is not there."""
+    """A ds_config that does not exist."""
     named = case.at("deepspeed_config")
     if isinstance(named, str) and case.engine is None:
         yield Hit(("deepspeed_config",), "`deepspeed_config` is not there, or is not JSON")
@@ -53,8 +53,8 @@ def train_config_missing(case: Case) -> Iterator[Hit]:
     "train-scheduler-twice",
     "error",
     "train",
-    why="The loop sets the learning rate from `schedule`; a scheduler in the ds_config sets it "
-    "too, in the same step.",
+    why="The training loop sets the learning rate from `schedule`; a scheduler in the "
+    "ds_config sets it too, in the same step.",
     evidence="dsforge/render/deepspeed.py (no scheduler block), dsforge/train/run/learning_rate.py",
 )
 def train_scheduler_twice(case: Case) -> Iterator[Hit]:
@@ -68,28 +68,49 @@ def train_scheduler_twice(case: Case) -> Iterator[Hit]:
 
 @rule(
     "train-tensor",
-    "warning",
+    "error",
     "train",
-    why="The loop gives every rank samples of its own, which tensor ranks must not have.",
+    why="Tensor parallelism (AutoTP) trains under ZeRO 0, 1 and 2, with the whole vocabulary on "
+    "each rank, and with no other way to split the model.",
     evidence="dsforge/train/parallel/modes.py, mode_of",
 )
 def train_tensor(case: Case) -> Iterator[Hit]:
-    """Tensor parallelism under a loop that does not do it."""
-    size = case.tensor_parallel_size
-    if size > 1:
-        message = f"the ds_config asks for `autotp_size` (={size}), which the loop does not do"
-        yield Hit(("deepspeed_config",), message, "use ZeRO stage 3")
+    """Tensor parallelism with settings that `dsforge train` refuses beside it."""
+    return _refused(case) if case.tensor_parallel_size > 1 else iter(())
+
+
+@rule(
+    "train-mode",
+    "error",
+    "train",
+    why="`dsforge train` refuses parallel sizes and offload that DeepSpeed would refuse after all "
+    "ranks are up, or ignore.",
+    evidence="dsforge/train/parallel/modes.py, mode_of",
+)
+def train_mode(case: Case) -> Iterator[Hit]:
+    """Parallel sizes or offload of the ds_config that `dsforge train` refuses."""
+    return _refused(case) if case.tensor_parallel_size == 1 else iter(())
+
+
+def _refused(case: Case) -> Iterator[Hit]:
+    """What `dsforge train` finds in the ds_config, on the GPUs of the cluster where it is known."""
+    from dsforge.train.parallel.modes import mode_of
+
+    ranks = case.cluster.gpus if case.cluster else case.config.model_ranks
+    if case.engine is not None:
+        for problem in mode_of(case.config, ranks)[1]:
+            yield Hit(("deepspeed_config",), f"in the ds_config: {problem.message}", problem.hint)
 
 
 @rule(
     "train-sequence",
     "error",
     "train",
-    why="The model has no positions beyond its table.",
+    why="The model has no embedding for positions beyond its table.",
     evidence="the model's config.json, max_position_embeddings",
 )
 def train_sequence(case: Case) -> Iterator[Hit]:
-    """Samples longer than the model's positions."""
+    """Samples longer than the model's position table."""
     length = case.whole("sequence_length")
     if case.model is not None and length and length > case.model.max_position_embeddings:
         most = case.model.max_position_embeddings
@@ -103,7 +124,7 @@ def train_sequence(case: Case) -> Iterator[Hit]:
     "train-unsaved",
     "warning",
     "train",
-    why="It is meant for runs that only measure: nothing of the training remains.",
+    why="Meant for runs that only measure: nothing of the training is kept.",
     evidence="dsforge/job.py, TrainJob.save",
 )
 def train_unsaved(case: Case) -> Iterator[Hit]:
