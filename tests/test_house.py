@@ -23,6 +23,7 @@ ORDER = [
         "units",
         "slurm",
         "rope",
+        "zero_stages",
         "specs",
         "layout",
         "strategy",

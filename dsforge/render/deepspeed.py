@@ -17,14 +17,13 @@ from dsforge.errors import RenderError
 from dsforge.estimate.cut import stages_of
 from dsforge.plan import Plan, Priced
 from dsforge.specs import ClusterSpec, Workload
-from dsforge.strategy import AioSettings, Buckets, Offload, Strategy
+from dsforge.strategy import FULLY_SHARDED, AioSettings, Buckets, Offload, Strategy
 
 # Adam's second moment forgets over 1/(1-beta2) steps: 0.95 is what large language models are
 # trained with since GPT-3 (Brown et al. 2020, appendix B); Lion's pair is its paper's default.
 ADAM_BETAS = (0.9, 0.95)
 LION_BETAS = (0.9, 0.99)
 ADAM_EPSILON = 1e-8
-PARAMETERS_SHARDED = 3  # the ZeRO stage that can offload parameters
 MOMENTUM = {"sgd": 0.9, "muon": 0.95}
 
 
@@ -173,7 +172,7 @@ def zero_template(strategy: Strategy) -> str:
     optimizer on NVMe, below ZeRO stage 3 (runtime/zero/stage_1_and_2.py knows neither).
     """
     stage, moved = strategy.zero_stage, {strategy.offload_optimizer, strategy.offload_parameters}
-    if stage != PARAMETERS_SHARDED and (strategy.offload_parameters != "none" or "nvme" in moved):
+    if stage != FULLY_SHARDED and (strategy.offload_parameters != "none" or "nvme" in moved):
         raise RenderError(
             f"ZeRO stage (={stage}) cannot offload parameters, nor anything to NVMe",
             "use ZeRO stage 3, or offload only the optimizer to the CPU",

@@ -4,56 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dsforge.ds_config import GRADIENTS_SHARDED, PARAMETERS_SHARDED
 from dsforge.findings import Hit
-from dsforge.lint.case import ZERO, Case, rule, shown
+from dsforge.lint.case import Case, rule, shown
 
 RECOMPUTE = "activation_checkpointing"
 TAG_MODES = ("ignore", "warn", "fail")
-
-
-@rule(
-    "pipeline-zero",
-    "error",
-    why="Sharded gradients would be reduced in each of the many micro batches of a pipeline; the "
-    "pipeline engine refuses stages 2 and 3.",
-    evidence="DeepSpeed runtime/pipe/engine.py, PipelineEngine.__init__; "
-    "deepspeedai/DeepSpeed#568, deepspeedai/DeepSpeed#1629",
-)
-def pipeline_zero(case: Case) -> Iterator[Hit]:
-    """ZeRO 2 or 3 under the pipeline engine."""
-    stages = case.pipeline_stages
-    if stages > 1 and case.stage is not None and case.stage >= GRADIENTS_SHARDED:
-        message = f"ZeRO stage {case.stage} cannot be combined with {stages} pipeline stages"
-        yield Hit((ZERO, "stage"), message, "use ZeRO stage 1")
-
-
-@rule(
-    "tensor-zero3",
-    "error",
-    why="AutoTP training knows ZeRO 0, 1 and 2.",
-    evidence="DeepSpeed runtime/engine.py, DeepSpeedEngine._configure_tensor_parallel",
-)
-def tensor_zero3(case: Case) -> Iterator[Hit]:
-    """ZeRO 3 under AutoTP."""
-    size = case.tensor_parallel_size
-    if size > 1 and case.stage == PARAMETERS_SHARDED:
-        message = f"ZeRO stage 3 cannot be combined with `autotp_size` (={size})"
-        yield Hit((ZERO, "stage"), message, "use ZeRO stage 2")
-
-
-@rule(
-    "tensor-pipeline",
-    "error",
-    why="The pipeline engine takes layers, AutoTP takes Hugging Face models: not both. Megatron "
-    "does.",
-    evidence="DeepSpeed runtime/pipe/module.py, PipelineModule",
-)
-def tensor_pipeline(case: Case) -> Iterator[Hit]:
-    """Tensor and pipeline parallelism together."""
-    if case.tensor_parallel_size > 1 and case.pipeline_stages > 1:
-        message = "`tensor_parallel` and `pipeline` cannot be combined in DeepSpeed"
-        yield Hit(("tensor_parallel", "autotp_size"), message, "use one of them, or Megatron")
 
 
 @rule(

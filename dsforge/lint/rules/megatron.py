@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from difflib import get_close_matches
 from functools import cache
 from itertools import islice
-from math import prod
 from pathlib import Path
 
 from dsforge.findings import Hit
@@ -122,33 +121,6 @@ def _divides(case: Case, flag: str, of: str, default: int) -> Iterator[Hit]:
 
 
 @rule(
-    "megatron-heads",
-    "error",
-    "megatron",
-    why="Each tensor rank holds whole attention heads.",
-    evidence="megatron-core TransformerConfig.__post_init__ (tried)",
-)
-def megatron_heads(case: Case) -> Iterator[Hit]:
-    """Heads that the tensor ranks cannot share."""
-    yield from _divides(case, TP, HEADS, 0)
-
-
-@rule(
-    "megatron-groups",
-    "error",
-    "megatron",
-    why="Query groups must be a multiple or a divisor of the tensor ranks.",
-    evidence="megatron-core TransformerConfig.__post_init__; pytorch/torchtitan#2574",
-)
-def megatron_groups(case: Case) -> Iterator[Hit]:
-    """Query groups that the tensor ranks cannot share."""
-    size, groups = count_of(case, TP, 1), count_of(case, GROUPS)
-    if groups and size > 1 and groups % size and size % groups:
-        message = f"`{GROUPS}` (={groups}) must be a multiple or divisor of `{TP}` (={size})"
-        yield Hit((GROUPS,), message)
-
-
-@rule(
     "megatron-layers",
     "error",
     "megatron",
@@ -160,47 +132,6 @@ def megatron_layers(case: Case) -> Iterator[Hit]:
     """Layers that the stages cannot share."""
     if not any(has(case, flag) for flag in UNEVEN):
         yield from _divides(case, PP, LAYERS, 0)
-
-
-@rule(
-    "megatron-experts",
-    "error",
-    "megatron",
-    why="Each expert rank holds whole experts.",
-    evidence="megatron-core TransformerConfig.__post_init__",
-)
-def megatron_experts(case: Case) -> Iterator[Hit]:
-    """Experts that the expert ranks cannot share."""
-    yield from _divides(case, EP, "--num-experts", 0)
-
-
-@rule(
-    "megatron-sequence",
-    "error",
-    "megatron",
-    why="Each context rank takes two chunks of the sequence, so that causal work is even.",
-    evidence="Megatron-LM megatron/core/utils.py, get_batch_on_this_cp_rank",
-)
-def megatron_sequence(case: Case) -> Iterator[Hit]:
-    """A sequence that the context ranks cannot share."""
-    ranks, length = count_of(case, CP, 1), count_of(case, "--seq-length")
-    if ranks > 1 and length and length % (2 * ranks):
-        yield Hit((CP,), f"`--seq-length` (={length}) must be a multiple of 2 x `{CP}` (={ranks})")
-
-
-@rule(
-    "megatron-positions",
-    "error",
-    "megatron",
-    why="Positions beyond the table have no embedding.",
-    evidence=ARGUMENTS + ", validate_args",
-)
-def megatron_positions(case: Case) -> Iterator[Hit]:
-    """A sequence longer than the positions."""
-    most, length = count_of(case, "--max-position-embeddings"), count_of(case, "--seq-length")
-    if most and length > most:
-        message = f"`--seq-length` (={length}) is above `--max-position-embeddings` (={most})"
-        yield Hit(("--seq-length",), message)
 
 
 @rule(
@@ -267,39 +198,3 @@ def megatron_recompute(case: Case) -> Iterator[Hit]:
         yield Hit(loc, "full recomputation needs `--recompute-method`", "add `uniform`")
     if kind == "selective" and has(case, "--recompute-method"):
         yield Hit(("--recompute-method",), "selective recomputation takes no method", "remove it")
-
-
-@rule(
-    "megatron-batch",
-    "error",
-    "megatron",
-    why="The global batch is micro batch x micro batches x data-parallel ranks.",
-    evidence="megatron-core num_microbatches_calculator.py",
-)
-def megatron_batch(case: Case) -> Iterator[Hit]:
-    """A global batch that the ranks cannot share."""
-    micro, total = count_of(case, MICRO, 1), count_of(case, GLOBAL)
-    model = prod(count_of(case, flag, 1) or 1 for flag in (TP, PP, CP))
-    ranks = case.cluster.gpus if case.cluster else 0
-    if ranks and ranks % model:
-        yield Hit((TP,), f"tensor x pipeline x context (={model}) must divide the {ranks} cards")
-        return
-    each = max(1, micro) * (ranks // model if ranks else 1)
-    if total and total % each:
-        yield Hit((GLOBAL,), f"`{GLOBAL}` (={total}) must be a multiple of {each}")
-
-
-@rule(
-    "megatron-tensor-node",
-    "warning",
-    "megatron",
-    why="Tensor ranks exchange activations four times a layer; across nodes that runs at the speed "
-    "of the network.",
-    evidence="Narayanan et al. 2021, section 3.2",
-)
-def megatron_tensor_node(case: Case) -> Iterator[Hit]:
-    """Tensor parallelism across nodes."""
-    size = count_of(case, TP, 1)
-    if case.cluster and size > case.cluster.gpus_per_node:
-        message = f"`{TP}` (={size}) is above the {case.cluster.gpus_per_node} cards of a node"
-        yield Hit((TP,), message)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dsforge.ds_config import PARAMETERS_SHARDED
 from dsforge.findings import Hit
 from dsforge.lint.case import ZERO, Case, rule
+from dsforge.zero_stages import FULLY_SHARDED
 
 BLOCKS = ("offload_optimizer", "offload_param")
 CONFIG = "DeepSpeed runtime/zero/offload_config.py"
-CPU_OPTIMIZERS = ("adam", "adamw", "adagrad", "lion")
 ADAM_BUFFERS = 4  # parameter, gradient and two moments
 AIO_BLOCK = 1 << 20
 
@@ -18,64 +17,6 @@ AIO_BLOCK = 1 << 20
 def origin(case: Case, block: str) -> tuple[str, ...]:
     """The location that asks for an offload, in its new or its old spelling."""
     return (ZERO, block) if block in case.block(ZERO) else (ZERO,)
-
-
-@rule(
-    "offload-param-stage",
-    "error",
-    why="Only stage 3 shards parameters, so only stage 3 can move them. Lower stages accept the "
-    "block, ignore it and train, with all parameters on each card.",
-    evidence=CONFIG + ", DeepSpeedZeroOffloadParamConfig; axolotl-ai-cloud/axolotl's zero2 files",
-)
-def offload_param_stage(case: Case) -> Iterator[Hit]:
-    """Parameter offload below stage 3."""
-    if case.device("offload_param") == "none" or case.stage in (PARAMETERS_SHARDED, None):
-        return
-    message = f"`offload_param` is ignored at ZeRO stage {case.stage}"
-    yield Hit(origin(case, "offload_param"), message, "use stage 3, or remove it")
-
-
-@rule(
-    "offload-optimizer-stage",
-    "error",
-    why="Without ZeRO there is no sharded optimizer state to move; the block is ignored or stops "
-    "the engine.",
-    evidence=CONFIG + ", DeepSpeedZeroOffloadOptimizerConfig: valid with stage 1, 2 and 3",
-)
-def offload_optimizer_stage(case: Case) -> Iterator[Hit]:
-    """Optimizer offload without ZeRO."""
-    if case.device("offload_optimizer") != "none" and case.stage == 0:
-        loc = origin(case, "offload_optimizer")
-        yield Hit(loc, "`offload_optimizer` needs ZeRO stage 1, 2 or 3 (=0)", "use stage 2")
-
-
-@rule(
-    "offload-ratio-stage",
-    "error",
-    why="Partial offload splits the sub-groups of stage 3; other stages refuse it.",
-    evidence="DeepSpeed runtime/zero/config.py, offload_ratio_check",
-)
-def offload_ratio_stage(case: Case) -> Iterator[Hit]:
-    """Partial optimizer offload below stage 3."""
-    loc = (ZERO, "offload_optimizer", "ratio")
-    ratio = case.number(*loc)
-    if ratio is not None and ratio < 1 and case.stage not in (PARAMETERS_SHARDED, None):
-        yield Hit(loc, f"`ratio` (={ratio}) below 1 needs ZeRO stage 3", "use 1.0, or stage 3")
-
-
-@rule(
-    "offload-nvme-stage",
-    "error",
-    why="Swapping to NVMe is part of stage 3 (ZeRO-Infinity); lower stages keep it in RAM, which "
-    "may not hold it.",
-    evidence="DeepSpeed runtime/zero/stage3.py, _configure_tensor_swapping",
-)
-def offload_nvme_stage(case: Case) -> Iterator[Hit]:
-    """NVMe offload below stage 3."""
-    for block in BLOCKS:
-        if case.device(block) == "nvme" and case.stage not in (PARAMETERS_SHARDED, None):
-            message = f"`{block}` to nvme needs ZeRO stage 3 (={case.stage})"
-            yield Hit((ZERO, block, "device"), message, "use cpu, or stage 3")
 
 
 @rule(
@@ -172,26 +113,6 @@ def offload_unpinned(case: Case) -> Iterator[Hit]:
 
 
 @rule(
-    "offload-kind",
-    "error",
-    why="An offloaded optimizer runs on the CPU, and only these have a CPU version; others stop "
-    "the engine, or compute on the card after copying everything back.",
-    evidence="DeepSpeed runtime/engine.py, _configure_optimizer (zero_force_ds_cpu_optimizer)",
-)
-def offload_kind(case: Case) -> Iterator[Hit]:
-    """An offloaded optimizer without a CPU version."""
-    name = case.word("optimizer", "type")
-    known = name in ("lamb", "onebitadam", "muon", "sgd", "rmsprop", "zerooneadam")
-    if known and case.device("offload_optimizer") != "none":
-        if case.is_on("zero_allow_untested_optimizer") or case.is_off(
-            "zero_force_ds_cpu_optimizer"
-        ):
-            return
-        message = f"optimizer `{name}` has no CPU version and is offloaded"
-        yield Hit(("optimizer", "type"), message, f"use {' or '.join(CPU_OPTIMIZERS[1:])}")
-
-
-@rule(
     "superoffload-stage",
     "error",
     why="SuperOffload is built into the stage-3 optimizer.",
@@ -200,7 +121,7 @@ def offload_kind(case: Case) -> Iterator[Hit]:
 def superoffload_stage(case: Case) -> Iterator[Hit]:
     """SuperOffload below stage 3."""
     loc = (ZERO, "offload_optimizer", "super_offload")
-    if case.is_on(*loc) and case.stage not in (PARAMETERS_SHARDED, None):
+    if case.is_on(*loc) and case.stage not in (FULLY_SHARDED, None):
         yield Hit(loc, "`super_offload` needs ZeRO stage 3", "use stage 3")
 
 

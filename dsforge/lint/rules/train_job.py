@@ -67,39 +67,6 @@ def train_scheduler_twice(case: Case) -> Iterator[Hit]:
 
 
 @rule(
-    "train-tensor",
-    "warning",
-    "train",
-    why="The loop gives every rank samples of its own, which tensor ranks must not have.",
-    evidence="dsforge/train/parallel/modes.py, mode_of",
-)
-def train_tensor(case: Case) -> Iterator[Hit]:
-    """Tensor parallelism under a loop that does not do it."""
-    size = case.tensor_parallel_size
-    if size > 1:
-        message = f"the ds_config asks for `autotp_size` (={size}), which the loop does not do"
-        yield Hit(("deepspeed_config",), message, "use ZeRO stage 3")
-
-
-@rule(
-    "train-sequence",
-    "error",
-    "train",
-    why="The model has no positions beyond its table.",
-    evidence="the model's config.json, max_position_embeddings",
-)
-def train_sequence(case: Case) -> Iterator[Hit]:
-    """Samples longer than the model's positions."""
-    length = case.whole("sequence_length")
-    if case.model is not None and length and length > case.model.max_position_embeddings:
-        most = case.model.max_position_embeddings
-        message = (
-            f"`sequence_length` (={length}) is above the {most} positions of {case.model.name}"
-        )
-        yield Hit(("sequence_length",), message, f"use {most}")
-
-
-@rule(
     "train-unsaved",
     "warning",
     "train",

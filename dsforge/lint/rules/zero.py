@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dsforge.ds_config import GRADIENTS_SHARDED, PARAMETERS_SHARDED
 from dsforge.findings import Hit
 from dsforge.lint.case import ZERO, Case, rule
+from dsforge.zero_stages import FULLY_SHARDED, GRADIENTS_SHARDED
 
 CONFIG = "DeepSpeed runtime/zero/config.py, DeepSpeedZeroConfig"
 STAGE3_FEATURES = (
-    "zero_hpz_partition_size",
     "zero_quantized_weights",
     "zero_quantized_nontrainable_weights",
     "zero_quantized_gradients",
@@ -53,7 +52,7 @@ def zero_boolean(case: Case) -> Iterator[Hit]:
 def stage3_keys_below(case: Case) -> Iterator[Hit]:
     """Settings of stage 3 at a lower stage."""
     keys = [k for k in case.block(ZERO) if k.startswith("stage3_")]
-    if keys and case.stage is not None and case.stage < PARAMETERS_SHARDED:
+    if keys and case.stage is not None and case.stage < FULLY_SHARDED:
         message = f"`{keys[0][:60]}` is not read at ZeRO stage {case.stage}"
         message += f" (nor are {len(keys) - 1} more)" if len(keys) > 1 else ""
         yield Hit((ZERO, keys[0]), message)
@@ -71,25 +70,10 @@ def zeropp_below_stage3(case: Case) -> Iterator[Hit]:
     for key in STAGE3_FEATURES:
         value = case.at(ZERO, key)
         used = value is True or (case.whole(ZERO, key) or 0) > 1
-        if used and case.stage is not None and case.stage < PARAMETERS_SHARDED:
+        if used and case.stage is not None and case.stage < FULLY_SHARDED:
             yield Hit(
                 (ZERO, key), f"`{key}` does nothing at ZeRO stage {case.stage}", "use stage 3"
             )
-
-
-@rule(
-    "hpz-with-offload",
-    "warning",
-    why="hpZ keeps a second copy of the parameters on the cards of a node; with the parameters on "
-    "the host this was reported to break.",
-    evidence="deepspeedai/DeepSpeed#6889",
-)
-def hpz_with_offload(case: Case) -> Iterator[Hit]:
-    """Parameter offload together with hpZ."""
-    size = case.whole(ZERO, "zero_hpz_partition_size") or 1
-    if size > 1 and case.device("offload_param") != "none":
-        message = f"`zero_hpz_partition_size` (={size}) with `offload_param`"
-        yield Hit((ZERO, "zero_hpz_partition_size"), message, "use one of them")
 
 
 @rule(
@@ -114,7 +98,7 @@ def quantized_gradients_fp16(case: Case) -> Iterator[Hit]:
 )
 def elastic_checkpoint_stage3(case: Case) -> Iterator[Hit]:
     """Elastic checkpoints at stage 3."""
-    if case.is_on(ZERO, "elastic_checkpoint") and case.stage == PARAMETERS_SHARDED:
+    if case.is_on(ZERO, "elastic_checkpoint") and case.stage == FULLY_SHARDED:
         message = "`elastic_checkpoint` is no longer supported at ZeRO stage 3"
         yield Hit((ZERO, "elastic_checkpoint"), message, "use universal checkpoints to resume")
 
@@ -148,7 +132,7 @@ def grad_norm_off(case: Case) -> Iterator[Hit]:
 )
 def predivide_stage3(case: Case) -> Iterator[Hit]:
     """Prescaled or predivided gradients at stage 3."""
-    if case.stage != PARAMETERS_SHARDED or case.is_off(ZERO, "reduce_scatter"):
+    if case.stage != FULLY_SHARDED or case.is_off(ZERO, "reduce_scatter"):
         return
     if case.is_on("prescale_gradients"):
         yield Hit(("prescale_gradients",), "`prescale_gradients` is not possible at ZeRO stage 3")
@@ -167,7 +151,7 @@ def predivide_stage3(case: Case) -> Iterator[Hit]:
 def allreduce_sum(case: Case) -> Iterator[Hit]:
     """Summed gradients at stage 3."""
     loc = ("gradient_allreduce_op",)
-    if case.word(*loc) == "sum" and case.stage == PARAMETERS_SHARDED:
+    if case.word(*loc) == "sum" and case.stage == FULLY_SHARDED:
         yield Hit(
             loc, "`gradient_allreduce_op` sum is not supported at ZeRO stage 3", "use stage 2"
         )
@@ -184,7 +168,7 @@ def unsaved_weights(case: Case) -> Iterator[Hit]:
     """Stage 3 without gathering weights on save."""
     new = "stage3_gather_16bit_weights_on_model_save"
     keys = (new, "gather_16bit_weights_on_model_save", "stage3_gather_fp16_weights_on_model_save")
-    if case.stage == PARAMETERS_SHARDED and not any(case.at(ZERO, key) for key in keys):
+    if case.stage == FULLY_SHARDED and not any(case.at(ZERO, key) for key in keys):
         loc = (ZERO, next((k for k in keys if k in case.block(ZERO)), "stage"))
         yield Hit(loc, "whole weights are not gathered on save", f"set `{new}` to true")
 
