@@ -299,7 +299,6 @@ FACTS: Mapping[str, Callable[[Case, Loc], Any]] = {
         "bf16" if "bf16" in case.block() else "bfloat16", "enabled"
     ),
     "@tensor_parallel_size": lambda case, _: case.tensor_parallel_size,
-    "@pipeline_stages": lambda case, _: case.pipeline_stages,
     "@model_type": lambda case, _: case.model.model_type if case.model else ABSENT,
     "@tied_embeddings": lambda case, _: case.model.tied_embeddings if case.model else ABSENT,
     "@network": lambda case, _: case.cluster.inter_node.kind if case.cluster else ABSENT,

@@ -14,7 +14,6 @@ TOTAL, MICRO, STEPS = (
     "gradient_accumulation_steps",
 )
 CHECK = "DeepSpeed runtime/config.py, DeepSpeedConfig._batch_assertion"
-THREADS = "deepspeedai/DeepSpeed#17, deepspeedai/DeepSpeed#6914, OpenRLHF/OpenRLHF#346"
 
 
 @rule(
@@ -31,24 +30,6 @@ def batch_positive(case: Case) -> Iterator[Hit]:
             continue
         if case.whole(key) is None or isinstance(value, float) or case.whole(key) < 1:  # type: ignore[operator]
             yield Hit((key,), f"`{key}` (={shown(value)}) must be a positive whole number")
-
-
-@rule(
-    "batch-product",
-    "error",
-    why="The global batch is micro batch x accumulation x data-parallel ranks, so it must be a "
-    "multiple of micro batch x accumulation on any number of ranks.",
-    evidence=f"{CHECK}; {THREADS}",
-)
-def batch_product(case: Case) -> Iterator[Hit]:
-    """A global batch size that no number of ranks can produce."""
-    total, micro, steps = case.whole(TOTAL), case.whole(MICRO), case.whole(STEPS)
-    each = (micro or 1) * (steps or 1)
-    if total and total > 0 and each > 0 and total % each:
-        parts = " x ".join(f"`{k}` (={case.whole(k)})" for k in (MICRO, STEPS) if case.whole(k))
-        near = f"use {total - total % each} or {total - total % each + each}"
-        near = f"use {each}" if total < each else near
-        yield Hit((TOTAL,), f"`{TOTAL}` (={total}) must be a multiple of {parts}", near)
 
 
 @rule(

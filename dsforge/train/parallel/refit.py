@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from dsforge.constraints import divisors, listed
 from dsforge.errors import Problem, SpecError
-from dsforge.rules import divisors, listed
 
 MICRO, TOTAL, ACCUMULATION = (
     "train_micro_batch_size_per_gpu",
