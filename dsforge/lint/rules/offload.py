@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dsforge.findings import Hit
-from dsforge.lint.case import ZERO, Case, rule
+from dsforge.lint.checked_file import ZERO, CheckedFile, rule
 from dsforge.lint.rows import If, Repair, Row, rules
 
 BLOCKS = ("offload_optimizer", "offload_param")
@@ -14,9 +14,9 @@ ADAM_BUFFERS = 4  # parameter, gradient and two moments
 SMALLEST_AIO_BLOCK = 128 << 10  # bytes
 
 
-def origin(case: Case, block: str) -> tuple[str, ...]:
+def origin(file: CheckedFile, block: str) -> tuple[str, ...]:
     """The location that asks for an offload, in its new or its old spelling."""
-    return (ZERO, block) if block in case.block(ZERO) else (ZERO,)
+    return (ZERO, block) if block in file.block(ZERO) else (ZERO,)
 
 
 @rule(
@@ -26,10 +26,10 @@ def origin(case: Case, block: str) -> tuple[str, ...]:
     "far below what an NVMe disk can do.",
     evidence="DeepSpeed runtime/swap_tensor/constants.py; deepspeedai/DeepSpeed#3506",
 )
-def offload_nvme_aio(case: Case) -> Iterator[Hit]:
+def offload_nvme_aio(file: CheckedFile) -> Iterator[Hit]:
     """NVMe offload with the default I/O settings."""
-    if any(case.device(block) == "nvme" for block in BLOCKS) and not case.block("aio"):
-        loc = next(origin(case, b) for b in BLOCKS if case.device(b) == "nvme")
+    if any(file.device(block) == "nvme" for block in BLOCKS) and not file.block("aio"):
+        loc = next(origin(file, b) for b in BLOCKS if file.device(b) == "nvme")
         fix = "add `aio` with block_size 1048576, queue_depth 32"
         yield Hit(loc, "NVMe offload without an `aio` block", fix)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from dsforge.findings import Hit, Rule, Severity
-from dsforge.lint.case import Case
+from dsforge.lint.checked_file import CheckedFile
 from dsforge.lint.reading.document import KINDS, Kind
 
 HJSON = "DeepSpeed runtime/config.py loads with hjson; transformers and accelerate with json"
@@ -16,13 +16,13 @@ STRICT = "DeepSpeed runtime/config_utils.py, dict_raise_error_on_duplicate_keys"
 OURS = "limit of this tool"
 
 
-def _of_reading(name: str, severity: Severity, title: str, *text: str) -> Rule[Case]:
+def _of_reading(name: str, severity: Severity, title: str, *text: str) -> Rule[CheckedFile]:
     """The rule of one kind of flaw; `text` is its reason and its evidence."""
 
-    def find(case: Case) -> Iterable[Hit]:
+    def find(file: CheckedFile) -> Iterable[Hit]:
         return (
             Hit((), flaw.message, flaw.fix, flaw.edits, flaw.offset)
-            for flaw in case.document.flaws
+            for flaw in file.document.flaws
             if flaw.rule == name
         )
 
@@ -32,7 +32,7 @@ def _of_reading(name: str, severity: Severity, title: str, *text: str) -> Rule[C
     return Rule(name, severity, kinds, title, text[0], text[1], find, fixable)
 
 
-FLAWS: tuple[Rule[Case], ...] = (
+FLAWS: tuple[Rule[CheckedFile], ...] = (
     _of_reading(
         "file-unreadable",
         "error",
