@@ -47,11 +47,11 @@ def accelerate_file_and_keys(file: CheckedFile) -> Iterator[Hit]:
         return
     for key in IGNORED_WITH_FILE:
         if key in file.block(PLUGIN):
-            message = f"`{key}` cannot stand beside `deepspeed_config_file`"
-            yield Hit((PLUGIN, key), message, "put it into that file")
+            message = f"`{key}` cannot be combined with `deepspeed_config_file`"
+            yield Hit((PLUGIN, key), message, "set it in that file")
     if file.word("mixed_precision") in ("fp16", "bf16"):
-        message = "`mixed_precision` cannot stand beside `deepspeed_config_file`"
-        yield Hit(("mixed_precision",), message, "put it into that file")
+        message = "`mixed_precision` cannot be combined with `deepspeed_config_file`"
+        yield Hit(("mixed_precision",), message, "set it in that file")
 
 
 @rule(
@@ -101,7 +101,7 @@ def accelerate_address(file: CheckedFile) -> Iterator[Hit]:
     machines = file.whole("num_machines") or 1
     hostfile = file.at(PLUGIN, "deepspeed_hostfile")
     if machines > 1 and not hostfile and not file.at("main_process_ip"):
-        message = f"{machines} machines need `main_process_ip` or `deepspeed_hostfile`"
+        message = f"{machines} machines require `main_process_ip` or `deepspeed_hostfile`"
         yield Hit(("num_machines",), message)
 
 
@@ -124,7 +124,7 @@ def accelerate_choice(file: CheckedFile) -> Iterator[Hit]:
     launcher = file.at(PLUGIN, "deepspeed_multinode_launcher")
     if launcher is not None and launcher not in LAUNCHERS:
         loc = (PLUGIN, "deepspeed_multinode_launcher")
-        yield Hit(loc, f"launcher `{shown(launcher)}` is not known", f"use {', '.join(LAUNCHERS)}")
+        yield Hit(loc, f"unknown launcher `{shown(launcher)}`", f"use {', '.join(LAUNCHERS)}")
 
 
 @rule(

@@ -96,9 +96,8 @@ def cluster_bucket(file: CheckedFile) -> Iterator[Hit]:
         size = file.number(ZERO, key)
         if size is not None and 0 < size < least:
             wire = seconds(size * BYTES / rate)
-            message = (
-                f"`{key}` (={count(size)}) is {wire} on the wire, a round takes {seconds(round_s)}"
-            )
+            latency = seconds(round_s)
+            message = f"`{key}` (={count(size)}) takes {wire} to send, with a latency of {latency}"
             yield Hit((ZERO, key), message, f"use {round(least)} or more")
 
 
@@ -140,9 +139,9 @@ def cluster_hpz(file: CheckedFile) -> Iterator[Hit]:
     loc = (ZERO, "zero_hpz_partition_size")
     size, cluster = file.whole(*loc) or 1, file.cluster
     if cluster and size > 1 and size != cluster.gpus_per_node:
-        cards = cluster.gpus_per_node
-        message = f"`zero_hpz_partition_size` (={size}) is not the {cards} cards of a node"
-        yield Hit(loc, message, f"use {cards}")
+        gpus = cluster.gpus_per_node
+        message = f"`zero_hpz_partition_size` (={size}) is not the {gpus} GPUs of a node"
+        yield Hit(loc, message, f"use {gpus}")
 
 
 @rule(
@@ -159,5 +158,5 @@ def cluster_nvme_path(file: CheckedFile) -> Iterator[Hit]:
         if not disk or file.device(block) != "nvme" or not isinstance(path, str):
             continue
         if not path.startswith(disk.path):
-            message = f"`nvme_path` is not below {disk.path}, the disk of the cluster"
+            message = f"`nvme_path` is not on {disk.path}, the disk of the cluster"
             yield Hit((ZERO, block, "nvme_path"), message)

@@ -204,8 +204,8 @@ RULES: tuple[Rule[CheckedFile], ...] = (
     ),
     _rule(
         engine.offload_parameters_stage,
-        why="Only stage 3 shards parameters, so only stage 3 can move them. Lower stages accept "
-        "the block, ignore it and train, with all parameters on each card.",
+        why="Only stage 3 shards parameters, so only stage 3 can offload them. Lower stages accept "
+        "the block, ignore it and train, with all parameters on each GPU.",
         evidence="axolotl-ai-cloud/axolotl's zero2 files",
         ds_config=_offload("offload_param"),
         accelerate=(PLUGIN, "offload_param_device"),
@@ -225,7 +225,7 @@ RULES: tuple[Rule[CheckedFile], ...] = (
     _rule(
         engine.offload_optimizer_kind,
         why="An offloaded optimizer runs on the CPU, and only these have a CPU version; others "
-        "stop the engine, or compute on the card after copying everything back.",
+        "stop the engine, or compute on the GPU after copying everything back.",
         ds_config=("optimizer", "type"),
     ),
     _rule(
@@ -266,7 +266,7 @@ RULES: tuple[Rule[CheckedFile], ...] = (
     _rule(
         engine.hpz_with_offload,
         "warning",
-        why="hpZ keeps a second copy of the parameters on the cards of a node; with states on the "
+        why="hpZ keeps a second copy of the parameters on the GPUs of a node; with states on the "
         "host this was reported to break.",
         ds_config=HPZ,
     ),
@@ -286,7 +286,7 @@ RULES: tuple[Rule[CheckedFile], ...] = (
     ),
     _rule(
         sizes.world_size,
-        why="Tensor, pipeline and sequence ranks together must divide the cards.",
+        why="Tensor, pipeline and sequence ranks together must divide the number of GPUs.",
         ds_config=_size,
         megatron=(TP,),
     ),
@@ -327,7 +327,7 @@ RULES: tuple[Rule[CheckedFile], ...] = (
     ),
     _rule(
         inputs.precision_on_card,
-        why="The card has no such tensor unit; the engine stops on every rank.",
+        why="The GPU does not support it; the engine stops on every rank.",
         ds_config=_half,
     ),
     _rule(

@@ -38,7 +38,7 @@ def max_live_zero(file: CheckedFile) -> Iterator[Hit]:
             if file.number(ZERO, name) == 0 and in_stage3(file):
                 value = 50_000_000 if key.startswith("prefetch") else 1_000_000_000
                 message = (
-                    f"`{name}` (=0): nothing is fetched ahead or kept, every gather is waited for"
+                    f"`{name}` (=0): nothing is prefetched, computation waits for every gather"
                 )
                 yield Hit((ZERO, name), message, f"use {value}")
 
@@ -56,7 +56,7 @@ def bucket_large(file: CheckedFile) -> Iterator[Hit]:
         if size is not None and size > LARGE_BUCKET and file.stage:
             copies = 1 if file.is_off(ZERO, "overlap_comm") else 2
             message = (
-                f"`{key}` (={count(size)} elements) takes {gib(size * BYTES * copies)} of each card"
+                f"`{key}` (={count(size)} elements) takes {gib(size * BYTES * copies)} on each GPU"
             )
             yield Hit((ZERO, key), message, "use 5e8 or less")
 

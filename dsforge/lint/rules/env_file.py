@@ -43,7 +43,7 @@ def env_line(file: CheckedFile) -> Iterator[Hit]:
         if comment or "=" not in text:
             what = "a comment" if comment else "a blank line" if not text else f"`{shown(text)}`"
             edits = whole_line(file, row) if comment or not text else ()
-            yield Hit((), f"{what} ends the launcher", "remove it", edits, row.start)
+            yield Hit((), f"{what} stops the launcher", "remove it", edits, row.start)
 
 
 @rule(
@@ -78,8 +78,8 @@ def env_name(file: CheckedFile) -> Iterator[Hit]:
     for variable in variables(file.document):
         name = variable.name.lstrip().removeprefix("export ")
         if not NAME.fullmatch(name):
-            message = f"`{shown(name)}` is not a name"
-            yield Hit((), message, "letters, digits and `_`", offset=variable.line.start)
+            message = f"`{shown(name)}` is not a valid variable name"
+            yield Hit((), message, "use letters, digits and `_`", offset=variable.line.start)
 
 
 @rule(
@@ -97,8 +97,8 @@ def env_value(file: CheckedFile) -> Iterator[Hit]:
         value = variable.value
         if not PLAIN.fullmatch(value.strip()) or value != value.strip():
             quoted = value[:1] in "\"'" and value[:1] == value[-1:] and len(value) > 1
-            message = f"the value of `{shown(variable.name)}` does not survive the launcher"
-            fix = "write it without quotes" if quoted else "only letters, digits and _@%+=:,./-"
+            message = f"the value of `{shown(variable.name)}` is changed by the launcher's quoting"
+            fix = "write it without quotes" if quoted else "use only letters, digits and _@%+=:,./-"
             yield Hit((), message, fix, offset=variable.line.start)
 
 
@@ -170,7 +170,9 @@ def env_interface(file: CheckedFile) -> Iterator[Hit]:
             message = f"`{variable.name}` (={shown(name)}) does not lead to other hosts"
             yield Hit((), message, "name the network's interface", offset=variable.line.start)
         elif own and name and own not in name.split(","):
-            message = f"`{variable.name}` (={shown(name)}) is not {own}, that of the cluster"
+            message = (
+                f"`{variable.name}` (={shown(name)}) is not {own}, the interface of the cluster"
+            )
             yield Hit((), message, f"use {own}", offset=variable.line.start)
 
 

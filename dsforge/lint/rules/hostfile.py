@@ -64,8 +64,8 @@ def host_by_name(file: CheckedFile) -> Iterator[Hit]:
     for entry in entries:
         if not is_address(entry.address) and len(entries) > 1:
             offset = file.document.line(line_of(entry.place)).start
-            message = f"`{entry.address}` is a name: every node must resolve it alike"
-            yield Hit((), message, "write its IP address", offset=offset)
+            message = f"`{entry.address}` is a name: every node must resolve it to the same address"
+            yield Hit((), message, "use its IP address", offset=offset)
 
 
 @rule(
@@ -100,7 +100,10 @@ def host_example(file: CheckedFile) -> Iterator[Hit]:
         if entry.address.startswith(EXAMPLES):
             offset = file.document.line(line_of(entry.place)).start
             yield Hit(
-                (), f"`{entry.address}` is an example, no host", "your address", offset=offset
+                (),
+                f"`{entry.address}` is a documentation address",
+                "use the address of your host",
+                offset=offset,
             )
 
 
@@ -121,7 +124,7 @@ def host_cluster(file: CheckedFile) -> Iterator[Hit]:
     for entry in entries:
         if entry.slots > cluster.gpus_per_node:
             offset = file.document.line(line_of(entry.place)).start
-            message = f"{entry.slots} slots on nodes with {cluster.gpus_per_node} cards"
+            message = f"{entry.slots} slots on nodes with {cluster.gpus_per_node} GPUs"
             yield Hit((), message, f"slots={cluster.gpus_per_node}", offset=offset)
 
 
@@ -130,7 +133,7 @@ UNUSABLE_LINES: tuple[Rule[CheckedFile], ...] = (
         "hostfile-line",
         "error",
         "A line that is not `ADDRESS slots=N`.",
-        "A line of another form is fatal; text behind the slots is dropped without a word.",
+        "The launcher stops at any other line; text after the slots is dropped silently.",
         PARSER,
     ),
     _of_hostfile(
@@ -143,7 +146,7 @@ UNUSABLE_LINES: tuple[Rule[CheckedFile], ...] = (
     _of_hostfile(
         "host-twice",
         "error",
-        "A host that is written twice.",
+        "A host that is listed twice.",
         "The launcher refuses duplicates.",
         PARSER,
     ),
@@ -158,7 +161,7 @@ UNUSABLE_LINES: tuple[Rule[CheckedFile], ...] = (
     _of_hostfile(
         "host-address",
         "error",
-        "An IP address that is none, or belongs to no host.",
+        "An invalid IP address, or one that belongs to no host.",
         "ssh asks the name server for it and waits.",
         "RFC 791, RFC 1122",
     ),
@@ -166,21 +169,21 @@ UNUSABLE_LINES: tuple[Rule[CheckedFile], ...] = (
         "host-loopback",
         "error",
         "A loopback address among several hosts.",
-        "On each node it means that node, so ranks meet themselves.",
+        "On each node it means that node, so ranks connect to themselves.",
         "determined-ai/determined#4297",
     ),
     _of_hostfile(
         "host-user",
         "error",
-        "A user name in front of an address.",
-        "The launcher takes the whole for the name of the host, also as master address.",
+        "A user name before an address.",
+        "The launcher takes the whole text as the host name, also as master address.",
         PARSER,
     ),
     _of_hostfile(
         "host-slots",
         "error",
-        "A number of slots that no machine has.",
-        "Ranks are started for cards that are not there.",
+        "An impossible number of slots.",
+        "Ranks would be started for GPUs that do not exist.",
         PARSER,
     ),
 )

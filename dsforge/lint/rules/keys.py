@@ -87,7 +87,7 @@ def key_misplaced(file: CheckedFile) -> Iterator[Hit]:
         home = home_of(file.releases, entry.key)
         if home and not near(entry.key, living(file, entry.block)):
             message = f"`{shown(entry.key)}` is ignored at the top level"
-            yield Hit(entry.loc, message, f"put it into `{home}`")
+            yield Hit(entry.loc, message, f"move it to `{home}`")
 
 
 def strangers(file: CheckedFile) -> Iterator[Entry]:
@@ -116,7 +116,7 @@ def key_unread(file: CheckedFile) -> Iterator[Hit]:
         removed = entry.key in entry.block.removed
         if not known and not removed and not entry.key.startswith(("_", "//", "$")):
             message = f"DeepSpeed does not read `{shown(entry.key)}`"
-            yield Hit(entry.loc, message, "remove it, if nobody does")
+            yield Hit(entry.loc, message, "remove it, unless your program reads it")
 
 
 @rule(
@@ -153,7 +153,7 @@ def key_too_new(file: CheckedFile) -> Iterator[Hit]:
         if entry.coming and entry.life is not None:
             since = entry.life["since"]
             yield Hit(
-                entry.loc, f"`{entry.key}` is known since {since} only", f"use {since} or newer"
+                entry.loc, f"`{entry.key}` exists since {since} only", f"use {since} or newer"
             )
 
 

@@ -60,7 +60,7 @@ def megatron_line(file: CheckedFile) -> Iterator[Hit]:
     for row in file.document.lines:
         text = row.text.strip()
         if text and not text.startswith(("-", "#")):
-            yield Hit((), f"`{shown(text)}` is no flag", "begin with `--`", offset=row.start)
+            yield Hit((), f"`{shown(text)}` is not a flag", "begin with `--`", offset=row.start)
 
 
 @rule(
@@ -79,7 +79,7 @@ def megatron_flag_misspelt(file: CheckedFile) -> Iterator[Hit]:
         near = near or get_close_matches(flag[:60], known_flags(), n=1, cutoff=0.85)
         if near:
             yield Hit(
-                (flag,), f"`{shown(flag)}` is no flag of Megatron", f"did you mean `{near[0]}`?"
+                (flag,), f"unknown Megatron-LM flag `{shown(flag)}`", f"did you mean `{near[0]}`?"
             )
 
 
@@ -112,9 +112,9 @@ def megatron_sequence_parallel(file: CheckedFile) -> Iterator[Hit]:
     """Sequence parallelism that does not match the tensor parallel size."""
     on, size = has(file, "--sequence-parallel"), count_of(file, TP, 1)
     if on and size == 1:
-        yield Hit(("--sequence-parallel",), f"`--sequence-parallel` does nothing with `{TP}` 1")
+        yield Hit(("--sequence-parallel",), f"`--sequence-parallel` is ignored with `{TP}` 1")
     if not on and size > 1 and has(file, "--num-experts"):
-        yield Hit((TP,), "experts with tensor parallelism need `--sequence-parallel`", "add it")
+        yield Hit((TP,), "experts with tensor parallelism require `--sequence-parallel`", "add it")
 
 
 @rule(
@@ -130,7 +130,7 @@ def megatron_recompute(file: CheckedFile) -> Iterator[Hit]:
     loc: Loc = ("--recompute-granularity",)
     kind = file.at("--recompute-granularity")
     if kind == "full" and not has(file, "--recompute-method"):
-        yield Hit(loc, "full recomputation needs `--recompute-method`", "add `uniform`")
+        yield Hit(loc, "full recomputation requires `--recompute-method`", "add `uniform`")
     if kind == "selective" and has(file, "--recompute-method"):
         yield Hit(("--recompute-method",), "selective recomputation takes no method", "remove it")
 

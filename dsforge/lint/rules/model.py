@@ -41,7 +41,7 @@ def model_bucket(file: CheckedFile) -> Iterator[Hit]:
             message = (
                 f"`{key}` (={count(bucket)}) is larger than the model ({count(size)}): {waste}"
             )
-            yield Hit((ZERO, key), message + " for nothing", f"use {max(1_000_000, size // 4)}")
+            yield Hit((ZERO, key), message + " wasted", f"use {max(1_000_000, size // 4)}")
 
 
 @rule(
@@ -79,7 +79,7 @@ def model_moe_leaf(file: CheckedFile) -> Iterator[Hit]:
     known = file.release >= KNOWS_LEAVES
     if file.block(ZERO, "leaf_module") or (known and model.model_type in DEFAULT_LEAVES):
         return
-    message = f"{model.name} has experts, and no `leaf_module` names their block: idle experts hang"
+    message = f"{model.name} has experts, but no `leaf_module` names their block: idle experts hang"
     fix = "name the MoE block in `zero_optimization.leaf_module.classes`"
     fix = fix if known else "call deepspeed.utils.set_z3_leaf_modules in the program"
     yield Hit(STAGE, message, fix)

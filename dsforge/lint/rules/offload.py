@@ -39,7 +39,7 @@ ROWS = rules(
         "offload-nvme-path",
         "error",
         If("zero_optimization.offload_optimizer zero_optimization.offload_param", "given"),
-        "`{key}` to nvme has no `nvme_path`",
+        "`{key}` to nvme requires `nvme_path`",
         "set `nvme_path`",
         title="NVMe offload without a path.",
         why="Each rank joins the path with a folder name; without a path it stops with a "
@@ -109,7 +109,7 @@ ROWS = rules(
         "superoffload-stage",
         "error",
         If("zero_optimization.offload_optimizer.super_offload", "on"),
-        "`{key}` needs ZeRO stage 3",
+        "`{key}` requires ZeRO stage 3",
         "use stage 3",
         title="SuperOffload below stage 3.",
         why="SuperOffload is part of the stage 3 optimizer.",

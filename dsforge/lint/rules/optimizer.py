@@ -48,7 +48,7 @@ def optimizer_unknown(file: CheckedFile) -> Iterator[Hit]:
     words = {word.lower(): word for word in (*TORCH, "Lamb", "Lion")}
     near = get_close_matches(name.lower()[:60], list(words), n=1, cutoff=0.6)
     fix = f"did you mean `{words[near[0]]}`?" if near else "use AdamW"
-    yield Hit(("optimizer", "type"), f"optimizer `{shown(name)}` is not known", fix)
+    yield Hit(("optimizer", "type"), f"unknown optimizer `{shown(name)}`", fix)
 
 
 @rule(
@@ -63,7 +63,7 @@ def optimizer_untested(file: CheckedFile) -> Iterator[Hit]:
     known = name in OWN or name in {word.lower() for word in TORCH}
     if file.stage and known and name not in TESTED and allowed is not True:
         fix = "set `zero_allow_untested_optimizer` to true"
-        yield Hit(("optimizer", "type"), f"ZeRO refuses optimizer `{name}` unless allowed", fix)
+        yield Hit(("optimizer", "type"), f"ZeRO refuses the untested optimizer `{name}`", fix)
 
 
 @rule(
@@ -81,7 +81,9 @@ def optimizer_param_name(file: CheckedFile) -> Iterator[Hit]:
         if right is not None and key != right:
             loc = (*PARAMS, key)
             edits = file.document.renamed(loc, right)
-            yield Hit(loc, f"`{key}` is no parameter of the optimizer", f"write `{right}`", edits)
+            yield Hit(
+                loc, f"`{key}` is not a parameter of the optimizer", f"write `{right}`", edits
+            )
 
 
 @rule(
@@ -120,7 +122,7 @@ def scheduler_unknown(file: CheckedFile) -> Iterator[Hit]:
     right = next((s for s in SCHEDULES if near and s.lower() == near[0]), "")
     edits = file.document.replaced(("scheduler", "type"), right) if right else ()
     fix = f"did you mean `{right}`?" if right else f"use {', '.join(SCHEDULES)}"
-    yield Hit(("scheduler", "type"), f"schedule `{shown(name)}` is not known", fix, edits)
+    yield Hit(("scheduler", "type"), f"unknown schedule `{shown(name)}`", fix, edits)
 
 
 @rule(
@@ -213,7 +215,7 @@ ROWS = rules(
         "scheduler-total",
         "error",
         If("scheduler.type", "in", ("warmupdecaylr", "warmupcosinelr")),
-        "`{value}` needs `total_num_steps`",
+        "`{value}` requires `total_num_steps`",
         "set it in `params`",
         title="A decaying schedule without its length.",
         why="These schedules decay over `total_num_steps`; it has no default, so the call "
@@ -237,7 +239,7 @@ ROWS = rules(
         "lamb-static-scale",
         "error",
         If("fp16.loss_scale", "not 0"),
-        "Lamb needs dynamic loss scaling",
+        "LAMB requires dynamic loss scaling",
         "use 0",
         title="LAMB with a fixed loss scale.",
         why="DeepSpeed's LAMB optimizer requires dynamic loss scaling.",
@@ -248,7 +250,7 @@ ROWS = rules(
         "muon-reduce-scatter",
         "error",
         If("optimizer.type", "is", "muon"),
-        "Muon needs `reduce_scatter` false",
+        "Muon requires `reduce_scatter` false",
         "set it to false",
         title="Muon with reduce-scatter.",
         why="Muon needs whole gradient matrices; reduce-scatter shards them.",

@@ -57,7 +57,7 @@ FLAWS: tuple[Rule[CheckedFile], ...] = (
     _of_reading(
         "json-trailing-comma",
         "warning",
-        "A comma behind the last entry.",
+        "A comma after the last entry.",
         "DeepSpeed's own launcher reads it; the same file given to a trainer is refused.",
         HJSON,
     ),
@@ -65,7 +65,7 @@ FLAWS: tuple[Rule[CheckedFile], ...] = (
         "json-literal",
         "error",
         "A Python literal in JSON.",
-        "hjson takes `True,` for a text, which is not the boolean that was meant.",
+        "hjson reads `True,` as text, not as the intended boolean.",
         HJSON,
     ),
     _of_reading(
@@ -85,21 +85,21 @@ FLAWS: tuple[Rule[CheckedFile], ...] = (
     _of_reading(
         "duplicate-key",
         "error",
-        "A key that is written twice.",
-        "DeepSpeed refuses the file; other readers take the last one without a word.",
+        "A key that occurs twice.",
+        "DeepSpeed refuses the file; other readers silently take the last one.",
         STRICT,
     ),
     _of_reading(
         "too-deep",
         "error",
-        "Nesting without end.",
+        "Nesting that is too deep.",
         "No config is nested this deep; going on would exhaust the reader.",
         OURS,
     ),
     _of_reading(
         "not-a-mapping",
         "error",
-        "A file that is no mapping.",
+        "A file that is not a mapping.",
         "A config is a set of keys; a list or a single value has none.",
         "DeepSpeed runtime/config.py, DeepSpeedConfig.__init__",
     ),

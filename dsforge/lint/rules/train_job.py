@@ -46,7 +46,7 @@ def train_config_missing(file: CheckedFile) -> Iterator[Hit]:
     """A ds_config that does not exist."""
     named = file.at("deepspeed_config")
     if isinstance(named, str) and file.engine is None:
-        yield Hit(("deepspeed_config",), "`deepspeed_config` is not there, or is not JSON")
+        yield Hit(("deepspeed_config",), "`deepspeed_config` does not exist or is not JSON")
 
 
 @rule(

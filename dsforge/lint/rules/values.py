@@ -165,7 +165,7 @@ def value_range(file: CheckedFile) -> Iterator[Hit]:
         if not entry.life or value is None:
             continue
         if entry.type == "int" and isinstance(value, float) and abs(value) >= LARGEST:
-            yield Hit(entry.loc, f"`{entry.key}` (={shown(value)}) must have 64 bits at most")
+            yield Hit(entry.loc, f"`{entry.key}` (={shown(value)}) must fit in 64 bits")
         for name, limit in entry.life.get("limits", {}).items():
             if BROKEN[name](value, limit):
                 message = f"`{entry.key}` (={shown(value)}) must be {LIMITS[name]} {limit:g}"
@@ -223,5 +223,7 @@ def value_auto(file: CheckedFile) -> Iterator[Hit]:
         open_block = entry.path and not entry.closed
         if not open_block and entry.key not in FILLED.get(entry.path, "").split():
             yield Hit(
-                entry.loc, f"nobody fills `{entry.key}`: auto", "write a value, or leave it out"
+                entry.loc,
+                f"`auto` is not filled in for `{entry.key}`",
+                "write a value, or leave it out",
             )

@@ -41,11 +41,11 @@ def grad_norm_off(file: CheckedFile) -> Iterator[Hit]:
     if not file.is_off(*loc):
         return
     if file.stage not in (1, GRADIENTS_SHARDED, None):
-        yield Hit(loc, f"`compute_grad_norm` false is not possible at ZeRO stage {file.stage}")
+        yield Hit(loc, f"`compute_grad_norm` false is not supported at ZeRO stage {file.stage}")
     elif file.number("gradient_clipping"):
-        yield Hit(loc, "`compute_grad_norm` false needs `gradient_clipping` 0")
+        yield Hit(loc, "`compute_grad_norm` false requires `gradient_clipping` 0")
     elif file.device("offload_optimizer") != "none":
-        yield Hit(loc, "`compute_grad_norm` false is not possible with an offloaded optimizer")
+        yield Hit(loc, "`compute_grad_norm` false cannot be combined with optimizer offload")
 
 
 @rule(
@@ -60,7 +60,7 @@ def predivide_stage3(file: CheckedFile) -> Iterator[Hit]:
     if file.stage != FULLY_SHARDED or file.is_off(ZERO, "reduce_scatter"):
         return
     if file.is_on("prescale_gradients"):
-        yield Hit(("prescale_gradients",), "`prescale_gradients` is not possible at ZeRO stage 3")
+        yield Hit(("prescale_gradients",), "`prescale_gradients` is not supported at ZeRO stage 3")
     factor = file.number("gradient_predivide_factor")
     if factor not in (None, 1):
         loc = ("gradient_predivide_factor",)
@@ -131,7 +131,7 @@ ROWS = rules(
         "quantized-gradients-fp16",
         "warning",
         If("zero_optimization.zero_quantized_gradients", "on"),
-        "quantised gradients with fp16",
+        "quantised gradients cannot be combined safely with fp16",
         "use bf16",
         title="Quantised gradients with fp16.",
         why="Quantised gradients with a dynamic loss scale were reported to drive the scale to "

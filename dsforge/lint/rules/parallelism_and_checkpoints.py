@@ -36,7 +36,7 @@ def tensor_vocabulary(file: CheckedFile) -> Iterator[Hit]:
     """A vocabulary size that is slow on tensor cores."""
     size = file.whole("vocabulary_size")
     if size and size % 8:
-        message = f"`vocabulary_size` (={size}) is no multiple of 8"
+        message = f"`vocabulary_size` (={size}) is not a multiple of 8"
         yield Hit(("vocabulary_size",), message, f"pad to {size + 8 - size % 8}")
 
 
@@ -59,7 +59,7 @@ ROWS = rules(
             "activation_checkpointing.cpu_checkpointing",
             "on",
         ),
-        "`{key}` needs `partition_activations`",
+        "`{key}` requires `partition_activations`",
         "set that to true too",
         title="Checkpointing options that need partitioned activations.",
         why="Activations are partitioned over the model-parallel ranks; with one rank there is "
@@ -71,7 +71,7 @@ ROWS = rules(
         "checkpointing-number",
         "warning",
         If("activation_checkpointing.contiguous_memory_optimization", "on"),
-        "`{key}` needs `number_checkpoints`",
+        "`{key}` requires `number_checkpoints`",
         "set it to the number of layers",
         title="A contiguous checkpoint buffer of unknown size.",
         why="The number of checkpoints determines the size of the contiguous buffer: unless "
