@@ -8,7 +8,8 @@ worth knowing.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from dsforge import findings
 from dsforge.ds_config import DsConfig, read
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
 ZERO = "zero_optimization"
 
 
-class CheckedFile(NamedTuple):
+@dataclass(frozen=True, slots=True, eq=False)
+class CheckedFile:
     """One document, and what it is checked against."""
 
     document: Document
@@ -80,11 +82,8 @@ class CheckedFile(NamedTuple):
     def device(self, block: str) -> str:
         """Where an offload block puts things: none, cpu, nvme."""
         config = self.config
-        places = {
-            "offload_optimizer": config.offload_optimizer,
-            "offload_param": config.offload_parameters,
-        }
-        return places[block] or "none"
+        is_optimizer = block == "offload_optimizer"
+        return (config.offload_optimizer if is_optimizer else config.offload_parameters) or "none"
 
     @property
     def bf16_block(self) -> str:

@@ -11,7 +11,7 @@ In a `.deepspeed_env` a key is the name of a variable, and `*` stands for any pa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any, Literal, NamedTuple
@@ -127,31 +127,35 @@ def _needed(row: Row) -> frozenset[str]:
 
 def _hits(
     row: Row, locs: tuple[Loc, ...], needed: frozenset[str], file: CheckedFile
-) -> Iterator[Hit]:
+) -> Iterable[Hit]:
     """What a row finds in a file."""
     if (needed and needed.isdisjoint(file.document.root)) or not _is_of(row, file):
-        return
+        return ()
     holds = OPERATORS[row.test.operator]
     operand = _operand(file, row.test)
-    for loc, value, offset in _places(row, locs, file):
-        if holds(value, operand) and all(_is_true(file, loc, other) for other in row.when):
-            words = _words(row, file, loc, value)
-            message, fix = row.message.format_map(words), row.fix.format_map(words)
-            where = () if offset is not None else loc if row.at is None else _loc(row.at)
-            yield Hit(where, message, fix, _repaired(row, file, loc), offset)
+    places = [p for p in _places(row, locs, file) if holds(p[1], operand)]
+    return [_hit(row, file, *p) for p in places if all(_is_true(file, p[0], c) for c in row.when)]
+
+
+def _hit(row: Row, file: CheckedFile, loc: Loc, value: Any, offset: int | None) -> Hit:
+    """The finding of a row at a key."""
+    words = _words(row, file, loc, value)
+    message, fix = row.message.format_map(words), row.fix.format_map(words)
+    where = () if offset is not None else loc if row.at is None else _loc(row.at)
+    return Hit(where, message, fix, _repaired(row, file, loc), offset)
 
 
 def _places(
     row: Row, locs: tuple[Loc, ...], file: CheckedFile
-) -> Iterator[tuple[Loc, Any, int | None]]:
+) -> Sequence[tuple[Loc, Any, int | None]]:
     """Each key that a row looks at, its value, and its offset where the file consists of lines."""
     if "env" not in row.kinds:
-        for loc in locs:
-            yield loc, _value(file, loc), None
-        return
-    for variable in variables(file.document):
-        if any(fnmatchcase(variable.name, str(loc[0])) for loc in locs):
-            yield (variable.name,), variable.value.strip(), variable.line.start
+        return [(loc, _value(file, loc), None) for loc in locs]
+    return [
+        ((variable.name,), variable.value.strip(), variable.line.start)
+        for variable in variables(file.document)
+        if any(fnmatchcase(variable.name, str(loc[0])) for loc in locs)
+    ]
 
 
 def _is_of(row: Row, file: CheckedFile) -> bool:

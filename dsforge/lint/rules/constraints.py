@@ -8,6 +8,7 @@ looked for, at which key it is shown, how bad it is, and what people have met.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 
 from dsforge import constraints
 from dsforge.constraints import (
@@ -68,6 +69,7 @@ FORMER_IDS: dict[str, tuple[str, ...]] = {
 }
 
 
+@lru_cache(maxsize=1)  # two dozen constraints look at the same file
 def judged(file: CheckedFile) -> constraints.Case:
     """What a file says of a strategy, with the model and the cluster where they are named."""
     if file.document.kind == "megatron":
