@@ -11,7 +11,7 @@ In a `.deepspeed_env` a key is the name of a variable, and `*` stands for any pa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any, Literal, NamedTuple
@@ -100,6 +100,14 @@ class _Absent:
 ABSENT = _Absent()
 
 
+class Place(NamedTuple):
+    """One key that a row looks at, and its value."""
+
+    loc: Loc
+    value: Any
+    offset: int | None = None  # of the line, in a file of variables
+
+
 def rules(*rows: Row) -> tuple[Rule[CheckedFile], ...]:
     """The rules that rows describe."""
     return tuple(
@@ -133,26 +141,29 @@ def _hits(
         return ()
     holds = OPERATORS[row.test.operator]
     operand = _operand(file, row.test)
-    places = [p for p in _places(row, locs, file) if holds(p[1], operand)]
-    return [_hit(row, file, *p) for p in places if all(_is_true(file, p[0], c) for c in row.when)]
+    places = [place for place in _places(row, locs, file) if holds(place.value, operand)]
+    return [
+        _hit(row, file, place)
+        for place in places
+        if all(_is_true(file, place.loc, condition) for condition in row.when)
+    ]
 
 
-def _hit(row: Row, file: CheckedFile, loc: Loc, value: Any, offset: int | None) -> Hit:
+def _hit(row: Row, file: CheckedFile, place: Place) -> Hit:
     """The finding of a row at a key."""
-    words = _words(row, file, loc, value)
+    words = _words(row, file, place)
     message, fix = row.message.format_map(words), row.fix.format_map(words)
-    where = () if offset is not None else loc if row.at is None else _loc(row.at)
-    return Hit(where, message, fix, _repaired(row, file, loc), offset)
+    pointed_to = place.loc if row.at is None else _loc(row.at)
+    where = pointed_to if place.offset is None else ()
+    return Hit(where, message, fix, _repaired(row, file, place.loc), place.offset)
 
 
-def _places(
-    row: Row, locs: tuple[Loc, ...], file: CheckedFile
-) -> Sequence[tuple[Loc, Any, int | None]]:
+def _places(row: Row, locs: tuple[Loc, ...], file: CheckedFile) -> list[Place]:
     """Each key that a row looks at, its value, and its offset where the file consists of lines."""
     if "env" not in row.kinds:
-        return [(loc, _value(file, loc), None) for loc in locs]
+        return [Place(loc, _value(file, loc)) for loc in locs]
     return [
-        ((variable.name,), variable.value.strip(), variable.line.start)
+        Place((variable.name,), variable.value.strip(), variable.line.start)
         for variable in variables(file.document)
         if any(fnmatchcase(variable.name, str(loc[0])) for loc in locs)
     ]
@@ -200,8 +211,9 @@ def _operand(file: CheckedFile, condition: If) -> Any:
     return _value(file, (operand,)) if is_flag else operand
 
 
-def _words(row: Row, file: CheckedFile, loc: Loc, value: Any) -> dict[str, Any]:
+def _words(row: Row, file: CheckedFile, place: Place) -> dict[str, Any]:
     """What messages may name."""
+    loc, value, _ = place
     return {
         "key": shown(loc[-1]),
         "block": shown(loc[-2]) if len(loc) > 1 else "",
