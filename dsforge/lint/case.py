@@ -87,6 +87,11 @@ class Case(NamedTuple):
         return places[block] or "none"
 
     @property
+    def bf16_block(self) -> str:
+        """The name under which the file has its bf16 block."""
+        return "bf16" if "bf16" in self.block() else "bfloat16"
+
+    @property
     def tensor_parallel_size(self) -> int:
         """Ranks that share each layer's matrices; 1 where the file does not say."""
         return self.config.tensor_parallel_size

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lint_texts import ETHERNET, INFINIBAND, Pair, ds, scheduled
+from lint_texts import ETHERNET, INFINIBAND, TP2, Pair, ds, scheduled
 
 TWO = "10.0.0.1 slots=8\n10.0.0.2 slots=8\n"
 
@@ -130,11 +130,20 @@ TRAINING = {
     "train-value": trained("sequence_length: 4096", "sequence_length: x"),
     "train-config-missing": trained("ds_config.json", "other.json"),
     "train-scheduler-twice": trained("ds_config.json", "scheduled.json"),
+    "train-mode": Pair(
+        TRAINED.replace("ds_config", "pipeline2"),
+        TRAINED.replace("ds_config", "pipeline1"),
+        "train.yaml",
+    ),
     "train-unsaved": trained("model: llama", "save: false\nmodel: llama"),
 }
 BESIDE = {  # what train.yaml may name
     "ds_config.json": ds({}),
     "scheduled.json": ds(scheduled("WarmupLR")),
+    "tensor.json": ds(TP2),
+    "tensor3.json": ds(TP2 | {"zero.stage": 3}),
+    "pipeline1.json": ds({"pipeline.stages": 2, "zero.stage": 1}),
+    "pipeline2.json": ds({"pipeline.stages": 2, "zero.stage": 2}),
 }
 
 # Constraints that are looked for in several kinds of files: the pairs beside those of ds_configs.
@@ -149,6 +158,14 @@ ELSEWHERE = (
     (
         "tensor-in-node",
         args("--tensor-model-parallel-size 2", "--tensor-model-parallel-size 16", cluster=ETHERNET),
+    ),
+    (
+        "train-mode",
+        Pair(
+            TRAINED.replace("ds_config", "tensor3"),
+            TRAINED.replace("ds_config", "tensor"),
+            "train.yaml",
+        ),
     ),
     ("sequence-length", trained("4096", "8192", model="llama-2-7b")),
     ("offload-parameters", accelerated(PLUGIN, "  zero_stage: 2\n  offload_param_device: cpu\n")),

@@ -38,7 +38,7 @@ class Flaw(NamedTuple):
     edits: tuple[Edit, ...] = ()
 
 
-class Row(NamedTuple):
+class Line(NamedTuple):
     """One line of a file that consists of lines."""
 
     start: int
@@ -71,11 +71,11 @@ class Document(NamedTuple):
         return parsed(self.text).marks
 
     @property
-    def rows(self) -> Iterator[Row]:
+    def lines(self) -> Iterator[Line]:
         """The lines of the text, with their offsets."""
         start = 0
         for line in self.text.split("\n"):
-            yield Row(start, line)
+            yield Line(start, line)
             start += len(line) + 1
 
     def position(self, offset: int) -> tuple[int, int]:
@@ -83,10 +83,10 @@ class Document(NamedTuple):
         line = self.text.count("\n", 0, offset) + 1
         return line, offset - self.text.rfind("\n", 0, offset)
 
-    def line(self, number: int) -> Row:
+    def line(self, number: int) -> Line:
         """The line with that number, from 1; the last one where there are fewer."""
-        rows = list(islice(self.rows, number))
-        return rows[-1] if rows else Row(0, "")
+        lines = list(islice(self.lines, number))
+        return lines[-1] if lines else Line(0, "")
 
     def offset(self, loc: Loc) -> int:
         """Where the value at a location begins, with its key; of its parent where it is not there.

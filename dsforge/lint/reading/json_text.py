@@ -13,11 +13,11 @@ from __future__ import annotations
 import json
 import re
 from functools import lru_cache
-from math import isfinite
 from typing import Any, NamedTuple, cast
 
 from dsforge.findings import Edit
 from dsforge.lint.reading.document import Flaw, Loc, Mark
+from dsforge.outside import UnreadableError, json_with_repeated
 
 MAX_DEPTH = 40
 MAX_FLAWS = 50
@@ -38,6 +38,7 @@ _TOKEN = re.compile(
 )
 _LITERALS = {"true": True, "false": False, "null": None}
 _FOREIGN = {"True": "true", "False": "false", "None": "null"}
+_LONG_NUMBER = re.compile(f"[0-9]{{{MAX_DIGITS + 1}}}")
 _NO_NUMBERS = ("NaN", "Infinity", "-Infinity")
 _CLOSING = {"{": "}", "[": "]"}
 
@@ -65,53 +66,19 @@ class _Open:
         self.key: tuple[str, int, int] | None = None
 
 
-class _NotPlainError(ValueError):
-    """A sound JSON text that needs a closer look."""
-
-
 def plain(text: str) -> dict[str, Any] | None:
     """The object in a sound JSON text, by the fast reader of the standard library.
 
     None where there is anything to find: nine files in ten are sound, and places are then needed
     only for those in which a rule finds something.
     """
-    if text.count("{") + text.count("[") > MAX_DEPTH:
+    if text.count("{") + text.count("[") > MAX_DEPTH or _LONG_NUMBER.search(text):
         return None
     try:
-        found = json.loads(
-            text,
-            object_pairs_hook=_unique,
-            parse_constant=_refused,
-            parse_int=_short,
-            parse_float=_finite,
-        )
-    except ValueError:
+        found, repeated = json_with_repeated(text)
+    except UnreadableError:
         return None
-    return found if isinstance(found, dict) else None
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise _NotPlainError
-    return found
-
-
-def _refused(_: str) -> Any:
-    raise _NotPlainError
-
-
-def _finite(digits: str) -> float:
-    value = float(digits)
-    if not isfinite(value):
-        raise _NotPlainError
-    return value
-
-
-def _short(digits: str) -> int:
-    if len(digits) > MAX_DIGITS:
-        raise _NotPlainError
-    return int(digits)
+    return found if isinstance(found, dict) and not repeated else None
 
 
 @lru_cache(maxsize=2)  # a document asks for its places more than once

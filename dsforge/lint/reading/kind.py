@@ -13,7 +13,7 @@ from typing import Any
 
 from dsforge.errors import SpecError
 from dsforge.findings import Edit
-from dsforge.lint.reading.document import Document, Flaw, Kind, Loc, Mark, Row
+from dsforge.lint.reading.document import Document, Flaw, Kind, Line, Loc, Mark
 from dsforge.lint.reading.json_text import parsed, plain
 
 STRONG = (
@@ -160,7 +160,7 @@ def _arguments(text: str) -> tuple[dict[str, str], dict[Loc, Mark]]:
     marks: dict[Loc, Mark] = {}
     start = 0
     for line in text.split("\n"):
-        row, start = Row(start, line), start + len(line) + 1
+        row, start = Line(start, line), start + len(line) + 1
         body = line.strip()
         if not body.startswith("--"):
             continue

@@ -7,6 +7,7 @@ from difflib import get_close_matches
 
 from dsforge.findings import Hit
 from dsforge.lint.case import Case, rule, shown
+from dsforge.lint.rows import If, Row, rules
 from dsforge.zero_stages import FULLY_SHARDED
 
 PLUGIN = "deepspeed_config"
@@ -36,11 +37,12 @@ LAUNCHERS = ("pdsh", "standard", "openmpi", "mvapich", "mpich", "nossh", "slurm"
     "accelerate-file-and-keys",
     "error",
     "accelerate",
-    why="With a DeepSpeed file these keys would be ignored, so accelerate refuses the pair.",
+    why="accelerate refuses these keys together with a DeepSpeed file, because it would "
+    "ignore them.",
     evidence=CHECKS,
 )
 def accelerate_file_and_keys(case: Case) -> Iterator[Hit]:
-    """A DeepSpeed file beside settings that it replaces."""
+    """A DeepSpeed file together with settings that it replaces."""
     if not case.at(PLUGIN, "deepspeed_config_file"):
         return
     for key in IGNORED_WITH_FILE:
@@ -57,7 +59,7 @@ def accelerate_file_and_keys(case: Case) -> Iterator[Hit]:
     "error",
     "accelerate",
     fixable=True,
-    why="accelerate refuses a file with keys that it does not know.",
+    why="accelerate refuses a file with unknown keys.",
     evidence="accelerate commands/config/config_args.py, BaseConfig.from_yaml_file",
 )
 def accelerate_key_unknown(case: Case) -> Iterator[Hit]:
@@ -71,29 +73,14 @@ def accelerate_key_unknown(case: Case) -> Iterator[Hit]:
 
 
 @rule(
-    "accelerate-type",
-    "warning",
-    "accelerate",
-    why="The DeepSpeed settings are read only with this type; otherwise the run is plain DDP.",
-    evidence="accelerate commands/launch.py, launch_command",
-)
-def accelerate_type(case: Case) -> Iterator[Hit]:
-    """DeepSpeed settings under another distributed type."""
-    kind = case.word("distributed_type")
-    if case.block(PLUGIN) and kind != "deepspeed":
-        message = f"`distributed_type` (={shown(kind)}) does not read `deepspeed_config`"
-        yield Hit(("distributed_type",), message, "use DEEPSPEED")
-
-
-@rule(
     "accelerate-processes",
     "error",
     "accelerate",
-    why="Processes are shared out evenly over the machines.",
+    why="Processes are divided evenly over the machines.",
     evidence="huggingface/accelerate#2780; accelerate utils/launch.py, prepare_deepspeed_cmd_env",
 )
 def accelerate_processes(case: Case) -> Iterator[Hit]:
-    """Processes that the machines cannot share."""
+    """Processes that cannot be divided over the machines."""
     processes, machines = case.whole("num_processes"), case.whole("num_machines")
     if processes and machines and processes > 0 and machines > 0 and processes % machines:
         message = f"`num_processes` (={processes}) must be a multiple of {machines} machines"
@@ -106,8 +93,7 @@ def accelerate_processes(case: Case) -> Iterator[Hit]:
     "accelerate-address",
     "error",
     "accelerate",
-    why="Machines find each other through the first one's address; without it each waits for "
-    "itself.",
+    why="Machines connect to the address of the first one; without it each waits for itself.",
     evidence="deepspeedai/DeepSpeed#5136, huggingface/accelerate#1317",
 )
 def accelerate_address(case: Case) -> Iterator[Hit]:
@@ -145,12 +131,12 @@ def accelerate_choice(case: Case) -> Iterator[Hit]:
     "accelerate-init-flag",
     "warning",
     "accelerate",
-    why="`zero3_init_flag` makes the model be built in shards; below stage 3 it does nothing or "
+    why="`zero3_init_flag` builds the model in shards; below stage 3 it is ignored or "
     "fails, and at stage 3 without it each rank builds the whole model in RAM.",
     evidence="accelerate utils/dataclasses.py, zero3_init_flag; liucongg/ChatGLM-Finetuning#102",
 )
 def accelerate_init_flag(case: Case) -> Iterator[Hit]:
-    """`zero3_init_flag` that does not fit the stage."""
+    """`zero3_init_flag` that does not match the stage."""
     stage = case.whole(PLUGIN, "zero_stage")
     loc = (PLUGIN, "zero3_init_flag")
     if stage is None or case.at(PLUGIN, "deepspeed_config_file"):
@@ -163,18 +149,32 @@ def accelerate_init_flag(case: Case) -> Iterator[Hit]:
         )
 
 
-@rule(
-    "accelerate-save",
-    "warning",
-    "accelerate",
-    why="At stage 3 each rank holds a part of every weight; without this `save_model` writes empty "
-    "tensors or refuses.",
-    evidence="huggingface/trl#378, hiyouga/LlamaFactory#253",
+ROWS = rules(
+    Row(
+        "accelerate-type",
+        "warning",
+        If("distributed_type", "not among", ("deepspeed",)),
+        "`{key}` (={value}) does not read `deepspeed_config`",
+        "use DEEPSPEED",
+        title="DeepSpeed settings under another distributed type.",
+        why="The DeepSpeed settings are read only with this type; otherwise the run uses plain "
+        "DDP.",
+        evidence="accelerate commands/launch.py, launch_command",
+        when=(If("deepspeed_config", "block"),),
+        kinds=("accelerate",),
+    ),
+    Row(
+        "accelerate-save",
+        "warning",
+        If("deepspeed_config.zero3_save_16bit_model", "not given"),
+        "whole weights are not gathered on save",
+        "zero3_save_16bit_model: true",
+        title="Stage 3 that does not gather weights on save.",
+        why="At stage 3 each rank holds a shard of every weight; without this key `save_model` "
+        "writes empty tensors or refuses.",
+        evidence="huggingface/trl#378, hiyouga/LlamaFactory#253",
+        when=(If("deepspeed_config.zero_stage", "is", 3),),
+        at="deepspeed_config.zero_stage",
+        kinds=("accelerate",),
+    ),
 )
-def accelerate_save(case: Case) -> Iterator[Hit]:
-    """Stage 3 that does not gather weights on save."""
-    stage = case.whole(PLUGIN, "zero_stage")
-    if stage == FULLY_SHARDED and not case.at(PLUGIN, "zero3_save_16bit_model"):
-        loc = (PLUGIN, "zero3_save_16bit_model")
-        loc = loc if loc in case.document.marks else (PLUGIN, "zero_stage")
-        yield Hit(loc, "whole weights are not gathered on save", "zero3_save_16bit_model: true")

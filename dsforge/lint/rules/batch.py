@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from dsforge.findings import Hit
 from dsforge.lint.case import Case, rule, shown
+from dsforge.lint.rows import If, Row, rules
 
 TOTAL, MICRO, STEPS = (
     "train_batch_size",
@@ -13,25 +14,13 @@ TOTAL, MICRO, STEPS = (
     "gradient_accumulation_steps",
 )
 CHECK = "DeepSpeed runtime/config.py, DeepSpeedConfig._batch_assertion"
-
-
-@rule(
-    "batch-missing",
-    "warning",
-    why="DeepSpeed needs the global or the micro batch size and derives the rest. Without both it "
-    "stops, unless the program that loads the file puts one in.",
-    evidence="DeepSpeed runtime/config.py, DeepSpeedConfig._set_batch_related_parameters",
-)
-def batch_missing(case: Case) -> Iterator[Hit]:
-    """Neither the global nor the micro batch size."""
-    if case.at(TOTAL) is None and case.at(MICRO) is None:
-        yield Hit((), f"neither `{TOTAL}` nor `{MICRO}` is set", f"set `{MICRO}`")
+THREADS = "deepspeedai/DeepSpeed#17, deepspeedai/DeepSpeed#6914, OpenRLHF/OpenRLHF#346"
 
 
 @rule(
     "batch-positive",
     "error",
-    why="A batch of nothing is refused by an assertion, after all ranks are up.",
+    why="An assertion refuses an empty batch, after all ranks have started.",
     evidence=f"{CHECK}; LIN-SHANG/InstructERC#16",
 )
 def batch_positive(case: Case) -> Iterator[Hit]:
@@ -47,8 +36,8 @@ def batch_positive(case: Case) -> Iterator[Hit]:
 @rule(
     "batch-half-auto",
     "warning",
-    why="transformers fills each `auto` from its own arguments, on its own. A fixed value beside "
-    "it agrees with the product only by luck, and then only on one number of GPUs.",
+    why="transformers fills in each `auto` independently, from its own arguments. A fixed "
+    "value then matches the product only by chance, and only on one number of GPUs.",
     evidence="transformers integrations/deepspeed.py, trainer_config_process; "
     "huggingface/blog#1270",
 )
@@ -64,8 +53,9 @@ def batch_half_auto(case: Case) -> Iterator[Hit]:
 @rule(
     "clipping-off",
     "info",
-    why="DeepSpeed clips nothing unless told to; large language models are trained with a norm of "
-    "1.0 (Brown et al. 2020), and one bad batch can otherwise undo hours.",
+    why="DeepSpeed does not clip unless configured to; large language models are trained "
+    "with a norm of 1.0 (Brown et al. 2020), and one bad batch can otherwise undo "
+    "hours of training.",
     evidence="DeepSpeed runtime/constants.py, GRADIENT_CLIPPING_DEFAULT",
 )
 def clipping_off(case: Case) -> Iterator[Hit]:
@@ -76,28 +66,37 @@ def clipping_off(case: Case) -> Iterator[Hit]:
         yield Hit(where, "gradients are not clipped", "set `gradient_clipping` to 1.0")
 
 
-@rule(
-    "clipping-negative",
-    "error",
-    why="A norm below zero turns every gradient round or switches clipping off without a word.",
-    evidence="DeepSpeed runtime/engine.py, gradient_clipping",
+ROWS = rules(
+    Row(
+        "batch-missing",
+        "warning",
+        If("train_batch_size", "missing"),
+        "neither `train_batch_size` nor `train_micro_batch_size_per_gpu` is set",
+        "set `train_micro_batch_size_per_gpu`",
+        title="Neither the global nor the micro batch size is set.",
+        why="DeepSpeed needs the global or the micro batch size and derives the rest. Without "
+        "both it stops, unless the program that loads the file sets one.",
+        evidence="DeepSpeed runtime/config.py, DeepSpeedConfig._set_batch_related_parameters",
+        when=(If("train_micro_batch_size_per_gpu", "missing"),),
+        at="",
+    ),
+    Row(
+        "clipping-negative",
+        "error",
+        If("gradient_clipping", "below", 0),
+        "`{key}` (={number}) must not be negative",
+        title="A negative clipping norm.",
+        why="A norm below zero reverses every gradient, or switches clipping off silently.",
+        evidence="DeepSpeed runtime/engine.py, gradient_clipping",
+    ),
+    Row(
+        "drop-last-off",
+        "info",
+        If("dataloader_drop_last", "off"),
+        "`{key}` is false: the last batch may differ between ranks",
+        title="The last, smaller batch is not dropped.",
+        why="The last batch of an epoch can then be smaller on some ranks, which causes a hang "
+        "where the model communicates only for full batches.",
+        evidence="DeepSpeed runtime/dataloader.py; deepspeedai/DeepSpeed#1960",
+    ),
 )
-def clipping_negative(case: Case) -> Iterator[Hit]:
-    """A negative norm for gradient clipping."""
-    value = case.number("gradient_clipping")
-    if value is not None and value < 0:
-        yield Hit(("gradient_clipping",), f"`gradient_clipping` (={value}) must not be negative")
-
-
-@rule(
-    "drop-last-off",
-    "info",
-    why="Without it the last batch of an epoch can be smaller on some ranks, which ends in a hang "
-    "where the model computes something only for full batches.",
-    evidence="DeepSpeed runtime/dataloader.py; deepspeedai/DeepSpeed#1960",
-)
-def drop_last_off(case: Case) -> Iterator[Hit]:
-    """The last, smaller batch is kept."""
-    if case.is_off("dataloader_drop_last"):
-        message = "`dataloader_drop_last` is false: the last batch may differ between ranks"
-        yield Hit(("dataloader_drop_last",), message)

@@ -28,11 +28,11 @@ def data_parallel_size(case: Case) -> int:
 @rule(
     "cluster-fp16",
     "warning",
-    why="bf16 costs the same on this card and cannot overflow: no loss scale, no lost steps.",
+    why="bf16 costs the same on this GPU and cannot overflow: no loss scale, no lost steps.",
     evidence="deepspeedai/DeepSpeedExamples#418, hiyouga/LlamaFactory#986",
 )
 def cluster_fp16(case: Case) -> Iterator[Hit]:
-    """fp16 on a card that has bf16."""
+    """fp16 on a GPU that supports bf16."""
     gpu = case.cluster.gpu if case.cluster else None
     if gpu and not gpu.is_cpu and case.is_on("fp16", "enabled") and "bf16" in gpu.peak_flops:
         yield Hit(("fp16", "enabled"), f"{gpu.name} has bf16: fp16 can overflow", "use bf16")
@@ -41,7 +41,7 @@ def cluster_fp16(case: Case) -> Iterator[Hit]:
 @rule(
     "cluster-host-memory",
     "error",
-    why="The kernel ends the ranks (exit -9) when RAM is full; the file alone does not say so.",
+    why="The kernel kills the ranks (exit -9) when RAM is full; the file alone does not show it.",
     evidence="deepspeedai/DeepSpeed#4239, hiyouga/LlamaFactory#9116, axolotl-ai-cloud/axolotl#1439",
 )
 def cluster_host_memory(case: Case) -> Iterator[Hit]:
@@ -56,7 +56,7 @@ def cluster_host_memory(case: Case) -> Iterator[Hit]:
 @rule(
     "cluster-nvme-space",
     "error",
-    why="A full disk fails in the middle of a swap, as a wrong file size.",
+    why="A full disk fails in the middle of a swap, reported as a wrong file size.",
     evidence="deepspeedai/DeepSpeed#3376, deepspeedai/DeepSpeed#2006",
 )
 def cluster_nvme_space(case: Case) -> Iterator[Hit]:
@@ -73,7 +73,7 @@ def cluster_nvme_space(case: Case) -> Iterator[Hit]:
 @rule(
     "cluster-nvme-path",
     "error",
-    why="The cluster file names another folder than the config.",
+    why="The cluster file names a folder other than the config's.",
     evidence="deepspeedai/DeepSpeed#3376 (a file system without O_DIRECT, or the wrong one)",
 )
 def cluster_nvme_path(case: Case) -> Iterator[Hit]:
@@ -105,8 +105,8 @@ def _held(case: Case, device: str) -> tuple[float, list[str]]:
 @rule(
     "cluster-bucket",
     "warning",
-    why="A bucket that takes less time on the wire than a few latencies of the network leaves most "
-    "of its bandwidth unused.",
+    why="A bucket whose transfer takes less time than a few network latencies leaves most "
+    "of the bandwidth unused.",
     evidence="deepspeedai/DeepSpeed#5766 (raw bandwidth is not bus bandwidth)",
 )
 def cluster_bucket(case: Case) -> Iterator[Hit]:
@@ -130,8 +130,8 @@ def cluster_bucket(case: Case) -> Iterator[Hit]:
 @rule(
     "cluster-zero3-network",
     "warning",
-    why="Stage 3 sends the parameters twice and the gradients once in every micro step; over "
-    "Ethernet that is the whole step time.",
+    why="Stage 3 sends the parameters twice and the gradients once in every micro step; "
+    "over Ethernet that dominates the step time.",
     evidence="hiyouga/LlamaFactory#5014 (4 s to 90 s), deepspeedai/DeepSpeed#5770",
 )
 def cluster_zero3_network(case: Case) -> Iterator[Hit]:
@@ -157,7 +157,7 @@ def cluster_zero3_network(case: Case) -> Iterator[Hit]:
 @rule(
     "cluster-hpz",
     "warning",
-    why="hpZ keeps gathers inside a node only if its group is exactly the node.",
+    why="hpZ keeps gathers inside a node only if its group is exactly one node.",
     evidence="Wang et al. 2023 (ZeRO++), section 3.2; deepspeedai/DeepSpeed#6889",
 )
 def cluster_hpz(case: Case) -> Iterator[Hit]:

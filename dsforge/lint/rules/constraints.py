@@ -22,7 +22,7 @@ from dsforge.constraints import (
 )
 from dsforge.constraints import deepspeed as engine
 from dsforge.findings import Hit, Rule, Severity
-from dsforge.lint.case import ZERO, Case
+from dsforge.lint.case import ZERO, Case, rule
 from dsforge.lint.reading.document import Loc
 from dsforge.lint.rules.accelerate import PLUGIN
 from dsforge.lint.rules.batch import TOTAL
@@ -36,6 +36,7 @@ TENSOR: Loc = ("tensor_parallel", "autotp_size")
 STAGES: Loc = ("pipeline", "stages")
 SEQUENCE: Loc = ("sequence_parallel_size",)
 HPZ: Loc = (ZERO, "zero_hpz_partition_size")
+QLORA_BITS = 4
 TENSOR_WITH_ZERO3 = number("0.19.8")  # the release whose AutoTP accepts ZeRO stage 3
 
 # Ids that lint had before it asked the constraints; `--ignore` and `--explain` still take them.
@@ -64,6 +65,7 @@ FORMER_IDS: dict[str, tuple[str, ...]] = {
     "megatron-batch": ("batch-product", "world-size"),
     "megatron-tensor-node": ("tensor-in-node",),
     "train-sequence": ("sequence-length",),
+    "train-tensor": ("train-mode",),
 }
 
 
@@ -74,15 +76,23 @@ def judged(case: Case) -> constraints.Case:
     if case.document.kind == "accelerate":
         return _of_plugin(case)
     config, cluster = case.config, case.cluster
+    of_job = case.document.kind == "train"
     ranks = None if cluster is None else cluster.gpus
     found = case_of_config(config, ranks)._replace(
         global_batch_size=config.train_batch_size,
         micro_batch_size=config.micro_batch_size,
         gradient_accumulation_steps=config.gradient_accumulation_steps,
         shape=None if case.model is None else shape_of(case.model),
-        cluster=cluster,
-        sequence_length=case.whole("sequence_length"),
+        cluster=None if of_job else cluster,  # what the machines are, `train` does not judge
     )
+    if of_job:
+        found = found._replace(
+            sequence_length=case.whole("sequence_length"),
+            adapters=bool(case.block("lora")),
+            in_4_bits=case.whole("lora", "bits") == QLORA_BITS,
+            attention=case.word("attention") or None,
+            packing=case.is_on("packing"),
+        )
     filled = ranks is None or ranks % config.model_ranks == 0
     return found if filled else found._replace(data_parallel_size=None)
 
@@ -181,6 +191,24 @@ def _half(case: Case) -> Loc:
     return (name if name in case.block() else "bfloat16", "enabled")
 
 
+@rule(
+    "train-mode",
+    "error",
+    "train",
+    why="`dsforge train` refuses what DeepSpeed would refuse after all ranks are up, or ignore, "
+    "and what it cannot do itself.",
+    evidence="dsforge/constraints, which `dsforge train` asks before it starts ranks",
+)
+def train_mode(case: Case) -> Iterator[Hit]:
+    """Settings of the ds_config that `dsforge train` refuses for this job."""
+    if case.engine is None:
+        return
+    for problem in constraints.broken(judged(case)):
+        if problem.rule != inputs.sequence_in_positions.id:
+            message = f"in the ds_config: {problem.message}"
+            yield Hit(("deepspeed_config",), message, problem.hint)
+
+
 RULES: tuple[Rule[Case], ...] = (
     _rule(
         engine.zero_with_pipeline,
@@ -204,7 +232,7 @@ RULES: tuple[Rule[Case], ...] = (
     _rule(
         engine.offload_parameters_stage,
         why="Only stage 3 shards parameters, so only stage 3 can move them. Lower stages accept "
-        "the block, ignore it and train, with all parameters on each card.",
+        "the block, ignore it and train, with all parameters on each GPU.",
         evidence="axolotl-ai-cloud/axolotl's zero2 files",
         ds_config=_offload("offload_param"),
         accelerate=(PLUGIN, "offload_param_device"),
@@ -224,7 +252,7 @@ RULES: tuple[Rule[Case], ...] = (
     _rule(
         engine.offload_optimizer_kind,
         why="An offloaded optimizer runs on the CPU, and only these have a CPU version; others "
-        "stop the engine, or compute on the card after copying everything back.",
+        "stop the engine, or compute on the GPU after copying everything back.",
         ds_config=("optimizer", "type"),
     ),
     _rule(
@@ -265,7 +293,7 @@ RULES: tuple[Rule[Case], ...] = (
     _rule(
         engine.hpz_with_offload,
         "warning",
-        why="hpZ keeps a second copy of the parameters on the cards of a node; with states on the "
+        why="hpZ keeps a second copy of the parameters on the GPUs of a node; with states on the "
         "host this was reported to break.",
         ds_config=HPZ,
     ),
@@ -285,7 +313,7 @@ RULES: tuple[Rule[Case], ...] = (
     ),
     _rule(
         sizes.world_size,
-        why="Tensor, pipeline and sequence ranks together must divide the cards.",
+        why="Tensor, pipeline and sequence ranks together must divide the GPUs.",
         ds_config=_size,
         megatron=(TP,),
     ),
@@ -326,7 +354,7 @@ RULES: tuple[Rule[Case], ...] = (
     ),
     _rule(
         inputs.precision_on_card,
-        why="The card has no such tensor unit; the engine stops on every rank.",
+        why="The GPU has no such tensor unit; the engine stops on every rank.",
         ds_config=_half,
     ),
     _rule(

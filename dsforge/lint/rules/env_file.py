@@ -4,46 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from dsforge.findings import Edit, Hit
 from dsforge.lint.case import Case, rule, shown
-from dsforge.lint.reading.document import Row
+from dsforge.lint.reading.document import Line
+from dsforge.lint.reading.variables import variables
+from dsforge.lint.rows import If, Row, rules
 from dsforge.masking import is_secret
 
 READER = "DeepSpeed launcher/runner.py, main (.deepspeed_env)"
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 PLAIN = re.compile(r"[\w@%+=:,./-]*")  # what the launcher does not put into quotes
-OF_LAUNCHER = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "LOCAL_WORLD_SIZE")
-OF_CARDS = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
-SLOW = {
-    "CUDA_LAUNCH_BLOCKING": "1",
-    "NCCL_P2P_DISABLE": "1",
-    "NCCL_SHM_DISABLE": "1",
-    "TORCH_DISTRIBUTED_DEBUG": "DETAIL",
-}
-TRAVELS = ("NCCL", "PYTHON", "MLFLOW", "UCX", "MV2")
 INTERFACES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
-INFINIBAND = ("NCCL_IB_HCA", "NCCL_IB_GID_INDEX", "NCCL_IB_TIMEOUT", "NCCL_NET_GDR_LEVEL")
 
 
-class Variable(NamedTuple):
-    """One line `NAME=VALUE`, split as the launcher splits it."""
-
-    name: str
-    value: str
-    row: Row
-
-
-def variables(case: Case) -> Iterator[Variable]:
-    """The variables of the file."""
-    for row in case.document.rows:
-        name, equals, value = row.text.rstrip("\r").partition("=")
-        if equals and not name.lstrip().startswith("#"):
-            yield Variable(name, value, row)
-
-
-def whole_line(case: Case, row: Row) -> tuple[Edit, ...]:
+def whole_line(case: Case, row: Line) -> tuple[Edit, ...]:
     """The edit that removes a line with its line break."""
     return (Edit(row.start, min(row.end + 1, len(case.document.text)), ""),)
 
@@ -53,13 +28,13 @@ def whole_line(case: Case, row: Row) -> tuple[Edit, ...]:
     "error",
     "env",
     fixable=True,
-    why="Every line is split at `=`: a blank line, a comment or a word alone ends the launcher "
-    "with a ValueError.",
+    why="The launcher splits every line at `=`: a blank line, a comment or a single word "
+    "stops it with a ValueError.",
     evidence=READER + "; deepspeedai/DeepSpeed#4992",
 )
 def env_line(case: Case) -> Iterator[Hit]:
     """A line that is not `NAME=VALUE`."""
-    rows = list(case.document.rows)
+    rows = list(case.document.lines)
     for number, row in enumerate(rows, start=1):
         text = row.text.strip()
         if number == len(rows) and not row.text:
@@ -76,17 +51,17 @@ def env_line(case: Case) -> Iterator[Hit]:
     "error",
     "env",
     fixable=True,
-    why="It is no shell script: the variable that is set is called `export NAME`.",
+    why="The file is not a shell script: the variable that is set would be called `export NAME`.",
     evidence=READER,
 )
 def env_export(case: Case) -> Iterator[Hit]:
     """`export` in front of a variable."""
-    for variable in variables(case):
+    for variable in variables(case.document):
         if variable.name.lstrip().startswith("export "):
-            length = len(variable.row.text) - len(variable.row.text.lstrip()) + len("export ")
-            edits = (Edit(variable.row.start, variable.row.start + length, ""),)
+            length = len(variable.line.text) - len(variable.line.text.lstrip()) + len("export ")
+            edits = (Edit(variable.line.start, variable.line.start + length, ""),)
             yield Hit(
-                (), "`export` becomes part of the name", "remove it", edits, variable.row.start
+                (), "`export` becomes part of the name", "remove it", edits, variable.line.start
             )
 
 
@@ -94,36 +69,37 @@ def env_export(case: Case) -> Iterator[Hit]:
     "env-name",
     "error",
     "env",
-    why="What stands before `=` is exported as it is; blanks and other characters make `export` "
-    "fail on every host.",
+    why="The text before `=` is exported unchanged; blanks and other characters make "
+    "`export` fail on every host.",
     evidence="DeepSpeed launcher/multinode_runner.py, add_export",
 )
 def env_name(case: Case) -> Iterator[Hit]:
-    """A name that the shell does not take."""
-    for variable in variables(case):
+    """A name that the shell does not accept."""
+    for variable in variables(case.document):
         name = variable.name.lstrip().removeprefix("export ")
         if not NAME.fullmatch(name):
             message = f"`{shown(name)}` is not a name"
-            yield Hit((), message, "letters, digits and `_`", offset=variable.row.start)
+            yield Hit((), message, "letters, digits and `_`", offset=variable.line.start)
 
 
 @rule(
     "env-value",
     "error",
     "env",
-    why="A value with other characters is put into double quotes for the remote shell: quotes of "
-    "its own double up, `$` and backquotes are expanded on the other host, if at all.",
+    why="A value with other characters is put in double quotes for the remote shell: "
+    "quotes in it are doubled, `$` and backquotes are expanded on the remote host, if "
+    "at all.",
     evidence="DeepSpeed launcher/multinode_runner.py, add_export (quoting); " + READER,
 )
 def env_value(case: Case) -> Iterator[Hit]:
     """A value that the remote shell reads differently."""
-    for variable in variables(case):
+    for variable in variables(case.document):
         value = variable.value
         if not PLAIN.fullmatch(value.strip()) or value != value.strip():
             quoted = value[:1] in "\"'" and value[:1] == value[-1:] and len(value) > 1
             message = f"the value of `{shown(variable.name)}` does not survive the launcher"
             fix = "write it without quotes" if quoted else "only letters, digits and _@%+=:,./-"
-            yield Hit((), message, fix, offset=variable.row.start)
+            yield Hit((), message, fix, offset=variable.line.start)
 
 
 @rule(
@@ -131,11 +107,11 @@ def env_value(case: Case) -> Iterator[Hit]:
     "error",
     "env",
     fixable=True,
-    why="The carriage return stays in the value and travels to every host.",
+    why="The carriage return becomes part of the value on every host.",
     evidence=READER,
 )
 def env_line_end(case: Case) -> Iterator[Hit]:
-    """Line ends of Windows."""
+    """Windows line endings."""
     at = case.document.text.find("\r")
     if at >= 0:
         found = re.finditer("\r", case.document.text)
@@ -147,16 +123,16 @@ def env_line_end(case: Case) -> Iterator[Hit]:
     "env-twice",
     "warning",
     "env",
-    why="The last one wins, for a reader who sees the first.",
+    why="The last one overrides the first, which readers of the file may miss.",
     evidence=READER,
 )
 def env_twice(case: Case) -> Iterator[Hit]:
     """A variable that is set twice."""
     seen: set[str] = set()
-    for variable in variables(case):
+    for variable in variables(case.document):
         if variable.name in seen:
             message = f"`{shown(variable.name)}` is set twice"
-            yield Hit((), message, "keep one", offset=variable.row.start)
+            yield Hit((), message, "keep one", offset=variable.line.start)
         seen.add(variable.name)
 
 
@@ -164,131 +140,116 @@ def env_twice(case: Case) -> Iterator[Hit]:
     "env-secret",
     "error",
     "env",
-    why="The launcher puts every value on the command line of ssh, where each user of each host "
-    "can read it.",
+    why="The launcher puts every value on the command line of ssh, where every user of "
+    "each host can read it.",
     evidence="DeepSpeed launcher/multinode_runner.py, PDSHRunner.get_cmd",
 )
 def env_secret(case: Case) -> Iterator[Hit]:
     """A secret among the variables."""
-    for variable in variables(case):
+    for variable in variables(case.document):
         if is_secret(variable.name.strip()):
             message = f"`{shown(variable.name)}` looks like a secret"
-            yield Hit((), message, "export it on each host instead", offset=variable.row.start)
-
-
-@rule(
-    "env-rank",
-    "error",
-    "env",
-    why="The launcher sets these for each rank; the same value on all nodes makes ranks collide.",
-    evidence="DeepSpeed launcher/launch.py, main",
-)
-def env_rank(case: Case) -> Iterator[Hit]:
-    """A variable that belongs to the launcher."""
-    for variable in variables(case):
-        if variable.name in OF_LAUNCHER:
-            message = f"`{variable.name}` is set by the launcher for each rank"
-            yield Hit((), message, "remove it", whole_line(case, variable.row), variable.row.start)
-
-
-@rule(
-    "env-cards",
-    "warning",
-    "env",
-    why="The same list goes to every node and works against slots, `--include` and `--exclude`.",
-    evidence="DeepSpeed launcher/runner.py, main (VISIBLE_DEVICES)",
-)
-def env_cards(case: Case) -> Iterator[Hit]:
-    """A list of cards for all nodes."""
-    for variable in variables(case):
-        if variable.name in OF_CARDS:
-            message = f"`{variable.name}` is the same on every node"
-            yield Hit((), message, "use slots in the hostfile", offset=variable.row.start)
-
-
-@rule(
-    "env-slow",
-    "warning",
-    "env",
-    why="Made for debugging: transfers inside a node go through the host, or every kernel is "
-    "waited for.",
-    evidence="hiyouga/LlamaFactory#3499 (17 s to 20 min with P2P disabled)",
-)
-def env_slow(case: Case) -> Iterator[Hit]:
-    """A setting that slows every step."""
-    for variable in variables(case):
-        if SLOW.get(variable.name) == variable.value:
-            message = f"`{variable.name}={variable.value}` slows every step"
-            yield Hit((), message, "remove it after debugging", offset=variable.row.start)
+            yield Hit((), message, "export it on each host instead", offset=variable.line.start)
 
 
 @rule(
     "env-interface",
     "error",
     "env",
-    why="The name must exist on every node and lead to the others; NCCL stops where it does not.",
+    why="The interface must exist on every node and lead to the others; NCCL stops otherwise.",
     evidence="huggingface/accelerate#1317, determined-ai/determined#4297",
 )
 def env_interface(case: Case) -> Iterator[Hit]:
-    """An interface that is not the one of the cluster, or none that leads anywhere."""
-    for variable in variables(case):
+    """An interface that does not lead to the other hosts."""
+    for variable in variables(case.document):
         name = variable.value.lstrip("=^")
         if variable.name not in INTERFACES or variable.value.startswith("^"):
             continue
         own = case.cluster.interface if case.cluster else None
         if name == "lo" or name.startswith(("docker", "veth", "br-", "virbr", "cni", "flannel")):
             message = f"`{variable.name}` (={shown(name)}) does not lead to other hosts"
-            yield Hit((), message, "name the network's interface", offset=variable.row.start)
+            yield Hit((), message, "name the network's interface", offset=variable.line.start)
         elif own and name and own not in name.split(","):
             message = f"`{variable.name}` (={shown(name)}) is not {own}, that of the cluster"
-            yield Hit((), message, f"use {own}", offset=variable.row.start)
+            yield Hit((), message, f"use {own}", offset=variable.line.start)
 
 
-@rule(
-    "env-infiniband-off",
-    "error",
-    "env",
-    why="The cluster has InfiniBand, and this variable makes NCCL use sockets instead: a tenth of "
-    "the bandwidth.",
-    evidence="modelscope/ms-swift#1825 (12 nodes no faster than 6)",
+ROWS = rules(
+    Row(
+        "env-rank",
+        "error",
+        If("RANK LOCAL_RANK WORLD_SIZE MASTER_ADDR MASTER_PORT LOCAL_WORLD_SIZE", "present"),
+        "`{key}` is set by the launcher for each rank",
+        "remove it",
+        title="A variable that the launcher sets.",
+        why="The launcher sets these for each rank; the same value on all nodes makes ranks "
+        "collide.",
+        evidence="DeepSpeed launcher/launch.py, main",
+        kinds=("env",),
+    ),
+    Row(
+        "env-cards",
+        "warning",
+        If("CUDA_VISIBLE_DEVICES HIP_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES", "present"),
+        "`{key}` is the same on every node",
+        "use slots in the hostfile",
+        title="A list of GPUs for all nodes.",
+        why="The same list is applied on every node and conflicts with slots, `--include` and "
+        "`--exclude`.",
+        evidence="DeepSpeed launcher/runner.py, main (VISIBLE_DEVICES)",
+        kinds=("env",),
+    ),
+    Row(
+        "env-slow",
+        "warning",
+        If(
+            "CUDA_LAUNCH_BLOCKING NCCL_P2P_DISABLE NCCL_SHM_DISABLE TORCH_DISTRIBUTED_DEBUG",
+            "in",
+            ("1", "detail"),
+        ),
+        "`{key}={value}` slows every step",
+        "remove it after debugging",
+        title="A setting that slows every step.",
+        why="Meant for debugging: transfers inside a node go through the host, or the CPU "
+        "waits for every kernel.",
+        evidence="hiyouga/LlamaFactory#3499 (17 s to 20 min with P2P disabled)",
+        kinds=("env",),
+    ),
+    Row(
+        "env-infiniband-off",
+        "error",
+        If("NCCL_IB_DISABLE", "not in", ("", "0")),
+        "`{key}` switches off the InfiniBand of the cluster",
+        "remove it",
+        title="InfiniBand disabled on a cluster that has it.",
+        why="The cluster has InfiniBand, and this variable makes NCCL use sockets instead: a "
+        "tenth of the bandwidth.",
+        evidence="modelscope/ms-swift#1825 (12 nodes no faster than 6)",
+        when=(If("@network", "is", "infiniband"),),
+        kinds=("env",),
+    ),
+    Row(
+        "env-infiniband-absent",
+        "warning",
+        If("NCCL_IB_HCA NCCL_IB_GID_INDEX NCCL_IB_TIMEOUT NCCL_NET_GDR_LEVEL", "present"),
+        "`{key}` is for InfiniBand; the cluster has Ethernet",
+        "remove it, unless it is RoCE",
+        title="InfiniBand variables on an Ethernet cluster.",
+        why="On plain Ethernet these variables make NCCL look for adapters that are not there.",
+        evidence="haotian-liu/LLaVA#362, mosaicml/llm-foundry#336",
+        when=(If("@network", "is", "ethernet"),),
+        kinds=("env",),
+    ),
+    Row(
+        "env-travels",
+        "info",
+        If("NCCL*DEBUG PYTHON*DEBUG MLFLOW*DEBUG UCX*DEBUG MV2*DEBUG", "present"),
+        "`{key}` stays on for every run from this folder",
+        "set it in the shell",
+        title="A debug variable that is exported anyway.",
+        why="Variables with these prefixes are exported from the launching shell to all hosts "
+        "anyway; the line overrides the shell, which surprises whoever sets it there.",
+        evidence="DeepSpeed launcher/runner.py, EXPORT_ENVS",
+        kinds=("env",),
+    ),
 )
-def env_infiniband_off(case: Case) -> Iterator[Hit]:
-    """InfiniBand disabled on a cluster that has it."""
-    kind = case.cluster.inter_node.kind if case.cluster else ""
-    for variable in variables(case):
-        off = variable.name == "NCCL_IB_DISABLE" and variable.value.strip() not in ("", "0")
-        if off and kind == "infiniband":
-            message = "`NCCL_IB_DISABLE` switches off the InfiniBand of the cluster"
-            yield Hit((), message, "remove it", whole_line(case, variable.row), variable.row.start)
-
-
-@rule(
-    "env-infiniband-absent",
-    "warning",
-    "env",
-    why="On plain Ethernet these variables make NCCL look for adapters that are not there.",
-    evidence="haotian-liu/LLaVA#362, mosaicml/llm-foundry#336",
-)
-def env_infiniband_absent(case: Case) -> Iterator[Hit]:
-    """InfiniBand variables on an Ethernet cluster."""
-    kind = case.cluster.inter_node.kind if case.cluster else ""
-    for variable in variables(case):
-        if variable.name in INFINIBAND and kind == "ethernet":
-            message = f"`{variable.name}` is for InfiniBand; the cluster has Ethernet"
-            yield Hit((), message, "remove it, unless it is RoCE", offset=variable.row.start)
-
-
-@rule(
-    "env-travels",
-    "info",
-    "env",
-    why="Variables with these beginnings of the launching shell are exported to all hosts anyway; "
-    "the line wins over the shell, which surprises whoever sets it there.",
-    evidence="DeepSpeed launcher/runner.py, EXPORT_ENVS",
-)
-def env_travels(case: Case) -> Iterator[Hit]:
-    """A debug variable that would travel by itself."""
-    for variable in variables(case):
-        if variable.name.startswith(TRAVELS) and variable.name.endswith("DEBUG"):
-            message = f"`{variable.name}` stays on for every run from this folder"
-            yield Hit((), message, "set it in the shell", offset=variable.row.start)

@@ -14,6 +14,7 @@ from pathlib import Path
 from dsforge.findings import Hit
 from dsforge.lint.case import Case, rule, shown
 from dsforge.lint.reading.document import Loc
+from dsforge.lint.rows import If, Row, rules
 
 FLAGS = Path(__file__).parents[1] / "schemas" / "megatron_flags.txt"
 ARGUMENTS = "Megatron-LM megatron/training/arguments.py"
@@ -50,13 +51,13 @@ def has(case: Case, flag: str) -> bool:
     "megatron-line",
     "error",
     "megatron",
-    why="Arguments are split at blanks: a value without its flag is a positional argument, which "
-    "the parser refuses.",
+    why="Arguments are split at blanks: a value without its flag is a positional argument, "
+    "which the parser refuses.",
     evidence=ARGUMENTS + ", parse_args",
 )
 def megatron_line(case: Case) -> Iterator[Hit]:
     """A line that does not begin with a flag."""
-    for row in case.document.rows:
+    for row in case.document.lines:
         text = row.text.strip()
         if text and not text.startswith(("-", "#")):
             yield Hit((), f"`{shown(text)}` is no flag", "begin with `--`", offset=row.start)
@@ -66,11 +67,11 @@ def megatron_line(case: Case) -> Iterator[Hit]:
     "megatron-flag-misspelt",
     "error",
     "megatron",
-    why="argparse refuses a flag that it does not know, on every rank.",
+    why="argparse refuses unknown flags, on every rank.",
     evidence=ARGUMENTS + "; read from it by scripts/megatron_flags.py",
 )
 def megatron_flag_misspelt(case: Case) -> Iterator[Hit]:
-    """A flag that Megatron does not have, nearly like one that it has."""
+    """An unknown flag that resembles a known one."""
     strange = (flag for flag in case.block() if flag not in known_flags())
     for flag in islice(strange, MOST_UNKNOWN):
         dashes = flag.replace("_", "-")
@@ -86,13 +87,13 @@ def megatron_flag_misspelt(case: Case) -> Iterator[Hit]:
     "megatron-flag-twice",
     "warning",
     "megatron",
-    why="The last one wins, for a reader who sees the first.",
+    why="The last one overrides the first, which readers of the file may miss.",
     evidence="Python's argparse",
 )
 def megatron_flag_twice(case: Case) -> Iterator[Hit]:
     """A flag that is given twice."""
     seen: set[str] = set()
-    for row in case.document.rows:
+    for row in case.document.lines:
         flag = row.text.strip().split(" ")[0].split("=")[0]
         if flag.startswith("--") and flag in seen:
             yield Hit((), f"`{shown(flag)}` is given twice", "keep one", offset=row.start)
@@ -100,63 +101,15 @@ def megatron_flag_twice(case: Case) -> Iterator[Hit]:
 
 
 @rule(
-    "megatron-value",
-    "error",
-    "megatron",
-    why="Sizes are whole numbers above 0.",
-    evidence=ARGUMENTS + ", validate_args",
-)
-def megatron_value(case: Case) -> Iterator[Hit]:
-    """A size that is no whole number."""
-    for flag in SIZES:
-        if has(case, flag) and count_of(case, flag) < 1:
-            yield Hit((flag,), f"`{flag}` (={shown(case.at(flag))}) must be a whole number above 0")
-
-
-def _divides(case: Case, flag: str, of: str, default: int) -> Iterator[Hit]:
-    """A hit where one size does not divide another."""
-    size, whole = count_of(case, flag, 1), count_of(case, of, default)
-    if size > 1 and whole and whole % size:
-        yield Hit((flag,), f"`{flag}` (={size}) must divide `{of}` (={whole})")
-
-
-@rule(
-    "megatron-layers",
-    "error",
-    "megatron",
-    why="Layers are shared evenly over stages, unless the first and last are given their own "
-    "number; an old version dropped the rest without a word.",
-    evidence="NVIDIA/Megatron-LM#1304 (30 layers on 4 stages trained 28)",
-)
-def megatron_layers(case: Case) -> Iterator[Hit]:
-    """Layers that the stages cannot share."""
-    if not any(has(case, flag) for flag in UNEVEN):
-        yield from _divides(case, PP, LAYERS, 0)
-
-
-@rule(
-    "megatron-precision",
-    "error",
-    "megatron",
-    why="Weights have one type.",
-    evidence=ARGUMENTS + ", validate_args",
-)
-def megatron_precision(case: Case) -> Iterator[Hit]:
-    """fp16 and bf16 together."""
-    if has(case, "--fp16") and has(case, "--bf16"):
-        yield Hit(("--fp16",), "`--fp16` and `--bf16` are both given", "keep `--bf16`")
-
-
-@rule(
     "megatron-sequence-parallel",
     "warning",
     "megatron",
-    why="Sequence parallelism splits activations over tensor ranks: with one it is switched off, "
-    "and with experts and several it is needed.",
+    why="Sequence parallelism shards activations over the tensor-parallel ranks: with one "
+    "rank it is switched off, and experts with several ranks require it.",
     evidence=ARGUMENTS + ", validate_args",
 )
 def megatron_sequence_parallel(case: Case) -> Iterator[Hit]:
-    """Sequence parallelism that does not fit the tensor ranks."""
+    """Sequence parallelism that does not match the tensor parallel size."""
     on, size = has(case, "--sequence-parallel"), count_of(case, TP, 1)
     if on and size == 1:
         yield Hit(("--sequence-parallel",), f"`--sequence-parallel` does nothing with `{TP}` 1")
@@ -165,36 +118,70 @@ def megatron_sequence_parallel(case: Case) -> Iterator[Hit]:
 
 
 @rule(
-    "megatron-overlap",
-    "error",
-    "megatron",
-    why="The gather that is to be overlapped belongs to the distributed optimizer, and it "
-    "follows the overlapped reduction.",
-    evidence=ARGUMENTS + ", validate_args",
-)
-def megatron_overlap(case: Case) -> Iterator[Hit]:
-    """Overlap of a gather that does not happen."""
-    if not has(case, "--overlap-param-gather"):
-        return
-    for flag in ("--use-distributed-optimizer", "--overlap-grad-reduce"):
-        if not has(case, flag):
-            yield Hit(
-                ("--overlap-param-gather",), f"`--overlap-param-gather` needs `{flag}`", "add it"
-            )
-
-
-@rule(
     "megatron-recompute",
     "error",
     "megatron",
-    why="Full recomputation needs a method and a number of layers; selective takes neither.",
+    why="Full recomputation needs a method and a number of layers; selective recomputation "
+    "takes neither.",
     evidence=ARGUMENTS + ", validate_args",
 )
 def megatron_recompute(case: Case) -> Iterator[Hit]:
-    """Recomputation flags that do not go together."""
+    """Recomputation flags that do not match."""
     loc: Loc = ("--recompute-granularity",)
     kind = case.at("--recompute-granularity")
     if kind == "full" and not has(case, "--recompute-method"):
         yield Hit(loc, "full recomputation needs `--recompute-method`", "add `uniform`")
     if kind == "selective" and has(case, "--recompute-method"):
         yield Hit(("--recompute-method",), "selective recomputation takes no method", "remove it")
+
+
+ROWS = rules(
+    Row(
+        "megatron-value",
+        "error",
+        If(" ".join(SIZES), "no size"),
+        "`{key}` (={value}) must be a whole number above 0",
+        title="A size that is not a whole number above 0.",
+        why="Sizes are whole numbers above 0.",
+        evidence=ARGUMENTS + ", validate_args",
+        kinds=("megatron",),
+    ),
+    Row(
+        "megatron-layers",
+        "error",
+        If(PP, "does not divide", LAYERS),
+        "`{key}` (={value}) must divide `{operand}` (={of})",
+        title="Layers that cannot be divided over the pipeline stages.",
+        why="Layers are divided evenly over the stages, unless the first and last have their "
+        "own number; an old version dropped the remainder silently.",
+        evidence="NVIDIA/Megatron-LM#1304 (30 layers on 4 stages trained 28)",
+        when=(*(If(flag, "absent") for flag in UNEVEN),),
+        kinds=("megatron",),
+    ),
+    Row(
+        "megatron-precision",
+        "error",
+        If("--fp16", "present"),
+        "`--fp16` and `--bf16` are both given",
+        "keep `--bf16`",
+        title="fp16 and bf16 are both set.",
+        why="Weights have one type.",
+        evidence=ARGUMENTS + ", validate_args",
+        when=(If("--bf16", "present"),),
+        kinds=("megatron",),
+    ),
+    Row(
+        "megatron-overlap",
+        "error",
+        If("--use-distributed-optimizer --overlap-grad-reduce", "absent"),
+        "`--overlap-param-gather` needs `{key}`",
+        "add it",
+        title="Overlap of a gather that does not take place.",
+        why="The parameter gather belongs to the distributed optimizer and requires the "
+        "overlapped gradient reduction.",
+        evidence=ARGUMENTS + ", validate_args",
+        when=(If("--overlap-param-gather", "present"),),
+        at="--overlap-param-gather",
+        kinds=("megatron",),
+    ),
+)

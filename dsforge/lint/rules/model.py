@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from dsforge.findings import Hit
 from dsforge.lint.case import ZERO, Case, rule
+from dsforge.lint.rows import If, Row, rules
 from dsforge.lint.schemas.releases import number
 from dsforge.units import count, gib
 from dsforge.zero_stages import FULLY_SHARDED
@@ -15,7 +16,6 @@ DEFAULT_BUCKET = 500_000_000
 BYTES = 2
 KNOWS_LEAVES = number("0.18.0")  # the first release with `leaf_module` and its default classes
 DEFAULT_LEAVES = ("mixtral", "qwen2_moe", "qwen3_moe")
-KNOWS_TIES = number("0.19.4")
 OVERFLOWING = ("gemma", "gemma2", "gemma3_text", "t5", "mt5", "umt5")
 STAGE = (ZERO, "stage")
 TENSOR = ("tensor_parallel", "autotp_size")
@@ -24,8 +24,8 @@ TENSOR = ("tensor_parallel", "autotp_size")
 @rule(
     "model-bucket",
     "warning",
-    why="A bucket is allocated whole, whatever the model: on a small model the buckets, not the "
-    "model, fill the card, and a higher stage needs more memory than a lower one.",
+    why="A bucket is allocated in full, whatever the size of the model: on a small model "
+    "the buckets fill the GPU, and a higher stage needs more memory than a lower one.",
     evidence="deepspeedai/DeepSpeed#1302 (default 5e8 buckets), LianjiaTech/BELLE#402",
 )
 def model_bucket(case: Case) -> Iterator[Hit]:
@@ -48,7 +48,7 @@ def model_bucket(case: Case) -> Iterator[Hit]:
 @rule(
     "model-bucket-default",
     "info",
-    why="The default is 5e8 elements, made for models of tens of billions.",
+    why="The default is 5e8 elements, chosen for models with tens of billions of parameters.",
     evidence="deepspeedai/DeepSpeed#1302",
 )
 def model_bucket_default(case: Case) -> Iterator[Hit]:
@@ -66,8 +66,9 @@ def model_bucket_default(case: Case) -> Iterator[Hit]:
 @rule(
     "model-moe-leaf",
     "warning",
-    why="At stage 3 every module's forward is a collective. A rank whose tokens skip an expert "
-    "never joins it, and all wait for ever. Leaf modules gather all experts of a layer at once.",
+    why="At stage 3 every module's forward is a collective. A rank whose tokens skip an "
+    "expert never joins it, and all ranks hang. Leaf modules gather all experts of a "
+    "layer at once.",
     evidence="deepspeedai/DeepSpeed#5066, deepspeedai/DeepSpeed#5008, "
     "ScienceOne-AI/DeepSeek-671B-SFT-Guide#7",
 )
@@ -86,22 +87,6 @@ def model_moe_leaf(case: Case) -> Iterator[Hit]:
 
 
 @rule(
-    "model-tied-tensor",
-    "warning",
-    why="Older AutoTP cuts the output head without the embedding that shares its matrix, so the "
-    "two part, and the saved model is not the trained one.",
-    evidence="DeepSpeed module_inject/auto_tp.py, _find_tied_weight_partners (absent before "
-    "0.19.4)",
-)
-def model_tied_tensor(case: Case) -> Iterator[Hit]:
-    """Tied embeddings under an AutoTP that does not know them."""
-    model, size = case.model, case.tensor_parallel_size
-    if model is not None and model.tied_embeddings and size > 1 and case.release < KNOWS_TIES:
-        message = f"{model.name} ties its embeddings; AutoTP before 0.19.4 cuts only the head"
-        yield Hit(TENSOR, message, "use a newer DeepSpeed, or autotp_size 1")
-
-
-@rule(
     "model-stages",
     "info",
     why="Every stage waits for the fullest one. DeepSpeed balances stages by parameters, with the "
@@ -109,22 +94,40 @@ def model_tied_tensor(case: Case) -> Iterator[Hit]:
     evidence="DeepSpeed runtime/pipe/module.py, PipelineModule._partition_layers",
 )
 def model_stages(case: Case) -> Iterator[Hit]:
-    """Layers that the pipeline stages cannot share evenly."""
+    """Layers that cannot be divided evenly over the pipeline stages."""
     model, stages, given = case.model, case.pipeline_stages, case.config.partition
     if model is not None and model.layers % stages and isinstance(given, str):
         message = f"{stages} stages hold different numbers of the {model.layers} layers"
         yield Hit(("pipeline", "stages"), message, "name them in `pipeline.partition`")
 
 
-@rule(
-    "model-fp16",
-    "warning",
-    why="These families were trained in bf16 with activations beyond 65504: in fp16 they turn to "
-    "infinity, and the loss scale falls to its floor.",
-    evidence="hiyouga/LlamaFactory#251, modelscope/ms-swift#4374; transformers' T5 documentation",
+ROWS = rules(
+    Row(
+        "model-tied-tensor",
+        "warning",
+        If("@tensor_parallel_size", "above", 1),
+        "{model} ties its embeddings; AutoTP before 0.19.4 cuts only the head",
+        "use a newer DeepSpeed, or autotp_size 1",
+        title="Tied embeddings with an AutoTP release that does not know them.",
+        why="Older AutoTP shards the output head without the embedding that shares its matrix, "
+        "so the two diverge, and the saved model is not the trained one.",
+        evidence="DeepSpeed module_inject/auto_tp.py, _find_tied_weight_partners (absent before "
+        "0.19.4)",
+        when=(If("@tied_embeddings", "on"),),
+        at="tensor_parallel.autotp_size",
+        until="0.19.3",
+    ),
+    Row(
+        "model-fp16",
+        "warning",
+        If("fp16.enabled", "on"),
+        "{model} overflows in fp16",
+        "use bf16",
+        title="fp16 for a family that overflows in it.",
+        why="These families were trained in bf16 with activations beyond 65504: in fp16 they "
+        "become inf, and the loss scale falls to its minimum.",
+        evidence="hiyouga/LlamaFactory#251, modelscope/ms-swift#4374; "
+        "transformers' T5 documentation",
+        when=(If("@model_type", "in", OVERFLOWING),),
+    ),
 )
-def model_fp16(case: Case) -> Iterator[Hit]:
-    """fp16 for a family that overflows in it."""
-    model = case.model
-    if model is not None and model.model_type in OVERFLOWING and case.is_on("fp16", "enabled"):
-        yield Hit(("fp16", "enabled"), f"{model.name} overflows in fp16", "use bf16")

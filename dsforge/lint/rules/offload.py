@@ -6,12 +6,13 @@ from collections.abc import Iterator
 
 from dsforge.findings import Hit
 from dsforge.lint.case import ZERO, Case, rule
-from dsforge.zero_stages import FULLY_SHARDED
+from dsforge.lint.rows import If, Repair, Row, rules
 
 BLOCKS = ("offload_optimizer", "offload_param")
 CONFIG = "DeepSpeed runtime/zero/offload_config.py"
+CPU_OPTIMIZERS = ("adam", "adamw", "adagrad", "lion")
 ADAM_BUFFERS = 4  # parameter, gradient and two moments
-AIO_BLOCK = 1 << 20
+SMALLEST_AIO_BLOCK = 128 << 10  # bytes
 
 
 def origin(case: Case, block: str) -> tuple[str, ...]:
@@ -20,38 +21,10 @@ def origin(case: Case, block: str) -> tuple[str, ...]:
 
 
 @rule(
-    "offload-nvme-path",
-    "error",
-    why="Each rank joins the path with a folder name; without one it stops with a TypeError.",
-    evidence="DeepSpeed runtime/zero/stage3.py, _configure_tensor_swapping",
-)
-def offload_nvme_path(case: Case) -> Iterator[Hit]:
-    """NVMe offload without a path."""
-    for block in BLOCKS:
-        if case.device(block) == "nvme" and not case.at(ZERO, block, "nvme_path"):
-            yield Hit((ZERO, block), f"`{block}` to nvme has no `nvme_path`", "set `nvme_path`")
-
-
-@rule(
-    "offload-path-unused",
-    "info",
-    why="The path is read for device nvme only; whoever wrote it probably wanted the disk.",
-    evidence=CONFIG,
-)
-def offload_path_unused(case: Case) -> Iterator[Hit]:
-    """A path for NVMe where the device is another."""
-    for block in BLOCKS:
-        path = case.at(ZERO, block, "nvme_path")
-        if path and case.device(block) != "nvme":
-            message = f"`{block}.nvme_path` is not read: the device is {case.device(block)[:20]}"
-            yield Hit((ZERO, block, "nvme_path"), message)
-
-
-@rule(
     "offload-nvme-aio",
     "warning",
-    why="Without an `aio` block the disk is driven with a queue of 8 and one thread, far below "
-    "what an NVMe disk can do.",
+    why="Without an `aio` block the disk is used with a queue depth of 8 and one thread, "
+    "far below what an NVMe disk can do.",
     evidence="DeepSpeed runtime/swap_tensor/constants.py; deepspeedai/DeepSpeed#3506",
 )
 def offload_nvme_aio(case: Case) -> Iterator[Hit]:
@@ -62,77 +35,97 @@ def offload_nvme_aio(case: Case) -> Iterator[Hit]:
         yield Hit(loc, "NVMe offload without an `aio` block", fix)
 
 
-@rule(
-    "aio-block-small",
-    "warning",
-    why="Small blocks make the disk seek: below 128 KiB an NVMe disk reaches a fraction of its "
-    "rate.",
-    evidence="DeepSpeed's tuner ops/csrc/aio/py_test starts at 128K and recommends 1M",
+ROWS = rules(
+    Row(
+        "offload-nvme-path",
+        "error",
+        If("zero_optimization.offload_optimizer zero_optimization.offload_param", "given"),
+        "`{key}` to nvme has no `nvme_path`",
+        "set `nvme_path`",
+        title="NVMe offload without a path.",
+        why="Each rank joins the path with a folder name; without a path it stops with a "
+        "TypeError.",
+        evidence="DeepSpeed runtime/zero/stage3.py, _configure_tensor_swapping",
+        when=(
+            If("@device", "is", "nvme"),
+            If("@nvme_path", "not given"),
+        ),
+    ),
+    Row(
+        "offload-path-unused",
+        "info",
+        If(
+            "zero_optimization.offload_optimizer.nvme_path "
+            "zero_optimization.offload_param.nvme_path",
+            "given",
+        ),
+        "`{block}.nvme_path` is not read: the device is {device}",
+        title="An NVMe path with another offload device.",
+        why="The path is read only for device nvme; the disk was probably intended.",
+        evidence=CONFIG,
+        when=(If("@device", "is not", "nvme"),),
+    ),
+    Row(
+        "aio-block-small",
+        "warning",
+        If("aio.block_size", "below", SMALLEST_AIO_BLOCK),
+        "`{key}` (={number}) is small",
+        "use 1048576",
+        title="A small block size for disk I/O.",
+        why="Small blocks are inefficient: below 128 KiB an NVMe disk reaches a fraction of "
+        "its bandwidth.",
+        evidence="DeepSpeed's tuner ops/csrc/aio/py_test starts at 128K and recommends 1M",
+    ),
+    Row(
+        "offload-buffer-count",
+        "error",
+        If("zero_optimization.offload_optimizer.buffer_count", "below", ADAM_BUFFERS),
+        "`{key}` (={number}) must be at least 4 with Adam on NVMe",
+        "use 5",
+        title="Too few buffers for an optimizer on NVMe.",
+        why="The swapper takes one buffer for each state of a parameter: four with Adam. With "
+        "fewer, an assertion fails in the first step, after everything was loaded.",
+        evidence="DeepSpeed runtime/swap_tensor/partitioned_optimizer_swapper.py, "
+        "swap_in_optimizer_state",
+        when=(If("@offload_optimizer", "is", "nvme"),),
+        repair=Repair("replace", ADAM_BUFFERS + 1),
+    ),
+    Row(
+        "offload-unpinned",
+        "warning",
+        If(
+            "zero_optimization.offload_optimizer.pin_memory "
+            "zero_optimization.offload_param.pin_memory",
+            "off",
+        ),
+        "`{block}.pin_memory` is false: slow copies",
+        "set it to true",
+        title="Offload through pageable memory.",
+        why="Copies between GPU and pageable memory are neither asynchronous nor at full "
+        "bandwidth: they reach about half of PCIe and do not overlap.",
+        evidence=CONFIG + ".pin_memory ",
+        when=(If("@device", "is not", "none"),),
+    ),
+    Row(
+        "superoffload-stage",
+        "error",
+        If("zero_optimization.offload_optimizer.super_offload", "on"),
+        "`{key}` needs ZeRO stage 3",
+        "use stage 3",
+        title="SuperOffload below stage 3.",
+        why="SuperOffload is part of the stage 3 optimizer.",
+        evidence=CONFIG + ", DeepSpeedZeroOffloadOptimizerConfig.super_offload",
+        when=(If("@stage", "below", 3),),
+    ),
+    Row(
+        "offload-max-in-cpu",
+        "warning",
+        If("zero_optimization.offload_param.max_in_cpu", "is", 0),
+        "`{key}` (=0): every parameter comes from the disk",
+        "use 1e9",
+        title="No parameters in RAM with NVMe offload.",
+        why="No parameter may stay in RAM, so every layer is read from the disk in every pass.",
+        evidence=CONFIG + ", DeepSpeedZeroOffloadParamConfig.max_in_cpu",
+        when=(If("@offload_param", "is", "nvme"),),
+    ),
 )
-def aio_block_small(case: Case) -> Iterator[Hit]:
-    """A small block size for disk I/O."""
-    size = case.whole("aio", "block_size")
-    if size is not None and size < AIO_BLOCK // 8:
-        yield Hit(("aio", "block_size"), f"`block_size` (={size}) is small", f"use {AIO_BLOCK}")
-
-
-@rule(
-    "offload-buffer-count",
-    "error",
-    fixable=True,
-    why="The swapper takes one buffer for each state of a parameter at once: with Adam four. With "
-    "fewer an assertion fails in the first step, after everything was loaded.",
-    evidence="DeepSpeed runtime/swap_tensor/partitioned_optimizer_swapper.py, "
-    "swap_in_optimizer_state",
-)
-def offload_buffer_count(case: Case) -> Iterator[Hit]:
-    """Too few buffers for an optimizer on NVMe."""
-    loc = (ZERO, "offload_optimizer", "buffer_count")
-    count = case.whole(*loc)
-    if case.device("offload_optimizer") != "nvme" or count is None or count >= ADAM_BUFFERS:
-        return
-    message = f"`buffer_count` (={count}) must be at least {ADAM_BUFFERS} with Adam on NVMe"
-    yield Hit(
-        loc, message, f"use {ADAM_BUFFERS + 1}", case.document.replaced(loc, ADAM_BUFFERS + 1)
-    )
-
-
-@rule(
-    "offload-unpinned",
-    "warning",
-    why="Copies between card and pageable memory are neither asynchronous nor at full rate: about "
-    "half of what PCIe gives, and nothing overlaps.",
-    evidence=CONFIG + ".pin_memory ",
-)
-def offload_unpinned(case: Case) -> Iterator[Hit]:
-    """Offload through pageable memory."""
-    for block in BLOCKS:
-        if case.device(block) != "none" and case.is_off(ZERO, block, "pin_memory"):
-            loc = (ZERO, block, "pin_memory")
-            yield Hit(loc, f"`{block}.pin_memory` is false: slow copies", "set it to true")
-
-
-@rule(
-    "superoffload-stage",
-    "error",
-    why="SuperOffload is built into the stage-3 optimizer.",
-    evidence=CONFIG + ", DeepSpeedZeroOffloadOptimizerConfig.super_offload",
-)
-def superoffload_stage(case: Case) -> Iterator[Hit]:
-    """SuperOffload below stage 3."""
-    loc = (ZERO, "offload_optimizer", "super_offload")
-    if case.is_on(*loc) and case.stage not in (FULLY_SHARDED, None):
-        yield Hit(loc, "`super_offload` needs ZeRO stage 3", "use stage 3")
-
-
-@rule(
-    "offload-max-in-cpu",
-    "warning",
-    why="No parameter may stay in RAM, so every layer is read from the disk in every pass.",
-    evidence=CONFIG + ", DeepSpeedZeroOffloadParamConfig.max_in_cpu",
-)
-def offload_max_in_cpu(case: Case) -> Iterator[Hit]:
-    """No parameters in RAM beside NVMe."""
-    loc = (ZERO, "offload_param", "max_in_cpu")
-    if case.device("offload_param") == "nvme" and case.number(*loc) == 0:
-        yield Hit(loc, "`max_in_cpu` (=0): every parameter comes from the disk", "use 1e9")

@@ -7,6 +7,7 @@ from difflib import get_close_matches
 
 from dsforge.findings import Hit
 from dsforge.lint.case import Case, rule, shown
+from dsforge.lint.rows import If, Row, rules
 
 OWN = ("adam", "adamw", "adagrad", "lamb", "lion", "muon", "muadam", "muadamw", "musgd")
 OLDER = ("onebitadam", "zerooneadam", "onebitlamb")  # DeepSpeed up to 0.19.7
@@ -16,7 +17,6 @@ TORCH = (
 )
 TESTED = ("adam", "adamw", "adagrad", "lion", "muon", *OLDER)
 SCHEDULES = ("LRRangeTest", "OneCycle", "WarmupLR", "WarmupDecayLR", "WarmupCosineLR")
-NEEDS_TOTAL = ("WarmupDecayLR", "WarmupCosineLR")
 NAMES = {
     "learning_rate": "lr",
     "learningrate": "lr",
@@ -27,15 +27,15 @@ NAMES = {
     "adam_betas": "betas",
 }
 PARAMS = ("optimizer", "params")
-HIGHEST_RATE = 0.1
+SMALLEST_RATE, HIGHEST_RATE = 1e-12, 0.1
 ENGINE = "DeepSpeed runtime/engine.py"
 
 
 @rule(
     "optimizer-unknown",
     "error",
-    why="The name is looked up in DeepSpeed's list (small letters) and then, as it is written, in "
-    "torch.optim; otherwise an assertion stops every rank.",
+    why="The name is looked up in DeepSpeed's list (in lower case) and then, as written, "
+    "in torch.optim; otherwise an assertion stops every rank.",
     evidence=ENGINE + ", _is_supported_optimizer",
 )
 def optimizer_unknown(case: Case) -> Iterator[Hit]:
@@ -52,22 +52,9 @@ def optimizer_unknown(case: Case) -> Iterator[Hit]:
 
 
 @rule(
-    "optimizer-type-missing",
-    "error",
-    why="Without a type the whole block is ignored, learning rate and all, and the engine asks for "
-    "an optimizer from the program.",
-    evidence="DeepSpeed runtime/config.py, get_optimizer_name",
-)
-def optimizer_type_missing(case: Case) -> Iterator[Hit]:
-    """An optimizer block without a type."""
-    if case.block("optimizer") and "type" not in case.block("optimizer"):
-        yield Hit(("optimizer",), "`optimizer` has no `type`: the block is ignored", "AdamW")
-
-
-@rule(
     "optimizer-untested",
     "error",
-    why="ZeRO takes only optimizers that it was tested with, unless told to.",
+    why="ZeRO accepts only optimizers that it was tested with, unless configured otherwise.",
     evidence=ENGINE + ", _do_optimizer_sanity_check",
 )
 def optimizer_untested(case: Case) -> Iterator[Hit]:
@@ -80,28 +67,15 @@ def optimizer_untested(case: Case) -> Iterator[Hit]:
 
 
 @rule(
-    "optimizer-grad-norm",
-    "error",
-    why="DeepSpeed clips at the top level and refuses this key among the optimizer's.",
-    evidence=ENGINE + ", _configure_basic_optimizer",
-)
-def optimizer_grad_norm(case: Case) -> Iterator[Hit]:
-    """`max_grad_norm` among the optimizer's parameters."""
-    if "max_grad_norm" in case.block(*PARAMS):
-        message = "`max_grad_norm` is refused here"
-        yield Hit((*PARAMS, "max_grad_norm"), message, "use `gradient_clipping` at the top level")
-
-
-@rule(
     "optimizer-param-name",
     "error",
     fixable=True,
-    why="The parameters go into the optimizer's constructor as they are: another spelling is a "
-    "TypeError on every rank.",
+    why="The parameters are passed to the optimizer's constructor unchanged: another "
+    "spelling raises a TypeError on every rank.",
     evidence=ENGINE + ", _configure_basic_optimizer",
 )
 def optimizer_param_name(case: Case) -> Iterator[Hit]:
-    """A parameter of the optimizer under another name."""
+    """An optimizer parameter under another name."""
     for key in case.block(*PARAMS):
         right = NAMES.get(key.lower())
         if right is not None and key != right:
@@ -113,8 +87,8 @@ def optimizer_param_name(case: Case) -> Iterator[Hit]:
 @rule(
     "optimizer-betas",
     "error",
-    why="Adam's betas are a pair of numbers from 0 to below 1; anything else stops the first step, "
-    "or makes it diverge.",
+    why="Adam's betas are two numbers from 0 to below 1; anything else stops the first "
+    "step, or makes it diverge.",
     evidence="torch.optim.Adam.__init__; Kingma and Ba 2015",
 )
 def optimizer_betas(case: Case) -> Iterator[Hit]:
@@ -132,42 +106,9 @@ def _is_share(value: object) -> bool:
 
 
 @rule(
-    "learning-rate",
-    "warning",
-    why="Fine-tuning runs with 1e-6 to 1e-3. A rate of 0 trains nothing; one above 0.1 diverges "
-    "with Adam and its kind.",
-    evidence="deepspeedai/DeepSpeedExamples#418 (scale falls to its floor as the loss diverges)",
-)
-def learning_rate(case: Case) -> Iterator[Hit]:
-    """A learning rate of nothing, or far too high."""
-    for loc in ((*PARAMS, "lr"), ("scheduler", "params", "warmup_max_lr")):
-        rate = case.number(*loc)
-        if rate is not None and (rate <= 0 or rate > HIGHEST_RATE) and _is_adaptive(case):
-            yield Hit(loc, f"learning rate `{loc[-1]}` (={rate:g}) is out of the usual range")
-
-
-def _is_adaptive(case: Case) -> bool:
-    return case.word("optimizer", "type") not in ("sgd", "asgd", "lbfgs")
-
-
-@rule(
-    "weight-decay",
-    "warning",
-    why="Decay is a share per step times the learning rate; a value above 1 shrinks weights faster "
-    "than they learn.",
-    evidence="Loshchilov and Hutter 2019 (0.01 to 0.1)",
-)
-def weight_decay(case: Case) -> Iterator[Hit]:
-    """Weight decay out of range."""
-    value = case.number(*PARAMS, "weight_decay")
-    if value is not None and not 0 <= value <= 1:
-        yield Hit((*PARAMS, "weight_decay"), f"`weight_decay` (={value:g}) must lie in 0..1")
-
-
-@rule(
     "scheduler-unknown",
     "error",
-    why="The name is looked up among DeepSpeed's schedules and those of torch, as it is written.",
+    why="The name is looked up among the schedules of DeepSpeed and torch, as written.",
     evidence=ENGINE + ", _scheduler_from_config",
 )
 def scheduler_unknown(case: Case) -> Iterator[Hit]:
@@ -183,28 +124,14 @@ def scheduler_unknown(case: Case) -> Iterator[Hit]:
 
 
 @rule(
-    "scheduler-total",
-    "error",
-    why="These schedules fall to their end over `total_num_steps`; it has no default, so the call "
-    "fails on every rank.",
-    evidence="DeepSpeed runtime/lr_schedules.py, WarmupDecayLR and WarmupCosineLR",
-)
-def scheduler_total(case: Case) -> Iterator[Hit]:
-    """A falling schedule without its length."""
-    name = case.at("scheduler", "type")
-    if name in NEEDS_TOTAL and case.at("scheduler", "params", "total_num_steps") is None:
-        yield Hit(("scheduler",), f"`{name}` needs `total_num_steps`", "set it in `params`")
-
-
-@rule(
     "scheduler-warmup",
     "error",
-    why="With a warm-up that is not shorter than the run the learning rate never comes down, and a "
-    "warm-up of 0 steps is refused since 0.16.",
+    why="With a warm-up as long as the run the learning rate never decays, and a warm-up "
+    "of 0 steps is refused since 0.16.",
     evidence="DeepSpeed runtime/lr_schedules.py, WarmupLR.__init__, WarmupDecayLR.__init__",
 )
 def scheduler_warmup(case: Case) -> Iterator[Hit]:
-    """A warm-up as long as the run, or from high to low."""
+    """A warm-up as long as the run, or from a high to a low rate."""
     params = ("scheduler", "params")
     warmup = case.number(*params, "warmup_num_steps")
     total = case.number(*params, "total_num_steps")
@@ -220,8 +147,8 @@ def scheduler_warmup(case: Case) -> Iterator[Hit]:
 @rule(
     "scheduler-rate",
     "warning",
-    why="The schedule sets the learning rate in every step, so the optimizer's own value is never "
-    "used; a reader will tune the wrong one.",
+    why="The schedule sets the learning rate in every step, so the optimizer's own value "
+    "is never used, and people tune the wrong one.",
     evidence="DeepSpeed runtime/lr_schedules.py, WarmupLR.__init__",
 )
 def scheduler_rate(case: Case) -> Iterator[Hit]:
@@ -232,39 +159,103 @@ def scheduler_rate(case: Case) -> Iterator[Hit]:
         yield Hit((*PARAMS, "lr"), message, "write the same value in both")
 
 
-@rule(
-    "scheduler-alone",
-    "info",
-    why="A schedule needs an optimizer that DeepSpeed makes; with one from the program "
-    "transformers refuses the pair.",
-    evidence="transformers integrations/deepspeed.py, deepspeed_optim_sched",
+ROWS = rules(
+    Row(
+        "optimizer-type-missing",
+        "error",
+        If("optimizer.type", "absent"),
+        "`optimizer` has no `type`: the block is ignored",
+        "AdamW",
+        title="An optimizer block without a type.",
+        why="Without a type the whole block is ignored, learning rate included, and the engine "
+        "expects an optimizer from the program.",
+        evidence="DeepSpeed runtime/config.py, get_optimizer_name",
+        when=(If("optimizer", "block"),),
+        at="optimizer",
+    ),
+    Row(
+        "optimizer-grad-norm",
+        "error",
+        If("optimizer.params.max_grad_norm", "present"),
+        "`{key}` is refused here",
+        "use `gradient_clipping` at the top level",
+        title="`max_grad_norm` among the optimizer's parameters.",
+        why="DeepSpeed clips at the top level and refuses this key in the optimizer's parameters.",
+        evidence=ENGINE + ", _configure_basic_optimizer",
+    ),
+    Row(
+        "learning-rate",
+        "warning",
+        If(
+            "optimizer.params.lr scheduler.params.warmup_max_lr",
+            "outside",
+            (SMALLEST_RATE, HIGHEST_RATE),
+        ),
+        "learning rate `{key}` (={number:g}) is out of the usual range",
+        title="A learning rate of zero, or far too high.",
+        why="Fine-tuning uses 1e-6 to 1e-3. A rate of 0 trains nothing; a rate above 0.1 "
+        "diverges with Adam and similar optimizers.",
+        evidence="deepspeedai/DeepSpeedExamples#418 (scale falls to its floor as the loss "
+        "diverges)",
+        when=(If("optimizer.type", "not among", ("sgd", "asgd", "lbfgs")),),
+    ),
+    Row(
+        "weight-decay",
+        "warning",
+        If("optimizer.params.weight_decay", "outside", (0, 1)),
+        "`{key}` (={number:g}) must lie in 0..1",
+        title="Weight decay out of range.",
+        why="Decay is a fraction per step times the learning rate; a value above 1 shrinks "
+        "weights faster than they learn.",
+        evidence="Loshchilov and Hutter 2019 (0.01 to 0.1)",
+    ),
+    Row(
+        "scheduler-total",
+        "error",
+        If("scheduler.type", "in", ("warmupdecaylr", "warmupcosinelr")),
+        "`{value}` needs `total_num_steps`",
+        "set it in `params`",
+        title="A decaying schedule without its length.",
+        why="These schedules decay over `total_num_steps`; it has no default, so the call "
+        "fails on every rank.",
+        evidence="DeepSpeed runtime/lr_schedules.py, WarmupDecayLR and WarmupCosineLR",
+        when=(If("scheduler.params.total_num_steps", "missing"),),
+        at="scheduler",
+    ),
+    Row(
+        "scheduler-alone",
+        "info",
+        If("scheduler", "block"),
+        "`scheduler` without `optimizer`: the program must bring one",
+        title="A schedule without an optimizer.",
+        why="A schedule needs an optimizer that DeepSpeed creates; transformers refuses to "
+        "combine it with one from the program.",
+        evidence="transformers integrations/deepspeed.py, deepspeed_optim_sched",
+        when=(If("optimizer", "no block"),),
+    ),
+    Row(
+        "lamb-static-scale",
+        "error",
+        If("fp16.loss_scale", "not 0"),
+        "Lamb needs dynamic loss scaling",
+        "use 0",
+        title="LAMB with a fixed loss scale.",
+        why="DeepSpeed's LAMB optimizer requires dynamic loss scaling.",
+        evidence=ENGINE + ", _do_sanity_check",
+        when=(If("optimizer.type", "is", "lamb"),),
+    ),
+    Row(
+        "muon-reduce-scatter",
+        "error",
+        If("optimizer.type", "is", "muon"),
+        "Muon needs `reduce_scatter` false",
+        "set it to false",
+        title="Muon with reduce-scatter.",
+        why="Muon needs whole gradient matrices; reduce-scatter shards them.",
+        evidence="DeepSpeed runtime/zero/stage3.py, DeepSpeedZeroOptimizer_Stage3.__init__",
+        when=(
+            If("@stage", "above", 0),
+            If("zero_optimization.reduce_scatter", "not off"),
+        ),
+    ),
 )
-def scheduler_alone(case: Case) -> Iterator[Hit]:
-    """A schedule without an optimizer."""
-    if case.block("scheduler") and not case.block("optimizer"):
-        yield Hit(("scheduler",), "`scheduler` without `optimizer`: the program must bring one")
-
-
-@rule(
-    "lamb-static-scale",
-    "error",
-    why="The LAMB optimizer of DeepSpeed computes with the dynamic loss scale.",
-    evidence=ENGINE + ", _do_sanity_check",
-)
-def lamb_static_scale(case: Case) -> Iterator[Hit]:
-    """LAMB under a fixed loss scale."""
-    if case.word("optimizer", "type") == "lamb" and case.number("fp16", "loss_scale"):
-        yield Hit(("fp16", "loss_scale"), "Lamb needs dynamic loss scaling", "use 0")
-
-
-@rule(
-    "muon-reduce-scatter",
-    "error",
-    why="Muon needs whole gradient matrices; reduce-scatter cuts them.",
-    evidence="DeepSpeed runtime/zero/stage3.py, DeepSpeedZeroOptimizer_Stage3.__init__",
-)
-def muon_reduce_scatter(case: Case) -> Iterator[Hit]:
-    """Muon with reduce-scatter."""
-    sharded = case.stage and not case.is_off("zero_optimization", "reduce_scatter")
-    if case.word("optimizer", "type") == "muon" and sharded:
-        yield Hit(("optimizer", "type"), "Muon needs `reduce_scatter` false", "set it to false")

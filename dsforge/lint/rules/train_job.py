@@ -39,11 +39,11 @@ def train_value(case: Case) -> Iterator[Hit]:
     "train-config-missing",
     "error",
     "train",
-    why="Batch sizes, precision, sharding and the optimizer stand in that file.",
+    why="That file holds batch sizes, precision, sharding and the optimizer.",
     evidence="dsforge/train/parallel/engine_config.py",
 )
 def train_config_missing(case: Case) -> Iterator[Hit]:
-    """A ds_config that is not there."""
+    """A ds_config that does not exist."""
     named = case.at("deepspeed_config")
     if isinstance(named, str) and case.engine is None:
         yield Hit(("deepspeed_config",), "`deepspeed_config` is not there, or is not JSON")
@@ -53,8 +53,8 @@ def train_config_missing(case: Case) -> Iterator[Hit]:
     "train-scheduler-twice",
     "error",
     "train",
-    why="The loop sets the learning rate from `schedule`; a scheduler in the ds_config sets it "
-    "too, in the same step.",
+    why="The training loop sets the learning rate from `schedule`; a scheduler in the "
+    "ds_config sets it too, in the same step.",
     evidence="dsforge/render/deepspeed.py (no scheduler block), dsforge/train/run/learning_rate.py",
 )
 def train_scheduler_twice(case: Case) -> Iterator[Hit]:
@@ -70,7 +70,7 @@ def train_scheduler_twice(case: Case) -> Iterator[Hit]:
     "train-unsaved",
     "warning",
     "train",
-    why="It is meant for runs that only measure: nothing of the training remains.",
+    why="Meant for runs that only measure: nothing of the training is kept.",
     evidence="dsforge/job.py, TrainJob.save",
 )
 def train_unsaved(case: Case) -> Iterator[Hit]:

@@ -115,7 +115,7 @@ def _by_deepspeed(folder: Folder, out: Path, watcher: Watcher, *, checksums: boo
         _judge(folder, checksums=checksums)  # the bytes are still those that were checked
         written = verify(temporary)
         if any(finding.severity == "error" for finding in written):
-            raise DsforgeError(f"{out}: {written[0].place}: {written[0].message}")
+            raise DsforgeError(f"{out}: {written[0].file}: {written[0].message}")
 
 
 def _by_parameter(folder: Folder, out: Path, watcher: Watcher, archive: type[Archive]) -> None:
