@@ -18,8 +18,9 @@ Rule = Callable[[Path], Iterable[str]]
 ORDER = [
     *(
         "errors",
-        "masking",
         "findings",
+        "masking",
+        "error_report",
         "units",
         "slurm",
         "rope",

@@ -181,7 +181,7 @@ def _wanted(model: str | None, checkpoint: Path) -> Wanted:
 
     if model is not None:
         if Path(model).exists() and find_spec("transformers"):
-            from dsforge.train.model.shapes import model_shapes
+            from dsforge.train.model.source import model_shapes
 
             return Wanted(shapes=model_shapes(model))
         return Wanted(parameters(read_model(model)[0]))

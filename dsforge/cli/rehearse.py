@@ -126,10 +126,12 @@ def _own(flags: Flags, path: Path, world_size: int | None) -> Scene:
     if flags.nodes and flags.gpus_per_node:
         world_size = world_size or flags.nodes * flags.gpus_per_node
     if world_size is None:
-        missing.append(Problem("world-size", "no `--world-size` is given", "`--world-size 8`"))
+        missing.append(
+            Problem("world-size-missing", "no `--world-size` is given", "`--world-size 8`")
+        )
     if flags.seq_len is not None and flags.seq_len < 1:
         message = f"`--seq-len` (={flags.seq_len}) must be above 0"
-        missing.append(Problem("sequence-length", message, "tokens per sample"))
+        missing.append(Problem("value-range", message, "tokens per sample"))
     if missing or flags.model is None or world_size is None:
         raise SpecError(tuple(missing))
     model, _ = read_model(flags.model)

@@ -69,8 +69,9 @@ def check(
 
 def broken(case: Case) -> tuple[Problem, ...]:
     """All constraints that a case is known to break."""
-    found = (constraint(case) for constraint in CONSTRAINTS)
-    return tuple(problem for problem in found if problem is not None)
+    return tuple(
+        Problem(each.id, *found) for each in CONSTRAINTS if (found := each.judge(case)) is not None
+    )
 
 
 def batch_problem(batch: Batch, replicas: int) -> Problem | None:

@@ -22,12 +22,12 @@ aten = torch.ops.aten
 
 
 @lru_cache(maxsize=1)
-def register_kernels() -> None:
-    """Make these the device's kernels; once for a process."""
+def register_kernels() -> torch.library.Library:
+    """The library of these kernels, registered once; cached, as kernels end with their library."""
     library = torch.library.Library("aten", "IMPL")
     library.impl("scaled_dot_product_attention", attention, "AutogradPrivateUse1")
     library.impl("silu_backward", lambda gradient, _: torch.empty_like(gradient), "PrivateUse1")
-    register_kernels.library = library  # type: ignore[attr-defined] - it lives as long as the process
+    return library
 
 
 class _Call(NamedTuple):

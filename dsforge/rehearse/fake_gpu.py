@@ -28,15 +28,15 @@ PINNED = "_dsforge_pinned"
 ROOM_BYTES = 1 << 60  # never too little: the engine would flatten on the host
 
 
-class Stream:
+class FakeStream:
     """A stream without work."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         pass
 
-    def record_event(self, *_: Any) -> Event:
+    def record_event(self, *_: Any) -> FakeEvent:
         """An event that has happened."""
-        return Event()
+        return FakeEvent()
 
     def wait_stream(self, *_: Any) -> None:
         """Nothing to wait for."""
@@ -44,7 +44,7 @@ class Stream:
     wait_event = synchronize = wait_stream
 
 
-class Event:
+class FakeEvent:
     """An event that has happened."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
@@ -97,18 +97,18 @@ class PretendedGpu(CPU_Accelerator):
         return 1
 
     @property
-    def Stream(self) -> type[Stream]:  # noqa: N802 - DeepSpeed's name
+    def Stream(self) -> type[FakeStream]:  # noqa: N802 - DeepSpeed's name
         """The type of streams."""
-        return Stream
+        return FakeStream
 
     @property
-    def Event(self) -> type[Event]:  # noqa: N802 - DeepSpeed's name
+    def Event(self) -> type[FakeEvent]:  # noqa: N802 - DeepSpeed's name
         """The type of events."""
-        return Event
+        return FakeEvent
 
-    def current_stream(self, device_index: int | None = None) -> Stream:
+    def current_stream(self, device_index: int | None = None) -> FakeStream:
         """A stream."""
-        return Stream()
+        return FakeStream()
 
     default_stream = current_stream
 
@@ -135,7 +135,7 @@ class PretendedGpu(CPU_Accelerator):
 
     def on_accelerator(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor lies on the device."""
-        return tensor.device.type == NAME
+        return bool(tensor.device.type == NAME)
 
     _torch_pins_host_memory = True
 

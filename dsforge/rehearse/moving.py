@@ -35,11 +35,11 @@ def moving_in_place(tracker: Tracker) -> Iterator[None]:
                 tensor.data = _converted(tensor, convert, tracker)
         return module
 
-    torch.nn.Module._apply = apply  # type: ignore[method-assign] # noqa: SLF001
+    torch.nn.Module._apply = apply  # noqa: SLF001
     try:
         yield
     finally:
-        torch.nn.Module._apply = before  # type: ignore[method-assign] # noqa: SLF001
+        torch.nn.Module._apply = before  # noqa: SLF001
 
 
 def _converted(tensor: torch.Tensor, convert: Convert, tracker: Tracker) -> torch.Tensor:

@@ -55,5 +55,7 @@ def _home(settings: dict[str, Any], *, shards_parameters: bool) -> AbstractConte
     if shards_parameters:
         import deepspeed
 
-        return deepspeed.zero.Init(config_dict_or_path=settings)
-    return torch.device(DEVICE)
+        partitions: AbstractContextManager[Any] = deepspeed.zero.Init(config_dict_or_path=settings)
+        return partitions
+    device: AbstractContextManager[Any] = torch.device(DEVICE)
+    return device

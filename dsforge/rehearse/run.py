@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import deepspeed
 import torch
 
-from dsforge.errors import DsforgeError
+from dsforge.errors import DsforgeError, first_line
 from dsforge.rehearse.allocations import FakeWorld, Tracker
 from dsforge.rehearse.fake_gpu import NAME, pretended_gpu
 from dsforge.rehearse.fake_kernels import no_kernels
@@ -159,9 +159,8 @@ def _refusal(error: Exception, phase: str) -> Refusal:
     frames = [*traceback.walk_tb(error.__traceback__)]
     inside = next((f for f in reversed(frames) if _package(f[0]) == "deepspeed"), None)
     if inside is None or _package(frames[-1][0]) in ("torch", "dsforge", "transformers"):
-        message = str(error).strip().splitlines()
         raise DsforgeError(
-            f"the rehearsal stopped in {phase}: {type(error).__name__}: {message[:1]}",
+            f"the rehearsal stopped in {phase}: {type(error).__name__}: {first_line(error)}",
             f"at {_place(*frames[-1])}",
         ) from error
     message = " ".join(str(error).split()) or type(error).__name__

@@ -15,8 +15,9 @@ import sys
 import time
 from pathlib import Path
 
-from dsforge.errors import EXIT_USER, DsforgeError, LayoutError, SpecError
-from dsforge.masking import masked_traceback, printable
+from dsforge.error_report import error_report
+from dsforge.errors import EXIT_USER, DsforgeError
+from dsforge.masking import masked_traceback
 from dsforge.train.run.process_tree import ATTENDED
 from dsforge.train.run.signals import Attendant
 from dsforge.train.run.streams import keep_writable
@@ -34,7 +35,7 @@ def main() -> int:
         except DsforgeError as error:
             if os.environ.get("LOCAL_RANK", "0") != "0":
                 time.sleep(GRACE_S)
-            _write(_described(error))
+            _write(error_report(error, where=_where()))
             return error.exit_code
 
 
@@ -93,15 +94,10 @@ def _write(text: str) -> None:
     sys.stderr.flush()
 
 
-def _described(error: DsforgeError) -> str:
-    """The message, every problem, the way out; with rank and host beyond the first rank."""
+def _where() -> str:
+    """Rank and host of a failure beyond the first rank."""
     rank = os.environ.get("RANK", "0")
-    where = "" if rank == "0" else f" on rank {rank}, {platform.node()}"
-    lines = [f"error{where}: {error.message}"]
-    if isinstance(error, (SpecError, LayoutError)):
-        lines += [f"  - {problem} [{problem.rule}]" for problem in error.problems]
-    lines += [f"  {error.hint}"] if error.hint else []
-    return printable("\n".join(lines)) + "\n"
+    return "" if rank == "0" else f" on rank {rank}, {platform.node()}"
 
 
 def _steps(text: str) -> int:

@@ -195,7 +195,7 @@ def test_names_and_shapes_are_compared_with_a_model(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     from transformers import LlamaConfig
 
-    from dsforge.train.model.shapes import model_shapes
+    from dsforge.train.model.source import model_shapes
 
     sizes = {"hidden_size": 12, "intermediate_size": 20, "num_attention_heads": 2}
     sizes |= {"num_key_value_heads": 1, "tie_word_embeddings": True}

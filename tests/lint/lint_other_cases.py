@@ -141,6 +141,7 @@ BESIDE = {  # what train.yaml may name
     "ds_config.json": ds({}),
     "scheduled.json": ds(scheduled("WarmupLR")),
     "tensor.json": ds(TP2),
+    "tensor3.json": ds({**TP2, "zero.stage": 3}),
     "split_twice.json": ds({**TP2, "pipeline.stages": 2, "zero.stage": 1}),
     "pipeline1.json": ds({"pipeline.stages": 2, "zero.stage": 1}),
     "pipeline2.json": ds({"pipeline.stages": 2, "zero.stage": 2}),
@@ -166,6 +167,14 @@ ELSEWHERE = (
     (
         "tensor-in-node",
         args("--tensor-model-parallel-size 2", "--tensor-model-parallel-size 16", cluster=ETHERNET),
+    ),
+    (
+        "train-mode",
+        Pair(
+            TRAINED.replace("ds_config", "tensor3"),
+            TRAINED.replace("ds_config", "tensor"),
+            "train.yaml",
+        ),
     ),
     ("sequence-length", trained("4096", "8192", model="llama-2-7b")),
     ("offload-parameters", accelerated(PLUGIN, "  zero_stage: 2\n  offload_param_device: cpu\n")),

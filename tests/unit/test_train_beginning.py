@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from dsforge.errors import DsforgeError
-from dsforge.train.checkpoints.beginning import chosen_beginning
 from dsforge.train.checkpoints.note import (
     NOTE,
     CheckpointNote,
@@ -19,6 +18,7 @@ from dsforge.train.checkpoints.note import (
     step_of,
     tag_of,
 )
+from dsforge.train.checkpoints.resume import chosen_beginning
 
 
 def note(step: int = 4, **changes: int) -> CheckpointNote:

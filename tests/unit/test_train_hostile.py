@@ -14,8 +14,8 @@ from test_train_beginning import note, saved
 from dsforge.artifacts.whole import write_whole
 from dsforge.errors import DsforgeError
 from dsforge.preflight.remote import software
-from dsforge.train.checkpoints.beginning import Beginning, chosen_beginning
 from dsforge.train.checkpoints.note import NOTE, checkpoints, read_note, remove
+from dsforge.train.checkpoints.resume import Beginning, chosen_beginning
 from dsforge.train.parallel.ranks import place_of_process
 from dsforge.train.run import build_locks as builds
 from dsforge.train.run.metrics_file import MetricsFile

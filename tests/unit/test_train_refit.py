@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dsforge.errors import SpecError
-from dsforge.train.parallel.refit import batch_of_restart, refitted
+from dsforge.train.parallel.engine_config import batch_of_restart, refitted
 
 TWO_RANKS = {
     "train_batch_size": 12,

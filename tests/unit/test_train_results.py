@@ -12,8 +12,8 @@ import pytest
 from dsforge.errors import DsforgeError, SpecError
 from dsforge.job import TrainJob
 from dsforge.specs import DataSpec
-from dsforge.train.checkpoints.beginning import chosen_beginning
 from dsforge.train.checkpoints.note import NOTE
+from dsforge.train.checkpoints.resume import chosen_beginning
 from dsforge.train.run.outputs import check_inputs, check_removable
 
 

@@ -23,7 +23,7 @@ from dsforge.constraints import (
 )
 from dsforge.constraints import deepspeed as engine
 from dsforge.findings import Hit, Rule, Severity
-from dsforge.lint.checked_file import ZERO, CheckedFile
+from dsforge.lint.checked_file import ZERO, CheckedFile, rule
 from dsforge.lint.reading.document import Loc
 from dsforge.lint.rules.accelerate import PLUGIN
 from dsforge.lint.rules.batch import TOTAL
@@ -37,6 +37,7 @@ TENSOR: Loc = ("tensor_parallel", "autotp_size")
 STAGES: Loc = ("pipeline", "stages")
 SEQUENCE: Loc = ("sequence_parallel_size",)
 HPZ: Loc = (ZERO, "zero_hpz_partition_size")
+QLORA_BITS = 4
 TENSOR_WITH_ZERO3 = number("0.19.8")  # the release whose AutoTP accepts ZeRO stage 3
 
 # Ids that lint had before it asked the constraints; `--ignore` and `--explain` still take them.
@@ -77,15 +78,23 @@ def judged(file: CheckedFile) -> constraints.Case:
     if file.document.kind == "accelerate":
         return _of_plugin(file)
     config, cluster = file.config, file.cluster
+    of_job = file.document.kind == "train"
     ranks = None if cluster is None else cluster.gpus
     found = case_of_config(config, ranks)._replace(
         global_batch_size=config.train_batch_size,
         micro_batch_size=config.micro_batch_size,
         gradient_accumulation_steps=config.gradient_accumulation_steps,
         shape=None if file.model is None else shape_of(file.model),
-        cluster=cluster,
-        sequence_length=file.whole("sequence_length"),
+        cluster=None if of_job else cluster,  # what the machines are, `train` does not judge
     )
+    if of_job:
+        found = found._replace(
+            sequence_length=file.whole("sequence_length"),
+            adapters=bool(file.block("lora")),
+            in_4_bits=file.whole("lora", "bits") == QLORA_BITS,
+            attention=file.word("attention") or None,
+            packing=file.is_on("packing"),
+        )
     filled = ranks is None or ranks % config.model_ranks == 0
     return found if filled else found._replace(data_parallel_size=None)
 
@@ -182,6 +191,24 @@ def _half(file: CheckedFile) -> Loc:
     """The block that chooses the precision."""
     name = file.config.precision or "bf16"
     return (name if name in file.block() else "bfloat16", "enabled")
+
+
+@rule(
+    "train-mode",
+    "error",
+    "train",
+    why="`dsforge train` refuses what DeepSpeed would refuse after all ranks are up, or ignore, "
+    "and what it cannot do itself.",
+    evidence="dsforge/constraints, which `dsforge train` asks before it starts ranks",
+)
+def train_mode(file: CheckedFile) -> Iterator[Hit]:
+    """Settings of the ds_config that `dsforge train` refuses for this job."""
+    if file.engine is None:
+        return
+    for problem in constraints.broken(judged(file)):
+        if problem.rule != inputs.sequence_in_positions.id:
+            message = f"in the ds_config: {problem.message}"
+            yield Hit(("deepspeed_config",), message, problem.hint)
 
 
 RULES: tuple[Rule[CheckedFile], ...] = (
@@ -288,7 +315,7 @@ RULES: tuple[Rule[CheckedFile], ...] = (
     ),
     _rule(
         sizes.world_size,
-        why="Tensor, pipeline and sequence ranks together must divide the number of GPUs.",
+        why="Tensor, pipeline and sequence ranks together must divide the GPUs.",
         ds_config=_size,
         megatron=(TP,),
     ),
@@ -329,7 +356,7 @@ RULES: tuple[Rule[CheckedFile], ...] = (
     ),
     _rule(
         inputs.precision_on_card,
-        why="The GPU does not support it; the engine stops on every rank.",
+        why="The GPU has no such tensor unit; the engine stops on every rank.",
         ds_config=_half,
     ),
     _rule(

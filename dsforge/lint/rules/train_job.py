@@ -67,24 +67,6 @@ def train_scheduler_twice(file: CheckedFile) -> Iterator[Hit]:
 
 
 @rule(
-    "train-mode",
-    "error",
-    "train",
-    why="`dsforge train` refuses parallel sizes and offload that DeepSpeed would refuse after all "
-    "ranks are up, or ignore.",
-    evidence="dsforge/train/parallel/modes.py, mode_of",
-)
-def train_mode(file: CheckedFile) -> Iterator[Hit]:
-    """Parallel sizes or offload of the ds_config that `dsforge train` refuses."""
-    from dsforge.train.parallel.modes import mode_of
-
-    ranks = file.cluster.gpus if file.cluster else file.config.model_ranks
-    if file.engine is not None:
-        for problem in mode_of(file.config, ranks)[1]:
-            yield Hit(("deepspeed_config",), f"in the ds_config: {problem.message}", problem.hint)
-
-
-@rule(
     "train-unsaved",
     "warning",
     "train",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
+from dsforge.error_report import error_report
 from dsforge.errors import DsforgeError
 from dsforge.probe.messages import Answer, Ended, Question, answer_line
 
@@ -18,7 +19,7 @@ def main() -> int:
     try:
         measure(given.question)
     except DsforgeError as error:
-        sys.stderr.write(f"error: {error.message}\n  {error.hint}\n")
+        sys.stderr.write(error_report(error))
         return error.exit_code
     return 0
 

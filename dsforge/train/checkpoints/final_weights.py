@@ -179,7 +179,7 @@ def _equal(one: Any, other: Any) -> bool:
 
     if one.shape != other.shape or one.dtype != other.dtype:
         return False
-    return torch.equal(_bits(one), _bits(other))
+    return bool(torch.equal(_bits(one), _bits(other)))
 
 
 def _bits(tensor: Any) -> Any:

@@ -136,7 +136,7 @@ def _refused(old: RunIdentity, new: RunIdentity) -> Iterator[Change]:
 
 def _told(old: RunIdentity, new: RunIdentity) -> Iterator[Change]:
     """Changes that take effect from the next step on."""
-    pairs = [("steps", old.total_steps, new.total_steps)]
+    pairs: list[tuple[str, Value, Value]] = [("steps", old.total_steps, new.total_steps)]
     if old.validation != new.validation:
         pairs.append(("validation data", old.validation, new.validation))
     for before, after in ((old.job, new.job), (old.settings, new.settings)):

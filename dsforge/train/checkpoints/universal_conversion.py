@@ -51,8 +51,13 @@ FIRST = "mp_rank_00_model_states.pt"  # stages 0 to 2 look for this name
 STAGE_3 = "zero_pp_rank_0_mp_rank_00_model_states.pt"
 SHAPES = ("param_shapes", "frozen_param_shapes")
 # States of single parameters, in files of their own here.
-CUT = ("base_optimizer_state", "optimizer_state_dict", "param_slice_mappings")
-CUT += ("single_partition_of_fp32_groups", "fp32_flat_groups")
+PER_PARAMETER = (
+    "base_optimizer_state",
+    "optimizer_state_dict",
+    "param_slice_mappings",
+    "single_partition_of_fp32_groups",
+    "fp32_flat_groups",
+)
 
 
 def convert(
@@ -110,7 +115,7 @@ def _by_deepspeed(folder: Folder, out: Path, watcher: Watcher, *, checksums: boo
         _judge(folder, checksums=checksums)  # the bytes are still those that were checked
         written = verify(temporary)
         if any(finding.severity == "error" for finding in written):
-            raise DsforgeError(f"{out}: {written[0].place}: {written[0].message}")
+            raise DsforgeError(f"{out}: {written[0].file}: {written[0].message}")
 
 
 def _by_parameter(folder: Folder, out: Path, watcher: Watcher, archive: type[Archive]) -> None:
@@ -211,7 +216,7 @@ def _common(source: Archive, saved: Saved, watcher: Watcher) -> dict[str, Any]:
 
     common: dict[str, Any] = {"loss_scaler": LossScaler(1.0), "dynamic_loss_scale": False}
     states = source.value.get("optimizer_state_dict") or {}
-    common |= _carried({k: v for k, v in states.items() if k not in CUT}, source, watcher)
+    common |= _carried({k: v for k, v in states.items() if k not in PER_PARAMETER}, source, watcher)
     groups = [
         {**_carried(group, source, watcher), "params": [index]}
         for index, group in enumerate(saved.groups)

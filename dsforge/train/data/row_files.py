@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from dsforge.errors import Problem, SpecError
 from dsforge.outside import UnreadableError, json_value, opened, read_text
@@ -126,7 +126,7 @@ def _json_values(path: Path) -> Iterator[tuple[str, Any]]:
         raise refused("data-unreadable", error.reason, path) from error
 
 
-def _pass_over(lines: io.BufferedReader, line: bytes) -> None:
+def _pass_over(lines: BinaryIO, line: bytes) -> None:
     """Read up to the end of a line, and keep nothing of it."""
     while line and not line.endswith(b"\n"):
         line = lines.readline(1 << 20)

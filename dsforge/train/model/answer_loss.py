@@ -87,7 +87,7 @@ def loss_head(module: Any) -> LossHead | None:
     """
     model = module.get_base_model() if hasattr(module, "peft_config") else module
     layer = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
-    if type(layer) is not torch.nn.Linear or not logits_are_last(type(model)):
+    if layer is None or type(layer) is not torch.nn.Linear or not logits_are_last(type(model)):
         return None
     head = LossHead(layer)
     layer.forward = head.forward

@@ -1,23 +1,25 @@
-"""The model and its tokenizer, from whatever `model` in train.yaml names.
+"""The model of a run: loaded or random, with adapters, compiled; and whether it suits the job.
 
 Weights go straight into their ZeRO-3 partitions where transformers can do that (folders and hub
 ids), so no rank ever holds the whole model. GGUF files and random weights are built whole in host
 memory first: the one is dequantised as a whole, the other must not depend on the ZeRO stage.
+
+torch.compile takes the decoder layers, not the model: the output layer, which gives the loss, and
+DeepSpeed's hooks stay outside, and compiling takes as long for 80 layers as for 2. Each new shape
+is compiled again, for up to a minute: batches are padded to the sequence length.
 """
 
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dsforge import catalog
-from dsforge.errors import DsforgeError, SpecError, first_line
+from dsforge.errors import DsforgeError, Problem, SpecError, first_line
 from dsforge.job import TrainJob
 from dsforge.specs import LoraSpec
+from dsforge.strategy import FULLY_SHARDED
 from dsforge.train.data.packing import check_takes_positions
-from dsforge.train.model.compiling import check_compile
 from dsforge.train.model.qlora import (
     asks_for_4_bits,
     is_in_4_bits,
@@ -25,58 +27,9 @@ from dsforge.train.model.qlora import (
     loading_options,
     quantisation_problems,
 )
+from dsforge.train.model.source import ModelSource, class_of, model_source, read_configuration
 from dsforge.train.parallel.engine_config import EngineConfig
 from dsforge.train.parallel.modes import check_model
-
-
-@dataclass(frozen=True, slots=True)
-class ModelSource:
-    """Where a model comes from: `name` for transformers, and a GGUF file or catalog row."""
-
-    name: str
-    gguf_file: str | None = None
-    in_catalog: bool = False
-
-    @property
-    def options(self) -> dict[str, str]:
-        """What `from_pretrained` needs beside the name."""
-        return {"gguf_file": self.gguf_file} if self.gguf_file else {}
-
-
-def model_source(name: str, folder: Path) -> ModelSource:
-    """The source that a name means, seen from `folder`. Raises DsforgeError for missing files."""
-    path = folder / Path(name).expanduser()
-    if path.is_file() and path.suffix == ".gguf":
-        return ModelSource(str(path.parent), gguf_file=path.name)
-    if path.is_file() and path.suffix == ".json":
-        return ModelSource(str(path))
-    if path.is_dir():
-        if (path / "config.json").is_file():
-            return ModelSource(str(path))
-        raise DsforgeError(f"`model` (={name}) has no config.json", "name the folder that has one")
-    if name.startswith((".", "/", "~")) or name.endswith((".gguf", ".json")):
-        hint = "paths are relative to the folder of train.yaml"
-        raise DsforgeError(f"`model` (={name}): there is no {path}", hint)
-    named = catalog.named_model(name)
-    if named is None:
-        return ModelSource(name)
-    return ModelSource(named.hub_id or name, in_catalog=named.own_row)
-
-
-def load_tokenizer(job: TrainJob, folder: Path) -> Any:
-    """The tokenizer of the model, with a padding token. Raises DsforgeError."""
-    from transformers import AutoTokenizer
-
-    source = model_source(job.tokenizer or job.model, folder)
-    name = str(Path(source.name).parent) if source.name.endswith(".json") else source.name
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(name, **source.options)
-    except (OSError, ValueError, KeyError, ImportError) as error:
-        hint = "name one with `tokenizer:`, or place tokenizer.json beside config.json"
-        raise DsforgeError(f"no tokenizer for {name}: {first_line(error)}", hint) from error
-    if tokenizer.pad_token_id is None:
-        tokenizer.pad_token = tokenizer.eos_token
-    return tokenizer
 
 
 def check_source(job: TrainJob, folder: Path, config: EngineConfig) -> None:
@@ -87,9 +40,9 @@ def check_source(job: TrainJob, folder: Path, config: EngineConfig) -> None:
         raise SpecError(tuple(quantising))
     split = config.mode.layout.model_ranks > 1
     if source.gguf_file is None or job.packing or split:
-        configuration = _configuration(source, job)
+        configuration = read_configuration(source, job)
         if job.packing:
-            check_takes_positions(_class_of(configuration))
+            check_takes_positions(class_of(configuration))
         problems = check_model(
             config.mode,
             configuration,
@@ -132,7 +85,7 @@ def _weights(
     from transformers import AutoModelForCausalLM
 
     if job.random_weights:
-        return AutoModelForCausalLM.from_config(_configuration(source, job), **options)
+        return AutoModelForCausalLM.from_config(read_configuration(source, job), **options)
     with _partitioned_loading(config, source):
         try:
             model = AutoModelForCausalLM.from_pretrained(source.name, **source.options, **options)
@@ -171,38 +124,6 @@ def _partitioned_loading(config: EngineConfig, source: ModelSource) -> AbstractC
     return Loading()
 
 
-def _configuration(source: ModelSource, job: TrainJob) -> Any:
-    """The transformers configuration. Raises DsforgeError."""
-    from transformers import AutoConfig
-
-    try:
-        if source.in_catalog and job.random_weights:
-            return AutoConfig.for_model(**_catalog_config(job.model))
-        return AutoConfig.from_pretrained(source.name, **source.options)
-    except (OSError, ValueError, KeyError) as error:
-        hint = "name a folder, a GGUF file, a config.json, or a hub id that is cached or reachable"
-        message = f"cannot read `model` (={job.model}): {first_line(error)}"
-        raise DsforgeError(message, hint) from error
-
-
-def _class_of(configuration: Any) -> Any:
-    """The class of the causal language model of a configuration. Raises DsforgeError."""
-    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
-
-    try:
-        return MODEL_FOR_CAUSAL_LM_MAPPING[type(configuration)]
-    except KeyError as error:
-        message = f"transformers has no causal language model of type {configuration.model_type}"
-        raise DsforgeError(message, "name another `model`") from error
-
-
-def _catalog_config(name: str) -> dict[str, Any]:
-    """The config.json of a catalog row."""
-    from dsforge.huggingface import config_from_model
-
-    return config_from_model(catalog.model(name))
-
-
 def with_adapters(model: Any, lora: LoraSpec) -> Any:
     """The model with low-rank adapters on every matrix of attention and MLP; the rest frozen."""
     from peft import LoraConfig, get_peft_model
@@ -218,3 +139,27 @@ def with_adapters(model: Any, lora: LoraSpec) -> Any:
     if is_in_4_bits(model):
         keep_trained_state_only(adapted)
     return adapted
+
+
+def check_compile(job: TrainJob, config: EngineConfig) -> list[Problem]:
+    """Why a run cannot compile its layers; empty where it can, or does not ask for it."""
+    if not job.compile:
+        return []
+    if config.zero_stage == FULLY_SHARDED:
+        message = "`compile` must be false with ZeRO stage 3, whose hooks gather weights in a layer"
+        return [Problem("compile-stage", message, "use ZeRO stage 0, 1 or 2")]
+    if config.mode.layout.model_ranks > 1:
+        message = "`compile` must be false where ranks share a replica"
+        return [Problem("compile-mode", message, "use data parallelism alone, or compile: false")]
+    return []
+
+
+def compile_layers(model: Any) -> None:
+    """Compile the decoder layers of a model in place, each at its first call."""
+    from torch.nn import ModuleList
+
+    depth = model.config.get_text_config().num_hidden_layers
+    lists = (module for module in model.modules() if isinstance(module, ModuleList))
+    layers = next((found for found in lists if len(found) == depth), ())
+    for layer in layers:
+        layer.compile()

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from dsforge.errors import DsforgeError, Problem, SpecError, first_line
 from dsforge.outside import UnreadableError, read_text
-from dsforge.train.model.build import ModelSource, model_source
+from dsforge.train.model.source import ModelSource, model_source
 
 MAX_BYTES = 64 << 20  # of a file of questions
 TIMED_TOKENS = (32, 64, 128, 256)

@@ -2,17 +2,22 @@
 
 DeepSpeed checks its config only after all ranks are up, and then every rank prints a traceback.
 What the loop itself depends on (JSON, batch product, optimizer, precision) is checked here first.
+
+A resumed run keeps its global batch: the learning rate, the schedule and the order of the data all
+count in global batches. So on other ranks the accumulation changes, and where that does not
+suffice the micro batch.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from dsforge.constraints import batch_problem
+from dsforge.constraints import batch_problem, divisors, listed
 from dsforge.ds_config import Batch, DsConfig, batch_of, read
 from dsforge.ds_config.config import Precision
 from dsforge.errors import Problem, SpecError
@@ -20,10 +25,14 @@ from dsforge.layout import Layout
 from dsforge.reading.ds_config import json_mapping
 from dsforge.strategy import FULLY_SHARDED, ZeroStage
 from dsforge.train.parallel.modes import DATA_PARALLEL, Mode, mode_of
-from dsforge.train.parallel.refit import batch_of_restart, refitted
 
 MONITORS = {"tensorboard": "tensorboard", "wandb": "wandb", "comet": "comet_ml"}
 USUAL_RATE = 1e-3  # of torch's and DeepSpeed's Adam
+MICRO, TOTAL, ACCUMULATION = (
+    "train_micro_batch_size_per_gpu",
+    "train_batch_size",
+    "gradient_accumulation_steps",
+)
 STARTED_ALONE = (
     "one process was started: use `deepspeed --num_gpus N --module dsforge.train train.yaml` "
     "or `torchrun --nproc_per_node N -m dsforge.train train.yaml`, not plain python"
@@ -128,3 +137,31 @@ def _batch_problems(batch: Batch | None, layout: Layout) -> Iterator[Problem]:
     if layout.world_size == 1:
         hint += f"; world size is 1: {STARTED_ALONE}"
     yield replace(problem, hint=hint)
+
+
+def refitted(settings: dict[str, Any], global_batch_size: int, replicas: int) -> dict[str, Any]:
+    """A DeepSpeed config that gives a global batch on so many data-parallel replicas.
+
+    The micro batch never grows; the config stays as it is where it gives that batch already.
+    Raises SpecError where the samples cannot be shared out evenly.
+    """
+    micro, steps = settings.get(MICRO), settings.get(ACCUMULATION)
+    if not isinstance(micro, int) or micro < 1:
+        return settings  # what is wrong with it is said by whoever reads it
+    if isinstance(steps, int) and micro * steps * replicas == global_batch_size:
+        return settings
+    if global_batch_size % replicas:
+        legal = listed(divisors(global_batch_size))
+        message = f"a global batch of {global_batch_size} cannot be shared by {replicas} replicas"
+        raise SpecError((Problem("batch-resume", message, f"resume on {legal} of them"),))
+    each = global_batch_size // replicas
+    fitting = max(size for size in divisors(each) if size <= micro)
+    sizes = {TOTAL: global_batch_size, MICRO: fitting, ACCUMULATION: each // fitting}
+    return {**settings, **sizes}
+
+
+def batch_of_restart(settings: dict[str, Any]) -> int | None:
+    """The global batch that a run keeps which torchrun has started again, on the ranks left."""
+    again = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
+    total = settings.get(TOTAL)
+    return total if again and isinstance(total, int) else None

@@ -40,19 +40,24 @@ class Place:
         return self.rank == 0
 
     @property
+    def sizes(self) -> Layout:
+        """The parallel sizes of the job."""
+        return self.layout or Layout(data_parallel_size=self.world_size)
+
+    @property
     def replicas(self) -> int:
         """Ranks, or groups of ranks, that train on samples of their own."""
-        return self.world_size if self.layout is None else self.layout.data_parallel_size
+        return self.sizes.data_parallel_size
 
     @property
     def replica(self) -> int:
         """Which of them this rank belongs to."""
-        return self.rank if self.layout is None else self.layout.coordinates(self.rank).data
+        return self.sizes.coordinates(self.rank).data
 
     @property
     def copies(self) -> int:
         """Tensor-parallel ranks: each computes the same loss, and must draw the same numbers."""
-        return 1 if self.layout is None else self.layout.tensor_parallel_size
+        return self.sizes.tensor_parallel_size
 
 
 def place_of_process() -> Place:
@@ -70,7 +75,7 @@ def place_of_process() -> Place:
     if port is not None and _number(port) not in PORTS:
         message = f"MASTER_PORT (={_shown(port)}) must be a whole number from 1 to 65535"
         raise DsforgeError(message, "set it in ordinary digits, or unset it")
-    return Place(*numbers)
+    return Place(rank, local_rank, world_size)
 
 
 def restarts() -> int:

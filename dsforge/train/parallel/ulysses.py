@@ -61,19 +61,19 @@ class SequenceStepper(Stepper):
         stages add those that share a sample.
         """
         sharded = self.engine.zero_optimization_stage() == FULLY_SHARDED
-        ranks = self.place.layout.context_parallel_size if sharded else 1
+        ranks = self.place.sizes.context_parallel_size if sharded else 1
         return super()._passes(micro_batches, scale * ranks)
 
     def _loss(self, batch: Batch, scale: float = 1.0) -> Any:
         """Sum of the cross-entropy over the answer tokens of this rank's stretch, in fp32."""
         from dsforge.train.model.answer_loss import Targets, on_device
 
-        layout, device = self.place.layout, self.engine.device
-        ranks = layout.context_parallel_size
+        sizes, device = self.place.sizes, self.engine.device
+        ranks = sizes.context_parallel_size
         rows = self.engine.train_micro_batch_size_per_gpu()
         whole = stretched(batch, rows, ranks, self.pad_token)
         width = whole.tokens.shape[1] // ranks
-        begin = layout.coordinates(self.place.rank).context * width
+        begin = sizes.coordinates(self.place.rank).context * width
         tokens, labels, positions = (
             array[:, begin : begin + width].copy()
             for array in (whole.tokens, whole.labels, whole.positions)

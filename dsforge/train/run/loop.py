@@ -19,7 +19,6 @@ from dsforge.errors import DsforgeError
 from dsforge.job import OnBadRow, TrainJob
 from dsforge.origin import install_command
 from dsforge.reading.job import read_job
-from dsforge.train.checkpoints.beginning import Beginning, chosen_beginning
 from dsforge.train.checkpoints.note import (
     CheckpointNote,
     check_note,
@@ -27,14 +26,13 @@ from dsforge.train.checkpoints.note import (
     checkpoints,
     step_of,
 )
-from dsforge.train.checkpoints.resume import restore, sound
-from dsforge.train.checkpoints.retune import retune
+from dsforge.train.checkpoints.resume import Beginning, chosen_beginning, restore, retune, sound
 from dsforge.train.checkpoints.run_identity import RunIdentity, identity_of
 from dsforge.train.checkpoints.save_policy import Saver
 from dsforge.train.data.preparation import Prepared, prepare_data, read_data
 from dsforge.train.data.samples import Order, Sample
-from dsforge.train.model.build import build_model, check_source, load_tokenizer
-from dsforge.train.model.compiling import compile_layers
+from dsforge.train.model.build import build_model, check_source, compile_layers
+from dsforge.train.model.source import load_tokenizer
 from dsforge.train.parallel.agreement import check_agreement, largest, on_first_rank
 from dsforge.train.parallel.engine import made_stepper, start_engine
 from dsforge.train.parallel.engine_config import EngineConfig, read_engine_config

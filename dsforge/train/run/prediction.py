@@ -113,7 +113,7 @@ def summary(measured: Measurement, memory_bytes: int, said: Prediction | None) -
         ),
         ("sent", gib(measured.sent_bytes), said and gib(said.sent_bytes)),
     ]
-    width, names = (max(len(row[column]) for row in rows) for column in (1, 0))
+    names, width = max(len(row[0]) for row in rows), max(len(row[1]) for row in rows)
     lines = ["measured:" if said is None else "measured, and predicted by plan.json:"]
     for name, value, predicted in rows:
         beside = f"  predicted {predicted}" if predicted else ""

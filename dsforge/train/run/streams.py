@@ -13,7 +13,10 @@ import os
 import select
 import sys
 from contextlib import suppress
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
 
 STDOUT, STDERR = 1, 2
 _REPLACED: list[TextIO] = []  # kept: one that is collected would close the descriptor
@@ -24,7 +27,7 @@ PATIENCE_S = 1.0  # for a reader that is slow, of a stream that does not wait fo
 class LastingOutput(io.FileIO):
     """A descriptor that takes everything; after a failed write, without keeping it."""
 
-    def write(self, data: bytes | bytearray | memoryview, /) -> int:  # type: ignore[override]
+    def write(self, data: ReadableBuffer, /) -> int:
         """Write, or drop what can no longer be written; the number of bytes that are done with."""
         try:
             written = super().write(data)
