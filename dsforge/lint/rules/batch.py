@@ -14,7 +14,6 @@ TOTAL, MICRO, STEPS = (
     "gradient_accumulation_steps",
 )
 CHECK = "DeepSpeed runtime/config.py, DeepSpeedConfig._batch_assertion"
-THREADS = "deepspeedai/DeepSpeed#17, deepspeedai/DeepSpeed#6914, OpenRLHF/OpenRLHF#346"
 
 
 @rule(
