@@ -62,11 +62,10 @@ def lint(
         ['value-choice']
 
     """
-    from dsforge.findings.writers import check_known
-    from dsforge.lint.check import BY_ID
+    from dsforge.lint.check import current_ids
     from dsforge.lint.files import checked, found, read_document
 
-    check_known(left_out := tuple(ignore), BY_ID, "dsforge lint")
+    left_out = current_ids(tuple(ignore))
     if kind is not None and kind not in FILE_KINDS:
         message = f"`kind` (={kind!a:.60}) must be one of {', '.join(FILE_KINDS)}"
         raise DsforgeError(message)

@@ -1,297 +1,273 @@
-"""Rules of the engines: which of their features work together."""
+"""Constraints of DeepSpeed: which of its features work together, and what it does not have."""
 
 from __future__ import annotations
 
-from dsforge.constraints.case import Case, Rule
-from dsforge.errors import Problem
-from dsforge.strategy import FULLY_SHARDED, GRADIENTS_SHARDED
+from dsforge.constraints.case import Broken, Case, constraint
+from dsforge.zero_stages import FULLY_SHARDED, GRADIENTS_SHARDED
 
-CPU_OPTIMIZERS = ("adamw", "lion")
-# `model_type`s that `dsforge train` cuts into stages, and those whose tensor-parallel plan in
-# transformers 5 has only styles that DeepSpeed 0.19 knows (`tp_plan_converter.py`).
-PIPELINE_KINDS = ("gpt2", "gpt_neox", "llama", "mistral", "qwen2", "qwen3")
-TENSOR_KINDS = (
-    *("cohere", "gemma", "gemma2", "gpt_neox", "granite", "llama", "mistral", "nemotron"),
-    *("olmo", "phi", "qwen2", "qwen3", "smollm3", "starcoder2"),
-)
+CPU_OPTIMIZERS = ("adamw", "lion")  # those that the planner names
+HAVE_CPU_VERSION = ("adam", "adagrad", *CPU_OPTIMIZERS)
+OFFLOAD_CONFIG = "DeepSpeed runtime/zero/offload_config.py"
 
 
-def deepspeed_axes(case: Case) -> Problem | None:
-    """Expert parallelism asked of DeepSpeed.
+def _below_stage_3(case: Case) -> bool:
+    """Whether parameters are known to be whole on each rank."""
+    return case.zero_stage is not None and case.zero_stage != FULLY_SHARDED
 
-    Ours: it is not generated yet.
-    """
-    size = case.layout.expert_parallel_size
+
+@constraint("deepspeed-axes", source="dsforge: expert parallelism is not generated for DeepSpeed")
+def no_expert_parallelism(case: Case) -> Broken | None:
+    """Expert parallelism with DeepSpeed."""
+    size = case.expert_parallel_size
     if case.on_megatron or size == 1:
         return None
-    message = f"with DeepSpeed `expert_parallel_size` must be 1 (got {size})"
-    return Problem("deepspeed-axes", message, "use 1, or --for megatron")
+    return Broken(
+        f"expert parallelism ({size}) is not available with DeepSpeed",
+        "use 1, or --for megatron",
+    )
 
 
-def zero_with_pipeline(case: Case) -> Problem | None:
-    """ZeRO 2 or 3 under the pipeline engine.
-
-    DeepSpeed `runtime/pipe/engine.py`, `PipelineEngine.__init__`: ZeRO-2 and ZeRO-3 are
-    incompatible with it.
-    """
-    pp = case.layout.pipeline_parallel_size
-    if not case.on_megatron and pp > 1 and case.strategy.zero_stage >= GRADIENTS_SHARDED:
-        return Problem(
-            "zero-pipeline",
-            f"`zero_stage` (={case.strategy.zero_stage}) must be 0 or 1 with pipeline parallelism "
-            f"(={pp})",
-            "use zero_stage 1, or pipeline_parallel_size 1",
-        )
-    return None
+@constraint(
+    "zero-pipeline", source="DeepSpeed runtime/pipe/engine.py, PipelineEngine.__init__ (assertion)"
+)
+def zero_with_pipeline(case: Case) -> Broken | None:
+    """ZeRO stage 2 or 3 with pipeline parallelism."""
+    stages, zero_stage = case.pipeline_parallel_size, case.zero_stage or 0
+    if case.on_megatron or stages == 1 or zero_stage < GRADIENTS_SHARDED:
+        return None
+    return Broken(
+        f"ZeRO stage {zero_stage} cannot be combined with pipeline parallelism ({stages} stages)",
+        "use ZeRO stage 0 or 1, or no pipeline",
+    )
 
 
-def zero_with_tensor(case: Case) -> Problem | None:
-    """ZeRO 3 under AutoTP.
+@constraint(
+    "zero-tensor",
+    source="DeepSpeed runtime/engine.py, _configure_tensor_parallel_states: an assertion in "
+    "earlier releases (deepspeedai/DeepSpeed#7389); 0.19.8 accepts it, not tested here",
+)
+def zero_with_tensor(case: Case) -> Broken | None:
+    """ZeRO stage 3 with tensor parallelism (AutoTP)."""
+    size = case.tensor_parallel_size
+    if case.on_megatron or size == 1 or case.zero_stage != FULLY_SHARDED:
+        return None
+    return Broken(
+        f"ZeRO stage 3 cannot be combined with tensor parallelism ({size})",
+        "use ZeRO stage 0, 1 or 2, or no tensor parallelism",
+    )
 
-    DeepSpeed `DeepSpeedEngine._configure_tensor_parallel`: AutoTP training knows ZeRO 0, 1 and
-    2.
-    """
-    tp = case.layout.tensor_parallel_size
-    if not case.on_megatron and tp > 1 and case.strategy.zero_stage == FULLY_SHARDED:
-        return Problem(
-            "zero-tensor",
-            f"`zero_stage` (=3) must be 0, 1 or 2 with tensor parallelism (={tp})",
-            "use zero_stage 2, or tensor_parallel_size 1",
-        )
-    return None
 
-
-def one_way_to_split(case: Case) -> Problem | None:
-    """Two of tensor, pipeline and context parallelism in DeepSpeed.
-
-    DeepSpeed `PipelineModule` takes layers, AutoTP and Ulysses take Hugging Face models: not both.
-    """
-    layout = case.layout
+@constraint(
+    "deepspeed-3d",
+    source="DeepSpeed runtime/pipe/module.py, PipelineModule takes layers; AutoTP and Ulysses take "
+    "Hugging Face models",
+)
+def one_way_to_split(case: Case) -> Broken | None:
+    """More than one of tensor, pipeline and sequence parallelism."""
     sizes = {
-        "tensor": layout.tensor_parallel_size,
-        "pipeline": layout.pipeline_parallel_size,
-        "context": layout.context_parallel_size,
+        "tensor": case.tensor_parallel_size,
+        "pipeline": case.pipeline_parallel_size,
+        "sequence": case.context_parallel_size,
     }
-    split = [f"{name} (={size})" for name, size in sizes.items() if size > 1]
+    split = [f"{name} ({size})" for name, size in sizes.items() if size > 1]
     if case.on_megatron or len(split) <= 1:
         return None
-    return Problem(
-        "deepspeed-3d",
-        f"{' and '.join(split)} parallelism must not be combined in DeepSpeed",
-        "use one of them, or --for megatron",
+    return Broken(
+        f"DeepSpeed cannot combine {' and '.join(split)} parallelism",
+        "use one of them with data parallelism, or Megatron-LM",
     )
 
 
-def kind_of_pipeline(case: Case) -> Problem | None:
-    """A kind of model that is not cut into DeepSpeed's stages. A size without a kind is a Llama.
-
-    Ours: each kind is tested against one rank, as stages must do what its own forward does.
-    """
-    kind, pp = case.model.model_type, case.layout.pipeline_parallel_size
-    if not case.on_megatron and pp > 1 and kind not in (None, *PIPELINE_KINDS):
-        return Problem(
-            "pipeline-model",
-            f"models of type {kind} must not be cut into pipeline stages (={pp}) with DeepSpeed",
-            "use ZeRO, or --for megatron",
-        )
-    return None
-
-
-def kind_of_tensor(case: Case) -> Problem | None:
-    """A kind of model that AutoTP does not shard. A size without a kind is a Llama.
-
-    DeepSpeed `TPPlanConverter.convert` refuses plans with styles that it does not know.
-    """
-    kind, tp = case.model.model_type, case.layout.tensor_parallel_size
-    if not case.on_megatron and tp > 1 and kind not in (None, *TENSOR_KINDS):
-        return Problem(
-            "tensor-model",
-            f"models of type {kind} must not be tensor parallel (={tp}) with DeepSpeed",
-            "use ZeRO, or --for megatron",
-        )
-    return None
-
-
-def zero_of_megatron(case: Case) -> Problem | None:
-    """A ZeRO stage that Megatron does not have.
-
-    Megatron has no ZeRO; 1 stands for `--use-distributed-optimizer`.
-    """
-    if case.on_megatron and case.strategy.zero_stage > 1:
-        return Problem(
-            "megatron-zero",
-            f"`zero_stage` (={case.strategy.zero_stage}) must be 0 or 1 with Megatron",
-            "1 is its distributed optimizer",
-        )
-    return None
-
-
-def offload_of_megatron(case: Case) -> Problem | None:
-    """Offload asked of Megatron.
-
-    Ours: Megatron has no parameter offload, and its optimizer offload is not generated yet.
-    """
-    if case.on_megatron and (
-        case.strategy.offload_parameters != "none" or case.strategy.offload_optimizer != "none"
-    ):
-        return Problem(
-            "megatron-offload",
-            f"offload (optimizer={case.strategy.offload_optimizer}, "
-            f"parameters={case.strategy.offload_parameters}) must be none with Megatron",
-            "use --for deepspeed",
-        )
-    return None
-
-
-def offload_parameters_stage(case: Case) -> Problem | None:
-    """Parameter offload without ZeRO 3.
-
-    DeepSpeed `DeepSpeedZeroConfig.offload_param`: valid with stage 3 only; lower stages ignore
-    it in silence.
-    """
-    if case.strategy.offload_parameters != "none" and case.strategy.zero_stage != FULLY_SHARDED:
-        return Problem(
-            "offload-parameters",
-            f"`offload_parameters` (={case.strategy.offload_parameters}) must have `zero_stage` 3 "
-            f"(={case.strategy.zero_stage})",
-            "use zero_stage 3",
-        )
-    return None
-
-
-def offload_optimizer_stage(case: Case) -> Problem | None:
-    """Optimizer offload without ZeRO.
-
-    DeepSpeed `DeepSpeedZeroConfig.offload_optimizer`: valid with stage 1, 2 and 3.
-    """
-    if case.strategy.offload_optimizer != "none" and case.strategy.zero_stage == 0:
-        return Problem(
-            "offload-optimizer",
-            f"`offload_optimizer` (={case.strategy.offload_optimizer}) must have `zero_stage` 1, 2 "
-            "or 3 (=0)",
-            "use zero_stage 2",
-        )
-    return None
-
-
-def offload_optimizer_kind(case: Case) -> Problem | None:
-    """An offloaded optimizer that does not run on the CPU.
-
-    DeepSpeed `DeepSpeedEngine._configure_optimizer`: offload wants DeepSpeedCPUAdam or
-    DeepSpeedCPULion.
-    """
-    if case.strategy.offload_optimizer != "none" and case.workload.optimizer not in CPU_OPTIMIZERS:
-        return Problem(
-            "offload-kind",
-            f"`optimizer` (={case.workload.optimizer}) must be one that runs on the CPU, as it is "
-            "offloaded",
-            f"use {' or '.join(CPU_OPTIMIZERS)}",
-        )
-    return None
-
-
-def offload_pipeline(case: Case) -> Problem | None:
-    """Optimizer offload under the pipeline engine.
-
-    DeepSpeed `PipelineEngine`: ZeRO-Offload of its stage-1 gradients is not supported.
-    """
-    pp = case.layout.pipeline_parallel_size
-    if case.strategy.offload_optimizer != "none" and pp > 1:
-        return Problem(
-            "offload-pipeline",
-            f"`offload_optimizer` (={case.strategy.offload_optimizer}) must be none with pipeline "
-            f"parallelism (={pp})",
-            "use pipeline_parallel_size 1",
-        )
-    return None
-
-
-def nvme_stage(case: Case) -> Problem | None:
-    """NVMe offload without ZeRO 3.
-
-    DeepSpeed `stage3.py`, `_configure_tensor_swapping`: only stage 3 swaps to NVMe.
-    """
-    if (
-        "nvme" in (case.strategy.offload_optimizer, case.strategy.offload_parameters)
-        and case.strategy.zero_stage != FULLY_SHARDED
-    ):
-        return Problem(
-            "nvme-stage",
-            f"offload to nvme must have `zero_stage` 3 (={case.strategy.zero_stage})",
-            "use zero_stage 3, or cpu",
-        )
-    return None
-
-
-def nvme_disk(case: Case) -> Problem | None:
-    """NVMe offload on a cluster that names no disk.
-
-    `nvme_path` is mandatory: DeepSpeed `AsyncPartitionedParameterSwapper`.
-    """
-    if (
-        "nvme" in (case.strategy.offload_optimizer, case.strategy.offload_parameters)
-        and case.cluster.nvme is None
-    ):
-        return Problem(
-            "nvme-disk",
-            "offload to nvme must have a disk: the cluster names no `nvme`",
-            "name its folder: `--nvme-path`, or `nvme` in the cluster file",
-        )
-    return None
-
-
-def recompute_kind(case: Case) -> Problem | None:
-    """Selective recomputation asked of DeepSpeed.
-
-    Hugging Face checkpoints whole layers (`gradient_checkpointing_enable`); only Megatron has
-    selective.
-    """
-    if not case.on_megatron and case.strategy.recompute == "selective":
-        return Problem(
-            "recompute",
-            "`recompute` (=selective) must be none or full with DeepSpeed",
-            "use full, or --for megatron",
-        )
-    return None
-
-
-def second_copy(case: Case) -> Problem | None:
-    """A second copy of the weights (hpZ) where the engine keeps none.
-
-    DeepSpeed `partition_parameters.py`, `_partition_param_sec`: only stage 3 has it; its groups are
-    neighbouring ranks of equal number (`groups._create_zero_param_parallel_group`), and it lies
-    beside the shards, so offloaded parameters would put it into RAM and gain nothing.
-    """
-    strategy, ranks = case.strategy, case.layout.data_parallel_size
-    size = strategy.hpz_partition_size
-    if size == 1:
-        return None
-    kept = strategy.offload_parameters == "none" and strategy.offload_optimizer != "nvme"
-    if not case.on_megatron and strategy.zero_stage == FULLY_SHARDED and kept and ranks % size == 0:
-        return None
-    return Problem(
-        "hpz-partition",
-        f"`hpz_partition_size` (={size}) must divide the data-parallel ranks (={ranks}), under "
-        "DeepSpeed's ZeRO-3 with parameters on the device and nothing on NVMe",
-        "use zero_stage 3 and the GPUs of one node, or hpz_partition_size 1",
-    )
-
-
-RULES: tuple[Rule, ...] = (
-    deepspeed_axes,
-    second_copy,
-    zero_with_pipeline,
-    zero_with_tensor,
-    one_way_to_split,
-    kind_of_pipeline,
-    kind_of_tensor,
-    zero_of_megatron,
-    offload_of_megatron,
-    offload_parameters_stage,
-    offload_optimizer_stage,
-    offload_optimizer_kind,
-    offload_pipeline,
-    nvme_stage,
-    nvme_disk,
-    recompute_kind,
+@constraint(
+    "offload-parameters",
+    source=OFFLOAD_CONFIG + ", DeepSpeedZeroOffloadParamConfig: valid with stage 3; lower stages "
+    "ignore it silently",
 )
+def offload_parameters_stage(case: Case) -> Broken | None:
+    """Parameter offload below ZeRO stage 3."""
+    if case.on_megatron or not case.offloads_parameters or not _below_stage_3(case):
+        return None
+    return Broken(
+        f"parameter offload to {case.offload_parameters} requires ZeRO stage 3 "
+        f"(got {case.zero_stage})",
+        "use ZeRO stage 3, or keep parameters on the device",
+    )
+
+
+@constraint(
+    "offload-optimizer",
+    source=OFFLOAD_CONFIG + ", DeepSpeedZeroOffloadOptimizerConfig: valid with stage 1, 2 and 3",
+)
+def offload_optimizer_stage(case: Case) -> Broken | None:
+    """Optimizer offload without ZeRO."""
+    if case.on_megatron or not case.offloads_optimizer or case.zero_stage != 0:
+        return None
+    return Broken(
+        f"optimizer offload to {case.offload_optimizer} requires ZeRO stage 1, 2 or 3 (got 0)",
+        "use ZeRO stage 2, or keep the optimizer on the device",
+    )
+
+
+@constraint(
+    "offload-ratio",
+    source="DeepSpeed runtime/zero/config.py, DeepSpeedZeroConfig.offload_ratio_check",
+)
+def offload_ratio_stage(case: Case) -> Broken | None:
+    """Partial optimizer offload below ZeRO stage 3."""
+    if case.offload_ratio >= 1 or not _below_stage_3(case):
+        return None
+    return Broken(
+        f"a partial optimizer offload (ratio {case.offload_ratio:g}) requires ZeRO stage 3 "
+        f"(got {case.zero_stage})",
+        "use ZeRO stage 3, or ratio 1",
+    )
+
+
+@constraint(
+    "offload-kind",
+    source="DeepSpeed runtime/engine.py, DeepSpeedEngine._configure_optimizer "
+    "(zero_force_ds_cpu_optimizer): DeepSpeedCPUAdam, DeepSpeedCPUAdagrad, DeepSpeedCPULion",
+)
+def offload_optimizer_kind(case: Case) -> Broken | None:
+    """An offloaded optimizer without a CPU version."""
+    name = case.optimizer
+    if name is None or name in HAVE_CPU_VERSION or case.any_cpu_optimizer:
+        return None
+    if case.on_megatron or not case.offloads_optimizer:
+        return None
+    return Broken(
+        f"optimizer {name[:60]} has no CPU version and cannot be offloaded",
+        f"use {' or '.join(CPU_OPTIMIZERS)}, or keep the optimizer on the device",
+    )
+
+
+@constraint(
+    "offload-pipeline",
+    source="DeepSpeed runtime/pipe/engine.py, PipelineEngine: no ZeRO-Offload of its gradients",
+)
+def offload_with_pipeline(case: Case) -> Broken | None:
+    """Optimizer offload with pipeline parallelism."""
+    stages = case.pipeline_parallel_size
+    if case.on_megatron or stages == 1 or not case.offloads_optimizer:
+        return None
+    return Broken(
+        f"optimizer offload to {case.offload_optimizer} cannot be combined with pipeline "
+        f"parallelism ({stages} stages)",
+        "keep the optimizer on the device, or use no pipeline",
+    )
+
+
+@constraint("nvme-stage", source="DeepSpeed runtime/zero/stage3.py, _configure_tensor_swapping")
+def nvme_stage(case: Case) -> Broken | None:
+    """NVMe offload below ZeRO stage 3."""
+    if not case.swaps or not _below_stage_3(case):
+        return None
+    return Broken(
+        f"offload to NVMe requires ZeRO stage 3 (got {case.zero_stage})",
+        "use ZeRO stage 3, or offload to cpu",
+    )
+
+
+@constraint(
+    "nvme-disk",
+    source="DeepSpeed runtime/swap_tensor/partitioned_param_swapper.py, "
+    "AsyncPartitionedParameterSwapper: `nvme_path` is mandatory",
+)
+def nvme_disk(case: Case) -> Broken | None:
+    """NVMe offload on a cluster that names no disk."""
+    if case.cluster is None or case.cluster.nvme is not None or not case.swaps:
+        return None
+    return Broken(
+        "offload to NVMe requires a disk, and the cluster names none",
+        "name its folder: `--nvme-path`, or `nvme` in the cluster file",
+    )
+
+
+@constraint(
+    "grad-accum-dtype",
+    source="DeepSpeed runtime/engine.py, DeepSpeedEngine._do_optimizer_sanity_check",
+)
+def gradient_type_without_zero(case: Case) -> Broken | None:
+    """Gradients accumulated in another type than the precision without ZeRO."""
+    kind, own = case.gradient_type, case.precision
+    if case.on_megatron or case.zero_stage != 0 or None in (kind, own) or kind == own:
+        return None
+    return Broken(
+        f"`grad_accum_dtype` {kind} with {own} requires ZeRO stage 1, 2 or 3 (got 0)",
+        f"use ZeRO stage 1, or accumulate in {own}",
+    )
+
+
+@constraint(
+    "recompute",
+    source="transformers, gradient_checkpointing_enable checkpoints whole layers; Megatron-LM "
+    "alone has selective recomputation",
+)
+def recompute_kind(case: Case) -> Broken | None:
+    """Selective recomputation with DeepSpeed."""
+    if case.on_megatron or case.recompute != "selective":
+        return None
+    return Broken("recompute=selective requires Megatron-LM", "use none or full, or --for megatron")
+
+
+@constraint(
+    "hpz-stage",
+    source="DeepSpeed runtime/zero/partition_parameters.py, _partition_param_sec: stage 3 only",
+)
+def hpz_stage(case: Case) -> Broken | None:
+    """A secondary copy of the weights (ZeRO++ hpZ) without ZeRO stage 3."""
+    if case.hpz_partition_size == 1 or not (case.on_megatron or _below_stage_3(case)):
+        return None
+    got = "Megatron-LM" if case.on_megatron else str(case.zero_stage)
+    return Broken(
+        f"an hpZ partition size of {case.hpz_partition_size} requires ZeRO stage 3 (got {got})",
+        "use ZeRO stage 3, or no hpZ",
+    )
+
+
+@constraint(
+    "hpz-partition",
+    source="DeepSpeed utils/groups.py, _create_zero_param_parallel_group: groups of equal size",
+)
+def hpz_divides_ranks(case: Case) -> Broken | None:
+    """An hpZ partition size that does not divide the data-parallel ranks."""
+    size, ranks = case.hpz_partition_size, case.data_parallel_size
+    if ranks is None or ranks % size == 0:
+        return None
+    return Broken(
+        f"the hpZ partition size ({size}) must divide the data-parallel size ({ranks})",
+        "use the GPUs of one node, or no hpZ",
+    )
+
+
+@constraint(
+    "hpz-with-offload",
+    source="dsforge: a secondary copy in RAM gains nothing; deepspeedai/DeepSpeed#6889 reports "
+    "that it breaks",
+)
+def hpz_with_offload(case: Case) -> Broken | None:
+    """A secondary copy of the weights (ZeRO++ hpZ) with states that are offloaded."""
+    placed = case.offload_parameters if case.offloads_parameters else None
+    if case.hpz_partition_size == 1 or not (placed or case.offload_optimizer == "nvme"):
+        return None
+    what = f"parameter offload to {placed}" if placed else "optimizer offload to nvme"
+    return Broken(
+        f"an hpZ partition size of {case.hpz_partition_size} cannot be combined with {what}",
+        "use one of them",
+    )
+
+
+@constraint(
+    "sequence-hpz",
+    source="dsforge: DeepSpeed makes the groups of hpZ without those of the sequence; not tested "
+    "together",
+)
+def hpz_with_sequence(case: Case) -> Broken | None:
+    """A secondary copy of the weights (ZeRO++ hpZ) with sequence parallelism."""
+    size, copies = case.context_parallel_size, case.hpz_partition_size
+    if case.on_megatron or size == 1 or copies == 1:
+        return None
+    return Broken(
+        f"an hpZ partition size of {copies} cannot be combined with sequence parallelism ({size})",
+        "use no hpZ",
+    )

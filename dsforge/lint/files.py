@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from dsforge.artifacts.whole import write_whole
 from dsforge.errors import DsforgeError
 from dsforge.findings import Finding
-from dsforge.lint.case import case_of
 from dsforge.lint.check import findings
+from dsforge.lint.checked_file import checked_file
 from dsforge.lint.reading.document import Document, Flaw, Kind, applied
 from dsforge.lint.reading.kind import BOM, document_of
-from dsforge.lint.schemas.engine_source import extracted, is_config_module
+from dsforge.lint.schemas.deepspeed_source import extracted, is_config_module
 from dsforge.lint.schemas.releases import Release, Releases, frozen, number, with_installed
 from dsforge.outside import UnreadableError, decoded, read_bytes
 from dsforge.walk import Walk
@@ -136,7 +136,7 @@ def _text(path: Path) -> str:
 def checked(document: Document, against: Against) -> tuple[Finding, ...]:
     """What is wrong with a document, together with the file that it names."""
     engine = _engine(document) if document.kind == "train" else None
-    case = case_of(
+    file = checked_file(
         document,
         against.releases,
         against.release,
@@ -144,7 +144,7 @@ def checked(document: Document, against: Against) -> tuple[Finding, ...]:
         cluster=against.cluster,
         engine=engine,
     )
-    return findings(case)
+    return findings(file)
 
 
 def _engine(document: Document) -> Document | None:

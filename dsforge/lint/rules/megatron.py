@@ -9,11 +9,10 @@ from collections.abc import Iterator
 from difflib import get_close_matches
 from functools import cache
 from itertools import islice
-from math import prod
 from pathlib import Path
 
 from dsforge.findings import Hit
-from dsforge.lint.case import Case, rule, shown
+from dsforge.lint.checked_file import CheckedFile, rule, shown
 from dsforge.lint.reading.document import Loc
 from dsforge.lint.rows import If, Row, rules
 
@@ -37,15 +36,15 @@ def known_flags() -> frozenset[str]:
     return frozenset(FLAGS.read_text(encoding="utf-8").split())
 
 
-def count_of(case: Case, flag: str, default: int = 0) -> int:
+def count_of(file: CheckedFile, flag: str, default: int = 0) -> int:
     """The whole number behind a flag; the default where it is absent or no number."""
-    text = case.at(flag)
+    text = file.at(flag)
     return int(text) if isinstance(text, str) and text.isdigit() and len(text) < 12 else default  # noqa: PLR2004
 
 
-def has(case: Case, flag: str) -> bool:
+def has(file: CheckedFile, flag: str) -> bool:
     """Whether the flag is there."""
-    return case.at(flag) is not None
+    return file.at(flag) is not None
 
 
 @rule(
@@ -56,12 +55,12 @@ def has(case: Case, flag: str) -> bool:
     "which the parser refuses.",
     evidence=ARGUMENTS + ", parse_args",
 )
-def megatron_line(case: Case) -> Iterator[Hit]:
+def megatron_line(file: CheckedFile) -> Iterator[Hit]:
     """A line that does not begin with a flag."""
-    for row in case.document.lines:
+    for row in file.document.lines:
         text = row.text.strip()
         if text and not text.startswith(("-", "#")):
-            yield Hit((), f"`{shown(text)}` is no flag", "begin with `--`", offset=row.start)
+            yield Hit((), f"`{shown(text)}` is not a flag", "begin with `--`", offset=row.start)
 
 
 @rule(
@@ -71,16 +70,16 @@ def megatron_line(case: Case) -> Iterator[Hit]:
     why="argparse refuses unknown flags, on every rank.",
     evidence=ARGUMENTS + "; read from it by scripts/megatron_flags.py",
 )
-def megatron_flag_misspelt(case: Case) -> Iterator[Hit]:
+def megatron_flag_misspelt(file: CheckedFile) -> Iterator[Hit]:
     """An unknown flag that resembles a known one."""
-    strange = (flag for flag in case.block() if flag not in known_flags())
+    strange = (flag for flag in file.block() if flag not in known_flags())
     for flag in islice(strange, MOST_UNKNOWN):
         dashes = flag.replace("_", "-")
         near = [dashes] if dashes in known_flags() else []
         near = near or get_close_matches(flag[:60], known_flags(), n=1, cutoff=0.85)
         if near:
             yield Hit(
-                (flag,), f"`{shown(flag)}` is no flag of Megatron", f"did you mean `{near[0]}`?"
+                (flag,), f"unknown Megatron-LM flag `{shown(flag)}`", f"did you mean `{near[0]}`?"
             )
 
 
@@ -91,44 +90,14 @@ def megatron_flag_misspelt(case: Case) -> Iterator[Hit]:
     why="The last one overrides the first, which readers of the file may miss.",
     evidence="Python's argparse",
 )
-def megatron_flag_twice(case: Case) -> Iterator[Hit]:
+def megatron_flag_twice(file: CheckedFile) -> Iterator[Hit]:
     """A flag that is given twice."""
     seen: set[str] = set()
-    for row in case.document.lines:
+    for row in file.document.lines:
         flag = row.text.strip().split(" ")[0].split("=")[0]
         if flag.startswith("--") and flag in seen:
             yield Hit((), f"`{shown(flag)}` is given twice", "keep one", offset=row.start)
         seen.add(flag)
-
-
-@rule(
-    "megatron-groups",
-    "error",
-    "megatron",
-    why="The number of query groups must be a multiple or a divisor of the tensor parallel size.",
-    evidence="megatron-core TransformerConfig.__post_init__; pytorch/torchtitan#2574",
-)
-def megatron_groups(case: Case) -> Iterator[Hit]:
-    """Query groups that cannot be divided over the tensor-parallel ranks."""
-    size, groups = count_of(case, TP, 1), count_of(case, GROUPS)
-    if groups and size > 1 and groups % size and size % groups:
-        message = f"`{GROUPS}` (={groups}) must be a multiple or divisor of `{TP}` (={size})"
-        yield Hit((GROUPS,), message)
-
-
-@rule(
-    "megatron-sequence",
-    "error",
-    "megatron",
-    why="Each context-parallel rank takes two chunks of the sequence, to balance the "
-    "causal attention.",
-    evidence="Megatron-LM megatron/core/utils.py, get_batch_on_this_cp_rank",
-)
-def megatron_sequence(case: Case) -> Iterator[Hit]:
-    """A sequence that cannot be divided over the context-parallel ranks."""
-    ranks, length = count_of(case, CP, 1), count_of(case, "--seq-length")
-    if ranks > 1 and length and length % (2 * ranks):
-        yield Hit((CP,), f"`--seq-length` (={length}) must be a multiple of 2 x `{CP}` (={ranks})")
 
 
 @rule(
@@ -139,13 +108,13 @@ def megatron_sequence(case: Case) -> Iterator[Hit]:
     "rank it is switched off, and experts with several ranks require it.",
     evidence=ARGUMENTS + ", validate_args",
 )
-def megatron_sequence_parallel(case: Case) -> Iterator[Hit]:
+def megatron_sequence_parallel(file: CheckedFile) -> Iterator[Hit]:
     """Sequence parallelism that does not match the tensor parallel size."""
-    on, size = has(case, "--sequence-parallel"), count_of(case, TP, 1)
+    on, size = has(file, "--sequence-parallel"), count_of(file, TP, 1)
     if on and size == 1:
-        yield Hit(("--sequence-parallel",), f"`--sequence-parallel` does nothing with `{TP}` 1")
-    if not on and size > 1 and has(case, "--num-experts"):
-        yield Hit((TP,), "experts with tensor parallelism need `--sequence-parallel`", "add it")
+        yield Hit(("--sequence-parallel",), f"`--sequence-parallel` is ignored with `{TP}` 1")
+    if not on and size > 1 and has(file, "--num-experts"):
+        yield Hit((TP,), "experts with tensor parallelism require `--sequence-parallel`", "add it")
 
 
 @rule(
@@ -156,50 +125,14 @@ def megatron_sequence_parallel(case: Case) -> Iterator[Hit]:
     "takes neither.",
     evidence=ARGUMENTS + ", validate_args",
 )
-def megatron_recompute(case: Case) -> Iterator[Hit]:
+def megatron_recompute(file: CheckedFile) -> Iterator[Hit]:
     """Recomputation flags that do not match."""
     loc: Loc = ("--recompute-granularity",)
-    kind = case.at("--recompute-granularity")
-    if kind == "full" and not has(case, "--recompute-method"):
-        yield Hit(loc, "full recomputation needs `--recompute-method`", "add `uniform`")
-    if kind == "selective" and has(case, "--recompute-method"):
+    kind = file.at("--recompute-granularity")
+    if kind == "full" and not has(file, "--recompute-method"):
+        yield Hit(loc, "full recomputation requires `--recompute-method`", "add `uniform`")
+    if kind == "selective" and has(file, "--recompute-method"):
         yield Hit(("--recompute-method",), "selective recomputation takes no method", "remove it")
-
-
-@rule(
-    "megatron-batch",
-    "error",
-    "megatron",
-    why="The global batch is micro batch x micro batches x data-parallel ranks.",
-    evidence="megatron-core num_microbatches_calculator.py",
-)
-def megatron_batch(case: Case) -> Iterator[Hit]:
-    """A global batch size that the ranks cannot divide."""
-    micro, total = count_of(case, MICRO, 1), count_of(case, GLOBAL)
-    model = prod(count_of(case, flag, 1) or 1 for flag in (TP, PP, CP))
-    ranks = case.cluster.gpus if case.cluster else 0
-    if ranks and ranks % model:
-        yield Hit((TP,), f"tensor x pipeline x context (={model}) must divide the {ranks} cards")
-        return
-    each = max(1, micro) * (ranks // model if ranks else 1)
-    if total and total % each:
-        yield Hit((GLOBAL,), f"`{GLOBAL}` (={total}) must be a multiple of {each}")
-
-
-@rule(
-    "megatron-tensor-node",
-    "warning",
-    "megatron",
-    why="Tensor-parallel ranks exchange activations four times per layer; across nodes "
-    "that runs at the speed of the network.",
-    evidence="Narayanan et al. 2021, section 3.2",
-)
-def megatron_tensor_node(case: Case) -> Iterator[Hit]:
-    """Tensor parallelism across nodes."""
-    size = count_of(case, TP, 1)
-    if case.cluster and size > case.cluster.gpus_per_node:
-        message = f"`{TP}` (={size}) is above the {case.cluster.gpus_per_node} cards of a node"
-        yield Hit((TP,), message)
 
 
 ROWS = rules(
@@ -214,16 +147,6 @@ ROWS = rules(
         kinds=("megatron",),
     ),
     Row(
-        "megatron-heads",
-        "error",
-        If(TP, "does not divide", HEADS),
-        "`{key}` (={value}) must divide `{operand}` (={of})",
-        title="Heads that cannot be divided over the tensor-parallel ranks.",
-        why="Each tensor-parallel rank holds whole attention heads.",
-        evidence="megatron-core TransformerConfig.__post_init__ (tried)",
-        kinds=("megatron",),
-    ),
-    Row(
         "megatron-layers",
         "error",
         If(PP, "does not divide", LAYERS),
@@ -233,27 +156,6 @@ ROWS = rules(
         "own number; an old version dropped the remainder silently.",
         evidence="NVIDIA/Megatron-LM#1304 (30 layers on 4 stages trained 28)",
         when=(*(If(flag, "absent") for flag in UNEVEN),),
-        kinds=("megatron",),
-    ),
-    Row(
-        "megatron-experts",
-        "error",
-        If(EP, "does not divide", "--num-experts"),
-        "`{key}` (={value}) must divide `{operand}` (={of})",
-        title="Experts that cannot be divided over the expert-parallel ranks.",
-        why="Each expert-parallel rank holds whole experts.",
-        evidence="megatron-core TransformerConfig.__post_init__",
-        kinds=("megatron",),
-    ),
-    Row(
-        "megatron-positions",
-        "error",
-        If("--seq-length", "above", "--max-position-embeddings"),
-        "`{key}` (={value}) is above `{operand}` (={of})",
-        title="A sequence longer than the position table.",
-        why="Positions beyond the table have no embedding.",
-        evidence=ARGUMENTS + ", validate_args",
-        when=(If("--max-position-embeddings", "above", 0),),
         kinds=("megatron",),
     ),
     Row(

@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dsforge.findings import Hit
-from dsforge.lint.case import ZERO, Case, rule
+from dsforge.lint.checked_file import ZERO, CheckedFile, rule
 from dsforge.lint.rows import If, Repair, Row, rules
 
 BLOCKS = ("offload_optimizer", "offload_param")
 CONFIG = "DeepSpeed runtime/zero/offload_config.py"
-CPU_OPTIMIZERS = ("adam", "adamw", "adagrad", "lion")
 ADAM_BUFFERS = 4  # parameter, gradient and two moments
 SMALLEST_AIO_BLOCK = 128 << 10  # bytes
 
 
-def origin(case: Case, block: str) -> tuple[str, ...]:
+def origin(file: CheckedFile, block: str) -> tuple[str, ...]:
     """The location that asks for an offload, in its new or its old spelling."""
-    return (ZERO, block) if block in case.block(ZERO) else (ZERO,)
+    return (ZERO, block) if block in file.block(ZERO) else (ZERO,)
 
 
 @rule(
@@ -27,94 +26,20 @@ def origin(case: Case, block: str) -> tuple[str, ...]:
     "far below what an NVMe disk can do.",
     evidence="DeepSpeed runtime/swap_tensor/constants.py; deepspeedai/DeepSpeed#3506",
 )
-def offload_nvme_aio(case: Case) -> Iterator[Hit]:
+def offload_nvme_aio(file: CheckedFile) -> Iterator[Hit]:
     """NVMe offload with the default I/O settings."""
-    if any(case.device(block) == "nvme" for block in BLOCKS) and not case.block("aio"):
-        loc = next(origin(case, b) for b in BLOCKS if case.device(b) == "nvme")
+    if any(file.device(block) == "nvme" for block in BLOCKS) and not file.block("aio"):
+        loc = next(origin(file, b) for b in BLOCKS if file.device(b) == "nvme")
         fix = "add `aio` with block_size 1048576, queue_depth 32"
         yield Hit(loc, "NVMe offload without an `aio` block", fix)
 
 
-@rule(
-    "offload-kind",
-    "error",
-    why="An offloaded optimizer runs on the CPU, and only these have a CPU version; others "
-    "stop the engine, or compute on the GPU after copying everything back.",
-    evidence="DeepSpeed runtime/engine.py, _configure_optimizer (zero_force_ds_cpu_optimizer)",
-)
-def offload_kind(case: Case) -> Iterator[Hit]:
-    """An offloaded optimizer without a CPU version."""
-    name = case.word("optimizer", "type")
-    known = name in ("lamb", "onebitadam", "muon", "sgd", "rmsprop", "zerooneadam")
-    if known and case.device("offload_optimizer") != "none":
-        if case.is_on("zero_allow_untested_optimizer") or case.is_off(
-            "zero_force_ds_cpu_optimizer"
-        ):
-            return
-        message = f"optimizer `{name}` has no CPU version and is offloaded"
-        yield Hit(("optimizer", "type"), message, f"use {' or '.join(CPU_OPTIMIZERS[1:])}")
-
-
 ROWS = rules(
-    Row(
-        "offload-param-stage",
-        "error",
-        If("@offload_param", "is not", "none"),
-        "`offload_param` is ignored at ZeRO stage {stage}",
-        "use stage 3, or remove it",
-        title="Parameter offload below stage 3.",
-        why="Only stage 3 shards parameters, so only stage 3 can offload them. Lower stages "
-        "accept the block, ignore it and train with all parameters on each GPU.",
-        evidence=CONFIG
-        + ", DeepSpeedZeroOffloadParamConfig; axolotl-ai-cloud/axolotl's zero2 files",
-        when=(If("@stage", "below", 3),),
-        at="zero_optimization.offload_param",
-    ),
-    Row(
-        "offload-optimizer-stage",
-        "error",
-        If("@offload_optimizer", "is not", "none"),
-        "`offload_optimizer` needs ZeRO stage 1, 2 or 3 (=0)",
-        "use stage 2",
-        title="Optimizer offload without ZeRO.",
-        why="Without ZeRO there is no sharded optimizer state to offload; the block is ignored "
-        "or stops the engine.",
-        evidence=CONFIG + ", DeepSpeedZeroOffloadOptimizerConfig: valid with stage 1, 2 and 3",
-        when=(If("@stage", "is", 0),),
-        at="zero_optimization.offload_optimizer",
-    ),
-    Row(
-        "offload-ratio-stage",
-        "error",
-        If("zero_optimization.offload_optimizer.ratio", "below", 1),
-        "`{key}` (={number}) below 1 needs ZeRO stage 3",
-        "use 1.0, or stage 3",
-        title="Partial optimizer offload below stage 3.",
-        why="Partial offload divides the sub-groups of stage 3; other stages refuse it.",
-        evidence="DeepSpeed runtime/zero/config.py, offload_ratio_check",
-        when=(If("@stage", "below", 3),),
-    ),
-    Row(
-        "offload-nvme-stage",
-        "error",
-        If(
-            "zero_optimization.offload_optimizer.device zero_optimization.offload_param.device",
-            "is",
-            "nvme",
-        ),
-        "`{block}` to nvme needs ZeRO stage 3 (={stage})",
-        "use cpu, or stage 3",
-        title="NVMe offload below stage 3.",
-        why="NVMe offload is part of stage 3 (ZeRO-Infinity); lower stages keep the data in "
-        "RAM, which may be too small.",
-        evidence="DeepSpeed runtime/zero/stage3.py, _configure_tensor_swapping",
-        when=(If("@stage", "below", 3),),
-    ),
     Row(
         "offload-nvme-path",
         "error",
         If("zero_optimization.offload_optimizer zero_optimization.offload_param", "given"),
-        "`{key}` to nvme has no `nvme_path`",
+        "`{key}` to nvme requires `nvme_path`",
         "set `nvme_path`",
         title="NVMe offload without a path.",
         why="Each rank joins the path with a folder name; without a path it stops with a "
@@ -184,7 +109,7 @@ ROWS = rules(
         "superoffload-stage",
         "error",
         If("zero_optimization.offload_optimizer.super_offload", "on"),
-        "`{key}` needs ZeRO stage 3",
+        "`{key}` requires ZeRO stage 3",
         "use stage 3",
         title="SuperOffload below stage 3.",
         why="SuperOffload is part of the stage 3 optimizer.",

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from dsforge.errors import SpecError
 from dsforge.findings import Hit
-from dsforge.lint.case import Case, rule
+from dsforge.lint.checked_file import CheckedFile, rule
 from dsforge.lint.reading.document import Loc
 
 
@@ -17,17 +17,17 @@ from dsforge.lint.reading.document import Loc
     why="`dsforge train` checks the file before it starts and refuses what it does not know.",
     evidence="dsforge/job.py, TrainJob",
 )
-def train_value(case: Case) -> Iterator[Hit]:
+def train_value(file: CheckedFile) -> Iterator[Hit]:
     """A key or value that `dsforge train` refuses."""
     from dsforge.job import TrainJob
     from dsforge.reading.problems import validated
     from dsforge.reading.source import Source
 
-    document = case.document
+    document = file.document
     places = {loc: f"{document.name}:{mark.key_start}" for loc, mark in document.marks.items()}
     places[()] = f"{document.name}:0"
     try:
-        validated(TrainJob, Source(document.name, case.block(), places))
+        validated(TrainJob, Source(document.name, file.block(), places))
     except SpecError as error:
         for problem in error.problems:
             offset = problem.place.rpartition(":")[2]
@@ -42,11 +42,11 @@ def train_value(case: Case) -> Iterator[Hit]:
     why="That file holds batch sizes, precision, sharding and the optimizer.",
     evidence="dsforge/train/parallel/engine_config.py",
 )
-def train_config_missing(case: Case) -> Iterator[Hit]:
+def train_config_missing(file: CheckedFile) -> Iterator[Hit]:
     """A ds_config that does not exist."""
-    named = case.at("deepspeed_config")
-    if isinstance(named, str) and case.engine is None:
-        yield Hit(("deepspeed_config",), "`deepspeed_config` is not there, or is not JSON")
+    named = file.at("deepspeed_config")
+    if isinstance(named, str) and file.engine is None:
+        yield Hit(("deepspeed_config",), "`deepspeed_config` does not exist or is not JSON")
 
 
 @rule(
@@ -57,67 +57,13 @@ def train_config_missing(case: Case) -> Iterator[Hit]:
     "ds_config sets it too, in the same step.",
     evidence="dsforge/render/deepspeed.py (no scheduler block), dsforge/train/run/learning_rate.py",
 )
-def train_scheduler_twice(case: Case) -> Iterator[Hit]:
+def train_scheduler_twice(file: CheckedFile) -> Iterator[Hit]:
     """A schedule in both files."""
-    engine = case.engine.root if case.engine else None
+    engine = file.engine.root if file.engine else None
     if isinstance(engine, dict) and engine.get("scheduler"):
-        loc: Loc = ("schedule",) if case.at("schedule") else ("deepspeed_config",)
+        loc: Loc = ("schedule",) if file.at("schedule") else ("deepspeed_config",)
         message = "the ds_config has a `scheduler` too: the learning rate is set twice"
         yield Hit(loc, message, "remove it there")
-
-
-@rule(
-    "train-tensor",
-    "error",
-    "train",
-    why="Tensor parallelism (AutoTP) trains under ZeRO 0, 1 and 2, with the whole vocabulary on "
-    "each rank, and with no other way to split the model.",
-    evidence="dsforge/train/parallel/modes.py, mode_of",
-)
-def train_tensor(case: Case) -> Iterator[Hit]:
-    """Tensor parallelism with settings that `dsforge train` refuses beside it."""
-    return _refused(case) if case.tensor_parallel_size > 1 else iter(())
-
-
-@rule(
-    "train-mode",
-    "error",
-    "train",
-    why="`dsforge train` refuses parallel sizes and offload that DeepSpeed would refuse after all "
-    "ranks are up, or ignore.",
-    evidence="dsforge/train/parallel/modes.py, mode_of",
-)
-def train_mode(case: Case) -> Iterator[Hit]:
-    """Parallel sizes or offload of the ds_config that `dsforge train` refuses."""
-    return _refused(case) if case.tensor_parallel_size == 1 else iter(())
-
-
-def _refused(case: Case) -> Iterator[Hit]:
-    """What `dsforge train` finds in the ds_config, on the GPUs of the cluster where it is known."""
-    from dsforge.train.parallel.modes import mode_of
-
-    ranks = case.cluster.gpus if case.cluster else case.config.model_ranks
-    if case.engine is not None:
-        for problem in mode_of(case.config, ranks)[1]:
-            yield Hit(("deepspeed_config",), f"in the ds_config: {problem.message}", problem.hint)
-
-
-@rule(
-    "train-sequence",
-    "error",
-    "train",
-    why="The model has no embedding for positions beyond its table.",
-    evidence="the model's config.json, max_position_embeddings",
-)
-def train_sequence(case: Case) -> Iterator[Hit]:
-    """Samples longer than the model's position table."""
-    length = case.whole("sequence_length")
-    if case.model is not None and length and length > case.model.max_position_embeddings:
-        most = case.model.max_position_embeddings
-        message = (
-            f"`sequence_length` (={length}) is above the {most} positions of {case.model.name}"
-        )
-        yield Hit(("sequence_length",), message, f"use {most}")
 
 
 @rule(
@@ -127,7 +73,7 @@ def train_sequence(case: Case) -> Iterator[Hit]:
     why="Meant for runs that only measure: nothing of the training is kept.",
     evidence="dsforge/job.py, TrainJob.save",
 )
-def train_unsaved(case: Case) -> Iterator[Hit]:
+def train_unsaved(file: CheckedFile) -> Iterator[Hit]:
     """A run that saves nothing."""
-    if case.is_off("save"):
+    if file.is_off("save"):
         yield Hit(("save",), "`save` is false: neither checkpoints nor weights are written")

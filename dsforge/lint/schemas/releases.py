@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dsforge.lint.schemas.engine_source import Key, Schema
+from dsforge.lint.schemas.deepspeed_source import Key, Schema
 
 DATA = Path(__file__).with_name("deepspeed.json")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dsforge.findings import Hit
-from dsforge.lint.case import Case, rule
+from dsforge.lint.checked_file import CheckedFile, rule
 from dsforge.lint.rows import If, Row, rules
 
 
@@ -15,11 +15,11 @@ from dsforge.lint.rows import If, Row, rules
     why="Both sizes must be equal; DeepSpeed compares them when it creates the process groups.",
     evidence="DeepSpeed runtime/engine.py, _apply_autotp_partitioning",
 )
-def tensor_sizes_differ(case: Case) -> Iterator[Hit]:
+def tensor_sizes_differ(file: CheckedFile) -> Iterator[Hit]:
     """Two different tensor parallel sizes."""
-    outer = case.whole("tensor_parallel", "autotp_size")
+    outer = file.whole("tensor_parallel", "autotp_size")
     for name in ("tp", "tensor_parallel"):
-        inner = case.whole("tensor_parallel", name, "tp_size")
+        inner = file.whole("tensor_parallel", name, "tp_size")
         if outer is not None and inner not in (None, 1, outer):
             loc = ("tensor_parallel", name, "tp_size")
             yield Hit(loc, f"`tp_size` (={inner}) must equal `autotp_size` (={outer})")
@@ -32,54 +32,15 @@ def tensor_sizes_differ(case: Case) -> Iterator[Hit]:
     "the output head.",
     evidence="DeepSpeed runtime/config.py, DeepSpeedConfig._do_warning_check",
 )
-def tensor_vocabulary(case: Case) -> Iterator[Hit]:
+def tensor_vocabulary(file: CheckedFile) -> Iterator[Hit]:
     """A vocabulary size that is slow on tensor cores."""
-    size = case.whole("vocabulary_size")
+    size = file.whole("vocabulary_size")
     if size and size % 8:
-        message = f"`vocabulary_size` (={size}) is no multiple of 8"
+        message = f"`vocabulary_size` (={size}) is not a multiple of 8"
         yield Hit(("vocabulary_size",), message, f"pad to {size + 8 - size % 8}")
 
 
 ROWS = rules(
-    Row(
-        "pipeline-zero",
-        "error",
-        If("@pipeline_stages", "above", 1),
-        "ZeRO stage {stage} cannot be combined with {value} pipeline stages",
-        "use ZeRO stage 1",
-        title="ZeRO 2 or 3 with the pipeline engine.",
-        why="Sharded gradients would be reduced in each of the many micro batches of a "
-        "pipeline; the pipeline engine refuses stages 2 and 3.",
-        evidence="DeepSpeed runtime/pipe/engine.py, PipelineEngine.__init__; "
-        "deepspeedai/DeepSpeed#568, deepspeedai/DeepSpeed#1629",
-        when=(If("@stage", "above", 1),),
-        at="zero_optimization.stage",
-    ),
-    Row(
-        "tensor-zero3",
-        "error",
-        If("@tensor_parallel_size", "above", 1),
-        "ZeRO stage 3 cannot be combined with `autotp_size` (={value})",
-        "use ZeRO stage 2",
-        title="ZeRO 3 with AutoTP.",
-        why="AutoTP training supports ZeRO 0, 1 and 2.",
-        evidence="DeepSpeed runtime/engine.py, DeepSpeedEngine._configure_tensor_parallel",
-        when=(If("@stage", "is", 3),),
-        at="zero_optimization.stage",
-    ),
-    Row(
-        "tensor-pipeline",
-        "error",
-        If("@tensor_parallel_size", "above", 1),
-        "`tensor_parallel` and `pipeline` cannot be combined in DeepSpeed",
-        "use one of them, or Megatron",
-        title="Tensor and pipeline parallelism together.",
-        why="The pipeline engine takes layers, AutoTP takes Hugging Face models; they cannot "
-        "be combined. Megatron-LM combines both.",
-        evidence="DeepSpeed runtime/pipe/module.py, PipelineModule",
-        when=(If("@pipeline_stages", "above", 1),),
-        at="tensor_parallel.autotp_size",
-    ),
     Row(
         "checkpointing-unread",
         "info",
@@ -98,7 +59,7 @@ ROWS = rules(
             "activation_checkpointing.cpu_checkpointing",
             "on",
         ),
-        "`{key}` needs `partition_activations`",
+        "`{key}` requires `partition_activations`",
         "set that to true too",
         title="Checkpointing options that need partitioned activations.",
         why="Activations are partitioned over the model-parallel ranks; with one rank there is "
@@ -110,7 +71,7 @@ ROWS = rules(
         "checkpointing-number",
         "warning",
         If("activation_checkpointing.contiguous_memory_optimization", "on"),
-        "`{key}` needs `number_checkpoints`",
+        "`{key}` requires `number_checkpoints`",
         "set it to the number of layers",
         title="A contiguous checkpoint buffer of unknown size.",
         why="The number of checkpoints determines the size of the contiguous buffer: unless "
