@@ -20,6 +20,7 @@ ORDER = [
         "errors",
         "masking",
         "error_report",
+        "findings",
         "units",
         "slurm",
         "rope",

@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
-
-
-class Finding(NamedTuple):
-    """One broken rule; `error` means that weights or states are lost or wrong."""
-
-    rule: str
-    severity: Literal["error", "warning"]
-    place: str
-    message: str
-    hint: str = ""
+from dsforge.findings import Finding
 
 
 def error(rule: str, place: str, message: str, hint: str = "") -> Finding:
     """A finding that makes the checkpoint unusable as it is."""
-    return Finding(rule, "error", place, message, hint)
+    return Finding(rule, "error", message, hint, file=place)
 
 
 def warning(rule: str, place: str, message: str, hint: str = "") -> Finding:
     """A finding that somebody should know of."""
-    return Finding(rule, "warning", place, message, hint)
+    return Finding(rule, "warning", message, hint, file=place)
 
 
 def listed(names: list[str], most: int = 4) -> str:

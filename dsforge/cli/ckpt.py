@@ -12,9 +12,9 @@ from dsforge.cli.numbers import Real
 from dsforge.errors import EXIT_FINDINGS
 
 if TYPE_CHECKING:
-    from dsforge.checkpoints.findings import Finding
     from dsforge.checkpoints.inspect import Description
     from dsforge.checkpoints.verify.checkpoint import Wanted
+    from dsforge.findings import Finding
 
 PATH = click.Path(path_type=Path)
 JSON = click.option("--json", "as_json", is_flag=True, help="A JSON document instead.")
@@ -49,6 +49,8 @@ def verify(
     """
     from dsforge.checkpoints.verify.checkpoint import verify as found_in
     from dsforge.cli.show import note
+    from dsforge.findings.writers import as_lines, counted
+    from dsforge.masking import printable
 
     found = found_in(
         checkpoint, checksums=not quick, values=values, wanted=_wanted(model, checkpoint)
@@ -57,10 +59,10 @@ def verify(
     if as_json:
         _show_json(checkpoint=str(checkpoint), usable=not errors, findings=_rows(found))
     else:
-        for finding in found:
-            print(_line(finding))
-    counted = "1 error" if errors == 1 else f"{errors} errors"
-    note(f"{checkpoint}: not usable, {counted}" if errors else f"{checkpoint}: good")
+        for line in as_lines(found):
+            print(printable(line))
+    said = f"not usable, {counted(errors, 'error')}" if errors else "good"
+    note(f"{checkpoint}: {said}")
     if errors:
         sys.exit(EXIT_FINDINGS)
 
@@ -193,16 +195,17 @@ def _wanted(model: str | None, checkpoint: Path) -> Wanted:
 
 
 def _rows(found: list[Finding]) -> list[dict[str, Any]]:
-    return [finding._asdict() for finding in found]
-
-
-def _line(finding: Finding) -> str:
-    """A finding for people."""
-    from dsforge.masking import printable
-
-    hint = f"\n         {finding.hint}" if finding.hint else ""
-    head = f"{finding.severity:<8} {finding.place}: {finding.message} [{finding.rule}]"
-    return printable(head + hint)
+    """The findings in the JSON document; its readers know `place` and `hint`."""
+    return [
+        {
+            "rule": finding.rule,
+            "severity": finding.severity,
+            "place": finding.file,
+            "message": finding.message,
+            "hint": finding.fix,
+        }
+        for finding in found
+    ]
 
 
 def _figures(found: Description) -> dict[str, str]:

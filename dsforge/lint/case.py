@@ -1,38 +1,26 @@
-"""What a rule looks at, what it returns, and how it says what it is.
+"""What a rule of lint looks at, and the decorator that makes one.
 
-A rule is a pure function from a `Case` to `Hit`s. The decorator `rule` puts its id, severity,
-reason and evidence above it, so that one place holds all that is known about it, and `--explain`
-and the list of rules are made from that.
-
-`error`: the run stops, or does silently something else than the file says. `warning`: it runs, at a
-price that the message names. `info`: worth knowing.
+A rule is a pure function from a `Case` to `Hit`s. `error`: the run stops, or does silently
+something else than the file says. `warning`: it runs, at a price that the message names. `info`:
+worth knowing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from dsforge import findings
 from dsforge.ds_config import DsConfig, read
-from dsforge.lint.document import Document, Edit, Kind, Loc
-from dsforge.lint.entries import Entry, entries_of
-from dsforge.lint.releases import Release, Releases
+from dsforge.findings import Find, Rule, Severity
+from dsforge.lint.reading.config_keys import Entry, entries_of
+from dsforge.lint.reading.document import Document, Kind
+from dsforge.lint.schemas.releases import Release, Releases
 
 if TYPE_CHECKING:
     from dsforge.specs import ClusterSpec, ModelSpec
 
-Severity = Literal["error", "warning", "info"]
 ZERO = "zero_optimization"
-
-
-class Hit(NamedTuple):
-    """One place that breaks a rule; without an offset its location says where it is."""
-
-    loc: Loc
-    message: str
-    fix: str = ""
-    edits: tuple[Edit, ...] = ()
-    offset: int | None = None
 
 
 class Case(NamedTuple):
@@ -99,6 +87,11 @@ class Case(NamedTuple):
         return places[block] or "none"
 
     @property
+    def bf16_block(self) -> str:
+        """The name under which the file has its bf16 block."""
+        return "bf16" if "bf16" in self.block() else "bfloat16"
+
+    @property
     def tensor_parallel_size(self) -> int:
         """Ranks that share each layer's matrices; 1 where the file does not say."""
         return self.config.tensor_parallel_size
@@ -128,22 +121,6 @@ def case_of(
     return Case(document, releases, release, model, cluster, engine, entries, config)
 
 
-Find = Callable[[Case], Iterable[Hit]]
-
-
-class Rule(NamedTuple):
-    """One rule: what it is called, how bad it is, why it is one, where that is known from."""
-
-    id: str
-    severity: Severity
-    kinds: tuple[Kind, ...]
-    title: str
-    why: str
-    evidence: str
-    find: Find
-    fixable: bool = False
-
-
 def rule(
     name: str,
     severity: Severity,
@@ -151,14 +128,10 @@ def rule(
     why: str,
     evidence: str,
     fixable: bool = False,
-) -> Callable[[Find], Rule]:
+) -> Callable[[Find[Case]], Rule[Case]]:
     """A decorator that makes a rule of a function; without kinds it is one for a ds_config."""
-
-    def made(find: Find) -> Rule:
-        title = (find.__doc__ or "").strip().split("\n")[0]
-        return Rule(name, severity, kinds or ("ds_config",), title, why, evidence, find, fixable)
-
-    return made
+    scope = kinds or ("ds_config",)
+    return findings.rule(name, severity, *scope, why=why, evidence=evidence, fixable=fixable)
 
 
 def shown(value: Any) -> str:

@@ -7,17 +7,17 @@ it runs, slower or by luck. `info`: worth knowing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 from dsforge.ds_config import DsConfig, read
+from dsforge.findings import Find, Rule, Severity, rule
 from dsforge.hostfile import Entry
 from dsforge.plan import Plan
 from dsforge.preflight.host_facts import Call, HostFacts, Listening, Stream
 
-Severity = Literal["error", "warning", "info"]
 Column = Literal[
     "ssh",
     "config",
@@ -119,50 +119,11 @@ class Case(NamedTuple):
         return self.job.entries[0].address if self.job.entries else ""
 
 
-class Hit(NamedTuple):
-    """One thing that is wrong: on which hosts, the evidence, and the way out."""
-
-    hosts: tuple[str, ...]
-    message: str
-    fix: str
-    severity: Severity | None = None
-
-
-class Check(NamedTuple):
-    """A check with all that is known about it."""
-
-    id: str
-    column: Column
-    severity: Severity
-    why: str
-    hits: Callable[[Case], Iterable[Hit]]
-
-    @property
-    def title(self) -> str:
-        """What it finds, as a phrase."""
-        return (self.hits.__doc__ or "").partition("\n")[0]
-
-
-class Finding(NamedTuple):
-    """What a check found."""
-
-    rule: str
-    column: Column
-    severity: Severity
-    hosts: tuple[str, ...]
-    message: str
-    fix: str
-
-
 def check(
     name: str, column: Column, severity: Severity, *, why: str
-) -> Callable[[Callable[[Case], Iterator[Hit]]], Check]:
-    """The decorator that makes a check of a function."""
-
-    def made(function: Callable[[Case], Iterator[Hit]]) -> Check:
-        return Check(name, column, severity, why, function)
-
-    return made
+) -> Callable[[Find[Case]], Rule[Case]]:
+    """The decorator that makes a check of a function; `column` is that of the table."""
+    return rule(name, severity, column, why=why)
 
 
 def by_value(values: dict[str, str]) -> dict[str, tuple[str, ...]]:

@@ -16,12 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from dsforge.errors import DsforgeError, Problem, SpecError
+from dsforge.findings import Finding
 from dsforge.hostfile import Entry, entry_problems, hostfile_entries
-from dsforge.lint.read import Against, checked, read_document, release_named
+from dsforge.lint.files import Against, checked, read_document, release_named
 from dsforge.origin import MODULE, install_elsewhere
 from dsforge.outside import UnreadableError, json_value, read_bytes
 from dsforge.plan import Plan
-from dsforge.preflight.case import TRAVELS, Finding, Job
+from dsforge.preflight.case import TRAVELS, Job
 from dsforge.preflight.checks.environment import FELT
 from dsforge.specs import ClusterSpec
 
@@ -95,9 +96,7 @@ def file_findings(folder: Path, hostfile: Path | None) -> tuple[Finding, ...]:
     return tuple(
         Finding(
             finding.rule,
-            "config",
             "error",
-            (),
             f"{Path(finding.file).name}:{finding.line}: {finding.message}",
             finding.fix,
         )

@@ -1,8 +1,9 @@
-"""CHECKS: every check, in the order in which a launch meets what they look at."""
+"""Checking: every check, in the order in which a launch meets what they look at."""
 
 from __future__ import annotations
 
-from dsforge.preflight.case import Case, Check, Finding
+from dsforge.findings import Finding, Rule, collected
+from dsforge.preflight.case import Case
 from dsforge.preflight.checks import (
     capacity,
     devices,
@@ -14,16 +15,15 @@ from dsforge.preflight.checks import (
     ops,
 )
 
-CHECKS: tuple[Check, ...] = (
-    *hosts.CHECKS,
-    *install.CHECKS,
-    *devices.CHECKS,
-    *network.CHECKS,
-    *fabric.CHECKS,
-    *environment.CHECKS,
-    *capacity.CHECKS,
-    *ops.CHECKS,
+CHECKS: tuple[Rule[Case], ...] = collected(
+    hosts, install, devices, network, fabric, environment, capacity, ops
 )
+BY_ID = {check.id: check for check in CHECKS}
+
+
+def column_of(finding: Finding) -> str:
+    """The column of the table for a finding; what `lint` finds stands under `config`."""
+    return BY_ID[finding.rule].scope[0] if finding.rule in BY_ID else "config"
 
 
 def findings(case: Case) -> tuple[Finding, ...]:
@@ -33,10 +33,10 @@ def findings(case: Case) -> tuple[Finding, ...]:
     """
     found: dict[tuple[str, ...], Finding] = {}
     for check in CHECKS:
-        for hit in check.hits(case):
+        for hit in check.find(case):
             severity = hit.severity or check.severity
             key = (check.id, severity, hit.message, hit.fix)
             before = found[key].hosts if key in found else ()
-            named = (*before, *(host for host in hit.hosts if host not in before))
-            found[key] = Finding(check.id, check.column, severity, named, hit.message, hit.fix)
+            named = (*before, *(str(host) for host in hit.where if host not in before))
+            found[key] = Finding(check.id, severity, hit.message, hit.fix, hosts=named)
     return tuple(found.values())

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Container
 from typing import Any
 
+from dsforge.findings import Finding, Rule, worst_first
+from dsforge.findings.writers import row
 from dsforge.masking import masked_document, masked_value
-from dsforge.preflight.case import COLUMNS, Case, Check, Finding
+from dsforge.preflight.case import COLUMNS, Case
+from dsforge.preflight.registry import column_of
 
 FOLDER_ROW = "run folder"
-RANK = {"error": 2, "warning": 1, "info": 0}
-WORDS = {2: "FAIL", 1: "warn", 0: "ok"}
+CELLS = {"error": "FAIL", "warning": "warn", "info": "ok"}
 NOT_SEEN = "-"
 LONGEST_VALUE = 60
 
@@ -31,26 +33,16 @@ def table(case: Case, found: tuple[Finding, ...]) -> list[str]:
 
 def _cell(case: Case, found: tuple[Finding, ...], host: str, column: str) -> str:
     """How a host does in one kind of check."""
-    mine = [f for f in found if f.column == column and host in f.hosts]
+    mine = [f for f in found if column_of(f) == column and host in f.hosts]
     if not mine and (host not in case.hosts or column == "config"):
         return NOT_SEEN
-    return WORDS[max((RANK[f.severity] for f in mine), default=0)]
+    return CELLS[worst_first(mine)[0].severity] if mine else CELLS["info"]
 
 
 def _folder_cell(found: tuple[Finding, ...], column: str) -> str:
     """How the files of the run folder do."""
-    mine = [f for f in found if f.column == column and not f.hosts]
-    return WORDS[max(RANK[f.severity] for f in mine)] if mine else NOT_SEEN
-
-
-def described(found: tuple[Finding, ...]) -> list[str]:
-    """Each finding with its fix, errors first."""
-    lines: list[str] = []
-    for finding in sorted(found, key=lambda f: -RANK[f.severity]):
-        where = ", ".join(finding.hosts) or FOLDER_ROW
-        lines.append(f"{finding.severity}: {where}: {finding.message} [{finding.rule}]")
-        lines.append(f"  fix: {finding.fix}")
-    return lines
+    mine = [f for f in found if column_of(f) == column and not f.hosts]
+    return CELLS[worst_first(mine)[0].severity] if mine else NOT_SEEN
 
 
 def exports(case: Case) -> list[str]:
@@ -77,7 +69,7 @@ def document(case: Case, found: tuple[Finding, ...], seconds: float) -> dict[str
     Values of secrets are not in it.
     """
     values = {
-        "findings": [finding._asdict() for finding in found],
+        "findings": [{"column": column_of(finding), **row(finding, "hosts")} for finding in found],
         "hosts": {host: facts.model_dump(mode="json") for host, facts in case.hosts.items()},
         "lost": dict(case.lost),
         "clocks": {host: clock._asdict() for host, clock in case.clocks.items()},
@@ -93,10 +85,10 @@ def document(case: Case, found: tuple[Finding, ...], seconds: float) -> dict[str
     return dict(masked_document(values))
 
 
-def explained(check: Check) -> list[str]:
+def explained(check: Rule[Case]) -> list[str]:
     """What is known about a check."""
     return [
-        f"{check.id} ({check.severity}, column {check.column})",
+        f"{check.id} ({check.severity}, column {check.scope[0]})",
         check.title,
         f"why: {check.why}",
     ]

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from pydantic import ValidationError
 
 from dsforge.errors import DsforgeError
+from dsforge.findings import Finding
 from dsforge.hostfile import parse_hostfile
 from dsforge.probe.card import card, card_yaml, described
 from dsforge.probe.detect import cluster_file
@@ -17,7 +18,7 @@ from dsforge.probe.launch import Launcher, answered, usual_launcher
 from dsforge.probe.messages import Answer, Question
 from dsforge.probe.node import probe
 from dsforge.probe.question import question_of, usual_question
-from dsforge.probe.verdict import Finding, findings
+from dsforge.probe.verdict import findings
 from dsforge.reading.cluster import cluster_of
 from dsforge.reading.files import ClusterFile, HostFile
 from dsforge.reading.problems import validated

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
-
+from dsforge.findings import Finding, worst_first
 from dsforge.probe.launch import Found
 from dsforge.probe.messages import Rate, Skipped
 from dsforge.specs import ClusterSpec, LinkSpec, MeasuredLink
@@ -12,17 +11,6 @@ from dsforge.units import gb_per_s, gib
 LEAST_SHARE = 0.6  # of a link's rating
 SLOW_RANK = 0.85  # of the fastest rank's products
 LESS_MEMORY = 0.9
-
-Severity = Literal["error", "warning", "info"]
-
-
-class Finding(NamedTuple):
-    """One thing that is not as it should be, and what to do about it."""
-
-    rule: str
-    severity: Severity
-    message: str
-    fix: str
 
 
 def findings(cluster: ClusterSpec, found: Found) -> tuple[Finding, ...]:
@@ -36,8 +24,7 @@ def findings(cluster: ClusterSpec, found: Found) -> tuple[Finding, ...]:
         *_described(cluster, found),
         *_incomplete(found),
     ]
-    order: tuple[Severity, ...] = ("error", "warning", "info")
-    return tuple(sorted(every, key=lambda finding: order.index(finding.severity)))
+    return worst_first(every)
 
 
 def _sockets(cluster: ClusterSpec, found: Found) -> list[Finding]:

@@ -223,7 +223,7 @@ def test_files_with_other_endings_are_looked_at(tmp_path: Path) -> None:
 
     torch_file(run / "global_step3/random_states_0.pkl", {**records, "data.pkl": evil})
     (run / "global_step3/tokens.pickle").write_bytes(b"\x80\4K\1.")
-    found = {(f.place, f.severity, f.rule) for f in verify(run)}
+    found = {(f.file, f.severity, f.rule) for f in verify(run)}
 
     assert found == {
         ("random_states_0.pkl", "error", "runs-code"),

@@ -12,9 +12,9 @@ import pytest
 
 pytest.importorskip("deepspeed")
 
-from dsforge.lint.read import Against, checked, read_document, release_named
-from dsforge.lint.releases import frozen
-from dsforge.lint.texts import document_of
+from dsforge.lint.files import Against, checked, read_document, release_named
+from dsforge.lint.reading.kind import document_of
+from dsforge.lint.schemas.releases import frozen
 
 pytestmark = [
     pytest.mark.engine,

@@ -16,7 +16,7 @@ from dsforge.ds_config.keys import BLOCKS, CLOSED, ENTRIES, TABLE
 from dsforge.ds_config.unpriced import WHEN
 from dsforge.errors import SpecError
 from dsforge.estimate.buckets import ENGINE
-from dsforge.lint.releases import frozen, number
+from dsforge.lint.schemas.releases import frozen, number
 from dsforge.planner import appraise
 from dsforge.reading.ds_config_strategy import buckets_of
 from dsforge.reading.request import Asked, read_request

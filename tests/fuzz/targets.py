@@ -25,9 +25,9 @@ from dsforge.checkpoints.weights.safetensors_header import read_entries
 from dsforge.diagnose import diagnose_stream
 from dsforge.errors import DsforgeError, SpecError
 from dsforge.hostfile import hostfile_entries
-from dsforge.lint.document import Kind, applied
-from dsforge.lint.read import Against, checked, release_named
-from dsforge.lint.texts import document_of
+from dsforge.lint.files import Against, checked, release_named
+from dsforge.lint.reading.document import Kind, applied
+from dsforge.lint.reading.kind import document_of
 from dsforge.probe.messages import read_answer
 from dsforge.probe.nccl_log import MOST_NAMES, NcclWords
 from dsforge.reading.cluster import cluster_of

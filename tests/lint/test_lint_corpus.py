@@ -9,8 +9,8 @@ import pytest
 from pairs import PAIRS, plan_of
 
 from dsforge.artifacts import write_all
-from dsforge.lint.read import Against, checked, found, read_document, release_named
-from dsforge.lint.registry import Finding
+from dsforge.findings import Finding
+from dsforge.lint.files import Against, checked, found, read_document, release_named
 from dsforge.render import render
 
 CASES = sorted(p.parent for p in (Path(__file__).parents[1] / "golden").glob("*/expected"))

@@ -11,8 +11,9 @@ from lint_cases import CASES
 from lint_other_cases import BESIDE
 from lint_texts import Pair
 
-from dsforge.lint.read import Against, checked, read_document, release_named
-from dsforge.lint.registry import RULES, Finding
+from dsforge.findings import Finding
+from dsforge.lint.check import RULES
+from dsforge.lint.files import Against, checked, read_document, release_named
 from dsforge.reading.cluster import cluster_of
 from dsforge.reading.model import read_model
 from dsforge.reading.source import parse_source

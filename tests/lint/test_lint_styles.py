@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dsforge.lint.read import Against, checked, read_document, release_named
+from dsforge.lint.files import Against, checked, read_document, release_named
 
 # As trainers are given it: everything they fill is auto, a comment explains a line, one batch size
 # was fixed by hand, and `auto` spread to keys that nobody fills.

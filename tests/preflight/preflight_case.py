@@ -8,8 +8,9 @@ from typing import Any
 import plans
 
 from dsforge import catalog
+from dsforge.findings import Finding
 from dsforge.hostfile import Entry
-from dsforge.preflight.case import Case, Clock, Finding, Job
+from dsforge.preflight.case import Case, Clock, Job
 from dsforge.preflight.host_facts import Call, HostFacts, Listening, Stream
 from dsforge.preflight.registry import findings
 from dsforge.units import GIB

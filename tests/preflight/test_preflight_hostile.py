@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from dsforge.errors import SpecError
+from dsforge.findings.writers import as_lines
 from dsforge.hostfile import Entry
 from dsforge.preflight import collect as visiting
 from dsforge.preflight import remote
@@ -23,7 +24,7 @@ from dsforge.preflight.case import Case, Job
 from dsforge.preflight.host_facts import HostFacts
 from dsforge.preflight.job_files import nodes, read_job, scheduled
 from dsforge.preflight.registry import findings
-from dsforge.preflight.report import described, document, table
+from dsforge.preflight.report import document, table
 
 LONGEST_S = 10.0
 PROGRAMS = sorted(Path(remote.__file__).parent.glob("*.py"))
@@ -222,7 +223,7 @@ def test_whatever_passes_as_facts_is_judged(changes: list[tuple[tuple[Any, ...],
     assert table(case, found)
     assert all("\n" not in f.fix and "touch owned" not in f.fix for f in found)
     assert json.dumps(document(case, found, 1.0))
-    assert len(described(found)) == 2 * len(found)
+    assert len(as_lines(found)) == 2 * len(found)
 
 
 def _has(value: Any, key: Any) -> bool:

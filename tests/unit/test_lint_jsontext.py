@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from dsforge.lint.jsontext import parsed
+from dsforge.lint.reading.json_text import parsed
 
 TEXT = '{\n  "a": [1, 2.5, true, null, "x\\n\\u00e9"],\n  "b": {"c": -3e2}\n}\n'
 FLAWED = {

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from dsforge.errors import DsforgeError
-from dsforge.lint.extract import extracted
-from dsforge.lint.read import release_named
-from dsforge.lint.releases import frozen, merged, number, releases_of
+from dsforge.lint.files import release_named
+from dsforge.lint.schemas.engine_source import extracted
+from dsforge.lint.schemas.releases import frozen, merged, number, releases_of
 
 SOURCE = {
     "runtime/constants.py": 'STEPS = "steps"\nSTEPS_DEFAULT = False\nBLOCK = "block"\n',

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from dsforge.errors import DsforgeError
-from dsforge.lint.document import Edit, applied
-from dsforge.lint.read import (
+from dsforge.findings import Edit
+from dsforge.lint.files import (
     Against,
     NotRepairedError,
     checked,
@@ -16,7 +16,8 @@ from dsforge.lint.read import (
     release_named,
     repaired,
 )
-from dsforge.lint.texts import document_of
+from dsforge.lint.reading.document import applied
+from dsforge.lint.reading.kind import document_of
 
 AGAINST = Against(*release_named(None))
 BAD = """{

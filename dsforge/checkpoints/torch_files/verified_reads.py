@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dsforge.checkpoints.files import opened, read_at
-from dsforge.checkpoints.findings import Finding, error
+from dsforge.checkpoints.findings import error
 from dsforge.checkpoints.folder import Folder
 from dsforge.checkpoints.output.new_folder import Watcher
 from dsforge.checkpoints.pickles.values import StoredTensor
@@ -26,6 +26,7 @@ from dsforge.checkpoints.verify.checkpoint import verify_folder
 from dsforge.checkpoints.weights.bit_types import BITS
 from dsforge.checkpoints.zero.parameters import Piece
 from dsforge.errors import EXIT_FINDINGS, Problem, SpecError
+from dsforge.findings import Finding
 
 CHUNK_BYTES = 1024 * 1024
 HINT = "`dsforge ckpt verify` names all that is wrong; use another checkpoint or copy it again"
@@ -39,7 +40,7 @@ class UnusableError(SpecError):
     exit_code = EXIT_FINDINGS
 
     def __init__(self, path: Path, findings: Iterable[Finding]) -> None:
-        problems = tuple(Problem(f.rule, f.message, f.hint, f.place) for f in findings)
+        problems = tuple(Problem(f.rule, f.message, f.fix, f.file) for f in findings)
         super().__init__(problems, f"{path} cannot be used; nothing was written")
         self.hint = HINT
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from dsforge.checkpoints.findings import Finding, error
+from dsforge.checkpoints.findings import error
 from dsforge.checkpoints.folder import Folder, find_checkpoint
 from dsforge.checkpoints.verify.expected_shapes import Wanted, matched, plain_name
 from dsforge.checkpoints.verify.plain_weights import beside_findings, weight_findings
@@ -17,6 +17,7 @@ from dsforge.checkpoints.weights.weight_files import weight_files
 from dsforge.checkpoints.zero.parameters import read_saved
 from dsforge.checkpoints.zero.stated_values import MISFITS
 from dsforge.errors import DsforgeError
+from dsforge.findings import Finding, worst_first
 
 __all__ = ["Wanted", "verify", "verify_folder"]
 MOST_ALIKE = 20  # findings of one rule that are listed one by one
@@ -51,7 +52,7 @@ def verify_folder(
         found = _deepspeed(folder, depth, wanted)
     if folder.pointer:
         found += _beside(folder.pointer.parent, depth, wanted)
-    return shortened(sorted(found, key=lambda finding: finding.severity))
+    return shortened(list(worst_first(found)))
 
 
 def shortened(found: list[Finding]) -> list[Finding]:
@@ -66,7 +67,7 @@ def shortened(found: list[Finding]) -> list[Finding]:
             kept.append(finding)
         elif shown[rule] == counts[rule]:
             more = f"and {counts[rule] - MOST_ALIKE:,} more like this"
-            kept.append(Finding(rule, finding.severity, "...", more))
+            kept.append(Finding(rule, finding.severity, more, file="..."))
     return kept
 
 

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-from dsforge.checkpoints.findings import Finding, error, listed
+from dsforge.checkpoints.findings import error, listed
+from dsforge.findings import Finding
 
 
 class Wanted(NamedTuple):

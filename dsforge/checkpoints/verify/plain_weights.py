@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from dsforge.checkpoints.files import read_json
-from dsforge.checkpoints.findings import Finding, error, listed
+from dsforge.checkpoints.findings import error, listed
 from dsforge.checkpoints.folder import MAX_DEPTH, PICKLED, Folder, files_below
 from dsforge.checkpoints.path_names import is_plain
 from dsforge.checkpoints.verify.expected_shapes import Wanted, matched
@@ -26,6 +26,7 @@ from dsforge.checkpoints.weights.weight_files import (
     weights_of,
 )
 from dsforge.errors import DsforgeError
+from dsforge.findings import Finding
 
 MAX_INDEX_BYTES = 100_000_000
 

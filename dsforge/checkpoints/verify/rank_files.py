@@ -15,13 +15,14 @@ from typing import Any
 
 import numpy as np
 
-from dsforge.checkpoints.findings import Finding, error, listed
+from dsforge.checkpoints.findings import error, listed
 from dsforge.checkpoints.folder import Folder, RankFile
 from dsforge.checkpoints.pickles.machine import MAX_COUNT
 from dsforge.checkpoints.pickles.values import StoredTensor
 from dsforge.checkpoints.torch_files.archive import Archive, tensors_in
 from dsforge.checkpoints.verify.torch_file import GATHER
 from dsforge.checkpoints.zero.stated_values import partition_count, stage_of, whole_number
+from dsforge.findings import Finding
 
 SHOWN = 4  # ranks that a message names
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dsforge.checkpoints.files import opened, read_at
-from dsforge.checkpoints.findings import Finding, error, listed, warning
+from dsforge.checkpoints.findings import error, listed, warning
 from dsforge.checkpoints.folder import PLAIN_PICKLES
 from dsforge.checkpoints.pickles.allowed_names import (
     HELD_HINT,
@@ -19,6 +19,7 @@ from dsforge.checkpoints.pickles.allowed_names import (
 from dsforge.checkpoints.torch_files.archive import Archive
 from dsforge.checkpoints.weights.non_finite import nonfinite
 from dsforge.errors import DsforgeError, UntrustedError
+from dsforge.findings import Finding
 
 COPY = "copy the file again"
 GATHER = "save through the engine (`save_checkpoint`), or gather first: GatheredParameters"

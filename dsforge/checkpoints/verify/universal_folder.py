@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dsforge.checkpoints.findings import Finding, error, listed
+from dsforge.checkpoints.findings import error, listed
 from dsforge.checkpoints.folder import PICKLED, Folder, files_below
 from dsforge.checkpoints.torch_files.archive import tensors_in
 from dsforge.checkpoints.verify.torch_file import (
@@ -13,6 +13,7 @@ from dsforge.checkpoints.verify.torch_file import (
     judged_file,
     opened_archive,
 )
+from dsforge.findings import Finding
 
 
 def atom_folders(folder: Path) -> dict[str, dict[str, Path]]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from dsforge.findings import Hit
 from dsforge.plan import Plan
 from dsforge.planner.pricing import missing
-from dsforge.preflight.case import Case, Check, Hit, check
+from dsforge.preflight.case import Case, check
 from dsforge.preflight.host_facts import HostFacts
 from dsforge.units import GIB, gib
 
@@ -146,6 +147,3 @@ def nvme_full(case: Case) -> Iterator[Hit]:
 def _mib(value: int) -> str:
     """Bytes in MiB, or in GiB where that is easier to read."""
     return gib(value) if value >= GIB else f"{value / (1 << 20):.0f} MiB"
-
-
-CHECKS: tuple[Check, ...] = (memory_limit, shm_small, disk_full, tmp_full, nvme_direct, nvme_full)

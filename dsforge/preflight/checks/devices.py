@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from dsforge.findings import Hit
 from dsforge.hostfile import Entry
-from dsforge.preflight.case import Case, Check, Hit, check
+from dsforge.preflight.case import Case, check
 from dsforge.preflight.checks.install import differing
 from dsforge.preflight.job_files import UNLISTED
 
@@ -146,13 +147,3 @@ def throttled(case: Case) -> Iterator[Hit]:
                 yield Hit(
                     (host,), message, "see to its cooling and power: `nvidia-smi -q -d PERFORMANCE`"
                 )
-
-
-CHECKS: tuple[Check, ...] = (
-    slots_missing,
-    slots_unplanned,
-    cards_differ,
-    driver_old,
-    ecc_errors,
-    throttled,
-)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from dsforge.findings import Hit
 from dsforge.masking import SET, masked_value
-from dsforge.preflight.case import Case, Check, Hit, check
+from dsforge.preflight.case import Case, check
 
 # Names that change how a rank computes, communicates or finds its files.
 FELT = (
@@ -75,6 +76,3 @@ def open_files(case: Case) -> Iterator[Hit]:
             message = f"a process may open {facts.open_files} files; about {needed} are needed"
             fix = "`* - nofile 65536` in /etc/security/limits.conf there, or LimitNOFILE of sshd"
             yield Hit((host,), message, fix)
-
-
-CHECKS: tuple[Check, ...] = (env_stays, env_home, open_files)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dsforge.diagnose.pace import LEAST_SHARE, beside_one_node, step_at
+from dsforge.findings import Hit
 from dsforge.plan import Plan
-from dsforge.preflight.case import Case, Check, Hit, check
+from dsforge.preflight.case import Case, check
 from dsforge.units import bit_rate, seconds
 
 RDMA = ("infiniband", "roce")
@@ -164,14 +165,3 @@ def stream_failed(case: Case) -> Iterator[Hit]:
         if stream.error and not _is_broken(case, host, stream.peer):
             message = f"data sent to {stream.peer} does not arrive: {stream.error}"
             yield Hit((host, stream.peer), message, "compare MTUs and look at the switch between")
-
-
-CHECKS: tuple[Check, ...] = (
-    rdma_absent,
-    rdma_down,
-    rdma_unused,
-    rdma_unknown,
-    memlock,
-    bandwidth,
-    stream_failed,
-)

@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterator
 from itertools import combinations
 
-from dsforge.preflight.case import Case, Check, Hit, check
+from dsforge.findings import Hit
+from dsforge.preflight.case import Case, check
 
 SKEW_S, LARGE_SKEW_S = 1.0, 60.0
 KEY = re.compile(r"Permission denied|Too many authentication failures")
@@ -164,18 +165,6 @@ def clock_skew(case: Case) -> Iterator[Hit]:
             way = "ahead of" if ahead > 0 else "behind"
             message = f"its clock is {abs(ahead):.1f} s {way} that of {case.first}"
             fix = "keep its time by NTP: `timedatectl set-ntp true`, or start chrony there"
-            yield Hit((host,), message, fix, "error" if abs(ahead) > LARGE_SKEW_S else None)
-
-
-CHECKS: tuple[Check, ...] = (
-    ssh_key,
-    ssh_host_key,
-    host_unknown,
-    ssh_refused,
-    no_python,
-    bad_answer,
-    loud_login,
-    host_down,
-    host_same,
-    clock_skew,
-)
+            yield Hit(
+                (host,), message, fix, severity="error" if abs(ahead) > LARGE_SKEW_S else None
+            )

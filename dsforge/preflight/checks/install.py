@@ -5,8 +5,9 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Iterator
 
+from dsforge.findings import Hit
 from dsforge.origin import MODULE
-from dsforge.preflight.case import Case, Check, Hit, by_value, check
+from dsforge.preflight.case import Case, by_value, check
 from dsforge.preflight.host_facts import HostFacts, Interpreter
 
 COMPARED = ("torch", "deepspeed", MODULE, "transformers")
@@ -198,16 +199,3 @@ def files_differ(case: Case) -> Iterator[Hit]:
             fix = f"copy the run folder again: `rsync -a {path}/ {host}:{path}/`"
             message = f"beside {case.first}, what is {state}: {', '.join(names)}"
             yield Hit((host,), message, fix)
-
-
-CHECKS: tuple[Check, ...] = (
-    interpreter_missing,
-    python_differs,
-    package_missing,
-    package_differs,
-    package_namesake,
-    package_elsewhere,
-    cuda_differs,
-    folder_missing,
-    files_differ,
-)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from ipaddress import ip_address
 
+from dsforge.findings import Hit
 from dsforge.hostfile import is_address
-from dsforge.preflight.case import Case, Check, Hit, check
+from dsforge.preflight.case import Case, check
 from dsforge.preflight.host_facts import Call, HostFacts
 
 INTERFACES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
@@ -91,7 +92,7 @@ def mtu_path(case: Case) -> Iterator[Hit]:
                 "give all interfaces and switches between them one MTU: "
                 f"`ip link set {call.interface} mtu 1500`"
             )
-            yield Hit((host, call.peer), message, fix, "warning" if adapts else None)
+            yield Hit((host, call.peer), message, fix, severity="warning" if adapts else None)
 
 
 @check(
@@ -136,7 +137,7 @@ def first_address(case: Case) -> Iterator[Hit]:
     fix = f"start with `--master_addr {reached}`"
     if case.job.names_master:
         fix += ", as the scripts of `dsforge gen` do; do not call `deepspeed` without it"
-    yield Hit((case.first,), message, fix, "warning" if case.job.names_master else None)
+    yield Hit((case.first,), message, fix, severity="warning" if case.job.names_master else None)
 
 
 @check(
@@ -203,15 +204,3 @@ def interface_wrong(case: Case) -> Iterator[Hit]:
                 message = f"{variable}={value}, and the way to the other hosts is {good}"
                 fix = f"write `{variable}={good}` into .deepspeed_env; `interface: {good}` in the"
                 yield Hit((host,), message, f"{fix} cluster file")
-
-
-CHECKS: tuple[Check, ...] = (
-    port_taken,
-    port_blocked,
-    mtu_path,
-    mtu_differs,
-    first_address,
-    name_loopback,
-    interface_missing,
-    interface_wrong,
-)

@@ -10,7 +10,8 @@ import shlex
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from dsforge.preflight.case import Case, Check, Hit, Job, check
+from dsforge.findings import Hit
+from dsforge.preflight.case import Case, Job, check
 from dsforge.preflight.host_facts import HostFacts
 
 BUILD_BYTES = 300 << 20  # sources, objects and library of the largest op
@@ -127,7 +128,9 @@ def op_unbuilt(case: Case) -> Iterator[Hit]:
         free = facts.builds.free_bytes
         if names and free is not None and free < BUILD_BYTES:
             message = f"{', '.join(names)} must be built, and {facts.builds.root} has no room"
-            yield Hit((host,), message, "free 300 MB there, or set TORCH_EXTENSIONS_DIR", "error")
+            yield Hit(
+                (host,), message, "free 300 MB there, or set TORCH_EXTENSIONS_DIR", severity="error"
+            )
         elif names and facts.interpreter.exists:
             fix = "let the first start take its time, or build before it"
             yield Hit((host,), f"will be built at the first start: {', '.join(names)}", fix)
@@ -148,11 +151,11 @@ def op_lock(case: Case) -> Iterator[Hit]:
             if lock.is_held:
                 continue
             if host in case.left and lock.path not in case.left[host]:
-                yield Hit((host,), f"{lock.path} was stale", "it has been removed", "info")
+                yield Hit((host,), f"{lock.path} was stale", "it has been removed", severity="info")
                 continue
             message = f"{lock.path}, {lock.age_s / 60:.0f} min old, belongs to no process"
             fix = f"`dsforge preflight --fix`, or on {host}: `rm {shlex.quote(lock.path)}`"
-            yield Hit((host,), message, fix, None if lock.op in needed else "warning")
+            yield Hit((host,), message, fix, severity=None if lock.op in needed else "warning")
 
 
 @check(
@@ -169,6 +172,3 @@ def op_building(case: Case) -> Iterator[Hit]:
         if names:
             message = f"is building {', '.join(names)} now"
             yield Hit((host,), message, "start when it has finished")
-
-
-CHECKS: tuple[Check, ...] = (op_unbuildable, op_unbuilt, op_lock, op_building)

@@ -1,0 +1,195 @@
+"""Rules: accelerate's YAML, which starts DeepSpeed with settings of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from difflib import get_close_matches
+
+from dsforge.ds_config import PARAMETERS_SHARDED
+from dsforge.findings import Hit
+from dsforge.lint.case import Case, rule, shown
+from dsforge.lint.rows import If, Row, rules
+
+PLUGIN = "deepspeed_config"
+CHECKS = "accelerate utils/dataclasses.py, DeepSpeedPlugin._deepspeed_config_checks"
+KEYS = (
+    "compute_environment debug distributed_type downcast_bf16 dynamo_config enable_cpu_affinity "
+    "fp8_config fsdp_config gpu_ids machine_rank main_process_ip main_process_port "
+    "main_training_function megatron_lm_config mixed_precision mpirun_config num_machines "
+    "num_processes parallelism_config rdzv_backend same_network tpu_env tpu_use_cluster "
+    "tpu_use_sudo tpu_name tpu_zone tpu_vm use_cpu command_file commands deepspeed_config"
+).split()
+IGNORED_WITH_FILE = (
+    "gradient_accumulation_steps",
+    "gradient_clipping",
+    "zero_stage",
+    "offload_optimizer_device",
+    "offload_param_device",
+    "offload_param_nvme_path",
+    "offload_optimizer_nvme_path",
+    "zero3_save_16bit_model",
+)
+DEVICES = ("none", "cpu", "nvme")
+LAUNCHERS = ("pdsh", "standard", "openmpi", "mvapich", "mpich", "nossh", "slurm")
+
+
+@rule(
+    "accelerate-file-and-keys",
+    "error",
+    "accelerate",
+    why="With a DeepSpeed file these keys would be ignored, so accelerate refuses the pair.",
+    evidence=CHECKS,
+)
+def accelerate_file_and_keys(case: Case) -> Iterator[Hit]:
+    """A DeepSpeed file beside settings that it replaces."""
+    if not case.at(PLUGIN, "deepspeed_config_file"):
+        return
+    for key in IGNORED_WITH_FILE:
+        if key in case.block(PLUGIN):
+            message = f"`{key}` cannot stand beside `deepspeed_config_file`"
+            yield Hit((PLUGIN, key), message, "put it into that file")
+    if case.word("mixed_precision") in ("fp16", "bf16"):
+        message = "`mixed_precision` cannot stand beside `deepspeed_config_file`"
+        yield Hit(("mixed_precision",), message, "put it into that file")
+
+
+@rule(
+    "accelerate-key-unknown",
+    "error",
+    "accelerate",
+    fixable=True,
+    why="accelerate refuses a file with keys that it does not know.",
+    evidence="accelerate commands/config/config_args.py, BaseConfig.from_yaml_file",
+)
+def accelerate_key_unknown(case: Case) -> Iterator[Hit]:
+    """A key that accelerate refuses."""
+    for key in case.block():
+        if key not in KEYS:
+            near = get_close_matches(key[:60], KEYS, n=1, cutoff=0.75)
+            edits = case.document.renamed((key,), near[0]) if near else ()
+            fix = f"did you mean `{near[0]}`?" if near else "remove it"
+            yield Hit((key,), f"`{shown(key)}` is not a key of accelerate", fix, edits)
+
+
+@rule(
+    "accelerate-processes",
+    "error",
+    "accelerate",
+    why="Processes are shared out evenly over the machines.",
+    evidence="huggingface/accelerate#2780; accelerate utils/launch.py, prepare_deepspeed_cmd_env",
+)
+def accelerate_processes(case: Case) -> Iterator[Hit]:
+    """Processes that the machines cannot share."""
+    processes, machines = case.whole("num_processes"), case.whole("num_machines")
+    if processes and machines and processes > 0 and machines > 0 and processes % machines:
+        message = f"`num_processes` (={processes}) must be a multiple of {machines} machines"
+        yield Hit(
+            ("num_processes",), message, f"use {processes - processes % machines or machines}"
+        )
+
+
+@rule(
+    "accelerate-address",
+    "error",
+    "accelerate",
+    why="Machines find each other through the first one's address; without it each waits for "
+    "itself.",
+    evidence="deepspeedai/DeepSpeed#5136, huggingface/accelerate#1317",
+)
+def accelerate_address(case: Case) -> Iterator[Hit]:
+    """Several machines without the address of the first."""
+    machines = case.whole("num_machines") or 1
+    hostfile = case.at(PLUGIN, "deepspeed_hostfile")
+    if machines > 1 and not hostfile and not case.at("main_process_ip"):
+        message = f"{machines} machines need `main_process_ip` or `deepspeed_hostfile`"
+        yield Hit(("num_machines",), message)
+
+
+@rule(
+    "accelerate-offload-stage",
+    "error",
+    "accelerate",
+    why="Parameter offload is part of stage 3; below it the setting is ignored.",
+    evidence="DeepSpeed runtime/zero/offload_config.py",
+)
+def accelerate_offload_stage(case: Case) -> Iterator[Hit]:
+    """Offload at a stage that does not have it."""
+    stage = case.whole(PLUGIN, "zero_stage")
+    least = {"offload_param_device": PARAMETERS_SHARDED, "offload_optimizer_device": 1}
+    for key, needed in least.items():
+        if stage is not None and stage < needed and case.word(PLUGIN, key) in ("cpu", "nvme"):
+            yield Hit((PLUGIN, key), f"`{key}` needs ZeRO stage {needed} (={stage})", "use none")
+
+
+@rule(
+    "accelerate-choice",
+    "error",
+    "accelerate",
+    why="Any other value stops the launch, or is passed to DeepSpeed, which refuses it.",
+    evidence="accelerate utils/dataclasses.py, DeepSpeedPlugin.__post_init__",
+)
+def accelerate_choice(case: Case) -> Iterator[Hit]:
+    """A stage, device or launcher that does not exist."""
+    stage = case.at(PLUGIN, "zero_stage")
+    if stage is not None and case.whole(PLUGIN, "zero_stage") not in (0, 1, 2, 3):
+        yield Hit((PLUGIN, "zero_stage"), f"`zero_stage` (={shown(stage)}) must be 0, 1, 2 or 3")
+    for key in ("offload_param_device", "offload_optimizer_device"):
+        value = case.at(PLUGIN, key)
+        if value is not None and value not in DEVICES:
+            yield Hit((PLUGIN, key), f"`{key}` (={shown(value)}) must be none, cpu or nvme")
+    launcher = case.at(PLUGIN, "deepspeed_multinode_launcher")
+    if launcher is not None and launcher not in LAUNCHERS:
+        loc = (PLUGIN, "deepspeed_multinode_launcher")
+        yield Hit(loc, f"launcher `{shown(launcher)}` is not known", f"use {', '.join(LAUNCHERS)}")
+
+
+@rule(
+    "accelerate-init-flag",
+    "warning",
+    "accelerate",
+    why="`zero3_init_flag` makes the model be built in shards; below stage 3 it does nothing or "
+    "fails, and at stage 3 without it each rank builds the whole model in RAM.",
+    evidence="accelerate utils/dataclasses.py, zero3_init_flag; liucongg/ChatGLM-Finetuning#102",
+)
+def accelerate_init_flag(case: Case) -> Iterator[Hit]:
+    """`zero3_init_flag` that does not fit the stage."""
+    stage = case.whole(PLUGIN, "zero_stage")
+    loc = (PLUGIN, "zero3_init_flag")
+    if stage is None or case.at(PLUGIN, "deepspeed_config_file"):
+        return
+    if stage < PARAMETERS_SHARDED and case.is_on(*loc):
+        yield Hit(loc, f"`zero3_init_flag` is on at ZeRO stage {stage}", "set it to false")
+    if stage == PARAMETERS_SHARDED and case.is_off(*loc):
+        yield Hit(
+            loc, "`zero3_init_flag` is off: every rank builds the whole model", "set it to true"
+        )
+
+
+ROWS = rules(
+    Row(
+        "accelerate-type",
+        "warning",
+        If("distributed_type", "not among", ("deepspeed",)),
+        "`{key}` (={value}) does not read `deepspeed_config`",
+        "use DEEPSPEED",
+        title="DeepSpeed settings under another distributed type.",
+        why="The DeepSpeed settings are read only with this type; otherwise the run is plain DDP.",
+        evidence="accelerate commands/launch.py, launch_command",
+        when=(If("deepspeed_config", "block"),),
+        kinds=("accelerate",),
+    ),
+    Row(
+        "accelerate-save",
+        "warning",
+        If("deepspeed_config.zero3_save_16bit_model", "not given"),
+        "whole weights are not gathered on save",
+        "zero3_save_16bit_model: true",
+        title="Stage 3 that does not gather weights on save.",
+        why="At stage 3 each rank holds a part of every weight; without this `save_model` "
+        "writes empty tensors or refuses.",
+        evidence="huggingface/trl#378, hiyouga/LlamaFactory#253",
+        when=(If("deepspeed_config.zero_stage", "is", 3),),
+        at="deepspeed_config.zero_stage",
+        kinds=("accelerate",),
+    ),
+)

@@ -1,0 +1,119 @@
+"""Rules: batch sizes and their arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dsforge.findings import Hit
+from dsforge.lint.case import Case, rule, shown
+from dsforge.lint.rows import If, Row, rules
+
+TOTAL, MICRO, STEPS = (
+    "train_batch_size",
+    "train_micro_batch_size_per_gpu",
+    "gradient_accumulation_steps",
+)
+CHECK = "DeepSpeed runtime/config.py, DeepSpeedConfig._batch_assertion"
+THREADS = "deepspeedai/DeepSpeed#17, deepspeedai/DeepSpeed#6914, OpenRLHF/OpenRLHF#346"
+
+
+@rule(
+    "batch-positive",
+    "error",
+    why="A batch of nothing is refused by an assertion, after all ranks are up.",
+    evidence=f"{CHECK}; LIN-SHANG/InstructERC#16",
+)
+def batch_positive(case: Case) -> Iterator[Hit]:
+    """A batch size that is not a positive whole number."""
+    for key in (TOTAL, MICRO, STEPS):
+        value = case.at(key)
+        if value in (None, "auto"):
+            continue
+        if case.whole(key) is None or isinstance(value, float) or case.whole(key) < 1:  # type: ignore[operator]
+            yield Hit((key,), f"`{key}` (={shown(value)}) must be a positive whole number")
+
+
+@rule(
+    "batch-product",
+    "error",
+    why="The global batch is micro batch x accumulation x data-parallel ranks, so it must be a "
+    "multiple of micro batch x accumulation on any number of ranks.",
+    evidence=f"{CHECK}; {THREADS}",
+)
+def batch_product(case: Case) -> Iterator[Hit]:
+    """A global batch size that no number of ranks can make."""
+    total, micro, steps = case.whole(TOTAL), case.whole(MICRO), case.whole(STEPS)
+    each = (micro or 1) * (steps or 1)
+    if total and total > 0 and each > 0 and total % each:
+        parts = " x ".join(f"`{k}` (={case.whole(k)})" for k in (MICRO, STEPS) if case.whole(k))
+        near = f"use {total - total % each} or {total - total % each + each}"
+        near = f"use {each}" if total < each else near
+        yield Hit((TOTAL,), f"`{TOTAL}` (={total}) must be a multiple of {parts}", near)
+
+
+@rule(
+    "batch-half-auto",
+    "warning",
+    why="transformers fills each `auto` from its own arguments, on its own. A fixed value beside "
+    "it agrees with the product only by luck, and then only on one number of GPUs.",
+    evidence="transformers integrations/deepspeed.py, trainer_config_process; "
+    "huggingface/blog#1270",
+)
+def batch_half_auto(case: Case) -> Iterator[Hit]:
+    """Some batch sizes fixed, others `auto`."""
+    fixed = [key for key in (TOTAL, MICRO) if case.whole(key) is not None]
+    auto = [key for key in (TOTAL, MICRO, STEPS) if case.word(key) == "auto"]
+    if fixed and auto:
+        message = f"`{fixed[0]}` (={case.whole(fixed[0])}) is fixed and `{auto[0]}` is auto"
+        yield Hit((fixed[0],), message, f'set `{fixed[0]}` to "auto" too')
+
+
+@rule(
+    "clipping-off",
+    "info",
+    why="DeepSpeed clips nothing unless told to; large language models are trained with a norm of "
+    "1.0 (Brown et al. 2020), and one bad batch can otherwise undo hours.",
+    evidence="DeepSpeed runtime/constants.py, GRADIENT_CLIPPING_DEFAULT",
+)
+def clipping_off(case: Case) -> Iterator[Hit]:
+    """No gradient clipping."""
+    written = case.at("gradient_clipping")
+    if (written is None or case.number("gradient_clipping") == 0) and case.block("optimizer"):
+        where = () if written is None else ("gradient_clipping",)
+        yield Hit(where, "gradients are not clipped", "set `gradient_clipping` to 1.0")
+
+
+ROWS = rules(
+    Row(
+        "batch-missing",
+        "warning",
+        If("train_batch_size", "missing"),
+        "neither `train_batch_size` nor `train_micro_batch_size_per_gpu` is set",
+        "set `train_micro_batch_size_per_gpu`",
+        title="Neither the global nor the micro batch size.",
+        why="DeepSpeed needs the global or the micro batch size and derives the rest. Without "
+        "both it stops, unless the program that loads the file puts one in.",
+        evidence="DeepSpeed runtime/config.py, DeepSpeedConfig._set_batch_related_parameters",
+        when=(If("train_micro_batch_size_per_gpu", "missing"),),
+        at="",
+    ),
+    Row(
+        "clipping-negative",
+        "error",
+        If("gradient_clipping", "below", 0),
+        "`{key}` (={number}) must not be negative",
+        title="A negative norm for gradient clipping.",
+        why="A norm below zero turns every gradient round or switches clipping off without a word.",
+        evidence="DeepSpeed runtime/engine.py, gradient_clipping",
+    ),
+    Row(
+        "drop-last-off",
+        "info",
+        If("dataloader_drop_last", "off"),
+        "`{key}` is false: the last batch may differ between ranks",
+        title="The last, smaller batch is kept.",
+        why="Without it the last batch of an epoch can be smaller on some ranks, which ends in "
+        "a hang where the model computes something only for full batches.",
+        evidence="DeepSpeed runtime/dataloader.py; deepspeedai/DeepSpeed#1960",
+    ),
+)

@@ -1,0 +1,237 @@
+"""Rules: the config against the machines that it is to run on; with `--model` more of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dsforge.ds_config import PARAMETERS_SHARDED
+from dsforge.findings import Hit
+from dsforge.lint.case import ZERO, Case, rule
+from dsforge.lint.rules.batch import MICRO, STEPS, TOTAL
+from dsforge.units import count, gb_per_s, gib, seconds
+
+BYTES = 2  # of an element in half precision
+STATE_BYTES = 12  # fp32 master weight and two moments, Rajbhandari et al. 2020, section 3.1
+GRADIENT_BYTES = 4  # the host keeps gradients in fp32 beside the offloaded optimizer
+GATHERS = 3  # parameters travel in forward and backward, gradients once: ZeRO, section 7.2
+LATENCY_SHARE = 10  # a message this many latencies long is bound by bandwidth
+PARTS = {"offload_optimizer": STATE_BYTES + GRADIENT_BYTES, "offload_param": BYTES}
+
+
+def data_parallel_size(case: Case) -> int:
+    """Ranks over which data is split on the cluster; 0 where they do not divide."""
+    gpus = case.cluster.gpus if case.cluster else 0
+    each = case.config.model_ranks
+    return gpus // each if gpus % each == 0 else 0
+
+
+@rule(
+    "cluster-batch",
+    "error",
+    why="The global batch must be micro batch x accumulation x data-parallel ranks of this "
+    "cluster.",
+    evidence="DeepSpeed runtime/config.py, DeepSpeedConfig._batch_assertion; OpenRLHF/OpenRLHF#346",
+)
+def cluster_batch(case: Case) -> Iterator[Hit]:
+    """A batch that this number of cards cannot make."""
+    total, micro, steps = case.whole(TOTAL), case.whole(MICRO), case.whole(STEPS)
+    ranks = data_parallel_size(case)
+    if not case.cluster or not total or not ranks:
+        return
+    if micro and steps and total != micro * steps * ranks:
+        message = f"`{TOTAL}` (={total}) is not {micro} x {steps} x {ranks} ranks"
+        yield Hit((TOTAL,), message, f"use {micro * steps * ranks}")
+    elif not (micro and steps) and total % (ranks * (micro or steps or 1)):
+        each = ranks * (micro or steps or 1)
+        message = f"`{TOTAL}` (={total}) must be a multiple of {each} on {ranks} ranks"
+        yield Hit((TOTAL,), message, f"use {max(1, total // each) * each}")
+
+
+@rule(
+    "cluster-layout",
+    "error",
+    why="Tensor, pipeline and sequence ranks together must divide the cards.",
+    evidence="DeepSpeed utils/groups.py, _create_model_parallel",
+)
+def cluster_layout(case: Case) -> Iterator[Hit]:
+    """Parallel sizes that do not divide the cards."""
+    if case.cluster and data_parallel_size(case) == 0:
+        sizes = f"tensor {case.tensor_parallel_size} x pipeline {case.pipeline_stages}"
+        message = f"{sizes} must divide the {case.cluster.gpus} cards of the cluster"
+        yield Hit(("tensor_parallel", "autotp_size"), message)
+
+
+@rule(
+    "cluster-tensor-node",
+    "warning",
+    why="Tensor ranks exchange activations four times a layer; across nodes that runs at the speed "
+    "of the network instead of NVLink.",
+    evidence="Narayanan et al. 2021, section 3.2",
+)
+def cluster_tensor_node(case: Case) -> Iterator[Hit]:
+    """Tensor parallelism across nodes."""
+    cluster, size = case.cluster, case.tensor_parallel_size
+    most = cluster.nvlink_domain_gpus if cluster else size
+    if cluster and size > most:
+        joined = "a node" if cluster.nvlink_domain_nodes == 1 else "an NVLink domain"
+        message = f"`autotp_size` (={size}) is above the {most} cards of {joined}"
+        yield Hit(("tensor_parallel", "autotp_size"), message, f"use {most}")
+
+
+@rule(
+    "cluster-bf16",
+    "error",
+    why="The card has no bf16; the engine stops on every rank.",
+    evidence="DeepSpeed runtime/engine.py, DeepSpeedEngine._do_sanity_check",
+)
+def cluster_bf16(case: Case) -> Iterator[Hit]:
+    """bf16 on a card without it."""
+    loc = (case.bf16_block, "enabled")
+    if case.cluster and case.is_on(*loc) and "bf16" not in case.cluster.gpu.peak_flops:
+        yield Hit(loc, f"{case.cluster.gpu.name} has no bf16", "use fp16")
+
+
+@rule(
+    "cluster-fp16",
+    "warning",
+    why="bf16 costs the same on this card and cannot overflow: no loss scale, no lost steps.",
+    evidence="deepspeedai/DeepSpeedExamples#418, hiyouga/LlamaFactory#986",
+)
+def cluster_fp16(case: Case) -> Iterator[Hit]:
+    """fp16 on a card that has bf16."""
+    gpu = case.cluster.gpu if case.cluster else None
+    if gpu and not gpu.is_cpu and case.is_on("fp16", "enabled") and "bf16" in gpu.peak_flops:
+        yield Hit(("fp16", "enabled"), f"{gpu.name} has bf16: fp16 can overflow", "use bf16")
+
+
+@rule(
+    "cluster-host-memory",
+    "error",
+    why="The kernel ends the ranks (exit -9) when RAM is full; the file alone does not say so.",
+    evidence="deepspeedai/DeepSpeed#4239, hiyouga/LlamaFactory#9116, axolotl-ai-cloud/axolotl#1439",
+)
+def cluster_host_memory(case: Case) -> Iterator[Hit]:
+    """Offload that does not fit the RAM of a node."""
+    need, blocks = _held(case, "cpu")
+    if case.cluster and need > case.cluster.host_memory_bytes:
+        have = gib(case.cluster.host_memory_bytes)
+        message = f"offload to the host needs {gib(need)} on each node, which has {have}"
+        yield Hit((ZERO, blocks[0]), message, "use more nodes, or nvme")
+
+
+@rule(
+    "cluster-nvme-space",
+    "error",
+    why="A full disk fails in the middle of a swap, as a wrong file size.",
+    evidence="deepspeedai/DeepSpeed#3376, deepspeedai/DeepSpeed#2006",
+)
+def cluster_nvme_space(case: Case) -> Iterator[Hit]:
+    """NVMe offload that does not fit the disk."""
+    need, blocks = _held(case, "nvme")
+    disk = case.cluster.nvme if case.cluster else None
+    if disk and need > disk.size_bytes:
+        message = (
+            f"NVMe offload needs {gib(need)} on each node, the disk has {gib(disk.size_bytes)}"
+        )
+        yield Hit((ZERO, blocks[0]), message, "use more nodes")
+
+
+@rule(
+    "cluster-nvme-missing",
+    "error",
+    why="The cluster file names no disk, or another folder than the config.",
+    evidence="deepspeedai/DeepSpeed#3376 (a file system without O_DIRECT, or the wrong one)",
+)
+def cluster_nvme_missing(case: Case) -> Iterator[Hit]:
+    """NVMe offload to a disk that the cluster does not have."""
+    for block in PARTS:
+        path = case.at(ZERO, block, "nvme_path")
+        if not case.cluster or case.device(block) != "nvme":
+            continue
+        if case.cluster.nvme is None:
+            yield Hit((ZERO, block), "the cluster file names no NVMe disk", "add `nvme` to it")
+        elif isinstance(path, str) and not path.startswith(case.cluster.nvme.path):
+            message = f"`nvme_path` is not below {case.cluster.nvme.path}, the disk of the cluster"
+            yield Hit((ZERO, block, "nvme_path"), message)
+
+
+def _held(case: Case, device: str) -> tuple[float, list[str]]:
+    """Bytes that each node keeps on a device, and the blocks that put them there."""
+    blocks = [block for block in PARTS if case.device(block) == device]
+    if not (case.model and case.cluster and case.stage and blocks):
+        return 0.0, blocks
+    from dsforge.estimate.params import parameters
+
+    ratio = case.number(ZERO, "offload_optimizer", "ratio")
+    each = sum(
+        PARTS[b] * (1 if ratio is None or b != "offload_optimizer" else ratio) for b in blocks
+    )
+    return parameters(case.model) * each / case.cluster.nodes, blocks
+
+
+@rule(
+    "cluster-bucket",
+    "warning",
+    why="A bucket that takes less time on the wire than a few latencies of the network leaves most "
+    "of its bandwidth unused.",
+    evidence="deepspeedai/DeepSpeed#5766 (raw bandwidth is not bus bandwidth)",
+)
+def cluster_bucket(case: Case) -> Iterator[Hit]:
+    """A bucket too small for the network."""
+    cluster = case.cluster
+    if not cluster or cluster.nodes == 1 or not case.stage:
+        return
+    rate = cluster.inter_node_bytes_per_s * cluster.inter_node.efficiency
+    round_s = cluster.inter_node.latency_s * cluster.nodes
+    least = LATENCY_SHARE * round_s * rate / BYTES
+    for key in ("reduce_bucket_size", "allgather_bucket_size"):
+        size = case.number(ZERO, key)
+        if size is not None and 0 < size < least:
+            wire = seconds(size * BYTES / rate)
+            message = (
+                f"`{key}` (={count(size)}) is {wire} on the wire, a round takes {seconds(round_s)}"
+            )
+            yield Hit((ZERO, key), message, f"use {round(least)} or more")
+
+
+@rule(
+    "cluster-zero3-network",
+    "warning",
+    why="Stage 3 sends the parameters twice and the gradients once in every micro step; over "
+    "Ethernet that is the whole step time.",
+    evidence="hiyouga/LlamaFactory#5014 (4 s to 90 s), deepspeedai/DeepSpeed#5770",
+)
+def cluster_zero3_network(case: Case) -> Iterator[Hit]:
+    """ZeRO 3 across nodes on Ethernet."""
+    cluster, model = case.cluster, case.model
+    if not cluster or not model or cluster.nodes == 1 or case.stage != PARAMETERS_SHARDED:
+        return
+    if (
+        cluster.inter_node.kind != "ethernet"
+        or (case.whole(ZERO, "zero_hpz_partition_size") or 1) > 1
+    ):
+        return
+    from dsforge.estimate.params import parameters
+
+    rate = cluster.inter_node_bytes_per_s * cluster.inter_node.efficiency
+    steps = case.whole(STEPS) or 1
+    wire_s = GATHERS * BYTES * parameters(model) * steps / rate
+    message = f"stage 3 sends {seconds(wire_s)} per step over {gb_per_s(rate)} of Ethernet"
+    fix = f"set `zero_hpz_partition_size` to {cluster.gpus_per_node}, or use stage 1 or 2"
+    yield Hit((ZERO, "stage"), message, fix)
+
+
+@rule(
+    "cluster-hpz",
+    "warning",
+    why="hpZ keeps gathers inside a node only if its group is exactly the node.",
+    evidence="Wang et al. 2023 (ZeRO++), section 3.2; deepspeedai/DeepSpeed#6889",
+)
+def cluster_hpz(case: Case) -> Iterator[Hit]:
+    """An hpZ group that is not a node."""
+    loc = (ZERO, "zero_hpz_partition_size")
+    size, cluster = case.whole(*loc) or 1, case.cluster
+    if cluster and size > 1 and size != cluster.gpus_per_node:
+        cards = cluster.gpus_per_node
+        message = f"`zero_hpz_partition_size` (={size}) is not the {cards} cards of a node"
+        yield Hit(loc, message, f"use {cards}")

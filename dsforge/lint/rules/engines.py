@@ -1,0 +1,160 @@
+"""Rules: tensor and pipeline parallelism, activation checkpointing, checkpoints, monitors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dsforge.findings import Hit
+from dsforge.lint.case import Case, rule
+from dsforge.lint.rows import If, Row, rules
+
+
+@rule(
+    "tensor-sizes-differ",
+    "error",
+    why="The inner size must be the outer one; DeepSpeed compares them when it makes the groups.",
+    evidence="DeepSpeed runtime/engine.py, _apply_autotp_partitioning",
+)
+def tensor_sizes_differ(case: Case) -> Iterator[Hit]:
+    """Two different tensor parallel sizes."""
+    outer = case.whole("tensor_parallel", "autotp_size")
+    for name in ("tp", "tensor_parallel"):
+        inner = case.whole("tensor_parallel", name, "tp_size")
+        if outer is not None and inner not in (None, 1, outer):
+            loc = ("tensor_parallel", name, "tp_size")
+            yield Hit(loc, f"`tp_size` (={inner}) must equal `autotp_size` (={outer})")
+
+
+@rule(
+    "tensor-vocabulary",
+    "info",
+    why="A vocabulary that is no multiple of 8 misses the tensor cores in the output head.",
+    evidence="DeepSpeed runtime/config.py, DeepSpeedConfig._do_warning_check",
+)
+def tensor_vocabulary(case: Case) -> Iterator[Hit]:
+    """A vocabulary size that tensor cores do not like."""
+    size = case.whole("vocabulary_size")
+    if size and size % 8:
+        message = f"`vocabulary_size` (={size}) is no multiple of 8"
+        yield Hit(("vocabulary_size",), message, f"pad to {size + 8 - size % 8}")
+
+
+ROWS = rules(
+    Row(
+        "pipeline-zero",
+        "error",
+        If("@pipeline_stages", "above", 1),
+        "ZeRO stage {stage} cannot be combined with {value} pipeline stages",
+        "use ZeRO stage 1",
+        title="ZeRO 2 or 3 under the pipeline engine.",
+        why="Sharded gradients would be reduced in each of the many micro batches of a "
+        "pipeline; the pipeline engine refuses stages 2 and 3.",
+        evidence="DeepSpeed runtime/pipe/engine.py, PipelineEngine.__init__; "
+        "deepspeedai/DeepSpeed#568, deepspeedai/DeepSpeed#1629",
+        when=(If("@stage", "above", 1),),
+        at="zero_optimization.stage",
+    ),
+    Row(
+        "tensor-zero3",
+        "error",
+        If("@tensor_parallel_size", "above", 1),
+        "ZeRO stage 3 cannot be combined with `autotp_size` (={value})",
+        "use ZeRO stage 2",
+        title="ZeRO 3 under AutoTP.",
+        why="AutoTP training knows ZeRO 0, 1 and 2.",
+        evidence="DeepSpeed runtime/engine.py, DeepSpeedEngine._configure_tensor_parallel",
+        when=(If("@stage", "is", 3),),
+        at="zero_optimization.stage",
+    ),
+    Row(
+        "tensor-pipeline",
+        "error",
+        If("@tensor_parallel_size", "above", 1),
+        "`tensor_parallel` and `pipeline` cannot be combined in DeepSpeed",
+        "use one of them, or Megatron",
+        title="Tensor and pipeline parallelism together.",
+        why="The pipeline engine takes layers, AutoTP takes Hugging Face models: not both. "
+        "Megatron does.",
+        evidence="DeepSpeed runtime/pipe/module.py, PipelineModule",
+        when=(If("@pipeline_stages", "above", 1),),
+        at="tensor_parallel.autotp_size",
+    ),
+    Row(
+        "checkpointing-unread",
+        "info",
+        If("activation_checkpointing", "block"),
+        "`{key}` does nothing for Hugging Face models",
+        title="An activation checkpointing block, which Hugging Face models do not read.",
+        why="This block is read by models that call `deepspeed.checkpointing`. Hugging Face "
+        "models do not: there `gradient_checkpointing` of the trainer decides.",
+        evidence="DeepSpeed runtime/activation_checkpointing/checkpointing.py, configure",
+    ),
+    Row(
+        "checkpointing-partition",
+        "warning",
+        If(
+            "activation_checkpointing.contiguous_memory_optimization "
+            "activation_checkpointing.cpu_checkpointing",
+            "on",
+        ),
+        "`{key}` needs `partition_activations`",
+        "set that to true too",
+        title="Checkpointing options that need partitioned activations.",
+        why="Activations are partitioned over the ranks of model parallelism; with one rank "
+        "there is nothing to partition, and both keys below need it.",
+        evidence="DeepSpeed runtime/activation_checkpointing/checkpointing.py, CheckpointFunction",
+        when=(If("activation_checkpointing.partition_activations", "not on"),),
+    ),
+    Row(
+        "checkpointing-number",
+        "warning",
+        If("activation_checkpointing.contiguous_memory_optimization", "on"),
+        "`{key}` needs `number_checkpoints`",
+        "set it to the number of layers",
+        title="A contiguous checkpoint buffer of unknown size.",
+        why="The contiguous buffer is sized by the number of checkpoints: unless the program "
+        "says it, an assertion fails.",
+        evidence="DeepSpeed runtime/activation_checkpointing/checkpointing.py, configure",
+        when=(If("activation_checkpointing.number_checkpoints", "missing"),),
+    ),
+    Row(
+        "tag-validation",
+        "error",
+        If("checkpoint.tag_validation", "not in", ("ignore", "warn", "fail")),
+        "`{key}` (={value}) must be Ignore, Warn or Fail",
+        title="An unknown mode for checking checkpoint tags.",
+        why="Any other word stops the engine when the config is read.",
+        evidence="DeepSpeed runtime/config.py, get_checkpoint_tag_validation_mode",
+    ),
+    Row(
+        "node-local-checkpoint",
+        "warning",
+        If("checkpoint.use_node_local_storage", "on"),
+        "checkpoints stay on each node's own disk",
+        "use a shared folder",
+        title="Checkpoints on the disks of the nodes.",
+        why="Each node then writes only its own shards: a resume on other nodes, or a merge of "
+        "the shards, finds a part of the model.",
+        evidence="DeepSpeed runtime/engine.py, use_node_local_storage",
+    ),
+    Row(
+        "universal-load-on",
+        "info",
+        If("checkpoint.load_universal", "on"),
+        "`{key}` is on: only converted checkpoints load",
+        title="Loading of universal checkpoints switched on.",
+        why="It is meant for one resume: a checkpoint that was not converted first does not load.",
+        evidence="DeepSpeed runtime/engine.py, load_universal_checkpoint; "
+        "deepspeedai/DeepSpeed#2921",
+    ),
+    Row(
+        "secret-in-config",
+        "error",
+        If("comet.api_key", "given"),
+        "`{key}` stands in the file",
+        "use the environment (COMET_API_KEY)",
+        title="A secret in the file.",
+        why="A config is copied, logged by rank 0 and committed; a key in it is a key given away.",
+        evidence="DeepSpeed runtime/config.py, print_user_config prints the whole file",
+    ),
+)

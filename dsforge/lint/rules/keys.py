@@ -1,0 +1,177 @@
+"""Rules: keys against what a release of DeepSpeed reads (`releases.py`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from difflib import get_close_matches
+
+from dsforge.findings import Hit
+from dsforge.lint.case import Case, rule, shown
+from dsforge.lint.reading.config_keys import Entry, is_coming, is_gone
+from dsforge.lint.rules.precision import SCALER
+from dsforge.lint.schemas.releases import Block, Releases, number
+
+NEAR = 0.75  # similarity from which another key is taken to be meant
+LONGEST_COMPARED = 60
+CLOSED = "DeepSpeed runtime/config_utils.py, DeepSpeedConfigModel (extra=forbid)"
+FROZEN_FROM = "read from the source of the releases by scripts/deepspeed_schema.py"
+OF_OPTIMIZER = ("lr", "betas", "eps", "weight_decay", "momentum", "torch_adam")
+
+
+def near(key: str, choices: list[str]) -> str:
+    """The choice that is nearly the key; empty where none is."""
+    small = {choice.lower(): choice for choice in choices}
+    found = get_close_matches(key.lower()[:LONGEST_COMPARED], list(small), n=1, cutoff=NEAR)
+    return small[found[0]] if found else ""
+
+
+def living(case: Case, block: Block) -> list[str]:
+    """Keys of a block that the release has."""
+    return [
+        key
+        for key, life in block.keys.items()
+        if not is_gone(life, case.release) and not is_coming(life, case.release)
+    ]
+
+
+@rule(
+    "key-unknown",
+    "error",
+    fixable=True,
+    why="This block refuses keys that it does not know: every rank stops when the config is read.",
+    evidence=CLOSED,
+)
+def key_unknown(case: Case) -> Iterator[Hit]:
+    """A key that its block refuses."""
+    for entry in case.entries:
+        scaler = entry.path in ("bf16", "bfloat16") and entry.key in SCALER
+        if entry.life is not None or scaler or not entry.closed:
+            continue
+        right = near(entry.key, living(case, entry.block))
+        edits = case.document.renamed(entry.loc, right) if right else ()
+        home = home_of(case.releases, entry.key)
+        fix = f"did you mean `{right}`?" if right else f"it belongs in `{home}`" if home else ""
+        message = f"`{shown(entry.key)}` is not a key of `{entry.path}`"
+        yield Hit(entry.loc, message, fix or "remove it", edits)
+
+
+@rule(
+    "key-misspelt",
+    "error",
+    fixable=True,
+    why="DeepSpeed asks for the keys that it knows and never looks at others: a misspelt block is "
+    "ignored without a word, and training runs without it, unsharded for instance.",
+    evidence="DeepSpeed runtime/config.py, DeepSpeedConfig._initialize_params (tried)",
+)
+def key_misspelt(case: Case) -> Iterator[Hit]:
+    """A misspelt key that is ignored without a word."""
+    for entry in case.entries:
+        if entry.life is not None or entry.closed:
+            continue
+        right = near(entry.key, living(case, entry.block))
+        if right:
+            edits = case.document.renamed(entry.loc, right)
+            message = f"`{shown(entry.key)}` is ignored: DeepSpeed has no such key"
+            yield Hit(entry.loc, message, f"did you mean `{right}`?", edits)
+
+
+@rule(
+    "key-misplaced",
+    "error",
+    why="At the top level a key that belongs into a block is ignored without a word.",
+    evidence="DeepSpeed runtime/config.py, DeepSpeedConfig._initialize_params",
+)
+def key_misplaced(case: Case) -> Iterator[Hit]:
+    """A key at the top level that belongs into a block."""
+    for entry in strangers(case):
+        home = home_of(case.releases, entry.key)
+        if home and not near(entry.key, living(case, entry.block)):
+            message = f"`{shown(entry.key)}` is ignored at the top level"
+            yield Hit(entry.loc, message, f"put it into `{home}`")
+
+
+def strangers(case: Case) -> Iterator[Entry]:
+    """Top-level keys that no release has."""
+    return (e for e in case.entries if not e.path and e.life is None)
+
+
+def home_of(releases: Releases, key: str) -> str:
+    """The one block that has such a key; empty where none or several have."""
+    if key in OF_OPTIMIZER:
+        return "optimizer.params"
+    homes = [p for p, b in releases.blocks.items() if p and p.count(".") < 2 and key in b.keys]  # noqa: PLR2004
+    return homes[0] if len(homes) == 1 or homes[:1] == ["zero_optimization"] else ""
+
+
+@rule(
+    "key-unread",
+    "warning",
+    why="DeepSpeed never looks at it. That is fine if your own program does.",
+    evidence="DeepSpeed runtime/config.py, DeepSpeedConfig._initialize_params",
+)
+def key_unread(case: Case) -> Iterator[Hit]:
+    """A top-level key that DeepSpeed does not read."""
+    for entry in strangers(case):
+        known = near(entry.key, living(case, entry.block)) or home_of(case.releases, entry.key)
+        removed = entry.key in entry.block.removed
+        if not known and not removed and not entry.key.startswith(("_", "//", "$")):
+            message = f"DeepSpeed does not read `{shown(entry.key)}`"
+            yield Hit(entry.loc, message, "remove it, if nobody does")
+
+
+@rule(
+    "key-removed",
+    "error",
+    why="The feature behind the key is gone. Older releases obey it; the one that is checked "
+    "against refuses or ignores it.",
+    evidence="deepspeedai/DeepSpeed#8489; " + FROZEN_FROM,
+)
+def key_removed(case: Case) -> Iterator[Hit]:
+    """A key that the release no longer has."""
+    for entry in case.entries:
+        refused = entry.block.removed.get(entry.key)
+        since = number(refused) if refused else None
+        if not entry.gone and not (since and case.release >= since):
+            continue
+        until = entry.life["until"] if entry.life else "an older release"
+        closed = entry.closed or (since is not None and case.release >= since)
+        end = f"refused since {refused}" if refused else "refused" if closed else "ignored"
+        message = f"`{entry.key}` was accepted until {until} and is {end}"
+        yield Hit(entry.loc, message, "remove it, or pin an older DeepSpeed")
+
+
+@rule(
+    "key-too-new",
+    "error",
+    why="The release that is checked against does not know the key yet: it refuses it inside a "
+    "block and ignores it at the top level.",
+    evidence="OpenRLHF/OpenRLHF#63; " + FROZEN_FROM,
+)
+def key_too_new(case: Case) -> Iterator[Hit]:
+    """A key that the release does not have yet."""
+    for entry in case.entries:
+        if entry.coming and entry.life is not None:
+            since = entry.life["since"]
+            yield Hit(
+                entry.loc, f"`{entry.key}` is known since {since} only", f"use {since} or newer"
+            )
+
+
+@rule(
+    "key-deprecated",
+    "warning",
+    fixable=True,
+    why="The old name still works, together with a warning in the log of every rank; beside the "
+    "new one it is an error.",
+    evidence="DeepSpeed runtime/config_utils.py, _process_deprecated_field",
+)
+def key_deprecated(case: Case) -> Iterator[Hit]:
+    """A key that has another name now."""
+    for entry in case.entries:
+        right = entry.life.get("replaced_by") if entry.life else None
+        if right is None:
+            continue
+        same = entry.block.keys.get(right, {}).get("type") == entry.type
+        edits = case.document.renamed(entry.loc, right) if same else ()
+        fix = f"use `{right}`" if right else "remove it"
+        yield Hit(entry.loc, f"`{entry.key}` is deprecated", fix, edits)

@@ -1,0 +1,112 @@
+"""Rules: `train.yaml`, alone and together with the ds_config that it names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dsforge.errors import SpecError
+from dsforge.findings import Hit
+from dsforge.lint.case import Case, rule
+from dsforge.lint.reading.marks import Loc
+
+
+@rule(
+    "train-value",
+    "error",
+    "train",
+    why="`dsforge train` checks the file before it starts and refuses what it does not know.",
+    evidence="dsforge/job.py, TrainJob",
+)
+def train_value(case: Case) -> Iterator[Hit]:
+    """A key or value that `dsforge train` refuses."""
+    from dsforge.job import TrainJob
+    from dsforge.reading.problems import validated
+    from dsforge.reading.source import Source
+
+    document = case.document
+    places = {loc: f"{document.name}:{mark.key_start}" for loc, mark in document.marks.items()}
+    places[()] = f"{document.name}:0"
+    try:
+        validated(TrainJob, Source(document.name, case.block(), places))
+    except SpecError as error:
+        for problem in error.problems:
+            offset = problem.place.rpartition(":")[2]
+            where = int(offset) if offset.isdigit() else 0
+            yield Hit((), problem.message, problem.hint, offset=where)
+
+
+@rule(
+    "train-config-missing",
+    "error",
+    "train",
+    why="Batch sizes, precision, sharding and the optimizer stand in that file.",
+    evidence="dsforge/train/parallel/engine_config.py",
+)
+def train_config_missing(case: Case) -> Iterator[Hit]:
+    """A ds_config that is not there."""
+    named = case.at("deepspeed_config")
+    if isinstance(named, str) and case.engine is None:
+        yield Hit(("deepspeed_config",), "`deepspeed_config` is not there, or is not JSON")
+
+
+@rule(
+    "train-scheduler-twice",
+    "error",
+    "train",
+    why="The loop sets the learning rate from `schedule`; a scheduler in the ds_config sets it "
+    "too, in the same step.",
+    evidence="dsforge/render/deepspeed.py (no scheduler block), dsforge/train/run/learning_rate.py",
+)
+def train_scheduler_twice(case: Case) -> Iterator[Hit]:
+    """A schedule in both files."""
+    engine = case.engine.root if case.engine else None
+    if isinstance(engine, dict) and engine.get("scheduler"):
+        loc: Loc = ("schedule",) if case.at("schedule") else ("deepspeed_config",)
+        message = "the ds_config has a `scheduler` too: the learning rate is set twice"
+        yield Hit(loc, message, "remove it there")
+
+
+@rule(
+    "train-tensor",
+    "warning",
+    "train",
+    why="The loop gives every rank samples of its own, which tensor ranks must not have.",
+    evidence="dsforge/train/parallel/modes.py, mode_of",
+)
+def train_tensor(case: Case) -> Iterator[Hit]:
+    """Tensor parallelism under a loop that does not do it."""
+    size = case.tensor_parallel_size
+    if size > 1:
+        message = f"the ds_config asks for `autotp_size` (={size}), which the loop does not do"
+        yield Hit(("deepspeed_config",), message, "use ZeRO stage 3")
+
+
+@rule(
+    "train-sequence",
+    "error",
+    "train",
+    why="The model has no positions beyond its table.",
+    evidence="the model's config.json, max_position_embeddings",
+)
+def train_sequence(case: Case) -> Iterator[Hit]:
+    """Samples longer than the model's positions."""
+    length = case.whole("sequence_length")
+    if case.model is not None and length and length > case.model.max_position_embeddings:
+        most = case.model.max_position_embeddings
+        message = (
+            f"`sequence_length` (={length}) is above the {most} positions of {case.model.name}"
+        )
+        yield Hit(("sequence_length",), message, f"use {most}")
+
+
+@rule(
+    "train-unsaved",
+    "warning",
+    "train",
+    why="It is meant for runs that only measure: nothing of the training remains.",
+    evidence="dsforge/job.py, TrainJob.save",
+)
+def train_unsaved(case: Case) -> Iterator[Hit]:
+    """A run that saves nothing."""
+    if case.is_off("save"):
+        yield Hit(("save",), "`save` is false: neither checkpoints nor weights are written")
