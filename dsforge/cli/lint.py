@@ -58,10 +58,10 @@ def lint(
     if list_rules or explain:
         print(_explanation(explain), end="")
         return
-    _check_rules(ignore)
+    ignored = _current(ignore)
     against = _against(model, cluster, deepspeed)
     found, files = _findings(paths or (Path(),), kind, against, fix=fix)
-    found = [finding for finding in found if finding.rule not in ignore]
+    found = [finding for finding in found if finding.rule not in ignored]
     write = as_brief if brief and shape == "text" else WRITERS[shape]
     print(write(found, BY_ID), end="", flush=True)
     note(f"{summary(found)} in {counted(files, 'file')}")
@@ -140,13 +140,15 @@ def _explanation(name: str | None) -> str:
 
     if name is None:
         return listed(RULES)
-    _check_rules((name,))
-    return explained(BY_ID[name])
+    return "\n".join(explained(BY_ID[rule]) for rule in _current((name,)))
 
 
-def _check_rules(names: tuple[str, ...]) -> None:
-    """Raise DsforgeError where a rule does not exist."""
+def _current(names: tuple[str, ...]) -> tuple[str, ...]:
+    """The ids of rules, former ids replaced. Raises DsforgeError where a rule does not exist."""
     from dsforge.findings.writers import check_known
     from dsforge.lint.check import BY_ID
+    from dsforge.lint.rules.constraints import FORMER_IDS
 
-    check_known(names, BY_ID, "dsforge lint")
+    current = tuple(rule for name in names for rule in FORMER_IDS.get(name, (name,)))
+    check_known(current, BY_ID, "dsforge lint")
+    return current

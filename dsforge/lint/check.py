@@ -12,6 +12,7 @@ from dsforge.lint.reading.marks import Loc
 from dsforge.lint.rules import (
     accelerate,
     batch,
+    constraints,
     costs,
     engines,
     env_file,
@@ -33,6 +34,7 @@ RULES: tuple[Rule[Case], ...] = collected(
     syntax,
     keys,
     values,
+    constraints,
     batch,
     precision,
     zero,

@@ -11,13 +11,13 @@ from drawing import draw_request
 from planning import ask, cluster, workload
 
 from dsforge.cli.main import app
+from dsforge.constraints import check
 from dsforge.errors import DsforgeError
 from dsforge.planner import appraise, choose, price
 from dsforge.planner.objectives import Aim, aimed
 from dsforge.planner.preference import demand, ease
 from dsforge.planner.remedies import remedies
 from dsforge.render import render
-from dsforge.rules import check
 from dsforge.units import gib, seconds, times
 
 EIGHT = ("--model", "llama-3.1-8b", "--gpu", "h100", "--gpus-per-node", "8")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from difflib import get_close_matches
 
-from dsforge.ds_config import PARAMETERS_SHARDED
 from dsforge.findings import Hit
 from dsforge.lint.case import Case, rule, shown
 from dsforge.lint.rows import If, Row, rules
+from dsforge.zero_stages import FULLY_SHARDED
 
 PLUGIN = "deepspeed_config"
 CHECKS = "accelerate utils/dataclasses.py, DeepSpeedPlugin._deepspeed_config_checks"
@@ -37,11 +37,12 @@ LAUNCHERS = ("pdsh", "standard", "openmpi", "mvapich", "mpich", "nossh", "slurm"
     "accelerate-file-and-keys",
     "error",
     "accelerate",
-    why="With a DeepSpeed file these keys would be ignored, so accelerate refuses the pair.",
+    why="accelerate refuses these keys together with a DeepSpeed file, because it would "
+    "ignore them.",
     evidence=CHECKS,
 )
 def accelerate_file_and_keys(case: Case) -> Iterator[Hit]:
-    """A DeepSpeed file beside settings that it replaces."""
+    """A DeepSpeed file together with settings that it replaces."""
     if not case.at(PLUGIN, "deepspeed_config_file"):
         return
     for key in IGNORED_WITH_FILE:
@@ -58,7 +59,7 @@ def accelerate_file_and_keys(case: Case) -> Iterator[Hit]:
     "error",
     "accelerate",
     fixable=True,
-    why="accelerate refuses a file with keys that it does not know.",
+    why="accelerate refuses a file with unknown keys.",
     evidence="accelerate commands/config/config_args.py, BaseConfig.from_yaml_file",
 )
 def accelerate_key_unknown(case: Case) -> Iterator[Hit]:
@@ -75,11 +76,11 @@ def accelerate_key_unknown(case: Case) -> Iterator[Hit]:
     "accelerate-processes",
     "error",
     "accelerate",
-    why="Processes are shared out evenly over the machines.",
+    why="Processes are divided evenly over the machines.",
     evidence="huggingface/accelerate#2780; accelerate utils/launch.py, prepare_deepspeed_cmd_env",
 )
 def accelerate_processes(case: Case) -> Iterator[Hit]:
-    """Processes that the machines cannot share."""
+    """Processes that cannot be divided over the machines."""
     processes, machines = case.whole("num_processes"), case.whole("num_machines")
     if processes and machines and processes > 0 and machines > 0 and processes % machines:
         message = f"`num_processes` (={processes}) must be a multiple of {machines} machines"
@@ -92,8 +93,7 @@ def accelerate_processes(case: Case) -> Iterator[Hit]:
     "accelerate-address",
     "error",
     "accelerate",
-    why="Machines find each other through the first one's address; without it each waits for "
-    "itself.",
+    why="Machines connect to the address of the first one; without it each waits for itself.",
     evidence="deepspeedai/DeepSpeed#5136, huggingface/accelerate#1317",
 )
 def accelerate_address(case: Case) -> Iterator[Hit]:
@@ -103,22 +103,6 @@ def accelerate_address(case: Case) -> Iterator[Hit]:
     if machines > 1 and not hostfile and not case.at("main_process_ip"):
         message = f"{machines} machines need `main_process_ip` or `deepspeed_hostfile`"
         yield Hit(("num_machines",), message)
-
-
-@rule(
-    "accelerate-offload-stage",
-    "error",
-    "accelerate",
-    why="Parameter offload is part of stage 3; below it the setting is ignored.",
-    evidence="DeepSpeed runtime/zero/offload_config.py",
-)
-def accelerate_offload_stage(case: Case) -> Iterator[Hit]:
-    """Offload at a stage that does not have it."""
-    stage = case.whole(PLUGIN, "zero_stage")
-    least = {"offload_param_device": PARAMETERS_SHARDED, "offload_optimizer_device": 1}
-    for key, needed in least.items():
-        if stage is not None and stage < needed and case.word(PLUGIN, key) in ("cpu", "nvme"):
-            yield Hit((PLUGIN, key), f"`{key}` needs ZeRO stage {needed} (={stage})", "use none")
 
 
 @rule(
@@ -147,19 +131,19 @@ def accelerate_choice(case: Case) -> Iterator[Hit]:
     "accelerate-init-flag",
     "warning",
     "accelerate",
-    why="`zero3_init_flag` makes the model be built in shards; below stage 3 it does nothing or "
+    why="`zero3_init_flag` builds the model in shards; below stage 3 it is ignored or "
     "fails, and at stage 3 without it each rank builds the whole model in RAM.",
     evidence="accelerate utils/dataclasses.py, zero3_init_flag; liucongg/ChatGLM-Finetuning#102",
 )
 def accelerate_init_flag(case: Case) -> Iterator[Hit]:
-    """`zero3_init_flag` that does not fit the stage."""
+    """`zero3_init_flag` that does not match the stage."""
     stage = case.whole(PLUGIN, "zero_stage")
     loc = (PLUGIN, "zero3_init_flag")
     if stage is None or case.at(PLUGIN, "deepspeed_config_file"):
         return
-    if stage < PARAMETERS_SHARDED and case.is_on(*loc):
+    if stage < FULLY_SHARDED and case.is_on(*loc):
         yield Hit(loc, f"`zero3_init_flag` is on at ZeRO stage {stage}", "set it to false")
-    if stage == PARAMETERS_SHARDED and case.is_off(*loc):
+    if stage == FULLY_SHARDED and case.is_off(*loc):
         yield Hit(
             loc, "`zero3_init_flag` is off: every rank builds the whole model", "set it to true"
         )
@@ -173,7 +157,8 @@ ROWS = rules(
         "`{key}` (={value}) does not read `deepspeed_config`",
         "use DEEPSPEED",
         title="DeepSpeed settings under another distributed type.",
-        why="The DeepSpeed settings are read only with this type; otherwise the run is plain DDP.",
+        why="The DeepSpeed settings are read only with this type; otherwise the run uses plain "
+        "DDP.",
         evidence="accelerate commands/launch.py, launch_command",
         when=(If("deepspeed_config", "block"),),
         kinds=("accelerate",),
@@ -185,7 +170,7 @@ ROWS = rules(
         "whole weights are not gathered on save",
         "zero3_save_16bit_model: true",
         title="Stage 3 that does not gather weights on save.",
-        why="At stage 3 each rank holds a part of every weight; without this `save_model` "
+        why="At stage 3 each rank holds a shard of every weight; without this key `save_model` "
         "writes empty tensors or refuses.",
         evidence="huggingface/trl#378, hiyouga/LlamaFactory#253",
         when=(If("deepspeed_config.zero_stage", "is", 3),),

@@ -20,7 +20,7 @@ THREADS = "deepspeedai/DeepSpeed#17, deepspeedai/DeepSpeed#6914, OpenRLHF/OpenRL
 @rule(
     "batch-positive",
     "error",
-    why="A batch of nothing is refused by an assertion, after all ranks are up.",
+    why="An assertion refuses an empty batch, after all ranks have started.",
     evidence=f"{CHECK}; LIN-SHANG/InstructERC#16",
 )
 def batch_positive(case: Case) -> Iterator[Hit]:
@@ -34,28 +34,10 @@ def batch_positive(case: Case) -> Iterator[Hit]:
 
 
 @rule(
-    "batch-product",
-    "error",
-    why="The global batch is micro batch x accumulation x data-parallel ranks, so it must be a "
-    "multiple of micro batch x accumulation on any number of ranks.",
-    evidence=f"{CHECK}; {THREADS}",
-)
-def batch_product(case: Case) -> Iterator[Hit]:
-    """A global batch size that no number of ranks can make."""
-    total, micro, steps = case.whole(TOTAL), case.whole(MICRO), case.whole(STEPS)
-    each = (micro or 1) * (steps or 1)
-    if total and total > 0 and each > 0 and total % each:
-        parts = " x ".join(f"`{k}` (={case.whole(k)})" for k in (MICRO, STEPS) if case.whole(k))
-        near = f"use {total - total % each} or {total - total % each + each}"
-        near = f"use {each}" if total < each else near
-        yield Hit((TOTAL,), f"`{TOTAL}` (={total}) must be a multiple of {parts}", near)
-
-
-@rule(
     "batch-half-auto",
     "warning",
-    why="transformers fills each `auto` from its own arguments, on its own. A fixed value beside "
-    "it agrees with the product only by luck, and then only on one number of GPUs.",
+    why="transformers fills in each `auto` independently, from its own arguments. A fixed "
+    "value then matches the product only by chance, and only on one number of GPUs.",
     evidence="transformers integrations/deepspeed.py, trainer_config_process; "
     "huggingface/blog#1270",
 )
@@ -71,8 +53,9 @@ def batch_half_auto(case: Case) -> Iterator[Hit]:
 @rule(
     "clipping-off",
     "info",
-    why="DeepSpeed clips nothing unless told to; large language models are trained with a norm of "
-    "1.0 (Brown et al. 2020), and one bad batch can otherwise undo hours.",
+    why="DeepSpeed does not clip unless configured to; large language models are trained "
+    "with a norm of 1.0 (Brown et al. 2020), and one bad batch can otherwise undo "
+    "hours of training.",
     evidence="DeepSpeed runtime/constants.py, GRADIENT_CLIPPING_DEFAULT",
 )
 def clipping_off(case: Case) -> Iterator[Hit]:
@@ -90,9 +73,9 @@ ROWS = rules(
         If("train_batch_size", "missing"),
         "neither `train_batch_size` nor `train_micro_batch_size_per_gpu` is set",
         "set `train_micro_batch_size_per_gpu`",
-        title="Neither the global nor the micro batch size.",
+        title="Neither the global nor the micro batch size is set.",
         why="DeepSpeed needs the global or the micro batch size and derives the rest. Without "
-        "both it stops, unless the program that loads the file puts one in.",
+        "both it stops, unless the program that loads the file sets one.",
         evidence="DeepSpeed runtime/config.py, DeepSpeedConfig._set_batch_related_parameters",
         when=(If("train_micro_batch_size_per_gpu", "missing"),),
         at="",
@@ -102,8 +85,8 @@ ROWS = rules(
         "error",
         If("gradient_clipping", "below", 0),
         "`{key}` (={number}) must not be negative",
-        title="A negative norm for gradient clipping.",
-        why="A norm below zero turns every gradient round or switches clipping off without a word.",
+        title="A negative clipping norm.",
+        why="A norm below zero reverses every gradient, or switches clipping off silently.",
         evidence="DeepSpeed runtime/engine.py, gradient_clipping",
     ),
     Row(
@@ -111,9 +94,9 @@ ROWS = rules(
         "info",
         If("dataloader_drop_last", "off"),
         "`{key}` is false: the last batch may differ between ranks",
-        title="The last, smaller batch is kept.",
-        why="Without it the last batch of an epoch can be smaller on some ranks, which ends in "
-        "a hang where the model computes something only for full batches.",
+        title="The last, smaller batch is not dropped.",
+        why="The last batch of an epoch can then be smaller on some ranks, which causes a hang "
+        "where the model communicates only for full batches.",
         evidence="DeepSpeed runtime/dataloader.py; deepspeedai/DeepSpeed#1960",
     ),
 )

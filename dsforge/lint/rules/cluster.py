@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dsforge.ds_config import PARAMETERS_SHARDED
 from dsforge.findings import Hit
 from dsforge.lint.case import ZERO, Case, rule
-from dsforge.lint.rules.batch import MICRO, STEPS, TOTAL
+from dsforge.lint.rules.batch import STEPS
 from dsforge.units import count, gb_per_s, gib, seconds
+from dsforge.zero_stages import FULLY_SHARDED
 
 BYTES = 2  # of an element in half precision
 STATE_BYTES = 12  # fp32 master weight and two moments, Rajbhandari et al. 2020, section 3.1
@@ -26,79 +26,13 @@ def data_parallel_size(case: Case) -> int:
 
 
 @rule(
-    "cluster-batch",
-    "error",
-    why="The global batch must be micro batch x accumulation x data-parallel ranks of this "
-    "cluster.",
-    evidence="DeepSpeed runtime/config.py, DeepSpeedConfig._batch_assertion; OpenRLHF/OpenRLHF#346",
-)
-def cluster_batch(case: Case) -> Iterator[Hit]:
-    """A batch that this number of cards cannot make."""
-    total, micro, steps = case.whole(TOTAL), case.whole(MICRO), case.whole(STEPS)
-    ranks = data_parallel_size(case)
-    if not case.cluster or not total or not ranks:
-        return
-    if micro and steps and total != micro * steps * ranks:
-        message = f"`{TOTAL}` (={total}) is not {micro} x {steps} x {ranks} ranks"
-        yield Hit((TOTAL,), message, f"use {micro * steps * ranks}")
-    elif not (micro and steps) and total % (ranks * (micro or steps or 1)):
-        each = ranks * (micro or steps or 1)
-        message = f"`{TOTAL}` (={total}) must be a multiple of {each} on {ranks} ranks"
-        yield Hit((TOTAL,), message, f"use {max(1, total // each) * each}")
-
-
-@rule(
-    "cluster-layout",
-    "error",
-    why="Tensor, pipeline and sequence ranks together must divide the cards.",
-    evidence="DeepSpeed utils/groups.py, _create_model_parallel",
-)
-def cluster_layout(case: Case) -> Iterator[Hit]:
-    """Parallel sizes that do not divide the cards."""
-    if case.cluster and data_parallel_size(case) == 0:
-        sizes = f"tensor {case.tensor_parallel_size} x pipeline {case.pipeline_stages}"
-        message = f"{sizes} must divide the {case.cluster.gpus} cards of the cluster"
-        yield Hit(("tensor_parallel", "autotp_size"), message)
-
-
-@rule(
-    "cluster-tensor-node",
-    "warning",
-    why="Tensor ranks exchange activations four times a layer; across nodes that runs at the speed "
-    "of the network instead of NVLink.",
-    evidence="Narayanan et al. 2021, section 3.2",
-)
-def cluster_tensor_node(case: Case) -> Iterator[Hit]:
-    """Tensor parallelism across nodes."""
-    cluster, size = case.cluster, case.tensor_parallel_size
-    most = cluster.nvlink_domain_gpus if cluster else size
-    if cluster and size > most:
-        joined = "a node" if cluster.nvlink_domain_nodes == 1 else "an NVLink domain"
-        message = f"`autotp_size` (={size}) is above the {most} cards of {joined}"
-        yield Hit(("tensor_parallel", "autotp_size"), message, f"use {most}")
-
-
-@rule(
-    "cluster-bf16",
-    "error",
-    why="The card has no bf16; the engine stops on every rank.",
-    evidence="DeepSpeed runtime/engine.py, DeepSpeedEngine._do_sanity_check",
-)
-def cluster_bf16(case: Case) -> Iterator[Hit]:
-    """bf16 on a card without it."""
-    loc = (case.bf16_block, "enabled")
-    if case.cluster and case.is_on(*loc) and "bf16" not in case.cluster.gpu.peak_flops:
-        yield Hit(loc, f"{case.cluster.gpu.name} has no bf16", "use fp16")
-
-
-@rule(
     "cluster-fp16",
     "warning",
-    why="bf16 costs the same on this card and cannot overflow: no loss scale, no lost steps.",
+    why="bf16 costs the same on this GPU and cannot overflow: no loss scale, no lost steps.",
     evidence="deepspeedai/DeepSpeedExamples#418, hiyouga/LlamaFactory#986",
 )
 def cluster_fp16(case: Case) -> Iterator[Hit]:
-    """fp16 on a card that has bf16."""
+    """fp16 on a GPU that supports bf16."""
     gpu = case.cluster.gpu if case.cluster else None
     if gpu and not gpu.is_cpu and case.is_on("fp16", "enabled") and "bf16" in gpu.peak_flops:
         yield Hit(("fp16", "enabled"), f"{gpu.name} has bf16: fp16 can overflow", "use bf16")
@@ -107,7 +41,7 @@ def cluster_fp16(case: Case) -> Iterator[Hit]:
 @rule(
     "cluster-host-memory",
     "error",
-    why="The kernel ends the ranks (exit -9) when RAM is full; the file alone does not say so.",
+    why="The kernel kills the ranks (exit -9) when RAM is full; the file alone does not show it.",
     evidence="deepspeedai/DeepSpeed#4239, hiyouga/LlamaFactory#9116, axolotl-ai-cloud/axolotl#1439",
 )
 def cluster_host_memory(case: Case) -> Iterator[Hit]:
@@ -122,7 +56,7 @@ def cluster_host_memory(case: Case) -> Iterator[Hit]:
 @rule(
     "cluster-nvme-space",
     "error",
-    why="A full disk fails in the middle of a swap, as a wrong file size.",
+    why="A full disk fails in the middle of a swap, reported as a wrong file size.",
     evidence="deepspeedai/DeepSpeed#3376, deepspeedai/DeepSpeed#2006",
 )
 def cluster_nvme_space(case: Case) -> Iterator[Hit]:
@@ -137,21 +71,20 @@ def cluster_nvme_space(case: Case) -> Iterator[Hit]:
 
 
 @rule(
-    "cluster-nvme-missing",
+    "cluster-nvme-path",
     "error",
-    why="The cluster file names no disk, or another folder than the config.",
+    why="The cluster file names a folder other than the config's.",
     evidence="deepspeedai/DeepSpeed#3376 (a file system without O_DIRECT, or the wrong one)",
 )
-def cluster_nvme_missing(case: Case) -> Iterator[Hit]:
-    """NVMe offload to a disk that the cluster does not have."""
+def cluster_nvme_path(case: Case) -> Iterator[Hit]:
+    """NVMe offload to another disk than that of the cluster."""
     for block in PARTS:
         path = case.at(ZERO, block, "nvme_path")
-        if not case.cluster or case.device(block) != "nvme":
+        disk = case.cluster.nvme if case.cluster else None
+        if not disk or case.device(block) != "nvme" or not isinstance(path, str):
             continue
-        if case.cluster.nvme is None:
-            yield Hit((ZERO, block), "the cluster file names no NVMe disk", "add `nvme` to it")
-        elif isinstance(path, str) and not path.startswith(case.cluster.nvme.path):
-            message = f"`nvme_path` is not below {case.cluster.nvme.path}, the disk of the cluster"
+        if not path.startswith(disk.path):
+            message = f"`nvme_path` is not below {disk.path}, the disk of the cluster"
             yield Hit((ZERO, block, "nvme_path"), message)
 
 
@@ -172,8 +105,8 @@ def _held(case: Case, device: str) -> tuple[float, list[str]]:
 @rule(
     "cluster-bucket",
     "warning",
-    why="A bucket that takes less time on the wire than a few latencies of the network leaves most "
-    "of its bandwidth unused.",
+    why="A bucket whose transfer takes less time than a few network latencies leaves most "
+    "of the bandwidth unused.",
     evidence="deepspeedai/DeepSpeed#5766 (raw bandwidth is not bus bandwidth)",
 )
 def cluster_bucket(case: Case) -> Iterator[Hit]:
@@ -197,14 +130,14 @@ def cluster_bucket(case: Case) -> Iterator[Hit]:
 @rule(
     "cluster-zero3-network",
     "warning",
-    why="Stage 3 sends the parameters twice and the gradients once in every micro step; over "
-    "Ethernet that is the whole step time.",
+    why="Stage 3 sends the parameters twice and the gradients once in every micro step; "
+    "over Ethernet that dominates the step time.",
     evidence="hiyouga/LlamaFactory#5014 (4 s to 90 s), deepspeedai/DeepSpeed#5770",
 )
 def cluster_zero3_network(case: Case) -> Iterator[Hit]:
     """ZeRO 3 across nodes on Ethernet."""
     cluster, model = case.cluster, case.model
-    if not cluster or not model or cluster.nodes == 1 or case.stage != PARAMETERS_SHARDED:
+    if not cluster or not model or cluster.nodes == 1 or case.stage != FULLY_SHARDED:
         return
     if (
         cluster.inter_node.kind != "ethernet"
@@ -224,7 +157,7 @@ def cluster_zero3_network(case: Case) -> Iterator[Hit]:
 @rule(
     "cluster-hpz",
     "warning",
-    why="hpZ keeps gathers inside a node only if its group is exactly the node.",
+    why="hpZ keeps gathers inside a node only if its group is exactly one node.",
     evidence="Wang et al. 2023 (ZeRO++), section 3.2; deepspeedai/DeepSpeed#6889",
 )
 def cluster_hpz(case: Case) -> Iterator[Hit]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dsforge.ds_config import PARAMETERS_SHARDED
 from dsforge.findings import Hit
 from dsforge.lint.case import ZERO, Case, rule
 from dsforge.lint.rows import If, Row, rules
 from dsforge.units import count, gib
+from dsforge.zero_stages import FULLY_SHARDED
 
 BUCKETS = ("reduce_bucket_size", "allgather_bucket_size", "stage3_prefetch_bucket_size")
 SMALL_BUCKET = 1_000_000  # elements: 2 MB messages are bound by latency
@@ -21,7 +21,7 @@ OFTEN = 10
 
 def in_stage3(case: Case) -> bool:
     """Whether parameters are sharded."""
-    return case.stage == PARAMETERS_SHARDED
+    return case.stage == FULLY_SHARDED
 
 
 @rule(
@@ -46,8 +46,7 @@ def max_live_zero(case: Case) -> Iterator[Hit]:
 @rule(
     "bucket-large",
     "warning",
-    why="A bucket is memory on the card, held all the time, and twice where communication is "
-    "overlapped.",
+    why="A bucket occupies GPU memory throughout the run, twice where communication is overlapped.",
     evidence="deepspeedai/DeepSpeed#1302, LianjiaTech/BELLE#402",
 )
 def bucket_large(case: Case) -> Iterator[Hit]:
@@ -115,8 +114,8 @@ ROWS = rules(
         "`{key}` is false: memory fragments",
         "set it to true",
         title="Gradients that are not contiguous.",
-        why="Gradients are then kept where backward left them, which fragments the memory of "
-        "the card.",
+        why="Gradients then stay where the backward pass allocated them, which fragments GPU "
+        "memory.",
         evidence="DeepSpeed runtime/zero/config.py, contiguous_gradients",
         when=(If("@stage", "above", 0),),
     ),
@@ -130,9 +129,9 @@ ROWS = rules(
         ),
         "`{key}` (={count} elements) makes many small messages",
         "use 5e7 to 5e8",
-        title="A bucket so small that latency rules.",
+        title="A bucket so small that latency dominates.",
         why="Each bucket is one collective. Messages below about 2 MB are bound by latency, "
-        "not by bandwidth: a network of 100 Gb/s moves them at a tenth of its rate.",
+        "not bandwidth: a 100 Gb/s network moves them at a tenth of its rate.",
         evidence="deepspeedai/DeepSpeed#5766; DeepSpeed default 5e8",
         when=(If("@stage", "above", 0),),
     ),
@@ -160,8 +159,8 @@ ROWS = rules(
         "`{key}` is on: it slows every step",
         "use it for short trials only",
         title="Timers or memory reports in every step.",
-        why="Timers synchronise the card around every phase of every micro step, so nothing "
-        "overlaps any more.",
+        why="Timers synchronise the GPU around every phase of every micro step, so nothing "
+        "overlaps.",
         evidence="DeepSpeed utils/timer.py, SynchronizedWallClockTimer",
     ),
     Row(
@@ -201,8 +200,8 @@ ROWS = rules(
         If("zero_optimization.ignore_unused_parameters", "off"),
         "`{key}` is false: frozen or skipped layers stop the run",
         title="Unused parameters made fatal.",
-        why="`ignore_unused_parameters` is true by default: parameters that get no gradient "
-        "are passed over. Set to false, stage 2 stops at the first of them.",
+        why="`ignore_unused_parameters` is true by default: parameters without a gradient are "
+        "skipped. Set to false, stage 2 stops at the first of them.",
         evidence="DeepSpeed runtime/zero/config.py, ignore_unused_parameters",
     ),
 )

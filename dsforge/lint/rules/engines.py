@@ -12,7 +12,7 @@ from dsforge.lint.rows import If, Row, rules
 @rule(
     "tensor-sizes-differ",
     "error",
-    why="The inner size must be the outer one; DeepSpeed compares them when it makes the groups.",
+    why="Both sizes must be equal; DeepSpeed compares them when it creates the process groups.",
     evidence="DeepSpeed runtime/engine.py, _apply_autotp_partitioning",
 )
 def tensor_sizes_differ(case: Case) -> Iterator[Hit]:
@@ -28,11 +28,12 @@ def tensor_sizes_differ(case: Case) -> Iterator[Hit]:
 @rule(
     "tensor-vocabulary",
     "info",
-    why="A vocabulary that is no multiple of 8 misses the tensor cores in the output head.",
+    why="A vocabulary size that is not a multiple of 8 does not use the tensor cores in "
+    "the output head.",
     evidence="DeepSpeed runtime/config.py, DeepSpeedConfig._do_warning_check",
 )
 def tensor_vocabulary(case: Case) -> Iterator[Hit]:
-    """A vocabulary size that tensor cores do not like."""
+    """A vocabulary size that is slow on tensor cores."""
     size = case.whole("vocabulary_size")
     if size and size % 8:
         message = f"`vocabulary_size` (={size}) is no multiple of 8"
@@ -41,52 +42,13 @@ def tensor_vocabulary(case: Case) -> Iterator[Hit]:
 
 ROWS = rules(
     Row(
-        "pipeline-zero",
-        "error",
-        If("@pipeline_stages", "above", 1),
-        "ZeRO stage {stage} cannot be combined with {value} pipeline stages",
-        "use ZeRO stage 1",
-        title="ZeRO 2 or 3 under the pipeline engine.",
-        why="Sharded gradients would be reduced in each of the many micro batches of a "
-        "pipeline; the pipeline engine refuses stages 2 and 3.",
-        evidence="DeepSpeed runtime/pipe/engine.py, PipelineEngine.__init__; "
-        "deepspeedai/DeepSpeed#568, deepspeedai/DeepSpeed#1629",
-        when=(If("@stage", "above", 1),),
-        at="zero_optimization.stage",
-    ),
-    Row(
-        "tensor-zero3",
-        "error",
-        If("@tensor_parallel_size", "above", 1),
-        "ZeRO stage 3 cannot be combined with `autotp_size` (={value})",
-        "use ZeRO stage 2",
-        title="ZeRO 3 under AutoTP.",
-        why="AutoTP training knows ZeRO 0, 1 and 2.",
-        evidence="DeepSpeed runtime/engine.py, DeepSpeedEngine._configure_tensor_parallel",
-        when=(If("@stage", "is", 3),),
-        at="zero_optimization.stage",
-    ),
-    Row(
-        "tensor-pipeline",
-        "error",
-        If("@tensor_parallel_size", "above", 1),
-        "`tensor_parallel` and `pipeline` cannot be combined in DeepSpeed",
-        "use one of them, or Megatron",
-        title="Tensor and pipeline parallelism together.",
-        why="The pipeline engine takes layers, AutoTP takes Hugging Face models: not both. "
-        "Megatron does.",
-        evidence="DeepSpeed runtime/pipe/module.py, PipelineModule",
-        when=(If("@pipeline_stages", "above", 1),),
-        at="tensor_parallel.autotp_size",
-    ),
-    Row(
         "checkpointing-unread",
         "info",
         If("activation_checkpointing", "block"),
         "`{key}` does nothing for Hugging Face models",
         title="An activation checkpointing block, which Hugging Face models do not read.",
-        why="This block is read by models that call `deepspeed.checkpointing`. Hugging Face "
-        "models do not: there `gradient_checkpointing` of the trainer decides.",
+        why="Only models that call `deepspeed.checkpointing` read this block. Hugging Face "
+        "models do not: `gradient_checkpointing` of the trainer decides there.",
         evidence="DeepSpeed runtime/activation_checkpointing/checkpointing.py, configure",
     ),
     Row(
@@ -100,8 +62,8 @@ ROWS = rules(
         "`{key}` needs `partition_activations`",
         "set that to true too",
         title="Checkpointing options that need partitioned activations.",
-        why="Activations are partitioned over the ranks of model parallelism; with one rank "
-        "there is nothing to partition, and both keys below need it.",
+        why="Activations are partitioned over the model-parallel ranks; with one rank there is "
+        "nothing to partition, and both keys require it.",
         evidence="DeepSpeed runtime/activation_checkpointing/checkpointing.py, CheckpointFunction",
         when=(If("activation_checkpointing.partition_activations", "not on"),),
     ),
@@ -112,8 +74,8 @@ ROWS = rules(
         "`{key}` needs `number_checkpoints`",
         "set it to the number of layers",
         title="A contiguous checkpoint buffer of unknown size.",
-        why="The contiguous buffer is sized by the number of checkpoints: unless the program "
-        "says it, an assertion fails.",
+        why="The number of checkpoints determines the size of the contiguous buffer: unless "
+        "the program sets it, an assertion fails.",
         evidence="DeepSpeed runtime/activation_checkpointing/checkpointing.py, configure",
         when=(If("activation_checkpointing.number_checkpoints", "missing"),),
     ),
@@ -123,7 +85,7 @@ ROWS = rules(
         If("checkpoint.tag_validation", "not in", ("ignore", "warn", "fail")),
         "`{key}` (={value}) must be Ignore, Warn or Fail",
         title="An unknown mode for checking checkpoint tags.",
-        why="Any other word stops the engine when the config is read.",
+        why="Any other word stops the engine when it reads the config.",
         evidence="DeepSpeed runtime/config.py, get_checkpoint_tag_validation_mode",
     ),
     Row(

@@ -28,8 +28,8 @@ def whole_line(case: Case, row: Line) -> tuple[Edit, ...]:
     "error",
     "env",
     fixable=True,
-    why="Every line is split at `=`: a blank line, a comment or a word alone ends the launcher "
-    "with a ValueError.",
+    why="The launcher splits every line at `=`: a blank line, a comment or a single word "
+    "stops it with a ValueError.",
     evidence=READER + "; deepspeedai/DeepSpeed#4992",
 )
 def env_line(case: Case) -> Iterator[Hit]:
@@ -51,7 +51,7 @@ def env_line(case: Case) -> Iterator[Hit]:
     "error",
     "env",
     fixable=True,
-    why="It is no shell script: the variable that is set is called `export NAME`.",
+    why="The file is not a shell script: the variable that is set would be called `export NAME`.",
     evidence=READER,
 )
 def env_export(case: Case) -> Iterator[Hit]:
@@ -69,12 +69,12 @@ def env_export(case: Case) -> Iterator[Hit]:
     "env-name",
     "error",
     "env",
-    why="What stands before `=` is exported as it is; blanks and other characters make `export` "
-    "fail on every host.",
+    why="The text before `=` is exported unchanged; blanks and other characters make "
+    "`export` fail on every host.",
     evidence="DeepSpeed launcher/multinode_runner.py, add_export",
 )
 def env_name(case: Case) -> Iterator[Hit]:
-    """A name that the shell does not take."""
+    """A name that the shell does not accept."""
     for variable in variables(case.document):
         name = variable.name.lstrip().removeprefix("export ")
         if not NAME.fullmatch(name):
@@ -86,8 +86,9 @@ def env_name(case: Case) -> Iterator[Hit]:
     "env-value",
     "error",
     "env",
-    why="A value with other characters is put into double quotes for the remote shell: quotes of "
-    "its own double up, `$` and backquotes are expanded on the other host, if at all.",
+    why="A value with other characters is put in double quotes for the remote shell: "
+    "quotes in it are doubled, `$` and backquotes are expanded on the remote host, if "
+    "at all.",
     evidence="DeepSpeed launcher/multinode_runner.py, add_export (quoting); " + READER,
 )
 def env_value(case: Case) -> Iterator[Hit]:
@@ -106,11 +107,11 @@ def env_value(case: Case) -> Iterator[Hit]:
     "error",
     "env",
     fixable=True,
-    why="The carriage return stays in the value and travels to every host.",
+    why="The carriage return becomes part of the value on every host.",
     evidence=READER,
 )
 def env_line_end(case: Case) -> Iterator[Hit]:
-    """Line ends of Windows."""
+    """Windows line endings."""
     at = case.document.text.find("\r")
     if at >= 0:
         found = re.finditer("\r", case.document.text)
@@ -122,7 +123,7 @@ def env_line_end(case: Case) -> Iterator[Hit]:
     "env-twice",
     "warning",
     "env",
-    why="The last one wins, for a reader who sees the first.",
+    why="The last one overrides the first, which readers of the file may miss.",
     evidence=READER,
 )
 def env_twice(case: Case) -> Iterator[Hit]:
@@ -139,8 +140,8 @@ def env_twice(case: Case) -> Iterator[Hit]:
     "env-secret",
     "error",
     "env",
-    why="The launcher puts every value on the command line of ssh, where each user of each host "
-    "can read it.",
+    why="The launcher puts every value on the command line of ssh, where every user of "
+    "each host can read it.",
     evidence="DeepSpeed launcher/multinode_runner.py, PDSHRunner.get_cmd",
 )
 def env_secret(case: Case) -> Iterator[Hit]:
@@ -155,11 +156,11 @@ def env_secret(case: Case) -> Iterator[Hit]:
     "env-interface",
     "error",
     "env",
-    why="The name must exist on every node and lead to the others; NCCL stops where it does not.",
+    why="The interface must exist on every node and lead to the others; NCCL stops otherwise.",
     evidence="huggingface/accelerate#1317, determined-ai/determined#4297",
 )
 def env_interface(case: Case) -> Iterator[Hit]:
-    """An interface that is not the one of the cluster, or none that leads anywhere."""
+    """An interface that does not lead to the other hosts."""
     for variable in variables(case.document):
         name = variable.value.lstrip("=^")
         if variable.name not in INTERFACES or variable.value.startswith("^"):
@@ -180,7 +181,7 @@ ROWS = rules(
         If("RANK LOCAL_RANK WORLD_SIZE MASTER_ADDR MASTER_PORT LOCAL_WORLD_SIZE", "present"),
         "`{key}` is set by the launcher for each rank",
         "remove it",
-        title="A variable that belongs to the launcher.",
+        title="A variable that the launcher sets.",
         why="The launcher sets these for each rank; the same value on all nodes makes ranks "
         "collide.",
         evidence="DeepSpeed launcher/launch.py, main",
@@ -192,8 +193,8 @@ ROWS = rules(
         If("CUDA_VISIBLE_DEVICES HIP_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES", "present"),
         "`{key}` is the same on every node",
         "use slots in the hostfile",
-        title="A list of cards for all nodes.",
-        why="The same list goes to every node and works against slots, `--include` and "
+        title="A list of GPUs for all nodes.",
+        why="The same list is applied on every node and conflicts with slots, `--include` and "
         "`--exclude`.",
         evidence="DeepSpeed launcher/runner.py, main (VISIBLE_DEVICES)",
         kinds=("env",),
@@ -209,8 +210,8 @@ ROWS = rules(
         "`{key}={value}` slows every step",
         "remove it after debugging",
         title="A setting that slows every step.",
-        why="Made for debugging: transfers inside a node go through the host, or every kernel "
-        "is waited for.",
+        why="Meant for debugging: transfers inside a node go through the host, or the CPU "
+        "waits for every kernel.",
         evidence="hiyouga/LlamaFactory#3499 (17 s to 20 min with P2P disabled)",
         kinds=("env",),
     ),
@@ -245,9 +246,9 @@ ROWS = rules(
         If("NCCL*DEBUG PYTHON*DEBUG MLFLOW*DEBUG UCX*DEBUG MV2*DEBUG", "present"),
         "`{key}` stays on for every run from this folder",
         "set it in the shell",
-        title="A debug variable that would travel by itself.",
-        why="Variables with these beginnings of the launching shell are exported to all hosts "
-        "anyway; the line wins over the shell, which surprises whoever sets it there.",
+        title="A debug variable that is exported anyway.",
+        why="Variables with these prefixes are exported from the launching shell to all hosts "
+        "anyway; the line overrides the shell, which surprises whoever sets it there.",
         evidence="DeepSpeed launcher/runner.py, EXPORT_ENVS",
         kinds=("env",),
     ),

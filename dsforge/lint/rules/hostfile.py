@@ -59,7 +59,7 @@ def _of_hostfile(name: str, severity: Severity, title: str, *text: str) -> Rule[
     evidence="thu-coai/EVA#4, volcano-sh/volcano#2952, meta-pytorch/monarch#1571",
 )
 def host_by_name(case: Case) -> Iterator[Hit]:
-    """A host that is named instead of addressed."""
+    """A host name instead of an address."""
     entries = listed(case)
     for entry in entries:
         if not is_address(entry.address) and len(entries) > 1:
@@ -72,8 +72,8 @@ def host_by_name(case: Case) -> Iterator[Hit]:
     "host-uneven",
     "warning",
     "hostfile",
-    why="All ranks wait for the slowest node, some launchers refuse uneven slots, and the batch "
-    "must divide by their sum.",
+    why="All ranks wait for the slowest node, some launchers refuse uneven slots, and "
+    "their sum must divide the batch.",
     evidence="huggingface/accelerate#2780 (3+2 cards), deepspeedai/DeepSpeed#2484",
 )
 def host_uneven(case: Case) -> Iterator[Hit]:
@@ -95,7 +95,7 @@ def host_uneven(case: Case) -> Iterator[Hit]:
     evidence="RFC 5737",
 )
 def host_example(case: Case) -> Iterator[Hit]:
-    """An address from a range for examples."""
+    """An address from a documentation range."""
     for entry in listed(case):
         if entry.address.startswith(EXAMPLES):
             offset = case.document.line(line_of(entry.place)).start
@@ -112,7 +112,7 @@ def host_example(case: Case) -> Iterator[Hit]:
     evidence="deepspeedai/DeepSpeed#3624, deepspeedai/DeepSpeed#3625 (slots against include)",
 )
 def host_cluster(case: Case) -> Iterator[Hit]:
-    """A hostfile that is not the cluster."""
+    """A hostfile that does not match the cluster file."""
     entries, cluster = listed(case), case.cluster
     if not entries or cluster is None:
         return

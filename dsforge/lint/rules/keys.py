@@ -38,7 +38,7 @@ def living(case: Case, block: Block) -> list[str]:
     "key-unknown",
     "error",
     fixable=True,
-    why="This block refuses keys that it does not know: every rank stops when the config is read.",
+    why="This block refuses unknown keys: every rank stops when it reads the config.",
     evidence=CLOSED,
 )
 def key_unknown(case: Case) -> Iterator[Hit]:
@@ -59,12 +59,12 @@ def key_unknown(case: Case) -> Iterator[Hit]:
     "key-misspelt",
     "error",
     fixable=True,
-    why="DeepSpeed asks for the keys that it knows and never looks at others: a misspelt block is "
-    "ignored without a word, and training runs without it, unsharded for instance.",
+    why="DeepSpeed reads the keys that it knows and ignores all others: a misspelt block "
+    "is ignored silently, and training runs without it, for instance unsharded.",
     evidence="DeepSpeed runtime/config.py, DeepSpeedConfig._initialize_params (tried)",
 )
 def key_misspelt(case: Case) -> Iterator[Hit]:
-    """A misspelt key that is ignored without a word."""
+    """A misspelt key, which is ignored silently."""
     for entry in case.entries:
         if entry.life is not None or entry.closed:
             continue
@@ -78,11 +78,11 @@ def key_misspelt(case: Case) -> Iterator[Hit]:
 @rule(
     "key-misplaced",
     "error",
-    why="At the top level a key that belongs into a block is ignored without a word.",
+    why="At the top level, a key that belongs in a block is ignored silently.",
     evidence="DeepSpeed runtime/config.py, DeepSpeedConfig._initialize_params",
 )
 def key_misplaced(case: Case) -> Iterator[Hit]:
-    """A key at the top level that belongs into a block."""
+    """A key at the top level that belongs in a block."""
     for entry in strangers(case):
         home = home_of(case.releases, entry.key)
         if home and not near(entry.key, living(case, entry.block)):
@@ -106,7 +106,7 @@ def home_of(releases: Releases, key: str) -> str:
 @rule(
     "key-unread",
     "warning",
-    why="DeepSpeed never looks at it. That is fine if your own program does.",
+    why="DeepSpeed never reads it. That is fine if your own program does.",
     evidence="DeepSpeed runtime/config.py, DeepSpeedConfig._initialize_params",
 )
 def key_unread(case: Case) -> Iterator[Hit]:
@@ -122,12 +122,12 @@ def key_unread(case: Case) -> Iterator[Hit]:
 @rule(
     "key-removed",
     "error",
-    why="The feature behind the key is gone. Older releases obey it; the one that is checked "
-    "against refuses or ignores it.",
+    why="The feature behind the key was removed. Older releases honour it; the release "
+    "checked against refuses or ignores it.",
     evidence="deepspeedai/DeepSpeed#8489; " + FROZEN_FROM,
 )
 def key_removed(case: Case) -> Iterator[Hit]:
-    """A key that the release no longer has."""
+    """A key that was removed before this release."""
     for entry in case.entries:
         refused = entry.block.removed.get(entry.key)
         since = number(refused) if refused else None
@@ -143,12 +143,12 @@ def key_removed(case: Case) -> Iterator[Hit]:
 @rule(
     "key-too-new",
     "error",
-    why="The release that is checked against does not know the key yet: it refuses it inside a "
+    why="The release checked against does not know the key yet: it refuses it inside a "
     "block and ignores it at the top level.",
     evidence="OpenRLHF/OpenRLHF#63; " + FROZEN_FROM,
 )
 def key_too_new(case: Case) -> Iterator[Hit]:
-    """A key that the release does not have yet."""
+    """A key that was added after this release."""
     for entry in case.entries:
         if entry.coming and entry.life is not None:
             since = entry.life["since"]
@@ -161,12 +161,12 @@ def key_too_new(case: Case) -> Iterator[Hit]:
     "key-deprecated",
     "warning",
     fixable=True,
-    why="The old name still works, together with a warning in the log of every rank; beside the "
-    "new one it is an error.",
+    why="The old name still works, with a warning in the log of every rank; together with "
+    "the new name it is an error.",
     evidence="DeepSpeed runtime/config_utils.py, _process_deprecated_field",
 )
 def key_deprecated(case: Case) -> Iterator[Hit]:
-    """A key that has another name now."""
+    """A deprecated key."""
     for entry in case.entries:
         right = entry.life.get("replaced_by") if entry.life else None
         if right is None:

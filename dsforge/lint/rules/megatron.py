@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from difflib import get_close_matches
 from functools import cache
 from itertools import islice
-from math import prod
 from pathlib import Path
 
 from dsforge.findings import Hit
@@ -52,8 +51,8 @@ def has(case: Case, flag: str) -> bool:
     "megatron-line",
     "error",
     "megatron",
-    why="Arguments are split at blanks: a value without its flag is a positional argument, which "
-    "the parser refuses.",
+    why="Arguments are split at blanks: a value without its flag is a positional argument, "
+    "which the parser refuses.",
     evidence=ARGUMENTS + ", parse_args",
 )
 def megatron_line(case: Case) -> Iterator[Hit]:
@@ -68,11 +67,11 @@ def megatron_line(case: Case) -> Iterator[Hit]:
     "megatron-flag-misspelt",
     "error",
     "megatron",
-    why="argparse refuses a flag that it does not know, on every rank.",
+    why="argparse refuses unknown flags, on every rank.",
     evidence=ARGUMENTS + "; read from it by scripts/megatron_flags.py",
 )
 def megatron_flag_misspelt(case: Case) -> Iterator[Hit]:
-    """A flag that Megatron does not have, nearly like one that it has."""
+    """An unknown flag that resembles a known one."""
     strange = (flag for flag in case.block() if flag not in known_flags())
     for flag in islice(strange, MOST_UNKNOWN):
         dashes = flag.replace("_", "-")
@@ -88,7 +87,7 @@ def megatron_flag_misspelt(case: Case) -> Iterator[Hit]:
     "megatron-flag-twice",
     "warning",
     "megatron",
-    why="The last one wins, for a reader who sees the first.",
+    why="The last one overrides the first, which readers of the file may miss.",
     evidence="Python's argparse",
 )
 def megatron_flag_twice(case: Case) -> Iterator[Hit]:
@@ -102,44 +101,15 @@ def megatron_flag_twice(case: Case) -> Iterator[Hit]:
 
 
 @rule(
-    "megatron-groups",
-    "error",
-    "megatron",
-    why="Query groups must be a multiple or a divisor of the tensor ranks.",
-    evidence="megatron-core TransformerConfig.__post_init__; pytorch/torchtitan#2574",
-)
-def megatron_groups(case: Case) -> Iterator[Hit]:
-    """Query groups that the tensor ranks cannot share."""
-    size, groups = count_of(case, TP, 1), count_of(case, GROUPS)
-    if groups and size > 1 and groups % size and size % groups:
-        message = f"`{GROUPS}` (={groups}) must be a multiple or divisor of `{TP}` (={size})"
-        yield Hit((GROUPS,), message)
-
-
-@rule(
-    "megatron-sequence",
-    "error",
-    "megatron",
-    why="Each context rank takes two chunks of the sequence, so that causal work is even.",
-    evidence="Megatron-LM megatron/core/utils.py, get_batch_on_this_cp_rank",
-)
-def megatron_sequence(case: Case) -> Iterator[Hit]:
-    """A sequence that the context ranks cannot share."""
-    ranks, length = count_of(case, CP, 1), count_of(case, "--seq-length")
-    if ranks > 1 and length and length % (2 * ranks):
-        yield Hit((CP,), f"`--seq-length` (={length}) must be a multiple of 2 x `{CP}` (={ranks})")
-
-
-@rule(
     "megatron-sequence-parallel",
     "warning",
     "megatron",
-    why="Sequence parallelism splits activations over tensor ranks: with one it is switched off, "
-    "and with experts and several it is needed.",
+    why="Sequence parallelism shards activations over the tensor-parallel ranks: with one "
+    "rank it is switched off, and experts with several ranks require it.",
     evidence=ARGUMENTS + ", validate_args",
 )
 def megatron_sequence_parallel(case: Case) -> Iterator[Hit]:
-    """Sequence parallelism that does not fit the tensor ranks."""
+    """Sequence parallelism that does not match the tensor parallel size."""
     on, size = has(case, "--sequence-parallel"), count_of(case, TP, 1)
     if on and size == 1:
         yield Hit(("--sequence-parallel",), f"`--sequence-parallel` does nothing with `{TP}` 1")
@@ -151,11 +121,12 @@ def megatron_sequence_parallel(case: Case) -> Iterator[Hit]:
     "megatron-recompute",
     "error",
     "megatron",
-    why="Full recomputation needs a method and a number of layers; selective takes neither.",
+    why="Full recomputation needs a method and a number of layers; selective recomputation "
+    "takes neither.",
     evidence=ARGUMENTS + ", validate_args",
 )
 def megatron_recompute(case: Case) -> Iterator[Hit]:
-    """Recomputation flags that do not go together."""
+    """Recomputation flags that do not match."""
     loc: Loc = ("--recompute-granularity",)
     kind = case.at("--recompute-granularity")
     if kind == "full" and not has(case, "--recompute-method"):
@@ -164,61 +135,15 @@ def megatron_recompute(case: Case) -> Iterator[Hit]:
         yield Hit(("--recompute-method",), "selective recomputation takes no method", "remove it")
 
 
-@rule(
-    "megatron-batch",
-    "error",
-    "megatron",
-    why="The global batch is micro batch x micro batches x data-parallel ranks.",
-    evidence="megatron-core num_microbatches_calculator.py",
-)
-def megatron_batch(case: Case) -> Iterator[Hit]:
-    """A global batch that the ranks cannot share."""
-    micro, total = count_of(case, MICRO, 1), count_of(case, GLOBAL)
-    model = prod(count_of(case, flag, 1) or 1 for flag in (TP, PP, CP))
-    ranks = case.cluster.gpus if case.cluster else 0
-    if ranks and ranks % model:
-        yield Hit((TP,), f"tensor x pipeline x context (={model}) must divide the {ranks} cards")
-        return
-    each = max(1, micro) * (ranks // model if ranks else 1)
-    if total and total % each:
-        yield Hit((GLOBAL,), f"`{GLOBAL}` (={total}) must be a multiple of {each}")
-
-
-@rule(
-    "megatron-tensor-node",
-    "warning",
-    "megatron",
-    why="Tensor ranks exchange activations four times a layer; across nodes that runs at the speed "
-    "of the network.",
-    evidence="Narayanan et al. 2021, section 3.2",
-)
-def megatron_tensor_node(case: Case) -> Iterator[Hit]:
-    """Tensor parallelism across nodes."""
-    size = count_of(case, TP, 1)
-    if case.cluster and size > case.cluster.gpus_per_node:
-        message = f"`{TP}` (={size}) is above the {case.cluster.gpus_per_node} cards of a node"
-        yield Hit((TP,), message)
-
-
 ROWS = rules(
     Row(
         "megatron-value",
         "error",
         If(" ".join(SIZES), "no size"),
         "`{key}` (={value}) must be a whole number above 0",
-        title="A size that is no whole number.",
+        title="A size that is not a whole number above 0.",
         why="Sizes are whole numbers above 0.",
         evidence=ARGUMENTS + ", validate_args",
-        kinds=("megatron",),
-    ),
-    Row(
-        "megatron-heads",
-        "error",
-        If(TP, "does not divide", HEADS),
-        "`{key}` (={value}) must divide `{operand}` (={of})",
-        title="Heads that the tensor ranks cannot share.",
-        why="Each tensor rank holds whole attention heads.",
-        evidence="megatron-core TransformerConfig.__post_init__ (tried)",
         kinds=("megatron",),
     ),
     Row(
@@ -226,32 +151,11 @@ ROWS = rules(
         "error",
         If(PP, "does not divide", LAYERS),
         "`{key}` (={value}) must divide `{operand}` (={of})",
-        title="Layers that the stages cannot share.",
-        why="Layers are shared evenly over stages, unless the first and last are given their "
-        "own number; an old version dropped the rest without a word.",
+        title="Layers that cannot be divided over the pipeline stages.",
+        why="Layers are divided evenly over the stages, unless the first and last have their "
+        "own number; an old version dropped the remainder silently.",
         evidence="NVIDIA/Megatron-LM#1304 (30 layers on 4 stages trained 28)",
         when=(*(If(flag, "absent") for flag in UNEVEN),),
-        kinds=("megatron",),
-    ),
-    Row(
-        "megatron-experts",
-        "error",
-        If(EP, "does not divide", "--num-experts"),
-        "`{key}` (={value}) must divide `{operand}` (={of})",
-        title="Experts that the expert ranks cannot share.",
-        why="Each expert rank holds whole experts.",
-        evidence="megatron-core TransformerConfig.__post_init__",
-        kinds=("megatron",),
-    ),
-    Row(
-        "megatron-positions",
-        "error",
-        If("--seq-length", "above", "--max-position-embeddings"),
-        "`{key}` (={value}) is above `{operand}` (={of})",
-        title="A sequence longer than the positions.",
-        why="Positions beyond the table have no embedding.",
-        evidence=ARGUMENTS + ", validate_args",
-        when=(If("--max-position-embeddings", "above", 0),),
         kinds=("megatron",),
     ),
     Row(
@@ -260,7 +164,7 @@ ROWS = rules(
         If("--fp16", "present"),
         "`--fp16` and `--bf16` are both given",
         "keep `--bf16`",
-        title="fp16 and bf16 together.",
+        title="fp16 and bf16 are both set.",
         why="Weights have one type.",
         evidence=ARGUMENTS + ", validate_args",
         when=(If("--bf16", "present"),),
@@ -272,9 +176,9 @@ ROWS = rules(
         If("--use-distributed-optimizer --overlap-grad-reduce", "absent"),
         "`--overlap-param-gather` needs `{key}`",
         "add it",
-        title="Overlap of a gather that does not happen.",
-        why="The gather that is to be overlapped belongs to the distributed optimizer, and it "
-        "follows the overlapped reduction.",
+        title="Overlap of a gather that does not take place.",
+        why="The parameter gather belongs to the distributed optimizer and requires the "
+        "overlapped gradient reduction.",
         evidence=ARGUMENTS + ", validate_args",
         when=(If("--overlap-param-gather", "present"),),
         at="--overlap-param-gather",

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dsforge.ds_config import PARAMETERS_SHARDED
 from dsforge.findings import Hit
 from dsforge.lint.case import ZERO, Case, rule
 from dsforge.lint.rows import If, Row, rules
 from dsforge.lint.schemas.releases import number
 from dsforge.units import count, gib
+from dsforge.zero_stages import FULLY_SHARDED
 
 BUCKETS = ("reduce_bucket_size", "allgather_bucket_size", "stage3_prefetch_bucket_size")
 DEFAULT_BUCKET = 500_000_000
@@ -24,8 +24,8 @@ TENSOR = ("tensor_parallel", "autotp_size")
 @rule(
     "model-bucket",
     "warning",
-    why="A bucket is allocated whole, whatever the model: on a small model the buckets, not the "
-    "model, fill the card, and a higher stage needs more memory than a lower one.",
+    why="A bucket is allocated in full, whatever the size of the model: on a small model "
+    "the buckets fill the GPU, and a higher stage needs more memory than a lower one.",
     evidence="deepspeedai/DeepSpeed#1302 (default 5e8 buckets), LianjiaTech/BELLE#402",
 )
 def model_bucket(case: Case) -> Iterator[Hit]:
@@ -48,7 +48,7 @@ def model_bucket(case: Case) -> Iterator[Hit]:
 @rule(
     "model-bucket-default",
     "info",
-    why="The default is 5e8 elements, made for models of tens of billions.",
+    why="The default is 5e8 elements, chosen for models with tens of billions of parameters.",
     evidence="deepspeedai/DeepSpeed#1302",
 )
 def model_bucket_default(case: Case) -> Iterator[Hit]:
@@ -66,15 +66,16 @@ def model_bucket_default(case: Case) -> Iterator[Hit]:
 @rule(
     "model-moe-leaf",
     "warning",
-    why="At stage 3 every module's forward is a collective. A rank whose tokens skip an expert "
-    "never joins it, and all wait for ever. Leaf modules gather all experts of a layer at once.",
+    why="At stage 3 every module's forward is a collective. A rank whose tokens skip an "
+    "expert never joins it, and all ranks hang. Leaf modules gather all experts of a "
+    "layer at once.",
     evidence="deepspeedai/DeepSpeed#5066, deepspeedai/DeepSpeed#5008, "
     "ScienceOne-AI/DeepSeek-671B-SFT-Guide#7",
 )
 def model_moe_leaf(case: Case) -> Iterator[Hit]:
     """Experts at stage 3 without leaf modules."""
     model = case.model
-    if model is None or model.moe is None or case.stage != PARAMETERS_SHARDED:
+    if model is None or model.moe is None or case.stage != FULLY_SHARDED:
         return
     known = case.release >= KNOWS_LEAVES
     if case.block(ZERO, "leaf_module") or (known and model.model_type in DEFAULT_LEAVES):
@@ -86,46 +87,18 @@ def model_moe_leaf(case: Case) -> Iterator[Hit]:
 
 
 @rule(
-    "model-heads",
-    "error",
-    why="Each rank holds whole attention heads.",
-    evidence="DeepSpeed module_inject/auto_tp.py; deepspeedai/DeepSpeed#3634 (52 heads on 8 cards)",
-)
-def model_heads(case: Case) -> Iterator[Hit]:
-    """Attention heads that the tensor ranks cannot share."""
-    model, size = case.model, case.tensor_parallel_size
-    if model is not None and model.attention_heads % size:
-        message = f"`autotp_size` (={size}) must divide the {model.attention_heads} attention heads"
-        yield Hit(TENSOR, message + f" of {model.name}")
-
-
-@rule(
-    "model-kv-heads",
-    "error",
-    why="Key and value heads are cut like the others; fewer than ranks leaves some without any.",
-    evidence="pytorch/torchtitan#2574, NVIDIA-NeMo/Automodel#799",
-)
-def model_kv_heads(case: Case) -> Iterator[Hit]:
-    """Key/value heads that the tensor ranks cannot share."""
-    model, size = case.model, case.tensor_parallel_size
-    if model is not None and model.kv_heads % size:
-        message = f"`autotp_size` (={size}) must divide the {model.kv_heads} key/value heads"
-        yield Hit(TENSOR, message + f" of {model.name}")
-
-
-@rule(
     "model-stages",
-    "error",
-    why="A stage without a layer has nothing to send, and an uneven split waits for its fullest "
-    "stage; some engines drop the rest without a word.",
-    evidence="NVIDIA/Megatron-LM#1304 (30 layers on 4 stages trained 28), modelscope/ms-swift#5737",
+    "info",
+    why="Every stage waits for the fullest one. DeepSpeed balances stages by parameters, with the "
+    "embedding and the head, so an uneven number of layers may be the even one.",
+    evidence="DeepSpeed runtime/pipe/module.py, PipelineModule._partition_layers",
 )
 def model_stages(case: Case) -> Iterator[Hit]:
-    """Layers that the pipeline stages cannot share evenly."""
-    model, stages = case.model, case.pipeline_stages
-    if model is not None and model.layers % stages:
-        message = f"`stages` (={stages}) must divide the {model.layers} layers of {model.name}"
-        yield Hit(("pipeline", "stages"), message)
+    """Layers that cannot be divided evenly over the pipeline stages."""
+    model, stages, given = case.model, case.pipeline_stages, case.config.partition
+    if model is not None and model.layers % stages and isinstance(given, str):
+        message = f"{stages} stages hold different numbers of the {model.layers} layers"
+        yield Hit(("pipeline", "stages"), message, "name them in `pipeline.partition`")
 
 
 ROWS = rules(
@@ -135,9 +108,9 @@ ROWS = rules(
         If("@tensor_parallel_size", "above", 1),
         "{model} ties its embeddings; AutoTP before 0.19.4 cuts only the head",
         "use a newer DeepSpeed, or autotp_size 1",
-        title="Tied embeddings under an AutoTP that does not know them.",
-        why="Older AutoTP cuts the output head without the embedding that shares its matrix, "
-        "so the two part, and the saved model is not the trained one.",
+        title="Tied embeddings with an AutoTP release that does not know them.",
+        why="Older AutoTP shards the output head without the embedding that shares its matrix, "
+        "so the two diverge, and the saved model is not the trained one.",
         evidence="DeepSpeed module_inject/auto_tp.py, _find_tied_weight_partners (absent before "
         "0.19.4)",
         when=(If("@tied_embeddings", "on"),),
@@ -152,7 +125,7 @@ ROWS = rules(
         "use bf16",
         title="fp16 for a family that overflows in it.",
         why="These families were trained in bf16 with activations beyond 65504: in fp16 they "
-        "turn to infinity, and the loss scale falls to its floor.",
+        "become inf, and the loss scale falls to its minimum.",
         evidence="hiyouga/LlamaFactory#251, modelscope/ms-swift#4374; "
         "transformers' T5 documentation",
         when=(If("@model_type", "in", OVERFLOWING),),

@@ -34,8 +34,8 @@ ENGINE = "DeepSpeed runtime/engine.py"
 @rule(
     "optimizer-unknown",
     "error",
-    why="The name is looked up in DeepSpeed's list (small letters) and then, as it is written, in "
-    "torch.optim; otherwise an assertion stops every rank.",
+    why="The name is looked up in DeepSpeed's list (in lower case) and then, as written, "
+    "in torch.optim; otherwise an assertion stops every rank.",
     evidence=ENGINE + ", _is_supported_optimizer",
 )
 def optimizer_unknown(case: Case) -> Iterator[Hit]:
@@ -54,7 +54,7 @@ def optimizer_unknown(case: Case) -> Iterator[Hit]:
 @rule(
     "optimizer-untested",
     "error",
-    why="ZeRO takes only optimizers that it was tested with, unless told to.",
+    why="ZeRO accepts only optimizers that it was tested with, unless configured otherwise.",
     evidence=ENGINE + ", _do_optimizer_sanity_check",
 )
 def optimizer_untested(case: Case) -> Iterator[Hit]:
@@ -70,12 +70,12 @@ def optimizer_untested(case: Case) -> Iterator[Hit]:
     "optimizer-param-name",
     "error",
     fixable=True,
-    why="The parameters go into the optimizer's constructor as they are: another spelling is a "
-    "TypeError on every rank.",
+    why="The parameters are passed to the optimizer's constructor unchanged: another "
+    "spelling raises a TypeError on every rank.",
     evidence=ENGINE + ", _configure_basic_optimizer",
 )
 def optimizer_param_name(case: Case) -> Iterator[Hit]:
-    """A parameter of the optimizer under another name."""
+    """An optimizer parameter under another name."""
     for key in case.block(*PARAMS):
         right = NAMES.get(key.lower())
         if right is not None and key != right:
@@ -87,8 +87,8 @@ def optimizer_param_name(case: Case) -> Iterator[Hit]:
 @rule(
     "optimizer-betas",
     "error",
-    why="Adam's betas are a pair of numbers from 0 to below 1; anything else stops the first step, "
-    "or makes it diverge.",
+    why="Adam's betas are two numbers from 0 to below 1; anything else stops the first "
+    "step, or makes it diverge.",
     evidence="torch.optim.Adam.__init__; Kingma and Ba 2015",
 )
 def optimizer_betas(case: Case) -> Iterator[Hit]:
@@ -108,7 +108,7 @@ def _is_share(value: object) -> bool:
 @rule(
     "scheduler-unknown",
     "error",
-    why="The name is looked up among DeepSpeed's schedules and those of torch, as it is written.",
+    why="The name is looked up among the schedules of DeepSpeed and torch, as written.",
     evidence=ENGINE + ", _scheduler_from_config",
 )
 def scheduler_unknown(case: Case) -> Iterator[Hit]:
@@ -126,12 +126,12 @@ def scheduler_unknown(case: Case) -> Iterator[Hit]:
 @rule(
     "scheduler-warmup",
     "error",
-    why="With a warm-up that is not shorter than the run the learning rate never comes down, and a "
-    "warm-up of 0 steps is refused since 0.16.",
+    why="With a warm-up as long as the run the learning rate never decays, and a warm-up "
+    "of 0 steps is refused since 0.16.",
     evidence="DeepSpeed runtime/lr_schedules.py, WarmupLR.__init__, WarmupDecayLR.__init__",
 )
 def scheduler_warmup(case: Case) -> Iterator[Hit]:
-    """A warm-up as long as the run, or from high to low."""
+    """A warm-up as long as the run, or from a high to a low rate."""
     params = ("scheduler", "params")
     warmup = case.number(*params, "warmup_num_steps")
     total = case.number(*params, "total_num_steps")
@@ -147,8 +147,8 @@ def scheduler_warmup(case: Case) -> Iterator[Hit]:
 @rule(
     "scheduler-rate",
     "warning",
-    why="The schedule sets the learning rate in every step, so the optimizer's own value is never "
-    "used; a reader will tune the wrong one.",
+    why="The schedule sets the learning rate in every step, so the optimizer's own value "
+    "is never used, and people tune the wrong one.",
     evidence="DeepSpeed runtime/lr_schedules.py, WarmupLR.__init__",
 )
 def scheduler_rate(case: Case) -> Iterator[Hit]:
@@ -167,8 +167,8 @@ ROWS = rules(
         "`optimizer` has no `type`: the block is ignored",
         "AdamW",
         title="An optimizer block without a type.",
-        why="Without a type the whole block is ignored, learning rate and all, and the engine "
-        "asks for an optimizer from the program.",
+        why="Without a type the whole block is ignored, learning rate included, and the engine "
+        "expects an optimizer from the program.",
         evidence="DeepSpeed runtime/config.py, get_optimizer_name",
         when=(If("optimizer", "block"),),
         at="optimizer",
@@ -180,7 +180,7 @@ ROWS = rules(
         "`{key}` is refused here",
         "use `gradient_clipping` at the top level",
         title="`max_grad_norm` among the optimizer's parameters.",
-        why="DeepSpeed clips at the top level and refuses this key among the optimizer's.",
+        why="DeepSpeed clips at the top level and refuses this key in the optimizer's parameters.",
         evidence=ENGINE + ", _configure_basic_optimizer",
     ),
     Row(
@@ -192,9 +192,9 @@ ROWS = rules(
             (SMALLEST_RATE, HIGHEST_RATE),
         ),
         "learning rate `{key}` (={number:g}) is out of the usual range",
-        title="A learning rate of nothing, or far too high.",
-        why="Fine-tuning runs with 1e-6 to 1e-3. A rate of 0 trains nothing; one above 0.1 "
-        "diverges with Adam and its kind.",
+        title="A learning rate of zero, or far too high.",
+        why="Fine-tuning uses 1e-6 to 1e-3. A rate of 0 trains nothing; a rate above 0.1 "
+        "diverges with Adam and similar optimizers.",
         evidence="deepspeedai/DeepSpeedExamples#418 (scale falls to its floor as the loss "
         "diverges)",
         when=(If("optimizer.type", "not among", ("sgd", "asgd", "lbfgs")),),
@@ -205,7 +205,7 @@ ROWS = rules(
         If("optimizer.params.weight_decay", "outside", (0, 1)),
         "`{key}` (={number:g}) must lie in 0..1",
         title="Weight decay out of range.",
-        why="Decay is a share per step times the learning rate; a value above 1 shrinks "
+        why="Decay is a fraction per step times the learning rate; a value above 1 shrinks "
         "weights faster than they learn.",
         evidence="Loshchilov and Hutter 2019 (0.01 to 0.1)",
     ),
@@ -215,9 +215,9 @@ ROWS = rules(
         If("scheduler.type", "in", ("warmupdecaylr", "warmupcosinelr")),
         "`{value}` needs `total_num_steps`",
         "set it in `params`",
-        title="A falling schedule without its length.",
-        why="These schedules fall to their end over `total_num_steps`; it has no default, so "
-        "the call fails on every rank.",
+        title="A decaying schedule without its length.",
+        why="These schedules decay over `total_num_steps`; it has no default, so the call "
+        "fails on every rank.",
         evidence="DeepSpeed runtime/lr_schedules.py, WarmupDecayLR and WarmupCosineLR",
         when=(If("scheduler.params.total_num_steps", "missing"),),
         at="scheduler",
@@ -228,8 +228,8 @@ ROWS = rules(
         If("scheduler", "block"),
         "`scheduler` without `optimizer`: the program must bring one",
         title="A schedule without an optimizer.",
-        why="A schedule needs an optimizer that DeepSpeed makes; with one from the program "
-        "transformers refuses the pair.",
+        why="A schedule needs an optimizer that DeepSpeed creates; transformers refuses to "
+        "combine it with one from the program.",
         evidence="transformers integrations/deepspeed.py, deepspeed_optim_sched",
         when=(If("optimizer", "no block"),),
     ),
@@ -239,8 +239,8 @@ ROWS = rules(
         If("fp16.loss_scale", "not 0"),
         "Lamb needs dynamic loss scaling",
         "use 0",
-        title="LAMB under a fixed loss scale.",
-        why="The LAMB optimizer of DeepSpeed computes with the dynamic loss scale.",
+        title="LAMB with a fixed loss scale.",
+        why="DeepSpeed's LAMB optimizer requires dynamic loss scaling.",
         evidence=ENGINE + ", _do_sanity_check",
         when=(If("optimizer.type", "is", "lamb"),),
     ),
@@ -251,7 +251,7 @@ ROWS = rules(
         "Muon needs `reduce_scatter` false",
         "set it to false",
         title="Muon with reduce-scatter.",
-        why="Muon needs whole gradient matrices; reduce-scatter cuts them.",
+        why="Muon needs whole gradient matrices; reduce-scatter shards them.",
         evidence="DeepSpeed runtime/zero/stage3.py, DeepSpeedZeroOptimizer_Stage3.__init__",
         when=(
             If("@stage", "above", 0),

@@ -17,8 +17,8 @@ CONFIG = "DeepSpeed runtime/precision_config.py"
 @rule(
     "precision-full",
     "info",
-    why="Neither half precision is on, so weights, gradients and activations take twice the memory "
-    "and tensor cores stay idle.",
+    why="No half precision is enabled, so weights, gradients and activations take twice "
+    "the memory, and the fast tensor core formats are not used.",
     evidence="DeepSpeed runtime/engine.py, DeepSpeedEngine.get_data_types",
 )
 def precision_full(case: Case) -> Iterator[Hit]:
@@ -32,8 +32,8 @@ def precision_full(case: Case) -> Iterator[Hit]:
     "loss-scale-in-bf16",
     "error",
     fixable=True,
-    why="bf16 has the range of fp32 and no loss scaler; its block refuses the keys of the fp16 "
-    "one.",
+    why="bf16 has the range of fp32 and needs no loss scaler; its block refuses the keys "
+    "of the fp16 block.",
     evidence="FlagOpen/FlagEmbedding#1487; " + CONFIG + ", DeepSpeedBF16Config",
 )
 def loss_scale_in_bf16(case: Case) -> Iterator[Hit]:
@@ -49,9 +49,9 @@ def loss_scale_in_bf16(case: Case) -> Iterator[Hit]:
 @rule(
     "fp16-initial-scale",
     "warning",
-    why="The scaler starts at 2^power and halves at each overflow: every power above what the "
-    "model "
-    "bears is a step that is computed and thrown away, and the schedule moves on all the same.",
+    why="The scaler starts at 2^power and halves at each overflow: every power above what "
+    "the model tolerates is a step that is computed and discarded, while the schedule "
+    "moves on.",
     evidence="axolotl's shipped configs use 32; DeepSpeed runtime/fp16/loss_scaler.py, "
     "DynamicLossScaler.update_scale; deepspeedai/DeepSpeedExamples#418",
     fixable=True,
@@ -71,13 +71,13 @@ def fp16_initial_scale(case: Case) -> Iterator[Hit]:
 @rule(
     "fp16-scale-floor",
     "error",
-    why="Dynamic scaling divides by the scale: with a floor of 0 or below it ends in division by "
-    "zero or in gradients that vanish.",
+    why="Dynamic scaling divides by the scale: with a minimum of 0 or below it ends in "
+    "division by zero or in vanishing gradients.",
     evidence=CONFIG + ", DeepSpeedFP16Config._validate_dynamic_loss_scale_params",
     fixable=True,
 )
 def fp16_scale_floor(case: Case) -> Iterator[Hit]:
-    """A lowest loss scale of 0 or less, or a window of 0."""
+    """A minimum loss scale of 0 or less, or a window of 0."""
     if not case.at("fp16", "enabled") or case.number("fp16", "loss_scale"):
         return
     for key, usual in (("min_loss_scale", 1), ("loss_scale_window", 1000)):
@@ -92,11 +92,11 @@ def fp16_scale_floor(case: Case) -> Iterator[Hit]:
 @rule(
     "fp16-scale-value",
     "error",
-    why="The scaler's values are checked one by one: a truth value or a negative scale is refused.",
+    why="Each value of the scaler is checked: a boolean or a negative scale is refused.",
     evidence=CONFIG + ", DeepSpeedFP16Config._validate_loss_scale",
 )
 def fp16_scale_value(case: Case) -> Iterator[Hit]:
-    """A truth value or a negative number as loss scale."""
+    """A boolean or negative loss scale."""
     for key in ("loss_scale", "loss_scale_window", "min_loss_scale"):
         value = case.at("fp16", key)
         negative = key == "loss_scale" and (case.number("fp16", key) or 0) < 0
@@ -107,31 +107,15 @@ def fp16_scale_value(case: Case) -> Iterator[Hit]:
 @rule(
     "amp-with-half",
     "error",
-    why="Apex AMP and DeepSpeed's own half precision both replace the weights; DeepSpeed refuses "
-    "it.",
+    why="Apex AMP and DeepSpeed's own half precision both replace the weights; DeepSpeed "
+    "refuses the combination.",
     evidence="DeepSpeed 0.19.7 runtime/engine.py, _do_optimizer_sanity_check",
 )
 def amp_with_half(case: Case) -> Iterator[Hit]:
-    """Apex AMP beside fp16, bf16 or ZeRO."""
+    """Apex AMP combined with fp16, bf16 or ZeRO."""
     halves = case.at("fp16", "enabled") or case.at(case.bf16_block, "enabled")
     if case.is_on("amp", "enabled") and (halves or case.stage):
         yield Hit(("amp", "enabled"), "`amp` cannot be combined with fp16, bf16 or ZeRO")
-
-
-@rule(
-    "accumulation-type-stage0",
-    "error",
-    why="Without ZeRO gradients accumulate in the type of the weights; another one is not "
-    "implemented.",
-    evidence="DeepSpeed runtime/engine.py, _do_optimizer_sanity_check",
-)
-def accumulation_type_stage0(case: Case) -> Iterator[Hit]:
-    """Another type for accumulation without ZeRO."""
-    loc = ("data_types", "grad_accum_dtype")
-    own, kind = case.config.precision or "fp32", case.config.gradient_type
-    if kind is not None and case.stage == 0 and kind != own:
-        message = f"`grad_accum_dtype` (={case.word(*loc)}) must be {own} without ZeRO"
-        yield Hit(loc, message, "use ZeRO stage 1")
 
 
 ROWS = rules(
@@ -141,8 +125,9 @@ ROWS = rules(
         If("fp16.enabled", "on"),
         "`fp16` and `bf16` are both enabled",
         "keep bf16 where the card has it",
-        title="Both half precisions enabled.",
-        why="Weights have one type; DeepSpeed stops with an assertion after all ranks are up.",
+        title="fp16 and bf16 are both enabled.",
+        why="Weights have one type; DeepSpeed stops with an assertion after all ranks have "
+        "started.",
         evidence="DeepSpeed runtime/config.py, DeepSpeedConfig._initialize_params",
         when=(If("@bf16", "on"),),
     ),
@@ -153,8 +138,8 @@ ROWS = rules(
         "`{key}` (={value}) is fixed; dynamic keys beside it are not read",
         "use 0: dynamic",
         title="A fixed loss scale.",
-        why="A fixed scale cannot fall when gradients overflow: each overflow is a lost step, "
-        "for ever.",
+        why="A fixed scale cannot fall when gradients overflow: each overflow loses a step, "
+        "throughout the run.",
         evidence="DeepSpeed runtime/fp16/loss_scaler.py, LossScaler; "
         "deepspeedai/DeepSpeedExamples#531",
         when=(If("fp16.enabled", "given"),),
@@ -166,7 +151,8 @@ ROWS = rules(
         "`bfloat16` is the old name of `bf16`",
         "write `bf16`",
         title="The old name of the bf16 block.",
-        why="`bfloat16` is the old spelling; a `bf16` block beside it wins without a word.",
+        why="`bfloat16` is the old spelling; a `bf16` block in the same file overrides it "
+        "silently.",
         evidence=CONFIG + ", get_bfloat16_config",
         repair=Repair("rename", "bf16"),
     ),
@@ -181,7 +167,7 @@ ROWS = rules(
         "`{key}` needs ZeRO stage 1, 2 or 3",
         "set a ZeRO stage",
         title="Half-precision master weights without ZeRO.",
-        why="Master weights in half precision are kept by the ZeRO optimizers only.",
+        why="Only the ZeRO optimizers keep master weights in half precision.",
         evidence="DeepSpeed runtime/config.py, DeepSpeedConfig._do_error_check",
         when=(If("@stage", "is", 0),),
     ),
@@ -190,8 +176,8 @@ ROWS = rules(
         "error",
         If("bf16.bf16_optimizer_states", "on"),
         "`{key}` needs `bf16_master_weights_and_grads`",
-        title="bf16 optimizer states beside fp32 master weights.",
-        why="Optimizer states in bf16 are only kept beside master weights in bf16.",
+        title="bf16 optimizer states with fp32 master weights.",
+        why="Optimizer states in bf16 require master weights in bf16.",
         evidence="DeepSpeed runtime/config.py, DeepSpeedConfig._do_error_check",
         when=(If("bf16.bf16_master_weights_and_grads", "not on"),),
     ),
@@ -205,8 +191,8 @@ ROWS = rules(
             ("fp32", "fp16", "bf16", "auto"),
         ),
         "`{key}` (={value}) must be fp32, fp16 or bf16",
-        title="An unknown type for gradients on the wire or in accumulation.",
-        why="Only these three types are known; anything else stops every rank.",
+        title="An unknown data type for communication or accumulation.",
+        why="Only these three types are supported; anything else stops every rank.",
         evidence="DeepSpeed runtime/config.py, get_communication_data_type",
     ),
     Row(
@@ -215,9 +201,9 @@ ROWS = rules(
         If("communication_data_type", "is", "fp16"),
         "bf16 gradients are sent as fp16 and can overflow",
         "use bf16 or fp32",
-        title="bf16 training whose gradients travel as fp16.",
-        why="Gradients of a bf16 run that travel as fp16 overflow above 65504, and there is no "
-        "loss scale to catch it.",
+        title="bf16 training that communicates gradients in fp16.",
+        why="bf16 gradients that are communicated in fp16 overflow above 65504, and no loss "
+        "scale catches it.",
         evidence="DeepSpeed runtime/zero/stage3.py, communication_data_type",
         when=(If("@bf16", "on"),),
     ),

@@ -39,11 +39,11 @@ def train_value(case: Case) -> Iterator[Hit]:
     "train-config-missing",
     "error",
     "train",
-    why="Batch sizes, precision, sharding and the optimizer stand in that file.",
+    why="That file holds batch sizes, precision, sharding and the optimizer.",
     evidence="dsforge/train/parallel/engine_config.py",
 )
 def train_config_missing(case: Case) -> Iterator[Hit]:
-    """A ds_config that is not there."""
+    """A ds_config that does not exist."""
     named = case.at("deepspeed_config")
     if isinstance(named, str) and case.engine is None:
         yield Hit(("deepspeed_config",), "`deepspeed_config` is not there, or is not JSON")
@@ -53,8 +53,8 @@ def train_config_missing(case: Case) -> Iterator[Hit]:
     "train-scheduler-twice",
     "error",
     "train",
-    why="The loop sets the learning rate from `schedule`; a scheduler in the ds_config sets it "
-    "too, in the same step.",
+    why="The training loop sets the learning rate from `schedule`; a scheduler in the "
+    "ds_config sets it too, in the same step.",
     evidence="dsforge/render/deepspeed.py (no scheduler block), dsforge/train/run/learning_rate.py",
 )
 def train_scheduler_twice(case: Case) -> Iterator[Hit]:
@@ -67,43 +67,10 @@ def train_scheduler_twice(case: Case) -> Iterator[Hit]:
 
 
 @rule(
-    "train-tensor",
-    "warning",
-    "train",
-    why="The loop gives every rank samples of its own, which tensor ranks must not have.",
-    evidence="dsforge/train/parallel/modes.py, mode_of",
-)
-def train_tensor(case: Case) -> Iterator[Hit]:
-    """Tensor parallelism under a loop that does not do it."""
-    size = case.tensor_parallel_size
-    if size > 1:
-        message = f"the ds_config asks for `autotp_size` (={size}), which the loop does not do"
-        yield Hit(("deepspeed_config",), message, "use ZeRO stage 3")
-
-
-@rule(
-    "train-sequence",
-    "error",
-    "train",
-    why="The model has no positions beyond its table.",
-    evidence="the model's config.json, max_position_embeddings",
-)
-def train_sequence(case: Case) -> Iterator[Hit]:
-    """Samples longer than the model's positions."""
-    length = case.whole("sequence_length")
-    if case.model is not None and length and length > case.model.max_position_embeddings:
-        most = case.model.max_position_embeddings
-        message = (
-            f"`sequence_length` (={length}) is above the {most} positions of {case.model.name}"
-        )
-        yield Hit(("sequence_length",), message, f"use {most}")
-
-
-@rule(
     "train-unsaved",
     "warning",
     "train",
-    why="It is meant for runs that only measure: nothing of the training remains.",
+    why="Meant for runs that only measure: nothing of the training is kept.",
     evidence="dsforge/job.py, TrainJob.save",
 )
 def train_unsaved(case: Case) -> Iterator[Hit]:

@@ -41,12 +41,12 @@ FILLED = {  # by transformers (trainer_config_process, trainer_config_finalize) 
 @rule(
     "block-type",
     "error",
-    why="Where DeepSpeed expects a block it opens it: anything else, null included, is a TypeError "
-    "on every rank.",
+    why="DeepSpeed reads keys of this block: any other value, null included, raises a "
+    "TypeError on every rank.",
     evidence="DeepSpeed runtime/config.py, the readers of each block",
 )
 def block_type(case: Case) -> Iterator[Hit]:
-    """A value where a block should stand."""
+    """A value where a block is required."""
     for entry in case.entries:
         if entry.type != "block" or isinstance(entry.value, dict) or entry.value == "auto":
             continue
@@ -60,13 +60,13 @@ def block_type(case: Case) -> Iterator[Hit]:
     "value-fraction",
     "error",
     fixable=True,
-    why="Sizes are whole numbers of elements. A share of hidden_size squared seldom is one, and "
-    "the check comes after all ranks are up.",
+    why="Sizes are whole numbers of elements. A fraction of hidden_size squared seldom is "
+    "one, and the check comes after all ranks have started.",
     evidence="deepspeedai/DeepSpeed#6525, hiyouga/LlamaFactory#5252, "
     "huggingface/transformers#36081",
 )
 def value_fraction(case: Case) -> Iterator[Hit]:
-    """A fraction where a whole number must stand."""
+    """A fraction where a whole number is required."""
     for entry in case.entries:
         value = entry.value
         if entry.type == "int" and isinstance(value, float) and value != int(value):
@@ -78,7 +78,7 @@ def value_fraction(case: Case) -> Iterator[Hit]:
 @rule(
     "value-type",
     "error",
-    why="The block checks the types of its values; text that is no number stops every rank.",
+    why="The block checks the types of its values; a text that is not a number stops every rank.",
     evidence=CLOSED,
 )
 def value_type(case: Case) -> Iterator[Hit]:
@@ -117,12 +117,12 @@ def _parses(kind: str, text: str) -> bool:
     "value-quoted",
     "warning",
     fixable=True,
-    why="pydantic turns the text into a number, but programs that read the file before DeepSpeed "
-    "compute with it as text.",
+    why="pydantic converts the text, but programs that read the file before DeepSpeed use "
+    "it as text.",
     evidence="transformers integrations/deepspeed.py compares values of the file with its own",
 )
 def value_quoted(case: Case) -> Iterator[Hit]:
-    """A number or truth value in quotes."""
+    """A number or boolean in quotes."""
     for entry in case.entries:
         value, kind = entry.value, entry.type
         if not isinstance(value, str) or kind not in ("int", "float", "bool") or value == "auto":
@@ -140,11 +140,11 @@ def value_quoted(case: Case) -> Iterator[Hit]:
 @rule(
     "value-truthy",
     "error",
-    why='Here nothing checks the type: any text counts as true, also `"false"`.',
+    why='Nothing checks the type here: any non-empty text counts as true, even `"false"`.',
     evidence="DeepSpeed runtime/config_utils.py, get_scalar_param",
 )
 def value_truthy(case: Case) -> Iterator[Hit]:
-    """Text where a truth value is used unchecked."""
+    """Text where a boolean is used unchecked."""
     for entry in case.entries:
         unchecked = entry.type == "bool" and not entry.closed
         if unchecked and isinstance(entry.value, (str, list, dict)) and entry.value != "auto":
@@ -159,7 +159,7 @@ def value_truthy(case: Case) -> Iterator[Hit]:
     evidence=CLOSED,
 )
 def value_range(case: Case) -> Iterator[Hit]:
-    """A value beyond its limits."""
+    """A value outside its limits."""
     for entry in case.entries:
         value = _as_number(entry.value) if entry.type in ("int", "float") else None
         if not entry.life or value is None:
@@ -209,14 +209,14 @@ def _is_choice(value: Any, choices: list[Any]) -> bool:
 @rule(
     "value-auto",
     "warning",
-    why="transformers and accelerate fill a fixed list of keys. Anywhere else inside a block "
-    "DeepSpeed drops `auto` without a word and takes its default; at the top level it reaches "
-    "arithmetic.",
+    why="transformers and accelerate fill in a fixed list of keys. Elsewhere inside a "
+    "block DeepSpeed drops `auto` silently and takes its default; at the top level it "
+    "reaches arithmetic.",
     evidence="transformers integrations/deepspeed.py, trainer_config_process; DeepSpeed "
     "runtime/config_utils.py, DeepSpeedConfigModel.__init__",
 )
 def value_auto(case: Case) -> Iterator[Hit]:
-    """`auto` where nobody fills it."""
+    """`auto` where no program fills it in."""
     for entry in case.entries:
         if entry.value != "auto" or not entry.life:
             continue

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dsforge.ds_config import GRADIENTS_SHARDED, PARAMETERS_SHARDED
 from dsforge.findings import Hit
 from dsforge.lint.case import ZERO, Case, rule
 from dsforge.lint.rows import If, Row, rules
+from dsforge.zero_stages import FULLY_SHARDED, GRADIENTS_SHARDED
 
 CONFIG = "DeepSpeed runtime/zero/config.py, DeepSpeedZeroConfig"
 
@@ -15,14 +15,14 @@ CONFIG = "DeepSpeed runtime/zero/config.py, DeepSpeedZeroConfig"
 @rule(
     "stage3-keys-below",
     "info",
-    why="Keys that begin with `stage3_` are read by stage 3 only; below it they do nothing, which "
-    "the reader of the file will not expect.",
+    why="Only stage 3 reads keys that begin with `stage3_`; below it they are ignored, "
+    "which a reader of the file will not expect.",
     evidence="DeepSpeed runtime/engine.py, _configure_zero_optimizer",
 )
 def stage3_keys_below(case: Case) -> Iterator[Hit]:
-    """Settings of stage 3 at a lower stage."""
+    """Stage 3 settings at a lower stage."""
     keys = [k for k in case.block(ZERO) if k.startswith("stage3_")]
-    if keys and case.stage is not None and case.stage < PARAMETERS_SHARDED:
+    if keys and case.stage is not None and case.stage < FULLY_SHARDED:
         message = f"`{keys[0][:60]}` is not read at ZeRO stage {case.stage}"
         message += f" (nor are {len(keys) - 1} more)" if len(keys) > 1 else ""
         yield Hit((ZERO, keys[0]), message)
@@ -31,12 +31,12 @@ def stage3_keys_below(case: Case) -> Iterator[Hit]:
 @rule(
     "grad-norm-off",
     "error",
-    why="Only stages 1 and 2 can do without the gradient norm, and only where nothing clips by it "
-    "and the optimizer is not offloaded.",
+    why="Only stages 1 and 2 can skip the gradient norm, and only without clipping and "
+    "without optimizer offload.",
     evidence="DeepSpeed runtime/zero/stage_1_and_2.py, DeepSpeedZeroOptimizer.__init__",
 )
 def grad_norm_off(case: Case) -> Iterator[Hit]:
-    """The gradient norm switched off where it is needed."""
+    """The gradient norm is switched off where it is needed."""
     loc = (ZERO, "compute_grad_norm")
     if not case.is_off(*loc):
         return
@@ -51,13 +51,13 @@ def grad_norm_off(case: Case) -> Iterator[Hit]:
 @rule(
     "predivide-stage3",
     "error",
-    why="Stage 3 with reduce-scatter divides gradients afterwards, and only by the number of "
-    "ranks.",
+    why="Stage 3 with reduce-scatter divides gradients after the reduction, and only by "
+    "the number of ranks.",
     evidence="DeepSpeed runtime/zero/stage3.py, DeepSpeedZeroOptimizer_Stage3.__init__",
 )
 def predivide_stage3(case: Case) -> Iterator[Hit]:
     """Prescaled or predivided gradients at stage 3."""
-    if case.stage != PARAMETERS_SHARDED or case.is_off(ZERO, "reduce_scatter"):
+    if case.stage != FULLY_SHARDED or case.is_off(ZERO, "reduce_scatter"):
         return
     if case.is_on("prescale_gradients"):
         yield Hit(("prescale_gradients",), "`prescale_gradients` is not possible at ZeRO stage 3")
@@ -70,15 +70,16 @@ def predivide_stage3(case: Case) -> Iterator[Hit]:
 @rule(
     "unsaved-weights",
     "warning",
-    why="At stage 3 every rank holds a part of each weight. Without this key `save_16bit_model` "
-    "writes nothing, and programs that save the module itself write empty tensors.",
+    why="At stage 3 every rank holds a shard of each weight. Without this key "
+    "`save_16bit_model` writes nothing, and programs that save the module itself write "
+    "empty tensors.",
     evidence="deepspeedai/DeepSpeed#2413, hiyouga/LlamaFactory#253, axolotl-ai-cloud/axolotl#933",
 )
 def unsaved_weights(case: Case) -> Iterator[Hit]:
     """Stage 3 without gathering weights on save."""
     new = "stage3_gather_16bit_weights_on_model_save"
     keys = (new, "gather_16bit_weights_on_model_save", "stage3_gather_fp16_weights_on_model_save")
-    if case.stage == PARAMETERS_SHARDED and not any(case.at(ZERO, key) for key in keys):
+    if case.stage == FULLY_SHARDED and not any(case.at(ZERO, key) for key in keys):
         loc = (ZERO, next((k for k in keys if k in case.block(ZERO)), "stage"))
         yield Hit(loc, "whole weights are not gathered on save", f"set `{new}` to true")
 
@@ -91,8 +92,8 @@ ROWS = rules(
         "`zero_optimization` has no `stage`: nothing is sharded",
         "set `stage`",
         title="A ZeRO block without a stage.",
-        why="A `zero_optimization` block without a stage is stage 0: nothing is sharded, and "
-        "nothing says so.",
+        why="A `zero_optimization` block without a stage means stage 0: nothing is sharded, "
+        "and no message says so.",
         evidence=CONFIG + ".stage (default 0)",
         when=(If("zero_optimization", "block"),),
         at="zero_optimization",
@@ -104,15 +105,14 @@ ROWS = rules(
         "`{key}` as a boolean is the deprecated form: true is stage 1",
         'write {{"stage": 1}}',
         title="`zero_optimization` as a boolean.",
-        why="`true` is the form of 2020 and means stage 1; the other settings of ZeRO have no "
-        "place.",
+        why="`true` is the form of 2020 and means stage 1; it leaves no place for the other "
+        "ZeRO settings.",
         evidence="DeepSpeed runtime/zero/config.py, read_zero_config_deprecated",
     ),
     Row(
         "zeropp-below-stage3",
         "error",
         If(
-            "zero_optimization.zero_hpz_partition_size "
             "zero_optimization.zero_quantized_weights "
             "zero_optimization.zero_quantized_nontrainable_weights "
             "zero_optimization.zero_quantized_gradients",
@@ -122,23 +122,10 @@ ROWS = rules(
         "use stage 3",
         title="ZeRO++ settings below stage 3.",
         why="ZeRO++ (hpZ, quantised weights and gradients) is part of stage 3; below it the "
-        "keys are accepted and do nothing, so the traffic that was to be saved is still "
-        "there.",
+        "keys are accepted and ignored, so the traffic is not reduced.",
         evidence="DeepSpeed runtime/engine.py, _configure_zero_optimizer; "
         "deepspeedai/DeepSpeed#6889",
         when=(If("@stage", "below", 3),),
-    ),
-    Row(
-        "hpz-with-offload",
-        "warning",
-        If("zero_optimization.zero_hpz_partition_size", "above", 1),
-        "`{key}` (={number}) with `offload_param`",
-        "use one of them",
-        title="Parameter offload together with hpZ.",
-        why="hpZ keeps a second copy of the parameters on the cards of a node; with the "
-        "parameters on the host this was reported to break.",
-        evidence="deepspeedai/DeepSpeed#6889",
-        when=(If("@offload_param", "is not", "none"),),
     ),
     Row(
         "quantized-gradients-fp16",
@@ -146,9 +133,9 @@ ROWS = rules(
         If("zero_optimization.zero_quantized_gradients", "on"),
         "quantised gradients with fp16",
         "use bf16",
-        title="Quantised gradients in fp16.",
-        why="Quantised gradients under a dynamic loss scale were reported to drive the scale "
-        "to its floor.",
+        title="Quantised gradients with fp16.",
+        why="Quantised gradients with a dynamic loss scale were reported to drive the scale to "
+        "its minimum.",
         evidence="deepspeedai/DeepSpeedExamples#617",
         when=(If("fp16.enabled", "on"),),
     ),
@@ -159,7 +146,8 @@ ROWS = rules(
         "`{key}` is no longer supported at ZeRO stage 3",
         "use universal checkpoints to resume",
         title="Elastic checkpoints at stage 3.",
-        why="Elastic checkpoints are dead for stage 3: a resume on another number of ranks fails.",
+        why="Elastic checkpoints are not supported with stage 3: a resume on another number of "
+        "ranks fails.",
         evidence="DeepSpeed runtime/zero/config.py, elastic_checkpoint_deprecated; "
         "deepspeedai/DeepSpeed#2921",
         when=(If("@stage", "is", 3),),
@@ -171,7 +159,7 @@ ROWS = rules(
         "`{key}` sum is not supported at ZeRO stage 3",
         "use stage 2",
         title="Summed gradients at stage 3.",
-        why="Summing instead of averaging gradients is not implemented for stage 3.",
+        why="Summing gradients instead of averaging them is not implemented for stage 3.",
         evidence="DeepSpeed runtime/config.py, DeepSpeedConfig._do_error_check",
         when=(If("@stage", "is", 3),),
     ),
@@ -181,8 +169,8 @@ ROWS = rules(
         If("zero_optimization.legacy_stage1", "on"),
         "`{key}` is unmaintained",
         "remove it",
-        title="The old implementation of stage 1.",
-        why="The old stage 1 is not maintained; its checkpoints cannot be resumed by the new one.",
+        title="The legacy implementation of stage 1.",
+        why="The legacy stage 1 is not maintained, and the new one cannot resume its checkpoints.",
         evidence=CONFIG + ".legacy_stage1",
     ),
 )

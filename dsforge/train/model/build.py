@@ -29,8 +29,7 @@ from dsforge.train.model.qlora import (
 )
 from dsforge.train.model.source import ModelSource, class_of, model_source, read_configuration
 from dsforge.train.parallel.engine_config import EngineConfig
-from dsforge.train.parallel.modes import Mode, check_sequence, check_tensor
-from dsforge.train.parallel.pipeline_shape import check_pipeline
+from dsforge.train.parallel.modes import check_model
 
 
 def check_source(job: TrainJob, folder: Path, config: EngineConfig) -> None:
@@ -44,24 +43,19 @@ def check_source(job: TrainJob, folder: Path, config: EngineConfig) -> None:
         configuration = read_configuration(source, job)
         if job.packing:
             check_takes_positions(class_of(configuration))
-        problems = _problems(job, config.mode, configuration) + check_compile(job, config)
+        problems = check_model(
+            config.mode,
+            configuration,
+            adapters=job.lora is not None,
+            attention=job.attention,
+            packing=job.packing,
+        )
+        problems += check_compile(job, config)
         if problems:
             raise SpecError(tuple(problems))
     if source.name.endswith(".json") and not job.random_weights:
         hint = "set `random_weights: true`, or name a folder with weights"
         raise DsforgeError(f"`model` (={job.model}) is a bare config without weights", hint)
-
-
-def _problems(job: TrainJob, mode: Mode, configuration: Any) -> list[Problem]:
-    """What a model cannot do under a mode."""
-    layout, adapters = mode.layout, job.lora is not None
-    if layout.tensor_parallel_size > 1:
-        return check_tensor(mode, configuration, adapters=adapters)
-    if layout.pipeline_parallel_size > 1:
-        return check_pipeline(mode, configuration, adapters=adapters)
-    if layout.context_parallel_size > 1:
-        return check_sequence(mode, configuration, attention=job.attention, packing=job.packing)
-    return []
 
 
 def build_model(job: TrainJob, folder: Path, config: EngineConfig) -> Any:
