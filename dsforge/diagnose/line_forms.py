@@ -20,6 +20,7 @@ EXCEPTION = re.compile(
 _LEVEL_ERROR = re.compile(
     r"\[(?:ERROR|FATAL|CRITICAL)\]|^(?:ERROR|FATAL|CRITICAL|Error|error|fatal)\b[: ]|"
     r"[-|\s](?:ERROR|FATAL|CRITICAL)[\s|-]|^\[?[EF]\d{4}[ :]|\[E\d{0,4} ?[^\]\n]{0,80}\]|NCCL WARN|"
+    r"error while loading shared libraries|^\S{0,200}python[\d.]{0,5}: (?:No module|Error while)|"
     r": (?:fatal )?error: |Assertion [`'][^\n]{1,200} failed"
 )
 _LEVEL_NOTICE = re.compile(
@@ -68,7 +69,7 @@ _PROSE = re.compile(r"(?:[A-Za-z][\w'-]{0,30}[,;.]?\s+(?:\()?){4}")
 
 def form_of(raw: str, text: str) -> Form:
     """The form of a line; `raw` with its prefixes, `text` without."""
-    if _SOURCE.search(raw[:120]):
+    if _SOURCE.search(raw[:120]) or "Retrying (Retry(" in raw[:240]:
         return "source"
     if EXCEPTION.match(text.lstrip()):
         return "error"
@@ -88,7 +89,7 @@ def is_listed(text: str, start: int) -> bool:
 
 def is_mention(text: str, start: int) -> bool:
     """Whether a line only speaks of what stands at a place: prose, code, a list, a quotation."""
-    before = text[:start]
+    before = text[: start + (text[start : start + 1] == ":")]
     if _CODE.match(text):
         return True
     if before.endswith(_QUOTING):

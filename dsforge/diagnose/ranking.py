@@ -94,7 +94,11 @@ def _needs_confirmation(hit: Hit) -> bool:
     """Whether a line proves nothing by itself."""
     if hit.rule.kind not in ("cause", "error") or hit.rule.any_level:
         return False
-    return hit.form == "notice" or (hit.form == "plain" and hit.rule.errors_only)
+    if hit.form == "plain" and hit.rule.errors_only:
+        line_before = hit.before.rstrip().rpartition("\n")[2]
+        continues = hit.rule.continues
+        return not (continues and compiled(continues).search(line_before))
+    return hit.form == "notice"
 
 
 def _is_failure(hit: Hit) -> bool:
