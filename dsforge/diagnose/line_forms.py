@@ -63,7 +63,7 @@ _CODE = re.compile(
     r"|[\w/]{1,100}\.py::"
 )
 _QUOTING = ('"', "'", "`", "\u201c", "\u2018")
-_MESSAGE = re.compile(r"\s{0,20}(?:[{\"]|[\w.]{1,80}(?:Error|Exception)\()")
+_MESSAGE = re.compile(r"\s{0,20}(?:\{|\"\w{1,40}\" ?:|[\w.]{1,80}(?:Error|Exception)\()")
 _PROSE = re.compile(r"(?:[A-Za-z][\w'-]{0,30}[,;.]?\s+(?:\()?){4}")
 
 
@@ -92,6 +92,6 @@ def is_mention(text: str, start: int) -> bool:
     before = text[: start + (text[start : start + 1] == ":")]
     if _CODE.match(text):
         return True
-    if before.endswith(_QUOTING):
+    if before.endswith(_QUOTING) or text.lstrip().startswith(_QUOTING):
         return not _MESSAGE.match(text)
     return bool(_PROSE.search(before)) and not re.search(r"[:\]=]", before)

@@ -298,7 +298,8 @@ def _wrapped(rule: Rule, raw: bytes, line: tuple[int, int], said: Line) -> re.Ma
     if not following or len(following[0]) > WIDE:
         return None
     for joint in ("", " "):
-        if found := rule.match(joint.join([said.text, *following])[:LONGEST]):
+        found = rule.match(joint.join([said.text, *following])[:LONGEST])
+        if found and found.start() < len(said.text) < found.end():
             return found
     return None
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from dsforge.diagnose.computed import values_of
+from dsforge.diagnose.log_line import cleaned
 from dsforge.diagnose.log_scanner import Scan
 from dsforge.diagnose.rule import Hit, compiled
 from dsforge.diagnose.rulebook import Rulebook
@@ -109,7 +110,10 @@ def _is_failure(hit: Hit) -> bool:
 def _failure_text(hit: Hit) -> str:
     """An error and the frames that lead to it."""
     frames = hit.before.rpartition(_TRACEBACK)[2]
-    return f"{frames if frames != hit.before else ''}\n{hit.text}"
+    if frames == hit.before:
+        return hit.text
+    lines = [line for line in frames.split("\n") if cleaned(line.encode()).form != "notice"]
+    return "\n".join([*lines, hit.text])
 
 
 def _first_readers(hits: list[Hit], rules: Rulebook) -> list[Hit]:
