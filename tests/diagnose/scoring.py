@@ -1,8 +1,8 @@
 """How good diagnosis is on failures of public threads.
 
 `python tests/diagnose/scoring.py` writes `docs/diagnosis.md`. `threads/before.yaml` was written
-down before there was a rule that knows its failures, `after.yaml` after; `healthy.yaml` are logs of runs
-that ended well and texts that are no logs, `harmless.yaml` lines that healthy programs print.
+down before there was a rule that knows its failures, `after.yaml` after; `healthy.yaml` are logs of
+runs that ended well and texts that are no logs, `harmless.yaml` lines of healthy programs.
 """
 
 from __future__ import annotations
