@@ -17,7 +17,12 @@ from dsforge.diagnose.known_packages import (
 )
 from dsforge.diagnose.memory_moments import device_memory, host_memory
 from dsforge.diagnose.rule import Hit
-from dsforge.diagnose.unknown_errors import calling_package, missing_submodule, unknown_error
+from dsforge.diagnose.unknown_errors import (
+    calling_package,
+    missing_submodule,
+    unknown_error,
+    unpicklable,
+)
 
 COMPUTED: dict[str, Callable[[tuple[Hit, ...]], dict[str, str]]] = {
     function.__name__: function
@@ -35,6 +40,7 @@ COMPUTED: dict[str, Callable[[tuple[Hit, ...]], dict[str, str]]] = {
         key_above,
         top_package,
         unknown_error,
+        unpicklable,
     )
 }
 

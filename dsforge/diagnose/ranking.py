@@ -21,6 +21,7 @@ SHOWN_LINES = 4  # of evidence for one cause
 SHOWN_CAUSES = 5
 LATER = 0.5  # factor on the confidence of a cause that came after another
 CAUGHT = 0.5  # and of an exception that was logged, after which the program went on
+LINES_BEFORE = 12  # of a plain line, in which the error that it continues may stand
 WENT_ON_LINES = 3  # fewer of them after an exception may be its own end
 ANSWERS = ("cause", "stall", "death")
 _TRACEBACK = "Traceback (most recent call last)"
@@ -96,9 +97,9 @@ def _needs_confirmation(hit: Hit) -> bool:
     if hit.rule.kind not in ("cause", "error") or hit.rule.any_level:
         return False
     if hit.form == "plain" and hit.rule.errors_only:
-        line_before = hit.before.rstrip().rpartition("\n")[2]
+        lines_before = "\n".join(hit.before.rstrip().split("\n")[-LINES_BEFORE:])
         continues = hit.rule.continues
-        return not (continues and compiled(continues).search(line_before))
+        return not (continues and compiled(continues).search(lines_before))
     return hit.form == "notice"
 
 
