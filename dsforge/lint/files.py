@@ -17,8 +17,9 @@ from dsforge.errors import DsforgeError
 from dsforge.findings import Finding
 from dsforge.lint.check import findings
 from dsforge.lint.checked_file import checked_file
-from dsforge.lint.reading.document import Document, Flaw, Kind, applied
+from dsforge.lint.reading.document import Document, Kind, applied
 from dsforge.lint.reading.kind import BOM, document_of
+from dsforge.lint.reading.marks import Flaw
 from dsforge.lint.schemas.deepspeed_source import extracted, is_config_module
 from dsforge.lint.schemas.releases import Release, Releases, frozen, number, with_installed
 from dsforge.outside import UnreadableError, decoded, read_bytes

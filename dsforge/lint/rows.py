@@ -18,7 +18,8 @@ from typing import Any, Literal, NamedTuple
 
 from dsforge.findings import Edit, Hit, Rule, Severity
 from dsforge.lint.checked_file import ZERO, CheckedFile, shown
-from dsforge.lint.reading.document import Kind, Loc
+from dsforge.lint.reading.document import Kind
+from dsforge.lint.reading.marks import Loc
 from dsforge.lint.reading.variables import variables
 from dsforge.lint.schemas.releases import number
 from dsforge.units import count

@@ -13,8 +13,9 @@ from typing import Any
 
 from dsforge.errors import SpecError
 from dsforge.findings import Edit
-from dsforge.lint.reading.document import Document, Flaw, Kind, Line, Loc, Mark
+from dsforge.lint.reading.document import Document, Kind, Line
 from dsforge.lint.reading.json_text import parsed, plain
+from dsforge.lint.reading.marks import Flaw, Loc, Mark
 
 STRONG = (
     *("zero_optimization", "train_batch_size", "train_micro_batch_size_per_gpu", "fp16", "bf16"),

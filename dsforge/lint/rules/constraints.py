@@ -24,7 +24,7 @@ from dsforge.constraints import (
 from dsforge.constraints import deepspeed as engine
 from dsforge.findings import Hit, Rule, Severity
 from dsforge.lint.checked_file import ZERO, CheckedFile, rule
-from dsforge.lint.reading.document import Loc
+from dsforge.lint.reading.marks import Loc
 from dsforge.lint.rules.accelerate import PLUGIN
 from dsforge.lint.rules.batch import TOTAL
 from dsforge.lint.rules.megatron import CP, EP, GLOBAL, GROUPS, HEADS, MICRO, PP, TP, count_of

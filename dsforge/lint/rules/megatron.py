@@ -13,7 +13,7 @@ from pathlib import Path
 
 from dsforge.findings import Hit
 from dsforge.lint.checked_file import CheckedFile, rule, shown
-from dsforge.lint.reading.document import Loc
+from dsforge.lint.reading.marks import Loc
 from dsforge.lint.rows import If, Row, rules
 
 FLAGS = Path(__file__).parents[1] / "schemas" / "megatron_flags.txt"
