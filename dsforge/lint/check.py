@@ -1,4 +1,4 @@
-"""Checking: every rule, in the order in which a file is read, and what they find in a file."""
+"""Checks a file with all rules, in the order in which they are listed here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules as data: one row for each rule that looks at a value and a few conditions beside it.
+"""Rules as data: one row for each rule that tests a value under a few conditions.
 
 Most rules have one of few shapes: a value beyond a range, a word that does not exist, a key that is
 ignored below a ZeRO stage, two keys that cannot be combined, a variable that does harm. Such a rule

@@ -1,4 +1,4 @@
-"""Rules: accelerate's YAML, which starts DeepSpeed with settings of its own."""
+"""Rules: accelerate's YAML, which passes settings of its own to DeepSpeed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules: the config against the machines that it is to run on; with `--model` more of them."""
+"""Rules: the config against the cluster that it will run on (`--cluster`, some with `--model`)."""
 
 from __future__ import annotations
 

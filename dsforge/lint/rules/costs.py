@@ -1,4 +1,4 @@
-"""Rules: values that are legal and cost memory or time, each with its predicted price."""
+"""Rules: values that are legal but cost memory or time."""
 
 from __future__ import annotations
 

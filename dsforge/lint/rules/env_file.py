@@ -1,4 +1,4 @@
-"""Rules: `.deepspeed_env`, which looks like a shell file and is none."""
+"""Rules: `.deepspeed_env`, which looks like a shell script but is not one."""
 
 from __future__ import annotations
 

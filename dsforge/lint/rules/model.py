@@ -1,4 +1,4 @@
-"""Rules: the config against the model that it is to train (`--model`)."""
+"""Rules: the config against the model that it will train (`--model`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules: what is found while a file is read, before anybody asks what it means.
+"""Rules: flaws that the readers find before any rule looks at the values.
 
 The reader notes a flaw with the id of its rule; the rules here only say what such a flaw is.
 """

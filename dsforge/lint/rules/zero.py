@@ -1,4 +1,4 @@
-"""Rules: ZeRO stages and what may stand beside them."""
+"""Rules: ZeRO stages and the settings that depend on them."""
 
 from __future__ import annotations
 
