@@ -21,16 +21,21 @@ from dsforge.api.inputs import (
 )
 from dsforge.api.results import EstimateResult, GenResult, PlanResult
 from dsforge.errors import DsforgeError, Problem, SpecError
-from dsforge.plan import Plan, Request
+from dsforge.plan import Plan, Reason, Request
 from dsforge.reading.source import refusal
 
 if TYPE_CHECKING:
+    from dsforge.exact.fullest import ExactMemory
     from dsforge.explain.explanation import Explanation
     from dsforge.planner.explore import Explorer
     from dsforge.planner.flips import Flip
     from dsforge.planner.objectives import Objective
 
 TOP = 10  # plans of a ranking that are shown
+PLAIN_LOSS = Reason(
+    rule="default-loss",
+    message="`--exact` simulates the plain loss, which holds whole logits: `--loss` is plain",
+)
 LEAST_WORD, MOST_NEAR = 3, 6  # letters of a word that tells something; names that are shown
 
 Job = TypeVar("Job", Request, Plan)
@@ -116,6 +121,7 @@ def estimate(
     *,
     strategy: StrategyInput | None = None,
     ds_config: PathInput | None = None,
+    exact: bool = False,
 ) -> EstimateResult:
     """The predicted memory and step time of one strategy; what is not fixed is chosen.
 
@@ -125,12 +131,13 @@ def estimate(
         workload: As for `load_workload`.
         strategy: What is fixed, such as `{"zero_stage": 3}`; the rest is chosen.
         ds_config: Path of a DeepSpeed config whose settings are fixed; `strategy` wins over it.
+        exact: Also simulate a step tensor by tensor: Llama, Mistral and Qwen2 under ZeRO.
 
     Returns:
         The priced strategy; where it does not fit, also the cheapest changes after which it does.
 
     Raises:
-        SpecError: The input is wrong.
+        SpecError: The input is wrong, or `exact` does not know the job.
         LayoutError: No combination is legal.
 
     Examples:
@@ -148,8 +155,12 @@ def estimate(
     from dsforge.planner.remedies import remedies
 
     request = request_of(Inputs(model, cluster, workload, strategy, ds_config))
+    if exact:
+        request = _with_plain_loss(request)
     made = appraise(request)
-    return EstimateResult(made, () if made.choice.fits else remedies(request, made.choice))
+    simulated = _exact_memory(made) if exact else None
+    ways = () if made.choice.fits else remedies(request, made.choice)
+    return EstimateResult(made, ways, simulated)
 
 
 def explain(plan: Plan | PathInput, figure: str | None = None) -> Explanation:
@@ -257,6 +268,26 @@ def gen(
     artifacts = render(made, None if templates is None else Path(templates))
     written = write_all(artifacts, folder, force=force)
     return GenResult(folder, made, artifacts, written)
+
+
+def _with_plain_loss(request: Request) -> Request:
+    """The request with the loss that is simulated, where none is fixed."""
+    fixed = request.constraints
+    if fixed.loss is not None:
+        return request
+    plain = fixed.model_copy(update={"loss": "plain"})
+    reasons = (*request.reasons, PLAIN_LOSS)
+    return request.model_copy(update={"constraints": plain, "reasons": reasons})
+
+
+def _exact_memory(plan: Plan) -> ExactMemory:
+    """The simulated memory of a plan's choice. Raises SpecError where it is not known."""
+    from dsforge.exact.fullest import exact_memory
+
+    choice = plan.choice
+    return exact_memory(
+        plan.model, plan.cluster, plan.workload, choice.strategy, buckets=choice.buckets
+    )
 
 
 def _near(name: str, names: list[str]) -> list[str]:

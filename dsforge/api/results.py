@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from dsforge.artifacts import Artifact, Written
     from dsforge.diagnose import Cause
     from dsforge.document import EstimateDocument, InverseDocument, PlanDocument
+    from dsforge.exact.fullest import ExactMemory
     from dsforge.findings import Finding
     from dsforge.plan import Plan, Request, Search
     from dsforge.planner.alternatives import Alternative
@@ -104,6 +105,7 @@ class EstimateResult:
 
     plan: Plan
     remedies: tuple[Remedy, ...]
+    exact: ExactMemory | None
 
     @property
     def fits(self) -> bool:
@@ -115,7 +117,7 @@ class EstimateResult:
         """The estimate as `dsforge estimate --json` prints it."""
         from dsforge.document import estimate_document
 
-        return estimate_document(self.plan, self.remedies)
+        return estimate_document(self.plan, self.remedies, exact=self.exact)
 
 
 @dataclass(frozen=True, slots=True)

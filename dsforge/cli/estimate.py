@@ -40,6 +40,11 @@ SOUGHT: dict[Question, tuple[str, ...]] = {
 @click.option(
     "--ds-config", type=click.Path(path_type=Path), help="Existing ds_config.json to price."
 )
+@click.option(
+    "--exact",
+    is_flag=True,
+    help="Also simulate a step tensor by tensor (Llama, Mistral and Qwen2 under ZeRO with AdamW).",
+)
 @with_verbose
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def estimate(
@@ -48,6 +53,7 @@ def estimate(
     find: Question | None,
     trace: Path | None,
     ds_config: Path | None,
+    exact: bool,
     verbose: bool,
     as_json: bool,
 ) -> None:
@@ -55,15 +61,16 @@ def estimate(
 
     What no flag fixes is chosen and shown. A strategy that does not fit is an answer, not an error.
     With --find the question is inverted: how much of one thing fits. With --ds-config the ZeRO
-    stage, offload, buffer and batch sizes come from the file; flags override it.
+    stage, offload, buffer and batch sizes come from the file; flags override it. With --exact a
+    step of the strategy is simulated as well: memory by phase and owner.
     """
     if find is not None:
-        _refuse_beside_find({"--trace": trace, "--ds-config": ds_config})
+        _refuse_beside_find({"--trace": trace, "--ds-config": ds_config, "--exact": exact})
         _find(flags, find, verbose=verbose, as_json=as_json)
         return
     from dsforge.api.planning import estimate as estimated
 
-    found = estimated(to_request(flags, ds_config))
+    found = estimated(to_request(flags, ds_config), exact=exact)
     if trace is not None:
         from dsforge.explain.trace import step_trace
 
@@ -72,6 +79,10 @@ def estimate(
         show_json(found.document.model_dump(mode="json"))
         return
     _show(found.plan, numbered(found.remedies), verbose=verbose)
+    if found.exact is not None:
+        from dsforge.cli.exact import exact_lines
+
+        show(exact_lines(found.plan, found.exact))
 
 
 def _show(plan: Plan, ways: list[str], *, verbose: bool) -> None:
@@ -90,10 +101,10 @@ def _show(plan: Plan, ways: list[str], *, verbose: bool) -> None:
     show(["", *every_reason(plan.choice.reasons)])
 
 
-def _refuse_beside_find(files: dict[str, Path | None]) -> None:
+def _refuse_beside_find(asked: dict[str, Path | bool | None]) -> None:
     """Raise where something of one strategy is asked for and --find looks for one."""
-    for name, path in files.items():
-        if path is not None:
+    for name, value in asked.items():
+        if value:
             raise click.UsageError(
                 f"{name} is of one strategy, --find looks for one: leave out one."
             )

@@ -50,7 +50,7 @@ def host_memory(
     process = CPU_PROCESS_BYTES if cluster.gpu.is_cpu else PROCESS_BYTES
     idle = ranks * process
     weights = element_bytes(workload) * parameters(model)
-    share = weights / (strategy.layout.model_ranks if strategy.back_end == "megatron" else 1)
+    share = weights / (strategy.layout.model_ranks if strategy.engine.reads_own_part else 1)
     sharded = strategy.zero_stage == FULLY_SHARDED
     read = min(weights, SHARD_BYTES) if sharded else ranks * share
     if workload.in_4_bits:  # packed on the device, tensor by tensor

@@ -1,10 +1,10 @@
 """The memory ledger: named terms in bytes on the fullest rank, and host memory of one node.
 
 The peak is the fullest of four moments of a step: at the loss, with a layer at work, at the end of
-backward, at the optimizer's step. What differs between trainers is counted from their own source:
-saved tensors (`activations.py`), states (`states.py`), stages (`shard.py`). The few constants below
-were fitted on published peaks; `benchmarks/published/memory.md` shows the error by source, and a
-test holds it.
+backward, at the optimizer's step. Each part is counted from the source of the engines: saved
+tensors (`activations.py`), states (`states.py`), stages (`shard.py`). The few constants below were
+fitted on published peaks; `benchmarks/published/memory.md` shows the error by source, and a test
+holds it.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple
 
 from pydantic import BaseModel, Field
 
+from dsforge.engines import Held
 from dsforge.estimate.activations import element_bytes, kept_token_bytes
 from dsforge.estimate.frame import Frame, framed
 from dsforge.estimate.host import HostMemory
@@ -71,7 +72,6 @@ STATES_ERROR = 0.03  # of the states and buffers: padding, alignment
 ACTIVATION_ERROR = 0.12  # of activations and logits: kernels differ in what they save
 # ZeRO stage 3 gathers and frees pieces of every size: the allocator keeps as much again (stas).
 WORKSPACE = 0.1 * GIB  # of cuBLAS and small tensors in torch's counters (rows nano-old, mcore-gv)
-FSDP_LAYERS = 3  # layers whose gathered weights FSDP holds: at work, prefetched, copied from
 
 
 Rank = Literal["fullest", "first", "last"]  # first or last pipeline stage
@@ -175,7 +175,7 @@ def footprints(frame: Frame, strategy: Strategy) -> tuple[Footprint, ...]:
             pipeline=strategy.layout.pipeline_parallel_size,
             later=load.stage.later,
             lasting=stage3 or strategy.runs_as.gradients == "fp32",
-            churns=stage3 and strategy.runs_as.trainer == "deepspeed",
+            churns=stage3 and strategy.engine.has_zero_stages,
         )
         for load in frame.loads
     )
@@ -231,35 +231,10 @@ def _working_token_bytes(
 
 def _buffers(model: ModelSpec, workload: Workload, strategy: Strategy, load: Load) -> float:
     """Bytes of buckets and of gathered parameters."""
-    size, buckets = element_bytes(workload), load.buckets
-    trainer, alone = strategy.runs_as.trainer, strategy.layout.shard_ranks == 1
-    if trainer == "fsdp":
-        return _gathered(model, strategy, load) * size
-    if trainer == "nanotron":
-        return 0.0 if alone else float(size * load.held.trainable)
-    if trainer != "deepspeed" or strategy.zero_stage == 0:
-        return 0.0
-    if alone and strategy.zero_stage < FULLY_SHARDED:
-        return 0.0
-    reduce = buckets.reduce_bucket_size * size * (2 if buckets.overlap_comm else 1)
-    if strategy.zero_stage < FULLY_SHARDED:
-        return float(reduce)
-    gathered = buckets.max_live_parameters + buckets.prefetch_bucket_size
-    persistent = model.norms_per_layer * model.hidden_size * model.layers
-    return float(reduce + size * (min(load.held.total, gathered) + persistent))
-
-
-def _gathered(model: ModelSpec, strategy: Strategy, load: Load) -> float:
-    """Elements that FSDP has gathered at once.
-
-    Embedding and head stay whole from forward to backward; beside them the layer at work, the next
-    one, and the flat buffer that it is copied out of. Sharding of gradients only: all layers.
-    """
-    outer = 2 * model.vocab_size * model.embedding_size / strategy.layout.tensor_parallel_size
-    layers = max(0.0, load.held.total - outer)
-    if strategy.zero_stage < FULLY_SHARDED:
-        return load.held.total + layers / model.layers
-    return min(load.held.total, outer) + FSDP_LAYERS * layers / load.stage.layers
+    held = Held(load.held.total, load.held.trainable, load.stage.layers)
+    sharding, buckets = strategy.sharding, load.buckets
+    elements = strategy.engine.buffer_elements(model, held, sharding, buckets)
+    return element_bytes(workload) * elements
 
 
 def device_bytes(peak: Peak, cluster: ClusterSpec) -> Interval:

@@ -38,7 +38,7 @@ def offload(frame: Frame, strategy: Strategy) -> Moved:
     copied = disk = cpu_s = disk_once = 0.0
     if strategy.offload_optimizer != "none":
         copied += size * trainable
-        tiles, offloaded = tiles_of(strategy, trainable, frame.fullest.buckets)
+        tiles, offloaded = tiles_of(strategy, trainable, frame.buckets)
         cpu_s = trainable * cluster.gpus_per_node / _adam_per_s(cluster) * offloaded / tiles
         if strategy.offload_optimizer == "nvme":
             disk_once = 2 * trainable * (optimizer_bytes_per_parameter(workload) + 2)

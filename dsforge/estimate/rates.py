@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from dsforge.engines import BY_NAME
 from dsforge.specs import GpuSpec, Precision
 from dsforge.strategy import Execution
 
@@ -88,7 +89,8 @@ def _sustained_share(gpu: GpuSpec) -> float:
 
 def _attention_share(peak: float, execution: Execution) -> float:
     """Share of a product's rate that flash attention reaches."""
-    if execution.trainer == "megatron" and not execution.deterministic:
+    fused_by_cudnn = BY_NAME[execution.trainer].flash_kernels == "cudnn"
+    if fused_by_cudnn and not execution.deterministic:
         return CUDNN_SHARE
     share = FLASH2_SHARE * float(min(1.0, A100_FLOPS / peak) ** FLASH2_FALL)
     return share * DETERMINISTIC_SHARE if execution.deterministic else share

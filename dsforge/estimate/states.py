@@ -109,8 +109,8 @@ def states(
     weights -= (size - NF4_BYTES) * parameters.quantised
     if strategy.hpz_partition_size > 1:
         weights += size * parameters.total / strategy.hpz_partition_size
-    if run.trainer != "deepspeed":
-        return _without_engine(strategy, parameters, weights, optimizer)
+    if not strategy.engine.has_zero_stages:
+        return _without_zero(strategy, parameters, weights, optimizer)
     wide, flat = run.gradients == "fp32" and size < FLOAT_BYTES, sums_beside(workload, strategy)
     summed = (FLOAT_BYTES if wide else size) + (size if flat else 0)
     gradients = summed * (trainable if stage >= GRADIENTS_SHARDED else parameters.trainable)
@@ -160,21 +160,21 @@ def sums_beside(workload: Workload, strategy: Strategy) -> bool:
     `_do_optimizer_sanity_check` hands bf16 with float32 sums to `BF16_Optimizer` under ZeRO stage 1
     without offload; it keeps both kinds whole on every rank, from the first step to the last.
     """
-    wide = strategy.runs_as.trainer == "deepspeed" and strategy.runs_as.gradients == "fp32"
+    wide = strategy.engine.has_zero_stages and strategy.runs_as.gradients == "fp32"
     kept = strategy.zero_stage == 1 and strategy.offload_optimizer == "none"
     return wide and kept and workload.precision == "bf16"
 
 
-def _without_engine(
+def _without_zero(
     strategy: Strategy, parameters: RankParameters, weights: float, optimizer: float
 ) -> States:
-    """The states of Megatron, nanotron, torchtune: whole gradients; of FSDP: float32 shards.
+    """The states of engines without ZeRO stages: whole gradients, or float32 shards.
 
-    FSDP's float32 shard is weight and master weight in one; what is gathered is a buffer. Where
+    A float32 shard is weight and master weight in one; what is gathered is a buffer. Where
     each weight is stepped in backward, only the largest gradient is ever alive: it is left out.
     """
     run, group = strategy.runs_as, shares(strategy)
-    if run.trainer == "fsdp":
+    if strategy.engine.states == "fp32_shards":
         trainable = group.of_trainable(parameters)
         optimizer -= FLOAT_BYTES * trainable
         sharded = FLOAT_BYTES * group.of(parameters)

@@ -20,7 +20,7 @@ def saved_width(model: ModelSpec, strategy: Strategy) -> int:
     The output before and after its exchange; keys and values of fewer heads than ranks, repeated.
     """
     ranks = strategy.layout.context_parallel_size
-    if ranks == 1 or strategy.back_end != "deepspeed":
+    if ranks == 1 or strategy.engine.context_exchange != "all_to_all":
         return 0
     repeated = max(model.kv_heads, ranks) - model.kv_heads
     return (model.attention_heads + 2 * repeated) * model.head_size

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dsforge.estimate.loss import LOSS_BYTES, SOFTMAX_COPIES, chunks_of, loss_of
+from dsforge.estimate.activations import element_bytes
+from dsforge.estimate.loss import SOFTMAX_COPIES, chunks_of, loss_of
 from dsforge.explain.sheet import Line, Sheet
 from dsforge.plan import Plan
 
@@ -22,9 +23,9 @@ def give_loss(sheet: Sheet, plan: Plan) -> None:
         sheet.give(source, "tokens", chunk_rows=chunks.rows, one_chunk_rows=chunks.one)
         sheet.give(f"{READ}: float32 logits, log-softmax", softmax_copies=SOFTMAX_COPIES)
     else:
-        source = f"{LOSS}, LOSS_BYTES: what the loss keeps beside the logits, in float32"
+        source = f"engines/{strategy.engine.name}.py: bytes that the loss keeps beside each logit"
         ranks = 1 if engine else strategy.layout.tensor_parallel_size
-        beside = LOSS_BYTES[strategy.runs_as.trainer]
+        beside = strategy.engine.loss_bytes(strategy.runs_as, element_bytes(plan.workload))
         sheet.give(source, loss_bytes=beside, head_ranks=ranks)
     sheet.give("1 where the weights of the head are trained", head_trained=int(trained))
 

@@ -1,0 +1,42 @@
+"""What `estimate --exact` shows: the simulated step, phase by phase, beside the estimate."""
+
+from __future__ import annotations
+
+from dsforge.cli.text import aligned, wrapped
+from dsforge.exact.fullest import ExactMemory
+from dsforge.plan import Plan
+from dsforge.units import gib
+
+HEAD = ("exact", "peak", "states", "weights", "gradients", "optimizer", "buffers", "in RAM")
+
+
+def exact_lines(plan: Plan, exact: ExactMemory) -> list[str]:
+    """One line a phase, then the peak beside the estimate."""
+    rows = [
+        (
+            name,
+            gib(phase.peak_bytes),
+            gib(phase.weights + phase.gradients + phase.optimizer_state + phase.buffers),
+            gib(phase.weights),
+            gib(phase.gradients),
+            gib(phase.optimizer_state),
+            gib(phase.buffers),
+            gib(phase.host_bytes),
+        )
+        for name, phase in exact.phases.items()
+    ]
+    estimated = plan.choice.memory.allocated_bytes
+    world = f"{exact.world_size:,} ranks"
+    simulated = exact.ranks_simulated
+    if 1 < simulated < exact.world_size:
+        world = f"{simulated} simulated of {world}"
+    total = (
+        f"{gib(exact.peak_bytes)} allocated on rank {exact.rank} (the fullest of {world}) at the "
+        f"peak, in {exact.peak_phase}; the estimate is {gib(estimated.likely)} "
+        f"({gib(estimated.low)} to {gib(estimated.high)})"
+    )
+    note = (
+        "simulated tensor by tensor, plain loss; states at the end of a phase, without device "
+        "context, library workspaces and allocator slack"
+    )
+    return ["", *aligned(HEAD, rows), *wrapped(total, first="  "), *wrapped(note, first="  ")]
