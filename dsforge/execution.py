@@ -36,8 +36,7 @@ class Buckets(BaseModel):
         ge=0, description="`stage3_prefetch_bucket_size`: weights gathered ahead, elements."
     )
     persistence_threshold: int = Field(
-        ge=0,
-        description="`stage3_param_persistence_threshold`: smaller weights stay gathered.",
+        ge=0, description="`stage3_param_persistence_threshold`: smaller weights stay gathered."
     )
     max_live_parameters: int = Field(
         ge=1, description="`stage3_max_live_parameters`: most gathered weights, elements."

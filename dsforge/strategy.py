@@ -207,8 +207,7 @@ class Constraints(BaseModel):
         default=None, ge=1, description="Samples per data-parallel rank and forward."
     )
     zero_stage: ZeroStage | None = Field(
-        default=None,
-        description="1 shards optimizer states, 2 also gradients, 3 also parameters.",
+        default=None, description="1 shards optimizer states, 2 also gradients, 3 also parameters."
     )
     tensor_parallel_size: int | None = Field(
         default=None, ge=1, description="Ranks that share the matrices of each layer."

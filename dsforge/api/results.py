@@ -105,7 +105,7 @@ class EstimateResult:
 
     plan: Plan
     remedies: tuple[Remedy, ...]
-    exact: ExactMemory | None = None
+    exact: ExactMemory | None
 
     @property
     def fits(self) -> bool:
@@ -117,7 +117,7 @@ class EstimateResult:
         """The estimate as `dsforge estimate --json` prints it."""
         from dsforge.document import estimate_document
 
-        return estimate_document(self.plan, self.remedies, self.exact)
+        return estimate_document(self.plan, self.remedies, exact=self.exact)
 
 
 @dataclass(frozen=True, slots=True)

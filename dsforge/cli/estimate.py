@@ -43,8 +43,7 @@ SOUGHT: dict[Question, tuple[str, ...]] = {
 @click.option(
     "--exact",
     is_flag=True,
-    help="Memory simulated tensor by tensor, by phase of a step: Llama, Mistral and Qwen2 under "
-    "DeepSpeed's ZeRO with AdamW; others are refused.",
+    help="Also simulate a step tensor by tensor (Llama, Mistral and Qwen2 under ZeRO with AdamW).",
 )
 @with_verbose
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
@@ -63,14 +62,13 @@ def estimate(
     What no flag fixes is chosen and shown. A strategy that does not fit is an answer, not an error.
     With --find the question is inverted: how much of one thing fits. With --ds-config the ZeRO
     stage, offload, buffer and batch sizes come from the file; flags override it. With --exact a
-    step of the strategy is simulated as well, which shows memory by phase and owner.
+    step of the strategy is simulated as well: memory by phase and owner.
     """
     if find is not None:
         _refuse_beside_find({"--trace": trace, "--ds-config": ds_config, "--exact": exact})
         _find(flags, find, verbose=verbose, as_json=as_json)
         return
     from dsforge.api.planning import estimate as estimated
-    from dsforge.cli.exact import exact_lines
 
     found = estimated(to_request(flags, ds_config), exact=exact)
     if trace is not None:
@@ -82,6 +80,8 @@ def estimate(
         return
     _show(found.plan, numbered(found.remedies), verbose=verbose)
     if found.exact is not None:
+        from dsforge.cli.exact import exact_lines
+
         show(exact_lines(found.plan, found.exact))
 
 

@@ -40,7 +40,7 @@ class ExactMemory(BaseModel):
 
     rank: int = Field(ge=0, description="The rank that needs most, of those simulated.")
     ranks_simulated: int = Field(ge=1, description="Ranks that may differ and were simulated.")
-    world_size: int = Field(ge=1, description="Data-parallel ranks.")
+    world_size: int = Field(ge=1, description="Data-parallel ranks of the job.")
     peak_bytes: int = Field(description="torch.cuda.max_memory_allocated of a step.")
     peak_phase: Phase = Field(description="The phase with the peak.")
     phases: dict[Phase, PhaseMemory] = Field(

@@ -48,6 +48,10 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: dsforge.estimate(*INPUTS, strategy={"zero_stage": 3}),
         f"estimate {FLAGS} --zero-stage 3 --json",
     ),
+    "estimate-exact": (
+        lambda: dsforge.estimate("llama-2-7b", CLUSTER, exact=True),
+        f"estimate --model llama-2-7b {MACHINES} --exact --json",
+    ),
     "estimate-ds-config": (
         lambda: dsforge.estimate(*INPUTS, ds_config="run/deepspeed/ds_config.json"),
         f"estimate {FLAGS} --ds-config run/deepspeed/ds_config.json --json",
