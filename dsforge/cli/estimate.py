@@ -69,10 +69,17 @@ def estimate(
         _refuse_beside_find({"--trace": trace, "--ds-config": ds_config, "--exact": exact})
         _find(flags, find, verbose=verbose, as_json=as_json)
         return
+    request = to_request(flags, ds_config)
+    _predict(request, trace=trace, exact=exact, verbose=verbose, as_json=as_json)
+
+
+def _predict(
+    request: Request, *, trace: Path | None, exact: bool, verbose: bool, as_json: bool
+) -> None:
+    """Price one strategy; with --exact simulate it."""
     from dsforge.planner import appraise
     from dsforge.planner.remedies import remedies
 
-    request = to_request(flags, ds_config)
     if exact:
         from dsforge.cli.exact import exact_lines, exact_of, with_plain_loss
 
