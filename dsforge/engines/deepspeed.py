@@ -68,6 +68,7 @@ ENGINE = Engine(
     states="zero",
     head_sharded=False,  # AutoTP leaves the head whole
     buffer_elements=buffer_elements,
+    combines_splits=False,  # PipelineModule takes layers, AutoTP and Ulysses whole models
     chunks_loss=True,
     loss_bytes=lambda run, size: LOSS_BYTES,
     logit_traffic_bytes=LOGIT_TRAFFIC_BYTES,
