@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import tomllib
 from collections.abc import Callable, Iterable
 from functools import cache
@@ -15,57 +16,20 @@ SOURCES = sorted(PACKAGE.rglob("*.py"))
 
 Rule = Callable[[Path], Iterable[str]]
 
+PAGE = ROOT / "docs" / "architecture.md"
+LINE = "---"  # of the map: rooms above it are the pure core
+
+
+def _map() -> list[str]:
+    """The rooms of the map of docs/architecture.md, in its order, with the line."""
+    text = PAGE.read_text(encoding="utf-8").partition("## The map")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (?:`(\w+)`|(---)) \|", text, flags=re.MULTILINE)
+    return [room or line for room, line in rows]
+
+
 # A room imports only what stands before it.
-ORDER = [
-    *(
-        "errors",
-        "masking",
-        "error_report",
-        "findings",
-        "units",
-        "slurm",
-        "rope",
-        "specs",
-        "layout",
-        "zero_stages",
-        "execution",
-        "engines",
-        "strategy",
-        "ds_config",
-        "job",
-        "constraints",
-        "estimate",
-        "exact",
-        "plan",
-    ),
-    "planner",
-    "explain",
-    *(
-        "document",
-        "outside",
-        "walk",
-        "checkpoints",
-        "hostfile",
-        "huggingface",
-        "catalog",
-        "reading",
-        "artifacts",
-    ),
-    "origin",
-    *(
-        "process",
-        "confine",
-        "render",
-        "validate",
-        "diagnose",
-        "train",
-        "rehearse",
-        "bench",
-        "lint",
-    ),
-    *("preflight", "probe", "api", "cli"),
-]
-CORE = set(ORDER[: ORDER.index("document") + 1])
+ORDER = [room for room in _map() if room != LINE]
+CORE = set(_map()[: _map().index(LINE)])
 HEAVY = {"torch", "deepspeed", "transformers", "datasets", "peft", "safetensors", "gguf"}
 HEAVY_HOMES = (PACKAGE / "train", PACKAGE / "rehearse", PACKAGE / "probe/rank")
 PRINTING = {"cli"}
@@ -321,3 +285,20 @@ def test_types_are_checked_everywhere() -> None:
     assert settings["packages"] == ["dsforge"]
     assert not settings.keys() & {"exclude", "ignore_errors", "disable_error_code"}
     assert [each for each in ours if each.keys() - allowed] == []
+
+
+def test_the_map_names_every_room() -> None:
+    """docs/architecture.md and the package have the same rooms, each once."""
+    rooms = {room(path) for path in SOURCES} - {"__init__", "__main__"}
+
+    assert sorted(ORDER) == sorted(rooms)
+
+
+def test_every_file_that_the_architecture_page_names_exists() -> None:
+    """Paths of the page are those of the code."""
+    named = re.findall(r"`([\w./-]+/[\w./-]*\.(?:py|yaml|json|j2|md|csv))", PAGE.read_text("utf-8"))
+    missing = [
+        name for name in named if not (PACKAGE / name).exists() and not (ROOT / name).exists()
+    ]
+
+    assert missing == []

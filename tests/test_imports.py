@@ -28,9 +28,6 @@ ENTRIES = {
     *(name for name in MODULES if name.endswith("__main__")),
     *(f"dsforge.cli.{command}" for command in COMMANDS),
 }
-# The exact memory simulator serves tests alone until `estimate --exact` runs it.
-EXACT = ("decoder", "gathering", "ledger", "operations", "peaks", "reduction", "tape", "tensors")
-WAITING = ("dsforge.exact", *(f"dsforge.estimate.{name}" for name in EXACT))
 
 
 def statements(body: Iterable[ast.AST]) -> Iterator[ast.Import | ast.ImportFrom]:
@@ -91,7 +88,7 @@ def test_every_module_is_used_by_the_product() -> None:
 
     unused = MODULES.keys() - reached(users)
 
-    assert {name for name in unused if not name.startswith(WAITING)} == set()
+    assert unused == set()
 
 
 @pytest.mark.parametrize(
