@@ -63,7 +63,6 @@ def estimate(
     What no flag fixes is chosen and shown. It is an answer, not an error, that it does not fit.
     With --find the question is turned round: how much of one thing fits. With --ds-config the
     ZeRO stage, offload, buffer and batch sizes are those of the file, and flags win over it.
-
     With --exact a step of the strategy is simulated as well, which shows memory by phase and owner.
     """
     if find is not None:
