@@ -12,6 +12,7 @@ from math import inf
 from typing import NamedTuple
 
 from dsforge.estimate.activations import FLOAT_BYTES, element_bytes
+from dsforge.traced import counted, maximum, named
 from dsforge.rules.trainer import holds_whole_logits, is_split
 from dsforge.specs import ModelSpec, Workload
 from dsforge.strategy import Execution, Loss, Strategy
@@ -23,6 +24,10 @@ SOFTMAX_COPIES = 2  # float32 logits and their log-softmax, alive at once
 # Megatron in place: nothing; its fused kernel and nanotron: the softmax; torch: log-softmax, its
 # gradient; without a compiler torchtitan's gradient in the compute type too.
 LOSS_BYTES = {"megatron": 4, "nanotron": 8, "deepspeed": 12, "fsdp": 14, "torchtune": 12}
+BESIDE = "LOSS_BYTES: what the loss keeps beside the logits, in float32"
+SOFTMAX = "of a token in a chunk: float32 logits and their log-softmax (train/loss.py)"
+ROW = "a token's hidden state and its gradient (train/loss.py)"
+CHUNK = "a chunk of logits, beside the float32 sum of the gradient of the head (train/loss.py)"
 FUSED_LOSS_BYTES = 8  # of a chunk of tokens so small that its logits are as wide as the layer
 
 
@@ -40,11 +45,11 @@ def chunks_of(vocab_size: int, hidden_size: int, *, trained: bool) -> Chunks:
     its rows are at least a quarter of the hidden size; and it needs more than the logits of few
     tokens, so that up to half the hidden size beyond a chunk all rows are one.
     """
-    rows = max(LEAST_ROWS, CHUNK_BYTES // (FLOAT_BYTES * vocab_size))
+    rows = maximum(LEAST_ROWS, CHUNK_BYTES // (FLOAT_BYTES * vocab_size))
     if not trained:
-        return Chunks(rows, rows)
-    rows = max(rows, hidden_size // 4)
-    return Chunks(rows, rows + hidden_size // 2)
+        return Chunks(named(rows, "chunk_rows", "tokens"), rows)
+    rows = named(maximum(rows, hidden_size // 4), "chunk_rows", "tokens")
+    return Chunks(rows, named(rows + hidden_size // 2, "one_chunk_rows", "tokens"))
 
 
 def loss_of(model: ModelSpec, strategy: Strategy) -> Loss:
@@ -83,7 +88,7 @@ class HeadBytes(NamedTuple):
         found = self.fixed + tokens * self.token
         if tokens > self.one_chunk:
             return found + self.many
-        return found + max(tokens * self.softmax, tokens * self.product + self.weight)
+        return found + maximum(tokens * self.softmax, tokens * self.product + self.weight)
 
 
 NO_HEAD = HeadBytes(0.0)
@@ -92,8 +97,9 @@ NO_HEAD = HeadBytes(0.0)
 def head_bytes(model: ModelSpec, workload: Workload, strategy: Strategy) -> HeadBytes:
     """The memory of the loss on a rank that has the head."""
     kind, size = loss_of(model, strategy), element_bytes(workload)
-    weights = float(model.vocab_size * model.embedding_size)
+    weights = 1.0 * model.vocab_size * model.embedding_size
     gradient = size * weights if workload.method == "full" else 0.0
+    gradient = named(gradient, "head_gradient_bytes", "bytes", "of the weight of the head")
     if kind == "chunked":
         return _chunked(model, size, gradient)
     if kind == "fused":  # Liger: makes the head's gradient at once, then its copy
@@ -114,13 +120,14 @@ def logit_token_bytes(model: ModelSpec, workload: Workload, strategy: Strategy) 
     run, size, kind = strategy.runs_as, element_bytes(workload), loss_of(model, strategy)
     cut = 1 if run.trainer in ("deepspeed", "torchtune") else strategy.layout.tensor_parallel_size
     if kind == "chunked_output":
-        return 2 * size * model.vocab_size / cut
+        return named(2 * size * model.vocab_size / cut, "logit_token_bytes", "bytes")
     beside = LOSS_BYTES[run.trainer]
     if run.trainer == "megatron" and kind == "softmax":
         beside += FLOAT_BYTES
     if run.trainer == "fsdp" and run.kernels == "compiled":
         beside -= size
-    return (size + beside) * model.vocab_size / cut
+    beside = counted(beside, "loss_bytes", "bytes", of=size, why=BESIDE)
+    return named((size + beside) * model.vocab_size / cut, "logit_token_bytes", "bytes")
 
 
 def _chunked(model: ModelSpec, size: int, gradient: float) -> HeadBytes:
@@ -131,13 +138,13 @@ def _chunked(model: ModelSpec, size: int, gradient: float) -> HeadBytes:
     """
     width, words = model.embedding_size, model.vocab_size
     chunks = chunks_of(words, width, trained=gradient > 0)
-    softmax, slope = float(SOFTMAX_COPIES * FLOAT_BYTES * words), float(size * words)
+    softmax = named(SOFTMAX_COPIES * FLOAT_BYTES * words, "logit_token_bytes", "bytes", SOFTMAX)
     many = chunks.rows * softmax + FLOAT_BYTES * gradient / size
     return HeadBytes(
-        token=2.0 * size * width,
+        token=named(2.0 * size * width, "loss_row_bytes", "bytes", ROW),
         softmax=softmax,
-        product=slope,
+        product=size * words,
         weight=gradient,
-        one_chunk=float(chunks.one),
-        many=many,
+        one_chunk=chunks.one,
+        many=named(many, "chunk_bytes", "bytes", CHUNK),
     )

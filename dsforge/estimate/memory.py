@@ -19,6 +19,7 @@ from dsforge.estimate.host import HostMemory
 from dsforge.estimate.loss import NO_HEAD, HeadBytes, head_bytes
 from dsforge.estimate.quantised import dequantised_bytes
 from dsforge.estimate.states import Load, States
+from dsforge.traced import Constant, lifted, maximum, minimum, named
 from dsforge.specs import FROZEN, ClusterSpec, ModelSpec, Workload
 from dsforge.strategy import FULLY_SHARDED, Batching, Strategy
 from dsforge.units import GIB, Interval
@@ -54,16 +55,46 @@ class MemoryEstimate(BaseModel):
     checkpoint_bytes: int = Field(description="One checkpoint with optimizer state, all ranks.")
 
 
-CONTEXT = Interval(0.6 * GIB, 1.2 * GIB, 2.4 * GIB)  # device context, NCCL, cuBLAS workspace
-CPU_CONTEXT = Interval(0.5 * GIB, 0.8 * GIB, 1.2 * GIB)  # interpreter, torch, engine of a CPU rank
-SLACK = Interval(1.0, 1.03, 1.1)  # reserved / allocated: what the caching allocator keeps
-STATES_ERROR = 0.03  # of the states and buffers: padding, alignment
-ACTIVATION_ERROR = 0.12  # of activations and logits: kernels differ in what they save
+FITTED = "estimate/memory.py: fitted on published peaks (benchmarks/published/memory.md)"
+
+
+def _ends(name: str, unit: str, why: str, low: float, likely: float, high: float) -> Interval:
+    """A fitted interval, with a name for each of its ends."""
+    source = f"{FITTED}; {why}"
+    return Interval(
+        Constant(low, f"{name}_low", unit, source),
+        Constant(likely, f"{name}_likely", unit, source),
+        Constant(high, f"{name}_high", unit, source),
+    )
+
+
+WITHIN = "80 % of published peaks lie within"
+OF_CONTEXT = "device context, NCCL, cuBLAS workspace"
+CONTEXT = _ends("context", "bytes", OF_CONTEXT, 0.6 * GIB, 1.2 * GIB, 2.4 * GIB)
+OF_CPU_CONTEXT = "interpreter, torch, engine of a CPU rank"
+CPU_CONTEXT = _ends("context", "bytes", OF_CPU_CONTEXT, 0.5 * GIB, 0.8 * GIB, 1.2 * GIB)
+SLACK = _ends("slack", "", "reserved / allocated: what the caching allocator keeps", 1.0, 1.03, 1.1)
+STATES_ERROR = Constant(
+    0.03, "states_error", "share", f"{FITTED}; of the states and buffers: padding, alignment"
+)
+ACTIVATION_ERROR = Constant(
+    0.12, "activation_error", "share", f"{FITTED}; of activations and logits: kernels differ"
+)
 # ZeRO stage 3 gathers and frees pieces of every size: the allocator keeps as much again (stas).
-WORKSPACE = 0.1 * GIB  # of cuBLAS and small tensors in torch's counters (rows nano-old, mcore-gv)
+WORKSPACE = Constant(
+    0.1 * GIB,
+    "workspace_bytes",
+    "bytes",
+    f"{FITTED}; of cuBLAS and small tensors in torch's counters (rows nano-old, mcore-gv)",
+)
 FSDP_LAYERS = 3  # layers whose gathered weights FSDP holds: at work, prefetched, copied from
 
 
+MICRO_TOKENS = "tokens of a micro batch on one rank: context ranks share a sequence"
+MOMENT = "one of four moments of a step; the fullest is the peak"
+SAVED = "saved from forward to backward, of all micro batches in flight"
+WORKING = "gradients of one layer, and what it computes again"
+LOGITS = "at the softmax, or at the product that is the gradient of the head"
 Rank = Literal["fullest", "first", "last"]  # first or last pipeline stage
 
 
@@ -72,10 +103,11 @@ class Peak(NamedTuple):
 
     weights: float
     gradients: float
-    optimizer_state: float
     activations: float
     logits: float
+    optimizer_state: float
     buffers: float
+    moment: float  # gradients, activations and logits together
     churn: float = 0.0  # allocator blocks beside them that fit nothing else
 
     @property
@@ -91,7 +123,7 @@ class Peak(NamedTuple):
     @property
     def total_bytes(self) -> float:
         """What the tensors take together."""
-        return self.fixed_bytes + self.moving_bytes
+        return self.weights + self.optimizer_state + self.buffers + self.moment
 
 
 class Footprint(NamedTuple):
@@ -115,21 +147,26 @@ class Footprint(NamedTuple):
         buffer for ever (Megatron, ZeRO stage 3).
         """
         kept, tokens = self.kept, batching.micro_batch_size * self.sample_tokens
-        saved, working = tokens * self.saved * self._in_flight(batching), tokens * self.working
-        logits = self.head.at(tokens)
+        tokens = named(tokens, "micro_tokens", "tokens", MICRO_TOKENS)
+        saved = tokens * self.saved * self._in_flight(batching)
+        saved = named(saved, "saved_activations", "bytes", SAVED)
+        working = named(tokens * self.working, "working_set", "bytes", WORKING)
+        logits = named(self.head.at(tokens), "logits_of_micro_batch", "bytes", LOGITS)
         early = kept.gradients if self.lasting or batching.steps > 1 else 0.0
+        at_loss = named(early + saved + logits, "at_the_loss", "bytes", MOMENT)
+        at_work = named(early + saved + working, "with_a_layer_at_work", "bytes", MOMENT)
+        at_end = named(kept.gradients + working, "at_the_end_of_backward", "bytes", MOMENT)
         stepping = kept.gradients + kept.step_gradients
-        moments = (  # gradients, activations, logits
-            (early, saved, logits),
-            (early, saved + working, 0.0),
-            (kept.gradients, working, 0.0),
-            (stepping, 0.0, 0.0),
-        )
-        gradients, activations, shown = max(moments, key=sum)
+        stepping = named(stepping, "at_the_optimizer_step", "bytes", MOMENT)
+        moment = maximum(maximum(at_loss, at_work), maximum(at_end, stepping))
+        if moment == at_loss:
+            parts = (early, saved, logits)
+        elif moment == at_work:
+            parts = (early, saved + working, 0.0)
+        else:
+            parts = (kept.gradients, working, 0.0) if moment == at_end else (stepping, 0.0, 0.0)
         churn = self.buffers if self.churns else 0.0
-        return Peak(
-            kept.weights, gradients, kept.optimizer, activations, shown, self.buffers, churn
-        )
+        return Peak(kept.weights, *parts, kept.optimizer, self.buffers, moment, churn)
 
     def _in_flight(self, batching: Batching) -> float:
         """Micro batches whose activations are alive: 1F1B keeps one for each later stage.
@@ -144,13 +181,13 @@ class Footprint(NamedTuple):
         alive = self.later + 1.0
         if virtual > 1:
             alive = (2 * self.later + (virtual - 1) * pp + 1) / virtual
-        return min(float(batching.steps), alive)
+        return named(minimum(batching.steps, alive), "micro_batches_alive")
 
 
 def footprints(frame: Frame, strategy: Strategy) -> tuple[Footprint, ...]:
     """Every kind of stage of a strategy, and of all others that differ in batching alone."""
     model, workload = frame.model, frame.workload
-    workspace = 0.0 if frame.cluster.gpu.is_cpu else WORKSPACE
+    workspace = 0.0 if frame.cluster.gpu.is_cpu else lifted(WORKSPACE, of=model.layers)
     dequantised = dequantised_bytes(model, workload)
     stage3 = strategy.zero_stage == FULLY_SHARDED
     head = head_bytes(model, workload, strategy)
@@ -200,12 +237,10 @@ def _saved_token_bytes(
     if strategy.runs_as.offload_activations:
         return 0.0
     stage, tokens = load.stage, load.tokens
-    dense = stage.layers - stage.moe_layers
-    total = dense * kept_token_bytes(model, workload, strategy, tokens.dense_layer)
+    total = stage.dense_layers * kept_token_bytes(model, workload, strategy, tokens.dense_layer)
     if stage.moe_layers:
-        kept = kept_token_bytes(model, workload, strategy, tokens.moe_layer)
-        total += stage.moe_layers * kept
-    return total
+        total += stage.moe_layers * kept_token_bytes(model, workload, strategy, tokens.moe_layer)
+    return named(total, "saved_token_bytes", "bytes")
 
 
 def _working_token_bytes(
@@ -216,7 +251,8 @@ def _working_token_bytes(
     if strategy.recompute == "none":
         return tokens.gradients
     whole = tokens.moe_layer if load.stage.moe_layers else tokens.dense_layer
-    return tokens.gradients + whole - kept_token_bytes(model, workload, strategy, whole)
+    again = whole - kept_token_bytes(model, workload, strategy, whole)
+    return named(tokens.gradients + again, "working_token_bytes", "bytes")
 
 
 def _buffers(model: ModelSpec, workload: Workload, strategy: Strategy, load: Load) -> float:
@@ -262,8 +298,10 @@ _Ends = tuple[float, float, float]  # low, likely, high: an interval before anyb
 
 def _allocated(peak: Peak) -> _Ends:
     """What the tensors take, bytes."""
-    fixed, moving = peak.fixed_bytes, peak.moving_bytes
+    fixed = named(peak.fixed_bytes, "fixed_bytes", "bytes", "what no batch changes")
+    moving = named(peak.moving_bytes, "moving_bytes", "bytes", "what grows with the micro batch")
     spread = STATES_ERROR * fixed + ACTIVATION_ERROR * moving
+    spread = named(spread, "spread_bytes", "bytes", WITHIN)
     return fixed + moving - spread, fixed + moving, fixed + moving + spread
 
 
@@ -293,7 +331,7 @@ def memory_of(frame: Frame, peak: Peak) -> MemoryEstimate:
             activations=round(peak.activations),
             logits=round(peak.logits),
             buffers=round(peak.buffers),
-            framework=round(context.likely),
+            framework=round(lifted(context.likely, of=frame.model.layers)),
         ),
         allocated_bytes=Interval(*allocated),
         reserved_bytes=Interval(*reserved),

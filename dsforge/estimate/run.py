@@ -14,6 +14,7 @@ from pydantic import BaseModel, Field
 from dsforge.estimate.flops import forward_flops, head_flops, score_flops, step_flops
 from dsforge.estimate.lines import setting_of
 from dsforge.estimate.rates import peak_flops
+from dsforge.traced import counted, named
 from dsforge.specs import FROZEN, ClusterSpec, ModelSpec, Workload
 from dsforge.strategy import Strategy
 from dsforge.units import TFLOP, Interval
@@ -64,7 +65,8 @@ def executed_flops(
     scores = model.layers * score_flops(model, workload.sequence_length)
     products = forward_flops(model, workload.sequence_length) - scores - head_flops(model)
     again = setting.repeated * products + setting.repeated_scores * scores
-    return useful + again * workload.tokens_per_step
+    executed = useful + again * workload.tokens_per_step
+    return named(executed, "executed_step_flops", "FLOP")
 
 
 def speed_of(

@@ -15,8 +15,7 @@ from planning import DISK, ask, cluster, lora_workload, qlora_workload, strategy
 from dsforge.cli.main import app
 from dsforge.errors import DsforgeError
 from dsforge.explain.explanation import ENDS, explanation
-from dsforge.explain.formula import names_in, value_of
-from dsforge.explain.links import MEASURED
+from dsforge.explain.inputs import MEASURED
 from dsforge.plan import Plan
 from dsforge.planner.pricing import price
 from dsforge.specs import ClusterSpec, MeasuredGpu, MeasuredLink, Pace
