@@ -1,4 +1,4 @@
-"""The byte ledger against the unmodified engine in every legal cell of the matrix.
+"""The exact simulator against the unmodified engine in every legal cell of the matrix.
 
 {ZeRO stage} x {optimizer offload} x {precision} x {accumulation} x {tied} x {LoRA} x {world size},
 each rehearsed as one rank: resident bytes must be equal, peaks within 2 %. Records are written as
@@ -132,7 +132,7 @@ def write(document: dict[str, Any], lines: list[str]) -> None:
     stem = f"engine-matrix_2-core-cpu_{time.strftime('%Y%m')}"
     (RESULTS / f"{stem}.json").write_text(json.dumps(document, indent=1) + "\n")
     head = [
-        "# The byte ledger against the engine",
+        "# The exact simulator against the engine",
         "",
         f"`{document['command']}`, {document['hardware']}, {document['versions']}",
         "",

@@ -4,103 +4,46 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, field_validator
 
+from dsforge.engines import BY_NAME, EXECUTIONS, Engine, Sharding
+from dsforge.execution import (
+    FULLY_SHARDED,
+    GRADIENTS_SHARDED,
+    BackEnd,
+    Buckets,
+    BucketSizes,
+    Execution,
+    GradientType,
+    Loss,
+    Recompute,
+    ZeroStage,
+)
 from dsforge.layout import Layout
 from dsforge.specs import FROZEN
 
-BackEnd = Literal["deepspeed", "megatron"]
-ZeroStage = Literal[0, 1, 2, 3]
-GRADIENTS_SHARDED: ZeroStage = 2  # and optimizer state
-FULLY_SHARDED: ZeroStage = 3  # and parameters
+# Parts of a strategy, so that those who read strategies import them from one place.
+__all__ = [
+    "EXECUTIONS",
+    "FULLY_SHARDED",
+    "GRADIENTS_SHARDED",
+    "AioSettings",
+    "AskedLoss",
+    "BackEnd",
+    "Batching",
+    "BucketSizes",
+    "Buckets",
+    "Constraints",
+    "Execution",
+    "Loss",
+    "Offload",
+    "Recompute",
+    "Strategy",
+    "ZeroStage",
+]
+
 Offload = Literal["none", "cpu", "nvme"]
-Recompute = Literal["none", "selective", "full"]
-Trainer = Literal["deepspeed", "megatron", "nanotron", "fsdp", "torchtune"]
-Kernels = Literal["eager", "fused", "compiled", "nanotron"]
-GatheredInputs = Literal["saved", "gathered_again"]
-BucketSizes = Literal["sized", "engine"]
-Loss = Literal["plain", "softmax", "chunked_output", "chunked", "fused"]
 AskedLoss = Literal["plain", "chunked"]
-
-
-class Buckets(BaseModel):
-    """Sizes of ZeRO's buffers in elements, sized to the model, the stage and the link."""
-
-    model_config = FROZEN
-
-    reduce_bucket_size: int = Field(ge=1, description="`reduce_bucket_size`.")
-    allgather_bucket_size: int = Field(ge=1, description="`allgather_bucket_size`.")
-    prefetch_bucket_size: int = Field(ge=0, description="`stage3_prefetch_bucket_size`.")
-    persistence_threshold: int = Field(ge=0, description="`stage3_param_persistence_threshold`.")
-    max_live_parameters: int = Field(ge=1, description="`stage3_max_live_parameters`.")
-    max_reuse_distance: int = Field(ge=0, description="`stage3_max_reuse_distance`.")
-    sub_group_size: int = Field(ge=1, description="`sub_group_size`: one tile of the step.")
-    overlap_comm: bool = Field(description="Second reduce bucket, reduction beside backward.")
-
-
-class Execution(BaseModel):
-    """How the training software runs a layer and keeps its states: what no size tells."""
-
-    model_config = FROZEN
-
-    trainer: Trainer = Field(description="Whose gradient buffers, shards and schedule are used.")
-    kernels: Kernels = Field(
-        default="eager", description="Whose layers: plain modules, fused ones, torch.compile."
-    )
-    attention: Literal["flash", "eager"] = Field(
-        default="flash", description="`eager` keeps the scores of all pairs of tokens."
-    )
-    dropout: bool = Field(default=False, description="Masks of dropout are kept for backward.")
-    gathered_inputs: GatheredInputs = Field(
-        default="gathered_again",
-        description="What sequence parallelism does with the whole input of a matrix.",
-    )
-    loss: Loss | None = Field(
-        default=None,
-        description="`plain`: whole logits; `softmax`: a fused kernel that keeps it; "
-        "`chunked_output`: logits in pieces (torchtune); `chunked`: the head and the loss of some "
-        "tokens at a time (dsforge train); `fused`: the same in one kernel (Liger). None: chunked "
-        "where dsforge train can, else plain.",
-    )
-    gradients: Literal["compute", "fp32"] = Field(
-        default="compute", description="Type in which gradients of micro batches are summed."
-    )
-    reduced: Literal["compute", "fp32"] = Field(
-        default="compute", description="Type in which DeepSpeed sends gradients."
-    )
-    master_weights: bool = Field(default=True, description="The optimizer keeps fp32 weights.")
-    moments: Literal["fp32", "bf16", "int8"] = Field(
-        default="fp32", description="Type of the optimizer's moments."
-    )
-    fused_backward: bool = Field(
-        default=False, description="Each weight is stepped in backward; gradients are not kept."
-    )
-    offload_activations: bool = Field(default=False, description="Checkpoints wait in RAM.")
-    overlaps_tensor: bool = Field(
-        default=False, description="Tensor-parallel collectives run beside the products."
-    )
-    deterministic: bool = Field(default=False, description="Same bits every run, slower kernels.")
-    buckets: BucketSizes | Buckets = Field(
-        default="sized", description="ZeRO's buffers as dsforge sizes them, defaults, or as given."
-    )
-    quantized_weights: bool = Field(
-        default=False, description="ZeRO-3 gathers weights in 8 bits (ZeRO++, qwZ)."
-    )
-    quantized_gradients: bool = Field(
-        default=False, description="ZeRO-3 scatters gradients in 4 bits (ZeRO++, qgZ)."
-    )
-    offload_ratio: float = Field(
-        default=1.0, ge=0, le=1, description="Share of ZeRO-3's optimizer that runs on the CPU."
-    )
-    shard_group: int | None = Field(
-        default=None, ge=1, description="Ranks that share states; none: all of data x context."
-    )
-
-
-EXECUTIONS: dict[BackEnd, Execution] = {
-    "deepspeed": Execution.model_construct(trainer="deepspeed"),
-    "megatron": Execution.model_construct(trainer="megatron", kernels="fused", gradients="fp32"),
-}
 
 
 class Batching(NamedTuple):
@@ -141,10 +84,29 @@ class Strategy(BaseModel):
         default=None, description="Software that runs it; none: what the back end does."
     )
 
+    @field_validator("execution")
+    @classmethod
+    def _known_engine(cls, execution: Execution | None) -> Execution | None:
+        """Refuse an engine that is not there."""
+        if execution is not None and execution.trainer not in BY_NAME:
+            message = f"`trainer` (={execution.trainer}) must be one of {', '.join(BY_NAME)}"
+            raise ValueError(message)
+        return execution
+
     @property
     def runs_as(self) -> Execution:
-        """The software that runs it."""
+        """Settings of the software that runs it."""
         return self.execution or EXECUTIONS[self.back_end]
+
+    @property
+    def engine(self) -> Engine:
+        """The software that runs it."""
+        return BY_NAME[self.runs_as.trainer]
+
+    @property
+    def sharding(self) -> Sharding:
+        """How the model is split over ranks."""
+        return Sharding(self.layout, self.zero_stage)
 
     @property
     def batching(self) -> Batching:
@@ -176,8 +138,9 @@ class Strategy(BaseModel):
 
     def label(self) -> str:
         """A short name for tables: `ZeRO-3 dp16 mbs2 x4 recompute full offload cpu`."""
-        zero = f"ZeRO-{self.zero_stage}" if self.back_end == "deepspeed" else "Megatron"
-        parts = [zero, self.layout.label()]
+        engine = BY_NAME[self.back_end]
+        staged = engine.has_zero_stages
+        parts = [f"ZeRO-{self.zero_stage}" if staged else engine.short_label, self.layout.label()]
         parts.append(f"mbs{self.micro_batch_size} x{self.gradient_accumulation_steps}")
         if self.hpz_partition_size > 1:
             parts.append(f"hpZ {self.hpz_partition_size}")
@@ -185,7 +148,7 @@ class Strategy(BaseModel):
             parts.append(f"vs{self.virtual_stages}")
         if self.recompute != "none":
             parts.append(f"recompute {self.recompute}")
-        if self.back_end == "megatron" and not self.zero_stage and self.layout.shard_ranks > 1:
+        if not staged and not self.zero_stage and self.layout.shard_ranks > 1:
             parts.append("without distributed optimizer")
         if self.offload_optimizer != "none":
             parts.append(f"optimizer on {self.offload_optimizer}")
@@ -229,10 +192,10 @@ class Constraints(BaseModel):
     )
     quantized_weights: bool | None = Field(default=None, description="ZeRO++ qwZ: int8 gathers.")
     quantized_gradients: bool | None = Field(default=None, description="ZeRO++ qgZ: int4.")
-    gradient_type: Literal["compute", "fp32"] | None = Field(
+    gradient_type: GradientType | None = Field(
         default=None, description="Type in which gradients of micro batches are summed."
     )
-    communication_type: Literal["compute", "fp32"] | None = Field(
+    communication_type: GradientType | None = Field(
         default=None, description="Type in which gradients are sent to other ranks."
     )
     offload_optimizer: Offload | None = None

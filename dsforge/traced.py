@@ -21,7 +21,7 @@ import sys
 from collections.abc import Callable
 from pathlib import PurePath
 from types import FrameType
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 Number = TypeVar("Number", int, float)
 FIGURE, GIVEN = "figure", "given"
@@ -34,7 +34,7 @@ class Constant(float):
     unit: str
     source: str
 
-    def __new__(cls, value: float, name: str, unit: str, source: str) -> Constant:
+    def __new__(cls, value: float, name: str, unit: str, source: str) -> Self:
         """The constant as it appears in formulas, its unit, and where its value comes from."""
         found = super().__new__(cls, value)
         found.name, found.unit, found.source = name, unit, source
@@ -48,7 +48,7 @@ class WholeConstant(int):
     unit: str
     source: str
 
-    def __new__(cls, value: int, name: str, unit: str, source: str) -> WholeConstant:
+    def __new__(cls, value: int, name: str, unit: str, source: str) -> Self:
         """The constant as it appears in formulas, its unit, and where its value comes from."""
         found = super().__new__(cls, value)
         found.name, found.unit, found.source = name, unit, source
@@ -72,7 +72,7 @@ class Traced:
         self.name = self.unit = self.source = ""
 
     def called(self, name: str, unit: str, source: str) -> Traced:
-        """This number under a name; one that has a name stays, and the new one refers to it."""
+        """The number under a name; one that has a name stays, and the new one refers to it."""
         found = Traced(self.value, "=", (self,)) if self.name else self
         name = re.sub(r"[^a-z0-9]+", "_", name)
         found.name, found.unit, found.source = name, unit, source
@@ -240,14 +240,14 @@ def maximum(first: Number, second: Number) -> Number:
     """The larger of two numbers; quicker than `max`."""
     if first.__class__ is Traced or second.__class__ is Traced:
         return _call("max", max, first, second)  # type: ignore[no-any-return]
-    return first if first >= second else second
+    return max(first, second)
 
 
 def minimum(first: Number, second: Number) -> Number:
     """The smaller of two numbers; quicker than `min`."""
     if first.__class__ is Traced or second.__class__ is Traced:
         return _call("min", min, first, second)  # type: ignore[no-any-return]
-    return first if first <= second else second
+    return min(first, second)
 
 
 def log2(value: float) -> float:

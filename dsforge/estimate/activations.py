@@ -1,13 +1,14 @@
 """Activations that a layer saves for backward, in bytes for one micro batch.
 
-Counted tensor by tensor, per token, as the modules of each trainer save them:
+Counted tensor by tensor, per token, as each kind of modules saves them:
 
 - Plain modules (Hugging Face, torchtune, torchtitan): RMSNorm works on a float32 copy and keeps the
   normalised vector and its product; a gated MLP keeps gate, up, activation and product. Equal to
   what transformers' Llama, Qwen3 and GPT-2 save, within half a percent (`tests/engine`).
 - Fused ones (Megatron with Transformer Engine, Liger, torch.compile): a norm keeps its input and
   what it hands on, the MLP gate, up and product.
-- nanotron: fused norms, a plain MLP, keys and values a second time in one buffer for rotation.
+- Plain modules with fused norms (nanotron): a plain MLP, keys and values a second time in one
+  buffer for rotation.
 
 Attention keeps queries, keys, values and output; `eager` also the scores of all pairs. Between
 matrices of a tensor-parallel layer lie vectors that each rank holds whole, unless the sequence is
@@ -19,15 +20,15 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from dsforge.estimate.ulysses import saved_width
-from dsforge.traced import counted, named
+from dsforge.execution import Kernels
 from dsforge.specs import ModelSpec, Workload
-from dsforge.strategy import Kernels, Strategy
+from dsforge.strategy import Strategy
+from dsforge.traced import counted, named
 
 FLOAT_BYTES = 4
-# Scores of one head and pair of tokens: softmax, dropout mask and dropped-out copy (Megatron, rows
-# mcore-gv with unfused attention); softmax in float32 and its copy in the compute type elsewhere.
-MEGATRON_SCORE_BYTES = 5
-SCORE_BYTES = 6
+# Scores of one head and pair of tokens: softmax in float32 and its copy in the compute type; with
+# dropout softmax, mask and dropped-out copy (rows mcore-gv with unfused attention).
+SCORE_BYTES, DROPOUT_SCORE_BYTES = 6, 5
 # Activations that Hugging Face composes of tensor operations: three more of them are saved.
 COMPOSED = ("gelu_new", "gelu_fast")
 COMPOSED_STEPS = 3
@@ -50,7 +51,7 @@ KERNELS: dict[Kernels, _Widths] = {
     "eager": _Widths(4, 2, 4, 2, 0),
     "fused": _Widths(3, 2, 2, 2, 0),
     "compiled": _Widths(3, 2, 2, 2, 0),
-    "nanotron": _Widths(4, 2, 2, 2, 1),
+    "fused_norms": _Widths(4, 2, 2, 2, 1),
 }
 
 
@@ -93,7 +94,7 @@ def _copied_width(model: ModelSpec, strategy: Strategy) -> float:
     if model.qk_norm is not None and model.mla is None:
         each = KERNELS[run.kernels].norm - 1  # what leaves the norm is counted as queries, keys
         width += each * (model.attention_heads + model.kv_heads) * model.head_size
-    if run.attention == "eager" and run.trainer != "megatron":
+    if run.attention == "eager" and strategy.engine.repeats_keys:
         width += 2 * (model.attention_heads - model.kv_heads) * model.head_size
     return width
 
@@ -147,7 +148,7 @@ def _bytes(saved: Saved, workload: Workload, strategy: Strategy) -> float:
 
 def _score_bytes(model: ModelSpec, workload: Workload, strategy: Strategy) -> float:
     """Scores of one token with all others, all heads of this rank: what eager attention keeps."""
-    each = MEGATRON_SCORE_BYTES if strategy.runs_as.dropout else SCORE_BYTES
+    each = DROPOUT_SCORE_BYTES if strategy.runs_as.dropout else SCORE_BYTES
     heads = model.attention_heads / strategy.layout.tensor_parallel_size
     return each * heads * workload.sequence_length
 
@@ -192,7 +193,7 @@ def kept_token_bytes(
         return whole
     if strategy.recompute == "full":
         return checkpoint_token_bytes(model, workload, strategy)
-    if strategy.runs_as.trainer == "fsdp":
+    if strategy.engine.selective == "every_other_product":
         return _bytes(_selected(model, strategy), workload, strategy)
     if strategy.runs_as.attention == "eager":
         return whole - _score_bytes(model, workload, strategy)

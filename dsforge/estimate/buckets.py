@@ -9,9 +9,9 @@ engine refuses the fraction that `0.9 * hidden^2` often is.
 from __future__ import annotations
 
 from dsforge.ds_config.config import BucketKeys
-from dsforge.traced import WholeConstant, maximum, minimum, named
 from dsforge.specs import ClusterSpec, ModelSpec, NvmeSpec
 from dsforge.strategy import AioSettings, Buckets, Strategy
+from dsforge.traced import WholeConstant, maximum, minimum, named
 
 SIZED = "estimate/buckets.py"
 LARGEST_BUCKET = WholeConstant(

@@ -24,9 +24,9 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from dsforge.estimate.spread import Spread, Wires, hop_spreads, spreads, wires_of
-from dsforge.traced import Constant, counted, log2, maximum, minimum, named
 from dsforge.layout import Layout
 from dsforge.specs import ClusterSpec, Collective, MeasuredLink
+from dsforge.traced import Constant, counted, log2, minimum, named
 
 CONGESTION = Constant(
     0.024, "congestion", "share", "estimate/comm.py: bandwidth lost at each doubling of nodes"

@@ -12,8 +12,8 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from dsforge.estimate.params import moe_layers
-from dsforge.traced import counted, named
 from dsforge.specs import ModelSpec, Workload
+from dsforge.traced import counted, named
 
 BACKWARD = 2.0  # gradients of input and of weight: two products for each forward product
 

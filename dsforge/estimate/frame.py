@@ -13,7 +13,7 @@ from dsforge.estimate.comm import Channels, channels
 from dsforge.estimate.host import HostMemory, checkpoint_bytes, host_memory
 from dsforge.estimate.states import Load, loads
 from dsforge.specs import ClusterSpec, ModelSpec, Workload
-from dsforge.strategy import Strategy
+from dsforge.strategy import Buckets, Strategy
 
 
 class Frame(NamedTuple):
@@ -29,6 +29,11 @@ class Frame(NamedTuple):
     host: HostMemory
     nvme_bytes: int  # of a node
     checkpoint_bytes: int
+
+    @property
+    def buckets(self) -> Buckets:
+        """Sizes of ZeRO's buffers: one config sets them for the ranks of all stages."""
+        return self.loads[0].buckets
 
 
 def framed(model: ModelSpec, cluster: ClusterSpec, workload: Workload, strategy: Strategy) -> Frame:

@@ -12,9 +12,9 @@ from pydantic import BaseModel, Field
 from dsforge.estimate.activations import element_bytes
 from dsforge.estimate.params import lora_parameters, parameters
 from dsforge.estimate.states import States, optimizer_bytes_per_parameter
-from dsforge.traced import WholeConstant, minimum, named, next_power_of_two
 from dsforge.specs import FROZEN, ClusterSpec, ModelSpec, Workload
 from dsforge.strategy import FULLY_SHARDED, Strategy
+from dsforge.traced import WholeConstant, minimum, named, next_power_of_two
 from dsforge.units import GIB, MIB
 
 PROCESS_BYTES = WholeConstant(
@@ -65,7 +65,7 @@ def host_memory(
     process = CPU_PROCESS_BYTES if cluster.gpu.is_cpu else PROCESS_BYTES
     idle = named(ranks * process, "idle_bytes", "bytes", "each rank's process beside its tensors")
     weights = named(element_bytes(workload) * parameters(model), "weights_file_bytes", "bytes")
-    share = weights / (strategy.layout.model_ranks if strategy.back_end == "megatron" else 1)
+    share = weights / (strategy.layout.model_ranks if strategy.engine.reads_own_part else 1)
     sharded = strategy.zero_stage == FULLY_SHARDED
     read = minimum(weights, SHARD_BYTES) if sharded else ranks * share
     if workload.in_4_bits:  # packed on the device, tensor by tensor

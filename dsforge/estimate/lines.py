@@ -13,6 +13,7 @@ from functools import lru_cache
 from math import inf
 from typing import NamedTuple
 
+from dsforge.engines import BY_NAME
 from dsforge.estimate.activations import FLOAT_BYTES, element_bytes
 from dsforge.estimate.flops import (
     BACKWARD,
@@ -27,8 +28,8 @@ from dsforge.estimate.quantised import NF4_BYTES, layer_quantised_elements
 from dsforge.estimate.rates import Rates, rates
 from dsforge.rules.trainer import is_split
 from dsforge.specs import GpuSpec, ModelSpec, Workload
-from dsforge.traced import Constant, counted, maximum, named
 from dsforge.strategy import Execution, Loss, Strategy
+from dsforge.traced import Constant, counted, maximum, named
 
 SOURCE = "estimate/lines.py"
 AGAIN = "what recomputation repeats: 1 all, 0 nothing"
@@ -37,15 +38,14 @@ ATTENTION_BACKWARD = Constant(
 )
 SCORE_BYTES = (13.0, 20.0)  # each score in 16 bits, forward and backward, where they are kept
 UNFUSED_SHARE = 0.9  # of a product's rate: batched products of attention that keeps scores
-SELECTIVE_SHARE = 0.452  # of a layer that FSDP's selective checkpointing repeats
+SELECTIVE_SHARE = 0.452  # of a layer's products, where every second one is computed again
 QUANTISE_BYTES = Constant(
     0.5, "quantise_bytes", "bytes", f"{SOURCE}: of each element around a product in 8 bits"
 )
 FP32_SUM_BYTES = Constant(
     8.0, "sum_bytes", "bytes", f"{SOURCE}: gradient sums are read and written in float32"
 )
-# Each logit, forward and backward: one fused pass, Hugging Face's copies, Megatron's.
-FUSED_LOGIT_BYTES, EAGER_LOGIT_BYTES, MEGATRON_LOGIT_BYTES = 6.0, 68.0, 72.8
+FUSED_LOGIT_BYTES = 6.0  # each logit, forward and backward, in one fused pass
 # Of `dsforge train`'s chunks, counted in 16 bits: logits written, cast (6), softmax (8), its
 # exponential (8), slope scaled (8), cast (6), read by two products (4).
 CHUNKED_LOGIT_BYTES = 42.0
@@ -162,14 +162,14 @@ def lines(model: ModelSpec, setting: Setting) -> Lines:
 def _repeated(strategy: Strategy) -> tuple[float, float]:
     """Shares of a layer's products and of its scores that are computed again in backward.
 
-    Selective checkpointing of Megatron repeats the scores (Korthikanti et al. 2022), that of FSDP
-    trainers every second product and not the scores (torchtitan, per-op).
+    Selective checkpointing repeats the scores (Megatron, Korthikanti et al. 2022), or every second
+    product and not the scores (torchtitan, per-op).
     """
     if strategy.recompute != "selective":
         share = 1.0 if strategy.recompute == "full" else 0.0
         return share, share
-    fsdp = strategy.runs_as.trainer in ("fsdp", "torchtune")
-    return (SELECTIVE_SHARE, 0.0) if fsdp else (0.0, 1.0)
+    products = strategy.engine.selective == "every_other_product"
+    return (SELECTIVE_SHARE, 0.0) if products else (0.0, 1.0)
 
 
 def _product(name: str, product: Product, rate: float, *, setting: Setting, tp: int) -> Line:
@@ -266,7 +266,7 @@ def _width(model: ModelSpec, *, moe_layer: bool) -> float:
 def _head(model: ModelSpec, setting: Setting) -> HeadLine:
     """Output head and loss, forward and backward; the head stays in 16 bits."""
     passes, bandwidth = 1 + setting.backward, setting.rates.bandwidth
-    tp = 1 if setting.execution.trainer == "deepspeed" else setting.tp
+    tp = setting.tp if BY_NAME[setting.execution.trainer].head_sharded else 1
     product = Product(model.hidden_size, model.vocab_size, model.vocab_size)
     line = _product("head_product", product, setting.rates.wide_products, setting=setting, tp=tp)
     loss = loss_under(model, setting.execution, split=setting.split)
@@ -287,7 +287,7 @@ def logit_bytes(execution: Execution, loss: Loss) -> float:
         return CHUNKED_LOGIT_BYTES
     if execution.kernels == "compiled" or loss not in ("plain", "softmax"):
         return FUSED_LOGIT_BYTES
-    return MEGATRON_LOGIT_BYTES if execution.trainer == "megatron" else EAGER_LOGIT_BYTES
+    return BY_NAME[execution.trainer].logit_traffic_bytes
 
 
 def summed_bytes(size: int) -> float:

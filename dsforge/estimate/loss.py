@@ -1,4 +1,4 @@
-"""The loss at the output head: which trainer holds whole logits, and what it needs, in bytes.
+"""The loss at the output head: whole logits or chunks of them, and what it needs, in bytes.
 
 A plain loss holds the logits of a whole micro batch. The chunked one of `dsforge train`
 (`train/loss.py`) asks the head for the loss of a chunk of tokens at a time and makes the gradients
@@ -11,20 +11,17 @@ from __future__ import annotations
 from math import inf
 from typing import NamedTuple
 
+from dsforge.engines import BY_NAME
 from dsforge.estimate.activations import FLOAT_BYTES, element_bytes
-from dsforge.traced import counted, maximum, named
 from dsforge.rules.trainer import holds_whole_logits, is_split
 from dsforge.specs import ModelSpec, Workload
 from dsforge.strategy import Execution, Loss, Strategy
+from dsforge.traced import counted, maximum, named
 
 CHUNK_BYTES = 2**27  # of fp32 logits; smaller ones make matrix products too thin for a GPU
 LEAST_ROWS = 256
 SOFTMAX_COPIES = 2  # float32 logits and their log-softmax, alive at once
-# Logits in the compute type, float32 copy; then what the loss keeps beside them, in float32:
-# Megatron in place: nothing; its fused kernel and nanotron: the softmax; torch: log-softmax, its
-# gradient; without a compiler torchtitan's gradient in the compute type too.
-LOSS_BYTES = {"megatron": 4, "nanotron": 8, "deepspeed": 12, "fsdp": 14, "torchtune": 12}
-BESIDE = "LOSS_BYTES: what the loss keeps beside the logits, in float32"
+BESIDE = "beside a logit in the compute type; read in the engine's loss"
 SOFTMAX = "of a token in a chunk: float32 logits and their log-softmax (train/loss.py)"
 ROW = "a token's hidden state and its gradient (train/loss.py)"
 CHUNK = "a chunk of logits, beside the float32 sum of the gradient of the head (train/loss.py)"
@@ -58,13 +55,16 @@ def loss_of(model: ModelSpec, strategy: Strategy) -> Loss:
 
 
 def loss_under(model: ModelSpec, execution: Execution, *, split: bool) -> Loss:
-    """How software computes the loss; where nobody said, chunked as `dsforge train` does if it can.
+    """How an engine computes the loss: as `execution` says, else its default.
+
+    The default is chunked where the engine can and the model allows it, as `dsforge train` does.
 
     `split`: the output layer is one of AutoTP or of a pipeline.
     """
     if execution.loss is not None:
         return execution.loss
-    whole = execution.trainer != "deepspeed" or holds_whole_logits(model, split=split)
+    chunks = BY_NAME[execution.trainer].chunks_loss
+    whole = not chunks or holds_whole_logits(model, split=split)
     return "plain" if whole else "chunked"
 
 
@@ -105,7 +105,7 @@ def head_bytes(model: ModelSpec, workload: Workload, strategy: Strategy) -> Head
     if kind == "fused":  # Liger: makes the head's gradient at once, then its copy
         return HeadBytes(model.hidden_size * (size + FUSED_LOSS_BYTES), 2.0 * size * weights)
     logits = logit_token_bytes(model, workload, strategy)
-    if strategy.runs_as.trainer != "deepspeed":  # it goes straight into their buffers
+    if strategy.engine.head_gradient_in_buffer:
         return HeadBytes(0.0, softmax=logits)
     # Gradients of the logits in the compute type, twice: their cast is not done with.
     return HeadBytes(0.0, 0.0, logits, 2.0 * size * model.vocab_size, gradient)
@@ -114,18 +114,13 @@ def head_bytes(model: ModelSpec, workload: Workload, strategy: Strategy) -> Head
 def logit_token_bytes(model: ModelSpec, workload: Workload, strategy: Strategy) -> float:
     """Bytes per token of whole logits at the peak of the loss.
 
-    `chunked_output` (torchtune): logits and their gradient in the compute type. DeepSpeed's tensor
-    parallelism leaves the head whole.
+    `chunked_output` (torchtune): logits and their gradient in the compute type.
     """
     run, size, kind = strategy.runs_as, element_bytes(workload), loss_of(model, strategy)
-    cut = 1 if run.trainer in ("deepspeed", "torchtune") else strategy.layout.tensor_parallel_size
+    cut = strategy.layout.tensor_parallel_size if strategy.engine.head_sharded else 1
     if kind == "chunked_output":
         return named(2 * size * model.vocab_size / cut, "logit_token_bytes", "bytes")
-    beside = LOSS_BYTES[run.trainer]
-    if run.trainer == "megatron" and kind == "softmax":
-        beside += FLOAT_BYTES
-    if run.trainer == "fsdp" and run.kernels == "compiled":
-        beside -= size
+    beside = strategy.engine.loss_bytes(run, size)
     beside = counted(beside, "loss_bytes", "bytes", of=size, why=BESIDE)
     return named((size + beside) * model.vocab_size / cut, "logit_token_bytes", "bytes")
 

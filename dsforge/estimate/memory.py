@@ -1,10 +1,10 @@
 """The memory ledger: named terms in bytes on the fullest rank, and host memory of one node.
 
 The peak is the fullest of four moments of a step: at the loss, with a layer at work, at the end of
-backward, at the optimizer's step. What differs between trainers is counted from their own source:
-saved tensors (`activations.py`), states (`states.py`), stages (`shard.py`). The few constants below
-were fitted on published peaks; `benchmarks/published/memory.md` shows the error by source, and a
-test holds it.
+backward, at the optimizer's step. Each part is counted from the source of the engines: saved
+tensors (`activations.py`), states (`states.py`), stages (`shard.py`). The few constants below were
+fitted on published peaks; `benchmarks/published/memory.md` shows the error by source, and a test
+holds it.
 """
 
 from __future__ import annotations
@@ -13,15 +13,16 @@ from typing import Literal, NamedTuple
 
 from pydantic import BaseModel, Field
 
+from dsforge.engines import Held
 from dsforge.estimate.activations import element_bytes, kept_token_bytes
 from dsforge.estimate.frame import Frame, framed
 from dsforge.estimate.host import HostMemory
 from dsforge.estimate.loss import NO_HEAD, HeadBytes, head_bytes
 from dsforge.estimate.quantised import dequantised_bytes
 from dsforge.estimate.states import Load, States
-from dsforge.traced import Constant, lifted, maximum, minimum, named
 from dsforge.specs import FROZEN, ClusterSpec, ModelSpec, Workload
 from dsforge.strategy import FULLY_SHARDED, Batching, Strategy
+from dsforge.traced import Constant, lifted, maximum, minimum, named
 from dsforge.units import GIB, Interval
 
 
@@ -58,22 +59,23 @@ class MemoryEstimate(BaseModel):
 FITTED = "estimate/memory.py: fitted on published peaks (benchmarks/published/memory.md)"
 
 
-def _ends(name: str, unit: str, why: str, low: float, likely: float, high: float) -> Interval:
+def _ends(ends: Interval, name: str, unit: str, why: str) -> Interval:
     """A fitted interval, with a name for each of its ends."""
     source = f"{FITTED}; {why}"
     return Interval(
-        Constant(low, f"{name}_low", unit, source),
-        Constant(likely, f"{name}_likely", unit, source),
-        Constant(high, f"{name}_high", unit, source),
+        Constant(ends.low, f"{name}_low", unit, source),
+        Constant(ends.likely, f"{name}_likely", unit, source),
+        Constant(ends.high, f"{name}_high", unit, source),
     )
 
 
 WITHIN = "80 % of published peaks lie within"
 OF_CONTEXT = "device context, NCCL, cuBLAS workspace"
-CONTEXT = _ends("context", "bytes", OF_CONTEXT, 0.6 * GIB, 1.2 * GIB, 2.4 * GIB)
+CONTEXT = _ends(Interval(0.6 * GIB, 1.2 * GIB, 2.4 * GIB), "context", "bytes", OF_CONTEXT)
 OF_CPU_CONTEXT = "interpreter, torch, engine of a CPU rank"
-CPU_CONTEXT = _ends("context", "bytes", OF_CPU_CONTEXT, 0.5 * GIB, 0.8 * GIB, 1.2 * GIB)
-SLACK = _ends("slack", "", "reserved / allocated: what the caching allocator keeps", 1.0, 1.03, 1.1)
+CPU_CONTEXT = _ends(Interval(0.5 * GIB, 0.8 * GIB, 1.2 * GIB), "context", "bytes", OF_CPU_CONTEXT)
+OF_SLACK = "reserved / allocated: what the caching allocator keeps"
+SLACK = _ends(Interval(1.0, 1.03, 1.1), "slack", "", OF_SLACK)
 STATES_ERROR = Constant(
     0.03, "states_error", "share", f"{FITTED}; of the states and buffers: padding, alignment"
 )
@@ -87,7 +89,6 @@ WORKSPACE = Constant(
     "bytes",
     f"{FITTED}; of cuBLAS and small tensors in torch's counters (rows nano-old, mcore-gv)",
 )
-FSDP_LAYERS = 3  # layers whose gathered weights FSDP holds: at work, prefetched, copied from
 
 
 MICRO_TOKENS = "tokens of a micro batch on one rank: context ranks share a sequence"
@@ -202,7 +203,7 @@ def footprints(frame: Frame, strategy: Strategy) -> tuple[Footprint, ...]:
             pipeline=strategy.layout.pipeline_parallel_size,
             later=load.stage.later,
             lasting=stage3 or strategy.runs_as.gradients == "fp32",
-            churns=stage3 and strategy.runs_as.trainer == "deepspeed",
+            churns=stage3 and strategy.engine.has_zero_stages,
         )
         for load in frame.loads
     )
@@ -257,35 +258,10 @@ def _working_token_bytes(
 
 def _buffers(model: ModelSpec, workload: Workload, strategy: Strategy, load: Load) -> float:
     """Bytes of buckets and of gathered parameters."""
-    size, buckets = element_bytes(workload), load.buckets
-    trainer, alone = strategy.runs_as.trainer, strategy.layout.shard_ranks == 1
-    if trainer == "fsdp":
-        return _gathered(model, strategy, load) * size
-    if trainer == "nanotron":
-        return 0.0 if alone else float(size * load.held.trainable)
-    if trainer != "deepspeed" or strategy.zero_stage == 0:
-        return 0.0
-    if alone and strategy.zero_stage < FULLY_SHARDED:
-        return 0.0
-    reduce = buckets.reduce_bucket_size * size * (2 if buckets.overlap_comm else 1)
-    if strategy.zero_stage < FULLY_SHARDED:
-        return float(reduce)
-    gathered = buckets.max_live_parameters + buckets.prefetch_bucket_size
-    persistent = model.norms_per_layer * model.hidden_size * model.layers
-    return float(reduce + size * (min(load.held.total, gathered) + persistent))
-
-
-def _gathered(model: ModelSpec, strategy: Strategy, load: Load) -> float:
-    """Elements that FSDP has gathered at once.
-
-    Embedding and head stay whole from forward to backward; beside them the layer at work, the next
-    one, and the flat buffer that it is copied out of. Sharding of gradients only: all layers.
-    """
-    outer = 2 * model.vocab_size * model.embedding_size / strategy.layout.tensor_parallel_size
-    layers = max(0.0, load.held.total - outer)
-    if strategy.zero_stage < FULLY_SHARDED:
-        return load.held.total + layers / model.layers
-    return min(load.held.total, outer) + FSDP_LAYERS * layers / load.stage.layers
+    held = Held(load.held.total, load.held.trainable, load.stage.layers)
+    sharding, buckets = strategy.sharding, load.buckets
+    elements = strategy.engine.buffer_elements(model, held, sharding, buckets)
+    return named(element_bytes(workload) * elements, "engine_buffers", "bytes")
 
 
 def device_bytes(peak: Peak, cluster: ClusterSpec) -> Interval:

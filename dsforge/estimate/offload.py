@@ -11,9 +11,9 @@ from typing import NamedTuple
 from dsforge.estimate.activations import element_bytes
 from dsforge.estimate.frame import Frame
 from dsforge.estimate.states import optimizer_bytes_per_parameter, shares, tiles_of
-from dsforge.traced import Constant, minimum, named
 from dsforge.specs import ClusterSpec
 from dsforge.strategy import Strategy
+from dsforge.traced import Constant, minimum, named
 
 ADAM = "estimate/offload.py: parameters a second of CPU Adam (DeepSpeed, ops/adam benchmark)"
 ADAM_PER_CORE = Constant(8e7, "adam_per_core", "1/s", ADAM)
@@ -46,7 +46,7 @@ def offload(frame: Frame, strategy: Strategy) -> Moved:
     copied = disk = cpu_s = disk_once = 0.0
     if strategy.offload_optimizer != "none":
         copied += size * trainable
-        tiles, offloaded = tiles_of(strategy, trainable, frame.fullest.buckets)
+        tiles, offloaded = tiles_of(strategy, trainable, frame.buckets)
         cpu_s = trainable * cluster.gpus_per_node / _adam_per_s(cluster) * offloaded / tiles
         if strategy.offload_optimizer == "nvme":
             disk_once = 2 * trainable * (optimizer_bytes_per_parameter(workload) + 2)

@@ -10,8 +10,8 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import NamedTuple
 
-from dsforge.traced import counted, named
 from dsforge.specs import LoraSpec, ModelSpec, MoeSpec, Norm
+from dsforge.traced import counted, named
 
 NORM_VECTORS: dict[Norm, int] = {
     "rmsnorm": 1,
@@ -39,7 +39,9 @@ class LayerParameters(NamedTuple):
     def total(self) -> int:
         """All parameters of the layer."""
         whole = self.attention + self.norms + self.mlp + self.router + self.experts
-        return named(whole, "moe_layer_total" if self.experts else "dense_layer_parameters", "elements")
+        return named(
+            whole, "moe_layer_total" if self.experts else "dense_layer_parameters", "elements"
+        )
 
 
 class ParameterCounts(NamedTuple):

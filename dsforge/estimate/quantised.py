@@ -13,8 +13,8 @@ from functools import lru_cache
 from dsforge.estimate.activations import element_bytes
 from dsforge.estimate.flops import attention_products, mlp_products
 from dsforge.estimate.params import moe_layers
-from dsforge.traced import Constant, maximum, named
 from dsforge.specs import ModelSpec, Workload
+from dsforge.traced import Constant, maximum, named
 
 BLOCK = 64  # elements that share a scale
 SCALES = 256  # scales in 8 bits that share one in float32

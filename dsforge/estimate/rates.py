@@ -18,9 +18,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from dsforge.traced import Constant, minimum, named
+from dsforge.engines import BY_NAME
 from dsforge.specs import GpuSpec, Precision
 from dsforge.strategy import Execution
+from dsforge.traced import Constant, minimum, named
 
 FITTED = "estimate/rates.py: fitted over all published rows"
 STEP_SHARE = Constant(
@@ -114,7 +115,8 @@ def _sustained_share(gpu: GpuSpec) -> float:
 
 def _attention_share(peak: float, execution: Execution) -> float:
     """Share of a product's rate that flash attention reaches."""
-    if execution.trainer == "megatron" and not execution.deterministic:
+    fused_by_cudnn = BY_NAME[execution.trainer].flash_kernels == "cudnn"
+    if fused_by_cudnn and not execution.deterministic:
         return CUDNN_SHARE
     fall: float = minimum(1.0, A100_FLOPS / peak) ** FLASH2_FALL
     share = FLASH2_SHARE * fall

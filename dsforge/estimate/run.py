@@ -14,9 +14,9 @@ from pydantic import BaseModel, Field
 from dsforge.estimate.flops import forward_flops, head_flops, score_flops, step_flops
 from dsforge.estimate.lines import setting_of
 from dsforge.estimate.rates import peak_flops
-from dsforge.traced import counted, named
 from dsforge.specs import FROZEN, ClusterSpec, ModelSpec, Workload
 from dsforge.strategy import Strategy
+from dsforge.traced import named
 from dsforge.units import TFLOP, Interval
 
 DAY_S = 86_400

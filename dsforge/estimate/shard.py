@@ -8,9 +8,9 @@ from typing import NamedTuple
 from dsforge.estimate.cut import Stage
 from dsforge.estimate.params import lora_parameters, parameter_counts
 from dsforge.estimate.quantised import quantised_elements
-from dsforge.traced import ceil_div, named
 from dsforge.layout import Layout
 from dsforge.specs import ModelSpec, Workload
+from dsforge.traced import ceil_div, named
 
 
 class RankParameters(NamedTuple):

@@ -19,9 +19,9 @@ from dsforge.estimate.buckets import size_buckets
 from dsforge.estimate.cut import Stage, kinds_of
 from dsforge.estimate.quantised import NF4_BYTES
 from dsforge.estimate.shard import RankParameters, rank_parameters
-from dsforge.traced import counted, maximum, minimum, named
 from dsforge.specs import ClusterSpec, ModelSpec, Workload
 from dsforge.strategy import FULLY_SHARDED, GRADIENTS_SHARDED, Buckets, Execution, Strategy
+from dsforge.traced import counted, maximum, minimum, named
 
 # float32 moments per parameter. Adafactor factors its second moment: about nothing.
 MOMENTS = {"adamw": 2, "lion": 1, "sgd": 1, "adafactor": 0, "muon": 1}
@@ -137,8 +137,8 @@ def states(
     weights -= (size - NF4_BYTES) * parameters.quantised
     if strategy.hpz_partition_size > 1:
         weights += size * parameters.total / strategy.hpz_partition_size
-    if run.trainer != "deepspeed":
-        return _without_engine(strategy, parameters, weights, optimizer)
+    if not strategy.engine.has_zero_stages:
+        return _without_zero(strategy, parameters, weights, optimizer)
     wide, flat = run.gradients == "fp32" and size < FLOAT_BYTES, sums_beside(workload, strategy)
     summed = (FLOAT_BYTES if wide else size) + (size if flat else 0)
     gradients = summed * (trainable if stage >= GRADIENTS_SHARDED else parameters.trainable)
@@ -189,26 +189,26 @@ def sums_beside(workload: Workload, strategy: Strategy) -> bool:
     `_do_optimizer_sanity_check` hands bf16 with float32 sums to `BF16_Optimizer` under ZeRO stage 1
     without offload; it keeps both kinds whole on every rank, from the first step to the last.
     """
-    wide = strategy.runs_as.trainer == "deepspeed" and strategy.runs_as.gradients == "fp32"
+    wide = strategy.engine.has_zero_stages and strategy.runs_as.gradients == "fp32"
     kept = strategy.zero_stage == 1 and strategy.offload_optimizer == "none"
     return wide and kept and workload.precision == "bf16"
 
 
-def _without_engine(
+def _without_zero(
     strategy: Strategy, parameters: RankParameters, weights: float, optimizer: float
 ) -> States:
-    """The states of Megatron, nanotron, torchtune: whole gradients; of FSDP: float32 shards.
+    """The states of engines without ZeRO stages: whole gradients, or float32 shards.
 
-    FSDP's float32 shard is weight and master weight in one; what is gathered is a buffer. Where
+    A float32 shard is weight and master weight in one; what is gathered is a buffer. Where
     each weight is stepped in backward, only the largest gradient is ever alive: it is left out.
     """
     run, group = strategy.runs_as, shares(strategy)
-    if run.trainer == "fsdp":
+    if strategy.engine.states == "fp32_shards":
         trainable = group.of_trainable(parameters)
         optimizer -= FLOAT_BYTES * trainable
         sharded = FLOAT_BYTES * group.of(parameters)
         return States(sharded, FLOAT_BYTES * trainable, optimizer, 0.0, 0.0, (), 0.0)
-    size = FLOAT_BYTES if run.gradients == "fp32" else weights / max(1, parameters.total)
+    size = FLOAT_BYTES if run.gradients == "fp32" else weights / maximum(1, parameters.total)
     gradients = 0.0 if run.fused_backward else size * parameters.trainable
     return States(weights, gradients, optimizer, 0.0, 0.0, (), 0.0)
 

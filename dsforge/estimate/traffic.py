@@ -16,13 +16,13 @@ from collections.abc import Callable
 from operator import add
 from typing import NamedTuple
 
-from dsforge.estimate import nanotron, ulysses
+from dsforge.estimate import ulysses
 from dsforge.estimate.activations import element_bytes
 from dsforge.estimate.comm import Channel, gather_bytes
 from dsforge.estimate.frame import Frame
 from dsforge.specs import Workload
-from dsforge.traced import Constant, counted, maximum, minimum, named
 from dsforge.strategy import FULLY_SHARDED, GRADIENTS_SHARDED, Batching, Strategy
+from dsforge.traced import Constant, counted, maximum, minimum, named
 
 FITTED = "estimate/traffic.py: fitted over all published rows"
 GRADIENT_OVERLAP = 0.07  # share of backward that hides reduction of gradients
@@ -73,11 +73,13 @@ class Exchange(NamedTuple):
 
     def named(self) -> Exchange:
         """The same with a name for its numbers."""
-        hidden = self.hidden_share
+        hidden, of = self.hidden_share, self.seconds
         return self._replace(
             seconds=named(self.seconds, self.name + "_s", "s", WIRE),
             layer_s=named(self.layer_s, self.name + "_layer_s", "s", LAYER),
-            hidden_share=counted(hidden, self.name + "_hiding", "share", of=self.seconds, why=HIDING),
+            hidden_share=counted(
+                hidden, self.name + "_hiding", "share", of=self.seconds, why=HIDING
+            ),
         )
 
 
@@ -118,16 +120,8 @@ def _of_ends(frame: Frame, strategy: Strategy) -> tuple[Exchange, ...]:
 
 
 def gradient_size(workload: Workload, strategy: Strategy) -> int:
-    """Bytes of an element of gradients on the wire.
-
-    DeepSpeed casts float32 sums to `communication_data_type` first, which is the compute precision
-    unless it is set, and float32 under sequence parallelism (engine.py, `communication_data_type`,
-    `seq_parallel_communication_data_type`).
-    """
-    run, shared = strategy.runs_as, strategy.layout.context_parallel_size > 1
-    sent = run.gradients
-    if run.trainer == "deepspeed":
-        sent = "fp32" if shared else run.reduced
+    """Bytes of an element of gradients on the wire."""
+    sent = strategy.engine.gradient_type(strategy.runs_as, strategy.sharding)
     return 4 if sent == "fp32" else element_bytes(workload)
 
 
@@ -135,7 +129,7 @@ def _of_shards(frame: Frame, strategy: Strategy) -> tuple[Exchange, ...]:
     """Gradients and weights among the ranks that hold the same part of the model."""
     if frame.links.shards.ranks == 1:
         return ()
-    run, held = strategy.runs_as, frame.fullest.held
+    run, engine, held = strategy.runs_as, strategy.engine, frame.fullest.held
     size = element_bytes(frame.workload)
     if strategy.zero_stage == FULLY_SHARDED:
         gradients = 1.0 * gradient_size(frame.workload, strategy) * held.trainable
@@ -146,15 +140,16 @@ def _of_shards(frame: Frame, strategy: Strategy) -> tuple[Exchange, ...]:
         gradients = named(gradients, "gradient_bytes", "bytes", PAYLOAD)
         return _stage3(frame, strategy, weights=weights, gradients=gradients)
     bucket = MESSAGE_BYTES
-    if run.trainer == "deepspeed":
-        bucket = size * frame.fullest.buckets.reduce_bucket_size
-    hidden = 2 / 3 * GRADIENT_OVERLAP * _overlaps(frame, strategy)
+    if engine.has_zero_stages:
+        bucket = size * frame.buckets.reduce_bucket_size
+    overlaps = engine.overlaps_gradients(strategy.layout, frame.buckets)
+    hidden = 2 / 3 * GRADIENT_OVERLAP * overlaps
     links = frame.links
     bucket = named(bucket, "bucket_bytes", "bytes", "one message")
     summed = _parts("gradient", frame, gradient_size(frame.workload, strategy), links.shards)
     weights_of = _parts("updated", frame, size, links.updates)
     renewed = _exchanged("updated weights gathered", weights_of, Channel.gather_s, bucket)
-    if run.trainer == "megatron" and strategy.zero_stage >= 1:
+    if engine.scatters_gradients and strategy.zero_stage >= 1:
         scattered = _exchanged("gradients scattered", summed, Channel.scatter_s, bucket)
         return (
             scattered._replace(hidden_share=hidden),
@@ -168,9 +163,10 @@ def _of_shards(frame: Frame, strategy: Strategy) -> tuple[Exchange, ...]:
             sent_bytes=2 * reduced.sent_bytes,
         ),
     )
-    if run.trainer == "nanotron":
-        once_s, each_s = nanotron.stalls_s(strategy, frame.cluster.nodes)
-        found += (Exchange("stalls", once_s), Exchange("stalls", each_s, every_micro_step=True))
+    stalls = engine.stalls(frame.cluster, strategy.sharding)
+    if any(stalls):
+        once, each = Exchange("stalls", stalls.step_s), Exchange("stalls", stalls.micro_step_s)
+        found += (once, each._replace(every_micro_step=True))
     return (*found, renewed) if strategy.zero_stage >= 1 else found
 
 
@@ -197,14 +193,6 @@ def _exchanged(
     busy_s = sum(seconds(link, size, maximum(1.0, size / bucket)) for size, link in parts if size)
     sent = sum(gather_bytes(size, link.ranks) for size, link in parts)
     return Exchange(name, busy_s, sent_bytes=sent)
-
-
-def _overlaps(frame: Frame, strategy: Strategy) -> bool:
-    """Whether gradients are reduced beside backward."""
-    trainer = strategy.runs_as.trainer
-    if trainer == "nanotron":
-        return strategy.layout.pipeline_parallel_size == 1
-    return trainer == "megatron" or frame.fullest.buckets.overlap_comm
 
 
 def _stage3(
@@ -308,9 +296,10 @@ def stage_traffic(frame: Frame, strategy: Strategy) -> Sends:
     if strategy.sequence_parallel:
         one, parts = one / parts, 1
     each = _send(link, one)
-    if strategy.runs_as.trainer == "nanotron":  # its waits were fitted around quick hops
+    send_wait_s = strategy.engine.send_wait_s
+    if send_wait_s is not None:  # such waits were fitted around quick hops
         each = _send(frame.links.neighbours, one) if _small(frame, strategy) else each
-        fixed_s = each.fixed_s + nanotron.send_s(strategy, frame.cluster.nodes)
+        fixed_s = each.fixed_s + send_wait_s(frame.cluster, strategy.sharding)
         return Sends(each._replace(fixed_s=fixed_s), NOTHING, 1, 1.0, 1.0)
     filling = _filling(frame, strategy, one)
     return Sends(each, filling, parts, PIPELINE_EXPOSED, INTERLEAVED_EXPOSED)
@@ -346,7 +335,7 @@ def layer_traffic(frame: Frame, strategy: Strategy, *, moe_layer: bool) -> PerTo
     found = _tensor(frame, strategy, frame.links.tensor)
     context, expert = frame.links.context, frame.links.expert
     if context.ranks > 1:
-        exchange = _sequence if strategy.back_end == "deepspeed" else _context
+        exchange = EXCHANGES[strategy.engine.context_exchange]
         found = found.plus(exchange(frame, strategy, context))
     if expert.ranks > 1 and frame.model.moe is not None and moe_layer:
         one = _activation_bytes(frame) * frame.model.moe.experts_per_token
@@ -374,8 +363,7 @@ def _tensor(frame: Frame, strategy: Strategy, link: Channel) -> PerToken:
         token_s = (rounds + again) * link.gather_s(one, 0.0) + rounds * link.scatter_s(one, 0.0)
     if strategy.runs_as.overlaps_tensor:
         fixed_s, token_s = OVERLAPPED_TENSOR * fixed_s, OVERLAPPED_TENSOR * token_s
-    if strategy.runs_as.trainer == "nanotron":
-        fixed_s += nanotron.far_wait_s(strategy.layout, frame.cluster.gpus_per_node)
+    fixed_s += strategy.engine.tensor_wait_s(frame.cluster, strategy.sharding)
     return PerToken(fixed_s, token_s, rounds * 2 * gather_bytes(one, link.ranks))
 
 
@@ -396,3 +384,6 @@ def _sequence(frame: Frame, strategy: Strategy, link: Channel) -> PerToken:
     fixed_s, sent = link.round_s, gather_bytes(one, link.ranks)
     token_s = link.exchange_s(one, 0.0)
     return PerToken(ulysses.messages(strategy) * fixed_s, passes * token_s, passes * sent)
+
+
+EXCHANGES = {"ring": _context, "all_to_all": _sequence}  # of tokens that context ranks share

@@ -8,11 +8,10 @@ from dsforge.estimate.compute import layer_host_s
 from dsforge.estimate.cut import Stage
 from dsforge.estimate.frame import Frame
 from dsforge.estimate.lines import HeadLine, Line, lines, setting_of
-from dsforge.traced import maximum, named
-from dsforge.estimate.traffic import NOTHING, PerToken, layer_traffic
 from dsforge.estimate.params import moe_layers
+from dsforge.estimate.traffic import NOTHING, PerToken, layer_traffic
 from dsforge.strategy import Strategy
-
+from dsforge.traced import maximum, named
 
 MEAN = "mean of all pipeline stages"
 INSIDE = "collectives inside the layers"

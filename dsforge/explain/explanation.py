@@ -16,7 +16,7 @@ from dsforge.estimate.frame import Frame, framed
 from dsforge.estimate.host import HostMemory
 from dsforge.estimate.memory import MemoryEstimate, footprints, fullest, memory_of
 from dsforge.estimate.run import run_of, speed_of
-from dsforge.estimate.time import TimeEstimate, tempo, time_of
+from dsforge.estimate.time import tempo, time_of
 from dsforge.explain.figures import Figure, Group, Sheet, named_below
 from dsforge.explain.inputs import Inputs, traced_inputs
 from dsforge.plan import Plan

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 from pydantic import BaseModel, Field
 
-from dsforge.traced import AnyConstant, Traced, plain
 from dsforge.specs import FROZEN
+from dsforge.traced import AnyConstant, Traced, plain
 from dsforge.units import Interval
 
 # How tightly an operation binds; calls bind tightest.
@@ -87,7 +87,9 @@ class Sheet:
             value = getattr(document, field)
             if value is not None and not isinstance(value, bool):
                 likely = value.likely if isinstance(value, Interval) else value
-                self.take_one(group, group.before + field, likely, str(info.description).removesuffix("."))
+                self.take_one(
+                    group, group.before + field, likely, str(info.description).removesuffix(".")
+                )
 
     def by_group(self, order: tuple[str, ...]) -> tuple[Figure, ...]:
         """All figures; inside a group each after those that it rests on."""

@@ -7,10 +7,10 @@ from typing import NamedTuple, TypeVar
 from pydantic import BaseModel
 
 from dsforge.estimate.buckets import ENGINE
-from dsforge.traced import given
 from dsforge.plan import Plan
 from dsforge.specs import ClusterSpec, GpuSpec, LinkSpec, MeasuredLink, ModelSpec, Workload
 from dsforge.strategy import Execution, Strategy
+from dsforge.traced import given
 
 MEASURED = "measured on this cluster (its card), in place of data sheets"
 SHORT = {
@@ -128,9 +128,7 @@ def _link(link: LinkSpec, prefix: str) -> LinkSpec:
 
 
 def _measured(link: MeasuredLink, prefix: str) -> MeasuredLink:
-    paces = {
-        kind: _traced(pace, MEASURED, f"{prefix}{kind}_") for kind, pace in link.paces.items()
-    }
+    paces = {kind: _traced(pace, MEASURED, f"{prefix}{kind}_") for kind, pace in link.paces.items()}
     return link.model_copy(update={"paces": paces})
 
 

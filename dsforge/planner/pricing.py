@@ -29,7 +29,7 @@ def price(model: ModelSpec, cluster: ClusterSpec, workload: Workload, strategy: 
         fits=missing_bytes(cluster, memory) <= 0,
         memory=memory,
         time=time_of(frame, strategy, seconds),
-        buckets=frame.loads[0].buckets,
+        buckets=frame.buckets,
         aio=size_aio(model, cluster, strategy),
         reasons=(),
     )

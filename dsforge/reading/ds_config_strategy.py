@@ -182,4 +182,4 @@ def _priced_layers(config: DsConfig, request: Request) -> tuple[int, ...]:
     is_set = request.constraints.pipeline_parallel_size == count > 1
     if not is_set or count > request.model.layers:
         return ()
-    return tuple(stage.layers for stage in stages(request.model, count, "deepspeed"))
+    return tuple(stage.layers for stage in stages(request.model, count))

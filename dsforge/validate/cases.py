@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import Literal, NamedTuple
 
 from dsforge import catalog
+from dsforge.engines import BY_NAME
 from dsforge.errors import SpecError
 from dsforge.estimate.memory import Rank, estimate_memory
 from dsforge.layout import Layout
@@ -90,10 +91,10 @@ def _objection(row: Row) -> str | None:
 def readings(case: Case) -> tuple[Case, ...]:
     """The case, then how it may have run as well; what fits its card comes first.
 
-    No table says whether nanotron kept the inputs that it had gathered.
+    No table says whether the inputs were kept that nanotron had gathered.
     """
-    run = case.strategy.runs_as
-    if run.trainer != "nanotron" or case.strategy.layout.tensor_parallel_size == 1:
+    run, unsaid = case.strategy.runs_as, case.strategy.engine.splits_sequence
+    if not unsaid or case.strategy.layout.tensor_parallel_size == 1:
         return (case,)
     other = "saved" if run.gathered_inputs == "gathered_again" else "gathered_again"
     execution = run.model_copy(update={"gathered_inputs": other})
@@ -177,9 +178,9 @@ def _strategy(row: Row, layout: Layout, software: Software) -> Strategy:
 
 
 def _splits_sequence(row: Row, software: Software) -> bool:
-    """Sequence parallel, where the row does not say as nanotron is run: reduce-scatter mode."""
-    told = row.sequence_parallel
-    return told in ("yes", "true") or (not told and software.execution.trainer == "nanotron")
+    """Sequence parallel, where the row does not say as the engine does by default."""
+    told, engine = row.sequence_parallel, BY_NAME[software.execution.trainer]
+    return told in ("yes", "true") or (not told and engine.splits_sequence)
 
 
 def _model(row: Row) -> ModelSpec:

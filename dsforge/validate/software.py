@@ -9,29 +9,17 @@ from __future__ import annotations
 import re
 from typing import Literal, NamedTuple
 
-from dsforge.strategy import BackEnd, Execution, GatheredInputs, Kernels, Loss, Trainer, ZeroStage
+from dsforge.engines import ENGINES, Engine
+from dsforge.execution import BackEnd, Execution, GatheredInputs, Kernels, Loss, ZeroStage
 from dsforge.validate.machines import NODE
 from dsforge.validate.table import Row
 
-# First match wins: names of frameworks as tables write them, in lower case.
-TRAINERS: tuple[tuple[str, Trainer], ...] = (
-    ("megatron", "megatron"),
-    ("nemo", "megatron"),
-    ("internevo", "megatron"),
-    ("nanotron", "nanotron"),
-    ("foundry", "fsdp"),
-    ("torchtitan", "fsdp"),
-    ("fsdp", "fsdp"),
-    ("torchtune", "torchtune"),
-    ("deepspeed", "deepspeed"),
-)
 # torchtune's table of optimization flags, in its order.
 ADDED = (
     *("compile", "chunked", "activation checkpointing", "fused into backward"),
     *("activation offloading", "8-bit"),
 )
 NEMO = ("nemo", "bridge")  # recipes that overlap tensor parallelism and sum gradients in bf16
-MEGATRON_LIKE: tuple[Trainer, ...] = ("megatron", "nanotron")
 
 
 class Software(NamedTuple):
@@ -44,19 +32,12 @@ class Software(NamedTuple):
 
 def software_of(row: Row) -> Software | None:
     """The software of a row; none where its name says nothing to us."""
-    name = row.framework.lower()
-    trainer = next((known for word, known in TRAINERS if word in name), None)
-    if trainer is None:
+    framework, sharding = row.framework.lower(), row.zero_stage_or_sharding.lower()
+    engine = next((one for one in ENGINES if one.runs_row(framework, sharding)), None)
+    if engine is None:
         return None
     stage = _zero_stage(row.zero_stage_or_sharding)
-    if trainer == "megatron" and "deepspeed" in name and stage == 3:  # noqa: PLR2004
-        trainer = "deepspeed"
-    sharded_weights = "fsdp" in row.zero_stage_or_sharding.lower()
-    if trainer == "megatron" and sharded_weights:
-        trainer = "fsdp"
-    execution = _execution(row, trainer)
-    back_end: BackEnd = "megatron" if trainer in MEGATRON_LIKE else "deepspeed"
-    return Software(back_end, stage, execution)
+    return Software(engine.back_end, stage, _execution(row, engine))
 
 
 def _zero_stage(text: str) -> ZeroStage:
@@ -67,7 +48,7 @@ def _zero_stage(text: str) -> ZeroStage:
     return 0
 
 
-def _execution(row: Row, trainer: Trainer) -> Execution:
+def _execution(row: Row, engine: Engine) -> Execution:
     """How it keeps and computes things, from the notes of the row."""
     notes = row.notes.lower()
     pure = "pure bf16" in notes
@@ -75,13 +56,13 @@ def _execution(row: Row, trainer: Trainer) -> Execution:
     added = _cumulative(notes)
     recipe = any(word in row.framework.lower() for word in NEMO)
     return Execution(
-        trainer=trainer,
-        kernels=_kernels(notes, trainer, added),
-        attention=_attention(row, trainer),
+        trainer=engine.name,
+        kernels=_kernels(notes, engine, added),
+        attention=_attention(row, engine),
         dropout="transformer-impl" in notes,  # Megatron's own tests leave it at its default
-        gathered_inputs=_gathered_inputs(row, trainer),
+        gathered_inputs=_gathered_inputs(row, engine),
         loss=_loss(notes, added),
-        gradients="fp32" if trainer in MEGATRON_LIKE and not recipe else "compute",
+        gradients="compute" if recipe else engine.execution.gradients,
         master_weights=not pure,
         moments="int8" if "8-bit" in notes else "bf16" if pure else "fp32",
         fused_backward="fused into backward" in added,
@@ -93,32 +74,29 @@ def _execution(row: Row, trainer: Trainer) -> Execution:
     )
 
 
-def _kernels(notes: str, trainer: Trainer, added: tuple[str, ...]) -> Kernels:
-    """Whose layers run."""
-    if trainer == "nanotron":
-        return "nanotron"
-    if trainer == "megatron" or "liger" in notes:
+def _kernels(notes: str, engine: Engine, added: tuple[str, ...]) -> Kernels:
+    """The engine's own kernels; of plain modules those that a row names."""
+    if engine.execution.kernels != "eager":
+        return engine.execution.kernels
+    if "liger" in notes:
         return "fused"
     return "compiled" if "torch.compile" in notes or "compile" in added else "eager"
 
 
-def _attention(row: Row, trainer: Trainer) -> Literal["flash", "eager"]:
-    """Whether scores are stored: where the notes say so, and in Megatron before flash attention.
-
-    Its runs in fp16, and those of its fork for DeepSpeed, are from that time.
-    """
+def _attention(row: Row, engine: Engine) -> Literal["flash", "eager"]:
+    """Whether scores are stored: where the notes say so, and before the engine had more."""
     told = "attention backend unfused" in row.notes or "transformer-impl local" in row.notes
-    early = row.precision == "fp16" or "Megatron-DeepSpeed" in row.framework
-    return "eager" if told or (trainer == "megatron" and early) else "flash"
+    early = engine.kept_scores(row.framework.lower(), row.precision)
+    return "eager" if told or early else "flash"
 
 
-def _gathered_inputs(row: Row, trainer: Trainer) -> GatheredInputs:
-    """Whether nanotron keeps whole inputs or gathers them again: no table says.
+def _gathered_inputs(row: Row, engine: Engine) -> GatheredInputs:
+    """Whether whole inputs are kept or gathered again where no table says (nanotron).
 
-    Both occur in the published sweep. Whole inputs prevail within a node and without a pipeline.
+    Both occur in its published sweep. Whole inputs prevail within a node and without a pipeline.
     """
     within = (row.tp or 1) <= (row.gpus_per_node or NODE) or row.pp == 1
-    return "saved" if trainer == "nanotron" and within else "gathered_again"
+    return "saved" if engine.splits_sequence and within else "gathered_again"
 
 
 def _cumulative(notes: str) -> tuple[str, ...]:

@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from drawing import draw_request
 
 from dsforge.errors import DsforgeError
-from dsforge.estimate.cut import stages
+from dsforge.estimate.cut import stages_of
 from dsforge.huggingface import config_from_model
 from dsforge.plan import Plan, Request
 from dsforge.planner import search
@@ -113,8 +113,7 @@ def judged(plan: Plan) -> dict[str, str] | None:
 def is_uneven(plan: Plan) -> bool:
     """Whether some stages of its pipeline have more layers than others."""
     how = plan.strategy
-    sizes = how.layout.pipeline_parallel_size, how.runs_as.trainer, how.virtual_stages
-    return len({stage.layers for stage in stages(plan.model, *sizes)}) > 1
+    return len({stage.layers for stage in stages_of(plan.model, how)}) > 1
 
 
 def main(back_end: BackEnd, count: int) -> dict[str, Any]:

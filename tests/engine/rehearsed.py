@@ -10,9 +10,9 @@ import itertools
 from typing import Any, Literal, NamedTuple
 
 from dsforge import catalog
-from dsforge.estimate.ledger import Engine, resident
-from dsforge.estimate.peaks import Batch, peaks
-from dsforge.estimate.tensors import parameter_tensors
+from dsforge.exact.peaks import MicroBatch, phase_peaks
+from dsforge.exact.residency import EngineRank, resident
+from dsforge.exact.tensors import parameter_tensors
 from dsforge.huggingface import config_from_model, tiny
 from dsforge.rehearse.account import PhaseAccount
 from dsforge.specs import LoraSpec, ModelSpec
@@ -30,11 +30,11 @@ HEAD = 32  # of a tiny model; the rotary frequencies are half of it, kept twice
 
 
 class Proof(NamedTuple):
-    """Where the ledger's resident bytes differ, its peaks' errors as fractions, the phases."""
+    """Where the simulated resident bytes differ, its peaks' errors as fractions, the phases."""
 
     differences: dict[str, Any]
     peak_errors: dict[str, float]
-    moments: tuple[str, ...]
+    phases: tuple[str, ...]
 
 
 class Cell(NamedTuple):
@@ -85,9 +85,9 @@ class Cell(NamedTuple):
         }
         return config if self.precision == "fp32" else config | {self.precision: {"enabled": True}}
 
-    def engine(self) -> Engine:
-        """The same for the ledger."""
-        return Engine(
+    def engine(self) -> EngineRank:
+        """The same for the simulator."""
+        return EngineRank(
             tensors=parameter_tensors(self.model(), LORA if self.lora else None),
             element_bytes=ELEMENT_BYTES[self.precision],
             zero_stage=self.stage,
@@ -100,9 +100,9 @@ class Cell(NamedTuple):
             persistence_threshold=SMALL,
         )
 
-    def batch(self) -> Batch:
+    def batch(self) -> MicroBatch:
         """One micro batch of it."""
-        return Batch(self.model(), SAMPLES, TOKENS, LORA if self.lora else None)
+        return MicroBatch(self.model(), SAMPLES, TOKENS, LORA if self.lora else None)
 
     def rotary_bytes(self) -> int:
         """Bytes of the model's own buffers: `zero.Init` makes them in the compute precision."""
@@ -130,33 +130,33 @@ def rehearsed(cell: Cell) -> dict[str, Any]:
 
 
 def proof(cell: Cell) -> Proof:
-    """How the ledger compares with the engine in one cell. Runs in the process of its own."""
+    """How the simulator compares with the engine in one cell. Runs in the process of its own."""
     accounts = rehearsed(cell)
     if "refused" in accounts:
         return Proof({"refused": accounts["refused"]}, {}, ())
-    moments = tuple(name for name in accounts if not name.startswith("first_"))
+    phases = tuple(name for name in accounts if not name.startswith("first_"))
     found: dict[str, Any] = {}
-    for moment in moments:
-        found |= differences(cell, moment, accounts[moment])
+    for phase in phases:
+        found |= differences(cell, phase, accounts[phase])
     own = cell.rotary_bytes()
     errors = {
-        moment: (fullest.peak + own) / accounts[moment].peak_bytes - 1
-        for moment, fullest in peaks(cell.engine(), cell.batch()).items()
+        phase: (fullest.peak + own) / accounts[phase].peak_bytes - 1
+        for phase, fullest in phase_peaks(cell.engine(), cell.batch()).items()
     }
-    return Proof(found, errors, moments)
+    return Proof(found, errors, phases)
 
 
-def differences(cell: Cell, moment: Any, account: PhaseAccount) -> dict[str, tuple[int, int]]:
-    """Owner -> resident bytes of ledger and engine, where they differ."""
-    told = resident(cell.engine(), moment)
+def differences(cell: Cell, phase: Any, account: PhaseAccount) -> dict[str, tuple[int, int]]:
+    """Owner -> simulated and real resident bytes, where they differ."""
+    told = resident(cell.engine(), phase)
     own = cell.rotary_bytes()
     device = account.by_owner.model_copy(update={"buffer": account.by_owner.buffer - own})
     places = (("device", told.device, device), ("host", told.host, account.host_by_owner))
     return {
-        f"{moment} {place} {owner}": (getattr(ledger, owner), getattr(engine, owner))
-        for place, ledger, engine in places
+        f"{phase} {place} {owner}": (getattr(simulated, owner), getattr(engine, owner))
+        for place, simulated, engine in places
         for owner in OWNERS
-        if getattr(ledger, owner) != getattr(engine, owner)
+        if getattr(simulated, owner) != getattr(engine, owner)
     }
 
 

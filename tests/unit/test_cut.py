@@ -79,7 +79,7 @@ def test_deepseek_v2_does_not_fit_where_its_mean_does_not() -> None:
 def test_stages_hold_every_layer_once(layers: int, pp: int, virtual: int) -> None:
     """Also interleaved; where chunks cannot be equal, the engines refuse."""
     model = catalog.model("deepseek-v3").model_copy(update={"layers": layers})
-    found = stages(model, pp, "megatron", virtual)
+    found = stages(model, pp, virtual)
 
     assert len(found) == pp
     assert sum(stage.layers for stage in found) == layers
@@ -100,7 +100,7 @@ def test_kinds_stand_for_all_stages() -> None:
 def test_interleaving_moves_dense_layers_to_other_ranks() -> None:
     """Three dense layers at the beginning: in one chunk each, the first three stages have one."""
     model = catalog.model("deepseek-v3").model_copy(update={"layers": 64})
-    plain, chunked = (stages(model, 16, "megatron", virtual) for virtual in (1, 4))
+    plain, chunked = (stages(model, 16, virtual) for virtual in (1, 4))
 
     assert [stage.dense_layers for stage in plain[:4]] == [3, 0, 0, 0]
     assert [stage.dense_layers for stage in chunked[:4]] == [1, 1, 1, 0]

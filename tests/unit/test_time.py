@@ -8,6 +8,7 @@ import pytest
 from planning import cluster, strategy, workload
 
 from dsforge import catalog
+from dsforge.engines import nanotron
 from dsforge.estimate.comm import channel
 from dsforge.estimate.cut import stages
 from dsforge.estimate.frame import framed
@@ -83,7 +84,7 @@ def test_nanotron_gives_the_stage_with_the_head_fewer_layers() -> None:
     heads = {"attention_heads": 32, "kv_heads": 32, "head_size": 64, "embedding_size": 2048}
     model = LLAMA.model_copy(update=shape | heads)
 
-    assert [stage.layers for stage in stages(model, 4, "nanotron")] == [6, 5, 5, 0]
+    assert [stage.layers for stage in stages(model, 4, split=nanotron.stage_layers)] == [6, 5, 5, 0]
 
 
 def test_a_large_vocabulary_makes_the_last_stage_the_slowest() -> None:
@@ -142,6 +143,6 @@ def test_only_nanotron_waits_as_nanotron_does() -> None:
     """The waits of its sweep are no part of what other software is told."""
     how, on = strategy(2, 8, 2, batch=16, back_end="megatron"), cluster(4, gpu="h100-80gb")
 
-    theirs = step_s(how, on, trainer="nanotron", kernels="nanotron")
+    theirs = step_s(how, on, trainer="nanotron", kernels="fused_norms")
 
     assert theirs > 2 * step_s(how, on)

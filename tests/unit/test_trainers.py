@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from dsforge import catalog
+from dsforge.engines import nanotron
 from dsforge.estimate.activations import (
     checkpoint_token_bytes,
     kept_token_bytes,
@@ -98,7 +99,7 @@ def test_a_step_fused_into_backward_keeps_no_gradients() -> None:
 
 def test_nanotron_accumulates_in_float32_beside_its_bf16_buckets() -> None:
     """Six bytes a parameter that stay, and two in the buckets of its data-parallel ranks."""
-    strategy = how("nanotron", zero=1, kernels="nanotron", gradients="fp32")
+    strategy = how("nanotron", zero=1, kernels="fused_norms", gradients="fp32")
     memory = estimate_memory(LLAMA, CLUSTER, WORK, strategy)
 
     assert memory.terms.gradients == 4 * 6_738_415_616
@@ -117,7 +118,7 @@ def test_nanotron_weighs_the_head_when_it_fills_stages() -> None:
             "vocab_size": 50257,
         }
     )
-    first, *_, last = stages(small, 8, "nanotron")
+    first, *_, last = stages(small, 8, split=nanotron.stage_layers)
 
     assert (first.layers, last.layers) == (4, 0)
 
@@ -181,7 +182,7 @@ def test_gathered_inputs_cost_a_whole_vector_for_each_norm() -> None:
         layer_token_bytes(
             LLAMA,
             WORK,
-            how("nanotron", tp=8, kernels="nanotron", sequence_parallel=True, gathered_inputs=g),
+            how("nanotron", tp=8, kernels="fused_norms", sequence_parallel=True, gathered_inputs=g),
         )
         for g in ("saved", "gathered_again")
     )

@@ -1,4 +1,4 @@
-"""The byte ledger against two real ranks: real tensors, gloo, nothing pretended."""
+"""The exact simulator against two real ranks: real tensors, gloo, nothing pretended."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from rehearsed import Cell
 
-from dsforge.estimate.ledger import FLAG, resident
+from dsforge.exact.residency import FLAG_BYTES, resident
 from dsforge.strategy import ZeroStage
 
 pytest.importorskip("deepspeed")
@@ -30,7 +30,7 @@ def free_port() -> int:
 
 
 def held_by_ranks(stage: ZeroStage) -> list[dict[str, dict[str, int]]]:
-    """What each of two ranks holds, by moment and owner."""
+    """What each of two ranks holds, by phase and owner."""
     port, folder = str(free_port()), str(SCRIPT.parent)
     ranks = []
     for rank in range(RANKS):
@@ -56,19 +56,20 @@ def held_by_ranks(stage: ZeroStage) -> list[dict[str, dict[str, int]]]:
 @pytest.mark.parametrize(
     "stage", [pytest.param(stage, marks=pytest.mark.slow) for stage in (0, 1, 3)] + [2]
 )
-def test_two_real_ranks_hold_what_the_ledger_says(stage: ZeroStage) -> None:
+def test_two_real_ranks_hold_what_is_simulated(stage: ZeroStage) -> None:
     """Weights, gradients and optimizer state, after init and around the second step."""
     cell = Cell(stage, False, "bf16" if stage else "fp32", 1, False, False, RANKS)
 
     for rank, found in enumerate(held_by_ranks(stage)):
         engine = cell.engine()._replace(rank=rank)
-        told = {moment: resident(engine, moment).device for moment in ("init", "backward", "step")}
+        told = {phase: resident(engine, phase).device for phase in ("init", "backward", "step")}
         wanted = {
-            moment: {
+            phase: {
                 "parameter": held.parameter,
                 "gradient": held.gradient,
-                "optimizer_state": held.optimizer_state - FLAG,  # torch's Adam has no such flag
+                "optimizer_state": held.optimizer_state
+                - FLAG_BYTES,  # torch's Adam has no such flag
             }
-            for moment, held in told.items()
+            for phase, held in told.items()
         }
         assert found == wanted, f"rank {rank}"

@@ -1,7 +1,7 @@
-"""The parameter tensors of a dense decoder, one by one and in the order that the engine sees.
+"""The parameter tensors of a dense decoder, one by one, in the order that the engine sees.
 
 Sums are enough for prices (`params`), but the engine pads tensor by tensor and keeps small ones
-whole, so the byte ledger wants the list. Order: as transformers registers them in Llama and its
+whole, so the simulator needs the list. Order: as transformers registers them in Llama and its
 kin (Mistral, Qwen2, Qwen3, SmolLM): attention, MLP, norms.
 """
 
@@ -11,11 +11,11 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from dsforge.errors import Problem, SpecError
-from dsforge.estimate.ledger import Tensor
 from dsforge.estimate.params import parameter_counts
+from dsforge.exact.residency import Tensor
 from dsforge.specs import LoraSpec, ModelSpec
 
-PROJECTIONS = 3  # query, key and value come first in a layer
+QKV_PROJECTIONS = 3  # query, key and value come first in a layer
 
 
 class _Linear(NamedTuple):
@@ -38,7 +38,7 @@ def parameter_tensors(model: ModelSpec, lora: LoraSpec | None = None) -> tuple[T
     for layer in range(model.layers):
         for index, linear in enumerate(_linears(model)):
             # With adapters nothing before the first query, key and value wants a gradient.
-            reads = trained or layer > 0 or index >= PROJECTIONS
+            reads = trained or layer > 0 or index >= QKV_PROJECTIONS
             found += _linear(linear, lora, in_backward=reads)
         found += [Tensor(hidden, trained)] * model.norms_per_layer
     found += [Tensor(hidden, trained)] * model.final_norm

@@ -1,14 +1,14 @@
-"""The walk through a step: what it ends with is what the ledger says, and peaks are no less."""
+"""The walk through a step: what it ends with is what `residency` says, and peaks are no less."""
 
 from __future__ import annotations
 
 import pytest
 
 from dsforge import catalog
-from dsforge.estimate.ledger import Engine, resident
-from dsforge.estimate.peaks import Batch, peaks
-from dsforge.estimate.tape import Block, Meter, Tape
-from dsforge.estimate.tensors import parameter_tensors
+from dsforge.exact.autograd_sim import Block, MemoryMeter, Tape
+from dsforge.exact.peaks import MicroBatch, phase_peaks
+from dsforge.exact.residency import EngineRank, resident
+from dsforge.exact.tensors import parameter_tensors
 from dsforge.huggingface import tiny
 from dsforge.specs import LoraSpec
 from dsforge.strategy import ZeroStage
@@ -23,9 +23,9 @@ ENGINES = {
 }
 
 
-def engine(stage: ZeroStage, size: int, offload: bool, lora: LoraSpec | None) -> Engine:
+def engine(stage: ZeroStage, size: int, offload: bool, lora: LoraSpec | None) -> EngineRank:
     """One rank of eight with small buckets and accumulation."""
-    return Engine(
+    return EngineRank(
         tensors=parameter_tensors(MODEL, lora),
         element_bytes=size,
         zero_stage=stage,
@@ -41,16 +41,16 @@ def engine(stage: ZeroStage, size: int, offload: bool, lora: LoraSpec | None) ->
 
 @pytest.mark.parametrize("name", ENGINES)
 def test_each_phase_ends_with_what_is_resident(name: str) -> None:
-    """The walk counts every allocation and release; the ledger adds up what is there."""
+    """The walk counts every allocation and release; `residency` adds up what is there."""
     stage, size, offload, lora = ENGINES[name]
     how = engine(stage, size, offload, lora)  # type: ignore[arg-type]
-    found = peaks(how, Batch(MODEL, samples=2, sequence_length=16, lora=lora))
+    found = phase_peaks(how, MicroBatch(MODEL, samples=2, sequence_length=16, lora=lora))
     norms = 8 * sum(tensor.trainable for tensor in how.tensors) if offload else 0
 
     assert list(found) == ["accumulation", "forward", "backward", "step"]
-    for moment in ("accumulation", "backward", "step"):
-        told = resident(how, moment).device.total  # type: ignore[arg-type]
-        assert told - norms <= found[moment].end <= told  # type: ignore[index]
+    for phase in ("accumulation", "backward", "step"):
+        told = resident(how, phase).device.total  # type: ignore[arg-type]
+        assert told - norms <= found[phase].end <= told  # type: ignore[index]
     assert found["forward"].end > resident(how, "forward").device.total
     assert all(phase.peak >= phase.end for phase in found.values())
 
@@ -59,8 +59,8 @@ def test_recomputation_lowers_the_peak_of_a_deep_model() -> None:
     """Of each layer only the input is kept; one layer at a time is computed again."""
     deep = MODEL.model_copy(update={"layers": 8})
     how = engine(2, 2, False, None)._replace(tensors=parameter_tensors(deep))
-    batch = Batch(deep, samples=8, sequence_length=128)
-    kept, dropped = (peaks(how, batch._replace(recompute=flag)) for flag in (False, True))
+    batch = MicroBatch(deep, samples=8, sequence_length=128)
+    kept, dropped = (phase_peaks(how, batch._replace(recompute=flag)) for flag in (False, True))
 
     assert dropped["forward"].peak < 0.6 * kept["forward"].peak
     assert dropped["backward"].end == kept["backward"].end
@@ -68,10 +68,10 @@ def test_recomputation_lowers_the_peak_of_a_deep_model() -> None:
 
 def test_gradients_that_meet_are_added_into_a_third_block() -> None:
     """As torch adds them: both are alive until the sum is there."""
-    meter = Meter()
+    meter = MemoryMeter()
     tape = Tape(meter)
     arrived: list[int] = []
-    weight = tape.parameter(10, lambda gradient: arrived.append(meter.level))
+    weight = tape.parameter(10, lambda gradient: arrived.append(meter.current))
     one = tape.result(0, (weight,), lambda _: [tape.block(10)])
     other = tape.result(0, (weight,), lambda _: [tape.block(10)])
     loss = tape.result(0, (one, other), lambda gradient: [gradient, gradient])
@@ -80,5 +80,5 @@ def test_gradients_that_meet_are_added_into_a_third_block() -> None:
     tape.backward(node, Block(meter, 0))
 
     assert arrived == [10]
-    assert meter.peak_so_far() == 30
-    assert meter.level == 0
+    assert meter.take_peak() == 30
+    assert meter.current == 0

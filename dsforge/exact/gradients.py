@@ -1,8 +1,8 @@
-"""What the engine does with each gradient as it arrives, and with all of them at the step.
+"""Gradients in the engine: reduced as they arrive, and used up by the optimizer's step.
 
-Whole gradients (ZeRO 0), buckets that are reduced when full (1 and 2), partitions (3). Read in
+Whole gradients (ZeRO-0), buckets that are reduced when full (1 and 2), partitions (3). Source:
 DeepSpeed 0.19.8: engine.py, runtime/fp16/fused_optimizer.py, runtime/zero/stage_1_and_2.py and
-stage3.py. Bytes that `ledger.resident` counts at the end of a step are not counted again.
+stage3.py. Bytes that `residency.resident` counts at the end of a step are not counted again.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Protocol
 
-from dsforge.estimate.ledger import (
-    MASTER,
-    Engine,
+from dsforge.exact.autograd_sim import Block, MemoryMeter
+from dsforge.exact.residency import (
+    MASTER_BYTES,
+    EngineRank,
     gathered_elements,
     partition_elements,
     partition_offsets,
@@ -20,11 +21,10 @@ from dsforge.estimate.ledger import (
     touched_elements,
     weight_bytes,
 )
-from dsforge.estimate.tape import Block, Meter
 from dsforge.strategy import FULLY_SHARDED
 
-DOUBLE = 8  # bytes: norms are computed in it
-ALLREDUCE_ELEMENTS = 500_000_000  # ZeRO 0 reduces in messages of so many, engine.py
+FLOAT64_BYTES = 8  # bytes: norms are computed in it
+ALLREDUCE_ELEMENTS = 500_000_000  # ZeRO-0 reduces in messages of so many, engine.py
 
 
 class Reduction(Protocol):
@@ -40,7 +40,7 @@ class Reduction(Protocol):
         """The optimizer steps."""
 
 
-def reduction(engine: Engine, meter: Meter) -> Reduction:
+def reduction(engine: EngineRank, meter: MemoryMeter) -> Reduction:
     """What this ZeRO stage does."""
     if engine.zero_stage == 0:
         return _Whole(engine, meter)
@@ -48,9 +48,9 @@ def reduction(engine: Engine, meter: Meter) -> Reduction:
 
 
 class _Whole:
-    """ZeRO 0: gradients add up in place and are reduced in copies."""
+    """ZeRO-0: gradients add up in place and are reduced in copies."""
 
-    def __init__(self, engine: Engine, meter: Meter) -> None:
+    def __init__(self, engine: EngineRank, meter: MemoryMeter) -> None:
         self.engine, self.meter = engine, meter
         self.held: dict[int, Block] = {}
 
@@ -65,15 +65,15 @@ class _Whole:
         chunks = _chunks([self.engine.tensors[i].elements for i in self.held], ALLREDUCE_ELEMENTS)
         for chunk in chunks:
             if len(chunk) > 1:
-                self.meter.passing(self.engine.element_bytes * sum(chunk))
+                self.meter.allocate_and_free(self.engine.element_bytes * sum(chunk))
 
     def step(self) -> None:
         """16-bit gradients are copied to float32 one by one, then into one buffer."""
         trained = sum(self.engine.trained)
         if self.engine.mixed:
             flat = Block(self.meter, 0)
-            copies = Block(self.meter, MASTER * trained)
-            flat = Block(self.meter, MASTER * trained)
+            copies = Block(self.meter, MASTER_BYTES * trained)
+            flat = Block(self.meter, MASTER_BYTES * trained)
             del copies
             self.held.clear()
             del flat
@@ -81,16 +81,16 @@ class _Whole:
 
 
 class _Buckets:
-    """ZeRO 1 and 2: gradients are copied into a bucket, which is reduced when it is full.
+    """ZeRO-1 and 2: gradients are copied into a bucket, which is reduced when it is full.
 
-    One that is larger than the bucket is reduced in its place. ZeRO 1 keeps whole gradients until
+    One that is larger than the bucket is reduced in its place. ZeRO-1 keeps whole gradients until
     the last micro step.
     """
 
-    def __init__(self, engine: Engine, meter: Meter) -> None:
+    def __init__(self, engine: EngineRank, meter: MemoryMeter) -> None:
         self.engine, self.meter = engine, meter
         self.buffers: Block | None = None
-        self.whole: dict[int, Block] = {}  # of ZeRO 1, and what was too large for the bucket
+        self.whole: dict[int, Block] = {}  # of ZeRO-1, and what was too large for the bucket
         self.bucket: list[int] = []
         self.elements = 0
         self.fresh: Block | None = None  # this rank's part from this micro step
@@ -119,7 +119,7 @@ class _Buckets:
         self.bucket.append(index)
 
     def finish(self, *, last: bool) -> None:
-        """Reduce what is left and let go of the buckets."""
+        """Reduce what is left and release the buckets."""
         if self.engine.zero_stage == 1 and not last:
             return
         self._reduce(last=last)
@@ -134,9 +134,9 @@ class _Buckets:
         if engine.offload_optimizer:
             return
         own, size = self._own_pieces(), partition_elements(engine)
-        meter.passing(DOUBLE * max(own))
+        meter.allocate_and_free(FLOAT64_BYTES * max(own))
         flat = Block(meter, engine.element_bytes * size if len(own) > 1 else 0)
-        gradient = Block(meter, MASTER * size) if engine.mixed else flat
+        gradient = Block(meter, MASTER_BYTES * size) if engine.mixed else flat
         del flat
         self.part = None
         del gradient
@@ -176,13 +176,13 @@ class _Buckets:
             merged.append((rank, before + elements))
         for chunk in _chunks([n for _, n in merged], engine.reduce_bucket_size):
             if len(chunk) > 1:
-                self.meter.passing(engine.element_bytes * sum(chunk))
+                self.meter.allocate_and_free(engine.element_bytes * sum(chunk))
         for index in self.bucket:
             self._keep(index, last=last)
         self.bucket, self.elements = [], 0
 
     def _keep(self, index: int, *, last: bool) -> None:
-        """Copy out what is this rank's; ZeRO 2 lets go of the rest.
+        """Copy out what is this rank's; ZeRO-2 releases the rest.
 
         Of what goes to the host, only the last micro step lets go before the backward pass is over
         (copy_grads_in_partition, stage_1_and_2.py:2149).
@@ -191,8 +191,8 @@ class _Buckets:
         own = sum(n for rank, n in self._slices(index) if rank == engine.rank)
         if own and engine.offload_optimizer:
             if last:
-                self.meter.passing(DOUBLE * own)
-                self.meter.passing(MASTER * own if engine.mixed else 0)
+                self.meter.allocate_and_free(FLOAT64_BYTES * own)
+                self.meter.allocate_and_free(MASTER_BYTES * own if engine.mixed else 0)
         elif own and self.fresh is None:
             size = engine.element_bytes * sum(touched_elements(engine))
             self.fresh = Block(self.meter, size)
@@ -202,9 +202,9 @@ class _Buckets:
 
 
 class _Partitions:
-    """ZeRO 3: a bucket that is always there; each rank keeps its part of every gradient."""
+    """ZeRO-3: a bucket that is always there; each rank keeps its part of every gradient."""
 
-    def __init__(self, engine: Engine, meter: Meter) -> None:
+    def __init__(self, engine: EngineRank, meter: MemoryMeter) -> None:
         self.engine, self.meter = engine, meter
         self.large: list[Block] = []
         self.bucket: list[int] = []
@@ -228,17 +228,17 @@ class _Partitions:
     def step(self) -> None:
         """The norm, tensor by tensor; then a float32 gradient of each sub-group in turn.
 
-        Small weights are let go of first, and gathered again at the end.
+        Small weights are released first, and gathered again at the end.
         """
         engine, meter = self.engine, self.meter
         parts = [-(-elements // engine.world_size) for elements in engine.trained]
         if engine.offload_optimizer:
             return
         meter.change(-small_bytes(engine))
-        meter.passing(DOUBLE * max(parts))
+        meter.allocate_and_free(FLOAT64_BYTES * max(parts))
         for group in _chunks(parts, engine.sub_group_size - 1):
             flat = Block(meter, engine.element_bytes * sum(group) if len(group) > 1 else 0)
-            gradient = Block(meter, MASTER * sum(group)) if engine.mixed else flat
+            gradient = Block(meter, MASTER_BYTES * sum(group)) if engine.mixed else flat
             del flat, gradient
         meter.change(small_bytes(engine))
 
@@ -266,7 +266,7 @@ class _Partitions:
             part = -(-engine.tensors[index].elements // engine.world_size)
             held = Block(self.meter, engine.element_bytes * part)
             if last:
-                self.meter.passing(DOUBLE * part)
+                self.meter.allocate_and_free(FLOAT64_BYTES * part)
             del held
 
 

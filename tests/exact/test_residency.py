@@ -1,4 +1,4 @@
-"""The byte ledger's rules, by hand on a model of three tensors; the engine proves it elsewhere."""
+"""The rules of residency, by hand on a model of three tensors; the engine proves it elsewhere."""
 
 from __future__ import annotations
 
@@ -6,12 +6,18 @@ import pytest
 
 from dsforge import catalog
 from dsforge.errors import SpecError
-from dsforge.estimate.ledger import Engine, Tensor, partition_elements, resident, touched_elements
 from dsforge.estimate.params import parameters
-from dsforge.estimate.tensors import parameter_tensors
+from dsforge.exact.residency import (
+    EngineRank,
+    Tensor,
+    partition_elements,
+    resident,
+    touched_elements,
+)
+from dsforge.exact.tensors import parameter_tensors
 from dsforge.specs import LoraSpec
 
-THREE = Engine(
+THREE = EngineRank(
     (Tensor(10), Tensor(7), Tensor(4)),
     element_bytes=2,
     zero_stage=2,
@@ -34,7 +40,7 @@ def test_gradients_are_kept_for_whole_tensors(rank: int, touched: tuple[int, ...
 
 def test_a_rank_of_nothing_but_padding_keeps_zeros() -> None:
     """One tensor of two elements on 64 ranks: most partitions are padding."""
-    engine = Engine((Tensor(2),), 2, 1, world_size=64, rank=63)
+    engine = EngineRank((Tensor(2),), 2, 1, world_size=64, rank=63)
 
     assert touched_elements(engine) == ()
     assert resident(engine, "backward").device.gradient == 2 * 2

@@ -1,4 +1,4 @@
-"""Automatic differentiation of sizes: which bytes are alive at each moment of forward and backward.
+"""Autograd on sizes instead of numbers: bytes allocated at each moment of forward and backward.
 
 The peak of a backward pass depends on which tensors are saved, which temporaries an operation
 makes, and in which order torch frees them. So operations are recorded here as torch's autograd
@@ -14,46 +14,46 @@ from heapq import heappop, heappush
 from math import inf
 
 
-class Meter:
-    """Bytes that are alive, and the most since the last look."""
+class MemoryMeter:
+    """Bytes now allocated, and the most since `take_peak` was last called."""
 
-    __slots__ = ("level", "peak")
+    __slots__ = ("current", "peak")
 
-    def __init__(self, level: int = 0) -> None:
-        self.level = self.peak = level
+    def __init__(self, current: int = 0) -> None:
+        self.current = self.peak = current
 
     def change(self, size: int) -> None:
-        """Count bytes that appear or, negative, go."""
-        self.level += size
-        self.peak = max(self.peak, self.level)
+        """Add allocated bytes or, negative, freed ones."""
+        self.current += size
+        self.peak = max(self.peak, self.current)
 
-    def passing(self, size: int) -> None:
-        """Count bytes that go as soon as they have come."""
+    def allocate_and_free(self, size: int) -> None:
+        """Count a temporary: bytes that are freed at once."""
         self.change(size)
-        self.level -= size
+        self.current -= size
 
-    def peak_so_far(self) -> int:
-        """The highest level since the last call."""
-        peak, self.peak = self.peak, self.level
+    def take_peak(self) -> int:
+        """The most bytes since the last call, in which a new peak begins."""
+        peak, self.peak = self.peak, self.current
         return peak
 
 
 class Block:
-    """One allocation; it goes when the last reference to it does."""
+    """One allocation, freed with the last reference to it."""
 
     __slots__ = ("meter", "size")
 
-    def __init__(self, meter: Meter, size: int) -> None:
+    def __init__(self, meter: MemoryMeter, size: int) -> None:
         self.meter, self.size = meter, size
         meter.change(size)
 
     def free(self) -> None:
-        """Let it go now, whatever still refers to it."""
-        self.meter.level -= self.size
+        """Free it now, whatever still refers to it."""
+        self.meter.current -= self.size
         self.size = 0
 
     def __del__(self) -> None:
-        self.meter.level -= self.size
+        self.meter.current -= self.size
 
 
 Gradients = list[Block | None]
@@ -88,7 +88,7 @@ class Value:
 class Tape:
     """Operations in the order in which they are recorded."""
 
-    def __init__(self, meter: Meter) -> None:
+    def __init__(self, meter: MemoryMeter) -> None:
         self.meter, self.recorded, self.recording = meter, 0, True
 
     def block(self, size: int) -> Block:

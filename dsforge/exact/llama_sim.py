@@ -1,8 +1,8 @@
-"""One forward pass of a dense decoder on a tape, written as transformers' Llama is written.
+"""The forward pass of a dense decoder on an autograd tape, written as transformers' Llama is.
 
-Which tensors die when follows from the same local names and the same returns. Parameters come in
-the order of `tensors.parameter_tensors`; `weights` knows what the engine does as a module begins
-and ends, in both directions.
+The same local names and returns free the same tensors at the same time. Parameters come in the
+order of `tensors.parameter_tensors`; `Weights` does what the engine does before and after each
+module, in forward and backward.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple, Protocol
 
-from dsforge.estimate import operations as run
-from dsforge.estimate.operations import FLOAT, Matrix, Rows
-from dsforge.estimate.tape import Block, Gradients, Value
+from dsforge.exact import torch_operations as ops
+from dsforge.exact.autograd_sim import Block, Gradients, Value
+from dsforge.exact.torch_operations import FLOAT32_BYTES, Matrix, OpContext
 from dsforge.specs import LoraSpec, ModelSpec
 
 
@@ -30,13 +30,13 @@ class Weights(Protocol):
 
 
 class Decoder(NamedTuple):
-    """What a forward pass needs to know."""
+    """The model, its micro batch and its weights."""
 
-    rows: Rows
+    context: OpContext
     model: ModelSpec
     lora: LoraSpec | None
     recompute: bool
-    partitioned: bool  # ZeRO 3: linear layers are the engine's own
+    partitioned: bool  # ZeRO-3: linear layers are the engine's own
     adapter_bytes: int  # of an element of the adapters
     weights: Weights
 
@@ -58,7 +58,7 @@ class _Places(NamedTuple):
 
 def loss(decoder: Decoder) -> Value:
     """The loss of one micro batch, with everything that its backward pass needs."""
-    model, rows = decoder.model, decoder.rows
+    model, context = decoder.model, decoder.context
     counter = iter(range(10**9))
     embedded = next(counter)
     layers = [_places(decoder, counter) for _ in range(model.layers)]
@@ -67,19 +67,19 @@ def loss(decoder: Decoder) -> Value:
     hidden = _hidden(decoder, embedded, layers, final)
     matrix = Matrix(model.hidden_size, model.vocab_size, decoder.weights.value(head))
     logits = _multiplied(decoder, (head,), hidden, matrix)
-    wide = run.cast(rows, logits, rows.element_bytes, to=FLOAT)
-    return run.cross_entropy(rows, wide)
+    wide = ops.cast(context, logits, context.element_bytes, to=FLOAT32_BYTES)
+    return ops.cross_entropy(context, wide)
 
 
 def _hidden(decoder: Decoder, embedded: int, layers: list[_Places], final: int) -> Value:
     """What leaves the last norm; the embedded tokens live until then."""
-    rows, weights = decoder.rows, decoder.weights
+    context, weights = decoder.context, decoder.weights
     table = weights.value(embedded)
     tokens = _module(
         decoder,
         (embedded,),
         Value(None, 0),
-        lambda _: run.embedding(rows, decoder.model.hidden_size, table),
+        lambda _: ops.embedding(context, decoder.model.hidden_size, table),
     )
     hidden = tokens
     for places in layers:
@@ -107,20 +107,20 @@ def _layer(decoder: Decoder, hidden: Value, places: _Places) -> Value:
 
 def _block(decoder: Decoder, hidden: Value, places: _Places) -> Value:
     """LlamaDecoderLayer: attention and MLP, each added to what came in."""
-    rows, linears = decoder.rows, places.linears
+    context, linears = decoder.context, places.linears
     residual = hidden
     hidden = _norm(decoder, hidden, places.norms[0])
     hidden = _module(decoder, (), hidden, lambda one: _attention(decoder, one, linears[:4]))
-    hidden = run.total(rows, residual, hidden)
+    hidden = ops.add(context, residual, hidden)
     residual = hidden
     hidden = _norm(decoder, hidden, places.norms[1])
     hidden = _module(decoder, (), hidden, lambda one: _mlp(decoder, one, linears[4:]))
-    return run.total(rows, residual, hidden)
+    return ops.add(context, residual, hidden)
 
 
 def _recomputed(decoder: Decoder, hidden: Value, places: _Places) -> Value:
     """A layer of which only the input is kept; its backward pass runs it again first."""
-    tape, size = decoder.rows.tape, hidden.size
+    tape, size = decoder.context.tape, hidden.size
     wanted = hidden.node is not None
 
     def again(gradient: Block, saved: Block | None = hidden.block) -> Gradients:
@@ -138,30 +138,32 @@ def _recomputed(decoder: Decoder, hidden: Value, places: _Places) -> Value:
 
 
 def _attention(decoder: Decoder, hidden: Value, linears: tuple[_Pair, ...]) -> Value:
-    model, rows = decoder.model, decoder.rows
+    model, context = decoder.model, decoder.context
     queries, keys = model.attention_heads * model.head_size, model.kv_heads * model.head_size
     query = _linear(decoder, hidden, linears[0], (model.hidden_size, queries))
     key = _linear(decoder, hidden, linears[1], (model.hidden_size, keys))
     value = _linear(decoder, hidden, linears[2], (model.hidden_size, keys))
-    turned = run.rotated(rows, query), run.rotated(rows, key)
+    turned = ops.rotary(context, query), ops.rotary(context, key)
     query, key = turned
     del turned
-    hidden = run.attention(rows, query, key, value, heads=model.attention_heads)
+    hidden = ops.attention(context, query, key, value, heads=model.attention_heads)
     return _linear(decoder, hidden, linears[3], (queries, model.hidden_size))
 
 
 def _mlp(decoder: Decoder, hidden: Value, linears: tuple[_Pair, ...]) -> Value:
-    model, rows = decoder.model, decoder.rows
+    model, context = decoder.model, decoder.context
     wide = (model.hidden_size, model.ffn_hidden_size)
-    inner = run.activated(rows, _linear(decoder, hidden, linears[0], wide))
+    inner = ops.activation(context, _linear(decoder, hidden, linears[0], wide))
     if model.gated_mlp:
-        inner = run.product(rows, inner, _linear(decoder, hidden, linears[1], wide))
+        inner = ops.multiply(context, inner, _linear(decoder, hidden, linears[1], wide))
     return _linear(decoder, inner, linears[-1], wide[::-1])
 
 
 def _norm(decoder: Decoder, hidden: Value, place: int) -> Value:
     weight = decoder.weights.value(place)
-    return _module(decoder, (place,), hidden, lambda one: run.rms_norm(decoder.rows, one, weight))
+    return _module(
+        decoder, (place,), hidden, lambda one: ops.rms_norm(decoder.context, one, weight)
+    )
 
 
 def _linear(decoder: Decoder, value: Value, pair: _Pair, shape: tuple[int, int]) -> Value:
@@ -176,18 +178,18 @@ def _linear(decoder: Decoder, value: Value, pair: _Pair, shape: tuple[int, int])
     rank, (down, up) = decoder.lora.rank, pair.adapters
     low = Matrix(shape[0], rank, weights.value(down))
     high = Matrix(rank, shape[1], weights.value(up))
-    rows, size = decoder.rows, decoder.rows.element_bytes
-    value = run.cast(rows, value, size, to=decoder.adapter_bytes)
+    context, size = decoder.context, decoder.context.element_bytes
+    value = ops.cast(context, value, size, to=decoder.adapter_bytes)
     added = _multiplied(decoder, (up,), _multiplied(decoder, (down,), value, low), high)
-    result = run.total(rows, result, run.scaled(rows, added))
-    return run.cast(rows, result, decoder.adapter_bytes, to=size)
+    result = ops.add(context, result, ops.scale(context, added))
+    return ops.cast(context, result, decoder.adapter_bytes, to=size)
 
 
 def _multiplied(decoder: Decoder, places: tuple[int, ...], value: Value, matrix: Matrix) -> Value:
     """A matrix product as a module."""
-    rows, own = decoder.rows, decoder.partitioned
+    context, own = decoder.context, decoder.partitioned
     return _module(
-        decoder, places, value, lambda one: run.linear(rows, one, matrix, partitioned=own)
+        decoder, places, value, lambda one: ops.linear(context, one, matrix, partitioned=own)
     )
 
 
@@ -195,7 +197,7 @@ def _module(
     decoder: Decoder, places: tuple[int, ...], value: Value, work: Callable[[Value], Value]
 ) -> Value:
     """A module with parameters: the engine is told as it begins and ends, both ways."""
-    tape, weights = decoder.rows.tape, decoder.weights
+    tape, weights = decoder.context.tape, decoder.weights
 
     def leave(gradient: Block) -> Gradients:
         weights.after(places, forward=False)

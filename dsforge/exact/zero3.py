@@ -1,8 +1,8 @@
-"""Which weights are whole at each moment under ZeRO 3, as the engine's coordinator decides it.
+"""Weights gathered under ZeRO-3 at each moment, as the engine's coordinator decides.
 
-A module's weights are gathered before it runs and let go after it, unless they are small or used
-again soon; those of the modules to come are fetched ahead, as far as the engine may keep them. Read
-in DeepSpeed 0.19.8, runtime/zero/partitioned_param_coordinator.py and partition_parameters.py.
+A module's weights are gathered before it runs and released after it, unless they are small or used
+again soon; those of the next modules are prefetched within the engine's limits. Source:
+DeepSpeed 0.19.8, runtime/zero/partitioned_param_coordinator.py and partition_parameters.py.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from dsforge.estimate.ledger import Engine, gathered_elements, weight_bytes
-from dsforge.estimate.tape import Block, Tape, Value
+from dsforge.exact.autograd_sim import Block, Tape, Value
+from dsforge.exact.residency import EngineRank, gathered_elements, weight_bytes
 
 Arrived = Callable[[int, Block], None]
 
@@ -19,7 +19,7 @@ Arrived = Callable[[int, Block], None]
 class Weights:
     """Whole weights on every rank: nothing happens as modules come and go."""
 
-    def __init__(self, engine: Engine, tape: Tape, arrived: Arrived) -> None:
+    def __init__(self, engine: EngineRank, tape: Tape, arrived: Arrived) -> None:
         self.engine, self.tape = engine, tape
         self.values = [self._value(index, arrived) for index in range(len(engine.tensors))]
 
@@ -61,7 +61,7 @@ class PartitionedWeights(Weights):
     second one on.
     """
 
-    def __init__(self, engine: Engine, tape: Tape, arrived: Arrived) -> None:
+    def __init__(self, engine: EngineRank, tape: Tape, arrived: Arrived) -> None:
         super().__init__(engine, tape, arrived)
         small = [i for i in range(len(engine.tensors)) if self._small(i)]
         self.whole: dict[int, Block | None] = dict.fromkeys(small)
@@ -80,7 +80,7 @@ class PartitionedWeights(Weights):
         self.before((), forward=True)  # the model itself
 
     def end(self) -> None:
-        """Let go of what no module has let go of, the embedding among them."""
+        """Release what no module has released, the embedding among them."""
         for index in list(self.whole):
             if not self._small(index):
                 self.running.pop(index, None)
@@ -101,7 +101,7 @@ class PartitionedWeights(Weights):
         self.moment += 1
 
     def after(self, indices: tuple[int, ...], *, forward: bool) -> None:
-        """Let go of what is neither small nor used again soon."""
+        """Release what is neither small nor used again soon."""
         leaving = self._leaving(indices)
         for index in indices:
             self.running.get(index, set()).discard(indices)

@@ -1,4 +1,4 @@
-"""Operations of a decoder on a tape: what each saves, and the temporaries of its gradient.
+"""The operations of a decoder: what each saves for backward, and the temporaries it allocates.
 
 In the order in which torch 2.13 allocates and frees on CUDA (derivatives.yaml and
 FunctionsManual.cpp), as transformers' Llama and its kin call them. Sizes are in bytes; masks,
@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from dsforge.estimate.tape import Block, Gradients, Tape, Value
+from dsforge.exact.autograd_sim import Block, Gradients, Tape, Value
 
-FLOAT = 4  # bytes
+FLOAT32_BYTES = 4
 
 
 class Matrix(NamedTuple):
@@ -23,25 +23,25 @@ class Matrix(NamedTuple):
     bias: Value | None = None
 
 
-class Rows(NamedTuple):
-    """What one micro batch is made of."""
+class OpContext(NamedTuple):
+    """The tape, and the size of the micro batch that is recorded on it."""
 
     tape: Tape
     tokens: int
     element_bytes: int
 
 
-def cast(rows: Rows, value: Value, element_bytes: int, *, to: int) -> Value:
+def cast(context: OpContext, value: Value, element_bytes: int, *, to: int) -> Value:
     """The value in elements of another size; itself where they are the same."""
     if element_bytes == to:
         return value
-    tape, size = rows.tape, value.size
+    tape, size = context.tape, value.size
     return tape.result(size // element_bytes * to, (value,), lambda _: [tape.block(size)])
 
 
-def product(rows: Rows, left: Value, right: Value) -> Value:
+def multiply(context: OpContext, left: Value, right: Value) -> Value:
     """The product, element by element; `right` may be repeated along `left`."""
-    tape, wide, narrow = rows.tape, left.size, right.size
+    tape, wide, narrow = context.tape, left.size, right.size
     wants = left.node is not None, right.node is not None
     kept = (right.block if wants[0] else None, left.block if wants[1] else None)
 
@@ -55,15 +55,15 @@ def product(rows: Rows, left: Value, right: Value) -> Value:
     return tape.result(wide, (left, right), rule)
 
 
-def scaled(rows: Rows, value: Value) -> Value:
+def scale(context: OpContext, value: Value) -> Value:
     """The product with a number."""
-    tape, size = rows.tape, value.size
+    tape, size = context.tape, value.size
     return tape.result(size, (value,), lambda _: [tape.block(size)])
 
 
-def total(rows: Rows, left: Value, right: Value) -> Value:
+def add(context: OpContext, left: Value, right: Value) -> Value:
     """The sum, in the wider type; both get its gradient, the narrower one a copy in its type."""
-    tape, sizes = rows.tape, (left.size, right.size)
+    tape, sizes = context.tape, (left.size, right.size)
     wide = max(sizes)
 
     def rule(gradient: Block) -> Gradients:
@@ -72,10 +72,10 @@ def total(rows: Rows, left: Value, right: Value) -> Value:
     return tape.result(wide, (left, right), rule)
 
 
-def _inverse_root(rows: Rows, wide: Value) -> Value:
+def _inverse_rms(context: OpContext, wide: Value) -> Value:
     """One over the root of the mean square of each row, in float32."""
-    tape, size = rows.tape, wide.size
-    tape.meter.passing(size)  # the squares
+    tape, size = context.tape, wide.size
+    tape.meter.allocate_and_free(size)  # the squares
 
     def rule(_: Block, saved: object = wide.block) -> Gradients:
         spread, power = tape.block(size), tape.block(size)
@@ -84,24 +84,24 @@ def _inverse_root(rows: Rows, wide: Value) -> Value:
         del spread, power, doubled
         return [found]
 
-    return tape.result(FLOAT * rows.tokens, (wide,), rule)
+    return tape.result(FLOAT32_BYTES * context.tokens, (wide,), rule)
 
 
-def rms_norm(rows: Rows, hidden: Value, weight: Value) -> Value:
+def rms_norm(context: OpContext, hidden: Value, weight: Value) -> Value:
     """LlamaRMSNorm: in float32, back in the compute precision, times the weight."""
-    size = rows.element_bytes
-    hidden = cast(rows, hidden, size, to=FLOAT)
-    hidden = product(rows, hidden, _inverse_root(rows, hidden))
-    return product(rows, cast(rows, hidden, FLOAT, to=size), weight)
+    size = context.element_bytes
+    hidden = cast(context, hidden, size, to=FLOAT32_BYTES)
+    hidden = multiply(context, hidden, _inverse_rms(context, hidden))
+    return multiply(context, cast(context, hidden, FLOAT32_BYTES, to=size), weight)
 
 
-def linear(rows: Rows, value: Value, matrix: Matrix, *, partitioned: bool = False) -> Value:
+def linear(context: OpContext, value: Value, matrix: Matrix, *, partitioned: bool = False) -> Value:
     """A matrix product.
 
-    ZeRO 3's own (runtime/zero/linear.py) keeps its input even for a frozen weight, and makes the
+    ZeRO-3's own (runtime/zero/linear.py) keeps its input even for a frozen weight, and makes the
     input's gradient first.
     """
-    tape, size = rows.tape, value.size
+    tape, size = context.tape, value.size
     weight, bias = matrix.weight, matrix.bias
     wants = value.node is not None, weight.node is not None
     biased = bias is not None and bias.node is not None
@@ -120,16 +120,16 @@ def linear(rows: Rows, value: Value, matrix: Matrix, *, partitioned: bool = Fals
     return tape.result(out, inputs, rule)
 
 
-def embedding(rows: Rows, hidden_size: int, weight: Value) -> Value:
+def embedding(context: OpContext, hidden_size: int, weight: Value) -> Value:
     """The vectors of the tokens; its gradient is as large as the table."""
-    tape = rows.tape
-    size = rows.element_bytes * rows.tokens * hidden_size
+    tape = context.tape
+    size = context.element_bytes * context.tokens * hidden_size
     return tape.result(size, (weight,), lambda _: [tape.block(weight.size)])
 
 
-def rotated(rows: Rows, value: Value) -> Value:
+def rotary(context: OpContext, value: Value) -> Value:
     """Rotary positions: x cos + (half of it turned round) sin, from a transposed view."""
-    tape, size = rows.tape, value.size
+    tape, size = context.tape, value.size
     held = tape.block(size)  # x cos
     half = tape.block(size // 2)
     turned = tape.block(size)
@@ -150,22 +150,22 @@ def rotated(rows: Rows, value: Value) -> Value:
         del both, by_cosine
         return [found]
 
-    found = tape.result(size, (_laid_out(rows, value),), rule)
+    found = tape.result(size, (_transposed(context, value),), rule)
     del held, other
     return found
 
 
-def _laid_out(rows: Rows, value: Value) -> Value:
-    """A transposed view; its gradient is copied into rows before a matrix takes it."""
-    tape, size = rows.tape, value.size
+def _transposed(context: OpContext, value: Value) -> Value:
+    """A transposed view; its gradient is copied into contiguous rows before a matrix takes it."""
+    tape, size = context.tape, value.size
     return tape.view(value, (value,), lambda _: [tape.block(size)])
 
 
-def attention(rows: Rows, query: Value, key: Value, value: Value, *, heads: int) -> Value:
+def attention(context: OpContext, query: Value, key: Value, value: Value, *, heads: int) -> Value:
     """Fused attention: keeps its inputs, its result, and a float32 number per head and token."""
-    tape = rows.tape
+    tape = context.tape
     sizes = query.size, key.size, value.size
-    statistics = tape.block(FLOAT * heads * rows.tokens)
+    statistics = tape.block(FLOAT32_BYTES * heads * context.tokens)
     saved = [query.block, key.block, value.block, statistics]
 
     def rule(_: Block, saved: list[Block | None] = saved) -> Gradients:
@@ -177,9 +177,9 @@ def attention(rows: Rows, query: Value, key: Value, value: Value, *, heads: int)
     return found
 
 
-def activated(rows: Rows, value: Value) -> Value:
+def activation(context: OpContext, value: Value) -> Value:
     """SiLU or GELU as one kernel."""
-    tape, size = rows.tape, value.size
+    tape, size = context.tape, value.size
     kept = value.block if value.node is not None else None
 
     def rule(_: Block, saved: object = kept) -> Gradients:
@@ -188,9 +188,9 @@ def activated(rows: Rows, value: Value) -> Value:
     return tape.result(size, (value,), rule)
 
 
-def cross_entropy(rows: Rows, logits: Value) -> Value:
+def cross_entropy(context: OpContext, logits: Value) -> Value:
     """The loss of float32 logits: keeps their log-softmax."""
-    tape, size = rows.tape, logits.size
+    tape, size = context.tape, logits.size
     logarithm = tape.block(size)
 
     def rule(_: Block, saved: object = logarithm) -> Gradients:
@@ -199,4 +199,4 @@ def cross_entropy(rows: Rows, logits: Value) -> Value:
         del picked
         return [found]
 
-    return tape.result(FLOAT, (logits,), rule)
+    return tape.result(FLOAT32_BYTES, (logits,), rule)

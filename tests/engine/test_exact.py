@@ -1,6 +1,6 @@
-"""The byte ledger against the engine itself.
+"""The exact simulator against the engine itself.
 
-What is resident after each phase to the byte, and the fullest moment of each phase within 2 %. The
+What is resident after each phase to the byte, and the fullest phase of each phase within 2 %. The
 whole matrix: `python benchmarks/engine_matrix.py`.
 """
 
@@ -27,12 +27,12 @@ def sample() -> list[Cell]:
 
 
 @pytest.mark.parametrize("cell", sample(), ids=lambda cell: cell.name)
-def test_the_ledger_is_the_engine(cell: Cell, apart: ProcessPoolExecutor) -> None:
+def test_the_simulator_agrees_with_the_engine(cell: Cell, apart: ProcessPoolExecutor) -> None:
     """Weights, gradients, optimizer state, ZeRO's buffers on device and host; peaks."""
     found = apart.submit(proof, cell).result()
 
-    assert {"init", "forward", "backward", "step"} <= set(found.moments)
-    assert ("accumulation" in found.moments) == (cell.accumulation > 1)
+    assert {"init", "forward", "backward", "step"} <= set(found.phases)
+    assert ("accumulation" in found.phases) == (cell.accumulation > 1)
     assert found.differences == {}
-    assert set(found.peak_errors) == set(found.moments) - {"init"}
+    assert set(found.peak_errors) == set(found.phases) - {"init"}
     assert all(abs(error) <= PEAK_ERROR for error in found.peak_errors.values())

@@ -1,0 +1,33 @@
+"""torchtune's recipes: whole states, chunked output, the step fused into backward."""
+
+from __future__ import annotations
+
+from dsforge.engines.engine import Engine
+from dsforge.execution import Buckets, Execution
+from dsforge.layout import Layout
+
+LAYER_HOST_S = 0.9e-3  # host time of one layer, forward and backward; binds no published row
+LOSS_BYTES = 12  # float32 copy, log-softmax and its gradient (torch's cross entropy)
+LOGIT_TRAFFIC_BYTES = 68.0  # Hugging Face's copies; fitted (`estimate/rates.py`)
+
+
+def overlaps_gradients(layout: Layout, buckets: Buckets) -> bool:
+    """Reduction beside backward, as ZeRO's `overlap_comm`: rows are priced with its defaults."""
+    return buckets.overlap_comm
+
+
+ENGINE = Engine(
+    name="torchtune",
+    label="torchtune",
+    short_label="torchtune",
+    execution=Execution.model_construct(trainer="torchtune"),
+    back_end="deepspeed",
+    head_sharded=False,  # every rank gets whole logits (`ColwiseParallel` with replicated output)
+    selective="every_other_product",
+    loss_bytes=lambda run, size: LOSS_BYTES,
+    logit_traffic_bytes=LOGIT_TRAFFIC_BYTES,
+    overlaps_gradients=overlaps_gradients,
+    context_exchange="all_to_all",
+    layer_host_s=lambda cluster, workload, sharding: LAYER_HOST_S,
+    runs_row=lambda framework, sharding: "torchtune" in framework,
+)
