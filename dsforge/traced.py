@@ -131,6 +131,9 @@ class Traced:
     def __rmod__(self, other: Any) -> Any:
         return self._of("%", other, reflected=True)
 
+    def __divmod__(self, other: Any) -> Any:
+        return self // other, self % other
+
     def __pow__(self, other: Any) -> Any:
         return self._of("**", other)
 
@@ -215,7 +218,7 @@ def named(value: Number, name: str, unit: str = "", why: str = "") -> Number:
     if value.__class__ is not Traced:
         return value
     source = _source(sys._getframe(1), why)  # noqa: SLF001 - the way to a caller's docstring
-    return value.called(name, unit, source)  # type: ignore[attr-defined,no-any-return]
+    return value.called(name, unit, source)
 
 
 def counted(value: Number, name: str, unit: str, *, of: float, why: str = "") -> Number:
@@ -226,27 +229,27 @@ def counted(value: Number, name: str, unit: str, *, of: float, why: str = "") ->
     if of.__class__ is not Traced:
         return value
     source = _source(sys._getframe(1), why)  # noqa: SLF001
-    return given(plain(value), name, unit, source)  # type: ignore[return-value]
+    return given(plain(value), name, unit, source)
 
 
 def lifted(constant: Number, *, of: float) -> Number:
     """A constant; traced where a number of the same prediction is, as operations with it are."""
     if of.__class__ is not Traced or not isinstance(constant, AnyConstant):
         return constant
-    return given(constant, constant.name, constant.unit, constant.source)  # type: ignore[return-value]
+    return given(constant, constant.name, constant.unit, constant.source)
 
 
 def maximum(first: Number, second: Number) -> Number:
     """The larger of two numbers; quicker than `max`."""
     if first.__class__ is Traced or second.__class__ is Traced:
-        return _call("max", max, first, second)  # type: ignore[no-any-return]
+        return _call("max", max, first, second)
     return max(first, second)
 
 
 def minimum(first: Number, second: Number) -> Number:
     """The smaller of two numbers; quicker than `min`."""
     if first.__class__ is Traced or second.__class__ is Traced:
-        return _call("min", min, first, second)  # type: ignore[no-any-return]
+        return _call("min", min, first, second)
     return min(first, second)
 
 
@@ -257,7 +260,7 @@ def log2(value: float) -> float:
 
 def ceil_div(dividend: int, divisor: int) -> int:
     """The quotient of whole numbers, rounded up."""
-    if dividend.__class__ is Traced or divisor.__class__ is Traced:
+    if isinstance(dividend, Traced) or isinstance(divisor, Traced):
         found: int = math.ceil(dividend / divisor)
         return found
     return -(-dividend // divisor)

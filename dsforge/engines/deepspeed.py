@@ -30,8 +30,8 @@ def buffer_elements(model: ModelSpec, held: Held, sharding: Sharding, buckets: B
     gathered = buckets.max_live_parameters + buckets.prefetch_bucket_size
     persistent = model.norms_per_layer * model.hidden_size * model.layers
     persistent = named(persistent, "persistent_parameters", "elements", PERSISTENT)
-    gathered = named(minimum(held.total, gathered), "gathered_parameters", "elements", GATHERED)
-    return reduce + gathered + persistent
+    whole = named(minimum(held.total, gathered), "gathered_parameters", "elements", GATHERED)
+    return reduce + whole + persistent
 
 
 def gradient_type(run: Execution, sharding: Sharding) -> GradientType:

@@ -200,6 +200,7 @@ def _rated(wires: Wires, where: Spread) -> Channel:
     tree_s = 2 * minimum(round_s, depth_s)
     each = inter_rate / (where.sharing * local)  # all ranks of a node at once
     around_s = (local - 1) / intra_rate + (ranks - local) / each
+    around_s = named(around_s, "exchange_byte_s", "s", "a byte to every other rank")
     return Channel(ranks, rate, round_s, tree_s, exchange_share=(ranks - 1) / around_s / rate)
 
 

@@ -21,17 +21,29 @@ BACKWARD = 2.0  # gradients of input and of weight: two products for each forwar
 class Product(NamedTuple):
     """A matrix product: one token's vector of `inputs` elements times an (inputs, outputs) weight.
 
-    `narrow` is the side that tensor parallelism cuts, whole (before the cut).
+    `narrow` is the side that tensor parallelism cuts, whole (before the cut). One token passes
+    `times` such products: those of its routed experts are alike.
     """
 
     inputs: int
     outputs: int
     narrow: int
+    times: int = 1
 
     @property
     def elements(self) -> int:
         """Elements of the weight."""
         return self.inputs * self.outputs
+
+    def weight(self, name: str) -> int:
+        """Elements of the weight, under a name."""
+        return named(self.elements, f"{name}_weight", "elements", "inputs x outputs of a product")
+
+    def sides(self, tp: int) -> float:
+        """Elements that enter and leave it on each of so many tensor-parallel ranks."""
+        if self.narrow == self.inputs:
+            return self.outputs + self.inputs / tp
+        return self.inputs + self.outputs / tp
 
 
 @lru_cache(maxsize=64)
@@ -41,7 +53,7 @@ def attention_products(model: ModelSpec) -> tuple[Product, ...]:
     if model.mla is None:
         query = named(heads * model.head_size, "query_width", "elements")
         keys = named(model.kv_heads * model.head_size, "key_width", "elements")
-        joint = query + 2 * keys
+        joint = named(query + 2 * keys, "query_key_value_width", "elements")
         return Product(hidden, joint, joint), Product(query, hidden, query)
     mla = model.mla
     query = named(heads * (mla.nope_head_size + mla.rope_head_size), "query_width", "elements")
@@ -71,25 +83,27 @@ def mlp_products(model: ModelSpec, moe_layer: bool) -> tuple[Product, ...]:
     hidden, gated, moe = model.hidden_size, model.gated_mlp, model.moe
     if moe is None or not moe_layer:
         return _mlp(hidden, model.ffn_hidden_size, gated)
-    routed = _mlp(hidden, moe.expert_ffn_hidden_size, gated) * moe.experts_per_token
+    one = _mlp(hidden, moe.expert_ffn_hidden_size, gated)
+    routed = (product._replace(times=moe.experts_per_token) for product in one)
     shared = _mlp(hidden, moe.shared_ffn_hidden_size, gated) if moe.shared_ffn_hidden_size else ()
     return (*routed, *shared, Product(hidden, moe.experts, moe.experts))
 
 
-def products_alike(model: ModelSpec, *, moe_layer: bool) -> list[tuple[str, Product, int]]:
-    """The products of one token in a layer: a name, the product, how often."""
+def layer_products(model: ModelSpec, *, moe_layer: bool) -> dict[str, Product]:
+    """The products of one token in a layer, by name: `dense_attention_1`, `moe_mlp_2`."""
+    kind = "moe" if moe_layer else "dense"
     parts = {"attention": attention_products(model), "mlp": mlp_products(model, moe_layer)}
-    return [
-        (f"{part}_{number}", product, products.count(product))
+    return {
+        f"{kind}_{part}_{number}": product
         for part, products in parts.items()
-        for number, product in enumerate(dict.fromkeys(products), start=1)
-    ]
+        for number, product in enumerate(products, start=1)
+    }
 
 
 def product_elements(model: ModelSpec, *, moe_layer: bool) -> int:
     """Elements of all weights that one token is multiplied with in a layer."""
-    alike = products_alike(model, moe_layer=moe_layer)
-    elements = sum(often * product.elements for _, product, often in alike)
+    products = layer_products(model, moe_layer=moe_layer)
+    elements = sum(product.times * product.weight(name) for name, product in products.items())
     kind = "moe" if moe_layer else "dense"
     return named(elements, f"{kind}_product_elements", "elements")
 

@@ -7,6 +7,8 @@ two (`CachingHostAllocator`), unless the ranks run on the CPU, where nothing is 
 
 from __future__ import annotations
 
+from collections import Counter
+
 from pydantic import BaseModel, Field
 
 from dsforge.estimate.activations import element_bytes
@@ -84,8 +86,8 @@ def host_memory(
 
 def _pinned_rounding(pinned: tuple[float, ...]) -> float:
     """Bytes that rounding page-locked buffers up to powers of two costs one rank."""
-    sizes = dict.fromkeys(pinned)
-    rounding = sum(pinned.count(size) * (pinned_bytes(size) - size) for size in sizes)
+    sizes = Counter(pinned)
+    rounding = sum(often * (pinned_bytes(size) - size) for size, often in sizes.items())
     return named(rounding, "pinned_rounding_bytes", "bytes")
 
 

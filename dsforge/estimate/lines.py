@@ -19,8 +19,8 @@ from dsforge.estimate.flops import (
     BACKWARD,
     Product,
     backward_factor,
+    layer_products,
     product_elements,
-    products_alike,
     score_flops,
 )
 from dsforge.estimate.loss import chunks_of, loss_under
@@ -174,9 +174,7 @@ def _repeated(strategy: Strategy) -> tuple[float, float]:
 
 def _product(name: str, product: Product, rate: float, *, setting: Setting, tp: int) -> Line:
     """One pass of a product that `tp` ranks share: FLOPs at the rate, bytes at the bandwidth."""
-    cut = product.inputs if product.narrow == product.inputs else product.outputs
-    sides = product.inputs + product.outputs - cut + cut / tp
-    weight = product.elements / tp
+    weight, sides = product.weight(name) / tp, product.sides(tp)
     bandwidth, size = setting.rates.bandwidth, setting.size
     size_in = size + QUANTISE_BYTES if rate > setting.rates.wide_products else size
     fixed_s = setting.rates.kernel_s + size * weight / bandwidth
@@ -187,18 +185,17 @@ def _product(name: str, product: Product, rate: float, *, setting: Setting, tp: 
 def _layer(model: ModelSpec, setting: Setting, *, moe_layer: bool) -> Line:
     """One layer, forward, backward and recomputation."""
     passes, held, kind = setting.passes, setting.rates, "moe" if moe_layer else "dense"
-    alike = products_alike(model, moe_layer=moe_layer)
     each = [
-        (often, _product(f"{kind}_{name}", product, held.products, setting=setting, tp=setting.tp))
-        for name, product, often in alike
+        (product.times, _product(name, product, held.products, setting=setting, tp=setting.tp))
+        for name, product in layer_products(model, moe_layer=moe_layer).items()
     ]
     forward, backward = _moved_elements(model, setting, moe_layer=moe_layer)
     moved = setting.size * (forward * (1 + setting.repeated) + backward)
     rest_s = named(moved / held.bandwidth, f"{kind}_rest_token_s", "s", REST)
     resident = _resident_bytes(model, setting, moe_layer=moe_layer)
     weights_s = named(resident / held.bandwidth, f"{kind}_weights_s", "s", WEIGHTS)
-    products_s = sum(often * line.token_s for often, line in each)
-    fixed_s = passes * sum(often * line.fixed_s for often, line in each) + weights_s
+    products_s = sum(times * line.token_s for times, line in each)
+    fixed_s = passes * sum(times * line.fixed_s for times, line in each) + weights_s
     token_s = passes * products_s + _attention_s(model, setting) + rest_s
     return Line(
         named(fixed_s, f"{kind}_layer_fixed_s", "s", "whatever the number of tokens"),
@@ -242,15 +239,19 @@ def _moved_elements(model: ModelSpec, setting: Setting, *, moe_layer: bool) -> t
     norm = NORM if fused or model.norm != "rmsnorm" else EAGER_RMSNORM
     activation = (GATED if fused else EAGER_GATED) if model.gated_mlp else PLAIN
     rotary = (ROTARY if fused else EAGER_ROTARY) if model.position == "rope" else (0.0, 0.0)
+    kind = "moe" if moe_layer else "dense"
     outer = model.norms_per_layer * model.hidden_size / setting.cut
+    outer = named(outer, "norm_width", "elements", "vectors of the hidden size, of one token")
     inner = _width(model, moe_layer=moe_layer) / tp
+    inner = named(inner, f"{kind}_activation_width", "elements", "of one token, inside the MLP")
     rotated = (model.attention_heads + model.kv_heads) * model.head_size / tp
     routed = model.moe.experts_per_token * model.hidden_size if moe_layer and model.moe else 0
+    rotated = named(rotated, "rotary_width", "elements", "queries and keys of one token")
     rest = outer * RESIDUAL + routed * PERMUTED
+    rest = named(rest, f"{kind}_residual_elements", "elements", "residuals, tokens to experts")
     forward, backward = (
         rest + outer * norm[way] + inner * activation[way] + rotated * rotary[way] for way in (0, 1)
     )
-    kind = "moe" if moe_layer else "dense"
     forward = named(forward, f"{kind}_moved_forward", "elements")
     return forward, named(backward, f"{kind}_moved_backward", "elements")
 

@@ -7,6 +7,7 @@ transformers builds, to the last parameter. A tied matrix is counted once; buffe
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -101,13 +102,14 @@ def moe_layers(model: ModelSpec) -> int:
 
 def _over_layers(each: dict[LayerParameters, int], layers: tuple[LayerParameters, ...]) -> int:
     """The sum over all layers of what each kind of them has."""
-    return sum(_alike(layer, layers) * value for layer, value in each.items())
+    alike = Counter(layers)
+    return sum(_often(layer, alike[layer]) * value for layer, value in each.items())
 
 
-def _alike(layer: LayerParameters, layers: tuple[LayerParameters, ...]) -> int:
+def _often(layer: LayerParameters, times: int) -> int:
     """Layers of that kind."""
     name = "moe_layers" if layer.experts else "dense_layers"
-    return counted(layers.count(layer), name, "layers", of=layer.attention)
+    return counted(times, name, "layers", of=layer.attention)
 
 
 @lru_cache(maxsize=256)
@@ -120,7 +122,7 @@ def parameters(model: ModelSpec) -> int:
 def parameter_counts(model: ModelSpec) -> ParameterCounts:
     """Parameters of the model by component and layer."""
     hidden, width, norm = model.hidden_size, model.embedding_size, _norm(model)
-    words = model.vocab_size * width
+    words = named(model.vocab_size * width, "word_parameters", "elements", "the word embedding")
     projections = 2 * width * hidden if width != hidden else 0
     embedding = words + model.type_vocab_size * hidden + projections
     positions = model.max_position_embeddings + model.position_offset
@@ -243,7 +245,8 @@ def _attention_sides(model: ModelSpec) -> int:
     queries = hidden + 2 * mla.q_rank + query if mla.q_rank else hidden + query
     down = hidden + mla.kv_rank + mla.rope_head_size
     up = mla.kv_rank + heads * (mla.nope_head_size + mla.v_head_size)
-    return queries + down + up + heads * mla.v_head_size + hidden
+    sides = queries + down + up + heads * mla.v_head_size + hidden
+    return named(sides, "attention_sides", "elements")
 
 
 def _mlp_sides(model: ModelSpec, width: int) -> int:

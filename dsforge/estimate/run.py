@@ -63,7 +63,9 @@ def executed_flops(
     if not setting.repeated and not setting.repeated_scores:
         return useful
     scores = model.layers * score_flops(model, workload.sequence_length)
+    scores = named(scores, "scores_token_flops", "FLOP", "attention of one token in all layers")
     products = forward_flops(model, workload.sequence_length) - scores - head_flops(model)
+    products = named(products, "products_token_flops", "FLOP", "matrix products of all layers")
     again = setting.repeated * products + setting.repeated_scores * scores
     executed = useful + again * workload.tokens_per_step
     return named(executed, "executed_step_flops", "FLOP")

@@ -31,6 +31,7 @@ WEIGHTS = f"on the device, {READ}"
 GRADIENTS = f"on the device, {READ}; those of offloaded states are not"
 OPTIMIZER = f"on the device, {READ}; master weights and moments that are not offloaded"
 STEP = "float32 gradients exist while the engine's optimizer steps"
+TILE = "float32 master weights, or their gradients, of one sub-group of the optimizer"
 SAME_EXPERTS = "ranks that hold the same experts"
 
 
@@ -223,10 +224,12 @@ def _offloaded(on_device: States, strategy: Strategy, sizes: _Sizes) -> States:
     result = on_device
     if strategy.offload_optimizer != "none":
         gradient, copies = 4.0 * sizes.trainable, sizes.size * sizes.trainable
+        copies = named(copies, "copied_bytes", "bytes", "updated weights, or gradients as summed")
         moved = result.optimizer + gradient
         to_disk = strategy.offload_optimizer == "nvme"
         moved, kept = sizes.share * moved, 1 - sizes.share
-        tiles = () if to_disk else (gradient / sizes.tiles,) * (2 * sizes.offloaded_tiles)
+        tile = named(gradient / sizes.tiles, "tile_bytes", "bytes", TILE)
+        tiles = () if to_disk else (tile,) * (2 * sizes.offloaded_tiles)
         result = result._replace(
             gradients=sizes.gradients + kept * gradient,
             optimizer=kept * result.optimizer,

@@ -49,6 +49,8 @@ HIDING = "fitted over all published rows; share of a micro batch's compute that 
 WIRE = "seconds on the wire, read in the engine"
 LAYER = "latency of one layer's messages"
 EXPOSED = "what is not hidden beside compute; never less than a share"
+MEGATRON = "all-reduces, or gathers and scatters of a split sequence (Megatron-LM, figure 4)"
+TO_EXPERTS = "a token to its experts, or back"
 SENDS = "each chunk of each micro batch, forward and backward"
 SEND = "activations of a micro batch over the slowest hop"
 FILLING = "the first and the last micro batch pass every hop, there and back"
@@ -67,13 +69,13 @@ class Exchange(NamedTuple):
 
     def exposed_s(self, layers: int, micro_s: float) -> float:
         """Seconds that nothing hides, of one exchange beside a micro batch of so much compute."""
-        busy_s = self.seconds + layers * self.layer_s
+        busy_s = named(self.seconds + layers * self.layer_s, self.name + " busy_s", "s", WIRE)
         shown_s = maximum(busy_s - self.hidden_share * micro_s, NEVER_HIDDEN * busy_s)
         return named(shown_s, self.name + " exposed_s", "s", EXPOSED)
 
     def named(self) -> Exchange:
         """The same with a name for its numbers."""
-        hidden, of = self.hidden_share, self.seconds
+        hidden = self.hidden_share
         return self._replace(
             seconds=named(self.seconds, self.name + "_s", "s", WIRE),
             layer_s=named(self.layer_s, self.name + "_layer_s", "s", LAYER),
@@ -139,7 +141,7 @@ def _of_shards(frame: Frame, strategy: Strategy) -> tuple[Exchange, ...]:
             gradients = QUANTIZED_GRADIENT * held.trainable
         gradients = named(gradients, "gradient_bytes", "bytes", PAYLOAD)
         return _stage3(frame, strategy, weights=weights, gradients=gradients)
-    bucket = MESSAGE_BYTES
+    bucket: float = MESSAGE_BYTES
     if engine.has_zero_stages:
         bucket = size * frame.buckets.reduce_bucket_size
     overlaps = engine.overlaps_gradients(strategy.layout, frame.buckets)
@@ -190,7 +192,10 @@ def _exchanged(
     bucket: float,
 ) -> Exchange:
     """One collective of every part, in messages of about a bucket."""
-    busy_s = sum(seconds(link, size, maximum(1.0, size / bucket)) for size, link in parts if size)
+    each_s = [seconds(link, size, maximum(1.0, size / bucket)) for size, link in parts if size]
+    if len(each_s) > 1:
+        each_s = [each_s[0], named(each_s[1], "expert " + name + "_s", "s", WIRE)]
+    busy_s = sum(each_s)
     sent = sum(gather_bytes(size, link.ranks) for size, link in parts)
     return Exchange(name, busy_s, sent_bytes=sent)
 
@@ -295,10 +300,10 @@ def stage_traffic(frame: Frame, strategy: Strategy) -> Sends:
     parts = strategy.layout.tensor_parallel_size
     if strategy.sequence_parallel:
         one, parts = one / parts, 1
-    each = _send(link, one)
+    each = _send("pipeline", link, one)
     send_wait_s = strategy.engine.send_wait_s
     if send_wait_s is not None:  # such waits were fitted around quick hops
-        each = _send(frame.links.neighbours, one) if _small(frame, strategy) else each
+        each = _send("neighbour", frame.links.neighbours, one) if _small(frame, strategy) else each
         fixed_s = each.fixed_s + send_wait_s(frame.cluster, strategy.sharding)
         return Sends(each._replace(fixed_s=fixed_s), NOTHING, 1, 1.0, 1.0)
     filling = _filling(frame, strategy, one)
@@ -312,8 +317,10 @@ def _small(frame: Frame, strategy: Strategy) -> bool:
     return 2 * ranks <= frame.cluster.gpus_per_node
 
 
-def _send(link: Channel, token_bytes: float) -> PerToken:
-    return PerToken(link.round_s, token_bytes / link.bytes_per_s, token_bytes)
+def _send(name: str, link: Channel, token_bytes: float) -> PerToken:
+    """One hop of activations: a line in tokens."""
+    token_s = named(token_bytes / link.bytes_per_s, name + "_token_s", "s", "sends of one token")
+    return PerToken(link.round_s, token_s, token_bytes)
 
 
 def _filling(frame: Frame, strategy: Strategy, token_bytes: float) -> PerToken:
@@ -321,8 +328,8 @@ def _filling(frame: Frame, strategy: Strategy, token_bytes: float) -> PerToken:
     hops = strategy.layout.pipeline_parallel_size - 1
     far = minimum(hops, frame.cluster.nvlink_domains - 1)
     far = counted(far, "far_hops", "hops", of=hops, why="that leave a node or NVLink domain")
-    slow = _send(frame.links.pipeline, token_bytes)
-    quick = _send(frame.links.neighbours, token_bytes)
+    slow = _send("pipeline", frame.links.pipeline, token_bytes)
+    quick = _send("neighbour", frame.links.neighbours, token_bytes)
     return PerToken(
         2 * (far * slow.fixed_s + (hops - far) * quick.fixed_s),
         2 * (far * slow.token_s + (hops - far) * quick.token_s),
@@ -340,7 +347,7 @@ def layer_traffic(frame: Frame, strategy: Strategy, *, moe_layer: bool) -> PerTo
     if expert.ranks > 1 and frame.model.moe is not None and moe_layer:
         one = _activation_bytes(frame) * frame.model.moe.experts_per_token
         fixed_s, sent = expert.round_s, gather_bytes(one, expert.ranks)
-        token_s = expert.exchange_s(one, 0.0)
+        token_s = named(expert.exchange_s(one, 0.0), "expert_exchange_token_s", "s", TO_EXPERTS)
         found = found.plus(PerToken(4 * fixed_s, 4 * token_s, 4 * sent))
     return found
 
@@ -364,6 +371,8 @@ def _tensor(frame: Frame, strategy: Strategy, link: Channel) -> PerToken:
     if strategy.runs_as.overlaps_tensor:
         fixed_s, token_s = OVERLAPPED_TENSOR * fixed_s, OVERLAPPED_TENSOR * token_s
     fixed_s += strategy.engine.tensor_wait_s(frame.cluster, strategy.sharding)
+    fixed_s = named(fixed_s, "tensor_layer_fixed_s", "s", MEGATRON)
+    token_s = named(token_s, "tensor_layer_token_s", "s", MEGATRON)
     return PerToken(fixed_s, token_s, rounds * 2 * gather_bytes(one, link.ranks))
 
 
@@ -372,8 +381,10 @@ def _context(frame: Frame, strategy: Strategy, link: Channel) -> PerToken:
     model = frame.model
     width = 2 * model.kv_heads * model.head_size / strategy.layout.tensor_parallel_size
     one = width * element_bytes(frame.workload) * link.ranks
+    one = named(one, "ring_bytes", "bytes", "keys and values of a token of the whole sequence")
     sent = 3 * gather_bytes(one, link.ranks)
-    return PerToken(1.5 * link.gather_s(0.0), 1.5 * link.gather_s(one, 0.0), sent)
+    token_s = named(1.5 * link.gather_s(one, 0.0), "context_layer_token_s", "s")
+    return PerToken(1.5 * link.gather_s(0.0), token_s, sent)
 
 
 def _sequence(frame: Frame, strategy: Strategy, link: Channel) -> PerToken:
@@ -382,7 +393,7 @@ def _sequence(frame: Frame, strategy: Strategy, link: Channel) -> PerToken:
     width = ulysses.exchanged_width(frame.model, link.ranks)
     one = named(width * element_bytes(frame.workload), "exchanged_bytes", "bytes")
     fixed_s, sent = link.round_s, gather_bytes(one, link.ranks)
-    token_s = link.exchange_s(one, 0.0)
+    token_s = named(link.exchange_s(one, 0.0), "exchange_token_s", "s", "one all-to-all")
     return PerToken(ulysses.messages(strategy) * fixed_s, passes * token_s, passes * sent)
 
 

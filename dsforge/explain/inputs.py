@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple, TypeVar
 
 from pydantic import BaseModel
 
 from dsforge.estimate.buckets import ENGINE
 from dsforge.plan import Plan
-from dsforge.specs import ClusterSpec, GpuSpec, LinkSpec, MeasuredLink, ModelSpec, Workload
+from dsforge.specs import (
+    ClusterSpec,
+    GpuSpec,
+    LinkSpec,
+    MeasuredLink,
+    ModelSpec,
+    Precision,
+    Workload,
+)
 from dsforge.strategy import Execution, Strategy
 from dsforge.traced import given
 
@@ -114,7 +123,7 @@ def _gpu(gpu: GpuSpec) -> GpuSpec:
     return traced.model_copy(update=update)
 
 
-def _by_key(values: dict[str, float], name: str, source: str) -> dict[str, object]:
+def _by_key(values: Mapping[Precision, float], name: str, source: str) -> dict[str, object]:
     """Numbers of a table, each named after its key."""
     unit = _unit(name)
     return {key: given(value, name.format(key), unit, source) for key, value in values.items()}
