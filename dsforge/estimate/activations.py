@@ -23,7 +23,7 @@ from dsforge.estimate.ulysses import saved_width
 from dsforge.execution import Kernels
 from dsforge.specs import ModelSpec, Workload
 from dsforge.strategy import Strategy
-from dsforge.traced import counted, named
+from dsforge.traced import Traced, counted, named
 
 FLOAT_BYTES = 4
 # Scores of one head and pair of tokens: softmax in float32 and its copy in the compute type; with
@@ -73,7 +73,8 @@ class TokenBytes(NamedTuple):
 def element_bytes(workload: Workload) -> int:
     """Bytes of one element in the compute precision (fp8 keeps bf16 activations)."""
     size = FLOAT_BYTES if workload.precision == "fp32" else 2
-    return counted(size, "element_bytes", "bytes", of=workload.sequence_length)
+    of = workload.sequence_length
+    return counted(size, "element_bytes", "bytes", of=of) if isinstance(of, Traced) else size
 
 
 def _attention_width(model: ModelSpec, copies: float) -> float:

@@ -26,7 +26,7 @@ from typing import NamedTuple
 from dsforge.estimate.spread import Spread, Wires, hop_spreads, spreads, wires_of
 from dsforge.layout import Layout
 from dsforge.specs import ClusterSpec, Collective, MeasuredLink
-from dsforge.traced import Constant, counted, log2, minimum, named
+from dsforge.traced import Constant, Traced, counted, log2, minimum, named
 
 CONGESTION = Constant(
     0.024, "congestion", "share", "estimate/comm.py: bandwidth lost at each doubling of nodes"
@@ -181,9 +181,11 @@ def _exchanges(found: MeasuredLink, same: Channel) -> float:
     return pace.bytes_per_s / (same.bytes_per_s * same.exchange_share) if pace else 1.0
 
 
+@lru_cache(maxsize=4096)
 def _rated(wires: Wires, where: Spread) -> Channel:
     """The channel by the ratings of its links."""
-    where = _counted(where, wires.inner_bytes_per_s)
+    if isinstance(wires.inner_bytes_per_s, Traced):
+        where = _counted(where, wires.inner_bytes_per_s)
     ranks, local, nodes = where.ranks, where.local, where.nodes
     intra_rate = wires.inner_bytes_per_s
     inside_s = (ranks - nodes) * wires.inner_latency_s
@@ -205,7 +207,9 @@ def _rated(wires: Wires, where: Spread) -> Channel:
 
 
 def _named(link: Channel, prefix: str = "") -> Channel:
-    """The channel with a name for each of its numbers."""
+    """The channel with a name for each of its numbers, where they are traced."""
+    if not isinstance(link.bytes_per_s, Traced):
+        return link
     return link._replace(
         bytes_per_s=named(link.bytes_per_s, f"{prefix}rate", "bytes/s", SLOWER),
         round_s=named(link.round_s, f"{prefix}round_s", "s", AROUND),

@@ -22,7 +22,7 @@ from dsforge.estimate.quantised import dequantised_bytes
 from dsforge.estimate.states import Load, States
 from dsforge.specs import FROZEN, ClusterSpec, ModelSpec, Workload
 from dsforge.strategy import FULLY_SHARDED, Batching, Strategy
-from dsforge.traced import Constant, lifted, maximum, minimum, named
+from dsforge.traced import Constant, Traced, label, lifted, maximum, minimum, named
 from dsforge.units import GIB, Interval
 
 
@@ -148,18 +148,16 @@ class Footprint(NamedTuple):
         buffer for ever (Megatron, ZeRO stage 3).
         """
         kept, tokens = self.kept, batching.micro_batch_size * self.sample_tokens
-        tokens = named(tokens, "micro_tokens", "tokens", MICRO_TOKENS)
-        saved = tokens * self.saved * self._in_flight(batching)
-        saved = named(saved, "saved_activations", "bytes", SAVED)
-        working = named(tokens * self.working, "working_set", "bytes", WORKING)
-        logits = named(self.head.at(tokens), "logits_of_micro_batch", "bytes", LOGITS)
+        saved, working = tokens * self.saved * self._in_flight(batching), tokens * self.working
+        logits = self.head.at(tokens)
         early = kept.gradients if self.lasting or batching.steps > 1 else 0.0
-        at_loss = named(early + saved + logits, "at_the_loss", "bytes", MOMENT)
-        at_work = named(early + saved + working, "with_a_layer_at_work", "bytes", MOMENT)
-        at_end = named(kept.gradients + working, "at_the_end_of_backward", "bytes", MOMENT)
-        stepping = kept.gradients + kept.step_gradients
-        stepping = named(stepping, "at_the_optimizer_step", "bytes", MOMENT)
-        moment = maximum(maximum(at_loss, at_work), maximum(at_end, stepping))
+        at_loss, at_work = early + saved + logits, early + saved + working
+        at_end, stepping = kept.gradients + working, kept.gradients + kept.step_gradients
+        moment = max(at_loss, at_work, at_end, stepping)
+        if isinstance(tokens, Traced):
+            label(tokens, "micro_tokens", "tokens", MICRO_TOKENS)
+            _name_parts(saved, working, logits)
+            moment = _fullest(at_loss, at_work, at_end, stepping)
         if moment == at_loss:
             parts = (early, saved, logits)
         elif moment == at_work:
@@ -183,6 +181,22 @@ class Footprint(NamedTuple):
         if virtual > 1:
             alive = (2 * self.later + (virtual - 1) * pp + 1) / virtual
         return named(minimum(batching.steps, alive), "micro_batches_alive")
+
+
+def _name_parts(saved: float, working: float, logits: float) -> None:
+    """Name what the moments of a step consist of."""
+    label(saved, "saved_activations", "bytes", SAVED)
+    label(working, "working_set", "bytes", WORKING)
+    label(logits, "logits_of_micro_batch", "bytes", LOGITS)
+
+
+def _fullest(at_loss: float, at_work: float, at_end: float, stepping: float) -> float:
+    """The largest of four moments, each with a name."""
+    label(at_loss, "at_the_loss", "bytes", MOMENT)
+    label(at_work, "with_a_layer_at_work", "bytes", MOMENT)
+    label(at_end, "at_the_end_of_backward", "bytes", MOMENT)
+    label(stepping, "at_the_optimizer_step", "bytes", MOMENT)
+    return maximum(maximum(at_loss, at_work), maximum(at_end, stepping))
 
 
 def footprints(frame: Frame, strategy: Strategy) -> tuple[Footprint, ...]:
@@ -211,6 +225,8 @@ def footprints(frame: Frame, strategy: Strategy) -> tuple[Footprint, ...]:
 
 def fullest(stages: tuple[Footprint, ...], batching: Batching) -> Peak:
     """The peak of the stage that needs most."""
+    if len(stages) == 1:
+        return stages[0].at(batching)
     peaks = [stage.at(batching) for stage in stages]
     return max(peaks, key=lambda peak: peak.total_bytes)
 
@@ -274,10 +290,12 @@ _Ends = tuple[float, float, float]  # low, likely, high: an interval before anyb
 
 def _allocated(peak: Peak) -> _Ends:
     """What the tensors take, bytes."""
-    fixed = named(peak.fixed_bytes, "fixed_bytes", "bytes", "what no batch changes")
-    moving = named(peak.moving_bytes, "moving_bytes", "bytes", "what grows with the micro batch")
+    fixed, moving = peak.fixed_bytes, peak.moving_bytes
     spread = STATES_ERROR * fixed + ACTIVATION_ERROR * moving
-    spread = named(spread, "spread_bytes", "bytes", WITHIN)
+    if isinstance(fixed, Traced):
+        label(fixed, "fixed_bytes", "bytes", "what no batch changes")
+        label(moving, "moving_bytes", "bytes", "what grows with the micro batch")
+        label(spread, "spread_bytes", "bytes", WITHIN)
     return fixed + moving - spread, fixed + moving, fixed + moving + spread
 
 

@@ -21,7 +21,7 @@ from dsforge.estimate.quantised import NF4_BYTES
 from dsforge.estimate.shard import RankParameters, rank_parameters
 from dsforge.specs import ClusterSpec, ModelSpec, Workload
 from dsforge.strategy import FULLY_SHARDED, GRADIENTS_SHARDED, Buckets, Execution, Strategy
-from dsforge.traced import counted, maximum, minimum, named
+from dsforge.traced import Traced, counted, maximum, minimum, named
 
 # float32 moments per parameter. Adafactor factors its second moment: about nothing.
 MOMENTS = {"adamw": 2, "lion": 1, "sgd": 1, "adafactor": 0, "muon": 1}
@@ -114,6 +114,8 @@ def _kept(
 ) -> States:
     """The states of a rank, with a name for each part."""
     found = states(workload, strategy, parameters, buckets)
+    if not isinstance(parameters.shared, Traced):
+        return found
     return found._replace(
         weights=named(found.weights, "kept_weights", "bytes", WEIGHTS),
         gradients=named(found.gradients, "kept_gradients", "bytes", GRADIENTS),

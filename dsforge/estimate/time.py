@@ -14,7 +14,7 @@ from dsforge.estimate.traffic import Exchange, Sends, exchanges, stage_traffic
 from dsforge.estimate.work import Pace, pace
 from dsforge.specs import FROZEN, ClusterSpec, ModelSpec, Workload
 from dsforge.strategy import Batching, Strategy
-from dsforge.traced import Constant, named
+from dsforge.traced import Constant, Traced, label
 from dsforge.units import TFLOP, Interval
 
 
@@ -88,7 +88,8 @@ class Tempo(NamedTuple):
     def at(self, batching: Batching) -> Seconds:
         """Seconds of one optimizer step, and bytes sent."""
         micro_steps, tokens = batching.steps, batching.micro_batch_size * self.sample_tokens
-        tokens = named(tokens, "micro_tokens", "tokens", MICRO_TOKENS)
+        if isinstance(tokens, Traced):
+            label(tokens, "micro_tokens", "tokens", MICRO_TOKENS)
         work, chunks = self.pace.at(tokens), 2 * batching.virtual_stages * micro_steps
         outside_s, sent = 0.0, chunks * tokens * self.between.each.sent_bytes
         for exchange in self.exchanges:
@@ -97,7 +98,6 @@ class Tempo(NamedTuple):
             sent += times * exchange.sent_bytes
         compute_s = micro_steps * work.compute_s
         stages_s = self.between.exposed_s(batching, tokens, compute_s)
-        stages_s = named(stages_s, "sends_exposed_s", "s", "between stages, not hidden by compute")
         return Seconds(
             compute_s=compute_s,
             communication_s=micro_steps * work.exposed_s + outside_s + stages_s,
@@ -152,9 +152,10 @@ def time_of(frame: Frame, strategy: Strategy, found: Seconds) -> TimeEstimate:
 
 def step_interval(found: Seconds) -> Interval:
     """The step with its 80 % interval, s."""
-    sure = named(found.compute_s + found.optimizer_s, "sure_s", "s", SURE)
+    sure = found.compute_s + found.optimizer_s
     unsure = found.communication_s + found.bubble_s + found.offload_s
-    unsure = named(unsure, "unsure_s", "s", "terms that published steps confirm less well")
+    label(sure, "sure_s", "s", SURE)
+    label(unsure, "unsure_s", "s", "terms that published steps confirm less well")
     return Interval(
         sure * COMPUTE_ERROR[0] + unsure * COMMUNICATION_ERROR[0],
         sure + unsure,

@@ -22,7 +22,7 @@ from dsforge.estimate.comm import Channel, gather_bytes
 from dsforge.estimate.frame import Frame
 from dsforge.specs import Workload
 from dsforge.strategy import FULLY_SHARDED, GRADIENTS_SHARDED, Batching, Strategy
-from dsforge.traced import Constant, counted, maximum, minimum, named
+from dsforge.traced import Constant, Traced, counted, label, maximum, minimum, named
 
 FITTED = "estimate/traffic.py: fitted over all published rows"
 GRADIENT_OVERLAP = 0.07  # share of backward that hides reduction of gradients
@@ -69,9 +69,12 @@ class Exchange(NamedTuple):
 
     def exposed_s(self, layers: int, micro_s: float) -> float:
         """Seconds that nothing hides, of one exchange beside a micro batch of so much compute."""
-        busy_s = named(self.seconds + layers * self.layer_s, self.name + " busy_s", "s", WIRE)
+        busy_s = self.seconds + layers * self.layer_s
         shown_s = maximum(busy_s - self.hidden_share * micro_s, NEVER_HIDDEN * busy_s)
-        return named(shown_s, self.name + " exposed_s", "s", EXPOSED)
+        if isinstance(micro_s, Traced):
+            label(busy_s, self.name + " busy_s", "s", WIRE)
+            label(shown_s, self.name + " exposed_s", "s", EXPOSED)
+        return shown_s
 
     def named(self) -> Exchange:
         """The same with a name for its numbers."""
@@ -107,7 +110,9 @@ NOTHING = PerToken(0.0, 0.0, 0.0)
 def exchanges(frame: Frame, strategy: Strategy) -> tuple[Exchange, ...]:
     """Every collective of gradients and weights; none where one rank holds the model alone."""
     found = (*_of_shards(frame, strategy), *_of_ends(frame, strategy))
-    return tuple(exchange.named() for exchange in found)
+    if isinstance(frame.model.layers, Traced):
+        found = tuple(exchange.named() for exchange in found)
+    return found
 
 
 def _of_ends(frame: Frame, strategy: Strategy) -> tuple[Exchange, ...]:
@@ -272,18 +277,23 @@ class Sends(NamedTuple):
         """Seconds of a step on the wire, if each rank sent whole activations."""
         count = 2 * batching.virtual_stages * batching.steps
         each_s = self.each.fixed_s + tokens * self.each.token_s
-        each_s = named(each_s, "pipeline_send_s", "s", SEND)
         filling_s = self.filling.fixed_s + tokens * self.filling.token_s
-        return count * each_s + named(filling_s, "filling_s", "s", FILLING)
+        if isinstance(tokens, Traced):
+            label(each_s, "pipeline_send_s", "s", SEND)
+            label(filling_s, "filling_s", "s", FILLING)
+        return count * each_s + filling_s
 
     def exposed_s(self, batching: Batching, tokens: float, compute_s: float) -> float:
         """Seconds of a step that no compute hides."""
         wire_s = self.wire_s(batching, tokens)
         if not wire_s:
             return 0.0
-        wire_s = named(wire_s, "sends_s", "s", SENDS)
         share = self.exposed if batching.virtual_stages == 1 else self.interleaved
-        return maximum(share * wire_s, wire_s / self.parts - PIPELINE_OVERLAP * compute_s)
+        shown_s = maximum(share * wire_s, wire_s / self.parts - PIPELINE_OVERLAP * compute_s)
+        if isinstance(tokens, Traced):
+            label(wire_s, "sends_s", "s", SENDS)
+            label(shown_s, "sends_exposed_s", "s", "between stages, not hidden by compute")
+        return shown_s
 
 
 def stage_traffic(frame: Frame, strategy: Strategy) -> Sends:

@@ -11,7 +11,7 @@ from dsforge.estimate.lines import HeadLine, Line, lines, setting_of
 from dsforge.estimate.params import moe_layers
 from dsforge.estimate.traffic import NOTHING, PerToken, layer_traffic
 from dsforge.strategy import Strategy
-from dsforge.traced import maximum, named
+from dsforge.traced import Traced, label, maximum, named
 
 MEAN = "mean of all pipeline stages"
 INSIDE = "collectives inside the layers"
@@ -46,22 +46,24 @@ class Pace(NamedTuple):
     def at(self, tokens: float) -> Work:
         """The work of one micro batch of so many tokens on a rank."""
         dense_s, exposed_s, sparse_s, sparse_exposed_s = self._layers(tokens)
-        head_s = named(self.head.at(tokens), "head_s", "s", "output head and loss")
+        head_s = self.head.at(tokens)
         slow = self._slowest(dense_s, sparse_s, head_s)
         inside_s = slow.dense_layers * exposed_s + slow.moe_layers * sparse_exposed_s
-        inside_s = named(inside_s, "micro_collectives_s", "s", INSIDE)
         sent = slow.dense_layers * self.exchanged.sent_bytes
         sent += slow.moe_layers * self.sparse_exchanged.sent_bytes
         slowest_s = slow.dense_layers * dense_s + slow.moe_layers * sparse_s
-        slowest_s = named(slowest_s + slow.has_head * head_s, "slowest_stage_s", "s")
+        slowest_s += slow.has_head * head_s
         all_s = (self.layers - self.moe_layers) * dense_s + self.moe_layers * sparse_s + head_s
-        return Work(
-            compute_s=named(slowest_s - inside_s, "micro_compute_s", "s"),
-            exposed_s=inside_s,
-            mean_s=named(all_s / self.pipeline, "mean_stage_s", "s", MEAN),
-            sent_bytes=tokens * sent,
-            layers=slow.layers,
+        found = Work(
+            slowest_s - inside_s, inside_s, all_s / self.pipeline, tokens * sent, slow.layers
         )
+        if isinstance(tokens, Traced):
+            label(head_s, "head_s", "s", "output head and loss")
+            label(inside_s, "micro_collectives_s", "s", INSIDE)
+            label(slowest_s, "slowest_stage_s", "s", "one micro batch on the slowest stage")
+            label(found.compute_s, "micro_compute_s", "s", "the same without its collectives")
+            label(found.mean_s, "mean_stage_s", "s", MEAN)
+        return found
 
     def slowest(self, tokens: float) -> Stage:
         """The stage that takes longest with so many tokens."""
@@ -81,16 +83,22 @@ class Pace(NamedTuple):
     def _layers(self, tokens: float) -> tuple[float, float, float, float]:
         """Seconds of a layer and of the collectives in it: a dense one, one with experts."""
         exposed_s = self.exchanged.fixed_s + tokens * self.exchanged.token_s
-        exposed_s = named(exposed_s, "layer_collectives_s", "s", INSIDE)
-        dense_s = named(self.dense.at(tokens), "dense_layer_s", "s", ALONE)
-        dense_s = named(maximum(dense_s + exposed_s, self.host_s), "layer_s", "s", LAUNCHED)
+        busy_s = self.dense.at(tokens)
+        dense_s = maximum(busy_s + exposed_s, self.host_s)
+        if isinstance(tokens, Traced):
+            label(exposed_s, "layer_collectives_s", "s", INSIDE)
+            label(busy_s, "dense_layer_s", "s", ALONE)
+            label(dense_s, "layer_s", "s", LAUNCHED)
         if not self.moe_layers:
             return dense_s, exposed_s, 0.0, 0.0
         more_s = self.sparse_exchanged.fixed_s + tokens * self.sparse_exchanged.token_s
-        more_s = named(more_s, "moe_collectives_s", "s", INSIDE)
-        sparse_s = named(self.sparse.at(tokens), "moe_layer_s", "s", ALONE)
-        sparse_s = maximum(sparse_s + more_s, self.host_s)
-        return dense_s, exposed_s, named(sparse_s, "expert_stage_layer_s", "s", LAUNCHED), more_s
+        busy_s = self.sparse.at(tokens)
+        sparse_s = maximum(busy_s + more_s, self.host_s)
+        if isinstance(tokens, Traced):
+            label(more_s, "moe_collectives_s", "s", f"{INSIDE}, one with experts")
+            label(busy_s, "moe_layer_s", "s", f"a layer with experts: {ALONE}")
+            label(sparse_s, "expert_stage_layer_s", "s", f"a layer with experts: {LAUNCHED}")
+        return dense_s, exposed_s, sparse_s, more_s
 
 
 def pace(frame: Frame, strategy: Strategy) -> Pace:
