@@ -12,6 +12,7 @@ from dsforge.estimate.loss import loss_of
 from dsforge.estimate.memory import MemoryEstimate
 from dsforge.estimate.run import RunEstimate, Speed
 from dsforge.estimate.time import TimeEstimate
+from dsforge.exact.fullest import ExactMemory
 from dsforge.plan import Plan, Reason, Rejected, Search
 from dsforge.planner.alternatives import Alternative
 from dsforge.planner.flips import Flip
@@ -71,6 +72,9 @@ class EstimateDocument(BaseModel):
     remedies: tuple[Remedy, ...] = Field(
         description="Where it does not fit: the cheapest changes after which it does."
     )
+    exact: ExactMemory | None = Field(
+        description="Memory simulated tensor by tensor; with `estimate --exact`."
+    )
 
 
 class SearchSummary(BaseModel):
@@ -119,8 +123,10 @@ class InverseDocument(BaseModel):
     estimate: EstimateDocument
 
 
-def estimate_document(plan: Plan, found: tuple[Remedy, ...] = ()) -> EstimateDocument:
-    """The document of one plan, with what was found to make it fit."""
+def estimate_document(
+    plan: Plan, found: tuple[Remedy, ...] = (), exact: ExactMemory | None = None
+) -> EstimateDocument:
+    """The document of one plan, with what was found to make it fit, and its exact memory."""
     choice, model = plan.choice, plan.model
     return EstimateDocument.model_construct(
         model=ModelSummary.model_construct(
@@ -152,6 +158,7 @@ def estimate_document(plan: Plan, found: tuple[Remedy, ...] = ()) -> EstimateDoc
         aio=choice.aio,
         reasons=choice.reasons,
         remedies=found,
+        exact=exact,
     )
 
 

@@ -13,9 +13,6 @@ from pydantic import BaseModel, Field
 from dsforge.specs import FROZEN
 
 BackEnd = Literal["deepspeed", "megatron"]
-ZeroStage = Literal[0, 1, 2, 3]
-GRADIENTS_SHARDED: ZeroStage = 2  # and optimizer state
-FULLY_SHARDED: ZeroStage = 3  # and parameters
 Recompute = Literal["none", "selective", "full"]
 Kernels = Literal["eager", "fused", "compiled", "fused_norms"]
 GatheredInputs = Literal["saved", "gathered_again"]

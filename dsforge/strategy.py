@@ -8,8 +8,6 @@ from pydantic import BaseModel, Field, field_validator
 
 from dsforge.engines import BY_NAME, EXECUTIONS, Engine, Sharding
 from dsforge.execution import (
-    FULLY_SHARDED,
-    GRADIENTS_SHARDED,
     BackEnd,
     Buckets,
     BucketSizes,
@@ -17,10 +15,10 @@ from dsforge.execution import (
     GradientType,
     Loss,
     Recompute,
-    ZeroStage,
 )
 from dsforge.layout import Layout
 from dsforge.specs import FROZEN
+from dsforge.zero_stages import FULLY_SHARDED, GRADIENTS_SHARDED, Offload, ZeroStage
 
 # Parts of a strategy, so that those who read strategies import them from one place.
 __all__ = [
@@ -42,7 +40,6 @@ __all__ = [
     "ZeroStage",
 ]
 
-Offload = Literal["none", "cpu", "nvme"]
 AskedLoss = Literal["plain", "chunked"]
 
 

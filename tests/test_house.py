@@ -25,6 +25,7 @@ ORDER = [
         "rope",
         "specs",
         "layout",
+        "zero_stages",
         "execution",
         "engines",
         "strategy",

@@ -40,6 +40,12 @@ ANY_MODEL = "7b"  # stands for the model that is looked for while the rest is re
 @click.option(
     "--ds-config", type=click.Path(path_type=Path), help="Your own ds_config.json, as it is."
 )
+@click.option(
+    "--exact",
+    is_flag=True,
+    help="Memory simulated tensor by tensor, by phase of a step: Llama, Mistral and Qwen2 under "
+    "DeepSpeed's ZeRO with AdamW; others are refused.",
+)
 @with_verbose
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
 def estimate(
@@ -48,6 +54,7 @@ def estimate(
     find: str | None,
     trace: Path | None,
     ds_config: Path | None,
+    exact: bool,
     verbose: bool,
     as_json: bool,
 ) -> None:
@@ -56,16 +63,29 @@ def estimate(
     What no flag fixes is chosen and shown. It is an answer, not an error, that it does not fit.
     With --find the question is turned round: how much of one thing fits. With --ds-config the
     ZeRO stage, offload, buffer and batch sizes are those of the file, and flags win over it.
+    With --exact a step of the strategy is simulated as well, which shows memory by phase and owner.
     """
     if find is not None:
-        _refuse_beside_find({"--trace": trace, "--ds-config": ds_config})
+        _refuse_beside_find({"--trace": trace, "--ds-config": ds_config, "--exact": exact})
         _find(flags, find, verbose=verbose, as_json=as_json)
         return
+    request = to_request(flags, ds_config)
+    _predict(request, trace=trace, exact=exact, verbose=verbose, as_json=as_json)
+
+
+def _predict(
+    request: Request, *, trace: Path | None, exact: bool, verbose: bool, as_json: bool
+) -> None:
+    """Price one strategy; with --exact simulate it."""
     from dsforge.planner import appraise
     from dsforge.planner.remedies import remedies
 
-    request = to_request(flags, ds_config)
+    if exact:
+        from dsforge.cli.exact import exact_lines, exact_of, with_plain_loss
+
+        request = with_plain_loss(request)
     plan = appraise(request)
+    simulated = exact_of(plan) if exact else None
     found = () if plan.choice.fits else remedies(request, plan.choice)
     if trace is not None:
         from dsforge.explain.trace import step_trace
@@ -74,9 +94,12 @@ def estimate(
     if as_json:
         from dsforge.document import estimate_document
 
-        show_json(estimate_document(plan, found).model_dump(mode="json"))
+        document = estimate_document(plan, found, exact=simulated)
+        show_json(document.model_dump(mode="json"))
         return
     _show(plan, numbered(found), verbose=verbose)
+    if simulated is not None:
+        show(exact_lines(plan, simulated))
 
 
 def _show(plan: Plan, ways: list[str], *, verbose: bool) -> None:
@@ -95,10 +118,10 @@ def _show(plan: Plan, ways: list[str], *, verbose: bool) -> None:
     show(["", *every_reason(plan.choice.reasons)])
 
 
-def _refuse_beside_find(files: dict[str, Path | None]) -> None:
+def _refuse_beside_find(asked: dict[str, Path | bool | None]) -> None:
     """Raise where something of one strategy is asked for and --find looks for one."""
-    for name, path in files.items():
-        if path is not None:
+    for name, value in asked.items():
+        if value:
             raise click.UsageError(
                 f"{name} is of one strategy, --find looks for one: leave out one."
             )

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dsforge.engines.engine import Engine, Held, Sharding
-from dsforge.execution import FULLY_SHARDED, Buckets, Execution, GradientType
+from dsforge.execution import Buckets, Execution, GradientType
 from dsforge.layout import Layout
 from dsforge.specs import ClusterSpec, ModelSpec, Workload
 from dsforge.traced import minimum, named
+from dsforge.zero_stages import FULLY_SHARDED
 
 LAYER_HOST_S = 0.9e-3  # host time of one layer, forward and backward; binds no published row
 # Stage 3 runs Python before and after each module, to fetch and release its weights.
@@ -72,6 +73,7 @@ ENGINE = Engine(
     states="zero",
     head_sharded=False,  # AutoTP leaves the head whole
     buffer_elements=buffer_elements,
+    combines_splits=False,  # PipelineModule takes layers, AutoTP and Ulysses whole models
     chunks_loss=True,
     loss_bytes=lambda run, size: LOSS_BYTES,
     logit_traffic_bytes=LOGIT_TRAFFIC_BYTES,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dsforge.engines.engine import Engine, Held, Sharding
-from dsforge.execution import FULLY_SHARDED, Buckets, Execution
+from dsforge.execution import Buckets, Execution
 from dsforge.layout import Layout
 from dsforge.specs import ModelSpec
 from dsforge.traced import maximum, minimum
+from dsforge.zero_stages import FULLY_SHARDED
 
 LAYER_HOST_S = 0.9e-3  # host time of one layer, forward and backward; binds no published row
 GATHERED_LAYERS = 3  # whole at once: at work, prefetched, and the flat buffer copied from

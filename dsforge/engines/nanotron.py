@@ -108,6 +108,7 @@ ENGINE = Engine(
     ),
     back_end="megatron",
     reads_own_part=True,
+    sequence_parallel=True,
     stage_layers=stage_layers,
     buffer_elements=buffer_elements,
     loss_bytes=lambda run, size: LOSS_BYTES,

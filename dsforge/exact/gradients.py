@@ -17,6 +17,7 @@ from dsforge.exact.residency import (
     gathered_elements,
     partition_elements,
     partition_offsets,
+    partition_pieces,
     small_bytes,
     touched_elements,
     weight_bytes,
@@ -133,20 +134,13 @@ class _Buckets:
         engine, meter = self.engine, self.meter
         if engine.offload_optimizer:
             return
-        own, size = self._own_pieces(), partition_elements(engine)
+        own, size = partition_pieces(engine), partition_elements(engine)
         meter.allocate_and_free(FLOAT64_BYTES * max(own))
         flat = Block(meter, engine.element_bytes * size if len(own) > 1 else 0)
         gradient = Block(meter, MASTER_BYTES * size) if engine.mixed else flat
         del flat
         self.part = None
         del gradient
-
-    def _own_pieces(self) -> list[int]:
-        """Elements of the pieces of tensors in this rank's partition, its padding among them."""
-        size, rank = partition_elements(self.engine), self.engine.rank
-        pieces = [n for index in self.offsets for part, n in self._slices(index) if part == rank]
-        padding = size - sum(pieces)
-        return pieces + ([padding] if padding else [])
 
     def _new_buffers(self) -> Block:
         engine = self.engine

@@ -115,6 +115,21 @@ def touched_elements(engine: EngineRank) -> tuple[int, ...]:
     return tuple(found)
 
 
+def partition_pieces(engine: EngineRank) -> tuple[int, ...]:
+    """Elements of the pieces of tensors in this rank's partition under ZeRO-1 and 2.
+
+    The padding at the end of the last partitions is a piece, too.
+    """
+    size = partition_elements(engine)
+    begin, found = engine.rank * size, []
+    for index, offset in partition_offsets(engine).items():
+        end = min(begin + size, offset + engine.tensors[index].elements)
+        if end > max(begin, offset):
+            found.append(end - max(begin, offset))
+    padding = size - sum(found)
+    return (*found, padding) if padding else tuple(found)
+
+
 def partition_offsets(engine: EngineRank) -> dict[int, int]:
     """Place of each trainable tensor -> where it begins in the flat buffer of ZeRO-1 and 2."""
     found, offset = {}, 0

@@ -47,7 +47,7 @@ def parameter_tensors(model: ModelSpec, lora: LoraSpec | None = None) -> tuple[T
     if whole != parameter_counts(model).total:
         message = f"{model.name} is not a dense decoder like Llama: its tensors are not listed"
         hint = "`dsforge rehearse` counts them in the engine itself"
-        raise SpecError((Problem("ledger-model", message, hint),))
+        raise SpecError((Problem("exact-model", message, hint),))
     return tuple(found)
 
 

@@ -190,13 +190,13 @@ def _description(document: type[BaseModel], field: str) -> str:
 
 
 def _disagreements(plan: Plan, sheet: Sheet) -> Iterator[Disagreement]:
-    for name, stated in _stated(plan):
+    for name, value in stated(plan):
         mine = sheet.figures[name].value
-        if abs(stated - mine) > DIFFERENT * abs(stated):
-            yield Disagreement(name=name, stated=stated, worked_out=mine)
+        if abs(value - mine) > DIFFERENT * abs(value):
+            yield Disagreement(name=name, stated=value, worked_out=mine)
 
 
-def _stated(plan: Plan) -> Iterator[tuple[str, float]]:
+def stated(plan: Plan) -> Iterator[tuple[str, float]]:
     """What the plan says, under the names of the figures."""
     memory, time = plan.choice.memory, plan.choice.time
     yield from memory.terms

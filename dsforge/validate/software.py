@@ -10,9 +10,10 @@ import re
 from typing import Literal, NamedTuple
 
 from dsforge.engines import ENGINES, Engine
-from dsforge.execution import BackEnd, Execution, GatheredInputs, Kernels, Loss, ZeroStage
+from dsforge.execution import BackEnd, Execution, GatheredInputs, Kernels, Loss
 from dsforge.validate.machines import NODE
 from dsforge.validate.table import Row
+from dsforge.zero_stages import ZeroStage
 
 # torchtune's table of optimization flags, in its order.
 ADDED = (

@@ -1,0 +1,64 @@
+"""What `estimate --exact` shows: the simulated step, phase by phase, beside the estimate."""
+
+from __future__ import annotations
+
+from dsforge.cli.text import aligned, wrapped
+from dsforge.exact.fullest import ExactMemory, exact_memory
+from dsforge.plan import Plan, Reason, Request
+from dsforge.units import gib
+
+HEAD = ("exact", "peak", "states", "weights", "gradients", "optimizer", "buffers", "in RAM")
+PLAIN_LOSS = Reason(
+    rule="default-loss",
+    message="`--exact` simulates the plain loss, which holds whole logits: `--loss` is plain",
+)
+
+
+def with_plain_loss(request: Request) -> Request:
+    """The request with the loss that is simulated, where none is fixed."""
+    fixed = request.constraints
+    if fixed.loss is not None:
+        return request
+    plain = fixed.model_copy(update={"loss": "plain"})
+    reasons = (*request.reasons, PLAIN_LOSS)
+    return request.model_copy(update={"constraints": plain, "reasons": reasons})
+
+
+def exact_of(plan: Plan) -> ExactMemory:
+    """The exact memory of a plan's choice; raises SpecError where it is not known."""
+    choice = plan.choice
+    return exact_memory(
+        plan.model, plan.cluster, plan.workload, choice.strategy, buckets=choice.buckets
+    )
+
+
+def exact_lines(plan: Plan, exact: ExactMemory) -> list[str]:
+    """One line a phase, then the peak beside the estimate."""
+    rows = [
+        (
+            name,
+            gib(phase.peak_bytes),
+            gib(phase.weights + phase.gradients + phase.optimizer_state + phase.buffers),
+            gib(phase.weights),
+            gib(phase.gradients),
+            gib(phase.optimizer_state),
+            gib(phase.buffers),
+            gib(phase.host_bytes),
+        )
+        for name, phase in exact.phases.items()
+    ]
+    estimated = plan.choice.memory.allocated_bytes
+    world = f"{exact.world_size:,} ranks"
+    simulated = exact.ranks_simulated
+    if 1 < simulated < exact.world_size:
+        world = f"{simulated} simulated of {world}"
+    total = (
+        f"{gib(exact.peak_bytes)} allocated on rank {exact.rank} (the fullest of {world}) at the "
+        f"peak, in {exact.peak_phase}; the estimate is {gib(estimated.likely)} "
+        f"({gib(estimated.low)} to {gib(estimated.high)})"
+    )
+    note = (
+        "simulated tensor by tensor, plain loss; states at the end of a phase, without device "
+        "context, library workspaces and allocator slack"
+    )
+    return ["", *aligned(HEAD, rows), *wrapped(total, first="  "), *wrapped(note, first="  ")]
