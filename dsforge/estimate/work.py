@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from dsforge.estimate.activation_traffic import NOTHING, PerToken, layer_traffic
 from dsforge.estimate.compute import layer_host_s
 from dsforge.estimate.cut import Stage
 from dsforge.estimate.frame import Frame
 from dsforge.estimate.lines import HeadLine, Line, lines, setting_of
 from dsforge.estimate.params import moe_layers
-from dsforge.estimate.traffic import NOTHING, PerToken, layer_traffic
 from dsforge.strategy import Strategy
 from dsforge.traced import Traced, label, maximum, named
 
