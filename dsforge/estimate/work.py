@@ -60,8 +60,8 @@ class Pace(NamedTuple):
         if isinstance(tokens, Traced):
             label(head_s, "head_s", "s", "output head and loss")
             label(inside_s, "micro_collectives_s", "s", INSIDE)
+            label(found.compute_s, "micro_compute_s", "s", "on the slowest stage, no collectives")
             label(slowest_s, "slowest_stage_s", "s", "one micro batch on the slowest stage")
-            label(found.compute_s, "micro_compute_s", "s", "the same without its collectives")
             label(found.mean_s, "mean_stage_s", "s", MEAN)
         return found
 
