@@ -16,6 +16,7 @@ from dsforge.estimate.lines import setting_of
 from dsforge.estimate.rates import peak_flops
 from dsforge.specs import FROZEN, ClusterSpec, ModelSpec, Workload
 from dsforge.strategy import Strategy
+from dsforge.traced import named
 from dsforge.units import TFLOP, Interval
 
 DAY_S = 86_400
@@ -60,11 +61,14 @@ def executed_flops(
     setting = setting_of(cluster.gpu, workload, strategy)
     useful = step_flops(model, workload)
     if not setting.repeated and not setting.repeated_scores:
-        return useful
+        return named(useful, "executed_step_flops", "FLOP")
     scores = model.layers * score_flops(model, workload.sequence_length)
+    scores = named(scores, "scores_token_flops", "FLOP", "attention of one token in all layers")
     products = forward_flops(model, workload.sequence_length) - scores - head_flops(model)
+    products = named(products, "products_token_flops", "FLOP", "matrix products of all layers")
     again = setting.repeated * products + setting.repeated_scores * scores
-    return useful + again * workload.tokens_per_step
+    executed = useful + again * workload.tokens_per_step
+    return named(executed, "executed_step_flops", "FLOP")
 
 
 def speed_of(
