@@ -11,11 +11,14 @@ from __future__ import annotations
 import re
 
 from dsforge.plan import Request
+from dsforge.planner.candidates import base, layouts
+from dsforge.rules import check
 from dsforge.specs import ModelSpec
 from dsforge.strategy import BackEnd
 
 BACK_ENDS: tuple[BackEnd, ...] = ("deepspeed", "megatron")
 NAMES: dict[BackEnd, str] = {"deepspeed": "DeepSpeed", "megatron": "Megatron-LM"}
+UNBUILDABLE = "megatron-model"  # the rule that looks at no layout
 # How publishers mark weights that were tuned: nobody gives these names to a shape alone.
 TUNED = re.compile(r"[-_.](instruct|chat|it|sft|dpo|rlhf)(?=$|[-_.])", re.IGNORECASE)
 
@@ -26,6 +29,13 @@ def wanted(request: Request) -> tuple[BackEnd, ...]:
     if fixed.back_end:
         return (fixed.back_end,)
     return BACK_ENDS[:1] if needs_deepspeed(request) or fine_tuned(request) else BACK_ENDS
+
+
+def can_build(request: Request, back_end: BackEnd) -> bool:
+    """Whether a back end can train this model with this method at all, on any layout."""
+    family = base(request, back_end, next(layouts(request, back_end)), stage=0)
+    broken = check(request.model, request.cluster, request.workload, family)
+    return all(problem.rule != UNBUILDABLE for problem in broken)
 
 
 def needs_deepspeed(request: Request) -> bool:
