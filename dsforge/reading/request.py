@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from dsforge.errors import SpecError
-from dsforge.plan import Machines, Reason, Request
+from dsforge.plan import Machines, Reason, Request, is_tuned
 from dsforge.reading.cluster import pools_of
 from dsforge.reading.files import SpecFile
 from dsforge.reading.model import CONFIG, read_model
@@ -86,6 +86,7 @@ def _read(asked: Asked) -> Request:
     micro = strategy.value.micro_batch_size or 1
     computed, chosen = workload_of(workload.value, shape, every.cluster, micro=micro)
     rest = tuple(reason for reason in chosen if reason.rule not in FITTED)
+    more: Any = {"tuned": is_tuned(shape), "micro": micro}
     return Request(
         model=shape,
         cluster=every.cluster,
@@ -94,7 +95,8 @@ def _read(asked: Asked) -> Request:
         reasons=(*known, *every.reasons, *chosen),
         others=tuple(
             _machines(
-                pool, fitted(workload.value, pool.cluster, computed.sequence_length, micro=micro)
+                pool,
+                fitted(workload.value, pool.cluster, computed.sequence_length, **more),
             )
             for pool in (p._replace(reasons=(*known, *p.reasons, *rest)) for p in others)
         ),
