@@ -8,16 +8,15 @@ says, unless `--for megatron` asks for the other engine.
 
 from __future__ import annotations
 
-import re
-
-from dsforge.plan import Request
+from dsforge.constraints import check
+from dsforge.plan import Request, is_tuned
+from dsforge.planner.candidates import base, layouts
 from dsforge.specs import ModelSpec
 from dsforge.strategy import BackEnd
 
 BACK_ENDS: tuple[BackEnd, ...] = ("deepspeed", "megatron")
 NAMES: dict[BackEnd, str] = {"deepspeed": "DeepSpeed", "megatron": "Megatron-LM"}
-# How publishers mark weights that were tuned: nobody gives these names to a shape alone.
-TUNED = re.compile(r"[-_.](instruct|chat|it|sft|dpo|rlhf)(?=$|[-_.])", re.IGNORECASE)
+UNBUILDABLE = "megatron-model"  # the rule that looks at no layout
 
 
 def wanted(request: Request) -> tuple[BackEnd, ...]:
@@ -26,6 +25,13 @@ def wanted(request: Request) -> tuple[BackEnd, ...]:
     if fixed.back_end:
         return (fixed.back_end,)
     return BACK_ENDS[:1] if needs_deepspeed(request) or fine_tuned(request) else BACK_ENDS
+
+
+def can_build(request: Request, back_end: BackEnd) -> bool:
+    """Whether a back end can train this model with this method at all, on any layout."""
+    family = base(request, back_end, next(layouts(request, back_end)), stage=0)
+    broken = check(request.model, request.cluster, request.workload, family)
+    return all(problem.rule != UNBUILDABLE for problem in broken)
 
 
 def needs_deepspeed(request: Request) -> bool:
@@ -45,7 +51,7 @@ def fine_tuned(request: Request) -> str:
         return f"the run reads rows of {file_name(work.data.train)}"
     if work.epochs is not None:
         return "the run passes over data in epochs"
-    if work.tokens is None and holds_weights(model):
+    if is_tuned(model) or (work.tokens is None and is_folder(model)):
         return f"{model.name} is a checkpoint"
     return ""
 
@@ -55,8 +61,6 @@ def file_name(path: str) -> str:
     return path.replace("\\", "/").rstrip("/").rpartition("/")[2]
 
 
-def holds_weights(model: ModelSpec) -> bool:
-    """Whether the model was given as trained weights: by their folder, or by the name of a tune."""
-    if model.path is not None and not model.path.endswith(".json"):
-        return True
-    return TUNED.search(model.hub_id or model.name) is not None
+def is_folder(model: ModelSpec) -> bool:
+    """Whether the model was given as a folder, which holds its weights."""
+    return model.path is not None and not model.path.endswith(".json")
