@@ -25,7 +25,7 @@ COMMANDS = {
     "unknown model": (("--model", "lama", "--ds-config", "ds.json", "--world-size", "8"), "lama"),
     "negative tokens": ((*OWN, "--world-size", "8", "--seq-len", "-1"), "seq-len"),
     "no config": ((*MODEL, "--ds-config", "nowhere.json", "--world-size", "8"), "nowhere.json"),
-    "context parallel": ((*PLANNED, "--cp", "2"), "attention heads (=9)"),
+    "context parallel": ((*PLANNED, "--cp", "2"), "attention heads (9)"),
     "tensor and pipeline": ((*PLANNED, "--tp", "3", "--pp", "2"), "tensor"),
     "megatron": ((*PLANNED, "--for", "megatron"), "megatron"),
     "negative batch": ((*PLANNED, "--micro-batch", "-1"), "micro"),

@@ -146,10 +146,10 @@ def check_compile(job: TrainJob, config: EngineConfig) -> list[Problem]:
     if not job.compile:
         return []
     if config.zero_stage == FULLY_SHARDED:
-        message = "`compile` must be false with ZeRO stage 3, whose hooks gather weights in a layer"
+        message = "`compile` cannot be combined with ZeRO stage 3, whose hooks gather weights"
         return [Problem("compile-stage", message, "use ZeRO stage 0, 1 or 2")]
     if config.mode.layout.model_ranks > 1:
-        message = "`compile` must be false where ranks share a replica"
+        message = "`compile` cannot be combined with tensor, pipeline or sequence parallelism"
         return [Problem("compile-mode", message, "use data parallelism alone, or compile: false")]
     return []
 
