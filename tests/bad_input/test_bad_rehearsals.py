@@ -40,7 +40,7 @@ CONFIGS = {
     "precision as text": (json.dumps({**GOOD, "bf16": "yes"}).encode(), "bf16"),
     "tensor parallel": (
         json.dumps({**GOOD, "tensor_parallel": {"autotp_size": 3}}).encode(),
-        "must be a multiple of",
+        "must divide the number of accelerators (8)",
     ),
     "tensor parallel as text": (
         json.dumps({**GOOD, "tensor_parallel": {"autotp_size": "two"}}).encode(),
@@ -51,11 +51,11 @@ CONFIGS = {
         json.dumps(
             {**GOOD, "tensor_parallel": {"autotp_size": 2}, "pipeline": {"stages": 2}}
         ).encode(),
-        "must not meet",
+        "DeepSpeed cannot combine tensor (2) and pipeline (2)",
     ),
     "sequence parallel": (
         json.dumps({**GOOD, "sequence_parallel_size": 3}).encode(),
-        "sequence parallel size (=3)",
+        "sequence (3) parallelism",
     ),
     "disk": (
         json.dumps(

@@ -92,6 +92,7 @@ def judged(case: Case) -> constraints.Case:
             in_4_bits=case.whole("lora", "bits") == QLORA_BITS,
             attention=case.word("attention") or None,
             packing=case.is_on("packing"),
+            compiled=case.is_on("compile"),
         )
     filled = ranks is None or ranks % config.model_ranks == 0
     return found if filled else found._replace(data_parallel_size=None)
