@@ -76,7 +76,7 @@ class Job(NamedTuple):
 
     @property
     def exported(self) -> dict[str, str]:
-        """Variables that the launcher exports on each host; `.deepspeed_env` overrides the shell."""
+        """Variables that the launcher exports on hosts; `.deepspeed_env` overrides the shell."""
         names = EXPORTED_PREFIXES if self.on_cpu else (*EXPORTED_PREFIXES, "NCCL")
         shell = {n: v for n, v in self.environment.items() if n.startswith(names)}
         return {**shell, **self.file_variables}

@@ -1,4 +1,4 @@
-"""A pretended GPU: the accelerator that the engine believes in while it is rehearsed.
+"""A fake GPU: the accelerator that the engine uses during a rehearsal.
 
 DeepSpeed takes any accelerator through `set_accelerator`, and torch any device through its
 `privateuseone` back end; both are their own points of extension. So host and device stay apart

@@ -1,4 +1,4 @@
-"""The model that is rehearsed: of full size, of random weights that do not exist.
+"""The rehearsed model: full size, with weights that are fake tensors.
 
 It is built where training would have it: on the device in the precision of the config, for ZeRO-3
 partition by partition (`zero.Init`), which is how weights are loaded from a folder. A model that a
