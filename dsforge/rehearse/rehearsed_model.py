@@ -21,7 +21,7 @@ PRECISIONS = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float
 
 
 def build(job: RehearsedJob, settings: dict[str, Any]) -> torch.nn.Module:
-    """The causal language model on the pretended device, adapters included."""
+    """The causal language model on the fake device, adapters included."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
     written = read(settings, filled_in=False).config
