@@ -196,7 +196,7 @@ def test_code_in_any_file_is_not_run(name: str, trained: Trained, tmp_path: Path
 )
 def test_patterns_of_engines_are_taken(pattern: str) -> None:
     """As AutoTP and Megatron-DeepSpeed write them."""
-    from dsforge.checkpoints.zero.model_parallel_files import MOST_REPEATS, PATTERN, REPEAT
+    from dsforge.checkpoints.zero.model_parallel_files import MAX_REPEATS, PATTERN, REPEAT
 
     assert PATTERN.fullmatch(pattern)
-    assert len(REPEAT.findall(pattern)) <= MOST_REPEATS
+    assert len(REPEAT.findall(pattern)) <= MAX_REPEATS

@@ -22,7 +22,7 @@ from dsforge.train.checkpoints.run_identity import Change, RunIdentity, changes
 
 NOTE = "dsforge.json"
 TAG = re.compile(r"global_step([0-9]{1,15})")
-LONGEST_NOTE = 256 * 1024 * 1024  # bytes; a million files take half of it
+MAX_NOTE_BYTES = 256 * 1024 * 1024  # bytes; a million files take half of it
 CHUNK_BYTES = 16 * 1024 * 1024
 
 
@@ -95,7 +95,7 @@ def step_of(path: Path) -> int:
 def read_note(path: Path) -> CheckpointNote:
     """The note of a checkpoint. Raises DsforgeError, whatever lies in its place."""
     try:
-        text = read_text(path / NOTE, LONGEST_NOTE, pipes=False)
+        text = read_text(path / NOTE, MAX_NOTE_BYTES, pipes=False)
         return CheckpointNote.model_validate_json(text)
     except (UnreadableError, ValueError) as error:  # ValidationError is a ValueError
         hint = "name a folder `checkpoints/global_stepN` that `dsforge train` wrote"

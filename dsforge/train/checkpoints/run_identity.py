@@ -26,7 +26,7 @@ FIXED = ("sequence_length", "packing", "batching", "random_weights")  # train.ya
 # Elsewhere in the note, or without effect on the numbers of a run.
 PASSED_OVER = ("seed", "steps", "epochs", "output", "deepspeed_config", "data", "on_bad_row")
 VOLATILE = ("transformers_version", "dtype", "torch_dtype", "use_cache", "quantization_config")
-LONGEST = 60  # letters of a value in a message
+MAX_SHOWN_LETTERS = 60  # letters of a value in a message
 MODEL = "use the model of the checkpoint"
 OPTIMIZER, LORA, RATE = "optimizer.params.", "lora.", "learning_rate"
 STAGE = "zero_optimization.stage"
@@ -172,4 +172,4 @@ def _shown(value: Value) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     text = f"{value:g}" if isinstance(value, float) else ascii(str(value))[1:-1]
-    return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
+    return text if len(text) <= MAX_SHOWN_LETTERS else f"{text[:MAX_SHOWN_LETTERS]}..."

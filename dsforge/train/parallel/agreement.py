@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from dsforge.errors import DsforgeError
 
 DONE, FAILED = "done", "failed"
-LONGEST_WAIT_DAYS = 7
+MAX_WAIT_DAYS = 7
 
 Result = TypeVar("Result")
 _turns = itertools.count()
@@ -39,7 +39,7 @@ def on_first_rank(act: Callable[[], Result]) -> Result | None:
             _tell(store, key, outcome)
         return result
     try:
-        store.wait([key], timedelta(days=LONGEST_WAIT_DAYS))
+        store.wait([key], timedelta(days=MAX_WAIT_DAYS))
         outcome = store.get(key).decode()
     except torch.distributed.DistError:  # the store ended with the first rank
         outcome = FAILED

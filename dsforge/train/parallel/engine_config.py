@@ -27,7 +27,7 @@ from dsforge.strategy import FULLY_SHARDED, ZeroStage
 from dsforge.train.parallel.modes import DATA_PARALLEL, Mode, mode_of
 
 MONITORS = {"tensorboard": "tensorboard", "wandb": "wandb", "comet": "comet_ml"}
-USUAL_RATE = 1e-3  # of torch's and DeepSpeed's Adam
+DEFAULT_LEARNING_RATE = 1e-3  # of torch's and DeepSpeed's Adam
 MICRO, TOTAL, ACCUMULATION = (
     "train_micro_batch_size_per_gpu",
     "train_batch_size",
@@ -120,7 +120,7 @@ def _optimizer_problems(settings: dict[str, Any], config: DsConfig) -> Iterator[
 
 def _rate(config: DsConfig) -> Any:
     """The peak learning rate as written."""
-    return config.optimizer_parameters.get("lr", USUAL_RATE)
+    return config.optimizer_parameters.get("lr", DEFAULT_LEARNING_RATE)
 
 
 def _batch_problems(batch: Batch | None, layout: Layout) -> Iterator[Problem]:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 STDOUT, STDERR = 1, 2
 _REPLACED: list[TextIO] = []  # kept: one that is collected would close the descriptor
 _LOST: set[int] = set()  # descriptors that were muted as nobody read them any more
-PATIENCE_S = 1.0  # for a reader that is slow, of a stream that does not wait for it
+SLOW_READER_WAIT_S = 1.0  # for a reader that is slow, of a stream that does not wait for it
 
 
 class LastingOutput(io.FileIO):
@@ -32,7 +32,7 @@ class LastingOutput(io.FileIO):
         try:
             written = super().write(data)
             if written is None:  # a stream that does not wait
-                select.select([], [self], [], PATIENCE_S)
+                select.select([], [self], [], SLOW_READER_WAIT_S)
                 written = super().write(data)
         except OSError:
             _LOST.add(self.fileno())

@@ -28,20 +28,22 @@ from dsforge.errors import EXIT_USER, DsforgeError
 from dsforge.train.parallel.ranks import Place
 from dsforge.units import seconds
 
-LEAST_S = 600.0  # as long as ranks wait for each other anywhere else
-PATIENCE = 20  # a step may take so many times the slowest one
-BEAT_S = 2.0
-SILENT_S = 10.0  # without a beat: longer than any pause of a busy host
-SILENT_IN_SAVE_S = 25.0  # pickling a large state can hold the interpreter for seconds
-ANSWER_S = 4 * BEAT_S  # for what is asked of the pulse to be noticed, and its answer to be heard
+MIN_STEP_LIMIT_S = 600.0  # as long as ranks wait for each other anywhere else
+STEP_LIMIT_FACTOR = 20  # times the slowest step so far: the limit of a step
+HEARTBEAT_S = 2.0
+HEARTBEAT_LIMIT_S = 10.0  # without a beat: longer than any pause of a busy host
+HEARTBEAT_LIMIT_IN_SAVE_S = 25.0  # pickling a large state can hold the interpreter for seconds
+ANSWER_S = (
+    4 * HEARTBEAT_S
+)  # for what is asked of the pulse to be noticed, and its answer to be heard
 BACKSTOP_S = 60.0  # after which faulthandler ends a rank whose interpreter is stuck too
 DONE = b"done"  # the last beat of a rank that leaves
-LATE = "late"  # counts the ranks that found a step late
+LATE_RANKS_KEY = "late"  # counts the ranks that found a step late
 FIRST_IS_GONE = "the first rank, which holds the job's key-value store, does not answer"
 SCALE_FLOOR = "loss scale already at minimum"  # DeepSpeed's words, in `loss_scaler.py`
 
 
-class LostNumbersError(DsforgeError):
+class NotFiniteError(DsforgeError):
     """The loss or the gradient norm became NaN or inf."""
 
 
@@ -92,7 +94,7 @@ class Pulse:
         self.place, self.over = place, over
         self.late, self.asked, self.answered = Event(), Event(), Event()
         self.answer: str | None = FIRST_IS_GONE
-        self._verdict = RollCall(place.world_size, SILENT_S)  # of the run that ends
+        self._verdict = RollCall(place.world_size, HEARTBEAT_LIMIT_S)  # of the run that ends
         self._roll: RollCall | None = None  # of one that is only asked about
         self._beats, self._counted = 0, False
 
@@ -105,20 +107,20 @@ class Pulse:
         Thread(target=self._beat, args=(_own_store(),), name="pulse", daemon=True).start()
 
     def all_live(self) -> bool:
-        """Whether every rank beat in the last SILENT_IN_SAVE_S, for which this waits."""
+        """Whether every rank beat in the last HEARTBEAT_LIMIT_IN_SAVE_S, for which this waits."""
         if self.place.world_size == 1:
             return True
-        roll = self._roll = RollCall(self.place.world_size, SILENT_IN_SAVE_S)
-        roll.ended.wait(SILENT_IN_SAVE_S + ANSWER_S)
+        roll = self._roll = RollCall(self.place.world_size, HEARTBEAT_LIMIT_IN_SAVE_S)
+        roll.ended.wait(HEARTBEAT_LIMIT_IN_SAVE_S + ANSWER_S)
         self._roll = None
         return roll.silent == ()
 
     def _beat(self, store: Any) -> None:
-        while not self.over.wait(BEAT_S):
+        while not self.over.wait(HEARTBEAT_S):
             with suppress(Exception):  # the store is gone with the first rank
                 self._beats += 1
                 store.set(str(self.place.rank), str(self._beats))
-                if store.check([LATE]):
+                if store.check([LATE_RANKS_KEY]):
                     self.late.set()
                 if self.asked.is_set() and not self.answered.is_set():
                     self._find_answer(store)
@@ -131,7 +133,7 @@ class Pulse:
         """On the rank that asks first, and long enough after for the silent ones to show."""
         if not self._counted:
             self._counted = True
-            if store.add(LATE, 1) > 1:
+            if store.add(LATE_RANKS_KEY, 1) > 1:
                 self.answer = None  # another rank speaks
                 self.answered.set()
                 return
@@ -148,8 +150,8 @@ class Pulse:
 class Watchdog:
     """Context that watches the steps of this rank.
 
-    `limit_s` is the longest that a step may take; none: PATIENCE times the slowest so far, and at
-    least LEAST_S. What is found lies in `folder`, a file for each rank.
+    `limit_s` is the time limit of a step; None: STEP_LIMIT_FACTOR times the slowest so far, and at
+    least MIN_STEP_LIMIT_S. Reports are written to `folder`, a file for each rank.
     """
 
     def __init__(
@@ -174,7 +176,7 @@ class Watchdog:
         """Time limit of the next step, in seconds."""
         if self._limit_s is not None:
             return self._limit_s
-        return max(LEAST_S, PATIENCE * self._slowest_s)
+        return max(MIN_STEP_LIMIT_S, STEP_LIMIT_FACTOR * self._slowest_s)
 
     @contextmanager
     def beside_steps(self, what: str) -> Iterator[None]:
@@ -193,7 +195,7 @@ class Watchdog:
         faulthandler.dump_traceback_later(limit + BACKSTOP_S, exit=True)
         try:
             yield
-        except LostNumbersError as error:
+        except NotFiniteError as error:
             raise DsforgeError(error.message, f"{error.hint}; {self._way_back()}") from error
         except Exception as error:
             if SCALE_FLOOR not in str(error):
@@ -213,7 +215,7 @@ class Watchdog:
     def _look(self) -> None:
         """Write where this rank stands once any rank is late; end it where it is late itself."""
         written = False
-        while not self._over.wait(BEAT_S / 2):
+        while not self._over.wait(HEARTBEAT_S / 2):
             if self._pulse.late.is_set() and not written:
                 self._write_stacks()
                 written = True
@@ -234,9 +236,11 @@ class Watchdog:
         """Say what is known and leave; nothing that waits in a collective can be asked to."""
         self._write_stacks()
         self._pulse.asked.set()
-        self._pulse.answered.wait(SILENT_S + ANSWER_S)
+        self._pulse.answered.wait(HEARTBEAT_LIMIT_S + ANSWER_S)
         if self._pulse.answer is None:
-            time.sleep(SILENT_S + ANSWER_S)  # another rank speaks; its launcher ends this one
+            time.sleep(
+                HEARTBEAT_LIMIT_S + ANSWER_S
+            )  # another rank speaks; its launcher ends this one
             os._exit(EXIT_USER)
         lines = (
             f"error: {self._what} did not end within {seconds(self.limit_s)}",
