@@ -41,6 +41,7 @@ Operator = Literal[
     "not among",  # or not there
     "below",
     "above",
+    "not above",  # or no number
     "between",
     "outside",
     "not 0",
@@ -49,6 +50,7 @@ Operator = Literal[
     "block",  # a mapping with something in it
     "no block",
     "no size",  # there, and no whole number above 0
+    "at most",
     "does not divide",
 ]
 
@@ -62,10 +64,21 @@ class If(NamedTuple):
 
 
 class Repair(NamedTuple):
-    """What `--fix` writes: another value, or another name."""
+    """What `--fix` writes: another value, another name, or nothing where the key stood."""
 
-    way: Literal["replace", "rename"]
-    text: Any
+    way: Literal["replace", "rename", "remove"]
+    text: Any = None
+
+
+class Look(NamedTuple):
+    """One look at a file; the fields are those of a `Row`."""
+
+    test: If
+    message: str
+    fix: str = ""
+    when: tuple[If, ...] = ()
+    at: str | None = None
+    repair: Repair | None = None
 
 
 class Row(NamedTuple):
@@ -86,6 +99,7 @@ class Row(NamedTuple):
     when: tuple[If, ...] = ()
     at: str | None = None  # what the finding points to; none: the key that is looked at
     repair: Repair | None = None
+    also: tuple[Look, ...] = ()  # other ways to break the same rule
     kinds: tuple[Kind, ...] = ("ds_config",)
     since: str = ""  # the first release of DeepSpeed for which it holds; empty: all
     until: str = ""  # the last one; empty: all
@@ -101,6 +115,9 @@ class _Absent:
 ABSENT = _Absent()
 
 
+Prepared = tuple[Look, tuple[Loc, ...], frozenset[str]]  # with its keys, and those it needs
+
+
 class Place(NamedTuple):
     """One key that a row looks at, and its value."""
 
@@ -111,52 +128,60 @@ class Place(NamedTuple):
 
 def rules(*rows: Row) -> tuple[Rule[CheckedFile], ...]:
     """The rules that rows describe."""
-    return tuple(
-        Rule(
-            row.id,
-            row.severity,
-            row.kinds,
-            row.title,
-            row.why,
-            row.evidence,
-            partial(_hits, row, tuple(map(_loc, row.test.key.split())), _needed(row)),
-            row.repair is not None,
-        )
-        for row in rows
-    )
+    return tuple(_rule(row) for row in rows)
 
 
-def _needed(row: Row) -> frozenset[str]:
-    """Top-level keys of which a file must have one; empty where a row is about missing ones."""
-    keys = row.test.key.split()
-    if row.test.operator in OF_ABSENT or "env" in row.kinds or keys[0] in FACTS:
+def _rule(row: Row) -> Rule[CheckedFile]:
+    first = Look(row.test, row.message, row.fix, row.when, row.at, row.repair)
+    looks = (first, *row.also)
+    seen_from = tuple((look, _locs(look), _needed(row, look)) for look in looks)
+    fixable = any(look.repair is not None for look in looks)
+    find = partial(_hits, row, seen_from)
+    title, why, evidence = row.title, row.why, row.evidence
+    return Rule(row.id, row.severity, row.kinds, title, why, evidence, find, fixable)
+
+
+def _locs(look: Look) -> tuple[Loc, ...]:
+    """The locations of the keys that are tested."""
+    return tuple(_loc(key) for key in look.test.key.split())
+
+
+def _needed(row: Row, look: Look) -> frozenset[str]:
+    """Top-level keys of which a file must have one; empty where the test is about missing ones."""
+    keys = look.test.key.split()
+    if look.test.operator in OF_ABSENT or "env" in row.kinds or keys[0] in FACTS:
         return frozenset()
     return frozenset(key.split(".")[0] for key in keys)
 
 
-def _hits(
-    row: Row, locs: tuple[Loc, ...], needed: frozenset[str], file: CheckedFile
-) -> Iterable[Hit]:
+def _hits(row: Row, looks: tuple[Prepared, ...], file: CheckedFile) -> Iterable[Hit]:
     """What a row finds in a file."""
-    if (needed and needed.isdisjoint(file.document.root)) or not _is_of(row, file):
+    keys = file.document.root
+    looks = tuple(one for one in looks if not one[2] or not one[2].isdisjoint(keys))
+    if not looks or not _is_of(row, file):
         return ()
-    holds = OPERATORS[row.test.operator]
-    operand = _operand(file, row.test)
+    return [hit for look, locs, _ in looks for hit in _seen(row, look, locs, file)]
+
+
+def _seen(row: Row, look: Look, locs: tuple[Loc, ...], file: CheckedFile) -> Iterable[Hit]:
+    """What one look at a file finds."""
+    holds = OPERATORS[look.test.operator]
+    operand = _operand(file, look.test)
     places = [place for place in _places(row, locs, file) if holds(place.value, operand)]
     return [
-        _hit(row, file, place)
+        _hit(look, file, place)
         for place in places
-        if all(_is_true(file, place.loc, condition) for condition in row.when)
+        if all(_is_true(file, place.loc, condition) for condition in look.when)
     ]
 
 
-def _hit(row: Row, file: CheckedFile, place: Place) -> Hit:
-    """The finding of a row at a key."""
-    words = _words(row, file, place)
-    message, fix = row.message.format_map(words), row.fix.format_map(words)
-    pointed_to = place.loc if row.at is None else _loc(row.at)
+def _hit(look: Look, file: CheckedFile, place: Place) -> Hit:
+    """The finding of a look at a key."""
+    words = _words(look, file, place)
+    message, fix = look.message.format_map(words), look.fix.format_map(words)
+    pointed_to = place.loc if look.at is None else _loc(look.at)
     where = pointed_to if place.offset is None else ()
-    return Hit(where, message, fix, _repaired(row, file, place.loc), place.offset)
+    return Hit(where, message, fix, _repaired(look, file, place.loc), place.offset)
 
 
 def _places(row: Row, locs: tuple[Loc, ...], file: CheckedFile) -> list[Place]:
@@ -212,7 +237,7 @@ def _operand(file: CheckedFile, condition: If) -> Any:
     return _value(file, (operand,)) if is_flag else operand
 
 
-def _words(row: Row, file: CheckedFile, place: Place) -> dict[str, Any]:
+def _words(look: Look, file: CheckedFile, place: Place) -> dict[str, Any]:
     """What messages may name."""
     loc, value, _ = place
     return {
@@ -220,26 +245,36 @@ def _words(row: Row, file: CheckedFile, place: Place) -> dict[str, Any]:
         "block": shown(loc[-2]) if len(loc) > 1 else "",
         "value": shown(value),
         "number": value,
-        "count": count(value) if "{count" in row.message else "",
-        "operand": row.test.operand,
-        "of": shown(_operand(file, row.test)),
+        "count": count(value) if "{count" in look.message else "",
+        "operand": look.test.operand,
+        "of": shown(_operand(file, look.test)),
         "stage": file.stage,
         "device": FACTS["@device"](file, loc),
         "model": file.model.name if file.model else "",
     }
 
 
-def _repaired(row: Row, file: CheckedFile, loc: Loc) -> tuple[Edit, ...]:
+def _repaired(look: Look, file: CheckedFile, loc: Loc) -> tuple[Edit, ...]:
     """The edits of the repair; none where there is no safe one."""
-    if row.repair is None:
+    if look.repair is None:
         return ()
-    way, text = row.repair
-    return (
-        file.document.renamed(loc, text) if way == "rename" else file.document.replaced(loc, text)
-    )
+    way, text = look.repair
+    if way == "remove":
+        return file.document.removed(loc)
+    edits = file.document.renamed if way == "rename" else file.document.replaced
+    return edits(loc, text)
 
 
-OF_ABSENT = ("absent", "missing", "not given", "not on", "not off", "not among", "no block")
+OF_ABSENT = (
+    "absent",
+    "missing",
+    "not given",
+    "not on",
+    "not off",
+    "not among",
+    "not above",
+    "no block",
+)
 
 
 def _is_number(value: Any) -> bool:
@@ -254,7 +289,7 @@ def _same(value: Any, other: Any) -> bool:
     """Whether two values are the same, in capital or small letters; 1 is not true."""
     if isinstance(value, str):
         return isinstance(other, str) and value.lower() == other
-    return type(value) is type(other) and bool(value == other)
+    return isinstance(value, bool) is isinstance(other, bool) and bool(value == other)
 
 
 def _is_one_of(value: Any, choices: Any) -> bool:
@@ -291,7 +326,9 @@ OPERATORS: Mapping[Operator, Callable[[Any, Any], bool]] = {
     "not in": lambda value, choices: _is_there(value) and not _is_one_of(value, choices),
     "not among": lambda value, choices: not _is_one_of(value, choices),
     "below": lambda value, limit: _is_number(value) and value < limit,
+    "at most": lambda value, limit: _is_number(value) and value <= limit,
     "above": lambda value, limit: _is_number(value) and _is_number(limit) and value > limit,
+    "not above": lambda value, limit: not (_is_number(value) and value > limit),
     "between": lambda value, ends: _is_number(value) and _is_within(value, ends),
     "outside": lambda value, ends: _is_number(value) and not _is_within(value, ends),
     "not 0": lambda value, _: _is_number(value) and value != 0,
