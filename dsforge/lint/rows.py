@@ -11,7 +11,7 @@ In a `.deepspeed_env` a key is the name of a variable, and `*` stands for any pa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any, Literal, NamedTuple
@@ -154,25 +154,21 @@ def _needed(row: Row, look: Look) -> frozenset[str]:
     return frozenset(key.split(".")[0] for key in keys)
 
 
-def _hits(row: Row, looks: tuple[Prepared, ...], file: CheckedFile) -> Iterable[Hit]:
+def _hits(row: Row, looks: tuple[Prepared, ...], file: CheckedFile) -> list[Hit]:
     """What a row finds in a file."""
-    keys = file.document.root
-    looks = tuple(one for one in looks if not one[2] or not one[2].isdisjoint(keys))
-    if not looks or not _is_of(row, file):
-        return ()
-    return [hit for look, locs, _ in looks for hit in _seen(row, look, locs, file)]
+    found: list[Hit] = []
+    for look, locs, needed in looks:
+        missing = needed and needed.isdisjoint(file.document.root)
+        if not missing and _is_of(row, file):
+            found += _seen(look, _places(row, look, locs, file), file)
+    return found
 
 
-def _seen(row: Row, look: Look, locs: tuple[Loc, ...], file: CheckedFile) -> Iterable[Hit]:
-    """What one look at a file finds."""
-    holds = OPERATORS[look.test.operator]
-    operand = _operand(file, look.test)
-    places = [place for place in _places(row, locs, file) if holds(place.value, operand)]
-    return [
-        _hit(look, file, place)
-        for place in places
-        if all(_is_true(file, place.loc, condition) for condition in look.when)
-    ]
+def _seen(look: Look, places: list[Place], file: CheckedFile) -> Iterator[Hit]:
+    """What one look finds among the places where its test is true."""
+    for place in places:
+        if all(_is_true(file, place.loc, condition) for condition in look.when):
+            yield _hit(look, file, place)
 
 
 def _hit(look: Look, file: CheckedFile, place: Place) -> Hit:
@@ -184,15 +180,20 @@ def _hit(look: Look, file: CheckedFile, place: Place) -> Hit:
     return Hit(where, message, fix, _repaired(look, file, place.loc), place.offset)
 
 
-def _places(row: Row, locs: tuple[Loc, ...], file: CheckedFile) -> list[Place]:
-    """Each key that a row looks at, its value, and its offset where the file consists of lines."""
-    if "env" not in row.kinds:
-        return [Place(loc, _value(file, loc)) for loc in locs]
-    return [
-        Place((variable.name,), variable.value.strip(), variable.line.start)
-        for variable in variables(file.document)
-        if any(fnmatchcase(variable.name, str(loc[0])) for loc in locs)
-    ]
+def _places(row: Row, look: Look, locs: tuple[Loc, ...], file: CheckedFile) -> list[Place]:
+    """The keys of a look for which its test is true."""
+    holds, operand = OPERATORS[look.test.operator], _operand(file, look.test)
+    if "env" in row.kinds:
+        return [p for p in _variables(locs, file) if holds(p.value, operand)]
+    values = [(loc, _value(file, loc)) for loc in locs]
+    return [Place(loc, value) for loc, value in values if holds(value, operand)]
+
+
+def _variables(locs: tuple[Loc, ...], file: CheckedFile) -> Iterator[Place]:
+    """The variables of a file that consists of lines."""
+    for variable in variables(file.document):
+        if any(fnmatchcase(variable.name, str(loc[0])) for loc in locs):
+            yield Place((variable.name,), variable.value.strip(), variable.line.start)
 
 
 def _is_of(row: Row, file: CheckedFile) -> bool:
