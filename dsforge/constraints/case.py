@@ -71,6 +71,7 @@ class Case(NamedTuple):
     sequence_length: int | None = None  # tokens of a sample
     attention: str | None = None  # attention kernel of transformers
     packing: bool = False
+    compiled: bool = False  # torch.compile of the decoder layers
     adapters: bool = False  # LoRA
     in_4_bits: bool = False  # QLoRA
     shape: ModelShape | None = None
@@ -160,7 +161,7 @@ def case_of(model: ModelSpec, cluster: ClusterSpec, workload: Workload, strategy
         hpz_partition_size=strategy.hpz_partition_size,
         offload_optimizer=strategy.offload_optimizer,
         offload_parameters=strategy.offload_parameters,
-        offload_ratio=how.offload_ratio,
+        offload_ratio=1.0 if strategy.offload_optimizer == "none" else how.offload_ratio,
         recompute=strategy.recompute,
         optimizer=workload.optimizer,
         precision=workload.precision,

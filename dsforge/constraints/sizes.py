@@ -24,20 +24,22 @@ def world_size(case: Case) -> Broken | None:
     if (case.data_parallel_size or gpus // ranks) * ranks == gpus:
         return None
     sizes = {
-        "data": case.data_parallel_size or 1,
         "tensor": case.tensor_parallel_size,
         "pipeline": case.pipeline_parallel_size,
         "sequence": case.context_parallel_size,
     }
-    named = " x ".join(f"{name} ({size})" for name, size in sizes.items() if size > 1) or "1 rank"
-    if gpus % ranks == 0:
-        taken = (case.data_parallel_size or 1) * ranks
-        message = f"{named} parallelism takes {taken} accelerators, the cluster has {gpus}"
-        return Broken(message, f"use dp {gpus // ranks}")
-    sizes_of = f"tensor x pipeline x sequence must divide {gpus} ({listed(divisors(gpus))})"
+    if gpus % ranks:
+        named = " x ".join(f"{name} ({size})" for name, size in sizes.items() if size > 1)
+        return Broken(
+            f"{named} parallelism must divide the number of accelerators ({gpus})",
+            f"use {listed(divisors(gpus))} together, or {-(-gpus // ranks) * ranks} accelerators",
+        )
+    sizes = {"data": case.data_parallel_size or 1, **sizes}
+    named = " x ".join(f"{name} ({size})" for name, size in sizes.items() if size > 1)
+    taken = sizes["data"] * ranks
     return Broken(
-        f"{named} parallelism cannot fill {gpus} accelerators",
-        f"{sizes_of}, or start {-(-gpus // ranks) * ranks} ranks",
+        f"{named or 'data (1)'} parallelism takes {taken} accelerators, the cluster has {gpus}",
+        f"use dp {gpus // ranks}",
     )
 
 

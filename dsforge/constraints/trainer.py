@@ -276,6 +276,30 @@ def sequence_reduces(case: Case) -> Broken | None:
     )
 
 
+@constraint(
+    "compile-stage", source="DeepSpeed runtime/zero/parameter_offload.py: hooks gather in a layer"
+)
+def compiled_stage(case: Case) -> Broken | None:
+    """Compiled layers with ZeRO stage 3, whose hooks gather weights inside a layer."""
+    if not case.compiled or case.zero_stage != FULLY_SHARDED:
+        return None
+    return Broken(
+        "compile=true cannot be combined with ZeRO stage 3, whose hooks gather weights in a layer",
+        "use ZeRO stage 0, 1 or 2, or `compile: false`",
+    )
+
+
+@constraint("compile-mode", source="dsforge: compiled layers are tested with data parallelism")
+def compiled_mode(case: Case) -> Broken | None:
+    """Compiled layers where ranks share a replica."""
+    if not case.compiled or case.model_ranks == 1:
+        return None
+    return Broken(
+        f"compile=true cannot be combined with {case.model_ranks} ranks that share a replica",
+        "use data parallelism alone, or `compile: false`",
+    )
+
+
 SEQUENCE = (sequence_heads, sequence_kv_heads, sequence_kind, sequence_window)
 
 

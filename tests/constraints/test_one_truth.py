@@ -7,6 +7,7 @@ the strategy, `train` and lint the ds_config that says the same.
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -33,6 +34,10 @@ RELEASE = "0.19.0"  # the newest that knows every constraint
 HALF = EXECUTIONS["deepspeed"].model_copy(update={"offload_ratio": 0.5})
 WIDE = EXECUTIONS["deepspeed"].model_copy(update={"gradients": "fp32"})
 PARTITION = {"pipeline": {"stages": 2, "partition": [16, 15]}}
+
+
+MODELS = ("llama-2-7b", "qwen2.5-7b", "mixtral-8x7b", "gpt2-xl", "phi-3-mini-4k")
+WARNINGS = {rule.id for rule in BY_ID.values() if rule.severity != "error"}
 
 
 class Row(NamedTuple):
@@ -181,7 +186,10 @@ ELSEWHERE = {
     **dict.fromkeys(
         ("vocabulary-split", "sequence-reduce-scatter"), "train: keys that no strategy has"
     ),
-    **dict.fromkeys(("sequence-attention", "sequence-packing"), "train: keys of train.yaml"),
+    **dict.fromkeys(
+        ("sequence-attention", "sequence-packing", "compile-stage", "compile-mode"),
+        "train: keys of train.yaml",
+    ),
     **dict.fromkeys(
         ("lora-megatron", "megatron-gpu", "megatron-zero", "megatron-offload", "megatron-model"),
         "planner: Megatron-LM",
@@ -321,3 +329,43 @@ def test_former_ids_lead_to_rules_of_today() -> None:
     """Who ignored a rule by its former id still does."""
     assert all(new in BY_ID for ids in FORMER_IDS.values() for new in ids)
     assert not set(FORMER_IDS) & set(BY_ID)
+
+
+def drawn(draw: random.Random) -> Strategy:
+    """Any strategy of eight ranks, legal or not."""
+    sizes = draw.choice([(8, 1, 1, 1), (4, 2, 1, 1), (4, 1, 2, 1), (4, 1, 1, 2), (2, 2, 2, 1)])
+    dp, tp, pp, cp = draw.choice([sizes, (2, 1, 2, 2), (1, 8, 1, 1), (1, 1, 1, 8), (1, 1, 8, 1)])
+    execution = EXECUTIONS["deepspeed"].model_copy(
+        update={
+            "offload_ratio": draw.choice([1.0, 1.0, 0.5]),
+            "gradients": draw.choice(["compute", "compute", "fp32"]),
+        }
+    )
+    return strategy(
+        dp,
+        tp,
+        pp,
+        context_parallel_size=cp,
+        zero_stage=draw.randrange(4),
+        hpz_partition_size=draw.choice([1, 1, 2, 3]),
+        offload_optimizer=draw.choice(["none", "none", "cpu", "nvme"]),
+        offload_parameters=draw.choice(["none", "none", "cpu", "nvme"]),
+        micro_batch_size=draw.choice([1, 2, 3]),
+        execution=execution,
+    )
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_planner_and_train_agree_on_any_strategy(seed: int, tmp_path: Path) -> None:
+    """Of random strategies both refuse the same ones for the same reasons, and lint knows them."""
+    draw = random.Random(seed)  # noqa: S311 - cases of a test
+    how, work = drawn(draw), workload(optimizer=draw.choice(["adamw", "lion", "sgd"]))
+    row = Row("", how, how, model=draw.choice(MODELS), on=cluster(nvme=DISK))
+    found = told(row, how, work, settings_of(how, work), tmp_path)
+    by_file = {row.id for row in ROWS if TRAIN in row.askers and PLANNER in row.askers}
+    of_lint = {row.id for row in ROWS if row.askers == ALL}
+
+    assert found[TRAIN] - by_file == set()
+    if found[TRAIN]:
+        assert found[PLANNER] & (by_file | {"nvme-disk"}) >= found[TRAIN]
+    assert found[PLANNER] & of_lint <= found[LINT] | WARNINGS

@@ -94,6 +94,7 @@ def judged(file: CheckedFile) -> constraints.Case:
             in_4_bits=file.whole("lora", "bits") == QLORA_BITS,
             attention=file.word("attention") or None,
             packing=file.is_on("packing"),
+            compiled=file.is_on("compile"),
         )
     filled = ranks is None or ranks % config.model_ranks == 0
     return found if filled else found._replace(data_parallel_size=None)

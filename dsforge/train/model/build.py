@@ -15,10 +15,9 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from dsforge.errors import DsforgeError, Problem, SpecError, first_line
+from dsforge.errors import DsforgeError, SpecError, first_line
 from dsforge.job import TrainJob
 from dsforge.specs import LoraSpec
-from dsforge.strategy import FULLY_SHARDED
 from dsforge.train.data.packing import check_takes_positions
 from dsforge.train.model.qlora import (
     asks_for_4_bits,
@@ -49,8 +48,9 @@ def check_source(job: TrainJob, folder: Path, config: EngineConfig) -> None:
             adapters=job.lora is not None,
             attention=job.attention,
             packing=job.packing,
+            compiled=job.compile,
+            zero_stage=config.zero_stage,
         )
-        problems += check_compile(job, config)
         if problems:
             raise SpecError(tuple(problems))
     if source.name.endswith(".json") and not job.random_weights:
@@ -139,19 +139,6 @@ def with_adapters(model: Any, lora: LoraSpec) -> Any:
     if is_in_4_bits(model):
         keep_trained_state_only(adapted)
     return adapted
-
-
-def check_compile(job: TrainJob, config: EngineConfig) -> list[Problem]:
-    """Why a run cannot compile its layers; empty where it can, or does not ask for it."""
-    if not job.compile:
-        return []
-    if config.zero_stage == FULLY_SHARDED:
-        message = "`compile` must be false with ZeRO stage 3, whose hooks gather weights in a layer"
-        return [Problem("compile-stage", message, "use ZeRO stage 0, 1 or 2")]
-    if config.mode.layout.model_ranks > 1:
-        message = "`compile` must be false where ranks share a replica"
-        return [Problem("compile-mode", message, "use data parallelism alone, or compile: false")]
-    return []
 
 
 def compile_layers(model: Any) -> None:

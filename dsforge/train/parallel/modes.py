@@ -14,6 +14,7 @@ from dsforge.constraints import Case, ModelShape, broken, case_of_config
 from dsforge.ds_config import BALANCED, DsConfig, Partition
 from dsforge.errors import Problem
 from dsforge.layout import Layout
+from dsforge.strategy import ZeroStage
 
 
 class Mode(NamedTuple):
@@ -44,10 +45,13 @@ def check_model(
     adapters: bool,
     attention: str = "sdpa",
     packing: bool = False,
+    compiled: bool = False,
+    zero_stage: ZeroStage | None = None,
 ) -> list[Problem]:
     """The constraints that a model breaks in a mode; `configuration` is the transformers one.
 
-    `adapters`: whether LoRA is trained; `attention`: the kernel; `packing`: samples share rows.
+    `adapters`: whether LoRA is trained; `attention`: the kernel; `packing`: samples share rows;
+    `compiled`: torch.compile of the layers; `zero_stage`: where it is known.
     """
     layout = mode.layout
     case = Case(
@@ -58,6 +62,8 @@ def check_model(
         adapters=adapters,
         attention=attention,
         packing=packing,
+        compiled=compiled,
+        zero_stage=zero_stage,
         shape=shape_of_configuration(configuration),
     )
     return list(broken(case))
