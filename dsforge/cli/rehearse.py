@@ -61,7 +61,7 @@ def rehearse(
     No GPU, no other ranks and no weights: tensors have sizes only. The config is the one that
     `gen` would write, or yours with --ds-config. Exit code 3 where the engine refuses it.
     """
-    from dsforge.rehearse.rank_layout import mode_of
+    from dsforge.rehearse.rehearsed_job import mode_of
 
     scene = _own(flags, ds_config, world_size) if ds_config else _planned(flags, world_size)
     mode_of(scene.settings, scene.world_size)
@@ -178,7 +178,7 @@ def _rehearsed(scene: Scene, rank: int) -> tuple[RehearsalDocument, Timeline]:
         note("importing torch and deepspeed")
         try:
             from dsforge.rehearse import run
-            from dsforge.rehearse.rehearsed_model import Subject
+            from dsforge.rehearse.rehearsed_job import RehearsedJob
             from dsforge.rehearse.report import RehearsalDocument, phase_accounts
         except ImportError as error:
             from dsforge.origin import install_command
@@ -186,10 +186,8 @@ def _rehearsed(scene: Scene, rank: int) -> tuple[RehearsalDocument, Timeline]:
             hint = install_command("train")
             raise DsforgeError(f"a rehearsal needs {error.name}", hint) from error
         run.quieten()
-        subject = Subject(config, scene.sequence_length, scene.recompute, scene.lora, scene.loss)
-        found = run.rehearse(
-            subject, scene.settings, world_size=scene.world_size, rank=rank, say=note
-        )
+        job = RehearsedJob(config, scene.sequence_length, scene.recompute, scene.lora, scene.loss)
+        found = run.rehearse(job, scene.settings, world_size=scene.world_size, rank=rank, say=note)
     document = RehearsalDocument(
         model=scene.model.name,
         world_size=scene.world_size,
