@@ -50,6 +50,16 @@ def test_first_causes_are_right(record_property: pytest.RecordProperty) -> None:
     assert [a for a in ANSWERS if not a.rule] == []
 
 
+def test_answers_say_nothing_empty() -> None:
+    """No quotation without content, no placeholder, and always a way on."""
+    for answer in ANSWERS:
+        cause = diagnose_text(answer.failure.text)[0]
+        said = cause.message + cause.fix
+        assert "``" not in said, answer.failure.source
+        assert not re.search(r"\{[a-z_]+[|}]|\[\[|\]\]|\(\)|: *$", cause.message), cause.message
+        assert cause.fix, answer.failure.source
+
+
 def test_the_page_is_of_this_state() -> None:
     """`docs/diagnosis.md` is what the command writes."""
     assert PAGE.read_text(encoding="utf-8") == page()
