@@ -46,7 +46,7 @@ def diagnose(
         _show_rules(explain)
         return
     from dsforge.cli.show import note, show_json
-    from dsforge.diagnose.words import described, document
+    from dsforge.diagnose.report import described, document
     from dsforge.errors import EXIT_FINDINGS
     from dsforge.masking import printable
 
@@ -78,7 +78,7 @@ def _causes(logs: tuple[Path, ...], plan: Path | None) -> tuple[Cause, ...]:
 def _stdin() -> Iterator[bytes]:
     """What is piped in, or pasted."""
     from dsforge.cli.show import note
-    from dsforge.diagnose.logs import stream_chunks
+    from dsforge.diagnose.log_sources import stream_chunks
     from dsforge.errors import DsforgeError
 
     if sys.stdin is None:
@@ -90,15 +90,14 @@ def _stdin() -> Iterator[bytes]:
 
 def _show_rules(name: str | None) -> None:
     """The rule of that name, or a line for each."""
-    from dsforge.diagnose.pace import PACE
-    from dsforge.diagnose.registry import RULES
-    from dsforge.diagnose.words import explained
+    from dsforge.diagnose.report import explained
+    from dsforge.diagnose.rulebook import rulebook
     from dsforge.errors import DsforgeError
 
-    rules = (*RULES, PACE)
+    rules = rulebook(with_plan=True).values()
     if name is None:
         width = max(len(rule.id) for rule in rules)
-        print("\n".join(f"{rule.id:{width}}  {rule.why}" for rule in rules))
+        print("\n".join(f"{rule.id:{width}}  {rule.cause}" for rule in rules))
         return
     for rule in rules:
         if rule.id == name:
