@@ -65,7 +65,7 @@ def export(
     """The weights of a checkpoint in a new folder, as transformers or, with adapters, peft loads.
 
     `model` is the folder that training began from: its configuration and tokenizer go along.
-    `unchecked` leaves out the check sums of the checkpoint, and nothing else.
+    `unchecked` leaves out the checksums of the checkpoint, and nothing else.
     Raises UnusableError where the checkpoint is damaged, DsforgeError where the folder exists or
     cannot be written, or bytes differ when read back; then nothing of it is left.
     """

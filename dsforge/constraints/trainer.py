@@ -295,7 +295,8 @@ def compiled_mode(case: Case) -> Broken | None:
     if not case.compiled or case.model_ranks == 1:
         return None
     return Broken(
-        f"compile=true cannot be combined with {case.model_ranks} ranks that share a replica",
+        "compile=true cannot be combined with tensor, pipeline or sequence parallelism "
+        f"({case.model_ranks} ranks a replica)",
         "use data parallelism alone, or `compile: false`",
     )
 

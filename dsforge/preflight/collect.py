@@ -197,7 +197,7 @@ class _Visit:
         """Why there was no answer: what ssh said last, else how long was waited."""
         done = self._said.end(grace_s=0.5)
         if self._said.flooded:
-            return f"prints too much to be heard when asked for {question}: `{self._greeting[:80]}`"
+            return f"prints too much to be read when asked for {question}: `{self._greeting[:80]}`"
         lines = [line.strip()[:LONGEST_WORDS] for line in done.output.splitlines() if line.strip()]
         lines = lines or [self._greeting] * bool(self._greeting)
         last = lines[-1] if lines else f"the connection ended with exit code {done.code}"

@@ -68,7 +68,7 @@ PLACES: dict[str, tuple[Callable[[Path], Any], str]] = {
 def test_what_is_no_file_of_rows_is_refused_at_once(
     place: str, suffix: str, tmp_path: Path
 ) -> None:
-    """Nobody waits for a pipe, or reads a device, not even for a check sum."""
+    """Nobody waits for a pipe, or reads a device, not even for a checksum."""
     path = tmp_path / f"data{suffix}"
     make, rule = PLACES[place]
     make(path)

@@ -148,10 +148,10 @@ def write_file(path: Path, content: bytes) -> None:
 
 
 def check_written(path: Path, crc32: int) -> None:
-    """Compare a file on the disk with the check sum of what was written. Raises DsforgeError."""
+    """Compare a file on the disk with the checksum of what was written. Raises DsforgeError."""
     if crc32_on_disk(path) != crc32:
         message = f"{path.name} does not hold what was written to it"
-        raise DsforgeError(message, "the disk is not sound: write to another one")
+        raise DsforgeError(message, "the disk may be faulty: write to another one")
 
 
 def check_outside(out: Path, *folders: Path | None) -> None:
@@ -159,7 +159,9 @@ def check_outside(out: Path, *folders: Path | None) -> None:
     place = check_new(out)
     for folder in folders:
         if folder is not None and place.is_relative_to(os.path.realpath(folder)):
-            raise DsforgeError(f"{out} lies in {folder}, which is only read", "name another folder")
+            raise DsforgeError(
+                f"{out} lies in {folder}, which must not be changed", "name another folder"
+            )
 
 
 def check_room(out: Path, folder: Path, needed_bytes: int) -> None:

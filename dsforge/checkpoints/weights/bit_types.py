@@ -45,7 +45,7 @@ def as_type(bits: NDArray[Any], have: str, want: str) -> NDArray[Any]:
     if have == want:
         return bits
     if have not in FLOATS or want not in FLOATS:
-        raise DsforgeError(f"{have} is not turned into {want}")
+        raise DsforgeError(f"{have} cannot be converted to {want}")
     return _from_wide(_wide(bits, have), want)
 
 

@@ -71,7 +71,9 @@ def _check_layout(value: dict[str, Any], size: int) -> bool:
         told |= bool(info)
         for text in _texts(info):
             if len(text) > MOST_LETTERS or not PATTERN.fullmatch(text):
-                raise ValueError(f"a pattern that could take for ever: {text[:80]!a}")
+                raise ValueError(
+                    f"a pattern that could take exponential time to match: {text[:80]!a}"
+                )
             if len(REPEAT.findall(text)) > MOST_REPEATS:
                 raise ValueError(f"a pattern of more than {MOST_REPEATS} repeats: {text[:80]!a}")
         for shape in _shapes(info):

@@ -112,7 +112,7 @@ class Saved:
 def read_saved(folder: Folder, archive: Callable[[Path], Archive] = Archive) -> Saved:
     """The checkpoint in a folder. Raises DsforgeError where it is not whole or of another kind.
 
-    `archive` is what opens a file: CheckedArchive gives out only bytes that fit their check sums,
+    `archive` is what opens a file: CheckedArchive gives out only bytes that fit their checksums,
     and files that are open already need not be read again.
     """
     beyond = [f for f in folder.files if f.kind in ("layer", "expert") or f.model_rank > 0]
@@ -181,7 +181,9 @@ def _check_count(state: dict[str, Any], found: int) -> None:
     wanted = partition_count(state)
     if wanted != found:
         hint = "`dsforge ckpt verify` names the missing ones"
-        raise DsforgeError(f"{wanted} ranks wrote this checkpoint, files of {found} are here", hint)
+        raise DsforgeError(
+            f"{wanted} ranks wrote this checkpoint, only files of {found} are here", hint
+        )
 
 
 def _groups(state: dict[str, Any]) -> Iterator[dict[str, StoredTensor]]:

@@ -68,7 +68,7 @@ def shm_small(case: Case) -> Iterator[Hit]:
             message = f"shared memory: {_mib(facts.shm_free_bytes)} free; {entry.slots} ranks need "
             fix = (
                 "`mount -o remount,size=8g /dev/shm`, docker `--shm-size 8g`, a memory-backed "
-                "emptyDir in Kubernetes; or remove what dead runs left there"
+                "emptyDir in Kubernetes; or remove what earlier runs left there"
             )
             yield Hit((entry.address,), message + _mib(needed), fix)
 
@@ -125,7 +125,9 @@ def nvme_direct(case: Case) -> Iterator[Hit]:
     """A folder for NVMe offload that cannot be written past the page cache."""
     for host, facts in _offloading(case):
         if facts.nvme is not None and facts.nvme.error:
-            message = f"{facts.nvme.path} takes no direct writes: {facts.nvme.error}"
+            message = (
+                f"{facts.nvme.path} does not support direct I/O (O_DIRECT): {facts.nvme.error}"
+            )
             fix = "set `nvme: path` in the cluster file to a folder on a local disk (ext4, xfs)"
             yield Hit((host,), message, f"{fix} that the user may write")
 

@@ -135,7 +135,7 @@ def ecc_errors(case: Case) -> Iterator[Hit]:
     "throttled",
     "devices",
     "warning",
-    why="A card that is held back holds back every rank of the job.",
+    why="A throttled card slows down every rank of the job.",
 )
 def throttled(case: Case) -> Iterator[Hit]:
     """A card that runs slower than it could, for heat or power."""
@@ -143,7 +143,7 @@ def throttled(case: Case) -> Iterator[Hit]:
         for number, card in enumerate(facts.gpus):
             reasons = [text for bit, text in THROTTLES.items() if card.throttle & bit]
             if reasons:
-                message = f"GPU {number} is held back now: {', '.join(reasons)}"
+                message = f"GPU {number} is throttled: {', '.join(reasons)}"
                 yield Hit(
                     (host,), message, "see to its cooling and power: `nvidia-smi -q -d PERFORMANCE`"
                 )

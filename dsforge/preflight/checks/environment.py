@@ -44,7 +44,7 @@ def env_stays(case: Case) -> Iterator[Hit]:
             line = f"write the line `{name}={value}` into .deepspeed_env in the run folder"
             fix = f"set {name} on each host, in the file that sshd reads" if secret else line
             fix = CARDS if name == "CUDA_VISIBLE_DEVICES" else fix
-            yield Hit(hosts, f"{name} is set in this shell and does not travel", fix)
+            yield Hit(hosts, f"{name} is set in this shell but is not passed to other hosts", fix)
 
 
 @check(

@@ -26,7 +26,7 @@ def _plans_rdma(case: Case) -> bool:
     "rdma-absent",
     "network",
     "error",
-    why="NCCL falls back to sockets without a word, at a tenth of the planned rate.",
+    why="NCCL silently falls back to sockets, at a tenth of the planned rate.",
 )
 def rdma_absent(case: Case) -> Iterator[Hit]:
     """A plan for InfiniBand or RoCE, and a host without an active port."""
@@ -69,7 +69,7 @@ def rdma_unused(case: Case) -> Iterator[Hit]:
     hosts = tuple(host for host, facts in case.hosts.items() if facts.has_rdma)
     if case.job.exported.get("NCCL_IB_DISABLE") in OFF and hosts:
         message = "NCCL_IB_DISABLE=1, and RDMA ports are active"
-        yield Hit(hosts, message, "take NCCL_IB_DISABLE out of .deepspeed_env and of the shell")
+        yield Hit(hosts, message, "remove NCCL_IB_DISABLE from .deepspeed_env and of the shell")
 
 
 @check(
@@ -88,7 +88,7 @@ def rdma_unknown(case: Case) -> Iterator[Hit]:
         have = sorted({port.name for port in facts.infiniband})
         if not any(name.startswith(word) for name in have for word in wanted):
             message = f"NCCL_IB_HCA={value}, and its adapters are {', '.join(have) or 'none'}"
-            yield Hit((host,), message, "name its adapters, or take the variable out")
+            yield Hit((host,), message, "name its adapters, or unset the variable")
 
 
 @check(

@@ -112,7 +112,7 @@ def bad_answer(case: Case) -> Iterator[Hit]:
 def loud_login(case: Case) -> Iterator[Hit]:
     """A host whose greeting has no end."""
     for host, said in _lost(case, TOO_MUCH):
-        fix = f"have its login scripts print nothing without a terminal: `{_ssh(case, host)} true`"
+        fix = f"keep its login scripts silent without a terminal: `{_ssh(case, host)} true`"
         yield Hit((host,), said, fix)
 
 
@@ -126,7 +126,7 @@ def host_down(case: Case) -> Iterator[Hit]:
     """A host that does not answer."""
     for host, said in case.lost.items():
         if not any(known.search(said) for known in KNOWN):
-            fix = f"see whether it is up: `{_ssh(case, host)}`; else take it out of hostfile"
+            fix = f"see whether it is up: `{_ssh(case, host)}`; else remove it from hostfile"
             yield Hit((host,), f"does not answer: {said}", fix)
 
 
@@ -142,7 +142,7 @@ def host_same(case: Case) -> Iterator[Hit]:
     for one, other in combinations(case.hosts, 2):
         if macs[one] and macs[one] == macs[other]:
             message = f"{one} and {other} are one machine, {case.hosts[one].host_name}"
-            fix = f"take one out of hostfile: `sed -i '/^{re.escape(other)} /d' hostfile`"
+            fix = f"remove one from hostfile: `sed -i '/^{re.escape(other)} /d' hostfile`"
             yield Hit((one, other), message, fix)
 
 

@@ -2,7 +2,7 @@
 
 DeepSpeed's `latest` is written whether or not every rank finished, and it does not say for how many
 ranks a checkpoint is good. The note is written last, after every file was read back from the disk,
-so a checkpoint without one does not count. It holds the size and check sum of each file, so that
+so a checkpoint without one does not count. It holds the size and checksum of each file, so that
 one that was cut or changed later is found before it is loaded.
 """
 
@@ -32,7 +32,7 @@ class FileNote(BaseModel):
     model_config = FROZEN
 
     bytes: int = Field(ge=0)
-    crc32: int = Field(ge=0, description="Check sum of all its bytes.")
+    crc32: int = Field(ge=0, description="Checksum of all its bytes.")
 
 
 class CheckpointNote(BaseModel):
@@ -121,8 +121,10 @@ def chosen_checkpoint(resume: str, folder: Path) -> Path | None:
         found = checkpoints(folder)
         whole = [path for path in found if not lacking(path)]
         if found and not whole:
-            message = f"no checkpoint in {folder} is whole: {found[-1].name}: {lacking(found[-1])}"
-            raise DsforgeError(message, "start anew with `--overwrite`")
+            message = (
+                f"no checkpoint in {folder} is complete: {found[-1].name}: {lacking(found[-1])}"
+            )
+            raise DsforgeError(message, "start from scratch with `--overwrite`")
         return whole[-1] if whole else None
     path = Path(resume).expanduser().resolve()
     if not TAG.fullmatch(path.name):
@@ -154,11 +156,11 @@ def changed(path: Path, names: list[str]) -> str:
         wrong = [name for name in names if noted_file(path / name) != files[name]]
     except OSError as error:
         return str(error)
-    return f"{', '.join(wrong)}: other bytes than were saved" if wrong else ""
+    return f"{', '.join(wrong)}: content differs from what was saved" if wrong else ""
 
 
 def noted_file(path: Path) -> FileNote:
-    """Size and check sum of a file, read from the disk."""
+    """Size and checksum of a file, read from the disk."""
     size = total = 0
     with path.open("rb") as stream:
         while part := stream.read(CHUNK_BYTES):
@@ -178,14 +180,14 @@ def check_note(path: Path, present: CheckpointNote) -> CheckpointNote:
         "samples": "use the data of the checkpoint",
     }
     if note.ranks != present.ranks and (note.splits_layers or present.splits_layers):
-        same = "tensor and pipeline ranks are resumed as they were"
+        same = "tensor and pipeline parallel sizes cannot change on resume"
         names |= dict.fromkeys(("tensor_parallel_size", "pipeline_parallel_size"), same)
         names |= {"world_size": "start as many ranks as before", "zero_stage": same}
     for name, hint in names.items():
         old, new = getattr(note, name), getattr(present, name)
         if old != new:
             message = f"{path.name} was saved with {name} {old}, this run has {new}"
-            raise DsforgeError(message, f"{hint}, or start anew with `--overwrite`")
+            raise DsforgeError(message, f"{hint}, or start from scratch with `--overwrite`")
     return note
 
 
@@ -196,5 +198,5 @@ def check_run(note: CheckpointNote, present: RunIdentity) -> list[Change]:
     if refused:
         message = f"{tag_of(note.step)} is of another run: {'; '.join(map(str, refused))}"
         hints = dict.fromkeys(change.refusal for change in refused)
-        raise DsforgeError(message, f"{'; '.join(hints)}, or start anew with `--overwrite`")
+        raise DsforgeError(message, f"{'; '.join(hints)}, or start from scratch with `--overwrite`")
     return found

@@ -88,7 +88,7 @@ def tensor_of(archive: Archive, stored: StoredTensor) -> Any:
     import torch
 
     if not stored.is_contiguous:
-        raise UnknownTypeError("it holds a tensor that is not laid out in order")
+        raise UnknownTypeError("it holds a tensor that is not contiguous")
     dtype = getattr(torch, stored.storage.dtype, None)
     bits = archive.elements(stored, 0, stored.elements)
     if stored.elements == 0:

@@ -37,9 +37,9 @@ class RunIdentity(BaseModel):
 
     model_config = FROZEN
 
-    data: str = Field(description="Check sum of the training samples as tokens, in order.")
+    data: str = Field(description="Checksum of the training samples as tokens, in order.")
     validation: str = Field(description="The same of the validation samples; empty without any.")
-    model: str = Field(description="Type, number of parameters, check sum of names and shapes.")
+    model: str = Field(description="Type, number of parameters, checksum of names and shapes.")
     configuration: dict[str, Value] = Field(description="Of the model, by dotted name.")
     precision: str
     optimizer: str = Field(description="Its type, as DeepSpeed names it.")
@@ -82,7 +82,7 @@ def identity_of(
 
 
 def _parameters(model: Any) -> str:
-    """Type and size of a model, and a check sum of what its parameters are called and shaped."""
+    """Type and size of a model, and a checksum of what its parameters are called and shaped."""
     shapes = [
         (name, list(getattr(p, "ds_shape", p.shape)), bool(p.requires_grad))
         for name, p in model.named_parameters()

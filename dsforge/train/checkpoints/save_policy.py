@@ -59,7 +59,7 @@ class Saver:
             older = checkpoints(self.folder)[:-1]
             if not older:
                 raise self._given_up(failure, note) from failure
-            self.say(f"{failure.message}; once more without {', '.join(p.name for p in older)}")
+            self.say(f"{failure.message}; retrying without {', '.join(p.name for p in older)}")
             on_first_rank(lambda: _drop(older))
             try:
                 self._learn(save(engine, self.folder, note, self.keep))

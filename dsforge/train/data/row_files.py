@@ -77,10 +77,10 @@ def _listed(folder: Path) -> tuple[Path, ...]:
         names = [file["filename"] for file in state["_data_files"]]
     except (UnreadableError, KeyError, TypeError) as error:
         hint = "name a JSONL or Parquet file, or a folder that `datasets` saved to disk"
-        raise refused("data-folder", "is no dataset", folder, hint) from error
+        raise refused("data-folder", "is not a dataset", folder, hint) from error
     for name in names:
         if not isinstance(name, str) or not _is_plain(name):
-            message = f"its `state.json` names {name!a:.80}, which is no file in this folder"
+            message = f"its `state.json` names {name!a:.80}, which is not a file in this folder"
             raise refused("data-outside", message, folder, "save it again with `datasets`")
     return tuple(folder / name for name in names)
 

@@ -80,7 +80,7 @@ def _failure(kind: Kind, error: RunError) -> TableError:
         return TableError(kind, f"is not {form}: {last[:200]}")
     if error.code == TIMEOUT_CODE:
         return TableError("size", f"takes more than {PATIENCE_S:g} s for a row")
-    return TableError(kind, f"ends the process that reads it ({last[:200] or error.code})")
+    return TableError(kind, f"crashes the process that reads it ({last[:200] or error.code})")
 
 
 def main() -> int:
@@ -137,7 +137,7 @@ def _unknown(value: Any) -> dict[str, str]:
 
 def _check_rows(left: int) -> None:
     if left < 0:
-        raise TableError("rows", f"has more than {MOST_ROWS_PER_BYTE} rows for each of its bytes")
+        raise TableError("rows", f"has more than {MOST_ROWS_PER_BYTE} rows per byte")
 
 
 def _parquet(path: Path, rows: int) -> Iterator[pa.RecordBatch]:

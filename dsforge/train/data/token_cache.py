@@ -103,7 +103,7 @@ class Writer:
 
     @property
     def digest(self) -> str:
-        """A check sum of the samples so far, in their order."""
+        """A checksum of the samples so far, in their order."""
         return self._digest.hexdigest()
 
     def add(self, sample: Sample) -> None:

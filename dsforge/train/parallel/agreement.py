@@ -56,7 +56,9 @@ def _tell(store: Any, key: str, outcome: str) -> None:
         store.set(key, outcome)
     except torch.distributed.DistError as error:
         message = "the job's key-value store is gone: torchrun, which kept it, has ended"
-        raise DsforgeError(message, "the same start goes on from the last checkpoint") from error
+        raise DsforgeError(
+            message, "start again: the run resumes from the last checkpoint"
+        ) from error
 
 
 def check_agreement(value: int, what: str, hint: str) -> None:

@@ -101,7 +101,7 @@ def _monitors(settings: dict[str, Any]) -> Iterator[Problem]:
         is_on = isinstance(block, dict) and block.get("enabled") is True
         if is_on and find_spec(package) is None:
             message = f"`{key}` is enabled, but the package {package} is not installed"
-            hint = f"`pip install {package}`, or drop the block"
+            hint = f"`pip install {package}`, or remove the block"
             yield Problem("monitor-missing", message, hint)
 
 
@@ -152,7 +152,9 @@ def refitted(settings: dict[str, Any], global_batch_size: int, replicas: int) ->
         return settings
     if global_batch_size % replicas:
         legal = listed(divisors(global_batch_size))
-        message = f"a global batch of {global_batch_size} cannot be shared by {replicas} replicas"
+        message = (
+            f"a global batch of {global_batch_size} cannot be divided among {replicas} replicas"
+        )
         raise SpecError((Problem("batch-resume", message, f"resume on {legal} of them"),))
     each = global_batch_size // replicas
     fitting = max(size for size in divisors(each) if size <= micro)

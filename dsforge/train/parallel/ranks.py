@@ -70,7 +70,10 @@ def place_of_process() -> Place:
     rank, local_rank, world_size = numbers
     if min(numbers) < 0 or rank >= world_size or local_rank >= world_size:
         shown = ", ".join(f"{n}={_shown(v)}" for n, v in zip(names, values, strict=True))
-        raise DsforgeError(f"the environment names no place ({shown})", "use a launcher, or none")
+        raise DsforgeError(
+            f"the environment does not define a valid rank ({shown})",
+            "start the ranks with a launcher, or unset these variables",
+        )
     port = os.environ.get("MASTER_PORT")
     if port is not None and _number(port) not in PORTS:
         message = f"MASTER_PORT (={_shown(port)}) must be a whole number from 1 to 65535"
@@ -106,9 +109,11 @@ def join(place: Place) -> None:
     try:
         deepspeed.init_distributed(verbose=False, init_method=_meeting())
     except torch.distributed.DistError as error:
-        message = f"the {place.world_size} ranks did not come together: {first_line(error)}"
+        message = (
+            f"the {place.world_size} ranks could not form a process group: {first_line(error)}"
+        )
         raise DsforgeError(
-            message, "look for what stopped the others, or for a firewall"
+            message, "check why the other ranks stopped, and look for a firewall"
         ) from error
     _unname_shared_memory(place)
 

@@ -35,8 +35,8 @@ class Phase(Enum):
     """What the rank is at; the value is what is said of a stop there."""
 
     START = "before the first step"
-    TRAINING = "at once; what came after the last checkpoint is lost"
-    EXPORT = "in the export; the last checkpoint is saved, and the same start writes the weights"
+    TRAINING = "immediately; steps after the last checkpoint are lost"
+    EXPORT = "during the export; the last checkpoint is saved, start again to write the weights"
 
 
 class Attendant:

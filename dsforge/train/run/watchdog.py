@@ -99,7 +99,7 @@ class Pulse:
     def start(self) -> None:
         """Beat from now on; all ranks are there."""
         if self.place.world_size == 1:
-            self.answer = "this rank is alone, and waits for something else"
+            self.answer = "this is the only rank, and it does not wait for another one"
             self.answered.set()
             return
         Thread(target=self._beat, args=(_own_store(),), name="pulse", daemon=True).start()
@@ -138,10 +138,10 @@ class Pulse:
         self._verdict.hear(store)
         if self._verdict.ended.is_set():
             silent = self._verdict.silent
-            self.answer = "all ranks live, and wait for each other in different places"
+            self.answer = "all ranks are alive, but wait for each other in different places"
             if silent:
                 who = f"rank{'s' if len(silent) > 1 else ''} {', '.join(silent)}"
-                self.answer = f"no sign of life from {who}: frozen, or its host is gone"
+                self.answer = f"no heartbeat from {who}: frozen, or its host is down"
             self.answered.set()
 
 
@@ -241,7 +241,7 @@ class Watchdog:
         lines = (
             f"error: {self._what} did not end within {seconds(self.limit_s)}",
             f"  - {self._pulse.answer}",
-            f"  where each rank stands: {self.folder}; {self._way_back()}",
+            f"  stacks of every rank: {self.folder}; {self._way_back()}",
         )
         sys.stderr.write("\n".join(lines) + "\n")
         sys.stderr.flush()
