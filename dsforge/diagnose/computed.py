@@ -16,6 +16,7 @@ from dsforge.diagnose.known_packages import (
     top_package,
 )
 from dsforge.diagnose.memory_moments import device_memory, host_memory
+from dsforge.diagnose.moved_names import import_conflict
 from dsforge.diagnose.rule import Hit
 from dsforge.diagnose.unknown_errors import (
     calling_package,
@@ -34,6 +35,7 @@ COMPUTED: dict[str, Callable[[tuple[Hit, ...]], dict[str, str]]] = {
         device_memory,
         extension_package,
         host_memory,
+        import_conflict,
         install_module,
         install_version,
         interface,

@@ -94,7 +94,7 @@ def _without_notices(hits: list[Hit]) -> list[Hit]:
 
 def _needs_confirmation(hit: Hit) -> bool:
     """Whether a line proves nothing by itself."""
-    if hit.rule.kind not in ("cause", "error") or hit.rule.any_level:
+    if hit.rule.kind not in ("cause", "error", "echo") or hit.rule.any_level:
         return False
     if hit.form == "plain" and hit.rule.errors_only:
         lines_before = "\n".join(hit.before.rstrip().split("\n")[-LINES_BEFORE:])
