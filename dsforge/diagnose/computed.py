@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from dsforge.diagnose.collective_timeout import collective_timeout, interface
 from dsforge.diagnose.config_values import batch, key_above
+from dsforge.diagnose.exit_codes import exit_report
 from dsforge.diagnose.known_packages import (
     extension_package,
     install_module,
@@ -33,6 +34,7 @@ COMPUTED: dict[str, Callable[[tuple[Hit, ...]], dict[str, str]]] = {
         missing_submodule,
         collective_timeout,
         device_memory,
+        exit_report,
         extension_package,
         host_memory,
         import_conflict,

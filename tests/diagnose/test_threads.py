@@ -164,3 +164,18 @@ def test_a_missing_name_says_which_version_is_off(name: str, module: str, direct
 
     assert direction in cause.message
     assert ("--upgrade" in cause.fix) == ("too old" in direction)
+
+
+@pytest.mark.parametrize(
+    ("code", "how"),
+    [("1", "exit code 1"), ("-4", "signal 4 (SIGILL)"), ("132", "signal 4 (SIGILL)")],
+)
+def test_the_table_of_torchrun_is_read(code: str, how: str) -> None:
+    """The rank and the host that failed first, and signals by their names."""
+    table = (
+        f"  host      : node-7\n  rank      : 13 (local_rank: 5)\n  exitcode  : {code} (pid: 1)\n"
+    )
+
+    cause = diagnose_text(f"Root Cause (first observed failure):\n[0]:\n{table}")[0]
+
+    assert cause.message == f"rank 13 on node-7 ended with {how}; its reason is not in this log"
