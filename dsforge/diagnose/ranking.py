@@ -38,7 +38,7 @@ class Evidence(NamedTuple):
 
 
 class Cause(NamedTuple):
-    """Why a run failed, in words, with proof and a patch."""
+    """Why a run failed, in words, with evidence and a fix."""
 
     rule: str
     confidence: float  # 0 to 1
