@@ -38,7 +38,7 @@ class Evidence(NamedTuple):
 
 
 class Cause(NamedTuple):
-    """Why a run failed, in words, with proof and a patch."""
+    """Why a run failed, in words, with evidence and a fix."""
 
     rule: str
     confidence: float  # 0 to 1
@@ -94,7 +94,7 @@ def _without_notices(hits: list[MatchedLine]) -> list[MatchedLine]:
 
 def _needs_confirmation(hit: MatchedLine) -> bool:
     """Whether a line proves nothing by itself."""
-    if hit.rule.kind not in ("cause", "error") or hit.rule.any_level:
+    if hit.rule.kind not in ("cause", "error", "echo") or hit.rule.any_level:
         return False
     if hit.form == "plain" and hit.rule.errors_only:
         lines_before = "\n".join(hit.before.rstrip().split("\n")[-LINES_BEFORE:])

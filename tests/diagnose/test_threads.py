@@ -148,3 +148,34 @@ def test_a_module_without_a_package_is_not_passed_to_pip() -> None:
     for module in ("amp_C", "my_utils", "flash_attn_2_cuda", "yaml", "fused_layer_norm_cuda"):
         fix = diagnose_text(f"ModuleNotFoundError: No module named '{module}'")[0].fix
         assert f"install {module}" not in fix
+
+
+@pytest.mark.parametrize(
+    ("name", "module", "direction"),
+    [
+        ("is_mlu_available", "accelerate.utils", "accelerate is too old"),
+        ("top_k_top_p_filtering", "transformers", "transformers is too new"),
+        ("cached_download", "huggingface_hub", "huggingface-hub is too new"),
+    ],
+)
+def test_a_missing_name_says_which_version_is_off(name: str, module: str, direction: str) -> None:
+    """The message names the package and the direction, the fix installs that way."""
+    cause = diagnose_text(f"ImportError: cannot import name '{name}' from '{module}' (/x.py)")[0]
+
+    assert direction in cause.message
+    assert ("--upgrade" in cause.fix) == ("too old" in direction)
+
+
+@pytest.mark.parametrize(
+    ("code", "how"),
+    [("1", "exit code 1"), ("-4", "signal 4 (SIGILL)"), ("132", "signal 4 (SIGILL)")],
+)
+def test_the_table_of_torchrun_is_read(code: str, how: str) -> None:
+    """The rank and the host that failed first, and signals by their names."""
+    table = (
+        f"  host      : node-7\n  rank      : 13 (local_rank: 5)\n  exitcode  : {code} (pid: 1)\n"
+    )
+
+    cause = diagnose_text(f"Root Cause (first observed failure):\n[0]:\n{table}")[0]
+
+    assert cause.message == f"rank 13 on node-7 ended with {how}; its reason is not in this log"
