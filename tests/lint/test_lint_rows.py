@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from dsforge.lint.check import RULES
 from dsforge.lint.checked_file import checked_file
+from dsforge.lint.conditions import ABSENT, FACTS, OPERATORS, If
 from dsforge.lint.reading.document import Kind, applied
 from dsforge.lint.reading.kind import document_of
-from dsforge.lint.rows import ABSENT, FACTS, OPERATORS, If, Look, Repair, Row, rules
+from dsforge.lint.rows import Look, Repair, Row, rules
 from dsforge.lint.rules.precision import SCALER
 from dsforge.lint.schemas.releases import frozen, number
 

@@ -7,7 +7,8 @@ from difflib import get_close_matches
 
 from dsforge.findings import Hit
 from dsforge.lint.checked_file import CheckedFile, rule, shown
-from dsforge.lint.rows import If, Look, Row, rules
+from dsforge.lint.conditions import If
+from dsforge.lint.rows import Look, Row, rules
 
 PLUGIN = "deepspeed_config"
 CHECKS = "accelerate utils/dataclasses.py, DeepSpeedPlugin._deepspeed_config_checks"

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from dsforge.findings import Hit
 from dsforge.lint.checked_file import ZERO, CheckedFile, rule
-from dsforge.lint.rows import If, Look, Row, rules
+from dsforge.lint.conditions import If
+from dsforge.lint.rows import Look, Row, rules
 from dsforge.units import count, gib
 
 BUCKETS = ("reduce_bucket_size", "allgather_bucket_size", "stage3_prefetch_bucket_size")

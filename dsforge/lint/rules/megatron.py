@@ -13,7 +13,8 @@ from pathlib import Path
 
 from dsforge.findings import Hit
 from dsforge.lint.checked_file import CheckedFile, rule, shown
-from dsforge.lint.rows import If, Look, Row, rules
+from dsforge.lint.conditions import If
+from dsforge.lint.rows import Look, Row, rules
 
 FLAGS = Path(__file__).parents[1] / "schemas" / "megatron_flags.txt"
 ARGUMENTS = "Megatron-LM megatron/training/arguments.py"

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from dsforge.findings import Hit
 from dsforge.lint.checked_file import CheckedFile, rule
-from dsforge.lint.rows import If, Look, Repair, Row, rules
+from dsforge.lint.conditions import If
+from dsforge.lint.rows import Look, Repair, Row, rules
 
 SCALER = ("loss_scale", "initial_scale_power", "loss_scale_window", "hysteresis", "min_loss_scale")
 SCALER_KEYS = " ".join(f"{block}.{key}" for block in ("bf16", "bfloat16") for key in SCALER)
