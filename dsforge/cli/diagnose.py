@@ -41,7 +41,8 @@ def diagnose(
 ) -> None:
     """Find the cause of a failed run in its log, with evidence and a fix.
 
-    The exit code is 0 if nothing was found, 3 if causes were found.
+    Exit code 0 if no cause was found, 3 if causes were found. A confidence below 0.5 means that no
+    rule knows the error; the answer then says where to start.
     """
     if list_rules or explain is not None:
         _show_rules(explain)
@@ -57,7 +58,7 @@ def diagnose(
     elif found.causes:
         print("\n".join(printable(line) for line in described(found.causes)))
     else:
-        note("nothing wrong was found; a run that hangs needs the logs of all ranks")
+        note("no sign of a failure was found; a run that hangs needs the logs of all ranks")
     if found.causes:
         sys.exit(EXIT_FINDINGS)
 
@@ -68,7 +69,7 @@ def _causes(logs: tuple[Path, ...], plan: Path | None) -> DiagnoseResult:
     from dsforge.errors import DsforgeError
 
     if any(str(path) == STDIN for path in logs) and len(logs) > 1:
-        raise DsforgeError("`-` cannot stand beside files", "name files, or pipe one log in")
+        raise DsforgeError("`-` cannot be combined with files", "name files, or pipe one log in")
     if not logs or str(logs[0]) == STDIN:
         return diagnosed(stream=_stdin(), plan=plan)
     return diagnosed(logs, plan=plan)
@@ -87,22 +88,15 @@ def _stdin() -> BinaryIO:
 
 
 def _show_rules(name: str | None) -> None:
-    """The rule of that name, or a line for each."""
+    """The rule of that name, or a line for each. Raises DsforgeError, with the nearest one."""
     from dsforge.diagnose.report import explained
     from dsforge.diagnose.rulebook import rulebook
-    from dsforge.errors import DsforgeError
+    from dsforge.findings.writers import check_known
 
-    rules = rulebook(with_plan=True).values()
+    rules = rulebook(with_plan=True)
     if name is None:
-        width = max(len(rule.id) for rule in rules)
-        print("\n".join(f"{rule.id:{width}}  {rule.cause}" for rule in rules))
+        width = max(map(len, rules))
+        print("\n".join(f"{rule.id:{width}}  {rule.cause}" for rule in rules.values()))
         return
-    for rule in rules:
-        if rule.id == name:
-            print("\n".join(explained(rule)))
-            return
-    from difflib import get_close_matches
-
-    near = get_close_matches(name, [rule.id for rule in rules], 3)
-    hint = f"did you mean {', '.join(near)}?" if near else "`dsforge diagnose --rules` lists them"
-    raise DsforgeError(f"no rule is called `{name}`", hint)
+    check_known((name,), rules, "dsforge diagnose")
+    print("\n".join(explained(rules[name])))

@@ -25,7 +25,7 @@ from dsforge.constraints.deepspeed import (
     zero_with_pipeline,
     zero_with_tensor,
 )
-from dsforge.constraints.trainer import shares_sequence
+from dsforge.constraints.ulysses import shares_sequence
 from dsforge.engines import BY_NAME, ENGINES
 from dsforge.layout import Layout, layer_split
 from dsforge.plan import Request

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from dsforge.findings import Hit
 from dsforge.lint.checked_file import CheckedFile, rule, shown
-from dsforge.lint.rows import If, Row, rules
+from dsforge.lint.conditions import If
+from dsforge.lint.rows import Row, rules
 
 TOTAL, MICRO, STEPS = (
     "train_batch_size",

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from dsforge.findings import Hit
 from dsforge.lint.checked_file import ZERO, CheckedFile, rule
-from dsforge.lint.rows import If, Row, rules
+from dsforge.lint.conditions import If
+from dsforge.lint.rows import Look, Row, rules
 from dsforge.units import count, gib
-from dsforge.zero_stages import FULLY_SHARDED
 
 BUCKETS = ("reduce_bucket_size", "allgather_bucket_size", "stage3_prefetch_bucket_size")
 SMALL_BUCKET = 1_000_000  # elements: 2 MB messages are bound by latency
@@ -17,30 +17,6 @@ BYTES = 2  # of one element in half precision
 LARGEST_SUB_GROUP = 10_000_000_000
 LARGE_PERSISTENCE = 10_000_000
 OFTEN = 10
-
-
-def in_stage3(file: CheckedFile) -> bool:
-    """Whether parameters are sharded."""
-    return file.stage == FULLY_SHARDED
-
-
-@rule(
-    "max-live-zero",
-    "warning",
-    why="Nothing may stay gathered or be fetched ahead, so every layer waits for its own gather in "
-    "forward, in backward and again in recomputation: communication is fully exposed.",
-    evidence="axolotl's shipped configs; DeepSpeed runtime/zero/partitioned_param_coordinator.py",
-)
-def max_live_zero(file: CheckedFile) -> Iterator[Hit]:
-    """No live parameters, or no reuse of them."""
-    for key in ("max_live_parameters", "max_reuse_distance", "prefetch_bucket_size"):
-        for name in (f"stage3_{key}", key):
-            if file.number(ZERO, name) == 0 and in_stage3(file):
-                value = 50_000_000 if key.startswith("prefetch") else 1_000_000_000
-                message = (
-                    f"`{name}` (=0): nothing is prefetched, computation waits for every gather"
-                )
-                yield Hit((ZERO, name), message, f"use {value}")
 
 
 @rule(
@@ -62,6 +38,39 @@ def bucket_large(file: CheckedFile) -> Iterator[Hit]:
 
 
 ROWS = rules(
+    Row(
+        "max-live-zero",
+        "warning",
+        If(
+            "zero_optimization.stage3_max_live_parameters "
+            "zero_optimization.max_live_parameters zero_optimization.stage3_max_reuse_distance "
+            "zero_optimization.max_reuse_distance",
+            "between",
+            (0, 0),
+        ),
+        "`{key}` (=0): nothing is prefetched, computation waits for every gather",
+        "use 1000000000",
+        title="No live parameters, or no reuse of them.",
+        why="Nothing may stay gathered or be fetched ahead, so every layer waits for its own "
+        "gather in forward, in backward and again in recomputation: communication is fully "
+        "exposed.",
+        evidence="axolotl's shipped configs; "
+        "DeepSpeed runtime/zero/partitioned_param_coordinator.py",
+        when=(If("@stage", "is", 3),),
+        also=(
+            Look(
+                If(
+                    "zero_optimization.stage3_prefetch_bucket_size "
+                    "zero_optimization.prefetch_bucket_size",
+                    "between",
+                    (0, 0),
+                ),
+                "`{key}` (=0): nothing is prefetched, computation waits for every gather",
+                "use 50000000",
+                when=(If("@stage", "is", 3),),
+            ),
+        ),
+    ),
     Row(
         "sub-group-zero",
         "warning",

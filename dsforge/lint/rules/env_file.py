@@ -7,9 +7,10 @@ from collections.abc import Iterator
 
 from dsforge.findings import Edit, Hit
 from dsforge.lint.checked_file import CheckedFile, rule, shown
+from dsforge.lint.conditions import If
 from dsforge.lint.reading.document import Line
 from dsforge.lint.reading.variables import variables
-from dsforge.lint.rows import If, Row, rules
+from dsforge.lint.rows import Row, rules
 from dsforge.masking import is_secret
 
 READER = "DeepSpeed launcher/runner.py, main (.deepspeed_env)"

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from dsforge.findings import Hit
 from dsforge.lint.checked_file import CheckedFile, rule, shown
-from dsforge.lint.reading.marks import Loc
-from dsforge.lint.rows import If, Row, rules
+from dsforge.lint.conditions import If
+from dsforge.lint.rows import Look, Row, rules
 
 FLAGS = Path(__file__).parents[1] / "schemas" / "megatron_flags.txt"
 ARGUMENTS = "Megatron-LM megatron/training/arguments.py"
@@ -100,42 +100,51 @@ def megatron_flag_twice(file: CheckedFile) -> Iterator[Hit]:
         seen.add(flag)
 
 
-@rule(
-    "megatron-sequence-parallel",
-    "warning",
-    "megatron",
-    why="Sequence parallelism shards activations over the tensor-parallel ranks: with one "
-    "rank it is switched off, and experts with several ranks require it.",
-    evidence=ARGUMENTS + ", validate_args",
-)
-def megatron_sequence_parallel(file: CheckedFile) -> Iterator[Hit]:
-    """Sequence parallelism that does not match the tensor parallel size."""
-    on, size = has(file, "--sequence-parallel"), count_of(file, TP, 1)
-    if on and size == 1:
-        yield Hit(("--sequence-parallel",), f"`--sequence-parallel` is ignored with `{TP}` 1")
-    if not on and size > 1 and has(file, "--num-experts"):
-        yield Hit((TP,), "experts with tensor parallelism require `--sequence-parallel`", "add it")
-
-
-@rule(
-    "megatron-recompute",
-    "error",
-    "megatron",
-    why="Full recomputation needs a method and a number of layers; selective recomputation "
-    "takes neither.",
-    evidence=ARGUMENTS + ", validate_args",
-)
-def megatron_recompute(file: CheckedFile) -> Iterator[Hit]:
-    """Recomputation flags that do not match."""
-    loc: Loc = ("--recompute-granularity",)
-    kind = file.at("--recompute-granularity")
-    if kind == "full" and not has(file, "--recompute-method"):
-        yield Hit(loc, "full recomputation requires `--recompute-method`", "add `uniform`")
-    if kind == "selective" and has(file, "--recompute-method"):
-        yield Hit(("--recompute-method",), "selective recomputation takes no method", "remove it")
-
-
 ROWS = rules(
+    Row(
+        "megatron-sequence-parallel",
+        "warning",
+        If("--sequence-parallel", "present"),
+        "`{key}` is ignored with `--tensor-model-parallel-size` 1",
+        title="Sequence parallelism that does not match the tensor parallel size.",
+        why="Sequence parallelism shards activations over the tensor-parallel ranks: with one "
+        "rank it is switched off, and experts with several ranks require it.",
+        evidence=ARGUMENTS + ", validate_args",
+        when=(If(TP, "not above", 1),),
+        also=(
+            Look(
+                If(TP, "above", 1),
+                "experts with tensor parallelism require `--sequence-parallel`",
+                "add it",
+                when=(
+                    If("--num-experts", "present"),
+                    If("--sequence-parallel", "absent"),
+                ),
+            ),
+        ),
+        kinds=("megatron",),
+    ),
+    Row(
+        "megatron-recompute",
+        "error",
+        If("--recompute-granularity", "is", "full"),
+        "full recomputation requires `--recompute-method`",
+        "add `uniform`",
+        title="Recomputation flags that do not match.",
+        why="Full recomputation needs a method and a number of layers; selective recomputation "
+        "takes neither.",
+        evidence=ARGUMENTS + ", validate_args",
+        when=(If("--recompute-method", "absent"),),
+        also=(
+            Look(
+                If("--recompute-method", "present"),
+                "selective recomputation takes no method",
+                "remove it",
+                when=(If("--recompute-granularity", "is", "selective"),),
+            ),
+        ),
+        kinds=("megatron",),
+    ),
     Row(
         "megatron-value",
         "error",

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from dsforge.findings import Hit
 from dsforge.lint.checked_file import ZERO, CheckedFile, rule
-from dsforge.lint.rows import If, Row, rules
+from dsforge.lint.conditions import If
+from dsforge.lint.rows import Row, rules
 from dsforge.lint.schemas.releases import number
 from dsforge.units import count, gib
 from dsforge.zero_stages import FULLY_SHARDED

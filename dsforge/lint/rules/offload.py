@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from dsforge.findings import Hit
 from dsforge.lint.checked_file import ZERO, CheckedFile, rule
-from dsforge.lint.rows import If, Repair, Row, rules
+from dsforge.lint.conditions import If
+from dsforge.lint.rows import Repair, Row, rules
 
 BLOCKS = ("offload_optimizer", "offload_param")
 CONFIG = "DeepSpeed runtime/zero/offload_config.py"

@@ -7,7 +7,8 @@ from difflib import get_close_matches
 
 from dsforge.findings import Hit
 from dsforge.lint.checked_file import CheckedFile, rule, shown
-from dsforge.lint.rows import If, Row, rules
+from dsforge.lint.conditions import If
+from dsforge.lint.rows import Row, rules
 
 OWN = ("adam", "adamw", "adagrad", "lamb", "lion", "muon", "muadam", "muadamw", "musgd")
 OLDER = ("onebitadam", "zerooneadam", "onebitlamb")  # DeepSpeed up to 0.19.7

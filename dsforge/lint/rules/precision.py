@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dsforge.findings import Hit
-from dsforge.lint.checked_file import CheckedFile, rule, shown
-from dsforge.lint.rows import If, Repair, Row, rules
+from dsforge.lint.checked_file import CheckedFile, rule
+from dsforge.lint.conditions import If
+from dsforge.lint.rows import Look, Repair, Row, rules
 
 SCALER = ("loss_scale", "initial_scale_power", "loss_scale_window", "hysteresis", "min_loss_scale")
+SCALER_KEYS = " ".join(f"{block}.{key}" for block in ("bf16", "bfloat16") for key in SCALER)
 HIGHEST_USEFUL_POWER = 24  # the scaler halves: from 2^32 sixteen and more steps are thrown away
 USUAL_POWER = 16
 CONFIG = "DeepSpeed runtime/precision_config.py"
@@ -26,24 +28,6 @@ def precision_full(file: CheckedFile) -> Iterator[Hit]:
     halves = ("fp16", "bf16", "bfloat16", "torch_autocast", "amp")
     if not any(file.at(block, "enabled") for block in halves):
         yield Hit((), "no half precision is enabled: training runs in fp32", "enable `bf16`")
-
-
-@rule(
-    "loss-scale-in-bf16",
-    "error",
-    fixable=True,
-    why="bf16 has the range of fp32 and needs no loss scaler; its block refuses the keys "
-    "of the fp16 block.",
-    evidence="FlagOpen/FlagEmbedding#1487; " + CONFIG + ", DeepSpeedBF16Config",
-)
-def loss_scale_in_bf16(file: CheckedFile) -> Iterator[Hit]:
-    """Loss-scale keys in the bf16 block."""
-    block = file.bf16_block
-    for key in SCALER:
-        if key in file.block(block):
-            edits = file.document.removed((block, key))
-            message = f"`{block}.{key}` belongs to fp16; bf16 has no loss scale"
-            yield Hit((block, key), message, "remove it", edits)
 
 
 @rule(
@@ -69,42 +53,6 @@ def fp16_initial_scale(file: CheckedFile) -> Iterator[Hit]:
 
 
 @rule(
-    "fp16-scale-floor",
-    "error",
-    why="Dynamic scaling divides by the scale: with a minimum of 0 or below it ends in "
-    "division by zero or in vanishing gradients.",
-    evidence=CONFIG + ", DeepSpeedFP16Config._validate_dynamic_loss_scale_params",
-    fixable=True,
-)
-def fp16_scale_floor(file: CheckedFile) -> Iterator[Hit]:
-    """A minimum loss scale of 0 or less, or a window of 0."""
-    if not file.at("fp16", "enabled") or file.number("fp16", "loss_scale"):
-        return
-    for key, usual in (("min_loss_scale", 1), ("loss_scale_window", 1000)):
-        value = file.number("fp16", key)
-        if value is not None and value <= 0:
-            edits = file.document.replaced(("fp16", key), usual)
-            yield Hit(
-                ("fp16", key), f"`{key}` (={shown(value)}) must be above 0", f"use {usual}", edits
-            )
-
-
-@rule(
-    "fp16-scale-value",
-    "error",
-    why="Each value of the scaler is checked: a boolean or a negative scale is refused.",
-    evidence=CONFIG + ", DeepSpeedFP16Config._validate_loss_scale",
-)
-def fp16_scale_value(file: CheckedFile) -> Iterator[Hit]:
-    """A boolean or negative loss scale."""
-    for key in ("loss_scale", "loss_scale_window", "min_loss_scale"):
-        value = file.at("fp16", key)
-        negative = key == "loss_scale" and (file.number("fp16", key) or 0) < 0
-        if isinstance(value, bool) or negative:
-            yield Hit(("fp16", key), f"`{key}` (={shown(value)}) must be a number, 0 or above")
-
-
-@rule(
     "amp-with-half",
     "error",
     why="Apex AMP and DeepSpeed's own half precision both replace the weights; DeepSpeed "
@@ -119,6 +67,61 @@ def amp_with_half(file: CheckedFile) -> Iterator[Hit]:
 
 
 ROWS = rules(
+    Row(
+        "loss-scale-in-bf16",
+        "error",
+        If(SCALER_KEYS, "present"),
+        "`{block}.{key}` belongs to fp16; bf16 has no loss scale",
+        "remove it",
+        title="Loss-scale keys in the bf16 block.",
+        why="bf16 has the range of fp32 and needs no loss scaler; its block refuses the keys "
+        "of the fp16 block.",
+        evidence="FlagOpen/FlagEmbedding#1487; " + CONFIG + ", DeepSpeedBF16Config",
+        repair=Repair("remove"),
+    ),
+    Row(
+        "fp16-scale-floor",
+        "error",
+        If("fp16.min_loss_scale", "at most", 0),
+        "`{key}` (={value}) must be above 0",
+        "use 1",
+        title="A minimum loss scale of 0 or less, or a window of 0.",
+        why="Dynamic scaling divides by the scale: with a minimum of 0 or below it ends in "
+        "division by zero or in vanishing gradients.",
+        evidence=CONFIG + ", DeepSpeedFP16Config._validate_dynamic_loss_scale_params",
+        when=(
+            If("fp16.enabled", "given"),
+            If("fp16.loss_scale", "not above", 0),
+        ),
+        repair=Repair("replace", 1),
+        also=(
+            Look(
+                If("fp16.loss_scale_window", "at most", 0),
+                "`{key}` (={value}) must be above 0",
+                "use 1000",
+                when=(
+                    If("fp16.enabled", "given"),
+                    If("fp16.loss_scale", "not above", 0),
+                ),
+                repair=Repair("replace", 1000),
+            ),
+        ),
+    ),
+    Row(
+        "fp16-scale-value",
+        "error",
+        If("fp16.loss_scale fp16.loss_scale_window fp16.min_loss_scale", "boolean"),
+        "`{key}` (={value}) must be a number, 0 or above",
+        title="A boolean or negative loss scale.",
+        why="Each value of the scaler is checked: a boolean or a negative scale is refused.",
+        evidence=CONFIG + ", DeepSpeedFP16Config._validate_loss_scale",
+        also=(
+            Look(
+                If("fp16.loss_scale", "below", 0),
+                "`{key}` (={value}) must be a number, 0 or above",
+            ),
+        ),
+    ),
     Row(
         "fp16-with-bf16",
         "error",

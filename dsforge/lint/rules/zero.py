@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 from dsforge.findings import Hit
 from dsforge.lint.checked_file import ZERO, CheckedFile, rule
-from dsforge.lint.rows import If, Row, rules
-from dsforge.zero_stages import FULLY_SHARDED, GRADIENTS_SHARDED
+from dsforge.lint.conditions import If
+from dsforge.lint.rows import Look, Row, rules
+from dsforge.zero_stages import FULLY_SHARDED
 
 CONFIG = "DeepSpeed runtime/zero/config.py, DeepSpeedZeroConfig"
 
@@ -29,45 +30,6 @@ def stage3_keys_below(file: CheckedFile) -> Iterator[Hit]:
 
 
 @rule(
-    "grad-norm-off",
-    "error",
-    why="Only stages 1 and 2 can skip the gradient norm, and only without clipping and "
-    "without optimizer offload.",
-    evidence="DeepSpeed runtime/zero/stage_1_and_2.py, DeepSpeedZeroOptimizer.__init__",
-)
-def grad_norm_off(file: CheckedFile) -> Iterator[Hit]:
-    """The gradient norm is switched off where it is needed."""
-    loc = (ZERO, "compute_grad_norm")
-    if not file.is_off(*loc):
-        return
-    if file.stage not in (1, GRADIENTS_SHARDED, None):
-        yield Hit(loc, f"`compute_grad_norm` false is not supported at ZeRO stage {file.stage}")
-    elif file.number("gradient_clipping"):
-        yield Hit(loc, "`compute_grad_norm` false requires `gradient_clipping` 0")
-    elif file.device("offload_optimizer") != "none":
-        yield Hit(loc, "`compute_grad_norm` false cannot be combined with optimizer offload")
-
-
-@rule(
-    "predivide-stage3",
-    "error",
-    why="Stage 3 with reduce-scatter divides gradients after the reduction, and only by "
-    "the number of ranks.",
-    evidence="DeepSpeed runtime/zero/stage3.py, DeepSpeedZeroOptimizer_Stage3.__init__",
-)
-def predivide_stage3(file: CheckedFile) -> Iterator[Hit]:
-    """Prescaled or predivided gradients at stage 3."""
-    if file.stage != FULLY_SHARDED or file.is_off(ZERO, "reduce_scatter"):
-        return
-    if file.is_on("prescale_gradients"):
-        yield Hit(("prescale_gradients",), "`prescale_gradients` is not supported at ZeRO stage 3")
-    factor = file.number("gradient_predivide_factor")
-    if factor not in (None, 1):
-        loc = ("gradient_predivide_factor",)
-        yield Hit(loc, f"`gradient_predivide_factor` (={factor}) must be 1 at ZeRO stage 3")
-
-
-@rule(
     "unsaved-weights",
     "warning",
     why="At stage 3 every rank holds a shard of each weight. Without this key "
@@ -85,6 +47,59 @@ def unsaved_weights(file: CheckedFile) -> Iterator[Hit]:
 
 
 ROWS = rules(
+    Row(
+        "grad-norm-off",
+        "error",
+        If("zero_optimization.compute_grad_norm", "off"),
+        "`{key}` false is not supported at ZeRO stage {stage}",
+        title="The gradient norm is switched off where it is needed.",
+        why="Only stages 1 and 2 can skip the gradient norm, and only without clipping and "
+        "without optimizer offload.",
+        evidence="DeepSpeed runtime/zero/stage_1_and_2.py, DeepSpeedZeroOptimizer.__init__",
+        when=(If("@stage", "in", (0, 3)),),
+        also=(
+            Look(
+                If("zero_optimization.compute_grad_norm", "off"),
+                "`{key}` false requires `gradient_clipping` 0",
+                when=(
+                    If("@stage", "not among", (0, 3)),
+                    If("gradient_clipping", "not 0"),
+                ),
+            ),
+            Look(
+                If("zero_optimization.compute_grad_norm", "off"),
+                "`{key}` false cannot be combined with optimizer offload",
+                when=(
+                    If("@stage", "not among", (0, 3)),
+                    If("@offload_optimizer", "is not", "none"),
+                ),
+            ),
+        ),
+    ),
+    Row(
+        "predivide-stage3",
+        "error",
+        If("prescale_gradients", "on"),
+        "`{key}` is not supported at ZeRO stage 3",
+        title="Prescaled or predivided gradients at stage 3.",
+        why="Stage 3 with reduce-scatter divides gradients after the reduction, and only by "
+        "the number of ranks.",
+        evidence="DeepSpeed runtime/zero/stage3.py, DeepSpeedZeroOptimizer_Stage3.__init__",
+        when=(
+            If("@stage", "is", 3),
+            If("zero_optimization.reduce_scatter", "not off"),
+        ),
+        also=(
+            Look(
+                If("gradient_predivide_factor", "outside", (1, 1)),
+                "`{key}` (={number}) must be 1 at ZeRO stage 3",
+                when=(
+                    If("@stage", "is", 3),
+                    If("zero_optimization.reduce_scatter", "not off"),
+                ),
+            ),
+        ),
+    ),
     Row(
         "zero-stage-missing",
         "warning",
