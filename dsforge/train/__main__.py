@@ -1,8 +1,8 @@
 """The entry for launchers: `deepspeed --module dsforge.train train.yaml`, torchrun, or python.
 
-What is wrong is wrong on all ranks of a host, as a rule, and one of them says it: the first. The
-others hold back and are ended by the launcher meanwhile. One that is still there after that has
-failed alone, and speaks.
+A mistake is usually the same on all ranks of a host, and the first of them reports it. The
+others wait and are ended by the launcher meanwhile. A rank that is still there after that has
+failed alone, and reports it.
 """
 
 from __future__ import annotations

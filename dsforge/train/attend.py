@@ -1,4 +1,4 @@
-"""What `launch/*.sh` become: `python -m dsforge.train.attend deepspeed ...` or `... torchrun ...`.
+"""Runs a launcher and passes signals on to its ranks; `launch/*.sh` start it as their process.
 
 A launcher that gets a signal gives its ranks 30 seconds, or none. So the launcher runs in a group
 of its own, which no terminal signals, and TERM, INT and HUP go to the ranks of this machine: all

@@ -51,7 +51,7 @@ def test_a_rank_that_is_frozen_in_a_save_ends_the_run(
     assert took_s < 80
     assert "error: the checkpoint or validation after step " in said
     assert "no heartbeat from rank 1" in said or "the first rank, which holds" in said
-    assert "saving.py" in (tmp_path / f"output/hang/rank{1 - frozen}.txt").read_text()
+    assert "checkpoints/writer.py" in (tmp_path / f"output/hang/rank{1 - frozen}.txt").read_text()
 
 
 def test_a_slow_save_is_not_ended(tiny_llama: Path, tmp_path: Path) -> None:

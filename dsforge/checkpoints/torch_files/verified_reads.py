@@ -1,4 +1,4 @@
-"""Bytes of a checkpoint that were compared with their checksums, however often they are read.
+"""Reads of a checkpoint that verify checksums, also when bytes are read again later.
 
 A record is compared whole with the CRC-32 that torch computed from memory, before the first of its
 elements is used. On the way a sum of each chunk is kept, and every later read compares the chunks
@@ -54,7 +54,7 @@ def judge(folder: Folder) -> None:
 
 
 class CheckedArchive(Archive):
-    """A torch file of which only bytes are given out that fit their checksums."""
+    """A torch file that returns only bytes that match their checksums."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
@@ -62,7 +62,7 @@ class CheckedArchive(Archive):
         self._last: tuple[str, int, bytes] = ("", 0, b"")  # the chunk that was read last
 
     def content(self, record: Record) -> bytes:
-        """The bytes of a record. Raises UnusableError where they do not fit their checksum."""
+        """The bytes of a record. Raises UnusableError where they do not match their checksum."""
         found = super().content(record)
         if len(found) != record.bytes or zlib.crc32(found) != record.crc32:
             raise self._damaged(record)

@@ -1,4 +1,4 @@
-"""What is wrong with a checkpoint: the question to ask before the machines are given back."""
+"""Verification of a whole checkpoint, to be run before the machines are released."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def verify_folder(
 
 
 def shortened(found: list[Finding]) -> list[Finding]:
-    """Findings of which those of one rule do not go on for ever."""
+    """Findings, with a limit on the number of those of one rule."""
     counts = Counter(finding.rule for finding in found)
     shown: Counter[str] = Counter()
     kept = []

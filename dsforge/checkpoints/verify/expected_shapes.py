@@ -1,4 +1,4 @@
-"""What a model must have, compared with what a checkpoint holds."""
+"""Comparison of the shapes that a model needs with those in a checkpoint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is wrong with one torch file, whatever folder it lies in: its form, its names, its bytes."""
+"""Verification of one torch file: its format, its names, its bytes."""
 
 from __future__ import annotations
 

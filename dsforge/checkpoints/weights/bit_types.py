@@ -1,4 +1,4 @@
-"""Numbers in the types that weights come in, as bits: numpy has no bfloat16."""
+"""Conversion between floating-point types as bits: numpy has no bfloat16."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""NaN and infinity counted in the tensors of a file, in slices: memory does not grow with it."""
+"""Counts of NaN and inf in the tensors of a file, slice by slice: memory stays constant."""
 
 from __future__ import annotations
 

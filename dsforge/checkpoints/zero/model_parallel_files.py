@@ -1,4 +1,4 @@
-"""What files of tensor and pipeline ranks say to DeepSpeed's converter, before it believes them.
+"""Checks of what files of tensor and pipeline ranks state, before DeepSpeed's converter uses it.
 
 It makes folders and files of names, matches names with patterns from the files, and takes memory
 for the shapes that they state. Where they do not say how tensor ranks share the weights, it puts

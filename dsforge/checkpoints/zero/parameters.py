@@ -1,9 +1,9 @@
-"""Whole parameters out of the parts that ZeRO ranks wrote: where each element lies.
+"""Whole parameters from the shards that ZeRO ranks wrote: the location of each element.
 
-ZeRO flattens the parameters of a group, cuts the flat vector by ranks and saves each cut: stages 1
-and 2 cut the whole vector once (`param_slice_mappings` says where each parameter lies in a cut),
-stage 3 cuts every parameter by itself into equal parts and packs those. What is found here is only
-places in files; nothing is read until somebody asks for elements of a parameter.
+ZeRO flattens the parameters of a group, shards the flat vector and saves each shard: stages 1
+and 2 shard the whole vector (`param_slice_mappings` says where each parameter is in a shard),
+stage 3 shards every parameter separately into equal parts and packs those. This module finds
+places in files only; nothing is read until elements of a parameter are asked for.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the files of a checkpoint state: counts, shapes, stages; each checked before it is used."""
+"""Values that checkpoint files state (counts, shapes, stages), checked before they are used."""
 
 from __future__ import annotations
 

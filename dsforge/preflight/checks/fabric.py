@@ -1,4 +1,4 @@
-"""Fabric: RDMA adapters as the job expects them, and the rate that the network really gives."""
+"""Fabric: RDMA adapters are as the job expects, and the network is as fast as planned."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def rdma_down(case: Case) -> Iterator[Hit]:
     why="The variable was right on another cluster. Here it sends every byte through the kernel.",
 )
 def rdma_unused(case: Case) -> Iterator[Hit]:
-    """InfiniBand that is there and switched off."""
+    """InfiniBand that is available but disabled."""
     hosts = tuple(host for host, facts in case.hosts.items() if facts.has_rdma)
     if case.job.exported.get("NCCL_IB_DISABLE") in OFF and hosts:
         message = "NCCL_IB_DISABLE=1, and RDMA ports are active"
@@ -113,7 +113,7 @@ def memlock(case: Case) -> Iterator[Hit]:
     why="Several nodes are slower than one where the network cannot carry what every step sends.",
 )
 def bandwidth(case: Case) -> Iterator[Hit]:
-    """A path that is slower than the plan counts on."""
+    """A path that is slower than the plan assumes."""
     plan = case.job.plan
     if _plans_rdma(case):
         return  # one TCP stream says nothing about RDMA
@@ -160,7 +160,7 @@ def _is_broken(case: Case, *pair: str) -> bool:
     why="What connects and then stalls is a path that drops large packets, or a host that hangs.",
 )
 def stream_failed(case: Case) -> Iterator[Hit]:
-    """A path that connects and carries nothing."""
+    """A path that connects but transfers no data."""
     for host, stream in case.streams.items():
         if stream.error and not _is_broken(case, host, stream.peer):
             message = f"data sent to {stream.peer} does not arrive: {stream.error}"

@@ -1,4 +1,4 @@
-"""Reach: every host answers over the launcher's ssh, is there once, and knows the time."""
+"""Hosts: each one answers over the launcher's ssh, is listed once, and has the right time."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _lost(case: Case, pattern: re.Pattern[str]) -> Iterator[tuple[str, str]]:
 
 
 def _ssh(case: Case, host: str) -> str:
-    """The command that a person tries by hand."""
+    """The ssh command to try by hand."""
     return " ".join(("ssh", *case.job.ssh, host))
 
 
@@ -97,7 +97,7 @@ def no_python(case: Case) -> Iterator[Hit]:
     why="What a host says is used only if it is what was asked for, in form and size.",
 )
 def bad_answer(case: Case) -> Iterator[Hit]:
-    """A host that answers, and not what was asked."""
+    """A host whose answer is not valid."""
     for host, said in _lost(case, ANSWER):
         fix = f"see what it says there: `{_ssh(case, host)}`, then `dsforge preflight --local`"
         yield Hit((host,), said, fix)
@@ -110,7 +110,7 @@ def bad_answer(case: Case) -> Iterator[Hit]:
     why="What login scripts print stands before every answer, in the logs of launchers, too.",
 )
 def loud_login(case: Case) -> Iterator[Hit]:
-    """A host whose greeting has no end."""
+    """A host whose login scripts print without end."""
     for host, said in _lost(case, TOO_MUCH):
         fix = f"keep its login scripts silent without a terminal: `{_ssh(case, host)} true`"
         yield Hit((host,), said, fix)

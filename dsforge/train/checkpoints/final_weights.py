@@ -1,4 +1,4 @@
-"""The final weights: gathered on one rank, written once, reopened and compared before they count.
+"""Export of the final weights: gathered on one rank, written, read back and compared.
 
 People lost whole runs to files of empty tensors that were saved under ZeRO-3 without gathering.
 Here the weights are taken one parameter at a time, and the folder gets its name only after every
@@ -98,7 +98,7 @@ def _write(module: Any, weights: dict[str, Any], tokenizer: Any, folder: Path) -
 
 @contextmanager
 def _replacing(folder: Path, weights: dict[str, Any]) -> Iterator[Path]:
-    """A folder to write into, which takes the place of `folder` when all went well."""
+    """A folder to write into, which replaces `folder` on success."""
     from safetensors import SafetensorError
 
     size = sum(tensor.numel() * tensor.element_size() for tensor in weights.values())

@@ -1,4 +1,4 @@
-"""Checkpoints: DeepSpeed's own files, and a small note that marks a good one.
+"""Notes of checkpoints: a small file beside DeepSpeed's own that marks a complete checkpoint.
 
 DeepSpeed's `latest` is written whether or not every rank finished, and it does not say for how many
 ranks a checkpoint is good. The note is written last, after every file was read back from the disk,
@@ -36,7 +36,7 @@ class FileNote(BaseModel):
 
 
 class CheckpointNote(BaseModel):
-    """What a checkpoint is good for."""
+    """What a checkpoint holds, and which run it can resume."""
 
     model_config = FROZEN
 

@@ -1,4 +1,4 @@
-"""Live objects out of what the reader of checkpoints describes, without unpickling.
+"""Python objects rebuilt from the values that the checkpoint reader describes, without unpickling.
 
 A universal checkpoint carries settings along: step counts, the schedule, the loss scaler. They are
 built here from the values that were read, and only of types that DeepSpeed itself needs; whatever

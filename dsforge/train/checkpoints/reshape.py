@@ -1,4 +1,4 @@
-"""A checkpoint of other ranks, or of another ZeRO stage, in the engine of this run.
+"""Loads a checkpoint of other ranks, or of another ZeRO stage, into the engine of this run.
 
 DeepSpeed loads its files only into the very ranks that wrote them, and asks for a conversion
 otherwise. Here each rank takes the elements that it is to hold straight from the files of all

@@ -1,4 +1,4 @@
-"""Where a run begins, anew or after a checkpoint, and how it goes on from there.
+"""Start of a run, from scratch or from a checkpoint, and the resume itself.
 
 Two runs must never mix in one folder: old checkpoints with higher step numbers would be taken for
 the newest of the new run. So what does not belong to the run is named, and removed only on request.

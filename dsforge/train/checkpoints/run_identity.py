@@ -1,4 +1,4 @@
-"""What a run is, as its checkpoints note it, and what has changed when it goes on.
+"""Identity of a run, stored in its checkpoints, and the changes since when it is resumed.
 
 A resumed run promises to go on as if it had never stopped. Other data, another order of samples or
 another model break that promise, so they are refused. A person may well want another learning

@@ -1,4 +1,4 @@
-"""When a checkpoint cannot be written: said at the first step, and never at the cost of a good one.
+"""When to save, and what to do if it fails: reported at the first step, never losing a good one.
 
 A run that cannot save loses all it does from then on. So the first save is rehearsed after the
 first step, the room on the disk is compared with what the run will keep, and a save that fails is

@@ -1,4 +1,4 @@
-"""The one door through which a checkpoint goes to the disk.
+"""Writes checkpoints atomically and verifies them.
 
 Every file is written into a temporary folder, flushed, dropped from the cache, opened again and
 compared with what the engine held: names, shapes, types, every value. Only when all ranks say so
@@ -36,7 +36,7 @@ UNFINISHED = ".saving"  # the folder in which a checkpoint is written before it 
 
 
 class SaveError(DsforgeError):
-    """A checkpoint that did not get to the disk whole; the earlier ones are still there."""
+    """A checkpoint could not be written completely; earlier ones are still there."""
 
 
 class Cost(NamedTuple):

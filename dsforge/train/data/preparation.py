@@ -1,4 +1,4 @@
-"""Data of a job, from files to samples, with progress; before any process group exists."""
+"""Data preparation, from files to samples, with progress; before any process group exists."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def row_values(path: Path) -> Iterator[tuple[str, Any]]:
 
 
 def refused(rule: str, message: str, path: Path, hint: str = "") -> SpecError:
-    """The error for a file that is no data."""
+    """The error for a file that is not usable as data."""
     return SpecError((Problem(rule, message, hint, str(path)),))
 
 

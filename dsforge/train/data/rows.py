@@ -1,4 +1,4 @@
-"""Rows: JSONL, Parquet and dataset folders -> conversations, with every bad row named at once.
+"""Rows of JSONL, Parquet and dataset folders as conversations, with all bad rows reported at once.
 
 Three shapes are read: `text` (loss on all of it), `prompt` with `completion`, and `messages`. Files
 may be larger than memory: they are read twice, row by row, first to find what is wrong with them.

@@ -1,8 +1,8 @@
-"""Tables: rows of Parquet and Arrow files as lines of JSON, read in a process that may die of them.
+"""Rows of Parquet and Arrow files as lines of JSON, read in a separate process that may crash.
 
 A page of 2 kB can ask for gigabytes, and so can a dictionary, a list or a prefix that is shared: no
 size that such a file states bounds what it becomes. So a process of its own turns it into lines,
-with little memory and little patience, and whatever ends that process is a message here.
+with limits on memory and time, and whatever ends that process becomes a message here.
 
 The process runs `main`; only what is installed, or this checkout, is imported there.
 """
@@ -43,7 +43,7 @@ REFUSED, NO_TABLE = 3, 4  # exit codes
 
 
 class TableError(Exception):
-    """A table that is none (`arrow`, `parquet`), or that asks for too much (`rows`, `size`)."""
+    """Not a table (`arrow`, `parquet`), or one that asks for too much (`rows`, `size`)."""
 
     def __init__(self, rule: str, message: str) -> None:
         super().__init__(message)

@@ -1,4 +1,4 @@
-"""How ranks agree: sums, comparisons, and work that one rank does while the others wait.
+"""Agreement of ranks: sums, comparisons, and work that one rank does while the others wait.
 
 A failure that only one rank sees must end the others too, soon and without a second message.
 """

@@ -41,7 +41,7 @@ STARTED_ALONE = (
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
-    """What DeepSpeed is told, and the values of it that the loop needs."""
+    """The config given to DeepSpeed, and the values of it that the loop needs."""
 
     settings: dict[str, Any]
     zero_stage: ZeroStage
@@ -95,7 +95,7 @@ def read_engine_config(
 
 
 def _monitors(settings: dict[str, Any]) -> Iterator[Problem]:
-    """What DeepSpeed's monitor would miss: it looks for it on the first rank only."""
+    """Missing packages of DeepSpeed's monitors; the engine looks on the first rank only."""
     for key, package in MONITORS.items():
         block = settings.get(key)
         is_on = isinstance(block, dict) and block.get("enabled") is True
@@ -140,7 +140,7 @@ def _batch_problems(batch: Batch | None, layout: Layout) -> Iterator[Problem]:
 
 
 def refitted(settings: dict[str, Any], global_batch_size: int, replicas: int) -> dict[str, Any]:
-    """A DeepSpeed config that gives a global batch on so many data-parallel replicas.
+    """The DeepSpeed config with the same global batch on another number of replicas.
 
     The micro batch never grows; the config stays as it is where it gives that batch already.
     Raises SpecError where the samples cannot be shared out evenly.
@@ -163,7 +163,7 @@ def refitted(settings: dict[str, Any], global_batch_size: int, replicas: int) ->
 
 
 def batch_of_restart(settings: dict[str, Any]) -> int | None:
-    """The global batch that a run keeps which torchrun has started again, on the ranks left."""
+    """The global batch that a run keeps after torchrun restarted it on the remaining ranks."""
     again = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
     total = settings.get(TOTAL)
     return total if again and isinstance(total, int) else None

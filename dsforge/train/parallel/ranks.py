@@ -1,7 +1,7 @@
-"""The ranks of a run: what the launcher told this process, its device, its group.
+"""The rank of this process: what the launcher set, its device, its process group.
 
-Every launcher tells a rank its place through the same five variables. Where none of them is set,
-this process is a run of one rank.
+Every launcher sets the same five environment variables. Where none of them is set, this process is
+a run of one rank.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PORTS = range(1, 65536)
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where this process stands in the job; without a layout all ranks are data-parallel."""
+    """The rank of this process in the job; without a layout all ranks are data-parallel."""
 
     rank: int
     local_rank: int
@@ -36,7 +36,7 @@ class Place:
 
     @property
     def is_first(self) -> bool:
-        """Whether this rank speaks to people and writes files."""
+        """Whether this rank prints messages and writes files."""
         return self.rank == 0
 
     @property
@@ -61,7 +61,7 @@ class Place:
 
 
 def place_of_process() -> Place:
-    """The place that the launcher gave; a world of one where there is no launcher."""
+    """The place that the launcher set; a world of one rank where there is no launcher."""
     names = ("RANK", "LOCAL_RANK", "WORLD_SIZE")
     values = [os.environ.get(name) for name in names]
     if all(value is None for value in values):
@@ -96,7 +96,7 @@ def _shown(text: str | None) -> str:
 
 
 def join(place: Place) -> None:
-    """Form the process group of the job. Raises DsforgeError where ranks stay away.
+    """Form the process group of the job. Raises DsforgeError where ranks are missing.
 
     Ranks wait for each other 10 minutes, here and in every collective; DEEPSPEED_TIMEOUT says
     otherwise, in minutes. `agreement.on_first_rank` is for what may take longer.
@@ -119,7 +119,7 @@ def join(place: Place) -> None:
 
 
 def _meeting() -> str | None:
-    """How ranks find each other where torchrun has started them again; none: as ever.
+    """The rendezvous of ranks that torchrun has restarted; None: the default one.
 
     With `--master_port` torchrun keeps its key-value store, and torch no longer tells one start
     from the next in it (`rendezvous.py`, 2.13): ranks would wait for the addresses of dead ones.

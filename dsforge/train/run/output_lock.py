@@ -1,4 +1,4 @@
-"""The lock of an output folder: one run at a time writes there.
+"""Lock of an output folder: one run at a time writes to it.
 
 Two runs in one folder replace each other's checkpoints. So the first rank locks `.lock` in the
 folder through the kernel as long as it runs, and writes into it who it is; the record also tells

@@ -1,4 +1,4 @@
-"""What a run writes into its output folder, and what of it may be removed or replaced.
+"""Outputs of a run: what it writes, and which of it may be removed or replaced.
 
 `output: .` beside a folder `model` with the base model would have the final weights take its place.
 So a run is refused, before it begins, where one of its own inputs lies in the place of a result;

@@ -1,4 +1,4 @@
-"""Processes of this machine as the kernel tells of them: who started whom, and who still lives.
+"""Processes of this machine, from /proc: parents, children, and whether they are alive.
 
 A process id is used again after its process has ended; the id and the time at which it started
 are not. Both come from /proc; where that is missing, an id is all there is.

@@ -1,4 +1,4 @@
-"""What a rank does on SIGTERM, SIGINT and SIGHUP, and when the launcher that started it ends.
+"""Handling of SIGTERM, SIGINT and SIGHUP in a rank, and of the end of its launcher.
 
 In training the step is finished, a checkpoint saved, and the run ends. Before the first step and
 in the export there is nothing to save: the rank ends at once. A thread acts on signals, because
@@ -32,7 +32,7 @@ HEARD = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class Phase(Enum):
-    """What the rank is at; the value is what is said of a stop there."""
+    """Phase of a rank; the value completes the message about a stop in it."""
 
     START = "before the first step"
     TRAINING = "immediately; steps after the last checkpoint are lost"
@@ -40,7 +40,7 @@ class Phase(Enum):
 
 
 class Attendant:
-    """Hears signals and the end of the launcher while it is entered.
+    """Context that handles signals and the end of the launcher.
 
     `signal_number` is the first signal in training, 0 while there is none; SIGTERM stands for the
     end of the launcher, which `is_orphaned` tells of. A second SIGINT ends the rank at once.

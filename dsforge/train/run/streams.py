@@ -1,4 +1,4 @@
-"""Streams of a rank that never end it: what nobody can read any more goes nowhere.
+"""Output streams that never end a rank: output that has lost its reader is discarded.
 
 A terminal that was closed, a pipe whose reader has gone, a log on a full disk: the next line that
 anything prints, a library's included, would raise in the middle of a step or a save. So stdout and
@@ -66,7 +66,7 @@ def mute_if_nobody_listens() -> None:
 
 
 def is_unheard() -> bool:
-    """Whether stdout or stderr has lost the one who read it."""
+    """Whether stdout or stderr has lost its reader."""
     return bool(_LOST) or any(map(_nobody_listens, (STDOUT, STDERR)))
 
 

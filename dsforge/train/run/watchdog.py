@@ -1,7 +1,7 @@
-"""What ends a run that cannot go on: numbers that are lost, and ranks that no longer answer.
+"""Ends a run that cannot continue: the loss became NaN or inf, or ranks stopped responding.
 
 One rank that stops (a process that is frozen, a host that is gone, a collective that others do not
-enter) leaves all others waiting, for hours and without a word. So each rank has a thread that looks
+enter) leaves all others waiting, for hours and silently. So each rank has a thread that checks
 whether its step ends in time. If not, every rank that is alive writes where it stands, the ranks
 that do not answer are named, and the run ends with the checkpoint to go on from. The thread works
 while the rank waits in a collective; faulthandler's own, which needs no interpreter, stands behind.
@@ -42,7 +42,7 @@ SCALE_FLOOR = "loss scale already at minimum"  # DeepSpeed's words, in `loss_sca
 
 
 class LostNumbersError(DsforgeError):
-    """A loss or gradient that is no number any more."""
+    """The loss or the gradient norm became NaN or inf."""
 
 
 def record_flights() -> None:
@@ -53,7 +53,7 @@ def record_flights() -> None:
 
 
 class RollCall:
-    """Hears twice, `silence_s` apart, how often each rank has beaten: who did not since is silent.
+    """Reads the heartbeat counts twice, `silence_s` apart: a rank without progress is silent.
 
     Beats are counted, not dated: clocks of hosts may differ by more than a silence.
     """
@@ -66,7 +66,7 @@ class RollCall:
         self._begin = 0.0
 
     def hear(self, store: Any) -> None:
-        """One look at the beats of all ranks; ended once the second reading is in."""
+        """Read the heartbeats of all ranks; `ended` is set after the second reading."""
         if not self._first:
             self._first, self._begin = self._beats(store), time.monotonic()
         elif time.monotonic() - self._begin > self.silence_s and not self.ended.is_set():
@@ -83,7 +83,7 @@ class RollCall:
 
 
 class Pulse:
-    """Tells the other ranks that this one lives, and hears which of them do.
+    """Sends the heartbeats of this rank and finds out which ranks send theirs.
 
     Its own thread talks, as the first rank, which holds the store, may be the one that is gone.
     """
@@ -146,7 +146,7 @@ class Pulse:
 
 
 class Watchdog:
-    """Looks after the steps of this rank while it is entered.
+    """Context that watches the steps of this rank.
 
     `limit_s` is the longest that a step may take; none: PATIENCE times the slowest so far, and at
     least LEAST_S. What is found lies in `folder`, a file for each rank.
@@ -171,7 +171,7 @@ class Watchdog:
 
     @property
     def limit_s(self) -> float:
-        """Seconds that the next step may take."""
+        """Time limit of the next step, in seconds."""
         if self._limit_s is not None:
             return self._limit_s
         return max(LEAST_S, PATIENCE * self._slowest_s)
@@ -187,7 +187,7 @@ class Watchdog:
 
     @contextmanager
     def over(self, what: str) -> Iterator[None]:
-        """Look after one step. Raises DsforgeError, with the way back, where numbers are lost."""
+        """Watch one step. Raises DsforgeError where the loss became NaN or inf."""
         begin, limit = time.monotonic(), self.limit_s
         self._what, self._end = what, begin + limit
         faulthandler.dump_traceback_later(limit + BACKSTOP_S, exit=True)
