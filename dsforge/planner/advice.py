@@ -110,6 +110,8 @@ def _against_stage(request: Request, best: Priced, explored: tuple[Explored, ...
     mine = best.strategy
     if mine.back_end != "deepspeed" or mine.zero_stage == FULLY_SHARDED or mine.offloads:
         return None
+    if mine.layout.shard_ranks == 1:  # nothing to shard: every stage is the same
+        return None
     stage = mine.zero_stage + 1
     alike = [
         found
@@ -206,8 +208,9 @@ def _left_out(request: Request, best: Priced, found: Rivals) -> Said | None:
 
 def _to_convert(request: Request, best: Priced) -> Said | None:
     """What has to be converted before Megatron-LM can continue from trained weights."""
-    why, data = fine_tuned(request), request.workload.data
-    if best.strategy.back_end != "megatron" or not why:
+    work, data = request.workload, request.workload.data
+    trained = fine_tuned(request) or (work.tokens is None and request.model.hub_id)
+    if best.strategy.back_end != "megatron" or not trained:
         return None
     rows = ""
     if data is not None:
@@ -217,6 +220,8 @@ def _to_convert(request: Request, best: Priced) -> Said | None:
         f"`tools/checkpoint/convert.py` into output/megatron{rows}: {PRETRAIN} starts from random "
         f"weights"
     )
+    if not fine_tuned(request):
+        message = f"{message}, as `--tokens` would mean"
     return Said(inf, Reason(rule="megatron-needs-conversion", message=message))
 
 

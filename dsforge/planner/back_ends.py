@@ -8,10 +8,8 @@ says, unless `--for megatron` asks for the other engine.
 
 from __future__ import annotations
 
-import re
-
 from dsforge.constraints import check
-from dsforge.plan import Request
+from dsforge.plan import Request, is_tuned
 from dsforge.planner.candidates import base, layouts
 from dsforge.specs import ModelSpec
 from dsforge.strategy import BackEnd
@@ -19,8 +17,6 @@ from dsforge.strategy import BackEnd
 BACK_ENDS: tuple[BackEnd, ...] = ("deepspeed", "megatron")
 NAMES: dict[BackEnd, str] = {"deepspeed": "DeepSpeed", "megatron": "Megatron-LM"}
 UNBUILDABLE = "megatron-model"  # the rule that looks at no layout
-# How publishers mark weights that were tuned: nobody gives these names to a shape alone.
-TUNED = re.compile(r"[-_.](instruct|chat|it|sft|dpo|rlhf)(?=$|[-_.])", re.IGNORECASE)
 
 
 def wanted(request: Request) -> tuple[BackEnd, ...]:
@@ -55,7 +51,7 @@ def fine_tuned(request: Request) -> str:
         return f"the run reads rows of {file_name(work.data.train)}"
     if work.epochs is not None:
         return "the run passes over data in epochs"
-    if work.tokens is None and holds_weights(model):
+    if is_tuned(model) or (work.tokens is None and is_folder(model)):
         return f"{model.name} is a checkpoint"
     return ""
 
@@ -65,8 +61,6 @@ def file_name(path: str) -> str:
     return path.replace("\\", "/").rstrip("/").rpartition("/")[2]
 
 
-def holds_weights(model: ModelSpec) -> bool:
-    """Whether the model was given as trained weights: by their folder, or by the name of a tune."""
-    if model.path is not None and not model.path.endswith(".json"):
-        return True
-    return TUNED.search(model.hub_id or model.name) is not None
+def is_folder(model: ModelSpec) -> bool:
+    """Whether the model was given as a folder, which holds its weights."""
+    return model.path is not None and not model.path.endswith(".json")

@@ -6,6 +6,7 @@ a plan that continues from a checkpoint must never choose it because it is faste
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -44,7 +45,7 @@ def by_folder(request: Request) -> Request:
 def by_name(request: Request) -> Request:
     """The request for weights that were tuned."""
     model = request.model.model_copy(update={"hub_id": "someone/Model-7B-Instruct"})
-    return _of_job(request, tokens=None).model_copy(update={"model": model})
+    return request.model_copy(update={"model": model})
 
 
 WAYS = (by_data, by_epochs, by_folder, by_name)
@@ -105,15 +106,25 @@ def test_who_asks_for_megatron_is_told_what_to_convert(way: Callable[[Request], 
 
 
 def test_pretraining_searches_both() -> None:
-    """A token budget without data trains from scratch, whatever the model is called."""
+    """A token budget without data trains from scratch, also where a folder lends the shape."""
     draw = Random(SEED)  # noqa: S311 - which requests, not which key
     for _ in range(ROUNDS):
         drawn = draw_request(draw)
         if drawn.workload.method == "lora" or drawn.constraints.back_end:
             continue
-        request = _of_job(by_name(drawn), tokens=10**9, data=None, epochs=None)
+        request = _of_job(by_folder(drawn), tokens=10**9, data=None, epochs=None)
         assert not fine_tuned(request)
         assert wanted(request) in (BACK_ENDS, BACK_ENDS[:1])
+
+
+def test_weights_that_were_tuned_are_not_trained_from_scratch() -> None:
+    """`-Instruct` with a token budget: the rate of fine-tuning, and no random weights."""
+    asked = ["plan", "--model", "Qwen/Qwen2.5-7B-Instruct", "--gpu", "h100", "--tokens", "1b"]
+    found = CliRunner().invoke(app, [*asked, "--gpus-per-node", "8", "--json"])
+    plan = json.loads(found.output)["plans"][0]
+
+    assert plan["strategy"]["back_end"] == "deepspeed"
+    assert (plan["workload"]["learning_rate"], plan["workload"]["weight_decay"]) == (2e-5, 0.0)
 
 
 def test_a_small_job_with_rows_stays_on_deepspeed(tmp_path: Path) -> None:

@@ -183,3 +183,15 @@ def test_a_refusal_names_everything_that_is_short() -> None:
 
     assert "of host RAM" in str(caught.value)
     assert "more device memory than each h100-80gb has" in str(caught.value)
+
+
+def test_no_remedy_takes_fewer_and_more_machines_at_once() -> None:
+    """DBRX on eight H800 was told: 1 of 8 accelerators and 4 nodes."""
+    on = cluster(1, gpu="h800-80gb", intra="nvlink-4-h800")
+    request = ask("dbrx", on, workload(4096, 64))
+    found = remedies(request, appraise(request).choice)
+
+    assert found
+    for remedy in found:
+        told = " and ".join(remedy.changes)
+        assert not (" of 8 accelerators" in told and " nodes" in told), told
