@@ -40,6 +40,7 @@ def choice_reasons(request: Request, best: Priced, found: Rivals) -> tuple[Reaso
         _against_stage(request, best, found.explored),
         _over_stage(request, best, found),
         _against_cut(best, found),
+        _shared_sequences(request, best, found),
         _placement(request, best),
         offload_reason(request, best, found),
         quantised_reason(request, best, found),
@@ -79,7 +80,9 @@ def _preferred(request: Request, best: Priced, found: Rivals) -> Said | None:
 def _batch(request: Request, best: Priced, found: Rivals) -> Said | None:
     """The batches that ZeRO could share, where this one alone has the model cut."""
     others = found.likely(lambda s: s.back_end == BACK_ENDS[0])
-    if best.strategy.layout.model_ranks == 1 or BACK_ENDS[0] not in wanted(request) or not others:
+    mine = best.strategy
+    whole = mine.back_end == BACK_ENDS[0] and _cuts(mine) == WHOLE
+    if mine.layout.model_ranks == 1 or whole or BACK_ENDS[0] not in wanted(request) or not others:
         return None
     broken = _broken_by_zero(request)
     if [problem.rule for problem in broken] != ["batch-product"]:
@@ -140,6 +143,9 @@ def _against_stage(request: Request, best: Priced, explored: tuple[Explored, ...
     mine_s = best.time.step_s.likely
     message = f"{against(chosen, mine_s)}{sends} and needs {more}"
     return said(f"zero{mine.zero_stage}-before-zero{stage}", message, chosen.step_s / mine_s)
+
+
+WHOLE = (1, 1)  # one tensor rank, one stage
 
 
 def _cuts(strategy: Strategy) -> tuple[int, int]:
@@ -234,7 +240,7 @@ def _against_cut(best: Priced, found: Rivals) -> Said | None:
     if mine.back_end != "deepspeed" or mine.layout.model_ranks > 1:
         return None
     other = found.fastest(
-        lambda s: s.back_end == "deepspeed" and s.layout.model_ranks > 1 and not s.offloads
+        lambda s: s.back_end == "deepspeed" and _cuts(s) != WHOLE and not s.offloads
     )
     if other is None or other.step_s > CLEARLY_FASTER * mine_s or other is fastest(found.likewise):
         return None
@@ -246,6 +252,37 @@ def _against_cut(best: Priced, found: Rivals) -> Said | None:
         f"that, few other trainers can; `{flag}` asks for it"
     )
     return said("whole-before-cut", message, mine_s / other.step_s)
+
+
+def _shared_sequences(request: Request, best: Priced, found: Rivals) -> Said | None:
+    """Why several GPUs share each sequence (Ulysses): what whole sequences would cost."""
+    mine, mine_s = best.strategy, best.time.step_s.likely
+    ranks = mine.layout.context_parallel_size
+    asked = request.constraints.context_parallel_size is not None
+    if mine.back_end != BACK_ENDS[0] or ranks == 1 or asked:
+        return None
+    work, gpus = request.workload, request.cluster.gpus
+    other = found.fastest(_holds_whole_sequences)
+    if other is not None:
+        why = f"with whole sequences, {against(other, mine_s)}"
+    elif found.likely(_holds_whole_sequences):
+        why = f"with whole sequences, plans fit {LIKELY_ONLY}"
+    elif found.legal(_holds_whole_sequences):
+        why = "with whole sequences, no plan fits"
+    elif work.global_batch_size < gpus:
+        why = f"{work.global_batch_size} whole sequences are too few for {gpus} GPUs"
+    else:
+        why = "whole sequences are not possible here"
+    message = (
+        f"{ranks} GPUs share each sequence (Ulysses), {work.sequence_length // ranks:,} tokens on "
+        f"each: {why}"
+    )
+    return said("shared-sequences", message, other.step_s / mine_s if other else 1.0)
+
+
+def _holds_whole_sequences(strategy: Strategy) -> bool:
+    """Whether it is a plan of DeepSpeed in which no GPUs share a sequence."""
+    return strategy.back_end == BACK_ENDS[0] and strategy.layout.context_parallel_size == 1
 
 
 def _megatron_only(request: Request, found: Rivals) -> str:

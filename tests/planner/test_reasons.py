@@ -72,6 +72,11 @@ def of_request(request: Request, mine: Priced) -> Iterator[str]:
     cluster, layout = request.cluster, mine.strategy.layout
     yield f"{factor(request.prefer)} slower"
     yield request.model.name
+    ranks = layout.context_parallel_size
+    yield f"{ranks} GPUs share each sequence"
+    yield f"{request.workload.sequence_length // ranks:,} tokens on each"
+    batch = request.workload.global_batch_size
+    yield f"{batch} whole sequences are too few for {cluster.gpus} GPUs"
     yield from (cluster.gpu.name, cluster.intra_node.name, cluster.inter_node.name)
     yield from map(gb_per_s, (cluster.intra_node.bytes_per_s, cluster.inter_node_bytes_per_s))
     yield f"{layout.tensor_parallel_size} tensor parallel ranks"
