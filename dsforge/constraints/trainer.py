@@ -83,7 +83,7 @@ def chunked_loss(case: Case) -> Broken | None:
     what = "tensor or pipeline parallelism" if split else case.model.name
     return Broken(
         f"loss=chunked is not available here: {what} {why}",
-        "use --loss plain, or neither tensor nor pipeline parallelism",
+        "use --loss plain" + ", or neither tensor nor pipeline parallelism" * split,
     )
 
 

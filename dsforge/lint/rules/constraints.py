@@ -8,16 +8,12 @@ looked for, at which key it is shown, how bad it is, and what people have met.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import lru_cache
 
 from dsforge import constraints
 from dsforge.constraints import (
     Constraint,
-    ModelShape,
-    case_of_config,
     inputs,
     megatron,
-    shape_of,
     sizes,
     trainer,
 )
@@ -27,9 +23,9 @@ from dsforge.lint.checked_file import ZERO, CheckedFile, rule
 from dsforge.lint.reading.marks import Loc
 from dsforge.lint.rules.accelerate import PLUGIN
 from dsforge.lint.rules.batch import TOTAL
-from dsforge.lint.rules.megatron import CP, EP, GLOBAL, GROUPS, HEADS, MICRO, PP, TP, count_of
+from dsforge.lint.rules.megatron import CP, EP, GLOBAL, GROUPS, TP
 from dsforge.lint.schemas.releases import Release, number
-from dsforge.zero_stages import ZERO_STAGES, Offload
+from dsforge.lint.strategies import strategy_of
 
 Place = Loc | Callable[[CheckedFile], Loc]
 STAGE: Loc = (ZERO, "stage")
@@ -37,7 +33,6 @@ TENSOR: Loc = ("tensor_parallel", "autotp_size")
 STAGES: Loc = ("pipeline", "stages")
 SEQUENCE: Loc = ("sequence_parallel_size",)
 HPZ: Loc = (ZERO, "zero_hpz_partition_size")
-QLORA_BITS = 4
 TENSOR_WITH_ZERO3 = number("0.19.8")  # the release whose AutoTP accepts ZeRO stage 3
 
 # Ids that lint had before it asked the constraints; `--ignore` and `--explain` still take them.
@@ -70,80 +65,6 @@ FORMER_IDS: dict[str, tuple[str, ...]] = {
 }
 
 
-@lru_cache(maxsize=1)  # two dozen constraints look at the same file
-def judged(file: CheckedFile) -> constraints.Case:
-    """What a file says of a strategy, with the model and the cluster where they are named."""
-    if file.document.kind == "megatron":
-        return _of_arguments(file)
-    if file.document.kind == "accelerate":
-        return _of_plugin(file)
-    config, cluster = file.config, file.cluster
-    of_job = file.document.kind == "train"
-    ranks = None if cluster is None else cluster.gpus
-    found = case_of_config(config, ranks)._replace(
-        global_batch_size=config.train_batch_size,
-        micro_batch_size=config.micro_batch_size,
-        gradient_accumulation_steps=config.gradient_accumulation_steps,
-        shape=None if file.model is None else shape_of(file.model),
-        cluster=None if of_job else cluster,  # what the machines are, `train` does not judge
-    )
-    if of_job:
-        found = found._replace(
-            sequence_length=file.whole("sequence_length"),
-            adapters=bool(file.block("lora")),
-            in_4_bits=file.whole("lora", "bits") == QLORA_BITS,
-            attention=file.word("attention") or None,
-            packing=file.is_on("packing"),
-            compiled=file.is_on("compile"),
-        )
-    filled = ranks is None or ranks % config.model_ranks == 0
-    return found if filled else found._replace(data_parallel_size=None)
-
-
-def _of_arguments(file: CheckedFile) -> constraints.Case:
-    """The strategy of Megatron arguments; the size of the model is among them."""
-
-    def flag(name: str) -> int | None:
-        return count_of(file, name) or None
-
-    ranks = None if file.cluster is None else file.cluster.gpus
-    found = constraints.Case(
-        back_end="megatron",
-        world_size=ranks,
-        tensor_parallel_size=flag(TP) or 1,
-        pipeline_parallel_size=flag(PP) or 1,
-        context_parallel_size=flag(CP) or 1,
-        expert_parallel_size=flag(EP) or 1,
-        global_batch_size=flag(GLOBAL),
-        micro_batch_size=flag(MICRO),
-        sequence_length=flag("--seq-length"),
-        cluster=file.cluster,
-        shape=ModelShape(
-            attention_heads=flag(HEADS),
-            kv_heads=flag(GROUPS),
-            experts=flag("--num-experts"),
-            positions=flag("--max-position-embeddings"),
-        ),
-    )
-    replicas = None if ranks is None or ranks % found.model_ranks else ranks // found.model_ranks
-    return found._replace(data_parallel_size=replicas)
-
-
-def _of_plugin(file: CheckedFile) -> constraints.Case:
-    """The strategy of an accelerate YAML: its stage and devices."""
-    written = file.whole(PLUGIN, "zero_stage")
-    devices: dict[str, Offload] = {"cpu": "cpu", "nvme": "nvme"}
-
-    def device(key: str) -> Offload | None:
-        return devices.get(file.word(PLUGIN, key))
-
-    return constraints.Case(
-        zero_stage=next((stage for stage in ZERO_STAGES if stage == written), None),
-        offload_optimizer=device("offload_optimizer_device"),
-        offload_parameters=device("offload_param_device"),
-    )
-
-
 def _rule(
     asked: Constraint,
     severity: Severity = "error",
@@ -159,7 +80,7 @@ def _rule(
     """
 
     def find(file: CheckedFile) -> Iterator[Hit]:
-        problem = asked(judged(file))
+        problem = asked(strategy_of(file))
         if problem is None or (before is not None and file.release >= before):
             return
         place = places[file.document.kind]
@@ -206,7 +127,7 @@ def train_mode(file: CheckedFile) -> Iterator[Hit]:
     """Settings of the ds_config that `dsforge train` refuses for this job."""
     if file.engine is None:
         return
-    for problem in constraints.broken(judged(file)):
+    for problem in constraints.broken(strategy_of(file)):
         if problem.rule != inputs.sequence_in_positions.id:
             message = f"in the ds_config: {problem.message}"
             yield Hit(("deepspeed_config",), message, problem.hint)
