@@ -26,7 +26,6 @@ These are caught by their callers, which answer or raise one of the above:
     Stopped                      the end of a pickle
     EndedError                   confined work ran into its limits
     _StopError                   the rest of a JSON text cannot be parsed
-    _NotPlainError               a JSON text needs the slow parser
 """
 
 from __future__ import annotations

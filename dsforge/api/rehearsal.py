@@ -155,7 +155,9 @@ def _own_scene(asked: Asked, path: Path, world_size: int | None) -> Scene:
     if ("model",) not in said and asked.known.model is None:
         missing.append(Problem("model-missing", "no `--model` is named", "`--model llama-2-7b`"))
     if world_size is None:
-        missing.append(Problem("world-size", "no `--world-size` is given", "`--world-size 8`"))
+        missing.append(
+            Problem("world-size-missing", "no `--world-size` is given", "`--world-size 8`")
+        )
     if missing or world_size is None:
         raise SpecError(tuple(missing))
     work = validated(WorkloadFile, _given(asked, "workload"))

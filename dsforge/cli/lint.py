@@ -95,11 +95,11 @@ def _show(found: LintResult, shape: str) -> None:
 
 def _explanation(name: str | None) -> str:
     """What is known about a rule, or a line for each. Raises DsforgeError, with the nearest one."""
-    from dsforge.findings.writers import check_known, listed
+    from dsforge.api.checking import known_rules
+    from dsforge.findings.writers import listed
     from dsforge.lint.check import BY_ID, RULES
     from dsforge.lint.rule_pages import explained
 
     if name is None:
         return listed(RULES)
-    check_known((name,), BY_ID, "dsforge lint")
-    return explained(BY_ID[name])
+    return "\n".join(explained(BY_ID[rule]) for rule in known_rules((name,)))

@@ -11,9 +11,9 @@ from __future__ import annotations
 from math import inf
 from typing import NamedTuple
 
+from dsforge.constraints.trainer import holds_whole_logits, is_split
 from dsforge.engines import BY_NAME
 from dsforge.estimate.activations import FLOAT_BYTES, element_bytes
-from dsforge.rules.trainer import holds_whole_logits, is_split
 from dsforge.specs import ModelSpec, Workload
 from dsforge.strategy import Execution, Loss, Strategy
 

@@ -11,6 +11,7 @@ from dsforge.lint.reading.document import Document, Kind, Loc
 from dsforge.lint.rules import (
     accelerate,
     batch,
+    constraints,
     costs,
     engines,
     env_file,
@@ -32,6 +33,7 @@ RULES: tuple[Rule[Case], ...] = collected(
     syntax,
     keys,
     values,
+    constraints,
     batch,
     precision,
     zero,

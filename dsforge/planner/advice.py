@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from math import inf, log
 
+from dsforge.constraints import check
 from dsforge.errors import Problem
 from dsforge.plan import Priced, Reason, Request
 from dsforge.planner.candidates import BACK_ENDS, base, layouts, wanted
@@ -18,7 +19,6 @@ from dsforge.planner.preference import demand
 from dsforge.planner.pricing import price, room_left
 from dsforge.planner.rivals import Rivals, fastest
 from dsforge.planner.wording import LIKELY_ONLY, Said, against, memory_name, said
-from dsforge.rules import check
 from dsforge.strategy import FULLY_SHARDED, Strategy
 from dsforge.units import SAME, factor, gb_per_s, gib, seconds, times
 

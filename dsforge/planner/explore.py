@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from math import inf
 from typing import Any, NamedTuple
 
+from dsforge.constraints import check
 from dsforge.errors import Problem
 from dsforge.estimate.cut import Stage, kinds_of
 from dsforge.estimate.frame import Frame, framed
@@ -19,7 +20,6 @@ from dsforge.estimate.time import Tempo, tempo
 from dsforge.plan import Reason, Request
 from dsforge.planner.candidates import families, interleavings, recomputations, wanted
 from dsforge.planner.pricing import device_room, missing_on_node
-from dsforge.rules import check
 from dsforge.specs import ClusterSpec
 from dsforge.strategy import Batching, Recompute, Strategy
 

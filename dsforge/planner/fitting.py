@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from dsforge.constraints import check
 from dsforge.estimate.activations import element_bytes
 from dsforge.estimate.memory import MemoryEstimate, estimate_memory
 from dsforge.estimate.params import parameters
 from dsforge.plan import Request
 from dsforge.planner.candidates import BACK_ENDS, families, interleavings, recomputations, wanted
 from dsforge.planner.pricing import Bound, missing_bytes
-from dsforge.rules import check
 from dsforge.strategy import Strategy
 
 

@@ -16,9 +16,8 @@ from dsforge.rehearse.moving import moving_in_place
 from dsforge.rehearse.rehearsed_model import Subject, build
 from dsforge.rehearse.storage_owners import Ownership
 from dsforge.train.parallel.autotp import tensor_groups, tensor_settings
-from dsforge.train.parallel.modes import Mode, check_sequence
+from dsforge.train.parallel.modes import Mode, check_model
 from dsforge.train.parallel.pipeline_model import PipelineDecoder
-from dsforge.train.parallel.pipeline_shape import check_pipeline
 from dsforge.train.parallel.ulysses import sequence_groups
 
 
@@ -35,22 +34,25 @@ def start(subject: Subject, settings: dict[str, Any], mode: Mode, ownership: Own
         return _started(model, settings, mode, ownership)
 
 
+def _check(mode: Mode, configuration: Any, *, adapters: bool = False) -> None:
+    """Raises SpecError with the constraints that a model breaks in a mode."""
+    problems = check_model(mode, configuration, adapters=adapters)
+    if problems:
+        raise SpecError(tuple(problems))
+
+
 def _started(model: Any, settings: dict[str, Any], mode: Mode, ownership: Ownership) -> Any:
     layout, groups = mode.layout, None
     if layout.pipeline_parallel_size > 1:
         adapters = any(not parameter.requires_grad for parameter in model.parameters())
-        problems = check_pipeline(mode, model.config, adapters=adapters)
-        if problems:
-            raise SpecError(tuple(problems))
+        _check(mode, model.config, adapters=adapters)
         model = _stages(model, mode)
     elif layout.tensor_parallel_size > 1:
         settings = tensor_settings(settings)
         with unset_fake_temporarily():  # ranks are numbers that it reads from tensors
             groups = tensor_groups(layout)
     elif layout.context_parallel_size > 1:
-        problems = check_sequence(mode, model.config, attention="sdpa", packing=False)
-        if problems:
-            raise SpecError(tuple(problems))
+        _check(mode, model.config)
         size = layout.context_parallel_size
         groups = sequence_groups(model, size, micro_batch(settings, layout))
     ownership.claim_model(model)

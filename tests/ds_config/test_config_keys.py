@@ -198,7 +198,7 @@ def test_an_irrelevant_key_changes_no_strategy(path: str) -> None:
     for value in SAMPLES:
         settings = changed({}, path, value)
         found = read(settings).config._replace(
-            bucket_keys=DsConfig().bucket_keys, optimizer_parameters={}
+            bucket_keys=DsConfig().bucket_keys, optimizer_parameters={}, any_cpu_optimizer=False
         )
         assert found == DsConfig()
         assert unpriced(settings, found) == ()

@@ -12,9 +12,9 @@ import pytest
 from planning import strategy
 
 from dsforge import catalog
+from dsforge.constraints.trainer import SEQUENCE_KINDS, WHOLE_LOGITS
 from dsforge.estimate.ulysses import saved_width
 from dsforge.huggingface.architecture import ARCHITECTURES
-from dsforge.rules.trainer import SEQUENCE_KINDS, WHOLE_LOGITS
 
 pytest.importorskip("deepspeed")
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(1800)]

@@ -129,8 +129,8 @@ STYLES = {
         ZERO2_BY_NAME,
         {
             "loss-scale-in-bf16": 2,
-            "offload-param-stage": 5,
-            "offload-ratio-stage": 6,
+            "offload-parameters": 5,
+            "offload-ratio": 6,
             "batch-product": 9,
         },
     ),

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from planning import DISK, GIB, ask, cluster, lora_workload, workload
 
+from dsforge.constraints import check
 from dsforge.errors import DoesNotFitError, LayoutError
 from dsforge.plan import Plan
 from dsforge.planner import appraise, choose, search
 from dsforge.planner.pricing import missing_bytes
-from dsforge.rules import check
 
 CONSTRAINTS: list[dict[str, Any]] = [
     {"zero_stage": 3},

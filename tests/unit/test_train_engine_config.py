@@ -81,7 +81,7 @@ def test_a_wrong_product_names_all_factors_and_the_ranks_to_start(tmp_path: Path
     }
     found = problems(tmp_path, text)["batch-product"]
 
-    assert "(=16) must be micro batch (=2) x accumulation (=2) x world size (=2) = 8" in found
+    assert "16 must be micro batch (2) x accumulation (2) x data-parallel size (2) = 8" in found
     assert "start 4 ranks" in found
 
 

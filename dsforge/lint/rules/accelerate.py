@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from difflib import get_close_matches
 
-from dsforge.ds_config import PARAMETERS_SHARDED
 from dsforge.findings import Hit
 from dsforge.lint.case import Case, rule, shown
 from dsforge.lint.rows import If, Row, rules
+from dsforge.zero_stages import FULLY_SHARDED
 
 PLUGIN = "deepspeed_config"
 CHECKS = "accelerate utils/dataclasses.py, DeepSpeedPlugin._deepspeed_config_checks"
@@ -106,22 +106,6 @@ def accelerate_address(case: Case) -> Iterator[Hit]:
 
 
 @rule(
-    "accelerate-offload-stage",
-    "error",
-    "accelerate",
-    why="Parameter offload is part of stage 3; below it the setting is ignored.",
-    evidence="DeepSpeed runtime/zero/offload_config.py",
-)
-def accelerate_offload_stage(case: Case) -> Iterator[Hit]:
-    """Offload at a stage that does not support it."""
-    stage = case.whole(PLUGIN, "zero_stage")
-    least = {"offload_param_device": PARAMETERS_SHARDED, "offload_optimizer_device": 1}
-    for key, needed in least.items():
-        if stage is not None and stage < needed and case.word(PLUGIN, key) in ("cpu", "nvme"):
-            yield Hit((PLUGIN, key), f"`{key}` needs ZeRO stage {needed} (={stage})", "use none")
-
-
-@rule(
     "accelerate-choice",
     "error",
     "accelerate",
@@ -157,9 +141,9 @@ def accelerate_init_flag(case: Case) -> Iterator[Hit]:
     loc = (PLUGIN, "zero3_init_flag")
     if stage is None or case.at(PLUGIN, "deepspeed_config_file"):
         return
-    if stage < PARAMETERS_SHARDED and case.is_on(*loc):
+    if stage < FULLY_SHARDED and case.is_on(*loc):
         yield Hit(loc, f"`zero3_init_flag` is on at ZeRO stage {stage}", "set it to false")
-    if stage == PARAMETERS_SHARDED and case.is_off(*loc):
+    if stage == FULLY_SHARDED and case.is_off(*loc):
         yield Hit(
             loc, "`zero3_init_flag` is off: every rank builds the whole model", "set it to true"
         )

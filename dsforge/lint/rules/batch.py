@@ -34,24 +34,6 @@ def batch_positive(case: Case) -> Iterator[Hit]:
 
 
 @rule(
-    "batch-product",
-    "error",
-    why="The global batch is micro batch x accumulation x data-parallel ranks, so it must be a "
-    "multiple of micro batch x accumulation on any number of ranks.",
-    evidence=f"{CHECK}; {THREADS}",
-)
-def batch_product(case: Case) -> Iterator[Hit]:
-    """A global batch size that no number of ranks can produce."""
-    total, micro, steps = case.whole(TOTAL), case.whole(MICRO), case.whole(STEPS)
-    each = (micro or 1) * (steps or 1)
-    if total and total > 0 and each > 0 and total % each:
-        parts = " x ".join(f"`{k}` (={case.whole(k)})" for k in (MICRO, STEPS) if case.whole(k))
-        near = f"use {total - total % each} or {total - total % each + each}"
-        near = f"use {each}" if total < each else near
-        yield Hit((TOTAL,), f"`{TOTAL}` (={total}) must be a multiple of {parts}", near)
-
-
-@rule(
     "batch-half-auto",
     "warning",
     why="transformers fills in each `auto` independently, from its own arguments. A fixed "

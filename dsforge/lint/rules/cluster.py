@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dsforge.ds_config import PARAMETERS_SHARDED
 from dsforge.findings import Hit
 from dsforge.lint.case import ZERO, Case, rule
-from dsforge.lint.rules.batch import MICRO, STEPS, TOTAL
+from dsforge.lint.rules.batch import STEPS
 from dsforge.units import count, gb_per_s, gib, seconds
+from dsforge.zero_stages import FULLY_SHARDED
 
 BYTES = 2  # of an element in half precision
 STATE_BYTES = 12  # fp32 master weight and two moments, Rajbhandari et al. 2020, section 3.1
@@ -23,73 +23,6 @@ def data_parallel_size(case: Case) -> int:
     gpus = case.cluster.gpus if case.cluster else 0
     each = case.config.model_ranks
     return gpus // each if gpus % each == 0 else 0
-
-
-@rule(
-    "cluster-batch",
-    "error",
-    why="The global batch must be micro batch x accumulation x data-parallel ranks of this "
-    "cluster.",
-    evidence="DeepSpeed runtime/config.py, DeepSpeedConfig._batch_assertion; OpenRLHF/OpenRLHF#346",
-)
-def cluster_batch(case: Case) -> Iterator[Hit]:
-    """A batch size that does not fit this number of GPUs."""
-    total, micro, steps = case.whole(TOTAL), case.whole(MICRO), case.whole(STEPS)
-    ranks = data_parallel_size(case)
-    if not case.cluster or not total or not ranks:
-        return
-    if micro and steps and total != micro * steps * ranks:
-        message = f"`{TOTAL}` (={total}) is not {micro} x {steps} x {ranks} ranks"
-        yield Hit((TOTAL,), message, f"use {micro * steps * ranks}")
-    elif not (micro and steps) and total % (ranks * (micro or steps or 1)):
-        each = ranks * (micro or steps or 1)
-        message = f"`{TOTAL}` (={total}) must be a multiple of {each} on {ranks} ranks"
-        yield Hit((TOTAL,), message, f"use {max(1, total // each) * each}")
-
-
-@rule(
-    "cluster-layout",
-    "error",
-    why="The product of tensor, pipeline and sequence parallel sizes must divide the "
-    "number of GPUs.",
-    evidence="DeepSpeed utils/groups.py, _create_model_parallel",
-)
-def cluster_layout(case: Case) -> Iterator[Hit]:
-    """Parallel sizes that do not divide the number of GPUs."""
-    if case.cluster and data_parallel_size(case) == 0:
-        sizes = f"tensor {case.tensor_parallel_size} x pipeline {case.pipeline_stages}"
-        message = f"{sizes} must divide the {case.cluster.gpus} cards of the cluster"
-        yield Hit(("tensor_parallel", "autotp_size"), message)
-
-
-@rule(
-    "cluster-tensor-node",
-    "warning",
-    why="Tensor-parallel ranks exchange activations four times per layer; across nodes "
-    "that runs at the speed of the network instead of NVLink.",
-    evidence="Narayanan et al. 2021, section 3.2",
-)
-def cluster_tensor_node(case: Case) -> Iterator[Hit]:
-    """Tensor parallelism across nodes."""
-    cluster, size = case.cluster, case.tensor_parallel_size
-    most = cluster.nvlink_domain_gpus if cluster else size
-    if cluster and size > most:
-        joined = "a node" if cluster.nvlink_domain_nodes == 1 else "an NVLink domain"
-        message = f"`autotp_size` (={size}) is above the {most} cards of {joined}"
-        yield Hit(("tensor_parallel", "autotp_size"), message, f"use {most}")
-
-
-@rule(
-    "cluster-bf16",
-    "error",
-    why="The GPU does not support bf16; the engine stops on every rank.",
-    evidence="DeepSpeed runtime/engine.py, DeepSpeedEngine._do_sanity_check",
-)
-def cluster_bf16(case: Case) -> Iterator[Hit]:
-    """bf16 on a GPU without it."""
-    loc = (case.bf16_block, "enabled")
-    if case.cluster and case.is_on(*loc) and "bf16" not in case.cluster.gpu.peak_flops:
-        yield Hit(loc, f"{case.cluster.gpu.name} has no bf16", "use fp16")
 
 
 @rule(
@@ -138,21 +71,20 @@ def cluster_nvme_space(case: Case) -> Iterator[Hit]:
 
 
 @rule(
-    "cluster-nvme-missing",
+    "cluster-nvme-path",
     "error",
-    why="The cluster file names no disk, or a folder other than the config's.",
+    why="The cluster file names a folder other than the config's.",
     evidence="deepspeedai/DeepSpeed#3376 (a file system without O_DIRECT, or the wrong one)",
 )
-def cluster_nvme_missing(case: Case) -> Iterator[Hit]:
-    """NVMe offload to a disk that the cluster does not have."""
+def cluster_nvme_path(case: Case) -> Iterator[Hit]:
+    """NVMe offload to another disk than that of the cluster."""
     for block in PARTS:
         path = case.at(ZERO, block, "nvme_path")
-        if not case.cluster or case.device(block) != "nvme":
+        disk = case.cluster.nvme if case.cluster else None
+        if not disk or case.device(block) != "nvme" or not isinstance(path, str):
             continue
-        if case.cluster.nvme is None:
-            yield Hit((ZERO, block), "the cluster file names no NVMe disk", "add `nvme` to it")
-        elif isinstance(path, str) and not path.startswith(case.cluster.nvme.path):
-            message = f"`nvme_path` is not below {case.cluster.nvme.path}, the disk of the cluster"
+        if not path.startswith(disk.path):
+            message = f"`nvme_path` is not below {disk.path}, the disk of the cluster"
             yield Hit((ZERO, block, "nvme_path"), message)
 
 
@@ -205,7 +137,7 @@ def cluster_bucket(case: Case) -> Iterator[Hit]:
 def cluster_zero3_network(case: Case) -> Iterator[Hit]:
     """ZeRO 3 across nodes on Ethernet."""
     cluster, model = case.cluster, case.model
-    if not cluster or not model or cluster.nodes == 1 or case.stage != PARAMETERS_SHARDED:
+    if not cluster or not model or cluster.nodes == 1 or case.stage != FULLY_SHARDED:
         return
     if (
         cluster.inter_node.kind != "ethernet"

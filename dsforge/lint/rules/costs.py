@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dsforge.ds_config import PARAMETERS_SHARDED
 from dsforge.findings import Hit
 from dsforge.lint.case import ZERO, Case, rule
 from dsforge.lint.rows import If, Row, rules
 from dsforge.units import count, gib
+from dsforge.zero_stages import FULLY_SHARDED
 
 BUCKETS = ("reduce_bucket_size", "allgather_bucket_size", "stage3_prefetch_bucket_size")
 SMALL_BUCKET = 1_000_000  # elements: 2 MB messages are bound by latency
@@ -21,7 +21,7 @@ OFTEN = 10
 
 def in_stage3(case: Case) -> bool:
     """Whether parameters are sharded."""
-    return case.stage == PARAMETERS_SHARDED
+    return case.stage == FULLY_SHARDED
 
 
 @rule(

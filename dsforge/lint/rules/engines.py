@@ -42,45 +42,6 @@ def tensor_vocabulary(case: Case) -> Iterator[Hit]:
 
 ROWS = rules(
     Row(
-        "pipeline-zero",
-        "error",
-        If("@pipeline_stages", "above", 1),
-        "ZeRO stage {stage} cannot be combined with {value} pipeline stages",
-        "use ZeRO stage 1",
-        title="ZeRO 2 or 3 with the pipeline engine.",
-        why="Sharded gradients would be reduced in each of the many micro batches of a "
-        "pipeline; the pipeline engine refuses stages 2 and 3.",
-        evidence="DeepSpeed runtime/pipe/engine.py, PipelineEngine.__init__; "
-        "deepspeedai/DeepSpeed#568, deepspeedai/DeepSpeed#1629",
-        when=(If("@stage", "above", 1),),
-        at="zero_optimization.stage",
-    ),
-    Row(
-        "tensor-zero3",
-        "error",
-        If("@tensor_parallel_size", "above", 1),
-        "ZeRO stage 3 cannot be combined with `autotp_size` (={value})",
-        "use ZeRO stage 2",
-        title="ZeRO 3 with AutoTP.",
-        why="AutoTP training supports ZeRO 0, 1 and 2.",
-        evidence="DeepSpeed runtime/engine.py, DeepSpeedEngine._configure_tensor_parallel",
-        when=(If("@stage", "is", 3),),
-        at="zero_optimization.stage",
-    ),
-    Row(
-        "tensor-pipeline",
-        "error",
-        If("@tensor_parallel_size", "above", 1),
-        "`tensor_parallel` and `pipeline` cannot be combined in DeepSpeed",
-        "use one of them, or Megatron",
-        title="Tensor and pipeline parallelism together.",
-        why="The pipeline engine takes layers, AutoTP takes Hugging Face models; they cannot "
-        "be combined. Megatron-LM combines both.",
-        evidence="DeepSpeed runtime/pipe/module.py, PipelineModule",
-        when=(If("@pipeline_stages", "above", 1),),
-        at="tensor_parallel.autotp_size",
-    ),
-    Row(
         "checkpointing-unread",
         "info",
         If("activation_checkpointing", "block"),

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from difflib import get_close_matches
 from functools import cache
 from itertools import islice
-from math import prod
 from pathlib import Path
 
 from dsforge.findings import Hit
@@ -102,36 +101,6 @@ def megatron_flag_twice(case: Case) -> Iterator[Hit]:
 
 
 @rule(
-    "megatron-groups",
-    "error",
-    "megatron",
-    why="The number of query groups must be a multiple or a divisor of the tensor parallel size.",
-    evidence="megatron-core TransformerConfig.__post_init__; pytorch/torchtitan#2574",
-)
-def megatron_groups(case: Case) -> Iterator[Hit]:
-    """Query groups that cannot be divided over the tensor-parallel ranks."""
-    size, groups = count_of(case, TP, 1), count_of(case, GROUPS)
-    if groups and size > 1 and groups % size and size % groups:
-        message = f"`{GROUPS}` (={groups}) must be a multiple or divisor of `{TP}` (={size})"
-        yield Hit((GROUPS,), message)
-
-
-@rule(
-    "megatron-sequence",
-    "error",
-    "megatron",
-    why="Each context-parallel rank takes two chunks of the sequence, to balance the "
-    "causal attention.",
-    evidence="Megatron-LM megatron/core/utils.py, get_batch_on_this_cp_rank",
-)
-def megatron_sequence(case: Case) -> Iterator[Hit]:
-    """A sequence that cannot be divided over the context-parallel ranks."""
-    ranks, length = count_of(case, CP, 1), count_of(case, "--seq-length")
-    if ranks > 1 and length and length % (2 * ranks):
-        yield Hit((CP,), f"`--seq-length` (={length}) must be a multiple of 2 x `{CP}` (={ranks})")
-
-
-@rule(
     "megatron-sequence-parallel",
     "warning",
     "megatron",
@@ -166,42 +135,6 @@ def megatron_recompute(case: Case) -> Iterator[Hit]:
         yield Hit(("--recompute-method",), "selective recomputation takes no method", "remove it")
 
 
-@rule(
-    "megatron-batch",
-    "error",
-    "megatron",
-    why="The global batch is micro batch x micro batches x data-parallel ranks.",
-    evidence="megatron-core num_microbatches_calculator.py",
-)
-def megatron_batch(case: Case) -> Iterator[Hit]:
-    """A global batch size that the ranks cannot divide."""
-    micro, total = count_of(case, MICRO, 1), count_of(case, GLOBAL)
-    model = prod(count_of(case, flag, 1) or 1 for flag in (TP, PP, CP))
-    ranks = case.cluster.gpus if case.cluster else 0
-    if ranks and ranks % model:
-        yield Hit((TP,), f"tensor x pipeline x context (={model}) must divide the {ranks} cards")
-        return
-    each = max(1, micro) * (ranks // model if ranks else 1)
-    if total and total % each:
-        yield Hit((GLOBAL,), f"`{GLOBAL}` (={total}) must be a multiple of {each}")
-
-
-@rule(
-    "megatron-tensor-node",
-    "warning",
-    "megatron",
-    why="Tensor-parallel ranks exchange activations four times per layer; across nodes "
-    "that runs at the speed of the network.",
-    evidence="Narayanan et al. 2021, section 3.2",
-)
-def megatron_tensor_node(case: Case) -> Iterator[Hit]:
-    """Tensor parallelism across nodes."""
-    size = count_of(case, TP, 1)
-    if case.cluster and size > case.cluster.gpus_per_node:
-        message = f"`{TP}` (={size}) is above the {case.cluster.gpus_per_node} cards of a node"
-        yield Hit((TP,), message)
-
-
 ROWS = rules(
     Row(
         "megatron-value",
@@ -214,16 +147,6 @@ ROWS = rules(
         kinds=("megatron",),
     ),
     Row(
-        "megatron-heads",
-        "error",
-        If(TP, "does not divide", HEADS),
-        "`{key}` (={value}) must divide `{operand}` (={of})",
-        title="Heads that cannot be divided over the tensor-parallel ranks.",
-        why="Each tensor-parallel rank holds whole attention heads.",
-        evidence="megatron-core TransformerConfig.__post_init__ (tried)",
-        kinds=("megatron",),
-    ),
-    Row(
         "megatron-layers",
         "error",
         If(PP, "does not divide", LAYERS),
@@ -233,27 +156,6 @@ ROWS = rules(
         "own number; an old version dropped the remainder silently.",
         evidence="NVIDIA/Megatron-LM#1304 (30 layers on 4 stages trained 28)",
         when=(*(If(flag, "absent") for flag in UNEVEN),),
-        kinds=("megatron",),
-    ),
-    Row(
-        "megatron-experts",
-        "error",
-        If(EP, "does not divide", "--num-experts"),
-        "`{key}` (={value}) must divide `{operand}` (={of})",
-        title="Experts that cannot be divided over the expert-parallel ranks.",
-        why="Each expert-parallel rank holds whole experts.",
-        evidence="megatron-core TransformerConfig.__post_init__",
-        kinds=("megatron",),
-    ),
-    Row(
-        "megatron-positions",
-        "error",
-        If("--seq-length", "above", "--max-position-embeddings"),
-        "`{key}` (={value}) is above `{operand}` (={of})",
-        title="A sequence longer than the position table.",
-        why="Positions beyond the table have no embedding.",
-        evidence=ARGUMENTS + ", validate_args",
-        when=(If("--max-position-embeddings", "above", 0),),
         kinds=("megatron",),
     ),
     Row(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dsforge.ds_config import PARAMETERS_SHARDED
 from dsforge.findings import Hit
 from dsforge.lint.case import ZERO, Case, rule
 from dsforge.lint.rows import If, Row, rules
 from dsforge.lint.schemas.releases import number
 from dsforge.units import count, gib
+from dsforge.zero_stages import FULLY_SHARDED
 
 BUCKETS = ("reduce_bucket_size", "allgather_bucket_size", "stage3_prefetch_bucket_size")
 DEFAULT_BUCKET = 500_000_000
@@ -75,7 +75,7 @@ def model_bucket_default(case: Case) -> Iterator[Hit]:
 def model_moe_leaf(case: Case) -> Iterator[Hit]:
     """Experts at stage 3 without leaf modules."""
     model = case.model
-    if model is None or model.moe is None or case.stage != PARAMETERS_SHARDED:
+    if model is None or model.moe is None or case.stage != FULLY_SHARDED:
         return
     known = case.release >= KNOWS_LEAVES
     if case.block(ZERO, "leaf_module") or (known and model.model_type in DEFAULT_LEAVES):
@@ -87,47 +87,18 @@ def model_moe_leaf(case: Case) -> Iterator[Hit]:
 
 
 @rule(
-    "model-heads",
-    "error",
-    why="Each rank holds whole attention heads.",
-    evidence="DeepSpeed module_inject/auto_tp.py; deepspeedai/DeepSpeed#3634 (52 heads on 8 cards)",
-)
-def model_heads(case: Case) -> Iterator[Hit]:
-    """Attention heads that cannot be divided over the tensor-parallel ranks."""
-    model, size = case.model, case.tensor_parallel_size
-    if model is not None and model.attention_heads % size:
-        message = f"`autotp_size` (={size}) must divide the {model.attention_heads} attention heads"
-        yield Hit(TENSOR, message + f" of {model.name}")
-
-
-@rule(
-    "model-kv-heads",
-    "error",
-    why="Key and value heads are sharded like the others; with fewer heads than ranks some "
-    "ranks have none.",
-    evidence="pytorch/torchtitan#2574, NVIDIA-NeMo/Automodel#799",
-)
-def model_kv_heads(case: Case) -> Iterator[Hit]:
-    """Key/value heads that cannot be divided over the tensor-parallel ranks."""
-    model, size = case.model, case.tensor_parallel_size
-    if model is not None and model.kv_heads % size:
-        message = f"`autotp_size` (={size}) must divide the {model.kv_heads} key/value heads"
-        yield Hit(TENSOR, message + f" of {model.name}")
-
-
-@rule(
     "model-stages",
-    "error",
-    why="A stage without a layer has nothing to send, and an uneven partition waits for "
-    "its largest stage; some engines drop the remainder silently.",
-    evidence="NVIDIA/Megatron-LM#1304 (30 layers on 4 stages trained 28), modelscope/ms-swift#5737",
+    "info",
+    why="Every stage waits for the fullest one. DeepSpeed balances stages by parameters, with the "
+    "embedding and the head, so an uneven number of layers may be the even one.",
+    evidence="DeepSpeed runtime/pipe/module.py, PipelineModule._partition_layers",
 )
 def model_stages(case: Case) -> Iterator[Hit]:
     """Layers that cannot be divided evenly over the pipeline stages."""
-    model, stages = case.model, case.pipeline_stages
-    if model is not None and model.layers % stages:
-        message = f"`stages` (={stages}) must divide the {model.layers} layers of {model.name}"
-        yield Hit(("pipeline", "stages"), message)
+    model, stages, given = case.model, case.pipeline_stages, case.config.partition
+    if model is not None and model.layers % stages and isinstance(given, str):
+        message = f"{stages} stages hold different numbers of the {model.layers} layers"
+        yield Hit(("pipeline", "stages"), message, "name them in `pipeline.partition`")
 
 
 ROWS = rules(

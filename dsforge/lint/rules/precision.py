@@ -118,22 +118,6 @@ def amp_with_half(case: Case) -> Iterator[Hit]:
         yield Hit(("amp", "enabled"), "`amp` cannot be combined with fp16, bf16 or ZeRO")
 
 
-@rule(
-    "accumulation-type-stage0",
-    "error",
-    why="Without ZeRO, gradients accumulate in the type of the weights; other types are "
-    "not implemented.",
-    evidence="DeepSpeed runtime/engine.py, _do_optimizer_sanity_check",
-)
-def accumulation_type_stage0(case: Case) -> Iterator[Hit]:
-    """A separate accumulation type without ZeRO."""
-    loc = ("data_types", "grad_accum_dtype")
-    own, kind = case.config.precision or "fp32", case.config.gradient_type
-    if kind is not None and case.stage == 0 and kind != own:
-        message = f"`grad_accum_dtype` (={case.word(*loc)}) must be {own} without ZeRO"
-        yield Hit(loc, message, "use ZeRO stage 1")
-
-
 ROWS = rules(
     Row(
         "fp16-with-bf16",

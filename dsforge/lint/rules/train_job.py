@@ -67,60 +67,6 @@ def train_scheduler_twice(case: Case) -> Iterator[Hit]:
 
 
 @rule(
-    "train-tensor",
-    "error",
-    "train",
-    why="Tensor parallelism (AutoTP) trains under ZeRO 0, 1 and 2, with the whole vocabulary on "
-    "each rank, and with no other way to split the model.",
-    evidence="dsforge/train/parallel/modes.py, mode_of",
-)
-def train_tensor(case: Case) -> Iterator[Hit]:
-    """Tensor parallelism with settings that `dsforge train` refuses beside it."""
-    return _refused(case) if case.tensor_parallel_size > 1 else iter(())
-
-
-@rule(
-    "train-mode",
-    "error",
-    "train",
-    why="`dsforge train` refuses parallel sizes and offload that DeepSpeed would refuse after all "
-    "ranks are up, or ignore.",
-    evidence="dsforge/train/parallel/modes.py, mode_of",
-)
-def train_mode(case: Case) -> Iterator[Hit]:
-    """Parallel sizes or offload of the ds_config that `dsforge train` refuses."""
-    return _refused(case) if case.tensor_parallel_size == 1 else iter(())
-
-
-def _refused(case: Case) -> Iterator[Hit]:
-    """What `dsforge train` finds in the ds_config, on the GPUs of the cluster where it is known."""
-    from dsforge.train.parallel.modes import mode_of
-
-    ranks = case.cluster.gpus if case.cluster else case.config.model_ranks
-    if case.engine is not None:
-        for problem in mode_of(case.config, ranks)[1]:
-            yield Hit(("deepspeed_config",), f"in the ds_config: {problem.message}", problem.hint)
-
-
-@rule(
-    "train-sequence",
-    "error",
-    "train",
-    why="The model has no embedding for positions beyond its table.",
-    evidence="the model's config.json, max_position_embeddings",
-)
-def train_sequence(case: Case) -> Iterator[Hit]:
-    """Samples longer than the model's position table."""
-    length = case.whole("sequence_length")
-    if case.model is not None and length and length > case.model.max_position_embeddings:
-        most = case.model.max_position_embeddings
-        message = (
-            f"`sequence_length` (={length}) is above the {most} positions of {case.model.name}"
-        )
-        yield Hit(("sequence_length",), message, f"use {most}")
-
-
-@rule(
     "train-unsaved",
     "warning",
     "train",

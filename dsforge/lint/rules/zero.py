@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dsforge.ds_config import GRADIENTS_SHARDED, PARAMETERS_SHARDED
 from dsforge.findings import Hit
 from dsforge.lint.case import ZERO, Case, rule
 from dsforge.lint.rows import If, Row, rules
+from dsforge.zero_stages import FULLY_SHARDED, GRADIENTS_SHARDED
 
 CONFIG = "DeepSpeed runtime/zero/config.py, DeepSpeedZeroConfig"
 
@@ -22,7 +22,7 @@ CONFIG = "DeepSpeed runtime/zero/config.py, DeepSpeedZeroConfig"
 def stage3_keys_below(case: Case) -> Iterator[Hit]:
     """Stage 3 settings at a lower stage."""
     keys = [k for k in case.block(ZERO) if k.startswith("stage3_")]
-    if keys and case.stage is not None and case.stage < PARAMETERS_SHARDED:
+    if keys and case.stage is not None and case.stage < FULLY_SHARDED:
         message = f"`{keys[0][:60]}` is not read at ZeRO stage {case.stage}"
         message += f" (nor are {len(keys) - 1} more)" if len(keys) > 1 else ""
         yield Hit((ZERO, keys[0]), message)
@@ -57,7 +57,7 @@ def grad_norm_off(case: Case) -> Iterator[Hit]:
 )
 def predivide_stage3(case: Case) -> Iterator[Hit]:
     """Prescaled or predivided gradients at stage 3."""
-    if case.stage != PARAMETERS_SHARDED or case.is_off(ZERO, "reduce_scatter"):
+    if case.stage != FULLY_SHARDED or case.is_off(ZERO, "reduce_scatter"):
         return
     if case.is_on("prescale_gradients"):
         yield Hit(("prescale_gradients",), "`prescale_gradients` is not possible at ZeRO stage 3")
@@ -79,7 +79,7 @@ def unsaved_weights(case: Case) -> Iterator[Hit]:
     """Stage 3 without gathering weights on save."""
     new = "stage3_gather_16bit_weights_on_model_save"
     keys = (new, "gather_16bit_weights_on_model_save", "stage3_gather_fp16_weights_on_model_save")
-    if case.stage == PARAMETERS_SHARDED and not any(case.at(ZERO, key) for key in keys):
+    if case.stage == FULLY_SHARDED and not any(case.at(ZERO, key) for key in keys):
         loc = (ZERO, next((k for k in keys if k in case.block(ZERO)), "stage"))
         yield Hit(loc, "whole weights are not gathered on save", f"set `{new}` to true")
 
@@ -113,7 +113,6 @@ ROWS = rules(
         "zeropp-below-stage3",
         "error",
         If(
-            "zero_optimization.zero_hpz_partition_size "
             "zero_optimization.zero_quantized_weights "
             "zero_optimization.zero_quantized_nontrainable_weights "
             "zero_optimization.zero_quantized_gradients",
@@ -127,18 +126,6 @@ ROWS = rules(
         evidence="DeepSpeed runtime/engine.py, _configure_zero_optimizer; "
         "deepspeedai/DeepSpeed#6889",
         when=(If("@stage", "below", 3),),
-    ),
-    Row(
-        "hpz-with-offload",
-        "warning",
-        If("zero_optimization.zero_hpz_partition_size", "above", 1),
-        "`{key}` (={number}) with `offload_param`",
-        "use one of them",
-        title="Parameter offload combined with hpZ.",
-        why="hpZ keeps a second copy of the parameters on the GPUs of a node; the combination "
-        "with parameters in host memory was reported to fail.",
-        evidence="deepspeedai/DeepSpeed#6889",
-        when=(If("@offload_param", "is not", "none"),),
     ),
     Row(
         "quantized-gradients-fp16",

@@ -15,10 +15,9 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from dsforge.errors import DsforgeError, Problem, SpecError, first_line
+from dsforge.errors import DsforgeError, SpecError, first_line
 from dsforge.job import TrainJob
 from dsforge.specs import LoraSpec
-from dsforge.strategy import FULLY_SHARDED
 from dsforge.train.data.packing import check_takes_positions
 from dsforge.train.model.qlora import (
     asks_for_4_bits,
@@ -29,8 +28,7 @@ from dsforge.train.model.qlora import (
 )
 from dsforge.train.model.source import ModelSource, class_of, model_source, read_configuration
 from dsforge.train.parallel.engine_config import EngineConfig
-from dsforge.train.parallel.modes import Mode, check_sequence, check_tensor
-from dsforge.train.parallel.pipeline_shape import check_pipeline
+from dsforge.train.parallel.modes import check_model
 
 
 def check_source(job: TrainJob, folder: Path, config: EngineConfig) -> None:
@@ -44,24 +42,20 @@ def check_source(job: TrainJob, folder: Path, config: EngineConfig) -> None:
         configuration = read_configuration(source, job)
         if job.packing:
             check_takes_positions(class_of(configuration))
-        problems = _problems(job, config.mode, configuration) + check_compile(job, config)
+        problems = check_model(
+            config.mode,
+            configuration,
+            adapters=job.lora is not None,
+            attention=job.attention,
+            packing=job.packing,
+            compiled=job.compile,
+            zero_stage=config.zero_stage,
+        )
         if problems:
             raise SpecError(tuple(problems))
     if source.name.endswith(".json") and not job.random_weights:
         hint = "set `random_weights: true`, or name a folder with weights"
         raise DsforgeError(f"`model` (={job.model}) is a bare config without weights", hint)
-
-
-def _problems(job: TrainJob, mode: Mode, configuration: Any) -> list[Problem]:
-    """What a model cannot do under a mode."""
-    layout, adapters = mode.layout, job.lora is not None
-    if layout.tensor_parallel_size > 1:
-        return check_tensor(mode, configuration, adapters=adapters)
-    if layout.pipeline_parallel_size > 1:
-        return check_pipeline(mode, configuration, adapters=adapters)
-    if layout.context_parallel_size > 1:
-        return check_sequence(mode, configuration, attention=job.attention, packing=job.packing)
-    return []
 
 
 def build_model(job: TrainJob, folder: Path, config: EngineConfig) -> Any:
@@ -145,19 +139,6 @@ def with_adapters(model: Any, lora: LoraSpec) -> Any:
     if is_in_4_bits(model):
         keep_trained_state_only(adapted)
     return adapted
-
-
-def check_compile(job: TrainJob, config: EngineConfig) -> list[Problem]:
-    """Why a run cannot compile its layers; empty where it can, or does not ask for it."""
-    if not job.compile:
-        return []
-    if config.zero_stage == FULLY_SHARDED:
-        message = "`compile` must be false with ZeRO stage 3, whose hooks gather weights in a layer"
-        return [Problem("compile-stage", message, "use ZeRO stage 0, 1 or 2")]
-    if config.mode.layout.model_ranks > 1:
-        message = "`compile` must be false where ranks share a replica"
-        return [Problem("compile-mode", message, "use data parallelism alone, or compile: false")]
-    return []
 
 
 def compile_layers(model: Any) -> None:

@@ -10,6 +10,8 @@ from __future__ import annotations
 from importlib.util import find_spec
 from typing import Any
 
+from dsforge.constraints import Case
+from dsforge.constraints.inputs import qlora_stage
 from dsforge.errors import Problem, first_line
 from dsforge.job import TrainJob
 from dsforge.origin import install_command
@@ -34,9 +36,7 @@ def quantisation_problems(job: TrainJob, config: EngineConfig, *, gguf: bool) ->
     if not asks_for_4_bits(job):
         return []
     problems = [_package_problem()]
-    if config.shards_parameters:
-        message = "`zero_optimization.stage` (=3) must be 0, 1 or 2 with QLoRA (`lora.bits: 4`)"
-        problems.append(Problem("qlora-zero3", message, "use ZeRO stage 2, or `bits: 16`"))
+    problems.append(qlora_stage(Case(in_4_bits=True, zero_stage=config.zero_stage)))
     if job.random_weights or gguf:
         what = "random weights" if job.random_weights else "a GGUF file"
         message = f"`model` (={job.model}) must be stored weights with QLoRA, not {what}"

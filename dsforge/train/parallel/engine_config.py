@@ -17,13 +17,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from dsforge.constraints import batch_problem, divisors, listed
 from dsforge.ds_config import Batch, DsConfig, batch_of, read
 from dsforge.ds_config.config import Precision
 from dsforge.errors import Problem, SpecError
 from dsforge.layout import Layout
 from dsforge.reading.ds_config import json_mapping
-from dsforge.rules import divisors, listed
-from dsforge.strategy import FULLY_SHARDED
+from dsforge.strategy import FULLY_SHARDED, ZeroStage
 from dsforge.train.parallel.modes import DATA_PARALLEL, Mode, mode_of
 
 MONITORS = {"tensorboard": "tensorboard", "wandb": "wandb", "comet": "comet_ml"}
@@ -44,7 +44,7 @@ class EngineConfig:
     """What DeepSpeed is told, and the values of it that the loop needs."""
 
     settings: dict[str, Any]
-    zero_stage: int
+    zero_stage: ZeroStage
     precision: Precision
     micro_batch_size: int
     gradient_accumulation_steps: int
@@ -129,21 +129,14 @@ def _batch_problems(batch: Batch | None, layout: Layout) -> Iterator[Problem]:
         hint = "write `train_micro_batch_size_per_gpu` and `gradient_accumulation_steps`"
         yield Problem("batch-missing", "no batch size is given", hint)
         return
-    replicas = layout.data_parallel_size
-    product = batch.product(replicas)
-    if batch.total == product:
+    problem = batch_problem(batch, layout.data_parallel_size)
+    if problem is None:
         return
-    what = "world size" if layout.model_ranks == 1 else "data-parallel size"
-    message = (
-        f"`train_batch_size` (={batch.total}) must be micro batch (={batch.micro}) x accumulation "
-        f"(={batch.steps}) x {what} (={replicas}) = {product}"
-    )
     wanted, rest = divmod(batch.total, batch.micro * batch.steps)
-    ranks = wanted * layout.model_ranks
-    hint = f"start {ranks} ranks" if rest == 0 else f"set it to {product}"
+    hint = problem.hint if rest else f"start {wanted * layout.model_ranks} ranks"
     if layout.world_size == 1:
         hint += f"; world size is 1: {STARTED_ALONE}"
-    yield Problem("batch-product", message, hint)
+    yield replace(problem, hint=hint)
 
 
 def refitted(settings: dict[str, Any], global_batch_size: int, replicas: int) -> dict[str, Any]:

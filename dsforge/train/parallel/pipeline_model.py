@@ -16,8 +16,9 @@ import torch
 from deepspeed.pipe import PipelineModule, TiedLayerSpec
 from deepspeed.runtime.utils import partition_balanced, partition_uniform
 
+from dsforge.constraints.trainer import ANATOMIES, Anatomy
 from dsforge.ds_config import BALANCED, Partition
-from dsforge.train.parallel.pipeline_shape import ANATOMIES, Anatomy, explicit_bounds
+from dsforge.train.parallel.modes import explicit_bounds
 from dsforge.train.parallel.pipeline_step import scaled_loss
 
 TIED = "embedding"  # DeepSpeed's key of the weights that the first and the last stage share
