@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import tomllib
 from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
@@ -39,14 +40,23 @@ ORDER = [
     ),
     "planner",
     "explain",
-    *("document", "outside", "walk", "hostfile", "huggingface", "catalog", "reading", "artifacts"),
+    *(
+        "document",
+        "outside",
+        "walk",
+        "checkpoints",
+        "hostfile",
+        "huggingface",
+        "catalog",
+        "reading",
+        "artifacts",
+    ),
     "origin",
     *(
         "process",
         "confine",
         "render",
         "validate",
-        "checkpoints",
         "diagnose",
         "train",
         "rehearse",
@@ -299,3 +309,15 @@ def test_public_things_have_docstrings() -> None:
 def test_every_room_has_its_place_in_the_order() -> None:
     """No room is outside the import order."""
     assert {room(p) for p in SOURCES} - {"__init__", "__main__", "py"} <= set(ORDER)
+
+
+def test_types_are_checked_everywhere() -> None:
+    """No module of the package is left out of mypy's strict mode, and no error is waved through."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["mypy"]
+    ours = [each for each in settings["overrides"] if "dsforge" in str(each["module"])]
+    allowed = {"module", "disallow_subclassing_any"}
+
+    assert settings["strict"]
+    assert settings["packages"] == ["dsforge"]
+    assert not settings.keys() & {"exclude", "ignore_errors", "disable_error_code"}
+    assert [each for each in ours if each.keys() - allowed] == []

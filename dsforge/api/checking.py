@@ -62,9 +62,10 @@ def lint(
         ['value-choice']
 
     """
+    from dsforge.lint.check import current_ids
     from dsforge.lint.files import checked, found, read_document
 
-    left_out = known_rules(ignore)
+    left_out = current_ids(ignore)
     if kind is not None and kind not in FILE_KINDS:
         message = f"`kind` (={kind!a:.60}) must be one of {', '.join(FILE_KINDS)}"
         raise DsforgeError(message)
@@ -181,17 +182,6 @@ def validate(
         raise DsforgeError(f"`what` (={what!a:.60}) must be one of {', '.join(QUANTITIES)}")
     quantities = [quantity for quantity in QUANTITIES if what in (None, quantity)]
     return validation(rows, what=quantities, sources=wanted, every=every)
-
-
-def known_rules(names: Iterable[str]) -> tuple[str, ...]:
-    """The ids of rules of lint, former ids replaced. Raises DsforgeError where one is unknown."""
-    from dsforge.findings.writers import check_known
-    from dsforge.lint.check import BY_ID
-    from dsforge.lint.rules.constraints import FORMER_IDS
-
-    current = tuple(rule for name in names for rule in FORMER_IDS.get(name, (name,)))
-    check_known(current, BY_ID, "dsforge lint")
-    return current
 
 
 def _paths(paths: PathInput | Sequence[PathInput]) -> tuple[Path, ...]:

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dsforge.errors import Problem, SpecError
 from dsforge.plan import Request
+from dsforge.reading.refusals import refusal
 from dsforge.reading.request import Asked, Known, read_request
-from dsforge.reading.source import Setting, Source, parse_source, plain, refusal
+from dsforge.reading.source import Setting, Source, parse_source, plain
 from dsforge.specs import ClusterSpec, ModelSpec, Workload
 from dsforge.strategy import Constraints
 

@@ -22,7 +22,7 @@ from dsforge.api.inputs import (
 from dsforge.api.results import EstimateResult, GenResult, PlanResult
 from dsforge.errors import DsforgeError, Problem, SpecError
 from dsforge.plan import Plan, Reason, Request
-from dsforge.reading.source import refusal
+from dsforge.reading.refusals import refusal
 
 if TYPE_CHECKING:
     from dsforge.exact.fullest import ExactMemory

@@ -204,7 +204,7 @@ def _checked(settings: dict[str, Any], place: str) -> dict[str, Any]:
 def rehearsed(scene: Scene, rank: int, say: Say | None = None) -> RehearseResult:
     """The rehearsal of a scene as one of its ranks. Raises as `rehearse` does."""
     from dsforge.huggingface import config_from_model
-    from dsforge.rehearse.rank_layout import mode_of
+    from dsforge.rehearse.rehearsed_job import RehearsedJob, mode_of
     from dsforge.specs import QLORA_BITS
 
     mode_of(scene.settings, scene.world_size)
@@ -221,7 +221,6 @@ def rehearsed(scene: Scene, rank: int, say: Say | None = None) -> RehearseResult
     say("importing torch and deepspeed")
     try:
         from dsforge.rehearse import run
-        from dsforge.rehearse.rehearsed_model import Subject
         from dsforge.rehearse.report import RehearsalDocument, phase_accounts
     except ImportError as error:
         from dsforge.origin import install_command
@@ -229,8 +228,8 @@ def rehearsed(scene: Scene, rank: int, say: Say | None = None) -> RehearseResult
         hint = install_command("train")
         raise DsforgeError(f"a rehearsal needs {error.name}", hint) from error
     run.quieten()
-    subject = Subject(config, scene.sequence_length, scene.recompute, scene.lora, scene.loss)
-    found = run.rehearse(subject, scene.settings, world_size=scene.world_size, rank=rank, say=say)
+    job = RehearsedJob(config, scene.sequence_length, scene.recompute, scene.lora, scene.loss)
+    found = run.rehearse(job, scene.settings, world_size=scene.world_size, rank=rank, say=say)
     document = RehearsalDocument(
         model=scene.model.name,
         world_size=scene.world_size,

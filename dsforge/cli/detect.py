@@ -26,7 +26,7 @@ def detect(*, out: Path | None, force: bool, measure_disk: bool, as_json: bool) 
     from dsforge.masking import printable
     from dsforge.probe.detect import cluster_file, cluster_yaml
     from dsforge.probe.node import probe
-    from dsforge.reading.source import refusal
+    from dsforge.reading.refusals import refusal
 
     if out is not None and not out.absolute().parent.is_dir():
         raise refusal("file-unwritable", str(out), "cannot be written: its folder does not exist")

@@ -95,11 +95,10 @@ def _show(found: LintResult, shape: str) -> None:
 
 def _explanation(name: str | None) -> str:
     """What is known about a rule, or a line for each. Raises DsforgeError, with the nearest one."""
-    from dsforge.api.checking import known_rules
     from dsforge.findings.writers import listed
-    from dsforge.lint.check import BY_ID, RULES
+    from dsforge.lint.check import BY_ID, RULES, current_ids
     from dsforge.lint.rule_pages import explained
 
     if name is None:
         return listed(RULES)
-    return "\n".join(explained(BY_ID[rule]) for rule in known_rules((name,)))
+    return "\n".join(explained(BY_ID[rule]) for rule in current_ids((name,)))

@@ -96,7 +96,7 @@ def probe(
 def _check(path: Path, *, force: bool) -> None:
     """Raises SpecError before minutes are spent on a card that could not be written."""
     from dsforge.artifacts.whole import replaced
-    from dsforge.reading.source import refusal
+    from dsforge.reading.refusals import refusal
 
     if replaced(path) and not force:
         raise refusal("file-exists", str(path), "exists", "`--force` overwrites it")

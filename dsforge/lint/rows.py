@@ -1,4 +1,4 @@
-"""Rules as data: one row for each rule that looks at a value and a few conditions beside it.
+"""Rules as data: one row for each rule that tests a value under a few conditions.
 
 Most rules have one of few shapes: a value beyond a range, a word that does not exist, a key that is
 ignored below a ZeRO stage, two keys that cannot be combined, a variable that does harm. Such a rule
@@ -11,14 +11,15 @@ In a `.deepspeed_env` a key is the name of a variable, and `*` stands for any pa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
 from dsforge.findings import Edit, Hit, Rule, Severity
-from dsforge.lint.case import ZERO, Case, shown
-from dsforge.lint.reading.document import Kind, Loc
+from dsforge.lint.checked_file import ZERO, CheckedFile, shown
+from dsforge.lint.reading.document import Kind
+from dsforge.lint.reading.marks import Loc
 from dsforge.lint.reading.variables import variables
 from dsforge.lint.schemas.releases import number
 from dsforge.units import count
@@ -100,7 +101,15 @@ class _Absent:
 ABSENT = _Absent()
 
 
-def rules(*rows: Row) -> tuple[Rule[Case], ...]:
+class Place(NamedTuple):
+    """One key that a row looks at, and its value."""
+
+    loc: Loc
+    value: Any
+    offset: int | None = None  # of the line, in a file of variables
+
+
+def rules(*rows: Row) -> tuple[Rule[CheckedFile], ...]:
     """The rules that rows describe."""
     return tuple(
         Rule(
@@ -125,35 +134,46 @@ def _needed(row: Row) -> frozenset[str]:
     return frozenset(key.split(".")[0] for key in keys)
 
 
-def _hits(row: Row, locs: tuple[Loc, ...], needed: frozenset[str], case: Case) -> Iterator[Hit]:
+def _hits(
+    row: Row, locs: tuple[Loc, ...], needed: frozenset[str], file: CheckedFile
+) -> Iterable[Hit]:
     """What a row finds in a file."""
-    if (needed and needed.isdisjoint(case.document.root)) or not _is_of(row, case):
-        return
+    if (needed and needed.isdisjoint(file.document.root)) or not _is_of(row, file):
+        return ()
     holds = OPERATORS[row.test.operator]
-    operand = _operand(case, row.test)
-    for loc, value, offset in _places(row, locs, case):
-        if holds(value, operand) and all(_is_true(case, loc, other) for other in row.when):
-            words = _words(row, case, loc, value)
-            message, fix = row.message.format_map(words), row.fix.format_map(words)
-            where = () if offset is not None else loc if row.at is None else _loc(row.at)
-            yield Hit(where, message, fix, _repaired(row, case, loc), offset)
+    operand = _operand(file, row.test)
+    places = [place for place in _places(row, locs, file) if holds(place.value, operand)]
+    return [
+        _hit(row, file, place)
+        for place in places
+        if all(_is_true(file, place.loc, condition) for condition in row.when)
+    ]
 
 
-def _places(row: Row, locs: tuple[Loc, ...], case: Case) -> Iterator[tuple[Loc, Any, int | None]]:
+def _hit(row: Row, file: CheckedFile, place: Place) -> Hit:
+    """The finding of a row at a key."""
+    words = _words(row, file, place)
+    message, fix = row.message.format_map(words), row.fix.format_map(words)
+    pointed_to = place.loc if row.at is None else _loc(row.at)
+    where = pointed_to if place.offset is None else ()
+    return Hit(where, message, fix, _repaired(row, file, place.loc), place.offset)
+
+
+def _places(row: Row, locs: tuple[Loc, ...], file: CheckedFile) -> list[Place]:
     """Each key that a row looks at, its value, and its offset where the file consists of lines."""
     if "env" not in row.kinds:
-        for loc in locs:
-            yield loc, _value(case, loc), None
-        return
-    for variable in variables(case.document):
-        if any(fnmatchcase(variable.name, str(loc[0])) for loc in locs):
-            yield (variable.name,), variable.value.strip(), variable.line.start
+        return [Place(loc, _value(file, loc)) for loc in locs]
+    return [
+        Place((variable.name,), variable.value.strip(), variable.line.start)
+        for variable in variables(file.document)
+        if any(fnmatchcase(variable.name, str(loc[0])) for loc in locs)
+    ]
 
 
-def _is_of(row: Row, case: Case) -> bool:
+def _is_of(row: Row, file: CheckedFile) -> bool:
     """Whether the release that is checked against is one of the row's."""
-    late = row.since and case.release < number(row.since)
-    return not late and not (row.until and case.release > number(row.until))
+    late = row.since and file.release < number(row.since)
+    return not late and not (row.until and file.release > number(row.until))
 
 
 def _loc(key: str) -> Loc:
@@ -161,39 +181,40 @@ def _loc(key: str) -> Loc:
     return tuple(key.split(".")) if key else ()
 
 
-def _value(case: Case, loc: Loc) -> Any:
+def _value(file: CheckedFile, loc: Loc) -> Any:
     """The value of a key or fact; sizes of Megatron are texts of digits."""
     name = str(loc[-1])
     if name.startswith("@"):
-        return FACTS[name](case, loc)
-    block = case.document.root
+        return FACTS[name](file, loc)
+    block = file.document.root
     for key in loc:
         if type(block) is not dict or key not in block:
             return ABSENT
         block = block[key]
-    is_size = case.document.kind == "megatron" and isinstance(block, str) and block.isdigit()
+    is_size = file.document.kind == "megatron" and isinstance(block, str) and block.isdigit()
     return int(block) if is_size and len(block) <= MOST_DIGITS else block
 
 
-def _is_true(case: Case, loc: Loc, condition: If) -> bool:
+def _is_true(file: CheckedFile, loc: Loc, condition: If) -> bool:
     """Whether a condition holds beside the key that is looked at; for one of several keys."""
-    operand = _operand(case, condition)
+    operand = _operand(file, condition)
     for key in condition.key.split():
-        value = FACTS[key](case, loc) if key in FACTS else _value(case, _loc(key))
+        value = FACTS[key](file, loc) if key in FACTS else _value(file, _loc(key))
         if OPERATORS[condition.operator](value, operand):
             return True
     return False
 
 
-def _operand(case: Case, condition: If) -> Any:
+def _operand(file: CheckedFile, condition: If) -> Any:
     """What a value is compared with: itself, or the value of a flag that it names."""
     operand = condition.operand
     is_flag = isinstance(operand, str) and operand.startswith("--")
-    return _value(case, (operand,)) if is_flag else operand
+    return _value(file, (operand,)) if is_flag else operand
 
 
-def _words(row: Row, case: Case, loc: Loc, value: Any) -> dict[str, Any]:
+def _words(row: Row, file: CheckedFile, place: Place) -> dict[str, Any]:
     """What messages may name."""
+    loc, value, _ = place
     return {
         "key": shown(loc[-1]),
         "block": shown(loc[-2]) if len(loc) > 1 else "",
@@ -201,20 +222,20 @@ def _words(row: Row, case: Case, loc: Loc, value: Any) -> dict[str, Any]:
         "number": value,
         "count": count(value) if "{count" in row.message else "",
         "operand": row.test.operand,
-        "of": shown(_operand(case, row.test)),
-        "stage": case.stage,
-        "device": FACTS["@device"](case, loc),
-        "model": case.model.name if case.model else "",
+        "of": shown(_operand(file, row.test)),
+        "stage": file.stage,
+        "device": FACTS["@device"](file, loc),
+        "model": file.model.name if file.model else "",
     }
 
 
-def _repaired(row: Row, case: Case, loc: Loc) -> tuple[Edit, ...]:
+def _repaired(row: Row, file: CheckedFile, loc: Loc) -> tuple[Edit, ...]:
     """The edits of the repair; none where there is no safe one."""
     if row.repair is None:
         return ()
     way, text = row.repair
     return (
-        case.document.renamed(loc, text) if way == "rename" else case.document.replaced(loc, text)
+        file.document.renamed(loc, text) if way == "rename" else file.document.replaced(loc, text)
     )
 
 
@@ -288,19 +309,18 @@ def _offload_block(loc: Loc) -> str:
     return next((str(key) for key in loc if key in ("offload_optimizer", "offload_param")), "")
 
 
-FACTS: Mapping[str, Callable[[Case, Loc], Any]] = {
-    "@stage": lambda case, _: case.stage,
-    "@offload_optimizer": lambda case, _: case.device("offload_optimizer"),
-    "@offload_param": lambda case, _: case.device("offload_param"),
+FACTS: Mapping[str, Callable[[CheckedFile, Loc], Any]] = {
+    "@stage": lambda file, _: file.stage,
+    "@offload_optimizer": lambda file, _: file.device("offload_optimizer"),
+    "@offload_param": lambda file, _: file.device("offload_param"),
     # of the offload block of the key that is looked at:
-    "@device": lambda case, loc: case.device(_offload_block(loc)) if _offload_block(loc) else "",
-    "@nvme_path": lambda case, loc: case.at(ZERO, _offload_block(loc), "nvme_path"),
-    "@bf16": lambda case, _: case.is_on(
-        "bf16" if "bf16" in case.block() else "bfloat16", "enabled"
+    "@device": lambda file, loc: file.device(_offload_block(loc)) if _offload_block(loc) else "",
+    "@nvme_path": lambda file, loc: file.at(ZERO, _offload_block(loc), "nvme_path"),
+    "@bf16": lambda file, _: file.is_on(
+        "bf16" if "bf16" in file.block() else "bfloat16", "enabled"
     ),
-    "@tensor_parallel_size": lambda case, _: case.tensor_parallel_size,
-    "@pipeline_stages": lambda case, _: case.pipeline_stages,
-    "@model_type": lambda case, _: case.model.model_type if case.model else ABSENT,
-    "@tied_embeddings": lambda case, _: case.model.tied_embeddings if case.model else ABSENT,
-    "@network": lambda case, _: case.cluster.inter_node.kind if case.cluster else ABSENT,
+    "@tensor_parallel_size": lambda file, _: file.tensor_parallel_size,
+    "@model_type": lambda file, _: file.model.model_type if file.model else ABSENT,
+    "@tied_embeddings": lambda file, _: file.model.tied_embeddings if file.model else ABSENT,
+    "@network": lambda file, _: file.cluster.inter_node.kind if file.cluster else ABSENT,
 }

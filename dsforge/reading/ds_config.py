@@ -25,7 +25,8 @@ from dsforge.reading.ds_config_strategy import (
     partition_reason,
     unpriced_values,
 )
-from dsforge.reading.source import MAX_PROBLEMS, Setting, read_text, refusal
+from dsforge.reading.refusals import MAX_PROBLEMS, refusal
+from dsforge.reading.source import Setting, read_text
 
 
 class DsConfigFile(NamedTuple):

@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 import yaml
 
 from dsforge.errors import Problem
-from dsforge.reading.source import MAX_DEPTH, MAX_PROBLEMS, Loc, refusal
+from dsforge.reading.refusals import MAX_PROBLEMS, Loc, refusal
+from dsforge.reading.source import MAX_DEPTH
 
 MAX_DIGITS = 30
 SECONDS = 5.0  # for one file

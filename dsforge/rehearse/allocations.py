@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 import torch
 from torch._subclasses.fake_tensor import (
     FakeTensor,
-    FakeTensorMode,
     in_kernel_invocation_manager,
 )
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -48,12 +47,6 @@ MODEL_CODE = (
     ),  # stages of a pipeline and their loss
 )
 _NO_ARGUMENTS: Mapping[str, Any] = {}
-
-
-class FakeWorld(FakeTensorMode):
-    """Fake tensors that never touch a device while they are made (`torch.tensor` would)."""
-
-    avoid_device_init = True
 
 
 class Storage(NamedTuple):

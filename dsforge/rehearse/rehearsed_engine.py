@@ -12,8 +12,9 @@ from torch.nn import functional
 from dsforge.ds_config import batch_of, read
 from dsforge.errors import SpecError
 from dsforge.layout import Layout
-from dsforge.rehearse.moving import moving_in_place
-from dsforge.rehearse.rehearsed_model import Subject, build
+from dsforge.rehearse.fake_tensors import moving_in_place
+from dsforge.rehearse.rehearsed_job import RehearsedJob
+from dsforge.rehearse.rehearsed_model import build
 from dsforge.rehearse.storage_owners import Ownership
 from dsforge.train.parallel.autotp import tensor_groups, tensor_settings
 from dsforge.train.parallel.modes import Mode, check_model
@@ -21,14 +22,14 @@ from dsforge.train.parallel.pipeline_model import PipelineDecoder
 from dsforge.train.parallel.ulysses import sequence_groups
 
 
-def start(subject: Subject, settings: dict[str, Any], mode: Mode, ownership: Ownership) -> Any:
+def start(job: RehearsedJob, settings: dict[str, Any], mode: Mode, ownership: Ownership) -> Any:
     """The engine of this rank, its model's memory claimed.
 
     A model that is split has its whole weights in host memory first, as in training.
     """
     tracker = ownership.tracker
     tracker.building = mode.layout.model_ranks > 1
-    model = build(subject, settings)
+    model = build(job, settings)
     tracker.building = False
     with moving_in_place(tracker):
         return _started(model, settings, mode, ownership)

@@ -7,47 +7,35 @@ script builds whole on the device first has a higher peak at init than is shown 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
 from dsforge.ds_config import read
 from dsforge.rehearse.fake_gpu import DEVICE
-from dsforge.specs import LoraSpec
-from dsforge.strategy import AskedLoss
+from dsforge.rehearse.rehearsed_job import RehearsedJob
 from dsforge.train.model.build import with_adapters
 
 PRECISIONS = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
 
-class Subject(NamedTuple):
-    """What is trained: a transformers config (`model_type` included), and how."""
-
-    config: Mapping[str, Any]
-    sequence_length: int
-    recompute: bool = False
-    lora: LoraSpec | None = None
-    loss: AskedLoss = "plain"
-
-
-def build(subject: Subject, settings: dict[str, Any]) -> torch.nn.Module:
+def build(job: RehearsedJob, settings: dict[str, Any]) -> torch.nn.Module:
     """The causal language model on the pretended device, adapters included."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
     written = read(settings, filled_in=False).config
     dtype = PRECISIONS[written.precision or "fp32"]  # as the engine decides it (get_data_types)
-    values = dict(subject.config)
+    values = dict(job.config)
     config = AutoConfig.for_model(values.pop("model_type"), **values)
     with _home(settings, shards_parameters=written.shards_parameters):
         model = AutoModelForCausalLM.from_config(config, dtype=dtype)
     model.config.use_cache = False
-    if subject.recompute:
+    if job.recompute:
         model.gradient_checkpointing_enable({"use_reentrant": False})
-    if subject.lora is not None:
+    if job.lora is not None:
         with torch.device(DEVICE):
-            model = with_adapters(model, subject.lora)
+            model = with_adapters(model, job.lora)
     return model
 
 

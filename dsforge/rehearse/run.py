@@ -21,15 +21,14 @@ import deepspeed
 import torch
 
 from dsforge.errors import DsforgeError, first_line
-from dsforge.rehearse.allocations import FakeWorld, Tracker
+from dsforge.rehearse.allocations import Tracker
 from dsforge.rehearse.fake_gpu import NAME, pretended_gpu
 from dsforge.rehearse.fake_kernels import no_kernels
 from dsforge.rehearse.fake_ranks import rank_of
-from dsforge.rehearse.rank_layout import mode_of
+from dsforge.rehearse.fake_tensors import FakeTensors, without_sanity_checks
 from dsforge.rehearse.rehearsed_engine import start
-from dsforge.rehearse.rehearsed_model import Subject
+from dsforge.rehearse.rehearsed_job import RehearsedJob, mode_of
 from dsforge.rehearse.report import Refusal
-from dsforge.rehearse.sanity import without_sanity_checks
 from dsforge.rehearse.steps import Samples, take_step
 from dsforge.rehearse.storage_owners import Ownership
 from dsforge.rehearse.timeline import Span, Timeline
@@ -75,7 +74,7 @@ class _Stage:
 
 
 def rehearse(
-    subject: Subject,
+    job: RehearsedJob,
     settings: dict[str, Any],
     *,
     world_size: int,
@@ -93,7 +92,7 @@ def rehearse(
     refused: tuple[Refusal, ...] = ()
     with _pretended(world_size, rank, tracker):
         try:
-            _play(stage, subject, deepcopy(settings), mode)
+            _play(stage, job, deepcopy(settings), mode)
         except DsforgeError:
             raise
         except Exception as error:
@@ -128,17 +127,17 @@ def _pretended(world_size: int, rank: int, tracker: Tracker) -> Iterator[None]:
         stack.enter_context(no_kernels())
         stack.enter_context(without_sanity_checks())
         stack.enter_context(rank_of(world_size, rank, backend=f"cpu:fake,{NAME}:fake"))
-        stack.enter_context(FakeWorld(allow_non_fake_inputs=True))
+        stack.enter_context(FakeTensors(allow_non_fake_inputs=True))
         stack.enter_context(tracker)
         yield
 
 
-def _play(stage: _Stage, subject: Subject, settings: dict[str, Any], mode: Mode) -> None:
+def _play(stage: _Stage, job: RehearsedJob, settings: dict[str, Any], mode: Mode) -> None:
     with stage.phase("init"):
-        stage.engine = start(subject, settings, mode, stage.ownership)
-    chunked = subject.loss == "chunked" and mode.layout.pipeline_parallel_size == 1
+        stage.engine = start(job, settings, mode, stage.ownership)
+    chunked = job.loss == "chunked" and mode.layout.pipeline_parallel_size == 1
     head = loss_head(stage.engine.module) if chunked else None
-    samples = Samples(subject.sequence_length, head)
+    samples = Samples(job.sequence_length, head)
     for first in (True, False):
         take_step(stage.engine, stage.phase, samples, first=first)
 

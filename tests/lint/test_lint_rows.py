@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsforge.lint.case import case_of
 from dsforge.lint.check import RULES
+from dsforge.lint.checked_file import checked_file
 from dsforge.lint.reading.document import Kind
 from dsforge.lint.reading.kind import document_of
 from dsforge.lint.rows import ABSENT, FACTS, OPERATORS, If, Repair, Row, rules
@@ -49,8 +49,8 @@ ALONE = {  # rows that look at their key alone
 
 def hits(row: Row, text: str, kind: Kind = "ds_config", release: str = "0.19.8") -> list[Any]:
     """What a row finds in a text."""
-    case = case_of(document_of("file", text, kind), frozen(), number(release))
-    return list(rules(row)[0].find(case))
+    file = checked_file(document_of("file", text, kind), frozen(), number(release))
+    return list(rules(row)[0].find(file))
 
 
 def row(test: If, **changes: Any) -> Row:

@@ -22,6 +22,7 @@ from dsforge.checkpoints.pickles.values import StoredTensor
 from dsforge.checkpoints.torch_files.archive import Archive, tensors_in
 from dsforge.checkpoints.verify.torch_file import GATHER
 from dsforge.checkpoints.zero.stated_values import partition_count, stage_of, whole_number
+from dsforge.ds_config import read
 from dsforge.findings import Finding
 
 SHOWN = 4  # ranks that a message names
@@ -138,10 +139,9 @@ def _world(value: dict[str, Any]) -> int:
 
 def _zero_stage(value: dict[str, Any]) -> int:
     """The ZeRO stage that the config in a model file asks for."""
-    config = value.get("ds_config")
-    block = config.get("zero_optimization") if isinstance(config, dict) else None
-    stage = block.get("stage", 0) if isinstance(block, dict) else 0
-    return stage if isinstance(stage, int) else 0
+    settings = value.get("ds_config")
+    config = read(settings, filled_in=False).config if isinstance(settings, dict) else None
+    return config.zero_stage or 0 if config else 0
 
 
 def _empty(opened: Opened) -> Iterator[Finding]:

@@ -54,14 +54,7 @@ class Entry(NamedTuple):
 
 def read_entries(file: Path) -> list[Entry]:
     """The tensors of a safetensors file in the order of their bytes. Raises DsforgeError."""
-    header, begin, size = _read_header(file)
-    metadata = header.pop("__metadata__", None)
-    plain = metadata is None or isinstance(metadata, dict)
-    if not plain or not all(isinstance(text, str) for text in (metadata or {}).values()):
-        raise DsforgeError(f"{file.name}: its metadata are not texts")
-    if len(header) > MAX_TENSORS:
-        raise DsforgeError(f"{file.name} holds more than {MAX_TENSORS:,} tensors")
-    entries = sorted((_entry(file, *item) for item in header.items()), key=lambda e: (e[3], e[4]))
+    entries, begin, size = read_header(file)
     at = 0
     for entry in entries:
         if entry.begin != at:
@@ -74,7 +67,24 @@ def read_entries(file: Path) -> list[Entry]:
     return [e._replace(begin=begin + e.begin, end=begin + e.end) for e in entries]
 
 
-def _read_header(file: Path) -> tuple[dict[str, Any], int, int]:
+def read_header(file: Path) -> tuple[list[Entry], int, int]:
+    """The tensors that a header describes, where their bytes begin, and the size of the file.
+
+    Offsets count from where the bytes begin; whether the file has them is not looked at. Raises
+    DsforgeError.
+    """
+    header, begin, size = _header(file)
+    metadata = header.pop("__metadata__", None)
+    plain = metadata is None or isinstance(metadata, dict)
+    if not plain or not all(isinstance(text, str) for text in (metadata or {}).values()):
+        raise DsforgeError(f"{file.name}: its metadata are not texts")
+    if len(header) > MAX_TENSORS:
+        raise DsforgeError(f"{file.name} holds more than {MAX_TENSORS:,} tensors")
+    entries = [_entry(file, *item) for item in header.items()]
+    return sorted(entries, key=lambda entry: (entry.begin, entry.end)), begin, size
+
+
+def _header(file: Path) -> tuple[dict[str, Any], int, int]:
     """The header, where the bytes begin, and the size of the file. Raises DsforgeError."""
     with opened(file) as descriptor:
         size = size_of(descriptor)

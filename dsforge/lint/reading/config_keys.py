@@ -1,4 +1,4 @@
-"""Entries: the keys of a config beside what a release of DeepSpeed knows of each.
+"""Entries: the keys of a config, each with what a release of DeepSpeed knows about it.
 
 They are made once for a config; a dozen rules go through them.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from dsforge.lint.reading.document import Loc
+from dsforge.lint.reading.marks import Loc
 from dsforge.lint.schemas.releases import Block, Release, Releases, number
 
 MOST_UNKNOWN = 100  # keys that are looked up among similar ones: the search is slow

@@ -1,4 +1,4 @@
-"""Document: a file that was read, where each value and each key knows its place in the text.
+"""Document: a parsed file that knows the place of each key and value in its text.
 
 Findings need line and column, repairs need offsets, and a repair must leave comments and order as
 they are: it is an edit of the text, never a value that is written out again.
@@ -12,30 +12,12 @@ from itertools import islice
 from typing import Any, Literal, NamedTuple
 
 from dsforge.findings import Edit
+from dsforge.lint.reading.json_text import parsed
+from dsforge.lint.reading.marks import Flaw, Loc, Mark
 
 Kind = Literal["ds_config", "hostfile", "env", "megatron", "accelerate", "train", "unknown"]
-Loc = tuple[str | int, ...]
 
 KINDS: tuple[Kind, ...] = ("ds_config", "hostfile", "env", "megatron", "accelerate", "train")
-
-
-class Mark(NamedTuple):
-    """Where one value stands: offsets of its key (equal where it has none) and of itself."""
-
-    key_start: int
-    key_end: int
-    start: int
-    end: int
-
-
-class Flaw(NamedTuple):
-    """What reading itself found: the rule, the offset, and what is wrong."""
-
-    rule: str
-    offset: int
-    message: str
-    fix: str = ""
-    edits: tuple[Edit, ...] = ()
 
 
 class Line(NamedTuple):
@@ -66,8 +48,6 @@ class Document(NamedTuple):
         """Where each value stands."""
         if self.written is not None:
             return self.written
-        from dsforge.lint.reading.json_text import parsed
-
         return parsed(self.text).marks
 
     @property

@@ -1,4 +1,4 @@
-"""Text -> Document: which kind of file it is, and its values with their places.
+"""From text to Document: detects the kind of file and parses it.
 
 The kind is taken from the name where that is a convention of the launcher, else from what the file
 says; a misspelt config must still be recognised as one, so near misses of the strong keys count.
@@ -13,8 +13,9 @@ from typing import Any
 
 from dsforge.errors import SpecError
 from dsforge.findings import Edit
-from dsforge.lint.reading.document import Document, Flaw, Kind, Line, Loc, Mark
+from dsforge.lint.reading.document import Document, Kind, Line
 from dsforge.lint.reading.json_text import parsed, plain
+from dsforge.lint.reading.marks import Flaw, Loc, Mark
 
 STRONG = (
     *("zero_optimization", "train_batch_size", "train_micro_batch_size_per_gpu", "fp16", "bf16"),
@@ -29,7 +30,7 @@ LOOKED_AT = 50  # keys or lines from which the kind is told
 
 
 def document_of(name: str, text: str, kind: Kind | None = None) -> Document:
-    """The document in a text; without a kind it is told from name and content."""
+    """The document in a text; without a kind, name and content decide."""
     form = form_of(name, text, kind)
     if form == "json":
         return _json(name, text, kind)

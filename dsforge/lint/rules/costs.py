@@ -1,11 +1,11 @@
-"""Rules: values that are legal and cost memory or time, each with its predicted price."""
+"""Rules: values that are legal but cost memory or time."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from dsforge.findings import Hit
-from dsforge.lint.case import ZERO, Case, rule
+from dsforge.lint.checked_file import ZERO, CheckedFile, rule
 from dsforge.lint.rows import If, Row, rules
 from dsforge.units import count, gib
 from dsforge.zero_stages import FULLY_SHARDED
@@ -19,9 +19,9 @@ LARGE_PERSISTENCE = 10_000_000
 OFTEN = 10
 
 
-def in_stage3(case: Case) -> bool:
+def in_stage3(file: CheckedFile) -> bool:
     """Whether parameters are sharded."""
-    return case.stage == FULLY_SHARDED
+    return file.stage == FULLY_SHARDED
 
 
 @rule(
@@ -31,14 +31,14 @@ def in_stage3(case: Case) -> bool:
     "forward, in backward and again in recomputation: communication is fully exposed.",
     evidence="axolotl's shipped configs; DeepSpeed runtime/zero/partitioned_param_coordinator.py",
 )
-def max_live_zero(case: Case) -> Iterator[Hit]:
+def max_live_zero(file: CheckedFile) -> Iterator[Hit]:
     """No live parameters, or no reuse of them."""
     for key in ("max_live_parameters", "max_reuse_distance", "prefetch_bucket_size"):
         for name in (f"stage3_{key}", key):
-            if case.number(ZERO, name) == 0 and in_stage3(case):
+            if file.number(ZERO, name) == 0 and in_stage3(file):
                 value = 50_000_000 if key.startswith("prefetch") else 1_000_000_000
                 message = (
-                    f"`{name}` (=0): nothing is fetched ahead or kept, every gather is waited for"
+                    f"`{name}` (=0): nothing is prefetched, computation waits for every gather"
                 )
                 yield Hit((ZERO, name), message, f"use {value}")
 
@@ -49,14 +49,14 @@ def max_live_zero(case: Case) -> Iterator[Hit]:
     why="A bucket occupies GPU memory throughout the run, twice where communication is overlapped.",
     evidence="deepspeedai/DeepSpeed#1302, LianjiaTech/BELLE#402",
 )
-def bucket_large(case: Case) -> Iterator[Hit]:
+def bucket_large(file: CheckedFile) -> Iterator[Hit]:
     """A bucket that costs gigabytes."""
     for key in BUCKETS:
-        size = case.number(ZERO, key)
-        if size is not None and size > LARGE_BUCKET and case.stage:
-            copies = 1 if case.is_off(ZERO, "overlap_comm") else 2
+        size = file.number(ZERO, key)
+        if size is not None and size > LARGE_BUCKET and file.stage:
+            copies = 1 if file.is_off(ZERO, "overlap_comm") else 2
             message = (
-                f"`{key}` (={count(size)} elements) takes {gib(size * BYTES * copies)} of each card"
+                f"`{key}` (={count(size)} elements) takes {gib(size * BYTES * copies)} on each GPU"
             )
             yield Hit((ZERO, key), message, "use 5e8 or less")
 

@@ -113,9 +113,9 @@ def _by_deepspeed(folder: Folder, out: Path, watcher: Watcher, *, checksums: boo
             message = f"DeepSpeed cannot convert {folder.path.name}: {error}"
             raise DsforgeError(message, "resume it on the ranks that wrote it") from error
         _judge(folder, checksums=checksums)  # the bytes are still those that were checked
-        written = verify(temporary)
-        if any(finding.severity == "error" for finding in written):
-            raise DsforgeError(f"{out}: {written[0].file}: {written[0].message}")
+        wrong = [finding for finding in verify(temporary) if finding.severity == "error"]
+        if wrong:
+            raise DsforgeError(f"{out}: {wrong[0].file}: {wrong[0].message}")
 
 
 def _by_parameter(folder: Folder, out: Path, watcher: Watcher, archive: type[Archive]) -> None:

@@ -1,6 +1,6 @@
 """What a rule of lint looks at, and the decorator that makes one.
 
-A rule is a pure function from a `Case` to `Hit`s. `error`: the run stops, or does silently
+A rule is a pure function from a `CheckedFile` to `Hit`s. `error`: the run stops, or does silently
 something else than the file says. `warning`: it runs, at a price that the message names. `info`:
 worth knowing.
 """
@@ -8,7 +8,8 @@ worth knowing.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from dsforge import findings
 from dsforge.ds_config import DsConfig, read
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
 ZERO = "zero_optimization"
 
 
-class Case(NamedTuple):
+@dataclass(frozen=True, slots=True, eq=False)
+class CheckedFile:
     """One document, and what it is checked against."""
 
     document: Document
@@ -80,11 +82,8 @@ class Case(NamedTuple):
     def device(self, block: str) -> str:
         """Where an offload block puts things: none, cpu, nvme."""
         config = self.config
-        places = {
-            "offload_optimizer": config.offload_optimizer,
-            "offload_param": config.offload_parameters,
-        }
-        return places[block] or "none"
+        is_optimizer = block == "offload_optimizer"
+        return (config.offload_optimizer if is_optimizer else config.offload_parameters) or "none"
 
     @property
     def bf16_block(self) -> str:
@@ -102,7 +101,7 @@ class Case(NamedTuple):
         return self.config.pipeline_stages
 
 
-def case_of(
+def checked_file(
     document: Document,
     releases: Releases,
     release: Release,
@@ -110,15 +109,15 @@ def case_of(
     model: ModelSpec | None = None,
     cluster: ClusterSpec | None = None,
     engine: Document | None = None,
-) -> Case:
-    """The case of a document, with what many rules ask for worked out once."""
+) -> CheckedFile:
+    """A document with what it is checked against; what many rules ask for is worked out once."""
     entries: tuple[Entry, ...] = ()
     if document.kind == "ds_config":
         entries = tuple(entries_of(document.root, releases, release))
     written = document if document.kind == "ds_config" else engine
     root = written.root if written else None
     config = read(root).config if isinstance(root, dict) else DsConfig()
-    return Case(document, releases, release, model, cluster, engine, entries, config)
+    return CheckedFile(document, releases, release, model, cluster, engine, entries, config)
 
 
 def rule(
@@ -128,7 +127,7 @@ def rule(
     why: str,
     evidence: str,
     fixable: bool = False,
-) -> Callable[[Find[Case]], Rule[Case]]:
+) -> Callable[[Find[CheckedFile]], Rule[CheckedFile]]:
     """A decorator that makes a rule of a function; without kinds it is one for a ds_config."""
     scope = kinds or ("ds_config",)
     return findings.rule(name, severity, *scope, why=why, evidence=evidence, fixable=fixable)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dsforge.findings import Hit
-from dsforge.lint.case import Case, rule
+from dsforge.lint.checked_file import CheckedFile, rule
 from dsforge.lint.rows import If, Row, rules
 
 
@@ -15,11 +15,11 @@ from dsforge.lint.rows import If, Row, rules
     why="Both sizes must be equal; DeepSpeed compares them when it creates the process groups.",
     evidence="DeepSpeed runtime/engine.py, _apply_autotp_partitioning",
 )
-def tensor_sizes_differ(case: Case) -> Iterator[Hit]:
+def tensor_sizes_differ(file: CheckedFile) -> Iterator[Hit]:
     """Two different tensor parallel sizes."""
-    outer = case.whole("tensor_parallel", "autotp_size")
+    outer = file.whole("tensor_parallel", "autotp_size")
     for name in ("tp", "tensor_parallel"):
-        inner = case.whole("tensor_parallel", name, "tp_size")
+        inner = file.whole("tensor_parallel", name, "tp_size")
         if outer is not None and inner not in (None, 1, outer):
             loc = ("tensor_parallel", name, "tp_size")
             yield Hit(loc, f"`tp_size` (={inner}) must equal `autotp_size` (={outer})")
@@ -32,11 +32,11 @@ def tensor_sizes_differ(case: Case) -> Iterator[Hit]:
     "the output head.",
     evidence="DeepSpeed runtime/config.py, DeepSpeedConfig._do_warning_check",
 )
-def tensor_vocabulary(case: Case) -> Iterator[Hit]:
+def tensor_vocabulary(file: CheckedFile) -> Iterator[Hit]:
     """A vocabulary size that is slow on tensor cores."""
-    size = case.whole("vocabulary_size")
+    size = file.whole("vocabulary_size")
     if size and size % 8:
-        message = f"`vocabulary_size` (={size}) is no multiple of 8"
+        message = f"`vocabulary_size` (={size}) is not a multiple of 8"
         yield Hit(("vocabulary_size",), message, f"pad to {size + 8 - size % 8}")
 
 
@@ -59,7 +59,7 @@ ROWS = rules(
             "activation_checkpointing.cpu_checkpointing",
             "on",
         ),
-        "`{key}` needs `partition_activations`",
+        "`{key}` requires `partition_activations`",
         "set that to true too",
         title="Checkpointing options that need partitioned activations.",
         why="Activations are partitioned over the model-parallel ranks; with one rank there is "
@@ -71,7 +71,7 @@ ROWS = rules(
         "checkpointing-number",
         "warning",
         If("activation_checkpointing.contiguous_memory_optimization", "on"),
-        "`{key}` needs `number_checkpoints`",
+        "`{key}` requires `number_checkpoints`",
         "set it to the number of layers",
         title="A contiguous checkpoint buffer of unknown size.",
         why="The number of checkpoints determines the size of the contiguous buffer: unless "

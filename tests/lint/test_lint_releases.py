@@ -6,7 +6,7 @@ import pytest
 
 from dsforge.errors import DsforgeError
 from dsforge.lint.files import release_named
-from dsforge.lint.schemas.engine_source import extracted
+from dsforge.lint.schemas.deepspeed_source import extracted
 from dsforge.lint.schemas.releases import frozen, merged, number, releases_of
 
 SOURCE = {
