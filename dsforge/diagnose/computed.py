@@ -9,10 +9,20 @@ from collections.abc import Callable
 
 from dsforge.diagnose.collective_timeout import collective_timeout, interface
 from dsforge.diagnose.config_values import batch, key_above
-from dsforge.diagnose.known_packages import install_module, install_version, top_package
+from dsforge.diagnose.known_packages import (
+    extension_package,
+    install_module,
+    install_version,
+    top_package,
+)
 from dsforge.diagnose.memory_moments import device_memory, host_memory
 from dsforge.diagnose.rule import Hit
-from dsforge.diagnose.unknown_errors import calling_package, missing_submodule, unknown_error
+from dsforge.diagnose.unknown_errors import (
+    calling_package,
+    missing_submodule,
+    unknown_error,
+    unpicklable,
+)
 
 COMPUTED: dict[str, Callable[[tuple[Hit, ...]], dict[str, str]]] = {
     function.__name__: function
@@ -22,6 +32,7 @@ COMPUTED: dict[str, Callable[[tuple[Hit, ...]], dict[str, str]]] = {
         missing_submodule,
         collective_timeout,
         device_memory,
+        extension_package,
         host_memory,
         install_module,
         install_version,
@@ -29,6 +40,7 @@ COMPUTED: dict[str, Callable[[tuple[Hit, ...]], dict[str, str]]] = {
         key_above,
         top_package,
         unknown_error,
+        unpicklable,
     )
 }
 

@@ -49,6 +49,25 @@ _OTHER = {
     "transformer_engine": "transformer-engine[pytorch]",
     "yaml": "pyyaml",
 }
+_EXTENSIONS = {
+    "flash_attn_2_cuda": "flash-attn",
+    "flash_attn_3_cuda": "flash-attn",
+    "rotary_emb": "flash-attn",
+    "dropout_layer_norm": "flash-attn",
+    "fused_dense_lib": "flash-attn",
+    "transformer_engine_torch": "transformer-engine[pytorch]",
+    "grouped_gemm_backend": "grouped-gemm",
+    "causal_conv1d_cuda": "causal-conv1d",
+    "selective_scan_cuda": "mamba-ssm",
+}  # compiled modules that packages bring beside their own
+_APEX_PARTS = (
+    "apex",
+    "amp_C",
+    "apex_C",
+    "fused_layer_norm_cuda",
+    "syncbn",
+    "fused_weight_gradient",
+)
 _APEX = "# build apex from NVIDIA's repository: `apex` on the public index is another project's"
 _REQUIREMENT = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)\s*([<>=!~].*)?")
 
@@ -64,9 +83,9 @@ def installs_module(module: str) -> str:
     top = module.partition(".")[0]
     if top == MODULE:
         return f"$ {install_command('train')}{EVERYWHERE}"
-    if top == "apex":
+    if top.startswith(_APEX_PARTS):
         return _APEX
-    known = distribution_of(top)
+    known = distribution_of(top) or _EXTENSIONS.get(top, "")
     if known:
         return f"$ {PYTHON} -m pip install {shlex.quote(known)}{EVERYWHERE}"
     return (
@@ -98,3 +117,12 @@ def install_version(hits: tuple[Hit, ...]) -> dict[str, str]:
     """The line that installs the version which a message asks for."""
     wanted = installs_version(hits[0].values["need"])
     return {"install": wanted or "# install the version that the message asks for"}
+
+
+def extension_package(hits: tuple[Hit, ...]) -> dict[str, str]:
+    """The package that a compiled file belongs to, where it is known."""
+    path = hits[0].values.get("file", "")
+    module = path.rpartition("/")[2].partition(".")[0]
+    folder = path.partition("-packages/")[2].partition("/")[0].partition(".")[0]
+    known = (_EXTENSIONS.get(module), distribution_of(folder), _EXTENSIONS.get(folder))
+    return {"package": next((name for name in known if name), "")}

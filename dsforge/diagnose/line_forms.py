@@ -20,6 +20,7 @@ EXCEPTION = re.compile(
 _LEVEL_ERROR = re.compile(
     r"\[(?:ERROR|FATAL|CRITICAL)\]|^(?:ERROR|FATAL|CRITICAL|Error|error|fatal)\b[: ]|"
     r"[-|\s](?:ERROR|FATAL|CRITICAL)[\s|-]|^\[?[EF]\d{4}[ :]|\[E\d{0,4} ?[^\]\n]{0,80}\]|NCCL WARN|"
+    r"error while loading shared libraries|^\S{0,200}python[\d.]{0,5}: (?:No module|Error while)|"
     r": (?:fatal )?error: |Assertion [`'][^\n]{1,200} failed"
 )
 _LEVEL_NOTICE = re.compile(
@@ -62,13 +63,13 @@ _CODE = re.compile(
     r"|[\w/]{1,100}\.py::"
 )
 _QUOTING = ('"', "'", "`", "\u201c", "\u2018")
-_MESSAGE = re.compile(r"\s{0,20}(?:[{\"]|[\w.]{1,80}(?:Error|Exception)\()")
+_MESSAGE = re.compile(r"\s{0,20}(?:\{|\"\w{1,40}\" ?:|[\w.]{1,80}(?:Error|Exception)\()")
 _PROSE = re.compile(r"(?:[A-Za-z][\w'-]{0,30}[,;.]?\s+(?:\()?){4}")
 
 
 def form_of(raw: str, text: str) -> Form:
     """The form of a line; `raw` with its prefixes, `text` without."""
-    if _SOURCE.search(raw[:120]):
+    if _SOURCE.search(raw[:120]) or "Retrying (Retry(" in raw[:240]:
         return "source"
     if EXCEPTION.match(text.lstrip()):
         return "error"
@@ -88,9 +89,9 @@ def is_listed(text: str, start: int) -> bool:
 
 def is_mention(text: str, start: int) -> bool:
     """Whether a line only speaks of what stands at a place: prose, code, a list, a quotation."""
-    before = text[:start]
+    before = text[: start + (text[start : start + 1] == ":")]
     if _CODE.match(text):
         return True
-    if before.endswith(_QUOTING):
+    if before.endswith(_QUOTING) or text.lstrip().startswith(_QUOTING):
         return not _MESSAGE.match(text)
     return bool(_PROSE.search(before)) and not re.search(r"[:\]=]", before)

@@ -27,7 +27,8 @@ _PREFIX = re.compile(
     r"|\([^()\n]{0,80}\bpid=\d{1,9}[^()\n]{0,60}\) ?"  # Ray
     r"|(?:ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d \[[\w.]{1,60}:\d{1,6}\] ?"  # vLLM
     r"|\d{1,3}%\|[^|\n]{0,400}\|[^\[\n]{0,40}\[[^\]\n]{0,60}\] ?"  # a progress bar
-    r"|>{1,3} {1,3}|E {2,12}(?=\S)|│ {1,2}(?=\D)|`{1,3}"  # quoted, pytest, a box, a paste
+    r"|>{1,3} {1,3}|E {2,12}(?=\S)|│ {1,2}(?=\D)"  # quoted, pytest, a box
+    r"|`(?![^`\n]{0,400}`)"  # a paste
     r"|(?P<host>\d{1,3}(?:\.\d{1,3}){3}|worker-\d{1,5}|[A-Za-z][\w.-]{0,60}-?\d{1,4})"
     r": (?=\s*(?:\[|Traceback|File |[\w.]{1,60}(?:Error|Exception)|Killed|ssh|/))"
     r")"

@@ -12,22 +12,31 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from dsforge.diagnose.line_forms import EXCEPTION, is_listed, is_mention
-from dsforge.diagnose.log_line import LONGEST, Line, cleaned, plain
+from dsforge.diagnose.line_forms import EXCEPTION, form_of
+from dsforge.diagnose.log_context import (
+    AHEAD_BYTES,
+    BEFORE_BYTES,
+    bounds,
+    following,
+    is_said,
+    is_source,
+    last_frames,
+    last_time,
+    lines_before,
+    wrapped,
+)
+from dsforge.diagnose.log_line import Line, cleaned
 from dsforge.diagnose.rule import Hit, Rule, compiled
 from dsforge.diagnose.rulebook import Rulebook
+from dsforge.diagnose.run_phases import SUCCESS, phase_at
 
 WINDOW_BYTES = 1 << 20
-AHEAD_BYTES = 16_000  # a hit this close to the end waits for what follows it
-BEFORE_BYTES = 8_000  # context that stays behind
 OWN = ("cause: ", "  fix   ", "  line ")  # what dsforge itself has written under a failed run
 SOURCE_INDENT = "    "  # of the code below a frame of a traceback
-NARROW, WIDE = 60, 260  # bytes of a line that a terminal may have cut
 END_BYTES = 16_000  # of a log, in which an error without a traceback is looked for
 END_LINES = 5
 ECHOES = ("ChildFailedError", "CalledProcessError", "SystemExit", "KeyboardInterrupt")
 KEPT_HITS = 16  # of a rule in one file: one for each of the first ranks
-INTERLEAVED = 4  # ranks whose lines may stand between two lines of one
 TRIED_LINES = 1_000  # for one needle in one file
 LONGEST_NEEDLE = 100
 CUT_BYTES = 1 << 16  # of a line that are searched
@@ -41,35 +50,6 @@ _ENDING = re.compile(
 )
 _DIGITS = b"0123456789"
 _FLAT = bytes(range(256)).lower().replace(b"\r", b"\n")
-
-# What a run says it is doing; the last of them before a failure names the phase.
-PHASES = (
-    ("loading the model", (b"loading checkpoint shards", b"loading weights", b"from_pretrained")),
-    ("building C++ ops", (b"emitting ninja build file", b"building extension module")),
-    (
-        "initialising the optimizer",
-        (
-            b"initializing optimizer states",
-            b"zerostageenum",
-            b"loading extension module cpu_adam",
-            b"creating fp16 zero",
-            b"creating torch.bfloat16 zero",
-            b"time to load cpu_adam",
-        ),
-    ),
-    ("training", (b"step ", b"step=", b"{'loss'", b"steps/s", b"iteration ")),
-    (
-        "saving a checkpoint",
-        (
-            b"saving model checkpoint",
-            b"saving checkpoint",
-            b"[torch] saving",
-            b"checkpoint is about to be saved",
-            b"weights being written",
-        ),
-    ),
-)
-SUCCESS = (b"exits successfully", b"weights written and checked", b"'train_runtime'")
 
 
 class Scan(NamedTuple):
@@ -129,7 +109,7 @@ class _Scanner:
         lower = window.lower()
         for needle in self._candidates(window[self._seen : end + LONGEST_NEEDLE]):
             self._follow(needle, (window, lower), end)
-        self._phase = self._phase_at(lower, end)
+        self._phase = phase_at(lower, end, self._phase)
         for word in SUCCESS:
             place = lower.rfind(word, self._seen, end)
             if place >= 0:
@@ -164,7 +144,7 @@ class _Scanner:
             if not waiting or self._tried[needle] > TRIED_LINES:
                 del self._by_needle[needle]
                 return
-            start, stop = _bounds(raw, place)
+            start, stop = bounds(raw, place)
             self._match([self._rules[name] for name in waiting], raw, (start, stop), lower)
             place = lower.find(needle, max(stop, place + 1), end + len(needle) - 1)
 
@@ -172,14 +152,14 @@ class _Scanner:
         """Add a hit for each rule whose pattern the line has."""
         said = cleaned(raw[slice(*line)])
         if said.text.startswith(OWN) or (
-            said.text.startswith(SOURCE_INDENT) and _is_source(raw, line[0])
+            said.text.startswith(SOURCE_INDENT) and is_source(raw, line[0])
         ):
             return
         for rule in rules:
-            lines = [(0, said.text), *_following(raw, line[1], said, rule.lines)]
+            lines = [(0, said.text), *following(raw, line[1], said, rule.lines)]
             found = rule.match("\n".join(text for _, text in lines))
-            found = found or _wrapped(rule, raw, line, said)
-            if found is None or not _is_said(said, found.start()):
+            found = found or wrapped(rule, raw, line, said)
+            if found is None or not is_said(said, found.start()):
                 continue
             number = self._number(raw, line[0])
             end = found.start() + len(found.group().rstrip())
@@ -187,10 +167,10 @@ class _Scanner:
             if number + offset in self._lines[rule.id]:
                 continue
             self._lines[rule.id].add(number + offset)
-            context = _context(raw, line[0])
+            context = lines_before(raw, line[0])
             if offset:
                 context += "\n".join(text for distance, text in lines if distance < offset)
-            if rule.context and not compiled(rule.context).search(_last_frames(context) + shown):
+            if rule.context and not compiled(rule.context).search(last_frames(context) + shown):
                 continue
             self.hits.append(
                 Hit(
@@ -198,12 +178,12 @@ class _Scanner:
                     file=self.file,
                     line=number + offset,
                     rank=said.rank,
-                    when=said.when or _last_time(context),
+                    when=said.when or last_time(context),
                     text=shown.strip() or said.text.strip(),
                     values={name: value or "" for name, value in found.groupdict().items()},
                     before=context,
-                    phase=self._phase_at(lower, line[0]),
-                    form=said.form,
+                    phase=phase_at(lower, line[0], self._phase),
+                    form=form_of(shown, shown) if offset else said.form,
                 )
             )
 
@@ -211,11 +191,16 @@ class _Scanner:
         """Add what no needle finds: an exception or an error in the last lines."""
         start = max(window.rfind(b"\n", 0, max(0, len(window) - END_BYTES)), 0)
         lines = [(m.start() + start, cleaned(m.group())) for m in _LINE.finditer(window[start:])]
-        for place, line in lines:
-            found = EXCEPTION.match(line.text.lstrip())
-            if found and line.form == "error" and found["kind"].rpartition(".")[2] not in ECHOES:
-                self._add("error-line", window, (place, line), found.groupdict())
-                return
+        for echoes in (False, True):  # an error that only follows another is better than none
+            for place, line in lines:
+                found = EXCEPTION.match(line.text.lstrip())
+                if found is None or line.form != "error":
+                    continue
+                if (found["kind"].rpartition(".")[2] in ECHOES) is echoes:
+                    self._add("error-line", window, (place, line), found.groupdict())
+                    return
+            if self.hits:
+                break
         if any(hit.rule.kind not in ("exit", "hint") for hit in self.hits):
             return
         for place, line in lines[-END_LINES:]:
@@ -229,7 +214,7 @@ class _Scanner:
     ) -> None:
         """Add a hit of a rule on the line at a place of the window."""
         place, line = said
-        context = _context(window, place)
+        context = lines_before(window, place)
         if rule not in self._rules or line.text.startswith(OWN):
             return
         self.hits.append(
@@ -238,7 +223,7 @@ class _Scanner:
                 file=self.file,
                 line=self._number(window, place),
                 rank=line.rank,
-                when=line.when or _last_time(context),
+                when=line.when or last_time(context),
                 text=line.text.strip(),
                 values={name: value or "" for name, value in values.items()},
                 before=context,
@@ -250,89 +235,3 @@ class _Scanner:
     def _number(self, window: bytes, place: int) -> int:
         """The number of the line at a place of the window."""
         return self.lines_before + window.count(b"\n", 0, place) + 1
-
-    def _phase_at(self, lower: bytes, place: int) -> str:
-        """What the run was doing at a place of the window."""
-        last, phase = -1, self._phase
-        for name, words in PHASES:
-            found = max(lower.rfind(word, 0, place) for word in words)
-            last, phase = (found, name) if found > last else (last, phase)
-        return phase
-
-
-def _bounds(window: bytes, place: int) -> tuple[int, int]:
-    """Begin and end of the line around a place; of a huge line, the part around it."""
-    low, high = max(0, place - LONGEST), min(len(window), place + LONGEST)
-    start = max(window.rfind(b"\n", low, place), window.rfind(b"\r", low, place)) + 1
-    ends = [end for end in (window.find(b"\n", place, high), window.find(b"\r", place, high))
-            if end >= 0]  # fmt: skip
-    return max(start, low), min(ends, default=high)
-
-
-def _is_source(window: bytes, start: int) -> bool:
-    """Whether the line before names a frame: then this one is source code, and proves nothing."""
-    before = window[max(0, start - LONGEST) : max(0, start - 1)].rpartition(b"\n")[2]
-    return b'File "' in before and b", line " in before
-
-
-def _following(window: bytes, stop: int, said: Line, count: int) -> list[tuple[int, str]]:
-    """The next lines of the same speaker, where lines name theirs, each with its distance."""
-    taken: list[tuple[int, str]] = []
-    if not count:
-        return taken
-    ahead = window[stop + 1 : stop + AHEAD_BYTES].split(b"\n", INTERLEAVED * count + 1)
-    for distance, raw in enumerate(ahead[: INTERLEAVED * count], start=1):
-        line = cleaned(raw)
-        if _same(said, line):
-            taken.append((distance, line.text))
-        if len(taken) == count:
-            break
-    return taken
-
-
-def _wrapped(rule: Rule, raw: bytes, line: tuple[int, int], said: Line) -> re.Match[str] | None:
-    """The match of a rule in a line that a terminal has cut into several."""
-    if not NARROW <= line[1] - line[0] <= WIDE:
-        return None
-    following = [text for _, text in _following(raw, line[1], said, 2)]
-    if not following or len(following[0]) > WIDE:
-        return None
-    for joint in ("", " "):
-        if found := rule.match(joint.join([said.text, *following])[:LONGEST]):
-            return found
-    return None
-
-
-def _is_said(line: Line, start: int) -> bool:
-    """Whether a line reports what stands at a place, and does not only show or discuss it."""
-    form = line.form
-    if form == "source" or is_listed(line.text, start):
-        return False
-    return form != "plain" or not is_mention(line.text, start)
-
-
-def _last_frames(context: str) -> str:
-    """The last traceback of a context, or all of it where it has none."""
-    return context.rpartition("Traceback (most recent call last)")[2]
-
-
-def _context(window: bytes, place: int) -> str:
-    """The lines before a place of the window, as many as are kept."""
-    before = window[max(0, place - BEFORE_BYTES) : place].replace(b"\r", b"\n")
-    return plain(before.decode("utf-8", "replace"))
-
-
-def _same(one: Line, other: Line) -> bool:
-    """Whether two lines can be of the same process."""
-    return not (one.rank is not None and other.rank not in (one.rank, None)) and (
-        not one.host or not other.host or one.host == other.host
-    )
-
-
-def _last_time(text: str) -> str:
-    """The time of the last line that has one."""
-    for line in reversed(text.splitlines()[-40:]):
-        when = cleaned(line.encode()).when
-        if when:
-            return when
-    return ""

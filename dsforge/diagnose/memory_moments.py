@@ -124,6 +124,11 @@ HOST_REMEDIES = {
     "saving a checkpoint": '- "stage3_gather_16bit_weights_on_model_save": true    # the whole '
     "model in one process\n$ python zero_to_fp32.py CHECKPOINT OUT   # after the run",
 }
+_OFFLOADING = re.compile(r"offload|cpu_?adam|\bnvme\b", re.IGNORECASE)
+FEWER_COPIES = (
+    "# fewer processes with a copy of their own: data workers, tokenising, models loaded per rank\n"
+    "dataloader_num_workers=2"
+)
 LESS_OFFLOAD = (
     '- "offload_param": {"device": "cpu"}    # the largest first\n'
     '- "pin_memory": true\n+ "pin_memory": false'
@@ -168,5 +173,6 @@ def _shortfall(known: dict[str, int]) -> str:
 def host_memory(hits: tuple[Hit, ...]) -> dict[str, str]:
     """The phase in which host memory ran out, and what makes that phase smaller."""
     phase = next((hit.phase for hit in hits if hit.phase), "")
-    remedy = HOST_REMEDIES.get(phase, LESS_OFFLOAD)
+    offloads = any(_OFFLOADING.search(hit.before) for hit in hits)
+    remedy = HOST_REMEDIES.get(phase, LESS_OFFLOAD if offloads else FEWER_COPIES)
     return {"phase": phase, "remedy": remedy}

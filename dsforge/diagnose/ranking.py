@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from dsforge.diagnose.computed import values_of
+from dsforge.diagnose.log_line import cleaned
 from dsforge.diagnose.log_scanner import Scan
 from dsforge.diagnose.rule import Hit, compiled
 from dsforge.diagnose.rulebook import Rulebook
@@ -20,6 +21,7 @@ SHOWN_LINES = 4  # of evidence for one cause
 SHOWN_CAUSES = 5
 LATER = 0.5  # factor on the confidence of a cause that came after another
 CAUGHT = 0.5  # and of an exception that was logged, after which the program went on
+LINES_BEFORE = 12  # of a plain line, in which the error that it continues may stand
 WENT_ON_LINES = 3  # fewer of them after an exception may be its own end
 ANSWERS = ("cause", "stall", "death")
 _TRACEBACK = "Traceback (most recent call last)"
@@ -94,7 +96,11 @@ def _needs_confirmation(hit: Hit) -> bool:
     """Whether a line proves nothing by itself."""
     if hit.rule.kind not in ("cause", "error") or hit.rule.any_level:
         return False
-    return hit.form == "notice" or (hit.form == "plain" and hit.rule.errors_only)
+    if hit.form == "plain" and hit.rule.errors_only:
+        lines_before = "\n".join(hit.before.rstrip().split("\n")[-LINES_BEFORE:])
+        continues = hit.rule.continues
+        return not (continues and compiled(continues).search(lines_before))
+    return hit.form == "notice"
 
 
 def _is_failure(hit: Hit) -> bool:
@@ -105,7 +111,10 @@ def _is_failure(hit: Hit) -> bool:
 def _failure_text(hit: Hit) -> str:
     """An error and the frames that lead to it."""
     frames = hit.before.rpartition(_TRACEBACK)[2]
-    return f"{frames if frames != hit.before else ''}\n{hit.text}"
+    if frames == hit.before:
+        return hit.text
+    lines = [line for line in frames.split("\n") if cleaned(line.encode()).form != "notice"]
+    return "\n".join([*lines, hit.text])
 
 
 def _first_readers(hits: list[Hit], rules: Rulebook) -> list[Hit]:

@@ -18,8 +18,9 @@ def described(causes: Sequence[Cause]) -> list[str]:
     """The causes, likeliest first, each with its proof and its patch."""
     lines = []
     for number, cause in enumerate(causes, start=1):
+        sure = "cause" if cause.confidence >= CONFIDENT else "possible cause"
         lines += [
-            f"cause {number} of {len(causes)}: {cause.message}",
+            f"{sure} {number} of {len(causes)}: {cause.message}",
             f"  [{cause.rule}, confidence {cause.confidence:g}]",
             f"  because   {cause.why}",
             *(f"  {line.file}:{line.line}   {_cut(line.text)}" for line in cause.evidence),

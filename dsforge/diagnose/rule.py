@@ -56,6 +56,7 @@ class Rule(NamedTuple):
     any_level: bool = False  # lines that call themselves information or warnings count, too
     context: str = ""  # pattern in the line, or in the last traceback before it, that must be there
     confirmed_by: str = ""  # pattern in the failure itself, which makes a notice its cause
+    continues: str = ""  # pattern in the line before, which makes a plain line part of an error
     errors_only: bool = False  # plain lines need that confirmation, too: they are often harmless
 
     @property

@@ -57,6 +57,12 @@ def calling_package(hits: tuple[Hit, ...]) -> dict[str, str]:
     return {**values, "search": search_terms(kind, what, raising)}
 
 
+def unpicklable(hits: tuple[Hit, ...]) -> dict[str, str]:
+    """What cannot be pickled, and the user's line that leads there."""
+    values = unknown_error(hits)
+    return {"frame": values["frame"]}
+
+
 def missing_submodule(hits: tuple[Hit, ...]) -> dict[str, str]:
     """The installed package that lacks a module, and who imports it."""
     values = unknown_error(hits)
