@@ -23,6 +23,7 @@ ORDER = [
         "masking",
         "error_report",
         "units",
+        "traced",
         "slurm",
         "rope",
         "zero_stages",

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from dsforge.explain.explanation import Explanation
-    from dsforge.explain.sheet import Figure, Given
+    from dsforge.explain.figures import Figure, Given
 
 LARGE = 1e4  # from here on thousands are separated
 
@@ -83,7 +83,7 @@ def _quantity(value: float, unit: str) -> str:
 
 
 def _number(value: float) -> str:
-    """A number that loses nothing a reader could notice: whole in full, else twelve digits."""
+    """A number that loses nothing a reader could notice: whole ones in full, large ones nearly."""
     if float(value).is_integer() and abs(value) < 1e15:  # noqa: PLR2004
         return f"{value:.0f}" if abs(value) < LARGE else f"{value:,.0f}"
-    return f"{value:.12g}"
+    return f"{value:,.2f}" if abs(value) >= 1e6 else f"{value:.12g}"  # noqa: PLR2004

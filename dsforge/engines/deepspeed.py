@@ -6,6 +6,7 @@ from dsforge.engines.engine import Engine, Held, Sharding
 from dsforge.execution import Buckets, Execution, GradientType
 from dsforge.layout import Layout
 from dsforge.specs import ClusterSpec, ModelSpec, Workload
+from dsforge.traced import minimum, named
 from dsforge.zero_stages import FULLY_SHARDED
 
 LAYER_HOST_S = 0.9e-3  # host time of one layer, forward and backward; binds no published row
@@ -13,6 +14,8 @@ LAYER_HOST_S = 0.9e-3  # host time of one layer, forward and backward; binds no 
 HOOK_S = 0.25e-3  # of one module in one pass (LlamaFactory#5014: at most 0.5)
 LAYER_MODULES = 13  # of a Hugging Face decoder layer: seven matrices, norms, what holds them
 ADAPTER_MODULES = 28  # more under LoRA: two matrices, a dropout and a holder for each of the seven
+GATHERED = "whole at once under ZeRO stage 3: live and prefetched ones"
+PERSISTENT = "norms, which stay whole under ZeRO stage 3"
 LOSS_BYTES = 12  # float32 copy, log-softmax and its gradient (torch's cross entropy)
 LOGIT_TRAFFIC_BYTES = 68.0  # Hugging Face's copies; fitted (`estimate/rates.py`)
 
@@ -24,10 +27,12 @@ def buffer_elements(model: ModelSpec, held: Held, sharding: Sharding, buckets: B
         return 0.0
     reduce = buckets.reduce_bucket_size * (2 if buckets.overlap_comm else 1)
     if stage < FULLY_SHARDED:
-        return float(reduce)
+        return 1.0 * reduce
     gathered = buckets.max_live_parameters + buckets.prefetch_bucket_size
     persistent = model.norms_per_layer * model.hidden_size * model.layers
-    return reduce + min(held.total, gathered) + persistent
+    persistent = named(persistent, "persistent_parameters", "elements", PERSISTENT)
+    whole = named(minimum(held.total, gathered), "gathered_parameters", "elements", GATHERED)
+    return reduce + whole + persistent
 
 
 def gradient_type(run: Execution, sharding: Sharding) -> GradientType:
@@ -68,6 +73,7 @@ ENGINE = Engine(
     states="zero",
     head_sharded=False,  # AutoTP leaves the head whole
     buffer_elements=buffer_elements,
+    combines_splits=False,  # PipelineModule takes layers, AutoTP and Ulysses whole models
     chunks_loss=True,
     loss_bytes=lambda run, size: LOSS_BYTES,
     logit_traffic_bytes=LOGIT_TRAFFIC_BYTES,

@@ -90,6 +90,12 @@ class Engine:
     stage_layers: Callable[[ModelSpec, int, int], tuple[int, ...]] = even_stages
     buffer_elements: Callable[[ModelSpec, Held, Sharding, Buckets], float] = no_buffers
 
+    # Ways to split a model that a search may take.
+    combines_splits: bool = True  # tensor, pipeline and context parallelism in one run
+    sequence_parallel: bool = False  # activations outside products split over tensor ranks
+    expert_parallel: bool = False
+    interleaves: bool = False  # several chunks of layers a pipeline stage
+
     # What a layer saves and computes again.
     repeats_keys: bool = True  # attention that keeps scores repeats keys and values to all heads
     selective: SelectiveRecompute = "scores"
@@ -116,7 +122,7 @@ class Engine:
     # Published rows.
     runs_row: Callable[[str, str], bool] = never  # framework and sharding, lower case
     kept_scores: Callable[[str, str], bool] = never  # framework, precision: before fused attention
-    splits_sequence: bool = False  # sequence parallel unless a row says otherwise
+    splits_sequence: bool = False  # sequence parallel, unless a row says otherwise
 
     @property
     def has_zero_stages(self) -> bool:

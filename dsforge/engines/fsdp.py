@@ -6,6 +6,7 @@ from dsforge.engines.engine import Engine, Held, Sharding
 from dsforge.execution import Buckets, Execution
 from dsforge.layout import Layout
 from dsforge.specs import ModelSpec
+from dsforge.traced import maximum, minimum
 from dsforge.zero_stages import FULLY_SHARDED
 
 LAYER_HOST_S = 0.9e-3  # host time of one layer, forward and backward; binds no published row
@@ -24,10 +25,10 @@ def buffer_elements(model: ModelSpec, held: Held, sharding: Sharding, buckets: B
     """
     tp = sharding.layout.tensor_parallel_size
     outer = 2 * model.vocab_size * model.embedding_size / tp
-    layers = max(0.0, held.total - outer)
+    layers = maximum(0.0, held.total - outer)
     if sharding.zero_stage < FULLY_SHARDED:
         return held.total + layers / model.layers
-    return min(held.total, outer) + GATHERED_LAYERS * layers / held.layers
+    return minimum(held.total, outer) + GATHERED_LAYERS * layers / held.layers
 
 
 def loss_bytes(run: Execution, size: int) -> int:

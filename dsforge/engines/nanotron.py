@@ -9,12 +9,11 @@ configuration tells which. The causes are not known, so they are of use only to 
 
 from __future__ import annotations
 
-from math import log2
-
 from dsforge.engines.engine import Engine, Held, Sharding, Stalls
 from dsforge.execution import Buckets, Execution
 from dsforge.layout import Layout
 from dsforge.specs import ClusterSpec, ModelSpec, Workload
+from dsforge.traced import log2, maximum, minimum
 
 LAYER_HOST_S = 2.48e-3  # host time of one layer, forward and backward: binds small models
 LOSS_BYTES = 8  # float32 copy and the softmax
@@ -61,9 +60,9 @@ def layer_host_s(cluster: ClusterSpec, workload: Workload, sharding: Sharding) -
         return LAYER_HOST_S
     if layout.pipeline_parallel_size == 1 or cluster.nodes == 1:
         return LAYER_HOST_S + TENSOR_HOST_S
-    spread = max(1.0, tensor / cluster.gpus_per_node) ** 0.5
+    spread: float = maximum(1.0, tensor / cluster.gpus_per_node) ** 0.5
     waits_s = TENSOR_HOST_S + PIPELINE_HOST_S + RANK_WAIT_S * (tensor - 1) * spread
-    return float(LAYER_HOST_S + waits_s)
+    return LAYER_HOST_S + waits_s
 
 
 def tensor_wait_s(cluster: ClusterSpec, sharding: Sharding) -> float:
@@ -75,7 +74,7 @@ def tensor_wait_s(cluster: ClusterSpec, sharding: Sharding) -> float:
 
 def send_wait_s(cluster: ClusterSpec, sharding: Sharding) -> float:
     """Seconds of one blocking exchange of a stage, beside the transfer; inner stages have two."""
-    neighbours = min(2, sharding.layout.pipeline_parallel_size - 1)
+    neighbours = minimum(2, sharding.layout.pipeline_parallel_size - 1)
     return SEND_S + neighbours * _stall_s(cluster.nodes)
 
 
@@ -85,13 +84,14 @@ def stalls(cluster: ClusterSpec, sharding: Sharding) -> Stalls:
     once = log2(layout.data_parallel_size) if sharding.zero_stage == 0 else 0.0
     each = 0.0
     if layout.pipeline_parallel_size == 1:
-        each = TENSOR_STALLS * min(layout.tensor_parallel_size - 1, 8)
+        each = TENSOR_STALLS * minimum(layout.tensor_parallel_size - 1, 8)
     return Stalls(once * one_s, each * one_s)
 
 
 def _stall_s(nodes: int) -> float:
     """Seconds that one round between nodes stalls."""
-    return STALL_S * (nodes / STALL_NODES) ** STALL_POWER
+    share: float = (nodes / STALL_NODES) ** STALL_POWER
+    return STALL_S * share
 
 
 def overlaps_gradients(layout: Layout, buckets: Buckets) -> bool:
@@ -108,6 +108,7 @@ ENGINE = Engine(
     ),
     back_end="megatron",
     reads_own_part=True,
+    sequence_parallel=True,
     stage_layers=stage_layers,
     buffer_elements=buffer_elements,
     loss_bytes=lambda run, size: LOSS_BYTES,

@@ -23,6 +23,7 @@ from dsforge.estimate.ulysses import saved_width
 from dsforge.execution import Kernels
 from dsforge.specs import ModelSpec, Workload
 from dsforge.strategy import Strategy
+from dsforge.traced import Traced, counted, named
 
 FLOAT_BYTES = 4
 # Scores of one head and pair of tokens: softmax in float32 and its copy in the compute type; with
@@ -31,6 +32,9 @@ SCORE_BYTES, DROPOUT_SCORE_BYTES = 6, 5
 # Activations that Hugging Face composes of tensor operations: three more of them are saved.
 COMPOSED = ("gelu_new", "gelu_fast")
 COMPOSED_STEPS = 3
+COPIES = "copies that the modules save, counted one by one"
+STATISTICS = "float32 numbers of norms and softmax, and what unfused attention keeps"
+INNER = "what tensor ranks share: attention and the MLP"
 
 
 class _Widths(NamedTuple):
@@ -68,17 +72,21 @@ class TokenBytes(NamedTuple):
 
 def element_bytes(workload: Workload) -> int:
     """Bytes of one element in the compute precision (fp8 keeps bf16 activations)."""
-    return FLOAT_BYTES if workload.precision == "fp32" else 2
+    size = FLOAT_BYTES if workload.precision == "fp32" else 2
+    of = workload.sequence_length
+    return counted(size, "element_bytes", "bytes", of=of) if isinstance(of, Traced) else size
 
 
 def _attention_width(model: ModelSpec, copies: float) -> float:
     """Elements per token of queries, keys, values and the attention's output."""
     if model.mla is None:
         keys = 2 * model.kv_heads * model.head_size
-        return 2 * model.attention_heads * model.head_size + (1 + copies) * keys
+        width = 2 * model.attention_heads * model.head_size + (1 + copies) * keys
+        return named(width, "attention_width", "elements")
     mla = model.mla
     per_head = 2 * (mla.nope_head_size + mla.rope_head_size) + 2 * mla.v_head_size
-    return model.attention_heads * per_head + mla.kv_rank + (mla.q_rank or 0)
+    width = model.attention_heads * per_head + mla.kv_rank + (mla.q_rank or 0)
+    return named(width, "attention_width", "elements")
 
 
 def _copied_width(model: ModelSpec, strategy: Strategy) -> float:
@@ -99,10 +107,12 @@ def _mlp_width(model: ModelSpec, kernels: Kernels, *, moe_layer: bool) -> float:
     if kernels == "eager" and model.activation in COMPOSED:
         saved += COMPOSED_STEPS
     moe = model.moe
+    saved = counted(saved, "mlp_copies", "", of=model.hidden_size, why=COPIES)
     if moe is None or not moe_layer:
-        return saved * model.ffn_hidden_size
+        return named(saved * model.ffn_hidden_size, "mlp_width", "elements")
     routed = moe.experts_per_token * (moe.expert_ffn_hidden_size * saved + 2 * model.hidden_size)
-    return routed + saved * moe.shared_ffn_hidden_size + moe.experts
+    whole = routed + saved * moe.shared_ffn_hidden_size + moe.experts
+    return named(whole, "moe_mlp_width", "elements")
 
 
 def _all_saved(model: ModelSpec, workload: Workload, strategy: Strategy, moe_layer: bool) -> Saved:
@@ -114,6 +124,8 @@ def _all_saved(model: ModelSpec, workload: Workload, strategy: Strategy, moe_lay
     each = widths.norm if model.norm == "rmsnorm" else widths.layer_norm
     if each > KERNELS["fused"].norm and element_bytes(workload) == FLOAT_BYTES:
         each -= 1  # the float32 copy is the input itself
+    each = counted(each, "norm_copies", "", of=model.hidden_size, why=COPIES)
+    inner = named(inner, "moe_inner_width" if moe_layer else "inner_width", "elements", INNER)
     hidden = model.norms_per_layer * model.hidden_size
     if not strategy.sequence_parallel:
         return Saved(hidden * each, inner)
@@ -166,7 +178,8 @@ def layer_token_bytes(
     Matrices are cut by tensor parallelism; what lies between them only with sequence parallelism.
     """
     saved = _bytes(_all_saved(model, workload, strategy, moe_layer), workload, strategy)
-    return saved + _beside(model, workload, strategy)
+    beside = named(_beside(model, workload, strategy), "statistic_bytes", "bytes", STATISTICS)
+    return named(saved + beside, "moe_layer_bytes" if moe_layer else "dense_layer_bytes", "bytes")
 
 
 def kept_token_bytes(
@@ -191,7 +204,7 @@ def kept_token_bytes(
 def checkpoint_token_bytes(model: ModelSpec, workload: Workload, strategy: Strategy) -> float:
     """Bytes kept per token and layer under full recomputation: the layer's input."""
     cut = strategy.layout.tensor_parallel_size if strategy.sequence_parallel else 1
-    return element_bytes(workload) * model.hidden_size / cut
+    return named(element_bytes(workload) * model.hidden_size / cut, "checkpoint_bytes", "bytes")
 
 
 def gradient_token_bytes(model: ModelSpec, workload: Workload, strategy: Strategy) -> float:
@@ -205,7 +218,8 @@ def gradient_token_bytes(model: ModelSpec, workload: Workload, strategy: Strateg
         width = model.moe.experts_per_token * model.moe.expert_ffn_hidden_size
     inner = (2 if model.gated_mlp else 1) * width / strategy.layout.tensor_parallel_size
     split = strategy.sequence_parallel and strategy.layout.tensor_parallel_size > 1
-    return element_bytes(workload) * (inner + (3 if split else 1) * model.hidden_size)
+    found = element_bytes(workload) * (inner + (3 if split else 1) * model.hidden_size)
+    return named(found, "gradients_at_work_bytes", "bytes")
 
 
 def token_bytes(model: ModelSpec, workload: Workload, strategy: Strategy) -> TokenBytes:

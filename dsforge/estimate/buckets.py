@@ -11,25 +11,38 @@ from __future__ import annotations
 from dsforge.ds_config.config import BucketKeys
 from dsforge.specs import ClusterSpec, ModelSpec, NvmeSpec
 from dsforge.strategy import AioSettings, Buckets, Strategy
+from dsforge.traced import WholeConstant, maximum, minimum, named
 
-LARGEST_BUCKET = 200_000_000  # elements; past 400 MB a message gains no bandwidth
+SIZED = "estimate/buckets.py"
+LARGEST_BUCKET = WholeConstant(
+    200_000_000, "largest_bucket", "elements", f"{SIZED}: past 400 MB nothing gains bandwidth"
+)
 # The engine's defaults (`runtime/zero/config.py`), for runs that others have configured. Overlap is
 # its default under ZeRO stage 3 only, but published runs switch it on, as the examples of DeepSpeed
 # and Hugging Face do: without it the worst tenth of the rows of "stas" is 20.6 % off, not 19.5 %.
 # Of a ds_config that is at hand the file decides (`reading/ds_config.py`).
 ENGINE = Buckets(**BucketKeys()._asdict(), overlap_comm=True)
-BUSY_BUCKET = 50_000_000  # elements: 100 MB keep any link busy much longer than a message's latency
-PERSISTENT_PER_HIDDEN = 10  # norms and biases stay whole: the engine's own "auto" rule, 10 x hidden
+BUSY_BUCKET = WholeConstant(
+    50_000_000, "busy_bucket", "elements", f"{SIZED}: 100 MB keep any link busy, whatever latency"
+)
+PERSISTENT_PER_HIDDEN = WholeConstant(
+    10, "persistent_per_hidden", "", f"{SIZED}: the engine's own auto rule"
+)
 SUB_GROUP = 1_000_000_000
-LARGEST_LIVE = 1_000_000_000  # four layers are kept, but no more than the engine keeps by default
+LARGEST_LIVE = WholeConstant(
+    1_000_000_000, "largest_live", "elements", f"{SIZED}: what the engine keeps by default"
+)
 AIO_BLOCK_BYTES = 1 << 20
 FAST_NVME_BYTES_PER_S = 3e9
+MEAN, WHOLE = "the mean layer", "norms and biases stay whole: the engine's own auto rule"
+NINE_TENTHS = "nine tenths of a layer"
 
 
 def largest_matrix(model: ModelSpec) -> int:
     """Elements of the largest dense matrix: the largest single gather."""
     embedding = model.vocab_size * model.embedding_size
-    return max(embedding, model.hidden_size * model.ffn_hidden_size)
+    largest = maximum(embedding, model.hidden_size * model.ffn_hidden_size)
+    return named(largest, "largest_gather", "elements")
 
 
 def layer_experts(model: ModelSpec) -> int:
@@ -38,7 +51,8 @@ def layer_experts(model: ModelSpec) -> int:
     Without room for them and for what is prefetched beside them the engine loses its trace under
     adapters: `tracing error` (`partitioned_param_coordinator.fetch_sub_module`). 0 without experts.
     """
-    return 0 if model.moe is None else _matrices(model) * _expert_bank(model)
+    experts = 0 if model.moe is None else _matrices(model) * _expert_bank(model)
+    return named(experts, "layer_experts", "elements")
 
 
 def _expert_bank(model: ModelSpec) -> int:
@@ -54,7 +68,7 @@ def _matrices(model: ModelSpec) -> int:
 
 def _even(elements: float) -> int:
     """An even count within the limits; the engine aligns all-gather buckets to two elements."""
-    return round(min(elements, LARGEST_BUCKET)) // 2 * 2
+    return round(minimum(elements, LARGEST_BUCKET)) // 2 * 2
 
 
 def size_buckets(
@@ -68,22 +82,31 @@ def size_buckets(
     chosen = strategy.runs_as.buckets
     if chosen != "sized":
         return ENGINE if chosen == "engine" else chosen
-    wanted = max(model.hidden_size**2, BUSY_BUCKET)
-    bucket = min(_even(wanted), max(2, (parameters + 1) // 2 * 2))
-    layer = max(parameters // model.layers, 1)
-    live = min(4 * layer, LARGEST_LIVE)
-    beside = max(2 * largest_matrix(model), 2 * bucket)
-    live = min(parameters, max(live, beside + layer_experts(model)))
-    return Buckets(
+    wanted = named(maximum(model.hidden_size**2, BUSY_BUCKET), "wanted_bucket", "elements")
+    bucket = minimum(_even(wanted), maximum(2, (parameters + 1) // 2 * 2))
+    bucket = named(bucket, "reduce_bucket_size", "elements")
+    layer = named(maximum(parameters // model.layers, 1), "layer_elements", "elements", MEAN)
+    live = named(_live(model, layer, bucket), "wanted_live_parameters", "elements")
+    live = named(maximum(minimum(parameters, live), 1), "max_live_parameters", "elements")
+    prefetch = minimum(bucket, maximum(1, 9 * layer // 10))
+    return Buckets.model_construct(
         reduce_bucket_size=bucket,
         allgather_bucket_size=bucket,
-        prefetch_bucket_size=min(bucket, max(1, 9 * layer // 10)),
-        persistence_threshold=PERSISTENT_PER_HIDDEN * model.hidden_size,
-        max_live_parameters=max(live, 1),
-        max_reuse_distance=max(live, 1),
+        prefetch_bucket_size=named(prefetch, "prefetch_bucket_size", "elements", NINE_TENTHS),
+        persistence_threshold=named(
+            PERSISTENT_PER_HIDDEN * model.hidden_size, "persistence_threshold", "elements", WHOLE
+        ),
+        max_live_parameters=live,
+        max_reuse_distance=live,
         sub_group_size=SUB_GROUP if strategy.offload_optimizer != "nvme" else SUB_GROUP // 10,
         overlap_comm=strategy.layout.pipeline_parallel_size == 1 and not cluster.gpu.is_cpu,
     )
+
+
+def _live(model: ModelSpec, layer: int, bucket: int) -> int:
+    """Four layers; all experts of one, and what is prefetched or reduced beside them."""
+    beside = maximum(2 * largest_matrix(model), 2 * bucket)
+    return maximum(minimum(4 * layer, LARGEST_LIVE), beside + layer_experts(model))
 
 
 def size_aio(model: ModelSpec, cluster: ClusterSpec, strategy: Strategy) -> AioSettings | None:

@@ -21,14 +21,29 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import lru_cache
-from math import log2
 from typing import NamedTuple
 
 from dsforge.estimate.spread import Spread, Wires, hop_spreads, spreads, wires_of
 from dsforge.layout import Layout
 from dsforge.specs import ClusterSpec, Collective, MeasuredLink
+from dsforge.traced import Constant, Traced, counted, log2, minimum, named
 
-CONGESTION = 0.024  # bandwidth lost at each doubling of nodes
+CONGESTION = Constant(
+    0.024, "congestion", "share", "estimate/comm.py: bandwidth lost at each doubling of nodes"
+)
+RING = "ring cost model (Thakur et al. 2005; nccl-tests, PERFORMANCE.md)"
+AROUND = f"{RING}: hops around the ring"
+ADAPTERS = "what the network adapters of those nodes reach together"
+KIND = "measured rate of this kind of collective over that of a gather"
+EXCHANGE = "in an all-to-all every rank of a node sends to all others, over its adapters"
+GROUP = "ranks of the group"
+LOCAL = "ranks of the slowest group that share a node or NVLink domain"
+NODES = "nodes or NVLink domains of the slowest group"
+HOSTS = "nodes that its local ranks lie on"
+PORTS = "nodes whose adapters carry what leaves them"
+SHARING = "groups that share the adapters, each with a flow; of a hop, ranks over their share"
+TREE = f"{RING}: up and down a tree, where that is shorter"
+SLOWER = f"{RING}: the slower of the links that it crosses"
 
 
 class Channel(NamedTuple):
@@ -126,13 +141,15 @@ def _over(cluster: ClusterSpec, where: Spread) -> Channel:
     """The channel of a spread, corrected where its link was measured."""
     rated = _rated(wires_of(cluster), where)
     link = cluster.intra_node if where.nodes == 1 else cluster.inter_node
-    return rated if link.measured is None else _corrected(rated, cluster, link.measured)
+    if link.measured is None:
+        return _named(rated)
+    return _named(_corrected(_named(rated, "rated_"), cluster, link.measured))
 
 
 def _corrected(rated: Channel, cluster: ClusterSpec, found: MeasuredLink) -> Channel:
     """The channel with what a card says of its link, in proportion to the measured group."""
     wires = wires_of(cluster)
-    same = _rated(wires, _measured_spread(wires, found))
+    same = _named(_rated(wires, _measured_spread(wires, found)), "measured_group_")
 
     def rate(kind: Collective) -> float:
         pace = found.paces.get(kind)
@@ -144,8 +161,8 @@ def _corrected(rated: Channel, cluster: ClusterSpec, found: MeasuredLink) -> Cha
         bytes_per_s=rated.bytes_per_s * base / same.bytes_per_s,
         round_s=rated.round_s * (gather.message_s / same.round_s if gather else 1.0),
         tree_s=rated.tree_s * (reduce.message_s / same.tree_s if reduce else 1.0),
-        reduce_share=rate("all_reduce") / base,
-        scatter_share=rate("reduce_scatter") / base,
+        reduce_share=named(rate("all_reduce") / base, "reduce_share", "share", KIND),
+        scatter_share=named(rate("reduce_scatter") / base, "scatter_share", "share", KIND),
         exchange_share=rated.exchange_share * _exchanges(found, same) * same.bytes_per_s / base,
     )
 
@@ -164,24 +181,53 @@ def _exchanges(found: MeasuredLink, same: Channel) -> float:
     return pace.bytes_per_s / (same.bytes_per_s * same.exchange_share) if pace else 1.0
 
 
+@lru_cache(maxsize=4096)
 def _rated(wires: Wires, where: Spread) -> Channel:
     """The channel by the ratings of its links."""
+    if isinstance(wires.inner_bytes_per_s, Traced):
+        where = _counted(where, wires.inner_bytes_per_s)
     ranks, local, nodes = where.ranks, where.local, where.nodes
     intra_rate = wires.inner_bytes_per_s
     inside_s = (ranks - nodes) * wires.inner_latency_s
     near_s = (log2(where.hosts) + local / where.hosts - 1) * wires.inner_latency_s
     if nodes == 1:
-        return Channel(ranks, intra_rate, inside_s, 2 * min(inside_s, near_s))
+        return Channel(ranks, intra_rate, inside_s, 2 * minimum(inside_s, near_s))
     inter_rate = wires.outer_bytes_per_s * where.ports * wires.outer_efficiency
     inter_rate /= 1 + CONGESTION * log2(nodes)
+    inter_rate = named(inter_rate, "adapters_rate", "bytes/s", ADAPTERS)
     shared = inter_rate / where.sharing
-    rate = shared if local == 1 else min(intra_rate, shared)
+    rate = shared if local == 1 else minimum(intra_rate, shared)
     round_s = (nodes - 1) * wires.outer_latency_s + inside_s
     depth_s = log2(nodes) * wires.outer_latency_s + near_s
-    tree_s = 2 * min(round_s, depth_s)
+    tree_s = 2 * minimum(round_s, depth_s)
     each = inter_rate / (where.sharing * local)  # all ranks of a node at once
     around_s = (local - 1) / intra_rate + (ranks - local) / each
+    around_s = named(around_s, "exchange_byte_s", "s", "a byte to every other rank")
     return Channel(ranks, rate, round_s, tree_s, exchange_share=(ranks - 1) / around_s / rate)
+
+
+def _named(link: Channel, prefix: str = "") -> Channel:
+    """The channel with a name for each of its numbers, where they are traced."""
+    if not isinstance(link.bytes_per_s, Traced):
+        return link
+    return link._replace(
+        bytes_per_s=named(link.bytes_per_s, f"{prefix}rate", "bytes/s", SLOWER),
+        round_s=named(link.round_s, f"{prefix}round_s", "s", AROUND),
+        tree_s=named(link.tree_s, f"{prefix}tree_s", "s", TREE),
+        exchange_share=named(link.exchange_share, f"{prefix}exchange_share", "share", EXCHANGE),
+    )
+
+
+def _counted(where: Spread, of: float) -> Spread:
+    """The spread with a name for each number: how groups fall on nodes is no formula."""
+    return Spread(
+        ranks=counted(where.ranks, "ranks", "ranks", of=of, why=GROUP),
+        local=counted(where.local, "local", "ranks", of=of, why=LOCAL),
+        nodes=counted(where.nodes, "nodes", "nodes", of=of, why=NODES),
+        sharing=counted(where.sharing, "sharing", "", of=of, why=SHARING),
+        hosts=counted(where.hosts, "hosts", "nodes", of=of, why=HOSTS),
+        ports=counted(where.ports, "ports", "nodes", of=of, why=PORTS),
+    )
 
 
 ALONE = Channel(1, 1.0, 0.0, 0.0)

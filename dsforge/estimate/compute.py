@@ -9,6 +9,7 @@ from __future__ import annotations
 from dsforge.estimate.rates import memory_bytes_per_s
 from dsforge.specs import ClusterSpec, GpuSpec, Workload
 from dsforge.strategy import Strategy
+from dsforge.traced import named
 
 PASSES = 3  # that an engine's host time is given for: one forward, and backward as two
 
@@ -26,4 +27,4 @@ def layer_host_s(
 def optimizer_s(gpu: GpuSpec, trainable: float, state_bytes: float) -> float:
     """Seconds of the optimizer on the device: states read and written, gradients, weights."""
     moved = 2 * state_bytes + 8 * trainable
-    return moved / memory_bytes_per_s(gpu)
+    return named(moved / memory_bytes_per_s(gpu), "device_optimizer_s", "s")

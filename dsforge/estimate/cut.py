@@ -16,8 +16,11 @@ from typing import NamedTuple
 from dsforge.engines.engine import even_stages
 from dsforge.specs import ModelSpec
 from dsforge.strategy import Strategy
+from dsforge.traced import counted
 
 StageLayers = Callable[[ModelSpec, int, int], tuple[int, ...]]
+LAYERS = "layers of the pipeline stage"
+LATER = "pipeline stages behind it: it holds a micro batch for each"
 
 
 class Stage(NamedTuple):
@@ -33,6 +36,17 @@ class Stage(NamedTuple):
     def dense_layers(self) -> int:
         """Layers without experts."""
         return self.layers - self.moe_layers
+
+    def named(self, of: float) -> Stage:
+        """The same with a name for its numbers, where one that they follow from is traced."""
+        sparse = self.moe_layers
+        if sparse:
+            sparse = counted(sparse, "stage_moe_layers", "layers", of=of, why="those with experts")
+        return self._replace(
+            layers=counted(self.layers, "stage_layers", "layers", of=of, why=LAYERS),
+            moe_layers=sparse,
+            later=counted(self.later, "later_stages", "", of=of, why=LATER),
+        )
 
     def exceeds(self, other: Stage) -> bool:
         """Whether it holds all that another stage holds, for as many micro batches."""

@@ -11,7 +11,9 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import NamedTuple
 
+from dsforge.estimate.params import moe_layers
 from dsforge.specs import ModelSpec, Workload
+from dsforge.traced import counted, named
 
 BACKWARD = 2.0  # gradients of input and of weight: two products for each forward product
 
@@ -19,17 +21,29 @@ BACKWARD = 2.0  # gradients of input and of weight: two products for each forwar
 class Product(NamedTuple):
     """A matrix product: one token's vector of `inputs` elements times an (inputs, outputs) weight.
 
-    `narrow` is the side that tensor parallelism cuts, whole (before the cut).
+    `narrow` is the side that tensor parallelism cuts, whole (before the cut). One token passes
+    `times` such products: those of its routed experts are alike.
     """
 
     inputs: int
     outputs: int
     narrow: int
+    times: int = 1
 
     @property
     def elements(self) -> int:
         """Elements of the weight."""
         return self.inputs * self.outputs
+
+    def weight(self, name: str) -> int:
+        """Elements of the weight, under a name."""
+        return named(self.elements, f"{name}_weight", "elements", "inputs x outputs of a product")
+
+    def sides(self, tp: int) -> float:
+        """Elements that enter and leave it on each of so many tensor-parallel ranks."""
+        if self.narrow == self.inputs:
+            return self.outputs + self.inputs / tp
+        return self.inputs + self.outputs / tp
 
 
 @lru_cache(maxsize=64)
@@ -37,12 +51,14 @@ def attention_products(model: ModelSpec) -> tuple[Product, ...]:
     """Projections of one attention layer: queries, keys, values, output (MLA: its low ranks)."""
     hidden, heads = model.hidden_size, model.attention_heads
     if model.mla is None:
-        query, keys = heads * model.head_size, model.kv_heads * model.head_size
-        joint = query + 2 * keys
+        query = named(heads * model.head_size, "query_width", "elements")
+        keys = named(model.kv_heads * model.head_size, "key_width", "elements")
+        joint = named(query + 2 * keys, "query_key_value_width", "elements")
         return Product(hidden, joint, joint), Product(query, hidden, query)
     mla = model.mla
-    query = heads * (mla.nope_head_size + mla.rope_head_size)
+    query = named(heads * (mla.nope_head_size + mla.rope_head_size), "query_width", "elements")
     expanded = heads * (mla.nope_head_size + mla.v_head_size)
+    expanded = named(expanded, "key_value_width", "elements")
     queries = (
         (Product(hidden, query, query),)
         if mla.q_rank is None
@@ -67,22 +83,42 @@ def mlp_products(model: ModelSpec, moe_layer: bool) -> tuple[Product, ...]:
     hidden, gated, moe = model.hidden_size, model.gated_mlp, model.moe
     if moe is None or not moe_layer:
         return _mlp(hidden, model.ffn_hidden_size, gated)
-    routed = _mlp(hidden, moe.expert_ffn_hidden_size, gated) * moe.experts_per_token
+    one = _mlp(hidden, moe.expert_ffn_hidden_size, gated)
+    routed = (product._replace(times=moe.experts_per_token) for product in one)
     shared = _mlp(hidden, moe.shared_ffn_hidden_size, gated) if moe.shared_ffn_hidden_size else ()
     return (*routed, *shared, Product(hidden, moe.experts, moe.experts))
+
+
+def layer_products(model: ModelSpec, *, moe_layer: bool) -> dict[str, Product]:
+    """The products of one token in a layer, by name: `dense_attention_1`, `moe_mlp_2`."""
+    kind = "moe" if moe_layer else "dense"
+    parts = {"attention": attention_products(model), "mlp": mlp_products(model, moe_layer)}
+    return {
+        f"{kind}_{part}_{number}": product
+        for part, products in parts.items()
+        for number, product in enumerate(products, start=1)
+    }
+
+
+def product_elements(model: ModelSpec, *, moe_layer: bool) -> int:
+    """Elements of all weights that one token is multiplied with in a layer."""
+    products = layer_products(model, moe_layer=moe_layer)
+    elements = sum(product.times * product.weight(name) for name, product in products.items())
+    kind = "moe" if moe_layer else "dense"
+    return named(elements, f"{kind}_product_elements", "elements")
 
 
 @lru_cache(maxsize=256)
 def attention_context(model: ModelSpec, sequence_length: int) -> float:
     """Mean number of tokens that one token attends to, mean over layers (causal or full)."""
-    full = sequence_length / 2 if model.kind == "decoder" else float(sequence_length)
+    full = sequence_length / 2 if model.kind == "decoder" else 1.0 * sequence_length
     window = model.sliding_window
     if window is None or window >= sequence_length:
-        return full
-    narrow = window * (1 - window / (2 * sequence_length))
+        return named(full, "context", "tokens")
+    narrow = named(window * (1 - window / (2 * sequence_length)), "window_context", "tokens")
     pattern = model.sliding_window_pattern
     share_global = 0.0 if pattern is None else 1 / pattern
-    return share_global * full + (1 - share_global) * narrow
+    return named(share_global * full + (1 - share_global) * narrow, "context", "tokens")
 
 
 def score_flops(model: ModelSpec, sequence_length: int) -> float:
@@ -93,33 +129,36 @@ def score_flops(model: ModelSpec, sequence_length: int) -> float:
         mla = model.mla
         per_head = mla.nope_head_size + mla.rope_head_size + mla.v_head_size
         width = model.attention_heads * per_head
-    return 2.0 * width * attention_context(model, sequence_length)
+    width = named(width, "score_width", "elements")
+    context = attention_context(model, sequence_length)
+    return named(2.0 * width * context, "score_token_flops", "FLOP")
 
 
 def head_flops(model: ModelSpec) -> float:
     """Forward FLOPs of one token in the output head."""
-    return 2.0 * model.hidden_size * model.vocab_size
+    return named(2.0 * model.hidden_size * model.vocab_size, "head_token_flops", "FLOP")
 
 
 @lru_cache(maxsize=256)
 def forward_flops(model: ModelSpec, sequence_length: int) -> float:
     """Forward FLOPs of one token through the whole model, head included."""
-    attention = sum(product.elements for product in attention_products(model))
-    dense = sum(product.elements for product in mlp_products(model, moe_layer=False))
-    expert = sum(product.elements for product in mlp_products(model, moe_layer=True))
-    sparse_layers = model.moe_layers
-    elements = model.layers * attention + (model.layers - sparse_layers) * dense
-    elements += sparse_layers * expert
+    sparse = moe_layers(model)
+    elements = (model.layers - sparse) * product_elements(model, moe_layer=False)
+    if sparse:
+        elements += sparse * product_elements(model, moe_layer=True)
     scores = model.layers * score_flops(model, sequence_length)
-    return 2.0 * elements + scores + head_flops(model)
+    layers = named(2.0 * elements + scores, "layers_token_flops", "FLOP")
+    return named(layers + head_flops(model), "forward_token_flops", "FLOP")
 
 
 def backward_factor(workload: Workload) -> float:
     """Backward FLOPs per forward FLOP: 2, or 1 where the weights are frozen (LoRA)."""
-    return 1.0 if workload.method == "lora" else BACKWARD
+    passes = 1.0 if workload.method == "lora" else BACKWARD
+    return counted(passes, "backward_passes", "", of=workload.sequence_length)
 
 
 def step_flops(model: ModelSpec, workload: Workload) -> float:
     """Useful FLOPs of one optimizer step on all GPUs; recomputation is not useful."""
     per_token = forward_flops(model, workload.sequence_length)
-    return per_token * (1 + backward_factor(workload)) * workload.tokens_per_step
+    useful = per_token * (1 + backward_factor(workload)) * workload.tokens_per_step
+    return named(useful, "useful_step_flops", "FLOP")

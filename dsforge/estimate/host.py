@@ -7,6 +7,8 @@ two (`CachingHostAllocator`), unless the ranks run on the CPU, where nothing is 
 
 from __future__ import annotations
 
+from collections import Counter
+
 from pydantic import BaseModel, Field
 
 from dsforge.estimate.activations import element_bytes
@@ -14,11 +16,26 @@ from dsforge.estimate.params import lora_parameters, parameters
 from dsforge.estimate.states import States, optimizer_bytes_per_parameter
 from dsforge.specs import FROZEN, ClusterSpec, ModelSpec, Workload
 from dsforge.strategy import FULLY_SHARDED, Strategy
+from dsforge.traced import WholeConstant, minimum, named, next_power_of_two
 from dsforge.units import GIB, MIB
 
-PROCESS_BYTES = 3 * GIB  # one rank's process beside its tensors: interpreter, CUDA, data loader
-SHARD_BYTES = 5 * 10**9  # a file of a sharded checkpoint; under ZeRO-3 one rank reads one by one
-CPU_PROCESS_BYTES = 256 * MIB  # of a CPU rank; its libraries are counted on the rank itself
+PROCESS_BYTES = WholeConstant(
+    3 * GIB,
+    "process_bytes",
+    "bytes",
+    "estimate/host.py: a rank's process beside its tensors: interpreter, CUDA, data loader",
+)
+SHARD_BYTES = WholeConstant(
+    5 * 10**9, "shard_file_bytes", "bytes", "estimate/host.py: a file of a sharded checkpoint"
+)
+READING = "ZeRO-3 reads file by file, QLoRA tensor by tensor; else each rank reads a copy"
+PINNED = "states that all ranks of a node keep in RAM; page-locked buffers are powers of two"
+CPU_PROCESS_BYTES = WholeConstant(
+    256 * MIB,
+    "process_bytes",
+    "bytes",
+    "estimate/host.py: of a CPU rank; its libraries are counted on the rank itself",
+)
 
 
 class HostMemory(BaseModel):
@@ -48,17 +65,16 @@ def host_memory(
     """RAM of one node in each phase."""
     ranks = cluster.gpus_per_node
     process = CPU_PROCESS_BYTES if cluster.gpu.is_cpu else PROCESS_BYTES
-    idle = ranks * process
-    weights = element_bytes(workload) * parameters(model)
+    idle = named(ranks * process, "idle_bytes", "bytes", "each rank's process beside its tensors")
+    weights = named(element_bytes(workload) * parameters(model), "weights_file_bytes", "bytes")
     share = weights / (strategy.layout.model_ranks if strategy.engine.reads_own_part else 1)
     sharded = strategy.zero_stage == FULLY_SHARDED
-    read = min(weights, SHARD_BYTES) if sharded else ranks * share
+    read = minimum(weights, SHARD_BYTES) if sharded else ranks * share
     if workload.in_4_bits:  # packed on the device, tensor by tensor
-        read = ranks * min(weights, SHARD_BYTES)
-    rounding = 0.0
-    if not cluster.gpu.is_cpu:
-        rounding = sum(pinned_bytes(wanted) - wanted for wanted in kept.pinned)
-    offloaded = ranks * (kept.host + rounding)
+        read = ranks * minimum(weights, SHARD_BYTES)
+    read = named(read, "read_bytes", "bytes", READING)
+    rounding = 0.0 if cluster.gpu.is_cpu else _pinned_rounding(kept.pinned)
+    offloaded = named(ranks * (kept.host + rounding), "offloaded_to_host", "bytes", PINNED)
     step = idle + offloaded
     return HostMemory.model_construct(
         load=round(idle + read),
@@ -66,6 +82,13 @@ def host_memory(
         step=round(step),
         save=round(step + (weights if sharded else 0)),
     )
+
+
+def _pinned_rounding(pinned: tuple[float, ...]) -> float:
+    """Bytes that rounding page-locked buffers up to powers of two costs one rank."""
+    sizes = Counter(pinned)
+    rounding = sum(often * (pinned_bytes(size) - size) for size, often in sizes.items())
+    return named(rounding, "pinned_rounding_bytes", "bytes")
 
 
 def checkpoint_bytes(model: ModelSpec, workload: Workload) -> int:
@@ -81,4 +104,4 @@ def checkpoint_bytes(model: ModelSpec, workload: Workload) -> int:
 def pinned_bytes(wanted: float) -> float:
     """Page-locked bytes really taken: the next power of two."""
     whole = round(wanted)
-    return float(1 << (whole - 1).bit_length()) if whole > MIB else wanted
+    return next_power_of_two(whole) if whole > MIB else wanted

@@ -19,9 +19,9 @@ from dsforge.estimate.activations import FLOAT_BYTES, element_bytes
 from dsforge.estimate.flops import (
     BACKWARD,
     Product,
-    attention_products,
     backward_factor,
-    mlp_products,
+    layer_products,
+    product_elements,
     score_flops,
 )
 from dsforge.estimate.loss import chunks_of, loss_under
@@ -29,13 +29,22 @@ from dsforge.estimate.quantised import NF4_BYTES, layer_quantised_elements
 from dsforge.estimate.rates import Rates, rates
 from dsforge.specs import GpuSpec, ModelSpec, Workload
 from dsforge.strategy import Execution, Loss, Strategy
+from dsforge.traced import Constant, counted, maximum, named
 
-ATTENTION_BACKWARD = 2.5  # passes: five products for two forward (Dao 2022)
+SOURCE = "estimate/lines.py"
+AGAIN = "what recomputation repeats: 1 all, 0 nothing"
+ATTENTION_BACKWARD = Constant(
+    2.5, "attention_backward", "", f"{SOURCE}: five products for two forward (Dao 2022)"
+)
 SCORE_BYTES = (13.0, 20.0)  # each score in 16 bits, forward and backward, where they are kept
 UNFUSED_SHARE = 0.9  # of a product's rate: batched products of attention that keeps scores
 SELECTIVE_SHARE = 0.452  # of a layer's products, where every second one is computed again
-QUANTISE_BYTES = 0.5  # more for each element that enters or leaves a product in 8 bits
-FP32_SUM_BYTES = 8.0  # each weight and micro step: the sum of gradients is read and written
+QUANTISE_BYTES = Constant(
+    0.5, "quantise_bytes", "bytes", f"{SOURCE}: of each element around a product in 8 bits"
+)
+FP32_SUM_BYTES = Constant(
+    8.0, "sum_bytes", "bytes", f"{SOURCE}: gradient sums are read and written in float32"
+)
 FUSED_LOGIT_BYTES = 6.0  # each logit, forward and backward, in one fused pass
 # Of `dsforge train`'s chunks, counted in 16 bits: logits written, cast (6), softmax (8), its
 # exponential (8), slope scaled (8), cast (6), read by two products (4).
@@ -45,8 +54,15 @@ CHUNKED_LOGIT_BYTES = 42.0
 NORM, EAGER_RMSNORM = (2.0, 3.0), (14.0, 24.0)
 GATED, EAGER_GATED, PLAIN = (3.0, 5.0), (5.0, 8.0), (2.0, 3.0)
 ROTARY, EAGER_ROTARY = (2.0, 2.0), (10.0, 12.0)
-RESIDUAL = 3.0  # read twice, written once
-PERMUTED = 4.0  # each copy of a token for an expert: read and written on its way there and back
+RESIDUAL = Constant(3.0, "residual", "", f"{SOURCE}: elements read twice, written once")
+PERMUTED = Constant(
+    4.0, "permuted", "", f"{SOURCE}: a token for an expert, read and written there and back"
+)
+
+
+SUMMED = "chunks of the loss read and write the sum of the head's gradient"
+REST = "norms, activation, rotary embedding, residuals: bound by memory"
+WEIGHTS = "idle experts are read, gradients summed in float32, 4-bit matrices dequantised"
 
 
 class Line(NamedTuple):
@@ -107,7 +123,7 @@ class Setting(NamedTuple):
     @property
     def passes(self) -> float:
         """Forward passes that all products of a step amount to."""
-        return 1 + self.backward + self.repeated
+        return named(1 + self.backward + self.repeated, "passes")
 
     @property
     def fused(self) -> bool:
@@ -130,8 +146,8 @@ def setting_of(gpu: GpuSpec, workload: Workload, strategy: Strategy) -> Setting:
         ep=layout.expert_parallel_size,
         cut=tp if strategy.sequence_parallel else 1,
         backward=backward_factor(workload),
-        repeated=repeated,
-        repeated_scores=scores,
+        repeated=counted(repeated, "repeated", "share", of=tp, why=AGAIN),
+        repeated_scores=counted(scores, "repeated_scores", "share", of=tp, why=AGAIN),
         dequantise_bytes=NF4_BYTES + element_bytes(workload) if workload.in_4_bits else 0.0,
     )
 
@@ -156,45 +172,47 @@ def _repeated(strategy: Strategy) -> tuple[float, float]:
     return (SELECTIVE_SHARE, 0.0) if products else (0.0, 1.0)
 
 
-def _product(product: Product, rate: float, setting: Setting, tp: int) -> Line:
-    """One pass of a product that `tp` ranks share."""
-    cut = product.inputs if product.narrow == product.inputs else product.outputs
-    sides = product.inputs + product.outputs - cut + cut / tp
-    weight = product.elements / tp
+def _product(name: str, product: Product, rate: float, *, setting: Setting, tp: int) -> Line:
+    """One pass of a product that `tp` ranks share: FLOPs at the rate, bytes at the bandwidth."""
+    weight, sides = product.weight(name) / tp, product.sides(tp)
     bandwidth, size = setting.rates.bandwidth, setting.size
-    quantised = QUANTISE_BYTES if rate > setting.rates.wide_products else 0.0
-    return Line(
-        setting.rates.kernel_s + size * weight / bandwidth,
-        2.0 * weight / rate + (size + quantised) * sides / bandwidth,
-    )
+    size_in = size + QUANTISE_BYTES if rate > setting.rates.wide_products else size
+    fixed_s = setting.rates.kernel_s + size * weight / bandwidth
+    token_s = 2.0 * weight / rate + size_in * sides / bandwidth
+    return Line(named(fixed_s, f"{name}_fixed_s", "s"), named(token_s, f"{name}_token_s", "s"))
 
 
 def _layer(model: ModelSpec, setting: Setting, *, moe_layer: bool) -> Line:
     """One layer, forward, backward and recomputation."""
-    passes, held = setting.passes, setting.rates
-    products = (*attention_products(model), *mlp_products(model, moe_layer))
-    each = [_product(product, held.products, setting, setting.tp) for product in products]
+    passes, held, kind = setting.passes, setting.rates, "moe" if moe_layer else "dense"
+    each = [
+        (product.times, _product(name, product, held.products, setting=setting, tp=setting.tp))
+        for name, product in layer_products(model, moe_layer=moe_layer).items()
+    ]
     forward, backward = _moved_elements(model, setting, moe_layer=moe_layer)
     moved = setting.size * (forward * (1 + setting.repeated) + backward)
+    rest_s = named(moved / held.bandwidth, f"{kind}_rest_token_s", "s", REST)
+    resident = _resident_bytes(model, setting, moe_layer=moe_layer)
+    weights_s = named(resident / held.bandwidth, f"{kind}_weights_s", "s", WEIGHTS)
+    products_s = sum(times * line.token_s for times, line in each)
+    fixed_s = passes * sum(times * line.fixed_s for times, line in each) + weights_s
+    token_s = passes * products_s + _attention_s(model, setting) + rest_s
     return Line(
-        passes * sum(line.fixed_s for line in each)
-        + _resident_bytes(model, setting, moe_layer=moe_layer) / held.bandwidth,
-        passes * sum(line.token_s for line in each)
-        + _attention_s(model, setting)
-        + moved / held.bandwidth,
+        named(fixed_s, f"{kind}_layer_fixed_s", "s", "whatever the number of tokens"),
+        named(token_s, f"{kind}_layer_token_s", "s", "of one token"),
     )
 
 
 def _resident_bytes(model: ModelSpec, setting: Setting, *, moe_layer: bool) -> float:
     """Bytes that no token count changes: of idle experts, gradient sums in fp32, dequantisation."""
-    products = (*attention_products(model), *mlp_products(model, moe_layer))
-    weights = float(sum(product.elements for product in products))
+    weights = 1.0 * product_elements(model, moe_layer=moe_layer)
     idle = 0.0
     if moe_layer and model.moe:
         matrices = 3 if model.gated_mlp else 2
         expert = matrices * model.hidden_size * model.moe.expert_ffn_hidden_size
         held = model.moe.experts / setting.ep
-        idle = max(0.0, held - model.moe.experts_per_token) * expert
+        idle = maximum(0.0, held - model.moe.experts_per_token) * expert
+        idle = named(idle, "idle_expert_elements", "elements", "of experts no token here passes")
     summed = FP32_SUM_BYTES * (weights + idle) if setting.execution.gradients == "fp32" else 0.0
     packed = layer_quantised_elements(model, moe_layer=moe_layer)
     unpacked = setting.passes * setting.dequantise_bytes * packed
@@ -206,7 +224,8 @@ def _attention_s(model: ModelSpec, setting: Setting) -> float:
     flops = score_flops(model, setting.sequence_length) / setting.tp
     forward = 1 + setting.repeated_scores
     if setting.execution.attention == "flash":
-        return (forward + ATTENTION_BACKWARD) * flops / setting.rates.attention
+        seconds = (forward + ATTENTION_BACKWARD) * flops / setting.rates.attention
+        return named(seconds, "attention_token_s", "s")
     scores = model.attention_heads / setting.tp * setting.sequence_length
     moved = (forward * SCORE_BYTES[0] + SCORE_BYTES[1]) * scores * setting.size / 2
     whole = 2 * flops if model.kind == "decoder" else flops  # the masked half is computed
@@ -220,15 +239,21 @@ def _moved_elements(model: ModelSpec, setting: Setting, *, moe_layer: bool) -> t
     norm = NORM if fused or model.norm != "rmsnorm" else EAGER_RMSNORM
     activation = (GATED if fused else EAGER_GATED) if model.gated_mlp else PLAIN
     rotary = (ROTARY if fused else EAGER_ROTARY) if model.position == "rope" else (0.0, 0.0)
+    kind = "moe" if moe_layer else "dense"
     outer = model.norms_per_layer * model.hidden_size / setting.cut
+    outer = named(outer, "norm_width", "elements", "vectors of the hidden size, of one token")
     inner = _width(model, moe_layer=moe_layer) / tp
+    inner = named(inner, f"{kind}_activation_width", "elements", "of one token, inside the MLP")
     rotated = (model.attention_heads + model.kv_heads) * model.head_size / tp
     routed = model.moe.experts_per_token * model.hidden_size if moe_layer and model.moe else 0
+    rotated = named(rotated, "rotary_width", "elements", "queries and keys of one token")
     rest = outer * RESIDUAL + routed * PERMUTED
+    rest = named(rest, f"{kind}_residual_elements", "elements", "residuals, tokens to experts")
     forward, backward = (
         rest + outer * norm[way] + inner * activation[way] + rotated * rotary[way] for way in (0, 1)
     )
-    return forward, backward
+    forward = named(forward, f"{kind}_moved_forward", "elements")
+    return forward, named(backward, f"{kind}_moved_backward", "elements")
 
 
 def _width(model: ModelSpec, *, moe_layer: bool) -> float:
@@ -244,15 +269,17 @@ def _head(model: ModelSpec, setting: Setting) -> HeadLine:
     passes, bandwidth = 1 + setting.backward, setting.rates.bandwidth
     tp = setting.tp if BY_NAME[setting.execution.trainer].head_sharded else 1
     product = Product(model.hidden_size, model.vocab_size, model.vocab_size)
-    line = _product(product, setting.rates.wide_products, setting, tp)
+    line = _product("head_product", product, setting.rates.wide_products, setting=setting, tp=tp)
     loss = loss_under(model, setting.execution, split=setting.split)
     loss_s = logit_bytes(setting.execution, loss) * model.vocab_size / tp / bandwidth
+    loss_s = named(loss_s, "loss_token_s", "s", f"the loss is {loss}: bytes moved for each logit")
     head = Line(passes * line.fixed_s, passes * line.token_s + loss_s)
     if loss != "chunked" or setting.backward < BACKWARD:
         return HeadLine(head)
     chunks = chunks_of(model.vocab_size, model.embedding_size, trained=True)
     summed = summed_bytes(setting.size) * model.vocab_size * model.embedding_size
-    return HeadLine(head, chunks.one, summed / chunks.rows / bandwidth)
+    summed_s = named(summed / chunks.rows / bandwidth, "summed_token_s", "s", SUMMED)
+    return HeadLine(head, chunks.one, summed_s)
 
 
 def logit_bytes(execution: Execution, loss: Loss) -> float:

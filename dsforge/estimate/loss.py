@@ -16,10 +16,15 @@ from dsforge.engines import BY_NAME
 from dsforge.estimate.activations import FLOAT_BYTES, element_bytes
 from dsforge.specs import ModelSpec, Workload
 from dsforge.strategy import Execution, Loss, Strategy
+from dsforge.traced import counted, maximum, named
 
 CHUNK_BYTES = 2**27  # of fp32 logits; smaller ones make matrix products too thin for a GPU
 LEAST_ROWS = 256
 SOFTMAX_COPIES = 2  # float32 logits and their log-softmax, alive at once
+BESIDE = "beside a logit in the compute type; read in the engine's loss"
+SOFTMAX = "of a token in a chunk: float32 logits and their log-softmax (train/loss.py)"
+ROW = "a token's hidden state and its gradient (train/loss.py)"
+CHUNK = "a chunk of logits, beside the float32 sum of the gradient of the head (train/loss.py)"
 FUSED_LOSS_BYTES = 8  # of a chunk of tokens so small that its logits are as wide as the layer
 
 
@@ -37,11 +42,11 @@ def chunks_of(vocab_size: int, hidden_size: int, *, trained: bool) -> Chunks:
     its rows are at least a quarter of the hidden size; and it needs more than the logits of few
     tokens, so that up to half the hidden size beyond a chunk all rows are one.
     """
-    rows = max(LEAST_ROWS, CHUNK_BYTES // (FLOAT_BYTES * vocab_size))
+    rows = maximum(LEAST_ROWS, CHUNK_BYTES // (FLOAT_BYTES * vocab_size))
     if not trained:
-        return Chunks(rows, rows)
-    rows = max(rows, hidden_size // 4)
-    return Chunks(rows, rows + hidden_size // 2)
+        return Chunks(named(rows, "chunk_rows", "tokens"), rows)
+    rows = named(maximum(rows, hidden_size // 4), "chunk_rows", "tokens")
+    return Chunks(rows, named(rows + hidden_size // 2, "one_chunk_rows", "tokens"))
 
 
 def loss_of(model: ModelSpec, strategy: Strategy) -> Loss:
@@ -83,7 +88,7 @@ class HeadBytes(NamedTuple):
         found = self.fixed + tokens * self.token
         if tokens > self.one_chunk:
             return found + self.many
-        return found + max(tokens * self.softmax, tokens * self.product + self.weight)
+        return found + maximum(tokens * self.softmax, tokens * self.product + self.weight)
 
 
 NO_HEAD = HeadBytes(0.0)
@@ -92,8 +97,9 @@ NO_HEAD = HeadBytes(0.0)
 def head_bytes(model: ModelSpec, workload: Workload, strategy: Strategy) -> HeadBytes:
     """The memory of the loss on a rank that has the head."""
     kind, size = loss_of(model, strategy), element_bytes(workload)
-    weights = float(model.vocab_size * model.embedding_size)
+    weights = 1.0 * model.vocab_size * model.embedding_size
     gradient = size * weights if workload.method == "full" else 0.0
+    gradient = named(gradient, "head_gradient_bytes", "bytes", "of the weight of the head")
     if kind == "chunked":
         return _chunked(model, size, gradient)
     if kind == "fused":  # Liger: makes the head's gradient at once, then its copy
@@ -113,8 +119,10 @@ def logit_token_bytes(model: ModelSpec, workload: Workload, strategy: Strategy) 
     run, size, kind = strategy.runs_as, element_bytes(workload), loss_of(model, strategy)
     cut = strategy.layout.tensor_parallel_size if strategy.engine.head_sharded else 1
     if kind == "chunked_output":
-        return 2 * size * model.vocab_size / cut
-    return (size + strategy.engine.loss_bytes(run, size)) * model.vocab_size / cut
+        return named(2 * size * model.vocab_size / cut, "logit_token_bytes", "bytes")
+    beside = strategy.engine.loss_bytes(run, size)
+    beside = counted(beside, "loss_bytes", "bytes", of=size, why=BESIDE)
+    return named((size + beside) * model.vocab_size / cut, "logit_token_bytes", "bytes")
 
 
 def _chunked(model: ModelSpec, size: int, gradient: float) -> HeadBytes:
@@ -125,13 +133,13 @@ def _chunked(model: ModelSpec, size: int, gradient: float) -> HeadBytes:
     """
     width, words = model.embedding_size, model.vocab_size
     chunks = chunks_of(words, width, trained=gradient > 0)
-    softmax, slope = float(SOFTMAX_COPIES * FLOAT_BYTES * words), float(size * words)
+    softmax = named(SOFTMAX_COPIES * FLOAT_BYTES * words, "logit_token_bytes", "bytes", SOFTMAX)
     many = chunks.rows * softmax + FLOAT_BYTES * gradient / size
     return HeadBytes(
-        token=2.0 * size * width,
+        token=named(2.0 * size * width, "loss_row_bytes", "bytes", ROW),
         softmax=softmax,
-        product=slope,
+        product=size * words,
         weight=gradient,
-        one_chunk=float(chunks.one),
-        many=many,
+        one_chunk=chunks.one,
+        many=named(many, "chunk_bytes", "bytes", CHUNK),
     )

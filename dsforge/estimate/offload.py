@@ -13,11 +13,19 @@ from dsforge.estimate.frame import Frame
 from dsforge.estimate.states import optimizer_bytes_per_parameter, shares, tiles_of
 from dsforge.specs import ClusterSpec
 from dsforge.strategy import Strategy
+from dsforge.traced import Constant, minimum, named
 
-ADAM_PER_CORE = 8e7  # parameters per second
-ADAM_PER_NODE = 4e9
-LINK_SHARE = 0.75  # of the PCIe rate, pinned memory
-HIDDEN = 0.4  # share of copies that compute hides
+ADAM = "estimate/offload.py: parameters a second of CPU Adam (DeepSpeed, ops/adam benchmark)"
+ADAM_PER_CORE = Constant(8e7, "adam_per_core", "1/s", ADAM)
+ADAM_PER_NODE = Constant(4e9, "adam_per_node", "1/s", ADAM)
+LINK_SHARE = Constant(
+    0.75, "link_share", "share", "estimate/offload.py: of the PCIe rate, with pinned memory"
+)
+COPIES_SHOWN = Constant(
+    0.6, "copies_shown", "share", "estimate/offload.py: share of copies that no compute hides"
+)
+CPU = "CPU Adam of all ranks of the node; of the optimizer only the offloaded share"
+COPIED = "PCIe both ways, hidden in part; all ranks of a node share the disk"
 
 
 class Moved(NamedTuple):
@@ -48,11 +56,13 @@ def offload(frame: Frame, strategy: Strategy) -> Moved:
         copied += size * shard * passes
         if strategy.offload_parameters == "nvme":
             disk = size * shard * passes
-    link = _link_bytes_per_s(cluster) / (1 - HIDDEN)
+    link = named(_link_bytes_per_s(cluster) / COPIES_SHOWN, "copy_rate", "bytes/s", COPIED)
+    once_s = copied_once / link + _disk_s(cluster, disk_once)
+    micro_step_s = copied / link + _disk_s(cluster, disk)
     return Moved(
-        once_s=copied_once / link + _disk_s(cluster, disk_once),
-        micro_step_s=copied / link + _disk_s(cluster, disk),
-        cpu_s=cpu_s,
+        once_s=named(once_s, "copies_of_step_s", "s", COPIED),
+        micro_step_s=named(micro_step_s, "copies_of_micro_step_s", "s", COPIED),
+        cpu_s=named(cpu_s, "cpu_optimizer_s", "s", CPU),
     )
 
 
@@ -68,7 +78,7 @@ def _adam_per_s(cluster: ClusterSpec) -> float:
     """Parameters/s of CPU Adam on one node, all its ranks together."""
     if cluster.cpu_adam_per_s is not None:
         return cluster.cpu_adam_per_s
-    return min(ADAM_PER_CORE * cluster.cpu_cores, ADAM_PER_NODE)
+    return named(minimum(ADAM_PER_CORE * cluster.cpu_cores, ADAM_PER_NODE), "node_adam", "1/s")
 
 
 def _disk_s(cluster: ClusterSpec, rank_bytes: float) -> float:
@@ -76,4 +86,5 @@ def _disk_s(cluster: ClusterSpec, rank_bytes: float) -> float:
     if cluster.nvme is None or rank_bytes == 0:
         return 0.0
     rate = 2 / (1 / cluster.nvme.read_bytes_per_s + 1 / cluster.nvme.write_bytes_per_s)
+    rate = named(rate, "disk_rate", "bytes/s", "mean of reading and writing")
     return rank_bytes * cluster.gpus_per_node / rate

@@ -7,10 +7,12 @@ transformers builds, to the last parameter. A tied matrix is counted once; buffe
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import lru_cache
 from typing import NamedTuple
 
 from dsforge.specs import LoraSpec, ModelSpec, MoeSpec, Norm
+from dsforge.traced import counted, named
 
 NORM_VECTORS: dict[Norm, int] = {
     "rmsnorm": 1,
@@ -18,6 +20,10 @@ NORM_VECTORS: dict[Norm, int] = {
     "layernorm_no_bias": 1,
     "layernorm_no_weights": 0,
 }
+
+
+ATTENTION = "projections, biases, query and key norms, sinks of one attention"
+MLP = "up, gate and down projections of one MLP, with their biases"
 
 
 class LayerParameters(NamedTuple):
@@ -33,7 +39,10 @@ class LayerParameters(NamedTuple):
     @property
     def total(self) -> int:
         """All parameters of the layer."""
-        return self.attention + self.norms + self.mlp + self.router + self.experts
+        whole = self.attention + self.norms + self.mlp + self.router + self.experts
+        return named(
+            whole, "moe_layer_total" if self.experts else "dense_layer_parameters", "elements"
+        )
 
 
 class ParameterCounts(NamedTuple):
@@ -55,13 +64,14 @@ class ParameterCounts(NamedTuple):
     @property
     def non_embedding(self) -> int:
         """Without word and position embeddings and output head; the N of 6N."""
-        body = sum(layer.total for layer in self.layers)
+        body = _over_layers({layer: layer.total for layer in self.layers}, self.layers)
         return body + self.final_norm + self.other + self.head_bias
 
     @property
     def active(self) -> int:
         """Parameters that one token passes, embeddings included."""
-        return self.total - sum(layer.idle for layer in self.layers)
+        idle = _over_layers({layer: layer.idle for layer in self.layers}, self.layers)
+        return self.total - idle
 
     @property
     def dense_layer(self) -> int:
@@ -73,7 +83,10 @@ class ParameterCounts(NamedTuple):
     def moe_layer_shared(self) -> int:
         """One MoE layer without its routed experts; 0 where the model has none."""
         sparse = next((layer for layer in self.layers if layer.experts), None)
-        return sparse.total - sparse.experts if sparse else 0
+        if sparse is None:
+            return 0
+        shared = sparse.attention + sparse.norms + sparse.mlp + sparse.router
+        return named(shared, "moe_layer_parameters", "elements")
 
     @property
     def moe_layer_experts(self) -> int:
@@ -81,24 +94,43 @@ class ParameterCounts(NamedTuple):
         return max((layer.experts for layer in self.layers), default=0)
 
 
+def moe_layers(model: ModelSpec) -> int:
+    """Layers of the model that have experts."""
+    found = model.moe_layers
+    return counted(found, "moe_layers", "layers", of=model.layers) if found else 0
+
+
+def _over_layers(each: dict[LayerParameters, int], layers: tuple[LayerParameters, ...]) -> int:
+    """The sum over all layers of what each kind of them has."""
+    alike = Counter(layers)
+    return sum(_often(layer, alike[layer]) * value for layer, value in each.items())
+
+
+def _often(layer: LayerParameters, times: int) -> int:
+    """Layers of that kind."""
+    name = "moe_layers" if layer.experts else "dense_layers"
+    return counted(times, name, "layers", of=layer.attention)
+
+
 @lru_cache(maxsize=256)
 def parameters(model: ModelSpec) -> int:
     """Unique parameters of the model; a tied matrix counts once."""
-    return parameter_counts(model).total
+    return named(parameter_counts(model).total, "model_parameters", "elements")
 
 
 @lru_cache(maxsize=64)
 def parameter_counts(model: ModelSpec) -> ParameterCounts:
     """Parameters of the model by component and layer."""
     hidden, width, norm = model.hidden_size, model.embedding_size, _norm(model)
-    words = model.vocab_size * width
+    words = named(model.vocab_size * width, "word_parameters", "elements", "the word embedding")
     projections = 2 * width * hidden if width != hidden else 0
+    embedding = words + model.type_vocab_size * hidden + projections
     positions = model.max_position_embeddings + model.position_offset
     halves = 2 if model.kind == "encoder-decoder" else 1
     other = norm * model.embedding_norm + (hidden * hidden + hidden) * model.pooler
     other += halves * model.relative_attention_buckets * model.attention_heads
     return ParameterCounts(
-        embedding=words + model.type_vocab_size * hidden + projections,
+        embedding=named(embedding, "embedding_parameters", "elements"),
         position_embedding=positions * hidden if model.position == "learned" else 0,
         head=0 if model.tied_embeddings else words,
         head_bias=model.vocab_size if model.lm_head_bias else 0,
@@ -120,19 +152,21 @@ def lora_parameters(model: ModelSpec, lora: LoraSpec) -> int:
     if model.kind == "encoder-decoder":
         attention = 3 * _attention_sides(model)  # encoder, decoder, and across
         layers = model.layers * (attention + 2 * _mlp_sides(model, model.ffn_hidden_size))
-        return lora.rank * layers
-    sides = 0
-    for layer in range(model.layers):
-        moe = model.moe if model.is_moe_layer(layer) else None
-        width = moe.shared_ffn_hidden_size if moe else model.ffn_hidden_size
-        sides += _attention_sides(model) + (_mlp_sides(model, width) if width else 0)
-    return lora.rank * sides
+        return named(lora.rank * layers, "lora_parameters", "elements")
+    sparse = moe_layers(model)
+    sides = model.layers * _attention_sides(model)
+    sides += (model.layers - sparse) * _mlp_sides(model, model.ffn_hidden_size)
+    if model.moe is not None:
+        sides += sparse * _mlp_sides(model, model.moe.shared_ffn_hidden_size)
+    return named(lora.rank * sides, "lora_parameters", "elements")
 
 
 def _layers(model: ModelSpec) -> tuple[LayerParameters, ...]:
     """Parameters of each layer; a T5 decoder layer has a second attention and a third norm."""
-    attention, norm = _attention(model), _norm(model)
-    norms, mlp = model.norms_per_layer * norm, _mlp(model, model.ffn_hidden_size)
+    attention = named(_attention(model), "attention_parameters", "elements", ATTENTION)
+    norm = _norm(model)
+    norms = named(model.norms_per_layer * norm, "norm_parameters", "elements", "of one layer")
+    mlp = named(_mlp(model, model.ffn_hidden_size), "mlp_parameters", "elements", MLP)
     dense = LayerParameters(attention, norms, mlp)
     if model.kind == "encoder-decoder":
         decoder = LayerParameters(2 * attention, norms + norm, mlp)
@@ -144,19 +178,23 @@ def _layers(model: ModelSpec) -> tuple[LayerParameters, ...]:
 
 
 def _moe_layer(model: ModelSpec, moe: MoeSpec, attention: int, norms: int) -> LayerParameters:
-    expert = _mlp(model, moe.expert_ffn_hidden_size)
+    """Shared experts with their gate, the router, all routed experts."""
+    expert = named(_mlp(model, moe.expert_ffn_hidden_size), "one_expert_parameters", "elements")
     shared = _mlp(model, moe.shared_ffn_hidden_size) if moe.shared_ffn_hidden_size else 0
+    shared += model.hidden_size if moe.shared_gate else 0
+    router = model.hidden_size * moe.experts + (moe.experts if moe.router_bias else 0)
     return LayerParameters(
         attention=attention,
         norms=norms,
-        mlp=shared + (model.hidden_size if moe.shared_gate else 0),
-        router=model.hidden_size * moe.experts + (moe.experts if moe.router_bias else 0),
-        experts=moe.experts * expert,
+        mlp=named(shared, "shared_expert_parameters", "elements"),
+        router=named(router, "router_parameters", "elements"),
+        experts=named(moe.experts * expert, "routed_expert_parameters", "elements"),
         idle=(moe.experts - moe.experts_per_token) * expert,
     )
 
 
 def _norm(model: ModelSpec) -> int:
+    """One norm: a weight and a bias vector of the hidden size, as its kind has them."""
     return NORM_VECTORS[model.norm] * model.hidden_size
 
 
@@ -172,6 +210,8 @@ def _attention(model: ModelSpec) -> int:
     if model.mla is not None:
         return _latent_attention(model)
     query, key = model.attention_heads * model.head_size, model.kv_heads * model.head_size
+    query = named(query, "query_width", "elements")
+    key = named(key, "key_width", "elements")
     size = model.hidden_size * (2 * query + 2 * key)
     size += query + 2 * key if model.qkv_bias else 0
     size += model.hidden_size if model.attention_out_bias else 0
@@ -187,7 +227,12 @@ def _latent_attention(model: ModelSpec) -> int:
     queries = (hidden + 1 + query) * mla.q_rank if mla.q_rank else hidden * query
     down = hidden * (mla.kv_rank + mla.rope_head_size) + mla.kv_rank
     up = mla.kv_rank * heads * (mla.nope_head_size + mla.v_head_size)
-    return queries + down + up + heads * mla.v_head_size * hidden
+    return (
+        named(queries, "query_parameters", "elements")
+        + named(down, "latent_parameters", "elements")
+        + named(up, "key_value_parameters", "elements")
+        + heads * mla.v_head_size * hidden
+    )
 
 
 def _attention_sides(model: ModelSpec) -> int:
@@ -195,14 +240,15 @@ def _attention_sides(model: ModelSpec) -> int:
     hidden, heads, mla = model.hidden_size, model.attention_heads, model.mla
     if mla is None:
         query, key = heads * model.head_size, model.kv_heads * model.head_size
-        return 4 * hidden + 2 * query + 2 * key
+        return named(4 * hidden + 2 * query + 2 * key, "attention_sides", "elements")
     query = heads * (mla.nope_head_size + mla.rope_head_size)
     queries = hidden + 2 * mla.q_rank + query if mla.q_rank else hidden + query
     down = hidden + mla.kv_rank + mla.rope_head_size
     up = mla.kv_rank + heads * (mla.nope_head_size + mla.v_head_size)
-    return queries + down + up + heads * mla.v_head_size + hidden
+    sides = queries + down + up + heads * mla.v_head_size + hidden
+    return named(sides, "attention_sides", "elements")
 
 
 def _mlp_sides(model: ModelSpec, width: int) -> int:
-    """Inputs plus outputs of every linear layer of one MLP."""
-    return (3 if model.gated_mlp else 2) * (model.hidden_size + width)
+    """Inputs plus outputs of every linear layer of one MLP; nothing without a width."""
+    return (3 if model.gated_mlp else 2) * (model.hidden_size + width) if width else 0

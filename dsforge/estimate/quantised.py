@@ -12,12 +12,18 @@ from functools import lru_cache
 
 from dsforge.estimate.activations import element_bytes
 from dsforge.estimate.flops import attention_products, mlp_products
+from dsforge.estimate.params import moe_layers
 from dsforge.specs import ModelSpec, Workload
+from dsforge.traced import Constant, maximum, named
 
 BLOCK = 64  # elements that share a scale
 SCALES = 256  # scales in 8 bits that share one in float32
-# Dettmers et al. 2023 (arXiv 2305.14314), section 3: nf4 with double quantisation, 4.127 bits.
-NF4_BYTES = 4 / 8 + 1 / BLOCK + 4 / (BLOCK * SCALES)
+NF4_BYTES = Constant(
+    4 / 8 + 1 / BLOCK + 4 / (BLOCK * SCALES),
+    "nf4_bytes",
+    "bytes",
+    "nf4 with double quantisation, 4.127 bits (Dettmers et al. 2023, arXiv 2305.14314, section 3)",
+)
 
 
 @lru_cache(maxsize=64)
@@ -25,15 +31,19 @@ def layer_quantised_elements(model: ModelSpec, *, moe_layer: bool) -> int:
     """Elements of the quantised matrices of one decoder layer: those that carry adapters."""
     attention = sum(product.elements for product in attention_products(model))
     if not moe_layer:
-        return attention + sum(p.elements for p in mlp_products(model, moe_layer=False))
+        dense = attention + sum(p.elements for p in mlp_products(model, moe_layer=False))
+        return named(dense, "dense_quantised_elements", "elements")
     shared = model.moe.shared_ffn_hidden_size if model.moe else 0
-    return attention + (3 if model.gated_mlp else 2) * model.hidden_size * shared
+    sparse = attention + (3 if model.gated_mlp else 2) * model.hidden_size * shared
+    return named(sparse, "moe_quantised_elements", "elements")
 
 
 def quantised_elements(model: ModelSpec) -> int:
     """Elements of all quantised matrices of a decoder."""
-    dense = (model.layers - model.moe_layers) * layer_quantised_elements(model, moe_layer=False)
-    return dense + model.moe_layers * layer_quantised_elements(model, moe_layer=True)
+    sparse = moe_layers(model)
+    dense = (model.layers - sparse) * layer_quantised_elements(model, moe_layer=False)
+    whole = dense + sparse * layer_quantised_elements(model, moe_layer=True)
+    return named(whole, "quantised_total", "elements")
 
 
 def largest_matrix_elements(model: ModelSpec) -> int:
@@ -42,11 +52,15 @@ def largest_matrix_elements(model: ModelSpec) -> int:
     widths = [model.ffn_hidden_size] if model.moe_layers < model.layers else []
     widths += [moe.shared_ffn_hidden_size] if moe else []
     out = attention_products(model)[-1]
-    return max(out.elements, *(hidden * width for width in widths))
+    largest = out.elements
+    for width in widths:
+        largest = maximum(largest, hidden * width)
+    return named(largest, "largest_matrix", "elements")
 
 
 def dequantised_bytes(model: ModelSpec, workload: Workload) -> float:
     """Bytes of one matrix at work in the compute precision, with its scales in float32."""
     if not workload.in_4_bits:
         return 0.0
-    return largest_matrix_elements(model) * (element_bytes(workload) + 4 / BLOCK)
+    size = largest_matrix_elements(model) * (element_bytes(workload) + 4 / BLOCK)
+    return named(size, "dequantised_bytes", "bytes")

@@ -21,17 +21,36 @@ from typing import NamedTuple
 from dsforge.engines import BY_NAME
 from dsforge.specs import GpuSpec, Precision
 from dsforge.strategy import Execution
+from dsforge.traced import Constant, minimum, named
 
-STEP_SHARE = 0.926  # of the best product that large products of a step reach
-POWER_KNEE = 0.956e12  # best bf16 FLOP/s for each watt up to which clocks hold (A100 0.68)
-POWER_FALL = 0.632  # exponent beyond it (H100 1.14, the same at 500 W 1.59, B200 1.75)
-BANDWIDTH_SHARE = 0.9  # of the memory bandwidth
-KERNEL_S = 30e-6  # ramp-up and tail of one matrix product and of the small kernels around it
-CUDNN_SHARE = 0.801  # of a product's rate that fused attention of cuDNN reaches
-FLASH2_SHARE = 0.462  # and FlashAttention-2 on A100, with Triton's like
-FLASH2_FALL = 0.353  # exponent of peak over A100's by which it falls behind on later cards
-A100_FLOPS = 312e12
-DETERMINISTIC_SHARE = 0.72  # of that rate where backward must give the same bits every time
+FITTED = "estimate/rates.py: fitted over all published rows"
+STEP_SHARE = Constant(
+    0.926, "step_share", "share", f"{FITTED}; of the best product, reached by a step's large ones"
+)
+# Best bf16 FLOP/s for each watt up to which clocks hold (A100 0.68e12); beyond it they fall with
+# that exponent (H100 1.14e12, the same at 500 W 1.59e12, B200 1.75e12).
+POWER_KNEE = Constant(0.956e12, "power_knee", "FLOP/s/W", f"{FITTED}; clocks fall beyond it")
+POWER_FALL = Constant(0.632, "power_fall", "", f"{FITTED}; exponent of that fall")
+BANDWIDTH_SHARE = Constant(0.9, "bandwidth_share", "share", f"{FITTED}; of the memory bandwidth")
+KERNEL_S = Constant(
+    30e-6, "kernel_s", "s", f"{FITTED}; start and end of a product and of small kernels around it"
+)
+CUDNN_SHARE = Constant(
+    0.801, "attention_share", "share", f"{FITTED}; of a product's rate: cuDNN's fused attention"
+)
+FLASH2_SHARE = Constant(
+    0.462, "flash2_share", "share", f"{FITTED}; of a product's rate: FlashAttention-2 on A100"
+)
+FLASH2_FALL = Constant(
+    0.353, "flash2_fall", "", f"{FITTED}; exponent by which it falls behind on faster cards"
+)
+PRODUCTS = "large products, in the precision of the workload"
+WIDE = "products that stay in 16 bits"
+ATTENTION = "attention that keeps no scores, at a share of a product's rate"
+A100_FLOPS = Constant(312e12, "a100_flops", "FLOP/s", "NVIDIA A100: peak in bf16")
+DETERMINISTIC_SHARE = Constant(
+    0.72, "deterministic_share", "share", f"{FITTED}; where backward must be reproducible"
+)
 
 
 class Rates(NamedTuple):
@@ -53,12 +72,15 @@ def peak_flops(gpu: GpuSpec, precision: Precision) -> float:
 
 def rates(gpu: GpuSpec, precision: Precision, execution: Execution) -> Rates:
     """The rates of a card in one precision under one software; a CPU core has no kernels."""
-    products = _products_flops(gpu, precision)
+    products = named(_products_flops(gpu, precision), "products_flops", "FLOP/s", PRODUCTS)
     wide = _products_flops(gpu, "bf16") if precision == "fp8" else products
+    if precision == "fp8":
+        wide = named(wide, "wide_products_flops", "FLOP/s", WIDE)
+    attention = wide * _attention_share(peak_flops(gpu, "bf16"), execution)
     return Rates(
         products=products,
         wide_products=wide,
-        attention=wide * _attention_share(peak_flops(gpu, "bf16"), execution),
+        attention=named(attention, "attention_flops", "FLOP/s", ATTENTION),
         bandwidth=memory_bytes_per_s(gpu),
         kernel_s=0.0 if gpu.is_cpu else KERNEL_S,
     )
@@ -68,7 +90,7 @@ def memory_bytes_per_s(gpu: GpuSpec) -> float:
     """Memory bandwidth that a step reaches: of a cluster card, else a share of the rating."""
     if gpu.measured is not None and gpu.measured.memory_bytes_per_s is not None:
         return gpu.measured.memory_bytes_per_s
-    return gpu.memory_bytes_per_s * BANDWIDTH_SHARE
+    return named(gpu.memory_bytes_per_s * BANDWIDTH_SHARE, "memory_rate", "bytes/s")
 
 
 def _products_flops(gpu: GpuSpec, precision: Precision) -> float:
@@ -84,7 +106,11 @@ def _sustained_share(gpu: GpuSpec) -> float:
     if gpu.power_w is None:
         return share
     density = peak_flops(gpu, "bf16") * gpu.matmul_efficiency / gpu.power_w
-    return share if density <= POWER_KNEE else share * float((POWER_KNEE / density) ** POWER_FALL)
+    density = named(density, "flops_per_watt", "FLOP/s/W", "clocks fall beyond the knee")
+    if density > POWER_KNEE:
+        fall: float = (POWER_KNEE / density) ** POWER_FALL
+        share *= fall
+    return named(share, "sustained_share", "share")
 
 
 def _attention_share(peak: float, execution: Execution) -> float:
@@ -92,5 +118,7 @@ def _attention_share(peak: float, execution: Execution) -> float:
     fused_by_cudnn = BY_NAME[execution.trainer].flash_kernels == "cudnn"
     if fused_by_cudnn and not execution.deterministic:
         return CUDNN_SHARE
-    share = FLASH2_SHARE * float(min(1.0, A100_FLOPS / peak) ** FLASH2_FALL)
-    return share * DETERMINISTIC_SHARE if execution.deterministic else share
+    fall: float = minimum(1.0, A100_FLOPS / peak) ** FLASH2_FALL
+    share = FLASH2_SHARE * fall
+    share = share * DETERMINISTIC_SHARE if execution.deterministic else share
+    return named(share, "attention_share", "share")

@@ -16,6 +16,7 @@ from dsforge.estimate.lines import setting_of
 from dsforge.estimate.rates import peak_flops
 from dsforge.specs import FROZEN, ClusterSpec, ModelSpec, Workload
 from dsforge.strategy import Strategy
+from dsforge.traced import named
 from dsforge.units import TFLOP, Interval
 
 DAY_S = 86_400
@@ -62,9 +63,12 @@ def executed_flops(
     if not setting.repeated and not setting.repeated_scores:
         return useful
     scores = model.layers * score_flops(model, workload.sequence_length)
+    scores = named(scores, "scores_token_flops", "FLOP", "attention of one token in all layers")
     products = forward_flops(model, workload.sequence_length) - scores - head_flops(model)
+    products = named(products, "products_token_flops", "FLOP", "matrix products of all layers")
     again = setting.repeated * products + setting.repeated_scores * scores
-    return useful + again * workload.tokens_per_step
+    executed = useful + again * workload.tokens_per_step
+    return named(executed, "executed_step_flops", "FLOP")
 
 
 def speed_of(

@@ -10,6 +10,7 @@ from dsforge.estimate.params import lora_parameters, parameter_counts
 from dsforge.estimate.quantised import quantised_elements
 from dsforge.layout import Layout
 from dsforge.specs import ModelSpec, Workload
+from dsforge.traced import ceil_div, named
 
 
 class RankParameters(NamedTuple):
@@ -23,13 +24,14 @@ class RankParameters(NamedTuple):
 
     @property
     def total(self) -> int:
-        """Elements in the compute precision."""
-        return self.shared + self.experts
+        """Elements that the rank would hold whole."""
+        return named(self.shared + self.experts, "held_parameters", "elements")
 
     @property
     def trainable(self) -> int:
         """Elements with a gradient."""
-        return self.trainable_shared + self.trainable_experts
+        trained = self.trainable_shared + self.trainable_experts
+        return named(trained, "trained_parameters", "elements")
 
 
 class _Pieces(NamedTuple):
@@ -51,9 +53,19 @@ def _pieces(model: ModelSpec) -> _Pieces:
         dense_layer=counts.dense_layer,
         moe_layer=counts.moe_layer_shared,
         experts=counts.moe_layer_experts,
-        before=counts.embedding + counts.position_embedding + counts.other,
+        before=named(
+            counts.embedding + counts.position_embedding + counts.other,
+            "stage_embedding_parameters",
+            "elements",
+            "word and position embeddings, their norm",
+        ),
         words=counts.embedding,
-        after=counts.head + counts.head_bias + counts.final_norm,
+        after=named(
+            counts.head + counts.head_bias + counts.final_norm,
+            "head_parameters",
+            "elements",
+            "the head, which has no matrix of its own where it is tied, and the final norm",
+        ),
     )
 
 
@@ -62,17 +74,18 @@ def rank_parameters(
 ) -> RankParameters:
     """Elements on one rank of a stage. A tied head on another stage is a copy of the embedding."""
     pieces, tp = _pieces(model), layout.tensor_parallel_size
-    shared = (stage.layers - stage.moe_layers) * pieces.dense_layer
-    shared += stage.moe_layers * pieces.moe_layer
+    shared = stage.dense_layers * pieces.dense_layer + stage.moe_layers * pieces.moe_layer
     shared += pieces.before if stage.has_embedding else 0
     shared += pieces.after if stage.has_head else 0
     if stage.has_head and model.tied_embeddings and not stage.has_embedding:
         shared += pieces.words
-    shared = -(-shared // tp)
-    experts = -(-stage.moe_layers * pieces.experts // (tp * layout.expert_parallel_size))
+    shared = named(ceil_div(shared, tp), "shared_parameters", "elements")
+    experts = ceil_div(stage.moe_layers * pieces.experts, tp * layout.expert_parallel_size)
+    experts = named(experts, "expert_parameters", "elements")
     if workload.method == "full" or workload.lora is None:
         return RankParameters(shared, experts, shared, experts)
-    adapters = -(-lora_parameters(model, workload.lora) * stage.layers // (model.layers * tp))
+    adapters = ceil_div(lora_parameters(model, workload.lora) * stage.layers, model.layers * tp)
+    adapters = named(adapters, "adapter_parameters", "elements")
     packed = quantised_elements(model) if workload.in_4_bits else 0
-    packed = packed * stage.layers // (model.layers * tp)
+    packed = named(packed * stage.layers // (model.layers * tp), "quantised_parameters", "elements")
     return RankParameters(shared + adapters, experts, adapters, 0, packed)

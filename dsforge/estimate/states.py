@@ -11,7 +11,7 @@ bf16) and its distributed optimizer shards master weights and moments.
 
 from __future__ import annotations
 
-from math import ceil
+from math import ceil, floor
 from typing import NamedTuple
 
 from dsforge.estimate.activations import FLOAT_BYTES, TokenBytes, element_bytes, token_bytes
@@ -21,10 +21,18 @@ from dsforge.estimate.quantised import NF4_BYTES
 from dsforge.estimate.shard import RankParameters, rank_parameters
 from dsforge.specs import ClusterSpec, ModelSpec, Workload
 from dsforge.strategy import FULLY_SHARDED, GRADIENTS_SHARDED, Buckets, Execution, Strategy
+from dsforge.traced import Traced, counted, maximum, minimum, named
 
 # float32 moments per parameter. Adafactor factors its second moment: about nothing.
 MOMENTS = {"adamw": 2, "lion": 1, "sgd": 1, "adafactor": 0, "muon": 1}
 MOMENT_BYTES = {"fp32": 4, "bf16": 2, "int8": 1}
+READ = "read in the engine: stage_1_and_2.py, stage3.py, Megatron's optimizer"
+WEIGHTS = f"on the device, {READ}"
+GRADIENTS = f"on the device, {READ}; those of offloaded states are not"
+OPTIMIZER = f"on the device, {READ}; master weights and moments that are not offloaded"
+STEP = "float32 gradients exist while the engine's optimizer steps"
+TILE = "float32 master weights, or their gradients, of one sub-group of the optimizer"
+SAME_EXPERTS = "ranks that hold the same experts"
 
 
 class States(NamedTuple):
@@ -47,12 +55,14 @@ class Shares(NamedTuple):
 
     def of(self, parameters: RankParameters) -> float:
         """Elements of this rank's shard of all parameters."""
-        return parameters.shared / self.shared + parameters.experts / self.experts
+        shard = parameters.shared / self.shared + parameters.experts / self.experts
+        return named(shard, "shard_parameters", "elements")
 
     def of_trainable(self, parameters: RankParameters) -> float:
         """Elements of this rank's shard of the trainable parameters."""
         experts = parameters.trainable_experts / self.experts
-        return parameters.trainable_shared / self.shared + experts
+        shard = parameters.trainable_shared / self.shared + experts
+        return named(shard, "trained_shard_parameters", "elements")
 
 
 class Load(NamedTuple):
@@ -72,13 +82,13 @@ def loads(
 
     One file sets the engine's buckets for all ranks: by the stage with the most parameters.
     """
-    found = kinds_of(model, strategy)
+    found = [stage.named(model.layers) for stage in kinds_of(model, strategy)]
     held = [rank_parameters(model, workload, strategy.layout, stage) for stage in found]
     most = max(parameters.total for parameters in held)
     buckets = size_buckets(model, cluster, strategy, most)
     tokens = token_bytes(model, workload, strategy)
     return tuple(
-        Load(stage, parameters, buckets, states(workload, strategy, parameters, buckets), tokens)
+        Load(stage, parameters, buckets, _kept(workload, strategy, parameters, buckets), tokens)
         for stage, parameters in zip(found, held, strict=True)
     )
 
@@ -87,13 +97,33 @@ def shares(strategy: Strategy) -> Shares:
     """The shard groups: data x context ranks, for experts only those that hold the same ones."""
     ranks = strategy.layout.shard_ranks
     ranks = min(ranks, strategy.runs_as.shard_group or ranks)
-    return Shares(ranks, max(1, ranks // strategy.layout.expert_parallel_size))
+    ranks = named(ranks, "shard_ranks", "ranks", "data x context ranks")
+    experts = ranks // strategy.layout.expert_parallel_size
+    return Shares(ranks, named(maximum(1, experts), "expert_shard_ranks", "ranks", SAME_EXPERTS))
 
 
 def optimizer_bytes_per_parameter(workload: Workload, run: Execution | None = None) -> int:
     """Bytes of master weight (none in fp32) and moments of one trainable parameter."""
     master = 0 if workload.precision == "fp32" or (run and not run.master_weights) else 4
-    return master + (MOMENT_BYTES[run.moments] if run else 4) * MOMENTS[workload.optimizer]
+    size = master + (MOMENT_BYTES[run.moments] if run else 4) * MOMENTS[workload.optimizer]
+    return counted(size, "optimizer_bytes_per_parameter", "bytes", of=workload.sequence_length)
+
+
+def _kept(
+    workload: Workload, strategy: Strategy, parameters: RankParameters, buckets: Buckets
+) -> States:
+    """The states of a rank, with a name for each part."""
+    found = states(workload, strategy, parameters, buckets)
+    if not isinstance(parameters.shared, Traced):
+        return found
+    return found._replace(
+        weights=named(found.weights, "kept_weights", "bytes", WEIGHTS),
+        gradients=named(found.gradients, "kept_gradients", "bytes", GRADIENTS),
+        optimizer=named(found.optimizer, "kept_optimizer_state", "bytes", OPTIMIZER),
+        step_gradients=named(found.step_gradients, "step_gradients", "bytes", STEP),
+        host=named(found.host, "offloaded_bytes", "bytes", "states that a rank keeps in RAM"),
+        nvme=named(found.nvme, "swapped_bytes", "bytes", "states that a rank keeps on disk"),
+    )
 
 
 def states(
@@ -105,6 +135,7 @@ def states(
     shard, trainable = group.of(parameters), group.of_trainable(parameters)
     per_parameter = optimizer_bytes_per_parameter(workload, run)
     optimizer = per_parameter * (trainable if stage >= 1 else parameters.trainable)
+    optimizer = named(optimizer, "optimizer_bytes", "bytes", "sharded from ZeRO stage 1 on")
     weights = size * (shard if stage == FULLY_SHARDED else parameters.total)
     weights -= (size - NF4_BYTES) * parameters.quantised
     if strategy.hpz_partition_size > 1:
@@ -118,7 +149,7 @@ def states(
     step = (
         0.0
         if size == FLOAT_BYTES or flat
-        else 4.0 * (min(copied, buckets.sub_group_size) if stage == FULLY_SHARDED else copied)
+        else 4.0 * (minimum(copied, buckets.sub_group_size) if stage == FULLY_SHARDED else copied)
     )
     on_device = States(weights, gradients, optimizer, step, 0.0, (), 0.0)
     tiles, offloaded = tiles_of(strategy, trainable, buckets)
@@ -135,8 +166,9 @@ def tiles_of(strategy: Strategy, trainable: float, buckets: Buckets) -> tuple[in
     (`_create_fp32_partitions`), so a rank with one tile offloads it whatever the ratio.
     """
     sharded = strategy.zero_stage == FULLY_SHARDED
-    tiles = max(1, ceil(trainable / buckets.sub_group_size)) if sharded else 1
-    return tiles, tiles - int((1 - strategy.runs_as.offload_ratio) * tiles)
+    tiles = maximum(1, ceil(trainable / buckets.sub_group_size)) if sharded else 1
+    tiles = named(tiles, "tiles", "", "sub-groups of the optimizer on a rank")
+    return tiles, tiles - floor((1 - strategy.runs_as.offload_ratio) * tiles)
 
 
 class _Sizes(NamedTuple):
@@ -179,7 +211,7 @@ def _without_zero(
         optimizer -= FLOAT_BYTES * trainable
         sharded = FLOAT_BYTES * group.of(parameters)
         return States(sharded, FLOAT_BYTES * trainable, optimizer, 0.0, 0.0, (), 0.0)
-    size = FLOAT_BYTES if run.gradients == "fp32" else weights / max(1, parameters.total)
+    size = FLOAT_BYTES if run.gradients == "fp32" else weights / maximum(1, parameters.total)
     gradients = 0.0 if run.fused_backward else size * parameters.trainable
     return States(weights, gradients, optimizer, 0.0, 0.0, (), 0.0)
 
@@ -194,10 +226,12 @@ def _offloaded(on_device: States, strategy: Strategy, sizes: _Sizes) -> States:
     result = on_device
     if strategy.offload_optimizer != "none":
         gradient, copies = 4.0 * sizes.trainable, sizes.size * sizes.trainable
+        copies = named(copies, "copied_bytes", "bytes", "updated weights, or gradients as summed")
         moved = result.optimizer + gradient
         to_disk = strategy.offload_optimizer == "nvme"
         moved, kept = sizes.share * moved, 1 - sizes.share
-        tiles = () if to_disk else (gradient / sizes.tiles,) * (2 * sizes.offloaded_tiles)
+        tile = named(gradient / sizes.tiles, "tile_bytes", "bytes", TILE)
+        tiles = () if to_disk else (tile,) * (2 * sizes.offloaded_tiles)
         result = result._replace(
             gradients=sizes.gradients + kept * gradient,
             optimizer=kept * result.optimizer,

@@ -14,6 +14,7 @@ from dsforge.estimate.traffic import Exchange, Sends, exchanges, stage_traffic
 from dsforge.estimate.work import Pace, pace
 from dsforge.specs import FROZEN, ClusterSpec, ModelSpec, Workload
 from dsforge.strategy import Batching, Strategy
+from dsforge.traced import Constant, Traced, label
 from dsforge.units import TFLOP, Interval
 
 
@@ -43,9 +44,21 @@ class TimeEstimate(BaseModel):
     sent_bytes: int = Field(ge=0, description="Bytes that one rank sends in one step.")
 
 
-COMPUTE_ERROR = (0.88, 1.19)  # 80 % of published steps lie within, compute-bound ones
-COMMUNICATION_ERROR = (0.7, 1.8)  # exposed communication, bubble and offload are less certain
-STEP_OVERHEAD_S = 0.01  # gradient norm, clipping, schedule, Python: once a step
+MICRO_TOKENS = "tokens of a micro batch on one rank: context ranks share a sequence"
+SURE = "terms that published steps confirm well"
+WITHIN = "estimate/time.py: 80 % of published steps lie within"
+COMPUTE_ERROR = (
+    Constant(0.88, "compute_error_low", "", f"{WITHIN}; compute-bound ones"),
+    Constant(1.19, "compute_error_high", "", f"{WITHIN}; compute-bound ones"),
+)
+LESS_SURE = f"{WITHIN}; exposed communication, bubble and offload are less certain"
+COMMUNICATION_ERROR = (
+    Constant(0.7, "communication_error_low", "", LESS_SURE),
+    Constant(1.8, "communication_error_high", "", LESS_SURE),
+)
+STEP_OVERHEAD_S = Constant(
+    0.01, "overhead_s", "s", "estimate/time.py: gradient norm, clipping, schedule, Python"
+)
 
 
 class Seconds(NamedTuple):
@@ -77,6 +90,8 @@ class Tempo(NamedTuple):
     def at(self, batching: Batching) -> Seconds:
         """Seconds of one optimizer step, and bytes sent."""
         micro_steps, tokens = batching.steps, batching.micro_batch_size * self.sample_tokens
+        if isinstance(tokens, Traced):
+            label(tokens, "micro_tokens", "tokens", MICRO_TOKENS)
         work, chunks = self.pace.at(tokens), 2 * batching.virtual_stages * micro_steps
         outside_s, sent = 0.0, chunks * tokens * self.between.each.sent_bytes
         for exchange in self.exchanges:
@@ -141,6 +156,8 @@ def step_interval(found: Seconds) -> Interval:
     """The step with its 80 % interval, s."""
     sure = found.compute_s + found.optimizer_s
     unsure = found.communication_s + found.bubble_s + found.offload_s
+    label(sure, "sure_s", "s", SURE)
+    label(unsure, "unsure_s", "s", "terms that published steps confirm less well")
     return Interval(
         sure * COMPUTE_ERROR[0] + unsure * COMMUNICATION_ERROR[0],
         sure + unsure,

@@ -22,15 +22,39 @@ from dsforge.estimate.comm import Channel, gather_bytes
 from dsforge.estimate.frame import Frame
 from dsforge.specs import Workload
 from dsforge.strategy import FULLY_SHARDED, GRADIENTS_SHARDED, Batching, Strategy
+from dsforge.traced import Constant, Traced, counted, label, maximum, minimum, named
 
+FITTED = "estimate/traffic.py: fitted over all published rows"
 GRADIENT_OVERLAP = 0.07  # share of backward that hides reduction of gradients
 GATHER_OVERLAP = 0.7  # share of compute that hides gathers of ZeRO stage 3
-PIPELINE_EXPOSED, INTERLEAVED_EXPOSED = 0.263, 0.037  # of sends between stages
-PIPELINE_OVERLAP = 0.7  # share of compute that hides them at most: the adapters set a floor
-MESSAGE_BYTES = 2.56e8  # of gradients or weights at once, where no engine's buckets say
-NEVER_HIDDEN = 0.37  # of what could be hidden: first and last bucket, kernels that make room
-QUANTIZED_WEIGHT, QUANTIZED_GRADIENT = 1.0, 0.5  # bytes: int8, int4 (Wang et al. 2023, table 1)
-OVERLAPPED_TENSOR = 0.02  # what of them shows where they run beside products
+PIPELINE_EXPOSED = Constant(0.263, "send_exposed", "share", f"{FITTED}; of sends between stages")
+INTERLEAVED_EXPOSED = Constant(
+    0.037, "interleaved_send_exposed", "share", f"{FITTED}; of sends between interleaved stages"
+)
+PIPELINE_OVERLAP = Constant(
+    0.7, "sends_hiding", "share", f"{FITTED}; share of compute that hides sends at most"
+)
+MESSAGE_BYTES = Constant(
+    2.56e8, "message_bytes", "bytes", f"{FITTED}; sent at once, where no engine's buckets say"
+)
+NEVER_HIDDEN = Constant(
+    0.37, "never_hidden", "share", f"{FITTED}; first and last bucket, kernels that make room"
+)
+# Bytes: int8, int4 (Wang et al. 2023, table 1).
+QUANTIZED_WEIGHT, QUANTIZED_GRADIENT = 1.0, 0.5
+OVERLAPPED_TENSOR = Constant(
+    0.02, "overlapped_tensor", "share", f"{FITTED}; shows where they run beside products"
+)
+HIDING = "fitted over all published rows; share of a micro batch's compute that may hide it"
+WIRE = "seconds on the wire, read in the engine"
+LAYER = "latency of one layer's messages"
+EXPOSED = "what is not hidden beside compute; never less than a share"
+MEGATRON = "all-reduces, or gathers and scatters of a split sequence (Megatron-LM, figure 4)"
+TO_EXPERTS = "a token to its experts, or back"
+SENDS = "each chunk of each micro batch, forward and backward"
+SEND = "activations of a micro batch over the slowest hop"
+FILLING = "the first and the last micro batch pass every hop, there and back"
+PAYLOAD = "of the rank with the most parameters"
 
 
 class Exchange(NamedTuple):
@@ -46,7 +70,22 @@ class Exchange(NamedTuple):
     def exposed_s(self, layers: int, micro_s: float) -> float:
         """Seconds that nothing hides, of one exchange beside a micro batch of so much compute."""
         busy_s = self.seconds + layers * self.layer_s
-        return max(busy_s - self.hidden_share * micro_s, NEVER_HIDDEN * busy_s)
+        shown_s = maximum(busy_s - self.hidden_share * micro_s, NEVER_HIDDEN * busy_s)
+        if isinstance(micro_s, Traced):
+            label(busy_s, self.name + " busy_s", "s", WIRE)
+            label(shown_s, self.name + " exposed_s", "s", EXPOSED)
+        return shown_s
+
+    def named(self) -> Exchange:
+        """The same with a name for its numbers."""
+        hidden = self.hidden_share
+        return self._replace(
+            seconds=named(self.seconds, self.name + "_s", "s", WIRE),
+            layer_s=named(self.layer_s, self.name + "_layer_s", "s", LAYER),
+            hidden_share=counted(
+                hidden, self.name + "_hiding", "share", of=self.seconds, why=HIDING
+            ),
+        )
 
 
 class PerToken(NamedTuple):
@@ -70,7 +109,10 @@ NOTHING = PerToken(0.0, 0.0, 0.0)
 
 def exchanges(frame: Frame, strategy: Strategy) -> tuple[Exchange, ...]:
     """Every collective of gradients and weights; none where one rank holds the model alone."""
-    return (*_of_shards(frame, strategy), *_of_ends(frame, strategy))
+    found = (*_of_shards(frame, strategy), *_of_ends(frame, strategy))
+    if isinstance(frame.model.layers, Traced):
+        found = tuple(exchange.named() for exchange in found)
+    return found
 
 
 def _of_ends(frame: Frame, strategy: Strategy) -> tuple[Exchange, ...]:
@@ -79,7 +121,7 @@ def _of_ends(frame: Frame, strategy: Strategy) -> tuple[Exchange, ...]:
     if link.ranks == 1 or not model.tied_embeddings or frame.workload.method != "full":
         return ()
     words = model.vocab_size * model.embedding_size / strategy.layout.tensor_parallel_size
-    size = gradient_size(frame.workload, strategy) * words
+    size = named(gradient_size(frame.workload, strategy) * words, "tied_bytes", "bytes")
     sent = 2 * gather_bytes(size, link.ranks)
     return (Exchange("tied embeddings summed", link.reduce_s(size), sent_bytes=sent),)
 
@@ -97,19 +139,22 @@ def _of_shards(frame: Frame, strategy: Strategy) -> tuple[Exchange, ...]:
     run, engine, held = strategy.runs_as, strategy.engine, frame.fullest.held
     size = element_bytes(frame.workload)
     if strategy.zero_stage == FULLY_SHARDED:
-        gradients = float(gradient_size(frame.workload, strategy) * held.trainable)
-        weights = float((QUANTIZED_WEIGHT if run.quantized_weights else size) * held.total)
+        gradients = 1.0 * gradient_size(frame.workload, strategy) * held.trainable
+        weights = (QUANTIZED_WEIGHT if run.quantized_weights else size) * held.total
+        weights = named(weights, "weight_bytes", "bytes", PAYLOAD)
         if run.quantized_gradients:
             gradients = QUANTIZED_GRADIENT * held.trainable
+        gradients = named(gradients, "gradient_bytes", "bytes", PAYLOAD)
         return _stage3(frame, strategy, weights=weights, gradients=gradients)
-    bucket = MESSAGE_BYTES
+    bucket: float = MESSAGE_BYTES
     if engine.has_zero_stages:
-        bucket = float(size * frame.buckets.reduce_bucket_size)
+        bucket = size * frame.buckets.reduce_bucket_size
     overlaps = engine.overlaps_gradients(strategy.layout, frame.buckets)
     hidden = 2 / 3 * GRADIENT_OVERLAP * overlaps
     links = frame.links
-    summed = _parts(frame, gradient_size(frame.workload, strategy), links.shards)
-    weights_of = _parts(frame, size, links.updates)
+    bucket = named(bucket, "bucket_bytes", "bytes", "one message")
+    summed = _parts("gradient", frame, gradient_size(frame.workload, strategy), links.shards)
+    weights_of = _parts("updated", frame, size, links.updates)
     renewed = _exchanged("updated weights gathered", weights_of, Channel.gather_s, bucket)
     if engine.scatters_gradients and strategy.zero_stage >= 1:
         scattered = _exchanged("gradients scattered", summed, Channel.scatter_s, bucket)
@@ -135,13 +180,14 @@ def _of_shards(frame: Frame, strategy: Strategy) -> tuple[Exchange, ...]:
 _Part = tuple[float, Channel]  # bytes, and the ranks that share them
 
 
-def _parts(frame: Frame, size: int, ranks: Channel) -> tuple[_Part, ...]:
+def _parts(name: str, frame: Frame, size: int, ranks: Channel) -> tuple[_Part, ...]:
     """Trained elements in bytes among these ranks; experts among the fewer that hold the same."""
     links, held = frame.links, frame.fullest.held
     if links.expert.ranks == 1:
-        return ((float(size * held.trainable), ranks),)
-    shared = float(size * held.trainable_shared), ranks
-    return shared, (float(size * held.trainable_experts), links.expert_shards)
+        return ((named(size * held.trainable, name + "_bytes", "bytes", PAYLOAD), ranks),)
+    shared = named(size * held.trainable_shared, name + "_bytes", "bytes", PAYLOAD)
+    experts = named(size * held.trainable_experts, f"expert_{name}_bytes", "bytes", PAYLOAD)
+    return (shared, ranks), (experts, links.expert_shards)
 
 
 def _exchanged(
@@ -151,7 +197,10 @@ def _exchanged(
     bucket: float,
 ) -> Exchange:
     """One collective of every part, in messages of about a bucket."""
-    busy_s = sum(seconds(link, size, max(1.0, size / bucket)) for size, link in parts if size)
+    each_s = [seconds(link, size, maximum(1.0, size / bucket)) for size, link in parts if size]
+    if len(each_s) > 1:
+        each_s = [each_s[0], named(each_s[1], "expert " + name + "_s", "s", WIRE)]
+    busy_s = sum(each_s)
     sent = sum(gather_bytes(size, link.ranks) for size, link in parts)
     return Exchange(name, busy_s, sent_bytes=sent)
 
@@ -228,13 +277,23 @@ class Sends(NamedTuple):
         """Seconds of a step on the wire, if each rank sent whole activations."""
         count = 2 * batching.virtual_stages * batching.steps
         each_s = self.each.fixed_s + tokens * self.each.token_s
-        return count * each_s + self.filling.fixed_s + tokens * self.filling.token_s
+        filling_s = self.filling.fixed_s + tokens * self.filling.token_s
+        if isinstance(tokens, Traced):
+            label(each_s, "pipeline_send_s", "s", SEND)
+            label(filling_s, "filling_s", "s", FILLING)
+        return count * each_s + filling_s
 
     def exposed_s(self, batching: Batching, tokens: float, compute_s: float) -> float:
         """Seconds of a step that no compute hides."""
         wire_s = self.wire_s(batching, tokens)
+        if not wire_s:
+            return 0.0
         share = self.exposed if batching.virtual_stages == 1 else self.interleaved
-        return max(share * wire_s, wire_s / self.parts - PIPELINE_OVERLAP * compute_s)
+        shown_s = maximum(share * wire_s, wire_s / self.parts - PIPELINE_OVERLAP * compute_s)
+        if isinstance(tokens, Traced):
+            label(wire_s, "sends_s", "s", SENDS)
+            label(shown_s, "sends_exposed_s", "s", "between stages, not hidden by compute")
+        return shown_s
 
 
 def stage_traffic(frame: Frame, strategy: Strategy) -> Sends:
@@ -251,10 +310,10 @@ def stage_traffic(frame: Frame, strategy: Strategy) -> Sends:
     parts = strategy.layout.tensor_parallel_size
     if strategy.sequence_parallel:
         one, parts = one / parts, 1
-    each = _send(link, one)
+    each = _send("pipeline", link, one)
     send_wait_s = strategy.engine.send_wait_s
     if send_wait_s is not None:  # such waits were fitted around quick hops
-        each = _send(frame.links.neighbours, one) if _small(frame, strategy) else each
+        each = _send("neighbour", frame.links.neighbours, one) if _small(frame, strategy) else each
         fixed_s = each.fixed_s + send_wait_s(frame.cluster, strategy.sharding)
         return Sends(each._replace(fixed_s=fixed_s), NOTHING, 1, 1.0, 1.0)
     filling = _filling(frame, strategy, one)
@@ -268,17 +327,19 @@ def _small(frame: Frame, strategy: Strategy) -> bool:
     return 2 * ranks <= frame.cluster.gpus_per_node
 
 
-def _send(link: Channel, token_bytes: float) -> PerToken:
-    fixed_s = link.send_s(0.0)
-    return PerToken(fixed_s, link.send_s(token_bytes) - fixed_s, token_bytes)
+def _send(name: str, link: Channel, token_bytes: float) -> PerToken:
+    """One hop of activations: a line in tokens."""
+    token_s = named(token_bytes / link.bytes_per_s, name + "_token_s", "s", "sends of one token")
+    return PerToken(link.round_s, token_s, token_bytes)
 
 
 def _filling(frame: Frame, strategy: Strategy, token_bytes: float) -> PerToken:
     """All hops of the pipeline twice: far ones between nodes, near ones inside."""
     hops = strategy.layout.pipeline_parallel_size - 1
-    far = min(hops, frame.cluster.nvlink_domains - 1)
-    slow = _send(frame.links.pipeline, token_bytes)
-    quick = _send(frame.links.neighbours, token_bytes)
+    far = minimum(hops, frame.cluster.nvlink_domains - 1)
+    far = counted(far, "far_hops", "hops", of=hops, why="that leave a node or NVLink domain")
+    slow = _send("pipeline", frame.links.pipeline, token_bytes)
+    quick = _send("neighbour", frame.links.neighbours, token_bytes)
     return PerToken(
         2 * (far * slow.fixed_s + (hops - far) * quick.fixed_s),
         2 * (far * slow.token_s + (hops - far) * quick.token_s),
@@ -295,15 +356,15 @@ def layer_traffic(frame: Frame, strategy: Strategy, *, moe_layer: bool) -> PerTo
         found = found.plus(exchange(frame, strategy, context))
     if expert.ranks > 1 and frame.model.moe is not None and moe_layer:
         one = _activation_bytes(frame) * frame.model.moe.experts_per_token
-        fixed_s, sent = expert.exchange_s(0.0), gather_bytes(one, expert.ranks)
-        token_s = expert.exchange_s(one) - fixed_s
+        fixed_s, sent = expert.round_s, gather_bytes(one, expert.ranks)
+        token_s = named(expert.exchange_s(one, 0.0), "expert_exchange_token_s", "s", TO_EXPERTS)
         found = found.plus(PerToken(4 * fixed_s, 4 * token_s, 4 * sent))
     return found
 
 
 def _activation_bytes(frame: Frame) -> float:
     """What one layer hands to the next, bytes of one token."""
-    return float(frame.model.hidden_size * element_bytes(frame.workload))
+    return named(frame.model.hidden_size * element_bytes(frame.workload), "token_bytes", "bytes")
 
 
 def _tensor(frame: Frame, strategy: Strategy, link: Channel) -> PerToken:
@@ -320,6 +381,8 @@ def _tensor(frame: Frame, strategy: Strategy, link: Channel) -> PerToken:
     if strategy.runs_as.overlaps_tensor:
         fixed_s, token_s = OVERLAPPED_TENSOR * fixed_s, OVERLAPPED_TENSOR * token_s
     fixed_s += strategy.engine.tensor_wait_s(frame.cluster, strategy.sharding)
+    fixed_s = named(fixed_s, "tensor_layer_fixed_s", "s", MEGATRON)
+    token_s = named(token_s, "tensor_layer_token_s", "s", MEGATRON)
     return PerToken(fixed_s, token_s, rounds * 2 * gather_bytes(one, link.ranks))
 
 
@@ -328,17 +391,19 @@ def _context(frame: Frame, strategy: Strategy, link: Channel) -> PerToken:
     model = frame.model
     width = 2 * model.kv_heads * model.head_size / strategy.layout.tensor_parallel_size
     one = width * element_bytes(frame.workload) * link.ranks
+    one = named(one, "ring_bytes", "bytes", "keys and values of a token of the whole sequence")
     sent = 3 * gather_bytes(one, link.ranks)
-    return PerToken(1.5 * link.gather_s(0.0), 1.5 * link.gather_s(one, 0.0), sent)
+    token_s = named(1.5 * link.gather_s(one, 0.0), "context_layer_token_s", "s")
+    return PerToken(1.5 * link.gather_s(0.0), token_s, sent)
 
 
 def _sequence(frame: Frame, strategy: Strategy, link: Channel) -> PerToken:
     """All-to-alls of Ulysses around attention; nothing hides them."""
     passes = ulysses.passes(strategy)
     width = ulysses.exchanged_width(frame.model, link.ranks)
-    one = float(width * element_bytes(frame.workload))
-    fixed_s, sent = link.exchange_s(0.0), gather_bytes(one, link.ranks)
-    token_s = link.exchange_s(one) - fixed_s
+    one = named(width * element_bytes(frame.workload), "exchanged_bytes", "bytes")
+    fixed_s, sent = link.round_s, gather_bytes(one, link.ranks)
+    token_s = named(link.exchange_s(one, 0.0), "exchange_token_s", "s", "one all-to-all")
     return PerToken(ulysses.messages(strategy) * fixed_s, passes * token_s, passes * sent)
 
 

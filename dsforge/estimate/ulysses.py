@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dsforge.specs import ModelSpec
 from dsforge.strategy import Strategy
+from dsforge.traced import maximum
 
 EXCHANGES = 4  # of each pass: queries, keys, values; the output
 
@@ -22,13 +23,13 @@ def saved_width(model: ModelSpec, strategy: Strategy) -> int:
     ranks = strategy.layout.context_parallel_size
     if ranks == 1 or strategy.engine.context_exchange != "all_to_all":
         return 0
-    repeated = max(model.kv_heads, ranks) - model.kv_heads
+    repeated = maximum(model.kv_heads, ranks) - model.kv_heads
     return (model.attention_heads + 2 * repeated) * model.head_size
 
 
 def exchanged_width(model: ModelSpec, ranks: int) -> int:
     """Elements of one token in the exchanges of a pass."""
-    return 2 * (model.attention_heads + max(model.kv_heads, ranks)) * model.head_size
+    return 2 * (model.attention_heads + maximum(model.kv_heads, ranks)) * model.head_size
 
 
 def passes(strategy: Strategy) -> int:

@@ -8,8 +8,15 @@ from dsforge.estimate.compute import layer_host_s
 from dsforge.estimate.cut import Stage
 from dsforge.estimate.frame import Frame
 from dsforge.estimate.lines import HeadLine, Line, lines, setting_of
+from dsforge.estimate.params import moe_layers
 from dsforge.estimate.traffic import NOTHING, PerToken, layer_traffic
 from dsforge.strategy import Strategy
+from dsforge.traced import Traced, label, maximum, named
+
+MEAN = "mean of all pipeline stages"
+INSIDE = "collectives inside the layers"
+ALONE = "products, attention and what is bound by memory"
+LAUNCHED = "with its collectives, and no faster than the host launches it"
 
 
 class Work(NamedTuple):
@@ -39,27 +46,34 @@ class Pace(NamedTuple):
     def at(self, tokens: float) -> Work:
         """The work of one micro batch of so many tokens on a rank."""
         dense_s, exposed_s, sparse_s, sparse_exposed_s = self._layers(tokens)
-        slow = self.slowest(tokens)
+        head_s = self.head.at(tokens)
+        slow = self._slowest(dense_s, sparse_s, head_s)
         inside_s = slow.dense_layers * exposed_s + slow.moe_layers * sparse_exposed_s
         sent = slow.dense_layers * self.exchanged.sent_bytes
         sent += slow.moe_layers * self.sparse_exchanged.sent_bytes
-        head_s = self.head.at(tokens)
         slowest_s = slow.dense_layers * dense_s + slow.moe_layers * sparse_s
+        slowest_s += slow.has_head * head_s
         all_s = (self.layers - self.moe_layers) * dense_s + self.moe_layers * sparse_s + head_s
-        return Work(
-            compute_s=slowest_s + slow.has_head * head_s - inside_s,
-            exposed_s=inside_s,
-            mean_s=all_s / self.pipeline,
-            sent_bytes=tokens * sent,
-            layers=slow.layers,
+        found = Work(
+            slowest_s - inside_s, inside_s, all_s / self.pipeline, tokens * sent, slow.layers
         )
+        if isinstance(tokens, Traced):
+            label(head_s, "head_s", "s", "output head and loss")
+            label(inside_s, "micro_collectives_s", "s", INSIDE)
+            label(slowest_s, "slowest_stage_s", "s", "one micro batch on the slowest stage")
+            label(found.compute_s, "micro_compute_s", "s", "the same without its collectives")
+            label(found.mean_s, "mean_stage_s", "s", MEAN)
+        return found
 
     def slowest(self, tokens: float) -> Stage:
         """The stage that takes longest with so many tokens."""
+        dense_s, _, sparse_s, _ = self._layers(tokens)
+        return self._slowest(dense_s, sparse_s, self.head.at(tokens))
+
+    def _slowest(self, dense_s: float, sparse_s: float, head_s: float) -> Stage:
+        """The stage that takes longest with such layers and such a head."""
         if len(self.kinds) == 1:
             return self.kinds[0]
-        dense_s, _, sparse_s, _ = self._layers(tokens)
-        head_s = self.head.at(tokens)
         busy = [
             s.dense_layers * dense_s + s.moe_layers * sparse_s + s.has_head * head_s
             for s in self.kinds
@@ -69,11 +83,22 @@ class Pace(NamedTuple):
     def _layers(self, tokens: float) -> tuple[float, float, float, float]:
         """Seconds of a layer and of the collectives in it: a dense one, one with experts."""
         exposed_s = self.exchanged.fixed_s + tokens * self.exchanged.token_s
-        dense_s = max(self.dense.at(tokens) + exposed_s, self.host_s)
+        busy_s = self.dense.at(tokens)
+        dense_s = maximum(busy_s + exposed_s, self.host_s)
+        if isinstance(tokens, Traced):
+            label(exposed_s, "layer_collectives_s", "s", INSIDE)
+            label(busy_s, "dense_layer_s", "s", ALONE)
+            label(dense_s, "layer_s", "s", LAUNCHED)
         if not self.moe_layers:
             return dense_s, exposed_s, 0.0, 0.0
         more_s = self.sparse_exchanged.fixed_s + tokens * self.sparse_exchanged.token_s
-        return dense_s, exposed_s, max(self.sparse.at(tokens) + more_s, self.host_s), more_s
+        busy_s = self.sparse.at(tokens)
+        sparse_s = maximum(busy_s + more_s, self.host_s)
+        if isinstance(tokens, Traced):
+            label(more_s, "moe_collectives_s", "s", f"{INSIDE}, one with experts")
+            label(busy_s, "moe_layer_s", "s", f"a layer with experts: {ALONE}")
+            label(sparse_s, "expert_stage_layer_s", "s", f"a layer with experts: {LAUNCHED}")
+        return dense_s, exposed_s, sparse_s, more_s
 
 
 def pace(frame: Frame, strategy: Strategy) -> Pace:
@@ -81,15 +106,16 @@ def pace(frame: Frame, strategy: Strategy) -> Pace:
     setting = setting_of(frame.cluster.gpu, frame.workload, strategy)
     each = lines(frame.model, setting)
     sparse = layer_traffic(frame, strategy, moe_layer=True) if frame.model.moe else NOTHING
+    host_s = layer_host_s(frame.cluster, frame.workload, strategy, setting.passes)
     return Pace(
         kinds=tuple(load.stage for load in frame.loads),
         pipeline=strategy.layout.pipeline_parallel_size,
         layers=frame.model.layers,
-        moe_layers=frame.model.moe_layers if frame.model.moe else 0,
+        moe_layers=moe_layers(frame.model) if frame.model.moe else 0,
         dense=each.layer,
         sparse=each.moe_layer,
         exchanged=layer_traffic(frame, strategy, moe_layer=False),
         sparse_exchanged=sparse,
         head=each.head,
-        host_s=layer_host_s(frame.cluster, frame.workload, strategy, setting.passes),
+        host_s=named(host_s, "host_layer_s", "s", "the host launches a layer's kernels"),
     )

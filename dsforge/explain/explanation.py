@@ -1,4 +1,8 @@
-"""A plan with every figure worked out, and where that differs from what the plan says."""
+"""A plan with every figure worked out, and where that differs from what the plan says.
+
+The estimate is computed once more, on traced inputs; its results are the figures, and whatever it
+named on the way.
+"""
 
 from __future__ import annotations
 
@@ -7,35 +11,26 @@ from collections.abc import Iterator
 
 from pydantic import BaseModel, Field
 
-from dsforge.errors import DsforgeError
-from dsforge.estimate.frame import framed
+from dsforge.estimate.comm import Channels
+from dsforge.estimate.frame import Frame, framed
 from dsforge.estimate.host import HostMemory
-from dsforge.estimate.states import shares
-from dsforge.explain.buckets import take_buckets
-from dsforge.explain.host import take_host
-from dsforge.explain.inputs import take_inputs
-from dsforge.explain.links import take_links
-from dsforge.explain.memory import explained_load, take_memory
-from dsforge.explain.parameters import take_parameters
-from dsforge.explain.run import take_run
-from dsforge.explain.sheet import Figure, Sheet
-from dsforge.explain.time import take_time
+from dsforge.estimate.memory import MemoryEstimate, footprints, fullest, memory_of
+from dsforge.estimate.run import run_of, speed_of
+from dsforge.estimate.time import tempo, time_of
+from dsforge.explain.figures import Figure, Group, Sheet, named_below
+from dsforge.explain.inputs import Inputs, traced_inputs
 from dsforge.plan import Plan
 from dsforge.specs import FROZEN
 
-WHOLE_BYTES = 1.0  # terms of the ledger are rounded
-DIFFERENT = 1e-6  # relative
-
-
+DIFFERENT = 1e-9  # relative: logarithms and powers may differ in the last bit between machines
 ENDS = ("low", "likely", "high")
+COUNTERS = ("allocated", "reserved", "device")
 HOST = {"host_ram", "host_bytes", "ram"}
 PHASES = tuple(f"host_{phase}" for phase in HostMemory.model_fields)
-# Names of the JSON documents and of tables that the sheet calls otherwise.
+# Names of the JSON documents and of tables that the figures have under another name.
 SAID_AS = {
     "nvme_bytes": "nvme_of_node",
     "nvme": "nvme_of_node",
-    "model_tflops_per_gpu": "model_flops_per_gpu",
-    "hardware_tflops_per_gpu": "hardware_flops_per_gpu",
     "tokens_per_s_per_gpu": "tokens_per_s",
     "tokens_s": "tokens_per_s",
     "resident_memory": "device_memory",
@@ -44,6 +39,41 @@ SAID_AS = {
     "parameters": "model_parameters",
 }
 SAID_AS |= {f"host_bytes_{phase}": f"host_{phase}" for phase in HostMemory.model_fields}
+# What a group of ranks is called, by the channel that it talks over.
+GROUPS_OF_RANKS = {
+    "tensor": "tensor",
+    "context": "context",
+    "shards": "data",
+    "updates": "group",
+    "expert": "expert",
+    "expert_shards": "expert_data",
+    "pipeline": "pipeline",
+    "neighbours": "neighbour",
+}
+
+
+# Results, and the pipeline stage that they are about: the fullest; the one whose ranks have most in
+# RAM; the one with the most parameters, which sets the pace.
+TERMS = Group("memory by term", "bytes")
+IN_ALL = Group("memory in all", "bytes")
+NODE = Group("host memory of a node", "bytes", before="host_", scope="hosted")
+BUCKETS = Group("buckets", "elements", scope="pace")
+TIME = Group("time by term", "s", scope="pace")
+STEP = Group("time in all", "s")
+SHARES = {"mfu": "share", "hfu": "share"}
+SPEED = Group("speed", "TFLOP/s", {"tokens_per_s": "tokens/s", **SHARES})
+RUN = Group(
+    "the whole run",
+    "",
+    {"tokens": "tokens", "steps": "steps", "days": "days", "gpu_hours": "h", "energy_kwh": "kWh"},
+)
+
+
+GROUPS = (
+    *("parameters", "states", "activations", "loss", TERMS.title, IN_ALL.title, NODE.title),
+    *("buckets", "rates of the card", "operations", "links", "compute of a micro batch"),
+    *("collectives", "offload", TIME.title, STEP.title, SPEED.title, RUN.title),
+)
 
 
 class Disagreement(BaseModel):
@@ -57,7 +87,7 @@ class Disagreement(BaseModel):
 
 
 class Explanation(BaseModel):
-    """Every figure of a plan's choice, in the order in which they rest on each other."""
+    """Every figure of a plan's choice, by what it belongs to."""
 
     model_config = FROZEN
 
@@ -102,55 +132,74 @@ class Explanation(BaseModel):
 
 
 def explanation(plan: Plan) -> Explanation:
-    """The choice of a plan, explained. Raises DsforgeError for software of others."""
-    execution = plan.strategy.execution
-    if execution is not None and execution.trainer not in ("deepspeed", "megatron"):
-        message = f"runs of {execution.trainer} are predicted, but their formulas are not written"
-        raise DsforgeError(message, "plans of DeepSpeed and Megatron are explained")
-    sheet = worked_out(plan)
-    return Explanation(
+    """The choice of a plan, explained."""
+    sheet, inputs = Sheet(), traced_inputs(plan)
+    frame = framed(inputs.model, inputs.cluster, inputs.workload, inputs.strategy)
+    _name_links(frame.links)
+    _take_memory(sheet, frame, inputs)
+    _take_time(sheet, frame, inputs)
+    return Explanation.model_construct(
         label=plan.strategy.label(),
-        figures=tuple(sheet.figures.values()),
+        figures=sheet.by_group(GROUPS),
         disagreements=tuple(_disagreements(plan, sheet)),
     )
 
 
-def worked_out(plan: Plan) -> Sheet:
-    """The sheet of a plan."""
-    frame = framed(plan.model, plan.cluster, plan.workload, plan.strategy)
-    load, sheet = explained_load(frame, plan), Sheet()
-    take_inputs(sheet, plan)
-    take_parameters(sheet, plan, load)
-    source = "the stage with the most parameters: it sets the pace (worked out as held_parameters)"
-    held = frame.fullest.held
-    sheet.give(
-        source,
-        "elements",
-        pace_held_parameters=held.total,
-        pace_trained_parameters=held.trainable,
-        pace_trained_experts=held.trainable_experts,
-        pace_shard=shares(plan.strategy).of(held),
-        pace_trained_shard=shares(plan.strategy).of_trainable(held),
-    )
-    sheet.give(source, "bytes", pace_optimizer_state=frame.fullest.kept.optimizer)
-    take_links(sheet, plan)
-    take_buckets(sheet, plan, load)
-    take_memory(sheet, plan, load)
-    take_host(sheet, plan, frame.hosted)
-    take_time(sheet, plan, frame)
-    take_run(sheet, plan)
-    return sheet
+def _name_links(links: Channels) -> None:
+    """The numbers of each channel, named after the group of ranks that talks over it."""
+    done: set[int] = set()
+    for field, group in GROUPS_OF_RANKS.items():
+        for root in getattr(links, field):
+            for number in named_below(root, "estimate/comm.py"):
+                if id(number) not in done:
+                    number.name = f"{group}_{number.name}"
+                    done.add(id(number))
+
+
+def _take_memory(sheet: Sheet, frame: Frame, inputs: Inputs) -> None:
+    """Every memory term, the three counters, a node's RAM and disk, a checkpoint."""
+    peak = fullest(footprints(frame, inputs.strategy), inputs.strategy.batching)
+    memory = memory_of(frame, peak)
+    sheet.take(TERMS, memory.terms)
+    for counter in COUNTERS:
+        why = _description(MemoryEstimate, f"{counter}_bytes")
+        for end in ENDS:
+            value = getattr(getattr(memory, f"{counter}_bytes"), end)
+            sheet.take_one(IN_ALL, f"{counter}_{end}", value, why)
+    sheet.take(NODE, memory.host_bytes)
+    for name, field in (("nvme_of_node", "nvme_bytes"), ("checkpoint", "checkpoint_bytes")):
+        sheet.take_one(NODE, name, getattr(memory, field), _description(MemoryEstimate, field))
+    sheet.take_one(TERMS, "fullest_moment", peak.moment, "it is the peak of the step")
+    sheet.take(BUCKETS, frame.loads[0].buckets)
+
+
+def _take_time(sheet: Sheet, frame: Frame, inputs: Inputs) -> None:
+    """Every time term, the step, its rates, and the run where there is a budget."""
+    model, cluster, workload, strategy = inputs
+    time = time_of(frame, strategy, tempo(frame, strategy).at(strategy.batching))
+    sheet.take(TIME, time.terms)
+    why = "the sum of the terms; 80 % of published steps lie within low and high"
+    for end in ENDS:
+        sheet.take_one(STEP, f"step_{end}", getattr(time.step_s, end), why)
+    sheet.take(SPEED, speed_of(model, cluster, workload, strategy, step=time.step_s))
+    run = run_of(cluster, workload, step=time.step_s)
+    if run is not None:
+        sheet.take(RUN, run)
+
+
+def _description(document: type[BaseModel], field: str) -> str:
+    return str(document.model_fields[field].description).removesuffix(".")
 
 
 def _disagreements(plan: Plan, sheet: Sheet) -> Iterator[Disagreement]:
-    for name, stated in _stated(plan):
-        mine = sheet.values[name]
-        if abs(stated - mine) > max(WHOLE_BYTES if stated > 1e3 else 0, DIFFERENT * abs(stated)):  # noqa: PLR2004
-            yield Disagreement(name=name, stated=stated, worked_out=mine)
+    for name, value in stated(plan):
+        mine = sheet.figures[name].value
+        if abs(value - mine) > DIFFERENT * abs(value):
+            yield Disagreement(name=name, stated=value, worked_out=mine)
 
 
-def _stated(plan: Plan) -> Iterator[tuple[str, float]]:
-    """What the plan says, under the names of the sheet."""
+def stated(plan: Plan) -> Iterator[tuple[str, float]]:
+    """What the plan says, under the names of the figures."""
     memory, time = plan.choice.memory, plan.choice.time
     yield from memory.terms
     yield from time.terms
@@ -158,8 +207,7 @@ def _stated(plan: Plan) -> Iterator[tuple[str, float]]:
         yield f"host_{phase}", size
     yield "checkpoint", memory.checkpoint_bytes
     yield "nvme_of_node", memory.nvme_bytes
-    for end in ("low", "likely", "high"):
-        for counter in ("allocated", "reserved", "device"):
+    for end in ENDS:
+        for counter in COUNTERS:
             yield f"{counter}_{end}", getattr(getattr(memory, f"{counter}_bytes"), end)
         yield f"step_{end}", getattr(time.step_s, end)
-    yield "tokens_per_s", time.tokens_per_s_per_gpu * plan.cluster.gpus

@@ -1,96 +1,158 @@
-"""What a plan gives to every formula: sizes of model, cluster, workload and strategy."""
+"""What a plan rests on, as traced numbers: sizes of model, cluster, workload and strategy."""
 
 from __future__ import annotations
 
-from dsforge.estimate.activations import element_bytes
-from dsforge.estimate.rates import peak_flops
-from dsforge.explain.sheet import Line, Sheet
+from collections.abc import Mapping
+from typing import NamedTuple, TypeVar
+
+from pydantic import BaseModel
+
+from dsforge.estimate.buckets import ENGINE
 from dsforge.plan import Plan
-
-BATCH = (
-    Line("world_size", "ranks", "dp * tp * pp * cp", "every rank has one place in the grid"),
-    Line(
-        "global_batch_size",
-        "samples",
-        "micro_batch_size * accumulation_steps * dp",
-        "DeepSpeedConfig._batch_assertion; Megatron's num_microbatches_calculator",
-    ),
-    Line("tokens_per_step", "tokens", "global_batch_size * sequence_length", "definition"),
-    Line(
-        "micro_tokens",
-        "tokens",
-        "micro_batch_size * sequence_length / cp",
-        "tokens of one micro batch on one rank: context ranks share a sequence",
-    ),
+from dsforge.specs import (
+    ClusterSpec,
+    GpuSpec,
+    LinkSpec,
+    MeasuredLink,
+    ModelSpec,
+    Precision,
+    Workload,
 )
+from dsforge.strategy import Execution, Strategy
+from dsforge.traced import given
+
+MEASURED = "measured on this cluster (its card), in place of data sheets"
+SHORT = {
+    "data_parallel_size": "dp",
+    "tensor_parallel_size": "tp",
+    "pipeline_parallel_size": "pp",
+    "context_parallel_size": "cp",
+    "expert_parallel_size": "ep",
+    "gradient_accumulation_steps": "accumulation_steps",
+}
+UNITS = {  # by the end of a name, the longer ends first
+    "_bytes_per_s": "bytes/s",
+    "_per_s": "1/s",
+    "_bytes": "bytes",
+    "_flops": "FLOP/s",
+    "_s": "s",
+    "_w": "W",
+    "layers": "layers",
+    "nodes": "nodes",
+    "gpus_per_node": "ranks",
+    "efficiency": "share",
+    "sequence_length": "tokens",
+    "batch_size": "samples",
+}
+RANKS = ("dp", "tp", "pp", "cp", "ep", "hpz_partition_size")
+Spec = TypeVar("Spec", bound=BaseModel)
 
 
-def take_inputs(sheet: Sheet, plan: Plan) -> None:
-    """Everything that stands in the plan, and the arithmetic of its batch."""
-    _take_model(sheet, plan)
-    _take_cluster(sheet, plan)
-    strategy, layout = plan.strategy, plan.strategy.layout
-    sheet.give("workload", "tokens", sequence_length=plan.workload.sequence_length)
-    sheet.give("precision of the workload", "bytes", element_bytes=element_bytes(plan.workload))
-    sheet.give(
-        "strategy: layout",
-        "ranks",
-        dp=layout.data_parallel_size,
-        tp=layout.tensor_parallel_size,
-        pp=layout.pipeline_parallel_size,
-        cp=layout.context_parallel_size,
-        ep=layout.expert_parallel_size,
+class Inputs(NamedTuple):
+    """The four inputs of an estimate, each number of theirs traced."""
+
+    model: ModelSpec
+    cluster: ClusterSpec
+    workload: Workload
+    strategy: Strategy
+
+
+def traced_inputs(plan: Plan) -> Inputs:
+    """The inputs of a plan, with a name and a source for every number."""
+    strategy = _traced(plan.strategy, "strategy", leave=("zero_stage",))
+    layout = _traced(strategy.layout, "strategy: layout")
+    return Inputs(
+        model=_model(plan.model),
+        cluster=_cluster(plan.cluster),
+        workload=_workload(plan.workload),
+        strategy=strategy.model_copy(update={"layout": layout, "execution": _execution(plan)}),
     )
-    sheet.give("strategy", "samples", micro_batch_size=strategy.micro_batch_size)
-    sheet.give(
-        "strategy",
-        hpz_partition_size=strategy.hpz_partition_size,
-        accumulation_steps=strategy.gradient_accumulation_steps,
-        virtual_stages=strategy.virtual_stages,
-    )
-    sheet.work_out("batch", BATCH)
 
 
-def _take_model(sheet: Sheet, plan: Plan) -> None:
-    model = plan.model
+def _execution(plan: Plan) -> Execution:
+    """The software, with a name for each buffer size that nobody computes."""
+    execution = plan.strategy.runs_as
+    if execution.buckets == "sized":
+        return execution
+    own = execution.buckets == "engine"
+    source = "the engine's own size" if own else "fixed by the user"
+    buckets = _traced(ENGINE if execution.buckets == "engine" else execution.buckets, source)
+    return execution.model_copy(update={"buckets": buckets})
+
+
+def _model(model: ModelSpec) -> ModelSpec:
     source = f"model {model.name}"
-    sheet.give(
-        source,
-        layers=model.layers,
-        hidden_size=model.hidden_size,
-        ffn_hidden_size=model.ffn_hidden_size,
-        attention_heads=model.attention_heads,
-        kv_heads=model.kv_heads,
-        head_size=model.head_size,
-        vocab_size=model.vocab_size,
-        embedding_size=model.embedding_size,
-        norms_per_layer=model.norms_per_layer,
-    )
-    if model.moe is not None:
-        sheet.give(
-            source,
-            experts=model.moe.experts,
-            experts_per_token=model.moe.experts_per_token,
-            expert_ffn_hidden_size=model.moe.expert_ffn_hidden_size,
-            shared_ffn_hidden_size=model.moe.shared_ffn_hidden_size,
-        )
+    parts = {"moe": model.moe, "mla": model.mla}
+    traced = {name: _traced(part, source) for name, part in parts.items() if part is not None}
+    return _traced(model, source).model_copy(update=traced)
 
 
-def _take_cluster(sheet: Sheet, plan: Plan) -> None:
-    cluster, gpu = plan.cluster, plan.cluster.gpu
-    sheet.give(
-        "cluster", "nodes", nodes=cluster.nodes, nvlink_domain_nodes=cluster.nvlink_domain_nodes
-    )
-    sheet.give("cluster", "ranks", gpus_per_node=cluster.gpus_per_node)
+def _workload(workload: Workload) -> Workload:
+    traced = _traced(workload, "workload")
+    if workload.lora is None:
+        return traced
+    lora = _traced(workload.lora, "workload: LoRA", "lora_")
+    return traced.model_copy(update={"lora": lora})
+
+
+def _cluster(cluster: ClusterSpec) -> ClusterSpec:
+    parts: dict[str, BaseModel] = {
+        "gpu": _gpu(cluster.gpu),
+        "intra_node": _link(cluster.intra_node, "intra_"),
+        "inter_node": _link(cluster.inter_node, "inter_"),
+    }
+    if cluster.nvme is not None:
+        parts["nvme"] = _traced(cluster.nvme, "disk of the cluster file", "disk_")
+    return _traced(cluster, "cluster").model_copy(update=parts)
+
+
+def _gpu(gpu: GpuSpec) -> GpuSpec:
     source = f"{gpu.name}: {gpu.source}"
-    sheet.give(source, "bytes", gpu_memory_bytes=gpu.memory_bytes)
-    sheet.give(source, "bytes/s", memory_bytes_per_s=gpu.memory_bytes_per_s)
-    sheet.give(source, "share", matmul_efficiency=gpu.matmul_efficiency)
-    sheet.give(
-        source,
-        "FLOP/s",
-        peak_flops=peak_flops(gpu, plan.workload.precision),
-        peak_16bit_flops=peak_flops(gpu, "bf16"),
-    )
-    if gpu.power_w is not None:
-        sheet.give(source, "W", power_w=gpu.power_w)
+    traced = _traced(gpu, source, leave=("memory_bytes", "memory_bytes_per_s"))
+    update: dict[str, object] = {
+        "memory_bytes": given(gpu.memory_bytes, "gpu_memory_bytes", "bytes", source),
+        "memory_bytes_per_s": given(
+            gpu.memory_bytes_per_s, "memory_bytes_per_s", "bytes/s", source
+        ),
+        "peak_flops": _by_key(gpu.peak_flops, "peak_{}_flops", source),
+    }
+    if gpu.measured is not None:
+        found = _traced(gpu.measured, MEASURED, "measured_")
+        flops = _by_key(found.flops, "measured_{}_flops", MEASURED)
+        update["measured"] = found.model_copy(update={"flops": flops})
+    return traced.model_copy(update=update)
+
+
+def _by_key(values: Mapping[Precision, float], name: str, source: str) -> dict[str, object]:
+    """Numbers of a table, each named after its key."""
+    unit = _unit(name)
+    return {key: given(value, name.format(key), unit, source) for key, value in values.items()}
+
+
+def _link(link: LinkSpec, prefix: str) -> LinkSpec:
+    traced = _traced(link, f"{link.name}: {link.source}", prefix)
+    if link.measured is None:
+        return traced
+    return traced.model_copy(update={"measured": _measured(link.measured, prefix)})
+
+
+def _measured(link: MeasuredLink, prefix: str) -> MeasuredLink:
+    paces = {kind: _traced(pace, MEASURED, f"{prefix}{kind}_") for kind, pace in link.paces.items()}
+    return link.model_copy(update={"paces": paces})
+
+
+def _traced(spec: Spec, source: str, prefix: str = "", leave: tuple[str, ...] = ()) -> Spec:
+    """The same with every number of its own traced; flags, texts and 0 (nothing) stay."""
+    traced = {}
+    for field, value in spec:
+        if type(value) in (int, float) and value and field not in leave:
+            name = SHORT.get(field, prefix + field)
+            traced[field] = given(value, name, _unit(name), source)
+    return spec.model_copy(update=traced)
+
+
+def _unit(name: str) -> str:
+    """The unit that the end of a name tells; none for a plain count."""
+    if name in RANKS:
+        return "ranks"
+    return next((unit for end, unit in UNITS.items() if name.endswith(end)), "")

@@ -52,8 +52,8 @@ def kind_of(strategy: Strategy) -> str:
     """How users call that way to train, without sizes."""
     sizes = {axis: getattr(strategy.layout, f"{axis}_parallel_size") for axis in AXES}
     found = [SHORT[axis] for axis, size in sizes.items() if size > 1]
-    if strategy.back_end == "megatron":
-        return f"Megatron with {', '.join(found) or 'DP alone'}"
+    if not strategy.engine.has_zero_stages:
+        return f"{strategy.engine.short_label} with {', '.join(found) or 'DP alone'}"
     places = {strategy.offload_optimizer, strategy.offload_parameters} - {"none"}
     found += [f"offload to {' and '.join(sorted(places))}"] if places else []
     found += ["hpZ"] if strategy.hpz_partition_size > 1 else []

@@ -26,6 +26,7 @@ from dsforge.constraints.deepspeed import (
     zero_with_tensor,
 )
 from dsforge.constraints.trainer import shares_sequence
+from dsforge.engines import BY_NAME, ENGINES
 from dsforge.layout import Layout, layer_split
 from dsforge.plan import Request
 from dsforge.specs import Workload
@@ -46,6 +47,7 @@ from dsforge.strategy import (
 from dsforge.zero_stages import ZERO_STAGES
 
 BACK_ENDS: tuple[BackEnd, ...] = ("deepspeed", "megatron")
+ZERO = next(engine for engine in ENGINES if engine.has_zero_stages)
 LARGEST_TENSOR = 16
 LEAST_STRETCH = 4096  # tokens of a sequence on a rank under Ulysses; fewer fit whole samples
 
@@ -123,9 +125,9 @@ def base(
         recompute=fixed.recompute or "none",
         virtual_stages=1,
         execution=_execution(fixed, workload, partial=split and offloads[0] == "cpu")
-        if back_end == "deepspeed"
-        else _of_loss(fixed),
-        sequence_parallel=back_end == "megatron"
+        if BY_NAME[back_end].has_zero_stages
+        else _of_loss(fixed, back_end),
+        sequence_parallel=BY_NAME[back_end].sequence_parallel
         and tp > 1
         and workload.sequence_length % (tp * cp) == 0,
     )
@@ -150,10 +152,10 @@ def _execution(fixed: Constraints, workload: Workload, *, partial: bool) -> Exec
 
 
 @lru_cache(maxsize=8)
-def _of_loss(fixed: Constraints) -> Execution | None:
-    """Megatron with another loss, where one is fixed."""
+def _of_loss(fixed: Constraints, back_end: BackEnd) -> Execution | None:
+    """The back end with another loss, where one is fixed."""
     loss = fixed.loss
-    return None if loss is None else EXECUTIONS["megatron"].model_copy(update={"loss": loss})
+    return None if loss is None else EXECUTIONS[back_end].model_copy(update={"loss": loss})
 
 
 class _How(NamedTuple):
@@ -174,7 +176,7 @@ USUAL = _How()
 @lru_cache(maxsize=8)
 def _engine(how: _How) -> Execution:
     """DeepSpeed with these buckets and types."""
-    return EXECUTIONS["deepspeed"].model_copy(update=how._asdict())
+    return ZERO.execution.model_copy(update=how._asdict())
 
 
 def interleavings(request: Request, family: Strategy) -> tuple[tuple[Batching, ...], ...]:
@@ -230,7 +232,7 @@ def _stays_whole(request: Request, back_end: BackEnd) -> bool:
     asked = fixed.zero_stage, fixed.offload_optimizer, fixed.offload_parameters
     said = any(one is not None for one in asked) or (fixed.hpz_partition_size or 1) > 1
     said = said or (fixed.context_parallel_size or 1) > 1
-    return back_end == "deepspeed" and said
+    return BY_NAME[back_end].has_zero_stages and said
 
 
 def _tensor_sizes(request: Request, back_end: BackEnd) -> tuple[int, ...]:
@@ -244,7 +246,7 @@ def _tensor_sizes(request: Request, back_end: BackEnd) -> tuple[int, ...]:
 
 def _pipeline_sizes(request: Request, back_end: BackEnd, ranks: int, cp: int) -> tuple[int, ...]:
     fixed = request.constraints.pipeline_parallel_size
-    shared = back_end == "deepspeed" and cp > 1
+    shared = cp > 1 and not BY_NAME[back_end].combines_splits
     if fixed or shared or _stays_whole(request, back_end):
         return (fixed or 1,)
     return tuple(n for n in divisors(ranks) if layer_split(request.model.layers, n))
@@ -258,7 +260,7 @@ def _context_sizes(request: Request, back_end: BackEnd, ranks: int, tp: int) -> 
     fixed, tokens = request.constraints.context_parallel_size, request.workload.sequence_length
     if fixed:
         return (fixed,)
-    if back_end == "megatron":
+    if BY_NAME[back_end].context_exchange == "ring":
         return tuple(n for n in divisors(ranks) if n == 1 or tokens % (2 * n) == 0)
     others = request.constraints.pipeline_parallel_size, request.constraints.hpz_partition_size
     if tp > 1 or any((size or 1) > 1 for size in others):
@@ -270,7 +272,7 @@ def _context_sizes(request: Request, back_end: BackEnd, ranks: int, tp: int) -> 
 
 def _expert_sizes(request: Request, back_end: BackEnd, ranks: int) -> tuple[int, ...]:
     fixed, moe = request.constraints.expert_parallel_size, request.model.moe
-    if fixed or back_end == "deepspeed" or moe is None:
+    if fixed or moe is None or not BY_NAME[back_end].expert_parallel:
         return (fixed or 1,)
     limit = min(ranks, moe.experts)
     return tuple(n for n in divisors(moe.experts) if n <= limit and ranks % n == 0)
@@ -279,7 +281,7 @@ def _expert_sizes(request: Request, back_end: BackEnd, ranks: int) -> tuple[int,
 def _zero_stages(fixed: Constraints, back_end: BackEnd, layout: Layout) -> tuple[ZeroStage, ...]:
     if fixed.zero_stage is not None:
         return (fixed.zero_stage,)
-    if back_end == "megatron":
+    if not BY_NAME[back_end].has_zero_stages:
         return (1,) if layout.shard_ranks > 1 else (0,)
     cut = Case(
         pipeline_parallel_size=layout.pipeline_parallel_size,
@@ -292,7 +294,7 @@ def _zero_stages(fixed: Constraints, back_end: BackEnd, layout: Layout) -> tuple
 def _offloads(request: Request, back_end: BackEnd, stage: ZeroStage) -> tuple[Offloads, ...]:
     """Offload only where the engine has it, unless it is asked for: then the rules answer."""
     fixed = request.constraints
-    if back_end == "megatron":
+    if not BY_NAME[back_end].has_zero_stages:
         return ((fixed.offload_optimizer or "none", fixed.offload_parameters or "none"),)
     places: tuple[Offload, ...] = (
         ("none", "cpu", "nvme") if request.cluster.nvme else ("none", "cpu")
@@ -322,7 +324,7 @@ def _offloads(request: Request, back_end: BackEnd, stage: ZeroStage) -> tuple[Of
 def _virtual_stages(request: Request, family: Strategy) -> tuple[int, ...]:
     """Chunks of layers that a stage may be cut into."""
     pp = family.layout.pipeline_parallel_size
-    if family.back_end == "deepspeed" or pp == 1:
+    if pp == 1 or not family.engine.interleaves:
         return (1,)
     split = layer_split(request.model.layers, pp)
     return tuple(n for n in divisors(split.middle) if split.interleaves(n)) if split else (1,)

@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 from dsforge.constraints import Case, allows
 from dsforge.constraints.deepspeed import offload_optimizer_stage, offload_parameters_stage
 from dsforge.constraints.inputs import qlora_stage
+from dsforge.engines import BY_NAME
+from dsforge.execution import BackEnd
 from dsforge.plan import Request
 from dsforge.specs import QLORA_BITS, ClusterSpec, LoraSpec, NvmeSpec
 from dsforge.strategy import GRADIENTS_SHARDED, Offload, Strategy, ZeroStage
@@ -61,7 +63,8 @@ class Change(NamedTuple):
 
     def named(self, strategy: Strategy) -> str:
         """The name, with what the plan after the change has."""
-        kind = f"ZeRO-{strategy.zero_stage}" if strategy.back_end == "deepspeed" else "Megatron"
+        engine = strategy.engine
+        kind = f"ZeRO-{strategy.zero_stage}" if engine.has_zero_stages else engine.short_label
         fields = {**vars(strategy.layout), "back_end": strategy.back_end}
         return self.name.format_map({**fields, "kind": f"{kind} {strategy.layout.label()}"})
 
@@ -85,7 +88,7 @@ def _of_strategy(request: Request) -> Iterator[Change]:
         if micro and not rest:
             yield _strategy(request, "micro batch", f"micro batch {micro}", micro_batch_size=micro)
     yield from _buffers(request)
-    if fixed.zero_stage is not None and fixed.back_end != "megatron":
+    if fixed.zero_stage is not None and _has_stages(fixed.back_end):
         for stage in STAGES[fixed.zero_stage :]:
             yield _strategy(request, "ZeRO stage", f"ZeRO-{stage}", zero_stage=stage)
     yield from _offloads(request)
@@ -93,6 +96,11 @@ def _of_strategy(request: Request) -> Iterator[Change]:
     for field in freed:
         change = _strategy(request, field, SPLITS[field], **{field: None})
         yield change._replace(kind=Kind.engine) if field in ENGINES else change
+
+
+def _has_stages(back_end: BackEnd | None) -> bool:
+    """Whether ZeRO stages mean anything under a back end that is fixed, or left open."""
+    return back_end is None or BY_NAME[back_end].has_zero_stages
 
 
 def _buffers(request: Request) -> Iterator[Change]:

@@ -109,7 +109,7 @@ def largest_model(
     sizes = size_axis(
         request if way.offloads else _narrowed(request), sized, near=found.answer.value
     )
-    settle = preferred if way.back_end == "deepspeed" else _as_it_is
+    settle = preferred if way.engine.has_zero_stages else _as_it_is
     size = _Search(sizes, settle=settle).largest(near=True)
     seconds = perf_counter() - started
     answer = found.answer.model_copy(update={"well_shaped": size, "seconds": seconds})

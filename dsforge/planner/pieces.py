@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dsforge.constraints import divisors
+from dsforge.engines import ENGINES
 from dsforge.estimate.flops import step_flops
 from dsforge.estimate.rates import rates
 from dsforge.plan import Request
 from dsforge.planner.explore import Candidate, Explorer
 from dsforge.planner.preference import counted
 from dsforge.specs import ClusterSpec
-from dsforge.strategy import EXECUTIONS
 
 EVERY_COUNT = 8  # of nodes, up to which each is looked at
 
@@ -63,7 +63,7 @@ def node_counts(nodes: int) -> set[int]:
 def quickest_s(request: Request) -> float:
     """Seconds below which no step can be: useful FLOPs at the full rate of every accelerator."""
     cluster = request.cluster
-    held = rates(cluster.gpu, request.workload.precision, EXECUTIONS["megatron"])
+    held = rates(cluster.gpu, request.workload.precision, ENGINES[0].execution)
     return step_flops(request.model, request.workload) / (cluster.gpus * held.products)
 
 

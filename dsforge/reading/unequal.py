@@ -12,11 +12,11 @@ from collections.abc import Iterator, Sequence
 from operator import ge
 from typing import NamedTuple
 
+from dsforge.engines import ENGINES
 from dsforge.errors import Problem, SpecError
 from dsforge.estimate.rates import rates
 from dsforge.plan import Reason
 from dsforge.specs import ClusterSpec, GpuSpec
-from dsforge.strategy import EXECUTIONS
 
 MOST_SETS = 40  # of hosts in no order of strength; more are not looked at
 
@@ -98,7 +98,7 @@ def _figures(cluster: ClusterSpec) -> tuple[float, ...]:
 
 def _rate(gpu: GpuSpec) -> float:
     """FLOP/s of large products in 16 bits."""
-    return rates(gpu, "bf16", EXECUTIONS["megatron"]).products
+    return rates(gpu, "bf16", ENGINES[0].execution).products
 
 
 def _network(cluster: ClusterSpec) -> float:
