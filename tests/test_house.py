@@ -24,8 +24,6 @@ ORDER = [
         "error_report",
         "units",
         "traced",
-        "slurm",
-        "rope",
         "zero_stages",
         "specs",
         "layout",
