@@ -23,6 +23,7 @@ from dsforge.api.results import RehearseResult
 from dsforge.errors import DsforgeError, Problem, SpecError
 from dsforge.plan import Request
 from dsforge.reading.request import Asked, read_request
+from dsforge.reading.source import path_of
 
 if TYPE_CHECKING:
     from dsforge.reading.source import Source
@@ -86,7 +87,7 @@ def rehearse(
         (2, ())
 
     """
-    config = None if ds_config is None else Path(ds_config)
+    config = None if ds_config is None else path_of(ds_config, "ds_config")
     if isinstance(model, Request) and config is None:
         scene = planned_scene(request_of(Inputs(model, cluster, workload, strategy)), world_size)
     else:
