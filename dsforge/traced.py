@@ -19,7 +19,6 @@ import operator
 import re
 import sys
 from collections.abc import Callable
-from pathlib import PurePath
 from types import FrameType
 from typing import Any, Self, TypeVar
 
@@ -227,7 +226,8 @@ def label(value: Number, name: str, unit: str, why: str) -> None:
     For code that plans run a million times: it asks once whether its numbers are traced.
     """
     if value.__class__ is Traced and not value.name:
-        named(value, name, unit, why)
+        source = _source(sys._getframe(1), why)  # noqa: SLF001
+        value.called(name, unit, source)
 
 
 def counted(value: Number, name: str, unit: str, *, of: float, why: str = "") -> Number:
@@ -301,8 +301,7 @@ def _joined(name: str, operand: Any) -> tuple[Any, ...]:
 
 def _source(frame: FrameType, why: str) -> str:
     """`estimate/loss.py: ...` with the reason, or with the calling function's docstring."""
-    path = PurePath(frame.f_code.co_filename)
-    place = f"{path.parent.name}/{path.name}"
+    place = "/".join(frame.f_code.co_filename.replace("\\", "/").split("/")[-2:])
     doc = frame.f_code.co_consts[0]
     told = why or (doc if isinstance(doc, str) else "")
     text = " ".join(told.split("\n\n")[0].split()).removesuffix(".")

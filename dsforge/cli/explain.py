@@ -84,6 +84,6 @@ def _quantity(value: float, unit: str) -> str:
 
 def _number(value: float) -> str:
     """A number that loses nothing a reader could notice: whole ones in full, large ones nearly."""
-    if float(value).is_integer() and abs(value) < 1e15:  # noqa: PLR2004
+    if float(value).is_integer() and abs(value) < 1e18:  # noqa: PLR2004
         return f"{value:.0f}" if abs(value) < LARGE else f"{value:,.0f}"
     return f"{value:,.2f}" if abs(value) >= 1e6 else f"{value:.12g}"  # noqa: PLR2004

@@ -82,12 +82,13 @@ def size_buckets(
     chosen = strategy.runs_as.buckets
     if chosen != "sized":
         return ENGINE if chosen == "engine" else chosen
-    wanted = named(maximum(model.hidden_size**2, BUSY_BUCKET), "wanted_bucket", "elements")
+    wanted = maximum(model.hidden_size**2, BUSY_BUCKET)
+    wanted = named(wanted, "wanted_bucket", "elements", "100 MB, at least the engine's auto rule")
     bucket = minimum(_even(wanted), maximum(2, (parameters + 1) // 2 * 2))
-    bucket = named(bucket, "reduce_bucket_size", "elements")
+    bucket = named(bucket, "reduce_bucket_size", "elements", "even, at most the whole model")
     layer = named(maximum(parameters // model.layers, 1), "layer_elements", "elements", MEAN)
-    live = named(_live(model, layer, bucket), "wanted_live_parameters", "elements")
-    live = named(maximum(minimum(parameters, live), 1), "max_live_parameters", "elements")
+    live = maximum(minimum(parameters, _live(model, layer, bucket)), 1)
+    live = named(live, "max_live_parameters", "elements", "at most the whole model")
     prefetch = minimum(bucket, maximum(1, 9 * layer // 10))
     return Buckets.model_construct(
         reduce_bucket_size=bucket,
@@ -106,7 +107,8 @@ def size_buckets(
 def _live(model: ModelSpec, layer: int, bucket: int) -> int:
     """Four layers; all experts of one, and what is prefetched or reduced beside them."""
     beside = maximum(2 * largest_matrix(model), 2 * bucket)
-    return maximum(minimum(4 * layer, LARGEST_LIVE), beside + layer_experts(model))
+    live = maximum(minimum(4 * layer, LARGEST_LIVE), beside + layer_experts(model))
+    return named(live, "wanted_live_parameters", "elements")
 
 
 def size_aio(model: ModelSpec, cluster: ClusterSpec, strategy: Strategy) -> AioSettings | None:

@@ -9,8 +9,9 @@ from __future__ import annotations
 from dsforge.estimate.rates import memory_bytes_per_s
 from dsforge.specs import ClusterSpec, GpuSpec, Workload
 from dsforge.strategy import Strategy
-from dsforge.traced import named
+from dsforge.traced import counted, named
 
+LAUNCH = "the engine's host time for a layer, forward and backward"
 PASSES = 3  # that an engine's host time is given for: one forward, and backward as two
 
 
@@ -21,6 +22,7 @@ def layer_host_s(
     if cluster.gpu.is_cpu:
         return 0.0
     seconds = strategy.engine.layer_host_s(cluster, workload, strategy.sharding)
+    seconds = counted(seconds, "engine_host_s", "s", of=passes, why=LAUNCH)
     return seconds * passes / PASSES
 
 

@@ -61,6 +61,8 @@ PERMUTED = Constant(
 
 
 SUMMED = "chunks of the loss read and write the sum of the head's gradient"
+LOGIT = "moved for each logit, forward and backward"
+KERNEL = "elements read and written for one element, by kernel"
 REST = "norms, activation, rotary embedding, residuals: bound by memory"
 WEIGHTS = "idle experts are read, gradients summed in float32, 4-bit matrices dequantised"
 
@@ -249,11 +251,23 @@ def _moved_elements(model: ModelSpec, setting: Setting, *, moe_layer: bool) -> t
     rotated = named(rotated, "rotary_width", "elements", "queries and keys of one token")
     rest = outer * RESIDUAL + routed * PERMUTED
     rest = named(rest, f"{kind}_residual_elements", "elements", "residuals, tokens to experts")
+    of = model.hidden_size
+    norm = _by_kernel("norm", norm, of)
+    activation, rotary = _by_kernel("activation", activation, of), _by_kernel("rotary", rotary, of)
     forward, backward = (
         rest + outer * norm[way] + inner * activation[way] + rotated * rotary[way] for way in (0, 1)
     )
     forward = named(forward, f"{kind}_moved_forward", "elements")
     return forward, named(backward, f"{kind}_moved_backward", "elements")
+
+
+def _by_kernel(name: str, elements: tuple[float, float], of: float) -> tuple[float, float]:
+    """Elements that a kernel moves for one element, forward and backward, each with a name."""
+    forward, backward = elements
+    return (
+        counted(forward, f"{name}_forward", "", of=of, why=KERNEL),
+        counted(backward, f"{name}_backward", "", of=of, why=KERNEL),
+    )
 
 
 def _width(model: ModelSpec, *, moe_layer: bool) -> float:
@@ -271,7 +285,10 @@ def _head(model: ModelSpec, setting: Setting) -> HeadLine:
     product = Product(model.hidden_size, model.vocab_size, model.vocab_size)
     line = _product("head_product", product, setting.rates.wide_products, setting=setting, tp=tp)
     loss = loss_under(model, setting.execution, split=setting.split)
-    loss_s = logit_bytes(setting.execution, loss) * model.vocab_size / tp / bandwidth
+    moved = counted(
+        logit_bytes(setting.execution, loss), "logit_moved_bytes", "bytes", of=tp, why=LOGIT
+    )
+    loss_s = moved * model.vocab_size / tp / bandwidth
     loss_s = named(loss_s, "loss_token_s", "s", f"the loss is {loss}: bytes moved for each logit")
     head = Line(passes * line.fixed_s, passes * line.token_s + loss_s)
     if loss != "chunked" or setting.backward < BACKWARD:

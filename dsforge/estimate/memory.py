@@ -103,6 +103,7 @@ WORKSPACE = Constant(
 
 MICRO_TOKENS = "tokens of a micro batch on one rank: context ranks share a sequence"
 MOMENT = "one of four moments of a step; the fullest is the peak"
+KEPT = "from forward to backward: all, or what recomputation leaves (full: a layer's input)"
 SAVED = "saved from forward to backward, of all micro batches in flight"
 WORKING = "gradients of one layer, and what it computes again"
 LOGITS = "at the softmax, or at the product that is the gradient of the head"
@@ -264,9 +265,11 @@ def _saved_token_bytes(
     if strategy.runs_as.offload_activations:
         return 0.0
     stage, tokens = load.stage, load.tokens
-    total = stage.dense_layers * kept_token_bytes(model, workload, strategy, tokens.dense_layer)
+    kept = kept_token_bytes(model, workload, strategy, tokens.dense_layer)
+    total = stage.dense_layers * named(kept, "dense_layer_kept_bytes", "bytes", KEPT)
     if stage.moe_layers:
-        total += stage.moe_layers * kept_token_bytes(model, workload, strategy, tokens.moe_layer)
+        kept = kept_token_bytes(model, workload, strategy, tokens.moe_layer)
+        total += stage.moe_layers * named(kept, "moe_layer_kept_bytes", "bytes", KEPT)
     return named(total, "saved_token_bytes", "bytes")
 
 
@@ -276,7 +279,7 @@ def _working_token_bytes(
     """Bytes of one token in a layer at work: its gradients, and what it has to compute again."""
     tokens = load.tokens
     if strategy.recompute == "none":
-        return tokens.gradients
+        return named(tokens.gradients, "working_token_bytes", "bytes")
     whole = tokens.moe_layer if load.stage.moe_layers else tokens.dense_layer
     again = whole - kept_token_bytes(model, workload, strategy, whole)
     return named(tokens.gradients + again, "working_token_bytes", "bytes")
@@ -290,15 +293,20 @@ def _buffers(model: ModelSpec, workload: Workload, strategy: Strategy, load: Loa
     return named(element_bytes(workload) * elements, "engine_buffers", "bytes")
 
 
-def device_bytes(peak: Peak, cluster: ClusterSpec) -> Interval:
+class Ends(NamedTuple):
+    """The ends of an interval, for the planner: much quicker to make than a checked one."""
+
+    low: float
+    likely: float
+    high: float
+
+
+def device_bytes(peak: Peak, cluster: ClusterSpec) -> Ends:
     """What nvidia-smi shows at a peak."""
-    return Interval(*_device(_reserved(_allocated(peak), peak.churn), cluster))
+    return _device(_reserved(_allocated(peak), peak.churn), cluster)
 
 
-_Ends = tuple[float, float, float]  # low, likely, high: an interval before anybody asked for it
-
-
-def _allocated(peak: Peak) -> _Ends:
+def _allocated(peak: Peak) -> Ends:
     """What the tensors take, bytes."""
     fixed, moving = peak.fixed_bytes, peak.moving_bytes
     spread = STATES_ERROR * fixed + ACTIVATION_ERROR * moving
@@ -306,20 +314,20 @@ def _allocated(peak: Peak) -> _Ends:
         label(fixed, "fixed_bytes", "bytes", "what no batch changes")
         label(moving, "moving_bytes", "bytes", "what grows with the micro batch")
         label(spread, "spread_bytes", "bytes", WITHIN)
-    return fixed + moving - spread, fixed + moving, fixed + moving + spread
+    return Ends(fixed + moving - spread, fixed + moving, fixed + moving + spread)
 
 
-def _reserved(allocated: _Ends, churn: float) -> _Ends:
+def _reserved(allocated: Ends, churn: float) -> Ends:
     """What the caching allocator takes from the device, bytes."""
     low, likely, high = allocated
-    return low * SLACK.low, likely * SLACK.likely + churn, high * SLACK.high + 2 * churn
+    return Ends(low * SLACK.low, likely * SLACK.likely + churn, high * SLACK.high + 2 * churn)
 
 
-def _device(reserved: _Ends, cluster: ClusterSpec) -> _Ends:
+def _device(reserved: Ends, cluster: ClusterSpec) -> Ends:
     """What the device shows, its context included, bytes."""
     context = CPU_CONTEXT if cluster.gpu.is_cpu else CONTEXT
     low, likely, high = reserved
-    return low + context.low, likely + context.likely, high + context.high
+    return Ends(low + context.low, likely + context.likely, high + context.high)
 
 
 def memory_of(frame: Frame, peak: Peak) -> MemoryEstimate:

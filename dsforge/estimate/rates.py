@@ -74,8 +74,7 @@ def rates(gpu: GpuSpec, precision: Precision, execution: Execution) -> Rates:
     """The rates of a card in one precision under one software; a CPU core has no kernels."""
     products = named(_products_flops(gpu, precision), "products_flops", "FLOP/s", PRODUCTS)
     wide = _products_flops(gpu, "bf16") if precision == "fp8" else products
-    if precision == "fp8":
-        wide = named(wide, "wide_products_flops", "FLOP/s", WIDE)
+    wide = named(wide, "wide_products_flops", "FLOP/s", WIDE)
     attention = wide * _attention_share(peak_flops(gpu, "bf16"), execution)
     return Rates(
         products=products,
@@ -104,7 +103,7 @@ def _sustained_share(gpu: GpuSpec) -> float:
     """Share of the peak that large products hold over a step."""
     share = gpu.matmul_efficiency * STEP_SHARE
     if gpu.power_w is None:
-        return share
+        return named(share, "sustained_share", "share")
     density = peak_flops(gpu, "bf16") * gpu.matmul_efficiency / gpu.power_w
     density = named(density, "flops_per_watt", "FLOP/s/W", "clocks fall beyond the knee")
     if density > POWER_KNEE:

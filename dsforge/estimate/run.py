@@ -61,7 +61,7 @@ def executed_flops(
     setting = setting_of(cluster.gpu, workload, strategy)
     useful = step_flops(model, workload)
     if not setting.repeated and not setting.repeated_scores:
-        return useful
+        return named(useful, "executed_step_flops", "FLOP")
     scores = model.layers * score_flops(model, workload.sequence_length)
     scores = named(scores, "scores_token_flops", "FLOP", "attention of one token in all layers")
     products = forward_flops(model, workload.sequence_length) - scores - head_flops(model)

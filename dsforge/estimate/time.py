@@ -6,11 +6,12 @@ from typing import NamedTuple
 
 from pydantic import BaseModel, Field
 
+from dsforge.estimate.activation_traffic import Sends, stage_traffic
 from dsforge.estimate.compute import optimizer_s
 from dsforge.estimate.flops import step_flops
 from dsforge.estimate.frame import Frame, framed
 from dsforge.estimate.offload import Moved, offload
-from dsforge.estimate.traffic import Exchange, Sends, exchanges, stage_traffic
+from dsforge.estimate.traffic import Exchange, exchanges
 from dsforge.estimate.work import Pace, pace
 from dsforge.specs import FROZEN, ClusterSpec, ModelSpec, Workload
 from dsforge.strategy import Batching, Strategy

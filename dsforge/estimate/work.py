@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from dsforge.estimate.activation_traffic import NOTHING, PerToken, layer_traffic
 from dsforge.estimate.compute import layer_host_s
 from dsforge.estimate.cut import Stage
 from dsforge.estimate.frame import Frame
 from dsforge.estimate.lines import HeadLine, Line, lines, setting_of
 from dsforge.estimate.params import moe_layers
-from dsforge.estimate.traffic import NOTHING, PerToken, layer_traffic
 from dsforge.strategy import Strategy
 from dsforge.traced import Traced, label, maximum, named
 
@@ -60,8 +60,8 @@ class Pace(NamedTuple):
         if isinstance(tokens, Traced):
             label(head_s, "head_s", "s", "output head and loss")
             label(inside_s, "micro_collectives_s", "s", INSIDE)
+            label(found.compute_s, "micro_compute_s", "s", "on the slowest stage, no collectives")
             label(slowest_s, "slowest_stage_s", "s", "one micro batch on the slowest stage")
-            label(found.compute_s, "micro_compute_s", "s", "the same without its collectives")
             label(found.mean_s, "mean_stage_s", "s", MEAN)
         return found
 

@@ -32,6 +32,8 @@ SAID_AS = {
     "nvme_bytes": "nvme_of_node",
     "nvme": "nvme_of_node",
     "tokens_per_s_per_gpu": "tokens_per_s",
+    "model_flops_per_gpu": "model_tflops_per_gpu",
+    "hardware_flops_per_gpu": "hardware_tflops_per_gpu",
     "tokens_s": "tokens_per_s",
     "resident_memory": "device_memory",
     "cost": "money",
@@ -69,7 +71,9 @@ RUN = Group(
 )
 
 
+BATCH = Group("batch", "", {"world_size": "ranks", "tokens_per_step": "tokens"})
 GROUPS = (
+    BATCH.title,
     *("parameters", "states", "activations", "loss", TERMS.title, IN_ALL.title, NODE.title),
     *("buckets", "rates of the card", "operations", "links", "compute of a micro batch"),
     *("collectives", "offload", TIME.title, STEP.title, SPEED.title, RUN.title),
@@ -136,6 +140,7 @@ def explanation(plan: Plan) -> Explanation:
     sheet, inputs = Sheet(), traced_inputs(plan)
     frame = framed(inputs.model, inputs.cluster, inputs.workload, inputs.strategy)
     _name_links(frame.links)
+    _take_batch(sheet, inputs)
     _take_memory(sheet, frame, inputs)
     _take_time(sheet, frame, inputs)
     return Explanation.model_construct(
@@ -154,6 +159,13 @@ def _name_links(links: Channels) -> None:
                 if id(number) not in done:
                     number.name = f"{group}_{number.name}"
                     done.add(id(number))
+
+
+def _take_batch(sheet: Sheet, inputs: Inputs) -> None:
+    """Ranks of the run, and tokens of a step."""
+    why = "every rank has one place in the grid"
+    sheet.take_one(BATCH, "world_size", inputs.strategy.layout.world_size, why)
+    sheet.take_one(BATCH, "tokens_per_step", inputs.workload.tokens_per_step, "definition")
 
 
 def _take_memory(sheet: Sheet, frame: Frame, inputs: Inputs) -> None:

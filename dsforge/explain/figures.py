@@ -29,6 +29,7 @@ _GROUPS = {
     "estimate/lines.py": "compute of a micro batch",
     "estimate/work.py": "compute of a micro batch",
     "estimate/traffic.py": "collectives",
+    "estimate/activation_traffic.py": "collectives",
     "estimate/offload.py": "offload",
 }
 

@@ -19,9 +19,10 @@ from dsforge.specs import (
     Workload,
 )
 from dsforge.strategy import Execution, Strategy
-from dsforge.traced import given
+from dsforge.traced import Traced, given, named
 
 MEASURED = "measured on this cluster (its card), in place of data sheets"
+BATCH = "DeepSpeedConfig._batch_assertion; Megatron's num_microbatches_calculator"
 SHORT = {
     "data_parallel_size": "dp",
     "tensor_parallel_size": "tp",
@@ -64,7 +65,7 @@ def traced_inputs(plan: Plan) -> Inputs:
     return Inputs(
         model=_model(plan.model),
         cluster=_cluster(plan.cluster),
-        workload=_workload(plan.workload),
+        workload=_workload(plan.workload, strategy.model_copy(update={"layout": layout})),
         strategy=strategy.model_copy(update={"layout": layout, "execution": _execution(plan)}),
     )
 
@@ -87,8 +88,14 @@ def _model(model: ModelSpec) -> ModelSpec:
     return _traced(model, source).model_copy(update=traced)
 
 
-def _workload(workload: Workload) -> Workload:
-    traced = _traced(workload, "workload")
+def _workload(workload: Workload, strategy: Strategy) -> Workload:
+    """The workload; its batch is the strategy's product where the strategy fits it."""
+    asked, product = workload.global_batch_size, strategy.global_batch_size
+    batch: int | Traced = given(asked, "samples_per_step", "samples", "workload")
+    if product == asked:
+        batch = named(product, "global_batch_size", "samples", BATCH)
+    traced = _traced(workload, "workload", leave=("global_batch_size",))
+    traced = traced.model_copy(update={"global_batch_size": batch})
     if workload.lora is None:
         return traced
     lora = _traced(workload.lora, "workload: LoRA", "lora_")

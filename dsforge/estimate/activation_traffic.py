@@ -1,0 +1,199 @@
+"""What a rank sends of activations: inside layers, and from one pipeline stage to the next.
+
+Nothing here depends on the micro batch but through lines in its tokens, so that the planner prices
+many batchings of one family from one account.
+"""
+
+from __future__ import annotations
+
+from operator import add
+from typing import NamedTuple
+
+from dsforge.estimate import ulysses
+from dsforge.estimate.activations import element_bytes
+from dsforge.estimate.comm import Channel, gather_bytes
+from dsforge.estimate.frame import Frame
+from dsforge.strategy import Batching, Strategy
+from dsforge.traced import Constant, Traced, counted, label, maximum, minimum, named
+
+FITTED = "estimate/activation_traffic.py: fitted over all published rows"
+PIPELINE_EXPOSED = Constant(0.263, "send_exposed", "share", f"{FITTED}; of sends between stages")
+INTERLEAVED_EXPOSED = Constant(
+    0.037, "interleaved_send_exposed", "share", f"{FITTED}; of sends between interleaved stages"
+)
+PIPELINE_OVERLAP = Constant(
+    0.7, "sends_hiding", "share", f"{FITTED}; share of compute that hides sends at most"
+)
+OVERLAPPED_TENSOR = Constant(
+    0.02, "overlapped_tensor", "share", f"{FITTED}; shows where they run beside products"
+)
+MEGATRON = "all-reduces, or gathers and scatters of a split sequence (Megatron-LM, figure 4)"
+TO_EXPERTS = "a token to its experts, or back"
+SENDS = "each chunk of each micro batch, forward and backward"
+SEND = "activations of a micro batch over the slowest hop"
+FILLING = "the first and the last micro batch pass every hop, there and back"
+
+
+class PerToken(NamedTuple):
+    """Collectives that send activations: seconds as a line in tokens, bytes of one token."""
+
+    fixed_s: float
+    token_s: float
+    sent_bytes: float
+
+    def plus(self, other: PerToken) -> PerToken:
+        """Both, one after the other."""
+        return PerToken(*map(add, self, other))
+
+    def towards(self, other: PerToken, share: float) -> PerToken:
+        """The mean of both, the other one with so large a share."""
+        return PerToken(*(a + share * (b - a) for a, b in zip(self, other, strict=True)))
+
+
+NOTHING = PerToken(0.0, 0.0, 0.0)
+
+
+class Sends(NamedTuple):
+    """Activations of a micro batch and chunk to the next stage, or their gradients back."""
+
+    each: PerToken  # on the slowest hop, which sets the pace
+    filling: PerToken  # every hop there and back: the first and the last micro batch wait for it
+    parts: int  # ranks that send one of each activation
+    exposed: float  # share that shows where the wire is quick
+    interleaved: float  # the same with several chunks a stage: Megatron sends beside compute then
+
+    def wire_s(self, batching: Batching, tokens: float) -> float:
+        """Seconds of a step on the wire, if each rank sent whole activations."""
+        count = 2 * batching.virtual_stages * batching.steps
+        each_s = self.each.fixed_s + tokens * self.each.token_s
+        filling_s = self.filling.fixed_s + tokens * self.filling.token_s
+        if isinstance(tokens, Traced):
+            label(each_s, "pipeline_send_s", "s", SEND)
+            label(filling_s, "filling_s", "s", FILLING)
+        return count * each_s + filling_s
+
+    def exposed_s(self, batching: Batching, tokens: float, compute_s: float) -> float:
+        """Seconds of a step that no compute hides."""
+        wire_s = self.wire_s(batching, tokens)
+        if not wire_s:
+            return 0.0
+        share = self.exposed if batching.virtual_stages == 1 else self.interleaved
+        shown_s = maximum(share * wire_s, wire_s / self.parts - PIPELINE_OVERLAP * compute_s)
+        if isinstance(tokens, Traced):
+            label(wire_s, "sends_s", "s", SENDS)
+            label(shown_s, "sends_exposed_s", "s", "between stages, not hidden by compute")
+        return shown_s
+
+
+def stage_traffic(frame: Frame, strategy: Strategy) -> Sends:
+    """What stages hand on, over every hop of the pipeline.
+
+    Tensor ranks send a part each (Narayanan et al. 2021, section 4.1; DeepSpeed's
+    `PartitionedTensor`), so the wire is not the floor of whole activations; what shows of a send on
+    a quick wire was fitted on whole ones. With sequence parallelism ranks hold no more than a part.
+    """
+    link = frame.links.pipeline
+    if link.ranks == 1:
+        return Sends(NOTHING, NOTHING, 1, 0.0, 0.0)
+    one = _activation_bytes(frame)
+    parts = strategy.layout.tensor_parallel_size
+    if strategy.sequence_parallel:
+        one, parts = one / parts, 1
+    each = _send("pipeline", link, one)
+    send_wait_s = strategy.engine.send_wait_s
+    if send_wait_s is not None:  # such waits were fitted around quick hops
+        each = _send("neighbour", frame.links.neighbours, one) if _small(frame, strategy) else each
+        fixed_s = each.fixed_s + send_wait_s(frame.cluster, strategy.sharding)
+        return Sends(each._replace(fixed_s=fixed_s), NOTHING, 1, 1.0, 1.0)
+    filling = _filling(frame, strategy, one)
+    return Sends(each, filling, parts, PIPELINE_EXPOSED, INTERLEAVED_EXPOSED)
+
+
+def _small(frame: Frame, strategy: Strategy) -> bool:
+    """Whether two stages lie on a node."""
+    layout = strategy.layout
+    ranks = layout.shard_ranks * layout.tensor_parallel_size
+    return 2 * ranks <= frame.cluster.gpus_per_node
+
+
+def _send(name: str, link: Channel, token_bytes: float) -> PerToken:
+    """One hop of activations: a line in tokens."""
+    token_s = named(token_bytes / link.bytes_per_s, name + "_token_s", "s", "sends of one token")
+    return PerToken(link.round_s, token_s, token_bytes)
+
+
+def _filling(frame: Frame, strategy: Strategy, token_bytes: float) -> PerToken:
+    """All hops of the pipeline twice: far ones between nodes, near ones inside."""
+    hops = strategy.layout.pipeline_parallel_size - 1
+    far = minimum(hops, frame.cluster.nvlink_domains - 1)
+    far = counted(far, "far_hops", "hops", of=hops, why="that leave a node or NVLink domain")
+    slow = _send("pipeline", frame.links.pipeline, token_bytes)
+    quick = _send("neighbour", frame.links.neighbours, token_bytes)
+    return PerToken(
+        2 * (far * slow.fixed_s + (hops - far) * quick.fixed_s),
+        2 * (far * slow.token_s + (hops - far) * quick.token_s),
+        0.0,
+    )
+
+
+def layer_traffic(frame: Frame, strategy: Strategy, *, moe_layer: bool) -> PerToken:
+    """Collectives inside one layer of one micro batch, forward and backward."""
+    found = _tensor(frame, strategy, frame.links.tensor)
+    context, expert = frame.links.context, frame.links.expert
+    if context.ranks > 1:
+        exchange = EXCHANGES[strategy.engine.context_exchange]
+        found = found.plus(exchange(frame, strategy, context))
+    if expert.ranks > 1 and frame.model.moe is not None and moe_layer:
+        one = _activation_bytes(frame) * frame.model.moe.experts_per_token
+        fixed_s, sent = expert.round_s, gather_bytes(one, expert.ranks)
+        token_s = named(expert.exchange_s(one, 0.0), "expert_exchange_token_s", "s", TO_EXPERTS)
+        found = found.plus(PerToken(4 * fixed_s, 4 * token_s, 4 * sent))
+    return found
+
+
+def _activation_bytes(frame: Frame) -> float:
+    """What one layer hands to the next, bytes of one token."""
+    return named(frame.model.hidden_size * element_bytes(frame.workload), "token_bytes", "bytes")
+
+
+def _tensor(frame: Frame, strategy: Strategy, link: Channel) -> PerToken:
+    """Two all-reduces in forward and two in backward of each layer (Megatron-LM, figure 4)."""
+    if link.ranks == 1:
+        return NOTHING
+    rounds = 6 if strategy.recompute == "full" else 4
+    one = _activation_bytes(frame)
+    fixed_s, token_s = rounds * link.reduce_s(0.0), rounds * link.reduce_s(one, 0.0)
+    if strategy.sequence_parallel:
+        again = 2 if strategy.runs_as.gathered_inputs == "gathered_again" else 0
+        fixed_s = (rounds + again) * link.gather_s(0.0) + rounds * link.scatter_s(0.0)
+        token_s = (rounds + again) * link.gather_s(one, 0.0) + rounds * link.scatter_s(one, 0.0)
+    if strategy.runs_as.overlaps_tensor:
+        fixed_s, token_s = OVERLAPPED_TENSOR * fixed_s, OVERLAPPED_TENSOR * token_s
+    fixed_s += strategy.engine.tensor_wait_s(frame.cluster, strategy.sharding)
+    fixed_s = named(fixed_s, "tensor_layer_fixed_s", "s", MEGATRON)
+    token_s = named(token_s, "tensor_layer_token_s", "s", MEGATRON)
+    return PerToken(fixed_s, token_s, rounds * 2 * gather_bytes(one, link.ranks))
+
+
+def _context(frame: Frame, strategy: Strategy, link: Channel) -> PerToken:
+    """Ring exchange of the keys and values of the whole sequence; attention hides half of it."""
+    model = frame.model
+    width = 2 * model.kv_heads * model.head_size / strategy.layout.tensor_parallel_size
+    one = width * element_bytes(frame.workload) * link.ranks
+    one = named(one, "ring_bytes", "bytes", "keys and values of a token of the whole sequence")
+    sent = 3 * gather_bytes(one, link.ranks)
+    token_s = named(1.5 * link.gather_s(one, 0.0), "context_layer_token_s", "s")
+    return PerToken(1.5 * link.gather_s(0.0), token_s, sent)
+
+
+def _sequence(frame: Frame, strategy: Strategy, link: Channel) -> PerToken:
+    """All-to-alls of Ulysses around attention; nothing hides them."""
+    passes = ulysses.passes(strategy)
+    width = ulysses.exchanged_width(frame.model, link.ranks)
+    one = named(width * element_bytes(frame.workload), "exchanged_bytes", "bytes")
+    fixed_s, sent = link.round_s, gather_bytes(one, link.ranks)
+    token_s = named(link.exchange_s(one, 0.0), "exchange_token_s", "s", "one all-to-all")
+    return PerToken(ulysses.messages(strategy) * fixed_s, passes * token_s, passes * sent)
+
+
+EXCHANGES = {"ring": _context, "all_to_all": _sequence}  # of tokens that context ranks share
