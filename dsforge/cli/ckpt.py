@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 PATH = click.Path(path_type=Path)
 JSON = click.option("--json", "as_json", is_flag=True, help="A JSON document instead.")
 UNCHECKED = click.option(
-    "--unchecked", is_flag=True, help="Leave out the checksums of the checkpoint."
+    "--unchecked", is_flag=True, help="Leave out the check sums of the checkpoint."
 )
 CHECKPOINT = "A folder with rank files, one above with `latest`, weights, or one file."
 
@@ -36,7 +36,7 @@ def ckpt() -> None:
 @ckpt.command()
 @click.argument("checkpoint", type=PATH, help=CHECKPOINT)
 @click.option("--model", help="Compare with this model: folder, config.json, or a name.")
-@click.option("--quick", is_flag=True, help="Leave out the checksums, which read every byte.")
+@click.option("--quick", is_flag=True, help="Leave out the check sums, which read every byte.")
 @click.option("--values", is_flag=True, help="Count NaN and infinity in every tensor.")
 @JSON
 def verify(
@@ -142,7 +142,7 @@ def export(
     """Write safetensors that transformers loads, or peft where adapters were trained.
 
     Puts the parts of all ranks together, slice by slice: memory does not grow with the model.
-    Only bytes that fit the checksums of the checkpoint are used, and the folder gets its name when
+    Only bytes that fit the check sums of the checkpoint are used, and the folder gets its name when
     all of it was read back from the disk. The exit code is 3 where the checkpoint is damaged.
     """
     from dsforge.checkpoints.export import export as exported
