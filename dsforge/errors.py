@@ -9,7 +9,7 @@
     ├─ EditedError               would overwrite what a person has edited; carries paths, diff
     ├─ NotRepairedError          lint could repair a file but left it as it was
     ├─ SaveError                 a checkpoint was not written; earlier ones are still there
-    ├─ LostNumbersError          the loss or the gradient norm became NaN or inf
+    ├─ NotFiniteError            the loss or the gradient norm became NaN or inf
     ├─ UnknownTypeError          a checkpoint holds a value of a type that cannot be converted
     ├─ UntrustedError            a file would run code when it is loaded; exit code 3
     └─ RunError                  a process failed; carries command, exit code, last lines

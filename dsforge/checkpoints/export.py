@@ -1,4 +1,4 @@
-"""safetensors out of a checkpoint: what transformers and peft load, in the type trained in.
+"""Export of a checkpoint to safetensors, for transformers and peft, in the training type.
 
 The checkpoint is judged first, as `verify` does. Then each tensor is read from the parts of the
 ranks and written in slices, so memory does not grow with the model: only bytes that fit their check
@@ -43,7 +43,7 @@ ADAPTER = re.compile(r"(?P<what>\.lora_\w+)\.(?P<adapter>[^.]+)(?P<end>\.weight|
 
 
 class Exported(NamedTuple):
-    """What was written: the folder, its files, tensors, bytes, and the type of the numbers."""
+    """What was written: folder, files, tensors, bytes and element type."""
 
     folder: Path
     files: tuple[str, ...]
@@ -65,7 +65,7 @@ def export(
     """The weights of a checkpoint in a new folder, as transformers or, with adapters, peft loads.
 
     `model` is the folder that training began from: its configuration and tokenizer go along.
-    `unchecked` leaves out the check sums of the checkpoint, and nothing else.
+    `unchecked` leaves out the checksums of the checkpoint, and nothing else.
     Raises UnusableError where the checkpoint is damaged, DsforgeError where the folder exists or
     cannot be written, or bytes differ when read back; then nothing of it is left.
     """
@@ -164,7 +164,7 @@ def _write(
 
 
 def _told(parts: Iterator[NDArray[Any]], watcher: Watcher) -> Iterator[NDArray[Any]]:
-    """The same parts, their bytes told as they pass."""
+    """The same parts, with progress reported for their bytes."""
     for part in parts:
         yield part
         watcher.advance(part.nbytes)
@@ -184,7 +184,7 @@ def _shards(atoms: dict[str, Atom], dtype: str) -> list[list[str]]:
 
 
 def _type(atom: Atom, dtype: str) -> str:
-    """The type to write: whole numbers stay what they are. Raises DsforgeError."""
+    """The type to write: integers keep theirs. Raises DsforgeError."""
     have = atom.dtype()
     if have not in NAMES or dtype not in NAMES:
         raise DsforgeError(f"weights of type {have} are not written as {dtype}")

@@ -1,4 +1,4 @@
-"""Files of checkpoints: regular ones alone, read here and there. Opened as all files from outside.
+"""Random access to checkpoint files: regular files only, opened like every file from outside.
 
 Symbolic links are followed, as the cache of Hugging Face consists of them; what they lead to must
 be a regular file.

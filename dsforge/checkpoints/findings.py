@@ -1,4 +1,4 @@
-"""Findings: what is wrong with a checkpoint, by rule, so that people and programs can tell."""
+"""Findings about a checkpoint: errors and warnings with the id of their rule."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def error(rule: str, place: str, message: str, hint: str = "") -> Finding:
 
 
 def warning(rule: str, place: str, message: str, hint: str = "") -> Finding:
-    """A finding that somebody should know of."""
+    """A finding that does not make the checkpoint unusable."""
     return Finding(rule, "warning", message, hint, file=place)
 
 

@@ -1,4 +1,4 @@
-"""What lies in a folder that somebody calls a checkpoint, told from the names of its files.
+"""The content of a checkpoint folder, from the names of its files.
 
 DeepSpeed names a file after the rank that wrote it, so the names alone say how many ranks there
 were and which of their files are missing.
@@ -52,7 +52,7 @@ class RankFile(NamedTuple):
 
 
 class Folder(NamedTuple):
-    """A checkpoint on the disk; `pointer` is the file that names it as the newest."""
+    """A checkpoint on disk; `pointer` is the file that names it as the newest."""
 
     path: Path
     kind: Kind
@@ -81,7 +81,7 @@ def find_checkpoint(path: Path) -> Folder:
 
 
 def _known(path: Path, pointer: Path | None = None) -> Folder | None:
-    """The checkpoint whose files lie in this very folder."""
+    """The checkpoint whose files are directly in this folder."""
     files = rank_files(path)
     if (path / "zero").is_dir():
         return Folder(path, "universal", files, pointer)

@@ -1,4 +1,4 @@
-"""What a checkpoint is: who wrote it, how far it had come, what is in it."""
+"""Description of a checkpoint: its writer, training progress and tensors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Tensor(NamedTuple):
 
 
 class Description(NamedTuple):
-    """A checkpoint in figures; what it does not say is none."""
+    """A checkpoint in figures; None where the checkpoint does not say."""
 
     path: Path
     kind: Kind

@@ -86,7 +86,7 @@ def _looked(
     run: Path, hostfile: Path | None, *, local: bool, fix: bool, measure: bool
 ) -> tuple[Case, tuple[Finding, ...]]:
     """The case and what is wrong in it. Raises DsforgeError where there is no run to look at."""
-    from dsforge.preflight.collect import visit
+    from dsforge.preflight.collect import collect
     from dsforge.preflight.job_files import file_findings, read_job
     from dsforge.preflight.registry import findings
 
@@ -95,7 +95,7 @@ def _looked(
     if hostfile is not None and not hostfile.is_file():
         raise DsforgeError(f"`--hostfile` (={hostfile}) is no file")
     job = read_job(run, hostfile=hostfile, local=local)
-    case = visit(job, fix=fix, measure=measure)
+    case = collect(job, fix=fix, measure=measure)
     return case, (*file_findings(run, hostfile), *findings(case))
 
 

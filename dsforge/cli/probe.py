@@ -78,10 +78,10 @@ def probe(
     path = out or (run or Path()) / CARD
     _check(path, force=force)
     begin = time.monotonic()
-    subject = session.subject(run, hostfile=hostfile, cluster=cluster)
-    note(f"measuring {subject.name}; a launch takes about 20 s, the rest at most two minutes")
+    job = session.probe_job(run, hostfile=hostfile, cluster=cluster)
+    note(f"measuring {job.name}; a launch takes about 20 s, the rest at most two minutes")
     measured = session.measured(
-        subject, launcher=launcher, timeout_s=timeout_s, on_answer=lambda a: _progress(begin, a)
+        job, launcher=launcher, timeout_s=timeout_s, on_answer=lambda a: _progress(begin, a)
     )
     save(path, measured.text)
     note(f"wrote {path} after {time.monotonic() - begin:.0f} s")

@@ -1,8 +1,8 @@
-"""What a check looks at, what it returns, and how it says what it is.
+"""The input of a check (`Case`), and the decorator that registers it.
 
 A check is a pure function from a `Case` to `Hit`s. The decorator `check` puts its id, severity,
-column of the table and reason above it. `error`: the job will not start, hang or stop. `warning`:
-it runs, slower or by luck. `info`: worth knowing.
+column of the table and reason above it. `error`: the job will not start, or it will hang or stop.
+`warning`: it runs, but slower than it could, or only by luck. `info`: worth knowing.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 from dsforge.ds_config import DsConfig, read
 from dsforge.findings import Find, Rule, Severity, rule
@@ -31,11 +31,11 @@ Column = Literal[
     "disk",
     "ops",
 ]
-COLUMNS: tuple[Column, ...] = Column.__args__  # type: ignore[attr-defined]
+COLUMNS: tuple[Column, ...] = get_args(Column)
 
 
 class Job(NamedTuple):
-    """What will be launched, as far as the run folder and the calling shell say it."""
+    """What will be launched, according to the run folder and the calling shell."""
 
     folder: Path
     interpreter: str
@@ -76,23 +76,23 @@ class Job(NamedTuple):
 
     @property
     def exported(self) -> dict[str, str]:
-        """What the launcher exports on every host: what travels, and `.deepspeed_env` over it."""
-        names = TRAVELS if self.on_cpu else (*TRAVELS, "NCCL")
+        """Variables that the launcher exports on hosts; `.deepspeed_env` overrides the shell."""
+        names = EXPORTED_PREFIXES if self.on_cpu else (*EXPORTED_PREFIXES, "NCCL")
         shell = {n: v for n, v in self.environment.items() if n.startswith(names)}
         return {**shell, **self.file_variables}
 
     @property
     def config(self) -> DsConfig:
-        """What the ds_config says, as far as it can be read; `lint` says what is wrong with it."""
+        """The ds_config as far as it can be read; `lint` reports what is wrong with it."""
         return read(self.ds_config).config
 
 
 # EXPORT_ENVS of DeepSpeed's launcher/runner.py; its CUDA accelerator adds NCCL.
-TRAVELS = ("MLFLOW", "PYTHON", "MV2", "UCX")
+EXPORTED_PREFIXES = ("MLFLOW", "PYTHON", "MV2", "UCX")
 
 
 class Clock(NamedTuple):
-    """How far a host's clock is ahead of this one's, s, and how sure that is."""
+    """Offset of a host's clock from this one's, and its uncertainty, in seconds."""
 
     ahead_s: float
     error_s: float
@@ -102,7 +102,7 @@ NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 class Case(NamedTuple):
-    """The job and what every host, and every pair of them, said; all by address."""
+    """The job, and what was collected from each host and each pair of hosts, by address."""
 
     job: Job
     hosts: Mapping[str, HostFacts]
@@ -122,12 +122,12 @@ class Case(NamedTuple):
 def check(
     name: str, column: Column, severity: Severity, *, why: str
 ) -> Callable[[Find[Case]], Rule[Case]]:
-    """The decorator that makes a check of a function; `column` is that of the table."""
+    """Decorator that registers a function as a check; `column` is its column in the table."""
     return rule(name, severity, column, why=why)
 
 
 def by_value(values: dict[str, str]) -> dict[str, tuple[str, ...]]:
-    """Hosts by what they have, the most common first; of equals, the one of the first host."""
+    """Hosts grouped by value, the most common value first; ties keep the order of hosts."""
     groups: dict[str, tuple[str, ...]] = {}
     for host, value in values.items():
         groups[value] = (*groups.get(value, ()), host)

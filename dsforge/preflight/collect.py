@@ -1,8 +1,8 @@
-"""Visit: every host asked at the same time, over the launcher's own ssh.
+"""Collection of facts: every host is asked at the same time, over the launcher's own ssh.
 
-The programs of `remote/` go in over stdin, so a host needs no dsforge. The command that the remote
-shell sees is a constant; whatever comes from outside travels as JSON. Answers are bounded in size
-and time and validated before anything reads them.
+The programs of `remote/` are sent over stdin, so a host needs no dsforge. The command that the
+remote shell sees is a constant; whatever comes from outside is sent as JSON. Answers are bounded
+in size and time and validated before anything reads them.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from pydantic_core import from_json
 
 from dsforge.origin import distribution_of
 from dsforge.preflight import remote
-from dsforge.preflight.case import TRAVELS, Case, Clock, Job
-from dsforge.preflight.checks.environment import FELT
+from dsforge.preflight.case import EXPORTED_PREFIXES, Case, Clock, Job
+from dsforge.preflight.checks.environment import RANK_VARIABLES
 from dsforge.preflight.host_facts import Call, HostFacts, Listening, Real, Stream
 from dsforge.preflight.job_files import LOCAL
 from dsforge.preflight.remote.agent import MARK
@@ -47,51 +47,58 @@ STREAM_S = 1.0
 SSH_CODE, NOT_FOUND_CODE = 255, 127  # ssh itself failed; the remote shell found no such program
 CLOCK_ASKED = 3
 AT_ONCE = 64
-LONGEST_ANSWER_BYTES = 1 << 18
-LONGEST_WORDS = 300  # of what a host says that is no answer
+MAX_ANSWER_BYTES = 1 << 18
+MAX_WORDS = 300  # of what a host says that is no answer
 
 
-def visit(job: Job, *, fix: bool = False, measure: bool = True) -> Case:
-    """What all hosts of a job say, and what they find when they call each other."""
+def collect(job: Job, *, fix: bool = False, measure: bool = True) -> Case:
+    """Facts of all hosts of a job, and the results of their calls to each other."""
     hosts = tuple(entry.address for entry in job.entries)
     with ThreadPoolExecutor(min(AT_ONCE, max(1, len(hosts)))) as pool:
-        visits = dict(zip(hosts, pool.map(lambda host: _Visit(job, host), hosts), strict=True))
+        sessions = dict(zip(hosts, pool.map(lambda host: _Session(job, host), hosts), strict=True))
         try:
-            return _asked(job, visits, pool, fix=fix, measure=measure)
+            return _case(job, sessions, pool, fix=fix, measure=measure)
         finally:
-            list(pool.map(lambda visit: visit.end(), visits.values()))
+            list(pool.map(lambda session: session.end(), sessions.values()))
 
 
-def _asked(
-    job: Job, visits: dict[str, _Visit], pool: ThreadPoolExecutor, *, fix: bool, measure: bool
+def _case(
+    job: Job,
+    sessions: dict[str, _Session],
+    pool: ThreadPoolExecutor,
+    *,
+    fix: bool,
+    measure: bool,
 ) -> Case:
-    """The case, question by question; a host that once did not answer is asked no more."""
+    """The case, question by question; a host that failed to answer is not asked again."""
 
-    def each(question: Callable[[str, _Visit], T | None], hosts: Iterable[str]) -> dict[str, T]:
-        asked = [host for host in hosts if not visits[host].loss]
-        replies = pool.map(lambda host: question(host, visits[host]), asked)
+    def each(question: Callable[[str, _Session], T | None], hosts: Iterable[str]) -> dict[str, T]:
+        asked = [host for host in hosts if not sessions[host].loss]
+        replies = pool.map(lambda host: question(host, sessions[host]), asked)
         return {h: reply for h, reply in zip(asked, replies, strict=True) if reply is not None}
 
-    clocks = each(lambda _, visit: visit.clock(), visits)
-    facts = each(lambda _, visit: visit.facts(), clocks)
-    left = each(lambda _, visit: visit.locks(), facts) if fix else {}
+    clocks = each(lambda _, session: session.clock(), sessions)
+    facts = each(lambda _, session: session.facts(), clocks)
+    left = each(lambda _, session: session.locks(), facts) if fix else {}
     port = job.master_port
     tokens = {host: secrets.token_hex(8) for host in facts}
-    listening = each(lambda host, visit: visit.listen(port, tokens[host]), facts)
+    listening = each(lambda host, session: session.listen(port, tokens[host]), facts)
     peers = {h: tokens[h] for h in listening} if len(job.entries) > 1 else {}
-    wanted = peers | _taken(job, facts, peers)
-    calls = each(lambda host, visit: visit.calls(host, wanted, port), peers)
+    wanted = peers | _launcher_address(job, facts, peers)
+    calls = each(lambda host, session: session.calls(host, wanted, port), peers)
     open_hosts = [host for host in peers if not listening[host].error]
     after = dict(zip(open_hosts, [*open_hosts[1:], *open_hosts[:1]], strict=True))
     streams: dict[str, Stream] = {}
     if measure and len(open_hosts) > 1:
-        streams = each(lambda host, visit: visit.stream(after[host], port), after)
-    lost = {host: visit.loss for host, visit in visits.items() if visit.loss}
+        streams = each(lambda host, session: session.stream(after[host], port), after)
+    lost = {host: session.loss for host, session in sessions.items() if session.loss}
     known = {host: fact for host, fact in facts.items() if host not in lost}
     return Case(job, known, lost, clocks, listening, calls, streams, left)
 
 
-def _taken(job: Job, facts: dict[str, HostFacts], peers: dict[str, str]) -> dict[str, str]:
+def _launcher_address(
+    job: Job, facts: dict[str, HostFacts], peers: dict[str, str]
+) -> dict[str, str]:
     """The address that the launcher would take for the first host, where the hostfile has another.
 
     Any host may have that address itself; the token says whether it is the first one that answers.
@@ -103,7 +110,7 @@ def _taken(job: Job, facts: dict[str, HostFacts], peers: dict[str, str]) -> dict
 
 
 def command(job: Job, host: str) -> tuple[str, ...]:
-    """What is run here to reach a host: nothing between for this one, else ssh or srun."""
+    """The command that starts the agent on a host: directly on this one, else by ssh or srun."""
     if host == LOCAL or (len(job.entries) == 1 and not job.slurm):
         return (sys.executable, "-I", "-S", "-c", BOOT)
     there = ("python3", "-I", "-S", "-c", BOOT)
@@ -114,8 +121,8 @@ def command(job: Job, host: str) -> tuple[str, ...]:
     return ("ssh", *options, "--", host, shlex.join(there))
 
 
-class _Visit:
-    """One host that is asked; `loss` says why it no longer is."""
+class _Session:
+    """The connection to one host; `loss` says why it failed."""
 
     def __init__(self, job: Job, host: str) -> None:
         self.loss = ""
@@ -125,11 +132,11 @@ class _Visit:
             "packages": {name: distribution_of(name) for name in job.packages},
             "folder": str(job.folder),
             "files": list(job.files),
-            "prefixes": [*FELT, *TRAVELS],
+            "prefixes": [*RANK_VARIABLES, *EXPORTED_PREFIXES],
             "nvme": job.config.swap_folder,
             "extensions": job.exported.get("TORCH_EXTENSIONS_DIR", ""),
         }
-        self._said = Dialogue(command(job, host), longest_bytes=LONGEST_ANSWER_BYTES)
+        self._said = Dialogue(command(job, host), longest_bytes=MAX_ANSWER_BYTES)
         self._said.say(json.dumps(LOADER))
         self._said.say(json.dumps([(name, _source(name)) for name in MODULES]))
 
@@ -146,7 +153,7 @@ class _Visit:
         return min(readings, key=lambda clock: clock.error_s)
 
     def facts(self) -> HostFacts | None:
-        """All that it says about itself."""
+        """All facts of the host."""
         return self._ask(TypeAdapter(HostFacts), FACTS_S, ask="facts", job=self._job)
 
     def locks(self) -> tuple[str, ...] | None:
@@ -158,28 +165,28 @@ class _Visit:
         return self._ask(TypeAdapter(Listening), MESH_S, ask="listen", port=port, token=token)
 
     def calls(self, host: str, peers: dict[str, str], port: int) -> tuple[Call, ...] | None:
-        """What comes of its calls to all others; `peers` has the token of each."""
+        """Results of its calls to all others; `peers` has the token of each."""
         others = {peer: token for peer, token in peers.items() if token != peers[host]}
         return self._ask(
             TypeAdapter(tuple[Call, ...]), MESH_S, ask="reach", peers=others, port=port
         )
 
     def stream(self, peer: str, port: int) -> Stream | None:
-        """The rate that it reaches to one peer."""
+        """The transfer rate to one peer."""
         kind = TypeAdapter(Stream)
         return self._ask(kind, MESH_S, ask="stream", peer=peer, port=port, seconds=STREAM_S)
 
     def end(self) -> None:
-        """Let it go."""
+        """Close the connection."""
         self._said.end()
 
     def _ask(self, kind: TypeAdapter[T], timeout_s: float, **question: Any) -> T | None:
-        """The validated answer to a question; none, and a loss, where there is no such answer."""
+        """The validated answer to a question; none where it failed, and `loss` says why."""
         self._said.say(json.dumps(question))
         deadline = time.monotonic() + timeout_s
         while (line := self._said.line(deadline - time.monotonic())) is not None:
             if not line.startswith(MARK):
-                self._greeting = line.strip()[:LONGEST_WORDS] or self._greeting
+                self._greeting = line.strip()[:MAX_WORDS] or self._greeting
                 continue
             try:
                 answer = from_json(line[len(MARK) :])
@@ -194,11 +201,11 @@ class _Visit:
         return None
 
     def _last_words(self, question: str, timeout_s: float) -> str:
-        """Why there was no answer: what ssh said last, else how long was waited."""
+        """Why there was no answer: the last message of ssh, else the time limit."""
         done = self._said.end(grace_s=0.5)
         if self._said.flooded:
-            return f"prints too much to be heard when asked for {question}: `{self._greeting[:80]}`"
-        lines = [line.strip()[:LONGEST_WORDS] for line in done.output.splitlines() if line.strip()]
+            return f"prints too much to be read when asked for {question}: `{self._greeting[:80]}`"
+        lines = [line.strip()[:MAX_WORDS] for line in done.output.splitlines() if line.strip()]
         lines = lines or [self._greeting] * bool(self._greeting)
         last = lines[-1] if lines else f"the connection ended with exit code {done.code}"
         if done.code == TIMEOUT_CODE:

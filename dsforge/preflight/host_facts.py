@@ -1,4 +1,4 @@
-"""Facts of a host as they come over the wire: whoever sends more, or something else, is refused."""
+"""Facts of a host as they are received; anything unexpected in them is refused."""
 
 from __future__ import annotations
 

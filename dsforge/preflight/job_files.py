@@ -1,4 +1,4 @@
-"""Job: what the run folder and the calling shell say will be launched. Reads, never judges.
+"""The job to be launched, read from the run folder and the calling shell; nothing is judged here.
 
 A run folder of `dsforge gen` says most; for any other folder the hostfile, `ds_config.json` and
 `.deepspeed_env` are enough. Inside a Slurm or MPI job the scheduler names the hosts.
@@ -22,8 +22,8 @@ from dsforge.lint.files import Against, checked, read_document, release_named
 from dsforge.origin import MODULE, install_elsewhere
 from dsforge.outside import UnreadableError, json_value, read_bytes
 from dsforge.plan import Plan
-from dsforge.preflight.case import TRAVELS, Job
-from dsforge.preflight.checks.environment import FELT
+from dsforge.preflight.case import EXPORTED_PREFIXES, Job
+from dsforge.preflight.checks.environment import RANK_VARIABLES
 from dsforge.specs import ClusterSpec
 
 MASTER_PORT = 29500  # deepspeed.constants.TORCH_DISTRIBUTED_DEFAULT_PORT
@@ -31,9 +31,9 @@ PORTS = range(1, 65536)
 ENGINE, TRAINER = ("torch", "deepspeed"), (MODULE, "transformers")
 CONFIG, TRAIN = "ds_config.json", "train.yaml"
 SCRIPTS = ("launch/deepspeed.sh", "megatron/pretrain.sh")  # both name the master
-MOST_BYTES = 4 << 20
-MOST_HOSTS = 4096
-LONGEST_LIST = 10_000
+MAX_BYTES = 4 << 20
+MAX_HOSTS = 4096
+MAX_LIST = 10_000
 LOCAL = "localhost"
 UNLISTED = ("--local", "this machine", "SLURM_JOB_NODELIST")  # places of hosts without a hostfile
 # `node[01-03,07],gpu5`: a prefix, and one list of numbers and ranges.
@@ -68,7 +68,11 @@ def read_job(folder: Path, *, hostfile: Path | None = None, local: bool = False)
         plan=plan,
         ds_config=_json(folder / config),
         env_lines=_lines(folder / ".deepspeed_env"),
-        environment={n: v for n, v in environment.items() if n.startswith((*FELT, *TRAVELS))},
+        environment={
+            n: v
+            for n, v in environment.items()
+            if n.startswith((*RANK_VARIABLES, *EXPORTED_PREFIXES))
+        },
         master_port=_port(environment.get("MASTER_PORT", "")),
         ssh=ssh_options(plan.cluster if plan else None, environment),
         trains_here=trains,
@@ -149,17 +153,17 @@ def scheduled(environment: Mapping[str, str]) -> tuple[Entry, ...]:
 def nodes(text: str) -> list[str]:
     """The names in a node list of Slurm: `n[01-03],m1` is n01, n02, n03, m1. Raises SpecError."""
     found: list[str] = []
-    for group in _SPLIT.split(text[:LONGEST_LIST]) if text else []:
-        match = _GROUP.fullmatch(group) if len(text) <= LONGEST_LIST else None
+    for group in _SPLIT.split(text[:MAX_LIST]) if text else []:
+        match = _GROUP.fullmatch(group) if len(text) <= MAX_LIST else None
         if match is None:
             message = f"node list of Slurm (={text[:60]!a}) cannot be read"
             raise SpecError((Problem("slurm-nodes", message, "write a hostfile"),))
         prefix, ranges = match[1], match[2]
         for first, last in _RANGE.findall(ranges or ""):
-            numbers = range(int(first), min(int(last or first), int(first) + MOST_HOSTS) + 1)
+            numbers = range(int(first), min(int(last or first), int(first) + MAX_HOSTS) + 1)
             found += [f"{prefix}{number:0{len(first)}d}" for number in numbers]
         found += [] if ranges else [prefix]
-    return found[:MOST_HOSTS]
+    return found[:MAX_HOSTS]
 
 
 def _entries(
@@ -199,7 +203,7 @@ def _config(folder: Path) -> str:
 
 
 def _json(path: Path) -> dict[str, Any]:
-    """A JSON object; nothing where it is none, which lint says."""
+    """A JSON object; empty where there is none, which lint reports."""
     try:
         value = json_value(_text(path))
     except UnreadableError:
@@ -208,9 +212,9 @@ def _json(path: Path) -> dict[str, Any]:
 
 
 def _text(path: Path) -> str:
-    """The text of a file; nothing where it cannot be read."""
+    """The text of a file; empty where it cannot be read."""
     try:
-        return read_bytes(path, MOST_BYTES).decode("utf-8", errors="replace")
+        return read_bytes(path, MAX_BYTES).decode("utf-8", errors="replace")
     except UnreadableError:
         return ""
 

@@ -1,4 +1,4 @@
-"""Checking: every check, in the order in which a launch meets what they look at."""
+"""All checks, in the order in which a launch depends on them."""
 
 from __future__ import annotations
 

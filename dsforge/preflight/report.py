@@ -1,4 +1,4 @@
-"""Words: the table of hosts and checks, the findings below it, and both as a document."""
+"""The report: a table of hosts and checks, the findings below it, and both as JSON."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dsforge.preflight.registry import column_of
 FOLDER_ROW = "run folder"
 CELLS = {"error": "FAIL", "warning": "warn", "info": "ok"}
 NOT_SEEN = "-"
-LONGEST_VALUE = 60
+MAX_VALUE = 60
 
 
 def table(case: Case, found: tuple[Finding, ...]) -> list[str]:
@@ -32,7 +32,7 @@ def table(case: Case, found: tuple[Finding, ...]) -> list[str]:
 
 
 def _cell(case: Case, found: tuple[Finding, ...], host: str, column: str) -> str:
-    """How a host does in one kind of check."""
+    """The cell of a host in the column of one kind of check."""
     mine = [f for f in found if column_of(f) == column and host in f.hosts]
     if not mine and (host not in case.hosts or column == "config"):
         return NOT_SEEN
@@ -40,7 +40,7 @@ def _cell(case: Case, found: tuple[Finding, ...], host: str, column: str) -> str
 
 
 def _folder_cell(found: tuple[Finding, ...], column: str) -> str:
-    """How the files of the run folder do."""
+    """The cell of the run folder."""
     mine = [f for f in found if column_of(f) == column and not f.hosts]
     return CELLS[worst_first(mine)[0].severity] if mine else NOT_SEEN
 
@@ -53,7 +53,7 @@ def exports(case: Case) -> list[str]:
             "one host: the ranks inherit this shell; `.deepspeed_env` is not read by `deepspeed`"
         ]
     pairs = [
-        f"{name}={masked_value(name, value)[:LONGEST_VALUE]} ({_origin(name, job.file_variables)})"
+        f"{name}={masked_value(name, value)[:MAX_VALUE]} ({_origin(name, job.file_variables)})"
         for name, value in job.exported.items()
     ]
     return [f"exported to every rank: {', '.join(pairs) or 'nothing'}"]
@@ -86,7 +86,7 @@ def document(case: Case, found: tuple[Finding, ...], seconds: float) -> dict[str
 
 
 def explained(check: Rule[Case]) -> list[str]:
-    """What is known about a check."""
+    """The explanation of a check."""
     return [
         f"{check.id} ({check.severity}, column {check.scope[0]})",
         check.title,

@@ -1,1 +1,1 @@
-"""`dsforge probe`: what to measure, the launch of the ranks that measure, the card they lead to."""
+"""`dsforge probe` and `detect`: facts of nodes, measurements by ranks, and their cluster files."""

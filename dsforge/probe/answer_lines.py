@@ -1,4 +1,4 @@
-"""Words: one line for people for each answer of the ranks."""
+"""Text lines for the answers of the ranks."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from dsforge.specs import ClusterSpec, Collective, GpuSpec, LinkSpec
 from dsforge.units import GBPS, GIB, MIB, TFLOP
 
 KINDS: tuple[Collective, ...] = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
-LEAST_BANDWIDTH_SHARE = 0.25  # of a payload's seconds that its bytes take at least
+MIN_BANDWIDTH_SHARE = 0.25  # of a payload's seconds that its bytes take at least
 HEAD = "# Cluster card of `dsforge probe`: plan, gen and estimate take it with --cluster.\n"
 
 
@@ -79,7 +79,7 @@ def pace(timed: list[Timed]) -> PaceFile:
     """One kind of collective: its smallest message, and its largest payload without that."""
     timed = sorted(timed, key=lambda one: one.payload_bytes)
     largest, message_s = timed[-1], min(one.seconds for one in timed)
-    moving_s = max(largest.seconds - message_s, LEAST_BANDWIDTH_SHARE * largest.seconds)
+    moving_s = max(largest.seconds - message_s, MIN_BANDWIDTH_SHARE * largest.seconds)
     return PaceFile(
         bus_gb_s=_figure(largest.bus_bytes / moving_s / GBPS),
         message_us=_figure(message_s * 1e6),

@@ -11,7 +11,7 @@ from dsforge.probe.node_facts import DiskFact
 
 BLOCK_BYTES = 8 << 20
 FILE_BYTES = 256 << 20
-LONGEST_S = 8.0  # per direction; a slow disk is judged by what it managed
+MAX_S = 8.0  # per direction; a slow disk is judged by what it managed
 
 
 def measured(disk: DiskFact) -> DiskFact:
@@ -29,7 +29,7 @@ def _write_bytes_per_s(descriptor: int) -> float:
     """Bytes/s of writing until the data is on the disk."""
     block = os.urandom(BLOCK_BYTES)  # zeros would be compressed away by some disks
     start, written = time.perf_counter(), 0
-    while written < FILE_BYTES and time.perf_counter() - start < LONGEST_S:
+    while written < FILE_BYTES and time.perf_counter() - start < MAX_S:
         written += os.write(descriptor, block)
         os.fdatasync(descriptor)
     return written / (time.perf_counter() - start)
@@ -40,7 +40,7 @@ def _read_bytes_per_s(descriptor: int) -> float:
     os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
     os.lseek(descriptor, 0, os.SEEK_SET)
     start, done = time.perf_counter(), 0
-    while time.perf_counter() - start < LONGEST_S:
+    while time.perf_counter() - start < MAX_S:
         data = os.read(descriptor, BLOCK_BYTES)
         if not data:
             break

@@ -1,4 +1,4 @@
-"""The launch: the ranks that measure, over the launcher that the job uses, and what they answer."""
+"""Launch of the measuring ranks, by the launcher of the job, and collection of their answers."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from dsforge.hostfile import hostfile_text, selected_devices, selection
 from dsforge.origin import install_command
 from dsforge.outside import UnreadableError, read_bytes
 from dsforge.probe.messages import Answer, Ended, Question, World, read_answer
-from dsforge.probe.nccl_log import NcclWords
+from dsforge.probe.nccl_log import NcclNetwork
 from dsforge.specs import ClusterSpec, Host
 
 Launcher = Literal["deepspeed", "torchrun", "python"]
 MODULE = "dsforge.probe.rank"
-LONGEST_ENV_BYTES = 64 * 1024
+MAX_ENV_BYTES = 64 * 1024
 ENDED_BY_US = "terminated"  # what diagnose reads from ranks that the time limit ends
 HANGS = (
     "a first launch also builds ops: `--timeout 600` lets it, after `dsforge preflight --fix` has "
@@ -39,7 +39,7 @@ class Found(NamedTuple):
 
     world: World
     answers: tuple[Answer, ...]
-    nccl: NcclWords
+    nccl: NcclNetwork
     launcher: Launcher
     complete: bool
 
@@ -64,10 +64,10 @@ def answered(
     """
     _check(cluster, launcher)
     answers: list[Answer] = []
-    words = NcclWords()
+    words = NcclNetwork()
 
     def listen(line: str) -> None:
-        words.hear(line)
+        words.read_line(line)
         answer = read_answer(line)
         if answer is not None:
             answers.append(answer)
@@ -150,7 +150,7 @@ def _named() -> dict[str, str]:
 def _variables(folder: Path) -> dict[str, str]:
     """The variables of the run folder's `.deepspeed_env`: on one node no launcher reads it."""
     try:
-        data = read_bytes(folder / ".deepspeed_env", LONGEST_ENV_BYTES, pipes=False)
+        data = read_bytes(folder / ".deepspeed_env", MAX_ENV_BYTES, pipes=False)
     except UnreadableError:
         return {}
     text = data.decode("utf-8", "replace")

@@ -1,4 +1,4 @@
-"""The words between `dsforge probe` and the ranks it starts.
+"""Messages between `dsforge probe` and the ranks that it starts.
 
 Only the command line reaches every rank of every launcher, and only standard output comes back. So
 the question is one argument without a character that a shell could mean, and each answer is one
@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from dsforge.specs import FROZEN, Collective, Precision
 
 MARK = "dsforge-probe "
-LONGEST_LINE = 1 << 16
+MAX_LINE = 1 << 16
 Scope = Literal["intra_node", "inter_node"]
 
 HEARD: ConfigDict = {**FROZEN, "allow_inf_nan": False}
@@ -140,7 +140,7 @@ def answer_line(answer: Answer) -> str:
 
 def read_answer(line: str) -> Answer | None:
     """The answer in a line of output, whatever a launcher wrote before it; none in any other."""
-    if MARK not in line or len(line) > LONGEST_LINE:
+    if MARK not in line or len(line) > MAX_LINE:
         return None
     found = _MARKED.search(line)
     try:

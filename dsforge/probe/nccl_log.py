@@ -1,4 +1,4 @@
-"""NCCL's own words about the way it takes, with NCCL_DEBUG=INFO. Pure.
+"""Which network NCCL uses, read from its log (NCCL_DEBUG=INFO). Pure.
 
 NCCL never fails because a fast network is missing: it falls back to sockets, and says so in one
 line that nobody reads. The text comes from many programs at once and may be anything: each line is
@@ -14,7 +14,7 @@ import re
 from dsforge.specs import Transport
 
 CUT = 2_000  # characters of a line
-MOST_NAMES = 16
+MAX_NAMES = 16
 
 _NETWORK = re.compile(r"NCCL INFO (?:Using network |Assigned NET plugin )([A-Za-z][\w-]{0,40})")
 _VIA = re.compile(
@@ -23,25 +23,25 @@ _VIA = re.compile(
 _DEVICES = re.compile(r"\[\d{1,3}\]([\w.-]{1,40}):")
 
 
-class NcclWords:
-    """What NCCL has said so far about its network."""
+class NcclNetwork:
+    """What the log has said so far about the network."""
 
     def __init__(self) -> None:
         self.networks: set[str] = set()
         self.devices: set[str] = set()
         self.gpu_direct: bool | None = None  # none: no channel between nodes was named
 
-    def hear(self, line: str) -> None:
-        """Take in one line of output."""
+    def read_line(self, line: str) -> None:
+        """Read one line of output."""
         if "NCCL INFO" not in line:
             return
         line = line[:CUT]
         if found := _NETWORK.search(line):
             self._keep(self.networks, found[1])
         elif "NCCL INFO NET/" in line and " Using [" in line:
-            if len(self.devices) == MOST_NAMES:
+            if len(self.devices) == MAX_NAMES:
                 return
-            for name in _DEVICES.findall(line)[:MOST_NAMES]:
+            for name in _DEVICES.findall(line)[:MAX_NAMES]:
                 self._keep(self.devices, name)
         elif (found := _VIA.search(line)) and found[1].startswith("NET/"):
             self._keep(self.networks, found[1].removeprefix("NET/"))
@@ -56,5 +56,5 @@ class NcclWords:
 
     @staticmethod
     def _keep(names: set[str], name: str) -> None:
-        if len(names) < MOST_NAMES:
+        if len(names) < MAX_NAMES:
             names.add(name)

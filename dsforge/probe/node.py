@@ -1,4 +1,4 @@
-"""Probe: the one place that looks at the machine, through /proc, /sys, NVML and two short timings.
+"""Facts of this node, from /proc, /sys, NVML and two short timings.
 
 Every file is found below `root`, so that a test can lay out a machine that it does not have. What
 cannot be read is absent from the facts; nothing here decides anything.
@@ -33,7 +33,7 @@ from dsforge.units import GIB
 
 SIOCGIFADDR = 0x8915  # linux/sockios.h
 MATRIX, COPY_BYTES, TIMING_S = 64, 64 << 20, 0.15
-LEAST_DISK_BYTES = 10 * GIB
+MIN_DISK_BYTES = 10 * GIB
 PSEUDO = ("/proc", "/sys", "/dev", "/run", "/etc", "/boot")
 
 
@@ -75,7 +75,7 @@ def disk_facts(root: Path = ROOT) -> tuple[DiskFact, ...]:
         if not os.access(folder, os.W_OK):
             continue
         free = shutil.disk_usage(folder).free
-        if free >= LEAST_DISK_BYTES:
+        if free >= MIN_DISK_BYTES:
             found.setdefault(device, DiskFact(mount=mount, device=device, free_bytes=free))
     return tuple(sorted(found.values(), key=lambda disk: (not disk.is_nvme, -disk.free_bytes)))
 

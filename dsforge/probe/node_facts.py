@@ -1,4 +1,4 @@
-"""Facts: what one node is, as it was found, before anything is concluded from it."""
+"""Facts of one node, before anything is concluded from them."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from dsforge.probe.node_facts import GpuFact
 
 TRANSFERS_PER_CLOCK = 2  # double data rate
 BF16_CAPABILITY = 8  # Ampere
-MOST_NVLINKS = 18
+MAX_NVLINKS = 18
 
 
 def gpu_facts() -> tuple[tuple[GpuFact, ...], str]:
@@ -45,7 +45,7 @@ def _fact(nvml: Any, handle: Any) -> GpuFact:
     clock = asked(nvml.nvmlDeviceGetMaxClockInfo, nvml.NVML_CLOCK_MEM)
     width = asked(nvml.nvmlDeviceGetMemoryBusWidth)
     capability = asked(nvml.nvmlDeviceGetCudaComputeCapability)
-    states = (asked(nvml.nvmlDeviceGetNvLinkState, link) for link in range(MOST_NVLINKS))
+    states = (asked(nvml.nvmlDeviceGetNvLinkState, link) for link in range(MAX_NVLINKS))
     return GpuFact(
         name=name.decode() if isinstance(name, bytes) else name,
         memory_bytes=nvml.nvmlDeviceGetMemoryInfo(handle).total,

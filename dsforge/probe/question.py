@@ -1,4 +1,4 @@
-"""The question: what the ranks measure, from the sizes that the plan's steps really move. Pure."""
+"""What the ranks measure, derived from the sizes that the plan's steps transfer. Pure."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from dsforge.units import MIB
 
 BUDGET_S = 110.0  # of three minutes; a launch takes the better half of the last one
 USUAL_BYTES, USUAL_CPU_BYTES = 256 * MIB, 16 * MIB  # where there is no plan
-LEAST_BYTES, MOST_BYTES = 64 * 1024, 1024 * MIB
+MIN_BYTES, MAX_BYTES = 64 * 1024, 1024 * MIB
 MEMORY_SHARE = 32  # a payload is at most this part of a rank's memory
 
 
 def usual_question(cluster: ClusterSpec) -> Question:
-    """What is worth knowing of a cluster before there is a plan."""
+    """The measurements of a cluster for which there is no plan yet."""
     cpu = cluster.gpu.is_cpu
     size = _bounded(USUAL_CPU_BYTES if cpu else USUAL_BYTES, cluster)
     kinds: tuple[Collective, ...] = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
@@ -74,8 +74,8 @@ def _payloads(plan: Plan, gradient_bytes: int, weight_bytes: int) -> dict[Collec
 
 def _bounded(payload_bytes: int, cluster: ClusterSpec) -> int:
     """A payload that is large enough to time and small enough to hold."""
-    most = min(MOST_BYTES, cluster.gpu.memory_bytes // MEMORY_SHARE)
-    return max(LEAST_BYTES, min(payload_bytes, most))
+    most = min(MAX_BYTES, cluster.gpu.memory_bytes // MEMORY_SHARE)
+    return max(MIN_BYTES, min(payload_bytes, most))
 
 
 def _products(plan: Plan) -> tuple[Product, ...]:

@@ -1,4 +1,4 @@
-"""One probe from its inputs to its card: whose cluster it is, the launch, the verdict."""
+"""One probe, from its inputs to the cluster card: cluster, launch, findings."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from dsforge.reading.stored import read_plan
 from dsforge.specs import ClusterSpec
 
 
-class Subject(NamedTuple):
+class ProbeJob(NamedTuple):
     """What is measured: a description, what it reads as, and for which plan."""
 
     name: str
@@ -45,24 +45,24 @@ class Measured(NamedTuple):
     findings: tuple[Finding, ...]
 
 
-def subject(run: Path | None, *, hostfile: Path | None, cluster: Path | None) -> Subject:
+def probe_job(run: Path | None, *, hostfile: Path | None, cluster: Path | None) -> ProbeJob:
     """What the command line names; this machine where it names nothing. Raises DsforgeError."""
     if run is None:
         description = _description(hostfile, cluster)
         spec = _read(description)
         name = f"{spec.gpus} ranks on {spec.nodes} hosts" if hostfile or cluster else "this machine"
-        return Subject(name, description, spec, usual_question(spec), Path.cwd())
+        return ProbeJob(name, description, spec, usual_question(spec), Path.cwd())
     if hostfile is not None:
         raise DsforgeError("a run folder has its own hostfile", "give the folder or `--hostfile`")
     plan = read_plan(run / "plan.json")
     description = described(plan.cluster)
     if cluster is not None:
         description = _without_measured(validated(ClusterFile, read_source(cluster)))
-    return Subject(str(run), description, _read(description), question_of(plan), run.resolve())
+    return ProbeJob(str(run), description, _read(description), question_of(plan), run.resolve())
 
 
 def measured(
-    subject: Subject,
+    job: ProbeJob,
     *,
     launcher: Launcher | None,
     timeout_s: float,
@@ -70,16 +70,16 @@ def measured(
 ) -> Measured:
     """The card of a cluster and what is wrong with it. Raises DsforgeError."""
     found = answered(
-        subject.cluster,
-        subject.question,
-        subject.folder,
-        launcher=launcher or usual_launcher(subject.cluster),
+        job.cluster,
+        job.question,
+        job.folder,
+        launcher=launcher or usual_launcher(job.cluster),
         timeout_s=timeout_s,
         on_answer=on_answer,
     )
     taken = datetime.now(UTC).isoformat(timespec="seconds")
     try:
-        file = card(subject.description, subject.cluster, found, taken)
+        file = card(job.description, job.cluster, found, taken)
     except ValidationError as error:
         what = f"what the ranks answered makes no card ({error.error_count()} impossible values)"
         raise DsforgeError(what, "measure again") from error
@@ -101,7 +101,7 @@ def _description(hostfile: Path | None, cluster: Path | None) -> ClusterFile:
 
 
 def _without_measured(file: ClusterFile) -> ClusterFile:
-    """A description; an older card's measured values are not of today."""
+    """A description without the measured values of an older card."""
     return file.model_copy(update={"measured": None})
 
 

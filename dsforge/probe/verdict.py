@@ -1,4 +1,4 @@
-"""The verdict: what a person should know of a measurement before trusting a plan to it. Pure."""
+"""Findings about a measurement, to be read before a plan relies on it. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dsforge.probe.messages import Rate, Skipped
 from dsforge.specs import ClusterSpec, LinkSpec, MeasuredLink
 from dsforge.units import gb_per_s, gib
 
-LEAST_SHARE = 0.6  # of a link's rating
+MIN_SHARE = 0.6  # of a link's rating
 SLOW_RANK = 0.85  # of the fastest rank's products
 LESS_MEMORY = 0.9
 
@@ -52,7 +52,7 @@ def _through_host(found: Found) -> list[Finding]:
 
 
 def _unlike_nodes(cluster: ClusterSpec, found: Found) -> list[Finding]:
-    """Nodes that have other interfaces or adapters than the rest."""
+    """Nodes whose interfaces or adapters differ from the rest."""
     world, said = found.world, []
     if cluster.nodes > 1 and len(world.interfaces) > 1:
         names = ", ".join(world.interfaces)
@@ -68,7 +68,7 @@ def _unlike_nodes(cluster: ClusterSpec, found: Found) -> list[Finding]:
 
 
 def _slow_links(cluster: ClusterSpec) -> list[Finding]:
-    """Links far below what they are rated at."""
+    """Links far below their rating."""
     links = (
         ("inside a node", cluster.intra_node, cluster.intra_node.bytes_per_s),
         ("between nodes", cluster.inter_node, cluster.inter_node_bytes_per_s),
@@ -77,7 +77,7 @@ def _slow_links(cluster: ClusterSpec) -> list[Finding]:
         _slow_link(where, link, link.measured, rating)
         for where, link, rating in links
         if link.measured and link.measured.paces and link.kind != "memory"
-        if _best_bytes_per_s(link.measured) < LEAST_SHARE * rating
+        if _best_bytes_per_s(link.measured) < MIN_SHARE * rating
     ]
 
 
@@ -109,7 +109,7 @@ def _slow_ranks(found: Found) -> list[Finding]:
 
 
 def _described(cluster: ClusterSpec, found: Found) -> list[Finding]:
-    """What is less than the description says."""
+    """Hardware with less than the description says."""
     has, said = found.world.memory_bytes, cluster.host_memory_bytes
     if has >= LESS_MEMORY * said:
         return []

@@ -1,1 +1,1 @@
-"""The real engine as rank r of N, without a cluster: the oracle of the estimates."""
+"""Runs the real DeepSpeed engine as one rank of N, without a cluster, and counts its memory."""

@@ -1,4 +1,4 @@
-"""Attention and SiLU on the pretended GPU take the memory of CUDA's kernels.
+"""Attention and SiLU on the fake GPU allocate as CUDA's kernels do.
 
 torch would fall back to the mathematical form, which stores the s x s scores. CUDA chooses as
 aten/src/ATen/native/transformers/cuda/sdp_utils.cpp does: flash for 16-bit without a mask and with

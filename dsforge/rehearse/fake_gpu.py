@@ -1,4 +1,4 @@
-"""A pretended GPU: the accelerator that the engine believes in while it is rehearsed.
+"""A fake GPU: the accelerator that the engine uses during a rehearsal.
 
 DeepSpeed takes any accelerator through `set_accelerator`, and torch any device through its
 `privateuseone` back end; both are their own points of extension. So host and device stay apart
@@ -64,7 +64,7 @@ class FakeEvent:
     wait = synchronize = record
 
 
-class PretendedGpu(CPU_Accelerator):
+class FakeGpu(CPU_Accelerator):
     """CUDA as the engine sees it (accelerator/cuda_accelerator.py), without its library."""
 
     def __init__(self) -> None:
@@ -183,7 +183,7 @@ for name, kind in {
     "IntTensor": torch.int,
     "LongTensor": torch.long,
 }.items():
-    setattr(PretendedGpu, name, _tensors(kind))
+    setattr(FakeGpu, name, _tensors(kind))
 
 
 class _Module:
@@ -226,11 +226,11 @@ def _register() -> None:
 
 
 @contextmanager
-def pretended_gpu() -> Iterator[None]:
-    """Context in which the engine's accelerator is the pretended one."""
+def fake_gpu_accelerator() -> Iterator[None]:
+    """Context in which the engine's accelerator is the fake one."""
     _register()
     before = real_accelerator.ds_accelerator
-    deepspeed.accelerator.set_accelerator(PretendedGpu())
+    deepspeed.accelerator.set_accelerator(FakeGpu())
     try:
         yield
     finally:

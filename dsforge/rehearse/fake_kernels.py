@@ -1,4 +1,4 @@
-"""Compiled kernels that do nothing.
+"""Fake kernels: compiled ops of DeepSpeed that do nothing.
 
 DeepSpeed's own optimizers call C++ or CUDA kernels on raw pointers, and fake tensors have none. The
 kernels update in place and allocate nothing (csrc/adam/multi_tensor_adam.cu, cpu_adam_impl.cpp), so

@@ -1,4 +1,4 @@
-"""A pretended world: this process is one rank of N, and collectives move no data.
+"""Fake ranks: this process is one rank of N, and collectives move no data.
 
 torch's fake process group answers every collective at once, so the unmodified DeepSpeed engine sees
 the world size of the real job and shards for it. Nothing that depends on other ranks' data means

@@ -1,4 +1,4 @@
-"""The model that is rehearsed: of full size, of random weights that do not exist.
+"""The rehearsed model: full size, with weights that are fake tensors.
 
 It is built where training would have it: on the device in the precision of the config, for ZeRO-3
 partition by partition (`zero.Init`), which is how weights are loaded from a folder. A model that a
@@ -21,7 +21,7 @@ PRECISIONS = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float
 
 
 def build(job: RehearsedJob, settings: dict[str, Any]) -> torch.nn.Module:
-    """The causal language model on the pretended device, adapters included."""
+    """The causal language model on the fake device, adapters included."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
     written = read(settings, filled_in=False).config

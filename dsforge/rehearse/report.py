@@ -35,7 +35,7 @@ class PhaseAccount(BaseModel):
 
 
 class Refusal(BaseModel):
-    """What the engine would not take."""
+    """An objection of the engine."""
 
     model_config = FROZEN
 

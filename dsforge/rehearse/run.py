@@ -22,7 +22,7 @@ import torch
 
 from dsforge.errors import DsforgeError, first_line
 from dsforge.rehearse.allocations import Tracker
-from dsforge.rehearse.fake_gpu import NAME, pretended_gpu
+from dsforge.rehearse.fake_gpu import NAME, fake_gpu_accelerator
 from dsforge.rehearse.fake_kernels import no_kernels
 from dsforge.rehearse.fake_ranks import rank_of
 from dsforge.rehearse.fake_tensors import FakeTensors, without_sanity_checks
@@ -46,8 +46,8 @@ class Rehearsal(NamedTuple):
     seconds: float
 
 
-class _Stage:
-    """The phases as they pass."""
+class _Recorder:
+    """Records the phases of a rehearsal."""
 
     def __init__(self, tracker: Tracker, ownership: Ownership, say: Progress) -> None:
         self.tracker, self.ownership, self.say = tracker, ownership, say
@@ -88,22 +88,22 @@ def rehearse(
     mode = mode_of(settings, world_size)
     begin = time.perf_counter()
     tracker = Tracker()
-    stage = _Stage(tracker, Ownership(tracker), say)
+    recorder = _Recorder(tracker, Ownership(tracker), say)
     refused: tuple[Refusal, ...] = ()
-    with _pretended(world_size, rank, tracker):
+    with _fake_environment(world_size, rank, tracker):
         try:
-            _play(stage, job, deepcopy(settings), mode)
+            _run_steps(recorder, job, deepcopy(settings), mode)
         except DsforgeError:
             raise
         except Exception as error:
-            refused = (_refusal(error, stage.name),)
-        timeline = stage.timeline()
-        _end(stage)
+            refused = (_refusal(error, recorder.name),)
+        timeline = recorder.timeline()
+        _release(recorder)
     return Rehearsal(timeline, refused, time.perf_counter() - begin)
 
 
 def quieten() -> None:
-    """Only errors from DeepSpeed's logger: it warns of what the rehearsal arranges on purpose."""
+    """Show only errors of DeepSpeed: it warns of what the rehearsal does on purpose."""
     deepspeed.utils.logger.setLevel(logging.ERROR)
 
 
@@ -113,8 +113,8 @@ def versions() -> dict[str, str]:
 
 
 @contextmanager
-def _pretended(world_size: int, rank: int, tracker: Tracker) -> Iterator[None]:
-    """The world, the device, the fake tensors and the record.
+def _fake_environment(world_size: int, rank: int, tracker: Tracker) -> Iterator[None]:
+    """Fake ranks, the fake GPU, fake tensors and the tracker.
 
     Backward runs in this thread: in one of torch's own, recomputing what makes tensors from plain
     lists (`x[..., [-1], :]` in Falcon) asks for kernels of the device.
@@ -123,7 +123,7 @@ def _pretended(world_size: int, rank: int, tracker: Tracker) -> Iterator[None]:
         stack.enter_context(torch.autograd.set_multithreading_enabled(mode=False))
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")
-        stack.enter_context(pretended_gpu())
+        stack.enter_context(fake_gpu_accelerator())
         stack.enter_context(no_kernels())
         stack.enter_context(without_sanity_checks())
         stack.enter_context(rank_of(world_size, rank, backend=f"cpu:fake,{NAME}:fake"))
@@ -132,21 +132,23 @@ def _pretended(world_size: int, rank: int, tracker: Tracker) -> Iterator[None]:
         yield
 
 
-def _play(stage: _Stage, job: RehearsedJob, settings: dict[str, Any], mode: Mode) -> None:
-    with stage.phase("init"):
-        stage.engine = start(job, settings, mode, stage.ownership)
+def _run_steps(
+    recorder: _Recorder, job: RehearsedJob, settings: dict[str, Any], mode: Mode
+) -> None:
+    with recorder.phase("init"):
+        recorder.engine = start(job, settings, mode, recorder.ownership)
     chunked = job.loss == "chunked" and mode.layout.pipeline_parallel_size == 1
-    head = loss_head(stage.engine.module) if chunked else None
+    head = loss_head(recorder.engine.module) if chunked else None
     samples = Samples(job.sequence_length, head)
     for first in (True, False):
-        take_step(stage.engine, stage.phase, samples, first=first)
+        take_step(recorder.engine, recorder.phase, samples, first=first)
 
 
-def _end(stage: _Stage) -> None:
-    """Let go of the engine, so that another rehearsal starts from nothing."""
-    if stage.engine is not None:
-        stage.engine.destroy()
-    stage.engine = None
+def _release(recorder: _Recorder) -> None:
+    """Release the engine, so that another rehearsal starts from scratch."""
+    if recorder.engine is not None:
+        recorder.engine.destroy()
+    recorder.engine = None
     gc.collect()
 
 

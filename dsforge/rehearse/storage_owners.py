@@ -1,6 +1,6 @@
-"""Whose memory a storage is: parameter, gradient or optimizer state, asked of the engine itself.
+"""Owners of storages: parameter, gradient or optimizer state, as the engine itself refers to them.
 
-The engine is looked at while it runs (as gradients arrive, before its optimizer steps, at the end
+The engine is inspected while it runs (as gradients arrive, before its optimizer steps, at the end
 of a phase) through attributes that DeepSpeed 0.19.8 keeps. What nobody claims is a buffer or an
 activation, by the code that asked for it.
 """

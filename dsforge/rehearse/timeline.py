@@ -1,4 +1,4 @@
-"""What was allocated when, by owner: the record of a rehearsal, without torch.
+"""Timeline of allocations by owner, recorded in a rehearsal; without torch.
 
 Time is counted in allocations and releases: nothing computes, so there are no seconds.
 """
@@ -13,7 +13,7 @@ OWNERS: tuple[Owner, ...] = ("parameter", "gradient", "optimizer_state", "buffer
 
 
 class Change(NamedTuple):
-    """Bytes that appeared (or, negative, went) at one place."""
+    """Bytes allocated (or, negative, released) on the device or on the host."""
 
     owner: Owner
     on_device: bool

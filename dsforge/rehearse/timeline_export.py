@@ -1,4 +1,4 @@
-"""The timeline for the eye (SVG) and for a trace viewer (Chrome's JSON, read by Perfetto too).
+"""Exports of the timeline: a picture (SVG) and a trace (Chrome's JSON, also read by Perfetto).
 
 The horizontal axis counts allocations and releases, for there are no seconds in a rehearsal.
 """

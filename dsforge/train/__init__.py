@@ -1,1 +1,1 @@
-"""The fine-tuning loop. Importing this package is light; torch comes with `train.loop`."""
+"""The fine-tuning loop. Importing this package does not import torch."""

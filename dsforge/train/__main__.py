@@ -1,8 +1,8 @@
 """The entry for launchers: `deepspeed --module dsforge.train train.yaml`, torchrun, or python.
 
-What is wrong is wrong on all ranks of a host, as a rule, and one of them says it: the first. The
-others hold back and are ended by the launcher meanwhile. One that is still there after that has
-failed alone, and speaks.
+A mistake is usually the same on all ranks of a host, and the first of them reports it. The
+others wait and are ended by the launcher meanwhile. A rank that is still there after that has
+failed alone, and reports it.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--output", type=Path, help="folder, instead of train.yaml's")
     parser.add_argument("--resume", default="auto", help="auto, never, or a checkpoint folder")
     parser.add_argument(
-        "--overwrite", action="store_true", help="start anew, remove an earlier run"
+        "--overwrite", action="store_true", help="start from scratch and remove an earlier run"
     )
     parser.add_argument("--no-export", action="store_true", help="write no final weights")
     parser.add_argument(
@@ -76,8 +76,8 @@ def _trained(given: argparse.Namespace, attendant: Attendant) -> int:
         raise
     except Exception as error:  # of the engine, or a bug: the traceback, then what it means
         if attendant.is_orphaned:
-            message = "the ranks could not save together after their launcher had ended"
-            hint = "the same start goes on from the last checkpoint"
+            message = "the ranks could not save a checkpoint after their launcher ended"
+            hint = "start again: the run resumes from the last checkpoint"
             raise DsforgeError(message, hint) from error
         from dsforge.diagnose import diagnose_error
         from dsforge.diagnose.report import shortly

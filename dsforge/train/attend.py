@@ -1,4 +1,4 @@
-"""What `launch/*.sh` become: `python -m dsforge.train.attend deepspeed ...` or `... torchrun ...`.
+"""Runs a launcher and passes signals on to its ranks; `launch/*.sh` start it as their process.
 
 A launcher that gets a signal gives its ranks 30 seconds, or none. So the launcher runs in a group
 of its own, which no terminal signals, and TERM, INT and HUP go to the ranks of this machine: all
@@ -25,11 +25,11 @@ from pathlib import Path
 from dsforge.errors import RunError
 from dsforge.process import Group
 from dsforge.train.run.process_tree import ATTENDED, Process, lives, ranks_of
-from dsforge.train.run.signals import HEARD, KILLED_BY, STOPPED
+from dsforge.train.run.signals import HANDLED, KILLED_BY, STOPPED
 
 LOOK_S = 0.5
 REST_S = 30.0  # for the launcher and other machines, once no rank is left on this one
-LONGEST_GRACE_S = 1e6
+MAX_GRACE_S = 1e6
 OF_A_RANK = ("RANK", "LOCAL_RANK", "WORLD_SIZE")  # this is none, wherever it was started
 
 
@@ -44,7 +44,7 @@ def main() -> int:
         )
         return 2
     reader, writer = os.pipe()
-    signal.pthread_sigmask(signal.SIG_BLOCK, HEARD)
+    signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED)
     attending = os.fork()
     if attending:
         os.close(reader)
@@ -61,7 +61,7 @@ def main() -> int:
 def _seconds(text: str) -> float | None:
     """A time as the environment gives it; none where it is no such time."""
     with suppress(ValueError):
-        if 0 <= (found := float(text)) <= LONGEST_GRACE_S:
+        if 0 <= (found := float(text)) <= MAX_GRACE_S:
             return found
     return None
 
@@ -72,10 +72,10 @@ def _passed_on(attending: int) -> int:
     def pass_on(number: int, _: object) -> None:
         os.kill(attending, number)
 
-    for number in HEARD:
+    for number in HANDLED:
         if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
             signal.signal(number, pass_on)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, HEARD)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)
     code = os.waitstatus_to_exitcode(os.waitpid(attending, 0)[1])
     return code if code >= 0 else KILLED_BY - code
 
@@ -102,10 +102,10 @@ class Launch:
         signals, writer = os.pipe()
         os.set_blocking(writer, False)
         signal.set_wakeup_fd(writer)
-        for number in HEARD:
+        for number in HANDLED:
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, _note)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, HEARD)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)
         kept = {key: text for key, text in os.environ.items() if key not in OF_A_RANK}
         launcher = Group((*self.command, ATTENDED, self.name), kept)
         open_ends = [signals, self.front]
@@ -121,7 +121,7 @@ class Launch:
         return self._code(code)
 
     def _hear(self, number: int, launcher: Group) -> None:
-        if number not in HEARD:
+        if number not in HANDLED:
             return
         if self.asked:
             self._end_at_once(launcher)

@@ -187,7 +187,7 @@ def test_archives_that_readers_see_differently_are_refused(
 def test_such_archives_are_not_converted(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Whatever its check sums say, a file with two contents does not get to torch."""
+    """Whatever its checksums say, a file with two contents does not get to torch."""
     canary = tmp_path / CANARY
     run = shutil.copytree(SAMPLE, tmp_path / "run")
     (tmp_path / "odd").mkdir()

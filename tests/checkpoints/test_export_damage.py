@@ -172,7 +172,7 @@ def test_what_verify_finds_stops_an_export(
 
 
 def rewritten(sample: str, folder: Path, pattern: str, change: Callable[[Any], Any]) -> Path:
-    """A copy of a sample of which one file was changed as a script could, with good check sums."""
+    """A copy of a sample of which one file was changed as a script could, with good checksums."""
     torch = pytest.importorskip("torch")
     copy = copied(sample, folder)
     file = next(copy.glob(pattern))
@@ -219,7 +219,7 @@ def test_numbers_that_a_type_does_not_hold_are_refused(
 def test_parts_that_do_not_fit_are_refused(
     command: str, change: Callable[[Any], Any], tmp_path: Path
 ) -> None:
-    """Good check sums, and one rank's numbers are of another type or too few."""
+    """Good checksums, and one rank's numbers are of another type or too few."""
     copy = rewritten("zero1", tmp_path, "*/*rank_1*optim*", change)
 
     code = ended(command, copy, tmp_path / "out")

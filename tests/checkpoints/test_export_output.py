@@ -130,7 +130,7 @@ def test_the_checkpoint_and_the_base_model_are_only_read(
     assert ended(command, checkpoint, checkpoint / "global_step3" / "zero") == 1
     if command == "export":
         model = tmp_path / "checkpoint"
-        assert "only read" in refused(command, model / "out", capsys, "--model", model)
+        assert "must not be changed" in refused(command, model / "out", capsys, "--model", model)
 
     assert content(tmp_path) == before
 

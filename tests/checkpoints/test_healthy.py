@@ -95,7 +95,7 @@ def test_every_alignment_is_read(bytes_: int, tmp_path: Path) -> None:
 
 @pytest.fixture
 def without_sums(tmp_path: Path) -> Path:
-    """A file of which torch was told to write no check sums."""
+    """A file of which torch was told to write no checksums."""
     torch.serialization.set_crc32_options(False)
     try:
         torch.save(WEIGHTS, tmp_path / "state.pt")

@@ -1,7 +1,7 @@
 """Plans proposed for random requests, put before the engines that would have to run them.
 
 `python tests/conformance/proposed.py deepspeed 500` rehearses 500 plans, each in a process of its
-own (a pretended GPU stays for as long as its process lives, and so do the classes that PEFT and
+own (a fake GPU stays for as long as its process lives, and so do the classes that PEFT and
 ZeRO-3 rewrite), `megatron` builds megatron-core's config classes. Prints JSON: how many were tried,
 how many of them cut a pipeline unevenly or have experts, and what was refused with the request that
 led to it. `DSFORGE_SEED` draws others.

@@ -19,6 +19,6 @@ def tiny_llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def apart() -> Iterator[ProcessPoolExecutor]:
-    """A process for rehearsals: their pretended GPU stays a device of torch while it lives."""
+    """A process for rehearsals: their fake GPU stays a device of torch while it lives."""
     with ProcessPoolExecutor(max_workers=1, mp_context=get_context("spawn")) as pool:
         yield pool

@@ -1,6 +1,6 @@
 """Rehearsals of tiny models for tests, in a process of their own.
 
-A pretended GPU stays a device of torch for as long as its process lives, so tests that use real
+A fake GPU stays a device of torch for as long as its process lives, so tests that use real
 tensors never share a process with it.
 """
 

@@ -8,7 +8,12 @@ import pytest
 
 from dsforge.errors import DsforgeError
 from dsforge.train.parallel.ranks import Place
-from dsforge.train.run.watchdog import LEAST_S, PATIENCE, LostNumbersError, Watchdog
+from dsforge.train.run.watchdog import (
+    MIN_STEP_LIMIT_S,
+    STEP_LIMIT_FACTOR,
+    NotFiniteError,
+    Watchdog,
+)
 
 pytestmark = pytest.mark.engine
 CHECKPOINT = Path("/run/checkpoints/global_step7")
@@ -41,7 +46,7 @@ def test_the_floor_of_the_loss_scale_is_explained(tmp_path: Path) -> None:
 def test_lost_numbers_name_the_checkpoint(tmp_path: Path) -> None:
     """The error keeps its words and gains the way back."""
     with pytest.raises(DsforgeError) as raised, watchdog(tmp_path).over("step 8"):
-        raise LostNumbersError("the loss of step 8 is nan", "use bf16")
+        raise NotFiniteError("the loss of step 8 is nan", "use bf16")
 
     assert raised.value.message == "the loss of step 8 is nan"
     assert raised.value.hint == f"use bf16; the last good checkpoint is {CHECKPOINT}"
@@ -59,5 +64,5 @@ def test_the_limit_follows_the_slowest_step(tmp_path: Path) -> None:
     first = dog.limit_s
     dog._slowest_s = 100.0
 
-    assert (first, dog.limit_s) == (LEAST_S, 100.0 * PATIENCE)
+    assert (first, dog.limit_s) == (MIN_STEP_LIMIT_S, 100.0 * STEP_LIMIT_FACTOR)
     assert watchdog(tmp_path, 15.0).limit_s == 15.0

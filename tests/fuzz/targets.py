@@ -29,7 +29,7 @@ from dsforge.lint.files import Against, checked, release_named
 from dsforge.lint.reading.document import Kind, applied
 from dsforge.lint.reading.kind import document_of
 from dsforge.probe.messages import read_answer
-from dsforge.probe.nccl_log import MOST_NAMES, NcclWords
+from dsforge.probe.nccl_log import MAX_NAMES, NcclWords
 from dsforge.reading.cluster import cluster_of
 from dsforge.reading.source import parse_source
 
@@ -117,8 +117,8 @@ def answers(data: bytes) -> None:
     for line in data.decode("utf-8", "replace").splitlines():
         read_answer(line)
         words.hear(line)
-    assert len(words.networks) <= MOST_NAMES
-    assert len(words.devices) <= MOST_NAMES
+    assert len(words.networks) <= MAX_NAMES
+    assert len(words.devices) <= MAX_NAMES
 
 
 def diagnose(data: bytes) -> None:

@@ -42,7 +42,7 @@ def checkpoint(run: Path) -> Path:
 
 
 def vouched(run: Path, *left_out: str) -> None:
-    """Have the note name size and check sum of each file as it is now, or not name it at all."""
+    """Have the note name size and checksum of each file as it is now, or not name it at all."""
     path = checkpoint(run) / NOTE
     note = json.loads(path.read_text())
     files = {name: noted_file(checkpoint(run) / name) for name in note["files"]}
@@ -128,7 +128,7 @@ def refused(run: Path, *options: str) -> str:
     ],
 )
 def test_a_planted_file_is_refused(name: str, make: Make, run: Path) -> None:
-    """Its size and check sum are as noted, and still nothing of it is loaded."""
+    """Its size and checksum are as noted, and still nothing of it is loaded."""
     plant(run, name, make)
     vouched(run)
 

@@ -72,13 +72,13 @@ CASES: tuple[tuple[str, Callable[[], Case], tuple[str, ...], str], ...] = (
     ("ssh-refused", lambda: lost("connect to host b: Connection refused"), (SECOND,), "ssh_port"),
     ("no-python", lambda: lost("sh: 1: python3: not found"), (SECOND,), "install python3"),
     ("bad-answer", lambda: lost("its answer to facts is not one: junk"), (SECOND,), "--local"),
-    ("loud-login", lambda: lost("prints too much to be heard"), (SECOND,), "print nothing"),
-    ("host-down", lambda: lost("No route to host"), (SECOND,), "take it out"),
+    ("loud-login", lambda: lost("prints too much to be read"), (SECOND,), "silent"),
+    ("host-down", lambda: lost("No route to host"), (SECOND,), "remove it"),
     (
         "host-same",
         lambda: second(interfaces=[{**make.FACTS["interfaces"][0], "mac": "02:01"}]),
         (FIRST, SECOND),
-        "take one out",
+        "remove one",
     ),
     (
         "clock-skew",

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from dsforge.errors import SpecError
 from dsforge.findings.writers import as_lines
 from dsforge.hostfile import Entry
-from dsforge.preflight import collect as visiting
+from dsforge.preflight import collect as collecting
 from dsforge.preflight import remote
 from dsforge.preflight.case import Case, Job
 from dsforge.preflight.host_facts import HostFacts
@@ -28,7 +28,7 @@ from dsforge.preflight.report import document, table
 
 LONGEST_S = 10.0
 PROGRAMS = sorted(Path(remote.__file__).parent.glob("*.py"))
-MARK = visiting.MARK
+MARK = collecting.MARK
 # What a host says instead of answers, as a shell script.
 LIARS = {
     "junk": "head -c 2000000 /dev/urandom",
@@ -63,10 +63,10 @@ def test_a_host_that_does_not_answer_as_asked_is_lost(
 ) -> None:
     """Whatever it says, it is named with a reason, in bounded time."""
     behind(LIARS[liar], tmp_path, monkeypatch)
-    monkeypatch.setattr(visiting, "LOGIN_S", 1.5)
+    monkeypatch.setattr(collecting, "LOGIN_S", 1.5)
     begin = time.monotonic()
 
-    case = visiting.visit(job_of("10.9.9.1", "10.9.9.2"))
+    case = collecting.collect(job_of("10.9.9.1", "10.9.9.2"))
 
     assert set(case.lost) == {"10.9.9.1", "10.9.9.2"}
     assert all(0 < len(said) < 1000 for said in case.lost.values())
@@ -91,7 +91,7 @@ def test_a_shell_that_does_not_let_us_in_is_quoted(
 ) -> None:
     """What a login says instead of an answer is the reason, on whichever stream."""
     behind(script, tmp_path, monkeypatch)
-    case = visiting.visit(job_of("10.9.9.1", "10.9.9.2"))
+    case = collecting.collect(job_of("10.9.9.1", "10.9.9.2"))
 
     assert {finding.rule for finding in findings(case)} == {rule}
     assert words in case.lost["10.9.9.1"]
@@ -101,9 +101,9 @@ def test_a_greeting_of_some_lines_is_passed_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A host that greets and then answers is heard."""
-    program = f"exec {sys.executable} -I -S -c \"$(printf '%s' '{visiting.BOOT}')\""
+    program = f"exec {sys.executable} -I -S -c \"$(printf '%s' '{collecting.BOOT}')\""
     behind(f"yes hello | head -n 500; {program}", tmp_path, monkeypatch)
-    case = visiting.visit(job_of("10.9.9.1", "10.9.9.2"), measure=False)
+    case = collecting.collect(job_of("10.9.9.1", "10.9.9.2"), measure=False)
 
     assert "loud-login" not in {finding.rule for finding in findings(case)}
     assert not case.lost
@@ -118,7 +118,7 @@ def test_nothing_of_the_job_reaches_the_remote_shell(
         folder=Path("/data/$(touch owned)"), interpreter="/opt/`touch owned`/python"
     )
 
-    visiting.visit(job)
+    collecting.collect(job)
 
     words = (tmp_path / "ssh.words").read_text()
     assert "owned" not in words
@@ -152,7 +152,7 @@ def test_programs_for_hosts_need_nothing_there(path: Path) -> None:
     names |= {n.module or "" for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)}
     foreign = {name for name in names if name.partition(".")[0] not in sys.stdlib_module_names}
 
-    assert foreign <= {f"dsforge.preflight.remote.{name}" for name in visiting.MODULES}
+    assert foreign <= {f"dsforge.preflight.remote.{name}" for name in collecting.MODULES}
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from dsforge.planner import appraise
 from dsforge.probe.card import card, card_yaml, described, pace
 from dsforge.probe.launch import Found
 from dsforge.probe.messages import Answer, Ended, Rate, Skipped, Timed, World
-from dsforge.probe.nccl_log import NcclWords
+from dsforge.probe.nccl_log import NcclNetwork
 from dsforge.probe.verdict import findings
 from dsforge.reading.cluster import cluster_of, read_cluster
 from dsforge.reading.request import Asked, read_request
@@ -84,9 +84,9 @@ def rate(what: str, per_s: float, best: float | None = None, **more: Any) -> Rat
 
 def found(*answers: Answer, said: tuple[str, ...] = (), **changed: Any) -> Found:
     """A finished measurement with these answers and NCCL lines."""
-    words = NcclWords()
+    words = NcclNetwork()
     for line in said:
-        words.hear(line)
+        words.read_line(line)
     first = world(**changed)
     return Found(first, (first, *answers, Ended(seconds=60)), words, "deepspeed", True)
 

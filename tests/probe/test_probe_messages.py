@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from dsforge.probe.answer_lines import line
 from dsforge.probe.messages import (
-    LONGEST_LINE,
     MARK,
+    MAX_LINE,
     Answer,
     Ended,
     Question,
@@ -21,7 +21,7 @@ from dsforge.probe.messages import (
     answer_line,
     read_answer,
 )
-from dsforge.probe.nccl_log import MOST_NAMES, NcclWords
+from dsforge.probe.nccl_log import MAX_NAMES, NcclNetwork
 from dsforge.probe.question import usual_question
 from dsforge.reading.cluster import cluster_of
 from dsforge.reading.source import parse_source
@@ -60,7 +60,7 @@ def test_an_answer_comes_back_through_a_launcher(answer: Answer) -> None:
         MARK + '{"kind": "ended", "seconds": 1, "more": 1}',
         MARK + '{"kind": "rate", "what": "rm", "per_s": 1, "best_per_s": 1, "slowest": "x"}',
         MARK + "{" * 10_000,
-        MARK + '{"kind": "skipped", "what": "' + "x" * LONGEST_LINE + '", "why": ""}',
+        MARK + '{"kind": "skipped", "what": "' + "x" * MAX_LINE + '", "why": ""}',
         answer_line(TIMED).replace("0.01", "NaN"),
         answer_line(TIMED).replace("0.01", "1e999"),
     ],
@@ -109,17 +109,17 @@ def test_a_question_is_one_harmless_word() -> None:
 )
 def test_nccl_names_what_carries_the_bytes(lines: tuple[str, ...], transport: str | None) -> None:
     """One rank over sockets is enough: all wait for it."""
-    words = NcclWords()
+    words = NcclNetwork()
     for one in lines:
-        words.hear(one)
+        words.read_line(one)
 
     assert words.transport == transport
 
 
 def test_adapters_are_named() -> None:
     """Those that NCCL says it uses, InfiniBand and sockets alike."""
-    words = NcclWords()
-    words.hear(
+    words = NcclNetwork()
+    words.read_line(
         "a [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_3:1/IB [RO]; OOB eth0:10.0.0.1<0>"
     )
 
@@ -128,14 +128,14 @@ def test_adapters_are_named() -> None:
 
 def test_hostile_lines_cost_bounded_memory_and_time() -> None:
     """Names are counted, lines are cut, nothing backtracks."""
-    words, begin = NcclWords(), time.monotonic()
+    words, begin = NcclNetwork(), time.monotonic()
     for number in range(2_000):
-        words.hear(f"NCCL INFO Using network N{number}")
-        words.hear(f"NCCL INFO NET/IB : Using [{number}]d{number}:1" + "[0]a" * 400)
-    words.hear("NCCL INFO Channel " + "via " * 1_000_000 + "NET/")
+        words.read_line(f"NCCL INFO Using network N{number}")
+        words.read_line(f"NCCL INFO NET/IB : Using [{number}]d{number}:1" + "[0]a" * 400)
+    words.read_line("NCCL INFO Channel " + "via " * 1_000_000 + "NET/")
 
-    assert len(words.networks) <= MOST_NAMES
-    assert len(words.devices) <= MOST_NAMES
+    assert len(words.networks) <= MAX_NAMES
+    assert len(words.devices) <= MAX_NAMES
     assert time.monotonic() - begin < 5
 
 
@@ -143,7 +143,7 @@ def test_hostile_lines_cost_bounded_memory_and_time() -> None:
 @given(st.text(max_size=300))
 def test_any_text_from_nccl_is_heard(text: str) -> None:
     """Nothing raises."""
-    words = NcclWords()
-    words.hear("NCCL INFO " + text)
-    words.hear(f"NCCL INFO NET/IB : Using [{text}")
-    words.hear(f"NCCL INFO Channel {text} via {text}")
+    words = NcclNetwork()
+    words.read_line("NCCL INFO " + text)
+    words.read_line(f"NCCL INFO NET/IB : Using [{text}")
+    words.read_line(f"NCCL INFO Channel {text} via {text}")

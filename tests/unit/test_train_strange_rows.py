@@ -18,8 +18,8 @@ from dsforge.job import TrainJob
 from dsforge.specs import DataSpec
 from dsforge.train.data import row_files
 from dsforge.train.data.preparation import read_data
-from dsforge.train.data.row_files import MOST_ROW_BYTES, data_files
-from dsforge.train.data.rows import MOST_MESSAGES, SHOWN_PROBLEMS, read_rows
+from dsforge.train.data.row_files import MAX_ROW_BYTES, data_files
+from dsforge.train.data.rows import MAX_MESSAGES, SHOWN_PROBLEMS, read_rows
 from dsforge.train.run.progress import Screen
 
 GOOD = b'{"text": "fine"}\n'
@@ -68,7 +68,7 @@ PLACES: dict[str, tuple[Callable[[Path], Any], str]] = {
 def test_what_is_no_file_of_rows_is_refused_at_once(
     place: str, suffix: str, tmp_path: Path
 ) -> None:
-    """Nobody waits for a pipe, or reads a device, not even for a check sum."""
+    """Nobody waits for a pipe, or reads a device, not even for a checksum."""
     path = tmp_path / f"data{suffix}"
     make, rule = PLACES[place]
     make(path)
@@ -94,7 +94,7 @@ def test_the_files_are_looked_at_before_their_check_sum(tmp_path: Path) -> None:
 def test_an_endless_line_is_one_bad_row_and_is_not_held(end: bytes, tmp_path: Path) -> None:
     """The lines behind it are read as ever."""
     path = tmp_path / "data.jsonl"
-    path.write_bytes(GOOD + b'{"text": "' + b"x" * (3 * MOST_ROW_BYTES) + b'"}' + end)
+    path.write_bytes(GOOD + b'{"text": "' + b"x" * (3 * MAX_ROW_BYTES) + b'"}' + end)
     if end:
         with path.open("ab") as stream:
             stream.write(GOOD)
@@ -114,7 +114,7 @@ def test_an_endless_line_is_one_bad_row_and_is_not_held(end: bytes, tmp_path: Pa
         (b'{"messages": [{"role": {}, "content": "a"}]}', "`messages[0].role`"),
         (b'{"text": "\\ud800"}', "half a character"),
         (b'{"prompt": "a", "completion": "\\udfff"}', "half a character"),
-        (json.dumps({"messages": [ANSWER] * (MOST_MESSAGES + 1)}).encode(), "at most 2,000"),
+        (json.dumps({"messages": [ANSWER] * (MAX_MESSAGES + 1)}).encode(), "at most 2,000"),
         (b'{"' + b"k" * 100_000 + b'": 1}', "kkk"),
     ],
 )

@@ -17,7 +17,7 @@ from pyarrow import parquet
 from test_train_strange_rows import ANSWER, rules, saved
 
 from dsforge.train.data import row_files
-from dsforge.train.data.row_files import MOST_ROW_BYTES
+from dsforge.train.data.row_files import MAX_ROW_BYTES
 from dsforge.train.data.rows import read_rows
 from dsforge.train.data.table_reader import MEMORY_BYTES
 
@@ -143,7 +143,7 @@ def test_bytes_are_no_text(tmp_path: Path) -> None:
 def test_a_row_of_a_table_has_the_limit_of_a_line(tmp_path: Path) -> None:
     """The others are read."""
     path = tmp_path / "data.parquet"
-    texts = ["a", "\u00fc" * (MOST_ROW_BYTES // 2), "b"]
+    texts = ["a", "\u00fc" * (MAX_ROW_BYTES // 2), "b"]
     parquet.write_table(pa.table({"text": texts}), path)
     bad: list[Any] = []
     rows = read_rows(path, "auto", lambda found: bad.extend(found.first))

@@ -1,4 +1,4 @@
-"""Files that go along with exported weights: configuration and tokenizer of the base model.
+"""Files of the base model that accompany exported weights: configuration and tokenizer.
 
 The folder may come from a stranger: a link in it must not carry a file of this machine into an
 export that is then published, and a pipe or a device must not stop it.
@@ -74,7 +74,7 @@ def _content(file: Path) -> bytes:
 
 
 def _why_not(file: Path, model: Path) -> str:
-    """Why a file does not go along; empty where it does."""
+    """Why a file is not copied; empty where it is."""
     if _leads_out(file, model):
         return "a link that leads out of the folder"
     try:

@@ -1,4 +1,4 @@
-"""New folders: there whole or not at all, and nothing of anybody else touched on the way.
+"""New folders that are complete or absent; files of others are never touched.
 
 All writing happens in a folder of our own beside the output, with a random name. A file in it is
 locked while its writer lives, so a later run can tell what a killed one left from what another
@@ -27,7 +27,7 @@ Say = Callable[[str], None]
 
 
 class Watcher(NamedTuple):
-    """What is told of work that may take long: remarks, and bytes done of those of a phase."""
+    """Receives remarks and progress in bytes of work that may take long."""
 
     say: Say = lambda _: None
     begin: Callable[[str, int], None] = lambda *_: None
@@ -75,7 +75,7 @@ def check_new(out: Path) -> Path:
 
 @contextmanager
 def new_folder(out: Path, say: Say, *, needed_bytes: int = 0) -> Iterator[Path]:
-    """A folder to write into, which becomes `out` when all went well; else nothing is left.
+    """A folder to write into, renamed to `out` on success; removed on failure.
 
     Raises DsforgeError where `out` exists, its disk has no room for `needed_bytes`, or anything
     cannot be written. `say` is told of what an earlier run left behind and was removed.
@@ -97,7 +97,7 @@ def new_folder(out: Path, say: Say, *, needed_bytes: int = 0) -> Iterator[Path]:
 
 @contextmanager
 def replaced_folder(folder: Path, say: Say, *, needed_bytes: int = 0) -> Iterator[Path]:
-    """A folder to write into, which takes the place of `folder` when all went well.
+    """A folder to write into, which replaces `folder` on success.
 
     The earlier one stands until then, and is removed after. Raises DsforgeError where anything
     but a folder is in the place, or where it cannot be written.
@@ -148,10 +148,10 @@ def write_file(path: Path, content: bytes) -> None:
 
 
 def check_written(path: Path, crc32: int) -> None:
-    """Compare a file on the disk with the check sum of what was written. Raises DsforgeError."""
+    """Compare a file on the disk with the checksum of what was written. Raises DsforgeError."""
     if crc32_on_disk(path) != crc32:
         message = f"{path.name} does not hold what was written to it"
-        raise DsforgeError(message, "the disk is not sound: write to another one")
+        raise DsforgeError(message, "the disk may be faulty: write to another one")
 
 
 def check_outside(out: Path, *folders: Path | None) -> None:
@@ -159,7 +159,9 @@ def check_outside(out: Path, *folders: Path | None) -> None:
     place = check_new(out)
     for folder in folders:
         if folder is not None and place.is_relative_to(os.path.realpath(folder)):
-            raise DsforgeError(f"{out} lies in {folder}, which is only read", "name another folder")
+            raise DsforgeError(
+                f"{out} lies in {folder}, which must not be changed", "name another folder"
+            )
 
 
 def check_room(out: Path, folder: Path, needed_bytes: int) -> None:

@@ -1,6 +1,6 @@
-"""The names that checkpoints need, and the judgement of a pickle by what it would call.
+"""The names that checkpoints need, and checks of what a pickle would call.
 
-There is no list of dangerous names: such a list is never whole. Whatever is called and not listed
+There is no list of dangerous names: such a list is never complete. What is called and not listed
 here is refused; a name that is only held, as a type in a config, is a warning.
 """
 

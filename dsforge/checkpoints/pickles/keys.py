@@ -1,4 +1,4 @@
-"""Keys of dictionaries and members of sets in a pickle, as Python itself would tell them apart.
+"""Keys of dictionaries and members of sets in a pickle, compared as Python compares them.
 
 A number or text of numpy, a complex number and a member of an enum equal the plain value that they
 stand for, so one of them takes the place of that key when a pickle is loaded. Here they become that
@@ -52,7 +52,7 @@ def plain_key(key: Any) -> Any:
 
 
 def cost(key: Any) -> int:
-    """What a key takes of a budget: those that can be chosen to collide, or are long to compare."""
+    """Budget that a key costs: high for keys that can be made to collide or are slow to compare."""
     if isinstance(key, tuple):
         return 1
     return LARGE_COST if isinstance(key, int) and abs(key) >= HASH_MODULUS else 0

@@ -1,4 +1,4 @@
-"""Opcodes of a pickle that push a value which stands in the stream: numbers, texts, bytes."""
+"""Pickle opcodes that push a literal: numbers, strings, bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The machine that a pickle is read with: its stack, its memo, its budget, and what calls give.
+"""The machine that reads a pickle: stack, memo, budget, and the results of calls.
 
 It calls nothing. What torch and Python call in order to build plain things is built here from the
 arguments, each of which is checked; everything else becomes a `Foreign`.

@@ -1,4 +1,4 @@
-"""Arrays and numbers of numpy in a pickle: only in the forms in which numpy itself writes them.
+"""Arrays and scalars of numpy in a pickle, accepted only in the form that numpy writes.
 
 numpy believes the state that a pickle gives to a type: one that holds objects while it says that it
 holds none turns plain bytes into addresses, and reading or freeing the array then jumps to them. So

@@ -1,6 +1,6 @@
 """A torch file: a zip archive with one pickle and one record for each storage.
 
-Every record carries the check sum that torch computed from memory while it wrote. Reading all of
+Every record carries the checksum that torch computed from memory while it wrote. Reading all of
 them against those sums finds truncated and flipped bytes without knowing what they mean.
 """
 
@@ -69,15 +69,15 @@ class Archive:
 
     @property
     def has_sums(self) -> bool:
-        """Whether it holds check sums: torch can be told to write none, which are zeros then."""
+        """Whether it holds checksums: torch can be told to write none, which are zeros then."""
         return any(record.crc32 for record in self.records.values())
 
     def damage(self) -> Iterator[str]:
-        """What is wrong with its bytes: one line for each record that fails its check sum."""
+        """What is wrong with its bytes: one line for each record that fails its checksum."""
         with opened(self.path) as descriptor:
             for record in self.records.values():
                 if crc32_of(descriptor, record) != record.crc32:
-                    yield f"record {record.name}: its bytes do not fit their check sum"
+                    yield f"record {record.name}: its bytes do not match their checksum"
 
     def lacking(self) -> Iterator[str]:
         """Storages that its tensors need and that it does not hold whole."""
@@ -100,7 +100,7 @@ class Archive:
         Raises DsforgeError where the tensor is not laid out in order or reaches out of the record.
         """
         if not tensor.is_contiguous:
-            raise DsforgeError(f"{self.path.name} holds a tensor that is not laid out in order")
+            raise DsforgeError(f"{self.path.name} holds a tensor that is not contiguous")
         record = self.records.get(f"data/{tensor.storage.key}")
         end_bytes = (tensor.offset + tensor.elements) * ITEM_BYTES[tensor.storage.dtype]
         if record is None or end_bytes > record.bytes:
@@ -132,7 +132,7 @@ class Archive:
 
 
 def crc32_of(descriptor: int, record: Record) -> int:
-    """The check sum (CRC-32) of the bytes of a record, read from an open file."""
+    """The checksum (CRC-32) of the bytes of a record, read from an open file."""
     total, at, end = 0, record.begin, record.begin + record.bytes
     room = memoryview(bytearray(min(SUM_BYTES, record.bytes)))
     while at < end and (count := os.preadv(descriptor, [room[: end - at]], at)):

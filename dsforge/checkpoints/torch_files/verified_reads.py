@@ -1,4 +1,4 @@
-"""Bytes of a checkpoint that were compared with their check sums, however often they are read.
+"""Reads of a checkpoint that verify checksums, also when bytes are read again later.
 
 A record is compared whole with the CRC-32 that torch computed from memory, before the first of its
 elements is used. On the way a sum of each chunk is kept, and every later read compares the chunks
@@ -46,7 +46,7 @@ class UnusableError(SpecError):
 
 
 def judge(folder: Folder) -> None:
-    """Raise UnusableError where `verify`, without check sums, finds an error in a checkpoint."""
+    """Raise UnusableError where `verify`, without checksums, finds an error in a checkpoint."""
     found = verify_folder(folder._replace(pointer=None), checksums=False)
     wrong = [finding for finding in found if finding.severity == "error"]
     if wrong:
@@ -54,7 +54,7 @@ def judge(folder: Folder) -> None:
 
 
 class CheckedArchive(Archive):
-    """A torch file of which only bytes are given out that fit their check sums."""
+    """A torch file that returns only bytes that match their checksums."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
@@ -62,14 +62,14 @@ class CheckedArchive(Archive):
         self._last: tuple[str, int, bytes] = ("", 0, b"")  # the chunk that was read last
 
     def content(self, record: Record) -> bytes:
-        """The bytes of a record. Raises UnusableError where they do not fit their check sum."""
+        """The bytes of a record. Raises UnusableError where they do not match their checksum."""
         found = super().content(record)
         if len(found) != record.bytes or zlib.crc32(found) != record.crc32:
             raise self._damaged(record)
         return found
 
     def check(self, name: str, advance: Advance) -> None:
-        """Compare a record with its check sum, once. Raises UnusableError."""
+        """Compare a record with its checksum, once. Raises UnusableError."""
         if name in self._sums or name not in self.records:
             return
         record, total, sums = self.records[name], 0, []
@@ -110,14 +110,14 @@ class CheckedArchive(Archive):
         return part
 
     def _damaged(self, record: Record) -> UnusableError:
-        why = f"record {record.name}: its bytes do not fit their check sum"
+        why = f"record {record.name}: its bytes do not match their checksum"
         if not self.has_sums:
-            why = "holds no check sums; `--unchecked` takes its bytes as they are"
+            why = "holds no checksums; `--unchecked` takes its bytes as they are"
         return UnusableError(self.path, [error("bytes-changed", self.path.name, why)])
 
 
 def check_pieces(pieces: Iterable[Piece], watcher: Watcher) -> None:
-    """Compare the records of some pieces with their check sums. Raises UnusableError.
+    """Compare the records of some pieces with their checksums. Raises UnusableError.
 
     Does so only for those in archives that check; plain ones are taken as they are.
     """

@@ -1,4 +1,4 @@
-"""What is wrong with a checkpoint: the question to ask before the machines are given back."""
+"""Verification of a whole checkpoint, to be run before the machines are released."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dsforge.errors import DsforgeError
 from dsforge.findings import Finding, worst_first
 
 __all__ = ["Wanted", "verify", "verify_folder"]
-MOST_ALIKE = 20  # findings of one rule that are listed one by one
+MAX_FINDINGS_PER_RULE = 20  # findings of one rule that are listed one by one
 
 
 def verify(
@@ -56,17 +56,17 @@ def verify_folder(
 
 
 def shortened(found: list[Finding]) -> list[Finding]:
-    """Findings of which those of one rule do not go on for ever."""
+    """Findings, with a limit on the number of those of one rule."""
     counts = Counter(finding.rule for finding in found)
     shown: Counter[str] = Counter()
     kept = []
     for finding in found:
         rule = finding.rule
         shown[rule] += 1
-        if shown[rule] <= MOST_ALIKE:
+        if shown[rule] <= MAX_FINDINGS_PER_RULE:
             kept.append(finding)
         elif shown[rule] == counts[rule]:
-            more = f"and {counts[rule] - MOST_ALIKE:,} more like this"
+            more = f"and {counts[rule] - MAX_FINDINGS_PER_RULE:,} more like this"
             kept.append(Finding(rule, finding.severity, more, file="..."))
     return kept
 

@@ -1,4 +1,4 @@
-"""What a model must have, compared with what a checkpoint holds."""
+"""Comparison of the shapes that a model needs with those in a checkpoint."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def matched(place: str, held: Mapping[str, tuple[int, ...]], wanted: Wanted) -> 
     if wanted.shapes:
         lost = [name for name in wanted.shapes if name not in held]
         if lost:
-            hint = "weights are missing, or of another model"
+            hint = "weights are missing, or belong to another model"
             yield error("tensor-missing", place, f"the model also has {listed(lost)}", hint)
         both = ((name, held[name], shape) for name, shape in wanted.shapes.items() if name in held)
         other = [f"{name} is {own}, not {shape}" for name, own, shape in both if own != shape]
@@ -40,5 +40,5 @@ def matched(place: str, held: Mapping[str, tuple[int, ...]], wanted: Wanted) -> 
         share = f"{total / wanted.parameters:.2%} of them"
         message = f"{total:,} parameters, the model has {wanted.parameters:,} ({share})"
         yield error(
-            "parameters-lacking", place, message, "weights are missing, or of another model"
+            "parameters-lacking", place, message, "weights are missing, or belong to another model"
         )

@@ -1,4 +1,4 @@
-"""What is wrong with files of plain weights, and with the files that lie beside them."""
+"""Verification of plain weight files and of the files beside them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is wrong among the files of ranks: each check looks for one way in which people lost runs.
+"""Verification of rank files against each other; each check finds one known cause of lost runs.
 
 Tensors that were never gathered, files of ranks that did not finish, two saves or two runs mixed in
 one folder, a folder that was renamed.

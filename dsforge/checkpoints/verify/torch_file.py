@@ -1,4 +1,4 @@
-"""What is wrong with one torch file, whatever folder it lies in: its form, its names, its bytes."""
+"""Verification of one torch file: its format, its names, its bytes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TRAINER_FILE = "training_args.bin"  # the arguments of the Hugging Face Trainer,
 
 
 class Depth(NamedTuple):
-    """How deep files are looked at: all bytes against their check sums, all numbers for NaN."""
+    """How deep files are looked at: all bytes against their checksums, all numbers for NaN."""
 
     checksums: bool = True
     values: bool = False
@@ -71,7 +71,7 @@ def content_findings(archive: Archive, depth: Depth, place: str = "") -> Iterato
     for line in lacking:
         yield error("tensor-cut", place, line, COPY)
     if depth.checksums and not archive.has_sums:
-        message = "holds no check sums: bytes that changed since cannot be found"
+        message = "holds no checksums: bytes that changed since cannot be found"
         hint = "save with torch.serialization.set_crc32_options(True), torch's default"
         yield warning("sums-missing", place, message, hint)
     elif depth.checksums:
@@ -88,7 +88,7 @@ def nonfinite_findings(place: str, counts: dict[str, tuple[int, int]]) -> Iterat
         if odd:
             shown = listed([f"{name} ({count:,})" for name, count in odd.items()])
             message = f"{sum(odd.values()):,} values are {what}, in {len(odd)} tensors: {shown}"
-            hint = "training broke down before this save; use an older checkpoint"
+            hint = "training diverged before this save; use an older checkpoint"
             yield error(rule, place, message, hint)
 
 

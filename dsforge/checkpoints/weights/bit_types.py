@@ -1,4 +1,4 @@
-"""Numbers in the types that weights come in, as bits: numpy has no bfloat16."""
+"""Conversion between floating-point types as bits: numpy has no bfloat16."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def as_type(bits: NDArray[Any], have: str, want: str) -> NDArray[Any]:
     if have == want:
         return bits
     if have not in FLOATS or want not in FLOATS:
-        raise DsforgeError(f"{have} is not turned into {want}")
+        raise DsforgeError(f"{have} cannot be converted to {want}")
     return _from_wide(_wide(bits, have), want)
 
 

@@ -77,7 +77,7 @@ def read_header(file: Path) -> tuple[list[Entry], int, int]:
     metadata = header.pop("__metadata__", None)
     plain = metadata is None or isinstance(metadata, dict)
     if not plain or not all(isinstance(text, str) for text in (metadata or {}).values()):
-        raise DsforgeError(f"{file.name}: its metadata are not texts")
+        raise DsforgeError(f"{file.name}: its metadata values are not strings")
     if len(header) > MAX_TENSORS:
         raise DsforgeError(f"{file.name} holds more than {MAX_TENSORS:,} tensors")
     entries = [_entry(file, *item) for item in header.items()]

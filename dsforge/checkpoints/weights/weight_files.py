@@ -80,7 +80,7 @@ def write_safetensors(
     tensors: Mapping[str, tuple[str, tuple[int, ...]]],
     parts: Iterable[Iterator[NDArray[Any]]],
 ) -> int:
-    """The check sum (CRC-32) of the file written: `parts` gives the bits of each tensor, in order.
+    """The checksum (CRC-32) of the file written: `parts` gives the bits of each tensor, in order.
 
     `tensors` maps names to torch's name of a type and a shape. Memory holds one part at a time.
     """
@@ -105,5 +105,5 @@ def write_safetensors(
         stream.flush()
         os.fsync(stream.fileno())
         if stream.tell() != len(begins) + at:
-            raise DsforgeError(f"{file.name} holds other bytes than its header says")
+            raise DsforgeError(f"{file.name} does not match its header")
     return sums

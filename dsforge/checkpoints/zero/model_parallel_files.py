@@ -1,4 +1,4 @@
-"""What files of tensor and pipeline ranks say to DeepSpeed's converter, before it believes them.
+"""Checks of what files of tensor and pipeline ranks state, before DeepSpeed's converter uses it.
 
 It makes folders and files of names, matches names with patterns from the files, and takes memory
 for the shapes that they state. Where they do not say how tensor ranks share the weights, it puts
@@ -20,7 +20,7 @@ from dsforge.checkpoints.zero.stated_values import MISFITS, inner_optimizer, sha
 from dsforge.errors import DsforgeError
 
 INFO = "universal_checkpoint_info"
-MOST_LETTERS, MOST_REPEATS = 1_000, 3  # of a pattern; each repeat multiplies the time to match
+MAX_LETTERS, MAX_REPEATS = 1_000, 3  # of a pattern; each repeat multiplies the time to match
 # Letters, classes and groups; what repeats is one character, so that no pattern takes for ever.
 _ONE = r"(?:\\[^\W\d]|\\[\W_]|\.|[\w\-/: ,=]|\[\^?[\w\-.]+\])"
 PATTERN = re.compile(rf"(?:{_ONE}(?:[+*?]\??)?|[\^$|()]|\(\?:)*", re.ASCII)
@@ -70,10 +70,12 @@ def _check_layout(value: dict[str, Any], size: int) -> bool:
             raise ValueError(f"`{INFO}` is no dict")  # noqa: TRY004 - what callers expect
         told |= bool(info)
         for text in _texts(info):
-            if len(text) > MOST_LETTERS or not PATTERN.fullmatch(text):
-                raise ValueError(f"a pattern that could take for ever: {text[:80]!a}")
-            if len(REPEAT.findall(text)) > MOST_REPEATS:
-                raise ValueError(f"a pattern of more than {MOST_REPEATS} repeats: {text[:80]!a}")
+            if len(text) > MAX_LETTERS or not PATTERN.fullmatch(text):
+                raise ValueError(
+                    f"a pattern that could take exponential time to match: {text[:80]!a}"
+                )
+            if len(REPEAT.findall(text)) > MAX_REPEATS:
+                raise ValueError(f"a pattern of more than {MAX_REPEATS} repeats: {text[:80]!a}")
         for shape in _shapes(info):
             if math.prod(shape_of(shape)) > size:
                 raise ValueError("a shape of more elements than the files have bytes")

@@ -1,9 +1,9 @@
-"""Whole parameters out of the parts that ZeRO ranks wrote: where each element lies.
+"""Whole parameters from the shards that ZeRO ranks wrote: the location of each element.
 
-ZeRO flattens the parameters of a group, cuts the flat vector by ranks and saves each cut: stages 1
-and 2 cut the whole vector once (`param_slice_mappings` says where each parameter lies in a cut),
-stage 3 cuts every parameter by itself into equal parts and packs those. What is found here is only
-places in files; nothing is read until somebody asks for elements of a parameter.
+ZeRO flattens the parameters of a group, shards the flat vector and saves each shard: stages 1
+and 2 shard the whole vector (`param_slice_mappings` says where each parameter is in a shard),
+stage 3 shards every parameter separately into equal parts and packs those. This module finds
+places in files only; nothing is read until elements of a parameter are asked for.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class Saved:
 def read_saved(folder: Folder, archive: Callable[[Path], Archive] = Archive) -> Saved:
     """The checkpoint in a folder. Raises DsforgeError where it is not whole or of another kind.
 
-    `archive` is what opens a file: CheckedArchive gives out only bytes that fit their check sums,
+    `archive` is what opens a file: CheckedArchive gives out only bytes that fit their checksums,
     and files that are open already need not be read again.
     """
     beyond = [f for f in folder.files if f.kind in ("layer", "expert") or f.model_rank > 0]
@@ -181,7 +181,9 @@ def _check_count(state: dict[str, Any], found: int) -> None:
     wanted = partition_count(state)
     if wanted != found:
         hint = "`dsforge ckpt verify` names the missing ones"
-        raise DsforgeError(f"{wanted} ranks wrote this checkpoint, files of {found} are here", hint)
+        raise DsforgeError(
+            f"{wanted} ranks wrote this checkpoint, only files of {found} are here", hint
+        )
 
 
 def _groups(state: dict[str, Any]) -> Iterator[dict[str, StoredTensor]]:

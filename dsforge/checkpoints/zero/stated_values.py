@@ -1,4 +1,4 @@
-"""What the files of a checkpoint state: counts, shapes, stages; each checked before it is used."""
+"""Values that checkpoint files state (counts, shapes, stages), checked before they are used."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def stage_of(state: dict[str, Any]) -> int:
         name = stage.path.rpartition(".")[2]
         if name not in STAGE_NUMBERS:
             raise DsforgeError(
-                f"{name!r} is no ZeRO stage", "the file is damaged, or no checkpoint"
+                f"{name!r} is not a ZeRO stage", "the file is damaged, or no checkpoint"
             )
         return STAGE_NUMBERS[name]
     if isinstance(stage, Foreign):

@@ -1,4 +1,4 @@
-"""Whose the optimizer states are in a checkpoint without ZeRO, which numbers them without names.
+"""Assigns optimizer states to parameters in a checkpoint without ZeRO, which has no names for them.
 
 The numbers run group by group. With one group of all parameters that is the order of the model;
 with several, or with frozen parameters, no file says which state is of which parameter, and a guess

@@ -1,4 +1,4 @@
-"""Room: RAM, shared memory and disks hold what the plan puts there."""
+"""Capacity: RAM, shared memory and disks are large enough for the plan."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from dsforge.preflight.host_facts import HostFacts
 from dsforge.units import GIB, gib
 
 SHM_RANK_BYTES = 70 << 20  # DeepSpeed's CPU collectives map 66 MiB a rank; NCCL less
-LEAST_FREE_BYTES = GIB  # logs and small files, where no plan knows the size of a checkpoint
-LEAST_TMP_BYTES = 256 << 20  # the objects of the largest C++ op
+MIN_FREE_BYTES = GIB  # logs and small files, where no plan knows the size of a checkpoint
+MIN_TMP_BYTES = 256 << 20  # the objects of the largest C++ op
 KEPT = 2  # the last checkpoint stands until the next is whole
 
 
@@ -43,7 +43,7 @@ def memory_limit(case: Case) -> Iterator[Hit]:
 
 
 def _largest(plan: Plan) -> str:
-    """The phase that needs the most, where ranks use RAM beside a device."""
+    """The phase with the largest need, where ranks use RAM besides a device."""
     if plan.cluster.gpu.is_cpu:
         return ""
     phases = plan.choice.memory.host_bytes.model_dump()
@@ -68,7 +68,7 @@ def shm_small(case: Case) -> Iterator[Hit]:
             message = f"shared memory: {_mib(facts.shm_free_bytes)} free; {entry.slots} ranks need "
             fix = (
                 "`mount -o remount,size=8g /dev/shm`, docker `--shm-size 8g`, a memory-backed "
-                "emptyDir in Kubernetes; or remove what dead runs left there"
+                "emptyDir in Kubernetes; or remove what earlier runs left there"
             )
             yield Hit((entry.address,), message + _mib(needed), fix)
 
@@ -80,14 +80,14 @@ def shm_small(case: Case) -> Iterator[Hit]:
     why="The checkpoint is the first large thing that is written, hours after the start.",
 )
 def disk_full(case: Case) -> Iterator[Hit]:
-    """A run folder without room for a checkpoint."""
+    """A run folder without enough free space for a checkpoint."""
     plan = case.job.plan
     size = plan.choice.memory.checkpoint_bytes if plan else 0
-    needed = max(KEPT * size, LEAST_FREE_BYTES)
+    needed = max(KEPT * size, MIN_FREE_BYTES)
     for host, facts in case.hosts.items():
         free = facts.folder.free_bytes
         if facts.folder.exists and free is not None and free < needed:
-            what = f"{KEPT} checkpoints need" if KEPT * size > LEAST_FREE_BYTES else "a run needs"
+            what = f"{KEPT} checkpoints need" if KEPT * size > MIN_FREE_BYTES else "a run needs"
             message = f"{_mib(free)} free for {case.job.folder}; {what} {_mib(needed)}"
             fix = "free space there, or set `output` in train.yaml to a larger disk"
             yield Hit((host,), message, fix)
@@ -104,8 +104,8 @@ def tmp_full(case: Case) -> Iterator[Hit]:
     """A host whose /tmp is nearly full."""
     for host, facts in case.hosts.items():
         free = facts.tmp_free_bytes
-        if free is not None and free < LEAST_TMP_BYTES:
-            message = f"its temporary folder has {_mib(free)} free of {_mib(LEAST_TMP_BYTES)}"
+        if free is not None and free < MIN_TMP_BYTES:
+            message = f"its temporary folder has {_mib(free)} free of {_mib(MIN_TMP_BYTES)}"
             yield Hit((host,), message, "free space there, or set TMPDIR in .deepspeed_env")
 
 
@@ -122,17 +122,19 @@ def _offloading(case: Case) -> Iterator[tuple[str, HostFacts]]:
     "`Invalid argument`, after the model is built.",
 )
 def nvme_direct(case: Case) -> Iterator[Hit]:
-    """A folder for NVMe offload that cannot be written past the page cache."""
+    """A folder for NVMe offload that does not support O_DIRECT."""
     for host, facts in _offloading(case):
         if facts.nvme is not None and facts.nvme.error:
-            message = f"{facts.nvme.path} takes no direct writes: {facts.nvme.error}"
+            message = (
+                f"{facts.nvme.path} does not support direct I/O (O_DIRECT): {facts.nvme.error}"
+            )
             fix = "set `nvme: path` in the cluster file to a folder on a local disk (ext4, xfs)"
             yield Hit((host,), message, f"{fix} that the user may write")
 
 
 @check("nvme-full", "disk", "error", why="The swap files are written while the optimizer is built.")
 def nvme_full(case: Case) -> Iterator[Hit]:
-    """A folder for NVMe offload without the room that the plan needs."""
+    """A folder for NVMe offload with less free space than the plan needs."""
     plan = case.job.plan
     for host, facts in _offloading(case):
         free = facts.nvme.free_bytes if facts.nvme else None

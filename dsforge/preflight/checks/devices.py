@@ -1,4 +1,4 @@
-"""Devices: the accelerators that the hostfile promises are there, equal and healthy."""
+"""Devices: the accelerators of the hostfile exist, are alike, and are healthy."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def slots_missing(case: Case) -> Iterator[Hit]:
 
 
 def _promise(case: Case, entry: Entry) -> str:
-    """How many ranks are to start on a host, and who says so."""
+    """How many ranks will start on a host, and where that number comes from."""
     if entry.place not in UNLISTED:
         return f"hostfile gives it slots={entry.slots}"
     who = "the plan has" if case.job.plan else "a run starts at least"
@@ -135,15 +135,15 @@ def ecc_errors(case: Case) -> Iterator[Hit]:
     "throttled",
     "devices",
     "warning",
-    why="A card that is held back holds back every rank of the job.",
+    why="A throttled card slows down every rank of the job.",
 )
 def throttled(case: Case) -> Iterator[Hit]:
-    """A card that runs slower than it could, for heat or power."""
+    """A card that is throttled for temperature or power."""
     for host, facts in case.hosts.items():
         for number, card in enumerate(facts.gpus):
             reasons = [text for bit, text in THROTTLES.items() if card.throttle & bit]
             if reasons:
-                message = f"GPU {number} is held back now: {', '.join(reasons)}"
+                message = f"GPU {number} is throttled: {', '.join(reasons)}"
                 yield Hit(
                     (host,), message, "see to its cooling and power: `nvidia-smi -q -d PERFORMANCE`"
                 )

@@ -1,4 +1,4 @@
-"""Environment: what the launcher exports is what the ranks need."""
+"""Environment: the ranks get the variables and limits that they need."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dsforge.masking import SET, masked_value
 from dsforge.preflight.case import Case, check
 
 # Names that change how a rank computes, communicates or finds its files.
-FELT = (
+RANK_VARIABLES = (
     *("PYTORCH_", "TORCH_", "CUDA_", "OMP_", "MKL_", "GLOO_", "NCCL_", "FI_", "UCX_", "DS_"),
     *("HF_", "TRANSFORMERS_", "WANDB_", "TOKENIZERS_", "TRITON_", "LD_LIBRARY_PATH", "XDG_CACHE"),
 )
@@ -26,13 +26,13 @@ CARDS = "the launcher sets it for each rank: choose cards by `slots` or `--inclu
     "set in the launching shell is unknown to the ranks of other hosts.",
 )
 def env_stays(case: Case) -> Iterator[Hit]:
-    """A variable of this shell that does not reach the ranks."""
+    """A variable of this shell that is not passed to the ranks."""
     if len(case.job.entries) < 2:  # noqa: PLR2004 (one node: the ranks inherit this shell)
         return
     exported = case.job.exported
     for name, value in case.job.environment.items():
         idle = name.startswith("NCCL") and case.job.on_cpu
-        if not name.startswith(FELT) or name in (*OWN, *exported) or idle:
+        if not name.startswith(RANK_VARIABLES) or name in (*OWN, *exported) or idle:
             continue
         secret = masked_value(name, value) != value
         hosts = tuple(
@@ -44,7 +44,7 @@ def env_stays(case: Case) -> Iterator[Hit]:
             line = f"write the line `{name}={value}` into .deepspeed_env in the run folder"
             fix = f"set {name} on each host, in the file that sshd reads" if secret else line
             fix = CARDS if name == "CUDA_VISIBLE_DEVICES" else fix
-            yield Hit(hosts, f"{name} is set in this shell and does not travel", fix)
+            yield Hit(hosts, f"{name} is set in this shell but is not passed to other hosts", fix)
 
 
 @check(

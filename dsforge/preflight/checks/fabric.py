@@ -1,4 +1,4 @@
-"""Fabric: RDMA adapters as the job expects them, and the rate that the network really gives."""
+"""Fabric: RDMA adapters are as the job expects, and the network is as fast as planned."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _plans_rdma(case: Case) -> bool:
     "rdma-absent",
     "network",
     "error",
-    why="NCCL falls back to sockets without a word, at a tenth of the planned rate.",
+    why="NCCL silently falls back to sockets, at a tenth of the planned rate.",
 )
 def rdma_absent(case: Case) -> Iterator[Hit]:
     """A plan for InfiniBand or RoCE, and a host without an active port."""
@@ -65,11 +65,11 @@ def rdma_down(case: Case) -> Iterator[Hit]:
     why="The variable was right on another cluster. Here it sends every byte through the kernel.",
 )
 def rdma_unused(case: Case) -> Iterator[Hit]:
-    """InfiniBand that is there and switched off."""
+    """InfiniBand that is available but disabled."""
     hosts = tuple(host for host, facts in case.hosts.items() if facts.has_rdma)
     if case.job.exported.get("NCCL_IB_DISABLE") in OFF and hosts:
         message = "NCCL_IB_DISABLE=1, and RDMA ports are active"
-        yield Hit(hosts, message, "take NCCL_IB_DISABLE out of .deepspeed_env and of the shell")
+        yield Hit(hosts, message, "remove NCCL_IB_DISABLE from .deepspeed_env and of the shell")
 
 
 @check(
@@ -88,7 +88,7 @@ def rdma_unknown(case: Case) -> Iterator[Hit]:
         have = sorted({port.name for port in facts.infiniband})
         if not any(name.startswith(word) for name in have for word in wanted):
             message = f"NCCL_IB_HCA={value}, and its adapters are {', '.join(have) or 'none'}"
-            yield Hit((host,), message, "name its adapters, or take the variable out")
+            yield Hit((host,), message, "name its adapters, or unset the variable")
 
 
 @check(
@@ -113,7 +113,7 @@ def memlock(case: Case) -> Iterator[Hit]:
     why="Several nodes are slower than one where the network cannot carry what every step sends.",
 )
 def bandwidth(case: Case) -> Iterator[Hit]:
-    """A path that is slower than the plan counts on."""
+    """A path that is slower than the plan assumes."""
     plan = case.job.plan
     if _plans_rdma(case):
         return  # one TCP stream says nothing about RDMA
@@ -160,7 +160,7 @@ def _is_broken(case: Case, *pair: str) -> bool:
     why="What connects and then stalls is a path that drops large packets, or a host that hangs.",
 )
 def stream_failed(case: Case) -> Iterator[Hit]:
-    """A path that connects and carries nothing."""
+    """A path that connects but transfers no data."""
     for host, stream in case.streams.items():
         if stream.error and not _is_broken(case, host, stream.peer):
             message = f"data sent to {stream.peer} does not arrive: {stream.error}"

@@ -1,4 +1,4 @@
-"""Reach: every host answers over the launcher's ssh, is there once, and knows the time."""
+"""Hosts: each one answers over the launcher's ssh, is listed once, and has the right time."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _lost(case: Case, pattern: re.Pattern[str]) -> Iterator[tuple[str, str]]:
 
 
 def _ssh(case: Case, host: str) -> str:
-    """The command that a person tries by hand."""
+    """The ssh command to try by hand."""
     return " ".join(("ssh", *case.job.ssh, host))
 
 
@@ -97,7 +97,7 @@ def no_python(case: Case) -> Iterator[Hit]:
     why="What a host says is used only if it is what was asked for, in form and size.",
 )
 def bad_answer(case: Case) -> Iterator[Hit]:
-    """A host that answers, and not what was asked."""
+    """A host whose answer is not valid."""
     for host, said in _lost(case, ANSWER):
         fix = f"see what it says there: `{_ssh(case, host)}`, then `dsforge preflight --local`"
         yield Hit((host,), said, fix)
@@ -110,9 +110,9 @@ def bad_answer(case: Case) -> Iterator[Hit]:
     why="What login scripts print stands before every answer, in the logs of launchers, too.",
 )
 def loud_login(case: Case) -> Iterator[Hit]:
-    """A host whose greeting has no end."""
+    """A host whose login scripts print without end."""
     for host, said in _lost(case, TOO_MUCH):
-        fix = f"have its login scripts print nothing without a terminal: `{_ssh(case, host)} true`"
+        fix = f"keep its login scripts silent without a terminal: `{_ssh(case, host)} true`"
         yield Hit((host,), said, fix)
 
 
@@ -126,7 +126,7 @@ def host_down(case: Case) -> Iterator[Hit]:
     """A host that does not answer."""
     for host, said in case.lost.items():
         if not any(known.search(said) for known in KNOWN):
-            fix = f"see whether it is up: `{_ssh(case, host)}`; else take it out of hostfile"
+            fix = f"see whether it is up: `{_ssh(case, host)}`; else remove it from hostfile"
             yield Hit((host,), f"does not answer: {said}", fix)
 
 
@@ -142,7 +142,7 @@ def host_same(case: Case) -> Iterator[Hit]:
     for one, other in combinations(case.hosts, 2):
         if macs[one] and macs[one] == macs[other]:
             message = f"{one} and {other} are one machine, {case.hosts[one].host_name}"
-            fix = f"take one out of hostfile: `sed -i '/^{re.escape(other)} /d' hostfile`"
+            fix = f"remove one from hostfile: `sed -i '/^{re.escape(other)} /d' hostfile`"
             yield Hit((one, other), message, fix)
 
 

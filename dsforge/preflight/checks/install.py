@@ -21,7 +21,7 @@ def _pythons(case: Case) -> dict[str, Interpreter]:
 
 
 def differing(values: dict[str, str]) -> Iterator[tuple[tuple[str, ...], str, str]]:
-    """Hosts that have another value than most, theirs, and that of most."""
+    """Hosts whose value differs from the most common one: hosts, their value, the common value."""
     groups = by_value(values)
     usual = next(iter(groups), "")
     for value, hosts in groups.items():
@@ -30,7 +30,7 @@ def differing(values: dict[str, str]) -> Iterator[tuple[tuple[str, ...], str, st
 
 
 def _differing(case: Case, what: str, value: Callable[[HostFacts], str], fix: str) -> Iterator[Hit]:
-    """A hit for each group of hosts that differ from most."""
+    """A hit for each group of hosts that differ from the majority."""
     values = {h: value(case.hosts[h]) for h in _pythons(case)}
     for hosts, own, usual in differing(values):
         yield Hit(hosts, f"{what} is {own} here and {usual} elsewhere", fix.format(usual=usual))
@@ -70,7 +70,7 @@ def python_differs(case: Case) -> Iterator[Hit]:
     "package-missing", "python", "error", why="The rank ends at its import; the others wait for it."
 )
 def package_missing(case: Case) -> Iterator[Hit]:
-    """A package that the run imports and a host lacks."""
+    """A package that the run imports and that a host lacks."""
     for host, python in _pythons(case).items():
         lacking = [name for name in case.job.packages if name not in python.packages]
         if not lacking:

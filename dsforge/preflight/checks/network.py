@@ -82,7 +82,7 @@ def port_blocked(case: Case) -> Iterator[Hit]:
     why="Small packets pass and ssh works; the first large tensor is sent and never arrives.",
 )
 def mtu_path(case: Case) -> Iterator[Hit]:
-    """A path on which full packets are lost; a warning where TCP finds its way all the same."""
+    """A path on which full-size packets are lost; a warning where TCP copes with it."""
     for host, call in _calls(case):
         if call.mtu_passes is False and call.peer in case.hosts:
             stream = case.streams.get(host)

@@ -144,7 +144,7 @@ def op_unbuilt(case: Case) -> Iterator[Hit]:
     "torch 2.14 on the kernel frees it, and nothing is said.",
 )
 def op_lock(case: Case) -> Iterator[Hit]:
-    """A build lock that nobody holds any more."""
+    """A build lock whose holder has ended."""
     needed = {op.name for op in needed_ops(case.job)}
     for host, facts in case.hosts.items():
         for lock in facts.builds.locks:

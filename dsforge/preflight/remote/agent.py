@@ -1,4 +1,4 @@
-"""Answer: the loop on a host. Questions come as JSON lines on stdin, answers go out on stdout.
+"""The agent on a host: reads questions as JSON lines on stdin, writes answers to stdout.
 
 An answer begins with `MARK`, because a login shell may print a greeting into the same stream. When
 the asking side goes, stdin ends and so does this; an alarm ends it if even that does not arrive.
@@ -24,12 +24,12 @@ from dsforge.preflight.remote.software import (
 )
 
 MARK = "dsforge-answer:"
-LONGEST_LIFE_S = 180
+MAX_LIFE_S = 180
 
 
 def answer_all(lines: Iterable[str], write: Callable[[str], object]) -> None:
     """Answer each question as it comes, until there are no more."""
-    signal.alarm(LONGEST_LIFE_S)
+    signal.alarm(MAX_LIFE_S)
     for line in lines:
         question = json.loads(line)
         try:

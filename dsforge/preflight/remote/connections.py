@@ -1,4 +1,4 @@
-"""Mesh: what one host finds when it calls the others on the port of the job.
+"""Connections between hosts: each one calls all others on the port of the job.
 
 Every host listens on the master port, not only the first: a firewall that lets it through on one
 host rarely treats the others alike, and the ranks open ports of their own between all pairs later.
@@ -17,7 +17,7 @@ from typing import Any
 
 from dsforge.preflight.remote.machine import ipv4_addresses, number, text
 
-CONNECT_S, ANSWER_S, LONGEST_STREAM_S = 3.0, 3.0, 10.0
+CONNECT_S, ANSWER_S, MAX_STREAM_S = 3.0, 3.0, 10.0
 CHUNK_BYTES = 1 << 18
 CALLERS = 32
 GREETING_BYTES = 64
@@ -52,7 +52,7 @@ def _accept(server: socket.socket, token: bytes) -> None:
 def _serve(caller: socket.socket, token: bytes) -> None:
     """Greet with the token; a caller that then streams is told how much came, and how fast."""
     with contextlib.suppress(OSError), caller:
-        caller.settimeout(LONGEST_STREAM_S)
+        caller.settimeout(MAX_STREAM_S)
         caller.sendall(token + b"\n")
         if caller.recv(len(STREAM)) != STREAM:
             return
@@ -121,7 +121,7 @@ def stream(peer: str, port: int, seconds: float) -> dict[str, Any]:
     """Bytes and seconds of one TCP stream to a peer, as the peer counted them."""
     try:
         with socket.create_connection((peer, port), timeout=CONNECT_S) as call:
-            call.settimeout(LONGEST_STREAM_S)
+            call.settimeout(MAX_STREAM_S)
             call.recv(GREETING_BYTES)
             call.sendall(STREAM)
             data, end = bytes(CHUNK_BYTES), time.monotonic() + seconds

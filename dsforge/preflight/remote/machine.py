@@ -1,4 +1,4 @@
-"""Kernel: what /proc, /sys and a few system calls say about this machine.
+"""Facts of this machine, from /proc, /sys and a few system calls.
 
 Every file is found below `root`, so that a test can lay out a machine that it does not have. What
 cannot be read is absent; nothing here decides anything.
@@ -21,9 +21,9 @@ ROOT = Path("/")
 UNLIMITED = 1 << 60  # cgroup v1 says "no limit" with a number near 2^63
 GATEWAY_FLAG = 0x2  # linux/route.h, RTF_GATEWAY
 SIOCGIFCONF = 0x8912  # linux/sockios.h: every IPv4 address with the name of its interface
-IFREQ_BYTES, MOST_ADDRESSES = 40, 256
+IFREQ_BYTES, MAX_ADDRESSES = 40, 256
 PROGRAM_LIMIT_S = 15.0
-LONGEST_LIST = 64
+MAX_LIST = 64
 GPU_FIELDS = (
     "name",
     "memory.total",
@@ -114,7 +114,7 @@ def interfaces(root: Path = ROOT) -> list[dict[str, Any]]:
             "mac": text(folder / "address")[:64],
             "is_default": folder.name == default,
         }
-        for folder in folders(root / "sys/class/net")[:LONGEST_LIST]
+        for folder in folders(root / "sys/class/net")[:MAX_LIST]
         if folder.name != "lo" and text(folder / "operstate") in ("up", "unknown")
     ]
 
@@ -124,7 +124,7 @@ def ipv4_addresses() -> list[tuple[str, str]]:
     import array
     import fcntl
 
-    room = array.array("B", bytes(IFREQ_BYTES * MOST_ADDRESSES))
+    room = array.array("B", bytes(IFREQ_BYTES * MAX_ADDRESSES))
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
         request = struct.pack("iL", len(room), room.buffer_info()[0])
         used = struct.unpack("iL", fcntl.ioctl(asking.fileno(), SIOCGIFCONF, request))[0]
@@ -135,7 +135,7 @@ def ipv4_addresses() -> list[tuple[str, str]]:
 
 def listed_addresses() -> list[str]:
     """What `hostname -I` prints, in its order: DeepSpeed takes the first as master address."""
-    return said(["hostname", "-I"]).split()[:LONGEST_LIST]
+    return said(["hostname", "-I"]).split()[:MAX_LIST]
 
 
 def own_name_address() -> str:
@@ -149,7 +149,7 @@ def own_name_address() -> str:
 def infiniband_ports(root: Path = ROOT) -> list[dict[str, Any]]:
     """Every port of every RDMA adapter, active or not."""
     found = []
-    for port in sorted((root / "sys/class/infiniband").glob("*/ports/*"))[:LONGEST_LIST]:
+    for port in sorted((root / "sys/class/infiniband").glob("*/ports/*"))[:MAX_LIST]:
         rate = re.match(r"([\d.]+) Gb/sec", text(port / "rate"))
         found.append(
             {
@@ -176,7 +176,7 @@ def gpus_by_driver() -> tuple[list[dict[str, Any]], str]:
             "ecc_errors": int(errors) if errors.isdigit() else 0,
             "throttle": int(mask, 16) if re.fullmatch(r"0x[0-9a-fA-F]{1,16}", mask) else 0,
         }
-        for name, mib, driver, errors, mask in rows[:LONGEST_LIST]
+        for name, mib, driver, errors, mask in rows[:MAX_LIST]
     ]
     return gpus, "" if gpus else answer.strip().split("\n")[0]
 

@@ -22,8 +22,8 @@ from dsforge.preflight.remote.machine import free_bytes, said, text
 # Before, the file itself was the lock (torch/utils/cpp_extension.py, pytorch issue 189245).
 KERNEL_LOCKS = (2, 14)
 LOCK_GRACE_S = 30.0  # younger locks may belong to a build that is just starting
-MOST_ENTRIES = 200
-MOST_HASHED_BYTES = 4 << 20
+MAX_ENTRIES = 200
+MAX_HASHED_BYTES = 4 << 20
 SECRET = re.compile(r"TOKEN|SECRET|PASS|PWD|CRED|AUTH|COOKIE|KEY")
 COMPILERS = ("c++", "g++")
 BLOCK_BYTES = 4096
@@ -111,7 +111,7 @@ def folder_facts(folder: Path, files: list[str]) -> dict[str, Any]:
 def digest(path: Path) -> str:
     """Checksum of the beginning of a file; empty where it cannot be read."""
     with suppress(OSError), path.open("rb") as stream:
-        return hashlib.sha256(stream.read(MOST_HASHED_BYTES)).hexdigest()
+        return hashlib.sha256(stream.read(MAX_HASHED_BYTES)).hexdigest()
     return ""
 
 
@@ -119,7 +119,7 @@ def variables(prefixes: list[str]) -> dict[str, str]:
     """Variables of these names that a program started over ssh finds here; no secret's value."""
     found = {n: v for n, v in os.environ.items() if n.startswith(tuple(prefixes))}
     shown = {n: "(set)" if SECRET.search(n) else v[:400] for n, v in found.items()}
-    return dict(sorted(shown.items())[:MOST_ENTRIES])
+    return dict(sorted(shown.items())[:MAX_ENTRIES])
 
 
 def tool_facts(python: dict[str, Any], interpreter: str) -> dict[str, Any]:
@@ -175,7 +175,7 @@ def builds(root: Path, torch: str) -> dict[str, Any]:
     """The folder of built ops, what each op's folder holds, and the locks that make others wait."""
     ops, locks = [], []
     with suppress(OSError):
-        for folder in sorted(root.iterdir())[:MOST_ENTRIES]:
+        for folder in sorted(root.iterdir())[:MAX_ENTRIES]:
             if (folder / f"{folder.name}.so").is_file():
                 ops.append(folder.name)
             lock = folder / "lock"

@@ -26,7 +26,7 @@ def main() -> int:
 
 def measure(question: Question) -> None:
     """Measure everything that is asked, with every other rank."""
-    from dsforge.probe.rank.location import standing_of, world
+    from dsforge.probe.rank.location import location_of, world
     from dsforge.train.parallel.ranks import (
         choose_device,
         join,
@@ -36,7 +36,7 @@ def measure(question: Question) -> None:
     )
 
     place = place_of_process()
-    standing = standing_of(place)
+    location = location_of(place)
     prefer_own_tools()
     join(place)
     choose_device(place)
@@ -54,10 +54,10 @@ def measure(question: Question) -> None:
 
     device, clock = get_accelerator(), Clock(question.budget_s)
     name = device.device_name()
-    say(world(standing, name if name == "cpu" else device.get_device_name()))
-    for answer in timed_collectives(question, standing, clock):
+    say(world(location, name if name == "cpu" else device.get_device_name()))
+    for answer in timed_collectives(question, location, clock):
         say(answer)
-    for answer in device_rates(question, standing, clock):
+    for answer in device_rates(question, location, clock):
         say(answer)
     say(Ended(seconds=clock.elapsed_s))
     leave()

@@ -1,4 +1,4 @@
-"""Collectives: seconds of each kind at rising payloads, in one node and across all of them.
+"""Seconds of each kind of collective at rising payloads, within a node and across nodes.
 
 Called through DeepSpeed's own communication module, as the engine does. Payloads rise to what the
 plan sends at once, or to what the link moves in a few seconds, whichever is less: a slow network
@@ -16,39 +16,40 @@ from deepspeed.accelerator import get_accelerator
 
 from dsforge.errors import first_line
 from dsforge.probe.messages import Answer, Question, Scope, Skipped, Timed
-from dsforge.probe.rank.location import Standing
+from dsforge.probe.rank.location import Location
 from dsforge.probe.rank.timing import Clock
 from dsforge.specs import Collective
 
 SMALLEST_BYTES = 1 << 10
 RISE = 16
 HALF_BYTES = 2
-LONGEST_S = 2.0  # of one collective
+MAX_S = 2.0  # of one collective
 
 
-def timed_collectives(question: Question, standing: Standing, clock: Clock) -> Iterator[Answer]:
+def timed_collectives(question: Question, location: Location, clock: Clock) -> Iterator[Answer]:
     """What every kind takes at every payload, link class by link class."""
-    for scope, group in _groups(standing):
+    for scope, group in _groups(location):
         for kind, most_bytes in question.payload_bytes.items():
+            case = _Case(kind, scope, group, question=question, location=location)
             try:
-                yield from _rising(_Case(kind, scope, group, question, standing), most_bytes, clock)
+                yield from _rising(case, most_bytes, clock)
             except (RuntimeError, NotImplementedError, ValueError) as error:
                 why = first_line(error)[:400]
                 yield Skipped(what=f"{kind}, {scope}", why=why)
 
 
-def _groups(standing: Standing) -> list[tuple[Scope, Any]]:
+def _groups(location: Location) -> list[tuple[Scope, Any]]:
     """The ranks of this node, and all ranks, where they are more than one."""
     groups: list[tuple[Scope, Any]] = []
-    if standing.per_node > 1:
-        if standing.nodes == 1:
+    if location.per_node > 1:
+        if location.nodes == 1:
             return [("intra_node", None)]
-        for node in range(standing.nodes):  # every rank must take part in making every group
-            first = node * standing.per_node
-            made = comm.new_group(list(range(first, first + standing.per_node)))
-            if node == standing.node:
+        for node in range(location.nodes):  # every rank must take part in making every group
+            first = node * location.per_node
+            made = comm.new_group(list(range(first, first + location.per_node)))
+            if node == location.node:
                 groups.append(("intra_node", made))
-    if standing.nodes > 1:
+    if location.nodes > 1:
         groups.append(("inter_node", None))
     return groups
 
@@ -57,12 +58,11 @@ class _Case:
     """One kind of collective over one group."""
 
     def __init__(
-        self, kind: Collective, scope: Scope, group: Any, question: Question, *more: Standing
+        self, kind: Collective, scope: Scope, group: Any, *, question: Question, location: Location
     ) -> None:
-        (standing,) = more
         self.kind, self.scope, self.group = kind, scope, group
-        self.nodes = 1 if scope == "intra_node" else standing.nodes
-        self.ranks = standing.per_node * self.nodes
+        self.nodes = 1 if scope == "intra_node" else location.nodes
+        self.ranks = location.per_node * self.nodes
         self.dtype = torch.bfloat16 if question.element_bytes == HALF_BYTES else torch.float32
 
     def work(self, payload_bytes: int) -> tuple[Callable[[], object], int]:
@@ -100,7 +100,7 @@ def _rising(case: _Case, most_bytes: int, clock: Clock) -> Iterator[Answer]:
         )
         if payload_bytes >= most_bytes:
             return
-        rise = min(RISE, most_bytes / payload_bytes, LONGEST_S / seconds)
+        rise = min(RISE, most_bytes / payload_bytes, MAX_S / seconds)
         if rise < 2:  # noqa: PLR2004 (twice as much says nothing new)
             return
         payload_bytes = int(payload_bytes * rise)

@@ -17,7 +17,7 @@ from torch.utils import cpp_extension
 from dsforge.probe.disk_speed import measured
 from dsforge.probe.messages import Answer, Product, Question, Rate, Skipped
 from dsforge.probe.node_facts import DiskFact
-from dsforge.probe.rank.location import Standing
+from dsforge.probe.rank.location import Location
 from dsforge.probe.rank.timing import Clock
 from dsforge.specs import Precision
 
@@ -27,7 +27,7 @@ DTYPES: dict[Precision, torch.dtype] = {
     "fp32": torch.float32,
 }
 SQUARE, CPU_SQUARE = 8192, 1024
-MOST_ELEMENTS, MOST_CPU_ELEMENTS = 1 << 28, 1 << 22  # of one matrix of a product
+MAX_ELEMENTS, MAX_CPU_ELEMENTS = 1 << 28, 1 << 22  # of one matrix of a product
 COPY_BYTES, CPU_COPY_BYTES = 1 << 30, 128 << 20
 ADAM_PARAMETERS = 8_000_000
 
@@ -45,36 +45,36 @@ class _Best(NamedTuple):
         return Rate.model_validate({**fields, **more})
 
 
-def device_rates(question: Question, standing: Standing, clock: Clock) -> Iterator[Answer]:
+def device_rates(question: Question, location: Location, clock: Clock) -> Iterator[Answer]:
     """Rates of the device and of the host behind it, in the order of what they are worth."""
     for precision in question.precisions:
         if precision in DTYPES and clock.has_time():
             flops = max(_flops(product, precision, clock) for product in _products(question))
-            found = _every(flops, standing)
+            found = _every(flops, location)
             yield found.rate(what="product", precision=precision)
     for what, per_s in _copies(clock):
-        yield _every(per_s, standing).rate(what=what)
-    yield from _adam(standing, clock)
-    yield from _disk(question, standing, clock)
+        yield _every(per_s, location).rate(what=what)
+    yield from _adam(location, clock)
+    yield from _disk(question, location, clock)
 
 
 def _is_cpu() -> bool:
     return bool(get_accelerator().device_name() == "cpu")
 
 
-def _every(own: float, standing: Standing) -> _Best:
+def _every(own: float, location: Location) -> _Best:
     """The slowest and the fastest rank."""
     import torch.distributed
 
-    rates: list[tuple[float, str]] = [(own, standing.name)] * standing.place.world_size
-    torch.distributed.all_gather_object(rates, (own, standing.name))
+    rates: list[tuple[float, str]] = [(own, location.name)] * location.place.world_size
+    torch.distributed.all_gather_object(rates, (own, location.name))
     slowest = min(rates)
     return _Best(slowest[0], max(rates)[0], slowest[1])
 
 
 def _products(question: Question) -> tuple[Product, ...]:
     """The plan's products, as far as they are worth their memory, and one large square."""
-    side, most = (CPU_SQUARE, MOST_CPU_ELEMENTS) if _is_cpu() else (SQUARE, MOST_ELEMENTS)
+    side, most = (CPU_SQUARE, MAX_CPU_ELEMENTS) if _is_cpu() else (SQUARE, MAX_ELEMENTS)
     found = [Product(rows=side, inputs=side, outputs=side)]
     for product in question.products:
         rows = max(1, min(product.rows, most // max(product.inputs, product.outputs)))
@@ -107,7 +107,7 @@ def _copies(clock: Clock) -> Iterator[tuple[str, float]]:
     yield "to_host", size / clock.own_s(lambda: host.copy_(source, non_blocking=pinned))
 
 
-def _adam(standing: Standing, clock: Clock) -> Iterator[Answer]:
+def _adam(location: Location, clock: Clock) -> Iterator[Answer]:
     """Parameters/s of one node: of DeepSpeed's CPU Adam where it is built, else of torch's."""
     if not clock.has_time():
         yield Skipped(what="CPU Adam", why="no time was left")
@@ -119,8 +119,8 @@ def _adam(standing: Standing, clock: Clock) -> Iterator[Answer]:
         from deepspeed.ops.adam import DeepSpeedCPUAdam
 
         step, how = DeepSpeedCPUAdam([parameter], adamw_mode=True).step, "DeepSpeedCPUAdam"
-    per_s = standing.per_node * ADAM_PARAMETERS / clock.own_s(step)
-    yield _every(per_s, standing).rate(what="adam", how=how)
+    per_s = location.per_node * ADAM_PARAMETERS / clock.own_s(step)
+    yield _every(per_s, location).rate(what="adam", how=how)
 
 
 def _load_built_adam() -> bool:
@@ -145,17 +145,17 @@ def _load_built_adam() -> bool:
     return True
 
 
-def _disk(question: Question, standing: Standing, clock: Clock) -> Iterator[Answer]:
+def _disk(question: Question, location: Location, clock: Clock) -> Iterator[Answer]:
     """Bytes/s of the slowest node's disk."""
     if question.disk is None:
         return
     folder = next(p for p in (Path(question.disk), *Path(question.disk).parents) if p.is_dir())
     fast = float("inf"), float("inf")
     why = "" if clock.has_time() else "no time was left"
-    if standing.place.local_rank == 0 and not why:
+    if location.place.local_rank == 0 and not why:
         disk = measured(DiskFact(mount=str(folder), device="", free_bytes=0))
         fast = disk.read_bytes_per_s or 0.0, disk.write_bytes_per_s or 0.0
-    read, write = (_every(per_s, standing) for per_s in fast)
+    read, write = (_every(per_s, location) for per_s in fast)
     if why or min(read.slowest, write.slowest) == 0.0:
         yield Skipped(what=f"disk at {folder}"[:100], why=why or "no file can be written there")
         return

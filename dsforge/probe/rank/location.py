@@ -1,4 +1,4 @@
-"""Place: which node a rank stands on, what that node is, and the way to the first node.
+"""Location of a rank: its node, the facts of that node, and the interface to the first node.
 
 A rank that was not told an interface takes the one that the kernel routes the first node's address
 over, before any library guesses: the first interface by name is often a container bridge.
@@ -19,11 +19,11 @@ from dsforge.train.parallel.ranks import Place
 
 INTERFACE_NAMES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 SHOWN_INTERFACES = 16
-LONGEST_NAME = 60
+MAX_NAME = 60
 
 
-class Standing(NamedTuple):
-    """Where this rank stands among nodes of equally many ranks."""
+class Location(NamedTuple):
+    """The position of this rank among nodes of equally many ranks."""
 
     place: Place
     per_node: int
@@ -42,11 +42,11 @@ class Standing(NamedTuple):
     @property
     def name(self) -> str:
         """Host and rank, for people."""
-        return f"{platform.node()[:LONGEST_NAME]} rank {self.place.rank}"
+        return f"{platform.node()[:MAX_NAME]} rank {self.place.rank}"
 
 
-def standing_of(place: Place) -> Standing:
-    """Where the launcher has put this rank; names the interface where nobody has."""
+def location_of(place: Place) -> Location:
+    """The location that the launcher gave; sets the network interface where none is set."""
     local = os.environ.get("LOCAL_WORLD_SIZE") or os.environ.get("LOCAL_SIZE") or "1"
     per_node = int(local) if local.isdecimal() and int(local) > 0 else 1
     if place.world_size % per_node:
@@ -55,23 +55,23 @@ def standing_of(place: Place) -> Standing:
     if interface is not None and place.world_size > per_node:
         for name in INTERFACE_NAMES:
             os.environ.setdefault(name, interface)
-    return Standing(place, per_node, interface)
+    return Location(place, per_node, interface)
 
 
-def world(standing: Standing, device: str) -> World | None:
+def world(location: Location, device: str) -> World | None:
     """The job and its weakest node, on the first rank. All ranks must call it."""
     import torch.distributed
 
     active = len(infiniband_facts(ROOT))
-    own = (memory_bytes(), cpu_cores(), standing.interface, active)
-    every: list[tuple[int, int, str | None, int]] = [own] * standing.place.world_size
+    own = (memory_bytes(), cpu_cores(), location.interface, active)
+    every: list[tuple[int, int, str | None, int]] = [own] * location.place.world_size
     torch.distributed.all_gather_object(every, own)
-    if not standing.place.is_first:
+    if not location.place.is_first:
         return None
     names = sorted({name for _, _, name, _ in every if name})
     return World(
-        ranks=standing.place.world_size,
-        nodes=standing.nodes,
+        ranks=location.place.world_size,
+        nodes=location.nodes,
         device=device,
         back_end=str(torch.distributed.get_backend()),
         versions={name: version(name) for name in ("torch", "deepspeed")},

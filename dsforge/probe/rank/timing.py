@@ -1,4 +1,4 @@
-"""Clock: seconds of repeated work that all ranks do at the same time, agreed between them."""
+"""Timing of repeated work that all ranks do at the same time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dsforge.train.parallel.agreement import largest
 
 ROUNDS = 3  # the best one counts: others use the machine too
 ROUND_S = 0.15
-MOST_REPEATS = 200
+MAX_REPEATS = 200
 
 
 class Clock:
@@ -31,7 +31,7 @@ class Clock:
     def own_s(self, work: Callable[[], object]) -> float:
         """Seconds of the work on this rank, while every other rank does the same."""
         once_s = largest(_seconds(work, 1))[0]  # and it warms up
-        repeats = max(1, min(MOST_REPEATS, round(ROUND_S / max(once_s, 1e-9))))
+        repeats = max(1, min(MAX_REPEATS, round(ROUND_S / max(once_s, 1e-9))))
         rounds = 1 if once_s > ROUND_S else ROUNDS
         return min(_seconds(work, repeats) for _ in range(rounds))
 

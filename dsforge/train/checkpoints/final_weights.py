@@ -1,4 +1,4 @@
-"""The final weights: gathered on one rank, written once, reopened and compared before they count.
+"""Export of the final weights: gathered on one rank, written, read back and compared.
 
 People lost whole runs to files of empty tensors that were saved under ZeRO-3 without gathering.
 Here the weights are taken one parameter at a time, and the folder gets its name only after every
@@ -20,7 +20,7 @@ from dsforge.train.parallel.agreement import on_first_rank
 from dsforge.train.parallel.autotp import whole_shards
 
 ADAPTER = "default"  # peft's name for the only adapter
-AGAIN = "start again to write the weights: the last checkpoint is whole"
+AGAIN = "start again to write the weights: the last checkpoint is complete"
 SLICE_ELEMENTS = 4 * 1024 * 1024
 WORD = 2**64
 
@@ -98,7 +98,7 @@ def _write(module: Any, weights: dict[str, Any], tokenizer: Any, folder: Path) -
 
 @contextmanager
 def _replacing(folder: Path, weights: dict[str, Any]) -> Iterator[Path]:
-    """A folder to write into, which takes the place of `folder` when all went well."""
+    """A folder to write into, which replaces `folder` on success."""
     from safetensors import SafetensorError
 
     size = sum(tensor.numel() * tensor.element_size() for tensor in weights.values())
@@ -160,7 +160,7 @@ def check_files(folder: Path, weights: dict[str, Any]) -> None:
                 seen.add(name)
                 known = weights.get(name)
                 if tensor.numel() == 0 or (known is not None and not _equal(tensor, known)):
-                    raise DsforgeError(f"{file.name}: `{name}` is not what the model holds")
+                    raise DsforgeError(f"{file.name}: `{name}` differs from the model")
                 if known is None:
                     unknown.append(_digest(tensor))
     expected = sum(tensor.numel() for tensor in weights.values())
@@ -170,7 +170,7 @@ def check_files(folder: Path, weights: dict[str, Any]) -> None:
         message = f"the files hold {elements} values, the model {expected}; missing: {missing}"
         raise DsforgeError(message)
     if sum(unknown) % WORD != sum(_digest(tensor) for tensor in left.values()) % WORD:
-        raise DsforgeError(f"other values than the model holds: {', '.join(sorted(left)[:5])}")
+        raise DsforgeError(f"values differ from those of the model: {', '.join(sorted(left)[:5])}")
 
 
 def _equal(one: Any, other: Any) -> bool:

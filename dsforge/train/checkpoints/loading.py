@@ -57,7 +57,7 @@ def _load(load: Any, path: Any, **options: Any) -> Any:
     from torch.serialization import safe_globals
 
     if not isinstance(path, str | Path):
-        raise DsforgeError("checkpoints are loaded from files alone")
+        raise DsforgeError("checkpoints are loaded from files only")
     check_file(Path(path))
     options["mmap"] = options["mmap"] or None
     try:
@@ -65,7 +65,9 @@ def _load(load: Any, path: Any, **options: Any) -> Any:
             return load(path, weights_only=True, **options)
     except Exception as error:  # pickle's, zip's, tensors that do not fit: all of them mean no
         message = f"{Path(path).name} cannot be loaded: {first_line(error)}"
-        raise DsforgeError(message, "`dsforge ckpt verify` says what is wrong with it") from error
+        raise DsforgeError(
+            message, "`dsforge ckpt verify` reports what is wrong with it"
+        ) from error
 
 
 def _known_classes() -> Iterator[Any]:
@@ -84,5 +86,5 @@ def _member(of: Any, name: str) -> Any:
     from deepspeed.runtime.zero.config import ZeroStageEnum
 
     if of is not ZeroStageEnum or not isinstance(name, str) or name not in of.__members__:
-        raise TypeError("a checkpoint asks for an attribute that is no ZeRO stage")
+        raise TypeError("a checkpoint asks for an attribute that is not a ZeRO stage")
     return of.__members__[name]

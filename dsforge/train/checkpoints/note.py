@@ -1,8 +1,8 @@
-"""Checkpoints: DeepSpeed's own files, and a small note that marks a good one.
+"""Notes of checkpoints: a small file beside DeepSpeed's own that marks a complete checkpoint.
 
 DeepSpeed's `latest` is written whether or not every rank finished, and it does not say for how many
 ranks a checkpoint is good. The note is written last, after every file was read back from the disk,
-so a checkpoint without one does not count. It holds the size and check sum of each file, so that
+so a checkpoint without one does not count. It holds the size and checksum of each file, so that
 one that was cut or changed later is found before it is loaded.
 """
 
@@ -22,7 +22,7 @@ from dsforge.train.checkpoints.run_identity import Change, RunIdentity, changes
 
 NOTE = "dsforge.json"
 TAG = re.compile(r"global_step([0-9]{1,15})")
-LONGEST_NOTE = 256 * 1024 * 1024  # bytes; a million files take half of it
+MAX_NOTE_BYTES = 256 * 1024 * 1024  # bytes; a million files take half of it
 CHUNK_BYTES = 16 * 1024 * 1024
 
 
@@ -32,11 +32,11 @@ class FileNote(BaseModel):
     model_config = FROZEN
 
     bytes: int = Field(ge=0)
-    crc32: int = Field(ge=0, description="Check sum of all its bytes.")
+    crc32: int = Field(ge=0, description="Checksum of all its bytes.")
 
 
 class CheckpointNote(BaseModel):
-    """What a checkpoint is good for."""
+    """What a checkpoint holds, and which run it can resume."""
 
     model_config = FROZEN
 
@@ -95,7 +95,7 @@ def step_of(path: Path) -> int:
 def read_note(path: Path) -> CheckpointNote:
     """The note of a checkpoint. Raises DsforgeError, whatever lies in its place."""
     try:
-        text = read_text(path / NOTE, LONGEST_NOTE, pipes=False)
+        text = read_text(path / NOTE, MAX_NOTE_BYTES, pipes=False)
         return CheckpointNote.model_validate_json(text)
     except (UnreadableError, ValueError) as error:  # ValidationError is a ValueError
         hint = "name a folder `checkpoints/global_stepN` that `dsforge train` wrote"
@@ -121,8 +121,10 @@ def chosen_checkpoint(resume: str, folder: Path) -> Path | None:
         found = checkpoints(folder)
         whole = [path for path in found if not lacking(path)]
         if found and not whole:
-            message = f"no checkpoint in {folder} is whole: {found[-1].name}: {lacking(found[-1])}"
-            raise DsforgeError(message, "start anew with `--overwrite`")
+            message = (
+                f"no checkpoint in {folder} is complete: {found[-1].name}: {lacking(found[-1])}"
+            )
+            raise DsforgeError(message, "start from scratch with `--overwrite`")
         return whole[-1] if whole else None
     path = Path(resume).expanduser().resolve()
     if not TAG.fullmatch(path.name):
@@ -154,11 +156,11 @@ def changed(path: Path, names: list[str]) -> str:
         wrong = [name for name in names if noted_file(path / name) != files[name]]
     except OSError as error:
         return str(error)
-    return f"{', '.join(wrong)}: other bytes than were saved" if wrong else ""
+    return f"{', '.join(wrong)}: content differs from what was saved" if wrong else ""
 
 
 def noted_file(path: Path) -> FileNote:
-    """Size and check sum of a file, read from the disk."""
+    """Size and checksum of a file, read from the disk."""
     size = total = 0
     with path.open("rb") as stream:
         while part := stream.read(CHUNK_BYTES):
@@ -178,14 +180,14 @@ def check_note(path: Path, present: CheckpointNote) -> CheckpointNote:
         "samples": "use the data of the checkpoint",
     }
     if note.ranks != present.ranks and (note.splits_layers or present.splits_layers):
-        same = "tensor and pipeline ranks are resumed as they were"
+        same = "tensor and pipeline parallel sizes cannot change on resume"
         names |= dict.fromkeys(("tensor_parallel_size", "pipeline_parallel_size"), same)
         names |= {"world_size": "start as many ranks as before", "zero_stage": same}
     for name, hint in names.items():
         old, new = getattr(note, name), getattr(present, name)
         if old != new:
             message = f"{path.name} was saved with {name} {old}, this run has {new}"
-            raise DsforgeError(message, f"{hint}, or start anew with `--overwrite`")
+            raise DsforgeError(message, f"{hint}, or start from scratch with `--overwrite`")
     return note
 
 
@@ -196,5 +198,5 @@ def check_run(note: CheckpointNote, present: RunIdentity) -> list[Change]:
     if refused:
         message = f"{tag_of(note.step)} is of another run: {'; '.join(map(str, refused))}"
         hints = dict.fromkeys(change.refusal for change in refused)
-        raise DsforgeError(message, f"{'; '.join(hints)}, or start anew with `--overwrite`")
+        raise DsforgeError(message, f"{'; '.join(hints)}, or start from scratch with `--overwrite`")
     return found

@@ -1,4 +1,4 @@
-"""Live objects out of what the reader of checkpoints describes, without unpickling.
+"""Python objects rebuilt from the values that the checkpoint reader describes, without unpickling.
 
 A universal checkpoint carries settings along: step counts, the schedule, the loss scaler. They are
 built here from the values that were read, and only of types that DeepSpeed itself needs; whatever
@@ -88,7 +88,7 @@ def tensor_of(archive: Archive, stored: StoredTensor) -> Any:
     import torch
 
     if not stored.is_contiguous:
-        raise UnknownTypeError("it holds a tensor that is not laid out in order")
+        raise UnknownTypeError("it holds a tensor that is not contiguous")
     dtype = getattr(torch, stored.storage.dtype, None)
     bits = archive.elements(stored, 0, stored.elements)
     if stored.elements == 0:

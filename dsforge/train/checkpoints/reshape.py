@@ -1,4 +1,4 @@
-"""A checkpoint of other ranks, or of another ZeRO stage, in the engine of this run.
+"""Loads a checkpoint of other ranks, or of another ZeRO stage, into the engine of this run.
 
 DeepSpeed loads its files only into the very ranks that wrote them, and asks for a conversion
 otherwise. Here each rank takes the elements that it is to hold straight from the files of all
@@ -30,7 +30,9 @@ def fill(engine: Any, saved: Saved) -> None:
     names = {name for name, p in module.named_parameters() if p.requires_grad}
     odd = sorted(names ^ set(saved.trained))
     if odd:
-        raise DsforgeError(f"other parameters are trained than before: {listed(odd)}")
+        raise DsforgeError(
+            f"the trained parameters differ from those of the checkpoint: {listed(odd)}"
+        )
     optimizer = engine.optimizer
     inner = getattr(optimizer, "optimizer", optimizer)
     if engine.zero_optimization_partition_weights():
@@ -112,7 +114,7 @@ def _fill_equal_parts(optimizer: Any, inner: Any, atoms: Mapping[Any, Any], save
     away = any(half is None for half in optimizer.fp16_partitioned_groups_flat)
     if optimizer.swap_optimizer or away:
         hint = "resume on the same ranks, or offload to CPU memory"
-        raise DsforgeError("states on NVMe are not resumed on other ranks", hint)
+        raise DsforgeError("optimizer states on NVMe cannot be resumed on other ranks", hint)
     optimizer.checkpoint_event_prologue()
     rank = deepspeed.comm.get_rank(group=optimizer.dp_process_group)
     for index, group in enumerate(optimizer.fp16_groups):

@@ -1,4 +1,4 @@
-"""Where a run begins, anew or after a checkpoint, and how it goes on from there.
+"""Start of a run, from scratch or from a checkpoint, and the resume itself.
 
 Two runs must never mix in one folder: old checkpoints with higher step numbers would be taken for
 the newest of the new run. So what does not belong to the run is named, and removed only on request.
@@ -118,7 +118,7 @@ def sound(path: Path | None, say: Callable[[str], None], *, fall_back: bool) -> 
         say(f"{path.name} is damaged and set aside: {why}")
         on_first_rank(partial(set_aside, path))
         if not older:
-            hint = "start anew with `--overwrite`"
+            hint = "start from scratch with `--overwrite`"
             raise DsforgeError(f"no good checkpoint is left in {path.parent}", hint)
         path = older[-1]
     return None
@@ -182,7 +182,7 @@ def retune(engine: Any, changes: Sequence[Change]) -> list[str]:
     said = []
     for change in changes:
         kept = change.name.startswith(OPTIMIZER) and not _set(groups, change)
-        said.append(f"{change} (it stays: no new value is given)" if kept else str(change))
+        said.append(f"{change} (unchanged: no new value is given)" if kept else str(change))
         if change.name == RATE and isinstance(change.new, int | float):
             new, old = float(change.new), change.old
             scheduler.base_lrs = [new if rate == old else rate for rate in scheduler.base_lrs]

@@ -1,4 +1,4 @@
-"""What a run is, as its checkpoints note it, and what has changed when it goes on.
+"""Identity of a run, stored in its checkpoints, and the changes since when it is resumed.
 
 A resumed run promises to go on as if it had never stopped. Other data, another order of samples or
 another model break that promise, so they are refused. A person may well want another learning
@@ -26,7 +26,7 @@ FIXED = ("sequence_length", "packing", "batching", "random_weights")  # train.ya
 # Elsewhere in the note, or without effect on the numbers of a run.
 PASSED_OVER = ("seed", "steps", "epochs", "output", "deepspeed_config", "data", "on_bad_row")
 VOLATILE = ("transformers_version", "dtype", "torch_dtype", "use_cache", "quantization_config")
-LONGEST = 60  # letters of a value in a message
+MAX_SHOWN_LETTERS = 60  # letters of a value in a message
 MODEL = "use the model of the checkpoint"
 OPTIMIZER, LORA, RATE = "optimizer.params.", "lora.", "learning_rate"
 STAGE = "zero_optimization.stage"
@@ -37,9 +37,9 @@ class RunIdentity(BaseModel):
 
     model_config = FROZEN
 
-    data: str = Field(description="Check sum of the training samples as tokens, in order.")
+    data: str = Field(description="Checksum of the training samples as tokens, in order.")
     validation: str = Field(description="The same of the validation samples; empty without any.")
-    model: str = Field(description="Type, number of parameters, check sum of names and shapes.")
+    model: str = Field(description="Type, number of parameters, checksum of names and shapes.")
     configuration: dict[str, Value] = Field(description="Of the model, by dotted name.")
     precision: str
     optimizer: str = Field(description="Its type, as DeepSpeed names it.")
@@ -82,7 +82,7 @@ def identity_of(
 
 
 def _parameters(model: Any) -> str:
-    """Type and size of a model, and a check sum of what its parameters are called and shaped."""
+    """Type and size of a model, and a checksum of what its parameters are called and shaped."""
     shapes = [
         (name, list(getattr(p, "ds_shape", p.shape)), bool(p.requires_grad))
         for name, p in model.named_parameters()
@@ -172,4 +172,4 @@ def _shown(value: Value) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     text = f"{value:g}" if isinstance(value, float) else ascii(str(value))[1:-1]
-    return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
+    return text if len(text) <= MAX_SHOWN_LETTERS else f"{text[:MAX_SHOWN_LETTERS]}..."

@@ -1,4 +1,4 @@
-"""When a checkpoint cannot be written: said at the first step, and never at the cost of a good one.
+"""When to save, and what to do if it fails: reported at the first step, never losing a good one.
 
 A run that cannot save loses all it does from then on. So the first save is rehearsed after the
 first step, the room on the disk is compared with what the run will keep, and a save that fails is
@@ -20,8 +20,8 @@ from dsforge.train.checkpoints.writer import Cost, SaveError, predicted_bytes, r
 from dsforge.train.parallel.agreement import largest, on_first_rank
 from dsforge.units import seconds, size
 
-MARGIN = 1.05  # of the bytes of a checkpoint, for what a file system adds
-PATIENCE = 4  # a save may take so many times the longest one before ranks give up on each other
+FILE_SYSTEM_OVERHEAD = 1.05  # of the bytes of a checkpoint, for what a file system adds
+SAVE_LIMIT_FACTOR = 4  # times the longest save so far: how long ranks wait for each other
 DEFAULT_WAIT_S = 600.0  # what ranks wait for each other in a collective (see `ranks.join`)
 
 
@@ -59,7 +59,7 @@ class Saver:
             older = checkpoints(self.folder)[:-1]
             if not older:
                 raise self._given_up(failure, note) from failure
-            self.say(f"{failure.message}; once more without {', '.join(p.name for p in older)}")
+            self.say(f"{failure.message}; retrying without {', '.join(p.name for p in older)}")
             on_first_rank(lambda: _drop(older))
             try:
                 self._learn(save(engine, self.folder, note, self.keep))
@@ -76,7 +76,7 @@ class Saver:
         """Raise SaveError where the disk does not hold so many checkpoints more."""
         self.folder.mkdir(parents=True, exist_ok=True)
         free = shutil.disk_usage(self.folder).free
-        needed = each * MARGIN * max(1, count)
+        needed = each * FILE_SYSTEM_OVERHEAD * max(1, count)
         short = largest(needed - free)[0]
         if short > 0:
             message = f"{size(free)} are free in {self.folder}, {max(1, count)} checkpoints"
@@ -90,8 +90,10 @@ class Saver:
 
         slowest = largest(cost.seconds)[0]
         self.cost = Cost(cost.bytes, slowest)
-        if PATIENCE * slowest > DEFAULT_WAIT_S:
-            _set_pg_timeout(timedelta(seconds=PATIENCE * slowest), torch.distributed.group.WORLD)
+        if SAVE_LIMIT_FACTOR * slowest > DEFAULT_WAIT_S:
+            _set_pg_timeout(
+                timedelta(seconds=SAVE_LIMIT_FACTOR * slowest), torch.distributed.group.WORLD
+            )
 
 
 def _drop(paths: list[Path]) -> None:

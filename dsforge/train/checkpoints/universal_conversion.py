@@ -2,7 +2,7 @@
 
 DeepSpeed's converter knows ZeRO 1 to 3 but writes stage 3 in a form that stages 1 and 2 cannot
 load, and nothing for stage 0. Data-parallel checkpoints are therefore written here, parameter by
-parameter and in the one form that all stages load, from bytes that fit their check sums and without
+parameter and in the one form that all stages load, from bytes that fit their checksums and without
 unpickling. Those of tensor and pipeline ranks go through DeepSpeed's converter, whose loading is
 made as strict as our own; what it reads and writes is judged before and after.
 """
@@ -65,7 +65,7 @@ def convert(
 ) -> Path:
     """A universal checkpoint in a new folder; `latest_universal` beside it names it.
 
-    `unchecked` leaves out the check sums of the checkpoint, and nothing else.
+    `unchecked` leaves out the checksums of the checkpoint, and nothing else.
     Raises UnusableError where the checkpoint is damaged or not to be trusted, DsforgeError where
     the folder exists or cannot be written; then nothing of it is left.
     """
@@ -129,7 +129,7 @@ def _by_parameter(folder: Folder, out: Path, watcher: Watcher, archive: type[Arc
     kinds = {"frozen parameters": len(saved.frozen), "buffers": len(saved.buffers)}
     left_out = " and ".join(f"{count} {kind}" for kind, count in kinds.items() if count)
     if left_out:
-        watcher.say(f"not part of it, DeepSpeed takes them from the model: {left_out}")
+        watcher.say(f"not included (DeepSpeed takes them from the model): {left_out}")
     model = archive(folder.of("model")[0].path)
     parts = [archive(file.path) for file in folder.of("optimizer")[:1]]
     values = _carried(model.value, model, watcher) | {"module": {}, "optimizer": None}
@@ -232,7 +232,7 @@ def _common(source: Archive, saved: Saved, watcher: Watcher) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class _Sink:
-    """A file that torch writes to: the check sum of what it gave, and the first failure.
+    """A file that torch writes to: the checksum of what it gave, and the first failure.
 
     torch calls it from C, where an exception would end the process: so it is kept for later.
     """

@@ -1,4 +1,4 @@
-"""The one door through which a checkpoint goes to the disk.
+"""Writes checkpoints atomically and verifies them.
 
 Every file is written into a temporary folder, flushed, dropped from the cache, opened again and
 compared with what the engine held: names, shapes, types, every value. Only when all ranks say so
@@ -36,7 +36,7 @@ UNFINISHED = ".saving"  # the folder in which a checkpoint is written before it 
 
 
 class SaveError(DsforgeError):
-    """A checkpoint that did not get to the disk whole; the earlier ones are still there."""
+    """A checkpoint could not be written completely; earlier ones are still there."""
 
 
 class Cost(NamedTuple):
@@ -154,7 +154,7 @@ def write_files(engine: Any, folder: Path, tag: str) -> dict[str, FileNote]:
     files, failures = _gathered(checked)
     if failures:
         on_first_rank(lambda: shutil.rmtree(unfinished, ignore_errors=True))
-        raise SaveError(f"the checkpoint did not get to the disk: {failures[0]}")
+        raise SaveError(f"the checkpoint could not be written: {failures[0]}")
     return files
 
 
@@ -176,7 +176,7 @@ def _named(folder: Path, note: CheckpointNote, keep: int) -> None:
         _complete(folder, note, keep)
     except OSError as error:
         message = f"step {note.step}: the checkpoint cannot be completed: {reason(error, folder)}"
-        raise DsforgeError(message, f"look at what is in {folder}, and start again") from error
+        raise DsforgeError(message, f"check what is in {folder}, then start again") from error
 
 
 def _complete(folder: Path, note: CheckpointNote, keep: int) -> None:
@@ -205,7 +205,7 @@ def compare(state_dict: Any, file: Path) -> None:
     held = dict(_held(state_dict, ""))
     if stored.keys() != held.keys():
         odd = sorted(stored.keys() ^ held.keys())
-        raise DsforgeError(f"holds other tensors than the engine: {', '.join(odd[:3])}")
+        raise DsforgeError(f"does not hold the tensors of the engine: {', '.join(odd[:3])}")
     for name, tensor in held.items():
         found = stored[name]
         dtype = str(tensor.dtype).removeprefix("torch.")
@@ -213,7 +213,7 @@ def compare(state_dict: Any, file: Path) -> None:
             raise DsforgeError(f"`{name}` is {found.storage.dtype} {found.shape} on the disk")
         flat = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
         if not np.array_equal(archive.flat(found).view(np.uint8), flat):
-            raise DsforgeError(f"`{name}` has other values on the disk")
+            raise DsforgeError(f"`{name}` has different values on disk")
 
 
 def _held(value: Any, path: str) -> Iterator[tuple[str, Any]]:

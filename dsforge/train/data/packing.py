@@ -1,4 +1,4 @@
-"""Short samples side by side in one sequence, so that no time goes into padding.
+"""Packing: several short samples in one sequence, so that no time is spent on padding.
 
 Samples of a pack never see each other: positions begin anew with each of them, and attention is
 blocked between them (transformers reads the borders from the positions). The first token of each

@@ -1,4 +1,4 @@
-"""Data of a job, from files to samples, with progress; before any process group exists."""
+"""Data preparation, from files to samples, with progress; before any process group exists."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class DataFile:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """Training samples, and validation samples where there are any; a check sum of each."""
+    """Training samples, and validation samples where there are any; a checksum of each."""
 
     train: Sequence[Sample]
     validation: Sequence[Sample]

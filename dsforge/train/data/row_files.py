@@ -18,7 +18,7 @@ from dsforge.errors import Problem, SpecError
 from dsforge.outside import UnreadableError, json_value, opened, read_text
 from dsforge.train.data.table_reader import Kind, TableError, lines
 
-MOST_ROW_BYTES = 16 << 20
+MAX_ROW_BYTES = 16 << 20
 STATE_BYTES = 4 << 20  # of a state.json; one shard takes 40
 HEAD_BYTES = 512
 SHOWN_SPLITS = 20
@@ -62,7 +62,7 @@ def row_values(path: Path) -> Iterator[tuple[str, Any]]:
 
 
 def refused(rule: str, message: str, path: Path, hint: str = "") -> SpecError:
-    """The error for a file that is no data."""
+    """The error for a file that is not usable as data."""
     return SpecError((Problem(rule, message, hint, str(path)),))
 
 
@@ -77,10 +77,10 @@ def _listed(folder: Path) -> tuple[Path, ...]:
         names = [file["filename"] for file in state["_data_files"]]
     except (UnreadableError, KeyError, TypeError) as error:
         hint = "name a JSONL or Parquet file, or a folder that `datasets` saved to disk"
-        raise refused("data-folder", "is no dataset", folder, hint) from error
+        raise refused("data-folder", "is not a dataset", folder, hint) from error
     for name in names:
         if not isinstance(name, str) or not _is_plain(name):
-            message = f"its `state.json` names {name!a:.80}, which is no file in this folder"
+            message = f"its `state.json` names {name!a:.80}, which is not a file in this folder"
             raise refused("data-outside", message, folder, "save it again with `datasets`")
     return tuple(folder / name for name in names)
 
@@ -114,10 +114,10 @@ def _json_values(path: Path) -> Iterator[tuple[str, Any]]:
         with opened(path, pipes=False) as raw:
             lines = io.BufferedReader(raw, 1 << 20)
             number = 0
-            while line := lines.readline(MOST_ROW_BYTES + 1):
+            while line := lines.readline(MAX_ROW_BYTES + 1):
                 number += 1
                 place = f"{path}:{number}"
-                if len(line) > MOST_ROW_BYTES:
+                if len(line) > MAX_ROW_BYTES:
                     _pass_over(lines, line)
                     yield place, _too_large(place)
                 elif line.strip():
@@ -133,7 +133,7 @@ def _pass_over(lines: BinaryIO, line: bytes) -> None:
 
 
 def _too_large(place: str) -> Problem:
-    return Problem("row-size", f"has more than {MOST_ROW_BYTES >> 20} MiB", place=place)
+    return Problem("row-size", f"has more than {MAX_ROW_BYTES >> 20} MiB", place=place)
 
 
 def _json(place: str, line: bytes) -> Any:
@@ -152,7 +152,7 @@ def _json(place: str, line: bytes) -> Any:
 def _table_values(path: Path, kind: Kind, files: tuple[Path, ...]) -> Iterator[tuple[str, Any]]:
     """Place and value of each row of a Parquet file, or of a folder that `datasets` saved."""
     try:
-        for number, line in enumerate(lines(kind, files, MOST_ROW_BYTES), 1):
+        for number, line in enumerate(lines(kind, files, MAX_ROW_BYTES), 1):
             place = f"{path}: row {number}"
             yield place, _json(place, line) if line else _too_large(place)
     except TableError as error:

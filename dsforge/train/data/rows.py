@@ -1,4 +1,4 @@
-"""Rows: JSONL, Parquet and dataset folders -> conversations, with every bad row named at once.
+"""Rows of JSONL, Parquet and dataset folders as conversations, with all bad rows reported at once.
 
 Three shapes are read: `text` (loss on all of it), `prompt` with `completion`, and `messages`. Files
 may be larger than memory: they are read twice, row by row, first to find what is wrong with them.
@@ -17,7 +17,7 @@ from dsforge.specs import DataShape
 from dsforge.train.data.row_files import refused, row_values
 
 SHOWN_PROBLEMS = 20
-MOST_MESSAGES = 2_000  # in a row: each answer is rendered with all that stands before it
+MAX_MESSAGES = 2_000  # in a row: each answer is rendered with all that stands before it
 SHOWN_KEYS, SHOWN_LETTERS = 6, 40
 ROLES = {"system", "user", "assistant", "tool"}
 Message = dict[str, str]
@@ -170,8 +170,8 @@ def _messages_row(place: str, value: dict[str, Any]) -> Row | Problem:
     messages = value.get("messages")
     if not isinstance(messages, list) or not messages:
         return Problem("row-field", "`messages` must be a list and not empty", place=place)
-    if len(messages) > MOST_MESSAGES:
-        text = f"`messages` must have at most {MOST_MESSAGES:,} entries"
+    if len(messages) > MAX_MESSAGES:
+        text = f"`messages` must have at most {MAX_MESSAGES:,} entries"
         return Problem("row-field", text, place=place)
     for number, message in enumerate(messages):
         if not isinstance(message, dict) or not _is_role(message.get("role")):

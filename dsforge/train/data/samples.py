@@ -1,4 +1,4 @@
-"""Samples: tokens and labels, and the one order in which they are seen.
+"""Samples: tokens and labels, and the order in which training sees them.
 
 The order depends on seed and step only, so any number of ranks sees the same global batches.
 Every rank can read all samples: it knows the answer tokens of a global batch without asking.

@@ -1,8 +1,8 @@
-"""Tables: rows of Parquet and Arrow files as lines of JSON, read in a process that may die of them.
+"""Rows of Parquet and Arrow files as lines of JSON, read in a separate process that may crash.
 
 A page of 2 kB can ask for gigabytes, and so can a dictionary, a list or a prefix that is shared: no
 size that such a file states bounds what it becomes. So a process of its own turns it into lines,
-with little memory and little patience, and whatever ends that process is a message here.
+with limits on memory and time, and whatever ends that process becomes a message here.
 
 The process runs `main`; only what is installed, or this checkout, is imported there.
 """
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 Kind = Literal["parquet", "arrow"]
 COLUMNS = ("text", "prompt", "completion", "messages")
 MEMORY_BYTES = 768 << 20  # of the process, its libraries included
-PATIENCE_S = 60.0  # with a process that says nothing
-MOST_ROWS_PER_BYTE = 16  # of a file; more are no data but an attack on time
-MOST_PER_BYTE, FREE_BYTES = 1_000, 64 << 20  # text for a byte of a file, and for none
-MOST_ROWS, BATCH_BYTES = 256, 32 << 20  # that become Python values at a time, as far as is known
-MOST_ELEMENTS = 20_000_000  # values in a batch of rows, nested ones too
+ROW_LIMIT_S = 60.0  # with a process that says nothing
+MAX_ROWS_PER_BYTE = 16  # of a file; more are no data but an attack on time
+MAX_PER_BYTE, FREE_BYTES = 1_000, 64 << 20  # text for a byte of a file, and for none
+MAX_ROWS, BATCH_BYTES = 256, 32 << 20  # that become Python values at a time, as far as is known
+MAX_ELEMENTS = 20_000_000  # values in a batch of rows, nested ones too
 PAGE_BYTES = 1 << 20
 ENVIRONMENT = {"ARROW_DEFAULT_MEMORY_POOL": "system", "OMP_NUM_THREADS": "1"}
 PROGRAM = """\
@@ -43,7 +43,7 @@ REFUSED, NO_TABLE = 3, 4  # exit codes
 
 
 class TableError(Exception):
-    """A table that is none (`arrow`, `parquet`), or that asks for too much (`rows`, `size`)."""
+    """Not a table (`arrow`, `parquet`), or one that asks for too much (`rows`, `size`)."""
 
     def __init__(self, rule: str, message: str) -> None:
         super().__init__(message)
@@ -59,7 +59,7 @@ def lines(kind: Kind, files: Iterable[Path], most_bytes: int) -> Iterator[bytes]
     command = (sys.executable, "-P", "-c", PROGRAM, str(Path(__file__).parents[2]), *words)
     held = bytearray()
     try:
-        for part in parts(command, patience_s=PATIENCE_S, environment=ENVIRONMENT):
+        for part in parts(command, patience_s=ROW_LIMIT_S, environment=ENVIRONMENT):
             held += part
             if b"\n" in part:
                 *whole, rest = held.split(b"\n")
@@ -79,8 +79,8 @@ def _failure(kind: Kind, error: RunError) -> TableError:
         form = "a Parquet file" if kind == "parquet" else "an Arrow stream"
         return TableError(kind, f"is not {form}: {last[:200]}")
     if error.code == TIMEOUT_CODE:
-        return TableError("size", f"takes more than {PATIENCE_S:g} s for a row")
-    return TableError(kind, f"ends the process that reads it ({last[:200] or error.code})")
+        return TableError("size", f"takes more than {ROW_LIMIT_S:g} s for a row")
+    return TableError(kind, f"crashes the process that reads it ({last[:200] or error.code})")
 
 
 def main() -> int:
@@ -116,7 +116,7 @@ def _ended(code: int, message: str) -> int:
 def _write(file: Path, kind: str, most_bytes: int) -> None:
     """Write the rows of a file. Raises TableError where it holds far more than it has bytes."""
     size = file.stat().st_size
-    rows, room = MOST_ROWS_PER_BYTE * size, MOST_PER_BYTE * size + FREE_BYTES
+    rows, room = MAX_ROWS_PER_BYTE * size, MAX_PER_BYTE * size + FREE_BYTES
     for batch in (_parquet if kind == "parquet" else _arrow)(file, rows):
         rows -= batch.num_rows
         _check_rows(rows)
@@ -125,7 +125,7 @@ def _write(file: Path, kind: str, most_bytes: int) -> None:
             room -= len(line)
             if room < 0:
                 raise TableError(
-                    "size", f"has more than {MOST_PER_BYTE:,} bytes for each of its own"
+                    "size", f"has more than {MAX_PER_BYTE:,} bytes for each of its own"
                 )
             sys.stdout.buffer.write((line if len(line) <= most_bytes else b"") + b"\n")
 
@@ -137,7 +137,7 @@ def _unknown(value: Any) -> dict[str, str]:
 
 def _check_rows(left: int) -> None:
     if left < 0:
-        raise TableError("rows", f"has more than {MOST_ROWS_PER_BYTE} rows for each of its bytes")
+        raise TableError("rows", f"has more than {MAX_ROWS_PER_BYTE} rows per byte")
 
 
 def _parquet(path: Path, rows: int) -> Iterator[pa.RecordBatch]:
@@ -150,7 +150,7 @@ def _parquet(path: Path, rows: int) -> Iterator[pa.RecordBatch]:
         _check_rows(rows - data.num_rows)
         total = sum(data.row_group(number).total_byte_size for number in range(data.num_row_groups))
         fitting = BATCH_BYTES * max(1, data.num_rows) // max(1, total)
-        count = min(max(1, fitting), MOST_ROWS)
+        count = min(max(1, fitting), MAX_ROWS)
         names = [name for name in COLUMNS if name in file.schema_arrow.names] or None
         yield from file.iter_batches(count, columns=names, use_threads=False)
 
@@ -165,11 +165,11 @@ def _arrow(path: Path, _: int) -> Iterator[pa.RecordBatch]:
 
 def _values(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
     """The rows of a batch as Python values; what does not fit together raises ArrowInvalid."""
-    if sum(map(_elements, batch.columns)) > MOST_ELEMENTS:
-        raise TableError("size", f"has more than {MOST_ELEMENTS:,} values in one batch of rows")
+    if sum(map(_elements, batch.columns)) > MAX_ELEMENTS:
+        raise TableError("size", f"has more than {MAX_ELEMENTS:,} values in one batch of rows")
     batch.validate(full=True)  # offsets out of range would read somebody else's memory
     fitting = BATCH_BYTES * max(1, batch.num_rows) // max(1, batch.nbytes)
-    count = min(max(1, fitting), MOST_ROWS)
+    count = min(max(1, fitting), MAX_ROWS)
     for begin in range(0, batch.num_rows, count):
         yield from batch.slice(begin, count).to_pylist()
 

@@ -1,4 +1,4 @@
-"""Tokens on disk: made once for the same data, tokenizer and options, then only mapped.
+"""Cache of tokens on disk: made once per data, tokenizer and options, then memory-mapped.
 
 An entry is a folder with an Arrow file of samples, which training reads through a memory map, so
 that no data set has to fit in memory and the ranks of a host share one copy. Its name is a
@@ -32,7 +32,7 @@ HEAD_START_S = 20.0  # for the rank that shows progress to be the one that works
 
 
 def cache_folder() -> Path:
-    """Where entries lie: DSFORGE_CACHE, or `dsforge` in the user's cache folder."""
+    """The folder of entries: DSFORGE_CACHE, or `dsforge` in the user's cache folder."""
     given = os.environ.get("DSFORGE_CACHE")
     if given:
         return Path(given) / "tokens"
@@ -103,7 +103,7 @@ class Writer:
 
     @property
     def digest(self) -> str:
-        """A check sum of the samples so far, in their order."""
+        """A checksum of the samples so far, in their order."""
         return self._digest.hexdigest()
 
     def add(self, sample: Sample) -> None:

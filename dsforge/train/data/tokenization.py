@@ -1,6 +1,6 @@
-"""Rows -> samples, in batches: templates are rendered and texts encoded many at a time.
+"""Tokenization of rows into samples: templates are rendered and texts encoded in batches.
 
-The samples go where they are told, one after another; nothing here holds more than a batch.
+Samples are handed to the caller one after another; no more than a batch is held here.
 """
 
 from __future__ import annotations

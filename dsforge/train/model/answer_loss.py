@@ -1,4 +1,4 @@
-"""The loss of answer tokens, without ever holding the logits of a whole micro batch.
+"""The loss of answer tokens, without holding the logits of a whole micro batch.
 
 Logits are the largest tensor of a step: 32k tokens of a vocabulary of 128k are 16 GiB in fp32, and
 cross-entropy keeps several of them. So the output layer itself is asked for the loss: it takes the

@@ -32,7 +32,7 @@ from dsforge.train.parallel.modes import check_model
 
 
 def check_source(job: TrainJob, folder: Path, config: EngineConfig) -> None:
-    """Read the configuration only. Raises DsforgeError where it does not do for the job."""
+    """Read the configuration only. Raises DsforgeError where it does not suit the job."""
     source = model_source(job.model, folder)
     quantising = quantisation_problems(job, config, gguf=source.gguf_file is not None)
     if quantising:
@@ -97,7 +97,7 @@ def _weights(
 
 
 def _as_plain(model: Any) -> Any:
-    """A model from a GGUF file without the mark that says it is quantised: its weights are not."""
+    """A model from a GGUF file without its quantization marker: the weights are dequantised."""
     model.hf_quantizer = None
     model.is_quantized = False
     if hasattr(model.config, "quantization_config"):

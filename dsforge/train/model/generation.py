@@ -1,4 +1,4 @@
-"""Answers: what a model says to questions, greedily; to see what tuning has changed, and how fast.
+"""Greedy answers of a model to questions, to see what tuning has changed, and their timing.
 
 The time of an answer is counted from the question to its last character, as the one who asks would.
 """
@@ -22,7 +22,7 @@ TIMED_QUESTION = "Tell me a long story about a ship that sails around the world.
 
 
 class Answer(NamedTuple):
-    """What a model said, how many tokens that are, and the seconds it took."""
+    """An answer, its number of tokens, and the seconds it took."""
 
     question: str
     text: str

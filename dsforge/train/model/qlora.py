@@ -1,4 +1,4 @@
-"""QLoRA: a model whose frozen matrices lie in 4 bits, through bitsandbytes.
+"""QLoRA: a model whose frozen matrices are stored in 4 bits, through bitsandbytes.
 
 Its checkpoints hold what trains and nothing else: the frozen weights are in the model's own files,
 quantising them gives the same bits each time, and bitsandbytes' scales have no place in a strict
@@ -32,7 +32,7 @@ def is_in_4_bits(model: Any) -> bool:
 
 
 def quantisation_problems(job: TrainJob, config: EngineConfig, *, gguf: bool) -> list[Problem]:
-    """What keeps a job from QLoRA here; nothing where it does not ask for it."""
+    """Why a job cannot use QLoRA here; empty where it can or does not ask for it."""
     if not asks_for_4_bits(job):
         return []
     problems = [_package_problem()]

@@ -1,4 +1,4 @@
-"""How ranks agree: sums, comparisons, and work that one rank does while the others wait.
+"""Agreement of ranks: sums, comparisons, and work that one rank does while the others wait.
 
 A failure that only one rank sees must end the others too, soon and without a second message.
 """
@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from dsforge.errors import DsforgeError
 
 DONE, FAILED = "done", "failed"
-LONGEST_WAIT_DAYS = 7
+MAX_WAIT_DAYS = 7
 
 Result = TypeVar("Result")
 _turns = itertools.count()
@@ -39,7 +39,7 @@ def on_first_rank(act: Callable[[], Result]) -> Result | None:
             _tell(store, key, outcome)
         return result
     try:
-        store.wait([key], timedelta(days=LONGEST_WAIT_DAYS))
+        store.wait([key], timedelta(days=MAX_WAIT_DAYS))
         outcome = store.get(key).decode()
     except torch.distributed.DistError:  # the store ended with the first rank
         outcome = FAILED
@@ -56,7 +56,9 @@ def _tell(store: Any, key: str, outcome: str) -> None:
         store.set(key, outcome)
     except torch.distributed.DistError as error:
         message = "the job's key-value store is gone: torchrun, which kept it, has ended"
-        raise DsforgeError(message, "the same start goes on from the last checkpoint") from error
+        raise DsforgeError(
+            message, "start again: the run resumes from the last checkpoint"
+        ) from error
 
 
 def check_agreement(value: int, what: str, hint: str) -> None:

@@ -1,4 +1,4 @@
-"""Tensor parallelism through DeepSpeed's AutoTP: its groups, its settings, and whole weights.
+"""Tensor parallelism through DeepSpeed's AutoTP: process groups, settings, and whole weights.
 
 AutoTP replaces linear layers of the Hugging Face model by their shards inside `initialize`. Neither
 `deepspeed.initialize` nor its config know the data-parallel size of such a run unless they are
@@ -33,7 +33,7 @@ def tensor_settings(settings: dict[str, Any]) -> dict[str, Any]:
 
 @contextmanager
 def whole_shards(module: Any) -> Iterator[None]:
-    """Parameters of one module as they were before AutoTP cut them; all ranks must enter.
+    """Parameters of one module as they were before AutoTP sharded them; all ranks must enter.
 
     The shards are put back as they were, not cut again: ZeRO's flat buffers hold those.
     """

@@ -27,7 +27,7 @@ from dsforge.strategy import FULLY_SHARDED, ZeroStage
 from dsforge.train.parallel.modes import DATA_PARALLEL, Mode, mode_of
 
 MONITORS = {"tensorboard": "tensorboard", "wandb": "wandb", "comet": "comet_ml"}
-USUAL_RATE = 1e-3  # of torch's and DeepSpeed's Adam
+DEFAULT_LEARNING_RATE = 1e-3  # of torch's and DeepSpeed's Adam
 MICRO, TOTAL, ACCUMULATION = (
     "train_micro_batch_size_per_gpu",
     "train_batch_size",
@@ -41,7 +41,7 @@ STARTED_ALONE = (
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
-    """What DeepSpeed is told, and the values of it that the loop needs."""
+    """The config given to DeepSpeed, and the values of it that the loop needs."""
 
     settings: dict[str, Any]
     zero_stage: ZeroStage
@@ -95,13 +95,13 @@ def read_engine_config(
 
 
 def _monitors(settings: dict[str, Any]) -> Iterator[Problem]:
-    """What DeepSpeed's monitor would miss: it looks for it on the first rank only."""
+    """Missing packages of DeepSpeed's monitors; the engine looks on the first rank only."""
     for key, package in MONITORS.items():
         block = settings.get(key)
         is_on = isinstance(block, dict) and block.get("enabled") is True
         if is_on and find_spec(package) is None:
             message = f"`{key}` is enabled, but the package {package} is not installed"
-            hint = f"`pip install {package}`, or drop the block"
+            hint = f"`pip install {package}`, or remove the block"
             yield Problem("monitor-missing", message, hint)
 
 
@@ -120,7 +120,7 @@ def _optimizer_problems(settings: dict[str, Any], config: DsConfig) -> Iterator[
 
 def _rate(config: DsConfig) -> Any:
     """The peak learning rate as written."""
-    return config.optimizer_parameters.get("lr", USUAL_RATE)
+    return config.optimizer_parameters.get("lr", DEFAULT_LEARNING_RATE)
 
 
 def _batch_problems(batch: Batch | None, layout: Layout) -> Iterator[Problem]:
@@ -140,7 +140,7 @@ def _batch_problems(batch: Batch | None, layout: Layout) -> Iterator[Problem]:
 
 
 def refitted(settings: dict[str, Any], global_batch_size: int, replicas: int) -> dict[str, Any]:
-    """A DeepSpeed config that gives a global batch on so many data-parallel replicas.
+    """The DeepSpeed config with the same global batch on another number of replicas.
 
     The micro batch never grows; the config stays as it is where it gives that batch already.
     Raises SpecError where the samples cannot be shared out evenly.
@@ -152,7 +152,9 @@ def refitted(settings: dict[str, Any], global_batch_size: int, replicas: int) ->
         return settings
     if global_batch_size % replicas:
         legal = listed(divisors(global_batch_size))
-        message = f"a global batch of {global_batch_size} cannot be shared by {replicas} replicas"
+        message = (
+            f"a global batch of {global_batch_size} cannot be divided among {replicas} replicas"
+        )
         raise SpecError((Problem("batch-resume", message, f"resume on {legal} of them"),))
     each = global_batch_size // replicas
     fitting = max(size for size in divisors(each) if size <= micro)
@@ -161,7 +163,7 @@ def refitted(settings: dict[str, Any], global_batch_size: int, replicas: int) ->
 
 
 def batch_of_restart(settings: dict[str, Any]) -> int | None:
-    """The global batch that a run keeps which torchrun has started again, on the ranks left."""
+    """The global batch that a run keeps after torchrun restarted it on the remaining ranks."""
     again = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
     total = settings.get(TOTAL)
     return total if again and isinstance(total, int) else None

@@ -1,8 +1,9 @@
-"""A Hugging Face decoder as DeepSpeed's PipelineModule: a sequence of pieces, cut into stages.
+"""A Hugging Face decoder as DeepSpeed's PipelineModule: a sequence of pieces, split into stages.
 
 Every piece runs the model's own forward with all but one part taken out, so masks, positions and
-rotary embeddings are made by the model's own code. There is one piece per decoder layer: stages
-may be cut between any two, and a checkpoint has one file per layer, whatever the number of stages.
+rotary embeddings are made by the model's own code. There is one piece per decoder layer: the model
+may be split between any two, and a checkpoint has one file per layer, whatever the number of
+stages.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ TIED = "embedding"  # DeepSpeed's key of the weights that the first and the last
 
 
 class Nothing(torch.nn.Module):
-    """In the place of an embedding of positions that an earlier stage has added."""
+    """Replaces an embedding of positions that an earlier stage has added."""
 
     def forward(self, positions: torch.Tensor) -> torch.Tensor:
         """A zero that fits every shape and type."""

@@ -1,4 +1,4 @@
-"""Steps of a pipeline: DeepSpeed's schedule runs all micro batches of a step in one call."""
+"""Optimizer steps of a pipeline: DeepSpeed's schedule runs all micro batches in one call."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class PipelineStepper(Stepper):
     """A Stepper whose engine takes whole steps only."""
 
     def _passes(self, micro_batches: Sequence[Sequence[Sample]], scale: float) -> float:
-        """An equal part of the summed loss on every rank: the last stage tells it to all."""
+        """An equal part of the summed loss on every rank: the last stage broadcasts it."""
         batches = [self._stage_data(samples, scale) for samples in micro_batches]
         mean = float(self.engine.train_batch(iter(batches)))
         return mean * len(batches) * self.place.replicas / scale / self.place.world_size

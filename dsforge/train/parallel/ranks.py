@@ -1,7 +1,7 @@
-"""The ranks of a run: what the launcher told this process, its device, its group.
+"""The rank of this process: what the launcher set, its device, its process group.
 
-Every launcher tells a rank its place through the same five variables. Where none of them is set,
-this process is a run of one rank.
+Every launcher sets the same five environment variables. Where none of them is set, this process is
+a run of one rank.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PORTS = range(1, 65536)
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where this process stands in the job; without a layout all ranks are data-parallel."""
+    """The rank of this process in the job; without a layout all ranks are data-parallel."""
 
     rank: int
     local_rank: int
@@ -36,7 +36,7 @@ class Place:
 
     @property
     def is_first(self) -> bool:
-        """Whether this rank speaks to people and writes files."""
+        """Whether this rank prints messages and writes files."""
         return self.rank == 0
 
     @property
@@ -61,7 +61,7 @@ class Place:
 
 
 def place_of_process() -> Place:
-    """The place that the launcher gave; a world of one where there is no launcher."""
+    """The place that the launcher set; a world of one rank where there is no launcher."""
     names = ("RANK", "LOCAL_RANK", "WORLD_SIZE")
     values = [os.environ.get(name) for name in names]
     if all(value is None for value in values):
@@ -70,7 +70,10 @@ def place_of_process() -> Place:
     rank, local_rank, world_size = numbers
     if min(numbers) < 0 or rank >= world_size or local_rank >= world_size:
         shown = ", ".join(f"{n}={_shown(v)}" for n, v in zip(names, values, strict=True))
-        raise DsforgeError(f"the environment names no place ({shown})", "use a launcher, or none")
+        raise DsforgeError(
+            f"the environment does not define a valid rank ({shown})",
+            "start the ranks with a launcher, or unset these variables",
+        )
     port = os.environ.get("MASTER_PORT")
     if port is not None and _number(port) not in PORTS:
         message = f"MASTER_PORT (={_shown(port)}) must be a whole number from 1 to 65535"
@@ -93,7 +96,7 @@ def _shown(text: str | None) -> str:
 
 
 def join(place: Place) -> None:
-    """Form the process group of the job. Raises DsforgeError where ranks stay away.
+    """Form the process group of the job. Raises DsforgeError where ranks are missing.
 
     Ranks wait for each other 10 minutes, here and in every collective; DEEPSPEED_TIMEOUT says
     otherwise, in minutes. `agreement.on_first_rank` is for what may take longer.
@@ -106,15 +109,17 @@ def join(place: Place) -> None:
     try:
         deepspeed.init_distributed(verbose=False, init_method=_meeting())
     except torch.distributed.DistError as error:
-        message = f"the {place.world_size} ranks did not come together: {first_line(error)}"
+        message = (
+            f"the {place.world_size} ranks could not form a process group: {first_line(error)}"
+        )
         raise DsforgeError(
-            message, "look for what stopped the others, or for a firewall"
+            message, "check why the other ranks stopped, and look for a firewall"
         ) from error
     _unname_shared_memory(place)
 
 
 def _meeting() -> str | None:
-    """How ranks find each other where torchrun has started them again; none: as ever.
+    """The rendezvous of ranks that torchrun has restarted; None: the default one.
 
     With `--master_port` torchrun keeps its key-value store, and torch no longer tells one start
     from the next in it (`rendezvous.py`, 2.13): ranks would wait for the addresses of dead ones.

@@ -1,8 +1,8 @@
-"""Sequence parallelism through DeepSpeed's Ulysses (ALST): ranks share the tokens of each sample.
+"""Sequence parallelism through DeepSpeed's Ulysses (ALST): ranks share the tokens of a sample.
 
-Every rank holds a stretch of the sequence; in attention, an exchange gives it all tokens of some of
-the heads (Jacobs et al. 2023). The exchange takes the place of transformers' own attention function
-of that name, in this process. Losses of the stretches add up to the loss of the sample, and the
+Every rank holds a stretch of the sequence; in attention, an all-to-all gives it all tokens of some
+heads (Jacobs et al. 2023). It replaces the attention function of transformers of that name,
+in this process. Losses of the stretches add up to the loss of the sample, and the
 engine adds gradients of the ranks that share one (`stage_1_and_2.py`, `sequence_parallel_size`).
 """
 

@@ -190,7 +190,9 @@ class Run:
         """The exit code after training, the last checkpoint and the export."""
         chosen, done = beginning.checkpoint, 0
         begins = step_of(chosen) if chosen else 0
-        check_agreement(begins, "the step to begin after", "`output` must be a folder of all hosts")
+        check_agreement(
+            begins, "the step to resume after", "`output` must be on a disk that all hosts share"
+        )
         resumed = sound(chosen, self.screen.say, fall_back=beginning.falls_back)
         note = check_note(resumed, self._note(0)) if resumed else None
         model = build_model(self.job, folder, self.config)
@@ -260,10 +262,12 @@ class Run:
     def _odd(self, note: CheckpointNote) -> Iterator[str]:
         """What else a person should know of a resume."""
         if note.run is None:
-            yield "the checkpoint is of an older dsforge: data, model and settings are not compared"
+            what = "data, model and settings are not compared"
+            yield f"the checkpoint was written by an older dsforge: {what}"
         asked, kept = self.config.asked_batch_size, note.global_batch_size
         if asked not in (None, kept) and note.world_size == self.place.world_size:
-            yield f"train_batch_size {kept} -> {asked} is not taken: a run keeps its global batch"
+            why = "a resumed run keeps its global batch"
+            yield f"train_batch_size {kept} -> {asked} is ignored: {why}"
         if note.step > self.total_steps:
             yield f"step {note.step} is past the last step, {self.total_steps}: nothing is trained"
 

@@ -19,7 +19,7 @@ from typing import Any
 from dsforge.artifacts.whole import write_whole
 from dsforge.errors import DsforgeError
 
-LONGEST_LINE = 64 * 1024
+MAX_LINE_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ def _lines_up_to(path: Path, step: int) -> list[str]:
     """The lines of steps that the checkpoint already holds."""
     kept = []
     with path.open("rb") as stream:
-        for line in iter(lambda: stream.readline(LONGEST_LINE), b""):
+        for line in iter(lambda: stream.readline(MAX_LINE_BYTES), b""):
             try:
                 if json.loads(line)["step"] <= step:
                     kept.append(line.decode("utf-8"))

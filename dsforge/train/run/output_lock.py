@@ -1,4 +1,4 @@
-"""The lock of an output folder: one run at a time writes there.
+"""Lock of an output folder: one run at a time writes to it.
 
 Two runs in one folder replace each other's checkpoints. So the first rank locks `.lock` in the
 folder through the kernel as long as it runs, and writes into it who it is; the record also tells
@@ -36,7 +36,7 @@ DEAD_S = 120.0  # without a beat; network file systems may show a time a minute 
 SKEW_S = 60.0  # between the clocks of hosts
 SETTLING_S = 1.0  # until another host would see that it was not the only one to take over
 TRIES = 5
-LONGEST, LONGEST_WORDS = 8192, 1024  # bytes of a record, letters of a field
+MAX_RECORD_BYTES, MAX_FIELD_LETTERS = 8192, 1024  # bytes of a record, letters of a field
 FLAGS = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 Say = Callable[[str], None]
@@ -53,10 +53,10 @@ class Holder(BaseModel):
     boot: str = Field(max_length=64, description="The machine's name for its present boot.")
     started: int = Field(ge=0, le=2**33, description="Unix time in seconds.")
     job: str = Field(
-        max_length=LONGEST_WORDS, description="What the ranks of a job have in common."
+        max_length=MAX_FIELD_LETTERS, description="What the ranks of a job have in common."
     )
     restarts: int = Field(ge=0, description="How often torchrun has started the ranks again.")
-    command: str = Field(max_length=LONGEST_WORDS)
+    command: str = Field(max_length=MAX_FIELD_LETTERS)
 
     def __str__(self) -> str:
         """`run 4711 on node1 since 2026-11-22 07:30:12 UTC`."""
@@ -87,7 +87,7 @@ def _job() -> str:
 
 
 def _plain(text: str) -> str:
-    return text.encode("ascii", "replace").decode()[:LONGEST_WORDS]
+    return text.encode("ascii", "replace").decode()[:MAX_FIELD_LETTERS]
 
 
 @contextmanager
@@ -274,7 +274,7 @@ def _is_at(path: Path, descriptor: int) -> bool:
 def _record(descriptor: int) -> Holder | None:
     """The run that a lock names; none where it holds something else."""
     try:
-        return Holder.model_validate_json(os.pread(descriptor, LONGEST, 0))
+        return Holder.model_validate_json(os.pread(descriptor, MAX_RECORD_BYTES, 0))
     except (OSError, ValidationError):
         return None
 

@@ -1,4 +1,4 @@
-"""What a run writes into its output folder, and what of it may be removed or replaced.
+"""Outputs of a run: what it writes, and which of it may be removed or replaced.
 
 `output: .` beside a folder `model` with the base model would have the final weights take its place.
 So a run is refused, before it begins, where one of its own inputs lies in the place of a result;
@@ -74,7 +74,7 @@ def check_removable(paths: Iterable[Path], output: Path) -> None:
     told = ((path, _why_not(path, output)) for path in paths)
     problems = [Problem("not-a-result", why, HINT, str(path)) for path, why in told if why]
     if problems:
-        message = f"{output} holds what no run of dsforge wrote; nothing was removed"
+        message = f"{output} holds files that dsforge did not write; nothing was removed"
         raise SpecError(tuple(problems), message)
 
 
@@ -83,13 +83,13 @@ def _why_not(path: Path, output: Path) -> str:
     if path.is_symlink():
         return "is a link"
     if path.name not in ("checkpoints", "model", "adapter"):
-        return "" if path.is_file() and _is_figures(path) else "does not hold the figures of a run"
+        return "" if path.is_file() and _is_figures(path) else "does not hold the metrics of a run"
     if not path.is_dir():
         return "is not a folder"
     if path.name == "checkpoints":
         odd = sorted(p.name for p in path.iterdir() if not OWN_CHECKPOINT.fullmatch(p.name))
         return f"holds {odd[0]!r}, which is not a checkpoint of a run" if odd else ""
-    return "" if _has_run(output) else "no checkpoint or figures of a run are beside it"
+    return "" if _has_run(output) else "there are no checkpoints or metrics of a run beside it"
 
 
 def _has_run(output: Path) -> bool:

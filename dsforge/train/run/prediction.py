@@ -1,4 +1,4 @@
-"""What the plan beside train.yaml says of a run, to be shown beside what the run does.
+"""Predictions of the plan beside train.yaml, shown next to the measured values.
 
 A prediction is shown only where the run is what was planned: the ranks, the layout, the ZeRO stage,
 the batches. A figure of another run beside one's own would mislead more than none.

@@ -1,4 +1,4 @@
-"""Processes of this machine as the kernel tells of them: who started whom, and who still lives.
+"""Processes of this machine, from /proc: parents, children, and whether they are alive.
 
 A process id is used again after its process has ended; the id and the time at which it started
 are not. Both come from /proc; where that is missing, an id is all there is.
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 PROC = Path("/proc")
-LONGEST_COMMAND = 4096
+MAX_COMMAND_LETTERS = 4096
 STATE, PARENT, SESSION, TERMINAL, START = 0, 1, 3, 4, 19  # of the fields behind the name
 LAUNCH = "deepspeed.launcher.launch"
 RUNNER = ("deepspeed", "deepspeed.launcher.runner")
@@ -59,7 +59,7 @@ def words_of(pid: int) -> tuple[str, ...]:
     """The command line of a process; empty where it cannot be read."""
     try:
         with (PROC / str(pid) / "cmdline").open("rb") as stream:
-            text = stream.read(LONGEST_COMMAND)
+            text = stream.read(MAX_COMMAND_LETTERS)
     except OSError:
         return ()
     return tuple(os.fsdecode(word) for word in text.split(b"\0") if word)

@@ -1,4 +1,4 @@
-"""What a person sees of a run: one bar on a terminal, one line per logged step elsewhere.
+"""Progress display: one bar on a terminal, one line per logged step elsewhere.
 
 Only the first rank shows anything; on the others every call does nothing.
 """

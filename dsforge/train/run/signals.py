@@ -1,4 +1,4 @@
-"""What a rank does on SIGTERM, SIGINT and SIGHUP, and when the launcher that started it ends.
+"""Handling of SIGTERM, SIGINT and SIGHUP in a rank, and of the end of its launcher.
 
 In training the step is finished, a checkpoint saved, and the run ends. Before the first step and
 in the export there is nothing to save: the rank ends at once. A thread acts on signals, because
@@ -19,7 +19,7 @@ from enum import Enum
 from math import inf
 from threading import Event, Lock, Thread
 from time import monotonic
-from typing import Self
+from typing import Any, Self
 
 from dsforge.train.run.process_tree import came_by_login, end_children, launchers, lives, orphaned
 from dsforge.train.run.streams import is_unheard, mute_if_nobody_listens
@@ -28,19 +28,19 @@ LOOK_S = 1.0
 ORPHAN_S = 600.0  # for step and save without a launcher; other ranks may never answer again
 KILLED_BY = 128  # and the number of the signal: the exit code as shells count it
 STOPPED = KILLED_BY + signal.SIGINT
-HEARD = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class Phase(Enum):
-    """What the rank is at; the value is what is said of a stop there."""
+    """Phase of a rank; the value completes the message about a stop in it."""
 
     START = "before the first step"
-    TRAINING = "at once; what came after the last checkpoint is lost"
-    EXPORT = "in the export; the last checkpoint is saved, and the same start writes the weights"
+    TRAINING = "immediately; steps after the last checkpoint are lost"
+    EXPORT = "during the export; the last checkpoint is saved, start again to write the weights"
 
 
 class Attendant:
-    """Hears signals and the end of the launcher while it is entered.
+    """Context that handles signals and the end of the launcher.
 
     `signal_number` is the first signal in training, 0 while there is none; SIGTERM stands for the
     end of the launcher, which `is_orphaned` tells of. A second SIGINT ends the rank at once.
@@ -54,7 +54,7 @@ class Attendant:
         self._turn = Lock()
         self._leavings: list[Callable[[], None]] = []
         self._over = Event()
-        self._before: dict[int, object] = {}
+        self._before: dict[int, Any] = {}
         self._end_by = inf
         self._reader = self._writer = -1
         self._launchers = launchers()
@@ -65,7 +65,7 @@ class Attendant:
         self._reader, self._writer = os.pipe()
         for end in (self._reader, self._writer):
             os.set_blocking(end, False)
-        for number in HEARD:
+        for number in HANDLED:
             if number == signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN:
                 continue  # nohup
             self._before[number] = signal.signal(number, _leave_to_thread)
@@ -77,7 +77,7 @@ class Attendant:
         self._over.set()
         signal.set_wakeup_fd(-1)
         for number, action in self._before.items():
-            signal.signal(number, action)  # type: ignore[arg-type]
+            signal.signal(number, action)
 
     def enter(self, phase: Phase) -> None:
         """Go on to another phase; a stop that was asked for meanwhile ends the export at once."""
@@ -98,7 +98,7 @@ class Attendant:
         while not self._over.is_set():
             ready, _, _ = select.select([self._reader], [], [], LOOK_S)
             for number in os.read(self._reader, 64) if ready else b"":
-                if number in HEARD:
+                if number in HANDLED:
                     self._hear(number)
             if self._launchers and not all(map(lives, self._launchers)):
                 self._launcher_ended()

@@ -19,9 +19,9 @@ from dsforge.train.data.samples import IGNORED, Batch, Sample, collate, share_of
 from dsforge.train.parallel.agreement import summed
 from dsforge.train.parallel.ranks import Place
 from dsforge.train.run.signals import Attendant
-from dsforge.train.run.watchdog import LostNumbersError
+from dsforge.train.run.watchdog import NotFiniteError
 
-LOST_HINT = "lower the learning rate, or use bf16"
+NOT_FINITE_HINT = "lower the learning rate, or use bf16"
 
 
 class StepResult(NamedTuple):
@@ -57,7 +57,7 @@ class Stepper:
         return self.job.sequence_length if self.job.compile else 0
 
     def step(self, step: int, samples: Sequence[Sample], stop: Attendant) -> StepResult:
-        """Train on a global batch; `step` counts from 0. LostNumbersError where the loss is."""
+        """Train on a global batch; `step` counts from 0. NotFiniteError where the loss is."""
         engine = self.engine
         targets = sum(sample.targets for sample in samples)
         self._seed(step)
@@ -75,11 +75,11 @@ class Stepper:
         loss_sum, wishes, signals = summed(part, float(wish > 0), float(wish))
         agreed = round(signals / wishes) if wishes else 0
         if not math.isfinite(loss_sum):  # a sum over ranks: all of them stop here
-            raise LostNumbersError(f"the loss of step {step + 1} is {loss_sum}", LOST_HINT)
+            raise NotFiniteError(f"the loss of step {step + 1} is {loss_sum}", NOT_FINITE_HINT)
         norm = engine.get_global_grad_norm()
         norm = None if norm is None else float(norm)
         if norm is not None and not math.isfinite(norm) and not engine.fp16_enabled():
-            raise LostNumbersError(f"the gradient norm of step {step + 1} is {norm}", LOST_HINT)
+            raise NotFiniteError(f"the gradient norm of step {step + 1} is {norm}", NOT_FINITE_HINT)
         tokens = sum(len(sample.tokens) for sample in samples)
         return StepResult(
             step=step + 1,

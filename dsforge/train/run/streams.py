@@ -1,4 +1,4 @@
-"""Streams of a rank that never end it: what nobody can read any more goes nowhere.
+"""Output streams that never end a rank: output that has lost its reader is discarded.
 
 A terminal that was closed, a pipe whose reader has gone, a log on a full disk: the next line that
 anything prints, a library's included, would raise in the middle of a step or a save. So stdout and
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 STDOUT, STDERR = 1, 2
 _REPLACED: list[TextIO] = []  # kept: one that is collected would close the descriptor
 _LOST: set[int] = set()  # descriptors that were muted as nobody read them any more
-PATIENCE_S = 1.0  # for a reader that is slow, of a stream that does not wait for it
+SLOW_READER_WAIT_S = 1.0  # for a reader that is slow, of a stream that does not wait for it
 
 
 class LastingOutput(io.FileIO):
@@ -32,7 +32,7 @@ class LastingOutput(io.FileIO):
         try:
             written = super().write(data)
             if written is None:  # a stream that does not wait
-                select.select([], [self], [], PATIENCE_S)
+                select.select([], [self], [], SLOW_READER_WAIT_S)
                 written = super().write(data)
         except OSError:
             _LOST.add(self.fileno())
@@ -66,7 +66,7 @@ def mute_if_nobody_listens() -> None:
 
 
 def is_unheard() -> bool:
-    """Whether stdout or stderr has lost the one who read it."""
+    """Whether stdout or stderr has lost its reader."""
     return bool(_LOST) or any(map(_nobody_listens, (STDOUT, STDERR)))
 
 

@@ -1,7 +1,7 @@
-"""What ends a run that cannot go on: numbers that are lost, and ranks that no longer answer.
+"""Ends a run that cannot continue: the loss became NaN or inf, or ranks stopped responding.
 
 One rank that stops (a process that is frozen, a host that is gone, a collective that others do not
-enter) leaves all others waiting, for hours and without a word. So each rank has a thread that looks
+enter) leaves all others waiting, for hours and silently. So each rank has a thread that checks
 whether its step ends in time. If not, every rank that is alive writes where it stands, the ranks
 that do not answer are named, and the run ends with the checkpoint to go on from. The thread works
 while the rank waits in a collective; faulthandler's own, which needs no interpreter, stands behind.
@@ -28,21 +28,23 @@ from dsforge.errors import EXIT_USER, DsforgeError
 from dsforge.train.parallel.ranks import Place
 from dsforge.units import seconds
 
-LEAST_S = 600.0  # as long as ranks wait for each other anywhere else
-PATIENCE = 20  # a step may take so many times the slowest one
-BEAT_S = 2.0
-SILENT_S = 10.0  # without a beat: longer than any pause of a busy host
-SILENT_IN_SAVE_S = 25.0  # pickling a large state can hold the interpreter for seconds
-ANSWER_S = 4 * BEAT_S  # for what is asked of the pulse to be noticed, and its answer to be heard
+MIN_STEP_LIMIT_S = 600.0  # as long as ranks wait for each other anywhere else
+STEP_LIMIT_FACTOR = 20  # times the slowest step so far: the limit of a step
+HEARTBEAT_S = 2.0
+HEARTBEAT_LIMIT_S = 10.0  # without a beat: longer than any pause of a busy host
+HEARTBEAT_LIMIT_IN_SAVE_S = 25.0  # pickling a large state can hold the interpreter for seconds
+ANSWER_S = (
+    4 * HEARTBEAT_S
+)  # for what is asked of the pulse to be noticed, and its answer to be heard
 BACKSTOP_S = 60.0  # after which faulthandler ends a rank whose interpreter is stuck too
 DONE = b"done"  # the last beat of a rank that leaves
-LATE = "late"  # counts the ranks that found a step late
+LATE_RANKS_KEY = "late"  # counts the ranks that found a step late
 FIRST_IS_GONE = "the first rank, which holds the job's key-value store, does not answer"
 SCALE_FLOOR = "loss scale already at minimum"  # DeepSpeed's words, in `loss_scaler.py`
 
 
-class LostNumbersError(DsforgeError):
-    """A loss or gradient that is no number any more."""
+class NotFiniteError(DsforgeError):
+    """The loss or the gradient norm became NaN or inf."""
 
 
 def record_flights() -> None:
@@ -53,7 +55,7 @@ def record_flights() -> None:
 
 
 class RollCall:
-    """Hears twice, `silence_s` apart, how often each rank has beaten: who did not since is silent.
+    """Reads the heartbeat counts twice, `silence_s` apart: a rank without progress is silent.
 
     Beats are counted, not dated: clocks of hosts may differ by more than a silence.
     """
@@ -66,7 +68,7 @@ class RollCall:
         self._begin = 0.0
 
     def hear(self, store: Any) -> None:
-        """One look at the beats of all ranks; ended once the second reading is in."""
+        """Read the heartbeats of all ranks; `ended` is set after the second reading."""
         if not self._first:
             self._first, self._begin = self._beats(store), time.monotonic()
         elif time.monotonic() - self._begin > self.silence_s and not self.ended.is_set():
@@ -83,7 +85,7 @@ class RollCall:
 
 
 class Pulse:
-    """Tells the other ranks that this one lives, and hears which of them do.
+    """Sends the heartbeats of this rank and finds out which ranks send theirs.
 
     Its own thread talks, as the first rank, which holds the store, may be the one that is gone.
     """
@@ -92,33 +94,33 @@ class Pulse:
         self.place, self.over = place, over
         self.late, self.asked, self.answered = Event(), Event(), Event()
         self.answer: str | None = FIRST_IS_GONE
-        self._verdict = RollCall(place.world_size, SILENT_S)  # of the run that ends
+        self._verdict = RollCall(place.world_size, HEARTBEAT_LIMIT_S)  # of the run that ends
         self._roll: RollCall | None = None  # of one that is only asked about
         self._beats, self._counted = 0, False
 
     def start(self) -> None:
         """Beat from now on; all ranks are there."""
         if self.place.world_size == 1:
-            self.answer = "this rank is alone, and waits for something else"
+            self.answer = "this is the only rank, and it does not wait for another one"
             self.answered.set()
             return
         Thread(target=self._beat, args=(_own_store(),), name="pulse", daemon=True).start()
 
     def all_live(self) -> bool:
-        """Whether every rank beat in the last SILENT_IN_SAVE_S, for which this waits."""
+        """Whether every rank beat in the last HEARTBEAT_LIMIT_IN_SAVE_S, for which this waits."""
         if self.place.world_size == 1:
             return True
-        roll = self._roll = RollCall(self.place.world_size, SILENT_IN_SAVE_S)
-        roll.ended.wait(SILENT_IN_SAVE_S + ANSWER_S)
+        roll = self._roll = RollCall(self.place.world_size, HEARTBEAT_LIMIT_IN_SAVE_S)
+        roll.ended.wait(HEARTBEAT_LIMIT_IN_SAVE_S + ANSWER_S)
         self._roll = None
         return roll.silent == ()
 
     def _beat(self, store: Any) -> None:
-        while not self.over.wait(BEAT_S):
+        while not self.over.wait(HEARTBEAT_S):
             with suppress(Exception):  # the store is gone with the first rank
                 self._beats += 1
                 store.set(str(self.place.rank), str(self._beats))
-                if store.check([LATE]):
+                if store.check([LATE_RANKS_KEY]):
                     self.late.set()
                 if self.asked.is_set() and not self.answered.is_set():
                     self._find_answer(store)
@@ -131,25 +133,25 @@ class Pulse:
         """On the rank that asks first, and long enough after for the silent ones to show."""
         if not self._counted:
             self._counted = True
-            if store.add(LATE, 1) > 1:
+            if store.add(LATE_RANKS_KEY, 1) > 1:
                 self.answer = None  # another rank speaks
                 self.answered.set()
                 return
         self._verdict.hear(store)
         if self._verdict.ended.is_set():
             silent = self._verdict.silent
-            self.answer = "all ranks live, and wait for each other in different places"
+            self.answer = "all ranks are alive, but wait for each other in different places"
             if silent:
                 who = f"rank{'s' if len(silent) > 1 else ''} {', '.join(silent)}"
-                self.answer = f"no sign of life from {who}: frozen, or its host is gone"
+                self.answer = f"no heartbeat from {who}: frozen, or its host is down"
             self.answered.set()
 
 
 class Watchdog:
-    """Looks after the steps of this rank while it is entered.
+    """Context that watches the steps of this rank.
 
-    `limit_s` is the longest that a step may take; none: PATIENCE times the slowest so far, and at
-    least LEAST_S. What is found lies in `folder`, a file for each rank.
+    `limit_s` is the time limit of a step; None: STEP_LIMIT_FACTOR times the slowest so far, and at
+    least MIN_STEP_LIMIT_S. Reports are written to `folder`, a file for each rank.
     """
 
     def __init__(
@@ -171,10 +173,10 @@ class Watchdog:
 
     @property
     def limit_s(self) -> float:
-        """Seconds that the next step may take."""
+        """Time limit of the next step, in seconds."""
         if self._limit_s is not None:
             return self._limit_s
-        return max(LEAST_S, PATIENCE * self._slowest_s)
+        return max(MIN_STEP_LIMIT_S, STEP_LIMIT_FACTOR * self._slowest_s)
 
     @contextmanager
     def beside_steps(self, what: str) -> Iterator[None]:
@@ -187,13 +189,13 @@ class Watchdog:
 
     @contextmanager
     def over(self, what: str) -> Iterator[None]:
-        """Look after one step. Raises DsforgeError, with the way back, where numbers are lost."""
+        """Watch one step. Raises DsforgeError where the loss became NaN or inf."""
         begin, limit = time.monotonic(), self.limit_s
         self._what, self._end = what, begin + limit
         faulthandler.dump_traceback_later(limit + BACKSTOP_S, exit=True)
         try:
             yield
-        except LostNumbersError as error:
+        except NotFiniteError as error:
             raise DsforgeError(error.message, f"{error.hint}; {self._way_back()}") from error
         except Exception as error:
             if SCALE_FLOOR not in str(error):
@@ -213,7 +215,7 @@ class Watchdog:
     def _look(self) -> None:
         """Write where this rank stands once any rank is late; end it where it is late itself."""
         written = False
-        while not self._over.wait(BEAT_S / 2):
+        while not self._over.wait(HEARTBEAT_S / 2):
             if self._pulse.late.is_set() and not written:
                 self._write_stacks()
                 written = True
@@ -234,14 +236,16 @@ class Watchdog:
         """Say what is known and leave; nothing that waits in a collective can be asked to."""
         self._write_stacks()
         self._pulse.asked.set()
-        self._pulse.answered.wait(SILENT_S + ANSWER_S)
+        self._pulse.answered.wait(HEARTBEAT_LIMIT_S + ANSWER_S)
         if self._pulse.answer is None:
-            time.sleep(SILENT_S + ANSWER_S)  # another rank speaks; its launcher ends this one
+            time.sleep(
+                HEARTBEAT_LIMIT_S + ANSWER_S
+            )  # another rank speaks; its launcher ends this one
             os._exit(EXIT_USER)
         lines = (
             f"error: {self._what} did not end within {seconds(self.limit_s)}",
             f"  - {self._pulse.answer}",
-            f"  where each rank stands: {self.folder}; {self._way_back()}",
+            f"  stacks of every rank: {self.folder}; {self._way_back()}",
         )
         sys.stderr.write("\n".join(lines) + "\n")
         sys.stderr.flush()
