@@ -65,7 +65,7 @@ def lint(
     from dsforge.lint.check import current_ids
     from dsforge.lint.files import checked, found, read_document
 
-    left_out = current_ids(tuple(ignore))
+    left_out = current_ids(ignore)
     if kind is not None and kind not in FILE_KINDS:
         message = f"`kind` (={kind!a:.60}) must be one of {', '.join(FILE_KINDS)}"
         raise DsforgeError(message)
@@ -168,11 +168,11 @@ def validate(
         True
 
     """
-    from dsforge.reading.source import read_text
+    from dsforge.reading.source import path_of, read_text
     from dsforge.validate import parse_table, validation
     from dsforge.validate.document import QUANTITIES
 
-    rows = parse_table(read_text(Path(table), TABLE_BYTES), str(table))
+    rows = parse_table(read_text(path_of(table, "table"), TABLE_BYTES), str(table))
     wanted = [name for name in map(str.strip, sources) if name]
     unknown = sorted(set(wanted) - {row.source for row in rows})
     if unknown:
@@ -185,10 +185,12 @@ def validate(
 
 
 def _paths(paths: PathInput | Sequence[PathInput]) -> tuple[Path, ...]:
-    """One path or several."""
-    if isinstance(paths, Sequence) and not isinstance(paths, str):
-        return tuple(map(Path, paths))
-    return (Path(paths),)
+    """One path or several. Raises SpecError for what is none."""
+    from dsforge.reading.source import path_of
+
+    if isinstance(paths, Sequence) and not isinstance(paths, str | bytes):
+        return tuple(path_of(path, "path") for path in paths)
+    return (path_of(paths, "path"),)
 
 
 def _plan(plan: Plan | PathInput) -> Plan:
@@ -205,6 +207,8 @@ def _against(
     """The release, and the model and cluster where they are named. Raises DsforgeError."""
     from dsforge.lint.files import Against, release_named
 
+    if deepspeed is not None and not isinstance(deepspeed, str):
+        raise DsforgeError(f"`deepspeed` (={deepspeed!a:.60}) must be text, such as 0.16")
     against = Against(*release_named(deepspeed))
     if model is not None:
         from dsforge.api.inputs import load_model

@@ -15,7 +15,7 @@ from dsforge.errors import Problem, SpecError
 from dsforge.plan import Request
 from dsforge.reading.refusals import refusal
 from dsforge.reading.request import Asked, Known, read_request
-from dsforge.reading.source import Setting, Source, parse_source, plain
+from dsforge.reading.source import Setting, Source, parse_source, path_of, plain
 from dsforge.specs import ClusterSpec, ModelSpec, Workload
 from dsforge.strategy import Constraints
 
@@ -104,7 +104,7 @@ def load_cluster(
     settings, path = _part("cluster", cluster)
     source = Source(ARGUMENTS, {}) if path is None else read_source(path)
     inner = tuple(setting._replace(loc=setting.loc[1:]) for setting in settings)
-    hosts = None if hostfile is None else Path(_text(hostfile, "hostfile"))
+    hosts = None if hostfile is None else path_of(hostfile, "hostfile")
     named = source.overlaid(inner)._replace(prefix=("cluster",) if path is None else ())
     return cluster_of(named, hostfile=hosts, resolve=resolve, by_name=not resolve)[0]
 
@@ -187,7 +187,7 @@ def load_request(
         asked._replace(
             given=given,
             spec=path,
-            hostfile=None if hostfile is None else Path(_text(hostfile, "hostfile")),
+            hostfile=None if hostfile is None else path_of(hostfile, "hostfile"),
             resolve=resolve,
             by_name=not launches,
         )
@@ -216,7 +216,7 @@ def load_plan(plan: PathInput) -> Plan:
     """
     from dsforge.reading.stored import read_plan
 
-    path = Path(_text(plan, "plan"))
+    path = path_of(plan, "plan")
     return read_plan(path / "plan.json" if path.is_dir() else path)
 
 
@@ -256,7 +256,7 @@ def asked_of(inputs: Inputs) -> Asked:
         known=known,
         cluster=cluster_path,
         workload=workload_path,
-        ds_config=None if config is None else Path(_text(config, "ds_config")),
+        ds_config=None if config is None else path_of(config, "ds_config"),
         settings=(*settings, *cluster, *workload, *strategy),
     )
 
@@ -287,7 +287,7 @@ def _part(name: str, value: object) -> tuple[tuple[Setting, ...], Path | None]:
         return tuple(Setting((name, k), inner, source.place((k,))) for k, inner in found), None
     if name == "cluster" and isinstance(value, str) and not _is_path(text):
         return (Setting(("cluster", "gpu"), text, ""),), None
-    return (), Path(text)
+    return (), path_of(text, name)
 
 
 def _spec(spec: object) -> tuple[Source | None, Path | None]:
@@ -299,7 +299,7 @@ def _spec(spec: object) -> tuple[Source | None, Path | None]:
     text = _text(spec, "spec")
     if isinstance(spec, str) and _is_yaml(text):
         return parse_source(text, "spec"), None
-    return None, Path(text)
+    return None, path_of(text, "spec")
 
 
 def _is_yaml(text: str) -> bool:

@@ -23,6 +23,7 @@ from dsforge.api.results import EstimateResult, GenResult, PlanResult
 from dsforge.errors import DsforgeError, Problem, SpecError
 from dsforge.plan import Plan, Reason, Request
 from dsforge.reading.refusals import refusal
+from dsforge.reading.source import path_of
 
 if TYPE_CHECKING:
     from dsforge.exact.fullest import ExactMemory
@@ -98,7 +99,7 @@ def plan(
     from dsforge.planner.parts import parts, settled
     from dsforge.planner.pieces import fitting
 
-    _check_above(0, top=top)
+    _check_numbers(top=top)
     asked = request_of(Inputs(model, cluster, workload, strategy))
     wished = _wished(asked, objective, deadline_days, budget, prefer=prefer, risk=risk)
     explorer = settled(Explorer(wished))
@@ -255,7 +256,8 @@ def gen(
     from dsforge.planner import choose
     from dsforge.render import render
 
-    folder = Path(out)
+    folder = path_of(out, "out")
+    searched = None if templates is None else path_of(templates, "templates")
     if isinstance(model, Plan):
         beside = (cluster, workload, strategy, objective, deadline_days, budget, prefer)
         if risk or any(value is not None for value in beside):
@@ -265,7 +267,7 @@ def gen(
         asked = request_of(Inputs(model, cluster, workload, strategy))
         wished = _wished(asked, objective, deadline_days, budget, prefer=prefer, risk=risk)
         made = choose(_seen_from(folder, wished))
-    artifacts = render(made, None if templates is None else Path(templates))
+    artifacts = render(made, searched)
     written = write_all(artifacts, folder, force=force)
     return GenResult(folder, made, artifacts, written)
 
@@ -312,24 +314,30 @@ def _wished(
     if objective is not None and objective not in OBJECTIVES:
         message = f"`objective` (={objective!a:.60}) must be one of {', '.join(OBJECTIVES)}"
         raise SpecError((Problem("value-choice", message),))
-    _check_above(0, deadline_days=deadline_days, budget=budget)
+    _check_numbers(deadline_days=deadline_days, budget=budget, prefer=prefer)
     asked: dict[str, object] = {"risk": risk or request.risk}
     if prefer is not None:
-        if not 1 <= prefer < math.inf:
+        if prefer < 1:
             raise SpecError((Problem("value-range", f"`prefer` (={prefer:g}) must be at least 1"),))
         asked["prefer"] = prefer
     return aimed(request.model_copy(update=asked), Aim(objective, deadline_days, budget))
 
 
-def _check_above(least: float, **values: float | None) -> None:
-    """Raise SpecError for a value that is not above the least, or not finite."""
+def _check_numbers(**values: object) -> None:
+    """Raise SpecError for what is no finite number above 0; None stands for no value."""
     problems = tuple(
-        Problem("value-range", f"`{name}` (={value:g}) must be above {least:g}")
+        Problem("value-range", f"`{name}` (={value!a:.60}) must be a finite number above 0")
         for name, value in values.items()
-        if value is not None and not least < value < math.inf
+        if value is not None and not _is_above_0(value)
     )
     if problems:
         raise SpecError(problems)
+
+
+def _is_above_0(value: object) -> bool:
+    """Whether a value is a finite number above 0."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return number and 0 < value < math.inf  # type: ignore[operator]  # it is a number
 
 
 def _flips(request: Request, explorer: Explorer) -> tuple[Flip, ...]:

@@ -23,6 +23,7 @@ from dsforge.api.results import RehearseResult
 from dsforge.errors import DsforgeError, Problem, SpecError
 from dsforge.plan import Request
 from dsforge.reading.request import Asked, read_request
+from dsforge.reading.source import path_of
 
 if TYPE_CHECKING:
     from dsforge.reading.source import Source
@@ -86,7 +87,7 @@ def rehearse(
         (2, ())
 
     """
-    config = None if ds_config is None else Path(ds_config)
+    config = None if ds_config is None else path_of(ds_config, "ds_config")
     if isinstance(model, Request) and config is None:
         scene = planned_scene(request_of(Inputs(model, cluster, workload, strategy)), world_size)
     else:
@@ -204,7 +205,7 @@ def _checked(settings: dict[str, Any], place: str) -> dict[str, Any]:
 def rehearsed(scene: Scene, rank: int, say: Say | None = None) -> RehearseResult:
     """The rehearsal of a scene as one of its ranks. Raises as `rehearse` does."""
     from dsforge.huggingface import config_from_model
-    from dsforge.rehearse.rehearsed_job import mode_of
+    from dsforge.rehearse.rehearsed_job import RehearsedJob, mode_of
     from dsforge.specs import QLORA_BITS
 
     mode_of(scene.settings, scene.world_size)
@@ -221,7 +222,6 @@ def rehearsed(scene: Scene, rank: int, say: Say | None = None) -> RehearseResult
     say("importing torch and deepspeed")
     try:
         from dsforge.rehearse import run
-        from dsforge.rehearse.rehearsed_job import RehearsedJob
         from dsforge.rehearse.report import RehearsalDocument, phase_accounts
     except ImportError as error:
         from dsforge.origin import install_command

@@ -140,7 +140,7 @@ def export(
     """Write safetensors for transformers, or for peft if adapters were trained.
 
     Puts the parts of all ranks together, slice by slice: memory does not grow with the model.
-    Only bytes that fit the checksums of the checkpoint are used, and the folder gets its name when
+    Only bytes that fit the check sums of the checkpoint are used, and the folder gets its name when
     all of it was read back from the disk. The exit code is 3 where the checkpoint is damaged.
     """
     from dsforge.checkpoints.export import export as exported

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 from dsforge.constraints.case import Broken, Case, constraint, divisors, listed
 
 if TYPE_CHECKING:
-    from dsforge.rope import RopeScaling
-    from dsforge.specs import ModelSpec
+    from dsforge.specs import ModelSpec, RopeScaling
 
 ARGUMENTS = "Megatron-LM megatron/training/arguments.py"
 POSITIONS = ("rope", "learned")

@@ -24,13 +24,11 @@ class TimeTerms(BaseModel):
 
     model_config = FROZEN
 
-    compute_s: float = Field(ge=0, description="Seconds of forward, backward and recomputation.")
-    communication_s: float = Field(ge=0, description="Seconds of collectives that nothing hides.")
-    bubble_s: float = Field(ge=0, description="Seconds in which pipeline stages wait for others.")
-    offload_s: float = Field(
-        ge=0, description="Seconds of copies to host and NVMe that nothing hides."
-    )
-    optimizer_s: float = Field(ge=0, description="Seconds of the optimizer step itself.")
+    compute_s: float = Field(ge=0, description="Forward, backward, recomputation.")
+    communication_s: float = Field(ge=0, description="Collectives that nothing hides.")
+    bubble_s: float = Field(ge=0, description="Idle pipeline stages.")
+    offload_s: float = Field(ge=0, description="Copies to host and NVMe that nothing hides.")
+    optimizer_s: float = Field(ge=0, description="The optimizer step itself.")
 
 
 class TimeEstimate(BaseModel):

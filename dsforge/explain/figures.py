@@ -39,9 +39,9 @@ class Given(BaseModel):
 
     model_config = FROZEN
 
-    name: str
-    value: float
-    unit: str
+    name: str = Field(description="Name of the value in formulas.")
+    value: float = Field(description="The value itself, in `unit`.")
+    unit: str = Field(description="Unit of the value; empty for counts and shares.")
     source: str = Field(description="Where the value comes from.")
 
 
@@ -51,9 +51,9 @@ class Figure(BaseModel):
     model_config = FROZEN
 
     group: str = Field(description="What it belongs to: memory, time, ...")
-    name: str
-    value: float
-    unit: str
+    name: str = Field(description="Name of the figure in formulas.")
+    value: float = Field(description="The value itself, in `unit`.")
+    unit: str = Field(description="Unit of the value; empty for counts and shares.")
     formula: str = Field(
         description="Python arithmetic of the inputs, with max, min, ceil, floor, round, log2 and "
         "next_power_of_two."

@@ -34,14 +34,14 @@ ROOM = 1.12  # around the marks of a logarithmic axis
 
 
 class Bars(NamedTuple):
-    """A strategy with the price that its bars show."""
+    """A strategy and the estimate that its bars show."""
 
     name: str
     priced: Priced
 
 
 def memory_plot(plan: Plan, rows: tuple[Bars, ...]) -> str:
-    """Memory of the fullest rank by term, against what the card has."""
+    """Memory of the fullest rank by term, against the memory of the card."""
     have = plan.cluster.gpu.memory_bytes / GIB
     terms = [_memory_terms(row.priced) for row in rows]
     ends = [
@@ -56,7 +56,7 @@ def memory_plot(plan: Plan, rows: tuple[Bars, ...]) -> str:
 
 
 def _memory_terms(priced: Priced) -> dict[str, float]:
-    """GiB by term, what the allocator keeps beside them included: their sum is device memory."""
+    """GiB by term, with the allocator cache: the sum is device memory."""
     terms = {name: value / GIB for name, value in priced.memory.terms}
     kept = priced.memory.device_bytes.likely / GIB - sum(terms.values())
     return {**terms, "allocator cache": max(0.0, kept)}
@@ -139,7 +139,7 @@ def _row(chart: _Stacked, index: int, scale: Scale, colours: dict[str, str]) -> 
 
 
 def front_plot(plan: Plan, points: tuple[FrontPoint, ...]) -> str:
-    """Step time against what is paid for it; colour tells the GPUs, size the memory left."""
+    """Step time against GPU-seconds; colour shows the number of GPUs, size the free memory."""
     sizes = sorted({point.gpus for point in points})
     colours = {gpus: COLOURS[index % len(COLOURS)] for index, gpus in enumerate(sizes)}
     priced = all(point.run is not None and point.run.money is not None for point in points)
@@ -174,7 +174,7 @@ def _job(plan: Plan) -> str:
 
 
 def scaling_plot(plan: Plan, points: tuple[FrontPoint, ...]) -> str:
-    """Tokens/s over GPUs: our choice with its interval, the fastest, and ideal scaling."""
+    """Tokens/s by number of GPUs: the choice with its interval, the fastest, ideal scaling."""
     chosen = sorted((p for p in points if p.chosen), key=lambda p: p.gpus)
     fastest = [
         min((p for p in points if p.gpus == one.gpus), key=lambda p: p.step_s.likely)
@@ -214,7 +214,7 @@ def _course(
     *,
     said: bool = False,
 ) -> Iterator[str]:
-    """A line through points; `said`: with the share of ideal scaling beside each."""
+    """A line through points; `said` labels each with its share of ideal scaling."""
     places = [(axes[0].at(p.gpus), axes[1].at(p.tokens_per_s.likely)) for p in points]
     yield path(places, colour)
     for (x, y), point in zip(places, points, strict=True):

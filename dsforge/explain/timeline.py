@@ -25,7 +25,7 @@ AFTER_OPTIMIZER = "updated weights gathered"
 
 
 class Slice(NamedTuple):
-    """Something that takes time on one lane of one pipeline stage."""
+    """An interval of time on one lane of one pipeline stage."""
 
     stage: int
     lane: int
@@ -36,14 +36,14 @@ class Slice(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """A piece of work without its place."""
+    """A piece of work that has no position in time yet."""
 
     name: str
     seconds: float
 
 
 class _Step(NamedTuple):
-    """What a step is made of."""
+    """The parts of a step."""
 
     shape: Shape
     found: Seconds
@@ -60,7 +60,7 @@ class _Step(NamedTuple):
 
 
 def timeline(frame: Frame, strategy: Strategy) -> tuple[Slice, ...]:
-    """Every slice of one step, those around others first; the last one ends with the step."""
+    """All slices of one step, outer before inner; the last one ends with the step."""
     step = _step(frame, strategy)
     slots = list(played(step.shape, *_paces(step)))
     end_s = max(slot.end_s for slot in slots)
@@ -112,7 +112,7 @@ def _step(frame: Frame, strategy: Strategy) -> _Step:
 
 
 def _mean(step: _Step, parts: tuple[_Part, ...]) -> tuple[_Part, ...]:
-    """The parts of a stage that is not the slowest: nothing waits there."""
+    """The parts of a stage that is not the slowest, without waiting."""
     own = (part for part in parts if not part.name.startswith(("send", "waits")))
     return tuple(part._replace(seconds=part.seconds * step.mean_share) for part in own)
 
@@ -132,7 +132,7 @@ def _paces(step: _Step) -> tuple[list[float], list[float]]:
 
 
 def _drawn(step: _Step, slot: Slot) -> Iterator[Slice]:
-    """A piece and its parts."""
+    """A piece of work and its parts."""
     way, batch, chunk, stage = slot.piece
     name = f"{'backward' if way else 'forward'} {batch}"
     name += f" chunk {chunk}" if step.shape.chunks > 1 else ""
@@ -142,14 +142,14 @@ def _drawn(step: _Step, slot: Slot) -> Iterator[Slice]:
 
 
 def _in_turn(parts: tuple[_Part, ...], stage: int, start_s: float, end_s: float) -> Iterator[Slice]:
-    """Parts one after the other; the last one ends where the slice around it does."""
+    """Parts in sequence; the last one ends with the enclosing slice."""
     ends = [*accumulate((part.seconds for part in parts[:-1]), initial=start_s), end_s]
     for part, begin_s, stop_s in zip(parts, ends[:-1], ends[1:], strict=True):
         yield Slice(stage, AT_WORK, part.name, begin_s, max(begin_s, stop_s), depth=1)
 
 
 def _busy_s(step: _Step, exchange: Exchange) -> float:
-    """Seconds that an exchange is on the wire, hidden or not."""
+    """Duration of a collective, overlapped or not."""
     return exchange.seconds + step.work.layers * exchange.layer_s
 
 
@@ -158,7 +158,7 @@ def _exposed_s(step: _Step, exchange: Exchange) -> float:
 
 
 def _beside(step: _Step, slots: list[Slot]) -> Iterator[Slice]:
-    """Collectives of each micro step on the wire, and those left over from the step before."""
+    """Collectives of each micro-step, and those that overlap from the previous step."""
     every = [e for e in step.tempo.exchanges if e.every_micro_step]
     for slot in slots:
         if slot.piece.backward and slot.piece.chunk == 0:
@@ -177,7 +177,7 @@ def _wire(step: _Step, name: str, start_s: float, end_s: float) -> Slice:
 
 
 def _tail(step: _Step, start_s: float) -> Iterator[Slice]:
-    """What comes once a step, on every stage: reduction, copies, the optimizer, new weights."""
+    """Work done once per step on every stage: reduction, copies, optimizer, new weights."""
     once = [e for e in step.tempo.exchanges if not e.every_micro_step]
     before = [e for e in once if e.name != AFTER_OPTIMIZER]
     now_s = start_s

@@ -1,4 +1,4 @@
-"""What a config says of the forward pass beside its sizes: norms, rotary scaling, routing, scales.
+"""Settings of the forward pass that are no sizes: norm epsilon, rotary scaling, routing, scales.
 
 No parameter count depends on it, but another engine that leaves it out trains another model.
 """
@@ -42,7 +42,7 @@ SCALES: Mapping[str, object] = {
 def forward_fields(
     values: ConfigValues, table: Architecture, fields: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Fields of ModelSpec that no size tells; wrong values are problems of `values`."""
+    """ModelSpec fields that tensor shapes do not determine; problems go to `values`."""
     return {
         "norm_epsilon": values.positive(EPSILON_KEYS, table.norm_epsilon),
         "rope_scaling": _rope_scaling(values),
@@ -69,7 +69,7 @@ def router_fields(values: ConfigValues, table: Architecture) -> dict[str, Any]:
 
 
 def written_forward(model: ModelSpec, table: Architecture) -> dict[str, Any]:
-    """The keys of a config that state what no size tells."""
+    """Config keys of the settings that tensor shapes do not determine."""
     key = table.norm_epsilon_key
     config: dict[str, Any] = {} if key is None else {key: model.norm_epsilon}
     if model.rope_scaling is not None and model.rope_scaling.kind in ROPE_KEYS:
@@ -90,7 +90,7 @@ def written_forward(model: ModelSpec, table: Architecture) -> dict[str, Any]:
 
 
 def _rope_scaling(values: ConfigValues) -> dict[str, Any] | None:
-    """Fields of RopeScaling; none where frequencies are as the base says."""
+    """Fields of RopeScaling; None if frequencies are not scaled."""
     found = values.raw(("rope_scaling",), None) or values.raw(("rope_parameters",), None)
     if not isinstance(found, Mapping):
         return None
@@ -117,7 +117,7 @@ def _rope_scaling(values: ConfigValues) -> dict[str, Any] | None:
 
 
 def _no_rope(values: ConfigValues, table: Architecture, fields: Mapping[str, Any]) -> int | None:
-    """Every n-th layer without rotary embedding; a list that is no such rhythm is a problem."""
+    """Every n-th layer without rotary embedding; any other pattern is a problem."""
     if table.no_rope_interval is None:
         return None
     interval = values.whole("no_rope_layer_interval", table.no_rope_interval)
@@ -133,7 +133,7 @@ def _no_rope(values: ConfigValues, table: Architecture, fields: Mapping[str, Any
 
 
 def _scales(values: ConfigValues, table: Architecture, fields: Mapping[str, Any]) -> Iterator[str]:
-    """Scales and clips that are not without an effect."""
+    """Scales and clips that have an effect."""
     for key, none in SCALES.items():
         stated = values.raw((key,), none)
         if stated not in (none, None):

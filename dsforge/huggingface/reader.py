@@ -1,7 +1,7 @@
-"""A Hugging Face config, which anybody may have written, as a ModelSpec.
+"""Read a Hugging Face config, from any source, into a ModelSpec.
 
 Nothing in it is trusted: every value is checked for type and size before it is used, and all
-problems are told at once. What a config leaves out has the default of its config class.
+problems are reported at once. What a config leaves out has the default of its config class.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def _unverified(model_type: str) -> str:
 
 
 def _left_out(config: Mapping[str, Any]) -> list[Reason]:
-    """What a checkpoint has and transformers does not build."""
+    """Parts of a checkpoint that transformers does not build, as a reason."""
     stated = [key for key in MTP if config.get(key) not in OFF]
     if not stated:
         return []
@@ -93,7 +93,7 @@ def _left_out(config: Mapping[str, Any]) -> list[Reason]:
 
 
 def _not_modelled(model_type: str, why: str) -> SpecError:
-    """The refusal of an architecture."""
+    """The error for an architecture that is not modelled."""
     message = f"architecture {model_type[:60]!r} is not modelled: {why}"
     hint = (
         "choose another model; `--model 7b`, with its size, plans a Llama-like model of that size, "
@@ -134,14 +134,14 @@ def _spec(fields: dict[str, Any], name: str, model_type: str) -> ModelSpec:
 
 
 class _Reading(ConfigValues):
-    """One config being read as one architecture."""
+    """Reads one config as one architecture."""
 
     def __init__(self, config: Mapping[str, Any], architecture: Architecture) -> None:
         super().__init__(config)
         self.architecture = architecture
 
     def fields(self) -> dict[str, Any]:
-        """ModelSpec fields but experts and latent attention."""
+        """ModelSpec fields, except experts and latent attention."""
         table = self.architecture
         fields: dict[str, Any] = dict(table.facts)
         for name, keys in table.keys.items():
@@ -159,7 +159,7 @@ class _Reading(ConfigValues):
         return {name: value for name, value in fields.items() if value is not None}
 
     def moe(self, fields: Mapping[str, Any]) -> dict[str, Any] | None:
-        """MoeSpec fields; none where the model has no experts."""
+        """MoeSpec fields; None if the model has no experts."""
         table = self.architecture
         keys = table.moe_keys
         if not keys or self.raw(keys["experts"], table.moe_defaults["experts"]) is None:
@@ -186,7 +186,7 @@ class _Reading(ConfigValues):
             self.problem("moe_layer_freq", "moe_layer_freq must be 1: others are not modelled")
 
     def check_unread(self, fields: Mapping[str, Any], also_read: tuple[str, ...]) -> None:
-        """Parts of the model that the tables do not know."""
+        """Report parts of the model that its architecture entry does not cover."""
         for key, value in self.architecture.fixed.items():
             stated = self.raw((key,), None)
             if stated is not None and stated != value:
@@ -201,7 +201,7 @@ class _Reading(ConfigValues):
                 self.problem("layer_types", f"layers of type {kind[:40]} are not modelled")
 
     def check_plain(self, model_type: str) -> None:
-        """An unknown architecture may state nothing but what a Llama states."""
+        """Report keys of an unknown architecture that a Llama does not have."""
         unknown = [
             f"{key} (={str(value)[:20]})"
             for key, value in unknown_keys(self.config, self.architecture)
@@ -215,12 +215,12 @@ class _Reading(ConfigValues):
             self.problem("model_type", message, "choose another model")
 
     def _layer_kinds(self) -> list[str]:
-        """Kinds of layers that the config lists."""
+        """Layer types that the config lists."""
         kinds = self.raw(("layer_types",), None)
         return sorted({str(kind) for kind in kinds}) if isinstance(kinds, list) else []
 
     def mla(self, fields: Mapping[str, Any]) -> dict[str, Any] | None:
-        """MlaSpec fields; none where attention is not latent."""
+        """MlaSpec fields; None if attention is not latent."""
         defaults = self.architecture.mla_defaults
         if not defaults:
             return None
@@ -231,7 +231,7 @@ class _Reading(ConfigValues):
         return found
 
     def check(self, fields: Mapping[str, Any]) -> None:
-        """Rules between fields."""
+        """Check constraints between fields."""
         heads, groups = fields.get("attention_heads"), fields.get("kv_heads")
         if heads and groups and heads % groups:
             self.problem(
@@ -247,7 +247,7 @@ class _Reading(ConfigValues):
             )
 
     def _derive(self, fields: dict[str, Any]) -> None:
-        """Sizes that follow from others where the config does not state them."""
+        """Derive sizes that the config leaves out."""
         hidden, heads = fields.get("hidden_size"), fields.get("attention_heads")
         if fields.get("ffn_hidden_size") is None and self.architecture.ffn_factor:
             fields["ffn_hidden_size"] = (hidden or 1) * self.architecture.ffn_factor
@@ -262,7 +262,7 @@ class _Reading(ConfigValues):
             fields["head_size"] = max(1, hidden // heads)
 
     def _window(self, fields: dict[str, Any]) -> None:
-        """Sliding window and the layers without it."""
+        """Sliding window, and the layers with full attention."""
         switch = self.architecture.window_switch
         off = switch and not self.boolean("use_sliding_window", default=False)
         kinds = self.raw(("layer_types",), None)

@@ -1,4 +1,4 @@
-"""What a table cannot state: keys of one architecture that mean more than one field.
+"""What data cannot express: keys of one architecture that determine more than one field.
 
 Each entry has both directions side by side: `read` changes the fields that the tables gave,
 `write` adds keys to the config. Sources: transformers 5.23, `models/<model_type>/`.
@@ -20,7 +20,7 @@ TWO_NORMS = 2
 
 
 class Special(NamedTuple):
-    """Both directions of one architecture, and the keys that it reads beside the tables."""
+    """Reader and writer of one architecture, and the additional keys that it reads."""
 
     read: Callable[[ConfigValues, Fields], None]
     write: Callable[[ModelSpec, dict[str, Any]], None]
@@ -151,7 +151,7 @@ def _write_dbrx(_: ModelSpec, config: dict[str, Any]) -> None:
 
 
 def _nothing(_: Any, __: Any) -> None:
-    """The tables say it all in this direction."""
+    """Nothing to do: the entry in `architectures.json` covers this direction."""
 
 
 SPECIALS: Mapping[str, Special] = {

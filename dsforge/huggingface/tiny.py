@@ -1,4 +1,4 @@
-"""Models shrunk to a few hundred thousand parameters with their architecture intact.
+"""Shrink models to a few hundred thousand parameters with the same architecture.
 
 For tests and dry runs that start the real engine: every matrix, norm, bias, expert and window of
 the original is there, only smaller.

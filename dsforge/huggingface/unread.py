@@ -1,4 +1,4 @@
-"""What a config states that the tables do not read: refused where it may change the size.
+"""Keys of a config that its architecture entry does not read: refused if they may change the size.
 
 A wrong size is worse than no plan. So an architecture that is not modelled is refused by name; a
 known one is refused where its config has parts that it was not read with; and a `model_type` that

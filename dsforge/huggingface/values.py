@@ -1,4 +1,4 @@
-"""The values of a config that anybody may have written, each checked before it is used."""
+"""Values of an untrusted config, each checked for type and range before it is used."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MISSING = object()
 
 
 class ConfigValues:
-    """One config being read, and the problems found in it so far."""
+    """One config, and the problems found in it so far."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self.config = config
@@ -43,7 +43,7 @@ class ConfigValues:
         return default
 
     def checked(self, name: str, keys: tuple[str, ...], default: Any) -> Any:
-        """The value of a field after a check of its type and size; none where it is not stated."""
+        """The value of a field after a check of its type and size; None if it is not stated."""
         if name in ROPE_FIELDS and keys:
             keys = (*keys, *(place.format(name) for place in _ROPE_PLACES))
         value = self.raw(keys, default)
@@ -76,7 +76,7 @@ class ConfigValues:
         return None
 
     def positive(self, keys: tuple[str, ...], default: float) -> float:
-        """The number of the first key that the config has; the default where it is wrong."""
+        """The number of the first key that the config has; the default if it is invalid."""
         value = self.raw(keys, None)
         if value is None:
             return default
@@ -86,12 +86,12 @@ class ConfigValues:
         return default if found is None else float(found)
 
     def whole(self, key: str, default: int) -> int:
-        """A whole number from 1 on; the default also where it is wrong, which is a problem."""
+        """A whole number from 1 on; the default if it is invalid, which is recorded."""
         found: int | None = self.checked(key, (key,), default)
         return default if found is None else found
 
     def problem(self, place: str, message: str, hint: str = "") -> None:
-        """Keep a problem for the error at the end."""
+        """Record a problem."""
         self.problems.append(Problem("model-config", message, hint, place))
 
 

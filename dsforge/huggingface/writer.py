@@ -1,4 +1,4 @@
-"""A ModelSpec as a Hugging Face config, so that a catalog name can be trained from scratch."""
+"""Write a ModelSpec as a Hugging Face config, to train a catalog model from scratch."""
 
 from __future__ import annotations
 

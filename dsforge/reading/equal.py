@@ -13,8 +13,7 @@ from dsforge.reading.domain import Machines, joined
 from dsforge.reading.files import ClusterFile, GpuFile, LinkFile
 from dsforge.reading.refusals import refusal
 from dsforge.reading.source import Source
-from dsforge.slurm import SlurmSpec
-from dsforge.specs import ClusterSpec, GpuSpec, Host, LinkSpec, NvmeSpec
+from dsforge.specs import ClusterSpec, GpuSpec, Host, LinkSpec, NvmeSpec, SlurmSpec
 from dsforge.units import GBPS, GIB, TFLOP, gib
 
 FABRICS = ("nvlink", "xgmi", "fabric")  # cards with one stand in data centres, eight to a node

@@ -13,9 +13,10 @@ from pydantic import BaseModel, BeforeValidator, Discriminator, Field, Tag
 
 from dsforge.hostfile import MAX_SLOTS
 from dsforge.reading.card import MAX_GB_S, MeasuredFile
-from dsforge.slurm import SLURM_NAME, SLURM_TIME
 from dsforge.specs import (
     FROZEN,
+    SLURM_NAME,
+    SLURM_TIME,
     DataSpec,
     LinkKind,
     LoraSpec,

@@ -14,6 +14,7 @@ from dsforge.errors import SpecError
 from dsforge.reading.refusals import MAX_DEPTH, Loc, refusal
 
 MAX_BYTES = 512 * 1024  # a hosts list of ten thousand machines is below it
+LONGEST_NAME, LONGEST_PATH = 255, 4095  # bytes: NAME_MAX and PATH_MAX of Linux
 
 
 class Setting(NamedTuple):
@@ -96,6 +97,24 @@ def parse_source(text: str, name: str) -> Source:
     if not isinstance(tree.root, dict):
         raise refusal("yaml-not-a-mapping", name, "must hold `key: value` lines")
     return Source(name, tree.root, tree.places)
+
+
+def path_of(value: object, thing: str) -> Path:
+    """A path that a program names. Raises SpecError where no file system can hold it.
+
+    `thing` is what messages call it.
+    """
+    if not isinstance(value, str | os.PathLike):
+        message = f"`{thing}` ({type(value).__name__}) must be text or a path"
+        raise refusal("value-type", "", message)
+    try:
+        name = os.fsencode(value)
+    except UnicodeError:
+        name = b"\x00"
+    longest = max(map(len, name.split(b"/")))
+    if b"\x00" in name or longest > LONGEST_NAME or len(name) > LONGEST_PATH:
+        raise refusal("value-wrong", "", f"`{thing}` (={os.fspath(value)!a:.60}) is no path")
+    return Path(os.fsdecode(value))
 
 
 def plain(value: object, thing: str, *, depth: int = MAX_DEPTH) -> Any:

@@ -16,8 +16,7 @@ from dsforge.plan import Plan
 from dsforge.render.bundles import Bundle
 from dsforge.render.job import weights
 from dsforge.render.megatron import needs_one_connection
-from dsforge.slurm import SlurmSpec
-from dsforge.specs import ClusterSpec, Host
+from dsforge.specs import ClusterSpec, Host, SlurmSpec
 
 PRETRAIN = "megatron/pretrain.sh"  # starts Megatron-LM's ranks of one node
 

@@ -15,8 +15,7 @@ from dsforge.layout import layer_split
 from dsforge.plan import Plan
 from dsforge.render.deepspeed import ADAM_BETAS, ADAM_EPSILON, LION_BETAS, MOMENTUM
 from dsforge.render.job import WARMUP_FRACTION, train_job
-from dsforge.rope import RopeScaling
-from dsforge.specs import MlaSpec, ModelSpec, MoeSpec, RouterSpec, Workload
+from dsforge.specs import MlaSpec, ModelSpec, MoeSpec, RopeScaling, RouterSpec, Workload
 from dsforge.strategy import Strategy
 
 BLACKWELL = re.compile(r"g?b[123]00|rtx-50|rtx-pro-6000", re.IGNORECASE)

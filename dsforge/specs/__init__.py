@@ -7,6 +7,8 @@ without the files it came from.
 """
 
 from dsforge.specs.cluster import (
+    SLURM_NAME,
+    SLURM_TIME,
     ClusterSpec,
     Collective,
     GpuSpec,
@@ -17,6 +19,7 @@ from dsforge.specs.cluster import (
     MeasuredLink,
     NvmeSpec,
     Pace,
+    SlurmSpec,
     Transport,
 )
 from dsforge.specs.frozen import (
@@ -29,6 +32,7 @@ from dsforge.specs.model import (
     MoeSpec,
     Norm,
     Position,
+    RopeScaling,
     RouterSpec,
 )
 from dsforge.specs.workload import (
@@ -47,6 +51,8 @@ from dsforge.specs.workload import (
 __all__ = [
     "FROZEN",
     "QLORA_BITS",
+    "SLURM_NAME",
+    "SLURM_TIME",
     "ClusterSpec",
     "Collective",
     "DataShape",
@@ -71,7 +77,9 @@ __all__ = [
     "Pace",
     "Position",
     "Precision",
+    "RopeScaling",
     "RouterSpec",
+    "SlurmSpec",
     "Transport",
     "Workload",
 ]

@@ -7,7 +7,6 @@ from typing import Literal
 
 from pydantic import BaseModel, Field
 
-from dsforge.slurm import SlurmSpec
 from dsforge.specs.frozen import FROZEN
 from dsforge.specs.workload import Precision
 
@@ -18,6 +17,11 @@ LIBRARIES = {
     "RCCL": re.compile(r"mi\d", re.IGNORECASE),
     "HCCL": re.compile(r"gaudi", re.IGNORECASE),
 }  # by card
+
+
+SLURM_NAME = r"^[A-Za-z0-9_][A-Za-z0-9_.,+@-]*$"
+# The formats of `man sbatch`, `--time`.
+SLURM_TIME = r"^([0-9]+(:[0-9]{1,2}){0,2}|[0-9]+-[0-9]{1,2}(:[0-9]{1,2}){0,2}|UNLIMITED)$"
 
 
 class MeasuredGpu(BaseModel):
@@ -144,6 +148,31 @@ class NvmeSpec(BaseModel):
     )
     write_bytes_per_s: float = Field(
         gt=0, description="Sequential write of one node's disk, bytes/s."
+    )
+
+
+class SlurmSpec(BaseModel):
+    """What sbatch is told beside the size of the job; none: the default of the cluster.
+
+    The values become `#SBATCH` lines of a script: each is a word that no shell reads otherwise.
+    """
+
+    model_config = FROZEN
+
+    account: str | None = Field(
+        default=None,
+        pattern=SLURM_NAME,
+        max_length=100,
+        description="Account that `sbatch --account` is given.",
+    )
+    partition: str | None = Field(
+        default=None, pattern=SLURM_NAME, max_length=200, description="`--partition`: one, or a,b."
+    )
+    time: str | None = Field(
+        default=None,
+        pattern=SLURM_TIME,
+        max_length=20,
+        description="`--time`, the limit: minutes, H:M:S, or D-H:M:S.",
     )
 
 

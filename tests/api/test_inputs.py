@@ -182,3 +182,55 @@ def test_any_mapping_is_answered(model: Any, cluster: Any, workload: Any) -> Non
     for given_model in (model, "gpt2"):
         with suppress(DsforgeError):
             assert dsforge.load_request(given_model, cluster, workload).cluster.gpus >= 1
+
+
+STRANGE: list[Any] = [
+    "a\x00b",
+    "\ud800",
+    "x" * 5000,
+    7,
+    b"x",
+    [],
+    {"a": object()},
+    math.nan,
+    ["\x00"],
+]
+TAKES_ANYTHING: dict[str, Callable[[Any], object]] = {
+    "load_model": dsforge.load_model,
+    "load_cluster": dsforge.load_cluster,
+    "hostfile": lambda value: dsforge.load_cluster("v100-32gb", hostfile=value),
+    "load_workload": lambda value: dsforge.load_workload(value, model="gpt2", cluster="v100-32gb"),
+    "spec": lambda value: dsforge.load_request(spec=value),
+    "strategy": lambda value: dsforge.load_request("gpt2", "v100-32gb", strategy=value),
+    "ds_config": lambda value: dsforge.estimate("gpt2", "v100-32gb", ds_config=value),
+    "load_plan": dsforge.load_plan,
+    "explain": dsforge.explain,
+    "lint": dsforge.lint,
+    "lint-model": lambda value: dsforge.lint((), model=value),
+    "deepspeed": lambda value: dsforge.lint((), deepspeed=value),
+    "diagnose": dsforge.diagnose,
+    "diagnose-plan": lambda value: dsforge.diagnose(text="x", plan=value),
+    "validate": dsforge.validate,
+    "out": lambda value: dsforge.gen("gpt2", "v100-32gb", out=value),
+    "templates": lambda value: dsforge.gen("gpt2", "v100-32gb", out="run", templates=value),
+    "question": lambda value: dsforge.find(value, "gpt2", "v100-32gb"),
+    "prefer": lambda value: dsforge.plan("gpt2", "v100-32gb", prefer=value),
+    "objective": lambda value: dsforge.plan("gpt2", "v100-32gb", objective=value),
+    "top": lambda value: dsforge.plan("gpt2", "v100-32gb", top=value),
+    "rehearse": lambda value: dsforge.rehearse("gpt2", "v100-32gb", ds_config=value),
+}
+
+
+ANSWERED = {"prefer": 7, "top": 7, "lint": []}  # what is no mistake there
+
+
+@pytest.mark.parametrize("name", TAKES_ANYTHING)
+def test_what_no_type_allows_is_refused_as_other_mistakes(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program that passes nonsense gets a DsforgeError, never a traceback of ours."""
+    monkeypatch.chdir(tmp_path)
+    for value in STRANGE:
+        if value != ANSWERED.get(name, "none"):
+            with pytest.raises(DsforgeError):
+                TAKES_ANYTHING[name](value)

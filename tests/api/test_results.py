@@ -49,8 +49,10 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
         f"estimate {FLAGS} --zero-stage 3 --json",
     ),
     "estimate-exact": (
-        lambda: dsforge.estimate("llama-2-7b", CLUSTER, exact=True),
-        f"estimate --model llama-2-7b {MACHINES} --exact --json",
+        lambda: dsforge.estimate(
+            "llama-2-7b", CLUSTER, strategy={"zero_stage": 3, "hpz_partition_size": 1}, exact=True
+        ),
+        f"estimate --model llama-2-7b {MACHINES} --zero-stage 3 --hpz 1 --exact --json",
     ),
     "estimate-ds-config": (
         lambda: dsforge.estimate(*INPUTS, ds_config="run/deepspeed/ds_config.json"),

@@ -89,12 +89,15 @@ UNITS = {
 
 @pytest.mark.parametrize("name", PUBLIC)
 def test_every_quantity_names_its_unit(name: str) -> None:
-    """A field whose name ends in a unit says in words what is counted in it."""
-    fields = dict(described(PUBLIC[name])).items()
+    """A field whose name ends in a unit says it in words, or the description of its type does."""
+    schema = PUBLIC[name]
+    types = {schema["title"]: schema, **schema.get("$defs", {})}
+    said = {title: inner.get("description", "").lower() for title, inner in types.items()}
     bare = [
         field
-        for field, text in fields
+        for field, text in described(schema)
         for end, units in UNITS.items()
-        if field.endswith(end) and not any(unit in f"{text.lower()} " for unit in units)
+        if field.endswith(end) and not field.endswith(RATES)
+        if not any(u in f"{text.lower()} {said[field.partition('.')[0]]} " for u in units)
     ]
-    assert [field for field in bare if not field.endswith(RATES)] == []
+    assert bare == []

@@ -12,8 +12,7 @@ import plans
 
 from dsforge.artifacts import write_all
 from dsforge.render import render
-from dsforge.slurm import SlurmSpec
-from dsforge.specs import Host
+from dsforge.specs import Host, SlurmSpec
 
 BASH = shutil.which("bash") or "/bin/bash"
 

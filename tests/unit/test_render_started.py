@@ -19,8 +19,7 @@ import pytest
 from dsforge.artifacts import write_all
 from dsforge.plan import Plan
 from dsforge.render import render
-from dsforge.slurm import SlurmSpec
-from dsforge.specs import ClusterSpec, Host
+from dsforge.specs import ClusterSpec, Host, SlurmSpec
 
 BASH = shutil.which("bash") or "/bin/bash"
 SHOWN = 'for word in "$@"; do printf "%s\\n" "$word"; done'
