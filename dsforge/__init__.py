@@ -79,7 +79,7 @@ _HOMES = {
     "RunError SpecError UntrustedError",
     "dsforge.explain.explanation": "Explanation",
     "dsforge.plan": "Plan Request",
-    "dsforge.specs.cluster": "ClusterSpec ModelSpec Workload",
+    "dsforge.specs": "ClusterSpec ModelSpec Workload",
     "dsforge.strategy": "Constraints Strategy",
     "dsforge.validate.comparison": "FiguresDocument",
     "dsforge.validate.document": "ValidationDocument",

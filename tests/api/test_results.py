@@ -79,6 +79,10 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "lint": (lambda: dsforge.lint("."), "lint . --format json"),
     "diagnose": (lambda: dsforge.diagnose("run.log"), "diagnose run.log --json"),
     "validate": (lambda: dsforge.validate(TABLE), f"validate {TABLE} --json"),
+    "validate_figures": (
+        lambda: dsforge.validate_figures(TABLE.with_name("figures.csv")),
+        f"validate {TABLE.with_name('figures.csv')} --json",
+    ),
     "rehearse": (
         lambda: dsforge.rehearse("gpt2", {"gpu": "v100-32gb", "gpus_per_node": 2}),
         "rehearse --model gpt2 --gpu v100-32gb --gpus-per-node 2 --json",
