@@ -9,6 +9,7 @@ holds it.
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Literal, NamedTuple
 
 from pydantic import BaseModel, Field
@@ -22,7 +23,7 @@ from dsforge.estimate.quantised import dequantised_bytes
 from dsforge.estimate.states import Load, States
 from dsforge.specs import FROZEN, ClusterSpec, ModelSpec, Workload
 from dsforge.strategy import FULLY_SHARDED, Batching, Strategy
-from dsforge.traced import Constant, Traced, label, lifted, maximum, minimum, named
+from dsforge.traced import TRACED, Constant, label, lifted, maximum, minimum, named
 from dsforge.units import GIB, Interval
 
 
@@ -155,7 +156,7 @@ class Footprint(NamedTuple):
         at_loss, at_work = early + saved + logits, early + saved + working
         at_end, stepping = kept.gradients + working, kept.gradients + kept.step_gradients
         moment = max(at_loss, at_work, at_end, stepping)
-        if isinstance(tokens, Traced):
+        if tokens.__class__ is TRACED:
             label(tokens, "micro_tokens", "tokens", MICRO_TOKENS)
             _name_parts(saved, working, logits)
             moment = _fullest(at_loss, at_work, at_end, stepping)
@@ -229,7 +230,7 @@ def fullest(stages: tuple[Footprint, ...], batching: Batching) -> Peak:
     if len(stages) == 1:
         return stages[0].at(batching)
     peaks = [stage.at(batching) for stage in stages]
-    return max(peaks, key=lambda peak: peak.total_bytes)
+    return max(peaks, key=attrgetter("total_bytes"))
 
 
 def estimate_memory(
@@ -300,7 +301,7 @@ def _allocated(peak: Peak) -> Ends:
     """What the tensors take, bytes."""
     fixed, moving = peak.fixed_bytes, peak.moving_bytes
     spread = STATES_ERROR * fixed + ACTIVATION_ERROR * moving
-    if isinstance(fixed, Traced):
+    if fixed.__class__ is TRACED:
         label(fixed, "fixed_bytes", "bytes", "what no batch changes")
         label(moving, "moving_bytes", "bytes", "what grows with the micro batch")
         label(spread, "spread_bytes", "bytes", WITHIN)
