@@ -292,12 +292,15 @@ class Ends(NamedTuple):
     high: float
 
 
+_Ends = tuple[float, float, float]
+
+
 def device_bytes(peak: Peak, cluster: ClusterSpec) -> Ends:
     """What nvidia-smi shows at a peak."""
     return _device(_reserved(_allocated(peak), peak.churn), cluster)
 
 
-def _allocated(peak: Peak) -> Ends:
+def _allocated(peak: Peak) -> _Ends:
     """What the tensors take, bytes."""
     fixed, moving = peak.fixed_bytes, peak.moving_bytes
     spread = STATES_ERROR * fixed + ACTIVATION_ERROR * moving
@@ -305,16 +308,16 @@ def _allocated(peak: Peak) -> Ends:
         label(fixed, "fixed_bytes", "bytes", "what no batch changes")
         label(moving, "moving_bytes", "bytes", "what grows with the micro batch")
         label(spread, "spread_bytes", "bytes", WITHIN)
-    return Ends(fixed + moving - spread, fixed + moving, fixed + moving + spread)
+    return fixed + moving - spread, fixed + moving, fixed + moving + spread
 
 
-def _reserved(allocated: Ends, churn: float) -> Ends:
+def _reserved(allocated: _Ends, churn: float) -> _Ends:
     """What the caching allocator takes from the device, bytes."""
     low, likely, high = allocated
-    return Ends(low * SLACK.low, likely * SLACK.likely + churn, high * SLACK.high + 2 * churn)
+    return low * SLACK.low, likely * SLACK.likely + churn, high * SLACK.high + 2 * churn
 
 
-def _device(reserved: Ends, cluster: ClusterSpec) -> Ends:
+def _device(reserved: _Ends, cluster: ClusterSpec) -> Ends:
     """What the device shows, its context included, bytes."""
     context = CPU_CONTEXT if cluster.gpu.is_cpu else CONTEXT
     low, likely, high = reserved
