@@ -60,10 +60,10 @@ def estimate(
 ) -> None:
     """Predict memory and step time of one strategy.
 
-    What no flag fixes is chosen and shown. It is an answer, not an error, that it does not fit.
-    With --find the question is turned round: how much of one thing fits. With --ds-config the
-    ZeRO stage, offload, buffer and batch sizes are those of the file, and flags win over it.
-    With --exact a step of the strategy is simulated as well, which shows memory by phase and owner.
+    What no flag fixes is chosen and shown. A strategy that does not fit is an answer, not an error.
+    With --find the question is inverted: how much of one thing fits. With --ds-config the ZeRO
+    stage, offload, buffer and batch sizes come from the file; flags override it. With --exact a
+    step of the strategy is simulated as well: memory by phase and owner.
     """
     if find is not None:
         _refuse_beside_find({"--trace": trace, "--ds-config": ds_config, "--exact": exact})

@@ -48,13 +48,9 @@ def exact_lines(plan: Plan, exact: ExactMemory) -> list[str]:
         for name, phase in exact.phases.items()
     ]
     estimated = plan.choice.memory.allocated_bytes
-    world = f"{exact.world_size:,} ranks"
-    simulated = exact.ranks_simulated
-    if 1 < simulated < exact.world_size:
-        world = f"{simulated} simulated of {world}"
     total = (
-        f"{gib(exact.peak_bytes)} allocated on rank {exact.rank} (the fullest of {world}) at the "
-        f"peak, in {exact.peak_phase}; the estimate is {gib(estimated.likely)} "
+        f"{gib(exact.peak_bytes)} allocated on rank {exact.rank} ({_among(exact)}) at the peak, in "
+        f"{exact.peak_phase}; the estimate is {gib(estimated.likely)} "
         f"({gib(estimated.low)} to {gib(estimated.high)})"
     )
     note = (
@@ -62,3 +58,12 @@ def exact_lines(plan: Plan, exact: ExactMemory) -> list[str]:
         "context, library workspaces and allocator slack"
     )
     return ["", *aligned(HEAD, rows), *wrapped(total, first="  "), *wrapped(note, first="  ")]
+
+
+def _among(exact: ExactMemory) -> str:
+    """Which ranks the one that is shown was chosen from."""
+    if exact.world_size == 1:
+        return "the only one"
+    if 1 < exact.ranks_simulated < exact.world_size:
+        return f"the fullest of {exact.ranks_simulated} simulated of {exact.world_size:,} ranks"
+    return f"the fullest of {exact.world_size:,} ranks"

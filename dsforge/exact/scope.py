@@ -85,18 +85,18 @@ def _of_states(strategy: Strategy) -> Iterator[Problem]:
         message = f"offload ({places}) must be of the optimizer alone, to the CPU"
         hint = "use --offload-optimizer cpu --offload-params none, or leave out --exact"
         yield Problem("exact-offload", message, hint)
-    changed = {
-        "offload_ratio": (run.offload_ratio, 1.0),
-        "gradient type": (run.gradients, "compute"),
-        "communication type": (run.reduced, "compute"),
-        "quantized_weights": (run.quantized_weights, False),
-        "quantized_gradients": (run.quantized_gradients, False),
-        "hpz_partition_size": (strategy.hpz_partition_size, 1),
+    fields = {
+        "offload_ratio": (run.offload_ratio, 1.0, "offload the whole optimizer"),
+        "grad_accum_dtype": (run.gradients, "compute", "sum in the compute precision"),
+        "communication_data_type": (run.reduced, "compute", "send in the compute precision"),
+        "zero_quantized_weights": (run.quantized_weights, False, "gather in 16 bits"),
+        "zero_quantized_gradients": (run.quantized_gradients, False, "scatter in 16 bits"),
+        "hpz_partition_size": (strategy.hpz_partition_size, 1, "use --hpz 1"),
     }
-    for name, (value, known) in changed.items():
+    for name, (value, known, way_out) in fields.items():
         if value != known:
-            message = f"{name} (={value}) must be {known}"
-            yield Problem("exact-engine-setting", message, "change it, or leave out --exact")
+            message = f"`{name}` (={value}) must be {known}"
+            yield Problem("exact-engine-setting", message, f"{way_out}, or leave out --exact")
 
 
 def _of_layers(model: ModelSpec, workload: Workload, strategy: Strategy) -> Iterator[Problem]:
