@@ -8,6 +8,7 @@ ZeRO stage and offload, Megatron), or the rules that forbid them.
 from __future__ import annotations
 
 import json
+import re
 from math import inf
 from typing import Literal
 
@@ -25,6 +26,15 @@ VariantName = Literal[
 ]
 
 PREFERRED = 1.25  # times the fastest step: what an easier way to train may cost
+
+
+# How publishers mark weights that were tuned: nobody gives these names to a shape alone.
+TUNED = re.compile(r"[-_.](instruct|chat|it|sft|dpo|rlhf)(?=$|[-_.])", re.IGNORECASE)
+
+
+def is_tuned(model: ModelSpec) -> bool:
+    """Whether a model is named as weights that were tuned after pretraining."""
+    return TUNED.search(model.hub_id or model.name) is not None
 
 
 ReasonKind = Literal["warning", "choice", "note", "default"]

@@ -16,7 +16,7 @@ import sys
 import tarfile
 from pathlib import Path
 
-from dsforge.lint.schemas.engine_source import Schema, extracted, is_config_module
+from dsforge.lint.schemas.deepspeed_source import Schema, extracted, is_config_module
 from dsforge.lint.schemas.releases import merged, number
 
 TARGET = Path(__file__).resolve().parents[1] / "dsforge/lint/schemas/deepspeed.json"

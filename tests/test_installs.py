@@ -29,7 +29,7 @@ from packaging.utils import canonicalize_name
 
 from dsforge import origin
 from dsforge.diagnose import diagnose_stream
-from dsforge.diagnose.packages import distribution_of
+from dsforge.diagnose.known_packages import distribution_of
 
 ROOT = Path(__file__).resolve().parents[1]
 TEXTS = sorted(

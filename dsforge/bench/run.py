@@ -23,7 +23,7 @@ from dsforge.artifacts.writing import PRIVATE
 from dsforge.bench.matrix import Cell, priced
 from dsforge.bench.report import Outcome
 from dsforge.diagnose import diagnose_files
-from dsforge.diagnose.words import shortly
+from dsforge.diagnose.report import shortly
 from dsforge.errors import DsforgeError, RunError
 from dsforge.job import TrainJob
 from dsforge.masking import masked

@@ -15,9 +15,10 @@ from dsforge.plan import Plan, Priced, Reason, Rejected, Request, Search
 from dsforge.planner.advice import TIGHT
 from dsforge.planner.alternatives import AXES, Alternative
 from dsforge.planner.figures import figures, fit, memory_label
+from dsforge.planner.preference import ease
 from dsforge.planner.pricing import price
 from dsforge.strategy import Strategy
-from dsforge.units import GIB, count, gb_per_s, gib, seconds, some, times
+from dsforge.units import GIB, SAME, count, gb_per_s, gib, seconds, some, times
 
 SCREEN = 24  # lines
 REASONS, OTHERS, LEAST_REASONS = 3, 3, 1
@@ -183,8 +184,28 @@ def alternatives(plan: Plan, search: Search, others: Iterable[Alternative]) -> l
         best.setdefault(_coarse(other.strategy), other)
     best.pop(_coarse(plan.strategy), None)
     tight = [lost.strategy for lost in search.rejected if lost.rule == TIGHT]
-    kept = [*tight, *(other.strategy for other in best.values())][:OTHERS]
-    return [Other(strategy.label(), price(*asked, strategy)) for strategy in kept]
+    shown = [price(*asked, strategy) for strategy in tight]
+    for other in best.values():
+        priced = price(*asked, other.strategy)
+        if not any(_is_dominated(priced, better) for better in (plan.choice, *shown)):
+            shown.append(priced)
+    return [Other(priced.strategy.label(), priced) for priced in shown[:OTHERS]]
+
+
+def _is_dominated(priced: Priced, other: Priced) -> bool:
+    """Whether another plan of the same engine that fits is as fast, as small and as easy.
+
+    A plan of the other engine is shown all the same: it is what people compare.
+    """
+    if priced.strategy.back_end != other.strategy.back_end:
+        return False
+    mine, its = priced.memory.device_bytes, other.memory.device_bytes
+    return (
+        other.time.step_s.likely <= SAME * priced.time.step_s.likely
+        and its.likely <= SAME * mine.likely
+        and its.high <= SAME * mine.high
+        and ease(other.strategy) <= ease(priced.strategy)
+    )
 
 
 def asked_and_lost(request: Request, search: Search) -> list[str]:

@@ -20,16 +20,20 @@ STDIN = "-"
     "logs",
     nargs=-1,
     type=click.Path(path_type=Path, allow_dash=True),
-    help="Logs of one run, folders of them, or - for what is piped or pasted in (the default).",
+    help="Logs of one run, folders of logs, or - for standard input (the default).",
 )
 @click.option(
     "--plan",
     type=click.Path(path_type=Path),
-    help="plan.json of the run: memory errors in its terms, slow steps beside it.",
+    help="plan.json of the run; explains memory errors and slow steps by its predictions.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Causes as JSON; empty if nothing is wrong.")
-@click.option("--rules", "list_rules", is_flag=True, help="List what can be recognised.")
-@click.option("--explain", metavar="RULE", help="What one rule looks for, says and advises.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print causes as JSON; an empty list if none was found."
+)
+@click.option(
+    "--rules", "list_rules", is_flag=True, help="List the failures that can be recognised."
+)
+@click.option("--explain", metavar="RULE", help="Show what one rule looks for, says and advises.")
 def diagnose(
     logs: tuple[Path, ...],
     *,
@@ -38,15 +42,16 @@ def diagnose(
     list_rules: bool,
     explain: str | None,
 ) -> None:
-    """Name the cause of a failed run from its log, with proof and a patch.
+    """Name the cause of a failed run from its log, with evidence and a fix.
 
-    Exit code 0 where nothing is wrong, 3 where causes were found.
+    Exit code 0 if no cause was found, 3 if causes were found. A confidence below 0.5 means that no
+    rule knows the error; the answer then says where to start.
     """
     if list_rules or explain is not None:
         _show_rules(explain)
         return
     from dsforge.cli.show import note, show_json
-    from dsforge.diagnose.words import described, document
+    from dsforge.diagnose.report import described, document
     from dsforge.errors import EXIT_FINDINGS
     from dsforge.masking import printable
 
@@ -56,29 +61,29 @@ def diagnose(
     elif found:
         print("\n".join(printable(line) for line in described(found)))
     else:
-        note("nothing wrong was found; a run that hangs needs the logs of all ranks")
+        note("no sign of a failure was found; a run that hangs needs the logs of all ranks")
     if found:
         sys.exit(EXIT_FINDINGS)
 
 
 def _causes(logs: tuple[Path, ...], plan: Path | None) -> tuple[Cause, ...]:
-    """The causes in the logs, in the terms of the plan where one is given."""
+    """The causes in the logs; with a plan, explained by its predictions."""
     from dsforge.diagnose import diagnose_files, diagnose_stream
     from dsforge.errors import DsforgeError
     from dsforge.reading.stored import read_plan
 
     given = None if plan is None else read_plan(plan)
     if any(str(path) == STDIN for path in logs) and len(logs) > 1:
-        raise DsforgeError("`-` cannot stand beside files", "name files, or pipe one log in")
+        raise DsforgeError("`-` cannot be combined with files", "name files, or pipe one log in")
     if not logs or str(logs[0]) == STDIN:
         return diagnose_stream(_stdin(), "stdin", given)
     return diagnose_files(logs, given)
 
 
 def _stdin() -> Iterator[bytes]:
-    """What is piped in, or pasted."""
+    """The bytes of standard input."""
     from dsforge.cli.show import note
-    from dsforge.diagnose.logs import stream_chunks
+    from dsforge.diagnose.log_sources import stream_chunks
     from dsforge.errors import DsforgeError
 
     if sys.stdin is None:
@@ -89,23 +94,15 @@ def _stdin() -> Iterator[bytes]:
 
 
 def _show_rules(name: str | None) -> None:
-    """The rule of that name, or a line for each."""
-    from dsforge.diagnose.pace import PACE
-    from dsforge.diagnose.registry import RULES
-    from dsforge.diagnose.words import explained
-    from dsforge.errors import DsforgeError
+    """The rule of that name, or a line for each. Raises DsforgeError, with the nearest one."""
+    from dsforge.diagnose.report import explained
+    from dsforge.diagnose.rulebook import rulebook
+    from dsforge.findings.writers import check_known
 
-    rules = (*RULES, PACE)
+    rules = rulebook(with_plan=True)
     if name is None:
-        width = max(len(rule.id) for rule in rules)
-        print("\n".join(f"{rule.id:{width}}  {rule.why}" for rule in rules))
+        width = max(map(len, rules))
+        print("\n".join(f"{rule.id:{width}}  {rule.cause}" for rule in rules.values()))
         return
-    for rule in rules:
-        if rule.id == name:
-            print("\n".join(explained(rule)))
-            return
-    from difflib import get_close_matches
-
-    near = get_close_matches(name, [rule.id for rule in rules], 3)
-    hint = f"did you mean {', '.join(near)}?" if near else "`dsforge diagnose --rules` lists them"
-    raise DsforgeError(f"no rule is called `{name}`", hint)
+    check_known((name,), rules, "dsforge diagnose")
+    print("\n".join(explained(rules[name])))

@@ -53,12 +53,12 @@ def lint(
     from dsforge.cli.show import note
     from dsforge.findings import has_errors
     from dsforge.findings.writers import WRITERS, as_brief, counted, summary
-    from dsforge.lint.check import BY_ID
+    from dsforge.lint.check import BY_ID, current_ids
 
     if list_rules or explain:
         print(_explanation(explain), end="")
         return
-    ignored = _current(ignore)
+    ignored = current_ids(ignore)
     against = _against(model, cluster, deepspeed)
     found, files = _findings(paths or (Path(),), kind, against, fix=fix)
     found = [finding for finding in found if finding.rule not in ignored]
@@ -135,20 +135,9 @@ def _against(model: str | None, cluster: Path | None, deepspeed: str | None) -> 
 def _explanation(name: str | None) -> str:
     """What is known about a rule, or a line for each. Raises DsforgeError, with the nearest one."""
     from dsforge.findings.writers import listed
-    from dsforge.lint.check import BY_ID, RULES
+    from dsforge.lint.check import BY_ID, RULES, current_ids
     from dsforge.lint.rule_pages import explained
 
     if name is None:
         return listed(RULES)
-    return "\n".join(explained(BY_ID[rule]) for rule in _current((name,)))
-
-
-def _current(names: tuple[str, ...]) -> tuple[str, ...]:
-    """The ids of rules, former ids replaced. Raises DsforgeError where a rule does not exist."""
-    from dsforge.findings.writers import check_known
-    from dsforge.lint.check import BY_ID
-    from dsforge.lint.rules.constraints import FORMER_IDS
-
-    current = tuple(rule for name in names for rule in FORMER_IDS.get(name, (name,)))
-    check_known(current, BY_ID, "dsforge lint")
-    return current
+    return "\n".join(explained(BY_ID[rule]) for rule in current_ids((name,)))

@@ -36,7 +36,7 @@ COMMANDS = {
     "bench": "Launch the same job under each strategy and say which to use.",
     "lint": "Say what is wrong with configs, hostfiles and arguments, before anything starts.",
     "preflight": "Look at every host and every pair of hosts before a run is launched on them.",
-    "diagnose": "Name the cause of a failed run from its log, with proof and a patch.",
+    "diagnose": "Name the cause of a failed run from its log, with evidence and a fix.",
     "validate": "Predict each run of a table and say how far off the predictions are.",
 }
 WITH_TORCH = frozenset(("ckpt", "generate", "rehearse", "train"))  # whose cycles hold much memory

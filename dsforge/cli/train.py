@@ -57,7 +57,7 @@ def train(
     with Attendant() as attendant:  # before the imports, which take seconds
         from dsforge.cli.show import note
         from dsforge.diagnose import diagnose_error
-        from dsforge.diagnose.words import shortly
+        from dsforge.diagnose.report import shortly
         from dsforge.errors import EXIT_USER, DsforgeError
         from dsforge.masking import masked_traceback
         from dsforge.train.run.loop import Options

@@ -65,9 +65,9 @@ def pipeline_divides_layers(case: Case) -> Broken | None:
     if not case.on_megatron or not layers or _interleaves(layers, stages, virtual):
         return None
     legal = tuple(n for n in range(1, layers + 1) if _interleaves(layers, n, virtual))
+    chunks = f" of {virtual} virtual stages" * (virtual > 1)
     return Broken(
-        f"pipeline parallelism ({stages} stages of {virtual} virtual stages) cannot share out "
-        f"{layers} layers",
+        f"pipeline parallelism ({stages} stages{chunks}) cannot share out {layers} layers",
         f"use {listed(legal)} stages" if legal else "use virtual_stages 1",
     )
 

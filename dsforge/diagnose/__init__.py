@@ -6,7 +6,12 @@ cause from its consequences, `ledger` says an out-of-memory error in the plan's 
 
 from __future__ import annotations
 
-from dsforge.diagnose.logs import diagnose_error, diagnose_files, diagnose_stream, diagnose_text
+from dsforge.diagnose.log_sources import (
+    diagnose_error,
+    diagnose_files,
+    diagnose_stream,
+    diagnose_text,
+)
 from dsforge.diagnose.ranking import Cause, Evidence
 
 __all__ = [

@@ -8,22 +8,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from shlex import quote
 from typing import NamedTuple
 
-from dsforge.diagnose.rule import Hit, Rule
-from dsforge.diagnose.scan import Scan, compiled
+from dsforge.diagnose.computed import values_of
+from dsforge.diagnose.log_line import cleaned
+from dsforge.diagnose.log_scanner import Scan
+from dsforge.diagnose.rule import MatchedLine, compiled
+from dsforge.diagnose.rulebook import Rulebook
+from dsforge.diagnose.templates import filled_fix, filled_message
 
 SHOWN_LINES = 4  # of evidence for one cause
 SHOWN_CAUSES = 5
 LATER = 0.5  # factor on the confidence of a cause that came after another
 CAUGHT = 0.5  # and of an exception that was logged, after which the program went on
+LINES_BEFORE = 12  # of a plain line, in which the error that it continues may stand
 WENT_ON_LINES = 3  # fewer of them after an exception may be its own end
 ANSWERS = ("cause", "stall", "death")
-COMMAND = "$ "
 _TRACEBACK = "Traceback (most recent call last)"
-_LEVEL = re.compile(r"\b(?:DEBUG|INFO|WARNING|ERROR)\b")
-_PLAIN = re.compile(r"~?[\w@%+=:,./-]*|<[\w ]+>")  # needs no quotes; <name> is ours to fill in
+LEVELS = re.compile(r"\b(?:DEBUG|INFO|WARNING|ERROR)\b")
 LAST = ("error", "echo", "exit")  # answers where nothing better is there, best first
 
 
@@ -36,7 +38,7 @@ class Evidence(NamedTuple):
 
 
 class Cause(NamedTuple):
-    """Why a run failed, in words, with proof and a patch."""
+    """Why a run failed, in words, with evidence and a fix."""
 
     rule: str
     confidence: float  # 0 to 1
@@ -44,18 +46,18 @@ class Cause(NamedTuple):
     why: str
     evidence: tuple[Evidence, ...]
     fix: str
-    hits: tuple[Hit, ...]
+    hits: tuple[MatchedLine, ...]
 
 
-def causes(scans: Sequence[Scan], rules: Sequence[Rule]) -> tuple[Cause, ...]:
+def causes(scans: Sequence[Scan], rules: Rulebook) -> tuple[Cause, ...]:
     """What the logs of one run show, likeliest cause first; empty where nothing is wrong."""
-    order = {rule.id: number for number, rule in enumerate(rules)}
     files = {scan.file: number for number, scan in enumerate(scans)}
-    hits = _first_readers([hit for scan in scans for hit in _counting(scan)], order)
+    counting = [hit for scan in scans for hit in _counting(scan)]
+    hits = _first_readers(_without_notices(counting), rules)
     timed = len(files) > 1 and all(hit.when for hit in hits)
 
-    def place(hit: Hit) -> tuple[str, int, int, int]:
-        return (hit.when if timed else "", files[hit.file], hit.line, order[hit.rule.id])
+    def place(hit: MatchedLine) -> tuple[str, int, int, int]:
+        return (hit.when if timed else "", files[hit.file], hit.line, rules.place(hit.rule.id))
 
     groups = _grouped(sorted(hits, key=place))
     groups = _without_consequences(groups)
@@ -72,33 +74,69 @@ def _failed(scan: Scan) -> bool:
     return any(hit.rule.kind in ("exit", "death") for hit in scan.hits)
 
 
-def _counting(scan: Scan) -> list[Hit]:
+def _counting(scan: Scan) -> list[MatchedLine]:
     """The hits of a log that ended well are those of rules that count in spite of it."""
     if _failed(scan) or not scan.success_line:
         return list(scan.hits)
-    return [hit for hit in scan.hits if hit.rule.silent or hit.line > scan.success_line]
+    return [hit for hit in scan.hits if hit.rule.survives_success or hit.line > scan.success_line]
 
 
-def _first_readers(hits: list[Hit], order: dict[str, int]) -> list[Hit]:
+def _without_notices(hits: list[MatchedLine]) -> list[MatchedLine]:
+    """The hits, less those of programs that go on, unless the run then fails in that component."""
+    failure = "\n".join(_failure_text(hit) for hit in hits if _is_failure(hit))
+    return [
+        hit
+        for hit in hits
+        if not _needs_confirmation(hit)
+        or (hit.rule.confirmed_by and compiled(hit.rule.confirmed_by).search(failure))
+    ]
+
+
+def _needs_confirmation(hit: MatchedLine) -> bool:
+    """Whether a line proves nothing by itself."""
+    if hit.rule.kind not in ("cause", "error", "echo") or hit.rule.any_level:
+        return False
+    if hit.form == "plain" and hit.rule.errors_only:
+        lines_before = "\n".join(hit.before.rstrip().split("\n")[-LINES_BEFORE:])
+        continues = hit.rule.continues
+        return not (continues and compiled(continues).search(lines_before))
+    return hit.form == "notice"
+
+
+def _is_failure(hit: MatchedLine) -> bool:
+    """Whether a line is an error by its form."""
+    return hit.form == "error"
+
+
+def _failure_text(hit: MatchedLine) -> str:
+    """An error and the frames that lead to it."""
+    frames = hit.before.rpartition(_TRACEBACK)[2]
+    if frames == hit.before:
+        return hit.text
+    lines = [line for line in frames.split("\n") if cleaned(line.encode()).form != "notice"]
+    return "\n".join([*lines, hit.text])
+
+
+def _first_readers(hits: list[MatchedLine], rules: Rulebook) -> list[MatchedLine]:
     """The hits, of several on one line only that of the rule that stands first."""
     seen: set[tuple[str, int]] = set()
     kept = []
-    for hit in sorted(hits, key=lambda hit: order[hit.rule.id]):
+    for hit in sorted(hits, key=lambda hit: rules.place(hit.rule.id)):
         if (hit.file, hit.line) not in seen or hit.rule.kind not in ANSWERS:
             kept.append(hit)
         seen.add((hit.file, hit.line))
     return kept
 
 
-def _grouped(hits: list[Hit]) -> list[tuple[Hit, ...]]:
+def _grouped(hits: list[MatchedLine]) -> list[tuple[MatchedLine, ...]]:
     """All hits of each rule together, in the order of their first."""
-    groups: dict[str, list[Hit]] = {}
+    groups: dict[str, list[MatchedLine]] = {}
     for hit in hits:
         groups.setdefault(hit.rule.id, []).append(hit)
     return [tuple(group) for group in groups.values()]
 
 
-def _without_consequences(groups: list[tuple[Hit, ...]]) -> list[tuple[Hit, ...]]:
+def _without_consequences(groups: list[tuple[MatchedLine, ...]]) -> list[tuple[MatchedLine, ...]]:
     """The groups that no other group explains."""
     explained = {name for group in groups for name in group[0].rule.explains}
     known = [group for group in groups if group[0].rule.kind != "error"]
@@ -112,80 +150,64 @@ def _without_consequences(groups: list[tuple[Hit, ...]]) -> list[tuple[Hit, ...]
     return kept
 
 
-def _is_new(hit: Hit, taken: set[tuple[str, int]], known: list[tuple[Hit, ...]]) -> bool:
+def _is_new(
+    hit: MatchedLine, taken: set[tuple[str, int]], known: list[tuple[MatchedLine, ...]]
+) -> bool:
     """Whether an exception is none that another rule has read, nor one in a destructor."""
     if hit.rule.kind != "error":
         return True
-    last = hit.before.rstrip().rpartition("\n")[2]
-    read = any(compiled(group[0].rule.pattern).search(hit.text) for group in known)
+    said = hit.before.rpartition(_TRACEBACK)[0] or hit.before
+    last = said.rstrip().rpartition("\n")[2]
+    read = any(group[0].rule.match(hit.text) for group in known)
     return (hit.file, hit.line) not in taken and not read and "Exception ignored in" not in last
 
 
-def _cascade(groups: list[tuple[Hit, ...]], place: object) -> list[tuple[Hit, ...]]:
+def _cascade(groups: list[tuple[MatchedLine, ...]], place: object) -> list[tuple[MatchedLine, ...]]:
     """The groups that answer, best first."""
-    by_kind: dict[str, list[tuple[Hit, ...]]] = {}
+    by_kind: dict[str, list[tuple[MatchedLine, ...]]] = {}
     for group in groups:
         by_kind.setdefault(group[0].rule.kind, []).append(group)
     hints = by_kind.get("hint", [])
     strong = [g for g in groups if g[0].rule.kind in ANSWERS]
     if strong:
-        first = by_kind.get("cause", strong)[0]
+        first = _first_cause(by_kind.get("cause", strong))
         early = [g for g in strong[: strong.index(first)] if g[0].rule.kind != "cause"]
-        return early + [g for g in strong if g not in early] + hints
+        return [*early, first, *(g for g in strong if g not in early and g is not first), *hints]
     for kind in LAST:
         if kind in by_kind:
             return by_kind[kind][:1] + hints
     return hints
 
 
-def _was_caught(group: tuple[Hit, ...], ends: dict[str, int]) -> bool:
+def _first_cause(groups: list[tuple[MatchedLine, ...]]) -> tuple[MatchedLine, ...]:
+    """The first group that is an error by its form; else the first."""
+    errors = (group for group in groups if any(_is_failure(hit) for hit in group))
+    return next(errors, groups[0])
+
+
+def _was_caught(group: tuple[MatchedLine, ...], ends: dict[str, int]) -> bool:
     """Whether a program only logged what it met and went on; `ends`: logs of no failure."""
     return all(
         hit.line + WENT_ON_LINES < ends.get(hit.file, 0) and _is_logged(hit) for hit in group
     )
 
 
-def _is_logged(hit: Hit) -> bool:
-    """Whether a line with a level, as loggers write it, stands before the traceback of a hit."""
+def _is_logged(hit: MatchedLine) -> bool:
+    """Whether a line with a level, as loggers write it, stands before a hit's traceback."""
     said, traceback, _ = hit.before.rpartition(_TRACEBACK)
-    return bool(traceback and _LEVEL.search(said.rstrip().rpartition("\n")[2]))
+    return bool(traceback and LEVELS.search(said.rstrip().rpartition("\n")[2]))
 
 
-def _cause(group: tuple[Hit, ...], weight: float) -> Cause:
+def _cause(group: tuple[MatchedLine, ...], weight: float) -> Cause:
     """The explanation of one group, and a factor on how sure it is."""
     rule = group[0].rule
-    values = _Values({**group[0].values, "phase": group[0].phase, **rule.read(group)})
+    values = values_of(group)
     return Cause(
         rule=rule.id,
         confidence=round(rule.confidence * weight, 2),
-        message=_sentence(rule.message.format_map(values)),
-        why=rule.why,
+        message=filled_message(rule.message, values),
+        why=rule.cause,
         evidence=tuple(Evidence(h.file, h.line, h.text.strip()) for h in group[:SHOWN_LINES]),
-        fix="\n".join(_filled(line, values) for line in rule.fix.split("\n")),
+        fix=filled_fix(rule.fix, values),
         hits=group,
     )
-
-
-def _filled(line: str, values: _Values) -> str:
-    """A line of a fix; in commands, which are copied into a shell, values of the log are quoted."""
-    if not line.startswith(COMMAND):
-        return line.format_map(values)
-    quoted = {
-        name: text if _PLAIN.fullmatch(text) else quote(text) for name, text in values.items()
-    }
-    return line.format_map(_Values(quoted))
-
-
-class _Values(dict[str, str]):
-    """Values of a message; what the log does not say is empty."""
-
-    def __missing__(self, key: str) -> str:
-        return ""
-
-
-def _sentence(text: str) -> str:
-    """The text with single spaces and no space before punctuation."""
-    text = " ".join(text.split())
-    for mark in (",", ";", ":", "."):
-        text = text.replace(f" {mark} ", f"{mark} ")
-    return text.rstrip(" ,;:")

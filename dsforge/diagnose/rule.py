@@ -1,7 +1,7 @@
-"""What a rule is: the words that find a line, the pattern that reads it, the text that explains it.
+"""What a rule is: the words that find a line, the patterns that read it, the text that explains it.
 
-A rule is data. `kind` says what its line is worth in a cascade, because a distributed run that
-fails prints its cause once and the consequences on every rank:
+A rule is an entry of a YAML file in `rules/`. `kind` says what its line is worth in a cascade,
+because a distributed run that fails prints its cause once and the consequences on every rank:
 
     cause   an error that stands for itself; the first one in time is the answer
     stall   ranks waited too long: the answer where no cause came before it
@@ -14,17 +14,66 @@ fails prints its cause once and the consequences on every rank:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Literal, NamedTuple
+import re
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, Literal, NamedTuple, get_args
+
+from dsforge.diagnose.line_forms import Form
+from dsforge.diagnose.templates import required_names
 
 Kind = Literal["cause", "stall", "death", "error", "echo", "exit", "hint"]
 
 
-# What everybody has who runs DeepSpeed: the command that says where the memory goes.
-ESTIMATE = "$ dsforge estimate --model NAME --gpu CARD --gpus-per-node N --ds-config ds_config.json"
+FLAGS = ("survives_success", "any_level", "errors_only")
 
 
-class Hit(NamedTuple):
+class Rule(NamedTuple):
+    """One known fault: an entry of `rules/*.yaml`, field by field.
+
+    A line is looked at where it contains one of the `needles` (lower case); the `patterns` are then
+    searched in it, one after the other, and in as many lines after it as `lines` says. `message`
+    and `fix` are templates (see templates.py) over the patterns' named groups, `rank`, `phase`, and
+    what the function named by `compute` adds. In a fix, a line that begins with `$ ` is a command,
+    `- ` and `+ ` are a change to ds_config, `NAME=value` goes into the environment of all ranks.
+    """
+
+    id: str
+    needles: tuple[str, ...]
+    patterns: tuple[str, ...]
+    message: str
+    cause: str
+    fix: str
+    sources: tuple[str, ...]  # where the text of the log line comes from, or who met it
+    confidence: float  # 0 to 1: how often this is the cause where the line is there
+    hits: tuple[str, ...]  # excerpts in which this rule must answer first
+    misses: tuple[str, ...] = ()  # excerpts that look alike and mean something else
+    kind: Kind = "cause"
+    lines: int = 0
+    survives_success: bool = False  # counts even where the run ended well
+    explains: tuple[str, ...] = ()  # rules whose lines are consequences of this one
+    compute: str = ""  # function of computed.py that adds values
+    any_level: bool = False  # lines that call themselves information or warnings count, too
+    context: str = ""  # pattern in the line, or in the last traceback before it, that must be there
+    confirmed_by: str = ""  # pattern in the failure itself, which makes a notice its cause
+    continues: str = ""  # pattern in the line before, which makes a plain line part of an error
+    errors_only: bool = False  # plain lines need that confirmation, too: they are often harmless
+
+    @property
+    def required(self) -> frozenset[str]:
+        """Groups without which the message says nothing: a match that leaves one empty is void."""
+        return frozenset() if self.compute else _required(self.message, self.patterns)
+
+    def match(self, text: str) -> re.Match[str] | None:
+        """The first pattern's match that gives all that the message needs."""
+        for pattern in self.patterns:
+            found = compiled(pattern).search(text)
+            if found and all(found.groupdict().get(name) for name in self.required):
+                return found
+        return None
+
+
+class MatchedLine(NamedTuple):
     """One line that a rule has matched, cleaned, and what it says."""
 
     rule: Rule
@@ -36,35 +85,45 @@ class Hit(NamedTuple):
     values: Mapping[str, str]  # the pattern's groups; empty where a group took no part
     before: str  # the lines before it, as many as fit
     phase: str  # what the run was doing, from the last line that says so
+    form: Form = "error"
 
 
-Reader = Callable[[tuple[Hit, ...]], dict[str, str]]
+@cache
+def compiled(pattern: str) -> re.Pattern[str]:
+    """The pattern of a rule, case ignored."""
+    return re.compile(pattern, re.IGNORECASE | re.MULTILINE)
 
 
-def first_values(hits: tuple[Hit, ...]) -> dict[str, str]:
-    """What the first line says."""
-    return dict(hits[0].values)
+@cache
+def _required(message: str, patterns: tuple[str, ...]) -> frozenset[str]:
+    groups = {name for pattern in patterns for name in compiled(pattern).groupindex}
+    return frozenset(required_names(message) & groups)
 
 
-class Rule(NamedTuple):
-    """One known fault. `message` and `fix` are format strings over the values that `read` returns.
+def rule_from(entry: Mapping[str, Any]) -> Rule:
+    """The rule that a YAML entry describes.
 
-    A line is looked at where it contains one of the `needles` (lower case); `pattern` is then
-    searched in it, and in as many lines after it as `lines` says. In a fix, a line that begins with
-    `$ ` is a command, `- ` and `+ ` are a change to ds_config, `NAME=value` goes into the
-    environment of all ranks.
+    Raises ValueError with the entry's id, the field and what it should be.
     """
+    name = entry.get("id", "?")
+    fields = Rule._fields
+    if unknown := sorted(set(entry) - set(fields)):
+        raise ValueError(f"rule {name}: unknown field `{unknown[0]}`; fields are {fields}")
+    missing = set(fields) - set(Rule._field_defaults) - set(entry)
+    if missing:
+        raise ValueError(f"rule {name}: field `{min(missing)}` is missing")
+    return Rule(**{field: _value(name, field, value) for field, value in entry.items()})
 
-    id: str
-    needles: tuple[str, ...]
-    pattern: str
-    message: str
-    why: str
-    fix: str
-    source: str  # where the text of the log line comes from, or who met it
-    kind: Kind = "cause"
-    confidence: float = 0.9
-    lines: int = 0
-    silent: bool = False  # counts even where the run ended well
-    explains: tuple[str, ...] = ()  # rules whose lines are consequences of this one
-    read: Reader = first_values
+
+def _value(rule: str, field: str, value: Any) -> Any:
+    """A field's value in its type; lists become tuples."""
+    if field in ("needles", "patterns", "sources", "hits", "misses", "explains"):
+        if isinstance(value, list) and all(isinstance(item, str) and item for item in value):
+            return tuple(value)
+        raise ValueError(f"rule {rule}: `{field}` must be a list of texts (got {value!r})")
+    if field == "kind" and value not in get_args(Kind):
+        raise ValueError(f"rule {rule}: `kind` must be one of {get_args(Kind)} (got {value!r})")
+    wanted = {"lines": int, "confidence": float, **dict.fromkeys(FLAGS, bool)}.get(field, str)
+    if type(value) is not wanted:
+        raise ValueError(f"rule {rule}: `{field}` must be {wanted.__name__} (got {value!r})")
+    return value

@@ -73,8 +73,10 @@ def _precision(reader: Reader) -> Precision | None:
     bf16 = reader.flag("bfloat16.enabled" if old else "bf16.enabled")
     fp16 = reader.flag("fp16.enabled")
     if bf16 and fp16:
-        message = "`bf16` and `fp16` are both enabled"
-        reader.problems.append(Problem("one-precision", message, "keep one"))
+        message = "`fp16` and `bf16` are both enabled"
+        reader.problems.append(
+            Problem("fp16-with-bf16", message, "keep bf16 where the GPU supports it")
+        )
     if bf16 or fp16:
         return "bf16" if bf16 else "fp16"
     return None if bf16 is None or fp16 is None else "fp32"
@@ -166,5 +168,5 @@ def _partition(reader: Reader, stages: int) -> Partition:
         f"`{path}` (={given}) must be {', '.join(PARTITIONS)}, or the decoder layers "
         f"of each of the {stages} stages"
     )
-    reader.problems.append(Problem("pipeline-partition", message, "for example [12, 10]"))
+    reader.problems.append(Problem("partition-form", message, "for example [12, 10]"))
     return BALANCED

@@ -118,7 +118,7 @@ def check_known(names: Iterable[str], known: Container[str], command: str) -> No
         if name not in known:
             near = get_close_matches(name, list(known), n=1)  # type: ignore[call-overload]
             hint = f"did you mean `{near[0]}`?" if near else f"`{command} --rules` lists them"
-            raise DsforgeError(f"there is no rule {name[:60]!a}", hint)
+            raise DsforgeError(f"unknown rule {name[:60]!a}", hint)
 
 
 def _line(finding: Finding) -> str:

@@ -1,12 +1,14 @@
-"""Checking: every rule, in the order in which a file is read, and what they find in a case."""
+"""Checks a file with all rules, in the order in which they are listed here."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cache
 from itertools import islice
 
 from dsforge.findings import Finding, Hit, Rule, collected
-from dsforge.lint.case import Case
+from dsforge.findings.writers import check_known
+from dsforge.lint.checked_file import CheckedFile
 from dsforge.lint.reading.document import Document, Kind
 from dsforge.lint.reading.marks import Loc
 from dsforge.lint.rules import (
@@ -14,13 +16,13 @@ from dsforge.lint.rules import (
     batch,
     constraints,
     costs,
-    engines,
     env_file,
     hostfile,
     keys,
     megatron,
     offload,
     optimizer,
+    parallelism_and_checkpoints,
     precision,
     syntax,
     train_job,
@@ -29,8 +31,9 @@ from dsforge.lint.rules import (
 )
 from dsforge.lint.rules import cluster as cluster_rules
 from dsforge.lint.rules import model as model_rules
+from dsforge.lint.rules.constraints import FORMER_IDS
 
-RULES: tuple[Rule[Case], ...] = collected(
+RULES: tuple[Rule[CheckedFile], ...] = collected(
     syntax,
     keys,
     values,
@@ -40,7 +43,7 @@ RULES: tuple[Rule[Case], ...] = collected(
     zero,
     offload,
     optimizer,
-    engines,
+    parallelism_and_checkpoints,
     costs,
     model_rules,
     cluster_rules,
@@ -58,35 +61,42 @@ MOST_HITS = 50  # of one rule in one file
 LONGEST_PATH = 120
 
 
+def current_ids(names: Iterable[str]) -> tuple[str, ...]:
+    """The ids of rules, former ones replaced. Raises DsforgeError where a rule does not exist."""
+    current = tuple(rule for name in names for rule in FORMER_IDS.get(name, (name,)))
+    check_known(current, BY_ID, "dsforge lint")
+    return current
+
+
 @cache
-def rules_of(kind: Kind, *, model: bool, cluster: bool) -> tuple[Rule[Case], ...]:
+def rules_of(kind: Kind, *, model: bool, cluster: bool) -> tuple[Rule[CheckedFile], ...]:
     """The rules for one kind of file, without those that ask for a model or cluster not given."""
     idle = (set() if model else NEEDS_MODEL) | (set() if cluster else NEEDS_CLUSTER)
     return tuple(rule for rule in RULES if kind in rule.scope and rule.id not in idle)
 
 
-def findings(case: Case) -> tuple[Finding, ...]:
-    """What every rule finds in a case, by line.
+def findings(file: CheckedFile) -> tuple[Finding, ...]:
+    """What every rule finds in a file, by line.
 
     Of a text that could not be read to its end only what stopped the reading.
     """
-    document = case.document
+    document = file.document
     unread = any(flaw.rule in ("json-syntax", "yaml-syntax", "too-deep") for flaw in document.flaws)
-    rules = OF_READING if unread else _rules(case)
+    rules = OF_READING if unread else _rules(file)
     found = [
         _finding(document, rule, hit)
         for rule in rules
-        for hit in islice(rule.find(case), MOST_HITS)
+        for hit in islice(rule.find(file), MOST_HITS)
     ]
     return tuple(sorted(found, key=lambda f: (f.line, f.column)))
 
 
-def _rules(case: Case) -> tuple[Rule[Case], ...]:
-    model, cluster = case.model is not None, case.cluster is not None
-    return rules_of(case.document.kind, model=model, cluster=cluster)
+def _rules(file: CheckedFile) -> tuple[Rule[CheckedFile], ...]:
+    model, cluster = file.model is not None, file.cluster is not None
+    return rules_of(file.document.kind, model=model, cluster=cluster)
 
 
-def _finding(document: Document, rule: Rule[Case], hit: Hit) -> Finding:
+def _finding(document: Document, rule: Rule[CheckedFile], hit: Hit) -> Finding:
     offset = document.offset(hit.where) if hit.offset is None else hit.offset
     line, column = document.position(offset)
     return Finding(

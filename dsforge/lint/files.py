@@ -1,4 +1,4 @@
-"""Files for lint: found, read within limits, and written back whole. The only place here that does.
+"""Files for lint: finds them, reads them within limits, and writes repairs atomically.
 
 Everything that is read may be hostile or broken. So a file is a regular one, bounded in size, and
 text; what is wrong with it becomes a finding like any other, never the end of the run.
@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from dsforge.artifacts.whole import write_whole
 from dsforge.errors import DsforgeError
 from dsforge.findings import Finding
-from dsforge.lint.case import case_of
 from dsforge.lint.check import findings
+from dsforge.lint.checked_file import checked_file
 from dsforge.lint.reading.document import Document, Kind, applied
 from dsforge.lint.reading.kind import BOM, document_of
 from dsforge.lint.reading.marks import Flaw
-from dsforge.lint.schemas.engine_source import extracted, is_config_module
+from dsforge.lint.schemas.deepspeed_source import extracted, is_config_module
 from dsforge.lint.schemas.releases import Release, Releases, frozen, number, with_installed
 from dsforge.outside import UnreadableError, decoded, read_bytes
 from dsforge.walk import Walk
@@ -51,7 +51,7 @@ class Against(NamedTuple):
 
 
 class Found(NamedTuple):
-    """Files to look at: those that were named, and those that lay in a folder that was."""
+    """One file to check, and whether it was named itself or found in a named folder."""
 
     path: Path
     named: bool
@@ -86,9 +86,9 @@ def _installed() -> tuple[Releases, Release]:
 
 
 def found(paths: Iterable[Path], left_out: list[str] | None = None) -> Iterator[Found]:
-    """The files that are named, and those of a known kind below the folders that are.
+    """The named files, and files with known names below the named folders.
 
-    Links in a folder are not followed. `left_out` is told of what a folder has beyond the limits.
+    Links in a folder are not followed. What a folder has beyond the limits is added to `left_out`.
     """
     for path in paths:
         if path.is_dir():
@@ -137,7 +137,7 @@ def _text(path: Path) -> str:
 def checked(document: Document, against: Against) -> tuple[Finding, ...]:
     """What is wrong with a document, together with the file that it names."""
     engine = _engine(document) if document.kind == "train" else None
-    case = case_of(
+    file = checked_file(
         document,
         against.releases,
         against.release,
@@ -145,7 +145,7 @@ def checked(document: Document, against: Against) -> tuple[Finding, ...]:
         cluster=against.cluster,
         engine=engine,
     )
-    return findings(case)
+    return findings(file)
 
 
 def _engine(document: Document) -> Document | None:
@@ -158,7 +158,7 @@ def _engine(document: Document) -> Document | None:
 
 
 def repaired(path: Path, document: Document, against: Against) -> Document:
-    """The document after every safe repair, which the file then holds too; else as it was.
+    """The document after all safe repairs, written to its file; unchanged where none is possible.
 
     Raises NotRepairedError where the file cannot be written.
     """

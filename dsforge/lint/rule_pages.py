@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dsforge.findings import Rule
-from dsforge.lint.case import Case
 from dsforge.lint.check import RULES
+from dsforge.lint.checked_file import CheckedFile
 
 KIND_NAMES: dict[str, str] = {
     "ds_config": "DeepSpeed config",
@@ -17,7 +17,7 @@ KIND_NAMES: dict[str, str] = {
 }
 
 
-def explained(rule: Rule[Case]) -> str:
+def explained(rule: Rule[CheckedFile]) -> str:
     """Everything that is known about a rule."""
     kinds = ", ".join(KIND_NAMES[kind] for kind in rule.scope)
     fix = "yes" if rule.fixable else "no"
@@ -42,12 +42,12 @@ def page() -> str:
     return "".join(parts)
 
 
-def _chapter(rule: Rule[Case]) -> str:
+def _chapter(rule: Rule[CheckedFile]) -> str:
     """The kind under which the page lists a rule."""
     return rule.scope[0] if len(rule.scope) == 1 else "unknown"
 
 
-def _row(rule: Rule[Case]) -> str:
+def _row(rule: Rule[CheckedFile]) -> str:
     star = "*" if rule.fixable else ""
     cells = (f"`{rule.id}`{star}", rule.severity, rule.title, rule.why, rule.evidence)
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n"

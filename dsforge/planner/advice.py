@@ -7,7 +7,8 @@ from math import inf, log
 from dsforge.constraints import check
 from dsforge.errors import Problem
 from dsforge.plan import Priced, Reason, Request
-from dsforge.planner.candidates import BACK_ENDS, base, layouts, wanted
+from dsforge.planner.back_ends import BACK_ENDS, NAMES, file_name, fine_tuned, wanted
+from dsforge.planner.candidates import base, layouts
 from dsforge.planner.explore import Explored
 from dsforge.planner.memory_advice import (
     headroom_reason,
@@ -34,9 +35,12 @@ def choice_reasons(request: Request, best: Priced, found: Rivals) -> tuple[Reaso
         _preferred(request, best, found),
         _tight(request, best, found),
         _against_back_end(request, best, found),
+        _left_out(request, best, found),
+        _to_convert(request, best),
         _against_stage(request, best, found.explored),
         _over_stage(request, best, found),
         _against_cut(best, found),
+        _shared_sequences(request, best, found),
         _placement(request, best),
         offload_reason(request, best, found),
         quantised_reason(request, best, found),
@@ -76,7 +80,9 @@ def _preferred(request: Request, best: Priced, found: Rivals) -> Said | None:
 def _batch(request: Request, best: Priced, found: Rivals) -> Said | None:
     """The batches that ZeRO could share, where this one alone has the model cut."""
     others = found.likely(lambda s: s.back_end == BACK_ENDS[0])
-    if best.strategy.layout.model_ranks == 1 or BACK_ENDS[0] not in wanted(request) or not others:
+    mine = best.strategy
+    whole = mine.back_end == BACK_ENDS[0] and _cuts(mine) == WHOLE
+    if mine.layout.model_ranks == 1 or whole or BACK_ENDS[0] not in wanted(request) or not others:
         return None
     broken = _broken_by_zero(request)
     if [problem.rule for problem in broken] != ["batch-product"]:
@@ -107,6 +113,8 @@ def _against_stage(request: Request, best: Priced, explored: tuple[Explored, ...
     mine = best.strategy
     if mine.back_end != "deepspeed" or mine.zero_stage == FULLY_SHARDED or mine.offloads:
         return None
+    if mine.layout.shard_ranks == 1:  # nothing to shard: every stage is the same
+        return None
     stage = mine.zero_stage + 1
     alike = [
         found
@@ -135,6 +143,9 @@ def _against_stage(request: Request, best: Priced, explored: tuple[Explored, ...
     mine_s = best.time.step_s.likely
     message = f"{against(chosen, mine_s)}{sends} and needs {more}"
     return said(f"zero{mine.zero_stage}-before-zero{stage}", message, chosen.step_s / mine_s)
+
+
+WHOLE = (1, 1)  # one tensor rank, one stage
 
 
 def _cuts(strategy: Strategy) -> tuple[int, int]:
@@ -180,7 +191,7 @@ def _against_back_end(request: Request, best: Priced, found: Rivals) -> Said | N
     if other is first and other.step_s < mine_s:  # said already
         return None
     rule = "deepspeed-is-simpler" if mine == "deepspeed" else "megatron-is-faster"
-    words = f"on {_NAMES[other.family.back_end]}, {against(other, mine_s)}"
+    words = f"on {NAMES[other.family.back_end]}, {against(other, mine_s)}"
     asks = demand(best.strategy, other.strategy)
     words += f", but {asks}" if asks and other.step_s < mine_s else ""
     if mine == "megatron" and first and other.step_s > request.prefer * first.step_s > first.step_s:
@@ -188,7 +199,39 @@ def _against_back_end(request: Request, best: Priced, found: Rivals) -> Said | N
     return said(rule, words, other.step_s / mine_s)
 
 
-_NAMES = {"deepspeed": "DeepSpeed", "megatron": "Megatron-LM"}
+def _left_out(request: Request, best: Priced, found: Rivals) -> Said | None:
+    """Why Megatron-LM was not searched, where one of its plans fits as well."""
+    other, mine_s = found.left_out, best.time.step_s.likely
+    if other is None:
+        return None
+    message = (
+        f"Megatron-LM is left out: {fine_tuned(request)}, and {PRETRAIN} starts from random "
+        f"weights and reads token files of its own; {against(other, mine_s)}, `--for megatron` "
+        f"takes it"
+    )
+    return said("megatron-left-out", message, max(1.0, mine_s / other.step_s))
+
+
+def _to_convert(request: Request, best: Priced) -> Said | None:
+    """What has to be converted before Megatron-LM can continue from trained weights."""
+    work, data = request.workload, request.workload.data
+    trained = fine_tuned(request) or (work.tokens is None and request.model.hub_id)
+    if best.strategy.back_end != "megatron" or not trained:
+        return None
+    rows = ""
+    if data is not None:
+        rows = f" and tokenize {file_name(data.train)} with its `tools/preprocess_data.py`"
+    message = (
+        f"before the launch, convert the weights of {request.model.name} with Megatron-LM's "
+        f"`tools/checkpoint/convert.py` into output/megatron{rows}: {PRETRAIN} starts from random "
+        f"weights"
+    )
+    if not fine_tuned(request):
+        message = f"{message}, as `--tokens` would mean"
+    return Said(inf, Reason(rule="megatron-needs-conversion", message=message))
+
+
+PRETRAIN = "pretrain_gpt.py"
 
 
 def _against_cut(best: Priced, found: Rivals) -> Said | None:
@@ -197,7 +240,7 @@ def _against_cut(best: Priced, found: Rivals) -> Said | None:
     if mine.back_end != "deepspeed" or mine.layout.model_ranks > 1:
         return None
     other = found.fastest(
-        lambda s: s.back_end == "deepspeed" and s.layout.model_ranks > 1 and not s.offloads
+        lambda s: s.back_end == "deepspeed" and _cuts(s) != WHOLE and not s.offloads
     )
     if other is None or other.step_s > CLEARLY_FASTER * mine_s or other is fastest(found.likewise):
         return None
@@ -209,6 +252,37 @@ def _against_cut(best: Priced, found: Rivals) -> Said | None:
         f"that, few other trainers can; `{flag}` asks for it"
     )
     return said("whole-before-cut", message, mine_s / other.step_s)
+
+
+def _shared_sequences(request: Request, best: Priced, found: Rivals) -> Said | None:
+    """Why several GPUs share each sequence (Ulysses): what whole sequences would cost."""
+    mine, mine_s = best.strategy, best.time.step_s.likely
+    ranks = mine.layout.context_parallel_size
+    asked = request.constraints.context_parallel_size is not None
+    if mine.back_end != BACK_ENDS[0] or ranks == 1 or asked:
+        return None
+    work, gpus = request.workload, request.cluster.gpus
+    other = found.fastest(_holds_whole_sequences)
+    if other is not None:
+        why = f"with whole sequences, {against(other, mine_s)}"
+    elif found.likely(_holds_whole_sequences):
+        why = f"with whole sequences, plans fit {LIKELY_ONLY}"
+    elif found.legal(_holds_whole_sequences):
+        why = "with whole sequences, no plan fits"
+    elif work.global_batch_size < gpus:
+        why = f"{work.global_batch_size} whole sequences are too few for {gpus} GPUs"
+    else:
+        why = "whole sequences are not possible here"
+    message = (
+        f"{ranks} GPUs share each sequence (Ulysses), {work.sequence_length // ranks:,} tokens on "
+        f"each: {why}"
+    )
+    return said("shared-sequences", message, other.step_s / mine_s if other else 1.0)
+
+
+def _holds_whole_sequences(strategy: Strategy) -> bool:
+    """Whether it is a plan of DeepSpeed in which no GPUs share a sequence."""
+    return strategy.back_end == BACK_ENDS[0] and strategy.layout.context_parallel_size == 1
 
 
 def _megatron_only(request: Request, found: Rivals) -> str:

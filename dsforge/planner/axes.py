@@ -15,7 +15,8 @@ from dsforge.constraints.inputs import decoder_only, sequence_in_positions
 from dsforge.estimate.params import parameters
 from dsforge.layout import Layout
 from dsforge.plan import Reason, Request
-from dsforge.planner.candidates import BACK_ENDS, base
+from dsforge.planner.back_ends import BACK_ENDS
+from dsforge.planner.candidates import base
 from dsforge.specs import ModelSpec
 
 Question = Literal["micro-batch", "seq-len", "gpus", "model"]

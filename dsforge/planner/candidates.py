@@ -25,7 +25,7 @@ from dsforge.constraints.deepspeed import (
     zero_with_pipeline,
     zero_with_tensor,
 )
-from dsforge.constraints.trainer import shares_sequence
+from dsforge.constraints.ulysses import shares_sequence
 from dsforge.layout import Layout, layer_split
 from dsforge.plan import Request
 from dsforge.specs import Workload
@@ -45,22 +45,11 @@ from dsforge.strategy import (
 )
 from dsforge.zero_stages import ZERO_STAGES
 
-BACK_ENDS: tuple[BackEnd, ...] = ("deepspeed", "megatron")
 LARGEST_TENSOR = 16
 LEAST_STRETCH = 4096  # tokens of a sequence on a rank under Ulysses; fewer fit whole samples
 
 Offloads = tuple[Offload, Offload]  # optimizer, parameters
 KEPT: Offloads = ("none", "none")
-
-
-def wanted(request: Request) -> tuple[BackEnd, ...]:
-    """The back ends to look at: who fixes a ZeRO stage, hpZ or offload means DeepSpeed."""
-    fixed = request.constraints
-    if fixed.back_end:
-        return (fixed.back_end,)
-    offloads = {fixed.offload_optimizer, fixed.offload_parameters} - {None, "none"}
-    zero = fixed.zero_stage is not None or (fixed.hpz_partition_size or 1) > 1
-    return ("deepspeed",) if offloads or zero or fixed.loss == "chunked" else BACK_ENDS
 
 
 def families(request: Request, back_end: BackEnd) -> Iterator[Strategy]:

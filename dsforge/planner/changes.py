@@ -16,6 +16,7 @@ from dsforge.constraints import Case, allows
 from dsforge.constraints.deepspeed import offload_optimizer_stage, offload_parameters_stage
 from dsforge.constraints.inputs import qlora_stage
 from dsforge.plan import Request
+from dsforge.planner.back_ends import BACK_ENDS, fine_tuned, needs_deepspeed
 from dsforge.specs import QLORA_BITS, ClusterSpec, LoraSpec, NvmeSpec
 from dsforge.strategy import GRADIENTS_SHARDED, Offload, Strategy, ZeroStage
 from dsforge.units import GIB
@@ -93,6 +94,10 @@ def _of_strategy(request: Request) -> Iterator[Change]:
     for field in freed:
         change = _strategy(request, field, SPLITS[field], **{field: None})
         yield change._replace(kind=Kind.engine) if field in ENGINES else change
+    if not fixed.back_end and not needs_deepspeed(request) and fine_tuned(request):
+        name = "--for megatron (weights and data converted first)"
+        change = _strategy(request, "back_end", name, back_end=BACK_ENDS[1])
+        yield change._replace(kind=Kind.engine)
 
 
 def _buffers(request: Request) -> Iterator[Change]:

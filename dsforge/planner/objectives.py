@@ -162,8 +162,8 @@ def _missed(request: Request, aim: Aim, bills: list[Bill]) -> DsforgeError:
         ways = [f"--deadline-days {_up(quickest.days)}"]
         more = _more_nodes(request, days)
         ways += [f"{more} nodes"] if more else []
-        tokens = request.workload.tokens_per_step * (quickest.steps or 0)
-        ways.append(f"--tokens {_tokens(tokens * days / quickest.days)}")
+        steps = int((quickest.steps or 0) * days / quickest.days)  # of fewer tokens no more steps
+        ways.append(f"--tokens {_tokens(request.workload.tokens_per_step * steps)}")
         return DsforgeError(message, f"the nearest that can: {', or '.join(ways)}")
     if money is not None and least.money > money:
         what = f"`budget` (={money:g}) does not suffice: the run costs"

@@ -74,7 +74,7 @@ def settled(explorer: Explorer) -> Explorer:
     quickest = min(found, key=itemgetter(1))
     clearly = quickest[1] * request.prefer < best_s
     if clearly and not request.cluster.hosts:
-        words = f"the fastest on all {request.cluster.gpus} takes {seconds(best_s)}"
+        words = f"on all {request.cluster.gpus} it takes {seconds(best_s)}"
         message = f"{_named(request, quickest)}; {words}"
         return quickest[0].because(Reason(rule=FEWER, message=message))
     if not clearly:
@@ -87,7 +87,8 @@ def _with_fewer_named(explorer: Explorer, least: _Looked, clearly: bool) -> Expl
     request = explorer.request
     mine_s = choice(request, fitting(explorer)).step_s
     share = _gpus(least) / request.cluster.gpus
-    if not clearly and (share > 1 / 2 or least[1] > request.prefer * mine_s):
+    dearer = share * least[1] >= mine_s  # in GPU time
+    if not clearly and (share > 1 / 2 or dearer or least[1] > request.prefer * mine_s):
         return explorer
     words = f"{times(least[1], mine_s)} with {share:.0%} of the accelerators"
     ways = f"; `--objective {'fastest' if clearly else 'cheapest'}` takes fewer machines"
@@ -137,9 +138,9 @@ def _quick_parts(request: Request, best_s: float) -> Iterator[_Looked]:
 
 
 def _named(request: Request, looked: _Looked) -> str:
-    """`1 of 2 nodes, 8 accelerators: a step takes 87.4 s`."""
+    """`1 of 2 nodes, 8 accelerators: the fastest step there takes 87.4 s`."""
     machines = _machines(looked[0].request.cluster, request.cluster)
-    return f"{machines}: a step takes {seconds(looked[1])}"
+    return f"{machines}: the fastest step there takes {seconds(looked[1])}"
 
 
 def _machines(part: ClusterSpec, whole: ClusterSpec) -> str:

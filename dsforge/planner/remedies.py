@@ -27,7 +27,9 @@ SHOWN = 4
 DEAREST = 3.0  # times the GPU time of a token: beyond, nobody takes it
 NOTICED = 0.005  # a smaller difference of time is none
 TIMES = 2  # from here on a factor reads better than per cent
+MANY_TIMES = 10  # from here on a factor reads better for what takes less, too
 NOTICED_RAM_BYTES = 1 << 30
+OPPOSITE = {"fewer", "nodes"}  # axes that undo each other
 
 
 class Remedy(BaseModel):
@@ -113,7 +115,8 @@ def _pairs(singles: tuple[Change, ...], enough: set[str]) -> Iterator[tuple[Chan
             yield from ((first, second) for second in more if second.axis in ROOM)
             continue
         for second in changes(first.request, 0):
-            if second.axis in axes and axes.index(second.axis) > axes.index(first.axis):
+            later = second.axis in axes and axes.index(second.axis) > axes.index(first.axis)
+            if later and {first.axis, second.axis} != OPPOSITE:
                 yield first, second
 
 
@@ -202,6 +205,8 @@ def _speed(before: _Run, after: _Run, slowdown: float) -> str:
         return f"the same {unit}"
     if slowdown >= TIMES:
         return f"{slowdown:.1f}x the {unit}"
+    if slowdown <= 1 / MANY_TIMES:
+        return f"{1 / slowdown:.0f}x less {unit}"
     if slowdown < 1:
         return f"about {1 - slowdown:.0%} less {unit}"
     grown = {

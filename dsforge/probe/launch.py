@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 
 from dsforge import process
 from dsforge.diagnose import diagnose_files
-from dsforge.diagnose.words import shortly
+from dsforge.diagnose.report import shortly
 from dsforge.errors import DsforgeError, RunError
 from dsforge.hostfile import hostfile_text, selected_devices, selection
 from dsforge.origin import install_command

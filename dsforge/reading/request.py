@@ -8,11 +8,12 @@ the same rules, and a problem names whichever of the two is wrong.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from dsforge.errors import SpecError
-from dsforge.plan import Machines, Reason, Request
+from dsforge.plan import Machines, Reason, Request, is_tuned
 from dsforge.reading.cluster import pools_of
 from dsforge.reading.files import SpecFile
 from dsforge.reading.model import CONFIG, read_model
@@ -87,6 +88,8 @@ def _read(asked: Asked) -> Request:
     micro = strategy.value.micro_batch_size or 1
     computed, chosen = workload_of(workload.value, shape, every.cluster, micro=micro)
     rest = tuple(reason for reason in chosen if reason.rule not in FITTED)
+    length, tuned = computed.sequence_length, is_tuned(shape)
+    fit = partial(fitted, workload.value, sequence_length=length, tuned=tuned, micro=micro)
     return Request(
         model=shape,
         cluster=every.cluster,
@@ -94,22 +97,19 @@ def _read(asked: Asked) -> Request:
         constraints=strategy.value,
         reasons=(*known, *every.reasons, *chosen),
         others=tuple(
-            _machines(
-                pool, fitted(workload.value, pool.cluster, computed.sequence_length, micro=micro)
-            )
-            for pool in (p._replace(reasons=(*known, *p.reasons, *rest)) for p in others)
+            _machines(pool, fit(pool.cluster), (*known, *pool.reasons, *rest)) for pool in others
         ),
         listed_gpus=every.listed_gpus,
     )
 
 
-def _machines(pool: Pool, found: Fitted) -> Machines:
+def _machines(pool: Pool, found: Fitted, reasons: tuple[Reason, ...]) -> Machines:
     """A set of hosts with what follows for the workload, and with all reasons."""
     return Machines(
         cluster=pool.cluster,
         precision=found.precision,
         global_batch_size=found.global_batch_size,
-        reasons=(*pool.reasons, *found.reasons),
+        reasons=(*reasons, *found.reasons),
         alike=pool.alike,
     )
 

@@ -3,7 +3,7 @@
 The defaults follow practice: fine-tuning takes small batches and small learning rates, training
 from scratch about half a million tokens a step. Which of the two it is, is read from what was
 given: adapters, data or epochs mean fine-tuning, and so does silence; a token budget without data
-means training from scratch.
+means training from scratch, unless the model is named as one that was tuned (`-instruct`, `-chat`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import NamedTuple
 from dsforge import catalog
 from dsforge.errors import Problem, SpecError
 from dsforge.estimate.params import parameter_counts
-from dsforge.plan import Reason
+from dsforge.plan import Reason, is_tuned
 from dsforge.reading.files import WorkloadFile
 from dsforge.reading.problems import validated
 from dsforge.reading.samples import training_rows
@@ -90,10 +90,13 @@ class Fitted(NamedTuple):
 
 
 def fitted(
-    file: WorkloadFile, cluster: ClusterSpec, sequence_length: int, *, micro: int = 1
+    file: WorkloadFile, cluster: ClusterSpec, sequence_length: int, *, tuned: bool, micro: int = 1
 ) -> Fitted:
-    """Precision and batch for a cluster, with the reasons that `FITTED` names."""
-    draft = _Draft(file)
+    """Precision and batch for a cluster, with the reasons that `FITTED` names.
+
+    `tuned`: the model is named as one that was tuned.
+    """
+    draft = _Draft(file, tuned=tuned)
     samples = file.global_batch_size or draft.global_batch_size(sequence_length, cluster, micro)
     precision = file.precision or draft.precision(cluster)
     return Fitted(precision, samples, tuple(draft.reasons))
@@ -106,7 +109,7 @@ def workload_of(
 
     `micro` is the micro batch that was asked for: a global batch that is chosen here is one of it.
     """
-    draft = _Draft(file)
+    draft = _Draft(file, tuned=is_tuned(model))
     sequence_length = file.sequence_length or draft.sequence_length(model)
     method = draft.method()
     optimizer = file.optimizer or draft.optimizer()
@@ -133,15 +136,16 @@ def workload_of(
 class _Draft:
     """A workload that is being completed; each choice leaves a reason."""
 
-    def __init__(self, file: WorkloadFile) -> None:
+    def __init__(self, file: WorkloadFile, *, tuned: bool) -> None:
         self.file = file
+        self.tuned = tuned
         self.reasons: list[Reason] = []
 
     @property
     def from_scratch(self) -> bool:
-        """Whether a token budget without data, adapters or epochs was given."""
+        """Whether a token budget without data, adapters or epochs was given, for no tuned model."""
         file = self.file
-        given = file.data or file.lora or file.epochs or file.method in ADAPTED
+        given = self.tuned or file.data or file.lora or file.epochs or file.method in ADAPTED
         return file.tokens is not None and not given
 
     def _choose(self, rule: str, message: str) -> None:

@@ -16,7 +16,7 @@ from dsforge.train.parallel.modes import Mode
 from dsforge.train.parallel.modes import mode_of as mode_of_config
 
 # Rules without which no engine can be built; all others are left to the engine to judge.
-UNBUILDABLE = {"world-size", "parallel-size", "deepspeed-3d", "pipeline-partition"}
+UNBUILDABLE = {"world-size", "parallel-size", "deepspeed-3d", "partition-form"}
 
 
 class RehearsedJob(NamedTuple):

@@ -80,7 +80,7 @@ def _trained(given: argparse.Namespace, attendant: Attendant) -> int:
             hint = "start again: the run resumes from the last checkpoint"
             raise DsforgeError(message, hint) from error
         from dsforge.diagnose import diagnose_error
-        from dsforge.diagnose.words import shortly
+        from dsforge.diagnose.report import shortly
 
         sys.stderr.write(masked_traceback(error))
         if os.environ.get("LOCAL_RANK", "0") != "0":

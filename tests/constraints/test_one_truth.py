@@ -6,6 +6,7 @@ the strategy, `train` and lint the ds_config that says the same.
 
 from __future__ import annotations
 
+import ast
 import json
 import random
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any, NamedTuple
 import pytest
 from planning import DISK, cluster, lora_workload, strategy, workload
 
+import dsforge
 from dsforge import catalog
 from dsforge.constraints import CONSTRAINTS, check
 from dsforge.constraints.trainer import TENSOR_KINDS
@@ -27,6 +29,7 @@ from dsforge.strategy import EXECUTIONS, Strategy
 from dsforge.train.parallel.engine_config import read_engine_config
 from dsforge.train.parallel.modes import check_model
 
+PACKAGE = Path(dsforge.__file__).parent
 PLANNER, TRAIN, LINT = "planner", "train", "lint"
 ALL = (PLANNER, TRAIN, LINT)
 OWN = (PLANNER, TRAIN)  # limits of `dsforge train`: another trainer may use the ds_config
@@ -369,3 +372,26 @@ def test_planner_and_train_agree_on_any_strategy(seed: int, tmp_path: Path) -> N
     if found[TRAIN]:
         assert found[PLANNER] & (by_file | {"nvme-disk"}) >= found[TRAIN]
     assert found[PLANNER] & of_lint <= found[LINT] | WARNINGS
+
+
+def ids_given(path: Path) -> set[str]:
+    """Ids that a module gives to problems, rules and rows of its own."""
+    calls = (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call))
+    return {
+        str(call.args[0].value)
+        for call in calls
+        if isinstance(call.func, ast.Name)
+        and call.func.id in ({"Problem", "Row", "rule"} if "lint" in path.parts else {"Problem"})
+        and call.args
+        and isinstance(call.args[0], ast.Constant)
+    }
+
+
+def test_nobody_else_gives_the_id_of_a_constraint() -> None:
+    """No module of the package states a constraint a second time under its id."""
+    ids = {each.id for each in CONSTRAINTS}
+    others = {
+        str(path.relative_to(PACKAGE)): ids_given(path) & ids for path in PACKAGE.rglob("*.py")
+    }
+
+    assert {path: found for path, found in others.items() if found} == {}

@@ -12,7 +12,8 @@ import pytest
 from planning import strategy
 
 from dsforge import catalog
-from dsforge.constraints.trainer import SEQUENCE_KINDS, WHOLE_LOGITS
+from dsforge.constraints.trainer import WHOLE_LOGITS
+from dsforge.constraints.ulysses import SEQUENCE_KINDS
 from dsforge.estimate.ulysses import saved_width
 from dsforge.huggingface.table import ARCHITECTURES
 

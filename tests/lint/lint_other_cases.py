@@ -141,13 +141,22 @@ BESIDE = {  # what train.yaml may name
     "ds_config.json": ds({}),
     "scheduled.json": ds(scheduled("WarmupLR")),
     "tensor.json": ds(TP2),
-    "tensor3.json": ds(TP2 | {"zero.stage": 3}),
+    "tensor3.json": ds({**TP2, "zero.stage": 3}),
+    "split_twice.json": ds({**TP2, "pipeline.stages": 2, "zero.stage": 1}),
     "pipeline1.json": ds({"pipeline.stages": 2, "zero.stage": 1}),
     "pipeline2.json": ds({"pipeline.stages": 2, "zero.stage": 2}),
 }
 
 # Constraints that are looked for in several kinds of files: the pairs beside those of ds_configs.
 ELSEWHERE = (
+    (
+        "train-mode",
+        Pair(
+            TRAINED.replace("ds_config", "split_twice"),
+            TRAINED.replace("ds_config", "tensor"),
+            "train.yaml",
+        ),
+    ),
     ("tensor-heads", args("--num-attention-heads 32", "--num-attention-heads 33")),
     ("tensor-kv-heads", args("--num-query-groups 8", "--num-query-groups 3")),
     ("batch-product", args("--global-batch-size 128", "--global-batch-size 5", cluster=ETHERNET)),

@@ -9,11 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsforge.lint.case import case_of
 from dsforge.lint.check import RULES
-from dsforge.lint.reading.document import Kind
+from dsforge.lint.checked_file import checked_file
+from dsforge.lint.conditions import ABSENT, FACTS, OPERATORS, If
+from dsforge.lint.reading.document import Kind, applied
 from dsforge.lint.reading.kind import document_of
-from dsforge.lint.rows import ABSENT, FACTS, OPERATORS, If, Repair, Row, rules
+from dsforge.lint.rows import Look, Repair, Row, rules
+from dsforge.lint.rules.precision import SCALER
 from dsforge.lint.schemas.releases import frozen, number
 
 ROWS: dict[str, Row] = {rule.id: rule.find.args[0] for rule in RULES if hasattr(rule.find, "args")}
@@ -49,8 +51,8 @@ ALONE = {  # rows that look at their key alone
 
 def hits(row: Row, text: str, kind: Kind = "ds_config", release: str = "0.19.8") -> list[Any]:
     """What a row finds in a text."""
-    case = case_of(document_of("file", text, kind), frozen(), number(release))
-    return list(rules(row)[0].find(case))
+    file = checked_file(document_of("file", text, kind), frozen(), number(release))
+    return list(rules(row)[0].find(file))
 
 
 def row(test: If, **changes: Any) -> Row:
@@ -60,7 +62,7 @@ def row(test: If, **changes: Any) -> Row:
 
 def test_most_rules_are_rows() -> None:
     """Rules of one shape are data."""
-    assert len(ROWS) >= 60
+    assert len(ROWS) >= 70
 
 
 @pytest.mark.parametrize("name", ROWS)
@@ -71,14 +73,16 @@ def test_a_row_is_whole(name: str) -> None:
     assert one.title
     assert one.why
     assert one.evidence
-    for condition in (one.test, *one.when):
-        assert condition.operator in OPERATORS
-        assert {key for key in condition.key.split() if key.startswith("@")} <= set(FACTS)
+    for look in (one, *one.also):
+        for condition in (look.test, *look.when):
+            assert condition.operator in OPERATORS
+            assert {key for key in condition.key.split() if key.startswith("@")} <= set(FACTS)
     if one.kinds == ("ds_config",):
         blocks = frozen().blocks
-        for key in one.test.key.split():
+        for key in (key for look in (one, *one.also) for key in look.test.key.split()):
             block, _, last = key.rpartition(".")
             free = block.startswith(("scheduler", "optimizer", "comet"))
+            free = free or (block in ("bf16", "bfloat16") and last in SCALER)
             assert key.startswith("@") or free or last in blocks[block].keys, key
 
 
@@ -164,3 +168,16 @@ def test_variables_are_named_with_stars() -> None:
 
     assert hit.offset == text.index("NCCL")
     assert hit.message == "`NCCL_X_DEBUG` (=1)"
+
+
+def test_a_rule_may_be_broken_in_several_ways() -> None:
+    """Each look has its own message, conditions and repair; the rule is repaired if one look is."""
+    second = Look(If("b", "above", 1), "`b` is {value}", repair=Repair("remove"))
+    one = row(If("a", "on"), also=(second,))
+    text = '{"a": true, "b": 2}'
+    first, other = hits(one, text)
+
+    assert (first.message, other.message) == ("`a` (=true)", "`b` is 2")
+    assert first.edits == ()
+    assert applied(text, list(other.edits)) == '{"a": true}'
+    assert rules(one)[0].fixable

@@ -101,3 +101,20 @@ def test_ulysses_is_looked_for_where_sequences_are_long() -> None:
     for name in ("gemma-2-9b", "pythia-1b", "phi-3-mini-4k"):
         rules = {problem.rule for problem in check(catalog.model(name), H100, workload(2048), long)}
         assert rules & {"sequence-model", "sequence-window"}
+
+
+@pytest.mark.parametrize(("tokens", "batch"), [(131072, 8), (65536, 64), (65536, 4)])
+def test_shared_sequences_say_why(tokens: int, batch: int) -> None:
+    """How many GPUs share one, and what whole ones would cost, with figures of their rows."""
+    on = cluster(1, gpu="h100-80gb", intra="nvlink-4")
+    request = ask("llama-3.1-8b", on, workload(tokens, batch), back_end="deepspeed")
+    plan = choose(request)
+    ranks = plan.strategy.layout.context_parallel_size
+    said = {reason.rule: reason.message for reason in plan.choice.reasons}
+
+    assert ("shared-sequences" in said) == (ranks > 1)
+    if ranks > 1:
+        head = f"{ranks} GPUs share each sequence (Ulysses), {tokens // ranks:,} tokens on each: "
+        assert said["shared-sequences"].startswith(head)
+        assert "whole sequences" in said["shared-sequences"]
+        assert "batch-product" not in said  # ZeRO does train the whole model

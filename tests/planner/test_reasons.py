@@ -15,10 +15,11 @@ from planning import ask, cluster, lora_workload, workload
 from dsforge.errors import DsforgeError
 from dsforge.plan import Priced, Request
 from dsforge.planner import choose, price, search
+from dsforge.planner.back_ends import fine_tuned
 from dsforge.planner.explore import Explorer
 from dsforge.planner.objectives import OBJECTIVES, Aim, Objective, aimed
 from dsforge.planner.parts import fitting, settled
-from dsforge.specs import ClusterSpec, Host, LoraSpec
+from dsforge.specs import ClusterSpec, DataSpec, Host, LoraSpec
 from dsforge.units import amount, factor, gb_per_s, gib, seconds, times
 
 SEED = int(os.environ.get("DSFORGE_SEED", "7"))
@@ -70,6 +71,12 @@ def of_request(request: Request, mine: Priced) -> Iterator[str]:
     """What a reason may quote of the question and of the layout of the choice."""
     cluster, layout = request.cluster, mine.strategy.layout
     yield f"{factor(request.prefer)} slower"
+    yield request.model.name
+    ranks = layout.context_parallel_size
+    yield f"{ranks} GPUs share each sequence"
+    yield f"{request.workload.sequence_length // ranks:,} tokens on each"
+    batch = request.workload.global_batch_size
+    yield f"{batch} whole sequences are too few for {cluster.gpus} GPUs"
     yield from (cluster.gpu.name, cluster.intra_node.name, cluster.inter_node.name)
     yield from map(gb_per_s, (cluster.intra_node.bytes_per_s, cluster.inter_node_bytes_per_s))
     yield f"{layout.tensor_parallel_size} tensor parallel ranks"
@@ -118,6 +125,9 @@ def untrue(request: Request) -> list[str]:
     explorer = settled(Explorer(request))
     request, mine, wrong = explorer.request, plan.choice, []
     rows = by_label(explorer)
+    if fine_tuned(request) and not request.constraints.back_end:
+        fixed = request.constraints.model_copy(update={"back_end": "megatron"})
+        rows |= by_label(Explorer(request.model_copy(update={"constraints": fixed})))
     given = {reason.rule for reason in request.reasons}
     kept = [c for e in explorer.every() if not e.family.offloads for c in e.fitting]
     sure = [c for c in fitting(explorer) if not c.family.offloads]
@@ -140,7 +150,13 @@ def untrue(request: Request) -> list[str]:
 def test_figures_in_reasons_are_those_of_their_rows() -> None:
     """Of random requests: each number is one of the rows that the reason names."""
     draw = Random(SEED)  # noqa: S311 - which requests, not which key
-    wrong = [said for _ in range(REQUESTS) for said in untrue(draw_request(draw))]
+    drawn = [draw_request(draw) for _ in range(REQUESTS)]
+    rows = {"data": DataSpec(train="rows.jsonl")}
+    with_data = [
+        request.model_copy(update={"workload": request.workload.model_copy(update=rows)})
+        for request in drawn[: REQUESTS // 3]
+    ]
+    wrong = [said for request in (*drawn, *with_data) for said in untrue(request)]
 
     assert wrong == []
 
@@ -216,7 +232,7 @@ def test_one_node_that_does_better_than_two_is_said(listed: bool) -> None:
     rule = "fewer-would-do" if listed else "fewer-accelerators"
 
     assert plan.cluster.nodes == (2 if listed else 1)
-    assert "1 of 2 nodes, 8 accelerators: a step takes" in said[rule]
+    assert "1 of 2 nodes, 8 accelerators: the fastest step there takes" in said[rule]
     assert choose(aimed(request, Aim("fastest"))).cluster.nodes == 1
 
 
@@ -284,11 +300,13 @@ def test_a_part_that_does_better_quotes_its_own_step() -> None:
         said = [r.message for r in plan.choice.reasons if r.rule in rules]
         for message in said:
             looked += 1
-            found = re.search(r"(\d+) accelerators: a step takes ([\d.]+ \w+)", message)
+            found = re.search(
+                r"(\d+) accelerators: the fastest step there takes ([\d.]+ \w+)", message
+            )
             assert found
             if plan.cluster.gpus < request.cluster.gpus:
                 steps = [c.step_s for c in fitting(Explorer(request))]
-                assert f"on all {request.cluster.gpus} takes {seconds(min(steps))}" in message
+                assert f"on all {request.cluster.gpus} it takes {seconds(min(steps))}" in message
                 own = Explorer(request.model_copy(update={"cluster": plan.cluster}))
                 assert found[2] == seconds(min(c.step_s for c in fitting(own)))
     assert looked

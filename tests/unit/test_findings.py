@@ -102,7 +102,7 @@ def test_an_unknown_rule_is_named_with_its_nearest() -> None:
     known = ("too-large", "odd")
     check_known(known, known, "dsforge lint")
 
-    with pytest.raises(DsforgeError, match="there is no rule 'too-lage'") as near:
+    with pytest.raises(DsforgeError, match="unknown rule 'too-lage'") as near:
         check_known(("too-lage",), known, "dsforge lint")
     assert "too-large" in near.value.hint
     with pytest.raises(DsforgeError) as far:

@@ -129,7 +129,7 @@ def test_a_key_that_is_written_twice_is_refused(tmp_path: Path) -> None:
         (
             {"train_batch_size": 2, "bf16": {"enabled": True}, "fp16": {"enabled": True}}
             | OPTIMIZER,
-            "one-precision",
+            "fp16-with-bf16",
         ),
         ({"train_batch_size": 2, "comet": {"enabled": True}, **OPTIMIZER}, "monitor-missing"),
     ],

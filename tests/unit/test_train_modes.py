@@ -87,8 +87,8 @@ def test_the_ranks_that_are_left_are_data_parallel(
             4,
             "sequence-reduce-scatter",
         ),
-        ({"pipeline": {"stages": 2, "partition": [1, 2, 3]}}, 1, 4, "pipeline-partition"),
-        ({"pipeline": {"stages": 2, "partition": "profile"}}, 1, 4, "pipeline-partition"),
+        ({"pipeline": {"stages": 2, "partition": [1, 2, 3]}}, 1, 4, "partition-form"),
+        ({"pipeline": {"stages": 2, "partition": "profile"}}, 1, 4, "partition-form"),
     ],
 )
 def test_what_cannot_meet_is_refused(

@@ -1,4 +1,4 @@
-"""Entries: the keys of a config beside what a release of DeepSpeed knows of each.
+"""Entries: the keys of a config, each with what a release of DeepSpeed knows about it.
 
 They are made once for a config; a dozen rules go through them.
 """

@@ -1,4 +1,4 @@
-"""Document: a file that was read, where each value and each key knows its place in the text.
+"""Document: a parsed file that knows the place of each key and value in its text.
 
 Findings need line and column, repairs need offsets, and a repair must leave comments and order as
 they are: it is an edit of the text, never a value that is written out again.

@@ -2,7 +2,7 @@
 
 DeepSpeed reads its config with hjson: comments and trailing commas pass there, and stop every
 program that uses Python's own `json`, as transformers and accelerate do; `True` becomes the text
-"True," there without a word. So a reader is needed that takes both, keeps positions and goes on
+"True," there silently. So a reader is needed that takes both, keeps positions and goes on
 after such slips. The libraries that keep positions (json-source-map, jsonc parsers) know no
 duplicate keys or are not kept up, and the grammar is six tokens: this is smaller than adapting one.
 There is no recursion, and every token is found in linear time.
@@ -235,7 +235,7 @@ class _Reader:
         return self._stop(start, f"`{written[:40]}` begins with 0")
 
     def _put(self, value: Any, start: int, end: int) -> Loc:
-        """Hang a value into the open collection; its location."""
+        """Attach a value to the open container; return its location."""
         if not self.open:
             self.root = value
             return ()

@@ -1,4 +1,4 @@
-"""Text -> Document: which kind of file it is, and its values with their places.
+"""From text to Document: detects the kind of file and parses it.
 
 The kind is taken from the name where that is a convention of the launcher, else from what the file
 says; a misspelt config must still be recognised as one, so near misses of the strong keys count.
@@ -30,7 +30,7 @@ LOOKED_AT = 50  # keys or lines from which the kind is told
 
 
 def document_of(name: str, text: str, kind: Kind | None = None) -> Document:
-    """The document in a text; without a kind it is told from name and content."""
+    """The document in a text; without a kind, name and content decide."""
     form = form_of(name, text, kind)
     if form == "json":
         return _json(name, text, kind)

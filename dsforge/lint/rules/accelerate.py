@@ -1,4 +1,4 @@
-"""Rules: accelerate's YAML, which starts DeepSpeed with settings of its own."""
+"""Rules: accelerate's YAML, which passes settings of its own to DeepSpeed."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from difflib import get_close_matches
 
 from dsforge.findings import Hit
-from dsforge.lint.case import Case, rule, shown
-from dsforge.lint.rows import If, Row, rules
-from dsforge.zero_stages import FULLY_SHARDED
+from dsforge.lint.checked_file import CheckedFile, rule, shown
+from dsforge.lint.conditions import If
+from dsforge.lint.rows import Look, Row, rules
 
 PLUGIN = "deepspeed_config"
 CHECKS = "accelerate utils/dataclasses.py, DeepSpeedPlugin._deepspeed_config_checks"
@@ -19,39 +19,8 @@ KEYS = (
     "num_processes parallelism_config rdzv_backend same_network tpu_env tpu_use_cluster "
     "tpu_use_sudo tpu_name tpu_zone tpu_vm use_cpu command_file commands deepspeed_config"
 ).split()
-IGNORED_WITH_FILE = (
-    "gradient_accumulation_steps",
-    "gradient_clipping",
-    "zero_stage",
-    "offload_optimizer_device",
-    "offload_param_device",
-    "offload_param_nvme_path",
-    "offload_optimizer_nvme_path",
-    "zero3_save_16bit_model",
-)
 DEVICES = ("none", "cpu", "nvme")
 LAUNCHERS = ("pdsh", "standard", "openmpi", "mvapich", "mpich", "nossh", "slurm")
-
-
-@rule(
-    "accelerate-file-and-keys",
-    "error",
-    "accelerate",
-    why="accelerate refuses these keys together with a DeepSpeed file, because it would "
-    "ignore them.",
-    evidence=CHECKS,
-)
-def accelerate_file_and_keys(case: Case) -> Iterator[Hit]:
-    """A DeepSpeed file together with settings that it replaces."""
-    if not case.at(PLUGIN, "deepspeed_config_file"):
-        return
-    for key in IGNORED_WITH_FILE:
-        if key in case.block(PLUGIN):
-            message = f"`{key}` cannot stand beside `deepspeed_config_file`"
-            yield Hit((PLUGIN, key), message, "put it into that file")
-    if case.word("mixed_precision") in ("fp16", "bf16"):
-        message = "`mixed_precision` cannot stand beside `deepspeed_config_file`"
-        yield Hit(("mixed_precision",), message, "put it into that file")
 
 
 @rule(
@@ -62,12 +31,12 @@ def accelerate_file_and_keys(case: Case) -> Iterator[Hit]:
     why="accelerate refuses a file with unknown keys.",
     evidence="accelerate commands/config/config_args.py, BaseConfig.from_yaml_file",
 )
-def accelerate_key_unknown(case: Case) -> Iterator[Hit]:
+def accelerate_key_unknown(file: CheckedFile) -> Iterator[Hit]:
     """A key that accelerate refuses."""
-    for key in case.block():
+    for key in file.block():
         if key not in KEYS:
             near = get_close_matches(key[:60], KEYS, n=1, cutoff=0.75)
-            edits = case.document.renamed((key,), near[0]) if near else ()
+            edits = file.document.renamed((key,), near[0]) if near else ()
             fix = f"did you mean `{near[0]}`?" if near else "remove it"
             yield Hit((key,), f"`{shown(key)}` is not a key of accelerate", fix, edits)
 
@@ -79,9 +48,9 @@ def accelerate_key_unknown(case: Case) -> Iterator[Hit]:
     why="Processes are divided evenly over the machines.",
     evidence="huggingface/accelerate#2780; accelerate utils/launch.py, prepare_deepspeed_cmd_env",
 )
-def accelerate_processes(case: Case) -> Iterator[Hit]:
+def accelerate_processes(file: CheckedFile) -> Iterator[Hit]:
     """Processes that cannot be divided over the machines."""
-    processes, machines = case.whole("num_processes"), case.whole("num_machines")
+    processes, machines = file.whole("num_processes"), file.whole("num_machines")
     if processes and machines and processes > 0 and machines > 0 and processes % machines:
         message = f"`num_processes` (={processes}) must be a multiple of {machines} machines"
         yield Hit(
@@ -89,67 +58,103 @@ def accelerate_processes(case: Case) -> Iterator[Hit]:
         )
 
 
-@rule(
-    "accelerate-address",
-    "error",
-    "accelerate",
-    why="Machines connect to the address of the first one; without it each waits for itself.",
-    evidence="deepspeedai/DeepSpeed#5136, huggingface/accelerate#1317",
-)
-def accelerate_address(case: Case) -> Iterator[Hit]:
-    """Several machines without the address of the first."""
-    machines = case.whole("num_machines") or 1
-    hostfile = case.at(PLUGIN, "deepspeed_hostfile")
-    if machines > 1 and not hostfile and not case.at("main_process_ip"):
-        message = f"{machines} machines need `main_process_ip` or `deepspeed_hostfile`"
-        yield Hit(("num_machines",), message)
-
-
-@rule(
-    "accelerate-choice",
-    "error",
-    "accelerate",
-    why="Any other value stops the launch, or is passed to DeepSpeed, which refuses it.",
-    evidence="accelerate utils/dataclasses.py, DeepSpeedPlugin.__post_init__",
-)
-def accelerate_choice(case: Case) -> Iterator[Hit]:
-    """A stage, device or launcher that does not exist."""
-    stage = case.at(PLUGIN, "zero_stage")
-    if stage is not None and case.whole(PLUGIN, "zero_stage") not in (0, 1, 2, 3):
-        yield Hit((PLUGIN, "zero_stage"), f"`zero_stage` (={shown(stage)}) must be 0, 1, 2 or 3")
-    for key in ("offload_param_device", "offload_optimizer_device"):
-        value = case.at(PLUGIN, key)
-        if value is not None and value not in DEVICES:
-            yield Hit((PLUGIN, key), f"`{key}` (={shown(value)}) must be none, cpu or nvme")
-    launcher = case.at(PLUGIN, "deepspeed_multinode_launcher")
-    if launcher is not None and launcher not in LAUNCHERS:
-        loc = (PLUGIN, "deepspeed_multinode_launcher")
-        yield Hit(loc, f"launcher `{shown(launcher)}` is not known", f"use {', '.join(LAUNCHERS)}")
-
-
-@rule(
-    "accelerate-init-flag",
-    "warning",
-    "accelerate",
-    why="`zero3_init_flag` builds the model in shards; below stage 3 it is ignored or "
-    "fails, and at stage 3 without it each rank builds the whole model in RAM.",
-    evidence="accelerate utils/dataclasses.py, zero3_init_flag; liucongg/ChatGLM-Finetuning#102",
-)
-def accelerate_init_flag(case: Case) -> Iterator[Hit]:
-    """`zero3_init_flag` that does not match the stage."""
-    stage = case.whole(PLUGIN, "zero_stage")
-    loc = (PLUGIN, "zero3_init_flag")
-    if stage is None or case.at(PLUGIN, "deepspeed_config_file"):
-        return
-    if stage < FULLY_SHARDED and case.is_on(*loc):
-        yield Hit(loc, f"`zero3_init_flag` is on at ZeRO stage {stage}", "set it to false")
-    if stage == FULLY_SHARDED and case.is_off(*loc):
-        yield Hit(
-            loc, "`zero3_init_flag` is off: every rank builds the whole model", "set it to true"
-        )
-
-
 ROWS = rules(
+    Row(
+        "accelerate-file-and-keys",
+        "error",
+        If(
+            "deepspeed_config.gradient_accumulation_steps deepspeed_config.gradient_clipping "
+            "deepspeed_config.zero_stage deepspeed_config.offload_optimizer_device "
+            "deepspeed_config.offload_param_device deepspeed_config.offload_param_nvme_path "
+            "deepspeed_config.offload_optimizer_nvme_path "
+            "deepspeed_config.zero3_save_16bit_model",
+            "present",
+        ),
+        "`{key}` cannot be combined with `deepspeed_config_file`",
+        "set it in that file",
+        title="A DeepSpeed file together with settings that it replaces.",
+        why="accelerate refuses these keys together with a DeepSpeed file, because it would "
+        "ignore them.",
+        evidence=CHECKS,
+        when=(If("deepspeed_config.deepspeed_config_file", "given"),),
+        also=(
+            Look(
+                If("mixed_precision", "in", ("fp16", "bf16")),
+                "`{key}` cannot be combined with `deepspeed_config_file`",
+                "set it in that file",
+                when=(If("deepspeed_config.deepspeed_config_file", "given"),),
+            ),
+        ),
+        kinds=("accelerate",),
+    ),
+    Row(
+        "accelerate-address",
+        "error",
+        If("num_machines", "above", 1),
+        "{value} machines require `main_process_ip` or `deepspeed_hostfile`",
+        title="Several machines without the address of the first.",
+        why="Machines connect to the address of the first one; without it each waits for itself.",
+        evidence="deepspeedai/DeepSpeed#5136, huggingface/accelerate#1317",
+        when=(
+            If("deepspeed_config.deepspeed_hostfile", "not given"),
+            If("main_process_ip", "not given"),
+        ),
+        kinds=("accelerate",),
+    ),
+    Row(
+        "accelerate-choice",
+        "error",
+        If("deepspeed_config.zero_stage", "not in", (0, 1, 2, 3)),
+        "`{key}` (={value}) must be 0, 1, 2 or 3",
+        title="A stage, device or launcher that does not exist.",
+        why="Any other value stops the launch, or is passed to DeepSpeed, which refuses it.",
+        evidence="accelerate utils/dataclasses.py, DeepSpeedPlugin.__post_init__",
+        also=(
+            Look(
+                If(
+                    "deepspeed_config.offload_param_device "
+                    "deepspeed_config.offload_optimizer_device",
+                    "not in",
+                    DEVICES,
+                ),
+                "`{key}` (={value}) must be none, cpu or nvme",
+            ),
+            Look(
+                If("deepspeed_config.deepspeed_multinode_launcher", "not in", LAUNCHERS),
+                "unknown launcher `{value}`",
+                "use pdsh, standard, openmpi, mvapich, mpich, nossh, slurm",
+            ),
+        ),
+        kinds=("accelerate",),
+    ),
+    Row(
+        "accelerate-init-flag",
+        "warning",
+        If("deepspeed_config.zero3_init_flag", "on"),
+        "`{key}` is on below ZeRO stage 3",
+        "set it to false",
+        title="`zero3_init_flag` that does not match the stage.",
+        why="`zero3_init_flag` builds the model in shards; below stage 3 it is ignored or "
+        "fails, and at stage 3 without it each rank builds the whole model in RAM.",
+        evidence="accelerate utils/dataclasses.py, zero3_init_flag; "
+        "liucongg/ChatGLM-Finetuning#102",
+        when=(
+            If("deepspeed_config.zero_stage", "below", 3),
+            If("deepspeed_config.deepspeed_config_file", "not given"),
+        ),
+        also=(
+            Look(
+                If("deepspeed_config.zero3_init_flag", "off"),
+                "`{key}` is off: every rank builds the whole model",
+                "set it to true",
+                when=(
+                    If("deepspeed_config.zero_stage", "is", 3),
+                    If("deepspeed_config.deepspeed_config_file", "not given"),
+                ),
+            ),
+        ),
+        kinds=("accelerate",),
+    ),
     Row(
         "accelerate-type",
         "warning",

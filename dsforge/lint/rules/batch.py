@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dsforge.findings import Hit
-from dsforge.lint.case import Case, rule, shown
-from dsforge.lint.rows import If, Row, rules
+from dsforge.lint.checked_file import CheckedFile, rule, shown
+from dsforge.lint.conditions import If
+from dsforge.lint.rows import Row, rules
 
 TOTAL, MICRO, STEPS = (
     "train_batch_size",
@@ -14,7 +15,6 @@ TOTAL, MICRO, STEPS = (
     "gradient_accumulation_steps",
 )
 CHECK = "DeepSpeed runtime/config.py, DeepSpeedConfig._batch_assertion"
-THREADS = "deepspeedai/DeepSpeed#17, deepspeedai/DeepSpeed#6914, OpenRLHF/OpenRLHF#346"
 
 
 @rule(
@@ -23,13 +23,13 @@ THREADS = "deepspeedai/DeepSpeed#17, deepspeedai/DeepSpeed#6914, OpenRLHF/OpenRL
     why="An assertion refuses an empty batch, after all ranks have started.",
     evidence=f"{CHECK}; LIN-SHANG/InstructERC#16",
 )
-def batch_positive(case: Case) -> Iterator[Hit]:
+def batch_positive(file: CheckedFile) -> Iterator[Hit]:
     """A batch size that is not a positive whole number."""
     for key in (TOTAL, MICRO, STEPS):
-        value = case.at(key)
+        value = file.at(key)
         if value in (None, "auto"):
             continue
-        if case.whole(key) is None or isinstance(value, float) or case.whole(key) < 1:  # type: ignore[operator]
+        if file.whole(key) is None or isinstance(value, float) or file.whole(key) < 1:  # type: ignore[operator]
             yield Hit((key,), f"`{key}` (={shown(value)}) must be a positive whole number")
 
 
@@ -41,12 +41,12 @@ def batch_positive(case: Case) -> Iterator[Hit]:
     evidence="transformers integrations/deepspeed.py, trainer_config_process; "
     "huggingface/blog#1270",
 )
-def batch_half_auto(case: Case) -> Iterator[Hit]:
+def batch_half_auto(file: CheckedFile) -> Iterator[Hit]:
     """Some batch sizes fixed, others `auto`."""
-    fixed = [key for key in (TOTAL, MICRO) if case.whole(key) is not None]
-    auto = [key for key in (TOTAL, MICRO, STEPS) if case.word(key) == "auto"]
+    fixed = [key for key in (TOTAL, MICRO) if file.whole(key) is not None]
+    auto = [key for key in (TOTAL, MICRO, STEPS) if file.word(key) == "auto"]
     if fixed and auto:
-        message = f"`{fixed[0]}` (={case.whole(fixed[0])}) is fixed and `{auto[0]}` is auto"
+        message = f"`{fixed[0]}` (={file.whole(fixed[0])}) is fixed and `{auto[0]}` is auto"
         yield Hit((fixed[0],), message, f'set `{fixed[0]}` to "auto" too')
 
 
@@ -58,10 +58,10 @@ def batch_half_auto(case: Case) -> Iterator[Hit]:
     "hours of training.",
     evidence="DeepSpeed runtime/constants.py, GRADIENT_CLIPPING_DEFAULT",
 )
-def clipping_off(case: Case) -> Iterator[Hit]:
+def clipping_off(file: CheckedFile) -> Iterator[Hit]:
     """No gradient clipping."""
-    written = case.at("gradient_clipping")
-    if (written is None or case.number("gradient_clipping") == 0) and case.block("optimizer"):
+    written = file.at("gradient_clipping")
+    if (written is None or file.number("gradient_clipping") == 0) and file.block("optimizer"):
         where = () if written is None else ("gradient_clipping",)
         yield Hit(where, "gradients are not clipped", "set `gradient_clipping` to 1.0")
 

@@ -12,31 +12,27 @@ from collections.abc import Callable, Iterator
 from dsforge import constraints
 from dsforge.constraints import (
     Constraint,
-    ModelShape,
-    case_of_config,
     inputs,
     megatron,
-    shape_of,
     sizes,
     trainer,
 )
 from dsforge.constraints import deepspeed as engine
 from dsforge.findings import Hit, Rule, Severity
-from dsforge.lint.case import ZERO, Case, rule
+from dsforge.lint.checked_file import ZERO, CheckedFile, rule
 from dsforge.lint.reading.marks import Loc
 from dsforge.lint.rules.accelerate import PLUGIN
 from dsforge.lint.rules.batch import TOTAL
-from dsforge.lint.rules.megatron import CP, EP, GLOBAL, GROUPS, HEADS, MICRO, PP, TP, count_of
+from dsforge.lint.rules.megatron import CP, EP, GLOBAL, GROUPS, TP
 from dsforge.lint.schemas.releases import Release, number
-from dsforge.zero_stages import ZERO_STAGES, Offload
+from dsforge.lint.strategies import strategy_of
 
-Place = Loc | Callable[[Case], Loc]
+Place = Loc | Callable[[CheckedFile], Loc]
 STAGE: Loc = (ZERO, "stage")
 TENSOR: Loc = ("tensor_parallel", "autotp_size")
 STAGES: Loc = ("pipeline", "stages")
 SEQUENCE: Loc = ("sequence_parallel_size",)
 HPZ: Loc = (ZERO, "zero_hpz_partition_size")
-QLORA_BITS = 4
 TENSOR_WITH_ZERO3 = number("0.19.8")  # the release whose AutoTP accepts ZeRO stage 3
 
 # Ids that lint had before it asked the constraints; `--ignore` and `--explain` still take them.
@@ -69,79 +65,6 @@ FORMER_IDS: dict[str, tuple[str, ...]] = {
 }
 
 
-def judged(case: Case) -> constraints.Case:
-    """What a file says of a strategy, with the model and the cluster where they are named."""
-    if case.document.kind == "megatron":
-        return _of_arguments(case)
-    if case.document.kind == "accelerate":
-        return _of_plugin(case)
-    config, cluster = case.config, case.cluster
-    of_job = case.document.kind == "train"
-    ranks = None if cluster is None else cluster.gpus
-    found = case_of_config(config, ranks)._replace(
-        global_batch_size=config.train_batch_size,
-        micro_batch_size=config.micro_batch_size,
-        gradient_accumulation_steps=config.gradient_accumulation_steps,
-        shape=None if case.model is None else shape_of(case.model),
-        cluster=None if of_job else cluster,  # what the machines are, `train` does not judge
-    )
-    if of_job:
-        found = found._replace(
-            sequence_length=case.whole("sequence_length"),
-            adapters=bool(case.block("lora")),
-            in_4_bits=case.whole("lora", "bits") == QLORA_BITS,
-            attention=case.word("attention") or None,
-            packing=case.is_on("packing"),
-            compiled=case.is_on("compile"),
-        )
-    filled = ranks is None or ranks % config.model_ranks == 0
-    return found if filled else found._replace(data_parallel_size=None)
-
-
-def _of_arguments(case: Case) -> constraints.Case:
-    """The strategy of Megatron arguments; the size of the model is among them."""
-
-    def flag(name: str) -> int | None:
-        return count_of(case, name) or None
-
-    ranks = None if case.cluster is None else case.cluster.gpus
-    found = constraints.Case(
-        back_end="megatron",
-        world_size=ranks,
-        tensor_parallel_size=flag(TP) or 1,
-        pipeline_parallel_size=flag(PP) or 1,
-        context_parallel_size=flag(CP) or 1,
-        expert_parallel_size=flag(EP) or 1,
-        global_batch_size=flag(GLOBAL),
-        micro_batch_size=flag(MICRO),
-        sequence_length=flag("--seq-length"),
-        cluster=case.cluster,
-        shape=ModelShape(
-            attention_heads=flag(HEADS),
-            kv_heads=flag(GROUPS),
-            experts=flag("--num-experts"),
-            positions=flag("--max-position-embeddings"),
-        ),
-    )
-    replicas = None if ranks is None or ranks % found.model_ranks else ranks // found.model_ranks
-    return found._replace(data_parallel_size=replicas)
-
-
-def _of_plugin(case: Case) -> constraints.Case:
-    """The strategy of an accelerate YAML: its stage and devices."""
-    written = case.whole(PLUGIN, "zero_stage")
-    devices: dict[str, Offload] = {"cpu": "cpu", "nvme": "nvme"}
-
-    def device(key: str) -> Offload | None:
-        return devices.get(case.word(PLUGIN, key))
-
-    return constraints.Case(
-        zero_stage=next((stage for stage in ZERO_STAGES if stage == written), None),
-        offload_optimizer=device("offload_optimizer_device"),
-        offload_parameters=device("offload_param_device"),
-    )
-
-
 def _rule(
     asked: Constraint,
     severity: Severity = "error",
@@ -150,46 +73,46 @@ def _rule(
     evidence: str = "",
     before: Release | None = None,
     **places: Place,
-) -> Rule[Case]:
+) -> Rule[CheckedFile]:
     """The rule that shows a broken constraint at a place of each kind of file.
 
     `before`: the first release of DeepSpeed that does not have the constraint any more.
     """
 
-    def find(case: Case) -> Iterator[Hit]:
-        problem = asked(judged(case))
-        if problem is None or (before is not None and case.release >= before):
+    def find(file: CheckedFile) -> Iterator[Hit]:
+        problem = asked(strategy_of(file))
+        if problem is None or (before is not None and file.release >= before):
             return
-        place = places[case.document.kind]
-        where = place if isinstance(place, tuple) else place(case)
+        place = places[file.document.kind]
+        where = place if isinstance(place, tuple) else place(file)
         yield Hit(where, problem.message, problem.hint)
 
     known = "; ".join(part for part in (asked.source, evidence) if part)
     return Rule(asked.id, severity, tuple(places), asked.title, why, known, find)
 
 
-def _offload(block: str) -> Callable[[Case], Loc]:
+def _offload(block: str) -> Callable[[CheckedFile], Loc]:
     """The key that asks for an offload, in its new or its old spelling."""
-    return lambda case: (ZERO, block) if block in case.block(ZERO) else (ZERO,)
+    return lambda file: (ZERO, block) if block in file.block(ZERO) else (ZERO,)
 
 
-def _swap(case: Case) -> Loc:
+def _swap(file: CheckedFile) -> Loc:
     """The device of the first block that is on NVMe."""
     blocks = ("offload_optimizer", "offload_param")
-    block = next(block for block in blocks if case.device(block) == "nvme")
+    block = next(block for block in blocks if file.device(block) == "nvme")
     return (ZERO, block, "device")
 
 
-def _size(case: Case) -> Loc:
+def _size(file: CheckedFile) -> Loc:
     """The first parallel size that is set."""
-    sizes = {TENSOR: case.tensor_parallel_size, STAGES: case.pipeline_stages}
+    sizes = {TENSOR: file.tensor_parallel_size, STAGES: file.pipeline_stages}
     return next((loc for loc, size in sizes.items() if size > 1), SEQUENCE)
 
 
-def _half(case: Case) -> Loc:
+def _half(file: CheckedFile) -> Loc:
     """The block that chooses the precision."""
-    name = case.config.precision or "bf16"
-    return (name if name in case.block() else "bfloat16", "enabled")
+    name = file.config.precision or "bf16"
+    return (name if name in file.block() else "bfloat16", "enabled")
 
 
 @rule(
@@ -200,17 +123,17 @@ def _half(case: Case) -> Loc:
     "and what it cannot do itself.",
     evidence="dsforge/constraints, which `dsforge train` asks before it starts ranks",
 )
-def train_mode(case: Case) -> Iterator[Hit]:
+def train_mode(file: CheckedFile) -> Iterator[Hit]:
     """Settings of the ds_config that `dsforge train` refuses for this job."""
-    if case.engine is None:
+    if file.engine is None:
         return
-    for problem in constraints.broken(judged(case)):
+    for problem in constraints.broken(strategy_of(file)):
         if problem.rule != inputs.sequence_in_positions.id:
             message = f"in the ds_config: {problem.message}"
             yield Hit(("deepspeed_config",), message, problem.hint)
 
 
-RULES: tuple[Rule[Case], ...] = (
+RULES: tuple[Rule[CheckedFile], ...] = (
     _rule(
         engine.zero_with_pipeline,
         why="Sharded gradients would be reduced in each of the many micro batches of a pipeline; "
@@ -232,7 +155,7 @@ RULES: tuple[Rule[Case], ...] = (
     ),
     _rule(
         engine.offload_parameters_stage,
-        why="Only stage 3 shards parameters, so only stage 3 can move them. Lower stages accept "
+        why="Only stage 3 shards parameters, so only stage 3 can offload them. Lower stages accept "
         "the block, ignore it and train, with all parameters on each GPU.",
         evidence="axolotl-ai-cloud/axolotl's zero2 files",
         ds_config=_offload("offload_param"),

@@ -1,14 +1,14 @@
-"""Rules: values that are legal and cost memory or time, each with its predicted price."""
+"""Rules: values that are legal but cost memory or time."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from dsforge.findings import Hit
-from dsforge.lint.case import ZERO, Case, rule
-from dsforge.lint.rows import If, Row, rules
+from dsforge.lint.checked_file import ZERO, CheckedFile, rule
+from dsforge.lint.conditions import If
+from dsforge.lint.rows import Look, Row, rules
 from dsforge.units import count, gib
-from dsforge.zero_stages import FULLY_SHARDED
 
 BUCKETS = ("reduce_bucket_size", "allgather_bucket_size", "stage3_prefetch_bucket_size")
 SMALL_BUCKET = 1_000_000  # elements: 2 MB messages are bound by latency
@@ -19,49 +19,58 @@ LARGE_PERSISTENCE = 10_000_000
 OFTEN = 10
 
 
-def in_stage3(case: Case) -> bool:
-    """Whether parameters are sharded."""
-    return case.stage == FULLY_SHARDED
-
-
-@rule(
-    "max-live-zero",
-    "warning",
-    why="Nothing may stay gathered or be fetched ahead, so every layer waits for its own gather in "
-    "forward, in backward and again in recomputation: communication is fully exposed.",
-    evidence="axolotl's shipped configs; DeepSpeed runtime/zero/partitioned_param_coordinator.py",
-)
-def max_live_zero(case: Case) -> Iterator[Hit]:
-    """No live parameters, or no reuse of them."""
-    for key in ("max_live_parameters", "max_reuse_distance", "prefetch_bucket_size"):
-        for name in (f"stage3_{key}", key):
-            if case.number(ZERO, name) == 0 and in_stage3(case):
-                value = 50_000_000 if key.startswith("prefetch") else 1_000_000_000
-                message = (
-                    f"`{name}` (=0): nothing is fetched ahead or kept, every gather is waited for"
-                )
-                yield Hit((ZERO, name), message, f"use {value}")
-
-
 @rule(
     "bucket-large",
     "warning",
     why="A bucket occupies GPU memory throughout the run, twice where communication is overlapped.",
     evidence="deepspeedai/DeepSpeed#1302, LianjiaTech/BELLE#402",
 )
-def bucket_large(case: Case) -> Iterator[Hit]:
+def bucket_large(file: CheckedFile) -> Iterator[Hit]:
     """A bucket that costs gigabytes."""
     for key in BUCKETS:
-        size = case.number(ZERO, key)
-        if size is not None and size > LARGE_BUCKET and case.stage:
-            copies = 1 if case.is_off(ZERO, "overlap_comm") else 2
+        size = file.number(ZERO, key)
+        if size is not None and size > LARGE_BUCKET and file.stage:
+            copies = 1 if file.is_off(ZERO, "overlap_comm") else 2
             message = (
-                f"`{key}` (={count(size)} elements) takes {gib(size * BYTES * copies)} of each card"
+                f"`{key}` (={count(size)} elements) takes {gib(size * BYTES * copies)} on each GPU"
             )
             yield Hit((ZERO, key), message, "use 5e8 or less")
 
 
 ROWS = rules(
+    Row(
+        "max-live-zero",
+        "warning",
+        If(
+            "zero_optimization.stage3_max_live_parameters "
+            "zero_optimization.max_live_parameters zero_optimization.stage3_max_reuse_distance "
+            "zero_optimization.max_reuse_distance",
+            "between",
+            (0, 0),
+        ),
+        "`{key}` (=0): nothing is prefetched, computation waits for every gather",
+        "use 1000000000",
+        title="No live parameters, or no reuse of them.",
+        why="Nothing may stay gathered or be fetched ahead, so every layer waits for its own "
+        "gather in forward, in backward and again in recomputation: communication is fully "
+        "exposed.",
+        evidence="axolotl's shipped configs; "
+        "DeepSpeed runtime/zero/partitioned_param_coordinator.py",
+        when=(If("@stage", "is", 3),),
+        also=(
+            Look(
+                If(
+                    "zero_optimization.stage3_prefetch_bucket_size "
+                    "zero_optimization.prefetch_bucket_size",
+                    "between",
+                    (0, 0),
+                ),
+                "`{key}` (=0): nothing is prefetched, computation waits for every gather",
+                "use 50000000",
+                when=(If("@stage", "is", 3),),
+            ),
+        ),
+    ),
     Row(
         "sub-group-zero",
         "warning",

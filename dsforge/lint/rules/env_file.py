@@ -1,4 +1,4 @@
-"""Rules: `.deepspeed_env`, which looks like a shell file and is none."""
+"""Rules: `.deepspeed_env`, which looks like a shell script but is not one."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import re
 from collections.abc import Iterator
 
 from dsforge.findings import Edit, Hit
-from dsforge.lint.case import Case, rule, shown
+from dsforge.lint.checked_file import CheckedFile, rule, shown
+from dsforge.lint.conditions import If
 from dsforge.lint.reading.document import Line
 from dsforge.lint.reading.variables import variables
-from dsforge.lint.rows import If, Row, rules
+from dsforge.lint.rows import Row, rules
 from dsforge.masking import is_secret
 
 READER = "DeepSpeed launcher/runner.py, main (.deepspeed_env)"
@@ -18,9 +19,9 @@ PLAIN = re.compile(r"[\w@%+=:,./-]*")  # what the launcher does not put into quo
 INTERFACES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
 
 
-def whole_line(case: Case, row: Line) -> tuple[Edit, ...]:
+def whole_line(file: CheckedFile, row: Line) -> tuple[Edit, ...]:
     """The edit that removes a line with its line break."""
-    return (Edit(row.start, min(row.end + 1, len(case.document.text)), ""),)
+    return (Edit(row.start, min(row.end + 1, len(file.document.text)), ""),)
 
 
 @rule(
@@ -32,9 +33,9 @@ def whole_line(case: Case, row: Line) -> tuple[Edit, ...]:
     "stops it with a ValueError.",
     evidence=READER + "; deepspeedai/DeepSpeed#4992",
 )
-def env_line(case: Case) -> Iterator[Hit]:
+def env_line(file: CheckedFile) -> Iterator[Hit]:
     """A line that is not `NAME=VALUE`."""
-    rows = list(case.document.lines)
+    rows = list(file.document.lines)
     for number, row in enumerate(rows, start=1):
         text = row.text.strip()
         if number == len(rows) and not row.text:
@@ -42,8 +43,8 @@ def env_line(case: Case) -> Iterator[Hit]:
         comment = text.startswith("#")
         if comment or "=" not in text:
             what = "a comment" if comment else "a blank line" if not text else f"`{shown(text)}`"
-            edits = whole_line(case, row) if comment or not text else ()
-            yield Hit((), f"{what} ends the launcher", "remove it", edits, row.start)
+            edits = whole_line(file, row) if comment or not text else ()
+            yield Hit((), f"{what} stops the launcher", "remove it", edits, row.start)
 
 
 @rule(
@@ -54,9 +55,9 @@ def env_line(case: Case) -> Iterator[Hit]:
     why="The file is not a shell script: the variable that is set would be called `export NAME`.",
     evidence=READER,
 )
-def env_export(case: Case) -> Iterator[Hit]:
+def env_export(file: CheckedFile) -> Iterator[Hit]:
     """`export` in front of a variable."""
-    for variable in variables(case.document):
+    for variable in variables(file.document):
         if variable.name.lstrip().startswith("export "):
             length = len(variable.line.text) - len(variable.line.text.lstrip()) + len("export ")
             edits = (Edit(variable.line.start, variable.line.start + length, ""),)
@@ -73,13 +74,13 @@ def env_export(case: Case) -> Iterator[Hit]:
     "`export` fail on every host.",
     evidence="DeepSpeed launcher/multinode_runner.py, add_export",
 )
-def env_name(case: Case) -> Iterator[Hit]:
+def env_name(file: CheckedFile) -> Iterator[Hit]:
     """A name that the shell does not accept."""
-    for variable in variables(case.document):
+    for variable in variables(file.document):
         name = variable.name.lstrip().removeprefix("export ")
         if not NAME.fullmatch(name):
-            message = f"`{shown(name)}` is not a name"
-            yield Hit((), message, "letters, digits and `_`", offset=variable.line.start)
+            message = f"`{shown(name)}` is not a valid variable name"
+            yield Hit((), message, "use letters, digits and `_`", offset=variable.line.start)
 
 
 @rule(
@@ -91,14 +92,14 @@ def env_name(case: Case) -> Iterator[Hit]:
     "at all.",
     evidence="DeepSpeed launcher/multinode_runner.py, add_export (quoting); " + READER,
 )
-def env_value(case: Case) -> Iterator[Hit]:
+def env_value(file: CheckedFile) -> Iterator[Hit]:
     """A value that the remote shell reads differently."""
-    for variable in variables(case.document):
+    for variable in variables(file.document):
         value = variable.value
         if not PLAIN.fullmatch(value.strip()) or value != value.strip():
             quoted = value[:1] in "\"'" and value[:1] == value[-1:] and len(value) > 1
-            message = f"the value of `{shown(variable.name)}` does not survive the launcher"
-            fix = "write it without quotes" if quoted else "only letters, digits and _@%+=:,./-"
+            message = f"the value of `{shown(variable.name)}` is changed by the launcher's quoting"
+            fix = "write it without quotes" if quoted else "use only letters, digits and _@%+=:,./-"
             yield Hit((), message, fix, offset=variable.line.start)
 
 
@@ -110,11 +111,11 @@ def env_value(case: Case) -> Iterator[Hit]:
     why="The carriage return becomes part of the value on every host.",
     evidence=READER,
 )
-def env_line_end(case: Case) -> Iterator[Hit]:
+def env_line_end(file: CheckedFile) -> Iterator[Hit]:
     """Windows line endings."""
-    at = case.document.text.find("\r")
+    at = file.document.text.find("\r")
     if at >= 0:
-        found = re.finditer("\r", case.document.text)
+        found = re.finditer("\r", file.document.text)
         edits = tuple(Edit(match.start(), match.end(), "") for match in found)
         yield Hit((), "carriage returns become part of the values", "save with LF", edits, at)
 
@@ -126,10 +127,10 @@ def env_line_end(case: Case) -> Iterator[Hit]:
     why="The last one overrides the first, which readers of the file may miss.",
     evidence=READER,
 )
-def env_twice(case: Case) -> Iterator[Hit]:
+def env_twice(file: CheckedFile) -> Iterator[Hit]:
     """A variable that is set twice."""
     seen: set[str] = set()
-    for variable in variables(case.document):
+    for variable in variables(file.document):
         if variable.name in seen:
             message = f"`{shown(variable.name)}` is set twice"
             yield Hit((), message, "keep one", offset=variable.line.start)
@@ -144,9 +145,9 @@ def env_twice(case: Case) -> Iterator[Hit]:
     "each host can read it.",
     evidence="DeepSpeed launcher/multinode_runner.py, PDSHRunner.get_cmd",
 )
-def env_secret(case: Case) -> Iterator[Hit]:
+def env_secret(file: CheckedFile) -> Iterator[Hit]:
     """A secret among the variables."""
-    for variable in variables(case.document):
+    for variable in variables(file.document):
         if is_secret(variable.name.strip()):
             message = f"`{shown(variable.name)}` looks like a secret"
             yield Hit((), message, "export it on each host instead", offset=variable.line.start)
@@ -159,18 +160,20 @@ def env_secret(case: Case) -> Iterator[Hit]:
     why="The interface must exist on every node and lead to the others; NCCL stops otherwise.",
     evidence="huggingface/accelerate#1317, determined-ai/determined#4297",
 )
-def env_interface(case: Case) -> Iterator[Hit]:
+def env_interface(file: CheckedFile) -> Iterator[Hit]:
     """An interface that does not lead to the other hosts."""
-    for variable in variables(case.document):
+    for variable in variables(file.document):
         name = variable.value.lstrip("=^")
         if variable.name not in INTERFACES or variable.value.startswith("^"):
             continue
-        own = case.cluster.interface if case.cluster else None
+        own = file.cluster.interface if file.cluster else None
         if name == "lo" or name.startswith(("docker", "veth", "br-", "virbr", "cni", "flannel")):
             message = f"`{variable.name}` (={shown(name)}) does not lead to other hosts"
             yield Hit((), message, "name the network's interface", offset=variable.line.start)
         elif own and name and own not in name.split(","):
-            message = f"`{variable.name}` (={shown(name)}) is not {own}, that of the cluster"
+            message = (
+                f"`{variable.name}` (={shown(name)}) is not {own}, the interface of the cluster"
+            )
             yield Hit((), message, f"use {own}", offset=variable.line.start)
 
 

@@ -12,7 +12,7 @@ from functools import lru_cache
 from dsforge.errors import Problem, SpecError
 from dsforge.findings import Hit, Rule, Severity
 from dsforge.hostfile import Entry, hostfile_entries, is_address
-from dsforge.lint.case import Case, rule
+from dsforge.lint.checked_file import CheckedFile, rule
 
 PARSER = "DeepSpeed launcher/runner.py, _parse_hostfile"
 EXAMPLES = ("192.0.2.", "198.51.100.", "203.0.113.")  # RFC 5737
@@ -33,18 +33,18 @@ def parsed(text: str, name: str) -> tuple[tuple[Entry, ...], tuple[Problem, ...]
         return (), error.problems
 
 
-def listed(case: Case) -> tuple[Entry, ...]:
+def listed(file: CheckedFile) -> tuple[Entry, ...]:
     """The hosts of the file; none where a line is unusable, as the other rules say."""
-    return parsed(case.document.text, case.document.name)[0]
+    return parsed(file.document.text, file.document.name)[0]
 
 
-def _of_hostfile(name: str, severity: Severity, title: str, *text: str) -> Rule[Case]:
+def _of_hostfile(name: str, severity: Severity, title: str, *text: str) -> Rule[CheckedFile]:
     """The rule of one kind of unusable line; `text` is its reason and its evidence."""
 
-    def find(case: Case) -> Iterable[Hit]:
-        for problem in parsed(case.document.text, case.document.name)[1]:
+    def find(file: CheckedFile) -> Iterable[Hit]:
+        for problem in parsed(file.document.text, file.document.name)[1]:
             if problem.rule == name:
-                offset = case.document.line(line_of(problem.place)).start
+                offset = file.document.line(line_of(problem.place)).start
                 yield Hit((), problem.message, problem.hint, offset=offset)
 
     return Rule(name, severity, ("hostfile",), title, text[0], text[1], find)
@@ -58,14 +58,14 @@ def _of_hostfile(name: str, severity: Severity, title: str, *text: str) -> Rule[
     "do not.",
     evidence="thu-coai/EVA#4, volcano-sh/volcano#2952, meta-pytorch/monarch#1571",
 )
-def host_by_name(case: Case) -> Iterator[Hit]:
+def host_by_name(file: CheckedFile) -> Iterator[Hit]:
     """A host name instead of an address."""
-    entries = listed(case)
+    entries = listed(file)
     for entry in entries:
         if not is_address(entry.address) and len(entries) > 1:
-            offset = case.document.line(line_of(entry.place)).start
-            message = f"`{entry.address}` is a name: every node must resolve it alike"
-            yield Hit((), message, "write its IP address", offset=offset)
+            offset = file.document.line(line_of(entry.place)).start
+            message = f"`{entry.address}` is a name: every node must resolve it to the same address"
+            yield Hit((), message, "use its IP address", offset=offset)
 
 
 @rule(
@@ -76,12 +76,12 @@ def host_by_name(case: Case) -> Iterator[Hit]:
     "their sum must divide the batch.",
     evidence="huggingface/accelerate#2780 (3+2 cards), deepspeedai/DeepSpeed#2484",
 )
-def host_uneven(case: Case) -> Iterator[Hit]:
+def host_uneven(file: CheckedFile) -> Iterator[Hit]:
     """Hosts with different numbers of slots."""
-    entries = listed(case)
+    entries = listed(file)
     for entry in entries:
         if entry.slots != entries[0].slots:
-            offset = case.document.line(line_of(entry.place)).start
+            offset = file.document.line(line_of(entry.place)).start
             message = f"{entry.slots} slots here, {entries[0].slots} on `{entries[0].address}`"
             yield Hit((), message, "use the same number on all", offset=offset)
             return
@@ -94,13 +94,16 @@ def host_uneven(case: Case) -> Iterator[Hit]:
     why="These ranges are never assigned: a template was not filled in.",
     evidence="RFC 5737",
 )
-def host_example(case: Case) -> Iterator[Hit]:
+def host_example(file: CheckedFile) -> Iterator[Hit]:
     """An address from a documentation range."""
-    for entry in listed(case):
+    for entry in listed(file):
         if entry.address.startswith(EXAMPLES):
-            offset = case.document.line(line_of(entry.place)).start
+            offset = file.document.line(line_of(entry.place)).start
             yield Hit(
-                (), f"`{entry.address}` is an example, no host", "your address", offset=offset
+                (),
+                f"`{entry.address}` is a documentation address",
+                "use the address of your host",
+                offset=offset,
             )
 
 
@@ -111,26 +114,26 @@ def host_example(case: Case) -> Iterator[Hit]:
     why="The hostfile decides what the launcher starts; the plan was made for the cluster file.",
     evidence="deepspeedai/DeepSpeed#3624, deepspeedai/DeepSpeed#3625 (slots against include)",
 )
-def host_cluster(case: Case) -> Iterator[Hit]:
+def host_cluster(file: CheckedFile) -> Iterator[Hit]:
     """A hostfile that does not match the cluster file."""
-    entries, cluster = listed(case), case.cluster
+    entries, cluster = listed(file), file.cluster
     if not entries or cluster is None:
         return
     if len(entries) != cluster.nodes:
         yield Hit((), f"{len(entries)} hosts here, {cluster.nodes} nodes in the cluster file")
     for entry in entries:
         if entry.slots > cluster.gpus_per_node:
-            offset = case.document.line(line_of(entry.place)).start
-            message = f"{entry.slots} slots on nodes with {cluster.gpus_per_node} cards"
+            offset = file.document.line(line_of(entry.place)).start
+            message = f"{entry.slots} slots on nodes with {cluster.gpus_per_node} GPUs"
             yield Hit((), message, f"slots={cluster.gpus_per_node}", offset=offset)
 
 
-UNUSABLE_LINES: tuple[Rule[Case], ...] = (
+UNUSABLE_LINES: tuple[Rule[CheckedFile], ...] = (
     _of_hostfile(
         "hostfile-line",
         "error",
         "A line that is not `ADDRESS slots=N`.",
-        "A line of another form is fatal; text behind the slots is dropped without a word.",
+        "The launcher stops at any other line; text after the slots is dropped silently.",
         PARSER,
     ),
     _of_hostfile(
@@ -143,7 +146,7 @@ UNUSABLE_LINES: tuple[Rule[Case], ...] = (
     _of_hostfile(
         "host-twice",
         "error",
-        "A host that is written twice.",
+        "A host that is listed twice.",
         "The launcher refuses duplicates.",
         PARSER,
     ),
@@ -158,7 +161,7 @@ UNUSABLE_LINES: tuple[Rule[Case], ...] = (
     _of_hostfile(
         "host-address",
         "error",
-        "An IP address that is none, or belongs to no host.",
+        "An invalid IP address, or one that belongs to no host.",
         "ssh asks the name server for it and waits.",
         "RFC 791, RFC 1122",
     ),
@@ -166,21 +169,21 @@ UNUSABLE_LINES: tuple[Rule[Case], ...] = (
         "host-loopback",
         "error",
         "A loopback address among several hosts.",
-        "On each node it means that node, so ranks meet themselves.",
+        "On each node it means that node, so ranks connect to themselves.",
         "determined-ai/determined#4297",
     ),
     _of_hostfile(
         "host-user",
         "error",
-        "A user name in front of an address.",
-        "The launcher takes the whole for the name of the host, also as master address.",
+        "A user name before an address.",
+        "The launcher takes the whole text as the host name, also as master address.",
         PARSER,
     ),
     _of_hostfile(
         "host-slots",
         "error",
-        "A number of slots that no machine has.",
-        "Ranks are started for cards that are not there.",
+        "An impossible number of slots.",
+        "Ranks would be started for GPUs that do not exist.",
         PARSER,
     ),
 )

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from difflib import get_close_matches
 
 from dsforge.findings import Hit
-from dsforge.lint.case import Case, rule, shown
+from dsforge.lint.checked_file import CheckedFile, rule, shown
 from dsforge.lint.reading.config_keys import Entry, is_coming, is_gone
 from dsforge.lint.rules.precision import SCALER
 from dsforge.lint.schemas.releases import Block, Releases, number
@@ -25,12 +25,12 @@ def near(key: str, choices: list[str]) -> str:
     return small[found[0]] if found else ""
 
 
-def living(case: Case, block: Block) -> list[str]:
+def living(file: CheckedFile, block: Block) -> list[str]:
     """Keys of a block that the release has."""
     return [
         key
         for key, life in block.keys.items()
-        if not is_gone(life, case.release) and not is_coming(life, case.release)
+        if not is_gone(life, file.release) and not is_coming(life, file.release)
     ]
 
 
@@ -41,15 +41,15 @@ def living(case: Case, block: Block) -> list[str]:
     why="This block refuses unknown keys: every rank stops when it reads the config.",
     evidence=CLOSED,
 )
-def key_unknown(case: Case) -> Iterator[Hit]:
+def key_unknown(file: CheckedFile) -> Iterator[Hit]:
     """A key that its block refuses."""
-    for entry in case.entries:
+    for entry in file.entries:
         scaler = entry.path in ("bf16", "bfloat16") and entry.key in SCALER
         if entry.life is not None or scaler or not entry.closed:
             continue
-        right = near(entry.key, living(case, entry.block))
-        edits = case.document.renamed(entry.loc, right) if right else ()
-        home = home_of(case.releases, entry.key)
+        right = near(entry.key, living(file, entry.block))
+        edits = file.document.renamed(entry.loc, right) if right else ()
+        home = home_of(file.releases, entry.key)
         fix = f"did you mean `{right}`?" if right else f"it belongs in `{home}`" if home else ""
         message = f"`{shown(entry.key)}` is not a key of `{entry.path}`"
         yield Hit(entry.loc, message, fix or "remove it", edits)
@@ -63,14 +63,14 @@ def key_unknown(case: Case) -> Iterator[Hit]:
     "is ignored silently, and training runs without it, for instance unsharded.",
     evidence="DeepSpeed runtime/config.py, DeepSpeedConfig._initialize_params (tried)",
 )
-def key_misspelt(case: Case) -> Iterator[Hit]:
+def key_misspelt(file: CheckedFile) -> Iterator[Hit]:
     """A misspelt key, which is ignored silently."""
-    for entry in case.entries:
+    for entry in file.entries:
         if entry.life is not None or entry.closed:
             continue
-        right = near(entry.key, living(case, entry.block))
+        right = near(entry.key, living(file, entry.block))
         if right:
-            edits = case.document.renamed(entry.loc, right)
+            edits = file.document.renamed(entry.loc, right)
             message = f"`{shown(entry.key)}` is ignored: DeepSpeed has no such key"
             yield Hit(entry.loc, message, f"did you mean `{right}`?", edits)
 
@@ -81,18 +81,18 @@ def key_misspelt(case: Case) -> Iterator[Hit]:
     why="At the top level, a key that belongs in a block is ignored silently.",
     evidence="DeepSpeed runtime/config.py, DeepSpeedConfig._initialize_params",
 )
-def key_misplaced(case: Case) -> Iterator[Hit]:
+def key_misplaced(file: CheckedFile) -> Iterator[Hit]:
     """A key at the top level that belongs in a block."""
-    for entry in strangers(case):
-        home = home_of(case.releases, entry.key)
-        if home and not near(entry.key, living(case, entry.block)):
+    for entry in strangers(file):
+        home = home_of(file.releases, entry.key)
+        if home and not near(entry.key, living(file, entry.block)):
             message = f"`{shown(entry.key)}` is ignored at the top level"
-            yield Hit(entry.loc, message, f"put it into `{home}`")
+            yield Hit(entry.loc, message, f"move it to `{home}`")
 
 
-def strangers(case: Case) -> Iterator[Entry]:
+def strangers(file: CheckedFile) -> Iterator[Entry]:
     """Top-level keys that no release has."""
-    return (e for e in case.entries if not e.path and e.life is None)
+    return (e for e in file.entries if not e.path and e.life is None)
 
 
 def home_of(releases: Releases, key: str) -> str:
@@ -109,14 +109,14 @@ def home_of(releases: Releases, key: str) -> str:
     why="DeepSpeed never reads it. That is fine if your own program does.",
     evidence="DeepSpeed runtime/config.py, DeepSpeedConfig._initialize_params",
 )
-def key_unread(case: Case) -> Iterator[Hit]:
+def key_unread(file: CheckedFile) -> Iterator[Hit]:
     """A top-level key that DeepSpeed does not read."""
-    for entry in strangers(case):
-        known = near(entry.key, living(case, entry.block)) or home_of(case.releases, entry.key)
+    for entry in strangers(file):
+        known = near(entry.key, living(file, entry.block)) or home_of(file.releases, entry.key)
         removed = entry.key in entry.block.removed
         if not known and not removed and not entry.key.startswith(("_", "//", "$")):
             message = f"DeepSpeed does not read `{shown(entry.key)}`"
-            yield Hit(entry.loc, message, "remove it, if nobody does")
+            yield Hit(entry.loc, message, "remove it, unless your program reads it")
 
 
 @rule(
@@ -126,15 +126,15 @@ def key_unread(case: Case) -> Iterator[Hit]:
     "checked against refuses or ignores it.",
     evidence="deepspeedai/DeepSpeed#8489; " + FROZEN_FROM,
 )
-def key_removed(case: Case) -> Iterator[Hit]:
+def key_removed(file: CheckedFile) -> Iterator[Hit]:
     """A key that was removed before this release."""
-    for entry in case.entries:
+    for entry in file.entries:
         refused = entry.block.removed.get(entry.key)
         since = number(refused) if refused else None
-        if not entry.gone and not (since and case.release >= since):
+        if not entry.gone and not (since and file.release >= since):
             continue
         until = entry.life["until"] if entry.life else "an older release"
-        closed = entry.closed or (since is not None and case.release >= since)
+        closed = entry.closed or (since is not None and file.release >= since)
         end = f"refused since {refused}" if refused else "refused" if closed else "ignored"
         message = f"`{entry.key}` was accepted until {until} and is {end}"
         yield Hit(entry.loc, message, "remove it, or pin an older DeepSpeed")
@@ -147,13 +147,13 @@ def key_removed(case: Case) -> Iterator[Hit]:
     "block and ignores it at the top level.",
     evidence="OpenRLHF/OpenRLHF#63; " + FROZEN_FROM,
 )
-def key_too_new(case: Case) -> Iterator[Hit]:
+def key_too_new(file: CheckedFile) -> Iterator[Hit]:
     """A key that was added after this release."""
-    for entry in case.entries:
+    for entry in file.entries:
         if entry.coming and entry.life is not None:
             since = entry.life["since"]
             yield Hit(
-                entry.loc, f"`{entry.key}` is known since {since} only", f"use {since} or newer"
+                entry.loc, f"`{entry.key}` exists since {since} only", f"use {since} or newer"
             )
 
 
@@ -165,13 +165,13 @@ def key_too_new(case: Case) -> Iterator[Hit]:
     "the new name it is an error.",
     evidence="DeepSpeed runtime/config_utils.py, _process_deprecated_field",
 )
-def key_deprecated(case: Case) -> Iterator[Hit]:
+def key_deprecated(file: CheckedFile) -> Iterator[Hit]:
     """A deprecated key."""
-    for entry in case.entries:
+    for entry in file.entries:
         right = entry.life.get("replaced_by") if entry.life else None
         if right is None:
             continue
         same = entry.block.keys.get(right, {}).get("type") == entry.type
-        edits = case.document.renamed(entry.loc, right) if same else ()
+        edits = file.document.renamed(entry.loc, right) if same else ()
         fix = f"use `{right}`" if right else "remove it"
         yield Hit(entry.loc, f"`{entry.key}` is deprecated", fix, edits)

@@ -12,9 +12,9 @@ from itertools import islice
 from pathlib import Path
 
 from dsforge.findings import Hit
-from dsforge.lint.case import Case, rule, shown
-from dsforge.lint.reading.marks import Loc
-from dsforge.lint.rows import If, Row, rules
+from dsforge.lint.checked_file import CheckedFile, rule, shown
+from dsforge.lint.conditions import If
+from dsforge.lint.rows import Look, Row, rules
 
 FLAGS = Path(__file__).parents[1] / "schemas" / "megatron_flags.txt"
 ARGUMENTS = "Megatron-LM megatron/training/arguments.py"
@@ -36,15 +36,15 @@ def known_flags() -> frozenset[str]:
     return frozenset(FLAGS.read_text(encoding="utf-8").split())
 
 
-def count_of(case: Case, flag: str, default: int = 0) -> int:
+def count_of(file: CheckedFile, flag: str, default: int = 0) -> int:
     """The whole number behind a flag; the default where it is absent or no number."""
-    text = case.at(flag)
+    text = file.at(flag)
     return int(text) if isinstance(text, str) and text.isdigit() and len(text) < 12 else default  # noqa: PLR2004
 
 
-def has(case: Case, flag: str) -> bool:
+def has(file: CheckedFile, flag: str) -> bool:
     """Whether the flag is there."""
-    return case.at(flag) is not None
+    return file.at(flag) is not None
 
 
 @rule(
@@ -55,12 +55,12 @@ def has(case: Case, flag: str) -> bool:
     "which the parser refuses.",
     evidence=ARGUMENTS + ", parse_args",
 )
-def megatron_line(case: Case) -> Iterator[Hit]:
+def megatron_line(file: CheckedFile) -> Iterator[Hit]:
     """A line that does not begin with a flag."""
-    for row in case.document.lines:
+    for row in file.document.lines:
         text = row.text.strip()
         if text and not text.startswith(("-", "#")):
-            yield Hit((), f"`{shown(text)}` is no flag", "begin with `--`", offset=row.start)
+            yield Hit((), f"`{shown(text)}` is not a flag", "begin with `--`", offset=row.start)
 
 
 @rule(
@@ -70,16 +70,16 @@ def megatron_line(case: Case) -> Iterator[Hit]:
     why="argparse refuses unknown flags, on every rank.",
     evidence=ARGUMENTS + "; read from it by scripts/megatron_flags.py",
 )
-def megatron_flag_misspelt(case: Case) -> Iterator[Hit]:
+def megatron_flag_misspelt(file: CheckedFile) -> Iterator[Hit]:
     """An unknown flag that resembles a known one."""
-    strange = (flag for flag in case.block() if flag not in known_flags())
+    strange = (flag for flag in file.block() if flag not in known_flags())
     for flag in islice(strange, MOST_UNKNOWN):
         dashes = flag.replace("_", "-")
         near = [dashes] if dashes in known_flags() else []
         near = near or get_close_matches(flag[:60], known_flags(), n=1, cutoff=0.85)
         if near:
             yield Hit(
-                (flag,), f"`{shown(flag)}` is no flag of Megatron", f"did you mean `{near[0]}`?"
+                (flag,), f"unknown Megatron-LM flag `{shown(flag)}`", f"did you mean `{near[0]}`?"
             )
 
 
@@ -90,52 +90,61 @@ def megatron_flag_misspelt(case: Case) -> Iterator[Hit]:
     why="The last one overrides the first, which readers of the file may miss.",
     evidence="Python's argparse",
 )
-def megatron_flag_twice(case: Case) -> Iterator[Hit]:
+def megatron_flag_twice(file: CheckedFile) -> Iterator[Hit]:
     """A flag that is given twice."""
     seen: set[str] = set()
-    for row in case.document.lines:
+    for row in file.document.lines:
         flag = row.text.strip().split(" ")[0].split("=")[0]
         if flag.startswith("--") and flag in seen:
             yield Hit((), f"`{shown(flag)}` is given twice", "keep one", offset=row.start)
         seen.add(flag)
 
 
-@rule(
-    "megatron-sequence-parallel",
-    "warning",
-    "megatron",
-    why="Sequence parallelism shards activations over the tensor-parallel ranks: with one "
-    "rank it is switched off, and experts with several ranks require it.",
-    evidence=ARGUMENTS + ", validate_args",
-)
-def megatron_sequence_parallel(case: Case) -> Iterator[Hit]:
-    """Sequence parallelism that does not match the tensor parallel size."""
-    on, size = has(case, "--sequence-parallel"), count_of(case, TP, 1)
-    if on and size == 1:
-        yield Hit(("--sequence-parallel",), f"`--sequence-parallel` does nothing with `{TP}` 1")
-    if not on and size > 1 and has(case, "--num-experts"):
-        yield Hit((TP,), "experts with tensor parallelism need `--sequence-parallel`", "add it")
-
-
-@rule(
-    "megatron-recompute",
-    "error",
-    "megatron",
-    why="Full recomputation needs a method and a number of layers; selective recomputation "
-    "takes neither.",
-    evidence=ARGUMENTS + ", validate_args",
-)
-def megatron_recompute(case: Case) -> Iterator[Hit]:
-    """Recomputation flags that do not match."""
-    loc: Loc = ("--recompute-granularity",)
-    kind = case.at("--recompute-granularity")
-    if kind == "full" and not has(case, "--recompute-method"):
-        yield Hit(loc, "full recomputation needs `--recompute-method`", "add `uniform`")
-    if kind == "selective" and has(case, "--recompute-method"):
-        yield Hit(("--recompute-method",), "selective recomputation takes no method", "remove it")
-
-
 ROWS = rules(
+    Row(
+        "megatron-sequence-parallel",
+        "warning",
+        If("--sequence-parallel", "present"),
+        "`{key}` is ignored with `--tensor-model-parallel-size` 1",
+        title="Sequence parallelism that does not match the tensor parallel size.",
+        why="Sequence parallelism shards activations over the tensor-parallel ranks: with one "
+        "rank it is switched off, and experts with several ranks require it.",
+        evidence=ARGUMENTS + ", validate_args",
+        when=(If(TP, "not above", 1),),
+        also=(
+            Look(
+                If(TP, "above", 1),
+                "experts with tensor parallelism require `--sequence-parallel`",
+                "add it",
+                when=(
+                    If("--num-experts", "present"),
+                    If("--sequence-parallel", "absent"),
+                ),
+            ),
+        ),
+        kinds=("megatron",),
+    ),
+    Row(
+        "megatron-recompute",
+        "error",
+        If("--recompute-granularity", "is", "full"),
+        "full recomputation requires `--recompute-method`",
+        "add `uniform`",
+        title="Recomputation flags that do not match.",
+        why="Full recomputation needs a method and a number of layers; selective recomputation "
+        "takes neither.",
+        evidence=ARGUMENTS + ", validate_args",
+        when=(If("--recompute-method", "absent"),),
+        also=(
+            Look(
+                If("--recompute-method", "present"),
+                "selective recomputation takes no method",
+                "remove it",
+                when=(If("--recompute-granularity", "is", "selective"),),
+            ),
+        ),
+        kinds=("megatron",),
+    ),
     Row(
         "megatron-value",
         "error",

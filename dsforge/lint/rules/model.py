@@ -1,12 +1,13 @@
-"""Rules: the config against the model that it is to train (`--model`)."""
+"""Rules: the config against the model that it will train (`--model`)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from dsforge.findings import Hit
-from dsforge.lint.case import ZERO, Case, rule
-from dsforge.lint.rows import If, Row, rules
+from dsforge.lint.checked_file import ZERO, CheckedFile, rule
+from dsforge.lint.conditions import If
+from dsforge.lint.rows import Row, rules
 from dsforge.lint.schemas.releases import number
 from dsforge.units import count, gib
 from dsforge.zero_stages import FULLY_SHARDED
@@ -18,7 +19,6 @@ KNOWS_LEAVES = number("0.18.0")  # the first release with `leaf_module` and its 
 DEFAULT_LEAVES = ("mixtral", "qwen2_moe", "qwen3_moe")
 OVERFLOWING = ("gemma", "gemma2", "gemma3_text", "t5", "mt5", "umt5")
 STAGE = (ZERO, "stage")
-TENSOR = ("tensor_parallel", "autotp_size")
 
 
 @rule(
@@ -28,21 +28,21 @@ TENSOR = ("tensor_parallel", "autotp_size")
     "the buckets fill the GPU, and a higher stage needs more memory than a lower one.",
     evidence="deepspeedai/DeepSpeed#1302 (default 5e8 buckets), LianjiaTech/BELLE#402",
 )
-def model_bucket(case: Case) -> Iterator[Hit]:
+def model_bucket(file: CheckedFile) -> Iterator[Hit]:
     """A bucket larger than the model."""
-    if case.model is None or not case.stage:
+    if file.model is None or not file.stage:
         return
     from dsforge.estimate.params import parameters
 
-    size = parameters(case.model)
+    size = parameters(file.model)
     for key in BUCKETS:
-        bucket = case.number(ZERO, key)
+        bucket = file.number(ZERO, key)
         if bucket is not None and bucket > size:
             waste = gib((bucket - size) * BYTES)
             message = (
                 f"`{key}` (={count(bucket)}) is larger than the model ({count(size)}): {waste}"
             )
-            yield Hit((ZERO, key), message + " for nothing", f"use {max(1_000_000, size // 4)}")
+            yield Hit((ZERO, key), message + " wasted", f"use {max(1_000_000, size // 4)}")
 
 
 @rule(
@@ -51,13 +51,13 @@ def model_bucket(case: Case) -> Iterator[Hit]:
     why="The default is 5e8 elements, chosen for models with tens of billions of parameters.",
     evidence="deepspeedai/DeepSpeed#1302",
 )
-def model_bucket_default(case: Case) -> Iterator[Hit]:
+def model_bucket_default(file: CheckedFile) -> Iterator[Hit]:
     """The default bucket on a small model."""
-    if case.model is None or not case.stage or case.at(ZERO, BUCKETS[0]) is not None:
+    if file.model is None or not file.stage or file.at(ZERO, BUCKETS[0]) is not None:
         return
     from dsforge.estimate.params import parameters
 
-    size = parameters(case.model)
+    size = parameters(file.model)
     if size < DEFAULT_BUCKET:
         message = f"the default `reduce_bucket_size` (5e8) is larger than the model ({count(size)})"
         yield Hit((ZERO,), message, f"set it to {max(1_000_000, size // 4)}")
@@ -72,15 +72,15 @@ def model_bucket_default(case: Case) -> Iterator[Hit]:
     evidence="deepspeedai/DeepSpeed#5066, deepspeedai/DeepSpeed#5008, "
     "ScienceOne-AI/DeepSeek-671B-SFT-Guide#7",
 )
-def model_moe_leaf(case: Case) -> Iterator[Hit]:
+def model_moe_leaf(file: CheckedFile) -> Iterator[Hit]:
     """Experts at stage 3 without leaf modules."""
-    model = case.model
-    if model is None or model.moe is None or case.stage != FULLY_SHARDED:
+    model = file.model
+    if model is None or model.moe is None or file.stage != FULLY_SHARDED:
         return
-    known = case.release >= KNOWS_LEAVES
-    if case.block(ZERO, "leaf_module") or (known and model.model_type in DEFAULT_LEAVES):
+    known = file.release >= KNOWS_LEAVES
+    if file.block(ZERO, "leaf_module") or (known and model.model_type in DEFAULT_LEAVES):
         return
-    message = f"{model.name} has experts, and no `leaf_module` names their block: idle experts hang"
+    message = f"{model.name} has experts, but no `leaf_module` names their block: idle experts hang"
     fix = "name the MoE block in `zero_optimization.leaf_module.classes`"
     fix = fix if known else "call deepspeed.utils.set_z3_leaf_modules in the program"
     yield Hit(STAGE, message, fix)
@@ -93,9 +93,9 @@ def model_moe_leaf(case: Case) -> Iterator[Hit]:
     "embedding and the head, so an uneven number of layers may be the even one.",
     evidence="DeepSpeed runtime/pipe/module.py, PipelineModule._partition_layers",
 )
-def model_stages(case: Case) -> Iterator[Hit]:
-    """Layers that cannot be divided evenly over the pipeline stages."""
-    model, stages, given = case.model, case.pipeline_stages, case.config.partition
+def model_stages(file: CheckedFile) -> Iterator[Hit]:
+    """Layers that the pipeline stages cannot share evenly."""
+    model, stages, given = file.model, file.pipeline_stages, file.config.partition
     if model is not None and model.layers % stages and isinstance(given, str):
         message = f"{stages} stages hold different numbers of the {model.layers} layers"
         yield Hit(("pipeline", "stages"), message, "name them in `pipeline.partition`")

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dsforge.findings import Hit
-from dsforge.lint.case import ZERO, Case, rule
-from dsforge.lint.rows import If, Repair, Row, rules
+from dsforge.lint.checked_file import ZERO, CheckedFile, rule
+from dsforge.lint.conditions import If
+from dsforge.lint.rows import Repair, Row, rules
 
 BLOCKS = ("offload_optimizer", "offload_param")
 CONFIG = "DeepSpeed runtime/zero/offload_config.py"
-CPU_OPTIMIZERS = ("adam", "adamw", "adagrad", "lion")
 ADAM_BUFFERS = 4  # parameter, gradient and two moments
 SMALLEST_AIO_BLOCK = 128 << 10  # bytes
 
 
-def origin(case: Case, block: str) -> tuple[str, ...]:
+def origin(file: CheckedFile, block: str) -> tuple[str, ...]:
     """The location that asks for an offload, in its new or its old spelling."""
-    return (ZERO, block) if block in case.block(ZERO) else (ZERO,)
+    return (ZERO, block) if block in file.block(ZERO) else (ZERO,)
 
 
 @rule(
@@ -27,10 +27,10 @@ def origin(case: Case, block: str) -> tuple[str, ...]:
     "far below what an NVMe disk can do.",
     evidence="DeepSpeed runtime/swap_tensor/constants.py; deepspeedai/DeepSpeed#3506",
 )
-def offload_nvme_aio(case: Case) -> Iterator[Hit]:
+def offload_nvme_aio(file: CheckedFile) -> Iterator[Hit]:
     """NVMe offload with the default I/O settings."""
-    if any(case.device(block) == "nvme" for block in BLOCKS) and not case.block("aio"):
-        loc = next(origin(case, b) for b in BLOCKS if case.device(b) == "nvme")
+    if any(file.device(block) == "nvme" for block in BLOCKS) and not file.block("aio"):
+        loc = next(origin(file, b) for b in BLOCKS if file.device(b) == "nvme")
         fix = "add `aio` with block_size 1048576, queue_depth 32"
         yield Hit(loc, "NVMe offload without an `aio` block", fix)
 
@@ -40,7 +40,7 @@ ROWS = rules(
         "offload-nvme-path",
         "error",
         If("zero_optimization.offload_optimizer zero_optimization.offload_param", "given"),
-        "`{key}` to nvme has no `nvme_path`",
+        "`{key}` to nvme requires `nvme_path`",
         "set `nvme_path`",
         title="NVMe offload without a path.",
         why="Each rank joins the path with a folder name; without a path it stops with a "
@@ -110,7 +110,7 @@ ROWS = rules(
         "superoffload-stage",
         "error",
         If("zero_optimization.offload_optimizer.super_offload", "on"),
-        "`{key}` needs ZeRO stage 3",
+        "`{key}` requires ZeRO stage 3",
         "use stage 3",
         title="SuperOffload below stage 3.",
         why="SuperOffload is part of the stage 3 optimizer.",

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from difflib import get_close_matches
 
 from dsforge.findings import Hit
-from dsforge.lint.case import Case, rule, shown
-from dsforge.lint.rows import If, Row, rules
+from dsforge.lint.checked_file import CheckedFile, rule, shown
+from dsforge.lint.conditions import If
+from dsforge.lint.rows import Row, rules
 
 OWN = ("adam", "adamw", "adagrad", "lamb", "lion", "muon", "muadam", "muadamw", "musgd")
 OLDER = ("onebitadam", "zerooneadam", "onebitlamb")  # DeepSpeed up to 0.19.7
@@ -38,9 +39,9 @@ ENGINE = "DeepSpeed runtime/engine.py"
     "in torch.optim; otherwise an assertion stops every rank.",
     evidence=ENGINE + ", _is_supported_optimizer",
 )
-def optimizer_unknown(case: Case) -> Iterator[Hit]:
+def optimizer_unknown(file: CheckedFile) -> Iterator[Hit]:
     """An optimizer that neither DeepSpeed nor torch has."""
-    name = case.at("optimizer", "type")
+    name = file.at("optimizer", "type")
     if not isinstance(name, str) or name == "auto":
         return
     if name.lower() in (*OWN, *OLDER) or name in TORCH:
@@ -48,7 +49,7 @@ def optimizer_unknown(case: Case) -> Iterator[Hit]:
     words = {word.lower(): word for word in (*TORCH, "Lamb", "Lion")}
     near = get_close_matches(name.lower()[:60], list(words), n=1, cutoff=0.6)
     fix = f"did you mean `{words[near[0]]}`?" if near else "use AdamW"
-    yield Hit(("optimizer", "type"), f"optimizer `{shown(name)}` is not known", fix)
+    yield Hit(("optimizer", "type"), f"unknown optimizer `{shown(name)}`", fix)
 
 
 @rule(
@@ -57,13 +58,13 @@ def optimizer_unknown(case: Case) -> Iterator[Hit]:
     why="ZeRO accepts only optimizers that it was tested with, unless configured otherwise.",
     evidence=ENGINE + ", _do_optimizer_sanity_check",
 )
-def optimizer_untested(case: Case) -> Iterator[Hit]:
+def optimizer_untested(file: CheckedFile) -> Iterator[Hit]:
     """An optimizer that ZeRO was not tested with."""
-    name, allowed = case.word("optimizer", "type"), case.at("zero_allow_untested_optimizer")
+    name, allowed = file.word("optimizer", "type"), file.at("zero_allow_untested_optimizer")
     known = name in OWN or name in {word.lower() for word in TORCH}
-    if case.stage and known and name not in TESTED and allowed is not True:
+    if file.stage and known and name not in TESTED and allowed is not True:
         fix = "set `zero_allow_untested_optimizer` to true"
-        yield Hit(("optimizer", "type"), f"ZeRO refuses optimizer `{name}` unless allowed", fix)
+        yield Hit(("optimizer", "type"), f"ZeRO refuses the untested optimizer `{name}`", fix)
 
 
 @rule(
@@ -74,14 +75,16 @@ def optimizer_untested(case: Case) -> Iterator[Hit]:
     "spelling raises a TypeError on every rank.",
     evidence=ENGINE + ", _configure_basic_optimizer",
 )
-def optimizer_param_name(case: Case) -> Iterator[Hit]:
+def optimizer_param_name(file: CheckedFile) -> Iterator[Hit]:
     """An optimizer parameter under another name."""
-    for key in case.block(*PARAMS):
+    for key in file.block(*PARAMS):
         right = NAMES.get(key.lower())
         if right is not None and key != right:
             loc = (*PARAMS, key)
-            edits = case.document.renamed(loc, right)
-            yield Hit(loc, f"`{key}` is no parameter of the optimizer", f"write `{right}`", edits)
+            edits = file.document.renamed(loc, right)
+            yield Hit(
+                loc, f"`{key}` is not a parameter of the optimizer", f"write `{right}`", edits
+            )
 
 
 @rule(
@@ -91,9 +94,9 @@ def optimizer_param_name(case: Case) -> Iterator[Hit]:
     "step, or makes it diverge.",
     evidence="torch.optim.Adam.__init__; Kingma and Ba 2015",
 )
-def optimizer_betas(case: Case) -> Iterator[Hit]:
+def optimizer_betas(file: CheckedFile) -> Iterator[Hit]:
     """Betas that are not two numbers below 1."""
-    betas = case.at(*PARAMS, "betas")
+    betas = file.at(*PARAMS, "betas")
     if betas is None or betas == "auto":
         return
     right = isinstance(betas, list) and len(betas) == 2  # noqa: PLR2004 - a pair
@@ -111,16 +114,16 @@ def _is_share(value: object) -> bool:
     why="The name is looked up among the schedules of DeepSpeed and torch, as written.",
     evidence=ENGINE + ", _scheduler_from_config",
 )
-def scheduler_unknown(case: Case) -> Iterator[Hit]:
+def scheduler_unknown(file: CheckedFile) -> Iterator[Hit]:
     """A schedule that neither DeepSpeed nor torch has."""
-    name = case.at("scheduler", "type")
+    name = file.at("scheduler", "type")
     if not isinstance(name, str) or name in (*SCHEDULES, "auto") or name.endswith("LR"):
         return
     near = get_close_matches(name.lower()[:60], [s.lower() for s in SCHEDULES], n=1, cutoff=0.6)
     right = next((s for s in SCHEDULES if near and s.lower() == near[0]), "")
-    edits = case.document.replaced(("scheduler", "type"), right) if right else ()
+    edits = file.document.replaced(("scheduler", "type"), right) if right else ()
     fix = f"did you mean `{right}`?" if right else f"use {', '.join(SCHEDULES)}"
-    yield Hit(("scheduler", "type"), f"schedule `{shown(name)}` is not known", fix, edits)
+    yield Hit(("scheduler", "type"), f"unknown schedule `{shown(name)}`", fix, edits)
 
 
 @rule(
@@ -130,15 +133,15 @@ def scheduler_unknown(case: Case) -> Iterator[Hit]:
     "of 0 steps is refused since 0.16.",
     evidence="DeepSpeed runtime/lr_schedules.py, WarmupLR.__init__, WarmupDecayLR.__init__",
 )
-def scheduler_warmup(case: Case) -> Iterator[Hit]:
+def scheduler_warmup(file: CheckedFile) -> Iterator[Hit]:
     """A warm-up as long as the run, or from a high to a low rate."""
     params = ("scheduler", "params")
-    warmup = case.number(*params, "warmup_num_steps")
-    total = case.number(*params, "total_num_steps")
+    warmup = file.number(*params, "warmup_num_steps")
+    total = file.number(*params, "total_num_steps")
     if warmup is not None and total is not None and warmup >= total:
         message = f"`warmup_num_steps` (={warmup:g}) must be below `total_num_steps` (={total:g})"
         yield Hit((*params, "warmup_num_steps"), message)
-    low, high = case.number(*params, "warmup_min_lr"), case.number(*params, "warmup_max_lr")
+    low, high = file.number(*params, "warmup_min_lr"), file.number(*params, "warmup_max_lr")
     if low is not None and high is not None and low > high:
         message = f"`warmup_min_lr` (={low:g}) must not be above `warmup_max_lr` (={high:g})"
         yield Hit((*params, "warmup_min_lr"), message)
@@ -151,9 +154,9 @@ def scheduler_warmup(case: Case) -> Iterator[Hit]:
     "is never used, and people tune the wrong one.",
     evidence="DeepSpeed runtime/lr_schedules.py, WarmupLR.__init__",
 )
-def scheduler_rate(case: Case) -> Iterator[Hit]:
+def scheduler_rate(file: CheckedFile) -> Iterator[Hit]:
     """A schedule that overrides the optimizer's learning rate."""
-    rate, peak = case.number(*PARAMS, "lr"), case.number("scheduler", "params", "warmup_max_lr")
+    rate, peak = file.number(*PARAMS, "lr"), file.number("scheduler", "params", "warmup_max_lr")
     if rate is not None and peak is not None and rate != peak:
         message = f"`lr` (={rate:g}) is overridden by `warmup_max_lr` (={peak:g})"
         yield Hit((*PARAMS, "lr"), message, "write the same value in both")
@@ -213,7 +216,7 @@ ROWS = rules(
         "scheduler-total",
         "error",
         If("scheduler.type", "in", ("warmupdecaylr", "warmupcosinelr")),
-        "`{value}` needs `total_num_steps`",
+        "`{value}` requires `total_num_steps`",
         "set it in `params`",
         title="A decaying schedule without its length.",
         why="These schedules decay over `total_num_steps`; it has no default, so the call "
@@ -237,7 +240,7 @@ ROWS = rules(
         "lamb-static-scale",
         "error",
         If("fp16.loss_scale", "not 0"),
-        "Lamb needs dynamic loss scaling",
+        "LAMB requires dynamic loss scaling",
         "use 0",
         title="LAMB with a fixed loss scale.",
         why="DeepSpeed's LAMB optimizer requires dynamic loss scaling.",
@@ -248,7 +251,7 @@ ROWS = rules(
         "muon-reduce-scatter",
         "error",
         If("optimizer.type", "is", "muon"),
-        "Muon needs `reduce_scatter` false",
+        "Muon requires `reduce_scatter` false",
         "set it to false",
         title="Muon with reduce-scatter.",
         why="Muon needs whole gradient matrices; reduce-scatter shards them.",

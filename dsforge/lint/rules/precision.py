@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dsforge.findings import Hit
-from dsforge.lint.case import Case, rule, shown
-from dsforge.lint.rows import If, Repair, Row, rules
+from dsforge.lint.checked_file import CheckedFile, rule
+from dsforge.lint.conditions import If
+from dsforge.lint.rows import Look, Repair, Row, rules
 
 SCALER = ("loss_scale", "initial_scale_power", "loss_scale_window", "hysteresis", "min_loss_scale")
+SCALER_KEYS = " ".join(f"{block}.{key}" for block in ("bf16", "bfloat16") for key in SCALER)
 HIGHEST_USEFUL_POWER = 24  # the scaler halves: from 2^32 sixteen and more steps are thrown away
 USUAL_POWER = 16
 CONFIG = "DeepSpeed runtime/precision_config.py"
@@ -21,29 +23,11 @@ CONFIG = "DeepSpeed runtime/precision_config.py"
     "the memory, and the fast tensor core formats are not used.",
     evidence="DeepSpeed runtime/engine.py, DeepSpeedEngine.get_data_types",
 )
-def precision_full(case: Case) -> Iterator[Hit]:
+def precision_full(file: CheckedFile) -> Iterator[Hit]:
     """Training in fp32."""
     halves = ("fp16", "bf16", "bfloat16", "torch_autocast", "amp")
-    if not any(case.at(block, "enabled") for block in halves):
+    if not any(file.at(block, "enabled") for block in halves):
         yield Hit((), "no half precision is enabled: training runs in fp32", "enable `bf16`")
-
-
-@rule(
-    "loss-scale-in-bf16",
-    "error",
-    fixable=True,
-    why="bf16 has the range of fp32 and needs no loss scaler; its block refuses the keys "
-    "of the fp16 block.",
-    evidence="FlagOpen/FlagEmbedding#1487; " + CONFIG + ", DeepSpeedBF16Config",
-)
-def loss_scale_in_bf16(case: Case) -> Iterator[Hit]:
-    """Loss-scale keys in the bf16 block."""
-    block = case.bf16_block
-    for key in SCALER:
-        if key in case.block(block):
-            edits = case.document.removed((block, key))
-            message = f"`{block}.{key}` belongs to fp16; bf16 has no loss scale"
-            yield Hit((block, key), message, "remove it", edits)
 
 
 @rule(
@@ -56,52 +40,16 @@ def loss_scale_in_bf16(case: Case) -> Iterator[Hit]:
     "DynamicLossScaler.update_scale; deepspeedai/DeepSpeedExamples#418",
     fixable=True,
 )
-def fp16_initial_scale(case: Case) -> Iterator[Hit]:
+def fp16_initial_scale(file: CheckedFile) -> Iterator[Hit]:
     """An initial loss scale that wastes the first steps."""
-    power = case.whole("fp16", "initial_scale_power")
-    if power is None or power <= HIGHEST_USEFUL_POWER or case.number("fp16", "loss_scale"):
+    power = file.whole("fp16", "initial_scale_power")
+    if power is None or power <= HIGHEST_USEFUL_POWER or file.number("fp16", "loss_scale"):
         return
-    wait = case.whole("fp16", "hysteresis")
+    wait = file.whole("fp16", "hysteresis")
     lost = power - USUAL_POWER + ((2 if wait is None else wait) - 1)
     loc = ("fp16", "initial_scale_power")
     message = f"`initial_scale_power` (={power}) starts at 2^{power}: about {lost} steps are lost"
-    yield Hit(loc, message, "use 16", case.document.replaced(loc, USUAL_POWER))
-
-
-@rule(
-    "fp16-scale-floor",
-    "error",
-    why="Dynamic scaling divides by the scale: with a minimum of 0 or below it ends in "
-    "division by zero or in vanishing gradients.",
-    evidence=CONFIG + ", DeepSpeedFP16Config._validate_dynamic_loss_scale_params",
-    fixable=True,
-)
-def fp16_scale_floor(case: Case) -> Iterator[Hit]:
-    """A minimum loss scale of 0 or less, or a window of 0."""
-    if not case.at("fp16", "enabled") or case.number("fp16", "loss_scale"):
-        return
-    for key, usual in (("min_loss_scale", 1), ("loss_scale_window", 1000)):
-        value = case.number("fp16", key)
-        if value is not None and value <= 0:
-            edits = case.document.replaced(("fp16", key), usual)
-            yield Hit(
-                ("fp16", key), f"`{key}` (={shown(value)}) must be above 0", f"use {usual}", edits
-            )
-
-
-@rule(
-    "fp16-scale-value",
-    "error",
-    why="Each value of the scaler is checked: a boolean or a negative scale is refused.",
-    evidence=CONFIG + ", DeepSpeedFP16Config._validate_loss_scale",
-)
-def fp16_scale_value(case: Case) -> Iterator[Hit]:
-    """A boolean or negative loss scale."""
-    for key in ("loss_scale", "loss_scale_window", "min_loss_scale"):
-        value = case.at("fp16", key)
-        negative = key == "loss_scale" and (case.number("fp16", key) or 0) < 0
-        if isinstance(value, bool) or negative:
-            yield Hit(("fp16", key), f"`{key}` (={shown(value)}) must be a number, 0 or above")
+    yield Hit(loc, message, "use 16", file.document.replaced(loc, USUAL_POWER))
 
 
 @rule(
@@ -111,20 +59,75 @@ def fp16_scale_value(case: Case) -> Iterator[Hit]:
     "refuses the combination.",
     evidence="DeepSpeed 0.19.7 runtime/engine.py, _do_optimizer_sanity_check",
 )
-def amp_with_half(case: Case) -> Iterator[Hit]:
+def amp_with_half(file: CheckedFile) -> Iterator[Hit]:
     """Apex AMP combined with fp16, bf16 or ZeRO."""
-    halves = case.at("fp16", "enabled") or case.at(case.bf16_block, "enabled")
-    if case.is_on("amp", "enabled") and (halves or case.stage):
+    halves = file.at("fp16", "enabled") or file.at(file.bf16_block, "enabled")
+    if file.is_on("amp", "enabled") and (halves or file.stage):
         yield Hit(("amp", "enabled"), "`amp` cannot be combined with fp16, bf16 or ZeRO")
 
 
 ROWS = rules(
     Row(
+        "loss-scale-in-bf16",
+        "error",
+        If(SCALER_KEYS, "present"),
+        "`{block}.{key}` belongs to fp16; bf16 has no loss scale",
+        "remove it",
+        title="Loss-scale keys in the bf16 block.",
+        why="bf16 has the range of fp32 and needs no loss scaler; its block refuses the keys "
+        "of the fp16 block.",
+        evidence="FlagOpen/FlagEmbedding#1487; " + CONFIG + ", DeepSpeedBF16Config",
+        repair=Repair("remove"),
+    ),
+    Row(
+        "fp16-scale-floor",
+        "error",
+        If("fp16.min_loss_scale", "at most", 0),
+        "`{key}` (={value}) must be above 0",
+        "use 1",
+        title="A minimum loss scale of 0 or less, or a window of 0.",
+        why="Dynamic scaling divides by the scale: with a minimum of 0 or below it ends in "
+        "division by zero or in vanishing gradients.",
+        evidence=CONFIG + ", DeepSpeedFP16Config._validate_dynamic_loss_scale_params",
+        when=(
+            If("fp16.enabled", "given"),
+            If("fp16.loss_scale", "not above", 0),
+        ),
+        repair=Repair("replace", 1),
+        also=(
+            Look(
+                If("fp16.loss_scale_window", "at most", 0),
+                "`{key}` (={value}) must be above 0",
+                "use 1000",
+                when=(
+                    If("fp16.enabled", "given"),
+                    If("fp16.loss_scale", "not above", 0),
+                ),
+                repair=Repair("replace", 1000),
+            ),
+        ),
+    ),
+    Row(
+        "fp16-scale-value",
+        "error",
+        If("fp16.loss_scale fp16.loss_scale_window fp16.min_loss_scale", "boolean"),
+        "`{key}` (={value}) must be a number, 0 or above",
+        title="A boolean or negative loss scale.",
+        why="Each value of the scaler is checked: a boolean or a negative scale is refused.",
+        evidence=CONFIG + ", DeepSpeedFP16Config._validate_loss_scale",
+        also=(
+            Look(
+                If("fp16.loss_scale", "below", 0),
+                "`{key}` (={value}) must be a number, 0 or above",
+            ),
+        ),
+    ),
+    Row(
         "fp16-with-bf16",
         "error",
         If("fp16.enabled", "on"),
         "`fp16` and `bf16` are both enabled",
-        "keep bf16 where the card has it",
+        "keep bf16 where the GPU supports it",
         title="fp16 and bf16 are both enabled.",
         why="Weights have one type; DeepSpeed stops with an assertion after all ranks have "
         "started.",
@@ -164,7 +167,7 @@ ROWS = rules(
             "bf16.bf16_optimizer_states",
             "on",
         ),
-        "`{key}` needs ZeRO stage 1, 2 or 3",
+        "`{key}` requires ZeRO stage 1, 2 or 3",
         "set a ZeRO stage",
         title="Half-precision master weights without ZeRO.",
         why="Only the ZeRO optimizers keep master weights in half precision.",
@@ -175,7 +178,7 @@ ROWS = rules(
         "bf16-states-alone",
         "error",
         If("bf16.bf16_optimizer_states", "on"),
-        "`{key}` needs `bf16_master_weights_and_grads`",
+        "`{key}` requires `bf16_master_weights_and_grads`",
         title="bf16 optimizer states with fp32 master weights.",
         why="Optimizer states in bf16 require master weights in bf16.",
         evidence="DeepSpeed runtime/config.py, DeepSpeedConfig._do_error_check",

@@ -1,4 +1,4 @@
-"""Rules: what is found while a file is read, before anybody asks what it means.
+"""Rules: flaws that the readers find before any rule looks at the values.
 
 The reader notes a flaw with the id of its rule; the rules here only say what such a flaw is.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from dsforge.findings import Hit, Rule, Severity
-from dsforge.lint.case import Case
+from dsforge.lint.checked_file import CheckedFile
 from dsforge.lint.reading.document import KINDS, Kind
 
 HJSON = "DeepSpeed runtime/config.py loads with hjson; transformers and accelerate with json"
@@ -16,13 +16,13 @@ STRICT = "DeepSpeed runtime/config_utils.py, dict_raise_error_on_duplicate_keys"
 OURS = "limit of this tool"
 
 
-def _of_reading(name: str, severity: Severity, title: str, *text: str) -> Rule[Case]:
+def _of_reading(name: str, severity: Severity, title: str, *text: str) -> Rule[CheckedFile]:
     """The rule of one kind of flaw; `text` is its reason and its evidence."""
 
-    def find(case: Case) -> Iterable[Hit]:
+    def find(file: CheckedFile) -> Iterable[Hit]:
         return (
             Hit((), flaw.message, flaw.fix, flaw.edits, flaw.offset)
-            for flaw in case.document.flaws
+            for flaw in file.document.flaws
             if flaw.rule == name
         )
 
@@ -32,7 +32,7 @@ def _of_reading(name: str, severity: Severity, title: str, *text: str) -> Rule[C
     return Rule(name, severity, kinds, title, text[0], text[1], find, fixable)
 
 
-FLAWS: tuple[Rule[Case], ...] = (
+FLAWS: tuple[Rule[CheckedFile], ...] = (
     _of_reading(
         "file-unreadable",
         "error",
@@ -57,7 +57,7 @@ FLAWS: tuple[Rule[Case], ...] = (
     _of_reading(
         "json-trailing-comma",
         "warning",
-        "A comma behind the last entry.",
+        "A comma after the last entry.",
         "DeepSpeed's own launcher reads it; the same file given to a trainer is refused.",
         HJSON,
     ),
@@ -65,7 +65,7 @@ FLAWS: tuple[Rule[Case], ...] = (
         "json-literal",
         "error",
         "A Python literal in JSON.",
-        "hjson takes `True,` for a text, which is not the boolean that was meant.",
+        "hjson reads `True,` as text, not as the intended boolean.",
         HJSON,
     ),
     _of_reading(
@@ -85,21 +85,21 @@ FLAWS: tuple[Rule[Case], ...] = (
     _of_reading(
         "duplicate-key",
         "error",
-        "A key that is written twice.",
-        "DeepSpeed refuses the file; other readers take the last one without a word.",
+        "A key that occurs twice.",
+        "DeepSpeed refuses the file; other readers silently take the last one.",
         STRICT,
     ),
     _of_reading(
         "too-deep",
         "error",
-        "Nesting without end.",
+        "Nesting that is too deep.",
         "No config is nested this deep; going on would exhaust the reader.",
         OURS,
     ),
     _of_reading(
         "not-a-mapping",
         "error",
-        "A file that is no mapping.",
+        "A file that is not a mapping.",
         "A config is a set of keys; a list or a single value has none.",
         "DeepSpeed runtime/config.py, DeepSpeedConfig.__init__",
     ),

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from dsforge.errors import SpecError
 from dsforge.findings import Hit
-from dsforge.lint.case import Case, rule
+from dsforge.lint.checked_file import CheckedFile, rule
 from dsforge.lint.reading.marks import Loc
 
 
@@ -17,17 +17,17 @@ from dsforge.lint.reading.marks import Loc
     why="`dsforge train` checks the file before it starts and refuses what it does not know.",
     evidence="dsforge/job.py, TrainJob",
 )
-def train_value(case: Case) -> Iterator[Hit]:
+def train_value(file: CheckedFile) -> Iterator[Hit]:
     """A key or value that `dsforge train` refuses."""
     from dsforge.job import TrainJob
     from dsforge.reading.problems import validated
     from dsforge.reading.source import Source
 
-    document = case.document
+    document = file.document
     places = {loc: f"{document.name}:{mark.key_start}" for loc, mark in document.marks.items()}
     places[()] = f"{document.name}:0"
     try:
-        validated(TrainJob, Source(document.name, case.block(), places))
+        validated(TrainJob, Source(document.name, file.block(), places))
     except SpecError as error:
         for problem in error.problems:
             offset = problem.place.rpartition(":")[2]
@@ -42,11 +42,11 @@ def train_value(case: Case) -> Iterator[Hit]:
     why="That file holds batch sizes, precision, sharding and the optimizer.",
     evidence="dsforge/train/parallel/engine_config.py",
 )
-def train_config_missing(case: Case) -> Iterator[Hit]:
+def train_config_missing(file: CheckedFile) -> Iterator[Hit]:
     """A ds_config that does not exist."""
-    named = case.at("deepspeed_config")
-    if isinstance(named, str) and case.engine is None:
-        yield Hit(("deepspeed_config",), "`deepspeed_config` is not there, or is not JSON")
+    named = file.at("deepspeed_config")
+    if isinstance(named, str) and file.engine is None:
+        yield Hit(("deepspeed_config",), "`deepspeed_config` does not exist or is not JSON")
 
 
 @rule(
@@ -57,11 +57,11 @@ def train_config_missing(case: Case) -> Iterator[Hit]:
     "ds_config sets it too, in the same step.",
     evidence="dsforge/render/deepspeed.py (no scheduler block), dsforge/train/run/learning_rate.py",
 )
-def train_scheduler_twice(case: Case) -> Iterator[Hit]:
+def train_scheduler_twice(file: CheckedFile) -> Iterator[Hit]:
     """A schedule in both files."""
-    engine = case.engine.root if case.engine else None
+    engine = file.engine.root if file.engine else None
     if isinstance(engine, dict) and engine.get("scheduler"):
-        loc: Loc = ("schedule",) if case.at("schedule") else ("deepspeed_config",)
+        loc: Loc = ("schedule",) if file.at("schedule") else ("deepspeed_config",)
         message = "the ds_config has a `scheduler` too: the learning rate is set twice"
         yield Hit(loc, message, "remove it there")
 
@@ -73,7 +73,7 @@ def train_scheduler_twice(case: Case) -> Iterator[Hit]:
     why="Meant for runs that only measure: nothing of the training is kept.",
     evidence="dsforge/job.py, TrainJob.save",
 )
-def train_unsaved(case: Case) -> Iterator[Hit]:
+def train_unsaved(file: CheckedFile) -> Iterator[Hit]:
     """A run that saves nothing."""
-    if case.is_off("save"):
+    if file.is_off("save"):
         yield Hit(("save",), "`save` is false: neither checkpoints nor weights are written")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from dsforge.findings import Hit
-from dsforge.lint.case import Case, rule, shown
+from dsforge.lint.checked_file import CheckedFile, rule, shown
 from dsforge.lint.rules.keys import CLOSED, near
 
 TRUTH = ("true", "false", "yes", "no", "on", "off", "1", "0", "t", "f", "y", "n")
@@ -45,9 +45,9 @@ FILLED = {  # by transformers (trainer_config_process, trainer_config_finalize) 
     "TypeError on every rank.",
     evidence="DeepSpeed runtime/config.py, the readers of each block",
 )
-def block_type(case: Case) -> Iterator[Hit]:
+def block_type(file: CheckedFile) -> Iterator[Hit]:
     """A value where a block is required."""
-    for entry in case.entries:
+    for entry in file.entries:
         if entry.type != "block" or isinstance(entry.value, dict) or entry.value == "auto":
             continue
         optional = entry.value is None and (entry.closed or entry.key == "aio")
@@ -65,12 +65,12 @@ def block_type(case: Case) -> Iterator[Hit]:
     evidence="deepspeedai/DeepSpeed#6525, hiyouga/LlamaFactory#5252, "
     "huggingface/transformers#36081",
 )
-def value_fraction(case: Case) -> Iterator[Hit]:
+def value_fraction(file: CheckedFile) -> Iterator[Hit]:
     """A fraction where a whole number is required."""
-    for entry in case.entries:
+    for entry in file.entries:
         value = entry.value
         if entry.type == "int" and isinstance(value, float) and value != int(value):
-            edits = case.document.replaced(entry.loc, int(value))
+            edits = file.document.replaced(entry.loc, int(value))
             message = f"`{entry.key}` (={value!r}) must be a whole number"
             yield Hit(entry.loc, message, f"use {int(value)}", edits)
 
@@ -81,9 +81,9 @@ def value_fraction(case: Case) -> Iterator[Hit]:
     why="The block checks the types of its values; a text that is not a number stops every rank.",
     evidence=CLOSED,
 )
-def value_type(case: Case) -> Iterator[Hit]:
+def value_type(file: CheckedFile) -> Iterator[Hit]:
     """A value of the wrong type."""
-    for entry in case.entries:
+    for entry in file.entries:
         value = entry.value
         wrong = entry.closed and _is_wrong(entry.type, value)
         null = value is None and not (entry.life or {"null": True}).get("null")
@@ -121,9 +121,9 @@ def _parses(kind: str, text: str) -> bool:
     "it as text.",
     evidence="transformers integrations/deepspeed.py compares values of the file with its own",
 )
-def value_quoted(case: Case) -> Iterator[Hit]:
+def value_quoted(file: CheckedFile) -> Iterator[Hit]:
     """A number or boolean in quotes."""
-    for entry in case.entries:
+    for entry in file.entries:
         value, kind = entry.value, entry.type
         if not isinstance(value, str) or kind not in ("int", "float", "bool") or value == "auto":
             continue
@@ -131,7 +131,7 @@ def value_quoted(case: Case) -> Iterator[Hit]:
             continue
         plain = value.lower() in ("true", "yes", "on", "1", "t", "y")
         right: Any = plain if kind == "bool" else int(value) if kind == "int" else float(value)
-        edits = case.document.replaced(entry.loc, right)
+        edits = file.document.replaced(entry.loc, right)
         yield Hit(
             entry.loc, f"`{entry.key}` (={shown(value)}) is text", f"write {shown(right)}", edits
         )
@@ -143,9 +143,9 @@ def value_quoted(case: Case) -> Iterator[Hit]:
     why='Nothing checks the type here: any non-empty text counts as true, even `"false"`.',
     evidence="DeepSpeed runtime/config_utils.py, get_scalar_param",
 )
-def value_truthy(case: Case) -> Iterator[Hit]:
+def value_truthy(file: CheckedFile) -> Iterator[Hit]:
     """Text where a boolean is used unchecked."""
-    for entry in case.entries:
+    for entry in file.entries:
         unchecked = entry.type == "bool" and not entry.closed
         if unchecked and isinstance(entry.value, (str, list, dict)) and entry.value != "auto":
             message = f"`{entry.key}` (={shown(entry.value)}) counts as true"
@@ -158,14 +158,14 @@ def value_truthy(case: Case) -> Iterator[Hit]:
     why="The block checks the limits of its values when it is read, on every rank.",
     evidence=CLOSED,
 )
-def value_range(case: Case) -> Iterator[Hit]:
+def value_range(file: CheckedFile) -> Iterator[Hit]:
     """A value outside its limits."""
-    for entry in case.entries:
+    for entry in file.entries:
         value = _as_number(entry.value) if entry.type in ("int", "float") else None
         if not entry.life or value is None:
             continue
         if entry.type == "int" and isinstance(value, float) and abs(value) >= LARGEST:
-            yield Hit(entry.loc, f"`{entry.key}` (={shown(value)}) must have 64 bits at most")
+            yield Hit(entry.loc, f"`{entry.key}` (={shown(value)}) must fit in 64 bits")
         for name, limit in entry.life.get("limits", {}).items():
             if BROKEN[name](value, limit):
                 message = f"`{entry.key}` (={shown(value)}) must be {LIMITS[name]} {limit:g}"
@@ -186,15 +186,15 @@ def _as_number(value: Any) -> float | None:
     why="Only the listed values are accepted.",
     evidence=CLOSED,
 )
-def value_choice(case: Case) -> Iterator[Hit]:
+def value_choice(file: CheckedFile) -> Iterator[Hit]:
     """A value that is not among the choices."""
-    for entry in case.entries:
+    for entry in file.entries:
         choices = entry.life.get("choices", []) if entry.life else []
         value = entry.value
         if not choices or value == "auto" or _is_choice(value, choices):
             continue
         right = near(value, [str(c) for c in choices]) if isinstance(value, str) else ""
-        edits = case.document.replaced(entry.loc, right) if right else ()
+        edits = file.document.replaced(entry.loc, right) if right else ()
         listed = ", ".join(str(choice) for choice in choices)
         yield Hit(
             entry.loc, f"`{entry.key}` (={shown(value)}) must be one of {listed}", right, edits
@@ -215,13 +215,15 @@ def _is_choice(value: Any, choices: list[Any]) -> bool:
     evidence="transformers integrations/deepspeed.py, trainer_config_process; DeepSpeed "
     "runtime/config_utils.py, DeepSpeedConfigModel.__init__",
 )
-def value_auto(case: Case) -> Iterator[Hit]:
+def value_auto(file: CheckedFile) -> Iterator[Hit]:
     """`auto` where no program fills it in."""
-    for entry in case.entries:
+    for entry in file.entries:
         if entry.value != "auto" or not entry.life:
             continue
         open_block = entry.path and not entry.closed
         if not open_block and entry.key not in FILLED.get(entry.path, "").split():
             yield Hit(
-                entry.loc, f"nobody fills `{entry.key}`: auto", "write a value, or leave it out"
+                entry.loc,
+                f"`auto` is not filled in for `{entry.key}`",
+                "write a value, or leave it out",
             )

@@ -1,13 +1,14 @@
-"""Rules: ZeRO stages and what may stand beside them."""
+"""Rules: ZeRO stages and the settings that depend on them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from dsforge.findings import Hit
-from dsforge.lint.case import ZERO, Case, rule
-from dsforge.lint.rows import If, Row, rules
-from dsforge.zero_stages import FULLY_SHARDED, GRADIENTS_SHARDED
+from dsforge.lint.checked_file import ZERO, CheckedFile, rule
+from dsforge.lint.conditions import If
+from dsforge.lint.rows import Look, Row, rules
+from dsforge.zero_stages import FULLY_SHARDED
 
 CONFIG = "DeepSpeed runtime/zero/config.py, DeepSpeedZeroConfig"
 
@@ -19,52 +20,13 @@ CONFIG = "DeepSpeed runtime/zero/config.py, DeepSpeedZeroConfig"
     "which a reader of the file will not expect.",
     evidence="DeepSpeed runtime/engine.py, _configure_zero_optimizer",
 )
-def stage3_keys_below(case: Case) -> Iterator[Hit]:
+def stage3_keys_below(file: CheckedFile) -> Iterator[Hit]:
     """Stage 3 settings at a lower stage."""
-    keys = [k for k in case.block(ZERO) if k.startswith("stage3_")]
-    if keys and case.stage is not None and case.stage < FULLY_SHARDED:
-        message = f"`{keys[0][:60]}` is not read at ZeRO stage {case.stage}"
+    keys = [k for k in file.block(ZERO) if k.startswith("stage3_")]
+    if keys and file.stage is not None and file.stage < FULLY_SHARDED:
+        message = f"`{keys[0][:60]}` is not read at ZeRO stage {file.stage}"
         message += f" (nor are {len(keys) - 1} more)" if len(keys) > 1 else ""
         yield Hit((ZERO, keys[0]), message)
-
-
-@rule(
-    "grad-norm-off",
-    "error",
-    why="Only stages 1 and 2 can skip the gradient norm, and only without clipping and "
-    "without optimizer offload.",
-    evidence="DeepSpeed runtime/zero/stage_1_and_2.py, DeepSpeedZeroOptimizer.__init__",
-)
-def grad_norm_off(case: Case) -> Iterator[Hit]:
-    """The gradient norm is switched off where it is needed."""
-    loc = (ZERO, "compute_grad_norm")
-    if not case.is_off(*loc):
-        return
-    if case.stage not in (1, GRADIENTS_SHARDED, None):
-        yield Hit(loc, f"`compute_grad_norm` false is not possible at ZeRO stage {case.stage}")
-    elif case.number("gradient_clipping"):
-        yield Hit(loc, "`compute_grad_norm` false needs `gradient_clipping` 0")
-    elif case.device("offload_optimizer") != "none":
-        yield Hit(loc, "`compute_grad_norm` false is not possible with an offloaded optimizer")
-
-
-@rule(
-    "predivide-stage3",
-    "error",
-    why="Stage 3 with reduce-scatter divides gradients after the reduction, and only by "
-    "the number of ranks.",
-    evidence="DeepSpeed runtime/zero/stage3.py, DeepSpeedZeroOptimizer_Stage3.__init__",
-)
-def predivide_stage3(case: Case) -> Iterator[Hit]:
-    """Prescaled or predivided gradients at stage 3."""
-    if case.stage != FULLY_SHARDED or case.is_off(ZERO, "reduce_scatter"):
-        return
-    if case.is_on("prescale_gradients"):
-        yield Hit(("prescale_gradients",), "`prescale_gradients` is not possible at ZeRO stage 3")
-    factor = case.number("gradient_predivide_factor")
-    if factor not in (None, 1):
-        loc = ("gradient_predivide_factor",)
-        yield Hit(loc, f"`gradient_predivide_factor` (={factor}) must be 1 at ZeRO stage 3")
 
 
 @rule(
@@ -75,16 +37,69 @@ def predivide_stage3(case: Case) -> Iterator[Hit]:
     "empty tensors.",
     evidence="deepspeedai/DeepSpeed#2413, hiyouga/LlamaFactory#253, axolotl-ai-cloud/axolotl#933",
 )
-def unsaved_weights(case: Case) -> Iterator[Hit]:
+def unsaved_weights(file: CheckedFile) -> Iterator[Hit]:
     """Stage 3 without gathering weights on save."""
     new = "stage3_gather_16bit_weights_on_model_save"
     keys = (new, "gather_16bit_weights_on_model_save", "stage3_gather_fp16_weights_on_model_save")
-    if case.stage == FULLY_SHARDED and not any(case.at(ZERO, key) for key in keys):
-        loc = (ZERO, next((k for k in keys if k in case.block(ZERO)), "stage"))
+    if file.stage == FULLY_SHARDED and not any(file.at(ZERO, key) for key in keys):
+        loc = (ZERO, next((k for k in keys if k in file.block(ZERO)), "stage"))
         yield Hit(loc, "whole weights are not gathered on save", f"set `{new}` to true")
 
 
 ROWS = rules(
+    Row(
+        "grad-norm-off",
+        "error",
+        If("zero_optimization.compute_grad_norm", "off"),
+        "`{key}` false is not supported at ZeRO stage {stage}",
+        title="The gradient norm is switched off where it is needed.",
+        why="Only stages 1 and 2 can skip the gradient norm, and only without clipping and "
+        "without optimizer offload.",
+        evidence="DeepSpeed runtime/zero/stage_1_and_2.py, DeepSpeedZeroOptimizer.__init__",
+        when=(If("@stage", "in", (0, 3)),),
+        also=(
+            Look(
+                If("zero_optimization.compute_grad_norm", "off"),
+                "`{key}` false requires `gradient_clipping` 0",
+                when=(
+                    If("@stage", "not among", (0, 3)),
+                    If("gradient_clipping", "not 0"),
+                ),
+            ),
+            Look(
+                If("zero_optimization.compute_grad_norm", "off"),
+                "`{key}` false cannot be combined with optimizer offload",
+                when=(
+                    If("@stage", "not among", (0, 3)),
+                    If("@offload_optimizer", "is not", "none"),
+                ),
+            ),
+        ),
+    ),
+    Row(
+        "predivide-stage3",
+        "error",
+        If("prescale_gradients", "on"),
+        "`{key}` is not supported at ZeRO stage 3",
+        title="Prescaled or predivided gradients at stage 3.",
+        why="Stage 3 with reduce-scatter divides gradients after the reduction, and only by "
+        "the number of ranks.",
+        evidence="DeepSpeed runtime/zero/stage3.py, DeepSpeedZeroOptimizer_Stage3.__init__",
+        when=(
+            If("@stage", "is", 3),
+            If("zero_optimization.reduce_scatter", "not off"),
+        ),
+        also=(
+            Look(
+                If("gradient_predivide_factor", "outside", (1, 1)),
+                "`{key}` (={number}) must be 1 at ZeRO stage 3",
+                when=(
+                    If("@stage", "is", 3),
+                    If("zero_optimization.reduce_scatter", "not off"),
+                ),
+            ),
+        ),
+    ),
     Row(
         "zero-stage-missing",
         "warning",
@@ -121,7 +136,7 @@ ROWS = rules(
         "`{key}` does nothing at ZeRO stage {stage}",
         "use stage 3",
         title="ZeRO++ settings below stage 3.",
-        why="ZeRO++ (hpZ, quantised weights and gradients) is part of stage 3; below it the "
+        why="ZeRO++ (quantised weights and gradients) is part of stage 3; below it the "
         "keys are accepted and ignored, so the traffic is not reduced.",
         evidence="DeepSpeed runtime/engine.py, _configure_zero_optimizer; "
         "deepspeedai/DeepSpeed#6889",
@@ -131,7 +146,7 @@ ROWS = rules(
         "quantized-gradients-fp16",
         "warning",
         If("zero_optimization.zero_quantized_gradients", "on"),
-        "quantised gradients with fp16",
+        "quantised gradients cannot be combined safely with fp16",
         "use bf16",
         title="Quantised gradients with fp16.",
         why="Quantised gradients with a dynamic loss scale were reported to drive the scale to "

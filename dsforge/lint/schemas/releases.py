@@ -1,4 +1,4 @@
-"""Releases of DeepSpeed: since when and until when each config key is known.
+"""Releases of DeepSpeed: the first and last release that knows each config key.
 
 `deepspeed.json` beside this holds what `scripts/deepspeed_schema.py` read from the source of every
 release from 0.14.0 on. One key of it: `{"since": "0.16.4", "until": "0.19.5", "type": "int", ...}`;
@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dsforge.lint.schemas.engine_source import Key, Schema
+from dsforge.lint.schemas.deepspeed_source import Key, Schema
 
 DATA = Path(__file__).with_name("deepspeed.json")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dsforge.diagnose.pace import LEAST_SHARE, beside_one_node, step_at
+from dsforge.diagnose.slow_network import LEAST_SHARE, beside_one_node, step_at
 from dsforge.findings import Hit
 from dsforge.plan import Plan
 from dsforge.preflight.case import Case, check

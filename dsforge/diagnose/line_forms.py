@@ -1,0 +1,97 @@
+"""What a line is: an error, a notice of a program that goes on, a line of source code, or plain.
+
+A notice is no cause. Programs report missing options, retries and fallbacks all the time, in words
+that an error would use; the level they write, or the words that say that they go on, tell the two
+apart. Patterns are bounded and look at the first characters of a line only where that suffices.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+Form = Literal["error", "notice", "source", "plain"]
+
+EXCEPTION = re.compile(
+    r"^(?P<kind>(?:[A-Za-z_]\w{0,60}\.){0,6}_?[A-Z]\w{0,60}"
+    r"(?:Error|Exception|Interrupt|Failure|Failed|Invalid|Exit)(?:\([A-Z]\w{0,60}\))?"
+    r"|Exception|assert)(?::\s*|\s*$)(?P<what>[^\n]{0,300})"
+)
+_LEVEL_ERROR = re.compile(
+    r"\[(?:ERROR|FATAL|CRITICAL)\]|^(?:ERROR|FATAL|CRITICAL|Error|error|fatal)\b[: ]|"
+    r"[-|\s](?:ERROR|FATAL|CRITICAL)[\s|-]|^\[?[EF]\d{4}[ :]|\[E\d{0,4} ?[^\]\n]{0,80}\]|NCCL WARN|"
+    r"error while loading shared libraries|^\S{0,200}python[\d.]{0,5}: (?:No module|Error while)|"
+    r": (?:fatal )?error: |Assertion [`'][^\n]{1,200} failed"
+)
+_LEVEL_NOTICE = re.compile(
+    r"\[(?:WARNING|WARN|INFO|DEBUG|NOTICE)\b[^\]\n]{0,60}\]|"
+    r"^\s{0,8}(?:WARNING|WARN|INFO|DEBUG|NOTICE|Warning|warning|NOTE|Note)\b[: ]|"
+    r"(?:[-|]|\d)\s{1,3}(?:WARNING|WARN|INFO|DEBUG|NOTICE)\b|\bWARNING[:!]|"
+    r"\b(?:User|Future|Deprecation|Runtime|Resource|Import|PendingDeprecation|Insecure\w{0,20})"
+    r"Warning\b|^\[?[IW]\d{4}[ :]|\[W\d{0,4} ?[^\]\n]{0,80}\]|NCCL INFO|"
+    r"\d: [IW] \w{1,40}/|^wandb: |^\s{0,8}(?:warnings\.)?warn(?:ings)?\("
+)
+_GOES_ON = re.compile(
+    r"accepting this combination|fall(?:ing|s)? ?back|will (?:now )?(?:be )?"
+    r"(?:ignored?|skip(?:ped)?|disabled?|proceed|continue|retry|use)\b|\b(?:ignoring|skipping|"
+    r"retrying|proceeding|defaulting|continuing|disabling)\b|error caught was|could not find: "
+    r"libnccl|failed to load image python extension|(?:some|no) (?:optimi[sz]ations|features|"
+    r"performance)|is optional|optional (?:dependency|package|import)|if you (?:want|wish|need|"
+    r"plan|would like) to|for (?:better|best|faster|improved) (?:performance|speed)|"
+    r"(?:not (?:be )?|dis)abled\b|\[(?:NO|OKAY|YES)\]|using [^\n]{1,60} instead|can safely ignore|"
+    r"pip's dependency resolver does not|"
+    r"not installed[^\n]{0,40}(?:using|so|\bwill\b)|could not import|unable to import|failed to "
+    r"import [^\n]{1,60}\(optional|consider (?:installing|using)|"
+    r"cannot use [^\n]{1,40}, using|(?:is|was) not (?:found|installed|available)[,.;] ?"
+    r"(?:using|running|some|please|install|falling|the|it|so|but|and|continuing|default)",
+    re.IGNORECASE,
+)
+_REASONS = re.compile(
+    r"(?:potential root causes|possible (?:root )?(?:causes|reasons)|one of the following reasons|"
+    r"common (?:causes|reasons)|this (?:could|may|might) be (?:because|due|caused))",
+    re.IGNORECASE,
+)
+_SOURCE = re.compile(
+    r"^\s{0,8}(?:-{1,4}>\s?\d{1,6}\b|"
+    r"\d{1,6} (?=\s{2,}\S)|❱\s*\d{1,6}\b|\d{1,6}\s*│)|│\s*❱?\s*\d{1,6}\s*│"
+)
+
+
+_CODE = re.compile(
+    r"\s{0,20}(?:[-+*] (?!\d)|[-+]\s{2,}|#+ |//|\"{3}|(?:raise|echo|except|print|log|assert|throw|"
+    r"grep|if|elif|return)\b[ (\"]|(?:Fix(?:e[sd])?|Handle|Retry|Avoid|Improve|Catch|Document)\b )"
+    r"|[\w/]{1,100}\.py::"
+)
+_QUOTING = ('"', "'", "`", "\u201c", "\u2018")
+_MESSAGE = re.compile(r"\s{0,20}(?:\{|\"\w{1,40}\" ?:|[\w.]{1,80}(?:Error|Exception)\()")
+_PROSE = re.compile(r"(?:[A-Za-z][\w'-]{0,30}[,;.]?\s+(?:\()?){4}")
+
+
+def form_of(raw: str, text: str) -> Form:
+    """The form of a line; `raw` with its prefixes, `text` without."""
+    if _SOURCE.search(raw[:120]) or "Retrying (Retry(" in raw[:240]:
+        return "source"
+    if EXCEPTION.match(text.lstrip()):
+        return "error"
+    head = raw[:240]
+    if _LEVEL_NOTICE.search(head) and not _LEVEL_ERROR.search(head):
+        return "notice"
+    if _GOES_ON.search(text):
+        return "notice"
+    return "error" if _LEVEL_ERROR.search(head) else "plain"
+
+
+def is_listed(text: str, start: int) -> bool:
+    """Whether what stands at a place is one of several possible reasons that a message lists."""
+    found = _REASONS.search(text)
+    return found is not None and found.end() <= start
+
+
+def is_mention(text: str, start: int) -> bool:
+    """Whether a line only speaks of what stands at a place: prose, code, a list, a quotation."""
+    before = text[: start + (text[start : start + 1] == ":")]
+    if _CODE.match(text):
+        return True
+    if before.endswith(_QUOTING) or text.lstrip().startswith(_QUOTING):
+        return not _MESSAGE.match(text)
+    return bool(_PROSE.search(before)) and not re.search(r"[:\]=]", before)

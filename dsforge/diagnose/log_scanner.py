@@ -1,0 +1,237 @@
+"""One pass over a log: which rules match where, in bounded memory and time whatever the log is.
+
+The file is read in windows. Logs repeat themselves: of the lines of a window, without digits and
+capitals, only those never seen before are searched for the words of the rules, in C loops. What
+then might know a line is decoded and matched. Every rule keeps its first hits; a word that occurs
+endlessly without matching is given up.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from dsforge.diagnose.line_forms import EXCEPTION, form_of
+from dsforge.diagnose.log_context import (
+    AHEAD_BYTES,
+    BEFORE_BYTES,
+    bounds,
+    following,
+    is_said,
+    is_source,
+    last_frames,
+    last_time,
+    lines_before,
+    wrapped,
+)
+from dsforge.diagnose.log_line import Line, cleaned
+from dsforge.diagnose.rule import MatchedLine, Rule, compiled
+from dsforge.diagnose.rulebook import Rulebook
+from dsforge.diagnose.run_phases import SUCCESS, phase_at
+
+WINDOW_BYTES = 1 << 20
+OWN = ("cause: ", "  fix   ", "  line ")  # what dsforge itself has written under a failed run
+SOURCE_INDENT = "    "  # of the code below a frame of a traceback
+END_BYTES = 16_000  # of a log, in which an error without a traceback is looked for
+END_LINES = 5
+ECHOES = ("ChildFailedError", "CalledProcessError", "SystemExit", "KeyboardInterrupt")
+KEPT_HITS = 16  # of a rule in one file: one for each of the first ranks
+TRIED_LINES = 1_000  # for one needle in one file
+LONGEST_NEEDLE = 100
+CUT_BYTES = 1 << 16  # of a line that are searched
+KNOWN_BYTES = 16 << 20  # of lines known to say nothing
+
+_LINE = re.compile(rb"[^\r\n]+")
+_ENDING = re.compile(
+    r"(?:^|[\[(:] ?)(?:fatal|error|failed|failure|abort(?:ed|ing)?|panic)(?=[: ]|$)|"
+    r"\b(?:error|fatal|failed|failure): |core dumped",
+    re.IGNORECASE,
+)
+_DIGITS = b"0123456789"
+_FLAT = bytes(range(256)).lower().replace(b"\r", b"\n")
+
+
+class Scan(NamedTuple):
+    """What one log says: hits in the order of their lines, and the last line that tells success."""
+
+    file: str
+    hits: tuple[MatchedLine, ...]
+    success_line: int
+    lines: int
+
+
+def scan(chunks: Iterable[bytes], file: str, rules: Rulebook) -> Scan:
+    """The hits of all rules in a log that comes in pieces of any size."""
+    scanner = _Scanner(file, rules)
+    held = bytearray()
+    for chunk in _parts(chunks):
+        held += chunk
+        if len(held) >= WINDOW_BYTES + AHEAD_BYTES + BEFORE_BYTES:
+            used = scanner.look(bytes(held), len(held) - AHEAD_BYTES)
+            del held[:used]
+    scanner.look(bytes(held), len(held))
+    scanner.look_at_the_end(bytes(held))
+    hits = sorted(scanner.hits, key=lambda hit: hit.line)
+    return Scan(file, tuple(hits), scanner.success_line, scanner.lines_before + held.count(b"\n"))
+
+
+def _parts(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """The chunks, none larger than a window."""
+    for chunk in chunks:
+        for start in range(0, len(chunk), WINDOW_BYTES):
+            yield chunk[start : start + WINDOW_BYTES]
+
+
+class _Scanner:
+    """The state of one pass."""
+
+    def __init__(self, file: str, rules: Rulebook) -> None:
+        self.file = file
+        self.hits: list[MatchedLine] = []
+        self.success_line = 0
+        self.lines_before = 0  # line ends before the window
+        self._seen = 0  # bytes of the window that are done
+        self._phase, self._when = "", ""
+        self._rules = rules
+        self._by_needle: dict[bytes, list[str]] = {}
+        self._tried: dict[bytes, int] = {}
+        self._lines: dict[str, set[int]] = {name: set() for name in rules}
+        for name, entry in rules.entries.items():
+            for needle in entry.needles:
+                self._by_needle.setdefault(needle.encode(), []).append(name)
+        self._plain = {needle: needle.translate(None, _DIGITS) for needle in self._by_needle}
+        self._known: set[bytes] = set()  # lines without digits that have no needle
+        self._known_bytes = 0
+
+    def look(self, window: bytes, end: int) -> int:
+        """Match everything in the window up to `end`; how many bytes of it can be dropped."""
+        lower = window.lower()
+        for needle in self._candidates(window[self._seen : end + LONGEST_NEEDLE]):
+            self._follow(needle, (window, lower), end)
+        self._phase = phase_at(lower, end, self._phase)
+        for word in SUCCESS:
+            place = lower.rfind(word, self._seen, end)
+            if place >= 0:
+                self.success_line = max(self.success_line, self._number(window, place))
+        drop = max(0, end - BEFORE_BYTES)
+        self.lines_before += window.count(b"\n", 0, drop)
+        self._seen = end - drop
+        return drop
+
+    def _candidates(self, part: bytes) -> list[bytes]:
+        """The needles that lines of this part may have; lines known to have none are left out."""
+        flat = part.translate(_FLAT, _DIGITS).split(b"\n")
+        lines = {line[:CUT_BYTES] for line in flat} - self._known
+        text = b"\n".join(lines)
+        found = [needle for needle in self._by_needle if self._plain[needle] in text]
+        if self._known_bytes < KNOWN_BYTES:
+            words = [self._plain[needle] for needle in found]
+            dull = {line for line in lines if not any(word in line for word in words)}
+            self._known |= dull
+            self._known_bytes += sum(map(len, dull))
+        return found
+
+    def _follow(self, needle: bytes, window: tuple[bytes, bytes], end: int) -> None:
+        """Try the rules of one needle on each line of the window that has it."""
+        raw, lower = window
+        place = lower.find(needle, self._seen, end + len(needle) - 1)
+        while place >= 0:
+            self._tried[needle] = self._tried.get(needle, 0) + 1
+            waiting = [
+                name for name in self._by_needle[needle] if len(self._lines[name]) < KEPT_HITS
+            ]
+            if not waiting or self._tried[needle] > TRIED_LINES:
+                del self._by_needle[needle]
+                return
+            start, stop = bounds(raw, place)
+            self._match([self._rules[name] for name in waiting], raw, (start, stop), lower)
+            place = lower.find(needle, max(stop, place + 1), end + len(needle) - 1)
+
+    def _match(self, rules: list[Rule], raw: bytes, line: tuple[int, int], lower: bytes) -> None:
+        """Add a hit for each rule whose pattern the line has."""
+        said = cleaned(raw[slice(*line)])
+        if said.text.startswith(OWN) or (
+            said.text.startswith(SOURCE_INDENT) and is_source(raw, line[0])
+        ):
+            return
+        for rule in rules:
+            lines = [(0, said.text), *following(raw, line[1], said, rule.lines)]
+            found = rule.match("\n".join(text for _, text in lines))
+            found = found or wrapped(rule, raw, line, said)
+            if found is None or not is_said(said, found.start()):
+                continue
+            number = self._number(raw, line[0])
+            end = found.start() + len(found.group().rstrip())
+            offset, shown = lines[min(found.string.count("\n", 0, end), len(lines) - 1)]
+            if number + offset in self._lines[rule.id]:
+                continue
+            self._lines[rule.id].add(number + offset)
+            context = lines_before(raw, line[0])
+            if offset:
+                context += "\n".join(text for distance, text in lines if distance < offset)
+            if rule.context and not compiled(rule.context).search(last_frames(context) + shown):
+                continue
+            self.hits.append(
+                MatchedLine(
+                    rule=rule,
+                    file=self.file,
+                    line=number + offset,
+                    rank=said.rank,
+                    when=said.when or last_time(context),
+                    text=shown.strip() or said.text.strip(),
+                    values={name: value or "" for name, value in found.groupdict().items()},
+                    before=context,
+                    phase=phase_at(lower, line[0], self._phase),
+                    form=form_of(shown, shown) if offset else said.form,
+                )
+            )
+
+    def look_at_the_end(self, window: bytes) -> None:
+        """Add what no needle finds: an exception or an error in the last lines."""
+        start = max(window.rfind(b"\n", 0, max(0, len(window) - END_BYTES)), 0)
+        lines = [(m.start() + start, cleaned(m.group())) for m in _LINE.finditer(window[start:])]
+        for echoes in (False, True):  # an error that only follows another is better than none
+            for place, line in lines:
+                found = EXCEPTION.match(line.text.lstrip())
+                if found is None or line.form != "error":
+                    continue
+                if (found["kind"].rpartition(".")[2] in ECHOES) is echoes:
+                    self._add("error-line", window, (place, line), found.groupdict())
+                    return
+            if self.hits:
+                break
+        if any(hit.rule.kind not in ("exit", "hint") for hit in self.hits):
+            return
+        for place, line in lines[-END_LINES:]:
+            if _ENDING.search(line.text) and line.form in ("error", "plain"):
+                values = {"kind": "", "what": line.text.strip()[:300]}
+                self._add("unknown-end", window, (place, line), values)
+                return
+
+    def _add(
+        self, rule: str, window: bytes, said: tuple[int, Line], values: dict[str, str]
+    ) -> None:
+        """Add a hit of a rule on the line at a place of the window."""
+        place, line = said
+        context = lines_before(window, place)
+        if rule not in self._rules or line.text.startswith(OWN):
+            return
+        self.hits.append(
+            MatchedLine(
+                rule=self._rules[rule],
+                file=self.file,
+                line=self._number(window, place),
+                rank=line.rank,
+                when=line.when or last_time(context),
+                text=line.text.strip(),
+                values={name: value or "" for name, value in values.items()},
+                before=context,
+                phase=self._phase,
+                form=line.form,
+            )
+        )
+
+    def _number(self, window: bytes, place: int) -> int:
+        """The number of the line at a place of the window."""
+        return self.lines_before + window.count(b"\n", 0, place) + 1

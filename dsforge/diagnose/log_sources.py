@@ -1,0 +1,121 @@
+"""Where logs come from: files, folders of them, a stream, a text at hand."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from io import UnsupportedOperation
+from pathlib import Path
+from traceback import format_exception
+from typing import TYPE_CHECKING, BinaryIO
+
+from dsforge.diagnose.log_scanner import Scan, scan
+from dsforge.diagnose.ranking import Cause, causes
+from dsforge.diagnose.rulebook import Rulebook, rulebook
+from dsforge.errors import DsforgeError
+from dsforge.outside import NULL_DEVICE, UnreadableError, opened
+from dsforge.walk import Walk
+
+if TYPE_CHECKING:
+    from dsforge.plan import Plan
+
+CHUNK_BYTES = 1 << 20
+STREAM_BYTES = 1 << 16
+MOST_FILES = 512
+MOST_BYTES = 1 << 30  # of one log: ten seconds
+WAY_OUT = "its end is enough: tail -c 1G LOG | dsforge diagnose"
+ENDINGS = (".log", ".txt", ".out", ".err", "stdout", "stderr")
+
+
+def diagnose_text(text: str, name: str = "log") -> tuple[Cause, ...]:
+    """The causes that a text shows, likeliest first; empty where nothing is wrong."""
+    return diagnose_stream([text.encode("utf-8", "replace")], name)
+
+
+def diagnose_error(error: BaseException) -> tuple[Cause, ...]:
+    """The causes that a Python exception and its traceback show."""
+    return diagnose_text("".join(format_exception(error)), "traceback")
+
+
+def diagnose_stream(
+    chunks: Iterable[bytes], name: str, plan: Plan | None = None
+) -> tuple[Cause, ...]:
+    """The causes that a stream of bytes shows; memory does not grow with its length.
+
+    With a plan, memory errors are put into its terms, and slow steps are held against it.
+    """
+    return _judged([scan(chunks, name, rulebook(with_plan=plan is not None))], plan)
+
+
+def diagnose_files(paths: Sequence[Path], plan: Plan | None = None) -> tuple[Cause, ...]:
+    """The causes that the logs of one run show together; folders stand for the logs in them.
+
+    Raises DsforgeError where a path is not there, holds no log, or cannot be read.
+    """
+    files = [file for path in paths for file in _logs(path)]
+    rules = rulebook(with_plan=plan is not None)
+    return _judged([_scanned(file, rules) for file in dict.fromkeys(files)], plan)
+
+
+def _judged(scans: Sequence[Scan], plan: Plan | None) -> tuple[Cause, ...]:
+    """The causes in what was read, in the terms of the plan where there is one."""
+    if plan is None:
+        return causes(scans, rulebook())
+    from dsforge.diagnose.oom_in_plan import in_ledger_terms
+    from dsforge.diagnose.slow_network import SLOW_NETWORK, slow_network
+
+    steps = [hit for scan in scans for hit in scan.hits if hit.rule.id == SLOW_NETWORK]
+    others = [
+        scan._replace(hits=tuple(hit for hit in scan.hits if hit.rule.id != SLOW_NETWORK))
+        for scan in scans
+    ]
+    return (*in_ledger_terms(causes(others, rulebook()), plan), *slow_network(steps, plan))
+
+
+def _scanned(path: Path, rules: Rulebook) -> Scan:
+    try:
+        return scan(_chunks(path), str(path), rules)
+    except UnreadableError as error:
+        raise DsforgeError(f"{path} {error.reason}", WAY_OUT) from error
+
+
+def _chunks(path: Path) -> Iterator[bytes]:
+    """The bytes of a file or pipe, a part at a time. Raises UnreadableError."""
+    if path.is_file() and path.stat().st_size > MOST_BYTES:
+        raise UnreadableError("file-too-large", f"is larger than {MOST_BYTES >> 30} GiB")
+    with opened(path) as stream:
+        while chunk := stream.read(CHUNK_BYTES):
+            yield chunk
+
+
+def stream_chunks(stream: BinaryIO) -> Iterator[bytes]:
+    """What is piped in or pasted, as it comes. Raises DsforgeError where it is a device."""
+    with suppress(UnsupportedOperation):  # a stream of another kind than files
+        state = os.fstat(stream.fileno())
+        known = stream.isatty() or state.st_rdev == NULL_DEVICE
+        if stat.S_ISCHR(state.st_mode) and not known:
+            raise DsforgeError("stdin is a device, which has no end", WAY_OUT)
+    while chunk := stream.read(STREAM_BYTES):
+        yield chunk
+
+
+def _logs(path: Path) -> list[Path]:
+    """The logs that a path stands for: itself, or those of the folder and its folders."""
+    if not path.exists():
+        raise DsforgeError(f"{path} does not exist", "give a log file, a folder of logs, or -")
+    if not path.is_dir():
+        return [path]
+    found: list[Path] = []
+    walk = Walk(path, lambda name: name.startswith("."))
+    for entry in walk:
+        if entry.name.endswith(ENDINGS) and entry.is_file(follow_symlinks=False):
+            found.append(Path(entry.path))
+        if len(found) > MOST_FILES:
+            raise DsforgeError(f"{path} has more than {MOST_FILES} logs", "name those of one run")
+    if walk.left_out:
+        raise DsforgeError(f"{path} is too large: {walk.left_out}", "name the folder of one run")
+    if not found:
+        raise DsforgeError(f"{path} has no log (*.log, *.txt, *.out, *.err, stdout, stderr)")
+    return found

@@ -1,0 +1,79 @@
+"""Causes as text for people and as a document for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from dsforge.diagnose.ranking import Cause
+from dsforge.diagnose.rule import Rule
+from dsforge.diagnose.templates import shown
+from dsforge.masking import masked
+
+WIDTH = 240  # characters of a log line that are shown
+CONFIDENT = 0.5  # from here on a cause is named without being asked for
+
+
+def described(causes: Sequence[Cause]) -> list[str]:
+    """The causes, likeliest first, each with its proof and its patch."""
+    lines = []
+    for number, cause in enumerate(causes, start=1):
+        sure = "cause" if cause.confidence >= CONFIDENT else "possible cause"
+        lines += [
+            f"{sure} {number} of {len(causes)}: {cause.message}",
+            f"  [{cause.rule}, confidence {cause.confidence:g}]",
+            f"  because   {cause.why}",
+            *(f"  {line.file}:{line.line}   {_cut(line.text)}" for line in cause.evidence),
+            "  fix",
+            *(f"    {line}" for line in cause.fix.splitlines()),
+        ]
+    return lines
+
+
+def shortly(causes: Sequence[Cause]) -> list[str]:
+    """The first cause in a few lines, to stand under a failed run; nothing where none is sure."""
+    if not causes or causes[0].confidence < CONFIDENT:
+        return []
+    cause = causes[0]
+    lines = [
+        f"cause: {cause.message} [{cause.rule}]",
+        *(f"  line {line.line}   {_cut(line.text)}" for line in cause.evidence[:1]),
+        *(f"  fix   {line}" for line in cause.fix.splitlines()),
+    ]
+    return [masked(line) for line in lines]
+
+
+def document(causes: Sequence[Cause]) -> dict[str, Any]:
+    """The JSON document: `causes`, best first, empty where nothing is wrong."""
+    return {
+        "causes": [
+            {
+                "rule": cause.rule,
+                "confidence": cause.confidence,
+                "message": cause.message,
+                "why": cause.why,
+                "evidence": [line._asdict() for line in cause.evidence],
+                "fix": cause.fix,
+            }
+            for cause in causes
+        ]
+    }
+
+
+def explained(rule: Rule) -> list[str]:
+    """What a rule looks for and says; `<...>` stands for what it takes from the log."""
+    return [
+        f"{rule.id} ({rule.kind}, confidence {rule.confidence:g})",
+        f"  says      {shown(rule.message)}",
+        f"  because   {rule.cause}",
+        f"  seen in   {'; '.join(rule.sources)}",
+        *(f"  looks for {pattern}" for pattern in rule.patterns),
+        "  fix",
+        *(f"    {line}" for line in shown(rule.fix).splitlines()),
+    ]
+
+
+def _cut(text: str) -> str:
+    """The text without secrets, no longer than a few lines of a terminal."""
+    text = masked(text)
+    return text if len(text) <= WIDTH else f"{text[: WIDTH - 1]}\N{HORIZONTAL ELLIPSIS}"

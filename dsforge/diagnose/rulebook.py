@@ -1,0 +1,88 @@
+"""The rules of `rules/*.yaml`, of which only those asked for are parsed.
+
+Parsing all of them as YAML would take longer than reading a log. So each entry begins with two
+fields, `id` and `needles`, that a pattern finds and that are JSON as well: they are the index, and
+an entry is parsed when one of its needles occurs. A test holds the files to the form.
+
+The order counts, specific rules first: of two that match the same line the earlier one answers.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+from dsforge.diagnose.rule import Rule, rule_from
+
+FOLDER = Path(__file__).parent / "rules"
+FILES = (
+    "memory build config collective remote launcher numerics training packages data checkpoint "
+    "storage environment job unknown"
+).split()
+WITH_PLAN = "slow_network"  # a file whose rules say something beside a plan only
+_ENTRY = re.compile(r"^- id: (?P<id>[\w-]+)\n  needles: (?=\[)", re.MULTILINE)
+_JSON = json.JSONDecoder()
+
+
+class Entry(NamedTuple):
+    """A rule that is not parsed yet."""
+
+    needles: tuple[str, ...]
+    text: str  # YAML: a list with one mapping
+
+
+class Rulebook(Mapping[str, Rule]):
+    """Rules by id, in their order; parsed on first use."""
+
+    def __init__(self, entries: Mapping[str, Entry]) -> None:
+        self.entries = entries
+        self._order = {name: number for number, name in enumerate(entries)}
+        self._parsed: dict[str, Rule] = {}
+
+    def __getitem__(self, name: str) -> Rule:
+        if name not in self._parsed:
+            self._parsed[name] = _parsed(self.entries[name].text)
+        return self._parsed[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.entries)
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def place(self, name: str) -> int:
+        """The place of a rule in the order."""
+        return self._order[name]
+
+
+@cache
+def rulebook(*, with_plan: bool = False) -> Rulebook:
+    """All rules; with a plan those too that hold a log against it."""
+    files = (*FILES, WITH_PLAN) if with_plan else FILES
+    entries: dict[str, Entry] = {}
+    for file in files:
+        entries.update(indexed((FOLDER / f"{file}.yaml").read_text(encoding="utf-8")))
+    return Rulebook(entries)
+
+
+def indexed(text: str) -> dict[str, Entry]:
+    """The entries of a file by id, found without parsing it."""
+    found = list(_ENTRY.finditer(text))
+    ends = [match.start() for match in found[1:]] + [len(text)]
+    return {
+        match["id"]: Entry(tuple(_JSON.raw_decode(text, match.end())[0]), text[match.start() : end])
+        for match, end in zip(found, ends, strict=True)
+    }
+
+
+def _parsed(text: str) -> Rule:
+    """The rule of one entry. Plain values only: the safe loader makes no objects."""
+    import yaml  # 30 ms, which a log without a fault need not pay
+
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    (entry,) = yaml.load(text, Loader=loader)  # noqa: S506 (both are safe loaders)
+    return rule_from(entry)

@@ -1,1 +1,0 @@
-"""What is known about faults, one module for each field, all of it data."""

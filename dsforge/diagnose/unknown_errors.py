@@ -1,0 +1,106 @@
+"""What can be said of an error that no rule knows: whose line raised it, and what to search for.
+
+The deepest frame of the user's own code is where to look first; the deepest package is whose
+version matters; the message without its numbers and paths is what others have reported.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from dsforge.diagnose.known_packages import distribution_of
+from dsforge.diagnose.rule import MatchedLine
+
+_FRAME = re.compile(
+    r'File "(?P<file>[^"\n]{1,300})", line (?P<line>\d{1,7})(?:, in (?P<function>[\w<>.]{1,80}))?|'
+    r"(?:File )?(?P<path>[~/][^\s:│\"]{1,300}\.py):(?P<number>\d{1,7})"
+    r"(?:,? in (?P<name>[\w<>.]{1,80}))?"
+)
+_INSTALLED = re.compile(r"[/\\](?:site|dist)-packages[/\\](?P<package>[A-Za-z_]\w{0,60})")
+_FOREIGN = re.compile(r"[/\\]lib(?:64)?[/\\]python\d|[/\\]bin[/\\]|^<|transformers_modules")
+_VARIABLE = re.compile(r"'[^'\n]{0,200}'|\"[^\"\n]{0,200}\"|`[^`\n]{0,200}`|\S*/\S*|\S*\d\S*")
+_WORDS = 8  # of a message that are searched for
+
+
+class _Frame(NamedTuple):
+    file: str
+    line: str
+    function: str
+
+    def __str__(self) -> str:
+        """Place and function, as an editor takes them."""
+        return f"{self.file}:{self.line}" + (f" in {self.function}" if self.function else "")
+
+
+def unknown_error(hits: tuple[MatchedLine, ...]) -> dict[str, str]:
+    """The user's deepest frame, the package that raised, its version, and search terms."""
+    hit = hits[0]
+    frames = _frames(hit.before)
+    own = [f for f in frames if not _INSTALLED.search(f.file) and not _FOREIGN.search(f.file)]
+    package = _package(frames)
+    version = _version(hit.before, package)
+    raised = f"{package} {version}".strip() if package else ""
+    return {
+        "frame": str(own[-1]) if own else "",
+        "raised": raised,
+        "package": distribution_of(package) if package else "",
+        "search": search_terms(hit.values.get("kind", ""), hit.values.get("what", ""), package),
+    }
+
+
+def calling_package(hits: tuple[MatchedLine, ...]) -> dict[str, str]:
+    """The package whose frame called what another release has renamed."""
+    values = unknown_error(hits)
+    kind, _, what = hits[0].text.strip().partition(": ")
+    raising = values["raised"].partition(" ")[0]
+    return {**values, "search": search_terms(kind, what, raising)}
+
+
+def unpicklable(hits: tuple[MatchedLine, ...]) -> dict[str, str]:
+    """What cannot be pickled, and the user's line that leads there."""
+    values = unknown_error(hits)
+    return {"frame": values["frame"]}
+
+
+def missing_submodule(hits: tuple[MatchedLine, ...]) -> dict[str, str]:
+    """The installed package that lacks a module, and who imports it."""
+    values = unknown_error(hits)
+    top = hits[0].values["module"].partition(".")[0]
+    return {"package": distribution_of(top) or top, "frame": values["frame"] or values["raised"]}
+
+
+def search_terms(kind: str, what: str, package: str) -> str:
+    """The words of an error that others will have seen, too."""
+    name = kind.rpartition(".")[2]
+    words = _VARIABLE.sub(" ", what).split()[:_WORDS]
+    text = " ".join([name, *words]).strip(" :,.;")
+    return f"{text} {package}".strip()
+
+
+def _frames(before: str) -> list[_Frame]:
+    """The frames of the last traceback, outermost first."""
+    text = before.rpartition("Traceback (most recent call last)")[2]
+    return [
+        _Frame(m["file"] or m["path"], m["line"] or m["number"], m["function"] or m["name"] or "")
+        for m in _FRAME.finditer(text)
+    ]
+
+
+def _package(frames: list[_Frame]) -> str:
+    """The package of the deepest frame that belongs to one."""
+    named = [found["package"] for f in frames if (found := _INSTALLED.search(f.file))]
+    return named[-1] if named else ""
+
+
+def _version(before: str, package: str) -> str:
+    """The version of a package, where the log says it."""
+    if not package:
+        return ""
+    name = re.escape(package).replace("_", "[-_]")
+    found = re.search(
+        rf"\b{name}(?:==|[ :=]{{1,3}}(?:version[ :=]{{1,3}})?v?)(\d{{1,4}}\.\d[\w.+]{{0,20}})",
+        before,
+        re.IGNORECASE,
+    )
+    return found[1] if found else ""

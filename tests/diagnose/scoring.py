@@ -1,0 +1,162 @@
+"""How good diagnosis is on failures of public threads.
+
+`python tests/diagnose/scoring.py` writes `docs/diagnosis.md`. `threads/before.yaml` was written
+down before there was a rule that knows its failures, `after.yaml` after; `healthy.yaml` are logs of
+runs that ended well and texts that are no logs, `harmless.yaml` lines of healthy programs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+from dsforge.diagnose import diagnose_text
+from dsforge.diagnose.report import CONFIDENT
+from dsforge.diagnose.rulebook import rulebook
+
+HERE = Path(__file__).resolve().parent
+THREADS = HERE / "threads"
+PAGE = HERE.parents[1] / "docs" / "diagnosis.md"
+UNKNOWN = "unknown"  # the label of a failure that no rule is meant to know
+PAGE_TEXT = """\
+# Diagnosis on failures that people reported
+
+Made by `python tests/diagnose/scoring.py` from `tests/diagnose/threads/`: excerpts of error text
+from {failures} public threads, labelled by hand with {causes} causes, {before} of them written down
+before there was a rule that knows them. A test fails when a figure falls. Rules were then written
+for these failures, so the table says that the rules hold together, not how they do on new failures.
+Of the last {of} failures, before any rule was touched for them, {right} were answered right,
+{unknown} as unknown, {wrong} wrong.
+
+| | |
+|---|---|
+| rules | {rules} |
+| first cause right | {all_right} |
+| confidence {confident} or more, and wrong | {known_wrong} of {failures} |
+| no answer at all to an error | {silent} of {failures} |
+| false alarms on healthy and unrelated texts | {alarms} of {healthy} |
+| harmless lines that may change no answer, tried before and after each failure | {harmless} |
+
+A rule is an entry of `dsforge/diagnose/rules/*.yaml`: words that find a line, patterns that read
+it, message, cause, fix, sources, and excerpts that it must answer (`hits`) or must not (`misses`).
+Adding one is one entry with its excerpt; the tests hold it against the excerpts of all others.
+
+## Confidence
+
+| answers with a confidence of | right |
+|---|---|
+{classes}
+
+## Causes
+
+Recall: right of the failures with that cause. Precision: right of the answers that name it.
+
+| cause | recall | precision |
+|---|---|---|
+{table}
+"""
+CLASSES = ((0.9, 1.0), (0.7, 0.9), (0.5, 0.7), (0.0, 0.5))  # of confidence
+
+
+class Failure(NamedTuple):
+    """One failure: its text, the rule that should answer, and where it was reported."""
+
+    source: str
+    cause: str
+    text: str
+    rules: str  # later: written down before a rule knew it; earlier: after
+
+
+class Answer(NamedTuple):
+    """What diagnosis said of a failure."""
+
+    failure: Failure
+    rule: str
+    confidence: float
+
+    @property
+    def known(self) -> bool:
+        """Whether a cause was named with confidence."""
+        return self.confidence >= CONFIDENT
+
+    @property
+    def right(self) -> bool:
+        """The right cause, or an honest "unknown" where no rule is meant to know it."""
+        if self.failure.cause == UNKNOWN:
+            return bool(self.rule) and not self.known
+        return self.rule == self.failure.cause
+
+
+@cache
+def document(name: str) -> Any:
+    """One file of the corpus."""
+    return yaml.safe_load((THREADS / f"{name}.yaml").read_text(encoding="utf-8"))
+
+
+def failures() -> list[Failure]:
+    """All failures of the corpus."""
+    return [
+        Failure(row["source"], row["cause"], row["text"], document(name)["rules"])
+        for name in ("before", "after")
+        for row in document(name)["failures"]
+    ]
+
+
+def answered(failure: Failure) -> Answer:
+    """What diagnosis says first of a failure."""
+    causes = diagnose_text(failure.text)
+    if not causes:
+        return Answer(failure, "", 0.0)
+    return Answer(failure, causes[0].rule, causes[0].confidence)
+
+
+def share(answers: Iterable[bool]) -> str:
+    """`right of all (percent)`."""
+    values = list(answers)
+    right = sum(values)
+    return f"{right} of {len(values)} ({100 * right / len(values):.0f} %)" if values else "none"
+
+
+def page() -> str:
+    """The page of figures."""
+    answers = [answered(failure) for failure in failures()]
+    causes = sorted({answer.failure.cause for answer in answers})
+    healthy = [bool(diagnose_text(row["text"])) for row in document("healthy")["texts"]]
+    return PAGE_TEXT.format(
+        failures=len(answers),
+        causes=len(causes),
+        before=sum(answer.failure.rules == "later" for answer in answers),
+        rules=len(rulebook()),
+        all_right=share(answer.right for answer in answers),
+        confident=CONFIDENT,
+        known_wrong=sum(answer.known and not answer.right for answer in answers),
+        silent=sum(not answer.rule for answer in answers),
+        alarms=sum(healthy),
+        healthy=len(healthy),
+        harmless=len(document("harmless")["lines"]),
+        classes="\n".join(_class(low, high, answers) for low, high in CLASSES),
+        table="\n".join(_row(cause, answers) for cause in causes),
+        **document("after")["first_answers"],
+    )
+
+
+def _class(low: float, high: float, answers: list[Answer]) -> str:
+    """One line of the table of confidence."""
+    right = share(answer.right for answer in answers if low <= answer.confidence < high)
+    return f"| {low} to {high} | {right} |"
+
+
+def _row(cause: str, answers: list[Answer]) -> str:
+    """One line of the table of causes."""
+    of_cause = [answer.right for answer in answers if answer.failure.cause == cause]
+    named = [answer.right for answer in answers if answer.rule == cause]
+    return f"| `{cause}` | {share(of_cause)} | {share(named)} |"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
+    print(f"wrote {PAGE}")

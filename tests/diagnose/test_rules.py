@@ -1,0 +1,115 @@
+"""The rule files: their form, and every rule held against the examples of all others."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import yaml
+
+from dsforge.diagnose import diagnose_text
+from dsforge.diagnose.computed import COMPUTED
+from dsforge.diagnose.rule import Rule, compiled, rule_from
+from dsforge.diagnose.rulebook import FILES, FOLDER, WITH_PLAN, rulebook
+from dsforge.diagnose.templates import filled_fix, filled_message, names
+
+RULES = rulebook(with_plan=True)
+EXAMPLES = [
+    pytest.param(rule, text, id=f"{rule.id}-{number}")
+    for rule in rulebook().values()
+    for number, text in enumerate(rule.hits)
+]
+MISSES = [
+    pytest.param(rule, text, id=f"{rule.id}-{number}")
+    for rule in rulebook().values()
+    for number, text in enumerate(rule.misses)
+]
+SMALLEST = {
+    "id": "x",
+    "needles": ["xyz"],
+    "patterns": ["xyz"],
+    "message": "m",
+    "cause": "c",
+    "fix": "f",
+    "sources": ["s"],
+    "confidence": 0.9,
+    "hits": ["xyz"],
+}
+
+
+def test_the_index_finds_every_entry() -> None:
+    """Files in the folder, the list of files, and the entries found without parsing agree."""
+    assert {path.stem for path in FOLDER.glob("*.*")} == {*FILES, WITH_PLAN}
+    parsed = [
+        entry
+        for file in (*FILES, WITH_PLAN)
+        for entry in yaml.safe_load((FOLDER / f"{file}.yaml").read_text(encoding="utf-8"))
+    ]
+    assert [entry["id"] for entry in parsed] == list(RULES)
+    assert [tuple(e["needles"]) for e in parsed] == [e.needles for e in RULES.entries.values()]
+
+
+@pytest.mark.parametrize("rule", RULES.values(), ids=lambda rule: rule.id)
+def test_every_rule_is_well_formed(rule: Rule) -> None:
+    """Needles are lower case and short, names known, patterns bounded, values given."""
+    assert all(needle == needle.lower() and 2 < len(needle) < 100 for needle in rule.needles)
+    assert set(rule.explains) <= set(RULES)
+    assert not rule.compute or rule.compute in COMPUTED
+    assert 0 < rule.confidence < 1
+    for pattern in rule.patterns:
+        assert not re.search(r"(?<!\\)[)\]][*+][^?)]{0,3}\)[*+]", pattern)  # (x*)* is exponential
+        assert ".*" not in pattern
+    if not rule.compute and rule.id != "slow-network":
+        groups = {name for pattern in rule.patterns for name in compiled(pattern).groupindex}
+        assert names(rule.message) | names(rule.fix) <= groups | {"phase", "rank"}
+
+
+@pytest.mark.parametrize(("rule", "text"), EXAMPLES)
+def test_an_example_is_answered_by_its_own_rule(rule: Rule, text: str) -> None:
+    """No rule takes over another's example, and nothing empty is quoted."""
+    first = diagnose_text(text)[0]
+
+    assert first.rule == rule.id
+    assert "``" not in first.message + first.fix
+    assert not re.search(r"\{[a-z_]+(\|[^{}]*)?\}|\[\[|\]\]", first.message + first.fix)
+    assert first.fix
+
+
+@pytest.mark.parametrize(("rule", "text"), MISSES)
+def test_a_near_miss_is_another_matter(rule: Rule, text: str) -> None:
+    """What only looks like a rule's line is not answered by it."""
+    assert rule.id not in [cause.rule for cause in diagnose_text(text)]
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"colour": "red"}, "unknown field `colour`"),
+        ({"needles": "xyz"}, "`needles` must be"),
+        ({"needles": [""]}, "`needles` must be a list of texts"),
+        ({"confidence": "high"}, "`confidence` must be float"),
+        ({"kind": "guess"}, "`kind` must be one of"),
+        ({"lines": True}, "`lines` must be int"),
+        ({"message": None}, "`message` must be str"),
+    ],
+)
+def test_a_wrong_entry_is_refused(change: dict[str, object], complaint: str) -> None:
+    """The message names rule and field."""
+    with pytest.raises(ValueError, match=re.escape(complaint)):
+        rule_from({**SMALLEST, **change})
+
+
+def test_a_missing_field_is_refused() -> None:
+    """A rule without its example is none."""
+    with pytest.raises(ValueError, match="field `hits` is missing"):
+        rule_from({name: value for name, value in SMALLEST.items() if name != "hits"})
+
+
+def test_templates() -> None:
+    """Optional parts and lines go where a value is missing; commands are quoted; JSON stays."""
+    assert filled_message("full[[ ({path})]]: {n|many} left", {"path": ""}) == "full: many left"
+    assert filled_message("full[[ ({path})]]", {"path": "a b"}) == "full (a b)"
+    assert filled_fix('$ ls {path}\n+ {"a": {"b": 1}}', {"path": "x;y"}) == (
+        '$ ls \'x;y\'\n+ {"a": {"b": 1}}'
+    )
+    assert filled_fix("$ ls {path}\n# look", {}) == "# look"
