@@ -2,16 +2,30 @@
 
     DsforgeError                 message, hint; exit code 1
     ├─ SpecError                 input wrong; carries problems
+    │  └─ UnusableError          a checkpoint is damaged or not to be trusted; exit code 3
     ├─ LayoutError               combination impossible; carries problems
     ├─ DoesNotFitError           nothing fits; carries the missing bytes and the largest term
     ├─ RenderError               template or artifact wrong
     ├─ EditedError               would overwrite what a person has edited; carries paths, diff
+    ├─ NotRepairedError          lint could repair a file but left it as it was
+    ├─ SaveError                 a checkpoint was not written; earlier ones are still there
+    ├─ LostNumbersError          the loss or the gradient norm became NaN or inf
+    ├─ UnknownTypeError          a checkpoint holds a value of a type that cannot be converted
     ├─ UntrustedError            a file would run code when it is loaded; exit code 3
     └─ RunError                  a process failed; carries command, exit code, last lines
 
-A mistake of the user is always one of these and is shown without a traceback. Anything else that
-escapes is a bug of ours and keeps its traceback. Messages follow one form:
-thing (=value) + rule + way out.
+A mistake of the user is always one of these and is shown without a traceback, by
+`error_report.py` alone. Anything else that escapes is a bug of ours and keeps its traceback.
+Messages follow one form: thing (=value) + rule + way out.
+
+These are caught by their callers, which answer or raise one of the above:
+
+    UnreadableError              a file cannot be read; says why, behind its name
+    TableError                   a Parquet or Arrow file cannot be read
+    PickleError                  a stream is not a pickle of torch
+    Stopped                      the end of a pickle
+    EndedError                   confined work ran into its limits
+    _StopError                   the rest of a JSON text cannot be parsed
 """
 
 from __future__ import annotations

@@ -18,8 +18,9 @@ import select
 import stat
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -27,6 +28,7 @@ MIB = 1 << 20
 WAIT_S = 6.0  # for a pipe, before it is given up
 IMPATIENT_S = 1.0  # for the next pipe, right after one was given up
 MAX_DIGITS = 400  # the largest float has 309
+MAX_REPEATED = 10  # keys that one message names
 NULL_DEVICE = os.makedev(1, 3)
 _PART = 1 << 16
 # When a pipe was given up last: five of them must not take five times as long.
@@ -173,13 +175,43 @@ def json_value(text: str, *, unique: bool = False) -> Any:
     With `unique`, keys that occur twice and halves of characters are refused, too, and -0 is no
     whole number: readers of JSON differ in what they make of them.
     """
+    if not unique:
+        return _loaded(text, None, _short)
+    repeated: list[str] = []
+    value = _loaded(text, partial(_whole_characters, repeated), _unsigned_zero)
+    if repeated:
+        keys = ", ".join(repr(key[:80]) for key in repeated[:MAX_REPEATED])
+        occur = f"keys {keys} occur" if len(repeated) > 1 else f"key {keys} occurs"
+        raise UnreadableError("json", f"is not JSON: the {occur} more than once")
+    return value
+
+
+def json_with_repeated(text: str) -> tuple[Any, list[str]]:
+    """The value of JSON text, and all keys that one of its objects has more than once.
+
+    The innermost objects come first; of a repeated key the last value counts. Raises
+    UnreadableError.
+    """
+    repeated: list[str] = []
+    return _loaded(text, partial(_object, repeated), _short), repeated
+
+
+_Pairs = list[tuple[str, Any]]
+
+
+def _loaded(
+    text: str,
+    made_object: Callable[[_Pairs], dict[str, Any]] | None,
+    whole: Callable[[str], int | float],
+) -> Any:
+    """The value of JSON text, whose objects and whole numbers are made like this."""
     try:
         return json.loads(
             text,
             parse_constant=_no_constant,
             parse_float=_finite,
-            parse_int=_unsigned_zero if unique else _short,
-            object_pairs_hook=_unique if unique else None,
+            parse_int=whole,
+            object_pairs_hook=made_object,
         )
     except RecursionError:
         raise UnreadableError("json-depth", "is not JSON: nested too deeply") from None
@@ -188,17 +220,22 @@ def json_value(text: str, *, unique: bool = False) -> Any:
         raise UnreadableError("json", f"is not JSON: {reason}", line) from None
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object whose keys differ."""
+def _object(repeated: list[str], pairs: _Pairs) -> dict[str, Any]:
+    """An object; `repeated` takes the keys that it has more than once."""
     found = dict(pairs)
+    if len(found) != len(pairs):
+        counts = Counter(key for key, _ in pairs)
+        repeated += sorted(key for key, count in counts.items() if count > 1)
+    return found
+
+
+def _whole_characters(repeated: list[str], pairs: _Pairs) -> dict[str, Any]:
+    """An object without halves of characters. Raises ValueError."""
+    found = _object(repeated, pairs)
     for texts in (found.keys(), found.values()):
         for text in texts:
             if isinstance(text, str):
                 text.encode()
-    if len(found) != len(pairs):
-        counts = Counter(key for key, _ in pairs)
-        twice = next(key for key, count in counts.items() if count > 1)
-        raise ValueError(f"the key {twice[:80]!r} occurs more than once")
     return found
 
 

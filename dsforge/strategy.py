@@ -8,12 +8,12 @@ from pydantic import BaseModel, Field
 
 from dsforge.layout import Layout
 from dsforge.specs import FROZEN
+from dsforge.zero_stages import FULLY_SHARDED as FULLY_SHARDED  # noqa: PLC0414 - a stage by name
+from dsforge.zero_stages import GRADIENTS_SHARDED as GRADIENTS_SHARDED  # noqa: PLC0414 - a stage by name
+from dsforge.zero_stages import Offload as Offload  # noqa: PLC0414 - type of a field
+from dsforge.zero_stages import ZeroStage as ZeroStage  # noqa: PLC0414 - type of a field
 
 BackEnd = Literal["deepspeed", "megatron"]
-ZeroStage = Literal[0, 1, 2, 3]
-GRADIENTS_SHARDED: ZeroStage = 2  # and optimizer state
-FULLY_SHARDED: ZeroStage = 3  # and parameters
-Offload = Literal["none", "cpu", "nvme"]
 Recompute = Literal["none", "selective", "full"]
 Trainer = Literal["deepspeed", "megatron", "nanotron", "fsdp", "torchtune"]
 Kernels = Literal["eager", "fused", "compiled", "nanotron"]

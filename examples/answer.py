@@ -12,7 +12,7 @@ from pathlib import Path
 
 from transformers.utils import logging
 
-from dsforge.train.answer import answers
+from dsforge.train.model.generation import answers
 
 QUESTIONS = 2
 LONGEST = 32  # tokens of an answer

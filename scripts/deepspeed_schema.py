@@ -1,4 +1,4 @@
-"""Write dsforge/lint/deepspeed.json: which config keys each DeepSpeed release reads.
+"""Write dsforge/lint/schemas/deepspeed.json: which config keys each DeepSpeed release reads.
 
     git clone https://github.com/deepspeedai/DeepSpeed /tmp/DeepSpeed
     pip download --no-deps --no-binary :all: --no-build-isolation deepspeed==0.19.8
@@ -16,10 +16,10 @@ import sys
 import tarfile
 from pathlib import Path
 
-from dsforge.lint.extract import Schema, extracted, is_config_module
-from dsforge.lint.releases import merged, number
+from dsforge.lint.schemas.deepspeed_source import Schema, extracted, is_config_module
+from dsforge.lint.schemas.releases import merged, number
 
-TARGET = Path(__file__).resolve().parents[1] / "dsforge/lint/deepspeed.json"
+TARGET = Path(__file__).resolve().parents[1] / "dsforge/lint/schemas/deepspeed.json"
 FIRST = (0, 14, 0)
 
 

@@ -7,7 +7,7 @@ from itertools import groupby
 from pathlib import Path
 
 from dsforge.ds_config.keys import TABLE, Treatment
-from dsforge.lint.releases import frozen
+from dsforge.lint.schemas.releases import frozen
 
 TARGET = Path(__file__).resolve().parents[1] / "docs/ds-config-keys.md"
 KINDS = {

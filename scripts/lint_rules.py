@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dsforge.lint.shapes import page
+from dsforge.lint.rule_pages import page
 
 TARGET = Path(__file__).resolve().parents[1] / "docs/lint-rules.md"
 

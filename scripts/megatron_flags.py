@@ -1,4 +1,6 @@
-"""Write dsforge/lint/megatron_flags.txt: every flag of Megatron-LM's arguments.py, one a line.
+"""Write dsforge/lint/schemas/megatron_flags.txt: every flag of Megatron-LM's arguments.py.
+
+One flag a line.
 
     git clone https://github.com/NVIDIA/Megatron-LM /tmp/Megatron-LM
     python scripts/megatron_flags.py /tmp/Megatron-LM core_v0.12.0 core_v0.13.0 core_v0.14.0 HEAD
@@ -13,7 +15,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-TARGET = Path(__file__).resolve().parents[1] / "dsforge/lint/megatron_flags.txt"
+TARGET = Path(__file__).resolve().parents[1] / "dsforge/lint/schemas/megatron_flags.txt"
 SOURCE = "megatron/training/arguments.py"
 FLAG = re.compile(r"""['"](--[a-z0-9][a-z0-9-]+)['"]""")
 

@@ -13,7 +13,7 @@ import time
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-from dsforge.doctor.remote.software import stale
+from dsforge.preflight.remote.software import stale
 
 DEMO_OPS = {
     "ShareMemCommBuilder": "collectives between ranks of one CPU node, about 80 s on 2 cores"

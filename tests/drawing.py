@@ -6,9 +6,9 @@ from random import Random
 from typing import Any
 
 from dsforge import catalog
+from dsforge.constraints import check, divisors
 from dsforge.layout import Layout
 from dsforge.plan import Request
-from dsforge.rules import check, divisors
 from dsforge.specs import ClusterSpec, LoraSpec, Workload
 from dsforge.strategy import Strategy
 from dsforge.units import GIB

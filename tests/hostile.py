@@ -277,7 +277,7 @@ def load_file(path: Path, *, mmap: bool = False) -> Any:
     """The values in a file as DeepSpeed loads it within our checks."""
     import torch
 
-    from dsforge.train.loading import strict_loading
+    from dsforge.train.checkpoints.loading import strict_loading
 
     with strict_loading():
         return torch.load(path, map_location="cpu", mmap=mmap, weights_only=False)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from dsforge import catalog
+from dsforge.constraints import case_of
+from dsforge.constraints.megatron import pretrain_gpt
 from dsforge.errors import Problem
 from dsforge.estimate.memory import HostMemory, MemoryEstimate, MemoryTerms
 from dsforge.estimate.params import parameters
 from dsforge.estimate.time import TimeEstimate, TimeTerms
 from dsforge.layout import Layout
 from dsforge.plan import Plan, Priced, Reason, Variant, VariantName
-from dsforge.rules.case import Case
-from dsforge.rules.megatron import pretrain_gpt
 from dsforge.specs import ClusterSpec, GpuSpec, Host, ModelSpec, NvmeSpec, Workload
 from dsforge.strategy import AioSettings, Buckets, Strategy
 from dsforge.units import GIB, Interval
@@ -204,7 +204,7 @@ def _zero(name: VariantName, on: ClusterSpec) -> Variant:
 def _megatron(model: ModelSpec, on: ClusterSpec, work: Workload) -> Variant:
     """The Megatron variant, where pretrain_gpt.py can build the model."""
     strategy = megatron_strategy(on)
-    problem = pretrain_gpt(Case(model, on, work, strategy))
+    problem = pretrain_gpt(case_of(model, on, work, strategy))
     if problem is not None:
         return Variant(name="megatron", priced=None, problems=(problem,))
     return Variant(name="megatron", priced=priced(strategy, step_s=5.1))

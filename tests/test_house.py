@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import tomllib
 from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
@@ -18,40 +19,52 @@ Rule = Callable[[Path], Iterable[str]]
 ORDER = [
     *(
         "errors",
+        "findings",
         "masking",
+        "error_report",
         "units",
         "slurm",
         "rope",
+        "zero_stages",
         "specs",
         "layout",
         "strategy",
         "ds_config",
         "job",
-        "rules",
+        "constraints",
         "estimate",
         "plan",
     ),
     "planner",
     "explain",
-    *("document", "outside", "walk", "hostfile", "huggingface", "catalog", "reading", "artifacts"),
+    *(
+        "document",
+        "outside",
+        "walk",
+        "checkpoints",
+        "hostfile",
+        "huggingface",
+        "catalog",
+        "reading",
+        "artifacts",
+    ),
     "origin",
     *(
         "process",
         "confine",
         "render",
         "validate",
-        "ckpt",
         "diagnose",
         "train",
         "rehearse",
         "bench",
         "lint",
     ),
-    *("doctor", "gauge", "cli"),
+    *("preflight", "probe", "cli"),
 ]
 CORE = set(ORDER[: ORDER.index("document") + 1])
 HEAVY = {"torch", "deepspeed", "transformers", "datasets", "peft", "safetensors", "gguf"}
-HEAVY_HOMES = {"train", "rehearse", "gauge"}  # gauge: what the ranks of `dsforge probe` run
+HEAVY_HOMES = (PACKAGE / "train", PACKAGE / "rehearse", PACKAGE / "probe/rank")
 PRINTING = {"cli"}
 ENTRIES = {"__main__.py", "attend.py"}  # that launchers and scripts start
 PURE = CORE | {"hostfile", "huggingface"}
@@ -172,7 +185,7 @@ def talk(path: Path) -> Iterable[str]:
 
 def starters(path: Path) -> Iterable[str]:
     """Ways to start a process outside process.py, and what runs where there is no process.py."""
-    if room(path) == "process" or path.parent == PACKAGE / "doctor/remote":
+    if room(path) == "process" or path.parent == PACKAGE / "preflight/remote":
         return set()
     ways = ("os.system", "os.popen", "os.exec", "os.spawn", "os.posix_spawn", "pty.")
     return {call for call in calls(path) if call.startswith(ways)} | (
@@ -228,8 +241,8 @@ def test_rooms_import_only_what_stands_above_them() -> None:
 
 
 def test_heavy_libraries_stay_in_their_homes() -> None:
-    """Torch and its relatives are imported by train and rehearse only."""
-    elsewhere = [path for path in SOURCES if room(path) not in HEAVY_HOMES]
+    """Torch and its relatives are imported by train, rehearse and the ranks of probe only."""
+    elsewhere = [p for p in SOURCES if not any(p.is_relative_to(home) for home in HEAVY_HOMES)]
 
     assert offences(lambda path: top_level(path) & HEAVY, elsewhere) == {}
 
@@ -285,3 +298,15 @@ def test_public_things_have_docstrings() -> None:
 def test_every_room_has_its_place_in_the_order() -> None:
     """No room is outside the import order."""
     assert {room(p) for p in SOURCES} - {"__init__", "__main__", "py"} <= set(ORDER)
+
+
+def test_types_are_checked_everywhere() -> None:
+    """No module of the package is left out of mypy's strict mode, and no error is waved through."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["mypy"]
+    ours = [each for each in settings["overrides"] if "dsforge" in str(each["module"])]
+    allowed = {"module", "disallow_subclassing_any"}
+
+    assert settings["strict"]
+    assert settings["packages"] == ["dsforge"]
+    assert not settings.keys() & {"exclude", "ignore_errors", "disable_error_code"}
+    assert [each for each in ours if each.keys() - allowed] == []

@@ -30,7 +30,7 @@ def ceilings(task: dict[str, Any], report: Report) -> None:
     """Measure on this rank; collectives with all ranks where there are several."""
     import torch
 
-    from dsforge.train.ranks import choose_device, join, leave, place_of_process
+    from dsforge.train.parallel.ranks import choose_device, join, leave, place_of_process
 
     place = place_of_process()
     choose_device(place)

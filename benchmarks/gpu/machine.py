@@ -8,9 +8,9 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import dsforge
-from dsforge.doctor.detect import cluster_file
-from dsforge.doctor.probe import probe
 from dsforge.errors import DsforgeError
+from dsforge.probe.detect import cluster_file
+from dsforge.probe.node import probe
 from dsforge.reading.cluster import cluster_of
 from dsforge.reading.source import Source
 from dsforge.specs import ClusterSpec

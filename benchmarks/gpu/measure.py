@@ -115,7 +115,7 @@ def build_adam(task: dict[str, Any], report: Report) -> None:
     """Compile DeepSpeed's own Adam for the device and for the host, once for all ranks."""
     from deepspeed.accelerator import get_accelerator
 
-    from dsforge.train.ranks import prefer_own_tools
+    from dsforge.train.parallel.ranks import prefer_own_tools
 
     prefer_own_tools()
     for name in task["builders"]:
@@ -126,7 +126,7 @@ def build_adam(task: dict[str, Any], report: Report) -> None:
 
 def measure(task: dict[str, Any], report: Report) -> None:
     """Measure one configuration on this rank; the report grows with each phase."""
-    from dsforge.train.ranks import (
+    from dsforge.train.parallel.ranks import (
         choose_device,
         join,
         leave,
@@ -160,9 +160,9 @@ def _engine(task: dict[str, Any], place: Any) -> tuple[Any, Any]:
     import torch
 
     from dsforge.job import TrainJob
-    from dsforge.train.engine_config import read_engine_config
-    from dsforge.train.model import build_model
-    from dsforge.train.step import Stepper
+    from dsforge.train.model.build import build_model
+    from dsforge.train.parallel.engine_config import read_engine_config
+    from dsforge.train.run.step import Stepper
 
     folder = Path(task["folder"])
     job = TrainJob.model_validate(task["job"])
@@ -176,8 +176,8 @@ def _engine(task: dict[str, Any], place: Any) -> tuple[Any, Any]:
 
 def _steps(task: dict[str, Any], stepper: Any, counters: Counters, report: Report) -> None:
     """Warm-up steps, then as many as fill the time; seconds and peaks of each."""
-    from dsforge.train.agreement import largest
-    from dsforge.train.signals import Attendant
+    from dsforge.train.parallel.agreement import largest
+    from dsforge.train.run.signals import Attendant
 
     samples = _samples(task)
     seconds: list[float] = []
@@ -205,7 +205,7 @@ def _samples(task: dict[str, Any]) -> list[Any]:
     """A global batch of random tokens, the same on every rank; the loss counts all of them."""
     import numpy as np
 
-    from dsforge.train.data import Sample
+    from dsforge.train.data.samples import Sample
 
     shape = task["global_batch_size"], task["sequence_length"]
     tokens = np.random.default_rng(0).integers(0, task["vocab_size"], shape, dtype=np.int64)

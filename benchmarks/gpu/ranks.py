@@ -64,8 +64,8 @@ def preload(model_types: set[str]) -> None:
     import peft  # noqa: F401
     from transformers import AutoConfig, AutoModelForCausalLM  # noqa: F401
 
-    import dsforge.train.model
-    import dsforge.train.step  # noqa: F401
+    import dsforge.train.model.build
+    import dsforge.train.run.step  # noqa: F401
 
     for kind in model_types:
         import_module(f"transformers.models.{kind}.modeling_{kind}")

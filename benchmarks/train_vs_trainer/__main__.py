@@ -111,7 +111,7 @@ def _setting(given: argparse.Namespace, folder: Path) -> Setting:
 
 def _ordered(data: Path) -> Path:
     """The rows in the order in which dsforge takes them, for a Trainer that reads straight on."""
-    from dsforge.train.data import indices_of_step
+    from dsforge.train.data.samples import indices_of_step
 
     lines = data.read_text(encoding="utf-8").splitlines(keepends=True)
     order = indices_of_step(42, 0, count=len(lines), global_batch_size=len(lines))

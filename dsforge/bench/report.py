@@ -16,7 +16,7 @@ from dsforge.bench.matrix import STRATEGIES, Cell, priced
 from dsforge.plan import Plan, Priced, VariantName
 from dsforge.planner.figures import memory_label
 from dsforge.specs import FROZEN
-from dsforge.train.record import Measurement
+from dsforge.train.run.measurement import Measurement
 from dsforge.units import Interval, gib, seconds
 
 SIMPLER_MARGIN = 1.10  # a strategy that shards less may take this much longer, measured

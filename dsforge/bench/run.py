@@ -31,7 +31,7 @@ from dsforge.outside import UnreadableError, read_bytes
 from dsforge.plan import Plan
 from dsforge.reading.job import read_job
 from dsforge.reading.stored import read_plan, read_stored
-from dsforge.train.record import Measurement
+from dsforge.train.run.measurement import Measurement
 
 SCRIPT = "launch/deepspeed.sh"
 COPIED = ("hostfile", ".deepspeed_env", SCRIPT)

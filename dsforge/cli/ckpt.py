@@ -12,14 +12,14 @@ from dsforge.cli.numbers import Real
 from dsforge.errors import EXIT_FINDINGS
 
 if TYPE_CHECKING:
-    from dsforge.ckpt.findings import Finding
-    from dsforge.ckpt.inspect import Description
-    from dsforge.ckpt.verify import Wanted
+    from dsforge.checkpoints.inspect import Description
+    from dsforge.checkpoints.verify.checkpoint import Wanted
+    from dsforge.findings import Finding
 
 PATH = click.Path(path_type=Path)
 JSON = click.option("--json", "as_json", is_flag=True, help="A JSON document instead.")
 UNCHECKED = click.option(
-    "--unchecked", is_flag=True, help="Leave out the check sums of the checkpoint."
+    "--unchecked", is_flag=True, help="Leave out the checksums of the checkpoint."
 )
 CHECKPOINT = "A folder with rank files, one above with `latest`, weights, or one file."
 
@@ -36,7 +36,7 @@ def ckpt() -> None:
 @ckpt.command()
 @click.argument("checkpoint", type=PATH, help=CHECKPOINT)
 @click.option("--model", help="Compare with this model: folder, config.json, or a name.")
-@click.option("--quick", is_flag=True, help="Leave out the check sums, which read every byte.")
+@click.option("--quick", is_flag=True, help="Leave out the checksums, which read every byte.")
 @click.option("--values", is_flag=True, help="Count NaN and infinity in every tensor.")
 @JSON
 def verify(
@@ -47,8 +47,10 @@ def verify(
     Finds empty tensors, missing files of ranks, two saves or two runs mixed in one folder, a wrong
     `latest`, cut or changed bytes, missing shards, and code that torch.load would run.
     """
-    from dsforge.ckpt.verify import verify as found_in
+    from dsforge.checkpoints.verify.checkpoint import verify as found_in
     from dsforge.cli.show import note
+    from dsforge.findings.writers import as_lines, counted
+    from dsforge.masking import printable
 
     found = found_in(
         checkpoint, checksums=not quick, values=values, wanted=_wanted(model, checkpoint)
@@ -57,10 +59,10 @@ def verify(
     if as_json:
         _show_json(checkpoint=str(checkpoint), usable=not errors, findings=_rows(found))
     else:
-        for finding in found:
-            print(_line(finding))
-    counted = "1 error" if errors == 1 else f"{errors} errors"
-    note(f"{checkpoint}: not usable, {counted}" if errors else f"{checkpoint}: good")
+        for line in as_lines(found):
+            print(printable(line))
+    said = f"not usable, {counted(errors, 'error')}" if errors else "good"
+    note(f"{checkpoint}: {said}")
     if errors:
         sys.exit(EXIT_FINDINGS)
 
@@ -71,7 +73,7 @@ def verify(
 @JSON
 def inspect(checkpoint: Path, *, tensors: bool, as_json: bool) -> None:
     """Say what a checkpoint is: ZeRO stage, ranks, step, parameters, types, bytes."""
-    from dsforge.ckpt.inspect import inspect as described
+    from dsforge.checkpoints.inspect import inspect as described
 
     found = described(checkpoint)
     if as_json:
@@ -100,11 +102,11 @@ def convert(checkpoint: Path, out: Path, *, unchecked: bool) -> None:
     no conversion: it resumes on other ranks and another ZeRO stage by itself. The exit code is 3
     where the checkpoint is damaged; nothing is written then.
     """
-    from dsforge.ckpt.folder import find_checkpoint
+    from dsforge.checkpoints.folder import find_checkpoint
     from dsforge.cli.progress import watching
     from dsforge.cli.show import note
-    from dsforge.train.loop import check_installed
-    from dsforge.train.universal import convert as universal
+    from dsforge.train.checkpoints.universal_conversion import convert as universal
+    from dsforge.train.run.loop import check_installed
 
     check_installed()
     with watching() as watcher:
@@ -140,11 +142,11 @@ def export(
     """Write safetensors that transformers loads, or peft where adapters were trained.
 
     Puts the parts of all ranks together, slice by slice: memory does not grow with the model.
-    Only bytes that fit the check sums of the checkpoint are used, and the folder gets its name when
+    Only bytes that fit the checksums of the checkpoint are used, and the folder gets its name when
     all of it was read back from the disk. The exit code is 3 where the checkpoint is damaged.
     """
-    from dsforge.ckpt.export import export as exported
-    from dsforge.ckpt.folder import find_checkpoint
+    from dsforge.checkpoints.export import export as exported
+    from dsforge.checkpoints.folder import find_checkpoint
     from dsforge.cli.progress import watching
     from dsforge.cli.show import note
     from dsforge.units import size
@@ -172,14 +174,14 @@ def _wanted(model: str | None, checkpoint: Path) -> Wanted:
     """
     from importlib.util import find_spec
 
-    from dsforge.ckpt.verify import Wanted
+    from dsforge.checkpoints.verify.checkpoint import Wanted
     from dsforge.errors import SpecError
     from dsforge.estimate.params import parameters
     from dsforge.reading.model import read_model
 
     if model is not None:
         if Path(model).exists() and find_spec("transformers"):
-            from dsforge.train.shapes import model_shapes
+            from dsforge.train.model.source import model_shapes
 
             return Wanted(shapes=model_shapes(model))
         return Wanted(parameters(read_model(model)[0]))
@@ -193,16 +195,17 @@ def _wanted(model: str | None, checkpoint: Path) -> Wanted:
 
 
 def _rows(found: list[Finding]) -> list[dict[str, Any]]:
-    return [finding._asdict() for finding in found]
-
-
-def _line(finding: Finding) -> str:
-    """A finding for people."""
-    from dsforge.masking import printable
-
-    hint = f"\n         {finding.hint}" if finding.hint else ""
-    head = f"{finding.severity:<8} {finding.place}: {finding.message} [{finding.rule}]"
-    return printable(head + hint)
+    """The findings in the JSON document; its readers know `place` and `hint`."""
+    return [
+        {
+            "rule": finding.rule,
+            "severity": finding.severity,
+            "place": finding.file,
+            "message": finding.message,
+            "hint": finding.fix,
+        }
+        for finding in found
+    ]
 
 
 def _figures(found: Description) -> dict[str, str]:

@@ -21,10 +21,10 @@ def detect(*, out: Path | None, force: bool, measure_disk: bool, as_json: bool) 
     """
     from dsforge.artifacts.whole import replaced
     from dsforge.cli.show import note, save, show_json
-    from dsforge.doctor.detect import cluster_file, cluster_yaml
-    from dsforge.doctor.probe import probe
     from dsforge.masking import printable
-    from dsforge.reading.source import refusal
+    from dsforge.probe.detect import cluster_file, cluster_yaml
+    from dsforge.probe.node import probe
+    from dsforge.reading.refusals import refusal
 
     if out is not None and not out.absolute().parent.is_dir():
         raise refusal("file-unwritable", str(out), "cannot be written: its folder does not exist")

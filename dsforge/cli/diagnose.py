@@ -94,22 +94,15 @@ def _stdin() -> Iterator[bytes]:
 
 
 def _show_rules(name: str | None) -> None:
-    """The rule of that name, or a line for each."""
+    """The rule of that name, or a line for each. Raises DsforgeError, with the nearest one."""
     from dsforge.diagnose.report import explained
     from dsforge.diagnose.rulebook import rulebook
-    from dsforge.errors import DsforgeError
+    from dsforge.findings.writers import check_known
 
-    rules = rulebook(with_plan=True).values()
+    rules = rulebook(with_plan=True)
     if name is None:
-        width = max(len(rule.id) for rule in rules)
-        print("\n".join(f"{rule.id:{width}}  {rule.cause}" for rule in rules))
+        width = max(map(len, rules))
+        print("\n".join(f"{rule.id:{width}}  {rule.cause}" for rule in rules.values()))
         return
-    for rule in rules:
-        if rule.id == name:
-            print("\n".join(explained(rule)))
-            return
-    from difflib import get_close_matches
-
-    near = get_close_matches(name, [rule.id for rule in rules], 3)
-    hint = f"did you mean {', '.join(near)}?" if near else "`dsforge diagnose --rules` lists them"
-    raise DsforgeError(f"unknown rule `{name}`", hint)
+    check_known((name,), rules, "dsforge diagnose")
+    print("\n".join(explained(rules[name])))

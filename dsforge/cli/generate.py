@@ -10,7 +10,7 @@ import click
 from dsforge.cli.numbers import Whole
 
 if TYPE_CHECKING:
-    from dsforge.train.answer import Answer, Timing
+    from dsforge.train.model.generation import Answer, Timing
 
 
 @click.command()
@@ -46,7 +46,7 @@ def generate(
 
     if prompt is None and prompts is None and not timed:
         raise DsforgeError("there is nothing to answer", "give --prompt, --prompts FILE, or --time")
-    from dsforge.train.answer import Speaker, read_questions
+    from dsforge.train.model.generation import Speaker, read_questions
 
     questions: tuple[str, ...] = () if prompt is None else (prompt,)
     questions += () if prompts is None else read_questions(prompts)

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dsforge.errors import EXIT_FINDINGS, DsforgeError
+from dsforge.errors import EXIT_FINDINGS
 
 if TYPE_CHECKING:
-    from dsforge.lint.document import Document
-    from dsforge.lint.read import Against
-    from dsforge.lint.registry import Finding
+    from dsforge.findings import Finding
+    from dsforge.lint.files import Against
+    from dsforge.lint.reading.document import Document
 
 KINDS = ("ds_config", "hostfile", "env", "megatron", "accelerate", "train")
 FORMATS = ("text", "json", "sarif", "github")
@@ -51,19 +51,21 @@ def lint(
     accelerate YAML, train.yaml. The exit code is 3 where an error was found.
     """
     from dsforge.cli.show import note
-    from dsforge.lint.shapes import SHAPES, as_brief, listed, summary
+    from dsforge.findings import has_errors
+    from dsforge.findings.writers import WRITERS, as_brief, counted, summary
+    from dsforge.lint.check import BY_ID, current_ids
 
     if list_rules or explain:
-        print(_explanation(explain) if explain else listed(), end="")
+        print(_explanation(explain), end="")
         return
-    _check_rules(ignore)
+    ignored = current_ids(ignore)
     against = _against(model, cluster, deepspeed)
     found, files = _findings(paths or (Path(),), kind, against, fix=fix)
-    found = [finding for finding in found if finding.rule not in ignore]
-    write = as_brief if brief and shape == "text" else SHAPES[shape]
-    print(write(found), end="", flush=True)
-    note(summary(found, files))
-    if any(finding.severity == "error" for finding in found):
+    found = [finding for finding in found if finding.rule not in ignored]
+    write = as_brief if brief and shape == "text" else WRITERS[shape]
+    print(write(found, BY_ID), end="", flush=True)
+    note(f"{summary(found)} in {counted(files, 'file')}")
+    if has_errors(found):
         sys.exit(EXIT_FINDINGS)
 
 
@@ -72,7 +74,7 @@ def _findings(
 ) -> tuple[list[Finding], int]:
     """What is wrong with all files, and how many there were; repaired first where asked."""
     from dsforge.cli.show import note
-    from dsforge.lint.read import checked, found, read_document
+    from dsforge.lint.files import checked, found, read_document
 
     findings: list[Finding] = []
     files = 0
@@ -102,7 +104,7 @@ def _masked(finding: Finding) -> Finding:
 def _repaired(path: Path, document: Document, against: Against) -> Document:
     """The document after its repairs, or as it is where they could not be written."""
     from dsforge.cli.show import note
-    from dsforge.lint.read import NotRepairedError, repaired
+    from dsforge.lint.files import NotRepairedError, repaired
 
     try:
         now = repaired(path, document, against)
@@ -116,7 +118,7 @@ def _repaired(path: Path, document: Document, against: Against) -> Document:
 
 def _against(model: str | None, cluster: Path | None, deepspeed: str | None) -> Against:
     """The release, and the model and cluster where they are named. Raises DsforgeError."""
-    from dsforge.lint.read import Against, release_named
+    from dsforge.lint.files import Against, release_named
 
     against = Against(*release_named(deepspeed))
     if model is not None:
@@ -130,23 +132,12 @@ def _against(model: str | None, cluster: Path | None, deepspeed: str | None) -> 
     return against
 
 
-def _explanation(name: str) -> str:
-    """What is known about a rule. Raises DsforgeError, with the nearest one."""
-    from dsforge.lint.shapes import BY_ID, explained
+def _explanation(name: str | None) -> str:
+    """What is known about a rule, or a line for each. Raises DsforgeError, with the nearest one."""
+    from dsforge.findings.writers import listed
+    from dsforge.lint.check import BY_ID, RULES, current_ids
+    from dsforge.lint.rule_pages import explained
 
-    _check_rules((name,))
-    return explained(BY_ID[name])
-
-
-def _check_rules(names: tuple[str, ...]) -> None:
-    """Raise DsforgeError where a rule does not exist."""
-    from difflib import get_close_matches
-
-    from dsforge.lint.shapes import BY_ID
-
-    known = list(BY_ID)
-    for name in names:
-        if name not in known:
-            near = get_close_matches(name, known, n=1)
-            hint = f"did you mean `{near[0]}`?" if near else "`dsforge lint --rules` lists them"
-            raise DsforgeError(f"there is no rule {name[:60]!a}", hint)
+    if name is None:
+        return listed(RULES)
+    return "\n".join(explained(BY_ID[rule]) for rule in current_ids((name,)))

@@ -12,7 +12,8 @@ import click
 from dsforge.errors import EXIT_FINDINGS, DsforgeError
 
 if TYPE_CHECKING:
-    from dsforge.doctor.preflight.case import Case, Finding
+    from dsforge.findings import Finding
+    from dsforge.preflight.case import Case
 
 
 @click.command()
@@ -50,7 +51,8 @@ def preflight(
         print("\n".join(_explanation(explain)))
         return
     from dsforge.cli.show import note, show_json
-    from dsforge.doctor.preflight.words import document
+    from dsforge.findings import has_errors
+    from dsforge.preflight.report import document
 
     begin = time.monotonic()
     case, found = _looked(run, hostfile, local=local, fix=fix, measure=not no_bandwidth)
@@ -60,21 +62,27 @@ def preflight(
         show_json(document(case, found, seconds))
     else:
         _show(case, found)
-    errors = sum(finding.severity == "error" for finding in found)
-    warnings = sum(finding.severity == "warning" for finding in found)
-    counted = f"{errors} errors, {warnings} warnings"
-    note(f"{len(case.hosts)} of {len(case.job.entries)} hosts seen in {seconds:.1f} s: {counted}")
-    if errors:
+    seen = f"{len(case.hosts)} of {len(case.job.entries)} hosts seen in {seconds:.1f} s"
+    note(f"{seen}: {_counted(found)}")
+    if has_errors(found):
         sys.exit(EXIT_FINDINGS)
+
+
+def _counted(found: tuple[Finding, ...]) -> str:
+    """`1 error, 0 warnings`."""
+    from dsforge.findings.writers import counted
+
+    severities = [finding.severity for finding in found]
+    return ", ".join(counted(severities.count(name), name) for name in ("error", "warning"))
 
 
 def _looked(
     run: Path, hostfile: Path | None, *, local: bool, fix: bool, measure: bool
 ) -> tuple[Case, tuple[Finding, ...]]:
     """The case and what is wrong in it. Raises DsforgeError where there is no run to look at."""
-    from dsforge.doctor.preflight.job import file_findings, read_job
-    from dsforge.doctor.preflight.registry import findings
-    from dsforge.doctor.preflight.visit import visit
+    from dsforge.preflight.collect import visit
+    from dsforge.preflight.job_files import file_findings, read_job
+    from dsforge.preflight.registry import findings
 
     if not run.is_dir():
         raise DsforgeError(f"`RUN` (={run}) is no folder", "name the run folder")
@@ -87,37 +95,30 @@ def _looked(
 
 def _show(case: Case, found: tuple[Finding, ...]) -> None:
     """The table, each finding with its fix, and what the launcher exports."""
-    from dsforge.doctor.preflight.words import described, exports, table
+    from dsforge.findings.writers import as_lines
     from dsforge.masking import printable
+    from dsforge.preflight.report import FOLDER_ROW, exports, table
 
-    lines = [*table(case, found), "", *described(found), *([""] if found else []), *exports(case)]
+    described = as_lines(found, nowhere=FOLDER_ROW)
+    lines = [*table(case, found), "", *described, *([""] if found else []), *exports(case)]
     print("\n".join(printable(line) for line in lines))
 
 
 def _explanation(name: str | None) -> list[str]:
     """One check in full, or a line for each."""
-    from dsforge.doctor.preflight.registry import CHECKS
-    from dsforge.doctor.preflight.words import explained
+    from dsforge.preflight.registry import BY_ID, CHECKS
+    from dsforge.preflight.report import explained
 
     if name is not None:
-        return explained(next(check for check in CHECKS if check.id == name))
+        return explained(BY_ID[name])
     width = max(len(check.id) for check in CHECKS)
-    return [f"{c.id:{width}}  {c.severity:7}  {c.column:7}  {c.title}" for c in CHECKS]
+    return [f"{c.id:{width}}  {c.severity:7}  {c.scope[0]:7}  {c.title}" for c in CHECKS]
 
 
 def _check_rules(names: tuple[str, ...]) -> None:
     """Raise DsforgeError where a check does not exist."""
-    if not names:
-        return
-    from difflib import get_close_matches
+    if names:
+        from dsforge.findings.writers import check_known
+        from dsforge.preflight.registry import BY_ID
 
-    from dsforge.doctor.preflight.registry import CHECKS
-
-    known = [check.id for check in CHECKS]
-    for name in names:
-        if name not in known:
-            near = get_close_matches(name, known, n=1)
-            hint = (
-                f"did you mean `{near[0]}`?" if near else "`dsforge preflight --rules` lists them"
-            )
-            raise DsforgeError(f"there is no check {name[:60]!a}", hint)
+        check_known(names, BY_ID, "dsforge preflight")

@@ -12,9 +12,9 @@ import click
 from dsforge.cli.numbers import Real
 
 if TYPE_CHECKING:
-    from dsforge.doctor.measure.launch import Launcher
-    from dsforge.doctor.measure.record import Answer
-    from dsforge.doctor.measure.verdict import Finding
+    from dsforge.findings import Finding
+    from dsforge.probe.launch import Launcher
+    from dsforge.probe.messages import Answer
     from dsforge.reading.files import ClusterFile
 
 CARD = "card.yaml"
@@ -63,8 +63,9 @@ def probe(
     this machine. Exit code 3 where something is wrong, such as NCCL over sockets beside InfiniBand.
     """
     from dsforge.cli.show import note, save, show_json
-    from dsforge.doctor.measure import session
     from dsforge.errors import EXIT_FINDINGS
+    from dsforge.findings import has_errors
+    from dsforge.probe import session
 
     path = out or (run or Path()) / CARD
     _check(path, force=force)
@@ -80,14 +81,14 @@ def probe(
         show_json(_document(measured.card, measured.findings))
     else:
         _show(measured.text, measured.findings, path)
-    if any(finding.severity == "error" for finding in measured.findings):
+    if has_errors(measured.findings):
         sys.exit(EXIT_FINDINGS)
 
 
 def _check(path: Path, *, force: bool) -> None:
     """Raises SpecError before minutes are spent on a card that could not be written."""
     from dsforge.artifacts.whole import replaced
-    from dsforge.reading.source import refusal
+    from dsforge.reading.refusals import refusal
 
     if replaced(path) and not force:
         raise refusal("file-exists", str(path), "exists", "`--force` overwrites it")
@@ -98,23 +99,24 @@ def _check(path: Path, *, force: bool) -> None:
 def _progress(begin: float, answer: Answer) -> None:
     """One line for each answer, with the seconds since the beginning."""
     from dsforge.cli.show import note
-    from dsforge.doctor.measure.words import line
+    from dsforge.probe.answer_lines import line
 
     note(f"{time.monotonic() - begin:6.0f} s  {line(answer)}")
 
 
 def _document(card: ClusterFile, findings: tuple[Finding, ...]) -> dict[str, object]:
+    from dsforge.findings.writers import row
+
     values = card.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
-    return {"card": values, "findings": [finding._asdict() for finding in findings]}
+    return {"card": values, "findings": [row(finding) for finding in findings]}
 
 
 def _show(text: str, findings: tuple[Finding, ...], path: Path) -> None:
     """The measured section, what is wrong, and what to do next."""
+    from dsforge.findings.writers import as_lines
     from dsforge.masking import printable
 
     print(printable(text[text.index("measured:") :]), end="")
-    for finding in findings:
-        print(printable(f"{finding.severity}: {finding.message} [{finding.rule}]"))
-        if finding.fix:
-            print(printable(f"  {finding.fix}"))
+    for line in as_lines(findings):
+        print(printable(line))
     print(f"next: dsforge gen --cluster {path} ...")

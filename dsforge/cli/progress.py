@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from dsforge.ckpt.output import Watcher
+    from dsforge.checkpoints.output.new_folder import Watcher
 
 QUIET_S = 3.0  # work that takes no longer is not reported
 TERMINAL_S, LOG_S = 0.5, 30.0  # between two reports on a terminal, and in a log
@@ -57,7 +57,7 @@ class Progress:
 @contextmanager
 def watching() -> Iterator[Watcher]:
     """What shows progress, and remarks, on stderr."""
-    from dsforge.ckpt.output import Watcher
+    from dsforge.checkpoints.output.new_folder import Watcher
     from dsforge.cli.show import note
 
     progress = Progress()

@@ -17,7 +17,7 @@ from dsforge.cli.show import note, save, show_json
 from dsforge.errors import EXIT_FINDINGS, DsforgeError, Problem, SpecError
 
 if TYPE_CHECKING:
-    from dsforge.rehearse.account import PhaseAccount, RehearsalDocument
+    from dsforge.rehearse.report import PhaseAccount, RehearsalDocument
     from dsforge.rehearse.timeline import Timeline
     from dsforge.specs import LoraSpec, ModelSpec
     from dsforge.strategy import AskedLoss
@@ -61,7 +61,7 @@ def rehearse(
     No GPU, no other ranks and no weights: tensors have sizes only. The config is the one that
     `gen` would write, or yours with --ds-config. Exit code 3 where the engine refuses it.
     """
-    from dsforge.rehearse.split import mode_of
+    from dsforge.rehearse.rehearsed_job import mode_of
 
     scene = _own(flags, ds_config, world_size) if ds_config else _planned(flags, world_size)
     mode_of(scene.settings, scene.world_size)
@@ -126,10 +126,12 @@ def _own(flags: Flags, path: Path, world_size: int | None) -> Scene:
     if flags.nodes and flags.gpus_per_node:
         world_size = world_size or flags.nodes * flags.gpus_per_node
     if world_size is None:
-        missing.append(Problem("world-size", "no `--world-size` is given", "`--world-size 8`"))
+        missing.append(
+            Problem("world-size-missing", "no `--world-size` is given", "`--world-size 8`")
+        )
     if flags.seq_len is not None and flags.seq_len < 1:
         message = f"`--seq-len` (={flags.seq_len}) must be above 0"
-        missing.append(Problem("sequence-length", message, "tokens per sample"))
+        missing.append(Problem("value-range", message, "tokens per sample"))
     if missing or flags.model is None or world_size is None:
         raise SpecError(tuple(missing))
     model, _ = read_model(flags.model)
@@ -176,18 +178,16 @@ def _rehearsed(scene: Scene, rank: int) -> tuple[RehearsalDocument, Timeline]:
         note("importing torch and deepspeed")
         try:
             from dsforge.rehearse import run
-            from dsforge.rehearse.account import RehearsalDocument, phase_accounts
-            from dsforge.rehearse.subject import Subject
+            from dsforge.rehearse.rehearsed_job import RehearsedJob
+            from dsforge.rehearse.report import RehearsalDocument, phase_accounts
         except ImportError as error:
             from dsforge.origin import install_command
 
             hint = install_command("train")
             raise DsforgeError(f"a rehearsal needs {error.name}", hint) from error
         run.quieten()
-        subject = Subject(config, scene.sequence_length, scene.recompute, scene.lora, scene.loss)
-        found = run.rehearse(
-            subject, scene.settings, world_size=scene.world_size, rank=rank, say=note
-        )
+        job = RehearsedJob(config, scene.sequence_length, scene.recompute, scene.lora, scene.loss)
+        found = run.rehearse(job, scene.settings, world_size=scene.world_size, rank=rank, say=note)
     document = RehearsalDocument(
         model=scene.model.name,
         world_size=scene.world_size,
@@ -205,7 +205,7 @@ def _write(
     timeline: Timeline, document: RehearsalDocument, picture: Path | None, trace: Path | None
 ) -> None:
     """The files that were asked for."""
-    from dsforge.rehearse import picture as drawing
+    from dsforge.rehearse import timeline_export as drawing
 
     title = f"{document.model}, rank {document.rank} of {document.world_size}"
     texts = []

@@ -7,7 +7,8 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from dsforge.errors import DoesNotFitError, DsforgeError, LayoutError, RunError, SpecError
+from dsforge.error_report import COLOURED, PLAIN, error_report
+from dsforge.errors import DoesNotFitError, DsforgeError
 from dsforge.masking import masked_document, printable
 
 if TYPE_CHECKING:
@@ -16,24 +17,11 @@ if TYPE_CHECKING:
     from dsforge.plan import Request
     from dsforge.planner.remedies import Remedy
 
-MOST_PROBLEMS = 200  # that are shown; nobody reads more, and a wrong file has one a line
-RED, DIM, RESET = "\033[31m", "\033[2m", "\033[0m"
-
 
 def show_error(error: DsforgeError) -> None:
-    """The message in red, every problem on its own line, then the way out."""
+    """The report on stderr; in colour on a terminal, unless NO_COLOR is set."""
     coloured = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
-    red, dim, reset = (RED, DIM, RESET) if coloured else ("", "", "")
-    lines = [f"{red}error: {printable(error.message)}{reset}"]
-    if isinstance(error, (SpecError, LayoutError)):
-        shown, count = error.problems[:MOST_PROBLEMS], len(error.problems)
-        lines += [f"  - {printable(str(p))} {dim}[{p.rule}]{reset}" for p in shown]
-        lines += [f"  and {count - MOST_PROBLEMS:,} more"] if count > MOST_PROBLEMS else []
-    if isinstance(error, RunError) and error.tail:
-        lines += ["  last lines:", *(f"  | {printable(line)}" for line in error.tail.splitlines())]
-    if error.hint:
-        lines.append(f"  {printable(error.hint)}")
-    print("\n".join(lines), file=sys.stderr)
+    sys.stderr.write(error_report(error, style=COLOURED if coloured else PLAIN))
 
 
 def show_json(document: dict[str, Any]) -> None:

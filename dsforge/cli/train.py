@@ -50,8 +50,8 @@ def train(
     same options. SIGTERM and SIGHUP (exit code 0) and Ctrl-C (exit code 130) finish the step and
     save a checkpoint; the next start goes on from there.
     """
-    from dsforge.train.signals import Attendant
-    from dsforge.train.streams import keep_writable
+    from dsforge.train.run.signals import Attendant
+    from dsforge.train.run.streams import keep_writable
 
     keep_writable()
     with Attendant() as attendant:  # before the imports, which take seconds
@@ -60,8 +60,8 @@ def train(
         from dsforge.diagnose.report import shortly
         from dsforge.errors import EXIT_USER, DsforgeError
         from dsforge.masking import masked_traceback
-        from dsforge.train.loop import Options
-        from dsforge.train.loop import train as run
+        from dsforge.train.run.loop import Options
+        from dsforge.train.run.loop import train as run
 
         options = Options(steps, output, resume, overwrite, export, on_bad_row)
         try:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 
-from dsforge.diagnose.rule import Hit
+from dsforge.diagnose.rule import MatchedLine
 
 _SMALL = 16  # elements: a barrier or a flag, not data
 _SHOWN = 4  # ranks named in a message
 
 
-def collective_timeout(hits: tuple[Hit, ...]) -> dict[str, str]:
+def collective_timeout(hits: tuple[MatchedLine, ...]) -> dict[str, str]:
     """Who waited where; and what the pattern of waiting says."""
     works: dict[int, tuple[int, str, str]] = {}
     for hit in hits:
@@ -76,7 +76,7 @@ def _remedy(*, several: bool, op: str, numel: str, phase: str) -> str:
     return kit + "\n$ py-spy dump --pid PID   # on the rank that is missing"
 
 
-def interface(hits: tuple[Hit, ...]) -> dict[str, str]:
+def interface(hits: tuple[MatchedLine, ...]) -> dict[str, str]:
     """The network interface that a line names, or that the environment was set to before it."""
     named = next((h.values.get("name") for h in hits if h.values.get("name")), "")
     before = re.search(

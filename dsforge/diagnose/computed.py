@@ -18,7 +18,7 @@ from dsforge.diagnose.known_packages import (
 )
 from dsforge.diagnose.memory_moments import device_memory, host_memory
 from dsforge.diagnose.moved_names import import_conflict
-from dsforge.diagnose.rule import Hit
+from dsforge.diagnose.rule import MatchedLine
 from dsforge.diagnose.unknown_errors import (
     calling_package,
     missing_submodule,
@@ -26,7 +26,7 @@ from dsforge.diagnose.unknown_errors import (
     unpicklable,
 )
 
-COMPUTED: dict[str, Callable[[tuple[Hit, ...]], dict[str, str]]] = {
+COMPUTED: dict[str, Callable[[tuple[MatchedLine, ...]], dict[str, str]]] = {
     function.__name__: function
     for function in (
         batch,
@@ -49,7 +49,7 @@ COMPUTED: dict[str, Callable[[tuple[Hit, ...]], dict[str, str]]] = {
 }
 
 
-def values_of(hits: tuple[Hit, ...]) -> dict[str, str]:
+def values_of(hits: tuple[MatchedLine, ...]) -> dict[str, str]:
     """What a rule's templates are filled with: the first line, completed by later ones."""
     rule = hits[0].rule
     values = dict(hits[0].values)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dsforge.diagnose.rule import Hit
+from dsforge.diagnose.rule import MatchedLine
 
 _BLOCKS = {
     "DeepSpeedZeroConfig": "zero_optimization",
@@ -11,14 +11,14 @@ _BLOCKS = {
 }  # pydantic names the class
 
 
-def batch(hits: tuple[Hit, ...]) -> dict[str, str]:
+def batch(hits: tuple[MatchedLine, ...]) -> dict[str, str]:
     """The arithmetic, with the batch that would be right."""
     values = dict(hits[0].values)
     right = int(values["micro"]) * int(values["steps"]) * int(values["world"])
     return {**values, "right": str(right)}
 
 
-def key_above(hits: tuple[Hit, ...]) -> dict[str, str]:
+def key_above(hits: tuple[MatchedLine, ...]) -> dict[str, str]:
     """The key that pydantic names on the line above its complaint, and the block it stands in."""
     hit = hits[0]
     lines = [line.strip() for line in hit.before.splitlines() if line.strip()][-4:]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from dsforge.diagnose.rule import Hit
+from dsforge.diagnose.rule import MatchedLine
 
 # POSIX signal numbers of Linux on x86-64 and arm64: signal(7).
 SIGNALS = {
@@ -27,7 +27,7 @@ _RANK = re.compile(r"^\s{0,8}rank\s{1,8}: (\d{1,6})", re.MULTILINE)
 _TABLE_LINES = 6  # of torchrun's table, before the exit code
 
 
-def exit_report(hits: tuple[Hit, ...]) -> dict[str, str]:
+def exit_report(hits: tuple[MatchedLine, ...]) -> dict[str, str]:
     """Who ended, and how; from torchrun's table where there is one."""
     table = "\n".join(hits[0].before.rstrip().split("\n")[-_TABLE_LINES:])
     ranks, hosts = _RANK.findall(table), _HOST.findall(table)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import shlex
 
-from dsforge.diagnose.rule import Hit
+from dsforge.diagnose.rule import MatchedLine
 from dsforge.origin import MODULE, install_command
 
 PYTHON = "<the interpreter in the log>"
@@ -103,23 +103,23 @@ def installs_version(requirement: str) -> str:
     return f"$ pip install {shlex.quote(f'{name}{found[2] or str()}')}{EVERYWHERE}"
 
 
-def top_package(hits: tuple[Hit, ...]) -> dict[str, str]:
+def top_package(hits: tuple[MatchedLine, ...]) -> dict[str, str]:
     """The package of the module that a line names."""
     return {"package": hits[0].values["module"].partition(".")[0]}
 
 
-def install_module(hits: tuple[Hit, ...]) -> dict[str, str]:
+def install_module(hits: tuple[MatchedLine, ...]) -> dict[str, str]:
     """The package of a missing module, and the line that installs it."""
     return {**top_package(hits), "install": installs_module(hits[0].values["module"])}
 
 
-def install_version(hits: tuple[Hit, ...]) -> dict[str, str]:
+def install_version(hits: tuple[MatchedLine, ...]) -> dict[str, str]:
     """The line that installs the version which a message asks for."""
     wanted = installs_version(hits[0].values["need"])
     return {"install": wanted or "# install the version that the message asks for"}
 
 
-def extension_package(hits: tuple[Hit, ...]) -> dict[str, str]:
+def extension_package(hits: tuple[MatchedLine, ...]) -> dict[str, str]:
     """The package that a compiled file belongs to, where it is known."""
     path = hits[0].values.get("file", "")
     module = path.rpartition("/")[2].partition(".")[0]

@@ -26,7 +26,7 @@ from dsforge.diagnose.log_context import (
     wrapped,
 )
 from dsforge.diagnose.log_line import Line, cleaned
-from dsforge.diagnose.rule import Hit, Rule, compiled
+from dsforge.diagnose.rule import MatchedLine, Rule, compiled
 from dsforge.diagnose.rulebook import Rulebook
 from dsforge.diagnose.run_phases import SUCCESS, phase_at
 
@@ -56,7 +56,7 @@ class Scan(NamedTuple):
     """What one log says: hits in the order of their lines, and the last line that tells success."""
 
     file: str
-    hits: tuple[Hit, ...]
+    hits: tuple[MatchedLine, ...]
     success_line: int
     lines: int
 
@@ -88,7 +88,7 @@ class _Scanner:
 
     def __init__(self, file: str, rules: Rulebook) -> None:
         self.file = file
-        self.hits: list[Hit] = []
+        self.hits: list[MatchedLine] = []
         self.success_line = 0
         self.lines_before = 0  # line ends before the window
         self._seen = 0  # bytes of the window that are done
@@ -173,7 +173,7 @@ class _Scanner:
             if rule.context and not compiled(rule.context).search(last_frames(context) + shown):
                 continue
             self.hits.append(
-                Hit(
+                MatchedLine(
                     rule=rule,
                     file=self.file,
                     line=number + offset,
@@ -218,7 +218,7 @@ class _Scanner:
         if rule not in self.rules or line.text.startswith(OWN):
             return
         self.hits.append(
-            Hit(
+            MatchedLine(
                 rule=self.rules[rule],
                 file=self.file,
                 line=self._number(window, place),

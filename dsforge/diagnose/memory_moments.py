@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from dsforge.diagnose.rule import Hit
+from dsforge.diagnose.rule import MatchedLine
 
 _SIZE = r"(\d+(?:\.\d+)?) ?([KMG]i?B|bytes)"
 _FACTOR = {"bytes": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "kb": 10**3, "mb": 10**6,
@@ -146,7 +146,7 @@ def _bytes(match: re.Match[str]) -> int:
     return round(float(number) * _FACTOR[unit.lower()])
 
 
-def device_memory(hits: tuple[Hit, ...]) -> dict[str, str]:
+def device_memory(hits: tuple[MatchedLine, ...]) -> dict[str, str]:
     """Moment, shortfall and the remedy for that moment."""
     hit = hits[0]
     known = figures(hit.text)
@@ -170,7 +170,7 @@ def _shortfall(known: dict[str, int]) -> str:
     return f"{missing:.2f} GiB more than was free{total}" if missing > 0 else ""
 
 
-def host_memory(hits: tuple[Hit, ...]) -> dict[str, str]:
+def host_memory(hits: tuple[MatchedLine, ...]) -> dict[str, str]:
     """The phase in which host memory ran out, and what makes that phase smaller."""
     phase = next((hit.phase for hit in hits if hit.phase), "")
     offloads = any(_OFFLOADING.search(hit.before) for hit in hits)

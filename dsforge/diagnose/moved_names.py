@@ -8,7 +8,7 @@ as missing: what those releases have is missing in older ones, what they lack is
 from __future__ import annotations
 
 from dsforge.diagnose.known_packages import distribution_of
-from dsforge.diagnose.rule import Hit
+from dsforge.diagnose.rule import MatchedLine
 from dsforge.diagnose.unknown_errors import unknown_error
 
 CAME = {
@@ -43,7 +43,7 @@ WENT = {
 }
 
 
-def import_conflict(hits: tuple[Hit, ...]) -> dict[str, str]:
+def import_conflict(hits: tuple[MatchedLine, ...]) -> dict[str, str]:
     """The package that lacks a name, which way its version is off, and what to install."""
     values = hits[0].values
     top = values["module"].partition(".")[0]

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from dsforge.diagnose.computed import values_of
 from dsforge.diagnose.log_line import cleaned
 from dsforge.diagnose.log_scanner import Scan
-from dsforge.diagnose.rule import ANSWERS, Hit, compiled
+from dsforge.diagnose.rule import ANSWERS, MatchedLine, compiled
 from dsforge.diagnose.rulebook import Rulebook
 from dsforge.diagnose.templates import filled_fix, filled_message
 
@@ -45,7 +45,7 @@ class Cause(NamedTuple):
     why: str
     evidence: tuple[Evidence, ...]
     fix: str
-    hits: tuple[Hit, ...]
+    hits: tuple[MatchedLine, ...]
 
 
 def causes(scans: Sequence[Scan], rules: Rulebook) -> tuple[Cause, ...]:
@@ -55,7 +55,7 @@ def causes(scans: Sequence[Scan], rules: Rulebook) -> tuple[Cause, ...]:
     hits = _first_readers(_without_notices(counting), rules)
     timed = len(files) > 1 and all(hit.when for hit in hits)
 
-    def place(hit: Hit) -> tuple[str, int, int, int]:
+    def place(hit: MatchedLine) -> tuple[str, int, int, int]:
         return (hit.when if timed else "", files[hit.file], hit.line, rules.place(hit.rule.id))
 
     groups = _grouped(sorted(hits, key=place))
@@ -73,14 +73,14 @@ def _failed(scan: Scan) -> bool:
     return any(hit.rule.kind in ("exit", "death") for hit in scan.hits)
 
 
-def _counting(scan: Scan) -> list[Hit]:
+def _counting(scan: Scan) -> list[MatchedLine]:
     """The hits of a log that ended well are those of rules that count in spite of it."""
     if _failed(scan) or not scan.success_line:
         return list(scan.hits)
     return [hit for hit in scan.hits if hit.rule.survives_success or hit.line > scan.success_line]
 
 
-def _without_notices(hits: list[Hit]) -> list[Hit]:
+def _without_notices(hits: list[MatchedLine]) -> list[MatchedLine]:
     """The hits, less those of programs that go on, unless the run then fails in that component."""
     failure = "\n".join(_failure_text(hit) for hit in hits if _is_failure(hit))
     return [
@@ -91,7 +91,7 @@ def _without_notices(hits: list[Hit]) -> list[Hit]:
     ]
 
 
-def _needs_confirmation(hit: Hit) -> bool:
+def _needs_confirmation(hit: MatchedLine) -> bool:
     """Whether a line proves nothing by itself."""
     if hit.rule.kind not in ("cause", "error", "echo") or hit.rule.any_level:
         return False
@@ -102,12 +102,12 @@ def _needs_confirmation(hit: Hit) -> bool:
     return hit.form == "notice"
 
 
-def _is_failure(hit: Hit) -> bool:
+def _is_failure(hit: MatchedLine) -> bool:
     """Whether a line is an error by its form."""
     return hit.form == "error"
 
 
-def _failure_text(hit: Hit) -> str:
+def _failure_text(hit: MatchedLine) -> str:
     """An error and the frames that lead to it."""
     frames = hit.before.rpartition(_TRACEBACK)[2]
     if frames == hit.before:
@@ -116,7 +116,7 @@ def _failure_text(hit: Hit) -> str:
     return "\n".join([*lines, hit.text])
 
 
-def _first_readers(hits: list[Hit], rules: Rulebook) -> list[Hit]:
+def _first_readers(hits: list[MatchedLine], rules: Rulebook) -> list[MatchedLine]:
     """The hits, of several on one line only that of the rule that stands first."""
     seen: set[tuple[str, int]] = set()
     kept = []
@@ -127,15 +127,15 @@ def _first_readers(hits: list[Hit], rules: Rulebook) -> list[Hit]:
     return kept
 
 
-def _grouped(hits: list[Hit]) -> list[tuple[Hit, ...]]:
+def _grouped(hits: list[MatchedLine]) -> list[tuple[MatchedLine, ...]]:
     """All hits of each rule together, in the order of their first."""
-    groups: dict[str, list[Hit]] = {}
+    groups: dict[str, list[MatchedLine]] = {}
     for hit in hits:
         groups.setdefault(hit.rule.id, []).append(hit)
     return [tuple(group) for group in groups.values()]
 
 
-def _without_consequences(groups: list[tuple[Hit, ...]]) -> list[tuple[Hit, ...]]:
+def _without_consequences(groups: list[tuple[MatchedLine, ...]]) -> list[tuple[MatchedLine, ...]]:
     """The groups that no other group explains."""
     explained = {name for group in groups for name in group[0].rule.explains}
     known = [group for group in groups if group[0].rule.kind != "error"]
@@ -149,7 +149,9 @@ def _without_consequences(groups: list[tuple[Hit, ...]]) -> list[tuple[Hit, ...]
     return kept
 
 
-def _is_new(hit: Hit, taken: set[tuple[str, int]], known: list[tuple[Hit, ...]]) -> bool:
+def _is_new(
+    hit: MatchedLine, taken: set[tuple[str, int]], known: list[tuple[MatchedLine, ...]]
+) -> bool:
     """Whether an exception is none that another rule has read, nor one in a destructor."""
     if hit.rule.kind != "error":
         return True
@@ -159,9 +161,9 @@ def _is_new(hit: Hit, taken: set[tuple[str, int]], known: list[tuple[Hit, ...]])
     return (hit.file, hit.line) not in taken and not read and "Exception ignored in" not in last
 
 
-def _cascade(groups: list[tuple[Hit, ...]], place: object) -> list[tuple[Hit, ...]]:
+def _cascade(groups: list[tuple[MatchedLine, ...]], place: object) -> list[tuple[MatchedLine, ...]]:
     """The groups that answer, best first."""
-    by_kind: dict[str, list[tuple[Hit, ...]]] = {}
+    by_kind: dict[str, list[tuple[MatchedLine, ...]]] = {}
     for group in groups:
         by_kind.setdefault(group[0].rule.kind, []).append(group)
     hints = by_kind.get("hint", [])
@@ -176,26 +178,26 @@ def _cascade(groups: list[tuple[Hit, ...]], place: object) -> list[tuple[Hit, ..
     return hints
 
 
-def _first_cause(groups: list[tuple[Hit, ...]]) -> tuple[Hit, ...]:
+def _first_cause(groups: list[tuple[MatchedLine, ...]]) -> tuple[MatchedLine, ...]:
     """The first group that is an error by its form; else the first."""
     errors = (group for group in groups if any(_is_failure(hit) for hit in group))
     return next(errors, groups[0])
 
 
-def _was_caught(group: tuple[Hit, ...], ends: dict[str, int]) -> bool:
+def _was_caught(group: tuple[MatchedLine, ...], ends: dict[str, int]) -> bool:
     """Whether a program only logged what it met and went on; `ends`: logs of no failure."""
     return all(
         hit.line + WENT_ON_LINES < ends.get(hit.file, 0) and _is_logged(hit) for hit in group
     )
 
 
-def _is_logged(hit: Hit) -> bool:
+def _is_logged(hit: MatchedLine) -> bool:
     """Whether a line with a level, as loggers write it, stands before a hit's traceback."""
     said, traceback, _ = hit.before.rpartition(_TRACEBACK)
     return bool(traceback and LEVELS.search(said.rstrip().rpartition("\n")[2]))
 
 
-def _cause(group: tuple[Hit, ...], weight: float) -> Cause:
+def _cause(group: tuple[MatchedLine, ...], weight: float) -> Cause:
     """The explanation of one group, and a factor on how sure it is."""
     rule = group[0].rule
     values = values_of(group)

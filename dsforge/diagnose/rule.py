@@ -74,7 +74,7 @@ class Rule(NamedTuple):
         return None
 
 
-class Hit(NamedTuple):
+class MatchedLine(NamedTuple):
     """One line that a rule has matched, cleaned, and what it says."""
 
     rule: Rule

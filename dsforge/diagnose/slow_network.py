@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from statistics import median
 
 from dsforge.diagnose.ranking import SHOWN_LINES, Cause, Evidence
-from dsforge.diagnose.rule import Hit
+from dsforge.diagnose.rule import MatchedLine
 from dsforge.diagnose.templates import filled_message
 from dsforge.plan import Plan
 from dsforge.planner import price
@@ -26,7 +26,7 @@ _UNITS = {"ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
 SLOW_NETWORK = "slow-network"
 
 
-def slow_network(hits: Iterable[Hit], plan: Plan) -> tuple[Cause, ...]:
+def slow_network(hits: Iterable[MatchedLine], plan: Plan) -> tuple[Cause, ...]:
     """The network as a cause, where the steps of a log take what they would on a slower one."""
     hits = tuple(hits)
     taken = [taken_s for hit in hits if (taken_s := _step_s(hit, plan)) > 0]
@@ -107,7 +107,7 @@ def _between(low: float, high: float, is_low: Callable[[float], bool]) -> float:
     return high
 
 
-def _step_s(hit: Hit, plan: Plan) -> float:
+def _step_s(hit: MatchedLine, plan: Plan) -> float:
     """Seconds of an optimizer step by one line; 0 where it does not say."""
     values = hit.values
     if values.get("step"):

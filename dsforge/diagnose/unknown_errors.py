@@ -10,7 +10,7 @@ import re
 from typing import NamedTuple
 
 from dsforge.diagnose.known_packages import distribution_of
-from dsforge.diagnose.rule import Hit
+from dsforge.diagnose.rule import MatchedLine
 
 _FRAME = re.compile(
     r'File "(?P<file>[^"\n]{1,300})", line (?P<line>\d{1,7})(?:, in (?P<function>[\w<>.]{1,80}))?|'
@@ -33,7 +33,7 @@ class _Frame(NamedTuple):
         return f"{self.file}:{self.line}" + (f" in {self.function}" if self.function else "")
 
 
-def unknown_error(hits: tuple[Hit, ...]) -> dict[str, str]:
+def unknown_error(hits: tuple[MatchedLine, ...]) -> dict[str, str]:
     """The user's deepest frame, the package that raised, its version, and search terms."""
     hit = hits[0]
     frames = _frames(hit.before)
@@ -49,7 +49,7 @@ def unknown_error(hits: tuple[Hit, ...]) -> dict[str, str]:
     }
 
 
-def calling_package(hits: tuple[Hit, ...]) -> dict[str, str]:
+def calling_package(hits: tuple[MatchedLine, ...]) -> dict[str, str]:
     """The package whose frame called what another release has renamed."""
     values = unknown_error(hits)
     kind, _, what = hits[0].text.strip().partition(": ")
@@ -57,13 +57,13 @@ def calling_package(hits: tuple[Hit, ...]) -> dict[str, str]:
     return {**values, "search": search_terms(kind, what, raising)}
 
 
-def unpicklable(hits: tuple[Hit, ...]) -> dict[str, str]:
+def unpicklable(hits: tuple[MatchedLine, ...]) -> dict[str, str]:
     """What cannot be pickled, and the user's line that leads there."""
     values = unknown_error(hits)
     return {"frame": values["frame"]}
 
 
-def missing_submodule(hits: tuple[Hit, ...]) -> dict[str, str]:
+def missing_submodule(hits: tuple[MatchedLine, ...]) -> dict[str, str]:
     """The installed package that lacks a module, and who imports it."""
     values = unknown_error(hits)
     top = hits[0].values["module"].partition(".")[0]

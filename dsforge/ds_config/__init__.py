@@ -11,8 +11,6 @@ from __future__ import annotations
 from dsforge.ds_config.batch import Batch, batch_of
 from dsforge.ds_config.config import (
     BALANCED,
-    GRADIENTS_SHARDED,
-    PARAMETERS_SHARDED,
     PARTITIONS,
     DsConfig,
     Partition,
@@ -23,8 +21,6 @@ from dsforge.ds_config.unpriced import unknown, unpriced
 
 __all__ = [
     "BALANCED",
-    "GRADIENTS_SHARDED",
-    "PARAMETERS_SHARDED",
     "PARTITIONS",
     "Batch",
     "DsConfig",

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-if TYPE_CHECKING:  # `lint` starts without pydantic
-    from dsforge.strategy import Offload, ZeroStage
+from dsforge.zero_stages import FULLY_SHARDED, Offload, ZeroStage
 
 Precision = Literal["bf16", "fp16", "fp32"]
 Partition = str | tuple[int, ...]
 
 BALANCED = "parameters"  # stages of equally many parameters; DeepSpeed's own word for it
 PARTITIONS = (BALANCED, "best", "uniform")
-GRADIENTS_SHARDED, PARAMETERS_SHARDED = 2, 3  # ZeRO stages
 
 
 class BucketKeys(NamedTuple):
@@ -43,6 +41,7 @@ class DsConfig(NamedTuple):
     communication_type: Precision | None = None  # communication_data_type; none: as precision
     optimizer: str = ""  # optimizer.type as written
     optimizer_parameters: Mapping[str, Any] = MappingProxyType({})
+    any_cpu_optimizer: bool = False  # optimizers without a CPU version may be offloaded
     zero_stage: ZeroStage | None = 0
     offload_optimizer: Offload | None = "none"
     offload_parameters: Offload | None = "none"
@@ -69,7 +68,7 @@ class DsConfig(NamedTuple):
     @property
     def shards_parameters(self) -> bool:
         """Whether each rank holds a part of every parameter (ZeRO stage 3)."""
-        return self.zero_stage == PARAMETERS_SHARDED
+        return self.zero_stage == FULLY_SHARDED
 
     @property
     def swaps(self) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 from dsforge.ds_config.config import (
     BALANCED,
@@ -21,11 +21,8 @@ from dsforge.ds_config.config import (
 )
 from dsforge.ds_config.reader import AUTO, OPTIMIZER_OFFLOAD, PARAMETER_OFFLOAD, ZERO, Reader
 from dsforge.errors import Problem
+from dsforge.zero_stages import ZERO_STAGES, Offload, ZeroStage
 
-if TYPE_CHECKING:  # `lint` starts without pydantic
-    from dsforge.strategy import Offload, ZeroStage
-
-STAGES: tuple[ZeroStage, ...] = (0, 1, 2, 3)
 DEVICES: tuple[Offload, ...] = ("none", "cpu", "nvme")
 
 
@@ -65,6 +62,8 @@ def _batch(reader: Reader, config: DsConfig) -> DsConfig:
         optimizer_parameters=parameters
         if isinstance(parameters, Mapping)
         else MappingProxyType({}),
+        any_cpu_optimizer=reader.value("zero_allow_untested_optimizer") is True
+        or reader.value("zero_force_ds_cpu_optimizer") is False,
     )
 
 
@@ -74,8 +73,10 @@ def _precision(reader: Reader) -> Precision | None:
     bf16 = reader.flag("bfloat16.enabled" if old else "bf16.enabled")
     fp16 = reader.flag("fp16.enabled")
     if bf16 and fp16:
-        message = "`bf16` and `fp16` are both enabled"
-        reader.problems.append(Problem("one-precision", message, "keep one"))
+        message = "`fp16` and `bf16` are both enabled"
+        reader.problems.append(
+            Problem("fp16-with-bf16", message, "keep bf16 where the GPU supports it")
+        )
     if bf16 or fp16:
         return "bf16" if bf16 else "fp16"
     return None if bf16 is None or fp16 is None else "fp32"
@@ -83,7 +84,7 @@ def _precision(reader: Reader) -> Precision | None:
 
 def _states(reader: Reader, config: DsConfig) -> DsConfig:
     """ZeRO: what is sharded, where it lies, in which buffers it travels."""
-    stage = reader.choice(f"{ZERO}.stage", STAGES, default=0, rule="zero-stage")
+    stage = reader.choice(f"{ZERO}.stage", ZERO_STAGES, default=0, rule="zero-stage")
     optimizer = _device(reader, OPTIMIZER_OFFLOAD, f"{ZERO}.cpu_offload")
     parameters = _device(reader, PARAMETER_OFFLOAD, f"{ZERO}.cpu_offload_param")
     places = ((OPTIMIZER_OFFLOAD, optimizer), (PARAMETER_OFFLOAD, parameters))
@@ -167,5 +168,5 @@ def _partition(reader: Reader, stages: int) -> Partition:
         f"`{path}` (={given}) must be {', '.join(PARTITIONS)}, or the decoder layers "
         f"of each of the {stages} stages"
     )
-    reader.problems.append(Problem("pipeline-partition", message, "for example [12, 10]"))
+    reader.problems.append(Problem("partition-form", message, "for example [12, 10]"))
     return BALANCED

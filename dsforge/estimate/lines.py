@@ -13,6 +13,7 @@ from functools import lru_cache
 from math import inf
 from typing import NamedTuple
 
+from dsforge.constraints.trainer import is_split
 from dsforge.estimate.activations import FLOAT_BYTES, element_bytes
 from dsforge.estimate.flops import (
     BACKWARD,
@@ -25,7 +26,6 @@ from dsforge.estimate.flops import (
 from dsforge.estimate.loss import chunks_of, loss_under
 from dsforge.estimate.quantised import NF4_BYTES, layer_quantised_elements
 from dsforge.estimate.rates import Rates, rates
-from dsforge.rules.trainer import is_split
 from dsforge.specs import GpuSpec, ModelSpec, Workload
 from dsforge.strategy import Execution, Loss, Strategy
 

@@ -1,9 +1,9 @@
 """The loss at the output head: which trainer holds whole logits, and what it needs, in bytes.
 
 A plain loss holds the logits of a whole micro batch. The chunked one of `dsforge train`
-(`train/loss.py`) asks the head for the loss of a chunk of tokens at a time and makes the gradients
-on the way; Liger's and DeepSpeed's fused losses are of that kind. The size of a chunk is decided
-here, for the trainer too, so that what is priced is what runs.
+(`train/model/answer_loss.py`) asks the head for the loss of a chunk of tokens at a time and makes
+the gradients on the way; Liger's and DeepSpeed's fused losses are of that kind. The size of a
+chunk is decided here, for the trainer too, so that what is priced is what runs.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from __future__ import annotations
 from math import inf
 from typing import NamedTuple
 
+from dsforge.constraints.trainer import holds_whole_logits, is_split
 from dsforge.estimate.activations import FLOAT_BYTES, element_bytes
-from dsforge.rules.trainer import holds_whole_logits, is_split
 from dsforge.specs import ModelSpec, Workload
 from dsforge.strategy import Execution, Loss, Strategy
 
@@ -126,8 +126,8 @@ def logit_token_bytes(model: ModelSpec, workload: Workload, strategy: Strategy) 
 def _chunked(model: ModelSpec, size: int, gradient: float) -> HeadBytes:
     """Rows of hidden states with their gradient; logits of a chunk; the gradient of the weight.
 
-    Several chunks: its sum in float32, beside a chunk's softmax. Read in `train/loss.py`, measured
-    in tests/engine/test_loss_memory.py.
+    Several chunks: its sum in float32, beside a chunk's softmax. Read in
+    `train/model/answer_loss.py`, measured in tests/engine/test_loss_memory.py.
     """
     width, words = model.embedding_size, model.vocab_size
     chunks = chunks_of(words, width, trained=gradient > 0)

@@ -16,15 +16,15 @@ from dsforge.layout import Layout
 from dsforge.specs import ClusterSpec
 from dsforge.strategy import Strategy
 
-TENSOR_HOST_S = 1.6e-3  # of eight collectives in Python, a layer forward and backward
-PIPELINE_HOST_S = 1.57e-3  # more, where a pipeline spans nodes
-RANK_WAIT_S = 2.02e-3  # more, for each further tensor rank of a node; beyond, by the root of nodes
-FAR_WAIT_S = 3.01e-3  # of a layer whose tensor ranks span nodes, which no work hides
-SEND_S = 0.58e-3  # a send that waits, with the message that announces its shape
-STALL_S = 0.294  # of one round between 64 nodes
+TENSOR_HOST_S = 1.73e-3  # of eight collectives in Python, a layer forward and backward
+PIPELINE_HOST_S = 2.4e-3  # more, where a pipeline spans nodes
+RANK_WAIT_S = 1.87e-3  # more, for each further tensor rank of a node; beyond, by the root of nodes
+FAR_WAIT_S = 2.79e-3  # of a layer whose tensor ranks span nodes, which no work hides
+SEND_S = 0.336e-3  # a send that waits, with the message that announces its shape
+STALL_S = 0.303  # of one round between 64 nodes
 STALL_NODES = 64
 STALL_POWER = 8  # of the share of those nodes: on half of them it is 1 ms
-TENSOR_STALLS = 0.294  # rounds stalled for each tensor rank, up to the ranks of a node
+TENSOR_STALLS = 0.345  # rounds stalled for each tensor rank, up to the ranks of a node
 
 
 def layer_wait_s(cluster: ClusterSpec, layout: Layout) -> float:

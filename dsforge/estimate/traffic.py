@@ -23,9 +23,9 @@ from dsforge.estimate.frame import Frame
 from dsforge.specs import Workload
 from dsforge.strategy import FULLY_SHARDED, GRADIENTS_SHARDED, Batching, Strategy
 
-GRADIENT_OVERLAP = 0.07  # share of backward that hides reduction of gradients
+GRADIENT_OVERLAP = 0.085  # share of backward that hides reduction of gradients
 GATHER_OVERLAP = 0.7  # share of compute that hides gathers of ZeRO stage 3
-PIPELINE_EXPOSED, INTERLEAVED_EXPOSED = 0.263, 0.037  # of sends between stages
+PIPELINE_EXPOSED, INTERLEAVED_EXPOSED = 0.263, 0.08  # of sends between stages
 PIPELINE_OVERLAP = 0.7  # share of compute that hides them at most: the adapters set a floor
 MESSAGE_BYTES = 2.56e8  # of gradients or weights at once, where no engine's buckets say
 NEVER_HIDDEN = 0.37  # of what could be hidden: first and last bucket, kernels that make room

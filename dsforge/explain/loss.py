@@ -9,7 +9,7 @@ from dsforge.explain.sheet import Line, Sheet
 from dsforge.plan import Plan
 
 LOSS = "estimate/loss.py"
-READ = f"{LOSS}, read in train/loss.py"
+READ = f"{LOSS}, read in train/model/answer_loss.py"
 
 
 def give_loss(sheet: Sheet, plan: Plan) -> None:

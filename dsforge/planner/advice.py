@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from math import inf, log
 
+from dsforge.constraints import check
 from dsforge.errors import Problem
 from dsforge.plan import Priced, Reason, Request
-from dsforge.planner.candidates import BACK_ENDS, base, layouts, wanted
+from dsforge.planner.back_ends import BACK_ENDS, NAMES, file_name, fine_tuned, wanted
+from dsforge.planner.candidates import base, layouts
 from dsforge.planner.explore import Explored
 from dsforge.planner.memory_advice import (
     headroom_reason,
@@ -18,7 +20,6 @@ from dsforge.planner.preference import demand
 from dsforge.planner.pricing import price, room_left
 from dsforge.planner.rivals import Rivals, fastest
 from dsforge.planner.wording import LIKELY_ONLY, Said, against, memory_name, said
-from dsforge.rules import check
 from dsforge.strategy import FULLY_SHARDED, Strategy
 from dsforge.units import SAME, factor, gb_per_s, gib, seconds, times
 
@@ -34,6 +35,8 @@ def choice_reasons(request: Request, best: Priced, found: Rivals) -> tuple[Reaso
         _preferred(request, best, found),
         _tight(request, best, found),
         _against_back_end(request, best, found),
+        _left_out(request, best, found),
+        _to_convert(request, best),
         _against_stage(request, best, found.explored),
         _over_stage(request, best, found),
         _against_cut(best, found),
@@ -180,7 +183,7 @@ def _against_back_end(request: Request, best: Priced, found: Rivals) -> Said | N
     if other is first and other.step_s < mine_s:  # said already
         return None
     rule = "deepspeed-is-simpler" if mine == "deepspeed" else "megatron-is-faster"
-    words = f"on {_NAMES[other.family.back_end]}, {against(other, mine_s)}"
+    words = f"on {NAMES[other.family.back_end]}, {against(other, mine_s)}"
     asks = demand(best.strategy, other.strategy)
     words += f", but {asks}" if asks and other.step_s < mine_s else ""
     if mine == "megatron" and first and other.step_s > request.prefer * first.step_s > first.step_s:
@@ -188,7 +191,36 @@ def _against_back_end(request: Request, best: Priced, found: Rivals) -> Said | N
     return said(rule, words, other.step_s / mine_s)
 
 
-_NAMES = {"deepspeed": "DeepSpeed", "megatron": "Megatron-LM"}
+def _left_out(request: Request, best: Priced, found: Rivals) -> Said | None:
+    """Why Megatron-LM was not searched, where one of its plans fits as well."""
+    other, mine_s = found.left_out, best.time.step_s.likely
+    if other is None:
+        return None
+    message = (
+        f"Megatron-LM is left out: {fine_tuned(request)}, and {PRETRAIN} starts from random "
+        f"weights and reads token files of its own; {against(other, mine_s)}, `--for megatron` "
+        f"takes it"
+    )
+    return said("megatron-left-out", message, max(1.0, mine_s / other.step_s))
+
+
+def _to_convert(request: Request, best: Priced) -> Said | None:
+    """What has to be converted before Megatron-LM can continue from trained weights."""
+    why, data = fine_tuned(request), request.workload.data
+    if best.strategy.back_end != "megatron" or not why:
+        return None
+    rows = ""
+    if data is not None:
+        rows = f" and tokenize {file_name(data.train)} with its `tools/preprocess_data.py`"
+    message = (
+        f"before the launch, convert the weights of {request.model.name} with Megatron-LM's "
+        f"`tools/checkpoint/convert.py` into output/megatron{rows}: {PRETRAIN} starts from random "
+        f"weights"
+    )
+    return Said(inf, Reason(rule="megatron-needs-conversion", message=message))
+
+
+PRETRAIN = "pretrain_gpt.py"
 
 
 def _against_cut(best: Priced, found: Rivals) -> Said | None:

@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, Literal, NamedTuple
 
+from dsforge.constraints import allows, case_of, divisors
+from dsforge.constraints.case import UNLIMITED_POSITIONS
+from dsforge.constraints.inputs import decoder_only, sequence_in_positions
 from dsforge.estimate.params import parameters
 from dsforge.layout import Layout
 from dsforge.plan import Reason, Request
-from dsforge.planner.candidates import BACK_ENDS, base
-from dsforge.rules import Case, divisors
-from dsforge.rules.inputs import UNLIMITED_POSITIONS, decoder_only, sequence_in_positions
+from dsforge.planner.back_ends import BACK_ENDS
+from dsforge.planner.candidates import base
 from dsforge.specs import ModelSpec
 
 Question = Literal["micro-batch", "seq-len", "gpus", "model"]
@@ -152,8 +154,8 @@ def size_axis(request: Request, sized: Callable[[int], ModelSpec], near: int) ->
 def _trainable(request: Request, model: ModelSpec) -> bool:
     """Whether it is a decoder with as many positions as the samples have tokens."""
     anyhow = base(request, BACK_ENDS[0], Layout(), stage=0)
-    case = Case(model, request.cluster, request.workload, anyhow)
-    return decoder_only(case) is None and sequence_in_positions(case) is None
+    case = case_of(model, request.cluster, request.workload, anyhow)
+    return allows(case, decoder_only, sequence_in_positions)
 
 
 def _batch_is_free(request: Request) -> bool:

@@ -13,14 +13,24 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
+from dsforge.constraints import Case, allows, divisors, shape_of, tensor_sizes
+from dsforge.constraints.deepspeed import (
+    hpz_stage,
+    hpz_with_offload,
+    hpz_with_sequence,
+    nvme_stage,
+    offload_optimizer_stage,
+    offload_parameters_stage,
+    offload_ratio_stage,
+    zero_with_pipeline,
+    zero_with_tensor,
+)
+from dsforge.constraints.ulysses import shares_sequence
 from dsforge.layout import Layout, layer_split
 from dsforge.plan import Request
-from dsforge.rules import divisors, tensor_sizes
-from dsforge.rules.trainer import heads_of, sequence_problems
 from dsforge.specs import Workload
 from dsforge.strategy import (
     EXECUTIONS,
-    FULLY_SHARDED,
     BackEnd,
     Batching,
     Buckets,
@@ -33,23 +43,13 @@ from dsforge.strategy import (
     Strategy,
     ZeroStage,
 )
+from dsforge.zero_stages import ZERO_STAGES
 
-BACK_ENDS: tuple[BackEnd, ...] = ("deepspeed", "megatron")
 LARGEST_TENSOR = 16
 LEAST_STRETCH = 4096  # tokens of a sequence on a rank under Ulysses; fewer fit whole samples
 
 Offloads = tuple[Offload, Offload]  # optimizer, parameters
 KEPT: Offloads = ("none", "none")
-
-
-def wanted(request: Request) -> tuple[BackEnd, ...]:
-    """The back ends to look at: who fixes a ZeRO stage, hpZ or offload means DeepSpeed."""
-    fixed = request.constraints
-    if fixed.back_end:
-        return (fixed.back_end,)
-    offloads = {fixed.offload_optimizer, fixed.offload_parameters} - {None, "none"}
-    zero = fixed.zero_stage is not None or (fixed.hpz_partition_size or 1) > 1
-    return ("deepspeed",) if offloads or zero or fixed.loss == "chunked" else BACK_ENDS
 
 
 def families(request: Request, back_end: BackEnd) -> Iterator[Strategy]:
@@ -69,9 +69,15 @@ def _second_copies(request: Request, family: Strategy) -> Iterator[Strategy]:
     """
     fixed, node = request.constraints.hpz_partition_size, request.cluster.gpus_per_node
     sizes: tuple[int, ...] = (fixed or 1,)
-    kept = family.offload_parameters == "none" and family.offload_optimizer != "nvme"
-    kept = kept and family.layout.context_parallel_size == 1
-    if fixed is None and family.zero_stage == FULLY_SHARDED and kept:
+    copied = Case(
+        zero_stage=family.zero_stage,
+        context_parallel_size=family.layout.context_parallel_size,
+        hpz_partition_size=2,  # any
+        offload_optimizer=family.offload_optimizer,
+        offload_parameters=family.offload_parameters,
+        back_end=family.back_end,
+    )
+    if fixed is None and allows(copied, hpz_stage, hpz_with_offload, hpz_with_sequence):
         ranks = family.layout.data_parallel_size
         parts = [n for n in divisors(ranks)[1:-1] if node % n == 0 or n % node == 0]
         sizes = (*parts, 1)  # the lightest comes last
@@ -91,7 +97,7 @@ def base(
     """The member of a family with the smallest micro batch and the lightest recomputation."""
     fixed, workload = request.constraints, request.workload
     micro = fixed.micro_batch_size or 1
-    partial = stage == FULLY_SHARDED and offloads[0] == "cpu"
+    split = allows(Case(zero_stage=stage, offload_ratio=0.5), offload_ratio_stage)
     tp, cp = layout.tensor_parallel_size, layout.context_parallel_size
     return Strategy.model_construct(
         back_end=back_end,
@@ -105,7 +111,7 @@ def base(
         offload_parameters=offloads[1],
         recompute=fixed.recompute or "none",
         virtual_stages=1,
-        execution=_execution(fixed, workload, partial=partial)
+        execution=_execution(fixed, workload, partial=split and offloads[0] == "cpu")
         if back_end == "deepspeed"
         else _of_loss(fixed),
         sequence_parallel=back_end == "megatron"
@@ -246,8 +252,8 @@ def _context_sizes(request: Request, back_end: BackEnd, ranks: int, tp: int) -> 
     others = request.constraints.pipeline_parallel_size, request.constraints.hpz_partition_size
     if tp > 1 or any((size or 1) > 1 for size in others):
         return (1,)
-    heads, most = heads_of(request.model), tokens // LEAST_STRETCH
-    shared = (n for n in divisors(ranks)[1:] if n <= most and not any(sequence_problems(n, heads)))
+    shape, most = shape_of(request.model), tokens // LEAST_STRETCH
+    shared = (n for n in divisors(ranks)[1:] if n <= most and shares_sequence(shape, n))
     return (1, *(n for n in shared if tokens % n == 0))
 
 
@@ -264,11 +270,12 @@ def _zero_stages(fixed: Constraints, back_end: BackEnd, layout: Layout) -> tuple
         return (fixed.zero_stage,)
     if back_end == "megatron":
         return (1,) if layout.shard_ranks > 1 else (0,)
-    if layout.pipeline_parallel_size > 1:
-        return (0, 1)
-    if layout.tensor_parallel_size > 1:
-        return (0, 1, 2)
-    return (0, 1, 2, 3)
+    cut = Case(
+        pipeline_parallel_size=layout.pipeline_parallel_size,
+        tensor_parallel_size=layout.tensor_parallel_size,
+    )
+    rules = zero_with_pipeline, zero_with_tensor
+    return tuple(n for n in ZERO_STAGES if allows(cut._replace(zero_stage=n), *rules))
 
 
 def _offloads(request: Request, back_end: BackEnd, stage: ZeroStage) -> tuple[Offloads, ...]:
@@ -276,10 +283,20 @@ def _offloads(request: Request, back_end: BackEnd, stage: ZeroStage) -> tuple[Of
     fixed = request.constraints
     if back_end == "megatron":
         return ((fixed.offload_optimizer or "none", fixed.offload_parameters or "none"),)
-    disk: tuple[Offload, ...] = ("nvme",) if request.cluster.nvme and stage == FULLY_SHARDED else ()
-    can_offload = stage > 0
-    optimizer: tuple[Offload, ...] = ("none", "cpu", *disk) if can_offload else ("none",)
-    placed: tuple[Offload, ...] = ("none", "cpu", *disk) if stage == FULLY_SHARDED else ("none",)
+    places: tuple[Offload, ...] = (
+        ("none", "cpu", "nvme") if request.cluster.nvme else ("none", "cpu")
+    )
+    on = Case(zero_stage=stage)
+    optimizer = tuple(
+        place
+        for place in places
+        if allows(on._replace(offload_optimizer=place), offload_optimizer_stage, nvme_stage)
+    )
+    placed = tuple(
+        place
+        for place in places
+        if allows(on._replace(offload_parameters=place), offload_parameters_stage)
+    )
     return tuple(
         (first, second)
         for first in ((fixed.offload_optimizer,) if fixed.offload_optimizer else optimizer)

@@ -12,9 +12,13 @@ from collections.abc import Iterator
 from enum import IntEnum
 from typing import Any, NamedTuple
 
+from dsforge.constraints import Case, allows
+from dsforge.constraints.deepspeed import offload_optimizer_stage, offload_parameters_stage
+from dsforge.constraints.inputs import qlora_stage
 from dsforge.plan import Request
+from dsforge.planner.back_ends import BACK_ENDS, fine_tuned, needs_deepspeed
 from dsforge.specs import QLORA_BITS, ClusterSpec, LoraSpec, NvmeSpec
-from dsforge.strategy import FULLY_SHARDED, GRADIENTS_SHARDED, Strategy, ZeroStage
+from dsforge.strategy import GRADIENTS_SHARDED, Offload, Strategy, ZeroStage
 from dsforge.units import GIB
 
 STAGES: tuple[ZeroStage, ...] = (1, 2, 3)
@@ -90,6 +94,10 @@ def _of_strategy(request: Request) -> Iterator[Change]:
     for field in freed:
         change = _strategy(request, field, SPLITS[field], **{field: None})
         yield change._replace(kind=Kind.engine) if field in ENGINES else change
+    if not fixed.back_end and not needs_deepspeed(request) and fine_tuned(request):
+        name = "--for megatron (weights and data converted first)"
+        change = _strategy(request, "back_end", name, back_end=BACK_ENDS[1])
+        yield change._replace(kind=Kind.engine)
 
 
 def _buffers(request: Request) -> Iterator[Change]:
@@ -107,12 +115,14 @@ def _offloads(request: Request) -> Iterator[Change]:
     asked = fixed.offload_optimizer, fixed.offload_parameters
     if "none" not in asked:
         return
-    for place in ("cpu", "nvme") if request.cluster.nvme else ("cpu",):
+    places: tuple[Offload, ...] = ("cpu", "nvme") if request.cluster.nvme else ("cpu",)
+    for place in places:
         state: dict[str, Any] = {"offload_optimizer": place}
         both: dict[str, Any] = {**state, "offload_parameters": place}
-        if fixed.zero_stage != 0 and asked[0] == "none":
+        on = Case(zero_stage=fixed.zero_stage, offload_optimizer=place, offload_parameters=place)
+        if asked[0] == "none" and allows(on, offload_optimizer_stage):
             yield _strategy(request, "offload", f"optimizer on {place}", **state)
-        if fixed.zero_stage in (None, FULLY_SHARDED) and asked[1] == "none":
+        if asked[1] == "none" and allows(on, offload_parameters_stage):
             yield _strategy(request, "offload", f"optimizer and parameters on {place}", **both)
 
 
@@ -159,7 +169,7 @@ def _of_job(request: Request) -> Iterator[Change]:
 def _quantised(request: Request, lora: LoraSpec) -> Change:
     """The same job with frozen matrices in 4 bits, which no rank can hold a part of."""
     change, fixed = _job(request, METHOD, "QLoRA", method="lora", lora=lora), request.constraints
-    if fixed.zero_stage != FULLY_SHARDED:
+    if allows(Case(in_4_bits=True, zero_stage=fixed.zero_stage), qlora_stage):
         return change
     whole = {
         "zero_stage": GRADIENTS_SHARDED,

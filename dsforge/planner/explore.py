@@ -8,18 +8,20 @@ without it does not fit safely: what is left out is provably worse.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from math import inf
 from typing import Any, NamedTuple
 
+from dsforge.constraints import check
 from dsforge.errors import Problem
 from dsforge.estimate.cut import Stage, kinds_of
 from dsforge.estimate.frame import Frame, framed
 from dsforge.estimate.memory import Footprint, device_bytes, footprints, fullest
 from dsforge.estimate.time import Tempo, tempo
 from dsforge.plan import Reason, Request
-from dsforge.planner.candidates import families, interleavings, recomputations, wanted
+from dsforge.planner.back_ends import can_build, wanted
+from dsforge.planner.candidates import families, interleavings, recomputations
 from dsforge.planner.pricing import device_room, missing_on_node
-from dsforge.rules import check
 from dsforge.specs import ClusterSpec
 from dsforge.strategy import Batching, Recompute, Strategy
 
@@ -89,12 +91,15 @@ class Explorer:
         self._every: tuple[Explored, ...] | None = None
 
     def every(self) -> tuple[Explored, ...]:
-        """All families of the back ends that are wanted."""
+        """All families of the back ends that are wanted; one of a back end that cannot build it."""
         if self._every is None:
             self._every = tuple(
                 self.explore(family)
                 for back_end in wanted(self.request)
-                for family in families(self.request, back_end)
+                for family in islice(
+                    families(self.request, back_end),
+                    None if can_build(self.request, back_end) else 1,
+                )
             )
         return self._every
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from dsforge.constraints import check
 from dsforge.estimate.activations import element_bytes
 from dsforge.estimate.memory import MemoryEstimate, estimate_memory
 from dsforge.estimate.params import parameters
 from dsforge.plan import Request
-from dsforge.planner.candidates import BACK_ENDS, families, interleavings, recomputations, wanted
+from dsforge.planner.back_ends import BACK_ENDS, can_build, wanted
+from dsforge.planner.candidates import families, interleavings, recomputations
 from dsforge.planner.pricing import Bound, missing_bytes
-from dsforge.rules import check
 from dsforge.strategy import Strategy
 
 
@@ -48,6 +49,8 @@ def nearest(request: Request, bound: Bound = "likely") -> Nearest | None:
     """The first legal strategy found that fits, else the nearest; none where none is legal."""
     best: Nearest | None = None
     for back_end in wanted(request):
+        if not can_build(request, back_end):
+            continue
         seen = set()  # cuts that were legal with more context ranks: with fewer nothing is lighter
         for family in reversed(tuple(families(request, back_end))):  # the lightest come last
             cut = _without_context(family)

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from dsforge.constraints import divisors
 from dsforge.estimate.flops import step_flops
 from dsforge.estimate.rates import rates
 from dsforge.plan import Request
 from dsforge.planner.explore import Candidate, Explorer
 from dsforge.planner.preference import counted
-from dsforge.rules import divisors
 from dsforge.specs import ClusterSpec
 from dsforge.strategy import EXECUTIONS
 

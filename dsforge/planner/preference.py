@@ -29,7 +29,7 @@ from __future__ import annotations
 from math import inf, log
 
 from dsforge.plan import Request
-from dsforge.planner.candidates import BACK_ENDS
+from dsforge.planner.back_ends import BACK_ENDS
 from dsforge.planner.explore import Candidate
 from dsforge.strategy import Strategy
 

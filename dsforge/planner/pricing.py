@@ -114,11 +114,13 @@ def largest_term(memory: MemoryEstimate) -> str:
 
 
 def shortage(cluster: ClusterSpec, memory: MemoryEstimate) -> str:
-    """`needs 92 GiB of device memory, each card has 79 GiB: 13 GiB too much; ...`."""
+    """`needs 92 GiB of device memory, each card has 79 GiB: 13 GiB too much; ...`.
+
+    The budget that is exceeded most comes first, then what else is exceeded.
+    """
     short = missing(cluster, memory)
-    budget = max(short, key=lambda name: short[name])
-    lacking = short[budget] * (1 if budget == "device" else cluster.gpus_per_node)
-    what, owner, have = {
+    budget, *others = sorted(short, key=lambda name: -short[name])
+    places = {
         "device": ("device memory", f"each {cluster.gpu.name} has", cluster.gpu.memory_bytes),
         "host": (
             "host RAM",
@@ -126,10 +128,20 @@ def shortage(cluster: ClusterSpec, memory: MemoryEstimate) -> str:
             round(cluster.host_memory_bytes * HOST_SHARE),
         ),
         "nvme": ("NVMe", "each node has", cluster.nvme.size_bytes if cluster.nvme else 0),
-    }[budget]
+    }
+
+    def lacking(name: str) -> int:
+        return short[name] * (1 if name == "device" else cluster.gpus_per_node)
+
+    what, owner, have = places[budget]
+    also = "".join(
+        f", and {gib(lacking(name))} more {places[name][0]} than {places[name][1]}"
+        for name in others
+        if short[name] > 0
+    )
     name = largest_term(memory)
     return (
-        f"needs {gib(have + lacking)} of {what}, {owner} {gib(have)}: {gib(lacking)} too much; the "
-        f"largest term on the device is {name.replace('_', ' ')} "
-        f"({gib(getattr(memory.terms, name))})"
+        f"needs {gib(have + lacking(budget))} of {what}, {owner} {gib(have)}: "
+        f"{gib(lacking(budget))} too much{also}; the largest term on the device is "
+        f"{name.replace('_', ' ')} ({gib(getattr(memory.terms, name))})"
     )

@@ -7,8 +7,9 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from dsforge.plan import Request
+from dsforge.planner.back_ends import BACK_ENDS, fine_tuned, needs_deepspeed
 from dsforge.planner.explore import Candidate, Explored, Explorer
-from dsforge.planner.preference import choice, doubt, tight_and_faster
+from dsforge.planner.preference import choice, counted, doubt, tight_and_faster
 from dsforge.specs import QLORA_BITS
 from dsforge.strategy import Strategy
 
@@ -22,6 +23,7 @@ class Rivals(NamedTuple):
     fitting: tuple[Candidate, ...]  # of all that likely fit
     tight: Candidate | None  # the fastest that fits less surely, where it beats all these
     quantised: Candidate | None  # under QLoRA, where LoRA has to offload
+    left_out: Candidate | None  # on Megatron-LM, where trained weights keep it out of the search
 
     def fastest(self, wanted: Callable[[Strategy], bool]) -> Candidate | None:
         """The fastest that fits likewise, of the families that are wanted."""
@@ -53,6 +55,7 @@ def rivals(request: Request, explored: tuple[Explored, ...]) -> Rivals:
         fitting=tuple(filter(None, (fastest(found.fitting) for found in explored))),
         tight=tight_and_faster(request, fitting) if fitting else None,
         quantised=_quantised(request, likewise),
+        left_out=_left_out(request),
     )
 
 
@@ -67,6 +70,17 @@ def _quantised(request: Request, likewise: tuple[Candidate, ...]) -> Candidate |
     found = tuple(c for e in Explorer(asked).every() for c in e.fitting if c.safe)
     best = choice(asked, found) if found else None
     return None if best is None or best.family.offloads else best
+
+
+def _left_out(request: Request) -> Candidate | None:
+    """The fastest Megatron-LM plan, where trained weights or rows of data keep it out."""
+    fixed = request.constraints
+    if fixed.back_end or needs_deepspeed(request) or not fine_tuned(request):
+        return None
+    on_megatron = {"constraints": fixed.model_copy(update={"back_end": BACK_ENDS[1]})}
+    asked = request.model_copy(update=on_megatron)
+    fitting = tuple(one for found in Explorer(asked).every() for one in found.fitting)
+    return fastest(counted(asked, fitting))
 
 
 def fastest(candidates: Iterable[Candidate]) -> Candidate | None:

@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 from dsforge import catalog
 from dsforge.plan import Reason
-from dsforge.reading.source import Source, refusal
+from dsforge.reading.refusals import refusal
+from dsforge.reading.source import Source
 from dsforge.specs import GpuSpec, LinkSpec
 
 KEY = "nvlink_domain_size"

@@ -7,8 +7,6 @@ the price and has none is refused by name; `dsforge/ds_config/keys.py` lists eve
 
 from __future__ import annotations
 
-import json
-from collections import Counter
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -17,7 +15,7 @@ from typing import Any, NamedTuple
 from dsforge.ds_config import DsConfig, read, unknown, unpriced
 from dsforge.ds_config.keys import CLOSED, TABLE
 from dsforge.errors import Problem, SpecError
-from dsforge.outside import UnreadableError, json_value
+from dsforge.outside import UnreadableError, json_with_repeated
 from dsforge.plan import Reason, Request
 from dsforge.reading.ds_config_strategy import (
     batch_problem,
@@ -27,7 +25,8 @@ from dsforge.reading.ds_config_strategy import (
     partition_reason,
     unpriced_values,
 )
-from dsforge.reading.source import MAX_PROBLEMS, Setting, read_text, refusal
+from dsforge.reading.refusals import MAX_PROBLEMS, refusal
+from dsforge.reading.source import Setting, read_text
 
 
 class DsConfigFile(NamedTuple):
@@ -45,31 +44,19 @@ def json_mapping(path: Path) -> dict[str, Any]:
     """
     text, place = read_text(path), str(path)
     try:
-        value = json_value(text)
+        value, repeated = json_with_repeated(text)
     except UnreadableError as error:
         place = f"{path}:{error.line}" if error.line else place
         raise refusal("ds-config-json", place, error.reason) from error
     problems = [
         Problem("ds-config-duplicate", f"`{key[:60]}` is written twice", "keep one", place)
-        for key in _written_twice(text)[:MAX_PROBLEMS]
+        for key in repeated[:MAX_PROBLEMS]
     ]
     if not isinstance(value, dict):
         problems.append(Problem("ds-config-mapping", "must be a JSON object", place=place))
     if problems:
         raise SpecError(tuple(problems))
     return dict(value)
-
-
-def _written_twice(text: str) -> list[str]:
-    """Keys that an object of the JSON text has more than once, the innermost first."""
-    repeated: list[str] = []
-
-    def unique(pairs: list[tuple[str, Any]]) -> None:
-        counts = Counter(key for key, _ in pairs)
-        repeated.extend(sorted(key for key, count in counts.items() if count > 1))
-
-    json.loads(text, object_pairs_hook=unique)
-    return repeated
 
 
 def read_ds_config(path: Path) -> DsConfigFile:

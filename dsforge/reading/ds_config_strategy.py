@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import prod
 
+from dsforge.constraints import batch_problem as judged_batch
+from dsforge.constraints import case_of_config
+from dsforge.constraints.deepspeed import gradient_type_without_zero, offload_ratio_stage
 from dsforge.ds_config import Batch, DsConfig, batch_of
 from dsforge.errors import Problem
 from dsforge.estimate.buckets import ENGINE, PERSISTENT_PER_HIDDEN
@@ -109,15 +112,7 @@ def batch_problem(config: DsConfig, request: Request) -> Problem | None:
     """A global batch that the ranks of a request do not make (`_batch_assertion`)."""
     replicas = _replicas(request)
     found = batch_of(config, replicas)
-    if found is None or found.total == found.product(replicas):
-        return None
-    steps = config.gradient_accumulation_steps or "any"
-    product = f"micro batch {found.micro} x accumulation {steps} x {replicas} ranks"
-    return Problem(
-        "batch-product",
-        f"`train_batch_size` (={found.total}) must be {product}",
-        "the engine refuses it; set two of the three and leave the third out",
-    )
+    return None if found is None else judged_batch(found, replicas)
 
 
 def unpriced_values(config: DsConfig) -> Iterator[Problem]:
@@ -132,11 +127,13 @@ def unpriced_values(config: DsConfig) -> Iterator[Problem]:
             "price above 1"
         )
         yield Problem("ds-config-unpriced", message, "use 1, or 0")
-    whole = config.shards_parameters and config.offload_optimizer == "cpu"
-    if config.offload_ratio < 1 and config.offload_optimizer != "none" and not whole:
+    judged = case_of_config(config)
+    refused = offload_ratio_stage(judged), gradient_type_without_zero(judged)
+    yield from (problem for problem in refused if problem is not None)
+    if config.offload_ratio < 1 and config.offload_optimizer == "nvme":
         key = "zero_optimization.offload_optimizer.ratio"
-        message = f"`{key}` (={config.offload_ratio}) must be 1 but under ZeRO stage 3 with `cpu`"
-        yield Problem("offload-ratio", message, "use stage 3 (offload_ratio_check), or drop it")
+        message = f"`{key}` (={config.offload_ratio}) has no price with NVMe"
+        yield Problem("ds-config-unpriced", message, "use 1, or device cpu")
     yield from _types(config)
 
 
@@ -149,10 +146,6 @@ def _types(config: DsConfig) -> Iterator[Problem]:
         if kind not in (None, "fp32") and config.precision not in (None, kind):
             message = f"`{key}` (={kind}) has no price with {config.precision}"
             yield Problem("ds-config-unpriced", message, "drop it to price the rest")
-    if config.sums_in_fp32 and config.zero_stage == 0:
-        message = f"`data_types.grad_accum_dtype` (=fp32) must be {config.precision} without ZeRO"
-        hint = "the engine refuses it (_do_optimizer_sanity_check); use ZeRO stage 1"
-        yield Problem("grad-accum-dtype", message, hint)
 
 
 def partition_problem(config: DsConfig, request: Request) -> Problem | None:

@@ -11,7 +11,8 @@ from dsforge.plan import Reason
 from dsforge.reading.card import carded
 from dsforge.reading.domain import Machines, joined
 from dsforge.reading.files import ClusterFile, GpuFile, LinkFile
-from dsforge.reading.source import Source, refusal
+from dsforge.reading.refusals import refusal
+from dsforge.reading.source import Source
 from dsforge.slurm import SlurmSpec
 from dsforge.specs import ClusterSpec, GpuSpec, Host, LinkSpec, NvmeSpec
 from dsforge.units import GBPS, GIB, TFLOP, gib

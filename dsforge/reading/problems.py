@@ -15,7 +15,8 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from dsforge.errors import Problem, SpecError
-from dsforge.reading.source import MAX_PROBLEMS, Loc, Source, read_source
+from dsforge.reading.refusals import MAX_PROBLEMS, Loc
+from dsforge.reading.source import Source, read_source
 
 TAGS = ("<text>", "<mapping>")
 LONGEST_SHOWN = 60  # characters of a value in a message

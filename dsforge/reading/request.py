@@ -17,7 +17,8 @@ from dsforge.reading.cluster import pools_of
 from dsforge.reading.files import SpecFile
 from dsforge.reading.model import CONFIG, read_model
 from dsforge.reading.problems import Collector, validated
-from dsforge.reading.source import Setting, Source, read_source, refusal
+from dsforge.reading.refusals import refusal
+from dsforge.reading.source import Setting, Source, read_source
 from dsforge.reading.unequal import Pool
 from dsforge.reading.workload import FITTED, Fitted, fitted, workload_file, workload_of
 from dsforge.specs import ModelSpec

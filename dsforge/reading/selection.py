@@ -16,7 +16,8 @@ from dsforge.hostfile import MAX_SLOTS, Entry, canonical, is_address
 from dsforge.plan import Reason
 from dsforge.reading.files import ClusterFile
 from dsforge.reading.problems import shown
-from dsforge.reading.source import Source, refusal
+from dsforge.reading.refusals import refusal
+from dsforge.reading.source import Source
 
 HERE = "127.0.0.1"  # the machine of a job without a list of hosts
 LOCALHOST = "localhost"

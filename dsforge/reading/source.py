@@ -8,12 +8,10 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from dsforge import outside
-from dsforge.errors import Problem, SpecError
-
-Loc = tuple[str | int, ...]
+from dsforge.errors import SpecError
+from dsforge.reading.refusals import Loc, refusal
 
 MAX_BYTES = 512 * 1024  # a hosts list of ten thousand machines is below it
-MAX_PROBLEMS = 50  # one message stays readable
 
 
 class Setting(NamedTuple):
@@ -79,11 +77,6 @@ def read_text(path: Path, max_bytes: int = MAX_BYTES) -> str:
     except outside.UnreadableError as error:
         place = f"{path}:{error.line}" if error.line else str(path)
         raise refusal(error.rule, place, error.reason) from error
-
-
-def refusal(rule: str, place: str, message: str, hint: str = "") -> SpecError:
-    """A SpecError with one problem."""
-    return SpecError((Problem(rule, message, hint, place),))
 
 
 def read_source(path: Path) -> Source:

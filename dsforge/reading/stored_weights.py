@@ -12,18 +12,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dsforge.errors import Problem, SpecError
+from dsforge.checkpoints.weights.safetensors_header import read_header
+from dsforge.errors import DsforgeError, Problem, SpecError
 from dsforge.estimate.params import parameter_counts
 from dsforge.specs import ModelSpec
 from dsforge.units import count
 
 INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
 MAX_INDEX_BYTES = 64 << 20
-MAX_HEADER_BYTES = 100_000_000  # the format's own limit
-LENGTH_BYTES = 8
 TOLERANCE = 0.02
 BYTES_OF = {"float32": 4, "bfloat16": 2, "float16": 2}
-FLOATS = ("F64", "F32", "F16", "BF16")
+FLOATS = ("float64", "float32", "float16", "bfloat16")
 
 
 def check_stored(model: ModelSpec, config: Mapping[str, Any], folder: Path) -> None:
@@ -94,16 +93,9 @@ def _object(path: Path, most_bytes: int) -> dict[str, Any] | None:
 def _in_header(path: Path) -> int | None:
     """Elements of the floating-point tensors of a safetensors file; none where it is no such."""
     try:
-        if not path.is_file():
-            return None
-        with path.open("rb") as file:
-            length = int.from_bytes(file.read(LENGTH_BYTES), "little")
-            if not 0 < length <= min(MAX_HEADER_BYTES, path.stat().st_size):
-                return None
-            header = json.loads(file.read(length))
-        tensors = [entry for name, entry in header.items() if name != "__metadata__"]
-        if not tensors or any(entry["dtype"] not in FLOATS for entry in tensors):
-            return None
-        return _count(sum(math.prod(entry["shape"]) for entry in tensors))
-    except (OSError, ValueError, RecursionError, AttributeError, KeyError, TypeError):
+        tensors, _, _ = read_header(path)
+    except DsforgeError:
         return None
+    if any(tensor.dtype not in FLOATS for tensor in tensors):
+        return None
+    return _count(sum(math.prod(tensor.shape) for tensor in tensors))

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from dsforge.errors import Problem
-from dsforge.reading.source import MAX_PROBLEMS, Loc, refusal
+from dsforge.reading.refusals import MAX_PROBLEMS, Loc, refusal
 
 MAX_DEPTH = 20
 MAX_DIGITS = 30

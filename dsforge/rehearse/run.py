@@ -20,21 +20,20 @@ from typing import Any, NamedTuple
 import deepspeed
 import torch
 
-from dsforge.errors import DsforgeError
-from dsforge.rehearse.account import Refusal
-from dsforge.rehearse.device import NAME, pretended_gpu
-from dsforge.rehearse.kernels import no_kernels
-from dsforge.rehearse.ownership import Ownership
-from dsforge.rehearse.sanity import without_sanity_checks
-from dsforge.rehearse.split import mode_of
-from dsforge.rehearse.start import start
+from dsforge.errors import DsforgeError, first_line
+from dsforge.rehearse.allocations import Tracker
+from dsforge.rehearse.fake_gpu import NAME, pretended_gpu
+from dsforge.rehearse.fake_kernels import no_kernels
+from dsforge.rehearse.fake_ranks import rank_of
+from dsforge.rehearse.fake_tensors import FakeTensors, without_sanity_checks
+from dsforge.rehearse.rehearsed_engine import start
+from dsforge.rehearse.rehearsed_job import RehearsedJob, mode_of
+from dsforge.rehearse.report import Refusal
 from dsforge.rehearse.steps import Samples, take_step
-from dsforge.rehearse.subject import Subject
+from dsforge.rehearse.storage_owners import Ownership
 from dsforge.rehearse.timeline import Span, Timeline
-from dsforge.rehearse.tracker import FakeWorld, Tracker
-from dsforge.rehearse.world import rank_of
-from dsforge.train.loss import loss_head
-from dsforge.train.modes import Mode
+from dsforge.train.model.answer_loss import loss_head
+from dsforge.train.parallel.modes import Mode
 
 Progress = Callable[[str], None]
 
@@ -75,7 +74,7 @@ class _Stage:
 
 
 def rehearse(
-    subject: Subject,
+    job: RehearsedJob,
     settings: dict[str, Any],
     *,
     world_size: int,
@@ -93,7 +92,7 @@ def rehearse(
     refused: tuple[Refusal, ...] = ()
     with _pretended(world_size, rank, tracker):
         try:
-            _play(stage, subject, deepcopy(settings), mode)
+            _play(stage, job, deepcopy(settings), mode)
         except DsforgeError:
             raise
         except Exception as error:
@@ -128,17 +127,17 @@ def _pretended(world_size: int, rank: int, tracker: Tracker) -> Iterator[None]:
         stack.enter_context(no_kernels())
         stack.enter_context(without_sanity_checks())
         stack.enter_context(rank_of(world_size, rank, backend=f"cpu:fake,{NAME}:fake"))
-        stack.enter_context(FakeWorld(allow_non_fake_inputs=True))
+        stack.enter_context(FakeTensors(allow_non_fake_inputs=True))
         stack.enter_context(tracker)
         yield
 
 
-def _play(stage: _Stage, subject: Subject, settings: dict[str, Any], mode: Mode) -> None:
+def _play(stage: _Stage, job: RehearsedJob, settings: dict[str, Any], mode: Mode) -> None:
     with stage.phase("init"):
-        stage.engine = start(subject, settings, mode, stage.ownership)
-    chunked = subject.loss == "chunked" and mode.layout.pipeline_parallel_size == 1
+        stage.engine = start(job, settings, mode, stage.ownership)
+    chunked = job.loss == "chunked" and mode.layout.pipeline_parallel_size == 1
     head = loss_head(stage.engine.module) if chunked else None
-    samples = Samples(subject.sequence_length, head)
+    samples = Samples(job.sequence_length, head)
     for first in (True, False):
         take_step(stage.engine, stage.phase, samples, first=first)
 
@@ -159,9 +158,8 @@ def _refusal(error: Exception, phase: str) -> Refusal:
     frames = [*traceback.walk_tb(error.__traceback__)]
     inside = next((f for f in reversed(frames) if _package(f[0]) == "deepspeed"), None)
     if inside is None or _package(frames[-1][0]) in ("torch", "dsforge", "transformers"):
-        message = str(error).strip().splitlines()
         raise DsforgeError(
-            f"the rehearsal stopped in {phase}: {type(error).__name__}: {message[:1]}",
+            f"the rehearsal stopped in {phase}: {type(error).__name__}: {first_line(error)}",
             f"at {_place(*frames[-1])}",
         ) from error
     message = " ".join(str(error).split()) or type(error).__name__

@@ -14,9 +14,9 @@ import torch
 from deepspeed.runtime.pipe.engine import TENSOR_META_SIZE, PipelineEngine
 from deepspeed.runtime.pipe.schedule import BackwardPass
 
-from dsforge.rehearse.device import DEVICE
-from dsforge.train.loss import LossHead, Targets
-from dsforge.train.sequence import stretch_width
+from dsforge.rehearse.fake_gpu import DEVICE
+from dsforge.train.model.answer_loss import LossHead, Targets
+from dsforge.train.parallel.ulysses import stretch_width
 
 # Micro steps of one step that are run: the second of them finds gradients to add to, and so do all
 # others but the last, which reduces them.
@@ -44,11 +44,11 @@ class Samples(NamedTuple):
         if ranks > 1:
             inputs["position_ids"] = torch.empty_like(tokens)
         if self.head is None:
-            return engine(**inputs, labels=tokens).loss  # type: ignore[no-any-return]
+            return engine(**inputs, labels=tokens).loss
         every = tokens.flatten()
         self.head.targets = Targets(torch.empty_like(every), every)
         try:
-            return engine(**inputs).logits  # type: ignore[no-any-return]
+            return engine(**inputs).logits
         finally:
             self.head.targets = None
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from dsforge.constraints import Case, broken
 from dsforge.errors import RenderError
 from dsforge.estimate.cut import stages_of
 from dsforge.plan import Plan, Priced
@@ -24,7 +25,6 @@ from dsforge.strategy import AioSettings, Buckets, Offload, Strategy
 ADAM_BETAS = (0.9, 0.95)
 LION_BETAS = (0.9, 0.99)
 ADAM_EPSILON = 1e-8
-PARAMETERS_SHARDED = 3  # the ZeRO stage that can offload parameters
 MOMENTUM = {"sgd": 0.9, "muon": 0.95}
 
 
@@ -169,17 +169,17 @@ CONTEXTS: dict[str, type[Context]] = {
 def zero_template(strategy: Strategy) -> str:
     """Name of the template that shows how this strategy shards and offloads.
 
-    Raises RenderError for what DeepSpeed takes without doing it: offloaded parameters, or an
-    optimizer on NVMe, below ZeRO stage 3 (runtime/zero/stage_1_and_2.py knows neither).
+    Raises RenderError where the stage cannot offload that: DeepSpeed would accept the file without
+    doing it.
     """
     stage, moved = strategy.zero_stage, {strategy.offload_optimizer, strategy.offload_parameters}
-    if stage != PARAMETERS_SHARDED and (strategy.offload_parameters != "none" or "nvme" in moved):
-        raise RenderError(
-            f"ZeRO stage (={stage}) cannot offload parameters, nor anything to NVMe",
-            "use ZeRO stage 3, or offload only the optimizer to the CPU",
-        )
-    if stage == 0 and moved != {"none"}:
-        raise RenderError("ZeRO stage (=0) cannot offload", "use ZeRO stage 1, 2 or 3")
+    sharded = Case(
+        zero_stage=stage,
+        offload_optimizer=strategy.offload_optimizer,
+        offload_parameters=strategy.offload_parameters,
+    )
+    for problem in broken(sharded):
+        raise RenderError(problem.message, problem.hint)
     suffix = "_nvme" if "nvme" in moved else "_offload" if "cpu" in moved else ""
     return f"deepspeed/zero{stage}{suffix}.json.j2"
 

@@ -1,7 +1,7 @@
 """Plan -> arguments of Megatron-LM's pretrain_gpt.py.
 
 Flags are those of megatron/training/arguments.py (2025 and 2026) and of megatron-core 0.16. What
-pretrain_gpt.py cannot build never comes here: `rules/megatron.py` refuses it.
+pretrain_gpt.py cannot build never comes here: `constraints/megatron.py` refuses it.
 """
 
 from __future__ import annotations

@@ -15,11 +15,12 @@ import sys
 import time
 from pathlib import Path
 
-from dsforge.errors import EXIT_USER, DsforgeError, LayoutError, SpecError
-from dsforge.masking import masked_traceback, printable
-from dsforge.train.processes import ATTENDED
-from dsforge.train.signals import Attendant
-from dsforge.train.streams import keep_writable
+from dsforge.error_report import error_report
+from dsforge.errors import EXIT_USER, DsforgeError
+from dsforge.masking import masked_traceback
+from dsforge.train.run.process_tree import ATTENDED
+from dsforge.train.run.signals import Attendant
+from dsforge.train.run.streams import keep_writable
 
 GRACE_S = 10.0  # launchers look at their ranks every second at the latest
 
@@ -34,7 +35,7 @@ def main() -> int:
         except DsforgeError as error:
             if os.environ.get("LOCAL_RANK", "0") != "0":
                 time.sleep(GRACE_S)
-            _write(_described(error))
+            _write(error_report(error, where=_where()))
             return error.exit_code
 
 
@@ -46,7 +47,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--output", type=Path, help="folder, instead of train.yaml's")
     parser.add_argument("--resume", default="auto", help="auto, never, or a checkpoint folder")
     parser.add_argument(
-        "--overwrite", action="store_true", help="start anew, remove an earlier run"
+        "--overwrite", action="store_true", help="start from scratch and remove an earlier run"
     )
     parser.add_argument("--no-export", action="store_true", help="write no final weights")
     parser.add_argument(
@@ -59,7 +60,7 @@ def _arguments() -> argparse.Namespace:
 
 def _trained(given: argparse.Namespace, attendant: Attendant) -> int:
     """The exit code of the run that the command line asks for. Raises DsforgeError."""
-    from dsforge.train.loop import Options, train
+    from dsforge.train.run.loop import Options, train
 
     options = Options(
         steps=given.steps,
@@ -75,8 +76,8 @@ def _trained(given: argparse.Namespace, attendant: Attendant) -> int:
         raise
     except Exception as error:  # of the engine, or a bug: the traceback, then what it means
         if attendant.is_orphaned:
-            message = "the ranks could not save together after their launcher had ended"
-            hint = "the same start goes on from the last checkpoint"
+            message = "the ranks could not save a checkpoint after their launcher ended"
+            hint = "start again: the run resumes from the last checkpoint"
             raise DsforgeError(message, hint) from error
         from dsforge.diagnose import diagnose_error
         from dsforge.diagnose.report import shortly
@@ -93,15 +94,10 @@ def _write(text: str) -> None:
     sys.stderr.flush()
 
 
-def _described(error: DsforgeError) -> str:
-    """The message, every problem, the way out; with rank and host beyond the first rank."""
+def _where() -> str:
+    """Rank and host of a failure beyond the first rank."""
     rank = os.environ.get("RANK", "0")
-    where = "" if rank == "0" else f" on rank {rank}, {platform.node()}"
-    lines = [f"error{where}: {error.message}"]
-    if isinstance(error, (SpecError, LayoutError)):
-        lines += [f"  - {problem} [{problem.rule}]" for problem in error.problems]
-    lines += [f"  {error.hint}"] if error.hint else []
-    return printable("\n".join(lines)) + "\n"
+    return "" if rank == "0" else f" on rank {rank}, {platform.node()}"
 
 
 def _steps(text: str) -> int:

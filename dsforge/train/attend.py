@@ -24,8 +24,8 @@ from pathlib import Path
 
 from dsforge.errors import RunError
 from dsforge.process import Group
-from dsforge.train.processes import ATTENDED, Process, lives, ranks_of
-from dsforge.train.signals import HEARD, KILLED_BY, STOPPED
+from dsforge.train.run.process_tree import ATTENDED, Process, lives, ranks_of
+from dsforge.train.run.signals import HEARD, KILLED_BY, STOPPED
 
 LOOK_S = 0.5
 REST_S = 30.0  # for the launcher and other machines, once no rank is left on this one

@@ -25,7 +25,7 @@ COMMANDS = {
     "unknown model": (("--model", "lama", "--ds-config", "ds.json", "--world-size", "8"), "lama"),
     "negative tokens": ((*OWN, "--world-size", "8", "--seq-len", "-1"), "seq-len"),
     "no config": ((*MODEL, "--ds-config", "nowhere.json", "--world-size", "8"), "nowhere.json"),
-    "context parallel": ((*PLANNED, "--cp", "2"), "attention heads (=9)"),
+    "context parallel": ((*PLANNED, "--cp", "2"), "attention heads (9)"),
     "tensor and pipeline": ((*PLANNED, "--tp", "3", "--pp", "2"), "tensor"),
     "megatron": ((*PLANNED, "--for", "megatron"), "megatron"),
     "negative batch": ((*PLANNED, "--micro-batch", "-1"), "micro"),
@@ -40,7 +40,7 @@ CONFIGS = {
     "precision as text": (json.dumps({**GOOD, "bf16": "yes"}).encode(), "bf16"),
     "tensor parallel": (
         json.dumps({**GOOD, "tensor_parallel": {"autotp_size": 3}}).encode(),
-        "must be a multiple of",
+        "must divide the number of accelerators (8)",
     ),
     "tensor parallel as text": (
         json.dumps({**GOOD, "tensor_parallel": {"autotp_size": "two"}}).encode(),
@@ -51,11 +51,11 @@ CONFIGS = {
         json.dumps(
             {**GOOD, "tensor_parallel": {"autotp_size": 2}, "pipeline": {"stages": 2}}
         ).encode(),
-        "must not meet",
+        "DeepSpeed cannot combine tensor (2) and pipeline (2)",
     ),
     "sequence parallel": (
         json.dumps({**GOOD, "sequence_parallel_size": 3}).encode(),
-        "sequence parallel size (=3)",
+        "sequence (3) parallelism",
     ),
     "disk": (
         json.dumps(

@@ -11,11 +11,11 @@ from jsonschema import Draft202012Validator
 from planning import GIB, ask, cluster, workload
 
 from dsforge.cli.main import app
+from dsforge.constraints import check
 from dsforge.document import MisfitDocument
 from dsforge.plan import Request
 from dsforge.planner import appraise, price
 from dsforge.planner.remedies import DEAREST, SHOWN, Remedy, remedies
-from dsforge.rules import check
 
 NARROW = cluster(1, 8, "rtx-4090", intra="pcie-4", host_memory_bytes=256 * GIB)
 SEVEN = ("--model", "llama-2-7b", "--gpus-per-node", "8", "--gpu", "a100-80gb")

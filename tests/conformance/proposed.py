@@ -67,8 +67,8 @@ def rehearsed(plan: Plan) -> str | None:
 
     A pipeline that is cut unevenly stays so: the fullest stages have two layers, the others one.
     """
+    from dsforge.rehearse.rehearsed_job import RehearsedJob
     from dsforge.rehearse.run import rehearse
-    from dsforge.rehearse.subject import Subject
 
     text = next(a.text for a in render(plan) if a.path == "deepspeed/ds_config.json")
     settings = json.loads(text)
@@ -78,13 +78,13 @@ def rehearsed(plan: Plan) -> str | None:
         cut = settings["pipeline"]["partition"] = [1 + (stage > min(cut)) for stage in cut]
     model = plan.model.model_copy(update={"layers": sum(cut) if cut else 2})
     work = plan.workload
-    subject = Subject(
+    job = RehearsedJob(
         config_from_model(model),
         min(work.sequence_length, 128),
         plan.strategy.recompute == "full",
         work.lora if work.method == "lora" else None,
     )
-    found = rehearse(subject, settings, world_size=plan.cluster.gpus)
+    found = rehearse(job, settings, world_size=plan.cluster.gpus)
     return found.refused[0].message if found.refused else None
 
 

@@ -82,7 +82,7 @@ def parsed(asked: Asked) -> Any:
     """The config as rank 0 of the whole cluster reads it."""
     from deepspeed.runtime.config import DeepSpeedConfig
 
-    from dsforge.rehearse.world import rank_of
+    from dsforge.rehearse.fake_ranks import rank_of
 
     with rank_of(ON.gpus):
         return DeepSpeedConfig(asked)

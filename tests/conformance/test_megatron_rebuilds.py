@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from dsforge import catalog
+from dsforge.constraints.megatron import forward_gaps
 from dsforge.huggingface import config_from_model, model_from_config
 from dsforge.render.megatron import megatron_arguments
-from dsforge.rules.megatron import forward_gaps
 from dsforge.specs import ModelSpec
 
 pytest.importorskip("torch")

@@ -98,7 +98,7 @@ def start(plan: Plan, artifact: Artifact) -> tuple[int, int]:
 
     Where stages share the model, that of one stage: the ranks that share the batch.
     """
-    from dsforge.rehearse.world import rank_of
+    from dsforge.rehearse.fake_ranks import rank_of
 
     settings = json.loads(artifact.text)
     each = settings["train_micro_batch_size_per_gpu"] * settings["gradient_accumulation_steps"]

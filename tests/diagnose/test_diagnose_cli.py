@@ -100,7 +100,7 @@ def test_rules_are_listed_and_explained(capsys: pytest.CaptureFixture[str]) -> N
     assert len(listed) >= 40
     assert "No space left on device" in page
     assert code == 1
-    assert "did you mean disk-full" in capsys.readouterr().err
+    assert "did you mean `disk-full`" in capsys.readouterr().err
 
 
 def _quiet(*arguments: str) -> int:

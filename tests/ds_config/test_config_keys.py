@@ -16,7 +16,7 @@ from dsforge.ds_config.keys import BLOCKS, CLOSED, ENTRIES, TABLE
 from dsforge.ds_config.unpriced import WHEN
 from dsforge.errors import SpecError
 from dsforge.estimate.buckets import ENGINE
-from dsforge.lint.releases import frozen, number
+from dsforge.lint.schemas.releases import frozen, number
 from dsforge.planner import appraise
 from dsforge.reading.ds_config_strategy import buckets_of
 from dsforge.reading.request import Asked, read_request
@@ -198,7 +198,7 @@ def test_an_irrelevant_key_changes_no_strategy(path: str) -> None:
     for value in SAMPLES:
         settings = changed({}, path, value)
         found = read(settings).config._replace(
-            bucket_keys=DsConfig().bucket_keys, optimizer_parameters={}
+            bucket_keys=DsConfig().bucket_keys, optimizer_parameters={}, any_cpu_optimizer=False
         )
         assert found == DsConfig()
         assert unpriced(settings, found) == ()

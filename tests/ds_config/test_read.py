@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dsforge.ds_config import PARTITIONS, DsConfig, batch_of, read, unpriced
 from dsforge.ds_config.keys import TABLE
-from dsforge.train.modes import mode_of
+from dsforge.train.parallel.modes import mode_of
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
 WORDS = st.sampled_from(["auto", "cpu", "nvme", "none", "fp32", "bf16", "adam", "best"])

@@ -16,8 +16,8 @@ from rehearsed import TOKENS, Cell
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from dsforge.huggingface import config_from_model
-from dsforge.rehearse.ownership import Ownership
-from dsforge.train.ranks import join, place_of_process
+from dsforge.rehearse.storage_owners import Ownership
+from dsforge.train.parallel.ranks import join, place_of_process
 
 KEPT = ("parameter", "gradient", "optimizer_state")
 

@@ -14,7 +14,7 @@ from dsforge.estimate.ledger import Engine, resident
 from dsforge.estimate.peaks import Batch, peaks
 from dsforge.estimate.tensors import parameter_tensors
 from dsforge.huggingface import config_from_model, tiny
-from dsforge.rehearse.account import PhaseAccount
+from dsforge.rehearse.report import PhaseAccount
 from dsforge.specs import LoraSpec, ModelSpec
 from dsforge.strategy import ZeroStage
 
@@ -118,12 +118,12 @@ def cells() -> list[Cell]:
 
 def rehearsed(cell: Cell) -> dict[str, Any]:
     """Phase -> account of a cell's rehearsal, or `refused`. Runs in the process of its own."""
-    from dsforge.rehearse.account import phase_accounts
+    from dsforge.rehearse.rehearsed_job import RehearsedJob
+    from dsforge.rehearse.report import phase_accounts
     from dsforge.rehearse.run import rehearse
-    from dsforge.rehearse.subject import Subject
 
-    subject = Subject(config_from_model(cell.model()), TOKENS, lora=LORA if cell.lora else None)
-    found = rehearse(subject, cell.settings(), world_size=cell.world, rank=cell.rank)
+    job = RehearsedJob(config_from_model(cell.model()), TOKENS, lora=LORA if cell.lora else None)
+    found = rehearse(job, cell.settings(), world_size=cell.world, rank=cell.rank)
     if found.refused:
         return {"refused": [refusal.model_dump() for refusal in found.refused]}
     return phase_accounts(found.timeline)
@@ -169,12 +169,12 @@ def played(
     rank: int = 0,
 ) -> dict[str, Any]:
     """Phases and refusals of a rehearsal, as JSON has them. Runs in the process of its own."""
-    from dsforge.rehearse.account import phase_accounts
+    from dsforge.rehearse.rehearsed_job import RehearsedJob
+    from dsforge.rehearse.report import phase_accounts
     from dsforge.rehearse.run import rehearse
-    from dsforge.rehearse.subject import Subject
 
-    subject = Subject(config_from_model(model), TOKENS, recompute)
-    found = rehearse(subject, settings, world_size=world, rank=rank)
+    job = RehearsedJob(config_from_model(model), TOKENS, recompute)
+    found = rehearse(job, settings, world_size=world, rank=rank)
     accounts = phase_accounts(found.timeline)
     return {
         "phases": {name: account.model_dump() for name, account in accounts.items()},

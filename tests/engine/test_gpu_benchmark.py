@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
+from dsforge.constraints import check
 from dsforge.planner import price
 from dsforge.reading.cluster import cluster_of
 from dsforge.reading.source import Source
-from dsforge.rules import check
 from dsforge.validate.cases import case_of, counter_of
 from dsforge.validate.table import parse_table
 

@@ -68,7 +68,7 @@ def summed(loss: AskedLoss, rows: Any, weight: Any, wanted: Any) -> tuple[Any, A
     """The loss as the trainer computes it, or of whole logits, which Hugging Face keeps."""
     import torch
 
-    from dsforge.train.loss import _ChunkedLoss
+    from dsforge.train.model.answer_loss import _ChunkedLoss
 
     if loss == "chunked":
         own = rows.index_select(0, torch.arange(len(rows)))

@@ -12,9 +12,10 @@ import pytest
 from planning import strategy
 
 from dsforge import catalog
+from dsforge.constraints.trainer import WHOLE_LOGITS
+from dsforge.constraints.ulysses import SEQUENCE_KINDS
 from dsforge.estimate.ulysses import saved_width
 from dsforge.huggingface.table import ARCHITECTURES
-from dsforge.rules.trainer import SEQUENCE_KINDS, WHOLE_LOGITS
 
 pytest.importorskip("deepspeed")
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(1800)]
@@ -28,7 +29,7 @@ def test_the_kinds_with_whole_logits_are_those_whose_forward_changes_them() -> N
     import transformers
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as CLASSES
 
-    from dsforge.train.loss import logits_are_last
+    from dsforge.train.model.answer_loss import logits_are_last
 
     known = [kind for kind in ARCHITECTURES if kind in CLASSES]
     whole = {

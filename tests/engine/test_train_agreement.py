@@ -17,7 +17,7 @@ import os, sys, time
 from datetime import timedelta
 import torch.distributed as dist
 from dsforge.errors import DsforgeError
-from dsforge.train.agreement import on_first_rank
+from dsforge.train.parallel.agreement import on_first_rank
 
 dist.init_process_group("gloo", timeout=timedelta(seconds=2))
 rank = dist.get_rank()

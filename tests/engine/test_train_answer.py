@@ -9,7 +9,7 @@ import pytest
 
 from dsforge.cli.main import main
 from dsforge.errors import SpecError
-from dsforge.train.answer import Speaker, Timing, read_questions
+from dsforge.train.model.generation import Speaker, Timing, read_questions
 
 pytestmark = [
     pytest.mark.engine,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dsforge.errors import DsforgeError
-from dsforge.train.export import _replacing, _write, check_files
+from dsforge.train.checkpoints.final_weights import _replacing, _write, check_files
 
 torch = pytest.importorskip("torch")
 
@@ -50,7 +50,7 @@ def test_a_different_tensor_is_refused(wrong: Any, weights: dict[str, Any], tmp_
     """People lost runs to files of empty tensors."""
     stored(tmp_path, {**weights, "embed.weight": wrong})
 
-    with pytest.raises(DsforgeError, match=r"`embed.weight` is not what the model holds"):
+    with pytest.raises(DsforgeError, match=r"`embed.weight` differs from the model"):
         check_files(tmp_path, weights)
 
 
@@ -73,7 +73,7 @@ def test_a_bit_less_than_zero_is_not_zero(weights: dict[str, Any], tmp_path: Pat
     zeros = {**weights, "embed.weight": torch.zeros(4, 3)}
     stored(tmp_path, {**zeros, "embed.weight": -torch.zeros(4, 3)})
 
-    with pytest.raises(DsforgeError, match="is not what the model holds"):
+    with pytest.raises(DsforgeError, match="differs from the model"):
         check_files(tmp_path, zeros)
 
 
@@ -85,7 +85,7 @@ def test_tensors_that_were_renamed_are_compared_by_their_values(tmp_path: Path) 
 
     changed = whole.clone()
     changed.view(torch.int16)[5, 3] ^= 1
-    with pytest.raises(DsforgeError, match="other values than the model holds: old"):
+    with pytest.raises(DsforgeError, match="values differ from those of the model: old"):
         check_files(tmp_path, {"old": changed})
 
 
@@ -124,7 +124,7 @@ def test_earlier_weights_stay_where_new_ones_cannot_be_written(
     earlier.mkdir()
     (earlier / "config.json").write_text("{}")
     if failure == "disk":
-        monkeypatch.setattr("dsforge.ckpt.output.MARGIN_BYTES", 2**60)
+        monkeypatch.setattr("dsforge.checkpoints.output.new_folder.MARGIN_BYTES", 2**60)
     elif failure == "values":
         weights["model.norm.weight"] = weights["model.norm.weight"] + 1
         monkeypatch.setattr(
@@ -151,5 +151,5 @@ def test_what_safetensors_cannot_write_is_said(tmp_path: Path) -> None:
 
     with pytest.raises(DsforgeError, match="No space left on device") as raised:
         fail()
-    assert "the last checkpoint is whole" in raised.value.hint
+    assert "the last checkpoint is complete" in raised.value.hint
     assert [*tmp_path.iterdir()] == []

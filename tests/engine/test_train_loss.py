@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dsforge.train.data import IGNORED
+from dsforge.train.data.samples import IGNORED
 
 pytestmark = pytest.mark.engine
 
@@ -28,7 +28,7 @@ def losses(
     """Loss and gradients in chunks and whole: two tuples of (loss, rows, weight, bias)."""
     import torch
 
-    from dsforge.train import loss as chunked
+    from dsforge.train.model import answer_loss as chunked
 
     torch.manual_seed(3)
     dtype = getattr(torch, kind)
@@ -100,7 +100,7 @@ def test_no_answer_tokens_give_no_loss_and_no_gradient() -> None:
     """A rank whose samples have run out still takes part in backward."""
     import torch
 
-    from dsforge.train.loss import _ChunkedLoss
+    from dsforge.train.model.answer_loss import _ChunkedLoss
 
     rows = torch.zeros(0, HIDDEN, requires_grad=True)
     weight = torch.randn(WORDS, HIDDEN, requires_grad=True)
@@ -114,7 +114,7 @@ def test_no_answer_tokens_give_no_loss_and_no_gradient() -> None:
 
 def test_targets_are_the_answers_one_place_ahead() -> None:
     """Row 1 of two of length 4: its tokens 2 and 3 are predicted from places 5 and 6."""
-    from dsforge.train.loss import targets_of
+    from dsforge.train.model.answer_loss import targets_of
 
     labels = np.array([[IGNORED] * 4, [7, IGNORED, 8, 9]])
     places, tokens = targets_of(labels, IGNORED, "cpu")
@@ -139,7 +139,7 @@ def test_models_that_change_their_logits_keep_whole_ones(name: str, last: bool) 
     """Gemma 2 caps its logits, Cohere and Granite scale them after the output layer."""
     import transformers
 
-    from dsforge.train.loss import logits_are_last
+    from dsforge.train.model.answer_loss import logits_are_last
 
     assert logits_are_last(getattr(transformers, name)) is last
 
@@ -169,7 +169,7 @@ def test_a_model_gives_the_loss_of_its_logits(name: str) -> None:
     """Through the whole model, tied or not, every parameter gets the gradient it should."""
     import torch
 
-    from dsforge.train.loss import loss_head, targets_of
+    from dsforge.train.model.answer_loss import loss_head, targets_of
 
     model = tiny(name)
     tokens = np.random.default_rng(0).integers(1, WORDS, (2, 24))
@@ -199,8 +199,8 @@ def test_a_model_gives_the_loss_of_its_logits(name: str) -> None:
 
 PEAK = """
 import torch
-from dsforge.train.loss import _ChunkedLoss
-from dsforge.train.meters import host_bytes
+from dsforge.train.model.answer_loss import _ChunkedLoss
+from dsforge.train.run.meters import host_bytes
 rows = torch.randn(4096, 32, requires_grad=True)
 weight = torch.randn(49152, 32, requires_grad=True)
 tokens = torch.randint(0, 49152, (4096,))

@@ -10,9 +10,10 @@ import pytest
 
 from dsforge.errors import DsforgeError
 from dsforge.job import TrainJob
-from dsforge.train.engine_config import EngineConfig
-from dsforge.train.model import build_model, check_source, load_tokenizer, model_source
-from dsforge.train.ranks import check_precision
+from dsforge.train.model.build import build_model, check_source
+from dsforge.train.model.source import load_tokenizer, model_source
+from dsforge.train.parallel.engine_config import EngineConfig
+from dsforge.train.parallel.ranks import check_precision
 
 pytestmark = [
     pytest.mark.engine,

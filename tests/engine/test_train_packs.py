@@ -10,10 +10,10 @@ import pytest
 
 from dsforge.errors import DsforgeError
 from dsforge.job import TrainJob
-from dsforge.train.data import Sample, collate
-from dsforge.train.packing import check_takes_positions, packed
-from dsforge.train.ranks import Place
-from dsforge.train.step import Stepper
+from dsforge.train.data.packing import check_takes_positions, packed
+from dsforge.train.data.samples import Sample, collate
+from dsforge.train.parallel.ranks import Place
+from dsforge.train.run.step import Stepper
 
 pytestmark = pytest.mark.engine
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from dsforge.errors import DsforgeError, SpecError
-from dsforge.train.data import IGNORED, Sample
-from dsforge.train.rows import Row, read_rows
-from dsforge.train.tokens import Counts, tokenize
+from dsforge.train.data.rows import Row, read_rows
+from dsforge.train.data.samples import IGNORED, Sample
+from dsforge.train.data.tokenization import Counts, tokenize
 
 pytestmark = pytest.mark.engine
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dsforge.errors import DsforgeError
-from dsforge.train.saving import CheckedFiles, compare
+from dsforge.train.checkpoints.writer import CheckedFiles, compare
 
 torch = pytest.importorskip("torch")
 
@@ -44,9 +44,12 @@ def changed(value: dict[str, Any], **tensors: Any) -> dict[str, Any]:
     [
         (lambda s: changed(s, a=torch.empty(0)), r"`module.a` is float32 \(0,\) on the disk"),
         (lambda s: changed(s, a=s["module"]["a"].double()), r"`module.a` is float64"),
-        (lambda s: changed(s, a=s["module"]["a"] + 1), r"`module.a` has other values"),
-        (lambda s: changed(s, c=torch.ones(1)), r"holds other tensors than the engine: module.c"),
-        (lambda s: {**s, "groups": []}, r"holds other tensors than the engine: groups\[0\]"),
+        (lambda s: changed(s, a=s["module"]["a"] + 1), r"`module.a` has different values"),
+        (
+            lambda s: changed(s, c=torch.ones(1)),
+            r"does not hold the tensors of the engine: module.c",
+        ),
+        (lambda s: {**s, "groups": []}, r"does not hold the tensors of the engine: groups\[0\]"),
     ],
     ids=["empty", "type", "values", "more", "fewer"],
 )

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from dsforge.errors import DsforgeError
-from dsforge.train.ranks import Place
-from dsforge.train.watchdog import LEAST_S, PATIENCE, LostNumbersError, Watchdog
+from dsforge.train.parallel.ranks import Place
+from dsforge.train.run.watchdog import LEAST_S, PATIENCE, LostNumbersError, Watchdog
 
 pytestmark = pytest.mark.engine
 CHECKPOINT = Path("/run/checkpoints/global_step7")

@@ -26,8 +26,8 @@ from dsforge.reading.source import parse_source
 from dsforge.reading.stored import read_plan
 from dsforge.reading.workload import workload_file, workload_of
 from dsforge.render import strangers
-from dsforge.train.checkpoint import NOTE, read_note
-from dsforge.train.rows import BadRows, read_rows
+from dsforge.train.checkpoints.note import NOTE, read_note
+from dsforge.train.data.rows import BadRows, read_rows
 
 LONGEST_MESSAGE = 2_000
 SECRET = "hf_AbCdEfGhIjKlMnOpQrStUvWx0123"

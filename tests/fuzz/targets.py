@@ -18,18 +18,18 @@ from typing import Any
 import input_targets
 from input_targets import INPUT_TARGETS
 
-from dsforge.ckpt.archive import Archive, tensors_in
-from dsforge.ckpt.pickled import PickleError, read_pickle
-from dsforge.ckpt.safetensors import read_entries
-from dsforge.ckpt.trusted import called_unknown, held_unknown
+from dsforge.checkpoints.pickles.allowed_names import called_unknown, held_unknown
+from dsforge.checkpoints.pickles.reader import PickleError, read_pickle
+from dsforge.checkpoints.torch_files.archive import Archive, tensors_in
+from dsforge.checkpoints.weights.safetensors_header import read_entries
 from dsforge.diagnose import diagnose_stream
-from dsforge.doctor.measure.nccl import MOST_NAMES, NcclWords
-from dsforge.doctor.measure.record import read_answer
 from dsforge.errors import DsforgeError, SpecError
 from dsforge.hostfile import hostfile_entries
-from dsforge.lint.document import Kind, applied
-from dsforge.lint.read import Against, checked, release_named
-from dsforge.lint.texts import document_of
+from dsforge.lint.files import Against, checked, release_named
+from dsforge.lint.reading.document import Kind, applied
+from dsforge.lint.reading.kind import document_of
+from dsforge.probe.messages import read_answer
+from dsforge.probe.nccl_log import MOST_NAMES, NcclWords
 from dsforge.reading.cluster import cluster_of
 from dsforge.reading.source import parse_source
 

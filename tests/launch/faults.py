@@ -39,7 +39,7 @@ int clock_gettime(clockid_t which, struct timespec *now) {
 """
 
 
-@fault("host-down", (1,), "take it out of hostfile")
+@fault("host-down", (1,), "remove it from hostfile")
 def second_host_down(scene: Scene) -> Iterator[None]:
     """The second host has no network."""
     with scene.hosts.unplugged(1):
@@ -86,7 +86,7 @@ def host_listed_twice(scene: Scene) -> Iterator[None]:
     yield
 
 
-@fault("host-same", (0,), "take one out of hostfile", also=("host-by-name",))
+@fault("host-same", (0,), "remove one from hostfile", also=("host-by-name",))
 def one_machine_under_two_names(scene: Scene) -> Iterator[None]:
     """The hostfile has the first host by its address and by a name."""
     folder = Path("/etc/netns") / scene.hosts.hosts[0].namespace

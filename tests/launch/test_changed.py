@@ -108,7 +108,7 @@ SAID: list[Row] = [
     (
         "batch",
         config(train_batch_size=4, gradient_accumulation_steps=2),
-        "train_batch_size 8 -> 4 is not taken: a run keeps its global batch",
+        "train_batch_size 8 -> 4 is ignored: a resumed run keeps its global batch",
     ),
 ]
 
@@ -174,5 +174,5 @@ def test_a_note_without_these_fields_is_resumed(folder: Path) -> None:
     changed(note, "dsforge.json", lambda value: value.pop("run"))
     text = ranks.train(folder, 1, "--no-export")
 
-    assert "the checkpoint is of an older dsforge" in text
+    assert "the checkpoint was written by an older dsforge" in text
     assert len(runs.figures(folder / "output", "loss")) == 4

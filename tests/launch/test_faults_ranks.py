@@ -17,7 +17,7 @@ import ranks
 import runs
 from tiny_job import ds_config, write_job
 
-from dsforge.ckpt.verify import verify
+from dsforge.checkpoints.verify.checkpoint import verify
 
 pytestmark = [pytest.mark.launch, pytest.mark.engine]
 EVERY, STEPS = 4, 12

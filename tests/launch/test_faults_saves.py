@@ -16,7 +16,7 @@ import ranks
 import runs
 from tiny_job import ds_config, write_job
 
-from dsforge.ckpt.verify import verify
+from dsforge.checkpoints.verify.checkpoint import verify
 
 pytestmark = [pytest.mark.launch, pytest.mark.engine]
 MIB = 1024 * 1024
@@ -47,7 +47,7 @@ def finished(tiny_llama: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     ("spoil", "said"),
     [
         pytest.param(cut, "bytes of", id="cut", marks=pytest.mark.slow),
-        pytest.param(flip, "other bytes than were saved", id="bit-flipped"),
+        pytest.param(flip, "content differs from what was saved", id="bit-flipped"),
         pytest.param(Path.unlink, "is not there", id="removed", marks=pytest.mark.slow),
     ],
 )
@@ -122,7 +122,7 @@ def test_a_disk_that_fills_up_costs_one_interval(tiny_llama: Path, tmp_path: Pat
         after = ranks.train(tmp_path, 2, "--no-export", "--steps", "40")
 
         assert codes == [1, 1]
-        assert "step 40: the checkpoint did not get to the disk" in text
+        assert "step 40: the checkpoint could not be written" in text
         assert "the last good one is global_step20" in text
         assert (left, good) == (["global_step20"], [])
         assert "global_step20 after step 20" in after

@@ -18,7 +18,7 @@ from test_signals import LIMIT_S, LONG, is_saved, living_ranks, torchrun, wait_u
 from test_train_generated import generated, rows
 from tiny_job import ds_config, write_job
 
-from dsforge.ckpt.verify import verify
+from dsforge.checkpoints.verify.checkpoint import verify
 
 pytestmark = [pytest.mark.launch, pytest.mark.engine]
 STEPS = 40

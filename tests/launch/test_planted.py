@@ -13,7 +13,7 @@ from hostile import before, beside, call, glob, text, torch_file
 from odd_archives import odd_archives, records_of
 from tiny_job import ds_config, write_job
 
-from dsforge.train.checkpoint import NOTE, noted_file
+from dsforge.train.checkpoints.note import NOTE, noted_file
 
 pytestmark = [pytest.mark.launch, pytest.mark.engine]
 MODEL = "mp_rank_00_model_states.pt"
@@ -42,7 +42,7 @@ def checkpoint(run: Path) -> Path:
 
 
 def vouched(run: Path, *left_out: str) -> None:
-    """Have the note name size and check sum of each file as it is now, or not name it at all."""
+    """Have the note name size and checksum of each file as it is now, or not name it at all."""
     path = checkpoint(run) / NOTE
     note = json.loads(path.read_text())
     files = {name: noted_file(checkpoint(run) / name) for name in note["files"]}
@@ -128,7 +128,7 @@ def refused(run: Path, *options: str) -> str:
     ],
 )
 def test_a_planted_file_is_refused(name: str, make: Make, run: Path) -> None:
-    """Its size and check sum are as noted, and still nothing of it is loaded."""
+    """Its size and checksum are as noted, and still nothing of it is loaded."""
     plant(run, name, make)
     vouched(run)
 

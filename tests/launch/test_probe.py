@@ -157,7 +157,9 @@ def test_this_machine_by_every_launcher(launcher: str, ranks: int, tmp_path: Pat
     assert card["cpu_adam_mparams_s"] > 0
     assert ("intra_node" in card) == (ranks > 1)
     assert f"{launcher}: {ranks} rank" in card["how"]
-    plan = finished(["dsforge", "plan", "--model", "160m", "--cluster", str(out)], tmp_path)
+    plan = finished(
+        ["dsforge", "plan", "--model", "160m", "--cluster", str(out), "--verbose"], tmp_path
+    )
     assert "card-gpu" in plan.stdout
 
 

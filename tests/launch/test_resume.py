@@ -11,7 +11,7 @@ import ranks
 import runs
 from tiny_job import ds_config, write_job
 
-from dsforge.ckpt.verify import verify
+from dsforge.checkpoints.verify.checkpoint import verify
 
 pytestmark = [pytest.mark.launch, pytest.mark.engine]
 CLOSE = 2e-4  # of a loss of about 5: other ranks add in another order, in fp32

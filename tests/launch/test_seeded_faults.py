@@ -16,7 +16,7 @@ import hosts
 import planting
 import pytest
 
-from dsforge.doctor.preflight.environment import FELT
+from dsforge.preflight.checks.environment import FELT
 
 pytestmark = [pytest.mark.launch, pytest.mark.hosts]
 

@@ -14,7 +14,7 @@ import ranks
 import runs
 from tiny_job import ds_config, write_job
 
-from dsforge.ckpt.verify import verify
+from dsforge.checkpoints.verify.checkpoint import verify
 
 pytestmark = [pytest.mark.launch, pytest.mark.engine]
 LIMIT_S = 120
@@ -66,7 +66,7 @@ def test_in_the_export_the_same_start_writes_the_weights(tiny_llama: Path, tmp_p
     codes, said = ranks.outcome(tmp_path, both)
 
     assert codes == [128 + TERM] * 2
-    assert "stopped by SIGTERM in the export; the last checkpoint is saved" in said
+    assert "stopped by SIGTERM during the export; the last checkpoint is saved" in said
     assert not (output / "model").exists()
     assert verify(output / "checkpoints") == []
     ranks.train(tmp_path, 2)

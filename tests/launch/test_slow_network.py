@@ -16,7 +16,7 @@ from test_two_hosts import CLUSTER, WORKLOAD
 from dsforge import process
 from dsforge.diagnose import diagnose_files
 from dsforge.reading.stored import read_plan
-from dsforge.train.record import Measurement
+from dsforge.train.run.measurement import Measurement
 
 pytestmark = [pytest.mark.launch, pytest.mark.hosts, pytest.mark.slow]
 

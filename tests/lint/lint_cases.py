@@ -111,7 +111,7 @@ PRECISION = {
     "amp-with-half": config(
         {"amp": {"enabled": True}}, {"amp": {"enabled": False}}, release="0.16.0"
     ),
-    "accumulation-type-stage0": config(
+    "grad-accum-dtype": config(
         {"zero.stage": 0, "data_types": {"grad_accum_dtype": "fp32"}},
         {"zero.stage": 1, "data_types": {"grad_accum_dtype": "fp32"}},
     ),
@@ -124,7 +124,19 @@ ZERO = {
         {"zero.stage3_max_live_parameters": 1e9}, {**STAGE3, "zero.stage3_max_live_parameters": 1e9}
     ),
     "zeropp-below-stage3": config(
+        {"zero.zero_quantized_weights": True}, {**STAGE3, "zero.zero_quantized_weights": True}
+    ),
+    "hpz-stage": config(
         {"zero.zero_hpz_partition_size": 8}, {**STAGE3, "zero.zero_hpz_partition_size": 8}
+    ),
+    "hpz-partition": config(
+        {**STAGE3, "zero.zero_hpz_partition_size": 5},
+        {**STAGE3, "zero.zero_hpz_partition_size": 8},
+        cluster=ETHERNET,
+    ),
+    "sequence-hpz": config(
+        {**STAGE3, "zero.zero_hpz_partition_size": 8, "sequence_parallel_size": 2},
+        {**STAGE3, "zero.zero_hpz_partition_size": 8},
     ),
     "hpz-with-offload": config(
         {**STAGE3, "zero.zero_hpz_partition_size": 8, "zero.offload_param": {"device": "cpu"}},
@@ -151,13 +163,13 @@ ZERO = {
 }
 
 OFFLOAD = {
-    "offload-param-stage": config(
+    "offload-parameters": config(
         {"zero.offload_param": {"device": "cpu"}},
         {**STAGE3, "zero.offload_param": {"device": "cpu"}},
     ),
-    "offload-optimizer-stage": config(offloaded(stage=0), offloaded(stage=1)),
-    "offload-ratio-stage": config(offloaded(stage=2, ratio=0.5), offloaded(ratio=0.5)),
-    "offload-nvme-stage": config(
+    "offload-optimizer": config(offloaded(stage=0), offloaded(stage=1)),
+    "offload-ratio": config(offloaded(stage=2, ratio=0.5), offloaded(ratio=0.5)),
+    "nvme-stage": config(
         {**offloaded(**NVME, stage=2), "aio": AIO}, {**offloaded(**NVME), "aio": AIO}
     ),
     "offload-nvme-path": config(
@@ -171,6 +183,9 @@ OFFLOAD = {
         {**offloaded(**NVME, buffer_count=4), "aio": AIO},
     ),
     "offload-unpinned": config(offloaded(pin_memory=False), offloaded(pin_memory=True)),
+    "offload-pipeline": config(
+        {**offloaded(stage=1), "pipeline": {"stages": 2}}, offloaded(stage=1)
+    ),
     "offload-kind": config(
         {**offloaded(), "optimizer": {"type": "SGD", "params": {"lr": 0.1}}},
         {**offloaded(), **adam(lr=1e-4)},
@@ -221,11 +236,11 @@ OPTIMIZER = {
 }
 
 ENGINES = {
-    "pipeline-zero": config(
+    "zero-pipeline": config(
         {"pipeline": {"stages": 2}}, {"pipeline": {"stages": 2}, "zero.stage": 1}
     ),
-    "tensor-zero3": config({**STAGE3, **TP2}, TP2),
-    "tensor-pipeline": config({**TP2, "pipeline": {"stages": 2}, "zero.stage": 1}, TP2),
+    "zero-tensor": config({**STAGE3, **TP2}, TP2, release="0.19.0"),
+    "deepspeed-3d": config({**TP2, "pipeline": {"stages": 2}, "zero.stage": 1}, TP2),
     "tensor-sizes-differ": config(
         {"tensor_parallel": {"autotp_size": 2, "tp": {"tp_size": 4}}},
         {"tensor_parallel": {"autotp_size": 2, "tp": {"tp_size": 2}}},
@@ -295,21 +310,30 @@ MODELS = {
         STAGE3, {**STAGE3, "zero.leaf_module": {"classes": ["DeepseekV2MoE"]}}, model="deepseek-v2"
     ),
     "model-tied-tensor": config(TP2, {}, model="qwen2.5-0.5b", release="0.18.0"),
-    "model-heads": config({"tensor_parallel": {"autotp_size": 3}}, TP2, model="llama-2-7b"),
-    "model-kv-heads": config({"tensor_parallel": {"autotp_size": 16}}, TP2, model="llama-3.1-8b"),
+    "tensor-heads": config({"tensor_parallel": {"autotp_size": 3}}, TP2, model="llama-2-7b"),
+    "tensor-kv-heads": config({"tensor_parallel": {"autotp_size": 16}}, TP2, model="llama-3.1-8b"),
     "model-stages": config(
         {"pipeline": {"stages": 5}, "zero.stage": 1},
         {"pipeline": {"stages": 4}, "zero.stage": 1},
+        model="llama-2-7b",
+    ),
+    "pipeline-size": config(
+        {"pipeline": {"stages": 33}, "zero.stage": 1},
+        {"pipeline": {"stages": 32}, "zero.stage": 1},
+        model="llama-2-7b",
+    ),
+    "pipeline-partition": config(
+        {"pipeline": {"stages": 2, "partition": [16, 15]}, "zero.stage": 1},
+        {"pipeline": {"stages": 2, "partition": [17, 15]}, "zero.stage": 1},
         model="llama-2-7b",
     ),
     "model-fp16": config(FP16, {}, model="gemma-2-9b"),
 }
 
 CLUSTERS = {
-    "cluster-batch": config({"train_batch_size": 64}, {"train_batch_size": 128}, cluster=ETHERNET),
-    "cluster-layout": config({"tensor_parallel": {"autotp_size": 3}}, TP2, cluster=ETHERNET),
-    "cluster-tensor-node": config({"tensor_parallel": {"autotp_size": 16}}, TP2, cluster=ETHERNET),
-    "cluster-bf16": config({}, FP16, cluster=VOLTA),
+    "world-size": config({"tensor_parallel": {"autotp_size": 3}}, TP2, cluster=ETHERNET),
+    "tensor-in-node": config({"tensor_parallel": {"autotp_size": 16}}, TP2, cluster=ETHERNET),
+    "precision": config({}, FP16, cluster=VOLTA),
     "cluster-fp16": config(FP16, {}, cluster=ETHERNET),
     "cluster-host-memory": Pair(ds(offloaded(stage=2)), ds({}), model="llama-2-7b", cluster=SMALL),
     "cluster-nvme-space": Pair(
@@ -318,8 +342,11 @@ CLUSTERS = {
         model="llama-2-7b",
         cluster=DISK.replace("SIZE", "10"),
     ),
-    "cluster-nvme-missing": config(
-        {**offloaded(**NVME), "aio": AIO}, offloaded(), cluster=ETHERNET
+    "nvme-disk": config({**offloaded(**NVME), "aio": AIO}, offloaded(), cluster=ETHERNET),
+    "cluster-nvme-path": config(
+        {**offloaded(**(NVME | {"nvme_path": "/other"})), "aio": AIO},
+        {**offloaded(**NVME), "aio": AIO},
+        cluster=DISK.replace("SIZE", "2000"),
     ),
     "cluster-bucket": config(
         {"zero.reduce_bucket_size": 100_000}, {"zero.reduce_bucket_size": 5e8}, cluster=ETHERNET

@@ -72,12 +72,10 @@ MEGATRON = {
     "megatron-flag-misspelt": args("--seq-length", "--seq-lenght"),
     "megatron-flag-twice": args("", "--bf16\n"),
     "megatron-value": args("--micro-batch-size 1", "--micro-batch-size 0"),
-    "megatron-heads": args("--num-attention-heads 32", "--num-attention-heads 33"),
-    "megatron-groups": args("--num-query-groups 8", "--num-query-groups 3"),
     "megatron-layers": args("--num-layers 32", "--num-layers 30"),
-    "megatron-experts": args("", "--num-experts 8\n--expert-model-parallel-size 3\n"),
-    "megatron-sequence": args("", "--context-parallel-size 3\n", "--context-parallel-size 2\n"),
-    "megatron-positions": args("--seq-length 4096", "--seq-length 8192"),
+    "expert-parallel": args("", "--num-experts 8\n--expert-model-parallel-size 3\n"),
+    "context-sequence": args("", "--context-parallel-size 3\n", "--context-parallel-size 2\n"),
+    "sequence-length": args("--seq-length 4096", "--seq-length 8192"),
     "megatron-precision": args("", "--fp16\n"),
     "megatron-sequence-parallel": args("", "--num-experts 8\n", "--sequence-parallel\n"),
     "megatron-overlap": args(
@@ -89,10 +87,6 @@ MEGATRON = {
         "",
         "--recompute-granularity full\n",
         "--recompute-granularity full\n--recompute-method uniform\n",
-    ),
-    "megatron-batch": args("--global-batch-size 128", "--global-batch-size 5", cluster=ETHERNET),
-    "megatron-tensor-node": args(
-        "--tensor-model-parallel-size 2", "--tensor-model-parallel-size 16", cluster=ETHERNET
     ),
 }
 
@@ -116,9 +110,6 @@ ACCELERATE = {
         "num_machines: 1", "main_process_ip: 10.0.0.1\nnum_machines: 3"
     ),
     "accelerate-address": accelerated("num_machines: 1", "num_machines: 2"),
-    "accelerate-offload-stage": accelerated(
-        PLUGIN, "  zero_stage: 2\n  offload_param_device: cpu\n"
-    ),
     "accelerate-choice": accelerated("zero_stage: 3", "zero_stage: 5"),
     "accelerate-init-flag": accelerated("init_flag: true", "init_flag: false"),
     "accelerate-save": accelerated("16bit_model: true", "16bit_model: false"),
@@ -139,12 +130,56 @@ TRAINING = {
     "train-value": trained("sequence_length: 4096", "sequence_length: x"),
     "train-config-missing": trained("ds_config.json", "other.json"),
     "train-scheduler-twice": trained("ds_config.json", "scheduled.json"),
-    "train-tensor": trained("ds_config.json", "tensor.json"),
-    "train-sequence": trained("4096", "8192", model="llama-2-7b"),
+    "train-mode": Pair(
+        TRAINED.replace("ds_config", "pipeline2"),
+        TRAINED.replace("ds_config", "pipeline1"),
+        "train.yaml",
+    ),
     "train-unsaved": trained("model: llama", "save: false\nmodel: llama"),
 }
 BESIDE = {  # what train.yaml may name
     "ds_config.json": ds({}),
     "scheduled.json": ds(scheduled("WarmupLR")),
     "tensor.json": ds(TP2),
+    "tensor3.json": ds({**TP2, "zero.stage": 3}),
+    "split_twice.json": ds({**TP2, "pipeline.stages": 2, "zero.stage": 1}),
+    "pipeline1.json": ds({"pipeline.stages": 2, "zero.stage": 1}),
+    "pipeline2.json": ds({"pipeline.stages": 2, "zero.stage": 2}),
 }
+
+# Constraints that are looked for in several kinds of files: the pairs beside those of ds_configs.
+ELSEWHERE = (
+    (
+        "train-mode",
+        Pair(
+            TRAINED.replace("ds_config", "split_twice"),
+            TRAINED.replace("ds_config", "tensor"),
+            "train.yaml",
+        ),
+    ),
+    ("tensor-heads", args("--num-attention-heads 32", "--num-attention-heads 33")),
+    ("tensor-kv-heads", args("--num-query-groups 8", "--num-query-groups 3")),
+    ("batch-product", args("--global-batch-size 128", "--global-batch-size 5", cluster=ETHERNET)),
+    (
+        "world-size",
+        args("--tensor-model-parallel-size 2", "--tensor-model-parallel-size 3", cluster=ETHERNET),
+    ),
+    (
+        "tensor-in-node",
+        args("--tensor-model-parallel-size 2", "--tensor-model-parallel-size 16", cluster=ETHERNET),
+    ),
+    (
+        "train-mode",
+        Pair(
+            TRAINED.replace("ds_config", "tensor3"),
+            TRAINED.replace("ds_config", "tensor"),
+            "train.yaml",
+        ),
+    ),
+    ("sequence-length", trained("4096", "8192", model="llama-2-7b")),
+    ("offload-parameters", accelerated(PLUGIN, "  zero_stage: 2\n  offload_param_device: cpu\n")),
+    (
+        "offload-optimizer",
+        accelerated(PLUGIN, "  zero_stage: 0\n  offload_optimizer_device: cpu\n"),
+    ),
+)

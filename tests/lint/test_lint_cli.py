@@ -11,8 +11,8 @@ import pytest
 
 from dsforge.cli.main import main
 from dsforge.errors import EXIT_FINDINGS
-from dsforge.lint.registry import RULES
-from dsforge.lint.shapes import page
+from dsforge.lint.check import RULES
+from dsforge.lint.rule_pages import page
 
 BAD = (
     '{\n  "fp16": {"enabled": true},\n  "bf16": {"enabled": true},\n  "zero_optimisation": {}\n}\n'

@@ -14,11 +14,11 @@ from lint_cases import CASES
 
 from dsforge import walk
 from dsforge.cli.main import main
-from dsforge.lint.document import KINDS, Kind, applied
-from dsforge.lint.jsontext import parsed
-from dsforge.lint.read import Against, checked, read_document, release_named
-from dsforge.lint.releases import frozen
-from dsforge.lint.texts import document_of
+from dsforge.lint.files import Against, checked, read_document, release_named
+from dsforge.lint.reading.document import KINDS, Kind, applied
+from dsforge.lint.reading.json_text import parsed
+from dsforge.lint.reading.kind import document_of
+from dsforge.lint.schemas.releases import frozen
 
 AGAINST = Against(*release_named(None))
 LONGEST_S = 5.0

@@ -8,16 +8,19 @@ from typing import Any
 
 import pytest
 from lint_cases import CASES
-from lint_other_cases import BESIDE
+from lint_other_cases import BESIDE, ELSEWHERE
 from lint_texts import Pair
 
-from dsforge.lint.read import Against, checked, read_document, release_named
-from dsforge.lint.registry import RULES, Finding
+from dsforge.findings import Finding
+from dsforge.lint.check import RULES
+from dsforge.lint.files import Against, checked, read_document, release_named
 from dsforge.reading.cluster import cluster_of
 from dsforge.reading.model import read_model
 from dsforge.reading.source import parse_source
 
 IDS = [rule.id for rule in RULES]
+PAIRS = (*CASES.items(), *ELSEWHERE)
+PAIR_IDS = [f"{name}-{pair.name}" for name, pair in PAIRS]
 
 
 @cache
@@ -49,20 +52,18 @@ def test_every_rule_has_its_pair(record_property: pytest.RecordProperty) -> None
     assert len(set(IDS)) == len(IDS) >= 60
 
 
-@pytest.mark.parametrize("name", IDS)
-def test_a_rule_names_the_fault(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "pair"), PAIRS, ids=PAIR_IDS)
+def test_a_rule_names_the_fault(name: str, pair: Pair, tmp_path: Path) -> None:
     """The text with the fault is found, at a line that exists, with a message."""
-    pair = CASES[name]
     hits = [f for f in found(pair, pair.bad, tmp_path) if f.rule == name]
 
     assert hits
     assert all(1 <= f.line <= pair.bad.count("\n") + 1 and f.message for f in hits)
 
 
-@pytest.mark.parametrize("name", IDS)
-def test_a_rule_is_silent_without_the_fault(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "pair"), PAIRS, ids=PAIR_IDS)
+def test_a_rule_is_silent_without_the_fault(name: str, pair: Pair, tmp_path: Path) -> None:
     """The text without the fault breaks neither this rule nor any that stops a run."""
-    pair = CASES[name]
     hits = found(pair, pair.good, tmp_path)
 
     assert [f for f in hits if f.rule == name or f.severity == "error"] == []

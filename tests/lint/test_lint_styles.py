@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dsforge.lint.read import Against, checked, read_document, release_named
+from dsforge.lint.files import Against, checked, read_document, release_named
 
 # As trainers are given it: everything they fill is auto, a comment explains a line, one batch size
 # was fixed by hand, and `auto` spread to keys that nobody fills.
@@ -129,8 +129,8 @@ STYLES = {
         ZERO2_BY_NAME,
         {
             "loss-scale-in-bf16": 2,
-            "offload-param-stage": 5,
-            "offload-ratio-stage": 6,
+            "offload-parameters": 5,
+            "offload-ratio": 6,
             "batch-product": 9,
         },
     ),

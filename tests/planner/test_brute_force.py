@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 import pytest
 
 from dsforge import catalog
+from dsforge.constraints import check
 from dsforge.layout import Layout
 from dsforge.plan import PREFERRED, Priced, Request
 from dsforge.planner import choose, price, search
-from dsforge.rules import check
 from dsforge.specs import ClusterSpec, LoraSpec, NvmeSpec, Workload
 from dsforge.strategy import Constraints, Strategy
 

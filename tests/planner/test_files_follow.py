@@ -14,12 +14,12 @@ from drawing import draw_request, draw_strategy
 from follows import strategy_of, unlike
 from planning import DISK, ask, cluster, workload
 
+from dsforge.constraints import check
 from dsforge.errors import DsforgeError
 from dsforge.estimate.params import parameters
 from dsforge.plan import Plan, Request
 from dsforge.planner import choose, price
 from dsforge.render import render
-from dsforge.rules import check
 from dsforge.specs import ClusterSpec, Host, LoraSpec
 from dsforge.strategy import FULLY_SHARDED, Offload
 

@@ -12,9 +12,9 @@ from planning import GIB, ask, cluster, qlora_workload, workload
 
 from dsforge import catalog
 from dsforge.cli.main import app
+from dsforge.constraints import check
 from dsforge.planner import appraise, choose
 from dsforge.planner.inverse import longest_sequence
-from dsforge.rules import check
 
 FORTY = cluster(1, 1, "rtx-4090", intra="pcie-4", host_memory_bytes=64 * GIB)
 H100 = cluster(1, 8, "h100-80gb", intra="nvlink-4")

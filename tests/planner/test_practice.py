@@ -10,6 +10,7 @@ import pytest
 from planning import ask, cluster, strategy, workload
 
 from dsforge import catalog
+from dsforge.constraints import check
 from dsforge.estimate.cut import stages
 from dsforge.estimate.flops import step_flops
 from dsforge.estimate.memory import estimate_memory
@@ -19,7 +20,6 @@ from dsforge.estimate.states import loads, optimizer_bytes_per_parameter
 from dsforge.estimate.time import estimate_time
 from dsforge.plan import Plan, Priced
 from dsforge.planner import appraise, choose, price
-from dsforge.rules import check
 from dsforge.strategy import Execution
 
 GB = 1e9

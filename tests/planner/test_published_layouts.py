@@ -17,10 +17,10 @@ import pytest
 from planning import ask, cluster, strategy, workload
 
 from dsforge import catalog
+from dsforge.constraints import check
 from dsforge.estimate.flops import step_flops
 from dsforge.plan import PREFERRED, Plan, Priced
 from dsforge.planner import choose, price
-from dsforge.rules import check
 from dsforge.specs import ClusterSpec, Workload
 from dsforge.strategy import Strategy
 

@@ -8,14 +8,15 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from random import Random
+from time import process_time
 
 import pytest
 from drawing import draw_request
 from planning import GIB, ask, cluster, qlora_workload, workload
 
-from dsforge.errors import DsforgeError
+from dsforge.errors import DoesNotFitError, DsforgeError
 from dsforge.plan import Priced, Request
-from dsforge.planner import appraise
+from dsforge.planner import appraise, choose
 from dsforge.planner.remedies import DEAREST, SHOWN, Working, remedies, working
 from dsforge.strategy import Constraints
 from dsforge.units import gib
@@ -161,3 +162,24 @@ def test_whole_logits_that_do_not_fit_give_way_to_chunks() -> None:
     found = said(request)
 
     assert found[0].startswith("chunked loss (as Liger's): saves ")
+
+
+@pytest.mark.parametrize(("model", "nodes"), [("kimi-k2", 24), ("deepseek-v3", 8)])
+def test_a_refusal_takes_less_than_two_seconds(model: str, nodes: int) -> None:
+    """Thousands of layouts of an engine that cannot build the model once cost 4 s (CPU time)."""
+    on = cluster(nodes, gpu="h100-80gb", intra="nvlink-4", inter="infiniband-400")
+    started = process_time()
+    with pytest.raises(DoesNotFitError):
+        choose(ask(model, on, workload(4096, nodes * 8, tokens=10**12)))
+
+    assert process_time() - started < 2
+
+
+def test_a_refusal_names_everything_that_is_short() -> None:
+    """RAM is exceeded most, device memory too: who bought RAM alone would be refused again."""
+    on = cluster(48, gpu="h100-80gb", intra="nvlink-4", inter="infiniband-400")
+    with pytest.raises(DoesNotFitError) as caught:
+        choose(ask("kimi-k2", on, workload(4096, 384)))
+
+    assert "of host RAM" in str(caught.value)
+    assert "more device memory than each h100-80gb has" in str(caught.value)

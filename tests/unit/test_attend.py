@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from dsforge.train.processes import living
+from dsforge.train.run.process_tree import living
 
 TERM, INT, HUP, KILL = signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL
 LIMIT_S = 30

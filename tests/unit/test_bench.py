@@ -10,7 +10,7 @@ from dsforge.bench.pages import pages
 from dsforge.bench.report import Outcome, Report, report, step_times_s
 from dsforge.errors import LayoutError, SpecError
 from dsforge.plan import VariantName
-from dsforge.train.record import MeasuredMemory, Measurement
+from dsforge.train.run.measurement import MeasuredMemory, Measurement
 from dsforge.units import GIB
 
 LOSSES = (3.0, 2.5, 2.25, 2.0)

@@ -16,11 +16,11 @@ from planning import cluster, strategy, workload
 from dsforge import catalog
 from dsforge.cli.flags import Flags, to_request
 from dsforge.cli.main import app
+from dsforge.constraints import check
 from dsforge.errors import SpecError
 from dsforge.estimate.comm import channel, spread
 from dsforge.estimate.time import estimate_time
 from dsforge.plan import Request
-from dsforge.rules import check
 from dsforge.strategy import Strategy
 
 SEED = int(os.environ.get("DSFORGE_SEED", "72"))

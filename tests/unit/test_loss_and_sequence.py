@@ -12,6 +12,7 @@ from random import Random
 import pytest
 from drawing import draw_request
 
+from dsforge.constraints import check, divisors
 from dsforge.estimate.frame import framed
 from dsforge.estimate.loss import loss_of
 from dsforge.estimate.memory import estimate_memory, footprints
@@ -20,7 +21,6 @@ from dsforge.explain.explanation import explanation
 from dsforge.layout import Layout
 from dsforge.plan import Plan, Request
 from dsforge.planner.pricing import price
-from dsforge.rules import check, divisors
 from dsforge.specs import LinkSpec
 from dsforge.strategy import EXECUTIONS, AskedLoss, Strategy
 

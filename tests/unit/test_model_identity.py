@@ -19,7 +19,7 @@ from dsforge.reading.model import read_model
 from dsforge.reading.request import Asked, read_request
 from dsforge.reading.source import Setting
 from dsforge.render.job import weights
-from dsforge.train.model import model_source
+from dsforge.train.model.source import model_source
 
 CONFIG = {
     "model_type": "llama",

@@ -137,7 +137,10 @@ REFUSED = {
     "fraction": ({"zero_optimization": {"sub_group_size": 0.5}}, "whole number"),
     "block as a list": ({"zero_optimization": [2]}, "zero_optimization"),
     "batch as text": ({"train_batch_size": "x"}, "train_batch_size"),
-    "product": ({"train_batch_size": 100, "train_micro_batch_size_per_gpu": 2}, "16 ranks"),
+    "product": (
+        {"train_batch_size": 100, "train_micro_batch_size_per_gpu": 2},
+        "data-parallel size (16)",
+    ),
     "optimizer": ({"optimizer": {"type": "OneBitAdam"}}, "OneBitAdam"),
     "sequence parallel": (
         {"sequence_parallel_size": 4, "seq_parallel_communication_data_type": "bf16"},

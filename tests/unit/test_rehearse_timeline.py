@@ -8,9 +8,9 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from dsforge.rehearse.account import RehearsalDocument, phase_accounts
-from dsforge.rehearse.picture import picture, trace
+from dsforge.rehearse.report import RehearsalDocument, phase_accounts
 from dsforge.rehearse.timeline import Change, Span, Timeline, phase_levels
+from dsforge.rehearse.timeline_export import picture, trace
 
 SCHEMA = Path(__file__).resolve().parents[2] / "schemas" / "rehearsal.schema.json"
 STORY = Timeline(

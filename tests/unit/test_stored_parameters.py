@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from dsforge.errors import SpecError
+from dsforge.checkpoints.weights.safetensors_header import read_entries
+from dsforge.errors import DsforgeError, SpecError
 from dsforge.estimate.params import parameters
 from dsforge.huggingface import model_from_config
 from dsforge.reading.model import read_model
@@ -82,10 +83,10 @@ def test_an_index_of_this_size_or_without_one_is_taken(
 def test_a_single_file_says_it_in_its_header(tmp_path: Path) -> None:
     """Elements of its tensors, whatever their width."""
     (tmp_path / "config.json").write_text(json.dumps(CONFIG))
-    header(tmp_path, {"w": {"dtype": "F32", "shape": [SIZE], "data_offsets": [0, 1]}})
+    header(tmp_path, {"w": {"dtype": "F32", "shape": [SIZE], "data_offsets": [0, 4 * SIZE]}})
 
     assert read_model(str(tmp_path))[0].layers == 8
-    header(tmp_path, {"w": {"dtype": "F32", "shape": [SIZE, 3], "data_offsets": [0, 1]}})
+    header(tmp_path, {"w": {"dtype": "F32", "shape": [SIZE, 3], "data_offsets": [0, 12 * SIZE]}})
     with pytest.raises(SpecError, match="holds"):
         read_model(str(tmp_path))
 
@@ -116,3 +117,25 @@ def test_weights_that_also_hold_a_tower_are_warned_of() -> None:
     _, reasons = read_model("gemma-3-4b")
 
     assert reasons[0].rule == "warning-beside-model"
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        {"dtype": "F32", "shape": [3 * SIZE], "data_offsets": [0, 1]},
+        {"dtype": "F32", "shape": [3 * SIZE]},
+        {"dtype": "F32", "shape": [-3, -SIZE], "data_offsets": [0, 12 * SIZE]},
+        {"dtype": "X", "shape": [3 * SIZE], "data_offsets": [0, 12 * SIZE]},
+    ],
+    ids=["bytes", "no-offsets", "negative", "type"],
+)
+def test_a_header_that_ckpt_verify_refuses_proves_nothing(
+    tmp_path: Path, tensor: dict[str, Any]
+) -> None:
+    """There is one reader of headers: what it refuses is not counted either."""
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    header(tmp_path, {"w": tensor})
+
+    assert read_model(str(tmp_path))[0].layers == 8
+    with pytest.raises(DsforgeError):
+        read_entries(tmp_path / "model.safetensors")

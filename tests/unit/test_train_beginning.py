@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from dsforge.errors import DsforgeError
-from dsforge.train.beginning import chosen_beginning
-from dsforge.train.checkpoint import (
+from dsforge.train.checkpoints.note import (
     NOTE,
     CheckpointNote,
     changed,
@@ -19,6 +18,7 @@ from dsforge.train.checkpoint import (
     step_of,
     tag_of,
 )
+from dsforge.train.checkpoints.resume import chosen_beginning
 
 
 def note(step: int = 4, **changes: int) -> CheckpointNote:
@@ -169,7 +169,7 @@ def test_other_ranks_and_stages_go_on_from_it(changes: dict[str, int], tmp_path:
 
 
 def with_files(path: Path) -> None:
-    """Give a checkpoint a file of 5 bytes, and its note the size and check sum."""
+    """Give a checkpoint a file of 5 bytes, and its note the size and checksum."""
     (path / "rank.pt").write_bytes(b"12345")
     noted = note(step_of(path)).model_copy(
         update={"files": {"rank.pt": noted_file(path / "rank.pt")}}
@@ -194,14 +194,14 @@ def test_auto_passes_over_a_checkpoint_that_is_not_whole(
 
 
 def test_a_changed_byte_is_found(tmp_path: Path) -> None:
-    """The size is right and the check sum is not."""
+    """The size is right and the checksum is not."""
     saved(tmp_path, 4)
     path = tmp_path / "checkpoints/global_step4"
     with_files(path)
     (path / "rank.pt").write_bytes(b"12346")
 
     assert lacking(path) == ""
-    assert changed(path, ["rank.pt"]) == "rank.pt: other bytes than were saved"
+    assert changed(path, ["rank.pt"]) == "rank.pt: content differs from what was saved"
 
 
 def test_no_checkpoint_that_is_whole_is_an_error(tmp_path: Path) -> None:

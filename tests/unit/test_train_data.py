@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dsforge.errors import DsforgeError
-from dsforge.train.data import (
+from dsforge.train.data.samples import (
     IGNORED,
     Order,
     Sample,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dsforge.errors import SpecError
-from dsforge.train.engine_config import EngineConfig, read_engine_config
+from dsforge.train.parallel.engine_config import EngineConfig, read_engine_config
 
 OPTIMIZER = {"optimizer": {"type": "AdamW", "params": {"lr": 3e-4}}}
 
@@ -81,7 +81,7 @@ def test_a_wrong_product_names_all_factors_and_the_ranks_to_start(tmp_path: Path
     }
     found = problems(tmp_path, text)["batch-product"]
 
-    assert "(=16) must be micro batch (=2) x accumulation (=2) x world size (=2) = 8" in found
+    assert "16 must be micro batch (2) x accumulation (2) x data-parallel size (2) = 8" in found
     assert "start 4 ranks" in found
 
 
@@ -129,7 +129,7 @@ def test_a_key_that_is_written_twice_is_refused(tmp_path: Path) -> None:
         (
             {"train_batch_size": 2, "bf16": {"enabled": True}, "fp16": {"enabled": True}}
             | OPTIMIZER,
-            "one-precision",
+            "fp16-with-bf16",
         ),
         ({"train_batch_size": 2, "comet": {"enabled": True}, **OPTIMIZER}, "monitor-missing"),
     ],

@@ -12,13 +12,13 @@ import pytest
 from test_train_beginning import note, saved
 
 from dsforge.artifacts.whole import write_whole
-from dsforge.doctor.remote import software
 from dsforge.errors import DsforgeError
-from dsforge.train import builds
-from dsforge.train.beginning import Beginning, chosen_beginning
-from dsforge.train.checkpoint import NOTE, checkpoints, read_note, remove
-from dsforge.train.metrics import MetricsFile
-from dsforge.train.ranks import place_of_process
+from dsforge.preflight.remote import software
+from dsforge.train.checkpoints.note import NOTE, checkpoints, read_note, remove
+from dsforge.train.checkpoints.resume import Beginning, chosen_beginning
+from dsforge.train.parallel.ranks import place_of_process
+from dsforge.train.run import build_locks as builds
+from dsforge.train.run.metrics_file import MetricsFile
 from dsforge.units import size
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from dsforge.errors import DsforgeError
-from dsforge.train.lock import NAME, Holder, check_holder, held, present_holder
-from dsforge.train.ranks import Place
+from dsforge.train.parallel.ranks import Place
+from dsforge.train.run.output_lock import NAME, Holder, check_holder, held, present_holder
 
 FIRST, SECOND = Place(0, 0, 2), Place(1, 1, 2)
 GONE = {"pid": 2**22 + 1, "process_started": 1}

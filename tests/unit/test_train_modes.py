@@ -10,10 +10,8 @@ import pytest
 from dsforge.ds_config import read
 from dsforge.errors import Problem
 from dsforge.layout import Layout
-from dsforge.rules.engines import PIPELINE_KINDS
 from dsforge.strategy import ZeroStage
-from dsforge.train.modes import Mode, check_sequence, check_tensor, mode_of
-from dsforge.train.pipeline_shape import ANATOMIES, check_pipeline, explicit_bounds
+from dsforge.train.parallel.modes import Mode, check_model, explicit_bounds, mode_of
 
 TENSOR = {"tensor_parallel": {"autotp_size": 2}}
 PIPELINE = {"pipeline": {"stages": 2}}
@@ -67,7 +65,7 @@ def test_the_ranks_that_are_left_are_data_parallel(
             {"tensor_parallel": {"autotp_size": 2, "vocab_parallel_lm_head": True}},
             1,
             4,
-            "tensor-vocabulary",
+            "vocabulary-split",
         ),
         (
             {**PIPELINE, "zero_optimization": {"offload_optimizer": {"device": "cpu"}}},
@@ -89,8 +87,8 @@ def test_the_ranks_that_are_left_are_data_parallel(
             4,
             "sequence-reduce-scatter",
         ),
-        ({"pipeline": {"stages": 2, "partition": [1, 2, 3]}}, 1, 4, "pipeline-partition"),
-        ({"pipeline": {"stages": 2, "partition": "profile"}}, 1, 4, "pipeline-partition"),
+        ({"pipeline": {"stages": 2, "partition": [1, 2, 3]}}, 1, 4, "partition-form"),
+        ({"pipeline": {"stages": 2, "partition": "profile"}}, 1, 4, "partition-form"),
     ],
 )
 def test_what_cannot_meet_is_refused(
@@ -132,7 +130,7 @@ def test_a_model_that_tensor_parallelism_cannot_cut_is_refused(
 ) -> None:
     """Whole heads only, by the plan that transformers has for the kind, without adapters."""
     mode = Mode(Layout(tensor_parallel_size=size))
-    problems = check_tensor(mode, configuration(**values), adapters=adapters)
+    problems = check_model(mode, configuration(**values), adapters=adapters)
 
     assert [problem.rule for problem in problems] == found
 
@@ -158,7 +156,7 @@ def test_what_the_exchange_of_heads_would_get_wrong_is_refused(
     """Ulysses drops masks, so whatever needs one is refused."""
     mode = Mode(Layout(context_parallel_size=2))
     given = {"attention": "sdpa", "packing": False, **job}
-    problems = check_sequence(mode, configuration(**values), **given)
+    problems = check_model(mode, configuration(**values), adapters=False, **given)
 
     assert [problem.rule for problem in problems if problem.rule != "sequence-kv-heads"] == found
 
@@ -181,14 +179,9 @@ def test_a_model_that_is_no_pipeline_is_refused(
     """Kinds are listed; every stage of a balanced cut has a layer."""
     mode = Mode(Layout(pipeline_parallel_size=stages), partition)
     shape = configuration(num_hidden_layers=4, **values)
-    problems = check_pipeline(mode, shape, adapters=adapters)
+    problems = check_model(mode, shape, adapters=adapters)
 
     assert [problem.rule for problem in problems] == found
-
-
-def test_planner_and_training_split_the_same_kinds() -> None:
-    """A plan with stages is one that can be trained, and no kind is kept from it."""
-    assert set(PIPELINE_KINDS) == set(ANATOMIES)
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dsforge.train.data import IGNORED, Sample, collate
-from dsforge.train.packing import packed
+from dsforge.train.data.packing import packed
+from dsforge.train.data.samples import IGNORED, Sample, collate
 
 
 def samples(*lengths: int) -> list[Sample]:

@@ -11,10 +11,10 @@ import pytest
 from dsforge.job import TrainJob
 from dsforge.plan import Plan
 from dsforge.specs import DataSpec
-from dsforge.train.engine_config import EngineConfig
-from dsforge.train.modes import Mode
-from dsforge.train.prediction import Prediction, read_prediction, summary
-from dsforge.train.record import MeasuredMemory, Measurement
+from dsforge.train.parallel.engine_config import EngineConfig
+from dsforge.train.parallel.modes import Mode
+from dsforge.train.run.measurement import MeasuredMemory, Measurement
+from dsforge.train.run.prediction import Prediction, read_prediction, summary
 from dsforge.units import GIB
 
 

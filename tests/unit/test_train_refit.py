@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dsforge.errors import SpecError
-from dsforge.train.refit import batch_of_restart, refitted
+from dsforge.train.parallel.engine_config import batch_of_restart, refitted
 
 TWO_RANKS = {
     "train_batch_size": 12,
@@ -44,7 +44,7 @@ def test_a_batch_that_cannot_be_shared_is_refused() -> None:
         refitted(TWO_RANKS, 12, 5)
 
     (problem,) = raised.value.problems
-    assert problem.message == "a global batch of 12 cannot be shared by 5 replicas"
+    assert problem.message == "a global batch of 12 cannot be divided among 5 replicas"
     assert problem.hint == "resume on 1, 2, 3, 4, 6 or 12 of them"
 
 

@@ -12,9 +12,9 @@ import pytest
 from dsforge.errors import DsforgeError, SpecError
 from dsforge.job import TrainJob
 from dsforge.specs import DataSpec
-from dsforge.train.beginning import chosen_beginning
-from dsforge.train.checkpoint import NOTE
-from dsforge.train.results import check_inputs, check_removable
+from dsforge.train.checkpoints.note import NOTE
+from dsforge.train.checkpoints.resume import chosen_beginning
+from dsforge.train.run.outputs import check_inputs, check_removable
 
 
 def job(folder: Path, **changes: str) -> tuple[TrainJob, Path]:
@@ -161,7 +161,7 @@ def test_a_model_without_a_run_beside_it_stays(tmp_path: Path) -> None:
 
     with pytest.raises(SpecError) as raised:
         chosen_beginning("auto", tmp_path, overwrite=True)
-    assert "no checkpoint or figures of a run" in raised.value.problems[0].message
+    assert "no checkpoints or metrics of a run" in raised.value.problems[0].message
     assert (tmp_path / "model" / "config.json").exists()
 
 
@@ -169,6 +169,6 @@ def test_metrics_of_the_user_stay_without_overwrite_too(tmp_path: Path) -> None:
     """A run that found no checkpoint would begin anew and remove them."""
     (tmp_path / "metrics.jsonl").write_text(json.dumps({"accuracy": 1}))
 
-    with pytest.raises(DsforgeError, match="no run of dsforge wrote"):
+    with pytest.raises(DsforgeError, match="dsforge did not write"):
         chosen_beginning("auto", tmp_path, overwrite=False)
     assert os.listdir(tmp_path) == ["metrics.jsonl"]  # noqa: PTH208

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dsforge.errors import Problem, SpecError
-from dsforge.train.rows import SHOWN_PROBLEMS, read_rows
+from dsforge.train.data.rows import SHOWN_PROBLEMS, read_rows
 
 QUESTION = {"role": "user", "content": "why?"}
 ANSWER = {"role": "assistant", "content": "because"}

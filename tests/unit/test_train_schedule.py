@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dsforge.job import TrainJob
-from dsforge.train.schedule import rate_factor
+from dsforge.train.run.learning_rate import rate_factor
 
 
 def job(**values: Any) -> TrainJob:

@@ -16,11 +16,11 @@ from pyarrow import parquet
 from dsforge.errors import SpecError
 from dsforge.job import TrainJob
 from dsforge.specs import DataSpec
-from dsforge.train import row_files
-from dsforge.train.preparation import read_data
-from dsforge.train.progress import Screen
-from dsforge.train.row_files import MOST_ROW_BYTES, data_files
-from dsforge.train.rows import MOST_MESSAGES, SHOWN_PROBLEMS, read_rows
+from dsforge.train.data import row_files
+from dsforge.train.data.preparation import read_data
+from dsforge.train.data.row_files import MOST_ROW_BYTES, data_files
+from dsforge.train.data.rows import MOST_MESSAGES, SHOWN_PROBLEMS, read_rows
+from dsforge.train.run.progress import Screen
 
 GOOD = b'{"text": "fine"}\n'
 SECONDS = 5.0
@@ -68,7 +68,7 @@ PLACES: dict[str, tuple[Callable[[Path], Any], str]] = {
 def test_what_is_no_file_of_rows_is_refused_at_once(
     place: str, suffix: str, tmp_path: Path
 ) -> None:
-    """Nobody waits for a pipe, or reads a device, not even for a check sum."""
+    """Nobody waits for a pipe, or reads a device, not even for a checksum."""
     path = tmp_path / f"data{suffix}"
     make, rule = PLACES[place]
     make(path)

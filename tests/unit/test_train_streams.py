@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-START = "import os, sys; from dsforge.train.streams import keep_writable; keep_writable();"
+START = "import os, sys; from dsforge.train.run.streams import keep_writable; keep_writable();"
 GOES_ON = "open('done', 'w').write('yes')"
 TALK = (
     "import logging, warnings; logging.basicConfig();"
@@ -89,7 +89,7 @@ def test_a_closed_stream_is_nobody_elses(closed: tuple[int, ...], tmp_path: Path
     """A file that is opened later does not get the number of stderr, and what is said with it."""
     program = (
         f"[os.close(i) for i in {closed}];"
-        "from dsforge.train.streams import keep_writable;"
+        "from dsforge.train.run.streams import keep_writable;"
         "sys.stdout = None if 1 in {0} else sys.stdout;".format(set(closed))
         + "keep_writable(); f = open('data', 'wb'); assert f.fileno() > 2;"
         "os.write(2, b'native'); print('said', flush=True); f.write(b'bytes'); f.close();"
@@ -111,7 +111,7 @@ def test_the_command_line_keeps_a_closed_stream_open(tmp_path: Path) -> None:
     program = (
         "import gc, os, sys; os.close(1); sys.stdout = sys.__stdout__ = None;"
         "from dsforge.cli.streams import steady; steady();"
-        "from dsforge.train.streams import keep_writable; keep_writable(); gc.collect();"
+        "from dsforge.train.run.streams import keep_writable; keep_writable(); gc.collect();"
         "f = open('data', 'wb'); assert f.fileno() > 2; print('said', flush=True);"
     )
     done = subprocess.run(
@@ -136,7 +136,7 @@ def test_what_is_said_arrives(tmp_path: Path) -> None:
 
 def test_streams_of_others_are_left_alone(capsys: pytest.CaptureFixture[str]) -> None:
     """What a test captures stays captured."""
-    from dsforge.train.streams import keep_writable
+    from dsforge.train.run.streams import keep_writable
 
     before = sys.stdout, sys.stderr
     keep_writable()

@@ -16,10 +16,10 @@ import pytest
 from pyarrow import parquet
 from test_train_strange_rows import ANSWER, rules, saved
 
-from dsforge.train import row_files
-from dsforge.train.row_files import MOST_ROW_BYTES
-from dsforge.train.rows import read_rows
-from dsforge.train.tables import MEMORY_BYTES
+from dsforge.train.data import row_files
+from dsforge.train.data.row_files import MOST_ROW_BYTES
+from dsforge.train.data.rows import read_rows
+from dsforge.train.data.table_reader import MEMORY_BYTES
 
 
 def wide(rows: int, mib: int = 15) -> pa.Table:
@@ -53,7 +53,7 @@ MEASURED = """
 import resource, sys, time
 from pathlib import Path
 from dsforge.errors import SpecError
-from dsforge.train.rows import read_rows
+from dsforge.train.data.rows import read_rows
 begin, rule = time.monotonic(), ""
 try:
     read_rows(Path(sys.argv[1]), "auto")

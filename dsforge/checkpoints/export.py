@@ -1,0 +1,213 @@
+"""safetensors out of a checkpoint: what transformers and peft load, in the type trained in.
+
+The checkpoint is judged first, as `verify` does. Then each tensor is read from the parts of the
+ranks and written in slices, so memory does not grow with the model: only bytes that fit their check
+sums are used. The folder gets its name only after all its bytes were read back from the disk.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from numpy.typing import NDArray
+
+from dsforge.checkpoints.folder import Folder
+from dsforge.checkpoints.output.base_model_files import (
+    copy_files,
+    files_beside,
+    read_config,
+    write_json,
+)
+from dsforge.checkpoints.output.new_folder import (
+    SILENT,
+    Watcher,
+    check_outside,
+    check_written,
+    new_folder,
+)
+from dsforge.checkpoints.torch_files.archive import Archive
+from dsforge.checkpoints.torch_files.verified_reads import CheckedArchive, check_pieces, judge
+from dsforge.checkpoints.weights.bit_types import FLOATS, ITEM_BYTES, as_type
+from dsforge.checkpoints.weights.non_finite import counted
+from dsforge.checkpoints.weights.weight_files import NAMES, write_safetensors
+from dsforge.checkpoints.zero.parameters import WEIGHTS, Atom, Saved, read_saved
+from dsforge.errors import DsforgeError
+
+SLICE_ELEMENTS = 4 * 1024 * 1024
+SHARD_BYTES = 5_000_000_000  # as transformers cuts
+ADAPTER = re.compile(r"(?P<what>\.lora_\w+)\.(?P<adapter>[^.]+)(?P<end>\.weight|\.bias)?")
+
+
+class Exported(NamedTuple):
+    """What was written: the folder, its files, tensors, bytes, and the type of the numbers."""
+
+    folder: Path
+    files: tuple[str, ...]
+    tensors: int
+    bytes: int
+    dtype: str
+
+
+def export(
+    folder: Folder,
+    out: Path,
+    *,
+    model: Path | None = None,
+    dtype: str = "auto",
+    lora_alpha: float | None = None,
+    unchecked: bool = False,
+    watcher: Watcher = SILENT,
+) -> Exported:
+    """The weights of a checkpoint in a new folder, as transformers or, with adapters, peft loads.
+
+    `model` is the folder that training began from: its configuration and tokenizer go along.
+    `unchecked` leaves out the checksums of the checkpoint, and nothing else.
+    Raises UnusableError where the checkpoint is damaged, DsforgeError where the folder exists or
+    cannot be written, or bytes differ when read back; then nothing of it is left.
+    """
+    check_outside(out, folder.path, model)
+    if folder.kind == "deepspeed":
+        judge(folder)
+    saved = read_saved(folder, Archive if unchecked else CheckedArchive)
+    chosen = saved.trained_in if dtype == "auto" else dtype
+    adapter = any(".lora_" in name for name in saved.trained)
+    atoms = _adapters(saved) if adapter else {**saved.trained, **saved.frozen, **saved.buffers}
+    atoms = dict(sorted(_checked_names(atoms).items()))
+    settings = adapter_settings(atoms, model, lora_alpha) if adapter else read_config(model, chosen)
+    beside = [] if adapter else files_beside(model, watcher.say)
+    total = sum(_bytes(atom, chosen) for atom in atoms.values())
+    needed = total + sum(file.stat().st_size for file in beside)
+    with new_folder(out, watcher.say, needed_bytes=needed) as temporary:
+        check_pieces((p for atom in atoms.values() for p in atom.states[WEIGHTS]), watcher)
+        watcher.begin("written", total)
+        stem = "adapter_model" if adapter else "model"
+        files = _write(temporary, atoms, chosen, stem=stem, watcher=watcher)
+        copy_files(beside, temporary)
+        if settings:
+            name = "adapter_config.json" if adapter else "config.json"
+            write_json(temporary / name, settings)
+        total = sum((temporary / name).stat().st_size for name in files)
+    return Exported(out, files, len(atoms), total, chosen)
+
+
+def _adapters(saved: Saved) -> dict[str, Atom]:
+    """Adapters under the names that peft gives them in its files. Raises DsforgeError."""
+    found = [ADAPTER.search(name) for name in saved.trained]
+    names = sorted({match["adapter"] for match in found if match})
+    if len(names) > 1:
+        raise DsforgeError(f"several adapters ({', '.join(names)}) are not exported together")
+    renamed = {ADAPTER.sub(r"\g<what>\g<end>", n): atom for n, atom in saved.trained.items()}
+    if len(renamed) < len(saved.trained):
+        raise DsforgeError("two adapters would have one name without their adapter's")
+    return renamed
+
+
+def _checked_names(atoms: Mapping[str, Atom]) -> Mapping[str, Atom]:
+    """The same atoms. Raises DsforgeError where a name cannot stand in a safetensors file."""
+    for name in atoms:
+        sound = isinstance(name, str) and name not in ("", "__metadata__")
+        if not sound or not name.isprintable():
+            hint = "no model has such a parameter; do not use this checkpoint"
+            raise DsforgeError(f"{name!r:.80} cannot be the name of a tensor", hint)
+    return atoms
+
+
+def adapter_settings(
+    atoms: dict[str, Atom], model: Path | None, alpha: float | None
+) -> dict[str, Any]:
+    """The adapter_config.json of adapters. Raises DsforgeError without their `alpha`."""
+    if alpha is None:
+        hint = "give the `lora_alpha` of training with --lora-alpha; no checkpoint holds it"
+        raise DsforgeError("these are adapters, and their scale is not known", hint)
+    if not math.isfinite(alpha) or alpha <= 0:
+        hint = "give the `lora_alpha` of training"
+        raise DsforgeError(f"`--lora-alpha` (={alpha}) must be a number above 0", hint)
+    downs = {name: atom for name, atom in atoms.items() if ".lora_A." in name}
+    ranks = sorted({atom.shape[0] for atom in downs.values() if atom.shape})
+    if len(ranks) != 1:
+        raise DsforgeError(f"adapters of different ranks ({ranks}) are not exported")
+    return {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": None if model is None else str(model),
+        "r": ranks[0],
+        "lora_alpha": int(alpha) if float(alpha).is_integer() else alpha,
+        "target_modules": sorted({name.split(".lora_A.")[0].rsplit(".", 1)[-1] for name in downs}),
+    }
+
+
+def _write(
+    folder: Path, atoms: dict[str, Atom], dtype: str, *, stem: str, watcher: Watcher
+) -> tuple[str, ...]:
+    """Names of the files of weights, with an index where there are several."""
+    shards = _shards(atoms, dtype)
+    where: dict[str, str] = {}
+    names = []
+    for number, names_in in enumerate(shards, start=1):
+        name = f"{stem}.safetensors"
+        if len(shards) > 1:
+            name = f"{stem}-{number:05d}-of-{len(shards):05d}.safetensors"
+        types = {n: (_type(atoms[n], dtype), atoms[n].shape) for n in names_in}
+        parts = (_told(slices(n, atoms[n], types[n][0]), watcher) for n in names_in)
+        check_written(folder / name, write_safetensors(folder / name, types, parts))
+        where |= dict.fromkeys(names_in, name)
+        names.append(name)
+    if len(shards) > 1:
+        total = sum(_bytes(atom, dtype) for atom in atoms.values())
+        index = {"metadata": {"total_size": total}, "weight_map": where}
+        write_json(folder / f"{stem}.safetensors.index.json", index)
+    return tuple(names)
+
+
+def _told(parts: Iterator[NDArray[Any]], watcher: Watcher) -> Iterator[NDArray[Any]]:
+    """The same parts, their bytes told as they pass."""
+    for part in parts:
+        yield part
+        watcher.advance(part.nbytes)
+
+
+def _shards(atoms: dict[str, Atom], dtype: str) -> list[list[str]]:
+    """Names of the tensors of each file, none of which grows beyond the limit by a second one."""
+    shards: list[list[str]] = [[]]
+    filled = 0
+    for name, atom in atoms.items():
+        if shards[-1] and filled + _bytes(atom, dtype) > SHARD_BYTES:
+            shards.append([])
+            filled = 0
+        shards[-1].append(name)
+        filled += _bytes(atom, dtype)
+    return shards
+
+
+def _type(atom: Atom, dtype: str) -> str:
+    """The type to write: whole numbers stay what they are. Raises DsforgeError."""
+    have = atom.dtype()
+    if have not in NAMES or dtype not in NAMES:
+        raise DsforgeError(f"weights of type {have} are not written as {dtype}")
+    return dtype if have in FLOATS else have
+
+
+def _bytes(atom: Atom, dtype: str) -> int:
+    return atom.elements * ITEM_BYTES[_type(atom, dtype)]
+
+
+def slices(name: str, atom: Atom, dtype: str) -> Iterator[NDArray[Any]]:
+    """The bits of a parameter in a type, slice by slice.
+
+    Raises DsforgeError where numbers are too large for the type: they would become infinite.
+    """
+    have = atom.dtype()
+    for begin in range(0, atom.elements, SLICE_ELEMENTS):
+        end = min(begin + SLICE_ELEMENTS, atom.elements)
+        for bits in atom.read(WEIGHTS, begin, end):
+            made = as_type(bits, have, dtype)
+            lost = counted(made, dtype)[1] - counted(bits, have)[1] if have != dtype else 0
+            if lost:
+                many = f"{lost:,} values of `{name}` are" if lost > 1 else f"1 value of `{name}` is"
+                message = f"{many} too large for {dtype}"
+                raise DsforgeError(message, "write bfloat16 or float32 with --dtype")
+            yield made

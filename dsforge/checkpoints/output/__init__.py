@@ -1,0 +1,1 @@
+"""New files and folders that are complete or absent: temporary names, flushes, renames."""

@@ -1,0 +1,1 @@
+"""Checks of `dsforge ckpt verify`, one module for each kind of file."""

@@ -1,0 +1,127 @@
+"""What is wrong with a checkpoint: the question to ask before the machines are given back."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from dsforge.checkpoints.findings import error
+from dsforge.checkpoints.folder import Folder, find_checkpoint
+from dsforge.checkpoints.verify.expected_shapes import Wanted, matched, plain_name
+from dsforge.checkpoints.verify.plain_weights import beside_findings, weight_findings
+from dsforge.checkpoints.verify.rank_files import CHECKS, Opened
+from dsforge.checkpoints.verify.torch_file import Depth, content_findings, opened_archive
+from dsforge.checkpoints.verify.universal_folder import universal_findings
+from dsforge.checkpoints.weights.weight_files import weight_files
+from dsforge.checkpoints.zero.parameters import read_saved
+from dsforge.checkpoints.zero.stated_values import MISFITS
+from dsforge.errors import DsforgeError
+from dsforge.findings import Finding, worst_first
+
+__all__ = ["Wanted", "verify", "verify_folder"]
+MOST_ALIKE = 20  # findings of one rule that are listed one by one
+
+
+def verify(
+    path: Path, *, checksums: bool = True, values: bool = False, wanted: Wanted | None = None
+) -> list[Finding]:
+    """Everything that is wrong with the checkpoint at a path; errors first.
+
+    `checksums` reads all bytes; without it only what the files say of themselves. `values` counts
+    NaN and infinity in every tensor. Raises DsforgeError where there is no checkpoint at all.
+    """
+    return verify_folder(find_checkpoint(path), checksums=checksums, values=values, wanted=wanted)
+
+
+def verify_folder(
+    folder: Folder, *, checksums: bool = True, values: bool = False, wanted: Wanted | None = None
+) -> list[Finding]:
+    """Everything that is wrong with a checkpoint that was found, and not with another one.
+
+    A path would be looked up again, and a `latest` in the folder itself would lead elsewhere.
+    """
+    wanted, depth = wanted or Wanted(), Depth(checksums, values)
+    if folder.kind == "file":
+        found = weight_findings(folder, depth, wanted)
+    elif folder.kind == "huggingface":
+        found = _huggingface(folder.path, depth, wanted)
+    elif folder.kind == "universal":
+        found = universal_findings(folder, depth)
+    else:
+        found = _deepspeed(folder, depth, wanted)
+    if folder.pointer:
+        found += _beside(folder.pointer.parent, depth, wanted)
+    return shortened(list(worst_first(found)))
+
+
+def shortened(found: list[Finding]) -> list[Finding]:
+    """Findings of which those of one rule do not go on for ever."""
+    counts = Counter(finding.rule for finding in found)
+    shown: Counter[str] = Counter()
+    kept = []
+    for finding in found:
+        rule = finding.rule
+        shown[rule] += 1
+        if shown[rule] <= MOST_ALIKE:
+            kept.append(finding)
+        elif shown[rule] == counts[rule]:
+            more = f"and {counts[rule] - MOST_ALIKE:,} more like this"
+            kept.append(Finding(rule, finding.severity, more, file="..."))
+    return kept
+
+
+def _huggingface(folder: Path, depth: Depth, wanted: Wanted) -> list[Finding]:
+    """A folder of transformers: the weights, and what the Trainer left beside them."""
+    found = weight_findings(Folder(folder, "huggingface"), depth, wanted)
+    return found + beside_findings(folder, {*weight_files(folder)}, depth)
+
+
+def _beside(folder: Path, depth: Depth, wanted: Wanted) -> list[Finding]:
+    """The folder with `latest`: weights, as the Trainer saves both, and what else torch loads."""
+    found: list[Finding] = []
+    known = {*weight_files(folder)}
+    if known:
+        found += weight_findings(Folder(folder, "huggingface"), depth, wanted)
+    return found + beside_findings(folder, known, depth, below=False)
+
+
+def _deepspeed(folder: Folder, depth: Depth, wanted: Wanted) -> list[Finding]:
+    """A folder with the files of ranks."""
+    opened, found = Opened(folder), []
+    for file in folder.files:
+        archive, own = opened_archive(file.path)
+        found += own
+        if archive is not None:
+            opened.archives[file] = archive
+    for check in CHECKS:
+        try:
+            found += check(opened)
+        except (*MISFITS, DsforgeError) as failure:
+            why = f"is not as saved: {type(failure).__name__}: {str(failure)[:200]}"
+            found.append(error("content-unknown", folder.path.name, why))
+    for archive in opened.archives.values():
+        found += content_findings(archive, depth)
+    found += beside_findings(folder.path, {file.path for file in folder.files}, depth)
+    if not any(finding.severity == "error" for finding in found):
+        found += _together(opened, wanted)
+    return found
+
+
+def _together(opened: Opened, wanted: Wanted) -> Iterator[Finding]:
+    """The parts of all ranks make up every parameter, and those the model."""
+    folder = opened.folder
+    archives = {file.path: archive for file, archive in opened.archives.items()}
+    if any(f.kind in ("layer", "expert") or f.model_rank for f in folder.files):
+        return
+    try:
+        saved = read_saved(folder, archives.__getitem__)
+    except DsforgeError as failure:
+        yield error("parts-lacking", folder.path.name, failure.message)
+        return
+    atoms = {**saved.trained, **saved.frozen}
+    if not atoms:
+        yield error("weights-missing", folder.path.name, "holds no weights")
+    held = {plain_name(n): atom.shape for n, atom in atoms.items() if ".lora_" not in n}
+    if held or not atoms:  # adapters may stand alone, as after QLoRA
+        yield from matched(folder.path.name, held, wanted)

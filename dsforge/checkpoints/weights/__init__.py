@@ -1,0 +1,1 @@
+"""Tensors of any checkpoint: types, headers of safetensors, NaN and inf."""

@@ -1,0 +1,1 @@
+"""Files of ZeRO and model-parallel ranks, put together into whole parameters."""

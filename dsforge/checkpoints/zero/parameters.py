@@ -1,0 +1,356 @@
+"""Whole parameters out of the parts that ZeRO ranks wrote: where each element lies.
+
+ZeRO flattens the parameters of a group, cuts the flat vector by ranks and saves each cut: stages 1
+and 2 cut the whole vector once (`param_slice_mappings` says where each parameter lies in a cut),
+stage 3 cuts every parameter by itself into equal parts and packs those. What is found here is only
+places in files; nothing is read until somebody asks for elements of a parameter.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from numpy.typing import NDArray
+
+from dsforge.checkpoints.folder import Folder
+from dsforge.checkpoints.path_names import check_parameters, check_states
+from dsforge.checkpoints.pickles.machine import MAX_COUNT
+from dsforge.checkpoints.pickles.values import Foreign, StoredTensor
+from dsforge.checkpoints.torch_files.archive import Archive
+from dsforge.checkpoints.weights.bit_types import FLOATS
+from dsforge.checkpoints.zero.stated_values import (
+    MISFITS,
+    inner_optimizer,
+    partition_count,
+    shape_of,
+    stage_of,
+    whole_number,
+)
+from dsforge.checkpoints.zero.unsharded_optimizer import located, settings
+from dsforge.errors import DsforgeError
+
+WEIGHTS = "fp32"  # the name of the master weights among the states of a parameter
+
+
+class Piece(NamedTuple):
+    """`elements` of a flat tensor in a file, from `start`."""
+
+    archive: Archive
+    tensor: StoredTensor
+    start: int
+    elements: int
+
+
+class Atom(NamedTuple):
+    """A whole parameter: its shape, and for each state the pieces that make it up, in order."""
+
+    shape: tuple[int, ...]
+    states: Mapping[str, tuple[Piece, ...]]
+
+    @property
+    def elements(self) -> int:
+        """Elements of the parameter."""
+        return math.prod(self.shape)
+
+    def dtype(self, state: str = WEIGHTS) -> str:
+        """Type of a state, by torch's name. Raises DsforgeError where its pieces do not agree."""
+        kinds = {piece.tensor.storage.dtype for piece in self.states[state]}
+        if not kinds:
+            raise DsforgeError(f"a parameter of shape {self.shape} has no elements")
+        if len(kinds) > 1:
+            found = " and ".join(sorted(kinds))
+            raise DsforgeError(f"ranks hold a parameter of shape {self.shape} in {found}")
+        return kinds.pop()
+
+    def read(self, state: str, begin: int, end: int) -> Iterator[NDArray[Any]]:
+        """The bits of elements `begin` to `end` of a state, piece by piece."""
+        at = 0
+        for piece in self.states[state]:
+            first, last = max(begin, at), min(end, at + piece.elements)
+            if first < last:
+                skipped = piece.start - at
+                yield piece.archive.elements(piece.tensor, skipped + first, skipped + last)
+            at += piece.elements
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """A checkpoint of data-parallel ranks, parameter by parameter.
+
+    `scalars` are states that a whole group shares (`step`); `groups` the optimizer's settings of
+    each group of parameters; `aliases` tied names and what they are tied to; `trained_in` the type
+    of the weights in use. `states_told` is false where nothing says whose the optimizer states are;
+    `trained` then has the weights alone.
+    """
+
+    zero_stage: int
+    world_size: int
+    trained: Mapping[str, Atom]
+    frozen: Mapping[str, Atom]
+    buffers: Mapping[str, Atom]
+    aliases: Mapping[str, str]
+    scalars: Mapping[str, Any]
+    groups: tuple[Mapping[str, Any], ...]
+    scaler: Mapping[str, Any]
+    trained_in: str
+    progress: Mapping[str, Any]
+    states_told: bool = True
+
+    def check_states(self) -> None:
+        """Raise DsforgeError where optimizer states cannot be given to their parameters."""
+        if not self.states_told:
+            message = "without ZeRO, no file says which optimizer state is of which parameter"
+            hint = "resume on the same ranks, or take the weights with `dsforge ckpt export`"
+            raise DsforgeError(f"{message}, where there are several groups or frozen ones", hint)
+
+
+def read_saved(folder: Folder, archive: Callable[[Path], Archive] = Archive) -> Saved:
+    """The checkpoint in a folder. Raises DsforgeError where it is not whole or of another kind.
+
+    `archive` is what opens a file: CheckedArchive gives out only bytes that fit their checksums,
+    and files that are open already need not be read again.
+    """
+    beyond = [f for f in folder.files if f.kind in ("layer", "expert") or f.model_rank > 0]
+    if folder.kind != "deepspeed" or beyond:
+        what = beyond[0].path.name if beyond else folder.kind
+        raise DsforgeError(
+            f"{folder.path.name} was not written by data-parallel ranks alone ({what})",
+            "merge tensor, pipeline and expert ranks with `dsforge ckpt convert` first",
+        )
+    models = [archive(file.path) for file in _by_rank(folder, "model")]
+    parts = [archive(file.path) for file in _by_rank(folder, "optimizer")]
+    if not models:
+        raise DsforgeError(f"{folder.path} holds no file of weights (*_model_states.pt)")
+    try:
+        saved = _sharded(models, parts) if parts else _whole(models[0])
+    except MISFITS as error:
+        hint = "`dsforge ckpt verify` names what is wrong with it"
+        why = f"{type(error).__name__}: {str(error)[:200]}"
+        raise DsforgeError(f"{folder.path} cannot be put together ({why})", hint) from error
+    check_parameters((*saved.trained, *saved.frozen, *saved.buffers, *saved.aliases))
+    return saved
+
+
+def _by_rank(folder: Folder, kind: Any) -> list[Any]:
+    return sorted(folder.of(kind), key=lambda file: (file.data_rank or 0, file.path.name))
+
+
+def _sharded(models: list[Archive], parts: list[Archive]) -> Saved:
+    """A checkpoint whose optimizer states are cut by ranks."""
+    first = models[0].value
+    states = [part.value["optimizer_state_dict"] for part in parts]
+    stage = stage_of(states[0])
+    _check_count(states[0], len(parts))
+    groups = [[*_groups(state)] for state in states]
+    shapes = [{n: shape_of(s) for n, s in group.items()} for group in first["param_shapes"]]
+    place = _places_equal if stage == 3 else _places_cut  # noqa: PLR2004 - the stage is its name
+    trained: dict[str, Atom] = {}
+    for index, named in enumerate(shapes):
+        flats = [rank[index] for rank in groups]
+        for name, cuts in place(states, index, named).items():
+            trained[name] = Atom(named[name], _states(parts, flats, cuts, math.prod(named[name])))
+    base = inner_optimizer(states[0])
+    module = first.get("module") or {}
+    buffers = {n: _one(models[0], module[n]) for n in first["buffer_names"] if n in module}
+    frozen, aliases = _frozen(models, stage), dict(first.get("shared_params") or {})
+    if stage < 3:  # noqa: PLR2004 - the whole model; stage 1 does not list what is frozen
+        known = {*trained, *frozen, *buffers, *aliases}
+        rest = {n: t for n, t in module.items() if n not in known and isinstance(t, StoredTensor)}
+        frozen |= {name: _one(models[0], tensor) for name, tensor in rest.items()}
+    return Saved(
+        zero_stage=stage,
+        world_size=len(parts),
+        trained=trained,
+        frozen=frozen,
+        buffers=buffers,
+        aliases=aliases,
+        scalars=_scalars(parts[0], base),
+        groups=settings(base),
+        scaler=_scaler(states[0]),
+        trained_in=_trained_in(module),
+        progress=_progress(first),
+    )
+
+
+def _check_count(state: dict[str, Any], found: int) -> None:
+    wanted = partition_count(state)
+    if wanted != found:
+        hint = "`dsforge ckpt verify` names the missing ones"
+        raise DsforgeError(
+            f"{wanted} ranks wrote this checkpoint, only files of {found} are here", hint
+        )
+
+
+def _groups(state: dict[str, Any]) -> Iterator[dict[str, StoredTensor]]:
+    """The flat tensors of each group of one rank, by the name of the state."""
+    weights = state.get("fp32_flat_groups") or state["single_partition_of_fp32_groups"]
+    inner = inner_optimizer(state)["state"]
+    for index, flat in enumerate(weights):
+        own = inner.get(index, {})
+        like = {k: t for k, t in own.items() if isinstance(t, StoredTensor) and t.shape}
+        check_states(like)
+        yield {WEIGHTS: flat, **like}
+
+
+Cut = tuple[int, int, int]  # rank, start in its flat tensor, elements
+
+
+def _places_cut(
+    states: list[dict[str, Any]], index: int, shapes: dict[str, Any]
+) -> dict[str, list[Cut]]:
+    """Stages 1 and 2: each rank says which fragments of which parameters it holds."""
+    found: dict[str, list[Cut]] = {name: [] for name in shapes}
+    for rank, state in enumerate(states):
+        for name, fragment in state["param_slice_mappings"][index].items():
+            where = fragment.state
+            begin = whole_number(where["start"], "start", most=MAX_COUNT)
+            found[name].append((rank, begin, whole_number(where["numel"], "numel", most=MAX_COUNT)))
+    return found
+
+
+def _places_equal(
+    states: list[dict[str, Any]], _: int, shapes: dict[str, Any]
+) -> dict[str, list[Cut]]:
+    """Stage 3: each parameter is cut into as many equal parts as there are ranks, padded."""
+    found: dict[str, list[Cut]] = {}
+    ranks, start = len(states), 0
+    for name, shape in shapes.items():
+        count = math.prod(shape)
+        part = -(-count // ranks)
+        own = [max(0, min(part, count - rank * part)) for rank in range(ranks)]
+        found[name] = [(rank, start, own[rank]) for rank in range(ranks) if own[rank]]
+        start += part
+    return found
+
+
+def _states(
+    parts: list[Archive], flats: list[dict[str, StoredTensor]], cuts: list[Cut], count: int
+) -> dict[str, tuple[Piece, ...]]:
+    """The pieces of every state of one parameter. Raises ValueError where elements lack."""
+    if sum(cut[2] for cut in cuts) != count:
+        raise ValueError(f"{sum(cut[2] for cut in cuts)} of {count} elements are there")
+    for rank, start, elements in cuts:
+        if start + elements > flats[rank][WEIGHTS].elements:
+            raise ValueError(f"rank {rank} holds fewer elements than it says")
+    return {
+        state: tuple(Piece(parts[r], flats[r][state], start, n) for r, start, n in cuts)
+        for state in flats[0]
+    }
+
+
+def _frozen(models: list[Archive], stage: int) -> dict[str, Atom]:
+    """Parameters that were not trained: whole, or cut by ranks under stage 3."""
+    shapes = models[0].value.get("frozen_param_shapes") or {}
+    owners = models if stage == 3 else models[:1]  # noqa: PLR2004
+    found = {}
+    for name, shape in shapes.items():
+        left, pieces = math.prod(shape_of(shape)), []
+        for archive in owners:
+            tensor = archive.value["frozen_param_fragments"][name]
+            pieces.append(Piece(archive, tensor, 0, min(left, tensor.elements)))
+            left -= pieces[-1].elements
+        found[name] = Atom(shape_of(shape), {WEIGHTS: tuple(pieces)})
+    return found
+
+
+def _one(archive: Archive, tensor: StoredTensor) -> Atom:
+    """A tensor that lies in one place."""
+    return Atom(tensor.shape, {WEIGHTS: (Piece(archive, tensor, 0, tensor.elements),)})
+
+
+def _whole(archive: Archive) -> Saved:
+    """A checkpoint without ZeRO: one file holds everything."""
+    value = archive.value
+    module, optimizer = value["module"], value.get("optimizer") or {}
+    seen: dict[tuple[str, int], str] = {}
+    aliases: dict[str, str] = {}
+    for name, tensor in module.items():
+        key = (tensor.storage.key, tensor.offset)
+        if key in seen and tensor.elements:
+            aliases[name] = seen[key]
+        seen.setdefault(key, name)
+    buffers = {n: _one(archive, module[n]) for n in value.get("buffer_names") or () if n in module}
+    names = [name for name in module if name not in aliases and name not in buffers]
+    inner = optimizer.get("optimizer_state_dict", optimizer)
+    trained, told = _trained(archive, names, optimizer)
+    return Saved(
+        zero_stage=0,
+        world_size=whole_number(value.get("dp_world_size", 1), "dp_world_size"),
+        trained=trained,
+        frozen={name: _one(archive, module[name]) for name in names if name not in trained},
+        buffers=buffers,
+        aliases=aliases,
+        scalars=_scalars(archive, inner) if inner else {},
+        groups=settings(inner),
+        scaler={k: v for k, v in optimizer.items() if k in SCALER},
+        trained_in=_trained_in(module),
+        progress=_progress(value),
+        states_told=told,
+    )
+
+
+def _trained_in(module: Mapping[str, StoredTensor]) -> str:
+    """The floating-point type of most weights: a buffer may come first, and hold whole numbers."""
+    counts: Counter[str] = Counter()
+    for tensor in module.values():
+        if tensor.storage.dtype in FLOATS:
+            counts[tensor.storage.dtype] += 1 + tensor.elements
+    return counts.most_common(1)[0][0] if counts else "float32"
+
+
+def _trained(
+    archive: Archive, names: list[str], optimizer: dict[str, Any]
+) -> tuple[dict[str, Atom], bool]:
+    """Parameters with their optimizer states, and whether it is told which are whose.
+
+    Adapters alone where only they were trained; the weights alone where it is not told.
+    """
+    module = archive.value["module"]
+    if not optimizer:
+        return {}, True
+    chosen = [name for name in names if ".lora_" in name] or names
+    places = located(module, chosen, optimizer, WEIGHTS)
+    if places is None:
+        return {name: _one(archive, module[name]) for name in chosen}, False
+    found = {}
+    for name, own in places.items():
+        check_states(state for state in own if state != WEIGHTS)
+        count = module[name].elements
+        pieces = {k: (Piece(archive, t, start, count),) for k, (t, start) in own.items()}
+        found[name] = Atom(module[name].shape, pieces)
+    return found, True
+
+
+SCALER = ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hysteresis")
+
+
+def _scaler(state: dict[str, Any]) -> dict[str, Any]:
+    """The loss scaler's own figures; none where the loss is not scaled."""
+    scaler = state.get("loss_scaler")
+    figures = scaler.state if isinstance(scaler, Foreign) and scaler.state else {}
+    return {k: v for k, v in figures.items() if k in SCALER} if figures.get("dynamic") else {}
+
+
+def _scalars(archive: Archive, inner: dict[str, Any]) -> dict[str, Any]:
+    """States of the first parameter or group that are one number."""
+    own: dict[str, Any] = next(iter(inner.get("state", {}).values()), {})
+    found = {}
+    for key, value in own.items():
+        if isinstance(value, StoredTensor) and not value.shape:
+            one = StoredTensor(value.storage, value.offset, (1,), (1,))
+            found[key] = float(archive.elements(one, 0, 1)[0])
+        elif isinstance(value, int | float):
+            found[key] = value
+    return found
+
+
+def _progress(value: dict[str, Any]) -> dict[str, Any]:
+    """How far training had come."""
+    names = ("global_steps", "global_samples", "skipped_steps", "ds_version")
+    plain = {name: v for name in names if isinstance(v := value.get(name), int | str)}
+    return {**dict.fromkeys(names), **plain, "lr_scheduler": value.get("lr_scheduler")}

@@ -1,0 +1,147 @@
+"""Constraints on model, card and workload: what can be trained at all, by which back end."""
+
+from __future__ import annotations
+
+from dsforge.constraints.case import BackEnd, Broken, Case, constraint
+from dsforge.zero_stages import FULLY_SHARDED
+
+OPTIMIZERS: dict[BackEnd, tuple[str, ...]] = {
+    "deepspeed": ("adamw", "lion", "sgd", "adafactor", "muon"),
+    "megatron": ("adamw", "sgd"),
+}
+NAMES: dict[BackEnd, str] = {"deepspeed": "DeepSpeed", "megatron": "Megatron-LM"}
+
+
+@constraint("decoder-only", source="dsforge: the trainer computes a next-token loss")
+def decoder_only(case: Case) -> Broken | None:
+    """A model that is not a decoder."""
+    if case.model is None or case.model.kind == "decoder":
+        return None
+    return Broken(
+        f"training requires a causal language model; {case.model.name} is an {case.model.kind}",
+        "choose a decoder, such as llama-2-7b",
+    )
+
+
+@constraint(
+    "sequence-length",
+    source="torch nn.Embedding (index error beyond the table); Megatron-LM "
+    "megatron/training/arguments.py, validate_args",
+)
+def sequence_in_positions(case: Case) -> Broken | None:
+    """A sequence longer than the model has positions."""
+    positions = case.shape and case.shape.positions
+    if case.shape is None or not positions or not case.sequence_length:
+        return None
+    if case.sequence_length <= positions:
+        return None
+    return Broken(
+        f"sequence length {case.sequence_length} exceeds the {positions} positions of "
+        f"{case.shape.name}",
+        f"use {positions} or less",
+    )
+
+
+@constraint(
+    "precision",
+    source="DeepSpeed runtime/engine.py, DeepSpeedEngine._do_sanity_check (bf16, fp16); "
+    "Transformer Engine (fp8)",
+)
+def precision_on_card(case: Case) -> Broken | None:
+    """A precision that the card does not compute."""
+    if case.cluster is None or case.precision is None:
+        return None
+    gpu = case.cluster.gpu
+    if case.precision in gpu.peak_flops:
+        return None
+    return Broken(
+        f"{gpu.name} does not support {case.precision}", f"use {' or '.join(gpu.peak_flops)}"
+    )
+
+
+@constraint(
+    "fp8-megatron", source="Megatron-LM --fp8-format: fp8 needs the layers of Transformer Engine"
+)
+def fp8_megatron(case: Case) -> Broken | None:
+    """fp8 with DeepSpeed, which trains plain modules."""
+    if case.precision != "fp8" or case.on_megatron:
+        return None
+    return Broken("precision=fp8 requires Megatron-LM", "use bf16, or --for megatron")
+
+
+@constraint(
+    "optimizer",
+    source="DeepSpeed runtime/engine.py, _configure_basic_optimizer; Megatron-LM --optimizer",
+)
+def optimizer_of_back_end(case: Case) -> Broken | None:
+    """An optimizer that the back end does not have."""
+    known = OPTIMIZERS[case.back_end]  # names of a workload: a config has those of torch, too
+    if case.model is None or case.optimizer is None or case.optimizer in known:
+        return None
+    return Broken(
+        f"optimizer={case.optimizer} is not available with {NAMES[case.back_end]}",
+        f"use {' or '.join(known)}",
+    )
+
+
+@constraint("lora-megatron", source="dsforge: adapters are peft modules on Hugging Face layers")
+def lora_back_end(case: Case) -> Broken | None:
+    """LoRA with Megatron-LM."""
+    if not case.adapters or not case.on_megatron:
+        return None
+    return Broken("method=lora requires DeepSpeed", "use method full, or --for deepspeed")
+
+
+@constraint(
+    "lora-pipeline", source="dsforge: peft wraps a whole model, and a pipeline stage is not one"
+)
+def lora_pipeline(case: Case) -> Broken | None:
+    """LoRA with pipeline parallelism."""
+    if not case.adapters or case.pipeline_parallel_size == 1:
+        return None
+    return Broken(
+        f"LoRA cannot be combined with pipeline parallelism ({case.pipeline_parallel_size} stages)",
+        "use ZeRO instead",
+    )
+
+
+@constraint(
+    "lora-tensor",
+    source="DeepSpeed module_inject/auto_tp.py finds layers by their names in the plan of "
+    "transformers; adapters change the names, and nothing would be sharded",
+)
+def lora_tensor(case: Case) -> Broken | None:
+    """LoRA with tensor parallelism."""
+    if not case.adapters or case.on_megatron or case.tensor_parallel_size == 1:
+        return None
+    return Broken(
+        f"LoRA cannot be combined with tensor parallelism ({case.tensor_parallel_size})",
+        "use ZeRO instead",
+    )
+
+
+@constraint(
+    "qlora-zero3",
+    source="DeepSpeed runtime/zero/partition_parameters.py, Init._convert_to_deepspeed_param "
+    "shards packed matrices without their scales; not proven here with `bnb_4bit_quant_storage`",
+)
+def qlora_stage(case: Case) -> Broken | None:
+    """QLoRA with ZeRO stage 3."""
+    if not case.in_4_bits or case.zero_stage != FULLY_SHARDED:
+        return None
+    return Broken(
+        "QLoRA (4 bits) requires ZeRO stage 0, 1 or 2 (got 3)",
+        "use ZeRO stage 2, or LoRA in 16 bits",
+    )
+
+
+@constraint("megatron-gpu", source="Megatron-LM initialize_megatron asserts CUDA (or ROCm)")
+def ranks_on_gpu(case: Case) -> Broken | None:
+    """Megatron-LM on a cluster without CUDA (or ROCm, which torch calls CUDA too)."""
+    gpu = None if case.cluster is None else case.cluster.gpu
+    if not case.on_megatron or gpu is None or not (gpu.is_cpu or gpu.is_gaudi):
+        return None
+    return Broken(
+        f"Megatron-LM requires CUDA; the cluster has {'CPUs' if gpu.is_cpu else gpu.name}",
+        "use --for deepspeed",
+    )

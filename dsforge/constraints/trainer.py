@@ -1,0 +1,180 @@
+"""Constraints of `dsforge train`: what it can do with a kind of model, under each parallelism.
+
+The planner asks them of a model's numbers, the trainer of the model that it has loaded, so a plan
+and a run agree.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from dsforge.constraints.case import Broken, Case, ModelShape, constraint
+from dsforge.zero_stages import FULLY_SHARDED
+
+if TYPE_CHECKING:
+    from dsforge.layout import Layout
+    from dsforge.specs import ModelSpec
+
+# `model_type`s whose `forward` changes the logits after the output layer (scales, caps, copies).
+WHOLE_LOGITS: tuple[str, ...] = (
+    *("cohere", "cohere2", "falcon", "gemma2", "gemma3_text", "granite", "granitemoe"),
+    *("granitemoeshared", "nemotron_h", "opt", "vaultgemma"),
+)
+
+# Styles of transformers' tensor-parallel plans that DeepSpeed 0.19 reads (`tp_plan_converter.py`),
+# and the `model_type`s whose plan in transformers 5 has no others.
+TENSOR_STYLES = frozenset(
+    ("colwise", "colwise_gather_output", "rowwise", "replicated_with_grad_allreduce")
+)
+TENSOR_KINDS = (
+    *("cohere", "gemma", "gemma2", "gpt_neox", "granite", "llama", "mistral", "nemotron"),
+    *("olmo", "phi", "qwen2", "qwen3", "smollm3", "starcoder2"),
+)
+
+
+class Anatomy(NamedTuple):
+    """Names of the parts of a base model; `entry` acts once, between embedding and layers."""
+
+    embedding: str = "embed_tokens"
+    layers: str = "layers"
+    norm: str = "norm"
+    entry: tuple[str, ...] = ()
+
+
+# `model_type`s that are split into pipeline stages. Each has a test against one rank: a model whose
+# forward does more between those parts (a scaled embedding) would train something else silently.
+ANATOMIES = {
+    "llama": Anatomy(),
+    "mistral": Anatomy(),
+    "qwen2": Anatomy(),
+    "qwen3": Anatomy(),
+    "gpt_neox": Anatomy("embed_in", "layers", "final_layer_norm", ("emb_dropout",)),
+    "gpt2": Anatomy("wte", "h", "ln_f", ("wpe", "drop")),
+}
+
+
+def is_split(layout: Layout) -> bool:
+    """Whether the output layer is one of AutoTP or of the pipeline engine."""
+    return layout.tensor_parallel_size > 1 or layout.pipeline_parallel_size > 1
+
+
+def holds_whole_logits(model: ModelSpec, *, split: bool) -> bool:
+    """Whether `dsforge train` holds the logits of a whole micro batch.
+
+    Where it cannot ask the output layer for the loss (`train/loss.py`).
+    """
+    return split or model.model_type in WHOLE_LOGITS
+
+
+@constraint("chunked-loss", source="dsforge: train/loss.py; Megatron-LM has no chunked loss")
+def chunked_loss(case: Case) -> Broken | None:
+    """A chunked loss where whole logits are held."""
+    if not case.chunked_loss:
+        return None
+    if case.on_megatron:
+        return Broken(
+            "loss=chunked is not available with Megatron-LM, which holds whole logits",
+            "use --loss plain, or --for deepspeed",
+        )
+    split = case.tensor_parallel_size > 1 or case.pipeline_parallel_size > 1
+    if case.model is None or not holds_whole_logits(case.model, split=split):
+        return None
+    why = "splits the output layer" if split else "changes the logits after the output layer"
+    what = "tensor or pipeline parallelism" if split else case.model.name
+    return Broken(
+        f"loss=chunked is not available here: {what} {why}",
+        "use --loss plain, or neither tensor nor pipeline parallelism",
+    )
+
+
+@constraint(
+    "pipeline-model", source="dsforge: each kind of model is tested in stages against one rank"
+)
+def pipeline_kind(case: Case) -> Broken | None:
+    """A kind of model that is not split into DeepSpeed's pipeline stages."""
+    stages, kind = case.pipeline_parallel_size, case.shape and case.shape.model_type
+    if case.on_megatron or stages == 1 or kind is None or kind in ANATOMIES:
+        return None
+    return Broken(
+        f"models of type {kind} cannot be split into pipeline stages ({stages}) with DeepSpeed",
+        f"use ZeRO or Megatron-LM; supported are {', '.join(sorted(ANATOMIES))}",
+    )
+
+
+@constraint(
+    "pipeline-partition",
+    source="DeepSpeed runtime/pipe/module.py, PipelineModule._partition_layers",
+)
+def partition_holds_layers(case: Case) -> Broken | None:
+    """A list of layers for each pipeline stage that is not the layers of the model."""
+    layers = case.shape and case.shape.layers
+    if case.partition is None or layers is None or sum(case.partition) == layers:
+        return None
+    return Broken(
+        f"`pipeline.partition` {list(case.partition)} holds {sum(case.partition)} decoder layers, "
+        f"the model has {layers}",
+        'name all layers, or use "parameters"',
+    )
+
+
+@constraint(
+    "tensor-model",
+    source="DeepSpeed module_inject/tp_plan_converter.py, TPPlanConverter.convert refuses styles "
+    "that it does not know",
+)
+def tensor_kind(case: Case) -> Broken | None:
+    """A kind of model that DeepSpeed's AutoTP does not shard."""
+    size, shape = case.tensor_parallel_size, case.shape
+    if case.on_megatron or size == 1 or shape is None or _has_tensor_plan(shape):
+        return None
+    return Broken(
+        f"models of type {shape.model_type} have no tensor-parallel plan ({size}) that DeepSpeed "
+        "supports",
+        "use ZeRO, or Megatron-LM",
+    )
+
+
+def _has_tensor_plan(shape: ModelShape) -> bool:
+    """By the styles of a loaded model's plan, else by its kind; a size alone is a Llama."""
+    if shape.tensor_styles is not None:
+        return bool(shape.tensor_styles) and shape.tensor_styles <= TENSOR_STYLES
+    return shape.model_type in (None, *TENSOR_KINDS)
+
+
+@constraint(
+    "vocabulary-split", source="dsforge: the loss of answers needs logits of the whole vocabulary"
+)
+def vocabulary_split(case: Case) -> Broken | None:
+    """AutoTP's own loss over a split vocabulary."""
+    if case.tensor_parallel_size == 1 or not case.splits_vocabulary:
+        return None
+    return Broken(
+        "`tensor_parallel.vocab_parallel_lm_head` is not supported by `dsforge train`: its loss "
+        "needs the logits of the whole vocabulary",
+        "remove the key",
+    )
+
+
+@constraint(
+    "compile-stage", source="DeepSpeed runtime/zero/parameter_offload.py: hooks gather in a layer"
+)
+def compiled_stage(case: Case) -> Broken | None:
+    """Compiled layers with ZeRO stage 3, whose hooks gather weights inside a layer."""
+    if not case.compiled or case.zero_stage != FULLY_SHARDED:
+        return None
+    return Broken(
+        "compile=true cannot be combined with ZeRO stage 3, whose hooks gather weights in a layer",
+        "use ZeRO stage 0, 1 or 2, or `compile: false`",
+    )
+
+
+@constraint("compile-mode", source="dsforge: compiled layers are tested with data parallelism")
+def compiled_mode(case: Case) -> Broken | None:
+    """Compiled layers where ranks share a replica."""
+    if not case.compiled or case.model_ranks == 1:
+        return None
+    return Broken(
+        "compile=true cannot be combined with tensor, pipeline or sequence parallelism "
+        f"({case.model_ranks} ranks a replica)",
+        "use data parallelism alone, or `compile: false`",
+    )

@@ -1,1 +1,0 @@
-"""Facts of a node and what they mean for a run."""

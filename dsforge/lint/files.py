@@ -1,0 +1,194 @@
+"""Files for lint: finds them, reads them within limits, and writes repairs atomically.
+
+Everything that is read may be hostile or broken. So a file is a regular one, bounded in size, and
+text; what is wrong with it becomes a finding like any other, never the end of the run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from dsforge.artifacts.whole import write_whole
+from dsforge.errors import DsforgeError
+from dsforge.findings import Finding
+from dsforge.lint.check import findings
+from dsforge.lint.checked_file import checked_file
+from dsforge.lint.reading.document import Document, Kind, applied
+from dsforge.lint.reading.kind import BOM, document_of
+from dsforge.lint.reading.marks import Flaw
+from dsforge.lint.schemas.deepspeed_source import extracted, is_config_module
+from dsforge.lint.schemas.releases import Release, Releases, frozen, number, with_installed
+from dsforge.outside import UnreadableError, decoded, read_bytes
+from dsforge.walk import Walk
+
+if TYPE_CHECKING:
+    from dsforge.specs import ClusterSpec, ModelSpec
+
+MAX_BYTES = 512 * 1024  # a config has a few KB
+MAX_FILES = 20_000
+MAX_PASSES = 4  # repairs that make others possible
+SUFFIXES = (".json", ".yaml", ".yml")
+NAMES = ("hostfile", ".deepspeed_env", "args.txt")
+SKIPPED = {".git", "node_modules", "__pycache__", ".venv", "venv", ".mypy_cache", ".ruff_cache"}
+INSTALLED = "installed"
+
+
+class NotRepairedError(DsforgeError):
+    """A file that could be repaired and is left as it was; the message says why."""
+
+
+class Against(NamedTuple):
+    """What files are checked against."""
+
+    releases: Releases
+    release: Release
+    model: ModelSpec | None = None
+    cluster: ClusterSpec | None = None
+
+
+class Found(NamedTuple):
+    """One file to check, and whether it was named itself or found in a named folder."""
+
+    path: Path
+    named: bool
+
+
+def release_named(text: str | None) -> tuple[Releases, Release]:
+    """The releases that are known, and the one to check against; the newest unless named."""
+    if text == INSTALLED:
+        return _installed()
+    known = frozen()
+    parts = (text or known.last).split(".")
+    asked = number(".".join(parts))
+    if not all(part.isdigit() for part in parts) or not asked:
+        raise DsforgeError(f"`--deepspeed` (={text!a}) is no release", "such as 0.16.4 or 0.16")
+    if asked < number(known.names[0]) or asked[:2] > number(known.last)[:2]:
+        hint = f"`--deepspeed {INSTALLED}` reads the one that is installed here"
+        message = f"DeepSpeed {text} is outside {known.names[0]} to {known.last}, which are known"
+        raise DsforgeError(message, hint)
+    return known, asked
+
+
+def _installed() -> tuple[Releases, Release]:
+    """The schema of the DeepSpeed of this environment, from its source: nothing is imported."""
+    spec = find_spec("deepspeed")
+    if spec is None or spec.origin is None:
+        raise DsforgeError("no DeepSpeed is installed here", "name a release: --deepspeed 0.19")
+    root = Path(spec.origin).parent
+    files = {str(path.relative_to(root)): path for path in root.rglob("*.py")}
+    sources = {n: p.read_text("utf-8") for n, p in files.items() if is_config_module(n)}
+    version = metadata.version("deepspeed").partition("+")[0]
+    return with_installed(frozen(), extracted(sources), version), number(version)
+
+
+def found(paths: Iterable[Path], left_out: list[str] | None = None) -> Iterator[Found]:
+    """The named files, and files with known names below the named folders.
+
+    Links in a folder are not followed. What a folder has beyond the limits is added to `left_out`.
+    """
+    for path in paths:
+        if path.is_dir():
+            yield from _below(path, [] if left_out is None else left_out)
+        else:
+            yield Found(path, named=True)
+
+
+def _below(folder: Path, left_out: list[str]) -> Iterator[Found]:
+    """The files of a known kind below a folder."""
+    walk = Walk(folder, SKIPPED.__contains__)
+    count = 0
+    for entry in walk:
+        name = entry.name
+        known = name.endswith(SUFFIXES) or name.startswith(NAMES)
+        if not known or not entry.is_file(follow_symlinks=False):
+            continue
+        count += 1
+        if count > MAX_FILES:
+            left_out.append(f"files behind {entry.path}, after {MAX_FILES:,}")
+            return
+        yield Found(Path(entry.path), named=False)
+    if walk.left_out:
+        left_out.append(walk.left_out)
+
+
+def read_document(path: Path, kind: Kind | None = None) -> Document:
+    """The document in a file; one with a single flaw where it cannot be read."""
+    try:
+        text = _text(path)
+    except UnreadableError as error:
+        line = f" (line {error.line})" if error.line else ""
+        flaw = Flaw("file-unreadable", 0, error.reason + line)
+        return Document(str(path), "unknown", "", {}, {}, (flaw,))
+    return document_of(str(path), text, kind)
+
+
+def _text(path: Path) -> str:
+    """The text of a file, its byte-order mark included. Raises UnreadableError."""
+    data = read_bytes(path, MAX_BYTES)
+    if b"\x00" in data and not data.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise UnreadableError("file-not-text", "cannot be read: binary, not text")
+    return BOM * data.startswith(BOM.encode()) + decoded(data)
+
+
+def checked(document: Document, against: Against) -> tuple[Finding, ...]:
+    """What is wrong with a document, together with the file that it names."""
+    engine = _engine(document) if document.kind == "train" else None
+    file = checked_file(
+        document,
+        against.releases,
+        against.release,
+        model=against.model,
+        cluster=against.cluster,
+        engine=engine,
+    )
+    return findings(file)
+
+
+def _engine(document: Document) -> Document | None:
+    """The ds_config beside a train.yaml; none where it is not there or no JSON."""
+    named = document.root.get("deepspeed_config")
+    if not isinstance(named, str) or "\x00" in named:
+        return None
+    engine = read_document(Path(document.name).parent / named, "ds_config")
+    return None if any(flaw.rule == "file-unreadable" for flaw in engine.flaws) else engine
+
+
+def repaired(path: Path, document: Document, against: Against) -> Document:
+    """The document after all safe repairs, written to its file; unchanged where none is possible.
+
+    Raises NotRepairedError where the file cannot be written.
+    """
+    now = document
+    for _ in range(MAX_PASSES):
+        edits = [edit for finding in checked(now, against) for edit in finding.edits]
+        if not edits:
+            break
+        now = document_of(document.name, applied(now.text, edits), document.kind)
+    if now.text == document.text or _is_worse(now, document):
+        return document
+    try:
+        write_whole(path, now.text, lambda: _check_unchanged(path, document.text))
+    except NotRepairedError:
+        raise
+    except DsforgeError as error:
+        raise NotRepairedError(error.message, error.hint) from error
+    except OSError as error:
+        raise NotRepairedError(f"{path} cannot be written: {error.strerror}") from error
+    return now
+
+
+def _is_worse(now: Document, before: Document) -> bool:
+    """Whether repairs broke the text."""
+    syntax = ("json-syntax", "yaml-syntax", "not-a-mapping")
+    broken = sum(flaw.rule in syntax for flaw in now.flaws)
+    return broken > sum(flaw.rule in syntax for flaw in before.flaws)
+
+
+def _check_unchanged(path: Path, before: str) -> None:
+    """Raise NotRepairedError where somebody has written to the file since it was read."""
+    if _text(path) != before:
+        raise NotRepairedError(f"{path} was changed meanwhile", "run it again")

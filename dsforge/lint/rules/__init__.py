@@ -1,0 +1,1 @@
+"""The rules of lint, by subject; each stands beside its severity, reason and evidence."""

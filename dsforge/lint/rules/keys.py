@@ -1,0 +1,177 @@
+"""Rules: keys against what a release of DeepSpeed reads (`releases.py`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from difflib import get_close_matches
+
+from dsforge.findings import Hit
+from dsforge.lint.checked_file import CheckedFile, rule, shown
+from dsforge.lint.reading.config_keys import Entry, is_coming, is_gone
+from dsforge.lint.rules.precision import SCALER
+from dsforge.lint.schemas.releases import Block, Releases, number
+
+NEAR = 0.75  # similarity from which another key is taken to be meant
+LONGEST_COMPARED = 60
+CLOSED = "DeepSpeed runtime/config_utils.py, DeepSpeedConfigModel (extra=forbid)"
+FROZEN_FROM = "read from the source of the releases by scripts/deepspeed_schema.py"
+OF_OPTIMIZER = ("lr", "betas", "eps", "weight_decay", "momentum", "torch_adam")
+
+
+def near(key: str, choices: list[str]) -> str:
+    """The choice that is nearly the key; empty where none is."""
+    small = {choice.lower(): choice for choice in choices}
+    found = get_close_matches(key.lower()[:LONGEST_COMPARED], list(small), n=1, cutoff=NEAR)
+    return small[found[0]] if found else ""
+
+
+def living(file: CheckedFile, block: Block) -> list[str]:
+    """Keys of a block that the release has."""
+    return [
+        key
+        for key, life in block.keys.items()
+        if not is_gone(life, file.release) and not is_coming(life, file.release)
+    ]
+
+
+@rule(
+    "key-unknown",
+    "error",
+    fixable=True,
+    why="This block refuses unknown keys: every rank stops when it reads the config.",
+    evidence=CLOSED,
+)
+def key_unknown(file: CheckedFile) -> Iterator[Hit]:
+    """A key that its block refuses."""
+    for entry in file.entries:
+        scaler = entry.path in ("bf16", "bfloat16") and entry.key in SCALER
+        if entry.life is not None or scaler or not entry.closed:
+            continue
+        right = near(entry.key, living(file, entry.block))
+        edits = file.document.renamed(entry.loc, right) if right else ()
+        home = home_of(file.releases, entry.key)
+        fix = f"did you mean `{right}`?" if right else f"it belongs in `{home}`" if home else ""
+        message = f"`{shown(entry.key)}` is not a key of `{entry.path}`"
+        yield Hit(entry.loc, message, fix or "remove it", edits)
+
+
+@rule(
+    "key-misspelt",
+    "error",
+    fixable=True,
+    why="DeepSpeed reads the keys that it knows and ignores all others: a misspelt block "
+    "is ignored silently, and training runs without it, for instance unsharded.",
+    evidence="DeepSpeed runtime/config.py, DeepSpeedConfig._initialize_params (tried)",
+)
+def key_misspelt(file: CheckedFile) -> Iterator[Hit]:
+    """A misspelt key, which is ignored silently."""
+    for entry in file.entries:
+        if entry.life is not None or entry.closed:
+            continue
+        right = near(entry.key, living(file, entry.block))
+        if right:
+            edits = file.document.renamed(entry.loc, right)
+            message = f"`{shown(entry.key)}` is ignored: DeepSpeed has no such key"
+            yield Hit(entry.loc, message, f"did you mean `{right}`?", edits)
+
+
+@rule(
+    "key-misplaced",
+    "error",
+    why="At the top level, a key that belongs in a block is ignored silently.",
+    evidence="DeepSpeed runtime/config.py, DeepSpeedConfig._initialize_params",
+)
+def key_misplaced(file: CheckedFile) -> Iterator[Hit]:
+    """A key at the top level that belongs in a block."""
+    for entry in strangers(file):
+        home = home_of(file.releases, entry.key)
+        if home and not near(entry.key, living(file, entry.block)):
+            message = f"`{shown(entry.key)}` is ignored at the top level"
+            yield Hit(entry.loc, message, f"move it to `{home}`")
+
+
+def strangers(file: CheckedFile) -> Iterator[Entry]:
+    """Top-level keys that no release has."""
+    return (e for e in file.entries if not e.path and e.life is None)
+
+
+def home_of(releases: Releases, key: str) -> str:
+    """The one block that has such a key; empty where none or several have."""
+    if key in OF_OPTIMIZER:
+        return "optimizer.params"
+    homes = [p for p, b in releases.blocks.items() if p and p.count(".") < 2 and key in b.keys]  # noqa: PLR2004
+    return homes[0] if len(homes) == 1 or homes[:1] == ["zero_optimization"] else ""
+
+
+@rule(
+    "key-unread",
+    "warning",
+    why="DeepSpeed never reads it. That is fine if your own program does.",
+    evidence="DeepSpeed runtime/config.py, DeepSpeedConfig._initialize_params",
+)
+def key_unread(file: CheckedFile) -> Iterator[Hit]:
+    """A top-level key that DeepSpeed does not read."""
+    for entry in strangers(file):
+        known = near(entry.key, living(file, entry.block)) or home_of(file.releases, entry.key)
+        removed = entry.key in entry.block.removed
+        if not known and not removed and not entry.key.startswith(("_", "//", "$")):
+            message = f"DeepSpeed does not read `{shown(entry.key)}`"
+            yield Hit(entry.loc, message, "remove it, unless your program reads it")
+
+
+@rule(
+    "key-removed",
+    "error",
+    why="The feature behind the key was removed. Older releases honour it; the release "
+    "checked against refuses or ignores it.",
+    evidence="deepspeedai/DeepSpeed#8489; " + FROZEN_FROM,
+)
+def key_removed(file: CheckedFile) -> Iterator[Hit]:
+    """A key that was removed before this release."""
+    for entry in file.entries:
+        refused = entry.block.removed.get(entry.key)
+        since = number(refused) if refused else None
+        if not entry.gone and not (since and file.release >= since):
+            continue
+        until = entry.life["until"] if entry.life else "an older release"
+        closed = entry.closed or (since is not None and file.release >= since)
+        end = f"refused since {refused}" if refused else "refused" if closed else "ignored"
+        message = f"`{entry.key}` was accepted until {until} and is {end}"
+        yield Hit(entry.loc, message, "remove it, or pin an older DeepSpeed")
+
+
+@rule(
+    "key-too-new",
+    "error",
+    why="The release checked against does not know the key yet: it refuses it inside a "
+    "block and ignores it at the top level.",
+    evidence="OpenRLHF/OpenRLHF#63; " + FROZEN_FROM,
+)
+def key_too_new(file: CheckedFile) -> Iterator[Hit]:
+    """A key that was added after this release."""
+    for entry in file.entries:
+        if entry.coming and entry.life is not None:
+            since = entry.life["since"]
+            yield Hit(
+                entry.loc, f"`{entry.key}` exists since {since} only", f"use {since} or newer"
+            )
+
+
+@rule(
+    "key-deprecated",
+    "warning",
+    fixable=True,
+    why="The old name still works, with a warning in the log of every rank; together with "
+    "the new name it is an error.",
+    evidence="DeepSpeed runtime/config_utils.py, _process_deprecated_field",
+)
+def key_deprecated(file: CheckedFile) -> Iterator[Hit]:
+    """A deprecated key."""
+    for entry in file.entries:
+        right = entry.life.get("replaced_by") if entry.life else None
+        if right is None:
+            continue
+        same = entry.block.keys.get(right, {}).get("type") == entry.type
+        edits = file.document.renamed(entry.loc, right) if same else ()
+        fix = f"use `{right}`" if right else "remove it"
+        yield Hit(entry.loc, f"`{entry.key}` is deprecated", fix, edits)

@@ -1,0 +1,196 @@
+"""Rules: Megatron argument files, one flag with its values a line.
+
+The reader makes a mapping of them: `--tensor-model-parallel-size` -> `"8"`, a switch -> `""`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from difflib import get_close_matches
+from functools import cache
+from itertools import islice
+from pathlib import Path
+
+from dsforge.findings import Hit
+from dsforge.lint.checked_file import CheckedFile, rule, shown
+from dsforge.lint.conditions import If
+from dsforge.lint.rows import Look, Row, rules
+
+FLAGS = Path(__file__).parents[1] / "schemas" / "megatron_flags.txt"
+ARGUMENTS = "Megatron-LM megatron/training/arguments.py"
+TP, PP = "--tensor-model-parallel-size", "--pipeline-model-parallel-size"
+CP, EP = "--context-parallel-size", "--expert-model-parallel-size"
+MICRO, GLOBAL = "--micro-batch-size", "--global-batch-size"
+HEADS, GROUPS, LAYERS = "--num-attention-heads", "--num-query-groups", "--num-layers"
+MOST_UNKNOWN = 50  # the search for similar ones is slow
+UNEVEN = (
+    *("--decoder-first-pipeline-num-layers", "--decoder-last-pipeline-num-layers"),
+    *("--pipeline-model-parallel-layout", "--account-for-embedding-in-pipeline-split"),
+)
+SIZES = (TP, PP, CP, EP, MICRO, GLOBAL, HEADS, GROUPS, LAYERS, "--hidden-size", "--seq-length")
+
+
+@cache
+def known_flags() -> frozenset[str]:
+    """Every flag that `scripts/megatron_flags.py` found."""
+    return frozenset(FLAGS.read_text(encoding="utf-8").split())
+
+
+def count_of(file: CheckedFile, flag: str, default: int = 0) -> int:
+    """The whole number behind a flag; the default where it is absent or no number."""
+    text = file.at(flag)
+    return int(text) if isinstance(text, str) and text.isdigit() and len(text) < 12 else default  # noqa: PLR2004
+
+
+def has(file: CheckedFile, flag: str) -> bool:
+    """Whether the flag is there."""
+    return file.at(flag) is not None
+
+
+@rule(
+    "megatron-line",
+    "error",
+    "megatron",
+    why="Arguments are split at blanks: a value without its flag is a positional argument, "
+    "which the parser refuses.",
+    evidence=ARGUMENTS + ", parse_args",
+)
+def megatron_line(file: CheckedFile) -> Iterator[Hit]:
+    """A line that does not begin with a flag."""
+    for row in file.document.lines:
+        text = row.text.strip()
+        if text and not text.startswith(("-", "#")):
+            yield Hit((), f"`{shown(text)}` is not a flag", "begin with `--`", offset=row.start)
+
+
+@rule(
+    "megatron-flag-misspelt",
+    "error",
+    "megatron",
+    why="argparse refuses unknown flags, on every rank.",
+    evidence=ARGUMENTS + "; read from it by scripts/megatron_flags.py",
+)
+def megatron_flag_misspelt(file: CheckedFile) -> Iterator[Hit]:
+    """An unknown flag that resembles a known one."""
+    strange = (flag for flag in file.block() if flag not in known_flags())
+    for flag in islice(strange, MOST_UNKNOWN):
+        dashes = flag.replace("_", "-")
+        near = [dashes] if dashes in known_flags() else []
+        near = near or get_close_matches(flag[:60], known_flags(), n=1, cutoff=0.85)
+        if near:
+            yield Hit(
+                (flag,), f"unknown Megatron-LM flag `{shown(flag)}`", f"did you mean `{near[0]}`?"
+            )
+
+
+@rule(
+    "megatron-flag-twice",
+    "warning",
+    "megatron",
+    why="The last one overrides the first, which readers of the file may miss.",
+    evidence="Python's argparse",
+)
+def megatron_flag_twice(file: CheckedFile) -> Iterator[Hit]:
+    """A flag that is given twice."""
+    seen: set[str] = set()
+    for row in file.document.lines:
+        flag = row.text.strip().split(" ")[0].split("=")[0]
+        if flag.startswith("--") and flag in seen:
+            yield Hit((), f"`{shown(flag)}` is given twice", "keep one", offset=row.start)
+        seen.add(flag)
+
+
+ROWS = rules(
+    Row(
+        "megatron-sequence-parallel",
+        "warning",
+        If("--sequence-parallel", "present"),
+        "`{key}` is ignored with `--tensor-model-parallel-size` 1",
+        title="Sequence parallelism that does not match the tensor parallel size.",
+        why="Sequence parallelism shards activations over the tensor-parallel ranks: with one "
+        "rank it is switched off, and experts with several ranks require it.",
+        evidence=ARGUMENTS + ", validate_args",
+        when=(If(TP, "not above", 1),),
+        also=(
+            Look(
+                If(TP, "above", 1),
+                "experts with tensor parallelism require `--sequence-parallel`",
+                "add it",
+                when=(
+                    If("--num-experts", "present"),
+                    If("--sequence-parallel", "absent"),
+                ),
+            ),
+        ),
+        kinds=("megatron",),
+    ),
+    Row(
+        "megatron-recompute",
+        "error",
+        If("--recompute-granularity", "is", "full"),
+        "full recomputation requires `--recompute-method`",
+        "add `uniform`",
+        title="Recomputation flags that do not match.",
+        why="Full recomputation needs a method and a number of layers; selective recomputation "
+        "takes neither.",
+        evidence=ARGUMENTS + ", validate_args",
+        when=(If("--recompute-method", "absent"),),
+        also=(
+            Look(
+                If("--recompute-method", "present"),
+                "selective recomputation takes no method",
+                "remove it",
+                when=(If("--recompute-granularity", "is", "selective"),),
+            ),
+        ),
+        kinds=("megatron",),
+    ),
+    Row(
+        "megatron-value",
+        "error",
+        If(" ".join(SIZES), "no size"),
+        "`{key}` (={value}) must be a whole number above 0",
+        title="A size that is not a whole number above 0.",
+        why="Sizes are whole numbers above 0.",
+        evidence=ARGUMENTS + ", validate_args",
+        kinds=("megatron",),
+    ),
+    Row(
+        "megatron-layers",
+        "error",
+        If(PP, "does not divide", LAYERS),
+        "`{key}` (={value}) must divide `{operand}` (={of})",
+        title="Layers that cannot be divided over the pipeline stages.",
+        why="Layers are divided evenly over the stages, unless the first and last have their "
+        "own number; an old version dropped the remainder silently.",
+        evidence="NVIDIA/Megatron-LM#1304 (30 layers on 4 stages trained 28)",
+        when=(*(If(flag, "absent") for flag in UNEVEN),),
+        kinds=("megatron",),
+    ),
+    Row(
+        "megatron-precision",
+        "error",
+        If("--fp16", "present"),
+        "`--fp16` and `--bf16` are both given",
+        "keep `--bf16`",
+        title="fp16 and bf16 are both set.",
+        why="Weights have one type.",
+        evidence=ARGUMENTS + ", validate_args",
+        when=(If("--bf16", "present"),),
+        kinds=("megatron",),
+    ),
+    Row(
+        "megatron-overlap",
+        "error",
+        If("--use-distributed-optimizer --overlap-grad-reduce", "absent"),
+        "`--overlap-param-gather` needs `{key}`",
+        "add it",
+        title="Overlap of a gather that does not take place.",
+        why="The parameter gather belongs to the distributed optimizer and requires the "
+        "overlapped gradient reduction.",
+        evidence=ARGUMENTS + ", validate_args",
+        when=(If("--overlap-param-gather", "present"),),
+        at="--overlap-param-gather",
+        kinds=("megatron",),
+    ),
+)

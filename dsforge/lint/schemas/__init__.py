@@ -1,0 +1,1 @@
+"""Which keys each release of DeepSpeed and Megatron-LM knows: data, and how it is made."""

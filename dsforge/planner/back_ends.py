@@ -1,0 +1,72 @@
+"""Which trainers a request may use: DeepSpeed, Megatron-LM, or both.
+
+`pretrain_gpt.py` of Megatron-LM starts from random weights and reads token files that its own
+`tools/preprocess_data.py` has written. A run that continues from trained weights, or that names
+rows of data, needs both converted first. Such a run is planned on DeepSpeed, whatever the clock
+says, unless `--for megatron` asks for the other engine.
+"""
+
+from __future__ import annotations
+
+import re
+
+from dsforge.constraints import check
+from dsforge.plan import Request
+from dsforge.planner.candidates import base, layouts
+from dsforge.specs import ModelSpec
+from dsforge.strategy import BackEnd
+
+BACK_ENDS: tuple[BackEnd, ...] = ("deepspeed", "megatron")
+NAMES: dict[BackEnd, str] = {"deepspeed": "DeepSpeed", "megatron": "Megatron-LM"}
+UNBUILDABLE = "megatron-model"  # the rule that looks at no layout
+# How publishers mark weights that were tuned: nobody gives these names to a shape alone.
+TUNED = re.compile(r"[-_.](instruct|chat|it|sft|dpo|rlhf)(?=$|[-_.])", re.IGNORECASE)
+
+
+def wanted(request: Request) -> tuple[BackEnd, ...]:
+    """The back ends to search: a fixed ZeRO stage, hpZ or offload means DeepSpeed."""
+    fixed = request.constraints
+    if fixed.back_end:
+        return (fixed.back_end,)
+    return BACK_ENDS[:1] if needs_deepspeed(request) or fine_tuned(request) else BACK_ENDS
+
+
+def can_build(request: Request, back_end: BackEnd) -> bool:
+    """Whether a back end can train this model with this method at all, on any layout."""
+    family = base(request, back_end, next(layouts(request, back_end)), stage=0)
+    broken = check(request.model, request.cluster, request.workload, family)
+    return all(problem.rule != UNBUILDABLE for problem in broken)
+
+
+def needs_deepspeed(request: Request) -> bool:
+    """Whether something is fixed that only DeepSpeed has."""
+    fixed = request.constraints
+    offloads = {fixed.offload_optimizer, fixed.offload_parameters} - {None, "none"}
+    zero = fixed.zero_stage is not None or (fixed.hpz_partition_size or 1) > 1
+    return bool(offloads) or zero or fixed.loss == "chunked"
+
+
+def fine_tuned(request: Request) -> str:
+    """What shows that the run continues from trained weights or reads rows; empty: nothing does."""
+    work, model = request.workload, request.model
+    if work.method == "lora":
+        return "adapters are trained beside frozen weights"
+    if work.data is not None:
+        return f"the run reads rows of {file_name(work.data.train)}"
+    if work.epochs is not None:
+        return "the run passes over data in epochs"
+    if work.tokens is None and holds_weights(model):
+        return f"{model.name} is a checkpoint"
+    return ""
+
+
+def file_name(path: str) -> str:
+    """The last part of a path."""
+    return path.replace("\\", "/").rstrip("/").rpartition("/")[2]
+
+
+def holds_weights(model: ModelSpec) -> bool:
+    """Whether the model was given as trained weights: by their folder, or by the name of a tune."""
+    if model.path is not None and not model.path.endswith(".json"):
+        return True
+    return TUNED.search(model.hub_id or model.name) is not None

@@ -1,0 +1,170 @@
+"""Reach: every host answers over the launcher's ssh, is there once, and knows the time."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import combinations
+
+from dsforge.findings import Hit
+from dsforge.preflight.case import Case, check
+
+SKEW_S, LARGE_SKEW_S = 1.0, 60.0
+KEY = re.compile(r"Permission denied|Too many authentication failures")
+HOST_KEY = re.compile(r"Host key verification failed|IDENTIFICATION HAS CHANGED")
+NAME = re.compile(r"Could not resolve|Name or service not known|name resolution")
+REFUSED = re.compile(r"Connection refused")
+PYTHON = re.compile(r"python3?: .*not found|No such file or directory.*python", re.IGNORECASE)
+ANSWER = re.compile(r"^asked for |^its answer to ")
+TOO_MUCH = re.compile(r"^prints too much ")
+KNOWN = (TOO_MUCH, ANSWER, KEY, HOST_KEY, NAME, REFUSED, PYTHON)
+
+
+def _lost(case: Case, pattern: re.Pattern[str]) -> Iterator[tuple[str, str]]:
+    """Hosts that did not answer and what ssh said, where the pattern is the first that matches."""
+    for host, said in case.lost.items():
+        if next((known for known in KNOWN if known.search(said)), None) is pattern:
+            yield host, said
+
+
+def _ssh(case: Case, host: str) -> str:
+    """The command that a person tries by hand."""
+    return " ".join(("ssh", *case.job.ssh, host))
+
+
+@check(
+    "ssh-key",
+    "ssh",
+    "error",
+    why="The launcher logs in with a key and never types a password. DeepSpeed tries the first "
+    "host only; the others are missed when the ranks are already waiting.",
+)
+def ssh_key(case: Case) -> Iterator[Hit]:
+    """A host that refuses the key."""
+    for host, said in _lost(case, KEY):
+        options = " ".join(case.job.ssh)
+        fix = f"install the key there: `ssh-copy-id {options} {host}`".replace("  ", " ")
+        yield Hit((host,), f"refuses the login without a password: {said}", fix)
+
+
+@check(
+    "ssh-host-key",
+    "ssh",
+    "error",
+    why="With an unknown or changed host key ssh asks a question, and nobody is there to answer.",
+)
+def ssh_host_key(case: Case) -> Iterator[Hit]:
+    """A host whose key is unknown or has changed."""
+    for host, said in _lost(case, HOST_KEY):
+        fix = (
+            f"compare the key with the host's and log in once by hand: `{_ssh(case, host)}`; "
+            f"if it was set up anew, first `ssh-keygen -R {host}`"
+        )
+        yield Hit((host,), f"its host key is not the known one: {said}", fix)
+
+
+@check(
+    "host-unknown", "ssh", "error", why="A name is looked up on each host, by each host's rules."
+)
+def host_unknown(case: Case) -> Iterator[Hit]:
+    """A host name that does not resolve."""
+    for host, said in _lost(case, NAME):
+        yield Hit((host,), f"its name does not resolve: {said}", "write its IP address in hostfile")
+
+
+@check("ssh-refused", "ssh", "error", why="The machine is up and its sshd is not, or elsewhere.")
+def ssh_refused(case: Case) -> Iterator[Hit]:
+    """A host on which no sshd listens at this port."""
+    for host, said in _lost(case, REFUSED):
+        fix = "start sshd there, or set `ssh_port` in the cluster file to the port it listens on"
+        yield Hit((host,), f"nothing listens for ssh: {said}", fix)
+
+
+@check(
+    "no-python", "ssh", "error", why="The programs that look at a host are written in Python 3.9."
+)
+def no_python(case: Case) -> Iterator[Hit]:
+    """A host without `python3`."""
+    for host, said in _lost(case, PYTHON):
+        fix = "install python3 there, or put it on the PATH of a remote shell"
+        yield Hit((host,), f"has no `python3`: {said}", fix)
+
+
+@check(
+    "bad-answer",
+    "ssh",
+    "error",
+    why="What a host says is used only if it is what was asked for, in form and size.",
+)
+def bad_answer(case: Case) -> Iterator[Hit]:
+    """A host that answers, and not what was asked."""
+    for host, said in _lost(case, ANSWER):
+        fix = f"see what it says there: `{_ssh(case, host)}`, then `dsforge preflight --local`"
+        yield Hit((host,), said, fix)
+
+
+@check(
+    "loud-login",
+    "ssh",
+    "error",
+    why="What login scripts print stands before every answer, in the logs of launchers, too.",
+)
+def loud_login(case: Case) -> Iterator[Hit]:
+    """A host whose greeting has no end."""
+    for host, said in _lost(case, TOO_MUCH):
+        fix = f"keep its login scripts silent without a terminal: `{_ssh(case, host)} true`"
+        yield Hit((host,), said, fix)
+
+
+@check(
+    "host-down",
+    "ssh",
+    "error",
+    why="The launcher starts the ranks of all other hosts, which wait for it until they time out.",
+)
+def host_down(case: Case) -> Iterator[Hit]:
+    """A host that does not answer."""
+    for host, said in case.lost.items():
+        if not any(known.search(said) for known in KNOWN):
+            fix = f"see whether it is up: `{_ssh(case, host)}`; else remove it from hostfile"
+            yield Hit((host,), f"does not answer: {said}", fix)
+
+
+@check(
+    "host-same",
+    "ssh",
+    "error",
+    why="Two lines for one machine start its ranks twice on the same accelerators.",
+)
+def host_same(case: Case) -> Iterator[Hit]:
+    """Two addresses of one machine."""
+    macs = {h: frozenset(i.mac for i in f.interfaces if i.mac) for h, f in case.hosts.items()}
+    for one, other in combinations(case.hosts, 2):
+        if macs[one] and macs[one] == macs[other]:
+            message = f"{one} and {other} are one machine, {case.hosts[one].host_name}"
+            fix = f"remove one from hostfile: `sed -i '/^{re.escape(other)} /d' hostfile`"
+            yield Hit((one, other), message, fix)
+
+
+@check(
+    "clock-skew",
+    "clock",
+    "warning",
+    why="Logs of several hosts cannot be put in order, files seem to come from the future, so that "
+    "builds on shared disks start again; far apart, certificates and tokens are refused.",
+)
+def clock_skew(case: Case) -> Iterator[Hit]:
+    """A host whose clock differs from the first one's."""
+    base = case.clocks.get(case.first)
+    for host, clock in case.clocks.items():
+        if base is None or host == case.first:
+            continue
+        ahead = clock.ahead_s - base.ahead_s
+        error = clock.error_s + base.error_s
+        if abs(ahead) - error > SKEW_S:
+            way = "ahead of" if ahead > 0 else "behind"
+            message = f"its clock is {abs(ahead):.1f} s {way} that of {case.first}"
+            fix = "keep its time by NTP: `timedatectl set-ntp true`, or start chrony there"
+            yield Hit(
+                (host,), message, fix, severity="error" if abs(ahead) > LARGE_SKEW_S else None
+            )

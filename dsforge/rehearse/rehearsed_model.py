@@ -1,0 +1,49 @@
+"""The model that is rehearsed: of full size, of random weights that do not exist.
+
+It is built where training would have it: on the device in the precision of the config, for ZeRO-3
+partition by partition (`zero.Init`), which is how weights are loaded from a folder. A model that a
+script builds whole on the device first has a higher peak at init than is shown here.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+
+from dsforge.ds_config import read
+from dsforge.rehearse.fake_gpu import DEVICE
+from dsforge.rehearse.rehearsed_job import RehearsedJob
+from dsforge.train.model.build import with_adapters
+
+PRECISIONS = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+
+
+def build(job: RehearsedJob, settings: dict[str, Any]) -> torch.nn.Module:
+    """The causal language model on the pretended device, adapters included."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    written = read(settings, filled_in=False).config
+    dtype = PRECISIONS[written.precision or "fp32"]  # as the engine decides it (get_data_types)
+    values = dict(job.config)
+    config = AutoConfig.for_model(values.pop("model_type"), **values)
+    with _home(settings, shards_parameters=written.shards_parameters):
+        model = AutoModelForCausalLM.from_config(config, dtype=dtype)
+    model.config.use_cache = False
+    if job.recompute:
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+    if job.lora is not None:
+        with torch.device(DEVICE):
+            model = with_adapters(model, job.lora)
+    return model
+
+
+def _home(settings: dict[str, Any], *, shards_parameters: bool) -> AbstractContextManager[Any]:
+    if shards_parameters:
+        import deepspeed
+
+        partitions: AbstractContextManager[Any] = deepspeed.zero.Init(config_dict_or_path=settings)
+        return partitions
+    device: AbstractContextManager[Any] = torch.device(DEVICE)
+    return device

@@ -1,0 +1,1 @@
+"""Checkpoints of a run: writing, resuming, reshaping, converting, and the final weights."""

@@ -1,0 +1,204 @@
+"""The final weights: gathered on one rank, written once, reopened and compared before they count.
+
+People lost whole runs to files of empty tensors that were saved under ZeRO-3 without gathering.
+Here the weights are taken one parameter at a time, and the folder gets its name only after every
+tensor was read back from the disk and equals the one in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+from dsforge.checkpoints.output.disk import drop_from_cache
+from dsforge.checkpoints.output.new_folder import SILENT, replaced_folder
+from dsforge.errors import DsforgeError, first_line
+from dsforge.train.model.qlora import is_in_4_bits
+from dsforge.train.parallel.agreement import on_first_rank
+from dsforge.train.parallel.autotp import whole_shards
+
+ADAPTER = "default"  # peft's name for the only adapter
+AGAIN = "start again to write the weights: the last checkpoint is complete"
+SLICE_ELEMENTS = 4 * 1024 * 1024
+WORD = 2**64
+
+
+def export(engine: Any, tokenizer: Any, folder: Path) -> Path | None:
+    """The folder of the consolidated model; none on ranks other than the first.
+
+    Adapters are merged into it, and stand alone in `adapter` beside it, as peft reads them; under
+    QLoRA that folder is all there is. All ranks must call it. Raises DsforgeError where the files
+    do not hold the weights.
+    """
+    module = engine.module
+    if hasattr(module, "gathered_weights"):  # a pipeline: no rank has all of the model
+        weights = module.gathered_weights()
+        module = module.whole
+    else:
+        weights = consolidated(engine)
+    return on_first_rank(lambda: _write(module, weights, tokenizer, folder))
+
+
+def consolidated(engine: Any) -> dict[str, Any]:
+    """Every parameter and stored buffer, whole, on the CPU of rank 0; empty on other ranks.
+
+    Under QLoRA only what was trained: the frozen weights are those of the model's own files.
+    """
+    import deepspeed.comm
+
+    first = deepspeed.comm.get_rank() == 0
+    in_4_bits = is_in_4_bits(engine.module)
+    weights: dict[str, Any] = {}
+    seen: set[int] = set()
+    for prefix, module in engine.module.named_modules():
+        with whole_shards(module):
+            for name, parameter in module.named_parameters(prefix, recurse=False):
+                if id(parameter) in seen or (in_4_bits and not parameter.requires_grad):
+                    continue  # tied to one that has its name already, or frozen
+                seen.add(id(parameter))
+                with _gathered(parameter):
+                    if first:
+                        weights[name] = parameter.detach().to("cpu", copy=True).contiguous()
+    if first:
+        stored = set(engine.module.state_dict().keys())
+        buffers = engine.module.named_buffers()
+        weights |= {n: b.detach().to("cpu", copy=True) for n, b in buffers if n in stored}
+    return weights
+
+
+def _gathered(parameter: Any) -> AbstractContextManager[Any]:
+    """The context in which a parameter is whole under ZeRO-3."""
+    from deepspeed.runtime.zero.partition_parameters import GatheredParameters
+
+    return GatheredParameters([parameter]) if hasattr(parameter, "ds_id") else nullcontext()
+
+
+def _write(module: Any, weights: dict[str, Any], tokenizer: Any, folder: Path) -> Path:
+    """Write beside, check, rename."""
+    empty = [name for name, tensor in weights.items() if tensor.numel() == 0]
+    if empty:
+        raise DsforgeError(f"{len(empty)} tensors were not gathered: {', '.join(empty[:5])}")
+    if hasattr(module, "peft_config"):
+        adapters = _adapters(weights)
+        with _replacing(folder.with_name("adapter"), adapters) as temporary:
+            module.save_pretrained(temporary, state_dict=weights, save_embedding_layers=False)
+            check_files(temporary, adapters)
+            tokenizer.save_pretrained(temporary)
+    if is_in_4_bits(module):
+        return folder.with_name("adapter")
+    model, weights = _merged(module, weights)
+    with _replacing(folder, weights) as temporary:
+        model.save_pretrained(temporary, state_dict=weights)
+        tokenizer.save_pretrained(temporary)
+        check_files(temporary, weights)
+    return folder
+
+
+@contextmanager
+def _replacing(folder: Path, weights: dict[str, Any]) -> Iterator[Path]:
+    """A folder to write into, which takes the place of `folder` when all went well."""
+    from safetensors import SafetensorError
+
+    size = sum(tensor.numel() * tensor.element_size() for tensor in weights.values())
+    try:
+        with replaced_folder(folder, SILENT.say, needed_bytes=size) as temporary:
+            yield temporary
+    except SafetensorError as error:  # its writer's form of an OSError
+        raise DsforgeError(f"cannot write {folder}: {first_line(error)}", AGAIN) from error
+    except DsforgeError as error:
+        raise DsforgeError(error.message, f"{error.hint}; {AGAIN}".removeprefix("; ")) from error
+
+
+def _adapters(weights: dict[str, Any]) -> dict[str, Any]:
+    """The adapters among the weights, by the names that peft writes."""
+    found = {name: tensor for name, tensor in weights.items() if ".lora_" in name}
+    return {name.replace(f".{ADAPTER}.", "."): tensor for name, tensor in found.items()}
+
+
+def _merged(module: Any, weights: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """The plain model and its weights; adapters are added into the matrices that they adapt.
+
+    Hu et al. 2021, equation 3: W + (alpha / rank) B A, computed in fp32.
+    """
+    if not hasattr(module, "peft_config"):
+        return module, weights
+    settings = module.peft_config[ADAPTER]
+    merged: dict[str, Any] = {}
+    for name, tensor in weights.items():
+        if ".lora_" in name:
+            continue
+        plain = name.removeprefix("base_model.model.").replace(".base_layer.", ".")
+        if ".base_layer.weight" in name:
+            stem = name.removesuffix(".base_layer.weight")
+            down = weights[f"{stem}.lora_A.{ADAPTER}.weight"].float()
+            up = weights[f"{stem}.lora_B.{ADAPTER}.weight"].float()
+            change = (settings.lora_alpha / settings.r) * (up @ down)
+            merged[plain] = (tensor.float() + change).to(tensor.dtype)
+        else:
+            merged[plain] = tensor
+    return module.get_base_model(), merged
+
+
+def check_files(folder: Path, weights: dict[str, Any]) -> None:
+    """Read every tensor back from the disk. Raises DsforgeError where one is empty or different.
+
+    Tensors that were renamed, split or joined on the way are compared by their values together.
+    """
+    from safetensors import safe_open
+
+    seen: set[str] = set()
+    elements = 0
+    unknown: list[Any] = []
+    for file in sorted(folder.glob("*.safetensors")):
+        drop_from_cache(file)
+        with safe_open(file, framework="pt") as stored:
+            for name in stored.keys():  # noqa: SIM118 - not a dict
+                tensor = stored.get_tensor(name)
+                elements += tensor.numel()
+                seen.add(name)
+                known = weights.get(name)
+                if tensor.numel() == 0 or (known is not None and not _equal(tensor, known)):
+                    raise DsforgeError(f"{file.name}: `{name}` differs from the model")
+                if known is None:
+                    unknown.append(_digest(tensor))
+    expected = sum(tensor.numel() for tensor in weights.values())
+    left = {name: tensor for name, tensor in weights.items() if name not in seen}
+    if elements != expected:
+        missing = ", ".join(sorted(left)[:5])
+        message = f"the files hold {elements} values, the model {expected}; missing: {missing}"
+        raise DsforgeError(message)
+    if sum(unknown) % WORD != sum(_digest(tensor) for tensor in left.values()) % WORD:
+        raise DsforgeError(f"values differ from those of the model: {', '.join(sorted(left)[:5])}")
+
+
+def _equal(one: Any, other: Any) -> bool:
+    """Whether two tensors have one shape, one type and the same bits."""
+    import torch
+
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    return bool(torch.equal(_bits(one), _bits(other)))
+
+
+def _bits(tensor: Any) -> Any:
+    """The bytes of a tensor."""
+    import torch
+
+    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+
+
+def _digest(tensor: Any) -> int:
+    """A sum over the bits of all elements, the same in whatever order and tensors they lie."""
+    import numpy as np
+
+    width = tensor.element_size()
+    bits = _bits(tensor).numpy().view(f"u{width}")
+    total = 0
+    for begin in range(0, bits.size, SLICE_ELEMENTS):
+        words = bits[begin : begin + SLICE_ELEMENTS].astype(np.uint64) + np.uint64(width)
+        words *= np.uint64(0x9E3779B97F4A7C15)  # odd, so that no two elements become one
+        words ^= words >> np.uint64(29)
+        total += int(words.sum(dtype=np.uint64))
+    return total % WORD

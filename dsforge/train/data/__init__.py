@@ -1,0 +1,1 @@
+"""From files of rows to batches of tokens: reading, tokenizing, packing, caching, ordering."""

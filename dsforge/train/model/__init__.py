@@ -1,0 +1,1 @@
+"""The model that is trained: loading, adapters, quantization, compilation, loss, generation."""

@@ -1,0 +1,71 @@
+"""The DeepSpeed engine around a model, and the Stepper that drives it, for every mode."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from importlib import import_module
+from typing import Any
+
+from dsforge.job import TrainJob
+from dsforge.train.parallel.autotp import tensor_groups, tensor_settings
+from dsforge.train.parallel.engine_config import EngineConfig
+from dsforge.train.parallel.pipeline_step import PipelineStepper
+from dsforge.train.parallel.ranks import Place
+from dsforge.train.parallel.ulysses import SequenceStepper, sequence_groups
+from dsforge.train.run.step import Stepper
+
+COMPILER_SWITCH = "TORCHDYNAMO_DISABLE"  # torch looks at it at each `torch.compile`
+MUON = "deepspeed.runtime.zero.muon.muon_optimizer"
+
+
+def start_engine(model: Any, config: EngineConfig, factor: Callable[[int], float]) -> Any:
+    """The engine; `factor` is the share of the peak learning rate by step. All ranks call it."""
+    import deepspeed
+    from torch.optim.lr_scheduler import LambdaLR
+
+    settings, groups, layout = config.settings, None, config.mode.layout
+    if layout.pipeline_parallel_size > 1:
+        from dsforge.train.parallel.pipeline_model import PipelineDecoder
+
+        model = PipelineDecoder(model, layout.pipeline_parallel_size, config.mode.partition)
+    elif layout.tensor_parallel_size > 1:
+        settings, groups = tensor_settings(settings), tensor_groups(layout)
+    elif layout.context_parallel_size > 1:
+        groups = sequence_groups(model, layout.context_parallel_size, config.micro_batch_size)
+    _import_muon(config.optimizer)
+    engine, *_ = deepspeed.initialize(
+        model=model,
+        model_parameters=[p for p in model.parameters() if p.requires_grad],
+        config=settings,
+        mpu=groups,
+        lr_scheduler=lambda optimizer: LambdaLR(optimizer, factor),
+    )
+    return engine
+
+
+def made_stepper(engine: Any, job: TrainJob, pad_token: int, place: Place) -> Stepper:
+    """The Stepper that suits the mode."""
+    kind = Stepper
+    if place.sizes.pipeline_parallel_size > 1:
+        kind = PipelineStepper
+    elif place.sizes.context_parallel_size > 1:
+        kind = SequenceStepper
+    return kind(engine, job, pad_token, place)
+
+
+def _import_muon(optimizer: str) -> None:
+    """Import DeepSpeed's Muon without torch's compiler, unless it is the optimizer of the run.
+
+    DeepSpeed imports its Muon for every optimizer, and a decorator there asks torch for its
+    compiler as soon as it is read: Inductor and all that it brings, 4 to 15 s for nothing.
+    """
+    if "muon" in optimizer.lower() or COMPILER_SWITCH in os.environ:
+        return
+    os.environ[COMPILER_SWITCH] = "1"
+    try:
+        with suppress(ImportError):  # an older DeepSpeed has none
+            import_module(MUON)
+    finally:
+        del os.environ[COMPILER_SWITCH]

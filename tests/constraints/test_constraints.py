@@ -1,0 +1,218 @@
+"""Every rule refuses what its engine refuses, names the value and offers a way out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from planning import DISK, cluster, lora_workload, qlora_workload, strategy, workload
+
+from dsforge import catalog
+from dsforge.constraints import CONSTRAINTS, check
+from dsforge.specs import ClusterSpec, Workload
+from dsforge.strategy import EXECUTIONS, Strategy
+
+MODEL = "llama-2-7b"  # 32 layers, 32 heads, 32 kv heads
+MEGATRON: dict[str, Any] = {"back_end": "megatron", "zero_stage": 1}
+
+CHUNKED = EXECUTIONS["deepspeed"].model_copy(update={"loss": "chunked"})
+HALF = EXECUTIONS["deepspeed"].model_copy(update={"offload_ratio": 0.5})
+HALF_ON_2 = strategy(zero_stage=2, offload_optimizer="cpu", execution=HALF)
+WIDE = EXECUTIONS["deepspeed"].model_copy(update={"gradients": "fp32"})
+HPZ = {"hpz_partition_size": 8}
+
+# rule id, model, cluster, workload, strategy
+BROKEN: list[tuple[str, str, ClusterSpec, Workload, Strategy]] = [
+    ("decoder-only", "bert-large", cluster(), workload(512), strategy()),
+    ("sequence-length", MODEL, cluster(), workload(8192), strategy()),
+    ("precision", MODEL, cluster(gpu="v100-32gb"), workload(), strategy()),
+    ("fp8-megatron", MODEL, cluster(gpu="h100-80gb"), workload(precision="fp8"), strategy()),
+    ("optimizer", MODEL, cluster(), workload(optimizer="lion"), strategy(**MEGATRON)),
+    ("lora-megatron", MODEL, cluster(), lora_workload(), strategy(**MEGATRON)),
+    ("lora-pipeline", MODEL, cluster(), lora_workload(), strategy(4, pp=2)),
+    ("lora-tensor", MODEL, cluster(), lora_workload(), strategy(4, 2)),
+    ("qlora-zero3", MODEL, cluster(), qlora_workload(), strategy(zero_stage=3)),
+    ("world-size", MODEL, cluster(), workload(), strategy(4)),
+    ("batch-product", MODEL, cluster(), workload(batch=100), strategy(batch=96)),
+    ("tensor-heads", "gpt2-xl", cluster(), workload(1024), strategy(4, 2)),
+    ("tensor-kv-heads", "qwen2.5-7b", cluster(), workload(), strategy(1, 8)),
+    ("tensor-widths", MODEL, cluster(1, 3), workload(batch=9), strategy(1, 3, batch=9)),
+    ("tensor-in-node", MODEL, cluster(2, 4), workload(), strategy(1, 8, zero_stage=1)),
+    ("pipeline-layers", MODEL, cluster(1, 31), workload(), strategy(1, pp=31, **MEGATRON)),
+    ("pipeline-size", "gpt2-small", cluster(2), workload(1024), strategy(1, pp=16)),
+    ("virtual-stages", MODEL, cluster(), workload(), strategy(virtual_stages=2, **MEGATRON)),
+    (
+        "context-sequence",
+        MODEL,
+        cluster(),
+        workload(2050),
+        strategy(2, context_parallel_size=4, **MEGATRON),
+    ),
+    ("sequence-parallel", MODEL, cluster(), workload(), strategy(sequence_parallel=True)),
+    (
+        "expert-parallel",
+        "mixtral-8x7b",
+        cluster(),
+        workload(),
+        strategy(expert_parallel_size=3, **MEGATRON),
+    ),
+    ("deepspeed-axes", "mixtral-8x7b", cluster(), workload(), strategy(8, expert_parallel_size=2)),
+    ("chunked-loss", MODEL, cluster(), workload(), strategy(execution=CHUNKED, **MEGATRON)),
+    ("chunked-loss", "gemma-2-9b", cluster(), workload(), strategy(execution=CHUNKED)),
+    ("chunked-loss", MODEL, cluster(), workload(), strategy(4, 2, execution=CHUNKED)),
+    ("sequence-heads", "qwen2.5-7b", cluster(), workload(), strategy(1, context_parallel_size=8)),
+    ("sequence-model", "pythia-1b", cluster(), workload(), strategy(4, context_parallel_size=2)),
+    (
+        "sequence-window",
+        "phi-3-mini-4k",
+        cluster(),
+        workload(),
+        strategy(4, context_parallel_size=2),
+    ),
+    ("sequence-model", "deepseek-v2", cluster(), workload(), strategy(4, context_parallel_size=2)),
+    (
+        "sequence-kv-heads",
+        "llama-3.2-3b",
+        cluster(1, 6),
+        workload(batch=48),
+        strategy(1, batch=48, context_parallel_size=6),
+    ),
+    (
+        "sequence-hpz",
+        MODEL,
+        cluster(2),
+        workload(),
+        strategy(8, zero_stage=3, context_parallel_size=2, **HPZ),
+    ),
+    ("hpz-stage", MODEL, cluster(2), workload(), strategy(16, zero_stage=2, **HPZ)),
+    (
+        "hpz-partition",
+        MODEL,
+        cluster(1, 6),
+        workload(batch=96),
+        strategy(6, batch=96, zero_stage=3, hpz_partition_size=4),
+    ),
+    (
+        "hpz-with-offload",
+        MODEL,
+        cluster(2),
+        workload(),
+        strategy(16, zero_stage=3, offload_parameters="cpu", **HPZ),
+    ),
+    ("offload-ratio", MODEL, cluster(), workload(), HALF_ON_2),
+    ("grad-accum-dtype", MODEL, cluster(), workload(), strategy(execution=WIDE)),
+    ("zero-pipeline", MODEL, cluster(), workload(), strategy(4, pp=2, zero_stage=2)),
+    ("zero-tensor", MODEL, cluster(), workload(), strategy(4, 2, zero_stage=3)),
+    ("deepspeed-3d", MODEL, cluster(), workload(), strategy(2, 2, 2, zero_stage=1)),
+    ("deepspeed-3d", MODEL, cluster(), workload(), strategy(2, 2, context_parallel_size=2)),
+    ("pipeline-model", "mixtral-8x7b", cluster(), workload(), strategy(4, pp=2, zero_stage=1)),
+    ("tensor-model", "mixtral-8x7b", cluster(), workload(), strategy(4, 2, zero_stage=1)),
+    ("megatron-zero", MODEL, cluster(), workload(), strategy(back_end="megatron", zero_stage=2)),
+    (
+        "megatron-offload",
+        MODEL,
+        cluster(),
+        workload(),
+        strategy(offload_optimizer="cpu", **MEGATRON),
+    ),
+    (
+        "offload-parameters",
+        MODEL,
+        cluster(),
+        workload(),
+        strategy(zero_stage=2, offload_parameters="cpu"),
+    ),
+    ("offload-optimizer", MODEL, cluster(), workload(), strategy(offload_optimizer="cpu")),
+    (
+        "offload-kind",
+        MODEL,
+        cluster(),
+        workload(optimizer="sgd"),
+        strategy(zero_stage=2, offload_optimizer="cpu"),
+    ),
+    (
+        "offload-pipeline",
+        MODEL,
+        cluster(),
+        workload(),
+        strategy(4, pp=2, zero_stage=1, offload_optimizer="cpu"),
+    ),
+    (
+        "nvme-stage",
+        MODEL,
+        cluster(nvme=DISK),
+        workload(),
+        strategy(zero_stage=2, offload_optimizer="nvme"),
+    ),
+    (
+        "nvme-disk",
+        MODEL,
+        cluster(),
+        workload(),
+        strategy(zero_stage=3, offload_optimizer="nvme"),
+    ),
+    ("recompute", MODEL, cluster(), workload(), strategy(recompute="selective")),
+    ("megatron-model", "bloom-176b", cluster(), workload(), strategy(1, 8, **MEGATRON)),
+    ("megatron-gpu", MODEL, cluster(gpu="cpu"), workload(), strategy(**MEGATRON)),
+]
+
+
+@pytest.mark.parametrize(
+    ("rule", "model", "on", "work", "how"), BROKEN, ids=[row[0] for row in BROKEN]
+)
+def test_a_broken_rule_is_named_with_a_way_out(
+    rule: str, model: str, on: ClusterSpec, work: Workload, how: Strategy
+) -> None:
+    """The combination is refused under that rule, with the value and a hint."""
+    problems = {problem.rule: problem for problem in check(catalog.model(model), on, work, how)}
+
+    assert rule in problems
+    assert len(problems[rule].message) > len("x requires y")
+    assert problems[rule].hint
+
+
+def test_every_rule_has_a_row_that_breaks_it() -> None:
+    """No rule stands without an example of what it refuses."""
+    asked_of_files = {"vocabulary-split", "sequence-attention", "sequence-packing"}
+    asked_of_files |= {
+        "compile-stage",
+        "compile-mode",
+        "sequence-reduce-scatter",
+        "pipeline-partition",
+    }
+
+    assert {row[0] for row in BROKEN} | asked_of_files == {each.id for each in CONSTRAINTS}
+
+
+LEGAL: list[tuple[str, Strategy]] = [
+    ("zero 0", strategy()),
+    ("zero 3 offload", strategy(zero_stage=3, offload_optimizer="cpu", offload_parameters="cpu")),
+    ("AutoTP zero 1", strategy(4, 2, zero_stage=1)),
+    ("Ulysses zero 3", strategy(2, context_parallel_size=4, zero_stage=3)),
+    ("pipeline zero 1", strategy(4, pp=2, zero_stage=1)),
+    ("megatron 3D", strategy(2, 2, 2, sequence_parallel=True, virtual_stages=2, **MEGATRON)),
+]
+
+
+@pytest.mark.parametrize(("name", "how"), LEGAL, ids=[row[0] for row in LEGAL])
+def test_a_legal_combination_breaks_nothing(name: str, how: Strategy) -> None:
+    """What the engines accept passes every rule."""
+    assert check(catalog.model(MODEL), cluster(), workload(), how) == ()
+
+
+def test_all_problems_come_at_once() -> None:
+    """Three mistakes are three problems, not one after another."""
+    how = strategy(3, 3, zero_stage=3, recompute="selective")
+
+    found = {problem.rule for problem in check(catalog.model(MODEL), cluster(), workload(), how)}
+
+    assert {"world-size", "tensor-heads", "zero-tensor", "recompute"} <= found
+
+
+def test_a_wrong_batch_names_its_nearest_legal_neighbours() -> None:
+    """100 samples over 8 ranks: 96 and 104 are offered."""
+    work = workload(batch=100)
+
+    (problem,) = check(catalog.model(MODEL), cluster(), work, strategy(batch=96))
+
+    assert "96 or 104" in problem.hint
