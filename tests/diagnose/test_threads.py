@@ -15,6 +15,7 @@ from dsforge.diagnose.report import CONFIDENT
 from dsforge.diagnose.rulebook import rulebook
 
 LEAST_RIGHT = 0.97
+LEAST_SAME_CUT = 0.9
 GROUP = 12  # harmless lines that are tried together
 LEAST_CAUSES, LEAST_FAILURES = 45, 120
 ANSWERS = [answered(failure) for failure in failures()]
@@ -59,6 +60,23 @@ def test_answers_say_nothing_empty() -> None:
         assert "``" not in said, answer.failure.source
         assert not re.search(r"\{[a-z_]+[|}]|\[\[|\]\]|: *$", cause.message), cause.message
         assert cause.fix, answer.failure.source
+
+
+@pytest.mark.parametrize("width", [80, 100, 132])
+def test_a_line_that_a_terminal_has_cut_is_read(width: int) -> None:
+    """Known one-line errors, cut at any width, are still answered; most by the same rule."""
+    same = tried = 0
+    for answer in ANSWERS:
+        text = answer.failure.text
+        if "\n" in text or len(text) <= width or answer.failure.cause == UNKNOWN:
+            continue
+        tried += 1
+        found = first("\n".join(text[i : i + width] for i in range(0, len(text), width)))
+        same += found == answer.rule
+        assert found, answer.failure.source
+
+    assert tried > 5
+    assert same / tried >= LEAST_SAME_CUT
 
 
 def test_the_page_is_of_this_state() -> None:
