@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from dsforge.checkpoints.folder import Folder
 from dsforge.checkpoints.output.base_model_files import (
     copy_files,
-    files_beside,
+    model_files,
     read_config,
     write_json,
 )
@@ -78,7 +78,7 @@ def export(
     atoms = _adapters(saved) if adapter else {**saved.trained, **saved.frozen, **saved.buffers}
     atoms = dict(sorted(_checked_names(atoms).items()))
     settings = adapter_settings(atoms, model, lora_alpha) if adapter else read_config(model, chosen)
-    beside = [] if adapter else files_beside(model, watcher.say)
+    beside = [] if adapter else model_files(model, watcher.say)
     total = sum(_bytes(atom, chosen) for atom in atoms.values())
     needed = total + sum(file.stat().st_size for file in beside)
     with new_folder(out, watcher.say, needed_bytes=needed) as temporary:
@@ -152,7 +152,7 @@ def _write(
         if len(shards) > 1:
             name = f"{stem}-{number:05d}-of-{len(shards):05d}.safetensors"
         types = {n: (_type(atoms[n], dtype), atoms[n].shape) for n in names_in}
-        parts = (_told(slices(n, atoms[n], types[n][0]), watcher) for n in names_in)
+        parts = (_with_progress(slices(n, atoms[n], types[n][0]), watcher) for n in names_in)
         check_written(folder / name, write_safetensors(folder / name, types, parts))
         where |= dict.fromkeys(names_in, name)
         names.append(name)
@@ -163,7 +163,7 @@ def _write(
     return tuple(names)
 
 
-def _told(parts: Iterator[NDArray[Any]], watcher: Watcher) -> Iterator[NDArray[Any]]:
+def _with_progress(parts: Iterator[NDArray[Any]], watcher: Watcher) -> Iterator[NDArray[Any]]:
     """The same parts, with progress reported for their bytes."""
     for part in parts:
         yield part

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from lint_texts import ds
 
 from dsforge.cli.main import main
 from dsforge.errors import EXIT_FINDINGS
@@ -200,3 +201,18 @@ def test_a_json_file_imports_nothing_heavy(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
     assert done.stdout == "[]\n"
+
+
+def test_former_ids_are_still_taken(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A script that ignores a rule by the id that it had goes on doing so."""
+    path = tmp_path / "ds_config.json"
+    path.write_text(ds({"pipeline": {"stages": 2}}))
+
+    assert forge(path) == EXIT_FINDINGS
+    assert "[zero-pipeline]" in capsys.readouterr().out
+    assert forge("--ignore", "pipeline-zero", path) == 0
+    capsys.readouterr()
+    assert forge("--explain", "accelerate-offload-stage") == 0
+    shown = capsys.readouterr().out
+    assert "offload-parameters" in shown
+    assert "offload-optimizer" in shown

@@ -40,7 +40,7 @@ def read_config(model: Path | None, dtype: str) -> dict[str, Any]:
     return {**values, "dtype": dtype}
 
 
-def files_beside(model: Path | None, say: Say) -> list[Path]:
+def model_files(model: Path | None, say: Say) -> list[Path]:
     """Files of a model folder that describe the model; `say` is told of those left out."""
     if model is None:
         return []

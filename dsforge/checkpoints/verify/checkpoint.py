@@ -8,8 +8,8 @@ from pathlib import Path
 
 from dsforge.checkpoints.findings import error
 from dsforge.checkpoints.folder import Folder, find_checkpoint
-from dsforge.checkpoints.verify.expected_shapes import Wanted, matched, plain_name
-from dsforge.checkpoints.verify.plain_weights import beside_findings, weight_findings
+from dsforge.checkpoints.verify.expected_shapes import Wanted, plain_name, shape_findings
+from dsforge.checkpoints.verify.plain_weights import other_file_findings, weight_findings
 from dsforge.checkpoints.verify.rank_files import CHECKS, Opened
 from dsforge.checkpoints.verify.torch_file import Depth, content_findings, opened_archive
 from dsforge.checkpoints.verify.universal_folder import universal_findings
@@ -51,7 +51,7 @@ def verify_folder(
     else:
         found = _deepspeed(folder, depth, wanted)
     if folder.pointer:
-        found += _beside(folder.pointer.parent, depth, wanted)
+        found += _pointer_folder(folder.pointer.parent, depth, wanted)
     return shortened(list(worst_first(found)))
 
 
@@ -74,16 +74,16 @@ def shortened(found: list[Finding]) -> list[Finding]:
 def _huggingface(folder: Path, depth: Depth, wanted: Wanted) -> list[Finding]:
     """A folder of transformers: the weights, and what the Trainer left beside them."""
     found = weight_findings(Folder(folder, "huggingface"), depth, wanted)
-    return found + beside_findings(folder, {*weight_files(folder)}, depth)
+    return found + other_file_findings(folder, {*weight_files(folder)}, depth)
 
 
-def _beside(folder: Path, depth: Depth, wanted: Wanted) -> list[Finding]:
+def _pointer_folder(folder: Path, depth: Depth, wanted: Wanted) -> list[Finding]:
     """The folder with `latest`: weights, as the Trainer saves both, and what else torch loads."""
     found: list[Finding] = []
     known = {*weight_files(folder)}
     if known:
         found += weight_findings(Folder(folder, "huggingface"), depth, wanted)
-    return found + beside_findings(folder, known, depth, below=False)
+    return found + other_file_findings(folder, known, depth, below=False)
 
 
 def _deepspeed(folder: Folder, depth: Depth, wanted: Wanted) -> list[Finding]:
@@ -102,13 +102,13 @@ def _deepspeed(folder: Folder, depth: Depth, wanted: Wanted) -> list[Finding]:
             found.append(error("content-unknown", folder.path.name, why))
     for archive in opened.archives.values():
         found += content_findings(archive, depth)
-    found += beside_findings(folder.path, {file.path for file in folder.files}, depth)
+    found += other_file_findings(folder.path, {file.path for file in folder.files}, depth)
     if not any(finding.severity == "error" for finding in found):
-        found += _together(opened, wanted)
+        found += _whole_parameters(opened, wanted)
     return found
 
 
-def _together(opened: Opened, wanted: Wanted) -> Iterator[Finding]:
+def _whole_parameters(opened: Opened, wanted: Wanted) -> Iterator[Finding]:
     """The parts of all ranks make up every parameter, and those the model."""
     folder = opened.folder
     archives = {file.path: archive for file, archive in opened.archives.items()}
@@ -124,4 +124,4 @@ def _together(opened: Opened, wanted: Wanted) -> Iterator[Finding]:
         yield error("weights-missing", folder.path.name, "holds no weights")
     held = {plain_name(n): atom.shape for n, atom in atoms.items() if ".lora_" not in n}
     if held or not atoms:  # adapters may stand alone, as after QLoRA
-        yield from matched(folder.path.name, held, wanted)
+        yield from shape_findings(folder.path.name, held, wanted)

@@ -23,7 +23,9 @@ def plain_name(name: str) -> str:
     return name.removeprefix("base_model.model.").replace(".base_layer.", ".")
 
 
-def matched(place: str, held: Mapping[str, tuple[int, ...]], wanted: Wanted) -> Iterator[Finding]:
+def shape_findings(
+    place: str, held: Mapping[str, tuple[int, ...]], wanted: Wanted
+) -> Iterator[Finding]:
     """The weights are the model's: names and shapes where those are known, else their number."""
     if wanted.shapes:
         lost = [name for name in wanted.shapes if name not in held]

@@ -9,12 +9,12 @@ from dsforge.checkpoints.files import read_json
 from dsforge.checkpoints.findings import error, listed
 from dsforge.checkpoints.folder import MAX_DEPTH, PICKLED, Folder, files_below
 from dsforge.checkpoints.path_names import is_plain
-from dsforge.checkpoints.verify.expected_shapes import Wanted, matched
+from dsforge.checkpoints.verify.expected_shapes import Wanted, shape_findings
 from dsforge.checkpoints.verify.torch_file import (
     GATHER,
     Depth,
     content_findings,
-    judged_file,
+    file_findings,
     nonfinite_findings,
     opened_archive,
 )
@@ -50,7 +50,7 @@ def weight_findings(folder: Folder, depth: Depth, wanted: Wanted) -> list[Findin
     adapter = (folder.path / "adapter_config.json").is_file()
     if not adapter and not any(finding.severity == "error" for finding in found):
         held = {weight.name: weight.shape for weight in seen.values()}
-        found += matched(folder.path.name, held, wanted)
+        found += shape_findings(folder.path.name, held, wanted)
     return found
 
 
@@ -69,7 +69,7 @@ def _weights(file: Path, depth: Depth) -> tuple[list[Weight], list[Finding]]:
     return weights, [*nonfinite_findings(file.name, counts)]
 
 
-def beside_findings(
+def other_file_findings(
     folder: Path, known: set[Path], depth: Depth, *, below: bool = True
 ) -> list[Finding]:
     """What is wrong with the torch files in a folder and below that are none of the known ones.
@@ -80,7 +80,7 @@ def beside_findings(
     found: list[Finding] = []
     for file in files_below(folder, PICKLED, depth=MAX_DEPTH if below else 0):
         if file not in known:
-            found += judged_file(file, depth, str(file.relative_to(folder)))
+            found += file_findings(file, depth, str(file.relative_to(folder)))
     return found
 
 

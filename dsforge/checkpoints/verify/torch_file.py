@@ -101,7 +101,7 @@ def _is_archive(file: Path) -> bool:
         return True
 
 
-def judged_file(file: Path, depth: Depth, place: str = "") -> list[Finding]:
+def file_findings(file: Path, depth: Depth, place: str = "") -> list[Finding]:
     """Everything that is wrong with a torch file of which no more is known."""
     if file.suffix in PLAIN_PICKLES and not _is_archive(file):
         message = "a pickle of Python's own, which is not looked at: loading it may run code"

@@ -10,7 +10,7 @@ from dsforge.checkpoints.torch_files.archive import tensors_in
 from dsforge.checkpoints.verify.torch_file import (
     Depth,
     content_findings,
-    judged_file,
+    file_findings,
     opened_archive,
 )
 from dsforge.findings import Finding
@@ -44,7 +44,7 @@ def universal_findings(folder: Folder, depth: Depth) -> list[Finding]:
     inside = {file for files in atoms.values() for file in files.values()}
     for file in files_below(folder.path, PICKLED):
         place = str(file.relative_to(folder.path))
-        found += _atom(place, file, depth) if file in inside else judged_file(file, depth, place)
+        found += _atom(place, file, depth) if file in inside else file_findings(file, depth, place)
     return found
 
 
