@@ -58,9 +58,10 @@ _SOURCE = re.compile(
 
 
 _CODE = re.compile(
+    r"(?:[\w./-]{1,200}\.\w{1,4}:\d{1,7}[:-])?"  # as grep shows lines
     r"\s{0,20}(?:[-+*] (?!\d)|[-+]\s{2,}|#+ |//|\"{3}|(?:raise|echo|except|print|log|assert|throw|"
     r"grep|if|elif|return)\b[ (\"]|(?:Fix(?:e[sd])?|Handle|Retry|Avoid|Improve|Catch|Document)\b )"
-    r"|[\w/]{1,100}\.py::"
+    r"|[\w/]{1,100}\.py::|[\w./-]{1,200}\.(?:md|rst):\d{1,7}[:-]"
 )
 _QUOTING = ('"', "'", "`", "\u201c", "\u2018")
 _MESSAGE = re.compile(r"\s{0,20}(?:\{|\"\w{1,40}\" ?:|[\w.]{1,80}(?:Error|Exception)\()")

@@ -45,9 +45,12 @@ KNOWN_BYTES = 16 << 20  # of lines known to say nothing
 _LINE = re.compile(rb"[^\r\n]+")
 _ENDING = re.compile(
     r"(?:^|[\[(:] ?)(?:fatal|error|failed|failure|abort(?:ed|ing)?|panic)(?=[: ]|$)|"
-    r"\b(?:error|fatal|failed|failure): |core dumped",
+    r"\b(?:error|fatal|failed|failure): (?!true|false)|core dumped",
     re.IGNORECASE,
 )
+_KERNEL = re.compile(
+    r"\[ {0,8}\d{1,8}\.\d{6}\] "
+)  # what hosts print as they start counts as normal
 _DIGITS = b"0123456789"
 _FLAT = bytes(range(256)).lower().replace(b"\r", b"\n")
 
@@ -201,10 +204,16 @@ class _Scanner:
                     return
             if self.hits:
                 break
-        if any(hit.rule.kind not in ("exit", "hint") for hit in self.hits):
-            return
-        for place, line in lines[-END_LINES:]:
-            if _ENDING.search(line.text) and line.form in ("error", "plain"):
+        if all(hit.rule.kind in ("exit", "hint") for hit in self.hits):
+            self._look_for_an_ending(window, lines[-END_LINES:])
+
+    def _look_for_an_ending(self, window: bytes, lines: list[tuple[int, Line]]) -> None:
+        """Add the first of these lines that says in plain words that something failed."""
+        for place, line in lines:
+            if _KERNEL.match(line.text) or line.form not in ("error", "plain"):
+                continue
+            found = _ENDING.search(line.text)
+            if found and is_said(line, found.start()):
                 values = {"kind": "", "what": line.text.strip()[:300]}
                 self._add("unknown-end", window, (place, line), values)
                 return
