@@ -6,7 +6,8 @@ holds its value, its operation and its operands. There is no second text of a fo
 differ from the first.
 
 A formula of a hundred operations helps nobody, so the code names its quantities: `named` and
-`counted` return a plain number as it is (0.03 us), and name a traced one. `maximum`, `minimum`,
+`counted` return a plain number as it is (0.03 us), and name a traced one. What runs a million times
+asks once whether its numbers are `TRACED`, and then uses `label`. `maximum`, `minimum`,
 `log2`, `ceil_div` and `next_power_of_two` stand for builtins that would drop a trace; `math.ceil`,
 `math.floor` and `round` keep it. `float` and `int` of a traced number raise TypeError, as they
 would lose it silently.
