@@ -29,7 +29,9 @@ STDIN = "-"
 @click.option(
     "--json", "as_json", is_flag=True, help="Print the causes as JSON; empty if none was found."
 )
-@click.option("--rules", "list_rules", is_flag=True, help="List all rules.")
+@click.option(
+    "--rules", "list_rules", is_flag=True, help="List the failures that can be recognised."
+)
 @click.option("--explain", metavar="RULE", help="Explain one rule: pattern, cause and fix.")
 def diagnose(
     logs: tuple[Path, ...],
@@ -41,7 +43,8 @@ def diagnose(
 ) -> None:
     """Find the cause of a failed run in its log, with evidence and a fix.
 
-    The exit code is 0 if nothing was found, 3 if causes were found.
+    The exit code is 0 if no cause was found, 3 if causes were found. A confidence below 0.5 means
+    that no rule knows the error; the answer then says where to start.
     """
     if list_rules or explain is not None:
         _show_rules(explain)
@@ -57,7 +60,7 @@ def diagnose(
     elif found.causes:
         print("\n".join(printable(line) for line in described(found.causes)))
     else:
-        note("nothing wrong was found; a run that hangs needs the logs of all ranks")
+        note("no sign of a failure was found; a run that hangs needs the logs of all ranks")
     if found.causes:
         sys.exit(EXIT_FINDINGS)
 
@@ -68,14 +71,14 @@ def _causes(logs: tuple[Path, ...], plan: Path | None) -> DiagnoseResult:
     from dsforge.errors import DsforgeError
 
     if any(str(path) == STDIN for path in logs) and len(logs) > 1:
-        raise DsforgeError("`-` cannot stand beside files", "name files, or pipe one log in")
+        raise DsforgeError("`-` cannot be combined with files", "name files, or pipe one log in")
     if not logs or str(logs[0]) == STDIN:
         return diagnosed(stream=_stdin(), plan=plan)
     return diagnosed(logs, plan=plan)
 
 
 def _stdin() -> BinaryIO:
-    """What is piped in, or pasted."""
+    """Standard input, as bytes."""
     from dsforge.cli.show import note
     from dsforge.errors import DsforgeError
 
@@ -105,4 +108,4 @@ def _show_rules(name: str | None) -> None:
 
     near = get_close_matches(name, [rule.id for rule in rules], 3)
     hint = f"did you mean {', '.join(near)}?" if near else "`dsforge diagnose --rules` lists them"
-    raise DsforgeError(f"no rule is called `{name}`", hint)
+    raise DsforgeError(f"unknown rule `{name}`", hint)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from dsforge.diagnose.collective_timeout import collective_timeout, interface
 from dsforge.diagnose.config_values import batch, key_above
+from dsforge.diagnose.exit_codes import exit_report
 from dsforge.diagnose.known_packages import (
     extension_package,
     install_module,
@@ -16,6 +17,7 @@ from dsforge.diagnose.known_packages import (
     top_package,
 )
 from dsforge.diagnose.memory_moments import device_memory, host_memory
+from dsforge.diagnose.moved_names import import_conflict
 from dsforge.diagnose.rule import Hit
 from dsforge.diagnose.unknown_errors import (
     calling_package,
@@ -32,8 +34,10 @@ COMPUTED: dict[str, Callable[[tuple[Hit, ...]], dict[str, str]]] = {
         missing_submodule,
         collective_timeout,
         device_memory,
+        exit_report,
         extension_package,
         host_memory,
+        import_conflict,
         install_module,
         install_version,
         interface,

@@ -93,7 +93,7 @@ class _Scanner:
         self.lines_before = 0  # line ends before the window
         self._seen = 0  # bytes of the window that are done
         self._phase, self._when = "", ""
-        self._rules = rules
+        self.rules = rules
         self._by_needle: dict[bytes, list[str]] = {}
         self._tried: dict[bytes, int] = {}
         self._lines: dict[str, set[int]] = {name: set() for name in rules}
@@ -145,7 +145,7 @@ class _Scanner:
                 del self._by_needle[needle]
                 return
             start, stop = bounds(raw, place)
-            self._match([self._rules[name] for name in waiting], raw, (start, stop), lower)
+            self._match([self.rules[name] for name in waiting], raw, (start, stop), lower)
             place = lower.find(needle, max(stop, place + 1), end + len(needle) - 1)
 
     def _match(self, rules: list[Rule], raw: bytes, line: tuple[int, int], lower: bytes) -> None:
@@ -215,11 +215,11 @@ class _Scanner:
         """Add a hit of a rule on the line at a place of the window."""
         place, line = said
         context = lines_before(window, place)
-        if rule not in self._rules or line.text.startswith(OWN):
+        if rule not in self.rules or line.text.startswith(OWN):
             return
         self.hits.append(
             Hit(
-                rule=self._rules[rule],
+                rule=self.rules[rule],
                 file=self.file,
                 line=self._number(window, place),
                 rank=line.rank,

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from dsforge.diagnose.computed import values_of
 from dsforge.diagnose.log_line import cleaned
 from dsforge.diagnose.log_scanner import Scan
-from dsforge.diagnose.rule import Hit, compiled
+from dsforge.diagnose.rule import ANSWERS, Hit, compiled
 from dsforge.diagnose.rulebook import Rulebook
 from dsforge.diagnose.templates import filled_fix, filled_message
 
@@ -23,7 +23,6 @@ LATER = 0.5  # factor on the confidence of a cause that came after another
 CAUGHT = 0.5  # and of an exception that was logged, after which the program went on
 LINES_BEFORE = 12  # of a plain line, in which the error that it continues may stand
 WENT_ON_LINES = 3  # fewer of them after an exception may be its own end
-ANSWERS = ("cause", "stall", "death")
 _TRACEBACK = "Traceback (most recent call last)"
 LEVELS = re.compile(r"\b(?:DEBUG|INFO|WARNING|ERROR)\b")
 LAST = ("error", "echo", "exit")  # answers where nothing better is there, best first
@@ -38,7 +37,7 @@ class Evidence(NamedTuple):
 
 
 class Cause(NamedTuple):
-    """Why a run failed, in words, with proof and a patch."""
+    """Why a run failed, in words, with evidence and a fix."""
 
     rule: str
     confidence: float  # 0 to 1
@@ -94,7 +93,7 @@ def _without_notices(hits: list[Hit]) -> list[Hit]:
 
 def _needs_confirmation(hit: Hit) -> bool:
     """Whether a line proves nothing by itself."""
-    if hit.rule.kind not in ("cause", "error") or hit.rule.any_level:
+    if hit.rule.kind not in ("cause", "error", "echo") or hit.rule.any_level:
         return False
     if hit.form == "plain" and hit.rule.errors_only:
         lines_before = "\n".join(hit.before.rstrip().split("\n")[-LINES_BEFORE:])

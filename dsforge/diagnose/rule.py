@@ -25,6 +25,7 @@ from dsforge.diagnose.templates import required_names
 Kind = Literal["cause", "stall", "death", "error", "echo", "exit", "hint"]
 
 
+ANSWERS = ("cause", "stall", "death")  # kinds that name a cause
 FLAGS = ("survives_success", "any_level", "errors_only")
 
 

@@ -41,6 +41,10 @@ Of the last {of} failures, before any rule was touched for them, {right} were an
 | false alarms on healthy and unrelated texts | {alarms} of {healthy} |
 | harmless lines that may change no answer, tried before and after each failure | {harmless} |
 
+A rule is an entry of `dsforge/diagnose/rules/*.yaml`: words that find a line, patterns that read
+it, message, cause, fix, sources, and excerpts that it must answer (`hits`) or must not (`misses`).
+Adding one is one entry with its excerpt; the tests hold it against the excerpts of all others.
+
 ## Confidence
 
 | answers with a confidence of | right |

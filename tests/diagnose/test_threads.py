@@ -15,6 +15,8 @@ from dsforge.diagnose.report import CONFIDENT
 from dsforge.diagnose.rulebook import rulebook
 
 LEAST_RIGHT = 0.97
+LEAST_SAME_CUT = 0.9
+GROUP = 12  # harmless lines that are tried together
 LEAST_CAUSES, LEAST_FAILURES = 45, 120
 ANSWERS = [answered(failure) for failure in failures()]
 HARMLESS: list[str] = document("harmless")["lines"]
@@ -50,6 +52,33 @@ def test_first_causes_are_right(record_property: pytest.RecordProperty) -> None:
     assert [a for a in ANSWERS if not a.rule] == []
 
 
+def test_answers_say_nothing_empty() -> None:
+    """No quotation without content, no placeholder, and always a way on."""
+    for answer in ANSWERS:
+        cause = diagnose_text(answer.failure.text)[0]
+        said = cause.message + cause.fix
+        assert "``" not in said, answer.failure.source
+        assert not re.search(r"\{[a-z_]+[|}]|\[\[|\]\]|: *$", cause.message), cause.message
+        assert cause.fix, answer.failure.source
+
+
+@pytest.mark.parametrize("width", [80, 100, 132])
+def test_a_line_that_a_terminal_has_cut_is_read(width: int) -> None:
+    """Known one-line errors, cut at any width, are still answered; most by the same rule."""
+    same = tried = 0
+    for answer in ANSWERS:
+        text = answer.failure.text
+        if "\n" in text or len(text) <= width or answer.failure.cause == UNKNOWN:
+            continue
+        tried += 1
+        found = first("\n".join(text[i : i + width] for i in range(0, len(text), width)))
+        same += found == answer.rule
+        assert found, answer.failure.source
+
+    assert tried > 5
+    assert same / tried >= LEAST_SAME_CUT
+
+
 def test_the_page_is_of_this_state() -> None:
     """`docs/diagnosis.md` is what the command writes."""
     assert PAGE.read_text(encoding="utf-8") == page()
@@ -57,12 +86,15 @@ def test_the_page_is_of_this_state() -> None:
 
 @pytest.mark.parametrize("answer", ANSWERS, ids=lambda answer: answer.failure.source)
 def test_harmless_lines_take_over_no_failure(answer: Answer) -> None:
-    """Each ordinary line, before and after a failure, leaves its answer as it was."""
+    """All ordinary lines, before and after a failure, leave its answer as it was."""
     text = answer.failure.text
+    groups = [
+        "\n".join(HARMLESS[start : start + GROUP]) for start in range(0, len(HARMLESS), GROUP)
+    ]
     changed = {
-        line[:80]: found
-        for line in HARMLESS
-        for found in (first(f"{line}\n{text}"), first(f"{text}\n{line}"))
+        lines[:200]: found
+        for lines in (*groups, *random.Random(text).sample(HARMLESS, 4))  # noqa: S311
+        for found in (first(f"{lines}\n{text}"), first(f"{text}\n{lines}"))
         if found != answer.rule
     }
 
@@ -134,3 +166,34 @@ def test_a_module_without_a_package_is_not_passed_to_pip() -> None:
     for module in ("amp_C", "my_utils", "flash_attn_2_cuda", "yaml", "fused_layer_norm_cuda"):
         fix = diagnose_text(f"ModuleNotFoundError: No module named '{module}'")[0].fix
         assert f"install {module}" not in fix
+
+
+@pytest.mark.parametrize(
+    ("name", "module", "direction"),
+    [
+        ("is_mlu_available", "accelerate.utils", "accelerate is too old"),
+        ("top_k_top_p_filtering", "transformers", "transformers is too new"),
+        ("cached_download", "huggingface_hub", "huggingface-hub is too new"),
+    ],
+)
+def test_a_missing_name_says_which_version_is_off(name: str, module: str, direction: str) -> None:
+    """The message names the package and the direction, the fix installs that way."""
+    cause = diagnose_text(f"ImportError: cannot import name '{name}' from '{module}' (/x.py)")[0]
+
+    assert direction in cause.message
+    assert ("--upgrade" in cause.fix) == ("too old" in direction)
+
+
+@pytest.mark.parametrize(
+    ("code", "how"),
+    [("1", "exit code 1"), ("-4", "signal 4 (SIGILL)"), ("132", "signal 4 (SIGILL)")],
+)
+def test_the_table_of_torchrun_is_read(code: str, how: str) -> None:
+    """The rank and the host that failed first, and signals by their names."""
+    table = (
+        f"  host      : node-7\n  rank      : 13 (local_rank: 5)\n  exitcode  : {code} (pid: 1)\n"
+    )
+
+    cause = diagnose_text(f"Root Cause (first observed failure):\n[0]:\n{table}")[0]
+
+    assert cause.message == f"rank 13 on node-7 ended with {how}; its reason is not in this log"
