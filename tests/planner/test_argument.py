@@ -282,8 +282,8 @@ def test_plots_are_svg_with_every_strategy_and_unit(tmp_path: Path) -> None:
         (("--gpu-hour-price", "0"), "must be greater than 0"),
         (("--gpu", "a100-80gx"), "nearest: a100-80gb"),
         (("--nodes", "0"), "must be at least 1"),
-        (("--global-batch", "60", "--zero-stage", "2"), "legal global batches are 48 or 64"),
-        (("--global-batch", "4", "--zero-stage", "2"), "the nearest legal global batch is 16"),
+        (("--global-batch", "60", "--zero-stage", "2"), "use a global batch size of 48 or 64"),
+        (("--global-batch", "4", "--zero-stage", "2"), "use a global batch size of 16"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
