@@ -142,7 +142,7 @@ def test_a_fixed_batch_limits_the_micro_batch_and_says_so() -> None:
     answer = largest_micro_batch(ask("llama-2-7b", cluster(), workload(512, batch=64))).answer
 
     assert answer.value == 8
-    assert "global_batch_size" in answer.limit
+    assert "global batch size" in answer.limit
 
 
 def test_positions_limit_the_sequence_and_that_is_said() -> None:
