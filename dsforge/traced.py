@@ -187,6 +187,8 @@ class Traced:
         return f"Traced({self.value!r}, {self.name or self.operation!r})"
 
 
+# The class of a traced number, to compare with: `is` takes half the time of `isinstance`.
+TRACED: type[object] = Traced
 _BINARY: dict[str, Callable[[Any, Any], Any]] = {
     "+": operator.add,
     "-": operator.sub,

@@ -14,7 +14,7 @@ from dsforge.estimate.activations import element_bytes
 from dsforge.estimate.comm import Channel, gather_bytes
 from dsforge.estimate.frame import Frame
 from dsforge.strategy import Batching, Strategy
-from dsforge.traced import Constant, Traced, counted, label, maximum, minimum, named
+from dsforge.traced import TRACED, Constant, counted, label, maximum, minimum, named
 
 FITTED = "estimate/activation_traffic.py: fitted over all published rows"
 PIPELINE_EXPOSED = Constant(0.263, "send_exposed", "share", f"{FITTED}; of sends between stages")
@@ -67,7 +67,7 @@ class Sends(NamedTuple):
         count = 2 * batching.virtual_stages * batching.steps
         each_s = self.each.fixed_s + tokens * self.each.token_s
         filling_s = self.filling.fixed_s + tokens * self.filling.token_s
-        if isinstance(tokens, Traced):
+        if tokens.__class__ is TRACED:
             label(each_s, "pipeline_send_s", "s", SEND)
             label(filling_s, "filling_s", "s", FILLING)
         return count * each_s + filling_s
@@ -79,7 +79,7 @@ class Sends(NamedTuple):
             return 0.0
         share = self.exposed if batching.virtual_stages == 1 else self.interleaved
         shown_s = maximum(share * wire_s, wire_s / self.parts - PIPELINE_OVERLAP * compute_s)
-        if isinstance(tokens, Traced):
+        if tokens.__class__ is TRACED:
             label(wire_s, "sends_s", "s", SENDS)
             label(shown_s, "sends_exposed_s", "s", "between stages, not hidden by compute")
         return shown_s

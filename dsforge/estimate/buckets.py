@@ -11,7 +11,7 @@ from __future__ import annotations
 from dsforge.ds_config.config import BucketKeys
 from dsforge.specs import ClusterSpec, ModelSpec, NvmeSpec
 from dsforge.strategy import AioSettings, Buckets, Strategy
-from dsforge.traced import WholeConstant, maximum, minimum, named
+from dsforge.traced import TRACED, WholeConstant, maximum, minimum, named
 
 SIZED = "estimate/buckets.py"
 LARGEST_BUCKET = WholeConstant(
@@ -90,7 +90,11 @@ def size_buckets(
     live = maximum(minimum(parameters, _live(model, layer, bucket)), 1)
     live = named(live, "max_live_parameters", "elements", "at most the whole model")
     prefetch = minimum(bucket, maximum(1, 9 * layer // 10))
-    return Buckets.model_construct(
+    checked = (
+        parameters.__class__ is not TRACED
+    )  # a traced number is of no type that pydantic knows
+    make = Buckets if checked else Buckets.model_construct
+    return make(
         reduce_bucket_size=bucket,
         allgather_bucket_size=bucket,
         prefetch_bucket_size=named(prefetch, "prefetch_bucket_size", "elements", NINE_TENTHS),

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from dsforge.engines.engine import even_stages
 from dsforge.specs import ModelSpec
 from dsforge.strategy import Strategy
-from dsforge.traced import counted
+from dsforge.traced import TRACED, counted
 
 StageLayers = Callable[[ModelSpec, int, int], tuple[int, ...]]
 LAYERS = "layers of the pipeline stage"
@@ -39,6 +39,8 @@ class Stage(NamedTuple):
 
     def named(self, of: float) -> Stage:
         """The same with a name for its numbers, where one that they follow from is traced."""
+        if of.__class__ is not TRACED:
+            return self
         sparse = self.moe_layers
         if sparse:
             sparse = counted(sparse, "stage_moe_layers", "layers", of=of, why="those with experts")

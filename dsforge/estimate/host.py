@@ -73,7 +73,9 @@ def host_memory(
     if workload.in_4_bits:  # packed on the device, tensor by tensor
         read = ranks * minimum(weights, SHARD_BYTES)
     read = named(read, "read_bytes", "bytes", READING)
-    rounding = 0.0 if cluster.gpu.is_cpu else _pinned_rounding(kept.pinned)
+    rounding = 0.0
+    if kept.pinned and not cluster.gpu.is_cpu:
+        rounding = _pinned_rounding(kept.pinned)
     offloaded = named(ranks * (kept.host + rounding), "offloaded_to_host", "bytes", PINNED)
     step = idle + offloaded
     return HostMemory.model_construct(

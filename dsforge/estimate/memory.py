@@ -9,6 +9,7 @@ holds it.
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Literal, NamedTuple
 
 from pydantic import BaseModel, Field
@@ -22,7 +23,7 @@ from dsforge.estimate.quantised import dequantised_bytes
 from dsforge.estimate.states import Load, States
 from dsforge.specs import FROZEN, ClusterSpec, ModelSpec, Workload
 from dsforge.strategy import FULLY_SHARDED, Batching, Strategy
-from dsforge.traced import Constant, Traced, label, lifted, maximum, minimum, named
+from dsforge.traced import TRACED, Constant, label, lifted, maximum, minimum, named
 from dsforge.units import GIB, Interval
 
 
@@ -165,7 +166,7 @@ class Footprint(NamedTuple):
         at_loss, at_work = early + saved + logits, early + saved + working
         at_end, stepping = kept.gradients + working, kept.gradients + kept.step_gradients
         moment = max(at_loss, at_work, at_end, stepping)
-        if isinstance(tokens, Traced):
+        if tokens.__class__ is TRACED:
             label(tokens, "micro_tokens", "tokens", MICRO_TOKENS)
             _name_parts(saved, working, logits)
             moment = _fullest(at_loss, at_work, at_end, stepping)
@@ -239,7 +240,7 @@ def fullest(stages: tuple[Footprint, ...], batching: Batching) -> Peak:
     if len(stages) == 1:
         return stages[0].at(batching)
     peaks = [stage.at(batching) for stage in stages]
-    return max(peaks, key=lambda peak: peak.total_bytes)
+    return max(peaks, key=attrgetter("total_bytes"))
 
 
 def estimate_memory(
@@ -301,29 +302,32 @@ class Ends(NamedTuple):
     high: float
 
 
+_Ends = tuple[float, float, float]
+
+
 def device_bytes(peak: Peak, cluster: ClusterSpec) -> Ends:
     """What nvidia-smi shows at a peak."""
     return _device(_reserved(_allocated(peak), peak.churn), cluster)
 
 
-def _allocated(peak: Peak) -> Ends:
+def _allocated(peak: Peak) -> _Ends:
     """What the tensors take, bytes."""
     fixed, moving = peak.fixed_bytes, peak.moving_bytes
     spread = STATES_ERROR * fixed + ACTIVATION_ERROR * moving
-    if isinstance(fixed, Traced):
+    if fixed.__class__ is TRACED:
         label(fixed, "fixed_bytes", "bytes", "what no batch changes")
         label(moving, "moving_bytes", "bytes", "what grows with the micro batch")
         label(spread, "spread_bytes", "bytes", WITHIN)
-    return Ends(fixed + moving - spread, fixed + moving, fixed + moving + spread)
+    return fixed + moving - spread, fixed + moving, fixed + moving + spread
 
 
-def _reserved(allocated: Ends, churn: float) -> Ends:
+def _reserved(allocated: _Ends, churn: float) -> _Ends:
     """What the caching allocator takes from the device, bytes."""
     low, likely, high = allocated
-    return Ends(low * SLACK.low, likely * SLACK.likely + churn, high * SLACK.high + 2 * churn)
+    return low * SLACK.low, likely * SLACK.likely + churn, high * SLACK.high + 2 * churn
 
 
-def _device(reserved: Ends, cluster: ClusterSpec) -> Ends:
+def _device(reserved: _Ends, cluster: ClusterSpec) -> Ends:
     """What the device shows, its context included, bytes."""
     context = CPU_CONTEXT if cluster.gpu.is_cpu else CONTEXT
     low, likely, high = reserved

@@ -15,7 +15,7 @@ from dsforge.estimate.traffic import Exchange, exchanges
 from dsforge.estimate.work import Pace, pace
 from dsforge.specs import FROZEN, ClusterSpec, ModelSpec, Workload
 from dsforge.strategy import Batching, Strategy
-from dsforge.traced import Constant, Traced, label
+from dsforge.traced import TRACED, Constant, label
 from dsforge.units import TFLOP, Interval
 
 
@@ -89,7 +89,7 @@ class Tempo(NamedTuple):
     def at(self, batching: Batching) -> Seconds:
         """Seconds of one optimizer step, and bytes sent."""
         micro_steps, tokens = batching.steps, batching.micro_batch_size * self.sample_tokens
-        if isinstance(tokens, Traced):
+        if tokens.__class__ is TRACED:
             label(tokens, "micro_tokens", "tokens", MICRO_TOKENS)
         work, chunks = self.pace.at(tokens), 2 * batching.virtual_stages * micro_steps
         outside_s, sent = 0.0, chunks * tokens * self.between.each.sent_bytes

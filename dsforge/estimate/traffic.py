@@ -17,7 +17,7 @@ from dsforge.estimate.comm import Channel, gather_bytes
 from dsforge.estimate.frame import Frame
 from dsforge.specs import Workload
 from dsforge.strategy import FULLY_SHARDED, GRADIENTS_SHARDED, Strategy
-from dsforge.traced import Constant, Traced, counted, label, maximum, named
+from dsforge.traced import TRACED, Constant, counted, label, maximum, named
 
 FITTED = "estimate/traffic.py: fitted over all published rows"
 GRADIENT_OVERLAP = 0.07  # share of backward that hides reduction of gradients
@@ -51,7 +51,7 @@ class Exchange(NamedTuple):
         """Seconds that nothing hides, of one exchange beside a micro batch of so much compute."""
         busy_s = self.seconds + layers * self.layer_s
         shown_s = maximum(busy_s - self.hidden_share * micro_s, NEVER_HIDDEN * busy_s)
-        if isinstance(micro_s, Traced):
+        if micro_s.__class__ is TRACED:
             label(busy_s, self.name + " busy_s", "s", WIRE)
             label(shown_s, self.name + " exposed_s", "s", EXPOSED)
         return shown_s
@@ -71,7 +71,7 @@ class Exchange(NamedTuple):
 def exchanges(frame: Frame, strategy: Strategy) -> tuple[Exchange, ...]:
     """Every collective of gradients and weights; none where one rank holds the model alone."""
     found = (*_of_shards(frame, strategy), *_of_ends(frame, strategy))
-    if isinstance(frame.model.layers, Traced):
+    if frame.model.layers.__class__ is TRACED:
         found = tuple(exchange.named() for exchange in found)
     return found
 

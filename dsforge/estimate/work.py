@@ -11,7 +11,7 @@ from dsforge.estimate.frame import Frame
 from dsforge.estimate.lines import HeadLine, Line, lines, setting_of
 from dsforge.estimate.params import moe_layers
 from dsforge.strategy import Strategy
-from dsforge.traced import Traced, label, maximum, named
+from dsforge.traced import TRACED, label, maximum, named
 
 MEAN = "mean of all pipeline stages"
 INSIDE = "collectives inside the layers"
@@ -57,7 +57,7 @@ class Pace(NamedTuple):
         found = Work(
             slowest_s - inside_s, inside_s, all_s / self.pipeline, tokens * sent, slow.layers
         )
-        if isinstance(tokens, Traced):
+        if tokens.__class__ is TRACED:
             label(head_s, "head_s", "s", "output head and loss")
             label(inside_s, "micro_collectives_s", "s", INSIDE)
             label(found.compute_s, "micro_compute_s", "s", "on the slowest stage, no collectives")
@@ -85,7 +85,7 @@ class Pace(NamedTuple):
         exposed_s = self.exchanged.fixed_s + tokens * self.exchanged.token_s
         busy_s = self.dense.at(tokens)
         dense_s = maximum(busy_s + exposed_s, self.host_s)
-        if isinstance(tokens, Traced):
+        if tokens.__class__ is TRACED:
             label(exposed_s, "layer_collectives_s", "s", INSIDE)
             label(busy_s, "dense_layer_s", "s", ALONE)
             label(dense_s, "layer_s", "s", LAUNCHED)
@@ -94,7 +94,7 @@ class Pace(NamedTuple):
         more_s = self.sparse_exchanged.fixed_s + tokens * self.sparse_exchanged.token_s
         busy_s = self.sparse.at(tokens)
         sparse_s = maximum(busy_s + more_s, self.host_s)
-        if isinstance(tokens, Traced):
+        if tokens.__class__ is TRACED:
             label(more_s, "moe_collectives_s", "s", f"{INSIDE}, one with experts")
             label(busy_s, "moe_layer_s", "s", f"a layer with experts: {ALONE}")
             label(sparse_s, "expert_stage_layer_s", "s", f"a layer with experts: {LAUNCHED}")

@@ -106,7 +106,9 @@ def test_a_batch_that_no_rank_count_divides_is_refused_with_neighbours() -> None
     assert "8" in caught.value.problems[0].hint
 
 
-@pytest.mark.parametrize(("batch", "nearest"), [(12, "8 or 16"), (7, "size of 8)"), (60, "56 or 64")])
+@pytest.mark.parametrize(
+    ("batch", "nearest"), [(12, "8 or 16"), (7, "size of 8)"), (60, "56 or 64")]
+)
 def test_a_batch_that_zero_cannot_share_is_told_beside_the_plan(batch: int, nearest: str) -> None:
     """The model is cut then, on either back end: the reason names the batches that ZeRO could."""
     plan = choose(ask("llama-2-7b", cluster(), workload(batch=batch)))
