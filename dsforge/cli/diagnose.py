@@ -29,7 +29,9 @@ STDIN = "-"
 @click.option(
     "--json", "as_json", is_flag=True, help="Print the causes as JSON; empty if none was found."
 )
-@click.option("--rules", "list_rules", is_flag=True, help="List all rules.")
+@click.option(
+    "--rules", "list_rules", is_flag=True, help="List the failures that can be recognised."
+)
 @click.option("--explain", metavar="RULE", help="Explain one rule: pattern, cause and fix.")
 def diagnose(
     logs: tuple[Path, ...],
@@ -41,8 +43,8 @@ def diagnose(
 ) -> None:
     """Find the cause of a failed run in its log, with evidence and a fix.
 
-    Exit code 0 if no cause was found, 3 if causes were found. A confidence below 0.5 means that no
-    rule knows the error; the answer then says where to start.
+    The exit code is 0 if no cause was found, 3 if causes were found. A confidence below 0.5 means
+    that no rule knows the error; the answer then says where to start.
     """
     if list_rules or explain is not None:
         _show_rules(explain)
@@ -76,7 +78,7 @@ def _causes(logs: tuple[Path, ...], plan: Path | None) -> DiagnoseResult:
 
 
 def _stdin() -> BinaryIO:
-    """What is piped in, or pasted."""
+    """Standard input, as bytes."""
     from dsforge.cli.show import note
     from dsforge.errors import DsforgeError
 
