@@ -84,10 +84,13 @@ def _host_bytes_wanted(request: Request) -> int:
     if missing(request.cluster, light.memory).get("device", 1) > 0:
         plenty = {"host_memory_bytes": MOST_RAM_BYTES}
         roomy = request.cluster.model_copy(update=plenty)
-        best = planned(request.model_copy(update={"cluster": roomy}))
+        least = request.model_copy(update={"cluster": roomy})
+        # CPU ranks fill any RAM with larger micro batches: the lightest plan says what is enough.
+        on_cpu = request.cluster.gpu.is_cpu
+        best = nearest(least) if on_cpu else planned(least)
         if best is None:
             return 0
-        ranks = request.cluster.gpus_per_node if request.cluster.gpu.is_cpu else 0
+        ranks = request.cluster.gpus_per_node if on_cpu else 0
         peak = best.memory.host_bytes.peak + round(ranks * best.memory.device_bytes.likely)
     return -(-round(peak / HOST_SHARE) // GIB) * GIB
 
