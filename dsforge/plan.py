@@ -33,8 +33,11 @@ TUNED = re.compile(r"[-_.](instruct|chat|it|sft|dpo|rlhf)(?=$|[-_.])", re.IGNORE
 
 
 def is_tuned(model: ModelSpec) -> bool:
-    """Whether a model is named as weights that were tuned after pretraining."""
-    return TUNED.search(model.hub_id or model.name) is not None
+    """Whether a model is named as weights that were tuned after pretraining.
+
+    A row of the catalog is a shape under its own name, whatever the id of its published weights.
+    """
+    return TUNED.search(model.name) is not None
 
 
 ReasonKind = Literal["warning", "choice", "note", "default"]

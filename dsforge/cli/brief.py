@@ -24,6 +24,7 @@ SCREEN = 24  # lines
 REASONS, OTHERS, LEAST_REASONS = 3, 3, 1
 SAID_ABOVE = ("fits", "does-not-fit")  # in the figures
 SIZED_UP = 0.5  # share of an assumed RAM from which on it matters which it is
+SIZED_ALIKE = 1.02  # memory of one plan over another's from which on it is noticed
 WIDTH = 14  # of labels
 NOTICED_BYTES = GIB // 200  # a smaller term shows as nothing
 
@@ -202,8 +203,8 @@ def _is_dominated(priced: Priced, other: Priced) -> bool:
     mine, its = priced.memory.device_bytes, other.memory.device_bytes
     return (
         other.time.step_s.likely <= SAME * priced.time.step_s.likely
-        and its.likely <= SAME * mine.likely
-        and its.high <= SAME * mine.high
+        and its.likely <= SIZED_ALIKE * mine.likely
+        and its.high <= SIZED_ALIKE * mine.high
         and ease(other.strategy) <= ease(priced.strategy)
     )
 

@@ -95,11 +95,15 @@ def aimed(request: Request, aim: Aim) -> Request:
     if not bills:
         choose(request)  # says what is missing
     kept = [bill for bill in bills if bill.within(aim)]
+    by_clock = aim.picks in BY_CLOCK
+    if not kept:  # the easier plans miss a limit that the fastest may keep
+        bills, by_clock = [bill._replace(candidate=bill.part.fastest) for bill in bills], True
+        kept = [bill for bill in bills if bill.within(aim)]
     if not kept:
         raise _missed(request, aim, bills)
     best = min(kept, key=_ORDERS[aim.picks])
     asked, reason = best.part.request, _reason(request, aim, best, bills)
-    if aim.picks in BY_CLOCK:
+    if by_clock:
         asked = asked.model_copy(update={"prefer": 1.0})
     return asked.model_copy(update={"reasons": (*asked.reasons, reason)})
 
@@ -152,8 +156,7 @@ def _spent(bill: Bill) -> str:
 
 
 def _missed(request: Request, aim: Aim, bills: list[Bill]) -> DsforgeError:
-    """What comes nearest to a deadline or a budget that cannot be kept."""
-    bills = [bill._replace(candidate=bill.part.fastest) for bill in bills]
+    """What comes nearest to a deadline or a budget that no fastest plan of a part keeps."""
     quickest, least = min(bills, key=lambda b: b.days), min(bills, key=lambda b: b.money)
     days, money = aim.deadline_days, aim.budget
     if days is not None and quickest.days > days:

@@ -81,14 +81,15 @@ def _host_bytes_wanted(request: Request) -> int:
     if light is None:
         return 0
     peak = light.memory.host_bytes.peak
-    if missing(request.cluster, light.memory).get("device", 1) > 0:
+    if request.cluster.gpu.is_cpu:  # what lacks least: a choice would fill any RAM with its batch
+        peak += round(request.cluster.gpus_per_node * light.memory.device_bytes.likely)
+    elif missing(request.cluster, light.memory).get("device", 1) > 0:
         plenty = {"host_memory_bytes": MOST_RAM_BYTES}
         roomy = request.cluster.model_copy(update=plenty)
         best = planned(request.model_copy(update={"cluster": roomy}))
         if best is None:
             return 0
-        ranks = request.cluster.gpus_per_node if request.cluster.gpu.is_cpu else 0
-        peak = best.memory.host_bytes.peak + round(ranks * best.memory.device_bytes.likely)
+        peak = best.memory.host_bytes.peak
     return -(-round(peak / HOST_SHARE) // GIB) * GIB
 
 

@@ -28,7 +28,7 @@ def losses(
     """Loss and gradients in chunks and whole: two tuples of (loss, rows, weight, bias)."""
     import torch
 
-    from dsforge.train.model.build import answer_loss as chunked
+    from dsforge.train.model import answer_loss as chunked
 
     torch.manual_seed(3)
     dtype = getattr(torch, kind)

@@ -297,3 +297,23 @@ def test_bad_input_gets_one_clear_message(flags: tuple[str, ...], message: str) 
     assert done.exit_code != 0
     assert message in said
     assert len(problems) <= 1
+
+
+@pytest.mark.parametrize("limit", ["budget", "deadline_days"])
+def test_a_limit_between_the_easier_plan_and_the_fastest_takes_the_fastest(limit: str) -> None:
+    """`--objective fewest-gpus` with a budget that only the fastest plan keeps was a traceback."""
+    request = ask(nodes=1, tokens=10**9, gpu_hour_price=2.0)
+    easy, quick = choose(request), choose(request.model_copy(update={"prefer": 1.0}))
+    assert easy.run is not None
+    assert quick.run is not None
+    runs = [(run.money, run.days) for run in (easy.run, quick.run)]
+    values = [money if limit == "budget" else days for money, days in runs]
+    most = sum(value.likely for value in values if value is not None) / 2
+    assert most < values[0].likely  # type: ignore[union-attr]
+
+    aim = Aim("fewest-gpus", **{limit: most})
+    plan = choose(aimed(request, aim))
+    assert plan.run is not None
+    kept = plan.run.money if limit == "budget" else plan.run.days
+    assert kept is not None
+    assert kept.likely <= most

@@ -44,7 +44,7 @@ def by_folder(request: Request) -> Request:
 
 def by_name(request: Request) -> Request:
     """The request for weights that were tuned."""
-    model = request.model.model_copy(update={"hub_id": "someone/Model-7B-Instruct"})
+    model = request.model.model_copy(update={"name": "someone/Model-7B-Instruct"})
     return request.model_copy(update={"model": model})
 
 
@@ -125,6 +125,15 @@ def test_weights_that_were_tuned_are_not_trained_from_scratch() -> None:
 
     assert plan["strategy"]["back_end"] == "deepspeed"
     assert (plan["workload"]["learning_rate"], plan["workload"]["weight_decay"]) == (2e-5, 0.0)
+
+
+def test_a_shape_of_the_catalog_is_no_checkpoint() -> None:
+    """Mistral Large has only tuned weights; its shape can be trained from scratch all the same."""
+    asked = ["plan", "--model", "mistral-large-123b", "--gpu", "b200", "--nodes", "16"]
+    printed = _printed(*asked, "--gpus-per-node", "8", "--tokens", "300b", "--verbose")
+
+    assert "is a checkpoint" not in printed
+    assert "training from scratch" in printed
 
 
 def test_a_small_job_with_rows_stays_on_deepspeed(tmp_path: Path) -> None:

@@ -213,7 +213,7 @@ def test_a_batch_that_all_cannot_share_goes_to_the_most_that_can(
 
     assert plan.cluster.nodes == kept
     assert f"{kept} of {nodes} nodes" in said["fewer-accelerators"]
-    assert "nearest legal global batch" in said["fewer-accelerators"]
+    assert "use a global batch size of" in said["fewer-accelerators"]
 
 
 def test_a_batch_for_less_than_half_of_the_machines_is_refused() -> None:
@@ -223,4 +223,4 @@ def test_a_batch_for_less_than_half_of_the_machines_is_refused() -> None:
     with pytest.raises(LayoutError, match="no legal combination") as caught:
         choose(ask("llama-2-7b", cluster(1, 8), workload(2048, 2), zero_stage=2))
 
-    assert "the nearest legal global batch is 8" in str(caught.value.problems[0])
+    assert "use a global batch size of 8" in str(caught.value.problems[0])

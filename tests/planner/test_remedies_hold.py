@@ -195,3 +195,15 @@ def test_no_remedy_takes_fewer_and_more_machines_at_once() -> None:
     for remedy in found:
         told = " and ".join(remedy.changes)
         assert not (" of 8 accelerators" in told and " nodes" in told), told
+
+
+@pytest.mark.parametrize(("model", "ranks"), [("gemma-2-2b", 4), ("tinyllama-1.1b", 1)])
+def test_ram_for_cpu_ranks_is_about_the_least_that_does(model: str, ranks: int) -> None:
+    """2,222 GiB were asked for a model of 2.6 B: larger micro batches fill any RAM."""
+    on = cluster(1, ranks, "cpu", intra="shared-memory", host_memory_bytes=8 * GIB)
+    request = ask(model, on, workload(2048, 64))
+    found = working(request, appraise(request).choice)
+    ram = [w.request.cluster.host_memory_bytes for w in found if w.axes == ("host RAM",)]
+    less = on.model_copy(update={"host_memory_bytes": 3 * ram[0] // 4})
+
+    assert not appraise(request.model_copy(update={"cluster": less})).choice.fits
