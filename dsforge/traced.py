@@ -273,7 +273,8 @@ def log2(value: float) -> float:
 def ceil_div(dividend: int, divisor: int) -> int:
     """The quotient of whole numbers, rounded up."""
     if isinstance(dividend, Traced) or isinstance(divisor, Traced):
-        found: int = math.ceil(dividend / divisor)
+        exact = -(-plain(dividend) // plain(divisor))  # a quotient of floats could round
+        found: int = _call("ceil", lambda _: exact, dividend / divisor)
         return found
     return -(-dividend // divisor)
 

@@ -14,9 +14,10 @@ from tiny_job import write_job
 from dsforge.errors import DsforgeError, SpecError
 from dsforge.job import TrainJob
 from dsforge.reading.job import read_job
+from dsforge.train.data import preparation
 from dsforge.train.data.preparation import Prepared, prepare_data, read_data
 from dsforge.train.data.rows import read_rows
-from dsforge.train.data.samples import IGNORED, Sample, preparation
+from dsforge.train.data.samples import IGNORED, Sample
 from dsforge.train.data.token_cache import BATCH, StoredSamples, Writer, cache_folder, stored
 from dsforge.train.parallel.ranks import Place
 from dsforge.train.run.progress import Screen

@@ -11,8 +11,8 @@ from test_train_model import BF16, FP32, job
 from dsforge.errors import SpecError
 from dsforge.estimate.quantised import NF4_BYTES, quantised_elements
 from dsforge.reading.model import read_model
+from dsforge.train.model import qlora as quantised
 from dsforge.train.model.build import build_model, check_source
-from dsforge.train.model.build import qlora as quantised
 from dsforge.train.parallel.engine_config import EngineConfig
 
 pytestmark = [

@@ -16,7 +16,7 @@ import hosts
 import planting
 import pytest
 
-from dsforge.preflight.checks.environment import FELT
+from dsforge.preflight.checks.environment import RANK_VARIABLES
 
 pytestmark = [pytest.mark.launch, pytest.mark.hosts]
 
@@ -45,7 +45,7 @@ def preflight(
 ) -> dict[str, Any]:
     """What `dsforge preflight --json` says of the run, started on the first host."""
     planted = environment or {}
-    mine = (name for name in os.environ if name.startswith(FELT) and name not in planted)
+    mine = (name for name in os.environ if name.startswith(RANK_VARIABLES) and name not in planted)
     done = scene.hosts.run(
         (
             *("env", *(f"--unset={name}" for name in mine)),  # whoever runs the tests sets what

@@ -28,7 +28,7 @@ from dsforge.traced import (
 
 TWO_SIDED = [
     *(operator.add, operator.sub, operator.mul, operator.truediv, operator.floordiv),
-    *(operator.mod, divmod, maximum, minimum, ceil_div),
+    *(operator.mod, divmod, maximum, minimum),
 ]
 ONE_SIDED = [math.ceil, math.floor, round, operator.neg, log2]
 SIZES = some.integers(min_value=1, max_value=2**40)
@@ -58,6 +58,13 @@ def test_operations_give_the_value_of_plain_numbers(
     for first, second in pairs:
         found = operation(first, second)
         assert untraced(found) == pytest.approx(expected, rel=1e-15)
+
+
+@drawn(dividend=SIZES, divisor=SIZES)
+def test_whole_quotients_are_exact(dividend: int, divisor: int) -> None:
+    """Rounded up, also where a quotient of floats would round."""
+    for first, second in [(dividend, size(divisor)), (size(dividend), divisor)]:
+        assert plain(ceil_div(first, second)) == ceil_div(dividend, divisor)
 
 
 @pytest.mark.parametrize("function", ONE_SIDED)
