@@ -110,4 +110,4 @@ def test_a_missing_library_is_named_with_its_extra(
     (problem,) = refused.value.problems
 
     assert "needs bitsandbytes_that_nobody_has, not installed here" in problem.message
-    assert "dsforge[qlora]" in problem.hint
+    assert "[qlora]" in problem.hint
