@@ -140,7 +140,10 @@ SPOILT: dict[str, tuple[Change, str]] = {
         told(parameter_with_sub_params=[{"patterns": [SLOW[0]], "shape": [1]}]),
         "that could take exponential time to match",
     ),
-    "pattern-key": (told(autotp_unsupported_parameter_patterns={SLOW[0]: "x"}), "for ever"),
+    "pattern-key": (
+        told(autotp_unsupported_parameter_patterns={SLOW[0]: "x"}),
+        "that could take exponential time to match",
+    ),
 }
 
 
