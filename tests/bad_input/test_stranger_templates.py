@@ -65,7 +65,7 @@ ENDLESS = {
     "deep minus": "{{ " + "-" * DEEP + "1 }}",
     "deep ifs": "{% if 1 %}" * DEEP + "{% endif %}" * DEEP,
     "much text": "{% for i in range(9**5) %}" + "x" * 2000 + "{% endfor %}",
-    "regular expression": "{{ ('<' * 9**6)|striptags }}{{ ('a ' * 9**6)|wordwrap(1)|urlize }}",
+    "regular expression": "{{ ('<' * 9**7)|striptags }}{{ ('a ' * 9**7)|wordwrap(1)|urlize }}",
 }
 # What goes wrong in the middle.
 WRONG = {
