@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from dsforge.artifacts import LAUNCHERS
 from dsforge.cli.main import main
 
 PAIR = (
@@ -21,7 +22,7 @@ TREE = {
     *(f"deepspeed/{n}.json" for n in ("ds_config", "zero1", "zero2", "zero3")),
     *(f"deepspeed/{n}.json" for n in ("zero2_offload", "zero3_offload")),
     *("megatron/args.txt", "megatron/pretrain.sh", "megatron/slurm.sbatch"),
-    *("launch/deepspeed.sh", "launch/torchrun.sh", "launch/slurm.sbatch"),
+    *(f"launch/{name}" for name in LAUNCHERS),
 }
 
 
