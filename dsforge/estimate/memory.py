@@ -16,7 +16,7 @@ from pydantic import BaseModel, Field
 
 from dsforge.engines import Held
 from dsforge.estimate.activations import element_bytes, kept_token_bytes
-from dsforge.estimate.frame import Frame, framed
+from dsforge.estimate.family_costs import Frame, framed
 from dsforge.estimate.host import HostMemory
 from dsforge.estimate.loss import NO_HEAD, HeadBytes, head_bytes
 from dsforge.estimate.quantised import dequantised_bytes

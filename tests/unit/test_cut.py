@@ -12,7 +12,7 @@ import dsforge
 from dsforge import catalog
 from dsforge.engines import ENGINES, Engine
 from dsforge.estimate.cut import kinds, kinds_of, stages, stages_of
-from dsforge.estimate.frame import framed
+from dsforge.estimate.family_costs import framed
 from dsforge.estimate.memory import estimate_memory
 from dsforge.estimate.params import parameters
 from dsforge.estimate.time import estimate_time
