@@ -16,14 +16,17 @@ COMMIT = ".dsforge-commit"
 REMOVALS = ".dsforge-removals.json"  # in the staging folder: paths that this commit removes
 MANIFEST = ".dsforge-manifest.json"
 
+# Scripts that start a run on DeepSpeed, each by a template of its name.
+LAUNCHERS = ("deepspeed.sh", "torchrun.sh", "slurm.sbatch")
+
 # Everything that dsforge writes into a folder. A manifest or a commit of somebody else can name
 # nothing but these, so a file of the user with another name is never replaced or removed.
 _GENERATED = re.compile(
-    r"""plan\.json | PLAN\.md | ds_config\.json | train(-deepspeed)?\.yaml | hostfile
+    rf"""plan\.json | PLAN\.md | ds_config\.json | train(-deepspeed)?\.yaml | hostfile
     | \.deepspeed_env
-    | deepspeed/[a-z0-9_]{1,60}\.json
+    | deepspeed/[a-z0-9_]{{1,60}}\.json
     | megatron/(args\.txt | pretrain\.sh | slurm\.sbatch)
-    | (launch|deepspeed)/(deepspeed\.sh | torchrun\.sh | slurm\.sbatch)
+    | (launch|deepspeed)/({"|".join(map(re.escape, LAUNCHERS))})
     | report\.(html | md | json)
     """,
     re.VERBOSE,

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from dsforge.estimate import ulysses
 from dsforge.estimate.activations import element_bytes
 from dsforge.estimate.comm import Channel, gather_bytes
-from dsforge.estimate.frame import Frame
+from dsforge.estimate.family_costs import Frame
 from dsforge.strategy import Batching, Strategy
 from dsforge.traced import TRACED, Constant, counted, label, maximum, minimum, named
 

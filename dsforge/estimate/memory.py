@@ -16,7 +16,7 @@ from pydantic import BaseModel, Field
 
 from dsforge.engines import Held
 from dsforge.estimate.activations import element_bytes, kept_token_bytes
-from dsforge.estimate.frame import Frame, framed
+from dsforge.estimate.family_costs import Frame, framed
 from dsforge.estimate.host import HostMemory
 from dsforge.estimate.loss import NO_HEAD, HeadBytes, head_bytes
 from dsforge.estimate.quantised import dequantised_bytes
@@ -87,13 +87,14 @@ OF_CPU_CONTEXT = "interpreter, torch, engine of a CPU rank"
 CPU_CONTEXT = _ends(Interval(0.5 * GIB, 0.8 * GIB, 1.2 * GIB), "context", "bytes", OF_CPU_CONTEXT)
 OF_SLACK = "reserved / allocated: what the caching allocator keeps"
 SLACK = _ends(Interval(1.0, 1.03, 1.1), "slack", "", OF_SLACK)
+OF_CHURN = "free blocks that fit nothing else over ZeRO stage 3 buffers (rows stas)"
+CHURN = _ends(Interval(0.0, 1.0, 2.0), "churn", "", OF_CHURN)
 STATES_ERROR = Constant(
     0.03, "states_error", "share", f"{FITTED}; of the states and buffers: padding, alignment"
 )
 ACTIVATION_ERROR = Constant(
     0.12, "activation_error", "share", f"{FITTED}; of activations and logits: kernels differ"
 )
-# ZeRO stage 3 gathers and frees pieces of every size: the allocator keeps as much again (stas).
 WORKSPACE = Constant(
     0.1 * GIB,
     "workspace_bytes",
@@ -121,7 +122,7 @@ class Peak(NamedTuple):
     optimizer_state: float
     buffers: float
     moment: float  # gradients, activations and logits together
-    churn: float = 0.0  # allocator blocks beside them that fit nothing else
+    churn: float = 0.0  # what ZeRO stage 3 gathers and frees in pieces of every size
 
     @property
     def fixed_bytes(self) -> float:
@@ -324,7 +325,11 @@ def _allocated(peak: Peak) -> _Ends:
 def _reserved(allocated: _Ends, churn: float) -> _Ends:
     """What the caching allocator takes from the device, bytes."""
     low, likely, high = allocated
-    return low * SLACK.low, likely * SLACK.likely + churn, high * SLACK.high + 2 * churn
+    return (
+        low * SLACK.low + CHURN.low * churn,
+        likely * SLACK.likely + CHURN.likely * churn,
+        high * SLACK.high + CHURN.high * churn,
+    )
 
 
 def _device(reserved: _Ends, cluster: ClusterSpec) -> Ends:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from dsforge.estimate.activations import element_bytes
-from dsforge.estimate.frame import Frame
+from dsforge.estimate.family_costs import Frame
 from dsforge.estimate.states import optimizer_bytes_per_parameter, shares, tiles_of
 from dsforge.specs import ClusterSpec
 from dsforge.strategy import Strategy

@@ -5,13 +5,14 @@ ml-engineering) is run alone and briefly. Over a step the card heats up: where i
 for each watt, it lowers its clocks. Attention runs at a share of that rate; FlashAttention-2 was
 written for A100 and uses less of the cards that came after it.
 
-Each constant of `rates`, `lines`, `traffic` and `comm` that is not counted was fitted once, over
-all published rows of trust A and B together, sources weighing the same (`benchmarks/published/`).
-What tells most about each: power, A100 (rows bs-tr11, mlm, internlm) against H100 (dgxc, foundry),
-H100 at 500 W (titan) and B200 to GB300 (simumax, mbridge); attention, simumax and dgxc for cuDNN,
-foundry and titan for FlashAttention-2, mcore-gv for determinism; logits, vocabpar and nano-pb;
-unfused kernels, titan and torchtune with and without torch.compile; overlap, dgxc and internlm over
-8 to 2304 accelerators. Fitted without one source, the errors on it stay about as large.
+Each constant of `rates`, `layer_time`, `traffic` and `comm` that is not counted was fitted once,
+over all published rows of trust A and B together, sources weighing the same
+(`benchmarks/published/`). What tells most about each: power, A100 (rows bs-tr11, mlm, internlm)
+against H100 (dgxc, foundry), H100 at 500 W (titan) and B200 to GB300 (simumax, mbridge); attention,
+simumax and dgxc for cuDNN, foundry and titan for FlashAttention-2, mcore-gv for determinism;
+logits, vocabpar and nano-pb; unfused kernels, titan and torchtune with and without torch.compile;
+overlap, dgxc and internlm over 8 to 2304 accelerators. Fitted without one source, the errors on it
+stay about as large.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from math import ceil
 from pydantic import BaseModel, Field
 
 from dsforge.estimate.flops import forward_flops, head_flops, score_flops, step_flops
-from dsforge.estimate.lines import setting_of
+from dsforge.estimate.layer_time import setting_of
 from dsforge.estimate.rates import peak_flops
 from dsforge.specs import FROZEN, ClusterSpec, ModelSpec, Workload
 from dsforge.strategy import Strategy

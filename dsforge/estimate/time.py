@@ -8,8 +8,8 @@ from pydantic import BaseModel, Field
 
 from dsforge.estimate.activation_traffic import Sends, stage_traffic
 from dsforge.estimate.compute import optimizer_s
+from dsforge.estimate.family_costs import Frame, framed
 from dsforge.estimate.flops import step_flops
-from dsforge.estimate.frame import Frame, framed
 from dsforge.estimate.offload import Moved, offload
 from dsforge.estimate.traffic import Exchange, exchanges
 from dsforge.estimate.work import Pace, pace

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from dsforge.estimate.activations import element_bytes
 from dsforge.estimate.comm import Channel, gather_bytes
-from dsforge.estimate.frame import Frame
+from dsforge.estimate.family_costs import Frame
 from dsforge.specs import Workload
 from dsforge.strategy import FULLY_SHARDED, GRADIENTS_SHARDED, Strategy
 from dsforge.traced import TRACED, Constant, counted, label, maximum, named

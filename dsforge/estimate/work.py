@@ -7,8 +7,8 @@ from typing import NamedTuple
 from dsforge.estimate.activation_traffic import NOTHING, PerToken, layer_traffic
 from dsforge.estimate.compute import layer_host_s
 from dsforge.estimate.cut import Stage
-from dsforge.estimate.frame import Frame
-from dsforge.estimate.lines import HeadLine, Line, lines, setting_of
+from dsforge.estimate.family_costs import Frame
+from dsforge.estimate.layer_time import HeadLine, Line, lines, setting_of
 from dsforge.estimate.params import moe_layers
 from dsforge.strategy import Strategy
 from dsforge.traced import TRACED, label, maximum, named

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pydantic import BaseModel, Field
 
 from dsforge.estimate.comm import Channels
-from dsforge.estimate.frame import Frame, framed
+from dsforge.estimate.family_costs import Frame, framed
 from dsforge.estimate.host import HostMemory
 from dsforge.estimate.memory import MemoryEstimate, footprints, fullest, memory_of
 from dsforge.estimate.run import run_of, speed_of

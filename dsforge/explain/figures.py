@@ -26,7 +26,7 @@ _GROUPS = {
     "estimate/comm.py": "links",
     "estimate/rates.py": "rates of the card",
     "estimate/flops.py": "operations",
-    "estimate/lines.py": "compute of a micro batch",
+    "estimate/layer_time.py": "compute of a micro batch",
     "estimate/work.py": "compute of a micro batch",
     "estimate/traffic.py": "collectives",
     "estimate/activation_traffic.py": "collectives",

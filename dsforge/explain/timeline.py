@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from itertools import accumulate
 from typing import NamedTuple
 
-from dsforge.estimate.frame import Frame
-from dsforge.estimate.lines import setting_of
+from dsforge.estimate.family_costs import Frame
+from dsforge.estimate.layer_time import setting_of
 from dsforge.estimate.time import STEP_OVERHEAD_S, Seconds, Tempo, tempo
 from dsforge.estimate.traffic import Exchange
 from dsforge.estimate.work import Work

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from dsforge.estimate.frame import framed
+from dsforge.estimate.family_costs import framed
 from dsforge.explain.timeline import AT_WORK, Slice, timeline
 from dsforge.plan import Plan
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from dsforge.constraints import check
 from dsforge.errors import Problem
 from dsforge.estimate.cut import Stage, kinds_of
-from dsforge.estimate.frame import Frame, framed
+from dsforge.estimate.family_costs import Frame, framed
 from dsforge.estimate.memory import Footprint, device_bytes, footprints, fullest
 from dsforge.estimate.time import Tempo, tempo
 from dsforge.plan import Reason, Request

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from dsforge.estimate.buckets import size_aio
-from dsforge.estimate.frame import framed
+from dsforge.estimate.family_costs import framed
 from dsforge.estimate.host import HostMemory
 from dsforge.estimate.memory import MemoryEstimate, footprints, fullest, memory_of
 from dsforge.estimate.time import tempo, time_of

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from jinja2 import Environment
 
-from dsforge.artifacts import Artifact
+from dsforge.artifacts import LAUNCHERS, Artifact
 from dsforge.errors import RenderError
 from dsforge.plan import Plan, Priced
 from dsforge.render.bundles import Bundle, bundles
@@ -72,7 +72,7 @@ def _deepspeed(made: Environment, plan: Plan, bundle: Bundle) -> tuple[Artifact,
         Artifact(bundle.train, job),
         *(
             _script(made, bundle, f"launch/{name}", script_context(plan.cluster, bundle))
-            for name in ("deepspeed.sh", "torchrun.sh", "slurm.sbatch")
+            for name in LAUNCHERS
         ),
     )
 

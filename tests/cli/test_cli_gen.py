@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from dsforge.artifacts import LAUNCHERS
 from dsforge.cli.main import main
 
 PAIR = (
@@ -21,7 +22,7 @@ TREE = {
     *(f"deepspeed/{n}.json" for n in ("ds_config", "zero1", "zero2", "zero3")),
     *(f"deepspeed/{n}.json" for n in ("zero2_offload", "zero3_offload")),
     *("megatron/args.txt", "megatron/pretrain.sh", "megatron/slurm.sbatch"),
-    *("launch/deepspeed.sh", "launch/torchrun.sh", "launch/slurm.sbatch"),
+    *(f"launch/{name}" for name in LAUNCHERS),
 }
 
 
@@ -49,7 +50,14 @@ def test_the_tree_is_written_and_the_choice_said(
 
     assert code == 0
     assert files(tmp_path / "run") == TREE
-    for part in ("strategy", "largest:", "step", "17 created", "put the addresses", "deepspeed.sh"):
+    for part in (
+        "strategy",
+        "largest:",
+        "step",
+        f"{len(TREE) - 1} created",
+        "put the addresses",
+        "deepspeed.sh",
+    ):
         assert part in said
 
 

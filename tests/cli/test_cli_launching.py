@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 
+from dsforge.artifacts import LAUNCHERS
 from dsforge.cli.main import main
 
 JOB = ("gen", "--model", "llama-2-7b", "--gpu", "a100-80gb", "--for", "deepspeed")
@@ -211,7 +212,7 @@ def test_another_choice_takes_the_old_launchers_away(folder: Path) -> None:
     """Of the same folder: no script of the former choice stays where the new one is launched."""
     pair = ("--model", "llama-2-7b", "--gpu", "a100-80gb", "--nodes", "2", "--gpus-per-node", "8")
     launchers = {
-        "deepspeed": {"deepspeed.sh", "torchrun.sh", "slurm.sbatch"},
+        "deepspeed": {*LAUNCHERS},
         "megatron": {"slurm.sbatch"},
     }
     for back_end in ("deepspeed", "megatron", "deepspeed"):

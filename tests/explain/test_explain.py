@@ -156,6 +156,15 @@ def test_buckets_are_those_of_the_plan(case: str) -> None:
     assert {name: values[name] for name in names} == {n: getattr(buckets, n) for n in names}
 
 
+def test_factors_of_reserved_memory_have_a_source() -> None:
+    """What ZeRO stage 3 frees in pieces counts by constants with a name, not by bare numbers."""
+    figures = {f.name: f for f in explanation(plan_of(zero_stage=3)).figures}
+
+    for end in ("low", "likely", "high"):
+        given = {each.name: each for each in figures[f"reserved_{end}"].inputs}
+        assert "ZeRO stage 3" in given[f"churn_{end}"].source
+
+
 def test_a_figure_that_was_changed_in_the_plan_is_named() -> None:
     """A plan of another version says so instead of being explained wrongly."""
     plan = plan_of(zero_stage=1)

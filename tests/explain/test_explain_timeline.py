@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from planning import DISK, ask, cluster, strategy, workload
 
-from dsforge.estimate.frame import framed
+from dsforge.estimate.family_costs import framed
 from dsforge.explain.pipeline import Shape, played
 from dsforge.explain.timeline import AT_WORK, Slice, timeline
 from dsforge.explain.trace import step_trace

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import plans
 import pytest
 from planning import ask, cluster, strategy, workload
 
+import dsforge
 from dsforge import catalog
-from dsforge.estimate.cut import kinds, stages
+from dsforge.engines import ENGINES, Engine
+from dsforge.estimate.cut import kinds, kinds_of, stages, stages_of
+from dsforge.estimate.family_costs import framed
 from dsforge.estimate.memory import estimate_memory
 from dsforge.estimate.params import parameters
 from dsforge.estimate.time import estimate_time
+from dsforge.estimate.work import pace
 from dsforge.planner import appraise
 from dsforge.render.deepspeed import zero_context
 from dsforge.render.megatron import megatron_arguments
@@ -28,6 +34,8 @@ UNEVEN = (
     ("qwen3-235b-a22b", 256, 4, 32),
     ("llama-3.1-405b", 256, 8, 32),
 )
+
+PACKAGE = Path(dsforge.__file__).parent
 
 
 def split(ranks: int, tp: int, pp: int, **more: object) -> Strategy:
@@ -153,3 +161,29 @@ def test_megatron_arguments_name_the_cut_that_is_priced() -> None:
     assert any("decoder-first-pipeline-num-layers" in word for word in found[60])
     assert any("account-for-embedding" in word for word in found[62])
     assert not any("decoder" in word or "account" in word for word in found[64])
+
+
+@pytest.mark.parametrize("engine", ENGINES, ids=[engine.name for engine in ENGINES])
+@pytest.mark.parametrize(("name", "pp"), [("llama-3.2-1b", 2), ("smollm2-1.7b", 8)])
+def test_memory_and_time_have_the_same_stages(engine: Engine, name: str, pp: int) -> None:
+    """One cut for both, whoever trains: nanotron gives a stage with the head fewer layers."""
+    model, work, on = catalog.model(name), workload(4096, 64), cluster(1, gpu="h100-80gb")
+    how = split(8, 1, pp, execution=engine.execution)
+    frame = framed(model, on, work, how)
+    cut = kinds_of(model, how)
+
+    assert how.engine is engine
+    assert tuple(load.stage for load in frame.loads) == cut
+    assert pace(frame, how).kinds == cut
+    assert set(cut) <= set(stages_of(model, how))
+
+
+def test_only_the_cut_asks_an_engine_for_its_stages() -> None:
+    """A second split of the model would drift from the first one."""
+    asking = [
+        path.relative_to(PACKAGE).as_posix()
+        for path in sorted(PACKAGE.rglob("*.py"))
+        if ".stage_layers" in path.read_text(encoding="utf-8").replace("`Engine.stage_layers`", "")
+    ]
+
+    assert asking == ["estimate/cut.py"]

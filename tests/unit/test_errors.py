@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib import import_module
 from pathlib import Path
 
@@ -103,3 +103,27 @@ def test_a_terminal_gets_colours() -> None:
 
     assert found.startswith("\x1b[31merror: 1 problem in the input\x1b[0m\n")
     assert "\x1b[2m[tokens]\x1b[0m" in found
+
+
+def called_names(nodes: Iterable[ast.AST]) -> set[str]:
+    """The functions that are called by their plain names."""
+    calls = (node.func for node in nodes if isinstance(node, ast.Call))
+    return {called.id for called in calls if isinstance(called, ast.Name)}
+
+
+def test_every_entry_shows_errors_by_the_one_report() -> None:
+    """Who turns an error into an exit code shows it by `error_report`, itself or by the command."""
+    found = []
+    for path in sorted(PACKAGE.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.ExceptHandler) or "DsforgeError" not in ast.unparse(node):
+                continue
+            if "exit_code" in ast.unparse(node):
+                shown = called_names(ast.walk(node)) & {"error_report", "show_error"}
+                found.append((path.relative_to(PACKAGE).as_posix(), *shown))
+
+    assert found == [
+        ("cli/main.py", "show_error"),
+        ("probe/rank/__main__.py", "error_report"),
+        ("train/__main__.py", "error_report"),
+    ]

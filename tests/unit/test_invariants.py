@@ -13,7 +13,7 @@ import pytest
 from drawing import draw_request, draw_strategy
 
 from dsforge.estimate.cut import stages_of
-from dsforge.estimate.frame import framed
+from dsforge.estimate.family_costs import framed
 from dsforge.estimate.memory import estimate_memory
 from dsforge.estimate.params import parameters
 from dsforge.estimate.shard import rank_parameters

@@ -13,7 +13,7 @@ import pytest
 from drawing import draw_request
 
 from dsforge.constraints import check, divisors
-from dsforge.estimate.frame import framed
+from dsforge.estimate.family_costs import framed
 from dsforge.estimate.loss import loss_of
 from dsforge.estimate.memory import estimate_memory, footprints
 from dsforge.estimate.time import estimate_time

@@ -6,7 +6,7 @@ import pytest
 from planning import GIB, cluster, lora_workload, qlora_workload, strategy
 
 from dsforge import catalog
-from dsforge.estimate.lines import setting_of
+from dsforge.estimate.layer_time import setting_of
 from dsforge.estimate.memory import estimate_memory
 from dsforge.estimate.params import lora_parameters, parameters
 from dsforge.estimate.quantised import NF4_BYTES, largest_matrix_elements, quantised_elements

@@ -9,6 +9,7 @@ import plans
 import pytest
 from jinja2 import Environment, meta, nodes
 
+from dsforge.artifacts import LAUNCHERS
 from dsforge.errors import RenderError
 from dsforge.render import render
 from dsforge.render.deepspeed import CONTEXTS as ZERO_CONTEXTS
@@ -23,9 +24,7 @@ CONTEXTS: dict[str, Any] = {
     **ZERO_CONTEXTS,
     "env/deepspeed_env.j2": DeepspeedEnvContext,
     "env/hostfile.j2": HostfileContext,
-    "launch/deepspeed.sh.j2": ScriptContext,
-    "launch/slurm.sbatch.j2": ScriptContext,
-    "launch/torchrun.sh.j2": ScriptContext,
+    **{f"launch/{name}.j2": ScriptContext for name in LAUNCHERS},
     "megatron/args.txt.j2": ArgsContext,
     "megatron/pretrain.sh.j2": PretrainContext,
     "megatron/slurm.sbatch.j2": ScriptContext,

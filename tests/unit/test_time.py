@@ -11,8 +11,8 @@ from dsforge import catalog
 from dsforge.engines import nanotron
 from dsforge.estimate.comm import channel
 from dsforge.estimate.cut import stages
-from dsforge.estimate.frame import framed
-from dsforge.estimate.lines import lines, setting_of
+from dsforge.estimate.family_costs import framed
+from dsforge.estimate.layer_time import lines, setting_of
 from dsforge.estimate.rates import rates
 from dsforge.estimate.time import estimate_time
 from dsforge.estimate.work import pace

@@ -31,7 +31,7 @@ from dsforge.specs import GpuSpec, ModelSpec, Workload
 from dsforge.strategy import Execution, Loss, Strategy
 from dsforge.traced import Constant, counted, maximum, named
 
-SOURCE = "estimate/lines.py"
+SOURCE = "estimate/layer_time.py"
 AGAIN = "what recomputation repeats: 1 all, 0 nothing"
 ATTENTION_BACKWARD = Constant(
     2.5, "attention_backward", "", f"{SOURCE}: five products for two forward (Dao 2022)"
