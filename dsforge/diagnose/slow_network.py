@@ -94,9 +94,13 @@ def beside_one_node(plan: Plan, step_s: float) -> str:
     alone = step_alone(plan)
     if alone is None or alone >= step_s:
         return ""
-    words = f"; one node alone would take {seconds(alone)}"
+    words = f"; one node alone takes {seconds(alone)}"
     worth = rate_of(plan, alone)
-    return f"{words}, {plan.cluster.nodes} pay from {bit_rate(worth)}" if worth else words
+    return (
+        f"{words}, {plan.cluster.nodes} nodes are faster only above {bit_rate(worth)}"
+        if worth
+        else words
+    )
 
 
 def _between(low: float, high: float, is_low: Callable[[float], bool]) -> float:

@@ -49,7 +49,14 @@ def test_the_tree_is_written_and_the_choice_said(
 
     assert code == 0
     assert files(tmp_path / "run") == TREE
-    for part in ("strategy", "largest:", "step", "17 created", "put the addresses", "deepspeed.sh"):
+    for part in (
+        "strategy",
+        "largest:",
+        "step",
+        "17 created",
+        "write the addresses",
+        "deepspeed.sh",
+    ):
         assert part in said
 
 
