@@ -90,7 +90,7 @@ def rate_of(plan: Plan, step_s: float) -> float | None:
 
 
 def beside_one_node(plan: Plan, step_s: float) -> str:
-    """What one node alone would take, where that is less, and the rate from which more pay."""
+    """The step time of one node alone, if shorter, and the rate above which more are faster."""
     alone = step_alone(plan)
     if alone is None or alone >= step_s:
         return ""
