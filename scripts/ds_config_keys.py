@@ -11,9 +11,9 @@ from dsforge.lint.schemas.releases import frozen
 
 TARGET = Path(__file__).resolve().parents[1] / "docs/ds-config-keys.md"
 KINDS = {
-    "priced": "Priced: another value gives another memory or time, or is refused by name",
+    "priced": "Priced: changes memory or time, or is refused by name",
     "irrelevant": "Irrelevant to memory and time",
-    "refused": "Refused while it is on: it changes memory or time and has no price",
+    "refused": "Refused when enabled: it changes memory or time and is not part of the estimate",
 }
 INTRODUCTION = """\
 # Keys of a DeepSpeed config
@@ -40,7 +40,7 @@ def page() -> str:
 
 def why(row: Treatment) -> str:
     """The reason, and when a refused key is let through."""
-    off = "" if row.off is False else f"; `{json.dumps(row.off)}` is let through"
+    off = "" if row.off is False else f"; `{json.dumps(row.off)}` is accepted"
     return f"{row.reason}{off}{f'; read only with {row.when}' if row.when else ''}"
 
 

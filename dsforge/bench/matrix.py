@@ -43,7 +43,7 @@ def parse_strategies(text: str) -> tuple[VariantName, ...]:
     if wrong or not words:
         legal = "1, 2, 3, " + ", ".join(name for name in STRATEGIES if "_" in name)
         problems = [
-            Problem("bench-strategy", f"`--stages` (={word}) is no strategy", f"use {legal}")
+            Problem("bench-strategy", f"`--stages` (={word}) is not a strategy", f"use {legal}")
             for word in wrong or [text]
         ]
         raise SpecError(tuple(problems))

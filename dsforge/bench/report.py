@@ -223,7 +223,7 @@ def _scatter(row: Row) -> str:
     """That the median of a row says little."""
     low, high = _quartiles_s(row)
     return (
-        f"half of the steps of {row.variant} lie between {seconds(low)} and {seconds(high)}: too "
+        f"half of the steps of {row.variant} are between {seconds(low)} and {seconds(high)}: too "
         "far apart to call another one faster; repeat it (`--repeats`) where nothing else runs"
     )
 
@@ -233,8 +233,8 @@ def _against(best: Row, other: Row) -> str:
     ratio = _step_s(other) / _step_s(best)
     memory = (other.memory_bytes.measured or 0) - (best.memory_bytes.measured or 0)
     return (
-        f"{best.variant} takes {seconds(_step_s(best))} a step, {other.variant} "
-        f"{seconds(_step_s(other))} ({ratio:.2f} times as long); {other.variant} needs "
+        f"{best.variant} takes {seconds(_step_s(best))} per step, {ratio:.2f}x faster than "
+        f"{other.variant} ({seconds(_step_s(other))}); {other.variant} needs "
         f"{gib(abs(memory))} {'more' if memory >= 0 else 'less'} memory on the fullest rank"
     )
 
@@ -245,8 +245,8 @@ def _practice(best: Row, measured: list[Row]) -> list[str]:
     if not {"zero2", "zero3"} <= names:
         return []
     if best.variant == "zero3":
-        return ["the rule of practice is ZeRO-2 when both fit; here ZeRO-3 was clearly faster"]
-    return ["both fit, and the rule of practice is ZeRO-2 when ZeRO-2 and ZeRO-3 both fit"]
+        return ["the usual advice is ZeRO-2 if both fit; here ZeRO-3 was clearly faster"]
+    return ["both fit, and the usual advice is ZeRO-2 if ZeRO-2 and ZeRO-3 both fit"]
 
 
 def _agreement(measured: list[Row]) -> str:

@@ -94,11 +94,12 @@ def inspect(checkpoint: Path, *, tensors: bool, as_json: bool) -> None:
 @click.argument("out", type=PATH, help="Folder to write; must not exist.")
 @UNCHECKED
 def convert(checkpoint: Path, out: Path, *, unchecked: bool) -> None:
-    """Write a universal checkpoint, which DeepSpeed loads on any ranks under ZeRO 1, 2 and 3.
+    """Write a universal checkpoint for DeepSpeed.
 
-    Set `"checkpoint": {"load_universal": true}` in ds_config.json to load it. `dsforge train` needs
-    no conversion: it resumes on other ranks and another ZeRO stage by itself. The exit code is 3
-    where the checkpoint is damaged; nothing is written then.
+    DeepSpeed loads it on any number of ranks under ZeRO 1, 2 and 3, with
+    `"checkpoint": {"load_universal": true}` in ds_config.json. `dsforge train` does not need it: it
+    resumes on other ranks and ZeRO stages by itself. If the checkpoint is damaged, the exit code is
+    3 and nothing is written.
     """
     from dsforge.checkpoints.folder import find_checkpoint
     from dsforge.cli.progress import watching
@@ -137,11 +138,12 @@ def export(
     lora_alpha: float | None,
     unchecked: bool,
 ) -> None:
-    """Write safetensors for transformers, or for peft if adapters were trained.
+    """Write safetensors for transformers or peft.
 
-    Puts the parts of all ranks together, slice by slice: memory does not grow with the model.
-    Only bytes that fit the check sums of the checkpoint are used, and the folder gets its name when
-    all of it was read back from the disk. The exit code is 3 where the checkpoint is damaged.
+    Merges the shards of all ranks slice by slice, so that memory does not grow with the model; if
+    adapters were trained, they are written for peft. Only bytes that match the checksums of the
+    checkpoint are used, and all that was written is read back before the folder gets its name. The
+    exit code is 3 if the checkpoint is damaged.
     """
     from dsforge.checkpoints.export import export as exported
     from dsforge.checkpoints.folder import find_checkpoint

@@ -59,10 +59,10 @@ def estimate(
 ) -> None:
     """Predict memory and step time of one strategy.
 
-    What no flag fixes is chosen and shown. A strategy that does not fit is an answer, not an error.
-    With --find the question is inverted: how much of one thing fits. With --ds-config the ZeRO
-    stage, offload, buffer and batch sizes come from the file; flags override it. With --exact a
-    step of the strategy is simulated as well: memory by phase and owner.
+    Settings without a flag are chosen and shown. A strategy that does not fit is reported with exit
+    code 0. --find searches for the largest value that fits. --ds-config reads the ZeRO stage,
+    offload, buffer and batch sizes from a file; flags override it. --exact also simulates a step
+    and shows memory by phase and owner.
     """
     if find is not None:
         _refuse_beside_find({"--trace": trace, "--ds-config": ds_config, "--exact": exact})
@@ -105,9 +105,7 @@ def _refuse_beside_find(asked: dict[str, Path | bool | None]) -> None:
     """Raise where something of one strategy is asked for and --find looks for one."""
     for name, value in asked.items():
         if value:
-            raise click.UsageError(
-                f"{name} is of one strategy, --find looks for one: leave out one."
-            )
+            raise click.UsageError(f"{name} cannot be combined with --find.")
 
 
 def _find(flags: Flags, sought: Question, *, verbose: bool, as_json: bool) -> None:
@@ -115,7 +113,9 @@ def _find(flags: Flags, sought: Question, *, verbose: bool, as_json: bool) -> No
     for field in SOUGHT[sought]:
         if getattr(flags, field) is not None:
             name = "--" + field.replace("_", "-")
-            raise click.UsageError(f"{name} fixes what --find {sought} looks for: leave one out.")
+            raise click.UsageError(
+                f"{name} cannot be combined with --find {sought}, which searches for it."
+            )
     from dsforge.api.sizing import find, opened
     from dsforge.reading.request import read_request
 

@@ -355,7 +355,7 @@ def with_wish(command: Callable[..., None]) -> Callable[..., None]:
             "--prefer",
             type=click.FloatRange(min=1),
             metavar="FACTOR",
-            help="Prefer an easier plan up to this much slower (default: 1.25; 1: never).",
+            help="Prefer a simpler plan up to this much slower (default: 1.25; 1: never).",
         ),
         click.option("--budget", type=above, help="Largest cost of the run, at --gpu-hour-price."),
         click.option("--deadline-days", type=above, help="Longest duration of the run in days."),

@@ -126,9 +126,11 @@ def _next(plan: Plan, paths: set[str], out: Path) -> list[str]:
 
     steps = []
     if has_placeholders(plan.cluster):
-        steps.append(f"put the addresses of your hosts into {out / 'hostfile'}, or add --hostfile")
+        steps.append(
+            f"write the addresses of your hosts into {out / 'hostfile'}, or use --hostfile"
+        )
     if plan.workload.data is None and "train.yaml" in paths:
-        steps.append(f"name your data in {out / 'train.yaml'}, or add --data")
+        steps.append(f"set the path of your data in {out / 'train.yaml'}, or use --data")
     if plan.strategy.back_end == "megatron":
         every = " on every host" if plan.cluster.nodes > 1 else ""
         steps.append("export MEGATRON_PATH and DATA_PATH")

@@ -92,10 +92,10 @@ def _all(found: PlanResult) -> list[str]:
     plan, search = found.best, found.search
     lines = [*head(plan), "", *every_reason(plan.choice.reasons), "", *ranking(search, found.top)]
     if found.alternatives:
-        lines += ["", "the fastest of each other kind, those with nearly the same step first"]
+        lines += ["", "alternatives: the fastest plan of each other kind, nearest step time first"]
         lines += instead(found.alternatives)
     if search.rejected:
-        lines += ["", "not possible, or not sure to fit", *losers(search)]
+        lines += ["", "rejected: not possible, or not certain to fit", *losers(search)]
     return [*lines, "", f"{search.candidates:,} candidates in {search.seconds:.2f} s"]
 
 
@@ -105,9 +105,11 @@ def _argument(found: PlanResult) -> list[str]:
         return []
     from dsforge.cli.priced import flipping, fronts
 
-    title = "the front: no plan beats these in time, GPUs, money and memory at once; and the choice"
-    lines = ["", "what would flip the choice", *flipping(found.flips)]
-    return [*lines, "", f"{title} on so many GPUs", *fronts(found.front or ())]
+    title = (
+        "Pareto front (step time, GPUs, cost, memory left), and the choice for each number of GPUs"
+    )
+    lines = ["", "what would change the choice", *flipping(found.flips)]
+    return [*lines, "", title, *fronts(found.front or ())]
 
 
 def _save_plots(folder: Path, found: PlanResult) -> None:

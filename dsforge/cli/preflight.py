@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument(
-    "run", type=click.Path(path_type=Path), default=Path(), help="Run folder; the present one."
+    "run",
+    type=click.Path(path_type=Path),
+    default=Path(),
+    help="Run folder of `dsforge gen` (default: current folder).",
 )
 @click.option(
     "--hostfile",
@@ -48,9 +51,9 @@ def preflight(
 ) -> None:
     """Check all hosts and the network between them before launch.
 
-    Over the launcher's own ssh, at all hosts at once; nothing of dsforge need be there. Inside a
-    Slurm job without a hostfile the hosts are Slurm's; in a pod without ssh use --local. The exit
-    code is 3 where an error was found.
+    Connects to all hosts at once over the launcher's SSH; dsforge need not be installed there.
+    Inside a Slurm job without a hostfile, the hosts are those of the job. With --local, only this
+    machine is checked, for pods without SSH. The exit code is 3 if an error was found.
     """
     _check_rules((*ignore, *([explain] if explain else ())))
     if list_rules or explain:
@@ -91,9 +94,9 @@ def _looked(
     from dsforge.preflight.registry import findings
 
     if not run.is_dir():
-        raise DsforgeError(f"`RUN` (={run}) is no folder", "name the run folder")
+        raise DsforgeError(f"`RUN` (={run}) is not a folder", "name the run folder")
     if hostfile is not None and not hostfile.is_file():
-        raise DsforgeError(f"`--hostfile` (={hostfile}) is no file")
+        raise DsforgeError(f"`--hostfile` (={hostfile}) is not a file")
     job = read_job(run, hostfile=hostfile, local=local)
     case = collect(job, fix=fix, measure=measure)
     return case, (*file_findings(run, hostfile), *findings(case))

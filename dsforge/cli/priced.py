@@ -146,12 +146,14 @@ def answer(found: FindResult) -> list[str]:
     lines[0] += f" {words.unit}".rstrip()
     if said.well_shaped:
         lines.append(f"  by size    {count(said.well_shaped)}: the largest Llama-like shape")
-    lines.append(f"  certain    {shown(said.certain)}: the upper memory estimate fits, too")
+    lines.append(f"  certain    {shown(said.certain)}: even the upper memory estimate fits")
     lines.append(f"  possible   {shown(said.possible)}: the lower memory estimate fits")
     if said.offloaded:
-        lines.append(f"  offload    {shown(said.offloaded)}: with states in RAM or on disk")
+        lines.append(f"  offload    {shown(said.offloaded)}: with offload to RAM or disk")
     if said.on_megatron:
-        lines.append(f"  megatron   {shown(said.on_megatron)}: with its tensors and stages split")
+        lines.append(
+            f"  megatron   {shown(said.on_megatron)}: with tensor and pipeline parallelism"
+        )
     return lines + ([f"  limit      {said.limit}"] if said.limit else [])
 
 
@@ -166,7 +168,7 @@ def neighbours(found: FindResult) -> list[str]:
         for name, size in choice.memory.terms
     ]
     room = gib(-missing_bytes(found.plan.cluster, choice.memory))
-    rows.append(("least room left", room, *(f"-{gib(near.missing_bytes)}" for near in beyond)))
+    rows.append(("memory left", room, *(f"-{gib(near.missing_bytes)}" for near in beyond)))
     labels = [choice.strategy.label(), *(near.label for near in beyond)]
     plans = [f"  {head}: {label}" for head, label in zip(heads, labels, strict=True)]
     return [*aligned(("term", *heads), rows), *plans]
@@ -192,7 +194,7 @@ def instead(found: Iterable[Alternative]) -> list[str]:
 def flipping(found: tuple[Flip, ...]) -> list[str]:
     """Each change, or that nothing nearby flips the choice."""
     if not found:
-        return ["  nothing near: no other link, memory size, batch or sequence within 8x"]
+        return ["  nothing: no other link, memory size, batch or sequence length within 8x"]
     return [line for flip in found for line in wrapped(f"{flip} ({flip.label})", first="  ")]
 
 
@@ -221,6 +223,6 @@ def _shown(found: tuple[FrontPoint, ...]) -> Iterator[tuple[FrontPoint, str]]:
         for point in here:
             words = ["fastest"] if point is fastest else []
             words += ["chosen"] if point.chosen else []
-            words += ["roomiest"] if point is roomiest and len(here) > 1 else []
+            words += ["most memory left"] if point is roomiest and len(here) > 1 else []
             if words:
                 yield point, ", ".join(words)

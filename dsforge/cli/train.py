@@ -50,7 +50,7 @@ def train(
 
     Several ranks: `deepspeed --num_gpus N --module dsforge.train train.yaml`, or torchrun, with the
     same options. SIGTERM and SIGHUP (exit code 0) and Ctrl-C (exit code 130) finish the step and
-    save a checkpoint; the next start goes on from there.
+    save a checkpoint; the next start resumes from it.
     """
     from dsforge.train.run.signals import Attendant
     from dsforge.train.run.streams import keep_writable

@@ -90,13 +90,17 @@ def rate_of(plan: Plan, step_s: float) -> float | None:
 
 
 def beside_one_node(plan: Plan, step_s: float) -> str:
-    """What one node alone would take, where that is less, and the rate from which more pay."""
+    """The step time of one node alone, if shorter, and the rate above which more are faster."""
     alone = step_alone(plan)
     if alone is None or alone >= step_s:
         return ""
-    words = f"; one node alone would take {seconds(alone)}"
+    words = f"; one node alone takes {seconds(alone)}"
     worth = rate_of(plan, alone)
-    return f"{words}, {plan.cluster.nodes} pay from {bit_rate(worth)}" if worth else words
+    return (
+        f"{words}, {plan.cluster.nodes} nodes are faster only above {bit_rate(worth)}"
+        if worth
+        else words
+    )
 
 
 def _between(low: float, high: float, is_low: Callable[[float], bool]) -> float:

@@ -26,7 +26,7 @@ class Treatment(NamedTuple):
 
 
 ENTRIES = """
-priced: another value gives another memory or time
+priced: changes memory or time
   train_batch_size train_micro_batch_size_per_gpu gradient_accumulation_steps bf16.enabled
   bfloat16.enabled fp16.enabled data_types.grad_accum_dtype communication_data_type optimizer.type
   tensor_parallel.autotp_size pipeline.stages pipeline.activation_checkpoint_interval zero.stage
@@ -35,24 +35,24 @@ priced: another value gives another memory or time
   zero.zero_hpz_partition_size zero.zero_quantized_weights zero.zero_quantized_gradients
   zero.cpu_offload zero.cpu_offload_param zero.offload_optimizer.device zero.offload_param.device
   zero.offload_optimizer.ratio
-priced: ranks that share a sequence are no data parallelism; refused where no plan has them
+priced: splits sequences over ranks that are not data parallel; refused if no plan has them
   sequence_parallel_size
-priced: refused where stages would hold other layers than those of the price
+priced: refused if it assigns other layers to the stages than the estimate
   pipeline.partition
-irrelevant: what is logged, not what is computed
+irrelevant: logging only
   comet.* tensorboard.* wandb.* csv_monitor.* steps_per_print log_level dump_state timers.*
-irrelevant: slows the steps that it measures; the price is that of the others
+irrelevant: slows only the steps that it measures; the estimate is for the others
   wall_clock_breakdown memory_breakdown comms_logger.* flops_profiler.*
 irrelevant: saving and loading, between steps
   checkpoint.* datastates_ckpt nebula.* zero.elastic_checkpoint zero.load_from_fp32_weights
   zero.pipeline_loading_checkpoint zero.gather_16bit_weights_on_model_save
   zero.stage3_gather_16bit_weights_on_model_save zero.stage3_gather_fp16_weights_on_model_save
-irrelevant: numbers that tensors are scaled by, whatever they are
+irrelevant: scale factors, whose values do not change the work
   scheduler.* optimizer.params gradient_clipping gradient_predivide_factor prescale_gradients
   gradient_allreduce_op
-irrelevant: of Lamb alone, which has no price
+irrelevant: only for Lamb, which is not supported by the estimate
   optimizer.legacy_fusion
-irrelevant: scaling, overflow check and norm: in the fixed overhead of a step
+irrelevant: loss scaling, overflow check and norm are part of the fixed overhead of a step
   fp16.loss_scale fp16.initial_scale_power fp16.loss_scale_window fp16.hysteresis
   fp16.consecutive_hysteresis fp16.min_loss_scale fp16.auto_cast bf16.check_grad_overflow
   bfloat16.check_grad_overflow zero.compute_grad_norm
@@ -62,38 +62,38 @@ irrelevant: buffers of a transformer, such as rotary frequencies: kilobytes
   data_types.buffer_dtype data_types.keep_in_fp32_modules
 irrelevant: read by deepspeed.checkpointing; transformers uses torch's, see --recompute
   activation_checkpointing.*
-irrelevant: seeds, the way to recompute, what tensor ranks beside stages would share
+irrelevant: seeds, the recomputation method, and what tensor parallel ranks of a stage share
   pipeline.seed_layers pipeline.use_reentrant pipeline.pipe_partitioned pipeline.grad_partitioned
-irrelevant: how the disk is reached; its rates are those of `nvme` in the cluster
+irrelevant: how the disk is accessed; its rates are those of `nvme` in the cluster file
   aio.* zero.offload_optimizer.nvme_path zero.offload_param.nvme_path
-irrelevant: staging buffers of NVMe in RAM, small beside what they stage
+irrelevant: staging buffers of NVMe in RAM, small compared with the offloaded data
   zero.offload_optimizer.buffer_count zero.offload_param.buffer_count
   zero.offload_param.buffer_size zero.offload_param.max_in_cpu zero.offload_optimizer.fast_init
   zero.save_muon_momentum_buffer_in_memory
 irrelevant: host memory is counted as pinned, the larger case
   zero.offload_optimizer.pin_memory zero.offload_param.pin_memory zero.cpu_offload_use_pin_memory
-irrelevant: cores of SuperOffload, refused itself
+irrelevant: only for SuperOffload, which is refused
   zero.offload_optimizer.cpuadam_cores_perc
 irrelevant: updated weights are gathered in place, in messages of the reduce bucket
   zero.allgather_bucket_size allgather_size
-irrelevant: norms and biases, which stay whole under any usual value
+irrelevant: norms and biases, which are not sharded under any usual value
   zero.param_persistence_threshold zero.model_persistence_threshold
   zero.stage3_param_persistence_threshold zero.stage3_model_persistence_threshold
-irrelevant: a second limit beside max_live_parameters, which bounds the same memory
+irrelevant: a second limit on the memory that max_live_parameters bounds
   zero.max_reuse_distance zero.stage3_max_reuse_distance
-irrelevant: how many hooks there are: work of the host
+irrelevant: the number of hooks: work of the host
   zero.module_granularity_threshold zero.stage3_module_granularity_threshold
-irrelevant: not handed to any optimizer (_configure_zero_optimizer)
+irrelevant: not passed to any optimizer (_configure_zero_optimizer)
   zero.allgather_partitions disable_allgather
 irrelevant: pads each parameter to 16 bytes
   zero.parameter_alignment
 irrelevant: the order in which the same bytes are copied
   zero.round_robin_gradients
-irrelevant: what is checked or allowed
+irrelevant: checks and permissions
   zero.ignore_unused_parameters zero.override_module_apply zero.log_trace_cache_warnings
   zero.enable_sanity_checks zero.legacy_stage1 zero_allow_untested_optimizer
   zero_force_ds_cpu_optimizer
-irrelevant: the program around the steps
+irrelevant: affects the program outside of the steps
   dataloader_drop_last disable_python_gc managed_gradient_accumulation vocabulary_size
   use_data_before_expert_parallelism
 irrelevant: must agree with autotp_size, or concerns loading
@@ -108,7 +108,7 @@ refused: states in half precision
   bfloat16.bf16_optimizer_states
 refused: gradients freed during backward
   bf16.immediate_grad_update bfloat16.immediate_grad_update
-refused: mixed precision beside bf16 and fp16
+refused: mixed precision other than bf16 and fp16
   torch_autocast.* amp.*
 refused: DeepCompile changes what is gathered and kept
   compile.*
@@ -118,7 +118,7 @@ refused: expert parallelism of DeepSpeed
   expert_parallel.*
 refused: compression and quantisation during training
   compression_training.* quantize_training.* eigenvalue.*
-refused: layers or tokens that are left out
+refused: skipped layers or tokens
   progressive_layer_drop.* curriculum_learning.* data_efficiency.*
 refused: sparse or captured kernels
   sparse_gradients graph_harvesting

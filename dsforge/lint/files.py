@@ -65,7 +65,7 @@ def release_named(text: str | None) -> tuple[Releases, Release]:
     parts = (text or known.last).split(".")
     asked = number(".".join(parts))
     if not all(part.isdigit() for part in parts) or not asked:
-        raise DsforgeError(f"`--deepspeed` (={text!a}) is no release", "such as 0.16.4 or 0.16")
+        raise DsforgeError(f"`--deepspeed` (={text!a}) is not a release", "such as 0.16.4 or 0.16")
     if asked < number(known.names[0]) or asked[:2] > number(known.last)[:2]:
         hint = f"`--deepspeed {INSTALLED}` reads the one that is installed here"
         message = f"DeepSpeed {text} is outside {known.names[0]} to {known.last}, which are known"

@@ -57,9 +57,9 @@ def risk_of(request: Request, priced: Priced, than_s: float) -> str:
     step_s = priced.time.step_s.likely
     left = gib(room_left(cluster, memory)["device"])
     return (
-        f"is {times(step_s, than_s)} ({seconds(step_s)}), but tight: it leaves {left} of each "
-        f"{cluster.gpu.name} by the likely estimate, and its upper end "
-        f"({gib(memory.device_bytes.high)}) does not fit; `--risk` takes it"
+        f"is {times(step_s, than_s)} ({seconds(step_s)}), but tight: it leaves {left} on each "
+        f"{cluster.gpu.name} by the likely estimate, and the upper estimate "
+        f"({gib(memory.device_bytes.high)}) does not fit; `--risk` allows it"
     )
 
 
@@ -71,8 +71,8 @@ def _preferred(request: Request, best: Priced, found: Rivals) -> Said | None:
     price_of = demand(best.strategy, other.strategy)
     but = f", but {price_of}" if price_of else ""
     message = (
-        f"{against(other, mine)}{but}; up to {factor(request.prefer)} slower the easier plan is "
-        f"chosen, `--prefer 1` takes the fastest"
+        f"{against(other, mine)}{but}; a simpler plan is chosen if it is at most "
+        f"{factor(request.prefer)} slower, `--prefer 1` chooses the fastest"
     )
     return said("easier-than-the-fastest", message, mine / other.step_s)
 
@@ -195,7 +195,7 @@ def _against_back_end(request: Request, best: Priced, found: Rivals) -> Said | N
     asks = demand(best.strategy, other.strategy)
     words += f", but {asks}" if asks and other.step_s < mine_s else ""
     if mine == "megatron" and first and other.step_s > request.prefer * first.step_s > first.step_s:
-        words += f"; DeepSpeed is chosen up to {factor(request.prefer)} slower than the fastest"
+        words += f"; DeepSpeed is chosen if it is at most {factor(request.prefer)} slower"
     return said(rule, words, other.step_s / mine_s)
 
 
@@ -205,9 +205,9 @@ def _left_out(request: Request, best: Priced, found: Rivals) -> Said | None:
     if other is None:
         return None
     message = (
-        f"Megatron-LM is left out: {fine_tuned(request)}, and {PRETRAIN} starts from random "
-        f"weights and reads token files of its own; {against(other, mine_s)}, `--for megatron` "
-        f"takes it"
+        f"Megatron-LM is not considered: {fine_tuned(request)}, but {PRETRAIN} starts from "
+        f"random weights and reads only its own token files; {against(other, mine_s)}, "
+        f"`--for megatron` selects it"
     )
     return said("megatron-left-out", message, max(1.0, mine_s / other.step_s))
 
@@ -248,8 +248,8 @@ def _against_cut(best: Priced, found: Rivals) -> Said | None:
     stages = layout.pipeline_parallel_size
     flag = f"--pp {stages}" if stages > 1 else f"--tp {layout.tensor_parallel_size}"
     message = (
-        f"{against(other, mine_s)}, but {demand(mine, other.strategy)}: `dsforge train` can do "
-        f"that, few other trainers can; `{flag}` asks for it"
+        f"{against(other, mine_s)}, but {demand(mine, other.strategy)}: `dsforge train` "
+        f"supports that, few other trainers do; `{flag}` selects it"
     )
     return said("whole-before-cut", message, mine_s / other.step_s)
 
@@ -264,18 +264,18 @@ def _shared_sequences(request: Request, best: Priced, found: Rivals) -> Said | N
     work, gpus = request.workload, request.cluster.gpus
     other = found.fastest(_holds_whole_sequences)
     if other is not None:
-        why = f"with whole sequences, {against(other, mine_s)}"
+        why = f"without it, {against(other, mine_s)}"
     elif found.likely(_holds_whole_sequences):
-        why = f"with whole sequences, plans fit {LIKELY_ONLY}"
+        why = f"without it, plans fit {LIKELY_ONLY}"
     elif found.legal(_holds_whole_sequences):
-        why = "with whole sequences, no plan fits"
+        why = "without it, no plan fits"
     elif work.global_batch_size < gpus:
-        why = f"{work.global_batch_size} whole sequences are too few for {gpus} GPUs"
+        why = f"a global batch of {work.global_batch_size} is too small for {gpus} GPUs without it"
     else:
-        why = "whole sequences are not possible here"
+        why = "without it, no plan is valid"
     message = (
-        f"{ranks} GPUs share each sequence (Ulysses), {work.sequence_length // ranks:,} tokens on "
-        f"each: {why}"
+        f"{ranks} GPUs share each sequence (Ulysses), {work.sequence_length // ranks:,} tokens per "
+        f"GPU; {why}"
     )
     return said("shared-sequences", message, other.step_s / mine_s if other else 1.0)
 
@@ -288,7 +288,7 @@ def _holds_whole_sequences(strategy: Strategy) -> bool:
 def _megatron_only(request: Request, found: Rivals) -> str:
     """What keeps DeepSpeed out: a rule, else memory."""
     if found.likely(lambda s: s.back_end == BACK_ENDS[0]):
-        return f"DeepSpeed's plans fit {LIKELY_ONLY}"
+        return f"DeepSpeed plans fit {LIKELY_ONLY}"
     broken = _broken_by_zero(request)
     if broken:
         return f"DeepSpeed cannot run this: {broken[0]}"
@@ -302,15 +302,15 @@ def _placement(request: Request, best: Priced) -> Said | None:
     words, bubble = [], best.time.terms.bubble_s / best.time.step_s.likely
     if layout.tensor_parallel_size > 1:
         words.append(
-            f"{layout.tensor_parallel_size} tensor parallel ranks stay on {inside.name} "
+            f"{layout.tensor_parallel_size} tensor parallel ranks communicate over {inside.name} "
             f"({gb_per_s(inside.bytes_per_s)})"
         )
     if layout.pipeline_parallel_size > 1:
         across = cluster.nvlink_domains > 1
         rate = cluster.inter_node_bytes_per_s if across else inside.bytes_per_s
         words.append(
-            f"{layout.pipeline_parallel_size} pipeline stages send activations only, the slowest "
-            f"hop over {between.name if across else inside.name} ({gb_per_s(rate)}); the pipeline "
-            f"bubble is {bubble:.0%} of the step"
+            f"{layout.pipeline_parallel_size} pipeline stages exchange only activations; the "
+            f"slowest hop is {between.name if across else inside.name} ({gb_per_s(rate)}); the "
+            f"pipeline bubble is {bubble:.0%} of the step"
         )
     return said("tensor-in-node", "; ".join(words), 1 - bubble) if words else None

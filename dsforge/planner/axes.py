@@ -85,7 +85,7 @@ def micro_batch_axis(request: Request) -> Axis:
 
     if free:
         values = tuple(range(1, LARGEST_MICRO_BATCH + 1))
-        return Axis("micro-batch", values, at, "larger ones are not looked at")
+        return Axis("micro-batch", values, at, "larger ones are not tried")
     return Axis("micro-batch", divisors(batch), at, f"the global batch is {batch}", holes=True)
 
 
@@ -100,7 +100,7 @@ def sequence_axis(request: Request) -> Axis:
         work = request.workload.model_copy(update={"sequence_length": length})
         return _asked(request, "default-sequence-length", workload=work)
 
-    end = "longer ones are not looked at" if unlimited else f"{model.name} has {longest} positions"
+    end = "longer ones are not tried" if unlimited else f"{model.name} has {longest} positions"
     return Axis("seq-len", (*lengths, longest), at, end)
 
 
@@ -116,7 +116,7 @@ def gpus_axis(request: Request) -> Axis:
         return _with_batch(asked, gpus) if _batch_is_free(request) else asked
 
     values = (*range(1, node + 1), *(node * n for n in nodes))
-    return Axis("gpus", values, at, "more are not looked at", holes=True)
+    return Axis("gpus", values, at, "more are not tried", holes=True)
 
 
 def model_axis(request: Request, known: tuple[ModelSpec, ...]) -> Axis:
@@ -148,7 +148,7 @@ def size_axis(request: Request, sized: Callable[[int], ModelSpec], near: int) ->
         longer = model.model_copy(update={"max_position_embeddings": positions})
         return _asked(request, "model-size", model=longer)
 
-    return Axis("model", tuple(sizes), at, "larger ones are not looked at")
+    return Axis("model", tuple(sizes), at, "larger ones are not tried")
 
 
 def _trainable(request: Request, model: ModelSpec) -> bool:
@@ -167,7 +167,7 @@ def _with_batch(request: Request, multiple: int) -> Request:
     """The request with its global batch rounded up to a multiple."""
     batch = -(-request.workload.global_batch_size // multiple) * multiple
     work = request.workload.model_copy(update={"global_batch_size": batch})
-    message = f"`global_batch_size` is {batch}: nobody fixed it, and it must be a multiple"
+    message = f"`global_batch_size` is {batch}: it was not set, and must be a multiple"
     why = Reason(rule=FREE_BATCH, message=f"{message} of {multiple}")
     asked = _asked(request, FREE_BATCH, workload=work)
     return asked.model_copy(update={"reasons": (*asked.reasons, why)})

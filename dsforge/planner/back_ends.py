@@ -46,11 +46,11 @@ def fine_tuned(request: Request) -> str:
     """What shows that the run continues from trained weights or reads rows; empty: nothing does."""
     work, model = request.workload, request.model
     if work.method == "lora":
-        return "adapters are trained beside frozen weights"
+        return "adapters are trained on frozen weights"
     if work.data is not None:
         return f"the run reads rows of {file_name(work.data.train)}"
     if work.epochs is not None:
-        return "the run passes over data in epochs"
+        return "the length of the run is given in epochs"
     if is_tuned(model) or (work.tokens is None and is_folder(model)):
         return f"{model.name} is a checkpoint"
     return ""

@@ -32,7 +32,7 @@ DISK = NvmeSpec(
     path="/nvme", size_bytes=3_840 * 10**9, read_bytes_per_s=6.8e9, write_bytes_per_s=4.0e9
 )
 SPLITS = {
-    "zero_stage": "{kind}, the ZeRO stage left open",
+    "zero_stage": "{kind}, any ZeRO stage",
     "back_end": "--for {back_end}",
     "tensor_parallel_size": "tensor parallel {tensor_parallel_size}",
     "pipeline_parallel_size": "pipeline parallel {pipeline_parallel_size}",
@@ -98,7 +98,7 @@ def _of_strategy(request: Request) -> Iterator[Change]:
         change = _strategy(request, field, SPLITS[field], **{field: None})
         yield change._replace(kind=Kind.engine) if field in ENGINES else change
     if not fixed.back_end and not needs_deepspeed(request) and fine_tuned(request):
-        name = "--for megatron (weights and data converted first)"
+        name = "--for megatron (requires converted weights and data)"
         change = _strategy(request, "back_end", name, back_end=BACK_ENDS[1])
         yield change._replace(kind=Kind.engine)
 
@@ -109,12 +109,14 @@ def _has_stages(back_end: BackEnd | None) -> bool:
 
 
 def _buffers(request: Request) -> Iterator[Change]:
-    """Smaller buckets, no second copy of the weights."""
+    """Smaller buckets, no hpZ (secondary copy of the weights)."""
     fixed = request.constraints
     if fixed.buckets not in (None, "sized"):
         yield _strategy(request, "buckets", "buckets sized to the model", buckets="sized")
     if (fixed.hpz_partition_size or 1) > 1:
-        yield _strategy(request, "hpZ", "no second copy of the weights", hpz_partition_size=1)
+        yield _strategy(
+            request, "hpZ", "no hpZ (secondary copy of the weights)", hpz_partition_size=1
+        )
 
 
 def _offloads(request: Request) -> Iterator[Change]:

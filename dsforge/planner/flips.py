@@ -49,7 +49,7 @@ class Flip(BaseModel):
             return f"with {self.change}, {self.kind} is chosen: {self.instead_of} does not fit"
         if self.margin < 0:
             less = f"{self.instead_of} is {times(1 + self.margin, 1)}"
-            return f"with {self.change}, {self.kind} is chosen as the simpler one: {less}"
+            return f"with {self.change}, {self.kind} is chosen as the simpler one, although {less}"
         return f"with {self.change}, {self.kind} is {times(1, 1 + self.margin)}"
 
 

@@ -21,7 +21,7 @@ from dsforge.specs import ClusterSpec
 
 HOSTS = "fastest-hosts"  # rule of the reason
 NAMED = 4  # idle hosts that are named
-WHY = "hosts differ, and those that train together run equally many ranks at the weakest's pace"
+WHY = "hosts differ; those that train together run equally many ranks, as fast as the slowest"
 
 
 class _Tried(NamedTuple):

@@ -158,7 +158,7 @@ def _refusal(axis: Axis) -> DsforgeError:
             choose(axis.at(axis.values[-1 if axis.smallest else 0]))
         except DsforgeError as error:
             return error
-    problem = Problem("nothing-to-find", f"nothing is known that could be tried: {axis.end}")
+    problem = Problem("nothing-to-find", f"no value can be tried: {axis.end}")
     return LayoutError((problem,))
 
 
@@ -244,7 +244,7 @@ class _Search:
     def neighbour(self, value: int) -> Neighbour:
         """What comes nearest to fitting at a value that does not, or the rule that forbids it."""
         found, request = self.nearest(value), self.request(value)
-        label, short, why, terms = "", 0, "no combination is legal", None
+        label, short, why, terms = "", 0, "no strategy is valid", None
         if found is not None:
             label, short, terms = found.strategy.label(), found.missing_bytes, found.memory.terms
             why = shortage(request.cluster, found.memory)

@@ -22,8 +22,8 @@ def offload_reason(request: Request, best: Priced, found: Rivals) -> Said | None
     asked = fixed.offload_optimizer or fixed.offload_parameters
     why = "offload was asked for" if asked else _why_offload(request, best, found)
     message = (
-        f"{why}; a step has {seconds(terms.offload_s)} of copies and "
-        f"{seconds(terms.optimizer_s)} of optimizer in it, and each node needs "
+        f"{why}; each step includes {seconds(terms.offload_s)} of offload copies and "
+        f"{seconds(terms.optimizer_s)} of optimizer time, and each node needs "
         f"{gib(best.memory.host_bytes.peak)} of host RAM at its peak"
     )
     share = (terms.offload_s + terms.optimizer_s) / best.time.step_s.likely
@@ -37,7 +37,7 @@ def quantised_reason(request: Request, best: Priced, found: Rivals) -> Said | No
         return None
     message = (
         f"with `--method qlora`, {against(other, mine_s)} and needs {gib(other.device_bytes)} of "
-        f"{memory_name(request)}: the frozen matrices are held in 4 bits"
+        f"{memory_name(request)}: frozen matrices are stored in 4 bits"
     )
     return said("qlora-needs-no-offload", message, mine_s / other.step_s)
 
@@ -46,7 +46,7 @@ def _why_offload(request: Request, best: Priced, found: Rivals) -> str:
     """What becomes of the plans that leave everything on the device."""
     mine_s = best.time.step_s.likely
     if not best.fits:
-        return "no plan fits, this one lacks least"
+        return "no plan fits; this one exceeds memory least"
     other = found.fastest(lambda s: not s.offloads)
     if other is not None:
         return f"without offload, {against(other, mine_s)}"
@@ -93,7 +93,7 @@ def headroom_reason(request: Request, best: Priced) -> Said:
     left = rooms(cluster, memory)
     if is_safe(cluster, memory):
         return said("fits", left)
-    why = "and `--risk` was given" if request.risk else "and no plan is sure to fit"
+    why = "and `--risk` was given" if request.risk else "and no plan fits by the upper estimate"
     high = gib(memory.device_bytes.high)
-    message = f"tight: {left}; the upper end of the estimate ({high}) does not fit, {why}"
+    message = f"tight: {left}; the upper estimate ({high}) does not fit, {why}"
     return Said(inf, Reason(rule="fits-tightly", message=message))

@@ -113,11 +113,11 @@ def _check(request: Request, aim: Aim) -> None:
     problems = []
     limited = aim.deadline_days is not None or aim.budget is not None
     if limited and run_steps(request.workload) is None:
-        message = "a deadline or a budget needs the length of the run"
+        message = "a deadline or a budget requires the length of the run"
         problems.append(Problem("aim-tokens", message, "add --tokens, such as --tokens 2b"))
     if aim.budget is not None and request.cluster.gpu_hour_price is None:
-        message = f"`budget` (={aim.budget:g}) needs the price of a GPU for an hour"
-        problems.append(Problem("aim-price", message, "add --gpu-hour-price; none is built in"))
+        message = f"`budget` (={aim.budget:g}) requires a price per GPU-hour"
+        problems.append(Problem("aim-price", message, "add --gpu-hour-price; there is no default"))
     if problems:
         raise SpecError(tuple(problems))
 
@@ -169,15 +169,15 @@ def _missed(request: Request, aim: Aim, bills: list[Bill]) -> DsforgeError:
         ways.append(f"--tokens {_tokens(request.workload.tokens_per_step * steps)}")
         return DsforgeError(message, f"the nearest that can: {', or '.join(ways)}")
     if money is not None and least.money > money:
-        what = f"`budget` (={money:g}) does not suffice: the run costs"
+        what = f"`budget` (={money:g}) is too low: the run costs"
         message = f"{what} {amount(least.money)} on {least.part.gpus} GPUs, where it is cheapest"
-        return DsforgeError(message, f"the nearest that does: --budget {_up(least.money)}")
+        return DsforgeError(message, f"the nearest that can: --budget {_up(least.money)}")
     in_time = min((b for b in bills if b.days <= (days or b.days)), key=lambda b: b.money)
-    message = f"`deadline_days` (={days:g}) and `budget` (={money:g}) cannot be kept together"
-    both = f"--budget {_up(in_time.money)} keeps the deadline on {in_time.part.gpus} GPUs"
+    message = f"`deadline_days` (={days:g}) and `budget` (={money:g}) cannot both be met"
+    both = f"--budget {_up(in_time.money)} meets the deadline on {in_time.part.gpus} GPUs"
     cheap = [b for b in bills if b.money <= (money or b.money)]
     slow = min(cheap, key=lambda b: b.days)
-    return DsforgeError(message, f"{both}, --deadline-days {_up(slow.days)} keeps the budget")
+    return DsforgeError(message, f"{both}, --deadline-days {_up(slow.days)} meets the budget")
 
 
 def _up(value: float) -> str:

@@ -91,7 +91,7 @@ def _with_fewer_named(explorer: Explorer, least: _Looked, clearly: bool) -> Expl
     if not clearly and (share > 1 / 2 or dearer or least[1] > request.prefer * mine_s):
         return explorer
     words = f"{times(least[1], mine_s)} with {share:.0%} of the accelerators"
-    ways = f"; `--objective {'fastest' if clearly else 'cheapest'}` takes fewer machines"
+    ways = f"; `--objective {'fastest' if clearly else 'cheapest'}` uses fewer machines"
     message = f"{_named(request, least)}, {words}{ways}"
     return explorer.because(Reason(rule=NEARLY, message=message))
 

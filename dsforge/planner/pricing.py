@@ -92,7 +92,7 @@ def rooms(cluster: ClusterSpec, memory: MemoryEstimate) -> str:
     """`19.6 GiB left on each h100-80gb, 13.8 GiB of host RAM left on each node`."""
     left = room_left(cluster, memory)
     places = {
-        "device": f"left for each {'CPU rank' if cluster.gpu.is_cpu else cluster.gpu.name}",
+        "device": f"left on each {'CPU rank' if cluster.gpu.is_cpu else cluster.gpu.name}",
         "host": "of host RAM left on each node",
         "nvme": "of NVMe left on each node",
     }
@@ -124,7 +124,7 @@ def shortage(cluster: ClusterSpec, memory: MemoryEstimate) -> str:
         "device": ("device memory", f"each {cluster.gpu.name} has", cluster.gpu.memory_bytes),
         "host": (
             "host RAM",
-            "each node can give",
+            "each node can use",
             round(cluster.host_memory_bytes * HOST_SHARE),
         ),
         "nvme": ("NVMe", "each node has", cluster.nvme.size_bytes if cluster.nvme else 0),

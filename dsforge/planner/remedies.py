@@ -175,11 +175,11 @@ def _job(start: Request, end: Request) -> Iterator[str]:
     """What of the job is another one."""
     before, after = start.workload, end.workload
     if after.sequence_length != before.sequence_length:
-        yield f"samples cut at {after.sequence_length} tokens"
+        yield f"samples truncated to {after.sequence_length} tokens"
     if after.global_batch_size != before.global_batch_size:
         yield f"global batch {after.global_batch_size}"
     if after.lora and not before.lora:
-        yield f"only adapters of rank {after.lora.rank} learn"
+        yield f"trains only adapters of rank {after.lora.rank}"
     if after.in_4_bits and not before.in_4_bits:
         yield "frozen matrices in 4 bits"
 
@@ -201,7 +201,7 @@ def _speed(before: _Run, after: _Run, slowdown: float) -> str:
     """How much more time it takes, and what most of that is."""
     first, second = before.request, after.request
     same = (first.cluster, first.workload) == (second.cluster, second.workload)
-    unit = "step time" if same else "GPU time a token"
+    unit = "step time" if same else "GPU time per token"
     if abs(slowdown - 1) < NOTICED:
         return f"the same {unit}"
     if slowdown >= TIMES:
@@ -220,4 +220,4 @@ def _speed(before: _Run, after: _Run, slowdown: float) -> str:
 
 def _ram(before: Priced, after: Priced) -> str:
     more = after.memory.host_bytes.peak - before.memory.host_bytes.peak
-    return f"{gib(more)} more host RAM a node at its peak" if more > NOTICED_RAM_BYTES else ""
+    return f"{gib(more)} more host RAM per node at its peak" if more > NOTICED_RAM_BYTES else ""

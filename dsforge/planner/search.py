@@ -62,7 +62,7 @@ def appraise(request: Request) -> Plan:
     elif found.tight:
         best = _nearest(found)
     else:
-        raise LayoutError(_broken(found), "no legal combination for this request")
+        raise LayoutError(_broken(found), "no valid strategy for this request")
     return _plan(request, best.strategy, rivals(request, found.explored), ())
 
 
@@ -130,7 +130,7 @@ def _required(request: Request, found: Found) -> Found:
     if found.fitting:
         return found
     if not found.tight:
-        raise LayoutError(_broken(found), "no legal combination for this request")
+        raise LayoutError(_broken(found), "no valid strategy for this request")
     nearest = _priced(request, _nearest(found).strategy)
     lacking = missing_bytes(request.cluster, nearest.memory)
     name = largest_term(nearest.memory)
@@ -162,9 +162,9 @@ def _way_out(request: Request, nearest: Priced) -> str:
     head: tuple[str, ...] = ()
     if assumed and max(short, key=lambda name: short[name]) == "host":
         ram = gib(request.cluster.host_memory_bytes)
-        head = (f"{ram} of RAM on each node are assumed: set --host-memory if there is more",)
+        head = (f"{ram} of RAM on each node is assumed: set --host-memory if there is more",)
     if not found:
-        none = "no two changes make it fit at a price worth paying: take a smaller model"
+        none = "no one or two changes make it fit at up to 3x the GPU time: use a smaller model"
         return "\n  ".join((*head, none))
     return "\n    ".join(("\n  ".join((*head, "what would make it fit:")), *map(str, found)))
 

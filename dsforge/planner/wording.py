@@ -10,7 +10,7 @@ from dsforge.planner.explore import Candidate
 from dsforge.planner.figures import memory_label
 from dsforge.units import seconds, times
 
-LIKELY_ONLY = "only by the likely memory estimate, not by its upper end"
+LIKELY_ONLY = "only by the likely memory estimate, not by the upper one"
 
 
 class Said(NamedTuple):

@@ -228,7 +228,7 @@ def _port(text: str) -> int:
     if not text:
         return MASTER_PORT
     if not re.fullmatch("[0-9]{1,5}", text) or int(text) not in PORTS:
-        raise DsforgeError(f"MASTER_PORT (={text[:40]!a}) is no port", "a number up to 65535")
+        raise DsforgeError(f"MASTER_PORT (={text[:40]!a}) is not a port", "a number up to 65535")
     return int(text)
 
 

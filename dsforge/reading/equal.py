@@ -116,7 +116,9 @@ class Draft:
 
     def _usual_intra_node(self, gpu: GpuSpec) -> LinkSpec:
         link = catalog.default_intra_node(gpu)
-        self._choose("default-intra-node", f"`intra_node` is {link.name}, as usual for {gpu.name}")
+        self._choose(
+            "default-intra-node", f"`intra_node` is {link.name}, the default for {gpu.name}"
+        )
         return link
 
     def _usual_inter_node(self, nodes: int, intra_node: LinkSpec) -> LinkSpec:
@@ -197,7 +199,9 @@ class Draft:
         elif not gpu.is_cpu:
             value = max(LEAST_HOST_BYTES, HOST_BYTES_PER_GPU_BYTE * value)
             why = "twice the memory of its GPUs and at least 64 GiB; `--host-memory` sets it"
-        self._choose("default-host-memory", f"a node is taken to have {gib(value)} of RAM: {why}")
+        self._choose(
+            "default-host-memory", f"each node is assumed to have {gib(value)} of RAM: {why}"
+        )
         return value
 
     def _cpu_cores(self, per_node: int) -> int:

@@ -113,7 +113,7 @@ def path_of(value: object, thing: str) -> Path:
         name = b"\x00"
     longest = max(map(len, name.split(b"/")))
     if b"\x00" in name or longest > LONGEST_NAME or len(name) > LONGEST_PATH:
-        raise refusal("value-wrong", "", f"`{thing}` (={os.fspath(value)!a:.60}) is no path")
+        raise refusal("value-wrong", "", f"`{thing}` (={os.fspath(value)!a:.60}) is not a path")
     return Path(os.fsdecode(value))
 
 

@@ -154,7 +154,7 @@ class _Draft:
     def sequence_length(self, model: ModelSpec) -> int:
         """Tokens per sample: 4096, or the longest that the model takes."""
         length = min(USUAL_SEQUENCE, model.max_position_embeddings)
-        why = "the longest of the model" if length < USUAL_SEQUENCE else "as usual"
+        why = "the longest of the model" if length < USUAL_SEQUENCE else "the default"
         self._choose("default-sequence-length", f"`sequence_length` is {length} tokens, {why}")
         return length
 
@@ -163,7 +163,7 @@ class _Draft:
         if self.file.method is not None:
             return "lora" if self.file.method in ADAPTED else "full"
         method: Method = "lora" if self.file.lora else "full"
-        why = "adapters are described" if self.file.lora else "nothing else was asked for"
+        why = "adapters are described" if self.file.lora else "the default"
         self._choose("default-method", f"`method` is {method}: {why}")
         return method
 
@@ -189,14 +189,14 @@ class _Draft:
 
     def optimizer(self) -> Optimizer:
         """AdamW."""
-        self._choose("default-optimizer", "`optimizer` is adamw, as usual")
+        self._choose("default-optimizer", "`optimizer` is adamw, the default")
         return "adamw"
 
     def precision(self, cluster: ClusterSpec) -> Precision:
         """bf16 where the card has it: fp16 overflows above 65504 and needs loss scaling."""
         card = cluster.gpu
         if "bf16" in card.peak_flops:
-            self._choose("default-precision", f"`precision` is bf16: {card.name} has it")
+            self._choose("default-precision", f"`precision` is bf16: {card.name} supports it")
             return "bf16"
         if "fp16" in card.peak_flops:
             why = "has no bf16; loss scaling guards against overflow above 65504"
@@ -236,7 +236,7 @@ class _Draft:
             message = f"`global_batch_size` is {samples} samples of {sequence_length} tokens"
             self._choose("batch-from-tokens", f"{message} for the {tokens} tokens asked for")
             return samples
-        wanted, why = FINE_TUNING_SAMPLES, "as usual in fine-tuning"
+        wanted, why = FINE_TUNING_SAMPLES, "the default for fine-tuning"
         if self.from_scratch:
             wanted = max(1, PRETRAINING_TOKENS // sequence_length)
             why = f"about {PRETRAINING_TOKENS} tokens as usual from scratch"

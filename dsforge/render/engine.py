@@ -34,7 +34,7 @@ class Context(Protocol):
         ...
 
 
-HINT = "compare your template with the one in templates/; every variable of a file is listed there"
+HINT = "compare your template with the built-in one in templates/, which uses every variable"
 
 
 def template_root() -> Path:

@@ -65,7 +65,7 @@ def _network(cluster: ClusterSpec) -> tuple[Variable, ...]:
     gloo, nccl = "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"
     without_nccl = cluster.gpu.is_cpu or cluster.gpu.is_gaudi
     names = (gloo,) if without_nccl else (nccl, gloo)
-    why = "without it the first interface is taken, often a container bridge"
+    why = "without it the first interface is used, often a container bridge"
     if cluster.inter_node.measured is not None:
         why = "the ranks of the cluster card met over it; " + why
     found = tuple(Variable(n, cluster.interface, why) for n in names if cluster.interface)
@@ -86,25 +86,27 @@ def _without_rdma(link: LinkSpec) -> tuple[Variable, ...]:
         return (Variable(name, "1", why),)
     if link.kind != "ethernet":
         return ()
-    why = "the nodes are planned with plain Ethernet; remove it where the adapters speak RoCE"
+    why = "the plan assumes Ethernet without RDMA; remove it if the adapters support RoCE"
     return (Variable(name, "1", why),)
 
 
 def _device(cluster: ClusterSpec) -> tuple[Variable, ...]:
     """What the accelerator needs."""
     if cluster.gpu.is_cpu:
-        why = "ranks run on the CPU even where DeepSpeed finds an accelerator"
+        why = "ranks run on the CPU even if DeepSpeed finds an accelerator"
         return (Variable("DS_ACCELERATOR", "cpu", why),)
     if cluster.gpu.is_gaudi:
-        why = "DeepSpeed then runs on Gaudi or says at once what is missing (real_accelerator.py)"
+        why = (
+            "DeepSpeed then runs on Gaudi or reports at once what is missing (real_accelerator.py)"
+        )
         return (Variable("DS_ACCELERATOR", "hpu", why),)
     if cluster.gpu.collectives == "RCCL":
         return ()
-    why = "memory that is freed in one size can be used in another: less fragmentation"
+    why = "reduces fragmentation of the memory of the caching allocator"
     return (Variable("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True", why),)
 
 
 def _threads(cluster: ClusterSpec) -> Variable:
     """The share of the node's cores that one rank may use, for CPU optimizers and data."""
-    why = "otherwise each rank of a node starts a thread for every core of it"
+    why = "otherwise each rank starts one thread per core of the node"
     return Variable("OMP_NUM_THREADS", str(cluster.cpu_cores_per_rank), why)

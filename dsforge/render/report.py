@@ -22,8 +22,8 @@ from dsforge.units import SAME, Interval, amount, count, gib, seconds, times
 
 FILES = {"megatron": "megatron/args.txt"}
 MEGATRON = (
-    "`MEGATRON_PATH` is a checkout of Megatron-LM, `DATA_PATH` the prefix of data that its "
-    "`tools/preprocess_data.py` has made{}. It starts from random weights, unless "
+    "`MEGATRON_PATH` is a checkout of Megatron-LM, `DATA_PATH` the prefix of the "
+    "data written by its `tools/preprocess_data.py`{}. Training starts from random weights, unless "
     "`output/megatron` holds a checkpoint, such as one made by its `tools/checkpoint/convert.py`."
 )
 
@@ -120,7 +120,7 @@ def _launch(plan: Plan, bundle: Bundle) -> Launch:
         ways = (starts, Row("under Slurm", f"{given} {slurm}", "in this folder"))
         arguments = FILES["megatron"]
         data = plan.workload.data
-        of = f" of {data.train}" if data else "; without it, it trains on mock data"
+        of = f" of {data.train}" if data else "; without it, Megatron-LM trains on mock data"
         return Launch(label, "Megatron-LM", arguments, bundle.folder, ways, MEGATRON.format(of))
     ssh = Row("over ssh", bundle.script("deepspeed.sh"), "on one host")
     starts = Row("without ssh", bundle.script("torchrun.sh"), each)
@@ -239,7 +239,11 @@ def speed_rows(plan: Plan) -> tuple[Row, ...]:
     return (
         Row("tokens/s", _amounts(speed.tokens_per_s), "of the whole cluster"),
         Row("model TFLOP/s per GPU", _amounts(speed.model_tflops_per_gpu), "useful FLOPs"),
-        Row("hardware TFLOP/s per GPU", _amounts(speed.hardware_tflops_per_gpu), "and repeated"),
+        Row(
+            "hardware TFLOP/s per GPU",
+            _amounts(speed.hardware_tflops_per_gpu),
+            "including recomputation",
+        ),
         Row("MFU", _shares(speed.mfu), "useful FLOPs over the card's peak"),
         Row("HFU", _shares(speed.hfu), "executed FLOPs over the card's peak"),
     )
@@ -304,10 +308,9 @@ def _verdict(plan: Plan, other: Priced) -> str:
     mine_s, step_s = plan.choice.time.step_s.likely, other.time.step_s.likely
     how, surely = times(step_s, mine_s), fit(plan.cluster, plan.choice)
     if fit(plan.cluster, other) == TIGHT and surely != TIGHT:
-        return (
-            f"{how}, but tight: its upper end ({gib(other.memory.device_bytes.high)}) does not fit"
-        )
+        high = gib(other.memory.device_bytes.high)
+        return f"{how}, but tight: the upper estimate ({high}) does not fit"
     asks = demand(plan.strategy, other.strategy)
     if step_s * SAME > mine_s:
         return f"{how}, but {asks}" if asks and step_s < mine_s * SAME else how
-    return f"{how}, but {asks or 'not within what was asked for'}"
+    return f"{how}, but {asks or 'outside the given constraints'}"

@@ -29,7 +29,7 @@ from dsforge.render.engine import HINT, OPTIONS, add_filters, place_of, template
 
 MOST_BYTES = 1 << 20  # of one template; ours have at most 10 KB
 LIMITS = Limits(seconds=6.0, memory_bytes=384 << 20, answer_bytes=16 << 20)
-SIMPLER = "a template is finite work: simplify it"
+SIMPLER = "simplify the template"
 _GLOBALS = ("range", "dict", "cycler", "joiner", "namespace")
 _PLAIN = (str, int, float, bool, dict, list, tuple)
 _OF_JINJA = (Macro, LoopContext, BlockReference, Cycler, Joiner)
@@ -74,7 +74,7 @@ def _answer(templates: Path, work: Callable[[Environment], tuple[Artifact, ...]]
 def _words(error: Exception) -> str:
     """What went wrong, on one line."""
     if isinstance(error, RecursionError):
-        return "includes or calls itself without end"
+        return "includes or calls itself endlessly"
     text = " ".join(str(error).split())[:300]
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 

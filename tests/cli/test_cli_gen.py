@@ -55,7 +55,7 @@ def test_the_tree_is_written_and_the_choice_said(
         "largest:",
         "step",
         f"{len(TREE) - 1} created",
-        "put the addresses",
+        "write the addresses",
         "deepspeed.sh",
     ):
         assert part in said

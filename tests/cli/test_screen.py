@@ -118,7 +118,7 @@ def test_what_is_left_is_named_after_where_it_is_left() -> None:
     ram = 0.95 * document["cluster"]["host_memory_bytes"]
 
     assert document["margin_bytes"] < 2 * GIB
-    assert f"{left} left for each h100-80gb" in " ".join(shown.split())
+    assert f"{left} left on each h100-80gb" in " ".join(shown.split())
     host = gib(ram - max(document["memory"]["host_bytes"].values()))
     assert f"{host} of host RAM left on each node" in " ".join(shown.split())
     assert f"of {gib(ram)} usable per node at its peak (init)" in shown

@@ -47,7 +47,7 @@ def test_plan_md_says_stage_and_data_parallel_size_and_why_each_other_file_lost(
             "distributed optimizer: **" if plan.strategy.back_end == "megatron" else stage
         ) in page
         assert f"- data parallel size: **{plan.strategy.layout.data_parallel_size}**" in page
-        assert page.index("\nWhy") < page.index("## The files")
+        assert page.index("\nReasons") < page.index("## The files")
         assert "[default-" not in page
         for variant in plan.variants:
             if variant.priced is None:
@@ -68,7 +68,7 @@ def test_plan_md_says_stage_and_data_parallel_size_and_why_each_other_file_lost(
                 assert f"{gib(other.memory.device_bytes.likely)} | {seconds(step_s)}" in row
                 assert times(step_s, mine_s) in row
                 assert ("faster" in row) <= (", but " in row)
-                assert "not within what was asked for" not in row
+                assert "outside the given constraints" not in row
     assert looked > 30
 
 
@@ -127,7 +127,7 @@ def test_megatron_without_distributed_optimizer_has_a_label_of_its_own() -> None
 
 
 SHORT = re.compile(
-    r"needs ([\d,.]+) GiB of (device memory|host RAM), .*? (?:has|can give) ([\d,.]+) GiB: "
+    r"needs ([\d,.]+) GiB of (device memory|host RAM), .*? (?:has|can use) ([\d,.]+) GiB: "
     r"([\d,.]+) GiB too much"
 )
 HOST = re.compile(r"host RAM ([\d,.]+) GiB of ([\d,.]+) GiB")

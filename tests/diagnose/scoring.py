@@ -26,11 +26,11 @@ PAGE_TEXT = """\
 # Diagnosis on failures that people reported
 
 Made by `python tests/diagnose/scoring.py` from `tests/diagnose/threads/`: excerpts of error text
-from {failures} public threads, labelled by hand with {causes} causes, {before} of them written down
-before there was a rule that knows them. A test fails when a figure falls. Rules were then written
-for these failures, so the table says that the rules hold together, not how they do on new failures.
-Of the last {of} failures, before any rule was touched for them, {right} were answered right,
-{unknown} as unknown, {wrong} wrong.
+from {failures} public threads, labelled by hand with {causes} causes, {before} of them before
+a rule for them existed. A test fails if a figure gets worse. The rules were then written for these
+failures, so the table shows that they are consistent, not how they perform on new failures. Of the
+last {of} failures, before any rule was changed for them, {right} were diagnosed correctly,
+{unknown} were reported as unknown and {wrong} were wrong.
 
 | | |
 |---|---|
@@ -39,11 +39,11 @@ Of the last {of} failures, before any rule was touched for them, {right} were an
 | confidence {confident} or more, and wrong | {known_wrong} of {failures} |
 | no answer at all to an error | {silent} of {failures} |
 | false alarms on healthy and unrelated texts | {alarms} of {healthy} |
-| harmless lines that may change no answer, tried before and after each failure | {harmless} |
+| harmless lines that must not change an answer, tried before and after each failure | {harmless} |
 
-A rule is an entry of `dsforge/diagnose/rules/*.yaml`: words that find a line, patterns that read
-it, message, cause, fix, sources, and excerpts that it must answer (`hits`) or must not (`misses`).
-Adding one is one entry with its excerpt; the tests hold it against the excerpts of all others.
+A rule is an entry of `dsforge/diagnose/rules/*.yaml`: words that find a line, patterns that parse
+it, message, cause, fix, sources, and excerpts that it must match (`hits`) or must not (`misses`).
+A new rule is one entry with its excerpt; the tests run it on the excerpts of all other rules.
 
 ## Confidence
 

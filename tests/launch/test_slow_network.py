@@ -76,4 +76,4 @@ def test_two_hosts_on_a_slow_link_are_slower_than_one(
     assert together_s > alone_s
     assert "the plan counts on 1 Gbit/s and needs 600 Mbit/s" in message
     assert cause.rule == "slow-network"
-    assert "counts on 1 Gbit/s and needs 600 Mbit/s; one node alone would take" in cause.message
+    assert "counts on 1 Gbit/s and needs 600 Mbit/s; one node alone takes" in cause.message

@@ -173,7 +173,7 @@ def test_a_deadline_is_met_with_the_fewest_gpus_that_can() -> None:
     ("aim", "message", "hint"),
     [
         (Aim(deadline_days=0.1), "cannot be met: the run takes", r"--deadline-days (\S+),"),
-        (Aim(budget=1.0), "does not suffice: the run costs", r"--budget (\S+)"),
+        (Aim(budget=1.0), "is too low: the run costs", r"--budget (\S+)"),
     ],
     ids=["deadline", "budget"],
 )
@@ -222,7 +222,7 @@ def test_plan_argues_in_json() -> None:
     assert argued["alternatives"] == plain["alternatives"]
     assert (plain["front"], plain["flips"]) == (None, None)
     shown = run(app, ["plan", *COMMAND, "--argue"]).stdout
-    assert "and the choice on so many GPUs" in shown  # which others may beat
+    assert "the choice for each number of GPUs" in shown  # which others may beat
 
 
 SVG = "{http://www.w3.org/2000/svg}"

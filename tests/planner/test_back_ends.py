@@ -144,7 +144,7 @@ def test_a_small_job_with_rows_stays_on_deepspeed(tmp_path: Path) -> None:
     printed = _printed(*asked, "--data", str(rows))
 
     assert "strategy ZeRO-0" in printed
-    assert "Megatron-LM is left out: the run reads rows of rows.jsonl" in printed
+    assert "Megatron-LM is not considered: the run reads rows of rows.jsonl" in printed
 
 
 def test_a_refusal_offers_megatron_where_only_that_fits(tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ def test_a_refusal_offers_megatron_where_only_that_fits(tmp_path: Path) -> None:
     printed = _printed(*asked, *more, "--data", str(rows))
 
     assert "does not fit" in printed
-    assert "--for megatron (weights and data converted first)" in printed
+    assert "--for megatron (requires converted weights and data)" in printed
 
 
 def _printed(*arguments: str) -> str:

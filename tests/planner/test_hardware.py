@@ -220,7 +220,7 @@ def test_a_batch_for_less_than_half_of_the_machines_is_refused() -> None:
     """Another batch is the better answer then; the error names it."""
     from planning import ask, cluster, workload
 
-    with pytest.raises(LayoutError, match="no legal combination") as caught:
+    with pytest.raises(LayoutError, match="no valid strategy") as caught:
         choose(ask("llama-2-7b", cluster(1, 8), workload(2048, 2), zero_stage=2))
 
     assert "use a global batch size of 8" in str(caught.value.problems[0])

@@ -114,7 +114,7 @@ def test_shared_sequences_say_why(tokens: int, batch: int) -> None:
 
     assert ("shared-sequences" in said) == (ranks > 1)
     if ranks > 1:
-        head = f"{ranks} GPUs share each sequence (Ulysses), {tokens // ranks:,} tokens on each: "
+        head = f"{ranks} GPUs share each sequence (Ulysses), {tokens // ranks:,} tokens per GPU; "
         assert said["shared-sequences"].startswith(head)
-        assert "whole sequences" in said["shared-sequences"]
+        assert "without it" in said["shared-sequences"]
         assert "batch-product" not in said  # ZeRO does train the whole model

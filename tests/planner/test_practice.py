@@ -316,7 +316,7 @@ def test_a_pipeline_that_is_much_faster_is_named(prefer: float, said: bool) -> N
 
     assert ("whole-before-cut" in reasons) == said
     assert ("easier-than-the-fastest" in reasons) == said
-    assert not said or "asks for it" in reasons["whole-before-cut"].message
+    assert not said or "selects it" in reasons["whole-before-cut"].message
 
 
 @pytest.mark.parametrize("gpus", [1024, 2048])

@@ -76,7 +76,7 @@ def of_request(request: Request, mine: Priced) -> Iterator[str]:
     yield f"{ranks} GPUs share each sequence"
     yield f"{request.workload.sequence_length // ranks:,} tokens on each"
     batch = request.workload.global_batch_size
-    yield f"{batch} whole sequences are too few for {cluster.gpus} GPUs"
+    yield f"a global batch of {batch} is too small for {cluster.gpus} GPUs without it"
     yield from (cluster.gpu.name, cluster.intra_node.name, cluster.inter_node.name)
     yield from map(gb_per_s, (cluster.intra_node.bytes_per_s, cluster.inter_node_bytes_per_s))
     yield f"{layout.tensor_parallel_size} tensor parallel ranks"
@@ -217,7 +217,7 @@ def test_a_much_faster_tight_plan_is_named_and_taken_with_risk() -> None:
     assert bold.choice.time.step_s.likely < sure.choice.time.step_s.likely
     assert bold.choice.memory.device_bytes.high > bold.cluster.gpu.memory_bytes
     assert rejected["tight-but-faster"].strategy == bold.strategy
-    assert "`--risk` takes it" in rejected["tight-but-faster"].message
+    assert "`--risk` allows it" in rejected["tight-but-faster"].message
     assert any(reason.rule == "fits-tightly" for reason in bold.choice.reasons)
 
 

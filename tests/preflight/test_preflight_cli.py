@@ -109,10 +109,10 @@ def test_hosts_of_a_slurm_job_are_reached_with_srun(run: Path, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("/nonexistent",), "is no folder"),
+        (("/nonexistent",), "is not a folder"),
         (("/usr",), "holds neither a run"),
         (("--explain", "ssh-kee"), "did you mean `ssh-key`?"),
-        ((".", "--hostfile", "/nonexistent"), "is no file"),
+        ((".", "--hostfile", "/nonexistent"), "is not a file"),
     ],
     ids=["no-folder", "no-run", "no-check", "no-hostfile"],
 )
@@ -130,7 +130,7 @@ def test_wrong_port_is_told(run: Path) -> None:
     done = preflight(str(run), "--local", MASTER_PORT="29500; touch owned")
 
     assert done.code == 1
-    assert "is no port" in done.output
+    assert "is not a port" in done.output
 
 
 def test_hosts_that_do_not_exist_cost_seconds(run: Path, tmp_path: Path) -> None:

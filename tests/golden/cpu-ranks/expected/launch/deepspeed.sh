@@ -9,18 +9,18 @@ fail() {
 }
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-[ ! -e .dsforge-commit ] || fail "the last dsforge gen was cut short: run it again"
+[ ! -e .dsforge-commit ] || fail "the last dsforge gen was interrupted: run it again"
 launcher=$(command -v deepspeed) || fail "deepspeed is not on PATH: activate the environment of the run"
 
-# The hostfile decides where the job runs. DeepSpeed itself would train on this machine alone if the
-# file were missing, and on whatever is in it if that no longer is what the plan was made for.
+# The hostfile decides where the job runs. Without it, DeepSpeed would train on this machine alone;
+# with other hosts than planned, it would train on those.
 [ -f hostfile ] || fail "there is no hostfile here; write one with: dsforge gen --hostfile FILE"
 mapfile -t hosts < <(sed -nE 's/^[[:space:]]*([^#[:space:]]+)[[:space:]]+slots=[0-9]+.*/\1/p' hostfile)
 line='[A-Za-z0-9:]([A-Za-z0-9_.:-]*[A-Za-z0-9])?[[:blank:]]+slots=0*[1-9][0-9]{0,3}'
 bad=$(grep -nvE "^[[:space:]]*(#.*|$line)?[[:space:]]*$" hostfile | cut -d : -f 1 | head -n 1) || true
 [ -z "$bad" ] || fail "hostfile:$bad must read: ADDRESS slots=2; an address \
-begins with no dash and holds no user name (ssh_user in the cluster file)"
-[ "${#hosts[@]}" -gt 0 ] || fail "hostfile names no host; a line reads: 10.0.0.1 slots=2"
+must not begin with a dash or hold a user name (set ssh_user in the cluster file)"
+[ "${#hosts[@]}" -gt 0 ] || fail "hostfile names no host; a line must read: 10.0.0.1 slots=2"
 [ "${#hosts[@]}" -eq 1 ] \
   || fail "hostfile names ${#hosts[@]} hosts, the plan is for 1: run dsforge gen again"
 twice=$(printf '%s\n' "${hosts[@]}" | sort | uniq -d | head -n 1)
@@ -37,12 +37,12 @@ case ${hosts[0]} in
   *) [[ " $(hostname -I) " == *" ${hosts[0]} "* ]] || fail "hostfile names ${hosts[0]}, this machine is $(hostname -I)" ;;
 esac
 
-# The variables of every rank stand in .deepspeed_env and nowhere else.
+# All variables of the ranks are set in .deepspeed_env.
 while IFS= read -r line || [ -n "$line" ]; do
   export "${line?}"
 done <.deepspeed_env
 
-# Passes signals on to the ranks, which save and end, and waits for them.
+# Forwards signals to the ranks, waits while they save a checkpoint and end.
 python=$(dirname "$(readlink -f "$launcher")")/python
 [ -x "$python" ] || python=python3
 export PYTHONSAFEPATH=1 # a file of this folder that is named like a module is not imported

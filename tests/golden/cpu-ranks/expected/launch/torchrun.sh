@@ -9,7 +9,7 @@ fail() {
 }
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-[ ! -e .dsforge-commit ] || fail "the last dsforge gen was cut short: run it again"
+[ ! -e .dsforge-commit ] || fail "the last dsforge gen was interrupted: run it again"
 launcher=$(command -v torchrun) || fail "torchrun is not on PATH: activate the environment of the run"
 
 port=${MASTER_PORT:-29500}
@@ -17,7 +17,7 @@ case $port in
   *[!0123456789]* | ??????*) fail "MASTER_PORT (=$port) must be a whole number from 1 to 65535" ;;
 esac
 
-# The variables of every rank stand in .deepspeed_env and nowhere else.
+# All variables of the ranks are set in .deepspeed_env.
 while IFS= read -r line || [ -n "$line" ]; do
   export "${line?}"
 done <.deepspeed_env
@@ -25,7 +25,7 @@ done <.deepspeed_env
 ranks=(--nnodes 1 --nproc_per_node 2)
 ranks+=(--master_addr 127.0.0.1 --master_port "${MASTER_PORT:-29500}")
 
-# Passes signals on to the ranks, which save and end, and waits for them.
+# Forwards signals to the ranks, waits while they save a checkpoint and end.
 python=$(dirname "$(readlink -f "$launcher")")/python
 [ -x "$python" ] || python=python3
 export PYTHONSAFEPATH=1 # a file of this folder that is named like a module is not imported

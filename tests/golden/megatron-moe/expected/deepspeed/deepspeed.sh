@@ -9,18 +9,18 @@ fail() {
 }
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-[ ! -e .dsforge-commit ] || fail "the last dsforge gen was cut short: run it again"
+[ ! -e .dsforge-commit ] || fail "the last dsforge gen was interrupted: run it again"
 launcher=$(command -v deepspeed) || fail "deepspeed is not on PATH: activate the environment of the run"
 
-# The hostfile decides where the job runs. DeepSpeed itself would train on this machine alone if the
-# file were missing, and on whatever is in it if that no longer is what the plan was made for.
+# The hostfile decides where the job runs. Without it, DeepSpeed would train on this machine alone;
+# with other hosts than planned, it would train on those.
 [ -f hostfile ] || fail "there is no hostfile here; write one with: dsforge gen --hostfile FILE"
 mapfile -t hosts < <(sed -nE 's/^[[:space:]]*([^#[:space:]]+)[[:space:]]+slots=[0-9]+.*/\1/p' hostfile)
 line='[A-Za-z0-9:]([A-Za-z0-9_.:-]*[A-Za-z0-9])?[[:blank:]]+slots=0*[1-9][0-9]{0,3}'
 bad=$(grep -nvE "^[[:space:]]*(#.*|$line)?[[:space:]]*$" hostfile | cut -d : -f 1 | head -n 1) || true
 [ -z "$bad" ] || fail "hostfile:$bad must read: ADDRESS slots=8; an address \
-begins with no dash and holds no user name (ssh_user in the cluster file)"
-[ "${#hosts[@]}" -gt 0 ] || fail "hostfile names no host; a line reads: 10.0.0.1 slots=8"
+must not begin with a dash or hold a user name (set ssh_user in the cluster file)"
+[ "${#hosts[@]}" -gt 0 ] || fail "hostfile names no host; a line must read: 10.0.0.1 slots=8"
 [ "${#hosts[@]}" -eq 4 ] \
   || fail "hostfile names ${#hosts[@]} hosts, the plan is for 4: run dsforge gen again"
 twice=$(printf '%s\n' "${hosts[@]}" | sort | uniq -d | head -n 1)
@@ -28,7 +28,7 @@ twice=$(printf '%s\n' "${hosts[@]}" | sort | uniq -d | head -n 1)
 for host in "${hosts[@]}"; do
   case $host in
     192.0.2.* | 198.51.100.* | 203.0.113.* | 198.18.*)
-      fail "hostfile still holds the example address $host: put the addresses of your hosts there"
+      fail "hostfile still holds the example address $host: write the addresses of your hosts there"
       ;;
     localhost | 127.* | ::1) fail "hostfile holds $host, which means each host itself" ;;
   esac
@@ -39,8 +39,8 @@ case $port in
   *[!0123456789]* | ??????*) fail "MASTER_PORT (=$port) must be a whole number from 1 to 65535" ;;
 esac
 
-# Every host must answer and hold this folder and this installation under the same paths. DeepSpeed
-# checks the first one only; the others would wait in the rendezvous until it times out.
+# Every host must answer and have this folder and this installation at the same paths. DeepSpeed
+# checks only the first host; a missing one makes the others wait until the rendezvous times out.
 command -v pdsh >/dev/null || fail "pdsh is not installed: apt-get install pdsh"
 read -ra ssh_options <<<"${PDSH_SSH_ARGS_APPEND:-}"
 printf -v seen 'test -r %q && test -x %q' "$PWD"/train-deepspeed.yaml "$launcher"
@@ -62,12 +62,12 @@ for host in "${hosts[@]}"; do
 done
 failed=0
 for job in "${checks[@]}"; do wait "$job" || failed=1; done
-[ "$failed" -eq 0 ] || fail "nothing was started; on each host this must work: ssh -o BatchMode=yes -p 22 HOST true"
+[ "$failed" -eq 0 ] || fail "nothing was started; this must work for each host: ssh -o BatchMode=yes -p 22 HOST true"
 
-# DeepSpeed looks for this file in the home folder and then here; what stands here wins.
+# DeepSpeed reads this file from the home folder, then from here; values from here win.
 export DS_ENV_FILE=.deepspeed_env
 
-# Passes signals on to the ranks, which save and end, and waits for them.
+# Forwards signals to the ranks, waits while they save a checkpoint and end.
 python=$(dirname "$(readlink -f "$launcher")")/python
 [ -x "$python" ] || python=python3
 export PYTHONSAFEPATH=1 # a file of this folder that is named like a module is not imported

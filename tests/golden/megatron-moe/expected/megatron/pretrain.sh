@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Starts Megatron-LM's pretrain_gpt.py on this node with the arguments of megatron/args.txt.
 # Call it on every host, with NODE_RANK=0, 1, 2 ... in the order of the hostfile. With MASTER_ADDR,
-# the host of rank 0, the hostfile is not read. slurm.sbatch does all that.
+# the host of rank 0, the hostfile is not read. slurm.sbatch does all of this.
 #   MEGATRON_PATH    checkout of Megatron-LM
-#   DATA_PATH        prefix of data made by its tools/preprocess_data.py; without it: mock data
+#   DATA_PATH        prefix of the data written by its tools/preprocess_data.py; without it: mock data
 #   TOKENIZER_MODEL  Hugging Face tokenizer of that data; without it: that of the model
-# It goes on from the checkpoint in output/megatron where there is one, else from random weights.
+# It resumes from the checkpoint in output/megatron if there is one, else starts from random weights.
 set -euo pipefail
 
 fail() {
@@ -14,23 +14,23 @@ fail() {
 }
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-[ ! -e .dsforge-commit ] || fail "the last dsforge gen was cut short: run it again"
+[ ! -e .dsforge-commit ] || fail "the last dsforge gen was interrupted: run it again"
 : "${MEGATRON_PATH:?set it to a checkout of https://github.com/NVIDIA/Megatron-LM}"
 [ -f "$MEGATRON_PATH/pretrain_gpt.py" ] || fail "MEGATRON_PATH (=$MEGATRON_PATH) has no pretrain_gpt.py"
 command -v torchrun >/dev/null || fail "torchrun is not installed"
 
-# Rank 0 runs on MASTER_ADDR, which schedulers set; without it on the first host of the hostfile.
+# Rank 0 runs on MASTER_ADDR, which schedulers set; the default is the first host of the hostfile.
 if [ -z "${MASTER_ADDR:-}" ]; then
 
-# The hostfile decides where the job runs. DeepSpeed itself would train on this machine alone if the
-# file were missing, and on whatever is in it if that no longer is what the plan was made for.
+# The hostfile decides where the job runs. Without it, DeepSpeed would train on this machine alone;
+# with other hosts than planned, it would train on those.
 [ -f hostfile ] || fail "there is no hostfile here; write one with: dsforge gen --hostfile FILE"
 mapfile -t hosts < <(sed -nE 's/^[[:space:]]*([^#[:space:]]+)[[:space:]]+slots=[0-9]+.*/\1/p' hostfile)
 line='[A-Za-z0-9:]([A-Za-z0-9_.:-]*[A-Za-z0-9])?[[:blank:]]+slots=0*[1-9][0-9]{0,3}'
 bad=$(grep -nvE "^[[:space:]]*(#.*|$line)?[[:space:]]*$" hostfile | cut -d : -f 1 | head -n 1) || true
 [ -z "$bad" ] || fail "hostfile:$bad must read: ADDRESS slots=8; an address \
-begins with no dash and holds no user name (ssh_user in the cluster file)"
-[ "${#hosts[@]}" -gt 0 ] || fail "hostfile names no host; a line reads: 10.0.0.1 slots=8"
+must not begin with a dash or hold a user name (set ssh_user in the cluster file)"
+[ "${#hosts[@]}" -gt 0 ] || fail "hostfile names no host; a line must read: 10.0.0.1 slots=8"
 [ "${#hosts[@]}" -eq 4 ] \
   || fail "hostfile names ${#hosts[@]} hosts, the plan is for 4: run dsforge gen again"
 twice=$(printf '%s\n' "${hosts[@]}" | sort | uniq -d | head -n 1)
@@ -38,7 +38,7 @@ twice=$(printf '%s\n' "${hosts[@]}" | sort | uniq -d | head -n 1)
 for host in "${hosts[@]}"; do
   case $host in
     192.0.2.* | 198.51.100.* | 203.0.113.* | 198.18.*)
-      fail "hostfile still holds the example address $host: put the addresses of your hosts there"
+      fail "hostfile still holds the example address $host: write the addresses of your hosts there"
       ;;
     localhost | 127.* | ::1) fail "hostfile holds $host, which means each host itself" ;;
   esac
@@ -46,11 +46,11 @@ done
 MASTER_ADDR=${hosts[0]}
 fi
 
-# The variables of every rank stand in .deepspeed_env and nowhere else.
+# All variables of the ranks are set in .deepspeed_env.
 while IFS= read -r line || [ -n "$line" ]; do
   export "${line?}"
 done <.deepspeed_env
-# Megatron insists on it for tensor and context parallelism on Hopper and older cards.
+# Megatron-LM requires it for tensor and context parallelism on Hopper and older cards.
 export CUDA_DEVICE_MAX_CONNECTIONS=1
 
 ranks=(--nnodes 4 --nproc_per_node 8)
