@@ -9,6 +9,7 @@ from dsforge.findings import Hit
 from dsforge.lint.checked_file import CheckedFile, rule, shown
 from dsforge.lint.conditions import If
 from dsforge.lint.rows import Look, Row, rules
+from dsforge.lint.rules.keys import is_slip
 
 PLUGIN = "deepspeed_config"
 CHECKS = "accelerate utils/dataclasses.py, DeepSpeedPlugin._deepspeed_config_checks"
@@ -36,7 +37,8 @@ def accelerate_key_unknown(file: CheckedFile) -> Iterator[Hit]:
     for key in file.block():
         if key not in KEYS:
             near = get_close_matches(key[:60], KEYS, n=1, cutoff=0.75)
-            edits = file.document.renamed((key,), near[0]) if near else ()
+            slip = bool(near) and is_slip(key, near[0])
+            edits = file.document.renamed((key,), near[0]) if slip else ()
             fix = f"did you mean `{near[0]}`?" if near else "remove it"
             yield Hit((key,), f"`{shown(key)}` is not a key of accelerate", fix, edits)
 
