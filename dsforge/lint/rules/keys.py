@@ -182,12 +182,17 @@ def home_of(releases: Releases, key: str) -> str:
 )
 def key_unread(file: CheckedFile) -> Iterator[Hit]:
     """A top-level key that DeepSpeed does not read."""
+    unread: list[Entry] = []
     for entry in strangers(file):
         known = meant(file, entry) or home_of(file.releases, entry.key)
         removed = entry.key in entry.block.removed
         if not known and not removed and not is_remark(entry.key):
-            message = f"DeepSpeed does not read `{shown(entry.key)}`"
-            yield Hit(entry.loc, message, "remove it, unless your program reads it")
+            unread.append(entry)
+    if unread:
+        more = f" (nor {len(unread) - 1} more keys)" if len(unread) > 1 else ""
+        message = f"DeepSpeed does not read `{shown(unread[0].key)}`{more}"
+        fix = "remove it, unless your program reads it"
+        yield Hit(unread[0].loc, message, fix if not more else fix.replace("it", "them"))
 
 
 @rule(
