@@ -37,6 +37,7 @@ def severities(name: str, text: str, rule: str, release: str | None = None) -> l
 QUIET = [
     (".deepspeed_env", "TOKENIZERS_PARALLELISM=false\n", "env-secret"),
     (".deepspeed_env", "LOCAL_WORLD_SIZE=8\n", "env-rank"),
+    ("ds_config.json", ds({"zero.stage": "3"}), "value-choice"),
     (".deepspeed_env", "A=(1; 2) # x\n", "env-value"),
     ("ds_config.json", ds(FP16_32), "fp16-initial-scale"),
     ("ds_config.json", ds({"train_batch_size": "auto"}), "batch-half-auto"),
@@ -63,6 +64,7 @@ SAID: list[tuple[str, str, str, list[Severity]]] = [
     ("accelerate.yaml", MULTI, "accelerate-address", ["warning"]),
     ("accelerate.yaml", MULTI + "mixed_precision: bfloat16\n", "accelerate-choice", ["error"]),
     ("accelerate.yaml", MULTI.replace("DEEPSPEED", "DEPSPEED"), "accelerate-choice", ["error"]),
+    ("accelerate.yaml", MULTI.replace("DEEPSPEED", "TP"), "accelerate-choice", ["error"]),
     (".deepspeed_env", "MASTER_PORT=29500\n", "env-rank", ["info"]),
     (".deepspeed_env", "RANK=0\n", "env-rank", ["warning"]),
     (".deepspeed_env", "LD_LIBRARY_PATH=$LD_LIBRARY_PATH:/x\n", "env-value", ["info"]),
@@ -72,6 +74,7 @@ SAID: list[tuple[str, str, str, list[Severity]]] = [
     ("hostfile", "10.0.0.1 slots=8  # first\n", "hostfile-line", ["warning"]),
     ("hostfile", "".join(f"node{n} slots=8\n" for n in range(9)), "host-by-name", ["info"]),
     ("ds_config.json", ds({f"mine{n}": n for n in range(2)}), "key-unread", ["warning"]),
+    ("ds_config.json", ds({"zero.stage": "3"}), "value-quoted", ["warning"]),
     ("ds_config.json", ds({"zero_optimization": None}), "block-type", ["error"]),
     ("ds_config.json", ds({"steps_per_print": 0}), "steps-per-print-zero", ["error"]),
     ("ds_config.json", ds({"gradient_clipping": "1.0"}), "number-as-text", ["error"]),

@@ -25,11 +25,17 @@ OF_SAGEMAKER = (  # accelerate commands/config/config_args.py, SageMakerConfig
     "ec2_instance_type iam_role_name image_uri profile region base_job_name pytorch_version "
     "transformers_version py_version sagemaker_inputs_file sagemaker_metrics_file additional_args"
 ).split()
+OF_PLUGIN = (  # accelerate commands/config/cluster.py and the flags of commands/launch.py
+    "gradient_accumulation_steps gradient_clipping zero_stage offload_optimizer_device "
+    "offload_param_device offload_optimizer_nvme_path offload_param_nvme_path zero3_init_flag "
+    "zero3_save_16bit_model deepspeed_config_file deepspeed_hostfile deepspeed_inclusion_filter "
+    "deepspeed_exclusion_filter deepspeed_multinode_launcher deepspeed_moe_layer_cls_names"
+).split()
 DEVICES = ("none", "cpu", "nvme")
 PRECISIONS = ("no", "fp16", "bf16", "fp8", False)  # YAML reads `no` as false
 TYPES = (  # accelerate utils/dataclasses.py, DistributedType
     *("no", "multi_cpu", "multi_gpu", "multi_npu", "multi_mlu", "multi_sdaa", "multi_musa"),
-    *("multi_xpu", "multi_hpu", "multi_neuron", "deepspeed", "fsdp", "xla", "tpu", "tp", "mps"),
+    *("multi_xpu", "multi_hpu", "multi_neuron", "deepspeed", "fsdp", "xla", "tpu"),
     *("megatron_lm", False),
 )
 LAUNCHERS = ("pdsh", "standard", "openmpi", "mvapich", "mpich", "nossh", "slurm")
@@ -54,6 +60,23 @@ def accelerate_key_unknown(file: CheckedFile) -> Iterator[Hit]:
             edits = file.document.renamed((key,), near[0]) if slip else ()
             fix = f"did you mean `{near[0]}`?" if near else "remove it"
             yield Hit((key,), f"`{shown(key)}` is not a key of accelerate", fix, edits)
+
+
+@rule(
+    "accelerate-plugin-key",
+    "error",
+    "accelerate",
+    why="accelerate reads the keys that it knows here and ignores all others, so a setting of a "
+    "ds_config, such as a `zero_optimization` block, is not applied.",
+    evidence="accelerate commands/launch.py, _validate_launch_command",
+)
+def accelerate_plugin_key(file: CheckedFile) -> Iterator[Hit]:
+    """A key of `deepspeed_config` that accelerate does not read."""
+    for key in file.block(PLUGIN):
+        if key not in OF_PLUGIN:
+            near = get_close_matches(key[:60], OF_PLUGIN, n=1, cutoff=0.75)
+            fix = f"did you mean `{near[0]}`?" if near else "set it in a `deepspeed_config_file`"
+            yield Hit((PLUGIN, key), f"accelerate ignores `{shown(key)}` here", fix)
 
 
 @rule(

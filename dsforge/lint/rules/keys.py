@@ -31,6 +31,10 @@ OF_TRAINERS = {  # keys of transformers and of other trainers that mean one of D
     "per_device_train_batch_size": "train_micro_batch_size_per_gpu",
     "max_grad_norm": "gradient_clipping",
 }
+SUCCESSORS = {  # of removed keys: DeepSpeed docs, "DeepSpeed Configuration JSON"
+    "amp": "`fp16`, `bf16` or `torch_autocast`",
+    "curriculum_learning": "`data_efficiency.data_sampling.curriculum_learning`",
+}
 OF_OPTIMIZER = ("lr", "betas", "eps", "weight_decay", "momentum", "torch_adam")
 
 
@@ -213,7 +217,9 @@ def key_removed(file: CheckedFile) -> Iterator[Hit]:
         closed = entry.closed or (since is not None and file.release >= since)
         end = f"refused since {refused}" if refused else "refused" if closed else "ignored"
         message = f"`{entry.key}` was accepted until {until} and is {end}"
-        yield Hit(entry.loc, message, "remove it, or pin an older DeepSpeed")
+        successor = SUCCESSORS.get(entry.key, "") if not entry.path else ""
+        fix = f"use {successor}" if successor else "remove it"
+        yield Hit(entry.loc, message, f"{fix}, or pin an older DeepSpeed")
 
 
 @rule(

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from dsforge.findings import Hit
-from dsforge.lint.checked_file import CheckedFile, rule, shown
+from dsforge.lint.checked_file import CheckedFile, quoted, rule, shown
 from dsforge.lint.rules.keys import CLOSED, near
 
 TRUTH = ("true", "false", "yes", "no", "on", "off", "1", "0", "t", "f", "y", "n")
@@ -130,6 +130,14 @@ def value_quoted(file: CheckedFile) -> Iterator[Hit]:
     """A number or boolean in quotes."""
     for entry in file.entries:
         value, kind = entry.value, entry.type
+        choices = entry.life.get("choices", []) if entry.life else []
+        if _is_quoted_choice(value, choices):
+            meant = next(choice for choice in choices if str(choice) == value)
+            edits = file.document.replaced(entry.loc, meant)
+            yield Hit(
+                entry.loc, f"`{entry.key}` (={quoted(value)}) is text", f"write {meant}", edits
+            )
+            continue
         if not isinstance(value, str) or kind not in ("int", "float", "bool") or value == "auto":
             continue
         if not entry.closed or _is_wrong(kind, value):
@@ -206,8 +214,16 @@ def value_choice(file: CheckedFile) -> Iterator[Hit]:
         )
 
 
+def _is_quoted_choice(value: Any, choices: list[Any]) -> bool:
+    """Whether the value is a choice in quotes, and no choice itself."""
+    written = isinstance(value, str) and value not in choices
+    return written and value in [str(choice) for choice in choices]
+
+
 def _is_choice(value: Any, choices: list[Any]) -> bool:
-    """Whether pydantic takes the value for one of the choices."""
+    """Whether pydantic takes the value for one of the choices; it makes 3 of `"3"`."""
+    if _is_quoted_choice(value, choices):
+        return True
     return not isinstance(value, (dict, list)) and value in choices
 
 
