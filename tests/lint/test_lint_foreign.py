@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from lint_texts import BASE
 
 from dsforge import lint
+from dsforge.job import TrainJob
 from dsforge.lint.reading.kind import document_of
 from dsforge.lint.reading.programs import PROGRAMS
 from dsforge.lint.schemas.releases import frozen
@@ -131,6 +132,14 @@ def test_a_script_is_declined_in_one_line(tmp_path: Path) -> None:
 def test_a_forced_kind_is_judged() -> None:
     """Who names a kind means it."""
     assert document_of("x.yaml", TRAINER, "ds_config").kind == "ds_config"
+
+
+@given(st.sets(st.sampled_from(sorted(TrainJob.model_fields))))
+def test_a_train_yaml_stays_one(keys: set[str]) -> None:
+    """Whatever keys it has that trainers have, too."""
+    config = {**dict.fromkeys(keys, 1), "deepspeed_config": "a.json", "data": {"train": "x"}}
+
+    assert document_of("run.yaml", yaml.safe_dump(config)).kind == "train"
 
 
 OWN = sorted(set(BASE) & set(frozen().blocks[""].keys))

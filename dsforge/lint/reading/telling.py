@@ -27,6 +27,7 @@ BLOCKS = (  # that other programs have as a word or a boolean
 HALVES = ("fp16", "bf16")  # a block in DeepSpeed, a boolean elsewhere
 ACCELERATE = ("compute_environment", "distributed_type")
 WITH_ACCELERATE = ("deepspeed_config", "num_processes", "mixed_precision", "num_machines")
+OF_TRAIN = ("data", "sequence_length")  # of train.yaml, which shares other keys with trainers
 NAMES = re.compile(r"ds[_-]?conf|^deepspeed|zero[_-]?[0-3]", re.IGNORECASE)
 CERTAIN_NAME = re.compile(r"ds[_-]?conf", re.IGNORECASE)
 NEAR, NEAR_TO_DECIDING = 0.75, 0.85  # similarity from which a key is a misspelt one
@@ -50,7 +51,8 @@ def told_of(name: str, root: Any) -> Told:
         return Told("ds_config" if named else "unknown")
     keys = [str(key) for key in root][:LOOKED_AT]
     match = match_of(keys)
-    if isinstance(root.get("deepspeed_config"), str) and match is None:
+    of_train = match is None or any(key in keys for key in OF_TRAIN)
+    if isinstance(root.get("deepspeed_config"), str) and of_train:
         return Told("train")
     if _is_of_accelerate(keys):
         return Told("accelerate")
