@@ -140,5 +140,10 @@ def shown(value: Any) -> str:
     return text if len(text) <= 60 else text[:57] + "..."  # noqa: PLR2004 - a line stays a line
 
 
+def quoted(value: Any) -> str:
+    """A value as messages show it, a text in quotes: `"8"` is no number."""
+    return f'"{shown(value)}"' if isinstance(value, str) else shown(value)
+
+
 def _is_word(value: Any) -> bool:
     return value is None or isinstance(value, bool)

@@ -180,6 +180,8 @@ def _offload_block(loc: Loc) -> str:
 
 
 FACTS: Mapping[str, Callable[[CheckedFile, Loc], Any]] = {
+    # whether a trainer fills in values, so that it decides what is written elsewhere, too:
+    "@auto": lambda file, _: any(entry.value == "auto" for entry in file.entries),
     "@stage": lambda file, _: file.stage,
     "@offload_optimizer": lambda file, _: file.device("offload_optimizer"),
     "@offload_param": lambda file, _: file.device("offload_param"),

@@ -6,6 +6,7 @@ text; what is wrong with it becomes a finding like any other, never the end of t
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from importlib import metadata
 from importlib.util import find_spec
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from dsforge.artifacts.whole import write_whole
+from dsforge.ds_config import read
 from dsforge.errors import DsforgeError
 from dsforge.findings import Finding
 from dsforge.lint.check import findings
@@ -162,13 +164,8 @@ def repaired(path: Path, document: Document, against: Against) -> Document:
 
     Raises NotRepairedError where the file cannot be written.
     """
-    now = document
-    for _ in range(MAX_PASSES):
-        edits = [edit for finding in checked(now, against) for edit in finding.edits]
-        if not edits:
-            break
-        now = document_of(document.name, applied(now.text, edits), document.kind)
-    if now.text == document.text or _is_worse(now, document):
+    now = _repaired_safely(document, against)
+    if now.text == document.text:
         return document
     try:
         write_whole(path, now.text, lambda: _check_unchanged(path, document.text))
@@ -181,11 +178,47 @@ def repaired(path: Path, document: Document, against: Against) -> Document:
     return now
 
 
-def _is_worse(now: Document, before: Document) -> bool:
-    """Whether repairs broke the text."""
-    syntax = ("json-syntax", "yaml-syntax", "not-a-mapping")
-    broken = sum(flaw.rule in syntax for flaw in now.flaws)
-    return broken > sum(flaw.rule in syntax for flaw in before.flaws)
+def _repaired_safely(document: Document, against: Against) -> Document:
+    """The document after the repairs of all rules; of those of each in turn where all do harm."""
+    everything = _after(document, against, None)
+    if everything.text == document.text or not _is_worse(everything, document, against):
+        return everything
+    now = document
+    rules = dict.fromkeys(finding.rule for finding in checked(document, against) if finding.edits)
+    for rule in rules:
+        candidate = _after(now, against, rule)
+        if not _is_worse(candidate, now, against):
+            now = candidate
+    return now
+
+
+def _after(document: Document, against: Against, rule: str | None) -> Document:
+    """The document after the repairs of one rule, or of all."""
+    now = document
+    for _ in range(MAX_PASSES):
+        repairing = (f for f in checked(now, against) if rule is None or f.rule == rule)
+        edits = [edit for finding in repairing for edit in finding.edits]
+        if not edits:
+            break
+        now = document_of(document.name, applied(now.text, edits), document.kind)
+    return now
+
+
+def _is_worse(now: Document, before: Document, against: Against) -> bool:
+    """Whether a repaired file has an error that it had not, by the rules or the reading of it.
+
+    A block whose name was misspelt is read only after its repair, and may then hold what the
+    engine refuses: the file that it accepted before is left as it was.
+    """
+    return bool(_refusals(now, against) - _refusals(before, against))
+
+
+def _refusals(document: Document, against: Against) -> Counter[str]:
+    """How often each rule finds an error, and each problem of the config as the engine reads it."""
+    errors = Counter(f.rule for f in checked(document, against) if f.severity == "error")
+    if document.kind == "ds_config":
+        errors.update(f"engine: {problem.rule}" for problem in read(document.root).problems)
+    return errors
 
 
 def _check_unchanged(path: Path, before: str) -> None:

@@ -212,6 +212,11 @@ OPTIMIZER = {
     "learning-rate": config(adam(lr=2), adam(lr=2e-5)),
     "weight-decay": config(adam(weight_decay=10), adam(weight_decay=0.1)),
     "scheduler-unknown": config(scheduled("CosineDecay"), scheduled("WarmupLR")),
+    "scheduler-param-name": config(
+        scheduled("WarmupLR", warmup_steps=10), scheduled("WarmupLR", warmup_num_steps=10)
+    ),
+    "number-as-text": config(adam(lr="1e-4"), adam(lr=1e-4)),
+    "steps-per-print-zero": config({"steps_per_print": 0}, {"steps_per_print": 100}),
     "scheduler-total": config(
         scheduled("WarmupDecayLR"), scheduled("WarmupDecayLR", total_num_steps=9)
     ),

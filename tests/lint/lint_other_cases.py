@@ -105,6 +105,7 @@ def accelerated(old: str, new: str, good: str = ACCELERATED) -> Pair:
 ACCELERATE = {
     "accelerate-file-and-keys": accelerated(PLUGIN, PLUGIN + "  deepspeed_config_file: ds.json\n"),
     "accelerate-key-unknown": accelerated("num_machines", "number_machines"),
+    "accelerate-plugin-key": accelerated("zero3_init_flag: true", "zero_optimization: {stage: 3}"),
     "accelerate-type": accelerated("type: DEEPSPEED", "type: MULTI_GPU"),
     "accelerate-processes": accelerated(
         "num_machines: 1", "main_process_ip: 10.0.0.1\nnum_machines: 3"

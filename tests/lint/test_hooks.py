@@ -22,6 +22,7 @@ CHECKED = (
     *("ds_config.json", "conf/ds_config_zero3.yaml", "deepspeed.json", "zero2.json"),
     *("accelerate_config.yaml", "train.yaml", "hostfile", "conf/hostfile.example"),
     *(".deepspeed_env", "a/.deepspeed_env", "dsconfig.json"),
+    *("ds_z3_config.json", "stage2.json", "fsdp_config.yaml", "ds_my_config.json"),
 )
 PASSED_OVER = ("package.json", "README.md", "retrain.py", "conf/model.yaml", "hostfiles/x.py")
 

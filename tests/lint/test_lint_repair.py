@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from lint_texts import BASE
 
 from dsforge.errors import DsforgeError
 from dsforge.findings import Edit
@@ -18,6 +24,7 @@ from dsforge.lint.files import (
 )
 from dsforge.lint.reading.document import applied
 from dsforge.lint.reading.kind import document_of
+from dsforge.lint.schemas.releases import frozen
 
 AGAINST = Against(*release_named(None))
 BAD = """{
@@ -112,3 +119,81 @@ def test_a_file_that_cannot_be_written_is_an_error_in_words() -> None:
 
     with pytest.raises(DsforgeError, match="cannot be written"):
         repaired(Path(document.name), document, AGAINST)
+
+
+UNSURE = {
+    "a remark": {"_comment": "for one node"},
+    "another meaning": {"micro_batch_size": 4},
+    "another shape": {"zero_optimisation": 3},
+    "three letters": {"gradient_acumulatoin_stps": 8},
+    "two for one name": {"zero_optimisation": {"stage": 2}, "zero_optimizaton": {"stage": 3}},
+    "a taken name": {"bf16": {"enabled": True}, "steps_per_prints": 5, "steps_per_print": 9},
+}
+
+
+@pytest.mark.parametrize("keys", UNSURE.values(), ids=UNSURE)
+def test_a_name_that_is_not_certain_stays(keys: dict[str, object], tmp_path: Path) -> None:
+    """What was meant, only the user knows: the text keeps every byte."""
+    path = tmp_path / "ds_config.json"
+    text = json.dumps({"train_micro_batch_size_per_gpu": 1, **keys})
+    path.write_text(text)
+    repaired(path, read_document(path), AGAINST)
+
+    assert path.read_text() == text
+
+
+def test_a_remark_is_no_finding(tmp_path: Path) -> None:
+    """Neither misspelt nor unread: it is there for readers."""
+    path = tmp_path / "ds_config.json"
+    path.write_text(json.dumps({"_comment": "a", "comment2": "b", "note": "c", **BASE}))
+
+    assert [f for f in checked(read_document(path), AGAINST) if f.rule.startswith("key-")] == []
+
+
+def test_the_successor_of_a_trainers_key_is_said(tmp_path: Path) -> None:
+    """A micro batch is no global batch, however alike the names are."""
+    path = tmp_path / "ds_config.json"
+    path.write_text(
+        json.dumps({"micro_batch_size": 4, "max_grad_norm": 1.0, "zero_optimization": {}})
+    )
+    fixes = {f.path: f.fix for f in checked(read_document(path), AGAINST)}
+
+    assert "`train_micro_batch_size_per_gpu`" in fixes["micro_batch_size"]
+    assert "`gradient_clipping`" in fixes["max_grad_norm"]
+
+
+def test_a_repair_that_makes_the_engine_refuse_is_not_written(tmp_path: Path) -> None:
+    """The engine ignored the misspelt block, and would refuse what stands in it."""
+    path = tmp_path / "ds_config.json"
+    text = json.dumps({"train_micro_batch_size_per_gpu": 1, "zero_optimisation": {"stage": 7}})
+    path.write_text(text)
+    repaired(path, read_document(path), AGAINST)
+
+    assert path.read_text() == text
+
+
+KEYS = sorted(frozen().blocks[""].keys)
+SLIPS = st.sampled_from(KEYS).flatmap(
+    lambda key: st.integers(0, len(key) - 1).map(lambda at: key[:at] + key[at + 1 :])
+)
+ANY = st.one_of(
+    st.booleans(), st.integers(-1, 99), st.just("auto"), st.just({"stage": 3}), st.just({"x": 1})
+)
+
+
+@given(st.dictionaries(st.one_of(st.sampled_from(KEYS), SLIPS), ANY, max_size=8))
+@settings(max_examples=150, deadline=None)
+def test_no_repair_adds_an_error(config: dict[str, object]) -> None:
+    """Over any config with slips: no rule has more errors than before, and no key is lost."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder, "ds_config.json")
+        path.write_text(json.dumps(config))
+        before = read_document(path)
+        after = repaired(path, before, AGAINST)
+    counts = [
+        Counter(f.rule for f in checked(document, AGAINST) if f.severity == "error")
+        for document in (before, after)
+    ]
+
+    assert not counts[1] - counts[0]
+    assert len(after.root) == len(before.root)

@@ -213,7 +213,9 @@ class _Reader:
                 "json-number", start, f"`{written}` is not a JSON number", fix="write a number"
             )
             return None
-        return self._stop(start, f"`{ascii(written[:20])[1:-1]}` is not a value; text needs quotes")
+        unfilled = "a placeholder that nobody filled in"
+        what = unfilled if written.isupper() else "not a value; text needs quotes"
+        return self._stop(start, f"`{ascii(written[:40])[1:-1]}` is {what}")
 
     def _string(self, written: str, start: int) -> str:
         if "\\" not in written:

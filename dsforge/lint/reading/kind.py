@@ -1,32 +1,27 @@
 """From text to Document: detects the kind of file and parses it.
 
 The kind is taken from the name where that is a convention of the launcher, else from what the file
-says; a misspelt config must still be recognised as one, so near misses of the strong keys count.
+says (`telling.py`).
 """
 
 from __future__ import annotations
 
 import re
-from difflib import get_close_matches
 from pathlib import PurePath
-from typing import Any
 
 from dsforge.errors import SpecError
 from dsforge.findings import Edit
 from dsforge.lint.reading.document import Document, Kind, Line
 from dsforge.lint.reading.json_text import parsed, plain
 from dsforge.lint.reading.marks import Flaw, Loc, Mark
+from dsforge.lint.reading.programs import match_of
+from dsforge.lint.reading.telling import Told, told_of, told_of_text
 
-STRONG = (
-    *("zero_optimization", "train_batch_size", "train_micro_batch_size_per_gpu", "fp16", "bf16"),
-    *("gradient_accumulation_steps", "gradient_clipping", "zero_allow_untested_optimizer"),
-    *("activation_checkpointing", "wall_clock_breakdown", "steps_per_print", "optimizer"),
-)
-ACCELERATE = ("compute_environment", "distributed_type", "deepspeed_config", "num_processes")
-NAMES = re.compile(r"ds[_-]?conf|^deepspeed|zero[_-]?[0-3]", re.IGNORECASE)
 HOST = re.compile(r"\S+[ \t]+slots=")
 BOM = "\ufeff"
-LOOKED_AT = 50  # keys or lines from which the kind is told
+LOOKED_AT = 50  # lines from which the kind is told
+SCRIPTS = (".sh", ".bash", ".slurm", ".sbatch", ".job")
+OTHER_TEXTS = (*SCRIPTS, ".py", ".md", ".rst", ".ipynb", ".html", ".css", ".js", ".toml")
 
 
 def document_of(name: str, text: str, kind: Kind | None = None) -> Document:
@@ -36,9 +31,9 @@ def document_of(name: str, text: str, kind: Kind | None = None) -> Document:
         return _json(name, text, kind)
     if form == "yaml":
         return _yaml(name, text, kind)
-    told = kind or _kind_of_lines(name, text)
-    root, marks = _arguments(text) if told == "megatron" else ({}, {})
-    return _checked(Document(name, told, text, root, marks))
+    told = Told(kind) if kind else _told_of_lines(name, text)
+    root, marks = _arguments(text) if told.kind == "megatron" else ({}, {})
+    return _checked(Document(name, told.kind, text, root, marks), told)
 
 
 def form_of(name: str, text: str, kind: Kind | None) -> str:
@@ -57,7 +52,8 @@ def form_of(name: str, text: str, kind: Kind | None) -> str:
 def _json(name: str, text: str, kind: Kind | None) -> Document:
     quick = plain(text)
     if quick is not None:
-        return _checked(Document(name, kind or _kind_of_mapping(name, quick), text, quick, None))
+        told = Told(kind) if kind else told_of(name, quick)
+        return _checked(Document(name, told.kind, text, quick, None), told)
     bare = text.removeprefix(BOM)
     found = parsed(bare)
     marks, flaws = found.marks, found.flaws
@@ -66,10 +62,11 @@ def _json(name: str, text: str, kind: Kind | None) -> Document:
         flaws = [_moved(flaw) for flaw in flaws]
         message = "the file begins with a byte-order mark"
         flaws.insert(0, Flaw("json-bom", 0, message, "remove it", (Edit(0, 1, ""),)))
-    told = kind or _kind_of_mapping(name, found.root)
-    if not found.complete and told == "unknown":
-        told = _kind_of_broken(text)
-    return _checked(Document(name, told, text, found.root, marks, tuple(flaws)), found.complete)
+    told = Told(kind) if kind else told_of(name, found.root)
+    if not found.complete and told.kind == "unknown" and not told.reason:
+        told = told_of_text(name, text)
+    document = Document(name, told.kind, text, found.root, marks, tuple(flaws))
+    return _checked(document, told, found.complete)
 
 
 def _moved(flaw: Flaw) -> Flaw:
@@ -85,13 +82,17 @@ def _yaml(name: str, text: str, kind: Kind | None) -> Document:
     try:
         tree = grown(text, name)
     except SpecError as error:
-        told = kind or ("ds_config" if NAMES.search(PurePath(name).name) else _kind_of_broken(text))
+        told = Told(kind) if kind else told_of_text(name, text)
         flaws = [_flaw(empty, p.rule, p.place, p.message) for p in error.problems]
-        return _checked(empty._replace(kind=told, flaws=tuple(flaws)))
+        return _checked(empty._replace(kind=told.kind, flaws=tuple(flaws)), told)
     flaws = [_flaw(empty, p.rule, p.place, p.message) for p in tree.problems]
     marks = {loc: Mark(*span) for loc, span in tree.spans.items()}
-    told = kind or _kind_of_mapping(name, tree.root)
-    return _checked(Document(name, told, text, tree.root, marks, tuple(flaws), yaml=True))
+    told = Told(kind) if kind else told_of(name, tree.root)
+    if told == Told("unknown") and any(flaw.rule == "yaml-syntax" for flaw in flaws):
+        told = told_of_text(name, text)
+    return _checked(
+        Document(name, told.kind, text, tree.root, marks, tuple(flaws), yaml=True), told
+    )
 
 
 def _flaw(document: Document, rule: str, place: str, message: str) -> Flaw:
@@ -101,15 +102,14 @@ def _flaw(document: Document, rule: str, place: str, message: str) -> Flaw:
     return Flaw(rule, offset, message)
 
 
-def _checked(document: Document, complete: bool = True) -> Document:
+def _checked(document: Document, told: Told, complete: bool = True) -> Document:
     """The document with a mapping as its root, and a flaw where it had none, or no known kind."""
     flaws = document.flaws
     if document.kind == "unknown":
         why = f" ({flaws[0].message})" if flaws else ""
-        message = "not a file that lint knows" + why
-        return document._replace(
-            root={}, written={}, flaws=(Flaw("kind-unknown", 0, message, "name its --kind"),)
-        )
+        message = told.reason or "not a file that lint knows" + why
+        flaw = Flaw("kind-unknown", 0, message, f"--kind {_asked(document)} checks it all the same")
+        return document._replace(root={}, written={}, flaws=(flaw,))
     if isinstance(document.root, dict):
         return document
     if complete:
@@ -117,42 +117,40 @@ def _checked(document: Document, complete: bool = True) -> Document:
     return document._replace(root={}, written={}, flaws=flaws)
 
 
-def _kind_of_broken(text: str) -> Kind:
-    """The kind of a text that could not be read to its end, by the words in it."""
-    if any(f"{key}:" in text or f'"{key}"' in text for key in ACCELERATE[:3]):
-        return "accelerate"
-    strong = any(f'"{key}"' in text or f"{key}:" in text for key in STRONG)
-    return "ds_config" if strong else "unknown"
+def _asked(document: Document) -> str:
+    """The kind that a user most probably has to name for a file that was not recognised."""
+    return "ds_config" if document.written is None or document.root or document.yaml else "megatron"
 
 
-def _kind_of_mapping(name: str, root: Any) -> Kind:
-    """The kind of a mapping, by its keys and then by its name."""
-    keys = [str(key) for key in root][:LOOKED_AT] if isinstance(root, dict) else []
-    if "deepspeed_config" in keys and isinstance(root["deepspeed_config"], str):
-        return "train"
-    if any(key in ACCELERATE for key in keys):
-        return "accelerate"
-    if any(key in STRONG for key in keys) or NAMES.search(PurePath(name).name):
-        return "ds_config"
-    return "ds_config" if any(_nearly_strong(key) for key in keys) else "unknown"
+def _told_of_lines(name: str, text: str) -> Told:
+    """What a file of lines is taken for."""
+    path = PurePath(name)
+    base = path.name.lower()
+    if path.suffix in SCRIPTS or text.startswith("#!"):
+        return Told("unknown", "a script, which lint does not read: put its flags into a file")
+    if path.suffix not in OTHER_TEXTS:
+        if base.lstrip(".").startswith("deepspeed_env"):
+            return Told("env")
+        if "hostfile" in base:
+            return Told("hostfile")
+    return _told_of_content(text)
 
 
-def _nearly_strong(key: str) -> bool:
-    return bool(get_close_matches(key.lower()[:60], STRONG, n=1, cutoff=0.85))
-
-
-def _kind_of_lines(name: str, text: str) -> Kind:
-    """The kind of a file of lines."""
-    base = PurePath(name).name.lower()
-    if base.lstrip(".").startswith("deepspeed_env"):
-        return "env"
-    if "hostfile" in base:
-        return "hostfile"
+def _told_of_content(text: str) -> Told:
+    """What a file of lines without a telling name is taken for."""
     lines = [line.strip() for line in text[: 100 * LOOKED_AT].split("\n")][:LOOKED_AT]
     told = [line for line in lines if line and not line.startswith("#")]
     if any(HOST.match(line) for line in told):
-        return "hostfile"
-    return "megatron" if any(line.startswith("--") for line in told) else "unknown"
+        return Told("hostfile")
+    flags = [line.split()[0] for line in told if line.startswith("--")]
+    if match_of([flag.strip("-").partition("=")[0] for flag in flags]) and not _of_megatron(flags):
+        return Told("unknown", "arguments of another trainer than Megatron-LM")
+    return Told("megatron" if flags else "unknown")
+
+
+def _of_megatron(flags: list[str]) -> bool:
+    """Whether a flag is one that Megatron has, which writes them with dashes."""
+    return any(flag.count("-") > 2 and "_" not in flag for flag in flags)  # noqa: PLR2004
 
 
 def _arguments(text: str) -> tuple[dict[str, str], dict[Loc, Mark]]:

@@ -9,6 +9,7 @@ from dsforge.findings import Hit
 from dsforge.lint.checked_file import CheckedFile, rule, shown
 from dsforge.lint.conditions import If
 from dsforge.lint.rows import Look, Row, rules
+from dsforge.lint.rules.keys import is_slip
 
 PLUGIN = "deepspeed_config"
 CHECKS = "accelerate utils/dataclasses.py, DeepSpeedPlugin._deepspeed_config_checks"
@@ -17,9 +18,26 @@ KEYS = (
     "fp8_config fsdp_config gpu_ids machine_rank main_process_ip main_process_port "
     "main_training_function megatron_lm_config mixed_precision mpirun_config num_machines "
     "num_processes parallelism_config rdzv_backend same_network tpu_env tpu_use_cluster "
-    "tpu_use_sudo tpu_name tpu_zone tpu_vm use_cpu command_file commands deepspeed_config"
+    "tpu_use_sudo tpu_name tpu_zone tpu_vm use_cpu command_file commands deepspeed_config "
+    "dynamo_backend fp16"  # former ones, which BaseConfig.process_config converts
+).split()
+OF_SAGEMAKER = (  # accelerate commands/config/config_args.py, SageMakerConfig
+    "ec2_instance_type iam_role_name image_uri profile region base_job_name pytorch_version "
+    "transformers_version py_version sagemaker_inputs_file sagemaker_metrics_file additional_args"
+).split()
+OF_PLUGIN = (  # accelerate commands/config/cluster.py and the flags of commands/launch.py
+    "gradient_accumulation_steps gradient_clipping zero_stage offload_optimizer_device "
+    "offload_param_device offload_optimizer_nvme_path offload_param_nvme_path zero3_init_flag "
+    "zero3_save_16bit_model deepspeed_config_file deepspeed_hostfile deepspeed_inclusion_filter "
+    "deepspeed_exclusion_filter deepspeed_multinode_launcher deepspeed_moe_layer_cls_names"
 ).split()
 DEVICES = ("none", "cpu", "nvme")
+PRECISIONS = ("no", "fp16", "bf16", "fp8", False)  # YAML reads `no` as false
+TYPES = (  # accelerate utils/dataclasses.py, DistributedType
+    *("no", "multi_cpu", "multi_gpu", "multi_npu", "multi_mlu", "multi_sdaa", "multi_musa"),
+    *("multi_xpu", "multi_hpu", "multi_neuron", "deepspeed", "fsdp", "xla", "tpu"),
+    *("megatron_lm", False),
+)
 LAUNCHERS = ("pdsh", "standard", "openmpi", "mvapich", "mpich", "nossh", "slurm")
 
 
@@ -33,12 +51,32 @@ LAUNCHERS = ("pdsh", "standard", "openmpi", "mvapich", "mpich", "nossh", "slurm"
 )
 def accelerate_key_unknown(file: CheckedFile) -> Iterator[Hit]:
     """A key that accelerate refuses."""
+    sagemaker = file.word("compute_environment") == "amazon_sagemaker"
+    known = [*KEYS, *OF_SAGEMAKER] if sagemaker else KEYS
     for key in file.block():
-        if key not in KEYS:
-            near = get_close_matches(key[:60], KEYS, n=1, cutoff=0.75)
-            edits = file.document.renamed((key,), near[0]) if near else ()
+        if key not in known:
+            near = get_close_matches(key[:60], known, n=1, cutoff=0.75)
+            slip = bool(near) and is_slip(key, near[0])
+            edits = file.document.renamed((key,), near[0]) if slip else ()
             fix = f"did you mean `{near[0]}`?" if near else "remove it"
             yield Hit((key,), f"`{shown(key)}` is not a key of accelerate", fix, edits)
+
+
+@rule(
+    "accelerate-plugin-key",
+    "error",
+    "accelerate",
+    why="accelerate reads the keys that it knows here and ignores all others, so a setting of a "
+    "ds_config, such as a `zero_optimization` block, is not applied.",
+    evidence="accelerate commands/launch.py, _validate_launch_command",
+)
+def accelerate_plugin_key(file: CheckedFile) -> Iterator[Hit]:
+    """A key of `deepspeed_config` that accelerate does not read."""
+    for key in file.block(PLUGIN):
+        if key not in OF_PLUGIN:
+            near = get_close_matches(key[:60], OF_PLUGIN, n=1, cutoff=0.75)
+            fix = f"did you mean `{near[0]}`?" if near else "set it in a `deepspeed_config_file`"
+            yield Hit((PLUGIN, key), f"accelerate ignores `{shown(key)}` here", fix)
 
 
 @rule(
@@ -89,9 +127,10 @@ ROWS = rules(
     ),
     Row(
         "accelerate-address",
-        "error",
+        "warning",
         If("num_machines", "above", 1),
-        "{value} machines require `main_process_ip` or `deepspeed_hostfile`",
+        "{value} machines require `main_process_ip` or `deepspeed_hostfile`, unless the address is "
+        "given to `accelerate launch`",
         title="Several machines without the address of the first.",
         why="Machines connect to the address of the first one; without it each waits for itself.",
         evidence="deepspeedai/DeepSpeed#5136, huggingface/accelerate#1317",
@@ -119,6 +158,11 @@ ROWS = rules(
                 ),
                 "`{key}` (={value}) must be none, cpu or nvme",
             ),
+            Look(
+                If("mixed_precision", "not in", PRECISIONS),
+                "`{key}` (={value}) must be no, fp16, bf16 or fp8",
+            ),
+            Look(If("distributed_type", "not in", TYPES), "unknown type `{value}`"),
             Look(
                 If("deepspeed_config.deepspeed_multinode_launcher", "not in", LAUNCHERS),
                 "unknown launcher `{value}`",

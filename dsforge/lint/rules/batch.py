@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dsforge.findings import Hit
-from dsforge.lint.checked_file import CheckedFile, rule, shown
+from dsforge.lint.checked_file import CheckedFile, quoted, rule
 from dsforge.lint.conditions import If
 from dsforge.lint.rows import Row, rules
 
@@ -30,24 +30,24 @@ def batch_positive(file: CheckedFile) -> Iterator[Hit]:
         if value in (None, "auto"):
             continue
         if file.whole(key) is None or isinstance(value, float) or file.whole(key) < 1:  # type: ignore[operator]
-            yield Hit((key,), f"`{key}` (={shown(value)}) must be a positive whole number")
+            yield Hit((key,), f"`{key}` (={quoted(value)}) must be a positive whole number")
 
 
 @rule(
     "batch-half-auto",
     "warning",
     why="transformers fills in each `auto` independently, from its own arguments. A fixed "
-    "value then matches the product only by chance, and only on one number of GPUs.",
+    "global batch then matches the product only by chance, and only on one number of GPUs.",
     evidence="transformers integrations/deepspeed.py, trainer_config_process; "
     "huggingface/blog#1270",
 )
 def batch_half_auto(file: CheckedFile) -> Iterator[Hit]:
-    """Some batch sizes fixed, others `auto`."""
-    fixed = [key for key in (TOTAL, MICRO) if file.whole(key) is not None]
-    auto = [key for key in (TOTAL, MICRO, STEPS) if file.word(key) == "auto"]
-    if fixed and auto:
-        message = f"`{fixed[0]}` (={file.whole(fixed[0])}) is fixed and `{auto[0]}` is auto"
-        yield Hit((fixed[0],), message, f'set `{fixed[0]}` to "auto" too')
+    """A fixed global batch size with parts that are `auto`."""
+    total = file.whole(TOTAL)
+    auto = [key for key in (MICRO, STEPS) if file.word(key) == "auto"]
+    if total is not None and auto:
+        message = f"`{TOTAL}` (={total}) is fixed and `{auto[0]}` is auto"
+        yield Hit((TOTAL,), message, f'set `{TOTAL}` to "auto" too')
 
 
 @rule(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from dsforge.findings import Edit, Hit
+from dsforge.findings import Edit, Hit, Severity
 from dsforge.lint.checked_file import CheckedFile, rule, shown
 from dsforge.lint.conditions import If
 from dsforge.lint.reading.document import Line
@@ -15,7 +15,10 @@ from dsforge.masking import is_secret
 
 READER = "DeepSpeed launcher/runner.py, main (.deepspeed_env)"
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-PLAIN = re.compile(r"[\w@%+=:,./-]*")  # what the launcher does not put into quotes
+CHANGED = re.compile(r'["\\`]')  # what double quotes do not keep as it is
+SWITCHES = ("", "0", "1", "true", "false", "yes", "no", "on", "off")  # no secret is one of these
+OF_RANK = ("RANK", "LOCAL_RANK")
+OF_JOB = ("WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 INTERFACES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
 
 
@@ -87,20 +90,28 @@ def env_name(file: CheckedFile) -> Iterator[Hit]:
     "env-value",
     "error",
     "env",
-    why="A value with other characters is put in double quotes for the remote shell: "
-    "quotes in it are doubled, `$` and backquotes are expanded on the remote host, if "
-    "at all.",
+    why="A value with other characters is put in double quotes for the remote shell: quotes in it "
+    "end them, backslashes and backquotes are obeyed, `$` is expanded there and `~` is not.",
     evidence="DeepSpeed launcher/multinode_runner.py, add_export (quoting); " + READER,
 )
 def env_value(file: CheckedFile) -> Iterator[Hit]:
     """A value that the remote shell reads differently."""
     for variable in variables(file.document):
-        value = variable.value
-        if not PLAIN.fullmatch(value.strip()) or value != value.strip():
-            quoted = value[:1] in "\"'" and value[:1] == value[-1:] and len(value) > 1
-            message = f"the value of `{shown(variable.name)}` is changed by the launcher's quoting"
-            fix = "write it without quotes" if quoted else "use only letters, digits and _@%+=:,./-"
-            yield Hit((), message, fix, offset=variable.line.start)
+        value, start = variable.value, variable.line.start
+        name = shown(variable.name)
+        if CHANGED.search(value):
+            in_quotes = value[:1] == value[-1:] == '"' and len(value) > 1
+            message = f"the value of `{name}` is changed by the launcher's quoting"
+            fix = (
+                "write it without quotes" if in_quotes else 'write it without `"`, `\\` and `` ` ``'
+            )
+            yield Hit((), message, fix, offset=start)
+        elif "$" in value:
+            message = f"`$` in the value of `{name}` is expanded on each host"
+            yield Hit((), message, "write the value, unless that is meant", (), start, "info")
+        elif value.startswith("~"):
+            message = f"`~` in the value of `{name}` is not expanded in quotes"
+            yield Hit((), message, "write the whole path", (), start, "warning")
 
 
 @rule(
@@ -130,11 +141,17 @@ def env_line_end(file: CheckedFile) -> Iterator[Hit]:
 def env_twice(file: CheckedFile) -> Iterator[Hit]:
     """A variable that is set twice."""
     seen: set[str] = set()
+    twice: dict[str, int] = {}
     for variable in variables(file.document):
         if variable.name in seen:
-            message = f"`{shown(variable.name)}` is set twice"
-            yield Hit((), message, "keep one", offset=variable.line.start)
+            twice.setdefault(variable.name, variable.line.start)
         seen.add(variable.name)
+    if len(twice) == 1:
+        ((name, start),) = twice.items()
+        yield Hit((), f"`{shown(name)}` is set twice", "keep one", offset=start)
+    elif twice:
+        message = f"{len(twice)} names are set twice: `accelerate launch` appends to this file"
+        yield Hit((), message, "delete it before each launch", offset=min(twice.values()))
 
 
 @rule(
@@ -148,9 +165,28 @@ def env_twice(file: CheckedFile) -> Iterator[Hit]:
 def env_secret(file: CheckedFile) -> Iterator[Hit]:
     """A secret among the variables."""
     for variable in variables(file.document):
-        if is_secret(variable.name.strip()):
+        switch = variable.value.strip().lower() in SWITCHES
+        if is_secret(variable.name.strip()) and not switch:
             message = f"`{shown(variable.name)}` looks like a secret"
             yield Hit((), message, "export it on each host instead", offset=variable.line.start)
+
+
+@rule(
+    "env-rank",
+    "warning",
+    "env",
+    why="launch.py overwrites these for each rank, so the line does nothing; under an MPI launcher "
+    "the same rank on all nodes makes ranks collide.",
+    evidence="DeepSpeed launcher/launch.py, main; multinode_runner.py, OpenMPIRunner",
+)
+def env_rank(file: CheckedFile) -> Iterator[Hit]:
+    """A variable that the launcher sets."""
+    for variable in variables(file.document):
+        if variable.name in (*OF_RANK, *OF_JOB):
+            message = f"`{variable.name}` is set by the launcher for each rank"
+            severity: Severity = "warning" if variable.name in OF_RANK else "info"
+            start = variable.line.start
+            yield Hit((), message, "remove it", offset=start, severity=severity)
 
 
 @rule(
@@ -178,18 +214,6 @@ def env_interface(file: CheckedFile) -> Iterator[Hit]:
 
 
 ROWS = rules(
-    Row(
-        "env-rank",
-        "error",
-        If("RANK LOCAL_RANK WORLD_SIZE MASTER_ADDR MASTER_PORT LOCAL_WORLD_SIZE", "present"),
-        "`{key}` is set by the launcher for each rank",
-        "remove it",
-        title="A variable that the launcher sets.",
-        why="The launcher sets these for each rank; the same value on all nodes makes ranks "
-        "collide.",
-        evidence="DeepSpeed launcher/launch.py, main",
-        kinds=("env",),
-    ),
     Row(
         "env-cards",
         "warning",

@@ -6,6 +6,7 @@ give each of its problems a severity, and add what is legal but goes wrong.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
@@ -15,6 +16,8 @@ from dsforge.hostfile import Entry, hostfile_entries, is_address
 from dsforge.lint.checked_file import CheckedFile, rule
 
 PARSER = "DeepSpeed launcher/runner.py, _parse_hostfile"
+NO_SLOTS = "no line has `slots=N`: is it for mpirun, pdsh or ColossalAI? DeepSpeed refuses it"
+READ_ANYWAY = re.compile(r"\S+\s+slots=[0-9]+\s")
 EXAMPLES = ("192.0.2.", "198.51.100.", "203.0.113.")  # RFC 5737
 
 
@@ -42,10 +45,17 @@ def _of_hostfile(name: str, severity: Severity, title: str, *text: str) -> Rule[
     """The rule of one kind of unusable line; `text` is its reason and its evidence."""
 
     def find(file: CheckedFile) -> Iterable[Hit]:
-        for problem in parsed(file.document.text, file.document.name)[1]:
-            if problem.rule == name:
-                offset = file.document.line(line_of(problem.place)).start
-                yield Hit((), problem.message, problem.hint, offset=offset)
+        problems = [p for p in parsed(file.document.text, file.document.name)[1] if p.rule == name]
+        if name == "hostfile-line" and problems and "slots" not in file.document.text:
+            offset = file.document.line(line_of(problems[0].place)).start
+            yield Hit((), NO_SLOTS, "write `10.0.0.1 slots=8`", offset=offset)
+            return
+        for problem in problems:
+            row = file.document.line(line_of(problem.place))
+            # the launcher reads such a line and drops what follows the slots
+            read = name == "hostfile-line" and READ_ANYWAY.match(row.text)
+            weaker: Severity | None = "warning" if read else None
+            yield Hit((), problem.message, problem.hint, (), row.start, weaker)
 
     return Rule(name, severity, ("hostfile",), title, text[0], text[1], find)
 
@@ -61,11 +71,12 @@ def _of_hostfile(name: str, severity: Severity, title: str, *text: str) -> Rule[
 def host_by_name(file: CheckedFile) -> Iterator[Hit]:
     """A host name instead of an address."""
     entries = listed(file)
-    for entry in entries:
-        if not is_address(entry.address) and len(entries) > 1:
-            offset = file.document.line(line_of(entry.place)).start
-            message = f"`{entry.address}` is a name: every node must resolve it to the same address"
-            yield Hit((), message, "use its IP address", offset=offset)
+    names = [entry for entry in entries if not is_address(entry.address)]
+    if names and len(entries) > 1:
+        offset = file.document.line(line_of(names[0].place)).start
+        others = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
+        message = f"`{names[0].address}`{others} is a name: every node must resolve it alike"
+        yield Hit((), message, "use IP addresses", offset=offset)
 
 
 @rule(

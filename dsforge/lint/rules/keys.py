@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from difflib import get_close_matches
+from typing import Any
 
-from dsforge.findings import Hit
+from dsforge.findings import Edit, Hit
 from dsforge.lint.checked_file import CheckedFile, rule, shown
 from dsforge.lint.reading.config_keys import Entry, is_coming, is_gone
+from dsforge.lint.reading.telling import is_remark
 from dsforge.lint.rules.precision import SCALER
 from dsforge.lint.schemas.releases import Block, Releases, number
 
@@ -15,6 +17,24 @@ NEAR = 0.75  # similarity from which another key is taken to be meant
 LONGEST_COMPARED = 60
 CLOSED = "DeepSpeed runtime/config_utils.py, DeepSpeedConfigModel (extra=forbid)"
 FROZEN_FROM = "read from the source of the releases by scripts/deepspeed_schema.py"
+MOST_SLIPS = 2  # letters by which a name may differ and still be certainly the one that was meant
+SHAPES: dict[str, tuple[type, ...]] = {
+    "int": (int, float),
+    "float": (int, float),
+    "bool": (bool,),
+    "str": (str,),
+    "list": (list,),
+    "block": (dict,),
+}
+OF_TRAINERS = {  # keys of transformers and of other trainers that mean one of DeepSpeed's
+    "micro_batch_size": "train_micro_batch_size_per_gpu",
+    "per_device_train_batch_size": "train_micro_batch_size_per_gpu",
+    "max_grad_norm": "gradient_clipping",
+}
+SUCCESSORS = {  # of removed keys: DeepSpeed docs, "DeepSpeed Configuration JSON"
+    "amp": "`fp16`, `bf16` or `torch_autocast`",
+    "curriculum_learning": "`data_efficiency.data_sampling.curriculum_learning`",
+}
 OF_OPTIMIZER = ("lr", "betas", "eps", "weight_decay", "momentum", "torch_adam")
 
 
@@ -23,6 +43,61 @@ def near(key: str, choices: list[str]) -> str:
     small = {choice.lower(): choice for choice in choices}
     found = get_close_matches(key.lower()[:LONGEST_COMPARED], list(small), n=1, cutoff=NEAR)
     return small[found[0]] if found else ""
+
+
+def meant(file: CheckedFile, entry: Entry) -> str:
+    """The key of its block that an unknown key stands for; empty where none is like it."""
+    other = OF_TRAINERS.get(entry.key, "") if not entry.path else ""
+    return other or near(entry.key, living(file, entry.block))
+
+
+def rename(file: CheckedFile, entry: Entry, right: str) -> tuple[Edit, ...]:
+    """The edit that renames a key; none unless it is certain that the other key was meant.
+
+    That is: a slip of at most two letters, a value that fits, and a name that nothing else has or
+    would be given too.
+    """
+    if not right or not is_slip(entry.key, right):
+        return ()
+    life = entry.block.keys[right]
+    rivals = sum(e.path == entry.path and meant(file, e) == right for e in _unknown(file))
+    if rivals > 1 or is_wrong(life.get("type", ""), entry.value):
+        return ()
+    return file.document.renamed(entry.loc, right)
+
+
+def _unknown(file: CheckedFile) -> Iterator[Entry]:
+    return (entry for entry in file.entries if entry.life is None)
+
+
+def is_slip(written: str, right: str) -> bool:
+    """Whether two names differ by two letters at most, or only by `_`, `-` and capitals."""
+    plain = [word.lower().replace("_", "").replace("-", "") for word in (written, right)]
+    if plain[0] == plain[1]:
+        return True
+    return edits_between(written, right) <= MOST_SLIPS
+
+
+def edits_between(written: str, right: str) -> int:
+    """Letters to insert, remove or replace until two names are the same (Levenshtein 1965)."""
+    if abs(len(written) - len(right)) > MOST_SLIPS:
+        return MOST_SLIPS + 1
+    row = list(range(len(right) + 1))
+    for above, letter in enumerate(written, start=1):
+        corner, row[0] = row[0], above
+        for at, other in enumerate(right, start=1):
+            kept = corner + (letter != other)
+            corner, row[at] = row[at], min(row[at] + 1, row[at - 1] + 1, kept)
+    return row[-1]
+
+
+def is_wrong(kind: str, value: Any) -> bool:
+    """Whether a value cannot be one of that type; where the type is unknown, only a number can."""
+    if value == "auto":
+        return False
+    if isinstance(value, bool) and kind != "bool":
+        return True
+    return not isinstance(value, SHAPES.get(kind, (int, float)))
 
 
 def living(file: CheckedFile, block: Block) -> list[str]:
@@ -47,8 +122,8 @@ def key_unknown(file: CheckedFile) -> Iterator[Hit]:
         scaler = entry.path in ("bf16", "bfloat16") and entry.key in SCALER
         if entry.life is not None or scaler or not entry.closed:
             continue
-        right = near(entry.key, living(file, entry.block))
-        edits = file.document.renamed(entry.loc, right) if right else ()
+        right = meant(file, entry)
+        edits = rename(file, entry, right)
         home = home_of(file.releases, entry.key)
         fix = f"did you mean `{right}`?" if right else f"it belongs in `{home}`" if home else ""
         message = f"`{shown(entry.key)}` is not a key of `{entry.path}`"
@@ -66,11 +141,11 @@ def key_unknown(file: CheckedFile) -> Iterator[Hit]:
 def key_misspelt(file: CheckedFile) -> Iterator[Hit]:
     """A misspelt key, which is ignored silently."""
     for entry in file.entries:
-        if entry.life is not None or entry.closed:
+        if entry.life is not None or entry.closed or is_remark(entry.key):
             continue
-        right = near(entry.key, living(file, entry.block))
+        right = meant(file, entry)
         if right:
-            edits = file.document.renamed(entry.loc, right)
+            edits = rename(file, entry, right)
             message = f"`{shown(entry.key)}` is ignored: DeepSpeed has no such key"
             yield Hit(entry.loc, message, f"did you mean `{right}`?", edits)
 
@@ -85,7 +160,7 @@ def key_misplaced(file: CheckedFile) -> Iterator[Hit]:
     """A key at the top level that belongs in a block."""
     for entry in strangers(file):
         home = home_of(file.releases, entry.key)
-        if home and not near(entry.key, living(file, entry.block)):
+        if home and not meant(file, entry):
             message = f"`{shown(entry.key)}` is ignored at the top level"
             yield Hit(entry.loc, message, f"move it to `{home}`")
 
@@ -111,12 +186,17 @@ def home_of(releases: Releases, key: str) -> str:
 )
 def key_unread(file: CheckedFile) -> Iterator[Hit]:
     """A top-level key that DeepSpeed does not read."""
+    unread: list[Entry] = []
     for entry in strangers(file):
-        known = near(entry.key, living(file, entry.block)) or home_of(file.releases, entry.key)
+        known = meant(file, entry) or home_of(file.releases, entry.key)
         removed = entry.key in entry.block.removed
-        if not known and not removed and not entry.key.startswith(("_", "//", "$")):
-            message = f"DeepSpeed does not read `{shown(entry.key)}`"
-            yield Hit(entry.loc, message, "remove it, unless your program reads it")
+        if not known and not removed and not is_remark(entry.key):
+            unread.append(entry)
+    if unread:
+        more = f" (nor {len(unread) - 1} more keys)" if len(unread) > 1 else ""
+        message = f"DeepSpeed does not read `{shown(unread[0].key)}`{more}"
+        fix = "remove it, unless your program reads it"
+        yield Hit(unread[0].loc, message, fix if not more else fix.replace("it", "them"))
 
 
 @rule(
@@ -137,7 +217,9 @@ def key_removed(file: CheckedFile) -> Iterator[Hit]:
         closed = entry.closed or (since is not None and file.release >= since)
         end = f"refused since {refused}" if refused else "refused" if closed else "ignored"
         message = f"`{entry.key}` was accepted until {until} and is {end}"
-        yield Hit(entry.loc, message, "remove it, or pin an older DeepSpeed")
+        successor = SUCCESSORS.get(entry.key, "") if not entry.path else ""
+        fix = f"use {successor}" if successor else "remove it"
+        yield Hit(entry.loc, message, f"{fix}, or pin an older DeepSpeed")
 
 
 @rule(

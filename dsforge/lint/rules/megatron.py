@@ -117,7 +117,7 @@ ROWS = rules(
                 "experts with tensor parallelism require `--sequence-parallel`",
                 "add it",
                 when=(
-                    If("--num-experts", "present"),
+                    If("--num-experts", "above", 1),
                     If("--sequence-parallel", "absent"),
                 ),
             ),

@@ -6,12 +6,13 @@ from collections.abc import Iterator
 from difflib import get_close_matches
 
 from dsforge.findings import Hit
-from dsforge.lint.checked_file import CheckedFile, rule, shown
+from dsforge.lint.checked_file import CheckedFile, quoted, rule, shown
 from dsforge.lint.conditions import If
 from dsforge.lint.rows import Row, rules
 
 OWN = ("adam", "adamw", "adagrad", "lamb", "lion", "muon", "muadam", "muadamw", "musgd")
 OLDER = ("onebitadam", "zerooneadam", "onebitlamb")  # DeepSpeed up to 0.19.7
+LAST_WITH_OLDER = (0, 19, 7)
 TORCH = (
     *("ASGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "LBFGS", "NAdam"),
     *("RAdam", "RMSprop", "Rprop", "SGD", "SparseAdam", "Muon"),
@@ -44,7 +45,12 @@ def optimizer_unknown(file: CheckedFile) -> Iterator[Hit]:
     name = file.at("optimizer", "type")
     if not isinstance(name, str) or name == "auto":
         return
-    if name.lower() in (*OWN, *OLDER) or name in TORCH:
+    older = OLDER if file.release <= LAST_WITH_OLDER else ()
+    if name.lower() in (*OWN, *older) or name in TORCH:
+        return
+    if name.lower() in OLDER:
+        message = f"`{shown(name)}` was removed after DeepSpeed 0.19.7"
+        yield Hit(("optimizer", "type"), message, "use AdamW, or pin an older DeepSpeed")
         return
     words = {word.lower(): word for word in (*TORCH, "Lamb", "Lion")}
     near = get_close_matches(name.lower()[:60], list(words), n=1, cutoff=0.6)
@@ -130,7 +136,7 @@ def scheduler_unknown(file: CheckedFile) -> Iterator[Hit]:
     "scheduler-warmup",
     "error",
     why="With a warm-up as long as the run the learning rate never decays, and a warm-up "
-    "of 0 steps is refused since 0.16.",
+    "of 0 or 10.0 steps is refused since 0.19.6.",
     evidence="DeepSpeed runtime/lr_schedules.py, WarmupLR.__init__, WarmupDecayLR.__init__",
 )
 def scheduler_warmup(file: CheckedFile) -> Iterator[Hit]:
@@ -138,6 +144,11 @@ def scheduler_warmup(file: CheckedFile) -> Iterator[Hit]:
     params = ("scheduler", "params")
     warmup = file.number(*params, "warmup_num_steps")
     total = file.number(*params, "total_num_steps")
+    written = file.at(*params, "warmup_num_steps")
+    checks = file.release >= CHECKS_WARMUP and written not in (None, "auto")
+    if checks and not (isinstance(written, int) and written > 0):
+        message = f"`warmup_num_steps` (={quoted(written)}) must be a whole number above 0"
+        yield Hit((*params, "warmup_num_steps"), message)
     if warmup is not None and total is not None and warmup >= total:
         message = f"`warmup_num_steps` (={warmup:g}) must be below `total_num_steps` (={total:g})"
         yield Hit((*params, "warmup_num_steps"), message)
@@ -160,6 +171,70 @@ def scheduler_rate(file: CheckedFile) -> Iterator[Hit]:
     if rate is not None and peak is not None and rate != peak:
         message = f"`lr` (={rate:g}) is overridden by `warmup_max_lr` (={peak:g})"
         yield Hit((*PARAMS, "lr"), message, "write the same value in both")
+
+
+CHECKS_WARMUP = (0, 19, 6)
+WARMUP = ("warmup_min_lr", "warmup_max_lr", "warmup_num_steps", "warmup_type")
+PARAMETERS = {  # of each schedule beside `last_batch_iteration`; a test reads them from the source
+    "LRRangeTest": (
+        *("lr_range_test_min_lr", "lr_range_test_step_size", "lr_range_test_step_rate"),
+        "lr_range_test_staircase",
+    ),
+    "OneCycle": (
+        *("cycle_min_lr", "cycle_max_lr", "decay_lr_rate", "cycle_first_step_size"),
+        *("cycle_second_step_size", "cycle_first_stair_count", "cycle_second_stair_count"),
+        *("decay_step_size", "cycle_momentum", "cycle_min_mom", "cycle_max_mom"),
+        "decay_mom_rate",
+    ),
+    "WarmupLR": WARMUP,
+    "WarmupDecayLR": ("total_num_steps", *WARMUP),
+    "WarmupCosineLR": (
+        *("total_num_steps", "warmup_min_ratio", "warmup_num_steps", "cos_min_ratio"),
+        "warmup_type",
+    ),
+}
+
+
+@rule(
+    "scheduler-param-name",
+    "error",
+    why="The parameters are passed to the schedule's constructor unchanged: one that it does not "
+    "have raises a TypeError on every rank.",
+    evidence="DeepSpeed runtime/lr_schedules.py, the constructors",
+)
+def scheduler_param_name(file: CheckedFile) -> Iterator[Hit]:
+    """A parameter that the schedule does not have."""
+    name = file.at("scheduler", "type")
+    known = PARAMETERS.get(name) if isinstance(name, str) else None
+    if known is None:
+        return
+    for key in file.block("scheduler", "params"):
+        if key not in (*known, "last_batch_iteration"):
+            near = get_close_matches(key[:60], known, n=1, cutoff=0.6)
+            fix = f"did you mean `{near[0]}`?" if near else f"use {', '.join(known)}"
+            message = f"`{shown(key)}` is not a parameter of {name}"
+            yield Hit(("scheduler", "params", key), message, fix)
+
+
+NUMBERS = (
+    *((*PARAMS, key) for key in ("lr", "eps", "weight_decay")),
+    *((key,) for key in ("gradient_clipping", "gradient_predivide_factor")),
+)
+
+
+@rule(
+    "number-as-text",
+    "error",
+    why="Nothing converts the text here: it reaches arithmetic, which raises a TypeError.",
+    evidence="torch.optim.Optimizer and DeepSpeed runtime/engine.py compare the value with 0",
+)
+def number_as_text(file: CheckedFile) -> Iterator[Hit]:
+    """A number in quotes where nothing converts it."""
+    for loc in NUMBERS:
+        value = file.at(*loc)
+        if isinstance(value, str) and value != "auto":
+            message = f"`{loc[-1]}` (={quoted(value)}) is text, not a number"
+            yield Hit(loc, message, "write it without quotes")
 
 
 ROWS = rules(
@@ -214,13 +289,13 @@ ROWS = rules(
     ),
     Row(
         "scheduler-total",
-        "error",
+        "warning",
         If("scheduler.type", "in", ("warmupdecaylr", "warmupcosinelr")),
         "`{value}` requires `total_num_steps`",
         "set it in `params`",
         title="A decaying schedule without its length.",
         why="These schedules decay over `total_num_steps`; it has no default, so the call "
-        "fails on every rank.",
+        "fails on every rank, unless the program that loads the file puts it in.",
         evidence="DeepSpeed runtime/lr_schedules.py, WarmupDecayLR and WarmupCosineLR",
         when=(If("scheduler.params.total_num_steps", "missing"),),
         at="scheduler",

@@ -43,13 +43,22 @@ def precision_full(file: CheckedFile) -> Iterator[Hit]:
 def fp16_initial_scale(file: CheckedFile) -> Iterator[Hit]:
     """An initial loss scale that wastes the first steps."""
     power = file.whole("fp16", "initial_scale_power")
-    if power is None or power <= HIGHEST_USEFUL_POWER or file.number("fp16", "loss_scale"):
+    enabled = file.at("fp16", "enabled")
+    if (
+        not enabled
+        or power is None
+        or power <= HIGHEST_USEFUL_POWER
+        or file.number("fp16", "loss_scale")
+    ):
         return
     wait = file.whole("fp16", "hysteresis")
     lost = power - USUAL_POWER + ((2 if wait is None else wait) - 1)
     loc = ("fp16", "initial_scale_power")
     message = f"`initial_scale_power` (={power}) starts at 2^{power}: about {lost} steps are lost"
-    yield Hit(loc, message, "use 16", file.document.replaced(loc, USUAL_POWER))
+    if enabled == "auto":  # bf16 may be what the trainer fills in
+        yield Hit(loc, message, "use 16", severity="info")
+    else:
+        yield Hit(loc, message, "use 16", file.document.replaced(loc, USUAL_POWER))
 
 
 @rule(
@@ -77,6 +86,7 @@ ROWS = rules(
         why="bf16 has the range of fp32 and needs no loss scaler; its block refuses the keys "
         "of the fp16 block.",
         evidence="FlagOpen/FlagEmbedding#1487; " + CONFIG + ", DeepSpeedBF16Config",
+        since="0.17.1",  # before, the block took any key
         repair=Repair("remove"),
     ),
     Row(

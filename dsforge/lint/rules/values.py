@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from dsforge.findings import Hit
-from dsforge.lint.checked_file import CheckedFile, rule, shown
+from dsforge.lint.checked_file import CheckedFile, quoted, rule, shown
 from dsforge.lint.rules.keys import CLOSED, near
 
 TRUTH = ("true", "false", "yes", "no", "on", "off", "1", "0", "t", "f", "y", "n")
@@ -27,7 +27,7 @@ BROKEN = {
 }
 FILLED = {  # by transformers (trainer_config_process, trainer_config_finalize) and accelerate
     "": "train_batch_size train_micro_batch_size_per_gpu gradient_accumulation_steps "
-    "gradient_clipping",
+    "gradient_clipping steps_per_print",
     "fp16": "enabled",
     "bf16": "enabled",
     "zero_optimization": "reduce_bucket_size stage3_prefetch_bucket_size stage "
@@ -51,7 +51,8 @@ def block_type(file: CheckedFile) -> Iterator[Hit]:
         if entry.type != "block" or isinstance(entry.value, dict) or entry.value == "auto":
             continue
         optional = entry.value is None and (entry.closed or entry.key == "aio")
-        if not optional and entry.key != "zero_optimization":
+        boolean = entry.key == "zero_optimization" and isinstance(entry.value, bool)
+        if not optional and not boolean:
             message = f"`{entry.key}` (={shown(entry.value)}) must be a block"
             yield Hit(entry.loc, message, 'write {"enabled": true}' if entry.value is True else "")
 
@@ -69,10 +70,14 @@ def value_fraction(file: CheckedFile) -> Iterator[Hit]:
     """A fraction where a whole number is required."""
     for entry in file.entries:
         value = entry.value
-        if entry.type == "int" and isinstance(value, float) and value != int(value):
-            edits = file.document.replaced(entry.loc, int(value))
+        unchecked = bool(entry.path) and not entry.closed
+        if unchecked or entry.type != "int" or not isinstance(value, float):
+            continue
+        if value != int(value):
+            whole = int(value) or 1  # 0 is refused or switches something off
+            edits = file.document.replaced(entry.loc, whole)
             message = f"`{entry.key}` (={value!r}) must be a whole number"
-            yield Hit(entry.loc, message, f"use {int(value)}", edits)
+            yield Hit(entry.loc, message, f"use {whole}", edits)
 
 
 @rule(
@@ -125,6 +130,14 @@ def value_quoted(file: CheckedFile) -> Iterator[Hit]:
     """A number or boolean in quotes."""
     for entry in file.entries:
         value, kind = entry.value, entry.type
+        choices = entry.life.get("choices", []) if entry.life else []
+        if _is_quoted_choice(value, choices):
+            meant = next(choice for choice in choices if str(choice) == value)
+            edits = file.document.replaced(entry.loc, meant)
+            yield Hit(
+                entry.loc, f"`{entry.key}` (={quoted(value)}) is text", f"write {meant}", edits
+            )
+            continue
         if not isinstance(value, str) or kind not in ("int", "float", "bool") or value == "auto":
             continue
         if not entry.closed or _is_wrong(kind, value):
@@ -201,8 +214,16 @@ def value_choice(file: CheckedFile) -> Iterator[Hit]:
         )
 
 
+def _is_quoted_choice(value: Any, choices: list[Any]) -> bool:
+    """Whether the value is a choice in quotes, and no choice itself."""
+    written = isinstance(value, str) and value not in choices
+    return written and value in [str(choice) for choice in choices]
+
+
 def _is_choice(value: Any, choices: list[Any]) -> bool:
-    """Whether pydantic takes the value for one of the choices."""
+    """Whether pydantic takes the value for one of the choices; it makes 3 of `"3"`."""
+    if _is_quoted_choice(value, choices):
+        return True
     return not isinstance(value, (dict, list)) and value in choices
 
 
