@@ -25,7 +25,7 @@ from dsforge.estimate.flops import (
     score_flops,
 )
 from dsforge.estimate.loss import chunks_of, loss_under
-from dsforge.estimate.quantised import NF4_BYTES, layer_quantised_elements
+from dsforge.estimate.quantised import dequantising_bytes, layer_quantised_elements
 from dsforge.estimate.rates import Rates, rates
 from dsforge.specs import GpuSpec, ModelSpec, Workload
 from dsforge.strategy import Execution, Loss, Strategy
@@ -150,7 +150,7 @@ def setting_of(gpu: GpuSpec, workload: Workload, strategy: Strategy) -> Setting:
         backward=backward_factor(workload),
         repeated=counted(repeated, "repeated", "share", of=tp, why=AGAIN),
         repeated_scores=counted(scores, "repeated_scores", "share", of=tp, why=AGAIN),
-        dequantise_bytes=NF4_BYTES + element_bytes(workload) if workload.in_4_bits else 0.0,
+        dequantise_bytes=dequantising_bytes(workload),
     )
 
 
