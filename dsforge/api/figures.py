@@ -7,12 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 from dsforge.api.inputs import load_request
 from dsforge.api.sizing import find
+from dsforge.errors import DsforgeError
 
 if TYPE_CHECKING:
     from dsforge.api.inputs import PathInput
+    from dsforge.plan import Plan, Request
+    from dsforge.strategy import AskedLoss
     from dsforge.validate.comparison import Ask, Asked, FiguresDocument
     from dsforge.validate.figures import Figure
 
+# Of a run whose loss is not stated: Hugging Face's trainers hold the logits of a micro batch.
+USUAL_LOSS: AskedLoss = "plain"
 CONFIGS = "configs"  # folder beside the table with the models that no catalog holds
 
 
@@ -53,12 +58,35 @@ def asker(table: Path) -> Ask:
         from dsforge.validate import Asked
 
         request = load_request(spec={**figure.spec, "model": _model(figure, table)})
-        if figure.quantity != "find model":
-            return Asked(appraise(request))
-        found = find("model", request)
-        return Asked(found.plan, found.answer)
+        asked = _with_loss(request, USUAL_LOSS)
+        if figure.quantity == "find model":
+            found = find("model", asked)
+            return Asked(found.plan, found.answer)
+        plans = (appraise(asked), *(() if asked is request else _other_readings(request)))
+        # A published run did fit: a reading that cannot have been is not the likely one.
+        judged = figure.quantity == "fits"
+        likely = next((plan for plan in plans if judged or plan.choice.fits), plans[0])
+        return Asked(likely, others=tuple(plan for plan in plans if plan is not likely))
 
     return ask
+
+
+def _with_loss(request: Request, loss: AskedLoss) -> Request:
+    """The request with that loss, where none is stated."""
+    fixed = request.constraints
+    if fixed.loss is not None:
+        return request
+    return request.model_copy(update={"constraints": fixed.model_copy(update={"loss": loss})})
+
+
+def _other_readings(request: Request) -> tuple[Plan, ...]:
+    """What else an unstated loss may have been: chunked, where an engine can."""
+    from dsforge.planner import appraise
+
+    try:
+        return (appraise(_with_loss(request, "chunked")),)
+    except DsforgeError:
+        return ()
 
 
 def _model(figure: Figure, table: Path) -> Any:

@@ -39,6 +39,7 @@ from dsforge.errors import DsforgeError
 
 SLICE_ELEMENTS = 4 * 1024 * 1024
 SHARD_BYTES = 5_000_000_000  # as transformers cuts
+SAVED = re.compile(r"\.modules_to_save\.[^.]+")  # copies of whole modules that trained
 ADAPTER = re.compile(r"(?P<what>\.lora_\w+)\.(?P<adapter>[^.]+)(?P<end>\.weight|\.bias)?")
 
 
@@ -100,7 +101,9 @@ def _adapters(saved: Saved) -> dict[str, Atom]:
     names = sorted({match["adapter"] for match in found if match})
     if len(names) > 1:
         raise DsforgeError(f"several adapters ({', '.join(names)}) are not exported together")
-    renamed = {ADAPTER.sub(r"\g<what>\g<end>", n): atom for n, atom in saved.trained.items()}
+    renamed = {
+        SAVED.sub("", ADAPTER.sub(r"\g<what>\g<end>", n)): atom for n, atom in saved.trained.items()
+    }
     if len(renamed) < len(saved.trained):
         raise DsforgeError("two adapters would have one name without their adapter's")
     return renamed
@@ -130,7 +133,9 @@ def adapter_settings(
     ranks = sorted({atom.shape[0] for atom in downs.values() if atom.shape})
     if len(ranks) != 1:
         raise DsforgeError(f"adapters of different ranks ({ranks}) are not exported")
+    whole = sorted({name.split(".")[-2] for name in atoms if ".lora_" not in name})
     return {
+        **({"modules_to_save": whole} if whole else {}),
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
         "base_model_name_or_path": None if model is None else str(model),

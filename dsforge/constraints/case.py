@@ -74,6 +74,7 @@ class Case(NamedTuple):
     compiled: bool = False  # torch.compile of the decoder layers
     adapters: bool = False  # LoRA
     in_4_bits: bool = False  # QLoRA
+    tied_modules: tuple[str, ...] = ()  # `modules_to_save` of a model with tied embeddings
     shape: ModelShape | None = None
     model: ModelSpec | None = None
     cluster: ClusterSpec | None = None
@@ -170,10 +171,16 @@ def case_of(model: ModelSpec, cluster: ClusterSpec, workload: Workload, strategy
         sequence_length=workload.sequence_length,
         adapters=workload.method == "lora",
         in_4_bits=workload.in_4_bits,
+        tied_modules=_saved(workload) if model.tied_embeddings else (),
         shape=shape_of(model),
         model=model,
         cluster=cluster,
     )
+
+
+def _saved(workload: Workload) -> tuple[str, ...]:
+    """Modules that train as a whole beside adapters."""
+    return () if workload.lora is None else workload.lora.modules_to_save
 
 
 def case_of_config(config: DsConfig, world_size: int | None = None) -> Case:

@@ -121,6 +121,21 @@ def lora_tensor(case: Case) -> Broken | None:
 
 
 @constraint(
+    "lora-tied-modules",
+    source="peft utils/other.py: ModulesToSaveWrapper trains a copy of a module, so that embedding "
+    "and head no longer share their weights",
+)
+def tied_modules(case: Case) -> Broken | None:
+    """Trained copies of an embedding and a head that are one matrix."""
+    if not case.tied_modules:
+        return None
+    return Broken(
+        f"modules_to_save={', '.join(case.tied_modules)} cannot be combined with tied embeddings",
+        "leave modules_to_save out, or use method full",
+    )
+
+
+@constraint(
     "qlora-zero3",
     source="DeepSpeed runtime/zero/partition_parameters.py, Init._convert_to_deepspeed_param "
     "shards packed matrices without their scales; not proven here with `bnb_4bit_quant_storage`",

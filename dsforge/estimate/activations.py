@@ -100,12 +100,16 @@ def _copied_width(model: ModelSpec, strategy: Strategy) -> float:
     return width
 
 
-def _mlp_width(model: ModelSpec, kernels: Kernels, *, moe_layer: bool) -> float:
-    """Elements per token saved inside the MLP."""
+def _mlp_width(model: ModelSpec, workload: Workload, kernels: Kernels, *, moe_layer: bool) -> float:
+    """Elements per token saved inside the MLP.
+
+    The last product needs its input only where it or its adapter trains.
+    """
     widths = KERNELS[kernels]
     saved = widths.gated if model.gated_mlp else widths.plain
     if kernels == "eager" and model.activation in COMPOSED:
         saved += COMPOSED_STEPS
+    saved -= "down" not in workload.adapts
     moe = model.moe
     saved = counted(saved, "mlp_copies", "", of=model.hidden_size, why=COPIES)
     if moe is None or not moe_layer:
@@ -120,18 +124,29 @@ def _all_saved(model: ModelSpec, workload: Workload, strategy: Strategy, moe_lay
     run, widths = strategy.runs_as, KERNELS[strategy.runs_as.kernels]
     inner = _attention_width(model, widths.keys) + _copied_width(model, strategy)
     inner += saved_width(model, strategy)
-    inner += _mlp_width(model, run.kernels, moe_layer=moe_layer)
+    inner += _mlp_width(model, workload, run.kernels, moe_layer=moe_layer)
     each = widths.norm if model.norm == "rmsnorm" else widths.layer_norm
     if each > KERNELS["fused"].norm and element_bytes(workload) == FLOAT_BYTES:
         each -= 1  # the float32 copy is the input itself
     each = counted(each, "norm_copies", "", of=model.hidden_size, why=COPIES)
     inner = named(inner, "moe_inner_width" if moe_layer else "inner_width", "elements", INNER)
     hidden = model.norms_per_layer * model.hidden_size
+    idle = _idle_norms(model, workload) * model.hidden_size
+    inner -= idle if strategy.sequence_parallel else 0
     if not strategy.sequence_parallel:
-        return Saved(hidden * each, inner)
+        return Saved(hidden * each - idle, inner)
     if run.gathered_inputs == "saved" and strategy.layout.tensor_parallel_size > 1:
         return Saved(hidden, inner + hidden * (each - 1))
     return Saved(0.0, inner + hidden * each)
+
+
+def _idle_norms(model: ModelSpec, workload: Workload) -> int:
+    """Norms whose results backward does not need: no matrix that reads them carries an adapter."""
+    attention = any(target in workload.adapts for target in ("query", "key", "value"))
+    mlp = any(target in workload.adapts for target in ("gate", "up"))
+    if model.norms_per_layer == 1:
+        return 0 if attention or mlp else 1
+    return (not attention) + (not mlp)
 
 
 def _selected(model: ModelSpec, strategy: Strategy) -> Saved:

@@ -160,5 +160,8 @@ def backward_factor(workload: Workload) -> float:
 def step_flops(model: ModelSpec, workload: Workload) -> float:
     """Useful FLOPs of one optimizer step on all GPUs; recomputation is not useful."""
     per_token = forward_flops(model, workload.sequence_length)
-    useful = per_token * (1 + backward_factor(workload)) * workload.tokens_per_step
+    useful = per_token * (1 + backward_factor(workload))
+    if workload.method == "lora" and workload.trains_head:
+        useful += head_flops(model)
+    useful *= workload.tokens_per_step
     return named(useful, "useful_step_flops", "FLOP")

@@ -12,7 +12,7 @@ from collections import Counter
 from pydantic import BaseModel, Field
 
 from dsforge.estimate.activations import element_bytes
-from dsforge.estimate.params import lora_parameters, parameters
+from dsforge.estimate.params import parameters, trained_parameters
 from dsforge.estimate.states import States, optimizer_bytes_per_parameter
 from dsforge.specs import FROZEN, ClusterSpec, ModelSpec, Workload
 from dsforge.strategy import FULLY_SHARDED, Strategy
@@ -97,7 +97,7 @@ def checkpoint_bytes(model: ModelSpec, workload: Workload) -> int:
     """One checkpoint of all ranks: weights (QLoRA: of adapters), master weights and moments."""
     weights = trained = parameters(model)
     if workload.method == "lora" and workload.lora is not None:
-        trained = lora_parameters(model, workload.lora)
+        trained = trained_parameters(model, workload.lora)
         weights = trained + (0 if workload.in_4_bits else weights)
     size = element_bytes(workload)
     return size * weights + optimizer_bytes_per_parameter(workload) * trained

@@ -25,7 +25,7 @@ from dsforge.estimate.flops import (
     score_flops,
 )
 from dsforge.estimate.loss import chunks_of, loss_under
-from dsforge.estimate.quantised import NF4_BYTES, layer_quantised_elements
+from dsforge.estimate.quantised import dequantising_bytes, layer_quantised_elements
 from dsforge.estimate.rates import Rates, rates
 from dsforge.specs import GpuSpec, ModelSpec, Workload
 from dsforge.strategy import Execution, Loss, Strategy
@@ -118,6 +118,7 @@ class Setting(NamedTuple):
     ep: int
     cut: int  # ranks that share activations outside the products
     backward: float  # passes
+    trains_head: bool
     repeated: float  # share of the products computed again
     repeated_scores: float
     dequantise_bytes: float  # moved for each element that lies in 4 bits, in each pass
@@ -148,9 +149,10 @@ def setting_of(gpu: GpuSpec, workload: Workload, strategy: Strategy) -> Setting:
         ep=layout.expert_parallel_size,
         cut=tp if strategy.sequence_parallel else 1,
         backward=backward_factor(workload),
+        trains_head=workload.trains_head,
         repeated=counted(repeated, "repeated", "share", of=tp, why=AGAIN),
         repeated_scores=counted(scores, "repeated_scores", "share", of=tp, why=AGAIN),
-        dequantise_bytes=NF4_BYTES + element_bytes(workload) if workload.in_4_bits else 0.0,
+        dequantise_bytes=dequantising_bytes(workload),
     )
 
 
@@ -280,7 +282,8 @@ def _width(model: ModelSpec, *, moe_layer: bool) -> float:
 
 def _head(model: ModelSpec, setting: Setting) -> HeadLine:
     """Output head and loss, forward and backward; the head stays in 16 bits."""
-    passes, bandwidth = 1 + setting.backward, setting.rates.bandwidth
+    backward = maximum(setting.backward, BACKWARD if setting.trains_head else 0.0)
+    passes, bandwidth = 1 + backward, setting.rates.bandwidth
     tp = setting.tp if BY_NAME[setting.execution.trainer].head_sharded else 1
     product = Product(model.hidden_size, model.vocab_size, model.vocab_size)
     line = _product("head_product", product, setting.rates.wide_products, setting=setting, tp=tp)
@@ -291,7 +294,7 @@ def _head(model: ModelSpec, setting: Setting) -> HeadLine:
     loss_s = moved * model.vocab_size / tp / bandwidth
     loss_s = named(loss_s, "loss_token_s", "s", f"the loss is {loss}: bytes moved for each logit")
     head = Line(passes * line.fixed_s, passes * line.token_s + loss_s)
-    if loss != "chunked" or setting.backward < BACKWARD:
+    if loss != "chunked" or not setting.trains_head:
         return HeadLine(head)
     chunks = chunks_of(model.vocab_size, model.embedding_size, trained=True)
     summed = summed_bytes(setting.size) * model.vocab_size * model.embedding_size

@@ -98,7 +98,7 @@ def head_bytes(model: ModelSpec, workload: Workload, strategy: Strategy) -> Head
     """The memory of the loss on a rank that has the head."""
     kind, size = loss_of(model, strategy), element_bytes(workload)
     weights = 1.0 * model.vocab_size * model.embedding_size
-    gradient = size * weights if workload.method == "full" else 0.0
+    gradient = size * weights if workload.trains_head else 0.0
     gradient = named(gradient, "head_gradient_bytes", "bytes", "of the weight of the head")
     if kind == "chunked":
         return _chunked(model, size, gradient)

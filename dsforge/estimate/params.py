@@ -11,7 +11,7 @@ from collections import Counter
 from functools import lru_cache
 from typing import NamedTuple
 
-from dsforge.specs import LoraSpec, ModelSpec, MoeSpec, Norm
+from dsforge.specs import AdapterTarget, LoraSpec, ModelSpec, MoeSpec, Norm
 from dsforge.traced import counted, named
 
 NORM_VECTORS: dict[Norm, int] = {
@@ -142,23 +142,42 @@ def parameter_counts(model: ModelSpec) -> ParameterCounts:
 
 @lru_cache(maxsize=64)
 def lora_parameters(model: ModelSpec, lora: LoraSpec) -> int:
-    """Trainable parameters of adapters on every linear layer but the output head.
+    """Trainable parameters of the adapters: on every linear layer but the head, or on `targets`.
 
     An adapter of rank r on an (inputs, outputs) matrix has r x (inputs + outputs) parameters: A is
     (r, inputs), B is (outputs, r) (LoRA, arXiv 2106.09685, section 4.1). Query, key and value count
     as three matrices and gate and up as two; routed experts, stored as stacks, and the router carry
     none.
     """
+    on = lora.targets
     if model.kind == "encoder-decoder":
-        attention = 3 * _attention_sides(model)  # encoder, decoder, and across
-        layers = model.layers * (attention + 2 * _mlp_sides(model, model.ffn_hidden_size))
+        attention = 3 * _attention_sides(model, on)  # encoder, decoder, and across
+        layers = model.layers * (attention + 2 * _mlp_sides(model, model.ffn_hidden_size, on))
         return named(lora.rank * layers, "lora_parameters", "elements")
     sparse = moe_layers(model)
-    sides = model.layers * _attention_sides(model)
-    sides += (model.layers - sparse) * _mlp_sides(model, model.ffn_hidden_size)
+    sides = model.layers * _attention_sides(model, on)
+    sides += (model.layers - sparse) * _mlp_sides(model, model.ffn_hidden_size, on)
     if model.moe is not None:
-        sides += sparse * _mlp_sides(model, model.moe.shared_ffn_hidden_size)
+        sides += sparse * _mlp_sides(model, model.moe.shared_ffn_hidden_size, on)
     return named(lora.rank * sides, "lora_parameters", "elements")
+
+
+@lru_cache(maxsize=64)
+def saved_parameters(model: ModelSpec, lora: LoraSpec) -> int:
+    """Parameters of `modules_to_save`: copies that train, while the frozen modules stay.
+
+    peft's `ModulesToSaveWrapper` copies a module (`peft/utils/other.py`).
+    """
+    words = named(model.vocab_size * model.embedding_size, "word_parameters", "elements")
+    head = words + (model.vocab_size if model.lm_head_bias else 0)
+    found = words if "embedding" in lora.modules_to_save else 0
+    found += head if "head" in lora.modules_to_save else 0
+    return named(found, "saved_module_parameters", "elements")
+
+
+def trained_parameters(model: ModelSpec, lora: LoraSpec) -> int:
+    """Everything that trains beside frozen weights: adapters and whole modules."""
+    return lora_parameters(model, lora) + saved_parameters(model, lora)
 
 
 def _layers(model: ModelSpec) -> tuple[LayerParameters, ...]:
@@ -235,20 +254,26 @@ def _latent_attention(model: ModelSpec) -> int:
     )
 
 
-def _attention_sides(model: ModelSpec) -> int:
-    """Inputs plus outputs of every linear layer of one attention."""
+def _attention_sides(model: ModelSpec, on: tuple[AdapterTarget, ...]) -> int:
+    """Inputs plus outputs of the linear layers of one attention that carry adapters."""
     hidden, heads, mla = model.hidden_size, model.attention_heads, model.mla
     if mla is None:
         query, key = heads * model.head_size, model.kv_heads * model.head_size
-        return named(4 * hidden + 2 * query + 2 * key, "attention_sides", "elements")
+        wide = sum(target in on for target in ("query", "output"))
+        narrow = sum(target in on for target in ("key", "value"))
+        found = (wide + narrow) * hidden + wide * query + narrow * key
+        return named(found, "attention_sides", "elements")
     query = heads * (mla.nope_head_size + mla.rope_head_size)
     queries = hidden + 2 * mla.q_rank + query if mla.q_rank else hidden + query
     down = hidden + mla.kv_rank + mla.rope_head_size
     up = mla.kv_rank + heads * (mla.nope_head_size + mla.v_head_size)
-    sides = queries + down + up + heads * mla.v_head_size + hidden
-    return named(sides, "attention_sides", "elements")
+    found = queries if "query" in on else 0
+    found += down + up if "key" in on or "value" in on else 0
+    found += heads * mla.v_head_size + hidden if "output" in on else 0
+    return named(found, "attention_sides", "elements")
 
 
-def _mlp_sides(model: ModelSpec, width: int) -> int:
-    """Inputs plus outputs of every linear layer of one MLP; nothing without a width."""
-    return (3 if model.gated_mlp else 2) * (model.hidden_size + width) if width else 0
+def _mlp_sides(model: ModelSpec, width: int, on: tuple[AdapterTarget, ...]) -> int:
+    """Inputs plus outputs of the linear layers of one MLP that carry adapters."""
+    inner: tuple[AdapterTarget, ...] = ("gate", "up", "down") if model.gated_mlp else ("up", "down")
+    return sum(target in on for target in inner) * (model.hidden_size + width) if width else 0

@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from dsforge.estimate.cut import Stage
-from dsforge.estimate.params import lora_parameters, parameter_counts
+from dsforge.estimate.params import lora_parameters, parameter_counts, saved_parameters
 from dsforge.estimate.quantised import quantised_elements
 from dsforge.layout import Layout
 from dsforge.specs import ModelSpec, Workload
@@ -86,6 +86,8 @@ def rank_parameters(
         return RankParameters(shared, experts, shared, experts)
     adapters = ceil_div(lora_parameters(model, workload.lora) * stage.layers, model.layers * tp)
     adapters = named(adapters, "adapter_parameters", "elements")
+    saved = saved_parameters(model, workload.lora)  # no pipeline: every rank has both ends
     packed = quantised_elements(model) if workload.in_4_bits else 0
     packed = named(packed * stage.layers // (model.layers * tp), "quantised_parameters", "elements")
-    return RankParameters(shared + adapters, experts, adapters, 0, packed)
+    trained = adapters + ceil_div(saved, tp)
+    return RankParameters(shared + trained, experts, trained, 0, packed)

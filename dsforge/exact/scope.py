@@ -63,6 +63,10 @@ def _of_run(cluster: ClusterSpec, workload: Workload) -> Iterator[Problem]:
     if workload.in_4_bits:
         message = "`method` (=qlora) must be full or lora: weights in 4 bits are not simulated"
         yield Problem("exact-method", message, "use --method lora, or leave out --exact")
+    lora = workload.lora
+    if lora is not None and (lora.modules_to_save or not lora.is_on_all):
+        message = "`lora.targets` and `lora.modules_to_save` are not simulated"
+        yield Problem("exact-adapters", message, "leave them out, or leave out --exact")
 
 
 def _of_layout(strategy: Strategy) -> Iterator[Problem]:

@@ -35,7 +35,10 @@ def strategy_of(file: CheckedFile) -> constraints.Case:
         cluster=None if of_job else cluster,  # what the machines are, `train` does not judge
     )
     if of_job:
+        tied = file.model is not None and file.model.tied_embeddings
+        saved = file.block("lora").get("modules_to_save") or ()
         found = found._replace(
+            tied_modules=tuple(map(str, saved)) if tied and isinstance(saved, list) else (),
             sequence_length=file.whole("sequence_length"),
             adapters=bool(file.block("lora")),
             in_4_bits=file.whole("lora", "bits") == QLORA_BITS,

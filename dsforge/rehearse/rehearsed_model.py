@@ -15,7 +15,7 @@ import torch
 from dsforge.ds_config import read
 from dsforge.rehearse.fake_gpu import DEVICE
 from dsforge.rehearse.rehearsed_job import RehearsedJob
-from dsforge.train.model.build import with_adapters
+from dsforge.train.model.adapters import with_adapters
 
 PRECISIONS = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 

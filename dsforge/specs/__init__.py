@@ -36,7 +36,9 @@ from dsforge.specs.model import (
     RouterSpec,
 )
 from dsforge.specs.workload import (
+    ALL_LINEAR,
     QLORA_BITS,
+    AdapterTarget,
     DataShape,
     DataSpec,
     FrozenBits,
@@ -45,14 +47,17 @@ from dsforge.specs.workload import (
     MethodName,
     Optimizer,
     Precision,
+    SavedModule,
     Workload,
 )
 
 __all__ = [
+    "ALL_LINEAR",
     "FROZEN",
     "QLORA_BITS",
     "SLURM_NAME",
     "SLURM_TIME",
+    "AdapterTarget",
     "ClusterSpec",
     "Collective",
     "DataShape",
@@ -79,6 +84,7 @@ __all__ = [
     "Precision",
     "RopeScaling",
     "RouterSpec",
+    "SavedModule",
     "SlurmSpec",
     "Transport",
     "Workload",

@@ -14,6 +14,9 @@ Method = Literal["full", "lora"]
 MethodName = Literal["full", "lora", "qlora"]  # qlora: lora with frozen matrices in 4 bits
 FrozenBits = Literal[4, 16]
 QLORA_BITS: FrozenBits = 4
+AdapterTarget = Literal["query", "key", "value", "output", "gate", "up", "down"]
+SavedModule = Literal["embedding", "head"]
+ALL_LINEAR: tuple[AdapterTarget, ...] = ("query", "key", "value", "output", "gate", "up", "down")
 DataShape = Literal["auto", "text", "prompt", "messages"]
 
 
@@ -40,6 +43,23 @@ class LoraSpec(BaseModel):
     bits: FrozenBits = Field(
         default=16, description="Of the frozen matrices; 4: QLoRA, in nf4 through bitsandbytes."
     )
+    targets: tuple[AdapterTarget, ...] = Field(
+        default=ALL_LINEAR,
+        min_length=1,
+        max_length=len(ALL_LINEAR),
+        description="Matrices of attention and MLP that carry adapters (peft's `target_modules`).",
+    )
+    modules_to_save: tuple[SavedModule, ...] = Field(
+        default=(),
+        max_length=2,
+        description="Modules that train as a whole beside the adapters, as copies of the frozen "
+        "ones: the word embedding, the output head.",
+    )
+
+    @property
+    def is_on_all(self) -> bool:
+        """Whether every matrix of attention and MLP carries adapters."""
+        return set(self.targets) == set(ALL_LINEAR)
 
 
 class DataSpec(BaseModel):
@@ -93,6 +113,18 @@ class Workload(BaseModel):
     def in_4_bits(self) -> bool:
         """Whether the frozen matrices lie in 4 bits (QLoRA)."""
         return self.method == "lora" and self.lora is not None and self.lora.bits == QLORA_BITS
+
+    @property
+    def trains_head(self) -> bool:
+        """Whether the output head has gradients."""
+        return self.method == "full" or (
+            self.lora is not None and "head" in self.lora.modules_to_save
+        )
+
+    @property
+    def adapts(self) -> tuple[AdapterTarget, ...]:
+        """Matrices whose inputs backward needs: all, or those that carry adapters."""
+        return ALL_LINEAR if self.method == "full" or self.lora is None else self.lora.targets
 
     @property
     def method_name(self) -> MethodName:

@@ -17,6 +17,7 @@ from dsforge.errors import DsforgeError
 from dsforge.plan import Plan
 from dsforge.planner.inverse import Answer
 from dsforge.specs import FROZEN
+from dsforge.units import Interval
 from dsforge.validate.arithmetic import on_paper
 from dsforge.validate.figures import Figure, Quantity, answer
 
@@ -26,6 +27,7 @@ class Asked(NamedTuple):
 
     plan: Plan
     largest: Answer | None = None  # for figures that ask for the largest model
+    others: tuple[Plan, ...] = ()  # other readings of what the source does not state
 
 
 Ask = Callable[[Figure], Asked]
@@ -117,8 +119,16 @@ def compared(figures: Iterable[Figure], ask: Ask) -> FiguresDocument:
     )
 
 
+def _spanning(figure: Figure, asked: Asked) -> Interval:
+    """The answer, with an interval that holds those of the other readings too."""
+    likely = answer(figure, asked.plan, asked.largest)
+    every = [likely, *(answer(figure, plan, None) for plan in asked.others)]
+    low, high = min(found.low for found in every), max(found.high for found in every)
+    return Interval(low, likely.likely, high)
+
+
 def _answered(figure: Figure, asked: Asked) -> AnsweredFigure:
-    found, published = answer(figure, asked.plan, asked.largest), figure.value
+    found, published = _spanning(figure, asked), figure.value
     paper = on_paper(figure, asked.plan)
     yes_or_no = figure.quantity == "fits"
     wrong = float(found.likely != published)

@@ -9,7 +9,7 @@ from planning import DISK, cluster, lora_workload, qlora_workload, strategy, wor
 
 from dsforge import catalog
 from dsforge.constraints import CONSTRAINTS, check
-from dsforge.specs import ClusterSpec, Workload
+from dsforge.specs import ClusterSpec, LoraSpec, Workload
 from dsforge.strategy import EXECUTIONS, Strategy
 
 MODEL = "llama-2-7b"  # 32 layers, 32 heads, 32 kv heads
@@ -21,6 +21,8 @@ HALF_ON_2 = strategy(zero_stage=2, offload_optimizer="cpu", execution=HALF)
 WIDE = EXECUTIONS["deepspeed"].model_copy(update={"gradients": "fp32"})
 HPZ = {"hpz_partition_size": 8}
 
+SAVING = workload(method="lora", lora=LoraSpec(modules_to_save=("embedding", "head")))
+
 # rule id, model, cluster, workload, strategy
 BROKEN: list[tuple[str, str, ClusterSpec, Workload, Strategy]] = [
     ("decoder-only", "bert-large", cluster(), workload(512), strategy()),
@@ -31,6 +33,7 @@ BROKEN: list[tuple[str, str, ClusterSpec, Workload, Strategy]] = [
     ("lora-megatron", MODEL, cluster(), lora_workload(), strategy(**MEGATRON)),
     ("lora-pipeline", MODEL, cluster(), lora_workload(), strategy(4, pp=2)),
     ("lora-tensor", MODEL, cluster(), lora_workload(), strategy(4, 2)),
+    ("lora-tied-modules", "smollm2-135m", cluster(), SAVING, strategy()),
     ("qlora-zero3", MODEL, cluster(), qlora_workload(), strategy(zero_stage=3)),
     ("world-size", MODEL, cluster(), workload(), strategy(4)),
     ("batch-product", MODEL, cluster(), workload(batch=100), strategy(batch=96)),

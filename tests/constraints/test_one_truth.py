@@ -185,6 +185,7 @@ ELSEWHERE = {
     "deepspeed-axes": "planner: no ds_config of ours has experts",
     "tensor-widths": "planner: AutoTP pads what it cannot divide",
     "chunked-loss": "planner: `train` takes the loss from its job",
+    "lora-tied-modules": "planner and train (tests/engine/test_train_adapters.py)",
     "qlora-zero3": "planner and train (tests/engine/test_train_quantised.py)",
     **dict.fromkeys(
         ("vocabulary-split", "sequence-reduce-scatter"), "train: keys that no strategy has"

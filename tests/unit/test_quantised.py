@@ -9,7 +9,12 @@ from dsforge import catalog
 from dsforge.estimate.layer_time import setting_of
 from dsforge.estimate.memory import estimate_memory
 from dsforge.estimate.params import lora_parameters, parameters
-from dsforge.estimate.quantised import NF4_BYTES, largest_matrix_elements, quantised_elements
+from dsforge.estimate.quantised import (
+    DEQUANTISE_SHARE,
+    NF4_BYTES,
+    largest_matrix_elements,
+    quantised_elements,
+)
 from dsforge.estimate.time import estimate_time
 from dsforge.specs import LoraSpec
 
@@ -81,6 +86,6 @@ def test_each_pass_reads_4_bits_and_writes_16(recompute: str, passes: int) -> No
         for work in (lora_workload(), qlora_workload())
     )
     bandwidth = setting_of(ONE_CARD.gpu, qlora_workload(), choice).rates.bandwidth
-    moved = quantised_elements(LLAMA) * (NF4_BYTES + 2)
+    moved = quantised_elements(LLAMA) * (NF4_BYTES + 2) / DEQUANTISE_SHARE
 
     assert qlora - lora == pytest.approx(64 * passes * moved / bandwidth, rel=1e-6)

@@ -89,6 +89,37 @@ def test_rates_agree_with_the_step(tmp_path: Path) -> None:
     assert found["samples/s"].low == pytest.approx(16 / found["step_s"].high)
 
 
+@pytest.mark.parametrize("quantity", ["mem", "step_s", "tok/s/gpu"])
+@pytest.mark.parametrize("method", ["full", "lora", "qlora"])
+def test_an_unstated_loss_is_a_reading(quantity: str, method: str, tmp_path: Path) -> None:
+    """Whole logits are likely, as Hugging Face's trainers hold them; the interval spans chunks."""
+    work = {**SPEC["workload"], "method": method}
+    fixed = {**SPEC["strategy"], "zero_stage": 2, "micro_batch_size": 2}
+
+    def answered(**loss: str) -> Any:
+        spec = {**SPEC, "workload": work, "strategy": {**fixed, **loss}}
+        row = figure(quantity=quantity, counter="reserved", unit="GiB", spec=json.dumps(spec))
+        return compared([row], asker(tmp_path / "figures.csv")).rows[0]
+
+    unstated, plain, chunked = answered(), answered(loss="plain"), answered(loss="chunked")
+
+    assert unstated.predicted == plain.predicted
+    assert unstated.low == min(plain.low, chunked.low)
+    assert unstated.high == max(plain.high, chunked.high)
+
+
+def test_a_reading_that_does_not_fit_is_not_the_likely_one(tmp_path: Path) -> None:
+    """A published run did fit: where whole logits cannot, they were not whole."""
+    work = {**SPEC["workload"], "sequence_length": 65536, "global_batch_size": 8, "method": "lora"}
+    fixed = {"zero_stage": 3, "micro_batch_size": 1, "recompute": "full"}
+    cluster = {"nodes": 1, "gpus_per_node": 1, "gpu": "a100-80gb"}
+    spec = {"model": "llama-3.2-1b", "cluster": cluster, "workload": work, "strategy": fixed}
+    row = figure(quantity="mem", counter="allocated", unit="GiB", spec=json.dumps(spec))
+    found = compared([row], asker(tmp_path / "figures.csv")).rows[0]
+
+    assert found.predicted < 80 < found.high
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [

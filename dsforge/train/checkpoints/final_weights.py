@@ -20,6 +20,8 @@ from dsforge.train.parallel.agreement import on_first_rank
 from dsforge.train.parallel.autotp import whole_shards
 
 ADAPTER = "default"  # peft's name for the only adapter
+# A module that trains as a whole: its copy, and the frozen one that it stands for.
+SAVED, FROZEN_COPY = f".modules_to_save.{ADAPTER}.", ".original_module."
 AGAIN = "start again to write the weights: the last checkpoint is complete"
 SLICE_ELEMENTS = 4 * 1024 * 1024
 WORD = 2**64
@@ -113,8 +115,8 @@ def _replacing(folder: Path, weights: dict[str, Any]) -> Iterator[Path]:
 
 def _adapters(weights: dict[str, Any]) -> dict[str, Any]:
     """The adapters among the weights, by the names that peft writes."""
-    found = {name: tensor for name, tensor in weights.items() if ".lora_" in name}
-    return {name.replace(f".{ADAPTER}.", "."): tensor for name, tensor in found.items()}
+    found = {n: t for n, t in weights.items() if ".lora_" in n or SAVED in n}
+    return {n.replace(SAVED, ".").replace(f".{ADAPTER}.", "."): t for n, t in found.items()}
 
 
 def _merged(module: Any, weights: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
@@ -127,9 +129,10 @@ def _merged(module: Any, weights: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     settings = module.peft_config[ADAPTER]
     merged: dict[str, Any] = {}
     for name, tensor in weights.items():
-        if ".lora_" in name:
+        if ".lora_" in name or FROZEN_COPY in name:
             continue
         plain = name.removeprefix("base_model.model.").replace(".base_layer.", ".")
+        plain = plain.replace(SAVED, ".")
         if ".base_layer.weight" in name:
             stem = name.removesuffix(".base_layer.weight")
             down = weights[f"{stem}.lora_A.{ADAPTER}.weight"].float()

@@ -87,6 +87,10 @@ def loss_head(module: Any) -> LossHead | None:
     """
     model = module.get_base_model() if hasattr(module, "peft_config") else module
     layer = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
+    if layer is not None and hasattr(
+        layer, "modules_to_save"
+    ):  # peft's wrapper of a head that trains: its copy
+        layer = next(iter(layer.modules_to_save.values()))
     if layer is None or type(layer) is not torch.nn.Linear or not logits_are_last(type(model)):
         return None
     head = LossHead(layer)

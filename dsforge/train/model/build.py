@@ -17,12 +17,10 @@ from typing import Any
 
 from dsforge.errors import DsforgeError, SpecError, first_line
 from dsforge.job import TrainJob
-from dsforge.specs import LoraSpec
 from dsforge.train.data.packing import check_takes_positions
+from dsforge.train.model.adapters import with_adapters
 from dsforge.train.model.qlora import (
     asks_for_4_bits,
-    is_in_4_bits,
-    keep_trained_state_only,
     loading_options,
     quantisation_problems,
 )
@@ -122,23 +120,6 @@ def _partitioned_loading(config: EngineConfig, source: ModelSource) -> AbstractC
             unset_hf_deepspeed_config()
 
     return Loading()
-
-
-def with_adapters(model: Any, lora: LoraSpec) -> Any:
-    """The model with low-rank adapters on every matrix of attention and MLP; the rest frozen."""
-    from peft import LoraConfig, get_peft_model
-
-    adapters = LoraConfig(
-        r=lora.rank,
-        lora_alpha=lora.alpha,
-        lora_dropout=lora.dropout,
-        target_modules="all-linear",
-        task_type="CAUSAL_LM",
-    )
-    adapted = get_peft_model(model, adapters)
-    if is_in_4_bits(model):
-        keep_trained_state_only(adapted)
-    return adapted
 
 
 def compile_layers(model: Any) -> None:
