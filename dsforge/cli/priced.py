@@ -74,7 +74,9 @@ def terms(plan: Plan) -> Table:
         spread = f"{gib(bounds.low)} .. {gib(bounds.high)}"
         table.add_row(label, gib(bounds.likely), spread)
     for phase, value in memory.host_bytes:
-        table.add_row(f"host RAM, {phase}", gib(value))
+        more = memory.load_copies_bytes
+        spread = f"{gib(value)} .. {gib(value + more)}" if more else ""
+        table.add_row(f"host RAM, {phase}", gib(value), spread)
     if memory.nvme_bytes:
         table.add_row("NVMe of a node", gib(memory.nvme_bytes))
     table.add_row("checkpoint", gib(memory.checkpoint_bytes))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from dsforge.estimate.comm import Channels, channels
-from dsforge.estimate.host import HostMemory, checkpoint_bytes, host_memory
+from dsforge.estimate.host import HostMemory, checkpoint_bytes, host_memory, load_copies_bytes
 from dsforge.estimate.states import Load, loads
 from dsforge.specs import ClusterSpec, ModelSpec, Workload
 from dsforge.strategy import Buckets, Strategy
@@ -27,6 +27,7 @@ class Frame(NamedTuple):
     hosted: Load  # with the most off its device: a node is counted as if all its ranks were such
     links: Channels
     host: HostMemory
+    load_copies_bytes: int  # that any phase of the node may show more
     nvme_bytes: int  # of a node
     checkpoint_bytes: int
 
@@ -49,6 +50,7 @@ def framed(model: ModelSpec, cluster: ClusterSpec, workload: Workload, strategy:
         hosted=hosted,
         links=channels(cluster, strategy.layout, strategy.weight_group),
         host=host_memory(model, cluster, workload, strategy, kept=hosted.kept),
+        load_copies_bytes=load_copies_bytes(model, cluster, workload, strategy),
         nvme_bytes=round(hosted.kept.nvme * cluster.gpus_per_node),
         checkpoint_bytes=checkpoint_bytes(model, workload),
     )

@@ -11,7 +11,7 @@ from collections import Counter
 
 from pydantic import BaseModel, Field
 
-from dsforge.estimate.activations import element_bytes
+from dsforge.estimate.activations import FLOAT_BYTES, element_bytes
 from dsforge.estimate.params import parameters, trained_parameters
 from dsforge.estimate.states import States, optimizer_bytes_per_parameter
 from dsforge.specs import FROZEN, ClusterSpec, ModelSpec, Workload
@@ -63,9 +63,7 @@ def host_memory(
     model: ModelSpec, cluster: ClusterSpec, workload: Workload, strategy: Strategy, *, kept: States
 ) -> HostMemory:
     """RAM of one node in each phase."""
-    ranks = cluster.gpus_per_node
-    process = CPU_PROCESS_BYTES if cluster.gpu.is_cpu else PROCESS_BYTES
-    idle = named(ranks * process, "idle_bytes", "bytes", "each rank's process beside its tensors")
+    ranks, idle = cluster.gpus_per_node, idle_bytes(cluster)
     weights = named(element_bytes(workload) * parameters(model), "weights_file_bytes", "bytes")
     share = weights / (strategy.layout.model_ranks if strategy.engine.reads_own_part else 1)
     sharded = strategy.zero_stage == FULLY_SHARDED
@@ -84,6 +82,29 @@ def host_memory(
         step=round(step),
         save=round(step + (weights if sharded else 0)),
     )
+
+
+def idle_bytes(cluster: ClusterSpec) -> int:
+    """RAM of one node for each rank's process beside its tensors."""
+    process = CPU_PROCESS_BYTES if cluster.gpu.is_cpu else PROCESS_BYTES
+    return named(cluster.gpus_per_node * process, "idle_bytes", "bytes")
+
+
+def load_copies_bytes(
+    model: ModelSpec, cluster: ClusterSpec, workload: Workload, strategy: Strategy
+) -> int:
+    """RAM of one node that a trainer may hold more while it loads: a float32 model on each rank.
+
+    Hugging Face builds the model on every rank before anything is sharded, in float32 unless a
+    type is given, beside the weights of the file (`from_pretrained`); counters of a node show
+    that. Nothing where the config is dsforge's own, whose trainer loads as `load` says.
+    """
+    run = strategy.runs_as
+    if run.buckets == "sized" or workload.in_4_bits or strategy.engine.reads_own_part:
+        return 0
+    copy = (FLOAT_BYTES + element_bytes(workload)) * parameters(model)
+    copies = cluster.gpus_per_node * copy
+    return round(named(copies, "load_copies_bytes", "bytes"))
 
 
 def _pinned_rounding(pinned: tuple[float, ...]) -> float:

@@ -61,6 +61,11 @@ class MemoryEstimate(BaseModel):
         description="Peak that nvidia-smi shows for the process on the fullest rank, bytes."
     )
     host_bytes: HostMemory = Field(description="Likely RAM of one node, by phase.")
+    load_copies_bytes: int = Field(
+        default=0,
+        description="RAM of one node that each rank's float32 model and the file that it was read "
+        "from may take more, bytes; 0 where the config is dsforge's own.",
+    )
     nvme_bytes: int = Field(description="Bytes of offloaded states on one node's disk.")
     checkpoint_bytes: int = Field(
         description="Bytes of one checkpoint with optimizer state, all ranks."
@@ -358,6 +363,7 @@ def memory_of(frame: Frame, peak: Peak) -> MemoryEstimate:
         reserved_bytes=Interval(*reserved),
         device_bytes=Interval(*_device(reserved, frame.cluster)),
         host_bytes=frame.host,
+        load_copies_bytes=frame.load_copies_bytes,
         nvme_bytes=frame.nvme_bytes,
         checkpoint_bytes=frame.checkpoint_bytes,
     )

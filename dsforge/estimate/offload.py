@@ -1,31 +1,77 @@
-"""Seconds that offload adds: PCIe both ways, Adam on the CPU, the disk.
+"""Seconds that offload adds: copies both ways, the optimizer on the CPU, the disk.
 
-CPU Adam: about 8e7 parameters a second and core, at most 4e9 a node, where memory bandwidth ends
-it (DeepSpeed, ops/adam benchmark: 10 B parameters in 2.6 s on two sockets).
+The offloaded step is a sum of passes over memory, not one rate: the engine scales the float32
+gradients (`unscale_and_clip_grads`), the optimizer reads and writes its states, and the new weights
+are cast to the compute precision (stage_1_and_2.py, `step`; stage3.py, `unflatten_and_cast`). The
+threads of the ranks share the node's memory bandwidth.
+
+What a rank copies in a step are float32 gradients and 16-bit weights; where micro steps accumulate,
+their 16-bit sums go to the device and back each time (`async_accumulate_grad_in_cpu_via_gpu`;
+stage 3 `partition_grads`, with one micro step, too).
+
+Two settings belong to who launches and are not part of a strategy: threads of a rank (dsforge's
+scripts give each its share of the cores, torchrun one) and page-locked buffers (dsforge asks for
+them, DeepSpeed's default does not). The likely step has dsforge's; where the config is not written
+by dsforge (buckets are the engine's, or given), the upper end of the interval has the others'.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from dsforge.estimate.activations import element_bytes
+from dsforge.estimate.activations import FLOAT_BYTES, element_bytes
 from dsforge.estimate.family_costs import Frame
-from dsforge.estimate.states import optimizer_bytes_per_parameter, shares, tiles_of
-from dsforge.specs import ClusterSpec
-from dsforge.strategy import Strategy
-from dsforge.traced import Constant, minimum, named
+from dsforge.estimate.states import (
+    MOMENTS,
+    optimizer_bytes_per_parameter,
+    shares,
+    tiles_of,
+)
+from dsforge.specs import ClusterSpec, Workload
+from dsforge.strategy import FULLY_SHARDED, Strategy
+from dsforge.traced import Constant, maximum, minimum, named
 
-ADAM = "estimate/offload.py: parameters a second of CPU Adam (DeepSpeed, ops/adam benchmark)"
-ADAM_PER_CORE = Constant(8e7, "adam_per_core", "1/s", ADAM)
-ADAM_PER_NODE = Constant(4e9, "adam_per_node", "1/s", ADAM)
+SOURCE = "estimate/offload.py"
+THREAD_BYTES_PER_S = Constant(
+    17e9,
+    "thread_bytes_per_s",
+    "bytes/s",
+    f"{SOURCE}: DeepSpeed 0.19's offloaded step on one thread of a Xeon with AVX-512, measured",
+)
+SOCKET_BYTES_PER_S = Constant(
+    54e9,
+    "socket_bytes_per_s",
+    "bytes/s",
+    f"{SOURCE}: 28 bytes each of 10 B parameters in 2.6 s on two sockets (DeepSpeed, ops/adam)",
+)
+SOCKET_CORES = 24  # of each of those sockets; a node with more cores is taken to have two
+PAGEABLE_BYTES_PER_S = Constant(
+    3.5e9,
+    "pageable_bytes_per_s",
+    "bytes/s",
+    f"{SOURCE}: copies without page-locked buffers: 2.3 to 5.4e9 (NVIDIA, data transfers in CUDA)",
+)
 LINK_SHARE = Constant(
-    0.75, "link_share", "share", "estimate/offload.py: of the PCIe rate, with pinned memory"
+    0.75, "link_share", "share", f"{SOURCE}: of the PCIe rate, with pinned memory"
 )
 COPIES_SHOWN = Constant(
-    0.6, "copies_shown", "share", "estimate/offload.py: share of copies that no compute hides"
+    0.6, "copies_shown", "share", f"{SOURCE}: share of copies that no compute hides"
 )
-CPU = "CPU Adam of all ranks of the node; of the optimizer only the offloaded share"
+CPU = "passes of all ranks of the node; of the optimizer only the offloaded share"
 COPIED = "PCIe both ways, hidden in part; all ranks of a node share the disk"
+
+
+class Slower(NamedTuple):
+    """Seconds more of each part with one thread a rank and buffers that are not page-locked."""
+
+    once_s: float
+    micro_step_s: float
+    accumulating_s: float
+
+    def at(self, micro_steps: int) -> float:
+        """Seconds more of a step."""
+        gathered = self.accumulating_s if micro_steps > 1 else 0.0
+        return self.once_s + micro_steps * (self.micro_step_s + gathered)
 
 
 class Moved(NamedTuple):
@@ -34,36 +80,130 @@ class Moved(NamedTuple):
     once_s: float
     micro_step_s: float  # more for each micro step
     cpu_s: float
+    accumulating_s: float = 0.0  # more for each micro step where there are several
+    slower: Slower | None = None
+
+    def copies_s(self, micro_steps: int) -> float:
+        """Seconds of a step's copies."""
+        return self.once_s + micro_steps * self.each_s(micro_steps)
+
+    def each_s(self, micro_steps: int) -> float:
+        """Seconds of one micro step's copies."""
+        return self.micro_step_s + (self.accumulating_s if micro_steps > 1 else 0.0)
+
+
+NOTHING = Moved(0.0, 0.0, 0.0)
+
+
+class _Copies(NamedTuple):
+    """Bytes that one rank copies between host and device."""
+
+    once: float = 0.0
+    micro_step: float = 0.0
+    accumulating: float = 0.0
+
+
+class _Disk(NamedTuple):
+    """Bytes that one rank reads from and writes to the disk."""
+
+    once: float = 0.0
+    micro_step: float = 0.0
 
 
 def offload(frame: Frame, strategy: Strategy) -> Moved:
     """What offload adds to a step, on the slowest rank."""
     if not strategy.offloads:
-        return Moved(0.0, 0.0, 0.0)
-    cluster, workload, held = frame.cluster, frame.workload, frame.fullest.held
-    group, size = shares(strategy), element_bytes(workload)
-    shard, trainable = group.of(held), group.of_trainable(held)
-    copied = disk = cpu_s = disk_once = 0.0
+        return NOTHING
+    cluster, held, group = frame.cluster, frame.fullest.held, shares(strategy)
+    trainable = group.of_trainable(held)
+    copies = _copies(frame.workload, strategy, group.of(held), trainable)
+    disk = _disk(frame.workload, strategy, group.of(held), trainable)
+    updated = 0.0
     if strategy.offload_optimizer != "none":
-        copied += size * trainable
         tiles, offloaded = tiles_of(strategy, trainable, frame.buckets)
-        cpu_s = trainable * cluster.gpus_per_node / _adam_per_s(cluster) * offloaded / tiles
-        if strategy.offload_optimizer == "nvme":
-            disk_once = 2 * trainable * (optimizer_bytes_per_parameter(workload) + 2)
-    copied_once = copied  # the updated weights come back
-    if strategy.offload_parameters != "none":
-        passes = 3 if strategy.recompute == "full" else 2
-        copied += size * shard * passes
-        if strategy.offload_parameters == "nvme":
-            disk = size * shard * passes
+        updated = named(trainable * offloaded / tiles, "updated_on_cpu", "elements", CPU)
+    passed = updated * cluster.gpus_per_node * pass_bytes(frame.workload)
+    cpu_s = passed / _passes_per_s(cluster, frame.workload)
     link = named(_link_bytes_per_s(cluster) / COPIES_SHOWN, "copy_rate", "bytes/s", COPIED)
-    once_s = copied_once / link + _disk_s(cluster, disk_once)
-    micro_step_s = copied / link + _disk_s(cluster, disk)
+    once_s = copies.once / link + _disk_s(cluster, disk.once)
+    micro_step_s = copies.micro_step / link + _disk_s(cluster, disk.micro_step)
     return Moved(
         once_s=named(once_s, "copies_of_step_s", "s", COPIED),
         micro_step_s=named(micro_step_s, "copies_of_micro_step_s", "s", COPIED),
         cpu_s=named(cpu_s, "cpu_optimizer_s", "s", CPU),
+        accumulating_s=named(copies.accumulating / link, "copies_of_sums_s", "s", COPIED),
+        slower=None
+        if strategy.runs_as.buckets == "sized"
+        else _slower(cluster, copies, link, passed / _one_thread_per_s(cluster) - cpu_s),
     )
+
+
+def _copies(workload: Workload, strategy: Strategy, shard: float, trainable: float) -> _Copies:
+    """Bytes between host and device."""
+    size, once, each, sums = element_bytes(workload), 0.0, 0.0, 0.0
+    if strategy.offload_optimizer != "none":
+        once = (FLOAT_BYTES + size) * trainable  # gradients go, updated weights come back
+        sums = 2 * size * trainable
+    if strategy.zero_stage == FULLY_SHARDED:
+        sums, each = 0.0, sums
+    if strategy.offload_parameters != "none":
+        each += size * shard * (3 if strategy.recompute == "full" else 2)
+    return _Copies(once, each, sums)
+
+
+def _disk(workload: Workload, strategy: Strategy, shard: float, trainable: float) -> _Disk:
+    """Bytes to and from NVMe."""
+    once = each = 0.0
+    if strategy.offload_optimizer == "nvme":
+        once = 2 * trainable * (optimizer_bytes_per_parameter(workload) + 2)
+    if strategy.offload_parameters == "nvme":
+        each = element_bytes(workload) * shard * (3 if strategy.recompute == "full" else 2)
+    return _Disk(once, each)
+
+
+def optimizer_pass_bytes(workload: Workload) -> int:
+    """Bytes that the optimizer reads and writes for a parameter: 28 of AdamW.
+
+    The gradient is read, master weight and moments are read and written (csrc/includes/cpu_adam.h).
+    """
+    return FLOAT_BYTES * (3 + 2 * MOMENTS[workload.optimizer])
+
+
+def pass_bytes(workload: Workload) -> int:
+    """Bytes that all passes of the offloaded step read and write for a parameter."""
+    scaled, cast = 2 * FLOAT_BYTES, FLOAT_BYTES + element_bytes(workload)
+    return scaled + optimizer_pass_bytes(workload) + cast
+
+
+def _passes_per_s(cluster: ClusterSpec, workload: Workload) -> float:
+    """Bytes/s of one node's passes, all its ranks together; a card measured the optimizer's."""
+    if cluster.cpu_adam_per_s is not None:
+        return cluster.cpu_adam_per_s * optimizer_pass_bytes(workload)
+    return _shared(cluster, cluster.cpu_cores_per_rank * cluster.gpus_per_node)
+
+
+def _one_thread_per_s(cluster: ClusterSpec) -> float:
+    """Bytes/s of one node's passes with one thread a rank; torchrun leaves a lone rank as it is."""
+    return _shared(cluster, cluster.gpus_per_node if cluster.gpus_per_node > 1 else None)
+
+
+def _shared(cluster: ClusterSpec, threads: int | None) -> float:
+    """Bytes/s of so many threads (none: of all cores), which share the node's memory."""
+    sockets = 2 if cluster.cpu_cores > SOCKET_CORES else 1
+    rate = THREAD_BYTES_PER_S * (threads or cluster.cpu_cores)
+    return named(minimum(rate, sockets * SOCKET_BYTES_PER_S), "passes_per_s", "bytes/s")
+
+
+def _slower(cluster: ClusterSpec, copies: _Copies, link: float, cpu_s: float) -> Slower:
+    """What other launchers and DeepSpeed's defaults add; nothing where a card was measured."""
+    measured = cluster.gpu.measured
+    if cluster.gpu.is_cpu or cluster.cpu_adam_per_s is not None:
+        cpu_s = 0.0
+    if cluster.gpu.is_cpu or (measured and measured.host_copy_bytes_per_s):
+        return Slower(cpu_s, 0.0, 0.0)
+    more = maximum(0.0, 1 / PAGEABLE_BYTES_PER_S - 1 / link)
+    once_s = maximum(0.0, cpu_s) + more * copies.once
+    return Slower(once_s, more * copies.micro_step, more * copies.accumulating)
 
 
 def _link_bytes_per_s(cluster: ClusterSpec) -> float:
@@ -72,13 +212,6 @@ def _link_bytes_per_s(cluster: ClusterSpec) -> float:
     if found is not None and found.host_copy_bytes_per_s is not None:
         return found.host_copy_bytes_per_s
     return cluster.gpu.host_link_bytes_per_s * LINK_SHARE
-
-
-def _adam_per_s(cluster: ClusterSpec) -> float:
-    """Parameters/s of CPU Adam on one node, all its ranks together."""
-    if cluster.cpu_adam_per_s is not None:
-        return cluster.cpu_adam_per_s
-    return named(minimum(ADAM_PER_CORE * cluster.cpu_cores, ADAM_PER_NODE), "node_adam", "1/s")
 
 
 def _disk_s(cluster: ClusterSpec, rank_bytes: float) -> float:

@@ -4,7 +4,8 @@ Read in DeepSpeed 0.19: gradients stay in the compute precision (`get_data_types
 defaults to the model's type), stage 1 and 2 keep flat compute-precision weights on every rank and a
 float32 partition of master weights (`stage_1_and_2.py`), stage 3 partitions the weights as well
 (`stage3.py`) and keeps a second copy of them in each hpZ group (`partition_parameters.py`). At the
-step each of them makes float32 gradients of its own partition; stage 3 one sub-group at a time.
+step each of them makes float32 gradients of its own partition; stage 3 one sub-group at a time,
+stage 0 two copies of all of them.
 Megatron accumulates gradients in float32 (`--accumulate-allreduce-grads-in-fp32` follows from
 bf16) and its distributed optimizer shards master weights and moments.
 """
@@ -145,18 +146,30 @@ def states(
     wide, flat = run.gradients == "fp32" and size < FLOAT_BYTES, sums_beside(workload, strategy)
     summed = (FLOAT_BYTES if wide else size) + (size if flat else 0)
     gradients = summed * (trainable if stage >= GRADIENTS_SHARDED else parameters.trainable)
-    copied = trainable if stage >= 1 else parameters.trainable
-    step = (
-        0.0
-        if size == FLOAT_BYTES or flat
-        else 4.0 * (minimum(copied, buckets.sub_group_size) if stage == FULLY_SHARDED else copied)
-    )
+    step = 0.0
+    if size < FLOAT_BYTES and not flat:
+        step = _float32_gradients(strategy, trainable, parameters.trainable, buckets)
     on_device = States(weights, gradients, optimizer, step, 0.0, (), 0.0)
     tiles, offloaded = tiles_of(strategy, trainable, buckets)
     waiting = FLOAT_BYTES if wide and stage == FULLY_SHARDED else size
     stays = stage < GRADIENTS_SHARDED or (wide and stage == GRADIENTS_SHARDED)
     sizes = _Sizes(trainable, waiting, tiles, offloaded, gradients if stays else 0.0)
     return _offloaded(on_device, strategy, sizes)
+
+
+def _float32_gradients(
+    strategy: Strategy, shard: float, trainable: float, buckets: Buckets
+) -> float:
+    """Bytes of the float32 gradients that exist only while the optimizer steps.
+
+    Stage 0 casts each gradient, then flattens all of them (fp16/fused_optimizer.py,
+    `FP16_Optimizer.step`, which bf16 uses too): both copies exist at once.
+    """
+    if strategy.zero_stage == 0:
+        return 2 * FLOAT_BYTES * trainable
+    if strategy.zero_stage == FULLY_SHARDED:
+        shard = minimum(shard, buckets.sub_group_size)
+    return FLOAT_BYTES * shard
 
 
 def tiles_of(strategy: Strategy, trainable: float, buckets: Buckets) -> tuple[int, int]:

@@ -69,11 +69,12 @@ class Seconds(NamedTuple):
     offload_s: float
     optimizer_s: float
     sent_bytes: float
+    slower_s: float = 0.0  # more under other launchers' settings: in no term, only in the interval
 
     @property
     def step_s(self) -> float:
         """The likely step."""
-        return sum(self[:-1])
+        return sum(self[:5])
 
 
 class Tempo(NamedTuple):
@@ -103,9 +104,10 @@ class Tempo(NamedTuple):
             compute_s=compute_s,
             communication_s=micro_steps * work.exposed_s + outside_s + stages_s,
             bubble_s=(self.pace.pipeline - 1) / batching.virtual_stages * work.mean_s,
-            offload_s=self.moved.once_s + micro_steps * self.moved.micro_step_s,
+            offload_s=self.moved.copies_s(micro_steps),
             optimizer_s=self.optimizer_s,
             sent_bytes=sent + micro_steps * work.sent_bytes,
+            slower_s=self.moved.slower.at(micro_steps) if self.moved.slower else 0.0,
         )
 
 
@@ -160,5 +162,5 @@ def step_interval(found: Seconds) -> Interval:
     return Interval(
         sure * COMPUTE_ERROR[0] + unsure * COMMUNICATION_ERROR[0],
         sure + unsure,
-        sure * COMPUTE_ERROR[1] + unsure * COMMUNICATION_ERROR[1],
+        sure * COMPUTE_ERROR[1] + unsure * COMMUNICATION_ERROR[1] + found.slower_s,
     )

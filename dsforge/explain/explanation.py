@@ -179,7 +179,8 @@ def _take_memory(sheet: Sheet, frame: Frame, inputs: Inputs) -> None:
             value = getattr(getattr(memory, f"{counter}_bytes"), end)
             sheet.take_one(IN_ALL, f"{counter}_{end}", value, why)
     sheet.take(NODE, memory.host_bytes)
-    for name, field in (("nvme_of_node", "nvme_bytes"), ("checkpoint", "checkpoint_bytes")):
+    of_node = {"load_copies": "load_copies_bytes", "nvme_of_node": "nvme_bytes"}
+    for name, field in (of_node | {"checkpoint": "checkpoint_bytes"}).items():
         sheet.take_one(NODE, name, getattr(memory, field), _description(MemoryEstimate, field))
     sheet.take_one(TERMS, "fullest_moment", peak.moment, "it is the peak of the step")
     sheet.take(BUCKETS, frame.loads[0].buckets)
@@ -217,6 +218,7 @@ def stated(plan: Plan) -> Iterator[tuple[str, float]]:
     yield from time.terms
     for phase, size in memory.host_bytes:
         yield f"host_{phase}", size
+    yield "load_copies", memory.load_copies_bytes
     yield "checkpoint", memory.checkpoint_bytes
     yield "nvme_of_node", memory.nvme_bytes
     for end in ENDS:

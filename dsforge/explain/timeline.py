@@ -97,7 +97,7 @@ def _step(frame: Frame, strategy: Strategy) -> _Step:
             for e in rhythm.exchanges
             if e.every_micro_step
         ),
-        _Part("waits: copies of offload", rhythm.moved.micro_step_s / chunks),
+        _Part("waits: copies of offload", rhythm.moved.each_s(batching.steps) / chunks),
     )
     mean_s = found.bubble_s * chunks / (pipeline - 1) if pipeline > 1 else 0.0
     return _Step(
@@ -162,7 +162,9 @@ def _beside(step: _Step, slots: list[Slot]) -> Iterator[Slice]:
     every = [e for e in step.tempo.exchanges if e.every_micro_step]
     for slot in slots:
         if slot.piece.backward and slot.piece.chunk == 0:
-            end_s = slot.end_s - step.tempo.moved.micro_step_s / step.shape.chunks
+            end_s = (
+                slot.end_s - step.tempo.moved.each_s(step.shape.micro_batches) / step.shape.chunks
+            )
             for exchange in reversed(every):
                 yield _wire(step, exchange.name, end_s - _busy_s(step, exchange), end_s)
                 end_s -= _exposed_s(step, exchange)

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from dsforge.errors import DsforgeError
 from dsforge.estimate.flops import forward_flops, score_flops
+from dsforge.estimate.host import idle_bytes
 from dsforge.estimate.rates import peak_flops
 from dsforge.plan import Plan
 from dsforge.planner.inverse import Answer
@@ -142,7 +143,7 @@ def _memory(figure: Figure, plan: Plan) -> Interval:
     unit = GIB if figure.unit == "GiB" else BILLION
     memory = plan.choice.memory
     if figure.quantity == "host":
-        return _exactly(memory.host_bytes.step / unit)
+        return _scaled(_host(figure, plan), 1 / unit)
     if figure.quantity in ("mem_states", "opt_states"):
         terms = memory.terms
         states = terms.optimizer_state / unit
@@ -161,6 +162,20 @@ def _memory(figure: Figure, plan: Plan) -> Interval:
         raise DsforgeError(f"counter (={figure.counter})", f"use {', '.join(counters)}")
     ranks = plan.cluster.gpus if figure.quantity == "mem_total" else 1
     return _scaled(counters[figure.counter], ranks / unit)
+
+
+def _host(figure: Figure, plan: Plan) -> Interval:
+    """RAM of one node: of tensors at their peak, or what the node shows in steps.
+
+    A monitor of the node may show pages that loading left; a count of tensors has no processes.
+    """
+    memory = plan.choice.memory
+    host = memory.host_bytes
+    if figure.counter == "allocated":
+        tensors = host.peak - idle_bytes(plan.cluster)
+        low = host.step - idle_bytes(plan.cluster)
+        return Interval(low, tensors, tensors + memory.load_copies_bytes)
+    return Interval(host.step, host.step, host.step + memory.load_copies_bytes)
 
 
 def _speed(figure: Figure, plan: Plan) -> Interval:

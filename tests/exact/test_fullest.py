@@ -94,7 +94,7 @@ def test_of_many_ranks_the_ends_and_some_between_are_simulated() -> None:
 
 
 @pytest.mark.parametrize("name", ["llama-2-7b", "llama-3.1-8b", "mistral-7b-v0.1", "qwen2.5-7b"])
-@pytest.mark.parametrize("stage", [1, 2, 3])
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
 def test_the_estimate_holds_what_is_simulated(name: str, stage: int) -> None:
     """Closed form and simulation, two accounts of one engine, are within 15 % of each other."""
     how = plain(8, zero_stage=stage, recompute="full" if stage < 2 else "none")
