@@ -5,7 +5,7 @@ launch, about 5 us. Kernels of a pass are those that `tests/engine/test_kernels.
 
     python benchmarks/host_time.py
 
-One core of a shared 4-core machine, torch 2.13, transformers 5.23, peft 0.21, six runs: 7.3 to
+One core of a shared 4-core machine, torch 2.13, transformers 5.23, peft 0.21, three runs: 7.3 to
 11.1 us (0.27 to 0.41 ms a pass); under LoRA 7.4 to 13.5 us (0.58 to 1.07 ms).
 """
 
