@@ -18,6 +18,7 @@ Kernels = Literal["eager", "fused", "compiled", "fused_norms"]
 GatheredInputs = Literal["saved", "gathered_again"]
 GradientType = Literal["compute", "fp32"]
 BucketSizes = Literal["sized", "engine"]
+AttentionKind = Literal["flash", "eager"]
 Loss = Literal["plain", "softmax", "chunked_output", "chunked", "fused"]
 
 
@@ -63,7 +64,7 @@ class Execution(BaseModel):
         description="Kernels of a layer: plain modules, fused ones, torch.compile, or plain "
         "modules with fused norms.",
     )
-    attention: Literal["flash", "eager"] = Field(
+    attention: AttentionKind = Field(
         default="flash", description="`eager` keeps the scores of all pairs of tokens."
     )
     dropout: bool = Field(default=False, description="Masks of dropout are kept for backward.")

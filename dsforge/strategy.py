@@ -8,6 +8,7 @@ from pydantic import BaseModel, Field, field_validator
 
 from dsforge.engines import BY_NAME, EXECUTIONS, Engine, Sharding
 from dsforge.execution import (
+    AttentionKind,
     BackEnd,
     Buckets,
     BucketSizes,
@@ -27,6 +28,7 @@ __all__ = [
     "GRADIENTS_SHARDED",
     "AioSettings",
     "AskedLoss",
+    "AttentionKind",
     "BackEnd",
     "Batching",
     "BucketSizes",
@@ -254,6 +256,10 @@ class Constraints(BaseModel):
         default=None,
         description="`plain` holds the logits of a micro batch, `chunked` those of some tokens; "
         "none: chunked where `dsforge train` runs the plan and can.",
+    )
+    attention: AttentionKind | None = Field(
+        default=None,
+        description="`eager` keeps the scores of all pairs of tokens, `flash` none; none: flash.",
     )
     buckets: BucketSizes | Buckets | None = Field(
         default=None, description="ZeRO's buffers: `sized`, the `engine`'s defaults, or as given."

@@ -231,6 +231,7 @@ class Flags(NamedTuple):
     loss: Annotated[
         str | None,
         Flag(STRATEGY, "Loss: plain (full logits) or chunked.", ("strategy", "loss")),
+        Flag(STRATEGY, "Attention: flash, or eager (keeps scores).", ("strategy", "attention")),
     ] = None
     buckets: Annotated[
         str | None,

@@ -9,9 +9,15 @@ from dsforge.specs import ClusterSpec, ModelSpec, Workload
 from dsforge.traced import minimum, named
 from dsforge.zero_stages import FULLY_SHARDED
 
-LAYER_HOST_S = 0.9e-3  # host time of one layer, forward and backward; binds no published row
+# Host time of one kernel: 9 us of Python and dispatch (benchmarks/host_time.py), 5 of the driver.
+LAUNCH_S = 14e-6
+# Kernels of a Hugging Face decoder layer in one pass, of which backward is two; and more of them
+# under LoRA, for each of its seven matrices (tests/engine/test_kernels.py).
+LAYER_LAUNCHES = 37
+ADAPTER_LAUNCHES = 42
+PASSES = 3  # forward, and backward as two
 # Stage 3 runs Python before and after each module, to fetch and release its weights.
-HOOK_S = 0.25e-3  # of one module in one pass (LlamaFactory#5014: at most 0.5)
+HOOK_S = 0.23e-3  # of one module in one pass, beside its kernels (LlamaFactory#5014: at most 0.5)
 LAYER_MODULES = 13  # of a Hugging Face decoder layer: seven matrices, norms, what holds them
 ADAPTER_MODULES = 28  # more under LoRA: two matrices, a dropout and a holder for each of the seven
 GATHERED = "whole at once under ZeRO stage 3: live and prefetched ones"
@@ -51,10 +57,11 @@ def overlaps_gradients(layout: Layout, buckets: Buckets) -> bool:
 
 def layer_host_s(cluster: ClusterSpec, workload: Workload, sharding: Sharding) -> float:
     """Launches of a layer's kernels; under stage 3 the hooks of its modules too."""
-    if sharding.zero_stage != FULLY_SHARDED:
-        return LAYER_HOST_S
-    modules = LAYER_MODULES + (ADAPTER_MODULES if workload.method == "lora" else 0)
-    return LAYER_HOST_S + 3 * modules * HOOK_S
+    launches, modules = LAYER_LAUNCHES, LAYER_MODULES
+    if workload.method == "lora":
+        launches, modules = launches + ADAPTER_LAUNCHES, modules + ADAPTER_MODULES
+    hooks_s = modules * HOOK_S if sharding.zero_stage == FULLY_SHARDED else 0.0
+    return PASSES * (launches * LAUNCH_S + hooks_s)
 
 
 def runs_row(framework: str, sharding: str) -> bool:
@@ -81,6 +88,7 @@ ENGINE = Engine(
     gradient_type=gradient_type,
     overlaps_gradients=overlaps_gradients,
     context_exchange="all_to_all",  # Ulysses (Jacobs et al. 2023)
+    norms_in_python=True,  # transformers, `LlamaRMSNorm`
     layer_host_s=layer_host_s,
     runs_row=runs_row,
 )

@@ -100,6 +100,7 @@ class Engine:
     repeats_keys: bool = True  # attention that keeps scores repeats keys and values to all heads
     selective: SelectiveRecompute = "scores"
     flash_kernels: FlashKernels = "flash2"
+    norms_in_python: bool = False  # eager RMSNorm of separate operations, in float32
 
     # The loss.
     chunks_loss: bool = False  # default loss: a chunk of tokens at a time where the model allows it

@@ -28,6 +28,7 @@ ENGINE = Engine(
     logit_traffic_bytes=LOGIT_TRAFFIC_BYTES,
     overlaps_gradients=overlaps_gradients,
     context_exchange="all_to_all",
+    norms_in_python=True,
     layer_host_s=lambda cluster, workload, sharding: LAYER_HOST_S,
     runs_row=lambda framework, sharding: "torchtune" in framework,
 )

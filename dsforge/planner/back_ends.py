@@ -39,7 +39,8 @@ def needs_deepspeed(request: Request) -> bool:
     fixed = request.constraints
     offloads = {fixed.offload_optimizer, fixed.offload_parameters} - {None, "none"}
     zero = fixed.zero_stage is not None or (fixed.hpz_partition_size or 1) > 1
-    return bool(offloads) or zero or fixed.loss == "chunked"
+    kernels = fixed.loss == "chunked" or fixed.attention == "eager"
+    return bool(offloads) or zero or kernels
 
 
 def fine_tuned(request: Request) -> str:

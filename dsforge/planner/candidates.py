@@ -32,6 +32,7 @@ from dsforge.plan import Request
 from dsforge.specs import Workload
 from dsforge.strategy import (
     EXECUTIONS,
+    AttentionKind,
     BackEnd,
     Batching,
     Buckets,
@@ -136,6 +137,7 @@ def _execution(fixed: Constraints, workload: Workload, *, partial: bool) -> Exec
         reduced="fp32" if half and fixed.communication_type == "fp32" else "compute",
         offload_ratio=1.0 if fixed.offload_ratio is None or not partial else fixed.offload_ratio,
         loss=fixed.loss,
+        attention=fixed.attention or "flash",
     )
     return None if how == USUAL else _engine(how)
 
@@ -157,6 +159,7 @@ class _How(NamedTuple):
     reduced: Literal["compute", "fp32"] = "compute"
     offload_ratio: float = 1.0
     loss: Loss | None = None
+    attention: AttentionKind = "flash"
 
 
 USUAL = _How()

@@ -173,3 +173,17 @@ def test_selected_devices_reach_plan_and_hostfile() -> None:
 
     assert list(unlike(plan)) == []
     assert plan.cluster.gpus == 4
+
+
+def test_attention_that_keeps_scores_is_priced_and_written() -> None:
+    """Scores cost memory and time; the file for the trainer says so."""
+    on, work = cluster(1, 8, "v100-32gb"), workload(1024, precision="fp16")
+    fixed: dict[str, Any] = {"zero_stage": 2, "micro_batch_size": 1, "recompute": "none"}
+    flash, eager = (
+        choose(ask("llama-3.2-1b", on, work, attention=kind, **fixed)) for kind in (None, "eager")
+    )
+    files = {file.path: file.text for file in render(eager)}
+
+    assert eager.choice.time.step_s.likely > flash.choice.time.step_s.likely
+    assert eager.choice.memory.device_bytes.likely > flash.choice.memory.device_bytes.likely
+    assert 'attention: "eager"' in files["train.yaml"]

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from dsforge.estimate.frame import framed
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dsforge import catalog
+from dsforge.estimate.family_costs import framed
 from dsforge.estimate.memory import estimate_memory
 from dsforge.estimate.offload import SOCKET_BYTES_PER_S, THREAD_BYTES_PER_S, offload, pass_bytes
 from dsforge.estimate.params import parameters
