@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from dsforge.ds_config.config import BucketKeys
 from dsforge.specs import ClusterSpec, ModelSpec, NvmeSpec
-from dsforge.strategy import AioSettings, Buckets, Strategy
-from dsforge.traced import TRACED, WholeConstant, maximum, minimum, named
+from dsforge.strategy import FULLY_SHARDED, AioSettings, Buckets, Strategy
+from dsforge.traced import TRACED, WholeConstant, maximum, minimum, named, plain
 
 SIZED = "estimate/buckets.py"
 LARGEST_BUCKET = WholeConstant(
@@ -105,6 +105,24 @@ def size_buckets(
         max_reuse_distance=live,
         sub_group_size=SUB_GROUP if strategy.offload_optimizer != "nvme" else SUB_GROUP // 10,
         overlap_comm=strategy.layout.pipeline_parallel_size == 1 and not cluster.gpu.is_cpu,
+    )
+
+
+def is_own_config(
+    model: ModelSpec, cluster: ClusterSpec, strategy: Strategy, parameters: int
+) -> bool:
+    """Whether the buckets are those that dsforge writes for the strategy.
+
+    A config that somebody else wrote has the engine's own sizes or round ones.
+    """
+    run = strategy.runs_as
+    if isinstance(run.buckets, str):
+        return run.buckets == "sized"
+    sized = strategy.model_copy(update={"execution": run.model_copy(update={"buckets": "sized"})})
+    own = size_buckets(model, cluster, sized, plain(parameters))
+    gathers = strategy.zero_stage == FULLY_SHARDED
+    return run.buckets.reduce_bucket_size == own.reduce_bucket_size and (
+        not gathers or run.buckets.prefetch_bucket_size == own.prefetch_bucket_size
     )
 
 

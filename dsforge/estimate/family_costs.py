@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from dsforge.estimate.buckets import is_own_config
 from dsforge.estimate.comm import Channels, channels
 from dsforge.estimate.host import HostMemory, checkpoint_bytes, host_memory, load_copies_bytes
 from dsforge.estimate.states import Load, loads
@@ -27,6 +28,7 @@ class Frame(NamedTuple):
     hosted: Load  # with the most off its device: a node is counted as if all its ranks were such
     links: Channels
     host: HostMemory
+    own_config: bool  # dsforge's, whose trainer and launch scripts are known
     load_copies_bytes: int  # that any phase of the node may show more
     nvme_bytes: int  # of a node
     checkpoint_bytes: int
@@ -41,16 +43,19 @@ def framed(model: ModelSpec, cluster: ClusterSpec, workload: Workload, strategy:
     """The frame of a strategy and of all others of its family."""
     carried = loads(model, cluster, workload, strategy)
     hosted = max(carried, key=lambda load: (load.kept.host, load.kept.nvme))
+    fullest = max(carried, key=lambda load: load.held.total)
+    own = is_own_config(model, cluster, strategy, fullest.held.total)
     return Frame(
         model=model,
         cluster=cluster,
         workload=workload,
         loads=carried,
-        fullest=max(carried, key=lambda load: load.held.total),
+        fullest=fullest,
         hosted=hosted,
         links=channels(cluster, strategy.layout, strategy.weight_group),
         host=host_memory(model, cluster, workload, strategy, kept=hosted.kept),
-        load_copies_bytes=load_copies_bytes(model, cluster, workload, strategy),
+        own_config=own,
+        load_copies_bytes=0 if own else load_copies_bytes(model, cluster, workload, strategy),
         nvme_bytes=round(hosted.kept.nvme * cluster.gpus_per_node),
         checkpoint_bytes=checkpoint_bytes(model, workload),
     )

@@ -97,10 +97,9 @@ def load_copies_bytes(
 
     Hugging Face builds the model on every rank before anything is sharded, in float32 unless a
     type is given, beside the weights of the file (`from_pretrained`); counters of a node show
-    that. Nothing where the config is dsforge's own, whose trainer loads as `load` says.
+    that. It is not asked where the config is dsforge's own, whose trainer loads as `load` says.
     """
-    run = strategy.runs_as
-    if run.buckets == "sized" or workload.in_4_bits or strategy.engine.reads_own_part:
+    if workload.in_4_bits or strategy.engine.reads_own_part:
         return 0
     copy = (FLOAT_BYTES + element_bytes(workload)) * parameters(model)
     copies = cluster.gpus_per_node * copy

@@ -133,7 +133,7 @@ def offload(frame: Frame, strategy: Strategy) -> Moved:
         cpu_s=named(cpu_s, "cpu_optimizer_s", "s", CPU),
         accumulating_s=named(copies.accumulating / link, "copies_of_sums_s", "s", COPIED),
         slower=None
-        if strategy.runs_as.buckets == "sized"
+        if frame.own_config
         else _slower(cluster, copies, link, passed / _one_thread_per_s(cluster) - cpu_s),
     )
 

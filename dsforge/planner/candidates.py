@@ -306,10 +306,6 @@ def _offloads(request: Request, back_end: BackEnd, stage: ZeroStage) -> tuple[Of
         (first, second)
         for first in ((fixed.offload_optimizer,) if fixed.offload_optimizer else optimizer)
         for second in ((fixed.offload_parameters,) if fixed.offload_parameters else placed)
-        if fixed.offload_optimizer
-        or fixed.offload_parameters
-        or first != "none"
-        or second == "none"
     )
 
 

@@ -81,17 +81,18 @@ def test_a_change_of_the_strategy_is_legal_and_fits(name: str) -> None:
 
 
 def test_recomputation_states_its_saving_and_its_compute() -> None:
-    """`recompute full: saves 164 GiB, about 7% more step time (compute)`: a third of forward.
+    """`recompute full: saves 164 GiB`: about the same step time.
 
-    What is nearest to fitting without it has its optimizer on the CPU, which is no longer needed.
+    It computes a third more, but what is nearest to fitting without it has its optimizer on the
+    CPU, which is no longer needed.
     """
     found = found_for(CASES["large micro batch"])
     recompute = next(remedy for remedy in found if remedy.changes == ("recompute full",))
 
     assert recompute.saved_bytes > 100 * GIB
-    assert 1.0 < recompute.slowdown < 1.4
+    assert 0.9 < recompute.slowdown < 1.4
     assert str(recompute).startswith("recompute full: saves 1")
-    assert "more step time (compute)" in str(recompute)
+    assert "step time" in str(recompute)
 
 
 def test_changes_of_the_strategy_come_first_and_the_cheaper_before_the_dearer() -> None:
@@ -99,7 +100,8 @@ def test_changes_of_the_strategy_come_first_and_the_cheaper_before_the_dearer() 
     found = found_for(CASES["large micro batch"])
 
     kinds = [remedy.changes[0].split()[0] for remedy in found]
-    assert kinds == ["micro", "recompute", "Megatron", "sequence"]
+    assert sorted(kinds[:2]) == ["micro", "recompute"]
+    assert kinds[2:] == ["Megatron", "sequence"]
     assert found[0].slowdown < found[1].slowdown
 
 
