@@ -68,7 +68,8 @@ def settled(explorer: Explorer) -> Explorer:
     if not whole:
         return explorer if request.cluster.hosts else _legal_part(explorer)
     best_s = min(candidate.step_s for candidate in whole)
-    found = tuple(_quick_parts(request, best_s))
+    doubt = max(candidate.excess_bytes for candidate in whole)
+    found = tuple(_quick_parts(request, best_s, doubt))
     if not found:
         return explorer
     quickest = min(found, key=itemgetter(1))
@@ -125,16 +126,20 @@ def _gpus(looked: _Looked) -> int:
     return looked[0].request.cluster.gpus
 
 
-def _quick_parts(request: Request, best_s: float) -> Iterator[_Looked]:
-    """Parts that could be faster, or that are small and nearly as fast."""
+def _quick_parts(request: Request, best_s: float, doubt: float) -> Iterator[_Looked]:
+    """Parts that could be faster, or that are small and nearly as fast, and fit as surely.
+
+    `doubt`: bytes by which the upper estimate of a plan of the whole may exceed the device. A tight
+    plan of a part would count until more RAM gives that part a surer and slower one.
+    """
     for asked in pieces(request):
         least_s = quickest_s(asked)
         small = 2 * asked.cluster.gpus <= request.cluster.gpus
         if least_s < best_s or (small and least_s <= best_s * request.prefer):
             looked = Explorer(asked)
-            found = fitting(looked)
+            found = [c.step_s for c in fitting(looked) if c.excess_bytes <= doubt]
             if found:
-                yield looked, min(candidate.step_s for candidate in found)
+                yield looked, min(found)
 
 
 def _named(request: Request, looked: _Looked) -> str:

@@ -176,6 +176,20 @@ def quoted(network: str, *, prefer: float = PREFERRED) -> Taken:
     return found
 
 
+def test_a_tight_plan_of_a_part_does_not_count_where_the_whole_fits_surely() -> None:
+    """More RAM gives one node a surer and slower plan than the tight one it had before."""
+    from planning import ask, cluster, workload
+
+    steps = []
+    for gib in (1024, 2048):
+        on = cluster(6, 6, gpu="b200-180gb", inter="1gbe", host_memory_bytes=gib << 30)
+        found = taken(ask("llama-3.1-70b", on, workload(4096, 96)))
+        assert found is not None
+        steps.append(found.best_s)
+
+    assert steps[1] <= steps[0] * ROUNDING
+
+
 def test_the_ladder_of_networks_has_no_step_down() -> None:
     """Each faster network has a plan within the preference, and without it a faster one."""
     names = ("1gbe", "10gbe", "40gbe", "50gbe", "100gbe", "200gbe", "400gbe")
