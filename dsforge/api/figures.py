@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dsforge.api.inputs import load_request
+from dsforge.api.inputs import load_request, with_loss
 from dsforge.api.sizing import find
 from dsforge.errors import DsforgeError
 
@@ -58,7 +58,7 @@ def asker(table: Path) -> Ask:
         from dsforge.validate import Asked
 
         request = load_request(spec={**figure.spec, "model": _model(figure, table)})
-        asked = _with_loss(request, USUAL_LOSS)
+        asked = with_loss(request, USUAL_LOSS)
         if figure.quantity == "find model":
             found = find("model", asked)
             return Asked(found.plan, found.answer)
@@ -71,20 +71,12 @@ def asker(table: Path) -> Ask:
     return ask
 
 
-def _with_loss(request: Request, loss: AskedLoss) -> Request:
-    """The request with that loss, where none is stated."""
-    fixed = request.constraints
-    if fixed.loss is not None:
-        return request
-    return request.model_copy(update={"constraints": fixed.model_copy(update={"loss": loss})})
-
-
 def _other_readings(request: Request) -> tuple[Plan, ...]:
     """What else an unstated loss may have been: chunked, where an engine can."""
     from dsforge.planner import appraise
 
     try:
-        return (appraise(_with_loss(request, "chunked")),)
+        return (appraise(with_loss(request, "chunked")),)
     except DsforgeError:
         return ()
 

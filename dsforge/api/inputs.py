@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dsforge.errors import Problem, SpecError
-from dsforge.plan import Request
+from dsforge.plan import Reason, Request
 from dsforge.reading.refusals import refusal
 from dsforge.reading.request import Asked, Known, read_request
 from dsforge.reading.source import Setting, Source, parse_source, path_of, plain
 from dsforge.specs import ClusterSpec, ModelSpec, Workload
-from dsforge.strategy import Constraints
+from dsforge.strategy import AskedLoss, Constraints
 
 if TYPE_CHECKING:
     from dsforge.plan import Plan
@@ -192,6 +192,15 @@ def load_request(
             by_name=not launches,
         )
     )
+
+
+def with_loss(request: Request, loss: AskedLoss, *reasons: Reason) -> Request:
+    """The request with that loss and the reasons for it, where no loss is fixed."""
+    fixed = request.constraints
+    if fixed.loss is not None:
+        return request
+    update = {"constraints": fixed.model_copy(update={"loss": loss})}
+    return request.model_copy(update={**update, "reasons": (*request.reasons, *reasons)})
 
 
 def load_plan(plan: PathInput) -> Plan:

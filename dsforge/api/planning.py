@@ -18,6 +18,7 @@ from dsforge.api.inputs import (
     WorkloadInput,
     load_plan,
     request_of,
+    with_loss,
 )
 from dsforge.api.results import EstimateResult, GenResult, PlanResult
 from dsforge.errors import DsforgeError, Problem, SpecError
@@ -157,7 +158,7 @@ def estimate(
 
     request = request_of(Inputs(model, cluster, workload, strategy, ds_config))
     if exact:
-        request = _with_plain_loss(request)
+        request = with_loss(request, "plain", PLAIN_LOSS)
     made = appraise(request)
     simulated = _exact_memory(made) if exact else None
     ways = () if made.choice.fits else remedies(request, made.choice)
@@ -270,16 +271,6 @@ def gen(
     artifacts = render(made, searched)
     written = write_all(artifacts, folder, force=force)
     return GenResult(folder, made, artifacts, written)
-
-
-def _with_plain_loss(request: Request) -> Request:
-    """The request with the loss that is simulated, where none is fixed."""
-    fixed = request.constraints
-    if fixed.loss is not None:
-        return request
-    plain = fixed.model_copy(update={"loss": "plain"})
-    reasons = (*request.reasons, PLAIN_LOSS)
-    return request.model_copy(update={"constraints": plain, "reasons": reasons})
 
 
 def _exact_memory(plan: Plan) -> ExactMemory:

@@ -2,13 +2,48 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from dsforge.validate import FiguresDocument
-    from dsforge.validate.comparison import FigureScore
+    from dsforge.validate.comparison import AnsweredFigure, FigureScore
 
 LONGEST_NAME = 36  # characters of a source: the table fits 100 columns
+
+
+class Off(NamedTuple):
+    """One prediction beside the value that it is held against, both in `unit`."""
+
+    id: str
+    quantity: str
+    unit: str
+    predicted: float
+    low: float
+    high: float
+    value: float
+    error: float
+
+
+def show_worst(kind: str, column: str, rows: Iterable[Off], worst: int) -> None:
+    """The rows that are furthest off; nothing where there is none."""
+    from rich.table import Table
+
+    from dsforge.cli.priced import console
+
+    furthest = sorted(rows, key=lambda row: -abs(row.error))[:worst]
+    if not furthest:
+        return
+    table = Table(box=None, pad_edge=False)
+    table.add_column(f"worst {kind}")
+    for title in ("quantity", "predicted", "80 % interval", column, "error"):
+        table.add_column(title, justify="right")
+    for row in furthest:
+        interval = f"{row.low:.4g} to {row.high:.4g}"
+        values = (f"{row.predicted:.4g} {row.unit}", interval, f"{row.value:.4g} {row.unit}")
+        table.add_row(row.id, row.quantity, *values, f"{row.error:+.1%}")
+    console().print(table)
+    print()
 
 
 def show_figures(made: FiguresDocument, worst: int) -> None:
@@ -29,21 +64,16 @@ def show_figures(made: FiguresDocument, worst: int) -> None:
             table.add_row(said[:LONGEST_NAME], *_cells(score))
         console().print(table)
         print()
-    table = Table(box=None, pad_edge=False)
-    table.add_column("worst figures")
-    for column in ("quantity", "predicted", "80 % interval", "published", "error"):
-        table.add_column(column, justify="right")
-    for row in sorted(made.rows, key=lambda row: -abs(row.error))[:worst]:
-        interval = f"{row.low:.4g} to {row.high:.4g}"
-        values = (f"{row.predicted:.4g} {row.unit}", interval, f"{row.published:.4g} {row.unit}")
-        table.add_row(row.id, row.quantity, *values, f"{row.error:+.1%}")
-    if made.rows and worst:
-        console().print(table)
-        print()
+    show_worst("figures", "published", map(_off, made.rows), worst)
     print(
         f"{len(made.rows)} predictions, {len(made.unanswered)} figures without an answer; "
         "on paper: 6 or 8 FLOPs a parameter and token at 41 % of the peak, 18 bytes a parameter"
     )
+
+
+def _off(row: AnsweredFigure) -> Off:
+    ends = (row.predicted, row.low, row.high)
+    return Off(row.id, row.quantity, row.unit, *ends, row.published, row.error)
 
 
 def _cells(score: FigureScore) -> tuple[str, ...]:

@@ -10,7 +10,8 @@ import click
 from dsforge.cli.numbers import Whole
 
 if TYPE_CHECKING:
-    from dsforge.validate.document import Quantity, Score, ValidationDocument
+    from dsforge.cli.figures import Off
+    from dsforge.validate.document import Compared, Quantity, Score, ValidationDocument
     from dsforge.validate.score import Decisions
 
 WORST = 10
@@ -59,6 +60,8 @@ def validate(
 
 def _show(made: ValidationDocument, worst: int, *, as_json: bool) -> None:
     """The document, or tables for people."""
+    from dsforge.cli.figures import show_worst
+
     if as_json:
         from dsforge.cli.show import show_json
 
@@ -68,7 +71,7 @@ def _show(made: ValidationDocument, worst: int, *, as_json: bool) -> None:
     for name, score in scores.items():
         if score is not None:
             _show_score(name, score)
-    _show_worst(made, worst)
+    show_worst("rows", "measured", map(_off, made.rows), worst)
     _show_decisions(made.summary.decisions)
     print(f"{len(made.rows)} predictions, {len(made.skipped)} rows skipped")
 
@@ -90,26 +93,12 @@ def _show_score(name: str, score: Score) -> None:
     print()
 
 
-def _show_worst(made: ValidationDocument, worst: int) -> None:
-    """The rows that are furthest off."""
-    from rich.table import Table
+def _off(row: Compared) -> Off:
+    from dsforge.cli.figures import Off
 
-    from dsforge.cli.priced import console
-
-    rows = sorted(made.rows, key=lambda row: -abs(row.error))[:worst]
-    if not rows:
-        return
-    table = Table(box=None, pad_edge=False)
-    table.add_column("worst rows")
-    for column in ("quantity", "predicted", "80 % interval", "measured", "error"):
-        table.add_column(column, justify="right")
-    for row in rows:
-        unit = "GiB" if row.quantity == "memory" else "s"
-        interval = f"{row.low:.4g} to {row.high:.4g}"
-        figures = (f"{row.predicted:.4g} {unit}", interval, f"{row.measured:.4g} {unit}")
-        table.add_row(row.id, row.quantity, *figures, f"{row.error:+.1%}")
-    console().print(table)
-    print()
+    unit = "GiB" if row.quantity == "memory" else "s"
+    ends = (row.predicted, row.low, row.high)
+    return Off(row.id, row.quantity, unit, *ends, row.measured, row.error)
 
 
 def _show_decisions(found: Decisions | None) -> None:

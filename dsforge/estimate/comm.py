@@ -83,10 +83,6 @@ class Channel(NamedTuple):
         rate = self.bytes_per_s * self.reduce_share
         return 2 * gather_bytes(payload_bytes, self.ranks) / rate + messages * self.tree_s
 
-    def send_s(self, payload_bytes: float) -> float:
-        """Seconds to send a payload to one neighbour."""
-        return payload_bytes / self.bytes_per_s + self.round_s
-
 
 def gather_bytes(payload_bytes: float, ranks: int) -> float:
     """Bytes that one rank sends to gather or scatter a payload over so many ranks."""

@@ -84,11 +84,11 @@ def speed_of(
     executed = executed_flops(model, cluster, workload, strategy) / cluster.gpus
     peak = peak_flops(cluster.gpu, workload.precision)
     return Speed.model_construct(
-        tokens_per_s=_rate(workload.tokens_per_step, step),
-        model_tflops_per_gpu=_rate(useful / TFLOP, step),
-        hardware_tflops_per_gpu=_rate(executed / TFLOP, step),
-        mfu=_rate(useful / peak, step),
-        hfu=_rate(executed / peak, step),
+        tokens_per_s=rate_of(workload.tokens_per_step, step),
+        model_tflops_per_gpu=rate_of(useful / TFLOP, step),
+        hardware_tflops_per_gpu=rate_of(executed / TFLOP, step),
+        mfu=rate_of(useful / peak, step),
+        hfu=rate_of(executed / peak, step),
     )
 
 
@@ -106,23 +106,24 @@ def run_of(cluster: ClusterSpec, workload: Workload, *, step: Interval) -> RunEs
     steps = run_steps(workload)
     if steps is None:
         return None
-    hours = _scaled(step, steps / HOUR_S)
-    gpu_hours = _scaled(hours, cluster.gpus)
+    hours = scaled(step, steps / HOUR_S)
+    gpu_hours = scaled(hours, cluster.gpus)
     power, price = cluster.gpu.power_w, cluster.gpu_hour_price
     return RunEstimate.model_construct(
         tokens=workload.tokens or steps * workload.tokens_per_step,
         steps=steps,
-        days=_scaled(hours, HOUR_S / DAY_S),
+        days=scaled(hours, HOUR_S / DAY_S),
         gpu_hours=gpu_hours,
-        energy_kwh=None if power is None else _scaled(gpu_hours, power / WATTS_PER_KW),
-        money=None if price is None else _scaled(gpu_hours, price),
+        energy_kwh=None if power is None else scaled(gpu_hours, power / WATTS_PER_KW),
+        money=None if price is None else scaled(gpu_hours, price),
     )
 
 
-def _scaled(value: Interval, factor: float) -> Interval:
+def scaled(value: Interval, factor: float) -> Interval:
+    """Likely value and both ends times a factor."""
     return Interval(value.low * factor, value.likely * factor, value.high * factor)
 
 
-def _rate(amount: float, step: Interval) -> Interval:
+def rate_of(amount: float, step: Interval) -> Interval:
     """An amount of one step for each second; the longest step has the lowest rate."""
     return Interval(amount / step.high, amount / step.likely, amount / step.low)

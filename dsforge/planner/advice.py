@@ -7,7 +7,7 @@ from math import inf, log
 from dsforge.constraints import check
 from dsforge.errors import Problem
 from dsforge.plan import Priced, Reason, Request
-from dsforge.planner.back_ends import BACK_ENDS, NAMES, file_name, fine_tuned, wanted
+from dsforge.planner.back_ends import BACK_ENDS, file_name, fine_tuned, wanted
 from dsforge.planner.candidates import base, layouts
 from dsforge.planner.explore import Explored
 from dsforge.planner.memory_advice import (
@@ -191,7 +191,7 @@ def _against_back_end(request: Request, best: Priced, found: Rivals) -> Said | N
     if other is first and other.step_s < mine_s:  # said already
         return None
     rule = "deepspeed-is-simpler" if mine == "deepspeed" else "megatron-is-faster"
-    words = f"on {NAMES[other.family.back_end]}, {against(other, mine_s)}"
+    words = f"on {other.family.engine.label}, {against(other, mine_s)}"
     asks = demand(best.strategy, other.strategy)
     words += f", but {asks}" if asks and other.step_s < mine_s else ""
     if mine == "megatron" and first and other.step_s > request.prefer * first.step_s > first.step_s:

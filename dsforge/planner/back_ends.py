@@ -15,7 +15,6 @@ from dsforge.specs import ModelSpec
 from dsforge.strategy import BackEnd
 
 BACK_ENDS: tuple[BackEnd, ...] = ("deepspeed", "megatron")
-NAMES: dict[BackEnd, str] = {"deepspeed": "DeepSpeed", "megatron": "Megatron-LM"}
 UNBUILDABLE = "megatron-model"  # the rule that looks at no layout
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import lru_cache
+from itertools import product
 from typing import Literal, NamedTuple
 
 from dsforge.constraints import Case, allows, divisors, shape_of, tensor_sizes
@@ -303,9 +304,10 @@ def _offloads(request: Request, back_end: BackEnd, stage: ZeroStage) -> tuple[Of
         if allows(on._replace(offload_parameters=place), offload_parameters_stage)
     )
     return tuple(
-        (first, second)
-        for first in ((fixed.offload_optimizer,) if fixed.offload_optimizer else optimizer)
-        for second in ((fixed.offload_parameters,) if fixed.offload_parameters else placed)
+        product(
+            (fixed.offload_optimizer,) if fixed.offload_optimizer else optimizer,
+            (fixed.offload_parameters,) if fixed.offload_parameters else placed,
+        )
     )
 
 

@@ -21,7 +21,7 @@ from dsforge.reading.equal import Draft, Reading
 from dsforge.reading.files import ClusterFile
 from dsforge.reading.problems import Collector, validated
 from dsforge.reading.selection import selected
-from dsforge.reading.source import Source, read_source, read_text
+from dsforge.reading.source import Source, read_text
 from dsforge.reading.unequal import Pool, smaller, whole
 from dsforge.specs import Host
 
@@ -33,11 +33,6 @@ NAMED: tuple[tuple[str, Callable[[str], object]], ...] = (
     ("inter_node", catalog.link),
 )
 Found = TypeVar("Found")
-
-
-def read_cluster(path: Path, *, resolve: bool = False) -> Reading:
-    """The cluster in a YAML file and what reading chose. Raises SpecError with all problems."""
-    return cluster_of(read_source(path), resolve=resolve)
 
 
 def cluster_of(

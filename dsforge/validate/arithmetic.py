@@ -9,9 +9,10 @@ ZeRO shards it, and 2 bytes a frozen one. No activations, no network, no kernels
 from __future__ import annotations
 
 from dsforge.estimate.rates import peak_flops
+from dsforge.estimate.run import HOUR_S
 from dsforge.plan import Plan
 from dsforge.units import GIB, TFLOP
-from dsforge.validate.figures import BILLION, HOUR_S, MEMORY, NO_SPEED, Figure
+from dsforge.validate.figures import BILLION, MEMORY, NO_SPEED, Figure
 
 FLOPS_PER_PARAMETER = 6
 FLOPS_WITH_RECOMPUTATION = 8

@@ -18,6 +18,7 @@ from dsforge.errors import DsforgeError
 from dsforge.estimate.flops import forward_flops, score_flops
 from dsforge.estimate.host import idle_bytes
 from dsforge.estimate.rates import peak_flops
+from dsforge.estimate.run import HOUR_S, rate_of, scaled
 from dsforge.plan import Plan
 from dsforge.planner.inverse import Answer
 from dsforge.specs import Workload
@@ -48,7 +49,6 @@ NO_SPEED: tuple[Quantity, ...] = ("host", "fits", "find model")
 STATES_ERROR = 0.03  # of model states, which are arithmetic: padding and alignment
 BILLION = 1e9
 LONGEST_SPEC = 20_000  # characters
-HOUR_S = 3600
 PARTS = ("model", "cluster", "workload", "strategy")
 SCORES_COUNTED_WHOLE = 2  # attention without the causal half, against the half that is needed
 PASSES = {"mds_tflops": 4, "full_tflops": 3, "mfu_full": 3}  # forward, backward 2, recomputation
@@ -143,7 +143,7 @@ def _memory(figure: Figure, plan: Plan) -> Interval:
     unit = GIB if figure.unit == "GiB" else BILLION
     memory = plan.choice.memory
     if figure.quantity == "host":
-        return _scaled(_host(figure, plan), 1 / unit)
+        return scaled(_host(figure, plan), 1 / unit)
     if figure.quantity in ("mem_states", "opt_states"):
         terms = memory.terms
         states = terms.optimizer_state / unit
@@ -161,7 +161,7 @@ def _memory(figure: Figure, plan: Plan) -> Interval:
     if figure.counter not in counters:
         raise DsforgeError(f"counter (={figure.counter})", f"use {', '.join(counters)}")
     ranks = plan.cluster.gpus if figure.quantity == "mem_total" else 1
-    return _scaled(counters[figure.counter], ranks / unit)
+    return scaled(counters[figure.counter], ranks / unit)
 
 
 def _host(figure: Figure, plan: Plan) -> Interval:
@@ -190,16 +190,16 @@ def _speed(figure: Figure, plan: Plan) -> Interval:
         "step_s": (step, 1),
     }
     if quantity in rates:
-        return _scaled(*rates[quantity])
+        return scaled(*rates[quantity])
     if quantity == "gpu_hours":
-        return _scaled(step, _tokens(workload) / workload.tokens_per_step * gpus / HOUR_S)
+        return scaled(step, _tokens(workload) / workload.tokens_per_step * gpus / HOUR_S)
     amounts = {
         "samples/s": float(workload.global_batch_size),
         "tok/s/gpu": workload.tokens_per_step / gpus,
     }
     if quantity not in amounts:
         amounts[quantity] = _counted(quantity, plan) * workload.tokens_per_step / gpus
-    return _rate(amounts[quantity], step)
+    return rate_of(amounts[quantity], step)
 
 
 def _counted(quantity: Quantity, plan: Plan) -> float:
@@ -219,11 +219,3 @@ def _tokens(workload: Workload) -> int:
 
 def _exactly(value: float) -> Interval:
     return Interval(value, value, value)
-
-
-def _scaled(value: Interval, factor: float) -> Interval:
-    return Interval(value.low * factor, value.likely * factor, value.high * factor)
-
-
-def _rate(amount: float, step: Interval) -> Interval:
-    return Interval(amount / step.high, amount / step.likely, amount / step.low)

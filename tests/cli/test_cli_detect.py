@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from dsforge.cli.main import main
-from dsforge.reading.cluster import read_cluster
+from dsforge.reading.cluster import cluster_of
+from dsforge.reading.source import read_source
 
 
 def forge(*arguments: str) -> int:
@@ -26,7 +27,7 @@ def test_the_written_file_is_a_cluster(tmp_path: Path, capsys: pytest.CaptureFix
 
     shown = json.loads(capsys.readouterr().out)
     assert code == 0
-    cluster, facts = read_cluster(path)[0], shown["facts"]
+    cluster, facts = cluster_of(read_source(path))[0], shown["facts"]
     assert (cluster.nodes, cluster.cpu_cores) == (1, facts["cpu_cores"])
     assert cluster.host_memory_bytes == pytest.approx(facts["memory_bytes"], rel=1e-3)
     assert cluster.gpu.is_cpu == (not facts["gpus"])

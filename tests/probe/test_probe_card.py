@@ -20,9 +20,9 @@ from dsforge.probe.launch import Found
 from dsforge.probe.messages import Answer, Ended, Rate, Skipped, Timed, World
 from dsforge.probe.nccl_log import NcclNetwork
 from dsforge.probe.verdict import findings
-from dsforge.reading.cluster import cluster_of, read_cluster
+from dsforge.reading.cluster import cluster_of
 from dsforge.reading.request import Asked, read_request
-from dsforge.reading.source import Setting, Source, parse_source
+from dsforge.reading.source import Setting, Source, parse_source, read_source
 from dsforge.render.environment import environment_variables
 from dsforge.specs import ClusterSpec, Collective
 
@@ -332,7 +332,7 @@ def test_the_card_reads_from_a_file(tmp_path: Path) -> None:
     path = tmp_path / "card.yaml"
     path.write_text(text_of(*links(235.0, 9.0)))
 
-    cluster, reasons = read_cluster(path)
+    cluster, reasons = cluster_of(read_source(path))
 
     assert cluster.gpu.name == catalog.gpu("a100-80gb").name
     assert sum(reason.rule == "card-link" for reason in reasons) == 2
@@ -350,7 +350,7 @@ def test_a_card_keeps_what_was_selected(tmp_path: Path) -> None:
     }
     planned, _ = cluster_of(Source("test", values), hostfile=path)
     (tmp_path / "cluster.yaml").write_text(card_yaml(described(planned)))
-    again, _ = read_cluster(tmp_path / "cluster.yaml")
+    again, _ = cluster_of(read_source(tmp_path / "cluster.yaml"))
 
     assert selection(planned) == "10.0.0.1:0,1,2@10.0.0.3:1,2,3"
     assert again.hosts == planned.hosts

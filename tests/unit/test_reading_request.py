@@ -13,8 +13,8 @@ from dsforge.cli.main import app
 from dsforge.errors import SpecError
 from dsforge.plan import Request
 from dsforge.reading import addresses
-from dsforge.reading.cluster import cluster_of, read_cluster
-from dsforge.reading.source import parse_source
+from dsforge.reading.cluster import cluster_of
+from dsforge.reading.source import parse_source, read_source
 from dsforge.specs import LoraSpec
 from dsforge.units import GIB
 
@@ -372,7 +372,7 @@ def test_a_cluster_of_its_own_card_and_link(tmp_path: Path) -> None:
         "nvme: {path: /mnt/fast, size_gib: 1000, read_gb_s: 6, write_gb_s: 3}\n",
     )
 
-    cluster, _ = read_cluster(path)
+    cluster, _ = cluster_of(read_source(path))
 
     assert (cluster.gpu.memory_bytes, cluster.gpu.peak_flops) == (10 * GIB, {"bf16": 50e12})
     assert (cluster.inter_node.bytes_per_s, cluster.inter_node.latency_s) == (2e9, 2e-5)
