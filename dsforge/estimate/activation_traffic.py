@@ -12,7 +12,7 @@ from typing import NamedTuple
 from dsforge.estimate import ulysses
 from dsforge.estimate.activations import element_bytes
 from dsforge.estimate.comm import Channel, gather_bytes
-from dsforge.estimate.family_costs import Frame
+from dsforge.estimate.family_costs import FamilyCosts
 from dsforge.strategy import Batching, Strategy
 from dsforge.traced import TRACED, Constant, counted, label, maximum, minimum, named
 
@@ -85,35 +85,35 @@ class Sends(NamedTuple):
         return shown_s
 
 
-def stage_traffic(frame: Frame, strategy: Strategy) -> Sends:
+def stage_traffic(costs: FamilyCosts, strategy: Strategy) -> Sends:
     """What stages hand on, over every hop of the pipeline.
 
     Tensor ranks send a part each (Narayanan et al. 2021, section 4.1; DeepSpeed's
     `PartitionedTensor`), so the wire is not the floor of whole activations; what shows of a send on
     a quick wire was fitted on whole ones. With sequence parallelism ranks hold no more than a part.
     """
-    link = frame.links.pipeline
+    link = costs.links.pipeline
     if link.ranks == 1:
         return Sends(NOTHING, NOTHING, 1, 0.0, 0.0)
-    one = _activation_bytes(frame)
+    one = _activation_bytes(costs)
     parts = strategy.layout.tensor_parallel_size
     if strategy.sequence_parallel:
         one, parts = one / parts, 1
     each = _send("pipeline", link, one)
     send_wait_s = strategy.engine.send_wait_s
     if send_wait_s is not None:  # such waits were fitted around quick hops
-        each = _send("neighbour", frame.links.neighbours, one) if _small(frame, strategy) else each
-        fixed_s = each.fixed_s + send_wait_s(frame.cluster, strategy.sharding)
+        each = _send("neighbour", costs.links.neighbours, one) if _small(costs, strategy) else each
+        fixed_s = each.fixed_s + send_wait_s(costs.cluster, strategy.sharding)
         return Sends(each._replace(fixed_s=fixed_s), NOTHING, 1, 1.0, 1.0)
-    filling = _filling(frame, strategy, one)
+    filling = _filling(costs, strategy, one)
     return Sends(each, filling, parts, PIPELINE_EXPOSED, INTERLEAVED_EXPOSED)
 
 
-def _small(frame: Frame, strategy: Strategy) -> bool:
+def _small(costs: FamilyCosts, strategy: Strategy) -> bool:
     """Whether two stages lie on a node."""
     layout = strategy.layout
     ranks = layout.shard_ranks * layout.tensor_parallel_size
-    return 2 * ranks <= frame.cluster.gpus_per_node
+    return 2 * ranks <= costs.cluster.gpus_per_node
 
 
 def _send(name: str, link: Channel, token_bytes: float) -> PerToken:
@@ -122,13 +122,13 @@ def _send(name: str, link: Channel, token_bytes: float) -> PerToken:
     return PerToken(link.round_s, token_s, token_bytes)
 
 
-def _filling(frame: Frame, strategy: Strategy, token_bytes: float) -> PerToken:
+def _filling(costs: FamilyCosts, strategy: Strategy, token_bytes: float) -> PerToken:
     """All hops of the pipeline twice: far ones between nodes, near ones inside."""
     hops = strategy.layout.pipeline_parallel_size - 1
-    far = minimum(hops, frame.cluster.nvlink_domains - 1)
+    far = minimum(hops, costs.cluster.nvlink_domains - 1)
     far = counted(far, "far_hops", "hops", of=hops, why="that leave a node or NVLink domain")
-    slow = _send("pipeline", frame.links.pipeline, token_bytes)
-    quick = _send("neighbour", frame.links.neighbours, token_bytes)
+    slow = _send("pipeline", costs.links.pipeline, token_bytes)
+    quick = _send("neighbour", costs.links.neighbours, token_bytes)
     return PerToken(
         2 * (far * slow.fixed_s + (hops - far) * quick.fixed_s),
         2 * (far * slow.token_s + (hops - far) * quick.token_s),
@@ -136,32 +136,32 @@ def _filling(frame: Frame, strategy: Strategy, token_bytes: float) -> PerToken:
     )
 
 
-def layer_traffic(frame: Frame, strategy: Strategy, *, moe_layer: bool) -> PerToken:
+def layer_traffic(costs: FamilyCosts, strategy: Strategy, *, moe_layer: bool) -> PerToken:
     """Collectives inside one layer of one micro batch, forward and backward."""
-    found = _tensor(frame, strategy, frame.links.tensor)
-    context, expert = frame.links.context, frame.links.expert
+    found = _tensor(costs, strategy, costs.links.tensor)
+    context, expert = costs.links.context, costs.links.expert
     if context.ranks > 1:
         exchange = EXCHANGES[strategy.engine.context_exchange]
-        found = found.plus(exchange(frame, strategy, context))
-    if expert.ranks > 1 and frame.model.moe is not None and moe_layer:
-        one = _activation_bytes(frame) * frame.model.moe.experts_per_token
+        found = found.plus(exchange(costs, strategy, context))
+    if expert.ranks > 1 and costs.model.moe is not None and moe_layer:
+        one = _activation_bytes(costs) * costs.model.moe.experts_per_token
         fixed_s, sent = expert.round_s, gather_bytes(one, expert.ranks)
         token_s = named(expert.exchange_s(one, 0.0), "expert_exchange_token_s", "s", TO_EXPERTS)
         found = found.plus(PerToken(4 * fixed_s, 4 * token_s, 4 * sent))
     return found
 
 
-def _activation_bytes(frame: Frame) -> float:
+def _activation_bytes(costs: FamilyCosts) -> float:
     """What one layer hands to the next, bytes of one token."""
-    return named(frame.model.hidden_size * element_bytes(frame.workload), "token_bytes", "bytes")
+    return named(costs.model.hidden_size * element_bytes(costs.workload), "token_bytes", "bytes")
 
 
-def _tensor(frame: Frame, strategy: Strategy, link: Channel) -> PerToken:
+def _tensor(costs: FamilyCosts, strategy: Strategy, link: Channel) -> PerToken:
     """Two all-reduces in forward and two in backward of each layer (Megatron-LM, figure 4)."""
     if link.ranks == 1:
         return NOTHING
     rounds = 6 if strategy.recompute == "full" else 4
-    one = _activation_bytes(frame)
+    one = _activation_bytes(costs)
     fixed_s, token_s = rounds * link.reduce_s(0.0), rounds * link.reduce_s(one, 0.0)
     if strategy.sequence_parallel:
         again = 2 if strategy.runs_as.gathered_inputs == "gathered_again" else 0
@@ -169,28 +169,28 @@ def _tensor(frame: Frame, strategy: Strategy, link: Channel) -> PerToken:
         token_s = (rounds + again) * link.gather_s(one, 0.0) + rounds * link.scatter_s(one, 0.0)
     if strategy.runs_as.overlaps_tensor:
         fixed_s, token_s = OVERLAPPED_TENSOR * fixed_s, OVERLAPPED_TENSOR * token_s
-    fixed_s += strategy.engine.tensor_wait_s(frame.cluster, strategy.sharding)
+    fixed_s += strategy.engine.tensor_wait_s(costs.cluster, strategy.sharding)
     fixed_s = named(fixed_s, "tensor_layer_fixed_s", "s", MEGATRON)
     token_s = named(token_s, "tensor_layer_token_s", "s", MEGATRON)
     return PerToken(fixed_s, token_s, rounds * 2 * gather_bytes(one, link.ranks))
 
 
-def _context(frame: Frame, strategy: Strategy, link: Channel) -> PerToken:
+def _context(costs: FamilyCosts, strategy: Strategy, link: Channel) -> PerToken:
     """Ring exchange of the keys and values of the whole sequence; attention hides half of it."""
-    model = frame.model
+    model = costs.model
     width = 2 * model.kv_heads * model.head_size / strategy.layout.tensor_parallel_size
-    one = width * element_bytes(frame.workload) * link.ranks
+    one = width * element_bytes(costs.workload) * link.ranks
     one = named(one, "ring_bytes", "bytes", "keys and values of a token of the whole sequence")
     sent = 3 * gather_bytes(one, link.ranks)
     token_s = named(1.5 * link.gather_s(one, 0.0), "context_layer_token_s", "s")
     return PerToken(1.5 * link.gather_s(0.0), token_s, sent)
 
 
-def _sequence(frame: Frame, strategy: Strategy, link: Channel) -> PerToken:
+def _sequence(costs: FamilyCosts, strategy: Strategy, link: Channel) -> PerToken:
     """All-to-alls of Ulysses around attention; nothing hides them."""
     passes = ulysses.passes(strategy)
-    width = ulysses.exchanged_width(frame.model, link.ranks)
-    one = named(width * element_bytes(frame.workload), "exchanged_bytes", "bytes")
+    width = ulysses.exchanged_width(costs.model, link.ranks)
+    one = named(width * element_bytes(costs.workload), "exchanged_bytes", "bytes")
     fixed_s, sent = link.round_s, gather_bytes(one, link.ranks)
     token_s = named(link.exchange_s(one, 0.0), "exchange_token_s", "s", "one all-to-all")
     return PerToken(ulysses.messages(strategy) * fixed_s, passes * token_s, passes * sent)

@@ -10,7 +10,8 @@ A ring crosses a node's adapters once, whatever the ranks of the node; in an all
 sends to every other, so all of a node's ranks share the adapters. Groups that do not divide a node
 lie across two of them, and the slowest group sets the pace. Pipeline stages pass activations to the
 next one: as soon as the stages fill more than a node, some hops leave it, and the slowest counts.
-Where NVLink joins several nodes (`spread.py`), all this holds of its domains in the place of nodes.
+Where NVLink joins several nodes (`group_placement.py`), all this holds of its domains in the place
+of nodes.
 
 Where a cluster card holds measured collectives, they correct this model by their ratio to it at the
 measured group: that group gets exactly what was measured, by kind of collective, and any other
@@ -23,7 +24,13 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import NamedTuple
 
-from dsforge.estimate.spread import Spread, Wires, hop_spreads, spreads, wires_of
+from dsforge.estimate.group_placement import (
+    NetworkLinks,
+    Placement,
+    hop_placements,
+    network_links,
+    placements,
+)
 from dsforge.layout import Layout
 from dsforge.specs import ClusterSpec, Collective, MeasuredLink
 from dsforge.traced import Constant, Traced, counted, log2, minimum, named
@@ -89,32 +96,32 @@ def gather_bytes(payload_bytes: float, ranks: int) -> float:
     return payload_bytes * (ranks - 1) / ranks
 
 
-def spread(cluster: ClusterSpec, ranks: int, stride: int) -> Spread:
-    """The spread of groups of ranks that lie `stride` apart in the grid."""
-    return _spread(wires_of(cluster), ranks, stride)
+def placement(cluster: ClusterSpec, ranks: int, stride: int) -> Placement:
+    """The placement of groups of ranks that lie `stride` apart in the grid."""
+    return _placement(network_links(cluster), ranks, stride)
 
 
-def hop_spread(cluster: ClusterSpec, stages: int, stride: int) -> Spread:
-    """The spread of the slowest hop between stages of `stride` ranks."""
-    return _hop_spread(wires_of(cluster), stages, stride)
-
-
-@lru_cache(maxsize=4096)
-def _spread(wires: Wires, ranks: int, stride: int) -> Spread:
-    return _widest(wires, spreads(wires, ranks, stride))
+def hop_placement(cluster: ClusterSpec, stages: int, stride: int) -> Placement:
+    """The placement of the slowest hop between stages of `stride` ranks."""
+    return _hop_placement(network_links(cluster), stages, stride)
 
 
 @lru_cache(maxsize=4096)
-def _hop_spread(wires: Wires, stages: int, stride: int) -> Spread:
-    return _widest(wires, hop_spreads(wires, stages, stride))
+def _placement(links: NetworkLinks, ranks: int, stride: int) -> Placement:
+    return _widest(links, placements(links, ranks, stride))
 
 
-def _widest(wires: Wires, ways: Iterable[Spread]) -> Spread:
+@lru_cache(maxsize=4096)
+def _hop_placement(links: NetworkLinks, stages: int, stride: int) -> Placement:
+    return _widest(links, hop_placements(links, stages, stride))
+
+
+def _widest(links: NetworkLinks, ways: Iterable[Placement]) -> Placement:
     """The widest use of NVLink domains that is nowhere worse than a narrower one."""
     best, *wider = ways
-    worth = _rated(wires, best) if wider else ALONE
+    worth = _rated(links, best) if wider else ALONE
     for where in wider:
-        link = _rated(wires, where)
+        link = _rated(links, where)
         if link.outdoes(worth):
             best, worth = where, link
     return best
@@ -125,17 +132,17 @@ def channel(cluster: ClusterSpec, ranks: int, stride: int) -> Channel:
 
     Groups side by side share the adapters of a node: with stride 8 on nodes of 8, eight groups do.
     """
-    return ALONE if ranks == 1 else _over(cluster, spread(cluster, ranks, stride))
+    return ALONE if ranks == 1 else _over(cluster, placement(cluster, ranks, stride))
 
 
 def hop(cluster: ClusterSpec, stages: int, stride: int) -> Channel:
     """The channel of the slowest hop between pipeline stages of so many ranks."""
-    return ALONE if stages == 1 else _over(cluster, hop_spread(cluster, stages, stride))
+    return ALONE if stages == 1 else _over(cluster, hop_placement(cluster, stages, stride))
 
 
-def _over(cluster: ClusterSpec, where: Spread) -> Channel:
-    """The channel of a spread, corrected where its link was measured."""
-    rated = _rated(wires_of(cluster), where)
+def _over(cluster: ClusterSpec, where: Placement) -> Channel:
+    """The channel of a placement, corrected where its link was measured."""
+    rated = _rated(network_links(cluster), where)
     link = cluster.intra_node if where.nodes == 1 else cluster.inter_node
     if link.measured is None:
         return _named(rated)
@@ -144,8 +151,8 @@ def _over(cluster: ClusterSpec, where: Spread) -> Channel:
 
 def _corrected(rated: Channel, cluster: ClusterSpec, found: MeasuredLink) -> Channel:
     """The channel with what a card says of its link, in proportion to the measured group."""
-    wires = wires_of(cluster)
-    same = _named(_rated(wires, _measured_spread(wires, found)), "measured_group_")
+    links = network_links(cluster)
+    same = _named(_rated(links, _measured_placement(links, found)), "measured_group_")
 
     def rate(kind: Collective) -> float:
         pace = found.paces.get(kind)
@@ -163,12 +170,12 @@ def _corrected(rated: Channel, cluster: ClusterSpec, found: MeasuredLink) -> Cha
     )
 
 
-def _measured_spread(wires: Wires, found: MeasuredLink) -> Spread:
+def _measured_placement(links: NetworkLinks, found: MeasuredLink) -> Placement:
     """Where the ranks of a measured group lay: all of them on each node, or NVLink domain."""
-    joined = min(wires.domain_nodes, found.nodes)
+    joined = min(links.domain_nodes, found.nodes)
     nodes = -(-found.nodes // joined)
     local = found.ranks // nodes
-    return Spread(found.ranks, local, nodes, 1, hosts=joined, ports=joined)
+    return Placement(found.ranks, local, nodes, 1, hosts=joined, ports=joined)
 
 
 def _exchanges(found: MeasuredLink, same: Channel) -> float:
@@ -178,23 +185,23 @@ def _exchanges(found: MeasuredLink, same: Channel) -> float:
 
 
 @lru_cache(maxsize=4096)
-def _rated(wires: Wires, where: Spread) -> Channel:
+def _rated(links: NetworkLinks, where: Placement) -> Channel:
     """The channel by the ratings of its links."""
-    if isinstance(wires.inner_bytes_per_s, Traced):
-        where = _counted(where, wires.inner_bytes_per_s)
+    if isinstance(links.inner_bytes_per_s, Traced):
+        where = _counted(where, links.inner_bytes_per_s)
     ranks, local, nodes = where.ranks, where.local, where.nodes
-    intra_rate = wires.inner_bytes_per_s
-    inside_s = (ranks - nodes) * wires.inner_latency_s
-    near_s = (log2(where.hosts) + local / where.hosts - 1) * wires.inner_latency_s
+    intra_rate = links.inner_bytes_per_s
+    inside_s = (ranks - nodes) * links.inner_latency_s
+    near_s = (log2(where.hosts) + local / where.hosts - 1) * links.inner_latency_s
     if nodes == 1:
         return Channel(ranks, intra_rate, inside_s, 2 * minimum(inside_s, near_s))
-    inter_rate = wires.outer_bytes_per_s * where.ports * wires.outer_efficiency
+    inter_rate = links.outer_bytes_per_s * where.ports * links.outer_efficiency
     inter_rate /= 1 + CONGESTION * log2(nodes)
     inter_rate = named(inter_rate, "adapters_rate", "bytes/s", ADAPTERS)
     shared = inter_rate / where.sharing
     rate = shared if local == 1 else minimum(intra_rate, shared)
-    round_s = (nodes - 1) * wires.outer_latency_s + inside_s
-    depth_s = log2(nodes) * wires.outer_latency_s + near_s
+    round_s = (nodes - 1) * links.outer_latency_s + inside_s
+    depth_s = log2(nodes) * links.outer_latency_s + near_s
     tree_s = 2 * minimum(round_s, depth_s)
     each = inter_rate / (where.sharing * local)  # all ranks of a node at once
     around_s = (local - 1) / intra_rate + (ranks - local) / each
@@ -214,9 +221,9 @@ def _named(link: Channel, prefix: str = "") -> Channel:
     )
 
 
-def _counted(where: Spread, of: float) -> Spread:
-    """The spread with a name for each number: how groups fall on nodes is no formula."""
-    return Spread(
+def _counted(where: Placement, of: float) -> Placement:
+    """The placement with a name for each number: how groups fall on nodes is no formula."""
+    return Placement(
         ranks=counted(where.ranks, "ranks", "ranks", of=of, why=GROUP),
         local=counted(where.local, "local", "ranks", of=of, why=LOCAL),
         nodes=counted(where.nodes, "nodes", "nodes", of=of, why=NODES),
@@ -262,5 +269,5 @@ def channels(cluster: ClusterSpec, layout: Layout, weight_group: int | None = No
         expert=channel(cluster, ep, tp),
         expert_shards=shards if ep == 1 else channel(cluster, max(1, ranks // ep), tp * ep),
         pipeline=hop(cluster, pp, ranks * tp),
-        neighbours=_over(cluster, Spread(2, 2, 1, 1)) if pp > 1 else ALONE,
+        neighbours=_over(cluster, Placement(2, 2, 1, 1)) if pp > 1 else ALONE,
     )

@@ -17,7 +17,7 @@ from dsforge.specs import ClusterSpec, ModelSpec, Workload
 from dsforge.strategy import Buckets, Strategy
 
 
-class Frame(NamedTuple):
+class FamilyCosts(NamedTuple):
     """The inputs, and what follows from them and from the family alone."""
 
     model: ModelSpec
@@ -39,13 +39,15 @@ class Frame(NamedTuple):
         return self.loads[0].buckets
 
 
-def framed(model: ModelSpec, cluster: ClusterSpec, workload: Workload, strategy: Strategy) -> Frame:
-    """The frame of a strategy and of all others of its family."""
+def family_costs(
+    model: ModelSpec, cluster: ClusterSpec, workload: Workload, strategy: Strategy
+) -> FamilyCosts:
+    """The costs of a strategy and of all others of its family."""
     carried = loads(model, cluster, workload, strategy)
     hosted = max(carried, key=lambda load: (load.kept.host, load.kept.nvme))
     fullest = max(carried, key=lambda load: load.held.total)
     own = is_own_config(model, cluster, strategy, fullest.held.total)
-    return Frame(
+    return FamilyCosts(
         model=model,
         cluster=cluster,
         workload=workload,

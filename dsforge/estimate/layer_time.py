@@ -69,7 +69,7 @@ REST = "norms, activation, rotary embedding, residuals: bound by memory"
 WEIGHTS = "idle experts are read, gradients summed in float32, 4-bit matrices dequantised"
 
 
-class Line(NamedTuple):
+class LinearTime(NamedTuple):
     """Seconds as a line in the tokens of a micro batch on one rank."""
 
     fixed_s: float
@@ -79,18 +79,18 @@ class Line(NamedTuple):
         """Seconds at so many tokens."""
         return self.fixed_s + tokens * self.token_s
 
-    def towards(self, other: Line, share: float) -> Line:
+    def towards(self, other: LinearTime, share: float) -> LinearTime:
         """The line between both, a share of the way to the other."""
-        return Line(
+        return LinearTime(
             self.fixed_s + share * (other.fixed_s - self.fixed_s),
             self.token_s + share * (other.token_s - self.token_s),
         )
 
 
-class HeadLine(NamedTuple):
+class HeadTime(NamedTuple):
     """Seconds of the head: a line, and from some tokens on more for each of them."""
 
-    line: Line
+    line: LinearTime
     one_chunk: float = inf  # tokens of a loss that is not cut into chunks
     summed_token_s: float = 0.0  # beyond: chunks add to one gradient of the weight
 
@@ -100,12 +100,12 @@ class HeadLine(NamedTuple):
         return self.line.at(tokens) + summed_s
 
 
-class Lines(NamedTuple):
+class LayerTimes(NamedTuple):
     """Forward, backward and recomputation together."""
 
-    layer: Line
-    moe_layer: Line
-    head: HeadLine
+    layer: LinearTime
+    moe_layer: LinearTime
+    head: HeadTime
 
 
 class Setting(NamedTuple):
@@ -159,10 +159,10 @@ def setting_of(gpu: GpuSpec, workload: Workload, strategy: Strategy) -> Setting:
 
 
 @lru_cache(maxsize=4096)
-def lines(model: ModelSpec, setting: Setting) -> Lines:
+def layer_times(model: ModelSpec, setting: Setting) -> LayerTimes:
     """A dense layer, a MoE layer (nothing where there is none) and the head."""
-    sparse = _layer(model, setting, moe_layer=True) if model.moe else Line(0.0, 0.0)
-    return Lines(_layer(model, setting, moe_layer=False), sparse, _head(model, setting))
+    sparse = _layer(model, setting, moe_layer=True) if model.moe else LinearTime(0.0, 0.0)
+    return LayerTimes(_layer(model, setting, moe_layer=False), sparse, _head(model, setting))
 
 
 def _repeated(strategy: Strategy) -> tuple[float, float]:
@@ -178,17 +178,19 @@ def _repeated(strategy: Strategy) -> tuple[float, float]:
     return (SELECTIVE_SHARE, 0.0) if products else (0.0, 1.0)
 
 
-def _product(name: str, product: Product, rate: float, *, setting: Setting, tp: int) -> Line:
+def _product(name: str, product: Product, rate: float, *, setting: Setting, tp: int) -> LinearTime:
     """One pass of a product that `tp` ranks share: FLOPs at the rate, bytes at the bandwidth."""
     weight, sides = product.weight(name) / tp, product.sides(tp)
     bandwidth, size = setting.rates.bandwidth, setting.size
     size_in = size + QUANTISE_BYTES if rate > setting.rates.wide_products else size
     fixed_s = setting.rates.kernel_s + size * weight / bandwidth
     token_s = 2.0 * weight / rate + size_in * sides / bandwidth
-    return Line(named(fixed_s, f"{name}_fixed_s", "s"), named(token_s, f"{name}_token_s", "s"))
+    return LinearTime(
+        named(fixed_s, f"{name}_fixed_s", "s"), named(token_s, f"{name}_token_s", "s")
+    )
 
 
-def _layer(model: ModelSpec, setting: Setting, *, moe_layer: bool) -> Line:
+def _layer(model: ModelSpec, setting: Setting, *, moe_layer: bool) -> LinearTime:
     """One layer, forward, backward and recomputation."""
     passes, held, kind = setting.passes, setting.rates, "moe" if moe_layer else "dense"
     each = [
@@ -203,7 +205,7 @@ def _layer(model: ModelSpec, setting: Setting, *, moe_layer: bool) -> Line:
     products_s = sum(times * line.token_s for times, line in each)
     fixed_s = passes * sum(times * line.fixed_s for times, line in each) + weights_s
     token_s = passes * products_s + _attention_s(model, setting) + rest_s
-    return Line(
+    return LinearTime(
         named(fixed_s, f"{kind}_layer_fixed_s", "s", "whatever the number of tokens"),
         named(token_s, f"{kind}_layer_token_s", "s", "of one token"),
     )
@@ -284,7 +286,7 @@ def _width(model: ModelSpec, *, moe_layer: bool) -> float:
     return routed + model.moe.shared_ffn_hidden_size
 
 
-def _head(model: ModelSpec, setting: Setting) -> HeadLine:
+def _head(model: ModelSpec, setting: Setting) -> HeadTime:
     """Output head and loss, forward and backward; the head stays in 16 bits."""
     backward = maximum(setting.backward, BACKWARD if setting.trains_head else 0.0)
     passes, bandwidth = 1 + backward, setting.rates.bandwidth
@@ -297,13 +299,13 @@ def _head(model: ModelSpec, setting: Setting) -> HeadLine:
     )
     loss_s = moved * model.vocab_size / tp / bandwidth
     loss_s = named(loss_s, "loss_token_s", "s", f"the loss is {loss}: bytes moved for each logit")
-    head = Line(passes * line.fixed_s, passes * line.token_s + loss_s)
+    head = LinearTime(passes * line.fixed_s, passes * line.token_s + loss_s)
     if loss != "chunked" or not setting.trains_head:
-        return HeadLine(head)
+        return HeadTime(head)
     chunks = chunks_of(model.vocab_size, model.embedding_size, trained=True)
     summed = summed_bytes(setting.size) * model.vocab_size * model.embedding_size
     summed_s = named(summed / chunks.rows / bandwidth, "summed_token_s", "s", SUMMED)
-    return HeadLine(head, chunks.one, summed_s)
+    return HeadTime(head, chunks.one, summed_s)
 
 
 def logit_bytes(execution: Execution, loss: Loss) -> float:

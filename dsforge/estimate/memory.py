@@ -16,7 +16,7 @@ from pydantic import BaseModel, Field
 
 from dsforge.engines import Held
 from dsforge.estimate.activations import element_bytes, kept_token_bytes
-from dsforge.estimate.family_costs import Frame, framed
+from dsforge.estimate.family_costs import FamilyCosts, family_costs
 from dsforge.estimate.host import HostMemory
 from dsforge.estimate.loss import NO_HEAD, HeadBytes, head_bytes
 from dsforge.estimate.quantised import dequantised_bytes
@@ -217,10 +217,10 @@ def _fullest(at_loss: float, at_work: float, at_end: float, stepping: float) -> 
     return maximum(maximum(at_loss, at_work), maximum(at_end, stepping))
 
 
-def footprints(frame: Frame, strategy: Strategy) -> tuple[Footprint, ...]:
+def footprints(costs: FamilyCosts, strategy: Strategy) -> tuple[Footprint, ...]:
     """Every kind of stage of a strategy, and of all others that differ in batching alone."""
-    model, workload = frame.model, frame.workload
-    workspace = 0.0 if frame.cluster.gpu.is_cpu else lifted(WORKSPACE, of=model.layers)
+    model, workload = costs.model, costs.workload
+    workspace = 0.0 if costs.cluster.gpu.is_cpu else lifted(WORKSPACE, of=model.layers)
     dequantised = dequantised_bytes(model, workload)
     stage3 = strategy.zero_stage == FULLY_SHARDED
     head = head_bytes(model, workload, strategy)
@@ -237,7 +237,7 @@ def footprints(frame: Frame, strategy: Strategy) -> tuple[Footprint, ...]:
             lasting=stage3 or strategy.runs_as.gradients == "fp32",
             churns=stage3 and strategy.engine.has_zero_stages,
         )
-        for load in frame.loads
+        for load in costs.loads
     )
 
 
@@ -258,11 +258,11 @@ def estimate_memory(
     rank: Rank = "fullest",
 ) -> MemoryEstimate:
     """Memory of the fullest rank, or of one pipeline end, and of one node under one strategy."""
-    frame = framed(model, cluster, workload, strategy)
-    stages = footprints(frame, strategy)
+    costs = family_costs(model, cluster, workload, strategy)
+    stages = footprints(costs, strategy)
     if rank != "fullest":
         stages = stages[:1] if rank == "first" else stages[-1:]
-    return memory_of(frame, fullest(stages, strategy.batching))
+    return memory_of(costs, fullest(stages, strategy.batching))
 
 
 def _saved_token_bytes(
@@ -344,11 +344,11 @@ def _device(reserved: _Ends, cluster: ClusterSpec) -> Ends:
     return Ends(low + context.low, likely + context.likely, high + context.high)
 
 
-def memory_of(frame: Frame, peak: Peak) -> MemoryEstimate:
+def memory_of(costs: FamilyCosts, peak: Peak) -> MemoryEstimate:
     """The estimate around a peak: the three counters, the node."""
     allocated = _allocated(peak)
     reserved = _reserved(allocated, peak.churn)
-    context = CPU_CONTEXT if frame.cluster.gpu.is_cpu else CONTEXT
+    context = CPU_CONTEXT if costs.cluster.gpu.is_cpu else CONTEXT
     return MemoryEstimate.model_construct(
         terms=MemoryTerms.model_construct(
             weights=round(peak.weights),
@@ -357,13 +357,13 @@ def memory_of(frame: Frame, peak: Peak) -> MemoryEstimate:
             activations=round(peak.activations),
             logits=round(peak.logits),
             buffers=round(peak.buffers),
-            framework=round(lifted(context.likely, of=frame.model.layers)),
+            framework=round(lifted(context.likely, of=costs.model.layers)),
         ),
         allocated_bytes=Interval(*allocated),
         reserved_bytes=Interval(*reserved),
-        device_bytes=Interval(*_device(reserved, frame.cluster)),
-        host_bytes=frame.host,
-        load_copies_bytes=frame.load_copies_bytes,
-        nvme_bytes=frame.nvme_bytes,
-        checkpoint_bytes=frame.checkpoint_bytes,
+        device_bytes=Interval(*_device(reserved, costs.cluster)),
+        host_bytes=costs.host,
+        load_copies_bytes=costs.load_copies_bytes,
+        nvme_bytes=costs.nvme_bytes,
+        checkpoint_bytes=costs.checkpoint_bytes,
     )

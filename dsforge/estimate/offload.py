@@ -20,7 +20,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from dsforge.estimate.activations import FLOAT_BYTES, element_bytes
-from dsforge.estimate.family_costs import Frame
+from dsforge.estimate.family_costs import FamilyCosts
 from dsforge.estimate.states import (
     MOMENTS,
     optimizer_bytes_per_parameter,
@@ -110,20 +110,20 @@ class _Disk(NamedTuple):
     micro_step: float = 0.0
 
 
-def offload(frame: Frame, strategy: Strategy) -> Moved:
+def offload(costs: FamilyCosts, strategy: Strategy) -> Moved:
     """What offload adds to a step, on the slowest rank."""
     if not strategy.offloads:
         return NOTHING
-    cluster, held, group = frame.cluster, frame.fullest.held, shares(strategy)
+    cluster, held, group = costs.cluster, costs.fullest.held, shares(strategy)
     trainable = group.of_trainable(held)
-    copies = _copies(frame.workload, strategy, group.of(held), trainable)
-    disk = _disk(frame.workload, strategy, group.of(held), trainable)
+    copies = _copies(costs.workload, strategy, group.of(held), trainable)
+    disk = _disk(costs.workload, strategy, group.of(held), trainable)
     updated = 0.0
     if strategy.offload_optimizer != "none":
-        tiles, offloaded = tiles_of(strategy, trainable, frame.buckets)
+        tiles, offloaded = tiles_of(strategy, trainable, costs.buckets)
         updated = named(trainable * offloaded / tiles, "updated_on_cpu", "elements", CPU)
-    passed = updated * cluster.gpus_per_node * pass_bytes(frame.workload)
-    cpu_s = passed / _passes_per_s(cluster, frame.workload)
+    passed = updated * cluster.gpus_per_node * pass_bytes(costs.workload)
+    cpu_s = passed / _passes_per_s(cluster, costs.workload)
     link = named(_link_bytes_per_s(cluster) / COPIES_SHOWN, "copy_rate", "bytes/s", COPIED)
     once_s = copies.once / link + _disk_s(cluster, disk.once)
     micro_step_s = copies.micro_step / link + _disk_s(cluster, disk.micro_step)
@@ -133,7 +133,7 @@ def offload(frame: Frame, strategy: Strategy) -> Moved:
         cpu_s=named(cpu_s, "cpu_optimizer_s", "s", CPU),
         accumulating_s=named(copies.accumulating / link, "copies_of_sums_s", "s", COPIED),
         slower=None
-        if frame.own_config
+        if costs.own_config
         else _slower(cluster, copies, link, passed / _one_thread_per_s(cluster) - cpu_s),
     )
 

@@ -8,11 +8,11 @@ from pydantic import BaseModel, Field
 
 from dsforge.estimate.activation_traffic import Sends, stage_traffic
 from dsforge.estimate.compute import optimizer_s
-from dsforge.estimate.family_costs import Frame, framed
+from dsforge.estimate.family_costs import FamilyCosts, family_costs
 from dsforge.estimate.flops import step_flops
+from dsforge.estimate.micro_batch_time import StageTimes, stage_times
 from dsforge.estimate.offload import Moved, offload
 from dsforge.estimate.traffic import Exchange, exchanges
-from dsforge.estimate.work import Pace, pace
 from dsforge.specs import FROZEN, ClusterSpec, ModelSpec, Workload
 from dsforge.strategy import Batching, Strategy
 from dsforge.traced import TRACED, Constant, label
@@ -77,10 +77,10 @@ class Seconds(NamedTuple):
         return sum(self[:5])
 
 
-class Tempo(NamedTuple):
+class StepCosts(NamedTuple):
     """The step time of any batching: what family and recomputation settle."""
 
-    pace: Pace
+    stage_times: StageTimes
     exchanges: tuple[Exchange, ...]
     between: Sends  # stages
     moved: Moved
@@ -92,7 +92,7 @@ class Tempo(NamedTuple):
         micro_steps, tokens = batching.steps, batching.micro_batch_size * self.sample_tokens
         if tokens.__class__ is TRACED:
             label(tokens, "micro_tokens", "tokens", MICRO_TOKENS)
-        work, chunks = self.pace.at(tokens), 2 * batching.virtual_stages * micro_steps
+        work, chunks = self.stage_times.at(tokens), 2 * batching.virtual_stages * micro_steps
         outside_s, sent = 0.0, chunks * tokens * self.between.each.sent_bytes
         for exchange in self.exchanges:
             times = micro_steps if exchange.every_micro_step else 1
@@ -103,7 +103,7 @@ class Tempo(NamedTuple):
         return Seconds(
             compute_s=compute_s,
             communication_s=micro_steps * work.exposed_s + outside_s + stages_s,
-            bubble_s=(self.pace.pipeline - 1) / batching.virtual_stages * work.mean_s,
+            bubble_s=(self.stage_times.pipeline - 1) / batching.virtual_stages * work.mean_s,
             offload_s=self.moved.copies_s(micro_steps),
             optimizer_s=self.optimizer_s,
             sent_bytes=sent + micro_steps * work.sent_bytes,
@@ -111,17 +111,17 @@ class Tempo(NamedTuple):
         )
 
 
-def tempo(frame: Frame, strategy: Strategy) -> Tempo:
+def step_costs(costs: FamilyCosts, strategy: Strategy) -> StepCosts:
     """The step time of a strategy and of all others that differ in batching alone."""
-    held, moved = frame.fullest.held, offload(frame, strategy)
-    on_device_s = optimizer_s(frame.cluster.gpu, held.trainable, frame.fullest.kept.optimizer)
-    return Tempo(
-        pace=pace(frame, strategy),
-        exchanges=exchanges(frame, strategy),
-        between=stage_traffic(frame, strategy),
+    held, moved = costs.fullest.held, offload(costs, strategy)
+    on_device_s = optimizer_s(costs.cluster.gpu, held.trainable, costs.fullest.kept.optimizer)
+    return StepCosts(
+        stage_times=stage_times(costs, strategy),
+        exchanges=exchanges(costs, strategy),
+        between=stage_traffic(costs, strategy),
         moved=moved,
         optimizer_s=moved.cpu_s + on_device_s + STEP_OVERHEAD_S,
-        sample_tokens=frame.workload.sequence_length / strategy.layout.context_parallel_size,
+        sample_tokens=costs.workload.sequence_length / strategy.layout.context_parallel_size,
     )
 
 
@@ -129,15 +129,15 @@ def estimate_time(
     model: ModelSpec, cluster: ClusterSpec, workload: Workload, strategy: Strategy
 ) -> TimeEstimate:
     """Seconds of one optimizer step under one strategy."""
-    frame = framed(model, cluster, workload, strategy)
-    return time_of(frame, strategy, tempo(frame, strategy).at(strategy.batching))
+    costs = family_costs(model, cluster, workload, strategy)
+    return time_of(costs, strategy, step_costs(costs, strategy).at(strategy.batching))
 
 
-def time_of(frame: Frame, strategy: Strategy, found: Seconds) -> TimeEstimate:
+def time_of(costs: FamilyCosts, strategy: Strategy, found: Seconds) -> TimeEstimate:
     """The estimate around the seconds of a strategy: interval and rates."""
     gpus = strategy.layout.world_size
     step = step_interval(found)
-    useful = step_flops(frame.model, frame.workload)
+    useful = step_flops(costs.model, costs.workload)
     return TimeEstimate.model_construct(
         terms=TimeTerms.model_construct(
             compute_s=found.compute_s,
@@ -147,7 +147,7 @@ def time_of(frame: Frame, strategy: Strategy, found: Seconds) -> TimeEstimate:
             optimizer_s=found.optimizer_s,
         ),
         step_s=step,
-        tokens_per_s_per_gpu=frame.workload.tokens_per_step / gpus / step.likely,
+        tokens_per_s_per_gpu=costs.workload.tokens_per_step / gpus / step.likely,
         model_tflops_per_gpu=useful / gpus / step.likely / TFLOP,
         sent_bytes=round(found.sent_bytes),
     )

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from dsforge.estimate.activations import element_bytes
 from dsforge.estimate.comm import Channel, gather_bytes
-from dsforge.estimate.family_costs import Frame
+from dsforge.estimate.family_costs import FamilyCosts
 from dsforge.specs import Workload
 from dsforge.strategy import FULLY_SHARDED, GRADIENTS_SHARDED, Strategy
 from dsforge.traced import TRACED, Constant, counted, label, maximum, named
@@ -68,21 +68,21 @@ class Exchange(NamedTuple):
         )
 
 
-def exchanges(frame: Frame, strategy: Strategy) -> tuple[Exchange, ...]:
+def exchanges(costs: FamilyCosts, strategy: Strategy) -> tuple[Exchange, ...]:
     """Every collective of gradients and weights; none where one rank holds the model alone."""
-    found = (*_of_shards(frame, strategy), *_of_ends(frame, strategy))
-    if frame.model.layers.__class__ is TRACED:
+    found = (*_of_shards(costs, strategy), *_of_ends(costs, strategy))
+    if costs.model.layers.__class__ is TRACED:
         found = tuple(exchange.named() for exchange in found)
     return found
 
 
-def _of_ends(frame: Frame, strategy: Strategy) -> tuple[Exchange, ...]:
+def _of_ends(costs: FamilyCosts, strategy: Strategy) -> tuple[Exchange, ...]:
     """Gradients of a tied embedding, which the first and the last stage hold a copy of each."""
-    model, link = frame.model, frame.links.pipeline
-    if link.ranks == 1 or not model.tied_embeddings or frame.workload.method != "full":
+    model, link = costs.model, costs.links.pipeline
+    if link.ranks == 1 or not model.tied_embeddings or costs.workload.method != "full":
         return ()
     words = model.vocab_size * model.embedding_size / strategy.layout.tensor_parallel_size
-    size = named(gradient_size(frame.workload, strategy) * words, "tied_bytes", "bytes")
+    size = named(gradient_size(costs.workload, strategy) * words, "tied_bytes", "bytes")
     sent = 2 * gather_bytes(size, link.ranks)
     return (Exchange("tied embeddings summed", link.reduce_s(size), sent_bytes=sent),)
 
@@ -93,33 +93,33 @@ def gradient_size(workload: Workload, strategy: Strategy) -> int:
     return 4 if sent == "fp32" else element_bytes(workload)
 
 
-def _of_shards(frame: Frame, strategy: Strategy) -> tuple[Exchange, ...]:
+def _of_shards(costs: FamilyCosts, strategy: Strategy) -> tuple[Exchange, ...]:
     """Gradients and weights among the ranks that hold the same part of the model."""
-    if frame.links.shards.ranks == 1:
+    if costs.links.shards.ranks == 1:
         return ()
-    run, held, size = strategy.runs_as, frame.fullest.held, element_bytes(frame.workload)
+    run, held, size = strategy.runs_as, costs.fullest.held, element_bytes(costs.workload)
     if strategy.zero_stage == FULLY_SHARDED:
-        gradients = 1.0 * gradient_size(frame.workload, strategy) * held.trainable
+        gradients = 1.0 * gradient_size(costs.workload, strategy) * held.trainable
         weights = (QUANTIZED_WEIGHT if run.quantized_weights else size) * held.total
         weights = named(weights, "weight_bytes", "bytes", PAYLOAD)
         if run.quantized_gradients:
             gradients = QUANTIZED_GRADIENT * held.trainable
         gradients = named(gradients, "gradient_bytes", "bytes", PAYLOAD)
-        return _stage3(frame, strategy, weights=weights, gradients=gradients)
-    return _reduced(frame, strategy)
+        return _stage3(costs, strategy, weights=weights, gradients=gradients)
+    return _reduced(costs, strategy)
 
 
-def _reduced(frame: Frame, strategy: Strategy) -> tuple[Exchange, ...]:
+def _reduced(costs: FamilyCosts, strategy: Strategy) -> tuple[Exchange, ...]:
     """Gradients summed, and the weights that their owners have updated; below ZeRO stage 3."""
-    engine, links, size = strategy.engine, frame.links, element_bytes(frame.workload)
+    engine, links, size = strategy.engine, costs.links, element_bytes(costs.workload)
     bucket: float = MESSAGE_BYTES
     if engine.has_zero_stages:
-        bucket = size * frame.buckets.reduce_bucket_size
-    overlaps = engine.overlaps_gradients(strategy.layout, frame.buckets)
+        bucket = size * costs.buckets.reduce_bucket_size
+    overlaps = engine.overlaps_gradients(strategy.layout, costs.buckets)
     hidden = 2 / 3 * GRADIENT_OVERLAP * overlaps
     bucket = named(bucket, "bucket_bytes", "bytes", "one message")
-    summed = _parts("gradient", frame, gradient_size(frame.workload, strategy), links.shards)
-    weights_of = _parts("updated", frame, size, links.updates)
+    summed = _parts("gradient", costs, gradient_size(costs.workload, strategy), links.shards)
+    weights_of = _parts("updated", costs, size, links.updates)
     renewed = _exchanged("updated weights gathered", weights_of, Channel.gather_s, bucket)
     if engine.scatters_gradients and strategy.zero_stage >= 1:
         scattered = _exchanged("gradients scattered", summed, Channel.scatter_s, bucket)
@@ -135,7 +135,7 @@ def _reduced(frame: Frame, strategy: Strategy) -> tuple[Exchange, ...]:
             sent_bytes=2 * reduced.sent_bytes,
         ),
     )
-    stalls = engine.stalls(frame.cluster, strategy.sharding)
+    stalls = engine.stalls(costs.cluster, strategy.sharding)
     if any(stalls):
         once, each = Exchange("stalls", stalls.step_s), Exchange("stalls", stalls.micro_step_s)
         found += (once, each._replace(every_micro_step=True))
@@ -145,9 +145,9 @@ def _reduced(frame: Frame, strategy: Strategy) -> tuple[Exchange, ...]:
 _Part = tuple[float, Channel]  # bytes, and the ranks that share them
 
 
-def _parts(name: str, frame: Frame, size: int, ranks: Channel) -> tuple[_Part, ...]:
+def _parts(name: str, costs: FamilyCosts, size: int, ranks: Channel) -> tuple[_Part, ...]:
     """Trained elements in bytes among these ranks; experts among the fewer that hold the same."""
-    links, held = frame.links, frame.fullest.held
+    links, held = costs.links, costs.fullest.held
     if links.expert.ranks == 1:
         return ((named(size * held.trainable, name + "_bytes", "bytes", PAYLOAD), ranks),)
     shared = named(size * held.trainable_shared, name + "_bytes", "bytes", PAYLOAD)
@@ -171,7 +171,7 @@ def _exchanged(
 
 
 def _stage3(
-    frame: Frame, strategy: Strategy, *, weights: float, gradients: float
+    costs: FamilyCosts, strategy: Strategy, *, weights: float, gradients: float
 ) -> tuple[Exchange, ...]:
     """Gathers of weights layer by layer, scatter of gradients, in every micro step.
 
@@ -179,8 +179,8 @@ def _stage3(
     what a rank keeps of the gradients is reduced across groups once a step.
     """
     if strategy.hpz_partition_size > 1:
-        return _second_copy(frame, strategy, weights=weights, gradients=gradients)
-    group, every = frame.links.updates, frame.links.shards
+        return _second_copy(costs, strategy, weights=weights, gradients=gradients)
+    group, every = costs.links.updates, costs.links.shards
     name = "weights gathered, gradients scattered"
     inside = _gathered(name, strategy, (weights, group), (gradients, group))
     if group.ranks == every.ranks:
@@ -192,14 +192,14 @@ def _stage3(
 
 
 def _second_copy(
-    frame: Frame, strategy: Strategy, *, weights: float, gradients: float
+    costs: FamilyCosts, strategy: Strategy, *, weights: float, gradients: float
 ) -> tuple[Exchange, ...]:
     """Weights gathered from the group's own copy; from all ranks once, in the step's first forward.
 
     The step makes the copy of trained weights stale (`invalidate_secondary_tensor`); that of frozen
     ones stays. Gradients are scattered over all ranks (ZeRO++, Wang et al. 2023, section 3.2).
     """
-    group, every, held = frame.links.updates, frame.links.shards, frame.fullest.held
+    group, every, held = costs.links.updates, costs.links.shards, costs.fullest.held
     renewed = weights * held.trainable / held.total
     name = "weights gathered in groups, gradients scattered"
     once = Exchange(

@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from pydantic import BaseModel, Field
 
 from dsforge.estimate.comm import Channels
-from dsforge.estimate.family_costs import Frame, framed
+from dsforge.estimate.family_costs import FamilyCosts, family_costs
 from dsforge.estimate.host import HostMemory
 from dsforge.estimate.memory import MemoryEstimate, footprints, fullest, memory_of
 from dsforge.estimate.run import run_of, speed_of
-from dsforge.estimate.time import tempo, time_of
-from dsforge.explain.figures import Figure, Group, Sheet, named_below
+from dsforge.estimate.time import step_costs, time_of
+from dsforge.explain.figures import Figure, FigureTable, Group, named_below
 from dsforge.explain.inputs import Inputs, traced_inputs
 from dsforge.plan import Plan
 from dsforge.specs import FROZEN
@@ -102,7 +102,7 @@ class Explanation(BaseModel):
     )
 
     def called(self, name: str) -> str:
-        """The figure that a name of the sheet, of JSON or of a table means. Raises KeyError."""
+        """The figure named so here, in JSON or in a printed table. Raises KeyError."""
         names = {figure.name for figure in self.figures}
         segments = re.findall(r"[a-z0-9]+(?:_[a-z0-9]+)*", name.lower())
         end = segments.pop() if len(segments) > 1 and segments[-1] in ENDS else "likely"
@@ -137,16 +137,16 @@ class Explanation(BaseModel):
 
 def explanation(plan: Plan) -> Explanation:
     """The choice of a plan, explained."""
-    sheet, inputs = Sheet(), traced_inputs(plan)
-    frame = framed(inputs.model, inputs.cluster, inputs.workload, inputs.strategy)
-    _name_links(frame.links)
-    _take_batch(sheet, inputs)
-    _take_memory(sheet, frame, inputs)
-    _take_time(sheet, frame, inputs)
+    table, inputs = FigureTable(), traced_inputs(plan)
+    costs = family_costs(inputs.model, inputs.cluster, inputs.workload, inputs.strategy)
+    _name_links(costs.links)
+    _take_batch(table, inputs)
+    _take_memory(table, costs, inputs)
+    _take_time(table, costs, inputs)
     return Explanation.model_construct(
         label=plan.strategy.label(),
-        figures=sheet.by_group(GROUPS),
-        disagreements=tuple(_disagreements(plan, sheet)),
+        figures=table.by_group(GROUPS),
+        disagreements=tuple(_disagreements(plan, table)),
     )
 
 
@@ -161,52 +161,52 @@ def _name_links(links: Channels) -> None:
                     done.add(id(number))
 
 
-def _take_batch(sheet: Sheet, inputs: Inputs) -> None:
+def _take_batch(table: FigureTable, inputs: Inputs) -> None:
     """Ranks of the run, and tokens of a step."""
     why = "every rank has one place in the grid"
-    sheet.take_one(BATCH, "world_size", inputs.strategy.layout.world_size, why)
-    sheet.take_one(BATCH, "tokens_per_step", inputs.workload.tokens_per_step, "definition")
+    table.take_one(BATCH, "world_size", inputs.strategy.layout.world_size, why)
+    table.take_one(BATCH, "tokens_per_step", inputs.workload.tokens_per_step, "definition")
 
 
-def _take_memory(sheet: Sheet, frame: Frame, inputs: Inputs) -> None:
+def _take_memory(table: FigureTable, costs: FamilyCosts, inputs: Inputs) -> None:
     """Every memory term, the three counters, a node's RAM and disk, a checkpoint."""
-    peak = fullest(footprints(frame, inputs.strategy), inputs.strategy.batching)
-    memory = memory_of(frame, peak)
-    sheet.take(TERMS, memory.terms)
+    peak = fullest(footprints(costs, inputs.strategy), inputs.strategy.batching)
+    memory = memory_of(costs, peak)
+    table.take(TERMS, memory.terms)
     for counter in COUNTERS:
         why = _description(MemoryEstimate, f"{counter}_bytes")
         for end in ENDS:
             value = getattr(getattr(memory, f"{counter}_bytes"), end)
-            sheet.take_one(IN_ALL, f"{counter}_{end}", value, why)
-    sheet.take(NODE, memory.host_bytes)
+            table.take_one(IN_ALL, f"{counter}_{end}", value, why)
+    table.take(NODE, memory.host_bytes)
     of_node = {"load_copies": "load_copies_bytes", "nvme_of_node": "nvme_bytes"}
     for name, field in (of_node | {"checkpoint": "checkpoint_bytes"}).items():
-        sheet.take_one(NODE, name, getattr(memory, field), _description(MemoryEstimate, field))
-    sheet.take_one(TERMS, "fullest_moment", peak.moment, "it is the peak of the step")
-    sheet.take(BUCKETS, frame.loads[0].buckets)
+        table.take_one(NODE, name, getattr(memory, field), _description(MemoryEstimate, field))
+    table.take_one(TERMS, "fullest_moment", peak.moment, "it is the peak of the step")
+    table.take(BUCKETS, costs.loads[0].buckets)
 
 
-def _take_time(sheet: Sheet, frame: Frame, inputs: Inputs) -> None:
+def _take_time(table: FigureTable, costs: FamilyCosts, inputs: Inputs) -> None:
     """Every time term, the step, its rates, and the run where there is a budget."""
     model, cluster, workload, strategy = inputs
-    time = time_of(frame, strategy, tempo(frame, strategy).at(strategy.batching))
-    sheet.take(TIME, time.terms)
+    time = time_of(costs, strategy, step_costs(costs, strategy).at(strategy.batching))
+    table.take(TIME, time.terms)
     why = "the sum of the terms; 80 % of published steps lie within low and high"
     for end in ENDS:
-        sheet.take_one(STEP, f"step_{end}", getattr(time.step_s, end), why)
-    sheet.take(SPEED, speed_of(model, cluster, workload, strategy, step=time.step_s))
+        table.take_one(STEP, f"step_{end}", getattr(time.step_s, end), why)
+    table.take(SPEED, speed_of(model, cluster, workload, strategy, step=time.step_s))
     run = run_of(cluster, workload, step=time.step_s)
     if run is not None:
-        sheet.take(RUN, run)
+        table.take(RUN, run)
 
 
 def _description(document: type[BaseModel], field: str) -> str:
     return str(document.model_fields[field].description).removesuffix(".")
 
 
-def _disagreements(plan: Plan, sheet: Sheet) -> Iterator[Disagreement]:
+def _disagreements(plan: Plan, table: FigureTable) -> Iterator[Disagreement]:
     for name, value in stated(plan):
-        mine = sheet.figures[name].value
+        mine = table.figures[name].value
         if abs(value - mine) > DIFFERENT * abs(value):
             yield Disagreement(name=name, stated=value, worked_out=mine)
 

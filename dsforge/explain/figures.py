@@ -27,7 +27,7 @@ _GROUPS = {
     "estimate/rates.py": "rates of the card",
     "estimate/flops.py": "operations",
     "estimate/layer_time.py": "compute of a micro batch",
-    "estimate/work.py": "compute of a micro batch",
+    "estimate/micro_batch_time.py": "compute of a micro batch",
     "estimate/traffic.py": "collectives",
     "estimate/activation_traffic.py": "collectives",
     "estimate/offload.py": "offload",
@@ -72,7 +72,7 @@ class Group(NamedTuple):
     scope: str = ""  # before the name of what they rest on, where that is another one's already
 
 
-class Sheet:
+class FigureTable:
     """Figures in the order in which they rest on each other, each under a name of its own."""
 
     def __init__(self) -> None:

@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from itertools import accumulate
 from typing import NamedTuple
 
-from dsforge.estimate.family_costs import Frame
+from dsforge.estimate.family_costs import FamilyCosts
 from dsforge.estimate.layer_time import setting_of
-from dsforge.estimate.time import STEP_OVERHEAD_S, Seconds, Tempo, tempo
+from dsforge.estimate.micro_batch_time import MicroBatchTime
+from dsforge.estimate.time import STEP_OVERHEAD_S, Seconds, StepCosts, step_costs
 from dsforge.estimate.traffic import Exchange
-from dsforge.estimate.work import Work
 from dsforge.explain.pipeline import Shape, Slot, played
 from dsforge.strategy import Strategy
 
@@ -47,8 +47,8 @@ class _Step(NamedTuple):
 
     shape: Shape
     found: Seconds
-    work: Work
-    tempo: Tempo
+    work: MicroBatchTime
+    step_costs: StepCosts
     forward: tuple[_Part, ...]  # of one piece of the slowest stage
     backward: tuple[_Part, ...]
     mean_share: float  # of a mean stage's piece in that of the slowest, without what waits
@@ -59,9 +59,9 @@ class _Step(NamedTuple):
         return self.shape.stages - 1
 
 
-def timeline(frame: Frame, strategy: Strategy) -> tuple[Slice, ...]:
+def timeline(costs: FamilyCosts, strategy: Strategy) -> tuple[Slice, ...]:
     """All slices of one step, outer before inner; the last one ends with the step."""
-    step = _step(frame, strategy)
+    step = _step(costs, strategy)
     slots = list(played(step.shape, *_paces(step)))
     end_s = max(slot.end_s for slot in slots)
     return (
@@ -71,16 +71,16 @@ def timeline(frame: Frame, strategy: Strategy) -> tuple[Slice, ...]:
     )
 
 
-def _step(frame: Frame, strategy: Strategy) -> _Step:
+def _step(costs: FamilyCosts, strategy: Strategy) -> _Step:
     """The parts of a step, from the prediction's own account of it."""
     batching, pipeline = strategy.batching, strategy.layout.pipeline_parallel_size
-    chunks, rhythm = batching.virtual_stages, tempo(frame, strategy)
-    tokens = batching.micro_batch_size * rhythm.sample_tokens
-    found, work = rhythm.at(batching), rhythm.pace.at(tokens)
-    setting = setting_of(frame.cluster.gpu, frame.workload, strategy)
+    chunks, step_time = batching.virtual_stages, step_costs(costs, strategy)
+    tokens = batching.micro_batch_size * step_time.sample_tokens
+    found, work = step_time.at(batching), step_time.stage_times.at(tokens)
+    setting = setting_of(costs.cluster.gpu, costs.workload, strategy)
     share, again = 1 / setting.passes, setting.repeated / setting.passes
     half = 1 / 3 if strategy.recompute == "full" else 1 / 2  # of the collectives inside layers
-    sends_s = rhythm.between.exposed_s(batching, tokens, batching.steps * work.compute_s)
+    sends_s = step_time.between.exposed_s(batching, tokens, batching.steps * work.compute_s)
     send = _Part("send to the next stage", sends_s / (2 * chunks * batching.steps))
     forward = (
         _Part("products and kernels", share * work.compute_s / chunks),
@@ -94,17 +94,17 @@ def _step(frame: Frame, strategy: Strategy) -> _Step:
         send._replace(name="send back"),
         *(
             _Part(f"waits: {e.name}", e.exposed_s(work.layers, work.compute_s) / chunks)
-            for e in rhythm.exchanges
+            for e in step_time.exchanges
             if e.every_micro_step
         ),
-        _Part("waits: copies of offload", rhythm.moved.each_s(batching.steps) / chunks),
+        _Part("waits: copies of offload", step_time.moved.each_s(batching.steps) / chunks),
     )
     mean_s = found.bubble_s * chunks / (pipeline - 1) if pipeline > 1 else 0.0
     return _Step(
         Shape(pipeline, batching.steps, chunks),
         found,
         work,
-        rhythm,
+        step_time,
         tuple(part for part in forward if part.seconds),
         tuple(part for part in backward if part.seconds),
         mean_s / (work.compute_s + work.exposed_s),
@@ -159,16 +159,17 @@ def _exposed_s(step: _Step, exchange: Exchange) -> float:
 
 def _beside(step: _Step, slots: list[Slot]) -> Iterator[Slice]:
     """Collectives of each micro-step, and those that overlap from the previous step."""
-    every = [e for e in step.tempo.exchanges if e.every_micro_step]
+    every = [e for e in step.step_costs.exchanges if e.every_micro_step]
     for slot in slots:
         if slot.piece.backward and slot.piece.chunk == 0:
             end_s = (
-                slot.end_s - step.tempo.moved.each_s(step.shape.micro_batches) / step.shape.chunks
+                slot.end_s
+                - step.step_costs.moved.each_s(step.shape.micro_batches) / step.shape.chunks
             )
             for exchange in reversed(every):
                 yield _wire(step, exchange.name, end_s - _busy_s(step, exchange), end_s)
                 end_s -= _exposed_s(step, exchange)
-    for exchange in step.tempo.exchanges:
+    for exchange in step.step_costs.exchanges:
         hidden_s = _busy_s(step, exchange) - _exposed_s(step, exchange)
         if exchange.name == AFTER_OPTIMIZER and hidden_s:
             yield _wire(step, f"{exchange.name}, of the step before", 0.0, hidden_s)
@@ -180,7 +181,7 @@ def _wire(step: _Step, name: str, start_s: float, end_s: float) -> Slice:
 
 def _tail(step: _Step, start_s: float) -> Iterator[Slice]:
     """Work done once per step on every stage: reduction, copies, optimizer, new weights."""
-    once = [e for e in step.tempo.exchanges if not e.every_micro_step]
+    once = [e for e in step.step_costs.exchanges if not e.every_micro_step]
     before = [e for e in once if e.name != AFTER_OPTIMIZER]
     now_s = start_s
     for exchange in before:
@@ -203,13 +204,13 @@ def _tail(step: _Step, start_s: float) -> Iterator[Slice]:
 
 def _ending(step: _Step) -> tuple[_Part, ...]:
     """Copies and the optimizer: on the CPU, on the device, and Python around it."""
-    on_cpu_s = step.tempo.moved.cpu_s
+    on_cpu_s = step.step_costs.moved.cpu_s
     on_device_s = step.found.optimizer_s - on_cpu_s - STEP_OVERHEAD_S
     parts = (
         _Part("gradient norm, clipping, schedule", STEP_OVERHEAD_S),
         _Part("optimizer on the CPU", on_cpu_s),
         _Part("optimizer on the device", on_device_s),
-        _Part("waits: copies of offload", step.tempo.moved.once_s),
+        _Part("waits: copies of offload", step.step_costs.moved.once_s),
     )
     return tuple(part for part in parts if part.seconds > 0)
 

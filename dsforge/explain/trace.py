@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from dsforge.estimate.family_costs import framed
+from dsforge.estimate.family_costs import family_costs
 from dsforge.explain.timeline import AT_WORK, Slice, timeline
 from dsforge.plan import Plan
 
@@ -20,8 +20,8 @@ MOST_EVENTS = 400_000  # about 40 MB of text; parts are left out beyond it, then
 
 def step_trace(plan: Plan) -> str:
     """The chosen strategy's step as trace JSON text; it spans the predicted step."""
-    frame = framed(plan.model, plan.cluster, plan.workload, plan.strategy)
-    slices = _drawn(timeline(frame, plan.strategy))
+    costs = family_costs(plan.model, plan.cluster, plan.workload, plan.strategy)
+    slices = _drawn(timeline(costs, plan.strategy))
     document = {
         "displayTimeUnit": "ms",
         "otherData": {

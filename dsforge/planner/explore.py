@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 from dsforge.constraints import check
 from dsforge.errors import Problem
 from dsforge.estimate.cut import Stage, kinds_of
-from dsforge.estimate.family_costs import Frame, framed
+from dsforge.estimate.family_costs import FamilyCosts, family_costs
 from dsforge.estimate.memory import Footprint, device_bytes, footprints, fullest
-from dsforge.estimate.time import Tempo, tempo
+from dsforge.estimate.time import StepCosts, step_costs
 from dsforge.plan import Reason, Request
 from dsforge.planner.back_ends import can_build, wanted
 from dsforge.planner.candidates import families, interleavings, recomputations
@@ -71,15 +71,15 @@ class _Way(NamedTuple):
 
     recompute: Recompute
     stages: tuple[Footprint, ...]
-    tempo: Tempo
+    step_costs: StepCosts
 
 
-class _Room(NamedTuple):
+class _Headroom(NamedTuple):
     """What one rank finds."""
 
     cluster: ClusterSpec
     device_bytes: float
-    missing_bytes: int  # of its share of the node; negative: room left
+    missing_bytes: int  # of its share of the node; negative: headroom left
 
 
 class Explorer:
@@ -139,10 +139,10 @@ class Explorer:
             )
             cut = kinds_of(request.model, member)
             if cut not in ways:
-                frame = framed(*inputs, member)
-                room, ways[cut] = _room(frame), tuple(_ways(request, frame, member))
+                costs = family_costs(*inputs, member)
+                headroom, ways[cut] = _headroom(costs), tuple(_ways(request, costs, member))
             for batching in batchings:
-                members = _weighed(family, room, ways[cut], batching)
+                members = _weighed(family, headroom, ways[cut], batching)
                 weighed += members
                 if members[-1].missing_bytes > 0:
                     break
@@ -155,30 +155,32 @@ def _shortage(candidate: Candidate) -> tuple[int, float]:
     return candidate.missing_bytes, candidate.device_bytes
 
 
-def _ways(request: Request, frame: Frame, family: Strategy) -> Iterator[_Way]:
+def _ways(request: Request, costs: FamilyCosts, family: Strategy) -> Iterator[_Way]:
     """The recomputations of a family, lightest first."""
     for recompute in recomputations(request, family):
         member = family.model_copy(update={"recompute": recompute})
-        yield _Way(recompute, footprints(frame, member), tempo(frame, member))
+        yield _Way(recompute, footprints(costs, member), step_costs(costs, member))
 
 
-def _room(frame: Frame) -> _Room:
+def _headroom(costs: FamilyCosts) -> _Headroom:
     """What a rank of a family has: the same for all its members."""
-    cluster, host = frame.cluster, frame.host
-    short = missing_on_node(cluster, host, frame.nvme_bytes)
-    return _Room(cluster, device_room(cluster, host), max(short.values()))
+    cluster, host = costs.cluster, costs.host
+    short = missing_on_node(cluster, host, costs.nvme_bytes)
+    return _Headroom(cluster, device_room(cluster, host), max(short.values()))
 
 
 def _weighed(
-    family: Strategy, room: _Room, ways: tuple[_Way, ...], batching: Batching
+    family: Strategy, headroom: _Headroom, ways: tuple[_Way, ...], batching: Batching
 ) -> list[Candidate]:
     """Members of one batching up to the first that fits safely."""
     found: list[Candidate] = []
     for way in ways:
-        device = device_bytes(fullest(way.stages, batching), room.cluster)
-        short = max(round(device.likely - room.device_bytes), room.missing_bytes)
-        step_s = way.tempo.at(batching).step_s if short <= 0 else inf
-        excess = 0.0 if room.cluster.gpu.is_cpu else max(0.0, device.high - room.device_bytes)
+        device = device_bytes(fullest(way.stages, batching), headroom.cluster)
+        short = max(round(device.likely - headroom.device_bytes), headroom.missing_bytes)
+        step_s = way.step_costs.at(batching).step_s if short <= 0 else inf
+        excess = (
+            0.0 if headroom.cluster.gpu.is_cpu else max(0.0, device.high - headroom.device_bytes)
+        )
         found.append(
             Candidate(family, way.recompute, batching, device.likely, short, excess, step_s)
         )

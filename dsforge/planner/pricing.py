@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Literal
 
 from dsforge.estimate.buckets import size_aio
-from dsforge.estimate.family_costs import framed
+from dsforge.estimate.family_costs import family_costs
 from dsforge.estimate.host import HostMemory
 from dsforge.estimate.memory import MemoryEstimate, footprints, fullest, memory_of
-from dsforge.estimate.time import tempo, time_of
+from dsforge.estimate.time import step_costs, time_of
 from dsforge.plan import Priced
 from dsforge.specs import ClusterSpec, ModelSpec, Workload
 from dsforge.strategy import Strategy
@@ -21,15 +21,15 @@ HOST_SHARE = 0.95  # of a node's RAM: the rest is the operating system's
 
 def price(model: ModelSpec, cluster: ClusterSpec, workload: Workload, strategy: Strategy) -> Priced:
     """Predicted memory and step time of one strategy, legal or not."""
-    frame = framed(model, cluster, workload, strategy)
-    memory = memory_of(frame, fullest(footprints(frame, strategy), strategy.batching))
-    seconds = tempo(frame, strategy).at(strategy.batching)
+    costs = family_costs(model, cluster, workload, strategy)
+    memory = memory_of(costs, fullest(footprints(costs, strategy), strategy.batching))
+    seconds = step_costs(costs, strategy).at(strategy.batching)
     return Priced.model_construct(
         strategy=strategy,
         fits=missing_bytes(cluster, memory) <= 0,
         memory=memory,
-        time=time_of(frame, strategy, seconds),
-        buckets=frame.buckets,
+        time=time_of(costs, strategy, seconds),
+        buckets=costs.buckets,
         aio=size_aio(model, cluster, strategy),
         reasons=(),
     )

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from planning import DISK, ask, cluster, strategy, workload
 
-from dsforge.estimate.family_costs import framed
+from dsforge.estimate.family_costs import family_costs
 from dsforge.explain.pipeline import Shape, played
 from dsforge.explain.timeline import AT_WORK, Slice, timeline
 from dsforge.explain.trace import step_trace
@@ -46,8 +46,8 @@ def planned(**named: Any) -> Plan:
 
 def slices_of(plan: Plan) -> tuple[Slice, ...]:
     """The timeline of a plan."""
-    frame = framed(plan.model, plan.cluster, plan.workload, plan.strategy)
-    return timeline(frame, plan.strategy)
+    costs = family_costs(plan.model, plan.cluster, plan.workload, plan.strategy)
+    return timeline(costs, plan.strategy)
 
 
 @pytest.mark.parametrize("named", CASES.values(), ids=CASES)

@@ -12,11 +12,11 @@ import dsforge
 from dsforge import catalog
 from dsforge.engines import ENGINES, Engine
 from dsforge.estimate.cut import kinds, kinds_of, stages, stages_of
-from dsforge.estimate.family_costs import framed
+from dsforge.estimate.family_costs import family_costs
 from dsforge.estimate.memory import estimate_memory
+from dsforge.estimate.micro_batch_time import stage_times
 from dsforge.estimate.params import parameters
 from dsforge.estimate.time import estimate_time
-from dsforge.estimate.work import pace
 from dsforge.planner import appraise
 from dsforge.render.deepspeed import zero_context
 from dsforge.render.megatron import megatron_arguments
@@ -169,12 +169,12 @@ def test_memory_and_time_have_the_same_stages(engine: Engine, name: str, pp: int
     """One cut for both, whoever trains: nanotron gives a stage with the head fewer layers."""
     model, work, on = catalog.model(name), workload(4096, 64), cluster(1, gpu="h100-80gb")
     how = split(8, 1, pp, execution=engine.execution)
-    frame = framed(model, on, work, how)
+    costs = family_costs(model, on, work, how)
     cut = kinds_of(model, how)
 
     assert how.engine is engine
-    assert tuple(load.stage for load in frame.loads) == cut
-    assert pace(frame, how).kinds == cut
+    assert tuple(load.stage for load in costs.loads) == cut
+    assert stage_times(costs, how).kinds == cut
     assert set(cut) <= set(stages_of(model, how))
 
 

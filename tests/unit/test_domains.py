@@ -18,7 +18,7 @@ from dsforge.cli.flags import Flags, to_request
 from dsforge.cli.main import app
 from dsforge.constraints import check
 from dsforge.errors import SpecError
-from dsforge.estimate.comm import channel, spread
+from dsforge.estimate.comm import channel, placement
 from dsforge.estimate.time import estimate_time
 from dsforge.plan import Request
 from dsforge.strategy import Strategy
@@ -97,7 +97,7 @@ def test_inside_a_domain_nothing_crosses_the_network(ranks: int, stride: int) ->
 def test_between_domains_the_network_counts_with_all_adapters_of_the_smaller_one() -> None:
     """Two racks, the second of two trays: its two adapters carry what the first sends."""
     on = rack(18, 20).cluster
-    where, whole = spread(on, 80, 1), spread(rack(18, 36).cluster, 144, 1)
+    where, whole = placement(on, 80, 1), placement(rack(18, 36).cluster, 144, 1)
 
     assert (where.nodes, whole.nodes) == (2, 2)
     assert whole.ports == 18

@@ -8,7 +8,7 @@ import pytest
 from planning import cluster, strategy, workload
 
 from dsforge import catalog
-from dsforge.estimate.comm import channel, hop, spread
+from dsforge.estimate.comm import channel, hop, placement
 from dsforge.estimate.time import estimate_time
 from dsforge.strategy import Strategy
 
@@ -91,11 +91,11 @@ def test_the_hop_is_shared_by_the_ranks_that_send_at_once() -> None:
 @pytest.mark.parametrize(("ranks", "stride"), [(3, 1), (3, 2), (6, 1), (5, 1), (2, 3)])
 def test_groups_that_do_not_divide_a_node_cross_the_network(ranks: int, stride: int) -> None:
     """Three ranks fit on a node of eight, but every third group lies across two nodes."""
-    torn = spread(cluster(6), ranks, stride)
+    torn = placement(cluster(6), ranks, stride)
 
     assert torn.nodes == 2
     assert channel(cluster(6, inter="1gbe"), ranks, stride).bytes_per_s < 2e8
-    assert spread(cluster(1), ranks, stride).nodes == 1
+    assert placement(cluster(1), ranks, stride).nodes == 1
 
 
 def test_experts_of_other_nodes_share_the_port() -> None:

@@ -13,7 +13,7 @@ import pytest
 from drawing import draw_request, draw_strategy
 
 from dsforge.estimate.cut import stages_of
-from dsforge.estimate.family_costs import framed
+from dsforge.estimate.family_costs import family_costs
 from dsforge.estimate.memory import estimate_memory
 from dsforge.estimate.params import parameters
 from dsforge.estimate.shard import rank_parameters
@@ -48,12 +48,12 @@ def on_device(kept: States) -> float:
 def fuller_than_the_mean(request: Request, how: Strategy) -> str | None:
     """A fullest rank that holds less than the mean of all, or a sum that is not the model."""
     model, work, layout = request.model, request.workload, how.layout
-    frame = framed(model, request.cluster, work, how)
+    costs = family_costs(model, request.cluster, work, how)
     every = stages_of(model, how)
     held = [rank_parameters(model, work, layout, stage) for stage in every]
-    buckets = frame.loads[0].buckets
+    buckets = costs.loads[0].buckets
     each = [on_device(states(work, how, ranks, buckets)) for ranks in held]
-    fullest = max(on_device(load.kept) for load in frame.loads)
+    fullest = max(on_device(load.kept) for load in costs.loads)
     tp, ep = layout.tensor_parallel_size, layout.expert_parallel_size
     total = tp * sum(ranks.shared for ranks in held) + tp * ep * sum(r.experts for r in held)
     copies = model.vocab_size * model.embedding_size
@@ -110,7 +110,7 @@ def grown_states(request: Request, how: Strategy) -> str | None:
     model, cluster, work, layout = request.model, request.cluster, request.workload, how.layout
     twice = layout.model_copy(update={"data_parallel_size": 2 * layout.data_parallel_size})
     one, two = (
-        max(on_device(load.kept) for load in framed(model, cluster, work, s).loads)
+        max(on_device(load.kept) for load in family_costs(model, cluster, work, s).loads)
         for s in (how, how.model_copy(update={"layout": twice}))
     )
     return f"{two / one:.4f}x the states on twice the ranks" if two > one + 1 else None

@@ -13,7 +13,7 @@ import pytest
 from drawing import draw_request
 
 from dsforge.constraints import check, divisors
-from dsforge.estimate.family_costs import framed
+from dsforge.estimate.family_costs import family_costs
 from dsforge.estimate.loss import loss_of
 from dsforge.estimate.memory import estimate_memory, footprints
 from dsforge.estimate.time import estimate_time
@@ -95,7 +95,7 @@ def sharing_that_costs(request: Request, how: Strategy) -> str | None:
     inputs = request.model, request.cluster, request.workload
     if check(*inputs, twice):
         return None
-    (one,), (two,) = (footprints(framed(*inputs, way), way) for way in (how, twice))
+    (one,), (two,) = (footprints(family_costs(*inputs, way), way) for way in (how, twice))
     tokens = how.micro_batch_size * one.sample_tokens
     for name, before, after in (
         ("saved activations", tokens * one.saved, tokens / 2 * two.saved),

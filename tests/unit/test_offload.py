@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dsforge import catalog
-from dsforge.estimate.family_costs import framed
+from dsforge.estimate.family_costs import family_costs
 from dsforge.estimate.memory import estimate_memory
 from dsforge.estimate.offload import SOCKET_BYTES_PER_S, THREAD_BYTES_PER_S, offload, pass_bytes
 from dsforge.estimate.params import parameters
@@ -39,7 +39,7 @@ def one_card(cores: int) -> ClusterSpec:
 
 def cpu_s(cores: int, how: Strategy) -> float:
     """Seconds of the passes on the CPU."""
-    return offload(framed(LLAMA, cluster(cpu_cores=cores), workload(), how), how).cpu_s
+    return offload(family_costs(LLAMA, cluster(cpu_cores=cores), workload(), how), how).cpu_s
 
 
 @given(cores=st.integers(8, 512), more=st.integers(0, 512), stage=st.sampled_from((1, 2, 3)))
@@ -58,7 +58,7 @@ def test_a_step_is_the_sum_of_its_passes() -> None:
     assert pass_bytes(workload()) == 42
     rates = {2: 2 * THREAD_BYTES_PER_S, 8: SOCKET_BYTES_PER_S, 96: NODE}
     for cores, rate in rates.items():
-        alone = offload(framed(LLAMA, one_card(cores), workload(), ONE), ONE).cpu_s
+        alone = offload(family_costs(LLAMA, one_card(cores), workload(), ONE), ONE).cpu_s
         assert alone == pytest.approx(42 * parameters(LLAMA) / rate, rel=1e-3)
     assert cpu_s(96, how) == pytest.approx(42 * parameters(LLAMA) / NODE, rel=1e-3)
 
@@ -67,7 +67,7 @@ def test_a_step_is_the_sum_of_its_passes() -> None:
 def test_accumulated_gradients_cross_the_link_in_every_micro_step(stage: int) -> None:
     """Stages 1 and 2 add them on the device only where there are several; stage 3 always."""
     how = strategy(8, zero_stage=stage, offload_optimizer="cpu")
-    moved = offload(framed(LLAMA, cluster(), workload(), how), how)
+    moved = offload(family_costs(LLAMA, cluster(), workload(), how), how)
 
     assert (moved.accumulating_s > 0) == (stage < 3)
     assert (moved.micro_step_s > 0) == (stage == 3)
@@ -83,7 +83,7 @@ def test_only_a_foreign_config_widens_the_upper_end(stage: int, micro: int) -> N
         "micro_batch_size": micro,
     }
     own, other = (
-        offload(framed(LLAMA, cluster(), workload(), how), how)
+        offload(family_costs(LLAMA, cluster(), workload(), how), how)
         for how in (strategy(8, **change), theirs(**change))
     )
     step = estimate_time(LLAMA, cluster(), workload(), theirs(**change)).step_s
@@ -109,7 +109,7 @@ def test_ranks_of_a_foreign_trainer_may_each_load_a_float32_model() -> None:
 def test_the_step_of_stage_0_holds_two_float32_copies_of_gradients() -> None:
     """2 + 2 bytes of weights and gradients, 12 of states, 8 of copies while the optimizer steps."""
     how = strategy(1, zero_stage=0)
-    kept = framed(LLAMA, cluster(gpus=1), workload(), how).fullest.kept
+    kept = family_costs(LLAMA, cluster(gpus=1), workload(), how).fullest.kept
 
     total = kept.weights + kept.gradients + kept.optimizer + kept.step_gradients
     assert total == 24 * parameters(LLAMA)

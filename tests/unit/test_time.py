@@ -11,11 +11,11 @@ from dsforge import catalog
 from dsforge.engines import nanotron
 from dsforge.estimate.comm import channel
 from dsforge.estimate.cut import stages
-from dsforge.estimate.family_costs import framed
-from dsforge.estimate.layer_time import lines, setting_of
+from dsforge.estimate.family_costs import family_costs
+from dsforge.estimate.layer_time import layer_times, setting_of
+from dsforge.estimate.micro_batch_time import stage_times
 from dsforge.estimate.rates import rates
 from dsforge.estimate.time import estimate_time
-from dsforge.estimate.work import pace
 from dsforge.strategy import EXECUTIONS
 
 LLAMA = catalog.model("llama-2-7b")
@@ -34,7 +34,9 @@ def test_a_thin_product_runs_below_the_rate_of_a_thick_one() -> None:
     """An eighth of the weight takes more than an eighth of the time: bytes and launches stay."""
     gpu, work = catalog.gpu("h100-80gb"), workload()
     whole, eighth = (
-        lines(LLAMA, setting_of(gpu, work, strategy(1, tp, back_end="megatron"))).layer.at(4096)
+        layer_times(LLAMA, setting_of(gpu, work, strategy(1, tp, back_end="megatron"))).layer.at(
+            4096
+        )
         for tp in (1, 8)
     )
 
@@ -54,7 +56,7 @@ def test_a_layer_of_experts_reads_all_that_it_holds() -> None:
     """Fewer ranks to share the experts: more weights to read for the same tokens."""
     model, gpu, work = catalog.model("deepseek-v3"), catalog.gpu("b200"), workload()
     few, many = (
-        lines(model, setting_of(gpu, work, how)).moe_layer
+        layer_times(model, setting_of(gpu, work, how)).moe_layer
         for how in (strategy(64, back_end="megatron", expert_parallel_size=ep) for ep in (64, 8))
     )
 
@@ -134,7 +136,7 @@ def test_a_gather_waits_for_each_node_and_a_reduction_for_the_depth_of_the_tree(
 def test_adapters_make_the_host_the_bottleneck_of_zero3() -> None:
     """Hooks run on every module: LoRA under stage 3 waits for Python, not for the card."""
     how, work = strategy(8, zero_stage=3), workload(512, method="lora")
-    one = pace(framed(LLAMA, cluster(), work, how), how)
+    one = stage_times(family_costs(LLAMA, cluster(), work, how), how)
 
     assert one.host_s > 2 * one.dense.at(512)
 

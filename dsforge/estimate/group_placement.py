@@ -2,7 +2,7 @@
 
 An NVLink domain joins several nodes (NVL72: 18 nodes of 4) at the speed of the link inside a node,
 so it counts as one large node with the adapters of all its nodes. Nothing forces a job to use whole
-domains, so a group has several spreads: over nodes, over every part of a domain, over domains.
+domains, so a group has several placements: over nodes, over every part of a domain, over domains.
 The widest counts that is nowhere worse than a narrower one; hence a larger domain is never slower.
 Left out is that groups in parts that do not divide a domain have a member beyond its edge here and
 there. The domain that is not full has the fewest adapters, and those count.
@@ -17,7 +17,7 @@ from typing import NamedTuple
 from dsforge.specs import ClusterSpec
 
 
-class Spread(NamedTuple):
+class Placement(NamedTuple):
     """Where a group of ranks lies: the worst of the equal groups of the grid."""
 
     ranks: int
@@ -28,8 +28,8 @@ class Spread(NamedTuple):
     ports: int = 1  # nodes whose adapters carry what leaves them
 
 
-class Wires(NamedTuple):
-    """Nodes and what joins them, by the ratings of the links: equal wires have equal spreads."""
+class NetworkLinks(NamedTuple):
+    """Nodes and what joins them, by the ratings of the links: equal links have equal placements."""
 
     nodes: int
     gpus_per_node: int
@@ -42,10 +42,10 @@ class Wires(NamedTuple):
     outer_latency_s: float
 
 
-def wires_of(cluster: ClusterSpec) -> Wires:
-    """The wires of a cluster."""
+def network_links(cluster: ClusterSpec) -> NetworkLinks:
+    """The links of a cluster."""
     intra, inter = cluster.intra_node, cluster.inter_node
-    return Wires(
+    return NetworkLinks(
         nodes=cluster.nodes,
         gpus_per_node=cluster.gpus_per_node,
         nics_per_node=cluster.nics_per_node,
@@ -67,39 +67,39 @@ class _Island(NamedTuple):
     ports: int  # nodes of the one that has fewest
 
 
-def _islands(wires: Wires) -> Iterator[_Island]:
+def _islands(links: NetworkLinks) -> Iterator[_Island]:
     """The ways to see a cluster: nodes, ever larger parts of NVLink domains, whole domains."""
-    for nodes in range(1, wires.domain_nodes + 1):
-        islands = -(-wires.nodes // nodes)
-        ports = wires.nodes - (islands - 1) * nodes
-        yield _Island(nodes, nodes * wires.gpus_per_node, islands, ports)
+    for nodes in range(1, links.domain_nodes + 1):
+        islands = -(-links.nodes // nodes)
+        ports = links.nodes - (islands - 1) * nodes
+        yield _Island(nodes, nodes * links.gpus_per_node, islands, ports)
 
 
-def spreads(wires: Wires, ranks: int, stride: int) -> Iterator[Spread]:
-    """Every spread of groups of ranks that lie `stride` apart in the grid, narrowest first."""
-    for island in _islands(wires):
-        yield _spread(wires, island, ranks, stride)
+def placements(links: NetworkLinks, ranks: int, stride: int) -> Iterator[Placement]:
+    """Every placement of groups of ranks that lie `stride` apart in the grid, narrowest first."""
+    for island in _islands(links):
+        yield _placement(links, island, ranks, stride)
 
 
-def hop_spreads(wires: Wires, stages: int, stride: int) -> Iterator[Spread]:
-    """Every spread of the slowest hop between stages of `stride` ranks, narrowest first.
+def hop_placements(links: NetworkLinks, stages: int, stride: int) -> Iterator[Placement]:
+    """Every placement of the slowest hop between stages of `stride` ranks, narrowest first.
 
     Stages that fill an island or less lie in it; of others some hop leaves it, and the ranks of the
     stage at its edge, or all of the island, send at once, over the adapters that are nearest.
     """
-    for island in _islands(wires):
+    for island in _islands(links):
         if stages == 1:
-            yield Spread(1, 1, 1, 1)
+            yield Placement(1, 1, 1, 1)
         elif island.islands == 1:
-            yield Spread(2, 2, 1, 1)
+            yield Placement(2, 2, 1, 1)
         else:
-            nics, edge = wires.nics_per_node * island.nodes, min(stride, island.gpus)
+            nics, edge = links.nics_per_node * island.nodes, min(stride, island.gpus)
             near = -(-nics * edge // island.gpus) / nics
-            yield Spread(2, 1, 2, edge / near, ports=island.ports)
+            yield Placement(2, 1, 2, edge / near, ports=island.ports)
 
 
-def _spread(wires: Wires, island: _Island, ranks: int, stride: int) -> Spread:
-    """The spread over such islands.
+def _placement(links: NetworkLinks, island: _Island, ranks: int, stride: int) -> Placement:
+    """The placement over such islands.
 
     `stride` groups lie side by side in one block; blocks follow each other. Where blocks and
     islands do not divide, some block begins inside an island, and two of them share its adapters.
@@ -108,14 +108,16 @@ def _spread(wires: Wires, island: _Island, ranks: int, stride: int) -> Spread:
     step = gcd(block, gpus)
     nodes = min(island.islands, (gpus - step + block - 1) // gpus + 1)
     local = max(1, min(ranks, gpus // stride))
-    on_a_node = max(1, wires.gpus_per_node // stride)
+    on_a_node = max(1, links.gpus_per_node // stride)
     if nodes == 1:
-        return Spread(ranks, ranks, 1, 1, hosts=-(-ranks // on_a_node) if island.nodes > 1 else 1)
+        return Placement(
+            ranks, ranks, 1, 1, hosts=-(-ranks // on_a_node) if island.nodes > 1 else 1
+        )
     if local == ranks:  # a block that lies across two islands
         local = max(1, ranks // 2)
     sharing = min(stride, gpus) if local == 1 else gpus // max(1, gpus // stride)
     torn = block % gpus != 0 and island.islands > 2  # noqa: PLR2004 - one between two others
-    return Spread(
+    return Placement(
         ranks,
         local,
         nodes,

@@ -7,8 +7,8 @@ from typing import NamedTuple
 from dsforge.estimate.activation_traffic import NOTHING, PerToken, layer_traffic
 from dsforge.estimate.compute import layer_host_s
 from dsforge.estimate.cut import Stage
-from dsforge.estimate.family_costs import Frame
-from dsforge.estimate.layer_time import HeadLine, Line, lines, setting_of
+from dsforge.estimate.family_costs import FamilyCosts
+from dsforge.estimate.layer_time import HeadTime, LinearTime, layer_times, setting_of
 from dsforge.estimate.params import moe_layers
 from dsforge.strategy import Strategy
 from dsforge.traced import TRACED, label, maximum, named
@@ -19,7 +19,7 @@ ALONE = "products, attention and what is bound by memory"
 LAUNCHED = "with its collectives, and no faster than the host launches it"
 
 
-class Work(NamedTuple):
+class MicroBatchTime(NamedTuple):
     """Seconds of one micro batch, forward and backward: what sets the pace of a step."""
 
     compute_s: float  # on the slowest stage
@@ -29,21 +29,21 @@ class Work(NamedTuple):
     layers: int  # of the slowest stage
 
 
-class Pace(NamedTuple):
+class StageTimes(NamedTuple):
     """Layers of both kinds and the head as lines in tokens, and the stages that have them."""
 
     kinds: tuple[Stage, ...]  # of stages: one of them is the slowest
     pipeline: int  # stages
     layers: int  # of the model
     moe_layers: int
-    dense: Line
-    sparse: Line
+    dense: LinearTime
+    sparse: LinearTime
     exchanged: PerToken  # in a dense layer
     sparse_exchanged: PerToken
-    head: HeadLine
+    head: HeadTime
     host_s: float  # the host's time for a layer: it takes no less
 
-    def at(self, tokens: float) -> Work:
+    def at(self, tokens: float) -> MicroBatchTime:
         """The work of one micro batch of so many tokens on a rank."""
         dense_s, exposed_s, sparse_s, sparse_exposed_s = self._layers(tokens)
         head_s = self.head.at(tokens)
@@ -54,7 +54,7 @@ class Pace(NamedTuple):
         slowest_s = slow.dense_layers * dense_s + slow.moe_layers * sparse_s
         slowest_s += slow.has_head * head_s
         all_s = (self.layers - self.moe_layers) * dense_s + self.moe_layers * sparse_s + head_s
-        found = Work(
+        found = MicroBatchTime(
             slowest_s - inside_s, inside_s, all_s / self.pipeline, tokens * sent, slow.layers
         )
         if tokens.__class__ is TRACED:
@@ -101,20 +101,20 @@ class Pace(NamedTuple):
         return dense_s, exposed_s, sparse_s, more_s
 
 
-def pace(frame: Frame, strategy: Strategy) -> Pace:
+def stage_times(costs: FamilyCosts, strategy: Strategy) -> StageTimes:
     """The work of any micro batch on the slowest of the pipeline's stages."""
-    setting = setting_of(frame.cluster.gpu, frame.workload, strategy)
-    each = lines(frame.model, setting)
-    sparse = layer_traffic(frame, strategy, moe_layer=True) if frame.model.moe else NOTHING
-    host_s = layer_host_s(frame.cluster, frame.workload, strategy, setting.passes)
-    return Pace(
-        kinds=tuple(load.stage for load in frame.loads),
+    setting = setting_of(costs.cluster.gpu, costs.workload, strategy)
+    each = layer_times(costs.model, setting)
+    sparse = layer_traffic(costs, strategy, moe_layer=True) if costs.model.moe else NOTHING
+    host_s = layer_host_s(costs.cluster, costs.workload, strategy, setting.passes)
+    return StageTimes(
+        kinds=tuple(load.stage for load in costs.loads),
         pipeline=strategy.layout.pipeline_parallel_size,
-        layers=frame.model.layers,
-        moe_layers=moe_layers(frame.model) if frame.model.moe else 0,
+        layers=costs.model.layers,
+        moe_layers=moe_layers(costs.model) if costs.model.moe else 0,
         dense=each.layer,
         sparse=each.moe_layer,
-        exchanged=layer_traffic(frame, strategy, moe_layer=False),
+        exchanged=layer_traffic(costs, strategy, moe_layer=False),
         sparse_exchanged=sparse,
         head=each.head,
         host_s=named(host_s, "host_layer_s", "s", "the host launches a layer's kernels"),
