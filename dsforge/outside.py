@@ -33,6 +33,8 @@ NULL_DEVICE = os.makedev(1, 3)
 _PART = 1 << 16
 # When a pipe was given up last: five of them must not take five times as long.
 _given_up = -math.inf
+# The only folders whose files may be opened, as real paths; none: all of the file system.
+_folders: tuple[str, ...] = ()
 
 
 class UnreadableError(ValueError):
@@ -96,14 +98,33 @@ def opened_file(path: Path) -> Iterator[int]:
         yield descriptor
 
 
+def allow_only(*folders: Path) -> None:
+    """Let this process open files below these folders alone; without folders, everywhere.
+
+    It holds for whatever is opened here, so also for paths that a file names, and for links.
+    """
+    global _folders  # noqa: PLW0603 (what a process may read is a property of the process)
+    _folders = tuple(os.path.realpath(folder) for folder in folders)
+
+
+def is_allowed(path: Path) -> bool:
+    """Whether `allow_only` lets a file be opened, wherever its links lead."""
+    real = os.path.realpath(path)
+    return not _folders or any(os.path.commonpath((real, f)) == f for f in _folders)
+
+
 @contextmanager
 def _open(path: Path) -> Iterator[int]:
     """The descriptor of whatever has a name, opened without waiting. Raises UnreadableError."""
+    if _folders and not is_allowed(path):
+        raise UnreadableError("file-outside", "is outside the folder that may be read")
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     except (OSError, ValueError) as error:
         raise UnreadableError("file-unreadable", f"cannot be read: {_why(error)}") from None
     try:
+        if _folders and not is_allowed(Path(f"/proc/self/fd/{descriptor}")):
+            raise UnreadableError("file-outside", "is outside the folder that may be read")
         yield descriptor
     except OSError as error:
         raise UnreadableError("file-unreadable", f"cannot be read: {_why(error)}") from None

@@ -12,6 +12,7 @@ from dsforge.cli.show import numbered, save, show_json
 from dsforge.cli.text import show
 
 if TYPE_CHECKING:
+    from dsforge.api.results import FindResult
     from dsforge.plan import Plan
     from dsforge.planner.axes import Question
 
@@ -87,18 +88,24 @@ def estimate(
 
 def _show(plan: Plan, ways: list[str], *, verbose: bool) -> None:
     """The figures with their terms, and the ways to make it fit; all tables where asked for."""
-    from dsforge.cli.brief import defaults, every_reason, head, screen, term_lines
+    from dsforge.cli.brief import every_reason, head
 
     if not verbose:
-        below = term_lines(plan)
-        lines = screen(plan, below=lambda most: below[:most], last=[*ways, *defaults(plan)])
-        show(lines)
+        show(screen_lines(plan, ways))
         return
     from dsforge.cli.priced import console, terms
 
     show([*head(plan), *ways, ""])
     console().print(terms(plan))
     show(["", *every_reason(plan.choice.reasons)])
+
+
+def screen_lines(plan: Plan, ways: list[str]) -> list[str]:
+    """The figures of a strategy on one screen, with the ways to make it fit."""
+    from dsforge.cli.brief import defaults, screen, term_lines
+
+    below = term_lines(plan)
+    return screen(plan, below=lambda most: below[:most], last=[*ways, *defaults(plan)])
 
 
 def _refuse_beside_find(asked: dict[str, Path | bool | None]) -> None:
@@ -123,10 +130,14 @@ def _find(flags: Flags, sought: Question, *, verbose: bool, as_json: bool) -> No
     if as_json:
         show_json(found.document.model_dump(mode="json"))
         return
+    show(answer_lines(found, verbose=verbose))
+
+
+def answer_lines(found: FindResult, *, verbose: bool) -> list[str]:
+    """The answer to an inverse question, with the plan at its value."""
     from dsforge.cli.brief import defaults, every_reason, head
     from dsforge.cli.priced import answer, neighbours
 
     reasons = found.plan.choice.reasons
     last = every_reason(reasons) if verbose else defaults(found.plan)
-    lines = [*answer(found), "", *head(found.plan), "", *neighbours(found), "", *last]
-    show(lines)
+    return [*answer(found), "", *head(found.plan), "", *neighbours(found), "", *last]

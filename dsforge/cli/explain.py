@@ -33,7 +33,7 @@ def explain(*, plan: Path, figure: str | None, as_json: bool) -> None:
     if as_json:
         show_json(found.model_dump(mode="json"))
         return
-    print("\n".join(_lines(found)))
+    print("\n".join(explanation_lines(found)))
     for other in found.disagreements:
         note(
             f"the plan says {other.name} = {_number(other.stated)}, this version works out "
@@ -41,7 +41,7 @@ def explain(*, plan: Path, figure: str | None, as_json: bool) -> None:
         )
 
 
-def _lines(found: Explanation) -> Iterator[str]:
+def explanation_lines(found: Explanation) -> Iterator[str]:
     """Figures by group, then every value that they rest on, once."""
     yield found.label
     group = ""

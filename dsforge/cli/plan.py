@@ -66,10 +66,10 @@ def plan(
     if as_json:
         show_json(found.document.model_dump(mode="json"))
         return
-    show([*(_all(found) if verbose else _screen(found, top)), *_argument(found)])
+    show([*(_all(found) if verbose else screen_lines(found, top)), *flip_lines(found)])
 
 
-def _screen(found: PlanResult, top: int | None) -> list[str]:
+def screen_lines(found: PlanResult, top: int | None) -> list[str]:
     """The choice on one screen, or with as many ranks as were asked for."""
     from dsforge.cli.brief import alternatives, asked_and_lost, defaults, screen, table
     from dsforge.cli.priced import ranking
@@ -99,7 +99,7 @@ def _all(found: PlanResult) -> list[str]:
     return [*lines, "", f"{search.candidates:,} candidates in {search.seconds:.2f} s"]
 
 
-def _argument(found: PlanResult) -> list[str]:
+def flip_lines(found: PlanResult) -> list[str]:
     """What would flip the choice, and the front; nothing where nobody asked."""
     if found.flips is None:
         return []

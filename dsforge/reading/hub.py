@@ -32,7 +32,7 @@ def is_hub_id(text: str) -> bool:
 
 def cached_config(hub_id: str) -> Path | None:
     """The config.json of the hub id in the local cache: of `main`, else of the newest snapshot."""
-    folder = _cache() / ("models--" + hub_id.replace("/", "--"))
+    folder = cache_folder() / ("models--" + hub_id.replace("/", "--"))
     snapshots = folder / "snapshots"
     main = folder / "refs" / "main"
     if main.is_file():
@@ -101,7 +101,7 @@ def _unreachable(hub_id: str, reason: str) -> SpecError:
     return SpecError((Problem("model-hub", message, hint),))
 
 
-def _cache() -> Path:
+def cache_folder() -> Path:
     """The folder of the hub's local cache."""
     if cache := os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE"):
         return Path(cache).expanduser()
