@@ -21,11 +21,11 @@ OFFLINE = "HF_HUB_OFFLINE"  # what huggingface_hub calls it
 )
 @click.option("--online", is_flag=True, help="Look up unknown hub ids on the Hugging Face hub.")
 def mcp(*, root: Path, online: bool) -> None:
-    """Serve the planner to coding assistants as a Model Context Protocol server on stdio.
+    """Serve the planner to coding assistants (Model Context Protocol).
 
-    The tools plan, estimate, find, explain, lint, diagnose and catalog read files below the root
-    folder and nothing else. They write no file, start no process and launch nothing. Configure it
-    in the assistant as the command `dsforge mcp --root PROJECT`.
+    The server speaks on stdio. Its tools plan, estimate, find, explain, lint and diagnose read
+    files below the root folder and nothing else; they write no file and start no process.
+    Configure it in the assistant as the command `dsforge mcp --root PROJECT`.
     """
     if find_spec("mcp") is None:
         from dsforge.errors import DsforgeError
