@@ -8,7 +8,7 @@ value. This module has no `from __future__ import annotations`: the declarations
 from collections.abc import Callable, Iterator
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import click
 
@@ -16,7 +16,6 @@ from dsforge.cli.numbers import Real, Sized, Whole
 
 if TYPE_CHECKING:
     from dsforge.plan import Request
-    from dsforge.planner.objectives import Objective
     from dsforge.reading.request import Asked
 
 INPUT, CLUSTER, LAUNCH = "Input files", "Cluster", "Launch"
@@ -137,6 +136,9 @@ class Flags(NamedTuple):
         str | None,
         Flag(WORKLOAD, "Training tokens of the whole run, such as 2b.", ("workload", "tokens")),
     ] = None
+    epochs: Annotated[
+        float | None, Flag(WORKLOAD, "Passes over --data.", ("workload", "epochs"))
+    ] = None
     precision: Annotated[
         str | None, Flag(WORKLOAD, "Precision: bf16, fp16, fp32 or fp8.", ("workload", "precision"))
     ] = None
@@ -149,9 +151,32 @@ class Flags(NamedTuple):
     method: Annotated[
         str | None, Flag(WORKLOAD, "Training method: full, lora or qlora.", ("workload", "method"))
     ] = None
+    learning_rate: Annotated[
+        float | None, Flag(WORKLOAD, "Peak learning rate.", ("workload", "learning_rate"))
+    ] = None
+    lora_rank: Annotated[
+        int | None,
+        Flag(WORKLOAD, "Rank of the LoRA adapters (default: 16).", ("workload", "lora", "rank")),
+    ] = None
+    lora_alpha: Annotated[
+        float | None,
+        Flag(
+            WORKLOAD,
+            "Scale of the LoRA adapters, times 1 / rank (default: 32).",
+            ("workload", "lora", "alpha"),
+        ),
+    ] = None
     data: Annotated[
         str | None,
         Flag(WORKLOAD, "Training data: a JSONL or Parquet file.", ("workload", "data", "train")),
+    ] = None
+    validation_fraction: Annotated[
+        float | None,
+        Flag(
+            WORKLOAD,
+            "Share of --data held out for validation, such as 0.05.",
+            ("workload", "data", "validation_fraction"),
+        ),
     ] = None
     back_end: Annotated[
         str | None,
@@ -231,6 +256,9 @@ class Flags(NamedTuple):
     loss: Annotated[
         str | None,
         Flag(STRATEGY, "Loss: plain (full logits) or chunked.", ("strategy", "loss")),
+    ] = None
+    attention: Annotated[
+        str | None,
         Flag(STRATEGY, "Attention: flash, or eager (keeps scores).", ("strategy", "attention")),
     ] = None
     buckets: Annotated[
@@ -325,50 +353,6 @@ with_verbose = click.option(
     is_flag=True,
     help="Show all reasons, defaults and tables instead of one screen.",
 )
-
-
-class Wish(TypedDict):
-    """What a user wants of the run as a whole; `None` where nothing was said."""
-
-    objective: "Objective | None"
-    deadline_days: float | None
-    budget: float | None
-    prefer: float | None
-    risk: bool
-
-
-def with_wish(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with its `wish: Wish` parameter filled from its options."""
-
-    @wraps(command)
-    def filled(**values: Any) -> None:
-        wish = {field: values.pop(field) for field in Wish.__annotations__}
-        command(wish=wish, **values)
-
-    above = Real(min=0, min_open=True)
-    for option in (
-        click.option(
-            "--risk",
-            is_flag=True,
-            help="Also consider plans that probably fit, not only those sure to.",
-        ),
-        click.option(
-            "--prefer",
-            type=click.FloatRange(min=1),
-            metavar="FACTOR",
-            help="Prefer a simpler plan up to this much slower (default: 1.25; 1: never).",
-        ),
-        click.option("--budget", type=above, help="Largest cost of the run, at --gpu-hour-price."),
-        click.option("--deadline-days", type=above, help="Longest duration of the run in days."),
-        click.option(
-            "--objective",
-            type=click.Choice(("fastest", "cheapest", "fewest-gpus")),
-            metavar="WHAT",
-            help="fastest, cheapest or fewest-gpus; may use part of the cluster.",
-        ),
-    ):
-        filled = option(filled)
-    return filled
 
 
 class Sections(click.Command):

@@ -32,6 +32,11 @@ from dsforge.units import some
 
 USUAL_SEQUENCE = 4096
 FINE_TUNING_SAMPLES = 64
+# Fewer steps in an epoch leave the optimizer little to average over: LIMA (Zhou et al. 2023,
+# section 3) trains on 1,000 rows in batches of 32, 31 steps an epoch.
+EPOCH_STEPS = 30
+SMALL_DATA_EPOCHS = 3.0  # transformers' TrainingArguments.num_train_epochs
+SMALL_DATA_ROWS = 100_000  # Alpaca's 52,000 rows are passed three times (Taori et al. 2023)
 PRETRAINING_TOKENS = 500_000  # GPT-3 (Brown et al. 2020, table 2.1): 0.5 M tokens up to 1.3 B
 LITTLE = 0.1  # share by which a batch given in tokens may move so that every GPU gets its part
 LORA_RATE, FINE_TUNING_RATE = 2e-4, 2e-5
@@ -125,8 +130,8 @@ def workload_of(
         method=method,
         lora=draft.lora(method),
         tokens=file.tokens,
-        epochs=file.epochs,
-        samples=draft.samples(),
+        epochs=draft.epochs(),
+        samples=draft.rows(),
         data=file.data,
         seed=file.seed,
     )
@@ -140,6 +145,7 @@ class _Draft:
         self.file = file
         self.tuned = tuned
         self.reasons: list[Reason] = []
+        self._counted: tuple[int | None] | None = None
 
     @property
     def from_scratch(self) -> bool:
@@ -179,13 +185,26 @@ class _Draft:
             return lora.model_copy(update={"bits": QLORA_BITS})
         return lora
 
-    def samples(self) -> int | None:
-        """Training rows of the data, where epochs make them the length of the run."""
-        if self.file.epochs is None or self.file.data is None:
+    def rows(self) -> int | None:
+        """Training rows of the data, unless a token budget is the length of the run."""
+        if self.file.data is None or self.file.tokens is not None:
             return None
-        rows, reason = training_rows(self.file.data)
-        self.reasons.append(reason)
-        return rows
+        if self._counted is None:
+            rows, reason = training_rows(self.file.data)
+            self._counted = (rows,)
+            self.reasons.append(reason)
+        return self._counted[0]
+
+    def epochs(self) -> float | None:
+        """Passes over the data; three over small data, as transformers' trainer makes."""
+        rows = self.rows()
+        if self.file.epochs is not None or rows is None:
+            return self.file.epochs
+        epochs = SMALL_DATA_EPOCHS if rows <= SMALL_DATA_ROWS else 1.0
+        what = "up to" if rows <= SMALL_DATA_ROWS else "beyond"
+        message = f"`epochs` is {epochs:g}, the default for {what} {SMALL_DATA_ROWS:,} rows"
+        self._choose("default-epochs", message)
+        return epochs
 
     def optimizer(self) -> Optimizer:
         """AdamW."""
@@ -240,6 +259,10 @@ class _Draft:
         if self.from_scratch:
             wanted = max(1, PRETRAINING_TOKENS // sequence_length)
             why = f"about {PRETRAINING_TOKENS} tokens as usual from scratch"
+        rows = self.rows()
+        if rows is not None and rows < wanted * EPOCH_STEPS:
+            wanted = 1 << (max(1, rows // EPOCH_STEPS).bit_length() - 1)
+            why = f"an epoch of {rows:,} rows has about {EPOCH_STEPS} steps or more"
         samples = -(-wanted // each) * each
         what = some(cluster.gpus, "GPU") + (f" x micro batch {micro}" if micro > 1 else "")
         more = f", rounded up to a multiple of {what}" if samples != wanted else ""

@@ -5,14 +5,16 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from dsforge.estimate.loss import loss_of
+from dsforge.estimate.run import run_steps
 from dsforge.job import TrainJob
 from dsforge.plan import Plan
-from dsforge.specs import DataSpec, ModelSpec
+from dsforge.specs import DataSpec, ModelSpec, Workload
 from dsforge.strategy import AskedLoss, Strategy
 
 # Three steps in a hundred: what the fine-tuning recipes of the Llama and Zephyr families use (3 to
 # 10 %). It matters with Adam, whose second moment is not yet estimated in the first steps.
 WARMUP_FRACTION = 0.03
+CHECKPOINT_S = 1800.0  # of training that a crash may cost at most, s
 DS_CONFIG = "deepspeed/ds_config.json"
 PLACEHOLDER_DATA = "data/train.jsonl"  # where the plan names no data
 
@@ -34,14 +36,15 @@ def weights(model: ModelSpec) -> str | None:
 
 def train_job(plan: Plan, strategy: Strategy) -> TrainJob:
     """What `dsforge train` is asked to do for this plan, by one of its strategies."""
-    workload, steps = plan.workload, plan.workload.steps
+    workload, steps = plan.workload, run_steps(plan.workload)
+    every = _steps_between_checkpoints(plan)
     return TrainJob.model_construct(
         model=weights(plan.model) or plan.model.path or plan.model.name,
         random_weights=weights(plan.model) is None,
         deepspeed_config=DS_CONFIG,
         data=workload.data or DataSpec.model_construct(train=PLACEHOLDER_DATA),
         sequence_length=workload.sequence_length,
-        steps=steps,
+        steps=workload.steps,
         epochs=workload.epochs or 1.0,
         warmup_steps=0 if steps is None else round(steps * WARMUP_FRACTION),
         gradient_checkpointing=strategy.recompute != "none",
@@ -49,8 +52,29 @@ def train_job(plan: Plan, strategy: Strategy) -> TrainJob:
         attention="eager" if strategy.runs_as.attention == "eager" else "sdpa",
         lora=workload.lora,
         seed=workload.seed,
+        checkpoint_every=every if steps is None or every < steps else None,
+        evaluate_every=_epoch_steps(workload) if _validates(workload) else None,
         output="output" if strategy == plan.strategy else "output/deepspeed",
     )
+
+
+def _steps_between_checkpoints(plan: Plan) -> int:
+    """Steps of an epoch, or of `CHECKPOINT_S` where an epoch takes longer."""
+    often = max(1, round(CHECKPOINT_S / plan.choice.time.step_s.likely))
+    epoch = _epoch_steps(plan.workload)
+    return often if epoch is None else min(often, epoch)
+
+
+def _epoch_steps(workload: Workload) -> int | None:
+    """Optimizer steps of a pass over the data; none where its rows were not counted."""
+    rows = workload.samples
+    return None if rows is None else max(1, rows // workload.global_batch_size)
+
+
+def _validates(workload: Workload) -> bool:
+    """Whether the data has rows for validation."""
+    data = workload.data
+    return data is not None and (data.validation is not None or data.validation_fraction > 0)
 
 
 def _loss(plan: Plan, strategy: Strategy) -> AskedLoss:

@@ -72,7 +72,11 @@ class DataSpec(BaseModel):
     validation_fraction: float = Field(
         default=0.0, ge=0, lt=1, description="Share of `train` held out where `validation` is none."
     )
-    shape: DataShape = Field(default="auto", description="`prompt`: prompt and completion.")
+    shape: DataShape = Field(
+        default="auto",
+        description="Keys of a row: `text`; `prompt` and `completion`, or as Alpaca and Dolly name "
+        "them; `messages`, or `conversations`.",
+    )
 
 
 class Workload(BaseModel):

@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from dsforge.cli.flags import Flags, Sections, with_flags
+from dsforge.cli.flags import Flags
 from dsforge.cli.main import COMMANDS, app
 
 PROBE = """
@@ -144,3 +145,13 @@ def test_planning_imports_no_table_and_no_numbers_library() -> None:
     plan = ["plan", "--model", "llama-2-7b", "--gpu", "a100-80gb", "--json"]
 
     assert imported(plan, {"rich", "yaml", "numpy", "jinja2", "pydantic"}) == "['pydantic']"
+
+
+def test_each_setting_has_a_flag_of_its_own() -> None:
+    """A field that declares two flags would lose the second one."""
+    declared = {field: a.__metadata__ for field, a in Flags.__annotations__.items()}
+
+    assert {field for field, flags in declared.items() if len(flags) != 1} == set()
+    assert len({flags[0].setting for flags in declared.values() if flags[0].setting}) == sum(
+        bool(flags[0].setting) for flags in declared.values()
+    )

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from planning import ask, cluster, strategy, workload
 
+from dsforge import load_request
 from dsforge.estimate.flops import forward_flops, head_flops, step_flops
 from dsforge.estimate.run import executed_flops, run_of, run_steps, speed_of
 from dsforge.planner import appraise
@@ -118,3 +122,44 @@ def test_plan_md_shows_the_run_only_with_a_budget() -> None:
         "energy, kWh",
     ]
     assert run_rows(without) == ()
+
+
+@pytest.mark.parametrize(
+    ("rows", "batch", "epochs"),
+    [(1, 1, 3.0), (200, 4, 3.0), (1_000, 32, 3.0), (10_000, 64, 3.0), (150_000, 64, 1.0)],
+)
+def test_batch_and_epochs_follow_the_number_of_rows(
+    tmp_path: Path, rows: int, batch: int, epochs: float
+) -> None:
+    """Small data gets small batches and several passes, so that a run has steps to learn in."""
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"text": "a"}\n' * rows)
+    request = load_request("gpt2", {"gpu": "h100-80gb"}, {"data": {"train": str(path)}})
+
+    work = request.workload
+    assert (work.global_batch_size, work.epochs, work.samples) == (batch, epochs, rows)
+
+
+@given(rows=st.integers(1, 3_000), gpus=st.sampled_from([1, 2, 3, 8]))
+def test_every_gpu_has_a_sample_of_a_small_batch(rows: int, gpus: int) -> None:
+    """The batch is a multiple of the ranks, and more rows never make it smaller."""
+    batches = []
+    with TemporaryDirectory() as folder:
+        path = Path(folder, "rows.jsonl")
+        for count in (rows, rows + 500):
+            path.write_text('{"text": "a"}\n' * count)
+            cluster = {"gpu": "h100-80gb", "gpus_per_node": gpus}
+            batches.append(load_request("gpt2", cluster, {"data": {"train": str(path)}}).workload)
+
+    assert all(work.global_batch_size % gpus == 0 for work in batches)
+    assert batches[0].global_batch_size <= batches[1].global_batch_size
+
+
+def test_what_is_named_is_kept(tmp_path: Path) -> None:
+    """Rows decide nothing that was given."""
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"text": "a"}\n' * 200)
+    said = {"data": {"train": str(path)}, "global_batch_size": 16, "epochs": 1.5}
+    work = load_request("gpt2", {"gpu": "h100-80gb"}, said).workload
+
+    assert (work.global_batch_size, work.epochs) == (16, 1.5)

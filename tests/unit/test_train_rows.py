@@ -37,6 +37,38 @@ def test_prompt_and_completion_become_a_conversation(tmp_path: Path) -> None:
     assert row.messages == (QUESTION, ANSWER)
 
 
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"instruction": "why?", "input": "", "output": "because"},  # Alpaca
+        {"instruction": "why?", "context": None, "response": "because"},  # Dolly
+        {"question": "why?", "answer": "because"},
+        {"prompt": "why?", "response": "because"},
+        {
+            "conversations": [
+                {"from": "human", "value": "why?"},
+                {"from": "gpt", "value": "because"},
+            ]
+        },
+        {"conversations": [QUESTION, ANSWER]},
+    ],
+    ids="-".join,
+)
+def test_names_of_public_data_sets_are_read(tmp_path: Path, row: dict[str, Any]) -> None:
+    """The same conversation under the names that Alpaca, Dolly and ShareGPT use."""
+    (read,) = read_rows(written(tmp_path, row), "auto")
+
+    assert read.messages == (QUESTION, ANSWER)
+
+
+def test_an_input_follows_its_instruction(tmp_path: Path) -> None:
+    """Alpaca's `input` is part of the question, after a blank line."""
+    row = {"instruction": "Translate.", "input": "because", "output": "weil"}
+    (read,) = read_rows(written(tmp_path, row), "auto")
+
+    assert read.messages[0]["content"] == "Translate.\n\nbecause"
+
+
 def test_messages_keep_their_order_and_lose_other_keys(tmp_path: Path) -> None:
     """A conversation is taken as it is, role and content only."""
     system = {"role": "system", "content": ""}

@@ -1,7 +1,8 @@
 """Rows of JSONL, Parquet and dataset folders as conversations, with all bad rows reported at once.
 
-Three shapes are read: `text` (loss on all of it), `prompt` with `completion`, and `messages`. Files
-may be larger than memory: they are read twice, row by row, first to find what is wrong with them.
+Three shapes are read: `text` (loss on all of it), a prompt with its answer, and `messages`; the
+latter two also under the names that public data sets have (Alpaca, Dolly, ShareGPT). Files may be
+larger than memory: they are read twice, row by row, first to find what is wrong with them.
 """
 
 from __future__ import annotations
@@ -20,6 +21,12 @@ SHOWN_PROBLEMS = 20
 MAX_MESSAGES = 2_000  # in a row: each answer is rendered with all that stands before it
 SHOWN_KEYS, SHOWN_LETTERS = 6, 40
 ROLES = {"system", "user", "assistant", "tool"}
+# Names of the same field, the first found counts: of TRL, Alpaca, Dolly and question sets.
+PROMPTS = ("prompt", "instruction", "question")
+ANSWERS = ("completion", "response", "output", "answer")
+CONTEXTS = ("input", "context")  # follows the prompt after a blank line; may be empty
+DIALOGUES = ("messages", "conversations")
+SPEAKERS = {"human": "user", "gpt": "assistant", "system": "system", "tool": "tool"}  # of ShareGPT
 Message = dict[str, str]
 
 
@@ -122,17 +129,25 @@ def _shaped(place: str, value: Any, shape: DataShape) -> Row | Problem:
         return _prompt_row(place, value)
     shown = [f"`{key[:SHOWN_LETTERS]}`" for key in islice(value, SHOWN_KEYS)]
     keys = ", ".join(shown) or "no keys"
-    hint = "a row has `text`, or `prompt` and `completion`, or `messages`"
+    hint = "a row has `text`, or `prompt` and `completion` (or `instruction` and `output`), or "
+    hint += "`messages`"
     return Problem("row-shape", f"has {keys}", hint, place)
 
 
 def _shape_of(value: dict[str, Any]) -> DataShape:
     """The shape that the keys of a row tell; `auto` where they tell none."""
-    if "messages" in value:
+    if _key(value, DIALOGUES):
         return "messages"
+    if _key(value, PROMPTS) and _key(value, ANSWERS):
+        return "prompt"
     if "prompt" in value or "completion" in value:
         return "prompt"
     return "text" if "text" in value else "auto"
+
+
+def _key(value: dict[str, Any], names: tuple[str, ...]) -> str:
+    """The first of these names that a row has; empty where it has none."""
+    return next((name for name in names if name in value), "")
 
 
 def _blank(value: Any) -> bool:
@@ -159,30 +174,48 @@ def _text_row(place: str, value: dict[str, Any]) -> Row | Problem:
 
 
 def _prompt_row(place: str, value: dict[str, Any]) -> Row | Problem:
-    for key in ("prompt", "completion"):
+    prompt, answer = _key(value, PROMPTS) or PROMPTS[0], _key(value, ANSWERS) or ANSWERS[0]
+    for key in (prompt, answer):
         if _blank(value.get(key)):
             return Problem("row-field", f"`{key}` must be text and not empty", place=place)
-    question = {"role": "user", "content": value["prompt"]}
-    return Row(place, messages=(question, {"role": "assistant", "content": value["completion"]}))
+    context = _key(value, CONTEXTS)
+    if context and not isinstance(value[context], str | None):
+        return Problem("row-field", f"`{context}` must be text", place=place)
+    asked = value[prompt]
+    if context and not _blank(value[context]):
+        asked = f"{asked}\n\n{value[context]}"
+    question = {"role": "user", "content": asked}
+    return Row(place, messages=(question, {"role": "assistant", "content": value[answer]}))
 
 
 def _messages_row(place: str, value: dict[str, Any]) -> Row | Problem:
-    messages = value.get("messages")
+    key = _key(value, DIALOGUES) or DIALOGUES[0]
+    messages = value.get(key)
     if not isinstance(messages, list) or not messages:
-        return Problem("row-field", "`messages` must be a list and not empty", place=place)
+        return Problem("row-field", f"`{key}` must be a list and not empty", place=place)
     if len(messages) > MAX_MESSAGES:
-        text = f"`messages` must have at most {MAX_MESSAGES:,} entries"
+        text = f"`{key}` must have at most {MAX_MESSAGES:,} entries"
         return Problem("row-field", text, place=place)
+    messages = [_of_sharegpt(message) for message in messages]
     for number, message in enumerate(messages):
         if not isinstance(message, dict) or not _is_role(message.get("role")):
             roles = ", ".join(sorted(ROLES))
-            text = f"`messages[{number}].role` must be one of {roles}"
+            text = f"`{key}[{number}].role` must be one of {roles}"
             return Problem("row-role", text, place=place)
         if not isinstance(message.get("content"), str):
-            return Problem("row-field", f"`messages[{number}].content` must be text", place=place)
+            return Problem("row-field", f"`{key}[{number}].content` must be text", place=place)
     answer = messages[-1]
     if answer["role"] != "assistant" or _blank(answer["content"]):
         text = "the last message must be an answer (role assistant) that is not empty"
         return Problem("row-answer", text, place=place)
     kept = tuple({"role": m["role"], "content": m["content"]} for m in messages)
     return Row(place, messages=kept)
+
+
+def _of_sharegpt(message: Any) -> Any:
+    """A message with `role` and `content`; of `from` and `value` where it is ShareGPT's."""
+    if not isinstance(message, dict) or "role" in message or "from" not in message:
+        return message
+    speaker = message["from"]
+    role = SPEAKERS.get(speaker, speaker) if isinstance(speaker, str) else speaker
+    return {"role": role, "content": message.get("value")}
