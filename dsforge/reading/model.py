@@ -23,7 +23,7 @@ from dsforge.reading.sizes import sized_model
 from dsforge.reading.source import plain
 from dsforge.specs import ModelSpec
 
-CONFIG = "config.json"
+CONFIG, GGUF = "config.json", ".gguf"
 LONGEST_NAME = 1024
 MAX_NESTING = 50
 
@@ -68,7 +68,7 @@ def parsed_config(text: str, place: str) -> dict[str, Any]:
 def _from_path(text: str, *, trust_config: bool) -> Read | None:
     """The model of a file or folder; none where the text is no path."""
     looks_like_path = text.startswith(("/", "./", "../", "~", ".\\")) or text.endswith(
-        (".json", ".gguf", ".safetensors")
+        (".json", GGUF, ".safetensors")
     )
     try:
         path = Path(text).expanduser()
@@ -90,13 +90,28 @@ def _from_path(text: str, *, trust_config: bool) -> Read | None:
 def _from_file(config: Path, path: Path, *, trust_config: bool) -> Read:
     """The model of a config.json; its name is that of the folder."""
     place = str(config)
-    if config.suffix != ".json":
-        hint = "give the catalog name or hub id of the model, or its config.json"
-        raise _unusable(place, "is not a config.json", hint)
     absolute = Path(os.path.abspath(path))  # noqa: PTH100 (links stay: what was named is trained)
+    if config.suffix == GGUF:
+        model, reasons = _of_gguf(config)
+        return model.model_copy(update={"path": str(absolute)}), reasons
+    if config.suffix != ".json":
+        hint = "give the catalog name or hub id of the model, its config.json or a GGUF file"
+        raise _unusable(place, "is not a config.json", hint)
     name = absolute.name if path.is_dir() else absolute.parent.name
     model, reasons = _beside_weights(config, name or "model", trust_config=trust_config)
     return model.model_copy(update={"path": str(absolute)}), reasons
+
+
+def _of_gguf(path: Path) -> Read:
+    """The model in a GGUF file, by its header."""
+    from dsforge.reading.gguf import GgufError, gguf_config
+
+    try:
+        config = gguf_config(path)
+    except (GgufError, UnreadableError) as error:
+        hint = "give the catalog name or hub id of the model, or its config.json"
+        raise _unusable(str(path), str(error), hint) from None
+    return _with_place(config, path.stem, str(path))
 
 
 def _text(config: Path) -> str:
@@ -215,8 +230,8 @@ def _is_group(value: Any) -> bool:
 
 
 def _gguf_hint(folder: Path) -> str:
-    if any(folder.glob("*.gguf")):
-        return "a GGUF file alone does not say enough: give the catalog name or hub id"
+    if any(folder.glob(f"*{GGUF}")):
+        return "name the GGUF file in it"
     return "give the folder that holds it, or a catalog name"
 
 

@@ -11,7 +11,6 @@ import pytest
 from click.testing import CliRunner, Result
 
 from dsforge.cli.flags import Flags, Sections, with_flags
-from dsforge.cli.flags import Flags
 from dsforge.cli.main import COMMANDS, app
 
 PROBE = """
