@@ -22,6 +22,7 @@ from dsforge.errors import EXIT_USER, DsforgeError
 from dsforge.origin import foreign_warning
 
 COMMANDS = {
+    "init": "Write a training job for your data and this machine.",
     "gen": "Choose a strategy and write all files of the run.",
     "plan": "Rank all strategies for a model on a cluster, with reasons.",
     "estimate": "Predict memory and step time of one strategy.",

@@ -76,9 +76,7 @@ class Rows:
         return self.count
 
     def __iter__(self) -> Iterator[Row]:
-        found = (
-            _row_or_problem(place, value, self.shape) for place, value in row_values(self.path)
-        )
+        found = (read_row(place, value, self.shape) for place, value in row_values(self.path))
         return (row for row in found if isinstance(row, Row))
 
 
@@ -91,7 +89,7 @@ def read_rows(path: Path, shape: DataShape, on_bad: Callable[[BadRows], None] = 
     count = 0
     bad = BadRows()
     for place, value in row_values(path):
-        row = _row_or_problem(place, value, shape)
+        row = read_row(place, value, shape)
         if isinstance(row, Problem):
             bad.add(row)
         else:
@@ -103,7 +101,7 @@ def read_rows(path: Path, shape: DataShape, on_bad: Callable[[BadRows], None] = 
     return Rows(path, shape, count)
 
 
-def _row_or_problem(place: str, value: Any, shape: DataShape) -> Row | Problem:
+def read_row(place: str, value: Any, shape: DataShape = "auto") -> Row | Problem:
     """One row, or what is wrong with it."""
     row = value if isinstance(value, Problem) else _shaped(place, value, shape)
     if isinstance(row, Row) and not all(map(_is_whole, (row.text, *_contents(row)))):
