@@ -100,7 +100,8 @@ class EditedError(DsforgeError):
     def __init__(self, paths: tuple[str, ...], diff: str) -> None:
         super().__init__(
             f"edited since dsforge wrote them: {', '.join(paths)}; nothing was written",
-            "keep your edits by choosing another --out, or overwrite them with --force",
+            "the edits are on lines that change now: choose another --out to keep them, or "
+            "overwrite them with --force",
         )
         self.paths = paths
         self.diff = diff

@@ -18,6 +18,9 @@ class GenDocument(BaseModel):
     updated: tuple[str, ...] = Field(description="Files whose content changed.")
     unchanged: tuple[str, ...] = Field(description="Files that already had this content.")
     removed: tuple[str, ...] = Field(description="Files of an earlier plan that are gone.")
+    merged: tuple[str, ...] = Field(
+        description="Files that keep the edits of a person, merged with their new content."
+    )
     plan: Plan = Field(description="The plan that was rendered, as in `plan.json`.")
 
 

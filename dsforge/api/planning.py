@@ -21,7 +21,7 @@ from dsforge.api.inputs import (
     with_loss,
 )
 from dsforge.api.results import EstimateResult, GenResult, PlanResult
-from dsforge.errors import DsforgeError, Problem, SpecError
+from dsforge.errors import DsforgeError, EditedError, Problem, SpecError
 from dsforge.plan import Plan, Reason, Request
 from dsforge.reading.refusals import refusal
 from dsforge.reading.source import path_of
@@ -226,7 +226,7 @@ def gen(
         out: Run folder to write: all of its files, or none.
         strategy: What is fixed, such as `{"zero_stage": 3}`; the rest is chosen.
         templates: Folder that is searched before our templates.
-        force: Overwrite files that a person has edited.
+        force: Overwrite files that a person has edited; without it, edits are merged.
         objective: As for `plan`.
         deadline_days: As for `plan`.
         budget: As for `plan`.
@@ -240,7 +240,7 @@ def gen(
         SpecError: The input is wrong.
         LayoutError: No combination is legal.
         DoesNotFitError: Nothing fits.
-        EditedError: A file was edited since it was written; nothing is changed.
+        EditedError: A file was edited where its new content differs, too; nothing is changed.
         RenderError: A template of `templates` is wrong.
 
     Examples:
@@ -269,8 +269,22 @@ def gen(
         wished = _wished(asked, objective, deadline_days, budget, prefer=prefer, risk=risk)
         made = choose(_seen_from(folder, wished))
     artifacts = render(made, searched)
-    written = write_all(artifacts, folder, force=force)
+    try:
+        written = write_all(artifacts, folder, force=force)
+    except EditedError:
+        bases = _last_generated(folder, searched)
+        written = write_all(artifacts, folder, force=force, bases=bases)
     return GenResult(folder, made, artifacts, written)
+
+
+def _last_generated(folder: Path, templates: Path | None) -> dict[str, str]:
+    """Texts that the plan in a run folder was rendered to; none where it is not readable now."""
+    from dsforge.render import render
+
+    try:
+        return {a.path: a.text for a in render(load_plan(folder), templates)}
+    except DsforgeError:
+        return {}
 
 
 def _exact_memory(plan: Plan) -> ExactMemory:

@@ -173,6 +173,7 @@ class GenResult:
             updated=self.written.updated,
             unchanged=self.written.unchanged,
             removed=self.written.removed,
+            merged=self.written.merged,
             plan=self.plan,
         )
 

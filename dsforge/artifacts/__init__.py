@@ -6,8 +6,8 @@ the old files stand untouched; after it the new ones are complete on the same di
 be renamed into place, which the next call finishes (and the launch scripts wait for) if this one
 was killed. A folder that did not exist appears with a single rename.
 
-Files that a person has edited are never overwritten unasked: `.dsforge-manifest.json` keeps the
-checksum of every file as it was written. What dsforge did not write is never touched.
+Edits of a person are merged with new content, never overwritten: `.dsforge-manifest.json` has the
+checksum of every file as it was generated and as it was written. Other files are never touched.
 
 A run folder may come from somebody else, so nothing in it is believed: every path is one that
 dsforge writes, every place is reached through the open folder without following a link, and a

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from dsforge.errors import RenderError
@@ -76,14 +76,25 @@ def sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def manifest(artifacts: Iterable[Artifact]) -> str:
-    """The manifest as text, the same for the same artifacts."""
+def manifest(artifacts: Iterable[Artifact], generated: Mapping[str, str] | None = None) -> str:
+    """The manifest as text, the same for the same artifacts.
+
+    `generated` has the checksums of files as they were generated, where edits were merged in.
+    """
     files = {a.path: a.sha256 for a in sorted(artifacts, key=lambda a: a.path)}
-    return json.dumps({"schema_version": 1, "files": files}, indent=2) + "\n"
+    document: dict[str, object] = {"schema_version": 1, "files": files}
+    if generated:
+        document["generated"] = dict(sorted(generated.items()))
+    return json.dumps(document, indent=2) + "\n"
 
 
-def checksums(content: bytes | None) -> dict[str, str]:
-    """Checksums by path in a manifest; none where it is not readable.
+def generated_checksums(content: bytes | None) -> dict[str, str]:
+    """Checksums by path of what dsforge generated last, before the edits of a person."""
+    return checksums(content) | checksums(content, "generated")
+
+
+def checksums(content: bytes | None, key: str = "files") -> dict[str, str]:
+    """Checksums by path in a manifest: of the files as written; none where it is not readable.
 
     Every differing file then counts as edited, which is the safe side.
     """
@@ -91,7 +102,7 @@ def checksums(content: bytes | None) -> dict[str, str]:
         found = json_value(decoded(content or b"{}"))
     except UnreadableError:
         return {}
-    files = found.get("files") if isinstance(found, dict) else None
+    files = found.get(key) if isinstance(found, dict) else None
     if not isinstance(files, dict):
         return {}
     return {path: str(checksum) for path, checksum in files.items() if is_generated(path)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import os
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -16,7 +17,7 @@ from dsforge.artifacts.artifact import (
     REMOVALS,
     STAGING,
     Artifact,
-    checksums,
+    generated_checksums,
     manifest,
     sha256,
 )
@@ -36,14 +37,22 @@ class Written(NamedTuple):
     updated: tuple[str, ...]
     unchanged: tuple[str, ...]
     removed: tuple[str, ...]
+    merged: tuple[str, ...]  # of updated and unchanged: edits of a person are in them
     diff: str
 
 
-def write_all(artifacts: tuple[Artifact, ...], folder: Path, *, force: bool = False) -> Written:
+def write_all(
+    artifacts: tuple[Artifact, ...],
+    folder: Path,
+    *,
+    force: bool = False,
+    bases: Mapping[str, str] | None = None,
+) -> Written:
     """Write the artifacts as the new content of a folder, all of them or none.
 
-    Generated files that are no artifact any more are removed. Raises EditedError, with a diff and
-    before anything is written, where a person has edited a file and `force` is not set.
+    Generated files that are no artifact any more are removed. What a person has edited is merged
+    with the new content, by the texts of the last generation in `bases`. Raises EditedError, with a
+    diff and before anything is written, where that is not possible and `force` is not set.
     """
     try:
         if not os.path.lexists(folder):
@@ -54,7 +63,7 @@ def write_all(artifacts: tuple[Artifact, ...], folder: Path, *, force: bool = Fa
                 check_owner(anchor.descriptor, folder)
             finish(anchor, force=force)
             anchor.drop(STAGING)
-            return _update(artifacts, anchor, force=force)
+            return _update(artifacts, anchor, force=force, bases=bases or {})
     except OSError as error:
         message = f"cannot write {error.filename or folder}: {error.strerror}"
         raise DsforgeError(message, ANOTHER) from error
@@ -75,22 +84,28 @@ def _create(artifacts: tuple[Artifact, ...], folder: Path) -> Written:
         except BaseException:
             _dropped(anchor, name)
             raise
-    return Written(tuple(a.path for a in artifacts), (), (), (), "")
+    return Written(tuple(a.path for a in artifacts), (), (), (), (), "")
 
 
-def _update(artifacts: tuple[Artifact, ...], folder: Anchored, *, force: bool) -> Written:
+def _update(
+    artifacts: tuple[Artifact, ...], folder: Anchored, *, force: bool, bases: Mapping[str, str]
+) -> Written:
     """New content for a folder that exists."""
-    known = checksums(folder.content(MANIFEST))
+    known = generated_checksums(folder.content(MANIFEST))
     stale = tuple(path for path in sorted(known) if path not in {a.path for a in artifacts})
     _check_targets([a.path for a in artifacts] + list(stale), folder)
     before = {a.path: folder.content(a.path) for a in artifacts}
-    changed = tuple(a for a in artifacts if before[a.path] != a.content)
-    edited = tuple(a for a in changed if _is_edited(before[a.path], known.get(a.path)))
+    edited = tuple(a for a in artifacts if _is_edited_since(a, before[a.path], known))
     lost = tuple(path for path in stale if _is_edited(folder.content(path), known[path]))
-    if (edited or lost) and not force:
-        raise _edited_error(edited, lost, folder)
-    if changed or stale or folder.content(MANIFEST) != manifest(artifacts).encode():
-        _commit(artifacts, stale, folder)
+    kept = {} if force else {a.path: _merged(a, before[a.path], bases, known) for a in edited}
+    refused = tuple(a for a in edited if kept.get(a.path) is None)
+    if (refused or lost) and not force:
+        raise _edited_error(refused, lost, folder)
+    generated = {a.path: a.sha256 for a in edited if kept.get(a.path) not in (None, a)}
+    artifacts = tuple(kept.get(a.path) or a for a in artifacts)
+    changed = tuple(a for a in artifacts if before[a.path] != a.content)
+    if changed or stale or folder.content(MANIFEST) != manifest(artifacts, generated).encode():
+        _commit(artifacts, stale, folder, generated)
     for artifact in artifacts:
         if artifact.private:
             folder.narrow(artifact.path)
@@ -100,14 +115,36 @@ def _update(artifacts: tuple[Artifact, ...], folder: Anchored, *, force: bool) -
         updated=tuple(a.path for a in updated),
         unchanged=tuple(a.path for a in artifacts if a not in changed),
         removed=stale,
+        merged=tuple(generated),
         diff="".join(_diff(a.path, before[a.path] or b"", a.text) for a in updated),
     )
 
 
-def _commit(artifacts: tuple[Artifact, ...], removals: tuple[str, ...], folder: Anchored) -> None:
+def _is_edited_since(artifact: Artifact, content: bytes | None, known: Mapping[str, str]) -> bool:
+    """Whether a person has changed a file since it was generated, and not to its new content."""
+    return content != artifact.content and _is_edited(content, known.get(artifact.path))
+
+
+def _merged(
+    artifact: Artifact, content: bytes | None, bases: Mapping[str, str], known: Mapping[str, str]
+) -> Artifact | None:
+    """The artifact with the edits of the file on disk; none where they cannot be merged."""
+    if content is None or artifact.path not in bases:
+        return None
+    from dsforge.artifacts.merging import merged  # only where something was edited
+
+    return merged(artifact, content, bases, known.get(artifact.path))
+
+
+def _commit(
+    artifacts: tuple[Artifact, ...],
+    removals: tuple[str, ...],
+    folder: Anchored,
+    generated: Mapping[str, str],
+) -> None:
     """Stage everything, decide by one rename, put it in place."""
     try:
-        _stage(artifacts, folder, STAGING, removals)
+        _stage(artifacts, folder, STAGING, removals=removals, generated=generated)
         folder.rename(STAGING, COMMIT)
     except BaseException:
         _dropped(folder, STAGING)
@@ -123,7 +160,9 @@ def _stage(
     artifacts: tuple[Artifact, ...],
     folder: Anchored,
     name: str,
+    *,
     removals: tuple[str, ...] | None = None,
+    generated: Mapping[str, str] | None = None,
 ) -> None:
     """Write all files and the manifest into a new folder; with removals, as a commit."""
     folder.make(name)
@@ -133,7 +172,7 @@ def _stage(
         for artifact in artifacts:
             mode = EXECUTABLE if artifact.executable else PLAIN
             staging.write(artifact.path, artifact.content, PRIVATE if artifact.private else mode)
-        staging.write(MANIFEST, manifest(artifacts).encode(), PLAIN)
+        staging.write(MANIFEST, manifest(artifacts, generated).encode(), PLAIN)
         if removals is not None:
             staging.write(REMOVALS, json.dumps(removals).encode(), PLAIN)
 

@@ -34,7 +34,11 @@ SHOWN_DIFF = 60  # lines of what changed in files that nobody had edited
     type=click.Path(path_type=Path),
     help="Folder of templates that replace the built-in ones.",
 )
-@click.option("--force", is_flag=True, help="Overwrite files that were edited by hand.")
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Overwrite files that were edited by hand; else edits are merged.",
+)
 @with_verbose
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def gen(
@@ -115,7 +119,8 @@ def _files(written: Written, out: Path) -> str:
         "unchanged": len(written.unchanged),
     }
     said = ", ".join(f"{number} {what}" for what, number in counts.items() if number)
-    return f"{out}: {said} (PLAN.md explains them)"
+    kept = f"; your edits are kept in {', '.join(written.merged)}" if written.merged else ""
+    return f"{out}: {said} (PLAN.md explains them){kept}"
 
 
 def _next(plan: Plan, paths: set[str], out: Path) -> list[str]:

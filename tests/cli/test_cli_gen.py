@@ -72,23 +72,57 @@ def test_json_is_one_document(
     assert document["plan"] == json.loads((tmp_path / "plan.json").read_text())
 
 
-def test_an_edited_file_stops_the_second_gen(
+def test_edits_stay_in_the_second_gen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Exit code 1, the diff on stdout, the way out on stderr, the edit kept; --force takes it."""
+    """Edited files keep their edits and get what is new, again and again; --force takes them."""
     gen(monkeypatch, *PAIR, "--out", str(tmp_path))
     (tmp_path / "hostfile").write_text("10.0.0.1 slots=8\n10.0.0.2 slots=8\n")
-    capsys.readouterr()
+    job = tmp_path / "train.yaml"
+    job.write_text(job.read_text().replace("seed: 42", "seed: 7"))
 
-    code = gen(monkeypatch, *PAIR, "--out", str(tmp_path))
-    said = capsys.readouterr()
-
-    assert code == 1
-    assert "-10.0.0.1 slots=8" in said.out
-    assert "--force" in said.err
-    assert (tmp_path / "hostfile").read_text().startswith("10.0.0.1")
+    for length in ("2048", "2048", "1024"):
+        capsys.readouterr()
+        assert gen(monkeypatch, *PAIR, "--out", str(tmp_path), "--seq-len", length) == 0
+        said = capsys.readouterr().out
+        assert "your edits are kept in" in said.replace("\n", " ")
+        assert (tmp_path / "hostfile").read_text().startswith("10.0.0.1")
+        assert yaml.safe_load(job.read_text())["seed"] == 7
+        assert yaml.safe_load(job.read_text())["sequence_length"] == int(length)
     assert gen(monkeypatch, *PAIR, "--out", str(tmp_path), "--force") == 0
     assert (tmp_path / "hostfile").read_text().startswith("#")
+    assert yaml.safe_load(job.read_text())["seed"] == 42
+
+
+def test_an_edit_of_a_line_that_changes_stops_the_second_gen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit code 1, the diff on stdout, the way out on stderr, nothing written."""
+    gen(monkeypatch, *PAIR, "--out", str(tmp_path))
+    job = tmp_path / "train.yaml"
+    job.write_text(job.read_text().replace("sequence_length: 4096", "sequence_length: 3000"))
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    capsys.readouterr()
+
+    assert gen(monkeypatch, *PAIR, "--out", str(tmp_path), "--seq-len", "2048") == 1
+    said = capsys.readouterr()
+    assert "-sequence_length: 3000" in said.out
+    assert "--force" in said.err
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def test_an_edited_plan_is_no_base(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A plan.json that was changed does not say what was generated: the edit is not merged."""
+    gen(monkeypatch, *PAIR, "--out", str(tmp_path))
+    plan, job = tmp_path / "plan.json", tmp_path / "train.yaml"
+    plan.write_text(plan.read_text().replace('"seed": 42', '"seed": 43'))
+    job.write_text(job.read_text().replace("epochs: 1.0", "epochs: 2.0"))
+
+    assert gen(monkeypatch, *PAIR, "--out", str(tmp_path)) == 1
+    assert "plan.json" in capsys.readouterr().err
+    assert "epochs: 2.0" in job.read_text()
 
 
 def test_another_request_shows_what_changes(
