@@ -146,15 +146,22 @@ def parts(
 
 
 class Group:
-    """A process in a group of its own, without input, that writes where this one does.
+    """A process in a group of its own, without input, that writes to two descriptors.
 
     Raises RunError where the program does not exist.
     """
 
-    def __init__(self, command: tuple[str, ...], environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, command: tuple[str, ...], environment: Mapping[str, str], *, out: int, errors: int
+    ) -> None:
         try:
             self._process = subprocess.Popen(
-                command, env=environment, stdin=subprocess.DEVNULL, process_group=0
+                command,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=errors,
+                process_group=0,
             )
         except OSError as error:
             message = f"cannot start `{command[0]}`: {error.strerror}"

@@ -23,10 +23,15 @@ from math import inf
 from pathlib import Path
 
 from dsforge.errors import RunError
+from dsforge.outside import UnreadableError, read_text
 from dsforge.process import Group
+from dsforge.train.relay import Relay, new_log
 from dsforge.train.run.process_tree import ATTENDED, Process, lives, ranks_of
 from dsforge.train.run.signals import HANDLED, KILLED_BY, STOPPED
 
+STDOUT, STDERR = 1, 2
+MODULE, OUTPUT = "dsforge.train", "--output"  # words of a launch
+MOST_YAML_BYTES = 1 << 19
 LOOK_S = 0.5
 REST_S = 30.0  # for the launcher and other machines, once no rank is left on this one
 MAX_GRACE_S = 1e6
@@ -107,7 +112,11 @@ class Launch:
                 signal.signal(number, _note)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)
         kept = {key: text for key, text in os.environ.items() if key not in OF_A_RANK}
-        launcher = Group((*self.command, ATTENDED, self.name), kept)
+        relay = Relay(_log_of(self.command))
+        out, errors = relay.pipe(STDOUT), relay.pipe(STDERR)
+        launcher = Group((*self.command, ATTENDED, self.name), kept, out=out, errors=errors)
+        os.close(out)
+        os.close(errors)
         open_ends = [signals, self.front]
         while (code := launcher.code) is None or ranks_of(self.name):
             for end in select.select(open_ends, [], [], LOOK_S)[0]:
@@ -118,6 +127,7 @@ class Launch:
                     open_ends.remove(end)
                     self._ask(signal.SIGTERM)
             self._hasten(launcher)
+        relay.end()
         return self._code(code)
 
     def _hear(self, number: int, launcher: Group) -> None:
@@ -164,6 +174,33 @@ class Launch:
         if code == 0:
             return STOPPED if self.asked == signal.SIGINT else 0
         return KILLED_BY + self.asked if code > KILLED_BY else code
+
+
+def _log_of(command: list[str]) -> Path | None:
+    """The log of a launch, in the output folder of its job; none where that is not known."""
+    words = command[command.index(MODULE) + 1 :] if MODULE in command else []
+    if not words:
+        return None
+    log = new_log(_output_of(Path(words[0]), words))
+    if log is not None:
+        sys.stderr.write(f"log of this launch: {log}\n")
+        sys.stderr.flush()
+    return log
+
+
+def _output_of(job: Path, words: list[str]) -> Path:
+    """The output folder of a job: as the command line, or its train.yaml, names it."""
+    if OUTPUT in words[:-1]:
+        return Path(words[words.index(OUTPUT) + 1])
+    import yaml
+
+    try:
+        values = yaml.safe_load(read_text(job, MOST_YAML_BYTES, pipes=False))
+    except (UnreadableError, yaml.YAMLError, RecursionError):
+        values = None  # the ranks say what is wrong with it
+    named = values.get("output") if isinstance(values, dict) else None
+    name = named if isinstance(named, str) and "\0" not in named else "output"
+    return job.parent / name
 
 
 def _send(rank: Process, number: int) -> None:

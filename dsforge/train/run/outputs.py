@@ -17,10 +17,12 @@ from pathlib import Path
 from dsforge.errors import Problem, SpecError
 from dsforge.job import TrainJob
 from dsforge.train.checkpoints.note import NOTE
+from dsforge.train.relay import LOGS
 from dsforge.train.run.metrics_file import Evaluation, StepMetrics
 
 RESULTS = ("checkpoints", "model", "adapter", "metrics.jsonl", "measurement.json")
-PLACES = (*RESULTS, "hang", ".lock")  # all that a run writes; the last two are never removed
+# All that a run writes; the last three are never removed.
+PLACES = (*RESULTS, "hang", ".lock", LOGS)
 OWN_CHECKPOINT = re.compile(r"(spoilt_)?global_step\d+|latest|\..+")
 METRICS = {field.name for kind in (StepMetrics, Evaluation) for field in fields(kind)}
 MAX_LINE_BYTES = 64 * 1024
