@@ -40,7 +40,7 @@ class Completed(NamedTuple):
         """Itself where the exit code is 0. Raises RunError otherwise; `what` names the work."""
         if self.code == 0:
             return self
-        how = "ran into its time limit" if self.code == TIMEOUT_CODE else f"exit code {self.code}"
+        how = "exceeded its time limit" if self.code == TIMEOUT_CODE else f"exit code {self.code}"
         raise RunError(
             f"{what} failed ({how})", hint, command=self.command, code=self.code, tail=self.tail
         )

@@ -42,7 +42,7 @@ class Walk:
                     folders.append(entry.path)
                     continue
                 if time.monotonic() > self._end:
-                    self._stop(f"what lies behind {entry.path}, after {SECONDS:g} s")
+                    self._stop(f"the content of {entry.path}, after {SECONDS:g} s")
                     return
                 yield entry
             if self._entries > MOST_ENTRIES:

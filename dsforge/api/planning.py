@@ -262,7 +262,9 @@ def gen(
     if isinstance(model, Plan):
         beside = (cluster, workload, strategy, objective, deadline_days, budget, prefer)
         if risk or any(value is not None for value in beside):
-            raise refusal("inputs-clash", "", "nothing of a job can be given beside a Plan")
+            raise refusal(
+                "inputs-clash", "", "a Plan cannot be combined with other inputs of the job"
+            )
         made = _seen_from(folder, model)
     else:
         asked = request_of(Inputs(model, cluster, workload, strategy))

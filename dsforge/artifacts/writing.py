@@ -149,7 +149,7 @@ def _check_folder(folder: Path) -> None:
     if folder.is_symlink() and folder.is_dir():
         place = os.path.realpath(folder)
         raise DsforgeError(
-            f"`--out` (={folder}) is a symbolic link", f"name the folder itself: --out {place}"
+            f"`--out` (={folder}) is a symbolic link", f"give the folder itself: --out {place}"
         )
     if not folder.is_dir():
         raise DsforgeError(f"`--out` (={folder}) is not a folder", ANOTHER)

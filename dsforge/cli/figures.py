@@ -67,7 +67,8 @@ def show_figures(made: FiguresDocument, worst: int) -> None:
     show_worst("figures", "published", map(_off, made.rows), worst)
     print(
         f"{len(made.rows)} predictions, {len(made.unanswered)} figures without an answer; "
-        "on paper: 6 or 8 FLOPs a parameter and token at 41 % of the peak, 18 bytes a parameter"
+        "rule of thumb: 6 or 8 FLOPs a parameter and token at 41 % of the peak, 18 bytes a "
+        "parameter"
     )
 
 

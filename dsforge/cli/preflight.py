@@ -71,7 +71,7 @@ def preflight(
         show_json(document(case, found, seconds))
     else:
         _show(case, found)
-    seen = f"{len(case.hosts)} of {len(case.job.entries)} hosts seen in {seconds:.1f} s"
+    seen = f"{len(case.hosts)} of {len(case.job.entries)} hosts checked in {seconds:.1f} s"
     note(f"{seen}: {_counted(found)}")
     if has_errors(found):
         sys.exit(EXIT_FINDINGS)
@@ -94,7 +94,7 @@ def _looked(
     from dsforge.preflight.registry import findings
 
     if not run.is_dir():
-        raise DsforgeError(f"`RUN` (={run}) is not a folder", "name the run folder")
+        raise DsforgeError(f"`RUN` (={run}) is not a folder", "give the run folder")
     if hostfile is not None and not hostfile.is_file():
         raise DsforgeError(f"`--hostfile` (={hostfile}) is not a file")
     job = read_job(run, hostfile=hostfile, local=local)

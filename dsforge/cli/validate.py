@@ -55,7 +55,7 @@ def validate(
     made = validated(table, what=what, sources=sources.split(","), every=every)
     _show(made, worst, as_json=as_json)
     if not made.rows:
-        raise DsforgeError("no row could be compared", "each one's reason is in the document")
+        raise DsforgeError("no row could be compared", "the reasons are in the JSON document")
 
 
 def _show(made: ValidationDocument, worst: int, *, as_json: bool) -> None:

@@ -73,7 +73,7 @@ def chunked_loss(case: Case) -> Broken | None:
         return None
     if case.on_megatron:
         return Broken(
-            "loss=chunked is not available with Megatron-LM, which holds whole logits",
+            "loss=chunked is not available with Megatron-LM, which computes full logits",
             "use --loss plain, or --for deepspeed",
         )
     split = case.tensor_parallel_size > 1 or case.pipeline_parallel_size > 1
@@ -163,7 +163,8 @@ def compiled_stage(case: Case) -> Broken | None:
     if not case.compiled or case.zero_stage != FULLY_SHARDED:
         return None
     return Broken(
-        "compile=true cannot be combined with ZeRO stage 3, whose hooks gather weights in a layer",
+        "compile=true cannot be combined with ZeRO stage 3, whose hooks gather weights inside a "
+        "layer",
         "use ZeRO stage 0, 1 or 2, or `compile: false`",
     )
 

@@ -29,9 +29,10 @@ def unpriced(settings: Mapping[str, Any], config: DsConfig) -> tuple[Problem, ..
     return tuple(
         Problem(
             "ds-config-unpriced",
-            f"`{path}` (={'on' if isinstance(value, Mapping) else str(value)[:60]}) has no price: "
+            f"`{path}` (={'on' if isinstance(value, Mapping) else str(value)[:60]}) is not "
+            "supported by the estimate: "
             f"{treated.reason}",
-            "drop it to price the rest",
+            "remove it to estimate the rest",
         )
         for path, value, treated in _treated(settings, "")
         if treated is not None and treated.kind == "refused"

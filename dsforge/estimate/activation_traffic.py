@@ -22,16 +22,21 @@ INTERLEAVED_EXPOSED = Constant(
     0.08, "interleaved_send_exposed", "share", f"{FITTED}; of sends between interleaved stages"
 )
 PIPELINE_OVERLAP = Constant(
-    0.7, "sends_hiding", "share", f"{FITTED}; share of compute that hides sends at most"
+    0.7, "sends_hiding", "share", f"{FITTED}; largest share of compute that can overlap with sends"
 )
 OVERLAPPED_TENSOR = Constant(
-    0.02, "overlapped_tensor", "share", f"{FITTED}; shows where they run beside products"
+    0.02,
+    "overlapped_tensor",
+    "share",
+    f"{FITTED}; exposed share if they overlap with matrix products",
 )
-MEGATRON = "all-reduces, or gathers and scatters of a split sequence (Megatron-LM, figure 4)"
-TO_EXPERTS = "a token to its experts, or back"
+MEGATRON = (
+    "all-reduce, or all-gather and reduce-scatter with sequence parallelism (Megatron-LM, figure 4)"
+)
+TO_EXPERTS = "one token to its experts, or back"
 SENDS = "each chunk of each micro batch, forward and backward"
-SEND = "activations of a micro batch over the slowest hop"
-FILLING = "the first and the last micro batch pass every hop, there and back"
+SEND = "activations of one micro batch over the slowest hop"
+FILLING = "the first and the last micro batch cross every hop, forward and backward"
 
 
 class PerToken(NamedTuple):
@@ -81,7 +86,7 @@ class Sends(NamedTuple):
         shown_s = maximum(share * wire_s, wire_s / self.parts - PIPELINE_OVERLAP * compute_s)
         if tokens.__class__ is TRACED:
             label(wire_s, "sends_s", "s", SENDS)
-            label(shown_s, "sends_exposed_s", "s", "between stages, not hidden by compute")
+            label(shown_s, "sends_exposed_s", "s", "between stages, not overlapped with compute")
         return shown_s
 
 
@@ -180,7 +185,7 @@ def _context(costs: FamilyCosts, strategy: Strategy, link: Channel) -> PerToken:
     model = costs.model
     width = 2 * model.kv_heads * model.head_size / strategy.layout.tensor_parallel_size
     one = width * element_bytes(costs.workload) * link.ranks
-    one = named(one, "ring_bytes", "bytes", "keys and values of a token of the whole sequence")
+    one = named(one, "ring_bytes", "bytes", "keys and values per token of the full sequence")
     sent = 3 * gather_bytes(one, link.ranks)
     token_s = named(1.5 * link.gather_s(one, 0.0), "context_layer_token_s", "s")
     return PerToken(1.5 * link.gather_s(0.0), token_s, sent)

@@ -32,8 +32,8 @@ SCORE_BYTES, DROPOUT_SCORE_BYTES = 6, 5
 # Activations that Hugging Face composes of tensor operations: three more of them are saved.
 COMPOSED = ("gelu_new", "gelu_fast")
 COMPOSED_STEPS = 3
-COPIES = "copies that the modules save, counted one by one"
-STATISTICS = "float32 numbers of norms and softmax, and what unfused attention keeps"
+COPIES = "tensors that the modules save for backward, counted one by one"
+STATISTICS = "float32 statistics of norms and softmax, scores of unfused attention"
 INNER = "what tensor ranks share: attention and the MLP"
 
 

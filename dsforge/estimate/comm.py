@@ -40,17 +40,17 @@ CONGESTION = Constant(
 )
 RING = "ring cost model (Thakur et al. 2005; nccl-tests, PERFORMANCE.md)"
 AROUND = f"{RING}: hops around the ring"
-ADAPTERS = "what the network adapters of those nodes reach together"
-KIND = "measured rate of this kind of collective over that of a gather"
+ADAPTERS = "combined bandwidth of the network adapters of those nodes"
+KIND = "measured rate of this collective relative to an all-gather"
 EXCHANGE = "in an all-to-all every rank of a node sends to all others, over its adapters"
 GROUP = "ranks of the group"
 LOCAL = "ranks of the slowest group that share a node or NVLink domain"
 NODES = "nodes or NVLink domains of the slowest group"
-HOSTS = "nodes that its local ranks lie on"
-PORTS = "nodes whose adapters carry what leaves them"
+HOSTS = "nodes that its local ranks are on"
+PORTS = "nodes whose adapters carry the outgoing traffic"
 SHARING = "groups that share the adapters, each with a flow; of a hop, ranks over their share"
-TREE = f"{RING}: up and down a tree, where that is shorter"
-SLOWER = f"{RING}: the slower of the links that it crosses"
+TREE = f"{RING}: up and down a tree, if that has fewer hops"
+SLOWER = f"{RING}: the slowest link that it crosses"
 
 
 class Channel(NamedTuple):
@@ -205,7 +205,7 @@ def _rated(links: NetworkLinks, where: Placement) -> Channel:
     tree_s = 2 * minimum(round_s, depth_s)
     each = inter_rate / (where.sharing * local)  # all ranks of a node at once
     around_s = (local - 1) / intra_rate + (ranks - local) / each
-    around_s = named(around_s, "exchange_byte_s", "s", "a byte to every other rank")
+    around_s = named(around_s, "exchange_byte_s", "s", "one byte to every other rank")
     return Channel(ranks, rate, round_s, tree_s, exchange_share=(ranks - 1) / around_s / rate)
 
 

@@ -37,7 +37,9 @@ class Product(NamedTuple):
 
     def weight(self, name: str) -> int:
         """Elements of the weight, under a name."""
-        return named(self.elements, f"{name}_weight", "elements", "inputs x outputs of a product")
+        return named(
+            self.elements, f"{name}_weight", "elements", "inputs x outputs of a matrix product"
+        )
 
     def sides(self, tp: int) -> float:
         """Elements that enter and leave it on each of so many tensor-parallel ranks."""

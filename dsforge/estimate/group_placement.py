@@ -25,7 +25,7 @@ class Placement(NamedTuple):
     nodes: int  # those that NVLink joins count as one
     sharing: float  # groups that share the adapters there, each with a flow of its own
     hosts: int = 1  # nodes that the local ranks lie on
-    ports: int = 1  # nodes whose adapters carry what leaves them
+    ports: int = 1  # nodes whose adapters carry the outgoing traffic
 
 
 class NetworkLinks(NamedTuple):

@@ -64,7 +64,7 @@ def _pieces(model: ModelSpec) -> _Pieces:
             counts.head + counts.head_bias + counts.final_norm,
             "head_parameters",
             "elements",
-            "the head, which has no matrix of its own where it is tied, and the final norm",
+            "output head (no matrix if it is tied to the embedding) and the final norm",
         ),
     )
 

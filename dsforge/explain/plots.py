@@ -189,7 +189,7 @@ def scaling_plot(plan: Plan, points: tuple[FrontPoint, ...]) -> str:
     lows = [(across.at(p.gpus), up.at(p.tokens_per_s.low)) for p in chosen]
     highs = [(across.at(p.gpus), up.at(p.tokens_per_s.high)) for p in chosen]
     ideal = [(across.at(n), up.at(each * n)) for n in gpus]
-    entries = (("our choice, 80 % interval", COLOURS[0]), ("fastest", COLOURS[5]), ("ideal", INK))
+    entries = (("chosen plan, 80 % interval", COLOURS[0]), ("fastest", COLOURS[5]), ("ideal", INK))
     parts = [
         *_axes(across, up, "GPUs", "tokens/s", marks=gpus),
         area([*lows, *reversed(highs)], COLOURS[0]),
@@ -203,7 +203,7 @@ def scaling_plot(plan: Plan, points: tuple[FrontPoint, ...]) -> str:
     return picture(WIDTH, PLOT.bottom + 74, title, parts)
 
 
-SCALING_NOTE = "per cent: tokens/s of a GPU over those of the fastest plan on the fewest GPUs"
+SCALING_NOTE = "percent: tokens/s per GPU relative to the fastest plan on the fewest GPUs"
 
 
 def _course(

@@ -97,7 +97,7 @@ def _step(costs: FamilyCosts, strategy: Strategy) -> _Step:
             for e in step_time.exchanges
             if e.every_micro_step
         ),
-        _Part("waits: copies of offload", step_time.moved.each_s(batching.steps) / chunks),
+        _Part("waits: offload copies", step_time.moved.each_s(batching.steps) / chunks),
     )
     mean_s = found.bubble_s * chunks / (pipeline - 1) if pipeline > 1 else 0.0
     return _Step(
@@ -210,7 +210,7 @@ def _ending(step: _Step) -> tuple[_Part, ...]:
         _Part("gradient norm, clipping, schedule", STEP_OVERHEAD_S),
         _Part("optimizer on the CPU", on_cpu_s),
         _Part("optimizer on the device", on_device_s),
-        _Part("waits: copies of offload", step.step_costs.moved.once_s),
+        _Part("waits: offload copies", step.step_costs.moved.once_s),
     )
     return tuple(part for part in parts if part.seconds > 0)
 

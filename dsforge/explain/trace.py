@@ -28,7 +28,8 @@ def step_trace(plan: Plan) -> str:
             "strategy": plan.strategy.label(),
             "step_s": plan.choice.time.step_s.likely,
             "stages drawn": sorted({piece.stage for piece in slices}),
-            "note": "The last stage stands for the slowest one, the others for the mean.",
+            "note": "The last stage is drawn with the time of the slowest one, the others with "
+            "the mean.",
         },
         "traceEvents": [*_names(plan, slices), *map(_event, slices)],
     }

@@ -31,9 +31,8 @@ def page() -> str:
     """The page of all rules, as Markdown."""
     head = "# Rules of `dsforge lint`\n\nMade by `python scripts/lint_rules.py`; "
     head += f"{len(RULES)} rules. `error`: it stops, or does something else than the file says.\n"
-    head += (
-        "`warning`: it runs, at a price. `info`: worth knowing. An asterisk: `--fix` repairs it.\n"
-    )
+    head += "`warning`: it runs, but slower, with more memory or at a risk. `info`: worth "
+    "knowing. An asterisk: `--fix` repairs it.\n"
     parts = [head]
     for kind, name in KIND_NAMES.items():
         rules = [rule for rule in RULES if _chapter(rule) == kind]

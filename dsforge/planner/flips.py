@@ -34,12 +34,12 @@ class Flip(BaseModel):
     model_config = FROZEN
 
     axis: str = Field(description="inter_node, intra_node, memory, global_batch_size, ...")
-    change: str = Field(description="In words: `100gbe instead of 10gbe`.")
-    kind: str = Field(description="Of the plan that is chosen then.")
-    label: str = Field(description="That plan in short.")
+    change: str = Field(description="Change in words: `100gbe instead of 10gbe`.")
+    kind: str = Field(description="Kind of the plan that is then chosen.")
+    label: str = Field(description="Label of that plan.")
     margin: float | None = Field(
         description="How much longer the present kind's step is then, as a share; negative: it is "
-        "shorter, but the new kind is simpler. None where the present kind no longer fits."
+        "shorter, but the new kind is simpler. None: the present kind no longer fits."
     )
     instead_of: str = Field(description="Kind that is chosen without the change.")
 

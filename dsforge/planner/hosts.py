@@ -21,7 +21,7 @@ from dsforge.specs import ClusterSpec
 
 HOSTS = "fastest-hosts"  # rule of the reason
 NAMED = 4  # idle hosts that are named
-WHY = "hosts differ; those that train together run equally many ranks, as fast as the slowest"
+WHY = "hosts differ; all hosts of a job run the same number of ranks at the speed of the slowest"
 
 
 class _Tried(NamedTuple):
@@ -93,7 +93,7 @@ def _all_of_them(best: _Tried, second: _Tried | None) -> str:
     """What weaker hosts add, where all are used."""
     words = f"{WHY}: all {best.request.cluster.nodes} hosts reach {best.pace}"
     if second is None:
-        return f"{words}; on fewer of them nothing fits"
+        return f"{words}; no plan fits on fewer hosts"
     times = second.token_s / best.token_s
     return f"{words}, {times:.2f}x those of {_named(second)} ({second.pace})"
 
@@ -107,7 +107,7 @@ def _some_of_them(best: _Tried, whole: _Tried | None, request: Request) -> str:
         more = f" and {len(idle) - NAMED} more" if len(idle) > NAMED else ""
         rest += f" ({', '.join(idle[:NAMED])}{more})"
     every = f"all {cluster.nodes} hosts with {_gpus(cluster)} each"
-    others = f"{every} {whole.pace}" if whole else f"on {every} nothing fits"
+    others = f"{every} {whole.pace}" if whole else f"no plan fits on {every}"
     reached = f"{'reach' if best.request.cluster.nodes > 1 else 'reaches'} {best.pace}"
     return f"{WHY}: {_named(best)} {reached}, {others}; {rest}"
 

@@ -48,11 +48,13 @@ class Neighbour(BaseModel):
 
     model_config = FROZEN
 
-    value: int = Field(description="Samples, tokens, accelerators or parameters.")
-    name: str = Field(description="Of a model; else empty.")
-    label: str = Field(description="The strategy that was priced; empty where none is legal.")
-    missing_bytes: int = Field(description="Bytes missing on one rank; 0 where a rule forbids it.")
-    why: str = Field(description="What is missing or forbidden there.")
+    value: int = Field(description="Value found, in samples, tokens, accelerators or parameters.")
+    name: str = Field(description="Name of the model; empty for other quantities.")
+    label: str = Field(description="Label of the strategy that was priced; empty if none is valid.")
+    missing_bytes: int = Field(
+        description="Bytes missing on one rank; 0 if a constraint forbids the value."
+    )
+    why: str = Field(description="What is missing, or the constraint that is violated.")
     terms: MemoryTerms | None = Field(description="Memory of that strategy by term.")
 
 
@@ -62,15 +64,15 @@ class Answer(BaseModel):
     model_config = FROZEN
 
     question: Question = Field(description="What was looked for.")
-    value: int = Field(description="Samples, tokens, accelerators or parameters.")
-    name: str = Field(description="Of the largest known model; else empty.")
-    certain: int | None = Field(description="The value where the upper memory estimate counts.")
-    possible: int = Field(description="The value where the lower memory estimate counts.")
-    offloaded: int | None = Field(description="The value with offload, where it reaches further.")
-    on_megatron: int | None = Field(description="The value with Megatron, where it goes further.")
+    value: int = Field(description="Value found, in samples, tokens, accelerators or parameters.")
+    name: str = Field(description="Name of the largest known model; empty for other quantities.")
+    certain: int | None = Field(description="Value that fits by the upper memory estimate.")
+    possible: int = Field(description="Value that fits by the lower memory estimate.")
+    offloaded: int | None = Field(description="Value with offload, if that is better.")
+    on_megatron: int | None = Field(description="Value with Megatron-LM, if that is better.")
     well_shaped: int | None = Field(description="Parameters of the largest Llama-like shape.")
-    limit: str = Field(description="What forbids the next value, where that is not memory.")
-    neighbours: tuple[Neighbour, ...] = Field(description="Next values, none of which fits.")
+    limit: str = Field(description="Constraint that forbids the next value; empty: memory.")
+    neighbours: tuple[Neighbour, ...] = Field(description="Next values, which do not fit.")
     seconds: float = Field(description="Wall time of the search, s.")
 
 
@@ -262,5 +264,5 @@ class _Search:
 def _limit(axis: Axis, neighbours: tuple[Neighbour, ...]) -> str:
     """Why there is no next value; empty where it lacks memory."""
     if not neighbours:
-        return "one is the fewest" if axis.smallest else axis.end
+        return "1 is the minimum" if axis.smallest else axis.end
     return "" if neighbours[0].label else neighbours[0].why

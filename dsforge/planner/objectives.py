@@ -171,7 +171,7 @@ def _missed(request: Request, aim: Aim, bills: list[Bill]) -> DsforgeError:
     if money is not None and least.money > money:
         what = f"`budget` (={money:g}) is too low: the run costs"
         message = f"{what} {amount(least.money)} on {least.part.gpus} GPUs, where it is cheapest"
-        return DsforgeError(message, f"the nearest that can: --budget {_up(least.money)}")
+        return DsforgeError(message, f"the nearest possible: --budget {_up(least.money)}")
     in_time = min((b for b in bills if b.days <= (days or b.days)), key=lambda b: b.money)
     message = f"`deadline_days` (={days:g}) and `budget` (={money:g}) cannot both be met"
     both = f"--budget {_up(in_time.money)} meets the deadline on {in_time.part.gpus} GPUs"

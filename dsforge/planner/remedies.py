@@ -37,10 +37,12 @@ class Remedy(BaseModel):
 
     model_config = FROZEN
 
-    changes: tuple[str, ...] = Field(description="In words: `recompute full`, `ZeRO-3`.")
+    changes: tuple[str, ...] = Field(description="Changes in words: `recompute full`, `ZeRO-3`.")
     saved_bytes: int = Field(description="Likely memory saved on each accelerator.")
-    slowdown: float = Field(description="GPU time of a token over that before the change.")
-    cost: str = Field(description="What it costs, in words.")
+    slowdown: float = Field(
+        description="GPU time per token relative to the strategy before the change."
+    )
+    cost: str = Field(description="Cost of the change, in words.")
     strategy: Strategy = Field(description="The strategy after the change.")
 
     def __str__(self) -> str:

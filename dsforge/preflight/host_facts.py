@@ -71,11 +71,13 @@ class Interpreter(BaseModel):
 
     path: Path
     exists: bool
-    error: Text = Field(description="What it says instead of its packages.")
+    error: Text = Field(description="Error message, if its packages could not be listed.")
     version: Word = ""
     packages: dict[Word, Package] = Field(default={}, max_length=MANY)
     nccl: Word = ""
-    cuda: Word = Field(default="", description="Release that torch was built for; empty: CPU.")
+    cuda: Word = Field(
+        default="", description="CUDA release that torch was built for; empty: CPU build."
+    )
     tag: Word = ""
     headers: Path = ""
 
@@ -88,7 +90,9 @@ class RunFolder(BaseModel):
     exists: bool
     is_writable: bool
     free_bytes: Count | None
-    files: dict[Name, Name] = Field(max_length=MANY, description="Checksums; empty: not there.")
+    files: dict[Name, Name] = Field(
+        max_length=MANY, description="Checksums of the file's content; empty: missing."
+    )
 
 
 class Tools(BaseModel):
@@ -99,7 +103,7 @@ class Tools(BaseModel):
     compiler: Path
     compiler_works: bool
     ninja: Path = Field(description="On PATH of a remote shell.")
-    ninja_beside: Path = Field(description="Beside the interpreter.")
+    ninja_beside: Path = Field(description="In the folder of the interpreter.")
     nvcc: Path
     nvcc_release: Word
     has_python_headers: bool
@@ -145,8 +149,10 @@ class HostFacts(BaseModel):
     model_config = FROZEN
 
     host_name: Word
-    name_address: Word = Field(description="What its own name resolves to; empty: nothing.")
-    addresses: tuple[Word, ...] = Field(max_length=MANY, description="As `hostname -I` has them.")
+    name_address: Word = Field(description="Address that its own name resolves to; empty: none.")
+    addresses: tuple[Word, ...] = Field(
+        max_length=MANY, description="Addresses in the order of `hostname -I`."
+    )
     interfaces: tuple[Interface, ...] = Field(max_length=MANY)
     infiniband: tuple[RdmaPort, ...] = Field(max_length=MANY)
     gpus: tuple[Card, ...] = Field(max_length=MANY)
@@ -185,7 +191,7 @@ class Listening(BaseModel):
     model_config = FROZEN
 
     error: Text
-    holder: Text = Field(description="The program that has the port, where it can be seen.")
+    holder: Text = Field(description="Program that uses the port; empty: not visible.")
 
 
 class Call(BaseModel):
@@ -195,10 +201,10 @@ class Call(BaseModel):
 
     peer: Word
     error: Text
-    interface: Word = Field(default="", description="The one that the route to the peer takes.")
+    interface: Word = Field(default="", description="Interface of the route to the peer.")
     source: Word = ""
     mtu: Count = 0
-    mtu_passes: bool | None = Field(default=None, description="None: it could not be told.")
+    mtu_passes: bool | None = Field(default=None, description="None: unknown.")
 
 
 class Stream(BaseModel):

@@ -44,7 +44,7 @@ class Question(BaseModel):
     precisions: tuple[Precision, ...] = Field(description="Of matrix products.")
     products: tuple[Product, ...] = Field(description="Sizes of the plan, tried beside a square.")
     disk: str | None = Field(default=None, description="Folder on every node to measure.")
-    budget_s: float = Field(gt=0, le=600, description="After which nothing new is begun.")
+    budget_s: float = Field(gt=0, le=600, description="Time after which no new measurement starts.")
 
     def word(self) -> str:
         """The question as one argument of letters, digits, `-`, `_` and `=`."""

@@ -13,17 +13,19 @@ class GpuFact(BaseModel):
     model_config = FROZEN
 
     name: str
-    memory_bytes: int = Field(description="All of it, also what others use now.")
+    memory_bytes: int = Field(description="All of it, including memory in use by other processes.")
     nvlinks: int = Field(default=0, description="NVLinks that are up.")
     pcie_generation: int | None = None
     cuda_cores: int | None = None
-    clock_mhz: int | None = Field(default=None, description="Highest clock of the cores.")
-    memory_bytes_per_s: float | None = Field(default=None, description="From bus width and clock.")
+    clock_mhz: int | None = Field(default=None, description="Maximum clock of the cores.")
+    memory_bytes_per_s: float | None = Field(
+        default=None, description="Computed from bus width and clock."
+    )
     has_bf16: bool = True
 
 
 class DiskFact(BaseModel):
-    """A mounted disk that the user may write to."""
+    """A mounted disk with write permission to."""
 
     model_config = FROZEN
 
@@ -46,9 +48,9 @@ class InterfaceFact(BaseModel):
 
     name: str
     address: str | None = Field(default=None, description="Its IPv4 address.")
-    gbit_per_s: float | None = Field(default=None, description="None: the driver does not say.")
+    gbit_per_s: float | None = Field(default=None, description="None: not reported by the driver.")
     is_default: bool = Field(default=False, description="The default route leaves through it.")
-    is_physical: bool = Field(default=False, description="A device stands behind it.")
+    is_physical: bool = Field(default=False, description="True: it is a physical device.")
 
 
 class InfinibandFact(BaseModel):

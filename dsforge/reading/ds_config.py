@@ -49,7 +49,7 @@ def json_mapping(path: Path) -> dict[str, Any]:
         place = f"{path}:{error.line}" if error.line else place
         raise refusal("ds-config-json", place, error.reason) from error
     problems = [
-        Problem("ds-config-duplicate", f"`{key[:60]}` is written twice", "keep one", place)
+        Problem("ds-config-duplicate", f"`{key[:60]}` occurs twice", "keep one", place)
         for key in repeated[:MAX_PROBLEMS]
     ]
     if not isinstance(value, dict):

@@ -59,7 +59,7 @@ def parsed_config(text: str, place: str) -> dict[str, Any]:
     except UnreadableError as error:
         raise _unusable(place, error.reason) from None
     if not isinstance(config, dict):
-        raise _unusable(place, f"must hold a JSON object, not {type(config).__name__}")
+        raise _unusable(place, f"must contain a JSON object, not {type(config).__name__}")
     if _depth(config) > MAX_NESTING:
         raise _unusable(place, "is nested too deeply")
     return config
@@ -167,7 +167,7 @@ def _unknown(text: str) -> Problem:
         command = f"hf download {hub_id} --revision {shown(revision)} --local-dir model"
         hint = f"a revision cannot be named: `{command}`, and give that folder"
     elif row is not None:
-        hint = f"{row} is known, these weights are not: give their hub id or folder"
+        hint = f"{row} is in the catalog, but these weights are not: give their hub id or folder"
     else:
         nearest = ", ".join(catalog.nearest_models(text))
         nearest = f"nearest: {nearest}; " if nearest else ""
@@ -216,7 +216,7 @@ def _is_group(value: Any) -> bool:
 
 def _gguf_hint(folder: Path) -> str:
     if any(folder.glob("*.gguf")):
-        return "a GGUF file alone does not say enough: give the catalog name or hub id"
+        return "a GGUF file does not contain all sizes: give the catalog name or hub id"
     return "give the folder that holds it, or a catalog name"
 
 

@@ -178,7 +178,7 @@ def _model(asked: Asked, spec: Source) -> tuple[ModelSpec, tuple[Reason, ...]]:
     text = flag.value if flag else _beside(asked.spec, spec.values.get("model"))
     if not isinstance(text, str):
         hint = "`--model llama-2-7b`, a folder, a config.json, or a size such as 7b"
-        raise refusal("model-missing", spec.name, "no `model` is named", hint)
+        raise refusal("model-missing", spec.name, "`model` is missing", hint)
     try:
         return read_model(text)
     except SpecError as error:

@@ -38,16 +38,16 @@ def whole(kinds: Kinds) -> Pool:
     libraries = {kind.cluster.gpu.collectives: kind.cluster.gpu.name for kind in kinds}
     if len(libraries) > 1:
         said = ", ".join(f"{card} uses {library}" for library, card in libraries.items())
-        message = f"`groups` hold cards that cannot train one model together: {said}"
-        hint = "plan each kind of card by itself"
+        message = f"`groups` contain accelerators that cannot train one model together: {said}"
+        hint = "plan each kind of accelerator separately"
         raise SpecError((Problem("groups-apart", message, hint),))
     every = tuple(sorted(kinds, key=_strength, reverse=True))
     found = _together(every)
     slots = sum(kind.cluster.gpus for kind in kinds)
     idle = slots - found.cluster.gpus
-    words = f"{found.cluster.nodes} hosts differ, and equal shares suit the weakest: "
+    words = f"{found.cluster.nodes} hosts differ, and equal shares are limited by the weakest: "
     slowest = min((kind.cluster.gpu for kind in every), key=_rate)
-    words += f"{found.cluster.gpus_per_node} GPUs on each, at the pace of {slowest.name}"
+    words += f"{found.cluster.gpus_per_node} GPUs on each, at the speed of {slowest.name}"
     words += f", {idle} of {slots} GPUs idle" if idle else ""
     why = Reason(rule="weakest-host", message=words)
     return found._replace(reasons=(why, *found.reasons), listed_gpus=slots)

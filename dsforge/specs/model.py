@@ -106,7 +106,9 @@ class ModelSpec(BaseModel):
         default=None, description="Folder or config.json that it was read from, absolute."
     )
     model_type: str | None = Field(description="`model_type` of its Hugging Face config.")
-    kind: Kind = Field(default="decoder", description="Which halves of a transformer it has.")
+    kind: Kind = Field(
+        default="decoder", description="Architecture: decoder, encoder or encoder-decoder."
+    )
     layers: int = Field(ge=1, description="Transformer layers (each half of an encoder-decoder).")
     hidden_size: int = Field(ge=1, description="Width of the residual stream.")
     ffn_hidden_size: int = Field(ge=1, description="Width of the MLP of a dense layer.")

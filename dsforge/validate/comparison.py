@@ -99,7 +99,7 @@ def compared(figures: Iterable[Figure], ask: Ask) -> FiguresDocument:
     rows: list[AnsweredFigure] = []
     unanswered: list[UnansweredFigure] = []
     for figure in figures:
-        reason = figure.why_or_nearest or "a spec has no words for it"
+        reason = figure.why_or_nearest or "a spec cannot express it"
         if figure.express != "none":
             try:
                 rows.append(_answered(figure, ask(figure)))

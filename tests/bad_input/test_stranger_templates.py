@@ -183,7 +183,7 @@ def test_a_link_inside_of_the_folder_is_followed(tmp_path: Path) -> None:
 
 
 def test_no_process_stays_behind(tmp_path: Path) -> None:
-    """A template that ran into its time limit is ended, not left."""
+    """A template that exceeded its time limit is ended, not left."""
     before = own_children()
     refusal(planted(tmp_path, ENDLESS["nested ranges"]))
 

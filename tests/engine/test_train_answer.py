@@ -107,7 +107,7 @@ def test_rows_without_a_question_are_named(tmp_path: Path) -> None:
     ("words", "message"),
     [
         (["nowhere/model", "--prompt", "a?"], "there is no"),
-        (["model"], "there is nothing to answer"),
+        (["model"], "there are no prompts"),
     ],
     ids=["no-model", "no-question"],
 )

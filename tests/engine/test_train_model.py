@@ -65,7 +65,7 @@ def test_random_weights_come_from_the_seed(tiny_llama: Path) -> None:
 
 def test_a_bare_config_without_random_weights_is_refused(tiny_llama: Path) -> None:
     """Nobody trains random weights by mistake."""
-    with pytest.raises(DsforgeError, match="is a bare config without weights"):
+    with pytest.raises(DsforgeError, match="is a config without weights"):
         check_source(job(tiny_llama / "config.json"), Path.cwd(), FP32)
 
 

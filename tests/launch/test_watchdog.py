@@ -81,7 +81,7 @@ def _end(folder: Path, both: list[BaseProcess], frozen: int) -> tuple[str, float
 
     assert code == 1, said
     assert "did not end within 4 s" in said
-    assert "the last good checkpoint is" in said
+    assert "the last intact checkpoint is" in said
     return said, took_s
 
 
@@ -111,6 +111,6 @@ def test_the_last_good_checkpoint_is_named_where_numbers_are_lost(
 
     assert codes == [1]
     assert "error: the loss of step 2 is nan" in said
-    assert "the last good checkpoint is" in said
+    assert "the last intact checkpoint is" in said
     assert "global_step1" in said
     assert "Traceback" not in said

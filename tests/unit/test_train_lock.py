@@ -77,7 +77,7 @@ def test_a_killed_run_is_named_and_its_folder_taken_over(tmp_path: Path) -> None
 
     assert len(told.lines) == 1
     assert f"run {GONE['pid']} on" in told.lines[0]
-    assert "has ended and left" in told.lines[0]
+    assert "has ended without removing" in told.lines[0]
 
 
 def test_another_process_with_the_same_id_is_not_the_run(tmp_path: Path) -> None:

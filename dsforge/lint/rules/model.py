@@ -90,7 +90,7 @@ def model_moe_leaf(file: CheckedFile) -> Iterator[Hit]:
     "model-stages",
     "info",
     why="Every stage waits for the fullest one. DeepSpeed balances stages by parameters, with the "
-    "embedding and the head, so an uneven number of layers may be the even one.",
+    "embedding and the head, so stages with different numbers of layers can be balanced.",
     evidence="DeepSpeed runtime/pipe/module.py, PipelineModule._partition_layers",
 )
 def model_stages(file: CheckedFile) -> Iterator[Hit]:
@@ -106,7 +106,7 @@ ROWS = rules(
         "model-tied-tensor",
         "warning",
         If("@tensor_parallel_size", "above", 1),
-        "{model} ties its embeddings; AutoTP before 0.19.4 cuts only the head",
+        "{model} ties its embeddings; AutoTP before 0.19.4 shards only the head",
         "use a newer DeepSpeed, or autotp_size 1",
         title="Tied embeddings with an AutoTP release that does not know them.",
         why="Older AutoTP shards the output head without the embedding that shares its matrix, "

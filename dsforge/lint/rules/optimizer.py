@@ -225,7 +225,7 @@ NUMBERS = (
 @rule(
     "number-as-text",
     "error",
-    why="Nothing converts the text here: it reaches arithmetic, which raises a TypeError.",
+    why="The text is not converted here: arithmetic with it raises a TypeError.",
     evidence="torch.optim.Optimizer and DeepSpeed runtime/engine.py compare the value with 0",
 )
 def number_as_text(file: CheckedFile) -> Iterator[Hit]:
@@ -281,7 +281,7 @@ ROWS = rules(
         "weight-decay",
         "warning",
         If("optimizer.params.weight_decay", "outside", (0, 1)),
-        "`{key}` (={number:g}) must lie in 0..1",
+        "`{key}` (={number:g}) must be between 0 and 1",
         title="Weight decay out of range.",
         why="Decay is a fraction per step times the learning rate; a value above 1 shrinks "
         "weights faster than they learn.",
@@ -304,7 +304,7 @@ ROWS = rules(
         "scheduler-alone",
         "info",
         If("scheduler", "block"),
-        "`scheduler` without `optimizer`: the program must bring one",
+        "`scheduler` without `optimizer`: the program must pass one",
         title="A schedule without an optimizer.",
         why="A schedule needs an optimizer that DeepSpeed creates; transformers refuses to "
         "combine it with one from the program.",

@@ -43,7 +43,7 @@ def unsaved_weights(file: CheckedFile) -> Iterator[Hit]:
     keys = (new, "gather_16bit_weights_on_model_save", "stage3_gather_fp16_weights_on_model_save")
     if file.stage == FULLY_SHARDED and not any(file.at(ZERO, key) for key in keys):
         loc = (ZERO, next((k for k in keys if k in file.block(ZERO)), "stage"))
-        yield Hit(loc, "whole weights are not gathered on save", f"set `{new}` to true")
+        yield Hit(loc, "full weights are not gathered on save", f"set `{new}` to true")
 
 
 ROWS = rules(

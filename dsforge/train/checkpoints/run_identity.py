@@ -38,11 +38,13 @@ class RunIdentity(BaseModel):
     model_config = FROZEN
 
     data: str = Field(description="Checksum of the training samples as tokens, in order.")
-    validation: str = Field(description="The same of the validation samples; empty without any.")
+    validation: str = Field(
+        description="Checksum of the validation samples as tokens; empty: no validation samples."
+    )
     model: str = Field(description="Type, number of parameters, checksum of names and shapes.")
-    configuration: dict[str, Value] = Field(description="Of the model, by dotted name.")
+    configuration: dict[str, Value] = Field(description="Settings of the model, by dotted name.")
     precision: str
-    optimizer: str = Field(description="Its type, as DeepSpeed names it.")
+    optimizer: str = Field(description="Type of the optimizer, as DeepSpeed names it.")
     total_steps: int = Field(ge=1)
     job: dict[str, Value] = Field(description="Fields of train.yaml, by dotted name.")
     settings: dict[str, Value] = Field(description="ds_config as used, by dotted name.")
@@ -108,9 +110,9 @@ def changes(old: RunIdentity, new: RunIdentity) -> list[Change]:
 
 def _refused(old: RunIdentity, new: RunIdentity) -> Iterator[Change]:
     """Changes after which a run could not go on as the same."""
-    fixed = [Change(n, old.job.get(n), new.job.get(n), f"set `{n}` as it was") for n in FIXED]
+    fixed = [Change(n, old.job.get(n), new.job.get(n), f"restore the former `{n}`") for n in FIXED]
     names = sorted(filter(_is_lora, {*old.job, *new.job}))
-    lora = [Change(n, old.job.get(n), new.job.get(n), "set `lora` as it was") for n in names]
+    lora = [Change(n, old.job.get(n), new.job.get(n), "restore the former `lora`") for n in names]
     lora = [change for change in lora if change.name != "lora.dropout"]
     others = [
         Change("precision", old.precision, new.precision, "use the precision of the checkpoint"),

@@ -68,8 +68,12 @@ class Saver:
 
     def _given_up(self, failure: SaveError, note: CheckpointNote) -> SaveError:
         left = checkpoints(self.folder)
-        good = f"the last good one is {left[-1].name}" if left else "there is none yet"
-        hint = f"make room in {self.folder} and start again; {good}"
+        good = (
+            f"the last intact checkpoint is {left[-1].name}"
+            if left
+            else "there is no checkpoint yet"
+        )
+        hint = f"free disk space in {self.folder} and start again; {good}"
         return SaveError(f"step {note.step}: {failure.message}", hint)
 
     def _check_room(self, each: int, count: int) -> None:
@@ -80,8 +84,11 @@ class Saver:
         short = largest(needed - free)[0]
         if short > 0:
             message = f"{size(free)} are free in {self.folder}, {max(1, count)} checkpoints"
-            hint = "make room, lower `keep_checkpoints`, or write elsewhere with `--output`"
-            raise SaveError(f"{message} of {size(each)} are to be written", hint)
+            hint = (
+                "free disk space, lower `keep_checkpoints`, or write to another disk with "
+                "`--output`"
+            )
+            raise SaveError(f"{message} of {size(each)} must be written", hint)
 
     def _learn(self, cost: Cost) -> None:
         """Keep what a checkpoint costs; have the ranks wait for each other that long."""

@@ -71,7 +71,7 @@ def convert(
     """
     if folder.kind != "deepspeed":
         message = f"{folder.path} is not a checkpoint of DeepSpeed's ranks ({folder.kind})"
-        raise DsforgeError(message, "name a folder that holds *_states.pt files")
+        raise DsforgeError(message, "give a folder that contains *_states.pt files")
     check_outside(out, folder.path)
     check_pointer(out)
     if any(f.model_rank or f.kind in ("layer", "expert") for f in folder.files):
@@ -111,7 +111,9 @@ def _by_deepspeed(folder: Folder, out: Path, watcher: Watcher, *, checksums: boo
             if isinstance(error, OSError) and error.errno in HINTS:
                 raise  # whatever its many assertions raise
             message = f"DeepSpeed cannot convert {folder.path.name}: {error}"
-            raise DsforgeError(message, "resume it on the ranks that wrote it") from error
+            raise DsforgeError(
+                message, "resume it with the number of ranks that wrote it"
+            ) from error
         _judge(folder, checksums=checksums)  # the bytes are still those that were checked
         wrong = [finding for finding in verify(temporary) if finding.severity == "error"]
         if wrong:
@@ -123,7 +125,7 @@ def _by_parameter(folder: Folder, out: Path, watcher: Watcher, archive: type[Arc
     saved = read_saved(folder, archive)
     if not saved.trained:
         hint = "`dsforge ckpt export` writes its weights without them"
-        raise DsforgeError(f"{folder.path} holds no optimizer states to convert", hint)
+        raise DsforgeError(f"{folder.path} contains no optimizer states to convert", hint)
     saved.check_states()
     check_distinct(saved.trained)
     kinds = {"frozen parameters": len(saved.frozen), "buffers": len(saved.buffers)}

@@ -142,7 +142,9 @@ def write_files(engine: Any, folder: Path, tag: str) -> dict[str, FileNote]:
             remove(unfinished)
             (unfinished / tag).mkdir(parents=True)
         except OSError as error:
-            raise DsforgeError(f"{unfinished} cannot be made: {reason(error, folder)}") from error
+            raise DsforgeError(
+                f"{unfinished} cannot be created: {reason(error, folder)}"
+            ) from error
 
     on_first_rank(make_room)
     engine.save_checkpoint(
@@ -176,7 +178,7 @@ def _named(folder: Path, note: CheckpointNote, keep: int) -> None:
         _complete(folder, note, keep)
     except OSError as error:
         message = f"step {note.step}: the checkpoint cannot be completed: {reason(error, folder)}"
-        raise DsforgeError(message, f"check what is in {folder}, then start again") from error
+        raise DsforgeError(message, f"check the content of {folder}, then start again") from error
 
 
 def _complete(folder: Path, note: CheckpointNote, keep: int) -> None:
@@ -205,7 +207,7 @@ def compare(state_dict: Any, file: Path) -> None:
     held = dict(_held(state_dict, ""))
     if stored.keys() != held.keys():
         odd = sorted(stored.keys() ^ held.keys())
-        raise DsforgeError(f"does not hold the tensors of the engine: {', '.join(odd[:3])}")
+        raise DsforgeError(f"does not contain the tensors of the engine: {', '.join(odd[:3])}")
     for name, tensor in held.items():
         found = stored[name]
         dtype = str(tensor.dtype).removeprefix("torch.")

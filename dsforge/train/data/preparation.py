@@ -164,7 +164,10 @@ def _tokenized(
     limit = job.sequence_length
     if counts.cut:
         where = _where(counts.cut)
-        say(f"{file.name}: {len(counts.cut)} of {len(rows)} rows cut at {limit} tokens: {where}")
+        say(
+            f"{file.name}: {len(counts.cut)} of {len(rows)} rows truncated at {limit} tokens: "
+            f"{where}"
+        )
     if counts.without_answer:
         why = f"their answer begins after {limit} tokens: {_where(counts.without_answer)}"
         say(f"{file.name}: {len(counts.without_answer)} rows left out: {why}")

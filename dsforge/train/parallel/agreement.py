@@ -44,7 +44,7 @@ def on_first_rank(act: Callable[[], Result]) -> Result | None:
     except torch.distributed.DistError:  # the store ended with the first rank
         outcome = FAILED
     if outcome != DONE:
-        raise DsforgeError("the first rank failed", "its own message says why")
+        raise DsforgeError("the first rank failed", "see its own message")
     return None
 
 
@@ -55,7 +55,7 @@ def _tell(store: Any, key: str, outcome: str) -> None:
     try:
         store.set(key, outcome)
     except torch.distributed.DistError as error:
-        message = "the job's key-value store is gone: torchrun, which kept it, has ended"
+        message = "the job's key-value store is not available: torchrun, which hosts it, has ended"
         raise DsforgeError(
             message, "start again: the run resumes from the last checkpoint"
         ) from error

@@ -269,7 +269,8 @@ class Run:
             why = "a resumed run keeps its global batch"
             yield f"train_batch_size {kept} -> {asked} is ignored: {why}"
         if note.step > self.total_steps:
-            yield f"step {note.step} is past the last step, {self.total_steps}: nothing is trained"
+            yield f"step {note.step} is past the last step, {self.total_steps}: there is nothing "
+            "to train"
 
     def _late_wish(self, done: int) -> int:
         """A signal that came after the last step, in its save or validation; all ranks agree."""

@@ -112,7 +112,7 @@ class Attendant:
         self.is_orphaned = True
         self._end_by = monotonic() + ORPHAN_S
         mute_if_nobody_listens()
-        _say("the launcher of this rank has ended; the rank ends too")
+        _say("the launcher of this rank has ended; the rank stops")
         self._hear(signal.SIGTERM)
 
     def _hear(self, number: int) -> None:

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Starts the run with the deepspeed launcher. Change the hosts in hostfile, not here.
-# MASTER_PORT and PDSH_SSH_ARGS_APPEND of the calling shell are respected.
+# MASTER_PORT and PDSH_SSH_ARGS_APPEND of the calling shell are used.
 set -euo pipefail
 
 fail() {
