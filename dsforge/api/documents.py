@@ -14,9 +14,9 @@ class GenDocument(BaseModel):
     model_config = FROZEN
 
     out: str = Field(description="Run folder that was written.")
-    created: tuple[str, ...] = Field(description="New files.")
+    created: tuple[str, ...] = Field(description="Files that did not exist before.")
     updated: tuple[str, ...] = Field(description="Files whose content changed.")
-    unchanged: tuple[str, ...] = Field(description="Unchanged files.")
+    unchanged: tuple[str, ...] = Field(description="Files that already had this content.")
     removed: tuple[str, ...] = Field(description="Files of an earlier plan that were removed.")
     plan: Plan = Field(description="The plan that was rendered, as in `plan.json`.")
 

@@ -43,7 +43,9 @@ class AnsweredFigure(BaseModel):
     regime: str = Field(description="Kind of use, such as `memory, lora`.")
     quantity: Quantity = Field(description="What was published.")
     unit: str = Field(description="Unit of all values of this row.")
-    predicted: float = Field(description="Likely value.")
+    predicted: float = Field(
+        description="Expected value of the prediction, in the unit of the row."
+    )
     low: float = Field(description="Lower end of the 80 % interval.")
     high: float = Field(description="Upper end of the 80 % interval.")
     published: float = Field(description="Published value; 1 for `yes`, 0 for `no`.")

@@ -106,7 +106,7 @@ def test_rows_without_a_question_are_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["nowhere/model", "--prompt", "a?"], "there is no"),
+        (["nowhere/model", "--prompt", "a?"], "does not exist"),
         (["model"], "there are no prompts"),
     ],
     ids=["no-model", "no-question"],

@@ -128,8 +128,8 @@ def test_another_tokenizer_can_be_named(tiny_llama: Path, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("./missing", "there is no"),
-        ("missing.gguf", "there is no"),
+        ("./missing", "does not exist"),
+        ("missing.gguf", "does not exist"),
         ("empty", "has no config.json"),
     ],
 )

@@ -48,7 +48,7 @@ def finished(tiny_llama: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     [
         pytest.param(cut, "bytes of", id="cut", marks=pytest.mark.slow),
         pytest.param(flip, "content differs from what was saved", id="bit-flipped"),
-        pytest.param(Path.unlink, "is not there", id="removed", marks=pytest.mark.slow),
+        pytest.param(Path.unlink, "is missing", id="removed", marks=pytest.mark.slow),
     ],
 )
 def test_a_spoilt_checkpoint_is_passed_over(

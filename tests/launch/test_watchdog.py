@@ -31,7 +31,7 @@ def test_a_frozen_rank_ends_the_run_and_is_named(
 
     assert took_s < 50
     assert "error: step " in said
-    who = "no heartbeat from rank 1" if frozen else "the first rank, which holds"
+    who = "no heartbeat from rank 1" if frozen else "the first rank, which hosts"
     assert who in said
     assert "step.py" in (tmp_path / f"output/hang/rank{1 - frozen}.txt").read_text()
 
@@ -50,7 +50,7 @@ def test_a_rank_that_is_frozen_in_a_save_ends_the_run(
 
     assert took_s < 80
     assert "error: the checkpoint or validation after step " in said
-    assert "no heartbeat from rank 1" in said or "the first rank, which holds" in said
+    assert "no heartbeat from rank 1" in said or "the first rank, which hosts" in said
     assert "checkpoints/writer.py" in (tmp_path / f"output/hang/rank{1 - frozen}.txt").read_text()
 
 

@@ -211,7 +211,7 @@ def test_no_checkpoint_that_is_whole_is_an_error(tmp_path: Path) -> None:
     with_files(path)
     (path / "rank.pt").unlink()
 
-    with pytest.raises(DsforgeError, match=r"global_step4: rank.pt is not there"):
+    with pytest.raises(DsforgeError, match=r"global_step4: rank.pt is missing"):
         chosen_beginning("auto", tmp_path, overwrite=False)
 
 

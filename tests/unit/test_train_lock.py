@@ -177,5 +177,5 @@ def test_an_output_that_is_no_folder_is_refused(name: str, tmp_path: Path) -> No
     (tmp_path / "file").write_text("mine")
     (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
 
-    with pytest.raises(DsforgeError, match=r"cannot be (made|written)"):
+    with pytest.raises(DsforgeError, match=r"cannot be (created|written)"):
         Told().hold(tmp_path / name)

@@ -31,7 +31,7 @@ class FileNote(BaseModel):
 
     model_config = FROZEN
 
-    bytes: int = Field(ge=0)
+    bytes: int = Field(ge=0, description="Size of the file in bytes.")
     crc32: int = Field(ge=0, description="Checksum of all its bytes.")
 
 
@@ -41,16 +41,22 @@ class CheckpointNote(BaseModel):
     model_config = FROZEN
 
     step: int = Field(ge=0, description="Optimizer steps done.")
-    world_size: int = Field(ge=1)
-    zero_stage: int = Field(ge=0, le=3)
-    global_batch_size: int = Field(ge=1)
-    seed: int
+    world_size: int = Field(ge=1, description="Number of ranks that saved it.")
+    zero_stage: int = Field(ge=0, le=3, description="ZeRO stage of the run, 0 to 3.")
+    global_batch_size: int = Field(ge=1, description="Samples per optimizer step.")
+    seed: int = Field(description="Seed of weights, adapters and data order.")
     samples: int = Field(
         ge=1, description="Number of training samples, which determines their order."
     )
-    tensor_parallel_size: int = Field(default=1, ge=1)
-    pipeline_parallel_size: int = Field(default=1, ge=1)
-    context_parallel_size: int = Field(default=1, ge=1)
+    tensor_parallel_size: int = Field(
+        default=1, ge=1, description="Ranks that share the matrices of each layer."
+    )
+    pipeline_parallel_size: int = Field(
+        default=1, ge=1, description="Stages that the layers are divided into."
+    )
+    context_parallel_size: int = Field(
+        default=1, ge=1, description="Ranks that share one sequence."
+    )
     run: RunIdentity | None = Field(
         default=None, description="None: saved by a release that did not record it."
     )

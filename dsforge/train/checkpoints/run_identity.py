@@ -43,9 +43,9 @@ class RunIdentity(BaseModel):
     )
     model: str = Field(description="Type, number of parameters, checksum of names and shapes.")
     configuration: dict[str, Value] = Field(description="Settings of the model, by dotted name.")
-    precision: str
+    precision: str = Field(description="Precision of the computation: bf16, fp16 or fp32.")
     optimizer: str = Field(description="Type of the optimizer, as DeepSpeed names it.")
-    total_steps: int = Field(ge=1)
+    total_steps: int = Field(ge=1, description="Optimizer steps of the whole run.")
     job: dict[str, Value] = Field(description="Fields of train.yaml, by dotted name.")
     settings: dict[str, Value] = Field(description="ds_config as used, by dotted name.")
 

@@ -47,8 +47,8 @@ class Holder(BaseModel):
 
     model_config = FROZEN
 
-    host: str = Field(pattern=r"^[A-Za-z0-9._-]{1,255}$")
-    pid: int = Field(ge=1, le=2**31)
+    host: str = Field(pattern=r"^[A-Za-z0-9._-]{1,255}$", description="Host name of the process.")
+    pid: int = Field(ge=1, le=2**31, description="Process id on that host.")
     process_started: int = Field(
         ge=0, description="Start time of the process, in ticks since boot."
     )
@@ -58,7 +58,7 @@ class Holder(BaseModel):
         max_length=MAX_FIELD_LETTERS, description="Identity of the job, the same on all its ranks."
     )
     restarts: int = Field(ge=0, description="Number of restarts by torchrun.")
-    command: str = Field(max_length=MAX_FIELD_LETTERS)
+    command: str = Field(max_length=MAX_FIELD_LETTERS, description="Command line of the process.")
 
     def __str__(self) -> str:
         """`run 4711 on node1 since 2026-11-22 07:30:12 UTC`."""
