@@ -71,8 +71,8 @@ class EstimateDocument(BaseModel):
         description="Cost and duration of the token budget; none without a token budget."
     )
     loss: Loss = Field(
-        description="What the logits are priced as: `chunked` as `dsforge train` makes the loss, "
-        "`plain` where a trainer holds those of a whole micro batch."
+        description="Loss that the estimate assumes: `chunked` as in `dsforge train`, or "
+        "`plain` (full logits of a micro batch)."
     )
     buckets: Buckets = Field(
         description="Sizes of ZeRO's buffers that the price assumes, elements."

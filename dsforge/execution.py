@@ -82,7 +82,7 @@ class Execution(BaseModel):
     )
     loss: Loss | None = Field(
         default=None,
-        description="`plain`: whole logits; `softmax`: a fused kernel that keeps it; "
+        description="`plain`: full logits; `softmax`: a fused kernel that saves the softmax; "
         "`chunked_output`: logits in pieces (torchtune); `chunked`: the head and the loss of some "
         "tokens at a time (dsforge train); `fused`: the same in one kernel (Liger). None: chunked "
         "where dsforge train can, else plain.",

@@ -77,7 +77,7 @@ def hostfile_entries(text: str, place: str, *, by_name: bool = False) -> list[En
             entries.append(Entry(match[1], slots, at))
     problems += entry_problems(entries, by_name=by_name)
     if not entries and not problems:
-        problems = [Problem("hostfile-empty", "names no host", _FORM, place)]
+        problems = [Problem("hostfile-empty", "contains no host", _FORM, place)]
     if problems:
         raise SpecError(tuple(problems))
     return entries

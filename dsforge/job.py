@@ -72,7 +72,7 @@ class TrainJob(BaseModel):
     attention: Attention = Field(default="sdpa", description="Attention kernels of transformers.")
     loss: AskedLoss = Field(
         default="chunked",
-        description="`chunked`: logits of some tokens at a time, where the model allows it; "
+        description="`chunked`: logits of a chunk of tokens at a time, if the model allows it; "
         "`plain`: of the whole micro batch.",
     )
     lora: LoraSpec | None = Field(

@@ -102,11 +102,11 @@ def _open(path: Path) -> Iterator[int]:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     except (OSError, ValueError) as error:
-        raise UnreadableError("file-unreadable", f"cannot be read: {_why(error)}") from None
+        raise UnreadableError("file-unreadable", f"cannot be read: {_os_reason(error)}") from None
     try:
         yield descriptor
     except OSError as error:
-        raise UnreadableError("file-unreadable", f"cannot be read: {_why(error)}") from None
+        raise UnreadableError("file-unreadable", f"cannot be read: {_os_reason(error)}") from None
     finally:
         os.close(descriptor)
 
@@ -147,7 +147,7 @@ class _Pipe(io.RawIOBase):
         left_s = min(self.patience_s, self.deadline - time.monotonic())
         if left_s <= 0 or not self._poll.poll(left_s * 1000):
             _given_up = time.monotonic()
-            reason = f"cannot be read: a pipe that nobody has filled for {self.patience_s:g} s"
+            reason = f"cannot be read: a pipe without data for {self.patience_s:g} s"
             raise UnreadableError("file-unreadable", reason)
         part = os.read(self._descriptor, len(buffer))
         buffer[: len(part)] = part
@@ -162,7 +162,7 @@ def _part(stream: io.RawIOBase, most_bytes: int) -> bytes:
     return part
 
 
-def _why(error: OSError | ValueError) -> str:
+def _os_reason(error: OSError | ValueError) -> str:
     """The reason in the words of the system."""
     if getattr(error, "errno", None) == errno.ENXIO:
         return "it is a socket or a device, not a regular file"

@@ -201,7 +201,7 @@ class Dialogue:
         self.flooded = False  # whether it was ended for saying too much
         self._complaint = bytearray()
         self._readers = tuple(
-            threading.Thread(target=read, daemon=True) for read in (self._hear, self._note)
+            threading.Thread(target=read, daemon=True) for read in (self._queue_output, self._note)
         )
         for reader in self._readers:
             reader.start()
@@ -237,7 +237,7 @@ class Dialogue:
         text = self._complaint.decode(errors="replace")
         return Completed(self._command, TIMEOUT_CODE if code is None else code, text)
 
-    def _hear(self) -> None:
+    def _queue_output(self) -> None:
         """Queue what it says, and none at the end."""
         stream = self._process.stdout
         assert stream is not None

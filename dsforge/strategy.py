@@ -255,8 +255,8 @@ class Constraints(BaseModel):
     )
     loss: AskedLoss | None = Field(
         default=None,
-        description="`plain` holds the logits of a micro batch, `chunked` those of some tokens; "
-        "none: chunked where `dsforge train` runs the plan and can.",
+        description="Loss: `plain` (logits of a micro batch) or `chunked` (of a chunk of "
+        "tokens); none: chunked if `dsforge train` runs the plan and supports it.",
     )
     attention: AttentionKind | None = Field(
         default=None,

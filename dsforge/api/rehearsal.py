@@ -198,7 +198,7 @@ def _checked(settings: dict[str, Any], place: str) -> dict[str, Any]:
     for key, device in devices.items():
         if device == "nvme":
             message = f"{place}: `{key}` on NVMe cannot be rehearsed: fake tensors have no bytes"
-            raise DsforgeError(message, "rehearse it with `cpu`: the device holds the same")
+            raise DsforgeError(message, "rehearse it with `cpu`: device memory is the same")
     return settings
 
 

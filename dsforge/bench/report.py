@@ -29,9 +29,7 @@ class Outcome(BaseModel):
     model_config = FROZEN
 
     cell: Cell = Field(description="Strategy and repetition of the launch.")
-    wall_s: float = Field(
-        ge=0, description="Seconds of the whole launch, imports and loading included."
-    )
+    wall_s: float = Field(ge=0, description="Seconds of the launch, imports and loading included.")
     measurement: Measurement | None = Field(
         default=None, description="Measurements of the ranks; none: the run failed."
     )
@@ -205,7 +203,7 @@ def _recommend(rows: tuple[Row, ...]) -> Recommendation:
     reasons = [_scatter(best)] if _step_s(best) > enough else []
     reasons += [_against(best, other) for other in measured if other is not best]
     reasons += [f"{row.variant} failed in every run" for row in rows if not row.runs]
-    reasons += _practice(best, measured)
+    reasons += _compared_with_advice(best, measured)
     return Recommendation(variant=best.variant, reasons=(*reasons, _agreement(measured)))
 
 
@@ -239,7 +237,7 @@ def _against(best: Row, other: Row) -> str:
     )
 
 
-def _practice(best: Row, measured: list[Row]) -> list[str]:
+def _compared_with_advice(best: Row, measured: list[Row]) -> list[str]:
     """How the result stands to the rule of practice, where the rule speaks."""
     names = {row.variant for row in measured}
     if not {"zero2", "zero3"} <= names:

@@ -72,7 +72,7 @@ def find_checkpoint(path: Path) -> Folder:
     try:
         single, folder = path.is_file() and path.suffix in WEIGHTS, path.is_dir()
     except (OSError, ValueError) as error:  # a name that is too long, or holds NUL
-        raise DsforgeError(f"there is no checkpoint at {str(path)[:200]}: {error}") from error
+        raise DsforgeError(f"no checkpoint at {str(path)[:200]}: {error}") from error
     if single:
         return Folder(path, "file")
     if not folder:
@@ -126,7 +126,7 @@ def _entries(path: Path) -> list[Path]:
         raise DsforgeError(f"{path} cannot be read: {error.strerror}") from error
     if len(found) > MAX_FILES:
         hint = "give the folder of one checkpoint"
-        raise DsforgeError(f"{path} holds more than {MAX_FILES:,} files", hint)
+        raise DsforgeError(f"{path} contains more than {MAX_FILES:,} files", hint)
     return sorted(found)
 
 
@@ -147,7 +147,9 @@ def files_below(path: Path, suffixes: tuple[str, ...], *, depth: int = MAX_DEPTH
             elif entry.name.endswith(suffixes):
                 found.append(entry)
         if seen > MAX_FILES:
-            raise DsforgeError(f"{path} holds more than {MAX_FILES:,} files", "give one checkpoint")
+            raise DsforgeError(
+                f"{path} contains more than {MAX_FILES:,} files", "give one checkpoint"
+            )
     return sorted(found)
 
 

@@ -51,7 +51,7 @@ def verify(
     from dsforge.masking import printable
 
     found = found_in(
-        checkpoint, checksums=not quick, values=values, wanted=_wanted(model, checkpoint)
+        checkpoint, checksums=not quick, values=values, wanted=_expected_shapes(model, checkpoint)
     )
     errors = sum(finding.severity == "error" for finding in found)
     if as_json:
@@ -167,7 +167,7 @@ def export(
     note(f"written and read back: {written.folder} ({held})")
 
 
-def _wanted(model: str | None, checkpoint: Path) -> Wanted:
+def _expected_shapes(model: str | None, checkpoint: Path) -> Wanted:
     """What the weights must be: those of the model named, or of a config.json beside them.
 
     Names and shapes where the model is a folder or file and transformers is here to build it.

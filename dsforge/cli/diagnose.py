@@ -44,7 +44,7 @@ def diagnose(
     """Find the cause of a failed run in its log, with evidence and a fix.
 
     The exit code is 0 if no cause was found, 3 if causes were found. A confidence below 0.5 means
-    that no rule knows the error; the answer then says where to start.
+    that the error was not recognised; the report then says where to start.
     """
     if list_rules or explain is not None:
         _show_rules(explain)

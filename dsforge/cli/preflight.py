@@ -64,7 +64,7 @@ def preflight(
     from dsforge.preflight.report import document
 
     begin = time.monotonic()
-    case, found = _looked(run, hostfile, local=local, fix=fix, measure=not no_bandwidth)
+    case, found = _checked_run(run, hostfile, local=local, fix=fix, measure=not no_bandwidth)
     found = tuple(finding for finding in found if finding.rule not in ignore)
     seconds = time.monotonic() - begin
     if as_json:
@@ -85,7 +85,7 @@ def _counted(found: tuple[Finding, ...]) -> str:
     return ", ".join(counted(severities.count(name), name) for name in ("error", "warning"))
 
 
-def _looked(
+def _checked_run(
     run: Path, hostfile: Path | None, *, local: bool, fix: bool, measure: bool
 ) -> tuple[Case, tuple[Finding, ...]]:
     """The case and what is wrong in it. Raises DsforgeError where there is no run to look at."""

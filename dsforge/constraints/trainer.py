@@ -111,8 +111,8 @@ def partition_holds_layers(case: Case) -> Broken | None:
     if case.partition is None or layers is None or sum(case.partition) == layers:
         return None
     return Broken(
-        f"`pipeline.partition` {list(case.partition)} holds {sum(case.partition)} decoder layers, "
-        f"the model has {layers}",
+        f"`pipeline.partition` {list(case.partition)} has {sum(case.partition)} decoder "
+        f"layers, the model has {layers}",
         'name all layers, or use "parameters"',
     )
 
@@ -142,7 +142,7 @@ def _has_tensor_plan(shape: ModelShape) -> bool:
 
 
 @constraint(
-    "vocabulary-split", source="dsforge: the loss of answers needs logits of the whole vocabulary"
+    "vocabulary-split", source="dsforge: the loss of answers needs logits of the full vocabulary"
 )
 def vocabulary_split(case: Case) -> Broken | None:
     """AutoTP's own loss over a split vocabulary."""
@@ -150,7 +150,7 @@ def vocabulary_split(case: Case) -> Broken | None:
         return None
     return Broken(
         "`tensor_parallel.vocab_parallel_lm_head` is not supported by `dsforge train`: its loss "
-        "needs the logits of the whole vocabulary",
+        "needs the logits of the full vocabulary",
         "remove the key",
     )
 

@@ -131,7 +131,7 @@ def _filling(costs: FamilyCosts, strategy: Strategy, token_bytes: float) -> PerT
     """All hops of the pipeline twice: far ones between nodes, near ones inside."""
     hops = strategy.layout.pipeline_parallel_size - 1
     far = minimum(hops, costs.cluster.nvlink_domains - 1)
-    far = counted(far, "far_hops", "hops", of=hops, why="that leave a node or NVLink domain")
+    far = counted(far, "far_hops", "hops", of=hops, why="sends that leave a node or NVLink domain")
     slow = _send("pipeline", costs.links.pipeline, token_bytes)
     quick = _send("neighbour", costs.links.neighbours, token_bytes)
     return PerToken(
@@ -157,7 +157,7 @@ def layer_traffic(costs: FamilyCosts, strategy: Strategy, *, moe_layer: bool) ->
 
 
 def _activation_bytes(costs: FamilyCosts) -> float:
-    """What one layer hands to the next, bytes of one token."""
+    """Bytes per token that one layer passes to the next."""
     return named(costs.model.hidden_size * element_bytes(costs.workload), "token_bytes", "bytes")
 
 

@@ -48,7 +48,7 @@ LOCAL = "ranks of the slowest group that share a node or NVLink domain"
 NODES = "nodes or NVLink domains of the slowest group"
 HOSTS = "nodes that its local ranks are on"
 PORTS = "nodes whose adapters carry the outgoing traffic"
-SHARING = "groups that share the adapters, each with a flow; of a hop, ranks over their share"
+SHARING = "groups that use the adapters at the same time; for a hop, ranks relative to their share"
 TREE = f"{RING}: up and down a tree, if that has fewer hops"
 SLOWER = f"{RING}: the slowest link that it crosses"
 
@@ -132,15 +132,17 @@ def channel(cluster: ClusterSpec, ranks: int, stride: int) -> Channel:
 
     Groups side by side share the adapters of a node: with stride 8 on nodes of 8, eight groups do.
     """
-    return ALONE if ranks == 1 else _over(cluster, placement(cluster, ranks, stride))
+    return ALONE if ranks == 1 else _measured_channel(cluster, placement(cluster, ranks, stride))
 
 
 def hop(cluster: ClusterSpec, stages: int, stride: int) -> Channel:
     """The channel of the slowest hop between pipeline stages of so many ranks."""
-    return ALONE if stages == 1 else _over(cluster, hop_placement(cluster, stages, stride))
+    return (
+        ALONE if stages == 1 else _measured_channel(cluster, hop_placement(cluster, stages, stride))
+    )
 
 
-def _over(cluster: ClusterSpec, where: Placement) -> Channel:
+def _measured_channel(cluster: ClusterSpec, where: Placement) -> Channel:
     """The channel of a placement, corrected where its link was measured."""
     rated = _rated(network_links(cluster), where)
     link = cluster.intra_node if where.nodes == 1 else cluster.inter_node
@@ -269,5 +271,5 @@ def channels(cluster: ClusterSpec, layout: Layout, weight_group: int | None = No
         expert=channel(cluster, ep, tp),
         expert_shards=shards if ep == 1 else channel(cluster, max(1, ranks // ep), tp * ep),
         pipeline=hop(cluster, pp, ranks * tp),
-        neighbours=_over(cluster, Placement(2, 2, 1, 1)) if pp > 1 else ALONE,
+        neighbours=_measured_channel(cluster, Placement(2, 2, 1, 1)) if pp > 1 else ALONE,
     )

@@ -133,7 +133,7 @@ class Setting(NamedTuple):
 
     @property
     def passes(self) -> float:
-        """Forward passes that all products of a step amount to."""
+        """Matrix products of a step, in units of forward passes."""
         return named(1 + self.backward + self.repeated, "passes")
 
     @property
@@ -185,7 +185,7 @@ def _repeated(strategy: Strategy) -> tuple[float, float]:
 
 
 def _product(name: str, product: Product, rate: float, *, setting: Setting, tp: int) -> LinearTime:
-    """One pass of a product that `tp` ranks share: FLOPs at the rate, bytes at the bandwidth."""
+    """One pass of a product sharded over `tp` ranks: FLOPs at the rate, bytes at the bandwidth."""
     weight, sides = product.weight(name) / tp, product.sides(tp)
     bandwidth, size = setting.rates.bandwidth, setting.size
     size_in = size + QUANTISE_BYTES if rate > setting.rates.wide_products else size
@@ -213,7 +213,7 @@ def _layer(model: ModelSpec, setting: Setting, *, moe_layer: bool) -> LinearTime
     token_s = passes * products_s + _attention_s(model, setting) + rest_s
     return LinearTime(
         named(fixed_s, f"{kind}_layer_fixed_s", "s", "independent of the number of tokens"),
-        named(token_s, f"{kind}_layer_token_s", "s", "of one token"),
+        named(token_s, f"{kind}_layer_token_s", "s", "per token"),
     )
 
 
@@ -236,7 +236,7 @@ def _resident_bytes(model: ModelSpec, setting: Setting, *, moe_layer: bool) -> f
 
 
 def _attention_s(model: ModelSpec, setting: Setting) -> float:
-    """Seconds of one token in the scores of one layer, all passes."""
+    """Seconds per token in the attention scores of one layer, all passes."""
     flops = score_flops(model, setting.sequence_length) / setting.tp
     forward = 1 + setting.repeated_scores
     if setting.execution.attention == "flash":

@@ -184,7 +184,7 @@ class Footprint(NamedTuple):
         return Peak(kept.weights, *parts, kept.optimizer, self.buffers, moment, churn)
 
     def _in_flight(self, batching: Batching) -> float:
-        """Micro batches whose activations are alive: 1F1B keeps one for each later stage.
+        """Micro batches in flight: 1F1B has one for each later stage.
 
         Interleaved, stage r of pp begins with 2 (pp - r - 1) + (v - 1) pp chunks forward and works
         on one more (Narayanan et al. 2021, section 2.2; Megatron's
@@ -266,7 +266,7 @@ def estimate_memory(
 def _saved_token_bytes(
     model: ModelSpec, workload: Workload, strategy: Strategy, load: Load
 ) -> float:
-    """Bytes that one token keeps in one stage from forward to backward."""
+    """Bytes saved per token in one stage from forward to backward."""
     if strategy.runs_as.offload_activations:
         return 0.0
     stage, tokens = load.stage, load.tokens
@@ -281,7 +281,7 @@ def _saved_token_bytes(
 def _working_token_bytes(
     model: ModelSpec, workload: Workload, strategy: Strategy, load: Load
 ) -> float:
-    """Bytes of one token in a layer at work: its gradients, and what it has to compute again."""
+    """Bytes per token in the layer in backward: its gradients and recomputed activations."""
     tokens = load.tokens
     if strategy.recompute == "none":
         return named(tokens.gradients, "working_token_bytes", "bytes")

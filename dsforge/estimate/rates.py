@@ -112,7 +112,7 @@ def _products_flops(gpu: GpuSpec, precision: Precision) -> float:
 
 
 def _sustained_share(gpu: GpuSpec) -> float:
-    """Share of the peak that large products hold over a step."""
+    """Share of the peak that large matrix products reach in a step."""
     share = gpu.matmul_efficiency * STEP_SHARE
     if gpu.power_w is None:
         return named(share, "sustained_share", "share")

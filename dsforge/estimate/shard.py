@@ -24,7 +24,7 @@ class RankParameters(NamedTuple):
 
     @property
     def total(self) -> int:
-        """Elements that the rank would hold whole."""
+        """Elements of the rank's layers before sharding."""
         return named(self.shared + self.experts, "held_parameters", "elements")
 
     @property

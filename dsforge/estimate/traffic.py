@@ -34,7 +34,7 @@ NEVER_HIDDEN = Constant(
 # Bytes: int8, int4 (Wang et al. 2023, table 1).
 QUANTIZED_WEIGHT, QUANTIZED_GRADIENT = 1.0, 0.5
 HIDING = "fitted over all published rows; share of a micro batch's compute that can overlap with it"
-WIRE = "seconds on the wire, read in the engine"
+WIRE = "seconds on the link, from the source of the engine"
 LAYER = "latency of one layer's messages"
 EXPOSED = "communication that does not overlap with compute; at least a fixed share"
 PAYLOAD = "of the rank with the most parameters"

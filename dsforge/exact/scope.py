@@ -111,7 +111,7 @@ def _of_layers(model: ModelSpec, workload: Workload, strategy: Strategy) -> Iter
     """
     loss, again = loss_of(model, strategy), strategy.recompute
     if loss != "plain":
-        message = f"`loss` (={loss}) must be plain: the simulated one holds whole logits"
+        message = f"`loss` (={loss}) must be plain: the simulated one has full logits"
         yield Problem("exact-loss", message, "use --loss plain, or leave out --exact")
     if again == "selective":
         message = "`recompute` (=selective) must be none or full"

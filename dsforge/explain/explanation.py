@@ -191,7 +191,7 @@ def _take_time(table: FigureTable, costs: FamilyCosts, inputs: Inputs) -> None:
     model, cluster, workload, strategy = inputs
     time = time_of(costs, strategy, step_costs(costs, strategy).at(strategy.batching))
     table.take(TIME, time.terms)
-    why = "the sum of the terms; contains 80 % of published step times low and high"
+    why = "the sum of the terms; low to high contains 80 % of published step times"
     for end in ENDS:
         table.take_one(STEP, f"step_{end}", getattr(time.step_s, end), why)
     table.take(SPEED, speed_of(model, cluster, workload, strategy, step=time.step_s))

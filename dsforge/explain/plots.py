@@ -194,8 +194,8 @@ def scaling_plot(plan: Plan, points: tuple[FrontPoint, ...]) -> str:
         *_axes(across, up, "GPUs", "tokens/s", marks=gpus),
         area([*lows, *reversed(highs)], COLOURS[0]),
         path(ideal, INK, stroke_dasharray="4 4"),
-        *_course(fastest, each, (across, up), COLOURS[5]),
-        *_course(chosen, each, (across, up), COLOURS[0], said=True),
+        *_labelled_line(fastest, each, (across, up), COLOURS[5]),
+        *_labelled_line(chosen, each, (across, up), COLOURS[0], said=True),
         *legend(entries, PLOT.left, 46),
         text(PLOT.left, PLOT.bottom + 62, SCALING_NOTE, size=11),
     ]
@@ -206,7 +206,7 @@ def scaling_plot(plan: Plan, points: tuple[FrontPoint, ...]) -> str:
 SCALING_NOTE = "percent: tokens/s per GPU relative to the fastest plan on the fewest GPUs"
 
 
-def _course(
+def _labelled_line(
     points: list[FrontPoint],
     each: float,
     axes: tuple[Scale, Scale],

@@ -66,7 +66,7 @@ def timeline(costs: FamilyCosts, strategy: Strategy) -> tuple[Slice, ...]:
     end_s = max(slot.end_s for slot in slots)
     return (
         *(piece for slot in slots for piece in _drawn(step, slot)),
-        *_beside(step, [slot for slot in slots if slot.piece.stage == step.last]),
+        *_overlapped_slices(step, [slot for slot in slots if slot.piece.stage == step.last]),
         *_tail(step, end_s),
     )
 
@@ -157,7 +157,7 @@ def _exposed_s(step: _Step, exchange: Exchange) -> float:
     return exchange.exposed_s(step.work.layers, step.work.compute_s)
 
 
-def _beside(step: _Step, slots: list[Slot]) -> Iterator[Slice]:
+def _overlapped_slices(step: _Step, slots: list[Slot]) -> Iterator[Slice]:
     """Collectives of each micro-step, and those that overlap from the previous step."""
     every = [e for e in step.step_costs.exchanges if e.every_micro_step]
     for slot in slots:

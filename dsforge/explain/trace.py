@@ -14,7 +14,7 @@ from dsforge.estimate.family_costs import family_costs
 from dsforge.explain.timeline import AT_WORK, Slice, timeline
 from dsforge.plan import Plan
 
-LANES = ("", ": collectives beside compute")
+LANES = ("", ": collectives overlapped with compute")
 MOST_EVENTS = 400_000  # about 40 MB of text; parts are left out beyond it, then stages
 
 

@@ -49,12 +49,12 @@ class _Tried(NamedTuple):
 
 def fastest_hosts(explorer: Explorer) -> Explorer:
     """The families of the hosts with the fastest plan; of all where nothing fits anywhere."""
-    request, whole = explorer.request, _tried(explorer)
+    request, whole = explorer.request, _best_of_hosts(explorer)
     best, second = whole, None
     for asked in sorted(pieces(request), key=_least_token_s):
         if best and second and not best.doubt and _least_token_s(asked) >= best.token_s:
             break
-        found = _tried(Explorer(asked))
+        found = _best_of_hosts(Explorer(asked))
         if found is None:
             continue
         if best is None or found.rank < best.rank:
@@ -73,7 +73,7 @@ def _as_limited(asked: Request, request: Request) -> bool:
     return (mine.gpu, mine.gpus_per_node) == (every.gpu, every.gpus_per_node)
 
 
-def _tried(explorer: Explorer) -> _Tried | None:
+def _best_of_hosts(explorer: Explorer) -> _Tried | None:
     """What the hosts of a request can do; none where nothing fits, or divides."""
     found = fitting(explorer)
     if not found:

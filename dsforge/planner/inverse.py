@@ -109,7 +109,7 @@ def largest_model(
     found = _answered(request, lambda asked: model_axis(asked, known))
     way = found.plan.strategy
     sizes = size_axis(
-        request if way.offloads else _narrowed(request), sized, near=found.answer.value
+        request if way.offloads else _without_offload(request), sized, near=found.answer.value
     )
     settle = preferred if way.engine.has_zero_stages else _as_it_is
     size = _Search(sizes, settle=settle).largest(near=True)
@@ -124,7 +124,7 @@ def _answered(request: Request, axis_of: Callable[[Request], Axis]) -> Found:
     As in planning: DeepSpeed without offload for a small model, then with it, then Megatron.
     """
     started = perf_counter()
-    axis, whole = axis_of(_narrowed(request)), axis_of(request)
+    axis, whole = axis_of(_without_offload(request)), axis_of(request)
     plain, offloading, megatron = _Search(axis), _Search(whole), _Search(axis, settle=_as_it_is)
     ways = (plain, offloading, megatron)
     search, value = next(((way, v) for way in ways if (v := way.best())), (None, None))
@@ -164,7 +164,7 @@ def _refusal(axis: Axis) -> DsforgeError:
     return LayoutError((problem,))
 
 
-def _narrowed(request: Request) -> Request:
+def _without_offload(request: Request) -> Request:
     """The request without offload and second copies, unless the user said something about them."""
     fixed = request.constraints
     kept: dict[str, object] = {"hpz_partition_size": fixed.hpz_partition_size or 1}
@@ -224,14 +224,14 @@ class _Search:
             high *= 2
         count = bisect_left(values[:high], True, key=lambda v: not self.fits(v))
         if self.axis.names:
-            count = self._further(count)
+            count = self._count_past_gaps(count)
         return values[count - 1] if count else None
 
-    def _further(self, count: int) -> int:
+    def _count_past_gaps(self, count: int) -> int:
         """As `count`, how many values end with the last that fits, after some that do not."""
         beyond = range(count, min(count + BEYOND, len(self.axis.values)))
         fitting = [index for index in beyond if self.fits(self.axis.values[index])]
-        return self._further(fitting[-1] + 1) if fitting else count
+        return self._count_past_gaps(fitting[-1] + 1) if fitting else count
 
     def _smallest(self) -> int | None:
         """The first value that fits: by doubling, then one by one after the last that failed."""

@@ -29,7 +29,7 @@ ENDED_BY_US = "terminated"  # what diagnose reads from ranks that the time limit
 HANGS = (
     "the first launch also builds ops, which `--timeout 600` allows after `dsforge preflight "
     "--fix` has "
-    "removed the lock of a build cut short; preflight also finds what keeps several hosts apart"
+    "removed the lock of an interrupted build; preflight also checks the connections between hosts"
 )
 # PYTHONSAFEPATH: a file of the run folder named as a module of ours is not imported instead of it.
 SPOKEN = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET", "PYTHONSAFEPATH": "1"}

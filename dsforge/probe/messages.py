@@ -48,7 +48,9 @@ class Question(BaseModel):
     precisions: tuple[Precision, ...] = Field(
         description="Precisions of the measured matrix products."
     )
-    products: tuple[Product, ...] = Field(description="Sizes of the plan, tried beside a square.")
+    products: tuple[Product, ...] = Field(
+        description="Sizes of the plan, measured in addition to a square product."
+    )
     disk: str | None = Field(default=None, description="Folder on every node to measure.")
     budget_s: float = Field(gt=0, le=600, description="Time after which no new measurement starts.")
 
@@ -80,7 +82,7 @@ class World(BaseModel):
     memory_bytes: int = Field(ge=1, description="RAM of the node with the least, bytes.")
     cpu_cores: int = Field(ge=1, description="CPU cores of the node with the fewest.")
     interfaces: tuple[str, ...] = Field(
-        max_length=16, description="Interfaces that carry the way to the first node, all names."
+        max_length=16, description="Names of the interfaces of the route to the first node."
     )
     rdma_ports: int = Field(ge=0, description="Active RDMA ports of the node with the fewest.")
     most_rdma_ports: int = Field(ge=0, description="Active RDMA ports of the node with the most.")

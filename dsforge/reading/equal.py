@@ -149,7 +149,7 @@ class Draft:
             message = (
                 f"`nodes` (={nodes}) must not exceed the hosts that are listed (={len(hosts)})"
             )
-            raise refusal("nodes-beyond-hosts", place, message, "list them, or ask for fewer")
+            raise refusal("nodes-beyond-hosts", place, message, "list them, or use fewer nodes")
         if hosts and nodes < len(hosts):
             idle = ", ".join(host.address for host in hosts[nodes:][:4])
             some_hosts = f"{len(hosts) - nodes} of {len(hosts)} listed hosts"
@@ -176,7 +176,8 @@ class Draft:
         if idle:
             why = "as asked" if wanted else f"limited by {weakest.address}"
             message = f"{per_node} GPUs on each node, {why}: {idle} of {total} GPUs "
-            message += f"({idle / total:.0%} of the compute) stay idle, since all nodes run alike"
+            message += f"({idle / total:.0%} of the compute) stay idle, because all nodes run "
+            "the same number of ranks"
             self._choose("weakest-host", message)
         return per_node
 

@@ -326,7 +326,7 @@ class WorkloadFile(BaseModel):
         default=None, ge=1, le=MAX_TOKENS, description="Tokens per optimizer step, instead."
     )
     tokens: Count | None = Field(
-        default=None, ge=1, le=MAX_TOKENS, description="Tokens of the whole run, e.g. 2b."
+        default=None, ge=1, le=MAX_TOKENS, description="Training tokens of the run, e.g. 2b."
     )
     epochs: float | None = Field(
         default=None, gt=0, le=1e6, description="Passes over the data, instead of `tokens`."

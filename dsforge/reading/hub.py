@@ -72,7 +72,7 @@ def downloaded_config(hub_id: str) -> str:
             content: bytes = response.read(MAX_CONFIG_BYTES + 1)
     except HTTPError as error:
         error.close()
-        raise _refused(hub_id, error.code) from None
+        raise _http_problem(hub_id, error.code) from None
     except (URLError, OSError, ValueError) as error:
         reason = str(getattr(error, "reason", error))
         raise _unreachable(hub_id, f"the hub did not respond ({reason[:100]})") from None
@@ -81,7 +81,7 @@ def downloaded_config(hub_id: str) -> str:
     return content.decode("utf-8", errors="replace")
 
 
-def _refused(hub_id: str, status: int) -> SpecError:
+def _http_problem(hub_id: str, status: int) -> SpecError:
     if status in _NEEDS_LOGIN:
         return _unreachable(
             hub_id,

@@ -174,7 +174,7 @@ class ModelSpec(BaseModel):
         default=None, ge=1, description="Every n-th layer is without rotary embedding."
     )
     forward_extras: tuple[str, ...] = Field(
-        default=(), description="What its forward pass does that no size and no other field tells."
+        default=(), description="Properties of the forward pass that sizes do not determine."
     )
     embedding_size: int = Field(ge=1, description="Width of the word embedding.")
     sliding_window: int | None = Field(

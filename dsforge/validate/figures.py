@@ -71,8 +71,8 @@ class Figure(BaseModel):
     unit: str = Field(default="", description="Unit of the published value.")
     express: Literal["exact", "nearest", "none"] = Field(
         default="exact",
-        description="`exact`: the spec says what the source says; `nearest`: the source used "
-        "something that a spec has no word for; `none`: it cannot be asked.",
+        description="`exact`: the spec describes the run exactly; `nearest`: a setting of the "
+        "run cannot be expressed in a spec; `none`: there is no prediction.",
     )
     why_or_nearest: str = Field(
         default="", description="Difference between source and spec, or the reason for `none`."
@@ -217,7 +217,9 @@ def _counted(quantity: Quantity, plan: Plan) -> float:
 
 def _tokens(workload: Workload) -> int:
     if workload.tokens is None:
-        raise DsforgeError("`tokens` is missing in the workload", "say how many were trained on")
+        raise DsforgeError(
+            "`tokens` is missing in the workload", "set the number of training tokens"
+        )
     return workload.tokens
 
 

@@ -29,14 +29,14 @@ MOST_RANKS = 10**7
 TAGS = ("incomplete", "suspect", "approximate", "unverified")
 
 
-def _whole(text: Any) -> Any:
+def _without_decimals(text: Any) -> Any:
     """Counts are sometimes written as `8.0`."""
     return re.sub(r"\.0+$", "", text) if isinstance(text, str) else text
 
 
-Count = Annotated[int, BeforeValidator(_whole), Field(ge=1, le=LARGEST)]
-Depth = Annotated[int, BeforeValidator(_whole), Field(ge=1, le=DEEPEST)]
-Ranks = Annotated[int, BeforeValidator(_whole), Field(ge=1, le=MOST_RANKS)]
+Count = Annotated[int, BeforeValidator(_without_decimals), Field(ge=1, le=LARGEST)]
+Depth = Annotated[int, BeforeValidator(_without_decimals), Field(ge=1, le=DEEPEST)]
+Ranks = Annotated[int, BeforeValidator(_without_decimals), Field(ge=1, le=MOST_RANKS)]
 Positive = Annotated[float, Field(gt=0, le=LARGEST, allow_inf_nan=False)]
 
 

@@ -169,8 +169,8 @@ def test_the_launcher_gets_hosts_address_and_port() -> None:
     ("hostfile", "said"),
     [
         (None, "no hostfile"),
-        ("", "names no host"),
-        ("# 10.0.0.1 slots=8\n", "names no host"),
+        ("", "contains no host"),
+        ("# 10.0.0.1 slots=8\n", "contains no host"),
         ("10.0.0.1 slots=8\n", "names 1 hosts, the plan is for 2"),
         ("192.0.2.1 slots=8\n192.0.2.2 slots=8\n", "example address"),
         ("10.0.0.1 slots=8\n-oProxyCommand=id slots=8\n", "hostfile:2 must read"),

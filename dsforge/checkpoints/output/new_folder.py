@@ -121,7 +121,7 @@ def replaced_folder(folder: Path, say: Say, *, needed_bytes: int = 0) -> Iterato
 def workplace(parent: Path, say: Say) -> Iterator[Path]:
     """A folder of our own in another, removed at the end; what killed runs left goes first."""
     sweep(parent, say)
-    own, lock = _claimed(parent)
+    own, lock = _locked_new_folder(parent)
     try:
         yield own
     finally:
@@ -186,7 +186,7 @@ def _parents(folder: Path) -> Iterator[None]:
         raise
 
 
-def _claimed(parent: Path) -> tuple[Path, int]:
+def _locked_new_folder(parent: Path) -> tuple[Path, int]:
     """A new folder of our own, and the descriptor that holds its lock."""
     while True:
         own = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))

@@ -29,7 +29,7 @@ def check_pointer(out: Path) -> None:
             message, f"`{POINTER}` must contain it: use a shorter name of letters and digits"
         )
     with explained(out):
-        held = _held(out.parent / POINTER)
+        held = _pointer_content(out.parent / POINTER)
     if held not in (None, name):
         raise _taken(out, held)
 
@@ -43,12 +43,12 @@ def point(out: Path, say: Say) -> None:
             rename_new(own / POINTER, pointer)
             flush(out.parent)
         except FileExistsError as error:
-            held = _held(pointer)
+            held = _pointer_content(pointer)
             if held != name:
                 raise _taken(out, held) from error
 
 
-def _held(pointer: Path) -> bytes | None:
+def _pointer_content(pointer: Path) -> bytes | None:
     """The name in a pointer; none where there is none. Raises DsforgeError where it is no file."""
     try:
         descriptor = os.open(pointer, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)

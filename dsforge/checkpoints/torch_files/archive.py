@@ -128,7 +128,7 @@ class Archive:
         """Raise DsforgeError where a tensor does not have elements `begin` to `end`."""
         if not 0 <= begin <= end <= tensor.elements:
             message = f"a tensor of {tensor.elements} elements; {begin} to {end} are needed"
-            raise DsforgeError(f"{self.path.name} holds {message}")
+            raise DsforgeError(f"{self.path.name} contains {message}")
 
 
 def crc32_of(descriptor: int, record: Record) -> int:

@@ -42,7 +42,8 @@ def opened_archive(file: Path, place: str = "") -> tuple[Archive | None, list[Fi
     except UntrustedError as failure:
         return None, [error("runs-code", place, failure.message, failure.hint)]
     except DsforgeError as failure:
-        return None, [error("file-unreadable", place, failure.message, failure.hint)]
+        message = failure.message.removeprefix(f"{file.name} ")
+        return None, [error("file-unreadable", place, message, failure.hint)]
     called = called_unknown(pickled)
     if file.name == TRAINER_FILE:
         return None, [*_trainer(place, called, held_unknown(pickled))]

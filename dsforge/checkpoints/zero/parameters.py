@@ -127,7 +127,7 @@ def read_saved(folder: Folder, archive: Callable[[Path], Archive] = Archive) -> 
     if not models:
         raise DsforgeError(f"{folder.path} contains no file of weights (*_model_states.pt)")
     try:
-        saved = _sharded(models, parts) if parts else _whole(models[0])
+        saved = _sharded(models, parts) if parts else _unsharded(models[0])
     except MISFITS as error:
         hint = "`dsforge ckpt verify` lists its problems"
         why = f"{type(error).__name__}: {str(error)[:200]}"
@@ -156,12 +156,12 @@ def _sharded(models: list[Archive], parts: list[Archive]) -> Saved:
             trained[name] = Atom(named[name], _states(parts, flats, cuts, math.prod(named[name])))
     base = inner_optimizer(states[0])
     module = first.get("module") or {}
-    buffers = {n: _one(models[0], module[n]) for n in first["buffer_names"] if n in module}
+    buffers = {n: _single_atom(models[0], module[n]) for n in first["buffer_names"] if n in module}
     frozen, aliases = _frozen(models, stage), dict(first.get("shared_params") or {})
     if stage < 3:  # noqa: PLR2004 - the whole model; stage 1 does not list what is frozen
         known = {*trained, *frozen, *buffers, *aliases}
         rest = {n: t for n, t in module.items() if n not in known and isinstance(t, StoredTensor)}
-        frozen |= {name: _one(models[0], tensor) for name, tensor in rest.items()}
+        frozen |= {name: _single_atom(models[0], tensor) for name, tensor in rest.items()}
     return Saved(
         zero_stage=stage,
         world_size=len(parts),
@@ -258,12 +258,12 @@ def _frozen(models: list[Archive], stage: int) -> dict[str, Atom]:
     return found
 
 
-def _one(archive: Archive, tensor: StoredTensor) -> Atom:
+def _single_atom(archive: Archive, tensor: StoredTensor) -> Atom:
     """A tensor that lies in one place."""
     return Atom(tensor.shape, {WEIGHTS: (Piece(archive, tensor, 0, tensor.elements),)})
 
 
-def _whole(archive: Archive) -> Saved:
+def _unsharded(archive: Archive) -> Saved:
     """A checkpoint without ZeRO: one file holds everything."""
     value = archive.value
     module, optimizer = value["module"], value.get("optimizer") or {}
@@ -274,7 +274,9 @@ def _whole(archive: Archive) -> Saved:
         if key in seen and tensor.elements:
             aliases[name] = seen[key]
         seen.setdefault(key, name)
-    buffers = {n: _one(archive, module[n]) for n in value.get("buffer_names") or () if n in module}
+    buffers = {
+        n: _single_atom(archive, module[n]) for n in value.get("buffer_names") or () if n in module
+    }
     names = [name for name in module if name not in aliases and name not in buffers]
     inner = optimizer.get("optimizer_state_dict", optimizer)
     trained, told = _trained(archive, names, optimizer)
@@ -282,7 +284,7 @@ def _whole(archive: Archive) -> Saved:
         zero_stage=0,
         world_size=whole_number(value.get("dp_world_size", 1), "dp_world_size"),
         trained=trained,
-        frozen={name: _one(archive, module[name]) for name in names if name not in trained},
+        frozen={name: _single_atom(archive, module[name]) for name in names if name not in trained},
         buffers=buffers,
         aliases=aliases,
         scalars=_scalars(archive, inner) if inner else {},
@@ -316,7 +318,7 @@ def _trained(
     chosen = [name for name in names if ".lora_" in name] or names
     places = located(module, chosen, optimizer, WEIGHTS)
     if places is None:
-        return {name: _one(archive, module[name]) for name in chosen}, False
+        return {name: _single_atom(archive, module[name]) for name in chosen}, False
     found = {}
     for name, own in places.items():
         check_states(state for state in own if state != WEIGHTS)

@@ -242,7 +242,7 @@ RULES: tuple[Rule[CheckedFile], ...] = (
     ),
     _rule(
         sizes.tensor_divides_heads,
-        why="Each rank holds whole attention heads.",
+        why="Attention heads cannot be split over ranks.",
         evidence="deepspeedai/DeepSpeed#3634 (52 heads on 8 cards)",
         ds_config=TENSOR,
         megatron=(TP,),
@@ -288,7 +288,7 @@ RULES: tuple[Rule[CheckedFile], ...] = (
     ),
     _rule(
         megatron.expert_parallel,
-        why="Each expert rank holds whole experts.",
+        why="Experts cannot be split over expert-parallel ranks.",
         megatron=(EP,),
     ),
     _rule(

@@ -113,7 +113,7 @@ def env_value(file: CheckedFile) -> Iterator[Hit]:
             )
         elif value.startswith("~"):
             message = f"`~` in the value of `{name}` is not expanded in quotes"
-            yield Hit((), message, "write the whole path", (), start, "warning")
+            yield Hit((), message, "write the full path", (), start, "warning")
 
 
 @rule(

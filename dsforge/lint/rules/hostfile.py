@@ -189,7 +189,7 @@ UNUSABLE_LINES: tuple[Rule[CheckedFile], ...] = (
         "host-user",
         "error",
         "A user name before an address.",
-        "The launcher takes the whole text as the host name, also as master address.",
+        "The launcher uses the whole text as the host name, also as master address.",
         PARSER,
     ),
     _of_hostfile(

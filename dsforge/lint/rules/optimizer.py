@@ -245,7 +245,7 @@ ROWS = rules(
         "`optimizer` has no `type`: the block is ignored",
         "AdamW",
         title="An optimizer block without a type.",
-        why="Without a type the whole block is ignored, learning rate included, and the engine "
+        why="Without a type the block is ignored, learning rate included, and the engine "
         "expects an optimizer from the program.",
         evidence="DeepSpeed runtime/config.py, get_optimizer_name",
         when=(If("optimizer", "block"),),
@@ -329,7 +329,7 @@ ROWS = rules(
         "Muon requires `reduce_scatter` false",
         "set it to false",
         title="Muon with reduce-scatter.",
-        why="Muon needs whole gradient matrices; reduce-scatter shards them.",
+        why="Muon needs complete gradient matrices; reduce-scatter shards them.",
         evidence="DeepSpeed runtime/zero/stage3.py, DeepSpeedZeroOptimizer_Stage3.__init__",
         when=(
             If("@stage", "above", 0),

@@ -14,7 +14,7 @@ from dsforge.lint.reading.marks import Loc
     "train-value",
     "error",
     "train",
-    why="`dsforge train` checks the file before it starts and refuses what it does not know.",
+    why="`dsforge train` checks the file before it starts and rejects unknown keys.",
     evidence="dsforge/job.py, TrainJob",
 )
 def train_value(file: CheckedFile) -> Iterator[Hit]:

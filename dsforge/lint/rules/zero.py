@@ -16,8 +16,7 @@ CONFIG = "DeepSpeed runtime/zero/config.py, DeepSpeedZeroConfig"
 @rule(
     "stage3-keys-below",
     "info",
-    why="Only stage 3 reads keys that begin with `stage3_`; below it they are ignored, "
-    "which a reader of the file will not expect.",
+    why="Only stage 3 reads keys that begin with `stage3_`; below it they are ignored.",
     evidence="DeepSpeed runtime/engine.py, _configure_zero_optimizer",
 )
 def stage3_keys_below(file: CheckedFile) -> Iterator[Hit]:
@@ -108,7 +107,7 @@ ROWS = rules(
         "set `stage`",
         title="A ZeRO block without a stage.",
         why="A `zero_optimization` block without a stage means stage 0: nothing is sharded, "
-        "and no message says so.",
+        "without a message.",
         evidence=CONFIG + ".stage (default 0)",
         when=(If("zero_optimization", "block"),),
         at="zero_optimization",

@@ -41,12 +41,12 @@ def slots_missing(case: Case) -> Iterator[Hit]:
             have, what = facts.cpu_cores, "cores for CPU ranks"
         if entry.slots > have:
             note = f" ({facts.gpu_note})" if facts.gpu_note and not case.job.on_cpu else ""
-            message = f"{_promise(case, entry)}, and it has {have} {what}{note}"
+            message = f"{_planned_ranks(case, entry)}, but the host has {have} {what}{note}"
             fix = f"write `{entry.address} slots={have}`" if have else NO_CARD
             yield Hit((entry.address,), message, f"{fix}; then plan again: `dsforge gen`")
 
 
-def _promise(case: Case, entry: Entry) -> str:
+def _planned_ranks(case: Case, entry: Entry) -> str:
     """How many ranks will start on a host, and where that number comes from."""
     if entry.place not in UNLISTED:
         return f"hostfile gives it slots={entry.slots}"

@@ -20,7 +20,7 @@ TOO_MUCH = re.compile(r"^prints too much ")
 KNOWN = (TOO_MUCH, ANSWER, KEY, HOST_KEY, NAME, REFUSED, PYTHON)
 
 
-def _lost(case: Case, pattern: re.Pattern[str]) -> Iterator[tuple[str, str]]:
+def _unreachable_hosts(case: Case, pattern: re.Pattern[str]) -> Iterator[tuple[str, str]]:
     """Hosts that did not answer and what ssh said, where the pattern is the first that matches."""
     for host, said in case.lost.items():
         if next((known for known in KNOWN if known.search(said)), None) is pattern:
@@ -41,7 +41,7 @@ def _ssh(case: Case, host: str) -> str:
 )
 def ssh_key(case: Case) -> Iterator[Hit]:
     """A host that refuses the key."""
-    for host, said in _lost(case, KEY):
+    for host, said in _unreachable_hosts(case, KEY):
         options = " ".join(case.job.ssh)
         fix = f"install the key there: `ssh-copy-id {options} {host}`".replace("  ", " ")
         yield Hit((host,), f"refuses the login without a password: {said}", fix)
@@ -56,7 +56,7 @@ def ssh_key(case: Case) -> Iterator[Hit]:
 )
 def ssh_host_key(case: Case) -> Iterator[Hit]:
     """A host whose key is unknown or has changed."""
-    for host, said in _lost(case, HOST_KEY):
+    for host, said in _unreachable_hosts(case, HOST_KEY):
         fix = (
             f"compare the key with the host's and log in once by hand: `{_ssh(case, host)}`; "
             f"if it was set up anew, first `ssh-keygen -R {host}`"
@@ -69,14 +69,14 @@ def ssh_host_key(case: Case) -> Iterator[Hit]:
 )
 def host_unknown(case: Case) -> Iterator[Hit]:
     """A host name that does not resolve."""
-    for host, said in _lost(case, NAME):
+    for host, said in _unreachable_hosts(case, NAME):
         yield Hit((host,), f"its name does not resolve: {said}", "write its IP address in hostfile")
 
 
 @check("ssh-refused", "ssh", "error", why="The host is up, but no sshd listens on this port.")
 def ssh_refused(case: Case) -> Iterator[Hit]:
     """A host on which no sshd listens at this port."""
-    for host, said in _lost(case, REFUSED):
+    for host, said in _unreachable_hosts(case, REFUSED):
         fix = "start sshd there, or set `ssh_port` in the cluster file to the port it listens on"
         yield Hit((host,), f"nothing listens for ssh: {said}", fix)
 
@@ -84,7 +84,7 @@ def ssh_refused(case: Case) -> Iterator[Hit]:
 @check("no-python", "ssh", "error", why="The programs that inspect a host require Python 3.9.")
 def no_python(case: Case) -> Iterator[Hit]:
     """A host without `python3`."""
-    for host, said in _lost(case, PYTHON):
+    for host, said in _unreachable_hosts(case, PYTHON):
         fix = "install python3 there, or put it on the PATH of a remote shell"
         yield Hit((host,), f"has no `python3`: {said}", fix)
 
@@ -97,7 +97,7 @@ def no_python(case: Case) -> Iterator[Hit]:
 )
 def bad_answer(case: Case) -> Iterator[Hit]:
     """A host whose answer is not valid."""
-    for host, said in _lost(case, ANSWER):
+    for host, said in _unreachable_hosts(case, ANSWER):
         fix = f"check its output there: `{_ssh(case, host)}`, then `dsforge preflight --local`"
         yield Hit((host,), said, fix)
 
@@ -110,7 +110,7 @@ def bad_answer(case: Case) -> Iterator[Hit]:
 )
 def loud_login(case: Case) -> Iterator[Hit]:
     """A host whose login scripts print without end."""
-    for host, said in _lost(case, TOO_MUCH):
+    for host, said in _unreachable_hosts(case, TOO_MUCH):
         fix = f"keep its login scripts silent without a terminal: `{_ssh(case, host)} true`"
         yield Hit((host,), said, fix)
 

@@ -200,5 +200,5 @@ def files_differ(case: Case) -> Iterator[Hit]:
             absent = [name for name in names if not folder.files.get(name)]
             state = "missing" if absent == names else "not the same"
             fix = f"copy the run folder again: `rsync -a {path}/ {host}:{path}/`"
-            message = f"beside {case.first}, what is {state}: {', '.join(names)}"
+            message = f"compared with {case.first}, {state}: {', '.join(names)}"
             yield Hit((host,), message, fix)

@@ -120,7 +120,8 @@ def mtu_differs(case: Case) -> Iterator[Hit]:
     "network",
     "error",
     why="Without `--master_addr` the launcher takes the first address that `hostname -I` prints on "
-    "the first host. Where that is a container bridge, every rank waits for an address of its own.",
+    "the first host. Where that is a container bridge, every rank waits for an address on its "
+    "own host.",
 )
 def first_address(case: Case) -> Iterator[Hit]:
     """A first host whose first address is not the one that the others reach."""
@@ -185,7 +186,7 @@ def interface_missing(case: Case) -> Iterator[Hit]:
                 have = ", ".join(i.name for i in facts.interfaces) or "none that is up"
                 message = f"{variable}={value}, and its interfaces are {have}"
                 names = sorted(route(case, host)) or ["IFACE"]
-                fix = f"write `{variable}={names[0]}` into .deepspeed_env, the one that the others"
+                fix = f"write `{variable}={names[0]}` into .deepspeed_env, which the others"
                 yield Hit((host,), message, f"{fix} reach; `interface` in the cluster file")
 
 

@@ -131,7 +131,9 @@ def op_unbuilt(case: Case) -> Iterator[Hit]:
         names = [op.name for op in needed_ops(case.job) if op.name not in facts.builds.ops]
         free = facts.builds.free_bytes
         if names and free is not None and free < BUILD_BYTES:
-            message = f"{', '.join(names)} must be built, and {facts.builds.root} has no room"
+            message = (
+                f"{', '.join(names)} must be built, and the disk of {facts.builds.root} is full"
+            )
             yield Hit(
                 (host,), message, "free 300 MB there, or set TORCH_EXTENSIONS_DIR", severity="error"
             )

@@ -104,11 +104,11 @@ def _configuration(model: Any) -> dict[str, Value]:
 
 def changes(old: RunIdentity, new: RunIdentity) -> list[Change]:
     """What differs between the run of a checkpoint and the present one; refusals first."""
-    found = [*_refused(old, new), *_told(old, new)]
+    found = [*_refused_changes(old, new), *_reported_changes(old, new)]
     return sorted(found, key=lambda change: not change.refusal)
 
 
-def _refused(old: RunIdentity, new: RunIdentity) -> Iterator[Change]:
+def _refused_changes(old: RunIdentity, new: RunIdentity) -> Iterator[Change]:
     """Changes after which a run could not go on as the same."""
     fixed = [Change(n, old.job.get(n), new.job.get(n), f"restore the former `{n}`") for n in FIXED]
     names = sorted(filter(_is_lora, {*old.job, *new.job}))
@@ -136,7 +136,7 @@ def _refused(old: RunIdentity, new: RunIdentity) -> Iterator[Change]:
         yield Change("model", old.model, new.model, MODEL)
 
 
-def _told(old: RunIdentity, new: RunIdentity) -> Iterator[Change]:
+def _reported_changes(old: RunIdentity, new: RunIdentity) -> Iterator[Change]:
     """Changes that take effect from the next step on."""
     pairs: list[tuple[str, Value, Value]] = [("steps", old.total_steps, new.total_steps)]
     if old.validation != new.validation:

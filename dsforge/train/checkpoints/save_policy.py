@@ -44,7 +44,7 @@ class Saver:
         predicted = predicted_bytes(engine)
         self._check_room(predicted, 1)
         cost = rehearse(engine, self.folder)
-        self._learn(cost)
+        self._record_cost(cost)
         self._check_room(cost.bytes, self.keep + 1 - len(checkpoints(self.folder)))
         self.say(
             f"a checkpoint takes {size(cost.bytes)} (predicted {size(predicted)}) and "
@@ -54,7 +54,7 @@ class Saver:
     def save(self, engine: Any, note: CheckpointNote) -> None:
         """Save, once more with less on the disk if need be. Raises SaveError, with a way out."""
         try:
-            self._learn(save(engine, self.folder, note, self.keep))
+            self._record_cost(save(engine, self.folder, note, self.keep))
         except SaveError as failure:
             older = checkpoints(self.folder)[:-1]
             if not older:
@@ -62,7 +62,7 @@ class Saver:
             self.say(f"{failure.message}; retrying without {', '.join(p.name for p in older)}")
             on_first_rank(lambda: _drop(older))
             try:
-                self._learn(save(engine, self.folder, note, self.keep))
+                self._record_cost(save(engine, self.folder, note, self.keep))
             except SaveError as again:
                 raise self._given_up(again, note) from again
 
@@ -90,7 +90,7 @@ class Saver:
             )
             raise SaveError(f"{message} of {size(each)} must be written", hint)
 
-    def _learn(self, cost: Cost) -> None:
+    def _record_cost(self, cost: Cost) -> None:
         """Keep what a checkpoint costs; have the ranks wait for each other that long."""
         import torch.distributed
         from torch.distributed.distributed_c10d import _set_pg_timeout

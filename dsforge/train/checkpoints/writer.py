@@ -204,7 +204,7 @@ def compare(state_dict: Any, file: Path) -> None:
 
     archive = Archive(file)
     stored = dict(tensors_in(archive.value))
-    held = dict(_held(state_dict, ""))
+    held = dict(_named_tensors(state_dict, ""))
     if stored.keys() != held.keys():
         odd = sorted(stored.keys() ^ held.keys())
         raise DsforgeError(f"does not contain the tensors of the engine: {', '.join(odd[:3])}")
@@ -218,7 +218,7 @@ def compare(state_dict: Any, file: Path) -> None:
             raise DsforgeError(f"`{name}` has different values on disk")
 
 
-def _held(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+def _named_tensors(value: Any, path: str) -> Iterator[tuple[str, Any]]:
     """Every tensor in a state dict, under the names that `tensors_in` gives those in a file."""
     import torch
 
@@ -226,10 +226,10 @@ def _held(value: Any, path: str) -> Iterator[tuple[str, Any]]:
         yield path, value
     elif isinstance(value, dict):
         for key, inner in value.items():
-            yield from _held(inner, f"{path}.{key}" if path else str(key))
+            yield from _named_tensors(inner, f"{path}.{key}" if path else str(key))
     elif isinstance(value, list | tuple):
         for number, inner in enumerate(value):
-            yield from _held(inner, f"{path}[{number}]")
+            yield from _named_tensors(inner, f"{path}[{number}]")
 
 
 def reason(error: BaseException, folder: Path) -> str:

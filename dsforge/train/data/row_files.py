@@ -34,8 +34,8 @@ def data_files(path: Path) -> tuple[Path, ...]:
     if path.is_dir():
         files = _listed(path)
     elif not path.exists():
-        hint = "`data` in train.yaml names it, relative to the folder of train.yaml"
-        raise refused("data-missing", "there is no such data file", path, hint)
+        hint = "set `data` in train.yaml, relative to its folder"
+        raise refused("data-missing", "the data file does not exist", path, hint)
     elif path.suffix not in (*TEXT_SUFFIXES, PARQUET):
         message = (
             f"`{path.suffix[:40]}` is not supported; write JSONL (`.jsonl`) or Parquet (`.parquet`)"
@@ -71,7 +71,7 @@ def _listed(folder: Path) -> tuple[Path, ...]:
     if (folder / "dataset_dict.json").is_file():
         found = islice(folder.glob("*/state.json"), SHOWN_SPLITS)
         splits = ", ".join(sorted(str(state.parent) for state in found))
-        raise refused("data-splits", "holds several splits", folder, f"choose one: {splits}")
+        raise refused("data-splits", "contains several splits", folder, f"choose one: {splits}")
     try:
         state = json_value(read_text(folder / "state.json", STATE_BYTES, pipes=False))
         names = [file["filename"] for file in state["_data_files"]]
@@ -80,7 +80,7 @@ def _listed(folder: Path) -> tuple[Path, ...]:
         raise refused("data-folder", "is not a dataset", folder, hint) from error
     for name in names:
         if not isinstance(name, str) or not _is_plain(name):
-            message = f"its `state.json` names {name!a:.80}, which is not a file in this folder"
+            message = f"its `state.json` refers to {name!a:.80}, which is not a file in this folder"
             raise refused("data-outside", message, folder, "save it again with `datasets`")
     return tuple(folder / name for name in names)
 

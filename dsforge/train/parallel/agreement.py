@@ -36,7 +36,7 @@ def on_first_rank(act: Callable[[], Result]) -> Result | None:
             result = act()
             outcome = DONE
         finally:
-            _tell(store, key, outcome)
+            _publish(store, key, outcome)
         return result
     try:
         store.wait([key], timedelta(days=MAX_WAIT_DAYS))
@@ -48,7 +48,7 @@ def on_first_rank(act: Callable[[], Result]) -> Result | None:
     return None
 
 
-def _tell(store: Any, key: str, outcome: str) -> None:
+def _publish(store: Any, key: str, outcome: str) -> None:
     """Put the outcome where the other ranks wait. Raises DsforgeError where that place is gone."""
     import torch.distributed
 

@@ -90,7 +90,7 @@ def _why_not(path: Path, output: Path) -> str:
         return "is not a folder"
     if path.name == "checkpoints":
         odd = sorted(p.name for p in path.iterdir() if not OWN_CHECKPOINT.fullmatch(p.name))
-        return f"holds {odd[0]!r}, which is not a checkpoint of a run" if odd else ""
+        return f"contains {odd[0]!r}, which is not a checkpoint of a run" if odd else ""
     return "" if _has_run(output) else "its folder has no checkpoints or metrics of a run"
 
 

@@ -165,7 +165,7 @@ class Watchdog:
 
     def __enter__(self) -> Self:
         self._pulse.start()
-        Thread(target=self._look, name="watchdog", daemon=True).start()
+        Thread(target=self._check_progress, name="watchdog", daemon=True).start()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -212,7 +212,7 @@ class Watchdog:
         newest = self.newest()
         return f"the last intact checkpoint is {newest}" if newest else "there is no checkpoint yet"
 
-    def _look(self) -> None:
+    def _check_progress(self) -> None:
         """Write where this rank stands once any rank is late; end it where it is late itself."""
         written = False
         while not self._over.wait(HEARTBEAT_S / 2):
