@@ -83,7 +83,7 @@ def _check_end(child: int) -> None:
         name = signal.Signals(os.WTERMSIG(status)).name
         raise EndedError(f"ends the process that it runs in ({name})")
     if status:
-        raise EndedError("needs more memory than it may have")
+        raise EndedError("exceeds its memory limit")
 
 
 def _work(work: Callable[[], bytes], writing: int, limits: Limits) -> NoReturn:
@@ -119,4 +119,4 @@ def _refuse(event: str, arguments: tuple[Any, ...]) -> None:
     """An audit hook: what would reach outside raises PermissionError."""
     writes = event == "open" and isinstance(arguments[2], int) and arguments[2] & _WRITING
     if writes or event.startswith(_REACHING):
-        raise PermissionError(f"{event} is not for templates")
+        raise PermissionError(f"{event} is not allowed in templates")

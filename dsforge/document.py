@@ -30,9 +30,9 @@ class ModelSummary(BaseModel):
     model_config = FROZEN
 
     name: str = Field(description="Catalog name, or the name of the file it was read from.")
-    family: str = Field(description="Family in the catalog, for people; empty where it has none.")
+    family: str = Field(description="Family in the catalog, shown in tables; empty: none.")
     hub_id: str | None = Field(description="Hugging Face hub id; none: not from the hub.")
-    kind: Kind = Field(description="Which halves of a transformer it has.")
+    kind: Kind = Field(description="Architecture: decoder, encoder or encoder-decoder.")
     parameters: int = Field(description="Unique parameters of the model.")
     layers: int = Field(description="Transformer layers (each half of an encoder-decoder).")
     hidden_size: int = Field(description="Width of the residual stream.")
@@ -47,36 +47,40 @@ class EstimateDocument(BaseModel):
     model_config = FROZEN
 
     model: ModelSummary = Field(description="Model that is trained.")
-    cluster: ClusterSpec = Field(description="Machines that it is trained on.")
-    workload: Workload = Field(description="What is to be computed.")
-    strategy: Strategy = Field(description="Strategy that the prices are of.")
+    cluster: ClusterSpec = Field(description="Cluster that it is trained on.")
+    workload: Workload = Field(
+        description="Batch, sequence length, precision and method of the training."
+    )
+    strategy: Strategy = Field(description="Strategy that the estimate is for.")
     label: str = Field(description="The strategy in short.")
     fits: bool = Field(
         description="Device memory, RAM and disk suffice on the fullest rank and node."
     )
     margin_bytes: int = Field(
-        description="Room left for each rank where it is tightest: on its device, or in its share "
-        "of the node's RAM and disk; negative: missing."
+        description="Free memory per rank in the tightest place: its device, or its share of "
+        "the node's RAM and disk; negative: missing."
     )
-    largest_term: str = Field(description="The memory term that dominates.")
+    largest_term: str = Field(description="Largest memory term.")
     memory: MemoryEstimate = Field(
         description="Predicted bytes on the fullest rank, node and disk."
     )
     time: TimeEstimate = Field(description="Predicted seconds of one optimizer step.")
-    mfu: float = Field(description="Useful FLOPs over the card's peak.")
+    mfu: float = Field(description="Useful FLOPs relative to the peak of the accelerator.")
     speed: Speed = Field(description="Predicted rates of all ranks and of one accelerator.")
-    run: RunEstimate | None = Field(description="Of the token budget; none where there is none.")
+    run: RunEstimate | None = Field(
+        description="Cost and duration of the token budget; none without a token budget."
+    )
     loss: Loss = Field(
-        description="What the logits are priced as: `chunked` as `dsforge train` makes the loss, "
-        "`plain` where a trainer holds those of a whole micro batch."
+        description="Loss that the estimate assumes: `chunked` as in `dsforge train`, or "
+        "`plain` (full logits of a micro batch)."
     )
     buckets: Buckets = Field(
         description="Sizes of ZeRO's buffers that the price assumes, elements."
     )
-    aio: AioSettings | None = Field(description="Disk settings; none where nothing is on NVMe.")
-    reasons: tuple[Reason, ...] = Field(description="Why it was chosen, and what was assumed.")
+    aio: AioSettings | None = Field(description="NVMe settings; none: nothing is on NVMe.")
+    reasons: tuple[Reason, ...] = Field(description="Reasons of the choice, and assumptions.")
     remedies: tuple[Remedy, ...] = Field(
-        description="Where it does not fit: the cheapest changes after which it does."
+        description="If it does not fit: the cheapest changes that make it fit."
     )
     exact: ExactMemory | None = Field(
         description="Memory simulated tensor by tensor; with `estimate --exact`."
@@ -88,7 +92,7 @@ class SearchSummary(BaseModel):
 
     model_config = FROZEN
 
-    candidates: int = Field(description="Strategies that were looked at.")
+    candidates: int = Field(description="Number of strategies that were examined.")
     seconds: float = Field(description="Wall time of the search, s.")
 
 
@@ -99,16 +103,16 @@ class PlanDocument(BaseModel):
 
     plans: tuple[EstimateDocument, ...] = Field(description="Plans that fit, best first.")
     alternatives: tuple[Alternative, ...] = Field(
-        description="The fastest plan of each other kind, those nearest to the choice first."
+        description="Fastest plan of each other kind, nearest step time first."
     )
     front: tuple[FrontPoint, ...] | None = Field(
-        description="Plans that no other beats in time, GPUs, money and memory; with --argue."
+        description="Pareto front of step time, GPUs, cost and memory; with --argue."
     )
     flips: tuple[Flip, ...] | None = Field(
-        description="Changes after which another kind is chosen; with --argue."
+        description="Changes that lead to another kind of plan; with --argue."
     )
     rejected: tuple[Rejected, ...] = Field(
-        description="Candidates that lost, with the first reason."
+        description="Rejected candidates, with the first reason."
     )
     search: SearchSummary = Field(description="Number of candidates and wall time.")
 
@@ -118,8 +122,8 @@ class MisfitDocument(BaseModel):
 
     model_config = FROZEN
 
-    error: str = Field(description="What is missing, and which memory term is the largest.")
-    nearest: EstimateDocument = Field(description="The strategy nearest to fitting.")
+    error: str = Field(description="Missing memory, and the largest memory term.")
+    nearest: EstimateDocument = Field(description="Strategy that exceeds memory least.")
 
 
 class InverseDocument(BaseModel):
@@ -127,7 +131,7 @@ class InverseDocument(BaseModel):
 
     model_config = FROZEN
 
-    answer: Answer = Field(description="The value that was looked for, and what limits it.")
+    answer: Answer = Field(description="Value that was searched for, and its limit.")
     estimate: EstimateDocument = Field(description="The estimate at that value.")
 
 

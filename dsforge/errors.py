@@ -41,9 +41,9 @@ EXIT_FINDINGS = 3  # the command worked and found errors
 class Problem:
     """One broken rule: its id, what is wrong with which value, and the way out."""
 
-    rule: str = field(metadata={"description": "Id of the rule, which can be cited."})
+    rule: str = field(metadata={"description": "Id of the rule."})
     message: str = field(metadata={"description": "What is wrong with which value."})
-    hint: str = field(default="", metadata={"description": "The way out; empty: none is known."})
+    hint: str = field(default="", metadata={"description": "What to do; empty: no advice."})
     place: str = field(
         default="", metadata={"description": "File and line, or flag; may be empty."}
     )

@@ -28,10 +28,10 @@ class Buckets(BaseModel):
     model_config = FROZEN
 
     reduce_bucket_size: int = Field(
-        ge=1, description="`reduce_bucket_size`: gradients reduced at once, elements."
+        ge=1, description="`reduce_bucket_size`: size of one gradient reduction, elements."
     )
     allgather_bucket_size: int = Field(
-        ge=1, description="`allgather_bucket_size`: weights gathered at once, elements."
+        ge=1, description="`allgather_bucket_size`: size of one all-gather, elements."
     )
     prefetch_bucket_size: int = Field(
         ge=0, description="`stage3_prefetch_bucket_size`: weights gathered ahead, elements."
@@ -44,10 +44,15 @@ class Buckets(BaseModel):
     )
     max_reuse_distance: int = Field(
         ge=0,
-        description="`stage3_max_reuse_distance`: weights used again that soon stay, elements.",
+        description="`stage3_max_reuse_distance`: gathered weights that are reused within this "
+        "distance are not released, elements.",
     )
-    sub_group_size: int = Field(ge=1, description="`sub_group_size`: one tile of the step.")
-    overlap_comm: bool = Field(description="Second reduce bucket, reduction beside backward.")
+    sub_group_size: int = Field(
+        ge=1, description="`sub_group_size`: elements per optimizer sub-group."
+    )
+    overlap_comm: bool = Field(
+        description="`overlap_comm`: a second reduce bucket; reduction overlaps with backward."
+    )
 
 
 class Execution(BaseModel):
@@ -65,16 +70,19 @@ class Execution(BaseModel):
         "modules with fused norms.",
     )
     attention: AttentionKind = Field(
-        default="flash", description="`eager` keeps the scores of all pairs of tokens."
+        default="flash",
+        description="Attention kernel: `flash`, or `eager`, which stores the scores of all token "
+        "pairs.",
     )
-    dropout: bool = Field(default=False, description="Masks of dropout are kept for backward.")
+    dropout: bool = Field(default=False, description="Dropout masks are saved for backward.")
     gathered_inputs: GatheredInputs = Field(
         default="gathered_again",
-        description="What sequence parallelism does with the whole input of a matrix.",
+        description="Gathered input of a matrix under sequence parallelism: saved or gathered "
+        "again.",
     )
     loss: Loss | None = Field(
         default=None,
-        description="`plain`: whole logits; `softmax`: a fused kernel that keeps it; "
+        description="`plain`: full logits; `softmax`: a fused kernel that saves the softmax; "
         "`chunked_output`: logits in pieces (torchtune); `chunked`: the head and the loss of some "
         "tokens at a time (dsforge train); `fused`: the same in one kernel (Liger). None: chunked "
         "where dsforge train can, else plain.",
@@ -85,18 +93,23 @@ class Execution(BaseModel):
     reduced: GradientType = Field(
         default="compute", description="Type in which DeepSpeed sends gradients."
     )
-    master_weights: bool = Field(default=True, description="The optimizer keeps fp32 weights.")
+    master_weights: bool = Field(default=True, description="The optimizer has fp32 master weights.")
     moments: Literal["fp32", "bf16", "int8"] = Field(
         default="fp32", description="Type of the optimizer's moments."
     )
     fused_backward: bool = Field(
-        default=False, description="Each weight is stepped in backward; gradients are not kept."
+        default=False,
+        description="The optimizer step runs in backward; gradients are freed at once.",
     )
-    offload_activations: bool = Field(default=False, description="Checkpoints wait in RAM.")
+    offload_activations: bool = Field(
+        default=False, description="Activation checkpoints are offloaded to RAM."
+    )
     overlaps_tensor: bool = Field(
-        default=False, description="Tensor-parallel collectives run beside the products."
+        default=False, description="Tensor-parallel collectives overlap with matrix products."
     )
-    deterministic: bool = Field(default=False, description="Same bits every run, slower kernels.")
+    deterministic: bool = Field(
+        default=False, description="Deterministic kernels, which are slower."
+    )
     buckets: BucketSizes | Buckets = Field(
         default="sized", description="ZeRO's buffers as dsforge sizes them, defaults, or as given."
     )

@@ -77,7 +77,7 @@ def hostfile_entries(text: str, place: str, *, by_name: bool = False) -> list[En
             entries.append(Entry(match[1], slots, at))
     problems += entry_problems(entries, by_name=by_name)
     if not entries and not problems:
-        problems = [Problem("hostfile-empty", "names no host", _FORM, place)]
+        problems = [Problem("hostfile-empty", "contains no host", _FORM, place)]
     if problems:
         raise SpecError(tuple(problems))
     return entries
@@ -109,11 +109,11 @@ def entry_problems(entries: list[Entry], *, by_name: bool = False) -> list[Probl
     for address, slots, place, _ in entries:
         found = _address_problem(address, place)
         if found is None and len(entries) > 1 and not by_name and _is_loopback(address):
-            message = f"address `{address}` means each host itself, and there are several hosts"
+            message = f"address `{address}` is the loopback address, but there are several hosts"
             found = Problem("host-loopback", message, "write its address on the network", place)
         key = canonical(address)
         if found is None and key in first:
-            message = f"host `{address}` is written twice; first at {first[key]}"
+            message = f"host `{address}` occurs twice; first at {first[key]}"
             found = Problem("host-twice", message, "one line for each host", place)
         first.setdefault(key, place)
         problems += [found] if found else []
@@ -121,7 +121,9 @@ def entry_problems(entries: list[Entry], *, by_name: bool = False) -> list[Probl
             shown = f"over {MAX_SLOTS}" if slots > MAX_SLOTS else f"={slots}"
             message = f"slots ({shown}) must be 1 to {MAX_SLOTS}"
             problems.append(
-                Problem("host-slots", message, "slots are the accelerators of the host", place)
+                Problem(
+                    "host-slots", message, "slots is the number of accelerators of the host", place
+                )
             )
     return problems
 
@@ -131,16 +133,16 @@ def _address_problem(address: str, place: str) -> Problem | None:
     user, at, host = address.rpartition("@")
     if at and _NAME.fullmatch(user) and (_NAME.fullmatch(host) or is_address(host)):
         hint = f"write `{host}` here, and `ssh_user: {user}` in the cluster file"
-        return Problem("host-user", f"host `{address}` holds a user name", hint, place)
+        return Problem("host-user", f"host `{address}` contains a user name", hint, place)
     if is_address(address):
         number = ip_address(address)
         if number.is_unspecified or number.is_multicast:
-            return Problem("host-address", f"`{address}` is the address of no host", "", place)
+            return Problem("host-address", f"`{address}` is not a host address", "", place)
         return None
     shown = ascii(address[:60])[1:-1]
     if not _NAME.fullmatch(address) or len(address) > LONGEST_NAME:
         message = f"host `{shown}` is neither an IP address nor a host name"
-        hint = "letters, digits, `.`, `-` and `_`, beginning and ending with a letter or digit"
+        hint = "letters, digits, `.`, `-` and `_`, starting and ending with a letter or digit"
         return Problem("host-name", message, hint, place)
     if _NUMERIC.fullmatch(address):
         message = f"`{shown}` is not an IP address: four numbers from 0 to 255, without leading 0"
@@ -152,13 +154,13 @@ def _bad_line(line: str, place: str) -> Problem:
     """Why a line is no host."""
     shown = ascii(line[:60])[1:-1]
     if not line.isprintable() and not line.replace("\t", " ").isprintable():
-        message = f"`{shown}` holds a control character"
+        message = f"`{shown}` contains a control character"
         return Problem("hostfile-line", message, _FORM, place)
     begun = _LINE.match(line)
     if begun:
         rest = ascii(line[begun.end() :][:40])[1:-1]
-        hint = "comments stand on their own line" if "#" in rest else _FORM
-        return Problem("hostfile-line", f"`{rest}` behind the slots is not read", hint, place)
+        hint = "write comments on a separate line" if "#" in rest else _FORM
+        return Problem("hostfile-line", f"unexpected text `{rest}` after the slots", hint, place)
     return Problem("hostfile-line", f"`{shown}` is not `ADDRESS slots=N`", _FORM, place)
 
 

@@ -26,53 +26,76 @@ class TrainJob(BaseModel):
     model_config = FROZEN
 
     model: str = Field(description="Folder, GGUF file, hub id, catalog name or config.json.")
-    tokenizer: str | None = Field(default=None, description="As `model`; none: the model's own.")
-    random_weights: bool = Field(default=False, description="Start from the bare config.")
+    tokenizer: str | None = Field(
+        default=None,
+        description="Tokenizer, in the same forms as `model`; none: that of the model.",
+    )
+    random_weights: bool = Field(
+        default=False, description="Random weights: only the config of the model is read."
+    )
     deepspeed_config: str = Field(description="The ds_config.json of this run.")
     data: DataSpec = Field(description="Samples to train on.")
-    sequence_length: int = Field(ge=2, description="Longest sample in tokens; longer are cut.")
+    sequence_length: int = Field(
+        ge=2, description="Sequence length in tokens; longer samples are truncated."
+    )
     on_bad_row: OnBadRow = Field(
-        default="stop", description="A row that cannot be used ends the run, or is left out."
+        default="stop", description="Invalid rows: stop the run, or skip them."
     )
     packing: bool = Field(
         default=False,
-        description="Several samples in a sequence, blocked from each other; batches count those.",
+        description="Several samples per sequence, without attention between them; batch sizes "
+        "count sequences.",
     )
     batching: Batching = Field(
-        default="random", description="`by_length`: batches of samples of like length."
+        default="random",
+        description="Order of the samples: random, or `by_length` (batches of similar length).",
     )
-    steps: int | None = Field(default=None, ge=1, description="Optimizer steps; wins over epochs.")
+    steps: int | None = Field(
+        default=None, ge=1, description="Optimizer steps; takes precedence over epochs."
+    )
     epochs: float = Field(default=1.0, gt=0, description="Passes over the data.")
-    schedule: Schedule = Field(default="cosine", description="Learning rate after the warm-up.")
+    schedule: Schedule = Field(
+        default="cosine", description="Learning rate schedule after the warm-up."
+    )
     warmup_steps: int = Field(default=0, ge=0, description="Steps of linear warm-up.")
     minimum_learning_rate_ratio: float = Field(
-        default=0.1, ge=0, le=1, description="Last learning rate over its peak."
+        default=0.1, ge=0, le=1, description="Last learning rate, relative to the peak."
     )
     gradient_checkpointing: bool = Field(
-        default=False, description="Backward computes activations again instead of keeping them."
+        default=False, description="Activation checkpointing: backward recomputes activations."
     )
     compile: bool = Field(
         default=False,
-        description="Decoder layers through torch.compile; batches are padded to the length.",
+        description="Compile decoder layers with torch.compile; batches are padded to the "
+        "sequence length.",
     )
     attention: Attention = Field(default="sdpa", description="Attention kernels of transformers.")
     loss: AskedLoss = Field(
         default="chunked",
-        description="`chunked`: logits of some tokens at a time, where the model allows it; "
+        description="`chunked`: logits of a chunk of tokens at a time, if the model allows it; "
         "`plain`: of the whole micro batch.",
     )
-    lora: LoraSpec | None = Field(default=None, description="Adapters; none: all weights train.")
+    lora: LoraSpec | None = Field(
+        default=None, description="LoRA adapters; none: all weights are trained."
+    )
     seed: int = Field(default=42, ge=0, description="Seed of weights, adapters and data order.")
     output: str = Field(default="output", description="Folder of checkpoints, metrics, weights.")
     hang_after_s: float | None = Field(
         default=None,
         gt=0,
-        description="Longest step; none: 20 times the slowest so far, at least 10 minutes.",
+        description="Time limit of a step in seconds; none: 20 times the slowest so far, at "
+        "least 10 minutes.",
     )
-    checkpoint_every: int | None = Field(default=None, ge=1, description="Steps; none: only last.")
-    keep_checkpoints: int = Field(default=2, ge=1, description="Newest that are kept.")
-    evaluate_every: int | None = Field(default=None, ge=1, description="Steps; none: only last.")
+    checkpoint_every: int | None = Field(
+        default=None, ge=1, description="Interval in optimizer steps; none: only at the end."
+    )
+    keep_checkpoints: int = Field(
+        default=2, ge=1, description="Number of newest checkpoints that are not deleted."
+    )
+    evaluate_every: int | None = Field(
+        default=None, ge=1, description="Interval in optimizer steps; none: only at the end."
+    )
     save: bool = Field(
-        default=True, description="Checkpoints and final weights; false in runs that only measure."
+        default=True, description="Write checkpoints and final weights; false for measurements."
     )
     log_every: int = Field(default=1, ge=1, description="Steps between lines of metrics.jsonl.")

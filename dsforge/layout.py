@@ -75,12 +75,23 @@ class Layout(BaseModel):
 
     model_config = FROZEN
 
-    data_parallel_size: int = Field(default=1, ge=1, description="Replicas of the sharded model.")
-    tensor_parallel_size: int = Field(default=1, ge=1, description="Ranks per layer's matrices.")
-    pipeline_parallel_size: int = Field(default=1, ge=1, description="Stages along the layers.")
-    context_parallel_size: int = Field(default=1, ge=1, description="Ranks sharing one sequence.")
+    data_parallel_size: int = Field(
+        default=1, ge=1, description="Data parallel size: replicas of the sharded model."
+    )
+    tensor_parallel_size: int = Field(
+        default=1, ge=1, description="Tensor parallel size: ranks that share each layer's matrices."
+    )
+    pipeline_parallel_size: int = Field(
+        default=1, ge=1, description="Pipeline parallel size: stages along the layers."
+    )
+    context_parallel_size: int = Field(
+        default=1, ge=1, description="Context parallel size: ranks that share one sequence."
+    )
     expert_parallel_size: int = Field(
-        default=1, ge=1, description="Ranks sharing the experts, taken from the data-parallel axis."
+        default=1,
+        ge=1,
+        description="Expert parallel size: ranks that share the experts, part of the "
+        "data-parallel ranks.",
     )
 
     @property
@@ -102,7 +113,7 @@ class Layout(BaseModel):
     def coordinates(self, rank: int) -> Coordinates:
         """Grid position of a rank. Raises ValueError outside 0 <= rank < world_size."""
         if not 0 <= rank < self.world_size:
-            raise ValueError(f"rank (={rank}) must lie in 0..{self.world_size - 1}")
+            raise ValueError(f"rank (={rank}) must be in 0..{self.world_size - 1}")
         rest, tensor = divmod(rank, self.tensor_parallel_size)
         rest, context = divmod(rest, self.context_parallel_size)
         pipeline, data = divmod(rest, self.data_parallel_size)

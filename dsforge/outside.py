@@ -121,13 +121,13 @@ def _open(path: Path) -> Iterator[int]:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     except (OSError, ValueError) as error:
-        raise UnreadableError("file-unreadable", f"cannot be read: {_why(error)}") from None
+        raise UnreadableError("file-unreadable", f"cannot be read: {_os_reason(error)}") from None
     try:
         if _folders and not is_allowed(Path(f"/proc/self/fd/{descriptor}")):
             raise UnreadableError("file-outside", "is outside the folder that may be read")
         yield descriptor
     except OSError as error:
-        raise UnreadableError("file-unreadable", f"cannot be read: {_why(error)}") from None
+        raise UnreadableError("file-unreadable", f"cannot be read: {_os_reason(error)}") from None
     finally:
         os.close(descriptor)
 
@@ -168,7 +168,7 @@ class _Pipe(io.RawIOBase):
         left_s = min(self.patience_s, self.deadline - time.monotonic())
         if left_s <= 0 or not self._poll.poll(left_s * 1000):
             _given_up = time.monotonic()
-            reason = f"cannot be read: a pipe that nobody has filled for {self.patience_s:g} s"
+            reason = f"cannot be read: a pipe without data for {self.patience_s:g} s"
             raise UnreadableError("file-unreadable", reason)
         part = os.read(self._descriptor, len(buffer))
         buffer[: len(part)] = part
@@ -183,7 +183,7 @@ def _part(stream: io.RawIOBase, most_bytes: int) -> bytes:
     return part
 
 
-def _why(error: OSError | ValueError) -> str:
+def _os_reason(error: OSError | ValueError) -> str:
     """The reason in the words of the system."""
     if getattr(error, "errno", None) == errno.ENXIO:
         return "it is a socket or a device, not a regular file"

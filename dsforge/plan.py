@@ -60,8 +60,8 @@ class Reason(BaseModel):
 
     model_config = FROZEN
 
-    rule: str = Field(description="Id that can be cited and searched for.")
-    message: str = Field(description="What was chosen or given up, with its figures.")
+    rule: str = Field(description="Id of the rule.")
+    message: str = Field(description="What was chosen or rejected, with its figures.")
 
     @property
     def kind(self) -> ReasonKind:
@@ -74,13 +74,15 @@ class Machines(BaseModel):
 
     model_config = FROZEN
 
-    cluster: ClusterSpec = Field(description="These hosts as equal nodes.")
-    precision: Precision = Field(description="Chosen for these cards, unless it was given.")
+    cluster: ClusterSpec = Field(description="These hosts as a cluster of equal nodes.")
+    precision: Precision = Field(
+        description="Default network link of these accelerators, unless it was given."
+    )
     global_batch_size: int = Field(ge=1, description="Likewise for their number.")
     reasons: tuple[Reason, ...] = Field(
-        default=(), description="Choices made while reading, for these hosts."
+        default=(), description="Defaults and decisions made while reading, for these hosts."
     )
-    alike: bool = Field(description="All of these hosts are equal, and so is any part of them.")
+    alike: bool = Field(description="True: all of these hosts are equal.")
 
 
 class Request(BaseModel):
@@ -89,18 +91,20 @@ class Request(BaseModel):
     model_config = FROZEN
 
     model: ModelSpec = Field(description="Model that is trained.")
-    cluster: ClusterSpec = Field(description="Machines that it is trained on.")
-    workload: Workload = Field(description="What is to be computed.")
+    cluster: ClusterSpec = Field(description="Cluster that it is trained on.")
+    workload: Workload = Field(
+        description="Batch, sequence length, precision and method of the training."
+    )
     constraints: Constraints = Field(
-        default=Constraints.model_construct(), description="What is fixed; the rest is chosen."
+        default=Constraints.model_construct(), description="Fixed settings; the others are chosen."
     )
     reasons: tuple[Reason, ...] = Field(
-        default=(), description="Choices made while reading: defaults, weakest host, precision."
+        default=(), description="Decisions made while reading: defaults, weakest host, precision."
     )
     prefer: float = Field(
         default=PREFERRED,
         ge=1,
-        description="How much slower than the fastest an easier plan may be.",
+        description="Largest step time of a simpler plan, relative to the fastest.",
     )
     part_step_s: float = Field(
         default=inf,
@@ -109,7 +113,8 @@ class Request(BaseModel):
         "from where it is smaller than on all of them.",
     )
     risk: bool = Field(
-        default=False, description="Plans count that likely fit, not only those that surely do."
+        default=False,
+        description="Also plans that fit by the likely estimate, not only by the upper one.",
     )
     others: tuple[Machines, ...] = Field(
         default=(),
@@ -145,16 +150,18 @@ class Priced(BaseModel):
 
     model_config = FROZEN
 
-    strategy: Strategy = Field(description="Strategy that the prices are of.")
+    strategy: Strategy = Field(description="Strategy that the estimate is for.")
     fits: bool = Field(description="Device and host memory suffice on the fullest rank and node.")
     memory: MemoryEstimate = Field(
         description="Predicted bytes on the fullest rank, node and disk."
     )
     time: TimeEstimate = Field(description="Predicted seconds of one optimizer step.")
-    buckets: Buckets = Field(description="Buffer sizes that the price assumes.")
-    aio: AioSettings | None = Field(default=None, description="Set where something is on NVMe.")
+    buckets: Buckets = Field(description="Buffer sizes that the estimate assumes.")
+    aio: AioSettings | None = Field(
+        default=None, description="NVMe settings; none: nothing is on NVMe."
+    )
     reasons: tuple[Reason, ...] = Field(
-        default=(), description="Why it was chosen, and what was assumed."
+        default=(), description="Reasons of the choice, and assumptions."
     )
 
 
@@ -164,8 +171,10 @@ class Variant(BaseModel):
     model_config = FROZEN
 
     name: VariantName = Field(description="Name of its files: ZeRO stage and offload, or Megatron.")
-    priced: Priced | None = Field(description="Its price; none where rules forbid it.")
-    problems: tuple[Problem, ...] = Field(default=(), description="Rules that it breaks.")
+    priced: Priced | None = Field(
+        description="Predicted memory and time; none: constraints forbid it."
+    )
+    problems: tuple[Problem, ...] = Field(default=(), description="Constraints that it violates.")
 
 
 class Rejected(BaseModel):
@@ -173,8 +182,8 @@ class Rejected(BaseModel):
 
     model_config = FROZEN
 
-    strategy: Strategy = Field(description="Candidate that was not taken.")
-    rule: str = Field(description="Id of the rule that it breaks, or `memory`.")
+    strategy: Strategy = Field(description="Candidate that was not chosen.")
+    rule: str = Field(description="Id of the constraint that it violates, or `memory`.")
     message: str = Field(description="What is wrong, with its figures.")
 
 
@@ -188,11 +197,13 @@ class Plan(BaseModel):
     )
     model: ModelSpec = Field(description="Model that is trained.")
     parameters: int = Field(ge=1, description="Unique parameters of the model.")
-    cluster: ClusterSpec = Field(description="Machines that it is trained on.")
-    workload: Workload = Field(description="What is to be computed.")
-    choice: Priced = Field(description="Chosen strategy with its price.")
+    cluster: ClusterSpec = Field(description="Cluster that it is trained on.")
+    workload: Workload = Field(
+        description="Batch, sequence length, precision and method of the training."
+    )
+    choice: Priced = Field(description="Chosen strategy with its estimate.")
     variants: tuple[Variant, ...] = Field(
-        default=(), description="Configurations that `gen` writes beside the choice."
+        default=(), description="Configurations that `gen` writes in addition to the choice."
     )
 
     def to_json(self) -> str:
@@ -240,7 +251,7 @@ class Search(BaseModel):
 
     plans: tuple[Plan, ...] = Field(description="Plans that fit, best first.")
     rejected: tuple[Rejected, ...] = Field(
-        description="Candidates that lost, with the first reason."
+        description="Rejected candidates, with the first reason."
     )
-    candidates: int = Field(ge=0, description="Strategies that were looked at.")
+    candidates: int = Field(ge=0, description="Number of strategies that were examined.")
     seconds: float = Field(ge=0, description="Wall time of the search, s.")

@@ -40,7 +40,7 @@ class Completed(NamedTuple):
         """Itself where the exit code is 0. Raises RunError otherwise; `what` names the work."""
         if self.code == 0:
             return self
-        how = "ran into its time limit" if self.code == TIMEOUT_CODE else f"exit code {self.code}"
+        how = "exceeded its time limit" if self.code == TIMEOUT_CODE else f"exit code {self.code}"
         raise RunError(
             f"{what} failed ({how})", hint, command=self.command, code=self.code, tail=self.tail
         )
@@ -208,7 +208,7 @@ class Dialogue:
         self.flooded = False  # whether it was ended for saying too much
         self._complaint = bytearray()
         self._readers = tuple(
-            threading.Thread(target=read, daemon=True) for read in (self._hear, self._note)
+            threading.Thread(target=read, daemon=True) for read in (self._queue_output, self._note)
         )
         for reader in self._readers:
             reader.start()
@@ -244,7 +244,7 @@ class Dialogue:
         text = self._complaint.decode(errors="replace")
         return Completed(self._command, TIMEOUT_CODE if code is None else code, text)
 
-    def _hear(self) -> None:
+    def _queue_output(self) -> None:
         """Queue what it says, and none at the end."""
         stream = self._process.stdout
         assert stream is not None

@@ -58,16 +58,17 @@ class Strategy(BaseModel):
 
     model_config = FROZEN
 
-    back_end: BackEnd = Field(
-        default="deepspeed", description="Engine that trains: DeepSpeed or Megatron-LM."
-    )
+    back_end: BackEnd = Field(default="deepspeed", description="Engine: DeepSpeed or Megatron-LM.")
     layout: Layout = Field(description="Parallel sizes, whose product is the number of ranks.")
-    micro_batch_size: int = Field(ge=1, description="Samples per data-parallel rank and forward.")
+    micro_batch_size: int = Field(
+        ge=1, description="Samples per data-parallel rank and forward pass."
+    )
     gradient_accumulation_steps: int = Field(
         ge=1, description="Micro batches per optimizer step and data-parallel rank."
     )
     zero_stage: ZeroStage = Field(
-        default=0, description="1 optimizer state, 2 + gradients, 3 + parameters sharded over dp."
+        default=0,
+        description="ZeRO stage: 1 shards optimizer states, 2 also gradients, 3 also parameters.",
     )
     hpz_partition_size: int = Field(
         default=1,
@@ -76,22 +77,22 @@ class Strategy(BaseModel):
     )
     offload_optimizer: Offload = Field(
         default="none",
-        description="Where optimizer states are kept: on the device, in RAM or on disk.",
+        description="Where optimizer states are stored: on the device, in RAM or on disk.",
     )
     offload_parameters: Offload = Field(
         default="none",
-        description="Where ZeRO-3 keeps parameters: on the device, in RAM or on disk.",
+        description="Where ZeRO-3 parameters are stored: on the device, in RAM or on disk.",
     )
     recompute: Recompute = Field(
         default="none",
-        description="Which activations backward computes again instead of keeping them.",
+        description="Activation checkpointing: activations that backward recomputes.",
     )
     virtual_stages: int = Field(default=1, ge=1, description="Pipeline chunks per rank.")
     sequence_parallel: bool = Field(
         default=False, description="Activations split over tp outside the matrix products."
     )
     execution: Execution | None = Field(
-        default=None, description="Software that runs it; none: what the back end does."
+        default=None, description="Settings of the training software; none: those of the back end."
     )
 
     @field_validator("execution")
@@ -202,14 +203,13 @@ class Constraints(BaseModel):
 
     model_config = FROZEN
 
-    back_end: BackEnd | None = Field(
-        default=None, description="Engine that trains: DeepSpeed or Megatron-LM."
-    )
+    back_end: BackEnd | None = Field(default=None, description="Engine: DeepSpeed or Megatron-LM.")
     micro_batch_size: int | None = Field(
-        default=None, ge=1, description="Samples per data-parallel rank and forward."
+        default=None, ge=1, description="Samples per data-parallel rank and forward pass."
     )
     zero_stage: ZeroStage | None = Field(
-        default=None, description="1 shards optimizer states, 2 also gradients, 3 also parameters."
+        default=None,
+        description="ZeRO stage: 1 shards optimizer states, 2 also gradients, 3 also parameters.",
     )
     tensor_parallel_size: int | None = Field(
         default=None, ge=1, description="Ranks that share the matrices of each layer."
@@ -240,26 +240,28 @@ class Constraints(BaseModel):
     )
     offload_optimizer: Offload | None = Field(
         default=None,
-        description="Where optimizer states are kept: on the device, in RAM or on disk.",
+        description="Where optimizer states are stored: on the device, in RAM or on disk.",
     )
     offload_parameters: Offload | None = Field(
-        default=None, description="Where ZeRO-3 keeps parameters: on the device, in RAM or on disk."
+        default=None,
+        description="Where ZeRO-3 parameters are stored: on the device, in RAM or on disk.",
     )
     offload_ratio: float | None = Field(
         default=None, ge=0, le=1, description="Share of ZeRO-3's optimizer that runs on the CPU."
     )
     recompute: Recompute | None = Field(
         default=None,
-        description="Which activations backward computes again instead of keeping them.",
+        description="Activation checkpointing: activations that backward recomputes.",
     )
     loss: AskedLoss | None = Field(
         default=None,
-        description="`plain` holds the logits of a micro batch, `chunked` those of some tokens; "
-        "none: chunked where `dsforge train` runs the plan and can.",
+        description="Loss: `plain` (logits of a micro batch) or `chunked` (of a chunk of "
+        "tokens); none: chunked if `dsforge train` runs the plan and supports it.",
     )
     attention: AttentionKind | None = Field(
         default=None,
-        description="`eager` keeps the scores of all pairs of tokens, `flash` none; none: flash.",
+        description="Attention kernel: `flash`, or `eager`, which stores the scores of all token "
+        "pairs; none: flash.",
     )
     buckets: BucketSizes | Buckets | None = Field(
         default=None, description="ZeRO's buffers: `sized`, the `engine`'s defaults, or as given."

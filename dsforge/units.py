@@ -26,7 +26,7 @@ class Interval:
     """An uncertain figure: `likely`, and the ends of its 80 % interval, all in one unit."""
 
     low: float = field(metadata={"description": "Lower end of the 80 % interval."})
-    likely: float = field(metadata={"description": "The value that is expected."})
+    likely: float = field(metadata={"description": "Expected value of the quantity."})
     high: float = field(metadata={"description": "Upper end of the 80 % interval."})
 
     def __post_init__(self) -> None:

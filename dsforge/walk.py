@@ -42,16 +42,16 @@ class Walk:
                     folders.append(entry.path)
                     continue
                 if time.monotonic() > self._end:
-                    self._stop(f"what lies behind {entry.path}, after {SECONDS:g} s")
+                    self._stop(f"the content of {entry.path}, after {SECONDS:g} s")
                     return
                 yield entry
             if self._entries > MOST_ENTRIES:
-                self._stop(f"what lies behind {where}, after {MOST_ENTRIES:,} entries")
+                self._stop(f"the rest of {where}, after {MOST_ENTRIES:,} entries")
                 return
             if folders and level == MOST_LEVELS:
                 self._stop(f"folders more than {MOST_LEVELS} levels deep, such as {folders[0]}")
             elif time.monotonic() > self._end:
-                self._stop(f"what lies behind {where}, after {SECONDS:g} s")
+                self._stop(f"the rest of {where}, after {SECONDS:g} s")
                 return
             else:
                 waiting += [(path, level + 1) for path in reversed(folders)]

@@ -177,7 +177,7 @@ def validate(
     unknown = sorted(set(wanted) - {row.source for row in rows})
     if unknown:
         known = ", ".join(sorted({row.source for row in rows}))
-        raise DsforgeError(f"no rows of {', '.join(unknown)} in {table}", f"it has {known}")
+        raise DsforgeError(f"{table} has no rows of {', '.join(unknown)}", f"it has {known}")
     if what is not None and what not in QUANTITIES:
         raise DsforgeError(f"`what` (={what!a:.60}) must be one of {', '.join(QUANTITIES)}")
     quantities = [quantity for quantity in QUANTITIES if what in (None, quantity)]

@@ -14,10 +14,10 @@ class GenDocument(BaseModel):
     model_config = FROZEN
 
     out: str = Field(description="Run folder that was written.")
-    created: tuple[str, ...] = Field(description="Files that were not there before.")
+    created: tuple[str, ...] = Field(description="Files that did not exist before.")
     updated: tuple[str, ...] = Field(description="Files whose content changed.")
     unchanged: tuple[str, ...] = Field(description="Files that already had this content.")
-    removed: tuple[str, ...] = Field(description="Files of an earlier plan that are gone.")
+    removed: tuple[str, ...] = Field(description="Files of an earlier plan that were removed.")
     merged: tuple[str, ...] = Field(
         description="Files that keep the edits of a person, merged with their new content."
     )
@@ -36,9 +36,9 @@ class LintFinding(BaseModel):
     column: int = Field(description="Column in the line, from 1.")
     path: str = Field(description="Dotted path of the key; empty where it has none.")
     message: str = Field(description="What is wrong with which value.")
-    fix: str = Field(description="What to do about it.")
+    fix: str = Field(description="What to do.")
     why: str = Field(description="Why the rule exists.")
-    evidence: str = Field(description="How the rule is known: source code or measurement.")
+    evidence: str = Field(description="Evidence for the rule: source code or measurement.")
 
 
 class LintDocument(BaseModel):
@@ -46,7 +46,9 @@ class LintDocument(BaseModel):
 
     model_config = FROZEN
 
-    findings: tuple[LintFinding, ...] = Field(description="By file and line; empty: all is well.")
+    findings: tuple[LintFinding, ...] = Field(
+        description="Findings by file and line; empty: no problems."
+    )
 
 
 class CauseEvidence(BaseModel):
@@ -54,9 +56,9 @@ class CauseEvidence(BaseModel):
 
     model_config = FROZEN
 
-    file: str = Field(description="Log that the line is in.")
+    file: str = Field(description="Log file of the line.")
     line: int = Field(description="Line in the log, from 1.")
-    text: str = Field(description="The line as the log has it.")
+    text: str = Field(description="Text of the line.")
 
 
 class CauseDocument(BaseModel):
@@ -67,9 +69,11 @@ class CauseDocument(BaseModel):
     rule: str = Field(description="Id of the rule that recognised it.")
     confidence: float = Field(description="How sure the rule is, 0 to 1.")
     message: str = Field(description="What went wrong, with its figures.")
-    why: str = Field(description="Why it goes wrong so.")
-    evidence: tuple[CauseEvidence, ...] = Field(description="Lines of the logs that prove it.")
-    fix: str = Field(description="What to do about it; may be a patch.")
+    why: str = Field(description="Explanation of the cause.")
+    evidence: tuple[CauseEvidence, ...] = Field(
+        description="Lines of the logs that are the evidence."
+    )
+    fix: str = Field(description="What to do; may be a patch.")
 
 
 class DiagnoseDocument(BaseModel):
@@ -77,4 +81,6 @@ class DiagnoseDocument(BaseModel):
 
     model_config = FROZEN
 
-    causes: tuple[CauseDocument, ...] = Field(description="Likeliest first; empty: none found.")
+    causes: tuple[CauseDocument, ...] = Field(
+        description="Causes, likeliest first; empty: none found."
+    )

@@ -235,7 +235,10 @@ def request_of(inputs: Inputs) -> Request:
         return read_request(asked_of(inputs)._replace(by_name=True))
     beside = [name for name, value in zip(inputs._fields, inputs, strict=True) if value is not None]
     if beside != ["model"]:
-        message = f"`{'`, `'.join(beside[1:])}` cannot be given beside a Request, which has its own"
+        message = (
+            f"`{'`, `'.join(beside[1:])}` cannot be combined with a Request, which already "
+            "contains it"
+        )
         raise refusal("inputs-clash", "", message)
     return inputs.model
 

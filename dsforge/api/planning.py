@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 TOP = 10  # plans of a ranking that are shown
 PLAIN_LOSS = Reason(
     rule="default-loss",
-    message="`--exact` simulates the plain loss, which holds whole logits: `--loss` is plain",
+    message="`--exact` simulates the plain loss, which has full logits: `--loss` is plain",
 )
 LEAST_WORD, MOST_NEAR = 3, 6  # letters of a word that tells something; names that are shown
 
@@ -102,7 +102,7 @@ def plan(
 
     _check_numbers(top=top)
     asked = request_of(Inputs(model, cluster, workload, strategy))
-    wished = _wished(asked, objective, deadline_days, budget, prefer=prefer, risk=risk)
+    wished = _aimed_request(asked, objective, deadline_days, budget, prefer=prefer, risk=risk)
     explorer = settled(Explorer(wished))
     request = explorer.request
     found = search(request, explorer=explorer)
@@ -195,7 +195,7 @@ def explain(plan: Plan | PathInput, figure: str | None = None) -> Explanation:
     try:
         return found.model_copy(update={"figures": found.resting_on(figure)})
     except KeyError:
-        near = ", ".join(_near(figure, [each.name for each in found.figures]))
+        near = ", ".join(_similar_names(figure, [each.name for each in found.figures]))
         hint = "`dsforge explain PLAN` lists all figures"
         message = f"the plan has no figure `{figure[:60]}`"
         raise DsforgeError(message, f"near it: {near}; {hint}" if near else hint) from None
@@ -262,11 +262,13 @@ def gen(
     if isinstance(model, Plan):
         beside = (cluster, workload, strategy, objective, deadline_days, budget, prefer)
         if risk or any(value is not None for value in beside):
-            raise refusal("inputs-clash", "", "nothing of a job can be given beside a Plan")
+            raise refusal(
+                "inputs-clash", "", "a Plan cannot be combined with other inputs of the job"
+            )
         made = _seen_from(folder, model)
     else:
         asked = request_of(Inputs(model, cluster, workload, strategy))
-        wished = _wished(asked, objective, deadline_days, budget, prefer=prefer, risk=risk)
+        wished = _aimed_request(asked, objective, deadline_days, budget, prefer=prefer, risk=risk)
         made = choose(_seen_from(folder, wished))
     artifacts = render(made, searched)
     try:
@@ -297,14 +299,14 @@ def _exact_memory(plan: Plan) -> ExactMemory:
     )
 
 
-def _near(name: str, names: list[str]) -> list[str]:
+def _similar_names(name: str, names: list[str]) -> list[str]:
     """Names like a misspelt one, and those that share a word of it."""
     words = {word for word in re.split(r"[^a-z]+", name.lower()) if len(word) >= LEAST_WORD}
     sharing = [other for other in names if words & set(other.split("_"))]
     return list(dict.fromkeys([*get_close_matches(name, names, MOST_NEAR), *sharing]))[:MOST_NEAR]
 
 
-def _wished(
+def _aimed_request(
     request: Request,
     objective: Objective | None,
     deadline_days: float | None,

@@ -154,10 +154,10 @@ def _own_scene(asked: Asked, path: Path, world_size: int | None) -> Scene:
         world_size = world_size or nodes * each
     missing = []
     if ("model",) not in said and asked.known.model is None:
-        missing.append(Problem("model-missing", "no `--model` is named", "`--model llama-2-7b`"))
+        missing.append(Problem("model-missing", "`--model` is missing", "`--model llama-2-7b`"))
     if world_size is None:
         missing.append(
-            Problem("world-size-missing", "no `--world-size` is given", "`--world-size 8`")
+            Problem("world-size-missing", "`--world-size` is missing", "`--world-size 8`")
         )
     if missing or world_size is None:
         raise SpecError(tuple(missing))
@@ -198,7 +198,7 @@ def _checked(settings: dict[str, Any], place: str) -> dict[str, Any]:
     for key, device in devices.items():
         if device == "nvme":
             message = f"{place}: `{key}` on NVMe cannot be rehearsed: fake tensors have no bytes"
-            raise DsforgeError(message, "rehearse it with `cpu`: the device holds the same")
+            raise DsforgeError(message, "rehearse it with `cpu`: device memory is the same")
     return settings
 
 

@@ -84,7 +84,9 @@ def opened(question: Question, asked: Asked) -> Asked:
     said = {setting.loc for setting in asked.settings}
     fixing = FIXING[question]
     if fixing in said or (question == "model" and asked.known.model is not None):
-        message = f"`{'.'.join(fixing)}` fixes what `{question}` looks for; leave one out"
+        message = (
+            f"`{'.'.join(fixing)}` fixes the value that `{question}` searches for; leave one out"
+        )
         raise SpecError((Problem("find-fixed", message),))
     size = ("cluster", "gpus_per_node")
     more: tuple[Setting, ...] = ()

@@ -57,7 +57,9 @@ class Artifact:
         try:
             self.text.encode()
         except UnicodeEncodeError as error:
-            message = f"{self.path} holds half a character (U+{ord(self.text[error.start]):04X})"
+            message = (
+                f"{self.path} contains an unpaired surrogate (U+{ord(self.text[error.start]):04X})"
+            )
             raise RenderError(message, "write the character itself") from error
 
     @property

@@ -50,7 +50,7 @@ def _checked(folder: Anchored, commit: Anchored, *, force: bool) -> _Step:
     before, after = checksums(folder.content(MANIFEST)), checksums(commit.content(MANIFEST))
     for path in staged:
         if after.get(path) != sha256(commit.content(path) or b""):
-            raise _no_commit(commit, f"{path} is not what its {MANIFEST} says")
+            raise _no_commit(commit, f"{path} differs from its {MANIFEST}")
     removals = _removals(commit, before, after)
     edited = [path for path in staged if _is_edited(folder, path, before, after)]
     if edited and not force:
@@ -81,4 +81,4 @@ def _is_edited(folder: Anchored, path: str, before: dict[str, str], after: dict[
 
 
 def _no_commit(commit: Anchored, why: str) -> DsforgeError:
-    return DsforgeError(f"{commit.path} is no commit of dsforge: {why}", REMOVE)
+    return DsforgeError(f"{commit.path} is not a commit of dsforge: {why}", REMOVE)

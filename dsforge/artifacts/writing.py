@@ -168,7 +168,7 @@ def _stage(
     folder.make(name)
     with folder.inner(name) as staging:
         if staging is None:
-            raise DsforgeError(f"{folder.path / name} is gone: somebody else writes there", ANOTHER)
+            raise DsforgeError(f"{folder.path / name} was removed by another process", ANOTHER)
         for artifact in artifacts:
             mode = EXECUTABLE if artifact.executable else PLAIN
             staging.write(artifact.path, artifact.content, PRIVATE if artifact.private else mode)
@@ -188,7 +188,7 @@ def _check_folder(folder: Path) -> None:
     if folder.is_symlink() and folder.is_dir():
         place = os.path.realpath(folder)
         raise DsforgeError(
-            f"`--out` (={folder}) is a symbolic link", f"name the folder itself: --out {place}"
+            f"`--out` (={folder}) is a symbolic link", f"give the folder itself: --out {place}"
         )
     if not folder.is_dir():
         raise DsforgeError(f"`--out` (={folder}) is not a folder", ANOTHER)
@@ -202,7 +202,7 @@ def _check_targets(paths: list[str], folder: Anchored) -> None:
     for path in paths:
         folder.check_file(path)
         if os.path.realpath(folder.path / path) in mounts:
-            message = f"{folder.path / path} is mounted there by itself and cannot be replaced"
+            message = f"{folder.path / path} is a mount point and cannot be replaced"
             raise DsforgeError(message, f"mount its folder instead, or {ANOTHER}")
         parent = (folder.path / path).parent
         if parent.exists() and not os.access(parent, os.W_OK | os.X_OK):

@@ -28,12 +28,10 @@ class Outcome(BaseModel):
 
     model_config = FROZEN
 
-    cell: Cell = Field(description="Which launch it was.")
-    wall_s: float = Field(
-        ge=0, description="Seconds of the whole launch, imports and loading included."
-    )
+    cell: Cell = Field(description="Strategy and repetition of the launch.")
+    wall_s: float = Field(ge=0, description="Seconds of the launch, imports and loading included.")
     measurement: Measurement | None = Field(
-        default=None, description="What the ranks measured; none where the run failed."
+        default=None, description="Measurements of the ranks; none: the run failed."
     )
     error: str = Field(default="", description="Last lines of a run that failed.")
 
@@ -59,12 +57,12 @@ class Row(BaseModel):
     model_config = FROZEN
 
     variant: VariantName = Field(description="Strategy by the name of its files.")
-    strategy: str = Field(description="The strategy in words.")
+    strategy: str = Field(description="Label of the strategy.")
     runs: int = Field(ge=0, description="Launches that were measured.")
-    failures: int = Field(ge=0, description="Launches that failed or were given up.")
+    failures: int = Field(ge=0, description="Launches that failed or exceeded the time limit.")
     step_s: Figure = Field(description="Median step time, s.")
     spread_s: tuple[float, float] | None = Field(description="Quartiles of the step time, s.")
-    tokens_per_s: Figure = Field(description="All ranks; measured without padding.")
+    tokens_per_s: Figure = Field(description="Tokens/s of all ranks; measured without padding.")
     memory_bytes: Figure = Field(description="Peak bytes of the fullest rank.")
     sent_bytes: Figure = Field(description="Bytes that one rank sends in a step.")
     final_loss: float | None = Field(
@@ -78,10 +76,8 @@ class Recommendation(BaseModel):
 
     model_config = FROZEN
 
-    variant: VariantName | None = Field(
-        description="Strategy to use; none where nothing was measured."
-    )
-    reasons: tuple[str, ...] = Field(description="Why, with the measured figures.")
+    variant: VariantName | None = Field(description="Strategy to use; none: no run was measured.")
+    reasons: tuple[str, ...] = Field(description="Reasons, with the measured figures.")
 
 
 class Report(BaseModel):
@@ -98,12 +94,14 @@ class Report(BaseModel):
     sequence_length: int = Field(description="Tokens per sample.")
     global_batch_size: int = Field(description="Samples per optimizer step.")
     warmup_steps: int = Field(description="First steps of each run that are not counted.")
-    memory_counter: str = Field(description="Which memory was measured.")
-    versions: dict[str, str] = Field(description="Version by library, as the first run found it.")
-    hardware: dict[str, str] = Field(description="Hardware as the first run found it.")
+    memory_counter: str = Field(description="Memory counter that was measured.")
+    versions: dict[str, str] = Field(
+        description="Version by library, as the first run reported it."
+    )
+    hardware: dict[str, str] = Field(description="Hardware as the first run reported it.")
     rows: tuple[Row, ...] = Field(description="One row for each strategy, in order of sharding.")
     recommendation: Recommendation = Field(description="Strategy to use, with the reasons.")
-    outcomes: tuple[Outcome, ...] = Field(description="What came of each launch.")
+    outcomes: tuple[Outcome, ...] = Field(description="Result of each launch.")
 
 
 def report(plan: Plan, outcomes: tuple[Outcome, ...], *, warmup_steps: int) -> Report:
@@ -205,7 +203,7 @@ def _recommend(rows: tuple[Row, ...]) -> Recommendation:
     reasons = [_scatter(best)] if _step_s(best) > enough else []
     reasons += [_against(best, other) for other in measured if other is not best]
     reasons += [f"{row.variant} failed in every run" for row in rows if not row.runs]
-    reasons += _practice(best, measured)
+    reasons += _compared_with_advice(best, measured)
     return Recommendation(variant=best.variant, reasons=(*reasons, _agreement(measured)))
 
 
@@ -223,8 +221,8 @@ def _scatter(row: Row) -> str:
     """That the median of a row says little."""
     low, high = _quartiles_s(row)
     return (
-        f"half of the steps of {row.variant} are between {seconds(low)} and {seconds(high)}: too "
-        "far apart to call another one faster; repeat it (`--repeats`) where nothing else runs"
+        f"half of the steps of {row.variant} are between {seconds(low)} and {seconds(high)}: "
+        "too much variation to compare strategies; repeat it (`--repeats`) on an idle machine"
     )
 
 
@@ -239,7 +237,7 @@ def _against(best: Row, other: Row) -> str:
     )
 
 
-def _practice(best: Row, measured: list[Row]) -> list[str]:
+def _compared_with_advice(best: Row, measured: list[Row]) -> list[str]:
     """How the result stands to the rule of practice, where the rule speaks."""
     names = {row.variant for row in measured}
     if not {"zero2", "zero3"} <= names:
@@ -258,5 +256,5 @@ def _agreement(measured: list[Row]) -> str:
         return f"all loss curves agree within {worst:.2g}, so the choice does not change the result"
     return (
         f"loss curves differ by up to {worst:.2g}, more than the {PARITY:g} that rounding "
-        "explains: look into that before you trust either run"
+        "explains: check this before using either result"
     )

@@ -65,7 +65,7 @@ def read_bench(run: Path, out: Path, *, steps: int, timeout_s: float) -> Bench:
             "give a folder that `dsforge gen --for deepspeed --out` has written",
         )
     if out.is_symlink():
-        hint = f"name the folder itself: --out {out.resolve()}"
+        hint = f"give the folder itself: --out {out.resolve()}"
         raise DsforgeError(f"`--out` (={out}) is a symbolic link", hint)
     plan, job = read_plan(run / "plan.json"), read_job(run / "train.yaml")
     return Bench(run.resolve(), plan, job, out.resolve(), steps, timeout_s)
@@ -117,7 +117,7 @@ def prepare_cell(bench: Bench, cell: Cell) -> Path:
 def _copy(source: Path, target: Path) -> None:
     """Copy a file of the run folder with its mode, which is there before its content."""
     if source.is_symlink():
-        raise DsforgeError(f"{source} is a symbolic link", "put the file itself there")
+        raise DsforgeError(f"{source} is a symbolic link", "replace it with the file itself")
     try:
         content = read_bytes(source, MAX_BYTES, pipes=False)
     except UnreadableError as error:

@@ -114,7 +114,7 @@ def _checked_names(atoms: Mapping[str, Atom]) -> Mapping[str, Atom]:
     for name in atoms:
         sound = isinstance(name, str) and name not in ("", "__metadata__")
         if not sound or not name.isprintable():
-            hint = "no model has such a parameter; do not use this checkpoint"
+            hint = "this is not a valid parameter name; do not use this checkpoint"
             raise DsforgeError(f"{name!r:.80} cannot be the name of a tensor", hint)
     return atoms
 
@@ -124,10 +124,10 @@ def adapter_settings(
 ) -> dict[str, Any]:
     """The adapter_config.json of adapters. Raises DsforgeError without their `alpha`."""
     if alpha is None:
-        hint = "give the `lora_alpha` of training with --lora-alpha; no checkpoint holds it"
-        raise DsforgeError("these are adapters, and their scale is not known", hint)
+        hint = "set --lora-alpha to the `lora_alpha` of training; checkpoints do not contain it"
+        raise DsforgeError("these are LoRA adapters, and their scale is unknown", hint)
     if not math.isfinite(alpha) or alpha <= 0:
-        hint = "give the `lora_alpha` of training"
+        hint = "use the `lora_alpha` of training"
         raise DsforgeError(f"`--lora-alpha` (={alpha}) must be a number above 0", hint)
     downs = {name: atom for name, atom in atoms.items() if ".lora_A." in name}
     ranks = sorted({atom.shape[0] for atom in downs.values() if atom.shape})

@@ -72,11 +72,11 @@ def find_checkpoint(path: Path) -> Folder:
     try:
         single, folder = path.is_file() and path.suffix in WEIGHTS, path.is_dir()
     except (OSError, ValueError) as error:  # a name that is too long, or holds NUL
-        raise DsforgeError(f"there is no checkpoint at {str(path)[:200]}: {error}") from error
+        raise DsforgeError(f"no checkpoint at {str(path)[:200]}: {error}") from error
     if single:
         return Folder(path, "file")
     if not folder:
-        raise DsforgeError(f"there is no checkpoint at {path}", "name its folder, or one file")
+        raise DsforgeError(f"there is no checkpoint at {path}", "give its folder, or one file")
     return _pointed(path) or _known(path) or _only_one(path) or _none(path)
 
 
@@ -102,8 +102,8 @@ def _pointed(path: Path) -> Folder | None:
         inside = path / tag
         if not is_plain(tag) or not inside.is_dir():
             there = listed(sorted(p.name for p in _entries(path) if p.is_dir())) or "nothing"
-            hint = f"write the name of one that is there into `{name}`: {there}"
-            raise DsforgeError(f"{pointer} names `{tag[:80]}`, which is not there", hint)
+            hint = f"write the name of an existing one into `{name}`: {there}"
+            raise DsforgeError(f"{pointer} names `{tag[:80]}`, which does not exist", hint)
         return _known(inside, pointer)
     return None
 
@@ -113,8 +113,8 @@ def _tag(pointer: Path) -> str:
     with opened(pointer) as descriptor:
         text = read_at(descriptor, 0, MAX_TAG_BYTES + 1)
     if len(text) > MAX_TAG_BYTES:
-        message = f"{pointer} is longer than any name of a folder"
-        raise DsforgeError(message, "write the name of a checkpoint's folder into it, and no more")
+        message = f"{pointer} is longer than a folder name can be"
+        raise DsforgeError(message, "write only the name of a checkpoint folder into it")
     return text.decode("utf-8", "replace").strip()
 
 
@@ -125,8 +125,8 @@ def _entries(path: Path) -> list[Path]:
     except OSError as error:
         raise DsforgeError(f"{path} cannot be read: {error.strerror}") from error
     if len(found) > MAX_FILES:
-        hint = "name the folder of one checkpoint"
-        raise DsforgeError(f"{path} holds more than {MAX_FILES:,} files", hint)
+        hint = "give the folder of one checkpoint"
+        raise DsforgeError(f"{path} contains more than {MAX_FILES:,} files", hint)
     return sorted(found)
 
 
@@ -147,7 +147,9 @@ def files_below(path: Path, suffixes: tuple[str, ...], *, depth: int = MAX_DEPTH
             elif entry.name.endswith(suffixes):
                 found.append(entry)
         if seen > MAX_FILES:
-            raise DsforgeError(f"{path} holds more than {MAX_FILES:,} files", "name one checkpoint")
+            raise DsforgeError(
+                f"{path} contains more than {MAX_FILES:,} files", "give one checkpoint"
+            )
     return sorted(found)
 
 
@@ -159,8 +161,8 @@ def _only_one(path: Path) -> Folder | None:
 
 
 def _none(path: Path) -> Folder:
-    hint = "name the folder that holds *_states.pt, zero/, *.safetensors or *.bin"
-    raise DsforgeError(f"{path} holds no checkpoint", hint)
+    hint = "give the folder that contains *_states.pt, zero/, *.safetensors or *.bin"
+    raise DsforgeError(f"{path} contains no checkpoint", hint)
 
 
 def rank_files(path: Path) -> tuple[RankFile, ...]:

@@ -11,7 +11,7 @@ from dsforge.errors import DsforgeError
 MAX_NAME_BYTES = 200
 STATE = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
 RESERVED = frozenset(("fp32", "step", "param"))  # files and keys with a meaning of their own
-HINT = "the file is damaged, or was made to write elsewhere"
+HINT = "the file is damaged, or was made to write outside its folder"
 
 
 def is_plain(name: object) -> bool:
@@ -50,5 +50,5 @@ def check_distinct(names: Iterable[str]) -> None:
     for name in names:
         other = seen.setdefault(name.casefold(), name)
         if other != name:
-            message = f"`{other}` and `{name}` differ in case only"
+            message = f"`{other}` and `{name}` differ only in case"
             raise DsforgeError(message, "rename one of them, and save again")

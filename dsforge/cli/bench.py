@@ -78,7 +78,7 @@ def bench(
     _show(made, as_json=as_json)
     note(f"report: {folder / 'report' / 'report.html'}, report.md, report.json")
     if made.recommendation.variant is None:
-        raise DsforgeError("no run was measured", f"each one's output is in {folder}")
+        raise DsforgeError("no run was measured", f"the output of each run is in {folder}")
 
 
 def _run(given: Bench, cell: Cell, number: int, count: int) -> Outcome:

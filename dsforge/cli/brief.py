@@ -183,8 +183,8 @@ def alternatives(plan: Plan, search: Search, others: Iterable[Alternative]) -> l
     asked = plan.model, plan.cluster, plan.workload
     best: dict[object, Alternative] = {}
     for other in sorted(others, key=lambda other: other.step_s):
-        best.setdefault(_coarse(other.strategy), other)
-    best.pop(_coarse(plan.strategy), None)
+        best.setdefault(_kind_of(other.strategy), other)
+    best.pop(_kind_of(plan.strategy), None)
     tight = [lost.strategy for lost in search.rejected if lost.rule == TIGHT]
     shown = [price(*asked, strategy) for strategy in tight]
     for other in best.values():
@@ -215,11 +215,11 @@ def asked_and_lost(request: Request, search: Search) -> list[str]:
     fixed = {name for name, value in request.constraints if value is not None}
     if not fixed:
         return []
-    plain = (plan.strategy for plan in search.plans if _unasked(plan.strategy) <= fixed)
+    plain = (plan.strategy for plan in search.plans if _extra_settings(plan.strategy) <= fixed)
     possible = {strategy.back_end for strategy in plain}
     lost: dict[tuple[str, str], Rejected] = {}
     for one in search.rejected:
-        asked = one.strategy.back_end not in possible and _unasked(one.strategy) <= fixed
+        asked = one.strategy.back_end not in possible and _extra_settings(one.strategy) <= fixed
         if asked and one.rule != TIGHT:
             lost.setdefault((one.rule, one.strategy.back_end), one)
     return [
@@ -229,7 +229,7 @@ def asked_and_lost(request: Request, search: Search) -> list[str]:
     ]
 
 
-def _unasked(strategy: Strategy) -> set[str]:
+def _extra_settings(strategy: Strategy) -> set[str]:
     """What a strategy has beyond data parallelism and a ZeRO stage."""
     plain = {"offload_optimizer": "none", "offload_parameters": "none", "hpz_partition_size": 1}
     axes = {f"{axis}_parallel_size" for axis in AXES}
@@ -238,7 +238,7 @@ def _unasked(strategy: Strategy) -> set[str]:
     }
 
 
-def _coarse(strategy: Strategy) -> tuple[object, ...]:
+def _kind_of(strategy: Strategy) -> tuple[object, ...]:
     """What tells plans apart at first sight: back end, stage, offload, a cut model."""
     if strategy.back_end == "megatron":
         return ("megatron",)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 PATH = click.Path(path_type=Path)
 JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 UNCHECKED = click.option("--unchecked", is_flag=True, help="Skip the checksums of the checkpoint.")
-CHECKPOINT = "A folder with rank files, one above with `latest`, weights, or one file."
+CHECKPOINT = "Folder with rank files, its parent with `latest`, folder with weights, or one file."
 
 
 @click.group()
@@ -51,7 +51,7 @@ def verify(
     from dsforge.masking import printable
 
     found = found_in(
-        checkpoint, checksums=not quick, values=values, wanted=_wanted(model, checkpoint)
+        checkpoint, checksums=not quick, values=values, wanted=_expected_shapes(model, checkpoint)
     )
     errors = sum(finding.severity == "error" for finding in found)
     if as_json:
@@ -121,12 +121,12 @@ def convert(checkpoint: Path, out: Path, *, unchecked: bool) -> None:
     "--dtype",
     type=click.Choice(["auto", "float32", "bfloat16", "float16"]),
     default="auto",
-    help="Type of the numbers; `auto` is the one trained in.",
+    help="Data type of the weights (default: auto, that of training).",
 )
 @click.option(
     "--lora-alpha",
     type=Real(min=0, min_open=True),
-    help="Scale of adapters, which no checkpoint holds.",
+    help="LoRA alpha of training, which checkpoints do not contain.",
 )
 @UNCHECKED
 def export(
@@ -163,11 +163,11 @@ def export(
         )
     held = f"{written.tensors} tensors, {size(written.bytes)} of {written.dtype}"
     if model is None and any(name.startswith("model") for name in written.files):
-        note("no config.json and tokenizer: transformers needs them beside; --model copies them")
+        note("no config.json and tokenizer, which transformers requires; --model copies them")
     note(f"written and read back: {written.folder} ({held})")
 
 
-def _wanted(model: str | None, checkpoint: Path) -> Wanted:
+def _expected_shapes(model: str | None, checkpoint: Path) -> Wanted:
     """What the weights must be: those of the model named, or of a config.json beside them.
 
     Names and shapes where the model is a folder or file and transformers is here to build it.

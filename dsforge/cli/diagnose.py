@@ -44,7 +44,7 @@ def diagnose(
     """Find the cause of a failed run in its log, with evidence and a fix.
 
     The exit code is 0 if no cause was found, 3 if causes were found. A confidence below 0.5 means
-    that no rule knows the error; the answer then says where to start.
+    that the error was not recognised; the report then says where to start.
     """
     if list_rules or explain is not None:
         _show_rules(explain)
@@ -60,7 +60,7 @@ def diagnose(
     elif found.causes:
         print("\n".join(printable(line) for line in described(found.causes)))
     else:
-        note("no sign of a failure was found; a run that hangs needs the logs of all ranks")
+        note("no failure was found; for a run that hangs, give the logs of all ranks")
     if found.causes:
         sys.exit(EXIT_FINDINGS)
 
@@ -71,7 +71,9 @@ def _causes(logs: tuple[Path, ...], plan: Path | None) -> DiagnoseResult:
     from dsforge.errors import DsforgeError
 
     if any(str(path) == STDIN for path in logs) and len(logs) > 1:
-        raise DsforgeError("`-` cannot be combined with files", "name files, or pipe one log in")
+        raise DsforgeError(
+            "`-` cannot be combined with files", "give files, or pipe one log to stdin"
+        )
     if not logs or str(logs[0]) == STDIN:
         return diagnosed(stream=_stdin(), plan=plan)
     return diagnosed(logs, plan=plan)
@@ -83,7 +85,7 @@ def _stdin() -> BinaryIO:
     from dsforge.errors import DsforgeError
 
     if sys.stdin is None:
-        raise DsforgeError("stdin is closed", "name a log")
+        raise DsforgeError("stdin is closed", "give a log file")
     if sys.stdin.isatty():
         note("paste the log or traceback, then press Ctrl-D")
     return sys.stdin.buffer

@@ -36,7 +36,7 @@ def explain(*, plan: Path, figure: str | None, as_json: bool) -> None:
     print("\n".join(explanation_lines(found)))
     for other in found.disagreements:
         note(
-            f"the plan says {other.name} = {_number(other.stated)}, this version works out "
+            f"the plan has {other.name} = {_number(other.stated)}, this version computes "
             f"{_number(other.worked_out)}: run `dsforge gen` again"
         )
 

@@ -64,14 +64,15 @@ def show_figures(made: FiguresDocument, worst: int) -> None:
             table.add_row(said[:LONGEST_NAME], *_cells(score))
         console().print(table)
         print()
-    show_worst("figures", "published", map(_off, made.rows), worst)
+    show_worst("figures", "published", map(_error_row, made.rows), worst)
     print(
         f"{len(made.rows)} predictions, {len(made.unanswered)} figures without an answer; "
-        "on paper: 6 or 8 FLOPs a parameter and token at 41 % of the peak, 18 bytes a parameter"
+        "rule of thumb: 6 or 8 FLOPs a parameter and token at 41 % of the peak, 18 bytes a "
+        "parameter"
     )
 
 
-def _off(row: AnsweredFigure) -> Off:
+def _error_row(row: AnsweredFigure) -> Off:
     ends = (row.predicted, row.low, row.high)
     return Off(row.id, row.quantity, row.unit, *ends, row.published, row.error)
 

@@ -233,7 +233,7 @@ class Flags(NamedTuple):
         str | None,
         Flag(
             STRATEGY,
-            "Where optimizer states are kept: none, cpu or nvme.",
+            "Optimizer offload: none, cpu or nvme.",
             ("strategy", "offload_optimizer"),
         ),
     ] = None
@@ -241,7 +241,7 @@ class Flags(NamedTuple):
         str | None,
         Flag(
             STRATEGY,
-            "Where ZeRO-3 parameters are kept: none, cpu or nvme.",
+            "Parameter offload (ZeRO-3): none, cpu or nvme.",
             ("strategy", "offload_parameters"),
         ),
     ] = None

@@ -49,7 +49,7 @@ def generate(
     from dsforge.errors import DsforgeError
 
     if prompt is None and prompts is None and not timed:
-        raise DsforgeError("there is nothing to answer", "give --prompt, --prompts FILE, or --time")
+        raise DsforgeError("there are no prompts", "use --prompt, --prompts FILE, or --time")
     from dsforge.train.model.generation import Speaker, read_questions
 
     questions: tuple[str, ...] = () if prompt is None else (prompt,)

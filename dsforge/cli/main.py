@@ -30,7 +30,7 @@ COMMANDS = {
     "rehearse": "Run the real DeepSpeed engine as one rank of the job and measure its memory.",
     "catalog": "List the models, accelerators and links of the catalog.",
     "detect": "Describe this machine as a cluster file.",
-    "probe": "Benchmark the cluster with ranks of its own and write a card for --cluster.",
+    "probe": "Benchmark the cluster and write a card for --cluster.",
     "train": "Fine-tune a model from train.yaml; this process is one rank.",
     "ckpt": "Verify, inspect, convert and export DeepSpeed checkpoints.",
     "generate": "Generate text with a trained model and measure its speed.",

@@ -107,7 +107,7 @@ def flip_lines(found: PlanResult) -> list[str]:
     title = (
         "Pareto front (step time, GPUs, cost, memory left), and the choice for each number of GPUs"
     )
-    lines = ["", "what would change the choice", *flipping(found.flips)]
+    lines = ["", "changes that would change the choice", *flipping(found.flips)]
     return [*lines, "", title, *fronts(found.front or ())]
 
 

@@ -64,14 +64,14 @@ def preflight(
     from dsforge.preflight.report import document
 
     begin = time.monotonic()
-    case, found = _looked(run, hostfile, local=local, fix=fix, measure=not no_bandwidth)
+    case, found = _checked_run(run, hostfile, local=local, fix=fix, measure=not no_bandwidth)
     found = tuple(finding for finding in found if finding.rule not in ignore)
     seconds = time.monotonic() - begin
     if as_json:
         show_json(document(case, found, seconds))
     else:
         _show(case, found)
-    seen = f"{len(case.hosts)} of {len(case.job.entries)} hosts seen in {seconds:.1f} s"
+    seen = f"{len(case.hosts)} of {len(case.job.entries)} hosts checked in {seconds:.1f} s"
     note(f"{seen}: {_counted(found)}")
     if has_errors(found):
         sys.exit(EXIT_FINDINGS)
@@ -85,7 +85,7 @@ def _counted(found: tuple[Finding, ...]) -> str:
     return ", ".join(counted(severities.count(name), name) for name in ("error", "warning"))
 
 
-def _looked(
+def _checked_run(
     run: Path, hostfile: Path | None, *, local: bool, fix: bool, measure: bool
 ) -> tuple[Case, tuple[Finding, ...]]:
     """The case and what is wrong in it. Raises DsforgeError where there is no run to look at."""
@@ -94,7 +94,7 @@ def _looked(
     from dsforge.preflight.registry import findings
 
     if not run.is_dir():
-        raise DsforgeError(f"`RUN` (={run}) is not a folder", "name the run folder")
+        raise DsforgeError(f"`RUN` (={run}) is not a folder", "give the run folder")
     if hostfile is not None and not hostfile.is_file():
         raise DsforgeError(f"`--hostfile` (={hostfile}) is not a file")
     job = read_job(run, hostfile=hostfile, local=local)

@@ -63,7 +63,7 @@ def probe(
     timeout_s: float,
     as_json: bool,
 ) -> None:
-    """Benchmark the cluster with ranks of its own and write a card for --cluster.
+    """Benchmark the cluster and write a card for --cluster.
 
     The ranks time collectives at the payloads of the plan, matrix products, copies, CPU Adam and
     the disk of NVMe offload. The launcher of the job starts them. Without a run folder or a

@@ -88,7 +88,7 @@ def _lines(document: RehearsalDocument) -> list[str]:
     lines = [f"{document.model}, rank {document.rank} of {document.world_size}"]
     lines += _table(document.phases) if document.phases else []
     for refusal in document.refused:
-        lines.append(f"refused by the engine in {refusal.phase}: {refusal.message}")
+        lines.append(f"rejected by the engine in {refusal.phase}: {refusal.message}")
         lines.append(f"  {refusal.source}")
     lines.append(f"{document.seconds:.1f} s")
     return lines
@@ -106,7 +106,7 @@ def _table(phases: dict[str, PhaseAccount]) -> list[str]:
         owners = (value for _, value in found.peak_by_owner)
         sizes = found.resident_bytes, found.peak_bytes, *owners, found.host_resident_bytes
         rows.append(_row(phase, *(f"{size / unit:.2f}" for size in sizes)))
-    return [*rows, "  owners as at the peak; host as it stays"]
+    return [*rows, "  owners at the peak; host at the end"]
 
 
 def _row(name: str, *cells: str) -> str:

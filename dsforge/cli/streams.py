@@ -20,11 +20,11 @@ NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 def steady() -> None:
     """Make both streams take any text; one that is closed leads nowhere."""
-    sys.stdout = _steady(sys.stdout)
-    sys.stderr = _steady(sys.stderr)
+    sys.stdout = _replacing_errors(sys.stdout)
+    sys.stderr = _replacing_errors(sys.stderr)
 
 
-def _steady(stream: TextIO | None) -> TextIO:
+def _replacing_errors(stream: TextIO | None) -> TextIO:
     if stream is None:
         return open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123 (to the end)
     reconfigure = getattr(stream, "reconfigure", None)

@@ -55,7 +55,7 @@ def validate(
     made = validated(table, what=what, sources=sources.split(","), every=every)
     _show(made, worst, as_json=as_json)
     if not made.rows:
-        raise DsforgeError("no row could be compared", "each one's reason is in the document")
+        raise DsforgeError("no row could be compared", "the reasons are in the JSON document")
 
 
 def _show(made: ValidationDocument, worst: int, *, as_json: bool) -> None:
@@ -71,7 +71,7 @@ def _show(made: ValidationDocument, worst: int, *, as_json: bool) -> None:
     for name, score in scores.items():
         if score is not None:
             _show_score(name, score)
-    show_worst("rows", "measured", map(_off, made.rows), worst)
+    show_worst("rows", "measured", map(_error_row, made.rows), worst)
     _show_decisions(made.summary.decisions)
     print(f"{len(made.rows)} predictions, {len(made.skipped)} rows skipped")
 
@@ -93,7 +93,7 @@ def _show_score(name: str, score: Score) -> None:
     print()
 
 
-def _off(row: Compared) -> Off:
+def _error_row(row: Compared) -> Off:
     from dsforge.cli.figures import Off
 
     unit = "GiB" if row.quantity == "memory" else "s"

@@ -37,13 +37,13 @@ def with_wish(command: Callable[..., None]) -> Callable[..., None]:
         click.option(
             "--risk",
             is_flag=True,
-            help="Also consider plans that probably fit, not only those sure to.",
+            help="Also consider plans that fit by the likely memory estimate.",
         ),
         click.option(
             "--prefer",
             type=click.FloatRange(min=1),
             metavar="FACTOR",
-            help="Prefer a simpler plan up to this much slower (default: 1.25; 1: never).",
+            help="Largest slowdown for which a simpler plan is chosen (default: 1.25; 1: never).",
         ),
         click.option("--budget", type=above, help="Largest cost of the run, at --gpu-hour-price."),
         click.option("--deadline-days", type=above, help="Longest duration of the run in days."),

@@ -178,7 +178,7 @@ def nvme_disk(case: Case) -> Broken | None:
     if case.cluster is None or case.cluster.nvme is not None or not case.swaps:
         return None
     return Broken(
-        "offload to NVMe requires a disk, and the cluster names none",
+        "offload to NVMe requires a disk, and the cluster file has none",
         "name its folder: `--nvme-path`, or `nvme` in the cluster file",
     )
 
@@ -200,8 +200,8 @@ def gradient_type_without_zero(case: Case) -> Broken | None:
 
 @constraint(
     "recompute",
-    source="transformers, gradient_checkpointing_enable checkpoints whole layers; Megatron-LM "
-    "alone has selective recomputation",
+    source="transformers, gradient_checkpointing_enable checkpoints whole layers; only "
+    "Megatron-LM has selective recomputation",
 )
 def recompute_kind(case: Case) -> Broken | None:
     """Selective recomputation with DeepSpeed."""

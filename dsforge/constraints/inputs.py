@@ -93,7 +93,8 @@ def lora_back_end(case: Case) -> Broken | None:
 
 
 @constraint(
-    "lora-pipeline", source="dsforge: peft wraps a whole model, and a pipeline stage is not one"
+    "lora-pipeline",
+    source="dsforge: peft wraps a complete model, and a pipeline stage is only a part",
 )
 def lora_pipeline(case: Case) -> Broken | None:
     """LoRA with pipeline parallelism."""

@@ -142,7 +142,7 @@ def expert_parallel(case: Case) -> Broken | None:
     fits = (experts or size) % size == 0 and (ranks or size) % size == 0
     if size == 1 or fits:
         return None
-    sizes = {"experts": experts, "data x context ranks": ranks}
+    sizes = {"experts": experts, "data x context parallel ranks": ranks}
     known = " and the ".join(f"{what} ({count})" for what, count in sizes.items() if count)
     legal = tuple(n for n in divisors(experts or ranks or 1) if (ranks or n) % n == 0)
     return Broken(f"expert parallelism ({size}) must divide the {known}", f"use {listed(legal)}")

@@ -73,7 +73,7 @@ def chunked_loss(case: Case) -> Broken | None:
         return None
     if case.on_megatron:
         return Broken(
-            "loss=chunked is not available with Megatron-LM, which holds whole logits",
+            "loss=chunked is not available with Megatron-LM, which computes full logits",
             "use --loss plain, or --for deepspeed",
         )
     split = case.tensor_parallel_size > 1 or case.pipeline_parallel_size > 1
@@ -111,8 +111,8 @@ def partition_holds_layers(case: Case) -> Broken | None:
     if case.partition is None or layers is None or sum(case.partition) == layers:
         return None
     return Broken(
-        f"`pipeline.partition` {list(case.partition)} holds {sum(case.partition)} decoder layers, "
-        f"the model has {layers}",
+        f"`pipeline.partition` {list(case.partition)} has {sum(case.partition)} decoder "
+        f"layers, the model has {layers}",
         'name all layers, or use "parameters"',
     )
 
@@ -142,7 +142,7 @@ def _has_tensor_plan(shape: ModelShape) -> bool:
 
 
 @constraint(
-    "vocabulary-split", source="dsforge: the loss of answers needs logits of the whole vocabulary"
+    "vocabulary-split", source="dsforge: the loss of answers needs logits of the full vocabulary"
 )
 def vocabulary_split(case: Case) -> Broken | None:
     """AutoTP's own loss over a split vocabulary."""
@@ -150,7 +150,7 @@ def vocabulary_split(case: Case) -> Broken | None:
         return None
     return Broken(
         "`tensor_parallel.vocab_parallel_lm_head` is not supported by `dsforge train`: its loss "
-        "needs the logits of the whole vocabulary",
+        "needs the logits of the full vocabulary",
         "remove the key",
     )
 
@@ -163,7 +163,8 @@ def compiled_stage(case: Case) -> Broken | None:
     if not case.compiled or case.zero_stage != FULLY_SHARDED:
         return None
     return Broken(
-        "compile=true cannot be combined with ZeRO stage 3, whose hooks gather weights in a layer",
+        "compile=true cannot be combined with ZeRO stage 3, whose hooks gather weights inside a "
+        "layer",
         "use ZeRO stage 0, 1 or 2, or `compile: false`",
     )
 

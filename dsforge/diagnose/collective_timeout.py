@@ -49,8 +49,8 @@ def _reason(*, several: bool, op: str, numel: str, phase: str, who: str) -> str:
         )
     if numel and int(numel) <= _SMALL:
         return (
-            "a barrier or flag was waited for: one rank was busy elsewhere (tokenising, saving, "
-            "loading) or gone"
+            "ranks waited at a barrier or flag: one rank was busy (tokenising, saving, "
+            "loading) or had ended"
         )
     if "GATHER" in op:
         return (

@@ -34,10 +34,10 @@ def exit_report(hits: tuple[MatchedLine, ...]) -> dict[str, str]:
     rank = ranks[-1] if ranks else str(hits[0].rank) if hits[0].rank is not None else ""
     who = f"rank {rank}" if rank else "a rank"
     code = next((hit.values["code"] for hit in hits if hit.values.get("code")), "")
-    return {"who": f"{who} on {hosts[-1]}" if hosts else who, "how": _how(code)}
+    return {"who": f"{who} on {hosts[-1]}" if hosts else who, "how": _described_code(code)}
 
 
-def _how(code: str) -> str:
+def _described_code(code: str) -> str:
     """An exit code in words."""
     if not code:
         return "exit code other than 0"

@@ -46,7 +46,7 @@ def diagnose_stream(
 
     With a plan, memory errors are put into its terms, and slow steps are held against it.
     """
-    return _judged([scan(chunks, name, rulebook(with_plan=plan is not None))], plan)
+    return _causes_of([scan(chunks, name, rulebook(with_plan=plan is not None))], plan)
 
 
 def diagnose_files(paths: Sequence[Path], plan: Plan | None = None) -> tuple[Cause, ...]:
@@ -56,10 +56,10 @@ def diagnose_files(paths: Sequence[Path], plan: Plan | None = None) -> tuple[Cau
     """
     files = [file for path in paths for file in _logs(path)]
     rules = rulebook(with_plan=plan is not None)
-    return _judged([_scanned(file, rules) for file in dict.fromkeys(files)], plan)
+    return _causes_of([_scanned(file, rules) for file in dict.fromkeys(files)], plan)
 
 
-def _judged(scans: Sequence[Scan], plan: Plan | None) -> tuple[Cause, ...]:
+def _causes_of(scans: Sequence[Scan], plan: Plan | None) -> tuple[Cause, ...]:
     """The causes in what was read, in the terms of the plan where there is one."""
     if plan is None:
         return causes(scans, rulebook())

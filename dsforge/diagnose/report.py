@@ -23,7 +23,7 @@ def described(causes: Sequence[Cause]) -> list[str]:
             f"{sure} {number} of {len(causes)}: {cause.message}",
             f"  [{cause.rule}, confidence {cause.confidence:g}]",
             f"  because   {cause.why}",
-            *(f"  {line.file}:{line.line}   {_cut(line.text)}" for line in cause.evidence),
+            *(f"  {line.file}:{line.line}   {_shortened(line.text)}" for line in cause.evidence),
             "  fix",
             *(f"    {line}" for line in cause.fix.splitlines()),
         ]
@@ -37,7 +37,7 @@ def shortly(causes: Sequence[Cause]) -> list[str]:
     cause = causes[0]
     lines = [
         f"cause: {cause.message} [{cause.rule}]",
-        *(f"  line {line.line}   {_cut(line.text)}" for line in cause.evidence[:1]),
+        *(f"  line {line.line}   {_shortened(line.text)}" for line in cause.evidence[:1]),
         *(f"  fix   {line}" for line in cause.fix.splitlines()),
     ]
     return [masked(line) for line in lines]
@@ -73,7 +73,7 @@ def explained(rule: Rule) -> list[str]:
     ]
 
 
-def _cut(text: str) -> str:
+def _shortened(text: str) -> str:
     """The text without secrets, no longer than a few lines of a terminal."""
     text = masked(text)
     return text if len(text) <= WIDTH else f"{text[: WIDTH - 1]}\N{HORIZONTAL ELLIPSIS}"

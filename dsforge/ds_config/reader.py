@@ -71,7 +71,7 @@ class Reader:
                 continue
             if self._is_open(value):
                 return None
-            number = _whole(value)
+            number = _whole_number(value)
             if number is not None and number >= least:
                 return number
             legal = f"at least {least}" if number is not None else "a whole number"
@@ -106,7 +106,7 @@ class Reader:
         value = self.value(path)
         if value is None or self._is_open(value):
             return default if value is None else None
-        number = _whole(value)
+        number = _whole_number(value)
         found = value if number is None else number
         if found in legal and not isinstance(value, bool):
             return cast("Choice", found)
@@ -125,7 +125,7 @@ class Reader:
         return found
 
 
-def _whole(value: object) -> int | None:
+def _whole_number(value: object) -> int | None:
     """A whole number, `5e8` included."""
     if isinstance(value, float) and isfinite(value) and value.is_integer():
         return int(value)

@@ -29,11 +29,12 @@ def unpriced(settings: Mapping[str, Any], config: DsConfig) -> tuple[Problem, ..
     return tuple(
         Problem(
             "ds-config-unpriced",
-            f"`{path}` (={'on' if isinstance(value, Mapping) else str(value)[:60]}) has no price: "
+            f"`{path}` (={'on' if isinstance(value, Mapping) else str(value)[:60]}) is not "
+            "supported by the estimate: "
             f"{treated.reason}",
-            "drop it to price the rest",
+            "remove it to estimate the rest",
         )
-        for path, value, treated in _treated(settings, "")
+        for path, value, treated in _treatments(settings, "")
         if treated is not None and treated.kind == "refused"
         if WHEN[treated.when](config) and not _is_off(value, treated)
     )
@@ -41,10 +42,10 @@ def unpriced(settings: Mapping[str, Any], config: DsConfig) -> tuple[Problem, ..
 
 def unknown(settings: Mapping[str, Any]) -> tuple[str, ...]:
     """Dotted paths of the keys that no release of DeepSpeed reads."""
-    return tuple(path for path, _, treated in _treated(settings, "") if treated is None)
+    return tuple(path for path, _, treated in _treatments(settings, "") if treated is None)
 
 
-def _treated(
+def _treatments(
     values: Mapping[str, Any], above: str
 ) -> Iterator[tuple[str, object, Treatment | None]]:
     """Every key with its treatment; of a block whose keys differ in theirs, the keys."""
@@ -53,7 +54,7 @@ def _treated(
         if path not in BLOCKS:
             yield path, value, treatment(path)
         elif isinstance(value, Mapping):
-            yield from _treated(value, path)
+            yield from _treatments(value, path)
 
 
 def _is_off(value: object, treated: Treatment) -> bool:

@@ -20,8 +20,8 @@ PASSES = 3  # forward, and backward as two
 HOOK_S = 0.23e-3  # of one module in one pass, beside its kernels (LlamaFactory#5014: at most 0.5)
 LAYER_MODULES = 13  # of a Hugging Face decoder layer: seven matrices, norms, what holds them
 ADAPTER_MODULES = 28  # more under LoRA: two matrices, a dropout and a holder for each of the seven
-GATHERED = "whole at once under ZeRO stage 3: live and prefetched ones"
-PERSISTENT = "norms, which stay whole under ZeRO stage 3"
+GATHERED = "gathered at once under ZeRO stage 3: live and prefetched parameters"
+PERSISTENT = "norms, which are not sharded under ZeRO stage 3"
 LOSS_BYTES = 12  # float32 copy, log-softmax and its gradient (torch's cross entropy)
 LOGIT_TRAFFIC_BYTES = 68.0  # Hugging Face's copies; fitted (`estimate/rates.py`)
 

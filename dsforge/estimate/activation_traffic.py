@@ -22,16 +22,21 @@ INTERLEAVED_EXPOSED = Constant(
     0.08, "interleaved_send_exposed", "share", f"{FITTED}; of sends between interleaved stages"
 )
 PIPELINE_OVERLAP = Constant(
-    0.7, "sends_hiding", "share", f"{FITTED}; share of compute that hides sends at most"
+    0.7, "sends_hiding", "share", f"{FITTED}; largest share of compute that can overlap with sends"
 )
 OVERLAPPED_TENSOR = Constant(
-    0.02, "overlapped_tensor", "share", f"{FITTED}; shows where they run beside products"
+    0.02,
+    "overlapped_tensor",
+    "share",
+    f"{FITTED}; exposed share if they overlap with matrix products",
 )
-MEGATRON = "all-reduces, or gathers and scatters of a split sequence (Megatron-LM, figure 4)"
-TO_EXPERTS = "a token to its experts, or back"
+MEGATRON = (
+    "all-reduce, or all-gather and reduce-scatter with sequence parallelism (Megatron-LM, figure 4)"
+)
+TO_EXPERTS = "one token to its experts, or back"
 SENDS = "each chunk of each micro batch, forward and backward"
-SEND = "activations of a micro batch over the slowest hop"
-FILLING = "the first and the last micro batch pass every hop, there and back"
+SEND = "activations of one micro batch over the slowest hop"
+FILLING = "the first and the last micro batch cross every hop, forward and backward"
 
 
 class PerToken(NamedTuple):
@@ -81,7 +86,7 @@ class Sends(NamedTuple):
         shown_s = maximum(share * wire_s, wire_s / self.parts - PIPELINE_OVERLAP * compute_s)
         if tokens.__class__ is TRACED:
             label(wire_s, "sends_s", "s", SENDS)
-            label(shown_s, "sends_exposed_s", "s", "between stages, not hidden by compute")
+            label(shown_s, "sends_exposed_s", "s", "between stages, not overlapped with compute")
         return shown_s
 
 
@@ -126,7 +131,7 @@ def _filling(costs: FamilyCosts, strategy: Strategy, token_bytes: float) -> PerT
     """All hops of the pipeline twice: far ones between nodes, near ones inside."""
     hops = strategy.layout.pipeline_parallel_size - 1
     far = minimum(hops, costs.cluster.nvlink_domains - 1)
-    far = counted(far, "far_hops", "hops", of=hops, why="that leave a node or NVLink domain")
+    far = counted(far, "far_hops", "hops", of=hops, why="sends that leave a node or NVLink domain")
     slow = _send("pipeline", costs.links.pipeline, token_bytes)
     quick = _send("neighbour", costs.links.neighbours, token_bytes)
     return PerToken(
@@ -152,7 +157,7 @@ def layer_traffic(costs: FamilyCosts, strategy: Strategy, *, moe_layer: bool) ->
 
 
 def _activation_bytes(costs: FamilyCosts) -> float:
-    """What one layer hands to the next, bytes of one token."""
+    """Bytes per token that one layer passes to the next."""
     return named(costs.model.hidden_size * element_bytes(costs.workload), "token_bytes", "bytes")
 
 
@@ -180,7 +185,7 @@ def _context(costs: FamilyCosts, strategy: Strategy, link: Channel) -> PerToken:
     model = costs.model
     width = 2 * model.kv_heads * model.head_size / strategy.layout.tensor_parallel_size
     one = width * element_bytes(costs.workload) * link.ranks
-    one = named(one, "ring_bytes", "bytes", "keys and values of a token of the whole sequence")
+    one = named(one, "ring_bytes", "bytes", "keys and values per token of the full sequence")
     sent = 3 * gather_bytes(one, link.ranks)
     token_s = named(1.5 * link.gather_s(one, 0.0), "context_layer_token_s", "s")
     return PerToken(1.5 * link.gather_s(0.0), token_s, sent)

@@ -32,9 +32,9 @@ SCORE_BYTES, DROPOUT_SCORE_BYTES = 6, 5
 # Activations that Hugging Face composes of tensor operations: three more of them are saved.
 COMPOSED = ("gelu_new", "gelu_fast")
 COMPOSED_STEPS = 3
-COPIES = "copies that the modules save, counted one by one"
-STATISTICS = "float32 numbers of norms and softmax, and what unfused attention keeps"
-INNER = "what tensor ranks share: attention and the MLP"
+COPIES = "tensors that the modules save for backward, counted one by one"
+STATISTICS = "float32 statistics of norms and softmax, scores of unfused attention"
+INNER = "part that tensor parallel ranks share: attention and the MLP"
 
 
 class _Widths(NamedTuple):
@@ -169,7 +169,7 @@ def _score_bytes(model: ModelSpec, workload: Workload, strategy: Strategy) -> fl
     return each * heads * workload.sequence_length
 
 
-def _beside(model: ModelSpec, workload: Workload, strategy: Strategy) -> float:
+def _extra_bytes(model: ModelSpec, workload: Workload, strategy: Strategy) -> float:
     """Bytes of one token beside its vectors: scores, statistics, masks.
 
     A float32 number of each norm, and of each head's softmax under flash attention. Masks of the
@@ -193,7 +193,7 @@ def layer_token_bytes(
     Matrices are cut by tensor parallelism; what lies between them only with sequence parallelism.
     """
     saved = _bytes(_all_saved(model, workload, strategy, moe_layer), workload, strategy)
-    beside = named(_beside(model, workload, strategy), "statistic_bytes", "bytes", STATISTICS)
+    beside = named(_extra_bytes(model, workload, strategy), "statistic_bytes", "bytes", STATISTICS)
     return named(saved + beside, "moe_layer_bytes" if moe_layer else "dense_layer_bytes", "bytes")
 
 

@@ -15,7 +15,7 @@ from dsforge.traced import TRACED, WholeConstant, maximum, minimum, named, plain
 
 SIZED = "estimate/buckets.py"
 LARGEST_BUCKET = WholeConstant(
-    200_000_000, "largest_bucket", "elements", f"{SIZED}: past 400 MB nothing gains bandwidth"
+    200_000_000, "largest_bucket", "elements", f"{SIZED}: above 400 MB bandwidth no longer grows"
 )
 # The engine's defaults (`runtime/zero/config.py`), for runs that others have configured. Overlap is
 # its default under ZeRO stage 3 only, but published runs switch it on, as the examples of DeepSpeed
@@ -23,18 +23,18 @@ LARGEST_BUCKET = WholeConstant(
 # Of a ds_config that is at hand the file decides (`reading/ds_config.py`).
 ENGINE = Buckets(**BucketKeys()._asdict(), overlap_comm=True)
 BUSY_BUCKET = WholeConstant(
-    50_000_000, "busy_bucket", "elements", f"{SIZED}: 100 MB keep any link busy, whatever latency"
+    50_000_000, "busy_bucket", "elements", f"{SIZED}: 100 MB saturate any link despite latency"
 )
 PERSISTENT_PER_HIDDEN = WholeConstant(
     10, "persistent_per_hidden", "", f"{SIZED}: the engine's own auto rule"
 )
 SUB_GROUP = 1_000_000_000
 LARGEST_LIVE = WholeConstant(
-    1_000_000_000, "largest_live", "elements", f"{SIZED}: what the engine keeps by default"
+    1_000_000_000, "largest_live", "elements", f"{SIZED}: the engine's default"
 )
 AIO_BLOCK_BYTES = 1 << 20
 FAST_NVME_BYTES_PER_S = 3e9
-MEAN, WHOLE = "the mean layer", "norms and biases stay whole: the engine's own auto rule"
+MEAN, WHOLE = "an average layer", "norms and biases are not sharded: the engine's own auto rule"
 NINE_TENTHS = "nine tenths of a layer"
 
 
@@ -85,10 +85,12 @@ def size_buckets(
     wanted = maximum(model.hidden_size**2, BUSY_BUCKET)
     wanted = named(wanted, "wanted_bucket", "elements", "100 MB, at least the engine's auto rule")
     bucket = minimum(_even(wanted), maximum(2, (parameters + 1) // 2 * 2))
-    bucket = named(bucket, "reduce_bucket_size", "elements", "even, at most the whole model")
+    bucket = named(
+        bucket, "reduce_bucket_size", "elements", "an even number, at most all parameters"
+    )
     layer = named(maximum(parameters // model.layers, 1), "layer_elements", "elements", MEAN)
     live = maximum(minimum(parameters, _live(model, layer, bucket)), 1)
-    live = named(live, "max_live_parameters", "elements", "at most the whole model")
+    live = named(live, "max_live_parameters", "elements", "at most all parameters")
     prefetch = minimum(bucket, maximum(1, 9 * layer // 10))
     checked = (
         parameters.__class__ is not TRACED

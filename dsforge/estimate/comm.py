@@ -40,17 +40,17 @@ CONGESTION = Constant(
 )
 RING = "ring cost model (Thakur et al. 2005; nccl-tests, PERFORMANCE.md)"
 AROUND = f"{RING}: hops around the ring"
-ADAPTERS = "what the network adapters of those nodes reach together"
-KIND = "measured rate of this kind of collective over that of a gather"
+ADAPTERS = "combined bandwidth of the network adapters of those nodes"
+KIND = "measured rate of this collective relative to an all-gather"
 EXCHANGE = "in an all-to-all every rank of a node sends to all others, over its adapters"
 GROUP = "ranks of the group"
 LOCAL = "ranks of the slowest group that share a node or NVLink domain"
 NODES = "nodes or NVLink domains of the slowest group"
-HOSTS = "nodes that its local ranks lie on"
-PORTS = "nodes whose adapters carry what leaves them"
-SHARING = "groups that share the adapters, each with a flow; of a hop, ranks over their share"
-TREE = f"{RING}: up and down a tree, where that is shorter"
-SLOWER = f"{RING}: the slower of the links that it crosses"
+HOSTS = "nodes that its local ranks are on"
+PORTS = "nodes whose adapters carry the outgoing traffic"
+SHARING = "groups that use the adapters at the same time; for a hop, ranks relative to their share"
+TREE = f"{RING}: up and down a tree, if that has fewer hops"
+SLOWER = f"{RING}: the slowest link that it crosses"
 
 
 class Channel(NamedTuple):
@@ -132,15 +132,17 @@ def channel(cluster: ClusterSpec, ranks: int, stride: int) -> Channel:
 
     Groups side by side share the adapters of a node: with stride 8 on nodes of 8, eight groups do.
     """
-    return ALONE if ranks == 1 else _over(cluster, placement(cluster, ranks, stride))
+    return ALONE if ranks == 1 else _measured_channel(cluster, placement(cluster, ranks, stride))
 
 
 def hop(cluster: ClusterSpec, stages: int, stride: int) -> Channel:
     """The channel of the slowest hop between pipeline stages of so many ranks."""
-    return ALONE if stages == 1 else _over(cluster, hop_placement(cluster, stages, stride))
+    return (
+        ALONE if stages == 1 else _measured_channel(cluster, hop_placement(cluster, stages, stride))
+    )
 
 
-def _over(cluster: ClusterSpec, where: Placement) -> Channel:
+def _measured_channel(cluster: ClusterSpec, where: Placement) -> Channel:
     """The channel of a placement, corrected where its link was measured."""
     rated = _rated(network_links(cluster), where)
     link = cluster.intra_node if where.nodes == 1 else cluster.inter_node
@@ -205,7 +207,7 @@ def _rated(links: NetworkLinks, where: Placement) -> Channel:
     tree_s = 2 * minimum(round_s, depth_s)
     each = inter_rate / (where.sharing * local)  # all ranks of a node at once
     around_s = (local - 1) / intra_rate + (ranks - local) / each
-    around_s = named(around_s, "exchange_byte_s", "s", "a byte to every other rank")
+    around_s = named(around_s, "exchange_byte_s", "s", "one byte to every other rank")
     return Channel(ranks, rate, round_s, tree_s, exchange_share=(ranks - 1) / around_s / rate)
 
 
@@ -269,5 +271,5 @@ def channels(cluster: ClusterSpec, layout: Layout, weight_group: int | None = No
         expert=channel(cluster, ep, tp),
         expert_shards=shards if ep == 1 else channel(cluster, max(1, ranks // ep), tp * ep),
         pipeline=hop(cluster, pp, ranks * tp),
-        neighbours=_over(cluster, Placement(2, 2, 1, 1)) if pp > 1 else ALONE,
+        neighbours=_measured_channel(cluster, Placement(2, 2, 1, 1)) if pp > 1 else ALONE,
     )

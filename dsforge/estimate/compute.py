@@ -11,7 +11,7 @@ from dsforge.specs import ClusterSpec, GpuSpec, Workload
 from dsforge.strategy import Strategy
 from dsforge.traced import counted, named
 
-LAUNCH = "the engine's host time for a layer, forward and backward"
+LAUNCH = "host time of the engine per layer, forward and backward"
 PASSES = 3  # that an engine's host time is given for: one forward, and backward as two
 
 

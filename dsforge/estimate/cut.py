@@ -20,7 +20,7 @@ from dsforge.traced import TRACED, counted
 
 StageLayers = Callable[[ModelSpec, int, int], tuple[int, ...]]
 LAYERS = "layers of the pipeline stage"
-LATER = "pipeline stages behind it: it holds a micro batch for each"
+LATER = "later pipeline stages, each with one more micro batch in flight"
 
 
 class Stage(NamedTuple):
@@ -43,7 +43,7 @@ class Stage(NamedTuple):
             return self
         sparse = self.moe_layers
         if sparse:
-            sparse = counted(sparse, "stage_moe_layers", "layers", of=of, why="those with experts")
+            sparse = counted(sparse, "stage_moe_layers", "layers", of=of, why="MoE layers")
         return self._replace(
             layers=counted(self.layers, "stage_layers", "layers", of=of, why=LAYERS),
             moe_layers=sparse,

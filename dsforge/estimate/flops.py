@@ -37,7 +37,9 @@ class Product(NamedTuple):
 
     def weight(self, name: str) -> int:
         """Elements of the weight, under a name."""
-        return named(self.elements, f"{name}_weight", "elements", "inputs x outputs of a product")
+        return named(
+            self.elements, f"{name}_weight", "elements", "inputs x outputs of a matrix product"
+        )
 
     def sides(self, tp: int) -> float:
         """Elements that enter and leave it on each of so many tensor-parallel ranks."""
@@ -101,7 +103,7 @@ def layer_products(model: ModelSpec, *, moe_layer: bool) -> dict[str, Product]:
 
 
 def product_elements(model: ModelSpec, *, moe_layer: bool) -> int:
-    """Elements of all weights that one token is multiplied with in a layer."""
+    """Weight elements of a layer that one token is multiplied with."""
     products = layer_products(model, moe_layer=moe_layer)
     elements = sum(product.times * product.weight(name) for name, product in products.items())
     kind = "moe" if moe_layer else "dense"

@@ -25,7 +25,7 @@ class Placement(NamedTuple):
     nodes: int  # those that NVLink joins count as one
     sharing: float  # groups that share the adapters there, each with a flow of its own
     hosts: int = 1  # nodes that the local ranks lie on
-    ports: int = 1  # nodes whose adapters carry what leaves them
+    ports: int = 1  # nodes whose adapters carry the outgoing traffic
 
 
 class NetworkLinks(NamedTuple):
@@ -67,7 +67,7 @@ class _Island(NamedTuple):
     ports: int  # nodes of the one that has fewest
 
 
-def _islands(links: NetworkLinks) -> Iterator[_Island]:
+def _partitions(links: NetworkLinks) -> Iterator[_Island]:
     """The ways to see a cluster: nodes, ever larger parts of NVLink domains, whole domains."""
     for nodes in range(1, links.domain_nodes + 1):
         islands = -(-links.nodes // nodes)
@@ -77,7 +77,7 @@ def _islands(links: NetworkLinks) -> Iterator[_Island]:
 
 def placements(links: NetworkLinks, ranks: int, stride: int) -> Iterator[Placement]:
     """Every placement of groups of ranks that lie `stride` apart in the grid, narrowest first."""
-    for island in _islands(links):
+    for island in _partitions(links):
         yield _placement(links, island, ranks, stride)
 
 
@@ -87,7 +87,7 @@ def hop_placements(links: NetworkLinks, stages: int, stride: int) -> Iterator[Pl
     Stages that fill an island or less lie in it; of others some hop leaves it, and the ranks of the
     stage at its edge, or all of the island, send at once, over the adapters that are nearest.
     """
-    for island in _islands(links):
+    for island in _partitions(links):
         if stages == 1:
             yield Placement(1, 1, 1, 1)
         elif island.islands == 1:

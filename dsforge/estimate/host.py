@@ -23,18 +23,18 @@ PROCESS_BYTES = WholeConstant(
     3 * GIB,
     "process_bytes",
     "bytes",
-    "estimate/host.py: a rank's process beside its tensors: interpreter, CUDA, data loader",
+    "estimate/host.py: process of a rank without its tensors: interpreter, CUDA, data loader",
 )
 SHARD_BYTES = WholeConstant(
     5 * 10**9, "shard_file_bytes", "bytes", "estimate/host.py: a file of a sharded checkpoint"
 )
-READING = "ZeRO-3 reads file by file, QLoRA tensor by tensor; else each rank reads a copy"
-PINNED = "states that all ranks of a node keep in RAM; page-locked buffers are powers of two"
+READING = "ZeRO-3 loads file by file, QLoRA tensor by tensor; otherwise each rank loads a copy"
+PINNED = "states of all ranks of a node in RAM; page-locked buffers are powers of two"
 CPU_PROCESS_BYTES = WholeConstant(
     256 * MIB,
     "process_bytes",
     "bytes",
-    "estimate/host.py: of a CPU rank; its libraries are counted on the rank itself",
+    "estimate/host.py: of a CPU rank; its libraries are counted as device memory",
 )
 
 
@@ -43,10 +43,12 @@ class HostMemory(BaseModel):
 
     model_config = FROZEN
 
-    load: int = Field(description="Reading the weights: each rank its own copy, unless ZeRO-3.")
+    load: int = Field(description="Loading the weights: one copy per rank, except under ZeRO-3.")
     init: int = Field(description="Building optimizer state and pinned buffers.")
     step: int = Field(description="Optimizer steps: offloaded states and gradients.")
-    save: int = Field(description="Writing a checkpoint: one gathered copy of the weights more.")
+    save: int = Field(
+        description="Writing a checkpoint: one additional gathered copy of the weights."
+    )
 
     @property
     def peak_phase(self) -> str:

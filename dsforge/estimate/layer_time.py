@@ -32,15 +32,18 @@ from dsforge.strategy import Execution, Loss, Strategy
 from dsforge.traced import Constant, counted, maximum, named
 
 SOURCE = "estimate/layer_time.py"
-AGAIN = "what recomputation repeats: 1 all, 0 nothing"
+AGAIN = "share of forward that recomputation repeats (1: all, 0: none)"
 ATTENTION_BACKWARD = Constant(
-    2.5, "attention_backward", "", f"{SOURCE}: five products for two forward (Dao 2022)"
+    2.5,
+    "attention_backward",
+    "",
+    f"{SOURCE}: five matrix products in backward for two in forward (Dao 2022)",
 )
 SCORE_BYTES = (13.0, 20.0)  # each score in 16 bits, forward and backward, where they are kept
 UNFUSED_SHARE = 0.9  # of a product's rate: batched products of attention that keeps scores
 SELECTIVE_SHARE = 0.452  # of a layer's products, where every second one is computed again
 QUANTISE_BYTES = Constant(
-    0.5, "quantise_bytes", "bytes", f"{SOURCE}: of each element around a product in 8 bits"
+    0.5, "quantise_bytes", "bytes", f"{SOURCE}: per element cast for an 8-bit matrix product"
 )
 FP32_SUM_BYTES = Constant(
     8.0, "sum_bytes", "bytes", f"{SOURCE}: gradient sums are read and written in float32"
@@ -58,15 +61,18 @@ GATED, EAGER_GATED, PLAIN = (3.0, 5.0), (5.0, 8.0), (2.0, 3.0)
 ROTARY, EAGER_ROTARY = (2.0, 2.0), (10.0, 12.0)
 RESIDUAL = Constant(3.0, "residual", "", f"{SOURCE}: elements read twice, written once")
 PERMUTED = Constant(
-    4.0, "permuted", "", f"{SOURCE}: a token for an expert, read and written there and back"
+    4.0,
+    "permuted",
+    "",
+    f"{SOURCE}: each token is read and written on the way to an expert and back",
 )
 
 
 SUMMED = "chunks of the loss read and write the sum of the head's gradient"
-LOGIT = "moved for each logit, forward and backward"
-KERNEL = "elements read and written for one element, by kernel"
-REST = "norms, activation, rotary embedding, residuals: bound by memory"
-WEIGHTS = "idle experts are read, gradients summed in float32, 4-bit matrices dequantised"
+LOGIT = "bytes moved per logit, forward and backward"
+KERNEL = "elements read and written per element, by kernel"
+REST = "norms, activation, rotary embedding, residuals: memory-bound"
+WEIGHTS = "weights of idle experts, float32 gradient sums, dequantisation of 4-bit matrices"
 
 
 class LinearTime(NamedTuple):
@@ -127,7 +133,7 @@ class Setting(NamedTuple):
 
     @property
     def passes(self) -> float:
-        """Forward passes that all products of a step amount to."""
+        """Matrix products of a step, in units of forward passes."""
         return named(1 + self.backward + self.repeated, "passes")
 
     @property
@@ -179,7 +185,7 @@ def _repeated(strategy: Strategy) -> tuple[float, float]:
 
 
 def _product(name: str, product: Product, rate: float, *, setting: Setting, tp: int) -> LinearTime:
-    """One pass of a product that `tp` ranks share: FLOPs at the rate, bytes at the bandwidth."""
+    """One pass of a product sharded over `tp` ranks: FLOPs at the rate, bytes at the bandwidth."""
     weight, sides = product.weight(name) / tp, product.sides(tp)
     bandwidth, size = setting.rates.bandwidth, setting.size
     size_in = size + QUANTISE_BYTES if rate > setting.rates.wide_products else size
@@ -206,8 +212,8 @@ def _layer(model: ModelSpec, setting: Setting, *, moe_layer: bool) -> LinearTime
     fixed_s = passes * sum(times * line.fixed_s for times, line in each) + weights_s
     token_s = passes * products_s + _attention_s(model, setting) + rest_s
     return LinearTime(
-        named(fixed_s, f"{kind}_layer_fixed_s", "s", "whatever the number of tokens"),
-        named(token_s, f"{kind}_layer_token_s", "s", "of one token"),
+        named(fixed_s, f"{kind}_layer_fixed_s", "s", "independent of the number of tokens"),
+        named(token_s, f"{kind}_layer_token_s", "s", "per token"),
     )
 
 
@@ -220,7 +226,9 @@ def _resident_bytes(model: ModelSpec, setting: Setting, *, moe_layer: bool) -> f
         expert = matrices * model.hidden_size * model.moe.expert_ffn_hidden_size
         held = model.moe.experts / setting.ep
         idle = maximum(0.0, held - model.moe.experts_per_token) * expert
-        idle = named(idle, "idle_expert_elements", "elements", "of experts no token here passes")
+        idle = named(
+            idle, "idle_expert_elements", "elements", "experts without tokens on this rank"
+        )
     summed = FP32_SUM_BYTES * (weights + idle) if setting.execution.gradients == "fp32" else 0.0
     packed = layer_quantised_elements(model, moe_layer=moe_layer)
     unpacked = setting.passes * setting.dequantise_bytes * packed
@@ -228,7 +236,7 @@ def _resident_bytes(model: ModelSpec, setting: Setting, *, moe_layer: bool) -> f
 
 
 def _attention_s(model: ModelSpec, setting: Setting) -> float:
-    """Seconds of one token in the scores of one layer, all passes."""
+    """Seconds per token in the attention scores of one layer, all passes."""
     flops = score_flops(model, setting.sequence_length) / setting.tp
     forward = 1 + setting.repeated_scores
     if setting.execution.attention == "flash":
@@ -251,14 +259,14 @@ def _moved_elements(model: ModelSpec, setting: Setting, *, moe_layer: bool) -> t
     rotary = (ROTARY if fused else EAGER_ROTARY) if model.position == "rope" else (0.0, 0.0)
     kind = "moe" if moe_layer else "dense"
     outer = model.norms_per_layer * model.hidden_size / setting.cut
-    outer = named(outer, "norm_width", "elements", "vectors of the hidden size, of one token")
+    outer = named(outer, "norm_width", "elements", "vectors of the hidden size, per token")
     inner = _width(model, moe_layer=moe_layer) / tp
-    inner = named(inner, f"{kind}_activation_width", "elements", "of one token, inside the MLP")
+    inner = named(inner, f"{kind}_activation_width", "elements", "inside the MLP, per token")
     rotated = (model.attention_heads + model.kv_heads) * model.head_size / tp
     routed = model.moe.experts_per_token * model.hidden_size if moe_layer and model.moe else 0
-    rotated = named(rotated, "rotary_width", "elements", "queries and keys of one token")
+    rotated = named(rotated, "rotary_width", "elements", "queries and keys, per token")
     rest = outer * RESIDUAL + routed * PERMUTED
-    rest = named(rest, f"{kind}_residual_elements", "elements", "residuals, tokens to experts")
+    rest = named(rest, f"{kind}_residual_elements", "elements", "residuals, tokens sent to experts")
     of = model.hidden_size
     norm = _by_kernel("norm", norm, of)
     activation, rotary = _by_kernel("activation", activation, of), _by_kernel("rotary", rotary, of)
@@ -298,7 +306,7 @@ def _head(model: ModelSpec, setting: Setting) -> HeadTime:
         logit_bytes(setting.execution, loss), "logit_moved_bytes", "bytes", of=tp, why=LOGIT
     )
     loss_s = moved * model.vocab_size / tp / bandwidth
-    loss_s = named(loss_s, "loss_token_s", "s", f"the loss is {loss}: bytes moved for each logit")
+    loss_s = named(loss_s, "loss_token_s", "s", f"the loss is {loss}: bytes moved per logit")
     head = LinearTime(passes * line.fixed_s, passes * line.token_s + loss_s)
     if loss != "chunked" or not setting.trains_head:
         return HeadTime(head)

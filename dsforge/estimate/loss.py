@@ -21,10 +21,10 @@ from dsforge.traced import counted, maximum, named
 CHUNK_BYTES = 2**27  # of fp32 logits; smaller ones make matrix products too thin for a GPU
 LEAST_ROWS = 256
 SOFTMAX_COPIES = 2  # float32 logits and their log-softmax, alive at once
-BESIDE = "beside a logit in the compute type; read in the engine's loss"
-SOFTMAX = "of a token in a chunk: float32 logits and their log-softmax (train/loss.py)"
-ROW = "a token's hidden state and its gradient (train/loss.py)"
-CHUNK = "a chunk of logits, beside the float32 sum of the gradient of the head (train/loss.py)"
+BESIDE = "per logit, in addition to the logit in the compute type; from the engine's loss"
+SOFTMAX = "per token of a chunk: float32 logits and their log-softmax (train/loss.py)"
+ROW = "hidden state of a token and its gradient (train/loss.py)"
+CHUNK = "a chunk of logits, and the float32 gradient sum of the output head (train/loss.py)"
 FUSED_LOSS_BYTES = 8  # of a chunk of tokens so small that its logits are as wide as the layer
 
 
@@ -99,7 +99,7 @@ def head_bytes(model: ModelSpec, workload: Workload, strategy: Strategy) -> Head
     kind, size = loss_of(model, strategy), element_bytes(workload)
     weights = 1.0 * model.vocab_size * model.embedding_size
     gradient = size * weights if workload.trains_head else 0.0
-    gradient = named(gradient, "head_gradient_bytes", "bytes", "of the weight of the head")
+    gradient = named(gradient, "head_gradient_bytes", "bytes", "weight of the output head")
     if kind == "chunked":
         return _chunked(model, size, gradient)
     if kind == "fused":  # Liger: makes the head's gradient at once, then its copy

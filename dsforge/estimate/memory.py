@@ -32,7 +32,7 @@ class MemoryTerms(BaseModel):
 
     model_config = FROZEN
 
-    weights: int = Field(description="Parameters as they lie: compute precision, or 4 bits.")
+    weights: int = Field(description="Parameters as stored: compute precision, or 4 bits.")
     gradients: int = Field(description="Gradients, fp32 accumulation buffers included.")
     optimizer_state: int = Field(description="Master weights and optimizer moments.")
     activations: int = Field(description="Saved for backward, and the working set of one layer.")
@@ -48,9 +48,7 @@ class MemoryEstimate(BaseModel):
 
     model_config = FROZEN
 
-    terms: MemoryTerms = Field(
-        description="Likely bytes on the fullest rank, by what they are for."
-    )
+    terms: MemoryTerms = Field(description="Likely bytes on the fullest rank, by memory term.")
     allocated_bytes: Interval = Field(
         description="Peak of `torch.cuda.max_memory_allocated` on the fullest rank, bytes."
     )
@@ -85,20 +83,20 @@ def _ends(ends: Interval, name: str, unit: str, why: str) -> Interval:
     )
 
 
-WITHIN = "80 % of published peaks lie within"
+WITHIN = "contains 80 % of published peaks"
 OF_CONTEXT = "device context, NCCL, cuBLAS workspace"
 CONTEXT = _ends(Interval(0.6 * GIB, 1.2 * GIB, 2.4 * GIB), "context", "bytes", OF_CONTEXT)
 OF_CPU_CONTEXT = "interpreter, torch, engine of a CPU rank"
 CPU_CONTEXT = _ends(Interval(0.5 * GIB, 0.8 * GIB, 1.2 * GIB), "context", "bytes", OF_CPU_CONTEXT)
-OF_SLACK = "reserved / allocated: what the caching allocator keeps"
+OF_SLACK = "reserved / allocated: free blocks that the caching allocator does not return"
 SLACK = _ends(Interval(1.0, 1.03, 1.1), "slack", "", OF_SLACK)
-OF_CHURN = "free blocks that fit nothing else over ZeRO stage 3 buffers (rows stas)"
+OF_CHURN = "fragmentation relative to the ZeRO stage 3 buffers (rows stas)"
 CHURN = _ends(Interval(0.0, 1.0, 2.0), "churn", "", OF_CHURN)
 STATES_ERROR = Constant(
-    0.03, "states_error", "share", f"{FITTED}; of the states and buffers: padding, alignment"
+    0.03, "states_error", "share", f"{FITTED}; error of states and buffers: padding, alignment"
 )
 ACTIVATION_ERROR = Constant(
-    0.12, "activation_error", "share", f"{FITTED}; of activations and logits: kernels differ"
+    0.12, "activation_error", "share", f"{FITTED}; error of activations and logits: kernels differ"
 )
 WORKSPACE = Constant(
     0.1 * GIB,
@@ -109,11 +107,11 @@ WORKSPACE = Constant(
 
 
 MICRO_TOKENS = "tokens of a micro batch on one rank: context ranks share a sequence"
-MOMENT = "one of four moments of a step; the fullest is the peak"
-KEPT = "from forward to backward: all, or what recomputation leaves (full: a layer's input)"
+MOMENT = "one of four moments of a step; the largest is the peak"
+KEPT = "saved from forward to backward: all, or layer inputs with full recomputation"
 SAVED = "saved from forward to backward, of all micro batches in flight"
-WORKING = "gradients of one layer, and what it computes again"
-LOGITS = "at the softmax, or at the product that is the gradient of the head"
+WORKING = "gradients of one layer, and its recomputed activations"
+LOGITS = "at the softmax, or at the matrix product of the head's gradient"
 Rank = Literal["fullest", "first", "last"]  # first or last pipeline stage
 
 
@@ -186,7 +184,7 @@ class Footprint(NamedTuple):
         return Peak(kept.weights, *parts, kept.optimizer, self.buffers, moment, churn)
 
     def _in_flight(self, batching: Batching) -> float:
-        """Micro batches whose activations are alive: 1F1B keeps one for each later stage.
+        """Micro batches in flight: 1F1B has one for each later stage.
 
         Interleaved, stage r of pp begins with 2 (pp - r - 1) + (v - 1) pp chunks forward and works
         on one more (Narayanan et al. 2021, section 2.2; Megatron's
@@ -268,7 +266,7 @@ def estimate_memory(
 def _saved_token_bytes(
     model: ModelSpec, workload: Workload, strategy: Strategy, load: Load
 ) -> float:
-    """Bytes that one token keeps in one stage from forward to backward."""
+    """Bytes saved per token in one stage from forward to backward."""
     if strategy.runs_as.offload_activations:
         return 0.0
     stage, tokens = load.stage, load.tokens
@@ -283,7 +281,7 @@ def _saved_token_bytes(
 def _working_token_bytes(
     model: ModelSpec, workload: Workload, strategy: Strategy, load: Load
 ) -> float:
-    """Bytes of one token in a layer at work: its gradients, and what it has to compute again."""
+    """Bytes per token in the layer in backward: its gradients and recomputed activations."""
     tokens = load.tokens
     if strategy.recompute == "none":
         return named(tokens.gradients, "working_token_bytes", "bytes")
@@ -321,8 +319,8 @@ def _allocated(peak: Peak) -> _Ends:
     fixed, moving = peak.fixed_bytes, peak.moving_bytes
     spread = STATES_ERROR * fixed + ACTIVATION_ERROR * moving
     if fixed.__class__ is TRACED:
-        label(fixed, "fixed_bytes", "bytes", "what no batch changes")
-        label(moving, "moving_bytes", "bytes", "what grows with the micro batch")
+        label(fixed, "fixed_bytes", "bytes", "independent of the batch size")
+        label(moving, "moving_bytes", "bytes", "proportional to the micro batch size")
         label(spread, "spread_bytes", "bytes", WITHIN)
     return fixed + moving - spread, fixed + moving, fixed + moving + spread
 

@@ -15,8 +15,8 @@ from dsforge.traced import TRACED, label, maximum, named
 
 MEAN = "mean of all pipeline stages"
 INSIDE = "collectives inside the layers"
-ALONE = "products, attention and what is bound by memory"
-LAUNCHED = "with its collectives, and no faster than the host launches it"
+ALONE = "matrix products, attention and memory-bound kernels"
+LAUNCHED = "with its collectives; at least the time in which the host launches it"
 
 
 class MicroBatchTime(NamedTuple):

@@ -55,10 +55,10 @@ LINK_SHARE = Constant(
     0.75, "link_share", "share", f"{SOURCE}: of the PCIe rate, with pinned memory"
 )
 COPIES_SHOWN = Constant(
-    0.6, "copies_shown", "share", f"{SOURCE}: share of copies that no compute hides"
+    0.6, "copies_shown", "share", f"{SOURCE}: share of copies that cannot overlap with compute"
 )
-CPU = "passes of all ranks of the node; of the optimizer only the offloaded share"
-COPIED = "PCIe both ways, hidden in part; all ranks of a node share the disk"
+CPU = "passes of all ranks of the node; only the offloaded share of the optimizer"
+COPIED = "PCIe in both directions, partly overlapped; all ranks of a node share the disk"
 
 
 class Slower(NamedTuple):

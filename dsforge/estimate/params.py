@@ -103,10 +103,10 @@ def moe_layers(model: ModelSpec) -> int:
 def _over_layers(each: dict[LayerParameters, int], layers: tuple[LayerParameters, ...]) -> int:
     """The sum over all layers of what each kind of them has."""
     alike = Counter(layers)
-    return sum(_often(layer, alike[layer]) * value for layer, value in each.items())
+    return sum(_layer_count(layer, alike[layer]) * value for layer, value in each.items())
 
 
-def _often(layer: LayerParameters, times: int) -> int:
+def _layer_count(layer: LayerParameters, times: int) -> int:
     """Layers of that kind."""
     name = "moe_layers" if layer.experts else "dense_layers"
     return counted(times, name, "layers", of=layer.attention)

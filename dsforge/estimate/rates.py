@@ -26,31 +26,42 @@ from dsforge.traced import Constant, minimum, named
 
 FITTED = "estimate/rates.py: fitted over all published rows"
 STEP_SHARE = Constant(
-    0.926, "step_share", "share", f"{FITTED}; of the best product, reached by a step's large ones"
+    0.926,
+    "step_share",
+    "share",
+    f"{FITTED}; rate of large matrix products, relative to the best one",
 )
 # Best bf16 FLOP/s for each watt up to which clocks hold (A100 0.68e12); beyond it they fall with
 # that exponent (H100 1.14e12, the same at 500 W 1.59e12, B200 1.75e12).
-POWER_KNEE = Constant(0.956e12, "power_knee", "FLOP/s/W", f"{FITTED}; clocks fall beyond it")
+POWER_KNEE = Constant(
+    0.956e12, "power_knee", "FLOP/s/W", f"{FITTED}; above it the clock rate drops"
+)
 POWER_FALL = Constant(0.632, "power_fall", "", f"{FITTED}; exponent of that fall")
 BANDWIDTH_SHARE = Constant(0.9, "bandwidth_share", "share", f"{FITTED}; of the memory bandwidth")
 KERNEL_S = Constant(
-    30e-6, "kernel_s", "s", f"{FITTED}; start and end of a product and of small kernels around it"
+    30e-6, "kernel_s", "s", f"{FITTED}; start and end of a matrix product and its small kernels"
 )
 CUDNN_SHARE = Constant(
-    0.801, "attention_share", "share", f"{FITTED}; of a product's rate: cuDNN's fused attention"
+    0.801,
+    "attention_share",
+    "share",
+    f"{FITTED}; relative to the rate of matrix products: cuDNN's fused attention",
 )
 FLASH2_SHARE = Constant(
-    0.462, "flash2_share", "share", f"{FITTED}; of a product's rate: FlashAttention-2 on A100"
+    0.462,
+    "flash2_share",
+    "share",
+    f"{FITTED}; relative to the rate of matrix products: FlashAttention-2 on A100",
 )
 FLASH2_FALL = Constant(
-    0.353, "flash2_fall", "", f"{FITTED}; exponent by which it falls behind on faster cards"
+    0.353, "flash2_fall", "", f"{FITTED}; exponent by which this share drops on faster GPUs"
 )
-PRODUCTS = "large products, in the precision of the workload"
-WIDE = "products that stay in 16 bits"
-ATTENTION = "attention that keeps no scores, at a share of a product's rate"
+PRODUCTS = "large matrix products, in the precision of the workload"
+WIDE = "matrix products that stay in 16 bits"
+ATTENTION = "fused attention, as a share of the rate of matrix products"
 A100_FLOPS = Constant(312e12, "a100_flops", "FLOP/s", "NVIDIA A100: peak in bf16")
 DETERMINISTIC_SHARE = Constant(
-    0.72, "deterministic_share", "share", f"{FITTED}; where backward must be reproducible"
+    0.72, "deterministic_share", "share", f"{FITTED}; with a deterministic backward pass"
 )
 
 
@@ -101,12 +112,12 @@ def _products_flops(gpu: GpuSpec, precision: Precision) -> float:
 
 
 def _sustained_share(gpu: GpuSpec) -> float:
-    """Share of the peak that large products hold over a step."""
+    """Share of the peak that large matrix products reach in a step."""
     share = gpu.matmul_efficiency * STEP_SHARE
     if gpu.power_w is None:
         return named(share, "sustained_share", "share")
     density = peak_flops(gpu, "bf16") * gpu.matmul_efficiency / gpu.power_w
-    density = named(density, "flops_per_watt", "FLOP/s/W", "clocks fall beyond the knee")
+    density = named(density, "flops_per_watt", "FLOP/s/W", "above the knee the clock rate drops")
     if density > POWER_KNEE:
         fall: float = (POWER_KNEE / density) ** POWER_FALL
         share *= fall

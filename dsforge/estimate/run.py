@@ -29,11 +29,11 @@ class Speed(BaseModel):
 
     model_config = FROZEN
 
-    tokens_per_s: Interval = Field(description="Of the whole cluster.")
+    tokens_per_s: Interval = Field(description="Tokens/s of the whole cluster.")
     model_tflops_per_gpu: Interval = Field(description="Useful TFLOP/s, recompute not counted.")
     hardware_tflops_per_gpu: Interval = Field(description="Executed TFLOP/s, recompute counted.")
-    mfu: Interval = Field(description="Useful FLOPs over the card's peak.")
-    hfu: Interval = Field(description="Executed FLOPs over the card's peak.")
+    mfu: Interval = Field(description="Useful FLOPs relative to the peak of the accelerator.")
+    hfu: Interval = Field(description="Executed FLOPs relative to the peak of the accelerator.")
 
 
 class RunEstimate(BaseModel):
@@ -50,7 +50,7 @@ class RunEstimate(BaseModel):
         "None where the card's power is not known."
     )
     money: Interval | None = Field(
-        description="In the currency of `gpu_hour_price`; none where no price was given."
+        description="Cost of the run in the currency of `gpu_hour_price`; none: no price was given."
     )
 
 

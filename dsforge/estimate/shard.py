@@ -24,7 +24,7 @@ class RankParameters(NamedTuple):
 
     @property
     def total(self) -> int:
-        """Elements that the rank would hold whole."""
+        """Elements of the rank's layers before sharding."""
         return named(self.shared + self.experts, "held_parameters", "elements")
 
     @property
@@ -64,7 +64,7 @@ def _pieces(model: ModelSpec) -> _Pieces:
             counts.head + counts.head_bias + counts.final_norm,
             "head_parameters",
             "elements",
-            "the head, which has no matrix of its own where it is tied, and the final norm",
+            "output head (no matrix if it is tied to the embedding) and the final norm",
         ),
     )
 

@@ -27,9 +27,9 @@ from dsforge.traced import Traced, counted, maximum, minimum, named
 # float32 moments per parameter. Adafactor factors its second moment: about nothing.
 MOMENTS = {"adamw": 2, "lion": 1, "sgd": 1, "adafactor": 0, "muon": 1}
 MOMENT_BYTES = {"fp32": 4, "bf16": 2, "int8": 1}
-READ = "read in the engine: stage_1_and_2.py, stage3.py, Megatron's optimizer"
+READ = "from the source of the engine: stage_1_and_2.py, stage3.py, Megatron's optimizer"
 WEIGHTS = f"on the device, {READ}"
-GRADIENTS = f"on the device, {READ}; those of offloaded states are not"
+GRADIENTS = f"on the device, {READ}, unless the states are offloaded"
 OPTIMIZER = f"on the device, {READ}; master weights and moments that are not offloaded"
 STEP = "float32 gradients exist while the engine's optimizer steps"
 TILE = "float32 master weights, or their gradients, of one sub-group of the optimizer"
@@ -98,7 +98,7 @@ def shares(strategy: Strategy) -> Shares:
     """The shard groups: data x context ranks, for experts only those that hold the same ones."""
     ranks = strategy.layout.shard_ranks
     ranks = min(ranks, strategy.runs_as.shard_group or ranks)
-    ranks = named(ranks, "shard_ranks", "ranks", "data x context ranks")
+    ranks = named(ranks, "shard_ranks", "ranks", "data x context parallel ranks")
     experts = ranks // strategy.layout.expert_parallel_size
     return Shares(ranks, named(maximum(1, experts), "expert_shard_ranks", "ranks", SAME_EXPERTS))
 

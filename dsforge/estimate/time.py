@@ -25,9 +25,13 @@ class TimeTerms(BaseModel):
     model_config = FROZEN
 
     compute_s: float = Field(ge=0, description="Forward, backward, recomputation.")
-    communication_s: float = Field(ge=0, description="Collectives that nothing hides.")
+    communication_s: float = Field(
+        ge=0, description="Communication that does not overlap with compute."
+    )
     bubble_s: float = Field(ge=0, description="Idle pipeline stages.")
-    offload_s: float = Field(ge=0, description="Copies to host and NVMe that nothing hides.")
+    offload_s: float = Field(
+        ge=0, description="Copies to host RAM and NVMe that do not overlap with compute."
+    )
     optimizer_s: float = Field(ge=0, description="The optimizer step itself.")
 
 
@@ -36,7 +40,7 @@ class TimeEstimate(BaseModel):
 
     model_config = FROZEN
 
-    terms: TimeTerms = Field(description="Likely seconds of one step, by what they are for.")
+    terms: TimeTerms = Field(description="Likely seconds of one step, by time term.")
     step_s: Interval = Field(description="Seconds of one optimizer step.")
     tokens_per_s_per_gpu: float = Field(gt=0, description="Likely tokens/s of one accelerator.")
     model_tflops_per_gpu: float = Field(gt=0, description="Useful TFLOP/s, recompute not counted.")
@@ -44,8 +48,8 @@ class TimeEstimate(BaseModel):
 
 
 MICRO_TOKENS = "tokens of a micro batch on one rank: context ranks share a sequence"
-SURE = "terms that published steps confirm well"
-WITHIN = "estimate/time.py: 80 % of published steps lie within"
+SURE = "terms with small errors on published steps"
+WITHIN = "estimate/time.py: contains 80 % of published step times"
 COMPUTE_ERROR = (
     Constant(0.88, "compute_error_low", "", f"{WITHIN}; compute-bound ones"),
     Constant(1.19, "compute_error_high", "", f"{WITHIN}; compute-bound ones"),
@@ -158,7 +162,7 @@ def step_interval(found: Seconds) -> Interval:
     sure = found.compute_s + found.optimizer_s
     unsure = found.communication_s + found.bubble_s + found.offload_s
     label(sure, "sure_s", "s", SURE)
-    label(unsure, "unsure_s", "s", "terms that published steps confirm less well")
+    label(unsure, "unsure_s", "s", "terms with larger errors on published steps")
     return Interval(
         sure * COMPUTE_ERROR[0] + unsure * COMMUNICATION_ERROR[0],
         sure + unsure,

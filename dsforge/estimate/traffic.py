@@ -23,17 +23,20 @@ FITTED = "estimate/traffic.py: fitted over all published rows"
 GRADIENT_OVERLAP = 0.085  # share of backward that hides reduction of gradients
 GATHER_OVERLAP = 0.7  # share of compute that hides gathers of ZeRO stage 3
 MESSAGE_BYTES = Constant(
-    2.56e8, "message_bytes", "bytes", f"{FITTED}; sent at once, where no engine's buckets say"
+    2.56e8,
+    "message_bytes",
+    "bytes",
+    f"{FITTED}; bytes per message, if no bucket size of the engine applies",
 )
 NEVER_HIDDEN = Constant(
-    0.37, "never_hidden", "share", f"{FITTED}; first and last bucket, kernels that make room"
+    0.37, "never_hidden", "share", f"{FITTED}; first and last bucket, slower kernels during overlap"
 )
 # Bytes: int8, int4 (Wang et al. 2023, table 1).
 QUANTIZED_WEIGHT, QUANTIZED_GRADIENT = 1.0, 0.5
-HIDING = "fitted over all published rows; share of a micro batch's compute that may hide it"
-WIRE = "seconds on the wire, read in the engine"
+HIDING = "fitted over all published rows; share of a micro batch's compute that can overlap with it"
+WIRE = "seconds on the link, from the source of the engine"
 LAYER = "latency of one layer's messages"
-EXPOSED = "what is not hidden beside compute; never less than a share"
+EXPOSED = "communication that does not overlap with compute; at least a fixed share"
 PAYLOAD = "of the rank with the most parameters"
 
 

@@ -53,7 +53,7 @@ def _of_run(cluster: ClusterSpec, workload: Workload) -> Iterator[Problem]:
     """The accelerator and the job."""
     if cluster.gpu.is_cpu:
         message = f"`gpu` (={cluster.gpu.name}) must be a GPU: torch allocates otherwise on a CPU"
-        yield Problem("exact-device", message, "name a GPU, or leave out --exact")
+        yield Problem("exact-device", message, "choose a GPU, or leave out --exact")
     if workload.precision not in ELEMENT_BYTES:
         message = f"`precision` (={workload.precision}) must be {', '.join(ELEMENT_BYTES)}"
         yield Problem("exact-precision", message, "use --precision bf16, or leave out --exact")
@@ -111,7 +111,7 @@ def _of_layers(model: ModelSpec, workload: Workload, strategy: Strategy) -> Iter
     """
     loss, again = loss_of(model, strategy), strategy.recompute
     if loss != "plain":
-        message = f"`loss` (={loss}) must be plain: the simulated one holds whole logits"
+        message = f"`loss` (={loss}) must be plain: the simulated one has full logits"
         yield Problem("exact-loss", message, "use --loss plain, or leave out --exact")
     if again == "selective":
         message = "`recompute` (=selective) must be none or full"

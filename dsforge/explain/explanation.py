@@ -57,11 +57,11 @@ GROUPS_OF_RANKS = {
 # Results, and the pipeline stage that they are about: the fullest; the one whose ranks have most in
 # RAM; the one with the most parameters, which sets the pace.
 TERMS = Group("memory by term", "bytes")
-IN_ALL = Group("memory in all", "bytes")
+IN_ALL = Group("total memory", "bytes")
 NODE = Group("host memory of a node", "bytes", before="host_", scope="hosted")
 BUCKETS = Group("buckets", "elements", scope="pace")
 TIME = Group("time by term", "s", scope="pace")
-STEP = Group("time in all", "s")
+STEP = Group("total time", "s")
 SHARES = {"mfu": "share", "hfu": "share"}
 SPEED = Group("speed", "TFLOP/s", {"tokens_per_s": "tokens/s", **SHARES})
 RUN = Group(
@@ -87,7 +87,7 @@ class Disagreement(BaseModel):
 
     name: str = Field(description="Name of the figure.")
     stated: float = Field(description="Value in the plan, in the unit of the figure.")
-    worked_out: float = Field(description="By the formulas of this version.")
+    worked_out: float = Field(description="Value by the formulas of this version.")
 
 
 class Explanation(BaseModel):
@@ -96,9 +96,9 @@ class Explanation(BaseModel):
     model_config = FROZEN
 
     label: str = Field(description="The strategy in short.")
-    figures: tuple[Figure, ...] = Field(description="Figures, each after those that it rests on.")
+    figures: tuple[Figure, ...] = Field(description="Figures, each after its inputs.")
     disagreements: tuple[Disagreement, ...] = Field(
-        description="Figures that the plan states otherwise; empty: it agrees."
+        description="Figures with another value in the plan; empty: none differs."
     )
 
     def called(self, name: str) -> str:
@@ -191,7 +191,7 @@ def _take_time(table: FigureTable, costs: FamilyCosts, inputs: Inputs) -> None:
     model, cluster, workload, strategy = inputs
     time = time_of(costs, strategy, step_costs(costs, strategy).at(strategy.batching))
     table.take(TIME, time.terms)
-    why = "the sum of the terms; 80 % of published steps lie within low and high"
+    why = "the sum of the terms; low to high contains 80 % of published step times"
     for end in ENDS:
         table.take_one(STEP, f"step_{end}", getattr(time.step_s, end), why)
     table.take(SPEED, speed_of(model, cluster, workload, strategy, step=time.step_s))

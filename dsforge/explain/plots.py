@@ -189,13 +189,13 @@ def scaling_plot(plan: Plan, points: tuple[FrontPoint, ...]) -> str:
     lows = [(across.at(p.gpus), up.at(p.tokens_per_s.low)) for p in chosen]
     highs = [(across.at(p.gpus), up.at(p.tokens_per_s.high)) for p in chosen]
     ideal = [(across.at(n), up.at(each * n)) for n in gpus]
-    entries = (("our choice, 80 % interval", COLOURS[0]), ("fastest", COLOURS[5]), ("ideal", INK))
+    entries = (("chosen plan, 80 % interval", COLOURS[0]), ("fastest", COLOURS[5]), ("ideal", INK))
     parts = [
         *_axes(across, up, "GPUs", "tokens/s", marks=gpus),
         area([*lows, *reversed(highs)], COLOURS[0]),
         path(ideal, INK, stroke_dasharray="4 4"),
-        *_course(fastest, each, (across, up), COLOURS[5]),
-        *_course(chosen, each, (across, up), COLOURS[0], said=True),
+        *_labelled_line(fastest, each, (across, up), COLOURS[5]),
+        *_labelled_line(chosen, each, (across, up), COLOURS[0], said=True),
         *legend(entries, PLOT.left, 46),
         text(PLOT.left, PLOT.bottom + 62, SCALING_NOTE, size=11),
     ]
@@ -203,10 +203,10 @@ def scaling_plot(plan: Plan, points: tuple[FrontPoint, ...]) -> str:
     return picture(WIDTH, PLOT.bottom + 74, title, parts)
 
 
-SCALING_NOTE = "per cent: tokens/s of a GPU over those of the fastest plan on the fewest GPUs"
+SCALING_NOTE = "percent: tokens/s per GPU relative to the fastest plan on the fewest GPUs"
 
 
-def _course(
+def _labelled_line(
     points: list[FrontPoint],
     each: float,
     axes: tuple[Scale, Scale],

@@ -66,7 +66,7 @@ def timeline(costs: FamilyCosts, strategy: Strategy) -> tuple[Slice, ...]:
     end_s = max(slot.end_s for slot in slots)
     return (
         *(piece for slot in slots for piece in _drawn(step, slot)),
-        *_beside(step, [slot for slot in slots if slot.piece.stage == step.last]),
+        *_overlapped_slices(step, [slot for slot in slots if slot.piece.stage == step.last]),
         *_tail(step, end_s),
     )
 
@@ -97,7 +97,7 @@ def _step(costs: FamilyCosts, strategy: Strategy) -> _Step:
             for e in step_time.exchanges
             if e.every_micro_step
         ),
-        _Part("waits: copies of offload", step_time.moved.each_s(batching.steps) / chunks),
+        _Part("waits: offload copies", step_time.moved.each_s(batching.steps) / chunks),
     )
     mean_s = found.bubble_s * chunks / (pipeline - 1) if pipeline > 1 else 0.0
     return _Step(
@@ -157,7 +157,7 @@ def _exposed_s(step: _Step, exchange: Exchange) -> float:
     return exchange.exposed_s(step.work.layers, step.work.compute_s)
 
 
-def _beside(step: _Step, slots: list[Slot]) -> Iterator[Slice]:
+def _overlapped_slices(step: _Step, slots: list[Slot]) -> Iterator[Slice]:
     """Collectives of each micro-step, and those that overlap from the previous step."""
     every = [e for e in step.step_costs.exchanges if e.every_micro_step]
     for slot in slots:
@@ -210,7 +210,7 @@ def _ending(step: _Step) -> tuple[_Part, ...]:
         _Part("gradient norm, clipping, schedule", STEP_OVERHEAD_S),
         _Part("optimizer on the CPU", on_cpu_s),
         _Part("optimizer on the device", on_device_s),
-        _Part("waits: copies of offload", step.step_costs.moved.once_s),
+        _Part("waits: offload copies", step.step_costs.moved.once_s),
     )
     return tuple(part for part in parts if part.seconds > 0)
 

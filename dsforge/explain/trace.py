@@ -14,7 +14,7 @@ from dsforge.estimate.family_costs import family_costs
 from dsforge.explain.timeline import AT_WORK, Slice, timeline
 from dsforge.plan import Plan
 
-LANES = ("", ": collectives beside compute")
+LANES = ("", ": collectives overlapped with compute")
 MOST_EVENTS = 400_000  # about 40 MB of text; parts are left out beyond it, then stages
 
 
@@ -28,7 +28,8 @@ def step_trace(plan: Plan) -> str:
             "strategy": plan.strategy.label(),
             "step_s": plan.choice.time.step_s.likely,
             "stages drawn": sorted({piece.stage for piece in slices}),
-            "note": "The last stage stands for the slowest one, the others for the mean.",
+            "note": "The last stage is drawn with the time of the slowest one, the others with "
+            "the mean.",
         },
         "traceEvents": [*_names(plan, slices), *map(_event, slices)],
     }

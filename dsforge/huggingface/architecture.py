@@ -73,7 +73,7 @@ class Architecture(BaseModel):
 
     keys: Annotated[dict[str, tuple[str, ...]], BeforeValidator(_with_llamas)] = Field(
         default=dict(LLAMA_KEYS),
-        description="Keys of each field; the file holds those that Llama spells otherwise.",
+        description="Config keys of each field; the file lists those that differ from Llama.",
     )
     defaults: Facts = Field(description="Fields where a config leaves their keys out.")
     facts: Facts = Field(default={}, description="Fields that the modelling code fixes.")
@@ -88,7 +88,8 @@ class Architecture(BaseModel):
     moe_defaults: Facts = Field(default={}, description="Defaults of MoeSpec fields.")
     moe_facts: Facts = Field(default={}, description="MoeSpec fields that the code fixes.")
     router: RouterSpec = Field(
-        default=RouterSpec(), description="How tokens find experts, unless a key says otherwise."
+        default=RouterSpec(),
+        description="Default routing of tokens to experts, unless a key sets it.",
     )
     router_keys: tuple[str, ...] = Field(default=(), description="Keys of the router to write.")
     mla_defaults: Facts = Field(default={}, description="Defaults of MlaSpec fields; empty: none.")
@@ -103,13 +104,13 @@ class Architecture(BaseModel):
         default=False, description="Rotary embedding rotates pairs of neighbours."
     )
     no_rope_interval: int | None = Field(
-        default=None, description="Every n-th layer has no rotary embedding, unless a key says so."
+        default=None, description="Default: every n-th layer has no rotary embedding."
     )
     scales: tuple[str, ...] = Field(
         default=(), description="Keys that scale a value even where a config leaves them out."
     )
     code: tuple[str, ...] = Field(
-        default=(), description="What the code of the forward pass does and no key says."
+        default=(), description="Properties of the forward pass that the config does not contain."
     )
 
 

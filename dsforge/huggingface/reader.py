@@ -115,7 +115,7 @@ def _language_model(config: Mapping[str, Any]) -> tuple[Mapping[str, Any], str, 
         return config, outer, []
     inner = config["text_config"]
     if outer not in TEXT_TYPES:
-        raise _not_modelled(outer, "it has a language model inside `text_config` and more beside")
+        raise _not_modelled(outer, "it has a language model in `text_config` and other parts")
     model_type = str(inner.get("model_type", TEXT_TYPES[outer]))
     message = f"{outer[:60]} is multimodal: its language model alone is trained and planned"
     reason = Reason(rule="model-text-config", message=message)

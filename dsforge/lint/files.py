@@ -69,8 +69,10 @@ def release_named(text: str | None) -> tuple[Releases, Release]:
     if not all(part.isdigit() for part in parts) or not asked:
         raise DsforgeError(f"`--deepspeed` (={text!a}) is not a release", "such as 0.16.4 or 0.16")
     if asked < number(known.names[0]) or asked[:2] > number(known.last)[:2]:
-        hint = f"`--deepspeed {INSTALLED}` reads the one that is installed here"
-        message = f"DeepSpeed {text} is outside {known.names[0]} to {known.last}, which are known"
+        hint = f"`--deepspeed {INSTALLED}` uses the installed release"
+        message = (
+            f"DeepSpeed {text} is outside {known.names[0]} to {known.last}, the supported releases"
+        )
         raise DsforgeError(message, hint)
     return known, asked
 
@@ -79,7 +81,7 @@ def _installed() -> tuple[Releases, Release]:
     """The schema of the DeepSpeed of this environment, from its source: nothing is imported."""
     spec = find_spec("deepspeed")
     if spec is None or spec.origin is None:
-        raise DsforgeError("no DeepSpeed is installed here", "name a release: --deepspeed 0.19")
+        raise DsforgeError("no DeepSpeed is installed here", "give a release: --deepspeed 0.19")
     root = Path(spec.origin).parent
     files = {str(path.relative_to(root)): path for path in root.rglob("*.py")}
     sources = {n: p.read_text("utf-8") for n, p in files.items() if is_config_module(n)}

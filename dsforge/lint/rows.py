@@ -121,11 +121,11 @@ def _hits(row: Row, looks: tuple[Prepared, ...], file: CheckedFile) -> list[Hit]
     for look, locs, needed in looks:
         missing = needed and needed.isdisjoint(file.document.root)
         if not missing and _is_of(row, file):
-            found += _seen(look, _places(row, look, locs, file), file)
+            found += _hits_of_look(look, _places(row, look, locs, file), file)
     return found
 
 
-def _seen(look: Look, places: list[Place], file: CheckedFile) -> Iterator[Hit]:
+def _hits_of_look(look: Look, places: list[Place], file: CheckedFile) -> Iterator[Hit]:
     """What one look finds among the places where its test is true."""
     for place in places:
         if all(is_true(file, place.loc, condition) for condition in look.when):

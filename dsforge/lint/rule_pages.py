@@ -30,10 +30,9 @@ def explained(rule: Rule[CheckedFile]) -> str:
 def page() -> str:
     """The page of all rules, as Markdown."""
     head = "# Rules of `dsforge lint`\n\nMade by `python scripts/lint_rules.py`; "
-    head += f"{len(RULES)} rules. `error`: it stops, or does something else than the file says.\n"
-    head += (
-        "`warning`: it runs, at a price. `info`: worth knowing. An asterisk: `--fix` repairs it.\n"
-    )
+    head += f"{len(RULES)} rules. `error`: the run stops, or does not do what the file sets.\n"
+    head += "`warning`: the run works, but slower, with more memory or at a risk. `info`: worth "
+    "knowing. An asterisk: `--fix` repairs it.\n"
     parts = [head]
     for kind, name in KIND_NAMES.items():
         rules = [rule for rule in RULES if _chapter(rule) == kind]

@@ -81,7 +81,7 @@ def _batch(request: Request, best: Priced, found: Rivals) -> Said | None:
     """The batches that ZeRO could share, where this one alone has the model cut."""
     others = found.likely(lambda s: s.back_end == BACK_ENDS[0])
     mine = best.strategy
-    whole = mine.back_end == BACK_ENDS[0] and _cuts(mine) == WHOLE
+    whole = mine.back_end == BACK_ENDS[0] and _model_splits(mine) == WHOLE
     if mine.layout.model_ranks == 1 or whole or BACK_ENDS[0] not in wanted(request) or not others:
         return None
     broken = _broken_by_zero(request)
@@ -121,7 +121,7 @@ def _against_stage(request: Request, best: Priced, explored: tuple[Explored, ...
         for found in explored
         if found.family.back_end == mine.back_end
         and found.family.zero_stage == stage
-        and _cuts(found.family) == _cuts(mine)
+        and _model_splits(found.family) == _model_splits(mine)
         and not found.family.offloads
     ]
     same = (
@@ -148,7 +148,7 @@ def _against_stage(request: Request, best: Priced, explored: tuple[Explored, ...
 WHOLE = (1, 1)  # one tensor rank, one stage
 
 
-def _cuts(strategy: Strategy) -> tuple[int, int]:
+def _model_splits(strategy: Strategy) -> tuple[int, int]:
     """How tensor ranks and stages cut the model."""
     return strategy.layout.tensor_parallel_size, strategy.layout.pipeline_parallel_size
 
@@ -240,7 +240,7 @@ def _against_cut(best: Priced, found: Rivals) -> Said | None:
     if mine.back_end != "deepspeed" or mine.layout.model_ranks > 1:
         return None
     other = found.fastest(
-        lambda s: s.back_end == "deepspeed" and _cuts(s) != WHOLE and not s.offloads
+        lambda s: s.back_end == "deepspeed" and _model_splits(s) != WHOLE and not s.offloads
     )
     if other is None or other.step_s > CLEARLY_FASTER * mine_s or other is fastest(found.likewise):
         return None

@@ -29,14 +29,14 @@ class Alternative(BaseModel):
     model_config = FROZEN
 
     kind: str = Field(
-        description="Way to train without its sizes, such as `ZeRO-3 with offload to cpu`."
+        description="Kind of strategy without parallel sizes, such as `ZeRO-3 with offload to cpu`."
     )
-    strategy: Strategy = Field(description="The fastest strategy of that kind.")
+    strategy: Strategy = Field(description="Fastest strategy of that kind.")
     label: str = Field(description="The strategy in short.")
     step_s: float = Field(description="Likely seconds of one optimizer step.")
-    slowdown: float = Field(description="Its step over that of the choice.")
-    term: str = Field(description="The time term that differs most.")
-    term_s: float = Field(description="How much longer that term is; negative: shorter.")
+    slowdown: float = Field(description="Step time relative to the chosen plan.")
+    term: str = Field(description="Time term that differs most.")
+    term_s: float = Field(description="Difference of that term in seconds; negative: shorter.")
     saved_bytes: int = Field(description="Likely memory saved on each accelerator.")
 
     def __str__(self) -> str:

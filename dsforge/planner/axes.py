@@ -129,7 +129,7 @@ def model_axis(request: Request, known: tuple[ModelSpec, ...]) -> Axis:
 
     names = tuple(by_size[size].name for size in values)
     least = request.workload.sequence_length
-    end = f"no larger decoder is known that has {least} positions"
+    end = f"no larger known decoder has {least} positions"
     return Axis("model", values, at, end, names=names)
 
 

@@ -27,7 +27,7 @@ STAGES: tuple[ZeroStage, ...] = (1, 2, 3)
 SHARES = (2, 4, 8, 16)  # by which sizes are multiplied or divided
 MORE_NODES = (2, 4, 8, 16, 32)
 MOST_RAM_BYTES = 4096 * GIB  # of a node: 32 modules of 128 GiB, what two-socket servers take
-# A disk where the cluster names none: Samsung PM9A3 3.84 TB, data sheet: 6,800 and 4,000 MB/s.
+# A disk where the cluster file has none: Samsung PM9A3 3.84 TB, data sheet: 6,800 and 4,000 MB/s.
 DISK = NvmeSpec(
     path="/nvme", size_bytes=3_840 * 10**9, read_bytes_per_s=6.8e9, write_bytes_per_s=4.0e9
 )

@@ -105,13 +105,13 @@ class Explorer:
 
     def because(self, reason: Reason) -> Explorer:
         """The same families for the same request on machines that are settled, with the reason."""
-        return self._again({"reasons": (*self.request.reasons, reason), "others": ()})
+        return self._for_request({"reasons": (*self.request.reasons, reason), "others": ()})
 
     def beside(self, part_step_s: float) -> Explorer:
         """The same families where fewer machines take so many seconds a step."""
-        return self._again({"part_step_s": part_step_s})
+        return self._for_request({"part_step_s": part_step_s})
 
-    def _again(self, update: dict[str, Any]) -> Explorer:
+    def _for_request(self, update: dict[str, Any]) -> Explorer:
         """The same families for a request that prices them alike."""
         again = Explorer(self.request.model_copy(update=update))
         again._seen = self._seen
@@ -140,7 +140,10 @@ class Explorer:
             cut = kinds_of(request.model, member)
             if cut not in ways:
                 costs = family_costs(*inputs, member)
-                headroom, ways[cut] = _headroom(costs), tuple(_ways(request, costs, member))
+                headroom, ways[cut] = (
+                    _headroom(costs),
+                    tuple(_recomputations(request, costs, member)),
+                )
             for batching in batchings:
                 members = _weighed(family, headroom, ways[cut], batching)
                 weighed += members
@@ -155,7 +158,7 @@ def _shortage(candidate: Candidate) -> tuple[int, float]:
     return candidate.missing_bytes, candidate.device_bytes
 
 
-def _ways(request: Request, costs: FamilyCosts, family: Strategy) -> Iterator[_Way]:
+def _recomputations(request: Request, costs: FamilyCosts, family: Strategy) -> Iterator[_Way]:
     """The recomputations of a family, lightest first."""
     for recompute in recomputations(request, family):
         member = family.model_copy(update={"recompute": recompute})

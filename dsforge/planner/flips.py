@@ -34,12 +34,12 @@ class Flip(BaseModel):
     model_config = FROZEN
 
     axis: str = Field(description="inter_node, intra_node, memory, global_batch_size, ...")
-    change: str = Field(description="In words: `100gbe instead of 10gbe`.")
-    kind: str = Field(description="Of the plan that is chosen then.")
-    label: str = Field(description="That plan in short.")
+    change: str = Field(description="Change in words: `100gbe instead of 10gbe`.")
+    kind: str = Field(description="Kind of the plan that is then chosen.")
+    label: str = Field(description="Label of that plan.")
     margin: float | None = Field(
         description="How much longer the present kind's step is then, as a share; negative: it is "
-        "shorter, but the new kind is simpler. None where the present kind no longer fits."
+        "shorter, but the new kind is simpler. None: the present kind no longer fits."
     )
     instead_of: str = Field(description="Kind that is chosen without the change.")
 
@@ -117,7 +117,7 @@ def _axes(request: Request, known: Known) -> Iterator[_Axis]:
     yield "sequence_length", _sizes(request, "sequence_length", "sequences of {} tokens")
 
 
-def _apart(values: list[float], start: float, *, upwards: bool) -> list[float]:
+def _spaced(values: list[float], start: float, *, upwards: bool) -> list[float]:
     """Values beyond the start, each a good step from the one before."""
     found, last = [], start
     for value in sorted(set(values), reverse=not upwards):
@@ -137,10 +137,10 @@ def _links(
     def changed(rates: list[float]) -> Iterator[_Change]:
         for rate in rates:
             link = by_rate[rate]
-            asked = _on(request, {field: link})
+            asked = _with_cluster(request, {field: link})
             yield _Change(f"{link.name} instead of {now.name}", asked)
 
-    up, down = (_apart(list(by_rate), now.bytes_per_s, upwards=way) for way in (True, False))
+    up, down = (_spaced(list(by_rate), now.bytes_per_s, upwards=way) for way in (True, False))
     return changed(up), changed(down)
 
 
@@ -152,9 +152,9 @@ def _memories(request: Request, gpus: tuple[GpuSpec, ...]) -> tuple[Iterable[_Ch
         for size in values:
             other = card.model_copy(update={"memory_bytes": round(size)})
             words = f"{gib(size)} on each card instead of {gib(card.memory_bytes)}"
-            yield _Change(words, _on(request, {"gpu": other}))
+            yield _Change(words, _with_cluster(request, {"gpu": other}))
 
-    up, down = (_apart(sizes, card.memory_bytes, upwards=way) for way in (True, False))
+    up, down = (_spaced(sizes, card.memory_bytes, upwards=way) for way in (True, False))
     return changed(up), changed(down)
 
 
@@ -171,6 +171,6 @@ def _sizes(request: Request, field: str, words: str) -> tuple[Iterable[_Change],
     return changed(now * share for share in SHARES), changed(down)
 
 
-def _on(request: Request, fields: dict[str, Any]) -> Request:
+def _with_cluster(request: Request, fields: dict[str, Any]) -> Request:
     cluster = request.cluster.model_copy(update=fields)
     return request.model_copy(update={"cluster": cluster, "others": ()})

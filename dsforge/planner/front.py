@@ -31,12 +31,14 @@ class FrontPoint(BaseModel):
     nodes: int = Field(description="Machines that it uses.")
     strategy: Strategy = Field(description="Strategy of the plan.")
     label: str = Field(description="The strategy in short.")
-    chosen: bool = Field(description="What dsforge would take on so many GPUs.")
+    chosen: bool = Field(description="Plan that dsforge chooses on this number of GPUs.")
     step_s: Interval = Field(description="Seconds of one optimizer step.")
     tokens_per_s: Interval = Field(description="Tokens/s of all its accelerators.")
-    gpu_s: float = Field(description="Accelerator seconds of a step: what money is paid for.")
+    gpu_s: float = Field(description="GPU-seconds of one step; the cost is proportional to it.")
     free_bytes: int = Field(description="Likely memory left on each accelerator.")
-    run: RunEstimate | None = Field(description="Of the token budget; none where there is none.")
+    run: RunEstimate | None = Field(
+        description="Cost and duration of the token budget; none without a token budget."
+    )
 
 
 class _Rival(NamedTuple):

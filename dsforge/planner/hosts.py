@@ -21,7 +21,7 @@ from dsforge.specs import ClusterSpec
 
 HOSTS = "fastest-hosts"  # rule of the reason
 NAMED = 4  # idle hosts that are named
-WHY = "hosts differ; those that train together run equally many ranks, as fast as the slowest"
+WHY = "hosts differ; all hosts of a job run the same number of ranks at the speed of the slowest"
 
 
 class _Tried(NamedTuple):
@@ -49,12 +49,12 @@ class _Tried(NamedTuple):
 
 def fastest_hosts(explorer: Explorer) -> Explorer:
     """The families of the hosts with the fastest plan; of all where nothing fits anywhere."""
-    request, whole = explorer.request, _tried(explorer)
+    request, whole = explorer.request, _best_of_hosts(explorer)
     best, second = whole, None
     for asked in sorted(pieces(request), key=_least_token_s):
         if best and second and not best.doubt and _least_token_s(asked) >= best.token_s:
             break
-        found = _tried(Explorer(asked))
+        found = _best_of_hosts(Explorer(asked))
         if found is None:
             continue
         if best is None or found.rank < best.rank:
@@ -73,7 +73,7 @@ def _as_limited(asked: Request, request: Request) -> bool:
     return (mine.gpu, mine.gpus_per_node) == (every.gpu, every.gpus_per_node)
 
 
-def _tried(explorer: Explorer) -> _Tried | None:
+def _best_of_hosts(explorer: Explorer) -> _Tried | None:
     """What the hosts of a request can do; none where nothing fits, or divides."""
     found = fitting(explorer)
     if not found:
@@ -93,7 +93,7 @@ def _all_of_them(best: _Tried, second: _Tried | None) -> str:
     """What weaker hosts add, where all are used."""
     words = f"{WHY}: all {best.request.cluster.nodes} hosts reach {best.pace}"
     if second is None:
-        return f"{words}; on fewer of them nothing fits"
+        return f"{words}; no plan fits on fewer hosts"
     times = second.token_s / best.token_s
     return f"{words}, {times:.2f}x those of {_named(second)} ({second.pace})"
 
@@ -107,7 +107,7 @@ def _some_of_them(best: _Tried, whole: _Tried | None, request: Request) -> str:
         more = f" and {len(idle) - NAMED} more" if len(idle) > NAMED else ""
         rest += f" ({', '.join(idle[:NAMED])}{more})"
     every = f"all {cluster.nodes} hosts with {_gpus(cluster)} each"
-    others = f"{every} {whole.pace}" if whole else f"on {every} nothing fits"
+    others = f"{every} {whole.pace}" if whole else f"no plan fits on {every}"
     reached = f"{'reach' if best.request.cluster.nodes > 1 else 'reaches'} {best.pace}"
     return f"{WHY}: {_named(best)} {reached}, {others}; {rest}"
 

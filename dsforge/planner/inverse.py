@@ -48,11 +48,13 @@ class Neighbour(BaseModel):
 
     model_config = FROZEN
 
-    value: int = Field(description="Samples, tokens, accelerators or parameters.")
-    name: str = Field(description="Of a model; else empty.")
-    label: str = Field(description="The strategy that was priced; empty where none is legal.")
-    missing_bytes: int = Field(description="Bytes missing on one rank; 0 where a rule forbids it.")
-    why: str = Field(description="What is missing or forbidden there.")
+    value: int = Field(description="Value found, in samples, tokens, accelerators or parameters.")
+    name: str = Field(description="Name of the model; empty for other quantities.")
+    label: str = Field(description="Label of the strategy that was priced; empty if none is valid.")
+    missing_bytes: int = Field(
+        description="Bytes missing on one rank; 0 if a constraint forbids the value."
+    )
+    why: str = Field(description="What is missing, or the constraint that is violated.")
     terms: MemoryTerms | None = Field(description="Memory of that strategy by term.")
 
 
@@ -62,15 +64,15 @@ class Answer(BaseModel):
     model_config = FROZEN
 
     question: Question = Field(description="What was looked for.")
-    value: int = Field(description="Samples, tokens, accelerators or parameters.")
-    name: str = Field(description="Of the largest known model; else empty.")
-    certain: int | None = Field(description="The value where the upper memory estimate counts.")
-    possible: int = Field(description="The value where the lower memory estimate counts.")
-    offloaded: int | None = Field(description="The value with offload, where it reaches further.")
-    on_megatron: int | None = Field(description="The value with Megatron, where it goes further.")
+    value: int = Field(description="Value found, in samples, tokens, accelerators or parameters.")
+    name: str = Field(description="Name of the largest known model; empty for other quantities.")
+    certain: int | None = Field(description="Value that fits by the upper memory estimate.")
+    possible: int = Field(description="Value that fits by the lower memory estimate.")
+    offloaded: int | None = Field(description="Value with offload, if that is better.")
+    on_megatron: int | None = Field(description="Value with Megatron-LM, if that is better.")
     well_shaped: int | None = Field(description="Parameters of the largest Llama-like shape.")
-    limit: str = Field(description="What forbids the next value, where that is not memory.")
-    neighbours: tuple[Neighbour, ...] = Field(description="Next values, none of which fits.")
+    limit: str = Field(description="Constraint that forbids the next value; empty: memory.")
+    neighbours: tuple[Neighbour, ...] = Field(description="Next values, which do not fit.")
     seconds: float = Field(description="Wall time of the search, s.")
 
 
@@ -107,7 +109,7 @@ def largest_model(
     found = _answered(request, lambda asked: model_axis(asked, known))
     way = found.plan.strategy
     sizes = size_axis(
-        request if way.offloads else _narrowed(request), sized, near=found.answer.value
+        request if way.offloads else _without_offload(request), sized, near=found.answer.value
     )
     settle = preferred if way.engine.has_zero_stages else _as_it_is
     size = _Search(sizes, settle=settle).largest(near=True)
@@ -122,7 +124,7 @@ def _answered(request: Request, axis_of: Callable[[Request], Axis]) -> Found:
     As in planning: DeepSpeed without offload for a small model, then with it, then Megatron.
     """
     started = perf_counter()
-    axis, whole = axis_of(_narrowed(request)), axis_of(request)
+    axis, whole = axis_of(_without_offload(request)), axis_of(request)
     plain, offloading, megatron = _Search(axis), _Search(whole), _Search(axis, settle=_as_it_is)
     ways = (plain, offloading, megatron)
     search, value = next(((way, v) for way in ways if (v := way.best())), (None, None))
@@ -162,7 +164,7 @@ def _refusal(axis: Axis) -> DsforgeError:
     return LayoutError((problem,))
 
 
-def _narrowed(request: Request) -> Request:
+def _without_offload(request: Request) -> Request:
     """The request without offload and second copies, unless the user said something about them."""
     fixed = request.constraints
     kept: dict[str, object] = {"hpz_partition_size": fixed.hpz_partition_size or 1}
@@ -222,14 +224,14 @@ class _Search:
             high *= 2
         count = bisect_left(values[:high], True, key=lambda v: not self.fits(v))
         if self.axis.names:
-            count = self._further(count)
+            count = self._count_past_gaps(count)
         return values[count - 1] if count else None
 
-    def _further(self, count: int) -> int:
+    def _count_past_gaps(self, count: int) -> int:
         """As `count`, how many values end with the last that fits, after some that do not."""
         beyond = range(count, min(count + BEYOND, len(self.axis.values)))
         fitting = [index for index in beyond if self.fits(self.axis.values[index])]
-        return self._further(fitting[-1] + 1) if fitting else count
+        return self._count_past_gaps(fitting[-1] + 1) if fitting else count
 
     def _smallest(self) -> int | None:
         """The first value that fits: by doubling, then one by one after the last that failed."""
@@ -262,5 +264,5 @@ class _Search:
 def _limit(axis: Axis, neighbours: tuple[Neighbour, ...]) -> str:
     """Why there is no next value; empty where it lacks memory."""
     if not neighbours:
-        return "one is the fewest" if axis.smallest else axis.end
+        return "1 is the minimum" if axis.smallest else axis.end
     return "" if neighbours[0].label else neighbours[0].why

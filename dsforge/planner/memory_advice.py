@@ -20,7 +20,7 @@ def offload_reason(request: Request, best: Priced, found: Rivals) -> Said | None
     if not strategy.offloads:
         return None
     asked = fixed.offload_optimizer or fixed.offload_parameters
-    why = "offload was asked for" if asked else _why_offload(request, best, found)
+    why = "offload was requested" if asked else _why_offload(request, best, found)
     message = (
         f"{why}; each step includes {seconds(terms.offload_s)} of offload copies and "
         f"{seconds(terms.optimizer_s)} of optimizer time, and each node needs "

@@ -100,7 +100,7 @@ def aimed(request: Request, aim: Aim) -> Request:
         bills, by_clock = [bill._replace(candidate=bill.part.fastest) for bill in bills], True
         kept = [bill for bill in bills if bill.within(aim)]
     if not kept:
-        raise _missed(request, aim, bills)
+        raise _nearest_possible(request, aim, bills)
     best = min(kept, key=_ORDERS[aim.picks])
     asked, reason = best.part.request, _reason(request, aim, best, bills)
     if by_clock:
@@ -155,14 +155,14 @@ def _spent(bill: Bill) -> str:
     return f"a step takes {seconds(bill.candidate.step_s)}, {amount(bill.gpu_s)} GPU-seconds"
 
 
-def _missed(request: Request, aim: Aim, bills: list[Bill]) -> DsforgeError:
+def _nearest_possible(request: Request, aim: Aim, bills: list[Bill]) -> DsforgeError:
     """What comes nearest to a deadline or a budget that no fastest plan of a part keeps."""
     quickest, least = min(bills, key=lambda b: b.days), min(bills, key=lambda b: b.money)
     days, money = aim.deadline_days, aim.budget
     if days is not None and quickest.days > days:
         what = f"`deadline_days` (={days:g}) cannot be met: the run takes"
         message = f"{what} {amount(quickest.days)} days on {quickest.part.gpus} GPUs"
-        ways = [f"--deadline-days {_up(quickest.days)}"]
+        ways = [f"--deadline-days {_rounded_up(quickest.days)}"]
         more = _more_nodes(request, days)
         ways += [f"{more} nodes"] if more else []
         steps = int((quickest.steps or 0) * days / quickest.days)  # of fewer tokens no more steps
@@ -171,16 +171,18 @@ def _missed(request: Request, aim: Aim, bills: list[Bill]) -> DsforgeError:
     if money is not None and least.money > money:
         what = f"`budget` (={money:g}) is too low: the run costs"
         message = f"{what} {amount(least.money)} on {least.part.gpus} GPUs, where it is cheapest"
-        return DsforgeError(message, f"the nearest that can: --budget {_up(least.money)}")
+        return DsforgeError(message, f"the nearest possible: --budget {_rounded_up(least.money)}")
     in_time = min((b for b in bills if b.days <= (days or b.days)), key=lambda b: b.money)
     message = f"`deadline_days` (={days:g}) and `budget` (={money:g}) cannot both be met"
-    both = f"--budget {_up(in_time.money)} meets the deadline on {in_time.part.gpus} GPUs"
+    both = f"--budget {_rounded_up(in_time.money)} meets the deadline on {in_time.part.gpus} GPUs"
     cheap = [b for b in bills if b.money <= (money or b.money)]
     slow = min(cheap, key=lambda b: b.days)
-    return DsforgeError(message, f"{both}, --deadline-days {_up(slow.days)} meets the budget")
+    return DsforgeError(
+        message, f"{both}, --deadline-days {_rounded_up(slow.days)} meets the budget"
+    )
 
 
-def _up(value: float) -> str:
+def _rounded_up(value: float) -> str:
     """Three digits, not below the value."""
     text = float(f"{value:.3g}")
     if text < value:

@@ -34,18 +34,18 @@ def pieces(request: Request) -> tuple[Request, ...]:
     for machines in request.others:
         asked = request.on(machines)
         found += [asked, *(_of_equal_nodes(asked) if machines.alike else ())]
-    once = {_alike(asked.cluster): asked for asked in reversed(found)}
+    once = {_piece_key(asked.cluster): asked for asked in reversed(found)}
     return tuple(sorted(once.values(), key=lambda asked: -asked.cluster.gpus))
 
 
-def _alike(cluster: ClusterSpec) -> tuple[object, ...]:
+def _piece_key(cluster: ClusterSpec) -> tuple[object, ...]:
     """What tells two pieces apart: anything but the addresses of their hosts."""
     shape = cluster.nodes, cluster.gpus_per_node, cluster.nics_per_node, cluster.host_memory_bytes
     return *shape, cluster.gpu.name, cluster.intra_node.name, cluster.inter_node.name
 
 
 def _of_equal_nodes(request: Request) -> list[Request]:
-    return [_on(request, nodes, gpus) for nodes, gpus in shapes(request.cluster)[1:]]
+    return [_on_part(request, nodes, gpus) for nodes, gpus in shapes(request.cluster)[1:]]
 
 
 def shapes(cluster: ClusterSpec) -> tuple[tuple[int, int], ...]:
@@ -75,7 +75,7 @@ def _doubles(most: int) -> Iterator[int]:
         size *= 2
 
 
-def _on(request: Request, nodes: int, gpus: int) -> Request:
+def _on_part(request: Request, nodes: int, gpus: int) -> Request:
     """The request on the first nodes of its cluster, with so many accelerators of each."""
     cluster = request.cluster
     hosts = tuple(host.narrowed(gpus) for host in cluster.hosts[:nodes])

@@ -107,7 +107,7 @@ def demand(mine: Strategy, other: Strategy) -> str:
         "needs the model and its checkpoints in Megatron-LM's format",
         f"splits each sequence over {other.layout.context_parallel_size} GPUs (Ulysses)",
         f"needs ZeRO-{other.zero_stage}",
-        "keeps a second copy of the weights (hpZ)",
+        "stores a second copy of the weights (hpZ)",
     )[place]
 
 

@@ -37,10 +37,12 @@ class Remedy(BaseModel):
 
     model_config = FROZEN
 
-    changes: tuple[str, ...] = Field(description="In words: `recompute full`, `ZeRO-3`.")
+    changes: tuple[str, ...] = Field(description="Changes in words: `recompute full`, `ZeRO-3`.")
     saved_bytes: int = Field(description="Likely memory saved on each accelerator.")
-    slowdown: float = Field(description="GPU time of a token over that before the change.")
-    cost: str = Field(description="What it costs, in words.")
+    slowdown: float = Field(
+        description="GPU time per token relative to the strategy before the change."
+    )
+    cost: str = Field(description="Cost of the change, in words.")
     strategy: Strategy = Field(description="The strategy after the change.")
 
     def __str__(self) -> str:
@@ -67,10 +69,10 @@ def remedies(request: Request, nearest: Priced) -> tuple[Remedy, ...]:
 def working(request: Request, before: Priced) -> tuple[Working, ...]:
     """The remedies of a request, each with the request that it stands for."""
     singles = tuple(changes(request, _host_bytes_wanted(request)))
-    found = list(_tried(request, before, ((single,) for single in singles)))
+    found = list(_working_changes(request, before, ((single,) for single in singles)))
     if len(found) < SHOWN:
         enough = {axis for works in found for axis in works.axes}
-        found += _tried(request, before, _pairs(singles, enough))
+        found += _working_changes(request, before, _pairs(singles, enough))
     found.sort(key=lambda works: (works.further, works.kind, works.remedy.slowdown))
     return tuple(found[:SHOWN])
 
@@ -121,7 +123,7 @@ def _pairs(singles: tuple[Change, ...], enough: set[str]) -> Iterator[tuple[Chan
                 yield first, second
 
 
-def _tried(
+def _working_changes(
     request: Request, before: Priced, ways: Iterable[tuple[Change, ...]]
 ) -> Iterator[Working]:
     """What fits: the mildest on each combination of axes, of a strategy's single axis all."""

@@ -45,7 +45,7 @@ def choose(request: Request) -> Plan:
     Raises LayoutError where no combination is legal and DoesNotFitError where none fits.
     """
     explorer = settled(Explorer(request))
-    found = _look(explorer)
+    found = _explored(explorer)
     best = choice(explorer.request, _required(explorer.request, found).fitting)
     against = rivals(explorer.request, found.explored)
     return _plan(explorer.request, best.strategy, against, variants(explorer))
@@ -56,7 +56,7 @@ def appraise(request: Request) -> Plan:
 
     Raises LayoutError where no combination is legal.
     """
-    found = _look(Explorer(request))
+    found = _explored(Explorer(request))
     if found.fitting:
         best = choice(request, found.fitting)
     elif found.tight:
@@ -74,7 +74,7 @@ def search(request: Request, most: int = MOST_PLANS, *, explorer: Explorer | Non
     """
     started = perf_counter()
     explorer = explorer or settled(Explorer(request))
-    request, found = explorer.request, _look(explorer)
+    request, found = explorer.request, _explored(explorer)
     ranked = _best_of_each_family(rank(request, _required(request, found).fitting))
     others, against = variants(explorer), rivals(request, found.explored)
     return Search(
@@ -88,7 +88,7 @@ def search(request: Request, most: int = MOST_PLANS, *, explorer: Explorer | Non
     )
 
 
-def _look(explorer: Explorer) -> Found:
+def _explored(explorer: Explorer) -> Found:
     """Every family of the wanted back ends."""
     explored = explorer.every()
     return Found(

@@ -192,10 +192,10 @@ class _Session:
                 answer = from_json(line[len(MARK) :])
                 if isinstance(answer, dict) and "reply" in answer:
                     return kind.validate_python(answer["reply"])
-                self.loss = f"asked for {question['ask']}, it failed: {str(answer)[:200]}"
+                self.loss = f"the question {question['ask']} failed: {str(answer)[:200]}"
             except ValueError as error:  # pydantic's ValidationError is one
                 reason = str(error).splitlines()[0][:200]
-                self.loss = f"its answer to {question['ask']} is not one: {reason}"
+                self.loss = f"its answer to {question['ask']} is invalid: {reason}"
             return None
         self.loss = self._last_words(question["ask"], timeout_s)
         return None
@@ -204,7 +204,7 @@ class _Session:
         """Why there was no answer: the last message of ssh, else the time limit."""
         done = self._said.end(grace_s=0.5)
         if self._said.flooded:
-            return f"prints too much to be read when asked for {question}: `{self._greeting[:80]}`"
+            return f"prints too much output for the question {question}: `{self._greeting[:80]}`"
         lines = [line.strip()[:MAX_WORDS] for line in done.output.splitlines() if line.strip()]
         lines = lines or [self._greeting] * bool(self._greeting)
         last = lines[-1] if lines else f"the connection ended with exit code {done.code}"
@@ -212,7 +212,7 @@ class _Session:
             return f"no answer within {timeout_s:.0f} s: {last}"
         if done.code in (SSH_CODE, NOT_FOUND_CODE):
             return last
-        return f"asked for {question}, it ended with exit code {done.code}: {last}"
+        return f"the question {question} ended with exit code {done.code}: {last}"
 
 
 def _source(name: str) -> str:

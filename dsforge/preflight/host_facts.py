@@ -24,11 +24,13 @@ class Interface(BaseModel):
 
     model_config = FROZEN
 
-    name: Word
-    addresses: tuple[Word, ...] = Field(max_length=MANY)
-    mtu: Count
-    mac: Word
-    is_default: bool
+    name: Word = Field(description="Name of the network interface.")
+    addresses: tuple[Word, ...] = Field(
+        max_length=MANY, description="IPv4 addresses of the interface."
+    )
+    mtu: Count = Field(description="Largest packet of the interface, bytes.")
+    mac: Word = Field(description="Hardware (MAC) address of the interface.")
+    is_default: bool = Field(description="True: the default route uses it.")
 
 
 class RdmaPort(BaseModel):
@@ -36,10 +38,10 @@ class RdmaPort(BaseModel):
 
     model_config = FROZEN
 
-    name: Word
-    is_active: bool
-    is_ethernet: bool = Field(description="RoCE instead of InfiniBand.")
-    gbit_per_s: Real
+    name: Word = Field(description="Adapter and port, such as mlx5_0:1.")
+    is_active: bool = Field(description="True: the link of the port is up.")
+    is_ethernet: bool = Field(description="True: RoCE instead of InfiniBand.")
+    gbit_per_s: Real = Field(description="Link rate of the port, Gbit/s.")
 
 
 class Card(BaseModel):
@@ -47,11 +49,11 @@ class Card(BaseModel):
 
     model_config = FROZEN
 
-    name: Name
-    memory_bytes: Count
-    driver: Word
-    ecc_errors: Count = Field(description="Uncorrected, since the driver was loaded.")
-    throttle: Count = Field(description="Bits of nvmlClocksEventReasons.")
+    name: Name = Field(description="Product name of the GPU.")
+    memory_bytes: Count = Field(description="Total memory of the GPU, bytes.")
+    driver: Word = Field(description="Version of the NVIDIA driver.")
+    ecc_errors: Count = Field(description="Uncorrected memory errors since the driver was loaded.")
+    throttle: Count = Field(description="Throttle reasons, as bits of nvmlClocksEventReasons.")
 
 
 class Package(BaseModel):
@@ -59,8 +61,8 @@ class Package(BaseModel):
 
     model_config = FROZEN
 
-    version: Word
-    origin: Path
+    version: Word = Field(description="Installed version of the package.")
+    origin: Path = Field(description="Path that the package is imported from.")
     namesake: Word = Field(default="", description="Version of another project's package.")
 
 
@@ -69,15 +71,19 @@ class Interpreter(BaseModel):
 
     model_config = FROZEN
 
-    path: Path
-    exists: bool
-    error: Text = Field(description="What it says instead of its packages.")
-    version: Word = ""
-    packages: dict[Word, Package] = Field(default={}, max_length=MANY)
-    nccl: Word = ""
-    cuda: Word = Field(default="", description="Release that torch was built for; empty: CPU.")
-    tag: Word = ""
-    headers: Path = ""
+    path: Path = Field(description="Absolute path of the Python interpreter.")
+    exists: bool = Field(description="True: the host has this file.")
+    error: Text = Field(description="Error message, if its packages could not be listed.")
+    version: Word = Field(default="", description="Version of Python; empty: unknown.")
+    packages: dict[Word, Package] = Field(
+        default={}, max_length=MANY, description="Installed packages of the job, by name."
+    )
+    nccl: Word = Field(default="", description="Version of the NCCL wheel; empty: none.")
+    cuda: Word = Field(
+        default="", description="CUDA release that torch was built for; empty: CPU build."
+    )
+    tag: Word = Field(default="", description="Tag of compiled extensions, such as py311_cu121.")
+    headers: Path = Field(default="", description="Folder of the Python headers.")
 
 
 class RunFolder(BaseModel):
@@ -85,10 +91,12 @@ class RunFolder(BaseModel):
 
     model_config = FROZEN
 
-    exists: bool
-    is_writable: bool
-    free_bytes: Count | None
-    files: dict[Name, Name] = Field(max_length=MANY, description="Checksums; empty: not there.")
+    exists: bool = Field(description="True: the host has this folder.")
+    is_writable: bool = Field(description="True: the user may write files there.")
+    free_bytes: Count | None = Field(description="Free space on its disk, bytes; none: unknown.")
+    files: dict[Name, Name] = Field(
+        max_length=MANY, description="Checksums of the file's content; empty: missing."
+    )
 
 
 class Tools(BaseModel):
@@ -96,14 +104,14 @@ class Tools(BaseModel):
 
     model_config = FROZEN
 
-    compiler: Path
-    compiler_works: bool
+    compiler: Path = Field(description="Path of the C++ compiler; empty: none.")
+    compiler_works: bool = Field(description="True: it compiles and links a test program.")
     ninja: Path = Field(description="On PATH of a remote shell.")
-    ninja_beside: Path = Field(description="Beside the interpreter.")
-    nvcc: Path
-    nvcc_release: Word
-    has_python_headers: bool
-    has_libaio: bool
+    ninja_beside: Path = Field(description="In the folder of the interpreter.")
+    nvcc: Path = Field(description="Path of the CUDA compiler; empty: none.")
+    nvcc_release: Word = Field(description="CUDA release of nvcc, such as 12.4.")
+    has_python_headers: bool = Field(description="True: Python.h is installed.")
+    has_libaio: bool = Field(description="True: libaio and its header are installed.")
 
 
 class Lock(BaseModel):
@@ -111,10 +119,10 @@ class Lock(BaseModel):
 
     model_config = FROZEN
 
-    op: Word
-    path: Path
-    age_s: Real
-    is_held: bool
+    op: Word = Field(description="Name of the op that was built.")
+    path: Path = Field(description="Path of the lock file.")
+    age_s: Real = Field(description="Age of the lock file, seconds.")
+    is_held: bool = Field(description="True: a running process holds it.")
 
 
 class Builds(BaseModel):
@@ -122,10 +130,12 @@ class Builds(BaseModel):
 
     model_config = FROZEN
 
-    root: Path
-    ops: tuple[Name, ...] = Field(max_length=MANY)
-    locks: tuple[Lock, ...] = Field(max_length=MANY)
-    free_bytes: Count | None
+    root: Path = Field(description="Folder of the built ops (TORCH_EXTENSIONS_DIR).")
+    ops: tuple[Name, ...] = Field(max_length=MANY, description="Names of the ops that are built.")
+    locks: tuple[Lock, ...] = Field(
+        max_length=MANY, description="Lock files of running or killed builds."
+    )
+    free_bytes: Count | None = Field(description="Free space on its disk, bytes; none: unknown.")
 
 
 class OffloadFolder(BaseModel):
@@ -133,9 +143,9 @@ class OffloadFolder(BaseModel):
 
     model_config = FROZEN
 
-    path: Path
-    exists: bool
-    free_bytes: Count | None
+    path: Path = Field(description="Absolute path of the folder.")
+    exists: bool = Field(description="True: the host has this folder.")
+    free_bytes: Count | None = Field(description="Free space on its disk, bytes; none: unknown.")
     error: Text = Field(description="Why a block cannot be written with O_DIRECT.")
 
 
@@ -144,25 +154,41 @@ class HostFacts(BaseModel):
 
     model_config = FROZEN
 
-    host_name: Word
-    name_address: Word = Field(description="What its own name resolves to; empty: nothing.")
-    addresses: tuple[Word, ...] = Field(max_length=MANY, description="As `hostname -I` has them.")
-    interfaces: tuple[Interface, ...] = Field(max_length=MANY)
-    infiniband: tuple[RdmaPort, ...] = Field(max_length=MANY)
-    gpus: tuple[Card, ...] = Field(max_length=MANY)
-    gpu_note: Text
-    cpu_cores: Count
+    host_name: Word = Field(description="Host name as the kernel reports it.")
+    name_address: Word = Field(description="Address that its own name resolves to; empty: none.")
+    addresses: tuple[Word, ...] = Field(
+        max_length=MANY, description="Addresses in the order of `hostname -I`."
+    )
+    interfaces: tuple[Interface, ...] = Field(
+        max_length=MANY, description="Network interfaces that are up."
+    )
+    infiniband: tuple[RdmaPort, ...] = Field(
+        max_length=MANY, description="Ports of the RDMA adapters."
+    )
+    gpus: tuple[Card, ...] = Field(max_length=MANY, description="GPUs in the order of nvidia-smi.")
+    gpu_note: Text = Field(description="Why no GPU was found; empty: unknown or found.")
+    cpu_cores: Count = Field(description="CPU cores that the user may use.")
     memory_bytes: Count = Field(description="RAM, or the cgroup's limit where that is lower.")
-    shm_free_bytes: Count | None
-    tmp_free_bytes: Count | None
-    memlock_bytes: Limit
-    open_files: Limit
-    interpreter: Interpreter
-    folder: RunFolder
-    environment: dict[Name, Text] = Field(max_length=MANY)
-    tools: Tools
-    builds: Builds
-    nvme: OffloadFolder | None
+    shm_free_bytes: Count | None = Field(
+        description="Free space of /dev/shm, bytes; none: unknown."
+    )
+    tmp_free_bytes: Count | None = Field(
+        description="Free space of the temporary folder, bytes; none: unknown."
+    )
+    memlock_bytes: Limit = Field(
+        description="Limit of locked memory in a remote shell, bytes; none: unlimited."
+    )
+    open_files: Limit = Field(description="Limit of open files per process; none: unlimited.")
+    interpreter: Interpreter = Field(description="Python that the launcher starts there.")
+    folder: RunFolder = Field(description="Run folder on this host.")
+    environment: dict[Name, Text] = Field(
+        max_length=MANY, description="Relevant environment variables of a remote shell, by name."
+    )
+    tools: Tools = Field(description="Compilers and libraries that build ops.")
+    builds: Builds = Field(description="Ops that are built or being built.")
+    nvme: OffloadFolder | None = Field(
+        description="Folder for NVMe offload; none: the plan has none."
+    )
 
     def interface(self, name: str) -> Interface | None:
         """The interface of that name."""
@@ -184,8 +210,8 @@ class Listening(BaseModel):
 
     model_config = FROZEN
 
-    error: Text
-    holder: Text = Field(description="The program that has the port, where it can be seen.")
+    error: Text = Field(description="Error of the bind call; empty: it listens.")
+    holder: Text = Field(description="Program that uses the port; empty: not visible.")
 
 
 class Call(BaseModel):
@@ -193,12 +219,14 @@ class Call(BaseModel):
 
     model_config = FROZEN
 
-    peer: Word
-    error: Text
-    interface: Word = Field(default="", description="The one that the route to the peer takes.")
-    source: Word = ""
-    mtu: Count = 0
-    mtu_passes: bool | None = Field(default=None, description="None: it could not be told.")
+    peer: Word = Field(description="Address of the host that is called.")
+    error: Text = Field(description="Error of the connection; empty: it succeeded.")
+    interface: Word = Field(default="", description="Interface of the route to the peer.")
+    source: Word = Field(default="", description="Own address of the connection.")
+    mtu: Count = Field(default=0, description="Largest packet of that interface, bytes.")
+    mtu_passes: bool | None = Field(
+        default=None, description="Whether packets of that size arrive; none: unknown."
+    )
 
 
 class Stream(BaseModel):
@@ -206,10 +234,10 @@ class Stream(BaseModel):
 
     model_config = FROZEN
 
-    peer: Word
-    error: Text
-    bytes: Count = 0
-    seconds: Real = 0.0
+    peer: Word = Field(description="Address of the sending host.")
+    error: Text = Field(description="Error of the stream; empty: it ended normally.")
+    bytes: Count = Field(default=0, description="Payload that arrived, in bytes.")
+    seconds: Real = Field(default=0.0, description="Duration of the stream, in seconds.")
 
     @property
     def bytes_per_s(self) -> float:

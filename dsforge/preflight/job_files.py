@@ -52,13 +52,15 @@ def read_job(folder: Path, *, hostfile: Path | None = None, local: bool = False)
     config, trains = _config(folder), (folder / TRAIN).is_file()
     given = hostfile or folder / "hostfile"
     if not (plan or trains or (folder / config).is_file() or given.is_file() or local):
-        message = f"{folder} holds neither a run of `dsforge gen` nor a hostfile nor {CONFIG}"
-        raise DsforgeError(message, "name the run folder: dsforge preflight RUN")
+        message = f"{folder} contains neither a run of `dsforge gen` nor a hostfile nor {CONFIG}"
+        raise DsforgeError(message, "give the run folder: dsforge preflight RUN")
     environment = dict(os.environ)
     slurm = not local and not given.is_file() and bool(scheduled(environment))
     if slurm and shutil.which("srun") is None:
-        message = "SLURM_JOB_NODELIST names hosts, and there is no `srun` to reach them with"
-        raise DsforgeError(message, "run it where srun is, write a hostfile for ssh, or --local")
+        message = "SLURM_JOB_NODELIST is set, but `srun` is not on the PATH"
+        raise DsforgeError(
+            message, "run on a node with srun, write a hostfile for ssh, or use --local"
+        )
     return Job(
         folder=folder,
         interpreter=launcher_interpreter(),
@@ -128,7 +130,7 @@ def ssh_options(cluster: ClusterSpec | None, environment: Mapping[str, str]) -> 
         options = shlex.split(appended)
     except ValueError as error:
         message = f"PDSH_SSH_ARGS_APPEND (={appended[:60]!a}) cannot be split into words: {error}"
-        raise DsforgeError(message, "close its quotes, as in a shell") from error
+        raise DsforgeError(message, "close its quotes") from error
     if cluster is not None:
         options += ["-l", cluster.ssh_user] if cluster.ssh_user else []
         options += ["-p", str(cluster.ssh_port)]

@@ -24,7 +24,7 @@ from dsforge.units import GBPS, GIB, MIB, TFLOP
 
 KINDS: tuple[Collective, ...] = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 MIN_BANDWIDTH_SHARE = 0.25  # of a payload's seconds that its bytes take at least
-HEAD = "# Cluster card of `dsforge probe`: plan, gen and estimate take it with --cluster.\n"
+HEAD = "# Cluster card of `dsforge probe`: use it as --cluster of plan, gen and estimate.\n"
 
 
 def described(cluster: ClusterSpec) -> ClusterFile:

@@ -58,7 +58,9 @@ def cluster_file(facts: Facts) -> tuple[ClusterFile, tuple[str, ...]]:
 
 def cluster_yaml(file: ClusterFile, notes: tuple[str, ...] = ()) -> str:
     """The text of a cluster file, notes on top as comments."""
-    head = "# This machine, as `dsforge detect` found it. List more `hosts` to plan for more.\n"
+    head = (
+        "# This machine, as found by `dsforge detect`. List more `hosts` to plan for more nodes.\n"
+    )
     comments = "".join(f"# Note: {note}\n" for note in notes)
     values = file.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
     return head + comments + yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
@@ -157,9 +159,9 @@ def _network(facts: Facts, interface: InterfaceFact | None) -> tuple[dict[str, A
         link = f"{kind}-{_at_most(best, RDMA[kind])}"
         return {"inter_node": link, "nics_per_node": min(len(ports), 64)}, []
     if interface is None:
-        return {}, ["no network interface with an address: name one before using more nodes"]
+        return {}, ["no network interface with an address: set `interface` before using more nodes"]
     if interface.gbit_per_s is None:
-        return {}, [f"{interface.name} does not say its speed: set `inter_node` for more nodes"]
+        return {}, [f"{interface.name} does not report its speed: set `inter_node` for more nodes"]
     return {"inter_node": f"{_at_most(interface.gbit_per_s, ETHERNET)}gbe"}, []
 
 

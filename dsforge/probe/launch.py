@@ -27,8 +27,9 @@ MODULE = "dsforge.probe.rank"
 MAX_ENV_BYTES = 64 * 1024
 ENDED_BY_US = "terminated"  # what diagnose reads from ranks that the time limit ends
 HANGS = (
-    "a first launch also builds ops: `--timeout 600` lets it, after `dsforge preflight --fix` has "
-    "removed the lock of a build cut short; preflight also finds what keeps several hosts apart"
+    "the first launch also builds ops, which `--timeout 600` allows after `dsforge preflight "
+    "--fix` has "
+    "removed the lock of an interrupted build; preflight also checks the connections between hosts"
 )
 # PYTHONSAFEPATH: a file of the run folder named as a module of ours is not imported instead of it.
 SPOKEN = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET", "PYTHONSAFEPATH": "1"}
@@ -90,7 +91,9 @@ def _check(cluster: ClusterSpec, launcher: Launcher) -> None:
     """Raises DsforgeError where the launch could not do what is asked."""
     if importlib.util.find_spec("torch") is None or importlib.util.find_spec("deepspeed") is None:
         hint = f"{install_command('train')}, on every host"
-        raise DsforgeError("torch and deepspeed are not installed: nothing can be measured", hint)
+        raise DsforgeError(
+            "torch and deepspeed are not installed: no measurement is possible", hint
+        )
     if launcher != "deepspeed" and cluster.nodes > 1:
         message = f"`--launcher {launcher}` starts ranks on this machine only, not on "
         raise DsforgeError(message + f"{cluster.nodes} hosts", "use deepspeed, or one host")
@@ -98,8 +101,8 @@ def _check(cluster: ClusterSpec, launcher: Launcher) -> None:
         message = f"`--launcher python` is one rank, the cluster has {cluster.gpus}"
         raise DsforgeError(message, "use deepspeed or torchrun")
     if cluster.nodes > 1 and len(cluster.hosts) < cluster.nodes:
-        message = f"{cluster.nodes} nodes are planned and no addresses of them are known"
-        raise DsforgeError(message, "name them: `--hostfile FILE`")
+        message = f"{cluster.nodes} nodes are planned, but their addresses are unknown"
+        raise DsforgeError(message, "give them with `--hostfile FILE`")
 
 
 def _command(
@@ -167,7 +170,7 @@ def _failure(done: process.Completed, temporary: Path, timeout_s: float) -> RunE
     causes = [c for c in diagnose_files([log]) if not (late and c.rule == ENDED_BY_US)]
     cause = "\n".join(shortly(causes))
     return RunError(
-        f"the ranks ended before they measured anything {what}",
+        f"the ranks ended before the first measurement {what}",
         cause or HANGS,
         command=done.command,
         code=done.code,

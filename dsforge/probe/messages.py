@@ -29,9 +29,11 @@ class Product(BaseModel):
 
     model_config = FROZEN
 
-    rows: int = Field(ge=1, le=1 << 24)
-    inputs: int = Field(ge=1, le=1 << 24)
-    outputs: int = Field(ge=1, le=1 << 24)
+    rows: int = Field(ge=1, le=1 << 24, description="Rows of the first matrix (tokens).")
+    inputs: int = Field(
+        ge=1, le=1 << 24, description="Columns of the first matrix, rows of the second."
+    )
+    outputs: int = Field(ge=1, le=1 << 24, description="Columns of the second matrix.")
 
 
 class Question(BaseModel):
@@ -39,12 +41,18 @@ class Question(BaseModel):
 
     model_config = FROZEN
 
-    payload_bytes: dict[Collective, int] = Field(description="Largest payload of each kind.")
-    element_bytes: Literal[2, 4] = Field(description="Of what is reduced: bf16 or fp32.")
-    precisions: tuple[Precision, ...] = Field(description="Of matrix products.")
-    products: tuple[Product, ...] = Field(description="Sizes of the plan, tried beside a square.")
+    payload_bytes: dict[Collective, int] = Field(
+        description="Largest payload of each collective, bytes."
+    )
+    element_bytes: Literal[2, 4] = Field(description="Bytes of a reduced element: bf16 or fp32.")
+    precisions: tuple[Precision, ...] = Field(
+        description="Precisions of the measured matrix products."
+    )
+    products: tuple[Product, ...] = Field(
+        description="Sizes of the plan, measured in addition to a square product."
+    )
     disk: str | None = Field(default=None, description="Folder on every node to measure.")
-    budget_s: float = Field(gt=0, le=600, description="After which nothing new is begun.")
+    budget_s: float = Field(gt=0, le=600, description="Time after which no new measurement starts.")
 
     def word(self) -> str:
         """The question as one argument of letters, digits, `-`, `_` and `=`."""
@@ -61,19 +69,23 @@ class World(BaseModel):
 
     model_config = HEARD
 
-    kind: Literal["world"] = "world"
-    ranks: int = Field(ge=1)
-    nodes: int = Field(ge=1)
+    kind: Literal["world"] = Field(default="world", description="Type of this message.")
+    ranks: int = Field(ge=1, description="Number of ranks of the job.")
+    nodes: int = Field(ge=1, description="Number of nodes of the job.")
     device: str = Field(max_length=100, description="`cpu`, or the name of the accelerator.")
-    back_end: str = Field(max_length=40, description="gloo, nccl ...")
-    versions: dict[str, str] = Field(description="Of torch and deepspeed on the first rank.")
-    memory_bytes: int = Field(ge=1, description="RAM of the node with the least.")
-    cpu_cores: int = Field(ge=1, description="Of the node with the fewest.")
-    interfaces: tuple[str, ...] = Field(
-        max_length=16, description="Interfaces that carry the way to the first node, all names."
+    back_end: str = Field(
+        max_length=40, description="Back end of torch.distributed: gloo, nccl ..."
     )
-    rdma_ports: int = Field(ge=0, description="Active, on the node with the fewest.")
-    most_rdma_ports: int = Field(ge=0, description="Active, on the node with the most.")
+    versions: dict[str, str] = Field(
+        description="Versions of torch and deepspeed on the first rank."
+    )
+    memory_bytes: int = Field(ge=1, description="RAM of the node with the least, bytes.")
+    cpu_cores: int = Field(ge=1, description="CPU cores of the node with the fewest.")
+    interfaces: tuple[str, ...] = Field(
+        max_length=16, description="Names of the interfaces of the route to the first node."
+    )
+    rdma_ports: int = Field(ge=0, description="Active RDMA ports of the node with the fewest.")
+    most_rdma_ports: int = Field(ge=0, description="Active RDMA ports of the node with the most.")
 
 
 class Timed(BaseModel):
@@ -81,13 +93,13 @@ class Timed(BaseModel):
 
     model_config = HEARD
 
-    kind: Literal["timed"] = "timed"
-    scope: Scope
-    collective: Collective
-    nodes: int = Field(ge=1)
-    ranks: int = Field(ge=2)
-    payload_bytes: int = Field(ge=1)
-    seconds: float = Field(gt=0)
+    kind: Literal["timed"] = Field(default="timed", description="Type of this message.")
+    scope: Scope = Field(description="Group of ranks: inside a node, or across nodes.")
+    collective: Collective = Field(description="Collective operation that was measured.")
+    nodes: int = Field(ge=1, description="Nodes of the measured group.")
+    ranks: int = Field(ge=2, description="Ranks of the measured group.")
+    payload_bytes: int = Field(ge=1, description="Size of the message, bytes.")
+    seconds: float = Field(gt=0, description="Time on the slowest rank, in seconds.")
 
     @property
     def bus_bytes(self) -> float:
@@ -101,13 +113,21 @@ class Rate(BaseModel):
 
     model_config = HEARD
 
-    kind: Literal["rate"] = "rate"
-    what: Literal["product", "memory", "to_device", "to_host", "adam", "disk_read", "disk_write"]
-    precision: Precision | None = None
+    kind: Literal["rate"] = Field(default="rate", description="Type of this message.")
+    what: Literal[
+        "product", "memory", "to_device", "to_host", "adam", "disk_read", "disk_write"
+    ] = Field(description="What was measured: matrix products, copies, CPU Adam or disk.")
+    precision: Precision | None = Field(
+        default=None, description="Precision of matrix products; none: not applicable."
+    )
     per_s: float = Field(gt=0, description="FLOP/s, bytes/s or parameters/s.")
-    best_per_s: float = Field(gt=0, description="Of the fastest rank.")
-    slowest: str = Field(max_length=100, description="Host and rank.")
-    how: str = Field(default="", max_length=100)
+    best_per_s: float = Field(gt=0, description="Rate of the fastest rank, per second.")
+    slowest: str = Field(max_length=100, description="Host and number of the slowest rank.")
+    how: str = Field(
+        default="",
+        max_length=100,
+        description="Implementation that was measured, such as DeepSpeedCPUAdam.",
+    )
 
 
 class Skipped(BaseModel):
@@ -115,9 +135,9 @@ class Skipped(BaseModel):
 
     model_config = HEARD
 
-    kind: Literal["skipped"] = "skipped"
-    what: str = Field(max_length=100)
-    why: str = Field(max_length=400)
+    kind: Literal["skipped"] = Field(default="skipped", description="Type of this message.")
+    what: str = Field(max_length=100, description="Name of the measurement.")
+    why: str = Field(max_length=400, description="Reason why it was not measured.")
 
 
 class Ended(BaseModel):
@@ -125,8 +145,8 @@ class Ended(BaseModel):
 
     model_config = HEARD
 
-    kind: Literal["ended"] = "ended"
-    seconds: float = Field(ge=0)
+    kind: Literal["ended"] = Field(default="ended", description="Type of this message.")
+    seconds: float = Field(ge=0, description="Time since the ranks started, in seconds.")
 
 
 Answer = World | Timed | Rate | Skipped | Ended

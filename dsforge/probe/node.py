@@ -64,7 +64,7 @@ def probe(
 
 
 def disk_facts(root: Path = ROOT) -> tuple[DiskFact, ...]:
-    """Disks with room that the user may write to, the fastest kind first, then the roomiest."""
+    """Disks with room with write permission to, the fastest kind first, then the roomiest."""
     found: dict[str, DiskFact] = {}
     for line in text(root / "proc/mounts").splitlines():
         device, mount, kind = [*line.split(), "", "", ""][:3]

@@ -18,11 +18,11 @@ def gpu_facts() -> tuple[tuple[GpuFact, ...], str]:
     try:
         import pynvml
     except ImportError:
-        return (), "the package `nvidia-ml-py` is not installed, so no GPU was looked for"
+        return (), "the package `nvidia-ml-py` is not installed, so GPUs cannot be detected"
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
-        return (), f"no NVIDIA driver answers ({error})"
+        return (), f"the NVIDIA driver does not respond ({error})"
     try:
         count = pynvml.nvmlDeviceGetCount()
         handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(count)]

@@ -81,7 +81,9 @@ def measured(
     try:
         file = card(job.description, job.cluster, found, taken)
     except ValidationError as error:
-        what = f"what the ranks answered makes no card ({error.error_count()} impossible values)"
+        what = (
+            f"the measurements do not make a valid card ({error.error_count()} impossible values)"
+        )
         raise DsforgeError(what, "measure again") from error
     return Measured(file, card_yaml(file), findings(_read(file), found))
 

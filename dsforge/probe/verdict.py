@@ -44,7 +44,7 @@ def _through_host(found: Found) -> list[Finding]:
     """RDMA that cannot reach the memory of the cards."""
     if found.nccl.transport != "rdma" or found.nccl.gpu_direct is not False:
         return []
-    message = "RDMA goes through the hosts' memory: NCCL names no channel with GDRDMA"
+    message = "RDMA goes through host memory: NCCL reports no channel with GDRDMA"
     fix = (
         "`lsmod | grep nvidia_peermem` on every host; ACS off in the BIOS; NCCL_NET_GDR_LEVEL unset"
     )
@@ -56,13 +56,16 @@ def _unlike_nodes(cluster: ClusterSpec, found: Found) -> list[Finding]:
     world, said = found.world, []
     if cluster.nodes > 1 and len(world.interfaces) > 1:
         names = ", ".join(world.interfaces)
-        message = f"the interface between the hosts is not called alike on all of them: {names}"
-        fix = "name them alike; until then .deepspeed_env names none, as one value goes to all"
+        message = f"the interface between the hosts has different names: {names}"
+        fix = (
+            "use one name; until then .deepspeed_env sets none, because all hosts get the same "
+            "value"
+        )
         said.append(Finding("probe-interfaces", "warning", message, fix))
     if world.rdma_ports != world.most_rdma_ports:
         message = f"one node has {world.rdma_ports} active RDMA ports, another "
-        message += f"{world.most_rdma_ports}: NCCL goes at the pace of the first"
-        fix = "`ibstat` there: a port that is down, or a cable"
+        message += f"{world.most_rdma_ports}: NCCL runs at the speed of the first"
+        fix = "check ports and cables there: `ibstat`"
         said.append(Finding("probe-rdma-uneven", "warning", message, fix))
     return said
 
@@ -85,7 +88,7 @@ def _slow_link(where: str, link: LinkSpec, measured: MeasuredLink, rating: float
     best = _best_bytes_per_s(measured)
     message = f"{where}, collectives reach {gb_per_s(best)} at best: {best / rating:.0%} of the "
     message += f"{gb_per_s(rating)} that {link.name} is rated at"
-    fix = "on the host `nvidia-smi topo -m`: are the cards joined as described?"
+    fix = "on the host `nvidia-smi topo -m`: check that the GPUs are connected as described"
     if where == "between nodes":
         fix = "`ethtool IFACE | grep Speed`, `ip -s link` for errors and MTU, `iperf3` between two "
         fix += "hosts; one TCP stream does not fill 25 GbE and more, RDMA does"
@@ -113,7 +116,7 @@ def _described(cluster: ClusterSpec, found: Found) -> list[Finding]:
     has, said = found.world.memory_bytes, cluster.host_memory_bytes
     if has >= LESS_MEMORY * said:
         return []
-    message = f"a node has {gib(has)} of RAM, the description says {gib(said)}"
+    message = f"a node has {gib(has)} of RAM, the cluster file says {gib(said)}"
     fix = f"host_memory_gib: {has / 2**30:.0f}"
     return [Finding("probe-less-memory", "warning", message, fix)]
 
@@ -126,6 +129,6 @@ def _incomplete(found: Found) -> list[Finding]:
         if isinstance(a, Skipped)
     ]
     if not found.complete:
-        message = "the ranks were ended before they had measured everything"
-        said.append(Finding("probe-incomplete", "warning", message, "`--timeout` gives more time"))
+        message = "the ranks were stopped before all measurements were done"
+        said.append(Finding("probe-incomplete", "warning", message, "use a longer `--timeout`"))
     return said

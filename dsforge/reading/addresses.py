@@ -66,6 +66,8 @@ def _unresolved(entry: Entry, *, tried: bool) -> Problem:
     if tried:
         message = f"host name `{entry.address}` has no address here within {TIMEOUT_S:g} s"
         return Problem("host-unresolved", message, "write its IP address", entry.place)
-    message = f"host `{entry.address}` is a name, and names mean other addresses on other machines"
+    message = (
+        f"host `{entry.address}` is a name, which other machines may resolve to another address"
+    )
     hint = "write its IP address, or add `--resolve`"
     return Problem("host-name-unresolved", message, hint, entry.place)

@@ -35,8 +35,12 @@ class PaceFile(BaseModel):
 
     model_config = FROZEN
 
-    bus_gb_s: float = Field(gt=0, le=MAX_GB_S, description="Bus bandwidth as nccl-tests has it.")
-    message_us: float = Field(gt=0, le=1e9, description="The smallest message, microseconds.")
+    bus_gb_s: float = Field(
+        gt=0, le=MAX_GB_S, description="Bus bandwidth, as nccl-tests defines it, bytes/s."
+    )
+    message_us: float = Field(
+        gt=0, le=1e9, description="Latency of the smallest message, microseconds."
+    )
     payload_mib: float | None = Field(
         default=None, gt=0, description="Largest payload that was measured, MiB."
     )
@@ -50,8 +54,10 @@ class MeasuredLinkFile(BaseModel):
     link: str = Field(max_length=100, description="Name of the link that was measured.")
     nodes: int = Field(ge=1, le=100_000, description="Nodes of the measured group.")
     ranks: int = Field(ge=2, le=10_000_000, description="Ranks of the measured group.")
-    transport: Transport | None = Field(default=None, description="What carried the bytes.")
-    rdma_ports: int | None = Field(default=None, ge=0, le=1024, description="Active, of a node.")
+    transport: Transport | None = Field(default=None, description="Transport that NCCL used.")
+    rdma_ports: int | None = Field(
+        default=None, ge=0, le=1024, description="Active RDMA ports of a node."
+    )
     all_reduce: PaceFile | None = Field(default=None, description="All-reduce among these ranks.")
     all_gather: PaceFile | None = Field(default=None, description="All-gather among these ranks.")
     reduce_scatter: PaceFile | None = Field(
@@ -70,10 +76,16 @@ class MeasuredGpuFile(BaseModel):
         default={}, description="Matrix products of the plan's sizes, TFLOP/s by precision."
     )
     memory_gb_s: float | None = Field(
-        default=None, gt=0, le=MAX_GB_S, description="A copy in its memory, read and written."
+        default=None,
+        gt=0,
+        le=MAX_GB_S,
+        description="Rate of a copy in its memory, read and written.",
     )
     host_copy_gb_s: float | None = Field(
-        default=None, gt=0, le=MAX_GB_S, description="To or from the host, the slower way."
+        default=None,
+        gt=0,
+        le=MAX_GB_S,
+        description="Rate to or from the host, the slower direction.",
     )
 
 
@@ -87,7 +99,7 @@ class MeasuredFile(BaseModel):
         default="", max_length=400, description="Launcher, ranks and software that measured."
     )
     gpu: MeasuredGpuFile | None = Field(
-        default=None, description="One accelerator while all others worked, too."
+        default=None, description="Rates of one accelerator while all others were busy."
     )
     intra_node: MeasuredLinkFile | None = Field(
         default=None, description="Collectives among the ranks of one node."
@@ -134,7 +146,9 @@ def _gpu(gpu: GpuSpec, file: MeasuredGpuFile | None, reasons: list[Reason]) -> G
         return gpu
     said = ", ".join(f"{name} {tflops(rate * TFLOP)}" for name, rate in file.tflops.items())
     if said:
-        reasons.append(Reason(rule="card-gpu", message=f"products as the card has them: {said}"))
+        reasons.append(
+            Reason(rule="card-gpu", message=f"matrix products as measured in the card: {said}")
+        )
     measured = MeasuredGpu(
         flops={precision: rate * TFLOP for precision, rate in file.tflops.items()},
         memory_bytes_per_s=_scaled(file.memory_gb_s),
@@ -157,7 +171,7 @@ def _link(link: LinkSpec, file: MeasuredLinkFile | None, reasons: list[Reason]) 
         for kind, pace in found.items()
     }
     said = ", ".join(f"{kind} {gb_per_s(pace.bytes_per_s)}" for kind, pace in paces.items())
-    message = f"{link.name} as the card has it: {said}; rated {gb_per_s(link.bytes_per_s)}"
+    message = f"{link.name} as measured in the card: {said}; rated {gb_per_s(link.bytes_per_s)}"
     reasons.append(Reason(rule="card-link", message=message))
     measured = MeasuredLink(
         nodes=file.nodes,
@@ -170,7 +184,7 @@ def _link(link: LinkSpec, file: MeasuredLinkFile | None, reasons: list[Reason]) 
 
 
 def _other(what: str, name: str, measured: str) -> Reason:
-    message = f"the card was measured on {measured}; {name} is priced by its rating"
+    message = f"the card was measured on {measured}; {name} uses its rated speed"
     return Reason(rule=f"card-other-{what}", message=message)
 
 

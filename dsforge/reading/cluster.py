@@ -93,7 +93,7 @@ def _beside_groups(file: ClusterFile, source: Source, hostfile: Path | None) -> 
     found = [
         Problem(
             "groups-beside",
-            f"`{key}` stands beside `groups`",
+            f"`{key}` cannot be combined with `groups`",
             "write it into each group"
             if key in APART[:2]
             else "leave those hosts out of the groups",
@@ -108,9 +108,11 @@ def _beside_groups(file: ClusterFile, source: Source, hostfile: Path | None) -> 
         found.append(Problem("groups-hostfile", message, hint, str(hostfile)))
     listed = [bool(group.hosts) for group in file.groups]
     if any(listed) and not all(listed):
-        message = f"`groups[{listed.index(False)}]` names no `hosts`, another group does"
+        message = f"`groups[{listed.index(False)}]` has no `hosts`, but another group has"
         place = source.place(("groups", listed.index(False)))
-        found.append(Problem("groups-hosts", message, "list the hosts of all, or none", place))
+        found.append(
+            Problem("groups-hosts", message, "list hosts in all groups, or in none", place)
+        )
     return found
 
 

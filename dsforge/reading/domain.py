@@ -46,9 +46,9 @@ def joined(size: int | None, source: Source, machines: Machines) -> Joined:
     if count <= 1:
         return Joined(1, ())
     message = (
-        f"`{KEY}` is {count * each}: {machines.gpu.name} usually stands in racks in which NVLink "
-        f"joins {count} nodes of {each} (it needs the IMEX service on each of them); "
-        f"list hosts rack by rack; `--nvlink-domain {each}` counts every node alone"
+        f"`{KEY}` is {count * each}: {machines.gpu.name} is usually installed in racks in "
+        f"which NVLink connects {count} nodes of {each} (it needs the IMEX service on each of "
+        f"them); list hosts rack by rack; `--nvlink-domain {each}` counts every node alone"
     )
     return Joined(count, (Reason(rule="default-nvlink-domain", message=message),))
 
@@ -59,7 +59,9 @@ def _asked(size: int, source: Source, machines: Machines) -> int:
     place = source.place((KEY,))
     if rest or not count:
         message = f"`{KEY}` (={size}) must be a multiple of `gpus_per_node` (={machines.gpus_each})"
-        hint = f"use {max(1, count) * machines.gpus_each}; {machines.gpus_each} ends it at the node"
+        hint = (
+            f"use {max(1, count) * machines.gpus_each}; {machines.gpus_each} limits it to one node"
+        )
         raise refusal("nvlink-domain-nodes", place, message, hint)
     if count > 1 and machines.intra_node.kind != "nvlink":
         message = (

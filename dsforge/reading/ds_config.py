@@ -49,7 +49,7 @@ def json_mapping(path: Path) -> dict[str, Any]:
         place = f"{path}:{error.line}" if error.line else place
         raise refusal("ds-config-json", place, error.reason) from error
     problems = [
-        Problem("ds-config-duplicate", f"`{key[:60]}` is written twice", "keep one", place)
+        Problem("ds-config-duplicate", f"`{key[:60]}` occurs twice", "keep one", place)
         for key in repeated[:MAX_PROBLEMS]
     ]
     if not isinstance(value, dict):
@@ -98,7 +98,9 @@ def settings_within(file: DsConfigFile, request: Request) -> tuple[Setting, ...]
 def reasons_of(file: DsConfigFile, request: Request) -> tuple[Reason, ...]:
     """What is priced otherwise than somebody may think who wrote the file."""
     ignored = (
-        Reason(rule="ds-config-ignored", message=f"DeepSpeed ignores `{key[:60]}`{_meant(key)}")
+        Reason(
+            rule="ds-config-ignored", message=f"DeepSpeed ignores `{key[:60]}`{_suggestion(key)}"
+        )
         for key in file.ignored[:MAX_PROBLEMS]
     )
     cut = partition_reason(file.config, request)
@@ -113,6 +115,6 @@ def _nearest(key: str) -> str:
     return f"did you mean `{match[0]}`?" if match else ""
 
 
-def _meant(key: str) -> str:
+def _suggestion(key: str) -> str:
     hint = _nearest(key)
     return f" ({hint})" if hint else ""

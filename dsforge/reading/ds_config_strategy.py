@@ -119,12 +119,12 @@ def unpriced_values(config: DsConfig) -> Iterator[Problem]:
     """Values of priced keys that have no price, or that the engine itself refuses."""
     if config.optimizer and config.optimizer_name not in OPTIMIZERS:
         hint = "known: " + ", ".join(sorted(set(OPTIMIZERS.values())))
-        message = f"`optimizer.type` (={config.optimizer[:60]}) has no price"
+        message = f"`optimizer.type` (={config.optimizer[:60]}) is not supported by the estimate"
         yield Problem("ds-config-optimizer", message, hint)
     if config.checkpointed_layers > 1 and config.pipeline_stages > 1:
         message = (
-            f"`pipeline.activation_checkpoint_interval` (={config.checkpointed_layers}) has no "
-            "price above 1"
+            f"`pipeline.activation_checkpoint_interval` (={config.checkpointed_layers}) is not "
+            "supported by the estimate above 1"
         )
         yield Problem("ds-config-unpriced", message, "use 1, or 0")
     judged = case_of_config(config)
@@ -132,7 +132,7 @@ def unpriced_values(config: DsConfig) -> Iterator[Problem]:
     yield from (problem for problem in refused if problem is not None)
     if config.offload_ratio < 1 and config.offload_optimizer == "nvme":
         key = "zero_optimization.offload_optimizer.ratio"
-        message = f"`{key}` (={config.offload_ratio}) has no price with NVMe"
+        message = f"`{key}` (={config.offload_ratio}) is not supported by the estimate with NVMe"
         yield Problem("ds-config-unpriced", message, "use 1, or device cpu")
     yield from _types(config)
 
@@ -144,8 +144,8 @@ def _types(config: DsConfig) -> Iterator[Problem]:
         ("communication_data_type", config.communication_type),
     ):
         if kind not in (None, "fp32") and config.precision not in (None, kind):
-            message = f"`{key}` (={kind}) has no price with {config.precision}"
-            yield Problem("ds-config-unpriced", message, "drop it to price the rest")
+            message = f"`{key}` (={kind}) is not supported by the estimate with {config.precision}"
+            yield Problem("ds-config-unpriced", message, "remove it to estimate the rest")
 
 
 def partition_problem(config: DsConfig, request: Request) -> Problem | None:
@@ -153,8 +153,8 @@ def partition_problem(config: DsConfig, request: Request) -> Problem | None:
     priced = _priced_layers(config, request)
     if not priced or not isinstance(config.partition, tuple) or config.partition == priced:
         return None
-    message = f"`pipeline.partition` (={list(config.partition)}) has no price"
-    return Problem("ds-config-unpriced", message, f"the price is that of {list(priced)}")
+    message = f"`pipeline.partition` (={list(config.partition)}) is not supported by the estimate"
+    return Problem("ds-config-unpriced", message, f"the estimate uses {list(priced)}")
 
 
 def partition_reason(config: DsConfig, request: Request) -> Reason | None:
@@ -164,7 +164,7 @@ def partition_reason(config: DsConfig, request: Request) -> Reason | None:
         return None
     message = (
         f"stages are priced with {list(priced)} decoder layers; `pipeline.partition` "
-        f"(={config.partition}) lets DeepSpeed cut by its own count"
+        f"(={config.partition}) lets DeepSpeed choose the stages itself"
     )
     return Reason(rule="ds-config-partition", message=message)
 

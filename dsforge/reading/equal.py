@@ -104,7 +104,7 @@ class Draft:
         if self.file.gpu is None:
             hint = "`gpu:` in the cluster file or `--gpu`; `dsforge catalog gpus` lists them, "
             hint += "`dsforge detect --out cluster.yaml` describes this machine"
-            raise refusal("gpu-missing", self.source.name, "no `gpu` is named", hint)
+            raise refusal("gpu-missing", self.source.name, "`gpu` is missing", hint)
         if isinstance(self.file.gpu, GpuFile):
             return gpu_spec(self.file.gpu)
         return catalog.gpu(self.file.gpu)
@@ -125,7 +125,7 @@ class Draft:
         """The least network that such nodes have."""
         name = FABRIC_INTER_NODE if intra_node.kind in FABRICS else PLAIN_INTER_NODE
         if nodes > 1:
-            message = f"`inter_node` is {name}, the least that such nodes have; name yours"
+            message = f"`inter_node` is {name}, the minimum for such nodes; set yours"
             self._choose("default-inter-node", message)
         return catalog.link(name)
 
@@ -149,7 +149,7 @@ class Draft:
             message = (
                 f"`nodes` (={nodes}) must not exceed the hosts that are listed (={len(hosts)})"
             )
-            raise refusal("nodes-beyond-hosts", place, message, "list them, or ask for fewer")
+            raise refusal("nodes-beyond-hosts", place, message, "list them, or use fewer nodes")
         if hosts and nodes < len(hosts):
             idle = ", ".join(host.address for host in hosts[nodes:][:4])
             some_hosts = f"{len(hosts) - nodes} of {len(hosts)} listed hosts"
@@ -176,7 +176,8 @@ class Draft:
         if idle:
             why = "as asked" if wanted else f"limited by {weakest.address}"
             message = f"{per_node} GPUs on each node, {why}: {idle} of {total} GPUs "
-            message += f"({idle / total:.0%} of the compute) stay idle, since all nodes run alike"
+            message += f"({idle / total:.0%} of the compute) stay idle, because all nodes run "
+            "the same number of ranks"
             self._choose("weakest-host", message)
         return per_node
 
@@ -192,10 +193,13 @@ class Draft:
         """RAM of one node: as given, or twice the memory of its GPUs, at least 64 GiB."""
         if self.file.host_memory_gib is not None:
             return max(1, round(self.file.host_memory_gib * GIB))
-        value, why = per_node * gpu.memory_bytes, "what its CPU ranks are given"
+        value, why = per_node * gpu.memory_bytes, "the memory of its CPU ranks"
         shared_gib = catalog.shared_host_gib(gpu)
         if shared_gib is not None:
-            value, why = round(shared_gib * GIB), f"what {gpu.name} leaves of the memory they share"
+            value, why = (
+                round(shared_gib * GIB),
+                f"the part of the shared memory that {gpu.name} does not use",
+            )
         elif not gpu.is_cpu:
             value = max(LEAST_HOST_BYTES, HOST_BYTES_PER_GPU_BYTE * value)
             why = "twice the memory of its GPUs and at least 64 GiB; `--host-memory` sets it"
@@ -217,7 +221,8 @@ class Draft:
         read, write = disk.read_gb_s or DISK_READ_GB_S, disk.write_gb_s or DISK_WRITE_GB_S
         if None in (disk.size_gib, disk.read_gb_s, disk.write_gb_s):
             message = f"the disk at {disk.path} is taken to have {size:,.0f} GiB free, to read "
-            message += f"{read:g} GB/s and to write {write:g}; `nvme` in the cluster file says more"
+            message += f"{read:g} GB/s and to write {write:g}; `nvme` in the cluster file sets "
+            "these values"
             self._choose("default-nvme", message)
         return NvmeSpec(
             path=disk.path,

@@ -57,7 +57,7 @@ def _limit(value: Any) -> Any:
 def _word(value: Any) -> Any:
     """A name of Slurm, which becomes a word of a script."""
     if isinstance(value, str) and not re.fullmatch(SLURM_NAME, value):
-        raise ValueError("must be letters, digits and _.,+@- without a dash in front")
+        raise ValueError("must be letters, digits and _.,+@- without a leading dash")
     return value
 
 
@@ -112,9 +112,13 @@ class LinkFile(BaseModel):
     )
     kind: LinkKind = Field(description="Technology of the link.")
     bandwidth_gb_s: float = Field(
-        gt=0, le=MAX_GB_S, description="One way, per accelerator or adapter, GB/s (base 10)."
+        gt=0,
+        le=MAX_GB_S,
+        description="Bandwidth per accelerator or adapter, one direction, GB/s (base 10).",
     )
-    latency_us: float = Field(gt=0, le=1e6, description="One small message, microseconds.")
+    latency_us: float = Field(
+        gt=0, le=1e6, description="Latency of one small message, microseconds."
+    )
     efficiency: float = Field(
         default=0.8, gt=0, le=1, description="Share of the bandwidth that collectives reach."
     )
@@ -141,10 +145,16 @@ class SlurmFile(BaseModel):
     model_config = FROZEN
 
     account: Word = Field(
-        default=None, max_length=100, description="Account that `sbatch --account` is given."
+        default=None, max_length=100, description="Slurm account (`sbatch --account`)."
     )
-    partition: Word = Field(default=None, max_length=200, description="`--partition`: one, or a,b.")
-    time: Limit = Field(default=None, max_length=20, description="`--time`: minutes, or D-H:M:S.")
+    partition: Word = Field(
+        default=None,
+        max_length=200,
+        description="Slurm partition (`--partition`): one name, or a,b.",
+    )
+    time: Limit = Field(
+        default=None, max_length=20, description="Slurm time limit (`--time`): minutes, or D-H:M:S."
+    )
 
 
 class NvmeFile(BaseModel):
@@ -153,7 +163,9 @@ class NvmeFile(BaseModel):
     model_config = FROZEN
 
     path: str = Field(
-        pattern=r"^/[A-Za-z0-9_./-]*$", max_length=200, description="Absolute folder on each node."
+        pattern=r"^/[A-Za-z0-9_./-]*$",
+        max_length=200,
+        description="Absolute path of the folder for offload on each node.",
     )
     size_gib: float | None = Field(
         default=None, gt=0, le=MAX_GIB, description="Free space for the job, GiB."
@@ -192,7 +204,9 @@ class GroupFile(BaseModel):
 
     model_config = FROZEN
 
-    gpu: Gpu | None = Field(default=None, description="Catalog name, or a card of your own.")
+    gpu: Gpu | None = Field(
+        default=None, description="Catalog name, or the data of another accelerator."
+    )
     nodes: int | None = Field(
         default=None, ge=1, le=MAX_NODES, description="Machines of the group."
     )
@@ -200,15 +214,18 @@ class GroupFile(BaseModel):
         default=None, ge=1, le=MAX_SLOTS, description="Accelerators used on each."
     )
     hosts: tuple[HostFile, ...] = Field(
-        default=(), max_length=MAX_NODES, description="Machines by address, with the slots of each."
+        default=(), max_length=MAX_NODES, description="Hosts by address, each with its slots."
     )
     intra_node: Link | None = Field(default=None, description="Link inside a node: nvlink-4.")
     inter_node: Link | None = Field(default=None, description="One network adapter: 100gbe.")
     nics_per_node: int | None = Field(
-        default=None, ge=1, le=64, description="Adapters that carry training; none: one."
+        default=None,
+        ge=1,
+        le=64,
+        description="Network adapters per node used for training (default: 1).",
     )
     nvlink_domain_size: int | None = Field(
-        default=None, ge=1, le=MAX_NODES, description="Accelerators that NVLink joins."
+        default=None, ge=1, le=MAX_NODES, description="Accelerators per NVLink domain."
     )
     host_memory_gib: float | None = Field(
         default=None, gt=0, le=MAX_GIB, description="RAM of one node, GiB."
@@ -223,7 +240,9 @@ class ClusterFile(BaseModel):
 
     model_config = FROZEN
 
-    name: str = Field(default="", max_length=100, description="Name of the cluster, for people.")
+    name: str = Field(
+        default="", max_length=100, description="Name of the cluster, shown in reports."
+    )
     nodes: int | None = Field(
         default=None, ge=1, le=MAX_NODES, description="Machines of the cluster."
     )
@@ -231,22 +250,27 @@ class ClusterFile(BaseModel):
         default=None, ge=1, le=MAX_SLOTS, description="Accelerators used on each."
     )
     hosts: tuple[HostFile, ...] = Field(
-        default=(), max_length=MAX_NODES, description="Machines by address, with the slots of each."
+        default=(), max_length=MAX_NODES, description="Hosts by address, each with its slots."
     )
     groups: tuple[GroupFile, ...] = Field(
-        default=(), max_length=MAX_GROUPS, description="Where hosts differ: those that are alike."
+        default=(), max_length=MAX_GROUPS, description="Groups of equal hosts, if hosts differ."
     )
-    gpu: Gpu | None = Field(default=None, description="Catalog name, or a card of your own.")
+    gpu: Gpu | None = Field(
+        default=None, description="Catalog name, or the data of another accelerator."
+    )
     intra_node: Link | None = Field(default=None, description="Link inside a node: nvlink-4.")
     inter_node: Link | None = Field(default=None, description="One network adapter: 100gbe.")
     nics_per_node: int | None = Field(
-        default=None, ge=1, le=64, description="Adapters that carry training; none: one."
+        default=None,
+        ge=1,
+        le=64,
+        description="Network adapters per node used for training (default: 1).",
     )
     nvlink_domain_size: int | None = Field(
         default=None,
         ge=1,
         le=MAX_NODES,
-        description="Accelerators that NVLink joins, across nodes: 72 in an NVL72 rack.",
+        description="Accelerators per NVLink domain, across nodes: 72 in an NVL72 rack.",
     )
     interface: str | None = Field(
         default=None,
@@ -256,21 +280,21 @@ class ClusterFile(BaseModel):
     ssh_user: str | None = Field(
         default=None,
         pattern=r"^[A-Za-z_][A-Za-z0-9._-]{0,31}$",
-        description="User of ssh; none: the same as here.",
+        description="SSH user (default: the current user).",
     )
-    ssh_port: int = Field(default=22, ge=1, le=65535, description="Port of ssh on every node.")
+    ssh_port: int = Field(default=22, ge=1, le=65535, description="SSH port of every node.")
     slurm: SlurmFile | None = Field(default=None, description="Account, partition, time limit.")
     include: str | None = Field(
         default=None,
         min_length=1,
         max_length=MAX_SELECTION,
-        description="Only these hosts and slots, in DeepSpeed's words: 10.0.0.1@10.0.0.2:0,1.",
+        description="Hosts and slots to use, in DeepSpeed syntax: 10.0.0.1@10.0.0.2:0,1.",
     )
     exclude: str | None = Field(
         default=None,
         min_length=1,
         max_length=MAX_SELECTION,
-        description="All but these hosts and slots: 10.0.0.3@10.0.0.4:7.",
+        description="Hosts and slots to leave out: 10.0.0.3@10.0.0.4:7.",
     )
     host_memory_gib: float | None = Field(
         default=None, gt=0, le=MAX_GIB, description="RAM of one node, GiB."
@@ -280,15 +304,15 @@ class ClusterFile(BaseModel):
     )
     nvme: NvmeFile | None = Field(default=None, description="Disk for NVMe offload.")
     measured: MeasuredFile | None = Field(
-        default=None, description="What `dsforge probe` measured; it replaces what is rated."
+        default=None, description="Rates measured by `dsforge probe`; they replace rated values."
     )
     gpu_hour_price: float | None = Field(
-        default=None, gt=0, le=1e6, description="One accelerator for an hour, any currency."
+        default=None, gt=0, le=1e6, description="Price per GPU-hour, in any currency."
     )
 
 
 class WorkloadFile(BaseModel):
-    """What is to be computed."""
+    """Batch, sequence length, precision and method of the training."""
 
     model_config = FROZEN
 
@@ -302,7 +326,7 @@ class WorkloadFile(BaseModel):
         default=None, ge=1, le=MAX_TOKENS, description="Tokens per optimizer step, instead."
     )
     tokens: Count | None = Field(
-        default=None, ge=1, le=MAX_TOKENS, description="Tokens of the whole run, e.g. 2b."
+        default=None, ge=1, le=MAX_TOKENS, description="Training tokens of the run, e.g. 2b."
     )
     epochs: float | None = Field(
         default=None, gt=0, le=1e6, description="Passes over the data, instead of `tokens`."
@@ -361,5 +385,5 @@ class SpecFile(BaseModel):
         | None
     ) = Field(default=None, description="Path of a workload file, or the workload itself.")
     strategy: Constraints = Field(
-        default=Constraints(), description="What is fixed; the rest is chosen."
+        default=Constraints(), description="Fixed settings; the others are chosen."
     )

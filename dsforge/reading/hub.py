@@ -58,7 +58,7 @@ def downloaded_config(hub_id: str) -> str:
     from urllib.request import Request, urlopen
 
     if _is_true("HF_HUB_OFFLINE") or _is_true("TRANSFORMERS_OFFLINE"):
-        raise _unreachable(hub_id, "the hub is switched off (HF_HUB_OFFLINE)")
+        raise _unreachable(hub_id, "the hub is disabled (HF_HUB_OFFLINE)")
     endpoint = os.environ.get("HF_ENDPOINT", DEFAULT_ENDPOINT).rstrip("/")
     scheme = urlsplit(endpoint).scheme
     if scheme not in ("http", "https"):
@@ -72,21 +72,22 @@ def downloaded_config(hub_id: str) -> str:
             content: bytes = response.read(MAX_CONFIG_BYTES + 1)
     except HTTPError as error:
         error.close()
-        raise _refused(hub_id, error.code) from None
+        raise _http_problem(hub_id, error.code) from None
     except (URLError, OSError, ValueError) as error:
         reason = str(getattr(error, "reason", error))
-        raise _unreachable(hub_id, f"the hub does not answer ({reason[:100]})") from None
+        raise _unreachable(hub_id, f"the hub did not respond ({reason[:100]})") from None
     if len(content) > MAX_CONFIG_BYTES:
         raise _unreachable(hub_id, "its config.json is larger than 1 MiB")
     return content.decode("utf-8", errors="replace")
 
 
-def _refused(hub_id: str, status: int) -> SpecError:
+def _http_problem(hub_id: str, status: int) -> SpecError:
     if status in _NEEDS_LOGIN:
         return _unreachable(
-            hub_id, f"it is gated, private or misspelt (HTTP {status}); HF_TOKEN may open it"
+            hub_id,
+            f"it is gated, private or misspelt (HTTP {status}); gated models require HF_TOKEN",
         )
-    return _unreachable(hub_id, f"the hub answers HTTP {status}")
+    return _unreachable(hub_id, f"the hub returned HTTP {status}")
 
 
 def _unreachable(hub_id: str, reason: str) -> SpecError:

@@ -59,7 +59,7 @@ def parsed_config(text: str, place: str) -> dict[str, Any]:
     except UnreadableError as error:
         raise _unusable(place, error.reason) from None
     if not isinstance(config, dict):
-        raise _unusable(place, f"must hold a JSON object, not {type(config).__name__}")
+        raise _unusable(place, f"must contain a JSON object, not {type(config).__name__}")
     if _depth(config) > MAX_NESTING:
         raise _unusable(place, "is nested too deeply")
     return config
@@ -126,32 +126,34 @@ def _from_hub_id(hub_id: str) -> Read:
     """The model of `organisation/name`: always under that id, whoever lends the sizes."""
     named = catalog.named_model(hub_id)
     if named is not None and named.own_row:
-        return catalog.model(named.row).model_copy(update={"hub_id": hub_id}), _beside(named.row)
+        return catalog.model(named.row).model_copy(update={"hub_id": hub_id}), _unplanned_parts(
+            named.row
+        )
     config = cached_config(hub_id)
     row = named.row if named else catalog.lent_shape(hub_id)
     if config is not None:
         found = _beside_weights(config, hub_id)
     elif row is not None:
-        return _lent(row, hub_id)
+        return _with_sizes_of(row, hub_id)
     else:
         place = f"{CONFIG} of {hub_id}"
         found = _with_place(parsed_config(downloaded_config(hub_id), place), hub_id, place)
     return found[0].model_copy(update={"hub_id": hub_id}), found[1]
 
 
-def _lent(row: str, hub_id: str) -> Read:
+def _with_sizes_of(row: str, hub_id: str) -> Read:
     """Weights under their own id with the sizes of a row, which is an assumption."""
     model = catalog.model(row).model_copy(update={"name": hub_id, "hub_id": hub_id})
     message = f"{hub_id} is assumed to have the sizes of {row}: its {CONFIG} was not read"
-    return model, (*_beside(row), Reason(rule="default-model-sizes", message=message))
+    return model, (*_unplanned_parts(row), Reason(rule="default-model-sizes", message=message))
 
 
-def _beside(row: str) -> tuple[Reason, ...]:
+def _unplanned_parts(row: str) -> tuple[Reason, ...]:
     """What the weights of a row hold beside the model that is planned."""
     what = catalog.beside(row)
     if what is None:
         return ()
-    message = f"the weights of {row} also hold {what}, which is loaded but not in this plan"
+    message = f"the weights of {row} also contain {what}, which is loaded but not in this plan"
     return (Reason(rule="warning-beside-model", message=message),)
 
 
@@ -164,8 +166,8 @@ def _from_name(text: str) -> Read:
             raise SpecError((_unknown(text),))
         return found
     if not named.own_row and named.hub_id is not None:
-        return _lent(named.row, named.hub_id)
-    said = _beside(named.row)
+        return _with_sizes_of(named.row, named.hub_id)
+    said = _unplanned_parts(named.row)
     if not named.spelled:
         message = f"{text} is read as {named.row} ({named.hub_id or 'no published weights'})"
         said = (*said, Reason(rule="model-spelling", message=message))
@@ -182,7 +184,7 @@ def _unknown(text: str) -> Problem:
         command = f"hf download {hub_id} --revision {shown(revision)} --local-dir model"
         hint = f"a revision cannot be named: `{command}`, and give that folder"
     elif row is not None:
-        hint = f"{row} is known, these weights are not: give their hub id or folder"
+        hint = f"{row} is in the catalog, but these weights are not: give their hub id or folder"
     else:
         nearest = ", ".join(catalog.nearest_models(text))
         nearest = f"nearest: {nearest}; " if nearest else ""
@@ -232,7 +234,7 @@ def _is_group(value: Any) -> bool:
 def _gguf_hint(folder: Path) -> str:
     if any(folder.glob(f"*{GGUF}")):
         return "name the GGUF file in it"
-    return "give the folder that holds it, or a catalog name"
+    return "give the folder that contains it, or a catalog name"
 
 
 def _unusable(place: str, what: str, hint: str = "") -> SpecError:

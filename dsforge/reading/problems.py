@@ -41,9 +41,9 @@ _TYPES = {
     "float_type": "must be a number",
     "string_type": "must be text; put it in quotes if it is",
     "bool_type": "must be true or false",
-    "model_type": "must hold `key: value` lines",
-    "model_attributes_type": "must hold `key: value` lines",
-    "dict_type": "must hold `key: value` lines",
+    "model_type": "must contain `key: value` lines",
+    "model_attributes_type": "must contain `key: value` lines",
+    "dict_type": "must contain `key: value` lines",
     "tuple_type": "must be a list",
     "finite_number": "must be a finite number",
 }

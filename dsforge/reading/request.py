@@ -175,10 +175,10 @@ def _model(asked: Asked, spec: Source) -> tuple[ModelSpec, tuple[Reason, ...]]:
     if asked.known.model is not None:
         return asked.known.model, asked.known.reasons
     flag = next((s for s in asked.settings if s.loc == ("model",)), None)
-    text = flag.value if flag else _beside(asked.spec, spec.values.get("model"))
+    text = flag.value if flag else _relative_to_spec(asked.spec, spec.values.get("model"))
     if not isinstance(text, str):
         hint = "`--model llama-2-7b`, a folder, a config.json, or a size such as 7b"
-        raise refusal("model-missing", spec.name, "no `model` is named", hint)
+        raise refusal("model-missing", spec.name, "`model` is missing", hint)
     try:
         return read_model(text)
     except SpecError as error:
@@ -187,7 +187,7 @@ def _model(asked: Asked, spec: Source) -> tuple[ModelSpec, tuple[Reason, ...]]:
         raise SpecError(problems) from error
 
 
-def _beside(spec: Path | None, text: object) -> object:
+def _relative_to_spec(spec: Path | None, text: object) -> object:
     """A path in a spec file is relative to that file; what exists there wins over a name."""
     if spec is None or not isinstance(text, str):
         return text

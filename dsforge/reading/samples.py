@@ -22,7 +22,10 @@ def training_rows(data: DataSpec) -> tuple[int | None, Reason]:
     path = Path(data.train)
     counted = _rows(path) if path.suffix in ROWS else None
     if counted is None:
-        message = f"{data.train} cannot be counted here, so the run has no length; name `tokens`"
+        message = (
+            f"{data.train} cannot be counted here, so the length of the run is unknown; "
+            "set `tokens`"
+        )
         return None, Reason(rule="data-not-counted", message=message)
     rows, exactly = counted
     held_out = 0.0 if data.validation else data.validation_fraction

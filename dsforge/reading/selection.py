@@ -41,17 +41,19 @@ def selected(entries: Sequence[Entry], file: ClusterFile, source: Source) -> Sel
     if len(given) > 1:
         place = source.place(("exclude",))
         message = "`include` and `exclude` are both given"
-        raise refusal("one-of-two", place, message, "DeepSpeed takes one of them: keep one")
+        raise refusal(
+            "one-of-two", place, message, "DeepSpeed accepts only one of them: remove one"
+        )
     (key, text), place = given[0], source.place((given[0][0],))
     known = list(entries) or [_here(key, text, file, place)]
     words = _words(key, text, known, place)
     kept = [kept for entry in known if (kept := _kept(entry, words, included=key == "include"))]
     if not kept:
         raise refusal(
-            "selection-empty", place, f"`{key}` leaves no slot", "exclude fewer hosts or slots"
+            "selection-empty", place, f"`{key}` selects no slot", "exclude fewer hosts or slots"
         )
     if any(entry.devices for entry in kept) and any(":" in entry.address for entry in kept):
-        message = f"`{key}` selects slots, and DeepSpeed cannot do so for IPv6 addresses"
+        message = f"`{key}` selects slots, which DeepSpeed does not support for IPv6 addresses"
         raise refusal("selection-ipv6", place, message, "list the hosts by IPv4 address")
     if not entries:  # of this machine `gpus_per_node` said what it has, not what is used
         file = file.model_copy(update={"gpus_per_node": None})
@@ -62,13 +64,13 @@ def _here(key: str, text: str, file: ClusterFile, place: str) -> Entry:
     """The local machine, where no hosts are listed. Raises SpecError."""
     names = {part.partition(":")[0] for part in text.split("@")}
     if not names <= {LOCALHOST, HERE} or (file.nodes or 1) > 1:
-        message = f"`{key}` (={shown(text)}) selects from hosts, and none are listed"
+        message = f"`{key}` (={shown(text)}) requires a list of hosts"
         raise refusal("selection-hosts", place, message, "list them with `--hostfile` or `hosts`")
     if file.gpus_per_node is not None:
         return Entry(HERE, file.gpus_per_node, place)
     numbers = [int(number) for number in re.findall(r"(?<=[:,])[0-9]{1,4}", text)]
     if key == "exclude" or not numbers:
-        message = f"`{key}` (={shown(text)}) needs the number of accelerators of this machine"
+        message = f"`{key}` (={shown(text)}) requires the number of accelerators of this machine"
         raise refusal("selection-count", place, message, "give `--gpus-per-node`")
     return Entry(HERE, min(MAX_SLOTS, max(numbers) + 1), place)
 
@@ -83,7 +85,7 @@ def _words(key: str, text: str, known: list[Entry], place: str) -> dict[str, set
         if host is None:
             problems.append(_unknown(key, part, place))
         elif any(slot >= slots_of[host] for slot in slots):
-            message = f"`{shown(part)}` in `{key}` names a slot that the host lacks"
+            message = f"`{shown(part)}` in `{key}` is a slot that the host does not have"
             hint = f"its slots are 0 to {slots_of[host] - 1}"
             problems.append(Problem("selection-slot", message, hint, place))
         else:
@@ -116,7 +118,7 @@ def _unknown(key: str, part: str, place: str) -> Problem:
         hint = "join several with @: 10.0.0.1@10.0.0.2:0,1"
         return Problem("selection-form", message, hint, place)
     message = f"`{shown(part)}` in `{key}` is not one of the listed hosts"
-    return Problem("selection-host", message, "write the host as the hostfile lists it", place)
+    return Problem("selection-host", message, "write the host exactly as in the hostfile", place)
 
 
 def _kept(entry: Entry, words: dict[str, set[int]], *, included: bool) -> Entry | None:

@@ -63,7 +63,7 @@ def sized_model(text: str) -> tuple[ModelSpec, tuple[Reason, ...]] | None:
     except ValueError:  # larger than any count
         size = LARGEST + 1
     if not SMALLEST <= size <= LARGEST:
-        message = f"model size (={text.strip()}) must lie between 100m and 10t parameters"
+        message = f"model size (={text.strip()}) must be between 100m and 10t parameters"
         raise SpecError((Problem("model-size", message),))
     like_gpt = (match["kind"] or "").lower() == "gpt"
     model = _gpt_like(size) if like_gpt else llama_like(size)
@@ -178,6 +178,6 @@ def _chosen(shapes: list[_Shape], size: int) -> _Shape:
     """The most usual shape within the tolerance."""
     close = [shape for shape in shapes if shape.error <= TOLERANCE]
     if not close:
-        message = f"no well-shaped model has {count(size)} parameters within 3 %"
+        message = f"no standard model shape has {count(size)} parameters within 3 %"
         raise SpecError((Problem("model-size", message, "try a size close to it"),))
     return min(close, key=_Shape.cost)

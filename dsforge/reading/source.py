@@ -95,7 +95,7 @@ def parse_source(text: str, name: str) -> Source:
     if tree.problems:
         raise SpecError(tuple(tree.problems))
     if not isinstance(tree.root, dict):
-        raise refusal("yaml-not-a-mapping", name, "must hold `key: value` lines")
+        raise refusal("yaml-not-a-mapping", name, "must contain `key: value` lines")
     return Source(name, tree.root, tree.places)
 
 

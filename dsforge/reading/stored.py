@@ -12,7 +12,7 @@ from dsforge.outside import UnreadableError, json_value, read_text
 from dsforge.plan import Plan
 
 MAX_BYTES = 32 << 20  # a plan has 200 KB
-NONE = "name a plan.json, or the folder that `dsforge gen --out` wrote"
+NONE = "give a plan.json, or the folder that `dsforge gen --out` wrote"
 AGAIN = "written by another version of dsforge: run `dsforge gen` again"
 
 Stored = TypeVar("Stored", bound=BaseModel)

@@ -39,8 +39,10 @@ def check_stored(model: ModelSpec, config: Mapping[str, Any], folder: Path) -> N
     if any(least * (1 - TOLERANCE) <= size <= most * (1 + TOLERANCE) for size in stored):
         return
     sizes = " or ".join(f"{size:,} ({count(size)})" for size in stored)
-    message = f"config.json describes {least:,} parameters ({count(least)}), {place} holds {sizes}"
-    hint = "they are not of one model, or the architecture is not modelled: check both files"
+    message = (
+        f"config.json describes {least:,} parameters ({count(least)}), but {place} contains {sizes}"
+    )
+    hint = "they belong to different models, or the architecture is not supported: check both files"
     raise SpecError((Problem("model-size-contradiction", message, hint, str(folder)),), message)
 
 

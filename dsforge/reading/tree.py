@@ -87,9 +87,11 @@ class Tree:
         if isinstance(event, yaml.DocumentStartEvent):
             self._documents += 1
             if self._documents > 1:
-                raise refusal("yaml-documents", self.place(event), "only one document is read")
+                raise refusal(
+                    "yaml-documents", self.place(event), "only one YAML document is allowed"
+                )
         elif isinstance(event, yaml.AliasEvent):
-            message = f"alias `*{event.anchor}` is not read; write the value out"
+            message = f"alias `*{event.anchor}` is not allowed; write the value out"
             raise refusal("yaml-alias", self.place(event), message)
         elif isinstance(event, (yaml.MappingStartEvent, yaml.SequenceStartEvent)):
             self._begin(event)
@@ -103,7 +105,7 @@ class Tree:
             message = f"is nested deeper than {MAX_DEPTH} levels"
             raise refusal("yaml-depth", self.place(event), message)
         if self._awaits_key():
-            raise refusal("yaml-key", self.place(event), "a key must be a plain word")
+            raise refusal("yaml-key", self.place(event), "a key must be plain text")
         self._check_tag(event)
         content: dict[str, Any] | list[Any]
         content = {} if isinstance(event, yaml.MappingStartEvent) else []
@@ -114,7 +116,7 @@ class Tree:
         if self._awaits_key():
             top = self._open[-1]
             if event.value in top.content:
-                self._problem("yaml-duplicate-key", event, f"`{event.value}` is written twice")
+                self._problem("yaml-duplicate-key", event, f"`{event.value}` occurs twice")
             top.keys.append(event)
             return
         self._put(event.value if event.style else self._plain(event), event)
@@ -166,7 +168,9 @@ class Tree:
 
     def _check_tag(self, event: Any) -> None:
         if event.tag not in (None, "!"):
-            self._problem("yaml-tag", event, f"tag `{event.tag}` is not read; write a plain value")
+            self._problem(
+                "yaml-tag", event, f"tag `{event.tag}` is not allowed; write a plain value"
+            )
 
     def _problem(self, rule: str, event: Any, message: str) -> None:
         if len(self.problems) < MAX_PROBLEMS:

@@ -38,16 +38,16 @@ def whole(kinds: Kinds) -> Pool:
     libraries = {kind.cluster.gpu.collectives: kind.cluster.gpu.name for kind in kinds}
     if len(libraries) > 1:
         said = ", ".join(f"{card} uses {library}" for library, card in libraries.items())
-        message = f"`groups` hold cards that cannot train one model together: {said}"
-        hint = "plan each kind of card by itself"
+        message = f"`groups` contain accelerators that cannot train one model together: {said}"
+        hint = "plan each kind of accelerator separately"
         raise SpecError((Problem("groups-apart", message, hint),))
     every = tuple(sorted(kinds, key=_strength, reverse=True))
-    found = _together(every)
+    found = _merged_pool(every)
     slots = sum(kind.cluster.gpus for kind in kinds)
     idle = slots - found.cluster.gpus
-    words = f"{found.cluster.nodes} hosts differ, and equal shares suit the weakest: "
+    words = f"{found.cluster.nodes} hosts differ, and equal shares are limited by the weakest: "
     slowest = min((kind.cluster.gpu for kind in every), key=_rate)
-    words += f"{found.cluster.gpus_per_node} GPUs on each, at the pace of {slowest.name}"
+    words += f"{found.cluster.gpus_per_node} GPUs on each, at the speed of {slowest.name}"
     words += f", {idle} of {slots} GPUs idle" if idle else ""
     why = Reason(rule="weakest-host", message=words)
     return found._replace(reasons=(why, *found.reasons), listed_gpus=slots)
@@ -60,7 +60,7 @@ def smaller(kinds: Kinds) -> tuple[Pool, ...]:
     for chosen in _sets(every):
         members = tuple(kind for index, kind in enumerate(every) if index in chosen)
         if len(members) < len(every):
-            found.append(_together(members))
+            found.append(_merged_pool(members))
         found += _without_some(members)
     return tuple(found)
 
@@ -112,7 +112,7 @@ def _strength(kind: Pool) -> tuple[float, ...]:
     return _rate(cluster.gpu) * cluster.gpus_per_node, cluster.gpu.memory_bytes, _network(cluster)
 
 
-def _together(kinds: Sequence[Pool]) -> Pool:
+def _merged_pool(kinds: Sequence[Pool]) -> Pool:
     """Kinds of hosts as equal nodes, strongest hosts first."""
     if len(kinds) == 1:
         return kinds[0]
@@ -145,7 +145,7 @@ def _without_some(kinds: Kinds) -> Iterator[Pool]:
 
     if len(kinds) == 1:
         return
-    pool, weakest = _together(kinds), kinds[-1].cluster.nodes
+    pool, weakest = _merged_pool(kinds), kinds[-1].cluster.nodes
     for nodes in node_counts(pool.cluster.nodes):
         if pool.cluster.nodes - weakest < nodes < pool.cluster.nodes:
             fewer = {"nodes": nodes, "hosts": pool.cluster.hosts[:nodes]}

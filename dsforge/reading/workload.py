@@ -58,7 +58,7 @@ def workload_file(source: Source) -> WorkloadFile:
         Problem(
             "one-of-two",
             f"`{one}` and `{other}` are both given",
-            "they say the same thing: keep one",
+            "they set the same quantity: remove one",
             source.place((other,)),
         )
         for one, other, value in contradictions
@@ -160,7 +160,7 @@ class _Draft:
     def sequence_length(self, model: ModelSpec) -> int:
         """Tokens per sample: 4096, or the longest that the model takes."""
         length = min(USUAL_SEQUENCE, model.max_position_embeddings)
-        why = "the longest of the model" if length < USUAL_SEQUENCE else "the default"
+        why = "the maximum of the model" if length < USUAL_SEQUENCE else "the default"
         self._choose("default-sequence-length", f"`sequence_length` is {length} tokens, {why}")
         return length
 
@@ -253,12 +253,12 @@ class _Draft:
         if tokens is not None:
             samples = _near_multiple(max(1, round(tokens / sequence_length)), each)
             message = f"`global_batch_size` is {samples} samples of {sequence_length} tokens"
-            self._choose("batch-from-tokens", f"{message} for the {tokens} tokens asked for")
+            self._choose("batch-from-tokens", f"{message} for the {tokens} tokens requested")
             return samples
         wanted, why = FINE_TUNING_SAMPLES, "the default for fine-tuning"
         if self.from_scratch:
             wanted = max(1, PRETRAINING_TOKENS // sequence_length)
-            why = f"about {PRETRAINING_TOKENS} tokens as usual from scratch"
+            why = f"about {PRETRAINING_TOKENS} tokens, usual for training from scratch"
         rows = self.rows()
         if rows is not None and rows < wanted * EPOCH_STEPS:
             wanted = 1 << (max(1, rows // EPOCH_STEPS).bit_length() - 1)

@@ -23,7 +23,7 @@ def rank_of(world_size: int, rank: int = 0, *, backend: str = "fake") -> Iterato
     Raises RuntimeError inside another world.
     """
     if dist.is_initialized():
-        raise RuntimeError("a process group exists already; leave it first")
+        raise RuntimeError("a process group already exists; destroy it first")
     import deepspeed
     from torch.testing._internal.distributed.fake_pg import FakeStore
 

@@ -28,7 +28,7 @@ def build(job: RehearsedJob, settings: dict[str, Any]) -> torch.nn.Module:
     dtype = PRECISIONS[written.precision or "fp32"]  # as the engine decides it (get_data_types)
     values = dict(job.config)
     config = AutoConfig.for_model(values.pop("model_type"), **values)
-    with _home(settings, shards_parameters=written.shards_parameters):
+    with _build_device(settings, shards_parameters=written.shards_parameters):
         model = AutoModelForCausalLM.from_config(config, dtype=dtype)
     model.config.use_cache = False
     if job.recompute:
@@ -39,7 +39,9 @@ def build(job: RehearsedJob, settings: dict[str, Any]) -> torch.nn.Module:
     return model
 
 
-def _home(settings: dict[str, Any], *, shards_parameters: bool) -> AbstractContextManager[Any]:
+def _build_device(
+    settings: dict[str, Any], *, shards_parameters: bool
+) -> AbstractContextManager[Any]:
     if shards_parameters:
         import deepspeed
 

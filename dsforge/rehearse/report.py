@@ -16,8 +16,8 @@ class OwnerBytes(BaseModel):
     parameter: int = Field(description="Weights, or this rank's partition of them.")
     gradient: int = Field(description="Gradients, float32 copies of the step included.")
     optimizer_state: int = Field(description="Master weights and moments.")
-    buffer: int = Field(description="The engine's own: buckets, gathered parameters, staging.")
-    activation: int = Field(description="What the model's forward and backward hold.")
+    buffer: int = Field(description="Buffers of the engine: buckets, gathered parameters, staging.")
+    activation: int = Field(description="Tensors of the model's forward and backward pass.")
 
 
 class PhaseAccount(BaseModel):
@@ -25,12 +25,12 @@ class PhaseAccount(BaseModel):
 
     model_config = FROZEN
 
-    resident_bytes: int = Field(description="Device memory still allocated at its end.")
-    peak_bytes: int = Field(description="Device memory at its fullest moment.")
+    resident_bytes: int = Field(description="Device memory allocated at the end of the phase.")
+    peak_bytes: int = Field(description="Peak of device memory.")
     by_owner: OwnerBytes = Field(description="The resident bytes by owner.")
     peak_by_owner: OwnerBytes = Field(description="The peak bytes by owner.")
-    host_resident_bytes: int = Field(description="Tensors in host memory at its end.")
-    host_peak_bytes: int = Field(description="Tensors in host memory at its fullest moment.")
+    host_resident_bytes: int = Field(description="Tensors in host memory at the end of the phase.")
+    host_peak_bytes: int = Field(description="Peak of tensors in host memory.")
     host_by_owner: OwnerBytes = Field(description="The resident bytes on the host by owner.")
 
 
@@ -39,9 +39,11 @@ class Refusal(BaseModel):
 
     model_config = FROZEN
 
-    phase: str = Field(description="Where it stopped: config, init, forward, backward or step.")
-    message: str = Field(description="What the engine said.")
-    source: str = Field(description="File and line of DeepSpeed that said it.")
+    phase: str = Field(
+        description="Phase in which it stopped: config, init, forward, backward or step."
+    )
+    message: str = Field(description="Message of the engine.")
+    source: str = Field(description="File and line of DeepSpeed that raised it.")
 
 
 class RehearsalDocument(BaseModel):
@@ -58,9 +60,7 @@ class RehearsalDocument(BaseModel):
         description="init; first_*: the first step; forward, backward, step: every later one. "
         "A pipeline's forward ends at its first backward pass, its backward with the last one."
     )
-    refused: tuple[Refusal, ...] = Field(
-        description="What the engine would not take; empty: the config runs."
-    )
+    refused: tuple[Refusal, ...] = Field(description="Error of the engine; none: the config runs.")
     seconds: float = Field(description="Wall time of the rehearsal.")
 
 

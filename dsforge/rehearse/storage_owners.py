@@ -51,12 +51,12 @@ class Ownership:
         """Claim what the engine holds now."""
         masters = [p for group in engine.basic_optimizer.param_groups for p in group["params"]]
         own = set(map(id, engine.module.parameters()))
-        self._claim("optimizer_state", _tensors(engine.basic_optimizer.state))
-        self._claim("optimizer_state", (p for p in masters if id(p) not in own))
-        self._claim("optimizer_state", _tensors(getattr(engine.optimizer, MASTERS, None)))
-        self._claim("gradient", (p.grad for p in masters if p.grad is not None))
+        self._set_owner("optimizer_state", _tensors(engine.basic_optimizer.state))
+        self._set_owner("optimizer_state", (p for p in masters if id(p) not in own))
+        self._set_owner("optimizer_state", _tensors(getattr(engine.optimizer, MASTERS, None)))
+        self._set_owner("gradient", (p.grad for p in masters if p.grad is not None))
         for name in GRADIENTS:
-            self._claim("gradient", _tensors(getattr(engine.optimizer, name, None)))
+            self._set_owner("gradient", _tensors(getattr(engine.optimizer, name, None)))
         self.claim_model(engine.module)
 
     def claim_model(self, model: torch.nn.Module) -> None:
@@ -64,9 +64,9 @@ class Ownership:
         for parameter in model.parameters():
             partition = getattr(parameter, "ds_tensor", None)
             accumulated = getattr(parameter, WHOLE, None)
-            self._claim("parameter", _tensors([parameter.data, partition]))
-            self._claim("gradient", _tensors([parameter.grad, accumulated]))
-        self._claim("buffer", model.buffers())
+            self._set_owner("parameter", _tensors([parameter.data, partition]))
+            self._set_owner("gradient", _tensors([parameter.grad, accumulated]))
+        self._set_owner("buffer", model.buffers())
 
     def changes(self) -> tuple[Change, ...]:
         """Every allocation and release with its owner."""
@@ -80,9 +80,9 @@ class Ownership:
         return tuple(found)
 
     def _arrived(self, parameter: torch.Tensor) -> None:
-        self._claim("gradient", _tensors([parameter.grad]))
+        self._set_owner("gradient", _tensors([parameter.grad]))
 
-    def _claim(self, owner: Owner, tensors: Iterable[torch.Tensor]) -> None:
+    def _set_owner(self, owner: Owner, tensors: Iterable[torch.Tensor]) -> None:
         for tensor in tensors:
             index = self.tracker.index(tensor)
             if index is not None:

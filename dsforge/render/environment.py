@@ -38,7 +38,7 @@ class Variable:
             )
         if not SAFE_NAME.fullmatch(self.name) or not SAFE_VALUE.fullmatch(self.value):
             raise RenderError(
-                f"variable {self.name} (={self.value!r}) would not survive the launcher",
+                f"variable {self.name} (={self.value!r}) cannot be passed through the launcher",
                 "use only letters, digits and _@%+=:,./- in values of the cluster description",
             )
 
@@ -67,7 +67,7 @@ def _network(cluster: ClusterSpec) -> tuple[Variable, ...]:
     names = (gloo,) if without_nccl else (nccl, gloo)
     why = "without it the first interface is used, often a container bridge"
     if cluster.inter_node.measured is not None:
-        why = "the ranks of the cluster card met over it; " + why
+        why = "the ranks that measured the cluster card used it; " + why
     found = tuple(Variable(n, cluster.interface, why) for n in names if cluster.interface)
     return found if without_nccl else (*found, *_without_rdma(cluster.inter_node))
 
@@ -82,7 +82,10 @@ def _without_rdma(link: LinkSpec) -> tuple[Variable, ...]:
     if card is not None and card.transport is not None and card.rdma_ports is not None:
         if card.transport == "rdma" or card.rdma_ports == 0:
             return ()
-        why = f"the cluster card was measured over sockets, beside {card.rdma_ports} RDMA ports"
+        why = (
+            f"the cluster card was measured over sockets, although {card.rdma_ports} RDMA "
+            "ports are active"
+        )
         return (Variable(name, "1", why),)
     if link.kind != "ethernet":
         return ()

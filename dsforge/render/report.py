@@ -22,9 +22,10 @@ from dsforge.units import SAME, Interval, amount, count, gib, seconds, times
 
 FILES = {"megatron": "megatron/args.txt"}
 MEGATRON = (
-    "`MEGATRON_PATH` is a checkout of Megatron-LM, `DATA_PATH` the prefix of the "
-    "data written by its `tools/preprocess_data.py`{}. Training starts from random weights, unless "
-    "`output/megatron` holds a checkpoint, such as one made by its `tools/checkpoint/convert.py`."
+    "`MEGATRON_PATH` is a checkout of Megatron-LM, `DATA_PATH` the prefix of the data written "
+    "by its `tools/preprocess_data.py`{}. Training starts from random weights, unless "
+    "`output/megatron` contains a checkpoint, such as one made by its "
+    "`tools/checkpoint/convert.py`."
 )
 
 
@@ -244,8 +245,8 @@ def speed_rows(plan: Plan) -> tuple[Row, ...]:
             _amounts(speed.hardware_tflops_per_gpu),
             "including recomputation",
         ),
-        Row("MFU", _shares(speed.mfu), "useful FLOPs over the card's peak"),
-        Row("HFU", _shares(speed.hfu), "executed FLOPs over the card's peak"),
+        Row("MFU", _shares(speed.mfu), "useful FLOPs relative to the peak of the accelerator"),
+        Row("HFU", _shares(speed.hfu), "executed FLOPs relative to the peak of the accelerator"),
     )
 
 

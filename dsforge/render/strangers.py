@@ -74,7 +74,7 @@ def _answer(templates: Path, work: Callable[[Environment], tuple[Artifact, ...]]
 def _words(error: Exception) -> str:
     """What went wrong, on one line."""
     if isinstance(error, RecursionError):
-        return "includes or calls itself endlessly"
+        return "has endless recursion"
     text = " ".join(str(error).split())[:300]
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
@@ -110,7 +110,7 @@ def _text(path: Path, root: Path, name: str) -> str:
     """The text of one template. Raises RenderError."""
     real = Path(os.path.realpath(path))
     if not real.is_relative_to(root):
-        hint = "put the file itself there"
+        hint = "replace it with the file itself"
         raise RenderError(f"template {name} is a link out of {root}", hint)
     try:
         return read_text(real, MOST_BYTES, pipes=False)

@@ -34,7 +34,7 @@ class MeasuredGpu(BaseModel):
         default=None, gt=0, description="Bytes/s of a copy in device memory, read and written."
     )
     host_copy_bytes_per_s: float | None = Field(
-        default=None, gt=0, description="To or from the host, the slower way."
+        default=None, gt=0, description="Rate to or from the host, the slower direction."
     )
 
 
@@ -141,7 +141,7 @@ class NvmeSpec(BaseModel):
 
     model_config = FROZEN
 
-    path: str = Field(description="Absolute folder on each node.")
+    path: str = Field(description="Absolute path of the folder for offload on each node.")
     size_bytes: int = Field(ge=1, description="Free space for the job.")
     read_bytes_per_s: float = Field(
         gt=0, description="Sequential read of one node's disk, bytes/s."
@@ -163,10 +163,13 @@ class SlurmSpec(BaseModel):
         default=None,
         pattern=SLURM_NAME,
         max_length=100,
-        description="Account that `sbatch --account` is given.",
+        description="Slurm account (`sbatch --account`).",
     )
     partition: str | None = Field(
-        default=None, pattern=SLURM_NAME, max_length=200, description="`--partition`: one, or a,b."
+        default=None,
+        pattern=SLURM_NAME,
+        max_length=200,
+        description="Slurm partition (`--partition`): one name, or a,b.",
     )
     time: str | None = Field(
         default=None,
@@ -181,7 +184,7 @@ class ClusterSpec(BaseModel):
 
     model_config = FROZEN
 
-    name: str = Field(default="", description="Name of the cluster, for people.")
+    name: str = Field(default="", description="Name of the cluster, shown in reports.")
     nodes: int = Field(ge=1, description="Machines of the cluster.")
     gpus_per_node: int = Field(ge=1, description="Accelerators used on each node.")
     gpu: GpuSpec = Field(description="Accelerator of every node.")
@@ -198,7 +201,7 @@ class ClusterSpec(BaseModel):
     ssh_user: str | None = Field(
         default=None, description="User of ssh on every node; none: the same as here."
     )
-    ssh_port: int = Field(default=22, ge=1, le=65535, description="Port of ssh on every node.")
+    ssh_port: int = Field(default=22, ge=1, le=65535, description="SSH port of every node.")
     slurm: SlurmSpec | None = Field(
         default=None, description="Account, partition and time limit of the Slurm job."
     )

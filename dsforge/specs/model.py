@@ -106,7 +106,9 @@ class ModelSpec(BaseModel):
         default=None, description="Folder or config.json that it was read from, absolute."
     )
     model_type: str | None = Field(description="`model_type` of its Hugging Face config.")
-    kind: Kind = Field(default="decoder", description="Which halves of a transformer it has.")
+    kind: Kind = Field(
+        default="decoder", description="Architecture: decoder, encoder or encoder-decoder."
+    )
     layers: int = Field(ge=1, description="Transformer layers (each half of an encoder-decoder).")
     hidden_size: int = Field(ge=1, description="Width of the residual stream.")
     ffn_hidden_size: int = Field(ge=1, description="Width of the MLP of a dense layer.")
@@ -172,7 +174,7 @@ class ModelSpec(BaseModel):
         default=None, ge=1, description="Every n-th layer is without rotary embedding."
     )
     forward_extras: tuple[str, ...] = Field(
-        default=(), description="What its forward pass does that no size and no other field tells."
+        default=(), description="Properties of the forward pass that sizes do not determine."
     )
     embedding_size: int = Field(ge=1, description="Width of the word embedding.")
     sliding_window: int | None = Field(

@@ -52,8 +52,8 @@ class LoraSpec(BaseModel):
     modules_to_save: tuple[SavedModule, ...] = Field(
         default=(),
         max_length=2,
-        description="Modules that train as a whole beside the adapters, as copies of the frozen "
-        "ones: the word embedding, the output head.",
+        description="Modules that are trained fully, in addition to the adapters, as copies "
+        "of the frozen ones: the word embedding, the output head.",
     )
 
     @property
@@ -106,7 +106,9 @@ class Workload(BaseModel):
     tokens: int | None = Field(default=None, ge=1, description="Training tokens of the whole run.")
     epochs: float | None = Field(default=None, gt=0, description="Passes over the data.")
     samples: int | None = Field(
-        default=None, ge=1, description="Training rows of the data, where epochs ask for them."
+        default=None,
+        ge=1,
+        description="Number of training rows; only for runs of a number of epochs.",
     )
     data: DataSpec | None = Field(
         default=None, description="Samples to train on; none: they are named later."

@@ -43,15 +43,17 @@ def _arguments() -> argparse.Namespace:
     """What the command line says."""
     parser = argparse.ArgumentParser(prog="dsforge.train", description=__doc__)
     parser.add_argument("job", type=Path, help="train.yaml")
-    parser.add_argument("--steps", type=_steps, help="optimizer steps, instead of train.yaml's")
-    parser.add_argument("--output", type=Path, help="folder, instead of train.yaml's")
-    parser.add_argument("--resume", default="auto", help="auto, never, or a checkpoint folder")
+    parser.add_argument("--steps", type=_steps, help="optimizer steps (default: from train.yaml)")
+    parser.add_argument("--output", type=Path, help="output folder (default: from train.yaml)")
     parser.add_argument(
-        "--overwrite", action="store_true", help="start from scratch and remove an earlier run"
+        "--resume", default="auto", help="checkpoint to resume: auto (newest), never, or a folder"
     )
-    parser.add_argument("--no-export", action="store_true", help="write no final weights")
     parser.add_argument(
-        "--on-bad-row", choices=("stop", "skip"), help="instead of train.yaml's `on_bad_row`"
+        "--overwrite", action="store_true", help="remove the earlier run and start again"
+    )
+    parser.add_argument("--no-export", action="store_true", help="do not export the final weights")
+    parser.add_argument(
+        "--on-bad-row", choices=("stop", "skip"), help="invalid rows (default: from train.yaml)"
     )
     parser.add_argument("--local_rank", "--local-rank", help=argparse.SUPPRESS)  # from launchers
     parser.add_argument(ATTENDED, help=argparse.SUPPRESS)  # the name of the launch
@@ -103,7 +105,7 @@ def _where() -> str:
 def _steps(text: str) -> int:
     """The number of steps in ASCII digits, as the command line of dsforge takes it."""
     if not re.fullmatch(r"\+?[0-9]{1,15}", text) or not int(text):
-        raise argparse.ArgumentTypeError(f"{text[:40]!a} is not a whole number from 1 on")
+        raise argparse.ArgumentTypeError(f"{text[:40]!a} must be a whole number of at least 1")
     return int(text)
 
 

@@ -122,15 +122,15 @@ class Launch:
             for end in select.select(open_ends, [], [], LOOK_S)[0]:
                 heard = os.read(end, 1)
                 if end == signals:
-                    self._hear(heard[0], launcher)
+                    self._on_signal(heard[0], launcher)
                 else:
                     open_ends.remove(end)
                     self._ask(signal.SIGTERM)
-            self._hasten(launcher)
+            self._end_late_ranks(launcher)
         relay.end()
         return self._code(code)
 
-    def _hear(self, number: int, launcher: Group) -> None:
+    def _on_signal(self, number: int, launcher: Group) -> None:
         if number not in HANDLED:
             return
         if self.asked:
@@ -142,7 +142,7 @@ class Launch:
         self.asked = self.asked or number
         self.end = min(self.end, time.monotonic() + self.grace_s)
 
-    def _hasten(self, launcher: Group) -> None:
+    def _end_late_ranks(self, launcher: Group) -> None:
         """Tell ranks that do not know it yet to end; end what is late."""
         if launcher.code is not None:  # its ranks are left
             self.end = min(self.end, time.monotonic() + self.grace_s)

@@ -83,7 +83,9 @@ def _objection(row: Row) -> str | None:
     layout = _layout(row)
     if layout.world_size != row.gpus:
         return f"dp x tp x pp x cp (={layout.world_size}) is not gpus (={row.gpus})"
-    if _whole(row.global_batch) % (layout.data_parallel_size * _whole(row.micro_batch)):
+    if _required_count(row.global_batch) % (
+        layout.data_parallel_size * _required_count(row.micro_batch)
+    ):
         return "global_batch is not a multiple of dp x micro_batch"
     return None
 
@@ -128,7 +130,7 @@ def _memory_note(row: Row) -> str:
     return next((part for part in row.notes.lower().split("; ") if part.startswith("mem=")), "")
 
 
-def _whole(value: int | None) -> int:
+def _required_count(value: int | None) -> int:
     """A count that has been checked to be there."""
     return value or 1
 
@@ -136,11 +138,11 @@ def _whole(value: int | None) -> int:
 def _layout(row: Row) -> Layout:
     """The parallel sizes."""
     return Layout(
-        data_parallel_size=_whole(row.dp),
-        tensor_parallel_size=_whole(row.tp),
-        pipeline_parallel_size=_whole(row.pp),
-        context_parallel_size=_whole(row.cp),
-        expert_parallel_size=_whole(row.ep),
+        data_parallel_size=_required_count(row.dp),
+        tensor_parallel_size=_required_count(row.tp),
+        pipeline_parallel_size=_required_count(row.pp),
+        context_parallel_size=_required_count(row.cp),
+        expert_parallel_size=_required_count(row.ep),
     )
 
 
@@ -164,8 +166,8 @@ def _strategy(row: Row, layout: Layout, software: Software) -> Strategy:
             "back_end": software.back_end,
             "layout": layout,
             "micro_batch_size": row.micro_batch,
-            "gradient_accumulation_steps": _whole(row.global_batch)
-            // (_whole(row.dp) * _whole(row.micro_batch)),
+            "gradient_accumulation_steps": _required_count(row.global_batch)
+            // (_required_count(row.dp) * _required_count(row.micro_batch)),
             "zero_stage": software.zero_stage,
             "recompute": row.recompute or "none",
             "virtual_stages": int(chunks[1]) if chunks else 1,
@@ -187,16 +189,16 @@ def _model(row: Row) -> ModelSpec:
     """The shape of the model."""
     gated = "mlp=gated" in row.notes
     head = re.search(r"head_dim ([1-9]\d{0,5})", row.notes)
-    heads, hidden = _whole(row.heads), _whole(row.hidden)
+    heads, hidden = _required_count(row.heads), _required_count(row.hidden)
     return _shape(
         name=row.model_name[:200] or "unnamed",
-        layers=_whole(row.layers),
+        layers=_required_count(row.layers),
         hidden_size=hidden,
-        ffn_hidden_size=_whole(row.ffn_hidden),
+        ffn_hidden_size=_required_count(row.ffn_hidden),
         attention_heads=heads,
         kv_heads=row.kv_heads or heads,
         head_size=int(head[1]) if head else max(1, hidden // heads),
-        vocab_size=_whole(row.vocab),
+        vocab_size=_required_count(row.vocab),
         tied_embeddings="tied_emb=yes" in row.notes,
         gated_mlp=gated,
         moe=_experts(row),

@@ -43,14 +43,16 @@ class AnsweredFigure(BaseModel):
     regime: str = Field(description="Kind of use, such as `memory, lora`.")
     quantity: Quantity = Field(description="What was published.")
     unit: str = Field(description="Unit of all values of this row.")
-    predicted: float = Field(description="Likely value.")
+    predicted: float = Field(
+        description="Expected value of the prediction, in the unit of the row."
+    )
     low: float = Field(description="Lower end of the 80 % interval.")
     high: float = Field(description="Upper end of the 80 % interval.")
     published: float = Field(description="Published value; 1 for `yes`, 0 for `no`.")
     error: float = Field(description="predicted / published - 1; 1 for a wrong yes or no.")
-    inside: bool = Field(description="Whether the interval holds the published value.")
+    inside: bool = Field(description="Whether the interval contains the published value.")
     arithmetic_error: float | None = Field(
-        description="Error of one line of arithmetic; none where there is no such line."
+        description="Error of the rule of thumb; none: there is no rule for the quantity."
     )
 
 
@@ -62,7 +64,7 @@ class UnansweredFigure(BaseModel):
     id: str = Field(description="Of the row in the table.")
     source: str = Field(description="Who published it.")
     regime: str = Field(description="Kind of use.")
-    reason: str = Field(description="Why there is no answer.")
+    reason: str = Field(description="Reason why there is no prediction.")
 
 
 class FigureScore(BaseModel):
@@ -76,7 +78,7 @@ class FigureScore(BaseModel):
     bias: float | None = Field(description="Median of the signed error.")
     inside: float | None = Field(description="Share of values inside the 80 % interval.")
     arithmetic: float | None = Field(
-        description="Median of |error| of one line of arithmetic on the same figures."
+        description="Median of |error| of a rule of thumb on the same figures."
     )
 
 
@@ -99,7 +101,7 @@ def compared(figures: Iterable[Figure], ask: Ask) -> FiguresDocument:
     rows: list[AnsweredFigure] = []
     unanswered: list[UnansweredFigure] = []
     for figure in figures:
-        reason = figure.why_or_nearest or "a spec has no words for it"
+        reason = figure.why_or_nearest or "a spec cannot express it"
         if figure.express != "none":
             try:
                 rows.append(_answered(figure, ask(figure)))

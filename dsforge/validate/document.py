@@ -77,7 +77,7 @@ class ValidationDocument(BaseModel):
 
     model_config = FROZEN
 
-    rows: tuple[Compared, ...] = Field(description="Every prediction beside its measurement.")
+    rows: tuple[Compared, ...] = Field(description="Every prediction with its measurement.")
     skipped: tuple[Skipped, ...] = Field(description="Rows without a prediction.")
     summary: Summary = Field(description="How far off the predictions are.")
 

@@ -59,20 +59,24 @@ class Figure(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="ignore", defer_build=True)
 
-    id: str = Field(min_length=1, max_length=200)
+    id: str = Field(
+        min_length=1, max_length=200, description="Source and number of the row, such as stas-12."
+    )
     source: str = Field(min_length=1, description="Page, paper or repository that published it.")
-    quantity: Quantity
+    quantity: Quantity = Field(description="Quantity that was published.")
     counter: str = Field(
         default="", description="Memory counter: `allocated`, `reserved`, `device` or `unknown`."
     )
     published: str = Field(description="The value; `yes` or `no` where the quantity is `fits`.")
-    unit: str = ""
+    unit: str = Field(default="", description="Unit of the published value.")
     express: Literal["exact", "nearest", "none"] = Field(
         default="exact",
-        description="`exact`: the spec says what the source says; `nearest`: the source used "
-        "something that a spec has no word for; `none`: it cannot be asked.",
+        description="`exact`: the spec describes the run exactly; `nearest`: a setting of the "
+        "run cannot be expressed in a spec; `none`: there is no prediction.",
     )
-    why_or_nearest: str = ""
+    why_or_nearest: str = Field(
+        default="", description="Difference between source and spec, or the reason for `none`."
+    )
     spec: dict[str, Any] = Field(description="Model, cluster, workload and strategy.")
 
     @field_validator("spec", mode="before")
@@ -213,7 +217,9 @@ def _counted(quantity: Quantity, plan: Plan) -> float:
 
 def _tokens(workload: Workload) -> int:
     if workload.tokens is None:
-        raise DsforgeError("`tokens` is missing in the workload", "say how many were trained on")
+        raise DsforgeError(
+            "`tokens` is missing in the workload", "set the number of training tokens"
+        )
     return workload.tokens
 
 

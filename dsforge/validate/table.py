@@ -29,14 +29,14 @@ MOST_RANKS = 10**7
 TAGS = ("incomplete", "suspect", "approximate", "unverified")
 
 
-def _whole(text: Any) -> Any:
+def _without_decimals(text: Any) -> Any:
     """Counts are sometimes written as `8.0`."""
     return re.sub(r"\.0+$", "", text) if isinstance(text, str) else text
 
 
-Count = Annotated[int, BeforeValidator(_whole), Field(ge=1, le=LARGEST)]
-Depth = Annotated[int, BeforeValidator(_whole), Field(ge=1, le=DEEPEST)]
-Ranks = Annotated[int, BeforeValidator(_whole), Field(ge=1, le=MOST_RANKS)]
+Count = Annotated[int, BeforeValidator(_without_decimals), Field(ge=1, le=LARGEST)]
+Depth = Annotated[int, BeforeValidator(_without_decimals), Field(ge=1, le=DEEPEST)]
+Ranks = Annotated[int, BeforeValidator(_without_decimals), Field(ge=1, le=MOST_RANKS)]
 Positive = Annotated[float, Field(gt=0, le=LARGEST, allow_inf_nan=False)]
 
 
@@ -45,35 +45,59 @@ class Row(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="ignore", defer_build=True)
 
-    id: str = Field(min_length=1, max_length=200)
-    model_name: str = ""
-    layers: Depth | None
-    hidden: Count | None
-    heads: Count | None
-    kv_heads: Count | None = None
-    ffn_hidden: Count | None
-    vocab: Count | None
-    seq_len: Count | None
-    gpu_type: str
-    gpus: Ranks | None
-    gpus_per_node: Ranks | None = None
-    framework: str = "DeepSpeed"
-    dp: Ranks | None
-    tp: Ranks | None
-    pp: Ranks | None
-    cp: Ranks | None = None
-    ep: Ranks | None = None
-    vpp_or_interleave: str = ""
-    zero_stage_or_sharding: str = ""
-    sequence_parallel: str = ""
-    recompute: str = ""
-    offload: str = ""
-    precision: str = ""
-    micro_batch: Count | None
-    global_batch: Count | None
-    peak_mem_gib: Positive | None = None
-    step_time_s: Positive | None = None
-    notes: str = ""
+    id: str = Field(
+        min_length=1, max_length=200, description="Source and number of the row, such as stas-12."
+    )
+    model_name: str = Field(default="", description="Name of the model in the source.")
+    layers: Depth | None = Field(description="Number of transformer layers.")
+    hidden: Count | None = Field(description="Hidden size of the model.")
+    heads: Count | None = Field(description="Attention heads of a layer.")
+    kv_heads: Count | None = Field(
+        default=None, description="Key/value heads of a layer; none: as many as heads."
+    )
+    ffn_hidden: Count | None = Field(description="Width of the MLP.")
+    vocab: Count | None = Field(description="Size of the vocabulary, in tokens.")
+    seq_len: Count | None = Field(description="Sequence length in tokens.")
+    gpu_type: str = Field(description="Name of the accelerator in the source.")
+    gpus: Ranks | None = Field(description="Number of accelerators of the run.")
+    gpus_per_node: Ranks | None = Field(
+        default=None, description="Accelerators of a node; none: not stated."
+    )
+    framework: str = Field(
+        default="DeepSpeed", description="Training software, such as Megatron-LM."
+    )
+    dp: Ranks | None = Field(description="Data parallel size of the run.")
+    tp: Ranks | None = Field(description="Tensor parallel size of the run.")
+    pp: Ranks | None = Field(description="Pipeline parallel size of the run.")
+    cp: Ranks | None = Field(default=None, description="Context parallel size of the run; none: 1.")
+    ep: Ranks | None = Field(default=None, description="Expert parallel size of the run; none: 1.")
+    vpp_or_interleave: str = Field(
+        default="", description="Virtual pipeline stages per rank, or the schedule."
+    )
+    zero_stage_or_sharding: str = Field(
+        default="", description="ZeRO stage, or the sharding of other software."
+    )
+    sequence_parallel: str = Field(
+        default="", description="Whether activations are sharded over tensor parallel ranks."
+    )
+    recompute: str = Field(
+        default="", description="Activation checkpointing: none, selective or full."
+    )
+    offload: str = Field(default="", description="What is offloaded, and where to.")
+    precision: str = Field(default="", description="Precision of the computation, such as bf16.")
+    micro_batch: Count | None = Field(
+        description="Samples per data-parallel rank and forward pass."
+    )
+    global_batch: Count | None = Field(description="Samples per optimizer step.")
+    peak_mem_gib: Positive | None = Field(
+        default=None, description="Peak memory of the fullest accelerator, GiB."
+    )
+    step_time_s: Positive | None = Field(
+        default=None, description="Time of one optimizer step, seconds."
+    )
+    notes: str = Field(
+        default="", description="Remarks, with tags such as `suspect` or `approximate`."
+    )
 
     @property
     def source(self) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import pkgutil
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +12,9 @@ from typing import Any
 
 import jsonschema
 import pytest
+from pydantic import BaseModel
 
+import dsforge
 from dsforge.api.schemas import DOCUMENTS, FILES, schema_texts
 from dsforge.plan import Plan, Request
 
@@ -101,3 +105,42 @@ def test_every_quantity_names_its_unit(name: str) -> None:
         if not any(u in f"{text.lower()} {said[field.partition('.')[0]]} " for u in units)
     ]
     assert bare == []
+
+
+WITH_TORCH = ("dsforge.train", "dsforge.probe.rank", "dsforge.rehearse")
+
+
+def _types() -> dict[str, type[BaseModel]]:
+    """Every pydantic model of the package; of rooms that need torch, those named here."""
+    found = pkgutil.walk_packages(dsforge.__path__, "dsforge.")
+    names = [
+        m.name for m in found if not m.name.startswith(WITH_TORCH) and "__main__" not in m.name
+    ]
+    names += ["dsforge.train.checkpoints.note", "dsforge.train.checkpoints.run_identity"]
+    names += ["dsforge.train.run.output_lock", "dsforge.train.run.measurement"]
+    return {
+        f"{name}.{kind.__name__}": kind
+        for name in names
+        for kind in vars(importlib.import_module(name)).values()
+        if isinstance(kind, type) and issubclass(kind, BaseModel) and kind.__module__ == name
+    }
+
+
+TYPES = _types()
+
+
+def test_every_type_is_found() -> None:
+    """The rooms whose types are in no published document are part of the enumeration."""
+    rooms = {name.split(".")[1] for name in TYPES}
+
+    assert {"preflight", "probe", "validate", "bench", "train"} <= rooms
+    assert len(TYPES) > 100
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_every_field_of_every_type_is_described(name: str) -> None:
+    """Also where no published document contains the type."""
+    said = {field: info.description or "" for field, info in TYPES[name].model_fields.items()}
+
+    assert [field for field, text in said.items() if len(text.split()) < 3] == []
+    assert [field for field, text in said.items() if not text.endswith(ENDS)] == []

@@ -1,4 +1,4 @@
-"""A run folder on several file systems: a folder or a file of it is mounted there by itself."""
+"""A run folder on several file systems: a folder or a file of it is a mount point."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_mounted_file_is_refused_before_anything_changes(tmp_path: Path) -> No
     before = tree(out)
     with mounted(str(other), out / "plan.json", "--bind"):
         assert str(out / "plan.json") in mount_points()
-        with pytest.raises(DsforgeError, match="is mounted there by itself"):
+        with pytest.raises(DsforgeError, match="is a mount point"):
             write_all(NEW, out)
 
         assert tree(out) == before

@@ -74,7 +74,7 @@ WRONG = {
     "call of a number": "x\n{{ 1() }}",
     "division": "x\n{{ 1 // 0 }}",
     "index": "x\n{{ [][1] }}",
-    "half a character": "x\n{{ '\\ud800' }}",
+    "an unpaired surrogate": "x\n{{ '\\ud800' }}",
     "syntax": "x\n{% for %}",
 }
 ALL = {**CODE, **ENDLESS, **WRONG}
@@ -115,7 +115,7 @@ def test_a_hostile_template_is_refused_in_one_line(
     assert not (tmp_path / "owned").exists()
     if name in WRONG:
         assert NAME in error.message or "hostfile" in error.message
-    if name in WRONG and name != "half a character":
+    if name in WRONG and name != "an unpaired surrogate":
         assert "line 2" in error.message
 
 
@@ -183,7 +183,7 @@ def test_a_link_inside_of_the_folder_is_followed(tmp_path: Path) -> None:
 
 
 def test_no_process_stays_behind(tmp_path: Path) -> None:
-    """A template that ran into its time limit is ended, not left."""
+    """A template that exceeded its time limit is ended, not left."""
     before = own_children()
     refusal(planted(tmp_path, ENDLESS["nested ranges"]))
 

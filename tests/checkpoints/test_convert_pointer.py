@@ -86,7 +86,7 @@ def test_a_model_without_optimizer_states_is_not_converted(
 
     assert ended("convert", copy, tmp_path / "out") == 1
     said = capsys.readouterr().err
-    assert "holds no optimizer states" in said
+    assert "contains no optimizer states" in said
     assert "dsforge ckpt export" in said
     assert ended("export", copy, tmp_path / "weights") == 0
     assert {path.name for path in tmp_path.iterdir()} == {"zero0", "weights"}

@@ -134,7 +134,7 @@ def test_peft_loads_adapters_with_equal_weights(name: str, tmp_path: Path) -> No
 
     model = configured(tmp_path / "model")
     folder = find_checkpoint(SAMPLES / name)
-    with pytest.raises(DsforgeError, match="their scale is not known"):
+    with pytest.raises(DsforgeError, match="their scale is unknown"):
         export(folder, tmp_path / "none", model=model)
     export(folder, tmp_path / "out", model=model, dtype="float32", lora_alpha=6)
     base = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)

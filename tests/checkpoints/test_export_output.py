@@ -162,7 +162,7 @@ def test_a_disk_without_room_is_said_before(
     disk = small_disk("size=60k")
     said = refused(command, disk / "new" / "out", capsys)
 
-    assert re.search(r"out needs [\d.]+ KiB, [\d.]+ KiB are free on its disk", said)
+    assert re.search(r"out requires [\d.]+ KiB, but [\d.]+ KiB are free on its disk", said)
     assert [*disk.iterdir()] == []
 
 
@@ -181,7 +181,7 @@ def test_a_disk_that_fills_up_keeps_nothing(
     said = refused(command, disk / "new" / "out", capsys)
 
     assert "No space left on device" in said
-    assert "make room" in said
+    assert "free space" in said
     assert [*disk.iterdir()] == []
 
 
@@ -260,7 +260,7 @@ def test_a_folder_without_permission_is_said() -> None:
             check=False,
         )
 
-        assert "Permission denied; write where you may create files" in done.stderr
+        assert "Permission denied; write to a folder with write permission" in done.stderr
         assert [*closed.iterdir()] == []
 
 

@@ -74,7 +74,7 @@ def test_states_are_not_guessed(
     if groups == [[0, 1, 2, 3]]:
         assert convert(find_checkpoint(run), tmp_path / "universal").is_dir()
         return
-    with pytest.raises(DsforgeError, match="no file says which optimizer state is of which"):
+    with pytest.raises(DsforgeError, match="no file maps optimizer states"):
         convert(find_checkpoint(run), tmp_path / "universal")
     assert not (tmp_path / "universal").exists()
 

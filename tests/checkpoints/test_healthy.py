@@ -122,4 +122,4 @@ def test_kinds_of_tensors_that_are_not_read_are_no_code(tmp_path: Path) -> None:
         (found,) = verify(tmp_path / "state.pt")
 
         assert found.rule == "file-unreadable"
-        assert "tensor, which is not read here" in found.message
+        assert "tensor, which is not supported" in found.message

@@ -184,7 +184,7 @@ def test_names_that_differ_in_case_are_not_converted(tmp_path: Path) -> None:
     renamed(run, "model.norm.weight", "MODEL.embed_tokens.weight")
 
     assert verify(run) == []
-    with pytest.raises(DsforgeError, match="differ in case only"):
+    with pytest.raises(DsforgeError, match="differ only in case"):
         convert(find_checkpoint(run), tmp_path / "out")
 
 

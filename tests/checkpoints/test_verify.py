@@ -106,7 +106,7 @@ def test_a_latest_that_points_nowhere_is_refused(zero2: Path) -> None:
     """The message names what is there instead."""
     (zero2 / "latest").write_text("global_step4")
 
-    with pytest.raises(DsforgeError, match="names `global_step4`, which is not there") as raised:
+    with pytest.raises(DsforgeError, match="names `global_step4`, which does not exist") as raised:
         verify(zero2)
     assert "global_step3" in raised.value.hint
 
@@ -208,7 +208,7 @@ def test_names_and_shapes_are_compared_with_a_model(tmp_path: Path) -> None:
         assert verify(SAMPLES / name / "global_step3", wanted=same) == []
     found = {f.rule: f.message for f in verify(SAMPLES / "zero3-bf16/global_step3", wanted=other)}
     assert found["shape-other"] == "model.embed_tokens.weight is (37, 12), not (40, 12)"
-    assert found["tensor-missing"].startswith("the model also has model.layers.1.")
+    assert found["tensor-missing"].startswith("the checkpoint lacks model.layers.1.")
 
 
 class Runs:

@@ -108,4 +108,4 @@ def test_a_part_of_a_joint_matrix_is_refused() -> None:
 
     with pytest.raises(SpecError) as caught:
         with_adapters(model, LoraSpec(targets=("query", "value")))
-    assert "names a part of `transformer.h.0.attn.c_attn`" in str(caught.value.problems[0])
+    assert "contains only a part of `transformer.h.0.attn.c_attn`" in str(caught.value.problems[0])

@@ -106,8 +106,8 @@ def test_rows_without_a_question_are_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["nowhere/model", "--prompt", "a?"], "there is no"),
-        (["model"], "there is nothing to answer"),
+        (["nowhere/model", "--prompt", "a?"], "does not exist"),
+        (["model"], "there are no prompts"),
     ],
     ids=["no-model", "no-question"],
 )

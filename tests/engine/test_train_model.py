@@ -65,7 +65,7 @@ def test_random_weights_come_from_the_seed(tiny_llama: Path) -> None:
 
 def test_a_bare_config_without_random_weights_is_refused(tiny_llama: Path) -> None:
     """Nobody trains random weights by mistake."""
-    with pytest.raises(DsforgeError, match="is a bare config without weights"):
+    with pytest.raises(DsforgeError, match="is a config without weights"):
         check_source(job(tiny_llama / "config.json"), Path.cwd(), FP32)
 
 
@@ -128,8 +128,8 @@ def test_another_tokenizer_can_be_named(tiny_llama: Path, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("./missing", "there is no"),
-        ("missing.gguf", "there is no"),
+        ("./missing", "does not exist"),
+        ("missing.gguf", "does not exist"),
         ("empty", "has no config.json"),
     ],
 )

@@ -47,9 +47,9 @@ def changed(value: dict[str, Any], **tensors: Any) -> dict[str, Any]:
         (lambda s: changed(s, a=s["module"]["a"] + 1), r"`module.a` has different values"),
         (
             lambda s: changed(s, c=torch.ones(1)),
-            r"does not hold the tensors of the engine: module.c",
+            r"does not contain the tensors of the engine: module.c",
         ),
-        (lambda s: {**s, "groups": []}, r"does not hold the tensors of the engine: groups\[0\]"),
+        (lambda s: {**s, "groups": []}, r"does not contain the tensors of the engine: groups\[0\]"),
     ],
     ids=["empty", "type", "values", "more", "fewer"],
 )

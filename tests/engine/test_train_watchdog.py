@@ -40,7 +40,7 @@ def test_the_floor_of_the_loss_scale_is_explained(tmp_path: Path) -> None:
         scaler.update_scale(True)
 
     assert "fp16 gradients overflow even at the smallest loss scale" in raised.value.message
-    assert f"the last good checkpoint is {CHECKPOINT}" in raised.value.hint
+    assert f"the last intact checkpoint is {CHECKPOINT}" in raised.value.hint
 
 
 def test_lost_numbers_name_the_checkpoint(tmp_path: Path) -> None:
@@ -49,7 +49,7 @@ def test_lost_numbers_name_the_checkpoint(tmp_path: Path) -> None:
         raise NotFiniteError("the loss of step 8 is nan", "use bf16")
 
     assert raised.value.message == "the loss of step 8 is nan"
-    assert raised.value.hint == f"use bf16; the last good checkpoint is {CHECKPOINT}"
+    assert raised.value.hint == f"use bf16; the last intact checkpoint is {CHECKPOINT}"
 
 
 def test_other_errors_pass(tmp_path: Path) -> None:

@@ -81,7 +81,7 @@ def other_base(folder: Path) -> None:
 
 LORA = {"rank": 4, "alpha": 8}
 SGD = {"type": "SGD", "params": {"lr": RATE}}
-ANOTHER = f"error: global_step{STEPS} is of another run:"
+ANOTHER = f"error: global_step{STEPS} belongs to another run:"
 BF16 = {"bf16": {"enabled": True}}
 Row = tuple[str, Callable[[Path], None], str]
 REFUSED: list[Row] = [
@@ -103,7 +103,7 @@ SAID: list[Row] = [
     ("schedule", job(schedule="linear"), "schedule constant -> linear"),
     ("fewer", job(steps=3), "steps 4 -> 3"),
     ("more", job(steps=5), "steps 4 -> 5"),
-    ("past", job(steps=1), "step 2 is past the last step, 1: nothing is trained"),
+    ("past", job(steps=1), "step 2 is past the last step, 1: there is nothing to train"),
     ("clipping", config(gradient_clipping=0.1), "gradient_clipping 1 -> 0.1"),
     (
         "batch",

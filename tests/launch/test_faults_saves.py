@@ -48,7 +48,7 @@ def finished(tiny_llama: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     [
         pytest.param(cut, "bytes of", id="cut", marks=pytest.mark.slow),
         pytest.param(flip, "content differs from what was saved", id="bit-flipped"),
-        pytest.param(Path.unlink, "is not there", id="removed", marks=pytest.mark.slow),
+        pytest.param(Path.unlink, "is missing", id="removed", marks=pytest.mark.slow),
     ],
 )
 def test_a_spoilt_checkpoint_is_passed_over(
@@ -61,7 +61,7 @@ def test_a_spoilt_checkpoint_is_passed_over(
     spoil(next(newest.glob("*rank_1*")))
     text = ranks.train(tmp_path, 2, "--no-export")
 
-    assert "global_step6 is damaged and set aside: " in text
+    assert "global_step6 is damaged and was renamed: " in text
     assert said in text
     assert "global_step4 after step 4" in text
     assert runs.figures(tmp_path / "output", "loss") == before
@@ -123,7 +123,7 @@ def test_a_disk_that_fills_up_costs_one_interval(tiny_llama: Path, tmp_path: Pat
 
         assert codes == [1, 1]
         assert "step 40: the checkpoint could not be written" in text
-        assert "the last good one is global_step20" in text
+        assert "the last intact checkpoint is global_step20" in text
         assert (left, good) == (["global_step20"], [])
         assert "global_step20 after step 20" in after
         assert len(runs.figures(disk, "loss")) == 40

@@ -87,7 +87,7 @@ def test_without_zero_there_is_nothing_to_convert(trained: Trained, tmp_path: Pa
     """One line says so, and it is not about writing."""
     from dsforge.train.checkpoints.universal_conversion import convert
 
-    with pytest.raises(DsforgeError, match="holds no optimizer states of ZeRO ranks"):
+    with pytest.raises(DsforgeError, match="contains no optimizer states of ZeRO ranks"):
         convert(find_checkpoint(checkpoint(trained("pipeline", 0))), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
@@ -124,9 +124,15 @@ def outside(value: dict[str, Any]) -> None:
 
 SLOW = ["(a*)*$", "(.*a*)*(.*b*)*Z", "(a|a)+$", r"(\w+\s?)*$", "a{99999}", ".*.*.*.*x"]
 SPOILT: dict[str, tuple[Change, str]] = {
-    "no-word-on-layout": (no_info, "does not say how its tensor ranks share the weights"),
-    "empty-word": (lambda value: value.update({INFO: {}}), "does not say how its tensor ranks"),
-    "no-dict": (lambda value: value.update({INFO: [1]}), "is no dict"),
+    "no-word-on-layout": (
+        no_info,
+        "does not describe how its tensor-parallel ranks shard the weights",
+    ),
+    "empty-word": (
+        lambda value: value.update({INFO: {}}),
+        "does not describe how its tensor-parallel ranks",
+    ),
+    "no-dict": (lambda value: value.update({INFO: [1]}), "is not a dict"),
     "shapes": (wide, "a shape of more elements than the files have bytes"),
     "names": (outside, "cannot be the name of a parameter"),
     **{

@@ -161,7 +161,7 @@ def test_an_address_that_nobody_has_is_named(
     """A wrong address in the hostfile is named, and no rank starts."""
     run = generate(tmp_path / "job", model, (two_hosts.addresses[0], "10.77.0.99"))
 
-    assert "host 10.77.0.99 does not answer over ssh" in refused(two_hosts, run)
+    assert "host 10.77.0.99 does not respond over ssh" in refused(two_hosts, run)
 
 
 def test_a_second_host_that_is_down_is_named(
@@ -173,7 +173,7 @@ def test_a_second_host_that_is_down_is_named(
     with two_hosts.unplugged(1):
         said = refused(two_hosts, run)
 
-    assert f"host {two_hosts.addresses[1]} does not answer over ssh" in said
+    assert f"host {two_hosts.addresses[1]} does not respond over ssh" in said
 
 
 def test_a_missing_hostfile_is_an_error(

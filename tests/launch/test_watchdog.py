@@ -31,7 +31,7 @@ def test_a_frozen_rank_ends_the_run_and_is_named(
 
     assert took_s < 50
     assert "error: step " in said
-    who = "no heartbeat from rank 1" if frozen else "the first rank, which holds"
+    who = "no heartbeat from rank 1" if frozen else "the first rank, which hosts"
     assert who in said
     assert "step.py" in (tmp_path / f"output/hang/rank{1 - frozen}.txt").read_text()
 
@@ -50,7 +50,7 @@ def test_a_rank_that_is_frozen_in_a_save_ends_the_run(
 
     assert took_s < 80
     assert "error: the checkpoint or validation after step " in said
-    assert "no heartbeat from rank 1" in said or "the first rank, which holds" in said
+    assert "no heartbeat from rank 1" in said or "the first rank, which hosts" in said
     assert "checkpoints/writer.py" in (tmp_path / f"output/hang/rank{1 - frozen}.txt").read_text()
 
 
@@ -81,7 +81,7 @@ def _end(folder: Path, both: list[BaseProcess], frozen: int) -> tuple[str, float
 
     assert code == 1, said
     assert "did not end within 4 s" in said
-    assert "the last good checkpoint is" in said
+    assert "the last intact checkpoint is" in said
     return said, took_s
 
 
@@ -111,6 +111,6 @@ def test_the_last_good_checkpoint_is_named_where_numbers_are_lost(
 
     assert codes == [1]
     assert "error: the loss of step 2 is nan" in said
-    assert "the last good checkpoint is" in said
+    assert "the last intact checkpoint is" in said
     assert "global_step1" in said
     assert "Traceback" not in said

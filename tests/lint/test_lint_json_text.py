@@ -19,16 +19,16 @@ FLAWED = {
 BROKEN = {
     "": "the file is empty",
     "{": "the text ends before `}`",
-    '{"a" 1}': "where `:` should stand",
-    '{"a": 1 "b": 2}': "where `,` should stand",
+    '{"a" 1}': "where `:` is expected",
+    '{"a": 1 "b": 2}': "where `,` is expected",
     '{"a": 1}}': "something follows",
-    '{"a": 1]': "closes nothing",
-    "{a: 1}": "where a key in quotes should stand",
+    '{"a": 1]': "closes no open bracket",
+    "{a: 1}": "where a key in quotes is expected",
     '{"a": yes}': "text needs quotes",
-    '{"a": "\\x"}': "means nothing",
-    '{"a": "b\n"}': "where a value should stand",
+    '{"a": "\\x"}': "invalid escape",
+    '{"a": "b\n"}': "where a value is expected",
     '{"a": 007}': "begins with 0",
-    "[1 2]": "where `,` should stand",
+    "[1 2]": "where `,` is expected",
 }
 
 

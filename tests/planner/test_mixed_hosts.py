@@ -273,15 +273,15 @@ REFUSED = {
     ),
     "hosts beside groups": (
         {"hosts": [{"address": "10.0.0.1", "slots": 8}], "groups": [{"gpu": "h100"}]},
-        "`hosts` stands beside `groups`",
+        "`hosts` cannot be combined with `groups`",
     ),
     "nodes beside groups": (
         {"nodes": 2, "groups": [{"gpu": "h100"}, {"gpu": "a100"}]},
-        "`nodes` stands beside `groups`",
+        "`nodes` cannot be combined with `groups`",
     ),
     "hosts of one group only": (
         {"groups": [HOSTS[0], {"gpu": "a100", "nodes": 1}]},
-        "`groups[1]` names no `hosts`, another group does",
+        "`groups[1]` has no `hosts`, but another group has",
     ),
     "unknown card of a group": (
         {"groups": [{"gpu": "h100"}, {"gpu": "a1000"}]},
@@ -289,9 +289,9 @@ REFUSED = {
     ),
     "host in two groups": (
         {"groups": [HOSTS[0], {"gpu": "a100", "hosts": [{"address": "10.0.0.1", "slots": 8}]}]},
-        "host `10.0.0.1` is written twice",
+        "host `10.0.0.1` occurs twice",
     ),
-    "no card": ({"groups": [{"nodes": 1}, {"gpu": "h100"}]}, "no `gpu` is named"),
+    "no card": ({"groups": [{"nodes": 1}, {"gpu": "h100"}]}, "`gpu` is missing"),
     "list of cards": (
         {"gpu": ["h100-80gb", "a100-80gb"]},
         "must be one card; list hosts with other cards as `groups: [",

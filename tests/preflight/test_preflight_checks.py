@@ -72,7 +72,7 @@ CASES: tuple[tuple[str, Callable[[], Case], tuple[str, ...], str], ...] = (
     ("ssh-refused", lambda: lost("connect to host b: Connection refused"), (SECOND,), "ssh_port"),
     ("no-python", lambda: lost("sh: 1: python3: not found"), (SECOND,), "install python3"),
     ("bad-answer", lambda: lost("its answer to facts is not one: junk"), (SECOND,), "--local"),
-    ("loud-login", lambda: lost("prints too much to be read"), (SECOND,), "silent"),
+    ("loud-login", lambda: lost("prints too much output"), (SECOND,), "silent"),
     ("host-down", lambda: lost("No route to host"), (SECOND,), "remove it"),
     (
         "host-same",
@@ -121,7 +121,7 @@ CASES: tuple[tuple[str, Callable[[], Case], tuple[str, ...], str], ...] = (
     ("cuda-differs", lambda: second(interpreter__cuda="12.6"), (SECOND,), "12.8"),
     ("cuda-differs", lambda: second(interpreter__nccl="2.21.5"), (SECOND,), "2.27.3"),
     ("folder-missing", lambda: second(folder__exists=False), (SECOND,), "rsync"),
-    ("folder-missing", lambda: second(folder__is_writable=False), (SECOND,), "right to write"),
+    ("folder-missing", lambda: second(folder__is_writable=False), (SECOND,), "write permission"),
     ("files-differ", lambda: second(folder__files={"train.yaml": "b2"}), (SECOND,), "rsync"),
     ("slots-missing", lambda: second(gpus=[CARD] * 4), (SECOND,), "10.0.0.2 slots=4"),
     (
@@ -302,7 +302,7 @@ def test_slow_network_is_priced() -> None:
     """A slow path is named with the measured and the needed rate, and what a step then takes."""
     message = make.found(slow())["bandwidth"].message
 
-    assert "50 Mbit/s from 10.0.0.1 to 10.0.0.2, measured; the plan counts on 100 Gbit/s" in message
+    assert "50 Mbit/s from 10.0.0.1 to 10.0.0.2, measured; the plan assumes 100 Gbit/s" in message
     assert "needs 8 Gbit/s" in message
     assert "a step then takes" in message
     assert message.endswith("1 of 2 paths are too slow")

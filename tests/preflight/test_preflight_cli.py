@@ -62,7 +62,7 @@ def test_one_machine_needs_no_ssh(run: Path) -> None:
     assert head.split()[:4] == ["host", "ssh", "config", "python"]
     assert row.split()[0] == "localhost"
     assert "FAIL" not in row
-    assert any("1 of 1 hosts seen" in line for line in rest)
+    assert any("1 of 1 hosts checked" in line for line in rest)
 
 
 def test_json_has_facts_and_findings(run: Path) -> None:
@@ -110,7 +110,7 @@ def test_hosts_of_a_slurm_job_are_reached_with_srun(run: Path, tmp_path: Path) -
     ("words", "said"),
     [
         (("/nonexistent",), "is not a folder"),
-        (("/usr",), "holds neither a run"),
+        (("/usr",), "contains neither a run"),
         (("--explain", "ssh-kee"), "did you mean `ssh-key`?"),
         ((".", "--hostfile", "/nonexistent"), "is not a file"),
     ],
@@ -156,7 +156,7 @@ def test_a_machine_without_cards_is_told_how_cpu_ranks_start(tmp_path: Path) -> 
     on_cpu = preflight(str(tmp_path), "--local", PATH=path, DS_ACCELERATOR="cpu")
 
     if bare.code:  # a machine with a GPU has nothing to say
-        assert "a run starts at least 1 rank on each host, and it has 0 GPUs" in bare.output
+        assert "a run starts at least 1 rank on each host, but the host has 0 GPUs" in bare.output
         assert "DS_ACCELERATOR=cpu" in bare.output
     assert on_cpu.code == 0, on_cpu.output
 
@@ -168,5 +168,5 @@ def test_slurm_without_srun_names_the_ways_out(run: Path, tmp_path: Path) -> Non
     done = preflight(str(run), PATH=f"{python}:{tmp_path}", SLURM_JOB_NODELIST="node[1-2]")
 
     assert done.code == 1
-    assert "there is no `srun`" in done.output
+    assert "`srun` is not on the PATH" in done.output
     assert "--local" in done.output

@@ -168,7 +168,7 @@ def test_a_rack_has_so_many_nodes_and_cards(per_node: int, joined: int) -> None:
     ("values", "message"),
     [
         ({"gpu": "gb200", "nvlink_domain": 6}, "must be a multiple of `gpus_per_node` (=4)"),
-        ({"gpu": "gb200", "nvlink_domain": 2}, "use 4; 4 ends it at the node"),
+        ({"gpu": "gb200", "nvlink_domain": 2}, "use 4; 4 limits it to one node"),
         ({"gpu": "l40s", "gpus_per_node": 4, "nvlink_domain": 8}, "requires NVLink"),
     ],
 )

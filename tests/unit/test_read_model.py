@@ -245,6 +245,6 @@ def test_an_unreachable_hub_fails_at_once(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:1")
     monkeypatch.setenv("no_proxy", "127.0.0.1")
 
-    assert "does not answer" in problems("a/b")
+    assert "did not respond" in problems("a/b")
     monkeypatch.setenv("HF_ENDPOINT", "file:///etc")
     assert "must begin with https" in problems("a/b")

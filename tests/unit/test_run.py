@@ -106,7 +106,7 @@ def test_data_that_is_not_here_leaves_the_run_without_a_length() -> None:
     rows, reason = training_rows(DataSpec(train="/nowhere/train.jsonl"))
 
     assert rows is None
-    assert "name `tokens`" in reason.message
+    assert "set `tokens`" in reason.message
 
 
 def test_plan_md_shows_the_run_only_with_a_budget() -> None:

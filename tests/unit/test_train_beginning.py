@@ -82,7 +82,7 @@ def test_results_are_not_replaced_unasked(resume: str, tmp_path: Path) -> None:
     """A folder with final weights and no checkpoint to go on from is left alone."""
     exported(tmp_path)
 
-    with pytest.raises(DsforgeError, match="holds an earlier run"):
+    with pytest.raises(DsforgeError, match="contains an earlier run"):
         chosen_beginning(resume, tmp_path, overwrite=False)
 
 
@@ -211,7 +211,7 @@ def test_no_checkpoint_that_is_whole_is_an_error(tmp_path: Path) -> None:
     with_files(path)
     (path / "rank.pt").unlink()
 
-    with pytest.raises(DsforgeError, match=r"global_step4: rank.pt is not there"):
+    with pytest.raises(DsforgeError, match=r"global_step4: rank.pt is missing"):
         chosen_beginning("auto", tmp_path, overwrite=False)
 
 

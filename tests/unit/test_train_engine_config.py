@@ -103,8 +103,8 @@ def test_a_key_that_is_written_twice_is_refused(tmp_path: Path) -> None:
         read(tmp_path, text)
 
     assert [p.message for p in raised.value.problems] == [
-        "`a` is written twice",
-        "`train_batch_size` is written twice",
+        "`a` occurs twice",
+        "`train_batch_size` occurs twice",
     ]
 
 

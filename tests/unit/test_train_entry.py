@@ -23,7 +23,7 @@ def test_steps_are_written_in_digits(
     said = capsys.readouterr().err
 
     assert caught.value.code == 2
-    assert "is not a whole number from 1 on" in said
+    assert "must be a whole number of at least 1" in said
     assert "\x1b" not in said
     assert len(said) < 1500
 

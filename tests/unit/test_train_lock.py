@@ -77,7 +77,7 @@ def test_a_killed_run_is_named_and_its_folder_taken_over(tmp_path: Path) -> None
 
     assert len(told.lines) == 1
     assert f"run {GONE['pid']} on" in told.lines[0]
-    assert "has ended and left" in told.lines[0]
+    assert "has ended without removing" in told.lines[0]
 
 
 def test_another_process_with_the_same_id_is_not_the_run(tmp_path: Path) -> None:
@@ -177,5 +177,5 @@ def test_an_output_that_is_no_folder_is_refused(name: str, tmp_path: Path) -> No
     (tmp_path / "file").write_text("mine")
     (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
 
-    with pytest.raises(DsforgeError, match=r"cannot be (made|written)"):
+    with pytest.raises(DsforgeError, match=r"cannot be (created|written)"):
         Told().hold(tmp_path / name)

@@ -55,7 +55,7 @@ def test_an_input_in_the_place_of_a_result_is_refused(
     """By whatever name the output is called; the message names the key and the place."""
     (tmp_path / "job").mkdir()
     (tmp_path / "job" / "through-a-link").symlink_to(".")
-    with pytest.raises(SpecError, match="would replace what the run needs") as raised:
+    with pytest.raises(SpecError, match="would overwrite inputs of the run") as raised:
         check_inputs(*job(tmp_path / "job", **changes), tmp_path / "job" / output)
 
     (problem,) = raised.value.problems

@@ -29,13 +29,13 @@ def read_config(model: Path | None, dtype: str) -> dict[str, Any]:
         return {}
     file = model / "config.json"
     if not file.is_file() or _leads_out(file, model):
-        raise DsforgeError(f"{model} has no config.json", "name the folder that has one")
+        raise DsforgeError(f"{model} has no config.json", "give the folder that contains it")
     try:
         values = json.loads(_content(file).decode("utf-8"))
     except (ValueError, RecursionError) as error:
         raise DsforgeError(f"{file} is not valid JSON: {str(error)[:200]}") from error
     if not isinstance(values, dict):
-        raise DsforgeError(f"{file} is not the configuration of a model: no JSON object")
+        raise DsforgeError(f"{file} is not the configuration of a model: not a JSON object")
     values.pop("torch_dtype", None)
     return {**values, "dtype": dtype}
 
@@ -76,7 +76,7 @@ def _content(file: Path) -> bytes:
 def _why_not(file: Path, model: Path) -> str:
     """Why a file is not copied; empty where it is."""
     if _leads_out(file, model):
-        return "a link that leads out of the folder"
+        return "a link to a path outside the folder"
     try:
         with opened(file) as descriptor:
             many = size_of(descriptor)

@@ -40,18 +40,18 @@ PREFIX = ".dsforge-unfinished-"
 WRITER = "writer"  # the file that is locked, in a folder of that name
 CONTENT = "content"
 MARK = b"dsforge writes here, and removes this folder when it is done\n"
-ANOTHER = "name a folder that does not exist"
+ANOTHER = "choose a folder that does not exist"
 MARGIN_BYTES = 64 * 1024  # for folders and small files, beside the bytes that are known
 HINTS = {
-    errno.ENOSPC: "make room on its disk, or write to another one",
-    errno.EDQUOT: "your quota is used up: make room, or write to another disk",
+    errno.ENOSPC: "free space on its disk, or write to another one",
+    errno.EDQUOT: "your quota is used up: free space, or write to another disk",
     errno.EROFS: "its disk is read-only: write to another one",
-    errno.EACCES: "write where you may create files, or change the permissions",
-    errno.EPERM: "write where you may create files, or change the permissions",
+    errno.EACCES: "write to a folder with write permission, or change the permissions",
+    errno.EPERM: "write to a folder with write permission, or change the permissions",
     errno.EFBIG: "raise the limit on the size of files (`ulimit -f`), or write to another disk",
     errno.ENAMETOOLONG: "use a shorter name",
-    errno.ENOTDIR: "a file stands where a folder should be: write somewhere else",
-    errno.ELOOP: "a link on the way points to itself: write somewhere else",
+    errno.ENOTDIR: "a file exists at the path of a folder: choose another path",
+    errno.ELOOP: "a link in the path points to itself: choose another path",
 }
 
 
@@ -62,14 +62,14 @@ def check_new(out: Path) -> Path:
             raise DsforgeError(f"{out} exists", ANOTHER)
         for path in (out.parent, *out.parent.parents):
             if path.is_symlink() and not path.exists():
-                raise DsforgeError(f"cannot write {out}: {path} is a link to nothing", ANOTHER)
+                raise DsforgeError(f"cannot write {out}: {path} is a dangling link", ANOTHER)
         place = Path(os.path.realpath(out.parent)) / out.name
         try:
             status = place.lstat()
         except FileNotFoundError:
             return place
     if stat.S_ISLNK(status.st_mode):
-        raise DsforgeError(f"{out} is a link, and links are not written through", ANOTHER)
+        raise DsforgeError(f"{out} is a link; dsforge does not write through links", ANOTHER)
     raise DsforgeError(f"{out} exists", ANOTHER)
 
 
@@ -121,7 +121,7 @@ def replaced_folder(folder: Path, say: Say, *, needed_bytes: int = 0) -> Iterato
 def workplace(parent: Path, say: Say) -> Iterator[Path]:
     """A folder of our own in another, removed at the end; what killed runs left goes first."""
     sweep(parent, say)
-    own, lock = _claimed(parent)
+    own, lock = _locked_new_folder(parent)
     try:
         yield own
     finally:
@@ -136,7 +136,7 @@ def explained(out: Path) -> Iterator[None]:
         yield
     except OSError as error:
         why = error.strerror or str(error)
-        hint = HINTS.get(error.errno or 0, "write somewhere else")
+        hint = HINTS.get(error.errno or 0, "choose another path")
         raise DsforgeError(f"cannot write {out}: {why}", hint) from error
 
 
@@ -150,7 +150,7 @@ def write_file(path: Path, content: bytes) -> None:
 def check_written(path: Path, crc32: int) -> None:
     """Compare a file on the disk with the checksum of what was written. Raises DsforgeError."""
     if crc32_on_disk(path) != crc32:
-        message = f"{path.name} does not hold what was written to it"
+        message = f"{path.name} has other content than was written to it"
         raise DsforgeError(message, "the disk may be faulty: write to another one")
 
 
@@ -160,7 +160,7 @@ def check_outside(out: Path, *folders: Path | None) -> None:
     for folder in folders:
         if folder is not None and place.is_relative_to(os.path.realpath(folder)):
             raise DsforgeError(
-                f"{out} lies in {folder}, which must not be changed", "name another folder"
+                f"{out} is inside {folder}, which must not be changed", "choose another folder"
             )
 
 
@@ -168,7 +168,7 @@ def check_room(out: Path, folder: Path, needed_bytes: int) -> None:
     """Raise DsforgeError where the disk of a folder has no room for so many bytes."""
     free = shutil.disk_usage(folder).free
     if needed_bytes + MARGIN_BYTES > free:
-        message = f"{out} needs {size(needed_bytes)}, {size(free)} are free on its disk"
+        message = f"{out} requires {size(needed_bytes)}, but {size(free)} are free on its disk"
         raise DsforgeError(message, HINTS[errno.ENOSPC])
 
 
@@ -186,7 +186,7 @@ def _parents(folder: Path) -> Iterator[None]:
         raise
 
 
-def _claimed(parent: Path) -> tuple[Path, int]:
+def _locked_new_folder(parent: Path) -> tuple[Path, int]:
     """A new folder of our own, and the descriptor that holds its lock."""
     while True:
         own = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
@@ -213,7 +213,7 @@ def sweep(parent: Path, say: Say) -> None:
     for path in sorted(parent.glob(f"{PREFIX}*")):
         try:
             if _remove_abandoned(path):
-                say(f"removed {path}, which an earlier run left unfinished")
+                say(f"removed {path}, an unfinished result of an earlier run")
         except OSError as error:
             say(f"{path} was left unfinished by an earlier run; remove it ({error.strerror})")
 

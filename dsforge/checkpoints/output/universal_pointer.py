@@ -16,7 +16,7 @@ from dsforge.checkpoints.path_names import is_plain
 from dsforge.errors import DsforgeError
 
 POINTER = "latest_universal"
-HINT = "remove it, or convert into a folder of its own"
+HINT = "remove it, or convert into a separate folder"
 MAX_BYTES = 4096  # of a pointer; the name of a folder has at most 255
 
 
@@ -25,9 +25,11 @@ def check_pointer(out: Path) -> None:
     name = os.fsencode(out.name)
     if out.name == POINTER or name != name.strip() or not is_plain(out.name):
         message = f"{out.name!r} cannot be the name of a universal checkpoint"
-        raise DsforgeError(message, f"`{POINTER}` is to hold it: use a shorter or plainer name")
+        raise DsforgeError(
+            message, f"`{POINTER}` must contain it: use a shorter name of letters and digits"
+        )
     with explained(out):
-        held = _held(out.parent / POINTER)
+        held = _pointer_content(out.parent / POINTER)
     if held not in (None, name):
         raise _taken(out, held)
 
@@ -41,12 +43,12 @@ def point(out: Path, say: Say) -> None:
             rename_new(own / POINTER, pointer)
             flush(out.parent)
         except FileExistsError as error:
-            held = _held(pointer)
+            held = _pointer_content(pointer)
             if held != name:
                 raise _taken(out, held) from error
 
 
-def _held(pointer: Path) -> bytes | None:
+def _pointer_content(pointer: Path) -> bytes | None:
     """The name in a pointer; none where there is none. Raises DsforgeError where it is no file."""
     try:
         descriptor = os.open(pointer, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -55,9 +57,9 @@ def _held(pointer: Path) -> bytes | None:
     except OSError as error:
         if not pointer.is_symlink():
             raise
-        hint = "remove it, or write into a folder of its own"
+        hint = "remove it, or write into a separate folder"
         raise DsforgeError(
-            f"{pointer} is a link, and links are not written through", hint
+            f"{pointer} is a link; dsforge does not write through links", hint
         ) from error
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -71,5 +73,5 @@ def _taken(out: Path, held: bytes | None) -> DsforgeError:
     there = "already written, but" if os.path.lexists(out) else "not written:"
     named = (held or b"").decode("utf-8", "replace")[:80]
     message = f"{out} is {there} {out.parent / POINTER} names another checkpoint: `{named}`"
-    hint = f"remove `{POINTER}` or write `{out.name}` into it, or convert into a folder of its own"
+    hint = f"remove `{POINTER}` or write `{out.name}` into it, or convert into a separate folder"
     return DsforgeError(message, hint)

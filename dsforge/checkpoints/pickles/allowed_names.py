@@ -53,7 +53,7 @@ TRAINER = re.compile(  # what the arguments of the Hugging Face Trainer are made
     r"|trl\.trainer\.\w+_config\.[A-Z]\w*Config|trl\.trainer\.utils\.[A-Z]\w*Config"
 )
 NO_LOAD = "do not load it: torch.load would run it"
-HELD_HINT = "load it with weights_only=True, or know who wrote it"
+HELD_HINT = "load it with weights_only=True, unless you trust its author"
 
 
 def is_known(name: str) -> bool:

@@ -81,7 +81,7 @@ def _object(key: Foreign) -> Any:
     if key.path == STAGES and len(key.arguments) == 1 and isinstance(key.arguments[0], int):
         return int(key.arguments[0])
     if key.path in COMPLEX or key.path == STAGES:
-        raise ValueError("a key that is no number")
+        raise ValueError("a key that is not a number")
     return key
 
 

@@ -42,7 +42,7 @@ class Machine:
     def finish(self) -> Any:
         """The value at the end of the stream. Raises ValueError where more follows."""
         if self.at != len(self.stream) or self.outer or len(self.stack) != 1:
-            raise ValueError("more follows behind its end")
+            raise ValueError("data after its end")
         return self.stack[0]
 
     def handed(self) -> list[Any]:
@@ -54,7 +54,7 @@ class Machine:
         """Count work. Raises ValueError where it becomes too much."""
         self.work += work
         if self.work > MAX_WORK:
-            raise ValueError("more values than a checkpoint needs")
+            raise ValueError("more values than a checkpoint contains")
 
     def take(self, count: int) -> bytes:
         """The next bytes. Raises ValueError where there are fewer."""
@@ -84,7 +84,7 @@ class Machine:
     def name(self, module: Any, name: Any) -> Name:
         """A name that would be imported."""
         if not (isinstance(module, str) and isinstance(name, str)):
-            raise ValueError("a name that is no text")  # noqa: TRY004 - what callers expect
+            raise ValueError("a name that is not text")  # noqa: TRY004 - what callers expect
         path = f"{module}.{name}"
         if len(path) > MAX_NAME:
             raise ValueError("a name that is too long")
@@ -146,28 +146,28 @@ def _kind(value: Any) -> str:
 def count(value: Any) -> int:
     """A size, offset or stride. Raises ValueError where it is no whole number from 0 up."""
     if type(value) is not int or not 0 <= value < MAX_COUNT:
-        raise ValueError("a size that is no whole number, or too large")
+        raise ValueError("a size that is not a whole number, or too large")
     return value
 
 
 def _counts(values: Any) -> tuple[int, ...]:
     if not isinstance(values, tuple | list) or len(values) > MAX_DIMENSIONS:
-        raise ValueError("a shape that is none")
+        raise ValueError("an invalid shape")
     return tuple(map(count, values))
 
 
 def storage(identity: Any) -> Storage:
     """The storage that a persistent identity names. Raises ValueError."""
     if not isinstance(identity, tuple) or len(identity) != 5:  # noqa: PLR2004 - as torch writes it
-        raise ValueError("a storage that is none")
+        raise ValueError("an invalid storage")
     kind, what, key, _, elements = identity
     if kind != "storage" or not isinstance(what, Name) or not isinstance(key, str):
-        raise ValueError("a storage that is none")
+        raise ValueError("an invalid storage")
     known = STORAGES.get(what.path.rpartition(".")[2])
     if known is None or not what.path.startswith("torch."):
         raise ValueError(f"a storage of an unknown type, {what.path}")
     if not key.isascii() or not key.isdigit() or len(key) > 20:  # noqa: PLR2004
-        raise ValueError("a storage whose key is no number")
+        raise ValueError("a storage whose key is not a number")
     return Storage(key, known, count(elements))
 
 
@@ -225,7 +225,7 @@ def _check_attributes(state: Any) -> None:
         if part is None or part == {}:
             continue
         if not isinstance(part, dict) or not all(isinstance(key, str) for key in part):
-            raise ValueError("attributes of a tensor that are none")
+            raise ValueError("invalid attributes of a tensor")
         odd = [key for key in part if key in CONTENTS or key.startswith("__")]
         if odd:
             raise ValueError(f"a tensor whose `{odd[0][:40]}` is set")
@@ -233,7 +233,7 @@ def _check_attributes(state: Any) -> None:
 
 def _ordered(machine: Machine, pairs: Any = ()) -> dict[Any, Any]:
     if not isinstance(pairs, list | tuple) or any(not isinstance(p, list | tuple) for p in pairs):
-        raise ValueError("an ordered dict of something else than pairs")
+        raise ValueError("an ordered dict of values that are not pairs")
     machine.charge(COPY_WORK * len(pairs))
     return {machine.key(key): value for key, value in pairs}
 
@@ -241,7 +241,7 @@ def _ordered(machine: Machine, pairs: Any = ()) -> dict[Any, Any]:
 def check_dict_state(state: Any) -> None:
     """Raises ValueError where attributes of an ordered dict take the place of its methods."""
     if not isinstance(state, dict) or any(not isinstance(key, str) for key in state):
-        raise ValueError("attributes of a dict that are none")
+        raise ValueError("invalid attributes of a dict")
     odd = sorted(key for key in state if key.startswith("__") or key in METHODS)
     if odd:
         raise ValueError(f"a dict whose `{odd[0][:40]}` is set")
@@ -268,14 +268,14 @@ def _size(machine: Machine, sizes: Any = ()) -> tuple[int, ...]:
 
 def _encoded(machine: Machine, text: Any, coding: Any) -> bytes:
     if not isinstance(text, str) or coding not in ("latin1", "latin-1", "iso-8859-1"):
-        raise ValueError("bytes in an unknown coding")
+        raise ValueError("bytes in an unknown encoding")
     machine.charge(len(text) // 8)
     return text.encode("latin-1")
 
 
 def _byte_array(machine: Machine, value: Any = b"") -> bytes:
     if not isinstance(value, bytes):
-        raise ValueError("a byte array of something else")  # noqa: TRY004
+        raise ValueError("an invalid byte array")  # noqa: TRY004
     return value
 
 
@@ -288,7 +288,7 @@ def _unread(kind: str) -> Callable[..., Any]:
     """What stands for tensors of a kind whose contents are not read here, though torch can."""
 
     def refuse(*_: Any) -> Any:
-        raise ValueError(f"{kind} tensor, which is not read here")
+        raise ValueError(f"{kind} tensor, which is not supported")
 
     return refuse
 

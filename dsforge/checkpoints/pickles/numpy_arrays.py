@@ -38,7 +38,7 @@ def check_numpy(path: str, arguments: tuple[Any, ...]) -> None:
         if sound:
             scalar_of(arguments)
     if not sound:
-        raise ValueError("a value of numpy in a form that numpy does not write")
+        raise ValueError("a numpy value in a form that numpy does not write")
 
 
 def scalar_of(arguments: tuple[Any, ...]) -> Any:
@@ -56,7 +56,7 @@ def scalar_of(arguments: tuple[Any, ...]) -> Any:
         value = np.frombuffer(data, kind, 1)[0] if kind.itemsize else kind.type()
         return value.item()
     except (SystemError, ValueError) as error:  # no such character, or too few bytes
-        raise ValueError("a number or text of numpy that is none") from error
+        raise ValueError("an invalid numpy number or text") from error
 
 
 def check_state(target: Foreign, state: Any) -> None:
@@ -69,7 +69,7 @@ def check_state(target: Foreign, state: Any) -> None:
     else:
         sound = sound and target.path in ARRAYS and _is_content(state)
     if not sound:
-        raise ValueError("a value of numpy in a form that numpy does not write")
+        raise ValueError("a numpy value in a form that numpy does not write")
 
 
 def _kind(code: Any) -> str:

@@ -127,7 +127,7 @@ def _duplicate(machine: Machine) -> None:
 def _tuple(length: int) -> Operation:
     def last(machine: Machine) -> None:
         if len(machine.stack) < length:
-            raise ValueError("a tuple of more than there is")
+            raise ValueError("a tuple of more values than exist")
         values = tuple(machine.stack[-length:])
         del machine.stack[-length:]
         machine.push(values)
@@ -251,7 +251,7 @@ def _fetch_long(machine: Machine) -> None:
 
 def _read_only(machine: Machine) -> None:
     if not isinstance(machine.stack[-1], bytes):
-        raise ValueError("a buffer that is none")  # noqa: TRY004 - what callers expect
+        raise ValueError("an invalid buffer")  # noqa: TRY004 - what callers expect
 
 
 def _protocol(machine: Machine) -> None:

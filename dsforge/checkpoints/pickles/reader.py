@@ -58,7 +58,7 @@ def read_pickle(stream: bytes) -> Pickled:
         message = f"not a pickle that torch writes: {why}"
         raise PickleError(message, frozenset(machine.names)) from error
     except (RecursionError, MemoryError, OverflowError) as error:
-        message = "a pickle that asks for more than a checkpoint needs"
+        message = "a pickle with operations that a checkpoint does not need"
         raise PickleError(message, frozenset(machine.names)) from error
     return Pickled(value, frozenset(machine.names), frozenset(machine.called), handed)
 

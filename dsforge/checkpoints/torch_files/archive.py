@@ -85,12 +85,12 @@ class Archive:
         for name, tensor in tensors_in(self.value):
             storages[tensor.storage.key, tensor.storage.dtype] = tensor.storage
             if tensor.end > tensor.storage.elements:
-                yield f"`{name}` reaches beyond its storage"
+                yield f"`{name}` exceeds its storage"
         for storage in storages.values():
             record = self.records.get(f"data/{storage.key}")
             needed = storage.elements * ITEM_BYTES[storage.dtype]
             if record is None:
-                yield f"storage {storage.key} is not there"
+                yield f"storage {storage.key} is missing"
             elif record.bytes != needed:
                 yield f"storage {storage.key} has {record.bytes} bytes, its tensors need {needed}"
 
@@ -100,11 +100,11 @@ class Archive:
         Raises DsforgeError where the tensor is not laid out in order or reaches out of the record.
         """
         if not tensor.is_contiguous:
-            raise DsforgeError(f"{self.path.name} holds a tensor that is not contiguous")
+            raise DsforgeError(f"{self.path.name} contains a tensor that is not contiguous")
         record = self.records.get(f"data/{tensor.storage.key}")
         end_bytes = (tensor.offset + tensor.elements) * ITEM_BYTES[tensor.storage.dtype]
         if record is None or end_bytes > record.bytes:
-            raise DsforgeError(f"{self.path.name} does not hold storage {tensor.storage.key}")
+            raise DsforgeError(f"{self.path.name} does not contain storage {tensor.storage.key}")
         return record
 
     def flat(self, tensor: StoredTensor) -> NDArray[Any]:
@@ -128,7 +128,7 @@ class Archive:
         """Raise DsforgeError where a tensor does not have elements `begin` to `end`."""
         if not 0 <= begin <= end <= tensor.elements:
             message = f"a tensor of {tensor.elements} elements; {begin} to {end} are needed"
-            raise DsforgeError(f"{self.path.name} holds {message}")
+            raise DsforgeError(f"{self.path.name} contains {message}")
 
 
 def crc32_of(descriptor: int, record: Record) -> int:

@@ -29,7 +29,7 @@ from dsforge.errors import EXIT_FINDINGS, Problem, SpecError
 from dsforge.findings import Finding
 
 CHUNK_BYTES = 1024 * 1024
-HINT = "`dsforge ckpt verify` names all that is wrong; use another checkpoint or copy it again"
+HINT = "`dsforge ckpt verify` lists all problems; use another checkpoint or copy it again"
 
 Advance = Callable[[int], None]
 
@@ -112,7 +112,7 @@ class CheckedArchive(Archive):
     def _damaged(self, record: Record) -> UnusableError:
         why = f"record {record.name}: its bytes do not match their checksum"
         if not self.has_sums:
-            why = "holds no checksums; `--unchecked` takes its bytes as they are"
+            why = "contains no checksums; `--unchecked` reads it without checksums"
         return UnusableError(self.path, [error("bytes-changed", self.path.name, why)])
 
 

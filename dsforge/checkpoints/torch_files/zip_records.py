@@ -80,9 +80,9 @@ def _checked(descriptor: int) -> dict[str, Record]:
     begin, entries = _directory(descriptor)
     found = {record.name: record for record in _records(descriptor, entries, begin)}
     if len(found) != len(entries):
-        raise ValueError("holds two records of one name")
+        raise ValueError("contains two records of one name")
     if "data.pkl" not in found:
-        raise ValueError("holds no data.pkl")
+        raise ValueError("contains no data.pkl")
     _check_byte_order(descriptor, found)
     return found
 
@@ -98,16 +98,16 @@ def _directory(descriptor: int) -> tuple[int, list[Entry]]:
     tail = end[14:]
     expected = (min(count, 0xFFFF),) * 2 + (min(length, FULL), min(begin, FULL), 0)
     if (signature, end[10], end[14]) != (b"PK\6\6", b"PK\6\7", b"PK\5\6"):
-        raise ValueError("does not end as torch ends its files")
+        raise ValueError("does not have the end record that torch writes")
     if (rest, where, tail[3:]) != (44, size - END.size, expected) or any((*disks, *tail[1:3])):
-        raise ValueError("has a directory that its end does not agree with")
+        raise ValueError("has a directory that differs from its end record")
     if count != count_again or begin + length != size - END.size or (end[11], end[13]) != (0, 1):
-        raise ValueError("has bytes that belong to no record")
+        raise ValueError("contains bytes outside of all records")
     if not 0 < count <= MAX_RECORDS or length > MAX_DIRECTORY_BYTES:
         raise ValueError(f"has {count:,} records; at most {MAX_RECORDS:,} are read")
     content = read_at(descriptor, begin, length)
     if len(content) != length:
-        raise ValueError("is cut off")
+        raise ValueError("is truncated")
     return begin, _entries(content, count)
 
 
@@ -124,13 +124,15 @@ def _entries(content: bytes, count: int) -> list[Entry]:
         if signature != b"PK\1\2" or at > len(content):
             raise ValueError("has a directory that is damaged")
         if method or flags not in (UTF8, UTF8 | HAS_DESCRIPTOR):
-            raise ValueError("holds a record that is compressed or encrypted, as torch writes none")
+            raise ValueError(
+                "contains a compressed or encrypted record, which torch does not write"
+            )
         if comment or disk or any(kinds) or packed != size:  # torch reads no bytes of a folder
             raise ValueError("has a directory that torch did not write")
         size, header = _large(extra, size, header)
         entries.append(Entry(name, flags, header, size, crc, extra))
     if at != len(content):
-        raise ValueError("has a directory with more than its records")
+        raise ValueError("has directory entries without records")
     return entries
 
 
@@ -144,7 +146,7 @@ def _large(extra: bytes, size: int, header: int) -> tuple[int, int]:
         raise ValueError("has a directory entry with a field that torch does not write")
     values = struct.unpack(f"<{numbers}Q", extra[4:])
     if size == FULL and values[0] != values[1]:
-        raise ValueError("holds a record that is compressed")
+        raise ValueError("contains a compressed record")
     return (values[0] if size == FULL else size), (values[-1] if header == FULL else header)
 
 
@@ -159,7 +161,7 @@ def _records(descriptor: int, entries: list[Entry], directory: int) -> Iterator[
         if before:
             _check_descriptor(content[:skipped], before)
         if entry.header != at + skipped:
-            raise ValueError("has bytes that belong to no record")
+            raise ValueError("contains bytes outside of all records")
         extra_bytes = _check_header(content[skipped:], entry)
         begin = entry.header + LOCAL.size + len(entry.name) + extra_bytes
         first = begin - extra_bytes - at
@@ -169,15 +171,15 @@ def _records(descriptor: int, entries: list[Entry], directory: int) -> Iterator[
         _check_extra(extra, entry)
         name = entry.name.removeprefix(root).decode("utf-8")
         if not entry.name.startswith(root) or not RECORDS.fullmatch(name):
-            raise ValueError(f"holds a record that torch does not write: {name[:80]!r}")
+            raise ValueError(f"contains a record that torch does not write: {name[:80]!r}")
         yield Record(name, begin, entry.size, entry.crc32)
         at, before = begin + entry.size, entry
         if at > directory:
-            raise ValueError(f"is cut off in record {name}")
+            raise ValueError(f"is truncated in record {name}")
     if before:
         _check_descriptor(read_at(descriptor, at, before.descriptor_bytes), before)
         if at + before.descriptor_bytes != directory:
-            raise ValueError("has bytes that belong to no record")
+            raise ValueError("contains bytes outside of all records")
 
 
 def _check_header(content: bytes, entry: Entry) -> int:
@@ -186,9 +188,9 @@ def _check_header(content: bytes, entry: Entry) -> int:
     signature, _, flags, method, _, _, crc, packed, size, named, more = fields
     name = content[LOCAL.size : LOCAL.size + named]
     if signature != b"PK\3\4" or (name, flags, method) != (entry.name, entry.flags, 0):
-        raise ValueError("has a record whose header is not that of the directory")
+        raise ValueError("has a record whose header differs from the directory")
     if any((crc, packed, size)):  # torch writes them behind the bytes
-        raise ValueError("has a record whose sizes are not those of the directory")
+        raise ValueError("has a record whose sizes differ from the directory")
     return int(more)
 
 
@@ -216,7 +218,7 @@ def _check_descriptor(content: bytes, entry: Entry) -> None:
     form = DESCRIPTOR_64 if entry.extra else DESCRIPTOR
     stated = (b"PK\7\10", entry.crc32, entry.size, entry.size)
     if form.unpack(content) != stated:
-        raise ValueError("has a record whose sizes are not those of the directory")
+        raise ValueError("has a record whose sizes differ from the directory")
 
 
 def _check_byte_order(descriptor: int, records: dict[str, Record]) -> None:
@@ -225,7 +227,7 @@ def _check_byte_order(descriptor: int, records: dict[str, Record]) -> None:
     if record is None:
         return
     if read_at(descriptor, record.begin, min(record.bytes, 8)) != b"little":
-        raise ValueError("does not hold its numbers in little-endian order")
+        raise ValueError("does not store its numbers in little-endian order")
 
 
 def _why_not(descriptor: int, why: str) -> tuple[str, str]:
@@ -235,9 +237,9 @@ def _why_not(descriptor: int, why: str) -> tuple[str, str]:
         return "is empty: 0 bytes", ""
     if begins == b"PK\3\4":
         if b"PK\5\6" not in read_at(descriptor, max(0, size - 66_000), 66_000):
-            return f"is cut off: its end is missing ({size:,} bytes are there)", ""
-        return f"{why}; torch did not write it like this", "load it only if you know who wrote it"
+            return f"is truncated: its end is missing ({size:,} bytes exist)", ""
+        return f"{why}; torch did not write it like this", "load it only if you trust its author"
     if begins[:1] == b"\x80":
         hint = "load it with weights_only=True and save it once with a newer torch"
-        return "is in the format before torch 1.6, which is not read", hint
+        return "is in the format before torch 1.6, which is not supported", hint
     return "is not a torch file", ""

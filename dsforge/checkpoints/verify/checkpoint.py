@@ -98,7 +98,7 @@ def _deepspeed(folder: Folder, depth: Depth, wanted: Wanted) -> list[Finding]:
         try:
             found += check(opened)
         except (*MISFITS, DsforgeError) as failure:
-            why = f"is not as saved: {type(failure).__name__}: {str(failure)[:200]}"
+            why = f"differs from what was saved: {type(failure).__name__}: {str(failure)[:200]}"
             found.append(error("content-unknown", folder.path.name, why))
     for archive in opened.archives.values():
         found += content_findings(archive, depth)
@@ -121,7 +121,7 @@ def _whole_parameters(opened: Opened, wanted: Wanted) -> Iterator[Finding]:
         return
     atoms = {**saved.trained, **saved.frozen}
     if not atoms:
-        yield error("weights-missing", folder.path.name, "holds no weights")
+        yield error("weights-missing", folder.path.name, "contains no weights")
     held = {plain_name(n): atom.shape for n, atom in atoms.items() if ".lora_" not in n}
     if held or not atoms:  # adapters may stand alone, as after QLoRA
         yield from shape_findings(folder.path.name, held, wanted)

@@ -31,11 +31,13 @@ def shape_findings(
         lost = [name for name in wanted.shapes if name not in held]
         if lost:
             hint = "weights are missing, or belong to another model"
-            yield error("tensor-missing", place, f"the model also has {listed(lost)}", hint)
+            yield error(
+                "tensor-missing", place, f"the checkpoint lacks {listed(lost)} of the model", hint
+            )
         both = ((name, held[name], shape) for name, shape in wanted.shapes.items() if name in held)
         other = [f"{name} is {own}, not {shape}" for name, own, shape in both if own != shape]
         if other:
-            yield error("shape-other", place, listed(other), "the model was changed since")
+            yield error("shape-other", place, listed(other), "the model was changed after the save")
         return
     total = sum(math.prod(shape) for shape in held.values())
     if wanted.parameters is not None and total != wanted.parameters:

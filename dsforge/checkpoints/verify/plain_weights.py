@@ -90,15 +90,17 @@ def _index(folder: Path, seen: dict[str, Weight]) -> Iterator[Finding]:
         try:
             where = _weight_map(index)
         except DsforgeError as failure:
-            yield error("index-unreadable", index.name, f"is no index: {failure.message}")
+            yield error("index-unreadable", index.name, f"is not an index: {failure.message}")
             continue
         odd = sorted({repr(name)[:80] for name in where.values() if not is_plain(name)})
         if odd:
-            yield error("index-unreadable", index.name, f"{listed(odd)} is no file of this folder")
+            yield error(
+                "index-unreadable", index.name, f"{listed(odd)} is not a file of this folder"
+            )
             continue
         files = sorted({name for name in where.values() if not (folder / name).is_file()})
         if files:
-            message = f"names shards that are not there: {listed(files)}"
+            message = f"names missing shards: {listed(files)}"
             yield error("shard-missing", index.name, message)
         away = set(files)
         lost = [
@@ -107,7 +109,7 @@ def _index(folder: Path, seen: dict[str, Weight]) -> Iterator[Finding]:
             if f not in away and (n not in seen or seen[n].file.name != f)
         ]
         if lost:
-            message = f"names tensors that are not there: {listed(lost)}"
+            message = f"names missing tensors: {listed(lost)}"
             yield error("tensor-missing", index.name, message)
 
 

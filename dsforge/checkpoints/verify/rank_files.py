@@ -56,7 +56,7 @@ def _tag(opened: Opened) -> Iterator[Finding]:
         step = next(iter(counts))
         if int(named[1]) != step:
             message = f"the files are of step {step}"
-            hint = "the folder was renamed or swapped; give it back its own name"
+            hint = "the folder was renamed or swapped; restore its name"
             yield error("tag-swapped", opened.folder.path.name, message, hint)
 
 
@@ -71,8 +71,10 @@ def _optimizer_steps(opened: Opened) -> Iterator[Finding]:
     if len(counts) > 1:
         usual = counts.most_common(1)[0][0]
         odd = [f"{name} ({step:.0f} steps)" for name, step in found.items() if step != usual]
-        hint = "a rank's file is of another save; use another checkpoint"
-        yield error("steps-mixed", opened.folder.path.name, f"not all alike: {listed(odd)}", hint)
+        hint = "the file of a rank belongs to another save; use another checkpoint"
+        yield error(
+            "steps-mixed", opened.folder.path.name, f"the ranks differ: {listed(odd)}", hint
+        )
     totals = {_steps(v) - _steps(v, "skipped_steps") for _, v in opened.of("model")}
     if len(counts) == 1 and len(totals) == 1 and set(counts) != totals:
         message = f"optimizer of step {next(iter(counts)):.0f}, weights of {next(iter(totals))}"
@@ -105,7 +107,10 @@ def _ranks(opened: Opened) -> Iterator[Finding]:
     claimed = sorted(says | parts)
     if len(claimed) > 1:
         worlds = " and ".join(map(str, claimed))
-        hint = "files of an earlier run on other ranks were left here; use another checkpoint"
+        hint = (
+            "the folder contains files of an earlier run with another number of ranks; use "
+            "another checkpoint"
+        )
         yield error("worlds-mixed", name, f"files of runs on {worlds} ranks", hint)
     models = sorted({file.model_rank for file in files})
     for kind in ("optimizer", "model"):
@@ -116,7 +121,7 @@ def _ranks(opened: Opened) -> Iterator[Finding]:
         if missing := most * len(models) - len(own):
             shown = _first_missing(own, models, most)
             more = f" and {missing - SHOWN:,} more" if missing > SHOWN else ""
-            hint = "the rank did not finish, or its disk was not copied; look on its host"
+            hint = "the rank did not finish, or its files were not copied; check its host"
             yield error("rank-missing", name, f"no {kind} file of {shown}{more} (of {most})", hint)
     if any(file.data_rank is not None for file in files) and not opened.folder.of("model"):
         yield error("model-missing", name, "no *_model_states.pt")
@@ -156,7 +161,9 @@ def _empty(opened: Opened) -> Iterator[Finding]:
             many = f"{len(empty)} empty tensors: {listed(empty)}"
             yield error("tensor-empty", file.path.name, many, GATHER)
         if sharded and value.get("module") and not value.get("param_shapes"):
-            yield error("shapes-missing", file.path.name, "does not say the shapes of its weights")
+            yield error(
+                "shapes-missing", file.path.name, "does not contain the shapes of its weights"
+            )
 
 
 def _stages(opened: Opened) -> Iterator[Finding]:

@@ -42,7 +42,8 @@ def opened_archive(file: Path, place: str = "") -> tuple[Archive | None, list[Fi
     except UntrustedError as failure:
         return None, [error("runs-code", place, failure.message, failure.hint)]
     except DsforgeError as failure:
-        return None, [error("file-unreadable", place, failure.message, failure.hint)]
+        message = failure.message.removeprefix(f"{file.name} ")
+        return None, [error("file-unreadable", place, message, failure.hint)]
     called = called_unknown(pickled)
     if file.name == TRAINER_FILE:
         return None, [*_trainer(place, called, held_unknown(pickled))]
@@ -59,7 +60,7 @@ def _trainer(place: str, called: list[str], names: list[str]) -> Iterator[Findin
     if odd:
         yield error("runs-code", place, f"would call {listed(odd)}", NO_LOAD)
     elif names:
-        message = f"holds objects of the Trainer that torch.load builds: {listed(names)}"
+        message = f"contains objects of the Trainer that torch.load creates: {listed(names)}"
         hint = "the weights do not need this file; load it only with weights_only=True"
         yield warning("foreign-names", place, message, hint)
 
@@ -71,7 +72,7 @@ def content_findings(archive: Archive, depth: Depth, place: str = "") -> Iterato
     for line in lacking:
         yield error("tensor-cut", place, line, COPY)
     if depth.checksums and not archive.has_sums:
-        message = "holds no checksums: bytes that changed since cannot be found"
+        message = "contains no checksums: changed bytes cannot be detected"
         hint = "save with torch.serialization.set_crc32_options(True), torch's default"
         yield warning("sums-missing", place, message, hint)
     elif depth.checksums:
@@ -104,7 +105,7 @@ def _is_archive(file: Path) -> bool:
 def file_findings(file: Path, depth: Depth, place: str = "") -> list[Finding]:
     """Everything that is wrong with a torch file of which no more is known."""
     if file.suffix in PLAIN_PICKLES and not _is_archive(file):
-        message = "a pickle of Python's own, which is not looked at: loading it may run code"
+        message = "a plain Python pickle, which is not checked: loading it may run code"
         return [warning("foreign-names", place or file.name, message, "the weights do not need it")]
     archive, found = opened_archive(file, place)
     if archive is not None:

@@ -40,7 +40,7 @@ def universal_findings(folder: Folder, depth: Depth) -> list[Finding]:
     usual = max((set(files) for files in atoms.values()), key=len, default=set())
     partial = [n for n, files in atoms.items() if len(files) > 1 and set(files) != usual]
     if partial:
-        found.append(error("states-missing", "zero", f"not all states of {listed(partial)}"))
+        found.append(error("states-missing", "zero", f"states are missing for {listed(partial)}"))
     inside = {file for files in atoms.values() for file in files.values()}
     for file in files_below(folder.path, PICKLED):
         place = str(file.relative_to(folder.path))

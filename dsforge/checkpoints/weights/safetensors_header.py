@@ -58,12 +58,12 @@ def read_entries(file: Path) -> list[Entry]:
     at = 0
     for entry in entries:
         if entry.begin != at:
-            what = "overlaps another tensor" if entry.begin < at else "leaves a hole before it"
+            what = "overlaps another tensor" if entry.begin < at else "has a gap before it"
             raise DsforgeError(f"{file.name}: `{entry.name[:80]}` {what}", "write the file again")
         at = entry.end
     if begin + at != size:
-        message = f"{file.name} has {size:,} bytes, its header speaks of {begin + at:,}"
-        raise DsforgeError(message, "it was cut off, or something was appended")
+        message = f"{file.name} has {size:,} bytes, its header describes {begin + at:,}"
+        raise DsforgeError(message, "the file was truncated or extended")
     return [e._replace(begin=begin + e.begin, end=begin + e.end) for e in entries]
 
 
@@ -79,7 +79,7 @@ def read_header(file: Path) -> tuple[list[Entry], int, int]:
     if not plain or not all(isinstance(text, str) for text in (metadata or {}).values()):
         raise DsforgeError(f"{file.name}: its metadata values are not strings")
     if len(header) > MAX_TENSORS:
-        raise DsforgeError(f"{file.name} holds more than {MAX_TENSORS:,} tensors")
+        raise DsforgeError(f"{file.name} contains more than {MAX_TENSORS:,} tensors")
     entries = [_entry(file, *item) for item in header.items()]
     return sorted(entries, key=lambda entry: (entry.begin, entry.end)), begin, size
 
@@ -90,29 +90,33 @@ def _header(file: Path) -> tuple[dict[str, Any], int, int]:
         size = size_of(descriptor)
         length = int.from_bytes(read_at(descriptor, 0, 8), "little")
         if size < 8 or length > min(MAX_HEADER_BYTES, size - 8):  # noqa: PLR2004 - of the length
-            message = f"{file.name} is not a whole safetensors file: a header of {length:,} bytes"
-            raise DsforgeError(message, "it was cut off, or is of another kind")
+            message = (
+                f"{file.name} is not a complete safetensors file: a header of {length:,} bytes"
+            )
+            raise DsforgeError(message, "the file was truncated, or has another format")
         content = read_at(descriptor, 8, length)
     if content[:1] != b"{":
-        raise DsforgeError(f"{file.name} is not a whole safetensors file: no JSON object")
+        raise DsforgeError(f"{file.name} is not a complete safetensors file: not a JSON object")
     return parse_json(file.name, content), 8 + length, size
 
 
 def _entry(file: Path, name: str, entry: Any) -> Entry:
     """A tensor as the header describes it. Raises DsforgeError."""
     if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
-        raise DsforgeError(f"{file.name}: the entry of `{name[:80]}` is broken")
+        raise DsforgeError(f"{file.name}: the entry of `{name[:80]}` is invalid")
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
     known = TYPES.get(dtype) if isinstance(dtype, str) else None
     if known is None:
         shown = dtype[:40] if isinstance(dtype, str) else type(dtype).__name__
         raise DsforgeError(f"{file.name}: `{name[:80]}` is of an unknown type, {shown}")
     if not (_are_sizes(shape) and _are_sizes(offsets) and len(offsets) == 2):  # noqa: PLR2004
-        raise DsforgeError(f"{file.name}: the entry of `{name[:80]}` is broken")
+        raise DsforgeError(f"{file.name}: the entry of `{name[:80]}` is invalid")
     (begin, end), bits = offsets, _bits(shape, known[1])
     if end < begin or bits != 8 * (end - begin):
         shown = " x ".join(map(str, shape[:8]))
-        message = f"`{name[:80]}` has {end - begin:,} bytes, its shape ({shown}) needs others"
+        message = (
+            f"`{name[:80]}` has {end - begin:,} bytes, which does not match its shape ({shown})"
+        )
         raise DsforgeError(f"{file.name}: {message}")
     return Entry(name, known[0], tuple(shape), begin, end)
 

@@ -34,8 +34,10 @@ def check_split(folder: Folder) -> None:
     not say how they share the weights.
     """
     if not any(file.kind == "optimizer" for file in folder.files):
-        hint = "resume it on the ranks that wrote it; only runs under ZeRO are converted"
-        raise DsforgeError(f"{folder.path} holds no optimizer states of ZeRO ranks", hint)
+        hint = (
+            "resume it with the number of ranks that wrote it; only runs under ZeRO are converted"
+        )
+        raise DsforgeError(f"{folder.path} contains no optimizer states of ZeRO ranks", hint)
     size = sum(file.path.stat().st_size for file in folder.files)
     told = False
     for file in folder.files:
@@ -47,10 +49,14 @@ def check_split(folder: Folder) -> None:
             told |= _check_layout(value, size)
         except MISFITS as error:
             why = f"{type(error).__name__}: {str(error)[:200]}"
-            raise DsforgeError(f"{file.path.name} is not as DeepSpeed saves it ({why})") from error
+            raise DsforgeError(
+                f"{file.path.name} does not have the format of DeepSpeed ({why})"
+            ) from error
     if not told and _tensor_ranks(folder) > 1:
-        message = f"{folder.path} does not say how its tensor ranks share the weights"
-        raise DsforgeError(f"{message} (`{INFO}`)", "resume it on the ranks that wrote it")
+        message = f"{folder.path} does not describe how its tensor-parallel ranks shard the weights"
+        raise DsforgeError(
+            f"{message} (`{INFO}`)", "resume it with the number of ranks that wrote it"
+        )
 
 
 def _tensor_ranks(folder: Folder) -> int:
@@ -67,7 +73,7 @@ def _check_layout(value: dict[str, Any], size: int) -> bool:
         if info is None:
             continue
         if not isinstance(info, dict):
-            raise ValueError(f"`{INFO}` is no dict")  # noqa: TRY004 - what callers expect
+            raise ValueError(f"`{INFO}` is not a dict")  # noqa: TRY004 - what callers expect
         told |= bool(info)
         for text in _texts(info):
             if len(text) > MAX_LETTERS or not PATTERN.fullmatch(text):

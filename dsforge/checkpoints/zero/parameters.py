@@ -64,7 +64,7 @@ class Atom(NamedTuple):
             raise DsforgeError(f"a parameter of shape {self.shape} has no elements")
         if len(kinds) > 1:
             found = " and ".join(sorted(kinds))
-            raise DsforgeError(f"ranks hold a parameter of shape {self.shape} in {found}")
+            raise DsforgeError(f"ranks store a parameter of shape {self.shape} in {found}")
         return kinds.pop()
 
     def read(self, state: str, begin: int, end: int) -> Iterator[NDArray[Any]]:
@@ -104,7 +104,7 @@ class Saved:
     def check_states(self) -> None:
         """Raise DsforgeError where optimizer states cannot be given to their parameters."""
         if not self.states_told:
-            message = "without ZeRO, no file says which optimizer state is of which parameter"
+            message = "without ZeRO, no file maps optimizer states to parameters"
             hint = "resume on the same ranks, or take the weights with `dsforge ckpt export`"
             raise DsforgeError(f"{message}, where there are several groups or frozen ones", hint)
 
@@ -119,19 +119,19 @@ def read_saved(folder: Folder, archive: Callable[[Path], Archive] = Archive) -> 
     if folder.kind != "deepspeed" or beyond:
         what = beyond[0].path.name if beyond else folder.kind
         raise DsforgeError(
-            f"{folder.path.name} was not written by data-parallel ranks alone ({what})",
+            f"{folder.path.name} was written by more than data-parallel ranks ({what})",
             "merge tensor, pipeline and expert ranks with `dsforge ckpt convert` first",
         )
     models = [archive(file.path) for file in _by_rank(folder, "model")]
     parts = [archive(file.path) for file in _by_rank(folder, "optimizer")]
     if not models:
-        raise DsforgeError(f"{folder.path} holds no file of weights (*_model_states.pt)")
+        raise DsforgeError(f"{folder.path} contains no file of weights (*_model_states.pt)")
     try:
-        saved = _sharded(models, parts) if parts else _whole(models[0])
+        saved = _sharded(models, parts) if parts else _unsharded(models[0])
     except MISFITS as error:
-        hint = "`dsforge ckpt verify` names what is wrong with it"
+        hint = "`dsforge ckpt verify` lists its problems"
         why = f"{type(error).__name__}: {str(error)[:200]}"
-        raise DsforgeError(f"{folder.path} cannot be put together ({why})", hint) from error
+        raise DsforgeError(f"{folder.path} cannot be merged ({why})", hint) from error
     check_parameters((*saved.trained, *saved.frozen, *saved.buffers, *saved.aliases))
     return saved
 
@@ -156,12 +156,12 @@ def _sharded(models: list[Archive], parts: list[Archive]) -> Saved:
             trained[name] = Atom(named[name], _states(parts, flats, cuts, math.prod(named[name])))
     base = inner_optimizer(states[0])
     module = first.get("module") or {}
-    buffers = {n: _one(models[0], module[n]) for n in first["buffer_names"] if n in module}
+    buffers = {n: _single_atom(models[0], module[n]) for n in first["buffer_names"] if n in module}
     frozen, aliases = _frozen(models, stage), dict(first.get("shared_params") or {})
     if stage < 3:  # noqa: PLR2004 - the whole model; stage 1 does not list what is frozen
         known = {*trained, *frozen, *buffers, *aliases}
         rest = {n: t for n, t in module.items() if n not in known and isinstance(t, StoredTensor)}
-        frozen |= {name: _one(models[0], tensor) for name, tensor in rest.items()}
+        frozen |= {name: _single_atom(models[0], tensor) for name, tensor in rest.items()}
     return Saved(
         zero_stage=stage,
         world_size=len(parts),
@@ -180,9 +180,9 @@ def _sharded(models: list[Archive], parts: list[Archive]) -> Saved:
 def _check_count(state: dict[str, Any], found: int) -> None:
     wanted = partition_count(state)
     if wanted != found:
-        hint = "`dsforge ckpt verify` names the missing ones"
+        hint = "`dsforge ckpt verify` lists the missing ones"
         raise DsforgeError(
-            f"{wanted} ranks wrote this checkpoint, only files of {found} are here", hint
+            f"{wanted} ranks wrote this checkpoint, but only files of {found} exist", hint
         )
 
 
@@ -233,10 +233,10 @@ def _states(
 ) -> dict[str, tuple[Piece, ...]]:
     """The pieces of every state of one parameter. Raises ValueError where elements lack."""
     if sum(cut[2] for cut in cuts) != count:
-        raise ValueError(f"{sum(cut[2] for cut in cuts)} of {count} elements are there")
+        raise ValueError(f"{sum(cut[2] for cut in cuts)} of {count} elements exist")
     for rank, start, elements in cuts:
         if start + elements > flats[rank][WEIGHTS].elements:
-            raise ValueError(f"rank {rank} holds fewer elements than it says")
+            raise ValueError(f"rank {rank} has fewer elements than it declares")
     return {
         state: tuple(Piece(parts[r], flats[r][state], start, n) for r, start, n in cuts)
         for state in flats[0]
@@ -258,12 +258,12 @@ def _frozen(models: list[Archive], stage: int) -> dict[str, Atom]:
     return found
 
 
-def _one(archive: Archive, tensor: StoredTensor) -> Atom:
+def _single_atom(archive: Archive, tensor: StoredTensor) -> Atom:
     """A tensor that lies in one place."""
     return Atom(tensor.shape, {WEIGHTS: (Piece(archive, tensor, 0, tensor.elements),)})
 
 
-def _whole(archive: Archive) -> Saved:
+def _unsharded(archive: Archive) -> Saved:
     """A checkpoint without ZeRO: one file holds everything."""
     value = archive.value
     module, optimizer = value["module"], value.get("optimizer") or {}
@@ -274,7 +274,9 @@ def _whole(archive: Archive) -> Saved:
         if key in seen and tensor.elements:
             aliases[name] = seen[key]
         seen.setdefault(key, name)
-    buffers = {n: _one(archive, module[n]) for n in value.get("buffer_names") or () if n in module}
+    buffers = {
+        n: _single_atom(archive, module[n]) for n in value.get("buffer_names") or () if n in module
+    }
     names = [name for name in module if name not in aliases and name not in buffers]
     inner = optimizer.get("optimizer_state_dict", optimizer)
     trained, told = _trained(archive, names, optimizer)
@@ -282,7 +284,7 @@ def _whole(archive: Archive) -> Saved:
         zero_stage=0,
         world_size=whole_number(value.get("dp_world_size", 1), "dp_world_size"),
         trained=trained,
-        frozen={name: _one(archive, module[name]) for name in names if name not in trained},
+        frozen={name: _single_atom(archive, module[name]) for name in names if name not in trained},
         buffers=buffers,
         aliases=aliases,
         scalars=_scalars(archive, inner) if inner else {},
@@ -316,7 +318,7 @@ def _trained(
     chosen = [name for name in names if ".lora_" in name] or names
     places = located(module, chosen, optimizer, WEIGHTS)
     if places is None:
-        return {name: _one(archive, module[name]) for name in chosen}, False
+        return {name: _single_atom(archive, module[name]) for name in chosen}, False
     found = {}
     for name, own in places.items():
         check_states(state for state in own if state != WEIGHTS)

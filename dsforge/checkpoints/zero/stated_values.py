@@ -24,7 +24,7 @@ def stage_of(state: dict[str, Any]) -> int:
         name = stage.path.rpartition(".")[2]
         if name not in STAGE_NUMBERS:
             raise DsforgeError(
-                f"{name!r} is not a ZeRO stage", "the file is damaged, or no checkpoint"
+                f"{name!r} is not a ZeRO stage", "the file is damaged, or not a checkpoint"
             )
         return STAGE_NUMBERS[name]
     if isinstance(stage, Foreign):
@@ -50,7 +50,7 @@ def whole_number(value: Any, name: str, *, most: int = MAX_RANKS) -> int:
 def shape_of(value: Any) -> tuple[int, ...]:
     """The shape of a parameter that a file states. Raises ValueError where it is none."""
     if not isinstance(value, tuple | list) or len(value) > MAX_DIMENSIONS:
-        raise ValueError("a shape is no tuple of sizes")
+        raise ValueError("a shape is not a tuple of sizes")
     return tuple(whole_number(size, "shape", most=MAX_COUNT) for size in value)
 
 

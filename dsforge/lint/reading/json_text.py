@@ -143,11 +143,11 @@ class _Reader:
             self.comma = start
             self.expects = "key" if self.open[-1].opening == "{" else "value"
         else:
-            self._stop(start, f"`{written}` where {self._wanted()} should stand")
+            self._stop(start, f"`{written}` where {self._wanted()} is expected")
 
     def _begin(self, written: str, start: int) -> None:
         if self.expects != "value":
-            self._stop(start, f"`{written}` where {self._wanted()} should stand")
+            self._stop(start, f"`{written}` where {self._wanted()} is expected")
         if len(self.open) >= MAX_DEPTH:
             self._flaw("too-deep", start, f"nested deeper than {MAX_DEPTH} levels")
             raise _StopError
@@ -159,7 +159,7 @@ class _Reader:
     def _end(self, written: str, start: int) -> None:
         top = self.open[-1] if self.open else None
         if top is None or _CLOSING[top.opening] != written:
-            self._stop(start, f"`{written}` closes nothing that is open")
+            self._stop(start, f"`{written}` closes no open bracket")
             return
         empty = not top.content and self.comma < 0
         if self.comma >= 0 and self.expects in ("key", "value"):
@@ -167,7 +167,7 @@ class _Reader:
             edit = Edit(self.comma, self.comma + 1, "")
             self._flaw("json-trailing-comma", self.comma, message, fix="remove it", edit=edit)
         elif self.expects != "comma" and not empty:
-            self._stop(start, f"`{written}` where {self._wanted()} should stand")
+            self._stop(start, f"`{written}` where {self._wanted()} is expected")
         self.open.pop()
         mark = self.marks.get(top.loc)
         if mark:
@@ -182,7 +182,7 @@ class _Reader:
             self.expects, self.comma = ("comma" if self.open else "end"), -1
         else:
             shown = ascii(written[:20])[1:-1]
-            self._stop(start, f"`{shown}` where {self._wanted()} should stand")
+            self._stop(start, f"`{shown}` where {self._wanted()} is expected")
 
     def _take_key(self, written: str, start: int) -> None:
         top = self.open[-1]
@@ -190,7 +190,7 @@ class _Reader:
         if key in top.content and len(self.flaws) < MAX_FLAWS:
             first = self.marks[(*top.loc, key)].key_start
             line = self.text.count("\n", 0, first) + 1
-            message = f"`{key[:60]}` is written twice, first on line {line}"
+            message = f"`{key[:60]}` occurs twice, first on line {line}"
             self._flaw("duplicate-key", start, message, fix="keep one")
         top.key = (key, start, start + len(written))
         self.expects = "colon"
@@ -213,7 +213,7 @@ class _Reader:
                 "json-number", start, f"`{written}` is not a JSON number", fix="write a number"
             )
             return None
-        unfilled = "a placeholder that nobody filled in"
+        unfilled = "a placeholder that was not filled in"
         what = unfilled if written.isupper() else "not a value; text needs quotes"
         return self._stop(start, f"`{ascii(written[:40])[1:-1]}` is {what}")
 
@@ -223,7 +223,7 @@ class _Reader:
         try:
             return str(json.loads(written))
         except ValueError:
-            self._stop(start, "the text holds a `\\` that means nothing")
+            self._stop(start, "the text contains an invalid escape `\\`")
             return ""
 
     def _number(self, written: str, start: int) -> Any:

@@ -108,12 +108,12 @@ def _checked(document: Document, told: Told, complete: bool = True) -> Document:
     if document.kind == "unknown":
         why = f" ({flaws[0].message})" if flaws else ""
         message = told.reason or "not a file that lint knows" + why
-        flaw = Flaw("kind-unknown", 0, message, f"--kind {_asked(document)} checks it all the same")
+        flaw = Flaw("kind-unknown", 0, message, f"--kind {_asked(document)} checks it anyway")
         return document._replace(root={}, written={}, flaws=(flaw,))
     if isinstance(document.root, dict):
         return document
     if complete:
-        flaws = (*flaws, Flaw("not-a-mapping", 0, "must hold keys with values"))
+        flaws = (*flaws, Flaw("not-a-mapping", 0, "must contain keys with values"))
     return document._replace(root={}, written={}, flaws=flaws)
 
 
@@ -144,7 +144,7 @@ def _told_of_content(text: str) -> Told:
         return Told("hostfile")
     flags = [line.split()[0] for line in told if line.startswith("--")]
     if match_of([flag.strip("-").partition("=")[0] for flag in flags]) and not _of_megatron(flags):
-        return Told("unknown", "arguments of another trainer than Megatron-LM")
+        return Told("unknown", "arguments of a trainer other than Megatron-LM")
     return Told("megatron" if flags else "unknown")
 
 

@@ -56,7 +56,7 @@ def told_of(name: str, root: Any) -> Told:
         return Told("train")
     if _is_of_accelerate(keys):
         return Told("accelerate")
-    return _told(name, root, keys, match)
+    return _as_ds_config(name, root, keys, match)
 
 
 def told_of_text(name: str, text: str) -> Told:
@@ -76,10 +76,10 @@ def _is_of_accelerate(keys: list[str]) -> bool:
     return own > 0 or sum(key in WITH_ACCELERATE for key in keys) > 1
 
 
-def _told(name: str, root: Mapping[str, Any], keys: list[str], match: Match | None) -> Told:
+def _as_ds_config(name: str, root: Mapping[str, Any], keys: list[str], match: Match | None) -> Told:
     """A ds_config, or nothing that lint knows."""
-    decided = any(_decides(key, root[key]) for key in keys if key in root)
-    strange = _strange(keys)
+    decided = any(_is_distinctive(key, root[key]) for key in keys if key in root)
+    strange = _foreign_keys(keys)
     many = len(strange) >= FEWEST_STRANGE
     if match is not None and (not decided or (many and len(strange) * 3 >= len(keys))):
         return Told("unknown", _belongs(root, match))
@@ -101,7 +101,7 @@ def _belongs(root: Mapping[str, Any], match: Match) -> str:
     return text
 
 
-def _decides(key: str, value: Any) -> bool:
+def _is_distinctive(key: str, value: Any) -> bool:
     """Whether a key, or a misspelt form of it, is one that only DeepSpeed has, in its shape."""
     if key not in DECIDING:
         close = get_close_matches(key[:LONGEST_COMPARED].lower(), DECIDING, 1, NEAR_TO_DECIDING)
@@ -129,7 +129,7 @@ def _is_misshaped(key: str, value: Any) -> bool:
     return key in BLOCKS and not isinstance(value, dict)
 
 
-def _strange(keys: list[str]) -> list[str]:
+def _foreign_keys(keys: list[str]) -> list[str]:
     """Keys that DeepSpeed does not have anywhere, not even misspelt."""
     blocks = frozen().blocks
     known = list(blocks[""].keys)

@@ -216,7 +216,7 @@ ROWS = rules(
         "accelerate-save",
         "warning",
         If("deepspeed_config.zero3_save_16bit_model", "not given"),
-        "whole weights are not gathered on save",
+        "full weights are not gathered on save",
         "zero3_save_16bit_model: true",
         title="Stage 3 that does not gather weights on save.",
         why="At stage 3 each rank holds a shard of every weight; without this key `save_model` "

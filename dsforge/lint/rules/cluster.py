@@ -39,7 +39,7 @@ def cluster_fp16(file: CheckedFile) -> Iterator[Hit]:
 )
 def cluster_host_memory(file: CheckedFile) -> Iterator[Hit]:
     """Offload that does not fit the RAM of a node."""
-    need, blocks = _held(file, "cpu")
+    need, blocks = _offloaded_bytes(file, "cpu")
     if file.cluster and need > file.cluster.host_memory_bytes:
         have = gib(file.cluster.host_memory_bytes)
         message = f"offload to the host needs {gib(need)} on each node, which has {have}"
@@ -54,7 +54,7 @@ def cluster_host_memory(file: CheckedFile) -> Iterator[Hit]:
 )
 def cluster_nvme_space(file: CheckedFile) -> Iterator[Hit]:
     """NVMe offload that does not fit the disk."""
-    need, blocks = _held(file, "nvme")
+    need, blocks = _offloaded_bytes(file, "nvme")
     disk = file.cluster.nvme if file.cluster else None
     if disk and need > disk.size_bytes:
         message = (
@@ -63,7 +63,7 @@ def cluster_nvme_space(file: CheckedFile) -> Iterator[Hit]:
         yield Hit((ZERO, blocks[0]), message, "use more nodes")
 
 
-def _held(file: CheckedFile, device: str) -> tuple[float, list[str]]:
+def _offloaded_bytes(file: CheckedFile, device: str) -> tuple[float, list[str]]:
     """Bytes that each node keeps on a device, and the blocks that put them there."""
     blocks = [block for block in PARTS if file.device(block) == device]
     if not (file.model and file.cluster and file.stage and blocks):
@@ -147,7 +147,7 @@ def cluster_hpz(file: CheckedFile) -> Iterator[Hit]:
 @rule(
     "cluster-nvme-path",
     "error",
-    why="The cluster file names another folder than the config.",
+    why="The cluster file has another folder than the config.",
     evidence="deepspeedai/DeepSpeed#3376 (a file system without O_DIRECT, or the wrong one)",
 )
 def cluster_nvme_path(file: CheckedFile) -> Iterator[Hit]:

@@ -121,7 +121,7 @@ def _half(file: CheckedFile) -> Loc:
     "train",
     why="`dsforge train` refuses what DeepSpeed would refuse after all ranks are up, or ignore, "
     "and what it cannot do itself.",
-    evidence="dsforge/constraints, which `dsforge train` asks before it starts ranks",
+    evidence="dsforge/constraints, which `dsforge train` checks before it starts ranks",
 )
 def train_mode(file: CheckedFile) -> Iterator[Hit]:
     """Settings of the ds_config that `dsforge train` refuses for this job."""
@@ -186,13 +186,13 @@ RULES: tuple[Rule[CheckedFile], ...] = (
     ),
     _rule(
         engine.nvme_stage,
-        why="Swapping to NVMe is part of stage 3 (ZeRO-Infinity); lower stages keep it in RAM, "
-        "which may not hold it.",
+        why="Swapping to NVMe is part of stage 3 (ZeRO-Infinity); lower stages use RAM, which "
+        "may be too small.",
         ds_config=_swap,
     ),
     _rule(
         engine.nvme_disk,
-        why="The cluster file names no disk that could hold what is offloaded.",
+        why="The cluster file has no disk for the offloaded states.",
         evidence="deepspeedai/DeepSpeed#3376",
         ds_config=_swap,
     ),
@@ -204,8 +204,7 @@ RULES: tuple[Rule[CheckedFile], ...] = (
     ),
     _rule(
         engine.hpz_stage,
-        why="Below stage 3 the key is accepted and does nothing, so the traffic that was to be "
-        "saved is still there.",
+        why="Below stage 3 the key is accepted and does nothing, so the traffic is not reduced.",
         evidence="deepspeedai/DeepSpeed#6889",
         ds_config=HPZ,
     ),
@@ -243,7 +242,7 @@ RULES: tuple[Rule[CheckedFile], ...] = (
     ),
     _rule(
         sizes.tensor_divides_heads,
-        why="Each rank holds whole attention heads.",
+        why="Attention heads cannot be split over ranks.",
         evidence="deepspeedai/DeepSpeed#3634 (52 heads on 8 cards)",
         ds_config=TENSOR,
         megatron=(TP,),
@@ -289,7 +288,7 @@ RULES: tuple[Rule[CheckedFile], ...] = (
     ),
     _rule(
         megatron.expert_parallel,
-        why="Each expert rank holds whole experts.",
+        why="Experts cannot be split over expert-parallel ranks.",
         megatron=(EP,),
     ),
     _rule(

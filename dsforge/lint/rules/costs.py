@@ -89,11 +89,11 @@ ROWS = rules(
         "sub-group-endless",
         "warning",
         If("zero_optimization.sub_group_size", "above", LARGEST_SUB_GROUP),
-        "`{key}` (={count}) turns tiling off",
+        "`{key}` (={count}) disables tiling",
         "use 1000000000",
-        title="A sub-group without bound beside offload.",
+        title="An unlimited sub-group size with offload.",
         why="With offload the sub-group is the tile that is staged and updated at once: larger "
-        "than the shard it turns tiling off, and the staging copy is as large as the whole "
+        "than the shard it disables tiling, and the staging copy is as large as the whole "
         "shard.",
         evidence="Lightning's strategy defaults (1e12); DeepSpeed runtime/zero/config.py, "
         "sub_group_size",
@@ -153,9 +153,9 @@ ROWS = rules(
             "above",
             LARGE_PERSISTENCE,
         ),
-        "`{key}` (={count}): whole weight matrices stay on every rank",
+        "`{key}` (={count}): full weight matrices are replicated on every rank",
         "use 1e5 to 1e6",
-        title="A threshold under which nothing is sharded.",
+        title="A threshold below which parameters are not sharded.",
         why="Parameters below this size are never sharded: a large threshold turns stage 3 "
         "back into replicated weights.",
         evidence="DeepSpeed runtime/zero/config.py, param_persistence_threshold (default 1e5)",
@@ -166,7 +166,7 @@ ROWS = rules(
         "warning",
         If("wall_clock_breakdown memory_breakdown dump_state", "on"),
         "`{key}` is on: it slows every step",
-        "use it for short trials only",
+        "use it only in short trials",
         title="Timers or memory reports in every step.",
         why="Timers synchronise the GPU around every phase of every micro step, so nothing "
         "overlaps.",
@@ -177,7 +177,7 @@ ROWS = rules(
         "warning",
         If("flops_profiler.enabled comms_logger.enabled", "on"),
         "`{block}` is on: it slows every step",
-        "switch it off",
+        "disable it",
         title="A profiler in a training run.",
         why="The FLOPs profiler patches every function of the model in its step and switches "
         "the wall-clock breakdown on for the whole run.",

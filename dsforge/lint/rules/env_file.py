@@ -91,7 +91,7 @@ def env_name(file: CheckedFile) -> Iterator[Hit]:
     "error",
     "env",
     why="A value with other characters is put in double quotes for the remote shell: quotes in it "
-    "end them, backslashes and backquotes are obeyed, `$` is expanded there and `~` is not.",
+    "end them, backslashes and backquotes are interpreted, `$` is expanded there and `~` is not.",
     evidence="DeepSpeed launcher/multinode_runner.py, add_export (quoting); " + READER,
 )
 def env_value(file: CheckedFile) -> Iterator[Hit]:
@@ -108,10 +108,12 @@ def env_value(file: CheckedFile) -> Iterator[Hit]:
             yield Hit((), message, fix, offset=start)
         elif "$" in value:
             message = f"`$` in the value of `{name}` is expanded on each host"
-            yield Hit((), message, "write the value, unless that is meant", (), start, "info")
+            yield Hit(
+                (), message, "write the value, unless the expansion is intended", (), start, "info"
+            )
         elif value.startswith("~"):
             message = f"`~` in the value of `{name}` is not expanded in quotes"
-            yield Hit((), message, "write the whole path", (), start, "warning")
+            yield Hit((), message, "write the full path", (), start, "warning")
 
 
 @rule(
@@ -275,7 +277,7 @@ ROWS = rules(
         "set it in the shell",
         title="A debug variable that is exported anyway.",
         why="Variables with these prefixes are exported from the launching shell to all hosts "
-        "anyway; the line overrides the shell, which surprises whoever sets it there.",
+        "anyway; the line overrides the value of the shell.",
         evidence="DeepSpeed launcher/runner.py, EXPORT_ENVS",
         kinds=("env",),
     ),

@@ -75,7 +75,10 @@ def host_by_name(file: CheckedFile) -> Iterator[Hit]:
     if names and len(entries) > 1:
         offset = file.document.line(line_of(names[0].place)).start
         others = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
-        message = f"`{names[0].address}`{others} is a name: every node must resolve it alike"
+        message = (
+            f"`{names[0].address}`{others} is a name: every node must resolve it to the "
+            "same address"
+        )
         yield Hit((), message, "use IP addresses", offset=offset)
 
 
@@ -165,8 +168,7 @@ UNUSABLE_LINES: tuple[Rule[CheckedFile], ...] = (
         "host-name",
         "error",
         "An address that is neither a name nor an IP address.",
-        "It is handed to ssh as it stands: an option or a shell character does more than name a "
-        "host.",
+        "It is passed to ssh unchanged, which interprets options and shell characters.",
         "DeepSpeed launcher/multinode_runner.py, PDSHRunner.get_cmd",
     ),
     _of_hostfile(
@@ -187,7 +189,7 @@ UNUSABLE_LINES: tuple[Rule[CheckedFile], ...] = (
         "host-user",
         "error",
         "A user name before an address.",
-        "The launcher takes the whole text as the host name, also as master address.",
+        "The launcher uses the whole text as the host name, also as master address.",
         PARSER,
     ),
     _of_hostfile(

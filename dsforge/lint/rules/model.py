@@ -80,7 +80,10 @@ def model_moe_leaf(file: CheckedFile) -> Iterator[Hit]:
     known = file.release >= KNOWS_LEAVES
     if file.block(ZERO, "leaf_module") or (known and model.model_type in DEFAULT_LEAVES):
         return
-    message = f"{model.name} has experts, but no `leaf_module` names their block: idle experts hang"
+    message = (
+        f"{model.name} has experts, but no `leaf_module` lists their block: ranks with "
+        "idle experts hang"
+    )
     fix = "name the MoE block in `zero_optimization.leaf_module.classes`"
     fix = fix if known else "call deepspeed.utils.set_z3_leaf_modules in the program"
     yield Hit(STAGE, message, fix)
@@ -90,14 +93,14 @@ def model_moe_leaf(file: CheckedFile) -> Iterator[Hit]:
     "model-stages",
     "info",
     why="Every stage waits for the fullest one. DeepSpeed balances stages by parameters, with the "
-    "embedding and the head, so an uneven number of layers may be the even one.",
+    "embedding and the head, so stages with different numbers of layers can be balanced.",
     evidence="DeepSpeed runtime/pipe/module.py, PipelineModule._partition_layers",
 )
 def model_stages(file: CheckedFile) -> Iterator[Hit]:
     """Layers that the pipeline stages cannot share evenly."""
     model, stages, given = file.model, file.pipeline_stages, file.config.partition
     if model is not None and model.layers % stages and isinstance(given, str):
-        message = f"{stages} stages hold different numbers of the {model.layers} layers"
+        message = f"{stages} stages have different numbers of the {model.layers} layers"
         yield Hit(("pipeline", "stages"), message, "name them in `pipeline.partition`")
 
 
@@ -106,9 +109,9 @@ ROWS = rules(
         "model-tied-tensor",
         "warning",
         If("@tensor_parallel_size", "above", 1),
-        "{model} ties its embeddings; AutoTP before 0.19.4 cuts only the head",
+        "{model} ties its embeddings; AutoTP before 0.19.4 shards only the head",
         "use a newer DeepSpeed, or autotp_size 1",
-        title="Tied embeddings with an AutoTP release that does not know them.",
+        title="Tied embeddings with an AutoTP release that does not support them.",
         why="Older AutoTP shards the output head without the embedding that shares its matrix, "
         "so the two diverge, and the saved model is not the trained one.",
         evidence="DeepSpeed module_inject/auto_tp.py, _find_tied_weight_partners (absent before "

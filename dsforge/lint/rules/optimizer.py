@@ -225,7 +225,7 @@ NUMBERS = (
 @rule(
     "number-as-text",
     "error",
-    why="Nothing converts the text here: it reaches arithmetic, which raises a TypeError.",
+    why="The text is not converted here: arithmetic with it raises a TypeError.",
     evidence="torch.optim.Optimizer and DeepSpeed runtime/engine.py compare the value with 0",
 )
 def number_as_text(file: CheckedFile) -> Iterator[Hit]:
@@ -245,7 +245,7 @@ ROWS = rules(
         "`optimizer` has no `type`: the block is ignored",
         "AdamW",
         title="An optimizer block without a type.",
-        why="Without a type the whole block is ignored, learning rate included, and the engine "
+        why="Without a type the block is ignored, learning rate included, and the engine "
         "expects an optimizer from the program.",
         evidence="DeepSpeed runtime/config.py, get_optimizer_name",
         when=(If("optimizer", "block"),),
@@ -281,7 +281,7 @@ ROWS = rules(
         "weight-decay",
         "warning",
         If("optimizer.params.weight_decay", "outside", (0, 1)),
-        "`{key}` (={number:g}) must lie in 0..1",
+        "`{key}` (={number:g}) must be between 0 and 1",
         title="Weight decay out of range.",
         why="Decay is a fraction per step times the learning rate; a value above 1 shrinks "
         "weights faster than they learn.",
@@ -304,7 +304,7 @@ ROWS = rules(
         "scheduler-alone",
         "info",
         If("scheduler", "block"),
-        "`scheduler` without `optimizer`: the program must bring one",
+        "`scheduler` without `optimizer`: the program must pass one",
         title="A schedule without an optimizer.",
         why="A schedule needs an optimizer that DeepSpeed creates; transformers refuses to "
         "combine it with one from the program.",
@@ -329,7 +329,7 @@ ROWS = rules(
         "Muon requires `reduce_scatter` false",
         "set it to false",
         title="Muon with reduce-scatter.",
-        why="Muon needs whole gradient matrices; reduce-scatter shards them.",
+        why="Muon needs complete gradient matrices; reduce-scatter shards them.",
         evidence="DeepSpeed runtime/zero/stage3.py, DeepSpeedZeroOptimizer_Stage3.__init__",
         when=(
             If("@stage", "above", 0),

@@ -114,10 +114,10 @@ ROWS = rules(
         "secret-in-config",
         "error",
         If("comet.api_key", "given"),
-        "`{key}` stands in the file",
+        "`{key}` is stored in the file",
         "use the environment (COMET_API_KEY)",
         title="A secret in the file.",
-        why="A config is copied, logged by rank 0 and committed; a key in it is a key given away.",
+        why="A config is copied, logged by rank 0 and committed; a key in it is exposed.",
         evidence="DeepSpeed runtime/config.py, print_user_config prints the whole file",
     ),
 )

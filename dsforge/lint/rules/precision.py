@@ -148,7 +148,7 @@ ROWS = rules(
         "fp16-static-scale",
         "warning",
         If("fp16.loss_scale", "not 0"),
-        "`{key}` (={value}) is fixed; dynamic keys beside it are not read",
+        "`{key}` (={value}) is fixed; the keys of dynamic scaling are ignored",
         "use 0: dynamic",
         title="A fixed loss scale.",
         why="A fixed scale cannot fall when gradients overflow: each overflow loses a step, "

@@ -37,7 +37,7 @@ FLAWS: tuple[Rule[CheckedFile], ...] = (
         "file-unreadable",
         "error",
         "A file that cannot be read as text.",
-        "Missing, without permission, larger than the limit, or not UTF-8: a config never is.",
+        "The file is missing, not readable, larger than the limit, or not UTF-8 text.",
         OURS,
     ),
     _of_reading(
@@ -72,14 +72,14 @@ FLAWS: tuple[Rule[CheckedFile], ...] = (
         "json-number",
         "error",
         "A number that is not finite.",
-        "No setting means anything at infinity, and readers disagree about how it is written.",
+        "No setting accepts infinity, and JSON readers parse it differently.",
         "RFC 8259, section 6",
     ),
     _of_reading(
         "json-bom",
         "error",
         "A byte-order mark before the text.",
-        "Python's `json` refuses it; editors on Windows write it unseen.",
+        "Python's `json` refuses it; editors on Windows add it invisibly.",
         "json.loads: Unexpected UTF-8 BOM",
     ),
     _of_reading(
@@ -93,7 +93,7 @@ FLAWS: tuple[Rule[CheckedFile], ...] = (
         "too-deep",
         "error",
         "Nesting that is too deep.",
-        "No config is nested this deep; going on would exhaust the reader.",
+        "No config is nested this deep; reading on could exhaust memory.",
         OURS,
     ),
     _of_reading(
@@ -107,7 +107,7 @@ FLAWS: tuple[Rule[CheckedFile], ...] = (
         "yaml-syntax",
         "error",
         "Text that is not plain YAML.",
-        "Tags, aliases and several documents are not read: they can run code or grow without "
+        "Tags, aliases and several documents are rejected: they can run code or grow without "
         "bound.",
         "yaml.safe_load raises on the same text, or reads something else than is written",
     ),
@@ -115,7 +115,7 @@ FLAWS: tuple[Rule[CheckedFile], ...] = (
         "kind-unknown",
         "info",
         "A file of no known kind.",
-        "It was named, but nothing in it says what it is; `--kind` does.",
+        "The kind of the file was not recognised; set it with `--kind`.",
         OURS,
     ),
 )

@@ -14,7 +14,7 @@ from dsforge.lint.reading.marks import Loc
     "train-value",
     "error",
     "train",
-    why="`dsforge train` checks the file before it starts and refuses what it does not know.",
+    why="`dsforge train` checks the file before it starts and rejects unknown keys.",
     evidence="dsforge/job.py, TrainJob",
 )
 def train_value(file: CheckedFile) -> Iterator[Hit]:
@@ -70,7 +70,7 @@ def train_scheduler_twice(file: CheckedFile) -> Iterator[Hit]:
     "train-unsaved",
     "warning",
     "train",
-    why="Meant for runs that only measure: nothing of the training is kept.",
+    why="Intended for measurements: neither checkpoints nor weights are written.",
     evidence="dsforge/job.py, TrainJob.save",
 )
 def train_unsaved(file: CheckedFile) -> Iterator[Hit]:

@@ -61,8 +61,8 @@ def block_type(file: CheckedFile) -> Iterator[Hit]:
     "value-fraction",
     "error",
     fixable=True,
-    why="Sizes are whole numbers of elements. A fraction of hidden_size squared seldom is "
-    "one, and the check comes after all ranks have started.",
+    why="Sizes are whole numbers of elements. A fraction of hidden_size squared is usually "
+    "not a whole number, and the check runs after all ranks have started.",
     evidence="deepspeedai/DeepSpeed#6525, hiyouga/LlamaFactory#5252, "
     "huggingface/transformers#36081",
 )

@@ -16,8 +16,7 @@ CONFIG = "DeepSpeed runtime/zero/config.py, DeepSpeedZeroConfig"
 @rule(
     "stage3-keys-below",
     "info",
-    why="Only stage 3 reads keys that begin with `stage3_`; below it they are ignored, "
-    "which a reader of the file will not expect.",
+    why="Only stage 3 reads keys that begin with `stage3_`; below it they are ignored.",
     evidence="DeepSpeed runtime/engine.py, _configure_zero_optimizer",
 )
 def stage3_keys_below(file: CheckedFile) -> Iterator[Hit]:
@@ -43,7 +42,7 @@ def unsaved_weights(file: CheckedFile) -> Iterator[Hit]:
     keys = (new, "gather_16bit_weights_on_model_save", "stage3_gather_fp16_weights_on_model_save")
     if file.stage == FULLY_SHARDED and not any(file.at(ZERO, key) for key in keys):
         loc = (ZERO, next((k for k in keys if k in file.block(ZERO)), "stage"))
-        yield Hit(loc, "whole weights are not gathered on save", f"set `{new}` to true")
+        yield Hit(loc, "full weights are not gathered on save", f"set `{new}` to true")
 
 
 ROWS = rules(
@@ -108,7 +107,7 @@ ROWS = rules(
         "set `stage`",
         title="A ZeRO block without a stage.",
         why="A `zero_optimization` block without a stage means stage 0: nothing is sharded, "
-        "and no message says so.",
+        "without a message.",
         evidence=CONFIG + ".stage (default 0)",
         when=(If("zero_optimization", "block"),),
         at="zero_optimization",

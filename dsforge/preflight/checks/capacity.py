@@ -21,8 +21,8 @@ KEPT = 2  # the last checkpoint stands until the next is whole
     "memory-limit",
     "memory",
     "error",
-    why="The kernel ends the largest process with signal 9 and no message; in a container that "
-    "happens at the cgroup's limit, whatever `free` shows.",
+    why="The kernel kills the largest process (signal 9) without a message; in a container "
+    "this happens at the cgroup's limit, which `free` does not show.",
 )
 def memory_limit(case: Case) -> Iterator[Hit]:
     """A host with less RAM, or a lower limit on it, than the plan needs."""
@@ -37,7 +37,7 @@ def memory_limit(case: Case) -> Iterator[Hit]:
             needed = f"and the plan needs {gib(short)} more{_largest(plan)}"
             fix = (
                 "raise the memory limit of the container (docker --memory, limits.memory, Slurm's "
-                "--mem), or plan for what there is: `host_memory_gib` in the cluster file"
+                "--mem), or plan with the available RAM: `host_memory_gib` in the cluster file"
             )
             yield Hit((host,), message + needed, fix)
 
@@ -54,7 +54,8 @@ def _largest(plan: Plan) -> str:
     "shm-small",
     "memory",
     "error",
-    why="Ranks of one host talk through /dev/shm, 64 MiB in a container unless asked for more: a "
+    why="Ranks of one host communicate through /dev/shm, which has 64 MiB in a container by "
+    "default: a "
     "bus error, or NCCL's `unhandled system error`.",
 )
 def shm_small(case: Case) -> Iterator[Hit]:
@@ -68,7 +69,7 @@ def shm_small(case: Case) -> Iterator[Hit]:
             message = f"shared memory: {_mib(facts.shm_free_bytes)} free; {entry.slots} ranks need "
             fix = (
                 "`mount -o remount,size=8g /dev/shm`, docker `--shm-size 8g`, a memory-backed "
-                "emptyDir in Kubernetes; or remove what earlier runs left there"
+                "emptyDir in Kubernetes; or remove files of earlier runs there"
             )
             yield Hit((entry.address,), message + _mib(needed), fix)
 
@@ -77,7 +78,7 @@ def shm_small(case: Case) -> Iterator[Hit]:
     "disk-full",
     "disk",
     "error",
-    why="The checkpoint is the first large thing that is written, hours after the start.",
+    why="The first checkpoint is written hours after the start; a full disk is noticed only then.",
 )
 def disk_full(case: Case) -> Iterator[Hit]:
     """A run folder without enough free space for a checkpoint."""
@@ -89,7 +90,7 @@ def disk_full(case: Case) -> Iterator[Hit]:
         if facts.folder.exists and free is not None and free < needed:
             what = f"{KEPT} checkpoints need" if KEPT * size > MIN_FREE_BYTES else "a run needs"
             message = f"{_mib(free)} free for {case.job.folder}; {what} {_mib(needed)}"
-            fix = "free space there, or set `output` in train.yaml to a larger disk"
+            fix = "free some space there, or set `output` in train.yaml to a larger disk"
             yield Hit((host,), message, fix)
 
 
@@ -97,8 +98,8 @@ def disk_full(case: Case) -> Iterator[Hit]:
     "tmp-full",
     "disk",
     "warning",
-    why="Compilers, data workers and sockets of torch write to /tmp; full, they end with errors "
-    "that name something else.",
+    why="Compilers, data workers and sockets of torch write to /tmp; if it is full, they fail "
+    "with unrelated errors.",
 )
 def tmp_full(case: Case) -> Iterator[Hit]:
     """A host whose /tmp is nearly full."""
@@ -106,7 +107,7 @@ def tmp_full(case: Case) -> Iterator[Hit]:
         free = facts.tmp_free_bytes
         if free is not None and free < MIN_TMP_BYTES:
             message = f"its temporary folder has {_mib(free)} free of {_mib(MIN_TMP_BYTES)}"
-            yield Hit((host,), message, "free space there, or set TMPDIR in .deepspeed_env")
+            yield Hit((host,), message, "free some space there, or set TMPDIR in .deepspeed_env")
 
 
 def _offloading(case: Case) -> Iterator[tuple[str, HostFacts]]:
@@ -129,7 +130,7 @@ def nvme_direct(case: Case) -> Iterator[Hit]:
                 f"{facts.nvme.path} does not support direct I/O (O_DIRECT): {facts.nvme.error}"
             )
             fix = "set `nvme: path` in the cluster file to a folder on a local disk (ext4, xfs)"
-            yield Hit((host,), message, f"{fix} that the user may write")
+            yield Hit((host,), message, f"{fix} with write permission")
 
 
 @check("nvme-full", "disk", "error", why="The swap files are written while the optimizer is built.")
@@ -143,7 +144,7 @@ def nvme_full(case: Case) -> Iterator[Hit]:
         needed = plan.choice.memory.nvme_bytes
         if free < needed:
             message = f"{facts.nvme.path} has {gib(free)} free; the plan puts {gib(needed)} there"
-            yield Hit((host,), message, "free space, or name a larger disk in the cluster file")
+            yield Hit((host,), message, "free some space, or set a larger disk in the cluster file")
 
 
 def _mib(value: int) -> str:

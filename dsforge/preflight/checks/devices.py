@@ -19,7 +19,7 @@ THROTTLES = {
 }
 # Oldest Linux driver for each major CUDA release (CUDA compatibility guide, table 2).
 OLDEST_DRIVERS = {"11": (450, 80), "12": (525, 60), "13": (580, 65)}
-NO_CARD = "see `nvidia-smi` there, or set DS_ACCELERATOR=cpu for CPU ranks"
+NO_CARD = "check `nvidia-smi` there, or set DS_ACCELERATOR=cpu for CPU ranks"
 SAME_SLOTS = "give the number that the plan was made for, or plan again: `dsforge gen`"
 
 
@@ -27,7 +27,7 @@ SAME_SLOTS = "give the number that the plan was made for, or plan again: `dsforg
     "slots-missing",
     "devices",
     "error",
-    why="A rank is started for every slot; one without an accelerator ends with `invalid device "
+    why="A rank is started for every slot; a rank without an accelerator ends with `invalid device "
     "ordinal`, and the others wait.",
 )
 def slots_missing(case: Case) -> Iterator[Hit]:
@@ -41,12 +41,12 @@ def slots_missing(case: Case) -> Iterator[Hit]:
             have, what = facts.cpu_cores, "cores for CPU ranks"
         if entry.slots > have:
             note = f" ({facts.gpu_note})" if facts.gpu_note and not case.job.on_cpu else ""
-            message = f"{_promise(case, entry)}, and it has {have} {what}{note}"
+            message = f"{_planned_ranks(case, entry)}, but the host has {have} {what}{note}"
             fix = f"write `{entry.address} slots={have}`" if have else NO_CARD
             yield Hit((entry.address,), message, f"{fix}; then plan again: `dsforge gen`")
 
 
-def _promise(case: Case, entry: Entry) -> str:
+def _planned_ranks(case: Case, entry: Entry) -> str:
     """How many ranks will start on a host, and where that number comes from."""
     if entry.place not in UNLISTED:
         return f"hostfile gives it slots={entry.slots}"
@@ -58,8 +58,8 @@ def _promise(case: Case, entry: Entry) -> str:
     "slots-unplanned",
     "devices",
     "error",
-    why="The batch sizes are made for the planned number of ranks; DeepSpeed refuses another "
-    "product after all ranks have started.",
+    why="The batch sizes match the planned number of ranks; with another number DeepSpeed "
+    "fails after all ranks have started.",
 )
 def slots_unplanned(case: Case) -> Iterator[Hit]:
     """Slots or hosts that are not what the plan was made for."""
@@ -82,7 +82,7 @@ def slots_unplanned(case: Case) -> Iterator[Hit]:
     "cards-differ",
     "devices",
     "warning",
-    why="Every step waits for the slowest card, and the smallest memory decides what fits.",
+    why="Every step waits for the slowest GPU, and the smallest memory limits what fits.",
 )
 def cards_differ(case: Case) -> Iterator[Hit]:
     """Hosts with other cards or another driver than most."""
@@ -119,7 +119,8 @@ def driver_old(case: Case) -> Iterator[Hit]:
     "ecc-errors",
     "devices",
     "error",
-    why="An uncorrectable memory error ends the process that meets it, and tends to come again.",
+    why="An uncorrectable memory error ends the process that reads the cell, and usually occurs "
+    "again.",
 )
 def ecc_errors(case: Case) -> Iterator[Hit]:
     """A card with uncorrected memory errors."""
@@ -145,5 +146,5 @@ def throttled(case: Case) -> Iterator[Hit]:
             if reasons:
                 message = f"GPU {number} is throttled: {', '.join(reasons)}"
                 yield Hit(
-                    (host,), message, "see to its cooling and power: `nvidia-smi -q -d PERFORMANCE`"
+                    (host,), message, "check its cooling and power: `nvidia-smi -q -d PERFORMANCE`"
                 )

@@ -22,7 +22,8 @@ CARDS = "the launcher sets it for each rank: choose cards by `slots` or `--inclu
     "env-stays",
     "env",
     "warning",
-    why="Only NCCL*, PYTHON*, MLFLOW*, UCX* and MV2* travel by themselves. Everything else that is "
+    why="Only NCCL*, PYTHON*, MLFLOW*, UCX* and MV2* are passed to other hosts. Everything else "
+    "that is "
     "set in the launching shell is unknown to the ranks of other hosts.",
 )
 def env_stays(case: Case) -> Iterator[Hit]:

@@ -26,7 +26,7 @@ def _plans_rdma(case: Case) -> bool:
     "rdma-absent",
     "network",
     "error",
-    why="NCCL silently falls back to sockets, at a tenth of the planned rate.",
+    why="NCCL silently falls back to sockets, at about a tenth of the planned rate.",
 )
 def rdma_absent(case: Case) -> Iterator[Hit]:
     """A plan for InfiniBand or RoCE, and a host without an active port."""
@@ -37,7 +37,7 @@ def rdma_absent(case: Case) -> Iterator[Hit]:
             down = ", ".join(port.name for port in facts.infiniband)
             state = f"its ports are down: {down}" if down else "it has no RDMA adapter"
             fix = "bring the port up (see `ibstat`)" if down else "load the adapter's driver"
-            message = f"the plan counts on RDMA, and {state}"
+            message = f"the plan assumes RDMA, but {state}"
             yield Hit((host,), message, f"{fix}, or plan for Ethernet: `inter_node`")
 
 
@@ -53,7 +53,8 @@ def rdma_down(case: Case) -> Iterator[Hit]:
         down = [port.name for port in facts.infiniband if not port.is_active]
         if down and facts.has_rdma:
             fix = (
-                "see `ibstat`: cable, switch port, subnet manager; or name the others: NCCL_IB_HCA"
+                "check `ibstat`: cable, switch port, subnet manager; or select the other "
+                "ports: NCCL_IB_HCA"
             )
             yield Hit((host,), f"RDMA ports are down: {', '.join(down)}", fix)
 
@@ -62,7 +63,7 @@ def rdma_down(case: Case) -> Iterator[Hit]:
     "rdma-unused",
     "network",
     "warning",
-    why="The variable was right on another cluster. Here it sends every byte through the kernel.",
+    why="The variable disables RDMA, so all traffic goes through the kernel's TCP stack.",
 )
 def rdma_unused(case: Case) -> Iterator[Hit]:
     """InfiniBand that is available but disabled."""
@@ -126,12 +127,12 @@ def bandwidth(case: Case) -> Iterator[Hit]:
     host = min(slow, key=lambda host: paths[host].bytes_per_s)
     peer, rate = paths[host].peer, paths[host].bytes_per_s
     message = (
-        f"{bit_rate(rate)} from {host} to {peer}, measured; the plan counts on "
-        f"{bit_rate(rating)} and needs {bit_rate(needed)}{_price(plan, rate)}; "
-        f"{len(slow)} of {len(paths)} paths are too slow"
+        f"{bit_rate(rate)} from {host} to {peer}, measured; the plan assumes "
+        f"{bit_rate(rating)} and needs {bit_rate(needed)}{_price(plan, rate)}; {len(slow)} of "
+        f"{len(paths)} paths are too slow"
     )
     fix = (
-        f"look at the network between {host} and {peer}: `ethtool IFACE`, cable, switch port, "
+        f"check the network between {host} and {peer}: `ethtool IFACE`, cable, switch port, "
         "traffic shaping (`tc qdisc`); or plan for the rate it has: `inter_node` in the "
         "cluster file"
     )
@@ -157,11 +158,15 @@ def _is_broken(case: Case, *pair: str) -> bool:
     "stream-failed",
     "network",
     "warning",
-    why="What connects and then stalls is a path that drops large packets, or a host that hangs.",
+    why="A connection that stalls indicates a path that drops large packets, or a host that hangs.",
 )
 def stream_failed(case: Case) -> Iterator[Hit]:
     """A path that connects but transfers no data."""
     for host, stream in case.streams.items():
         if stream.error and not _is_broken(case, host, stream.peer):
             message = f"data sent to {stream.peer} does not arrive: {stream.error}"
-            yield Hit((host, stream.peer), message, "compare MTUs and look at the switch between")
+            yield Hit(
+                (host, stream.peer),
+                message,
+                "compare the MTUs and check the switch between the hosts",
+            )

@@ -15,12 +15,12 @@ HOST_KEY = re.compile(r"Host key verification failed|IDENTIFICATION HAS CHANGED"
 NAME = re.compile(r"Could not resolve|Name or service not known|name resolution")
 REFUSED = re.compile(r"Connection refused")
 PYTHON = re.compile(r"python3?: .*not found|No such file or directory.*python", re.IGNORECASE)
-ANSWER = re.compile(r"^asked for |^its answer to ")
+ANSWER = re.compile(r"^the question |^its answer to ")
 TOO_MUCH = re.compile(r"^prints too much ")
 KNOWN = (TOO_MUCH, ANSWER, KEY, HOST_KEY, NAME, REFUSED, PYTHON)
 
 
-def _lost(case: Case, pattern: re.Pattern[str]) -> Iterator[tuple[str, str]]:
+def _unreachable_hosts(case: Case, pattern: re.Pattern[str]) -> Iterator[tuple[str, str]]:
     """Hosts that did not answer and what ssh said, where the pattern is the first that matches."""
     for host, said in case.lost.items():
         if next((known for known in KNOWN if known.search(said)), None) is pattern:
@@ -37,11 +37,11 @@ def _ssh(case: Case, host: str) -> str:
     "ssh",
     "error",
     why="The launcher logs in with a key and never types a password. DeepSpeed tries the first "
-    "host only; the others are missed when the ranks are already waiting.",
+    "host only; failures of the others appear only when the ranks are already waiting.",
 )
 def ssh_key(case: Case) -> Iterator[Hit]:
     """A host that refuses the key."""
-    for host, said in _lost(case, KEY):
+    for host, said in _unreachable_hosts(case, KEY):
         options = " ".join(case.job.ssh)
         fix = f"install the key there: `ssh-copy-id {options} {host}`".replace("  ", " ")
         yield Hit((host,), f"refuses the login without a password: {said}", fix)
@@ -51,11 +51,12 @@ def ssh_key(case: Case) -> Iterator[Hit]:
     "ssh-host-key",
     "ssh",
     "error",
-    why="With an unknown or changed host key ssh asks a question, and nobody is there to answer.",
+    why="With an unknown or changed host key ssh asks for confirmation, which a launcher cannot "
+    "give.",
 )
 def ssh_host_key(case: Case) -> Iterator[Hit]:
     """A host whose key is unknown or has changed."""
-    for host, said in _lost(case, HOST_KEY):
+    for host, said in _unreachable_hosts(case, HOST_KEY):
         fix = (
             f"compare the key with the host's and log in once by hand: `{_ssh(case, host)}`; "
             f"if it was set up anew, first `ssh-keygen -R {host}`"
@@ -68,24 +69,22 @@ def ssh_host_key(case: Case) -> Iterator[Hit]:
 )
 def host_unknown(case: Case) -> Iterator[Hit]:
     """A host name that does not resolve."""
-    for host, said in _lost(case, NAME):
+    for host, said in _unreachable_hosts(case, NAME):
         yield Hit((host,), f"its name does not resolve: {said}", "write its IP address in hostfile")
 
 
-@check("ssh-refused", "ssh", "error", why="The machine is up and its sshd is not, or elsewhere.")
+@check("ssh-refused", "ssh", "error", why="The host is up, but no sshd listens on this port.")
 def ssh_refused(case: Case) -> Iterator[Hit]:
     """A host on which no sshd listens at this port."""
-    for host, said in _lost(case, REFUSED):
+    for host, said in _unreachable_hosts(case, REFUSED):
         fix = "start sshd there, or set `ssh_port` in the cluster file to the port it listens on"
         yield Hit((host,), f"nothing listens for ssh: {said}", fix)
 
 
-@check(
-    "no-python", "ssh", "error", why="The programs that look at a host are written in Python 3.9."
-)
+@check("no-python", "ssh", "error", why="The programs that inspect a host require Python 3.9.")
 def no_python(case: Case) -> Iterator[Hit]:
     """A host without `python3`."""
-    for host, said in _lost(case, PYTHON):
+    for host, said in _unreachable_hosts(case, PYTHON):
         fix = "install python3 there, or put it on the PATH of a remote shell"
         yield Hit((host,), f"has no `python3`: {said}", fix)
 
@@ -94,12 +93,12 @@ def no_python(case: Case) -> Iterator[Hit]:
     "bad-answer",
     "ssh",
     "error",
-    why="What a host says is used only if it is what was asked for, in form and size.",
+    why="The answer of a host is used only if it has the expected form and size.",
 )
 def bad_answer(case: Case) -> Iterator[Hit]:
     """A host whose answer is not valid."""
-    for host, said in _lost(case, ANSWER):
-        fix = f"see what it says there: `{_ssh(case, host)}`, then `dsforge preflight --local`"
+    for host, said in _unreachable_hosts(case, ANSWER):
+        fix = f"check its output there: `{_ssh(case, host)}`, then `dsforge preflight --local`"
         yield Hit((host,), said, fix)
 
 
@@ -107,11 +106,11 @@ def bad_answer(case: Case) -> Iterator[Hit]:
     "loud-login",
     "ssh",
     "error",
-    why="What login scripts print stands before every answer, in the logs of launchers, too.",
+    why="Output of login scripts precedes every answer, also in the logs of launchers.",
 )
 def loud_login(case: Case) -> Iterator[Hit]:
     """A host whose login scripts print without end."""
-    for host, said in _lost(case, TOO_MUCH):
+    for host, said in _unreachable_hosts(case, TOO_MUCH):
         fix = f"keep its login scripts silent without a terminal: `{_ssh(case, host)} true`"
         yield Hit((host,), said, fix)
 
@@ -126,7 +125,7 @@ def host_down(case: Case) -> Iterator[Hit]:
     """A host that does not answer."""
     for host, said in case.lost.items():
         if not any(known.search(said) for known in KNOWN):
-            fix = f"see whether it is up: `{_ssh(case, host)}`; else remove it from hostfile"
+            fix = f"check that it is up: `{_ssh(case, host)}`; else remove it from hostfile"
             yield Hit((host,), f"does not answer: {said}", fix)
 
 
@@ -150,8 +149,8 @@ def host_same(case: Case) -> Iterator[Hit]:
     "clock-skew",
     "clock",
     "warning",
-    why="Logs of several hosts cannot be put in order, files seem to come from the future, so that "
-    "builds on shared disks start again; far apart, certificates and tokens are refused.",
+    why="Logs of several hosts cannot be ordered, and files have times in the future, so that "
+    "builds on shared disks start again; large differences invalidate certificates and tokens.",
 )
 def clock_skew(case: Case) -> Iterator[Hit]:
     """A host whose clock differs from the first one's."""
@@ -164,7 +163,7 @@ def clock_skew(case: Case) -> Iterator[Hit]:
         if abs(ahead) - error > SKEW_S:
             way = "ahead of" if ahead > 0 else "behind"
             message = f"its clock is {abs(ahead):.1f} s {way} that of {case.first}"
-            fix = "keep its time by NTP: `timedatectl set-ntp true`, or start chrony there"
+            fix = "synchronize it with NTP: `timedatectl set-ntp true`, or start chrony there"
             yield Hit(
                 (host,), message, fix, severity="error" if abs(ahead) > LARGE_SKEW_S else None
             )

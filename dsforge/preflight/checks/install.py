@@ -33,7 +33,9 @@ def _differing(case: Case, what: str, value: Callable[[HostFacts], str], fix: st
     """A hit for each group of hosts that differ from the majority."""
     values = {h: value(case.hosts[h]) for h in _pythons(case)}
     for hosts, own, usual in differing(values):
-        yield Hit(hosts, f"{what} is {own} here and {usual} elsewhere", fix.format(usual=usual))
+        yield Hit(
+            hosts, f"{what} is {own} here and {usual} on the other hosts", fix.format(usual=usual)
+        )
 
 
 @check(
@@ -58,7 +60,7 @@ def interpreter_missing(case: Case) -> Iterator[Hit]:
     "python-differs",
     "python",
     "error",
-    why="Ranks exchange pickled objects and compiled extensions, which other versions do not read.",
+    why="Ranks exchange pickled objects and compiled extensions, which other versions cannot read.",
 )
 def python_differs(case: Case) -> Iterator[Hit]:
     """Another Python at the same path."""
@@ -90,7 +92,8 @@ def package_missing(case: Case) -> Iterator[Hit]:
     "package-differs",
     "python",
     "error",
-    why="Two versions of torch or DeepSpeed speak different protocols: a hang, or wrong numbers.",
+    why="Two versions of torch or DeepSpeed use different protocols: the run hangs or computes "
+    "wrong numbers.",
 )
 def package_differs(case: Case) -> Iterator[Hit]:
     """Another version of a package that all ranks must share."""
@@ -102,7 +105,7 @@ def package_differs(case: Case) -> Iterator[Hit]:
         }
         for hosts, own, usual in differing(versions):
             fix = f"on {', '.join(hosts)}: {_installed(case, {name: f'{name}=={usual}'})}"
-            yield Hit(hosts, f"{name} is {own} here and {usual} elsewhere", fix)
+            yield Hit(hosts, f"{name} is {own} here and {usual} on the other hosts", fix)
 
 
 def _installed(case: Case, wanted: dict[str, str]) -> str:
@@ -136,7 +139,7 @@ def package_namesake(case: Case) -> Iterator[Hit]:
     "package-elsewhere",
     "python",
     "warning",
-    why="A package that comes from another folder is often an old copy on PYTHONPATH.",
+    why="A package in another folder is often an old copy on PYTHONPATH.",
 )
 def package_elsewhere(case: Case) -> Iterator[Hit]:
     """A package of the same version from another path."""
@@ -145,8 +148,8 @@ def package_elsewhere(case: Case) -> Iterator[Hit]:
         if len({package.version for package in having.values()}) > 1:
             continue  # said already
         for hosts, own, usual in differing({h: p.origin for h, p in having.items()}):
-            message = f"{name} comes from {own} here and from {usual} elsewhere"
-            yield Hit(hosts, message, "look at PYTHONPATH and .pth files there")
+            message = f"{name} is loaded from {own} here and from {usual} on the other hosts"
+            yield Hit(hosts, message, "check PYTHONPATH and .pth files there")
 
 
 @check(
@@ -173,7 +176,7 @@ def folder_missing(case: Case) -> Iterator[Hit]:
             fix = f"share the folder, or copy it: `rsync -a {path}/ {host}:{path}/`"
             yield Hit((host,), f"has no {path}; {DIRECTORY}", fix)
         elif not facts.folder.is_writable:
-            fix = f"on {host}: give the user the right to write {path}"
+            fix = f"on {host}: give the user write permission for {path}"
             yield Hit((host,), f"cannot write {path}, where every rank writes its output", fix)
 
 
@@ -181,8 +184,8 @@ def folder_missing(case: Case) -> Iterator[Hit]:
     "files-differ",
     "folder",
     "error",
-    why="Each host reads its own copy: ranks with different configs wait for each other's "
-    "collectives, or train different things.",
+    why="Each host reads its own copy: ranks with different configs hang in collectives, or "
+    "train with different settings.",
 )
 def files_differ(case: Case) -> Iterator[Hit]:
     """A file of the run that is missing on a host, or holds something else."""
@@ -197,5 +200,5 @@ def files_differ(case: Case) -> Iterator[Hit]:
             absent = [name for name in names if not folder.files.get(name)]
             state = "missing" if absent == names else "not the same"
             fix = f"copy the run folder again: `rsync -a {path}/ {host}:{path}/`"
-            message = f"beside {case.first}, what is {state}: {', '.join(names)}"
+            message = f"compared with {case.first}, {state}: {', '.join(names)}"
             yield Hit((host,), message, fix)

@@ -38,7 +38,7 @@ def route(case: Case, host: str) -> set[str]:
     "network",
     "error",
     why="Rank 0 listens on the master port; with `Address already in use` it ends and the other "
-    "ranks wait. Often it is a rank of the last run that was never ended.",
+    "ranks wait. Often the port is held by a rank of the last run that still runs.",
 )
 def port_taken(case: Case) -> Iterator[Hit]:
     """A first host on which another program has the master port."""
@@ -56,8 +56,8 @@ def port_taken(case: Case) -> Iterator[Hit]:
     "port-blocked",
     "network",
     "error",
-    why="Ranks connect to the master port and then to ports of their own between all hosts. What a "
-    "firewall drops looks like a hang until the rendezvous times out.",
+    why="Ranks connect to the master port and then to ports of their own between all hosts. "
+    "If a firewall drops the packets, the ranks hang until the rendezvous times out.",
 )
 def port_blocked(case: Case) -> Iterator[Hit]:
     """A pair of hosts that do not reach each other on the master port."""
@@ -67,7 +67,7 @@ def port_blocked(case: Case) -> Iterator[Hit]:
             failed.setdefault(call.peer, []).append((host, call.error))
     port = case.job.master_port
     for peer, callers in failed.items():
-        message = f"port {port} is not reached from {', '.join(h for h, _ in callers)}"
+        message = f"port {port} cannot be reached from {', '.join(h for h, _ in callers)}"
         fix = (
             f"let TCP between the hosts through on every port, on {peer} and between: "
             f"`iptables -L -n`, `nft list ruleset`, or the cloud's security group"
@@ -79,7 +79,7 @@ def port_blocked(case: Case) -> Iterator[Hit]:
     "mtu-path",
     "network",
     "error",
-    why="Small packets pass and ssh works; the first large tensor is sent and never arrives.",
+    why="Small packets pass and ssh works, but the first large tensor never arrives.",
 )
 def mtu_path(case: Case) -> Iterator[Hit]:
     """A path on which full-size packets are lost; a warning where TCP copes with it."""
@@ -87,7 +87,9 @@ def mtu_path(case: Case) -> Iterator[Hit]:
         if call.mtu_passes is False and call.peer in case.hosts:
             stream = case.streams.get(host)
             adapts = stream is not None and stream.peer == call.peer and not stream.error
-            message = f"packets of {call.mtu} bytes by {call.interface} do not reach {call.peer}"
+            message = (
+                f"packets of {call.mtu} bytes by {call.interface} do not arrive at {call.peer}"
+            )
             fix = (
                 "give all interfaces and switches between them one MTU: "
                 f"`ip link set {call.interface} mtu 1500`"
@@ -99,7 +101,7 @@ def mtu_path(case: Case) -> Iterator[Hit]:
     "mtu-differs",
     "network",
     "warning",
-    why="Between hosts with another MTU packets are cut or dropped, as the switch likes.",
+    why="Between hosts with different MTUs, switches fragment or drop packets.",
 )
 def mtu_differs(case: Case) -> Iterator[Hit]:
     """Hosts whose training interfaces have another MTU."""
@@ -118,7 +120,8 @@ def mtu_differs(case: Case) -> Iterator[Hit]:
     "network",
     "error",
     why="Without `--master_addr` the launcher takes the first address that `hostname -I` prints on "
-    "the first host. Where that is a container bridge, every rank waits for an address of its own.",
+    "the first host. Where that is a container bridge, every rank waits for an address on its "
+    "own host.",
 )
 def first_address(case: Case) -> Iterator[Hit]:
     """A first host whose first address is not the one that the others reach."""
@@ -183,7 +186,7 @@ def interface_missing(case: Case) -> Iterator[Hit]:
                 have = ", ".join(i.name for i in facts.interfaces) or "none that is up"
                 message = f"{variable}={value}, and its interfaces are {have}"
                 names = sorted(route(case, host)) or ["IFACE"]
-                fix = f"write `{variable}={names[0]}` into .deepspeed_env, the one that the others"
+                fix = f"write `{variable}={names[0]}` into .deepspeed_env, which the others"
                 yield Hit((host,), message, f"{fix} reach; `interface` in the cluster file")
 
 
@@ -191,7 +194,7 @@ def interface_missing(case: Case) -> Iterator[Hit]:
     "interface-wrong",
     "network",
     "error",
-    why="The ranks announce the address of that interface, which no other host reaches.",
+    why="The ranks announce the address of that interface, which other hosts cannot reach.",
 )
 def interface_wrong(case: Case) -> Iterator[Hit]:
     """An interface that exists and does not lead to the other hosts."""
@@ -201,6 +204,6 @@ def interface_wrong(case: Case) -> Iterator[Hit]:
             ways, chosen = route(case, host), named(variable, value, facts) if value else set()
             if chosen and ways and not chosen & ways:
                 good = min(ways)
-                message = f"{variable}={value}, and the way to the other hosts is {good}"
+                message = f"{variable}={value}, but the route to the other hosts uses {good}"
                 fix = f"write `{variable}={good}` into .deepspeed_env; `interface: {good}` in the"
                 yield Hit((host,), message, f"{fix} cluster file")

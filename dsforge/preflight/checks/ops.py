@@ -70,7 +70,11 @@ def first_cause(op: Op, facts: HostFacts, *, beside: bool) -> tuple[str, str] | 
             f"`{shlex.quote(python.path)} -m pip install ninja`",
         ),
         (is_tried and not tools.compiler, "there is no C++ compiler", GXX),
-        (is_tried and not tools.compiler_works, f"{tools.compiler} compiles nothing", GXX),
+        (
+            is_tried and not tools.compiler_works,
+            f"{tools.compiler} cannot compile a test program",
+            GXX,
+        ),
         (op.libaio and not tools.has_libaio, "libaio.h or libaio.so is missing", LIBAIO),
         (
             not is_built and not tools.has_python_headers,
@@ -91,7 +95,7 @@ def first_cause(op: Op, facts: HostFacts, *, beside: bool) -> tuple[str, str] | 
     "op-unbuildable",
     "ops",
     "error",
-    why="The rank ends in the middle of its start; what is shown is the last of many errors "
+    why="The rank fails during its start, and its message is the last of many errors "
     "(`'DeepSpeedCPUAdam' object has no attribute 'ds_opt_adam'`), never the first.",
 )
 def op_unbuildable(case: Case) -> Iterator[Hit]:
@@ -118,8 +122,8 @@ def _is_adam(ops: list[Op]) -> bool:
     "op-unbuilt",
     "ops",
     "info",
-    why="The first start builds it on every host, one to six minutes with two cores each; a run "
-    "that is stopped meanwhile leaves a lock behind.",
+    why="The first start builds it on every host, which takes one to six minutes with two "
+    "cores each; a run stopped during the build leaves a lock.",
 )
 def op_unbuilt(case: Case) -> Iterator[Hit]:
     """An op that will be built when the run starts."""
@@ -127,12 +131,14 @@ def op_unbuilt(case: Case) -> Iterator[Hit]:
         names = [op.name for op in needed_ops(case.job) if op.name not in facts.builds.ops]
         free = facts.builds.free_bytes
         if names and free is not None and free < BUILD_BYTES:
-            message = f"{', '.join(names)} must be built, and {facts.builds.root} has no room"
+            message = (
+                f"{', '.join(names)} must be built, and the disk of {facts.builds.root} is full"
+            )
             yield Hit(
                 (host,), message, "free 300 MB there, or set TORCH_EXTENSIONS_DIR", severity="error"
             )
         elif names and facts.interpreter.exists:
-            fix = "let the first start take its time, or build before it"
+            fix = "wait for the build at the first start, or build before it"
             yield Hit((host,), f"will be built at the first start: {', '.join(names)}", fix)
 
 
@@ -140,8 +146,8 @@ def op_unbuilt(case: Case) -> Iterator[Hit]:
     "op-lock",
     "ops",
     "error",
-    why="A build that died left its lock. Every later run waits for it, silently, for ever; from "
-    "torch 2.14 on the kernel frees it, and nothing is said.",
+    why="A build that was killed leaves its lock, and every later run waits for it without a "
+    "message; from torch 2.14 on the kernel releases the lock.",
 )
 def op_lock(case: Case) -> Iterator[Hit]:
     """A build lock whose holder has ended."""

@@ -91,7 +91,7 @@ def _call(peer: str, port: int, token: str, names: dict[str, str]) -> dict[str, 
     except OSError as error:
         return {**found, "error": error.strerror or str(error) or "no answer"}
     if not is_ours:
-        return {**found, "error": "another host or program answers"}
+        return {**found, "error": "another host or program responds"}
     if mtu and found["interface"]:
         own = int(number(Path("/sys/class/net") / found["interface"] / "mtu") or mtu)
         found["mtu"], found["mtu_passes"] = own, _passes(peer, port, own)

@@ -83,7 +83,7 @@ def interpreter_facts(path: str, packages: dict[str, str]) -> dict[str, Any]:
         found = json.loads(answer.strip().splitlines()[-1])
         facts.update(found)
     except (ValueError, IndexError, TypeError):
-        facts["error"] = (answer.strip() or "it says nothing").splitlines()[-1][:300]
+        facts["error"] = (answer.strip() or "no message").splitlines()[-1][:300]
         return facts
     torch = found["packages"].get("torch")
     facts["cuda"] = cuda_release(torch["origin"]) if torch else ""

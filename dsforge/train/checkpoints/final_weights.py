@@ -170,7 +170,9 @@ def check_files(folder: Path, weights: dict[str, Any]) -> None:
     left = {name: tensor for name, tensor in weights.items() if name not in seen}
     if elements != expected:
         missing = ", ".join(sorted(left)[:5])
-        message = f"the files hold {elements} values, the model {expected}; missing: {missing}"
+        message = (
+            f"the files contain {elements} values, the model has {expected}; missing: {missing}"
+        )
         raise DsforgeError(message)
     if sum(unknown) % WORD != sum(_digest(tensor) for tensor in left.values()) % WORD:
         raise DsforgeError(f"values differ from those of the model: {', '.join(sorted(left)[:5])}")

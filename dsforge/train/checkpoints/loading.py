@@ -65,9 +65,7 @@ def _load(load: Any, path: Any, **options: Any) -> Any:
             return load(path, weights_only=True, **options)
     except Exception as error:  # pickle's, zip's, tensors that do not fit: all of them mean no
         message = f"{Path(path).name} cannot be loaded: {first_line(error)}"
-        raise DsforgeError(
-            message, "`dsforge ckpt verify` reports what is wrong with it"
-        ) from error
+        raise DsforgeError(message, "`dsforge ckpt verify` lists its problems") from error
 
 
 def _known_classes() -> Iterator[Any]:
@@ -86,5 +84,5 @@ def _member(of: Any, name: str) -> Any:
     from deepspeed.runtime.zero.config import ZeroStageEnum
 
     if of is not ZeroStageEnum or not isinstance(name, str) or name not in of.__members__:
-        raise TypeError("a checkpoint asks for an attribute that is not a ZeRO stage")
+        raise TypeError("the checkpoint uses an attribute that is not a ZeRO stage")
     return of.__members__[name]

@@ -31,7 +31,7 @@ class FileNote(BaseModel):
 
     model_config = FROZEN
 
-    bytes: int = Field(ge=0)
+    bytes: int = Field(ge=0, description="Size of the file in bytes.")
     crc32: int = Field(ge=0, description="Checksum of all its bytes.")
 
 
@@ -41,18 +41,28 @@ class CheckpointNote(BaseModel):
     model_config = FROZEN
 
     step: int = Field(ge=0, description="Optimizer steps done.")
-    world_size: int = Field(ge=1)
-    zero_stage: int = Field(ge=0, le=3)
-    global_batch_size: int = Field(ge=1)
-    seed: int
-    samples: int = Field(ge=1, description="Training samples; the order depends on them.")
-    tensor_parallel_size: int = Field(default=1, ge=1)
-    pipeline_parallel_size: int = Field(default=1, ge=1)
-    context_parallel_size: int = Field(default=1, ge=1)
-    run: RunIdentity | None = Field(
-        default=None, description="None: saved before these were noted."
+    world_size: int = Field(ge=1, description="Number of ranks that saved it.")
+    zero_stage: int = Field(ge=0, le=3, description="ZeRO stage of the run, 0 to 3.")
+    global_batch_size: int = Field(ge=1, description="Samples per optimizer step.")
+    seed: int = Field(description="Seed of weights, adapters and data order.")
+    samples: int = Field(
+        ge=1, description="Number of training samples, which determines their order."
     )
-    files: dict[str, FileNote] = Field(default_factory=dict, description="By name in the folder.")
+    tensor_parallel_size: int = Field(
+        default=1, ge=1, description="Ranks that share the matrices of each layer."
+    )
+    pipeline_parallel_size: int = Field(
+        default=1, ge=1, description="Stages that the layers are divided into."
+    )
+    context_parallel_size: int = Field(
+        default=1, ge=1, description="Ranks that share one sequence."
+    )
+    run: RunIdentity | None = Field(
+        default=None, description="None: saved by a release that did not record it."
+    )
+    files: dict[str, FileNote] = Field(
+        default_factory=dict, description="Files of the checkpoint, by name."
+    )
 
     @field_validator("files")
     @classmethod
@@ -98,7 +108,7 @@ def read_note(path: Path) -> CheckpointNote:
         text = read_text(path / NOTE, MAX_NOTE_BYTES, pipes=False)
         return CheckpointNote.model_validate_json(text)
     except (UnreadableError, ValueError) as error:  # ValidationError is a ValueError
-        hint = "name a folder `checkpoints/global_stepN` that `dsforge train` wrote"
+        hint = "give a folder `checkpoints/global_stepN` that `dsforge train` wrote"
         raise DsforgeError(f"{path} is not a complete checkpoint", hint) from error
 
 
@@ -143,7 +153,7 @@ def lacking(path: Path) -> str:
     for name, noted in files.items():
         file = path / name
         if not file.is_file():
-            return f"{name} is not there"
+            return f"{name} is missing"
         if file.stat().st_size != noted.bytes:
             return f"{name} has {file.stat().st_size:,} bytes of {noted.bytes:,}"
     return ""
@@ -182,7 +192,7 @@ def check_note(path: Path, present: CheckpointNote) -> CheckpointNote:
     if note.ranks != present.ranks and (note.splits_layers or present.splits_layers):
         same = "tensor and pipeline parallel sizes cannot change on resume"
         names |= dict.fromkeys(("tensor_parallel_size", "pipeline_parallel_size"), same)
-        names |= {"world_size": "start as many ranks as before", "zero_stage": same}
+        names |= {"world_size": "start the same number of ranks as before", "zero_stage": same}
     for name, hint in names.items():
         old, new = getattr(note, name), getattr(present, name)
         if old != new:
@@ -196,7 +206,7 @@ def check_run(note: CheckpointNote, present: RunIdentity) -> list[Change]:
     found = changes(note.run, present) if note.run else []
     refused = [change for change in found if change.refusal]
     if refused:
-        message = f"{tag_of(note.step)} is of another run: {'; '.join(map(str, refused))}"
+        message = f"{tag_of(note.step)} belongs to another run: {'; '.join(map(str, refused))}"
         hints = dict.fromkeys(change.refusal for change in refused)
         raise DsforgeError(message, f"{'; '.join(hints)}, or start from scratch with `--overwrite`")
     return found

@@ -62,7 +62,7 @@ class _Reviver:
             return _named(value.path)
         if isinstance(value, Foreign):
             return self._object(value)
-        raise UnknownTypeError(f"it holds a {type(value).__name__}")
+        raise UnknownTypeError(f"it contains a {type(value).__name__}")
 
     def _object(self, value: Foreign) -> Any:
         """An object of the few classes that are needed."""
@@ -80,7 +80,7 @@ class _Reviver:
             return built
         if value.path == "argparse.Namespace" and all(isinstance(key, str) for key in state):
             return argparse.Namespace(**state)
-        raise UnknownTypeError(f"it holds a {value.path}")
+        raise UnknownTypeError(f"it contains a {value.path}")
 
 
 def tensor_of(archive: Archive, stored: StoredTensor) -> Any:
@@ -88,7 +88,7 @@ def tensor_of(archive: Archive, stored: StoredTensor) -> Any:
     import torch
 
     if not stored.is_contiguous:
-        raise UnknownTypeError("it holds a tensor that is not contiguous")
+        raise UnknownTypeError("it contains a tensor that is not contiguous")
     dtype = getattr(torch, stored.storage.dtype, None)
     bits = archive.elements(stored, 0, stored.elements)
     if stored.elements == 0:
@@ -106,7 +106,7 @@ def _named(path: str) -> Any:
         return getattr(torch, name)
     if head == STAGES:
         return _stage(lambda kind: kind[name])
-    raise UnknownTypeError(f"it names {path}")
+    raise UnknownTypeError(f"it refers to {path}")
 
 
 def _stage(choose: Callable[[Any], Any]) -> Any:
@@ -115,4 +115,4 @@ def _stage(choose: Callable[[Any], Any]) -> Any:
     try:
         return choose(ZeroStageEnum)
     except (KeyError, ValueError) as error:
-        raise UnknownTypeError("it holds a ZeRO stage that does not exist") from error
+        raise UnknownTypeError("it contains an unknown ZeRO stage") from error

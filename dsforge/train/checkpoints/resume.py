@@ -67,7 +67,7 @@ class Beginning:
                 remove(path)
         except OSError as error:
             message = f"the earlier run cannot be removed: {path}: {error.strerror}"
-            raise DsforgeError(message, "name another folder with `--output`") from error
+            raise DsforgeError(message, "choose another folder with `--output`") from error
 
 
 def chosen_beginning(resume: str, output: Path, *, overwrite: bool) -> Beginning:
@@ -85,8 +85,8 @@ def chosen_beginning(resume: str, output: Path, *, overwrite: bool) -> Beginning
     left = tuple(path for name in RESULTS if os.path.lexists(path := output / name))
     unfinished = resume == "auto" and not (output / "model").exists()  # no checkpoint was complete
     if left and not overwrite and not unfinished:
-        hint = "name another with `--output`, or replace it with `--overwrite`"
-        raise DsforgeError(f"{output} holds an earlier run", hint)
+        hint = "choose another with `--output`, or replace it with `--overwrite`"
+        raise DsforgeError(f"{output} contains an earlier run", hint)
     check_removable(left, output)
     return Beginning(start, left)
 
@@ -95,8 +95,8 @@ def _checkpoints_after(start: Path, own: Path, *, overwrite: bool) -> tuple[Path
     """Checkpoints after the one to go back to."""
     later = tuple(path for path in checkpoints(own) if step_of(path) > step_of(start))
     if later and not overwrite:
-        message = f"{own} holds later checkpoints than {start.name}, up to {later[-1].name}"
-        raise DsforgeError(message, "drop them with `--overwrite`, or use another `--output`")
+        message = f"{own} contains later checkpoints than {start.name}, up to {later[-1].name}"
+        raise DsforgeError(message, "remove them with `--overwrite`, or use another `--output`")
     return later
 
 
@@ -106,20 +106,20 @@ def sound(path: Path | None, say: Callable[[str], None], *, fall_back: bool) -> 
     All ranks call it. Raises DsforgeError where none is good, or without `fall_back`.
     """
     for later in _not_whole(path) if fall_back else ():
-        say(f"{later.name} is damaged and set aside: {lacking(later)}")
+        say(f"{later.name} is damaged and was renamed: {lacking(later)}")
         on_first_rank(partial(set_aside, later))
     while path is not None:
         why = damage(path)
         if not why:
             return path
         if not fall_back:
-            raise DsforgeError(f"{path} is damaged: {why}", "name an older checkpoint")
+            raise DsforgeError(f"{path} is damaged: {why}", "use an older checkpoint")
         older = [p for p in checkpoints(path.parent) if step_of(p) < step_of(path)]
-        say(f"{path.name} is damaged and set aside: {why}")
+        say(f"{path.name} is damaged and was renamed: {why}")
         on_first_rank(partial(set_aside, path))
         if not older:
             hint = "start from scratch with `--overwrite`"
-            raise DsforgeError(f"no good checkpoint is left in {path.parent}", hint)
+            raise DsforgeError(f"no intact checkpoint is left in {path.parent}", hint)
         path = older[-1]
     return None
 

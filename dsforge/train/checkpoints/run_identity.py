@@ -38,12 +38,14 @@ class RunIdentity(BaseModel):
     model_config = FROZEN
 
     data: str = Field(description="Checksum of the training samples as tokens, in order.")
-    validation: str = Field(description="The same of the validation samples; empty without any.")
+    validation: str = Field(
+        description="Checksum of the validation samples as tokens; empty: no validation samples."
+    )
     model: str = Field(description="Type, number of parameters, checksum of names and shapes.")
-    configuration: dict[str, Value] = Field(description="Of the model, by dotted name.")
-    precision: str
-    optimizer: str = Field(description="Its type, as DeepSpeed names it.")
-    total_steps: int = Field(ge=1)
+    configuration: dict[str, Value] = Field(description="Settings of the model, by dotted name.")
+    precision: str = Field(description="Precision of the computation: bf16, fp16 or fp32.")
+    optimizer: str = Field(description="Type of the optimizer, as DeepSpeed names it.")
+    total_steps: int = Field(ge=1, description="Optimizer steps of the whole run.")
     job: dict[str, Value] = Field(description="Fields of train.yaml, by dotted name.")
     settings: dict[str, Value] = Field(description="ds_config as used, by dotted name.")
 
@@ -102,15 +104,15 @@ def _configuration(model: Any) -> dict[str, Value]:
 
 def changes(old: RunIdentity, new: RunIdentity) -> list[Change]:
     """What differs between the run of a checkpoint and the present one; refusals first."""
-    found = [*_refused(old, new), *_told(old, new)]
+    found = [*_refused_changes(old, new), *_reported_changes(old, new)]
     return sorted(found, key=lambda change: not change.refusal)
 
 
-def _refused(old: RunIdentity, new: RunIdentity) -> Iterator[Change]:
+def _refused_changes(old: RunIdentity, new: RunIdentity) -> Iterator[Change]:
     """Changes after which a run could not go on as the same."""
-    fixed = [Change(n, old.job.get(n), new.job.get(n), f"set `{n}` as it was") for n in FIXED]
+    fixed = [Change(n, old.job.get(n), new.job.get(n), f"restore the former `{n}`") for n in FIXED]
     names = sorted(filter(_is_lora, {*old.job, *new.job}))
-    lora = [Change(n, old.job.get(n), new.job.get(n), "set `lora` as it was") for n in names]
+    lora = [Change(n, old.job.get(n), new.job.get(n), "restore the former `lora`") for n in names]
     lora = [change for change in lora if change.name != "lora.dropout"]
     others = [
         Change("precision", old.precision, new.precision, "use the precision of the checkpoint"),
@@ -134,7 +136,7 @@ def _refused(old: RunIdentity, new: RunIdentity) -> Iterator[Change]:
         yield Change("model", old.model, new.model, MODEL)
 
 
-def _told(old: RunIdentity, new: RunIdentity) -> Iterator[Change]:
+def _reported_changes(old: RunIdentity, new: RunIdentity) -> Iterator[Change]:
     """Changes that take effect from the next step on."""
     pairs: list[tuple[str, Value, Value]] = [("steps", old.total_steps, new.total_steps)]
     if old.validation != new.validation:

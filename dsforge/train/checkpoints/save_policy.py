@@ -44,7 +44,7 @@ class Saver:
         predicted = predicted_bytes(engine)
         self._check_room(predicted, 1)
         cost = rehearse(engine, self.folder)
-        self._learn(cost)
+        self._record_cost(cost)
         self._check_room(cost.bytes, self.keep + 1 - len(checkpoints(self.folder)))
         self.say(
             f"a checkpoint takes {size(cost.bytes)} (predicted {size(predicted)}) and "
@@ -54,7 +54,7 @@ class Saver:
     def save(self, engine: Any, note: CheckpointNote) -> None:
         """Save, once more with less on the disk if need be. Raises SaveError, with a way out."""
         try:
-            self._learn(save(engine, self.folder, note, self.keep))
+            self._record_cost(save(engine, self.folder, note, self.keep))
         except SaveError as failure:
             older = checkpoints(self.folder)[:-1]
             if not older:
@@ -62,14 +62,18 @@ class Saver:
             self.say(f"{failure.message}; retrying without {', '.join(p.name for p in older)}")
             on_first_rank(lambda: _drop(older))
             try:
-                self._learn(save(engine, self.folder, note, self.keep))
+                self._record_cost(save(engine, self.folder, note, self.keep))
             except SaveError as again:
                 raise self._given_up(again, note) from again
 
     def _given_up(self, failure: SaveError, note: CheckpointNote) -> SaveError:
         left = checkpoints(self.folder)
-        good = f"the last good one is {left[-1].name}" if left else "there is none yet"
-        hint = f"make room in {self.folder} and start again; {good}"
+        good = (
+            f"the last intact checkpoint is {left[-1].name}"
+            if left
+            else "there is no checkpoint yet"
+        )
+        hint = f"free disk space in {self.folder} and start again; {good}"
         return SaveError(f"step {note.step}: {failure.message}", hint)
 
     def _check_room(self, each: int, count: int) -> None:
@@ -80,10 +84,13 @@ class Saver:
         short = largest(needed - free)[0]
         if short > 0:
             message = f"{size(free)} are free in {self.folder}, {max(1, count)} checkpoints"
-            hint = "make room, lower `keep_checkpoints`, or write elsewhere with `--output`"
-            raise SaveError(f"{message} of {size(each)} are to be written", hint)
+            hint = (
+                "free disk space, lower `keep_checkpoints`, or write to another disk with "
+                "`--output`"
+            )
+            raise SaveError(f"{message} of {size(each)} must be written", hint)
 
-    def _learn(self, cost: Cost) -> None:
+    def _record_cost(self, cost: Cost) -> None:
         """Keep what a checkpoint costs; have the ranks wait for each other that long."""
         import torch.distributed
         from torch.distributed.distributed_c10d import _set_pg_timeout

@@ -71,19 +71,19 @@ def convert(
     """
     if folder.kind != "deepspeed":
         message = f"{folder.path} is not a checkpoint of DeepSpeed's ranks ({folder.kind})"
-        raise DsforgeError(message, "name a folder that holds *_states.pt files")
+        raise DsforgeError(message, "give a folder that contains *_states.pt files")
     check_outside(out, folder.path)
     check_pointer(out)
     if any(f.model_rank or f.kind in ("layer", "expert") for f in folder.files):
         _by_deepspeed(folder, out, watcher, checksums=not unchecked)
     else:
-        _judge(folder, checksums=False)
+        _require_valid(folder, checksums=False)
         _by_parameter(folder, out, watcher, CheckedArchive if not unchecked else Archive)
     point(out, watcher.say)
     return out
 
 
-def _judge(folder: Folder, *, checksums: bool) -> None:
+def _require_valid(folder: Folder, *, checksums: bool) -> None:
     """Raise UnusableError where `verify` finds an error, or types that are not known."""
     found = verify_folder(folder._replace(pointer=None), checksums=checksums)
     wrong = [f for f in found if f.severity == "error" or f.rule == "foreign-names"]
@@ -98,7 +98,7 @@ def _by_deepspeed(folder: Folder, out: Path, watcher: Watcher, *, checksums: boo
     options = {"num_extract_workers": 1, "num_merge_workers": 1, "keep_temp_folder": False}
     size = sum(file.path.stat().st_size for file in folder.files)
     watcher.begin("checked", size)
-    _judge(folder, checksums=checksums)
+    _require_valid(folder, checksums=checksums)
     check_split(folder)
     with new_folder(out, watcher.say, needed_bytes=2 * size) as temporary:
         names = {"input_folder": str(folder.path), "output_folder": str(temporary)}
@@ -111,8 +111,10 @@ def _by_deepspeed(folder: Folder, out: Path, watcher: Watcher, *, checksums: boo
             if isinstance(error, OSError) and error.errno in HINTS:
                 raise  # whatever its many assertions raise
             message = f"DeepSpeed cannot convert {folder.path.name}: {error}"
-            raise DsforgeError(message, "resume it on the ranks that wrote it") from error
-        _judge(folder, checksums=checksums)  # the bytes are still those that were checked
+            raise DsforgeError(
+                message, "resume it with the number of ranks that wrote it"
+            ) from error
+        _require_valid(folder, checksums=checksums)  # the bytes are still those that were checked
         wrong = [finding for finding in verify(temporary) if finding.severity == "error"]
         if wrong:
             raise DsforgeError(f"{out}: {wrong[0].file}: {wrong[0].message}")
@@ -123,7 +125,7 @@ def _by_parameter(folder: Folder, out: Path, watcher: Watcher, archive: type[Arc
     saved = read_saved(folder, archive)
     if not saved.trained:
         hint = "`dsforge ckpt export` writes its weights without them"
-        raise DsforgeError(f"{folder.path} holds no optimizer states to convert", hint)
+        raise DsforgeError(f"{folder.path} contains no optimizer states to convert", hint)
     saved.check_states()
     check_distinct(saved.trained)
     kinds = {"frozen parameters": len(saved.frozen), "buffers": len(saved.buffers)}
@@ -132,7 +134,7 @@ def _by_parameter(folder: Folder, out: Path, watcher: Watcher, archive: type[Arc
         watcher.say(f"not included (DeepSpeed takes them from the model): {left_out}")
     model = archive(folder.of("model")[0].path)
     parts = [archive(file.path) for file in folder.of("optimizer")[:1]]
-    values = _carried(model.value, model, watcher) | {"module": {}, "optimizer": None}
+    values = _client_state(model.value, model, watcher) | {"module": {}, "optimizer": None}
     values |= {key: _sizes(values[key]) for key in SHAPES if key in values}
     common = _common(parts[0] if parts else model, saved, watcher)
     states = [(name, state) for name, atom in saved.trained.items() for state in atom.states]
@@ -185,7 +187,7 @@ def _bytes(atom: Atom, state: str) -> int:
     return atom.elements * ITEM_BYTES[atom.dtype(state)]
 
 
-def _carried(values: Mapping[str, Any], archive: Archive, watcher: Watcher) -> dict[str, Any]:
+def _client_state(values: Mapping[str, Any], archive: Archive, watcher: Watcher) -> dict[str, Any]:
     """Settings that go along as they are, and whatever of a script's own can be carried."""
     found: dict[str, Any] = {}
     for key, value in values.items():
@@ -216,9 +218,11 @@ def _common(source: Archive, saved: Saved, watcher: Watcher) -> dict[str, Any]:
 
     common: dict[str, Any] = {"loss_scaler": LossScaler(1.0), "dynamic_loss_scale": False}
     states = source.value.get("optimizer_state_dict") or {}
-    common |= _carried({k: v for k, v in states.items() if k not in PER_PARAMETER}, source, watcher)
+    common |= _client_state(
+        {k: v for k, v in states.items() if k not in PER_PARAMETER}, source, watcher
+    )
     groups = [
-        {**_carried(group, source, watcher), "params": [index]}
+        {**_client_state(group, source, watcher), "params": [index]}
         for index, group in enumerate(saved.groups)
     ]
     step = saved.scalars.get("step", groups[0].get("step", 0.0))

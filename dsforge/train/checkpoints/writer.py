@@ -142,7 +142,9 @@ def write_files(engine: Any, folder: Path, tag: str) -> dict[str, FileNote]:
             remove(unfinished)
             (unfinished / tag).mkdir(parents=True)
         except OSError as error:
-            raise DsforgeError(f"{unfinished} cannot be made: {reason(error, folder)}") from error
+            raise DsforgeError(
+                f"{unfinished} cannot be created: {reason(error, folder)}"
+            ) from error
 
     on_first_rank(make_room)
     engine.save_checkpoint(
@@ -176,7 +178,7 @@ def _named(folder: Path, note: CheckpointNote, keep: int) -> None:
         _complete(folder, note, keep)
     except OSError as error:
         message = f"step {note.step}: the checkpoint cannot be completed: {reason(error, folder)}"
-        raise DsforgeError(message, f"check what is in {folder}, then start again") from error
+        raise DsforgeError(message, f"check the content of {folder}, then start again") from error
 
 
 def _complete(folder: Path, note: CheckpointNote, keep: int) -> None:
@@ -202,10 +204,10 @@ def compare(state_dict: Any, file: Path) -> None:
 
     archive = Archive(file)
     stored = dict(tensors_in(archive.value))
-    held = dict(_held(state_dict, ""))
+    held = dict(_named_tensors(state_dict, ""))
     if stored.keys() != held.keys():
         odd = sorted(stored.keys() ^ held.keys())
-        raise DsforgeError(f"does not hold the tensors of the engine: {', '.join(odd[:3])}")
+        raise DsforgeError(f"does not contain the tensors of the engine: {', '.join(odd[:3])}")
     for name, tensor in held.items():
         found = stored[name]
         dtype = str(tensor.dtype).removeprefix("torch.")
@@ -216,7 +218,7 @@ def compare(state_dict: Any, file: Path) -> None:
             raise DsforgeError(f"`{name}` has different values on disk")
 
 
-def _held(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+def _named_tensors(value: Any, path: str) -> Iterator[tuple[str, Any]]:
     """Every tensor in a state dict, under the names that `tensors_in` gives those in a file."""
     import torch
 
@@ -224,10 +226,10 @@ def _held(value: Any, path: str) -> Iterator[tuple[str, Any]]:
         yield path, value
     elif isinstance(value, dict):
         for key, inner in value.items():
-            yield from _held(inner, f"{path}.{key}" if path else str(key))
+            yield from _named_tensors(inner, f"{path}.{key}" if path else str(key))
     elif isinstance(value, list | tuple):
         for number, inner in enumerate(value):
-            yield from _held(inner, f"{path}[{number}]")
+            yield from _named_tensors(inner, f"{path}[{number}]")
 
 
 def reason(error: BaseException, folder: Path) -> str:

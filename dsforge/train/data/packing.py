@@ -75,5 +75,7 @@ def check_takes_positions(model_class: Any) -> None:
     """Raise DsforgeError where a model cannot be told where the samples of a pack begin."""
     if "position_ids" in inspect.signature(model_class.forward).parameters:
         return
-    message = f"`packing` needs a model that takes position ids; {model_class.__name__} takes none"
+    message = (
+        f"`packing` requires a model that accepts position ids; {model_class.__name__} does not"
+    )
     raise DsforgeError(message, "set `packing: false`")

@@ -67,11 +67,11 @@ def _data_file(name: str, path: Path, job: TrainJob, screen: Screen) -> DataFile
     if any(cache_folder().glob(f"{known}-*/")):
         return DataFile(name, path, known, None, ())
     said: list[str] = []
-    rows = read_rows(path, job.data.shape, _policy(job, _both(screen.say, said.append)))
+    rows = read_rows(path, job.data.shape, _policy(job, _say_to_both(screen.say, said.append)))
     return DataFile(name, path, known, rows, tuple(said))
 
 
-def _both(one: Say, other: Say) -> Say:
+def _say_to_both(one: Say, other: Say) -> Say:
     def say(message: str) -> None:
         one(message)
         other(message)
@@ -148,7 +148,7 @@ def _tokenized(
 ) -> list[str]:
     """What there is to say of the rows of a file, after their tokens were written."""
     said: list[str] = []
-    say = _both(screen.say, said.append)
+    say = _say_to_both(screen.say, said.append)
     rows = file.rows
     if rows is None:  # kept for another tokenizer
         rows = read_rows(file.path, job.data.shape, _policy(job, say))
@@ -164,7 +164,10 @@ def _tokenized(
     limit = job.sequence_length
     if counts.cut:
         where = _where(counts.cut)
-        say(f"{file.name}: {len(counts.cut)} of {len(rows)} rows cut at {limit} tokens: {where}")
+        say(
+            f"{file.name}: {len(counts.cut)} of {len(rows)} rows truncated at {limit} tokens: "
+            f"{where}"
+        )
     if counts.without_answer:
         why = f"their answer begins after {limit} tokens: {_where(counts.without_answer)}"
         say(f"{file.name}: {len(counts.without_answer)} rows left out: {why}")

@@ -34,11 +34,11 @@ def data_files(path: Path) -> tuple[Path, ...]:
     if path.is_dir():
         files = _listed(path)
     elif not path.exists():
-        hint = "`data` in train.yaml names it, relative to the folder of train.yaml"
-        raise refused("data-missing", "there is no such data file", path, hint)
+        hint = "set `data` in train.yaml, relative to its folder"
+        raise refused("data-missing", "the data file does not exist", path, hint)
     elif path.suffix not in (*TEXT_SUFFIXES, PARQUET):
         message = (
-            f"`{path.suffix[:40]}` is not read; write JSONL (`.jsonl`) or Parquet (`.parquet`)"
+            f"`{path.suffix[:40]}` is not supported; write JSONL (`.jsonl`) or Parquet (`.parquet`)"
         )
         raise refused("data-format", message, path)
     else:
@@ -71,16 +71,16 @@ def _listed(folder: Path) -> tuple[Path, ...]:
     if (folder / "dataset_dict.json").is_file():
         found = islice(folder.glob("*/state.json"), SHOWN_SPLITS)
         splits = ", ".join(sorted(str(state.parent) for state in found))
-        raise refused("data-splits", "holds several splits", folder, f"name one: {splits}")
+        raise refused("data-splits", "contains several splits", folder, f"choose one: {splits}")
     try:
         state = json_value(read_text(folder / "state.json", STATE_BYTES, pipes=False))
         names = [file["filename"] for file in state["_data_files"]]
     except (UnreadableError, KeyError, TypeError) as error:
-        hint = "name a JSONL or Parquet file, or a folder that `datasets` saved to disk"
+        hint = "give a JSONL or Parquet file, or a folder that `datasets` saved to disk"
         raise refused("data-folder", "is not a dataset", folder, hint) from error
     for name in names:
         if not isinstance(name, str) or not _is_plain(name):
-            message = f"its `state.json` names {name!a:.80}, which is not a file in this folder"
+            message = f"its `state.json` refers to {name!a:.80}, which is not a file in this folder"
             raise refused("data-outside", message, folder, "save it again with `datasets`")
     return tuple(folder / name for name in names)
 
@@ -96,7 +96,7 @@ def _head(file: Path) -> bytes:
         with opened(file, pipes=False) as stream:
             return stream.read(HEAD_BYTES) or b""
     except UnreadableError as error:
-        raise refused("data-unreadable", error.reason, file, "name a regular file") from error
+        raise refused("data-unreadable", error.reason, file, "give a regular file") from error
 
 
 def _check_text(file: Path, head: bytes) -> None:
@@ -104,7 +104,7 @@ def _check_text(file: Path, head: bytes) -> None:
     if head.startswith(UTF_16):
         raise refused("data-binary", "is UTF-16 text", file, "save it as UTF-8")
     if b"\0" in head:
-        hint = "name a file with one JSON object a line; a Parquet file ends in `.parquet`"
+        hint = "give a file with one JSON object per line; Parquet files must end in `.parquet`"
         raise refused("data-binary", "is not text", file, hint)
 
 

@@ -97,7 +97,9 @@ def read_rows(path: Path, shape: DataShape, on_bad: Callable[[BadRows], None] = 
     if bad.count:
         on_bad(bad)
     if not count:
-        raise refused("data-empty", "holds no usable rows" if bad.count else "holds no rows", path)
+        raise refused(
+            "data-empty", "contains no usable rows" if bad.count else "contains no rows", path
+        )
     return Rows(path, shape, count)
 
 
@@ -105,7 +107,7 @@ def read_row(place: str, value: Any, shape: DataShape = "auto") -> Row | Problem
     """One row, or what is wrong with it."""
     row = value if isinstance(value, Problem) else _shaped(place, value, shape)
     if isinstance(row, Row) and not all(map(_is_whole, (row.text, *_contents(row)))):
-        text = "holds half a character, such as `\\ud800`: no tokenizer takes it"
+        text = "contains an unpaired surrogate, such as `\\ud800`, which tokenizers cannot encode"
         return Problem("row-character", text, place=place)
     return row
 

@@ -125,7 +125,7 @@ def _write(file: Path, kind: str, most_bytes: int) -> None:
             room -= len(line)
             if room < 0:
                 raise TableError(
-                    "size", f"has more than {MAX_PER_BYTE:,} bytes for each of its own"
+                    "size", f"has more than {MAX_PER_BYTE:,} bytes per byte of the file"
                 )
             sys.stdout.buffer.write((line if len(line) <= most_bytes else b"") + b"\n")
 

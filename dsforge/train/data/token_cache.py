@@ -144,7 +144,7 @@ def stored(
     entry = cache_folder() / key
     if not entry.is_dir():
         entry.parent.mkdir(parents=True, exist_ok=True)
-        with _turn(entry.with_suffix(".lock"), leads=leads):
+        with _entry_lock(entry.with_suffix(".lock"), leads=leads):
             if not entry.is_dir():
                 _make(entry, make)
     notes = json.loads((entry / NOTES).read_text(encoding="utf-8"))
@@ -168,7 +168,7 @@ def _make(entry: Path, make: Callable[[Writer], Sequence[str]]) -> None:
 
 
 @contextmanager
-def _turn(path: Path, *, leads: bool) -> Iterator[None]:
+def _entry_lock(path: Path, *, leads: bool) -> Iterator[None]:
     """The lock of an entry; a process that dies gives it back."""
     end = time.monotonic() + HEAD_START_S
     while not leads and not path.exists() and time.monotonic() < end:

@@ -78,7 +78,7 @@ def _samples(
     while batch := list(islice(several, BATCH)):
         chats = [row for row in batch if row.messages]
         if chats and not tokenizer.chat_template:
-            hint = "use data of the shape `text`, or an instruction-tuned model"
+            hint = "use data of shape `text`, or an instruction-tuned model"
             raise DsforgeError("the tokenizer has no chat template for prompts and messages", hint)
         drafts = [_draft(row, tokenizer, refused) for row in batch]
         texts = [draft for draft in drafts if draft is not None]

@@ -75,12 +75,12 @@ def _target_names(model: Any, lora: LoraSpec) -> list[str]:
         held = set(_matrices(name))
         if held & asked and not held <= asked:
             whole = ", ".join(sorted(held))
-            message = f"`lora.targets` names a part of `{name}`, which holds {whole}"
-            hint = "name all of them, or none"
+            message = f"`lora.targets` contains only a part of `{name}`, which consists of {whole}"
+            hint = "list all of them, or none"
             raise SpecError((Problem("lora-targets", message, hint),))
         names += [name] if held & asked else []
     if not names:
-        message = f"`lora.targets` (={', '.join(lora.targets)}) names no known module of this model"
+        message = f"`lora.targets` (={', '.join(lora.targets)}) matches no module of this model"
         raise SpecError((Problem("lora-targets", message, "leave `targets` out"),))
     return names
 

@@ -52,8 +52,8 @@ def check_source(job: TrainJob, folder: Path, config: EngineConfig) -> None:
         if problems:
             raise SpecError(tuple(problems))
     if source.name.endswith(".json") and not job.random_weights:
-        hint = "set `random_weights: true`, or name a folder with weights"
-        raise DsforgeError(f"`model` (={job.model}) is a bare config without weights", hint)
+        hint = "set `random_weights: true`, or give a folder with weights"
+        raise DsforgeError(f"`model` (={job.model}) is a config without weights", hint)
 
 
 def build_model(job: TrainJob, folder: Path, config: EngineConfig) -> Any:
@@ -88,7 +88,7 @@ def _weights(
         try:
             model = AutoModelForCausalLM.from_pretrained(source.name, **source.options, **options)
         except (OSError, ValueError) as error:
-            hint = "name a folder, a GGUF file, or a hub id that is cached or reachable"
+            hint = "give a folder, a GGUF file, or a hub id that is cached or reachable"
             message = f"cannot load `model` (={job.model}): {first_line(error)}"
             raise DsforgeError(message, hint) from error
     return _as_plain(model) if source.gguf_file else model

@@ -71,7 +71,7 @@ class Speaker:
         except (OSError, ValueError, KeyError) as error:
             words = first_line(error)
             hint = (
-                "name `output/model` or `output/adapter` of a run, a GGUF file, or a cached hub id"
+                "give `output/model` or `output/adapter` of a run, a GGUF file, or a cached hub id"
             )
             raise DsforgeError(f"cannot load {model}: {words}", hint) from error
         self.network = network.to(self.device).eval()
@@ -140,7 +140,7 @@ def read_questions(path: Path) -> tuple[str, ...]:
     numbered = [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
     found = {number: _question(line) for number, line in numbered}
     bad = tuple(
-        Problem("prompts-row", "holds neither `prompt` nor `messages`", place=f"{path}:{number}")
+        Problem("prompts-row", "contains neither `prompt` nor `messages`", place=f"{path}:{number}")
         for number, question in found.items()
         if question is None
     )

@@ -40,7 +40,7 @@ def quantisation_problems(job: TrainJob, config: EngineConfig, *, gguf: bool) ->
     if job.random_weights or gguf:
         what = "random weights" if job.random_weights else "a GGUF file"
         message = f"`model` (={job.model}) must be stored weights with QLoRA, not {what}"
-        problems.append(Problem("qlora-weights", message, "name a folder or hub id, or `bits: 16`"))
+        problems.append(Problem("qlora-weights", message, "give a folder or hub id, or `bits: 16`"))
     return [problem for problem in problems if problem is not None]
 
 

@@ -35,10 +35,12 @@ def model_source(name: str, folder: Path) -> ModelSource:
     if path.is_dir():
         if (path / "config.json").is_file():
             return ModelSource(str(path))
-        raise DsforgeError(f"`model` (={name}) has no config.json", "name the folder that has one")
+        raise DsforgeError(
+            f"`model` (={name}) has no config.json", "give the folder that contains it"
+        )
     if name.startswith((".", "/", "~")) or name.endswith((".gguf", ".json")):
         hint = "paths are relative to the folder of train.yaml"
-        raise DsforgeError(f"`model` (={name}): there is no {path}", hint)
+        raise DsforgeError(f"`model` (={name}): {path} does not exist", hint)
     named = catalog.named_model(name)
     if named is None:
         return ModelSource(name)
@@ -54,7 +56,7 @@ def load_tokenizer(job: TrainJob, folder: Path) -> Any:
     try:
         tokenizer = AutoTokenizer.from_pretrained(name, **source.options)
     except (OSError, ValueError, KeyError, ImportError) as error:
-        hint = "name one with `tokenizer:`, or place tokenizer.json beside config.json"
+        hint = "set `tokenizer:`, or put tokenizer.json into the folder of config.json"
         raise DsforgeError(f"no tokenizer for {name}: {first_line(error)}", hint) from error
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
@@ -70,7 +72,7 @@ def read_configuration(source: ModelSource, job: TrainJob) -> Any:
             return AutoConfig.for_model(**_catalog_config(job.model))
         return AutoConfig.from_pretrained(source.name, **source.options)
     except (OSError, ValueError, KeyError) as error:
-        hint = "name a folder, a GGUF file, a config.json, or a hub id that is cached or reachable"
+        hint = "give a folder, a GGUF file, a config.json, or a hub id that is cached or reachable"
         message = f"cannot read `model` (={job.model}): {first_line(error)}"
         raise DsforgeError(message, hint) from error
 
@@ -83,7 +85,7 @@ def class_of(configuration: Any) -> Any:
         return MODEL_FOR_CAUSAL_LM_MAPPING[type(configuration)]
     except KeyError as error:
         message = f"transformers has no causal language model of type {configuration.model_type}"
-        raise DsforgeError(message, "name another `model`") from error
+        raise DsforgeError(message, "use another `model`") from error
 
 
 def _catalog_config(name: str) -> dict[str, Any]:

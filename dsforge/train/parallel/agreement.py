@@ -36,7 +36,7 @@ def on_first_rank(act: Callable[[], Result]) -> Result | None:
             result = act()
             outcome = DONE
         finally:
-            _tell(store, key, outcome)
+            _publish(store, key, outcome)
         return result
     try:
         store.wait([key], timedelta(days=MAX_WAIT_DAYS))
@@ -44,18 +44,18 @@ def on_first_rank(act: Callable[[], Result]) -> Result | None:
     except torch.distributed.DistError:  # the store ended with the first rank
         outcome = FAILED
     if outcome != DONE:
-        raise DsforgeError("the first rank failed", "its own message says why")
+        raise DsforgeError("the first rank failed", "see its own message")
     return None
 
 
-def _tell(store: Any, key: str, outcome: str) -> None:
+def _publish(store: Any, key: str, outcome: str) -> None:
     """Put the outcome where the other ranks wait. Raises DsforgeError where that place is gone."""
     import torch.distributed
 
     try:
         store.set(key, outcome)
     except torch.distributed.DistError as error:
-        message = "the job's key-value store is gone: torchrun, which kept it, has ended"
+        message = "the job's key-value store is not available: torchrun, which hosts it, has ended"
         raise DsforgeError(
             message, "start again: the run resumes from the last checkpoint"
         ) from error

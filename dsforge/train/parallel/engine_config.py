@@ -115,7 +115,7 @@ def _optimizer_problems(settings: dict[str, Any], config: DsConfig) -> Iterator[
     rate = _rate(config)
     if not isinstance(rate, int | float) or isinstance(rate, bool) or not rate > 0:
         message = f"`optimizer.params.lr` (={rate}) must be a number above 0"
-        yield Problem("learning-rate", message, "the loop schedules around this peak")
+        yield Problem("learning-rate", message, "the learning rate schedule uses it as its peak")
 
 
 def _rate(config: DsConfig) -> Any:

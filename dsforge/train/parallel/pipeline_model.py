@@ -38,7 +38,7 @@ class Decoder(torch.nn.Module):
 
     def __init__(self, base: Any, anatomy: Anatomy, layers: Sequence[int], *, entry: bool) -> None:
         super().__init__()
-        self.body = _emptied(base, anatomy, entry=entry)
+        self.body = _without_layers(base, anatomy, entry=entry)
         kept = [getattr(base, anatomy.layers)[index] for index in layers]
         setattr(self.body, anatomy.layers, torch.nn.ModuleList(kept))
         if hasattr(base.config, "layer_types") and layers:
@@ -101,7 +101,7 @@ def project(embedding: Any, hidden: torch.Tensor) -> torch.Tensor:
     return torch.nn.functional.linear(hidden, embedding.weight)
 
 
-def _emptied(base: Any, anatomy: Anatomy, *, entry: bool) -> Any:
+def _without_layers(base: Any, anatomy: Anatomy, *, entry: bool) -> Any:
     """A base model that shares modules with another, without embedding, layers and norm."""
     body = copy.copy(base)
     body._modules = dict(base._modules)  # noqa: SLF001 - a shallow copy shares the registry

@@ -34,8 +34,10 @@ def free_builds(say: Callable[[str], None]) -> None:
                 lock.unlink()
                 say(f"{lock}, left by a build that was killed {age} ago, was removed")
             else:
-                say(f"{lock}, {age} old, is of no build on this host: if none is at work on")
-                say(f"another, remove it; this run waits for it where it needs {lock.parent.name}")
+                say(f"{lock}, {age} old, is of no build on this host: if no build runs on")
+                say(
+                    f"another host, remove it; this run waits for it if it needs {lock.parent.name}"
+                )
 
 
 def kernel_locks() -> bool:

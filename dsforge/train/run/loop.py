@@ -121,7 +121,7 @@ class Start:
         place = replace(self.place, layout=config.mode.layout)
         rows = read_data(job, folder, screen)
         prefer_own_tools()
-        _quiet()
+        _silence_libraries()
         choose_device(place)
         check_precision(config.precision)
         check_source(job, folder, config)
@@ -149,7 +149,7 @@ def check_installed() -> None:
         raise DsforgeError(message, f"install with: {install_command('train')}")
 
 
-def _quiet() -> None:
+def _silence_libraries() -> None:
     """Keep the libraries' own chatter out of the progress display; warnings still show."""
     import logging
 
@@ -203,7 +203,11 @@ class Run:
         if resumed is not None and note is not None:
             done = note.step
             restore(engine, resumed, note, self._note(0))
-            for line in (self._resumed(resumed, note), *retune(engine, changed), *self._odd(note)):
+            for line in (
+                self._resumed(resumed, note),
+                *retune(engine, changed),
+                *self._resume_notes(note),
+            ):
                 self.screen.say(line)
         stepper = made_stepper(engine, self.job, tokenizer.pad_token_id, self.place)
         meters = Meters(self.config, self.place, self.screen.prediction)
@@ -259,7 +263,7 @@ class Run:
         batch = f"{self.config.micro_batch_size} x {self.config.gradient_accumulation_steps}"
         return f"{said}, saved by {was}; {batch} samples on each rank keep the global batch"
 
-    def _odd(self, note: CheckpointNote) -> Iterator[str]:
+    def _resume_notes(self, note: CheckpointNote) -> Iterator[str]:
         """What else a person should know of a resume."""
         if note.run is None:
             what = "data, model and settings are not compared"
@@ -269,7 +273,8 @@ class Run:
             why = "a resumed run keeps its global batch"
             yield f"train_batch_size {kept} -> {asked} is ignored: {why}"
         if note.step > self.total_steps:
-            yield f"step {note.step} is past the last step, {self.total_steps}: nothing is trained"
+            yield f"step {note.step} is past the last step, {self.total_steps}: there is nothing "
+            "to train"
 
     def _late_wish(self, done: int) -> int:
         """A signal that came after the last step, in its save or validation; all ranks agree."""

@@ -28,7 +28,9 @@ class Measurement(BaseModel):
 
     zero_stage: int = Field(ge=0, le=3, description="ZeRO stage of the run.")
     world_size: int = Field(ge=1, description="Ranks of the run.")
-    micro_batch_size: int = Field(ge=1, description="Samples per data-parallel rank and forward.")
+    micro_batch_size: int = Field(
+        ge=1, description="Samples per data-parallel rank and forward pass."
+    )
     gradient_accumulation_steps: int = Field(
         ge=1, description="Micro batches per optimizer step and rank."
     )

@@ -95,4 +95,4 @@ def _lines_up_to(path: Path, step: int) -> list[str]:
 
 def _unwritten(path: Path, error: OSError) -> DsforgeError:
     why = error.strerror or str(error)
-    return DsforgeError(f"{path} cannot be written: {why}", "remove it, or make room on its disk")
+    return DsforgeError(f"{path} cannot be written: {why}", "remove it, or free space on its disk")

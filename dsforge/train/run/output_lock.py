@@ -47,16 +47,18 @@ class Holder(BaseModel):
 
     model_config = FROZEN
 
-    host: str = Field(pattern=r"^[A-Za-z0-9._-]{1,255}$")
-    pid: int = Field(ge=1, le=2**31)
-    process_started: int = Field(ge=0, description="Ticks since the boot of the machine.")
-    boot: str = Field(max_length=64, description="The machine's name for its present boot.")
+    host: str = Field(pattern=r"^[A-Za-z0-9._-]{1,255}$", description="Host name of the process.")
+    pid: int = Field(ge=1, le=2**31, description="Process id on that host.")
+    process_started: int = Field(
+        ge=0, description="Start time of the process, in ticks since boot."
+    )
+    boot: str = Field(max_length=64, description="Boot id of the machine.")
     started: int = Field(ge=0, le=2**33, description="Unix time in seconds.")
     job: str = Field(
-        max_length=MAX_FIELD_LETTERS, description="What the ranks of a job have in common."
+        max_length=MAX_FIELD_LETTERS, description="Identity of the job, the same on all its ranks."
     )
-    restarts: int = Field(ge=0, description="How often torchrun has started the ranks again.")
-    command: str = Field(max_length=MAX_FIELD_LETTERS)
+    restarts: int = Field(ge=0, description="Number of restarts by torchrun.")
+    command: str = Field(max_length=MAX_FIELD_LETTERS, description="Command line of the process.")
 
     def __str__(self) -> str:
         """`run 4711 on node1 since 2026-11-22 07:30:12 UTC`."""
@@ -105,8 +107,8 @@ def held(output: Path, place: Place, say: Say, on_leaving: Callable[..., None]) 
         output.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise DsforgeError(
-            f"the output folder {output} cannot be made: {error.strerror}",
-            "name another with `--output`",
+            f"the output folder {output} cannot be created: {error.strerror}",
+            "choose another with `--output`",
         ) from error
     lock = _taken(output, say)
     on_leaving(lock.release)
@@ -195,7 +197,10 @@ def _taken(output: Path, say: Say) -> _Lock:
             if found is not None and _still_runs(found, own, output, descriptor, is_sure=is_sure):
                 raise _refusal(output, found)
             if os.fstat(descriptor).st_size:
-                say(f"{found or 'a run without a record'} has ended and left {path}: taken over")
+                say(
+                    f"{found or 'a run without a record'} has ended without removing {path}: its "
+                    "lock is replaced"
+                )
             _write(descriptor, own)
             if is_unclear:
                 time.sleep(SETTLING_S)
@@ -212,7 +217,7 @@ def _taken(output: Path, say: Say) -> _Lock:
 
 def _refusal(output: Path, holder: Holder | None) -> DsforgeError:
     who = str(holder) if holder else "another run"
-    hint = "stop it, or name another folder with `--output`"
+    hint = "stop it, or choose another folder with `--output`"
     if holder is None or holder.boot != boot():
         hint += f"; if it has ended, remove {output / NAME}"
     return DsforgeError(f"{who} writes to {output}", hint)
@@ -237,14 +242,14 @@ def _age(output: Path, descriptor: int) -> float:
 
 def _opened(path: Path, *, create: bool = False) -> int:
     """A descriptor of the lock's file, which is a plain one. Raises DsforgeError."""
-    hint = f"remove {path}, or name another folder with `--output`"
+    hint = f"remove {path}, or choose another folder with `--output`"
     try:
         descriptor = os.open(path, FLAGS | (os.O_CREAT if create else 0), 0o644)
     except OSError as error:
         if path.is_symlink() or path.is_dir():
             raise DsforgeError(f"{path} is not a plain file", hint) from error
         message = f"{path.parent} cannot be written to: {error.strerror}"
-        raise DsforgeError(message, "name another folder with `--output`") from error
+        raise DsforgeError(message, "choose another folder with `--output`") from error
     found = os.fstat(descriptor)
     if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
         os.close(descriptor)
@@ -296,4 +301,6 @@ def _write(descriptor: int, holder: Holder) -> None:
         os.fsync(descriptor)
     except OSError as error:
         message = f"the lock of the output folder cannot be written: {error.strerror}"
-        raise DsforgeError(message, "make room, or name another folder with `--output`") from error
+        raise DsforgeError(
+            message, "free disk space, or choose another folder with `--output`"
+        ) from error

@@ -40,7 +40,7 @@ def check_inputs(job: TrainJob, path: Path, output: Path) -> None:
     ]
     if problems:
         raise SpecError(
-            tuple(problems), f"the results in {output} would replace what the run needs"
+            tuple(problems), f"the results in {output} would overwrite inputs of the run"
         )
 
 
@@ -67,7 +67,7 @@ def _replaced(inputs: Mapping[str, Path], output: Path) -> Iterable[tuple[str, s
         for result in PLACES:
             place = output.resolve() / result
             if any(way.is_relative_to(home) for way in ways for home in (place, place.resolve())):
-                yield key, f"{path} lies where a run writes {place}"
+                yield key, f"{path} is at a path that a run writes to ({place})"
                 break
 
 
@@ -76,7 +76,7 @@ def check_removable(paths: Iterable[Path], output: Path) -> None:
     told = ((path, _why_not(path, output)) for path in paths)
     problems = [Problem("not-a-result", why, HINT, str(path)) for path, why in told if why]
     if problems:
-        message = f"{output} holds files that dsforge did not write; nothing was removed"
+        message = f"{output} contains files that dsforge did not write; nothing was removed"
         raise SpecError(tuple(problems), message)
 
 
@@ -85,13 +85,15 @@ def _why_not(path: Path, output: Path) -> str:
     if path.is_symlink():
         return "is a link"
     if path.name not in ("checkpoints", "model", "adapter"):
-        return "" if path.is_file() and _is_figures(path) else "does not hold the metrics of a run"
+        return (
+            "" if path.is_file() and _is_figures(path) else "does not contain the metrics of a run"
+        )
     if not path.is_dir():
         return "is not a folder"
     if path.name == "checkpoints":
         odd = sorted(p.name for p in path.iterdir() if not OWN_CHECKPOINT.fullmatch(p.name))
-        return f"holds {odd[0]!r}, which is not a checkpoint of a run" if odd else ""
-    return "" if _has_run(output) else "there are no checkpoints or metrics of a run beside it"
+        return f"contains {odd[0]!r}, which is not a checkpoint of a run" if odd else ""
+    return "" if _has_run(output) else "its folder has no checkpoints or metrics of a run"
 
 
 def _has_run(output: Path) -> bool:

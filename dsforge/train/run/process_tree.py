@@ -106,7 +106,7 @@ def launchers() -> tuple[Process, ...]:
     if "RANK" not in os.environ or owns_a_terminal(parent):
         return ()
     chain = _up_to_launch(parent)
-    chain += _behind(chain[-1]) if chain else [parent]
+    chain += _launcher_ancestors(chain[-1]) if chain else [parent]
     attending = parent_of(chain[-1])
     chain += [attending] if ATTEND in words_of(attending) else []
     return tuple(found for found in map(living, chain) if found is not None)
@@ -169,7 +169,7 @@ def _up_to_launch(pid: int) -> list[int]:
     return []
 
 
-def _behind(pid: int) -> list[int]:
+def _launcher_ancestors(pid: int) -> list[int]:
     """What started DeepSpeed's launcher of this host: the command itself, or shells of a login."""
     found: list[int] = []
     above = parent_of(pid)

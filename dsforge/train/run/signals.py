@@ -99,7 +99,7 @@ class Attendant:
             ready, _, _ = select.select([self._reader], [], [], LOOK_S)
             for number in os.read(self._reader, 64) if ready else b"":
                 if number in HANDLED:
-                    self._hear(number)
+                    self._on_signal(number)
             if self._launchers and not all(map(lives, self._launchers)):
                 self._launcher_ended()
             if self._launchers and self._by_login and is_unheard():
@@ -112,10 +112,10 @@ class Attendant:
         self.is_orphaned = True
         self._end_by = monotonic() + ORPHAN_S
         mute_if_nobody_listens()
-        _say("the launcher of this rank has ended; the rank ends too")
-        self._hear(signal.SIGTERM)
+        _print_line("the launcher of this rank has ended; the rank stops")
+        self._on_signal(signal.SIGTERM)
 
-    def _hear(self, number: int) -> None:
+    def _on_signal(self, number: int) -> None:
         """Remember a signal in training, end at once elsewhere."""
         if number == signal.SIGHUP:
             mute_if_nobody_listens()
@@ -129,7 +129,7 @@ class Attendant:
 
     def _end(self, number: int) -> None:
         """Leave at once, whatever the main thread waits for."""
-        _say(f"stopped by {signal.Signals(number).name} {self.phase.value}")
+        _print_line(f"stopped by {signal.Signals(number).name} {self.phase.value}")
         for act in self._leavings:
             with suppress(Exception):
                 act()
@@ -141,7 +141,7 @@ def _leave_to_thread(number: int, frame: object) -> None:
     """The handler of each signal: its number went into the pipe of the thread already."""
 
 
-def _say(line: str) -> None:
+def _print_line(line: str) -> None:
     """Tell the person at the first rank; what else was written goes out first."""
     if os.environ.get("RANK", "0") != "0":
         return

@@ -45,8 +45,8 @@ def keep_writable() -> None:
     """Have stdout and stderr of this process take all that is written, whatever becomes of them."""
     for descriptor in (0, STDOUT, STDERR):
         _open_if_closed(descriptor)
-    sys.stdout = _lasting(sys.stdout, STDOUT)
-    sys.stderr = _lasting(sys.stderr, STDERR)
+    sys.stdout = _reopened(sys.stdout, STDOUT)
+    sys.stderr = _reopened(sys.stderr, STDERR)
 
 
 def mute(descriptor: int) -> None:
@@ -88,7 +88,7 @@ def _open_if_closed(descriptor: int) -> None:
             os.close(nothing)
 
 
-def _lasting(stream: TextIO | None, descriptor: int) -> TextIO:
+def _reopened(stream: TextIO | None, descriptor: int) -> TextIO:
     """A text stream onto a descriptor as the given one is; the given one where it is elsewhere."""
     if stream is not None:
         if not _is_on(stream, descriptor):  # a test's

@@ -39,7 +39,7 @@ ANSWER_S = (
 BACKSTOP_S = 60.0  # after which faulthandler ends a rank whose interpreter is stuck too
 DONE = b"done"  # the last beat of a rank that leaves
 LATE_RANKS_KEY = "late"  # counts the ranks that found a step late
-FIRST_IS_GONE = "the first rank, which holds the job's key-value store, does not answer"
+FIRST_IS_GONE = "the first rank, which hosts the job's key-value store, does not respond"
 SCALE_FLOOR = "loss scale already at minimum"  # DeepSpeed's words, in `loss_scaler.py`
 
 
@@ -140,10 +140,10 @@ class Pulse:
         self._verdict.hear(store)
         if self._verdict.ended.is_set():
             silent = self._verdict.silent
-            self.answer = "all ranks are alive, but wait for each other in different places"
+            self.answer = "all ranks are alive, but wait in different collectives"
             if silent:
                 who = f"rank{'s' if len(silent) > 1 else ''} {', '.join(silent)}"
-                self.answer = f"no heartbeat from {who}: frozen, or its host is down"
+                self.answer = f"no heartbeat from {who}: the process is frozen, or its host is down"
             self.answered.set()
 
 
@@ -165,7 +165,7 @@ class Watchdog:
 
     def __enter__(self) -> Self:
         self._pulse.start()
-        Thread(target=self._look, name="watchdog", daemon=True).start()
+        Thread(target=self._check_progress, name="watchdog", daemon=True).start()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -210,9 +210,9 @@ class Watchdog:
 
     def _way_back(self) -> str:
         newest = self.newest()
-        return f"the last good checkpoint is {newest}" if newest else "there is no checkpoint yet"
+        return f"the last intact checkpoint is {newest}" if newest else "there is no checkpoint yet"
 
-    def _look(self) -> None:
+    def _check_progress(self) -> None:
         """Write where this rank stands once any rank is late; end it where it is late itself."""
         written = False
         while not self._over.wait(HEARTBEAT_S / 2):

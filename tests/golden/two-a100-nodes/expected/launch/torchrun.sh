@@ -25,7 +25,7 @@ line='[A-Za-z0-9:]([A-Za-z0-9_.:-]*[A-Za-z0-9])?[[:blank:]]+slots=0*[1-9][0-9]{0
 bad=$(grep -nvE "^[[:space:]]*(#.*|$line)?[[:space:]]*$" hostfile | cut -d : -f 1 | head -n 1) || true
 [ -z "$bad" ] || fail "hostfile:$bad must read: ADDRESS slots=8; an address \
 must not begin with a dash or hold a user name (set ssh_user in the cluster file)"
-[ "${#hosts[@]}" -gt 0 ] || fail "hostfile names no host; a line must read: 10.0.0.1 slots=8"
+[ "${#hosts[@]}" -gt 0 ] || fail "hostfile contains no host; a line must read: 10.0.0.1 slots=8"
 [ "${#hosts[@]}" -eq 2 ] \
   || fail "hostfile names ${#hosts[@]} hosts, the plan is for 2: run dsforge gen again"
 twice=$(printf '%s\n' "${hosts[@]}" | sort | uniq -d | head -n 1)

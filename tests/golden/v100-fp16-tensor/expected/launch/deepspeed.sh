@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Starts the run with the deepspeed launcher. Change the hosts in hostfile, not here.
-# MASTER_PORT and PDSH_SSH_ARGS_APPEND of the calling shell are respected.
+# MASTER_PORT and PDSH_SSH_ARGS_APPEND of the calling shell are used.
 set -euo pipefail
 
 fail() {
@@ -20,7 +20,7 @@ line='[A-Za-z0-9:]([A-Za-z0-9_.:-]*[A-Za-z0-9])?[[:blank:]]+slots=0*[1-9][0-9]{0
 bad=$(grep -nvE "^[[:space:]]*(#.*|$line)?[[:space:]]*$" hostfile | cut -d : -f 1 | head -n 1) || true
 [ -z "$bad" ] || fail "hostfile:$bad must read: ADDRESS slots=4; an address \
 must not begin with a dash or hold a user name (set ssh_user in the cluster file)"
-[ "${#hosts[@]}" -gt 0 ] || fail "hostfile names no host; a line must read: 10.0.0.1 slots=4"
+[ "${#hosts[@]}" -gt 0 ] || fail "hostfile contains no host; a line must read: 10.0.0.1 slots=4"
 [ "${#hosts[@]}" -eq 2 ] \
   || fail "hostfile names ${#hosts[@]} hosts, the plan is for 2: run dsforge gen again"
 twice=$(printf '%s\n' "${hosts[@]}" | sort | uniq -d | head -n 1)
@@ -39,7 +39,7 @@ case $port in
   *[!0123456789]* | ??????*) fail "MASTER_PORT (=$port) must be a whole number from 1 to 65535" ;;
 esac
 
-# Every host must answer and have this folder and this installation at the same paths. DeepSpeed
+# Every host must respond and have this folder and this installation at the same paths. DeepSpeed
 # checks only the first host; a missing one makes the others wait until the rendezvous times out.
 command -v pdsh >/dev/null || fail "pdsh is not installed: apt-get install pdsh"
 read -ra ssh_options <<<"${PDSH_SSH_ARGS_APPEND:-}"
@@ -52,7 +52,7 @@ check() {
   case $code in
     0) ;;
     1) printf 'host %s lacks %s or deepspeed at the same path\n' "$1" "$PWD" >&2 ;;
-    *) printf 'host %s does not answer over ssh: %s\n' "$1" "${said:-no reply}" >&2 ;;
+    *) printf 'host %s does not respond over ssh: %s\n' "$1" "${said:-no reply}" >&2 ;;
   esac
   return "$code"
 }
