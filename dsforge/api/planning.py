@@ -27,6 +27,7 @@ from dsforge.reading.refusals import refusal
 from dsforge.reading.source import path_of
 
 if TYPE_CHECKING:
+    from dsforge.artifacts import Artifact, Written
     from dsforge.exact.fullest import ExactMemory
     from dsforge.explain.explanation import Explanation
     from dsforge.planner.explore import Explorer
@@ -253,7 +254,6 @@ def gen(
         True
 
     """
-    from dsforge.artifacts import write_all
     from dsforge.planner import choose
     from dsforge.render import render
 
@@ -271,12 +271,21 @@ def gen(
         wished = _aimed_request(asked, objective, deadline_days, budget, prefer=prefer, risk=risk)
         made = choose(_seen_from(folder, wished))
     artifacts = render(made, searched)
-    try:
-        written = write_all(artifacts, folder, force=force)
-    except EditedError:
-        bases = _last_generated(folder, searched)
-        written = write_all(artifacts, folder, force=force, bases=bases)
+    written = _written(artifacts, folder, searched, force=force)
     return GenResult(folder, made, artifacts, written)
+
+
+def _written(
+    artifacts: tuple[Artifact, ...], folder: Path, templates: Path | None, *, force: bool
+) -> Written:
+    """The run folder, written; what a person has edited since is merged. Raises EditedError."""
+    from dsforge.artifacts import write_all
+
+    try:
+        return write_all(artifacts, folder, force=force)
+    except EditedError:
+        bases = _last_generated(folder, templates)
+        return write_all(artifacts, folder, force=force, bases=bases)
 
 
 def _last_generated(folder: Path, templates: Path | None) -> dict[str, str]:

@@ -13,11 +13,15 @@ import platform
 import re
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from dsforge.error_report import error_report
 from dsforge.errors import EXIT_USER, DsforgeError
 from dsforge.masking import masked_traceback
+from dsforge.train.options import TRAIN_OPTIONS, Options, TrainOption
+from dsforge.train.run.heartbeat import IMPORTING, Heartbeat
 from dsforge.train.run.process_tree import ATTENDED
 from dsforge.train.run.signals import Attendant
 from dsforge.train.run.streams import keep_writable
@@ -28,10 +32,12 @@ GRACE_S = 10.0  # launchers look at their ranks every second at the latest
 def main() -> int:
     """The exit code of a run on this rank."""
     keep_writable()
+    heartbeat = Heartbeat(shown=os.environ.get("RANK", "0") == "0")
+    heartbeat.doing(IMPORTING)
     with Attendant() as attendant:  # before the imports, which take seconds
         given = _arguments()
         try:
-            return _trained(given, attendant)
+            return _trained(given, attendant, heartbeat)
         except DsforgeError as error:
             if os.environ.get("LOCAL_RANK", "0") != "0":
                 time.sleep(GRACE_S)
@@ -43,37 +49,32 @@ def _arguments() -> argparse.Namespace:
     """What the command line says."""
     parser = argparse.ArgumentParser(prog="dsforge.train", description=__doc__)
     parser.add_argument("job", type=Path, help="train.yaml")
-    parser.add_argument("--steps", type=_steps, help="optimizer steps (default: from train.yaml)")
-    parser.add_argument("--output", type=Path, help="output folder (default: from train.yaml)")
-    parser.add_argument(
-        "--resume", default="auto", help="checkpoint to resume: auto (newest), never, or a folder"
-    )
-    parser.add_argument(
-        "--overwrite", action="store_true", help="remove the earlier run and start again"
-    )
-    parser.add_argument("--no-export", action="store_true", help="do not export the final weights")
-    parser.add_argument(
-        "--on-bad-row", choices=("stop", "skip"), help="invalid rows (default: from train.yaml)"
-    )
+    for option in TRAIN_OPTIONS:
+        parser.add_argument(option.flag, **_kind(option), default=option.default, help=option.help)
     parser.add_argument("--local_rank", "--local-rank", help=argparse.SUPPRESS)  # from launchers
     parser.add_argument(ATTENDED, help=argparse.SUPPRESS)  # the name of the launch
     return parser.parse_args()
 
 
-def _trained(given: argparse.Namespace, attendant: Attendant) -> int:
-    """The exit code of the run that the command line asks for. Raises DsforgeError."""
-    from dsforge.train.run.loop import Options, train
+def _kind(option: TrainOption) -> dict[str, Any]:
+    """What argparse needs to know of an option."""
+    if option.kind == "pair":
+        return {"action": argparse.BooleanOptionalAction}
+    if option.kind == "flag":
+        return {"action": "store_true"}
+    if option.choices:
+        return {"choices": option.choices}
+    types: dict[str, Callable[[str], object]] = {"count": _steps, "path": Path, "text": str}
+    return {"type": types[option.kind]}
 
-    options = Options(
-        steps=given.steps,
-        output=given.output,
-        resume=given.resume,
-        overwrite=given.overwrite,
-        export=not given.no_export,
-        on_bad_row=given.on_bad_row,
-    )
+
+def _trained(given: argparse.Namespace, attendant: Attendant, heartbeat: Heartbeat) -> int:
+    """The exit code of the run that the command line asks for. Raises DsforgeError."""
+    from dsforge.train.run.loop import train
+
+    options = Options(**{option.field: getattr(given, option.field) for option in TRAIN_OPTIONS})
     try:
-        return train(given.job, options, attendant)
+        return train(given.job, options, attendant, heartbeat)
     except DsforgeError:
         raise
     except Exception as error:  # of the engine, or a bug: the traceback, then what it means

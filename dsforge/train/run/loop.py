@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from dsforge.errors import DsforgeError
-from dsforge.job import OnBadRow, TrainJob
+from dsforge.job import TrainJob
 from dsforge.origin import install_command
 from dsforge.reading.job import read_job
 from dsforge.train.checkpoints.note import (
@@ -33,6 +33,7 @@ from dsforge.train.data.preparation import Prepared, prepare_data, read_data
 from dsforge.train.data.samples import Order, Sample
 from dsforge.train.model.build import build_model, check_source, compile_layers
 from dsforge.train.model.source import load_tokenizer
+from dsforge.train.options import Options
 from dsforge.train.parallel.agreement import check_agreement, largest, on_first_rank
 from dsforge.train.parallel.engine import made_stepper, start_engine
 from dsforge.train.parallel.engine_config import EngineConfig, read_engine_config
@@ -46,6 +47,7 @@ from dsforge.train.parallel.ranks import (
     prefer_own_tools,
 )
 from dsforge.train.run.build_locks import free_builds
+from dsforge.train.run.heartbeat import IMPORTING, Heartbeat
 from dsforge.train.run.learning_rate import rate_factor
 from dsforge.train.run.meters import Meters
 from dsforge.train.run.metrics_file import Evaluation, MetricsFile, monitor
@@ -60,25 +62,12 @@ from dsforge.train.run.watchdog import Watchdog, record_flights
 ENGINE = ("torch", "deepspeed", "transformers", "peft", "safetensors")
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
-    """What the command line adds to train.yaml."""
-
-    steps: int | None = None
-    output: Path | None = None
-    resume: str = "auto"
-    overwrite: bool = False
-    export: bool = True
-    on_bad_row: OnBadRow | None = None
-
-    @property
-    def changes(self) -> dict[str, object]:
-        """Fields of the job that the command line sets."""
-        given = {"steps": self.steps, "on_bad_row": self.on_bad_row}
-        return {name: value for name, value in given.items() if value is not None}
-
-
-def train(path: Path, options: Options | None = None, attendant: Attendant | None = None) -> int:
+def train(
+    path: Path,
+    options: Options | None = None,
+    attendant: Attendant | None = None,
+    heartbeat: Heartbeat | None = None,
+) -> int:
     """The exit code of a fine-tuning run: 0, also after SIGTERM or SIGHUP, and 130 after Ctrl-C.
 
     After such a signal the step is finished and a checkpoint saved, and no weights are exported.
@@ -91,7 +80,7 @@ def train(path: Path, options: Options | None = None, attendant: Attendant | Non
     job = job.model_copy(update=options.changes)
     folder = path.resolve().parent
     output = options.output.resolve() if options.output else folder / job.output
-    screen = Screen(shown=place.is_first)
+    screen = Screen(shown=place.is_first, heartbeat=heartbeat)
     check_inputs(job, path, output)
     with held(output, place, screen.say, attendant.on_leaving):
         beginning = chosen_beginning(options.resume, output, overwrite=options.overwrite)
@@ -119,13 +108,17 @@ class Start:
             folder / job.deepspeed_config, self.place.world_size, beginning.global_batch_size
         )
         place = replace(self.place, layout=config.mode.layout)
+        screen.doing(f"checking the rows of {Path(job.data.train).name}")
         rows = read_data(job, folder, screen)
+        screen.doing(IMPORTING)
         prefer_own_tools()
         _silence_libraries()
         choose_device(place)
         check_precision(config.precision)
         check_source(job, folder, config)
+        screen.doing("loading the tokenizer")
         tokenizer = load_tokenizer(job, folder)
+        screen.doing(f"tokenizing {Path(job.data.train).name}")
         data = prepare_data(job, rows, tokenizer, place, screen=screen)
         self.output.mkdir(parents=True, exist_ok=True)
         screen.prediction = read_prediction(folder, job, config)
@@ -135,6 +128,7 @@ class Start:
         if place.local_rank == 0:
             free_builds(screen.say)
         check_holder(self.output, place)
+        screen.doing(f"waiting for all {place.world_size} ranks")
         join(place)
         code = run.carry_out(folder, tokenizer, beginning, export=self.options.export)
         leave()  # not after a failure: ranks that wait for each other then would hide its cause
@@ -195,13 +189,16 @@ class Run:
         )
         resumed = sound(chosen, self.screen.say, fall_back=beginning.falls_back)
         note = check_note(resumed, self._note(0)) if resumed else None
+        self.screen.doing(f"loading the weights of {self.job.model}")
         model = build_model(self.job, folder, self.config)
         self.identity = self._identity(model)
         changed = check_run(note, self.identity) if note else []
+        self.screen.doing("starting the engine; its C++ ops are built at the first start")
         engine = self._engine(model)
         on_first_rank(beginning.clear)
         if resumed is not None and note is not None:
             done = note.step
+            self.screen.doing(f"loading the checkpoint of step {note.step}")
             restore(engine, resumed, note, self._note(0))
             for line in (
                 self._resumed(resumed, note),
@@ -219,6 +216,7 @@ class Run:
             from dsforge.train.checkpoints.final_weights import export as write_weights
 
             self.attendant.enter(Phase.EXPORT)
+            self.screen.doing("writing the final weights")
             written = write_weights(engine, tokenizer, self.output / "model")
             self.screen.say(f"weights written and checked: {written}")
         return STOPPED if wish == signal.SIGINT else 0
@@ -295,6 +293,7 @@ class Run:
         with self.screen.counting("train", total, done), watchdog:
             for step in range(done, total):
                 samples = self._samples(order, step)
+                self.screen.doing(f"step {step + 1}/{total}")
                 with watchdog.over(f"step {step + 1}"):
                     figures = meters.measured(partial(stepper.step, step, samples, self.attendant))
                 wish = meters.results[-1].wish
@@ -324,6 +323,7 @@ class Run:
         end = done == self.total_steps
         every = self.job.evaluate_every
         if self.data.validation and not wish and (end or (every and done % every == 0)):
+            self.screen.doing("validating")
             loss = stepper.evaluate(self.data.validation, self.config.micro_batch_size)
             self.screen.say(f"step {done}: validation loss {loss:.4f}")
             if metrics:
@@ -331,6 +331,7 @@ class Run:
                 monitor(stepper.engine, Evaluation(done, loss))
         every = self.job.checkpoint_every
         if self.job.save and (end or wish or (every and done % every == 0)):
+            self.screen.doing("saving a checkpoint")
             self.saver.save(stepper.engine, self._note(done))
         elif self.job.save and not self.saver.knows_cost:
             self.saver.rehearse(stepper.engine)

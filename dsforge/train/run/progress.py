@@ -15,6 +15,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from dsforge.masking import printable
+from dsforge.train.run.heartbeat import Heartbeat
 from dsforge.train.run.metrics_file import StepMetrics
 from dsforge.train.run.prediction import Prediction
 from dsforge.units import gib, seconds
@@ -23,8 +24,9 @@ from dsforge.units import gib, seconds
 class Screen:
     """Messages and progress on stderr, for the first rank."""
 
-    def __init__(self, *, shown: bool) -> None:
+    def __init__(self, *, shown: bool, heartbeat: Heartbeat | None = None) -> None:
         self.shown = shown
+        self._heartbeat = heartbeat or Heartbeat(shown=False)
         self.prediction: Prediction | None = None
         self._console = Console(file=sys.stderr, highlight=False, quiet=not shown)
         self._bar: Progress | None = None
@@ -33,7 +35,12 @@ class Screen:
 
     def say(self, message: str) -> None:
         """Show one line."""
+        self._heartbeat.spoke()
         self._console.print(escape(printable(message)), soft_wrap=True)
+
+    def doing(self, what: str) -> None:
+        """Name what is under way: it is shown where nothing else is for some seconds."""
+        self._heartbeat.doing(what)
 
     @contextmanager
     def counting(self, what: str, total: int, done: int = 0) -> Iterator[None]:
