@@ -22,6 +22,7 @@ These are caught by their callers, which answer or raise one of the above:
 
     UnreadableError              a file cannot be read; says why, behind its name
     TableError                   a Parquet or Arrow file cannot be read
+    GgufError                    a file is not a GGUF file of a known architecture
     PickleError                  a stream is not a pickle of torch
     Stopped                      the end of a pickle
     EndedError                   confined work ran into its limits

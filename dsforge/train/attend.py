@@ -25,13 +25,13 @@ from pathlib import Path
 from dsforge.errors import RunError
 from dsforge.outside import UnreadableError, read_text
 from dsforge.process import Group
-from dsforge.train.relay import Relay, new_log
+from dsforge.train.relay import STDERR, STDOUT, Relay, new_log
 from dsforge.train.run.process_tree import ATTENDED, Process, lives, ranks_of
 from dsforge.train.run.signals import HANDLED, KILLED_BY, STOPPED
 
-STDOUT, STDERR = 1, 2
 MODULE, OUTPUT = "dsforge.train", "--output"  # words of a launch
 MOST_YAML_BYTES = 1 << 19
+SILENCE_S = 9.0  # ranks say what they do every 8 s
 LOOK_S = 0.5
 REST_S = 30.0  # for the launcher and other machines, once no rank is left on this one
 MAX_GRACE_S = 1e6
@@ -112,7 +112,7 @@ class Launch:
                 signal.signal(number, _note)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)
         kept = {key: text for key, text in os.environ.items() if key not in OF_A_RANK}
-        relay = Relay(_log_of(self.command))
+        begun, relay = time.monotonic(), Relay(_log_of(self.command))
         out, errors = relay.pipe(STDOUT), relay.pipe(STDERR)
         launcher = Group((*self.command, ATTENDED, self.name), kept, out=out, errors=errors)
         os.close(out)
@@ -126,6 +126,8 @@ class Launch:
                 else:
                     open_ends.remove(end)
                     self._ask(signal.SIGTERM)
+            if relay.silent_s > SILENCE_S:
+                relay.say(f"no output from the ranks, {time.monotonic() - begun:.0f} s after start")
             self._end_late_ranks(launcher)
         relay.end()
         return self._code(code)

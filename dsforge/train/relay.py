@@ -16,6 +16,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+STDOUT, STDERR = 1, 2
 LOGS = "logs"  # folder in the output of a run
 KEPT = 10  # newest logs of launches
 MOST_BYTES = 1 << 30  # of a log; what comes then is shown and not kept
@@ -57,6 +58,7 @@ class Relay:
         self._lock = threading.Lock()
         self._threads: list[threading.Thread] = []
         self._ended = threading.Event()
+        self._shown = time.monotonic()
         self._shows_all = bool(os.environ.get(SHOW_ALL))
 
     def pipe(self, screen: int) -> int:
@@ -66,6 +68,15 @@ class Relay:
         self._threads.append(thread)
         thread.start()
         return writer
+
+    @property
+    def silent_s(self) -> float:
+        """Seconds since a line was shown."""
+        return time.monotonic() - self._shown
+
+    def say(self, line: str) -> None:
+        """Show a line of the launch itself."""
+        self._show(f"{line}\n".encode(), STDERR)
 
     def end(self) -> None:
         """Relay what is left; a process that outlived the launch is not waited for."""
@@ -114,6 +125,8 @@ class Relay:
         shown = text
         if not self._shows_all:
             shown = b"".join(line for line in text.splitlines(keepends=True) if not is_noise(line))
+        if shown:
+            self._shown = time.monotonic()
         with suppress(OSError):  # nobody reads it any more
             while shown:
                 shown = shown[os.write(screen, shown) :]

@@ -53,7 +53,7 @@ class Heartbeat:
     def _watch(self) -> None:
         while not self._over.wait(LOOK_S):
             now = time.monotonic()
-            if self._what and now - max(self._spoken, self._begun) >= SILENCE_S:
+            if self._what and now - self._spoken >= SILENCE_S:
                 self._spoken = now
                 self._say(f"{self._what}, {now - self._begun:.0f} s")
 

@@ -189,7 +189,7 @@ class Run:
         )
         resumed = sound(chosen, self.screen.say, fall_back=beginning.falls_back)
         note = check_note(resumed, self._note(0)) if resumed else None
-        self.screen.doing(f"loading the weights of {self.job.model}")
+        self.screen.doing(f"loading the weights of {Path(self.job.model).name}")
         model = build_model(self.job, folder, self.config)
         self.identity = self._identity(model)
         changed = check_run(note, self.identity) if note else []
