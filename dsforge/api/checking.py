@@ -233,9 +233,10 @@ def _masked(finding: Finding) -> Finding:
 def _repaired(path: Path, document: Document, against: Against) -> tuple[Document, str]:
     """The document after its repairs, or as it is where they could not be written; with a note."""
     from dsforge.lint.files import NotRepairedError, repaired
+    from dsforge.train.config_check import is_broken_by, is_installed
 
     try:
-        now = repaired(path, document, against)
+        now = repaired(path, document, against, is_broken_by if is_installed() else None)
     except NotRepairedError as error:
         return document, f"not repaired: {error.message}" + (
             f" ({error.hint})" if error.hint else ""

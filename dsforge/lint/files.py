@@ -7,7 +7,7 @@ text; what is wrong with it becomes a finding like any other, never the end of t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
@@ -50,6 +50,9 @@ class Against(NamedTuple):
     release: Release
     model: ModelSpec | None = None
     cluster: ClusterSpec | None = None
+
+
+IsBrokenBy = Callable[[str, str], bool]
 
 
 class Found(NamedTuple):
@@ -159,14 +162,21 @@ def _engine(document: Document) -> Document | None:
     return None if any(flaw.rule == "file-unreadable" for flaw in engine.flaws) else engine
 
 
-def repaired(path: Path, document: Document, against: Against) -> Document:
+def repaired(
+    path: Path, document: Document, against: Against, is_broken_by: IsBrokenBy | None = None
+) -> Document:
     """The document after all safe repairs, written to its file; unchanged where none is possible.
 
-    Raises NotRepairedError where the file cannot be written.
+    `is_broken_by` asks the engine whether it reads the text before and refuses the one after.
+    Raises NotRepairedError where it does, and where the file cannot be written.
     """
     now = _repaired_safely(document, against)
     if now.text == document.text:
         return document
+    asked = is_broken_by is not None and document.kind == "ds_config" and not document.yaml
+    if asked and is_broken_by is not None and is_broken_by(document.text, now.text):
+        message = f"DeepSpeed reads {path} and would refuse it after the repairs"
+        raise NotRepairedError(message, "repair it by hand")
     try:
         write_whole(path, now.text, lambda: _check_unchanged(path, document.text))
     except NotRepairedError:
