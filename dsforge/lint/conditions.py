@@ -59,10 +59,12 @@ MOST_DIGITS = 12  # of a size; longer ones are slips, and slow to read
 
 
 class _Absent:
-    """The value of a key that is not there; `null` is one that is."""
+    """The value of a key that is not there, where `null` is one that is, or of one unknown."""
 
 
 ABSENT = _Absent()
+FROM_CHECKPOINT = "-1"  # of a size in scripts that take it from a checkpoint
+UNKNOWN = _Absent()  # the value of a flag that a script computes
 
 
 def loc_of(key: str) -> Loc:
@@ -80,6 +82,8 @@ def value_at(file: CheckedFile, loc: Loc) -> Any:
         if type(block) is not dict or key not in block:
             return ABSENT
         block = block[key]
+    if file.document.script and block in (None, FROM_CHECKPOINT):
+        return UNKNOWN
     is_size = file.document.kind == "megatron" and isinstance(block, str) and block.isdigit()
     return int(block) if is_size and len(block) <= MOST_DIGITS else block
 
@@ -164,7 +168,9 @@ OPERATORS: Mapping[Operator, Callable[[Any, Any], bool]] = {
     "below": lambda value, limit: _is_number(value) and value < limit,
     "at most": lambda value, limit: _is_number(value) and value <= limit,
     "above": lambda value, limit: _is_number(value) and _is_number(limit) and value > limit,
-    "not above": lambda value, limit: not (_is_number(value) and value > limit),
+    "not above": lambda value, limit: (
+        value is not UNKNOWN and not (_is_number(value) and value > limit)
+    ),
     "between": lambda value, ends: _is_number(value) and _is_within(value, ends),
     "outside": lambda value, ends: _is_number(value) and not _is_within(value, ends),
     "not 0": lambda value, _: _is_number(value) and value != 0,
@@ -172,7 +178,7 @@ OPERATORS: Mapping[Operator, Callable[[Any, Any], bool]] = {
     "boolean": lambda value, _: isinstance(value, bool),
     "block": lambda value, _: isinstance(value, dict) and bool(value),
     "no block": lambda value, _: not isinstance(value, dict) or not value,
-    "no size": lambda value, _: value is not ABSENT and not _is_size(value),
+    "no size": lambda value, _: value not in (ABSENT, UNKNOWN) and not _is_size(value),
     "does not divide": lambda value, whole: not _divides(value, whole),
     "names": lambda value, words: isinstance(value, str) and any(word in value for word in words),
     "does not name": lambda value, words: not OPERATORS["names"](value, words),

@@ -20,7 +20,7 @@ from dsforge.findings import Finding
 from dsforge.lint.check import findings
 from dsforge.lint.checked_file import checked_file
 from dsforge.lint.reading.document import Document, Kind, applied
-from dsforge.lint.reading.kind import BOM, document_of
+from dsforge.lint.reading.kind import BOM, SCRIPTS, document_of
 from dsforge.lint.reading.marks import Flaw
 from dsforge.lint.schemas.deepspeed_source import extracted, is_config_module
 from dsforge.lint.schemas.releases import Release, Releases, frozen, number, with_installed
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 MAX_BYTES = 512 * 1024  # a config has a few KB
 MAX_FILES = 20_000
 MAX_PASSES = 4  # repairs that make others possible
-SUFFIXES = (".json", ".yaml", ".yml")
+SUFFIXES = (".json", ".yaml", ".yml", *SCRIPTS)
 NAMES = ("hostfile", ".deepspeed_env", "args.txt")
 SKIPPED = {".git", "node_modules", "__pycache__", ".venv", "venv", ".mypy_cache", ".ruff_cache"}
 INSTALLED = "installed"

@@ -56,6 +56,8 @@ def _of_arguments(file: CheckedFile) -> constraints.Case:
     def flag(name: str) -> int | None:
         return count_of(file, name) or None
 
+    if any(flag in file.block() and file.at(flag) is None for flag in (TP, PP, CP, EP)):
+        return constraints.Case(back_end="megatron")  # a script computes its sizes
     ranks = None if file.cluster is None else file.cluster.gpus
     found = constraints.Case(
         back_end="megatron",

@@ -15,12 +15,23 @@ from dsforge.lint.reading.document import Document, Kind, Line
 from dsforge.lint.reading.json_text import parsed, plain
 from dsforge.lint.reading.marks import Flaw, Loc, Mark
 from dsforge.lint.reading.programs import match_of
+from dsforge.lint.reading.script_text import arguments_of
 from dsforge.lint.reading.telling import Told, told_of, told_of_text
 
 HOST = re.compile(r"\S+[ \t]+slots=")
 BOM = "\ufeff"
 LOOKED_AT = 50  # lines from which the kind is told
 SCRIPTS = (".sh", ".bash", ".slurm", ".sbatch", ".job")
+NOT_MEGATRON = "a script without arguments of Megatron-LM, which are all that lint reads of one"
+FEWEST_OWN = 4  # flags, before a script is one that starts Megatron
+OF_MEGATRON = frozenset(
+    (
+        *("--num-layers", "--hidden-size", "--num-attention-heads", "--seq-length"),
+        *("--micro-batch-size", "--global-batch-size", "--max-position-embeddings"),
+        *("--tensor-model-parallel-size", "--pipeline-model-parallel-size", "--train-iters"),
+        *("--lr-decay-style", "--data-path", "--lr-decay-iters", "--train-samples"),
+    )
+)
 OTHER_TEXTS = (*SCRIPTS, ".py", ".md", ".rst", ".ipynb", ".html", ".css", ".js", ".toml")
 
 
@@ -31,9 +42,24 @@ def document_of(name: str, text: str, kind: Kind | None = None) -> Document:
         return _json(name, text, kind)
     if form == "yaml":
         return _yaml(name, text, kind)
+    if is_script(name, text) and kind in (None, "megatron"):
+        return _script(name, text, kind)
     told = Told(kind) if kind else _told_of_lines(name, text)
     root, marks = _arguments(text) if told.kind == "megatron" else ({}, {})
     return _checked(Document(name, told.kind, text, root, marks), told)
+
+
+def is_script(name: str, text: str) -> bool:
+    """Whether a text is for a shell."""
+    return PurePath(name).suffix in SCRIPTS or text.startswith("#!")
+
+
+def _script(name: str, text: str, kind: Kind | None) -> Document:
+    """The document of a launch script: the flags of Megatron in it."""
+    found = arguments_of(text)
+    own = sum(flag in OF_MEGATRON for flag in found.values)
+    told = Told(kind or ("megatron" if own >= FEWEST_OWN else "unknown"), NOT_MEGATRON)
+    return _checked(Document(name, told.kind, text, found.values, found.marks, script=True), told)
 
 
 def form_of(name: str, text: str, kind: Kind | None) -> str:
@@ -128,8 +154,6 @@ def _told_of_lines(name: str, text: str) -> Told:
     """What a file of lines is taken for."""
     path = PurePath(name)
     base = path.name.lower()
-    if path.suffix in SCRIPTS or text.startswith("#!"):
-        return Told("unknown", "a script, which lint does not read: put its flags into a file")
     if path.suffix not in OTHER_TEXTS:
         if base.lstrip(".").startswith("deepspeed_env"):
             return Told("env")
