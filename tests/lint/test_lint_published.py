@@ -112,6 +112,8 @@ SAID: list[tuple[str, str, str, list[Severity]]] = [
     ("ds_config.json", ds(adam(lr=1e-4, adam_w_mode=True)), "optimizer-param-name", []),
     ("ds_config.json", ds({"zero.cpu_offload": True}), "key-deprecated", ["warning"]),
     ("ds_config.json", ds({**offloaded(stage=2), **TWICE}), "key-deprecated", ["error"]),
+    ("ds_config.json", '{"zero_optimization": {"stage": ${STAGE}}}', "json-syntax", ["error"]),
+    ("ds_config_TEMPLATE.json", '{"train_batch_size": GB_SIZE}', "json-syntax", ["info"]),
     ("ds_config.json", ds({"seed": 42}), "key-misplaced", []),
     ("ds_config.json", ds({"seed": 42}), "key-unread", ["warning"]),
 ]

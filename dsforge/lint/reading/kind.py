@@ -12,7 +12,7 @@ from pathlib import PurePath
 from dsforge.errors import SpecError
 from dsforge.findings import Edit
 from dsforge.lint.reading.document import Document, Kind, Line
-from dsforge.lint.reading.json_text import parsed, plain
+from dsforge.lint.reading.json_text import UNFILLED, parsed, plain
 from dsforge.lint.reading.marks import Flaw, Loc, Mark
 from dsforge.lint.reading.programs import match_of
 from dsforge.lint.reading.script_text import arguments_of
@@ -88,6 +88,8 @@ def _json(name: str, text: str, kind: Kind | None) -> Document:
         flaws = [_moved(flaw) for flaw in flaws]
         message = "the file begins with a byte-order mark"
         flaws.insert(0, Flaw("json-bom", 0, message, "remove it", (Edit(0, 1, ""),)))
+    if "template" in PurePath(name).name.lower():  # which a script fills in
+        flaws = [f._replace(severity="info") if UNFILLED in f.message else f for f in flaws]
     told = Told(kind) if kind else told_of(name, found.root)
     if not found.complete and told.kind == "unknown" and not told.reason:
         told = told_of_text(name, text)
