@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from dsforge.artifacts.whole import write_whole
 from dsforge.ds_config import read
 from dsforge.errors import DsforgeError
-from dsforge.findings import Finding
+from dsforge.findings import Edit, Finding
 from dsforge.lint.check import findings
 from dsforge.lint.checked_file import checked_file
 from dsforge.lint.reading.document import Document, Kind, applied
@@ -229,6 +229,12 @@ def _refusals(document: Document, against: Against) -> Counter[str]:
     if document.kind == "ds_config":
         errors.update(f"engine: {problem.rule}" for problem in read(document.root).problems)
     return errors
+
+
+def is_harmless(document: Document, edits: Iterable[Edit], against: Against) -> bool:
+    """Whether a document with some edits has no error that it had not."""
+    now = document_of(document.name, applied(document.text, list(edits)), document.kind)
+    return not _is_worse(now, document, against)
 
 
 def _check_unchanged(path: Path, before: str) -> None:
