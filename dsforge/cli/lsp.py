@@ -17,7 +17,7 @@ import click
 def lsp(
     *, model: str | None, cluster: str | None, workload: str | None, deepspeed: str | None
 ) -> None:
-    """Serve an editor: findings of `dsforge lint`, hovers and quick fixes.
+    """Serve an editor: findings of lint, hovers and quick fixes.
 
     Speaks the Language Server Protocol on stdin and stdout; an editor starts it. With a model and
     a cluster, hovers show the memory that a key of a ds_config decides. Needs the extra `lsp`.
