@@ -64,6 +64,7 @@ class _Absent:
 
 ABSENT = _Absent()
 FROM_CHECKPOINT = "-1"  # of a size in scripts that take it from a checkpoint
+UNCERTAIN = _Absent()  # a flag that only some branches of a script give
 UNKNOWN = _Absent()  # the value of a flag that a script computes
 
 
@@ -82,6 +83,8 @@ def value_at(file: CheckedFile, loc: Loc) -> Any:
         if type(block) is not dict or key not in block:
             return ABSENT
         block = block[key]
+    if name in file.document.uncertain:
+        return UNCERTAIN
     if file.document.script and block in (None, FROM_CHECKPOINT):
         return UNKNOWN
     is_size = file.document.kind == "megatron" and isinstance(block, str) and block.isdigit()
@@ -150,8 +153,9 @@ def _is_size(value: Any) -> bool:
     return type(value) is int and value > 0
 
 
+OF_NO_VALUE = (ABSENT, UNKNOWN, UNCERTAIN)
 OPERATORS: Mapping[Operator, Callable[[Any, Any], bool]] = {
-    "present": lambda value, _: value is not ABSENT,
+    "present": lambda value, _: value not in (ABSENT, UNCERTAIN),
     "absent": lambda value, _: value is ABSENT,
     "missing": lambda value, _: not _is_there(value),
     "given": lambda value, _: value is not ABSENT and bool(value),
@@ -169,7 +173,7 @@ OPERATORS: Mapping[Operator, Callable[[Any, Any], bool]] = {
     "at most": lambda value, limit: _is_number(value) and value <= limit,
     "above": lambda value, limit: _is_number(value) and _is_number(limit) and value > limit,
     "not above": lambda value, limit: (
-        value is not UNKNOWN and not (_is_number(value) and value > limit)
+        value not in (UNKNOWN, UNCERTAIN) and not (_is_number(value) and value > limit)
     ),
     "between": lambda value, ends: _is_number(value) and _is_within(value, ends),
     "outside": lambda value, ends: _is_number(value) and not _is_within(value, ends),
@@ -178,7 +182,7 @@ OPERATORS: Mapping[Operator, Callable[[Any, Any], bool]] = {
     "boolean": lambda value, _: isinstance(value, bool),
     "block": lambda value, _: isinstance(value, dict) and bool(value),
     "no block": lambda value, _: not isinstance(value, dict) or not value,
-    "no size": lambda value, _: value not in (ABSENT, UNKNOWN) and not _is_size(value),
+    "no size": lambda value, _: value not in OF_NO_VALUE and not _is_size(value),
     "does not divide": lambda value, whole: not _divides(value, whole),
     "names": lambda value, words: isinstance(value, str) and any(word in value for word in words),
     "does not name": lambda value, words: not OPERATORS["names"](value, words),

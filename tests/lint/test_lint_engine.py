@@ -18,6 +18,8 @@ TEXTS = {
     ds({}): "accepted",
     ds({"train_batch_size": "auto", "zero.reduce_bucket_size": "auto"}): "accepted",
     "{train_batch_size: 8, // hjson\n}": "accepted",
+    ds({"train_batch_size": 64}): "accepted",
+    ds({"train_batch_size": 65}): "refused",
     ds({"zero.stage": 7}): "refused",
     ds({"zero.stages": 2}): "refused",
     ds({"train_batch_size": 8, "train_micro_batch_size_per_gpu": 3}): "refused",

@@ -100,6 +100,32 @@ def test_what_a_script_computes_is_unknown(assigned: str) -> None:
     assert [f for f in checked(document, AGAINST) if f.severity != "info"] == []
 
 
+BRANCHES = {
+    "strings": 'if [ $1 = a ]; then\n  O="--fp16"\nelse\n  O="--bf16"\nfi\n',
+    "cases": 'case $1 in\n  a) O="--fp16";;\n  b) O="--bf16";;\nesac\n',
+    "commands": "if [ $1 = a ]\nthen\n  run --fp16\nelif true; then run --bf16\nfi\n",
+    "arrays": "O=(--fp16)\nO=(--bf16)\n",
+    "a sum": "O=(--bf16)\nif true; then O+=(--fp16); fi\n",
+}
+
+
+@pytest.mark.parametrize("text", BRANCHES.values(), ids=BRANCHES)
+def test_branches_exclude_each_other(text: str) -> None:
+    """One of the precisions is used, and which is not known: neither both nor none is said."""
+    flags = {**SIZES, "--pipeline-model-parallel-size": "4"}
+    document = document_of("run.sh", text + command(flags))
+
+    assert {"--fp16", "--bf16"} & document.uncertain
+    assert [f for f in checked(document, AGAINST) if f.severity != "info"] == []
+
+
+def test_what_follows_a_branch_is_certain() -> None:
+    """After its end both are given."""
+    text = "if true; then x=1; fi\n" + command({**SIZES, "--fp16": "", "--bf16": ""})
+
+    assert "megatron-precision" in {f.rule for f in checked(document_of("a.sh", text), AGAINST)}
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_a_fault_is_named_at_its_line(form: object) -> None:
     """24 layers cannot be divided over 16 stages."""

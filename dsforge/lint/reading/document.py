@@ -43,6 +43,7 @@ class Document(NamedTuple):
     flaws: tuple[Flaw, ...] = ()
     yaml: bool = False
     script: bool = False  # a shell script, of which only the flags were read
+    uncertain: frozenset[str] = frozenset()  # flags of it that only some branches give
 
     @property
     def marks(self) -> Mapping[Loc, Mark]:

@@ -41,6 +41,7 @@ _FOREIGN = {"True": "true", "False": "false", "None": "null"}
 _LONG_NUMBER = re.compile(f"[0-9]{{{MAX_DIGITS + 1}}}")
 _NO_NUMBERS = ("NaN", "Infinity", "-Infinity")
 UNFILLED = "a placeholder that nobody filled in"
+UNQUOTED = ("/", "~", ".")  # beginnings of paths
 PLACEHOLDERS = ("$", "%", "<", "@")  # ${x}, %x%, <x>, @x@
 _CLOSING = {"{": "}", "[": "]"}
 
@@ -186,6 +187,10 @@ class _Reader:
             shown = ascii(written[:20])[1:-1]
             if self.expects == "value" and written in PLACEHOLDERS:
                 self._stop(start, f"`{shown}` is {UNFILLED}")
+            if self.expects == "value" and written in UNQUOTED:
+                message = "text without quotes: DeepSpeed reads it, Python's `json` does not"
+                self.flaws.append(Flaw("json-syntax", start, message, "add quotes", (), "warning"))
+                raise _StopError
             self._stop(start, f"`{shown}` where {self._wanted()} should stand")
 
     def _take_key(self, written: str, start: int) -> None:

@@ -59,7 +59,8 @@ def _script(name: str, text: str, kind: Kind | None) -> Document:
     found = arguments_of(text)
     own = sum(flag in OF_MEGATRON for flag in found.values)
     told = Told(kind or ("megatron" if own >= FEWEST_OWN else "unknown"), NOT_MEGATRON)
-    return _checked(Document(name, told.kind, text, found.values, found.marks, script=True), told)
+    document = Document(name, told.kind, text, found.values, found.marks, script=True)
+    return _checked(document._replace(uncertain=found.uncertain), told)
 
 
 def form_of(name: str, text: str, kind: Kind | None) -> str:

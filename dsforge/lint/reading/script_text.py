@@ -9,6 +9,7 @@ put together into one command.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -27,7 +28,9 @@ _ASSIGNED = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL)
 _NAMED = re.compile(r"\$(?:\{([A-Za-z_]\w*)\}|([A-Za-z_]\w*))")
 _FLAG = re.compile(r"--[A-Za-z][\w.-]*")
 MASK = "$"  # stands for what a command computes: an unknown word
-LARGEST = 10_000  # words
+LARGEST = 50_000  # tokens
+OPENING, CLOSING = ("if", "case", "for", "while", "until"), ("fi", "esac", "done")
+GOING_ON = ("then", "else", "do", "elif", "!")  # words after which a command begins
 MOST_VALUES = 100  # of one flag
 
 
@@ -37,6 +40,8 @@ class Word(NamedTuple):
     text: str
     start: int
     ends: bool = False  # the end of a command, an array or a string
+    branch: bool = False  # in a part that is run under a condition
+    holder: str = ""  # the variable whose array or string it is in
 
     @property
     def end(self) -> int:
@@ -49,6 +54,7 @@ class Arguments(NamedTuple):
 
     values: dict[str, str | None]
     marks: dict[Loc, Mark]
+    uncertain: frozenset[str]  # flags that only some branches give
 
 
 def arguments_of(text: str) -> Arguments:
@@ -57,6 +63,8 @@ def arguments_of(text: str) -> Arguments:
     variables = _variables(words)
     found: dict[str, str | None] = {}
     marks: dict[Loc, Mark] = {}
+    certain: set[str] = set()
+    chosen = _chosen(words)
     for at, word in enumerate(words):
         flag, equals, attached = word.text.partition("=")
         if not _FLAG.fullmatch(flag):
@@ -69,7 +77,19 @@ def arguments_of(text: str) -> Arguments:
         last = word if equals or not given else words[at + len(given)]
         mark = Mark(word.start, word.start + len(flag), word.start + len(flag), last.end)
         marks.setdefault((flag,), mark)
-    return Arguments(found, marks)
+        if not word.branch and word.holder not in chosen:
+            certain.add(flag)
+    return Arguments(found, marks, frozenset(found.keys() - certain))
+
+
+def _chosen(words: list[Word]) -> set[str]:
+    """Variables that are assigned more than once, or in a branch: one of their values is used."""
+    seen: Counter[str] = Counter()
+    for word in words:
+        match = _ASSIGNED.match(word.text)
+        if match:
+            seen[match[1]] += 1 + word.branch
+    return {name for name, times in seen.items() if times > 1}
 
 
 def _masked(text: str) -> str:
@@ -90,21 +110,57 @@ def _without_documents(text: str) -> str:
     return "\n".join(lines)
 
 
+class _Place:
+    """Where the reader of words is: brackets, a quote, branches, and the variable around it."""
+
+    def __init__(self) -> None:
+        self.depth, self.quote, self.branches, self.holder = 0, "", 0, ""
+        self.begins = True  # a command begins here
+
+    def word(self, text: str, start: int) -> Word:
+        """A word; `if` and `case` open a branch where a command begins."""
+        if self.begins and not self.quote and not self.depth:
+            self.branches += text in OPENING
+            self.branches = max(0, self.branches - (text in CLOSING))
+        self.begins = text in GOING_ON
+        return Word(text, start, branch=self.branches > 0, holder=self.holder)
+
+    def turn(self, token: str, before: str) -> None:
+        """A quote opens or closes."""
+        if not self.quote:
+            self.quote = token
+            match = _ASSIGNED.fullmatch(before)
+            self.holder = match[1] if match and not match[3] and not self.depth else self.holder
+        elif self.quote == token:
+            self.quote = ""
+            self.holder = self.holder if self.depth else ""
+
+    def end(self) -> None:
+        """A command ends."""
+        self.begins = True
+
+
 def _words(text: str) -> Iterator[Word]:
     """The words, with an empty one wherever a command, an array or a string ends."""
-    depth, quote, count = 0, "", 0
-    for match in _TOKEN.finditer(text):
+    place, before = _Place(), ""
+    for count, match in enumerate(_TOKEN.finditer(text)):
         kind, token = str(match.lastgroup), match[0]
         if kind == "quote":
-            quote = "" if quote == token else quote or token
-        depth += (kind in ("array", "open")) - (kind == "close" and depth > 0)
-        ends = kind in ("operator", "close") or (kind == "end" and not depth and not quote)
-        if kind == "word":
-            count += 1
-            yield Word(token, match.start())
+            place.turn(token, before if match.start() and text[match.start() - 1] == "=" else "")
+        elif kind == "word":
+            yield place.word(token, match.start())
+            before = token
         elif kind == "array":
-            yield Word(token, match.start(), ends=True)
-        elif ends:
+            place.depth, place.holder = place.depth + 1, token.rstrip("+=(")
+            yield Word(token, match.start(), ends=True, branch=place.branches > 0)
+        elif kind == "open":
+            place.depth += 1
+        elif kind == "close":
+            place.depth = max(0, place.depth - 1)
+            place.holder = place.holder if place.depth else ""
+            yield Word("", match.start(), ends=True)
+        if kind == "operator" or (kind == "end" and not place.depth and not place.quote):
+            place.end()
             yield Word("", match.start(), ends=True)
         if count > LARGEST:
             return

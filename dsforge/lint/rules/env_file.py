@@ -15,6 +15,7 @@ from dsforge.masking import is_secret
 
 READER = "DeepSpeed launcher/runner.py, main (.deepspeed_env)"
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+PLAIN = re.compile(r'"[\w@%+=:,./-]*"', re.ASCII)  # what a shell reads as without the quotes
 CHANGED = re.compile(r'["\\`]')  # what double quotes do not keep as it is
 PATHS = ("_PATH", "_FILE", "_DIR", "_SOCK")  # ends of names of places, not of secrets
 LOGIN = re.compile(r"://[^/@\s:]{1,99}:[^/@\s]{1,99}@")  # http://user:password@host
@@ -101,6 +102,8 @@ def env_value(file: CheckedFile) -> Iterator[Hit]:
     for variable in variables(file.document):
         value, start = variable.value, variable.line.start
         name = shown(variable.name)
+        if PLAIN.fullmatch(value):
+            continue  # the quotes end and begin again, around the same text
         if CHANGED.search(value):
             in_quotes = value[:1] == value[-1:] == '"' and len(value) > 1
             message = f"the value of `{name}` is changed by the launcher's quoting"

@@ -56,7 +56,14 @@ def near(key: str, choices: list[str]) -> str:
 def meant(file: CheckedFile, entry: Entry) -> str:
     """The key of its block that an unknown key stands for; empty where none is like it."""
     other = OF_TRAINERS.get(entry.key, "") if not entry.path else ""
-    return other or near(entry.key, living(file, entry.block))
+    found = other or near(entry.key, living(file, entry.block))
+    return "" if not other and _is_longer(entry.key, found) else found
+
+
+def _is_longer(key: str, right: str) -> bool:
+    """Whether a key is a whole other one with a word more: `end_profile_step` is no slip."""
+    more = len(key) - len(right)
+    return bool(right) and more > MOST_SLIPS and (key.startswith(right) or key.endswith(right))
 
 
 def rename(file: CheckedFile, entry: Entry, right: str) -> tuple[Edit, ...]:

@@ -101,7 +101,8 @@ def megatron_flag_misspelt(file: CheckedFile) -> Iterator[Hit]:
         near = [dashes] if dashes in known_flags() else []
         near = near or get_close_matches(flag[:60], known_flags(), n=1, cutoff=0.85)
         certain = not file.document.script or dashes in near  # a script's program may add flags
-        if near and (certain or edits_between(flag, near[0]) <= MOST_SLIPS):
+        slip = near and flag[:3] == near[0][:3] and edits_between(flag, near[0]) <= MOST_SLIPS
+        if near and (certain or slip):
             yield Hit(
                 (flag,), f"unknown Megatron-LM flag `{shown(flag)}`", f"did you mean `{near[0]}`?"
             )

@@ -7,10 +7,8 @@ as a trainer would have put a value there.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 from dsforge.confine import EndedError, Limits, confined
@@ -24,12 +22,12 @@ TOTAL, MICRO, STEPS = (
 )
 
 
-def ranks(config: Mapping[str, Any]) -> SimpleNamespace:
-    """As many data-parallel ranks as the batch sizes of a config ask for, as DeepSpeed asks."""
+def on_one_rank(config: dict[str, Any]) -> dict[str, Any]:
+    """The config with the batch of one rank, where any number of ranks fits the whole batch."""
     sizes = [config.get(key) for key in (TOTAL, MICRO, STEPS)]
     total, micro, steps = (size if type(size) is int and size > 0 else 1 for size in sizes)
-    size = max(1, total // (micro * steps))
-    return SimpleNamespace(get_data_parallel_world_size=lambda: size)
+    fits = MICRO in config and total % (micro * steps) == 0
+    return {**config, TOTAL: micro * steps} if fits and TOTAL in config else config
 
 
 def filled(config: dict[str, Any]) -> dict[str, Any]:
@@ -52,7 +50,7 @@ def reading(path: Path) -> bytes:
         config = filled(dict(hjson.loads(text, object_pairs_hook=once)))
         if TOTAL not in config and MICRO not in config:
             config[MICRO] = 1
-        DeepSpeedConfig(config, mpu=ranks(config))
+        DeepSpeedConfig(on_one_rank(config))
     except Exception:  # whatever it is, every rank would end with it
         return REFUSED.encode()
     return ACCEPTED.encode()
