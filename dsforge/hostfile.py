@@ -128,6 +128,11 @@ def entry_problems(entries: list[Entry], *, by_name: bool = False) -> list[Probl
     return problems
 
 
+def _is_of_this_network(address: str) -> bool:
+    """Whether an address is in 0.0.0.0/8, which no host has (RFC 1122, section 3.2.1.3)."""
+    return address.startswith("0.")
+
+
 def _address_problem(address: str, place: str) -> Problem | None:
     """What is wrong with one address, if anything."""
     user, at, host = address.rpartition("@")
@@ -136,7 +141,7 @@ def _address_problem(address: str, place: str) -> Problem | None:
         return Problem("host-user", f"host `{address}` contains a user name", hint, place)
     if is_address(address):
         number = ip_address(address)
-        if number.is_unspecified or number.is_multicast:
+        if number.is_unspecified or number.is_multicast or _is_of_this_network(address):
             return Problem("host-address", f"`{address}` is not a host address", "", place)
         return None
     shown = ascii(address[:60])[1:-1]

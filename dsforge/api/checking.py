@@ -69,7 +69,7 @@ def lint(
     if kind is not None and kind not in FILE_KINDS:
         message = f"`kind` (={kind!a:.60}) must be one of {', '.join(FILE_KINDS)}"
         raise DsforgeError(message)
-    against = _against(model, cluster, deepspeed)
+    against = against_of(model, cluster, deepspeed)
     findings: list[Finding] = []
     notes: list[str] = []
     beyond: list[str] = []
@@ -82,7 +82,7 @@ def lint(
         if fix:
             document, note = _repaired(file.path, document, against)
             notes += [note] if note else []
-        findings += map(_masked, checked(document, against))
+        findings += map(masked_finding, checked(document, against))
     notes += [f"left out: {what}; name a smaller folder" for what in beyond]
     kept = tuple(finding for finding in findings if finding.rule not in left_out)
     return LintResult(kept, files, tuple(notes))
@@ -201,7 +201,7 @@ def _plan(plan: Plan | PathInput) -> Plan:
     return plan if isinstance(plan, Plan) else load_plan(plan)
 
 
-def _against(
+def against_of(
     model: ModelInput | None, cluster: ClusterInput | None, deepspeed: str | None
 ) -> Against:
     """The release, and the model and cluster where they are named. Raises DsforgeError."""
@@ -221,7 +221,7 @@ def _against(
     return against
 
 
-def _masked(finding: Finding) -> Finding:
+def masked_finding(finding: Finding) -> Finding:
     """A finding that quotes no secret of the file."""
     from dsforge.masking import masked
 
@@ -233,9 +233,10 @@ def _masked(finding: Finding) -> Finding:
 def _repaired(path: Path, document: Document, against: Against) -> tuple[Document, str]:
     """The document after its repairs, or as it is where they could not be written; with a note."""
     from dsforge.lint.files import NotRepairedError, repaired
+    from dsforge.train.config_check import is_broken_by, is_installed
 
     try:
-        now = repaired(path, document, against)
+        now = repaired(path, document, against, is_broken_by if is_installed() else None)
     except NotRepairedError as error:
         return document, f"not repaired: {error.message}" + (
             f" ({error.hint})" if error.hint else ""

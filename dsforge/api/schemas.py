@@ -16,6 +16,7 @@ from dsforge.bench.report import Report
 from dsforge.document import EstimateDocument, InverseDocument, MisfitDocument, PlanDocument
 from dsforge.explain.explanation import Explanation
 from dsforge.job import TrainJob
+from dsforge.lint.schemas.json_schema import ds_config_schema, minor_releases
 from dsforge.reading.files import ClusterFile, SpecFile, WorkloadFile
 from dsforge.rehearse.report import RehearsalDocument
 from dsforge.validate.document import ValidationDocument
@@ -49,7 +50,19 @@ def schema_texts() -> dict[str, str]:
         f"{name}.schema.json": _text(name, kind, "serialization")
         for name, kind in DOCUMENTS.items()
     }
-    return files | documents
+    return files | documents | _of_ds_configs()
+
+
+def _of_ds_configs() -> dict[str, str]:
+    """The schema of a ds_config for each minor release of DeepSpeed."""
+    texts: dict[str, str] = {}
+    for release in minor_releases():
+        name = f"ds_config-{release}"
+        head = {"$schema": DIALECT, "$id": f"dsforge/{name}.schema.json"}
+        title = {"title": f"ds_config of DeepSpeed {release}"}
+        schema = {**head, **title, **ds_config_schema(release)}
+        texts[f"{name}.schema.json"] = json.dumps(schema, indent=1, ensure_ascii=False) + "\n"
+    return texts
 
 
 def _text(name: str, kind: type[BaseModel], mode: Literal["validation", "serialization"]) -> str:

@@ -58,8 +58,9 @@ def lint(
 ) -> None:
     """Check configs, hostfiles and arguments before launch.
 
-    Reads files and folders: ds_config (JSON, YAML), hostfile, .deepspeed_env, Megatron arguments,
-    accelerate YAML, train.yaml. The exit code is 3 if an error was found.
+    Reads files and folders: ds_config (JSON, YAML), hostfile, .deepspeed_env, Megatron arguments
+    (in files and launch scripts), accelerate YAML, train.yaml. The exit code is 3 if an error was
+    found.
     """
     from dsforge.api.checking import lint as linted
 

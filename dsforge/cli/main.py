@@ -36,6 +36,7 @@ COMMANDS = {
     "generate": "Generate text with a trained model and measure its speed.",
     "bench": "Launch the same job with several strategies and recommend one.",
     "lint": "Check configs, hostfiles and arguments before launch.",
+    "lsp": "Serve an editor: findings of lint, hovers and quick fixes.",
     "preflight": "Check all hosts and the network between them before launch.",
     "diagnose": "Find the cause of a failed run in its log, with evidence and a fix.",
     "mcp": "Serve the planner to coding assistants (Model Context Protocol).",

@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 from dsforge.lint.checked_file import ZERO, CheckedFile
 from dsforge.lint.reading.marks import Loc
+from dsforge.zero_stages import FULLY_SHARDED
 
 Operator = Literal[
     "present",  # null counts
@@ -41,6 +42,8 @@ Operator = Literal[
     "no size",  # there, and no whole number above 0
     "at most",
     "does not divide",
+    "names",  # a text that has one of these words in it
+    "does not name",
 ]
 
 
@@ -56,10 +59,13 @@ MOST_DIGITS = 12  # of a size; longer ones are slips, and slow to read
 
 
 class _Absent:
-    """The value of a key that is not there; `null` is one that is."""
+    """The value of a key that is not there, where `null` is one that is, or of one unknown."""
 
 
 ABSENT = _Absent()
+FROM_CHECKPOINT = "-1"  # of a size in scripts that take it from a checkpoint
+UNCERTAIN = _Absent()  # a flag that only some branches of a script give
+UNKNOWN = _Absent()  # the value of a flag that a script computes
 
 
 def loc_of(key: str) -> Loc:
@@ -77,6 +83,10 @@ def value_at(file: CheckedFile, loc: Loc) -> Any:
         if type(block) is not dict or key not in block:
             return ABSENT
         block = block[key]
+    if name in file.document.uncertain:
+        return UNCERTAIN
+    if file.document.script and block in (None, FROM_CHECKPOINT):
+        return UNKNOWN
     is_size = file.document.kind == "megatron" and isinstance(block, str) and block.isdigit()
     return int(block) if is_size and len(block) <= MOST_DIGITS else block
 
@@ -143,8 +153,9 @@ def _is_size(value: Any) -> bool:
     return type(value) is int and value > 0
 
 
+OF_NO_VALUE = (ABSENT, UNKNOWN, UNCERTAIN)
 OPERATORS: Mapping[Operator, Callable[[Any, Any], bool]] = {
-    "present": lambda value, _: value is not ABSENT,
+    "present": lambda value, _: value not in (ABSENT, UNCERTAIN),
     "absent": lambda value, _: value is ABSENT,
     "missing": lambda value, _: not _is_there(value),
     "given": lambda value, _: value is not ABSENT and bool(value),
@@ -161,7 +172,9 @@ OPERATORS: Mapping[Operator, Callable[[Any, Any], bool]] = {
     "below": lambda value, limit: _is_number(value) and value < limit,
     "at most": lambda value, limit: _is_number(value) and value <= limit,
     "above": lambda value, limit: _is_number(value) and _is_number(limit) and value > limit,
-    "not above": lambda value, limit: not (_is_number(value) and value > limit),
+    "not above": lambda value, limit: (
+        value not in (UNKNOWN, UNCERTAIN) and not (_is_number(value) and value > limit)
+    ),
     "between": lambda value, ends: _is_number(value) and _is_within(value, ends),
     "outside": lambda value, ends: _is_number(value) and not _is_within(value, ends),
     "not 0": lambda value, _: _is_number(value) and value != 0,
@@ -169,8 +182,10 @@ OPERATORS: Mapping[Operator, Callable[[Any, Any], bool]] = {
     "boolean": lambda value, _: isinstance(value, bool),
     "block": lambda value, _: isinstance(value, dict) and bool(value),
     "no block": lambda value, _: not isinstance(value, dict) or not value,
-    "no size": lambda value, _: value is not ABSENT and not _is_size(value),
+    "no size": lambda value, _: value not in OF_NO_VALUE and not _is_size(value),
     "does not divide": lambda value, whole: not _divides(value, whole),
+    "names": lambda value, words: isinstance(value, str) and any(word in value for word in words),
+    "does not name": lambda value, words: not OPERATORS["names"](value, words),
 }
 
 
@@ -179,14 +194,35 @@ def _offload_block(loc: Loc) -> str:
     return next((str(key) for key in loc if key in ("offload_optimizer", "offload_param")), "")
 
 
+def _offload_is_read(file: CheckedFile, loc: Loc) -> bool:
+    """Whether the stage reads the offload block of the key; one that is not known may."""
+    least = FULLY_SHARDED if _offload_block(loc) == "offload_param" else 1
+    return file.stage is None or file.stage >= least
+
+
+INFERENCE = ("infer", "generat")  # in the name of a file that trains nothing
+
+
+def _is_filled(file: CheckedFile, _: Loc) -> bool:
+    """Whether a Hugging Face trainer fills in values, which then saves the model, too."""
+    trained = not any(word in file.document.name.lower() for word in INFERENCE)
+    blocks = ("optimizer", "scheduler", "fp16", "bf16", "")
+    return trained and any(
+        entry.value == "auto" and entry.path.partition(".")[0] in blocks for entry in file.entries
+    )
+
+
 FACTS: Mapping[str, Callable[[CheckedFile, Loc], Any]] = {
     # whether a trainer fills in values, so that it decides what is written elsewhere, too:
     "@auto": lambda file, _: any(entry.value == "auto" for entry in file.entries),
+    "@trainer": _is_filled,
+    "@name": lambda file, _: file.document.name.lower(),
     "@stage": lambda file, _: file.stage,
     "@offload_optimizer": lambda file, _: file.device("offload_optimizer"),
     "@offload_param": lambda file, _: file.device("offload_param"),
     # of the offload block of the key that is looked at:
     "@device": lambda file, loc: file.device(_offload_block(loc)) if _offload_block(loc) else "",
+    "@offload_is_read": _offload_is_read,
     "@nvme_path": lambda file, loc: file.at(ZERO, _offload_block(loc), "nvme_path"),
     "@bf16": lambda file, _: file.is_on(
         "bf16" if "bf16" in file.block() else "bfloat16", "enabled"

@@ -7,7 +7,7 @@ text; what is wrong with it becomes a finding like any other, never the end of t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from dsforge.artifacts.whole import write_whole
 from dsforge.ds_config import read
 from dsforge.errors import DsforgeError
-from dsforge.findings import Finding
+from dsforge.findings import Edit, Finding
 from dsforge.lint.check import findings
 from dsforge.lint.checked_file import checked_file
 from dsforge.lint.reading.document import Document, Kind, applied
-from dsforge.lint.reading.kind import BOM, document_of
+from dsforge.lint.reading.kind import BOM, SCRIPTS, document_of
 from dsforge.lint.reading.marks import Flaw
 from dsforge.lint.schemas.deepspeed_source import extracted, is_config_module
 from dsforge.lint.schemas.releases import Release, Releases, frozen, number, with_installed
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 MAX_BYTES = 512 * 1024  # a config has a few KB
 MAX_FILES = 20_000
 MAX_PASSES = 4  # repairs that make others possible
-SUFFIXES = (".json", ".yaml", ".yml")
+SUFFIXES = (".json", ".yaml", ".yml", *SCRIPTS)
 NAMES = ("hostfile", ".deepspeed_env", "args.txt")
 SKIPPED = {".git", "node_modules", "__pycache__", ".venv", "venv", ".mypy_cache", ".ruff_cache"}
 INSTALLED = "installed"
@@ -50,6 +50,9 @@ class Against(NamedTuple):
     release: Release
     model: ModelSpec | None = None
     cluster: ClusterSpec | None = None
+
+
+IsBrokenBy = Callable[[str, str], bool]
 
 
 class Found(NamedTuple):
@@ -161,14 +164,21 @@ def _engine(document: Document) -> Document | None:
     return None if any(flaw.rule == "file-unreadable" for flaw in engine.flaws) else engine
 
 
-def repaired(path: Path, document: Document, against: Against) -> Document:
+def repaired(
+    path: Path, document: Document, against: Against, is_broken_by: IsBrokenBy | None = None
+) -> Document:
     """The document after all safe repairs, written to its file; unchanged where none is possible.
 
-    Raises NotRepairedError where the file cannot be written.
+    `is_broken_by` asks the engine whether it reads the text before and refuses the one after.
+    Raises NotRepairedError where it does, and where the file cannot be written.
     """
     now = _repaired_safely(document, against)
     if now.text == document.text:
         return document
+    asked = is_broken_by is not None and document.kind == "ds_config" and not document.yaml
+    if asked and is_broken_by is not None and is_broken_by(document.text, now.text):
+        message = f"DeepSpeed reads {path} and would refuse it after the repairs"
+        raise NotRepairedError(message, "repair it by hand")
     try:
         write_whole(path, now.text, lambda: _check_unchanged(path, document.text))
     except NotRepairedError:
@@ -221,6 +231,12 @@ def _refusals(document: Document, against: Against) -> Counter[str]:
     if document.kind == "ds_config":
         errors.update(f"engine: {problem.rule}" for problem in read(document.root).problems)
     return errors
+
+
+def is_harmless(document: Document, edits: Iterable[Edit], against: Against) -> bool:
+    """Whether a document with some edits has no error that it had not."""
+    now = document_of(document.name, applied(document.text, list(edits)), document.kind)
+    return not _is_worse(now, document, against)
 
 
 def _check_unchanged(path: Path, before: str) -> None:

@@ -151,10 +151,15 @@ def _places(row: Row, look: Look, locs: tuple[Loc, ...], file: CheckedFile) -> l
 
 
 def _variables(locs: tuple[Loc, ...], file: CheckedFile) -> Iterator[Place]:
-    """The variables of a file that consists of lines."""
+    """The variables of a file that consists of lines, each once: the last value counts."""
+    places: dict[str, Place] = {}
     for variable in variables(file.document):
         if any(fnmatchcase(variable.name, str(loc[0])) for loc in locs):
-            yield Place((variable.name,), variable.value.strip(), variable.line.start)
+            place = Place((variable.name,), variable.value.strip(), variable.line.start)
+            before = places.get(variable.name)
+            if before is None or before.value != place.value:
+                places[variable.name] = place
+    yield from places.values()
 
 
 def _is_of(row: Row, file: CheckedFile) -> bool:

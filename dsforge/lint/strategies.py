@@ -56,6 +56,10 @@ def _of_arguments(file: CheckedFile) -> constraints.Case:
     def flag(name: str) -> int | None:
         return count_of(file, name) or None
 
+    sizes, uncertain = (TP, PP, CP, EP), file.document.uncertain
+    unknown = any(size in file.block() and file.at(size) is None for size in sizes)
+    if unknown or not uncertain.isdisjoint(sizes):
+        return constraints.Case(back_end="megatron")  # a script computes its sizes
     ranks = None if file.cluster is None else file.cluster.gpus
     found = constraints.Case(
         back_end="megatron",

@@ -20,6 +20,7 @@ from dsforge.errors import Problem
 from dsforge.reading.refusals import MAX_DEPTH, MAX_PROBLEMS, Loc, refusal
 
 MAX_DIGITS = 30
+DUPLICATE = "yaml-duplicate-key"
 SECONDS = 5.0  # for one file
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's parser takes a tenth of the time
 
@@ -114,10 +115,7 @@ class Tree:
     def _scalar(self, event: Any) -> None:
         self._check_tag(event)
         if self._awaits_key():
-            top = self._open[-1]
-            if event.value in top.content:
-                self._problem("yaml-duplicate-key", event, f"`{event.value}` occurs twice")
-            top.keys.append(event)
+            self._open[-1].keys.append(event)
             return
         self._put(event.value if event.style else self._plain(event), event)
 
@@ -137,6 +135,8 @@ class Tree:
         if isinstance(top.content, dict):
             named = top.keys.pop()
             key = named.value
+            if key in top.content:
+                self._repeated(named, value == top.content[key])
             top.content[key] = value
         else:
             key = len(top.content)
@@ -146,6 +146,10 @@ class Tree:
         marks = (named.start_mark, named.end_mark, event.start_mark, event.end_mark)
         self.spans[loc] = Span(*(mark.index for mark in marks))
         return loc
+
+    def _repeated(self, event: Any, same: bool) -> None:
+        rule, more = ("yaml-same-key", " with the same value") if same else (DUPLICATE, "")
+        self._problem(rule, event, f"`{event.value}` is written twice{more}")
 
     def _plain(self, event: Any) -> Any:
         """The value of an unquoted scalar by the YAML 1.2 core schema."""

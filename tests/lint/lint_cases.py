@@ -8,6 +8,7 @@ from lint_texts import (
     DIRTY,
     DISK,
     ETHERNET,
+    FILLED,
     FP16,
     NVME,
     REMOVED,
@@ -158,7 +159,7 @@ ZERO = {
     "allreduce-sum": config(
         {**STAGE3, "gradient_allreduce_op": "sum"}, {"gradient_allreduce_op": "sum"}
     ),
-    "unsaved-weights": config({"zero.stage": 3}, STAGE3),
+    "unsaved-weights": config({"zero.stage": 3, **FILLED}, {**STAGE3, **FILLED}),
     "legacy-stage1": config({"zero.legacy_stage1": True}, {"zero.legacy_stage1": False}),
 }
 
@@ -251,7 +252,10 @@ ENGINES = {
         {"tensor_parallel": {"autotp_size": 2, "tp": {"tp_size": 2}}},
     ),
     "tensor-vocabulary": config({"vocabulary_size": 50257}, {"vocabulary_size": 50264}),
-    "checkpointing-unread": config({"activation_checkpointing": {"profile": False}}, {}),
+    "checkpointing-unread": config(
+        {"activation_checkpointing": {"profile": False}, **FILLED},
+        {"activation_checkpointing": {"profile": False}},
+    ),
     "checkpointing-partition": config(
         {"activation_checkpointing": {"cpu_checkpointing": True}},
         {"activation_checkpointing": {"cpu_checkpointing": True, "partition_activations": True}},

@@ -20,7 +20,7 @@ def env(bad: str, good: str = "A=1\n", **against: Any) -> Pair:
 
 
 HOSTS = {
-    "hostfile-line": hosts("10.0.0.1 slots=8 # first\n"),
+    "hostfile-line": hosts("10.0.0.1 slots=8 work\n", "10.0.0.1 slots=8 # first\n"),
     "hostfile-empty": hosts("# none\n"),
     "host-twice": hosts("10.0.0.1 slots=8\n10.0.0.1 slots=8\n"),
     "host-name": hosts("-oProxyCommand=sh slots=8\n"),

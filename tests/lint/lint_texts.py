@@ -78,6 +78,7 @@ def scheduled(name: str, **params: Any) -> dict[str, Any]:
     return {**adam(lr=1e-4), "scheduler": {"type": name, "params": params}}
 
 
+FILLED = {"gradient_clipping": "auto"}  # as Hugging Face trainers have it
 FP16 = {"bf16": REMOVED, "fp16.enabled": True}
 TP2 = {"tensor_parallel": {"autotp_size": 2}}
 DIRTY = '{"fp16": {"enabled": true}, "train_micro_batch_size_per_gpu": 1%s}'

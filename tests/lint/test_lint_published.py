@@ -7,12 +7,12 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from lint_texts import ds, scheduled
+from lint_texts import adam, ds, offloaded, scheduled
 
 from dsforge.findings import Severity
 from dsforge.lint.files import Against, checked, release_named
 from dsforge.lint.reading.kind import document_of
-from dsforge.lint.rules.optimizer import PARAMETERS
+from dsforge.lint.schemas.signatures import OPTIMIZERS, SCHEDULES
 
 MULTI = (
     "compute_environment: LOCAL_MACHINE\ndistributed_type: DEEPSPEED\nnum_machines: 2\n"
@@ -34,11 +34,25 @@ def severities(name: str, text: str, rule: str, release: str | None = None) -> l
     return [f.severity for f in found if f.rule == rule]
 
 
+STAGE3_ALONE = {"zero.stage": 3, "train_micro_batch_size_per_gpu": 1}
+NOT_CONTIGUOUS = {**offloaded(stage=2), "zero.contiguous_gradients": False}
+IGNORED = {"zero.offload_param": {"device": "cpu", "pin_memory": False}}
+TWICE = {"zero.cpu_offload": True}
 QUIET = [
     (".deepspeed_env", "TOKENIZERS_PARALLELISM=false\n", "env-secret"),
     (".deepspeed_env", "LOCAL_WORLD_SIZE=8\n", "env-rank"),
     ("ds_config.json", ds({"zero.stage": "3"}), "value-choice"),
     (".deepspeed_env", "A=(1; 2) # x\n", "env-value"),
+    (".deepspeed_env", 'NCCL_DEBUG=""\nB="x=1"\n', "env-value"),
+    ("ds_config.json", ds({"checkpointing": {"enabled": True}}), "key-misspelt"),
+    ("ds_config.json", ds({"flops_profiler": {"end_profile_step": 3}}), "key-misspelt"),
+    (".deepspeed_env", "SEC_TOKEN_PATH=/run/identity.token\n", "env-secret"),
+    ("hostfile", "10.0.0.1 slots=8  # first\n", "hostfile-line"),
+    ("ds_config.json", ds({**STAGE3_ALONE, "zero.overlap_comm": False}), "unsaved-weights"),
+    ("ds_config_profile.json", ds({"flops_profiler": {"enabled": True}}), "profiler-on"),
+    ("ds_config_tune.json", ds({"autotuning": {"enabled": True}}), "autotuning-on"),
+    ("ds_config.json", ds(NOT_CONTIGUOUS), "contiguous-off"),
+    ("ds_config.json", ds(IGNORED), "offload-unpinned"),
     ("ds_config.json", ds(FP16_32), "fp16-initial-scale"),
     ("ds_config.json", ds({"train_batch_size": "auto"}), "batch-half-auto"),
     ("ds_config.json", ds({"steps_per_print": "auto"}), "value-auto"),
@@ -67,11 +81,17 @@ SAID: list[tuple[str, str, str, list[Severity]]] = [
     ("accelerate.yaml", MULTI.replace("DEEPSPEED", "TP"), "accelerate-choice", ["error"]),
     (".deepspeed_env", "MASTER_PORT=29500\n", "env-rank", ["info"]),
     (".deepspeed_env", "RANK=0\n", "env-rank", ["warning"]),
+    (".deepspeed_env", "http_proxy=http://me:abc@10.0.0.9:1\n" * 2, "env-secret", ["error"]),
+    (".deepspeed_env", "CUDA_VISIBLE_DEVICES=0\n" * 3, "env-cards", ["warning"]),
+    ("accelerate.yaml", MULTI + "debug: false\ndebug: false\n", "duplicate-key", ["warning"]),
+    ("accelerate.yaml", MULTI + "debug: false\ndebug: true\n", "duplicate-key", ["error"]),
     (".deepspeed_env", "LD_LIBRARY_PATH=$LD_LIBRARY_PATH:/x\n", "env-value", ["info"]),
     (".deepspeed_env", "A=~/x\n", "env-value", ["warning"]),
     (".deepspeed_env", APPENDED, "env-twice", ["warning"]),
     ("hostfile", "10.0.0.1\n10.0.0.2\n", "hostfile-line", ["error"]),
-    ("hostfile", "10.0.0.1 slots=8  # first\n", "hostfile-line", ["warning"]),
+    ("hostfile", "0.0.0.4 slots=8\n", "host-address", ["error"]),
+    ("ds_config.json", '{"tensorboard": {"output_path": /home/me}}', "json-syntax", ["warning"]),
+    ("hostfile", "10.0.0.1 slots=8  work\n", "hostfile-line", ["warning"]),
     ("hostfile", "".join(f"node{n} slots=8\n" for n in range(9)), "host-by-name", ["info"]),
     ("ds_config.json", ds({f"mine{n}": n for n in range(2)}), "key-unread", ["warning"]),
     ("ds_config.json", ds({"zero.stage": "3"}), "value-quoted", ["warning"]),
@@ -93,6 +113,14 @@ SAID: list[tuple[str, str, str, list[Severity]]] = [
         ["error"],
     ),
     ("ds_config.json", ds({"optimizer": {"type": "OneBitAdam"}}), "optimizer-unknown", ["error"]),
+    ("ds_config.json", ds(adam(lr=1e-4, warmup=3)), "optimizer-param-name", ["error"]),
+    ("ds_config.json", ds(adam(lr=1e-4, adam_w_mode=True)), "optimizer-param-name", []),
+    ("ds_config.json", ds({"zero.cpu_offload": True}), "key-deprecated", ["warning"]),
+    ("ds_config.json", ds({**offloaded(stage=2), **TWICE}), "key-deprecated", ["error"]),
+    ("ds_config.json", '{"zero_optimization": {"stage": ${STAGE}}}', "json-syntax", ["error"]),
+    ("ds_config_TEMPLATE.json", '{"train_batch_size": GB_SIZE}', "json-syntax", ["info"]),
+    ("ds_config.json", ds({"seed": 42}), "key-misplaced", []),
+    ("ds_config.json", ds({"seed": 42}), "key-unread", ["warning"]),
 ]
 
 
@@ -141,4 +169,45 @@ def test_the_parameters_of_schedules_are_those_of_deepspeed() -> None:
         if isinstance(part, ast.FunctionDef) and part.name == "__init__"
     }
 
-    assert found == {name: (*keys, "last_batch_iteration") for name, keys in PARAMETERS.items()}
+    assert found == {name: (*keys, "last_batch_iteration") for name, keys in SCHEDULES.items()}
+
+
+def constructor(source: Path, name: str) -> tuple[str, ...]:
+    """What the constructor of a class takes, beside itself and the parameters to optimize."""
+    for node in ast.parse(source.read_text("utf-8")).body:
+        if isinstance(node, ast.ClassDef) and node.name == name:
+            init = next(p for p in node.body if getattr(p, "name", "") == "__init__")
+            arguments = init.args  # type: ignore[attr-defined]
+            return tuple(a.arg for a in (*arguments.args[2:], *arguments.kwonlyargs))
+    raise AssertionError(name)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "package", "module", "name"),
+    [
+        ("adam", "deepspeed", "ops/adam/fused_adam.py", "FusedAdam"),
+        ("adam", "deepspeed", "ops/adam/cpu_adam.py", "DeepSpeedCPUAdam"),
+        ("adamw", "torch", "optim/adam.py", "Adam"),
+        ("lion", "deepspeed", "ops/lion/fused_lion.py", "FusedLion"),
+        ("lion", "deepspeed", "ops/lion/cpu_lion.py", "DeepSpeedCPULion"),
+        ("lamb", "deepspeed", "ops/lamb/fused_lamb.py", "FusedLamb"),
+        ("adagrad", "deepspeed", "ops/adagrad/cpu_adagrad.py", "DeepSpeedCPUAdagrad"),
+        ("adagrad", "torch", "optim/adagrad.py", "Adagrad"),
+        ("sgd", "torch", "optim/sgd.py", "SGD"),
+        ("adamax", "torch", "optim/adamax.py", "Adamax"),
+        ("nadam", "torch", "optim/nadam.py", "NAdam"),
+        ("radam", "torch", "optim/radam.py", "RAdam"),
+        ("rmsprop", "torch", "optim/rmsprop.py", "RMSprop"),
+    ],
+)
+def test_the_parameters_of_optimizers_are_those_of_their_constructors(
+    optimizer: str, package: str, module: str, name: str
+) -> None:
+    """No parameter that one of the implementations takes is called unknown."""
+    spec = find_spec(package)
+    if spec is None or spec.origin is None:
+        pytest.skip(f"{package} is not installed")
+    taken = constructor(Path(spec.origin).parent / module, name)
+
+    assert taken
+    assert set(taken) <= set(OPTIMIZERS[optimizer])

@@ -117,9 +117,7 @@ STYLES = {
     "harmful-scaler": (
         HARMFUL_SCALER,
         {
-            "fp16-initial-scale": 5,
             "fp16-scale-floor": 8,
-            "overlap-off": 12,
             "sub-group-zero": 13,
             "max-live-zero": 14,
             "breakdown-on": 20,

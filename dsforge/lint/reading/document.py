@@ -42,6 +42,8 @@ class Document(NamedTuple):
     written: Mapping[Loc, Mark] | None  # none: looked for in the JSON text once one is asked for
     flaws: tuple[Flaw, ...] = ()
     yaml: bool = False
+    script: bool = False  # a shell script, of which only the flags were read
+    uncertain: frozenset[str] = frozenset()  # flags of it that only some branches give
 
     @property
     def marks(self) -> Mapping[Loc, Mark]:

@@ -40,6 +40,9 @@ _LITERALS = {"true": True, "false": False, "null": None}
 _FOREIGN = {"True": "true", "False": "false", "None": "null"}
 _LONG_NUMBER = re.compile(f"[0-9]{{{MAX_DIGITS + 1}}}")
 _NO_NUMBERS = ("NaN", "Infinity", "-Infinity")
+UNFILLED = "a placeholder that nobody filled in"
+UNQUOTED = ("/", "~", ".")  # beginnings of paths
+PLACEHOLDERS = ("$", "%", "<", "@")  # ${x}, %x%, <x>, @x@
 _CLOSING = {"{": "}", "[": "]"}
 
 
@@ -182,6 +185,12 @@ class _Reader:
             self.expects, self.comma = ("comma" if self.open else "end"), -1
         else:
             shown = ascii(written[:20])[1:-1]
+            if self.expects == "value" and written in PLACEHOLDERS:
+                self._stop(start, f"`{shown}` is {UNFILLED}")
+            if self.expects == "value" and written in UNQUOTED:
+                message = "text without quotes: DeepSpeed reads it, Python's `json` does not"
+                self.flaws.append(Flaw("json-syntax", start, message, "add quotes", (), "warning"))
+                raise _StopError
             self._stop(start, f"`{shown}` where {self._wanted()} is expected")
 
     def _take_key(self, written: str, start: int) -> None:
@@ -213,8 +222,7 @@ class _Reader:
                 "json-number", start, f"`{written}` is not a JSON number", fix="write a number"
             )
             return None
-        unfilled = "a placeholder that was not filled in"
-        what = unfilled if written.isupper() else "not a value; text needs quotes"
+        what = UNFILLED if written.isupper() else "not a value; text needs quotes"
         return self._stop(start, f"`{ascii(written[:40])[1:-1]}` is {what}")
 
     def _string(self, written: str, start: int) -> str:

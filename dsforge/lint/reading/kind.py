@@ -12,15 +12,26 @@ from pathlib import PurePath
 from dsforge.errors import SpecError
 from dsforge.findings import Edit
 from dsforge.lint.reading.document import Document, Kind, Line
-from dsforge.lint.reading.json_text import parsed, plain
+from dsforge.lint.reading.json_text import UNFILLED, parsed, plain
 from dsforge.lint.reading.marks import Flaw, Loc, Mark
 from dsforge.lint.reading.programs import match_of
+from dsforge.lint.reading.script_text import arguments_of
 from dsforge.lint.reading.telling import Told, told_of, told_of_text
 
 HOST = re.compile(r"\S+[ \t]+slots=")
 BOM = "\ufeff"
 LOOKED_AT = 50  # lines from which the kind is told
 SCRIPTS = (".sh", ".bash", ".slurm", ".sbatch", ".job")
+NOT_MEGATRON = "a script without arguments of Megatron-LM, which are all that lint reads of one"
+FEWEST_OWN = 4  # flags, before a script is one that starts Megatron
+OF_MEGATRON = frozenset(
+    (
+        *("--num-layers", "--hidden-size", "--num-attention-heads", "--seq-length"),
+        *("--micro-batch-size", "--global-batch-size", "--max-position-embeddings"),
+        *("--tensor-model-parallel-size", "--pipeline-model-parallel-size", "--train-iters"),
+        *("--lr-decay-style", "--data-path", "--lr-decay-iters", "--train-samples"),
+    )
+)
 OTHER_TEXTS = (*SCRIPTS, ".py", ".md", ".rst", ".ipynb", ".html", ".css", ".js", ".toml")
 
 
@@ -31,9 +42,25 @@ def document_of(name: str, text: str, kind: Kind | None = None) -> Document:
         return _json(name, text, kind)
     if form == "yaml":
         return _yaml(name, text, kind)
+    if is_script(name, text) and kind in (None, "megatron"):
+        return _script(name, text, kind)
     told = Told(kind) if kind else _told_of_lines(name, text)
     root, marks = _arguments(text) if told.kind == "megatron" else ({}, {})
     return _checked(Document(name, told.kind, text, root, marks), told)
+
+
+def is_script(name: str, text: str) -> bool:
+    """Whether a text is for a shell."""
+    return PurePath(name).suffix in SCRIPTS or text.startswith("#!")
+
+
+def _script(name: str, text: str, kind: Kind | None) -> Document:
+    """The document of a launch script: the flags of Megatron in it."""
+    found = arguments_of(text)
+    own = sum(flag in OF_MEGATRON for flag in found.values)
+    told = Told(kind or ("megatron" if own >= FEWEST_OWN else "unknown"), NOT_MEGATRON)
+    document = Document(name, told.kind, text, found.values, found.marks, script=True)
+    return _checked(document._replace(uncertain=found.uncertain), told)
 
 
 def form_of(name: str, text: str, kind: Kind | None) -> str:
@@ -62,6 +89,8 @@ def _json(name: str, text: str, kind: Kind | None) -> Document:
         flaws = [_moved(flaw) for flaw in flaws]
         message = "the file begins with a byte-order mark"
         flaws.insert(0, Flaw("json-bom", 0, message, "remove it", (Edit(0, 1, ""),)))
+    if "template" in PurePath(name).name.lower():  # which a script fills in
+        flaws = [f._replace(severity="info") if UNFILLED in f.message else f for f in flaws]
     told = Told(kind) if kind else told_of(name, found.root)
     if not found.complete and told.kind == "unknown" and not told.reason:
         told = told_of_text(name, text)
@@ -98,6 +127,8 @@ def _yaml(name: str, text: str, kind: Kind | None) -> Document:
 def _flaw(document: Document, rule: str, place: str, message: str) -> Flaw:
     line = place.rpartition(":")[2]
     offset = document.line(int(line)).start if line.isdigit() else 0
+    if rule == "yaml-same-key":  # which the loader of every program takes
+        return Flaw("duplicate-key", offset, message, "keep one", severity="warning")
     rule = "duplicate-key" if rule == "yaml-duplicate-key" else "yaml-syntax"
     return Flaw(rule, offset, message)
 
@@ -126,8 +157,6 @@ def _told_of_lines(name: str, text: str) -> Told:
     """What a file of lines is taken for."""
     path = PurePath(name)
     base = path.name.lower()
-    if path.suffix in SCRIPTS or text.startswith("#!"):
-        return Told("unknown", "a script, which lint does not read: put its flags into a file")
     if path.suffix not in OTHER_TEXTS:
         if base.lstrip(".").startswith("deepspeed_env"):
             return Told("env")

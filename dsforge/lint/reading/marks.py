@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from dsforge.findings import Edit
+from dsforge.findings import Edit, Severity
 
 Loc = tuple[str | int, ...]
 
@@ -26,3 +26,4 @@ class Flaw(NamedTuple):
     message: str
     fix: str = ""
     edits: tuple[Edit, ...] = ()
+    severity: Severity | None = None  # where it is another than the rule's

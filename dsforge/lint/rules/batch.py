@@ -77,7 +77,11 @@ ROWS = rules(
         why="DeepSpeed needs the global or the micro batch size and derives the rest. Without "
         "both it stops, unless the program that loads the file sets one.",
         evidence="DeepSpeed runtime/config.py, DeepSpeedConfig._set_batch_related_parameters",
-        when=(If("train_micro_batch_size_per_gpu", "missing"),),
+        when=(
+            If("train_micro_batch_size_per_gpu", "missing"),
+            If("autotuning", "no block"),  # the tuner tries sizes
+            If("@name", "does not name", ("template",)),
+        ),
         at="",
     ),
     Row(

@@ -104,14 +104,14 @@ ROWS = rules(
     ),
     Row(
         "overlap-off",
-        "warning",
+        "info",
         If("zero_optimization.overlap_comm", "off"),
-        "`{key}` is false: computation waits for all communication",
-        "set it to true",
+        "`{key}` is false: less memory, but computation waits for all communication",
+        "set it to true where memory allows",
         title="Communication that is not overlapped at stage 3.",
         why="At stage 3 DeepSpeed overlaps gathers and reductions with computation by default. "
         "Without it the step is the sum of both: up to twice as long where the network is "
-        "slow.",
+        "slow. It saves the buffers of the communication that is under way.",
         evidence="every template of LLaMA-Factory; DeepSpeed runtime/zero/config.py, "
         "overlap_comm_valid",
         when=(If("@stage", "is", 3),),
@@ -124,9 +124,20 @@ ROWS = rules(
         "set it to true",
         title="Gradients that are not contiguous.",
         why="Gradients then stay where the backward pass allocated them, which fragments GPU "
-        "memory.",
-        evidence="DeepSpeed runtime/zero/config.py, contiguous_gradients",
-        when=(If("@stage", "above", 0),),
+        "memory. Stage 2 ignores the key where the optimizer is offloaded.",
+        evidence="DeepSpeed runtime/zero/stage_1_and_2.py, contiguous_gradients",
+        when=(
+            If("@stage", "is", 2),
+            If("@offload_optimizer", "is", "none"),
+        ),
+        also=(
+            Look(
+                If("zero_optimization.contiguous_gradients", "off"),
+                "`{key}` is false: memory fragments",
+                "set it to true",
+                when=(If("@stage", "is", 3),),
+            ),
+        ),
     ),
     Row(
         "bucket-small",
@@ -182,6 +193,7 @@ ROWS = rules(
         why="The FLOPs profiler patches every function of the model in its step and switches "
         "the wall-clock breakdown on for the whole run.",
         evidence="DeepSpeed runtime/config.py, _initialize_params (wall_clock_breakdown)",
+        when=(If("@name", "does not name", ("prof", "flops")),),
     ),
     Row(
         "autotuning-on",
@@ -192,6 +204,7 @@ ROWS = rules(
         why="With the flag --autotuning the launcher starts trial runs instead of the training. "
         "The key alone ends the training after `end_profile_step`.",
         evidence="deepspeedai/DeepSpeed#4759, huggingface/transformers#27830",
+        when=(If("@name", "does not name", ("tun",)),),
     ),
     Row(
         "steps-per-print",

@@ -15,7 +15,10 @@ from dsforge.masking import is_secret
 
 READER = "DeepSpeed launcher/runner.py, main (.deepspeed_env)"
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+PLAIN = re.compile(r'"[\w@%+=:,./-]*"', re.ASCII)  # what a shell reads as without the quotes
 CHANGED = re.compile(r'["\\`]')  # what double quotes do not keep as it is
+PATHS = ("_PATH", "_FILE", "_DIR", "_SOCK")  # ends of names of places, not of secrets
+LOGIN = re.compile(r"://[^/@\s:]{1,99}:[^/@\s]{1,99}@")  # http://user:password@host
 SWITCHES = ("", "0", "1", "true", "false", "yes", "no", "on", "off")  # no secret is one of these
 OF_RANK = ("RANK", "LOCAL_RANK")
 OF_JOB = ("WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -99,6 +102,8 @@ def env_value(file: CheckedFile) -> Iterator[Hit]:
     for variable in variables(file.document):
         value, start = variable.value, variable.line.start
         name = shown(variable.name)
+        if PLAIN.fullmatch(value):
+            continue  # the quotes end and begin again, around the same text
         if CHANGED.search(value):
             in_quotes = value[:1] == value[-1:] == '"' and len(value) > 1
             message = f"the value of `{name}` is changed by the launcher's quoting"
@@ -166,11 +171,21 @@ def env_twice(file: CheckedFile) -> Iterator[Hit]:
 )
 def env_secret(file: CheckedFile) -> Iterator[Hit]:
     """A secret among the variables."""
+    seen: set[str] = set()
     for variable in variables(file.document):
-        switch = variable.value.strip().lower() in SWITCHES
-        if is_secret(variable.name.strip()) and not switch:
-            message = f"`{shown(variable.name)}` looks like a secret"
-            yield Hit((), message, "export it on each host instead", offset=variable.line.start)
+        name, value = variable.name.strip(), variable.value.strip()
+        path = name.upper().endswith(PATHS) and value.startswith(("/", "~", "."))
+        secret = is_secret(name) and not path and value.lower() not in SWITCHES
+        login = LOGIN.search(value) is not None
+        if (secret or login) and name not in seen:
+            seen.add(name)
+            what = "looks like a secret" if secret else "has a password in its address"
+            yield Hit(
+                (),
+                f"`{shown(name)}` {what}",
+                "export it on each host instead",
+                offset=variable.line.start,
+            )
 
 
 @rule(

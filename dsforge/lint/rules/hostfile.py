@@ -17,6 +17,7 @@ from dsforge.lint.checked_file import CheckedFile, rule
 
 PARSER = "DeepSpeed launcher/runner.py, _parse_hostfile"
 NO_SLOTS = "no line has `slots=N`: is it for mpirun, pdsh or ColossalAI? DeepSpeed refuses it"
+REMARK = re.compile(r"^([^#\n]*?\bslots=[0-9]+)[ \t]+#[^\n]*", re.MULTILINE)  # not read
 READ_ANYWAY = re.compile(r"\S+\s+slots=[0-9]+\s")
 EXAMPLES = ("192.0.2.", "198.51.100.", "203.0.113.")  # RFC 5737
 
@@ -31,7 +32,7 @@ def line_of(place: str) -> int:
 def parsed(text: str, name: str) -> tuple[tuple[Entry, ...], tuple[Problem, ...]]:
     """The hosts of a hostfile, or what is wrong with it."""
     try:
-        return tuple(hostfile_entries(text, name)), ()
+        return tuple(hostfile_entries(REMARK.sub(r"\1", text), name)), ()
     except SpecError as error:
         return (), error.problems
 

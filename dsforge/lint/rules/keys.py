@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from difflib import get_close_matches
 from typing import Any
 
-from dsforge.findings import Edit, Hit
+from dsforge.findings import Edit, Hit, Severity
 from dsforge.lint.checked_file import CheckedFile, rule, shown
 from dsforge.lint.reading.config_keys import Entry, is_coming, is_gone
 from dsforge.lint.reading.telling import is_remark
@@ -35,6 +35,14 @@ SUCCESSORS = {  # of removed keys: DeepSpeed docs, "DeepSpeed Configuration JSON
     "amp": "`fp16`, `bf16` or `torch_autocast`",
     "curriculum_learning": "`data_efficiency.data_sampling.curriculum_learning`",
 }
+AS_BLOCKS = {  # deprecated switches that became blocks
+    "cpu_offload": 'write "offload_optimizer": {"device": "cpu"}',
+    "cpu_offload_params": 'write "offload_param": {"device": "cpu"}',
+    "cpu_offload_use_pin_memory": "set `pin_memory` in the offload blocks",
+}
+ERROR: Severity = "error"
+# Blocks whose keys mean nothing elsewhere; `seed`, say, may be the program's own.
+SURE_HOMES = ("zero_optimization", "fp16", "activation_checkpointing", "aio", "optimizer.params")
 OF_OPTIMIZER = ("lr", "betas", "eps", "weight_decay", "momentum", "torch_adam")
 
 
@@ -48,7 +56,14 @@ def near(key: str, choices: list[str]) -> str:
 def meant(file: CheckedFile, entry: Entry) -> str:
     """The key of its block that an unknown key stands for; empty where none is like it."""
     other = OF_TRAINERS.get(entry.key, "") if not entry.path else ""
-    return other or near(entry.key, living(file, entry.block))
+    found = other or near(entry.key, living(file, entry.block))
+    return "" if not other and _is_longer(entry.key, found) else found
+
+
+def _is_longer(key: str, right: str) -> bool:
+    """Whether a key is a whole other one with a word more: `end_profile_step` is no slip."""
+    more = len(key) - len(right)
+    return bool(right) and more > MOST_SLIPS and (key.startswith(right) or key.endswith(right))
 
 
 def rename(file: CheckedFile, entry: Entry, right: str) -> tuple[Edit, ...]:
@@ -160,7 +175,7 @@ def key_misplaced(file: CheckedFile) -> Iterator[Hit]:
     """A key at the top level that belongs in a block."""
     for entry in strangers(file):
         home = home_of(file.releases, entry.key)
-        if home and not meant(file, entry):
+        if home.startswith(SURE_HOMES) and not meant(file, entry):
             message = f"`{shown(entry.key)}` is ignored at the top level"
             yield Hit(entry.loc, message, f"move it to `{home}`")
 
@@ -188,7 +203,8 @@ def key_unread(file: CheckedFile) -> Iterator[Hit]:
     """A top-level key that DeepSpeed does not read."""
     unread: list[Entry] = []
     for entry in strangers(file):
-        known = meant(file, entry) or home_of(file.releases, entry.key)
+        home = home_of(file.releases, entry.key)
+        known = meant(file, entry) or home.startswith(SURE_HOMES)
         removed = entry.key in entry.block.removed
         if not known and not removed and not is_remark(entry.key):
             unread.append(entry)
@@ -255,5 +271,9 @@ def key_deprecated(file: CheckedFile) -> Iterator[Hit]:
             continue
         same = entry.block.keys.get(right, {}).get("type") == entry.type
         edits = file.document.renamed(entry.loc, right) if same else ()
-        fix = f"use `{right}`" if right else "remove it"
-        yield Hit(entry.loc, f"`{entry.key}` is deprecated", fix, edits)
+        fix = AS_BLOCKS.get(entry.key) or (f"use `{right}`" if right else "remove it")
+        message, severity = f"`{entry.key}` is deprecated", None
+        if any(e.key == right and e.path == entry.path for e in file.entries):
+            message, severity = f"`{entry.key}` and `{right}` are both set", ERROR
+            fix = f"remove `{entry.key}`"
+        yield Hit(entry.loc, message, fix, edits, None, severity)

@@ -15,14 +15,30 @@ from dsforge.findings import Hit
 from dsforge.lint.checked_file import CheckedFile, rule, shown
 from dsforge.lint.conditions import If
 from dsforge.lint.rows import Look, Row, rules
+from dsforge.lint.rules.keys import MOST_SLIPS, edits_between
 
-FLAGS = Path(__file__).parents[1] / "schemas" / "megatron_flags.txt"
+SCHEMAS = Path(__file__).parents[1] / "schemas"
+FLAGS = (SCHEMAS / "megatron_flags.txt", SCHEMAS / "megatron_deepspeed_flags.txt")
 ARGUMENTS = "Megatron-LM megatron/training/arguments.py"
 TP, PP = "--tensor-model-parallel-size", "--pipeline-model-parallel-size"
 CP, EP = "--context-parallel-size", "--expert-model-parallel-size"
 MICRO, GLOBAL = "--micro-batch-size", "--global-batch-size"
 HEADS, GROUPS, LAYERS = "--num-attention-heads", "--num-query-groups", "--num-layers"
 MOST_UNKNOWN = 50  # the search for similar ones is slow
+FEWEST_STRANGE = 2  # unknown flags that are slips; more than a tenth of all are a fork's
+OF_LAUNCHERS = frozenset(  # torchrun, deepspeed and srun, which a script calls
+    f"--{name}"
+    for name in (
+        "nproc_per_node nnodes node_rank master_addr master_port rdzv_id rdzv_backend log_dir tee "
+        "rdzv_endpoint max_restarts nproc-per-node node-rank master-addr master-port rdzv-id role "
+        "log-dir rdzv-backend rdzv-endpoint rdzv-conf max-restarts redirects standalone module "
+        "no-python num_nodes num_gpus num_accelerators hostfile include exclude launcher no_ssh "
+        "launcher_args no_local_rank num-nodes num-gpus deepspeed deepspeed_config nodes ntasks "
+        "ntasks-per-node gres cpus-per-task gpus-per-node gpus-per-task job-name jobid partition "
+        "account qos time output error exclusive wait kill-on-bad-exit cpu-bind mem overlap "
+        "nodelist constraint"
+    ).split()
+)
 UNEVEN = (
     *("--decoder-first-pipeline-num-layers", "--decoder-last-pipeline-num-layers"),
     *("--pipeline-model-parallel-layout", "--account-for-embedding-in-pipeline-split"),
@@ -32,8 +48,9 @@ SIZES = (TP, PP, CP, EP, MICRO, GLOBAL, HEADS, GROUPS, LAYERS, "--hidden-size", 
 
 @cache
 def known_flags() -> frozenset[str]:
-    """Every flag that `scripts/megatron_flags.py` found."""
-    return frozenset(FLAGS.read_text(encoding="utf-8").split())
+    """Every flag that `scripts/megatron_flags.py` found in Megatron-LM and in its forks."""
+    texts = (path.read_text(encoding="utf-8") for path in FLAGS)
+    return frozenset(flag for text in texts for flag in text.split())
 
 
 def count_of(file: CheckedFile, flag: str, default: int = 0) -> int:
@@ -57,7 +74,7 @@ def has(file: CheckedFile, flag: str) -> bool:
 )
 def megatron_line(file: CheckedFile) -> Iterator[Hit]:
     """A line that does not begin with a flag."""
-    for row in file.document.lines:
+    for row in () if file.document.script else file.document.lines:
         text = row.text.strip()
         if text and not text.startswith(("-", "#")):
             yield Hit((), f"`{shown(text)}` is not a flag", "begin with `--`", offset=row.start)
@@ -72,12 +89,20 @@ def megatron_line(file: CheckedFile) -> Iterator[Hit]:
 )
 def megatron_flag_misspelt(file: CheckedFile) -> Iterator[Hit]:
     """An unknown flag that resembles a known one."""
-    strange = (flag for flag in file.block() if flag not in known_flags())
+    strange = [flag for flag in file.block() if flag not in known_flags() | OF_LAUNCHERS]
+    if len(strange) > FEWEST_STRANGE and len(strange) * 10 > len(file.block()):
+        message = (
+            f"{len(strange)} of {len(file.block())} flags are not those of Megatron-LM: a fork?"
+        )
+        yield Hit((strange[0],), message, "", (), None, "info")
+        return
     for flag in islice(strange, MOST_UNKNOWN):
         dashes = flag.replace("_", "-")
         near = [dashes] if dashes in known_flags() else []
         near = near or get_close_matches(flag[:60], known_flags(), n=1, cutoff=0.85)
-        if near:
+        certain = not file.document.script or dashes in near  # a script's program may add flags
+        slip = near and flag[:3] == near[0][:3] and edits_between(flag, near[0]) <= MOST_SLIPS
+        if near and (certain or slip):
             yield Hit(
                 (flag,), f"unknown Megatron-LM flag `{shown(flag)}`", f"did you mean `{near[0]}`?"
             )
@@ -93,7 +118,7 @@ def megatron_flag_misspelt(file: CheckedFile) -> Iterator[Hit]:
 def megatron_flag_twice(file: CheckedFile) -> Iterator[Hit]:
     """A flag that is given twice."""
     seen: set[str] = set()
-    for row in file.document.lines:
+    for row in () if file.document.script else file.document.lines:  # branches repeat flags
         flag = row.text.strip().split(" ")[0].split("=")[0]
         if flag.startswith("--") and flag in seen:
             yield Hit((), f"`{shown(flag)}` is given twice", "keep one", offset=row.start)
@@ -164,7 +189,10 @@ ROWS = rules(
         why="Layers are divided evenly over the stages, unless the first and last have their "
         "own number; an old version dropped the remainder silently.",
         evidence="NVIDIA/Megatron-LM#1304 (30 layers on 4 stages trained 28)",
-        when=(*(If(flag, "absent") for flag in UNEVEN),),
+        when=(
+            *(If(flag, "absent") for flag in UNEVEN),
+            If("--deepspeed", "absent"),  # whose pipelines may be uneven
+        ),
         kinds=("megatron",),
     ),
     Row(

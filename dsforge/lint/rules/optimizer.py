@@ -9,6 +9,7 @@ from dsforge.findings import Hit
 from dsforge.lint.checked_file import CheckedFile, quoted, rule, shown
 from dsforge.lint.conditions import If
 from dsforge.lint.rows import Row, rules
+from dsforge.lint.schemas.signatures import OPTIMIZERS, SCHEDULES
 
 OWN = ("adam", "adamw", "adagrad", "lamb", "lion", "muon", "muadam", "muadamw", "musgd")
 OLDER = ("onebitadam", "zerooneadam", "onebitlamb")  # DeepSpeed up to 0.19.7
@@ -18,7 +19,6 @@ TORCH = (
     *("RAdam", "RMSprop", "Rprop", "SGD", "SparseAdam", "Muon"),
 )
 TESTED = ("adam", "adamw", "adagrad", "lion", "muon", *OLDER)
-SCHEDULES = ("LRRangeTest", "OneCycle", "WarmupLR", "WarmupDecayLR", "WarmupCosineLR")
 NAMES = {
     "learning_rate": "lr",
     "learningrate": "lr",
@@ -77,12 +77,12 @@ def optimizer_untested(file: CheckedFile) -> Iterator[Hit]:
     "optimizer-param-name",
     "error",
     fixable=True,
-    why="The parameters are passed to the optimizer's constructor unchanged: another "
-    "spelling raises a TypeError on every rank.",
+    why="The parameters are passed to the optimizer's constructor unchanged: one that it does not "
+    "have raises a TypeError on every rank.",
     evidence=ENGINE + ", _configure_basic_optimizer",
 )
 def optimizer_param_name(file: CheckedFile) -> Iterator[Hit]:
-    """An optimizer parameter under another name."""
+    """A parameter that the optimizer does not have, or has under another name."""
     for key in file.block(*PARAMS):
         right = NAMES.get(key.lower())
         if right is not None and key != right:
@@ -91,6 +91,23 @@ def optimizer_param_name(file: CheckedFile) -> Iterator[Hit]:
             yield Hit(
                 loc, f"`{key}` is not a parameter of the optimizer", f"write `{right}`", edits
             )
+        elif right is None and _is_strange(file, key):
+            known = _parameters_of(file)
+            near = get_close_matches(key[:60], known, n=1, cutoff=0.6)
+            fix = f"did you mean `{near[0]}`?" if near else "remove it"
+            message = f"`{shown(key)}` is not a parameter of {shown(file.at('optimizer', 'type'))}"
+            yield Hit((*PARAMS, key), message, fix)
+
+
+def _parameters_of(file: CheckedFile) -> tuple[str, ...]:
+    """Parameters of the optimizer; empty where they are not known."""
+    return OPTIMIZERS.get(file.word("optimizer", "type"), ())
+
+
+def _is_strange(file: CheckedFile, key: str) -> bool:
+    """Whether the optimizer is known and has no such parameter; a remark is none either."""
+    known = _parameters_of(file)
+    return bool(known) and key not in known and key != "max_grad_norm"
 
 
 @rule(
@@ -174,25 +191,6 @@ def scheduler_rate(file: CheckedFile) -> Iterator[Hit]:
 
 
 CHECKS_WARMUP = (0, 19, 6)
-WARMUP = ("warmup_min_lr", "warmup_max_lr", "warmup_num_steps", "warmup_type")
-PARAMETERS = {  # of each schedule beside `last_batch_iteration`; a test reads them from the source
-    "LRRangeTest": (
-        *("lr_range_test_min_lr", "lr_range_test_step_size", "lr_range_test_step_rate"),
-        "lr_range_test_staircase",
-    ),
-    "OneCycle": (
-        *("cycle_min_lr", "cycle_max_lr", "decay_lr_rate", "cycle_first_step_size"),
-        *("cycle_second_step_size", "cycle_first_stair_count", "cycle_second_stair_count"),
-        *("decay_step_size", "cycle_momentum", "cycle_min_mom", "cycle_max_mom"),
-        "decay_mom_rate",
-    ),
-    "WarmupLR": WARMUP,
-    "WarmupDecayLR": ("total_num_steps", *WARMUP),
-    "WarmupCosineLR": (
-        *("total_num_steps", "warmup_min_ratio", "warmup_num_steps", "cos_min_ratio"),
-        "warmup_type",
-    ),
-}
 
 
 @rule(
@@ -205,7 +203,7 @@ PARAMETERS = {  # of each schedule beside `last_batch_iteration`; a test reads t
 def scheduler_param_name(file: CheckedFile) -> Iterator[Hit]:
     """A parameter that the schedule does not have."""
     name = file.at("scheduler", "type")
-    known = PARAMETERS.get(name) if isinstance(name, str) else None
+    known = SCHEDULES.get(name) if isinstance(name, str) else None
     if known is None:
         return
     for key in file.block("scheduler", "params"):

@@ -51,6 +51,7 @@ ROWS = rules(
         why="Only models that call `deepspeed.checkpointing` read this block. Hugging Face "
         "models do not: `gradient_checkpointing` of the trainer decides there.",
         evidence="DeepSpeed runtime/activation_checkpointing/checkpointing.py, configure",
+        when=(If("@trainer", "on"),),
     ),
     Row(
         "checkpointing-partition",

@@ -32,7 +32,7 @@ def precision_full(file: CheckedFile) -> Iterator[Hit]:
 
 @rule(
     "fp16-initial-scale",
-    "warning",
+    "info",
     why="The scaler starts at 2^power and halves at each overflow: every power above what "
     "the model tolerates is a step that is computed and discarded, while the schedule "
     "moves on.",
@@ -56,7 +56,7 @@ def fp16_initial_scale(file: CheckedFile) -> Iterator[Hit]:
     loc = ("fp16", "initial_scale_power")
     message = f"`initial_scale_power` (={power}) starts at 2^{power}: about {lost} steps are lost"
     if enabled == "auto":  # bf16 may be what the trainer fills in
-        yield Hit(loc, message, "use 16", severity="info")
+        yield Hit(loc, message, "use 16")
     else:
         yield Hit(loc, message, "use 16", file.document.replaced(loc, USUAL_POWER))
 

@@ -21,7 +21,7 @@ def _of_reading(name: str, severity: Severity, title: str, *text: str) -> Rule[C
 
     def find(file: CheckedFile) -> Iterable[Hit]:
         return (
-            Hit((), flaw.message, flaw.fix, flaw.edits, flaw.offset)
+            Hit((), flaw.message, flaw.fix, flaw.edits, flaw.offset, flaw.severity)
             for flaw in file.document.flaws
             if flaw.rule == name
         )

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from dsforge.findings import Hit
 from dsforge.lint.checked_file import ZERO, CheckedFile, rule
-from dsforge.lint.conditions import If
+from dsforge.lint.conditions import FACTS, If
 from dsforge.lint.rows import Look, Row, rules
 from dsforge.zero_stages import FULLY_SHARDED
 
@@ -32,15 +32,16 @@ def stage3_keys_below(file: CheckedFile) -> Iterator[Hit]:
     "unsaved-weights",
     "warning",
     why="At stage 3 every rank holds a shard of each weight. Without this key "
-    "`save_16bit_model` writes nothing, and programs that save the module itself write "
-    "empty tensors.",
+    "`save_16bit_model` writes nothing, and trainers save a checkpoint of shards instead of the "
+    "model.",
     evidence="deepspeedai/DeepSpeed#2413, hiyouga/LlamaFactory#253, axolotl-ai-cloud/axolotl#933",
 )
 def unsaved_weights(file: CheckedFile) -> Iterator[Hit]:
     """Stage 3 without gathering weights on save."""
     new = "stage3_gather_16bit_weights_on_model_save"
     keys = (new, "gather_16bit_weights_on_model_save", "stage3_gather_fp16_weights_on_model_save")
-    if file.stage == FULLY_SHARDED and not any(file.at(ZERO, key) for key in keys):
+    trained = FACTS["@trainer"](file, ())  # others gather in their own code
+    if trained and file.stage == FULLY_SHARDED and not any(file.at(ZERO, key) for key in keys):
         loc = (ZERO, next((k for k in keys if k in file.block(ZERO)), "stage"))
         yield Hit(loc, "full weights are not gathered on save", f"set `{new}` to true")
 
