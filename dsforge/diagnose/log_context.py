@@ -70,8 +70,14 @@ def is_said(line: Line, start: int) -> bool:
 
 
 def last_frames(context: str) -> str:
-    """The last traceback of a context, or all of it where it has none."""
-    return context.rpartition("Traceback (most recent call last)")[2]
+    """The last traceback of a context: frames, the source below each, boxes and errors."""
+    kept = []
+    for raw in context.rpartition("Traceback (most recent call last)")[2].split("\n"):
+        line = cleaned(raw.encode())
+        frame = 'File "' in line.text or ".py:" in line.text or line.text.startswith(("    ", "│"))
+        if line.form != "notice" and (frame or line.form == "error"):
+            kept.append(line.text)
+    return "\n".join(kept)
 
 
 def lines_before(window: bytes, place: int) -> str:
