@@ -212,7 +212,7 @@ class _Scanner:
                 if (found["kind"].rpartition(".")[2] in ECHOES) is echoes:
                     self._add("error-line", window, (place, line), found.groupdict())
                     return
-            if self.hits:
+            if not all(proves_nothing(hit) for hit in self.hits):
                 break
         if all(proves_nothing(hit) for hit in self.hits):
             self._look_for_an_ending(window, lines[-END_LINES:])
@@ -223,7 +223,7 @@ class _Scanner:
             if _KERNEL.match(line.text) or line.form not in ("error", "plain"):
                 continue
             found = _ENDING.search(line.text)
-            warned = line.form == "error" and "NCCL WARN" in line.whole
+            warned = line.form == "error"
             cut_off = not self.hits and line.text.startswith(TRACEBACK)
             if warned or cut_off or (found and is_said(line, found.start())):
                 values = {"kind": "", "what": line.text.strip()[:300]}

@@ -103,8 +103,8 @@ def _needs_confirmation(hit: MatchedLine) -> bool:
 
 
 def _is_failure(hit: MatchedLine) -> bool:
-    """Whether a line is an error by its form."""
-    return hit.form == "error"
+    """Whether a line is an error by its form, or tells of a process that was killed."""
+    return hit.form == "error" or hit.rule.kind == "death"
 
 
 def _failure_text(hit: MatchedLine) -> str:

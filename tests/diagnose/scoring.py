@@ -22,7 +22,7 @@ from dsforge.diagnose.rulebook import rulebook
 HERE = Path(__file__).resolve().parent
 THREADS = HERE / "threads"
 PAGE = HERE.parents[1] / "docs" / "diagnosis.md"
-BATCHES = ("before", "after", "third")
+BATCHES = ("before", "after", "third", "fourth")
 UNKNOWN = "unknown"  # the label of a failure that no rule is meant to know
 PAGE_TEXT = """\
 # Diagnosis on failures that people reported
