@@ -62,6 +62,11 @@ _SOURCE = re.compile(
     r"\d{1,6} (?=\s{2,}\S)|❱\s*\d{1,6}\b|\d{1,6}\s*│)|│\s*❱?\s*\d{1,6}\s*│"
 )
 
+# A job in the table of Slurm's sacct that did not end well: its number, state and exit code.
+_ACCOUNT = re.compile(
+    r"^ {0,8}\d{1,12}(?:[._]\w{1,20})?[ |][^\n]{0,300}?[ |](?:FAILED|TIMEOUT|OUT_OF_ME\w{0,4}\+?|"
+    r"NODE_FAIL|PREEMPTED|CANCELLED\+?)[ |](?:[^\n]{0,200}?[ |])?\s{0,20}\d{1,3}:\d{1,3}(?:[ |]|$)"
+)
 
 _CODE = re.compile(
     r"(?:[\w./-]{1,200}\.\w{1,4}:\d{1,7}[:-])?"  # as grep shows lines
@@ -90,6 +95,8 @@ def exception_in(text: str) -> re.Match[str] | None:
 
 def form_of(raw: str, text: str) -> Form:
     """The form of a line; `raw` with its prefixes, `text` without."""
+    if _ACCOUNT.search(raw):
+        return "error"
     if _SOURCE.search(raw[:120]) or "Retrying (Retry(" in raw[:240]:
         return "source"
     if exception_in(text):
