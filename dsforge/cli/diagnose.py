@@ -19,7 +19,7 @@ STDIN = "-"
     "logs",
     nargs=-1,
     type=click.Path(path_type=Path, allow_dash=True),
-    help="Log files of one run, folders of logs, or - for stdin (the default).",
+    help="Logs of one run, folders of them (dmesg, sacct, flight recorder, too), or - for stdin.",
 )
 @click.option(
     "--plan",

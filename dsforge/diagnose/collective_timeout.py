@@ -15,9 +15,9 @@ def collective_timeout(hits: tuple[MatchedLine, ...]) -> dict[str, str]:
     works: dict[int, tuple[int, str, str]] = {}
     for hit in hits:
         if hit.rank is not None and hit.rank not in works:
-            works[hit.rank] = (int(hit.values["seq"]), hit.values["op"], hit.values["numel"])
+            works[hit.rank] = (int(hit.values["seq"] or 0), hit.values["op"], hit.values["numel"])
     first = hits[0].values
-    waiting = works or {-1: (int(first["seq"]), first["op"], first["numel"])}
+    waiting = works or {-1: (int(first["seq"] or 0), first["op"], first["numel"])}
     behind = min(waiting, key=lambda rank: waiting[rank][0])
     seq, op, numel = waiting[behind]
     limit_s = int(first["limit"] or 0) // 1000
@@ -25,7 +25,7 @@ def collective_timeout(hits: tuple[MatchedLine, ...]) -> dict[str, str]:
     who = f"rank {behind}" if behind >= 0 else "a rank"
     ranks = ", ".join(str(rank) for rank in sorted(works)[:_SHOWN])
     return {
-        "who": who, "seq": str(seq), "op": op, "where": _first_seen(ranks),
+        "who": who, "seq": str(seq) if seq else "", "op": op, "where": _first_seen(ranks),
         "limit": str(limit_s) if limit_s else "",
         "reason": _reason(several=several, op=op, numel=numel, phase=hits[0].phase, who=who),
         "remedy": _remedy(several=several, op=op, numel=numel, phase=hits[0].phase),

@@ -14,9 +14,15 @@ Form = Literal["error", "notice", "source", "plain"]
 
 EXCEPTION = re.compile(
     r"^(?P<kind>(?:[A-Za-z_]\w{0,60}\.){0,6}_?[A-Z]\w{0,60}"
-    r"(?:Error|Exception|Interrupt|Failure|Failed|Invalid|Exit)(?:\([A-Z]\w{0,60}\))?"
-    r"|Exception|assert)(?::\s*|\s*$)(?P<what>[^\n]{0,300})"
+    r"(?:Error|Exception|Interrupt|Failure|Failed|Invalid|Exit|OfResources|Timeout|Unsupported|"
+    r"NotFound)(?:\([A-Z]\w{0,60}\))?"
+    r"|Exception|assert)(?::\s*|\s*$|(?=\(['\"]))(?P<what>[^\n]{0,300})"
 )
+_LEAD = re.compile(
+    r"(?:\[[^\]\n]{0,160}\]|[\w.:-]{1,40}\]|\d[\w.:,/-]{0,40}(?=[\s|])|[|>:-]|"
+    r"(?:INFO|ERROR|CRITICAL|FATAL|std(?:out|err))\S{0,40})\s{0,4}"
+)
+_LEADS = 10  # pieces of a prefix: times, numbers, brackets, levels
 _LEVEL_ERROR = re.compile(
     r"\[(?:ERROR|FATAL|CRITICAL)\]|^(?:ERROR|FATAL|CRITICAL|Error|error|fatal)\b[: ]|"
     r"[-|\s](?:ERROR|FATAL|CRITICAL)[\s|-]|^\[?[EF]\d{4}[ :]|\[E\d{0,4} ?[^\]\n]{0,80}\]|NCCL WARN|"
@@ -56,6 +62,11 @@ _SOURCE = re.compile(
     r"\d{1,6} (?=\s{2,}\S)|❱\s*\d{1,6}\b|\d{1,6}\s*│)|│\s*❱?\s*\d{1,6}\s*│"
 )
 
+# A job in the table of Slurm's sacct that did not end well: its number, state and exit code.
+_ACCOUNT = re.compile(
+    r"^ {0,8}\d{1,12}(?:[._]\w{1,20})?[ |][^\n]{0,300}?[ |](?:FAILED|TIMEOUT|OUT_OF_ME\w{0,4}\+?|"
+    r"NODE_FAIL|PREEMPTED|CANCELLED\+?)[ |](?:[^\n]{0,200}?[ |])?\s{0,20}\d{1,3}:\d{1,3}(?:[ |]|$)"
+)
 
 _CODE = re.compile(
     r"(?:[\w./-]{1,200}\.\w{1,4}:\d{1,7}[:-])?"  # as grep shows lines
@@ -64,15 +75,31 @@ _CODE = re.compile(
     r"|[\w/]{1,100}\.py::|[\w./-]{1,200}\.(?:md|rst):\d{1,7}[:-]"
 )
 _QUOTING = ('"', "'", "`", "\u201c", "\u2018")
-_MESSAGE = re.compile(r"\s{0,20}(?:\{|\"\w{1,40}\" ?:|[\w.]{1,80}(?:Error|Exception)\()")
+_MESSAGE = re.compile(
+    r"\s{0,20}(?:\{|\"\w{1,40}\" ?:|[\w.]{1,80}(?:Error|Exception)\(|'\(?\w{1,40}(?:Error|Pool)\()"
+)
 _PROSE = re.compile(r"(?:[A-Za-z][\w'-]{0,30}[,;.]?\s+(?:\()?){4}")
+
+
+def exception_in(text: str) -> re.Match[str] | None:
+    """The exception that a line names, at its start or after times, numbers and levels."""
+    rest = text.lstrip()
+    for _ in range(_LEADS):
+        found = EXCEPTION.match(rest)
+        lead = None if found else _LEAD.match(rest)
+        if lead is None:
+            return found
+        rest = rest[lead.end() :]
+    return None
 
 
 def form_of(raw: str, text: str) -> Form:
     """The form of a line; `raw` with its prefixes, `text` without."""
+    if _ACCOUNT.search(raw):
+        return "error"
     if _SOURCE.search(raw[:120]) or "Retrying (Retry(" in raw[:240]:
         return "source"
-    if EXCEPTION.match(text.lstrip()):
+    if exception_in(text):
         return "error"
     head = raw[:240]
     if _LEVEL_NOTICE.search(head) and not _LEVEL_ERROR.search(head):

@@ -14,6 +14,7 @@ from dsforge.diagnose.rule import Rule
 AHEAD_BYTES = 16_000  # a hit this close to the end waits for what follows it
 BEFORE_BYTES = 8_000  # context that stays behind
 INTERLEAVED = 4  # ranks whose lines may stand between two lines of one
+_FRAME = re.compile(r'File "|\.py(?:: ?| in )')  # of Python, of notebooks
 NARROW, WIDE = 60, 260  # bytes of a line that a terminal may have cut
 
 
@@ -70,8 +71,14 @@ def is_said(line: Line, start: int) -> bool:
 
 
 def last_frames(context: str) -> str:
-    """The last traceback of a context, or all of it where it has none."""
-    return context.rpartition("Traceback (most recent call last)")[2]
+    """The last traceback of a context: frames, the source below each, boxes and errors."""
+    kept = []
+    for raw in context.rpartition("Traceback (most recent call last)")[2].split("\n"):
+        line = cleaned(raw.encode())
+        frame = _FRAME.search(line.text) is not None or line.text.startswith(("    ", "│"))
+        if line.form != "notice" and (frame or line.form == "error"):
+            kept.append(line.text)
+    return "\n".join(kept)
 
 
 def lines_before(window: bytes, place: int) -> str:

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from dsforge.diagnose.line_forms import EXCEPTION, form_of
+from dsforge.diagnose.line_forms import exception_in, form_of
 from dsforge.diagnose.log_context import (
     AHEAD_BYTES,
     BEFORE_BYTES,
@@ -35,6 +35,7 @@ OWN = ("cause: ", "  fix   ", "  line ")  # what dsforge itself has written unde
 SOURCE_INDENT = "    "  # of the code below a frame of a traceback
 END_BYTES = 16_000  # of a log, in which an error without a traceback is looked for
 END_LINES = 5
+TRACEBACK = "Traceback (most recent call last)"
 ECHOES = ("ChildFailedError", "CalledProcessError", "SystemExit", "KeyboardInterrupt")
 KEPT_HITS = 16  # of a rule in one file: one for each of the first ranks
 TRIED_LINES = 1_000  # for one needle in one file
@@ -45,7 +46,10 @@ KNOWN_BYTES = 16 << 20  # of lines known to say nothing
 _LINE = re.compile(rb"[^\r\n]+")
 _ENDING = re.compile(
     r"(?:^|[\[(:] ?)(?:fatal|error|failed|failure|abort(?:ed|ing)?|panic)(?=[: ]|$)|"
-    r"\b(?:error|fatal|failed|failure): (?!true|false)|core dumped",
+    r"\b(?:error|fatal|failed|failure|failure '[^'\n]{1,80}') ?: (?!true|false)|core dumped|"
+    r"\bfailure [\w./]{1,80}:\d|command not found|died or was killed|"
+    r"Max retries exceeded|lost communication|"
+    r"^Unrecognized ",
     re.IGNORECASE,
 )
 _KERNEL = re.compile(
@@ -53,6 +57,12 @@ _KERNEL = re.compile(
 )  # what hosts print as they start counts as normal
 _DIGITS = b"0123456789"
 _FLAT = bytes(range(256)).lower().replace(b"\r", b"\n")
+
+
+def proves_nothing(hit: MatchedLine) -> bool:
+    """Whether a hit alone is no answer: a launcher's last word, a hint, a notice."""
+    unsure = hit.form == "notice" or (hit.form == "plain" and hit.rule.errors_only)
+    return hit.rule.kind in ("exit", "hint") or (unsure and not hit.rule.any_level)
 
 
 class Scan(NamedTuple):
@@ -196,15 +206,15 @@ class _Scanner:
         lines = [(m.start() + start, cleaned(m.group())) for m in _LINE.finditer(window[start:])]
         for echoes in (False, True):  # an error that only follows another is better than none
             for place, line in lines:
-                found = EXCEPTION.match(line.text.lstrip())
+                found = exception_in(line.text)
                 if found is None or line.form != "error":
                     continue
                 if (found["kind"].rpartition(".")[2] in ECHOES) is echoes:
                     self._add("error-line", window, (place, line), found.groupdict())
                     return
-            if self.hits:
+            if not all(proves_nothing(hit) for hit in self.hits):
                 break
-        if all(hit.rule.kind in ("exit", "hint") for hit in self.hits):
+        if all(proves_nothing(hit) for hit in self.hits):
             self._look_for_an_ending(window, lines[-END_LINES:])
 
     def _look_for_an_ending(self, window: bytes, lines: list[tuple[int, Line]]) -> None:
@@ -213,7 +223,9 @@ class _Scanner:
             if _KERNEL.match(line.text) or line.form not in ("error", "plain"):
                 continue
             found = _ENDING.search(line.text)
-            if found and is_said(line, found.start()):
+            warned = line.form == "error"
+            cut_off = not self.hits and line.text.startswith(TRACEBACK)
+            if warned or cut_off or (found and is_said(line, found.start())):
                 values = {"kind": "", "what": line.text.strip()[:300]}
                 self._add("unknown-end", window, (place, line), values)
                 return

@@ -11,6 +11,7 @@ from pathlib import Path
 from traceback import format_exception
 from typing import TYPE_CHECKING, BinaryIO
 
+from dsforge.diagnose.flight_recorder import rank_of, recorded
 from dsforge.diagnose.log_scanner import Scan, scan
 from dsforge.diagnose.ranking import Cause, causes
 from dsforge.diagnose.rulebook import Rulebook, rulebook
@@ -27,6 +28,7 @@ MOST_FILES = 512
 MOST_BYTES = 1 << 30  # of one log: ten seconds
 WAY_OUT = "its end is enough: tail -c 1G LOG | dsforge diagnose"
 ENDINGS = (".log", ".txt", ".out", ".err", "stdout", "stderr")
+NAMES = ("dmesg", "sacct", "kern.log", "journal")  # beginnings, of what others say about the run
 
 
 def diagnose_text(text: str, name: str = "log") -> tuple[Cause, ...]:
@@ -54,9 +56,22 @@ def diagnose_files(paths: Sequence[Path], plan: Plan | None = None) -> tuple[Cau
 
     Raises DsforgeError where a path is not there, holds no log, or cannot be read.
     """
-    files = [file for path in paths for file in _logs(path)]
+    files = dict.fromkeys(file for path in paths for file in _logs(path))
     rules = rulebook(with_plan=plan is not None)
-    return _causes_of([_scanned(file, rules) for file in dict.fromkeys(files)], plan)
+    dumps = {file: rank for file in files if (rank := rank_of(file)) is not None}
+    scans = [_scanned(file, rules) for file in files if file not in dumps]
+    return _causes_of([*scans, *_recorded(dumps, rules)], plan)
+
+
+def _recorded(dumps: dict[Path, int], rules: Rulebook) -> list[Scan]:
+    """What the dumps of flight recorders show, those of each folder together."""
+    folders: dict[Path, dict[int, Path]] = {}
+    for file, rank in sorted(dumps.items()):
+        folders.setdefault(file.parent, {})[rank] = file
+    return [
+        scan([recorded(ranks).encode("utf-8", "replace")], str(ranks[min(ranks)]), rules)
+        for ranks in folders.values()
+    ]
 
 
 def _causes_of(scans: Sequence[Scan], plan: Plan | None) -> tuple[Cause, ...]:
@@ -102,7 +117,7 @@ def stream_chunks(stream: BinaryIO) -> Iterator[bytes]:
 
 
 def _logs(path: Path) -> list[Path]:
-    """The logs that a path stands for: itself, or those of the folder and its folders."""
+    """The files that a path stands for: itself, or those of the folder and its folders."""
     if not path.exists():
         raise DsforgeError(f"{path} does not exist", "give a log file, a folder of logs, or -")
     if not path.is_dir():
@@ -110,12 +125,20 @@ def _logs(path: Path) -> list[Path]:
     found: list[Path] = []
     walk = Walk(path, lambda name: name.startswith("."))
     for entry in walk:
-        if entry.name.endswith(ENDINGS) and entry.is_file(follow_symlinks=False):
+        if entry.is_file(follow_symlinks=False) and _tells(Path(entry.path)):
             found.append(Path(entry.path))
         if len(found) > MOST_FILES:
             raise DsforgeError(f"{path} has more than {MOST_FILES} logs", "name those of one run")
     if walk.left_out:
         raise DsforgeError(f"{path} is too large: {walk.left_out}", "name the folder of one run")
     if not found:
-        raise DsforgeError(f"{path} has no log (*.log, *.txt, *.out, *.err, stdout, stderr)")
+        raise DsforgeError(
+            f"{path} has no log (*.log, *.txt, *.out, *.err, stdout, stderr, dmesg*, sacct*) and "
+            "no dump of a flight recorder (*_rank_0)"
+        )
     return found
+
+
+def _tells(path: Path) -> bool:
+    """Whether a file of a folder tells of a run."""
+    return path.name.endswith(ENDINGS) or path.name.startswith(NAMES) or rank_of(path) is not None

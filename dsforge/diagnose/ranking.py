@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from dsforge.diagnose.computed import values_of
-from dsforge.diagnose.log_line import cleaned
+from dsforge.diagnose.log_context import last_frames
 from dsforge.diagnose.log_scanner import Scan
 from dsforge.diagnose.rule import ANSWERS, MatchedLine, compiled
 from dsforge.diagnose.rulebook import Rulebook
@@ -103,17 +103,15 @@ def _needs_confirmation(hit: MatchedLine) -> bool:
 
 
 def _is_failure(hit: MatchedLine) -> bool:
-    """Whether a line is an error by its form."""
-    return hit.form == "error"
+    """Whether a line is an error by its form, or tells of a process that was killed."""
+    return hit.form == "error" or hit.rule.kind == "death"
 
 
 def _failure_text(hit: MatchedLine) -> str:
     """An error and the frames that lead to it."""
-    frames = hit.before.rpartition(_TRACEBACK)[2]
-    if frames == hit.before:
+    if _TRACEBACK not in hit.before:
         return hit.text
-    lines = [line for line in frames.split("\n") if cleaned(line.encode()).form != "notice"]
-    return "\n".join([*lines, hit.text])
+    return f"{last_frames(hit.before)}\n{hit.text}"
 
 
 def _first_readers(hits: list[MatchedLine], rules: Rulebook) -> list[MatchedLine]:

@@ -31,12 +31,18 @@ def described(causes: Sequence[Cause]) -> list[str]:
 
 
 def shortly(causes: Sequence[Cause]) -> list[str]:
-    """The first cause in a few lines, to stand under a failed run; nothing where none is sure."""
-    if not causes or causes[0].confidence < CONFIDENT:
+    """The first cause in a few lines, to stand under a failed run; nothing where none is sure.
+
+    An error that no rule knows is named as that, with where to start.
+    """
+    if not causes:
         return []
     cause = causes[0]
+    sure = cause.confidence >= CONFIDENT
+    if not sure and cause.hits[0].rule.kind != "error":
+        return []
     lines = [
-        f"cause: {cause.message} [{cause.rule}]",
+        f"cause: {'' if sure else 'not known; '}{cause.message} [{cause.rule}]",
         *(f"  line {line.line}   {_shortened(line.text)}" for line in cause.evidence[:1]),
         *(f"  fix   {line}" for line in cause.fix.splitlines()),
     ]

@@ -20,8 +20,8 @@ from dsforge.diagnose.rule import Rule, rule_from
 
 FOLDER = Path(__file__).parent / "rules"
 FILES = (
-    "memory build config collective remote launcher numerics training packages data checkpoint "
-    "storage environment job unknown"
+    "memory build device sharding config collective remote cluster launcher numerics training "
+    "trainer usage packages data input checkpoint storage environment job unknown"
 ).split()
 WITH_PLAN = "slow_network"  # a file whose rules say something beside a plan only
 _ENTRY = re.compile(r"^- id: (?P<id>[\w-]+)\n  needles: (?=\[)", re.MULTILINE)

@@ -1,8 +1,9 @@
 """How good diagnosis is on failures of public threads.
 
-`python tests/diagnose/scoring.py` writes `docs/diagnosis.md`. `threads/before.yaml` was written
-down before there was a rule that knows its failures, `after.yaml` after; `healthy.yaml` are logs of
-runs that ended well and texts that are no logs, `harmless.yaml` lines of healthy programs.
+`python tests/diagnose/scoring.py` writes `docs/diagnosis.md`. The failures come in batches, each
+written down at once and answered before any rule was changed for it (`first_answers`); those with
+`rules: later` before there was a rule that knows them. `healthy.yaml` are logs of runs that ended
+well and texts that are no logs, `harmless.yaml` lines of healthy programs.
 """
 
 from __future__ import annotations
@@ -21,16 +22,29 @@ from dsforge.diagnose.rulebook import rulebook
 HERE = Path(__file__).resolve().parent
 THREADS = HERE / "threads"
 PAGE = HERE.parents[1] / "docs" / "diagnosis.md"
+BATCHES = ("before", "after", "third", "fourth")
 UNKNOWN = "unknown"  # the label of a failure that no rule is meant to know
 PAGE_TEXT = """\
 # Diagnosis on failures that people reported
 
 Made by `python tests/diagnose/scoring.py` from `tests/diagnose/threads/`: excerpts of error text
 from {failures} public threads, labelled by hand with {causes} causes, {before} of them before
-a rule for them existed. A test fails if a figure gets worse. The rules were then written for these
-failures, so the table shows that they are consistent, not how they perform on new failures. Of the
-last {of} failures, before any rule was changed for them, {right} were diagnosed correctly,
-{unknown} were reported as unknown and {wrong} were wrong.
+a rule for them existed. A test fails if a figure gets worse.
+
+## On new failures
+
+Each batch was written down and answered before any rule was changed for it. "Unknown" says that no
+rule knows the error, and where to look; "wrong" names another cause, with a confidence of
+{confident} or more.
+
+| batch | written | failures | right | unknown | wrong |
+|---|---|---|---|---|---|
+{batches}
+
+## On all failures
+
+Rules were written for these failures since, so these figures show that the rules are consistent,
+not how they perform on new ones.
 
 | | |
 |---|---|
@@ -59,6 +73,7 @@ Recall: right of the failures with that cause. Precision: right of the answers t
 |---|---|---|
 {table}
 """
+FIRST_ANSWERS = ("right", "unknown", "wrong")
 CLASSES = ((0.9, 1.0), (0.7, 0.9), (0.5, 0.7), (0.0, 0.5))  # of confidence
 
 
@@ -69,6 +84,7 @@ class Failure(NamedTuple):
     cause: str
     text: str
     rules: str  # later: written down before a rule knew it; earlier: after
+    wrapped: bool = False  # one message over several lines, which nothing may stand between
 
 
 class Answer(NamedTuple):
@@ -100,8 +116,14 @@ def document(name: str) -> Any:
 def failures() -> list[Failure]:
     """All failures of the corpus."""
     return [
-        Failure(row["source"], row["cause"], row["text"], document(name)["rules"])
-        for name in ("before", "after")
+        Failure(
+            row["source"],
+            row["cause"],
+            row["text"],
+            document(name)["rules"],
+            row.get("wrapped", False),
+        )
+        for name in BATCHES
         for row in document(name)["failures"]
     ]
 
@@ -140,8 +162,15 @@ def page() -> str:
         harmless=len(document("harmless")["lines"]),
         classes="\n".join(_class(low, high, answers) for low, high in CLASSES),
         table="\n".join(_row(cause, answers) for cause in causes),
-        **document("after")["first_answers"],
+        batches="\n".join(_batch(name) for name in BATCHES if "first_answers" in document(name)),
     )
+
+
+def _batch(name: str) -> str:
+    """One line of the table of first answers."""
+    first, written = document(name)["first_answers"], document(name)["written"]
+    shares = [f"{first[key]} ({100 * first[key] / first['of']:.0f} %)" for key in FIRST_ANSWERS]
+    return " | ".join([f"| `{name}`", str(written), str(first["of"]), *shares]) + " |"
 
 
 def _class(low: float, high: float, answers: list[Answer]) -> str:

@@ -108,7 +108,8 @@ def test_many_harmless_lines_take_over_no_failure(answer: Answer, seed: int) -> 
     chance = random.Random(seed)  # noqa: S311
     lines = answer.failure.text.split("\n")
     for line in chance.sample(HARMLESS, 6):
-        lines.insert(chance.choice((0, len(lines), chance.randrange(len(lines)))), line)
+        between = 0 if answer.failure.wrapped else chance.randrange(len(lines))
+        lines.insert(chance.choice((0, len(lines), between)), line)
 
     assert first("\n".join(lines)) == answer.rule
 
