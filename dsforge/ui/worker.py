@@ -7,12 +7,9 @@ Nothing here knows the browser: the tests ask the same questions without one.
 
 from __future__ import annotations
 
-import base64
-import io
 import json
 import re
 import tempfile
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,8 +23,6 @@ from dsforge.ui.job import Job, read_job
 TOP = 10  # plans of the ranking
 LONGEST_QUESTION = 64 * 1024 * 1024  # characters: a pasted log
 RUN = "run"  # name of the run folder in a download
-ZIP_DATE = (1980, 1, 1, 0, 0, 0)  # the same run folder is the same file
-EXECUTABLE = 0o755
 _SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,80}")
 
 Answer = dict[str, Any]
@@ -163,24 +158,12 @@ def _explain(question: Question) -> Answer:
 
 def _gen(question: Question) -> Answer:
     """The run folder as a zip file, in base64."""
+    import base64
+
+    from dsforge.api.planning import pack
+
     job = _job(question)
-    with tempfile.TemporaryDirectory(dir=".") as folder:
-        made = dsforge.gen(job.request(), out=Path(folder) / RUN, **job.wishes)
-        packed = _zipped(made.out)
-    files = sorted(artifact.path for artifact in made.artifacts)
-    return {"zip": base64.b64encode(packed).decode(), "files": files}
-
-
-def _zipped(folder: Path) -> bytes:
-    """All files of a folder, below its name."""
-    stream = io.BytesIO()
-    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
-        for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-            entry = zipfile.ZipInfo(f"{folder.name}/{path.relative_to(folder)}", ZIP_DATE)
-            entry.external_attr = path.stat().st_mode << 16
-            entry.compress_type = zipfile.ZIP_DEFLATED
-            archive.writestr(entry, path.read_bytes())
-    return stream.getvalue()
+    return {"zip": base64.b64encode(pack(job.request(), out=RUN, **job.wishes)).decode()}
 
 
 def _lint(question: Question) -> Answer:

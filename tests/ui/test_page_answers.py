@@ -21,6 +21,7 @@ from ui_page import (
     in_the_page,
     on_the_command_line,
     type_into,
+    wait_until,
 )
 
 from dsforge.cli.main import app
@@ -150,7 +151,7 @@ def test_a_dropped_config_is_the_model(
 
     assert differences(mine, other) == []
     page.set_input_files("#config-file", files=str(tmp_path / "model" / "config.json"))
-    page.wait_for_function("document.querySelector('#headline').innerText.startsWith('model (1.1')")
+    wait_until(page, "document.querySelector('#headline').innerText.startsWith('model (1.1')")
 
 
 def test_what_is_typed_is_answered(page: Page) -> None:
@@ -172,7 +173,7 @@ def test_a_link_brings_the_job_back(page: Page) -> None:
     """What is typed is in the fragment, and the fragment alone makes the same answer."""
     type_into(page, "seq_len", "8k")
     page.select_option("#field-method", "lora")
-    page.wait_for_function("location.hash.includes('method=lora')")
+    wait_until(page, "location.hash.includes('method=lora')")
     answered(page)
     first, link = page.inner_text("#answer .hero"), page.url
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from playwright.sync_api import Browser, BrowserContext, Page
-from ui_page import Seen, answered, ask, differences, follow, open_page, type_into
+from ui_page import Seen, answered, ask, differences, follow, open_page, type_into, wait_until
 
 from dsforge.cli.main import app
 from dsforge.ui.server import site
@@ -114,7 +114,7 @@ def test_the_page_works_after_the_server_is_gone(browser: Browser, exported: Pat
         serving.start()
         page = open_page(context, f"http://localhost:{server.server_port}/")
         page.evaluate("navigator.serviceWorker.ready.then(() => true)")
-        page.wait_for_function("navigator.serviceWorker.controller !== null")
+        wait_until(page, "navigator.serviceWorker.controller !== null")
         server.shutdown()
     serving.join()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
@@ -58,6 +59,14 @@ def open_page(context: BrowserContext, address: str, link: str = "") -> Page:
 def answered(page: Page) -> None:
     """Wait until the page has answered its job."""
     page.wait_for_selector("body[data-state=done]")
+
+
+def wait_until(page: Page, expression: str) -> None:
+    """Wait until an expression is true. Playwright's own way breaks the policy of the page."""
+    deadline = time.monotonic() + PATIENCE_MS / 1000
+    while not page.evaluate(expression):
+        assert time.monotonic() < deadline, f"never true: {expression}"
+        page.wait_for_timeout(50)
 
 
 def follow(page: Page, link: str) -> None:

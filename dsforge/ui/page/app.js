@@ -111,7 +111,7 @@ async function download() {
   const url = URL.createObjectURL(new Blob([bytes], { type: "application/zip" }));
   el("a", { href: url, download: "run.zip" }).click();
   setTimeout(() => URL.revokeObjectURL(url), 60_000);
-  note.textContent = `run.zip: ${found.files.length} files; PLAN.md explains them`;
+  note.textContent = "run.zip has the files of `dsforge gen`; PLAN.md explains them.";
 }
 
 async function share() {
