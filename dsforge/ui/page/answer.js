@@ -44,7 +44,14 @@ function hero(shown, error) {
     stat("Memory per GPU", shown.device, `of ${shown.capacity}, ${shown.room}`, gauge(shown.bounds_gib, shown.capacity_gib)),
     stat("Step time", shown.step, shown.time.length ? `mostly ${most(shown.time).label}` : "", gauge(shown.bounds_s, shown.bounds_s[2] * 1.15)),
     stat("Tokens/s per GPU", rate, `MFU ${shown.mfu}`),
-    stat("Host RAM per node", host, `of ${shown.host_capacity} usable${shown.host_fits ? "" : ": too much"}`));
+    stat("Host RAM per node", host, `of ${shown.host_capacity} usable${shown.host_fits ? "" : ": too much"}`),
+    shown.run.length ? run(shown.run) : null);
+}
+
+/** The whole run: its days, and what it costs where that is known. */
+function run(rows) {
+  const [days, cost] = ["days", "money"].map((name) => rows.find((row) => row.figure === name));
+  return stat("Days of the run", days, cost ? `${cost.label}: ${cost.text}` : `${rows[0].text} tokens`);
 }
 
 const most = (rows) => rows.reduce((one, other) => (other.value > one.value ? other : one));

@@ -10,7 +10,7 @@ export function el(tag, properties = {}, ...children) {
     else if (["role", "scope", "for", "colspan"].includes(name)) made.setAttribute(name, value);
     else made[name] = value;
   }
-  made.append(...children.flat().filter((child) => child !== null && child !== undefined));
+  made.append(...present(children));
   return made;
 }
 
@@ -18,7 +18,12 @@ export const byId = (id) => document.getElementById(id);
 
 /** Put children in place of those that an element has. */
 export function fill(parent, ...children) {
-  parent.replaceChildren(...children.flat().filter((child) => child !== null && child !== undefined));
+  parent.replaceChildren(...present(children));
+}
+
+/** Children without lists in lists, and without those that are not there. */
+function present(children) {
+  return children.flat(Infinity).filter((child) => child !== null && child !== undefined);
 }
 
 /** A table: `columns` are [heading, cell of a row, is it a number], the first heads its row. */
