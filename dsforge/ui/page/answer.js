@@ -80,14 +80,14 @@ const range = (row) => (row.low ? `${row.low} to ${row.high}` : row.note);
 const value = (row) => figure(row.text, row.figure, row.label);
 
 function terms(caption, rows) {
-  const columns = [["", (row) => row.label], ["likely", value, true]];
+  const columns = [["term", (row) => row.label], ["likely", value, true]];
   return table(caption, rows.some(range) ? [...columns, ["low to high", range, true]] : columns, rows);
 }
 
 function memory(shown) {
   const chart = termBar("memory", `Memory by term on the fullest rank, of ${shown.capacity}`, shown.memory, { unit: "GiB", capacity: shown.capacity_gib, capacityLabel: shown.capacity });
   return section("memory", "Memory on the fullest rank", null, chart,
-    el("div", { className: "columns" }, terms("By term", shown.memory), terms("In all", [...shown.counters, ...shown.host])));
+    el("div", { className: "columns" }, terms("Memory by term", shown.memory), terms("Memory in all", [...shown.counters, ...shown.host])));
 }
 
 function time(shown) {
@@ -95,7 +95,7 @@ function time(shown) {
   const step = { label: "step", text: shown.step.text, figure: "step_likely", low: shown.step.low, high: shown.step.high };
   return section("time", "Time of one optimizer step", null, chart,
     el("div", { className: "columns" },
-      terms("By term", [...shown.time, step]),
+      terms("Time by term", [...shown.time, step]),
       terms(shown.run.length ? "Speed and the whole run" : "Speed", [...shown.speed, ...shown.run])));
 }
 
@@ -106,7 +106,7 @@ function ranking(shown) {
     ["step", (row) => figure(row.step, "step_likely", `step time of ${row.strategy}`, row.rank), true],
     ["against the choice", (row) => row.against, true],
     ["memory", (row) => figure(row.memory, "device_likely", `memory of ${row.strategy}`, row.rank), true],
-    ["", (row) => row.fit],
+    ["fit", (row) => row.fit],
     ["host RAM", (row) => figure(row.host, "host_bytes", `host RAM of ${row.strategy}`, row.rank), true],
     ["MFU", (row) => figure(row.mfu, "mfu", `MFU of ${row.strategy}`, row.rank), true],
     ["largest term", (row) => row.largest],

@@ -91,7 +91,8 @@ function refuse(error) {
     texts.length ? el("ul", {}, texts) : null,
     error.hint ? el("p", {}, error.hint) : null,
     error.kind === "bug" ? el("pre", { tabIndex: 0 }, error.text) : null,
-    error.problems.some((each) => each.rule === "model-hub") ? el("p", {}, "In the browser: save config.json from the model's page on the hub and drop it here.") : null);
+    error.problems.some((each) => each.rule === "model-hub") ? el("p", {}, "In the browser: save config.json from the model's page on the hub and drop it here.") : null,
+    byId("answer").hidden ? null : el("p", {}, "Below is the answer to the last job without mistakes."));
 }
 
 function broke(message) {

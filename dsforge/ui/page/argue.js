@@ -40,5 +40,5 @@ function front(points) {
     ...(priced ? [["cost", (point) => point.cost, true]] : []),
   ];
   return section("front", "Pareto front", "No plan beats these in step time, GPUs, GPU time and free memory at once; marked is the choice on so many GPUs.",
-    frontChart(points), el("details", {}, el("summary", {}, `Table of ${points.length} plans`), table("Pareto front", columns, points)));
+    frontChart(points), el("details", {}, el("summary", {}, `Table of ${points.length} plans`), table("Plans of the Pareto front", columns, points)));
 }

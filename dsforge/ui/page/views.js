@@ -4,8 +4,6 @@ import { redraw } from "./charts.js";
 
 const VIEWS = ["plan", "lint", "diagnose"];
 const THEMES = ["auto", "light", "dark"];
-const NAMES = { auto: "Auto", light: "Light", dark: "Dark" };
-const SPOKEN = { auto: "as the system", light: "light", dark: "dark" };
 
 /** Make the tabs work by mouse and by arrow keys. */
 export function tabs() {
@@ -37,8 +35,7 @@ export function theme() {
   const root = document.documentElement, button = byId("theme");
   const show = () => {
     const now = root.dataset.theme ?? "auto";
-    button.textContent = NAMES[now];
-    button.setAttribute("aria-label", `Colour theme: ${SPOKEN[now]}`);
+    button.textContent = `Theme: ${now}`;
   };
   button.addEventListener("click", () => {
     const next = THEMES[(THEMES.indexOf(root.dataset.theme ?? "auto") + 1) % THEMES.length];
