@@ -45,6 +45,7 @@ async function ask() {
 async function present(found, asked) {
   refuse(null);
   form.mark([]);
+  byId("action-note").textContent = "";
   answer.show(found);
   find.offer((question, field) => engine.ask({ do: "find", question, job: without(asked, field) }, `find-${question}`));
   byId("answer").dataset.stale = "false";
