@@ -70,10 +70,11 @@ class Facts(BaseModel):
     memory_bytes: int = Field(description="RAM, or the cgroup's limit where that is lower.")
     cpu_cores: int = Field(description="Cores that this process may use.")
     cpu_has_bf16: bool = Field(default=False, description="AMX or AVX-512 BF16.")
-    cpu_flops: float = Field(
-        description="fp32 matrix products, all cores together, measured, FLOP/s."
-    )
+    cpu_flops: float = Field(description="fp32 matrix products, all cores together, FLOP/s.")
     cpu_bytes_per_s: float = Field(description="Copy in RAM, measured, bytes/s.")
+    cpu_note: str = Field(
+        default="", description="Why the products were rated instead of measured."
+    )
     gpus: tuple[GpuFact, ...] = ()
     gpu_note: str = Field(default="", description="Why no GPU was found, where it is known.")
     disks: tuple[DiskFact, ...] = ()
