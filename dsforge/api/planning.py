@@ -237,7 +237,8 @@ def gen(
         The plan, and what was written.
 
     Raises:
-        SpecError: The input is wrong.
+        SpecError: The input is wrong; the first rows of the data, where they are here, count as
+            input.
         LayoutError: No combination is legal.
         DoesNotFitError: Nothing fits.
         EditedError: A file was edited since it was written; nothing is changed.
@@ -253,6 +254,7 @@ def gen(
         True
 
     """
+    from dsforge.api.training_data import check_rows
     from dsforge.artifacts import write_all
     from dsforge.planner import choose
     from dsforge.render import render
@@ -268,6 +270,7 @@ def gen(
         asked = request_of(Inputs(model, cluster, workload, strategy))
         wished = _wished(asked, objective, deadline_days, budget, prefer=prefer, risk=risk)
         made = choose(_seen_from(folder, wished))
+    check_rows(made, folder)
     artifacts = render(made, searched)
     written = write_all(artifacts, folder, force=force)
     return GenResult(folder, made, artifacts, written)

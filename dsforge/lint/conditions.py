@@ -182,6 +182,7 @@ def _offload_block(loc: Loc) -> str:
 FACTS: Mapping[str, Callable[[CheckedFile, Loc], Any]] = {
     # whether a trainer fills in values, so that it decides what is written elsewhere, too:
     "@auto": lambda file, _: any(entry.value == "auto" for entry in file.entries),
+    "@accelerator": lambda file, _: "cpu" if file.on_cpu else "gpu",
     "@stage": lambda file, _: file.stage,
     "@offload_optimizer": lambda file, _: file.device("offload_optimizer"),
     "@offload_param": lambda file, _: file.device("offload_param"),

@@ -104,7 +104,10 @@ ROWS = rules(
         why="Copies between GPU and pageable memory are neither asynchronous nor at full "
         "bandwidth: they reach about half of PCIe and do not overlap.",
         evidence=CONFIG + ".pin_memory ",
-        when=(If("@device", "is not", "none"),),
+        when=(
+            If("@accelerator", "is not", "cpu"),
+            If("@device", "is not", "none"),
+        ),
     ),
     Row(
         "superoffload-stage",
