@@ -60,12 +60,14 @@ def export(
     model: Path | None = None,
     dtype: str = "auto",
     lora_alpha: float | None = None,
+    base: str = "",
     unchecked: bool = False,
     watcher: Watcher = SILENT,
 ) -> Exported:
     """The weights of a checkpoint in a new folder, as transformers or, with adapters, peft loads.
 
-    `model` is the folder that training began from: its configuration and tokenizer go along.
+    `model` is the folder that training began from: its configuration and tokenizer go along. `base`
+    is what adapters name as their model: a hub id or path; that folder unless given.
     `unchecked` leaves out the checksums of the checkpoint, and nothing else.
     Raises UnusableError where the checkpoint is damaged, DsforgeError where the folder exists or
     cannot be written, or bytes differ when read back; then nothing of it is left.
@@ -78,8 +80,9 @@ def export(
     adapter = any(".lora_" in name for name in saved.trained)
     atoms = _adapters(saved) if adapter else {**saved.trained, **saved.frozen, **saved.buffers}
     atoms = dict(sorted(_checked_names(atoms).items()))
-    settings = adapter_settings(atoms, model, lora_alpha) if adapter else read_config(model, chosen)
-    beside = [] if adapter else model_files(model, watcher.say)
+    base = base or (str(model) if model else "")
+    settings = adapter_settings(atoms, base, lora_alpha) if adapter else read_config(model, chosen)
+    beside = model_files(model, watcher.say)
     total = sum(_bytes(atom, chosen) for atom in atoms.values())
     needed = total + sum(file.stat().st_size for file in beside)
     with new_folder(out, watcher.say, needed_bytes=needed) as temporary:
@@ -119,12 +122,12 @@ def _checked_names(atoms: Mapping[str, Atom]) -> Mapping[str, Atom]:
     return atoms
 
 
-def adapter_settings(
-    atoms: dict[str, Atom], model: Path | None, alpha: float | None
-) -> dict[str, Any]:
+def adapter_settings(atoms: dict[str, Atom], base: str, alpha: float | None) -> dict[str, Any]:
     """The adapter_config.json of adapters. Raises DsforgeError without their `alpha`."""
     if alpha is None:
-        hint = "give the `lora_alpha` of training with --lora-alpha; no checkpoint holds it"
+        hint = (
+            "give the `lora_alpha` of training with --lora-alpha; this checkpoint does not hold it"
+        )
         raise DsforgeError("these are adapters, and their scale is not known", hint)
     if not math.isfinite(alpha) or alpha <= 0:
         hint = "give the `lora_alpha` of training"
@@ -138,7 +141,7 @@ def adapter_settings(
         **({"modules_to_save": whole} if whole else {}),
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
-        "base_model_name_or_path": None if model is None else str(model),
+        "base_model_name_or_path": base or None,
         "r": ranks[0],
         "lora_alpha": int(alpha) if float(alpha).is_integer() else alpha,
         "target_modules": sorted({name.split(".lora_A.")[0].rsplit(".", 1)[-1] for name in downs}),

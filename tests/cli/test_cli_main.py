@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from importlib import import_module
+from pathlib import Path
 
 import click
 import pytest
@@ -144,3 +145,35 @@ def test_planning_imports_no_table_and_no_numbers_library() -> None:
     plan = ["plan", "--model", "llama-2-7b", "--gpu", "a100-80gb", "--json"]
 
     assert imported(plan, {"rich", "yaml", "numpy", "jinja2", "pydantic"}) == "['pydantic']"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("explain", "run"),
+        ("explain", "run", "step_s"),
+        ("catalog", "models"),
+        ("plan", *"--model 7b --gpu h100 --gpus-per-node 8 --verbose --top 200".split()),
+        ("lint", "--rules"),
+    ],
+    ids=lambda arguments: " ".join(arguments[:3]),
+)
+def test_a_reader_that_leaves_is_no_fault(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    """`| head -1` ends the output, without a traceback."""
+    model = "--model 7b --gpu h100 --gpus-per-node 8 --out run".split()
+    forge = [sys.executable, "-m", "dsforge"]
+    subprocess.run([*forge, "gen", *model], cwd=tmp_path, check=True, capture_output=True)
+    command = subprocess.Popen(
+        [*forge, *arguments],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        bufsize=0,
+    )
+    assert command.stdout is not None
+    assert command.stdout.read(1)
+    command.stdout.close()
+    _, messages = command.communicate(timeout=60)
+
+    assert b"BrokenPipe" not in messages
+    assert b"Traceback" not in messages
