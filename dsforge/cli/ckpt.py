@@ -12,6 +12,7 @@ from dsforge.cli.numbers import Real
 from dsforge.errors import EXIT_FINDINGS
 
 if TYPE_CHECKING:
+    from dsforge.checkpoints.export import Exported
     from dsforge.checkpoints.inspect import Description
     from dsforge.checkpoints.verify.checkpoint import Wanted
     from dsforge.findings import Finding
@@ -152,7 +153,6 @@ def export(
     from dsforge.cli.progress import watching
     from dsforge.cli.show import note
     from dsforge.train.checkpoints.own_run import own_run
-    from dsforge.units import size
 
     folder = find_checkpoint(checkpoint)
     run = own_run(folder.path)
@@ -167,10 +167,18 @@ def export(
             unchecked=unchecked,
             watcher=watcher,
         )
-    held = f"{written.tensors} tensors, {size(written.bytes)} of {written.dtype}"
     if described is not None and model is None:
         note(f"configuration and tokenizer are those of {run.base}, which the checkpoint names")
-    if described is None and any(name.startswith("model") for name in written.files):
+    _say_written(written, is_described=described is not None)
+
+
+def _say_written(written: Exported, *, is_described: bool) -> None:
+    """What was exported, and what transformers needs beside it."""
+    from dsforge.cli.show import note
+    from dsforge.units import size
+
+    held = f"{written.tensors} tensors, {size(written.bytes)} of {written.dtype}"
+    if not is_described and any(name.startswith("model") for name in written.files):
         note("no config.json and tokenizer: transformers needs them beside; --model copies them")
     note(f"written and read back: {written.folder} ({held})")
 

@@ -132,6 +132,33 @@ def test_the_shell_completes_names_of_the_catalog(words: str, name: str) -> None
     assert found.stdout == f"plain,{name}\n"
 
 
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        ("--method", ["full", "lora", "qlora"]),
+        ("--for", ["deepspeed", "megatron"]),
+        ("--recompute", ["none", "selective", "full"]),
+        ("--precision", ["bf16", "fp16", "fp32", "fp8"]),
+        ("--optimizer", ["adamw", "lion", "sgd", "adafactor", "muon"]),
+        ("--offload-optimizer", ["none", "cpu", "nvme"]),
+        ("--loss", ["plain", "chunked"]),
+        ("--attention", ["flash", "eager"]),
+        ("--objective", ["fastest", "cheapest", "fewest-gpus"]),
+    ],
+)
+@pytest.mark.parametrize("command", ["plan", "gen"])
+def test_the_shell_completes_the_words_that_an_option_takes(
+    command: str, option: str, words: list[str]
+) -> None:
+    """All of them after a blank, fewer as letters are typed."""
+    for begun in ("", words[-1][0]):
+        line = f"dsforge {command} {option} {begun}"
+        found = typed(_DSFORGE_COMPLETE="bash_complete", COMP_WORDS=line, COMP_CWORD="3")
+
+        fitting = [word for word in words if word.startswith(begun)]
+        assert sorted(found.stdout.splitlines()) == sorted(f"plain,{word}" for word in fitting)
+
+
 def test_help_imports_no_library_but_click() -> None:
     """Neither the group nor the help of a command reads types, tables or YAML."""
     heavy = {"pydantic", "rich", "yaml", "numpy", "jinja2"}
