@@ -1,4 +1,4 @@
-"""Draw docs/images/*.svg with dsforge itself: the plots of the example that the README begins with."""
+"""Draw docs/images/*.svg with dsforge itself: the plots of the example of the README."""
 
 from __future__ import annotations
 

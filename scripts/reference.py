@@ -38,9 +38,9 @@ Results go to stdout, messages to stderr. Exit codes: 0 done, 1 wrong input or f
 command line, 3 findings.
 """
 YAML_HEAD = """\
-Unknown keys are refused with the nearest known one. `schemas/` has a JSON schema for each file; with
-`# yaml-language-server: $schema=schemas/cluster.schema.json` on the first line an editor completes
-and checks it.
+Unknown keys are refused with the nearest known one. `schemas/` has a JSON schema for each file;
+with `# yaml-language-server: $schema=schemas/cluster.schema.json` on the first line an editor
+completes and checks it.
 """
 JSON_HEAD = """\
 Sizes are bytes, times seconds, unless the name of a field says otherwise.

@@ -1,4 +1,4 @@
-"""The pages of docs/reference/ say what the code says."""
+"""The pages of docs/reference/ and the pictures of docs/images/ show what the code does."""
 
 from __future__ import annotations
 
@@ -40,3 +40,19 @@ def test_the_reference_is_complete() -> None:
     assert [name for name in DOCUMENTS if f"\n## {name}\n" not in pages["json"]] == []
     names = [name for name in dsforge.__all__ if name != "__version__"]
     assert [name for name in names if f"\n### {name}\n" not in pages["api"]] == []
+
+
+def test_the_pictures_are_current(tmp_path: Path) -> None:
+    """The plots are those that the command draws now; `python scripts/pictures.py` writes them."""
+    draw = 'import sys; from pathlib import Path; sys.path.insert(0, "scripts"); import pictures; '
+    subprocess.run(
+        [sys.executable, "-c", f"{draw} pictures.draw(Path(sys.argv[1]))", str(tmp_path)],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+    )
+    shown = {path.name: path.read_text("utf-8") for path in (ROOT / "docs/images").glob("*.svg")}
+
+    assert shown
+    for name, text in shown.items():
+        assert (tmp_path / name).read_text("utf-8") == text, name
