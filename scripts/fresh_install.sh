@@ -20,7 +20,7 @@ trap clean EXIT
 
 components=main
 case $mirror in *ubuntu*) components=main,universe ;; esac
-debootstrap --variant=minbase --components="$components" --include=ca-certificates \
+debootstrap --variant=minbase --components="$components" --include=ca-certificates,python3,python3-venv \
   ${KEYRING:+--keyring="$KEYRING"} "$suite" "$root" "$mirror" "$script" >/dev/null
 mount --bind /proc "$root/proc"
 cp /etc/resolv.conf /etc/hosts "$root/etc/"
