@@ -15,7 +15,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # of DeepSpeed again, as its log has another version.
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: help test test-all unit lint demo bench ops system clean
+.PHONY: help test test-all unit lint docs demo bench ops system clean
 
 help:  ## show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -57,10 +57,13 @@ test-all: ops  ## the slow tests too, NVMe offload among them
 unit: $(VENV)/.installed  ## the fast tests, no torch
 	$(BIN)/python -m pytest tests/unit -n 2 --dist loadfile
 
-lint: $(VENV)/.installed  ## ruff, formatting, types
+lint: $(VENV)/.installed docs  ## ruff, formatting, types, the documentation with strict links
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+docs: $(VENV)/.installed  ## the documentation as a site in build/site, every link checked
+	$(BIN)/python scripts/site.py
 
 demo: OPS := demo
 demo: ops  ## SmolLM2 on this machine: gen, ZeRO-2 launch, ZeRO-2 against ZeRO-3
@@ -70,4 +73,4 @@ bench: $(VENV)/.installed  ## wall time of `dsforge gen`
 	$(BIN)/python benchmarks/gen_time.py
 
 clean:  ## remove the environment and caches of this folder
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis dist demo
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis dist build demo

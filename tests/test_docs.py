@@ -1,4 +1,4 @@
-"""The README under test: its commands run and print what it shows, and no command is missing."""
+"""The README and docs/ under test: commands print what stands below them, links lead somewhere."""
 
 from __future__ import annotations
 
@@ -6,44 +6,43 @@ import re
 import shlex
 import subprocess
 import sys
-from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 
+import click
 import pytest
+from doc_blocks import PAGES, ROOT, blocks, matches, outcomes, rewritten
 
 from dsforge.cli.main import COMMANDS
 
-ROOT = Path(__file__).resolve().parents[1]
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+README = ROOT / "README.md"
+MOST_LINES = 220
+TEXTS = [*PAGES, *(ROOT / name for name in ("CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"))]
+TEXTS += [*sorted((ROOT / "benchmarks").rglob("*.md")), ROOT / "schemas/README.md"]
+COMMAND = re.compile(r"^(?:\$ )?(?:\w+=\S+ )*(dsforge [a-z].*)$", re.MULTILINE)
+SHOWING = [page for page in PAGES if any(block.kind == "console" for block in blocks(page))]
+SLOW = [page for page in SHOWING if any(block.how == "slow" for block in blocks(page))]
 
 
-@dataclass(frozen=True)
-class Shown:
-    """One command of the README and the output below it."""
-
-    line: str
-    output: str
-
-    @property
-    def command(self) -> tuple[str, ...]:
-        """The words of the command line."""
-        return tuple(shlex.split(self.line))
-
-
-def shown(text: str) -> list[Shown]:
-    """Every `$ command` of the console blocks, in order."""
-    found = []
-    for block in re.findall(r"^```console\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
-        for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
-            line, _, output = part.partition("\n")
-            found.append(Shown(line, output.strip()))
-    return found
+def name_of(path: Path) -> str:
+    """A path as a test is called by it."""
+    return str(path.relative_to(ROOT))
 
 
 def test_every_command_stands_in_the_readme() -> None:
     """The table of commands names each one."""
+    text = README.read_text("utf-8")
+
     assert COMMANDS
-    assert [name for name in COMMANDS if f"`dsforge {name}" not in README] == []
+    assert [name for name in COMMANDS if f"`dsforge {name}" not in text] == []
+
+
+def test_the_readme_is_short() -> None:
+    """The first page has a picture and links; the rest is in docs/."""
+    text = README.read_text("utf-8")
+
+    assert len(text.splitlines()) <= MOST_LINES
+    assert re.search(r"!\[[^\]]+\]\(docs/images/[\w-]+\.svg\)", text)
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -65,60 +64,91 @@ def test_every_command_has_help(name: str) -> None:
     assert [line for line in options if not re.search(r"\S {2,}\S", line)] == []
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One folder for all commands, so that a later one finds what an earlier one wrote."""
-    made = tmp_path_factory.mktemp("readme")
-    for name in ("benchmarks", "examples", "tests"):
-        (made / name).symlink_to(ROOT / name)
-    return made
-
-
-def same(text: str) -> list[str]:
-    """Lines of an output without what may differ from run to run: the seconds of a search."""
-    return [re.sub(r"in [0-9.]+ s$", "in N s", line.rstrip()) for line in text.strip().splitlines()]
-
-
-@pytest.mark.parametrize("example", shown(README), ids=lambda e: " ".join(e.command)[:60])
-def test_readme_shows_real_output(example: Shown, folder: Path, update_golden: bool) -> None:
-    """Each command of a console block prints exactly what stands below it."""
-    assert example.command[0] == "dsforge"
-
-    done = subprocess.run(
-        [sys.executable, "-m", *example.command],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        env={"PATH": "/usr/bin:/bin", "COLUMNS": "100", "TERM": "dumb", "HOME": str(folder)},
-    )
-    output = done.stdout + done.stderr
+@pytest.mark.parametrize("page", SHOWING, ids=name_of)
+def test_a_page_shows_what_its_commands_print(
+    page: Path, tmp_path: Path, update_golden: bool
+) -> None:
+    """Every command of a console block, in order, and every file that a page shows."""
+    found = list(outcomes(page, tmp_path, slow=False))
     if update_golden:
-        rewrite(example, output)
+        rewritten(page, found)
+        return
 
-    assert update_golden or same(output) == same(example.output)
-
-
-def test_readme_shows_the_config_that_gen_writes(tmp_path: Path, update_golden: bool) -> None:
-    """The JSON block is `deepspeed/ds_config.json` of the example, figures included."""
-    (gen,) = (e for e in shown(README) if e.command[-2:] == ("--out", "run"))
-    subprocess.run([sys.executable, "-m", *gen.command], cwd=tmp_path, check=True, timeout=60)
-    written = (tmp_path / "run/deepspeed/ds_config.json").read_text(encoding="utf-8")
-    (block,) = re.findall(r"^```json\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
-    if update_golden:
-        path = ROOT / "README.md"
-        path.write_text(path.read_text(encoding="utf-8").replace(block, written), encoding="utf-8")
-
-    assert update_golden or block == written
+    for each in found:
+        assert each.agrees, f"{each.line}\n{each.printed}"
 
 
-def rewrite(example: Shown, output: str) -> None:
-    """Put a command's present output below it in the README."""
-    path = ROOT / "README.md"
-    old = f"$ {example.line}\n{example.output}".rstrip() + "\n```"
-    lines = "\n".join(line.rstrip() for line in output.strip().splitlines())
-    new = f"$ {example.line}\n{lines}\n```"
-    text = path.read_text(encoding="utf-8")
-    assert text.count(old) == 1, old
-    path.write_text(text.replace(old, new), encoding="utf-8")
+@pytest.mark.slow
+@pytest.mark.launch
+@pytest.mark.engine
+@pytest.mark.parametrize("page", SLOW, ids=name_of)
+def test_a_page_shows_what_its_long_commands_print(page: Path, tmp_path: Path) -> None:
+    """The same with the blocks that take minutes."""
+    for each in outcomes(page, tmp_path, slow=True):
+        assert each.agrees, f"{each.line}\n{each.printed}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_command_line_of_a_page_has_known_options(page: Path) -> None:
+    """Those that are not run here, too: on hosts with GPUs, under Slurm, recorded ones."""
+    for block in blocks(page):
+        if block.kind in ("sh", "text", "console") and "reference" not in page.parts:
+            for line in COMMAND.findall(block.text):
+                assert unknown_options(line) == [], line
+
+
+def unknown_options(line: str) -> list[str]:
+    """Options in a command line that its command does not have."""
+    words = shlex.split(re.split(" [|>] ", line, maxsplit=1)[0], comments=True)
+    command: click.Command = getattr(import_module(f"dsforge.cli.{words[1]}"), words[1])
+    if isinstance(command, click.Group) and len(words) > 2:
+        command = command.commands[words[2]]
+    known = {option for each in command.params for option in (*each.opts, *each.secondary_opts)}
+    given = [word.partition("=")[0] for word in words if word.startswith("--")]
+    return [option for option in given if option not in known | {"--help", "--"}]
+
+
+@pytest.mark.parametrize("page", TEXTS, ids=name_of)
+def test_links_lead_somewhere(page: Path) -> None:
+    """Files exist, and headings that a link names."""
+    text = re.sub(r"```.*?```", "", page.read_text("utf-8"), flags=re.DOTALL)
+    text = re.sub(r"`[^`\n]*`", "", text)
+    broken = []
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if target.startswith(("https://", "http://", "mailto:")):
+            continue
+        name, _, anchor = target.partition("#")
+        path = (page.parent / name) if name else page
+        if not path.exists() or (anchor and anchor not in anchors(path)):
+            broken.append(target)
+
+    assert broken == []
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of the headings of a page, as GitHub and the site make them."""
+    text = re.sub(r"^```.*?^```", "", page.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)
+    heads = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", head.lower()).strip().replace(" ", "-") for head in heads}
+
+
+@pytest.mark.parametrize(
+    ("expected", "printed", "agree"),
+    [
+        (["a", "b"], ["a", "b"], True),
+        (["a", "b"], ["a", "c"], False),
+        (["a", "..."], ["a", "b", "c"], True),
+        (["...", "c"], ["a", "b", "c"], True),
+        (["a", "...", "d"], ["a", "d"], True),
+        (["a", "...", "d"], ["a", "b"], False),
+        (["a x..."], ["a xyz"], True),
+        (["a x..."], ["a yz"], False),
+        (["a.c"], ["abc"], False),
+        ([], ["a"], False),
+    ],
+)
+def test_the_comparison_sees_differences(
+    expected: list[str], printed: list[str], agree: bool
+) -> None:
+    """An ellipsis stands for lines, and for nothing else."""
+    assert matches(expected, printed) is agree

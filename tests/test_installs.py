@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 import hatchling.build
@@ -263,7 +264,8 @@ def test_what_the_constraints_need_stands_among_them(monkeypatch: pytest.MonkeyP
     }
     own = tomllib.loads((ROOT / "pyproject.toml").read_text())
     extras = own["project"]["optional-dependencies"]
-    asked = {"dsforge": [*own["project"]["dependencies"], *extras["train"], *extras["test"]]}
+    wanted = (extras[name] for name in ("train", "test", "docs", "lint"))
+    asked = {"dsforge": [*own["project"]["dependencies"], *chain.from_iterable(wanted)]}
     asked |= {name: importlib.metadata.requires(name) or [] for name in names}
     # Read off the package itself, as hatchling asks for it only when it builds.
     asked |= {

@@ -234,7 +234,8 @@ def gen(
         The plan, and what was written.
 
     Raises:
-        SpecError: The input is wrong.
+        SpecError: The input is wrong; the first rows of the data, where they are here, count as
+            input.
         LayoutError: No combination is legal.
         DoesNotFitError: Nothing fits.
         EditedError: A file was edited where its new content differs, too; nothing is changed.
@@ -250,6 +251,8 @@ def gen(
         True
 
     """
+    from dsforge.api.training_data import check_rows
+
     folder = path_of(out, "out")
     if isinstance(model, Plan):
         beside = (cluster, workload, strategy, objective, deadline_days, budget, prefer)
@@ -262,6 +265,7 @@ def gen(
         asked = request_of(Inputs(model, cluster, workload, strategy))
         job = _aimed_request(asked, objective, deadline_days, budget, prefer=prefer, risk=risk)
     made, artifacts = rendered(job, folder, templates)
+    check_rows(made, folder)
     searched = None if templates is None else path_of(templates, "templates")
     written = written_folder(artifacts, folder, searched, force=force)
     return GenResult(folder, made, artifacts, written)

@@ -60,15 +60,16 @@ def export(
     model: Path | None = None,
     dtype: str = "auto",
     lora_alpha: float | None = None,
+    base: str = "",
     unchecked: bool = False,
     watcher: Watcher = SILENT,
 ) -> Exported:
     """The weights of a checkpoint in a new folder, as transformers or, with adapters, peft loads.
 
-    `model` is the folder that training began from: its configuration and tokenizer go along.
-    `unchecked` leaves out the checksums of the checkpoint, and nothing else.
-    Raises UnusableError where the checkpoint is damaged, DsforgeError where the folder exists or
-    cannot be written, or bytes differ when read back; then nothing of it is left.
+    `model` is the folder that training began from: its configuration and tokenizer go along. `base`
+    is what adapters name as their model: a hub id or path; that folder unless given.
+    `unchecked` leaves out the checksums of the checkpoint. Raises UnusableError where it is
+    damaged, DsforgeError where the folder exists, cannot be written or reads back differently.
     """
     check_outside(out, folder.path, model)
     if folder.kind == "deepspeed":
@@ -78,21 +79,20 @@ def export(
     adapter = any(".lora_" in name for name in saved.trained)
     atoms = _adapters(saved) if adapter else {**saved.trained, **saved.frozen, **saved.buffers}
     atoms = dict(sorted(_checked_names(atoms).items()))
-    settings = adapter_settings(atoms, model, lora_alpha) if adapter else read_config(model, chosen)
-    beside = [] if adapter else model_files(model, watcher.say)
+    base = base or str(model or "")
+    settings = adapter_settings(atoms, base, lora_alpha) if adapter else read_config(model, chosen)
+    beside = model_files(model, watcher.say)
     total = sum(_bytes(atom, chosen) for atom in atoms.values())
-    needed = total + sum(file.stat().st_size for file in beside)
-    with new_folder(out, watcher.say, needed_bytes=needed) as temporary:
+    more = sum(file.stat().st_size for file in beside)
+    with new_folder(out, watcher.say, needed_bytes=total + more) as temporary:
         check_pieces((p for atom in atoms.values() for p in atom.states[WEIGHTS]), watcher)
         watcher.begin("written", total)
-        stem = "adapter_model" if adapter else "model"
-        files = _write(temporary, atoms, chosen, stem=stem, watcher=watcher)
+        files = _write(temporary, atoms, chosen, adapter=adapter, watcher=watcher)
         copy_files(beside, temporary)
         if settings:
-            name = "adapter_config.json" if adapter else "config.json"
-            write_json(temporary / name, settings)
-        total = sum((temporary / name).stat().st_size for name in files)
-    return Exported(out, files, len(atoms), total, chosen)
+            write_json(temporary / ("adapter_config.json" if adapter else "config.json"), settings)
+        written = sum((temporary / name).stat().st_size for name in files)
+    return Exported(out, files, len(atoms), written, chosen)
 
 
 def _adapters(saved: Saved) -> dict[str, Atom]:
@@ -119,12 +119,10 @@ def _checked_names(atoms: Mapping[str, Atom]) -> Mapping[str, Atom]:
     return atoms
 
 
-def adapter_settings(
-    atoms: dict[str, Atom], model: Path | None, alpha: float | None
-) -> dict[str, Any]:
+def adapter_settings(atoms: dict[str, Atom], base: str, alpha: float | None) -> dict[str, Any]:
     """The adapter_config.json of adapters. Raises DsforgeError without their `alpha`."""
     if alpha is None:
-        hint = "set --lora-alpha to the `lora_alpha` of training; checkpoints do not contain it"
+        hint = "set --lora-alpha to the `lora_alpha` of training; this checkpoint has no note of it"
         raise DsforgeError("these are LoRA adapters, and their scale is unknown", hint)
     if not math.isfinite(alpha) or alpha <= 0:
         hint = "use the `lora_alpha` of training"
@@ -138,7 +136,7 @@ def adapter_settings(
         **({"modules_to_save": whole} if whole else {}),
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
-        "base_model_name_or_path": None if model is None else str(model),
+        "base_model_name_or_path": base or None,
         "r": ranks[0],
         "lora_alpha": int(alpha) if float(alpha).is_integer() else alpha,
         "target_modules": sorted({name.split(".lora_A.")[0].rsplit(".", 1)[-1] for name in downs}),
@@ -146,9 +144,10 @@ def adapter_settings(
 
 
 def _write(
-    folder: Path, atoms: dict[str, Atom], dtype: str, *, stem: str, watcher: Watcher
+    folder: Path, atoms: dict[str, Atom], dtype: str, *, adapter: bool, watcher: Watcher
 ) -> tuple[str, ...]:
     """Names of the files of weights, with an index where there are several."""
+    stem = "adapter_model" if adapter else "model"
     shards = _shards(atoms, dtype)
     where: dict[str, str] = {}
     names = []

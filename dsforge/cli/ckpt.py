@@ -12,6 +12,7 @@ from dsforge.cli.numbers import Real
 from dsforge.errors import EXIT_FINDINGS
 
 if TYPE_CHECKING:
+    from dsforge.checkpoints.export import Exported
     from dsforge.checkpoints.inspect import Description
     from dsforge.checkpoints.verify.checkpoint import Wanted
     from dsforge.findings import Finding
@@ -126,7 +127,7 @@ def convert(checkpoint: Path, out: Path, *, unchecked: bool) -> None:
 @click.option(
     "--lora-alpha",
     type=Real(min=0, min_open=True),
-    help="LoRA alpha of training, which checkpoints do not contain.",
+    help="Scale of adapters; known for checkpoints of `dsforge train`.",
 )
 @UNCHECKED
 def export(
@@ -140,6 +141,8 @@ def export(
 ) -> None:
     """Write safetensors for transformers or peft.
 
+    A checkpoint of `dsforge train` says itself what it was trained from: configuration, tokenizer
+    and the scale of adapters go along. Others need --model and --lora-alpha.
     Merges the shards of all ranks slice by slice, so that memory does not grow with the model; if
     adapters were trained, they are written for peft. Only bytes that match the checksums of the
     checkpoint are used, and all that was written is read back before the folder gets its name. The
@@ -149,20 +152,33 @@ def export(
     from dsforge.checkpoints.folder import find_checkpoint
     from dsforge.cli.progress import watching
     from dsforge.cli.show import note
-    from dsforge.units import size
+    from dsforge.train.checkpoints.own_run import own_run
 
-    with watching() as watcher:
+    folder = find_checkpoint(checkpoint)
+    run = own_run(folder.path)
+    with watching() as watcher, run.described_model(model) as described:
         written = exported(
-            find_checkpoint(checkpoint),
+            folder,
             out,
-            model=model,
+            model=described,
             dtype=dtype,
-            lora_alpha=lora_alpha,
+            lora_alpha=lora_alpha or run.lora_alpha,
+            base=str(model) if model else run.base,
             unchecked=unchecked,
             watcher=watcher,
         )
+    if described is not None and model is None:
+        note(f"configuration and tokenizer are those of {run.base}, which the checkpoint names")
+    _say_written(written, is_described=described is not None)
+
+
+def _say_written(written: Exported, *, is_described: bool) -> None:
+    """What was exported, and what transformers needs beside it."""
+    from dsforge.cli.show import note
+    from dsforge.units import size
+
     held = f"{written.tensors} tensors, {size(written.bytes)} of {written.dtype}"
-    if model is None and any(name.startswith("model") for name in written.files):
+    if not is_described and any(name.startswith("model") for name in written.files):
         note("no config.json and tokenizer, which transformers requires; --model copies them")
     note(f"written and read back: {written.folder} ({held})")
 

@@ -6,12 +6,13 @@ value. This module has no `from __future__ import annotations`: the declarations
 """
 
 from collections.abc import Callable, Iterator
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import click
 
+from dsforge.cli.completion import complete
 from dsforge.cli.numbers import Real, Sized, Whole
 
 if TYPE_CHECKING:
@@ -22,7 +23,6 @@ INPUT, CLUSTER, LAUNCH = "Input files", "Cluster", "Launch"
 WORKLOAD, STRATEGY = "Workload", "Strategy"
 SIZED = ("seq_len", "global_batch", "micro_batch")  # fields that may end in k
 OWN = "Options"  # the section of what only one command takes
-LISTED = {"model": "model", "gpu": "gpu", "intra_node": "link", "inter_node": "link"}  # by catalog
 WIDEST = 30  # columns of an option with its value; a wider one gets a line of its own
 
 
@@ -333,18 +333,11 @@ def _kind(field: str) -> dict[str, Any]:
         return {"is_flag": True}
     kind = declared.__args__[0]  # of `int | None`
     kinds: dict[Any, Any] = {Path: click.Path(path_type=Path), int: Whole(), float: Real()}
-    names = {"shell_complete": _catalog_names} if field in LISTED else {}
     if field in SIZED:
-        return {"type": Sized(), **names}
-    return {"type": kinds.get(kind, kind), **names}
-
-
-def _catalog_names(_: click.Context, option: click.Parameter, begun: str) -> list[str]:
-    """Names of the catalog that begin so, for the shell."""
-    from dsforge import catalog
-
-    listed = {"model": catalog.model_names, "gpu": catalog.gpu_names, "link": catalog.link_names}
-    return [name for name in listed[LISTED[str(option.name)]]() if name.startswith(begun.lower())]
+        return {"type": Sized()}
+    if kind is not str:
+        return {"type": kinds[kind]}
+    return {"type": str, "shell_complete": partial(complete, _FLAGS[field].setting)}
 
 
 with_verbose = click.option(

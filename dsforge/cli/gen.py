@@ -125,6 +125,7 @@ def _files(written: Written, out: Path) -> str:
 
 def _next(plan: Plan, paths: set[str], out: Path) -> list[str]:
     """What a person does now."""
+    from dsforge.api.training_data import data_paths
     from dsforge.cli.text import wrapped
     from dsforge.render.launch import PRETRAIN, has_placeholders
 
@@ -135,6 +136,11 @@ def _next(plan: Plan, paths: set[str], out: Path) -> list[str]:
         )
     if plan.workload.data is None and "train.yaml" in paths:
         steps.append(f"set the path of your data in {out / 'train.yaml'}, or use --data")
+    steps += [
+        f"copy the data to {path} on every host: it is not on this machine"
+        for path in data_paths(plan, out)
+        if not path.exists()
+    ]
     if plan.strategy.back_end == "megatron":
         every = " on every host" if plan.cluster.nodes > 1 else ""
         steps.append("export MEGATRON_PATH and DATA_PATH")

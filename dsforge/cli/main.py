@@ -7,6 +7,7 @@ import gc
 import os
 import sys
 from importlib import import_module
+from importlib.util import find_spec
 from io import StringIO
 from types import TracebackType
 from typing import Any
@@ -19,7 +20,7 @@ import click
 from dsforge import __version__
 from dsforge.cli import streams
 from dsforge.errors import EXIT_USER, DsforgeError
-from dsforge.origin import foreign_warning
+from dsforge.origin import foreign_warning, install_command
 
 COMMANDS = {
     "init": "Write a training job for your data and this machine.",
@@ -43,6 +44,9 @@ COMMANDS = {
     "mcp": "Serve the planner to coding assistants (Model Context Protocol).",
     "validate": "Compare predictions with a table of measured runs or of published figures.",
 }
+EXTRA_MODULES = dict.fromkeys(  # module -> the extra that installs it
+    "accelerate deepspeed gguf numpy peft pyarrow safetensors torch transformers".split(), "train"
+) | {"bitsandbytes": "qlora"}
 WITH_TORCH = frozenset(("ckpt", "generate", "rehearse", "train"))  # whose cycles hold much memory
 
 
@@ -82,6 +86,13 @@ class Commands(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Names in the order of the table."""
         return list(self.commands)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; a package of an extra that is missing becomes an error with its fix."""
+        try:
+            return super().invoke(ctx)
+        except ModuleNotFoundError as error:
+            raise _missing_extra(str(ctx.invoked_subcommand), error) from error
 
 
 app = Commands(
@@ -136,6 +147,16 @@ def main(arguments: list[str] | None = None) -> None:
         streams.silence(sys.stdout)
         sys.stderr.write(f"error: the output cannot be written: {error.strerror}\n")
         sys.exit(EXIT_USER)
+
+
+def _missing_extra(command: str, error: ModuleNotFoundError) -> DsforgeError:
+    """What to install for a command of an extra; any other missing module is a bug."""
+    module = (error.name or "").partition(".")[0]
+    if module not in EXTRA_MODULES or find_spec(module):
+        raise error
+    extra = "ckpt" if (command, module) == ("ckpt", "numpy") else EXTRA_MODULES[module]
+    message = f"`dsforge {command}` needs {module}, which is not installed"
+    return DsforgeError(message, f"install with: {install_command(extra)}")
 
 
 def _show_traceback(

@@ -36,6 +36,7 @@ class CheckedFile:
     engine: Document | None  # the ds_config that a train.yaml names
     entries: tuple[Entry, ...]  # of a ds_config
     config: DsConfig  # what the ds_config says, or the one of a train.yaml, as far as it is legal
+    on_cpu: bool = False  # the ranks run on the CPU: nothing is copied to a GPU
 
     @property
     def stage(self) -> int | None:
@@ -109,6 +110,7 @@ def checked_file(
     model: ModelSpec | None = None,
     cluster: ClusterSpec | None = None,
     engine: Document | None = None,
+    on_cpu: bool = False,
 ) -> CheckedFile:
     """A document with what it is checked against; what many rules ask for is worked out once."""
     entries: tuple[Entry, ...] = ()
@@ -117,7 +119,9 @@ def checked_file(
     written = document if document.kind == "ds_config" else engine
     root = written.root if written else None
     config = read(root).config if isinstance(root, dict) else DsConfig()
-    return CheckedFile(document, releases, release, model, cluster, engine, entries, config)
+    return CheckedFile(
+        document, releases, release, model, cluster, engine, entries, config, on_cpu=on_cpu
+    )
 
 
 def rule(

@@ -217,6 +217,7 @@ FACTS: Mapping[str, Callable[[CheckedFile, Loc], Any]] = {
     "@auto": lambda file, _: any(entry.value == "auto" for entry in file.entries),
     "@trainer": _is_filled,
     "@name": lambda file, _: file.document.name.lower(),
+    "@accelerator": lambda file, _: "cpu" if file.on_cpu else "gpu",
     "@stage": lambda file, _: file.stage,
     "@offload_optimizer": lambda file, _: file.device("offload_optimizer"),
     "@offload_param": lambda file, _: file.device("offload_param"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,7 +25,7 @@ from dsforge.lint.reading.kind import BOM, SCRIPTS, document_of
 from dsforge.lint.reading.marks import Flaw
 from dsforge.lint.schemas.deepspeed_source import extracted, is_config_module
 from dsforge.lint.schemas.releases import Release, Releases, frozen, number, with_installed
-from dsforge.outside import UnreadableError, decoded, read_bytes
+from dsforge.outside import UnreadableError, decoded, read_bytes, read_text
 from dsforge.walk import Walk
 
 if TYPE_CHECKING:
@@ -151,8 +152,20 @@ def checked(document: Document, against: Against) -> tuple[Finding, ...]:
         model=against.model,
         cluster=against.cluster,
         engine=engine,
+        on_cpu=_runs_on_cpu(Path(document.name), against.cluster),
     )
     return findings(file)
+
+
+def _runs_on_cpu(path: Path, cluster: ClusterSpec | None) -> bool:
+    """Whether the ranks are on the CPU, by the cluster or by the variables of the run folder."""
+    if cluster is not None:
+        return cluster.gpu.is_cpu
+    for folder in path.parents[:2]:  # a run folder has its configs in `deepspeed/`
+        with suppress(UnreadableError):
+            text = read_text(folder / ".deepspeed_env", MAX_BYTES, pipes=False)
+            return "DS_ACCELERATOR=cpu" in text.splitlines()
+    return False
 
 
 def _engine(document: Document) -> Document | None:

@@ -2,7 +2,8 @@
 
 A node without a GPU is planned with CPU ranks: two of them where there are two cores, because two
 is the least that shards anything; further cores become threads of those ranks. Their speed is what
-numpy reached on them. Rates that nobody measured are taken low: a plan should err on the slow side.
+numpy reached on them, or what their vector units should reach. Rates that nobody measured are taken
+low: a plan should err on the slow side.
 """
 
 from __future__ import annotations
@@ -76,7 +77,8 @@ def _accelerators(facts: Facts) -> tuple[dict[str, Any], list[str]]:
     """Card, number and link: GPUs where there are some, else CPU ranks."""
     if not facts.gpus:
         ranks = min(CPU_RANKS, facts.cpu_cores)
-        note = f"no GPU: {ranks} CPU ranks; {facts.gpu_note}".removesuffix("; ")
+        reasons = (f"no GPU: {ranks} CPU ranks", facts.gpu_note, facts.cpu_note)
+        note = "; ".join(filter(None, reasons))
         values = {"gpu": _cpu_rank(facts, ranks), "intra_node": "shared-memory"}
         return {"gpus_per_node": ranks, **values}, [note]
     weakest = min(facts.gpus, key=lambda gpu: gpu.memory_bytes)

@@ -11,7 +11,6 @@ import re
 import shutil
 import socket
 import struct
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -26,13 +25,13 @@ from dsforge.preflight.remote.machine import (
     number,
     text,
 )
+from dsforge.probe.cpu_speed import cpu_speed
 from dsforge.probe.disk_speed import measured
 from dsforge.probe.node_facts import DiskFact, Facts, InfinibandFact, InterfaceFact
 from dsforge.probe.nvml import gpu_facts
 from dsforge.units import GIB
 
 SIOCGIFADDR = 0x8915  # linux/sockios.h
-MATRIX, COPY_BYTES, TIMING_S = 64, 64 << 20, 0.15
 MIN_DISK_BYTES = 10 * GIB
 PSEUDO = ("/proc", "/sys", "/dev", "/run", "/etc", "/boot")
 
@@ -47,14 +46,15 @@ def probe(
     gpus, note = gpu_facts()
     disks = disk_facts(root)
     cores = cpu_cores(root)
-    flops, bytes_per_s = cpu_speed(cores)
+    speed = cpu_speed(cores, root)
     return Facts(
         host_name=socket.gethostname(),
         memory_bytes=memory_bytes(root),
         cpu_cores=cores,
         cpu_has_bf16=bool(re.search(r"amx_bf16|avx512_bf16", text(root / "proc/cpuinfo"))),
-        cpu_flops=flops,
-        cpu_bytes_per_s=bytes_per_s,
+        cpu_flops=speed.flops,
+        cpu_bytes_per_s=speed.bytes_per_s,
+        cpu_note=speed.note,
         gpus=gpus,
         gpu_note=note,
         disks=tuple(measured(disk) for disk in disks) if measure_disk else disks,
@@ -118,34 +118,6 @@ def ipv4_address(interface: str) -> str | None:
         answer = fcntl.ioctl(probing.fileno(), SIOCGIFADDR, request)
         return socket.inet_ntoa(answer[20:24])
     return None
-
-
-def cpu_speed(cores: int) -> tuple[float, float]:
-    """FLOP/s of fp32 matrix products on all cores, and bytes/s of a copy in RAM; 0.3 s.
-
-    One core is timed and multiplied: BLAS runs so small a product in one thread, and a threaded one
-    on a busy machine measures how its threads wait for each other, ten times too slow.
-    """
-    import numpy as np
-
-    matrix = np.ones((MATRIX, MATRIX), dtype=np.float32)
-    product = np.empty_like(matrix)
-    source = np.ones(COPY_BYTES, dtype=np.uint8)
-    target = np.zeros_like(source)
-    products = _per_second(lambda: np.matmul(matrix, matrix, out=product))
-    copies = _per_second(lambda: np.copyto(target, source))
-    return cores * 2 * MATRIX**3 * products, 2 * COPY_BYTES * copies
-
-
-def _per_second(work: Callable[[], object]) -> float:
-    """How often the work can be done in a second, by its fastest time: others use the CPU too."""
-    work()
-    end, fastest_s = time.perf_counter() + TIMING_S, float("inf")
-    while time.perf_counter() < end:
-        start = time.perf_counter()
-        work()
-        fastest_s = min(fastest_s, time.perf_counter() - start)
-    return 1 / fastest_s
 
 
 def _speed(folder: Path) -> float | None:

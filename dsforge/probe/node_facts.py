@@ -88,6 +88,9 @@ class Facts(BaseModel):
         description="fp32 matrix products, all cores together, measured, FLOP/s."
     )
     cpu_bytes_per_s: float = Field(description="Rate of a copy in RAM, measured, bytes/s.")
+    cpu_note: str = Field(
+        default="", description="Why the products were rated instead of measured."
+    )
     gpus: tuple[GpuFact, ...] = Field(default=(), description="NVIDIA GPUs of the node.")
     gpu_note: str = Field(default="", description="Why no GPU was found, where it is known.")
     disks: tuple[DiskFact, ...] = Field(

@@ -190,3 +190,62 @@ def test_paths_are_written_as_the_run_folder_sees_them(
 
     assert code == 0
     assert (tmp_path / "runs/one" / named).samefile(tmp_path / "pairs.jsonl")
+
+
+ROWS = (
+    ('{"foo": 1}\n', "row-shape"),
+    ('{"foo": 1}\n' * 500, "row-shape"),
+    ("", "data-empty"),
+    ("\n\n", "data-empty"),
+    ('{"text": ""}\n', "row-field"),
+    ('{"prompt": "a"}\n', "row-field"),
+    ('{"messages": [{"role": "user", "content": "a"}]}\n', "row-answer"),
+    ('["text"]\n', "row-mapping"),
+    ("not json\n", "row-json"),
+)
+
+
+@pytest.mark.parametrize(("rows", "rule"), ROWS)
+def test_data_that_no_rank_could_read_is_refused(
+    rows: str,
+    rule: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Before anything is written, in seconds; the ranks would find out after minutes."""
+    monkeypatch.chdir(tmp_path)
+    Path("odd.jsonl").write_text(rows)
+    options = ["--model", "smollm2-135m", "--gpu", "rtx-4090", "--data", "odd.jsonl"]
+
+    code = gen(monkeypatch, *options, "--for", "deepspeed", "--out", "run")
+
+    shown = capsys.readouterr().err
+    assert code == 1
+    assert f"[{rule}]" in shown
+    assert "odd.jsonl" in shown
+    assert not Path("run").exists()
+
+
+def test_one_good_row_among_the_first_is_enough(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What to do with single bad rows is the question of `dsforge train --on-bad-row`."""
+    monkeypatch.chdir(tmp_path)
+    Path("some.jsonl").write_text('{"foo": 1}\n' * 60 + '{"text": "a"}\n')
+    options = ["--model", "smollm2-135m", "--gpu", "rtx-4090", "--data", "some.jsonl"]
+
+    assert gen(monkeypatch, *options, "--for", "deepspeed", "--out", "run") == 0
+
+
+def test_data_that_is_not_here_is_a_step_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Plans are made far from the cluster; the file may lie there already."""
+    monkeypatch.chdir(tmp_path)
+    options = ["--model", "smollm2-135m", "--gpu", "rtx-4090", "--data", "far/away.jsonl"]
+
+    code = gen(monkeypatch, *options, "--for", "deepspeed", "--out", "run")
+
+    assert code == 0
+    assert "1. copy the data to far/away.jsonl on every host" in capsys.readouterr().out

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from importlib import import_module
+from pathlib import Path
 
 import click
 import pytest
@@ -131,6 +132,33 @@ def test_the_shell_completes_names_of_the_catalog(words: str, name: str) -> None
     assert found.stdout == f"plain,{name}\n"
 
 
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        ("--method", ["full", "lora", "qlora"]),
+        ("--for", ["deepspeed", "megatron"]),
+        ("--recompute", ["none", "selective", "full"]),
+        ("--precision", ["bf16", "fp16", "fp32", "fp8"]),
+        ("--optimizer", ["adamw", "lion", "sgd", "adafactor", "muon"]),
+        ("--offload-optimizer", ["none", "cpu", "nvme"]),
+        ("--loss", ["plain", "chunked"]),
+        ("--attention", ["flash", "eager"]),
+        ("--objective", ["fastest", "cheapest", "fewest-gpus"]),
+    ],
+)
+@pytest.mark.parametrize("command", ["plan", "gen"])
+def test_the_shell_completes_the_words_that_an_option_takes(
+    command: str, option: str, words: list[str]
+) -> None:
+    """All of them after a blank, fewer as letters are typed."""
+    for begun in ("", words[-1][0]):
+        line = f"dsforge {command} {option} {begun}"
+        found = typed(_DSFORGE_COMPLETE="bash_complete", COMP_WORDS=line, COMP_CWORD="3")
+
+        fitting = [word for word in words if word.startswith(begun)]
+        assert sorted(found.stdout.splitlines()) == sorted(f"plain,{word}" for word in fitting)
+
+
 def test_help_imports_no_library_but_click() -> None:
     """Neither the group nor the help of a command reads types, tables or YAML."""
     heavy = {"pydantic", "rich", "yaml", "numpy", "jinja2"}
@@ -154,3 +182,35 @@ def test_each_setting_has_a_flag_of_its_own() -> None:
     assert len({flags[0].setting for flags in declared.values() if flags[0].setting}) == sum(
         bool(flags[0].setting) for flags in declared.values()
     )
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("explain", "run"),
+        ("explain", "run", "step_s"),
+        ("catalog", "models"),
+        ("plan", *"--model 7b --gpu h100 --gpus-per-node 8 --verbose --top 200".split()),
+        ("lint", "--rules"),
+    ],
+    ids=lambda arguments: " ".join(arguments[:3]),
+)
+def test_a_reader_that_leaves_is_no_fault(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    """`| head -1` ends the output, without a traceback."""
+    model = "--model 7b --gpu h100 --gpus-per-node 8 --out run".split()
+    forge = [sys.executable, "-m", "dsforge"]
+    subprocess.run([*forge, "gen", *model], cwd=tmp_path, check=True, capture_output=True)
+    command = subprocess.Popen(
+        [*forge, *arguments],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        bufsize=0,
+    )
+    assert command.stdout is not None
+    assert command.stdout.read(1)
+    command.stdout.close()
+    _, messages = command.communicate(timeout=60)
+
+    assert b"BrokenPipe" not in messages
+    assert b"Traceback" not in messages

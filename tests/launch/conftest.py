@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +10,8 @@ import hosts
 import planting
 import pytest
 from tiny_job import write_model
+
+SLOW_LOGIN_S = 10.0
 
 
 @pytest.fixture(scope="session")
@@ -18,7 +21,26 @@ def two_hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[hosts.Hosts]
     if lacking:
         pytest.skip(lacking)
     with hosts.hosts(tmp_path_factory.mktemp("hosts") / "ssh") as made:
+        check_login(made)
         yield made
+
+
+def check_login(made: hosts.Hosts) -> None:
+    """Time one login: where it is slow, each of many tests would run into its time limit.
+
+    What a shell reads at its start (`/etc/profile`, `~/.ssh/rc`) is the only part of the user's own
+    settings that a login to a test host sees.
+    """
+    words = ("ssh", "-p", str(hosts.SSH_PORT), made.addresses[1], "true")
+    begin = time.monotonic()
+    done = made.run(words, timeout_s=120)
+    seconds = time.monotonic() - begin
+    if done.code or seconds > SLOW_LOGIN_S:
+        pytest.fail(
+            f"a login to a test host took {seconds:.0f} s (exit code {done.code}): look at what a "
+            "shell of root does when it starts; these tests allow it "
+            f"{SLOW_LOGIN_S:.0f} s\n{done.output}"
+        )
 
 
 @pytest.fixture(scope="session")

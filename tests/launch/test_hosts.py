@@ -32,6 +32,22 @@ def test_pdsh_reaches_both_hosts_by_address(two_hosts: hosts.Hosts) -> None:
     assert sorted(done.output.split("\n"))[1:] == sorted(f"{a}: {a} " for a in two_hosts.addresses)
 
 
+def test_a_login_reads_nothing_of_the_users_bash(two_hosts: hosts.Hosts) -> None:
+    """Whatever shell root has here, logins are plain `sh`: no `.bashrc` can make them slow."""
+    second = two_hosts.hosts[1]
+    words = (
+        "ssh",
+        "-p",
+        str(hosts.SSH_PORT),
+        second.address,
+        'echo "$SHELL ${BASH_VERSION:-none}"',
+    )
+
+    done = two_hosts.run(words, timeout_s=20).check("ssh")
+
+    assert done.output.split()[-2:] == ["/bin/sh", "none"]
+
+
 def test_jobs_that_are_left_behind_are_ended(two_hosts: hosts.Hosts) -> None:
     """A process that a run leaves on the second host does not outlive the run."""
     second = two_hosts.hosts[1]

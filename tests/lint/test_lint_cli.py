@@ -216,3 +216,43 @@ def test_former_ids_are_still_taken(tmp_path: Path, capsys: pytest.CaptureFixtur
     shown = capsys.readouterr().out
     assert "offload-parameters" in shown
     assert "offload-optimizer" in shown
+
+
+@pytest.mark.parametrize("gpu", ["cpu", "a100-80gb", "v100-32gb", "rtx-4090"])
+@pytest.mark.parametrize("method", ["full", "lora"])
+def test_the_files_that_gen_writes_pass(
+    gpu: str, method: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No error and no warning in any of them, nor by name; on CPU ranks as on GPUs."""
+    hostfile = tmp_path / "hosts"
+    hostfile.write_text("10.0.0.1 slots=2\n10.0.0.2 slots=2\n")
+    flags = f"--model smollm2-135m --gpu {gpu} --method {method} --hostfile {hostfile}"
+    with pytest.raises(SystemExit) as caught:
+        main(["gen", *flags.split(), "--out", str(tmp_path / "run")])
+    assert not caught.value.code
+    capsys.readouterr()
+
+    folder, config = tmp_path / "run", tmp_path / "run/deepspeed/zero3.json"
+    codes = forge(folder), forge("--brief", config)
+
+    found = capsys.readouterr().out
+    assert codes == (0, 0)
+    assert "warning" not in found
+    assert "error" not in found
+
+
+def test_a_config_of_gpus_is_still_asked_to_pin_and_overlap(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The same text beside an environment of CPU ranks, and beside none."""
+    block = {"stage": 3, "overlap_comm": False}
+    block["offload_param"] = {"device": "cpu", "pin_memory": False}
+    for name, variable in (("gpu", ""), ("cpu", "DS_ACCELERATOR=cpu\n")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / ".deepspeed_env").write_text(f"A=b\n{variable}")
+        (tmp_path / name / "ds_config.json").write_text(json.dumps({"zero_optimization": block}))
+        forge(tmp_path / name / "ds_config.json")
+
+        shown = capsys.readouterr().out
+        for rule in ("offload-unpinned", "overlap-off"):
+            assert (rule in shown) == (name == "gpu")

@@ -255,6 +255,12 @@ CASES: tuple[tuple[str, Callable[[], Case], tuple[str, ...], str], ...] = (
         (SECOND,),
         "CUDA 12.8 toolkit",
     ),
+    (
+        "op-unbuildable",
+        lambda: second(builds__ops=[], interpreter__cuda=""),
+        (SECOND,),
+        "install a CUDA build of torch",
+    ),
     ("op-unbuilt", lambda: second(builds__ops=[]), (SECOND,), "first start"),
     ("op-lock", lambda: second(builds__locks=[LOCK]), (SECOND,), "rm /cache/fused_adam/lock"),
     ("op-building", lambda: second(builds__locks=[{**LOCK, "is_held": True}]), (SECOND,), "finish"),
@@ -358,3 +364,16 @@ def test_launcher_exports_what_travels_and_the_file() -> None:
         "PYTHONPATH": "/x",
         "OMP_NUM_THREADS": "8",
     }
+
+
+def test_ops_are_not_judged_where_torch_is_missing() -> None:
+    """That torch is missing is one finding; what follows from it is none, and no empty words."""
+    missing = {n: p for n, p in second().hosts[SECOND].interpreter.packages.items() if n != "torch"}
+    found = make.found(second(builds__ops=[], interpreter__packages=missing, interpreter__cuda=""))
+
+    assert SECOND not in {
+        host for rule, f in found.items() if rule[:3] == "op-" for host in f.hosts
+    }
+    assert any("torch" in f.message for f in found.values())
+    for finding in found.values():
+        assert "  " not in f"{finding.message} {finding.fix}"

@@ -114,7 +114,10 @@ ROWS = rules(
         "slow. It saves the buffers of the communication that is under way.",
         evidence="every template of LLaMA-Factory; DeepSpeed runtime/zero/config.py, "
         "overlap_comm_valid",
-        when=(If("@stage", "is", 3),),
+        when=(
+            If("@accelerator", "is not", "cpu"),
+            If("@stage", "is", 3),
+        ),
     ),
     Row(
         "contiguous-off",

@@ -105,6 +105,7 @@ ROWS = rules(
         "bandwidth: they reach about half of PCIe and do not overlap.",
         evidence=CONFIG + ".pin_memory ",
         when=(
+            If("@accelerator", "is not", "cpu"),
             If("@device", "is not", "none"),
             If("@offload_is_read", "on"),
         ),

@@ -81,6 +81,11 @@ def first_cause(op: Op, facts: HostFacts, *, beside: bool) -> tuple[str, str] | 
             f"{python.headers}/Python.h is missing",
             f"`apt-get install python{release}-dev`",
         ),
+        (
+            not is_built and op.cuda and not python.cuda,
+            "torch is built for the CPU",
+            "install a CUDA build of torch there",
+        ),
         (not is_built and op.cuda and not tools.nvcc, "nvcc is missing", f"{toolkit} or CUDA_HOME"),
         (
             not is_built and op.cuda and not same_major,
@@ -101,8 +106,9 @@ def first_cause(op: Op, facts: HostFacts, *, beside: bool) -> tuple[str, str] | 
 def op_unbuildable(case: Case) -> Iterator[Hit]:
     """An op that this config needs and a host can neither load nor build, with the first cause."""
     for host, facts in case.hosts.items():
-        if not facts.interpreter.exists or facts.interpreter.error:
-            continue
+        python = facts.interpreter
+        if not python.exists or python.error or "torch" not in python.packages:
+            continue  # what is missing there is another finding
         causes: dict[tuple[str, str], list[Op]] = {}
         for op in needed_ops(case.job):
             cause = first_cause(op, facts, beside=case.job.trains_here)
@@ -137,7 +143,7 @@ def op_unbuilt(case: Case) -> Iterator[Hit]:
             yield Hit(
                 (host,), message, "free 300 MB there, or set TORCH_EXTENSIONS_DIR", severity="error"
             )
-        elif names and facts.interpreter.exists:
+        elif names and "torch" in facts.interpreter.packages:
             fix = "wait for the build at the first start, or build before it"
             yield Hit((host,), f"will be built at the first start: {', '.join(names)}", fix)
 

@@ -7,6 +7,7 @@ tensor was read back from the disk and equals the one in memory.
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
@@ -107,10 +108,21 @@ def _replacing(folder: Path, weights: dict[str, Any]) -> Iterator[Path]:
     try:
         with replaced_folder(folder, SILENT.say, needed_bytes=size) as temporary:
             yield temporary
+            _share(temporary)
     except SafetensorError as error:  # its writer's form of an OSError
         raise DsforgeError(f"cannot write {folder}: {first_line(error)}", AGAIN) from error
     except DsforgeError as error:
         raise DsforgeError(error.message, f"{error.hint}; {AGAIN}".removeprefix("; ")) from error
+
+
+def _share(folder: Path) -> None:
+    """Weights get the permissions of the files beside them: safetensors writes for the owner only.
+
+    So a colleague who can read a configuration can read the weights that it describes.
+    """
+    modes = [file.stat().st_mode for file in folder.glob("*config.json")]
+    for file in folder.glob("*.safetensors"):
+        file.chmod(stat.S_IMODE(min(modes, default=file.stat().st_mode)))
 
 
 def _adapters(weights: dict[str, Any]) -> dict[str, Any]:

@@ -103,6 +103,16 @@ def read_rows(path: Path, shape: DataShape, on_bad: Callable[[BadRows], None] = 
     return Rows(path, shape, count)
 
 
+def bad_rows(path: Path, shape: DataShape) -> Iterator[Problem | None]:
+    """What is wrong with each row of a file, in their order; None for a good one.
+
+    Raises SpecError where the file cannot be read.
+    """
+    for place, value in row_values(path):
+        row = read_row(place, value, shape)
+        yield row if isinstance(row, Problem) else None
+
+
 def read_row(place: str, value: Any, shape: DataShape = "auto") -> Row | Problem:
     """One row, or what is wrong with it."""
     row = value if isinstance(value, Problem) else _shaped(place, value, shape)

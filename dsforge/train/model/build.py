@@ -73,7 +73,12 @@ def build_model(job: TrainJob, folder: Path, config: EngineConfig) -> Any:
     model.config.use_cache = False
     if job.gradient_checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
-    return model if job.lora is None else with_adapters(model, job.lora)
+    if job.lora is None:
+        return model
+    adapted = with_adapters(model, job.lora)
+    for settings in adapted.peft_config.values():
+        settings.base_model_name_or_path = source.base  # peft takes the folder of a GGUF file
+    return adapted
 
 
 def _weights(

@@ -13,12 +13,15 @@ from time import perf_counter
 from typing import Any, NamedTuple
 
 from dsforge.errors import DsforgeError, Problem, SpecError, first_line
-from dsforge.outside import UnreadableError, read_text
+from dsforge.outside import UnreadableError, json_value, read_text
 from dsforge.train.model.source import ModelSource, model_source
 
 MAX_BYTES = 64 << 20  # of a file of questions
 TIMED_TOKENS = (32, 64, 128, 256)
 TIMED_QUESTION = "Tell me a long story about a ship that sails around the world."
+
+
+ADAPTERS = "adapter_config.json"
 
 
 class Answer(NamedTuple):
@@ -59,15 +62,18 @@ class Speaker:
         import torch
         from transformers import AutoModelForCausalLM, AutoTokenizer
 
-        adapted = (Path(model) / "adapter_config.json").is_file()  # it names its base itself
-        source = ModelSource(model) if adapted else model_source(model, Path.cwd())
+        adapters = Path(model) if (Path(model) / ADAPTERS).is_file() else None
+        source = model_source(_base(adapters) if adapters else model, Path.cwd())
+        has_tokenizer = adapters and (adapters / "tokenizer_config.json").is_file()
+        speech = ModelSource(str(adapters)) if has_tokenizer else source
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
         kind: Any = "auto" if self.device == "cuda" else torch.float32
         try:
-            self.tokenizer = AutoTokenizer.from_pretrained(source.name, **source.options)
+            self.tokenizer = AutoTokenizer.from_pretrained(speech.name, **speech.options)
             network = AutoModelForCausalLM.from_pretrained(
                 source.name, dtype=kind, **source.options
             )
+            network = _adapted(network, adapters) if adapters else network
         except (OSError, ValueError, KeyError) as error:
             words = first_line(error)
             hint = (
@@ -124,6 +130,26 @@ def answers(model: Path, questions: tuple[str, ...], *, max_tokens: int = 96) ->
     speaker = Speaker(str(model))
     for question in questions:
         yield speaker.answer(question, max_tokens=max_tokens).text
+
+
+def _base(adapters: Path) -> str:
+    """The model that adapters belong to. Raises DsforgeError where they do not say."""
+    try:
+        settings = json_value(read_text(adapters / ADAPTERS, MAX_BYTES, pipes=False))
+    except UnreadableError as error:
+        raise DsforgeError(f"{adapters / ADAPTERS}: {error.reason}") from error
+    base = settings.get("base_model_name_or_path") if isinstance(settings, dict) else None
+    if not isinstance(base, str) or not base:
+        hint = "`dsforge ckpt export --model BASE` writes it, or set `base_model_name_or_path`"
+        raise DsforgeError(f"{adapters / ADAPTERS} does not name the model of the adapters", hint)
+    return base
+
+
+def _adapted(network: Any, adapters: Path) -> Any:
+    """A model with trained adapters."""
+    from peft import PeftModel
+
+    return PeftModel.from_pretrained(network, str(adapters))
 
 
 def read_questions(path: Path) -> tuple[str, ...]:

@@ -20,6 +20,12 @@ class ModelSource:
     in_catalog: bool = False
 
     @property
+    def base(self) -> str:
+        """What `model_source` finds this source by again from any folder: an id or a whole path."""
+        path = Path(self.name) / (self.gguf_file or "")
+        return str(path.absolute()) if path.exists() else self.name
+
+    @property
     def options(self) -> dict[str, str]:
         """What `from_pretrained` needs beside the name."""
         return {"gguf_file": self.gguf_file} if self.gguf_file else {}
