@@ -25,9 +25,10 @@ from dsforge.estimate.flops import (
     score_flops,
 )
 from dsforge.estimate.loss import chunks_of, loss_under
+from dsforge.estimate.params import adapter_sides
 from dsforge.estimate.quantised import dequantising_bytes, layer_quantised_elements
 from dsforge.estimate.rates import Rates, rates
-from dsforge.specs import GpuSpec, ModelSpec, Workload
+from dsforge.specs import GpuSpec, LoraSpec, ModelSpec, Workload
 from dsforge.strategy import Execution, Loss, Strategy
 from dsforge.traced import Constant, counted, maximum, named
 
@@ -61,6 +62,12 @@ PERMUTED = Constant(
     4.0, "permuted", "", f"{SOURCE}: a token for an expert, read and written there and back"
 )
 
+
+# Elements that an adapter moves for an element of its matrix's input or output, mean of both.
+# Input: read by A 1; backward read 1, gradient written 1 and added 3. Output: written by B 1, scaled
+# 2, added 3; backward scaled 2, read 2. A compiler joins scale and sum, and sums of gradients.
+ADAPTER, COMPILED_ADAPTER = (3.5, 4.5), (2.5, 4.0)
+ADAPTER_DROPOUT = 1.25  # of the input alone, in each way: read, written, and a mask of one byte
 
 SUMMED = "chunks of the loss read and write the sum of the head's gradient"
 LOGIT = "moved for each logit, forward and backward"
@@ -123,6 +130,7 @@ class Setting(NamedTuple):
     trains_head: bool
     repeated: float  # share of the products computed again
     repeated_scores: float
+    adapters: LoraSpec | None  # LoRA's, on frozen weights
     dequantise_bytes: float  # moved for each element that lies in 4 bits, in each pass
 
     @property
@@ -154,6 +162,7 @@ def setting_of(gpu: GpuSpec, workload: Workload, strategy: Strategy) -> Setting:
         trains_head=workload.trains_head,
         repeated=counted(repeated, "repeated", "share", of=tp, why=AGAIN),
         repeated_scores=counted(scores, "repeated_scores", "share", of=tp, why=AGAIN),
+        adapters=workload.lora if workload.method == "lora" else None,
         dequantise_bytes=dequantising_bytes(workload),
     )
 
@@ -231,7 +240,9 @@ def _attention_s(model: ModelSpec, setting: Setting) -> float:
     """Seconds of one token in the scores of one layer, all passes."""
     flops = score_flops(model, setting.sequence_length) / setting.tp
     forward = 1 + setting.repeated_scores
-    if setting.execution.attention == "flash":
+    if setting.execution.attention == "masked":
+        flops *= 2 if model.kind == "decoder" else 1  # the masked half is computed
+    if setting.execution.attention != "eager":
         seconds = (forward + ATTENTION_BACKWARD) * flops / setting.rates.attention
         return named(seconds, "attention_token_s", "s")
     scores = model.attention_heads / setting.tp * setting.sequence_length
@@ -262,11 +273,27 @@ def _moved_elements(model: ModelSpec, setting: Setting, *, moe_layer: bool) -> t
     of = model.hidden_size
     norm = _by_kernel("norm", norm, of)
     activation, rotary = _by_kernel("activation", activation, of), _by_kernel("rotary", rotary, of)
+    beside = _adapter_elements(model, setting, moe_layer=moe_layer)
     forward, backward = (
-        rest + outer * norm[way] + inner * activation[way] + rotated * rotary[way] for way in (0, 1)
+        beside[way] + rest + outer * norm[way] + inner * activation[way] + rotated * rotary[way]
+        for way in (0, 1)
     )
     forward = named(forward, f"{kind}_moved_forward", "elements")
     return forward, named(backward, f"{kind}_moved_backward", "elements")
+
+
+def _adapter_elements(
+    model: ModelSpec, setting: Setting, *, moe_layer: bool
+) -> tuple[float, float]:
+    """Elements that LoRA's operations beside the frozen products move: forward, backward."""
+    lora = setting.adapters
+    if lora is None:
+        return 0.0, 0.0
+    sides = adapter_sides(model, lora, moe_layer=moe_layer) / setting.tp
+    dropped = ADAPTER_DROPOUT if lora.dropout else 0.0
+    each = COMPILED_ADAPTER if setting.execution.kernels == "compiled" else ADAPTER
+    forward, backward = _by_kernel("adapter", each, model.hidden_size)
+    return sides * (forward + dropped), sides * (backward + dropped)
 
 
 def _by_kernel(name: str, elements: tuple[float, float], of: float) -> tuple[float, float]:
