@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dsforge.engines.engine import Engine, Held, Sharding
+from dsforge.engines.engine import Engine, Held, Messages, Sharding
 from dsforge.execution import Buckets, Execution, GradientType
 from dsforge.layout import Layout
 from dsforge.specs import ClusterSpec, ModelSpec, Workload
-from dsforge.traced import minimum, named
+from dsforge.traced import Constant, maximum, minimum, named
 from dsforge.zero_stages import FULLY_SHARDED
 
 # Host time of one kernel: 9 us of Python and dispatch (benchmarks/host_time.py), 5 of the driver.
@@ -20,6 +20,13 @@ PASSES = 3  # forward, and backward as two
 HOOK_S = 0.23e-3  # of one module in one pass, beside its kernels (LlamaFactory#5014: at most 0.5)
 LAYER_MODULES = 13  # of a Hugging Face decoder layer: seven matrices, norms, what holds them
 ADAPTER_MODULES = 28  # more under LoRA: two matrices, a dropout and a holder for each of the seven
+# A stage 3 message goes around a ring of all ranks. 175 B on 128 to 1,024 A100 (rows ds-azure):
+# each doubling adds what 4 messages a layer and pass and so much a rank take; NCCL's own model has
+# 14 us for a hop of its Simple protocol over a network (src/graph/tuning.cc).
+HOP_S = Constant(14e-6, "hop_s", "s", "engines/deepspeed.py: of each rank, rows ds-azure")
+# The next matrix is fetched while one is at work, no more: the same rows, compute 3 to 110 s.
+NEVER_HIDDEN = Constant(0.6, "stage3_never_hidden", "share", "engines/deepspeed.py: rows ds-azure")
+MATRICES = {True: 7, False: 4}  # of a layer, gated MLP and joint query, key, value or not
 GATHERED = "whole at once under ZeRO stage 3: live and prefetched ones"
 PERSISTENT = "norms, which stay whole under ZeRO stage 3"
 LOSS_BYTES = 12  # float32 copy, log-softmax and its gradient (torch's cross entropy)
@@ -39,6 +46,19 @@ def buffer_elements(model: ModelSpec, held: Held, sharding: Sharding, buckets: B
     persistent = named(persistent, "persistent_parameters", "elements", PERSISTENT)
     whole = named(minimum(held.total, gathered), "gathered_parameters", "elements", GATHERED)
     return reduce + whole + persistent
+
+
+def layer_messages(model: ModelSpec, elements: float, buckets: Buckets) -> Messages:
+    """Matrices, as many at once as a prefetch bucket holds; gradients fill a reduce bucket."""
+    most = MATRICES[model.gated_mlp]
+    layer = elements / model.layers
+    gathers = minimum(most, maximum(1.0, layer / maximum(1, buckets.prefetch_bucket_size)))
+    scatters = minimum(most, layer / buckets.reduce_bucket_size)
+    return Messages(
+        named(gathers, "layer_gathers", "messages", "of a layer in one pass, under stage 3"),
+        named(scatters, "layer_scatters", "messages", "of a layer, under stage 3"),
+        HOP_S,
+    )
 
 
 def gradient_type(run: Execution, sharding: Sharding) -> GradientType:
@@ -85,6 +105,8 @@ ENGINE = Engine(
     loss_bytes=lambda run, size: LOSS_BYTES,
     logit_traffic_bytes=LOGIT_TRAFFIC_BYTES,
     head_gradient_in_buffer=False,
+    layer_messages=layer_messages,
+    never_hidden=NEVER_HIDDEN,
     gradient_type=gradient_type,
     overlaps_gradients=overlaps_gradients,
     context_exchange="all_to_all",  # Ulysses (Jacobs et al. 2023)
