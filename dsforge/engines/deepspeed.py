@@ -91,6 +91,11 @@ def runs_row(framework: str, sharding: str) -> bool:
     return "deepspeed" in framework
 
 
+def kept_scores(framework: str, precision: str) -> bool:
+    """Runs in fp16 are from before fused attention, or on cards that have none."""
+    return precision == "fp16"
+
+
 ENGINE = Engine(
     name="deepspeed",
     label="DeepSpeed",
@@ -113,4 +118,5 @@ ENGINE = Engine(
     norms_in_python=True,  # transformers, `LlamaRMSNorm`
     layer_host_s=layer_host_s,
     runs_row=runs_row,
+    kept_scores=kept_scores,
 )

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from dsforge.constraints.trainer import is_split
 from dsforge.engines import BY_NAME
-from dsforge.estimate.activations import FLOAT_BYTES, element_bytes
+from dsforge.estimate.activations import COMPOSED, FLOAT_BYTES, element_bytes
 from dsforge.estimate.flops import (
     BACKWARD,
     Product,
@@ -37,8 +37,11 @@ AGAIN = "what recomputation repeats: 1 all, 0 nothing"
 ATTENTION_BACKWARD = Constant(
     2.5, "attention_backward", "", f"{SOURCE}: five products for two forward (Dao 2022)"
 )
-SCORE_BYTES = (13.0, 20.0)  # each score in 16 bits, forward and backward, where they are kept
+# Each score in 16 bits, forward and backward, where they are kept: fused softmax, or transformers'
+# scale, mask, softmax in float32 and cast (14 elements each way), beside two and four in products.
+SCORE_BYTES, EAGER_SCORE_BYTES = (13.0, 20.0), (32.0, 36.0)
 UNFUSED_SHARE = 0.9  # of a product's rate: batched products of attention that keeps scores
+TENSOR_CORE_SIDE = 8  # elements of 16 bits: 16 bytes (NVIDIA, matrix multiplication guide)
 SELECTIVE_SHARE = 0.452  # of a layer's products, where every second one is computed again
 QUANTISE_BYTES = Constant(
     0.5, "quantise_bytes", "bytes", f"{SOURCE}: of each element around a product in 8 bits"
@@ -55,7 +58,8 @@ CHUNKED_LOGIT_BYTES = 42.0
 # (`tests/engine/test_kernels.py`). torch's own RMSNorm was one kernel from some version on: that of
 # the published rows lies between.
 NORM, EAGER_RMSNORM, MODULE_RMSNORM = (2.0, 3.0), (14.0, 24.0), (18.0, 46.0)
-GATED, EAGER_GATED, PLAIN = (3.0, 5.0), (5.0, 8.0), (2.0, 3.0)
+GATED, EAGER_GATED = (3.0, 5.0), (5.0, 8.0)
+PLAIN, EAGER_COMPOSED = (2.0, 3.0), (18.0, 28.0)  # one kernel; transformers' `gelu_new`, in eight
 ROTARY, EAGER_ROTARY = (2.0, 2.0), (10.0, 12.0)
 RESIDUAL = Constant(3.0, "residual", "", f"{SOURCE}: elements read twice, written once")
 PERMUTED = Constant(
@@ -246,9 +250,12 @@ def _attention_s(model: ModelSpec, setting: Setting) -> float:
         seconds = (forward + ATTENTION_BACKWARD) * flops / setting.rates.attention
         return named(seconds, "attention_token_s", "s")
     scores = model.attention_heads / setting.tp * setting.sequence_length
-    moved = (forward * SCORE_BYTES[0] + SCORE_BYTES[1]) * scores * setting.size / 2
+    each = SCORE_BYTES if setting.fused else EAGER_SCORE_BYTES
+    moved = (forward * each[0] + each[1]) * scores * setting.size / 2
     whole = 2 * flops if model.kind == "decoder" else flops  # the masked half is computed
-    products = (forward + 2) * whole / (setting.rates.wide_products * UNFUSED_SHARE)
+    aligned = model.mla is not None or model.head_size % TENSOR_CORE_SIDE == 0
+    rate = setting.rates.wide_products if aligned else setting.rates.unaligned
+    products = (forward + 2) * whole / (rate * UNFUSED_SHARE)
     return products + moved / setting.rates.bandwidth
 
 
@@ -258,7 +265,9 @@ def _moved_elements(model: ModelSpec, setting: Setting, *, moe_layer: bool) -> t
     engine = BY_NAME[setting.execution.trainer]
     eager_norm = MODULE_RMSNORM if engine.norms_in_python else EAGER_RMSNORM
     norm = NORM if fused or model.norm != "rmsnorm" else eager_norm
-    activation = (GATED if fused else EAGER_GATED) if model.gated_mlp else PLAIN
+    composed = model.activation in COMPOSED and not fused
+    plain = EAGER_COMPOSED if composed else PLAIN
+    activation = (GATED if fused else EAGER_GATED) if model.gated_mlp else plain
     rotary = (ROTARY if fused else EAGER_ROTARY) if model.position == "rope" else (0.0, 0.0)
     kind = "moe" if moe_layer else "dense"
     outer = model.norms_per_layer * model.hidden_size / setting.cut

@@ -52,6 +52,7 @@ MASKED_SHARE = Constant(
     0.3, "masked_share", "share", f"{SDPA}; of a product's rate: fused attention under a mask"
 )
 PRODUCTS = "large products, in the precision of the workload"
+UNALIGNED = "16-bit products outside of the tensor cores (NVIDIA, matrix multiplication guide)"
 WIDE = "products that stay in 16 bits"
 ATTENTION = "attention that keeps no scores, at a share of a product's rate"
 A100_FLOPS = Constant(312e12, "a100_flops", "FLOP/s", "NVIDIA A100: peak in bf16")
@@ -66,6 +67,7 @@ class Rates(NamedTuple):
     products: float  # in the precision of the workload
     wide_products: float  # in 16 bits, where the workload's are 8
     attention: float
+    unaligned: float  # products in 16 bits whose sides are no multiple of 8
     bandwidth: float
     kernel_s: float
 
@@ -87,9 +89,16 @@ def rates(gpu: GpuSpec, precision: Precision, execution: Execution) -> Rates:
         products=products,
         wide_products=wide,
         attention=named(attention, "attention_flops", "FLOP/s", ATTENTION),
+        unaligned=named(_unaligned_flops(gpu, wide), "unaligned_flops", "FLOP/s", UNALIGNED),
         bandwidth=memory_bytes_per_s(gpu),
         kernel_s=0.0 if gpu.is_cpu else KERNEL_S,
     )
+
+
+def _unaligned_flops(gpu: GpuSpec, wide: float) -> float:
+    """FLOP/s outside of the tensor cores: twice the fp32 peak (V100 15.7 and 31.4, NVIDIA)."""
+    fp32 = gpu.peak_flops.get("fp32")
+    return wide if fp32 is None else minimum(wide, 2.0 * fp32 * STEP_SHARE)
 
 
 def memory_bytes_per_s(gpu: GpuSpec) -> float:

@@ -118,7 +118,7 @@ class StepCosts(NamedTuple):
 def step_costs(costs: FamilyCosts, strategy: Strategy) -> StepCosts:
     """The step time of a strategy and of all others that differ in batching alone."""
     held, moved = costs.fullest.held, offload(costs, strategy)
-    stepped = held.trainable  # gradients and weights that a rank passes over in the step
+    stepped: float = held.trainable  # gradients and weights that a rank passes over in the step
     if strategy.zero_stage == FULLY_SHARDED:
         stepped = named(shares(strategy).of_trainable(held), "stepped", "elements", STEPPED)
     on_device_s = optimizer_s(costs.cluster.gpu, stepped, costs.fullest.kept.optimizer)

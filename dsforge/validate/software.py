@@ -58,7 +58,7 @@ def _execution(row: Row, engine: Engine) -> Execution:
     recipe = any(word in row.framework.lower() for word in NEMO)
     return Execution(
         trainer=engine.name,
-        kernels=_kernels(notes, engine, added),
+        kernels=_kernels(row.framework.lower(), notes, engine, added),
         attention=_attention(row, engine),
         dropout="transformer-impl" in notes,  # Megatron's own tests leave it at its default
         gathered_inputs=_gathered_inputs(row, engine),
@@ -75,11 +75,11 @@ def _execution(row: Row, engine: Engine) -> Execution:
     )
 
 
-def _kernels(notes: str, engine: Engine, added: tuple[str, ...]) -> Kernels:
+def _kernels(framework: str, notes: str, engine: Engine, added: tuple[str, ...]) -> Kernels:
     """The engine's own kernels; of plain modules those that a row names."""
     if engine.execution.kernels != "eager":
         return engine.execution.kernels
-    if "liger" in notes:
+    if "liger" in notes or "megatron" in framework:
         return "fused"
     return "compiled" if "torch.compile" in notes or "compile" in added else "eager"
 
