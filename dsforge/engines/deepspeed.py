@@ -20,12 +20,13 @@ PASSES = 3  # forward, and backward as two
 HOOK_S = 0.23e-3  # of one module in one pass, beside its kernels (LlamaFactory#5014: at most 0.5)
 LAYER_MODULES = 13  # of a Hugging Face decoder layer: seven matrices, norms, what holds them
 ADAPTER_MODULES = 28  # more under LoRA: two matrices, a dropout and a holder for each of the seven
-# A stage 3 message goes around a ring of all ranks. 175 B on 128 to 1,024 A100 (rows ds-azure):
-# each doubling adds what 4 messages a layer and pass and so much a rank take; NCCL's own model has
-# 14 us for a hop of its Simple protocol over a network (src/graph/tuning.cc).
-HOP_S = Constant(14e-6, "hop_s", "s", "engines/deepspeed.py: of each rank, rows ds-azure")
+# A stage 3 message goes around a ring of all ranks. 175 B on 128 to 1,024 A100 (rows ds-azure, 8 in
+# a node): each doubling adds what 4 messages a layer and pass and 14 us a rank take. Inside a node
+# NCCL's own model has 3.4 us for a hop (src/graph/tuning.cc: NVLink, ring, Simple).
+HOP_S = Constant(3.4e-6, "hop_s", "s", "NCCL, src/graph/tuning.cc: a hop over NVLink")
+FAR_HOP_S = Constant(90e-6, "far_hop_s", "s", "engines/deepspeed.py: of each node, rows ds-azure")
 # The next matrix is fetched while one is at work, no more: the same rows, compute 3 to 110 s.
-NEVER_HIDDEN = Constant(0.6, "stage3_never_hidden", "share", "engines/deepspeed.py: rows ds-azure")
+NEVER_HIDDEN = Constant(0.7, "stage3_never_hidden", "share", "engines/deepspeed.py: rows ds-azure")
 MATRICES = {True: 7, False: 4}  # of a layer, gated MLP and joint query, key, value or not
 GATHERED = "whole at once under ZeRO stage 3: live and prefetched ones"
 PERSISTENT = "norms, which stay whole under ZeRO stage 3"
@@ -49,15 +50,22 @@ def buffer_elements(model: ModelSpec, held: Held, sharding: Sharding, buckets: B
 
 
 def layer_messages(model: ModelSpec, elements: float, buckets: Buckets) -> Messages:
-    """Matrices, as many at once as a prefetch bucket holds; gradients fill a reduce bucket."""
+    """Matrices, as many at once as a prefetch bucket holds; gradients fill a reduce bucket.
+
+    What recomputation has gathered stays for backward where it is used within the reuse distance
+    (`partitioned_param_coordinator.py`, `__params_to_release`): of a layer, its rest twice.
+    """
     most = MATRICES[model.gated_mlp]
     layer = elements / model.layers
     gathers = minimum(most, maximum(1.0, layer / maximum(1, buckets.prefetch_bucket_size)))
     scatters = minimum(most, layer / buckets.reduce_bucket_size)
+    kept = buckets.max_reuse_distance / (2.0 * layer)
     return Messages(
         named(gathers, "layer_gathers", "messages", "of a layer in one pass, under stage 3"),
         named(scatters, "layer_scatters", "messages", "of a layer, under stage 3"),
+        named(maximum(0.0, 1 - kept), "gathered_again", "share", "beyond the reuse distance"),
         HOP_S,
+        FAR_HOP_S,
     )
 
 

@@ -48,7 +48,9 @@ class Messages(NamedTuple):
 
     gathers: float = 1.0
     scatters: float = 1.0
-    hop_s: float = 0.0  # of each rank that a message passes, where the link's latency is less
+    repeated: float = 0.0  # share of the weights that is gathered again after recomputation
+    hop_s: float = 0.0  # of each rank of a node that a message passes; at least the link's latency
+    far_hop_s: float = 0.0  # of each node that it passes
 
 
 def layer_at_once(model: ModelSpec, elements: float, buckets: Buckets) -> Messages:

@@ -3,7 +3,8 @@
 Read in DeepSpeed 0.19: ZeRO stage 1 and 2 all-reduce their buckets
 (`use_multi_rank_bucket_allreduce`), stage 1 once a step, stage 2 in every micro step, and gather
 the updated weights after the step. Stage 3 gathers weights in forward and in backward of every
-micro step, and scatters gradients in every micro step.
+micro step, what lies beyond its reuse distance once more after recomputation, and scatters
+gradients in every micro step.
 Megatron reduces once a step; with its distributed optimizer it scatters and gathers.
 """
 
@@ -185,7 +186,9 @@ def _stage3(
         return _second_copy(costs, strategy, weights=weights, gradients=gradients)
     group, every = costs.links.updates, costs.links.shards
     name = "weights gathered, gradients scattered"
-    inside = _gathered(name, costs, strategy, (weights, group), (gradients, group))
+    inside = _gathered(
+        name, costs, strategy, weights=(weights, group), gradients=(gradients, group)
+    )
     if group.ranks == every.ranks:
         return (inside,)
     kept = gradients / group.ranks
@@ -213,31 +216,36 @@ def _second_copy(
         GATHER_OVERLAP / 3,  # of a micro batch, only its forward
         sent_bytes=gather_bytes(renewed, every.ranks),
     )
-    return _gathered(name, costs, strategy, (weights, group), (gradients, every)), once
+    inside = _gathered(
+        name, costs, strategy, weights=(weights, group), gradients=(gradients, every)
+    )
+    return inside, once
 
 
 def _gathered(
     name: str,
     costs: FamilyCosts,
     strategy: Strategy,
+    *,
     weights: tuple[float, Channel],
     gradients: tuple[float, Channel],
 ) -> Exchange:
     """Weights for each pass of a micro step, then its gradients: bytes, and the ranks of each.
 
-    Twice, also where backward computes a layer again: its weights stay until their gradients are
-    made (DeepSpeed: `stage3_max_reuse_distance`; FSDP: the hook before backward of the layer).
+    Forward and backward gather. Where backward computes a layer again, its weights stay until their
+    gradients are made, as far as the engine keeps them.
     """
     whole, group = weights
     summed, owners = gradients
     sent = _messages(costs, strategy)
+    gathers = GATHERS + (sent.repeated if strategy.recompute == "full" else 0.0)
     return Exchange(
         name,
-        GATHERS * group.gather_s(whole, 0.0) + owners.scatter_s(summed, 0.0),
-        GATHERS * sent.gathers * _around_s(group, sent) + sent.scatters * _around_s(owners, sent),
+        gathers * group.gather_s(whole, 0.0) + owners.scatter_s(summed, 0.0),
+        gathers * sent.gathers * _around_s(group, sent) + sent.scatters * _around_s(owners, sent),
         GATHER_OVERLAP,
         every_micro_step=True,
-        sent_bytes=GATHERS * gather_bytes(whole, group.ranks) + gather_bytes(summed, owners.ranks),
+        sent_bytes=gathers * gather_bytes(whole, group.ranks) + gather_bytes(summed, owners.ranks),
         never_hidden=strategy.engine.never_hidden,
     )
 
@@ -250,4 +258,5 @@ def _messages(costs: FamilyCosts, strategy: Strategy) -> Messages:
 
 def _around_s(ring: Channel, sent: Messages) -> float:
     """Seconds of one message around a ring, beside its bytes."""
-    return maximum(ring.round_s, (ring.ranks - 1) * sent.hop_s)
+    far = ring.nodes if ring.nodes > 1 else 0
+    return maximum(ring.round_s, (ring.ranks - ring.nodes) * sent.hop_s + far * sent.far_hop_s)

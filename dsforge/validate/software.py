@@ -20,6 +20,7 @@ ADDED = (
     *("compile", "chunked", "activation checkpointing", "fused into backward"),
     *("activation offloading", "8-bit"),
 )
+FUSED = ("megatron",)  # frameworks whose kernels are fused, whoever shards
 NEMO = ("nemo", "bridge")  # recipes that overlap tensor parallelism and sum gradients in bf16
 
 
@@ -79,7 +80,7 @@ def _kernels(framework: str, notes: str, engine: Engine, added: tuple[str, ...])
     """The engine's own kernels; of plain modules those that a row names."""
     if engine.execution.kernels != "eager":
         return engine.execution.kernels
-    if "liger" in notes or "megatron" in framework:
+    if "liger" in notes or any(word in framework for word in FUSED):
         return "fused"
     return "compiled" if "torch.compile" in notes or "compile" in added else "eager"
 
