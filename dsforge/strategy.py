@@ -47,7 +47,9 @@ __all__ = [
 ]
 
 AskedLoss = Literal["plain", "chunked"]
-AskedTrainer = Literal["deepspeed", "fsdp", "torchtune"]  # engines that shard by ZeRO or FSDP
+AskedTrainer = Literal[
+    "deepspeed", "fsdp", "megatron-fsdp", "torchtune"
+]  # engines that shard by ZeRO or FSDP
 AskedKernels = Literal["eager", "fused", "compiled"]
 
 
@@ -272,8 +274,8 @@ class Constraints(BaseModel):
     trainer: AskedTrainer | None = Field(
         default=None,
         description="Software whose step is predicted: `deepspeed` with Hugging Face modules, "
-        "`fsdp` (PyTorch FSDP) or `torchtune`; files are written for DeepSpeed only. None: "
-        "deepspeed.",
+        "`fsdp` (PyTorch FSDP), `megatron-fsdp` or `torchtune`; files are written for DeepSpeed "
+        "only. None: deepspeed.",
     )
     kernels: AskedKernels | None = Field(
         default=None,

@@ -241,7 +241,7 @@ class Flags(NamedTuple):
         str | None,
         Flag(
             STRATEGY,
-            "Software whose step is predicted: deepspeed, fsdp or torchtune.",
+            "Software whose step is predicted, such as fsdp (default: deepspeed).",
             ("strategy", "trainer"),
         ),
     ] = None

@@ -7,7 +7,7 @@ known so that published runs of theirs can judge the estimates.
 
 from __future__ import annotations
 
-from dsforge.engines import deepspeed, fsdp, megatron, nanotron, torchtune
+from dsforge.engines import deepspeed, fsdp, megatron, megatron_fsdp, nanotron, torchtune
 from dsforge.engines.engine import Engine, Held, Messages, Sharding, Stalls
 from dsforge.execution import Execution
 
@@ -15,6 +15,7 @@ ENGINES: tuple[Engine, ...] = (
     deepspeed.ENGINE,
     megatron.ENGINE,
     nanotron.ENGINE,
+    megatron_fsdp.ENGINE,
     fsdp.ENGINE,
     torchtune.ENGINE,
 )

@@ -140,7 +140,7 @@ def _execution(fixed: Constraints, workload: Workload, *, partial: bool) -> Exec
         offload_ratio=1.0 if fixed.offload_ratio is None or not partial else fixed.offload_ratio,
         loss=fixed.loss,
         attention=fixed.attention or "flash",
-        kernels=fixed.kernels or "eager",
+        kernels=fixed.kernels or EXECUTIONS[fixed.trainer or ZERO.name].kernels,
         trainer=fixed.trainer or ZERO.name,
     )
     return None if how == USUAL else _engine(how)
