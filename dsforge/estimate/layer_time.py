@@ -196,7 +196,8 @@ def _product(name: str, product: Product, rate: float, *, setting: Setting, tp: 
     weight, sides = product.weight(name) / tp, product.sides(tp)
     bandwidth, size = setting.rates.bandwidth, setting.size
     size_in = size + QUANTISE_BYTES if rate > setting.rates.wide_products else size
-    fixed_s = setting.rates.kernel_s + size * weight / bandwidth
+    calls = 1 if setting.fused else product.times  # experts of a token: one grouped product
+    fixed_s = setting.rates.kernel_s * calls / product.times + size * weight / bandwidth
     token_s = 2.0 * weight / rate + size_in * sides / bandwidth
     return LinearTime(
         named(fixed_s, f"{name}_fixed_s", "s"), named(token_s, f"{name}_token_s", "s")
