@@ -19,6 +19,7 @@ GatheredInputs = Literal["saved", "gathered_again"]
 GradientType = Literal["compute", "fp32"]
 BucketSizes = Literal["sized", "engine"]
 AttentionKind = Literal["flash", "masked", "eager"]
+ExpertDispatch = Literal["alltoall", "flex"]
 Loss = Literal["plain", "softmax", "chunked_output", "chunked", "fused"]
 
 
@@ -97,6 +98,14 @@ class Execution(BaseModel):
     offload_activations: bool = Field(default=False, description="Checkpoints wait in RAM.")
     overlaps_tensor: bool = Field(
         default=False, description="Tensor-parallel collectives run beside the products."
+    )
+    expert_dispatch: ExpertDispatch = Field(
+        default="alltoall",
+        description="How tokens reach experts: a copy for each expert, or (`flex`: DeepEP, "
+        "HybridEP) one for each rank.",
+    )
+    overlaps_experts: bool = Field(
+        default=False, description="Tokens travel to experts beside the work of other tokens."
     )
     deterministic: bool = Field(default=False, description="Same bits every run, slower kernels.")
     buckets: BucketSizes | Buckets = Field(

@@ -13,6 +13,7 @@ from dsforge.execution import (
     Buckets,
     BucketSizes,
     Execution,
+    ExpertDispatch,
     GradientType,
     Kernels,
     Loss,
@@ -38,6 +39,7 @@ __all__ = [
     "Buckets",
     "Constraints",
     "Execution",
+    "ExpertDispatch",
     "Kernels",
     "Loss",
     "Offload",
@@ -282,6 +284,15 @@ class Constraints(BaseModel):
         description="Kernels of norms, activations and rotary embeddings: `eager` is one kernel "
         "for each operation, `fused` one for each module (Liger, Apex), `compiled` is "
         "torch.compile. None: eager.",
+    )
+    expert_dispatch: ExpertDispatch | None = Field(
+        default=None,
+        description="How Megatron-LM sends tokens to experts: `alltoall` a copy for each expert, "
+        "`flex` (DeepEP, HybridEP) one for each rank. None: alltoall.",
+    )
+    overlaps_experts: bool | None = Field(
+        default=None,
+        description="Megatron-LM sends tokens to experts beside the work of another micro batch.",
     )
     virtual_stages: int | None = Field(
         default=None, ge=1, description="Chunks of layers of each pipeline stage (interleaving)."

@@ -280,6 +280,9 @@ def _check_written(plan: Plan) -> None:
     if how.trainer != plan.strategy.back_end:
         message = f"files are written for DeepSpeed and Megatron-LM (got trainer={how.trainer})"
         raise refusal("trainer-files", "", message, "remove the trainer, or use `dsforge estimate`")
+    if plan.strategy.back_end == "megatron" and how.gradients == "compute":
+        message = "pretrain_gpt.py sums gradients in fp32 (got gradient_type=compute)"
+        raise refusal("trainer-files", "", message, "remove it, or use `dsforge estimate`")
     if how.trainer == "deepspeed" and how.kernels == "fused":
         message = "`dsforge train` has no fused kernels (got kernels=fused)"
         raise refusal("trainer-files", "", message, "use kernels=eager, or `dsforge estimate`")

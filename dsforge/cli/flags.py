@@ -253,6 +253,10 @@ class Flags(NamedTuple):
             ("strategy", "kernels"),
         ),
     ] = None
+    expert_dispatch: Annotated[
+        str | None,
+        Flag(STRATEGY, "Tokens to experts: alltoall or flex.", ("strategy", "expert_dispatch")),
+    ] = None
     virtual_stages: Annotated[
         int | None,
         Flag(STRATEGY, "Virtual stages of each pipeline stage.", ("strategy", "virtual_stages")),

@@ -118,7 +118,7 @@ def base(
         virtual_stages=1,
         execution=_execution(fixed, workload, partial=split and offloads[0] == "cpu")
         if BY_NAME[back_end].has_zero_stages
-        else _of_loss(fixed, back_end),
+        else _of_megatron(fixed, back_end),
         sequence_parallel=BY_NAME[back_end].sequence_parallel
         and tp > 1
         and workload.sequence_length % (tp * cp) == 0,
@@ -147,10 +147,16 @@ def _execution(fixed: Constraints, workload: Workload, *, partial: bool) -> Exec
 
 
 @lru_cache(maxsize=8)
-def _of_loss(fixed: Constraints, back_end: BackEnd) -> Execution | None:
-    """The back end with another loss, where one is fixed."""
-    loss = fixed.loss
-    return None if loss is None else EXECUTIONS[back_end].model_copy(update={"loss": loss})
+def _of_megatron(fixed: Constraints, back_end: BackEnd) -> Execution | None:
+    """The back end with what is fixed of its loss, gradients and experts; none: as it is."""
+    said = {
+        "loss": fixed.loss,
+        "gradients": fixed.gradient_type,
+        "expert_dispatch": fixed.expert_dispatch,
+        "overlaps_experts": fixed.overlaps_experts,
+    }
+    update = {field: value for field, value in said.items() if value is not None}
+    return EXECUTIONS[back_end].model_copy(update=update) if update else None
 
 
 class _How(NamedTuple):
