@@ -128,7 +128,7 @@ class Engine:
     scatters_gradients: bool = False  # of a sharded optimizer; else they are all-reduced
     overlaps_gradients: Callable[[Layout, Buckets], bool] = lambda layout, buckets: False
     layer_messages: Callable[[ModelSpec, float, Buckets], Messages] = layer_at_once
-    never_hidden: float = 0.37  # of gathers and scatters; fitted over the published rows of FSDP
+    never_hidden: float | None = None  # share of gathers and scatters; none: as of gradients
     context_exchange: ContextExchange = "ring"
 
     # Waits.

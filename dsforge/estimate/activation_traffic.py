@@ -13,6 +13,7 @@ from dsforge.estimate import ulysses
 from dsforge.estimate.activations import element_bytes
 from dsforge.estimate.comm import Channel, gather_bytes
 from dsforge.estimate.family_costs import FamilyCosts
+from dsforge.estimate.traffic import NEVER_HIDDEN
 from dsforge.strategy import Batching, Strategy
 from dsforge.traced import TRACED, Constant, counted, label, maximum, minimum, named
 
@@ -23,9 +24,6 @@ INTERLEAVED_EXPOSED = Constant(
 )
 PIPELINE_OVERLAP = Constant(
     0.7, "sends_hiding", "share", f"{FITTED}; share of compute that hides sends at most"
-)
-EXPERTS_SHOWN = Constant(
-    0.37, "experts_shown", "share", "as of FSDP's gathers: what travels beside work and still shows"
 )
 OVERLAPPED_TENSOR = Constant(
     0.02, "overlapped_tensor", "share", f"{FITTED}; shows where they run beside products"
@@ -155,6 +153,7 @@ def _to_experts(costs: FamilyCosts, strategy: Strategy, experts: int) -> PerToke
     """Tokens to their experts and back, forward and backward; each a copy, or one for each rank.
 
     Of k experts spread evenly over n ranks n (1 - (1 - 1/n)^k) ranks are met (DeepEP, HybridEP).
+    Beside the work of another micro batch as much shows as of gathers of weights.
     """
     link, run = costs.links.expert, strategy.runs_as
     copies: float = experts
@@ -163,7 +162,7 @@ def _to_experts(costs: FamilyCosts, strategy: Strategy, experts: int) -> PerToke
         copies = named(copies, "ranks_met", "ranks", "that hold a token's experts, on average")
     one = _activation_bytes(costs) * copies
     sent = gather_bytes(one, link.ranks)
-    shown = EXPERTS_SHOWN if run.overlaps_experts else 1.0
+    shown = NEVER_HIDDEN if run.overlaps_experts else 1.0
     token_s = named(link.exchange_s(one, 0.0), "expert_exchange_token_s", "s", TO_EXPERTS)
     return PerToken(4 * shown * link.round_s, 4 * shown * token_s, 4 * sent)
 

@@ -47,7 +47,7 @@ FLASH2_FALL = Constant(
     0.353, "flash2_fall", "", f"{FITTED}; exponent by which it falls behind on faster cards"
 )
 # Mistral 7B with and without a mask: 94.8 us a token more at 4,096 tokens, 197 us at 8,192, of both
-# halves of the scores in 4.5 passes (transformers issue #30461, A100).
+# halves of the scores in 4.5 passes (transformers issue #30461; its card is taken as an A100).
 MASKED_SHARE = Constant(
     0.3, "masked_share", "share", f"{SDPA}; of a product's rate: fused attention under a mask"
 )
@@ -84,7 +84,7 @@ def rates(gpu: GpuSpec, precision: Precision, execution: Execution) -> Rates:
     products = named(_products_flops(gpu, precision), "products_flops", "FLOP/s", PRODUCTS)
     wide = _products_flops(gpu, "bf16") if precision == "fp8" else products
     wide = named(wide, "wide_products_flops", "FLOP/s", WIDE)
-    attention = wide * _attention_share(peak_flops(gpu, "bf16"), execution)
+    attention = wide * _attention_share(gpu, execution)
     return Rates(
         products=products,
         wide_products=wide,
@@ -128,14 +128,19 @@ def _sustained_share(gpu: GpuSpec) -> float:
     return named(share, "sustained_share", "share")
 
 
-def _attention_share(peak: float, execution: Execution) -> float:
-    """Share of a product's rate that flash attention reaches."""
-    if execution.attention == "masked":
+def _attention_share(gpu: GpuSpec, execution: Execution) -> float:
+    """Share of a product's rate that flash attention reaches.
+
+    Cards before Ampere, which have no bf16, run torch's other fused kernel: FlashAttention-2 does
+    not support them (its README).
+    """
+    older = "bf16" not in gpu.peak_flops and not gpu.is_cpu
+    if execution.attention == "masked" or older:
         return MASKED_SHARE
     fused_by_cudnn = BY_NAME[execution.trainer].flash_kernels == "cudnn"
     if fused_by_cudnn and not execution.deterministic:
         return CUDNN_SHARE
-    fall: float = minimum(1.0, A100_FLOPS / peak) ** FLASH2_FALL
+    fall: float = minimum(1.0, A100_FLOPS / peak_flops(gpu, "bf16")) ** FLASH2_FALL
     share = FLASH2_SHARE * fall
     share = share * DETERMINISTIC_SHARE if execution.deterministic else share
     return named(share, "attention_share", "share")

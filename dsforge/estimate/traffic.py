@@ -246,7 +246,7 @@ def _gathered(
         GATHER_OVERLAP,
         every_micro_step=True,
         sent_bytes=gathers * gather_bytes(whole, group.ranks) + gather_bytes(summed, owners.ranks),
-        never_hidden=strategy.engine.never_hidden,
+        never_hidden=strategy.engine.never_hidden or NEVER_HIDDEN,
     )
 
 
