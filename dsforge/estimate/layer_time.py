@@ -41,6 +41,8 @@ ATTENTION_BACKWARD = Constant(
 # scale, mask, softmax in float32 and cast (14 elements each way), beside two and four in products.
 SCORE_BYTES, EAGER_SCORE_BYTES = (13.0, 20.0), (32.0, 36.0)
 UNFUSED_SHARE = 0.9  # of a product's rate: batched products of attention that keeps scores
+# Dropout in one kernel: read, written, a mask of one byte; two of a layer, and one of kept scores.
+DROPOUT, LAYER_DROPOUTS = 2.5, 2  # elements each way
 TENSOR_CORE_SIDE = 8  # elements of 16 bits: 16 bytes (NVIDIA, matrix multiplication guide)
 SELECTIVE_SHARE = 0.452  # of a layer's products, where every second one is computed again
 QUANTISE_BYTES = Constant(
@@ -252,7 +254,8 @@ def _attention_s(model: ModelSpec, setting: Setting) -> float:
         return named(seconds, "attention_token_s", "s")
     scores = model.attention_heads / setting.tp * setting.sequence_length
     each = SCORE_BYTES if setting.fused else EAGER_SCORE_BYTES
-    moved = (forward * each[0] + each[1]) * scores * setting.size / 2
+    dropped = 2 * DROPOUT if setting.execution.dropout else 0.0
+    moved = (forward * (each[0] + dropped) + each[1] + dropped) * scores * setting.size / 2
     whole = 2 * flops if model.kind == "decoder" else flops  # the masked half is computed
     aligned = model.mla is not None or model.head_size % TENSOR_CORE_SIDE == 0
     rate = setting.rates.wide_products if aligned else setting.rates.unaligned
@@ -279,6 +282,8 @@ def _moved_elements(model: ModelSpec, setting: Setting, *, moe_layer: bool) -> t
     routed = model.moe.experts_per_token * model.hidden_size if moe_layer and model.moe else 0
     rotated = named(rotated, "rotary_width", "elements", "queries and keys of one token")
     rest = outer * RESIDUAL + routed * PERMUTED
+    if setting.execution.dropout:
+        rest += LAYER_DROPOUTS * DROPOUT * model.hidden_size / setting.cut
     rest = named(rest, f"{kind}_residual_elements", "elements", "residuals, tokens to experts")
     of = model.hidden_size
     norm = _by_kernel("norm", norm, of)
