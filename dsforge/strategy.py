@@ -161,6 +161,8 @@ class Strategy(BaseModel):
         engine = BY_NAME[self.back_end]
         staged = engine.has_zero_stages
         parts = [f"ZeRO-{self.zero_stage}" if staged else engine.short_label, self.layout.label()]
+        if staged and self.engine is not engine:
+            parts[0] = f"{self.engine.short_label} as {parts[0]}"
         parts.append(f"mbs{self.micro_batch_size} x{self.gradient_accumulation_steps}")
         if self.hpz_partition_size > 1:
             parts.append(f"hpZ {self.hpz_partition_size}")

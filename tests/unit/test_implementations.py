@@ -148,3 +148,15 @@ def test_compiled_kernels_are_written() -> None:
 
     assert plan.strategy.zero_stage < 3
     assert plan.strategy.runs_as.kernels == "compiled"
+
+
+@pytest.mark.parametrize(
+    ("trainer", "label"), [("fsdp", "FSDP as ZeRO-3"), ("deepspeed", "ZeRO-3")]
+)
+def test_a_label_names_the_trainer(trainer: str, label: str) -> None:
+    """A plan that is priced as another trainer's says so."""
+    on = {"gpu": "a100-80gb", "gpus_per_node": 8}
+    said = {"trainer": trainer, "zero_stage": 3}
+    plan = dsforge.estimate("llama-2-7b", on, strategy=said).plan
+
+    assert plan.strategy.label().startswith(f"{label} dp8")
