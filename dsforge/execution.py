@@ -18,7 +18,8 @@ Kernels = Literal["eager", "fused", "compiled", "fused_norms"]
 GatheredInputs = Literal["saved", "gathered_again"]
 GradientType = Literal["compute", "fp32"]
 BucketSizes = Literal["sized", "engine"]
-AttentionKind = Literal["flash", "eager"]
+AttentionKind = Literal["flash", "masked", "eager"]
+ExpertDispatch = Literal["alltoall", "flex"]
 Loss = Literal["plain", "softmax", "chunked_output", "chunked", "fused"]
 
 
@@ -71,8 +72,8 @@ class Execution(BaseModel):
     )
     attention: AttentionKind = Field(
         default="flash",
-        description="Attention kernel: `flash`, or `eager`, which stores the scores of all token "
-        "pairs.",
+        description="Attention kernel: `flash`; `eager`, which stores the scores of all pairs; "
+        "or `masked`, torch's fused kernel under a mask, which computes the masked half too.",
     )
     dropout: bool = Field(default=False, description="Dropout masks are saved for backward.")
     gathered_inputs: GatheredInputs = Field(
@@ -109,6 +110,14 @@ class Execution(BaseModel):
     )
     deterministic: bool = Field(
         default=False, description="Deterministic kernels, which are slower."
+    )
+    expert_dispatch: ExpertDispatch = Field(
+        default="alltoall",
+        description="How tokens reach experts: a copy for each expert, or (`flex`: DeepEP, "
+        "HybridEP) one for each rank.",
+    )
+    overlaps_experts: bool = Field(
+        default=False, description="Tokens travel to experts beside the work of other tokens."
     )
     buckets: BucketSizes | Buckets = Field(
         default="sized", description="ZeRO's buffers as dsforge sizes them, defaults, or as given."

@@ -13,7 +13,9 @@ from dsforge.execution import (
     Buckets,
     BucketSizes,
     Execution,
+    ExpertDispatch,
     GradientType,
+    Kernels,
     Loss,
     Recompute,
 )
@@ -27,7 +29,9 @@ __all__ = [
     "FULLY_SHARDED",
     "GRADIENTS_SHARDED",
     "AioSettings",
+    "AskedKernels",
     "AskedLoss",
+    "AskedTrainer",
     "AttentionKind",
     "BackEnd",
     "Batching",
@@ -35,6 +39,8 @@ __all__ = [
     "Buckets",
     "Constraints",
     "Execution",
+    "ExpertDispatch",
+    "Kernels",
     "Loss",
     "Offload",
     "Recompute",
@@ -43,6 +49,10 @@ __all__ = [
 ]
 
 AskedLoss = Literal["plain", "chunked"]
+AskedTrainer = Literal[
+    "deepspeed", "fsdp", "megatron-fsdp", "torchtune"
+]  # engines that shard by ZeRO or FSDP
+AskedKernels = Literal["eager", "fused", "compiled"]
 
 
 class Batching(NamedTuple):
@@ -152,6 +162,8 @@ class Strategy(BaseModel):
         engine = BY_NAME[self.back_end]
         staged = engine.has_zero_stages
         parts = [f"ZeRO-{self.zero_stage}" if staged else engine.short_label, self.layout.label()]
+        if staged and self.engine is not engine:
+            parts[0] = f"{self.engine.short_label} as {parts[0]}"
         parts.append(f"mbs{self.micro_batch_size} x{self.gradient_accumulation_steps}")
         if self.hpz_partition_size > 1:
             parts.append(f"hpZ {self.hpz_partition_size}")
@@ -260,8 +272,33 @@ class Constraints(BaseModel):
     )
     attention: AttentionKind | None = Field(
         default=None,
-        description="Attention kernel: `flash`, or `eager`, which stores the scores of all token "
-        "pairs; none: flash.",
+        description="Attention kernel: `flash`; `eager`, which stores the scores of all pairs; "
+        "or `masked`, torch's fused kernel under a mask (padded batches with sdpa), which computes "
+        "the masked half too. None: flash.",
+    )
+    trainer: AskedTrainer | None = Field(
+        default=None,
+        description="Software whose step is predicted: `deepspeed` with Hugging Face modules, "
+        "`fsdp` (PyTorch FSDP), `megatron-fsdp` or `torchtune`; files are written for DeepSpeed "
+        "only. None: deepspeed.",
+    )
+    kernels: AskedKernels | None = Field(
+        default=None,
+        description="Kernels of norms, activations and rotary embeddings: `eager` is one kernel "
+        "for each operation, `fused` one for each module (Liger, Apex), `compiled` is "
+        "torch.compile. None: eager.",
+    )
+    expert_dispatch: ExpertDispatch | None = Field(
+        default=None,
+        description="How Megatron-LM sends tokens to experts: `alltoall` a copy for each expert, "
+        "`flex` (DeepEP, HybridEP) one for each rank. None: alltoall.",
+    )
+    overlaps_experts: bool | None = Field(
+        default=None,
+        description="Megatron-LM sends tokens to experts beside the work of another micro batch.",
+    )
+    virtual_stages: int | None = Field(
+        default=None, ge=1, description="Chunks of layers of each pipeline stage (interleaving)."
     )
     buckets: BucketSizes | Buckets | None = Field(
         default=None, description="ZeRO's buffers: `sized`, the `engine`'s defaults, or as given."

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 from dsforge.api.inputs import load_plan
 from dsforge.errors import DsforgeError, EditedError
 from dsforge.plan import Plan, Request
+from dsforge.reading.refusals import refusal
 from dsforge.reading.source import path_of
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ def rendered(
 
     searched = None if templates is None else path_of(templates, "templates")
     made = _seen_from(folder, job) if isinstance(job, Plan) else choose(_seen_from(folder, job))
+    _check_written(made)
     return made, render(made, searched)
 
 
@@ -68,3 +70,17 @@ def _last_generated(folder: Path, templates: Path | None) -> dict[str, str]:
         return {a.path: a.text for a in render(load_plan(folder), templates)}
     except DsforgeError:
         return {}
+
+
+def _check_written(plan: Plan) -> None:
+    """Refuse what can be predicted but not written: other trainers, kernels of other packages."""
+    how = plan.strategy.runs_as
+    if how.trainer != plan.strategy.back_end:
+        message = f"files are written for DeepSpeed and Megatron-LM (got trainer={how.trainer})"
+        raise refusal("trainer-files", "", message, "remove the trainer, or use `dsforge estimate`")
+    if plan.strategy.back_end == "megatron" and how.gradients == "compute":
+        message = "pretrain_gpt.py sums gradients in fp32 (got gradient_type=compute)"
+        raise refusal("trainer-files", "", message, "remove it, or use `dsforge estimate`")
+    if how.trainer == "deepspeed" and how.kernels == "fused":
+        message = "`dsforge train` has no fused kernels (got kernels=fused)"
+        raise refusal("trainer-files", "", message, "use kernels=eager, or `dsforge estimate`")

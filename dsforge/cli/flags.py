@@ -259,7 +259,33 @@ class Flags(NamedTuple):
     ] = None
     attention: Annotated[
         str | None,
-        Flag(STRATEGY, "Attention: flash, or eager (keeps scores).", ("strategy", "attention")),
+        Flag(
+            STRATEGY, "Attention: flash, masked (sdpa, padded) or eager.", ("strategy", "attention")
+        ),
+    ] = None
+    trainer: Annotated[
+        str | None,
+        Flag(
+            STRATEGY,
+            "Software whose step is predicted, such as fsdp (default: deepspeed).",
+            ("strategy", "trainer"),
+        ),
+    ] = None
+    kernels: Annotated[
+        str | None,
+        Flag(
+            STRATEGY,
+            "Kernels of norms and activations: eager, fused or compiled.",
+            ("strategy", "kernels"),
+        ),
+    ] = None
+    expert_dispatch: Annotated[
+        str | None,
+        Flag(STRATEGY, "Tokens to experts: alltoall or flex.", ("strategy", "expert_dispatch")),
+    ] = None
+    virtual_stages: Annotated[
+        int | None,
+        Flag(STRATEGY, "Virtual stages of each pipeline stage.", ("strategy", "virtual_stages")),
     ] = None
     buckets: Annotated[
         str | None,

@@ -7,18 +7,19 @@ known so that published runs of theirs can judge the estimates.
 
 from __future__ import annotations
 
-from dsforge.engines import deepspeed, fsdp, megatron, nanotron, torchtune
-from dsforge.engines.engine import Engine, Held, Sharding, Stalls
+from dsforge.engines import deepspeed, fsdp, megatron, megatron_fsdp, nanotron, torchtune
+from dsforge.engines.engine import Engine, Held, Messages, Sharding, Stalls
 from dsforge.execution import Execution
 
 ENGINES: tuple[Engine, ...] = (
     deepspeed.ENGINE,
     megatron.ENGINE,
     nanotron.ENGINE,
+    megatron_fsdp.ENGINE,
     fsdp.ENGINE,
     torchtune.ENGINE,
 )
 BY_NAME: dict[str, Engine] = {engine.name: engine for engine in ENGINES}
 EXECUTIONS: dict[str, Execution] = {engine.name: engine.execution for engine in ENGINES}
 
-__all__ = ["BY_NAME", "ENGINES", "EXECUTIONS", "Engine", "Held", "Sharding", "Stalls"]
+__all__ = ["BY_NAME", "ENGINES", "EXECUTIONS", "Engine", "Held", "Messages", "Sharding", "Stalls"]

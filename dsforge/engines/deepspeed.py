@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dsforge.engines.engine import Engine, Held, Sharding
+from dsforge.engines.engine import Engine, Held, Messages, Sharding
 from dsforge.execution import Buckets, Execution, GradientType
 from dsforge.layout import Layout
 from dsforge.specs import ClusterSpec, ModelSpec, Workload
-from dsforge.traced import minimum, named
+from dsforge.traced import Constant, maximum, minimum, named
 from dsforge.zero_stages import FULLY_SHARDED
 
 # Host time of one kernel: 9 us of Python and dispatch (benchmarks/host_time.py), 5 of the driver.
@@ -20,6 +20,14 @@ PASSES = 3  # forward, and backward as two
 HOOK_S = 0.23e-3  # of one module in one pass, beside its kernels (LlamaFactory#5014: at most 0.5)
 LAYER_MODULES = 13  # of a Hugging Face decoder layer: seven matrices, norms, what holds them
 ADAPTER_MODULES = 28  # more under LoRA: two matrices, a dropout and a holder for each of the seven
+# A stage 3 message goes around a ring of all ranks. 175 B on 128 to 1,024 A100 (rows ds-azure, 8 in
+# a node): each doubling adds what 4 messages a layer and pass and 14 us a rank take. Inside a node
+# NCCL's own model has 3.4 us for a hop (src/graph/tuning.cc: NVLink, ring, Simple).
+HOP_S = Constant(3.4e-6, "hop_s", "s", "NCCL, src/graph/tuning.cc: a hop over NVLink")
+FAR_HOP_S = Constant(90e-6, "far_hop_s", "s", "engines/deepspeed.py: of each node, rows ds-azure")
+# The next matrix is fetched while one is at work, no more: the same rows, compute 3 to 110 s.
+NEVER_HIDDEN = Constant(0.7, "stage3_never_hidden", "share", "engines/deepspeed.py: rows ds-azure")
+MATRICES = {True: 7, False: 4}  # of a layer, gated MLP and joint query, key, value or not
 GATHERED = "gathered at once under ZeRO stage 3: live and prefetched parameters"
 PERSISTENT = "norms, which are not sharded under ZeRO stage 3"
 LOSS_BYTES = 12  # float32 copy, log-softmax and its gradient (torch's cross entropy)
@@ -39,6 +47,26 @@ def buffer_elements(model: ModelSpec, held: Held, sharding: Sharding, buckets: B
     persistent = named(persistent, "persistent_parameters", "elements", PERSISTENT)
     whole = named(minimum(held.total, gathered), "gathered_parameters", "elements", GATHERED)
     return reduce + whole + persistent
+
+
+def layer_messages(model: ModelSpec, elements: float, buckets: Buckets) -> Messages:
+    """Matrices, as many at once as a prefetch bucket holds; gradients fill a reduce bucket.
+
+    What recomputation has gathered stays for backward where it is used within the reuse distance
+    (`partitioned_param_coordinator.py`, `__params_to_release`): of a layer, its rest twice.
+    """
+    most = MATRICES[model.gated_mlp]
+    layer = elements / model.layers
+    gathers = minimum(most, maximum(1.0, layer / maximum(1, buckets.prefetch_bucket_size)))
+    scatters = minimum(most, layer / buckets.reduce_bucket_size)
+    kept = buckets.max_reuse_distance / (2.0 * layer)
+    return Messages(
+        named(gathers, "layer_gathers", "messages", "of a layer in one pass, under stage 3"),
+        named(scatters, "layer_scatters", "messages", "of a layer, under stage 3"),
+        named(maximum(0.0, 1 - kept), "gathered_again", "share", "beyond the reuse distance"),
+        HOP_S,
+        FAR_HOP_S,
+    )
 
 
 def gradient_type(run: Execution, sharding: Sharding) -> GradientType:
@@ -71,6 +99,11 @@ def runs_row(framework: str, sharding: str) -> bool:
     return "deepspeed" in framework
 
 
+def kept_scores(framework: str, precision: str) -> bool:
+    """Runs in fp16 are from before fused attention, or on cards that have none."""
+    return precision == "fp16"
+
+
 ENGINE = Engine(
     name="deepspeed",
     label="DeepSpeed",
@@ -85,10 +118,13 @@ ENGINE = Engine(
     loss_bytes=lambda run, size: LOSS_BYTES,
     logit_traffic_bytes=LOGIT_TRAFFIC_BYTES,
     head_gradient_in_buffer=False,
+    layer_messages=layer_messages,
+    never_hidden=NEVER_HIDDEN,
     gradient_type=gradient_type,
     overlaps_gradients=overlaps_gradients,
     context_exchange="all_to_all",  # Ulysses (Jacobs et al. 2023)
     norms_in_python=True,  # transformers, `LlamaRMSNorm`
     layer_host_s=layer_host_s,
     runs_row=runs_row,
+    kept_scores=kept_scores,
 )

@@ -43,6 +43,21 @@ class Stalls(NamedTuple):
     micro_step_s: float = 0.0
 
 
+class Messages(NamedTuple):
+    """How sharded weights and gradients of one layer travel, in one pass."""
+
+    gathers: float = 1.0
+    scatters: float = 1.0
+    repeated: float = 0.0  # share of the weights that is gathered again after recomputation
+    hop_s: float = 0.0  # of each rank of a node that a message passes; at least the link's latency
+    far_hop_s: float = 0.0  # of each node that it passes
+
+
+def layer_at_once(model: ModelSpec, elements: float, buckets: Buckets) -> Messages:
+    """A layer is one message, with the latency of its links."""
+    return Messages()
+
+
 def even_stages(model: ModelSpec, pp: int, virtual: int) -> tuple[int, ...]:
     """Layers of each pipeline chunk, in the order in which a token passes them: as equal as may be.
 
@@ -112,6 +127,8 @@ class Engine:
     gradient_type: Callable[[Execution, Sharding], GradientType] = summed_type
     scatters_gradients: bool = False  # of a sharded optimizer; else they are all-reduced
     overlaps_gradients: Callable[[Layout, Buckets], bool] = lambda layout, buckets: False
+    layer_messages: Callable[[ModelSpec, float, Buckets], Messages] = layer_at_once
+    never_hidden: float | None = None  # share of gathers and scatters; none: as of gradients
     context_exchange: ContextExchange = "ring"
 
     # Waits.

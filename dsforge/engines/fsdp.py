@@ -14,7 +14,6 @@ GATHERED_LAYERS = 3  # whole at once: at work, prefetched, and the flat buffer c
 LOSS_BYTES = 14  # float32 copy, log-softmax, its gradient; without a compiler also in bf16
 LOGIT_TRAFFIC_BYTES = 68.0  # Hugging Face's copies; fitted (`estimate/rates.py`)
 FRAMEWORKS = ("foundry", "torchtitan", "fsdp")
-MEGATRON_FRAMEWORKS = ("megatron", "nemo", "internevo")  # that may shard with FSDP
 
 
 def buffer_elements(model: ModelSpec, held: Held, sharding: Sharding, buckets: Buckets) -> float:
@@ -42,10 +41,7 @@ def overlaps_gradients(layout: Layout, buckets: Buckets) -> bool:
 
 
 def runs_row(framework: str, sharding: str) -> bool:
-    """Frameworks that shard with FSDP, Megatron's among them."""
-    on_megatron = any(word in framework for word in MEGATRON_FRAMEWORKS)
-    if on_megatron:
-        return "fsdp" in sharding
+    """Frameworks that shard with FSDP and compute with torch's modules."""
     return any(word in framework for word in FRAMEWORKS)
 
 

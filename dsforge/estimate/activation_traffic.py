@@ -13,6 +13,7 @@ from dsforge.estimate import ulysses
 from dsforge.estimate.activations import element_bytes
 from dsforge.estimate.comm import Channel, gather_bytes
 from dsforge.estimate.family_costs import FamilyCosts
+from dsforge.estimate.traffic import NEVER_HIDDEN
 from dsforge.strategy import Batching, Strategy
 from dsforge.traced import TRACED, Constant, counted, label, maximum, minimum, named
 
@@ -149,11 +150,26 @@ def layer_traffic(costs: FamilyCosts, strategy: Strategy, *, moe_layer: bool) ->
         exchange = EXCHANGES[strategy.engine.context_exchange]
         found = found.plus(exchange(costs, strategy, context))
     if expert.ranks > 1 and costs.model.moe is not None and moe_layer:
-        one = _activation_bytes(costs) * costs.model.moe.experts_per_token
-        fixed_s, sent = expert.round_s, gather_bytes(one, expert.ranks)
-        token_s = named(expert.exchange_s(one, 0.0), "expert_exchange_token_s", "s", TO_EXPERTS)
-        found = found.plus(PerToken(4 * fixed_s, 4 * token_s, 4 * sent))
+        found = found.plus(_to_experts(costs, strategy, costs.model.moe.experts_per_token))
     return found
+
+
+def _to_experts(costs: FamilyCosts, strategy: Strategy, experts: int) -> PerToken:
+    """Tokens to their experts and back, forward and backward; each a copy, or one for each rank.
+
+    Of k experts spread evenly over n ranks n (1 - (1 - 1/n)^k) ranks are met (DeepEP, HybridEP).
+    Beside the work of another micro batch as much shows as of gathers of weights.
+    """
+    link, run = costs.links.expert, strategy.runs_as
+    copies: float = experts
+    if run.expert_dispatch == "flex":
+        copies = link.ranks * (1 - (1 - 1 / link.ranks) ** experts)
+        copies = named(copies, "ranks_met", "ranks", "that hold a token's experts, on average")
+    one = _activation_bytes(costs) * copies
+    sent = gather_bytes(one, link.ranks)
+    shown = NEVER_HIDDEN if run.overlaps_experts else 1.0
+    token_s = named(link.exchange_s(one, 0.0), "expert_exchange_token_s", "s", TO_EXPERTS)
+    return PerToken(4 * shown * link.round_s, 4 * shown * token_s, 4 * sent)
 
 
 def _activation_bytes(costs: FamilyCosts) -> float:

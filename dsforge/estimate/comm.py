@@ -63,6 +63,7 @@ class Channel(NamedTuple):
     reduce_share: float = 1.0  # of bytes_per_s; other than 1 where it was measured
     scatter_share: float = 1.0
     exchange_share: float = 1.0
+    nodes: int = 1  # or NVLink domains: hops of a ring that leave one
 
     def outdoes(self, other: Channel) -> bool:
         """Whether no collective takes longer than over another channel of the same ranks."""
@@ -208,7 +209,9 @@ def _rated(links: NetworkLinks, where: Placement) -> Channel:
     each = inter_rate / (where.sharing * local)  # all ranks of a node at once
     around_s = (local - 1) / intra_rate + (ranks - local) / each
     around_s = named(around_s, "exchange_byte_s", "s", "one byte to every other rank")
-    return Channel(ranks, rate, round_s, tree_s, exchange_share=(ranks - 1) / around_s / rate)
+    return Channel(
+        ranks, rate, round_s, tree_s, exchange_share=(ranks - 1) / around_s / rate, nodes=nodes
+    )
 
 
 def _named(link: Channel, prefix: str = "") -> Channel:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from dsforge.constraints.trainer import is_split
 from dsforge.engines import BY_NAME
-from dsforge.estimate.activations import FLOAT_BYTES, element_bytes
+from dsforge.estimate.activations import COMPOSED, FLOAT_BYTES, element_bytes
 from dsforge.estimate.flops import (
     BACKWARD,
     Product,
@@ -25,9 +25,10 @@ from dsforge.estimate.flops import (
     score_flops,
 )
 from dsforge.estimate.loss import chunks_of, loss_under
+from dsforge.estimate.params import adapter_sides
 from dsforge.estimate.quantised import dequantising_bytes, layer_quantised_elements
 from dsforge.estimate.rates import Rates, rates
-from dsforge.specs import GpuSpec, ModelSpec, Workload
+from dsforge.specs import GpuSpec, LoraSpec, ModelSpec, Workload
 from dsforge.strategy import Execution, Loss, Strategy
 from dsforge.traced import Constant, counted, maximum, named
 
@@ -39,8 +40,13 @@ ATTENTION_BACKWARD = Constant(
     "",
     f"{SOURCE}: five matrix products in backward for two in forward (Dao 2022)",
 )
-SCORE_BYTES = (13.0, 20.0)  # each score in 16 bits, forward and backward, where they are kept
+# Each score in 16 bits, forward and backward, where they are kept: fused softmax, or transformers'
+# scale, mask, softmax in float32 and cast (14 elements each way), beside two and four in products.
+SCORE_BYTES, EAGER_SCORE_BYTES = (13.0, 20.0), (32.0, 36.0)
 UNFUSED_SHARE = 0.9  # of a product's rate: batched products of attention that keeps scores
+# Dropout in one kernel: read, written, a mask of one byte; two of a layer, and one of kept scores.
+DROPOUT, LAYER_DROPOUTS = 2.5, 2  # elements each way
+TENSOR_CORE_SIDE = 8  # elements of 16 bits: 16 bytes (NVIDIA, matrix multiplication guide)
 SELECTIVE_SHARE = 0.452  # of a layer's products, where every second one is computed again
 QUANTISE_BYTES = Constant(
     0.5, "quantise_bytes", "bytes", f"{SOURCE}: per element cast for an 8-bit matrix product"
@@ -57,7 +63,8 @@ CHUNKED_LOGIT_BYTES = 42.0
 # (`tests/engine/test_kernels.py`). torch's own RMSNorm was one kernel from some version on: that of
 # the published rows lies between.
 NORM, EAGER_RMSNORM, MODULE_RMSNORM = (2.0, 3.0), (14.0, 24.0), (18.0, 46.0)
-GATED, EAGER_GATED, PLAIN = (3.0, 5.0), (5.0, 8.0), (2.0, 3.0)
+GATED, EAGER_GATED = (3.0, 5.0), (5.0, 8.0)
+PLAIN, EAGER_COMPOSED = (2.0, 3.0), (18.0, 28.0)  # one kernel; transformers' `gelu_new`, in eight
 ROTARY, EAGER_ROTARY = (2.0, 2.0), (10.0, 12.0)
 RESIDUAL = Constant(3.0, "residual", "", f"{SOURCE}: elements read twice, written once")
 PERMUTED = Constant(
@@ -67,6 +74,12 @@ PERMUTED = Constant(
     f"{SOURCE}: each token is read and written on the way to an expert and back",
 )
 
+
+# Elements that an adapter moves for an element of its matrix's input or output, mean of both.
+# Input: read by A 1; backward read 1, gradient written 1 and added 3. Output: written by B 1,
+# scaled 2, added 3; backward scaled 2, read 2. A compiler joins scale and sum, and such sums.
+ADAPTER, COMPILED_ADAPTER = (3.5, 4.5), (2.5, 4.0)
+ADAPTER_DROPOUT = 1.25  # of the input alone, in each way: read, written, and a mask of one byte
 
 SUMMED = "chunks of the loss read and write the sum of the head's gradient"
 LOGIT = "bytes moved per logit, forward and backward"
@@ -129,6 +142,7 @@ class Setting(NamedTuple):
     trains_head: bool
     repeated: float  # share of the products computed again
     repeated_scores: float
+    adapters: LoraSpec | None  # LoRA's, on frozen weights
     dequantise_bytes: float  # moved for each element that lies in 4 bits, in each pass
 
     @property
@@ -160,6 +174,7 @@ def setting_of(gpu: GpuSpec, workload: Workload, strategy: Strategy) -> Setting:
         trains_head=workload.trains_head,
         repeated=counted(repeated, "repeated", "share", of=tp, why=AGAIN),
         repeated_scores=counted(scores, "repeated_scores", "share", of=tp, why=AGAIN),
+        adapters=workload.lora if workload.method == "lora" else None,
         dequantise_bytes=dequantising_bytes(workload),
     )
 
@@ -189,7 +204,8 @@ def _product(name: str, product: Product, rate: float, *, setting: Setting, tp: 
     weight, sides = product.weight(name) / tp, product.sides(tp)
     bandwidth, size = setting.rates.bandwidth, setting.size
     size_in = size + QUANTISE_BYTES if rate > setting.rates.wide_products else size
-    fixed_s = setting.rates.kernel_s + size * weight / bandwidth
+    calls = 1 if setting.fused else product.times  # experts of a token: one grouped product
+    fixed_s = setting.rates.kernel_s * calls / product.times + size * weight / bandwidth
     token_s = 2.0 * weight / rate + size_in * sides / bandwidth
     return LinearTime(
         named(fixed_s, f"{name}_fixed_s", "s"), named(token_s, f"{name}_token_s", "s")
@@ -239,13 +255,19 @@ def _attention_s(model: ModelSpec, setting: Setting) -> float:
     """Seconds per token in the attention scores of one layer, all passes."""
     flops = score_flops(model, setting.sequence_length) / setting.tp
     forward = 1 + setting.repeated_scores
-    if setting.execution.attention == "flash":
+    if setting.execution.attention == "masked":
+        flops *= 2 if model.kind == "decoder" else 1  # the masked half is computed
+    if setting.execution.attention != "eager":
         seconds = (forward + ATTENTION_BACKWARD) * flops / setting.rates.attention
         return named(seconds, "attention_token_s", "s")
     scores = model.attention_heads / setting.tp * setting.sequence_length
-    moved = (forward * SCORE_BYTES[0] + SCORE_BYTES[1]) * scores * setting.size / 2
+    each = SCORE_BYTES if setting.fused else EAGER_SCORE_BYTES
+    dropped = 2 * DROPOUT if setting.execution.dropout else 0.0
+    moved = (forward * (each[0] + dropped) + each[1] + dropped) * scores * setting.size / 2
     whole = 2 * flops if model.kind == "decoder" else flops  # the masked half is computed
-    products = (forward + 2) * whole / (setting.rates.wide_products * UNFUSED_SHARE)
+    aligned = model.mla is not None or model.head_size % TENSOR_CORE_SIDE == 0
+    rate = setting.rates.wide_products if aligned else setting.rates.unaligned
+    products = (forward + 2) * whole / (rate * UNFUSED_SHARE)
     return products + moved / setting.rates.bandwidth
 
 
@@ -255,7 +277,9 @@ def _moved_elements(model: ModelSpec, setting: Setting, *, moe_layer: bool) -> t
     engine = BY_NAME[setting.execution.trainer]
     eager_norm = MODULE_RMSNORM if engine.norms_in_python else EAGER_RMSNORM
     norm = NORM if fused or model.norm != "rmsnorm" else eager_norm
-    activation = (GATED if fused else EAGER_GATED) if model.gated_mlp else PLAIN
+    composed = model.activation in COMPOSED and not fused
+    plain = EAGER_COMPOSED if composed else PLAIN
+    activation = (GATED if fused else EAGER_GATED) if model.gated_mlp else plain
     rotary = (ROTARY if fused else EAGER_ROTARY) if model.position == "rope" else (0.0, 0.0)
     kind = "moe" if moe_layer else "dense"
     outer = model.norms_per_layer * model.hidden_size / setting.cut
@@ -266,15 +290,33 @@ def _moved_elements(model: ModelSpec, setting: Setting, *, moe_layer: bool) -> t
     routed = model.moe.experts_per_token * model.hidden_size if moe_layer and model.moe else 0
     rotated = named(rotated, "rotary_width", "elements", "queries and keys, per token")
     rest = outer * RESIDUAL + routed * PERMUTED
+    if setting.execution.dropout:
+        rest += LAYER_DROPOUTS * DROPOUT * model.hidden_size / setting.cut
     rest = named(rest, f"{kind}_residual_elements", "elements", "residuals, tokens sent to experts")
     of = model.hidden_size
     norm = _by_kernel("norm", norm, of)
     activation, rotary = _by_kernel("activation", activation, of), _by_kernel("rotary", rotary, of)
+    beside = _adapter_elements(model, setting, moe_layer=moe_layer)
     forward, backward = (
-        rest + outer * norm[way] + inner * activation[way] + rotated * rotary[way] for way in (0, 1)
+        beside[way] + rest + outer * norm[way] + inner * activation[way] + rotated * rotary[way]
+        for way in (0, 1)
     )
     forward = named(forward, f"{kind}_moved_forward", "elements")
     return forward, named(backward, f"{kind}_moved_backward", "elements")
+
+
+def _adapter_elements(
+    model: ModelSpec, setting: Setting, *, moe_layer: bool
+) -> tuple[float, float]:
+    """Elements that LoRA's operations beside the frozen products move: forward, backward."""
+    lora = setting.adapters
+    if lora is None:
+        return 0.0, 0.0
+    sides = adapter_sides(model, lora, moe_layer=moe_layer) / setting.tp
+    dropped = ADAPTER_DROPOUT if lora.dropout else 0.0
+    each = COMPILED_ADAPTER if setting.execution.kernels == "compiled" else ADAPTER
+    forward, backward = _by_kernel("adapter", each, model.hidden_size)
+    return sides * (forward + dropped), sides * (backward + dropped)
 
 
 def _by_kernel(name: str, elements: tuple[float, float], of: float) -> tuple[float, float]:

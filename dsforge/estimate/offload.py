@@ -187,6 +187,14 @@ def _one_thread_per_s(cluster: ClusterSpec) -> float:
     return _shared(cluster, cluster.gpus_per_node if cluster.gpus_per_node > 1 else None)
 
 
+def thread_gain(cluster: ClusterSpec) -> float:
+    """How much faster a rank's share of the cores is than torchrun's one thread a rank."""
+    if cluster.cpu_adam_per_s is not None:
+        return 1.0
+    share = _shared(cluster, cluster.cpu_cores_per_rank * cluster.gpus_per_node)
+    return share / _one_thread_per_s(cluster)
+
+
 def _shared(cluster: ClusterSpec, threads: int | None) -> float:
     """Bytes/s of so many threads (none: of all cores), which share the node's memory."""
     sockets = 2 if cluster.cpu_cores > SOCKET_CORES else 1

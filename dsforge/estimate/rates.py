@@ -25,6 +25,7 @@ from dsforge.strategy import Execution
 from dsforge.traced import Constant, minimum, named
 
 FITTED = "estimate/rates.py: fitted over all published rows"
+SDPA = "estimate/rates.py: training with and without a mask (transformers issue #30461)"
 STEP_SHARE = Constant(
     0.926,
     "step_share",
@@ -56,7 +57,13 @@ FLASH2_SHARE = Constant(
 FLASH2_FALL = Constant(
     0.353, "flash2_fall", "", f"{FITTED}; exponent by which this share drops on faster GPUs"
 )
+# Mistral 7B with and without a mask: 94.8 us a token more at 4,096 tokens, 197 us at 8,192, of both
+# halves of the scores in 4.5 passes (transformers issue #30461; its card is taken as an A100).
+MASKED_SHARE = Constant(
+    0.3, "masked_share", "share", f"{SDPA}; of a product's rate: fused attention under a mask"
+)
 PRODUCTS = "large matrix products, in the precision of the workload"
+UNALIGNED = "16-bit products outside of the tensor cores (NVIDIA, matrix multiplication guide)"
 WIDE = "matrix products that stay in 16 bits"
 ATTENTION = "fused attention, as a share of the rate of matrix products"
 A100_FLOPS = Constant(312e12, "a100_flops", "FLOP/s", "NVIDIA A100: peak in bf16")
@@ -71,6 +78,7 @@ class Rates(NamedTuple):
     products: float  # in the precision of the workload
     wide_products: float  # in 16 bits, where the workload's are 8
     attention: float
+    unaligned: float  # products in 16 bits whose sides are no multiple of 8
     bandwidth: float
     kernel_s: float
 
@@ -87,14 +95,21 @@ def rates(gpu: GpuSpec, precision: Precision, execution: Execution) -> Rates:
     products = named(_products_flops(gpu, precision), "products_flops", "FLOP/s", PRODUCTS)
     wide = _products_flops(gpu, "bf16") if precision == "fp8" else products
     wide = named(wide, "wide_products_flops", "FLOP/s", WIDE)
-    attention = wide * _attention_share(peak_flops(gpu, "bf16"), execution)
+    attention = wide * _attention_share(gpu, execution)
     return Rates(
         products=products,
         wide_products=wide,
         attention=named(attention, "attention_flops", "FLOP/s", ATTENTION),
+        unaligned=named(_unaligned_flops(gpu, wide), "unaligned_flops", "FLOP/s", UNALIGNED),
         bandwidth=memory_bytes_per_s(gpu),
         kernel_s=0.0 if gpu.is_cpu else KERNEL_S,
     )
+
+
+def _unaligned_flops(gpu: GpuSpec, wide: float) -> float:
+    """FLOP/s outside of the tensor cores: twice the fp32 peak (V100 15.7 and 31.4, NVIDIA)."""
+    fp32 = gpu.peak_flops.get("fp32")
+    return wide if fp32 is None else minimum(wide, 2.0 * fp32 * STEP_SHARE)
 
 
 def memory_bytes_per_s(gpu: GpuSpec) -> float:
@@ -124,12 +139,19 @@ def _sustained_share(gpu: GpuSpec) -> float:
     return named(share, "sustained_share", "share")
 
 
-def _attention_share(peak: float, execution: Execution) -> float:
-    """Share of a product's rate that flash attention reaches."""
+def _attention_share(gpu: GpuSpec, execution: Execution) -> float:
+    """Share of a product's rate that flash attention reaches.
+
+    Cards before Ampere, which have no bf16, run torch's other fused kernel: FlashAttention-2 does
+    not support them (its README).
+    """
+    older = "bf16" not in gpu.peak_flops and not gpu.is_cpu
+    if execution.attention == "masked" or older:
+        return MASKED_SHARE
     fused_by_cudnn = BY_NAME[execution.trainer].flash_kernels == "cudnn"
     if fused_by_cudnn and not execution.deterministic:
         return CUDNN_SHARE
-    fall: float = minimum(1.0, A100_FLOPS / peak) ** FLASH2_FALL
+    fall: float = minimum(1.0, A100_FLOPS / peak_flops(gpu, "bf16")) ** FLASH2_FALL
     share = FLASH2_SHARE * fall
     share = share * DETERMINISTIC_SHARE if execution.deterministic else share
     return named(share, "attention_share", "share")

@@ -12,10 +12,11 @@ from dsforge.estimate.family_costs import FamilyCosts, family_costs
 from dsforge.estimate.flops import step_flops
 from dsforge.estimate.micro_batch_time import StageTimes, stage_times
 from dsforge.estimate.offload import Moved, offload
+from dsforge.estimate.states import shares
 from dsforge.estimate.traffic import Exchange, exchanges
 from dsforge.specs import FROZEN, ClusterSpec, ModelSpec, Workload
-from dsforge.strategy import Batching, Strategy
-from dsforge.traced import TRACED, Constant, label
+from dsforge.strategy import FULLY_SHARDED, Batching, Strategy
+from dsforge.traced import TRACED, Constant, label, named
 from dsforge.units import TFLOP, Interval
 
 
@@ -62,6 +63,9 @@ COMMUNICATION_ERROR = (
 STEP_OVERHEAD_S = Constant(
     0.01, "overhead_s", "s", "estimate/time.py: gradient norm, clipping, schedule, Python"
 )
+
+
+STEPPED = "trainable elements whose gradients and weights a rank holds"
 
 
 class Seconds(NamedTuple):
@@ -118,7 +122,10 @@ class StepCosts(NamedTuple):
 def step_costs(costs: FamilyCosts, strategy: Strategy) -> StepCosts:
     """The step time of a strategy and of all others that differ in batching alone."""
     held, moved = costs.fullest.held, offload(costs, strategy)
-    on_device_s = optimizer_s(costs.cluster.gpu, held.trainable, costs.fullest.kept.optimizer)
+    stepped: float = held.trainable  # gradients and weights that a rank passes over in the step
+    if strategy.zero_stage == FULLY_SHARDED:
+        stepped = named(shares(strategy).of_trainable(held), "stepped", "elements", STEPPED)
+    on_device_s = optimizer_s(costs.cluster.gpu, stepped, costs.fullest.kept.optimizer)
     return StepCosts(
         stage_times=stage_times(costs, strategy),
         exchanges=exchanges(costs, strategy),

@@ -3,7 +3,8 @@
 Read in DeepSpeed 0.19: ZeRO stage 1 and 2 all-reduce their buckets
 (`use_multi_rank_bucket_allreduce`), stage 1 once a step, stage 2 in every micro step, and gather
 the updated weights after the step. Stage 3 gathers weights in forward and in backward of every
-micro step, once more where activations are recomputed, and scatters gradients in every micro step.
+micro step, what lies beyond its reuse distance once more after recomputation, and scatters
+gradients in every micro step.
 Megatron reduces once a step; with its distributed optimizer it scatters and gathers.
 """
 
@@ -12,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+from dsforge.engines import Messages
 from dsforge.estimate.activations import element_bytes
 from dsforge.estimate.comm import Channel, gather_bytes
 from dsforge.estimate.family_costs import FamilyCosts
@@ -21,6 +23,7 @@ from dsforge.traced import TRACED, Constant, counted, label, maximum, named
 
 FITTED = "estimate/traffic.py: fitted over all published rows"
 GRADIENT_OVERLAP = 0.085  # share of backward that hides reduction of gradients
+GATHERS = 2  # of weights in a micro step: forward, backward
 GATHER_OVERLAP = 0.7  # share of compute that hides gathers of ZeRO stage 3
 MESSAGE_BYTES = Constant(
     2.56e8,
@@ -49,11 +52,12 @@ class Exchange(NamedTuple):
     hidden_share: float = 0.0  # of the compute of a micro batch: what may hide it
     every_micro_step: bool = False  # else once a step
     sent_bytes: float = 0.0
+    never_hidden: float = NEVER_HIDDEN
 
     def exposed_s(self, layers: int, micro_s: float) -> float:
         """Seconds that nothing hides, of one exchange beside a micro batch of so much compute."""
         busy_s = self.seconds + layers * self.layer_s
-        shown_s = maximum(busy_s - self.hidden_share * micro_s, NEVER_HIDDEN * busy_s)
+        shown_s = maximum(busy_s - self.hidden_share * micro_s, self.never_hidden * busy_s)
         if micro_s.__class__ is TRACED:
             label(busy_s, self.name + " busy_s", "s", WIRE)
             label(shown_s, self.name + " exposed_s", "s", EXPOSED)
@@ -185,7 +189,9 @@ def _stage3(
         return _second_copy(costs, strategy, weights=weights, gradients=gradients)
     group, every = costs.links.updates, costs.links.shards
     name = "weights gathered, gradients scattered"
-    inside = _gathered(name, strategy, (weights, group), (gradients, group))
+    inside = _gathered(
+        name, costs, strategy, weights=(weights, group), gradients=(gradients, group)
+    )
     if group.ranks == every.ranks:
         return (inside,)
     kept = gradients / group.ranks
@@ -205,28 +211,55 @@ def _second_copy(
     group, every, held = costs.links.updates, costs.links.shards, costs.fullest.held
     renewed = weights * held.trainable / held.total
     name = "weights gathered in groups, gradients scattered"
+    sent = _messages(costs, strategy)
     once = Exchange(
         "weights gathered from all ranks",
         every.gather_s(renewed, 0.0),
-        every.gather_s(0.0),
+        sent.gathers * _around_s(every, sent),
         GATHER_OVERLAP / 3,  # of a micro batch, only its forward
         sent_bytes=gather_bytes(renewed, every.ranks),
     )
-    return _gathered(name, strategy, (weights, group), (gradients, every)), once
+    inside = _gathered(
+        name, costs, strategy, weights=(weights, group), gradients=(gradients, every)
+    )
+    return inside, once
 
 
 def _gathered(
-    name: str, strategy: Strategy, weights: tuple[float, Channel], gradients: tuple[float, Channel]
+    name: str,
+    costs: FamilyCosts,
+    strategy: Strategy,
+    *,
+    weights: tuple[float, Channel],
+    gradients: tuple[float, Channel],
 ) -> Exchange:
-    """Weights for each pass of a micro step, then its gradients: bytes, and the ranks of each."""
+    """Weights for each pass of a micro step, then its gradients: bytes, and the ranks of each.
+
+    Forward and backward gather. Where backward computes a layer again, its weights stay until their
+    gradients are made, as far as the engine keeps them.
+    """
     whole, group = weights
     summed, owners = gradients
-    gathers = 3 if strategy.recompute == "full" else 2
+    sent = _messages(costs, strategy)
+    gathers = GATHERS + (sent.repeated if strategy.recompute == "full" else 0.0)
     return Exchange(
         name,
         gathers * group.gather_s(whole, 0.0) + owners.scatter_s(summed, 0.0),
-        gathers * group.gather_s(0.0) + owners.scatter_s(0.0),
+        gathers * sent.gathers * _around_s(group, sent) + sent.scatters * _around_s(owners, sent),
         GATHER_OVERLAP,
         every_micro_step=True,
         sent_bytes=gathers * gather_bytes(whole, group.ranks) + gather_bytes(summed, owners.ranks),
+        never_hidden=strategy.engine.never_hidden or NEVER_HIDDEN,
     )
+
+
+def _messages(costs: FamilyCosts, strategy: Strategy) -> Messages:
+    """How the weights and gradients of a layer travel."""
+    held = costs.fullest.held
+    return strategy.engine.layer_messages(costs.model, held.total, costs.buckets)
+
+
+def _around_s(ring: Channel, sent: Messages) -> float:
+    """Seconds of one message around a ring, beside its bytes."""
+    far = ring.nodes if ring.nodes > 1 else 0
+    return maximum(ring.round_s, (ring.ranks - ring.nodes) * sent.hop_s + far * sent.far_hop_s)

@@ -40,6 +40,7 @@ from dsforge.strategy import (
     BucketSizes,
     Constraints,
     Execution,
+    Kernels,
     Loss,
     Offload,
     Recompute,
@@ -117,7 +118,7 @@ def base(
         virtual_stages=1,
         execution=_execution(fixed, workload, partial=split and offloads[0] == "cpu")
         if BY_NAME[back_end].has_zero_stages
-        else _of_loss(fixed, back_end),
+        else _of_megatron(fixed, back_end),
         sequence_parallel=BY_NAME[back_end].sequence_parallel
         and tp > 1
         and workload.sequence_length % (tp * cp) == 0,
@@ -139,15 +140,23 @@ def _execution(fixed: Constraints, workload: Workload, *, partial: bool) -> Exec
         offload_ratio=1.0 if fixed.offload_ratio is None or not partial else fixed.offload_ratio,
         loss=fixed.loss,
         attention=fixed.attention or "flash",
+        kernels=fixed.kernels or EXECUTIONS[fixed.trainer or ZERO.name].kernels,
+        trainer=fixed.trainer or ZERO.name,
     )
     return None if how == USUAL else _engine(how)
 
 
 @lru_cache(maxsize=8)
-def _of_loss(fixed: Constraints, back_end: BackEnd) -> Execution | None:
-    """The back end with another loss, where one is fixed."""
-    loss = fixed.loss
-    return None if loss is None else EXECUTIONS[back_end].model_copy(update={"loss": loss})
+def _of_megatron(fixed: Constraints, back_end: BackEnd) -> Execution | None:
+    """The back end with what is fixed of its loss, gradients and experts; none: as it is."""
+    said = {
+        "loss": fixed.loss,
+        "gradients": fixed.gradient_type,
+        "expert_dispatch": fixed.expert_dispatch,
+        "overlaps_experts": fixed.overlaps_experts,
+    }
+    update = {field: value for field, value in said.items() if value is not None}
+    return EXECUTIONS[back_end].model_copy(update=update) if update else None
 
 
 class _How(NamedTuple):
@@ -161,6 +170,8 @@ class _How(NamedTuple):
     offload_ratio: float = 1.0
     loss: Loss | None = None
     attention: AttentionKind = "flash"
+    kernels: Kernels = "eager"
+    trainer: str = ZERO.name
 
 
 USUAL = _How()
@@ -168,8 +179,8 @@ USUAL = _How()
 
 @lru_cache(maxsize=8)
 def _engine(how: _How) -> Execution:
-    """DeepSpeed with these buckets and types."""
-    return ZERO.execution.model_copy(update=how._asdict())
+    """The engine with these buckets, types and kernels."""
+    return EXECUTIONS[how.trainer].model_copy(update=how._asdict())
 
 
 def interleavings(request: Request, family: Strategy) -> tuple[tuple[Batching, ...], ...]:
@@ -313,7 +324,9 @@ def _offloads(request: Request, back_end: BackEnd, stage: ZeroStage) -> tuple[Of
 
 def _virtual_stages(request: Request, family: Strategy) -> tuple[int, ...]:
     """Chunks of layers that a stage may be cut into."""
-    pp = family.layout.pipeline_parallel_size
+    fixed, pp = request.constraints.virtual_stages, family.layout.pipeline_parallel_size
+    if fixed is not None:
+        return (fixed,)
     if pp == 1 or not family.engine.interleaves:
         return (1,)
     split = layer_split(request.model.layers, pp)

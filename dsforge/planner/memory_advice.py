@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from math import inf
 
+from dsforge.estimate.offload import thread_gain
 from dsforge.plan import Priced, Reason, Request
 from dsforge.planner.explore import Candidate
 from dsforge.planner.pricing import is_safe, rooms, shortage
 from dsforge.planner.rivals import Rivals, fastest
 from dsforge.planner.wording import LIKELY_ONLY, Said, against, memory_name, said
 from dsforge.strategy import Constraints, Strategy
-from dsforge.units import gib, seconds
+from dsforge.units import factor, gib, seconds
+
+NOTICED_GAIN = 1.25  # of threads
 
 
 def offload_reason(request: Request, best: Priced, found: Rivals) -> Said | None:
@@ -26,8 +29,21 @@ def offload_reason(request: Request, best: Priced, found: Rivals) -> Said | None
         f"{seconds(terms.optimizer_s)} of optimizer time, and each node needs "
         f"{gib(best.memory.host_bytes.peak)} of host RAM at its peak"
     )
+    message += _threads(request, strategy)
     share = (terms.offload_s + terms.optimizer_s) / best.time.step_s.likely
     return said("offload-asked" if asked else "offload-to-fit", message, max(1 - share, 0.01))
+
+
+def _threads(request: Request, strategy: Strategy) -> str:
+    """What OMP_NUM_THREADS of the launch scripts is worth to an optimizer on the CPU."""
+    gain = thread_gain(request.cluster)
+    if strategy.offload_optimizer == "none" or gain < NOTICED_GAIN:
+        return ""
+    cores = request.cluster.cpu_cores_per_rank
+    return (
+        f"; the optimizer runs {cores} threads per rank (OMP_NUM_THREADS, set by the launch "
+        f"scripts), torchrun's default of 1 is {factor(gain)} slower"
+    )
 
 
 def quantised_reason(request: Request, best: Priced, found: Rivals) -> Said | None:

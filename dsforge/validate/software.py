@@ -20,6 +20,7 @@ ADDED = (
     *("compile", "chunked", "activation checkpointing", "fused into backward"),
     *("activation offloading", "8-bit"),
 )
+FUSED = ("megatron",)  # frameworks whose kernels are fused, whoever shards
 NEMO = ("nemo", "bridge")  # recipes that overlap tensor parallelism and sum gradients in bf16
 
 
@@ -58,9 +59,9 @@ def _execution(row: Row, engine: Engine) -> Execution:
     recipe = any(word in row.framework.lower() for word in NEMO)
     return Execution(
         trainer=engine.name,
-        kernels=_kernels(notes, engine, added),
+        kernels=_kernels(row.framework.lower(), notes, engine, added),
         attention=_attention(row, engine),
-        dropout="transformer-impl" in notes,  # Megatron's own tests leave it at its default
+        dropout=_drops(row, notes),
         gathered_inputs=_gathered_inputs(row, engine),
         loss=_loss(notes, added),
         gradients="compute" if recipe else engine.execution.gradients,
@@ -75,11 +76,17 @@ def _execution(row: Row, engine: Engine) -> Execution:
     )
 
 
-def _kernels(notes: str, engine: Engine, added: tuple[str, ...]) -> Kernels:
+def _drops(row: Row, notes: str) -> bool:
+    """Megatron's own tests leave dropout at its default of 0.1, as GPT-2 of transformers does."""
+    ours = "hf trainer" in row.framework.lower() and row.model_name.lower().startswith("gpt2")
+    return ours or "transformer-impl" in notes
+
+
+def _kernels(framework: str, notes: str, engine: Engine, added: tuple[str, ...]) -> Kernels:
     """The engine's own kernels; of plain modules those that a row names."""
     if engine.execution.kernels != "eager":
         return engine.execution.kernels
-    if "liger" in notes:
+    if "liger" in notes or any(word in framework for word in FUSED):
         return "fused"
     return "compiled" if "torch.compile" in notes or "compile" in added else "eager"
 

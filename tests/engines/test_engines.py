@@ -42,6 +42,7 @@ EXPECTED = {
     "deepspeed": Expected("deepspeed", "zero-3", "DeepSpeed", "zero"),
     "megatron": Expected("megatron-lm", "zero-1", "Megatron-LM", "whole_gradients"),
     "nanotron": Expected("nanotron", "zero-1", "nanotron", "whole_gradients"),
+    "megatron-fsdp": Expected("megatron-bridge", "fsdp", "Megatron-FSDP", "fp32_shards"),
     "fsdp": Expected("torchtitan", "fsdp2", "PyTorch FSDP", "fp32_shards"),
     "torchtune": Expected("torchtune", "", "torchtune", "whole_gradients"),
 }

@@ -223,9 +223,9 @@ def test_a_much_faster_tight_plan_is_named_and_taken_with_risk() -> None:
 
 @pytest.mark.parametrize("listed", [False, True], ids=["numbers", "hosts by name"])
 def test_one_node_that_does_better_than_two_is_said(listed: bool) -> None:
-    """Adapters of 70 B over 100 GbE: without names one node is taken, with names it is told."""
+    """Adapters of 70 B over 25 GbE: without names one node is taken, with names it is told."""
     hosts = tuple(Host(address=f"10.0.0.{i}", slots=8) for i in (1, 2)) if listed else ()
-    on = cluster(2, gpu="a100-40gb", inter="100gbe", nics_per_node=1, hosts=hosts)
+    on = cluster(2, gpu="a100-40gb", inter="25gbe", nics_per_node=1, hosts=hosts)
     request = ask("llama-3.1-70b", on, lora_workload(4096, 64))
     plan = choose(request)
     said = {reason.rule: reason.message for reason in plan.choice.reasons}

@@ -244,7 +244,8 @@ def test_cards_lead_to_a_link_in_their_node() -> None:
 
     assert {link.name for link in links.values()} <= set(catalog.link_names())
     assert links["a100-80gb"].name == "nvlink-3"
-    assert links["rtx-3060"].name == "pcie-4"
+    assert links["rtx-a6000-48gb"].name == "pcie-4"
+    assert links["rtx-3060"].name == "pcie-4-host"  # GeForce: no peer-to-peer
     assert links["cpu"].kind == "memory"
     assert catalog.default_intra_node(unknown).name == "pcie-4"
 
