@@ -142,7 +142,7 @@ def test_the_shell_completes_names_of_the_catalog(words: str, name: str) -> None
         ("--optimizer", ["adamw", "lion", "sgd", "adafactor", "muon"]),
         ("--offload-optimizer", ["none", "cpu", "nvme"]),
         ("--loss", ["plain", "chunked"]),
-        ("--attention", ["flash", "eager"]),
+        ("--attention", ["flash", "eager", "masked"]),
         ("--objective", ["fastest", "cheapest", "fewest-gpus"]),
     ],
 )
