@@ -19,6 +19,7 @@ GatheredInputs = Literal["saved", "gathered_again"]
 GradientType = Literal["compute", "fp32"]
 BucketSizes = Literal["sized", "engine"]
 AttentionKind = Literal["flash", "eager"]
+Software = Literal["dsforge", "others"]
 Loss = Literal["plain", "softmax", "chunked_output", "chunked", "fused"]
 
 
@@ -58,6 +59,11 @@ class Execution(BaseModel):
     trainer: str = Field(
         description="Engine whose gradient buffers, shards and schedule are used: a name of "
         "`engines.ENGINES`."
+    )
+    software: Software = Field(
+        default="dsforge",
+        description="Whose scripts run it: those of dsforge, or of `others`, of which nothing is "
+        "known but what is stated.",
     )
     kernels: Kernels = Field(
         default="eager",

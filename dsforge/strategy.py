@@ -16,6 +16,7 @@ from dsforge.execution import (
     GradientType,
     Loss,
     Recompute,
+    Software,
 )
 from dsforge.layout import Layout
 from dsforge.specs import FROZEN
@@ -38,6 +39,7 @@ __all__ = [
     "Loss",
     "Offload",
     "Recompute",
+    "Software",
     "Strategy",
     "ZeroStage",
 ]
@@ -260,6 +262,12 @@ class Constraints(BaseModel):
     attention: AttentionKind | None = Field(
         default=None,
         description="`eager` keeps the scores of all pairs of tokens, `flash` none; none: flash.",
+    )
+    software: Software | None = Field(
+        default=None,
+        description="Whose scripts run it: those of dsforge, or of `others` on the same engine. "
+        "Limits of `dsforge train` do not count for others, and intervals are wider, as nothing is "
+        "known of them but what is stated; none: dsforge.",
     )
     buckets: BucketSizes | Buckets | None = Field(
         default=None, description="ZeRO's buffers: `sized`, the `engine`'s defaults, or as given."

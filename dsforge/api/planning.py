@@ -38,6 +38,11 @@ PLAIN_LOSS = Reason(
     rule="default-loss",
     message="`--exact` simulates the plain loss, which holds whole logits: `--loss` is plain",
 )
+OF_OTHERS = Problem(
+    "software-files",
+    "software=others is priced and not written: dsforge writes files for its own scripts",
+    "leave `software` out, or use `dsforge estimate`",
+)
 LEAST_WORD, MOST_NEAR = 3, 6  # letters of a word that tells something; names that are shown
 
 Job = TypeVar("Job", Request, Plan)
@@ -266,6 +271,8 @@ def gen(
         made = _seen_from(folder, model)
     else:
         asked = request_of(Inputs(model, cluster, workload, strategy))
+        if asked.constraints.software == "others":
+            raise SpecError((OF_OTHERS,))
         wished = _wished(asked, objective, deadline_days, budget, prefer=prefer, risk=risk)
         made = choose(_seen_from(folder, wished))
     artifacts = render(made, searched)

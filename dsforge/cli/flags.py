@@ -231,15 +231,18 @@ class Flags(NamedTuple):
     loss: Annotated[
         str | None,
         Flag(STRATEGY, "Loss: plain (full logits) or chunked.", ("strategy", "loss")),
+    ] = None
+    attention: Annotated[
+        str | None,
         Flag(STRATEGY, "Attention: flash, or eager (keeps scores).", ("strategy", "attention")),
+    ] = None
+    software: Annotated[
+        str | None,
+        Flag(STRATEGY, "Whose scripts run it: dsforge or others.", ("strategy", "software")),
     ] = None
     buckets: Annotated[
         str | None,
-        Flag(
-            STRATEGY,
-            "ZeRO bucket sizes: sized (for model and link) or engine (5e8).",
-            ("strategy", "buckets"),
-        ),
+        Flag(STRATEGY, "ZeRO bucket sizes: sized or engine (5e8).", ("strategy", "buckets")),
     ] = None
 
 

@@ -74,6 +74,7 @@ class Case(NamedTuple):
     compiled: bool = False  # torch.compile of the decoder layers
     adapters: bool = False  # LoRA
     in_4_bits: bool = False  # QLoRA
+    by_others: bool = False  # in scripts that dsforge has not written
     tied_modules: tuple[str, ...] = ()  # `modules_to_save` of a model with tied embeddings
     shape: ModelShape | None = None
     model: ModelSpec | None = None
@@ -119,6 +120,7 @@ class Constraint(NamedTuple):
     title: str
     source: str
     judge: Callable[[Case], Broken | None]
+    ours: bool = False  # of what dsforge writes and runs: software of others may not have it
 
     def __call__(self, case: Case) -> Problem | None:
         """The problem of a case that breaks it; none where it holds or cannot be judged."""
@@ -127,17 +129,19 @@ class Constraint(NamedTuple):
 
 
 def constraint(
-    name: str, *, source: str
+    name: str, *, source: str, ours: bool | None = None
 ) -> Callable[[Callable[[Case], Broken | None]], Constraint]:
     """A decorator that declares a constraint; its title is the first line of the docstring.
 
     `source`: the place in DeepSpeed 0.19, Megatron-LM or megatron-core 0.16 that enforces it, or
-    `dsforge: ` and why the limit is ours.
+    `dsforge: ` and why the limit is ours. `ours`: also where the source is a library that `dsforge
+    train` builds on and others do not.
     """
+    limit = source.startswith("dsforge") if ours is None else ours
 
     def declared(judge: Callable[[Case], Broken | None]) -> Constraint:
         title = (judge.__doc__ or "").strip().split("\n")[0]
-        return Constraint(name, title, source, judge)
+        return Constraint(name, title, source, judge, limit)
 
     return declared
 
@@ -171,6 +175,7 @@ def case_of(model: ModelSpec, cluster: ClusterSpec, workload: Workload, strategy
         sequence_length=workload.sequence_length,
         adapters=workload.method == "lora",
         in_4_bits=workload.in_4_bits,
+        by_others=how.software == "others",
         tied_modules=_saved(workload) if model.tied_embeddings else (),
         shape=shape_of(model),
         model=model,

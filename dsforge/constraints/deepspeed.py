@@ -45,6 +45,7 @@ def zero_with_pipeline(case: Case) -> Broken | None:
     "zero-tensor",
     source="DeepSpeed runtime/engine.py, _configure_tensor_parallel_states: an assertion in "
     "earlier releases (deepspeedai/DeepSpeed#7389); 0.19.8 accepts it, not tested here",
+    ours=True,
 )
 def zero_with_tensor(case: Case) -> Broken | None:
     """ZeRO stage 3 with tensor parallelism (AutoTP)."""
@@ -61,6 +62,7 @@ def zero_with_tensor(case: Case) -> Broken | None:
     "deepspeed-3d",
     source="DeepSpeed runtime/pipe/module.py, PipelineModule takes layers; AutoTP and Ulysses take "
     "Hugging Face models",
+    ours=True,
 )
 def one_way_to_split(case: Case) -> Broken | None:
     """More than one of tensor, pipeline and sequence parallelism."""
@@ -202,6 +204,7 @@ def gradient_type_without_zero(case: Case) -> Broken | None:
     "recompute",
     source="transformers, gradient_checkpointing_enable checkpoints whole layers; Megatron-LM "
     "alone has selective recomputation",
+    ours=True,
 )
 def recompute_kind(case: Case) -> Broken | None:
     """Selective recomputation with DeepSpeed."""

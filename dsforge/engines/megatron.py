@@ -45,6 +45,7 @@ ENGINE = Engine(
     scatters_gradients=True,  # `--use-distributed-optimizer`
     overlaps_gradients=lambda layout, buckets: True,
     layer_host_s=lambda cluster, workload, sharding: LAYER_HOST_S,
+    step_ends=(0.9, 1.15),
     runs_row=runs_row,
     kept_scores=kept_scores,
 )

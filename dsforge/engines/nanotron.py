@@ -118,6 +118,7 @@ ENGINE = Engine(
     tensor_wait_s=tensor_wait_s,
     send_wait_s=send_wait_s,
     stalls=stalls,
+    step_ends=(0.82, 1.35),
     runs_row=lambda framework, sharding: "nanotron" in framework,
     splits_sequence=True,  # reduce-scatter mode; tables leave open whether inputs are kept whole
 )

@@ -86,7 +86,7 @@ def size_buckets(
     wanted = named(wanted, "wanted_bucket", "elements", "100 MB, at least the engine's auto rule")
     bucket = minimum(_even(wanted), maximum(2, (parameters + 1) // 2 * 2))
     bucket = named(bucket, "reduce_bucket_size", "elements", "even, at most the whole model")
-    layer = named(maximum(parameters // model.layers, 1), "layer_elements", "elements", MEAN)
+    layer = named(maximum(parameters // model.depth, 1), "layer_elements", "elements", MEAN)
     live = maximum(minimum(parameters, _live(model, layer, bucket)), 1)
     live = named(live, "max_live_parameters", "elements", "at most the whole model")
     prefetch = minimum(bucket, maximum(1, 9 * layer // 10))

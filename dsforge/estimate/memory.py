@@ -16,6 +16,7 @@ from pydantic import BaseModel, Field
 
 from dsforge.engines import Held
 from dsforge.estimate.activations import element_bytes, kept_token_bytes
+from dsforge.estimate.doubts import ACTIVATION_ERROR, STATES_ERROR, memory_errors
 from dsforge.estimate.family_costs import FamilyCosts, family_costs
 from dsforge.estimate.host import HostMemory
 from dsforge.estimate.loss import NO_HEAD, HeadBytes, head_bytes
@@ -94,12 +95,6 @@ OF_SLACK = "reserved / allocated: what the caching allocator keeps"
 SLACK = _ends(Interval(1.0, 1.03, 1.1), "slack", "", OF_SLACK)
 OF_CHURN = "free blocks that fit nothing else over ZeRO stage 3 buffers (rows stas)"
 CHURN = _ends(Interval(0.0, 1.0, 2.0), "churn", "", OF_CHURN)
-STATES_ERROR = Constant(
-    0.03, "states_error", "share", f"{FITTED}; of the states and buffers: padding, alignment"
-)
-ACTIVATION_ERROR = Constant(
-    0.12, "activation_error", "share", f"{FITTED}; of activations and logits: kernels differ"
-)
 WORKSPACE = Constant(
     0.1 * GIB,
     "workspace_bytes",
@@ -128,6 +123,7 @@ class Peak(NamedTuple):
     buffers: float
     moment: float  # gradients, activations and logits together
     churn: float = 0.0  # what ZeRO stage 3 gathers and frees in pieces of every size
+    errors: tuple[Constant, Constant] = (STATES_ERROR, ACTIVATION_ERROR)
 
     @property
     def fixed_bytes(self) -> float:
@@ -158,6 +154,7 @@ class Footprint(NamedTuple):
     later: int  # stages behind it: it holds a micro batch for each
     lasting: bool  # gradients outlive a micro step even where there is one
     churns: bool
+    errors: tuple[Constant, Constant]  # shares by which fixed and moving bytes may be off
 
     def at(self, batching: Batching) -> Peak:
         """The fullest of four moments: the loss, a layer at work, end of backward, the step.
@@ -183,7 +180,7 @@ class Footprint(NamedTuple):
         else:
             parts = (kept.gradients, working, 0.0) if moment == at_end else (stepping, 0.0, 0.0)
         churn = self.buffers if self.churns else 0.0
-        return Peak(kept.weights, *parts, kept.optimizer, self.buffers, moment, churn)
+        return Peak(kept.weights, *parts, kept.optimizer, self.buffers, moment, churn, self.errors)
 
     def _in_flight(self, batching: Batching) -> float:
         """Micro batches whose activations are alive: 1F1B keeps one for each later stage.
@@ -236,6 +233,7 @@ def footprints(costs: FamilyCosts, strategy: Strategy) -> tuple[Footprint, ...]:
             later=load.stage.later,
             lasting=stage3 or strategy.runs_as.gradients == "fp32",
             churns=stage3 and strategy.engine.has_zero_stages,
+            errors=memory_errors(strategy),
         )
         for load in costs.loads
     )
@@ -319,7 +317,7 @@ def device_bytes(peak: Peak, cluster: ClusterSpec) -> Ends:
 def _allocated(peak: Peak) -> _Ends:
     """What the tensors take, bytes."""
     fixed, moving = peak.fixed_bytes, peak.moving_bytes
-    spread = STATES_ERROR * fixed + ACTIVATION_ERROR * moving
+    spread = peak.errors[0] * fixed + peak.errors[1] * moving
     if fixed.__class__ is TRACED:
         label(fixed, "fixed_bytes", "bytes", "what no batch changes")
         label(moving, "moving_bytes", "bytes", "what grows with the micro batch")

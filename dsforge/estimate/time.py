@@ -8,8 +8,10 @@ from pydantic import BaseModel, Field
 
 from dsforge.estimate.activation_traffic import Sends, stage_traffic
 from dsforge.estimate.compute import optimizer_s
+from dsforge.estimate.doubts import StepDoubts, is_of_others, step_doubts
 from dsforge.estimate.family_costs import FamilyCosts, family_costs
 from dsforge.estimate.flops import step_flops
+from dsforge.estimate.layer_time import attention_s, setting_of
 from dsforge.estimate.micro_batch_time import StageTimes, stage_times
 from dsforge.estimate.offload import Moved, offload
 from dsforge.estimate.traffic import Exchange, exchanges
@@ -44,17 +46,8 @@ class TimeEstimate(BaseModel):
 
 
 MICRO_TOKENS = "tokens of a micro batch on one rank: context ranks share a sequence"
-SURE = "terms that published steps confirm well"
-WITHIN = "estimate/time.py: 80 % of published steps lie within"
-COMPUTE_ERROR = (
-    Constant(0.88, "compute_error_low", "", f"{WITHIN}; compute-bound ones"),
-    Constant(1.19, "compute_error_high", "", f"{WITHIN}; compute-bound ones"),
-)
-LESS_SURE = f"{WITHIN}; exposed communication, bubble and offload are less certain"
-COMMUNICATION_ERROR = (
-    Constant(0.7, "communication_error_low", "", LESS_SURE),
-    Constant(1.8, "communication_error_high", "", LESS_SURE),
-)
+SURE = "compute and optimizer"
+WAITS = "exposed communication and bubble: less certain"
 STEP_OVERHEAD_S = Constant(
     0.01, "overhead_s", "s", "estimate/time.py: gradient norm, clipping, schedule, Python"
 )
@@ -70,6 +63,7 @@ class Seconds(NamedTuple):
     optimizer_s: float
     sent_bytes: float
     slower_s: float = 0.0  # more under other launchers' settings: in no term, only in the interval
+    attention_s: float = 0.0  # of compute: kernels of it differ most
 
     @property
     def step_s(self) -> float:
@@ -86,6 +80,7 @@ class StepCosts(NamedTuple):
     moved: Moved
     optimizer_s: float
     sample_tokens: float  # of one sample on one rank
+    attention_token_s: float  # of a token in the attention of one stage's layers
 
     def at(self, batching: Batching) -> Seconds:
         """Seconds of one optimizer step, and bytes sent."""
@@ -108,6 +103,7 @@ class StepCosts(NamedTuple):
             optimizer_s=self.optimizer_s,
             sent_bytes=sent + micro_steps * work.sent_bytes,
             slower_s=self.moved.slower.at(micro_steps) if self.moved.slower else 0.0,
+            attention_s=micro_steps * tokens * self.attention_token_s,
         )
 
 
@@ -122,7 +118,17 @@ def step_costs(costs: FamilyCosts, strategy: Strategy) -> StepCosts:
         moved=moved,
         optimizer_s=moved.cpu_s + on_device_s + STEP_OVERHEAD_S,
         sample_tokens=costs.workload.sequence_length / strategy.layout.context_parallel_size,
+        attention_token_s=_attention_token_s(costs, strategy),
     )
+
+
+def _attention_token_s(costs: FamilyCosts, strategy: Strategy) -> float:
+    """Seconds of a token in the attention of a stage; 0 where nothing is doubted about it."""
+    if not is_of_others(strategy):
+        return 0.0
+    setting = setting_of(costs.cluster.gpu, costs.workload, strategy)
+    layers = costs.model.depth / strategy.layout.pipeline_parallel_size
+    return layers * attention_s(costs.model, setting)
 
 
 def estimate_time(
@@ -136,7 +142,7 @@ def estimate_time(
 def time_of(costs: FamilyCosts, strategy: Strategy, found: Seconds) -> TimeEstimate:
     """The estimate around the seconds of a strategy: interval and rates."""
     gpus = strategy.layout.world_size
-    step = step_interval(found)
+    step = step_interval(found, step_doubts(strategy))
     useful = step_flops(costs.model, costs.workload)
     return TimeEstimate.model_construct(
         terms=TimeTerms.model_construct(
@@ -153,14 +159,13 @@ def time_of(costs: FamilyCosts, strategy: Strategy, found: Seconds) -> TimeEstim
     )
 
 
-def step_interval(found: Seconds) -> Interval:
+def step_interval(found: Seconds, doubts: StepDoubts) -> Interval:
     """The step with its 80 % interval, s."""
-    sure = found.compute_s + found.optimizer_s
-    unsure = found.communication_s + found.bubble_s + found.offload_s
+    sure, waits = found.compute_s + found.optimizer_s, found.communication_s + found.bubble_s
     label(sure, "sure_s", "s", SURE)
-    label(unsure, "unsure_s", "s", "terms that published steps confirm less well")
-    return Interval(
-        sure * COMPUTE_ERROR[0] + unsure * COMMUNICATION_ERROR[0],
-        sure + unsure,
-        sure * COMPUTE_ERROR[1] + unsure * COMMUNICATION_ERROR[1] + found.slower_s,
-    )
+    label(waits, "waits_s", "s", WAITS)
+    computing, waiting, offload, attention_more = doubts
+    low = sure * computing.low + waits * waiting.low + found.offload_s * offload.low
+    high = sure * computing.high + waits * waiting.high + found.offload_s * offload.high
+    more_s = found.slower_s + attention_more * found.attention_s
+    return Interval(low, sure + waits + found.offload_s, high + more_s)

@@ -43,6 +43,7 @@ from dsforge.strategy import (
     Loss,
     Offload,
     Recompute,
+    Software,
     Strategy,
     ZeroStage,
 )
@@ -117,7 +118,7 @@ def base(
         virtual_stages=1,
         execution=_execution(fixed, workload, partial=split and offloads[0] == "cpu")
         if BY_NAME[back_end].has_zero_stages
-        else _of_loss(fixed, back_end),
+        else _told(fixed.loss, fixed.software, back_end),
         sequence_parallel=BY_NAME[back_end].sequence_parallel
         and tp > 1
         and workload.sequence_length % (tp * cp) == 0,
@@ -139,15 +140,17 @@ def _execution(fixed: Constraints, workload: Workload, *, partial: bool) -> Exec
         offload_ratio=1.0 if fixed.offload_ratio is None or not partial else fixed.offload_ratio,
         loss=fixed.loss,
         attention=fixed.attention or "flash",
+        software=fixed.software or "dsforge",
     )
     return None if how == USUAL else _engine(how)
 
 
 @lru_cache(maxsize=8)
-def _of_loss(fixed: Constraints, back_end: BackEnd) -> Execution | None:
-    """The back end with another loss, where one is fixed."""
-    loss = fixed.loss
-    return None if loss is None else EXECUTIONS[back_end].model_copy(update={"loss": loss})
+def _told(loss: Loss | None, software: Software | None, back_end: BackEnd) -> Execution | None:
+    """The back end with another loss or in scripts of others, where that is fixed."""
+    told = {"loss": loss, "software": software}
+    update = {name: value for name, value in told.items() if value is not None}
+    return EXECUTIONS[back_end].model_copy(update=update) if update else None
 
 
 class _How(NamedTuple):
@@ -161,6 +164,7 @@ class _How(NamedTuple):
     offload_ratio: float = 1.0
     loss: Loss | None = None
     attention: AttentionKind = "flash"
+    software: Software = "dsforge"
 
 
 USUAL = _How()
@@ -219,12 +223,13 @@ def _layout(*, dp: int, tp: int, pp: int, cp: int, ep: int) -> Layout:
 def _stays_whole(request: Request, back_end: BackEnd) -> bool:
     """Whether the model is not to be cut: who fixes a ZeRO stage or offload means ZeRO alone.
 
-    So does who fixes a share of the sequence, as Ulysses takes whole models.
+    So does who fixes a share of the sequence, as Ulysses takes whole models. Scripts of others that
+    cut a model say so.
     """
     fixed = request.constraints
     asked = fixed.zero_stage, fixed.offload_optimizer, fixed.offload_parameters
     said = any(one is not None for one in asked) or (fixed.hpz_partition_size or 1) > 1
-    said = said or (fixed.context_parallel_size or 1) > 1
+    said = said or (fixed.context_parallel_size or 1) > 1 or fixed.software == "others"
     return BY_NAME[back_end].has_zero_stages and said
 
 

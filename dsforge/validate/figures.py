@@ -15,6 +15,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from dsforge.errors import DsforgeError
+from dsforge.estimate.doubts import memory_errors
 from dsforge.estimate.flops import forward_flops, score_flops
 from dsforge.estimate.host import idle_bytes
 from dsforge.estimate.rates import peak_flops
@@ -46,7 +47,6 @@ Quantity = Literal[
 ]
 MEMORY: tuple[Quantity, ...] = ("mem", "mem_total", "mem_states", "opt_states")
 NO_SPEED: tuple[Quantity, ...] = ("host", "fits", "find model")
-STATES_ERROR = 0.03  # of model states, which are arithmetic: padding and alignment
 BILLION = 1e9
 LONGEST_SPEC = 20_000  # characters
 PARTS = ("model", "cluster", "workload", "strategy")
@@ -149,7 +149,8 @@ def _memory(figure: Figure, plan: Plan) -> Interval:
         states = terms.optimizer_state / unit
         if figure.quantity == "mem_states":
             states += (terms.weights + terms.gradients) / unit
-        return Interval(states * (1 - STATES_ERROR), states, states * (1 + STATES_ERROR))
+        error, _ = memory_errors(plan.strategy)
+        return Interval(states * (1 - error), states, states * (1 + error))
     counters = {
         "allocated": memory.allocated_bytes,
         "reserved": memory.reserved_bytes,
@@ -205,7 +206,7 @@ def _speed(figure: Figure, plan: Plan) -> Interval:
 def _counted(quantity: Quantity, plan: Plan) -> float:
     """FLOPs of one token as some count them, attention without the causal half; in TFLOP or %."""
     model, length = plan.model, plan.workload.sequence_length
-    scores = model.layers * score_flops(model, length)
+    scores = model.depth * score_flops(model, length)
     whole = forward_flops(model, length) + (SCORES_COUNTED_WHOLE - 1) * scores
     unit = peak_flops(plan.cluster.gpu, plan.workload.precision) / 100
     return PASSES[quantity] * whole / (unit if quantity == "mfu_full" else TFLOP)

@@ -1,0 +1,90 @@
+"""How far a prediction may be off: the ends of its 80 % interval, by what is known of the run.
+
+What is not known widens an interval, what was measured does not narrow another. Three classes of
+runs are told apart. Of *named software* the kernels are known: each engine has its own ends
+(`Engine.step_ends`), as the published rows of `training.csv` lie around their predictions. Of
+*others* (`software`) only what they state is known: which kernels and versions, how much of the
+host, which launcher, and which of the engine's defaults they changed is not. What *waits* on links,
+disks and host is less certain than what computes, whoever wrote the scripts.
+
+The ends are quantiles: a tenth of the rows below, a tenth above, sources weighing the same.
+`benchmarks/published/intervals.md` has them beside what the rows ask for with each source left out.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from dsforge.strategy import Strategy
+from dsforge.traced import Constant
+
+SOURCE = "estimate/doubts.py"
+NAMED = f"{SOURCE}: 80 % of published steps of named software lie within"
+OTHERS = f"{SOURCE}: 80 % of published figures of scripts that are not known lie within"
+STATES = f"{SOURCE}: of the states and buffers: padding, alignment"
+SUMS = f"{SOURCE}: of the states: others sum gradients in 16 bits or 32, and keep copies"
+KERNELS = f"{SOURCE}: of activations and logits: kernels differ"
+UNNAMED = f"{SOURCE}: of activations and logits: nobody said which kernels, loss and attention"
+
+
+class Ends(NamedTuple):
+    """Both ends of an 80 % interval as shares of the likely value."""
+
+    low: Constant
+    high: Constant
+
+
+class StepDoubts(NamedTuple):
+    """The ends of each kind of seconds of a step."""
+
+    computing: Ends
+    waiting: Ends  # on links and on other stages
+    offload: Ends
+    attention_more: float  # times the seconds of attention that the upper end has more
+
+
+def _ends(name: str, low: float, high: float, source: str) -> Ends:
+    return Ends(
+        Constant(low, f"{name}_error_low", "", source),
+        Constant(high, f"{name}_error_high", "", source),
+    )
+
+
+WAITING = _ends("waiting", 0.7, 1.8, NAMED)
+OFFLOAD = _ends("offload", 0.7, 1.8, NAMED)
+OTHERS_COMPUTE = _ends("computing", 0.7, 1.5, OTHERS)
+OTHERS_WAITING = _ends("waiting", 0.55, 2.2, OTHERS)
+OTHERS_OFFLOAD = _ends("offload", 0.6, 2.2, OTHERS)
+# FlashAttention-1 and kernels that compute the masked half take about twice as long as those of
+# today (Dao 2023, arXiv:2307.08691, figure 5).
+OLDER_ATTENTION = Constant(
+    1.0, "older_attention", "", f"{SOURCE}: Dao 2023, figure 5: half as fast"
+)
+STATES_ERROR = Constant(0.03, "states_error", "share", STATES)
+OTHERS_STATES_ERROR = Constant(0.1, "states_error", "share", SUMS)
+ACTIVATION_ERROR = Constant(0.12, "activation_error", "share", KERNELS)
+OTHERS_ACTIVATION_ERROR = Constant(0.3, "activation_error", "share", UNNAMED)
+
+
+def is_of_others(strategy: Strategy) -> bool:
+    """Whether somebody else's scripts run it."""
+    return strategy.runs_as.software == "others"
+
+
+def step_doubts(strategy: Strategy) -> StepDoubts:
+    """How far the seconds of a strategy may be off."""
+    if is_of_others(strategy):
+        return StepDoubts(OTHERS_COMPUTE, OTHERS_WAITING, OTHERS_OFFLOAD, OLDER_ATTENTION)
+    return StepDoubts(_of_engine(strategy), WAITING, OFFLOAD, 0.0)
+
+
+def _of_engine(strategy: Strategy) -> Ends:
+    """The ends of what an engine computes where its kernels are named."""
+    return _ends("computing", *strategy.engine.step_ends, NAMED)
+
+
+def memory_errors(strategy: Strategy) -> tuple[Constant, Constant]:
+    """Shares by which states with buffers, and what grows with the batch, may be off."""
+    if is_of_others(strategy):
+        return OTHERS_STATES_ERROR, OTHERS_ACTIVATION_ERROR
+    return STATES_ERROR, ACTIVATION_ERROR
