@@ -51,10 +51,9 @@ def _ends(name: str, low: float, high: float, source: str) -> Ends:
 
 
 WAITING = _ends("waiting", 0.7, 1.8, NAMED)
-OFFLOAD = _ends("offload", 0.7, 1.8, NAMED)
+OFFLOAD = _ends("offload", 0.7, 1.8, NAMED)  # what launchers of others add stands beside it
 OTHERS_COMPUTE = _ends("computing", 0.7, 1.5, OTHERS)
 OTHERS_WAITING = _ends("waiting", 0.55, 2.2, OTHERS)
-OTHERS_OFFLOAD = _ends("offload", 0.6, 2.2, OTHERS)
 # FlashAttention-1 and kernels that compute the masked half take about twice as long as those of
 # today (Dao 2023, arXiv:2307.08691, figure 5).
 OLDER_ATTENTION = Constant(
@@ -74,7 +73,7 @@ def is_of_others(strategy: Strategy) -> bool:
 def step_doubts(strategy: Strategy) -> StepDoubts:
     """How far the seconds of a strategy may be off."""
     if is_of_others(strategy):
-        return StepDoubts(OTHERS_COMPUTE, OTHERS_WAITING, OTHERS_OFFLOAD, OLDER_ATTENTION)
+        return StepDoubts(OTHERS_COMPUTE, OTHERS_WAITING, OFFLOAD, OLDER_ATTENTION)
     return StepDoubts(_of_engine(strategy), WAITING, OFFLOAD, 0.0)
 
 

@@ -23,6 +23,7 @@ from dsforge.estimate.run import HOUR_S, rate_of, scaled
 from dsforge.plan import Plan
 from dsforge.planner.inverse import Answer
 from dsforge.specs import Workload
+from dsforge.strategy import FULLY_SHARDED
 from dsforge.units import GIB, TFLOP, Interval
 
 Quantity = Literal[
@@ -128,9 +129,7 @@ def answer(figure: Figure, plan: Plan, found: Answer | None) -> Interval:
     if figure.quantity == "find model":
         if found is None:
             raise DsforgeError("no size was searched", "ask for the largest model")
-        likely = found.well_shaped or found.value
-        ends = min(found.certain or 0, likely), likely, max(found.possible, likely)
-        return Interval(*(size / BILLION for size in ends))
+        return scaled(found.largest, 1 / BILLION)
     if figure.quantity == "fits":
         return _exactly(float(plan.choice.fits))
     if figure.quantity in MEMORY or figure.quantity == "host":
@@ -168,15 +167,18 @@ def _memory(figure: Figure, plan: Plan) -> Interval:
 def _host(figure: Figure, plan: Plan) -> Interval:
     """RAM of one node: of tensors at their peak, or what the node shows in steps.
 
-    A monitor of the node may show pages that loading left; a count of tensors has no processes.
+    Below ZeRO stage 3 each rank builds a model of its own before it is sharded, and a monitor of
+    the node shows the most of that and of the steps; stage 3 may build it in shards. A count of
+    tensors has no processes.
     """
-    memory = plan.choice.memory
-    host = memory.host_bytes
-    if figure.counter == "allocated":
-        tensors = host.peak - idle_bytes(plan.cluster)
-        low = host.step - idle_bytes(plan.cluster)
-        return Interval(low, tensors, tensors + memory.load_copies_bytes)
-    return Interval(host.step, host.step, host.step + memory.load_copies_bytes)
+    memory, idle = plan.choice.memory, idle_bytes(plan.cluster)
+    host, copies = memory.host_bytes, memory.load_copies_bytes
+    counted = figure.counter == "allocated"
+    shown, low = (host.peak if counted else host.step), host.step
+    if plan.strategy.zero_stage < FULLY_SHARDED:
+        shown = max(shown, idle + copies)
+    processes = idle if counted else 0
+    return Interval(low - processes, shown - processes, max(shown, low + copies) - processes)
 
 
 def _speed(figure: Figure, plan: Plan) -> Interval:

@@ -22,12 +22,21 @@ SAMPLES, TOKENS = 2, 64
 LLAMA = {"intermediate_size": 768, "num_attention_heads": 8, "hidden_size": 256, "vocab_size": 512}
 GPT2 = {"n_embd": 256, "n_inner": 1024, "n_head": 8, "vocab_size": 512}
 T5 = {
-    "d_model": 256, "d_ff": 768, "num_heads": 8, "d_kv": 32, "vocab_size": 512,
-    "dropout_rate": 0.0, "decoder_start_token_id": 0,
+    "d_model": 256,
+    "d_ff": 768,
+    "num_heads": 8,
+    "d_kv": 32,
+    "vocab_size": 512,
+    "dropout_rate": 0.0,
+    "decoder_start_token_id": 0,
 }
 OPT = {
-    "hidden_size": 256, "word_embed_proj_dim": 256, "ffn_dim": 1024, "vocab_size": 512,
-    "num_attention_heads": 8, "attention_dropout": 0,
+    "hidden_size": 256,
+    "word_embed_proj_dim": 256,
+    "ffn_dim": 1024,
+    "vocab_size": 512,
+    "num_attention_heads": 8,
+    "attention_dropout": 0,
 }
 QUIET = {"resid_pdrop": 0, "attn_pdrop": 0, "embd_pdrop": 0, "bos_token_id": 0, "eos_token_id": 0}
 
