@@ -120,8 +120,11 @@ class Engine:
     send_wait_s: Callable[[ClusterSpec, Sharding], float] | None = None  # sends that block
     stalls: Callable[[ClusterSpec, Sharding], Stalls] = lambda cluster, sharding: Stalls()
 
-    # Doubts: 80 % of its published steps lie between these shares of what is computed.
+    # Doubts: 80 % of its published steps lie between these shares of what is computed, and of what
+    # waits; of its published peaks within these shares of states and of what grows with the batch.
     step_ends: tuple[float, float] = (0.88, 1.19)
+    waiting_ends: tuple[float, float] = (0.7, 1.8)
+    memory_errors: tuple[float, float] = (0.03, 0.12)
 
     # Published rows.
     runs_row: Callable[[str, str], bool] = never  # framework and sharding, lower case

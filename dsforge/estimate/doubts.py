@@ -13,14 +13,19 @@ The ends are quantiles: a tenth of the rows below, a tenth above, sources weighi
 
 from __future__ import annotations
 
+from math import exp, log, sqrt
 from typing import NamedTuple
 
+from dsforge.specs import Workload
 from dsforge.strategy import Strategy
 from dsforge.traced import Constant
 
 SOURCE = "estimate/doubts.py"
 NAMED = f"{SOURCE}: 80 % of published steps of named software lie within"
 OTHERS = f"{SOURCE}: 80 % of published figures of scripts that are not known lie within"
+# Widths in logarithms, beside those of the engine.
+EIGHT_BITS = 0.14  # tensorwise, rowwise, blockwise and mx recipes (rows mbridge, dgxc)
+COMPILER = 0.2  # what torch.compile fuses by its version (rows titan)
 STATES = f"{SOURCE}: of the states and buffers: padding, alignment"
 SUMS = f"{SOURCE}: of the states: others sum gradients in 16 bits or 32, and keep copies"
 KERNELS = f"{SOURCE}: of activations and logits: kernels differ"
@@ -50,19 +55,16 @@ def _ends(name: str, low: float, high: float, source: str) -> Ends:
     )
 
 
-WAITING = _ends("waiting", 0.7, 1.8, NAMED)
 OFFLOAD = _ends("offload", 0.7, 1.8, NAMED)  # what launchers of others add stands beside it
-OTHERS_COMPUTE = _ends("computing", 0.7, 1.5, OTHERS)
+OTHERS_COMPUTE = _ends("computing", 0.67, 1.6, OTHERS)
 OTHERS_WAITING = _ends("waiting", 0.55, 2.2, OTHERS)
 # FlashAttention-1 and kernels that compute the masked half take about twice as long as those of
 # today (Dao 2023, arXiv:2307.08691, figure 5).
 OLDER_ATTENTION = Constant(
     1.0, "older_attention", "", f"{SOURCE}: Dao 2023, figure 5: half as fast"
 )
-STATES_ERROR = Constant(0.03, "states_error", "share", STATES)
-OTHERS_STATES_ERROR = Constant(0.1, "states_error", "share", SUMS)
-ACTIVATION_ERROR = Constant(0.12, "activation_error", "share", KERNELS)
-OTHERS_ACTIVATION_ERROR = Constant(0.3, "activation_error", "share", UNNAMED)
+OTHERS_STATES_ERROR = Constant(0.15, "states_error", "share", SUMS)
+OTHERS_ACTIVATION_ERROR = Constant(0.35, "activation_error", "share", UNNAMED)
 
 
 def is_of_others(strategy: Strategy) -> bool:
@@ -70,20 +72,30 @@ def is_of_others(strategy: Strategy) -> bool:
     return strategy.runs_as.software == "others"
 
 
-def step_doubts(strategy: Strategy) -> StepDoubts:
+def step_doubts(strategy: Strategy, workload: Workload) -> StepDoubts:
     """How far the seconds of a strategy may be off."""
     if is_of_others(strategy):
         return StepDoubts(OTHERS_COMPUTE, OTHERS_WAITING, OFFLOAD, OLDER_ATTENTION)
-    return StepDoubts(_of_engine(strategy), WAITING, OFFLOAD, 0.0)
+    engine = strategy.engine
+    more = [EIGHT_BITS] if workload.precision == "fp8" else []
+    more += [COMPILER] if strategy.runs_as.kernels == "compiled" else []
+    low, high = engine.step_ends
+    ends = exp(-_together(log(low), *more)), exp(_together(log(high), *more))
+    computing = _ends("computing", *ends, NAMED)
+    return StepDoubts(computing, _ends("waiting", *engine.waiting_ends, NAMED), OFFLOAD, 0.0)
 
 
-def _of_engine(strategy: Strategy) -> Ends:
-    """The ends of what an engine computes where its kernels are named."""
-    return _ends("computing", *strategy.engine.step_ends, NAMED)
+def _together(*widths: float) -> float:
+    """The width of doubts that do not depend on each other, in logarithms."""
+    return sqrt(sum(width**2 for width in widths))
 
 
 def memory_errors(strategy: Strategy) -> tuple[Constant, Constant]:
     """Shares by which states with buffers, and what grows with the batch, may be off."""
     if is_of_others(strategy):
         return OTHERS_STATES_ERROR, OTHERS_ACTIVATION_ERROR
-    return STATES_ERROR, ACTIVATION_ERROR
+    states, activations = strategy.engine.memory_errors
+    return (
+        Constant(states, "states_error", "share", STATES),
+        Constant(activations, "activation_error", "share", KERNELS),
+    )

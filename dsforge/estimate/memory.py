@@ -16,7 +16,7 @@ from pydantic import BaseModel, Field
 
 from dsforge.engines import Held
 from dsforge.estimate.activations import element_bytes, kept_token_bytes
-from dsforge.estimate.doubts import ACTIVATION_ERROR, STATES_ERROR, memory_errors
+from dsforge.estimate.doubts import memory_errors
 from dsforge.estimate.family_costs import FamilyCosts, family_costs
 from dsforge.estimate.host import HostMemory
 from dsforge.estimate.loss import NO_HEAD, HeadBytes, head_bytes
@@ -94,7 +94,7 @@ CPU_CONTEXT = _ends(Interval(0.5 * GIB, 0.8 * GIB, 1.2 * GIB), "context", "bytes
 OF_SLACK = "reserved / allocated: what the caching allocator keeps"
 SLACK = _ends(Interval(1.0, 1.03, 1.1), "slack", "", OF_SLACK)
 OF_CHURN = "free blocks that fit nothing else over ZeRO stage 3 buffers (rows stas)"
-CHURN = _ends(Interval(0.0, 1.0, 2.0), "churn", "", OF_CHURN)
+CHURN = _ends(Interval(0.4, 1.0, 1.5), "churn", "", OF_CHURN)
 WORKSPACE = Constant(
     0.1 * GIB,
     "workspace_bytes",
@@ -122,8 +122,8 @@ class Peak(NamedTuple):
     optimizer_state: float
     buffers: float
     moment: float  # gradients, activations and logits together
-    churn: float = 0.0  # what ZeRO stage 3 gathers and frees in pieces of every size
-    errors: tuple[Constant, Constant] = (STATES_ERROR, ACTIVATION_ERROR)
+    churn: float  # what ZeRO stage 3 gathers and frees in pieces of every size
+    errors: tuple[Constant, Constant]  # shares by which fixed and moving bytes may be off
 
     @property
     def fixed_bytes(self) -> float:

@@ -142,7 +142,7 @@ def estimate_time(
 def time_of(costs: FamilyCosts, strategy: Strategy, found: Seconds) -> TimeEstimate:
     """The estimate around the seconds of a strategy: interval and rates."""
     gpus = strategy.layout.world_size
-    step = step_interval(found, step_doubts(strategy))
+    step = step_interval(found, step_doubts(strategy, costs.workload))
     useful = step_flops(costs.model, costs.workload)
     return TimeEstimate.model_construct(
         terms=TimeTerms.model_construct(
