@@ -18,6 +18,7 @@ from dsforge.explain.explanation import Explanation
 from dsforge.job import TrainJob
 from dsforge.reading.files import ClusterFile, SpecFile, WorkloadFile
 from dsforge.rehearse.report import RehearsalDocument
+from dsforge.validate.calibration import CalibrationDocument
 from dsforge.validate.document import ValidationDocument
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -38,6 +39,7 @@ DOCUMENTS: dict[str, type[BaseModel]] = {
     "bench": Report,
     "lint": LintDocument,
     "diagnosis": DiagnoseDocument,
+    "calibration": CalibrationDocument,
     "validation": ValidationDocument,
 }
 

@@ -37,6 +37,7 @@ COMMANDS = {
     "lint": "Check configs, hostfiles and arguments before launch.",
     "preflight": "Check all hosts and the network between them before launch.",
     "diagnose": "Find the cause of a failed run in its log, with evidence and a fix.",
+    "calibrate": "Fit a cluster card on finished runs.",
     "validate": "Compare predictions with a table of measured runs or of published figures.",
 }
 WITH_TORCH = frozenset(("ckpt", "generate", "rehearse", "train"))  # whose cycles hold much memory

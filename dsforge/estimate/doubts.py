@@ -16,7 +16,7 @@ from __future__ import annotations
 from math import exp, log, sqrt
 from typing import NamedTuple
 
-from dsforge.specs import Workload
+from dsforge.specs import Calibration, ClusterSpec, Workload
 from dsforge.strategy import Strategy
 from dsforge.traced import Constant
 
@@ -26,6 +26,7 @@ OTHERS = f"{SOURCE}: 80 % of published figures of scripts that are not known lie
 # Widths in logarithms, beside those of the engine.
 EIGHT_BITS = 0.14  # tensorwise, rowwise, blockwise and mx recipes (rows mbridge, dgxc)
 COMPILER = 0.2  # what torch.compile fuses by its version (rows titan)
+CALIBRATED = f"{SOURCE}: as finished runs lay around what was fitted on them; waits twice as wide"
 STATES = f"{SOURCE}: of the states and buffers: padding, alignment"
 SUMS = f"{SOURCE}: of the states: others sum gradients in 16 bits or 32, and keep copies"
 KERNELS = f"{SOURCE}: of activations and logits: kernels differ"
@@ -72,8 +73,10 @@ def is_of_others(strategy: Strategy) -> bool:
     return strategy.runs_as.software == "others"
 
 
-def step_doubts(strategy: Strategy, workload: Workload) -> StepDoubts:
+def step_doubts(cluster: ClusterSpec, strategy: Strategy, workload: Workload) -> StepDoubts:
     """How far the seconds of a strategy may be off."""
+    if cluster.calibration is not None:
+        return _calibrated(cluster.calibration)
     if is_of_others(strategy):
         return StepDoubts(OTHERS_COMPUTE, OTHERS_WAITING, OFFLOAD, OLDER_ATTENTION)
     engine = strategy.engine
@@ -83,6 +86,14 @@ def step_doubts(strategy: Strategy, workload: Workload) -> StepDoubts:
     ends = exp(-_together(log(low), *more)), exp(_together(log(high), *more))
     computing = _ends("computing", *ends, NAMED)
     return StepDoubts(computing, _ends("waiting", *engine.waiting_ends, NAMED), OFFLOAD, 0.0)
+
+
+def _calibrated(calibration: Calibration) -> StepDoubts:
+    """The ends that finished runs of the cluster leave."""
+    width = calibration.step_error
+    computing = _ends("computing", exp(-width), exp(width), CALIBRATED)
+    waits = _ends("waiting", exp(-2 * width), exp(2 * width), CALIBRATED)
+    return StepDoubts(computing, waits, waits, 0.0)
 
 
 def _together(*widths: float) -> float:

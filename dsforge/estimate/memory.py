@@ -219,6 +219,8 @@ def footprints(costs: FamilyCosts, strategy: Strategy) -> tuple[Footprint, ...]:
     model, workload = costs.model, costs.workload
     workspace = 0.0 if costs.cluster.gpu.is_cpu else lifted(WORKSPACE, of=model.layers)
     dequantised = dequantised_bytes(model, workload)
+    found = costs.cluster.calibration
+    workspace += 0.0 if found is None else found.memory_overhead_gib * GIB
     stage3 = strategy.zero_stage == FULLY_SHARDED
     head = head_bytes(model, workload, strategy)
     return tuple(

@@ -15,7 +15,7 @@ from dsforge.estimate.layer_time import attention_s, setting_of
 from dsforge.estimate.micro_batch_time import StageTimes, stage_times
 from dsforge.estimate.offload import Moved, offload
 from dsforge.estimate.traffic import Exchange, exchanges
-from dsforge.specs import FROZEN, ClusterSpec, ModelSpec, Workload
+from dsforge.specs import FROZEN, Calibration, ClusterSpec, ModelSpec, Workload
 from dsforge.strategy import Batching, Strategy
 from dsforge.traced import TRACED, Constant, label
 from dsforge.units import TFLOP, Interval
@@ -70,6 +70,16 @@ class Seconds(NamedTuple):
         """The likely step."""
         return sum(self[:5])
 
+    def calibrated(self, by: Calibration) -> Seconds:
+        """The seconds as finished runs on this cluster say."""
+        return self._replace(
+            compute_s=self.compute_s * by.compute,
+            optimizer_s=self.optimizer_s * by.compute,
+            bubble_s=self.bubble_s * by.compute,
+            communication_s=self.communication_s * by.waiting,
+            offload_s=self.offload_s * by.waiting,
+        )
+
 
 class StepCosts(NamedTuple):
     """The step time of any batching: what family and recomputation settle."""
@@ -81,6 +91,7 @@ class StepCosts(NamedTuple):
     optimizer_s: float
     sample_tokens: float  # of one sample on one rank
     attention_token_s: float  # of a token in the attention of one stage's layers
+    calibration: Calibration | None
 
     def at(self, batching: Batching) -> Seconds:
         """Seconds of one optimizer step, and bytes sent."""
@@ -95,7 +106,7 @@ class StepCosts(NamedTuple):
             sent += times * exchange.sent_bytes
         compute_s = micro_steps * work.compute_s
         stages_s = self.between.exposed_s(batching, tokens, compute_s)
-        return Seconds(
+        found = Seconds(
             compute_s=compute_s,
             communication_s=micro_steps * work.exposed_s + outside_s + stages_s,
             bubble_s=(self.stage_times.pipeline - 1) / batching.virtual_stages * work.mean_s,
@@ -105,6 +116,7 @@ class StepCosts(NamedTuple):
             slower_s=self.moved.slower.at(micro_steps) if self.moved.slower else 0.0,
             attention_s=micro_steps * tokens * self.attention_token_s,
         )
+        return found if self.calibration is None else found.calibrated(self.calibration)
 
 
 def step_costs(costs: FamilyCosts, strategy: Strategy) -> StepCosts:
@@ -119,6 +131,7 @@ def step_costs(costs: FamilyCosts, strategy: Strategy) -> StepCosts:
         optimizer_s=moved.cpu_s + on_device_s + STEP_OVERHEAD_S,
         sample_tokens=costs.workload.sequence_length / strategy.layout.context_parallel_size,
         attention_token_s=_attention_token_s(costs, strategy),
+        calibration=costs.cluster.calibration,
     )
 
 
@@ -142,7 +155,7 @@ def estimate_time(
 def time_of(costs: FamilyCosts, strategy: Strategy, found: Seconds) -> TimeEstimate:
     """The estimate around the seconds of a strategy: interval and rates."""
     gpus = strategy.layout.world_size
-    step = step_interval(found, step_doubts(strategy, costs.workload))
+    step = step_interval(found, step_doubts(costs.cluster, strategy, costs.workload))
     useful = step_flops(costs.model, costs.workload)
     return TimeEstimate.model_construct(
         terms=TimeTerms.model_construct(

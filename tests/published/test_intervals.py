@@ -10,11 +10,11 @@ from functools import cache
 from statistics import mean
 
 import pytest
+from intervals import Judged, SourceIntervals, by_source, stretch_of
 from test_figures import document as figures_document
 from test_published import PUBLISHED, document
 
 from dsforge.validate.figures import MEMORY, NO_SPEED
-from dsforge.validate.intervals import Judged, SourceIntervals, by_source, stretch_of
 from dsforge.validate.table import parse_table
 
 PAGE = PUBLISHED / "intervals.md"
