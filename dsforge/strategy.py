@@ -254,6 +254,11 @@ class Constraints(BaseModel):
         default=None,
         description="Which activations backward computes again instead of keeping them.",
     )
+    offload_activations: bool | None = Field(
+        default=None,
+        description="Activation checkpoints wait in RAM (DeepSpeed's `cpu_checkpointing`); with "
+        "recomputation `full`, and for `software` of others.",
+    )
     loss: AskedLoss | None = Field(
         default=None,
         description="`plain` holds the logits of a micro batch, `chunked` those of some tokens; "

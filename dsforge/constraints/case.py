@@ -61,6 +61,7 @@ class Case(NamedTuple):
     offload_parameters: Offload | None = None
     offload_ratio: float = 1.0
     recompute: str | None = None
+    offload_activations: bool = False
     optimizer: str | None = None  # in small letters, as the config or the workload names it
     any_cpu_optimizer: bool = False  # the config allows optimizers without a CPU version
     precision: str | None = None
@@ -168,6 +169,7 @@ def case_of(model: ModelSpec, cluster: ClusterSpec, workload: Workload, strategy
         offload_parameters=strategy.offload_parameters,
         offload_ratio=1.0 if strategy.offload_optimizer == "none" else how.offload_ratio,
         recompute=strategy.recompute,
+        offload_activations=how.offload_activations,
         optimizer=workload.optimizer,
         precision=workload.precision,
         gradient_type=how.gradients if how.gradients != "compute" else None,

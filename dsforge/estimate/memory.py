@@ -124,6 +124,7 @@ class Peak(NamedTuple):
     moment: float  # gradients, activations and logits together
     churn: float  # what ZeRO stage 3 gathers and frees in pieces of every size
     errors: tuple[Constant, Constant]  # shares by which fixed and moving bytes may be off
+    waiting: float = 0.0  # checkpoints in RAM
 
     @property
     def fixed_bytes(self) -> float:
@@ -155,6 +156,7 @@ class Footprint(NamedTuple):
     lasting: bool  # gradients outlive a micro step even where there is one
     churns: bool
     errors: tuple[Constant, Constant]  # shares by which fixed and moving bytes may be off
+    waiting: float  # in RAM from forward to backward
 
     def at(self, batching: Batching) -> Peak:
         """The fullest of four moments: the loss, a layer at work, end of backward, the step.
@@ -180,7 +182,9 @@ class Footprint(NamedTuple):
         else:
             parts = (kept.gradients, working, 0.0) if moment == at_end else (stepping, 0.0, 0.0)
         churn = self.buffers if self.churns else 0.0
-        return Peak(kept.weights, *parts, kept.optimizer, self.buffers, moment, churn, self.errors)
+        waiting = tokens * self.waiting * self._in_flight(batching)
+        found = Peak(kept.weights, *parts, kept.optimizer, self.buffers, moment, churn, self.errors)
+        return found._replace(waiting=waiting) if self.waiting else found
 
     def _in_flight(self, batching: Batching) -> float:
         """Micro batches whose activations are alive: 1F1B keeps one for each later stage.
@@ -236,6 +240,7 @@ def footprints(costs: FamilyCosts, strategy: Strategy) -> tuple[Footprint, ...]:
             lasting=stage3 or strategy.runs_as.gradients == "fp32",
             churns=stage3 and strategy.engine.has_zero_stages,
             errors=memory_errors(strategy),
+            waiting=_waiting_token_bytes(model, workload, strategy, load),
         )
         for load in costs.loads
     )
@@ -271,6 +276,22 @@ def _saved_token_bytes(
     """Bytes that one token keeps in one stage from forward to backward."""
     if strategy.runs_as.offload_activations:
         return 0.0
+    return layers_kept_bytes(model, workload, strategy, load)
+
+
+def _waiting_token_bytes(
+    model: ModelSpec, workload: Workload, strategy: Strategy, load: Load
+) -> float:
+    """Bytes of one token that wait in RAM from forward to backward."""
+    if not strategy.runs_as.offload_activations:
+        return 0.0
+    return named(layers_kept_bytes(model, workload, strategy, load), "waiting_token_bytes", "bytes")
+
+
+def layers_kept_bytes(
+    model: ModelSpec, workload: Workload, strategy: Strategy, load: Load
+) -> float:
+    """Bytes of one token that the layers of a stage keep, wherever they lie."""
     stage, tokens = load.stage, load.tokens
     kept = kept_token_bytes(model, workload, strategy, tokens.dense_layer)
     total = stage.dense_layers * named(kept, "dense_layer_kept_bytes", "bytes", KEPT)
@@ -362,8 +383,17 @@ def memory_of(costs: FamilyCosts, peak: Peak) -> MemoryEstimate:
         allocated_bytes=Interval(*allocated),
         reserved_bytes=Interval(*reserved),
         device_bytes=Interval(*_device(reserved, costs.cluster)),
-        host_bytes=costs.host,
+        host_bytes=_with_checkpoints(costs, peak),
         load_copies_bytes=costs.load_copies_bytes,
         nvme_bytes=costs.nvme_bytes,
         checkpoint_bytes=costs.checkpoint_bytes,
     )
+
+
+def _with_checkpoints(costs: FamilyCosts, peak: Peak) -> HostMemory:
+    """RAM of one node with the activation checkpoints of all its ranks while they step."""
+    if not peak.waiting:
+        return costs.host
+    ranks = costs.cluster.gpus_per_node
+    waiting = named(ranks * peak.waiting, "checkpoints_in_ram", "bytes")
+    return costs.host.model_copy(update={"step": round(costs.host.step + waiting)})

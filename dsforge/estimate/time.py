@@ -12,12 +12,13 @@ from dsforge.estimate.doubts import StepDoubts, is_of_others, step_doubts
 from dsforge.estimate.family_costs import FamilyCosts, family_costs
 from dsforge.estimate.flops import step_flops
 from dsforge.estimate.layer_time import attention_s, setting_of
+from dsforge.estimate.memory import layers_kept_bytes
 from dsforge.estimate.micro_batch_time import StageTimes, stage_times
-from dsforge.estimate.offload import Moved, offload
+from dsforge.estimate.offload import Moved, link_bytes_per_s, offload
 from dsforge.estimate.traffic import Exchange, exchanges
 from dsforge.specs import FROZEN, Calibration, ClusterSpec, ModelSpec, Workload
 from dsforge.strategy import Batching, Strategy
-from dsforge.traced import TRACED, Constant, label
+from dsforge.traced import TRACED, Constant, label, named
 from dsforge.units import TFLOP, Interval
 
 
@@ -91,6 +92,7 @@ class StepCosts(NamedTuple):
     optimizer_s: float
     sample_tokens: float  # of one sample on one rank
     attention_token_s: float  # of a token in the attention of one stage's layers
+    checkpoint_token_s: float  # of a token's activation checkpoints, to RAM and back
     calibration: Calibration | None
 
     def at(self, batching: Batching) -> Seconds:
@@ -110,7 +112,8 @@ class StepCosts(NamedTuple):
             compute_s=compute_s,
             communication_s=micro_steps * work.exposed_s + outside_s + stages_s,
             bubble_s=(self.stage_times.pipeline - 1) / batching.virtual_stages * work.mean_s,
-            offload_s=self.moved.copies_s(micro_steps),
+            offload_s=self.moved.copies_s(micro_steps)
+            + micro_steps * tokens * self.checkpoint_token_s,
             optimizer_s=self.optimizer_s,
             sent_bytes=sent + micro_steps * work.sent_bytes,
             slower_s=self.moved.slower.at(micro_steps) if self.moved.slower else 0.0,
@@ -131,8 +134,21 @@ def step_costs(costs: FamilyCosts, strategy: Strategy) -> StepCosts:
         optimizer_s=moved.cpu_s + on_device_s + STEP_OVERHEAD_S,
         sample_tokens=costs.workload.sequence_length / strategy.layout.context_parallel_size,
         attention_token_s=_attention_token_s(costs, strategy),
+        checkpoint_token_s=_checkpoint_token_s(costs, strategy),
         calibration=costs.cluster.calibration,
     )
+
+
+def _checkpoint_token_s(costs: FamilyCosts, strategy: Strategy) -> float:
+    """Seconds of a token's checkpoints on their way to RAM and back.
+
+    DeepSpeed copies them where they are made (`activation_checkpointing/checkpointing.py`,
+    `cpu_checkpointing`); torchtune beside the work, on a stream of its own.
+    """
+    if not strategy.runs_as.offload_activations or not strategy.engine.has_zero_stages:
+        return 0.0
+    kept = layers_kept_bytes(costs.model, costs.workload, strategy, costs.fullest)
+    return named(2 * kept / link_bytes_per_s(costs.cluster), "checkpoint_token_s", "s")
 
 
 def _attention_token_s(costs: FamilyCosts, strategy: Strategy) -> float:

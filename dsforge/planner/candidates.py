@@ -141,6 +141,7 @@ def _execution(fixed: Constraints, workload: Workload, *, partial: bool) -> Exec
         loss=fixed.loss,
         attention=fixed.attention or "flash",
         software=fixed.software or "dsforge",
+        offload_activations=bool(fixed.offload_activations),
     )
     return None if how == USUAL else _engine(how)
 
@@ -165,6 +166,7 @@ class _How(NamedTuple):
     loss: Loss | None = None
     attention: AttentionKind = "flash"
     software: Software = "dsforge"
+    offload_activations: bool = False
 
 
 USUAL = _How()

@@ -113,3 +113,42 @@ def test_files_are_not_written_for_others(tmp_path: Any) -> None:
 
     assert [problem.rule for problem in refused.value.problems] == ["software-files"]
     assert not (tmp_path / "run").exists()
+
+
+def test_checkpoints_in_ram_leave_the_card_and_reach_the_node() -> None:
+    """A layer's input of each token, in 16 bits, on all ranks; copied there and back."""
+    fixed = {"zero_stage": 3, "micro_batch_size": 4, "recompute": "full", "software": "others"}
+    on, off = (
+        dsforge.estimate(
+            "llama-2-7b",
+            NODE,
+            {"global_batch_size": 32, "sequence_length": 4096},
+            strategy={**fixed, "loss": "chunked", "offload_activations": moved},
+        ).plan.choice
+        for moved in (False, True)
+    )
+    checkpoints = 32 * 4096 * 2 * 4 * 4096  # layers, hidden size, bytes, samples, tokens
+
+    assert on.memory.terms.activations - off.memory.terms.activations == checkpoints
+    assert off.memory.host_bytes.step - on.memory.host_bytes.step == 8 * checkpoints
+    assert off.time.terms.offload_s > on.time.terms.offload_s
+    assert (
+        dsforge.explain(
+            dsforge.estimate(
+                "llama-2-7b", NODE, strategy={**fixed, "offload_activations": True}
+            ).plan
+        ).disagreements
+        == ()
+    )
+
+
+@pytest.mark.parametrize("recompute", ["none", "full"])
+def test_checkpoints_in_ram_are_refused_where_there_are_none(recompute: str) -> None:
+    """Without recomputation by anybody, and by `dsforge train`."""
+    fixed = {"zero_stage": 3, "recompute": recompute, "offload_activations": True}
+    who = "others" if recompute == "none" else "dsforge"
+    with pytest.raises(LayoutError) as refused:
+        dsforge.estimate("llama-2-7b", NODE, strategy={**fixed, "software": who})
+    (problem,) = refused.value.problems
+
+    assert problem.rule.startswith("offload-activations-")
