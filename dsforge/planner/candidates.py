@@ -30,7 +30,6 @@ from dsforge.constraints.ulysses import shares_sequence
 from dsforge.engines import BY_NAME, ENGINES
 from dsforge.layout import Layout, layer_split
 from dsforge.plan import Request
-from dsforge.specs import Workload
 from dsforge.strategy import (
     EXECUTIONS,
     AttentionKind,
@@ -116,7 +115,7 @@ def base(
         offload_parameters=offloads[1],
         recompute=fixed.recompute or "none",
         virtual_stages=1,
-        execution=_execution(fixed, workload, partial=split and offloads[0] == "cpu")
+        execution=_execution(request, partial=split and offloads[0] == "cpu")
         if BY_NAME[back_end].has_zero_stages
         else _told(fixed.loss, fixed.software, back_end),
         sequence_parallel=BY_NAME[back_end].sequence_parallel
@@ -125,12 +124,12 @@ def base(
     )
 
 
-def _execution(fixed: Constraints, workload: Workload, *, partial: bool) -> Execution | None:
+def _execution(request: Request, *, partial: bool) -> Execution | None:
     """How the engine runs where buckets or types are fixed; none: as dsforge sets them.
 
     `partial`: whether a part of the optimizer can be offloaded (`offload_ratio_check`: ZeRO-3).
     """
-    half = workload.precision != "fp32"
+    fixed, half = request.constraints, request.workload.precision != "fp32"
     how = _How(
         buckets=fixed.buckets or "sized",
         quantized_weights=bool(fixed.quantized_weights),
@@ -139,11 +138,22 @@ def _execution(fixed: Constraints, workload: Workload, *, partial: bool) -> Exec
         reduced="fp32" if half and fixed.communication_type == "fp32" else "compute",
         offload_ratio=1.0 if fixed.offload_ratio is None or not partial else fixed.offload_ratio,
         loss=fixed.loss,
-        attention=fixed.attention or "flash",
+        attention=fixed.attention or _usual_attention(request),
         software=fixed.software or "dsforge",
         offload_activations=bool(fixed.offload_activations),
     )
     return None if how == USUAL else _engine(how)
+
+
+def _usual_attention(request: Request) -> AttentionKind:
+    """What scripts run where nobody says it.
+
+    FlashAttention has no kernel for cards before Ampere, the first with bf16; `dsforge train` has
+    torch's, which keeps no scores there either.
+    """
+    gpu = request.cluster.gpu
+    older = "bf16" not in gpu.peak_flops and not gpu.is_cpu
+    return "eager" if older and request.constraints.software == "others" else "flash"
 
 
 @lru_cache(maxsize=8)

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from dsforge.errors import DsforgeError
 from dsforge.estimate.doubts import memory_errors
+from dsforge.estimate.family_costs import family_costs
 from dsforge.estimate.flops import forward_flops, score_flops
 from dsforge.estimate.host import idle_bytes
 from dsforge.estimate.rates import peak_flops
@@ -144,10 +145,10 @@ def _memory(figure: Figure, plan: Plan) -> Interval:
     if figure.quantity == "host":
         return scaled(_host(figure, plan), 1 / unit)
     if figure.quantity in ("mem_states", "opt_states"):
-        terms = memory.terms
-        states = terms.optimizer_state / unit
-        if figure.quantity == "mem_states":
-            states += (terms.weights + terms.gradients) / unit
+        kept = family_costs(plan.model, plan.cluster, plan.workload, plan.strategy).fullest.kept
+        states = kept.optimizer / unit
+        if figure.quantity == "mem_states":  # what lasts: no copies that exist while stepping
+            states += (kept.weights + kept.gradients) / unit
         error, _ = memory_errors(plan.strategy)
         return Interval(states * (1 - error), states, states * (1 + error))
     counters = {

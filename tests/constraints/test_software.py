@@ -152,3 +152,24 @@ def test_checkpoints_in_ram_are_refused_where_there_are_none(recompute: str) -> 
     (problem,) = refused.value.problems
 
     assert problem.rule.startswith("offload-activations-")
+
+
+def test_cards_before_ampere_keep_scores_unless_somebody_says_otherwise() -> None:
+    """FlashAttention has no kernel for them; `dsforge train` has torch's."""
+    asked = {"zero_stage": 2, "micro_batch_size": 1}
+    kinds = [
+        dsforge.estimate(
+            "gpt2-xl",
+            {**NODE, "gpu": gpu},
+            {"precision": "fp16", "sequence_length": 1024},
+            strategy={**asked, "software": who, **more},
+        ).plan.strategy.runs_as.attention
+        for gpu, who, more in (
+            ("v100-32gb", "others", {}),
+            ("v100-32gb", "dsforge", {}),
+            ("v100-32gb", "others", {"attention": "flash"}),
+            ("a100-80gb", "others", {}),
+        )
+    ]
+
+    assert kinds == ["eager", "flash", "flash", "flash"]
