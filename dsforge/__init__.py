@@ -7,7 +7,7 @@
 True
 
 Functions: `plan`, `estimate`, `find`, `explain`, `gen`, `lint`, `diagnose`, `rehearse`, `validate`,
-`validate_figures`;
+`validate_figures`, `calibrate`;
 `load_model`, `load_cluster`, `load_workload`, `load_request`, `load_plan`. They print nothing, and
 every mistake in an input is a `DsforgeError`. Only `rehearse` needs torch.
 
@@ -22,6 +22,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dsforge.api.calibrating import CalibrateResult as CalibrateResult
+    from dsforge.api.calibrating import calibrate as calibrate
     from dsforge.api.checking import diagnose as diagnose
     from dsforge.api.checking import lint as lint
     from dsforge.api.checking import validate as validate
@@ -67,6 +69,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "dsforge.api.calibrating": "CalibrateResult calibrate",
     "dsforge.api.checking": "diagnose lint validate",
     "dsforge.api.figures": "validate_figures",
     "dsforge.api.inputs": "load_cluster load_model load_plan load_request load_workload",
@@ -87,6 +90,7 @@ _HOMES = {
 _HOME = {name: module for module, names in _HOMES.items() for name in names.split()}
 
 __all__ = [
+    "CalibrateResult",
     "ClusterSpec",
     "Constraints",
     "DiagnoseResult",
@@ -114,6 +118,7 @@ __all__ = [
     "ValidationDocument",
     "Workload",
     "__version__",
+    "calibrate",
     "diagnose",
     "estimate",
     "explain",

@@ -20,6 +20,7 @@ GradientType = Literal["compute", "fp32"]
 BucketSizes = Literal["sized", "engine"]
 AttentionKind = Literal["flash", "masked", "eager"]
 ExpertDispatch = Literal["alltoall", "flex"]
+Software = Literal["dsforge", "others"]
 Loss = Literal["plain", "softmax", "chunked_output", "chunked", "fused"]
 
 
@@ -64,6 +65,11 @@ class Execution(BaseModel):
     trainer: str = Field(
         description="Engine whose gradient buffers, shards and schedule are used: a name of "
         "`engines.ENGINES`."
+    )
+    software: Software = Field(
+        default="dsforge",
+        description="Whose scripts run it: those of dsforge, or of `others`, of which nothing is "
+        "known but what is stated.",
     )
     kernels: Kernels = Field(
         default="eager",

@@ -18,6 +18,7 @@ from dsforge.execution import (
     Kernels,
     Loss,
     Recompute,
+    Software,
 )
 from dsforge.layout import Layout
 from dsforge.specs import FROZEN
@@ -44,6 +45,7 @@ __all__ = [
     "Loss",
     "Offload",
     "Recompute",
+    "Software",
     "Strategy",
     "ZeroStage",
 ]
@@ -265,6 +267,11 @@ class Constraints(BaseModel):
         default=None,
         description="Activation checkpointing: activations that backward recomputes.",
     )
+    offload_activations: bool | None = Field(
+        default=None,
+        description="Activation checkpoints wait in RAM (DeepSpeed's `cpu_checkpointing`); with "
+        "recomputation `full`, and for `software` of others.",
+    )
     loss: AskedLoss | None = Field(
         default=None,
         description="Loss: `plain` (logits of a micro batch) or `chunked` (of a chunk of "
@@ -299,6 +306,12 @@ class Constraints(BaseModel):
     )
     virtual_stages: int | None = Field(
         default=None, ge=1, description="Chunks of layers of each pipeline stage (interleaving)."
+    )
+    software: Software | None = Field(
+        default=None,
+        description="Whose scripts run it: those of dsforge, or of `others` on the same engine. "
+        "Limits of `dsforge train` do not count for others, and intervals are wider, as nothing is "
+        "known of them but what is stated; none: dsforge.",
     )
     buckets: BucketSizes | Buckets | None = Field(
         default=None, description="ZeRO's buffers: `sized`, the `engine`'s defaults, or as given."

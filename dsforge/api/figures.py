@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dsforge.api.inputs import load_request, with_loss
+from dsforge.api.inputs import by_others, load_request, with_loss
 from dsforge.api.sizing import find
 from dsforge.errors import DsforgeError
 
@@ -57,7 +57,7 @@ def asker(table: Path) -> Ask:
         from dsforge.planner import appraise
         from dsforge.validate import Asked
 
-        request = load_request(spec={**figure.spec, "model": _model(figure, table)})
+        request = by_others(load_request(spec={**figure.spec, "model": _model(figure, table)}))
         asked = with_loss(request, USUAL_LOSS)
         if figure.quantity == "find model":
             found = find("model", asked)

@@ -203,6 +203,15 @@ def with_loss(request: Request, loss: AskedLoss, *reasons: Reason) -> Request:
     return request.model_copy(update={**update, "reasons": (*request.reasons, *reasons)})
 
 
+def by_others(request: Request) -> Request:
+    """The request as of a run that somebody else's scripts made, where it does not say whose."""
+    fixed = request.constraints
+    if fixed.software is not None:
+        return request
+    told = fixed.model_copy(update={"software": "others"})
+    return request.model_copy(update={"constraints": told})
+
+
 def load_plan(plan: PathInput) -> Plan:
     """The plan that `dsforge gen` wrote.
 

@@ -37,6 +37,11 @@ PLAIN_LOSS = Reason(
     rule="default-loss",
     message="`--exact` simulates the plain loss, which has full logits: `--loss` is plain",
 )
+OF_OTHERS = Problem(
+    "software-files",
+    "software=others is priced and not written: dsforge writes files for its own scripts",
+    "leave `software` out, or use `dsforge estimate`",
+)
 LEAST_WORD, MOST_NEAR = 3, 6  # letters of a word that tells something; names that are shown
 
 
@@ -263,6 +268,8 @@ def gen(
         job: Request | Plan = model
     else:
         asked = request_of(Inputs(model, cluster, workload, strategy))
+        if asked.constraints.software == "others":
+            raise SpecError((OF_OTHERS,))
         job = _aimed_request(asked, objective, deadline_days, budget, prefer=prefer, risk=risk)
     made, artifacts = rendered(job, folder, templates)
     check_rows(made, folder)

@@ -19,6 +19,7 @@ from dsforge.job import TrainJob
 from dsforge.lint.schemas.json_schema import ds_config_schema, minor_releases
 from dsforge.reading.files import ClusterFile, SpecFile, WorkloadFile
 from dsforge.rehearse.report import RehearsalDocument
+from dsforge.validate.calibration import CalibrationDocument
 from dsforge.validate.document import ValidationDocument
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -39,6 +40,7 @@ DOCUMENTS: dict[str, type[BaseModel]] = {
     "bench": Report,
     "lint": LintDocument,
     "diagnosis": DiagnoseDocument,
+    "calibration": CalibrationDocument,
     "validation": ValidationDocument,
 }
 

@@ -287,13 +287,13 @@ class Flags(NamedTuple):
         int | None,
         Flag(STRATEGY, "Virtual stages of each pipeline stage.", ("strategy", "virtual_stages")),
     ] = None
+    software: Annotated[
+        str | None,
+        Flag(STRATEGY, "Whose scripts run it: dsforge or others.", ("strategy", "software")),
+    ] = None
     buckets: Annotated[
         str | None,
-        Flag(
-            STRATEGY,
-            "ZeRO bucket sizes: sized (for model and link) or engine (5e8).",
-            ("strategy", "buckets"),
-        ),
+        Flag(STRATEGY, "ZeRO bucket sizes: sized or engine (5e8).", ("strategy", "buckets")),
     ] = None
 
 

@@ -42,6 +42,7 @@ COMMANDS = {
     "preflight": "Check all hosts and the network between them before launch.",
     "diagnose": "Find the cause of a failed run in its log, with evidence and a fix.",
     "mcp": "Serve the planner to coding assistants (Model Context Protocol).",
+    "calibrate": "Fit a cluster card on finished runs.",
     "validate": "Compare predictions with a table of measured runs or of published figures.",
 }
 EXTRA_MODULES = dict.fromkeys(  # module -> the extra that installs it

@@ -147,7 +147,11 @@ def answer(found: FindResult) -> list[str]:
     lines = [f"{words.sought}: {f'{said.name}, ' if said.name else ''}{shown(said.value)}"]
     lines[0] += f" {words.unit}".rstrip()
     if said.well_shaped:
-        lines.append(f"  by size    {count(said.well_shaped)}: the largest Llama-like shape")
+        ends = count(said.largest.low), count(said.largest.high)
+        lines.append(
+            f"  by size    {count(said.well_shaped)} ({ends[0]} to {ends[1]}): the largest "
+            "Llama-like shape"
+        )
     lines.append(f"  certain    {shown(said.certain)}: even the upper memory estimate fits")
     lines.append(f"  possible   {shown(said.possible)}: the lower memory estimate fits")
     if said.offloaded:

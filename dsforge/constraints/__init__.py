@@ -70,7 +70,9 @@ def check(
 def broken(case: Case) -> tuple[Problem, ...]:
     """All constraints that a case is known to break."""
     return tuple(
-        Problem(each.id, *found) for each in CONSTRAINTS if (found := each.judge(case)) is not None
+        Problem(each.id, *found)
+        for each in CONSTRAINTS
+        if not (case.by_others and each.ours) and (found := each.judge(case)) is not None
     )
 
 

@@ -61,6 +61,7 @@ class Case(NamedTuple):
     offload_parameters: Offload | None = None
     offload_ratio: float = 1.0
     recompute: str | None = None
+    offload_activations: bool = False
     optimizer: str | None = None  # in small letters, as the config or the workload names it
     any_cpu_optimizer: bool = False  # the config allows optimizers without a CPU version
     precision: str | None = None
@@ -75,6 +76,7 @@ class Case(NamedTuple):
     compiled: bool = False  # torch.compile of the decoder layers
     adapters: bool = False  # LoRA
     in_4_bits: bool = False  # QLoRA
+    by_others: bool = False  # in scripts that dsforge has not written
     tied_modules: tuple[str, ...] = ()  # `modules_to_save` of a model with tied embeddings
     shape: ModelShape | None = None
     model: ModelSpec | None = None
@@ -120,6 +122,7 @@ class Constraint(NamedTuple):
     title: str
     source: str
     judge: Callable[[Case], Broken | None]
+    ours: bool = False  # of what dsforge writes and runs: software of others may not have it
 
     def __call__(self, case: Case) -> Problem | None:
         """The problem of a case that breaks it; none where it holds or cannot be judged."""
@@ -128,17 +131,19 @@ class Constraint(NamedTuple):
 
 
 def constraint(
-    name: str, *, source: str
+    name: str, *, source: str, ours: bool | None = None
 ) -> Callable[[Callable[[Case], Broken | None]], Constraint]:
     """A decorator that declares a constraint; its title is the first line of the docstring.
 
     `source`: the place in DeepSpeed 0.19, Megatron-LM or megatron-core 0.16 that enforces it, or
-    `dsforge: ` and why the limit is ours.
+    `dsforge: ` and why the limit is ours. `ours`: also where the source is a library that `dsforge
+    train` builds on and others do not.
     """
+    limit = source.startswith("dsforge") if ours is None else ours
 
     def declared(judge: Callable[[Case], Broken | None]) -> Constraint:
         title = (judge.__doc__ or "").strip().split("\n")[0]
-        return Constraint(name, title, source, judge)
+        return Constraint(name, title, source, judge, limit)
 
     return declared
 
@@ -165,6 +170,7 @@ def case_of(model: ModelSpec, cluster: ClusterSpec, workload: Workload, strategy
         offload_parameters=strategy.offload_parameters,
         offload_ratio=1.0 if strategy.offload_optimizer == "none" else how.offload_ratio,
         recompute=strategy.recompute,
+        offload_activations=how.offload_activations,
         optimizer=workload.optimizer,
         precision=workload.precision,
         gradient_type=how.gradients if how.gradients != "compute" else None,
@@ -174,6 +180,7 @@ def case_of(model: ModelSpec, cluster: ClusterSpec, workload: Workload, strategy
         compiled=how.kernels == "compiled" and how.trainer == "deepspeed",
         adapters=workload.method == "lora",
         in_4_bits=workload.in_4_bits,
+        by_others=how.software == "others",
         tied_modules=_saved(workload) if model.tied_embeddings else (),
         shape=shape_of(model),
         model=model,

@@ -45,6 +45,7 @@ def zero_with_pipeline(case: Case) -> Broken | None:
     "zero-tensor",
     source="DeepSpeed runtime/engine.py, _configure_tensor_parallel_states: an assertion in "
     "earlier releases (deepspeedai/DeepSpeed#7389); 0.19.8 accepts it, not tested here",
+    ours=True,
 )
 def zero_with_tensor(case: Case) -> Broken | None:
     """ZeRO stage 3 with tensor parallelism (AutoTP)."""
@@ -61,6 +62,7 @@ def zero_with_tensor(case: Case) -> Broken | None:
     "deepspeed-3d",
     source="DeepSpeed runtime/pipe/module.py, PipelineModule takes layers; AutoTP and Ulysses take "
     "Hugging Face models",
+    ours=True,
 )
 def one_way_to_split(case: Case) -> Broken | None:
     """More than one of tensor, pipeline and sequence parallelism."""
@@ -202,6 +204,7 @@ def gradient_type_without_zero(case: Case) -> Broken | None:
     "recompute",
     source="transformers, gradient_checkpointing_enable checkpoints whole layers; only "
     "Megatron-LM has selective recomputation",
+    ours=True,
 )
 def recompute_kind(case: Case) -> Broken | None:
     """Selective recomputation with DeepSpeed."""
@@ -271,4 +274,33 @@ def hpz_with_sequence(case: Case) -> Broken | None:
     return Broken(
         f"an hpZ partition size of {copies} cannot be combined with sequence parallelism ({size})",
         "use no hpZ",
+    )
+
+
+@constraint(
+    "offload-activations-recompute",
+    source="DeepSpeed runtime/activation_checkpointing/checkpointing.py: `cpu_checkpointing` moves "
+    "the inputs of checkpointed layers",
+)
+def offload_activations_recompute(case: Case) -> Broken | None:
+    """Activation checkpoints in RAM where nothing is checkpointed."""
+    if not case.offload_activations or case.recompute in (None, "full"):
+        return None
+    return Broken(
+        f"offload_activations=true requires recompute=full (got {case.recompute})",
+        "use recompute full, or keep activations on the device",
+    )
+
+
+@constraint(
+    "offload-activations-trainer",
+    source="dsforge: torch checkpoints the layers of transformers, and keeps them on the card",
+)
+def offload_activations_trainer(case: Case) -> Broken | None:
+    """Activation checkpoints in RAM with `dsforge train`."""
+    if not case.offload_activations:
+        return None
+    return Broken(
+        "offload_activations=true is not available with `dsforge train`",
+        "use --software others for an estimate of other scripts, or leave it out",
     )

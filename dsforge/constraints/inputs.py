@@ -27,6 +27,7 @@ def decoder_only(case: Case) -> Broken | None:
     "sequence-length",
     source="torch nn.Embedding (index error beyond the table); Megatron-LM "
     "megatron/training/arguments.py, validate_args",
+    ours=True,
 )
 def sequence_in_positions(case: Case) -> Broken | None:
     """A sequence longer than the model has positions."""
@@ -60,7 +61,9 @@ def precision_on_card(case: Case) -> Broken | None:
 
 
 @constraint(
-    "fp8-megatron", source="Megatron-LM --fp8-format: fp8 needs the layers of Transformer Engine"
+    "fp8-megatron",
+    source="Megatron-LM --fp8-format: fp8 needs the layers of Transformer Engine",
+    ours=True,
 )
 def fp8_megatron(case: Case) -> Broken | None:
     """fp8 with DeepSpeed, which trains plain modules."""
@@ -72,6 +75,7 @@ def fp8_megatron(case: Case) -> Broken | None:
 @constraint(
     "optimizer",
     source="DeepSpeed runtime/engine.py, _configure_basic_optimizer; Megatron-LM --optimizer",
+    ours=True,
 )
 def optimizer_of_back_end(case: Case) -> Broken | None:
     """An optimizer that the back end does not have."""
@@ -110,6 +114,7 @@ def lora_pipeline(case: Case) -> Broken | None:
     "lora-tensor",
     source="DeepSpeed module_inject/auto_tp.py finds layers by their names in the plan of "
     "transformers; adapters change the names, and nothing would be sharded",
+    ours=True,
 )
 def lora_tensor(case: Case) -> Broken | None:
     """LoRA with tensor parallelism."""

@@ -25,7 +25,9 @@ YARN_CONSTANTS = (32.0, 1.0, 4096)
 NAMED = 4  # gaps that one message names
 
 
-@constraint("megatron-zero", source="Megatron-LM has no ZeRO; 1 is --use-distributed-optimizer")
+@constraint(
+    "megatron-zero", source="Megatron-LM has no ZeRO; 1 is --use-distributed-optimizer", ours=True
+)
 def zero_of_megatron(case: Case) -> Broken | None:
     """A ZeRO stage that Megatron-LM does not have."""
     if not case.on_megatron or (case.zero_stage or 0) <= 1:
@@ -148,7 +150,7 @@ def expert_parallel(case: Case) -> Broken | None:
     return Broken(f"expert parallelism ({size}) must divide the {known}", f"use {listed(legal)}")
 
 
-@constraint("megatron-model", source=ARGUMENTS + " has no flag for what is named")
+@constraint("megatron-model", source=ARGUMENTS + " has no flag for what is named", ours=True)
 def pretrain_gpt(case: Case) -> Broken | None:
     """Parts of a model or a run that pretrain_gpt.py has no flag for."""
     model = case.model

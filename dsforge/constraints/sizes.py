@@ -99,7 +99,8 @@ def tensor_divides_kv_heads(case: Case) -> Broken | None:
     """Key/value heads that tensor parallelism cannot share out."""
     size, shape = case.tensor_parallel_size, case.shape
     heads = shape and shape.kv_heads
-    replicated = bool(heads) and case.on_megatron and size % (heads or 1) == 0
+    repeats = case.on_megatron or case.by_others
+    replicated = bool(heads) and repeats and size % (heads or 1) == 0
     if shape is None or not heads or heads % size == 0 or replicated or shape.latent:
         return None
     return Broken(

@@ -121,6 +121,7 @@ def partition_holds_layers(case: Case) -> Broken | None:
     "tensor-model",
     source="DeepSpeed module_inject/tp_plan_converter.py, TPPlanConverter.convert refuses styles "
     "that it does not know",
+    ours=True,
 )
 def tensor_kind(case: Case) -> Broken | None:
     """A kind of model that DeepSpeed's AutoTP does not shard."""

@@ -25,7 +25,7 @@ def _shared(case: Case) -> ModelShape | None:
     return case.shape if active else None
 
 
-@constraint("sequence-heads", source="DeepSpeed runtime/sequence_parallel/ulysses_sp.py")
+@constraint("sequence-heads", source="DeepSpeed runtime/sequence_parallel/ulysses_sp.py", ours=True)
 def sequence_heads(case: Case) -> Broken | None:
     """Attention heads that sequence parallelism (Ulysses) cannot share out."""
     size, shape = case.context_parallel_size, _shared(case)
@@ -38,6 +38,7 @@ def sequence_heads(case: Case) -> Broken | None:
 @constraint(
     "sequence-kv-heads",
     source="DeepSpeed runtime/sequence_parallel/ulysses_sp.py: replicated heads",
+    ours=True,
 )
 def sequence_kv_heads(case: Case) -> Broken | None:
     """Key/value heads that sequence parallelism (Ulysses) cannot share out."""
@@ -71,6 +72,7 @@ def sequence_kind(case: Case) -> Broken | None:
 @constraint(
     "sequence-window",
     source="DeepSpeed runtime/sequence_parallel/ulysses_sp.py drops masks: causal attention only",
+    ours=True,
 )
 def sequence_window(case: Case) -> Broken | None:
     """Sliding-window attention with sequence parallelism."""
@@ -87,6 +89,7 @@ def sequence_window(case: Case) -> Broken | None:
 @constraint(
     "sequence-attention",
     source="DeepSpeed runtime/sequence_parallel/ulysses_sp.py: no eager kernel",
+    ours=True,
 )
 def sequence_attention(case: Case) -> Broken | None:
     """Eager attention with sequence parallelism."""

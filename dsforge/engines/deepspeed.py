@@ -43,7 +43,7 @@ def buffer_elements(model: ModelSpec, held: Held, sharding: Sharding, buckets: B
     if stage < FULLY_SHARDED:
         return 1.0 * reduce
     gathered = buckets.max_live_parameters + buckets.prefetch_bucket_size
-    persistent = model.norms_per_layer * model.hidden_size * model.layers
+    persistent = model.norms * model.hidden_size * model.depth
     persistent = named(persistent, "persistent_parameters", "elements", PERSISTENT)
     whole = named(minimum(held.total, gathered), "gathered_parameters", "elements", GATHERED)
     return reduce + whole + persistent

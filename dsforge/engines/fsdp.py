@@ -26,7 +26,7 @@ def buffer_elements(model: ModelSpec, held: Held, sharding: Sharding, buckets: B
     outer = 2 * model.vocab_size * model.embedding_size / tp
     layers = maximum(0.0, held.total - outer)
     if sharding.zero_stage < FULLY_SHARDED:
-        return held.total + layers / model.layers
+        return held.total + layers / model.depth
     return minimum(held.total, outer) + GATHERED_LAYERS * layers / held.layers
 
 
@@ -59,5 +59,7 @@ ENGINE = Engine(
     overlaps_gradients=overlaps_gradients,
     context_exchange="all_to_all",
     layer_host_s=lambda cluster, workload, sharding: LAYER_HOST_S,
+    step_ends=(0.86, 1.15),
+    memory_errors=(0.05, 0.15),
     runs_row=runs_row,
 )

@@ -45,6 +45,9 @@ ENGINE = Engine(
     scatters_gradients=True,  # `--use-distributed-optimizer`
     overlaps_gradients=lambda layout, buckets: True,
     layer_host_s=lambda cluster, workload, sharding: LAYER_HOST_S,
+    step_ends=(0.93, 1.1),
+    waiting_ends=(0.8, 1.4),
+    memory_errors=(0.02, 0.08),
     runs_row=runs_row,
     kept_scores=kept_scores,
 )

@@ -118,6 +118,8 @@ ENGINE = Engine(
     tensor_wait_s=tensor_wait_s,
     send_wait_s=send_wait_s,
     stalls=stalls,
+    step_ends=(0.84, 1.3),
+    memory_errors=(0.02, 0.1),
     runs_row=lambda framework, sharding: "nanotron" in framework,
     splits_sequence=True,  # reduce-scatter mode; tables leave open whether inputs are kept whole
 )

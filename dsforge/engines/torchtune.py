@@ -30,5 +30,7 @@ ENGINE = Engine(
     context_exchange="all_to_all",
     norms_in_python=True,
     layer_host_s=lambda cluster, workload, sharding: LAYER_HOST_S,
+    step_ends=(0.92, 1.1),
+    memory_errors=(0.02, 0.06),
     runs_row=lambda framework, sharding: "torchtune" in framework,
 )

@@ -110,6 +110,7 @@ def _mlp_width(model: ModelSpec, workload: Workload, kernels: Kernels, *, moe_la
     if kernels == "eager" and model.activation in COMPOSED:
         saved += COMPOSED_STEPS
     saved -= "down" not in workload.adapts
+    saved -= model.activation == "relu" and not model.gated_mlp  # its result tells the slope
     moe = model.moe
     saved = counted(saved, "mlp_copies", "", of=model.hidden_size, why=COPIES)
     if moe is None or not moe_layer:
@@ -123,14 +124,14 @@ def _all_saved(model: ModelSpec, workload: Workload, strategy: Strategy, moe_lay
     """What a layer saves without recomputation."""
     run, widths = strategy.runs_as, KERNELS[strategy.runs_as.kernels]
     inner = _attention_width(model, widths.keys) + _copied_width(model, strategy)
-    inner += saved_width(model, strategy)
+    inner = model.attentions * (inner + saved_width(model, strategy))
     inner += _mlp_width(model, workload, run.kernels, moe_layer=moe_layer)
     each = widths.norm if model.norm == "rmsnorm" else widths.layer_norm
     if each > KERNELS["fused"].norm and element_bytes(workload) == FLOAT_BYTES:
         each -= 1  # the float32 copy is the input itself
     each = counted(each, "norm_copies", "", of=model.hidden_size, why=COPIES)
     inner = named(inner, "moe_inner_width" if moe_layer else "inner_width", "elements", INNER)
-    hidden = model.norms_per_layer * model.hidden_size
+    hidden = model.norms * model.hidden_size
     idle = _idle_norms(model, workload) * model.hidden_size
     inner -= idle if strategy.sequence_parallel else 0
     if not strategy.sequence_parallel:
@@ -165,7 +166,7 @@ def _bytes(saved: Saved, workload: Workload, strategy: Strategy) -> float:
 def _score_bytes(model: ModelSpec, workload: Workload, strategy: Strategy) -> float:
     """Scores of one token with all others, all heads of this rank: what eager attention keeps."""
     each = DROPOUT_SCORE_BYTES if strategy.runs_as.dropout else SCORE_BYTES
-    heads = model.attention_heads / strategy.layout.tensor_parallel_size
+    heads = model.attentions * model.attention_heads / strategy.layout.tensor_parallel_size
     return each * heads * workload.sequence_length
 
 
@@ -179,7 +180,7 @@ def _extra_bytes(model: ModelSpec, workload: Workload, strategy: Strategy) -> fl
     heads = model.attention_heads + model.kv_heads if model.qk_norm == "head" else 0
     if run.attention != "eager":
         heads += model.attention_heads
-    found = FLOAT_BYTES * (heads / tp + model.norms_per_layer)
+    found = FLOAT_BYTES * (model.attentions * heads / tp + model.norms)
     if run.dropout:
         found += 2 * model.hidden_size / (tp if strategy.sequence_parallel else 1)
     return found if run.attention != "eager" else found + _score_bytes(model, workload, strategy)

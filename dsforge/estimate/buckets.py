@@ -88,7 +88,7 @@ def size_buckets(
     bucket = named(
         bucket, "reduce_bucket_size", "elements", "an even number, at most all parameters"
     )
-    layer = named(maximum(parameters // model.layers, 1), "layer_elements", "elements", MEAN)
+    layer = named(maximum(parameters // model.depth, 1), "layer_elements", "elements", MEAN)
     live = maximum(minimum(parameters, _live(model, layer, bucket)), 1)
     live = named(live, "max_live_parameters", "elements", "at most all parameters")
     prefetch = minimum(bucket, maximum(1, 9 * layer // 10))

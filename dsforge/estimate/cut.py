@@ -82,7 +82,7 @@ def stages(
     `split` gives the layers of each chunk: `Engine.stage_layers`.
     """
     reached = [0, *accumulate(split(model, pp, virtual))]
-    experts = [0, *accumulate(model.is_moe_layer(layer) for layer in range(model.layers))]
+    experts = [0, *accumulate(model.is_moe_layer(layer) for layer in range(model.depth))]
     found = []
     for index in range(pp):
         ends = [(reached[at], reached[at + 1]) for at in range(index, pp * virtual, pp)]

@@ -28,7 +28,7 @@ class Product(NamedTuple):
     inputs: int
     outputs: int
     narrow: int
-    times: int = 1
+    times: float = 1
 
     @property
     def elements(self) -> int:
@@ -94,7 +94,10 @@ def mlp_products(model: ModelSpec, moe_layer: bool) -> tuple[Product, ...]:
 def layer_products(model: ModelSpec, *, moe_layer: bool) -> dict[str, Product]:
     """The products of one token in a layer, by name: `dense_attention_1`, `moe_mlp_2`."""
     kind = "moe" if moe_layer else "dense"
-    parts = {"attention": attention_products(model), "mlp": mlp_products(model, moe_layer)}
+    attention, often = attention_products(model), model.attentions
+    if often > 1:
+        attention = tuple(product._replace(times=often) for product in attention)
+    parts = {"attention": attention, "mlp": mlp_products(model, moe_layer)}
     return {
         f"{kind}_{part}_{number}": product
         for part, products in parts.items()
@@ -102,7 +105,7 @@ def layer_products(model: ModelSpec, *, moe_layer: bool) -> dict[str, Product]:
     }
 
 
-def product_elements(model: ModelSpec, *, moe_layer: bool) -> int:
+def product_elements(model: ModelSpec, *, moe_layer: bool) -> float:
     """Weight elements of a layer that one token is multiplied with."""
     products = layer_products(model, moe_layer=moe_layer)
     elements = sum(product.times * product.weight(name) for name, product in products.items())
@@ -112,8 +115,13 @@ def product_elements(model: ModelSpec, *, moe_layer: bool) -> int:
 
 @lru_cache(maxsize=256)
 def attention_context(model: ModelSpec, sequence_length: int) -> float:
-    """Mean number of tokens that one token attends to, mean over layers (causal or full)."""
-    full = sequence_length / 2 if model.kind == "decoder" else 1.0 * sequence_length
+    """Mean number of tokens that one token attends to, mean over layers (causal or full).
+
+    In an encoder-decoder an encoder's layer looks at all tokens, a decoder's at half of its own and
+    at all that were encoded.
+    """
+    seen = {"decoder": 0.5, "encoder": 1.0, "encoder-decoder": (1.0 + 0.5 + 1.0) / 2}
+    full = seen[model.kind] * sequence_length
     window = model.sliding_window
     if window is None or window >= sequence_length:
         return named(full, "context", "tokens")
@@ -145,10 +153,10 @@ def head_flops(model: ModelSpec) -> float:
 def forward_flops(model: ModelSpec, sequence_length: int) -> float:
     """Forward FLOPs of one token through the whole model, head included."""
     sparse = moe_layers(model)
-    elements = (model.layers - sparse) * product_elements(model, moe_layer=False)
+    elements = (model.depth - sparse) * product_elements(model, moe_layer=False)
     if sparse:
         elements += sparse * product_elements(model, moe_layer=True)
-    scores = model.layers * score_flops(model, sequence_length)
+    scores = model.depth * score_flops(model, sequence_length)
     layers = named(2.0 * elements + scores, "layers_token_flops", "FLOP")
     return named(layers + head_flops(model), "forward_token_flops", "FLOP")
 

@@ -47,7 +47,8 @@ class HostMemory(BaseModel):
     init: int = Field(description="Building optimizer state and pinned buffers.")
     step: int = Field(description="Optimizer steps: offloaded states and gradients.")
     save: int = Field(
-        description="Writing a checkpoint: one additional gathered copy of the weights."
+        description="Writing a checkpoint: under ZeRO-3 dsforge's config gathers a further copy "
+        "of the weights; DeepSpeed's default saves shards."
     )
 
     @property
@@ -67,14 +68,16 @@ def host_memory(
     """RAM of one node in each phase."""
     ranks, idle = cluster.gpus_per_node, idle_bytes(cluster)
     weights = named(element_bytes(workload) * parameters(model), "weights_file_bytes", "bytes")
-    share = weights / (strategy.layout.model_ranks if strategy.engine.reads_own_part else 1)
+    own = strategy.runs_as.software == "dsforge"
+    part = strategy.engine.reads_own_part or not own  # who cuts a model himself reads his part
+    share = weights / (strategy.layout.model_ranks if part else 1)
     sharded = strategy.zero_stage == FULLY_SHARDED
     read = minimum(weights, SHARD_BYTES) if sharded else ranks * share
     if workload.in_4_bits:  # packed on the device, tensor by tensor
         read = ranks * minimum(weights, SHARD_BYTES)
     read = named(read, "read_bytes", "bytes", READING)
     rounding = 0.0
-    if kept.pinned and not cluster.gpu.is_cpu:
+    if kept.pinned and own and not cluster.gpu.is_cpu:  # DeepSpeed's default is not to pin
         rounding = _pinned_rounding(kept.pinned)
     offloaded = named(ranks * (kept.host + rounding), "offloaded_to_host", "bytes", PINNED)
     step = idle + offloaded
@@ -82,7 +85,7 @@ def host_memory(
         load=round(idle + read),
         init=round(step + (read if offloaded else 0)),
         step=round(step),
-        save=round(step + (weights if sharded else 0)),
+        save=round(step + (weights if sharded and own else 0)),
     )
 
 

@@ -226,7 +226,7 @@ def _layer(model: ModelSpec, setting: Setting, *, moe_layer: bool) -> LinearTime
     weights_s = named(resident / held.bandwidth, f"{kind}_weights_s", "s", WEIGHTS)
     products_s = sum(times * line.token_s for times, line in each)
     fixed_s = passes * sum(times * line.fixed_s for times, line in each) + weights_s
-    token_s = passes * products_s + _attention_s(model, setting) + rest_s
+    token_s = passes * products_s + attention_s(model, setting) + rest_s
     return LinearTime(
         named(fixed_s, f"{kind}_layer_fixed_s", "s", "independent of the number of tokens"),
         named(token_s, f"{kind}_layer_token_s", "s", "per token"),
@@ -251,7 +251,7 @@ def _resident_bytes(model: ModelSpec, setting: Setting, *, moe_layer: bool) -> f
     return (setting.passes * setting.size * idle + summed + unpacked) / setting.tp
 
 
-def _attention_s(model: ModelSpec, setting: Setting) -> float:
+def attention_s(model: ModelSpec, setting: Setting) -> float:
     """Seconds per token in the attention scores of one layer, all passes."""
     flops = score_flops(model, setting.sequence_length) / setting.tp
     forward = 1 + setting.repeated_scores

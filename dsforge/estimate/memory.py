@@ -16,6 +16,7 @@ from pydantic import BaseModel, Field
 
 from dsforge.engines import Held
 from dsforge.estimate.activations import element_bytes, kept_token_bytes
+from dsforge.estimate.doubts import memory_errors
 from dsforge.estimate.family_costs import FamilyCosts, family_costs
 from dsforge.estimate.host import HostMemory
 from dsforge.estimate.loss import NO_HEAD, HeadBytes, head_bytes
@@ -91,13 +92,7 @@ CPU_CONTEXT = _ends(Interval(0.5 * GIB, 0.8 * GIB, 1.2 * GIB), "context", "bytes
 OF_SLACK = "reserved / allocated: free blocks that the caching allocator does not return"
 SLACK = _ends(Interval(1.0, 1.03, 1.1), "slack", "", OF_SLACK)
 OF_CHURN = "fragmentation relative to the ZeRO stage 3 buffers (rows stas)"
-CHURN = _ends(Interval(0.0, 1.0, 2.0), "churn", "", OF_CHURN)
-STATES_ERROR = Constant(
-    0.03, "states_error", "share", f"{FITTED}; error of states and buffers: padding, alignment"
-)
-ACTIVATION_ERROR = Constant(
-    0.12, "activation_error", "share", f"{FITTED}; error of activations and logits: kernels differ"
-)
+CHURN = _ends(Interval(0.4, 1.0, 1.5), "churn", "", OF_CHURN)
 WORKSPACE = Constant(
     0.1 * GIB,
     "workspace_bytes",
@@ -125,7 +120,9 @@ class Peak(NamedTuple):
     optimizer_state: float
     buffers: float
     moment: float  # gradients, activations and logits together
-    churn: float = 0.0  # what ZeRO stage 3 gathers and frees in pieces of every size
+    churn: float  # what ZeRO stage 3 gathers and frees in pieces of every size
+    errors: tuple[Constant, Constant]  # shares by which fixed and moving bytes may be off
+    waiting: float = 0.0  # checkpoints in RAM
 
     @property
     def fixed_bytes(self) -> float:
@@ -156,6 +153,8 @@ class Footprint(NamedTuple):
     later: int  # stages behind it: it holds a micro batch for each
     lasting: bool  # gradients outlive a micro step even where there is one
     churns: bool
+    errors: tuple[Constant, Constant]  # shares by which fixed and moving bytes may be off
+    waiting: float  # in RAM from forward to backward
 
     def at(self, batching: Batching) -> Peak:
         """The fullest of four moments: the loss, a layer at work, end of backward, the step.
@@ -181,7 +180,9 @@ class Footprint(NamedTuple):
         else:
             parts = (kept.gradients, working, 0.0) if moment == at_end else (stepping, 0.0, 0.0)
         churn = self.buffers if self.churns else 0.0
-        return Peak(kept.weights, *parts, kept.optimizer, self.buffers, moment, churn)
+        waiting = tokens * self.waiting * self._in_flight(batching)
+        found = Peak(kept.weights, *parts, kept.optimizer, self.buffers, moment, churn, self.errors)
+        return found._replace(waiting=waiting) if self.waiting else found
 
     def _in_flight(self, batching: Batching) -> float:
         """Micro batches in flight: 1F1B has one for each later stage.
@@ -220,6 +221,8 @@ def footprints(costs: FamilyCosts, strategy: Strategy) -> tuple[Footprint, ...]:
     model, workload = costs.model, costs.workload
     workspace = 0.0 if costs.cluster.gpu.is_cpu else lifted(WORKSPACE, of=model.layers)
     dequantised = dequantised_bytes(model, workload)
+    found = costs.cluster.calibration
+    workspace += 0.0 if found is None else found.memory_overhead_gib * GIB
     stage3 = strategy.zero_stage == FULLY_SHARDED
     head = head_bytes(model, workload, strategy)
     return tuple(
@@ -234,6 +237,8 @@ def footprints(costs: FamilyCosts, strategy: Strategy) -> tuple[Footprint, ...]:
             later=load.stage.later,
             lasting=stage3 or strategy.runs_as.gradients == "fp32",
             churns=stage3 and strategy.engine.has_zero_stages,
+            errors=memory_errors(strategy),
+            waiting=_waiting_token_bytes(model, workload, strategy, load),
         )
         for load in costs.loads
     )
@@ -269,6 +274,22 @@ def _saved_token_bytes(
     """Bytes saved per token in one stage from forward to backward."""
     if strategy.runs_as.offload_activations:
         return 0.0
+    return layers_kept_bytes(model, workload, strategy, load)
+
+
+def _waiting_token_bytes(
+    model: ModelSpec, workload: Workload, strategy: Strategy, load: Load
+) -> float:
+    """Bytes of one token that wait in RAM from forward to backward."""
+    if not strategy.runs_as.offload_activations:
+        return 0.0
+    return named(layers_kept_bytes(model, workload, strategy, load), "waiting_token_bytes", "bytes")
+
+
+def layers_kept_bytes(
+    model: ModelSpec, workload: Workload, strategy: Strategy, load: Load
+) -> float:
+    """Bytes of one token that the layers of a stage keep, wherever they lie."""
     stage, tokens = load.stage, load.tokens
     kept = kept_token_bytes(model, workload, strategy, tokens.dense_layer)
     total = stage.dense_layers * named(kept, "dense_layer_kept_bytes", "bytes", KEPT)
@@ -317,7 +338,7 @@ def device_bytes(peak: Peak, cluster: ClusterSpec) -> Ends:
 def _allocated(peak: Peak) -> _Ends:
     """What the tensors take, bytes."""
     fixed, moving = peak.fixed_bytes, peak.moving_bytes
-    spread = STATES_ERROR * fixed + ACTIVATION_ERROR * moving
+    spread = peak.errors[0] * fixed + peak.errors[1] * moving
     if fixed.__class__ is TRACED:
         label(fixed, "fixed_bytes", "bytes", "independent of the batch size")
         label(moving, "moving_bytes", "bytes", "proportional to the micro batch size")
@@ -360,8 +381,17 @@ def memory_of(costs: FamilyCosts, peak: Peak) -> MemoryEstimate:
         allocated_bytes=Interval(*allocated),
         reserved_bytes=Interval(*reserved),
         device_bytes=Interval(*_device(reserved, costs.cluster)),
-        host_bytes=costs.host,
+        host_bytes=_with_checkpoints(costs, peak),
         load_copies_bytes=costs.load_copies_bytes,
         nvme_bytes=costs.nvme_bytes,
         checkpoint_bytes=costs.checkpoint_bytes,
     )
+
+
+def _with_checkpoints(costs: FamilyCosts, peak: Peak) -> HostMemory:
+    """RAM of one node with the activation checkpoints of all its ranks while they step."""
+    if not peak.waiting:
+        return costs.host
+    ranks = costs.cluster.gpus_per_node
+    waiting = named(ranks * peak.waiting, "checkpoints_in_ram", "bytes")
+    return costs.host.model_copy(update={"step": round(costs.host.step + waiting)})

@@ -110,7 +110,7 @@ def stage_times(costs: FamilyCosts, strategy: Strategy) -> StageTimes:
     return StageTimes(
         kinds=tuple(load.stage for load in costs.loads),
         pipeline=strategy.layout.pipeline_parallel_size,
-        layers=costs.model.layers,
+        layers=costs.model.depth,
         moe_layers=moe_layers(costs.model) if costs.model.moe else 0,
         dense=each.layer,
         sparse=each.moe_layer,

@@ -124,7 +124,7 @@ def offload(costs: FamilyCosts, strategy: Strategy) -> Moved:
         updated = named(trainable * offloaded / tiles, "updated_on_cpu", "elements", CPU)
     passed = updated * cluster.gpus_per_node * pass_bytes(costs.workload)
     cpu_s = passed / _passes_per_s(cluster, costs.workload)
-    link = named(_link_bytes_per_s(cluster) / COPIES_SHOWN, "copy_rate", "bytes/s", COPIED)
+    link = named(link_bytes_per_s(cluster) / COPIES_SHOWN, "copy_rate", "bytes/s", COPIED)
     once_s = copies.once / link + _disk_s(cluster, disk.once)
     micro_step_s = copies.micro_step / link + _disk_s(cluster, disk.micro_step)
     return Moved(
@@ -214,7 +214,7 @@ def _slower(cluster: ClusterSpec, copies: _Copies, link: float, cpu_s: float) ->
     return Slower(once_s, more * copies.micro_step, more * copies.accumulating)
 
 
-def _link_bytes_per_s(cluster: ClusterSpec) -> float:
+def link_bytes_per_s(cluster: ClusterSpec) -> float:
     """Bytes/s between accelerator and host: of a cluster card, else a share of the rating."""
     found = cluster.gpu.measured
     if found is not None and found.host_copy_bytes_per_s is not None:

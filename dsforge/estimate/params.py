@@ -75,9 +75,10 @@ class ParameterCounts(NamedTuple):
 
     @property
     def dense_layer(self) -> int:
-        """One layer without experts; of an encoder-decoder one of each half. 0 where none is."""
+        """One layer without experts, the mean of an encoder-decoder's kinds. 0 where none is."""
         kinds = {layer for layer in self.layers if not layer.experts}
-        return sum(layer.total for layer in kinds)
+        whole = sum(layer.total for layer in kinds)
+        return whole // len(kinds) if len(kinds) > 1 else whole
 
     @property
     def moe_layer_shared(self) -> int:

@@ -84,10 +84,10 @@ def rank_parameters(
     experts = named(experts, "expert_parameters", "elements")
     if workload.method == "full" or workload.lora is None:
         return RankParameters(shared, experts, shared, experts)
-    adapters = ceil_div(lora_parameters(model, workload.lora) * stage.layers, model.layers * tp)
+    adapters = ceil_div(lora_parameters(model, workload.lora) * stage.layers, model.depth * tp)
     adapters = named(adapters, "adapter_parameters", "elements")
     saved = saved_parameters(model, workload.lora)  # no pipeline: every rank has both ends
     packed = quantised_elements(model) if workload.in_4_bits else 0
-    packed = named(packed * stage.layers // (model.layers * tp), "quantised_parameters", "elements")
+    packed = named(packed * stage.layers // (model.depth * tp), "quantised_parameters", "elements")
     trained = adapters + ceil_div(saved, tp)
     return RankParameters(shared + trained, experts, trained, 0, packed)

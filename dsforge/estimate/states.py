@@ -83,7 +83,7 @@ def loads(
 
     One file sets the engine's buckets for all ranks: by the stage with the most parameters.
     """
-    found = [stage.named(model.layers) for stage in kinds_of(model, strategy)]
+    found = [stage.named(model.depth) for stage in kinds_of(model, strategy)]
     held = [rank_parameters(model, workload, strategy.layout, stage) for stage in found]
     most = max(parameters.total for parameters in held)
     buckets = size_buckets(model, cluster, strategy, most)

@@ -8,13 +8,16 @@ from pydantic import BaseModel, Field
 
 from dsforge.estimate.activation_traffic import Sends, stage_traffic
 from dsforge.estimate.compute import optimizer_s
+from dsforge.estimate.doubts import StepDoubts, is_of_others, step_doubts
 from dsforge.estimate.family_costs import FamilyCosts, family_costs
 from dsforge.estimate.flops import step_flops
+from dsforge.estimate.layer_time import attention_s, setting_of
+from dsforge.estimate.memory import layers_kept_bytes
 from dsforge.estimate.micro_batch_time import StageTimes, stage_times
-from dsforge.estimate.offload import Moved, offload
+from dsforge.estimate.offload import Moved, link_bytes_per_s, offload
 from dsforge.estimate.states import shares
 from dsforge.estimate.traffic import Exchange, exchanges
-from dsforge.specs import FROZEN, ClusterSpec, ModelSpec, Workload
+from dsforge.specs import FROZEN, Calibration, ClusterSpec, ModelSpec, Workload
 from dsforge.strategy import FULLY_SHARDED, Batching, Strategy
 from dsforge.traced import TRACED, Constant, label, named
 from dsforge.units import TFLOP, Interval
@@ -49,17 +52,8 @@ class TimeEstimate(BaseModel):
 
 
 MICRO_TOKENS = "tokens of a micro batch on one rank: context ranks share a sequence"
-SURE = "terms with small errors on published steps"
-WITHIN = "estimate/time.py: contains 80 % of published step times"
-COMPUTE_ERROR = (
-    Constant(0.88, "compute_error_low", "", f"{WITHIN}; compute-bound ones"),
-    Constant(1.19, "compute_error_high", "", f"{WITHIN}; compute-bound ones"),
-)
-LESS_SURE = f"{WITHIN}; exposed communication, bubble and offload are less certain"
-COMMUNICATION_ERROR = (
-    Constant(0.7, "communication_error_low", "", LESS_SURE),
-    Constant(1.8, "communication_error_high", "", LESS_SURE),
-)
+SURE = "compute and optimizer"
+WAITS = "exposed communication and bubble: less certain"
 STEP_OVERHEAD_S = Constant(
     0.01, "overhead_s", "s", "estimate/time.py: gradient norm, clipping, schedule, Python"
 )
@@ -78,11 +72,22 @@ class Seconds(NamedTuple):
     optimizer_s: float
     sent_bytes: float
     slower_s: float = 0.0  # more under other launchers' settings: in no term, only in the interval
+    attention_s: float = 0.0  # of compute: kernels of it differ most
 
     @property
     def step_s(self) -> float:
         """The likely step."""
         return sum(self[:5])
+
+    def calibrated(self, by: Calibration) -> Seconds:
+        """The seconds as finished runs on this cluster say."""
+        return self._replace(
+            compute_s=self.compute_s * by.compute,
+            optimizer_s=self.optimizer_s * by.compute,
+            bubble_s=self.bubble_s * by.compute,
+            communication_s=self.communication_s * by.waiting,
+            offload_s=self.offload_s * by.waiting,
+        )
 
 
 class StepCosts(NamedTuple):
@@ -94,6 +99,9 @@ class StepCosts(NamedTuple):
     moved: Moved
     optimizer_s: float
     sample_tokens: float  # of one sample on one rank
+    attention_token_s: float  # of a token in the attention of one stage's layers
+    checkpoint_token_s: float  # of a token's activation checkpoints, to RAM and back
+    calibration: Calibration | None
 
     def at(self, batching: Batching) -> Seconds:
         """Seconds of one optimizer step, and bytes sent."""
@@ -108,15 +116,18 @@ class StepCosts(NamedTuple):
             sent += times * exchange.sent_bytes
         compute_s = micro_steps * work.compute_s
         stages_s = self.between.exposed_s(batching, tokens, compute_s)
-        return Seconds(
+        found = Seconds(
             compute_s=compute_s,
             communication_s=micro_steps * work.exposed_s + outside_s + stages_s,
             bubble_s=(self.stage_times.pipeline - 1) / batching.virtual_stages * work.mean_s,
-            offload_s=self.moved.copies_s(micro_steps),
+            offload_s=self.moved.copies_s(micro_steps)
+            + micro_steps * tokens * self.checkpoint_token_s,
             optimizer_s=self.optimizer_s,
             sent_bytes=sent + micro_steps * work.sent_bytes,
             slower_s=self.moved.slower.at(micro_steps) if self.moved.slower else 0.0,
+            attention_s=micro_steps * tokens * self.attention_token_s,
         )
+        return found if self.calibration is None else found.calibrated(self.calibration)
 
 
 def step_costs(costs: FamilyCosts, strategy: Strategy) -> StepCosts:
@@ -133,7 +144,31 @@ def step_costs(costs: FamilyCosts, strategy: Strategy) -> StepCosts:
         moved=moved,
         optimizer_s=moved.cpu_s + on_device_s + STEP_OVERHEAD_S,
         sample_tokens=costs.workload.sequence_length / strategy.layout.context_parallel_size,
+        attention_token_s=_attention_token_s(costs, strategy),
+        checkpoint_token_s=_checkpoint_token_s(costs, strategy),
+        calibration=costs.cluster.calibration,
     )
+
+
+def _checkpoint_token_s(costs: FamilyCosts, strategy: Strategy) -> float:
+    """Seconds of a token's checkpoints on their way to RAM and back.
+
+    DeepSpeed copies them where they are made (`activation_checkpointing/checkpointing.py`,
+    `cpu_checkpointing`); torchtune beside the work, on a stream of its own.
+    """
+    if not strategy.runs_as.offload_activations or not strategy.engine.has_zero_stages:
+        return 0.0
+    kept = layers_kept_bytes(costs.model, costs.workload, strategy, costs.fullest)
+    return named(2 * kept / link_bytes_per_s(costs.cluster), "checkpoint_token_s", "s")
+
+
+def _attention_token_s(costs: FamilyCosts, strategy: Strategy) -> float:
+    """Seconds of a token in the attention of a stage; 0 where nothing is doubted about it."""
+    if not is_of_others(strategy):
+        return 0.0
+    setting = setting_of(costs.cluster.gpu, costs.workload, strategy)
+    layers = costs.model.depth / strategy.layout.pipeline_parallel_size
+    return layers * attention_s(costs.model, setting)
 
 
 def estimate_time(
@@ -147,7 +182,7 @@ def estimate_time(
 def time_of(costs: FamilyCosts, strategy: Strategy, found: Seconds) -> TimeEstimate:
     """The estimate around the seconds of a strategy: interval and rates."""
     gpus = strategy.layout.world_size
-    step = step_interval(found)
+    step = step_interval(found, step_doubts(costs.cluster, strategy, costs.workload))
     useful = step_flops(costs.model, costs.workload)
     return TimeEstimate.model_construct(
         terms=TimeTerms.model_construct(
@@ -164,14 +199,13 @@ def time_of(costs: FamilyCosts, strategy: Strategy, found: Seconds) -> TimeEstim
     )
 
 
-def step_interval(found: Seconds) -> Interval:
+def step_interval(found: Seconds, doubts: StepDoubts) -> Interval:
     """The step with its 80 % interval, s."""
-    sure = found.compute_s + found.optimizer_s
-    unsure = found.communication_s + found.bubble_s + found.offload_s
+    sure, waits = found.compute_s + found.optimizer_s, found.communication_s + found.bubble_s
     label(sure, "sure_s", "s", SURE)
-    label(unsure, "unsure_s", "s", "terms with larger errors on published steps")
-    return Interval(
-        sure * COMPUTE_ERROR[0] + unsure * COMMUNICATION_ERROR[0],
-        sure + unsure,
-        sure * COMPUTE_ERROR[1] + unsure * COMMUNICATION_ERROR[1] + found.slower_s,
-    )
+    label(waits, "waits_s", "s", WAITS)
+    computing, waiting, offload, attention_more = doubts
+    low = sure * computing.low + waits * waiting.low + found.offload_s * offload.low
+    high = sure * computing.high + waits * waiting.high + found.offload_s * offload.high
+    more_s = found.slower_s + attention_more * found.attention_s
+    return Interval(low, sure + waits + found.offload_s, high + more_s)

@@ -22,6 +22,7 @@ from dsforge.strategy import Execution, Strategy
 from dsforge.traced import Traced, given, named
 
 MEASURED = "measured on this cluster (its card), in place of data sheets"
+CALIBRATED = "fitted on finished runs of this cluster (dsforge calibrate)"
 BATCH = "DeepSpeedConfig._batch_assertion; Megatron's num_microbatches_calculator"
 SHORT = {
     "data_parallel_size": "dp",
@@ -110,6 +111,10 @@ def _cluster(cluster: ClusterSpec) -> ClusterSpec:
     }
     if cluster.nvme is not None:
         parts["nvme"] = _traced(cluster.nvme, "disk of the cluster file", "disk_")
+    if cluster.calibration is not None:
+        parts["calibration"] = _traced(
+            cluster.calibration, CALIBRATED, "calibrated_", leave=("step_error",)
+        )
     return _traced(cluster, "cluster").model_copy(update=parts)
 
 

@@ -27,6 +27,9 @@ class Special(NamedTuple):
     keys: tuple[str, ...] = ()
 
 
+GATED_GELU = "gated-gelu"  # T5Config makes gelu_new of it
+
+
 def _read_falcon(values: ConfigValues, fields: Fields) -> None:
     """Key/value heads and norms depend on three flags (`FalconAttention`, `FalconDecoderLayer`)."""
     new = values.boolean("new_decoder_architecture", default=False)
@@ -53,18 +56,20 @@ def _write_falcon(model: ModelSpec, config: dict[str, Any]) -> None:
 
 
 def _read_t5(values: ConfigValues, fields: Fields) -> None:
-    """`feed_forward_proj` holds gating and activation: `relu`, `gated-gelu`."""
+    """`feed_forward_proj` holds gating and activation: `relu`, `gated-gelu`, which is gelu_new."""
     projection = values.raw(("feed_forward_proj",), "relu")
     if not isinstance(projection, str):
         values.problem("feed_forward_proj", "feed_forward_proj must be text such as gated-gelu")
         return
     fields["gated_mlp"] = projection.startswith("gated-")
-    fields["activation"] = projection.removeprefix("gated-")
+    composed = projection == GATED_GELU
+    fields["activation"] = "gelu_new" if composed else projection.removeprefix("gated-")
 
 
 def _write_t5(model: ModelSpec, config: dict[str, Any]) -> None:
     gate = "gated-" if model.gated_mlp else ""
-    config["feed_forward_proj"] = gate + model.activation
+    composed = model.gated_mlp and model.activation == "gelu_new"
+    config["feed_forward_proj"] = GATED_GELU if composed else gate + model.activation
     config["num_decoder_layers"] = model.layers
 
 

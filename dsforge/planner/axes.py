@@ -9,9 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, Literal, NamedTuple
 
-from dsforge.constraints import allows, case_of, divisors
+from dsforge.constraints import Case, allows, case_of, divisors, shape_of
 from dsforge.constraints.case import UNLIMITED_POSITIONS
 from dsforge.constraints.inputs import decoder_only, sequence_in_positions
+from dsforge.constraints.sizes import (
+    pipeline_within_layers,
+    tensor_divides_heads,
+    tensor_divides_kv_heads,
+)
 from dsforge.estimate.params import parameters
 from dsforge.layout import Layout
 from dsforge.plan import Reason, Request
@@ -148,14 +153,33 @@ def size_axis(request: Request, sized: Callable[[int], ModelSpec], near: int) ->
         longer = model.model_copy(update={"max_position_embeddings": positions})
         return _asked(request, "model-size", model=longer)
 
+    fixed = request.constraints
+    if (fixed.tensor_parallel_size or 1) * (fixed.pipeline_parallel_size or 1) > 1:
+        sizes = [size for size in sizes if _is_cut_evenly(request, at(size).model)]
     return Axis("model", tuple(sizes), at, "larger ones are not tried")
+
+
+def _is_cut_evenly(request: Request, model: ModelSpec) -> bool:
+    """Whether tensor and pipeline parallelism that are fixed divide the model."""
+    fixed = request.constraints
+    tp, pp = fixed.tensor_parallel_size or 1, fixed.pipeline_parallel_size or 1
+    case = Case(
+        back_end=fixed.back_end or BACK_ENDS[0],
+        tensor_parallel_size=tp,
+        pipeline_parallel_size=pp,
+        by_others=fixed.software == "others",
+        shape=shape_of(model),
+        model=model,
+    )
+    return allows(case, tensor_divides_heads, tensor_divides_kv_heads, pipeline_within_layers)
 
 
 def _trainable(request: Request, model: ModelSpec) -> bool:
     """Whether it is a decoder with as many positions as the samples have tokens."""
     anyhow = base(request, BACK_ENDS[0], Layout(), stage=0)
     case = case_of(model, request.cluster, request.workload, anyhow)
-    return allows(case, decoder_only, sequence_in_positions)
+    cut = _is_cut_evenly(request, model)
+    return cut and allows(case, decoder_only, sequence_in_positions)
 
 
 def _batch_is_free(request: Request) -> bool:

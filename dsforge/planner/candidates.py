@@ -30,7 +30,6 @@ from dsforge.constraints.ulysses import shares_sequence
 from dsforge.engines import BY_NAME, ENGINES
 from dsforge.layout import Layout, layer_split
 from dsforge.plan import Request
-from dsforge.specs import Workload
 from dsforge.strategy import (
     EXECUTIONS,
     AttentionKind,
@@ -44,6 +43,7 @@ from dsforge.strategy import (
     Loss,
     Offload,
     Recompute,
+    Software,
     Strategy,
     ZeroStage,
 )
@@ -116,7 +116,7 @@ def base(
         offload_parameters=offloads[1],
         recompute=fixed.recompute or "none",
         virtual_stages=1,
-        execution=_execution(fixed, workload, partial=split and offloads[0] == "cpu")
+        execution=_execution(request, partial=split and offloads[0] == "cpu")
         if BY_NAME[back_end].has_zero_stages
         else _of_megatron(fixed, back_end),
         sequence_parallel=BY_NAME[back_end].sequence_parallel
@@ -125,12 +125,12 @@ def base(
     )
 
 
-def _execution(fixed: Constraints, workload: Workload, *, partial: bool) -> Execution | None:
+def _execution(request: Request, *, partial: bool) -> Execution | None:
     """How the engine runs where buckets or types are fixed; none: as dsforge sets them.
 
     `partial`: whether a part of the optimizer can be offloaded (`offload_ratio_check`: ZeRO-3).
     """
-    half = workload.precision != "fp32"
+    fixed, half = request.constraints, request.workload.precision != "fp32"
     how = _How(
         buckets=fixed.buckets or "sized",
         quantized_weights=bool(fixed.quantized_weights),
@@ -139,11 +139,24 @@ def _execution(fixed: Constraints, workload: Workload, *, partial: bool) -> Exec
         reduced="fp32" if half and fixed.communication_type == "fp32" else "compute",
         offload_ratio=1.0 if fixed.offload_ratio is None or not partial else fixed.offload_ratio,
         loss=fixed.loss,
-        attention=fixed.attention or "flash",
+        attention=fixed.attention or _usual_attention(request),
         kernels=fixed.kernels or EXECUTIONS[fixed.trainer or ZERO.name].kernels,
         trainer=fixed.trainer or ZERO.name,
+        software=fixed.software or "dsforge",
+        offload_activations=bool(fixed.offload_activations),
     )
     return None if how == USUAL else _engine(how)
+
+
+def _usual_attention(request: Request) -> AttentionKind:
+    """What scripts run where nobody says it.
+
+    FlashAttention has no kernel for cards before Ampere, the first with bf16; `dsforge train` has
+    torch's, which keeps no scores there either.
+    """
+    gpu = request.cluster.gpu
+    older = "bf16" not in gpu.peak_flops and not gpu.is_cpu
+    return "eager" if older and request.constraints.software == "others" else "flash"
 
 
 @lru_cache(maxsize=8)
@@ -154,6 +167,7 @@ def _of_megatron(fixed: Constraints, back_end: BackEnd) -> Execution | None:
         "gradients": fixed.gradient_type,
         "expert_dispatch": fixed.expert_dispatch,
         "overlaps_experts": fixed.overlaps_experts,
+        "software": fixed.software,
     }
     update = {field: value for field, value in said.items() if value is not None}
     return EXECUTIONS[back_end].model_copy(update=update) if update else None
@@ -172,6 +186,8 @@ class _How(NamedTuple):
     attention: AttentionKind = "flash"
     kernels: Kernels = "eager"
     trainer: str = ZERO.name
+    software: Software = "dsforge"
+    offload_activations: bool = False
 
 
 USUAL = _How()
@@ -230,12 +246,13 @@ def _layout(*, dp: int, tp: int, pp: int, cp: int, ep: int) -> Layout:
 def _stays_whole(request: Request, back_end: BackEnd) -> bool:
     """Whether the model is not to be cut: who fixes a ZeRO stage or offload means ZeRO alone.
 
-    So does who fixes a share of the sequence, as Ulysses takes whole models.
+    So does who fixes a share of the sequence, as Ulysses takes whole models. Scripts of others that
+    cut a model say so.
     """
     fixed = request.constraints
     asked = fixed.zero_stage, fixed.offload_optimizer, fixed.offload_parameters
     said = any(one is not None for one in asked) or (fixed.hpz_partition_size or 1) > 1
-    said = said or (fixed.context_parallel_size or 1) > 1
+    said = said or (fixed.context_parallel_size or 1) > 1 or fixed.software == "others"
     return BY_NAME[back_end].has_zero_stages and said
 
 

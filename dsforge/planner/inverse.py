@@ -36,8 +36,10 @@ from dsforge.planner.fitting import Nearest, nearest, preferred
 from dsforge.planner.pricing import Bound, shortage
 from dsforge.planner.search import appraise, choose
 from dsforge.specs import FROZEN, ModelSpec
+from dsforge.units import Interval
 
 BEYOND = 4  # models larger than the largest found that are tried, too
+TRIED_SIZES = 1.5  # between sizes that people try: 1.3, 2, 3, 4.5, 6.7, 10 billion and so on
 
 
 Settle = Callable[[Request], Request]
@@ -71,9 +73,29 @@ class Answer(BaseModel):
     offloaded: int | None = Field(description="Value with offload, if that is better.")
     on_megatron: int | None = Field(description="Value with Megatron-LM, if that is better.")
     well_shaped: int | None = Field(description="Parameters of the largest Llama-like shape.")
+    well_shaped_certain: int | None = Field(
+        default=None,
+        description="Parameters of the largest such shape that fits by the upper memory estimate.",
+    )
+    well_shaped_possible: int | None = Field(
+        default=None,
+        description="Parameters of the largest such shape that fits by the lower memory estimate.",
+    )
     limit: str = Field(description="Constraint that forbids the next value; empty: memory.")
     neighbours: tuple[Neighbour, ...] = Field(description="Next values, which do not fit.")
     seconds: float = Field(description="Wall time of the search, s.")
+
+    @property
+    def largest(self) -> Interval:
+        """The largest model with its 80 % interval, parameters.
+
+        Who tells the largest model that ran tried sizes that lie a factor apart, so the lower end
+        is such a step below what surely fits.
+        """
+        likely = self.well_shaped or self.value
+        certain = min(self.well_shaped_certain or self.certain or likely, likely)
+        possible = max(self.well_shaped_possible or self.possible, likely)
+        return Interval(certain / TRIED_SIZES, likely, possible)
 
 
 class Found(NamedTuple):
@@ -107,15 +129,35 @@ def largest_model(
     """
     started = perf_counter()
     found = _answered(request, lambda asked: model_axis(asked, known))
-    way = found.plan.strategy
-    sizes = size_axis(
-        request if way.offloads else _without_offload(request), sized, near=found.answer.value
-    )
+    way, near = found.plan.strategy, found.answer.value
+    asked = request if way.offloads else _without_offload(request)
     settle = preferred if way.engine.has_zero_stages else _as_it_is
-    size = _Search(sizes, settle=settle).largest(near=True)
+
+    def sizes_up_to(bound: Bound) -> int | None:
+        return _largest_size(lambda size: size_axis(asked, sized, near=size), near, bound, settle)
+
+    size = sizes_up_to("likely")
+    sizes = {
+        "well_shaped": size,
+        "well_shaped_certain": sizes_up_to("high"),
+        "well_shaped_possible": sizes_up_to("low"),
+    }
     seconds = perf_counter() - started
-    answer = found.answer.model_copy(update={"well_shaped": size, "seconds": seconds})
-    return found._replace(answer=answer)
+    return found._replace(answer=found.answer.model_copy(update={**sizes, "seconds": seconds}))
+
+
+def _largest_size(
+    axis_near: Callable[[int], Axis], near: int, bound: Bound, settle: Settle
+) -> int | None:
+    """The largest size that fits: around a size, and further up while the last one does."""
+    best: int | None = None
+    while True:
+        axis = axis_near(near)
+        found = _Search(axis, bound, settle=settle).largest(near=True) if axis.values else None
+        best = found or best
+        if found is None or found < axis.values[-1] or found == near:
+            return best
+        near = found
 
 
 def _answered(request: Request, axis_of: Callable[[Request], Axis]) -> Found:

@@ -69,10 +69,10 @@ def card(description: ClusterFile, cluster: ClusterSpec, found: Found, taken: st
     return description.model_copy(update=update)
 
 
-def card_yaml(file: ClusterFile) -> str:
+def card_yaml(file: ClusterFile, head: str = HEAD) -> str:
     """The text of a card."""
     values = file.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
-    return HEAD + yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
+    return head + yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
 
 
 def pace(timed: list[Timed]) -> PaceFile:

@@ -15,6 +15,7 @@ from pydantic import BaseModel, Field
 from dsforge.plan import Reason
 from dsforge.specs import (
     FROZEN,
+    Calibration,
     ClusterSpec,
     Collective,
     GpuSpec,
@@ -25,7 +26,7 @@ from dsforge.specs import (
     Precision,
     Transport,
 )
-from dsforge.units import GBPS, TFLOP, gb_per_s, tflops
+from dsforge.units import GBPS, TFLOP, gb_per_s, some, tflops
 
 MAX_GB_S = 1_000_000
 
@@ -110,6 +111,9 @@ class MeasuredFile(BaseModel):
     cpu_adam_mparams_s: float | None = Field(
         default=None, gt=0, le=1e9, description="CPU Adam of one node, million parameters/s."
     )
+    calibration: Calibration | None = Field(
+        default=None, description="Factors that `dsforge calibrate` fitted on finished runs."
+    )
 
 
 class Carded(NamedTuple):
@@ -133,6 +137,7 @@ def carded(cluster: ClusterSpec, file: MeasuredFile | None) -> Carded:
         "intra_node": intra_node,
         "inter_node": inter_node,
         "cpu_adam_per_s": None if adam is None else adam * 1e6,
+        "calibration": _calibration(cluster.gpu, file.calibration, reasons),
     }
     return Carded(cluster.model_copy(update=update), tuple(reasons))
 
@@ -181,6 +186,23 @@ def _link(link: LinkSpec, file: MeasuredLinkFile | None, reasons: list[Reason]) 
         rdma_ports=file.rdma_ports,
     )
     return link.model_copy(update={"measured": measured})
+
+
+def _calibration(
+    gpu: GpuSpec, found: Calibration | None, reasons: list[Reason]
+) -> Calibration | None:
+    """The calibration where its runs were on this accelerator."""
+    if found is None:
+        return None
+    if found.gpu != gpu.name:
+        reasons.append(_other("calibration", gpu.name, found.gpu))
+        return None
+    message = (
+        f"calibrated on {some(found.runs, 'finished run')}: compute x{found.compute:.3g}, waiting "
+        f"x{found.waiting:.3g}, {found.memory_overhead_gib:+.2f} GiB on each rank"
+    )
+    reasons.append(Reason(rule="card-calibrated", message=message))
+    return found
 
 
 def _other(what: str, name: str, measured: str) -> Reason:

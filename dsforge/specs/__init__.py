@@ -9,6 +9,7 @@ without the files it came from.
 from dsforge.specs.cluster import (
     SLURM_NAME,
     SLURM_TIME,
+    Calibration,
     ClusterSpec,
     Collective,
     GpuSpec,
@@ -58,6 +59,7 @@ __all__ = [
     "SLURM_NAME",
     "SLURM_TIME",
     "AdapterTarget",
+    "Calibration",
     "ClusterSpec",
     "Collective",
     "DataShape",

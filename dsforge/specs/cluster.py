@@ -179,6 +179,27 @@ class SlurmSpec(BaseModel):
     )
 
 
+class Calibration(BaseModel):
+    """What finished runs say of predictions on a cluster: `dsforge calibrate` fits it."""
+
+    model_config = FROZEN
+
+    gpu: str = Field(max_length=100, description="Name of the accelerator that the runs were on.")
+    runs: int = Field(ge=1, le=100_000, description="Runs that the factors were fitted on.")
+    compute: float = Field(
+        ge=0.1, le=10, description="Seconds of compute, optimizer and bubble over the predicted."
+    )
+    waiting: float = Field(
+        ge=0.1, le=10, description="Seconds on links, host copies and disks over the predicted."
+    )
+    step_error: float = Field(
+        gt=0, le=2, description="Half of a step's 80 % interval around its likely value, log."
+    )
+    memory_overhead_gib: float = Field(
+        default=0.0, ge=-1000, le=1000, description="Allocated on a rank beyond the predicted, GiB."
+    )
+
+
 class ClusterSpec(BaseModel):
     """Equal nodes. Where real ones differ, this is the weakest, and reading says what it costs."""
 
@@ -210,6 +231,9 @@ class ClusterSpec(BaseModel):
     )
     cpu_adam_per_s: float | None = Field(
         default=None, gt=0, description="Parameters/s of one node's CPU Adam, from a cluster card."
+    )
+    calibration: Calibration | None = Field(
+        default=None, description="Factors fitted on finished runs; none: nobody calibrated."
     )
     gpu_hour_price: float | None = Field(
         default=None, gt=0, description="Of one accelerator for an hour, in any one currency."

@@ -198,6 +198,26 @@ class ModelSpec(BaseModel):
         return (layer + 1) % self.moe.layer_step == 0
 
     @property
+    def is_two_halves(self) -> bool:
+        """Whether it is an encoder with a decoder behind it."""
+        return self.kind == "encoder-decoder"
+
+    @property
+    def depth(self) -> int:
+        """Layers that a sample passes: those of both halves."""
+        return 2 * self.layers if self.is_two_halves else self.layers
+
+    @property
+    def attentions(self) -> float:
+        """Attentions of a layer, mean of `depth`: a decoder's layer may also attend to encoded."""
+        return 1.5 if self.is_two_halves else 1
+
+    @property
+    def norms(self) -> float:
+        """Normalization layers of a layer, mean of `depth`: each attention has its own."""
+        return self.norms_per_layer + self.attentions - 1
+
+    @property
     def moe_layers(self) -> int:
         """Layers with experts."""
         return sum(self.is_moe_layer(layer) for layer in range(self.layers))

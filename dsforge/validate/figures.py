@@ -15,6 +15,8 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from dsforge.errors import DsforgeError
+from dsforge.estimate.doubts import memory_errors
+from dsforge.estimate.family_costs import family_costs
 from dsforge.estimate.flops import forward_flops, score_flops
 from dsforge.estimate.host import idle_bytes
 from dsforge.estimate.rates import peak_flops
@@ -22,6 +24,7 @@ from dsforge.estimate.run import HOUR_S, rate_of, scaled
 from dsforge.plan import Plan
 from dsforge.planner.inverse import Answer
 from dsforge.specs import Workload
+from dsforge.strategy import FULLY_SHARDED
 from dsforge.units import GIB, TFLOP, Interval
 
 Quantity = Literal[
@@ -46,7 +49,6 @@ Quantity = Literal[
 ]
 MEMORY: tuple[Quantity, ...] = ("mem", "mem_total", "mem_states", "opt_states")
 NO_SPEED: tuple[Quantity, ...] = ("host", "fits", "find model")
-STATES_ERROR = 0.03  # of model states, which are arithmetic: padding and alignment
 EFFECTIVE = 0.9  # of a published run's time is training ("over 90 %": Llama 3, section 3.3.4)
 BILLION = 1e9
 LONGEST_SPEC = 20_000  # characters
@@ -133,9 +135,7 @@ def answer(figure: Figure, plan: Plan, found: Answer | None) -> Interval:
     if figure.quantity == "find model":
         if found is None:
             raise DsforgeError("no size was searched", "ask for the largest model")
-        likely = found.well_shaped or found.value
-        ends = min(found.certain or 0, likely), likely, max(found.possible, likely)
-        return Interval(*(size / BILLION for size in ends))
+        return scaled(found.largest, 1 / BILLION)
     if figure.quantity == "fits":
         return _exactly(float(plan.choice.fits))
     if figure.quantity in MEMORY or figure.quantity == "host":
@@ -150,11 +150,12 @@ def _memory(figure: Figure, plan: Plan) -> Interval:
     if figure.quantity == "host":
         return scaled(_host(figure, plan), 1 / unit)
     if figure.quantity in ("mem_states", "opt_states"):
-        terms = memory.terms
-        states = terms.optimizer_state / unit
-        if figure.quantity == "mem_states":
-            states += (terms.weights + terms.gradients) / unit
-        return Interval(states * (1 - STATES_ERROR), states, states * (1 + STATES_ERROR))
+        kept = family_costs(plan.model, plan.cluster, plan.workload, plan.strategy).fullest.kept
+        states = kept.optimizer / unit
+        if figure.quantity == "mem_states":  # what lasts: no copies that exist while stepping
+            states += (kept.weights + kept.gradients) / unit
+        error, _ = memory_errors(plan.strategy)
+        return Interval(states * (1 - error), states, states * (1 + error))
     counters = {
         "allocated": memory.allocated_bytes,
         "reserved": memory.reserved_bytes,
@@ -172,15 +173,18 @@ def _memory(figure: Figure, plan: Plan) -> Interval:
 def _host(figure: Figure, plan: Plan) -> Interval:
     """RAM of one node: of tensors at their peak, or what the node shows in steps.
 
-    A monitor of the node may show pages that loading left; a count of tensors has no processes.
+    Below ZeRO stage 3 each rank builds a model of its own before it is sharded, and a monitor of
+    the node shows the most of that and of the steps; stage 3 may build it in shards. A count of
+    tensors has no processes.
     """
-    memory = plan.choice.memory
-    host = memory.host_bytes
-    if figure.counter == "allocated":
-        tensors = host.peak - idle_bytes(plan.cluster)
-        low = host.step - idle_bytes(plan.cluster)
-        return Interval(low, tensors, tensors + memory.load_copies_bytes)
-    return Interval(host.step, host.step, host.step + memory.load_copies_bytes)
+    memory, idle = plan.choice.memory, idle_bytes(plan.cluster)
+    host, copies = memory.host_bytes, memory.load_copies_bytes
+    counted = figure.counter == "allocated"
+    shown, low = (host.peak if counted else host.step), host.step
+    if plan.strategy.zero_stage < FULLY_SHARDED:
+        shown = max(shown, idle + copies)
+    processes = idle if counted else 0
+    return Interval(low - processes, shown - processes, max(shown, low + copies) - processes)
 
 
 def _speed(figure: Figure, plan: Plan) -> Interval:
@@ -211,7 +215,7 @@ def _speed(figure: Figure, plan: Plan) -> Interval:
 def _counted(quantity: Quantity, plan: Plan) -> float:
     """FLOPs of one token as some count them, attention without the causal half; in TFLOP or %."""
     model, length = plan.model, plan.workload.sequence_length
-    scores = model.layers * score_flops(model, length)
+    scores = model.depth * score_flops(model, length)
     whole = forward_flops(model, length) + (SCORES_COUNTED_WHOLE - 1) * scores
     unit = peak_flops(plan.cluster.gpu, plan.workload.precision) / 100
     return PASSES[quantity] * whole / (unit if quantity == "mfu_full" else TFLOP)

@@ -20,7 +20,7 @@ PUBLIC = [name for name in dsforge.__all__ if not name.startswith("__")]
 FUNCTIONS = [name for name in PUBLIC if inspect.isfunction(getattr(dsforge, name))]
 RESULTS = [name for name in PUBLIC if name.endswith("Result")]
 ERRORS = [name for name in PUBLIC if name.endswith("Error")]
-VERBS = "diagnose estimate explain find gen lint plan rehearse validate"
+VERBS = "calibrate diagnose estimate explain find gen lint plan rehearse validate"
 NEED_TORCH = {"rehearse"}
 
 

@@ -16,6 +16,7 @@ from dsforge.cli.main import app
 
 ROOT = Path(__file__).resolve().parents[2]
 TABLE = ROOT / "benchmarks/published/training.csv"
+RUNS = Path(__file__).parents[1] / "calibrate" / "runs.csv"
 LOG = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
 CLUSTER = {"gpu": "a100-80gb", "nodes": 2, "gpus_per_node": 8}
 WORK = {"sequence_length": "2k", "tokens": "2b"}
@@ -78,6 +79,10 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "gen": (lambda: dsforge.gen(*INPUTS, out="run"), f"gen {FLAGS} --out run --json"),
     "lint": (lambda: dsforge.lint("."), "lint . --format json"),
     "diagnose": (lambda: dsforge.diagnose("run.log"), "diagnose run.log --json"),
+    "calibrate": (
+        lambda: dsforge.calibrate([RUNS]),
+        f"calibrate {RUNS} --json",
+    ),
     "validate": (lambda: dsforge.validate(TABLE), f"validate {TABLE} --json"),
     "validate_figures": (
         lambda: dsforge.validate_figures(TABLE.with_name("figures.csv")),

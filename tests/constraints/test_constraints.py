@@ -19,6 +19,7 @@ CHUNKED = EXECUTIONS["deepspeed"].model_copy(update={"loss": "chunked"})
 HALF = EXECUTIONS["deepspeed"].model_copy(update={"offload_ratio": 0.5})
 HALF_ON_2 = strategy(zero_stage=2, offload_optimizer="cpu", execution=HALF)
 WIDE = EXECUTIONS["deepspeed"].model_copy(update={"gradients": "fp32"})
+IN_RAM = EXECUTIONS["deepspeed"].model_copy(update={"offload_activations": True})
 HPZ = {"hpz_partition_size": 8}
 
 SAVING = workload(method="lora", lora=LoraSpec(modules_to_save=("embedding", "head")))
@@ -155,6 +156,14 @@ BROKEN: list[tuple[str, str, ClusterSpec, Workload, Strategy]] = [
         strategy(zero_stage=3, offload_optimizer="nvme"),
     ),
     ("recompute", MODEL, cluster(), workload(), strategy(recompute="selective")),
+    ("offload-activations-recompute", MODEL, cluster(), workload(), strategy(execution=IN_RAM)),
+    (
+        "offload-activations-trainer",
+        MODEL,
+        cluster(),
+        workload(),
+        strategy(recompute="full", execution=IN_RAM),
+    ),
     ("megatron-model", "bloom-176b", cluster(), workload(), strategy(1, 8, **MEGATRON)),
     ("megatron-gpu", MODEL, cluster(gpu="cpu"), workload(), strategy(**MEGATRON)),
 ]

@@ -182,6 +182,8 @@ ELSEWHERE = {
     "fp8-megatron": "planner: a ds_config has no fp8",
     "optimizer": "planner: a ds_config may name any optimizer of torch",
     "recompute": "planner: a ds_config has no selective recomputation",
+    "offload-activations-recompute": "planner: torch checkpoints, and a ds_config does not say so",
+    "offload-activations-trainer": "planner: estimates of others",
     "deepspeed-axes": "planner: no ds_config of ours has experts",
     "tensor-widths": "planner: AutoTP pads what it cannot divide",
     "chunked-loss": "planner: `train` takes the loss from its job",

@@ -21,6 +21,23 @@ pytestmark = [
 SAMPLES, TOKENS = 2, 64
 LLAMA = {"intermediate_size": 768, "num_attention_heads": 8, "hidden_size": 256, "vocab_size": 512}
 GPT2 = {"n_embd": 256, "n_inner": 1024, "n_head": 8, "vocab_size": 512}
+T5 = {
+    "d_model": 256,
+    "d_ff": 768,
+    "num_heads": 8,
+    "d_kv": 32,
+    "vocab_size": 512,
+    "dropout_rate": 0.0,
+    "decoder_start_token_id": 0,
+}
+OPT = {
+    "hidden_size": 256,
+    "word_embed_proj_dim": 256,
+    "ffn_dim": 1024,
+    "vocab_size": 512,
+    "num_attention_heads": 8,
+    "attention_dropout": 0,
+}
 QUIET = {"resid_pdrop": 0, "attn_pdrop": 0, "embd_pdrop": 0, "bos_token_id": 0, "eos_token_id": 0}
 
 CASES = {
@@ -29,15 +46,24 @@ CASES = {
     "llama-gqa-eager": ("llama", {**LLAMA, "num_key_value_heads": 2}, "eager"),
     "qwen3": ("qwen3", {**LLAMA, "num_key_value_heads": 2, "head_dim": 32}, "sdpa"),
     "gpt2": ("gpt2", {**GPT2, **QUIET}, "sdpa"),
+    "bert": (
+        "bert",
+        {**LLAMA, "hidden_dropout_prob": 0, "attention_probs_dropout_prob": 0},
+        "sdpa",
+    ),
+    "opt": ("opt", {**OPT, "dropout": 0, "layerdrop": 0}, "sdpa"),
 }
+DEPTHS = {"gpt2": "n_layer", "t5": "num_layers"}  # else `num_hidden_layers`
 
 
 def saved_bytes(config: Any) -> int:
     """Bytes of all storages that autograd keeps, parameters and buffers left out."""
     import torch
-    from transformers import AutoModelForCausalLM
+    import transformers
 
-    model = AutoModelForCausalLM.from_config(config).to(torch.bfloat16).train()
+    kinds = {"t5": "AutoModelForSeq2SeqLM", "bert": "AutoModelForMaskedLM"}
+    loader = getattr(transformers, kinds.get(config.model_type, "AutoModelForCausalLM"))
+    model = loader.from_config(config).to(torch.bfloat16).train()
     own = {t.untyped_storage().data_ptr() for t in (*model.parameters(), *model.buffers())}
     kept: dict[int, Any] = {}
 
@@ -49,7 +75,8 @@ def saved_bytes(config: Any) -> int:
 
     tokens = torch.randint(0, config.vocab_size, (SAMPLES, TOKENS))
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        loss = model(input_ids=tokens, labels=tokens, use_cache=False).loss
+        more = {} if config.model_type == "bert" else {"use_cache": False}
+        loss = model(input_ids=tokens, labels=tokens, **more).loss
     assert loss.requires_grad
     return sum(storage.nbytes() for storage in kept.values())
 
@@ -63,10 +90,11 @@ def test_a_layer_saves_what_the_ledger_says(name: str) -> None:
     few, many = (
         AutoConfig.for_model(kind, **sizes, attn_implementation=attention, **{depth: layers})
         for layers in (1, 3)
-        for depth in ("n_layer" if kind == "gpt2" else "num_hidden_layers",)
+        for depth in (DEPTHS.get(kind, "num_hidden_layers"),)
     )
-    measured = (saved_bytes(many) - saved_bytes(few)) / 2 / (SAMPLES * TOKENS)
-    model = model_from_config(many.to_dict(), name)
+    model, one = (model_from_config(config.to_dict(), name) for config in (many, few))
+    more = model.depth - one.depth
+    measured = (saved_bytes(many) - saved_bytes(few)) / more / (SAMPLES * TOKENS)
     run = Execution(trainer="deepspeed", attention="eager" if attention == "eager" else "flash")
     how = Strategy(
         layout=Layout(), micro_batch_size=SAMPLES, gradient_accumulation_steps=1, execution=run
@@ -74,3 +102,21 @@ def test_a_layer_saves_what_the_ledger_says(name: str) -> None:
     work = Workload(sequence_length=TOKENS, global_batch_size=SAMPLES, learning_rate=1e-4)
 
     assert layer_token_bytes(model, work, how) == pytest.approx(measured, rel=1e-3)
+
+
+@pytest.mark.parametrize("mlp", ["relu", "gated-gelu"])
+def test_an_encoder_decoder_saves_what_the_ledger_says_of_a_wider_mlp(mlp: str) -> None:
+    """Twice the MLP's width in both halves; T5's attention is another one on a CPU."""
+    from transformers import AutoConfig
+
+    narrow, wide = (
+        AutoConfig.for_model("t5", **{**T5, "d_ff": width}, num_layers=2, feed_forward_proj=mlp)
+        for width in (768, 1536)
+    )
+    models = [model_from_config(config.to_dict(), "t5") for config in (narrow, wide)]
+    measured = (saved_bytes(wide) - saved_bytes(narrow)) / models[0].depth / (SAMPLES * TOKENS)
+    how = Strategy(layout=Layout(), micro_batch_size=SAMPLES, gradient_accumulation_steps=1)
+    work = Workload(sequence_length=TOKENS, global_batch_size=SAMPLES, learning_rate=1e-4)
+    less, more = (layer_token_bytes(model, work, how) for model in models)
+
+    assert more - less == pytest.approx(measured, rel=1e-3)
