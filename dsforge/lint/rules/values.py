@@ -33,7 +33,9 @@ UNCHECKED: dict[str, tuple[tuple[type, ...], str]] = {
     "checkpoint.parallel_write.pipeline_stage": ((bool,), "true or false"),
     "data_types.keep_in_fp32_modules": ((list,), "a list of names"),
     "vocabulary_size": ((int, float), "a number"),
+    "pipeline": ((dict,), "a block"),
 }
+REFUSES_NULL = ("checkpoint.parallel_write.pipeline_stage",)
 FILLED = {  # by transformers (trainer_config_process, trainer_config_finalize) and accelerate
     "": "train_batch_size train_micro_batch_size_per_gpu gradient_accumulation_steps "
     "gradient_clipping steps_per_print",
@@ -249,7 +251,8 @@ def value_shape(file: CheckedFile) -> Iterator[Hit]:
     for path, (kinds, words) in UNCHECKED.items():
         loc = tuple(path.split("."))
         value = file.at(*loc)
-        if value is not None and value != "auto" and not isinstance(value, kinds):
+        null = value is None and (path not in REFUSES_NULL or loc[-1] not in file.block(*loc[:-1]))
+        if not null and value != "auto" and not isinstance(value, kinds):
             yield Hit(loc, f"`{loc[-1]}` (={quoted(value)}) must be {words}")
 
 
