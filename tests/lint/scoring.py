@@ -28,7 +28,8 @@ HEAD = """# Accuracy of `dsforge lint`
 
 Made by `python tests/lint/scoring.py --write` from {files} public files of {repositories}
 repositories, kept in a reduced form in `tests/lint/corpus` (values without comments; secrets and
-names of hosts replaced) beside their verdicts, each with the time when it was written down.
+paths replaced; of files without a licence only what the verdicts are about) beside their verdicts,
+each with the time when it was written down.
 
 Errors are judged by the engines: a `ds_config` is read by `DeepSpeedConfig` of DeepSpeed 0.19.8,
 its optimizer and schedule by their constructors, an accelerate file by accelerate's config classes,
