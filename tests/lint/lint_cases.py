@@ -64,6 +64,7 @@ SCHEMA = {
     "value-truthy": config({"wall_clock_breakdown": "false"}, {"wall_clock_breakdown": False}),
     "value-range": config({"zero.reduce_bucket_size": 0}, {"zero.reduce_bucket_size": 5e8}),
     "value-choice": config({"zero.stage": 4}, {"zero.stage": 1}),
+    "value-shape": config({"optimizer": {"type": True}}, {"optimizer": {"type": "AdamW"}}),
     "value-auto": config({"zero.overlap_comm": "auto"}, {"zero.reduce_bucket_size": "auto"}),
 }
 
@@ -252,6 +253,9 @@ ENGINES = {
         {"tensor_parallel": {"autotp_size": 2, "tp": {"tp_size": 2}}},
     ),
     "tensor-vocabulary": config({"vocabulary_size": 50257}, {"vocabulary_size": 50264}),
+    "setting-choice": config(
+        {"gradient_allreduce_op": "max"}, {"torch_autocast": {"dtype": "bfloat16"}}
+    ),
     "checkpointing-unread": config(
         {"activation_checkpointing": {"profile": False}, **FILLED},
         {"activation_checkpointing": {"profile": False}},

@@ -28,13 +28,15 @@ HEAD = """# Accuracy of `dsforge lint`
 
 Made by `python tests/lint/scoring.py --write` from {files} public files of {repositories}
 repositories, kept in a reduced form in `tests/lint/corpus` (values without comments; secrets and
-names of hosts replaced) beside their verdicts, each with the time when it was written down.
+paths replaced; of files without a licence only what the verdicts are about) beside their verdicts,
+each with the time when it was written down.
 
 Errors are judged by the engines: a `ds_config` is read by `DeepSpeedConfig` of DeepSpeed 0.19.8,
 its optimizer and schedule by their constructors, an accelerate file by accelerate's config classes,
 the flags of a script by the argument parser of its repository. Warnings are judged by a person; for
 the first half that person had seen what lint said. The rules were mended after the verdicts on the
-first half were written. The second half was collected and judged after that.
+first half were written; the second half was collected and judged after that, and the third part
+after the mends that the second asked for. What no judge noted counts as no miss.
 
 Right: the finding has a verdict of its severity at its place. Met: the verdict has such a finding.
 
@@ -186,7 +188,7 @@ def page(results: list[Scored]) -> str:
         here = [result for result in results if result.case.half == half]
         days = sorted({str(result.case.row["judged"]) for result in here})
         text += f"## {half.replace('_', ' ').capitalize()}, judged {days[0]}\n\n{table(here)}\n"
-    return text + f"## Both\n\n{table(results)}\n{BEFORE}"
+    return text + f"## All\n\n{table(results)}\n{BEFORE}"
 
 
 BEFORE = (CORPUS / "before.md").read_text(encoding="utf-8")

@@ -214,25 +214,41 @@ def scheduler_param_name(file: CheckedFile) -> Iterator[Hit]:
             yield Hit(("scheduler", "params", key), message, fix)
 
 
-NUMBERS = (
-    *((*PARAMS, key) for key in ("lr", "eps", "weight_decay")),
-    *((key,) for key in ("gradient_clipping", "gradient_predivide_factor")),
+NUMBERS = (("gradient_clipping",), ("gradient_predivide_factor",), ("steps_per_print",))
+OF_OPTIMIZERS = (  # parameters that are numbers
+    *("lr", "eps", "weight_decay", "momentum", "dampening", "alpha", "lr_decay", "max_coeff"),
+    *("min_coeff", "momentum_decay", "initial_accumulator_value"),
 )
+OF_WORDS = ("warmup_type", "cycle_momentum", "lr_range_test_staircase")
 
 
 @rule(
     "number-as-text",
     "error",
     why="The text is not converted here: arithmetic with it raises a TypeError.",
-    evidence="torch.optim.Optimizer and DeepSpeed runtime/engine.py compare the value with 0",
+    evidence="torch.optim.Optimizer, DeepSpeed runtime/lr_schedules.py and runtime/engine.py "
+    "compute with the value",
 )
 def number_as_text(file: CheckedFile) -> Iterator[Hit]:
     """A number in quotes where nothing converts it."""
-    for loc in NUMBERS:
+    for loc in _of_numbers(file):
         value = file.at(*loc)
         if isinstance(value, str) and value != "auto":
             message = f"`{loc[-1]}` (={quoted(value)}) is text, not a number"
             yield Hit(loc, message, "write it without quotes")
+
+
+def _of_numbers(file: CheckedFile) -> Iterator[tuple[str, ...]]:
+    """The places of numbers that nothing checks."""
+    yield from NUMBERS
+    yield from ((*PARAMS, key) for key in file.block(*PARAMS) if key in OF_OPTIMIZERS)
+    name = file.at("scheduler", "type")
+    known = SCHEDULES.get(name, ()) if isinstance(name, str) else ()
+    params = ("scheduler", "params")
+    warmup = () if file.release < CHECKS_WARMUP else ("warmup_num_steps",)  # said by another rule
+    for key in file.block(*params):
+        if key in known and key not in (*OF_WORDS, *warmup):
+            yield (*params, key)
 
 
 ROWS = rules(

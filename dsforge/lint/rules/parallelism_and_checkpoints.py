@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dsforge.findings import Hit
 from dsforge.lint.checked_file import CheckedFile, rule
 from dsforge.lint.conditions import If
-from dsforge.lint.rows import Row, rules
+from dsforge.lint.rows import Look, Row, rules
 
 
 @rule(
@@ -41,7 +41,36 @@ def tensor_vocabulary(file: CheckedFile) -> Iterator[Hit]:
         yield Hit(("vocabulary_size",), message, f"pad to {size + 8 - size % 8}")
 
 
+AUTOCAST = (
+    *("fp16", "float16", "half", "torch.float16", "bf16", "bfloat16", "torch.bfloat16"),
+    *("fp32", "float32", "float", "torch.float32", "int8", "torch.int8"),
+)
+
 ROWS = rules(
+    Row(
+        "setting-choice",
+        "error",
+        If("gradient_allreduce_op", "not in", ("mean", "sum")),
+        "`{key}` (={value}) must be mean or sum",
+        title="A word that the engine does not know.",
+        why="Only these words are known; any other stops every rank when it reads the config.",
+        evidence="DeepSpeed runtime/config.py, get_gradient_allreduce_op, "
+        "get_torch_autocast_dtype; runtime/model_checkpointing/config.py",
+        also=(
+            Look(
+                If("torch_autocast.dtype", "not in", (*AUTOCAST, "auto")),
+                "`{key}` (={value}) must be bfloat16 or float16",
+            ),
+            Look(
+                If("checkpoint.writer.data_parallel", "not in", ("replica", "socket", "machine")),
+                "`{key}` (={value}) must be replica, socket or machine",
+            ),
+            Look(
+                If("checkpoint.writer.type", "not in", ("mock", "python", "fast")),
+                "`{key}` (={value}) must be mock, python or fast",
+            ),
+        ),
+    ),
     Row(
         "checkpointing-unread",
         "info",

@@ -25,6 +25,17 @@ BROKEN = {
     "le": lambda value, limit: value > limit,
     "lt": lambda value, limit: value >= limit,
 }
+UNCHECKED: dict[str, tuple[tuple[type, ...], str]] = {
+    "optimizer.type": ((str,), "the name of an optimizer"),
+    "optimizer.params": ((dict,), "a block"),
+    "scheduler.type": ((str,), "the name of a schedule"),
+    "scheduler.params": ((dict,), "a block"),
+    "checkpoint.parallel_write.pipeline_stage": ((bool,), "true or false"),
+    "data_types.keep_in_fp32_modules": ((list,), "a list of names"),
+    "vocabulary_size": ((int, float), "a number"),
+    "pipeline": ((dict,), "a block"),
+}
+REFUSES_NULL = ("checkpoint.parallel_write.pipeline_stage",)
 FILLED = {  # by transformers (trainer_config_process, trainer_config_finalize) and accelerate
     "": "train_batch_size train_micro_batch_size_per_gpu gradient_accumulation_steps "
     "gradient_clipping steps_per_print",
@@ -225,6 +236,24 @@ def _is_choice(value: Any, choices: list[Any]) -> bool:
     if _is_quoted_choice(value, choices):
         return True
     return not isinstance(value, (dict, list)) and value in choices
+
+
+@rule(
+    "value-shape",
+    "error",
+    why="DeepSpeed uses the value without a check of its own, or with one that comes after all "
+    "ranks have started: another shape ends the run.",
+    evidence="DeepSpeed runtime/config.py, get_optimizer_name, get_optimizer_params, "
+    "get_checkpoint_parallel_write_pipeline, DeepSpeedConfig._initialize_params",
+)
+def value_shape(file: CheckedFile) -> Iterator[Hit]:
+    """A value of another shape than the engine uses."""
+    for path, (kinds, words) in UNCHECKED.items():
+        loc = tuple(path.split("."))
+        value = file.at(*loc)
+        null = value is None and (path not in REFUSES_NULL or loc[-1] not in file.block(*loc[:-1]))
+        if not null and value != "auto" and not isinstance(value, kinds):
+            yield Hit(loc, f"`{loc[-1]}` (={quoted(value)}) must be {words}")
 
 
 @rule(
