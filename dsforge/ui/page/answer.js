@@ -19,6 +19,8 @@ export function show({ shown, error }) {
     shown.ranking ? el("div", { id: "argument" }) : null,
     el("div", { id: "questions" }),
     shown.losers?.length ? losers(shown) : null);
+  byId("peek").hidden = false;
+  byId("peek").textContent = `${VERDICTS[shown.verdict]} · ${shown.device.text} · ${shown.step.text}`;
   byId("live").textContent = `${VERDICTS[shown.verdict]}. ${shown.device.text} of ${shown.capacity} per GPU, ${shown.step.text} per step.`;
 }
 

@@ -84,6 +84,8 @@ function refuse(error) {
   frame.hidden = error === null;
   if (error === null) return;
   byId("answer").dataset.stale = "true";
+  byId("peek").textContent = error.message;
+  byId("peek").hidden = false;
   const left = form.mark(error.problems);
   const isMarked = left.length < error.problems.length;
   const texts = left.map((each) => el("li", {}, each.message, each.hint ? el("span", { className: "hint" }, ` ${each.hint}`) : null));
@@ -146,6 +148,7 @@ function connect() {
   byId("download").addEventListener("click", download);
   byId("share").addEventListener("click", share);
   byId("print").addEventListener("click", () => print());
+  byId("peek").addEventListener("click", () => { byId("answer-region").scrollIntoView(); byId("answer-region").focus({ preventScroll: true }); });
   byId("skip").addEventListener("click", (event) => { event.preventDefault(); byId("answer-region").focus(); });
   addEventListener("dragover", (event) => event.preventDefault());
   addEventListener("drop", (event) => {
@@ -159,6 +162,7 @@ function connect() {
   check.connect((question, withJob) => engine.ask(withJob ? { ...question, job: job() } : question));
   views.tabs();
   views.theme();
+  views.peek();
 }
 
 async function start() {
