@@ -175,7 +175,7 @@ def test_a_link_brings_the_job_back(page: Page) -> None:
 HOSTILE = {
     "#model=<img src=x onerror=alert(1)>&gpu=h100-80gb": "<img src=x onerror=alert(1)>",
     "#gpu=<script>alert(1)</script>&model=7b": "<script>alert(1)</script>",
-    "#nosuch=1&model=7b&gpu=h100-80gb": "unknown field `nosuch`",
+    "#nosuch=1&model=7b&gpu=h100-80gb": "unknown field nosuch",
     "#model=/etc/passwd&gpu=h100-80gb": "/etc/passwd",
     "#model=7b&gpu=h100-80gb&nodes=1e999": "--nodes",
     '#config={"a":1}&gpu=h100-80gb': "config.json",

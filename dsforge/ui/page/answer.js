@@ -1,5 +1,5 @@
 // The answer to a job: the verdict first, then memory, time, ranking and reasons.
-import { byId, el, fill, table } from "./dom.js";
+import { byId, el, fill, prose, table } from "./dom.js";
 import { figure } from "./explain.js";
 import { termBar } from "./charts.js";
 
@@ -131,11 +131,11 @@ function ranking(shown) {
 function losers(shown) {
   return section("losers", "Why the others lost", null,
     el("details", {}, el("summary", {}, `${shown.losers.length} plans that are impossible or not certain to fit`),
-      table("Rejected plans", [["strategy", (row) => row.strategy], ["why", (row) => row.why], ["rule", (row) => el("code", {}, row.rule)]], shown.losers)));
+      table("Rejected plans", [["strategy", (row) => row.strategy], ["why", (row) => prose(row.why)], ["rule", (row) => el("code", {}, row.rule)]], shown.losers)));
 }
 
 function remedies(ways, error) {
-  const list = ways.length ? el("ol", {}, ways.map((way) => el("li", {}, way))) : el("p", {}, error?.hint ?? "");
+  const list = ways.length ? el("ol", {}, ways.map((way) => el("li", {}, prose(way)))) : el("p", {}, error?.hint ?? "");
   return section("remedies", "What would make it fit", ways.length ? "The cheapest change first." : null, list);
 }
 
@@ -144,10 +144,10 @@ const KINDS = { warning: "Warning", choice: "Because", note: "Note", default: "A
 function why(shown) {
   const listed = (wanted) => Object.keys(KINDS).filter((kind) => wanted.includes(kind)).flatMap((kind) =>
     shown.reasons.filter((reason) => reason.kind === kind).map((reason) =>
-      el("li", { data: { kind } }, el("b", {}, KINDS[kind]), " ", reason.message)));
+      el("li", { data: { kind } }, el("b", {}, KINDS[kind]), " ", prose(reason.message))));
   const defaults = listed(["default"]);
   return section("why", "Why this plan", null,
-    el("ul", { className: "reasons" }, shown.assumed.map((text) => el("li", { data: { kind: "assumed" } }, el("b", {}, "Assumed"), " ", text)), listed(["warning", "choice", "note"])),
+    el("ul", { className: "reasons" }, shown.assumed.map((text) => el("li", { data: { kind: "assumed" } }, el("b", {}, "Assumed"), " ", prose(text))), listed(["warning", "choice", "note"])),
     defaults.length ? el("details", {}, el("summary", {}, `${defaults.length} defaults`), el("ul", { className: "reasons" }, defaults)) : null,
     shown.command ? [el("p", { className: "note" }, "The same on the command line:"), el("pre", { className: "command", tabIndex: 0 }, shown.command)] : null);
 }

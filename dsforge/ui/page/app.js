@@ -1,5 +1,5 @@
 // The page: a job from the form or the link, asked as it is typed, and what to do with the answer.
-import { byId, el, fill } from "./dom.js";
+import { byId, el, fill, prose } from "./dom.js";
 import { Engine, Superseded } from "./engine.js";
 import { fragmentOf, jobOf } from "./link.js";
 import * as answer from "./answer.js";
@@ -88,11 +88,11 @@ function refuse(error) {
   byId("peek").hidden = false;
   const left = form.mark(error.problems);
   const isMarked = left.length < error.problems.length;
-  const texts = left.map((each) => el("li", {}, each.message, each.hint ? el("span", { className: "hint" }, ` ${each.hint}`) : null));
+  const texts = left.map((each) => el("li", {}, prose(each.message), each.hint ? el("span", { className: "hint" }, " ", prose(each.hint)) : null));
   fill(frame,
-    el("p", {}, el("b", {}, error.message), isMarked ? ": see the marked fields" : ""),
+    el("p", {}, el("b", {}, prose(error.message)), isMarked ? ": see the marked fields" : ""),
     texts.length ? el("ul", {}, texts) : null,
-    error.hint ? el("p", {}, error.hint) : null,
+    error.hint ? el("p", {}, prose(error.hint)) : null,
     error.kind === "bug" ? el("pre", { tabIndex: 0 }, error.text) : null,
     error.problems.some((each) => each.rule === "model-hub") ? el("p", {}, "In the browser: save config.json from the model's page on the hub and drop it here.") : null,
     byId("answer").hidden ? null : el("p", {}, "Below is the answer to the last job without mistakes."));
