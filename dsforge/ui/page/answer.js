@@ -116,12 +116,13 @@ function ranking(shown) {
   const others = (caption, listed) => table(caption, [
     ["strategy", (row) => row.strategy],
     ["kind", (row) => row.kind],
-    ["step", (row) => row.step, true],
+    ["step", (row) => figure(row.step, "step_likely", `step time of ${row.strategy}`, row.rank), true],
     ["against the choice", (row) => row.against, true],
     ["differs most in", (row) => row.differs],
     ["device memory", (row) => row.memory, true],
   ], listed);
-  const first = shown.alternatives.slice(0, KINDS_SHOWN), rest = shown.alternatives.slice(KINDS_SHOWN);
+  const kinds = shown.alternatives.map((row, place) => ({ ...row, rank: rows.length + place })); // as the planner counts them
+  const first = kinds.slice(0, KINDS_SHOWN), rest = kinds.slice(KINDS_SHOWN);
   return section("ranking", "Ranked plans", `The choice, then the fastest of ${shown.searched}. A simpler plan is preferred to one that is a little faster.`,
     table("Plans that fit, best first", columns, rows),
     first.length ? others("The fastest plan of each other kind", first) : null,
