@@ -74,6 +74,7 @@ def test_inverse_questions_have_the_answers_of_the_command_line(
 def test_every_figure_of_the_answer_opens_its_explanation(page: Page) -> None:
     """Each has a value, a source, and the formula that `dsforge explain` shows."""
     follow(page, fragment(**JOB, tokens="2b", gpu_hour_price="2"))
+    page.evaluate("for (const each of document.querySelectorAll('details')) each.open = true")
     figures = page.eval_on_selector_all("#answer .figure", "all => all.map(one => one.innerText)")
     assert len(figures) > 60
 
