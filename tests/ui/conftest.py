@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tarfile
 import threading
@@ -53,7 +54,10 @@ def browser() -> Iterator[Browser]:
     """Headless Chromium."""
     found = next(filter(None, map(shutil.which, CHROMIUMS)), None)
     if found is None:
-        pytest.skip("no Chromium here: `scripts/system.sh` installs it where it may")
+        reason = "no Chromium here: `scripts/system.sh` installs it where it may"
+        pytest.fail(reason) if os.environ.get(
+            "DSFORGE_TEST_BROWSER"
+        ) == "required" else pytest.skip(reason)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
         yield browser

@@ -74,6 +74,7 @@ def test_inverse_questions_have_the_answers_of_the_command_line(
 def test_every_figure_of_the_answer_opens_its_explanation(page: Page) -> None:
     """Each has a value, a source, and the formula that `dsforge explain` shows."""
     follow(page, fragment(**JOB, tokens="2b", gpu_hour_price="2"))
+    page.evaluate("for (const each of document.querySelectorAll('details')) each.open = true")
     figures = page.eval_on_selector_all("#answer .figure", "all => all.map(one => one.innerText)")
     assert len(figures) > 60
 
@@ -175,7 +176,7 @@ def test_a_link_brings_the_job_back(page: Page) -> None:
 HOSTILE = {
     "#model=<img src=x onerror=alert(1)>&gpu=h100-80gb": "<img src=x onerror=alert(1)>",
     "#gpu=<script>alert(1)</script>&model=7b": "<script>alert(1)</script>",
-    "#nosuch=1&model=7b&gpu=h100-80gb": "unknown field `nosuch`",
+    "#nosuch=1&model=7b&gpu=h100-80gb": "unknown field nosuch",
     "#model=/etc/passwd&gpu=h100-80gb": "/etc/passwd",
     "#model=7b&gpu=h100-80gb&nodes=1e999": "--nodes",
     '#config={"a":1}&gpu=h100-80gb': "config.json",

@@ -104,6 +104,25 @@ def test_every_shown_figure_has_an_explanation(rank: int) -> None:
         assert found["shown"]["texts"][found["shown"]["figure"]], (name, found)
 
 
+def test_an_alternative_is_explained_with_its_own_figures() -> None:
+    """Behind the ranking come the fastest plans of other kinds, and nothing disagrees."""
+    job = {"fields": {"model": "llama-3.1-8b", "gpu": "h100-80gb", "gpus_per_node": "8"}}
+    answer = ask({"do": "plan", "job": job})
+    first = len(answer["shown"]["ranking"])
+    others = answer["document"]["alternatives"]
+
+    assert len(others) > 5
+    for place, other in enumerate(others):
+        question = {"do": "explain", "job": job, "rank": first + place, "figure": "step_likely"}
+        found = ask(question)["document"]
+        assert found["label"] == other["label"]
+        assert found["disagreements"] == []
+        (step,) = (each for each in found["figures"] if each["name"] == "step_likely")
+        assert step["value"] == pytest.approx(other["step_s"], rel=1e-9)
+    beyond = {"do": "explain", "job": job, "rank": first + len(others), "figure": "step_likely"}
+    assert "plans" in ask(beyond)["error"]["message"]
+
+
 def test_a_packed_run_folder_has_the_files_of_gen(tmp_path: Path) -> None:
     """Names, contents and permissions are those that `dsforge gen` writes."""
     import base64
