@@ -41,7 +41,7 @@ timed() { # a name, a command: seconds and megabytes
     'BEGIN { printf "%-24s %5.1f s  %4d MB\n", name, e - s, a - b }'
 }
 
-timed "apt-get install pipx" "apt-get update && apt-get install -y --no-install-recommends pipx"
-timed "pipx install ." "pipx install ."
+timed "apt-get: pipx" "apt-get update && apt-get install -y --no-install-recommends pipx"
+timed "pipx: dsforge" "pipx install ."
 timed "dsforge --help" "dsforge --help"
 inside "python3 --version; dsforge plan --model llama-2-7b --gpu h100 --gpus-per-node 8 | head -2"

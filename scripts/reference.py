@@ -43,7 +43,8 @@ with `# yaml-language-server: $schema=schemas/cluster.schema.json` on the first 
 completes and checks it.
 """
 JSON_HEAD = """\
-Sizes are bytes, times seconds, unless the name of a field says otherwise.
+Sizes are bytes, times seconds, unless the name of a field says otherwise. If nothing fits,
+`plan --json` and `gen --json` print the document `misfit` and end with exit code 1.
 """
 API_HEAD = """\
 Functions print nothing and raise a `DsforgeError` for every mistake in an input. Only `rehearse`

@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -97,6 +98,7 @@ def run(line: str, folder: Path) -> tuple[str, int]:
     """Output and exit code of a command line as a person types it; no setting of ours is seen."""
     path = f"{folder / 'bin'}:{Path(sys.executable).parent}:/usr/bin:/bin"
     settings = {"COLUMNS": "100", "TERM": "dumb", "HOME": str(folder), "LC_ALL": "C.UTF-8"}
+    settings["MASTER_PORT"] = str(free_port())  # another run of this machine may use the usual one
     kept = {key: value for key, value in os.environ.items() if key.startswith("TORCH_EXTENSIONS")}
     done = subprocess.run(
         [shutil.which("bash") or "bash", "-o", "pipefail", "-c", line],
@@ -108,6 +110,13 @@ def run(line: str, folder: Path) -> tuple[str, int]:
         env={**kept, "PATH": path, "PYTHONPATH": str(ROOT), **settings},
     )
     return done.stdout + done.stderr, done.returncode
+
+
+def free_port() -> int:
+    """A port that nobody listens on now."""
+    with socket.socket() as probing:
+        probing.bind(("127.0.0.1", 0))
+        return int(probing.getsockname()[1])
 
 
 def lines(text: str) -> list[str]:

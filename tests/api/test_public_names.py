@@ -96,11 +96,11 @@ def test_the_example_of_the_package_runs() -> None:
     assert doctest.DocTestRunner(verbose=False).run(example).failed == 0
 
 
-def test_the_examples_of_the_readme_run() -> None:
-    """Python in the README answers what it shows."""
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
+def test_the_examples_of_the_page_run() -> None:
+    """Python in docs/how-to/python.md answers what it shows."""
+    text = (ROOT / "docs/how-to/python.md").read_text(encoding="utf-8")
     blocks = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
-    examples = [doctest.DocTestParser().get_doctest(b, {}, "README", None, 0) for b in blocks]
+    examples = [doctest.DocTestParser().get_doctest(b, {}, "python.md", None, 0) for b in blocks]
 
     assert sum(len(example.examples) for example in examples) > 4
     assert [doctest.DocTestRunner(verbose=False).run(e).failed for e in examples] == [0] * len(
@@ -108,9 +108,9 @@ def test_the_examples_of_the_readme_run() -> None:
     )
 
 
-def test_the_readme_names_every_function() -> None:
+def test_the_page_names_every_function() -> None:
     """The table of functions is whole."""
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs/how-to/python.md").read_text(encoding="utf-8")
 
     assert [name for name in FUNCTIONS if f"`{name}" not in text] == []
 
