@@ -228,10 +228,17 @@ class _Scanner:
                 break
         if self._nothing_proven():
             self._look_for_an_ending(window, lines[-END_LINES:])
+        cut_off = [said for said in lines if said[1].text.startswith(TRACEBACK)]
+        if cut_off and self._only_notices():
+            self._look_for_an_ending(window, cut_off[-1:])
 
     def _nothing_proven(self) -> bool:
         """Whether no hit is an answer to how the log ends."""
         return all(proves_nothing(hit) or hit.line < self.progress_line for hit in self.hits)
+
+    def _only_notices(self) -> bool:
+        """Whether no hit tells of a failure, not even that there was one."""
+        return all(proves_nothing(hit) and hit.rule.kind != "exit" for hit in self.hits)
 
     def _look_for_an_ending(self, window: bytes, lines: list[tuple[int, Line]]) -> None:
         """Add the first of these lines that says in plain words that something failed."""
@@ -240,7 +247,7 @@ class _Scanner:
                 continue
             found = _ENDING.search(line.text)
             warned = line.form == "error"
-            cut_off = not self.hits and line.text.startswith(TRACEBACK)
+            cut_off = self._only_notices() and line.text.startswith(TRACEBACK)
             if warned or cut_off or (found and is_said(line, found.start())):
                 values = {"kind": "", "what": line.text.strip()[:300]}
                 self._add("unknown-end", window, (place, line), values)

@@ -17,7 +17,7 @@ from dsforge.diagnose.rulebook import rulebook
 LEAST_RIGHT = 0.97
 LEAST_SAME_CUT = 0.9
 GROUP = 12  # harmless lines that are tried together
-LEAST_CAUSES, LEAST_FAILURES = 100, 250
+LEAST_CAUSES, LEAST_FAILURES = 100, 400
 ANSWERS = [answered(failure) for failure in failures()]
 KINDS = {rule.id: rule.kind for rule in rulebook().values()}
 # Left out: a launcher's last word, and what only the frames above tell from another cause.
