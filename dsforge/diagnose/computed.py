@@ -20,6 +20,7 @@ from dsforge.diagnose.memory_moments import device_memory, host_memory
 from dsforge.diagnose.moved_names import import_conflict
 from dsforge.diagnose.rule import MatchedLine
 from dsforge.diagnose.unknown_errors import (
+    assertion,
     calling_package,
     missing_submodule,
     unknown_error,
@@ -29,6 +30,7 @@ from dsforge.diagnose.unknown_errors import (
 COMPUTED: dict[str, Callable[[tuple[MatchedLine, ...]], dict[str, str]]] = {
     function.__name__: function
     for function in (
+        assertion,
         batch,
         calling_package,
         missing_submodule,

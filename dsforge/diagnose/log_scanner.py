@@ -9,6 +9,7 @@ endlessly without matching is given up.
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
@@ -28,7 +29,7 @@ from dsforge.diagnose.log_context import (
 from dsforge.diagnose.log_line import Line, cleaned
 from dsforge.diagnose.rule import MatchedLine, Rule, compiled
 from dsforge.diagnose.rulebook import Rulebook
-from dsforge.diagnose.run_phases import SUCCESS, phase_at
+from dsforge.diagnose.run_phases import STEPS, SUCCESS, last_steps, phase_at
 
 WINDOW_BYTES = 1 << 20
 OWN = ("cause: ", "  fix   ", "  line ")  # what dsforge itself has written under a failed run
@@ -48,6 +49,7 @@ _ENDING = re.compile(
     r"(?:^|[\[(:] ?)(?:fatal|error|failed|failure|abort(?:ed|ing)?|panic)(?=[: ]|$)|"
     r"\b(?:error|fatal|failed|failure|failure '[^'\n]{1,80}') ?: (?!true|false)|core dumped|"
     r"\bfailure [\w./]{1,80}:\d|command not found|died or was killed|"
+    r"\b[A-Z]\w{1,60}(?:Error|Exception) (?:occurred|was raised)\b|"
     r"Max retries exceeded|lost communication|"
     r"^Unrecognized ",
     re.IGNORECASE,
@@ -66,12 +68,13 @@ def proves_nothing(hit: MatchedLine) -> bool:
 
 
 class Scan(NamedTuple):
-    """What one log says: hits in the order of their lines, and the last line that tells success."""
+    """What one log says: hits in the order of their lines, and the last lines that tell success."""
 
     file: str
     hits: tuple[MatchedLine, ...]
     success_line: int
     lines: int
+    progress_line: int = 0  # after it, training went on for several steps; 0: nowhere
 
 
 def scan(chunks: Iterable[bytes], file: str, rules: Rulebook) -> Scan:
@@ -86,7 +89,8 @@ def scan(chunks: Iterable[bytes], file: str, rules: Rulebook) -> Scan:
     scanner.look(bytes(held), len(held))
     scanner.look_at_the_end(bytes(held))
     hits = sorted(scanner.hits, key=lambda hit: hit.line)
-    return Scan(file, tuple(hits), scanner.success_line, scanner.lines_before + held.count(b"\n"))
+    lines = scanner.lines_before + held.count(b"\n")
+    return Scan(file, tuple(hits), scanner.success_line, lines, scanner.progress_line)
 
 
 def _parts(chunks: Iterable[bytes]) -> Iterator[bytes]:
@@ -103,6 +107,7 @@ class _Scanner:
         self.file = file
         self.hits: list[MatchedLine] = []
         self.success_line = 0
+        self._steps: deque[int] = deque(maxlen=STEPS)  # lines of the last that were reported
         self.lines_before = 0  # line ends before the window
         self._seen = 0  # bytes of the window that are done
         self._phase, self._when = "", ""
@@ -127,10 +132,17 @@ class _Scanner:
             place = lower.rfind(word, self._seen, end)
             if place >= 0:
                 self.success_line = max(self.success_line, self._number(window, place))
+        for place in last_steps(lower, self._seen, end):
+            self._steps.append(self._number(window, place))
         drop = max(0, end - BEFORE_BYTES)
         self.lines_before += window.count(b"\n", 0, drop)
         self._seen = end - drop
         return drop
+
+    @property
+    def progress_line(self) -> int:
+        """The line from which several steps were still reported; 0 where fewer were."""
+        return self._steps[0] if len(self._steps) == STEPS else 0
 
     def _candidates(self, part: bytes) -> list[bytes]:
         """The needles that lines of this part may have; lines known to have none are left out."""
@@ -212,10 +224,21 @@ class _Scanner:
                 if (found["kind"].rpartition(".")[2] in ECHOES) is echoes:
                     self._add("error-line", window, (place, line), found.groupdict())
                     return
-            if not all(proves_nothing(hit) for hit in self.hits):
+            if not self._nothing_proven():
                 break
-        if all(proves_nothing(hit) for hit in self.hits):
+        if self._nothing_proven():
             self._look_for_an_ending(window, lines[-END_LINES:])
+        cut_off = [said for said in lines if said[1].text.startswith(TRACEBACK)]
+        if cut_off and self._only_notices():
+            self._look_for_an_ending(window, cut_off[-1:])
+
+    def _nothing_proven(self) -> bool:
+        """Whether no hit is an answer to how the log ends."""
+        return all(proves_nothing(hit) or hit.line < self.progress_line for hit in self.hits)
+
+    def _only_notices(self) -> bool:
+        """Whether no hit tells of a failure, not even that there was one."""
+        return all(proves_nothing(hit) and hit.rule.kind != "exit" for hit in self.hits)
 
     def _look_for_an_ending(self, window: bytes, lines: list[tuple[int, Line]]) -> None:
         """Add the first of these lines that says in plain words that something failed."""
@@ -224,7 +247,7 @@ class _Scanner:
                 continue
             found = _ENDING.search(line.text)
             warned = line.form == "error"
-            cut_off = not self.hits and line.text.startswith(TRACEBACK)
+            cut_off = self._only_notices() and line.text.startswith(TRACEBACK)
             if warned or cut_off or (found and is_said(line, found.start())):
                 values = {"kind": "", "what": line.text.strip()[:300]}
                 self._add("unknown-end", window, (place, line), values)

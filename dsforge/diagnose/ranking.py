@@ -52,7 +52,8 @@ def causes(scans: Sequence[Scan], rules: Rulebook) -> tuple[Cause, ...]:
     """What the logs of one run show, likeliest cause first; empty where nothing is wrong."""
     files = {scan.file: number for number, scan in enumerate(scans)}
     counting = [hit for scan in scans for hit in _counting(scan)]
-    hits = _first_readers(_without_notices(counting), rules)
+    steps = {scan.file: scan.progress_line for scan in scans}
+    hits = _first_readers(_lasting(_without_notices(counting), steps), rules)
     timed = len(files) > 1 and all(hit.when for hit in hits)
 
     def place(hit: MatchedLine) -> tuple[str, int, int, int]:
@@ -62,10 +63,27 @@ def causes(scans: Sequence[Scan], rules: Rulebook) -> tuple[Cause, ...]:
     groups = _without_consequences(groups)
     chosen = _cascade(groups, place)
     ends = {scan.file: scan.lines for scan in scans if not _failed(scan)}
+
+    def weight(number: int, group: tuple[MatchedLine, ...]) -> float:
+        caught = _was_caught(group, ends) or all(_survived(hit, steps) for hit in group)
+        return (LATER if number else 1.0) * (CAUGHT if caught else 1.0)
+
     return tuple(
-        _cause(group, (LATER if number else 1.0) * (CAUGHT if _was_caught(group, ends) else 1.0))
-        for number, group in enumerate(chosen[:SHOWN_CAUSES])
+        _cause(group, weight(number, group)) for number, group in enumerate(chosen[:SHOWN_CAUSES])
     )
+
+
+def _survived(hit: MatchedLine, steps: dict[str, int]) -> bool:
+    """Whether training went on for several steps after an error; `steps`: from which line."""
+    fails = hit.rule.kind in (*ANSWERS, "error", "echo")
+    return fails and hit.line < steps[hit.file]
+
+
+def _lasting(hits: list[MatchedLine], steps: dict[str, int]) -> list[MatchedLine]:
+    """The hits, less those that the run survived, where another failure ended it."""
+    lasting = [hit for hit in hits if not _survived(hit, steps)]
+    ended = any(hit.rule.kind in (*ANSWERS, "error") for hit in lasting)
+    return lasting if ended else hits
 
 
 def _failed(scan: Scan) -> bool:

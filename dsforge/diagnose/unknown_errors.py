@@ -20,6 +20,7 @@ _FRAME = re.compile(
 _INSTALLED = re.compile(r"[/\\](?:site|dist)-packages[/\\](?P<package>[A-Za-z_]\w{0,60})")
 _FOREIGN = re.compile(r"[/\\]lib(?:64)?[/\\]python\d|[/\\]bin[/\\]|^<|transformers_modules")
 _VARIABLE = re.compile(r"'[^'\n]{0,200}'|\"[^\"\n]{0,200}\"|`[^`\n]{0,200}`|\S*/\S*|\S*\d\S*")
+_ASSERTED = re.compile(r"\bassert ([^\n,]{1,160}? % [^\n,]{1,80} == 0)")
 _WORDS = 8  # of a message that are searched for
 
 
@@ -61,6 +62,12 @@ def unpicklable(hits: tuple[MatchedLine, ...]) -> dict[str, str]:
     """What cannot be pickled, and the user's line that leads there."""
     values = unknown_error(hits)
     return {"frame": values["frame"]}
+
+
+def assertion(hits: tuple[MatchedLine, ...]) -> dict[str, str]:
+    """What the last assertion before a bare AssertionError asks for, and where it stands."""
+    asserted = _ASSERTED.findall(hits[0].before)
+    return {"asserted": asserted[-1] if asserted else "", "frame": unknown_error(hits)["frame"]}
 
 
 def missing_submodule(hits: tuple[MatchedLine, ...]) -> dict[str, str]:

@@ -8,7 +8,7 @@ import re
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scoring import PAGE, UNKNOWN, Answer, answered, document, failures, page
+from scoring import PAGE, SURE, UNKNOWN, Answer, answered, document, failures, page, proven
 
 from dsforge.diagnose import diagnose_text
 from dsforge.diagnose.report import CONFIDENT
@@ -17,8 +17,16 @@ from dsforge.diagnose.rulebook import rulebook
 LEAST_RIGHT = 0.97
 LEAST_SAME_CUT = 0.9
 GROUP = 12  # harmless lines that are tried together
-LEAST_CAUSES, LEAST_FAILURES = 45, 120
+LEAST_CAUSES, LEAST_FAILURES = 100, 400
 ANSWERS = [answered(failure) for failure in failures()]
+KINDS = {rule.id: rule.kind for rule in rulebook().values()}
+# Left out: a launcher's last word, and what only the frames above tell from another cause.
+ENDED = [
+    a
+    for a in ANSWERS
+    if KINDS.get(a.rule) in ("cause", "death", "stall") and a.rule != "json-broken"
+]
+STEPS = "\n".join(f"{{'loss': 2.{step}, 'grad_norm': 1.5, 'epoch': 0.{step}}}" for step in range(4))
 HARMLESS: list[str] = document("harmless")["lines"]
 HEALTHY = document("healthy")["texts"]
 HINTS = {rule.id for rule in rulebook().values() if rule.kind == "hint"}
@@ -50,6 +58,13 @@ def test_first_causes_are_right(record_property: pytest.RecordProperty) -> None:
     assert right / len(ANSWERS) >= LEAST_RIGHT, [a for a in ANSWERS if not a.right]
     assert [a for a in ANSWERS if a.known and not a.right] == []
     assert [a for a in ANSWERS if not a.rule] == []
+
+
+def test_only_proven_rules_are_sure() -> None:
+    """A high confidence needs a failure that the rule was right on, and none it was wrong on."""
+    sure = {rule.id for rule in rulebook().values() if rule.confidence >= SURE}
+
+    assert sure - proven() == set()
 
 
 def test_answers_say_nothing_empty() -> None:
@@ -99,6 +114,15 @@ def test_harmless_lines_take_over_no_failure(answer: Answer) -> None:
     }
 
     assert changed == {}
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.sampled_from(ANSWERS), st.sampled_from(ENDED))
+def test_an_error_that_a_run_survived_is_not_why_it_failed(one: Answer, other: Answer) -> None:
+    """After any error training went on for some steps; what ended it then is the answer."""
+    text = f"{one.failure.text}\n{STEPS}\n{other.failure.text}"
+
+    assert first(text) == other.rule, (one.failure.source, other.failure.source)
 
 
 @settings(max_examples=150, deadline=None)
