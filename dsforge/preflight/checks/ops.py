@@ -61,8 +61,6 @@ def first_cause(op: Op, facts: HostFacts, *, beside: bool) -> tuple[str, str] | 
     is_built = op.name in facts.builds.ops
     is_tried = op.libaio or not is_built
     release = ".".join(python.version.split(".")[:2])
-    toolkit = f"install the CUDA {python.cuda} toolkit"
-    same_major = python.cuda.partition(".")[0] == tools.nvcc_release.partition(".")[0]
     steps = (
         (
             not tools.ninja and not (beside and tools.ninja_beside),
@@ -81,19 +79,22 @@ def first_cause(op: Op, facts: HostFacts, *, beside: bool) -> tuple[str, str] | 
             f"{python.headers}/Python.h is missing",
             f"`apt-get install python{release}-dev`",
         ),
-        (
-            not is_built and op.cuda and not python.cuda,
-            "torch is built for the CPU",
-            "install a CUDA build of torch there",
-        ),
-        (not is_built and op.cuda and not tools.nvcc, "nvcc is missing", f"{toolkit} or CUDA_HOME"),
-        (
-            not is_built and op.cuda and not same_major,
-            f"nvcc is of CUDA {tools.nvcc_release}, torch of {python.cuda}",
-            toolkit,
-        ),
+        *(_of_cuda(facts) if op.cuda and not is_built else ()),
     )
     return next(((message, fix) for stops, message, fix in steps if stops), None)
+
+
+def _of_cuda(facts: HostFacts) -> tuple[tuple[bool, str, str], ...]:
+    """What stops an op that is compiled for CUDA, each with its message and remedy."""
+    tools, python = facts.tools, facts.interpreter
+    toolkit = f"install the CUDA {python.cuda} toolkit"
+    same_major = python.cuda.partition(".")[0] == tools.nvcc_release.partition(".")[0]
+    versions = f"nvcc is of CUDA {tools.nvcc_release}, torch of {python.cuda}"
+    return (
+        (not python.cuda, "torch is built for the CPU", "install a CUDA build of torch there"),
+        (not tools.nvcc, "nvcc is missing", f"{toolkit} or CUDA_HOME"),
+        (not same_major, versions, toolkit),
+    )
 
 
 @check(
