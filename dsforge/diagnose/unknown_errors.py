@@ -74,7 +74,13 @@ def missing_submodule(hits: tuple[MatchedLine, ...]) -> dict[str, str]:
     """The installed package that lacks a module, and who imports it."""
     values = unknown_error(hits)
     top = hits[0].values["module"].partition(".")[0]
-    return {"package": distribution_of(top) or top, "frame": values["frame"] or values["raised"]}
+    known = distribution_of(top)
+    look, upgrade = f"pip show {known}", f"$ pip install --upgrade {known}"
+    if not known:
+        look = f"python -c 'import {top}; print({top}.__file__)'"
+        upgrade = f"# upgrade what provides `{top}`"
+    frame = values["frame"] or values["raised"]
+    return {"package": known or top, "look": look, "upgrade": upgrade, "frame": frame}
 
 
 def search_terms(kind: str, what: str, package: str) -> str:
