@@ -73,7 +73,7 @@ class Case(NamedTuple):
     packing: bool = False
     compiled: bool = False  # torch.compile of the decoder layers
     adapters: bool = False  # LoRA
-    in_4_bits: bool = False  # QLoRA
+    is_quantised: bool = False  # QLoRA
     tied_modules: tuple[str, ...] = ()  # `modules_to_save` of a model with tied embeddings
     shape: ModelShape | None = None
     model: ModelSpec | None = None
@@ -170,7 +170,7 @@ def case_of(model: ModelSpec, cluster: ClusterSpec, workload: Workload, strategy
         chunked_loss=how.loss == "chunked",
         sequence_length=workload.sequence_length,
         adapters=workload.method == "lora",
-        in_4_bits=workload.in_4_bits,
+        is_quantised=workload.is_quantised,
         tied_modules=_saved(workload) if model.tied_embeddings else (),
         shape=shape_of(model),
         model=model,

@@ -142,7 +142,7 @@ def tied_modules(case: Case) -> Broken | None:
 )
 def qlora_stage(case: Case) -> Broken | None:
     """QLoRA with ZeRO stage 3."""
-    if not case.in_4_bits or case.zero_stage != FULLY_SHARDED:
+    if not case.is_quantised or case.zero_stage != FULLY_SHARDED:
         return None
     return Broken(
         "QLoRA (4 bits) requires ZeRO stage 0, 1 or 2 (got 3)",

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from dsforge.estimate.adapters import adapter_token_bytes
 from dsforge.estimate.ulysses import saved_width
 from dsforge.execution import Kernels
 from dsforge.specs import ModelSpec, Workload
@@ -194,6 +195,9 @@ def layer_token_bytes(
     """
     saved = _bytes(_all_saved(model, workload, strategy, moe_layer), workload, strategy)
     beside = named(_beside(model, workload, strategy), "statistic_bytes", "bytes", STATISTICS)
+    size = element_bytes(workload)
+    adapters = adapter_token_bytes(model, workload, size, moe_layer=moe_layer)
+    beside += adapters / strategy.layout.tensor_parallel_size
     return named(saved + beside, "moe_layer_bytes" if moe_layer else "dense_layer_bytes", "bytes")
 
 

@@ -68,7 +68,7 @@ def host_memory(
     share = weights / (strategy.layout.model_ranks if strategy.engine.reads_own_part else 1)
     sharded = strategy.zero_stage == FULLY_SHARDED
     read = minimum(weights, SHARD_BYTES) if sharded else ranks * share
-    if workload.in_4_bits:  # packed on the device, tensor by tensor
+    if workload.is_quantised:  # packed on the device, tensor by tensor
         read = ranks * minimum(weights, SHARD_BYTES)
     read = named(read, "read_bytes", "bytes", READING)
     rounding = 0.0
@@ -99,7 +99,7 @@ def load_copies_bytes(
     type is given, beside the weights of the file (`from_pretrained`); counters of a node show
     that. It is not asked where the config is dsforge's own, whose trainer loads as `load` says.
     """
-    if workload.in_4_bits or strategy.engine.reads_own_part:
+    if workload.is_quantised or strategy.engine.reads_own_part:
         return 0
     copy = (FLOAT_BYTES + element_bytes(workload)) * parameters(model)
     copies = cluster.gpus_per_node * copy
@@ -118,7 +118,7 @@ def checkpoint_bytes(model: ModelSpec, workload: Workload) -> int:
     weights = trained = parameters(model)
     if workload.method == "lora" and workload.lora is not None:
         trained = trained_parameters(model, workload.lora)
-        weights = trained + (0 if workload.in_4_bits else weights)
+        weights = trained + (0 if workload.is_quantised else weights)
     size = element_bytes(workload)
     return size * weights + optimizer_bytes_per_parameter(workload) * trained
 

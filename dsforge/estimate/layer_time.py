@@ -16,6 +16,7 @@ from typing import NamedTuple
 from dsforge.constraints.trainer import is_split
 from dsforge.engines import BY_NAME
 from dsforge.estimate.activations import FLOAT_BYTES, element_bytes
+from dsforge.estimate.adapters import adapter_traffic
 from dsforge.estimate.flops import (
     BACKWARD,
     Product,
@@ -25,9 +26,13 @@ from dsforge.estimate.flops import (
     score_flops,
 )
 from dsforge.estimate.loss import chunks_of, loss_under
-from dsforge.estimate.quantised import dequantising_bytes, layer_quantised_elements
+from dsforge.estimate.quantised import (
+    dequantising_s,
+    int8_token_bytes,
+    layer_quantised_elements,
+)
 from dsforge.estimate.rates import Rates, rates
-from dsforge.specs import GpuSpec, ModelSpec, Workload
+from dsforge.specs import GpuSpec, LoraSpec, ModelSpec, Workload
 from dsforge.strategy import Execution, Loss, Strategy
 from dsforge.traced import Constant, counted, maximum, named
 
@@ -66,7 +71,8 @@ SUMMED = "chunks of the loss read and write the sum of the head's gradient"
 LOGIT = "moved for each logit, forward and backward"
 KERNEL = "elements read and written for one element, by kernel"
 REST = "norms, activation, rotary embedding, residuals: bound by memory"
-WEIGHTS = "idle experts are read, gradients summed in float32, 4-bit matrices dequantised"
+WEIGHTS = "idle experts are read, gradients summed in float32, quantised matrices unpacked"
+ADAPTERS = "adapters: products, scale, sum, each as it moves"
 
 
 class LinearTime(NamedTuple):
@@ -123,7 +129,8 @@ class Setting(NamedTuple):
     trains_head: bool
     repeated: float  # share of the products computed again
     repeated_scores: float
-    dequantise_bytes: float  # moved for each element that lies in 4 bits, in each pass
+    lora: LoraSpec | None  # adapters, and the format of what is frozen
+    dequantise_s: float  # of each quantised element in all passes
 
     @property
     def passes(self) -> float:
@@ -140,21 +147,26 @@ def setting_of(gpu: GpuSpec, workload: Workload, strategy: Strategy) -> Setting:
     """The setting of a workload and a strategy on a card."""
     execution, layout = strategy.runs_as, strategy.layout
     repeated, scores = _repeated(strategy)
-    tp = layout.tensor_parallel_size
+    tp, backward = layout.tensor_parallel_size, backward_factor(workload)
+    repeated = counted(repeated, "repeated", "share", of=tp, why=AGAIN)
+    held = rates(gpu, workload.precision, execution)
     return Setting(
         execution=execution,
         split=is_split(layout),
-        rates=rates(gpu, workload.precision, execution),
+        rates=held,
         size=element_bytes(workload),
         sequence_length=workload.sequence_length,
         tp=tp,
         ep=layout.expert_parallel_size,
         cut=tp if strategy.sequence_parallel else 1,
-        backward=backward_factor(workload),
+        backward=backward,
         trains_head=workload.trains_head,
-        repeated=counted(repeated, "repeated", "share", of=tp, why=AGAIN),
+        repeated=repeated,
         repeated_scores=counted(scores, "repeated_scores", "share", of=tp, why=AGAIN),
-        dequantise_bytes=dequantising_bytes(workload),
+        lora=workload.lora if workload.method == "lora" else None,
+        dequantise_s=dequantising_s(
+            gpu, workload, held.bandwidth, repeated=repeated, backward=backward
+        ),
     )
 
 
@@ -201,10 +213,14 @@ def _layer(model: ModelSpec, setting: Setting, *, moe_layer: bool) -> LinearTime
     moved = setting.size * (forward * (1 + setting.repeated) + backward)
     rest_s = named(moved / held.bandwidth, f"{kind}_rest_token_s", "s", REST)
     resident = _resident_bytes(model, setting, moe_layer=moe_layer)
-    weights_s = named(resident / held.bandwidth, f"{kind}_weights_s", "s", WEIGHTS)
+    packed = layer_quantised_elements(model, moe_layer=moe_layer)
+    weights_s = resident / held.bandwidth + setting.dequantise_s * packed / setting.tp
+    weights_s = named(weights_s, f"{kind}_weights_s", "s", WEIGHTS)
+    adapters = _adapters(model, setting, moe_layer=moe_layer)
     products_s = sum(times * line.token_s for times, line in each)
     fixed_s = passes * sum(times * line.fixed_s for times, line in each) + weights_s
     token_s = passes * products_s + _attention_s(model, setting) + rest_s
+    fixed_s, token_s = fixed_s + adapters.fixed_s, token_s + adapters.token_s
     return LinearTime(
         named(fixed_s, f"{kind}_layer_fixed_s", "s", "whatever the number of tokens"),
         named(token_s, f"{kind}_layer_token_s", "s", "of one token"),
@@ -212,7 +228,7 @@ def _layer(model: ModelSpec, setting: Setting, *, moe_layer: bool) -> LinearTime
 
 
 def _resident_bytes(model: ModelSpec, setting: Setting, *, moe_layer: bool) -> float:
-    """Bytes that no token count changes: of idle experts, gradient sums in fp32, dequantisation."""
+    """Bytes that no token count changes: of idle experts, gradient sums in fp32."""
     weights = 1.0 * product_elements(model, moe_layer=moe_layer)
     idle = 0.0
     if moe_layer and model.moe:
@@ -222,9 +238,27 @@ def _resident_bytes(model: ModelSpec, setting: Setting, *, moe_layer: bool) -> f
         idle = maximum(0.0, held - model.moe.experts_per_token) * expert
         idle = named(idle, "idle_expert_elements", "elements", "of experts no token here passes")
     summed = FP32_SUM_BYTES * (weights + idle) if setting.execution.gradients == "fp32" else 0.0
-    packed = layer_quantised_elements(model, moe_layer=moe_layer)
-    unpacked = setting.passes * setting.dequantise_bytes * packed
-    return (setting.passes * setting.size * idle + summed + unpacked) / setting.tp
+    return (setting.passes * setting.size * idle + summed) / setting.tp
+
+
+def _adapters(model: ModelSpec, setting: Setting, *, moe_layer: bool) -> LinearTime:
+    """Adapters of a layer, and the casts around products in int8; all passes."""
+    lora, held = setting.lora, setting.rates
+    if lora is None:
+        return LinearTime(0.0, 0.0)
+    compiled = setting.execution.kernels == "compiled"
+    moved = adapter_traffic(model, lora, moe_layer=moe_layer, compiled=compiled)
+    ahead = 1 + setting.repeated
+    elements = ahead * moved.forward + moved.backward
+    in_int8 = ahead * int8_token_bytes(model, lora, moe_layer=moe_layer)
+    products_s = (ahead + BACKWARD) * moved.flops / held.products
+    token_s = (setting.size * elements + in_int8) / held.bandwidth + products_s
+    fixed_s = (ahead + BACKWARD) * moved.matrices * held.kernel_s
+    kind = "moe" if moe_layer else "dense"
+    return LinearTime(
+        named(fixed_s / setting.tp, f"{kind}_adapters_fixed_s", "s", ADAPTERS),
+        named(token_s / setting.tp, f"{kind}_adapters_token_s", "s", ADAPTERS),
+    )
 
 
 def _attention_s(model: ModelSpec, setting: Setting) -> float:

@@ -19,7 +19,7 @@ from dsforge.estimate.activations import element_bytes, kept_token_bytes
 from dsforge.estimate.family_costs import FamilyCosts, family_costs
 from dsforge.estimate.host import HostMemory
 from dsforge.estimate.loss import NO_HEAD, HeadBytes, head_bytes
-from dsforge.estimate.quantised import dequantised_bytes
+from dsforge.estimate.quantised import dequantised_bytes, unpacked_layer_bytes
 from dsforge.estimate.states import Load, States
 from dsforge.specs import FROZEN, ClusterSpec, ModelSpec, Workload
 from dsforge.strategy import FULLY_SHARDED, Batching, Strategy
@@ -152,6 +152,8 @@ class Footprint(NamedTuple):
     buffers: float
     saved: float  # from forward to backward, all layers of the stage
     working: float  # a layer at work
+    unpacked: float  # bytes of a layer's matrices that autograd keeps unpacked
+    unpacked_layers: int  # layers that keep them from forward to backward; 0: the one at work
     head: HeadBytes
     sample_tokens: float  # of one sample on one rank
     pipeline: int  # stages
@@ -167,6 +169,7 @@ class Footprint(NamedTuple):
         """
         kept, tokens = self.kept, batching.micro_batch_size * self.sample_tokens
         saved, working = tokens * self.saved * self._in_flight(batching), tokens * self.working
+        saved, working = self._with_unpacked(saved, working)
         logits = self.head.at(tokens)
         early = kept.gradients if self.lasting or batching.steps > 1 else 0.0
         at_loss, at_work = early + saved + logits, early + saved + working
@@ -184,6 +187,14 @@ class Footprint(NamedTuple):
             parts = (kept.gradients, working, 0.0) if moment == at_end else (stepping, 0.0, 0.0)
         churn = self.buffers if self.churns else 0.0
         return Peak(kept.weights, *parts, kept.optimizer, self.buffers, moment, churn)
+
+    def _with_unpacked(self, saved: float, working: float) -> tuple[float, float]:
+        """Saved and working bytes with the matrices that autograd keeps unpacked."""
+        if not self.unpacked:
+            return saved, working
+        if self.unpacked_layers:
+            return saved + self.unpacked_layers * self.unpacked, working
+        return saved, working + self.unpacked
 
     def _in_flight(self, batching: Batching) -> float:
         """Micro batches whose activations are alive: 1F1B keeps one for each later stage.
@@ -221,7 +232,11 @@ def footprints(costs: FamilyCosts, strategy: Strategy) -> tuple[Footprint, ...]:
     """Every kind of stage of a strategy, and of all others that differ in batching alone."""
     model, workload = costs.model, costs.workload
     workspace = 0.0 if costs.cluster.gpu.is_cpu else lifted(WORKSPACE, of=model.layers)
-    dequantised = dequantised_bytes(model, workload)
+    dequantised, unpacked = (
+        dequantised_bytes(model, workload),
+        unpacked_layer_bytes(model, workload),
+    )
+    kept_unpacked = unpacked > 0 and strategy.recompute != "full"
     stage3 = strategy.zero_stage == FULLY_SHARDED
     head = head_bytes(model, workload, strategy)
     return tuple(
@@ -230,6 +245,8 @@ def footprints(costs: FamilyCosts, strategy: Strategy) -> tuple[Footprint, ...]:
             buffers=_buffers(model, workload, strategy, load) + workspace + dequantised,
             saved=_saved_token_bytes(model, workload, strategy, load),
             working=_working_token_bytes(model, workload, strategy, load),
+            unpacked=unpacked,
+            unpacked_layers=load.stage.layers if kept_unpacked else 0,
             head=head if load.stage.has_head else NO_HEAD,
             sample_tokens=workload.sequence_length / strategy.layout.context_parallel_size,
             pipeline=strategy.layout.pipeline_parallel_size,

@@ -87,7 +87,7 @@ def rank_parameters(
     adapters = ceil_div(lora_parameters(model, workload.lora) * stage.layers, model.layers * tp)
     adapters = named(adapters, "adapter_parameters", "elements")
     saved = saved_parameters(model, workload.lora)  # no pipeline: every rank has both ends
-    packed = quantised_elements(model) if workload.in_4_bits else 0
+    packed = quantised_elements(model) if workload.is_quantised else 0
     packed = named(packed * stage.layers // (model.layers * tp), "quantised_parameters", "elements")
     trained = adapters + ceil_div(saved, tp)
     return RankParameters(shared + trained, experts, trained, 0, packed)

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from dsforge.estimate.activations import FLOAT_BYTES, TokenBytes, element_bytes, token_bytes
 from dsforge.estimate.buckets import size_buckets
 from dsforge.estimate.cut import Stage, kinds_of
-from dsforge.estimate.quantised import NF4_BYTES
+from dsforge.estimate.quantised import packed_bytes, stored_bytes
 from dsforge.estimate.shard import RankParameters, rank_parameters
 from dsforge.specs import ClusterSpec, ModelSpec, Workload
 from dsforge.strategy import FULLY_SHARDED, GRADIENTS_SHARDED, Buckets, Execution, Strategy
@@ -138,7 +138,7 @@ def states(
     optimizer = per_parameter * (trainable if stage >= 1 else parameters.trainable)
     optimizer = named(optimizer, "optimizer_bytes", "bytes", "sharded from ZeRO stage 1 on")
     weights = size * (shard if stage == FULLY_SHARDED else parameters.total)
-    weights -= (size - NF4_BYTES) * parameters.quantised
+    weights -= _saved_by_quantising(workload, strategy, parameters, group)
     if strategy.hpz_partition_size > 1:
         weights += size * parameters.total / strategy.hpz_partition_size
     if not strategy.engine.has_zero_stages:
@@ -155,6 +155,28 @@ def states(
     stays = stage < GRADIENTS_SHARDED or (wide and stage == GRADIENTS_SHARDED)
     sizes = _Sizes(trainable, waiting, tiles, offloaded, gradients if stays else 0.0)
     return _offloaded(on_device, strategy, sizes)
+
+
+def _saved_by_quantising(
+    workload: Workload, strategy: Strategy, parameters: RankParameters, group: Shares
+) -> float:
+    """Bytes that quantised matrices take less than those of the compute precision.
+
+    ZeRO stage 3 shards the packed parameter; its scales are attributes of a module's weight, not
+    parameters, and stay whole on each rank (bitsandbytes `functional.QuantState`).
+    """
+    lora, size = workload.lora, element_bytes(workload)
+    if lora is None or not parameters.quantised:
+        return 0.0
+    stored, wider = stored_bytes(workload), 0.0
+    if lora.upcast:  # to float32: what is frozen and not quantised
+        wider = FLOAT_BYTES - size
+    frozen = parameters.total - parameters.quantised - parameters.trainable
+    if strategy.zero_stage != FULLY_SHARDED:
+        return (size - stored) * parameters.quantised - wider * frozen
+    packed, ranks = packed_bytes(lora), group.shared
+    scales = (stored - packed) * parameters.quantised
+    return (size - packed) * parameters.quantised / ranks - scales - wider * frozen / ranks
 
 
 def _float32_gradients(

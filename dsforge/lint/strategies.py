@@ -41,7 +41,7 @@ def strategy_of(file: CheckedFile) -> constraints.Case:
             tied_modules=tuple(map(str, saved)) if tied and isinstance(saved, list) else (),
             sequence_length=file.whole("sequence_length"),
             adapters=bool(file.block("lora")),
-            in_4_bits=file.whole("lora", "bits") == QLORA_BITS,
+            is_quantised=file.whole("lora", "bits") == QLORA_BITS,
             attention=file.word("attention") or None,
             packing=file.is_on("packing"),
             compiled=file.is_on("compile"),

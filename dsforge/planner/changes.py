@@ -172,14 +172,14 @@ def _of_job(request: Request) -> Iterator[Change]:
     lora = work.lora or LoraSpec()
     if work.method == "full":
         yield _job(request, METHOD, "LoRA", method="lora", lora=lora)
-    if not work.in_4_bits:
+    if not work.is_quantised:
         yield _quantised(request, lora.model_copy(update={"bits": QLORA_BITS}))
 
 
 def _quantised(request: Request, lora: LoraSpec) -> Change:
     """The same job with frozen matrices in 4 bits, which no rank can hold a part of."""
     change, fixed = _job(request, METHOD, "QLoRA", method="lora", lora=lora), request.constraints
-    if allows(Case(in_4_bits=True, zero_stage=fixed.zero_stage), qlora_stage):
+    if allows(Case(is_quantised=True, zero_stage=fixed.zero_stage), qlora_stage):
         return change
     whole = {
         "zero_stage": GRADIENTS_SHARDED,

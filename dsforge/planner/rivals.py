@@ -62,7 +62,7 @@ def rivals(request: Request, explored: tuple[Explored, ...]) -> Rivals:
 def _quantised(request: Request, likewise: tuple[Candidate, ...]) -> Candidate | None:
     """The choice under QLoRA, where all that fits under LoRA offloads and this does not."""
     work = request.workload
-    if work.lora is None or work.in_4_bits or not all(c.family.offloads for c in likewise):
+    if work.lora is None or work.is_quantised or not all(c.family.offloads for c in likewise):
         return None
     lora = work.lora.model_copy(update={"bits": QLORA_BITS})
     fewer_bits = {"workload": work.model_copy(update={"lora": lora})}

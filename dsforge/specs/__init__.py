@@ -25,6 +25,18 @@ from dsforge.specs.cluster import (
 from dsforge.specs.frozen import (
     FROZEN,
 )
+from dsforge.specs.lora import (
+    ALL_LINEAR,
+    BITSANDBYTES,
+    BITSANDBYTES_4_BIT,
+    QLORA_BITS,
+    AdapterTarget,
+    BaseFormat,
+    FrozenBits,
+    LoraSpec,
+    QuantStorage,
+    SavedModule,
+)
 from dsforge.specs.model import (
     Kind,
     MlaSpec,
@@ -36,28 +48,25 @@ from dsforge.specs.model import (
     RouterSpec,
 )
 from dsforge.specs.workload import (
-    ALL_LINEAR,
-    QLORA_BITS,
-    AdapterTarget,
     DataShape,
     DataSpec,
-    FrozenBits,
-    LoraSpec,
     Method,
     MethodName,
     Optimizer,
     Precision,
-    SavedModule,
     Workload,
 )
 
 __all__ = [
     "ALL_LINEAR",
+    "BITSANDBYTES",
+    "BITSANDBYTES_4_BIT",
     "FROZEN",
     "QLORA_BITS",
     "SLURM_NAME",
     "SLURM_TIME",
     "AdapterTarget",
+    "BaseFormat",
     "ClusterSpec",
     "Collective",
     "DataShape",
@@ -82,6 +91,7 @@ __all__ = [
     "Pace",
     "Position",
     "Precision",
+    "QuantStorage",
     "RopeScaling",
     "RouterSpec",
     "SavedModule",

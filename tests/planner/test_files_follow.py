@@ -85,7 +85,7 @@ def test_every_file_agrees_with_any_strategy() -> None:
     assert broken == []
     assert {"deepspeed", "megatron"} == {plan.strategy.back_end for plan in plans}
     assert {"cpu", "nvme"} <= {plan.strategy.offload_optimizer for plan in plans}
-    assert any(plan.workload.in_4_bits for plan in plans)
+    assert any(plan.workload.is_quantised for plan in plans)
     assert any(plan.strategy.runs_as.quantized_weights for plan in plans)
 
 

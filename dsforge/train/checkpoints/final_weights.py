@@ -51,13 +51,13 @@ def consolidated(engine: Any) -> dict[str, Any]:
     import deepspeed.comm
 
     first = deepspeed.comm.get_rank() == 0
-    in_4_bits = is_in_4_bits(engine.module)
+    is_quantised = is_in_4_bits(engine.module)
     weights: dict[str, Any] = {}
     seen: set[int] = set()
     for prefix, module in engine.module.named_modules():
         with whole_shards(module):
             for name, parameter in module.named_parameters(prefix, recurse=False):
-                if id(parameter) in seen or (in_4_bits and not parameter.requires_grad):
+                if id(parameter) in seen or (is_quantised and not parameter.requires_grad):
                     continue  # tied to one that has its name already, or frozen
                 seen.add(id(parameter))
                 with _gathered(parameter):

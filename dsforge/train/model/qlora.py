@@ -36,7 +36,7 @@ def quantisation_problems(job: TrainJob, config: EngineConfig, *, gguf: bool) ->
     if not asks_for_4_bits(job):
         return []
     problems = [_package_problem()]
-    problems.append(qlora_stage(Case(in_4_bits=True, zero_stage=config.zero_stage)))
+    problems.append(qlora_stage(Case(is_quantised=True, zero_stage=config.zero_stage)))
     if job.random_weights or gguf:
         what = "random weights" if job.random_weights else "a GGUF file"
         message = f"`model` (={job.model}) must be stored weights with QLoRA, not {what}"
