@@ -14,6 +14,7 @@ from dsforge.execution import (
     BucketSizes,
     Execution,
     GradientType,
+    Kernels,
     Loss,
     Recompute,
 )
@@ -27,7 +28,9 @@ __all__ = [
     "FULLY_SHARDED",
     "GRADIENTS_SHARDED",
     "AioSettings",
+    "AskedKernels",
     "AskedLoss",
+    "AskedTrainer",
     "AttentionKind",
     "BackEnd",
     "Batching",
@@ -35,6 +38,7 @@ __all__ = [
     "Buckets",
     "Constraints",
     "Execution",
+    "Kernels",
     "Loss",
     "Offload",
     "Recompute",
@@ -43,6 +47,8 @@ __all__ = [
 ]
 
 AskedLoss = Literal["plain", "chunked"]
+AskedTrainer = Literal["deepspeed", "fsdp", "torchtune"]  # engines that shard by ZeRO or FSDP
+AskedKernels = Literal["eager", "fused", "compiled"]
 
 
 class Batching(NamedTuple):
@@ -260,6 +266,21 @@ class Constraints(BaseModel):
     attention: AttentionKind | None = Field(
         default=None,
         description="`eager` keeps the scores of all pairs of tokens, `flash` none; none: flash.",
+    )
+    trainer: AskedTrainer | None = Field(
+        default=None,
+        description="Software whose step is predicted: `deepspeed` with Hugging Face modules, "
+        "`fsdp` (PyTorch FSDP) or `torchtune`; files are written for DeepSpeed only. None: "
+        "deepspeed.",
+    )
+    kernels: AskedKernels | None = Field(
+        default=None,
+        description="Kernels of norms, activations and rotary embeddings: `eager` is one kernel "
+        "for each operation, `fused` one for each module (Liger, Apex), `compiled` is "
+        "torch.compile. None: eager.",
+    )
+    virtual_stages: int | None = Field(
+        default=None, ge=1, description="Chunks of layers of each pipeline stage (interleaving)."
     )
     buckets: BucketSizes | Buckets | None = Field(
         default=None, description="ZeRO's buffers: `sized`, the `engine`'s defaults, or as given."

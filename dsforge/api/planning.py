@@ -268,9 +268,21 @@ def gen(
         asked = request_of(Inputs(model, cluster, workload, strategy))
         wished = _wished(asked, objective, deadline_days, budget, prefer=prefer, risk=risk)
         made = choose(_seen_from(folder, wished))
+    _check_written(made)
     artifacts = render(made, searched)
     written = write_all(artifacts, folder, force=force)
     return GenResult(folder, made, artifacts, written)
+
+
+def _check_written(plan: Plan) -> None:
+    """Refuse what can be predicted but not written: other trainers, kernels of other packages."""
+    how = plan.strategy.runs_as
+    if how.trainer != plan.strategy.back_end:
+        message = f"files are written for DeepSpeed and Megatron-LM (got trainer={how.trainer})"
+        raise refusal("trainer-files", "", message, "remove the trainer, or use `dsforge estimate`")
+    if how.trainer == "deepspeed" and how.kernels == "fused":
+        message = "`dsforge train` has no fused kernels (got kernels=fused)"
+        raise refusal("trainer-files", "", message, "use kernels=eager, or `dsforge estimate`")
 
 
 def _exact_memory(plan: Plan) -> ExactMemory:

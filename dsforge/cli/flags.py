@@ -8,7 +8,7 @@ value. This module has no `from __future__ import annotations`: the declarations
 from collections.abc import Callable, Iterator
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import click
 
@@ -16,7 +16,6 @@ from dsforge.cli.numbers import Real, Sized, Whole
 
 if TYPE_CHECKING:
     from dsforge.plan import Request
-    from dsforge.planner.objectives import Objective
     from dsforge.reading.request import Asked
 
 INPUT, CLUSTER, LAUNCH = "Input files", "Cluster", "Launch"
@@ -231,7 +230,30 @@ class Flags(NamedTuple):
     loss: Annotated[
         str | None,
         Flag(STRATEGY, "Loss: plain (full logits) or chunked.", ("strategy", "loss")),
+    ] = None
+    attention: Annotated[
+        str | None,
         Flag(STRATEGY, "Attention: flash, or eager (keeps scores).", ("strategy", "attention")),
+    ] = None
+    trainer: Annotated[
+        str | None,
+        Flag(
+            STRATEGY,
+            "Software whose step is predicted: deepspeed, fsdp or torchtune.",
+            ("strategy", "trainer"),
+        ),
+    ] = None
+    kernels: Annotated[
+        str | None,
+        Flag(
+            STRATEGY,
+            "Kernels of norms and activations: eager, fused or compiled.",
+            ("strategy", "kernels"),
+        ),
+    ] = None
+    virtual_stages: Annotated[
+        int | None,
+        Flag(STRATEGY, "Virtual stages of each pipeline stage.", ("strategy", "virtual_stages")),
     ] = None
     buckets: Annotated[
         str | None,
@@ -325,50 +347,6 @@ with_verbose = click.option(
     is_flag=True,
     help="Show all reasons, defaults and tables instead of one screen.",
 )
-
-
-class Wish(TypedDict):
-    """What a user wants of the run as a whole; `None` where nothing was said."""
-
-    objective: "Objective | None"
-    deadline_days: float | None
-    budget: float | None
-    prefer: float | None
-    risk: bool
-
-
-def with_wish(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with its `wish: Wish` parameter filled from its options."""
-
-    @wraps(command)
-    def filled(**values: Any) -> None:
-        wish = {field: values.pop(field) for field in Wish.__annotations__}
-        command(wish=wish, **values)
-
-    above = Real(min=0, min_open=True)
-    for option in (
-        click.option(
-            "--risk",
-            is_flag=True,
-            help="Also consider plans that probably fit, not only those sure to.",
-        ),
-        click.option(
-            "--prefer",
-            type=click.FloatRange(min=1),
-            metavar="FACTOR",
-            help="Prefer a simpler plan up to this much slower (default: 1.25; 1: never).",
-        ),
-        click.option("--budget", type=above, help="Largest cost of the run, at --gpu-hour-price."),
-        click.option("--deadline-days", type=above, help="Longest duration of the run in days."),
-        click.option(
-            "--objective",
-            type=click.Choice(("fastest", "cheapest", "fewest-gpus")),
-            metavar="WHAT",
-            help="fastest, cheapest or fewest-gpus; may use part of the cluster.",
-        ),
-    ):
-        filled = option(filled)
-    return filled
 
 
 class Sections(click.Command):

@@ -10,12 +10,11 @@ import click
 from dsforge.cli.flags import (
     Flags,
     Sections,
-    Wish,
     to_request,
     with_flags,
     with_verbose,
-    with_wish,
 )
+from dsforge.cli.wishes import Wish, with_wish
 
 if TYPE_CHECKING:
     from dsforge.artifacts import Written

@@ -10,15 +10,14 @@ import click
 from dsforge.cli.flags import (
     Flags,
     Sections,
-    Wish,
     to_request,
     with_flags,
     with_verbose,
-    with_wish,
 )
 from dsforge.cli.numbers import Whole
 from dsforge.cli.show import show_json, show_nearest
 from dsforge.cli.text import show
+from dsforge.cli.wishes import Wish, with_wish
 
 if TYPE_CHECKING:
     from dsforge.api.results import PlanResult

@@ -71,6 +71,7 @@ class Case(NamedTuple):
     sequence_length: int | None = None  # tokens of a sample
     attention: str | None = None  # attention kernel of transformers
     packing: bool = False
+    trainer: str | None = None  # engine that computes, where it is not the one that writes files
     compiled: bool = False  # torch.compile of the decoder layers
     adapters: bool = False  # LoRA
     is_quantised: bool = False  # QLoRA
@@ -169,6 +170,8 @@ def case_of(model: ModelSpec, cluster: ClusterSpec, workload: Workload, strategy
         gradient_type=how.gradients if how.gradients != "compute" else None,
         chunked_loss=how.loss == "chunked",
         sequence_length=workload.sequence_length,
+        trainer=how.trainer,
+        compiled=how.kernels == "compiled" and how.trainer == "deepspeed",
         adapters=workload.method == "lora",
         is_quantised=workload.is_quantised,
         tied_modules=_saved(workload) if model.tied_embeddings else (),

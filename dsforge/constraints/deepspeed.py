@@ -205,7 +205,8 @@ def gradient_type_without_zero(case: Case) -> Broken | None:
 )
 def recompute_kind(case: Case) -> Broken | None:
     """Selective recomputation with DeepSpeed."""
-    if case.on_megatron or case.recompute != "selective":
+    others = case.trainer not in (None, "deepspeed")  # torch's policies choose operations
+    if case.on_megatron or others or case.recompute != "selective":
         return None
     return Broken("recompute=selective requires Megatron-LM", "use none or full, or --for megatron")
 

@@ -112,6 +112,7 @@ class Engine:
     gradient_type: Callable[[Execution, Sharding], GradientType] = summed_type
     scatters_gradients: bool = False  # of a sharded optimizer; else they are all-reduced
     overlaps_gradients: Callable[[Layout, Buckets], bool] = lambda layout, buckets: False
+    gathers_to_recompute: bool = True  # sharded weights once more for what backward computes again
     context_exchange: ContextExchange = "ring"
 
     # Waits.

@@ -61,6 +61,7 @@ ENGINE = Engine(
     loss_bytes=loss_bytes,
     logit_traffic_bytes=LOGIT_TRAFFIC_BYTES,
     overlaps_gradients=overlaps_gradients,
+    gathers_to_recompute=False,  # the hook before backward gathers; a checkpoint lies within it
     context_exchange="all_to_all",
     layer_host_s=lambda cluster, workload, sharding: LAYER_HOST_S,
     runs_row=runs_row,

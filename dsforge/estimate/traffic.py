@@ -218,7 +218,8 @@ def _gathered(
     """Weights for each pass of a micro step, then its gradients: bytes, and the ranks of each."""
     whole, group = weights
     summed, owners = gradients
-    gathers = 3 if strategy.recompute == "full" else 2
+    again = strategy.recompute == "full" and strategy.engine.gathers_to_recompute
+    gathers = 3 if again else 2
     return Exchange(
         name,
         gathers * group.gather_s(whole, 0.0) + owners.scatter_s(summed, 0.0),

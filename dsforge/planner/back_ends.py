@@ -39,6 +39,7 @@ def needs_deepspeed(request: Request) -> bool:
     offloads = {fixed.offload_optimizer, fixed.offload_parameters} - {None, "none"}
     zero = fixed.zero_stage is not None or (fixed.hpz_partition_size or 1) > 1
     kernels = fixed.loss == "chunked" or fixed.attention == "eager"
+    kernels = kernels or fixed.kernels is not None or fixed.trainer is not None
     return bool(offloads) or zero or kernels
 
 

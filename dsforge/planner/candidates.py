@@ -40,6 +40,7 @@ from dsforge.strategy import (
     BucketSizes,
     Constraints,
     Execution,
+    Kernels,
     Loss,
     Offload,
     Recompute,
@@ -139,6 +140,8 @@ def _execution(fixed: Constraints, workload: Workload, *, partial: bool) -> Exec
         offload_ratio=1.0 if fixed.offload_ratio is None or not partial else fixed.offload_ratio,
         loss=fixed.loss,
         attention=fixed.attention or "flash",
+        kernels=fixed.kernels or "eager",
+        trainer=fixed.trainer or ZERO.name,
     )
     return None if how == USUAL else _engine(how)
 
@@ -161,6 +164,8 @@ class _How(NamedTuple):
     offload_ratio: float = 1.0
     loss: Loss | None = None
     attention: AttentionKind = "flash"
+    kernels: Kernels = "eager"
+    trainer: str = ZERO.name
 
 
 USUAL = _How()
@@ -168,8 +173,8 @@ USUAL = _How()
 
 @lru_cache(maxsize=8)
 def _engine(how: _How) -> Execution:
-    """DeepSpeed with these buckets and types."""
-    return ZERO.execution.model_copy(update=how._asdict())
+    """The engine with these buckets, types and kernels."""
+    return EXECUTIONS[how.trainer].model_copy(update=how._asdict())
 
 
 def interleavings(request: Request, family: Strategy) -> tuple[tuple[Batching, ...], ...]:
@@ -313,7 +318,9 @@ def _offloads(request: Request, back_end: BackEnd, stage: ZeroStage) -> tuple[Of
 
 def _virtual_stages(request: Request, family: Strategy) -> tuple[int, ...]:
     """Chunks of layers that a stage may be cut into."""
-    pp = family.layout.pipeline_parallel_size
+    fixed, pp = request.constraints.virtual_stages, family.layout.pipeline_parallel_size
+    if fixed is not None:
+        return (fixed,)
     if pp == 1 or not family.engine.interleaves:
         return (1,)
     split = layer_split(request.model.layers, pp)

@@ -46,6 +46,7 @@ def train_job(plan: Plan, strategy: Strategy) -> TrainJob:
         warmup_steps=0 if steps is None else round(steps * WARMUP_FRACTION),
         gradient_checkpointing=strategy.recompute != "none",
         loss=_loss(plan, strategy),
+        compile=strategy.runs_as.kernels == "compiled",
         attention="eager" if strategy.runs_as.attention == "eager" else "sdpa",
         lora=workload.lora,
         seed=workload.seed,
