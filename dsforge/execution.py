@@ -18,7 +18,7 @@ Kernels = Literal["eager", "fused", "compiled", "fused_norms"]
 GatheredInputs = Literal["saved", "gathered_again"]
 GradientType = Literal["compute", "fp32"]
 BucketSizes = Literal["sized", "engine"]
-AttentionKind = Literal["flash", "eager"]
+AttentionKind = Literal["flash", "masked", "eager"]
 Loss = Literal["plain", "softmax", "chunked_output", "chunked", "fused"]
 
 
@@ -65,7 +65,9 @@ class Execution(BaseModel):
         "modules with fused norms.",
     )
     attention: AttentionKind = Field(
-        default="flash", description="`eager` keeps the scores of all pairs of tokens."
+        default="flash",
+        description="`eager` keeps the scores of all pairs of tokens; `masked` is torch's fused "
+        "kernel under a mask, which computes the masked half too.",
     )
     dropout: bool = Field(default=False, description="Masks of dropout are kept for backward.")
     gathered_inputs: GatheredInputs = Field(

@@ -265,7 +265,9 @@ class Constraints(BaseModel):
     )
     attention: AttentionKind | None = Field(
         default=None,
-        description="`eager` keeps the scores of all pairs of tokens, `flash` none; none: flash.",
+        description="`eager` keeps the scores of all pairs of tokens, `flash` none; `masked` is "
+        "torch's fused kernel under a mask (padded batches with sdpa), which computes the masked "
+        "half too. None: flash.",
     )
     trainer: AskedTrainer | None = Field(
         default=None,

@@ -233,7 +233,9 @@ class Flags(NamedTuple):
     ] = None
     attention: Annotated[
         str | None,
-        Flag(STRATEGY, "Attention: flash, or eager (keeps scores).", ("strategy", "attention")),
+        Flag(
+            STRATEGY, "Attention: flash, masked (sdpa, padded) or eager.", ("strategy", "attention")
+        ),
     ] = None
     trainer: Annotated[
         str | None,

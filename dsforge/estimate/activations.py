@@ -178,12 +178,12 @@ def _beside(model: ModelSpec, workload: Workload, strategy: Strategy) -> float:
     """
     run, tp = strategy.runs_as, strategy.layout.tensor_parallel_size
     heads = model.attention_heads + model.kv_heads if model.qk_norm == "head" else 0
-    if run.attention == "flash":
+    if run.attention != "eager":
         heads += model.attention_heads
     found = FLOAT_BYTES * (heads / tp + model.norms_per_layer)
     if run.dropout:
         found += 2 * model.hidden_size / (tp if strategy.sequence_parallel else 1)
-    return found if run.attention == "flash" else found + _score_bytes(model, workload, strategy)
+    return found if run.attention != "eager" else found + _score_bytes(model, workload, strategy)
 
 
 def layer_token_bytes(

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from dsforge.constraints.trainer import is_split
 from dsforge.engines import BY_NAME
 from dsforge.estimate.activations import FLOAT_BYTES, element_bytes
-from dsforge.estimate.adapters import adapter_traffic
+from dsforge.estimate.adapters import adapted_matrices
 from dsforge.estimate.flops import (
     BACKWARD,
     Product,
@@ -26,6 +26,7 @@ from dsforge.estimate.flops import (
     score_flops,
 )
 from dsforge.estimate.loss import chunks_of, loss_under
+from dsforge.estimate.params import adapter_sides
 from dsforge.estimate.quantised import (
     dequantising_s,
     int8_token_bytes,
@@ -67,12 +68,18 @@ PERMUTED = Constant(
 )
 
 
+# Elements that an adapter moves for an element of its matrix's input or output, mean of both.
+# Input: read by A 1; backward read 1, gradient written 1 and added 3. Output: written by B 1,
+# scaled 2, added 3; backward scaled 2, read 2. A compiler joins scale and sum, and sums of gradients
+ADAPTER, COMPILED_ADAPTER = (3.5, 4.5), (2.5, 4.0)
+ADAPTER_DROPOUT = 1.25  # of the input alone, in each way: read, written, and a mask of one byte
+
 SUMMED = "chunks of the loss read and write the sum of the head's gradient"
 LOGIT = "moved for each logit, forward and backward"
 KERNEL = "elements read and written for one element, by kernel"
 REST = "norms, activation, rotary embedding, residuals: bound by memory"
 WEIGHTS = "idle experts are read, gradients summed in float32, quantised matrices unpacked"
-ADAPTERS = "adapters: products, scale, sum, each as it moves"
+ADAPTERS = "products of the adapters"
 
 
 class LinearTime(NamedTuple):
@@ -129,7 +136,7 @@ class Setting(NamedTuple):
     trains_head: bool
     repeated: float  # share of the products computed again
     repeated_scores: float
-    lora: LoraSpec | None  # adapters, and the format of what is frozen
+    adapters: LoraSpec | None  # LoRA's, on frozen weights, which it has the format of
     dequantise_s: float  # of each quantised element in all passes
 
     @property
@@ -163,7 +170,7 @@ def setting_of(gpu: GpuSpec, workload: Workload, strategy: Strategy) -> Setting:
         trains_head=workload.trains_head,
         repeated=repeated,
         repeated_scores=counted(scores, "repeated_scores", "share", of=tp, why=AGAIN),
-        lora=workload.lora if workload.method == "lora" else None,
+        adapters=workload.lora if workload.method == "lora" else None,
         dequantise_s=dequantising_s(
             gpu, workload, held.bandwidth, repeated=repeated, backward=backward
         ),
@@ -242,19 +249,20 @@ def _resident_bytes(model: ModelSpec, setting: Setting, *, moe_layer: bool) -> f
 
 
 def _adapters(model: ModelSpec, setting: Setting, *, moe_layer: bool) -> LinearTime:
-    """Adapters of a layer, and the casts around products in int8; all passes."""
-    lora, held = setting.lora, setting.rates
+    """Products of a layer's adapters, and the casts around products in int8; all passes.
+
+    An adapter's products are thin: their bytes are among those that are bound by memory.
+    """
+    lora, held = setting.adapters, setting.rates
     if lora is None:
         return LinearTime(0.0, 0.0)
-    compiled = setting.execution.kernels == "compiled"
-    moved = adapter_traffic(model, lora, moe_layer=moe_layer, compiled=compiled)
-    ahead = 1 + setting.repeated
-    elements = ahead * moved.forward + moved.backward
+    ahead, kind = 1 + setting.repeated, "moe" if moe_layer else "dense"
+    sides = adapter_sides(model, lora, moe_layer=moe_layer)
+    flops = named(2.0 * lora.rank * sides, f"{kind}_adapter_flops", "FLOP", "of a token, forward")
     in_int8 = ahead * int8_token_bytes(model, lora, moe_layer=moe_layer)
-    products_s = (ahead + BACKWARD) * moved.flops / held.products
-    token_s = (setting.size * elements + in_int8) / held.bandwidth + products_s
-    fixed_s = (ahead + BACKWARD) * moved.matrices * held.kernel_s
-    kind = "moe" if moe_layer else "dense"
+    token_s = in_int8 / held.bandwidth + (ahead + BACKWARD) * flops / held.products
+    fixed_s = (ahead + BACKWARD) * adapted_matrices(model, lora, moe_layer=moe_layer)
+    fixed_s = fixed_s * held.kernel_s
     return LinearTime(
         named(fixed_s / setting.tp, f"{kind}_adapters_fixed_s", "s", ADAPTERS),
         named(token_s / setting.tp, f"{kind}_adapters_token_s", "s", ADAPTERS),
@@ -265,7 +273,9 @@ def _attention_s(model: ModelSpec, setting: Setting) -> float:
     """Seconds of one token in the scores of one layer, all passes."""
     flops = score_flops(model, setting.sequence_length) / setting.tp
     forward = 1 + setting.repeated_scores
-    if setting.execution.attention == "flash":
+    if setting.execution.attention == "masked":
+        flops *= 2 if model.kind == "decoder" else 1  # the masked half is computed
+    if setting.execution.attention != "eager":
         seconds = (forward + ATTENTION_BACKWARD) * flops / setting.rates.attention
         return named(seconds, "attention_token_s", "s")
     scores = model.attention_heads / setting.tp * setting.sequence_length
@@ -296,11 +306,27 @@ def _moved_elements(model: ModelSpec, setting: Setting, *, moe_layer: bool) -> t
     of = model.hidden_size
     norm = _by_kernel("norm", norm, of)
     activation, rotary = _by_kernel("activation", activation, of), _by_kernel("rotary", rotary, of)
+    beside = _adapter_elements(model, setting, moe_layer=moe_layer)
     forward, backward = (
-        rest + outer * norm[way] + inner * activation[way] + rotated * rotary[way] for way in (0, 1)
+        beside[way] + rest + outer * norm[way] + inner * activation[way] + rotated * rotary[way]
+        for way in (0, 1)
     )
     forward = named(forward, f"{kind}_moved_forward", "elements")
     return forward, named(backward, f"{kind}_moved_backward", "elements")
+
+
+def _adapter_elements(
+    model: ModelSpec, setting: Setting, *, moe_layer: bool
+) -> tuple[float, float]:
+    """Elements that LoRA's operations beside the frozen products move: forward, backward."""
+    lora = setting.adapters
+    if lora is None:
+        return 0.0, 0.0
+    sides = adapter_sides(model, lora, moe_layer=moe_layer) / setting.tp
+    dropped = ADAPTER_DROPOUT if lora.dropout else 0.0
+    each = COMPILED_ADAPTER if setting.execution.kernels == "compiled" else ADAPTER
+    forward, backward = _by_kernel("adapter", each, model.hidden_size)
+    return sides * (forward + dropped), sides * (backward + dropped)
 
 
 def _by_kernel(name: str, elements: tuple[float, float], of: float) -> tuple[float, float]:

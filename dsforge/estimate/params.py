@@ -163,6 +163,16 @@ def lora_parameters(model: ModelSpec, lora: LoraSpec) -> int:
 
 
 @lru_cache(maxsize=64)
+def adapter_sides(model: ModelSpec, lora: LoraSpec, *, moe_layer: bool) -> int:
+    """Inputs plus outputs of all matrices of one decoder layer that carry adapters."""
+    width = model.ffn_hidden_size
+    if moe_layer:
+        width = model.moe.shared_ffn_hidden_size if model.moe else 0
+    sides = _attention_sides(model, lora.targets) + _mlp_sides(model, width, lora.targets)
+    return named(sides, f"{'moe' if moe_layer else 'dense'}_adapter_sides", "elements")
+
+
+@lru_cache(maxsize=64)
 def saved_parameters(model: ModelSpec, lora: LoraSpec) -> int:
     """Parameters of `modules_to_save`: copies that train, while the frozen modules stay.
 

@@ -38,7 +38,7 @@ def needs_deepspeed(request: Request) -> bool:
     fixed = request.constraints
     offloads = {fixed.offload_optimizer, fixed.offload_parameters} - {None, "none"}
     zero = fixed.zero_stage is not None or (fixed.hpz_partition_size or 1) > 1
-    kernels = fixed.loss == "chunked" or fixed.attention == "eager"
+    kernels = fixed.loss == "chunked" or fixed.attention in ("eager", "masked")
     kernels = kernels or fixed.kernels is not None or fixed.trainer is not None
     return bool(offloads) or zero or kernels
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from dsforge.engines.deepspeed import ADAPTER_LAUNCHES, LAYER_LAUNCHES
-from dsforge.estimate.layer_time import EAGER_GATED, EAGER_ROTARY, MODULE_RMSNORM
+from dsforge.estimate.layer_time import ADAPTER, EAGER_GATED, EAGER_ROTARY, MODULE_RMSNORM
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -157,3 +157,23 @@ def test_activation_and_rotary_embedding_move_what_is_charged() -> None:
 
     assert [way.elements for way in gated] == pytest.approx(EAGER_GATED, rel=0.15)
     assert [way.elements for way in rotary] == pytest.approx(EAGER_ROTARY, rel=0.2)
+
+
+def test_an_adapter_moves_what_is_charged() -> None:
+    """LoRA beside a frozen matrix: more than the matrix alone, for each input and output."""
+
+    def moved(*, adapted: bool) -> tuple[Counted, Counted]:
+        with torch.device("meta"):
+            module = torch.nn.Sequential(torch.nn.Linear(HIDDEN, HIDDEN, bias=False))
+        module = module.to(torch.bfloat16).requires_grad_(requires_grad=False)
+        if adapted:
+            lora = peft.LoraConfig(r=8, lora_dropout=0.0, target_modules=["0"])
+            module = peft.inject_adapter_in_model(lora, module).to("meta", torch.bfloat16)
+        states = drawn(1, TOKENS, HIDDEN)
+        return both_ways(lambda: module(states), 2 * HIDDEN)
+
+    pairs = zip(moved(adapted=True), moved(adapted=False), strict=True)
+
+    assert [one.elements - other.elements for one, other in pairs] == pytest.approx(
+        ADAPTER, rel=0.05
+    )
