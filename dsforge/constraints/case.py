@@ -74,7 +74,10 @@ class Case(NamedTuple):
     trainer: str | None = None  # engine that computes, where it is not the one that writes files
     compiled: bool = False  # torch.compile of the decoder layers
     adapters: bool = False  # LoRA
-    is_quantised: bool = False  # QLoRA
+    base: str | None = None  # format of quantised frozen matrices (QLoRA)
+    quant_storage: str | None = None  # type of stored 4-bit matrices; none: what suits
+    kernel: str | None = None  # of a GPTQ base
+    quantized_weights: bool = False  # ZeRO++ qwZ
     tied_modules: tuple[str, ...] = ()  # `modules_to_save` of a model with tied embeddings
     shape: ModelShape | None = None
     model: ModelSpec | None = None
@@ -146,6 +149,7 @@ def constraint(
 def case_of(model: ModelSpec, cluster: ClusterSpec, workload: Workload, strategy: Strategy) -> Case:
     """The case of a strategy: everything is known."""
     layout, how = strategy.layout, strategy.runs_as
+    storage, kernel = _of_base(workload)
     return Case(
         back_end=strategy.back_end,
         world_size=cluster.gpus,
@@ -173,7 +177,10 @@ def case_of(model: ModelSpec, cluster: ClusterSpec, workload: Workload, strategy
         trainer=how.trainer,
         compiled=how.kernels == "compiled" and how.trainer == "deepspeed",
         adapters=workload.method == "lora",
-        is_quantised=workload.is_quantised,
+        base=workload.base,
+        quant_storage=storage,
+        kernel=kernel,
+        quantized_weights=how.quantized_weights,
         tied_modules=_saved(workload) if model.tied_embeddings else (),
         shape=shape_of(model),
         model=model,
@@ -184,6 +191,14 @@ def case_of(model: ModelSpec, cluster: ClusterSpec, workload: Workload, strategy
 def _saved(workload: Workload) -> tuple[str, ...]:
     """Modules that train as a whole beside adapters."""
     return () if workload.lora is None else workload.lora.modules_to_save
+
+
+def _of_base(workload: Workload) -> tuple[str | None, str | None]:
+    """Type in which 4-bit matrices are stored, and the kernel of a GPTQ base."""
+    if workload.lora is None or workload.base is None:
+        return None, None
+    kernel = workload.lora.kernel if workload.base == "gptq" else None
+    return workload.lora.quant_storage, kernel
 
 
 def case_of_config(config: DsConfig, world_size: int | None = None) -> Case:
@@ -206,6 +221,7 @@ def case_of_config(config: DsConfig, world_size: int | None = None) -> Case:
         gradient_type=config.gradient_type,
         reduce_scatter=config.reduce_scatter,
         splits_vocabulary=config.splits_vocabulary,
+        quantized_weights=config.quantized_weights,
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dsforge.constraints.case import BackEnd, Broken, Case, constraint
-from dsforge.zero_stages import FULLY_SHARDED
 
 OPTIMIZERS: dict[BackEnd, tuple[str, ...]] = {
     "deepspeed": ("adamw", "lion", "sgd", "adafactor", "muon"),
@@ -132,21 +131,6 @@ def tied_modules(case: Case) -> Broken | None:
     return Broken(
         f"modules_to_save={', '.join(case.tied_modules)} cannot be combined with tied embeddings",
         "leave modules_to_save out, or use method full",
-    )
-
-
-@constraint(
-    "qlora-zero3",
-    source="DeepSpeed runtime/zero/partition_parameters.py, Init._convert_to_deepspeed_param "
-    "shards packed matrices without their scales; not proven here with `bnb_4bit_quant_storage`",
-)
-def qlora_stage(case: Case) -> Broken | None:
-    """QLoRA with ZeRO stage 3."""
-    if not case.is_quantised or case.zero_stage != FULLY_SHARDED:
-        return None
-    return Broken(
-        "QLoRA (4 bits) requires ZeRO stage 0, 1 or 2 (got 3)",
-        "use ZeRO stage 2, or LoRA in 16 bits",
     )
 
 

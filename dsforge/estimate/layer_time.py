@@ -70,7 +70,7 @@ PERMUTED = Constant(
 
 # Elements that an adapter moves for an element of its matrix's input or output, mean of both.
 # Input: read by A 1; backward read 1, gradient written 1 and added 3. Output: written by B 1,
-# scaled 2, added 3; backward scaled 2, read 2. A compiler joins scale and sum, and sums of gradients
+# scaled 2, added 3; backward scaled 2, read 2. A compiler joins scale and sum, and gradient sums.
 ADAPTER, COMPILED_ADAPTER = (3.5, 4.5), (2.5, 4.0)
 ADAPTER_DROPOUT = 1.25  # of the input alone, in each way: read, written, and a mask of one byte
 

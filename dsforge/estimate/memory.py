@@ -311,7 +311,7 @@ def _working_token_bytes(
 
 def _buffers(model: ModelSpec, workload: Workload, strategy: Strategy, load: Load) -> float:
     """Bytes of buckets and of gathered parameters."""
-    held = Held(load.held.total, load.held.trainable, load.stage.layers)
+    held = Held(load.held.stored, load.held.trainable, load.stage.layers)
     sharding, buckets = strategy.sharding, load.buckets
     elements = strategy.engine.buffer_elements(model, held, sharding, buckets)
     return named(element_bytes(workload) * elements, "engine_buffers", "bytes")

@@ -116,8 +116,8 @@ def offload(costs: FamilyCosts, strategy: Strategy) -> Moved:
         return NOTHING
     cluster, held, group = costs.cluster, costs.fullest.held, shares(strategy)
     trainable = group.of_trainable(held)
-    copies = _copies(costs.workload, strategy, group.of(held), trainable)
-    disk = _disk(costs.workload, strategy, group.of(held), trainable)
+    copies = _copies(costs.workload, strategy, group.of_stored(held), trainable)
+    disk = _disk(costs.workload, strategy, group.of_stored(held), trainable)
     updated = 0.0
     if strategy.offload_optimizer != "none":
         tiles, offloaded = tiles_of(strategy, trainable, costs.buckets)

@@ -114,6 +114,14 @@ def packed_bytes(lora: LoraSpec) -> float:
     return PACKED_4_BIT if lora.frozen_format in BITSANDBYTES_4_BIT else lora.bits / 8
 
 
+def packed_away(workload: Workload, packed: int) -> int:
+    """Elements of the compute precision that so many packed ones take less, without scales."""
+    if workload.lora is None or not workload.is_quantised:
+        return 0
+    left = round(packed * packed_bytes(workload.lora) / element_bytes(workload))
+    return named(packed - left, "packed_away", "elements")
+
+
 def stored_bytes(workload: Workload) -> float:
     """Bytes of a quantised element, its share of scales and zero points included."""
     lora = workload.lora

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from dsforge.estimate.cut import Stage
 from dsforge.estimate.params import lora_parameters, parameter_counts, saved_parameters
-from dsforge.estimate.quantised import quantised_elements
+from dsforge.estimate.quantised import packed_away, quantised_elements
 from dsforge.layout import Layout
 from dsforge.specs import ModelSpec, Workload
 from dsforge.traced import ceil_div, named
@@ -20,12 +20,21 @@ class RankParameters(NamedTuple):
     experts: int
     trainable_shared: int
     trainable_experts: int
-    quantised: int = 0  # of the shared ones, frozen in 4 bits
+    quantised: int = 0  # of the shared ones, frozen in few bits
+    packed_away: int = 0  # elements of the compute precision that packing saves: bits / 16
 
     @property
     def total(self) -> int:
         """Elements that the rank would hold whole."""
         return named(self.shared + self.experts, "held_parameters", "elements")
+
+    @property
+    def stored(self) -> int:
+        """Elements of the compute precision that the weights take; packed ones count by bytes.
+
+        So does the engine: `ds_numel` of a packed parameter counts elements of its storage.
+        """
+        return named(self.total - self.packed_away, "stored_parameters", "elements")
 
     @property
     def trainable(self) -> int:
@@ -90,4 +99,5 @@ def rank_parameters(
     packed = quantised_elements(model) if workload.is_quantised else 0
     packed = named(packed * stage.layers // (model.layers * tp), "quantised_parameters", "elements")
     trained = adapters + ceil_div(saved, tp)
-    return RankParameters(shared + trained, experts, trained, 0, packed)
+    away = packed_away(workload, packed)
+    return RankParameters(shared + trained, experts, trained, 0, packed, away)

@@ -59,6 +59,10 @@ class Shares(NamedTuple):
         shard = parameters.shared / self.shared + parameters.experts / self.experts
         return named(shard, "shard_parameters", "elements")
 
+    def of_stored(self, parameters: RankParameters) -> float:
+        """Elements of the compute precision that this rank's shard takes, packed ones by bytes."""
+        return self.of(parameters) - parameters.packed_away / self.shared
+
     def of_trainable(self, parameters: RankParameters) -> float:
         """Elements of this rank's shard of the trainable parameters."""
         experts = parameters.trainable_experts / self.experts
@@ -85,7 +89,7 @@ def loads(
     """
     found = [stage.named(model.layers) for stage in kinds_of(model, strategy)]
     held = [rank_parameters(model, workload, strategy.layout, stage) for stage in found]
-    most = max(parameters.total for parameters in held)
+    most = max(parameters.stored for parameters in held)
     buckets = size_buckets(model, cluster, strategy, most)
     tokens = token_bytes(model, workload, strategy)
     return tuple(
@@ -140,7 +144,7 @@ def states(
     weights = size * (shard if stage == FULLY_SHARDED else parameters.total)
     weights -= _saved_by_quantising(workload, strategy, parameters, group)
     if strategy.hpz_partition_size > 1:
-        weights += size * parameters.total / strategy.hpz_partition_size
+        weights += size * parameters.stored / strategy.hpz_partition_size
     if not strategy.engine.has_zero_stages:
         return _without_zero(strategy, parameters, weights, optimizer)
     wide, flat = run.gradients == "fp32" and size < FLOAT_BYTES, sums_beside(workload, strategy)

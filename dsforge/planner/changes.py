@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from dsforge.constraints import Case, allows
 from dsforge.constraints.deepspeed import offload_optimizer_stage, offload_parameters_stage
-from dsforge.constraints.inputs import qlora_stage
+from dsforge.constraints.quantised import qlora_stage
 from dsforge.engines import BY_NAME
 from dsforge.execution import BackEnd
 from dsforge.plan import Request
@@ -179,7 +179,7 @@ def _of_job(request: Request) -> Iterator[Change]:
 def _quantised(request: Request, lora: LoraSpec) -> Change:
     """The same job with frozen matrices in 4 bits, which no rank can hold a part of."""
     change, fixed = _job(request, METHOD, "QLoRA", method="lora", lora=lora), request.constraints
-    if allows(Case(is_quantised=True, zero_stage=fixed.zero_stage), qlora_stage):
+    if allows(Case(base=lora.frozen_format, zero_stage=fixed.zero_stage), qlora_stage):
         return change
     whole = {
         "zero_stage": GRADIENTS_SHARDED,

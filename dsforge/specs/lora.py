@@ -115,9 +115,10 @@ class LoraSpec(BaseModel):
         if known and self.bits not in known:
             text = " or ".join(str(bits) for bits in sorted(known))
             raise ValueError(f"`bits` (={self.bits}) must be {text} with `base` (={self.base})")
-        for name in ("kernel", "group_size"):
-            if name in self.model_fields_set and self.base not in ("gptq", "awq"):
-                raise ValueError(f"`{name}` requires `base` gptq (got {self.base}); leave it out")
+        for name, bases in (("kernel", ("gptq",)), ("group_size", ("gptq", "awq"))):
+            usual = type(self).model_fields[name].default
+            if getattr(self, name) != usual and self.base not in bases:
+                raise ValueError(f"`{name}` requires `base` {bases[0]} (got {self.base})")
         return self
 
     @property

@@ -21,7 +21,17 @@ HALF_ON_2 = strategy(zero_stage=2, offload_optimizer="cpu", execution=HALF)
 WIDE = EXECUTIONS["deepspeed"].model_copy(update={"gradients": "fp32"})
 HPZ = {"hpz_partition_size": 8}
 
+ROUNDED = strategy(
+    zero_stage=3,
+    execution=EXECUTIONS["deepspeed"].model_copy(update={"quantized_weights": True}),
+)
 SAVING = workload(method="lora", lora=LoraSpec(modules_to_save=("embedding", "head")))
+
+
+def base_workload(**base: Any) -> Workload:
+    """Adapters on a quantised base."""
+    return workload(method="lora", lora=LoraSpec(**base))
+
 
 # rule id, model, cluster, workload, strategy
 BROKEN: list[tuple[str, str, ClusterSpec, Workload, Strategy]] = [
@@ -34,7 +44,10 @@ BROKEN: list[tuple[str, str, ClusterSpec, Workload, Strategy]] = [
     ("lora-pipeline", MODEL, cluster(), lora_workload(), strategy(4, pp=2)),
     ("lora-tensor", MODEL, cluster(), lora_workload(), strategy(4, 2)),
     ("lora-tied-modules", "smollm2-135m", cluster(), SAVING, strategy()),
-    ("qlora-zero3", MODEL, cluster(), qlora_workload(), strategy(zero_stage=3)),
+    ("qlora-zero3", MODEL, cluster(), base_workload(base="gptq"), strategy(zero_stage=3)),
+    ("quant-storage", MODEL, cluster(), base_workload(bits=4, quant_storage="fp32"), strategy()),
+    ("gptq-exllama", MODEL, cluster(), base_workload(base="gptq", kernel="exllama"), strategy()),
+    ("qlora-quantized-weights", MODEL, cluster(), qlora_workload(), ROUNDED),
     ("world-size", MODEL, cluster(), workload(), strategy(4)),
     ("batch-product", MODEL, cluster(), workload(batch=100), strategy(batch=96)),
     ("tensor-heads", "gpt2-xl", cluster(), workload(1024), strategy(4, 2)),

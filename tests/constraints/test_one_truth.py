@@ -186,7 +186,11 @@ ELSEWHERE = {
     "tensor-widths": "planner: AutoTP pads what it cannot divide",
     "chunked-loss": "planner: `train` takes the loss from its job",
     "lora-tied-modules": "planner and train (tests/engine/test_train_adapters.py)",
-    "qlora-zero3": "planner and train (tests/engine/test_train_quantised.py)",
+    **dict.fromkeys(
+        ("qlora-zero3", "quant-storage"), "planner and train (tests/engine/test_train_quantised.py)"
+    ),
+    "qlora-quantized-weights": "planner: the base is a key of train.yaml",
+    "gptq-exllama": "planner: `dsforge train` has no GPTQ",
     **dict.fromkeys(
         ("vocabulary-split", "sequence-reduce-scatter"), "train: keys that no strategy has"
     ),

