@@ -314,6 +314,8 @@ def _buffers(model: ModelSpec, workload: Workload, strategy: Strategy, load: Loa
     held = Held(load.held.stored, load.held.trainable, load.stage.layers)
     sharding, buckets = strategy.sharding, load.buckets
     elements = strategy.engine.buffer_elements(model, held, sharding, buckets)
+    if strategy.zero_stage == FULLY_SHARDED and strategy.recompute != "full":
+        elements += load.held.packed  # bitsandbytes keeps each gathered one in the graph
     return named(element_bytes(workload) * elements, "engine_buffers", "bytes")
 
 

@@ -37,6 +37,11 @@ class RankParameters(NamedTuple):
         return named(self.total - self.packed_away, "stored_parameters", "elements")
 
     @property
+    def packed(self) -> int:
+        """Elements of the compute precision that the packed matrices take."""
+        return named(self.quantised - self.packed_away, "packed_parameters", "elements")
+
+    @property
     def trainable(self) -> int:
         """Elements with a gradient."""
         trained = self.trainable_shared + self.trainable_experts

@@ -21,7 +21,7 @@ from dsforge.job import TrainJob
 from dsforge.train.data.packing import check_takes_positions
 from dsforge.train.model.adapters import with_adapters
 from dsforge.train.model.qlora import (
-    is_quantised,
+    checkpoint_layers,
     loading_options,
     quantisation_problems,
     quantises,
@@ -75,12 +75,13 @@ def build_model(job: TrainJob, folder: Path, config: EngineConfig) -> Any:
     torch.manual_seed(job.seed)
     model = _weights(job, source, config, options)
     model.config.use_cache = False
+    packed_shards = quantises(job) and config.shards_parameters
     if job.gradient_checkpointing:
-        model.gradient_checkpointing_enable({"use_reentrant": False})
+        checkpoint_layers(model, packed_shards=packed_shards)
     if job.lora is None:
         return model
     model = with_adapters(model, job.lora)
-    if is_quantised(model) and config.shards_parameters:
+    if packed_shards:
         shard(model, config.settings)
     return model
 
