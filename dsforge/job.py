@@ -11,7 +11,7 @@ from typing import Literal
 
 from pydantic import BaseModel, Field
 
-from dsforge.specs import FROZEN, DataSpec, LoraSpec
+from dsforge.specs import FROZEN, DataSpec, LoraSpec, OptimizerStates
 from dsforge.strategy import AskedLoss
 
 Schedule = Literal["cosine", "linear", "constant"]
@@ -60,6 +60,11 @@ class TrainJob(BaseModel):
         default="chunked",
         description="`chunked`: logits of some tokens at a time, where the model allows it; "
         "`plain`: of the whole micro batch.",
+    )
+    optimizer_states: OptimizerStates | None = Field(
+        default=None,
+        description="bitsandbytes' AdamW in place of that of the DeepSpeed config, with its "
+        "values: moments in 8 bits, or in pages that leave for RAM.",
     )
     lora: LoraSpec | None = Field(default=None, description="Adapters; none: all weights train.")
     seed: int = Field(default=42, ge=0, description="Seed of weights, adapters and data order.")

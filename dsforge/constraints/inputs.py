@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dsforge.constraints.case import BackEnd, Broken, Case, constraint
 
+# Of bitsandbytes, which DeepSpeed takes as it takes any optimizer of torch.
+LOW_BIT = ("adamw_8bit", "paged_adamw_8bit", "paged_adamw_32bit")
 OPTIMIZERS: dict[BackEnd, tuple[str, ...]] = {
-    "deepspeed": ("adamw", "lion", "sgd", "adafactor", "muon"),
+    "deepspeed": ("adamw", "lion", "sgd", "adafactor", "muon", *LOW_BIT),
     "megatron": ("adamw", "sgd"),
 }
 NAMES: dict[BackEnd, str] = {"deepspeed": "DeepSpeed", "megatron": "Megatron-LM"}

@@ -136,7 +136,7 @@ def checkpoint_bytes(model: ModelSpec, workload: Workload) -> int:
         trained = trained_parameters(model, workload.lora)
         weights = trained + (0 if workload.is_quantised else weights)
     size = element_bytes(workload)
-    return size * weights + optimizer_bytes_per_parameter(workload) * trained
+    return round(size * weights + optimizer_bytes_per_parameter(workload) * trained)
 
 
 def pinned_bytes(wanted: float) -> float:

@@ -24,6 +24,7 @@ from dsforge.estimate.family_costs import FamilyCosts
 from dsforge.estimate.states import (
     MOMENTS,
     optimizer_bytes_per_parameter,
+    paged_bytes_per_parameter,
     shares,
     tiles_of,
 )
@@ -204,6 +205,18 @@ def _slower(cluster: ClusterSpec, copies: _Copies, link: float, cpu_s: float) ->
     more = maximum(0.0, 1 / PAGEABLE_BYTES_PER_S - 1 / link)
     once_s = maximum(0.0, cpu_s) + more * copies.once
     return Slower(once_s, more * copies.micro_step, more * copies.accumulating)
+
+
+def paged_optimizer_s(costs: FamilyCosts, strategy: Strategy) -> float:
+    """Seconds in which paged moments come to the device and leave it again, once a step."""
+    each = paged_bytes_per_parameter(costs.workload, strategy.runs_as)
+    if not each or costs.cluster.gpu.is_cpu:
+        return 0.0
+    held = costs.fullest.held
+    sharded = strategy.zero_stage >= 1
+    trained = shares(strategy).of_trainable(held) if sharded else 1.0 * held.trainable
+    seconds = 2 * each * trained / _link_bytes_per_s(costs.cluster)
+    return named(seconds, "paged_optimizer_s", "s", "paged moments over the host link")
 
 
 def _link_bytes_per_s(cluster: ClusterSpec) -> float:

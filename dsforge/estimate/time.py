@@ -11,7 +11,7 @@ from dsforge.estimate.compute import optimizer_s
 from dsforge.estimate.family_costs import FamilyCosts, family_costs
 from dsforge.estimate.flops import step_flops
 from dsforge.estimate.micro_batch_time import StageTimes, stage_times
-from dsforge.estimate.offload import Moved, offload
+from dsforge.estimate.offload import Moved, offload, paged_optimizer_s
 from dsforge.estimate.traffic import Exchange, exchanges
 from dsforge.specs import FROZEN, ClusterSpec, ModelSpec, Workload
 from dsforge.strategy import Batching, Strategy
@@ -115,12 +115,13 @@ def step_costs(costs: FamilyCosts, strategy: Strategy) -> StepCosts:
     """The step time of a strategy and of all others that differ in batching alone."""
     held, moved = costs.fullest.held, offload(costs, strategy)
     on_device_s = optimizer_s(costs.cluster.gpu, held.trainable, costs.fullest.kept.optimizer)
+    paged_s = paged_optimizer_s(costs, strategy)
     return StepCosts(
         stage_times=stage_times(costs, strategy),
         exchanges=exchanges(costs, strategy),
         between=stage_traffic(costs, strategy),
         moved=moved,
-        optimizer_s=moved.cpu_s + on_device_s + STEP_OVERHEAD_S,
+        optimizer_s=moved.cpu_s + on_device_s + paged_s + STEP_OVERHEAD_S,
         sample_tokens=costs.workload.sequence_length / strategy.layout.context_parallel_size,
     )
 

@@ -48,6 +48,7 @@ def train_job(plan: Plan, strategy: Strategy) -> TrainJob:
         loss=_loss(plan, strategy),
         compile=strategy.runs_as.kernels == "compiled",
         attention="eager" if strategy.runs_as.attention == "eager" else "sdpa",
+        optimizer_states=workload.optimizer_states,
         lora=workload.lora,
         seed=workload.seed,
         output="output" if strategy == plan.strategy else "output/deepspeed",

@@ -48,11 +48,13 @@ from dsforge.specs.model import (
     RouterSpec,
 )
 from dsforge.specs.workload import (
+    LOW_BIT,
     DataShape,
     DataSpec,
     Method,
     MethodName,
     Optimizer,
+    OptimizerStates,
     Precision,
     Workload,
 )
@@ -62,6 +64,7 @@ __all__ = [
     "BITSANDBYTES",
     "BITSANDBYTES_4_BIT",
     "FROZEN",
+    "LOW_BIT",
     "QLORA_BITS",
     "SLURM_NAME",
     "SLURM_TIME",
@@ -88,6 +91,7 @@ __all__ = [
     "Norm",
     "NvmeSpec",
     "Optimizer",
+    "OptimizerStates",
     "Pace",
     "Position",
     "Precision",

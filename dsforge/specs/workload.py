@@ -10,7 +10,23 @@ from dsforge.specs.frozen import FROZEN
 from dsforge.specs.lora import ALL_LINEAR, AdapterTarget, BaseFormat, LoraSpec
 
 Precision = Literal["bf16", "fp16", "fp32", "fp8"]
-Optimizer = Literal["adamw", "lion", "sgd", "adafactor", "muon"]
+OptimizerStates = Literal["8bit", "paged_8bit", "paged_32bit"]
+Optimizer = Literal[
+    "adamw",
+    "lion",
+    "sgd",
+    "adafactor",
+    "muon",
+    "adamw_8bit",
+    "paged_adamw_8bit",
+    "paged_adamw_32bit",
+]
+# Optimizers of bitsandbytes: AdamW whose moments are stored in another way.
+LOW_BIT: dict[Optimizer, OptimizerStates] = {
+    "adamw_8bit": "8bit",
+    "paged_adamw_8bit": "paged_8bit",
+    "paged_adamw_32bit": "paged_32bit",
+}
 Method = Literal["full", "lora"]
 MethodName = Literal["full", "lora", "qlora"]  # qlora: lora on quantised matrices
 DataShape = Literal["auto", "text", "prompt", "messages"]
@@ -40,7 +56,9 @@ class Workload(BaseModel):
         default="bf16", description="Type of weights and activations in forward and backward."
     )
     optimizer: Optimizer = Field(
-        default="adamw", description="Optimizer that updates the trained weights."
+        default="adamw",
+        description="Optimizer that updates the trained weights; `adamw_8bit` and `paged_adamw_*` "
+        "are those of bitsandbytes, with moments in 8 bits, or in pages that leave for RAM.",
     )
     learning_rate: float = Field(gt=0, lt=10, description="Peak learning rate of the schedule.")
     weight_decay: float = Field(
@@ -62,6 +80,11 @@ class Workload(BaseModel):
         default=None, description="Samples to train on; none: they are named later."
     )
     seed: int = Field(default=42, ge=0, description="Seed of weights, adapters and data order.")
+
+    @property
+    def optimizer_states(self) -> OptimizerStates | None:
+        """How bitsandbytes stores the moments of AdamW; none: they are torch's or DeepSpeed's."""
+        return LOW_BIT.get(self.optimizer)
 
     @property
     def base(self) -> BaseFormat | None:

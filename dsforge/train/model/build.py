@@ -29,6 +29,7 @@ from dsforge.train.model.qlora import (
 )
 from dsforge.train.model.source import ModelSource, class_of, model_source, read_configuration
 from dsforge.train.parallel.engine_config import EngineConfig
+from dsforge.train.parallel.low_bit_optimizer import optimizer_problems
 from dsforge.train.parallel.modes import check_model
 
 
@@ -36,6 +37,7 @@ def check_source(job: TrainJob, folder: Path, config: EngineConfig) -> None:
     """Read the configuration only. Raises DsforgeError where it does not suit the job."""
     source = model_source(job.model, folder)
     quantising = quantisation_problems(job, config, gguf=source.gguf_file is not None)
+    quantising += optimizer_problems(job.optimizer_states, config)
     if quantising:
         raise SpecError(tuple(quantising))
     split = config.mode.layout.model_ranks > 1
