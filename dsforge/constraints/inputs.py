@@ -85,24 +85,16 @@ def optimizer_of_back_end(case: Case) -> Broken | None:
     )
 
 
-@constraint("lora-megatron", source="dsforge: adapters are peft modules on Hugging Face layers")
-def lora_back_end(case: Case) -> Broken | None:
-    """LoRA with Megatron-LM."""
-    if not case.adapters or not case.on_megatron:
-        return None
-    return Broken("method=lora requires DeepSpeed", "use method full, or --for deepspeed")
-
-
 @constraint(
     "lora-pipeline", source="dsforge: peft wraps a whole model, and a pipeline stage is not one"
 )
 def lora_pipeline(case: Case) -> Broken | None:
-    """LoRA with pipeline parallelism."""
-    if not case.adapters or case.pipeline_parallel_size == 1:
+    """LoRA with pipeline parallelism under DeepSpeed."""
+    if not case.adapters or case.on_megatron or case.pipeline_parallel_size == 1:
         return None
     return Broken(
         f"LoRA cannot be combined with pipeline parallelism ({case.pipeline_parallel_size} stages)",
-        "use ZeRO instead",
+        "use ZeRO instead; `dsforge estimate --for megatron` prices it",
     )
 
 
@@ -112,12 +104,12 @@ def lora_pipeline(case: Case) -> Broken | None:
     "transformers; adapters change the names, and nothing would be sharded",
 )
 def lora_tensor(case: Case) -> Broken | None:
-    """LoRA with tensor parallelism."""
+    """LoRA with tensor parallelism under DeepSpeed."""
     if not case.adapters or case.on_megatron or case.tensor_parallel_size == 1:
         return None
     return Broken(
         f"LoRA cannot be combined with tensor parallelism ({case.tensor_parallel_size})",
-        "use ZeRO instead",
+        "use ZeRO instead; `dsforge estimate --for megatron` prices it",
     )
 
 

@@ -232,7 +232,6 @@ def _run_gaps(case: Case) -> list[str]:
         f"optimizer {case.optimizer} instead of adamw, sgd, lion or muon": (
             case.optimizer not in OPTIMIZERS
         ),
-        "LoRA": case.adapters,
         "CPU ranks": gpu is not None and gpu.is_cpu,
         "ranks on Gaudi": gpu is not None and gpu.is_gaudi,
     }

@@ -26,6 +26,19 @@ def qlora_stage(case: Case) -> Broken | None:
 
 
 @constraint(
+    "qlora-megatron",
+    source="Megatron-Bridge src/megatron/bridge/peft: adapters on layers in 16 or 8 bits; nf4, "
+    "GPTQ and AWQ are linear layers of Hugging Face models",
+)
+def megatron_base(case: Case) -> Broken | None:
+    """A quantised base with Megatron-LM."""
+    if case.base is None or not case.on_megatron:
+        return None
+    hint = "use method lora, or --for deepspeed"
+    return Broken(f"a base in {case.base} requires DeepSpeed", hint)
+
+
+@constraint(
     "quant-storage",
     source="DeepSpeed runtime/engine.py, _configure_distributed_model casts every floating "
     "parameter to the compute precision, packed bits among them",

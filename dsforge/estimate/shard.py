@@ -100,7 +100,8 @@ def rank_parameters(
         return RankParameters(shared, experts, shared, experts)
     adapters = ceil_div(lora_parameters(model, workload.lora) * stage.layers, model.layers * tp)
     adapters = named(adapters, "adapter_parameters", "elements")
-    saved = saved_parameters(model, workload.lora)  # no pipeline: every rank has both ends
+    ends = stage.has_embedding or stage.has_head
+    saved = saved_parameters(model, workload.lora) if ends else 0
     packed = quantised_elements(model) if workload.is_quantised else 0
     packed = named(packed * stage.layers // (model.layers * tp), "quantised_parameters", "elements")
     trained = adapters + ceil_div(saved, tp)

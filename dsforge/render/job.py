@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from dsforge.errors import RenderError
 from dsforge.estimate.loss import loss_of
 from dsforge.job import TrainJob
 from dsforge.plan import Plan
-from dsforge.specs import DataSpec, ModelSpec
+from dsforge.specs import BITSANDBYTES, DataSpec, LoraSpec, ModelSpec
 from dsforge.strategy import AskedLoss, Strategy
 
 # Three steps in a hundred: what the fine-tuning recipes of the Llama and Zephyr families use (3 to
@@ -33,7 +34,11 @@ def weights(model: ModelSpec) -> str | None:
 
 
 def train_job(plan: Plan, strategy: Strategy) -> TrainJob:
-    """What `dsforge train` is asked to do for this plan, by one of its strategies."""
+    """What `dsforge train` is asked to do for this plan, by one of its strategies.
+
+    Raises RenderError for a base that it cannot train.
+    """
+    _check_base(plan.workload.lora)
     workload, steps = plan.workload, plan.workload.steps
     return TrainJob.model_construct(
         model=weights(plan.model) or plan.model.path or plan.model.name,
@@ -53,6 +58,18 @@ def train_job(plan: Plan, strategy: Strategy) -> TrainJob:
         seed=workload.seed,
         output="output" if strategy == plan.strategy else "output/deepspeed",
     )
+
+
+def _check_base(lora: LoraSpec | None) -> None:
+    """Raises RenderError where the frozen matrices are priced but not trained by dsforge."""
+    if lora is None:
+        return
+    if lora.frozen_format not in (None, *BITSANDBYTES):
+        message = f"`dsforge train` does not load a base in {lora.frozen_format}"
+        raise RenderError(message, f"use --base {', '.join(BITSANDBYTES)}; `estimate` prices it")
+    if lora.upcast:
+        message = "`lora.upcast` is undone by DeepSpeed, which casts all floating parameters"
+        raise RenderError(message, "leave it out; `estimate` prices it for other trainers")
 
 
 def _loss(plan: Plan, strategy: Strategy) -> AskedLoss:

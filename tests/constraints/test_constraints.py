@@ -40,7 +40,7 @@ BROKEN: list[tuple[str, str, ClusterSpec, Workload, Strategy]] = [
     ("precision", MODEL, cluster(gpu="v100-32gb"), workload(), strategy()),
     ("fp8-megatron", MODEL, cluster(gpu="h100-80gb"), workload(precision="fp8"), strategy()),
     ("optimizer", MODEL, cluster(), workload(optimizer="lion"), strategy(**MEGATRON)),
-    ("lora-megatron", MODEL, cluster(), lora_workload(), strategy(**MEGATRON)),
+    ("qlora-megatron", MODEL, cluster(), qlora_workload(), strategy(**MEGATRON)),
     ("lora-pipeline", MODEL, cluster(), lora_workload(), strategy(4, pp=2)),
     ("lora-tensor", MODEL, cluster(), lora_workload(), strategy(4, 2)),
     ("lora-tied-modules", "smollm2-135m", cluster(), SAVING, strategy()),

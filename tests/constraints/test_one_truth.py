@@ -199,7 +199,7 @@ ELSEWHERE = {
         "train: keys of train.yaml",
     ),
     **dict.fromkeys(
-        ("lora-megatron", "megatron-gpu", "megatron-zero", "megatron-offload", "megatron-model"),
+        ("qlora-megatron", "megatron-gpu", "megatron-zero", "megatron-offload", "megatron-model"),
         "planner: Megatron-LM",
     ),
     **dict.fromkeys(
