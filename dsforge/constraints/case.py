@@ -62,6 +62,9 @@ class Case(NamedTuple):
     offload_ratio: float = 1.0
     recompute: str | None = None
     optimizer: str | None = None  # in small letters, as the config or the workload names it
+    bf16_states: bool = False  # neither fp32 weights nor fp32 moments in the optimizer
+    optimizer_in_backward: bool = False
+    offload_activations: bool = False
     any_cpu_optimizer: bool = False  # the config allows optimizers without a CPU version
     precision: str | None = None
     gradient_type: str | None = None  # of accumulation; none: that of the precision
@@ -181,6 +184,9 @@ def case_of(model: ModelSpec, cluster: ClusterSpec, workload: Workload, strategy
         quant_storage=storage,
         kernel=kernel,
         quantized_weights=how.quantized_weights,
+        bf16_states=not how.master_weights,
+        optimizer_in_backward=how.fused_backward,
+        offload_activations=how.offload_activations,
         tied_modules=_saved(workload) if model.tied_embeddings else (),
         shape=shape_of(model),
         model=model,

@@ -160,7 +160,13 @@ def _selected(model: ModelSpec, strategy: Strategy) -> Saved:
 
 def _bytes(saved: Saved, workload: Workload, strategy: Strategy) -> float:
     tp = strategy.layout.tensor_parallel_size
-    return element_bytes(workload) * (saved.whole + saved.cut / tp)
+    return _residual_bytes(workload) * saved.whole + element_bytes(workload) * saved.cut / tp
+
+
+def _residual_bytes(workload: Workload) -> int:
+    """Bytes of an element between the layers: float32 where embedding and norms are."""
+    upcast = workload.lora is not None and workload.lora.upcast
+    return FLOAT_BYTES if upcast else element_bytes(workload)
 
 
 def _score_bytes(model: ModelSpec, workload: Workload, strategy: Strategy) -> float:
@@ -223,7 +229,7 @@ def kept_token_bytes(
 def checkpoint_token_bytes(model: ModelSpec, workload: Workload, strategy: Strategy) -> float:
     """Bytes kept per token and layer under full recomputation: the layer's input."""
     cut = strategy.layout.tensor_parallel_size if strategy.sequence_parallel else 1
-    return named(element_bytes(workload) * model.hidden_size / cut, "checkpoint_bytes", "bytes")
+    return named(_residual_bytes(workload) * model.hidden_size / cut, "checkpoint_bytes", "bytes")
 
 
 def gradient_token_bytes(model: ModelSpec, workload: Workload, strategy: Strategy) -> float:

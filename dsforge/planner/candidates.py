@@ -142,6 +142,10 @@ def _execution(fixed: Constraints, workload: Workload, *, partial: bool) -> Exec
         attention=fixed.attention or "flash",
         kernels=fixed.kernels or "eager",
         trainer=fixed.trainer or ZERO.name,
+        master_weights=not fixed.bf16_states,
+        moments="bf16" if fixed.bf16_states else "fp32",
+        fused_backward=bool(fixed.optimizer_in_backward),
+        offload_activations=bool(fixed.offload_activations),
     )
     return None if how == USUAL else _engine(how)
 
@@ -166,6 +170,10 @@ class _How(NamedTuple):
     attention: AttentionKind = "flash"
     kernels: Kernels = "eager"
     trainer: str = ZERO.name
+    master_weights: bool = True
+    moments: Literal["fp32", "bf16"] = "fp32"
+    fused_backward: bool = False
+    offload_activations: bool = False
 
 
 USUAL = _How()

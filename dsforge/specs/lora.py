@@ -81,8 +81,8 @@ class LoraSpec(BaseModel):
     )
     upcast: bool = Field(
         default=False,
-        description="Norms, embedding and head are kept in fp32 "
-        "(peft's `prepare_model_for_kbit_training`).",
+        description="Norms, embedding and head are kept in fp32, and so is what passes between "
+        "layers (peft's `prepare_model_for_kbit_training`); not with DeepSpeed, which casts them.",
     )
     targets: tuple[AdapterTarget, ...] = Field(
         default=ALL_LINEAR,

@@ -21,6 +21,9 @@ HALF_ON_2 = strategy(zero_stage=2, offload_optimizer="cpu", execution=HALF)
 WIDE = EXECUTIONS["deepspeed"].model_copy(update={"gradients": "fp32"})
 HPZ = {"hpz_partition_size": 8}
 
+HALF_STATES = EXECUTIONS["deepspeed"].model_copy(update={"master_weights": False})
+IN_RAM = EXECUTIONS["deepspeed"].model_copy(update={"offload_activations": True})
+IN_BACKWARD = EXECUTIONS["torchtune"].model_copy(update={"fused_backward": True})
 ROUNDED = strategy(
     zero_stage=3,
     execution=EXECUTIONS["deepspeed"].model_copy(update={"quantized_weights": True}),
@@ -40,6 +43,9 @@ BROKEN: list[tuple[str, str, ClusterSpec, Workload, Strategy]] = [
     ("precision", MODEL, cluster(gpu="v100-32gb"), workload(), strategy()),
     ("fp8-megatron", MODEL, cluster(gpu="h100-80gb"), workload(precision="fp8"), strategy()),
     ("optimizer", MODEL, cluster(), workload(optimizer="lion"), strategy(**MEGATRON)),
+    ("bf16-states", MODEL, cluster(), workload(), strategy(execution=HALF_STATES)),
+    ("offload-activations", MODEL, cluster(), workload(), strategy(execution=IN_RAM)),
+    ("optimizer-in-backward", MODEL, cluster(), workload(), strategy(execution=IN_BACKWARD)),
     ("qlora-megatron", MODEL, cluster(), qlora_workload(), strategy(**MEGATRON)),
     ("lora-pipeline", MODEL, cluster(), lora_workload(), strategy(4, pp=2)),
     ("lora-tensor", MODEL, cluster(), lora_workload(), strategy(4, 2)),

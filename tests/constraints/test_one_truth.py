@@ -190,6 +190,10 @@ ELSEWHERE = {
         ("qlora-zero3", "quant-storage"), "planner and train (tests/engine/test_train_quantised.py)"
     ),
     "qlora-quantized-weights": "planner: the base is a key of train.yaml",
+    **dict.fromkeys(
+        ("bf16-states", "optimizer-in-backward", "offload-activations"),
+        "planner: other trainers, which no file is for",
+    ),
     "gptq-exllama": "planner: `dsforge train` has no GPTQ",
     **dict.fromkeys(
         ("vocabulary-split", "sequence-reduce-scatter"), "train: keys that no strategy has"

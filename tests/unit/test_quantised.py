@@ -214,3 +214,41 @@ def test_dropout_of_adapters_keeps_a_copy_of_every_input() -> None:
     )
 
     assert dropped - plain == 3 * (6 * 4096 + 11008)
+
+
+def test_upcast_modules_take_fp32_and_so_does_what_passes_between_layers() -> None:
+    """Peft's `prepare_model_for_kbit_training`: two bytes more for each element left alone."""
+    how = strategy(1, zero_stage=0, recompute="full")
+    usual, upcast = (
+        estimate_memory(LLAMA, ONE_CARD, adapted(bits=4, upcast=on), how).terms
+        for on in (False, True)
+    )
+    left_alone = parameters(LLAMA) - quantised_elements(LLAMA)
+
+    assert upcast.weights - usual.weights == pytest.approx(2 * left_alone, abs=1)
+    assert upcast.activations > 1.2 * usual.activations
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "on_device", "in_ram"),
+    [
+        ("adamw", 12, 0),
+        ("adamw_8bit", 4 + 2 * (1 + 4 / 256), 0),
+        ("paged_adamw_8bit", 4, 2 * (1 + 4 / 256)),
+        ("paged_adamw_32bit", 4, 8),
+    ],
+)
+def test_optimizers_of_bitsandbytes_store_their_moments(
+    optimizer: str, on_device: float, in_ram: float
+) -> None:
+    """8 bits and a scale for each 256, on the device or in pages; fp32 weights are ZeRO's."""
+    how, cards = strategy(8, zero_stage=2), cluster(1, 8)
+    work, usual = workload(optimizer=optimizer), workload()
+    found, before = (estimate_memory(LLAMA, cards, w, how) for w in (work, usual))
+    trained = parameters(LLAMA)
+
+    assert found.terms.optimizer_state == pytest.approx(on_device * trained / 8, rel=1e-3)
+    assert found.host_bytes.step - before.host_bytes.step == pytest.approx(
+        in_ram * trained, rel=1e-3
+    )
+    assert found.checkpoint_bytes == pytest.approx((2 + on_device + in_ram) * trained, rel=1e-3)
