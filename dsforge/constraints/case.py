@@ -152,8 +152,7 @@ def constraint(
 def case_of(model: ModelSpec, cluster: ClusterSpec, workload: Workload, strategy: Strategy) -> Case:
     """The case of a strategy: everything is known."""
     layout, how = strategy.layout, strategy.runs_as
-    storage, kernel = _of_base(workload)
-    return Case(
+    found = Case(
         back_end=strategy.back_end,
         world_size=cluster.gpus,
         data_parallel_size=layout.data_parallel_size,
@@ -179,18 +178,26 @@ def case_of(model: ModelSpec, cluster: ClusterSpec, workload: Workload, strategy
         sequence_length=workload.sequence_length,
         trainer=how.trainer,
         compiled=how.kernels == "compiled" and how.trainer == "deepspeed",
-        adapters=workload.method == "lora",
-        base=workload.base,
-        quant_storage=storage,
-        kernel=kernel,
         quantized_weights=how.quantized_weights,
         bf16_states=not how.master_weights,
         optimizer_in_backward=how.fused_backward,
         offload_activations=how.offload_activations,
-        tied_modules=_saved(workload) if model.tied_embeddings else (),
         shape=shape_of(model),
         model=model,
         cluster=cluster,
+    )
+    return _adapted(found, model, workload) if workload.method == "lora" else found
+
+
+def _adapted(case: Case, model: ModelSpec, workload: Workload) -> Case:
+    """The case with its adapters and the base under them."""
+    storage, kernel = _of_base(workload)
+    return case._replace(
+        adapters=True,
+        base=workload.base,
+        quant_storage=storage,
+        kernel=kernel,
+        tied_modules=_saved(workload) if model.tied_embeddings else (),
     )
 
 

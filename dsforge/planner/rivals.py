@@ -77,6 +77,8 @@ def _left_out(request: Request) -> Candidate | None:
     fixed = request.constraints
     if fixed.back_end or needs_deepspeed(request) or not fine_tuned(request):
         return None
+    if request.workload.method == "lora":  # no conversion brings adapters to `pretrain_gpt.py`
+        return None
     on_megatron = {"constraints": fixed.model_copy(update={"back_end": BACK_ENDS[1]})}
     asked = request.model_copy(update=on_megatron)
     fitting = tuple(one for found in Explorer(asked).every() for one in found.fitting)

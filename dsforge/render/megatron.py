@@ -10,6 +10,7 @@ import re
 from itertools import chain, groupby
 from typing import NamedTuple
 
+from dsforge.constraints.megatron import NO_ADAPTERS
 from dsforge.errors import RenderError
 from dsforge.job import TrainJob
 from dsforge.layout import layer_split
@@ -61,8 +62,7 @@ def megatron_arguments(plan: Plan, strategy: Strategy) -> tuple[Argument, ...]:
     """
     model, workload = plan.model, plan.workload
     if workload.method == "lora":
-        message = "pretrain_gpt.py of Megatron-LM has no LoRA (Megatron-Bridge and NeMo do)"
-        raise RenderError(message, "use --for deepspeed; `dsforge estimate` prices it")
+        raise RenderError(NO_ADAPTERS.message, NO_ADAPTERS.hint)
     parts = (
         _shape(model, workload),
         _attention(model),
