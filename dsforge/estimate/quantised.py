@@ -26,7 +26,7 @@ from dsforge.estimate.flops import attention_products, layer_products, mlp_produ
 from dsforge.estimate.params import moe_layers
 from dsforge.estimate.rates import peak_flops
 from dsforge.specs import BITSANDBYTES_4_BIT, GpuSpec, LoraSpec, ModelSpec, Workload
-from dsforge.traced import Constant, maximum, named
+from dsforge.traced import Constant, counted, maximum, named
 
 BLOCK = 64  # elements that share a scale
 SCALES = 256  # scales in 8 bits that share one in float32
@@ -193,7 +193,8 @@ def _passes(gpu: GpuSpec, workload: Workload, lora: LoraSpec, bandwidth: float) 
 
 def _code_bytes(lora: LoraSpec) -> int:
     """Bytes of an unpacked integer: int8 up to 4 bits, int16 for 8, int32 for 3."""
-    return {3: 4, 8: 2}.get(int(lora.bits.real), 1)
+    found = 4 if lora.bits == 3 else 2 if lora.bits == 8 else 1  # noqa: PLR2004
+    return counted(found, "code_bytes", "bytes", of=lora.bits, why=UNPACKED)
 
 
 def _unpacking_s(gpu: GpuSpec, lora: LoraSpec, size: int, bandwidth: float) -> float:
