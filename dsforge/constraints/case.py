@@ -62,6 +62,7 @@ class Case(NamedTuple):
     offload_ratio: float = 1.0
     recompute: str | None = None
     optimizer: str | None = None  # in small letters, as the config or the workload names it
+    optimizer_states: str | None = None  # of bitsandbytes' AdamW, as a train.yaml says
     bf16_states: bool = False  # neither fp32 weights nor fp32 moments in the optimizer
     optimizer_in_backward: bool = False
     offload_activations: bool = False

@@ -231,3 +231,24 @@ def activations_in_ram(case: Case) -> Broken | None:
     if not case.offload_activations or (case.trainer == "torchtune" and not case.on_megatron):
         return None
     return Broken("offload_activations requires trainer torchtune", "name it, or leave it out")
+
+
+@constraint(
+    "low-bit-optimizer",
+    source="dsforge: bitsandbytes' AdamW takes the values of the config's AdamW; DeepSpeed "
+    "runtime/engine.py, _configure_optimizer offloads its own CPU optimizers only",
+)
+def low_bit_optimizer(case: Case) -> Broken | None:
+    """AdamW of bitsandbytes in place of another optimizer, or of one on the CPU."""
+    states, kept = case.optimizer_states, "leave optimizer_states out"
+    if states is None:
+        return None
+    if case.optimizer not in (None, "adam", "adamw"):
+        named = case.optimizer[:60]
+        return Broken(f"optimizer_states={states} requires AdamW (got {named})", kept)
+    if not case.offloads_optimizer:
+        return None
+    return Broken(
+        f"optimizer_states={states} cannot be combined with offload_optimizer",
+        f"remove the block (paged moments leave the device by themselves), or {kept}",
+    )

@@ -41,6 +41,7 @@ def strategy_of(file: CheckedFile) -> constraints.Case:
             tied_modules=tuple(map(str, saved)) if tied and isinstance(saved, list) else (),
             sequence_length=file.whole("sequence_length"),
             adapters=bool(file.block("lora")),
+            optimizer_states=file.word("optimizer_states") or None,
             base=_base(file),
             quant_storage=file.word("lora", "quant_storage") or None,
             kernel=file.word("lora", "kernel") or None,

@@ -189,6 +189,7 @@ ELSEWHERE = {
     **dict.fromkeys(
         ("qlora-zero3", "quant-storage"), "planner and train (tests/engine/test_train_quantised.py)"
     ),
+    "low-bit-optimizer": "train and lint: a key of train.yaml",
     "qlora-quantized-weights": "planner: the base is a key of train.yaml",
     **dict.fromkeys(
         ("bf16-states", "optimizer-in-backward", "offload-activations"),

@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from importlib.util import find_spec
 from typing import Any
 
+from dsforge.constraints import Case
+from dsforge.constraints.trainer import low_bit_optimizer
 from dsforge.errors import Problem, first_line
 from dsforge.origin import install_command
 from dsforge.specs import OptimizerStates
@@ -30,19 +32,17 @@ def optimizer_problems(states: OptimizerStates | None, config: EngineConfig) -> 
     """Why such an optimizer cannot run here; empty where it can or is not asked for."""
     if states is None:
         return []
-    problems = []
-    if config.optimizer not in ("adamw", "adam"):
-        message = f"`optimizer_states` (={states}) requires AdamW (got {config.optimizer})"
-        problems.append(Problem("low-bit-optimizer", message, f"use AdamW, or {USUAL}"))
+    offloads = config.settings.get("zero_optimization", {}).get("offload_optimizer") or {}
+    case = Case(
+        optimizer_states=states,
+        optimizer=config.optimizer,
+        offload_optimizer=offloads.get("device", "none"),
+    )
+    problems = [problem for problem in (low_bit_optimizer(case),) if problem is not None]
     untested = config.settings.get("zero_allow_untested_optimizer") is not True
     if config.zero_stage and untested:
-        message = f"`optimizer_states` (={states}) requires `zero_allow_untested_optimizer` true"
+        message = f"optimizer_states={states} requires `zero_allow_untested_optimizer` true"
         hint = f"add it to the DeepSpeed config (ZeRO refuses the optimizer), or {USUAL}"
-        problems.append(Problem("low-bit-optimizer", message, hint))
-    offload = config.settings.get("zero_optimization", {}).get("offload_optimizer") or {}
-    if offload.get("device", "none") != "none":
-        message = f"`optimizer_states` (={states}) cannot be combined with `offload_optimizer`"
-        hint = f"remove the block (paged moments leave the device by themselves), or {USUAL}"
         problems.append(Problem("low-bit-optimizer", message, hint))
     return problems or _library_problems(states)
 
