@@ -43,7 +43,7 @@ def optimizer_problems(states: OptimizerStates | None, config: EngineConfig) -> 
     if config.zero_stage and untested:
         message = f"optimizer_states={states} requires `zero_allow_untested_optimizer` true"
         hint = f"add it to the DeepSpeed config (ZeRO refuses the optimizer), or {USUAL}"
-        problems.append(Problem("low-bit-optimizer", message, hint))
+        problems.append(Problem("low-bit-untested", message, hint))
     return problems or _library_problems(states)
 
 
