@@ -124,6 +124,9 @@ def planned_scene(request: Request, world_size: int | None) -> Scene:
     fixed["back_end"] = "deepspeed"
     if asked.back_end == "megatron":
         raise DsforgeError("`--for megatron` has no DeepSpeed engine to rehearse")
+    if request.workload.optimizer_states is not None:
+        message = f"optimizer {request.workload.optimizer} cannot be rehearsed"
+        raise DsforgeError(message, "use adamw; `dsforge estimate` prices it")
     plan = appraise(request.model_copy(update={"constraints": asked.model_copy(update=fixed)}))
     config = next(a for a in render(plan) if a.path == "deepspeed/ds_config.json")
     work = plan.workload

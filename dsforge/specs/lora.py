@@ -29,6 +29,15 @@ FORMAT_BITS: dict[BaseFormat, tuple[FrozenBits, ...]] = {
 }
 FORMAT_OF_BITS: dict[FrozenBits, BaseFormat] = {4: "nf4", 8: "int8"}  # where no format is named
 
+# Settings of some formats alone, each with those formats.
+_ONLY_OF: dict[str, tuple[BaseFormat, ...]] = {
+    "kernel": ("gptq",),
+    "group_size": ("gptq", "awq"),
+    "double_quant": BITSANDBYTES_4_BIT,
+    "quant_storage": BITSANDBYTES_4_BIT,
+    "upcast": ("nf4", "fp4", "int8"),
+}
+
 
 class LoraSpec(BaseModel):
     """Low-rank adapters on the attention and MLP matrices."""
@@ -115,10 +124,14 @@ class LoraSpec(BaseModel):
         if known and self.bits not in known:
             text = " or ".join(str(bits) for bits in sorted(known))
             raise ValueError(f"`bits` (={self.bits}) must be {text} with `base` (={self.base})")
-        for name, bases in (("kernel", ("gptq",)), ("group_size", ("gptq", "awq"))):
+        found = self.frozen_format
+        if found is None and "bits" not in self.model_fields_set:
+            found = FORMAT_OF_BITS[QLORA_BITS]  # a workload's `method: qlora` may still mean it
+        for name, bases in _ONLY_OF.items():
             usual = type(self).model_fields[name].default
-            if getattr(self, name) != usual and self.base not in bases:
-                raise ValueError(f"`{name}` requires `base` {bases[0]} (got {self.base})")
+            if getattr(self, name) != usual and found not in bases:
+                text = f"`{name}` requires `base` {bases[0]} (got {self.frozen_format})"
+                raise ValueError(text)
         return self
 
     @property

@@ -58,3 +58,27 @@ def test_matrices_in_int8_train(tiny_llama: Path, tmp_path: Path) -> None:
 
     assert one[-1] < one[0] - 0.02
     assert two == pytest.approx(one, abs=1e-3)
+
+
+def test_sharded_qlora_goes_on_from_adapters_alone(tiny_llama: Path, tmp_path: Path) -> None:
+    """A checkpoint of two ranks holds no packed matrix, and the run goes on as if never stopped."""
+    import torch
+
+    pytest.importorskip("bitsandbytes", reason="bitsandbytes is not installed: no QLoRA")
+    config = ds_config(3)
+    more = {"lora": {"rank": 8, "alpha": 16, "bits": 4}, "gradient_checkpointing": True}
+    for name in ("whole", "stopped"):
+        write_job(tmp_path / name, tiny_llama, config, schedule="constant", **more)
+    ranks.train(tmp_path / "whole", 2)
+    ranks.train(tmp_path / "stopped", 2, "--steps", "4")
+    said = ranks.train(tmp_path / "stopped", 2)
+    whole, stopped = (
+        runs.figures(tmp_path / name / "output", "loss") for name in ("whole", "stopped")
+    )
+    (folder,) = (tmp_path / "stopped/output/checkpoints").glob("global_step8")
+    states = torch.load(next(folder.glob("*model_states.pt")), weights_only=False)
+
+    assert "resumed from" in said
+    assert stopped == pytest.approx(whole, abs=1e-4)
+    assert not states["frozen_param_fragments"]
+    assert all(".lora_" in name for shapes in states["param_shapes"] for name in shapes)

@@ -198,6 +198,9 @@ def test_unpacking_costs_more_on_a_base_of_torch_kernels() -> None:
         ({"bits": 3}, r"`bits` \(=3\) requires `base` gptq"),
         ({"bits": 4, "kernel": "triton"}, "`kernel` requires `base` gptq"),
         ({"base": "int8", "group_size": 64}, "`group_size` requires `base` gptq"),
+        ({"bits": 16, "upcast": True}, "`upcast` requires `base` nf4"),
+        ({"base": "awq", "double_quant": False}, "`double_quant` requires `base` nf4"),
+        ({"bits": 8, "quant_storage": "bf16"}, "`quant_storage` requires `base` nf4"),
     ],
 )
 def test_contradictions_of_a_base_are_refused(lora: dict[str, Any], text: str) -> None:
