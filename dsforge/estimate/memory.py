@@ -32,7 +32,7 @@ class MemoryTerms(BaseModel):
 
     model_config = FROZEN
 
-    weights: int = Field(description="Parameters as they lie: compute precision, or 4 bits.")
+    weights: int = Field(description="Parameters as they lie: compute precision, or quantised.")
     gradients: int = Field(description="Gradients, fp32 accumulation buffers included.")
     optimizer_state: int = Field(description="Master weights and optimizer moments.")
     activations: int = Field(description="Saved for backward, and the working set of one layer.")
