@@ -11,7 +11,7 @@ from typing import Literal
 
 from pydantic import BaseModel, Field
 
-from dsforge.specs import FROZEN, DataSpec, LoraSpec
+from dsforge.specs import FROZEN, DataSpec, LoraSpec, OptimizerStates
 from dsforge.strategy import AskedLoss
 
 Schedule = Literal["cosine", "linear", "constant"]
@@ -74,6 +74,11 @@ class TrainJob(BaseModel):
         default="chunked",
         description="`chunked`: logits of a chunk of tokens at a time, if the model allows it; "
         "`plain`: of the whole micro batch.",
+    )
+    optimizer_states: OptimizerStates | None = Field(
+        default=None,
+        description="bitsandbytes' AdamW in place of that of the DeepSpeed config, with its "
+        "values: moments in 8 bits, or in pages that leave for RAM.",
     )
     lora: LoraSpec | None = Field(
         default=None, description="LoRA adapters; none: all weights are trained."

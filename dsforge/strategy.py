@@ -289,6 +289,16 @@ class Constraints(BaseModel):
         "`fsdp` (PyTorch FSDP), `megatron-fsdp` or `torchtune`; files are written for DeepSpeed "
         "only. None: deepspeed.",
     )
+    bf16_states: bool | None = Field(
+        default=None,
+        description="The optimizer keeps no fp32 weights, and its moments are in bf16 "
+        "(torchtune). None: no.",
+    )
+    optimizer_in_backward: bool | None = Field(
+        default=None,
+        description="Each weight is stepped in backward and its gradient is freed (torchtune). "
+        "None: no.",
+    )
     kernels: AskedKernels | None = Field(
         default=None,
         description="Kernels of norms, activations and rotary embeddings: `eager` is one kernel "

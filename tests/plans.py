@@ -6,7 +6,7 @@ from typing import Any
 
 from dsforge import catalog
 from dsforge.constraints import case_of
-from dsforge.constraints.megatron import pretrain_gpt
+from dsforge.constraints.megatron import NO_ADAPTERS, pretrain_gpt
 from dsforge.errors import Problem
 from dsforge.estimate.memory import HostMemory, MemoryEstimate, MemoryTerms
 from dsforge.estimate.params import parameters
@@ -203,6 +203,8 @@ def _zero(name: VariantName, on: ClusterSpec) -> Variant:
 
 def _megatron(model: ModelSpec, on: ClusterSpec, work: Workload) -> Variant:
     """The Megatron variant, where pretrain_gpt.py can build the model."""
+    if work.method == "lora":
+        return Variant(name="megatron", priced=None, problems=(NO_ADAPTERS,))
     strategy = megatron_strategy(on)
     problem = pretrain_gpt(case_of(model, on, work, strategy))
     if problem is not None:

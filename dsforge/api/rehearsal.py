@@ -124,6 +124,9 @@ def planned_scene(request: Request, world_size: int | None) -> Scene:
     fixed["back_end"] = "deepspeed"
     if asked.back_end == "megatron":
         raise DsforgeError("`--for megatron` has no DeepSpeed engine to rehearse")
+    if request.workload.optimizer_states is not None:
+        message = f"optimizer {request.workload.optimizer} cannot be rehearsed"
+        raise DsforgeError(message, "use adamw; `dsforge estimate` prices it")
     plan = appraise(request.model_copy(update={"constraints": asked.model_copy(update=fixed)}))
     config = next(a for a in render(plan) if a.path == "deepspeed/ds_config.json")
     work = plan.workload
@@ -206,15 +209,16 @@ def rehearsed(scene: Scene, rank: int, say: Say | None = None) -> RehearseResult
     """The rehearsal of a scene as one of its ranks. Raises as `rehearse` does."""
     from dsforge.huggingface import config_from_model
     from dsforge.rehearse.rehearsed_job import RehearsedJob, mode_of
-    from dsforge.specs import QLORA_BITS
+    from dsforge.specs import BITSANDBYTES_4_BIT
 
     mode_of(scene.settings, scene.world_size)
     if not 0 <= rank < scene.world_size:
         message = f"`rank` (={rank}) must be below the world size (={scene.world_size})"
         raise SpecError((Problem("rank-range", message, "ranks count from 0"),))
-    if scene.lora is not None and scene.lora.bits == QLORA_BITS:
-        message = "QLoRA cannot be rehearsed: bitsandbytes quantises weights, fake ones have none"
-        raise DsforgeError(message, "`dsforge estimate` prices it")
+    base = None if scene.lora is None else scene.lora.frozen_format
+    if base not in (None, *BITSANDBYTES_4_BIT):
+        message = f"a base in {base} cannot be rehearsed: its operators take no fake tensors"
+        raise DsforgeError(message, "use base nf4 or fp4; `dsforge estimate` prices it")
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     os.environ.setdefault("DS_ACCELERATOR", "cpu")  # nothing to look for: ours takes its place
     config = config_from_model(scene.model)

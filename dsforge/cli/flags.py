@@ -145,11 +145,21 @@ class Flags(NamedTuple):
     optimizer: Annotated[
         str | None,
         Flag(
-            WORKLOAD, "Optimizer: adamw, lion, sgd, adafactor or muon.", ("workload", "optimizer")
+            WORKLOAD,
+            "Optimizer: adamw, adamw_8bit, paged_adamw_8bit, lion, sgd, adafactor or muon.",
+            ("workload", "optimizer"),
         ),
     ] = None
     method: Annotated[
         str | None, Flag(WORKLOAD, "Training method: full, lora or qlora.", ("workload", "method"))
+    ] = None
+    base: Annotated[
+        str | None,
+        Flag(
+            WORKLOAD,
+            "Format of frozen matrices: nf4, fp4, int8, gptq or awq.",
+            ("workload", "lora", "base"),
+        ),
     ] = None
     learning_rate: Annotated[
         float | None, Flag(WORKLOAD, "Peak learning rate.", ("workload", "learning_rate"))

@@ -11,7 +11,7 @@ from __future__ import annotations
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from dsforge.constraints import deepspeed, inputs, megatron, sizes, trainer, ulysses
+from dsforge.constraints import deepspeed, inputs, megatron, quantised, sizes, trainer, ulysses
 from dsforge.constraints.case import (
     Case,
     Constraint,
@@ -55,7 +55,7 @@ def _declared_in(module: ModuleType) -> tuple[Constraint, ...]:
 
 CONSTRAINTS: tuple[Constraint, ...] = tuple(
     found
-    for module in (inputs, sizes, deepspeed, trainer, ulysses, megatron)
+    for module in (inputs, quantised, sizes, deepspeed, trainer, ulysses, megatron)
     for found in _declared_in(module)
 )
 

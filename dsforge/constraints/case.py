@@ -63,6 +63,9 @@ class Case(NamedTuple):
     recompute: str | None = None
     offload_activations: bool = False
     optimizer: str | None = None  # in small letters, as the config or the workload names it
+    optimizer_states: str | None = None  # of bitsandbytes' AdamW, as a train.yaml says
+    bf16_states: bool = False  # neither fp32 weights nor fp32 moments in the optimizer
+    optimizer_in_backward: bool = False
     any_cpu_optimizer: bool = False  # the config allows optimizers without a CPU version
     precision: str | None = None
     gradient_type: str | None = None  # of accumulation; none: that of the precision
@@ -75,7 +78,10 @@ class Case(NamedTuple):
     trainer: str | None = None  # engine that computes, where it is not the one that writes files
     compiled: bool = False  # torch.compile of the decoder layers
     adapters: bool = False  # LoRA
-    in_4_bits: bool = False  # QLoRA
+    base: str | None = None  # format of quantised frozen matrices (QLoRA)
+    quant_storage: str | None = None  # type of stored 4-bit matrices; none: what suits
+    kernel: str | None = None  # of a GPTQ base
+    quantized_weights: bool = False  # ZeRO++ qwZ
     by_others: bool = False  # in scripts that dsforge has not written
     tied_modules: tuple[str, ...] = ()  # `modules_to_save` of a model with tied embeddings
     shape: ModelShape | None = None
@@ -151,7 +157,7 @@ def constraint(
 def case_of(model: ModelSpec, cluster: ClusterSpec, workload: Workload, strategy: Strategy) -> Case:
     """The case of a strategy: everything is known."""
     layout, how = strategy.layout, strategy.runs_as
-    return Case(
+    found = Case(
         back_end=strategy.back_end,
         world_size=cluster.gpus,
         data_parallel_size=layout.data_parallel_size,
@@ -179,18 +185,41 @@ def case_of(model: ModelSpec, cluster: ClusterSpec, workload: Workload, strategy
         trainer=how.trainer,
         compiled=how.kernels == "compiled" and how.trainer == "deepspeed",
         adapters=workload.method == "lora",
-        in_4_bits=workload.in_4_bits,
         by_others=how.software == "others",
         tied_modules=_saved(workload) if model.tied_embeddings else (),
+        quantized_weights=how.quantized_weights,
+        bf16_states=not how.master_weights,
+        optimizer_in_backward=how.fused_backward,
         shape=shape_of(model),
         model=model,
         cluster=cluster,
+    )
+    return _adapted(found, model, workload) if workload.method == "lora" else found
+
+
+def _adapted(case: Case, model: ModelSpec, workload: Workload) -> Case:
+    """The case with its adapters and the base under them."""
+    storage, kernel = _of_base(workload)
+    return case._replace(
+        adapters=True,
+        base=workload.base,
+        quant_storage=storage,
+        kernel=kernel,
+        tied_modules=_saved(workload) if model.tied_embeddings else (),
     )
 
 
 def _saved(workload: Workload) -> tuple[str, ...]:
     """Modules that train as a whole beside adapters."""
     return () if workload.lora is None else workload.lora.modules_to_save
+
+
+def _of_base(workload: Workload) -> tuple[str | None, str | None]:
+    """Type in which 4-bit matrices are stored, and the kernel of a GPTQ base."""
+    if workload.lora is None or workload.base is None:
+        return None, None
+    kernel = workload.lora.kernel if workload.base == "gptq" else None
+    return workload.lora.quant_storage, kernel
 
 
 def case_of_config(config: DsConfig, world_size: int | None = None) -> Case:
@@ -213,6 +242,7 @@ def case_of_config(config: DsConfig, world_size: int | None = None) -> Case:
         gradient_type=config.gradient_type,
         reduce_scatter=config.reduce_scatter,
         splits_vocabulary=config.splits_vocabulary,
+        quantized_weights=config.quantized_weights,
     )
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dsforge.constraints.case import BackEnd, Broken, Case, constraint
-from dsforge.zero_stages import FULLY_SHARDED
 
+# Of bitsandbytes, which DeepSpeed takes as it takes any optimizer of torch.
+LOW_BIT = ("adamw_8bit", "paged_adamw_8bit", "paged_adamw_32bit")
 OPTIMIZERS: dict[BackEnd, tuple[str, ...]] = {
-    "deepspeed": ("adamw", "lion", "sgd", "adafactor", "muon"),
+    "deepspeed": ("adamw", "lion", "sgd", "adafactor", "muon", *LOW_BIT),
     "megatron": ("adamw", "sgd"),
 }
 NAMES: dict[BackEnd, str] = {"deepspeed": "DeepSpeed", "megatron": "Megatron-LM"}
@@ -88,25 +89,17 @@ def optimizer_of_back_end(case: Case) -> Broken | None:
     )
 
 
-@constraint("lora-megatron", source="dsforge: adapters are peft modules on Hugging Face layers")
-def lora_back_end(case: Case) -> Broken | None:
-    """LoRA with Megatron-LM."""
-    if not case.adapters or not case.on_megatron:
-        return None
-    return Broken("method=lora requires DeepSpeed", "use method full, or --for deepspeed")
-
-
 @constraint(
     "lora-pipeline",
     source="dsforge: peft wraps a complete model, and a pipeline stage is only a part",
 )
 def lora_pipeline(case: Case) -> Broken | None:
-    """LoRA with pipeline parallelism."""
-    if not case.adapters or case.pipeline_parallel_size == 1:
+    """LoRA with pipeline parallelism under DeepSpeed."""
+    if not case.adapters or case.on_megatron or case.pipeline_parallel_size == 1:
         return None
     return Broken(
         f"LoRA cannot be combined with pipeline parallelism ({case.pipeline_parallel_size} stages)",
-        "use ZeRO instead",
+        "use ZeRO instead; `dsforge estimate --for megatron` prices it",
     )
 
 
@@ -117,12 +110,12 @@ def lora_pipeline(case: Case) -> Broken | None:
     ours=True,
 )
 def lora_tensor(case: Case) -> Broken | None:
-    """LoRA with tensor parallelism."""
+    """LoRA with tensor parallelism under DeepSpeed."""
     if not case.adapters or case.on_megatron or case.tensor_parallel_size == 1:
         return None
     return Broken(
         f"LoRA cannot be combined with tensor parallelism ({case.tensor_parallel_size})",
-        "use ZeRO instead",
+        "use ZeRO instead; `dsforge estimate --for megatron` prices it",
     )
 
 
@@ -138,21 +131,6 @@ def tied_modules(case: Case) -> Broken | None:
     return Broken(
         f"modules_to_save={', '.join(case.tied_modules)} cannot be combined with tied embeddings",
         "leave modules_to_save out, or use method full",
-    )
-
-
-@constraint(
-    "qlora-zero3",
-    source="DeepSpeed runtime/zero/partition_parameters.py, Init._convert_to_deepspeed_param "
-    "shards packed matrices without their scales; not proven here with `bnb_4bit_quant_storage`",
-)
-def qlora_stage(case: Case) -> Broken | None:
-    """QLoRA with ZeRO stage 3."""
-    if not case.in_4_bits or case.zero_stage != FULLY_SHARDED:
-        return None
-    return Broken(
-        "QLoRA (4 bits) requires ZeRO stage 0, 1 or 2 (got 3)",
-        "use ZeRO stage 2, or LoRA in 16 bits",
     )
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dsforge.constraints.case import Broken, Case, constraint, divisors, listed
+from dsforge.errors import Problem
 
 if TYPE_CHECKING:
     from dsforge.specs import ModelSpec, RopeScaling
@@ -18,6 +19,12 @@ ARGUMENTS = "Megatron-LM megatron/training/arguments.py"
 POSITIONS = ("rope", "learned")
 NORMS = ("rmsnorm", "layernorm")
 GELU = ("gelu", "gelu_new", "gelu_pytorch_tanh", "gelu_fast")
+# Files only: LoRA on Megatron's layers is priced as Megatron-Bridge and NeMo run it.
+NO_ADAPTERS = Problem(
+    "lora-megatron",
+    "pretrain_gpt.py of Megatron-LM has no LoRA (Megatron-Bridge and NeMo do)",
+    "use --for deepspeed; `dsforge estimate` prices it",
+)
 OPTIMIZERS = ("adamw", "sgd", "lion", "muon")
 NORMS_PER_LAYER = 2
 LLAMA3_CONSTANTS = (1.0, 4.0, 8192)
@@ -234,7 +241,6 @@ def _run_gaps(case: Case) -> list[str]:
         f"optimizer {case.optimizer} instead of adamw, sgd, lion or muon": (
             case.optimizer not in OPTIMIZERS
         ),
-        "LoRA": case.adapters,
         "CPU ranks": gpu is not None and gpu.is_cpu,
         "ranks on Gaudi": gpu is not None and gpu.is_gaudi,
     }

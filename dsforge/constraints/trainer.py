@@ -53,6 +53,9 @@ ANATOMIES = {
 }
 
 
+OWN_STATES = ("torchtune", "fsdp")  # trainers whose optimizer steps the weights themselves
+
+
 def is_split(layout: Layout) -> bool:
     """Whether the output layer is one of AutoTP or of the pipeline engine."""
     return layout.tensor_parallel_size > 1 or layout.pipeline_parallel_size > 1
@@ -179,4 +182,75 @@ def compiled_mode(case: Case) -> Broken | None:
         "compile=true cannot be combined with tensor, pipeline or sequence parallelism "
         f"({case.model_ranks} ranks a replica)",
         "use data parallelism alone, or `compile: false`",
+    )
+
+
+@constraint(
+    "bf16-states",
+    source="DeepSpeed runtime/zero/stage_1_and_2.py and stage3.py keep fp32 master weights; the "
+    "keys bf16_master_weights_and_grads and bf16_optimizer_states are not written here",
+)
+def states_in_bf16(case: Case) -> Broken | None:
+    """An optimizer without fp32 weights under an engine that keeps them."""
+    if not case.bf16_states:
+        return None
+    if case.on_megatron or case.trainer not in OWN_STATES:
+        return Broken("bf16_states requires trainer torchtune or fsdp", "name it, or leave it out")
+    if case.precision in (None, "bf16"):
+        return None
+    return Broken(f"bf16_states requires precision bf16 (got {case.precision})", "use bf16")
+
+
+@constraint(
+    "optimizer-in-backward",
+    source="torchtune recipes/full_finetune_single_device.py: `optimizer_in_bwd` and gradient "
+    "accumulation exclude each other; DeepSpeed and Megatron-LM step after backward",
+)
+def step_in_backward(case: Case) -> Broken | None:
+    """Gradients that are gone before the engine or another micro batch needs them."""
+    if not case.optimizer_in_backward:
+        return None
+    if case.on_megatron or case.trainer != "torchtune":
+        return Broken(
+            "optimizer_in_backward requires trainer torchtune", "name it, or leave it out"
+        )
+    steps = case.gradient_accumulation_steps
+    if steps in (None, 1):
+        return None
+    return Broken(
+        f"optimizer_in_backward cannot be combined with {steps} micro steps of accumulation",
+        "use a micro batch of the whole batch of a rank, or leave it out",
+    )
+
+
+@constraint(
+    "offload-activations",
+    source="torchtune training/_activation_offloading.py, `OffloadActivations`; `dsforge train` "
+    "uses checkpoints of transformers, which stay on the device",
+)
+def activations_in_ram(case: Case) -> Broken | None:
+    """Saved activations in RAM with a trainer that keeps them on the device."""
+    if not case.offload_activations or (case.trainer == "torchtune" and not case.on_megatron):
+        return None
+    return Broken("offload_activations requires trainer torchtune", "name it, or leave it out")
+
+
+@constraint(
+    "low-bit-optimizer",
+    source="dsforge: bitsandbytes' AdamW takes the values of the config's AdamW; DeepSpeed "
+    "runtime/engine.py, _configure_optimizer offloads its own CPU optimizers only",
+)
+def low_bit_optimizer(case: Case) -> Broken | None:
+    """AdamW of bitsandbytes in place of another optimizer, or of one on the CPU."""
+    states, kept = case.optimizer_states, "leave optimizer_states out"
+    if states is None:
+        return None
+    if case.optimizer not in (None, "adam", "adamw"):
+        named = case.optimizer[:60]
+        return Broken(f"optimizer_states={states} requires AdamW (got {named})", kept)
+    if not case.offloads_optimizer:
+        return None
+    return Broken(
+        f"optimizer_states={states} cannot be combined with offload_optimizer",
+        f"remove the block (paged moments leave the device by themselves), or {kept}",
     )

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from dsforge.estimate.adapters import adapter_token_bytes
 from dsforge.estimate.ulysses import saved_width
 from dsforge.execution import Kernels
 from dsforge.specs import ModelSpec, Workload
@@ -160,7 +161,13 @@ def _selected(model: ModelSpec, strategy: Strategy) -> Saved:
 
 def _bytes(saved: Saved, workload: Workload, strategy: Strategy) -> float:
     tp = strategy.layout.tensor_parallel_size
-    return element_bytes(workload) * (saved.whole + saved.cut / tp)
+    return _residual_bytes(workload) * saved.whole + element_bytes(workload) * saved.cut / tp
+
+
+def _residual_bytes(workload: Workload) -> int:
+    """Bytes of an element between the layers: float32 where embedding and norms are."""
+    upcast = workload.lora is not None and workload.lora.upcast
+    return FLOAT_BYTES if upcast else element_bytes(workload)
 
 
 def _score_bytes(model: ModelSpec, workload: Workload, strategy: Strategy) -> float:
@@ -195,6 +202,9 @@ def layer_token_bytes(
     """
     saved = _bytes(_all_saved(model, workload, strategy, moe_layer), workload, strategy)
     beside = named(_extra_bytes(model, workload, strategy), "statistic_bytes", "bytes", STATISTICS)
+    size = element_bytes(workload)
+    adapters = adapter_token_bytes(model, workload, size, moe_layer=moe_layer)
+    beside += adapters / strategy.layout.tensor_parallel_size
     return named(saved + beside, "moe_layer_bytes" if moe_layer else "dense_layer_bytes", "bytes")
 
 
@@ -220,7 +230,7 @@ def kept_token_bytes(
 def checkpoint_token_bytes(model: ModelSpec, workload: Workload, strategy: Strategy) -> float:
     """Bytes kept per token and layer under full recomputation: the layer's input."""
     cut = strategy.layout.tensor_parallel_size if strategy.sequence_parallel else 1
-    return named(element_bytes(workload) * model.hidden_size / cut, "checkpoint_bytes", "bytes")
+    return named(_residual_bytes(workload) * model.hidden_size / cut, "checkpoint_bytes", "bytes")
 
 
 def gradient_token_bytes(model: ModelSpec, workload: Workload, strategy: Strategy) -> float:

@@ -6,12 +6,15 @@ models, large tensor parallelism.
 
 from __future__ import annotations
 
+from dsforge.engines.deepspeed import LAUNCH_S
+from dsforge.estimate.quantised import dequantising_launches
 from dsforge.estimate.rates import memory_bytes_per_s
 from dsforge.specs import ClusterSpec, GpuSpec, Workload
 from dsforge.strategy import Strategy
 from dsforge.traced import counted, named
 
 LAUNCH = "host time of the engine per layer, forward and backward"
+UNPACKING = "host launches of kernels that dequantise matrices"
 PASSES = 3  # that an engine's host time is given for: one forward, and backward as two
 
 
@@ -23,7 +26,9 @@ def layer_host_s(
         return 0.0
     seconds = strategy.engine.layer_host_s(cluster, workload, strategy.sharding)
     seconds = counted(seconds, "engine_host_s", "s", of=passes, why=LAUNCH)
-    return seconds * passes / PASSES
+    more = dequantising_launches(workload, passes)
+    more_s = named(more * LAUNCH_S, "unpacking_host_s", "s", UNPACKING)
+    return seconds * passes / PASSES + more_s
 
 
 def optimizer_s(gpu: GpuSpec, trainable: float, state_bytes: float) -> float:

@@ -46,7 +46,7 @@ def family_costs(
     carried = loads(model, cluster, workload, strategy)
     hosted = max(carried, key=lambda load: (load.kept.host, load.kept.nvme))
     fullest = max(carried, key=lambda load: load.held.total)
-    own = is_own_config(model, cluster, strategy, fullest.held.total)
+    own = is_own_config(model, cluster, strategy, fullest.held.stored)
     own = own and strategy.runs_as.software == "dsforge"
     return FamilyCosts(
         model=model,

@@ -13,10 +13,11 @@ from pydantic import BaseModel, Field
 
 from dsforge.estimate.activations import FLOAT_BYTES, element_bytes
 from dsforge.estimate.params import parameters, trained_parameters
+from dsforge.estimate.quantised import quantised_elements, stored_bytes
 from dsforge.estimate.states import States, optimizer_bytes_per_parameter
 from dsforge.specs import FROZEN, ClusterSpec, ModelSpec, Workload
 from dsforge.strategy import FULLY_SHARDED, Strategy
-from dsforge.traced import WholeConstant, minimum, named, next_power_of_two
+from dsforge.traced import WholeConstant, maximum, minimum, named, next_power_of_two
 from dsforge.units import GIB, MIB
 
 PROCESS_BYTES = WholeConstant(
@@ -73,20 +74,35 @@ def host_memory(
     share = weights / (strategy.layout.model_ranks if part else 1)
     sharded = strategy.zero_stage == FULLY_SHARDED
     read = minimum(weights, SHARD_BYTES) if sharded else ranks * share
-    if workload.in_4_bits:  # packed on the device, tensor by tensor
-        read = ranks * minimum(weights, SHARD_BYTES)
+    if workload.is_quantised:  # packed tensor by tensor, on the device or for its shards in RAM
+        packed = _packed_model_bytes(model, workload) if sharded else 0.0
+        read = ranks * (minimum(weights, SHARD_BYTES) + packed)
     read = named(read, "read_bytes", "bytes", READING)
     rounding = 0.0
     if kept.pinned and own and not cluster.gpu.is_cpu:  # DeepSpeed's default is not to pin
         rounding = _pinned_rounding(kept.pinned)
     offloaded = named(ranks * (kept.host + rounding), "offloaded_to_host", "bytes", PINNED)
     step = idle + offloaded
+    init = step + (read if offloaded else 0)
+    if workload.is_quantised and sharded:  # a matrix leaves RAM as its shards come
+        init = maximum(step, idle + read)
+    saved = 0.0 if workload.is_quantised or not sharded else weights
     return HostMemory.model_construct(
         load=round(idle + read),
-        init=round(step + (read if offloaded else 0)),
+        init=round(init),
         step=round(step),
-        save=round(step + (weights if sharded and own else 0)),
+        save=round(step + (saved if own else 0)),
     )
+
+
+def _packed_model_bytes(model: ModelSpec, workload: Workload) -> float:
+    """Bytes of a model whose matrices are quantised: each rank packs a whole one, then shards it.
+
+    transformers does not build quantised models in ZeRO-3 partitions (`get_init_context`).
+    """
+    size, packed = element_bytes(workload), quantised_elements(model)
+    whole = size * (parameters(model) - packed) + stored_bytes(workload) * packed
+    return named(whole, "packed_model_bytes", "bytes")
 
 
 def idle_bytes(cluster: ClusterSpec) -> int:
@@ -104,7 +120,7 @@ def load_copies_bytes(
     type is given, beside the weights of the file (`from_pretrained`); counters of a node show
     that. It is not asked where the config is dsforge's own, whose trainer loads as `load` says.
     """
-    if workload.in_4_bits or strategy.engine.reads_own_part:
+    if workload.is_quantised or strategy.engine.reads_own_part:
         return 0
     copy = (FLOAT_BYTES + element_bytes(workload)) * parameters(model)
     copies = cluster.gpus_per_node * copy
@@ -123,9 +139,9 @@ def checkpoint_bytes(model: ModelSpec, workload: Workload) -> int:
     weights = trained = parameters(model)
     if workload.method == "lora" and workload.lora is not None:
         trained = trained_parameters(model, workload.lora)
-        weights = trained + (0 if workload.in_4_bits else weights)
+        weights = trained + (0 if workload.is_quantised else weights)
     size = element_bytes(workload)
-    return size * weights + optimizer_bytes_per_parameter(workload) * trained
+    return round(size * weights + optimizer_bytes_per_parameter(workload) * trained)
 
 
 def pinned_bytes(wanted: float) -> float:

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from dsforge.constraints.trainer import is_split
 from dsforge.engines import BY_NAME
 from dsforge.estimate.activations import COMPOSED, FLOAT_BYTES, element_bytes
+from dsforge.estimate.adapters import adapted_matrices
 from dsforge.estimate.flops import (
     BACKWARD,
     Product,
@@ -26,7 +27,11 @@ from dsforge.estimate.flops import (
 )
 from dsforge.estimate.loss import chunks_of, loss_under
 from dsforge.estimate.params import adapter_sides
-from dsforge.estimate.quantised import dequantising_bytes, layer_quantised_elements
+from dsforge.estimate.quantised import (
+    dequantising_s,
+    int8_token_bytes,
+    layer_quantised_elements,
+)
 from dsforge.estimate.rates import Rates, rates
 from dsforge.specs import GpuSpec, LoraSpec, ModelSpec, Workload
 from dsforge.strategy import Execution, Loss, Strategy
@@ -85,7 +90,8 @@ SUMMED = "chunks of the loss read and write the sum of the head's gradient"
 LOGIT = "bytes moved per logit, forward and backward"
 KERNEL = "elements read and written per element, by kernel"
 REST = "norms, activation, rotary embedding, residuals: memory-bound"
-WEIGHTS = "weights of idle experts, float32 gradient sums, dequantisation of 4-bit matrices"
+WEIGHTS = "weights of idle experts, float32 gradient sums, dequantisation of matrices"
+ADAPTERS = "matrix products of the adapters"
 
 
 class LinearTime(NamedTuple):
@@ -142,8 +148,8 @@ class Setting(NamedTuple):
     trains_head: bool
     repeated: float  # share of the products computed again
     repeated_scores: float
-    adapters: LoraSpec | None  # LoRA's, on frozen weights
-    dequantise_bytes: float  # moved for each element that lies in 4 bits, in each pass
+    adapters: LoraSpec | None  # LoRA's, on frozen weights, which it has the format of
+    dequantise_s: float  # of each quantised element in all passes
 
     @property
     def passes(self) -> float:
@@ -160,22 +166,26 @@ def setting_of(gpu: GpuSpec, workload: Workload, strategy: Strategy) -> Setting:
     """The setting of a workload and a strategy on a card."""
     execution, layout = strategy.runs_as, strategy.layout
     repeated, scores = _repeated(strategy)
-    tp = layout.tensor_parallel_size
+    tp, backward = layout.tensor_parallel_size, backward_factor(workload)
+    repeated = counted(repeated, "repeated", "share", of=tp, why=AGAIN)
+    held = rates(gpu, workload.precision, execution)
     return Setting(
         execution=execution,
         split=is_split(layout),
-        rates=rates(gpu, workload.precision, execution),
+        rates=held,
         size=element_bytes(workload),
         sequence_length=workload.sequence_length,
         tp=tp,
         ep=layout.expert_parallel_size,
         cut=tp if strategy.sequence_parallel else 1,
-        backward=backward_factor(workload),
+        backward=backward,
         trains_head=workload.trains_head,
-        repeated=counted(repeated, "repeated", "share", of=tp, why=AGAIN),
+        repeated=repeated,
         repeated_scores=counted(scores, "repeated_scores", "share", of=tp, why=AGAIN),
         adapters=workload.lora if workload.method == "lora" else None,
-        dequantise_bytes=dequantising_bytes(workload),
+        dequantise_s=dequantising_s(
+            gpu, workload, held.bandwidth, repeated=repeated, backward=backward
+        ),
     )
 
 
@@ -223,10 +233,14 @@ def _layer(model: ModelSpec, setting: Setting, *, moe_layer: bool) -> LinearTime
     moved = setting.size * (forward * (1 + setting.repeated) + backward)
     rest_s = named(moved / held.bandwidth, f"{kind}_rest_token_s", "s", REST)
     resident = _resident_bytes(model, setting, moe_layer=moe_layer)
-    weights_s = named(resident / held.bandwidth, f"{kind}_weights_s", "s", WEIGHTS)
+    packed = layer_quantised_elements(model, moe_layer=moe_layer)
+    weights_s = resident / held.bandwidth + setting.dequantise_s * packed / setting.tp
+    weights_s = named(weights_s, f"{kind}_weights_s", "s", WEIGHTS)
+    adapters = _adapters(model, setting, moe_layer=moe_layer)
     products_s = sum(times * line.token_s for times, line in each)
     fixed_s = passes * sum(times * line.fixed_s for times, line in each) + weights_s
     token_s = passes * products_s + attention_s(model, setting) + rest_s
+    fixed_s, token_s = fixed_s + adapters.fixed_s, token_s + adapters.token_s
     return LinearTime(
         named(fixed_s, f"{kind}_layer_fixed_s", "s", "independent of the number of tokens"),
         named(token_s, f"{kind}_layer_token_s", "s", "per token"),
@@ -234,7 +248,7 @@ def _layer(model: ModelSpec, setting: Setting, *, moe_layer: bool) -> LinearTime
 
 
 def _resident_bytes(model: ModelSpec, setting: Setting, *, moe_layer: bool) -> float:
-    """Bytes that no token count changes: of idle experts, gradient sums in fp32, dequantisation."""
+    """Bytes that no token count changes: of idle experts, gradient sums in fp32."""
     weights = 1.0 * product_elements(model, moe_layer=moe_layer)
     idle = 0.0
     if moe_layer and model.moe:
@@ -246,9 +260,28 @@ def _resident_bytes(model: ModelSpec, setting: Setting, *, moe_layer: bool) -> f
             idle, "idle_expert_elements", "elements", "experts without tokens on this rank"
         )
     summed = FP32_SUM_BYTES * (weights + idle) if setting.execution.gradients == "fp32" else 0.0
-    packed = layer_quantised_elements(model, moe_layer=moe_layer)
-    unpacked = setting.passes * setting.dequantise_bytes * packed
-    return (setting.passes * setting.size * idle + summed + unpacked) / setting.tp
+    return (setting.passes * setting.size * idle + summed) / setting.tp
+
+
+def _adapters(model: ModelSpec, setting: Setting, *, moe_layer: bool) -> LinearTime:
+    """Products of a layer's adapters, and the casts around products in int8; all passes.
+
+    An adapter's products are thin: their bytes are among those that are bound by memory.
+    """
+    lora, held = setting.adapters, setting.rates
+    if lora is None:
+        return LinearTime(0.0, 0.0)
+    ahead, kind = 1 + setting.repeated, "moe" if moe_layer else "dense"
+    sides = adapter_sides(model, lora, moe_layer=moe_layer)
+    flops = named(2.0 * lora.rank * sides, f"{kind}_adapter_flops", "FLOP", "of a token, forward")
+    in_int8 = ahead * int8_token_bytes(model, lora, moe_layer=moe_layer)
+    token_s = in_int8 / held.bandwidth + (ahead + BACKWARD) * flops / held.products
+    fixed_s = (ahead + BACKWARD) * adapted_matrices(model, lora, moe_layer=moe_layer)
+    fixed_s = fixed_s * held.kernel_s
+    return LinearTime(
+        named(fixed_s / setting.tp, f"{kind}_adapters_fixed_s", "s", ADAPTERS),
+        named(token_s / setting.tp, f"{kind}_adapters_token_s", "s", ADAPTERS),
+    )
 
 
 def attention_s(model: ModelSpec, setting: Setting) -> float:

@@ -20,7 +20,7 @@ from dsforge.estimate.doubts import memory_errors
 from dsforge.estimate.family_costs import FamilyCosts, family_costs
 from dsforge.estimate.host import HostMemory
 from dsforge.estimate.loss import NO_HEAD, HeadBytes, head_bytes
-from dsforge.estimate.quantised import dequantised_bytes
+from dsforge.estimate.quantised import dequantised_bytes, unpacked_layer_bytes
 from dsforge.estimate.states import Load, States
 from dsforge.specs import FROZEN, ClusterSpec, ModelSpec, Workload
 from dsforge.strategy import FULLY_SHARDED, Batching, Strategy
@@ -33,7 +33,7 @@ class MemoryTerms(BaseModel):
 
     model_config = FROZEN
 
-    weights: int = Field(description="Parameters as stored: compute precision, or 4 bits.")
+    weights: int = Field(description="Parameters as stored: compute precision, or quantised.")
     gradients: int = Field(description="Gradients, fp32 accumulation buffers included.")
     optimizer_state: int = Field(description="Master weights and optimizer moments.")
     activations: int = Field(description="Saved for backward, and the working set of one layer.")
@@ -147,6 +147,8 @@ class Footprint(NamedTuple):
     buffers: float
     saved: float  # from forward to backward, all layers of the stage
     working: float  # a layer at work
+    unpacked: float  # bytes of a layer's matrices that autograd keeps unpacked
+    unpacked_layers: int  # layers that keep them from forward to backward; 0: the one at work
     head: HeadBytes
     sample_tokens: float  # of one sample on one rank
     pipeline: int  # stages
@@ -164,6 +166,7 @@ class Footprint(NamedTuple):
         """
         kept, tokens = self.kept, batching.micro_batch_size * self.sample_tokens
         saved, working = tokens * self.saved * self._in_flight(batching), tokens * self.working
+        saved, working = self._with_unpacked(saved, working)
         logits = self.head.at(tokens)
         early = kept.gradients if self.lasting or batching.steps > 1 else 0.0
         at_loss, at_work = early + saved + logits, early + saved + working
@@ -183,6 +186,14 @@ class Footprint(NamedTuple):
         waiting = tokens * self.waiting * self._in_flight(batching)
         found = Peak(kept.weights, *parts, kept.optimizer, self.buffers, moment, churn, self.errors)
         return found._replace(waiting=waiting) if self.waiting else found
+
+    def _with_unpacked(self, saved: float, working: float) -> tuple[float, float]:
+        """Saved and working bytes with the matrices that autograd keeps unpacked."""
+        if not self.unpacked:
+            return saved, working
+        if self.unpacked_layers:
+            return saved + self.unpacked_layers * self.unpacked, working
+        return saved, working + self.unpacked
 
     def _in_flight(self, batching: Batching) -> float:
         """Micro batches in flight: 1F1B has one for each later stage.
@@ -220,7 +231,11 @@ def footprints(costs: FamilyCosts, strategy: Strategy) -> tuple[Footprint, ...]:
     """Every kind of stage of a strategy, and of all others that differ in batching alone."""
     model, workload = costs.model, costs.workload
     workspace = 0.0 if costs.cluster.gpu.is_cpu else lifted(WORKSPACE, of=model.layers)
-    dequantised = dequantised_bytes(model, workload)
+    dequantised, unpacked = (
+        dequantised_bytes(model, workload),
+        unpacked_layer_bytes(model, workload),
+    )
+    kept_unpacked = unpacked > 0 and strategy.recompute != "full"
     found = costs.cluster.calibration
     workspace += 0.0 if found is None else found.memory_overhead_gib * GIB
     stage3 = strategy.zero_stage == FULLY_SHARDED
@@ -231,6 +246,8 @@ def footprints(costs: FamilyCosts, strategy: Strategy) -> tuple[Footprint, ...]:
             buffers=_buffers(model, workload, strategy, load) + workspace + dequantised,
             saved=_saved_token_bytes(model, workload, strategy, load),
             working=_working_token_bytes(model, workload, strategy, load),
+            unpacked=unpacked,
+            unpacked_layers=load.stage.layers if kept_unpacked else 0,
             head=head if load.stage.has_head else NO_HEAD,
             sample_tokens=workload.sequence_length / strategy.layout.context_parallel_size,
             pipeline=strategy.layout.pipeline_parallel_size,
@@ -313,9 +330,11 @@ def _working_token_bytes(
 
 def _buffers(model: ModelSpec, workload: Workload, strategy: Strategy, load: Load) -> float:
     """Bytes of buckets and of gathered parameters."""
-    held = Held(load.held.total, load.held.trainable, load.stage.layers)
+    held = Held(load.held.stored, load.held.trainable, load.stage.layers)
     sharding, buckets = strategy.sharding, load.buckets
     elements = strategy.engine.buffer_elements(model, held, sharding, buckets)
+    if strategy.zero_stage == FULLY_SHARDED and strategy.recompute != "full":
+        elements += load.held.packed  # bitsandbytes keeps each gathered one in the graph
     return named(element_bytes(workload) * elements, "engine_buffers", "bytes")
 
 

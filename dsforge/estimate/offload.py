@@ -24,6 +24,7 @@ from dsforge.estimate.family_costs import FamilyCosts
 from dsforge.estimate.states import (
     MOMENTS,
     optimizer_bytes_per_parameter,
+    paged_bytes_per_parameter,
     shares,
     tiles_of,
 )
@@ -116,8 +117,8 @@ def offload(costs: FamilyCosts, strategy: Strategy) -> Moved:
         return NOTHING
     cluster, held, group = costs.cluster, costs.fullest.held, shares(strategy)
     trainable = group.of_trainable(held)
-    copies = _copies(costs.workload, strategy, group.of(held), trainable)
-    disk = _disk(costs.workload, strategy, group.of(held), trainable)
+    copies = _copies(costs.workload, strategy, group.of_stored(held), trainable)
+    disk = _disk(costs.workload, strategy, group.of_stored(held), trainable)
     updated = 0.0
     if strategy.offload_optimizer != "none":
         tiles, offloaded = tiles_of(strategy, trainable, costs.buckets)
@@ -212,6 +213,18 @@ def _slower(cluster: ClusterSpec, copies: _Copies, link: float, cpu_s: float) ->
     more = maximum(0.0, 1 / PAGEABLE_BYTES_PER_S - 1 / link)
     once_s = maximum(0.0, cpu_s) + more * copies.once
     return Slower(once_s, more * copies.micro_step, more * copies.accumulating)
+
+
+def paged_optimizer_s(costs: FamilyCosts, strategy: Strategy) -> float:
+    """Seconds in which paged moments come to the device and leave it again, once a step."""
+    each = paged_bytes_per_parameter(costs.workload, strategy.runs_as)
+    if not each or costs.cluster.gpu.is_cpu:
+        return 0.0
+    held = costs.fullest.held
+    sharded = strategy.zero_stage >= 1
+    trained = shares(strategy).of_trainable(held) if sharded else 1.0 * held.trainable
+    seconds = 2 * each * trained / link_bytes_per_s(costs.cluster)
+    return named(seconds, "paged_optimizer_s", "s", "paged moments over the host link")
 
 
 def link_bytes_per_s(cluster: ClusterSpec) -> float:

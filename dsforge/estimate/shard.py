@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from dsforge.estimate.cut import Stage
 from dsforge.estimate.params import lora_parameters, parameter_counts, saved_parameters
-from dsforge.estimate.quantised import quantised_elements
+from dsforge.estimate.quantised import packed_away, quantised_elements
 from dsforge.layout import Layout
 from dsforge.specs import ModelSpec, Workload
 from dsforge.traced import ceil_div, named
@@ -20,12 +20,26 @@ class RankParameters(NamedTuple):
     experts: int
     trainable_shared: int
     trainable_experts: int
-    quantised: int = 0  # of the shared ones, frozen in 4 bits
+    quantised: int = 0  # of the shared ones, frozen in few bits
+    packed_away: int = 0  # elements of the compute precision that packing saves: bits / 16
 
     @property
     def total(self) -> int:
         """Elements of the rank's layers before sharding."""
         return named(self.shared + self.experts, "held_parameters", "elements")
+
+    @property
+    def stored(self) -> int:
+        """Elements of the compute precision that the weights take; packed ones count by bytes.
+
+        So does the engine: `ds_numel` of a packed parameter counts elements of its storage.
+        """
+        return named(self.total - self.packed_away, "stored_parameters", "elements")
+
+    @property
+    def packed(self) -> int:
+        """Elements of the compute precision that the packed matrices take."""
+        return named(self.quantised - self.packed_away, "packed_parameters", "elements")
 
     @property
     def trainable(self) -> int:
@@ -86,8 +100,10 @@ def rank_parameters(
         return RankParameters(shared, experts, shared, experts)
     adapters = ceil_div(lora_parameters(model, workload.lora) * stage.layers, model.depth * tp)
     adapters = named(adapters, "adapter_parameters", "elements")
-    saved = saved_parameters(model, workload.lora)  # no pipeline: every rank has both ends
-    packed = quantised_elements(model) if workload.in_4_bits else 0
+    ends = stage.has_embedding or stage.has_head
+    saved = saved_parameters(model, workload.lora) if ends else 0
+    packed = quantised_elements(model) if workload.is_quantised else 0
     packed = named(packed * stage.layers // (model.depth * tp), "quantised_parameters", "elements")
     trained = adapters + ceil_div(saved, tp)
-    return RankParameters(shared + trained, experts, trained, 0, packed)
+    away = packed_away(workload, packed)
+    return RankParameters(shared + trained, experts, trained, 0, packed, away)

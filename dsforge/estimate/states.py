@@ -18,15 +18,20 @@ from typing import NamedTuple
 from dsforge.estimate.activations import FLOAT_BYTES, TokenBytes, element_bytes, token_bytes
 from dsforge.estimate.buckets import size_buckets
 from dsforge.estimate.cut import Stage, kinds_of
-from dsforge.estimate.quantised import NF4_BYTES
+from dsforge.estimate.quantised import packed_bytes, stored_bytes
 from dsforge.estimate.shard import RankParameters, rank_parameters
-from dsforge.specs import ClusterSpec, ModelSpec, Workload
+from dsforge.specs import LOW_BIT, ClusterSpec, ModelSpec, Workload
 from dsforge.strategy import FULLY_SHARDED, GRADIENTS_SHARDED, Buckets, Execution, Strategy
 from dsforge.traced import Traced, counted, maximum, minimum, named
 
 # float32 moments per parameter. Adafactor factors its second moment: about nothing.
-MOMENTS = {"adamw": 2, "lion": 1, "sgd": 1, "adafactor": 0, "muon": 1}
+MOMENTS = {"adamw": 2, "lion": 1, "sgd": 1, "adafactor": 0, "muon": 1, **dict.fromkeys(LOW_BIT, 2)}
 MOMENT_BYTES = {"fp32": 4, "bf16": 2, "int8": 1}
+# Optimizers of bitsandbytes: moments of AdamW, and bytes of each; 8-bit ones have a float32 scale
+# for every 256 elements (bitsandbytes `optim/optimizer.py`, `Optimizer2State.init_state`).
+SCALED_8_BIT = 1 + 4 / 256
+LOW_BIT_BYTES = {"adamw_8bit": SCALED_8_BIT, "paged_adamw_8bit": SCALED_8_BIT}
+PAGED = ("paged_adamw_8bit", "paged_adamw_32bit")
 READ = "from the source of the engine: stage_1_and_2.py, stage3.py, Megatron's optimizer"
 WEIGHTS = f"on the device, {READ}"
 GRADIENTS = f"on the device, {READ}, unless the states are offloaded"
@@ -59,6 +64,10 @@ class Shares(NamedTuple):
         shard = parameters.shared / self.shared + parameters.experts / self.experts
         return named(shard, "shard_parameters", "elements")
 
+    def of_stored(self, parameters: RankParameters) -> float:
+        """Elements of the compute precision that this rank's shard takes, packed ones by bytes."""
+        return self.of(parameters) - parameters.packed_away / self.shared
+
     def of_trainable(self, parameters: RankParameters) -> float:
         """Elements of this rank's shard of the trainable parameters."""
         experts = parameters.trainable_experts / self.experts
@@ -85,7 +94,7 @@ def loads(
     """
     found = [stage.named(model.depth) for stage in kinds_of(model, strategy)]
     held = [rank_parameters(model, workload, strategy.layout, stage) for stage in found]
-    most = max(parameters.total for parameters in held)
+    most = max(parameters.stored for parameters in held)
     buckets = size_buckets(model, cluster, strategy, most)
     tokens = token_bytes(model, workload, strategy)
     return tuple(
@@ -103,11 +112,25 @@ def shares(strategy: Strategy) -> Shares:
     return Shares(ranks, named(maximum(1, experts), "expert_shard_ranks", "ranks", SAME_EXPERTS))
 
 
-def optimizer_bytes_per_parameter(workload: Workload, run: Execution | None = None) -> int:
+def optimizer_bytes_per_parameter(workload: Workload, run: Execution | None = None) -> float:
     """Bytes of master weight (none in fp32) and moments of one trainable parameter."""
     master = 0 if workload.precision == "fp32" or (run and not run.master_weights) else 4
-    size = master + (MOMENT_BYTES[run.moments] if run else 4) * MOMENTS[workload.optimizer]
+    size = master + _moment_bytes(workload, run)
     return counted(size, "optimizer_bytes_per_parameter", "bytes", of=workload.sequence_length)
+
+
+def _moment_bytes(workload: Workload, run: Execution | None) -> float:
+    """Bytes of all moments of one trainable parameter."""
+    usual = MOMENT_BYTES[run.moments] if run else 4
+    return LOW_BIT_BYTES.get(workload.optimizer, usual) * MOMENTS[workload.optimizer]
+
+
+def paged_bytes_per_parameter(workload: Workload, run: Execution | None = None) -> float:
+    """Bytes of moments in pages that may be in RAM (bitsandbytes `functional.get_paged`)."""
+    if workload.optimizer not in PAGED:
+        return 0.0
+    size = _moment_bytes(workload, run)
+    return counted(size, "paged_bytes_per_parameter", "bytes", of=workload.sequence_length)
 
 
 def _kept(
@@ -135,14 +158,15 @@ def states(
     group = shares(strategy)
     shard, trainable = group.of(parameters), group.of_trainable(parameters)
     per_parameter = optimizer_bytes_per_parameter(workload, run)
-    optimizer = per_parameter * (trainable if stage >= 1 else parameters.trainable)
+    updated = trainable if stage >= 1 else parameters.trainable
+    optimizer, paged = per_parameter * updated, paged_bytes_per_parameter(workload, run) * updated
     optimizer = named(optimizer, "optimizer_bytes", "bytes", "sharded from ZeRO stage 1 on")
     weights = size * (shard if stage == FULLY_SHARDED else parameters.total)
-    weights -= (size - NF4_BYTES) * parameters.quantised
+    weights -= _saved_by_quantising(workload, strategy, parameters, group)
     if strategy.hpz_partition_size > 1:
-        weights += size * parameters.total / strategy.hpz_partition_size
+        weights += size * parameters.stored / strategy.hpz_partition_size
     if not strategy.engine.has_zero_stages:
-        return _without_zero(strategy, parameters, weights, optimizer)
+        return _paged(_without_zero(strategy, parameters, weights, optimizer), paged)
     wide, flat = run.gradients == "fp32" and size < FLOAT_BYTES, sums_beside(workload, strategy)
     summed = (FLOAT_BYTES if wide else size) + (size if flat else 0)
     gradients = summed * (trainable if stage >= GRADIENTS_SHARDED else parameters.trainable)
@@ -154,7 +178,37 @@ def states(
     waiting = FLOAT_BYTES if wide and stage == FULLY_SHARDED else size
     stays = stage < GRADIENTS_SHARDED or (wide and stage == GRADIENTS_SHARDED)
     sizes = _Sizes(trainable, waiting, tiles, offloaded, gradients if stays else 0.0)
-    return _offloaded(on_device, strategy, sizes)
+    return _paged(_offloaded(on_device, strategy, sizes), paged)
+
+
+def _paged(found: States, paged: float) -> States:
+    """The states with paged moments in RAM, where they are as soon as the device is full.
+
+    torch's counters do not know them: they are managed memory of CUDA.
+    """
+    return found._replace(optimizer=found.optimizer - paged, host=found.host + paged)
+
+
+def _saved_by_quantising(
+    workload: Workload, strategy: Strategy, parameters: RankParameters, group: Shares
+) -> float:
+    """Bytes that quantised matrices take less than those of the compute precision.
+
+    ZeRO stage 3 shards the packed parameter; its scales are attributes of a module's weight, not
+    parameters, and stay whole on each rank (bitsandbytes `functional.QuantState`).
+    """
+    lora, size = workload.lora, element_bytes(workload)
+    if lora is None or not parameters.quantised:
+        return 0.0
+    stored, wider = stored_bytes(workload), 0.0
+    if lora.upcast:  # to float32: what is frozen and not quantised
+        wider = FLOAT_BYTES - size
+    frozen = parameters.total - parameters.quantised - parameters.trainable
+    if strategy.zero_stage != FULLY_SHARDED:
+        return (size - stored) * parameters.quantised - wider * frozen
+    packed, ranks = packed_bytes(lora), group.shared
+    scales = (stored - packed) * parameters.quantised
+    return (size - packed) * parameters.quantised / ranks - scales - wider * frozen / ranks
 
 
 def _float32_gradients(

@@ -14,7 +14,7 @@ from dsforge.estimate.flops import step_flops
 from dsforge.estimate.layer_time import attention_s, setting_of
 from dsforge.estimate.memory import layers_kept_bytes
 from dsforge.estimate.micro_batch_time import StageTimes, stage_times
-from dsforge.estimate.offload import Moved, link_bytes_per_s, offload
+from dsforge.estimate.offload import Moved, link_bytes_per_s, offload, paged_optimizer_s
 from dsforge.estimate.states import shares
 from dsforge.estimate.traffic import Exchange, exchanges
 from dsforge.specs import FROZEN, Calibration, ClusterSpec, ModelSpec, Workload
@@ -137,12 +137,13 @@ def step_costs(costs: FamilyCosts, strategy: Strategy) -> StepCosts:
     if strategy.zero_stage == FULLY_SHARDED:
         stepped = named(shares(strategy).of_trainable(held), "stepped", "elements", STEPPED)
     on_device_s = optimizer_s(costs.cluster.gpu, stepped, costs.fullest.kept.optimizer)
+    paged_s = paged_optimizer_s(costs, strategy)
     return StepCosts(
         stage_times=stage_times(costs, strategy),
         exchanges=exchanges(costs, strategy),
         between=stage_traffic(costs, strategy),
         moved=moved,
-        optimizer_s=moved.cpu_s + on_device_s + STEP_OVERHEAD_S,
+        optimizer_s=moved.cpu_s + on_device_s + paged_s + STEP_OVERHEAD_S,
         sample_tokens=costs.workload.sequence_length / strategy.layout.context_parallel_size,
         attention_token_s=_attention_token_s(costs, strategy),
         checkpoint_token_s=_checkpoint_token_s(costs, strategy),

@@ -107,7 +107,7 @@ def _of_shards(costs: FamilyCosts, strategy: Strategy) -> tuple[Exchange, ...]:
     run, held, size = strategy.runs_as, costs.fullest.held, element_bytes(costs.workload)
     if strategy.zero_stage == FULLY_SHARDED:
         gradients = 1.0 * gradient_size(costs.workload, strategy) * held.trainable
-        weights = (QUANTIZED_WEIGHT if run.quantized_weights else size) * held.total
+        weights = (QUANTIZED_WEIGHT if run.quantized_weights else size) * held.stored
         weights = named(weights, "weight_bytes", "bytes", PAYLOAD)
         if run.quantized_gradients:
             gradients = QUANTIZED_GRADIENT * held.trainable
@@ -209,7 +209,7 @@ def _second_copy(
     ones stays. Gradients are scattered over all ranks (ZeRO++, Wang et al. 2023, section 3.2).
     """
     group, every, held = costs.links.updates, costs.links.shards, costs.fullest.held
-    renewed = weights * held.trainable / held.total
+    renewed = weights * held.trainable / held.stored
     name = "weights gathered in groups, gradients scattered"
     sent = _messages(costs, strategy)
     once = Exchange(

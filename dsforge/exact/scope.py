@@ -60,7 +60,7 @@ def _of_run(cluster: ClusterSpec, workload: Workload) -> Iterator[Problem]:
     if workload.optimizer != "adamw":
         message = f"`optimizer` (={workload.optimizer}) must be adamw"
         yield Problem("exact-optimizer", message, "use --optimizer adamw, or leave out --exact")
-    if workload.in_4_bits:
+    if workload.is_quantised:
         message = "`method` (=qlora) must be full or lora: weights in 4 bits are not simulated"
         yield Problem("exact-method", message, "use --method lora, or leave out --exact")
     lora = workload.lora

@@ -14,7 +14,7 @@ from dsforge.lint.rules.accelerate import PLUGIN
 from dsforge.lint.rules.megatron import CP, EP, GLOBAL, GROUPS, HEADS, MICRO, PP, TP, count_of
 from dsforge.zero_stages import ZERO_STAGES, Offload
 
-QLORA_BITS = 4
+FORMAT_OF_BITS = {4: "nf4", 8: "int8"}  # where no format is named
 
 
 @lru_cache(maxsize=1)  # two dozen constraints look at the same file
@@ -41,13 +41,21 @@ def strategy_of(file: CheckedFile) -> constraints.Case:
             tied_modules=tuple(map(str, saved)) if tied and isinstance(saved, list) else (),
             sequence_length=file.whole("sequence_length"),
             adapters=bool(file.block("lora")),
-            in_4_bits=file.whole("lora", "bits") == QLORA_BITS,
+            optimizer_states=file.word("optimizer_states") or None,
+            base=_base(file),
+            quant_storage=file.word("lora", "quant_storage") or None,
+            kernel=file.word("lora", "kernel") or None,
             attention=file.word("attention") or None,
             packing=file.is_on("packing"),
             compiled=file.is_on("compile"),
         )
     filled = ranks is None or ranks % config.model_ranks == 0
     return found if filled else found._replace(data_parallel_size=None)
+
+
+def _base(file: CheckedFile) -> str | None:
+    """Format of a job's frozen matrices; none where they are not quantised."""
+    return file.word("lora", "base") or FORMAT_OF_BITS.get(file.whole("lora", "bits") or 16)
 
 
 def _of_arguments(file: CheckedFile) -> constraints.Case:

@@ -40,8 +40,8 @@ def needs_deepspeed(request: Request) -> bool:
     zero = fixed.zero_stage is not None or (fixed.hpz_partition_size or 1) > 1
     kernels = fixed.loss == "chunked" or fixed.attention in ("eager", "masked")
     kernels = kernels or fixed.kernels is not None or fixed.trainer is not None
-    kernels = kernels or bool(fixed.offload_activations)
-    return bool(offloads) or zero or kernels
+    states = any((fixed.bf16_states, fixed.optimizer_in_backward, fixed.offload_activations))
+    return bool(offloads) or zero or kernels or states
 
 
 def fine_tuned(request: Request) -> str:

@@ -143,6 +143,9 @@ def _execution(request: Request, *, partial: bool) -> Execution | None:
         kernels=fixed.kernels or EXECUTIONS[fixed.trainer or ZERO.name].kernels,
         trainer=fixed.trainer or ZERO.name,
         software=fixed.software or "dsforge",
+        master_weights=not fixed.bf16_states,
+        moments="bf16" if fixed.bf16_states else "fp32",
+        fused_backward=bool(fixed.optimizer_in_backward),
         offload_activations=bool(fixed.offload_activations),
     )
     return None if how == USUAL else _engine(how)
@@ -187,6 +190,9 @@ class _How(NamedTuple):
     kernels: Kernels = "eager"
     trainer: str = ZERO.name
     software: Software = "dsforge"
+    master_weights: bool = True
+    moments: Literal["fp32", "bf16"] = "fp32"
+    fused_backward: bool = False
     offload_activations: bool = False
 
 

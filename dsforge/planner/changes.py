@@ -14,13 +14,12 @@ from typing import Any, NamedTuple
 
 from dsforge.constraints import Case, allows
 from dsforge.constraints.deepspeed import offload_optimizer_stage, offload_parameters_stage
-from dsforge.constraints.inputs import qlora_stage
 from dsforge.engines import BY_NAME
 from dsforge.execution import BackEnd
 from dsforge.plan import Request
 from dsforge.planner.back_ends import BACK_ENDS, fine_tuned, needs_deepspeed
 from dsforge.specs import QLORA_BITS, ClusterSpec, LoraSpec, NvmeSpec
-from dsforge.strategy import GRADIENTS_SHARDED, Offload, Strategy, ZeroStage
+from dsforge.strategy import Offload, Strategy, ZeroStage
 from dsforge.units import GIB
 
 STAGES: tuple[ZeroStage, ...] = (1, 2, 3)
@@ -172,22 +171,9 @@ def _of_job(request: Request) -> Iterator[Change]:
     lora = work.lora or LoraSpec()
     if work.method == "full":
         yield _job(request, METHOD, "LoRA", method="lora", lora=lora)
-    if not work.in_4_bits:
-        yield _quantised(request, lora.model_copy(update={"bits": QLORA_BITS}))
-
-
-def _quantised(request: Request, lora: LoraSpec) -> Change:
-    """The same job with frozen matrices in 4 bits, which no rank can hold a part of."""
-    change, fixed = _job(request, METHOD, "QLoRA", method="lora", lora=lora), request.constraints
-    if allows(Case(in_4_bits=True, zero_stage=fixed.zero_stage), qlora_stage):
-        return change
-    whole = {
-        "zero_stage": GRADIENTS_SHARDED,
-        "offload_parameters": None,
-        "hpz_partition_size": None,
-    }
-    asked = change.request.model_copy(update={"constraints": fixed.model_copy(update=whole)})
-    return change._replace(name=f"QLoRA under ZeRO-{GRADIENTS_SHARDED}", request=asked)
+    if not work.is_quantised:
+        packed = lora.model_copy(update={"bits": QLORA_BITS})
+        yield _job(request, METHOD, "QLoRA", method="lora", lora=packed)
 
 
 def _strategy(request: Request, axis: str, name: str, **fields: Any) -> Change:

@@ -182,7 +182,7 @@ def _job(start: Request, end: Request) -> Iterator[str]:
         yield f"global batch {after.global_batch_size}"
     if after.lora and not before.lora:
         yield f"trains only adapters of rank {after.lora.rank}"
-    if after.in_4_bits and not before.in_4_bits:
+    if after.is_quantised and not before.is_quantised:
         yield "frozen matrices in 4 bits"
 
 

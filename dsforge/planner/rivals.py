@@ -62,7 +62,7 @@ def rivals(request: Request, explored: tuple[Explored, ...]) -> Rivals:
 def _quantised(request: Request, likewise: tuple[Candidate, ...]) -> Candidate | None:
     """The choice under QLoRA, where all that fits under LoRA offloads and this does not."""
     work = request.workload
-    if work.lora is None or work.in_4_bits or not all(c.family.offloads for c in likewise):
+    if work.lora is None or work.is_quantised or not all(c.family.offloads for c in likewise):
         return None
     lora = work.lora.model_copy(update={"bits": QLORA_BITS})
     fewer_bits = {"workload": work.model_copy(update={"lora": lora})}
@@ -76,6 +76,8 @@ def _left_out(request: Request) -> Candidate | None:
     """The fastest Megatron-LM plan, where trained weights or rows of data keep it out."""
     fixed = request.constraints
     if fixed.back_end or needs_deepspeed(request) or not fine_tuned(request):
+        return None
+    if request.workload.method == "lora":  # no conversion brings adapters to `pretrain_gpt.py`
         return None
     on_megatron = {"constraints": fixed.model_copy(update={"back_end": BACK_ENDS[1]})}
     asked = request.model_copy(update=on_megatron)

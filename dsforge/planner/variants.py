@@ -5,6 +5,7 @@ from __future__ import annotations
 from operator import attrgetter
 from typing import NamedTuple
 
+from dsforge.constraints.megatron import NO_ADAPTERS
 from dsforge.errors import Problem
 from dsforge.plan import Request, Variant, VariantName
 from dsforge.planner.candidates import Offloads, base, families, layouts
@@ -39,8 +40,16 @@ def variants(explorer: Explorer) -> tuple[Variant, ...]:
         name: (base(request, "deepspeed", layout, stage=shape.stage, offloads=shape.offloads),)
         for name, shape in SHAPES.items()
     }
-    families_of["megatron"] = tuple(families(_free(request), "megatron"))
-    return tuple(_best(explorer, name, bases) for name, bases in families_of.items())
+    of_deepspeed = tuple(_best(explorer, name, bases) for name, bases in families_of.items())
+    return (*of_deepspeed, _on_megatron(explorer))
+
+
+def _on_megatron(explorer: Explorer) -> Variant:
+    """The variant of Megatron-LM; adapters have a price there, but no files."""
+    name: VariantName = "megatron"
+    if explorer.request.workload.method == "lora":
+        return Variant.model_construct(name=name, priced=None, problems=(NO_ADAPTERS,))
+    return _best(explorer, name, tuple(families(_free(explorer.request), "megatron")))
 
 
 def _free(request: Request) -> Request:

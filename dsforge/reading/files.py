@@ -351,7 +351,8 @@ class WorkloadFile(BaseModel):
         default=1.0, ge=0, le=1e6, description="Largest norm of the gradients; 0: none."
     )
     method: MethodName | None = Field(
-        default=None, description="qlora: adapters on matrices frozen in 4 bits."
+        default=None,
+        description="qlora: adapters on quantised matrices, nf4 unless `lora.base` says else.",
     )
     lora: LoraSpec | None = Field(
         default=None, description="Adapters, with `method: lora` or `qlora`."

@@ -83,7 +83,9 @@ def workload_file(source: Source) -> WorkloadFile:
 
 def _says_other_bits(lora: LoraSpec | None) -> bool:
     """Whether the file itself asks for adapters on matrices in 16 bits."""
-    return lora is not None and "bits" in lora.model_fields_set and lora.bits != QLORA_BITS
+    if lora is None or "bits" not in lora.model_fields_set:
+        return False
+    return lora.frozen_format is None
 
 
 class Fitted(NamedTuple):
@@ -181,7 +183,7 @@ class _Draft:
         if lora is None:
             lora = LoraSpec()
             self._choose("default-lora", f"adapters of rank {lora.rank} with alpha {lora.alpha:g}")
-        if self.file.method == "qlora":
+        if self.file.method == "qlora" and lora.frozen_format is None:
             return lora.model_copy(update={"bits": QLORA_BITS})
         return lora
 

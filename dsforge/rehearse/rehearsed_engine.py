@@ -16,6 +16,7 @@ from dsforge.rehearse.fake_tensors import moving_in_place
 from dsforge.rehearse.rehearsed_job import RehearsedJob
 from dsforge.rehearse.rehearsed_model import build
 from dsforge.rehearse.storage_owners import Ownership
+from dsforge.train.model.qlora import shard
 from dsforge.train.parallel.autotp import tensor_groups, tensor_settings
 from dsforge.train.parallel.modes import Mode, check_model
 from dsforge.train.parallel.pipeline_model import PipelineDecoder
@@ -25,14 +26,28 @@ from dsforge.train.parallel.ulysses import sequence_groups
 def start(job: RehearsedJob, settings: dict[str, Any], mode: Mode, ownership: Ownership) -> Any:
     """The engine of this rank, its model's memory claimed.
 
-    A model that is split has its whole weights in host memory first, as in training.
+    A model that is split, or packed and sharded by ZeRO-3, has its whole weights in host memory
+    first, as in training.
     """
     tracker = ownership.tracker
-    tracker.building = mode.layout.model_ranks > 1
+    packed = job.quantises and read(settings, filled_in=False).config.shards_parameters
+    tracker.building = packed or mode.layout.model_ranks > 1
     model = build(job, settings)
     tracker.building = False
+    if packed:
+        shard_packed(model, settings)
     with moving_in_place(tracker):
         return _started(model, settings, mode, ownership)
+
+
+def shard_packed(model: Any, settings: dict[str, Any]) -> None:
+    """Move the scales of packed matrices to the device and shard the rest, as training does."""
+    for parameter in model.parameters():
+        state = getattr(parameter, "quant_state", None)
+        for part in () if state is None else (state, state.state2):
+            if part is not None:
+                part.absmax = part.absmax.clone()
+    shard(model, settings)
 
 
 def _check(mode: Mode, configuration: Any, *, adapters: bool = False) -> None:

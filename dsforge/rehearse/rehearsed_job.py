@@ -28,6 +28,11 @@ class RehearsedJob(NamedTuple):
     lora: LoraSpec | None = None
     loss: AskedLoss = "plain"
 
+    @property
+    def quantises(self) -> bool:
+        """Whether its frozen matrices are packed in 4 bits."""
+        return self.lora is not None and self.lora.frozen_format is not None
+
 
 def mode_of(settings: dict[str, Any], world_size: int) -> Mode:
     """The parallel mode of a ds_config on so many ranks. Raises SpecError if impossible."""

@@ -16,6 +16,7 @@ from dsforge.ds_config import read
 from dsforge.rehearse.fake_gpu import DEVICE
 from dsforge.rehearse.rehearsed_job import RehearsedJob
 from dsforge.train.model.adapters import with_adapters
+from dsforge.train.model.qlora import checkpoint_layers
 
 PRECISIONS = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
@@ -28,13 +29,18 @@ def build(job: RehearsedJob, settings: dict[str, Any]) -> torch.nn.Module:
     dtype = PRECISIONS[written.precision or "fp32"]  # as the engine decides it (get_data_types)
     values = dict(job.config)
     config = AutoConfig.for_model(values.pop("model_type"), **values)
-    with _build_device(settings, shards_parameters=written.shards_parameters):
+    packed, sharded = job.quantises, written.shards_parameters
+    with _build_device(settings, shards_parameters=sharded and not packed):
         model = AutoModelForCausalLM.from_config(config, dtype=dtype)
     model.config.use_cache = False
     if job.recompute:
-        model.gradient_checkpointing_enable({"use_reentrant": False})
+        checkpoint_layers(model, packed_shards=packed and sharded)
     if job.lora is not None:
         with torch.device(DEVICE):
+            if packed:
+                from dsforge.rehearse.packed_linear import pack
+
+                pack(model, job.lora, sharded=sharded)
             model = with_adapters(model, job.lora)
     return model
 

@@ -64,7 +64,7 @@ class Ownership:
         for parameter in model.parameters():
             partition = getattr(parameter, "ds_tensor", None)
             accumulated = getattr(parameter, WHOLE, None)
-            self._set_owner("parameter", _tensors([parameter.data, partition]))
+            self._set_owner("parameter", _tensors([parameter.data, partition, *_scales(parameter)]))
             self._set_owner("gradient", _tensors([parameter.grad, accumulated]))
         self._set_owner("buffer", model.buffers())
 
@@ -87,6 +87,14 @@ class Ownership:
             index = self.tracker.index(tensor)
             if index is not None:
                 self.owners.setdefault(index, owner)
+
+
+def _scales(parameter: torch.Tensor) -> Iterator[torch.Tensor]:
+    """Scales of a packed matrix, which are whole on each rank."""
+    state = getattr(parameter, "quant_state", None)
+    while state is not None:
+        yield state.absmax
+        state = state.state2
 
 
 def _tensors(held: Any) -> Iterator[torch.Tensor]:

@@ -43,8 +43,13 @@ class Bundle(NamedTuple):
 
 
 def bundles(plan: Plan) -> tuple[Bundle, ...]:
-    """The choice, then the fastest strategy of the other back end that fits, if one does."""
+    """The choice, then the fastest strategy of the other back end that fits, if one does.
+
+    Adapters have no files for Megatron-LM.
+    """
     other: BackEnd = "megatron" if plan.strategy.back_end == "deepspeed" else "deepspeed"
+    if plan.workload.method == "lora":
+        return (Bundle(plan.choice, CHOSEN),)
     fitting = [
         variant.priced
         for variant in plan.variants

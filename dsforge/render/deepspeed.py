@@ -245,6 +245,11 @@ def _optimizer(workload: Workload, cluster: ClusterSpec, *, sharded: bool) -> Op
         case "adamw":
             torch_adam = cluster.gpu.is_cpu
             return OptimizerBlock("AdamW", lr, decay, ADAM_BETAS, ADAM_EPSILON, None, torch_adam)
+        case "adamw_8bit" | "paged_adamw_8bit" | "paged_adamw_32bit":
+            # Its values; `dsforge train` makes the optimizer of bitsandbytes (`optimizer_states`).
+            return OptimizerBlock(
+                "AdamW", lr, decay, ADAM_BETAS, ADAM_EPSILON, torch_adam=True, untested=sharded
+            )
         case "lion":
             return OptimizerBlock("Lion", lr, decay, LION_BETAS)
         case "muon":

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from dsforge.errors import RenderError
 from dsforge.estimate.loss import loss_of
 from dsforge.estimate.run import run_steps
 from dsforge.job import TrainJob
 from dsforge.plan import Plan
-from dsforge.specs import DataSpec, ModelSpec, Workload
+from dsforge.specs import BITSANDBYTES, DataSpec, LoraSpec, ModelSpec, Workload
 from dsforge.strategy import AskedLoss, Strategy
 
 # Three steps in a hundred: what the fine-tuning recipes of the Llama and Zephyr families use (3 to
@@ -35,7 +36,11 @@ def weights(model: ModelSpec) -> str | None:
 
 
 def train_job(plan: Plan, strategy: Strategy) -> TrainJob:
-    """What `dsforge train` is asked to do for this plan, by one of its strategies."""
+    """What `dsforge train` is asked to do for this plan, by one of its strategies.
+
+    Raises RenderError for a base that it cannot train.
+    """
+    _check_base(plan.workload.lora)
     workload, steps = plan.workload, run_steps(plan.workload)
     every = _steps_between_checkpoints(plan)
     return TrainJob.model_construct(
@@ -51,6 +56,7 @@ def train_job(plan: Plan, strategy: Strategy) -> TrainJob:
         loss=_loss(plan, strategy),
         compile=strategy.runs_as.kernels == "compiled",
         attention="eager" if strategy.runs_as.attention == "eager" else "sdpa",
+        optimizer_states=workload.optimizer_states,
         lora=workload.lora,
         seed=workload.seed,
         checkpoint_every=every if steps is None or every < steps else None,
@@ -76,6 +82,18 @@ def _validates(workload: Workload) -> bool:
     """Whether the data has rows for validation."""
     data = workload.data
     return data is not None and (data.validation is not None or data.validation_fraction > 0)
+
+
+def _check_base(lora: LoraSpec | None) -> None:
+    """Raises RenderError where the frozen matrices are priced but not trained by dsforge."""
+    if lora is None:
+        return
+    if lora.frozen_format not in (None, *BITSANDBYTES):
+        message = f"`dsforge train` does not load a base in {lora.frozen_format}"
+        raise RenderError(message, f"use --base {', '.join(BITSANDBYTES)}; `estimate` prices it")
+    if lora.upcast:
+        message = "`lora.upcast` is undone by DeepSpeed, which casts all floating parameters"
+        raise RenderError(message, "leave it out; `estimate` prices it for other trainers")
 
 
 def _loss(plan: Plan, strategy: Strategy) -> AskedLoss:

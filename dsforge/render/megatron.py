@@ -10,6 +10,8 @@ import re
 from itertools import chain, groupby
 from typing import NamedTuple
 
+from dsforge.constraints.megatron import NO_ADAPTERS
+from dsforge.errors import RenderError
 from dsforge.job import TrainJob
 from dsforge.layout import layer_split
 from dsforge.plan import Plan
@@ -54,8 +56,13 @@ def needs_one_connection(plan: Plan, strategy: Strategy) -> bool:
 
 
 def megatron_arguments(plan: Plan, strategy: Strategy) -> tuple[Argument, ...]:
-    """All arguments in a fixed order: shape, parallel sizes, batch, optimizer, precision."""
+    """All arguments in a fixed order: shape, parallel sizes, batch, optimizer, precision.
+
+    Raises RenderError for adapters, which `pretrain_gpt.py` does not have.
+    """
     model, workload = plan.model, plan.workload
+    if workload.method == "lora":
+        raise RenderError(NO_ADAPTERS.message, NO_ADAPTERS.hint)
     parts = (
         _shape(model, workload),
         _attention(model),

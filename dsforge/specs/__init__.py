@@ -26,6 +26,18 @@ from dsforge.specs.cluster import (
 from dsforge.specs.frozen import (
     FROZEN,
 )
+from dsforge.specs.lora import (
+    ALL_LINEAR,
+    BITSANDBYTES,
+    BITSANDBYTES_4_BIT,
+    QLORA_BITS,
+    AdapterTarget,
+    BaseFormat,
+    FrozenBits,
+    LoraSpec,
+    QuantStorage,
+    SavedModule,
+)
 from dsforge.specs.model import (
     Kind,
     MlaSpec,
@@ -37,28 +49,28 @@ from dsforge.specs.model import (
     RouterSpec,
 )
 from dsforge.specs.workload import (
-    ALL_LINEAR,
-    QLORA_BITS,
-    AdapterTarget,
+    LOW_BIT,
     DataShape,
     DataSpec,
-    FrozenBits,
-    LoraSpec,
     Method,
     MethodName,
     Optimizer,
+    OptimizerStates,
     Precision,
-    SavedModule,
     Workload,
 )
 
 __all__ = [
     "ALL_LINEAR",
+    "BITSANDBYTES",
+    "BITSANDBYTES_4_BIT",
     "FROZEN",
+    "LOW_BIT",
     "QLORA_BITS",
     "SLURM_NAME",
     "SLURM_TIME",
     "AdapterTarget",
+    "BaseFormat",
     "Calibration",
     "ClusterSpec",
     "Collective",
@@ -81,9 +93,11 @@ __all__ = [
     "Norm",
     "NvmeSpec",
     "Optimizer",
+    "OptimizerStates",
     "Pace",
     "Position",
     "Precision",
+    "QuantStorage",
     "RopeScaling",
     "RouterSpec",
     "SavedModule",

@@ -7,59 +7,29 @@ from typing import Literal
 from pydantic import BaseModel, Field
 
 from dsforge.specs.frozen import FROZEN
+from dsforge.specs.lora import ALL_LINEAR, AdapterTarget, BaseFormat, LoraSpec
 
 Precision = Literal["bf16", "fp16", "fp32", "fp8"]
-Optimizer = Literal["adamw", "lion", "sgd", "adafactor", "muon"]
+OptimizerStates = Literal["8bit", "paged_8bit", "paged_32bit"]
+Optimizer = Literal[
+    "adamw",
+    "lion",
+    "sgd",
+    "adafactor",
+    "muon",
+    "adamw_8bit",
+    "paged_adamw_8bit",
+    "paged_adamw_32bit",
+]
+# Optimizers of bitsandbytes: AdamW whose moments are stored in another way.
+LOW_BIT: dict[Optimizer, OptimizerStates] = {
+    "adamw_8bit": "8bit",
+    "paged_adamw_8bit": "paged_8bit",
+    "paged_adamw_32bit": "paged_32bit",
+}
 Method = Literal["full", "lora"]
-MethodName = Literal["full", "lora", "qlora"]  # qlora: lora with frozen matrices in 4 bits
-FrozenBits = Literal[4, 16]
-QLORA_BITS: FrozenBits = 4
-AdapterTarget = Literal["query", "key", "value", "output", "gate", "up", "down"]
-SavedModule = Literal["embedding", "head"]
-ALL_LINEAR: tuple[AdapterTarget, ...] = ("query", "key", "value", "output", "gate", "up", "down")
+MethodName = Literal["full", "lora", "qlora"]  # qlora: lora on quantised matrices
 DataShape = Literal["auto", "text", "prompt", "messages"]
-
-
-class LoraSpec(BaseModel):
-    """Low-rank adapters on the attention and MLP matrices."""
-
-    model_config = FROZEN
-
-    rank: int = Field(
-        default=16,
-        ge=1,
-        le=4096,
-        description="Rank of the adapters: width between their two matrices.",
-    )
-    alpha: float = Field(
-        default=32.0, gt=0, description="Scale of the adapters, multiplied by 1 / rank."
-    )
-    dropout: float = Field(
-        default=0.0,
-        ge=0,
-        lt=1,
-        description="Share of the adapters' inputs that is dropped in training.",
-    )
-    bits: FrozenBits = Field(
-        default=16, description="Of the frozen matrices; 4: QLoRA, in nf4 through bitsandbytes."
-    )
-    targets: tuple[AdapterTarget, ...] = Field(
-        default=ALL_LINEAR,
-        min_length=1,
-        max_length=len(ALL_LINEAR),
-        description="Matrices of attention and MLP that carry adapters (peft's `target_modules`).",
-    )
-    modules_to_save: tuple[SavedModule, ...] = Field(
-        default=(),
-        max_length=2,
-        description="Modules that are trained fully, in addition to the adapters, as copies "
-        "of the frozen ones: the word embedding, the output head.",
-    )
-
-    @property
-    def is_on_all(self) -> bool:
-        """Whether every matrix of attention and MLP carries adapters."""
-        return set(self.targets) == set(ALL_LINEAR)
 
 
 class DataSpec(BaseModel):
@@ -90,7 +60,9 @@ class Workload(BaseModel):
         default="bf16", description="Type of weights and activations in forward and backward."
     )
     optimizer: Optimizer = Field(
-        default="adamw", description="Optimizer that updates the trained weights."
+        default="adamw",
+        description="Optimizer that updates the trained weights; `adamw_8bit` and `paged_adamw_*` "
+        "are those of bitsandbytes, with moments in 8 bits, or in pages that leave for RAM.",
     )
     learning_rate: float = Field(gt=0, lt=10, description="Peak learning rate of the schedule.")
     weight_decay: float = Field(
@@ -116,9 +88,19 @@ class Workload(BaseModel):
     seed: int = Field(default=42, ge=0, description="Seed of weights, adapters and data order.")
 
     @property
-    def in_4_bits(self) -> bool:
-        """Whether the frozen matrices lie in 4 bits (QLoRA)."""
-        return self.method == "lora" and self.lora is not None and self.lora.bits == QLORA_BITS
+    def optimizer_states(self) -> OptimizerStates | None:
+        """How bitsandbytes stores the moments of AdamW; none: they are torch's or DeepSpeed's."""
+        return LOW_BIT.get(self.optimizer)
+
+    @property
+    def base(self) -> BaseFormat | None:
+        """Format of quantised frozen matrices (QLoRA); none where nothing is quantised."""
+        return self.lora.frozen_format if self.method == "lora" and self.lora is not None else None
+
+    @property
+    def is_quantised(self) -> bool:
+        """Whether the frozen matrices are quantised (QLoRA)."""
+        return self.base is not None
 
     @property
     def trains_head(self) -> bool:
@@ -135,7 +117,7 @@ class Workload(BaseModel):
     @property
     def method_name(self) -> MethodName:
         """What people call the method: full, lora or qlora."""
-        return "qlora" if self.in_4_bits else self.method
+        return "qlora" if self.is_quantised else self.method
 
     @property
     def tokens_per_step(self) -> int:

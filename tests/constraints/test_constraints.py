@@ -22,7 +22,20 @@ WIDE = EXECUTIONS["deepspeed"].model_copy(update={"gradients": "fp32"})
 IN_RAM = EXECUTIONS["deepspeed"].model_copy(update={"offload_activations": True})
 HPZ = {"hpz_partition_size": 8}
 
+HALF_STATES = EXECUTIONS["deepspeed"].model_copy(update={"master_weights": False})
+IN_RAM = EXECUTIONS["deepspeed"].model_copy(update={"offload_activations": True})
+IN_BACKWARD = EXECUTIONS["torchtune"].model_copy(update={"fused_backward": True})
+ROUNDED = strategy(
+    zero_stage=3,
+    execution=EXECUTIONS["deepspeed"].model_copy(update={"quantized_weights": True}),
+)
 SAVING = workload(method="lora", lora=LoraSpec(modules_to_save=("embedding", "head")))
+
+
+def base_workload(**base: Any) -> Workload:
+    """Adapters on a quantised base."""
+    return workload(method="lora", lora=LoraSpec(**base))
+
 
 # rule id, model, cluster, workload, strategy
 BROKEN: list[tuple[str, str, ClusterSpec, Workload, Strategy]] = [
@@ -31,11 +44,17 @@ BROKEN: list[tuple[str, str, ClusterSpec, Workload, Strategy]] = [
     ("precision", MODEL, cluster(gpu="v100-32gb"), workload(), strategy()),
     ("fp8-megatron", MODEL, cluster(gpu="h100-80gb"), workload(precision="fp8"), strategy()),
     ("optimizer", MODEL, cluster(), workload(optimizer="lion"), strategy(**MEGATRON)),
-    ("lora-megatron", MODEL, cluster(), lora_workload(), strategy(**MEGATRON)),
+    ("bf16-states", MODEL, cluster(), workload(), strategy(execution=HALF_STATES)),
+    ("offload-activations", MODEL, cluster(), workload(), strategy(execution=IN_RAM)),
+    ("optimizer-in-backward", MODEL, cluster(), workload(), strategy(execution=IN_BACKWARD)),
+    ("qlora-megatron", MODEL, cluster(), qlora_workload(), strategy(**MEGATRON)),
     ("lora-pipeline", MODEL, cluster(), lora_workload(), strategy(4, pp=2)),
     ("lora-tensor", MODEL, cluster(), lora_workload(), strategy(4, 2)),
     ("lora-tied-modules", "smollm2-135m", cluster(), SAVING, strategy()),
-    ("qlora-zero3", MODEL, cluster(), qlora_workload(), strategy(zero_stage=3)),
+    ("qlora-zero3", MODEL, cluster(), base_workload(base="gptq"), strategy(zero_stage=3)),
+    ("quant-storage", MODEL, cluster(), base_workload(bits=4, quant_storage="fp32"), strategy()),
+    ("gptq-exllama", MODEL, cluster(), base_workload(base="gptq", kernel="exllama"), strategy()),
+    ("qlora-quantized-weights", MODEL, cluster(), qlora_workload(), ROUNDED),
     ("world-size", MODEL, cluster(), workload(), strategy(4)),
     ("batch-product", MODEL, cluster(), workload(batch=100), strategy(batch=96)),
     ("tensor-heads", "gpt2-xl", cluster(), workload(1024), strategy(4, 2)),
@@ -186,6 +205,7 @@ def test_a_broken_rule_is_named_with_a_way_out(
 def test_every_rule_has_a_row_that_breaks_it() -> None:
     """No rule stands without an example of what it refuses."""
     asked_of_files = {"vocabulary-split", "sequence-attention", "sequence-packing"}
+    asked_of_files |= {"low-bit-optimizer"}
     asked_of_files |= {
         "compile-stage",
         "compile-mode",

@@ -188,7 +188,16 @@ ELSEWHERE = {
     "tensor-widths": "planner: AutoTP pads what it cannot divide",
     "chunked-loss": "planner: `train` takes the loss from its job",
     "lora-tied-modules": "planner and train (tests/engine/test_train_adapters.py)",
-    "qlora-zero3": "planner and train (tests/engine/test_train_quantised.py)",
+    **dict.fromkeys(
+        ("qlora-zero3", "quant-storage"), "planner and train (tests/engine/test_train_quantised.py)"
+    ),
+    "low-bit-optimizer": "train and lint: a key of train.yaml",
+    "qlora-quantized-weights": "planner: the base is a key of train.yaml",
+    **dict.fromkeys(
+        ("bf16-states", "optimizer-in-backward", "offload-activations"),
+        "planner: other trainers, which no file is for",
+    ),
+    "gptq-exllama": "planner: `dsforge train` has no GPTQ",
     **dict.fromkeys(
         ("vocabulary-split", "sequence-reduce-scatter"), "train: keys that no strategy has"
     ),
@@ -197,7 +206,7 @@ ELSEWHERE = {
         "train: keys of train.yaml",
     ),
     **dict.fromkeys(
-        ("lora-megatron", "megatron-gpu", "megatron-zero", "megatron-offload", "megatron-model"),
+        ("qlora-megatron", "megatron-gpu", "megatron-zero", "megatron-offload", "megatron-model"),
         "planner: Megatron-LM",
     ),
     **dict.fromkeys(

@@ -82,20 +82,23 @@ def test_the_state_dict_holds_the_adapters_and_loads_strictly(model: Any) -> Non
 
 
 @pytest.mark.parametrize(
-    ("config", "more", "rule"),
+    ("config", "lora", "more", "rule"),
     [
-        (ZERO3, {}, "qlora-zero3"),
-        (FP32, {"random_weights": True}, "qlora-weights"),
+        (ZERO3, {"bits": 8}, {}, "qlora-zero3"),
+        (FP32, {"bits": 4}, {"random_weights": True}, "qlora-weights"),
+        (FP32, {"base": "gptq"}, {}, "qlora-format"),
+        (BF16, {"bits": 4, "quant_storage": "fp16"}, {}, "quant-storage"),
+        (BF16, {"bits": 4, "upcast": True}, {}, "qlora-upcast"),
     ],
-    ids=["ZeRO-3", "random weights"],
+    ids=["int8 under ZeRO-3", "random weights", "GPTQ", "storage that is cast", "upcast"],
 )
 def test_what_qlora_cannot_do_is_refused_at_start(
-    config: EngineConfig, more: dict[str, Any], rule: str, tiny_llama: Path
+    config: EngineConfig, lora: dict[str, Any], more: dict[str, Any], rule: str, tiny_llama: Path
 ) -> None:
     """With the planner's rules, before any process group exists."""
     pytest.importorskip("bitsandbytes", reason="bitsandbytes is not installed: no QLoRA")
     with pytest.raises(SpecError) as refused:
-        check_source(job(tiny_llama, lora=BY_4_BITS, **more), tiny_llama.parent, config)
+        check_source(job(tiny_llama, lora=lora, **more), tiny_llama.parent, config)
 
     assert [problem.rule for problem in refused.value.problems] == [rule]
 

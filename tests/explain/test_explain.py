@@ -19,7 +19,7 @@ from dsforge.explain.explanation import ENDS, explanation
 from dsforge.explain.inputs import MEASURED
 from dsforge.plan import Plan
 from dsforge.planner.pricing import price
-from dsforge.specs import ClusterSpec, MeasuredGpu, MeasuredLink, Pace
+from dsforge.specs import ClusterSpec, LoraSpec, MeasuredGpu, MeasuredLink, Pace, Workload
 from dsforge.strategy import EXECUTIONS
 
 KINDS = ("all_gather", "all_reduce", "reduce_scatter", "all_to_all")
@@ -33,6 +33,13 @@ FEWER_BITS = EXECUTIONS["deepspeed"].model_copy(
     update={"quantized_weights": True, "quantized_gradients": True}
 )
 LARGE = workload(batch=128)
+
+
+def based(**lora: Any) -> Workload:
+    """Adapters on a quantised base."""
+    return workload(method="lora", lora=LoraSpec(**lora))
+
+
 PLAIN = EXECUTIONS["deepspeed"].model_copy(update={"loss": "plain"})
 CASES: dict[str, dict[str, Any]] = {
     "zero0": {},
@@ -46,6 +53,22 @@ CASES: dict[str, dict[str, Any]] = {
     "zero2-offloaded": {"zero_stage": 2, "offload_optimizer": "cpu", "recompute": "full"},
     "lora": {"zero_stage": 3, "work": lora_workload()},
     "qlora": {"zero_stage": 2, "recompute": "full", "work": qlora_workload()},
+    "qlora-sharded": {"zero_stage": 3, "recompute": "full", "work": qlora_workload()},
+    "qlora-sharded-offloaded": {
+        "zero_stage": 3,
+        "recompute": "full",
+        "offload_parameters": "cpu",
+        "work": based(bits=4, double_quant=False, dropout=0.1),
+    },
+    "qlora-kept-gathered": {"zero_stage": 3, "work": qlora_workload()},
+    "int8": {"zero_stage": 2, "work": based(bits=8, upcast=True)},
+    "gptq-torch": {"zero_stage": 0, "work": based(base="gptq")},
+    "gptq-torch-3": {"zero_stage": 2, "recompute": "full", "work": based(base="gptq", bits=3)},
+    "gptq-triton": {"zero_stage": 1, "work": based(base="gptq", kernel="triton", group_size=64)},
+    "awq": {"zero_stage": 2, "work": based(base="awq")},
+    "8-bit-moments": {"zero_stage": 2, "work": workload(optimizer="adamw_8bit")},
+    "paged-moments": {"zero_stage": 3, "work": workload(optimizer="paged_adamw_32bit")},
+    "lora-megatron": {**SPLIT, "dp": 2, "tp": 2, "pp": 2, "work": lora_workload()},
     "qlora-experts": {"model": "mixtral-8x7b", "zero_stage": 1, "work": qlora_workload()},
     "qwen-norms": {"model": "qwen3-8b", "zero_stage": 3},
     "gpt2-plain-mlp": {"model": "gpt2-xl", "zero_stage": 2},

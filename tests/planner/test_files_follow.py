@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from drawing import draw_request, draw_strategy
 from follows import strategy_of, unlike
-from planning import DISK, ask, cluster, workload
+from planning import DISK, ask, cluster, lora_workload, workload
 
 from dsforge.constraints import check
-from dsforge.errors import DsforgeError
+from dsforge.errors import DsforgeError, RenderError
 from dsforge.estimate.params import parameters
 from dsforge.plan import Plan, Request
 from dsforge.planner import choose, price
@@ -51,8 +51,8 @@ def draw_plan(draw: Random) -> Plan | None:
     """A plan of a random legal strategy, whether a planner would choose it or not."""
     request = draw_changed(draw)
     strategy = draw_strategy(draw, request)
-    if strategy is None:
-        return None
+    if strategy is None or (strategy.back_end == "megatron" and request.workload.lora is not None):
+        return None  # adapters on Megatron-LM are priced, without files
     model, on, work = request.model, request.cluster, request.workload
     devices: tuple[Offload, ...] = ("none", "cpu", "nvme")
     moved = strategy.model_copy(
@@ -85,8 +85,18 @@ def test_every_file_agrees_with_any_strategy() -> None:
     assert broken == []
     assert {"deepspeed", "megatron"} == {plan.strategy.back_end for plan in plans}
     assert {"cpu", "nvme"} <= {plan.strategy.offload_optimizer for plan in plans}
-    assert any(plan.workload.in_4_bits for plan in plans)
+    assert any(plan.workload.is_quantised for plan in plans)
     assert any(plan.strategy.runs_as.quantized_weights for plan in plans)
+
+
+def test_adapters_on_megatron_have_a_price_and_no_files() -> None:
+    """What prices them says so where files are asked for."""
+    fixed = {"back_end": "megatron", "tensor_parallel_size": 2}
+    plan = choose(ask("llama-2-7b", cluster(1, 8), lora_workload(), **fixed))
+
+    assert plan.choice.fits
+    with pytest.raises(RenderError, match="has no LoRA"):
+        render(plan)
 
 
 def test_launchers_follow_the_choice_of_random_requests() -> None:

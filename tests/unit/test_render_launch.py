@@ -274,9 +274,11 @@ def test_a_hostile_name_stays_one_word(tmp_path: Path) -> None:
         {"data": DataSpec(train="d/t.jsonl", validation="d/v.jsonl", shape="messages")},
         {"method": "lora", "lora": LoraSpec(rank=8, dropout=0.05)},
         {"method": "lora", "lora": LoraSpec(bits=4)},
+        {"method": "lora", "lora": LoraSpec(base="fp4", double_quant=False, quant_storage="uint8")},
+        {"method": "lora", "lora": LoraSpec(base="int8"), "optimizer": "paged_adamw_32bit"},
         {"tokens": None, "epochs": 3.0},
     ],
-    ids=["plain", "data", "lora", "qlora", "epochs"],
+    ids=["plain", "data", "lora", "qlora", "fp4", "int8", "epochs"],
 )
 def test_train_yaml_is_a_train_job(changed: dict[str, Any]) -> None:
     """It reads back as the type that the loop takes, and says every field that it has."""
@@ -285,8 +287,9 @@ def test_train_yaml_is_a_train_job(changed: dict[str, Any]) -> None:
     read = yaml.safe_load(texts(plan)["train.yaml"])
     job = TrainJob.model_validate(read)
 
-    assert set(read) | {"lora"} == set(TrainJob.model_fields)
+    assert set(read) | {"lora", "optimizer_states"} == set(TrainJob.model_fields)
     assert (job.lora, job.steps) == (work.lora, work.steps)
+    assert job.optimizer_states == work.optimizer_states
     assert job.model == "meta-llama/Llama-2-7b-hf"
     assert job.gradient_checkpointing is True
     assert job.data == (work.data or DataSpec(train="data/train.jsonl"))

@@ -16,7 +16,7 @@ from typing import Any
 from dsforge.checkpoints.output.disk import drop_from_cache
 from dsforge.checkpoints.output.new_folder import SILENT, replaced_folder
 from dsforge.errors import DsforgeError, first_line
-from dsforge.train.model.qlora import is_in_4_bits
+from dsforge.train.model.qlora import is_quantised
 from dsforge.train.parallel.agreement import on_first_rank
 from dsforge.train.parallel.autotp import whole_shards
 
@@ -52,13 +52,13 @@ def consolidated(engine: Any) -> dict[str, Any]:
     import deepspeed.comm
 
     first = deepspeed.comm.get_rank() == 0
-    in_4_bits = is_in_4_bits(engine.module)
+    adapters_only = is_quantised(engine.module)
     weights: dict[str, Any] = {}
     seen: set[int] = set()
     for prefix, module in engine.module.named_modules():
         with whole_shards(module):
             for name, parameter in module.named_parameters(prefix, recurse=False):
-                if id(parameter) in seen or (in_4_bits and not parameter.requires_grad):
+                if id(parameter) in seen or (adapters_only and not parameter.requires_grad):
                     continue  # tied to one that has its name already, or frozen
                 seen.add(id(parameter))
                 with _gathered(parameter):
@@ -89,7 +89,7 @@ def _write(module: Any, weights: dict[str, Any], tokenizer: Any, folder: Path) -
             module.save_pretrained(temporary, state_dict=weights, save_embedding_layers=False)
             check_files(temporary, adapters)
             tokenizer.save_pretrained(temporary)
-    if is_in_4_bits(module):
+    if is_quantised(module):
         return folder.with_name("adapter")
     model, weights = _merged(module, weights)
     with _replacing(folder, weights) as temporary:

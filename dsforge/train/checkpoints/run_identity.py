@@ -12,17 +12,19 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from pydantic import BaseModel, Field
 
 from dsforge.job import TrainJob
-from dsforge.specs import FROZEN
+from dsforge.specs import FROZEN, LoraSpec
 from dsforge.train.parallel.engine_config import EngineConfig
 
 Value = str | int | float | bool | None
 BATCH = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
-FIXED = ("sequence_length", "packing", "batching", "random_weights")  # train.yaml's, as they stand
+# Of train.yaml, as they stand.
+FIXED = ("sequence_length", "packing", "batching", "random_weights", "optimizer_states")
 # Elsewhere in the note, or without effect on the numbers of a run.
 PASSED_OVER = ("seed", "steps", "epochs", "output", "deepspeed_config", "data", "on_bad_row")
 VOLATILE = ("transformers_version", "dtype", "torch_dtype", "use_cache", "quantization_config")
@@ -112,7 +114,9 @@ def _refused_changes(old: RunIdentity, new: RunIdentity) -> Iterator[Change]:
     """Changes after which a run could not go on as the same."""
     fixed = [Change(n, old.job.get(n), new.job.get(n), f"restore the former `{n}`") for n in FIXED]
     names = sorted(filter(_is_lora, {*old.job, *new.job}))
-    lora = [Change(n, old.job.get(n), new.job.get(n), "restore the former `lora`") for n in names]
+    lora = [
+        Change(n, _of_lora(old, n), _of_lora(new, n), "restore the former `lora`") for n in names
+    ]
     lora = [change for change in lora if change.name != "lora.dropout"]
     others = [
         Change("precision", old.precision, new.precision, "use the precision of the checkpoint"),
@@ -150,6 +154,18 @@ def _reported_changes(old: RunIdentity, new: RunIdentity) -> Iterator[Change]:
         is_said = reshaped and name.startswith("zero_optimization.")
         if was != now and not is_refused and not is_said:
             yield Change(RATE if name == f"{OPTIMIZER}lr" else name, was, now)
+
+
+def _of_lora(run: RunIdentity, name: str) -> Value:
+    """A setting of the adapters; a release that did not know it trained by its default."""
+    has_adapters = f"{LORA}rank" in run.job
+    return run.job.get(name, _usual_lora().get(name) if has_adapters else None)
+
+
+@lru_cache(maxsize=1)
+def _usual_lora() -> dict[str, Value]:
+    """The settings of adapters that are described no further, by dotted name."""
+    return dict(_flat(LoraSpec().model_dump(mode="json"), LORA))
 
 
 def _is_lora(name: str) -> bool:

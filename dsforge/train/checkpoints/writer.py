@@ -28,7 +28,7 @@ from dsforge.train.checkpoints.note import (
     remove,
     tag_of,
 )
-from dsforge.train.model.qlora import is_in_4_bits
+from dsforge.train.model.qlora import is_quantised
 from dsforge.train.parallel.agreement import on_first_rank, summed
 from dsforge.units import size
 
@@ -106,7 +106,7 @@ def predicted_bytes(engine: Any) -> int:
     masters = flats or [p for group in inner.param_groups for p in group["params"]]
     sharded = engine.zero_optimization_partition_weights()
     weights = [p for p in engine.module.parameters() if not (sharded and p.requires_grad)]
-    if is_in_4_bits(engine.module):
+    if is_quantised(engine.module):
         weights = [p for p in weights if p.requires_grad]
     own = sum(map(_bytes, weights)) if engine.global_rank == 0 or sharded else 0
     if engine.zero_optimization() or engine.global_rank == 0:
@@ -151,7 +151,7 @@ def write_files(engine: Any, folder: Path, tag: str) -> dict[str, FileNote]:
         str(unfinished),
         tag=tag,
         save_latest=False,
-        exclude_frozen_parameters=is_in_4_bits(engine.module),
+        exclude_frozen_parameters=is_quantised(engine.module),
     )
     files, failures = _gathered(checked)
     if failures:

@@ -12,7 +12,7 @@ from dsforge.constraints import Case
 from dsforge.constraints.inputs import tied_modules
 from dsforge.errors import Problem, SpecError
 from dsforge.specs import AdapterTarget, LoraSpec
-from dsforge.train.model.qlora import is_in_4_bits, keep_trained_state_only
+from dsforge.train.model.qlora import is_quantised, keep_trained_state_only
 
 QUERY_KEY_VALUE: tuple[AdapterTarget, ...] = ("query", "key", "value")
 # Linear modules of transformers, by the last part of their name.
@@ -60,7 +60,7 @@ def with_adapters(model: Any, lora: LoraSpec) -> Any:
         task_type="CAUSAL_LM",
     )
     adapted = get_peft_model(model, adapters)
-    if is_in_4_bits(model):
+    if is_quantised(model):
         keep_trained_state_only(adapted)
     return adapted
 

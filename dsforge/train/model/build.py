@@ -2,7 +2,8 @@
 
 Weights go straight into their ZeRO-3 partitions where transformers can do that (folders and hub
 ids), so no rank ever holds the whole model. GGUF files and random weights are built whole in host
-memory first: the one is dequantised as a whole, the other must not depend on the ZeRO stage.
+memory first: the one is dequantised as a whole, the other must not depend on the ZeRO stage. So are
+quantised models (`qlora.py`).
 
 torch.compile takes the decoder layers, not the model: the output layer, which gives the loss, and
 DeepSpeed's hooks stay outside, and compiling takes as long for 80 layers as for 2. Each new shape
@@ -20,12 +21,15 @@ from dsforge.job import TrainJob
 from dsforge.train.data.packing import check_takes_positions
 from dsforge.train.model.adapters import with_adapters
 from dsforge.train.model.qlora import (
-    asks_for_4_bits,
+    checkpoint_layers,
     loading_options,
     quantisation_problems,
+    quantises,
+    shard,
 )
 from dsforge.train.model.source import ModelSource, class_of, model_source, read_configuration
 from dsforge.train.parallel.engine_config import EngineConfig
+from dsforge.train.parallel.low_bit_optimizer import optimizer_problems
 from dsforge.train.parallel.modes import check_model
 
 
@@ -33,6 +37,7 @@ def check_source(job: TrainJob, folder: Path, config: EngineConfig) -> None:
     """Read the configuration only. Raises DsforgeError where it does not suit the job."""
     source = model_source(job.model, folder)
     quantising = quantisation_problems(job, config, gguf=source.gguf_file is not None)
+    quantising += optimizer_problems(job.optimizer_states, config)
     if quantising:
         raise SpecError(tuple(quantising))
     split = config.mode.layout.model_ranks > 1
@@ -66,19 +71,23 @@ def build_model(job: TrainJob, folder: Path, config: EngineConfig) -> Any:
         "dtype": kinds[config.precision],
         "attn_implementation": job.attention,
     }
-    if asks_for_4_bits(job):
-        options |= loading_options(options["dtype"])
+    if job.lora is not None and quantises(job):
+        sharded = config.shards_parameters
+        options |= loading_options(job.lora, options["dtype"], sharded=sharded)
     torch.manual_seed(job.seed)
     model = _weights(job, source, config, options)
     model.config.use_cache = False
+    packed_shards = quantises(job) and config.shards_parameters
     if job.gradient_checkpointing:
-        model.gradient_checkpointing_enable({"use_reentrant": False})
+        checkpoint_layers(model, packed_shards=packed_shards)
     if job.lora is None:
         return model
-    adapted = with_adapters(model, job.lora)
-    for settings in adapted.peft_config.values():
+    model = with_adapters(model, job.lora)
+    for settings in model.peft_config.values():
         settings.base_model_name_or_path = source.base  # peft takes the folder of a GGUF file
-    return adapted
+    if packed_shards:
+        shard(model, config.settings)
+    return model
 
 
 def _weights(
@@ -89,7 +98,8 @@ def _weights(
 
     if job.random_weights:
         return AutoModelForCausalLM.from_config(read_configuration(source, job), **options)
-    with _partitioned_loading(config, source):
+    whole = source.gguf_file is not None or quantises(job)
+    with nullcontext() if whole else _partitioned_loading(config):
         try:
             model = AutoModelForCausalLM.from_pretrained(source.name, **source.options, **options)
         except (OSError, ValueError) as error:
@@ -108,9 +118,9 @@ def _as_plain(model: Any) -> Any:
     return model
 
 
-def _partitioned_loading(config: EngineConfig, source: ModelSource) -> AbstractContextManager[Any]:
+def _partitioned_loading(config: EngineConfig) -> AbstractContextManager[Any]:
     """The context in which transformers loads weights into ZeRO-3 partitions."""
-    if not config.shards_parameters or source.gguf_file:
+    if not config.shards_parameters:
         return nullcontext()
     from transformers.integrations import HfDeepSpeedConfig, unset_hf_deepspeed_config
 

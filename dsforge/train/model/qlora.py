@@ -1,8 +1,14 @@
-"""QLoRA: a model whose frozen matrices are stored in 4 bits, through bitsandbytes.
+"""QLoRA: a model whose frozen matrices are quantised, through bitsandbytes (nf4, fp4, int8).
 
 Its checkpoints hold what trains and nothing else: the frozen weights are in the model's own files,
 quantising them gives the same bits each time, and bitsandbytes' scales have no place in a strict
-load. Its export is the adapters alone: merged into 4 bits they would lose what they learnt.
+load. Its export is the adapters alone: merged into few bits they would lose what they learnt.
+
+ZeRO stage 3 shards the packed parameters of 4-bit matrices. transformers does not build a
+quantised model in partitions (`modeling_utils.py`, `get_init_context`), and DeepSpeed moves one
+that has none to the device as a whole (`runtime/engine.py`, `_configure_distributed_model`), where
+it may not fit. So it is packed in RAM, its scales are moved to the device, and `zero.Init` shards
+it parameter by parameter before the engine sees it.
 """
 
 from __future__ import annotations
@@ -11,32 +17,43 @@ from importlib.util import find_spec
 from typing import Any
 
 from dsforge.constraints import Case
-from dsforge.constraints.inputs import qlora_stage
+from dsforge.constraints.quantised import qlora_stage, storage_type
 from dsforge.errors import Problem, first_line
 from dsforge.job import TrainJob
 from dsforge.origin import install_command
-from dsforge.specs import QLORA_BITS
+from dsforge.specs import BITSANDBYTES, BITSANDBYTES_4_BIT, LoraSpec
 from dsforge.train.parallel.engine_config import EngineConfig
 
 PACKAGES = ("bitsandbytes", "accelerate")
+STORAGE = {"uint8": "uint8", "bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 
 
-def asks_for_4_bits(job: TrainJob) -> bool:
-    """Whether a job freezes its matrices in 4 bits."""
-    return job.lora is not None and job.lora.bits == QLORA_BITS
+def quantises(job: TrainJob) -> bool:
+    """Whether a job quantises its frozen matrices."""
+    return job.lora is not None and job.lora.frozen_format is not None
 
 
-def is_in_4_bits(model: Any) -> bool:
+def is_quantised(model: Any) -> bool:
     """Whether a model was loaded so, adapters around it or not."""
-    return bool(getattr(model, "is_loaded_in_4bit", False))
+    marks = ("is_loaded_in_4bit", "is_loaded_in_8bit")
+    return any(getattr(model, mark, False) for mark in marks)
 
 
 def quantisation_problems(job: TrainJob, config: EngineConfig, *, gguf: bool) -> list[Problem]:
     """Why a job cannot use QLoRA here; empty where it can or does not ask for it."""
-    if not asks_for_4_bits(job):
+    if job.lora is None or not quantises(job):
         return []
-    problems = [_package_problem()]
-    problems.append(qlora_stage(Case(in_4_bits=True, zero_stage=config.zero_stage)))
+    base = job.lora.frozen_format
+    if base not in BITSANDBYTES:
+        message = f"`lora.base` (={base}) cannot be trained here: bitsandbytes does not load it"
+        hint = f"use {', '.join(BITSANDBYTES)}; `dsforge estimate` prices {base}"
+        return [Problem("qlora-format", message, hint)]
+    storage, precision = job.lora.quant_storage, config.precision
+    case = Case(base=base, zero_stage=config.zero_stage, quant_storage=storage, precision=precision)
+    problems = [_package_problem(), qlora_stage(case), storage_type(case)]
+    if job.lora.upcast:
+        message = "`lora.upcast` is undone by DeepSpeed, which casts all floating parameters"
+        problems.append(Problem("qlora-upcast", message, "leave it out"))
     if job.random_weights or gguf:
         what = "random weights" if job.random_weights else "a GGUF file"
         message = f"`model` (={job.model}) must be stored weights with QLoRA, not {what}"
@@ -49,7 +66,7 @@ def _package_problem() -> Problem | None:
     missing = [name for name in PACKAGES if find_spec(name) is None]
     hint = f"{install_command('qlora')}, or `bits: 16`"
     if missing:
-        message = f"QLoRA (`lora.bits: 4`) needs {' and '.join(missing)}, not installed here"
+        message = f"QLoRA (`lora.bits` below 16) needs {' and '.join(missing)}, not installed here"
         return Problem("qlora-bitsandbytes", message, hint)
     try:
         _quantise_once()
@@ -77,17 +94,53 @@ def device() -> str:
     return str(get_accelerator().current_device_name())
 
 
-def loading_options(dtype: Any) -> dict[str, Any]:
-    """What `from_pretrained` needs to pack matrices as it reads them, on this rank's device."""
+def loading_options(lora: LoraSpec, dtype: Any, *, sharded: bool) -> dict[str, Any]:
+    """What `from_pretrained` needs to pack matrices as it reads them.
+
+    On this rank's device, or in RAM where ZeRO stage 3 shards them afterwards.
+    """
+    import torch
     from transformers import BitsAndBytesConfig
 
+    where = {"device_map": {"": "cpu" if sharded else device()}}
+    if lora.frozen_format not in BITSANDBYTES_4_BIT:
+        return {"quantization_config": BitsAndBytesConfig(load_in_8bit=True), **where}
+    storage = torch.uint8
+    if lora.quant_storage is not None:
+        storage = getattr(torch, STORAGE[lora.quant_storage])
+    elif sharded:
+        storage = dtype
     chosen = BitsAndBytesConfig(
         load_in_4bit=True,
-        bnb_4bit_quant_type="nf4",
-        bnb_4bit_use_double_quant=True,
+        bnb_4bit_quant_type=lora.frozen_format,
+        bnb_4bit_use_double_quant=lora.double_quant,
         bnb_4bit_compute_dtype=dtype,
+        bnb_4bit_quant_storage=storage,
     )
-    return {"quantization_config": chosen, "device_map": {"": device()}}
+    return {"quantization_config": chosen, **where}
+
+
+def checkpoint_layers(model: Any, *, packed_shards: bool) -> None:
+    """Have a model compute its layers again in backward.
+
+    Where ZeRO stage 3 shards packed matrices the first forward must build no graph: bitsandbytes
+    keeps each gathered matrix in it (`autograd/_functions.py`, `MatMul4Bit`, `ctx.tensors`), where
+    the hooks of non-reentrant checkpoints do not see it, and all of them stay gathered.
+    """
+    model.gradient_checkpointing_enable({"use_reentrant": packed_shards})
+    if packed_shards:
+        model.enable_input_require_grads()
+
+
+def shard(model: Any, settings: dict[str, Any]) -> None:
+    """Shard a model that was packed in RAM over the ranks; its scales stay whole on each device."""
+    import deepspeed
+
+    for parameter in model.parameters():
+        state = getattr(parameter, "quant_state", None)
+        if state is not None:
+            state.to(device())
+    deepspeed.zero.Init(module=model, config_dict_or_path=settings)
 
 
 def keep_trained_state_only(model: Any) -> None:

@@ -9,8 +9,10 @@ from importlib import import_module
 from typing import Any
 
 from dsforge.job import TrainJob
+from dsforge.specs import OptimizerStates
 from dsforge.train.parallel.autotp import tensor_groups, tensor_settings
 from dsforge.train.parallel.engine_config import EngineConfig
+from dsforge.train.parallel.low_bit_optimizer import make_optimizer
 from dsforge.train.parallel.pipeline_step import PipelineStepper
 from dsforge.train.parallel.ranks import Place
 from dsforge.train.parallel.ulysses import SequenceStepper, sequence_groups
@@ -20,8 +22,16 @@ COMPILER_SWITCH = "TORCHDYNAMO_DISABLE"  # torch looks at it at each `torch.comp
 MUON = "deepspeed.runtime.zero.muon.muon_optimizer"
 
 
-def start_engine(model: Any, config: EngineConfig, factor: Callable[[int], float]) -> Any:
-    """The engine; `factor` is the share of the peak learning rate by step. All ranks call it."""
+def start_engine(
+    model: Any,
+    config: EngineConfig,
+    factor: Callable[[int], float],
+    states: OptimizerStates | None = None,
+) -> Any:
+    """The engine; `factor` is the share of the peak learning rate by step. All ranks call it.
+
+    `states`: how bitsandbytes stores the moments of its optimizer; none: the config's optimizer.
+    """
     import deepspeed
     from torch.optim.lr_scheduler import LambdaLR
 
@@ -35,9 +45,14 @@ def start_engine(model: Any, config: EngineConfig, factor: Callable[[int], float
     elif layout.context_parallel_size > 1:
         groups = sequence_groups(model, layout.context_parallel_size, config.micro_batch_size)
     _import_muon(config.optimizer)
+    trained = [p for p in model.parameters() if p.requires_grad]
+    optimizer = None
+    if states is not None:
+        optimizer = make_optimizer(states, trained, settings["optimizer"].get("params", {}))
     engine, *_ = deepspeed.initialize(
         model=model,
-        model_parameters=[p for p in model.parameters() if p.requires_grad],
+        optimizer=optimizer,
+        model_parameters=trained,
         config=settings,
         mpu=groups,
         lr_scheduler=lambda optimizer: LambdaLR(optimizer, factor),

@@ -225,7 +225,8 @@ class Run:
         """The DeepSpeed engine around the model, with our schedule on its optimizer."""
         if self.job.compile:
             compile_layers(model)
-        return start_engine(model, self.config, rate_factor(self.job, self.total_steps))
+        factor = rate_factor(self.job, self.total_steps)
+        return start_engine(model, self.config, factor, self.job.optimizer_states)
 
     def _identity(self, model: Any) -> RunIdentity:
         return identity_of(
