@@ -269,8 +269,9 @@ class Constraints(BaseModel):
     )
     offload_activations: bool | None = Field(
         default=None,
-        description="Activation checkpoints wait in RAM (DeepSpeed's `cpu_checkpointing`); with "
-        "recomputation `full`, and for `software` of others.",
+        description="What backward needs waits in RAM: activation checkpoints (DeepSpeed's "
+        "`cpu_checkpointing`; recompute `full`, software of others), or all saved activations "
+        "(trainer torchtune).",
     )
     loss: AskedLoss | None = Field(
         default=None,

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dsforge.cli.flags import Flags, Sections, asked_of, to_request, with_flags, with_verbose
+from dsforge.cli.flags import Flags, asked_of, to_request, with_flags, with_verbose
+from dsforge.cli.sections import Sections
 from dsforge.cli.show import numbered, save, show_json
 from dsforge.cli.text import show
 

@@ -5,7 +5,7 @@ says, and where its value belongs in a spec file. `with_flags` gives a command a
 value. This module has no `from __future__ import annotations`: the declarations are its data.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 INPUT, CLUSTER, LAUNCH = "Input files", "Cluster", "Launch"
 WORKLOAD, STRATEGY = "Workload", "Strategy"
 SIZED = ("seq_len", "global_batch", "micro_batch")  # fields that may end in k
-OWN = "Options"  # the section of what only one command takes
-WIDEST = 30  # columns of an option with its value; a wider one gets a line of its own
 
 
 class Flag(NamedTuple):
@@ -307,14 +305,14 @@ class Flags(NamedTuple):
     ] = None
 
 
-_FLAGS: dict[str, Flag] = {
+FLAGS: dict[str, Flag] = {
     field: annotation.__metadata__[0] for field, annotation in Flags.__annotations__.items()
 }
 
 
 def _name(field: str) -> str:
     """How a field is written on the command line: `--gpus-per-node`."""
-    return _FLAGS[field].name or "--" + field.replace("_", "-")
+    return FLAGS[field].name or "--" + field.replace("_", "-")
 
 
 def asked_of(flags: Flags, ds_config: Path | None = None, *, launches: bool = False) -> "Asked":
@@ -327,7 +325,7 @@ def asked_of(flags: Flags, ds_config: Path | None = None, *, launches: bool = Fa
 
     settings = tuple(
         Setting(flag.setting, value, _name(field))
-        for (field, flag), value in zip(_FLAGS.items(), flags, strict=True)
+        for (field, flag), value in zip(FLAGS.items(), flags, strict=True)
         if flag.setting and value is not None
     )
     return Asked(
@@ -358,7 +356,7 @@ def with_flags(command: Callable[..., None]) -> Callable[..., None]:
         command(flags=flags, **values)
 
     for field in reversed(Flags._fields):
-        filled = click.option(_name(field), field, help=_FLAGS[field].help, **_kind(field))(filled)
+        filled = click.option(_name(field), field, help=FLAGS[field].help, **_kind(field))(filled)
     return filled
 
 
@@ -373,7 +371,7 @@ def _kind(field: str) -> dict[str, Any]:
         return {"type": Sized()}
     if kind is not str:
         return {"type": kinds[kind]}
-    return {"type": str, "shell_complete": partial(complete, _FLAGS[field].setting)}
+    return {"type": str, "shell_complete": partial(complete, FLAGS[field].setting)}
 
 
 with_verbose = click.option(
@@ -382,26 +380,3 @@ with_verbose = click.option(
     is_flag=True,
     help="Show all reasons, defaults and tables instead of one screen.",
 )
-
-
-class Sections(click.Command):
-    """A command whose help shows the shared flags section by section, all columns aligned."""
-
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write each section that has options: those of `Flags` in their order, then its own."""
-        sections: dict[str, list[tuple[str, str]]] = {}
-        for field, record in _records(self, ctx):
-            section = _FLAGS[field].section if field in _FLAGS else OWN
-            sections.setdefault(section, []).append(record)
-        width = min(WIDEST, max(len(left) for rows in sections.values() for left, _ in rows))
-        for section, rows in sections.items():
-            with formatter.section(section):
-                formatter.write_dl([(left.ljust(width), right) for left, right in rows])
-
-
-def _records(command: click.Command, ctx: click.Context) -> Iterator[tuple[str, tuple[str, str]]]:
-    """Name and help line of each option that is shown."""
-    for parameter in command.get_params(ctx):
-        record = parameter.get_help_record(ctx)
-        if record and isinstance(parameter, click.Option):
-            yield str(parameter.name), record

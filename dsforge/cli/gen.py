@@ -9,11 +9,11 @@ import click
 
 from dsforge.cli.flags import (
     Flags,
-    Sections,
     to_request,
     with_flags,
     with_verbose,
 )
+from dsforge.cli.sections import Sections
 from dsforge.cli.wish import Wish, with_wish
 
 if TYPE_CHECKING:

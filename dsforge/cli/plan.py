@@ -9,12 +9,12 @@ import click
 
 from dsforge.cli.flags import (
     Flags,
-    Sections,
     to_request,
     with_flags,
     with_verbose,
 )
 from dsforge.cli.numbers import Whole
+from dsforge.cli.sections import Sections
 from dsforge.cli.show import show_json, show_nearest
 from dsforge.cli.text import show
 from dsforge.cli.wish import Wish, with_wish

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dsforge.cli.flags import Flags, Sections, asked_of, with_flags
+from dsforge.cli.flags import Flags, asked_of, with_flags
 from dsforge.cli.numbers import Whole
+from dsforge.cli.sections import Sections
 from dsforge.cli.show import note, save, show_json
 from dsforge.errors import EXIT_FINDINGS
 

@@ -284,7 +284,8 @@ def hpz_with_sequence(case: Case) -> Broken | None:
 )
 def offload_activations_recompute(case: Case) -> Broken | None:
     """Activation checkpoints in RAM where nothing is checkpointed."""
-    if not case.offload_activations or case.recompute in (None, "full"):
+    whole = case.recompute in (None, "full") or case.trainer == "torchtune"
+    if not case.offload_activations or whole:
         return None
     return Broken(
         f"offload_activations=true requires recompute=full (got {case.recompute})",
@@ -294,11 +295,12 @@ def offload_activations_recompute(case: Case) -> Broken | None:
 
 @constraint(
     "offload-activations-trainer",
-    source="dsforge: torch checkpoints the layers of transformers, and keeps them on the card",
+    source="dsforge: torch checkpoints the layers of transformers, and keeps them on the card; "
+    "torchtune training/_activation_offloading.py moves all that is saved",
 )
 def offload_activations_trainer(case: Case) -> Broken | None:
     """Activation checkpoints in RAM with `dsforge train`."""
-    if not case.offload_activations:
+    if not case.offload_activations or case.trainer == "torchtune":
         return None
     return Broken(
         "offload_activations=true is not available with `dsforge train`",

@@ -224,18 +224,6 @@ def step_in_backward(case: Case) -> Broken | None:
 
 
 @constraint(
-    "offload-activations",
-    source="torchtune training/_activation_offloading.py, `OffloadActivations`; `dsforge train` "
-    "uses checkpoints of transformers, which stay on the device",
-)
-def activations_in_ram(case: Case) -> Broken | None:
-    """Saved activations in RAM with a trainer that keeps them on the device."""
-    if not case.offload_activations or (case.trainer == "torchtune" and not case.on_megatron):
-        return None
-    return Broken("offload_activations requires trainer torchtune", "name it, or leave it out")
-
-
-@constraint(
     "low-bit-optimizer",
     source="dsforge: bitsandbytes' AdamW takes the values of the config's AdamW; DeepSpeed "
     "runtime/engine.py, _configure_optimizer offloads its own CPU optimizers only",

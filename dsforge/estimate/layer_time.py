@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from dsforge.constraints.trainer import is_split
 from dsforge.engines import BY_NAME
-from dsforge.estimate.activations import COMPOSED, FLOAT_BYTES, element_bytes
+from dsforge.estimate.activations import COMPOSED, element_bytes
 from dsforge.estimate.adapters import adapted_matrices
 from dsforge.estimate.flops import (
     BACKWARD,
@@ -25,7 +25,7 @@ from dsforge.estimate.flops import (
     product_elements,
     score_flops,
 )
-from dsforge.estimate.loss import chunks_of, loss_under
+from dsforge.estimate.loss import FP32_SUM_BYTES, chunks_of, logit_bytes, loss_under, summed_bytes
 from dsforge.estimate.params import adapter_sides
 from dsforge.estimate.quantised import (
     dequantising_s,
@@ -34,7 +34,7 @@ from dsforge.estimate.quantised import (
 )
 from dsforge.estimate.rates import Rates, rates
 from dsforge.specs import GpuSpec, LoraSpec, ModelSpec, Workload
-from dsforge.strategy import Execution, Loss, Strategy
+from dsforge.strategy import Execution, Strategy
 from dsforge.traced import Constant, counted, maximum, named
 
 SOURCE = "estimate/layer_time.py"
@@ -56,13 +56,6 @@ SELECTIVE_SHARE = 0.452  # of a layer's products, where every second one is comp
 QUANTISE_BYTES = Constant(
     0.5, "quantise_bytes", "bytes", f"{SOURCE}: per element cast for an 8-bit matrix product"
 )
-FP32_SUM_BYTES = Constant(
-    8.0, "sum_bytes", "bytes", f"{SOURCE}: gradient sums are read and written in float32"
-)
-FUSED_LOGIT_BYTES = 6.0  # each logit, forward and backward, in one fused pass
-# Of `dsforge train`'s chunks, counted in 16 bits: logits written, cast (6), softmax (8), its
-# exponential (8), slope scaled (8), cast (6), read by two products (4).
-CHUNKED_LOGIT_BYTES = 42.0
 # Elements read and written for one element of a norm, an activation, a rotary embedding, in forward
 # and backward: counted from one kernel for each, and from torch's separate operations
 # (`tests/engine/test_kernels.py`). torch's own RMSNorm was one kernel from some version on: that of
@@ -389,17 +382,3 @@ def _head(model: ModelSpec, setting: Setting) -> HeadTime:
     summed = summed_bytes(setting.size) * model.vocab_size * model.embedding_size
     summed_s = named(summed / chunks.rows / bandwidth, "summed_token_s", "s", SUMMED)
     return HeadTime(head, chunks.one, summed_s)
-
-
-def logit_bytes(execution: Execution, loss: Loss) -> float:
-    """Bytes that move for one logit, forward and backward."""
-    if loss == "chunked":
-        return CHUNKED_LOGIT_BYTES
-    if execution.kernels == "compiled" or loss not in ("plain", "softmax"):
-        return FUSED_LOGIT_BYTES
-    return BY_NAME[execution.trainer].logit_traffic_bytes
-
-
-def summed_bytes(size: int) -> float:
-    """Bytes that a chunk moves for each trained weight: its float32 sum, the product to add."""
-    return FP32_SUM_BYTES + (2.0 * size if size < FLOAT_BYTES else 0.0)

@@ -16,7 +16,7 @@ from dsforge.engines import BY_NAME
 from dsforge.estimate.activations import FLOAT_BYTES, element_bytes
 from dsforge.specs import ModelSpec, Workload
 from dsforge.strategy import Execution, Loss, Strategy
-from dsforge.traced import counted, maximum, named
+from dsforge.traced import Constant, counted, maximum, named
 
 CHUNK_BYTES = 2**27  # of fp32 logits; smaller ones make matrix products too thin for a GPU
 LEAST_ROWS = 256
@@ -26,6 +26,13 @@ SOFTMAX = "per token of a chunk: float32 logits and their log-softmax (train/los
 ROW = "hidden state of a token and its gradient (train/loss.py)"
 CHUNK = "a chunk of logits, and the float32 gradient sum of the output head (train/loss.py)"
 FUSED_LOSS_BYTES = 8  # of a chunk of tokens so small that its logits are as wide as the layer
+# Of `dsforge train`'s chunks, counted in 16 bits: logits written, cast (6), softmax (8), its
+# exponential (8), slope scaled (8), cast (6), read by two products (4).
+CHUNKED_LOGIT_BYTES = 42.0
+FUSED_LOGIT_BYTES = 6.0  # each logit, forward and backward, in one fused pass
+FP32_SUM_BYTES = Constant(
+    8.0, "sum_bytes", "bytes", "estimate/loss.py: gradient sums are read and written in float32"
+)
 
 
 class Chunks(NamedTuple):
@@ -143,3 +150,17 @@ def _chunked(model: ModelSpec, size: int, gradient: float) -> HeadBytes:
         one_chunk=chunks.one,
         many=named(many, "chunk_bytes", "bytes", CHUNK),
     )
+
+
+def logit_bytes(execution: Execution, loss: Loss) -> float:
+    """Bytes that move for one logit, forward and backward."""
+    if loss == "chunked":
+        return CHUNKED_LOGIT_BYTES
+    if execution.kernels == "compiled" or loss not in ("plain", "softmax"):
+        return FUSED_LOGIT_BYTES
+    return BY_NAME[execution.trainer].logit_traffic_bytes
+
+
+def summed_bytes(size: int) -> float:
+    """Bytes that a chunk moves for each trained weight: its float32 sum, the product to add."""
+    return FP32_SUM_BYTES + (2.0 * size if size < FLOAT_BYTES else 0.0)

@@ -15,12 +15,17 @@ from typing import Literal, NamedTuple
 from pydantic import BaseModel, Field
 
 from dsforge.engines import Held
-from dsforge.estimate.activations import element_bytes, kept_token_bytes
+from dsforge.estimate.activations import element_bytes
 from dsforge.estimate.doubts import memory_errors
 from dsforge.estimate.family_costs import FamilyCosts, family_costs
 from dsforge.estimate.host import HostMemory
 from dsforge.estimate.loss import NO_HEAD, HeadBytes, head_bytes
 from dsforge.estimate.quantised import dequantised_bytes, unpacked_layer_bytes
+from dsforge.estimate.stage_activations import (
+    saved_token_bytes,
+    waiting_token_bytes,
+    working_token_bytes,
+)
 from dsforge.estimate.states import Load, States
 from dsforge.specs import FROZEN, ClusterSpec, ModelSpec, Workload
 from dsforge.strategy import FULLY_SHARDED, Batching, Strategy
@@ -103,7 +108,6 @@ WORKSPACE = Constant(
 
 MICRO_TOKENS = "tokens of a micro batch on one rank: context ranks share a sequence"
 MOMENT = "one of four moments of a step; the largest is the peak"
-KEPT = "saved from forward to backward: all, or layer inputs with full recomputation"
 SAVED = "saved from forward to backward, of all micro batches in flight"
 WORKING = "gradients of one layer, and its recomputed activations"
 LOGITS = "at the softmax, or at the matrix product of the head's gradient"
@@ -244,8 +248,8 @@ def footprints(costs: FamilyCosts, strategy: Strategy) -> tuple[Footprint, ...]:
         Footprint(
             kept=load.kept,
             buffers=_buffers(model, workload, strategy, load) + workspace + dequantised,
-            saved=_saved_token_bytes(model, workload, strategy, load),
-            working=_working_token_bytes(model, workload, strategy, load),
+            saved=saved_token_bytes(model, workload, strategy, load),
+            working=working_token_bytes(model, workload, strategy, load),
             unpacked=unpacked,
             unpacked_layers=load.stage.layers if kept_unpacked else 0,
             head=head if load.stage.has_head else NO_HEAD,
@@ -255,7 +259,7 @@ def footprints(costs: FamilyCosts, strategy: Strategy) -> tuple[Footprint, ...]:
             lasting=stage3 or strategy.runs_as.gradients == "fp32",
             churns=stage3 and strategy.engine.has_zero_stages,
             errors=memory_errors(strategy),
-            waiting=_waiting_token_bytes(model, workload, strategy, load),
+            waiting=waiting_token_bytes(model, workload, strategy, load),
         )
         for load in costs.loads
     )
@@ -283,49 +287,6 @@ def estimate_memory(
     if rank != "fullest":
         stages = stages[:1] if rank == "first" else stages[-1:]
     return memory_of(costs, fullest(stages, strategy.batching))
-
-
-def _saved_token_bytes(
-    model: ModelSpec, workload: Workload, strategy: Strategy, load: Load
-) -> float:
-    """Bytes saved per token in one stage from forward to backward."""
-    if strategy.runs_as.offload_activations:
-        return 0.0
-    return layers_kept_bytes(model, workload, strategy, load)
-
-
-def _waiting_token_bytes(
-    model: ModelSpec, workload: Workload, strategy: Strategy, load: Load
-) -> float:
-    """Bytes of one token that wait in RAM from forward to backward."""
-    if not strategy.runs_as.offload_activations:
-        return 0.0
-    return named(layers_kept_bytes(model, workload, strategy, load), "waiting_token_bytes", "bytes")
-
-
-def layers_kept_bytes(
-    model: ModelSpec, workload: Workload, strategy: Strategy, load: Load
-) -> float:
-    """Bytes of one token that the layers of a stage keep, wherever they lie."""
-    stage, tokens = load.stage, load.tokens
-    kept = kept_token_bytes(model, workload, strategy, tokens.dense_layer)
-    total = stage.dense_layers * named(kept, "dense_layer_kept_bytes", "bytes", KEPT)
-    if stage.moe_layers:
-        kept = kept_token_bytes(model, workload, strategy, tokens.moe_layer)
-        total += stage.moe_layers * named(kept, "moe_layer_kept_bytes", "bytes", KEPT)
-    return named(total, "saved_token_bytes", "bytes")
-
-
-def _working_token_bytes(
-    model: ModelSpec, workload: Workload, strategy: Strategy, load: Load
-) -> float:
-    """Bytes per token in the layer in backward: its gradients and recomputed activations."""
-    tokens = load.tokens
-    if strategy.recompute == "none":
-        return named(tokens.gradients, "working_token_bytes", "bytes")
-    whole = tokens.moe_layer if load.stage.moe_layers else tokens.dense_layer
-    again = whole - kept_token_bytes(model, workload, strategy, whole)
-    return named(tokens.gradients + again, "working_token_bytes", "bytes")
 
 
 def _buffers(model: ModelSpec, workload: Workload, strategy: Strategy, load: Load) -> float:

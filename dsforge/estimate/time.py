@@ -12,9 +12,9 @@ from dsforge.estimate.doubts import StepDoubts, is_of_others, step_doubts
 from dsforge.estimate.family_costs import FamilyCosts, family_costs
 from dsforge.estimate.flops import step_flops
 from dsforge.estimate.layer_time import attention_s, setting_of
-from dsforge.estimate.memory import layers_kept_bytes
 from dsforge.estimate.micro_batch_time import StageTimes, stage_times
 from dsforge.estimate.offload import Moved, link_bytes_per_s, offload, paged_optimizer_s
+from dsforge.estimate.stage_activations import layers_kept_bytes
 from dsforge.estimate.states import shares
 from dsforge.estimate.traffic import Exchange, exchanges
 from dsforge.specs import FROZEN, Calibration, ClusterSpec, ModelSpec, Workload

@@ -11,8 +11,9 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from dsforge.cli.flags import Flags, Sections, with_flags
+from dsforge.cli.flags import Flags, with_flags
 from dsforge.cli.main import COMMANDS, app
+from dsforge.cli.sections import Sections
 
 PROBE = """
 import sys

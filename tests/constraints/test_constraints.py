@@ -45,7 +45,6 @@ BROKEN: list[tuple[str, str, ClusterSpec, Workload, Strategy]] = [
     ("fp8-megatron", MODEL, cluster(gpu="h100-80gb"), workload(precision="fp8"), strategy()),
     ("optimizer", MODEL, cluster(), workload(optimizer="lion"), strategy(**MEGATRON)),
     ("bf16-states", MODEL, cluster(), workload(), strategy(execution=HALF_STATES)),
-    ("offload-activations", MODEL, cluster(), workload(), strategy(execution=IN_RAM)),
     ("optimizer-in-backward", MODEL, cluster(), workload(), strategy(execution=IN_BACKWARD)),
     ("qlora-megatron", MODEL, cluster(), qlora_workload(), strategy(**MEGATRON)),
     ("lora-pipeline", MODEL, cluster(), lora_workload(), strategy(4, pp=2)),

@@ -194,7 +194,7 @@ ELSEWHERE = {
     "low-bit-optimizer": "train and lint: a key of train.yaml",
     "qlora-quantized-weights": "planner: the base is a key of train.yaml",
     **dict.fromkeys(
-        ("bf16-states", "optimizer-in-backward", "offload-activations"),
+        ("bf16-states", "optimizer-in-backward"),
         "planner: other trainers, which no file is for",
     ),
     "gptq-exllama": "planner: `dsforge train` has no GPTQ",

@@ -22,10 +22,6 @@ BEYOND: dict[str, tuple[str, dict[str, Any], dict[str, Any], dict[str, Any], str
         *("llama-2-7b", NODE, LORA),
         *({"tensor_parallel_size": 2, "zero_stage": 0}, "lora-tensor"),
     ),
-    "adapters on Megatron": (
-        *("llama-2-13b", NODE, LORA),
-        *({"back_end": "megatron", "pipeline_parallel_size": 2}, "lora-megatron"),
-    ),
     "Ulysses on GPT-2": (
         *("gpt2-xl", NODE, {"sequence_length": 1024}),
         *({"zero_stage": 3, "context_parallel_size": 5}, "sequence-model"),
