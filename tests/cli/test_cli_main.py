@@ -140,7 +140,13 @@ def test_the_shell_completes_names_of_the_catalog(words: str, name: str) -> None
         ("--for", ["deepspeed", "megatron"]),
         ("--recompute", ["none", "selective", "full"]),
         ("--precision", ["bf16", "fp16", "fp32", "fp8"]),
-        ("--optimizer", ["adamw", "lion", "sgd", "adafactor", "muon"]),
+        (
+            "--optimizer",
+            [
+                *("adamw", "lion", "sgd", "adafactor", "muon"),
+                *("adamw_8bit", "paged_adamw_8bit", "paged_adamw_32bit"),
+            ],
+        ),
         ("--offload-optimizer", ["none", "cpu", "nvme"]),
         ("--loss", ["plain", "chunked"]),
         ("--attention", ["flash", "eager", "masked"]),

@@ -58,13 +58,15 @@ def test_a_missing_tensor_is_named(weights: dict[str, Any], tmp_path: Path) -> N
     """Fewer values than the model has: the message names what lacks."""
     stored(tmp_path, {"embed.weight": weights["embed.weight"]})
 
-    with pytest.raises(DsforgeError, match=r"hold 12 values, the model 15; missing: norm.weight"):
+    with pytest.raises(
+        DsforgeError, match=r"contain 12 values, the model has 15; missing: norm.weight"
+    ):
         check_files(tmp_path, weights)
 
 
 def test_a_folder_without_files_is_refused(weights: dict[str, Any], tmp_path: Path) -> None:
     """Nothing written is not a success."""
-    with pytest.raises(DsforgeError, match="hold 0 values"):
+    with pytest.raises(DsforgeError, match="contain 0 values"):
         check_files(tmp_path, weights)
 
 

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from ui_jobs import JOBS, Fields
 from ui_page import arguments
 
-from dsforge.cli.flags import _FLAGS, Wish, _name
+from dsforge.cli.flags import FLAGS, _name
 from dsforge.cli.main import app
+from dsforge.cli.wish import Wish
 from dsforge.ui.export import PAGE
 from dsforge.ui.fields import FIELDS
 from dsforge.ui.worker import ACTIONS, answered
@@ -26,7 +27,9 @@ from dsforge.ui.worker import ACTIONS, answered
 NOT_IN_THE_PAGE = {
     *("spec", "cluster", "workload", "hostfile", "resolve", "data", "nvlink_domain", "hpz"),
     *("ssh_port", "include", "exclude", "slurm_account", "slurm_partition", "slurm_time"),
-    *("loss", "attention", "buckets"),
+    *("loss", "attention", "buckets", "trainer", "kernels", "software", "base"),
+    *("expert_dispatch", "virtual_stages", "epochs", "learning_rate", "lora_rank", "lora_alpha"),
+    "validation_fraction",
 }
 JOB: Fields = {"model": "gpt2", "gpu": "v100-32gb", "gpus_per_node": "4"}
 JSON = st.recursive(
@@ -44,7 +47,7 @@ def ask(question: Any) -> dict[str, Any]:
 
 def test_every_field_is_a_flag_with_the_same_place() -> None:
     """The page and the command line have one list of settings; what is left out is named here."""
-    settings = {name: (_name(name), flag.setting) for name, flag in _FLAGS.items()}
+    settings = {name: (_name(name), flag.setting) for name, flag in FLAGS.items()}
     mine = {name: (field.flag, field.setting) for name, field in FIELDS.items() if field.setting}
     wishes = {name for name, field in FIELDS.items() if not field.setting}
 
