@@ -19,6 +19,9 @@ SAME = 1.005  # a smaller ratio is one
 
 _COUNT = re.compile(r"^\s*(\d+(?:\.\d+)?(?:e\d+)?)\s*([kmbgt]?)\s*$", re.IGNORECASE)
 _POWER = {"": 0, "k": 1, "m": 2, "b": 3, "g": 3, "t": 4}  # of a thousand
+# Numbers as people write them: in ASCII digits, finite.
+WHOLE = re.compile(r"[+-]?[0-9]{1,30}")
+REAL = re.compile(r"[+-]?(?:[0-9]{1,30}\.?[0-9]{0,30}|\.[0-9]{1,30})(?:[eE][+-]?[0-9]{1,3})?")
 
 
 @dataclass(frozen=True, slots=True)

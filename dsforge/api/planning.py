@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-import os
 import re
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
+from dsforge.api.folder import files_of, rendered
 from dsforge.api.inputs import (
     ClusterInput,
     Inputs,
@@ -39,8 +39,6 @@ PLAIN_LOSS = Reason(
     message="`--exact` simulates the plain loss, which has full logits: `--loss` is plain",
 )
 LEAST_WORD, MOST_NEAR = 3, 6  # letters of a word that tells something; names that are shown
-
-Job = TypeVar("Job", Request, Plan)
 
 
 def plan(
@@ -254,39 +252,67 @@ def gen(
 
     """
     from dsforge.artifacts import write_all
-    from dsforge.planner import choose
-    from dsforge.render import render
 
     folder = path_of(out, "out")
-    searched = None if templates is None else path_of(templates, "templates")
     if isinstance(model, Plan):
         beside = (cluster, workload, strategy, objective, deadline_days, budget, prefer)
         if risk or any(value is not None for value in beside):
             raise refusal(
                 "inputs-clash", "", "a Plan cannot be combined with other inputs of the job"
             )
-        made = _seen_from(folder, model)
+        job: Request | Plan = model
     else:
         asked = request_of(Inputs(model, cluster, workload, strategy))
-        wished = _aimed_request(asked, objective, deadline_days, budget, prefer=prefer, risk=risk)
-        made = choose(_seen_from(folder, wished))
-    artifacts = render(made, searched)
+        job = _aimed_request(asked, objective, deadline_days, budget, prefer=prefer, risk=risk)
+    made, artifacts = rendered(job, folder, templates)
     try:
         written = write_all(artifacts, folder, force=force)
     except EditedError:
-        bases = _last_generated(folder, searched)
+        bases = _last_generated(folder, templates)
         written = write_all(artifacts, folder, force=force, bases=bases)
     return GenResult(folder, made, artifacts, written)
 
 
-def _last_generated(folder: Path, templates: Path | None) -> dict[str, str]:
+def _last_generated(folder: Path, templates: PathInput | None) -> dict[str, str]:
     """Texts that the plan in a run folder was rendered to; none where it is not readable now."""
-    from dsforge.render import render
-
     try:
-        return {a.path: a.text for a in render(load_plan(folder), templates)}
+        return {a.path: a.text for a in files_of(load_plan(folder), templates)}
     except DsforgeError:
         return {}
+
+
+def pack(
+    request: Request,
+    *,
+    out: str = "run",
+    objective: Objective | None = None,
+    deadline_days: float | None = None,
+    budget: float | None = None,
+    prefer: float | None = None,
+    risk: bool = False,
+) -> bytes:
+    """The run folder that `gen` writes, as a zip file: for a browser, which has no disk.
+
+    Args:
+        request: A request of `load_request`.
+        out: Name of the run folder in the archive.
+        objective: As for `plan`.
+        deadline_days: As for `plan`.
+        budget: As for `plan`.
+        prefer: As for `plan`.
+        risk: As for `plan`.
+
+    Returns:
+        The bytes of the zip file; the same for the same request.
+
+    Raises:
+        DoesNotFitError: Nothing fits.
+
+    """
+    from dsforge.artifacts.packed import packed
+
+    job = _aimed_request(request, objective, deadline_days, budget, prefer=prefer, risk=risk)
+    return packed(rendered(job, path_of(out, "out"), None)[1], out)
 
 
 def _exact_memory(plan: Plan) -> ExactMemory:
@@ -359,20 +385,3 @@ def _flips(request: Request, explorer: Explorer) -> tuple[Flip, ...]:
         tuple(catalog.gpu(name) for name in catalog.gpu_names()),
     )
     return flips(request, choice(request, fitting(explorer)), known)
-
-
-def _seen_from(out: Path, job: Job) -> Job:
-    """The job with its paths as the run folder sees them: that is where train.yaml is read."""
-    out = Path(os.path.realpath(out))  # `..` leads out of where a link leads, not of the link
-
-    def moved(path: str) -> str:
-        return path if Path(path).is_absolute() else os.path.relpath(path, out)
-
-    model, workload = job.model, job.workload
-    if model.path is not None:
-        model = model.model_copy(update={"path": os.path.relpath(model.path, out)})
-    if workload.data is not None:
-        data, held_out = workload.data, workload.data.validation
-        paths = {"train": moved(data.train), "validation": held_out and moved(held_out)}
-        workload = workload.model_copy(update={"data": data.model_copy(update=paths)})
-    return job.model_copy(update={"model": model, "workload": workload})

@@ -9,7 +9,6 @@ mounted folder's users mean nothing; a user of the machine who is root elsewhere
 from __future__ import annotations
 
 import os
-import pwd
 from contextlib import suppress
 from pathlib import Path
 
@@ -54,6 +53,8 @@ def _is_safe(path: Path) -> bool:
 
 def _named(user: int) -> str:
     """A user as `name (number)`."""
-    with suppress(KeyError):
+    with suppress(KeyError, ImportError):
+        import pwd  # WebAssembly, where the page runs, has no users
+
         return f"{pwd.getpwuid(user).pw_name} ({user})"
     return f"user {user}"

@@ -7,23 +7,22 @@ the last are left out. `--verbose` shows all of them.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from dsforge.cli.text import aligned, columns, wrapped
 from dsforge.plan import Plan, Priced, Reason, Rejected, Request, Search
 from dsforge.planner.advice import TIGHT
 from dsforge.planner.alternatives import AXES, Alternative
-from dsforge.planner.figures import figures, fit, memory_label
+from dsforge.planner.figures import decisive, figures, fit, headline, memory_label
 from dsforge.planner.preference import ease
 from dsforge.planner.pricing import price
 from dsforge.strategy import Strategy
-from dsforge.units import GIB, SAME, count, gb_per_s, gib, seconds, some, times
+from dsforge.units import GIB, SAME, gib, seconds, some, times
 
 SCREEN = 24  # lines
 REASONS, OTHERS, LEAST_REASONS = 3, 3, 1
 SAID_ABOVE = ("fits", "does-not-fit")  # in the figures
-SIZED_UP = 0.5  # share of an assumed RAM from which on it matters which it is
 SIZED_ALIKE = 1.02  # memory of one plan over another's from which on it is noticed
 WIDTH = 14  # of labels
 NOTICED_BYTES = GIB // 200  # a smaller term shows as nothing
@@ -71,42 +70,6 @@ def head(plan: Plan) -> list[str]:
 def _first(label: str) -> str:
     """A label at the beginning of a line, as wide as all are."""
     return f"  {label:<{WIDTH}} "
-
-
-def headline(plan: Plan) -> str:
-    """`llama-2-7b (6.74 B) on 2 x 8 a100-80gb, 64 x 4,096 tokens a step, bf16, full`."""
-    work, cluster = plan.workload, plan.cluster
-    return (
-        f"{plan.model.name} ({count(plan.parameters)}) on {cluster.nodes} x "
-        f"{cluster.gpus_per_node} {cluster.gpu.name}, {work.global_batch_size:,} x "
-        f"{work.sequence_length:,} tokens per step, {work.precision}, {work.method_name}"
-    )
-
-
-def decisive(plan: Plan) -> Iterator[str]:
-    """Defaults that can change the choice: the network between nodes, RAM where it is needed."""
-    rules = {reason.rule for reason in plan.choice.reasons}
-    cluster, host = plan.cluster, plan.choice.memory.host_bytes
-    if cluster.nodes > 1 and rules & {"default-inter-node", "default-nics"}:
-        flags = [
-            flag
-            for rule, flag in (
-                ("default-inter-node", "--inter-node"),
-                ("default-nics", "--nics-per-node"),
-            )
-            if rule in rules
-        ]
-        adapters = f"{cluster.nics_per_node} x {cluster.inter_node.name} per node"
-        yield (
-            f"{adapters} ({gb_per_s(cluster.inter_node_bytes_per_s)} for "
-            f"{some(cluster.gpus_per_node, 'GPU')}), which can decide the choice: set "
-            f"{' and '.join(flags)}"
-        )
-    if "default-host-memory" in rules and host.peak > SIZED_UP * cluster.host_memory_bytes:
-        yield (
-            f"{gib(cluster.host_memory_bytes)} of RAM per node, which can decide the choice: set "
-            f"--host-memory"
-        )
 
 
 def defaults(plan: Plan) -> list[str]:

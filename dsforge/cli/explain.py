@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import click
 
+from dsforge.explain.wording import number, quantity
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from dsforge.explain.explanation import Explanation
     from dsforge.explain.figures import Figure, Given
-
-LARGE = 1e4  # from here on thousands are separated
 
 
 @click.command()
@@ -36,8 +36,8 @@ def explain(*, plan: Path, figure: str | None, as_json: bool) -> None:
     print("\n".join(explanation_lines(found)))
     for other in found.disagreements:
         note(
-            f"the plan has {other.name} = {_number(other.stated)}, this version computes "
-            f"{_number(other.worked_out)}: run `dsforge gen` again"
+            f"the plan has {other.name} = {number(other.stated)}, this version computes "
+            f"{number(other.worked_out)}: run `dsforge gen` again"
         )
 
 
@@ -59,31 +59,14 @@ def explanation_lines(found: Explanation) -> Iterator[str]:
 
 def _figure(figure: Figure) -> Iterator[str]:
     """`name = value unit`, the formula, its inputs, why."""
-    yield f"  {figure.name} = {_quantity(figure.value, figure.unit)}"
+    yield f"  {figure.name} = {quantity(figure.value, figure.unit)}"
     if figure.formula:
         yield f"      = {figure.formula}"
-    inputs = ", ".join(f"{value.name} = {_number(value.value)}" for value in figure.inputs)
+    inputs = ", ".join(f"{value.name} = {number(value.value)}" for value in figure.inputs)
     if inputs:
         yield f"      with {inputs}"
     yield f"      because {figure.source}"
 
 
 def _given(value: Given) -> str:
-    return f"  {value.name} = {_quantity(value.value, value.unit)}: {value.source}"
-
-
-def _quantity(value: float, unit: str) -> str:
-    """A number with its unit; bytes in GiB, seconds and rates in words too."""
-    from dsforge.units import gib, seconds, tflops
-
-    said = f"{_number(value)} {unit}".strip()
-    words = {"bytes": gib, "s": seconds, "FLOP/s": tflops}.get(unit)
-    large = unit != "bytes" or value >= 1 << 20
-    return f"{said} ({words(value)})" if words and value and large else said
-
-
-def _number(value: float) -> str:
-    """A number that loses nothing a reader could notice: whole ones in full, large ones nearly."""
-    if float(value).is_integer() and abs(value) < 1e18:  # noqa: PLR2004
-        return f"{value:.0f}" if abs(value) < LARGE else f"{value:,.0f}"
-    return f"{value:,.2f}" if abs(value) >= 1e6 else f"{value:.12g}"  # noqa: PLR2004
+    return f"  {value.name} = {quantity(value.value, value.unit)}: {value.source}"

@@ -28,6 +28,7 @@ COMMANDS = {
     "estimate": "Predict memory and step time of one strategy.",
     "explain": "Show each figure of a plan with its formula, inputs and source.",
     "rehearse": "Run the real DeepSpeed engine as one rank of the job and measure its memory.",
+    "ui": "Open the planner as a page in the browser.",
     "catalog": "List the models, accelerators and links of the catalog.",
     "detect": "Describe this machine as a cluster file.",
     "probe": "Benchmark the cluster and write a card for --cluster.",

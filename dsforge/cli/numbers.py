@@ -7,13 +7,11 @@ help: no comparison with `nan` is true, so none of them refuses it.
 from __future__ import annotations
 
 import math
-import re
 from typing import Any
 
 import click
 
-_WHOLE = re.compile(r"[+-]?[0-9]{1,30}")
-_REAL = re.compile(r"[+-]?(?:[0-9]{1,30}\.?[0-9]{0,30}|\.[0-9]{1,30})(?:[eE][+-]?[0-9]{1,3})?")
+from dsforge.units import REAL, WHOLE
 
 
 class Whole(click.IntRange):
@@ -26,7 +24,7 @@ class Whole(click.IntRange):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """The number."""
-        if isinstance(value, str) and not _WHOLE.fullmatch(value.strip()):
+        if isinstance(value, str) and not WHOLE.fullmatch(value.strip()):
             self.fail(f"{value[:40]!a} is not a whole number.", param, ctx)
         return super().convert(value, param, ctx)
 
@@ -41,7 +39,7 @@ class Real(click.FloatRange):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """The number."""
-        if isinstance(value, str) and not _REAL.fullmatch(value.strip()):
+        if isinstance(value, str) and not REAL.fullmatch(value.strip()):
             self.fail(f"{value[:40]!a} is not a finite number.", param, ctx)
         found = super().convert(value, param, ctx)
         if not math.isfinite(found):
@@ -56,7 +54,7 @@ class Sized(Whole):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """The number."""
-        if isinstance(value, str) and not _WHOLE.fullmatch(value.strip()):
+        if isinstance(value, str) and not WHOLE.fullmatch(value.strip()):
             from dsforge.units import parse_count
 
             try:

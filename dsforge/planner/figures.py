@@ -7,6 +7,7 @@ RAM is that of the phase that needs the most.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
 from dsforge.estimate.run import DAY_S
@@ -20,7 +21,7 @@ from dsforge.planner.pricing import (
     room_left,
 )
 from dsforge.specs import ClusterSpec
-from dsforge.units import Interval, amount, count, gib, seconds
+from dsforge.units import Interval, amount, count, gb_per_s, gib, seconds, some
 
 Counter = Literal["allocated", "reserved", "device"]
 LABELS: dict[Counter, str] = {
@@ -31,6 +32,7 @@ LABELS: dict[Counter, str] = {
 RESIDENT = "resident memory"  # of a CPU rank, whatever the counter
 HOST, STEP, RUN = "host RAM", "step time", "run"
 TIGHT = "tight"
+SIZED_UP = 0.5  # share of an assumed RAM from which on it matters which it is
 
 
 class Figure(NamedTuple):
@@ -43,6 +45,42 @@ class Figure(NamedTuple):
 def memory_label(counter: Counter, *, on_cpu: bool) -> str:
     """What the memory of a rank by a counter is called."""
     return RESIDENT if on_cpu else LABELS[counter]
+
+
+def headline(plan: Plan) -> str:
+    """`llama-2-7b (6.74 B) on 2 x 8 a100-80gb, 64 x 4,096 tokens a step, bf16, full`."""
+    work, cluster = plan.workload, plan.cluster
+    return (
+        f"{plan.model.name} ({count(plan.parameters)}) on {cluster.nodes} x "
+        f"{cluster.gpus_per_node} {cluster.gpu.name}, {work.global_batch_size:,} x "
+        f"{work.sequence_length:,} tokens per step, {work.precision}, {work.method_name}"
+    )
+
+
+def decisive(plan: Plan) -> Iterator[str]:
+    """Defaults that can change the choice: the network between nodes, RAM where it is needed."""
+    rules = {reason.rule for reason in plan.choice.reasons}
+    cluster, host = plan.cluster, plan.choice.memory.host_bytes
+    if cluster.nodes > 1 and rules & {"default-inter-node", "default-nics"}:
+        flags = [
+            flag
+            for rule, flag in (
+                ("default-inter-node", "--inter-node"),
+                ("default-nics", "--nics-per-node"),
+            )
+            if rule in rules
+        ]
+        adapters = f"{cluster.nics_per_node} x {cluster.inter_node.name} per node"
+        yield (
+            f"{adapters} ({gb_per_s(cluster.inter_node_bytes_per_s)} for "
+            f"{some(cluster.gpus_per_node, 'GPU')}), which can decide the choice: set "
+            f"{' and '.join(flags)}"
+        )
+    if "default-host-memory" in rules and host.peak > SIZED_UP * cluster.host_memory_bytes:
+        yield (
+            f"{gib(cluster.host_memory_bytes)} of RAM per node, which can decide the choice: set "
+            f"--host-memory"
+        )
 
 
 def figures(plan: Plan) -> tuple[Figure, ...]:

@@ -7,6 +7,7 @@ or half the size. On each axis the search ends with the first value that changes
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from math import inf
 from typing import Any, NamedTuple
 
 from pydantic import BaseModel, Field
@@ -81,10 +82,12 @@ def flips(request: Request, chosen: Candidate, known: Known) -> tuple[Flip, ...]
 
 def _flip(axis: str, change: _Change, mine: str) -> Flip | None:
     """The change where another kind is chosen under it; none where it is not, or nothing fits."""
-    members = fitting(settled(Explorer(change.request)))
+    asked = change.request.model_copy(update={"part_step_s": inf})  # known of the old machines only
+    looked = settled(Explorer(asked))
+    members = fitting(looked)
     if not members:
         return None
-    winner = choice(change.request, members)
+    winner = choice(looked.request, members)
     kind = kind_of(winner.family)
     if kind == mine:
         return None

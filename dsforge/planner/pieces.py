@@ -9,6 +9,7 @@ that reading found, and the pieces of those among them whose hosts are alike.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import inf
 
 from dsforge.constraints import divisors
 from dsforge.engines import ENGINES
@@ -29,7 +30,11 @@ def fitting(explorer: Explorer) -> tuple[Candidate, ...]:
 
 
 def pieces(request: Request) -> tuple[Request, ...]:
-    """The job on each piece of its cluster but the whole, largest first, each once."""
+    """The job on each piece of its cluster but the whole, largest first, each once.
+
+    What fewer machines take is known of the whole only: a piece is judged by its own plans.
+    """
+    request = request.model_copy(update={"part_step_s": inf})
     found = [] if request.others else _of_equal_nodes(request)
     for machines in request.others:
         asked = request.on(machines)

@@ -317,3 +317,23 @@ def test_a_limit_between_the_easier_plan_and_the_fastest_takes_the_fastest(limit
     kept = plan.run.money if limit == "budget" else plan.run.days
     assert kept is not None
     assert kept.likely <= most
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        ("--model", "gpt3-175b", "--gpu", "a100-80gb", "--nodes", "128", "--gpus-per-node", "8"),
+        ("--model", "llama-2-70b", "--gpu", "h100-80gb", "--nodes", "32", "--gpus-per-node", "8"),
+    ],
+    ids=["175b-on-1024", "70b-on-256"],
+)
+def test_an_argument_is_found_where_fewer_machines_are_nearly_as_fast(
+    asked: tuple[str, ...],
+) -> None:
+    """What a part of the cluster takes bounds the choice on the whole, never that on a piece."""
+    done = CliRunner().invoke(app, ["plan", *asked, "--argue", "--json"])
+
+    assert done.exit_code == 0, done.exception
+    found = json.loads(done.stdout)
+    assert found["flips"] is not None
+    assert len({point["gpus"] for point in found["front"] if point["chosen"]}) > 1

@@ -1,0 +1,50 @@
+"""The run folder of a job: its plan, with paths as they are seen from there, and its files."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from dsforge.plan import Plan, Request
+from dsforge.reading.source import path_of
+
+if TYPE_CHECKING:
+    from dsforge.api.inputs import PathInput
+    from dsforge.artifacts import Artifact
+
+Job = TypeVar("Job", Request, Plan)
+
+
+def rendered(
+    job: Request | Plan, folder: Path, templates: PathInput | None
+) -> tuple[Plan, tuple[Artifact, ...]]:
+    """The plan of a job for a run folder, and the files of that folder; nothing is written."""
+    from dsforge.planner import choose
+
+    made = _seen_from(folder, job) if isinstance(job, Plan) else choose(_seen_from(folder, job))
+    return made, files_of(made, templates)
+
+
+def files_of(plan: Plan, templates: PathInput | None) -> tuple[Artifact, ...]:
+    """The files of a plan's run folder."""
+    from dsforge.render import render
+
+    return render(plan, None if templates is None else path_of(templates, "templates"))
+
+
+def _seen_from(out: Path, job: Job) -> Job:
+    """The job with its paths as the run folder sees them: that is where train.yaml is read."""
+    out = Path(os.path.realpath(out))  # `..` leads out of where a link leads, not of the link
+
+    def moved(path: str) -> str:
+        return path if Path(path).is_absolute() else os.path.relpath(path, out)
+
+    model, workload = job.model, job.workload
+    if model.path is not None:
+        model = model.model_copy(update={"path": os.path.relpath(model.path, out)})
+    if workload.data is not None:
+        data, held_out = workload.data, workload.data.validation
+        paths = {"train": moved(data.train), "validation": held_out and moved(held_out)}
+        workload = workload.model_copy(update={"data": data.model_copy(update=paths)})
+    return job.model_copy(update={"model": model, "workload": workload})
