@@ -27,10 +27,16 @@ def rendered(
 
 
 def files_of(plan: Plan, templates: PathInput | None) -> tuple[Artifact, ...]:
-    """The files of a plan's run folder."""
+    """The files of a plan's run folder, its report among them."""
+    from dsforge.artifacts import Artifact
     from dsforge.render import render
+    from dsforge.report import html_page
+    from dsforge.report.plan_sections import plan_report
+    from dsforge.report.shown_files import shown_files
 
-    return render(plan, None if templates is None else path_of(templates, "templates"))
+    files = render(plan, None if templates is None else path_of(templates, "templates"))
+    page = html_page(plan_report(plan, shown_files((a.path, a.text) for a in files)))
+    return (*files, Artifact("report.html", page))
 
 
 def _seen_from(out: Path, job: Job) -> Job:

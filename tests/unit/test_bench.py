@@ -9,8 +9,8 @@ from dsforge.bench.matrix import Cell, matrix, parse_strategies
 from dsforge.bench.pages import pages
 from dsforge.bench.report import Outcome, Report, report, step_times_s
 from dsforge.errors import LayoutError, SpecError
+from dsforge.measurement import MeasuredMemory, Measurement
 from dsforge.plan import VariantName
-from dsforge.train.run.measurement import MeasuredMemory, Measurement
 from dsforge.units import GIB
 
 LOSSES = (3.0, 2.5, 2.25, 2.0)

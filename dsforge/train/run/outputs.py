@@ -16,11 +16,12 @@ from pathlib import Path
 
 from dsforge.errors import Problem, SpecError
 from dsforge.job import TrainJob
+from dsforge.measurement import Evaluation, StepMetrics
 from dsforge.train.checkpoints.note import NOTE
-from dsforge.train.run.metrics_file import Evaluation, StepMetrics
 
 RESULTS = ("checkpoints", "model", "adapter", "metrics.jsonl", "measurement.json")
-PLACES = (*RESULTS, "hang", ".lock")  # all that a run writes; the last two are never removed
+# All that a run writes; what it replaces itself or shares with others is never removed.
+PLACES = (*RESULTS, "hang", ".lock", "report.html")
 OWN_CHECKPOINT = re.compile(r"(spoilt_)?global_step\d+|latest|\..+")
 METRICS = {field.name for kind in (StepMetrics, Evaluation) for field in fields(kind)}
 MAX_LINE_BYTES = 64 * 1024

@@ -15,11 +15,11 @@ from dsforge.errors import DsforgeError
 from dsforge.estimate.flops import step_flops
 from dsforge.estimate.rates import peak_flops
 from dsforge.job import TrainJob
+from dsforge.measurement import Measurement
 from dsforge.plan import Priced
 from dsforge.planner.figures import memory_label
 from dsforge.reading.stored import read_plan
 from dsforge.train.parallel.engine_config import EngineConfig
-from dsforge.train.run.measurement import Measurement
 from dsforge.units import Interval, amount, gib, seconds
 
 PLAN = "plan.json"

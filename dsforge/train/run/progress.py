@@ -15,7 +15,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from dsforge.masking import printable
-from dsforge.train.run.metrics_file import StepMetrics
+from dsforge.measurement import StepMetrics
 from dsforge.train.run.prediction import Prediction
 from dsforge.units import gib, seconds
 

@@ -1,9 +1,11 @@
-"""Measurement: what a run really needed, in the same words as the estimates.
+"""Measurement: what a run really needed, in the same words as the estimates, and its metrics.
 
 This module is free of torch, so that reports can read measurements on any machine.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 from pydantic import BaseModel, Field
 
@@ -42,3 +44,28 @@ class Measurement(BaseModel):
     sent_bytes: int = Field(ge=0, description="Bytes that one rank sends per step, rank 0.")
     versions: dict[str, str] = Field(description="python, torch, deepspeed, transformers, dsforge.")
     hardware: dict[str, str] = Field(description="Accelerator, CPU, cores, memory.")
+
+
+@dataclass(frozen=True, slots=True)
+class StepMetrics:
+    """Figures of one optimizer step over all ranks; tokens exclude padding."""
+
+    step: int
+    loss: float
+    learning_rate: float
+    gradient_norm: float | None
+    step_s: float
+    tokens: int
+    tokens_per_s: float
+    host_bytes: int
+    allocated_bytes: int
+    mfu: float | None
+    ended_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Mean loss per answer token over the validation samples."""
+
+    step: int
+    validation_loss: float

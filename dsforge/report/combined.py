@@ -1,0 +1,103 @@
+"""Reports of run folders, and several reports as one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from dsforge import __version__
+from dsforge.plan import Plan
+from dsforge.planner.figures import fit, headline
+from dsforge.render.bundles import bundles
+from dsforge.render.report import report_context
+from dsforge.report.blocks import Chart, Report, Section, Stat, Table, TextFile, table
+from dsforge.report.plan_sections import (
+    files_section,
+    plan_report,
+    plan_sections,
+    plan_stats,
+    repeat_section,
+)
+from dsforge.report.run_folder import RunFolder
+from dsforge.report.run_sections import Ran, run_sections, run_stats
+
+
+def run_report(found: RunFolder) -> Report:
+    """The report of a run folder: measured values first, then the plan."""
+    if found.plan is None:
+        return _output_report(found.ran or Ran(None))
+    if found.ran is None:
+        return plan_report(found.plan, found.files)
+    return _measured_report(found.plan, found.ran, found.files)
+
+
+def _measured_report(plan: Plan, ran: Ran, files: tuple[TextFile, ...]) -> Report:
+    """A plan and its run."""
+    context = report_context(plan, bundles(plan))
+    first, *others = plan_sections(plan, context)
+    return Report(
+        dsforge=__version__,
+        title=context.title,
+        headline=headline(plan),
+        verdict=fit(plan.cluster, plan.choice),
+        choice=plan.strategy.label(),
+        stats=(*run_stats(ran), *plan_stats(plan)),
+        sections=(
+            first,
+            *run_sections(ran),
+            *others,
+            files_section(files),
+            repeat_section(context),
+        ),
+    )
+
+
+def _output_report(ran: Ran) -> Report:
+    """A run without a plan."""
+    run = ran.measurement
+    ranks = f"ZeRO stage {run.zero_stage} on {run.world_size} ranks" if run else "unfinished run"
+    return Report(
+        dsforge=__version__,
+        title=f"Training run: {ranks}",
+        headline=f"{len(ran.steps):,} optimizer steps in metrics.jsonl",
+        verdict="measured",
+        choice=ranks,
+        stats=run_stats(ran),
+        sections=run_sections(ran),
+    )
+
+
+def combined(reports: tuple[Report, ...]) -> Report:
+    """One report: the head of the first, then the sections of all of them."""
+    first, *others = reports
+    if not others:
+        return first
+    parts = [
+        section
+        for number, report in enumerate(others, start=2)
+        for section in _numbered(report, number)
+    ]
+    return first.model_copy(update={"sections": (*first.sections, *parts)})
+
+
+def _numbered(report: Report, number: int) -> Iterable[Section]:
+    """The sections of a further report under names of their own, its key figures first."""
+    yield Section(
+        id=f"source-{number}",
+        title=report.title,
+        lines=(report.headline, report.choice),
+        tables=(_figures(report.stats),),
+    )
+    for section in report.sections:
+        charts = tuple(_renamed(chart, number) for chart in section.charts)
+        title = f"{report.title}: {section.title}"
+        new = {"id": f"{section.id}-{number}", "title": title, "charts": charts}
+        yield section.model_copy(update=new)
+
+
+def _figures(stats: tuple[Stat, ...]) -> Table:
+    rows = tuple((stat.label, stat.value, stat.span, stat.note) for stat in stats)
+    return table("Key figures", "Quantity | #Value | #80 % interval | Note", rows)
+
+
+def _renamed(chart: Chart, number: int) -> Chart:
+    return chart.model_copy(update={"name": f"{chart.name}-{number}"})
