@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from statistics import median
 
 from dsforge import __version__
+from dsforge.explain.plots import Total
 from dsforge.plan import Plan
 from dsforge.planner.figures import fit, headline
 from dsforge.render.bundles import bundles
 from dsforge.render.report import report_context
 from dsforge.report.blocks import Chart, Report, Section, Stat, Table, TextFile, table
 from dsforge.report.plan_sections import (
+    Totals,
     files_section,
     plan_report,
     plan_sections,
@@ -19,6 +22,7 @@ from dsforge.report.plan_sections import (
 )
 from dsforge.report.run_folder import RunFolder
 from dsforge.report.run_sections import Ran, run_sections, run_stats
+from dsforge.units import GIB, gib, seconds
 
 
 def run_report(found: RunFolder) -> Report:
@@ -33,7 +37,7 @@ def run_report(found: RunFolder) -> Report:
 def _measured_report(plan: Plan, ran: Ran, files: tuple[TextFile, ...]) -> Report:
     """A plan and its run."""
     context = report_context(plan, bundles(plan))
-    first, *others = plan_sections(plan, context)
+    first, *others = plan_sections(plan, context, _totals(plan, ran))
     return Report(
         dsforge=__version__,
         title=context.title,
@@ -49,6 +53,17 @@ def _measured_report(plan: Plan, ran: Ran, files: tuple[TextFile, ...]) -> Repor
             repeat_section(context),
         ),
     )
+
+
+def _totals(plan: Plan, ran: Ran) -> Totals:
+    """Measured totals of a run that the plan prices, for the charts of terms."""
+    run = ran.measurement
+    if run is None or ran.priced is None:
+        return Totals()
+    name, step_s = f"measured: {ran.priced.strategy.label()}", median(run.step_s)
+    used = run.memory.host_bytes if plan.cluster.gpu.is_cpu else run.memory.device_bytes
+    memory = Total(name, used / GIB, gib(used))
+    return Totals(memory, Total(name, step_s, seconds(step_s)))
 
 
 def _output_report(ran: Ran) -> Report:

@@ -20,7 +20,7 @@ from dsforge.errors import DsforgeError
 from dsforge.explain.chart import COLOURS, GRID, INK
 from dsforge.masking import printable
 from dsforge.render.engine import OPTIONS, compiled_templates, render_text, template_root
-from dsforge.report.blocks import Chart, Report, Section
+from dsforge.report.blocks import Chart, Report, Section, Table
 
 PACKAGE = Path(__file__).resolve().parents[1]
 STYLES = ("ui/page/style.css", "ui/page/answer.css", "report/page/report.css")
@@ -38,18 +38,20 @@ _MARKDOWN = re.compile(r"([\\`*_\[\]<>|#~])")
 _FENCES = re.compile(r"`{3,}")
 
 
-class ShownChart(NamedTuple):
-    """A chart whose picture takes the colours of the page."""
+class Block(NamedTuple):
+    """A table, and the picture of its figures where there is one."""
 
-    chart: Chart
-    picture: Markup
+    table: Table
+    name: str = ""
+    title: str = ""
+    picture: Markup = Markup()
 
 
 class ShownSection(NamedTuple):
-    """A section with its charts."""
+    """A section with its pictures and tables in order."""
 
     section: Section
-    charts: tuple[ShownChart, ...]
+    blocks: tuple[Block, ...]
 
 
 class PageContext(NamedTuple):
@@ -70,7 +72,8 @@ class MarkdownContext(NamedTuple):
 
     report: Report
     verdict: str
-    rules: dict[int, str]
+    sections: tuple[ShownSection, ...]
+    rules: dict[bool, Markup]
     fence: Markup
 
 
@@ -85,7 +88,7 @@ def html_page(report: Report) -> str:
     context = PageContext(
         report=report,
         verdict=VERDICTS[report.verdict],
-        sections=tuple(_shown(section) for section in report.sections if _has_content(section)),
+        sections=_shown(report),
         generator=GENERATOR,
         policy=Markup(policy),  # noqa: S704 (hashes of our own files)
         style=Markup(style),  # noqa: S704 (our own file)
@@ -109,7 +112,8 @@ def markdown_page(report: Report) -> str:
     context = MarkdownContext(
         report=report,
         verdict=VERDICTS[report.verdict],
-        rules={True: "---:", False: "---"},
+        sections=_shown(report),
+        rules={True: Markup("---:"), False: Markup("---")},
         fence=Markup("`" * (longest + 1)),  # noqa: S704 (only backticks)
     )
     return render_text(_markdown_environment(), "report/REPORT.md.j2", context)
@@ -120,15 +124,17 @@ def pictures(report: Report) -> dict[str, str]:
     return {f"{c.name}.svg": c.svg for section in report.sections for c in section.charts}
 
 
-def _has_content(section: Section) -> bool:
-    return bool(
-        section.lines or section.charts or section.tables or section.commands or section.files
+def _shown(report: Report) -> tuple[ShownSection, ...]:
+    """The sections that have any content."""
+    return tuple(
+        ShownSection(each, (*map(_drawn, each.charts), *map(Block, each.tables)))
+        for each in report.sections
+        if each.lines or each.charts or each.tables or each.commands or each.files
     )
 
 
-def _shown(section: Section) -> ShownSection:
-    charts = tuple(ShownChart(chart, _themed(chart.svg)) for chart in section.charts)
-    return ShownSection(section, charts)
+def _drawn(chart: Chart) -> Block:
+    return Block(chart.table, chart.name, chart.title, _themed(chart.svg))
 
 
 @cache

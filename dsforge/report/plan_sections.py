@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 from dsforge import __version__
-from dsforge.explain.plots import Bars, memory_plot, time_plot
+from dsforge.explain.plots import Bars, Total, memory_plot, time_plot
 from dsforge.plan import Plan, Priced
 from dsforge.planner.figures import fit, headline, memory_label, room
 from dsforge.planner.pricing import HOST_SHARE, device_room, room_left
@@ -32,13 +33,24 @@ def plan_report(plan: Plan, files: tuple[TextFile, ...]) -> Report:
     )
 
 
-def plan_sections(plan: Plan, context: ReportContext | None = None) -> tuple[Section, ...]:
+class Totals(NamedTuple):
+    """Measured totals beside the predicted terms; none where nothing was measured."""
+
+    memory: Total | None = None
+    step: Total | None = None
+
+
+NO_TOTALS = Totals()
+
+
+def plan_sections(
+    plan: Plan, context: ReportContext, totals: Totals = NO_TOTALS
+) -> tuple[Section, ...]:
     """Sections of the prediction, from the choice to the timeline."""
-    context = context or report_context(plan, bundles(plan))
     return (
         _choice(context),
-        _memory(plan, context),
-        _time(plan, context),
+        _memory(plan, context, totals.memory),
+        _time(plan, context, totals.step),
         _strategies(context),
         _step(plan),
     )
@@ -129,18 +141,18 @@ def bars_of(plan: Plan) -> tuple[Bars, ...]:
     return (Bars(f"choice: {plan.strategy.label()}", plan.choice), *others)[:MOST_BARS]
 
 
-def _memory(plan: Plan, context: ReportContext) -> Section:
+def _memory(plan: Plan, context: ReportContext, total: Total | None) -> Section:
     """Memory by term: a picture of all strategies, the terms of the choice in words."""
     return Section(
         id="memory",
         title="Memory by term",
         note="Predicted memory of the fullest rank at the peak of a step.",
-        charts=(memory_chart(plan, bars_of(plan)),),
+        charts=(memory_chart(plan, bars_of(plan), total),),
         tables=(table("Memory of the choice", "Term | #Bytes | Meaning", _cells(context.memory)),),
     )
 
 
-def memory_chart(plan: Plan, bars: tuple[Bars, ...]) -> Chart:
+def memory_chart(plan: Plan, bars: tuple[Bars, ...], total: Total | None = None) -> Chart:
     """Memory by term of strategies."""
     title = "Predicted memory of the fullest rank by term"
     label = memory_label("device", on_cpu=plan.cluster.gpu.is_cpu)
@@ -153,12 +165,12 @@ def memory_chart(plan: Plan, bars: tuple[Bars, ...]) -> Chart:
     return Chart(
         name="memory",
         title=title,
-        svg=memory_plot(plan, bars),
-        table=_by_strategy(title, bars, [sizes(bar.priced) for bar in bars]),
+        svg=memory_plot(plan, bars, total),
+        table=_by_strategy(title, {bar.name: sizes(bar.priced) for bar in bars}, label, total),
     )
 
 
-def time_chart(plan: Plan, bars: tuple[Bars, ...]) -> Chart:
+def time_chart(plan: Plan, bars: tuple[Bars, ...], total: Total | None = None) -> Chart:
     """Time by term of strategies."""
     title = "Predicted time of an optimizer step by term"
 
@@ -170,19 +182,24 @@ def time_chart(plan: Plan, bars: tuple[Bars, ...]) -> Chart:
     return Chart(
         name="time",
         title=title,
-        svg=time_plot(plan, bars),
-        table=_by_strategy(title, bars, [spans(bar.priced) for bar in bars]),
+        svg=time_plot(plan, bars, total),
+        table=_by_strategy(title, {bar.name: spans(bar.priced) for bar in bars}, "step", total),
     )
 
 
-def _by_strategy(title: str, bars: tuple[Bars, ...], values: list[dict[str, str]]) -> Table:
-    """A row for each strategy, a column for each term."""
-    heads = " | ".join(("Strategy", *(f"#{name}" for name in values[0])))
-    rows = ((bar.name, *found.values()) for bar, found in zip(bars, values, strict=True))
+def _by_strategy(
+    title: str, values: dict[str, dict[str, str]], whole: str, total: Total | None
+) -> Table:
+    """A row for each strategy and a measured total, a column for each term and their sum."""
+    names = list(next(iter(values.values())))
+    rows = [(strategy, *found.values()) for strategy, found in values.items()]
+    if total is not None:
+        rows.append((total.name, *(total.text if name == whole else "" for name in names)))
+    heads = " | ".join(("Strategy", *(f"#{name}" for name in names)))
     return table(title, heads, tuple(rows))
 
 
-def _time(plan: Plan, context: ReportContext) -> Section:
+def _time(plan: Plan, context: ReportContext, total: Total | None) -> Section:
     """Time by term, rates, and the whole run."""
     whole = (
         table("Predicted run", "Quantity | #low / likely / high | Scope", _cells(context.run)),
@@ -191,7 +208,7 @@ def _time(plan: Plan, context: ReportContext) -> Section:
         id="time",
         title="Time by term",
         note="Predicted time of one optimizer step, every sequence full.",
-        charts=(time_chart(plan, bars_of(plan)),),
+        charts=(time_chart(plan, bars_of(plan), total),),
         tables=(
             table("Time of the choice", "Term | #Time | Meaning", _cells(context.time)),
             *(whole if context.run else ()),

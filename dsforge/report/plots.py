@@ -102,6 +102,8 @@ def _fitted(values: list[float]) -> Scale:
 def _axes(along: Scale, up: Scale, unit: str) -> Iterator[str]:
     """Both axes with their values."""
     for value in ticks(along.low, along.high, 10):
+        if value % 1:
+            continue  # there is no half step
         x = along.at(value)
         yield line((x, PLOT.top), (x, PLOT.bottom))
         yield text(x, PLOT.bottom + 18, f"{value:g}", anchor="middle")

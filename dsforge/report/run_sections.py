@@ -192,7 +192,7 @@ def _curves(ran: Ran) -> Iterator[Section]:
     if times:
         band = ran.priced.time.step_s if ran.priced else None
         shown = (Curve("measured step time", tuple(times)),)
-        chart = curve_chart("step-time", "Step time", "seconds", shown, band)
+        chart = curve_chart("step-time", "Step time", "seconds", shown, band=band)
         note = f"Median {seconds(median(y for _, y in times))}, {_quartiles(times)}."
         yield Section(id="step-time", title="Step time", note=note, charts=(chart,))
 
@@ -204,7 +204,7 @@ def _quartiles(points: list[tuple[int, float]]) -> str:
 
 
 def curve_chart(
-    name: str, title: str, unit: str, curves: tuple[Curve, ...], band: Interval | None = None
+    name: str, title: str, unit: str, curves: tuple[Curve, ...], *, band: Interval | None = None
 ) -> Chart:
     """Curves over steps, with the values behind them."""
     return Chart(
