@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dsforge.errors import DsforgeError
 from dsforge.plan import Plan
-from dsforge.reading.refusals import refusal
 from dsforge.reading.source import path_of
 
 if TYPE_CHECKING:
@@ -99,8 +99,8 @@ def report(*sources: Plan | PathInput) -> ReportResult:
     from dsforge.report.combined import combined
 
     if not 1 <= len(sources) <= MOST_SOURCES:
-        message = f"a report needs 1 to {MOST_SOURCES} sources (got {len(sources)})"
-        raise refusal("inputs-clash", "", message)
+        message = f"a report takes 1 to {MOST_SOURCES} sources (got {len(sources)})"
+        raise DsforgeError(message, "give plans, run folders or folders of `dsforge bench`")
     found = [_source(source) for source in sources]
     page = combined(tuple(each for each, _ in found))
     return ReportResult(page, ReportDocument(report=page, sources=tuple(d for _, d in found)))

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from dsforge import __version__
+from dsforge.estimate.run import DAY_S
 from dsforge.explain.plots import Bars, Total, memory_plot, time_plot
 from dsforge.plan import Plan, Priced
 from dsforge.planner.figures import fit, headline, memory_label, room
@@ -91,12 +92,12 @@ def _run_stats(plan: Plan) -> Iterable[Stat]:
     if run is None:
         return
     note = f"for {count(run.tokens)} tokens, {run.steps:,} steps"
-    yield Stat(
-        label="Days of the run",
-        value=amount(run.days.likely),
-        span=_span(run.days, amount),
-        note=note,
-    )
+    if run.days.likely < 1:
+        spent = Interval(run.days.low * DAY_S, run.days.likely * DAY_S, run.days.high * DAY_S)
+        whole, span = seconds(spent.likely), _span(spent, seconds)
+    else:
+        whole, span = f"{amount(run.days.likely)} days", _span(run.days, amount)
+    yield Stat(label="Duration of the run", value=whole, span=span, note=note)
     if run.money is not None:
         price = f"at {plan.cluster.gpu_hour_price:g} per GPU-hour"
         money = amount(run.money.likely)
