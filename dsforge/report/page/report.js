@@ -19,13 +19,14 @@
   show();
 
   document.getElementById("print").addEventListener("click", () => print());
-  let opened = [];
+  const opened = [];
   addEventListener("beforeprint", () => {
-    opened = [...document.querySelectorAll("details:not([open])")];
-    for (const each of opened) each.open = true;
+    const closed = [...document.querySelectorAll("details:not([open])")];
+    for (const each of closed) each.open = true;
+    opened.push(...closed);
   });
   addEventListener("afterprint", () => {
-    for (const each of opened) each.open = false;
+    for (const each of opened.splice(0)) each.open = false;
   });
 
   /** Put a text on the clipboard; where that is not allowed (a file, a frame), select it. */
