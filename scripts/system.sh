@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs the system packages that a few tests need, where that is possible without asking:
-# pdsh and sshd with iproute2 for the two-host tests, libaio for NVMe offload.
+# pdsh and sshd with iproute2 for the two-host tests, libaio for NVMe offload, Chromium for the page.
 # Where it is not possible it says what is missing; those tests then skip with the same reason.
 set -euo pipefail
 
@@ -9,6 +9,8 @@ command -v pdsh >/dev/null || missing+=(pdsh)
 [ -x /usr/sbin/sshd ] || missing+=(openssh-server)
 command -v ip >/dev/null || missing+=(iproute2)
 [ -e /usr/include/libaio.h ] || missing+=(libaio-dev)
+command -v chromium >/dev/null || command -v chromium-browser >/dev/null ||
+  command -v google-chrome >/dev/null || missing+=(chromium)
 
 if [ ${#missing[@]} -eq 0 ]; then
   echo "system packages: all present"

@@ -30,7 +30,7 @@ CONFIG = {
 
 def listed() -> list[str]:
     """The module that each step of the page begins with."""
-    steps = PAGE.read_text(encoding="utf-8").partition("## Five paths")[2].partition("\n## ")[0]
+    steps = PAGE.read_text(encoding="utf-8").partition("## Six paths")[2].partition("\n## ")[0]
     return re.findall(r"^\d+\. `([\w/]+\.py)`", steps, flags=re.MULTILINE)
 
 

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import os
 import shlex
-import shutil
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from dsforge.errors import DsforgeError, Problem, SpecError
 from dsforge.plan import Request
-from dsforge.reading.hub import MAX_CONFIG_BYTES, is_hub_id
-from dsforge.reading.request import Asked, read_request
+from dsforge.reading.hub import MAX_CONFIG_BYTES
+from dsforge.reading.model import CONFIG, model_of_config, parsed_config
+from dsforge.reading.request import Asked, Known, read_request
 from dsforge.reading.source import Setting
 from dsforge.ui.fields import FIELDS, value_of
 
 LONGEST_TEXT = 1024  # characters of a field
-MODEL_FOLDER = Path("model")  # of a config.json that was given with the job
+FOLDER = "model"  # of a config.json that was dropped: `--model model` is the same
 KEYS = {"fields", "config", "hub"}
 
 
@@ -27,11 +26,12 @@ class Job(NamedTuple):
     settings: tuple[Setting, ...]
     wishes: dict[str, Any]
     command: str  # the same question on the command line
+    known: Known = Known()  # the model, where its config was given
 
     @property
     def asked(self) -> Asked:
         """The question as reading takes it; hosts need no addresses."""
-        return Asked(by_name=True, settings=self.settings)
+        return Asked(known=self.known, by_name=True, settings=self.settings)
 
     def request(self) -> Request:
         """The request. Raises SpecError with all problems."""
@@ -47,11 +47,13 @@ def read_job(given: Any) -> Job:
     if unknown:
         named = ", ".join(f"`{name[:60]}`" for name in unknown[:10])
         raise DsforgeError(f"unknown field {named}", "the link was made for another version")
-    _keep_hub_configs(_texts(given.get("hub", {}), "hub", MAX_CONFIG_BYTES))
-    shutil.rmtree(MODEL_FOLDER, ignore_errors=True)
-    if given.get("config") is not None:
-        fields = {**fields, "model": str(_kept_config(given["config"]))}
-    return _job(fields)
+    hub = _texts(given.get("hub", {}), "hub", MAX_CONFIG_BYTES)
+    known = _known(fields, given.get("config"), hub)
+    if known.model is None:
+        return _job(fields)
+    job = _job({"model": FOLDER, **fields})
+    others = tuple(setting for setting in job.settings if setting.loc != FIELDS["model"].setting)
+    return job._replace(known=known, settings=others)
 
 
 def _job(fields: Mapping[str, str]) -> Job:
@@ -86,21 +88,20 @@ def _texts(values: Any, name: str, longest: int = LONGEST_TEXT) -> dict[str, str
     return dict(values)
 
 
-def _kept_config(text: Any) -> Path:
-    """The folder of a config.json that was dropped on the page. Raises DsforgeError."""
-    if not isinstance(text, str) or len(text) > MAX_CONFIG_BYTES:
-        raise DsforgeError("a config.json must be text of at most 1 MiB")
-    MODEL_FOLDER.mkdir()
-    (MODEL_FOLDER / "config.json").write_text(text, encoding="utf-8")
-    return MODEL_FOLDER
+def _known(fields: Mapping[str, str], config: Any, hub: Mapping[str, str]) -> Known:
+    """The model of a config.json, dropped on the page or read from the hub; else none."""
+    name = fields.get("model", "").strip()
+    if config is not None:
+        if not isinstance(config, str) or len(config) > MAX_CONFIG_BYTES:
+            raise DsforgeError("a config.json must be text of at most 1 MiB")
+        folder = os.path.abspath(FOLDER)  # noqa: PTH100 (where `gen` is told that it is)
+        return _model(config, FOLDER, {"path": folder})
+    if name in hub:
+        return _model(hub[name], name, {"hub_id": name})
+    return Known()
 
 
-def _keep_hub_configs(texts: Mapping[str, str]) -> None:
-    """Put configs that the page read from the hub where reading looks for them."""
-    for hub_id, text in texts.items():
-        if not is_hub_id(hub_id):
-            raise DsforgeError(f"`{hub_id[:60]}` is not a hub id")
-        cache = Path(os.environ["HF_HUB_CACHE"])
-        folder = cache / ("models--" + hub_id.replace("/", "--")) / "snapshots" / "main"
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "config.json").write_text(text, encoding="utf-8")
+def _model(config: str, name: str, update: dict[str, str]) -> Known:
+    """The model of a config.json. Raises SpecError with all its problems."""
+    model, reasons = model_of_config(parsed_config(config, CONFIG), name)
+    return Known(model=model.model_copy(update=update), reasons=reasons)

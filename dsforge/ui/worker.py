@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -96,7 +96,7 @@ def _plan(question: Question) -> Answer:
         remedies = [str(way) for way in nearest.remedies]
         shown = {**shown_plan(nearest.plan), "remedies": remedies, "command": job.command}
         return {"document": _dumped(misfit), "shown": shown, "error": _error(error)}
-    _remember(question, found.plans[:TOP])
+    _remember(question, (*found.plans[:TOP], *_other_plans(found)))
     shown = {
         **shown_plan(found.best),
         "ranking": shown_ranking(found.search, TOP),
@@ -106,6 +106,16 @@ def _plan(question: Question) -> Answer:
         "command": job.command,
     }
     return {"document": _dumped(found.document), "shown": shown}
+
+
+def _other_plans(found: dsforge.PlanResult) -> Iterator[dsforge.Plan]:
+    """The plans of the alternatives, so that their figures have explanations, too."""
+    from dsforge.planner import price
+
+    best = found.best
+    for other in found.alternatives:
+        priced = price(best.model, best.cluster, best.workload, other.strategy)
+        yield best.model_copy(update={"choice": priced})
 
 
 def _argue(question: Question) -> Answer:
@@ -224,7 +234,7 @@ def _planned(question: Question) -> dsforge.Plan:
         _plan(question)
     plans, rank = _last[0].plans, question.get("rank", 0)
     if not isinstance(rank, int) or not 0 <= rank < len(plans):
-        raise DsforgeError(f"the ranking has {len(plans)} plans")
+        raise DsforgeError(f"the answer has {len(plans)} plans")
     return plans[rank]
 
 

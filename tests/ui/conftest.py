@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tarfile
 import threading
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
-from ui_page import Seen, open_page
+from ui_page import GREETING, Seen, follow, fragment, open_page
 
 from dsforge.ui.export import export
 from dsforge.ui.runtime import cache_folder, components, fetched
@@ -53,41 +54,45 @@ def browser() -> Iterator[Browser]:
     """Headless Chromium."""
     found = next(filter(None, map(shutil.which, CHROMIUMS)), None)
     if found is None:
-        pytest.skip("no Chromium here: `scripts/system.sh` installs it where it may")
+        reason = "no Chromium here: `scripts/system.sh` installs it where it may"
+        pytest.fail(reason) if os.environ.get(
+            "DSFORGE_TEST_BROWSER"
+        ) == "required" else pytest.skip(reason)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
         yield browser
         browser.close()
 
 
-@pytest.fixture(scope="module")
-def planner(browser: Browser, address: str) -> Iterator[Page]:
-    """One page for all questions of a module that go straight to the planner."""
-    context = browser.new_context()
-    seen = Seen(context)
-    yield open_page(context, address)
-    context.close()
-    assert seen.errors == []
-
-
-@pytest.fixture
-def context(browser: Browser) -> Iterator[BrowserContext]:
-    """A visitor who was never here."""
+@pytest.fixture(scope="session")
+def visitor(browser: Browser) -> Iterator[tuple[BrowserContext, Seen]]:
+    """A visitor, and what the visitor's browser said and asked for."""
     context = browser.new_context(viewport=DESKTOP, accept_downloads=True)
-    yield context
+    yield context, Seen(context)
     context.close()
 
 
-@pytest.fixture
-def seen(context: BrowserContext) -> Seen:
-    """What a visitor's browser said and asked for."""
-    return Seen(context)
+@pytest.fixture(scope="session")
+def opened(visitor: tuple[BrowserContext, Seen], address: str) -> Page:
+    """The page, opened once: Python takes seconds to start in it."""
+    return open_page(visitor[0], address)
 
 
 @pytest.fixture
-def page(context: BrowserContext, seen: Seen, address: str) -> Iterator[Page]:
-    """The page with its first answer; at the end nothing went wrong in it."""
-    page = open_page(context, address)
-    yield page
-    assert seen.errors == []
-    assert seen.other_origins(address) == []
+def seen(visitor: tuple[BrowserContext, Seen]) -> Seen:
+    """What the browser has said and asked for in this test."""
+    return visitor[1]
+
+
+@pytest.fixture
+def page(opened: Page, seen: Seen, address: str) -> Iterator[Page]:
+    """The page as it greets a visitor; at the end of a test nothing went wrong in it."""
+    opened.emulate_media(media="screen", color_scheme="light")
+    opened.set_viewport_size(DESKTOP)  # type: ignore[arg-type]
+    opened.click("#tab-plan")
+    follow(opened, fragment(**GREETING))
+    yield opened
+    errors, strangers = seen.errors.copy(), seen.other_origins(address)
+    seen.errors.clear()
+    assert errors == []
+    assert strangers == []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 Fields = dict[str, str]
 
 
@@ -64,4 +66,18 @@ JOBS: tuple[Fields, ...] = (
     _job("llama-3.1-8b", "h100-80gb", 0, 8),
     _job("llama-3.1-8b", "h100-80gb", 1, 8, tp="3", zero_stage="7"),
     {"model": "llama-3.1-8b"},
+)
+CONFIG = json.dumps(
+    {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "hidden_size": 2048,
+        "intermediate_size": 5632,
+        "num_hidden_layers": 22,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 4,
+        "vocab_size": 32000,
+        "max_position_embeddings": 2048,
+        "tie_word_embeddings": False,
+    }
 )

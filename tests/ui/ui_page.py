@@ -15,6 +15,7 @@ from dsforge.errors import DsforgeError
 from dsforge.ui.fields import FIELDS
 
 PATIENCE_MS = 30_000
+GREETING = {"model": "llama-3.1-8b", "gpu": "h100-80gb", "gpus_per_node": "8"}  # of the page
 CLOSE = 1e-9  # relative: logarithms and powers may differ in the last bit between machines
 
 
@@ -72,7 +73,8 @@ def wait_until(page: Page, expression: str) -> None:
 def follow(page: Page, link: str) -> None:
     """Follow a link to another job on the open page, and wait for its answer."""
     page.evaluate("document.body.dataset.state = 'following'")
-    page.evaluate("link => { location.hash = link }", link)
+    page.evaluate("link => { location.hash = ''; location.hash = link }", link)
+    page.wait_for_timeout(20)  # both changes are events
     answered(page)
 
 

@@ -1,5 +1,5 @@
 // The answer to a job: the verdict first, then memory, time, ranking and reasons.
-import { byId, el, fill, table } from "./dom.js";
+import { byId, el, fill, prose, table } from "./dom.js";
 import { figure } from "./explain.js";
 import { termBar } from "./charts.js";
 
@@ -19,6 +19,8 @@ export function show({ shown, error }) {
     shown.ranking ? el("div", { id: "argument" }) : null,
     el("div", { id: "questions" }),
     shown.losers?.length ? losers(shown) : null);
+  byId("peek").hidden = false;
+  byId("peek").textContent = `${VERDICTS[shown.verdict]} · ${shown.device.text} · ${shown.step.text}`;
   byId("live").textContent = `${VERDICTS[shown.verdict]}. ${shown.device.text} of ${shown.capacity} per GPU, ${shown.step.text} per step.`;
 }
 
@@ -114,12 +116,13 @@ function ranking(shown) {
   const others = (caption, listed) => table(caption, [
     ["strategy", (row) => row.strategy],
     ["kind", (row) => row.kind],
-    ["step", (row) => row.step, true],
+    ["step", (row) => figure(row.step, "step_likely", `step time of ${row.strategy}`, row.rank), true],
     ["against the choice", (row) => row.against, true],
     ["differs most in", (row) => row.differs],
     ["device memory", (row) => row.memory, true],
   ], listed);
-  const first = shown.alternatives.slice(0, KINDS_SHOWN), rest = shown.alternatives.slice(KINDS_SHOWN);
+  const kinds = shown.alternatives.map((row, place) => ({ ...row, rank: rows.length + place })); // as the planner counts them
+  const first = kinds.slice(0, KINDS_SHOWN), rest = kinds.slice(KINDS_SHOWN);
   return section("ranking", "Ranked plans", `The choice, then the fastest of ${shown.searched}. A simpler plan is preferred to one that is a little faster.`,
     table("Plans that fit, best first", columns, rows),
     first.length ? others("The fastest plan of each other kind", first) : null,
@@ -129,11 +132,11 @@ function ranking(shown) {
 function losers(shown) {
   return section("losers", "Why the others lost", null,
     el("details", {}, el("summary", {}, `${shown.losers.length} plans that are impossible or not certain to fit`),
-      table("Rejected plans", [["strategy", (row) => row.strategy], ["why", (row) => row.why], ["rule", (row) => el("code", {}, row.rule)]], shown.losers)));
+      table("Rejected plans", [["strategy", (row) => row.strategy], ["why", (row) => prose(row.why)], ["rule", (row) => el("code", {}, row.rule)]], shown.losers)));
 }
 
 function remedies(ways, error) {
-  const list = ways.length ? el("ol", {}, ways.map((way) => el("li", {}, way))) : el("p", {}, error?.hint ?? "");
+  const list = ways.length ? el("ol", {}, ways.map((way) => el("li", {}, prose(way)))) : el("p", {}, error?.hint ?? "");
   return section("remedies", "What would make it fit", ways.length ? "The cheapest change first." : null, list);
 }
 
@@ -142,10 +145,10 @@ const KINDS = { warning: "Warning", choice: "Because", note: "Note", default: "A
 function why(shown) {
   const listed = (wanted) => Object.keys(KINDS).filter((kind) => wanted.includes(kind)).flatMap((kind) =>
     shown.reasons.filter((reason) => reason.kind === kind).map((reason) =>
-      el("li", { data: { kind } }, el("b", {}, KINDS[kind]), " ", reason.message)));
+      el("li", { data: { kind } }, el("b", {}, KINDS[kind]), " ", prose(reason.message))));
   const defaults = listed(["default"]);
   return section("why", "Why this plan", null,
-    el("ul", { className: "reasons" }, shown.assumed.map((text) => el("li", { data: { kind: "assumed" } }, el("b", {}, "Assumed"), " ", text)), listed(["warning", "choice", "note"])),
+    el("ul", { className: "reasons" }, shown.assumed.map((text) => el("li", { data: { kind: "assumed" } }, el("b", {}, "Assumed"), " ", prose(text))), listed(["warning", "choice", "note"])),
     defaults.length ? el("details", {}, el("summary", {}, `${defaults.length} defaults`), el("ul", { className: "reasons" }, defaults)) : null,
     shown.command ? [el("p", { className: "note" }, "The same on the command line:"), el("pre", { className: "command", tabIndex: 0 }, shown.command)] : null);
 }

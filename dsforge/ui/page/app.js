@@ -1,5 +1,5 @@
 // The page: a job from the form or the link, asked as it is typed, and what to do with the answer.
-import { byId, el, fill } from "./dom.js";
+import { byId, el, fill, prose } from "./dom.js";
 import { Engine, Superseded } from "./engine.js";
 import { fragmentOf, jobOf } from "./link.js";
 import * as answer from "./answer.js";
@@ -45,6 +45,7 @@ async function ask() {
 async function present(found, asked) {
   refuse(null);
   form.mark([]);
+  byId("action-note").textContent = "";
   answer.show(found);
   find.offer((question, field) => engine.ask({ do: "find", question, job: without(asked, field) }, `find-${question}`));
   byId("answer").dataset.stale = "false";
@@ -83,13 +84,15 @@ function refuse(error) {
   frame.hidden = error === null;
   if (error === null) return;
   byId("answer").dataset.stale = "true";
+  byId("peek").textContent = error.message;
+  byId("peek").hidden = false;
   const left = form.mark(error.problems);
   const isMarked = left.length < error.problems.length;
-  const texts = left.map((each) => el("li", {}, each.message, each.hint ? el("span", { className: "hint" }, ` ${each.hint}`) : null));
+  const texts = left.map((each) => el("li", {}, prose(each.message), each.hint ? el("span", { className: "hint" }, " ", prose(each.hint)) : null));
   fill(frame,
-    el("p", {}, el("b", {}, error.message), isMarked ? ": see the marked fields" : ""),
+    el("p", {}, el("b", {}, prose(error.message)), isMarked ? ": see the marked fields" : ""),
     texts.length ? el("ul", {}, texts) : null,
-    error.hint ? el("p", {}, error.hint) : null,
+    error.hint ? el("p", {}, prose(error.hint)) : null,
     error.kind === "bug" ? el("pre", { tabIndex: 0 }, error.text) : null,
     error.problems.some((each) => each.rule === "model-hub") ? el("p", {}, "In the browser: save config.json from the model's page on the hub and drop it here.") : null,
     byId("answer").hidden ? null : el("p", {}, "Below is the answer to the last job without mistakes."));
@@ -145,6 +148,7 @@ function connect() {
   byId("download").addEventListener("click", download);
   byId("share").addEventListener("click", share);
   byId("print").addEventListener("click", () => print());
+  byId("peek").addEventListener("click", () => { byId("answer-region").scrollIntoView(); byId("answer-region").focus({ preventScroll: true }); });
   byId("skip").addEventListener("click", (event) => { event.preventDefault(); byId("answer-region").focus(); });
   addEventListener("dragover", (event) => event.preventDefault());
   addEventListener("drop", (event) => {
@@ -158,6 +162,7 @@ function connect() {
   check.connect((question, withJob) => engine.ask(withJob ? { ...question, job: job() } : question));
   views.tabs();
   views.theme();
+  views.peek();
 }
 
 async function start() {

@@ -48,7 +48,7 @@ function base(unit) {
 
 /** Terms stacked to one bar, against a capacity where there is one. */
 export function termBar(name, label, rows, { unit, capacity = null, capacityLabel = "" }) {
-  const shown = rows.filter((row) => row.value > 0);
+  const shown = rows.map((row, place) => ({ ...row, place })).filter((row) => row.value > 0); // a term keeps its colour
   return framed(name, label, "short", (canvas) => {
     const options = base(unit);
     const colours = palette();
@@ -58,9 +58,10 @@ export function termBar(name, label, rows, { unit, capacity = null, capacityLabe
     options.scales.x.ticks.callback = (value, place, ticks) => (place === ticks.length - 1 ? "" : value);
     Object.assign(options.scales.y, { stacked: true, display: false });
     options.indexAxis = "y";
+    options.layout = { padding: { top: 18 } }; // of the name of the capacity
     options.plugins.tooltip = { callbacks: { title: () => "", label: ({ datasetIndex }) => `${shown[datasetIndex].label}: ${shown[datasetIndex].text}` } };
-    const datasets = shown.map((row, place) => ({
-      label: row.label, data: [row.value], backgroundColor: colours[place % colours.length], barThickness: 44,
+    const datasets = shown.map((row) => ({
+      label: row.label, data: [row.value], backgroundColor: colours[row.place % colours.length], barThickness: 44,
       borderColor: style("--card"), borderWidth: { left: 0, right: 1, top: 0, bottom: 0 }, borderSkipped: false,
     }));
     const plugins = capacity === null ? [] : [mark(capacity, capacityLabel)];
@@ -85,7 +86,7 @@ function mark(value, words) {
       ctx.stroke();
       ctx.textAlign = at > (chartArea.left + chartArea.right) / 2 ? "right" : "left";
       ctx.font = `12px ${style("--font")}`;
-      ctx.fillText(words, at + (ctx.textAlign === "right" ? -6 : 6), chartArea.top + 12);
+      ctx.fillText(words, at, chartArea.top - 6);
       ctx.restore();
     },
   };

@@ -1,5 +1,5 @@
 // Lint and diagnose: texts that are pasted, dropped or opened, judged in this tab.
-import { byId, el, fill } from "./dom.js";
+import { byId, el, fill, prose } from "./dom.js";
 
 const LARGEST = 64 * 1024 * 1024; // bytes of a file: what the planner takes
 let names = {}; // of files that were opened, by view
@@ -50,10 +50,10 @@ const problem = (text) => el("pre", { className: "failure" }, text);
 function findings({ document: found, shown, error }) {
   if (error) return problem(error.text);
   const list = found.findings.map((each) => el("article", { className: "finding", data: { severity: each.severity } },
-    el("h3", {}, el("span", { className: "badge" }, each.severity), " ", each.message),
+    el("h3", {}, el("span", { className: "badge" }, each.severity), " ", prose(each.message)),
     el("p", { className: "hint" }, `${each.line ? `line ${each.line}` : ""}${each.path ? `, ${each.path}` : ""} `, el("code", {}, each.rule)),
-    each.fix ? el("p", {}, el("b", {}, "Fix: "), each.fix) : null,
-    each.why ? el("details", {}, el("summary", {}, "Why"), el("p", {}, each.why), el("p", { className: "hint" }, each.evidence)) : null));
+    each.fix ? el("p", {}, el("b", {}, "Fix: "), prose(each.fix)) : null,
+    each.why ? el("details", {}, el("summary", {}, "Why"), el("p", {}, prose(each.why)), el("p", { className: "hint" }, prose(each.evidence))) : null));
   return [el("p", { className: "summary" }, found.findings.length ? shown.summary : "No findings."), list];
 }
 
@@ -61,8 +61,8 @@ function causes({ document: found, error }) {
   if (error) return problem(error.text);
   if (found.causes.length === 0) return el("p", { className: "summary" }, "No sign of a failure was found; a run that hangs needs the logs of all ranks.");
   return found.causes.map((each) => el("article", { className: "finding", data: { severity: each.confidence < 0.5 ? "info" : "error" } },
-    el("h3", {}, el("span", { className: "badge" }, `${Math.round(100 * each.confidence)} %`), " ", each.message),
-    el("p", {}, each.why, " ", el("code", {}, each.rule)),
+    el("h3", {}, el("span", { className: "badge" }, `${Math.round(100 * each.confidence)} %`), " ", prose(each.message)),
+    el("p", {}, prose(each.why), " ", el("code", {}, each.rule)),
     each.fix ? [el("h4", {}, "Fix"), el("pre", { tabIndex: 0 }, each.fix)] : null,
     each.evidence.length ? [el("h4", {}, "Evidence"), el("pre", { tabIndex: 0 }, each.evidence.map((line) => `${line.line}: ${line.text}`).join("\n"))] : null));
 }

@@ -26,6 +26,11 @@ function present(children) {
   return children.flat(Infinity).filter((child) => child !== null && child !== undefined);
 }
 
+/** Text whose `code` in backticks is shown as code. */
+export function prose(text) {
+  return text.split("`").map((part, place) => (place % 2 ? el("code", {}, part) : part));
+}
+
 /** A table: `columns` are [heading, cell of a row, is it a number], the first heads its row. */
 export function table(caption, columns, rows) {
   const head = columns.map(([title, , numeric]) => el("th", { scope: "col", className: numeric ? "number" : "" }, title));

@@ -1,5 +1,5 @@
 // The form: a job from its fields and back, and problems beside the fields that they are about.
-import { byId, el, fill } from "./dom.js";
+import { byId, el, fill, prose } from "./dom.js";
 import { FIELDS } from "./link.js";
 
 const controls = Object.fromEntries(FIELDS.map((name) => [name, byId(`field-${name}`)]));
@@ -65,7 +65,7 @@ export function mark(problems) {
     if (!note) return true;
     control.setAttribute("aria-invalid", "true");
     control.closest("details")?.setAttribute("open", "");
-    note.textContent = problem.hint ? `${problem.message} (${problem.hint})` : problem.message;
+    fill(note, prose(problem.hint ? `${problem.message} (${problem.hint})` : problem.message));
     return false;
   });
 }

@@ -30,6 +30,12 @@ function open(wanted) {
   }
 }
 
+/** Show the short answer at the foot of a phone only while the answer itself is out of sight. */
+export function peek() {
+  const watch = new IntersectionObserver(([entry]) => byId("peek").classList.toggle("seen", entry.isIntersecting));
+  watch.observe(byId("answer-region"));
+}
+
 /** Make the theme button go through the themes. */
 export function theme() {
   const root = document.documentElement, button = byId("theme");

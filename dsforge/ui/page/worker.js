@@ -4,7 +4,6 @@ import { loadPyodide } from "./pyodide/pyodide.mjs";
 const HOME = "/home/web_user";
 const ENVIRONMENT = {
   HOME,
-  HF_HUB_CACHE: `${HOME}/hub`, // configs that the page read are put here
   HF_HUB_OFFLINE: "1", // Python has no network
   PYDANTIC_DISABLE_PLUGINS: "__all__",
 };
