@@ -2,35 +2,35 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from dataclasses import dataclass
+from typing import Annotated, Literal
 
 from markupsafe import Markup
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from dsforge.masking import printable
-from dsforge.specs import FROZEN
 
 Verdict = Literal["fits", "tight", "does not fit", "measured"]
 MOST_ROWS = 200  # of one table; longer ones are sampled by their makers or cut here
 
 
-class Column(BaseModel):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
     """A column of a table."""
 
-    model_config = FROZEN
-
-    title: str = Field(description="Heading.")
-    numeric: bool = Field(default=False, description="Whether its cells are numbers.")
+    title: Annotated[str, Field(description="Heading.")]
+    numeric: Annotated[bool, Field(description="Whether its cells are numbers.")] = False
 
 
-class Table(BaseModel):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
     """A table; the first cell of a row names the row."""
 
-    model_config = FROZEN
-
-    caption: str = Field(description="What the table shows, with its scope.")
-    columns: tuple[Column, ...] = Field(description="Columns, the first with the row names.")
-    rows: tuple[tuple[str, ...], ...] = Field(description="Cells as text, with units.")
+    caption: Annotated[str, Field(description="What the table shows, with its scope.")]
+    columns: Annotated[
+        tuple[Column, ...], Field(description="Columns, the first with the row names.")
+    ]
+    rows: Annotated[tuple[tuple[str, ...], ...], Field(description="Cells as text, with units.")]
 
     @property
     def shown(self) -> tuple[tuple[tuple[str, bool], ...], ...]:
@@ -39,24 +39,22 @@ class Table(BaseModel):
         return tuple(tuple(zip(row, numeric, strict=True)) for row in self.rows[:MOST_ROWS])
 
 
-class Chart(BaseModel):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chart:
     """A picture with the table of its figures."""
 
-    model_config = FROZEN
-
-    name: str = Field(description="Name of its file, without `.svg`.")
-    title: str = Field(description="What it shows.")
-    svg: str = Field(exclude=True, description="The picture as SVG text.")
-    table: Table = Field(description="The same figures as a table.")
+    name: Annotated[str, Field(description="Name of its file, without `.svg`.")]
+    title: Annotated[str, Field(description="What it shows.")]
+    svg: Annotated[str, Field(exclude=True, description="The picture as SVG text.")]
+    table: Annotated[Table, Field(description="The same figures as a table.")]
 
 
-class TextFile(BaseModel):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextFile:
     """A file or a command that readers copy."""
 
-    model_config = FROZEN
-
-    name: str = Field(description="Path in the run folder, or what the command does.")
-    text: str = Field(description="Content, without secrets.")
+    name: Annotated[str, Field(description="Path in the run folder, or what the command does.")]
+    text: Annotated[str, Field(description="Content, without secrets.")]
 
     @property
     def shown(self) -> Markup:
@@ -64,30 +62,28 @@ class TextFile(BaseModel):
         return Markup(printable(self.text).rstrip("\n"))  # noqa: S704 (a fence ends only itself)
 
 
-class Section(BaseModel):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
     """A part of the report with a heading."""
 
-    model_config = FROZEN
-
-    id: str = Field(description="Name of the section, for links.")
-    title: str = Field(description="Heading.")
-    note: str = Field(default="", description="How to read it.")
-    lines: tuple[str, ...] = Field(default=(), description="Sentences, most important first.")
-    charts: tuple[Chart, ...] = Field(default=(), description="Pictures with their tables.")
-    tables: tuple[Table, ...] = Field(default=(), description="Further tables.")
-    commands: tuple[TextFile, ...] = Field(default=(), description="Commands to repeat it.")
-    files: tuple[TextFile, ...] = Field(default=(), description="Files of the run folder.")
+    id: Annotated[str, Field(description="Name of the section, for links.")]
+    title: Annotated[str, Field(description="Heading.")]
+    note: Annotated[str, Field(description="How to read it.")] = ""
+    lines: Annotated[tuple[str, ...], Field(description="Sentences, most important first.")] = ()
+    charts: Annotated[tuple[Chart, ...], Field(description="Pictures with their tables.")] = ()
+    tables: Annotated[tuple[Table, ...], Field(description="Further tables.")] = ()
+    commands: Annotated[tuple[TextFile, ...], Field(description="Commands to repeat it.")] = ()
+    files: Annotated[tuple[TextFile, ...], Field(description="Files of the run folder.")] = ()
 
 
-class Gauge(BaseModel):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gauge:
     """An interval relative to a limit, in percent of the bar."""
 
-    model_config = FROZEN
-
-    low: float = Field(description="Begin of the 80 % interval, %.")
-    likely: float = Field(description="Likely value, %.")
-    high: float = Field(description="End of the 80 % interval, %.")
-    limit: float = Field(description="What there is, %.")
+    low: Annotated[float, Field(description="Begin of the 80 % interval, %.")]
+    likely: Annotated[float, Field(description="Likely value, %.")]
+    high: Annotated[float, Field(description="End of the 80 % interval, %.")]
+    limit: Annotated[float, Field(description="What there is, %.")]
 
     @property
     def width(self) -> float:
@@ -95,33 +91,33 @@ class Gauge(BaseModel):
         return self.high - self.low
 
 
-class Stat(BaseModel):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stat:
     """One of the figures at the head of a report."""
 
-    model_config = FROZEN
-
-    label: str = Field(description="Name of the quantity.")
-    value: str = Field(description="Likely or measured value with its unit.")
-    span: str = Field(default="", description="80 % interval of a prediction.")
-    note: str = Field(default="", description="What it is compared with.")
-    gauge: Gauge | None = Field(default=None, description="The interval against what there is.")
+    label: Annotated[str, Field(description="Name of the quantity.")]
+    value: Annotated[str, Field(description="Likely or measured value with its unit.")]
+    span: Annotated[str, Field(description="80 % interval of a prediction.")] = ""
+    note: Annotated[str, Field(description="What it is compared with.")] = ""
+    gauge: Annotated[Gauge | None, Field(description="The interval against what there is.")] = None
 
 
-class Report(BaseModel):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
     """A report: its head, then its sections."""
 
-    model_config = FROZEN
-
-    schema_version: Literal[1] = Field(
-        default=1, description="Version of the shape of this document."
-    )
-    dsforge: str = Field(description="Version of dsforge that made it.")
-    title: str = Field(description="Model and cluster.")
-    headline: str = Field(description="The job in one line.")
-    verdict: Verdict = Field(description="Whether the plan fits; `measured`: runs decide.")
-    choice: str = Field(description="The strategy to use.")
-    stats: tuple[Stat, ...] = Field(description="Key figures.")
-    sections: tuple[Section, ...] = Field(description="Parts in reading order.")
+    schema_version: Annotated[
+        Literal[1], Field(description="Version of the shape of this document.")
+    ] = 1
+    dsforge: Annotated[str, Field(description="Version of dsforge that made it.")]
+    title: Annotated[str, Field(description="Model and cluster.")]
+    headline: Annotated[str, Field(description="The job in one line.")]
+    verdict: Annotated[
+        Verdict, Field(description="Whether the plan fits; `measured`: runs decide.")
+    ]
+    choice: Annotated[str, Field(description="The strategy to use.")]
+    stats: Annotated[tuple[Stat, ...], Field(description="Key figures.")]
+    sections: Annotated[tuple[Section, ...], Field(description="Parts in reading order.")]
 
 
 def gauge(low: float, likely: float, high: float, limit: float) -> Gauge:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from statistics import median
 
 from dsforge import __version__
@@ -91,7 +92,7 @@ def combined(reports: tuple[Report, ...]) -> Report:
         for number, report in enumerate(others, start=2)
         for section in _numbered(report, number)
     ]
-    return first.model_copy(update={"sections": (*first.sections, *parts)})
+    return replace(first, sections=(*first.sections, *parts))
 
 
 def _numbered(report: Report, number: int) -> Iterable[Section]:
@@ -105,8 +106,7 @@ def _numbered(report: Report, number: int) -> Iterable[Section]:
     for section in report.sections:
         charts = tuple(_renamed(chart, number) for chart in section.charts)
         title = f"{report.title}: {section.title}"
-        new = {"id": f"{section.id}-{number}", "title": title, "charts": charts}
-        yield section.model_copy(update=new)
+        yield replace(section, id=f"{section.id}-{number}", title=title, charts=charts)
 
 
 def _figures(stats: tuple[Stat, ...]) -> Table:
@@ -115,4 +115,4 @@ def _figures(stats: tuple[Stat, ...]) -> Table:
 
 
 def _renamed(chart: Chart, number: int) -> Chart:
-    return chart.model_copy(update={"name": f"{chart.name}-{number}"})
+    return replace(chart, name=f"{chart.name}-{number}")

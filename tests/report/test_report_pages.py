@@ -7,6 +7,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -137,7 +138,7 @@ def test_a_report_that_grows_too_large_is_refused() -> None:
     """3 MB are a promise."""
     plan = drawn_plan(1)
     report = plan_report(plan, ())
-    huge = report.model_copy(update={"headline": "x" * MOST_BYTES})
+    huge = replace(report, headline="x" * MOST_BYTES)
 
     with pytest.raises(DsforgeError, match="more than 3 MB"):
         html_page(huge)

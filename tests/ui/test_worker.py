@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from ui_jobs import JOBS, Fields
 from ui_page import arguments
 
-from dsforge.cli.flags import _FLAGS, Wish, _name
+from dsforge.cli.flags import _FLAGS, _name
 from dsforge.cli.main import app
+from dsforge.cli.wish import Wish
 from dsforge.ui.export import PAGE
 from dsforge.ui.fields import FIELDS
 from dsforge.ui.worker import ACTIONS, answered
