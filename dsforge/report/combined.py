@@ -44,7 +44,7 @@ def _measured_report(plan: Plan, ran: Ran, files: tuple[TextFile, ...]) -> Repor
         title=context.title,
         headline=headline(plan),
         verdict=fit(plan.cluster, plan.choice),
-        choice=plan.strategy.label(),
+        choice=_choice(plan, ran),
         stats=(*run_stats(ran), *plan_stats(plan)),
         sections=(
             first,
@@ -54,6 +54,14 @@ def _measured_report(plan: Plan, ran: Ran, files: tuple[TextFile, ...]) -> Repor
             repeat_section(context),
         ),
     )
+
+
+def _choice(plan: Plan, ran: Ran) -> str:
+    """The choice of the plan, and what was run where that is another strategy."""
+    chosen = plan.strategy.label()
+    if ran.priced is None or ran.priced.strategy == plan.strategy:
+        return chosen
+    return f"{chosen}; this run: {ran.priced.strategy.label()}"
 
 
 def _totals(plan: Plan, ran: Ran) -> Totals:

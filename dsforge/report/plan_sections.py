@@ -65,15 +65,15 @@ def plan_stats(plan: Plan) -> tuple[Stat, ...]:
     unit = "CPU rank" if on_cpu else "GPU"
     found = [
         Stat(
-            label=f"{memory_label('device', on_cpu=on_cpu).capitalize()} per {unit}",
+            label=f"Predicted {memory_label('device', on_cpu=on_cpu)} per {unit}",
             value=gib(device.likely),
             span=_span(device, gib),
             note=f"of {gib(have)}, {room(cluster, plan.choice)}",
             gauge=gauge(device.low, device.likely, device.high, have),
         ),
-        Stat(label="Step time", value=seconds(step.likely), span=_span(step, seconds)),
+        Stat(label="Predicted step time", value=seconds(step.likely), span=_span(step, seconds)),
         Stat(
-            label=f"Tokens/s per {unit}",
+            label=f"Predicted tokens/s per {unit}",
             value=amount(plan.choice.time.tokens_per_s_per_gpu),
             note=f"every sequence full; MFU {plan.speed.mfu.likely:.0%}",
         ),
@@ -82,7 +82,9 @@ def plan_stats(plan: Plan) -> tuple[Stat, ...]:
         usable = cluster.host_memory_bytes * HOST_SHARE
         lacks = "" if room_left(cluster, memory)["host"] >= 0 else ": too much"
         note = f"of {gib(usable)} usable{lacks}"
-        found.append(Stat(label="Host RAM per node", value=gib(memory.host_bytes.peak), note=note))
+        found.append(
+            Stat(label="Predicted host RAM per node", value=gib(memory.host_bytes.peak), note=note)
+        )
     return (*found, *_run_stats(plan))
 
 
