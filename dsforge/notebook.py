@@ -45,12 +45,12 @@ class Shown:
 
 
 def show(
-    *sources: Plan | PlanResult | EstimateResult | GenResult | PathInput, height: int = HEIGHT
+    source: Plan | PlanResult | EstimateResult | GenResult | PathInput, *, height: int = HEIGHT
 ) -> Shown:
-    """What a notebook displays of plans, results of the API, run folders and comparisons.
+    """What a notebook displays of a plan, a result of the API, a run folder or a comparison.
 
     Args:
-        sources: As for `dsforge.report`; or what `plan`, `estimate` and `gen` return.
+        source: As for `dsforge.report`; or what `plan`, `estimate` and `gen` return.
         height: Height of the frame in pixels.
 
     Returns:
@@ -60,7 +60,7 @@ def show(
         DsforgeError: A source cannot be read, or is none of these.
 
     """
-    return Shown(report(*map(_source, sources)), height)
+    return Shown(report(_source(source)), height)
 
 
 def _source(given: Plan | PlanResult | EstimateResult | GenResult | PathInput) -> Plan | PathInput:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from dataclasses import dataclass
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dsforge.errors import DsforgeError
+from dsforge.masking import masked_document
 from dsforge.plan import Plan
 from dsforge.reading.source import path_of
 
@@ -26,8 +30,8 @@ class ReportResult:
         >>> import dsforge
         >>> made = dsforge.plan("gpt2", "v100-32gb").best
         >>> report = dsforge.report(made)
-        >>> "https://" in report.html, sorted(report.pictures)
-        (False, ['memory.svg', 'step.svg', 'time.svg'])
+        >>> len(report.html) < 3_000_000, sorted(report.pictures)
+        (True, ['memory.svg', 'step.svg', 'time.svg'])
 
     """
 
@@ -55,6 +59,12 @@ class ReportResult:
 
         return pictures(self.page)
 
+    @property
+    def json_text(self) -> str:
+        """The document as JSON text, without secrets."""
+        document = masked_document(self.document.model_dump(mode="json"))
+        return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+
     def write(self, folder: PathInput, *, force: bool = False) -> tuple[str, ...]:
         """Write report.html, report.md, report.json and figures/*.svg into a folder.
 
@@ -66,19 +76,19 @@ class ReportResult:
         files = (
             Artifact("report.html", self.html),
             Artifact("report.md", self.markdown),
-            Artifact("report.json", self.document.model_dump_json(indent=2) + "\n"),
+            Artifact("report.json", self.json_text),
             *(Artifact(f"figures/{name}", svg) for name, svg in self.pictures.items()),
         )
         write_all(files, path_of(folder, "folder"), force=force)
         return tuple(file.path for file in files)
 
 
-def report(*sources: Plan | PathInput) -> ReportResult:
+def report(sources: Plan | PathInput | Sequence[Plan | PathInput]) -> ReportResult:
     """One report of plans, runs and comparisons.
 
     Args:
-        sources: Plans; paths of a `plan.json`, of a run folder, of an output folder of
-            `dsforge train`, or of a folder of `dsforge bench`.
+        sources: A plan; or the path of a `plan.json`, of a run folder, of an output folder of
+            `dsforge train`, or of a folder of `dsforge bench`; or several of these.
 
     Returns:
         The report; the first source is its summary.
@@ -98,10 +108,11 @@ def report(*sources: Plan | PathInput) -> ReportResult:
     from dsforge.api.report_documents import ReportDocument
     from dsforge.report.combined import combined
 
-    if not 1 <= len(sources) <= MOST_SOURCES:
-        message = f"a report takes 1 to {MOST_SOURCES} sources (got {len(sources)})"
+    listed = [sources] if isinstance(sources, Plan | str | PathLike) else list(sources)
+    if not 1 <= len(listed) <= MOST_SOURCES:
+        message = f"a report takes 1 to {MOST_SOURCES} sources (got {len(listed)})"
         raise DsforgeError(message, "give plans, run folders or folders of `dsforge bench`")
-    found = [_source(source) for source in sources]
+    found = [_source(source) for source in listed]
     page = combined(tuple(each for each, _ in found))
     return ReportResult(page, ReportDocument(report=page, sources=tuple(d for _, d in found)))
 

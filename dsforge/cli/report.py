@@ -33,7 +33,7 @@ def report(*, sources: tuple[Path, ...], out: Path, force: bool, as_json: bool) 
     from dsforge.api.reporting import report as made
     from dsforge.cli.show import show_json
 
-    found = made(*sources)
+    found = made(sources)
     if as_json:
         show_json(found.document.model_dump(mode="json"))
         return

@@ -18,7 +18,7 @@ MOST_ROWS = 200  # of one table; longer ones are sampled by their makers or cut 
 class Column:
     """A column of a table."""
 
-    title: Annotated[str, Field(description="Heading.")]
+    title: Annotated[str, Field(description="Heading of the column, with its unit if any.")]
     numeric: Annotated[bool, Field(description="Whether its cells are numbers.")] = False
 
 
@@ -44,9 +44,9 @@ class Chart:
     """A picture with the table of its figures."""
 
     name: Annotated[str, Field(description="Name of its file, without `.svg`.")]
-    title: Annotated[str, Field(description="What it shows.")]
-    svg: Annotated[str, Field(exclude=True, description="The picture as SVG text.")]
+    title: Annotated[str, Field(description="What the picture shows.")]
     table: Annotated[Table, Field(description="The same figures as a table.")]
+    svg: Annotated[str, Field(exclude=True, description="The picture as SVG text.")] = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +54,7 @@ class TextFile:
     """A file or a command that readers copy."""
 
     name: Annotated[str, Field(description="Path in the run folder, or what the command does.")]
-    text: Annotated[str, Field(description="Content, without secrets.")]
+    text: Annotated[str, Field(description="Content of the file, without secrets.")]
 
     @property
     def shown(self) -> Markup:
@@ -67,11 +67,11 @@ class Section:
     """A part of the report with a heading."""
 
     id: Annotated[str, Field(description="Name of the section, for links.")]
-    title: Annotated[str, Field(description="Heading.")]
+    title: Annotated[str, Field(description="Heading of the section.")]
     note: Annotated[str, Field(description="How to read it.")] = ""
     lines: Annotated[tuple[str, ...], Field(description="Sentences, most important first.")] = ()
     charts: Annotated[tuple[Chart, ...], Field(description="Pictures with their tables.")] = ()
-    tables: Annotated[tuple[Table, ...], Field(description="Further tables.")] = ()
+    tables: Annotated[tuple[Table, ...], Field(description="Tables without a picture.")] = ()
     commands: Annotated[tuple[TextFile, ...], Field(description="Commands to repeat it.")] = ()
     files: Annotated[tuple[TextFile, ...], Field(description="Files of the run folder.")] = ()
 
@@ -116,7 +116,7 @@ class Report:
         Verdict, Field(description="Whether the plan fits; `measured`: runs decide.")
     ]
     choice: Annotated[str, Field(description="The strategy to use.")]
-    stats: Annotated[tuple[Stat, ...], Field(description="Key figures.")]
+    stats: Annotated[tuple[Stat, ...], Field(description="Key figures at the head.")]
     sections: Annotated[tuple[Section, ...], Field(description="Parts in reading order.")]
 
 

@@ -144,7 +144,7 @@ def test_a_run_that_the_plan_does_not_price_is_not_compared(run: Path) -> None:
 def test_an_output_folder_and_a_comparison_are_reports_too(run: Path) -> None:
     """The output finds its plan; one page holds several sources."""
     alone = tables(run / "output")
-    page = dsforge.report(run, DATA / "bench").html
+    page = dsforge.report([run, DATA / "bench"]).html
 
     assert "Measured relative to predicted values" in alone
     assert faults(page) == []
@@ -200,7 +200,7 @@ def test_what_is_no_source_is_refused_in_words(tmp_path: Path) -> None:
         with pytest.raises(DsforgeError):
             dsforge.report(wrong)
     with pytest.raises(DsforgeError, match="1 to 12"):
-        dsforge.report()
+        dsforge.report([])
 
 
 def test_a_comparison_from_its_folder_is_the_page_that_bench_wrote() -> None:

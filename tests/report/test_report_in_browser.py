@@ -37,7 +37,7 @@ def browser() -> Iterator[playwright.Browser]:
 def address(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The report of a real run and a real comparison, as a file."""
     out = tmp_path_factory.mktemp("report")
-    dsforge.report(HERE / "data/run", HERE / "data/bench").write(out / "report")
+    dsforge.report([HERE / "data/run", HERE / "data/bench"]).write(out / "report")
     return (out / "report/report.html").as_uri()
 
 
