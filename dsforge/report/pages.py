@@ -9,12 +9,13 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from dsforge.errors import DsforgeError
 from dsforge.explain.chart import COLOURS, GRID, INK
@@ -35,6 +36,7 @@ VERDICTS = {
     "measured": "Measured",
 }
 _MARKDOWN = re.compile(r"([\\`*_\[\]<>|#~])")
+_CODE = re.compile(r"`([^`]+)`")
 _FENCES = re.compile(r"`{3,}")
 
 
@@ -48,9 +50,10 @@ class Block(NamedTuple):
 
 
 class ShownSection(NamedTuple):
-    """A section with its pictures and tables in order."""
+    """A section with its sentences, and its pictures and tables in order."""
 
     section: Section
+    lines: tuple[Markup, ...]
     blocks: tuple[Block, ...]
 
 
@@ -88,7 +91,7 @@ def html_page(report: Report) -> str:
     context = PageContext(
         report=report,
         verdict=VERDICTS[report.verdict],
-        sections=_shown(report),
+        sections=_shown(report, _html_line),
         generator=GENERATOR,
         policy=Markup(policy),  # noqa: S704 (hashes of our own files)
         style=Markup(style),  # noqa: S704 (our own file)
@@ -112,7 +115,7 @@ def markdown_page(report: Report) -> str:
     context = MarkdownContext(
         report=report,
         verdict=VERDICTS[report.verdict],
-        sections=_shown(report),
+        sections=_shown(report, _markdown_line),
         rules={True: Markup("---:"), False: Markup("---")},
         fence=Markup("`" * (longest + 1)),  # noqa: S704 (only backticks)
     )
@@ -124,13 +127,36 @@ def pictures(report: Report) -> dict[str, str]:
     return {f"{c.name}.svg": c.svg for section in report.sections for c in section.charts}
 
 
-def _shown(report: Report) -> tuple[ShownSection, ...]:
-    """The sections that have any content."""
+def _shown(report: Report, line: Callable[[str], Markup]) -> tuple[ShownSection, ...]:
+    """The sections that have any content; `line` is how a sentence is shown."""
     return tuple(
-        ShownSection(each, (*map(_drawn, each.charts), *map(Block, each.tables)))
+        ShownSection(
+            each,
+            tuple(map(line, each.lines)),
+            (*map(_drawn, each.charts), *map(Block, each.tables)),
+        )
         for each in report.sections
         if each.lines or each.charts or each.tables or each.commands or each.files
     )
+
+
+def _html_line(text: str) -> Markup:
+    """A sentence; what stands in backticks is code."""
+    parts = (f"<code>{escape(p)}</code>" if code else escape(p) for code, p in _spans(text))
+    return Markup("".join(parts))  # noqa: S704 (each part is escaped)
+
+
+def _markdown_line(text: str) -> Markup:
+    """A sentence; what stands in backticks is code in Markdown, too."""
+    parts = (f"`{part}`" if code else _plain(f".{part}.")[1:-1] for code, part in _spans(text))
+    return Markup("".join(parts))  # noqa: S704 (markup is escaped, code is literal)
+
+
+def _spans(text: str) -> Iterator[tuple[bool, str]]:
+    """Parts of one line of text: whether each is code, and its text."""
+    for place, part in enumerate(_CODE.split(" ".join(_printed(text).split()))):
+        if part:
+            yield place % 2 == 1, part
 
 
 def _drawn(chart: Chart) -> Block:

@@ -116,7 +116,9 @@ def test_no_text_of_a_plan_becomes_markup(text: str) -> None:
 
     assert ("model", "name") in places
     assert len(places) > 20
-    assert Seen(html_page(pages[0])).outline == Seen(html_page(pages[1])).outline
+    outlines = [Seen(html_page(page)).outline for page in pages]
+    without_code = [[e for e in outline if e != ("code",)] for outline in outlines]
+    assert without_code[0] == without_code[1]  # what stands in backticks is shown as code
     assert faults(html_page(pages[1])) == []
     for svg in pictures(pages[1]).values():
         ET.fromstring(svg.encode("utf-8", "replace"))  # noqa: S314 (our own text)
