@@ -25,6 +25,7 @@ from dsforge.report import html_page, markdown_page, pictures
 from dsforge.report.combined import combined
 from dsforge.report.pages import MOST_BYTES
 from dsforge.report.plan_sections import plan_report
+from dsforge.report.step_plot import step_picture
 
 DATA = Path(__file__).parent / "data"
 HOSTILE = (
@@ -58,6 +59,17 @@ def test_the_page_of_any_plan_is_whole_and_alone(seed: int) -> None:
     assert len(page.encode()) < MOST_BYTES
     for svg in pictures(report).values():
         ET.fromstring(svg)  # noqa: S314 (our own text)
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_the_timeline_fills_the_predicted_step(seed: int) -> None:
+    """Activities of the slowest rank last as long as the step; with pipelines it also idles."""
+    plan = drawn_plan(seed)
+    busy_s, step_s = sum(step_picture(plan).seconds.values()), plan.choice.time.step_s.likely
+
+    assert 0 < busy_s <= step_s * (1 + 1e-6)
+    if plan.strategy.layout.pipeline_parallel_size == 1:
+        assert busy_s == pytest.approx(step_s, rel=1e-6)
 
 
 def test_the_policy_allows_exactly_the_styles_and_the_script_of_the_page() -> None:
