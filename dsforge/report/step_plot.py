@@ -36,14 +36,14 @@ class _Mark(NamedTuple):
 def step_picture(plan: Plan) -> StepPicture:
     """The step of a plan's choice, as the prediction lays it out."""
     costs = family_costs(plan.model, plan.cluster, plan.workload, plan.strategy)
-    slices = timeline(costs, plan.strategy)
-    last = max(piece.stage for piece in slices)
+    last = plan.strategy.layout.pipeline_parallel_size - 1
+    stages = frozenset({*range(min(last, MOST_STAGES - 1)), last})
+    slices = [s for s in timeline(costs, plan.strategy, stages) if s.stage in stages]
     lanes = {
         key: list(_named(pieces))
         for key, pieces in groupby(
             sorted(slices, key=lambda p: (p.stage, p.lane)), lambda p: (p.stage, p.lane)
         )
-        if key[0] < MOST_STAGES - 1 or key[0] == last
     }
     work = _totals(lanes[last, AT_WORK])
     beside = _totals(lanes.get((last, 1), []))
