@@ -6,8 +6,8 @@
 >>> ranking.best.choice.fits
 True
 
-Functions: `plan`, `estimate`, `find`, `explain`, `gen`, `lint`, `diagnose`, `rehearse`, `validate`,
-`validate_figures`, `calibrate`;
+Functions: `plan`, `estimate`, `find`, `explain`, `gen`, `lint`, `diagnose`, `rehearse`, `report`,
+`validate`, `validate_figures`, `calibrate`;
 `load_model`, `load_cluster`, `load_workload`, `load_request`, `load_plan`. They print nothing, and
 every mistake in an input is a `DsforgeError`. Only `rehearse` needs torch.
 
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from dsforge.api.planning import gen as gen
     from dsforge.api.planning import plan as plan
     from dsforge.api.rehearsal import rehearse as rehearse
+    from dsforge.api.reporting import ReportResult as ReportResult
+    from dsforge.api.reporting import report as report
     from dsforge.api.results import DiagnoseResult as DiagnoseResult
     from dsforge.api.results import EstimateResult as EstimateResult
     from dsforge.api.results import FindResult as FindResult
@@ -75,6 +77,7 @@ _HOMES = {
     "dsforge.api.inputs": "load_cluster load_model load_plan load_request load_workload",
     "dsforge.api.planning": "estimate explain gen plan",
     "dsforge.api.rehearsal": "rehearse",
+    "dsforge.api.reporting": "ReportResult report",
     "dsforge.api.results": "DiagnoseResult EstimateResult FindResult GenResult LintResult "
     "PlanResult RehearseResult",
     "dsforge.api.sizing": "find",
@@ -110,6 +113,7 @@ __all__ = [
     "Problem",
     "RehearseResult",
     "RenderError",
+    "ReportResult",
     "Request",
     "RunError",
     "SpecError",
@@ -132,6 +136,7 @@ __all__ = [
     "load_workload",
     "plan",
     "rehearse",
+    "report",
     "validate",
     "validate_figures",
 ]

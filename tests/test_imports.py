@@ -24,7 +24,7 @@ def name_of(path: Path) -> str:
 MODULES = {name_of(path): path for path in sorted(PACKAGE.rglob("*.py"))}
 # What is started or imported from outside: by python -m, launchers, the table of commands, users.
 ENTRIES = {
-    *("dsforge", "dsforge.cli.main", "dsforge.train.attend"),
+    *("dsforge", "dsforge.cli.main", "dsforge.notebook", "dsforge.train.attend"),
     *(name for name in MODULES if name.endswith("__main__")),
     *(f"dsforge.cli.{command}" for command in COMMANDS),
 }

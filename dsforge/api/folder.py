@@ -24,12 +24,23 @@ def rendered(
 ) -> tuple[Plan, tuple[Artifact, ...]]:
     """The plan of a job for a run folder, and the files of that folder; nothing is written."""
     from dsforge.planner import choose
-    from dsforge.render import render
 
-    searched = None if templates is None else path_of(templates, "templates")
     made = _seen_from(folder, job) if isinstance(job, Plan) else choose(_seen_from(folder, job))
     _check_written(made)
-    return made, render(made, searched)
+    return made, files_of(made, templates)
+
+
+def files_of(plan: Plan, templates: PathInput | None) -> tuple[Artifact, ...]:
+    """The files of a plan's run folder, its report among them."""
+    from dsforge.artifacts import Artifact
+    from dsforge.render import render
+    from dsforge.report import html_page
+    from dsforge.report.plan_sections import plan_report
+    from dsforge.report.shown_files import shown_files
+
+    files = render(plan, None if templates is None else path_of(templates, "templates"))
+    page = html_page(plan_report(plan, shown_files((a.path, a.text) for a in files)))
+    return (*files, Artifact("report.html", page))
 
 
 def _seen_from(out: Path, job: Job) -> Job:
@@ -50,7 +61,7 @@ def _seen_from(out: Path, job: Job) -> Job:
 
 
 def written_folder(
-    artifacts: tuple[Artifact, ...], folder: Path, templates: Path | None, *, force: bool
+    artifacts: tuple[Artifact, ...], folder: Path, templates: PathInput | None, *, force: bool
 ) -> Written:
     """The run folder, written; what a person has edited since is merged. Raises EditedError."""
     from dsforge.artifacts import write_all
@@ -62,12 +73,10 @@ def written_folder(
         return write_all(artifacts, folder, force=force, bases=bases)
 
 
-def _last_generated(folder: Path, templates: Path | None) -> dict[str, str]:
+def _last_generated(folder: Path, templates: PathInput | None) -> dict[str, str]:
     """Texts that the plan in a run folder was rendered to; none where it is not readable now."""
-    from dsforge.render import render
-
     try:
-        return {a.path: a.text for a in render(load_plan(folder), templates)}
+        return {a.path: a.text for a in files_of(load_plan(folder), templates)}
     except DsforgeError:
         return {}
 

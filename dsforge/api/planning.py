@@ -273,8 +273,7 @@ def gen(
         job = _aimed_request(asked, objective, deadline_days, budget, prefer=prefer, risk=risk)
     made, artifacts = rendered(job, folder, templates)
     check_rows(made, folder)
-    searched = None if templates is None else path_of(templates, "templates")
-    written = written_folder(artifacts, folder, searched, force=force)
+    written = written_folder(artifacts, folder, templates, force=force)
     return GenResult(folder, made, artifacts, written)
 
 

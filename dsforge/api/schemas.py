@@ -12,6 +12,7 @@ from typing import Any, Literal
 from pydantic import BaseModel
 
 from dsforge.api.documents import DiagnoseDocument, GenDocument, LintDocument
+from dsforge.api.report_documents import ReportDocument
 from dsforge.bench.report import Report
 from dsforge.document import EstimateDocument, InverseDocument, MisfitDocument, PlanDocument
 from dsforge.explain.explanation import Explanation
@@ -38,6 +39,7 @@ DOCUMENTS: dict[str, type[BaseModel]] = {
     "gen": GenDocument,
     "rehearsal": RehearsalDocument,
     "bench": Report,
+    "report": ReportDocument,
     "lint": LintDocument,
     "diagnosis": DiagnoseDocument,
     "calibration": CalibrationDocument,

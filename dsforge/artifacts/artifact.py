@@ -28,6 +28,7 @@ _GENERATED = re.compile(
     | megatron/(args\.txt | pretrain\.sh | slurm\.sbatch)
     | (launch|deepspeed)/({"|".join(map(re.escape, LAUNCHERS))})
     | report\.(html | md | json)
+    | figures/[a-z0-9-]{{1,60}}\.svg
     """,
     re.VERBOSE,
 )
@@ -61,6 +62,11 @@ class Artifact:
                 f"{self.path} contains an unpaired surrogate (U+{ord(self.text[error.start]):04X})"
             )
             raise RenderError(message, "write the character itself") from error
+
+    @property
+    def has_diff(self) -> bool:
+        """Whether people read its changes as lines: not those of a page."""
+        return not self.path.endswith(".html")
 
     @property
     def content(self) -> bytes:

@@ -116,7 +116,7 @@ def _update(
         unchanged=tuple(a.path for a in artifacts if a not in changed),
         removed=stale,
         merged=tuple(generated),
-        diff="".join(_diff(a.path, before[a.path] or b"", a.text) for a in updated),
+        diff="".join(_diff(a.path, before[a.path] or b"", a.text) for a in updated if a.has_diff),
     )
 
 

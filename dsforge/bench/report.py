@@ -8,15 +8,15 @@ faster one wins only beyond it. The report says so with the numbers of the run.
 from __future__ import annotations
 
 from statistics import median, quantiles
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from pydantic import BaseModel, Field
 
 from dsforge.bench.matrix import STRATEGIES, Cell, priced
+from dsforge.measurement import Measurement
 from dsforge.plan import Plan, Priced, VariantName
 from dsforge.planner.figures import memory_label
 from dsforge.specs import FROZEN
-from dsforge.train.run.measurement import Measurement
 from dsforge.units import Interval, gib, seconds
 
 SIMPLER_MARGIN = 1.10  # a strategy that shards less may take this much longer, measured
@@ -62,7 +62,9 @@ class Row(BaseModel):
     failures: int = Field(ge=0, description="Launches that failed or exceeded the time limit.")
     step_s: Figure = Field(description="Median step time, s.")
     spread_s: tuple[float, float] | None = Field(description="Quartiles of the step time, s.")
-    tokens_per_s: Figure = Field(description="Tokens/s of all ranks; measured without padding.")
+    tokens_per_s: Figure = Field(
+        description="Tokens/s of all ranks; both count `tokens_per_step` of the report."
+    )
     memory_bytes: Figure = Field(description="Peak bytes of the fullest rank.")
     sent_bytes: Figure = Field(description="Bytes that one rank sends in a step.")
     final_loss: float | None = Field(
@@ -93,6 +95,9 @@ class Report(BaseModel):
     cluster: str = Field(description="Nodes, accelerators and card, in words.")
     sequence_length: int = Field(description="Tokens per sample.")
     global_batch_size: int = Field(description="Samples per optimizer step.")
+    tokens_per_step: float = Field(
+        description="Tokens of a step, without padding if measured, else of full sequences."
+    )
     warmup_steps: int = Field(description="First steps of each run that are not counted.")
     memory_counter: str = Field(description="Memory counter that was measured.")
     versions: dict[str, str] = Field(
@@ -109,7 +114,8 @@ def report(plan: Plan, outcomes: tuple[Outcome, ...], *, warmup_steps: int) -> R
     names = [name for name in STRATEGIES if any(o.cell.variant == name for o in outcomes)]
     measured = [o.measurement for o in outcomes if o.measurement]
     first = measured[0] if measured else None
-    rows = tuple(_row(plan, name, outcomes, warmup_steps) for name in names)
+    tokens = first.tokens_per_step if first else plan.workload.tokens_per_step
+    rows = tuple(_row(plan, _Own(name, outcomes, tokens), warmup_steps) for name in names)
     cluster = plan.cluster
     return Report(
         model=plan.model.name,
@@ -117,6 +123,7 @@ def report(plan: Plan, outcomes: tuple[Outcome, ...], *, warmup_steps: int) -> R
         cluster=f"{cluster.nodes} x {cluster.gpus_per_node} {cluster.gpu.name}",
         sequence_length=plan.workload.sequence_length,
         global_batch_size=plan.workload.global_batch_size,
+        tokens_per_step=tokens,
         warmup_steps=warmup_steps,
         memory_counter=memory_label("reserved", on_cpu=cluster.gpu.is_cpu),
         versions=first.versions if first else {},
@@ -132,8 +139,17 @@ def step_times_s(measurement: Measurement, warmup_steps: int) -> tuple[float, ..
     return measurement.step_s[max(0, warmup_steps - measurement.warmup_steps) :]
 
 
-def _row(plan: Plan, name: VariantName, outcomes: tuple[Outcome, ...], warmup_steps: int) -> Row:
+class _Own(NamedTuple):
+    """A strategy, the outcomes of all, and the tokens of a step that all rates count."""
+
+    name: VariantName
+    outcomes: tuple[Outcome, ...]
+    tokens: float
+
+
+def _row(plan: Plan, given: _Own, warmup_steps: int) -> Row:
     """One strategy: medians over all steps of all its repeats, beside the plan's prediction."""
+    name, outcomes, tokens = given
     own = [o for o in outcomes if o.cell.variant == name]
     runs = [o.measurement for o in own if o.measurement]
     steps = [s for run in runs for s in step_times_s(run, warmup_steps)]
@@ -148,8 +164,8 @@ def _row(plan: Plan, name: VariantName, outcomes: tuple[Outcome, ...], warmup_st
         step_s=Figure(predicted=price.time.step_s, measured=step),
         spread_s=_quartiles(steps),
         tokens_per_s=Figure(
-            predicted=_tokens_per_s(plan, price),
-            measured=runs[0].tokens_per_step / step if step else None,
+            predicted=_tokens_per_s(price, tokens),
+            measured=tokens / step if step else None,
         ),
         memory_bytes=Figure(
             predicted=price.memory.device_bytes if is_cpu else price.memory.reserved_bytes,
@@ -174,9 +190,9 @@ def _quartiles(values: list[float]) -> tuple[float, float] | None:
     return low, high
 
 
-def _tokens_per_s(plan: Plan, price: Priced) -> Interval:
-    """Predicted tokens/s of all ranks."""
-    tokens, step = plan.workload.tokens_per_step, price.time.step_s
+def _tokens_per_s(price: Priced, tokens: float) -> Interval:
+    """Predicted tokens/s of all ranks, of so many tokens in a step."""
+    step = price.time.step_s
     return Interval(tokens / step.high, tokens / step.likely, tokens / step.low)
 
 

@@ -27,11 +27,11 @@ from dsforge.diagnose.report import shortly
 from dsforge.errors import DsforgeError, RunError
 from dsforge.job import TrainJob
 from dsforge.masking import masked
+from dsforge.measurement import Measurement
 from dsforge.outside import UnreadableError, read_bytes
 from dsforge.plan import Plan
 from dsforge.reading.job import read_job
 from dsforge.reading.stored import read_plan, read_stored
-from dsforge.train.run.measurement import Measurement
 
 SCRIPT = "launch/deepspeed.sh"
 COPIED = ("hostfile", ".deepspeed_env", SCRIPT)

@@ -59,6 +59,7 @@ def bench(
 ) -> None:
     """Launch the same job with several strategies and recommend one."""
     from dsforge.artifacts import write_all
+    from dsforge.bench.folder import cell_files
     from dsforge.bench.matrix import matrix, parse_strategies
     from dsforge.bench.pages import pages
     from dsforge.bench.report import report
@@ -74,7 +75,8 @@ def bench(
     cells = matrix(given.plan, variants, repeats)
     outcomes = tuple(_run(given, cell, n, len(cells)) for n, cell in enumerate(cells, start=1))
     made = report(given.plan, outcomes, warmup_steps=warmup)
-    write_all(pages(made), folder / "report", force=True)
+    files = cell_files(given.out, made)
+    write_all(pages(made, given.plan, files), folder / "report", force=True)
     _show(made, as_json=as_json)
     note(f"report: {folder / 'report' / 'report.html'}, report.md, report.json")
     if made.recommendation.variant is None:
@@ -102,7 +104,7 @@ def _run(given: Bench, cell: Cell, number: int, count: int) -> Outcome:
 
 def _show(made: Report, *, as_json: bool) -> None:
     """The table and the verdict, or the document."""
-    from dsforge.bench.pages import bench_context
+    from dsforge.bench.pages import row_texts, verdict, workload
     from dsforge.cli.show import show_json
 
     if as_json:
@@ -111,14 +113,14 @@ def _show(made: Report, *, as_json: bool) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    context = bench_context(made)
-    table = Table(title=context.title, caption=context.workload)
+    names = ", ".join(row.variant for row in made.rows)
+    table = Table(title=f"{names}: {made.model}", caption=workload(made))
     for name in ("", "step time", "tokens/s", made.memory_counter, "sent", "loss"):
         table.add_column(name)
-    for row in context.rows:
+    for row in row_texts(made):
         table.add_row(row.variant, row.step, row.tokens, row.memory, row.sent, row.loss)
         predicted = (row.predicted_step, row.predicted_tokens, row.predicted_memory)
         table.add_row("predicted", *predicted, row.predicted_sent, style="dim", end_section=True)
     Console().print(table)
-    print(f"{context.verdict}")
-    print("\n".join(f"  because   {reason}" for reason in context.reasons))
+    print(verdict(made))
+    print("\n".join(f"  because   {reason}" for reason in made.recommendation.reasons))

@@ -37,6 +37,7 @@ COMMANDS = {
     "ckpt": "Verify, inspect, convert and export DeepSpeed checkpoints.",
     "generate": "Generate text with a trained model and measure its speed.",
     "bench": "Launch the same job with several strategies and recommend one.",
+    "report": "Write a report of plans, runs and comparisons as one HTML page.",
     "lint": "Check configs, hostfiles and arguments before launch.",
     "lsp": "Serve an editor: findings of lint, hovers and quick fixes.",
     "preflight": "Check all hosts and the network between them before launch.",

@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from math import ceil, floor, log10
 from typing import NamedTuple
 
+from dsforge.masking import printable
+
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#999999", "#f0e442")
 INK, GRID = "#222222", "#dddddd"
 STEPS = (1, 2, 2.5, 5, 10)
@@ -60,8 +62,8 @@ def picture(width: float, height: float, title: str, parts: Iterable[str]) -> st
 
 
 def escaped(words: str) -> str:
-    """Text that cannot be taken for markup."""
-    return words.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    """Text that cannot be taken for markup, without secrets and without what XML cannot hold."""
+    return printable(words).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 def text(

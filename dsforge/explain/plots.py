@@ -30,6 +30,8 @@ from dsforge.units import GIB, amount, count, gib, seconds
 WIDTH, ROW, TOP, RIGHT = 1140.0, 34.0, 78.0, 100.0
 PLOT = Box(80.0, 60.0, 1060.0, 560.0)
 MOST_FREE = 12.0  # radius of the mark with the most memory free
+MEASURED = "measured"
+BOLD_LETTER = 1.15 * LETTER
 ROOM = 1.12  # around the marks of a logarithmic axis
 
 
@@ -40,19 +42,27 @@ class Bars(NamedTuple):
     priced: Priced
 
 
-def memory_plot(plan: Plan, rows: tuple[Bars, ...]) -> str:
-    """Memory of the fullest rank by term, against the memory of the card."""
+class Total(NamedTuple):
+    """A measured total, which has no terms."""
+
+    name: str
+    value: float  # in the unit of the chart
+    text: str
+
+
+def memory_plot(plan: Plan, rows: tuple[Bars, ...], measured: Total | None = None) -> str:
+    """Memory of the fullest rank by term in GiB, against the memory of the card."""
     have = plan.cluster.gpu.memory_bytes / GIB
     terms = [_memory_terms(row.priced) for row in rows]
     ends = [
         (row.priced.memory.device_bytes.low / GIB, row.priced.memory.device_bytes.high / GIB)
         for row in rows
     ]
-    title = f"{plan.model.name} on {_machines(plan)}: predicted memory of the fullest GPU"
+    title = f"{plan.model.name} on {_machines(plan)}: predicted memory of the fullest rank"
     labels = [gib(row.priced.memory.device_bytes.likely) for row in rows]
     said = "figure: likely device memory; thin line: 80 % interval"
     chart = _Stacked(tuple(r.name for r in rows), terms, ends, labels, "GiB", said)
-    return _stacked(title, chart, limit=have)
+    return _stacked(title, _with_total(chart, measured), limit=have)
 
 
 def _memory_terms(priced: Priced) -> dict[str, float]:
@@ -62,7 +72,7 @@ def _memory_terms(priced: Priced) -> dict[str, float]:
     return {**terms, "allocator cache": max(0.0, kept)}
 
 
-def time_plot(plan: Plan, rows: tuple[Bars, ...]) -> str:
+def time_plot(plan: Plan, rows: tuple[Bars, ...], measured: Total | None = None) -> str:
     """Seconds of a step by term; the whisker is the 80 % interval of the step."""
     terms = [{n.removesuffix("_s"): v for n, v in row.priced.time.terms} for row in rows]
     ends = [(row.priced.time.step_s.low, row.priced.time.step_s.high) for row in rows]
@@ -72,7 +82,7 @@ def time_plot(plan: Plan, rows: tuple[Bars, ...]) -> str:
     labels = [seconds(row.priced.time.step_s.likely) for row in rows]
     said = "figure: likely; thin line: 80 % interval"
     chart = _Stacked(tuple(r.name for r in rows), terms, ends, labels, "seconds", said)
-    return _stacked(title, chart)
+    return _stacked(title, _with_total(chart, measured))
 
 
 class _Stacked(NamedTuple):
@@ -86,6 +96,20 @@ class _Stacked(NamedTuple):
     said: str
 
 
+def _with_total(chart: _Stacked, measured: Total | None) -> _Stacked:
+    """The chart with a further row for a measured total."""
+    if measured is None:
+        return chart
+    without = [{**terms, MEASURED: 0.0} for terms in chart.terms]
+    total = dict.fromkeys(chart.terms[0], 0.0) | {MEASURED: measured.value}
+    return chart._replace(
+        names=(*chart.names, measured.name),
+        terms=[*without, total],
+        ends=[*chart.ends, (measured.value, measured.value)],
+        labels=[*chart.labels, measured.text],
+    )
+
+
 def _machines(plan: Plan) -> str:
     cluster = plan.cluster
     return f"{cluster.nodes} x {cluster.gpus_per_node} {cluster.gpu.name}"
@@ -94,11 +118,11 @@ def _machines(plan: Plan) -> str:
 def _stacked(title: str, chart: _Stacked, limit: float = 0.0) -> str:
     """Horizontal stacked bars, one row a strategy; a limit is drawn across all of them."""
     shown = [n for n in chart.terms[0] if any(terms[n] > 0 for terms in chart.terms)]
-    left = 30 + LETTER * max(map(len, chart.names))
+    left = 30 + BOLD_LETTER * max(map(len, chart.names))
     bottom = TOP + ROW * len(chart.names)
     most = max(limit, *(high for _, high in chart.ends))
     scale = Scale(0.0, most * 1.1, left, WIDTH - RIGHT)
-    every = dict(zip(chart.terms[0], COLOURS, strict=False))
+    every = {**dict(zip(chart.terms[0], COLOURS, strict=False)), MEASURED: INK}
     colours = {name: every[name] for name in shown}
     parts = legend(((n.replace("_", " "), colours[n]) for n in shown), 16, 50)
     for tick in ticks(0.0, most * 1.1):

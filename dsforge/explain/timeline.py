@@ -59,13 +59,19 @@ class _Step(NamedTuple):
         return self.shape.stages - 1
 
 
-def timeline(costs: FamilyCosts, strategy: Strategy) -> tuple[Slice, ...]:
-    """All slices of one step, outer before inner; the last one ends with the step."""
+def timeline(
+    costs: FamilyCosts, strategy: Strategy, stages: frozenset[int] | None = None
+) -> tuple[Slice, ...]:
+    """All slices of one step, outer before inner; the last one ends with the step.
+
+    With `stages` only the pieces of work of those pipeline stages, which takes less time.
+    """
     step = _step(costs, strategy)
     slots = list(played(step.shape, *_paces(step)))
     end_s = max(slot.end_s for slot in slots)
+    shown = [slot for slot in slots if stages is None or slot.piece.stage in stages]
     return (
-        *(piece for slot in slots for piece in _drawn(step, slot)),
+        *(piece for slot in shown for piece in _drawn(step, slot)),
         *_overlapped_slices(step, [slot for slot in slots if slot.piece.stage == step.last]),
         *_tail(step, end_s),
     )

@@ -18,6 +18,7 @@ from typing import NamedTuple
 from dsforge import __version__
 from dsforge.errors import DsforgeError
 from dsforge.render.engine import template_root
+from dsforge.report.pages import PRINTED, SCRIPTS, STYLES
 from dsforge.ui.runtime import Component, Say, cache_folder, components, fetched
 from dsforge.ui.worker import answered
 
@@ -27,6 +28,7 @@ PRECACHE, LICENCES, PYTHON = "precache.js", "licences.txt", "python.zip"
 CHOICES = "choices.json"  # so that the form is there before Python is
 # Rooms that need torch, hosts or a terminal: the page has no use for them.
 LEFT_OUT = {"train", "rehearse", "bench", "probe", "preflight", "cli", "ui/page", "templates"}
+SHARED = {*STYLES, *PRINTED, *SCRIPTS}
 PYODIDE = ("pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm", "python_stdlib.zip")
 LOCK = "pyodide-lock.json"
 CHART = "dist/chart.umd.min.js"
@@ -130,6 +132,7 @@ def _own_files() -> Iterator[tuple[str, bytes]]:
             left_out = root == PACKAGE and any(
                 name == room or name.startswith(f"{room}/") for room in LEFT_OUT
             )
+            left_out = left_out and name not in SHARED  # reports share styles with the page
             if path.is_file() and not left_out and "__pycache__" not in path.parts:
                 yield f"{below}/{name}", path.read_bytes()
 

@@ -17,6 +17,7 @@ from dsforge.cli.main import app
 ROOT = Path(__file__).resolve().parents[2]
 TABLE = ROOT / "benchmarks/published/training.csv"
 RUNS = Path(__file__).parents[1] / "calibrate" / "runs.csv"
+REPORTED = ROOT / "tests/report/data"
 LOG = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
 CLUSTER = {"gpu": "a100-80gb", "nodes": 2, "gpus_per_node": 8}
 WORK = {"sequence_length": "2k", "tokens": "2b"}
@@ -87,6 +88,11 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "validate_figures": (
         lambda: dsforge.validate_figures(TABLE.with_name("figures.csv")),
         f"validate {TABLE.with_name('figures.csv')} --json",
+    ),
+    "report": (lambda: dsforge.report("run"), "report run --json"),
+    "report-measured": (
+        lambda: dsforge.report([REPORTED / "run", REPORTED / "bench"]),
+        f"report {REPORTED / 'run'} {REPORTED / 'bench'} --json",
     ),
     "rehearse": (
         lambda: dsforge.rehearse("gpt2", {"gpu": "v100-32gb", "gpus_per_node": 2}),

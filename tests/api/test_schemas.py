@@ -117,7 +117,7 @@ def _types() -> dict[str, type[BaseModel]]:
         m.name for m in found if not m.name.startswith(WITH_TORCH) and "__main__" not in m.name
     ]
     names += ["dsforge.train.checkpoints.note", "dsforge.train.checkpoints.run_identity"]
-    names += ["dsforge.train.run.output_lock", "dsforge.train.run.measurement"]
+    names += ["dsforge.train.run.output_lock", "dsforge.measurement"]
     return {
         f"{name}.{kind.__name__}": kind
         for name in names

@@ -18,7 +18,15 @@ PAIR = (
     *("--gpu", "a100-80gb", "--inter-node", "100gbe"),
 )
 TREE = {
-    *("plan.json", "PLAN.md", "hostfile", ".deepspeed_env", "train.yaml", ".dsforge-manifest.json"),
+    *(
+        "plan.json",
+        "PLAN.md",
+        "report.html",
+        "hostfile",
+        ".deepspeed_env",
+        "train.yaml",
+        ".dsforge-manifest.json",
+    ),
     *(f"deepspeed/{n}.json" for n in ("ds_config", "zero1", "zero2", "zero3")),
     *(f"deepspeed/{n}.json" for n in ("zero2_offload", "zero3_offload")),
     *("megatron/args.txt", "megatron/pretrain.sh", "megatron/slurm.sbatch"),

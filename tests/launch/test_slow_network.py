@@ -15,8 +15,8 @@ from test_two_hosts import CLUSTER, WORKLOAD
 
 from dsforge import process
 from dsforge.diagnose import diagnose_files
+from dsforge.measurement import Measurement
 from dsforge.reading.stored import read_plan
-from dsforge.train.run.measurement import Measurement
 
 pytestmark = [pytest.mark.launch, pytest.mark.hosts, pytest.mark.slow]
 

@@ -13,7 +13,7 @@ import pytest
 import tiny_job
 
 from dsforge import process
-from dsforge.train.run.measurement import Measurement
+from dsforge.measurement import Measurement
 
 pytestmark = [pytest.mark.launch, pytest.mark.hosts]
 

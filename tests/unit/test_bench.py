@@ -9,8 +9,8 @@ from dsforge.bench.matrix import Cell, matrix, parse_strategies
 from dsforge.bench.pages import pages
 from dsforge.bench.report import Outcome, Report, report, step_times_s
 from dsforge.errors import LayoutError, SpecError
+from dsforge.measurement import MeasuredMemory, Measurement
 from dsforge.plan import VariantName
-from dsforge.train.run.measurement import MeasuredMemory, Measurement
 from dsforge.units import GIB
 
 LOSSES = (3.0, 2.5, 2.25, 2.0)
@@ -147,11 +147,11 @@ def test_loss_curves_that_differ_are_pointed_out() -> None:
 
 def test_the_page_escapes_what_a_run_printed() -> None:
     """Output of a failed run cannot put markup into the page."""
-    runs = (outcome("zero2", None, "<script>"), outcome("zero3", measurement()))
-    html = pages(report(plans.plan(), runs, warmup_steps=2))[1].text
+    runs = (outcome("zero2", None, "<script>alert(1)"), outcome("zero3", measurement()))
+    html = pages(report(plans.plan(), runs, warmup_steps=2))[0].text
 
-    assert "<script>" not in html
-    assert "&lt;script&gt;" in html
+    assert "<script>alert(1)" not in html
+    assert "&lt;script&gt;alert(1)" in html
 
 
 def test_the_report_survives_json() -> None:

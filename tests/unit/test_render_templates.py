@@ -19,6 +19,7 @@ from dsforge.render.job import TrainContext
 from dsforge.render.launch import HostfileContext, PretrainContext, ScriptContext
 from dsforge.render.megatron import ArgsContext
 from dsforge.render.report import ReportContext
+from dsforge.report.pages import MarkdownContext, PageContext
 
 CONTEXTS: dict[str, Any] = {
     **ZERO_CONTEXTS,
@@ -29,15 +30,12 @@ CONTEXTS: dict[str, Any] = {
     "megatron/pretrain.sh.j2": PretrainContext,
     "megatron/slurm.sbatch.j2": ScriptContext,
     "report/PLAN.md.j2": ReportContext,
+    "report/REPORT.html.j2": PageContext,
+    "report/REPORT.md.j2": MarkdownContext,
     "train.yaml.j2": TrainContext,
 }
 ROOT = template_root()
-BENCH = "report/BENCH"  # written by `bench`, not into a run folder
-ALL = [
-    name
-    for name in sorted(p.relative_to(ROOT).as_posix() for p in ROOT.rglob("*.j2"))
-    if not name.startswith(BENCH)
-]
+ALL = sorted(p.relative_to(ROOT).as_posix() for p in ROOT.rglob("*.j2"))
 SHELL = [
     name for name in ALL if name.startswith("launch/") or name.endswith((".sh.j2", ".sbatch.j2"))
 ]

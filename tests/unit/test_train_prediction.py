@@ -9,11 +9,11 @@ import plans
 import pytest
 
 from dsforge.job import TrainJob
+from dsforge.measurement import MeasuredMemory, Measurement
 from dsforge.plan import Plan
 from dsforge.specs import DataSpec
 from dsforge.train.parallel.engine_config import EngineConfig
 from dsforge.train.parallel.modes import Mode
-from dsforge.train.run.measurement import MeasuredMemory, Measurement
 from dsforge.train.run.prediction import Prediction, read_prediction, summary
 from dsforge.units import GIB
 

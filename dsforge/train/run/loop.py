@@ -17,6 +17,7 @@ from typing import Any
 
 from dsforge.errors import DsforgeError
 from dsforge.job import TrainJob
+from dsforge.measurement import Evaluation
 from dsforge.origin import install_command
 from dsforge.reading.job import read_job
 from dsforge.train.checkpoints.note import (
@@ -50,7 +51,7 @@ from dsforge.train.run.build_locks import free_builds
 from dsforge.train.run.heartbeat import IMPORTING, Heartbeat
 from dsforge.train.run.learning_rate import rate_factor
 from dsforge.train.run.meters import Meters
-from dsforge.train.run.metrics_file import Evaluation, MetricsFile, monitor
+from dsforge.train.run.metrics_file import MetricsFile, monitor
 from dsforge.train.run.output_lock import check_holder, held
 from dsforge.train.run.outputs import check_inputs
 from dsforge.train.run.prediction import read_prediction
@@ -58,6 +59,7 @@ from dsforge.train.run.progress import Screen
 from dsforge.train.run.signals import STOPPED, Attendant, Phase
 from dsforge.train.run.step import Stepper
 from dsforge.train.run.watchdog import Watchdog, record_flights
+from dsforge.train.run.written_report import write_report
 
 ENGINE = ("torch", "deepspeed", "transformers", "peft", "safetensors")
 
@@ -131,6 +133,9 @@ class Start:
         screen.doing(f"waiting for all {place.world_size} ranks")
         join(place)
         code = run.carry_out(folder, tokenizer, beginning, export=self.options.export)
+        if place.is_first:
+            for line in write_report(self.output):
+                screen.say(line)
         leave()  # not after a failure: ranks that wait for each other then would hide its cause
         return code
 

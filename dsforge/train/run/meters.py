@@ -12,11 +12,10 @@ from time import perf_counter, time
 
 from dsforge import __version__
 from dsforge.artifacts.whole import write_whole
+from dsforge.measurement import MeasuredMemory, Measurement, StepMetrics
 from dsforge.train.parallel.agreement import largest
 from dsforge.train.parallel.engine_config import EngineConfig
 from dsforge.train.parallel.ranks import Place
-from dsforge.train.run.measurement import MeasuredMemory, Measurement
-from dsforge.train.run.metrics_file import StepMetrics
 from dsforge.train.run.prediction import Prediction, summary
 from dsforge.train.run.step import StepResult
 from dsforge.train.run.traffic import Traffic

@@ -12,39 +12,15 @@ validations: `step` and `validation_loss` (mean per answer token).
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from dsforge.artifacts.whole import write_whole
 from dsforge.errors import DsforgeError
+from dsforge.measurement import Evaluation, StepMetrics
 
 MAX_LINE_BYTES = 64 * 1024
-
-
-@dataclass(frozen=True, slots=True)
-class StepMetrics:
-    """Figures of one optimizer step over all ranks; tokens exclude padding."""
-
-    step: int
-    loss: float
-    learning_rate: float
-    gradient_norm: float | None
-    step_s: float
-    tokens: int
-    tokens_per_s: float
-    host_bytes: int
-    allocated_bytes: int
-    mfu: float | None
-    ended_at: float
-
-
-@dataclass(frozen=True, slots=True)
-class Evaluation:
-    """Mean loss per answer token over the validation samples."""
-
-    step: int
-    validation_loss: float
 
 
 class MetricsFile:

@@ -16,13 +16,13 @@ from pathlib import Path
 
 from dsforge.errors import Problem, SpecError
 from dsforge.job import TrainJob
+from dsforge.measurement import Evaluation, StepMetrics
 from dsforge.train.checkpoints.note import NOTE
 from dsforge.train.relay import LOGS
-from dsforge.train.run.metrics_file import Evaluation, StepMetrics
 
 RESULTS = ("checkpoints", "model", "adapter", "metrics.jsonl", "measurement.json")
-# All that a run writes; the last three are never removed.
-PLACES = (*RESULTS, "hang", ".lock", LOGS)
+# All that a run writes; what it replaces itself or shares with others is never removed.
+PLACES = (*RESULTS, "hang", ".lock", LOGS, "report.html")
 OWN_CHECKPOINT = re.compile(r"(spoilt_)?global_step\d+|latest|\..+")
 METRICS = {field.name for kind in (StepMetrics, Evaluation) for field in fields(kind)}
 MAX_LINE_BYTES = 64 * 1024

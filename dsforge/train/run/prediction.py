@@ -15,11 +15,11 @@ from dsforge.errors import DsforgeError
 from dsforge.estimate.flops import step_flops
 from dsforge.estimate.rates import peak_flops
 from dsforge.job import TrainJob
+from dsforge.measurement import Measurement
 from dsforge.plan import Priced
 from dsforge.planner.figures import memory_label
 from dsforge.reading.stored import read_plan
 from dsforge.train.parallel.engine_config import EngineConfig
-from dsforge.train.run.measurement import Measurement
 from dsforge.units import Interval, amount, gib, seconds
 
 PLAN = "plan.json"
@@ -99,11 +99,12 @@ def summary(measured: Measurement, memory_bytes: int, said: Prediction | None) -
     if said is None:
         rows += [("tokens/s", amount(tokens_per_s), None)]
     else:
-        full = said.tokens_per_step
-        spread = Interval(*(full / s for s in reversed(_ends(said.step_s))))
+        # Both count the tokens of this run: padding is neither measured nor predicted.
+        counted = measured.tokens_per_step
+        spread = Interval(*(counted / s for s in reversed(_ends(said.step_s))))
         rows += [
-            ("tokens/s", amount(tokens_per_s), f"{_range(spread, amount)}, every sequence full"),
-            ("MFU", f"{said.mfu(tokens_per_s):.1%}", f"{said.likely_mfu:.1%}"),
+            ("tokens/s", amount(tokens_per_s), _range(spread, amount)),
+            ("MFU", f"{said.mfu(tokens_per_s):.1%}", f"{said.mfu(spread.likely):.1%}"),
         ]
     rows += [
         (

@@ -15,8 +15,8 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from dsforge.masking import printable
+from dsforge.measurement import StepMetrics
 from dsforge.train.run.heartbeat import Heartbeat
-from dsforge.train.run.metrics_file import StepMetrics
 from dsforge.train.run.prediction import Prediction
 from dsforge.units import gib, seconds
 

@@ -1,9 +1,12 @@
-"""Measurement: what a run really needed, in the same words as the estimates.
+"""Measurement: what a run really needed, in the same words as the estimates, and its metrics.
 
 This module is free of torch, so that reports can read measurements on any machine.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
 
 from pydantic import BaseModel, Field
 
@@ -42,3 +45,34 @@ class Measurement(BaseModel):
     sent_bytes: int = Field(ge=0, description="Bytes that one rank sends per step, rank 0.")
     versions: dict[str, str] = Field(description="python, torch, deepspeed, transformers, dsforge.")
     hardware: dict[str, str] = Field(description="Accelerator, CPU, cores, memory.")
+
+
+@dataclass(frozen=True, slots=True)
+class StepMetrics:
+    """Figures of one optimizer step over all ranks; tokens exclude padding."""
+
+    step: Annotated[int, Field(description="Optimizer step, counted from 1.")]
+    loss: Annotated[float, Field(description="Mean per answer token of the batch, before it.")]
+    learning_rate: Annotated[float, Field(description="Learning rate used in this step.")]
+    gradient_norm: Annotated[
+        float | None, Field(description="Norm before clipping; none: unknown or overflowed.")
+    ]
+    step_s: Annotated[float, Field(description="Seconds of the step, until its last collective.")]
+    tokens: Annotated[int, Field(description="Tokens of all ranks in the step, no padding.")]
+    tokens_per_s: Annotated[float, Field(description="Rate of all ranks, padding excluded.")]
+    host_bytes: Annotated[int, Field(description="Peak resident memory of the first rank so far.")]
+    allocated_bytes: Annotated[
+        int, Field(description="Peak device memory of the first rank so far; 0 on CPU ranks.")
+    ]
+    mfu: Annotated[
+        float | None, Field(description="Useful FLOPs over the peak of all ranks; none: no plan.")
+    ]
+    ended_at: Annotated[float, Field(description="Unix time at the end of the step, seconds.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Mean loss per answer token over the validation samples."""
+
+    step: Annotated[int, Field(description="Optimizer steps done before this validation.")]
+    validation_loss: Annotated[float, Field(description="Mean per answer token held out.")]
