@@ -62,6 +62,7 @@ PRINTED_BY = {
     "lint": "dsforge lint --format json",
     "diagnosis": "dsforge diagnose --json",
     "validation": "dsforge validate --json",
+    "report": "dsforge report --json",
 }
 
 

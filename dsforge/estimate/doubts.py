@@ -57,8 +57,8 @@ def _ends(name: str, low: float, high: float, source: str) -> Ends:
 
 
 OFFLOAD = _ends("offload", 0.7, 1.8, NAMED)  # what launchers of others add stands beside it
-OTHERS_COMPUTE = _ends("computing", 0.7, 1.6, OTHERS)
-OTHERS_WAITING = _ends("waiting", 0.55, 2.2, OTHERS)
+OTHERS_COMPUTE = _ends("computing", 0.75, 1.46, OTHERS)
+OTHERS_WAITING = _ends("waiting", 0.62, 1.9, OTHERS)
 # FlashAttention-1 and kernels that compute the masked half take about twice as long as those of
 # today (Dao 2023, arXiv:2307.08691, figure 5).
 OLDER_ATTENTION = Constant(
