@@ -63,6 +63,7 @@ PRINTED_BY = {
     "diagnosis": "dsforge diagnose --json",
     "validation": "dsforge validate --json",
     "report": "dsforge report --json",
+    "calibration": "dsforge calibrate --json",
 }
 
 
