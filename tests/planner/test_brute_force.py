@@ -148,7 +148,8 @@ def strategies(request: Request) -> Iterator[Strategy]:
         if rest:
             continue
         staged = range(1, request.model.layers) if pp > 1 else [1]
-        megatron = product(("megatron",), (0, 1), (("none", "none"),), staged)
+        back_ends = ("megatron",) if _considers_megatron(request) else ()
+        megatron = product(back_ends, (0, 1), (("none", "none"),), staged)
         plain = [
             *product(("deepspeed",), (0, 1, 2, 3), OFFLOADS, [1]),
             *product(("deepspeed",), (3,), OFFLOADS, divisors(layout.data_parallel_size)[1:-1]),
@@ -174,6 +175,11 @@ def strategies(request: Request) -> Iterator[Strategy]:
             )
             if _obeys(candidate, fixed):
                 yield candidate
+
+
+def _considers_megatron(request: Request) -> bool:
+    """Adapters are priced on Megatron-LM and not written for it: only where it is asked for."""
+    return request.workload.method != "lora" or request.constraints.back_end == "megatron"
 
 
 def _obeys(strategy: Strategy, fixed: Constraints) -> bool:
