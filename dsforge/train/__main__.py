@@ -43,6 +43,8 @@ def main() -> int:
                 time.sleep(GRACE_S)
             _write(error_report(error, where=_where()))
             return error.exit_code
+        finally:
+            heartbeat.end()
 
 
 def _arguments() -> argparse.Namespace:

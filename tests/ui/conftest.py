@@ -8,11 +8,13 @@ import tarfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 from ui_page import GREETING, Seen, follow, fragment, open_page
 
+from dsforge.errors import DsforgeError
 from dsforge.ui.export import export
 from dsforge.ui.runtime import cache_folder, components, fetched
 from dsforge.ui.server import site
@@ -23,17 +25,30 @@ CACHE = cache_folder()  # of the user, before the tests get one of their own: 11
 DESKTOP = {"width": 1360, "height": 900}
 
 
+def _missing(reason: str) -> NoReturn:
+    """Skip what cannot be had here; fail where DSFORGE_TEST_BROWSER says that it must be."""
+    if os.environ.get("DSFORGE_TEST_BROWSER") == "required":
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
 @pytest.fixture(scope="session")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of the page."""
-    return export(tmp_path_factory.mktemp("site") / "page", print, cache=CACHE).folder
+    try:
+        return export(tmp_path_factory.mktemp("site") / "page", print, cache=CACHE).folder
+    except DsforgeError as error:  # no way to a registry; the message has been tested elsewhere
+        return _missing(error.message)
 
 
 @pytest.fixture(scope="session")
 def axe() -> str:
     """The source of axe-core, which is pinned like what the page needs."""
     (listed,) = components(HERE / "axe.json")
-    fetched((listed,), CACHE, print)
+    try:
+        fetched((listed,), CACHE, print)
+    except DsforgeError as error:
+        _missing(error.message)
     with tarfile.open(CACHE / listed.file) as archive:
         stream = archive.extractfile("package/axe.min.js")
         assert stream is not None
@@ -54,10 +69,7 @@ def browser() -> Iterator[Browser]:
     """Headless Chromium."""
     found = next(filter(None, map(shutil.which, CHROMIUMS)), None)
     if found is None:
-        reason = "no Chromium here: `scripts/system.sh` installs it where it may"
-        pytest.fail(reason) if os.environ.get(
-            "DSFORGE_TEST_BROWSER"
-        ) == "required" else pytest.skip(reason)
+        _missing("no Chromium here: `scripts/system.sh` installs it where it may")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
         yield browser
