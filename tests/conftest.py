@@ -5,8 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
+from browsers import headless
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 LAUNCHER_NAMES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_SIZE", "CUDA_VISIBLE_DEVICES")
 LAUNCHER_PREFIXES = ("MASTER_", "NCCL_", "GLOO_", "DS_", "SLURM_", "OMP_NUM", "PYTORCH_", "PDSH_")
@@ -53,3 +59,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         for name, line in report.user_properties:
             if name == "count" and report.when == "call":
                 terminalreporter.write_line(str(line))
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """Headless Chromium, one for the page and for reports: its driver runs once in a process."""
+    with headless() as found:
+        yield found

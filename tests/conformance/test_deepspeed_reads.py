@@ -209,6 +209,6 @@ def test_an_unreachable_host_stops_the_launch(tmp_path: Path) -> None:
     )
 
     assert done.returncode == 1
-    assert "host 10.0.0.2 does not answer over ssh: Connection refused" in done.stderr
+    assert "host 10.0.0.2 does not respond over ssh: Connection refused" in done.stderr
     assert "10.0.0.1 " not in done.stderr
     assert "STARTED" not in done.stdout

@@ -13,7 +13,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from scoring import PAGE, Scored, all_scored, cases, infos_per_file, page, total
+from lint_scoring import PAGE, Scored, all_scored, cases, infos_per_file, page, total
 
 from dsforge.lint.files import Against, checked, read_document, release_named, repaired
 from dsforge.lint.reading.document import KINDS
@@ -104,7 +104,7 @@ def test_infos_are_few() -> None:
 
 
 def test_the_page_is_current() -> None:
-    """`python tests/lint/scoring.py --write` was run."""
+    """`python tests/lint/lint_scoring.py --write` was run."""
     assert PAGE.read_text(encoding="utf-8") == page(results())
 
 

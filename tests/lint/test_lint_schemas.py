@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
-from scoring import cases
+from lint_scoring import cases
 
 from dsforge.lint.files import Against, checked, release_named
 from dsforge.lint.reading.kind import document_of

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import tarfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NoReturn
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+from browsers import missing
+from playwright.sync_api import Browser, BrowserContext, Page
 from ui_page import GREETING, Seen, follow, fragment, open_page
 
 from dsforge.errors import DsforgeError
@@ -25,20 +23,13 @@ CACHE = cache_folder()  # of the user, before the tests get one of their own: 11
 DESKTOP = {"width": 1360, "height": 900}
 
 
-def _missing(reason: str) -> NoReturn:
-    """Skip what cannot be had here; fail where DSFORGE_TEST_BROWSER says that it must be."""
-    if os.environ.get("DSFORGE_TEST_BROWSER") == "required":
-        pytest.fail(reason)
-    pytest.skip(reason)
-
-
 @pytest.fixture(scope="session")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of the page."""
     try:
         return export(tmp_path_factory.mktemp("site") / "page", print, cache=CACHE).folder
     except DsforgeError as error:  # no way to a registry; the message has been tested elsewhere
-        return _missing(error.message)
+        return missing(error.message)
 
 
 @pytest.fixture(scope="session")
@@ -48,7 +39,7 @@ def axe() -> str:
     try:
         fetched((listed,), CACHE, print)
     except DsforgeError as error:
-        _missing(error.message)
+        missing(error.message)
     with tarfile.open(CACHE / listed.file) as archive:
         stream = archive.extractfile("package/axe.min.js")
         assert stream is not None
@@ -62,18 +53,6 @@ def address(exported: Path) -> Iterator[str]:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://localhost:{server.server_port}/"
         server.shutdown()
-
-
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Browser]:
-    """Headless Chromium."""
-    found = next(filter(None, map(shutil.which, CHROMIUMS)), None)
-    if found is None:
-        _missing("no Chromium here: `scripts/system.sh` installs it where it may")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="session")

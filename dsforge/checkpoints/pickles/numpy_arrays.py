@@ -10,8 +10,6 @@ from __future__ import annotations
 import re
 from typing import Any
 
-import numpy as np
-
 from dsforge.checkpoints.pickles.values import Foreign, Name
 
 DTYPE = "numpy.dtype"
@@ -49,6 +47,8 @@ def scalar_of(arguments: tuple[Any, ...]) -> Any:
     dtype, data = arguments
     code = dtype.arguments[0]
     order = dtype.state[1] if dtype.state else code[0]
+    import numpy as np  # which other pickles can be read without
+
     kind = np.dtype(code).newbyteorder(order if order in "<>" else "=")
     if kind.kind in "mM":
         return None

@@ -1,7 +1,7 @@
 """Precision and recall of lint on public files whose verdicts were written down beforehand.
 
-    python tests/lint/scoring.py            # the table, and what differs from the verdicts
-    python tests/lint/scoring.py --write    # the table into docs/lint-accuracy.md
+    python tests/lint/lint_scoring.py            # the table, and what differs from the verdicts
+    python tests/lint/lint_scoring.py --write    # the table into docs/lint-accuracy.md
 
 `corpus/*.jsonl` has a file in each line: where it was published, when it was judged, the errors and
 warnings that it should get (`expect`: severity, place, reason), and its text in a reduced form.
@@ -26,7 +26,7 @@ OF_LINES = ("env", "hostfile")  # whose findings have a line and no key
 SEVERITIES = ("error", "warning")
 HEAD = """# Accuracy of `dsforge lint`
 
-Made by `python tests/lint/scoring.py --write` from {files} public files of {repositories}
+Made by `python tests/lint/lint_scoring.py --write` from {files} public files of {repositories}
 repositories, kept in a reduced form in `tests/lint/corpus` (values without comments; secrets and
 paths replaced; of files without a licence only what the verdicts are about) beside their verdicts,
 each with the time when it was written down.
