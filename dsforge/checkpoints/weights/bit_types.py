@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any
 
 from dsforge.errors import DsforgeError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 FLOATS = ("float32", "bfloat16", "float16", "float64")
 # torch's name of a type -> the numpy type that holds its bits
@@ -34,7 +34,7 @@ BITS = {
     "qint8": "<i1",
     "qint32": "<i4",
 }
-ITEM_BYTES = {name: np.dtype(bits).itemsize for name, bits in BITS.items()}
+ITEM_BYTES = {name: int(bits[2:]) for name, bits in BITS.items()}
 
 
 def as_type(bits: NDArray[Any], have: str, want: str) -> NDArray[Any]:
@@ -51,12 +51,16 @@ def as_type(bits: NDArray[Any], have: str, want: str) -> NDArray[Any]:
 
 def _wide(bits: NDArray[Any], have: str) -> NDArray[Any]:
     """At least 32 bits of the same numbers."""
+    import numpy as np
+
     if have == "bfloat16":
         return (bits.astype(np.uint32) << 16).view(np.float32)
     return bits.astype(np.float32) if have == "float16" else bits
 
 
 def _from_wide(numbers: NDArray[Any], want: str) -> NDArray[Any]:
+    import numpy as np
+
     if want != "bfloat16":
         with np.errstate(over="ignore"):  # beyond fp16 is infinite, as in torch
             return numbers.astype(np.dtype(want))
