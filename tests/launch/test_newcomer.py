@@ -63,6 +63,8 @@ class Recorded:
         """The exit code, once all was read."""
         for _ in self:
             pass
+        assert self.process.stdout is not None
+        self.process.stdout.close()
         return self.process.wait(60)
 
 
