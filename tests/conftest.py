@@ -61,8 +61,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
                 terminalreporter.write_line(str(line))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """Headless Chromium, one for the page and for reports: its driver runs once in a process."""
+    """Headless Chromium. Its driver ends with the module: others run loops of their own."""
     with headless() as found:
         yield found

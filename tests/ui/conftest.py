@@ -55,7 +55,7 @@ def address(exported: Path) -> Iterator[str]:
         server.shutdown()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def visitor(browser: Browser) -> Iterator[tuple[BrowserContext, Seen]]:
     """A visitor, and what the visitor's browser said and asked for."""
     context = browser.new_context(viewport=DESKTOP, accept_downloads=True)
@@ -63,7 +63,7 @@ def visitor(browser: Browser) -> Iterator[tuple[BrowserContext, Seen]]:
     context.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def opened(visitor: tuple[BrowserContext, Seen], address: str) -> Page:
     """The page, opened once: Python takes seconds to start in it."""
     return open_page(visitor[0], address)
