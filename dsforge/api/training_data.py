@@ -29,14 +29,14 @@ def check_rows(plan: Plan, out: Path) -> None:
     A file that is not on this machine is not looked at: plans are made far from the cluster. Tables
     are read by the ranks alone.
     """
-    from dsforge.train.data.rows import bad_rows
+    from dsforge.train.data.rows import each_row
 
     if plan.workload.data is None or plan.strategy.back_end != "deepspeed":
         return
     for path in data_paths(plan, out):
         if path.suffix in TEXT_SUFFIXES and path.exists():
-            looked = list(islice(bad_rows(path, plan.workload.data.shape), LOOKED_AT))
-            problems = [problem for problem in looked if problem]
+            looked = list(islice(each_row(path, plan.workload.data.shape), LOOKED_AT))
+            problems = [row for row in looked if isinstance(row, Problem)]
             if len(problems) == len(looked):
                 empty = Problem("data-empty", "holds no rows", place=str(path))
                 raise SpecError(tuple(problems[:SHOWN]) or (empty,))

@@ -76,8 +76,7 @@ class Rows:
         return self.count
 
     def __iter__(self) -> Iterator[Row]:
-        found = (read_row(place, value, self.shape) for place, value in row_values(self.path))
-        return (row for row in found if isinstance(row, Row))
+        return (row for row in each_row(self.path, self.shape) if isinstance(row, Row))
 
 
 def read_rows(path: Path, shape: DataShape, on_bad: Callable[[BadRows], None] = stop) -> Rows:
@@ -88,8 +87,7 @@ def read_rows(path: Path, shape: DataShape, on_bad: Callable[[BadRows], None] = 
     """
     count = 0
     bad = BadRows()
-    for place, value in row_values(path):
-        row = read_row(place, value, shape)
+    for row in each_row(path, shape):
         if isinstance(row, Problem):
             bad.add(row)
         else:
@@ -103,17 +101,15 @@ def read_rows(path: Path, shape: DataShape, on_bad: Callable[[BadRows], None] = 
     return Rows(path, shape, count)
 
 
-def bad_rows(path: Path, shape: DataShape) -> Iterator[Problem | None]:
-    """What is wrong with each row of a file, in their order; None for a good one.
+def each_row(path: Path, shape: DataShape = "auto") -> Iterator[Row | Problem]:
+    """The rows of a file in their order; for a bad one, what is wrong with it.
 
     Raises SpecError where the file cannot be read.
     """
-    for place, value in row_values(path):
-        row = read_row(place, value, shape)
-        yield row if isinstance(row, Problem) else None
+    return (_read_row(place, value, shape) for place, value in row_values(path))
 
 
-def read_row(place: str, value: Any, shape: DataShape = "auto") -> Row | Problem:
+def _read_row(place: str, value: Any, shape: DataShape) -> Row | Problem:
     """One row, or what is wrong with it."""
     row = value if isinstance(value, Problem) else _shaped(place, value, shape)
     if isinstance(row, Row) and not all(map(_is_whole, (row.text, *_contents(row)))):

@@ -6,8 +6,7 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from dsforge.train.data.row_files import row_values
-from dsforge.train.data.rows import BadRows, Row, read_row
+from dsforge.train.data.rows import BadRows, Row, each_row
 
 LOOKED_AT = 20_000  # rows: the beginning stands for the rest of a large file
 # UTF-8 bytes of a token: byte-pair vocabularies reach 4 to 4.5 in English prose, about 3 in code
@@ -32,9 +31,8 @@ class DataSummary(NamedTuple):
 def summary_of(path: Path) -> DataSummary:
     """What the first rows of a data file are. Raises SpecError where it cannot be read."""
     bad, shapes, longest, rows = BadRows(), dict[str, int](), 0, 0
-    values = row_values(path)
-    for place, value in islice(values, LOOKED_AT):
-        row = read_row(place, value)
+    found = each_row(path)
+    for row in islice(found, LOOKED_AT):
         rows += 1
         if not isinstance(row, Row):
             bad.add(row)
@@ -43,7 +41,7 @@ def summary_of(path: Path) -> DataSummary:
         shape = _shape(row)
         shapes[shape] = shapes.get(shape, 0) + 1
     most = max(shapes, key=lambda shape: shapes[shape], default="")
-    return DataSummary(rows, next(values, None) is None, most, longest, bad)
+    return DataSummary(rows, next(found, None) is None, most, longest, bad)
 
 
 def sequence_length_for(tokens: int, most: int) -> int:
