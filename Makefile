@@ -37,18 +37,20 @@ ops: $(VENV)/.installed system
 	@$(BIN)/python scripts/ops.py $(OPS) 2>&1 | grep --line-buffered '^ops:'
 
 # Launches have the machine to themselves; the others share it between two processes. Both parts run
-# whatever becomes of the first: a failed launch must not hide what else is broken.
+# whatever becomes of the first: a failed launch must not hide what else is broken. `make test` tries the
+# same inputs of each property whenever it runs on the same code, as a commit is good or it is not;
+# `make test-all` and pytest by itself look for new ones.
 define run-tests
 @failed=0; \
 echo "== tests that launch ranks"; \
-$(BIN)/python -m pytest -m "launch$(1)" || failed=1; \
+$(BIN)/python -m pytest -m "launch$(1)" $(2) || failed=1; \
 echo "== all other tests"; \
-$(BIN)/python -m pytest -m "not launch$(1)" -n 2 --dist loadfile || failed=1; \
+$(BIN)/python -m pytest -m "not launch$(1)" $(2) -n 2 --dist loadfile || failed=1; \
 exit $$failed
 endef
 
 test: ops  ## everything but the slow tests
-	$(call run-tests, and not slow)
+	$(call run-tests, and not slow,--hypothesis-profile=ci)
 
 test-all: OPS := all
 test-all: ops  ## the slow tests too, NVMe offload among them

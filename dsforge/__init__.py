@@ -6,8 +6,9 @@
 >>> ranking.best.choice.fits
 True
 
-Functions: `plan`, `estimate`, `find`, `explain`, `gen`, `lint`, `diagnose`, `rehearse`, `report`,
-`validate`, `validate_figures`, `calibrate`;
+Functions: `plan`, `estimate`, `find`, `explain`, `gen`, `import_config`, `lint`, `diagnose`,
+`rehearse`, `report`, `validate`, `validate_figures`, `calibrate`; `submit`, `status`, `logs`,
+`cancel`;
 `load_model`, `load_cluster`, `load_workload`, `load_request`, `load_plan`. They print nothing, and
 every mistake in an input is a `DsforgeError`. Only `rehearse` needs torch.
 
@@ -28,15 +29,23 @@ if TYPE_CHECKING:
     from dsforge.api.checking import lint as lint
     from dsforge.api.checking import validate as validate
     from dsforge.api.figures import validate_figures as validate_figures
+    from dsforge.api.importing import ImportResult as ImportResult
+    from dsforge.api.importing import import_config as import_config
     from dsforge.api.inputs import load_cluster as load_cluster
     from dsforge.api.inputs import load_model as load_model
     from dsforge.api.inputs import load_plan as load_plan
     from dsforge.api.inputs import load_request as load_request
     from dsforge.api.inputs import load_workload as load_workload
-    from dsforge.api.planning import estimate as estimate
-    from dsforge.api.planning import explain as explain
+    from dsforge.api.jobs import JobDocument as JobDocument
+    from dsforge.api.jobs import StatusDocument as StatusDocument
+    from dsforge.api.jobs import cancel as cancel
+    from dsforge.api.jobs import logs as logs
+    from dsforge.api.jobs import status as status
+    from dsforge.api.jobs import submit as submit
     from dsforge.api.planning import gen as gen
     from dsforge.api.planning import plan as plan
+    from dsforge.api.pricing import estimate as estimate
+    from dsforge.api.pricing import explain as explain
     from dsforge.api.rehearsal import rehearse as rehearse
     from dsforge.api.reporting import ReportResult as ReportResult
     from dsforge.api.reporting import report as report
@@ -74,8 +83,11 @@ _HOMES = {
     "dsforge.api.calibrating": "CalibrateResult calibrate",
     "dsforge.api.checking": "diagnose lint validate",
     "dsforge.api.figures": "validate_figures",
+    "dsforge.api.importing": "ImportResult import_config",
     "dsforge.api.inputs": "load_cluster load_model load_plan load_request load_workload",
-    "dsforge.api.planning": "estimate explain gen plan",
+    "dsforge.api.jobs": "JobDocument StatusDocument cancel logs status submit",
+    "dsforge.api.planning": "gen plan",
+    "dsforge.api.pricing": "estimate explain",
     "dsforge.api.rehearsal": "rehearse",
     "dsforge.api.reporting": "ReportResult report",
     "dsforge.api.results": "DiagnoseResult EstimateResult FindResult GenResult LintResult "
@@ -105,6 +117,8 @@ __all__ = [
     "FiguresDocument",
     "FindResult",
     "GenResult",
+    "ImportResult",
+    "JobDocument",
     "LayoutError",
     "LintResult",
     "ModelSpec",
@@ -117,26 +131,32 @@ __all__ = [
     "Request",
     "RunError",
     "SpecError",
+    "StatusDocument",
     "Strategy",
     "UntrustedError",
     "ValidationDocument",
     "Workload",
     "__version__",
     "calibrate",
+    "cancel",
     "diagnose",
     "estimate",
     "explain",
     "find",
     "gen",
+    "import_config",
     "lint",
     "load_cluster",
     "load_model",
     "load_plan",
     "load_request",
     "load_workload",
+    "logs",
     "plan",
     "rehearse",
     "report",
+    "status",
+    "submit",
     "validate",
     "validate_figures",
 ]

@@ -26,6 +26,7 @@ These are caught by their callers, which answer or raise one of the above:
     PickleError                  a stream is not a pickle of torch
     Stopped                      the end of a pickle
     EndedError                   confined work ran into its limits
+    _NotKnownError               an expression of a shell is no arithmetic of known numbers
     _StopError                   the rest of a JSON text cannot be parsed
 """
 

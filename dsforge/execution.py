@@ -18,7 +18,8 @@ Kernels = Literal["eager", "fused", "compiled", "fused_norms"]
 GatheredInputs = Literal["saved", "gathered_again"]
 GradientType = Literal["compute", "fp32"]
 BucketSizes = Literal["sized", "engine"]
-AttentionKind = Literal["flash", "masked", "eager"]
+AttentionKind = Literal["flash", "flash1", "triton", "masked", "eager"]
+FLASH: tuple[AttentionKind, ...] = ("flash", "flash1", "triton")  # kernels that skip pairs
 ExpertDispatch = Literal["alltoall", "flex"]
 Software = Literal["dsforge", "others"]
 Loss = Literal["plain", "softmax", "chunked_output", "chunked", "fused"]
@@ -71,6 +72,11 @@ class Execution(BaseModel):
         description="Whose scripts run it: those of dsforge, or of `others`, of which nothing is "
         "known but what is stated.",
     )
+    program: str | None = Field(
+        default=None,
+        description="Program that trains by itself, a name of `programs.PROGRAMS`; none: scripts "
+        "of `software`.",
+    )
     kernels: Kernels = Field(
         default="eager",
         description="Kernels of a layer: plain modules, fused ones, torch.compile, or plain "
@@ -78,8 +84,9 @@ class Execution(BaseModel):
     )
     attention: AttentionKind = Field(
         default="flash",
-        description="Attention kernel: `flash`; `eager`, which stores the scores of all pairs; "
-        "or `masked`, torch's fused kernel under a mask, which computes the masked half too.",
+        description="Attention kernel: `flash`; `flash1`, FlashAttention of 2022; `triton`, "
+        "its Triton kernel; `eager`, which stores the scores of all pairs; or `masked`, torch's "
+        "fused kernel under a mask, which computes the masked half too.",
     )
     dropout: bool = Field(default=False, description="Dropout masks are saved for backward.")
     gathered_inputs: GatheredInputs = Field(
@@ -107,6 +114,20 @@ class Execution(BaseModel):
     fused_backward: bool = Field(
         default=False,
         description="The optimizer step runs in backward; gradients are freed at once.",
+    )
+    early_stop: bool = Field(
+        default=False,
+        description="Recomputation of a layer ends before its last matrix product, whose result "
+        "backward does not need (torch's non-reentrant checkpoints, from 2.1 on).",
+    )
+    loads_whole: bool = Field(
+        default=False,
+        description="Each accelerator holds the whole model beside its shard while weights are "
+        "loaded (Lightning's FSDP).",
+    )
+    no_sync: bool = Field(
+        default=False,
+        description="FSDP reduces gradients once a step; whole ones stay on each rank in between.",
     )
     offload_activations: bool = Field(
         default=False, description="Activation checkpoints are offloaded to RAM."
@@ -140,3 +161,8 @@ class Execution(BaseModel):
     shard_group: int | None = Field(
         default=None, ge=1, description="Ranks that share states; none: all of data x context."
     )
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether scripts of dsforge run it."""
+        return self.software == "dsforge" and self.program is None

@@ -5,12 +5,18 @@ This module is free of torch, so that reports can read measurements on any machi
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from statistics import quantiles
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field
 
 from dsforge.specs import FROZEN
+
+EngineName = Literal["deepspeed", "torch"]  # that `dsforge train` trains with
+# What estimates call who trains, by the strategy that shards the states; empty: ZeRO.
+TRAINERS = {"": "deepspeed", "ddp": "ddp", "zero1": "ddp", "fsdp2": "fsdp"}
 
 
 class MeasuredMemory(BaseModel):
@@ -29,7 +35,15 @@ class Measurement(BaseModel):
 
     model_config = FROZEN
 
-    zero_stage: int = Field(ge=0, le=3, description="ZeRO stage of the run.")
+    engine: EngineName = Field(default="deepspeed", description="Software that trained.")
+    strategy: str = Field(
+        default="", description="Strategy of torch that shards the states; empty: ZeRO."
+    )
+    zero_stage: int = Field(
+        ge=0,
+        le=3,
+        description="ZeRO stage of the run, or what a torch strategy shards like one.",
+    )
     world_size: int = Field(ge=1, description="Ranks of the run.")
     micro_batch_size: int = Field(
         ge=1, description="Samples per data-parallel rank and forward pass."
@@ -43,8 +57,15 @@ class Measurement(BaseModel):
     losses: tuple[float, ...] = Field(description="Training loss of every step, warm-up included.")
     memory: MeasuredMemory = Field(description="Peak memory of the fullest rank, by counter.")
     sent_bytes: int = Field(ge=0, description="Bytes that one rank sends per step, rank 0.")
-    versions: dict[str, str] = Field(description="python, torch, deepspeed, transformers, dsforge.")
+    versions: dict[str, str] = Field(
+        description="python, torch, deepspeed, transformers, peft, dsforge."
+    )
     hardware: dict[str, str] = Field(description="Accelerator, CPU, cores, memory.")
+
+    @property
+    def trainer(self) -> str:
+        """The engine whose estimate is one of this run."""
+        return TRAINERS.get(self.strategy, "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +73,9 @@ class StepMetrics:
     """Figures of one optimizer step over all ranks; tokens exclude padding."""
 
     step: Annotated[int, Field(description="Optimizer step, counted from 1.")]
-    loss: Annotated[float, Field(description="Mean per answer token of the batch, before it.")]
+    loss: Annotated[
+        float, Field(description="Mean per answer token, or per pair, of the batch, before it.")
+    ]
     learning_rate: Annotated[float, Field(description="Learning rate used in this step.")]
     gradient_norm: Annotated[
         float | None, Field(description="Norm before clipping; none: unknown or overflowed.")
@@ -68,6 +91,14 @@ class StepMetrics:
         float | None, Field(description="Useful FLOPs over the peak of all ranks; none: no plan.")
     ]
     ended_at: Annotated[float, Field(description="Unix time at the end of the step, seconds.")]
+    reward_margin: Annotated[
+        float | None,
+        Field(description="Preferences: mean chosen reward less the rejected one; else none."),
+    ] = None
+    reward_accuracy: Annotated[
+        float | None,
+        Field(description="Preferences: share of pairs with the higher chosen reward; else none."),
+    ] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,4 +106,14 @@ class Evaluation:
     """Mean loss per answer token over the validation samples."""
 
     step: Annotated[int, Field(description="Optimizer steps done before this validation.")]
-    validation_loss: Annotated[float, Field(description="Mean per answer token held out.")]
+    validation_loss: Annotated[
+        float, Field(description="Mean per answer token, or per pair, held out.")
+    ]
+
+
+def quartiles(values: Sequence[float]) -> tuple[float, float] | None:
+    """First and third quartile of measured values; none of no values."""
+    if len(values) < 2:  # noqa: PLR2004 (statistics wants two)
+        return (values[0], values[0]) if values else None
+    low, _, high = quantiles(values, n=4, method="inclusive")
+    return low, high

@@ -52,6 +52,7 @@ _KINDS: tuple[tuple[str, ReasonKind], ...] = (  # by the beginning of the rule
     ("model-size", "note"),
     ("model-spelling", "note"),
     ("model-text-config", "note"),
+    ("model-tower", "note"),
 )
 
 

@@ -182,6 +182,31 @@ class Group:
             os.killpg(self._process.pid, number)
 
 
+def detached(command: tuple[str, ...], *, log: Path) -> int:
+    """Start a program, by its path, that outlives this process and its terminal; the process id.
+
+    It has no input, and appends what it says to `log`, which is never followed as a link. Raises
+    RunError where it cannot be started.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        descriptor = os.open(log, flags, 0o666)
+        try:
+            actions = [
+                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                (os.POSIX_SPAWN_DUP2, descriptor, 1),
+                (os.POSIX_SPAWN_DUP2, descriptor, 2),
+            ]
+            return os.posix_spawn(
+                command[0], command, os.environ, file_actions=actions, setsid=True
+            )
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        message = f"cannot start `{command[0]}` with the log {log}: {error.strerror}"
+        raise RunError(message, command=command, code=127, tail="") from error
+
+
 class Dialogue:
     """A running process that is told lines and says lines; what it says may be hostile.
 

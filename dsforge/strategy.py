@@ -21,6 +21,7 @@ from dsforge.execution import (
     Software,
 )
 from dsforge.layout import Layout
+from dsforge.programs import ProgramName
 from dsforge.specs import FROZEN
 from dsforge.zero_stages import FULLY_SHARDED, GRADIENTS_SHARDED, Offload, ZeroStage
 
@@ -52,8 +53,8 @@ __all__ = [
 
 AskedLoss = Literal["plain", "chunked"]
 AskedTrainer = Literal[
-    "deepspeed", "fsdp", "megatron-fsdp", "torchtune"
-]  # engines that shard by ZeRO or FSDP
+    "deepspeed", "ddp", "fsdp", "megatron-fsdp", "torchtune"
+]  # engines of Hugging Face modules: by ZeRO, replicas under autocast, FSDP
 AskedKernels = Literal["eager", "fused", "compiled"]
 
 
@@ -122,14 +123,41 @@ class Strategy(BaseModel):
         return self.execution or EXECUTIONS[self.back_end]
 
     @property
+    def reduces_once(self) -> bool:
+        """Whether FSDP reduces gradients once a step: under `no_sync`, or of pipeline stages.
+
+        torch distributed/pipelining/stage.py, 2.13: `set_requires_gradient_sync(False)`.
+        """
+        staged = self.layout.pipeline_parallel_size > 1
+        return self.engine.states == "fp32_shards" and (self.runs_as.no_sync or staged)
+
+    @property
     def engine(self) -> Engine:
         """The software that runs it."""
         return BY_NAME[self.runs_as.trainer]
 
     @property
+    def has_flat_parameters(self) -> bool:
+        """Whether FSDP is the first one: accelerate's default; programs ask for the second."""
+        run = self.runs_as
+        if run.program is not None:
+            return run.program == "accelerate-fsdp1"
+        return self.engine.flat_parameters and run.software == "others"
+
+    @property
+    def copies_ends(self) -> bool:
+        """Whether tensor ranks hold copies of embeddings; of scripts of others it is not known."""
+        return self.engine.copies_ends and self.runs_as.software == "dsforge"
+
+    @property
+    def sends_parts(self) -> bool:
+        """Whether tensor ranks send a part each of what a pipeline stage hands on."""
+        return self.engine.sends_parts or self.runs_as.software == "others"
+
+    @property
     def sharding(self) -> Sharding:
         """How the model is split over ranks."""
-        return Sharding(self.layout, self.zero_stage)
+        return Sharding(self.layout, self.zero_stage, self.offload_parameters == "cpu")
 
     @property
     def batching(self) -> Batching:
@@ -169,6 +197,8 @@ class Strategy(BaseModel):
         parts.append(f"mbs{self.micro_batch_size} x{self.gradient_accumulation_steps}")
         if self.hpz_partition_size > 1:
             parts.append(f"hpZ {self.hpz_partition_size}")
+        if self.runs_as.shard_group and self.runs_as.shard_group < self.layout.shard_ranks:
+            parts.append(f"shards of {self.runs_as.shard_group}")
         if self.virtual_stages > 1:
             parts.append(f"vs{self.virtual_stages}")
         if self.recompute != "none":
@@ -280,25 +310,50 @@ class Constraints(BaseModel):
     )
     attention: AttentionKind | None = Field(
         default=None,
-        description="Attention kernel: `flash`; `eager`, which stores the scores of all pairs; "
-        "or `masked`, torch's fused kernel under a mask (padded batches with sdpa), which computes "
+        description="Attention kernel: `flash`; `flash1`, FlashAttention of 2022, about a third as "
+        "fast; `triton`, its Triton kernel (LLM Foundry in 2023), two thirds; `eager`, which "
+        "stores the scores of all pairs; or `masked`, torch's fused kernel under a "
+        "mask (padded batches with sdpa), which computes "
         "the masked half too. None: flash.",
+    )
+    dropout: bool | None = Field(
+        default=None,
+        description="Dropout of hidden states and attention runs in training, and its masks are "
+        "saved for backward (not that of adapters). None: as the kind of model has it by default "
+        "in transformers, in software of others (BERT, GPT-2, T5 and their kin: yes); else no.",
     )
     trainer: AskedTrainer | None = Field(
         default=None,
         description="Software whose step is predicted: `deepspeed` with Hugging Face modules, "
-        "`fsdp` (PyTorch FSDP), `megatron-fsdp` or `torchtune`; files are written for DeepSpeed "
-        "only. None: deepspeed.",
+        "`ddp` (torch on one accelerator or DDP; trained weights, gradients and moments in fp32 "
+        "under autocast), `fsdp` (PyTorch FSDP), `megatron-fsdp` or `torchtune`; files are written "
+        "for DeepSpeed, or for a `program` on that software. None: deepspeed, or the first of the "
+        "program.",
+    )
+    program: ProgramName | None = Field(
+        default=None,
+        description="Program that trains by itself, such as `torchtitan`: the plan is one that it "
+        "can run, priced as it runs it. None: scripts of `software`.",
     )
     bf16_states: bool | None = Field(
         default=None,
-        description="The optimizer keeps no fp32 weights, and its moments are in bf16 "
-        "(torchtune). None: no.",
+        description="Weights, gradients and moments are in bf16, without fp32 weights: torchtune, "
+        "or torch's optimizer on a model that was loaded in bf16. None: no.",
     )
     optimizer_in_backward: bool | None = Field(
         default=None,
         description="Each weight is stepped in backward and its gradient is freed (torchtune). "
         "None: no.",
+    )
+    loads_whole: bool | None = Field(
+        default=None,
+        description="Under ZeRO-3 or FSDP, each accelerator gathers the whole model while weights "
+        "are loaded, as Lightning's FSDP does (software of others). None: no.",
+    )
+    no_sync: bool | None = Field(
+        default=None,
+        description="FSDP reduces gradients once a step, not in each micro step, and whole ones "
+        "stay on each rank in between: accelerate's way unless `sync_each_batch` is set. None: no.",
     )
     kernels: AskedKernels | None = Field(
         default=None,
@@ -322,7 +377,8 @@ class Constraints(BaseModel):
         default=None,
         description="Whose scripts run it: those of dsforge, or of `others` on the same engine. "
         "Limits of `dsforge train` do not count for others, and intervals are wider, as nothing is "
-        "known of them but what is stated; none: dsforge.",
+        "known of them but what is stated. None: dsforge; an estimate takes others where sharding, "
+        "split or offload are fixed.",
     )
     buckets: BucketSizes | Buckets | None = Field(
         default=None, description="ZeRO's buffers: `sized`, the `engine`'s defaults, or as given."

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 MIB = 1024**2
@@ -35,6 +36,16 @@ class Interval:
     def __post_init__(self) -> None:
         if not self.low <= self.likely <= self.high:
             raise ValueError(f"not an interval: {self.low} <= {self.likely} <= {self.high}")
+
+
+def span_text(value: Interval, show: Callable[[float], str]) -> str:
+    """The ends of an interval: `low to high`."""
+    return f"{show(value.low)} to {show(value.high)}"
+
+
+def likely_text(value: Interval, show: Callable[[float], str]) -> str:
+    """An interval in words: `likely (low to high)`."""
+    return f"{show(value.likely)} ({span_text(value, show)})"
 
 
 def parse_count(text: str, *, thousand: int = 1000) -> int:

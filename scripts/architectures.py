@@ -43,6 +43,7 @@ def _row(row: dict[str, Any], config: Any) -> dict[str, Any]:
         ("defaults", keys),
         ("moe_defaults", row.get("moe_keys", {})),
         ("mla_defaults", MLA_KEYS),
+        ("recurrent_defaults", row.get("recurrent_keys", {})),
     ):
         if part in row:
             found[part] = {

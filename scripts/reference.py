@@ -11,7 +11,6 @@ import json
 import os
 import re
 from collections.abc import Iterator
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from pydantic import BaseModel
 
 import dsforge
 from dsforge.api.schemas import DOCUMENTS, FILES
-from dsforge.cli.main import COMMANDS, app
+from dsforge.cli.main import COMMANDS, app, command_of
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs/reference"
 WIDTH = 100
@@ -59,11 +58,14 @@ PRINTED_BY = {
     "gen": "dsforge gen --json",
     "rehearsal": "dsforge rehearse --json",
     "bench": "dsforge bench --json",
+    "import": "dsforge import --json",
     "lint": "dsforge lint --format json",
     "diagnosis": "dsforge diagnose --json",
     "validation": "dsforge validate --json",
     "report": "dsforge report --json",
     "calibration": "dsforge calibrate --json",
+    "job-started": "dsforge submit --json",
+    "job-status": "dsforge status --json",
 }
 
 
@@ -80,7 +82,7 @@ def cli() -> str:
         f"```text\n{_help(app, 'dsforge')}\n```\n",
     ]
     for name in COMMANDS:
-        command: click.Command = getattr(import_module(f"dsforge.cli.{name}"), name)
+        command: click.Command = command_of(name)
         parts += _command(command, f"dsforge {name}", 2)
     return "\n".join(parts)
 

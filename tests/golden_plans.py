@@ -9,6 +9,7 @@ import yaml
 
 from dsforge import catalog
 from dsforge.plan import Plan
+from dsforge.programs import way_of
 from dsforge.specs import Host, LoraSpec
 
 CASES = sorted(p.parent for p in Path(__file__).parent.glob("golden/*/spec.yaml"))
@@ -30,4 +31,11 @@ def plan_of(case: Path) -> Plan:
         work["lora"] = LoraSpec(**work["lora"])
     make = plans.megatron_strategy if spec.get("megatron") else plans.deepspeed_strategy
     choice = make(on, **spec.get("strategy", {}))
-    return plans.plan(spec["model"], on=on, work=plans.workload(**work), choice=choice)
+    program = spec.get("program")
+    if program is not None:  # a plan of a program has no variants
+        way = way_of(program, stage=choice.zero_stage)
+        assert way is not None
+        run = way.execution.model_copy(update={"program": program})
+        choice = choice.model_copy(update={"execution": run})
+    made = plans.plan(spec["model"], on=on, work=plans.workload(**work), choice=choice)
+    return made if program is None else made.model_copy(update={"variants": ()})

@@ -7,7 +7,8 @@ from typing import Any
 
 import yaml
 
-from dsforge.cli.flags import Flags, to_request
+from dsforge.cli.asked import to_request
+from dsforge.cli.flags import Flags
 from dsforge.plan import Plan
 from dsforge.planner import choose
 

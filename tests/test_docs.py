@@ -6,14 +6,16 @@ import re
 import shlex
 import subprocess
 import sys
-from importlib import import_module
 from pathlib import Path
 
 import click
 import pytest
 from doc_blocks import PAGES, ROOT, blocks, matches, outcomes, rewritten
 
-from dsforge.cli.main import COMMANDS
+from dsforge.cli.main import COMMANDS, command_of
+from dsforge.diagnose.rulebook import rulebook
+from dsforge.importing.recognition import STYLES
+from dsforge.preflight.registry import CHECKS
 
 README = ROOT / "README.md"
 MOST_LINES = 220
@@ -100,12 +102,28 @@ def test_every_command_line_of_a_page_has_known_options(page: Path) -> None:
 def unknown_options(line: str) -> list[str]:
     """Options in a command line that its command does not have."""
     words = shlex.split(re.split(" [|>] ", line, maxsplit=1)[0], comments=True)
-    command: click.Command = getattr(import_module(f"dsforge.cli.{words[1]}"), words[1])
+    command: click.Command = command_of(words[1])
     if isinstance(command, click.Group) and len(words) > 2:
         command = command.commands[words[2]]
     known = {option for each in command.params for option in (*each.opts, *each.secondary_opts)}
     given = [word.partition("=")[0] for word in words if word.startswith("--")]
     return [option for option in given if option not in known | {"--help", "--"}]
+
+
+def test_counts_on_pages_are_those_of_the_code() -> None:
+    """How many faults, checks, styles and measurements there are."""
+    measured = (ROOT / "benchmarks/published/training.csv").read_text("utf-8").splitlines()
+    own = {"dsforge"}
+    stated = (
+        ("docs/how-to/diagnose.md", r"knows ([\d,]+) faults", len(rulebook())),
+        ("docs/how-to/preflight.md", r"([\d,]+) checks:", len(CHECKS)),
+        ("README.md", r"configs of ([\d,]+) styles", len({s.name for s in STYLES} - own)),
+        ("README.md", r"with ([\d,]+) published measurements", len(measured) - 1),
+        ("docs/faq.md", r"against ([\d,]+) published runs", len(measured) - 1),
+    )
+    for page, pattern, count in stated:
+        (found,) = re.findall(pattern, (ROOT / page).read_text("utf-8"))
+        assert int(found.replace(",", "")) == count, page
 
 
 @pytest.mark.parametrize("page", TEXTS, ids=name_of)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dsforge.cli.main import COMMANDS
+from dsforge.cli.main import COMMANDS, module_of
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "dsforge"
@@ -25,8 +25,9 @@ MODULES = {name_of(path): path for path in sorted(PACKAGE.rglob("*.py"))}
 # What is started or imported from outside: by python -m, launchers, the table of commands, users.
 ENTRIES = {
     *("dsforge", "dsforge.cli.main", "dsforge.notebook", "dsforge.train.attend"),
+    "dsforge.ui.ahead",  # run in the runtime of the page
     *(name for name in MODULES if name.endswith("__main__")),
-    *(f"dsforge.cli.{command}" for command in COMMANDS),
+    *(f"dsforge.cli.{module_of(command)}" for command in COMMANDS),
 }
 
 

@@ -160,6 +160,7 @@ def _engine(task: dict[str, Any], place: Any) -> tuple[Any, Any]:
     import torch
 
     from dsforge.job import TrainJob
+    from dsforge.train.engines.deepspeed import DeepSpeedEngine
     from dsforge.train.model.build import build_model
     from dsforge.train.parallel.engine_config import read_engine_config
     from dsforge.train.run.step import Stepper
@@ -171,7 +172,7 @@ def _engine(task: dict[str, Any], place: Any) -> tuple[Any, Any]:
         model = build_model(job, folder, config)
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     engine, *_ = deepspeed.initialize(model=model, model_parameters=trained, config=config.settings)
-    return engine, Stepper(engine, job, 0, place)
+    return engine, Stepper(DeepSpeedEngine(engine), job, 0, place)
 
 
 def _steps(task: dict[str, Any], stepper: Any, counters: Counters, report: Report) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,13 +13,10 @@ from dsforge.errors import DsforgeError
 if TYPE_CHECKING:
     from dsforge.api.inputs import PathInput
     from dsforge.plan import Plan, Request
-    from dsforge.strategy import AskedLoss
     from dsforge.validate.comparison import Ask, Asked, FiguresDocument
     from dsforge.validate.figures import Figure
 
-# Of a run whose loss is not stated: Hugging Face's trainers hold the logits of a micro batch.
-USUAL_LOSS: AskedLoss = "plain"
-CONFIGS = "configs"  # folder beside the table with the models that no catalog holds
+CONFIG = re.compile(r"[A-Za-z0-9_-]{1,60}/[A-Za-z0-9_-][A-Za-z0-9_.-]{0,100}\.json")
 
 
 def validate_figures(table: PathInput) -> FiguresDocument:
@@ -58,33 +56,33 @@ def asker(table: Path) -> Ask:
         from dsforge.validate import Asked
 
         request = by_others(load_request(spec={**figure.spec, "model": _model(figure, table)}))
-        asked = with_loss(request, USUAL_LOSS)
-        if figure.quantity == "find model":
-            found = find("model", asked)
+        if figure.quantity == "find model" and not figure.counts_states:
+            found = find("model", request)
             return Asked(found.plan, found.answer)
-        plans = (appraise(asked), *(() if asked is request else _other_readings(request)))
-        # A published run did fit: a reading that cannot have been is not the likely one.
-        judged = figure.quantity == "fits"
-        likely = next((plan for plan in plans if judged or plan.choice.fits), plans[0])
-        return Asked(likely, others=tuple(plan for plan in plans if plan is not likely))
+        plan = appraise(request)
+        if figure.quantity == "fits" or plan.choice.fits:
+            return Asked(plan)
+        return Asked(_chunked(request) or plan)
 
     return ask
 
 
-def _other_readings(request: Request) -> tuple[Plan, ...]:
-    """What else an unstated loss may have been: chunked, where an engine can."""
+def _chunked(request: Request) -> Plan | None:
+    """A published run did fit: if only with a chunked loss, it had one, where none is stated."""
     from dsforge.planner import appraise
 
     try:
-        return (appraise(with_loss(request, "chunked")),)
+        plan = appraise(with_loss(request, "chunked"))
     except DsforgeError:
-        return ()
+        return None
+    return plan if plan.choice.fits else None
 
 
 def _model(figure: Figure, table: Path) -> Any:
-    """A catalog name as it is; a config only from the folder beside the table."""
+    """A catalog name as it is; a config, `FOLDER/NAME.json`, only from a folder beside it."""
     said = figure.spec.get("model")
     if not isinstance(said, str):
         return said
-    path = table.parent / CONFIGS / Path(said).name
-    return str(path) if said == f"{CONFIGS}/{path.name}" and path.is_file() else Path(said).name
+    path = (table.parent / said).resolve() if CONFIG.fullmatch(said) else None
+    inside = path is not None and path.is_relative_to(table.parent.resolve()) and path.is_file()
+    return str(path) if inside else Path(said).name

@@ -20,25 +20,34 @@ Job = TypeVar("Job", Request, Plan)
 
 
 def rendered(
-    job: Request | Plan, folder: Path, templates: PathInput | None
+    job: Request | Plan,
+    folder: Path,
+    templates: PathInput | None,
+    targets: tuple[str, ...] = (),
 ) -> tuple[Plan, tuple[Artifact, ...]]:
     """The plan of a job for a run folder, and the files of that folder; nothing is written."""
     from dsforge.planner import choose
 
     made = _seen_from(folder, job) if isinstance(job, Plan) else choose(_seen_from(folder, job))
     _check_written(made)
-    return made, files_of(made, templates)
+    program = made.strategy.runs_as.program
+    own = () if program is None else (program,)
+    return made, files_of(made, templates, (*own, *targets))
 
 
-def files_of(plan: Plan, templates: PathInput | None) -> tuple[Artifact, ...]:
-    """The files of a plan's run folder, its report among them."""
+def files_of(
+    plan: Plan, templates: PathInput | None, targets: tuple[str, ...] = ()
+) -> tuple[Artifact, ...]:
+    """The files of a plan's run folder, its report and those for other programs among them."""
     from dsforge.artifacts import Artifact
     from dsforge.render import render
     from dsforge.report import html_page
     from dsforge.report.plan_sections import plan_report
     from dsforge.report.shown_files import shown_files
+    from dsforge.targets import BY_NAME, files_for
 
-    files = render(plan, None if templates is None else path_of(templates, "templates"))
+    own = render(plan, None if templates is None else path_of(templates, "templates"))
+    files = (*own, *files_for(plan, (name for name in targets if name in BY_NAME)))
     page = html_page(plan_report(plan, shown_files((a.path, a.text) for a in files)))
     return (*files, Artifact("report.html", page))
 
@@ -65,18 +74,21 @@ def written_folder(
 ) -> Written:
     """The run folder, written; what a person has edited since is merged. Raises EditedError."""
     from dsforge.artifacts import write_all
+    from dsforge.targets import names_in
 
     try:
         return write_all(artifacts, folder, force=force)
     except EditedError:
-        bases = _last_generated(folder, templates)
+        bases = _last_generated(folder, templates, names_in(a.path for a in artifacts))
         return write_all(artifacts, folder, force=force, bases=bases)
 
 
-def _last_generated(folder: Path, templates: PathInput | None) -> dict[str, str]:
+def _last_generated(
+    folder: Path, templates: PathInput | None, targets: tuple[str, ...]
+) -> dict[str, str]:
     """Texts that the plan in a run folder was rendered to; none where it is not readable now."""
     try:
-        return {a.path: a.text for a in files_of(load_plan(folder), templates)}
+        return {a.path: a.text for a in files_of(load_plan(folder), templates, targets)}
     except DsforgeError:
         return {}
 
@@ -84,9 +96,12 @@ def _last_generated(folder: Path, templates: PathInput | None) -> dict[str, str]
 def _check_written(plan: Plan) -> None:
     """Refuse what can be predicted but not written: other trainers, kernels of other packages."""
     how = plan.strategy.runs_as
+    if how.program is not None:
+        return  # what a program can do is checked by the planner, and `targets` writes it
     if how.trainer != plan.strategy.back_end:
         message = f"files are written for DeepSpeed and Megatron-LM (got trainer={how.trainer})"
-        raise refusal("trainer-files", "", message, "remove the trainer, or use `dsforge estimate`")
+        hint = "remove the trainer, name a program on it (`--for`), or use `dsforge estimate`"
+        raise refusal("trainer-files", "", message, hint)
     if plan.strategy.back_end == "megatron" and how.gradients == "compute":
         message = "pretrain_gpt.py sums gradients in fp32 (got gradient_type=compute)"
         raise refusal("trainer-files", "", message, "remove it, or use `dsforge estimate`")

@@ -31,6 +31,23 @@ SpecInput = str | os.PathLike[str] | Mapping[str, Any]
 JobInput = ModelInput | Request  # a model, or everything
 
 ARGUMENTS = "arguments"
+# Settings that say how a run is sharded or split.
+DESCRIBING = (
+    "back_end",
+    "zero_stage",
+    "tensor_parallel_size",
+    "pipeline_parallel_size",
+    "context_parallel_size",
+    "expert_parallel_size",
+    "hpz_partition_size",
+    "offload_optimizer",
+    "offload_parameters",
+)
+ANYBODYS = Reason(
+    rule="default-software",
+    message="`software` is others: nobody said whose scripts run this, so loss and kernels are not "
+    "known; `--software dsforge` prices `dsforge train`",
+)
 ENDINGS = (".yaml", ".yml", ".json")  # of what is a path even where nothing is there
 
 
@@ -203,13 +220,29 @@ def with_loss(request: Request, loss: AskedLoss, *reasons: Reason) -> Request:
     return request.model_copy(update={**update, "reasons": (*request.reasons, *reasons)})
 
 
-def by_others(request: Request) -> Request:
+def by_others(request: Request, *reasons: Reason) -> Request:
     """The request as of a run that somebody else's scripts made, where it does not say whose."""
     fixed = request.constraints
     if fixed.software is not None:
         return request
-    told = fixed.model_copy(update={"software": "others"})
-    return request.model_copy(update={"constraints": told})
+    update = {"constraints": fixed.model_copy(update={"software": "others"})}
+    return request.model_copy(update={**update, "reasons": (*request.reasons, *reasons)})
+
+
+def as_described(request: Request) -> Request:
+    """The request as of anybody's scripts, where it describes a run and does not say whose.
+
+    What fixes how a run is sharded or split describes one; the rest leaves the run to dsforge.
+    """
+    fixed = request.constraints
+    said = says_whose(request) or not any(getattr(fixed, name) is not None for name in DESCRIBING)
+    return request if said else by_others(request, ANYBODYS)
+
+
+def says_whose(request: Request) -> bool:
+    """Whether it is said whose scripts or which program run it."""
+    fixed = request.constraints
+    return fixed.software is not None or fixed.program is not None
 
 
 def load_plan(plan: PathInput) -> Plan:

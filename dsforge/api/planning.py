@@ -1,10 +1,8 @@
-"""Questions about a job: which strategy, at what price, how much fits, why, and the run folder."""
+"""Plans of a job, the best first, and the run folder of one."""
 
 from __future__ import annotations
 
 import math
-import re
-from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from dsforge.api.folder import rendered, written_folder
@@ -15,34 +13,27 @@ from dsforge.api.inputs import (
     PathInput,
     StrategyInput,
     WorkloadInput,
-    load_plan,
     request_of,
-    with_loss,
 )
-from dsforge.api.results import EstimateResult, GenResult, PlanResult
-from dsforge.errors import DsforgeError, Problem, SpecError
-from dsforge.plan import Plan, Reason, Request
+from dsforge.api.programs import check_names, check_program, for_programs
+from dsforge.api.results import GenResult, PlanResult
+from dsforge.errors import Problem, SpecError
+from dsforge.plan import Plan, Request
 from dsforge.reading.refusals import refusal
 from dsforge.reading.source import path_of
 
 if TYPE_CHECKING:
-    from dsforge.exact.fullest import ExactMemory
-    from dsforge.explain.explanation import Explanation
     from dsforge.planner.explore import Explorer
     from dsforge.planner.flips import Flip
     from dsforge.planner.objectives import Objective
 
 TOP = 10  # plans of a ranking that are shown
-PLAIN_LOSS = Reason(
-    rule="default-loss",
-    message="`--exact` simulates the plain loss, which has full logits: `--loss` is plain",
-)
 OF_OTHERS = Problem(
     "software-files",
     "software=others is priced and not written: dsforge writes files for its own scripts",
-    "leave `software` out, or use `dsforge estimate`",
+    "use `--reference precomputed` or LoRA with dpo; leave out `software`, other preferences and "
+    "models with a vision tower, or use `dsforge estimate`",
 )
-LEAST_WORD, MOST_NEAR = 3, 6  # letters of a word that tells something; names that are shown
 
 
 def plan(
@@ -118,91 +109,6 @@ def plan(
     )
 
 
-def estimate(
-    model: JobInput | None,
-    cluster: ClusterInput | None = None,
-    workload: WorkloadInput | None = None,
-    *,
-    strategy: StrategyInput | None = None,
-    ds_config: PathInput | None = None,
-    exact: bool = False,
-) -> EstimateResult:
-    """The predicted memory and step time of one strategy; what is not fixed is chosen.
-
-    Args:
-        model: As for `load_model`; or a request of `load_request` instead of all inputs.
-        cluster: As for `load_cluster`.
-        workload: As for `load_workload`.
-        strategy: What is fixed, such as `{"zero_stage": 3}`; the rest is chosen.
-        ds_config: Path of a DeepSpeed config whose settings are fixed; `strategy` wins over it.
-        exact: Also simulate a step tensor by tensor: Llama, Mistral and Qwen2 under ZeRO.
-
-    Returns:
-        The priced strategy; where it does not fit, also the cheapest changes after which it does.
-
-    Raises:
-        SpecError: The input is wrong, or `exact` does not know the job.
-        LayoutError: No combination is legal.
-
-    Examples:
-        >>> import dsforge
-        >>> result = dsforge.estimate(
-        ...     "llama-2-7b", {"gpu": "a100-80gb", "gpus_per_node": 8}, strategy={"zero_stage": 3}
-        ... )
-        >>> result.fits, result.plan.strategy.zero_stage
-        (True, 3)
-        >>> result.document.memory.device_bytes.likely < 80 * 2**30
-        True
-
-    """
-    from dsforge.planner import appraise
-    from dsforge.planner.remedies import remedies
-
-    request = request_of(Inputs(model, cluster, workload, strategy, ds_config))
-    if exact:
-        request = with_loss(request, "plain", PLAIN_LOSS)
-    made = appraise(request)
-    simulated = _exact_memory(made) if exact else None
-    ways = () if made.choice.fits else remedies(request, made.choice)
-    return EstimateResult(made, ways, simulated)
-
-
-def explain(plan: Plan | PathInput, figure: str | None = None) -> Explanation:
-    """Each figure of a plan with its formula, inputs and source.
-
-    Args:
-        plan: A plan, the path of a `plan.json`, or the run folder that it is in.
-        figure: Name of one figure, as the plan, a document or a table calls it: only that one and
-            what it rests on; every figure without it.
-
-    Returns:
-        The figures, in the order in which they rest on each other, each with value and unit.
-
-    Raises:
-        DsforgeError: The plan cannot be read, or has no such figure.
-
-    Examples:
-        >>> import dsforge
-        >>> made = dsforge.estimate("gpt2", "v100-32gb").plan
-        >>> figures = dsforge.explain(made, "device_memory").figures
-        >>> figures[-1].unit
-        'bytes'
-
-    """
-    from dsforge.explain.explanation import explanation
-
-    found = explanation(plan if isinstance(plan, Plan) else load_plan(plan))
-    if figure is None:
-        return found
-    try:
-        return found.model_copy(update={"figures": found.resting_on(figure)})
-    except KeyError:
-        near = ", ".join(_similar_names(figure, [each.name for each in found.figures]))
-        hint = "`dsforge explain PLAN` lists all figures"
-        message = f"the plan has no figure `{figure[:60]}`"
-        raise DsforgeError(message, f"near it: {near}; {hint}" if near else hint) from None
-
-
 def gen(
     model: JobInput | Plan | None,
     cluster: ClusterInput | None = None,
@@ -211,6 +117,7 @@ def gen(
     out: PathInput,
     strategy: StrategyInput | None = None,
     templates: PathInput | None = None,
+    targets: tuple[str, ...] = (),
     force: bool = False,
     objective: Objective | None = None,
     deadline_days: float | None = None,
@@ -228,6 +135,7 @@ def gen(
         out: Run folder to write: all of its files, or none.
         strategy: What is fixed, such as `{"zero_stage": 3}`; the rest is chosen.
         templates: Folder that is searched before our templates.
+        targets: Other programs to write files for, such as `accelerate`, below `for/`.
         force: Overwrite files that a person has edited; without it, edits are merged.
         objective: As for `plan`.
         deadline_days: As for `plan`.
@@ -259,7 +167,9 @@ def gen(
     from dsforge.api.training_data import check_rows
 
     folder = path_of(out, "out")
+    check_names(targets)
     if isinstance(model, Plan):
+        check_program(model, targets)
         beside = (cluster, workload, strategy, objective, deadline_days, budget, prefer)
         if risk or any(value is not None for value in beside):
             raise refusal(
@@ -267,11 +177,11 @@ def gen(
             )
         job: Request | Plan = model
     else:
-        asked = request_of(Inputs(model, cluster, workload, strategy))
+        asked = for_programs(request_of(Inputs(model, cluster, workload, strategy)), targets)
         if asked.constraints.software == "others":
             raise SpecError((OF_OTHERS,))
         job = _aimed_request(asked, objective, deadline_days, budget, prefer=prefer, risk=risk)
-    made, artifacts = rendered(job, folder, templates)
+    made, artifacts = rendered(job, folder, templates, targets)
     check_rows(made, folder)
     written = written_folder(artifacts, folder, templates, force=force)
     return GenResult(folder, made, artifacts, written)
@@ -309,23 +219,6 @@ def pack(
 
     job = _aimed_request(request, objective, deadline_days, budget, prefer=prefer, risk=risk)
     return packed(rendered(job, path_of(out, "out"), None)[1], out)
-
-
-def _exact_memory(plan: Plan) -> ExactMemory:
-    """The simulated memory of a plan's choice. Raises SpecError where it is not known."""
-    from dsforge.exact.fullest import exact_memory
-
-    choice = plan.choice
-    return exact_memory(
-        plan.model, plan.cluster, plan.workload, choice.strategy, buckets=choice.buckets
-    )
-
-
-def _similar_names(name: str, names: list[str]) -> list[str]:
-    """Names like a misspelt one, and those that share a word of it."""
-    words = {word for word in re.split(r"[^a-z]+", name.lower()) if len(word) >= LEAST_WORD}
-    sharing = [other for other in names if words & set(other.split("_"))]
-    return list(dict.fromkeys([*get_close_matches(name, names, MOST_NEAR), *sharing]))[:MOST_NEAR]
 
 
 def _aimed_request(

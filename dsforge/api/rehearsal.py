@@ -27,7 +27,7 @@ from dsforge.reading.source import path_of
 
 if TYPE_CHECKING:
     from dsforge.reading.source import Source
-    from dsforge.specs import LoraSpec, ModelSpec
+    from dsforge.specs import LoraSpec, ModelSpec, Preference, Reference
     from dsforge.strategy import AskedLoss
 
 USUAL_TOKENS = 2048
@@ -37,7 +37,7 @@ Say = Callable[[str], None]
 
 
 class Scene(NamedTuple):
-    """What is rehearsed: model, ds_config, world and sample."""
+    """What is rehearsed: model, ds_config, world; then sample and method, as of RehearsedJob."""
 
     model: ModelSpec
     settings: dict[str, Any]
@@ -46,6 +46,7 @@ class Scene(NamedTuple):
     recompute: bool
     lora: LoraSpec | None
     loss: AskedLoss
+    reference: Reference | None = None
 
 
 def rehearse(
@@ -127,6 +128,8 @@ def planned_scene(request: Request, world_size: int | None) -> Scene:
     if request.workload.optimizer_states is not None:
         message = f"optimizer {request.workload.optimizer} cannot be rehearsed"
         raise DsforgeError(message, "use adamw; `dsforge estimate` prices it")
+    work = request.workload
+    _reference(work.preference, work.compares_with, adapts=work.method == "lora")
     plan = appraise(request.model_copy(update={"constraints": asked.model_copy(update=fixed)}))
     config = next(a for a in render(plan) if a.path == "deepspeed/ds_config.json")
     work = plan.workload
@@ -138,6 +141,7 @@ def planned_scene(request: Request, world_size: int | None) -> Scene:
         recompute=plan.strategy.recompute == "full",
         lora=work.lora if work.method == "lora" else None,
         loss="chunked" if loss_of(plan.model, plan.strategy) == "chunked" else "plain",
+        reference=work.compares_with,
     )
 
 
@@ -176,7 +180,22 @@ def _own_scene(asked: Asked, path: Path, world_size: int | None) -> Scene:
         recompute=fixed.recompute == "full",
         lora=lora,
         loss="chunked" if fixed.loss == "chunked" else "plain",
+        reference=_reference(work.preference, work.reference, adapts=lora is not None),
     )
+
+
+def _reference(
+    preference: Preference | None, given: Reference | None, *, adapts: bool
+) -> Reference | None:
+    """The reference of DPO; none where next tokens are trained. Raises DsforgeError for others."""
+    if preference is None:
+        return None
+    found = given or ("adapters_off" if adapts else "model")
+    if preference != "dpo" or found == "model":
+        what = f"preference={preference}" + f" with reference={found}" * (preference == "dpo")
+        hint = "use dpo with `reference: precomputed`, or with LoRA; `dsforge estimate` prices it"
+        raise DsforgeError(f"{what} cannot be rehearsed", hint)
+    return found
 
 
 def _given(asked: Asked, part: str) -> Source:
@@ -209,19 +228,14 @@ def rehearsed(scene: Scene, rank: int, say: Say | None = None) -> RehearseResult
     """The rehearsal of a scene as one of its ranks. Raises as `rehearse` does."""
     from dsforge.huggingface import config_from_model
     from dsforge.rehearse.rehearsed_job import RehearsedJob, mode_of
-    from dsforge.specs import BITSANDBYTES_4_BIT
 
     mode_of(scene.settings, scene.world_size)
     if not 0 <= rank < scene.world_size:
         message = f"`rank` (={rank}) must be below the world size (={scene.world_size})"
         raise SpecError((Problem("rank-range", message, "ranks count from 0"),))
-    base = None if scene.lora is None else scene.lora.frozen_format
-    if base not in (None, *BITSANDBYTES_4_BIT):
-        message = f"a base in {base} cannot be rehearsed: its operators take no fake tensors"
-        raise DsforgeError(message, "use base nf4 or fp4; `dsforge estimate` prices it")
+    _check_operators(scene)
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     os.environ.setdefault("DS_ACCELERATOR", "cpu")  # nothing to look for: ours takes its place
-    config = config_from_model(scene.model)
     say = say or _silent
     say("importing torch and deepspeed")
     try:
@@ -233,7 +247,7 @@ def rehearsed(scene: Scene, rank: int, say: Say | None = None) -> RehearseResult
         hint = install_command("train")
         raise DsforgeError(f"a rehearsal needs {error.name}", hint) from error
     run.quieten()
-    job = RehearsedJob(config, scene.sequence_length, scene.recompute, scene.lora, scene.loss)
+    job = RehearsedJob(config_from_model(scene.model), *scene[3:])
     found = run.rehearse(job, scene.settings, world_size=scene.world_size, rank=rank, say=say)
     document = RehearsalDocument(
         model=scene.model.name,
@@ -246,6 +260,21 @@ def rehearsed(scene: Scene, rank: int, say: Say | None = None) -> RehearseResult
         seconds=found.seconds,
     )
     return RehearseResult(document, found.timeline)
+
+
+def _check_operators(scene: Scene) -> None:
+    """Raise DsforgeError where a scene has operators that take no fake tensors."""
+    from dsforge.specs import BITSANDBYTES_4_BIT
+
+    if scene.model.recurrent is not None:
+        message = (
+            f"{scene.model.name} cannot be rehearsed: the kernels of its recurrent layers take "
+        )
+        raise DsforgeError(message + "no fake tensors", "`dsforge estimate` prices it")
+    base = None if scene.lora is None else scene.lora.frozen_format
+    if base not in (None, *BITSANDBYTES_4_BIT):
+        message = f"a base in {base} cannot be rehearsed: its operators take no fake tensors"
+        raise DsforgeError(message, "use base nf4 or fp4; `dsforge estimate` prices it")
 
 
 def _silent(_: str) -> None:

@@ -71,14 +71,10 @@ class ReportResult:
         Returns the paths. Raises EditedError where a person has changed one of them and `force` is
         not set, DsforgeError where the folder cannot be written.
         """
-        from dsforge.artifacts import Artifact, write_all
+        from dsforge.artifacts import write_all
+        from dsforge.report.pages import page_files
 
-        files = (
-            Artifact("report.html", self.html),
-            Artifact("report.md", self.markdown),
-            Artifact("report.json", self.json_text),
-            *(Artifact(f"figures/{name}", svg) for name, svg in self.pictures.items()),
-        )
+        files = page_files(self.page, self.json_text)
         write_all(files, path_of(folder, "folder"), force=force)
         return tuple(file.path for file in files)
 

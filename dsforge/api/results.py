@@ -69,6 +69,12 @@ class PlanResult:
             self.search, self.top, others=self.alternatives, front=self.front, flips=self.flips
         )
 
+    def front_plans(self) -> tuple[Plan, ...]:
+        """The plan of each point of `front`, on its part of the cluster; none without `front`."""
+        from dsforge.planner.front import plan_of
+
+        return tuple(plan_of(point, self.best, self.request) for point in self.front or ())
+
     def charts(self) -> dict[str, str]:
         """SVG charts by file name: memory and time by term; with `front`, that and the scaling."""
         from dsforge.explain.plots import Bars, front_plot, memory_plot, scaling_plot, time_plot
@@ -161,6 +167,13 @@ class GenResult:
     plan: Plan
     artifacts: tuple[Artifact, ...]
     written: Written
+
+    @property
+    def lost(self) -> dict[str, tuple[str, ...]]:
+        """By target what of the plan its files cannot express."""
+        from dsforge.targets import lost_in, names_in
+
+        return {name: lost_in(self.plan, name) for name in names_in(a.path for a in self.artifacts)}
 
     @property
     def document(self) -> GenDocument:

@@ -12,6 +12,8 @@ from typing import Any, Literal
 from pydantic import BaseModel
 
 from dsforge.api.documents import DiagnoseDocument, GenDocument, LintDocument
+from dsforge.api.importing import ImportDocument
+from dsforge.api.jobs import JobDocument, StatusDocument
 from dsforge.api.report_documents import ReportDocument
 from dsforge.bench.report import Report
 from dsforge.document import EstimateDocument, InverseDocument, MisfitDocument, PlanDocument
@@ -40,10 +42,13 @@ DOCUMENTS: dict[str, type[BaseModel]] = {
     "rehearsal": RehearsalDocument,
     "bench": Report,
     "report": ReportDocument,
+    "import": ImportDocument,
     "lint": LintDocument,
     "diagnosis": DiagnoseDocument,
     "calibration": CalibrationDocument,
     "validation": ValidationDocument,
+    "job-started": JobDocument,
+    "job-status": StatusDocument,
 }
 
 

@@ -10,6 +10,7 @@ from dsforge.api.inputs import (
     JobInput,
     StrategyInput,
     WorkloadInput,
+    as_described,
     asked_of,
     request_of,
 )
@@ -75,7 +76,7 @@ def find(
         if isinstance(model, Request)
         else read_request(opened(question, asked_of(inputs)._replace(by_name=True)))
     )
-    found = _answer(request, question)
+    found = _answer(as_described(request), question)
     return FindResult(found.answer, found.plan)
 
 

@@ -35,7 +35,8 @@ def check_rows(plan: Plan, out: Path) -> None:
         return
     for path in data_paths(plan, out):
         if path.suffix in TEXT_SUFFIXES and path.exists():
-            looked = list(islice(each_row(path, plan.workload.data.shape), LOOKED_AT))
+            shape = "pairs" if plan.workload.preference else plan.workload.data.shape
+            looked = list(islice(each_row(path, shape), LOOKED_AT))
             problems = [row for row in looked if isinstance(row, Problem)]
             if len(problems) == len(looked):
                 empty = Problem("data-empty", "holds no rows", place=str(path))

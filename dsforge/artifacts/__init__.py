@@ -14,10 +14,19 @@ dsforge writes, every place is reached through the open folder without following
 commit that is waiting to be finished is checked as a whole before the first file moves.
 """
 
-from dsforge.artifacts.artifact import COMMIT, LAUNCHERS, MANIFEST, REMOVALS, STAGING, Artifact
+from dsforge.artifacts.artifact import (
+    ANY_ENGINE,
+    COMMIT,
+    LAUNCHERS,
+    MANIFEST,
+    REMOVALS,
+    STAGING,
+    Artifact,
+)
 from dsforge.artifacts.writing import Written, write_all
 
 __all__ = [
+    "ANY_ENGINE",
     "COMMIT",
     "LAUNCHERS",
     "MANIFEST",

@@ -16,8 +16,9 @@ COMMIT = ".dsforge-commit"
 REMOVALS = ".dsforge-removals.json"  # in the staging folder: paths that this commit removes
 MANIFEST = ".dsforge-manifest.json"
 
-# Scripts that start a run on DeepSpeed, each by a template of its name.
-LAUNCHERS = ("deepspeed.sh", "torchrun.sh", "slurm.sbatch")
+# Scripts that start `dsforge train`, each by a template of its name: on any engine; on DeepSpeed.
+ANY_ENGINE = ("torchrun.sh", "slurm.sbatch")
+LAUNCHERS = ("deepspeed.sh", *ANY_ENGINE)
 
 # Everything that dsforge writes into a folder. A manifest or a commit of somebody else can name
 # nothing but these, so a file of the user with another name is never replaced or removed.
@@ -27,6 +28,7 @@ _GENERATED = re.compile(
     | deepspeed/[a-z0-9_]{{1,60}}\.json
     | megatron/(args\.txt | pretrain\.sh | slurm\.sbatch)
     | (launch|deepspeed)/({"|".join(map(re.escape, LAUNCHERS))})
+    | for/[a-z0-9-]{{1,40}}/[A-Za-z0-9_-][A-Za-z0-9_.-]{{0,60}}
     | report\.(html | md | json)
     | figures/[a-z0-9-]{{1,60}}\.svg
     """,

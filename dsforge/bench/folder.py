@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-from dsforge.bench.matrix import Cell
+from dsforge.bench.matrix import Cell, priced
 from dsforge.bench.report import Report
+from dsforge.errors import LayoutError
 from dsforge.plan import Plan
 from dsforge.reading.stored import read_plan, read_stored
 from dsforge.report import TextFile
@@ -40,11 +41,10 @@ def read_bench_folder(report: Path, folder: Path) -> BenchFolder:
 
 def _is_of(report: Report, plan: Plan) -> bool:
     """Whether a plan is the one that was tested: it predicts what the report says."""
-    prices = {v.name: v.priced for v in plan.variants}
-    found = [(row, prices.get(row.variant)) for row in report.rows]
-    return all(
-        priced is not None and priced.time.step_s == row.step_s.predicted for row, priced in found
-    )
+    try:
+        return all(priced(plan, r.variant).time.step_s == r.step_s.predicted for r in report.rows)
+    except LayoutError:  # that plan has no such variant
+        return False
 
 
 def cell_files(folder: Path, report: Report) -> tuple[TextFile, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from dsforge import __version__
@@ -10,14 +10,15 @@ from dsforge.artifacts import Artifact
 from dsforge.bench.matrix import priced
 from dsforge.bench.report import PARITY, Figure, Report, Row
 from dsforge.explain.plots import Bars
-from dsforge.plan import Plan, VariantName
-from dsforge.report import Chart, Section, Stat, Table, TextFile, html_page, markdown_page, pictures
+from dsforge.plan import Plan
+from dsforge.report import Chart, Section, Stat, Table, TextFile
 from dsforge.report import Report as PageReport
 from dsforge.report.blocks import table
+from dsforge.report.pages import page_files
 from dsforge.report.plan_sections import files_section, memory_chart, time_chart
 from dsforge.report.plots import Curve, Span, span_plot
 from dsforge.report.run_sections import curve_chart
-from dsforge.units import GIB, Interval, count, gib, seconds
+from dsforge.units import GIB, Interval, count, gib, likely_text, seconds, span_text
 
 NONE = "-"
 
@@ -45,13 +46,7 @@ def pages(
 ) -> tuple[Artifact, ...]:
     """The report as HTML, Markdown with its pictures, and JSON."""
     page = bench_page(report, plan, files)
-    drawn = pictures(page)
-    return (
-        Artifact("report.html", html_page(page)),
-        Artifact("report.md", markdown_page(page)),
-        Artifact("report.json", report.model_dump_json(indent=2) + "\n"),
-        *(Artifact(f"figures/{name}", svg) for name, svg in drawn.items()),
-    )
+    return page_files(page, report.model_dump_json(indent=2) + "\n")
 
 
 def bench_page(
@@ -162,7 +157,7 @@ def _strategies(report: Report) -> Table:
 
 
 def _spans(
-    rows: list[tuple[VariantName, Figure, tuple[float, float] | None]],
+    rows: Sequence[tuple[str, Figure, tuple[float, float] | None]],
     show: Callable[[float], str],
     unit: float,
 ) -> tuple[tuple[Span, str], ...]:
@@ -171,7 +166,7 @@ def _spans(
     for name, figure, spread in rows:
         said = figure.predicted
         scaled = Interval(said.low / unit, said.likely / unit, said.high / unit)
-        bounds = f"{show(said.low)} to {show(said.high)}"
+        bounds = span_text(said, show)
         found.append((Span(f"{name}, predicted", scaled, show(said.likely)), bounds))
         if figure.measured is not None:
             low, high = spread or (figure.measured, figure.measured)
@@ -235,13 +230,11 @@ def _row(row: Row) -> RowText:
         variant=row.variant,
         strategy=row.strategy,
         step=_step(row),
-        predicted_step=f"{seconds(step.predicted.likely)} "
-        f"({seconds(step.predicted.low)} to {seconds(step.predicted.high)})",
+        predicted_step=likely_text(step.predicted, seconds),
         tokens=_beside(row.tokens_per_s, lambda value: f"{value:,.0f}"),
         predicted_tokens=f"{row.tokens_per_s.predicted.likely:,.0f}",
         memory=_beside(memory, gib),
-        predicted_memory=f"{gib(memory.predicted.likely)} "
-        f"({gib(memory.predicted.low)} to {gib(memory.predicted.high)})",
+        predicted_memory=likely_text(memory.predicted, gib),
         sent=_beside(row.sent_bytes, gib),
         predicted_sent=gib(row.sent_bytes.predicted.likely),
         loss=NONE if row.final_loss is None else f"{row.final_loss:.4f}",

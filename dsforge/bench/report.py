@@ -7,14 +7,15 @@ faster one wins only beyond it. The report says so with the numbers of the run.
 
 from __future__ import annotations
 
-from statistics import median, quantiles
+from statistics import median
 from typing import Literal, NamedTuple
 
 from pydantic import BaseModel, Field
 
-from dsforge.bench.matrix import STRATEGIES, Cell, priced
-from dsforge.measurement import Measurement
-from dsforge.plan import Plan, Priced, VariantName
+from dsforge.bench.matrix import STRATEGIES, BenchName, Cell, priced
+from dsforge.estimate.run import rate_of
+from dsforge.measurement import Measurement, quartiles
+from dsforge.plan import Plan
 from dsforge.planner.figures import memory_label
 from dsforge.specs import FROZEN
 from dsforge.units import Interval, gib, seconds
@@ -56,7 +57,7 @@ class Row(BaseModel):
 
     model_config = FROZEN
 
-    variant: VariantName = Field(description="Strategy by the name of its files.")
+    variant: BenchName = Field(description="Strategy by the name of its files.")
     strategy: str = Field(description="Label of the strategy.")
     runs: int = Field(ge=0, description="Launches that were measured.")
     failures: int = Field(ge=0, description="Launches that failed or exceeded the time limit.")
@@ -78,7 +79,7 @@ class Recommendation(BaseModel):
 
     model_config = FROZEN
 
-    variant: VariantName | None = Field(description="Strategy to use; none: no run was measured.")
+    variant: BenchName | None = Field(description="Strategy to use; none: no run was measured.")
     reasons: tuple[str, ...] = Field(description="Reasons, with the measured figures.")
 
 
@@ -142,7 +143,7 @@ def step_times_s(measurement: Measurement, warmup_steps: int) -> tuple[float, ..
 class _Own(NamedTuple):
     """A strategy, the outcomes of all, and the tokens of a step that all rates count."""
 
-    name: VariantName
+    name: BenchName
     outcomes: tuple[Outcome, ...]
     tokens: float
 
@@ -162,9 +163,9 @@ def _row(plan: Plan, given: _Own, warmup_steps: int) -> Row:
         runs=len(runs),
         failures=len(own) - len(runs),
         step_s=Figure(predicted=price.time.step_s, measured=step),
-        spread_s=_quartiles(steps),
+        spread_s=quartiles(steps),
         tokens_per_s=Figure(
-            predicted=_tokens_per_s(price, tokens),
+            predicted=rate_of(tokens, price.time.step_s),
             measured=tokens / step if step else None,
         ),
         memory_bytes=Figure(
@@ -178,22 +179,6 @@ def _row(plan: Plan, given: _Own, warmup_steps: int) -> Row:
         final_loss=runs[0].losses[-1] if runs and runs[0].losses else None,
         parity=_parity(runs, outcomes),
     )
-
-
-def _quartiles(values: list[float]) -> tuple[float, float] | None:
-    """First and third quartile."""
-    if not values:
-        return None
-    if len(values) == 1:
-        return values[0], values[0]
-    low, _, high = quantiles(values, n=4, method="inclusive")
-    return low, high
-
-
-def _tokens_per_s(price: Priced, tokens: float) -> Interval:
-    """Predicted tokens/s of all ranks, of so many tokens in a step."""
-    step = price.time.step_s
-    return Interval(tokens / step.high, tokens / step.likely, tokens / step.low)
 
 
 def _exact(value: float) -> Interval:
@@ -246,8 +231,9 @@ def _against(best: Row, other: Row) -> str:
     """The numbers of two strategies in one sentence."""
     ratio = _step_s(other) / _step_s(best)
     memory = (other.memory_bytes.measured or 0) - (best.memory_bytes.measured or 0)
+    speed = f"{ratio:.2f}x faster" if ratio >= 1 else f"{1 / ratio:.2f}x slower"
     return (
-        f"{best.variant} takes {seconds(_step_s(best))} per step, {ratio:.2f}x faster than "
+        f"{best.variant} takes {seconds(_step_s(best))} per step, {speed} than "
         f"{other.variant} ({seconds(_step_s(other))}); {other.variant} needs "
         f"{gib(abs(memory))} {'more' if memory >= 0 else 'less'} memory on the fullest rank"
     )

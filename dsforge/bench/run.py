@@ -20,7 +20,7 @@ from dsforge import process
 from dsforge.artifacts.anchored import anchored
 from dsforge.artifacts.owner import check_owner
 from dsforge.artifacts.writing import PRIVATE
-from dsforge.bench.matrix import Cell, priced
+from dsforge.bench.matrix import ON_TORCH, SPLIT, Cell, priced
 from dsforge.bench.report import Outcome
 from dsforge.diagnose import diagnose_files
 from dsforge.diagnose.report import shortly
@@ -32,6 +32,8 @@ from dsforge.outside import UnreadableError, read_bytes
 from dsforge.plan import Plan
 from dsforge.reading.job import read_job
 from dsforge.reading.stored import read_plan, read_stored
+from dsforge.render import ds_config
+from dsforge.render.torch import torch_settings
 
 SCRIPT = "launch/deepspeed.sh"
 COPIED = ("hostfile", ".deepspeed_env", SCRIPT)
@@ -106,9 +108,14 @@ def prepare_cell(bench: Bench, cell: Cell) -> Path:
         with anchored(folder) as anchor:
             check_owner(anchor.descriptor, folder)
     shutil.rmtree(folder, ignore_errors=True)
-    for name in (*COPIED, cell.config):
+    planned = cell.variant in SPLIT  # `gen` writes no config of it
+    for name in (*COPIED, *(() if planned else (cell.config,))):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         _copy(bench.run / name, folder / name)
+    if planned:
+        (folder / cell.config).parent.mkdir(exist_ok=True)
+        text = ds_config(bench.plan, priced(bench.plan, cell.variant))
+        (folder / cell.config).write_text(text, encoding="utf-8")
     text = json.dumps(cell_job(bench, cell).model_dump(mode="json"), indent=2, ensure_ascii=False)
     (folder / "train.yaml").write_text(text + "\n", encoding="utf-8")  # JSON is YAML
     return folder
@@ -139,7 +146,7 @@ def cell_job(bench: Bench, cell: Cell) -> TrainJob:
             "data": data.model_copy(
                 update={"train": _absolute(bench.run, data.train), "validation": validation}
             ),
-            "deepspeed_config": cell.config,
+            **_engine(bench.plan, cell),
             "gradient_checkpointing": strategy.recompute != "none",
             "steps": bench.steps,
             "output": OUTPUT,
@@ -148,6 +155,14 @@ def cell_job(bench: Bench, cell: Cell) -> TrainJob:
             "save": False,
         }
     )
+
+
+def _engine(plan: Plan, cell: Cell) -> dict[str, object]:
+    """The fields of the job that name the engine of a cell and its settings."""
+    if cell.variant not in ON_TORCH:
+        return {"deepspeed_config": cell.config, "torch": None}
+    strategy = priced(plan, cell.variant).strategy
+    return {"deepspeed_config": None, "torch": torch_settings(plan.workload, strategy)}
 
 
 def read_measurement(path: Path) -> Measurement:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from numpy.typing import NDArray
 
@@ -28,19 +28,31 @@ from dsforge.checkpoints.output.new_folder import (
     check_outside,
     check_written,
     new_folder,
+    write_file,
 )
+from dsforge.checkpoints.saved import read_checkpoint
 from dsforge.checkpoints.torch_files.archive import Archive
 from dsforge.checkpoints.torch_files.verified_reads import CheckedArchive, check_pieces, judge
 from dsforge.checkpoints.weights.bit_types import FLOATS, ITEM_BYTES, as_type
 from dsforge.checkpoints.weights.non_finite import counted
 from dsforge.checkpoints.weights.weight_files import NAMES, write_safetensors
-from dsforge.checkpoints.zero.parameters import WEIGHTS, Atom, Saved, read_saved
+from dsforge.checkpoints.zero.atoms import WEIGHTS, Parameter
+from dsforge.checkpoints.zero.parameters import Saved
 from dsforge.errors import DsforgeError
 
 SLICE_ELEMENTS = 4 * 1024 * 1024
 SHARD_BYTES = 5_000_000_000  # as transformers cuts
 SAVED = re.compile(r"\.modules_to_save\.[^.]+")  # copies of whole modules that trained
 ADAPTER = re.compile(r"(?P<what>\.lora_\w+)\.(?P<adapter>[^.]+)(?P<end>\.weight|\.bias)?")
+
+
+Kind = Literal["model", "adapter"]  # whole weights, or adapters for peft
+Describe = Callable[[Kind], Mapping[str, bytes]]  # files that describe weights, by name
+
+
+def undescribed(_: Kind) -> Mapping[str, bytes]:
+    """No files beside the weights."""
+    return {}
 
 
 class Exported(NamedTuple):
@@ -61,41 +73,52 @@ def export(
     dtype: str = "auto",
     lora_alpha: float | None = None,
     base: str = "",
+    describe: Describe = undescribed,
     unchecked: bool = False,
     watcher: Watcher = SILENT,
 ) -> Exported:
-    """The weights of a checkpoint in a new folder, as transformers or, with adapters, peft loads.
+    """The weights of a checkpoint in a new folder, for transformers, or adapters for peft.
 
     `model` is the folder that training began from: its configuration and tokenizer go along. `base`
-    is what adapters name as their model: a hub id or path; that folder unless given.
-    `unchecked` leaves out the checksums of the checkpoint. Raises UnusableError where it is
-    damaged, DsforgeError where the folder exists, cannot be written or reads back differently.
+    is what adapters name as their model: a hub id or path; that folder unless given. `describe`
+    gives a model card and licences. Raises UnusableError where the checkpoint is damaged,
+    DsforgeError where the folder cannot be written. `unchecked` leaves out the checksums.
     """
     check_outside(out, folder.path, model)
-    if folder.kind == "deepspeed":
+    if folder.kind in ("deepspeed", "torch"):
         judge(folder)
-    saved = read_saved(folder, Archive if unchecked else CheckedArchive)
+    base = base or str(model or "")
+    saved = read_checkpoint(folder, Archive if unchecked else CheckedArchive)
     chosen = saved.trained_in if dtype == "auto" else dtype
     adapter = any(".lora_" in name for name in saved.trained)
-    atoms = _adapters(saved) if adapter else {**saved.trained, **saved.frozen, **saved.buffers}
-    atoms = dict(sorted(_checked_names(atoms).items()))
-    base = base or str(model or "")
+    every = _adapters(saved) if adapter else {**saved.trained, **saved.frozen, **saved.buffers}
+    atoms = dict(sorted(_checked_names(every).items()))
     settings = adapter_settings(atoms, base, lora_alpha) if adapter else read_config(model, chosen)
     beside = model_files(model, watcher.say)
     total = sum(_bytes(atom, chosen) for atom in atoms.values())
-    more = sum(file.stat().st_size for file in beside)
-    with new_folder(out, watcher.say, needed_bytes=total + more) as temporary:
+    needed = total + sum(file.stat().st_size for file in beside)
+    with new_folder(out, watcher.say, needed_bytes=needed) as temporary:
         check_pieces((p for atom in atoms.values() for p in atom.states[WEIGHTS]), watcher)
         watcher.begin("written", total)
         files = _write(temporary, atoms, chosen, adapter=adapter, watcher=watcher)
         copy_files(beside, temporary)
-        if settings:
-            write_json(temporary / ("adapter_config.json" if adapter else "config.json"), settings)
+        _describe(temporary, "adapter" if adapter else "model", settings, describe)
         written = sum((temporary / name).stat().st_size for name in files)
     return Exported(out, files, len(atoms), written, chosen)
 
 
-def _adapters(saved: Saved) -> dict[str, Atom]:
+def _describe(folder: Path, kind: Kind, settings: dict[str, Any], describe: Describe) -> None:
+    """Write the files that describe weights; some came from the folder of the model already."""
+    if settings:
+        write_json(
+            folder / ("adapter_config.json" if kind == "adapter" else "config.json"), settings
+        )
+    for name, content in describe(kind).items():
+        (folder / name).unlink(missing_ok=True)
+        write_file(folder / name, content)
+
+
+def _adapters(saved: Saved) -> dict[str, Parameter]:
     """Adapters under the names that peft gives them in its files. Raises DsforgeError."""
     found = [ADAPTER.search(name) for name in saved.trained]
     names = sorted({match["adapter"] for match in found if match})
@@ -109,7 +132,7 @@ def _adapters(saved: Saved) -> dict[str, Atom]:
     return renamed
 
 
-def _checked_names(atoms: Mapping[str, Atom]) -> Mapping[str, Atom]:
+def _checked_names(atoms: Mapping[str, Parameter]) -> Mapping[str, Parameter]:
     """The same atoms. Raises DsforgeError where a name cannot stand in a safetensors file."""
     for name in atoms:
         sound = isinstance(name, str) and name not in ("", "__metadata__")
@@ -119,7 +142,7 @@ def _checked_names(atoms: Mapping[str, Atom]) -> Mapping[str, Atom]:
     return atoms
 
 
-def adapter_settings(atoms: dict[str, Atom], base: str, alpha: float | None) -> dict[str, Any]:
+def adapter_settings(atoms: dict[str, Parameter], base: str, alpha: float | None) -> dict[str, Any]:
     """The adapter_config.json of adapters. Raises DsforgeError without their `alpha`."""
     if alpha is None:
         hint = "set --lora-alpha to the `lora_alpha` of training; this checkpoint has no note of it"
@@ -144,7 +167,7 @@ def adapter_settings(atoms: dict[str, Atom], base: str, alpha: float | None) -> 
 
 
 def _write(
-    folder: Path, atoms: dict[str, Atom], dtype: str, *, adapter: bool, watcher: Watcher
+    folder: Path, atoms: dict[str, Parameter], dtype: str, *, adapter: bool, watcher: Watcher
 ) -> tuple[str, ...]:
     """Names of the files of weights, with an index where there are several."""
     stem = "adapter_model" if adapter else "model"
@@ -174,7 +197,7 @@ def _with_progress(parts: Iterator[NDArray[Any]], watcher: Watcher) -> Iterator[
         watcher.advance(part.nbytes)
 
 
-def _shards(atoms: dict[str, Atom], dtype: str) -> list[list[str]]:
+def _shards(atoms: dict[str, Parameter], dtype: str) -> list[list[str]]:
     """Names of the tensors of each file, none of which grows beyond the limit by a second one."""
     shards: list[list[str]] = [[]]
     filled = 0
@@ -187,7 +210,7 @@ def _shards(atoms: dict[str, Atom], dtype: str) -> list[list[str]]:
     return shards
 
 
-def _type(atom: Atom, dtype: str) -> str:
+def _type(atom: Parameter, dtype: str) -> str:
     """The type to write: integers keep theirs. Raises DsforgeError."""
     have = atom.dtype()
     if have not in NAMES or dtype not in NAMES:
@@ -195,11 +218,11 @@ def _type(atom: Atom, dtype: str) -> str:
     return dtype if have in FLOATS else have
 
 
-def _bytes(atom: Atom, dtype: str) -> int:
+def _bytes(atom: Parameter, dtype: str) -> int:
     return atom.elements * ITEM_BYTES[_type(atom, dtype)]
 
 
-def slices(name: str, atom: Atom, dtype: str) -> Iterator[NDArray[Any]]:
+def slices(name: str, atom: Parameter, dtype: str) -> Iterator[NDArray[Any]]:
     """The bits of a parameter in a type, slice by slice.
 
     Raises DsforgeError where numbers are too large for the type: they would become infinite.

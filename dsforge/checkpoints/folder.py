@@ -16,7 +16,7 @@ from dsforge.checkpoints.findings import listed
 from dsforge.checkpoints.path_names import is_plain
 from dsforge.errors import DsforgeError
 
-Kind = Literal["deepspeed", "universal", "huggingface", "file"]
+Kind = Literal["deepspeed", "universal", "torch", "huggingface", "file"]
 FileKind = Literal["model", "optimizer", "layer", "expert"]
 
 LATEST = ("latest", "latest_universal")
@@ -40,6 +40,8 @@ _NAMES: tuple[tuple[FileKind, re.Pattern[str]], ...] = (
     ("expert", re.compile(rf"expp_rank_[0-9]+_{_MODEL}_optim_states\.pt")),
     ("layer", re.compile(rf"layer_[0-9]+(-model_(?P<model>{_NUMBER}))?-model_states\.pt")),
 )
+# As torch.distributed.checkpoint names the safetensors files of its ranks.
+_SHARD = re.compile(r"shard-[0-9]{5,18}-model-[0-9]{5}-of-[0-9]{5}\.safetensors")
 
 
 class RankFile(NamedTuple):
@@ -87,6 +89,8 @@ def _known(path: Path, pointer: Path | None = None) -> Folder | None:
         return Folder(path, "universal", files, pointer)
     if files:
         return Folder(path, "deepspeed", files, pointer)
+    if any(_SHARD.fullmatch(p.name) for p in _entries(path)):
+        return Folder(path, "torch", (), pointer)
     if any(p.suffix in (".safetensors", ".bin") for p in _entries(path)):
         return Folder(path, "huggingface", (), pointer)
     return None

@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dsforge.checkpoints.folder import Folder, Kind, find_checkpoint
+from dsforge.checkpoints.saved import read_checkpoint
 from dsforge.checkpoints.verify.universal_folder import atom_folders
 from dsforge.checkpoints.weights.weight_files import Weight, weight_files, weights_of
-from dsforge.checkpoints.zero.parameters import WEIGHTS, Saved, read_saved
+from dsforge.checkpoints.zero.atoms import WEIGHTS
+from dsforge.checkpoints.zero.parameters import Saved
 
 
 class Tensor(NamedTuple):
@@ -47,8 +49,8 @@ def inspect(path: Path) -> Description:
     """The description of the checkpoint at a path. Raises DsforgeError where it cannot be read."""
     folder = find_checkpoint(path)
     size = sum(p.stat().st_size for p in _all_files(folder))
-    if folder.kind == "deepspeed":
-        return _sharded(folder, read_saved(folder), size)
+    if folder.kind in ("deepspeed", "torch"):
+        return _sharded(folder, read_checkpoint(folder), size)
     if folder.kind == "universal":
         atoms = atom_folders(folder.path)
         held = {name: own[WEIGHTS] for name, own in atoms.items() if WEIGHTS in own}
@@ -78,12 +80,12 @@ def _sharded(folder: Folder, saved: Saved, size: int) -> Description:
         folder.kind,
         size,
         tuple(tensors),
-        zero_stage=saved.zero_stage,
-        world_size=saved.world_size,
-        step=saved.progress["global_steps"],
-        samples=saved.progress["global_samples"],
+        zero_stage=saved.zero_stage if folder.files else None,
+        world_size=saved.world_size if folder.files else None,
+        step=saved.progress.get("global_steps"),
+        samples=saved.progress.get("global_samples"),
         trained_in=saved.trained_in,
         states=tuple(sorted({state for atom in saved.trained.values() for state in atom.states})),
         tied=tuple(saved.aliases),
-        deepspeed=saved.progress["ds_version"],
+        deepspeed=saved.progress.get("ds_version"),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from dsforge.bench.report import Outcome, Report
     from dsforge.bench.run import Bench
 
+LIFE = re.compile(r", \d+ s$")  # how lines end that say what a run is waiting for
 SHOWN_LINES = ("step ", "error", "train")  # how lines begin that say how far a run is
 
 
@@ -27,7 +29,9 @@ SHOWN_LINES = ("step ", "error", "train")  # how lines begin that say how far a 
     help="Run folder of `dsforge gen` (default: current folder).",
 )
 @click.option(
-    "--stages", default="2,3", help="Comma-separated ZeRO stages, or names such as zero3_offload."
+    "--stages",
+    default="2,3",
+    help="Comma-separated ZeRO stages, or names: zero3_offload, ddp, torch_zero1, fsdp2, 3d.",
 )
 @click.option("--steps", type=Whole(min=1), default=20, help="Measured steps per run.")
 @click.option("--warmup", type=Whole(min=0), default=3, help="Warm-up steps that are not measured.")
@@ -86,17 +90,21 @@ def bench(
 def _run(given: Bench, cell: Cell, number: int, count: int) -> Outcome:
     """One launch with its progress on stderr."""
     from dsforge.bench.run import run_cell
+    from dsforge.cli.alive import alive
     from dsforge.cli.show import note
     from dsforge.units import seconds
 
     head = f"[{number}/{count}] {cell.name}"
     note(f"{head}: starting {given.steps} steps")
 
-    def show(line: str) -> None:
-        if line.startswith(SHOWN_LINES):
-            note(f"{head}: {line}")
+    with alive(f"{head}: under way") as beat:
 
-    outcome = run_cell(given, cell, show)
+        def show(line: str) -> None:
+            if line.startswith(SHOWN_LINES) or LIFE.search(line):
+                note(f"{head}: {line}")
+                beat.spoke()
+
+        outcome = run_cell(given, cell, show)
     end = "failed" if outcome.error else "measured"
     note(f"{head}: {end} after {seconds(outcome.wall_s)}\n{outcome.error}".rstrip())
     return outcome

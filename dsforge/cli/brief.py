@@ -41,6 +41,7 @@ _SHORT: dict[str, Callable[[Plan], str]] = {
     "default-optimizer": lambda plan: plan.workload.optimizer,
     "default-precision": lambda plan: plan.workload.precision,
     "default-global-batch": lambda plan: f"batch {plan.workload.global_batch_size:,}",
+    "default-software": lambda plan: f"scripts of {plan.choice.strategy.runs_as.software}",
     "default-epochs": lambda plan: f"{plan.workload.epochs:g} epochs",
     "default-learning-rate": lambda plan: f"rate {plan.workload.learning_rate:g}",
     "default-weight-decay": lambda plan: f"weight decay {plan.workload.weight_decay:g}",

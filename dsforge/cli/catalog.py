@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from dsforge.errors import Problem, SpecError
 
-WIDE = 200  # columns of a table that goes into a file or a pipe
+if TYPE_CHECKING:
+    from rich.console import JustifyMethod
+
+WIDE = 200  # columns of a table that goes into a file or a pipe, where COLUMNS does not say
+GAP, NARROWEST_TEXT = 3, 20  # columns between two, and of a text that is broken into lines
 
 
 class Table(StrEnum):
@@ -63,15 +68,38 @@ def _show(columns: tuple[Column, ...], rows: list[dict[str, Any]]) -> None:
     from rich.console import Console
     from rich.table import Table as RichTable
 
-    shown = RichTable(box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in columns:
-        shown.add_column(column.heading, justify="right" if column.right else "left")
-    for row in rows:
-        shown.add_row(*(column.cell(row) for column in columns))
     out = Console(highlight=False, markup=False)
-    if not out.is_terminal:
+    if not out.is_terminal and "COLUMNS" not in os.environ:
         out.width = WIDE
+    fitting = _fitting(columns, rows, out.width)
+    shown = RichTable(box=box.SIMPLE_HEAD, pad_edge=False)
+    for place, column in enumerate(fitting):
+        side: JustifyMethod = "right" if column.right else "left"
+        shown.add_column(column.heading, justify=side, no_wrap=column.right or place == 0)
+    for row in rows:
+        shown.add_row(*(column.cell(row) for column in fitting))
     out.print(shown)
+    left_out = [column.heading for column in columns if column not in fitting]
+    if left_out:
+        from dsforge.cli.show import note
+
+        note(f"not shown in {out.width} columns: {', '.join(left_out)}; --json has everything")
+
+
+def _fitting(
+    columns: tuple[Column, ...], rows: list[dict[str, Any]], width: int
+) -> tuple[Column, ...]:
+    """The columns that fit into a width, in their order; a text is broken into lines if need be."""
+    chosen: list[Column] = []
+    left = width
+    for column in columns:
+        cells = [column.cell(row) for row in rows]
+        wide = max(map(len, (column.heading, *cells)))
+        needed = GAP + (wide if column.right or not chosen else min(wide, NARROWEST_TEXT))
+        if needed <= left:
+            chosen.append(column)
+            left -= needed
+    return tuple(chosen)
 
 
 def _parameters(row: dict[str, Any]) -> str:

@@ -106,9 +106,10 @@ def convert(checkpoint: Path, out: Path, *, unchecked: bool) -> None:
     from dsforge.cli.progress import watching
     from dsforge.cli.show import note
     from dsforge.train.checkpoints.universal_conversion import convert as universal
+    from dsforge.train.engines import deepspeed
     from dsforge.train.run.loop import check_installed
 
-    check_installed()
+    check_installed(deepspeed.ADAPTER.packages)
     with watching() as watcher:
         written = universal(find_checkpoint(checkpoint), out, unchecked=unchecked, watcher=watcher)
     note(f"written and read back: {written}")
@@ -142,17 +143,16 @@ def export(
     """Write safetensors for transformers or peft.
 
     A checkpoint of `dsforge train` says itself what it was trained from: configuration, tokenizer
-    and the scale of adapters go along. Others need --model and --lora-alpha.
-    Merges the shards of all ranks slice by slice, so that memory does not grow with the model; if
-    adapters were trained, they are written for peft. Only bytes that match the checksums of the
-    checkpoint are used, and all that was written is read back before the folder gets its name. The
-    exit code is 3 if the checkpoint is damaged.
+    and the scale of adapters go along. Others need --model and --lora-alpha. A model card and the
+    licence files of the base stand beside the weights. Memory does not grow with the model. Only
+    bytes that match the checksums are used, and all is read back. Exit code 3: damaged.
     """
     from dsforge.checkpoints.export import export as exported
     from dsforge.checkpoints.folder import find_checkpoint
     from dsforge.cli.progress import watching
     from dsforge.cli.show import note
     from dsforge.train.checkpoints.own_run import own_run
+    from dsforge.train.results.card import result_of_checkpoint
 
     folder = find_checkpoint(checkpoint)
     run = own_run(folder.path)
@@ -163,7 +163,8 @@ def export(
             model=described,
             dtype=dtype,
             lora_alpha=lora_alpha or run.lora_alpha,
-            base=str(model) if model else run.base,
+            base=str(model or run.base),
+            describe=result_of_checkpoint(run, folder.path, model).files,
             unchecked=unchecked,
             watcher=watcher,
         )

@@ -19,8 +19,11 @@ def complete(
 def _values(setting: tuple[str, ...]) -> Iterator[str]:
     """All values of a key; none where any text is one."""
     from dsforge import catalog
+    from dsforge.programs import NAMES as PROGRAMS
     from dsforge.reading.files import WorkloadFile
+    from dsforge.specs import LoraSpec
     from dsforge.strategy import Constraints
+    from dsforge.targets import BY_NAME as TARGETS
 
     match setting:
         case ("model",):
@@ -29,10 +32,13 @@ def _values(setting: tuple[str, ...]) -> Iterator[str]:
             yield from catalog.gpu_names()
         case ("cluster", "intra_node" | "inter_node"):
             yield from catalog.link_names()
+        case ("workload", "lora", key):
+            yield from _words(LoraSpec.model_fields[key].annotation)
         case ("workload", key):
             yield from _words(WorkloadFile.model_fields[key].annotation)
         case ("strategy", key):
             yield from _words(Constraints.model_fields[key].annotation)
+            yield from dict.fromkeys((*PROGRAMS, *TARGETS)) if key == "back_end" else ()
 
 
 def _words(annotation: Any) -> Iterator[str]:

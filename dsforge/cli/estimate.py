@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dsforge.cli.flags import Flags, asked_of, to_request, with_flags, with_verbose
+from dsforge.cli.asked import asked_of, to_request
+from dsforge.cli.flags import Flags, with_flags, with_verbose
 from dsforge.cli.sections import Sections
 from dsforge.cli.show import numbered, save, show_json
 from dsforge.cli.text import show
@@ -65,12 +66,15 @@ def estimate(
     code 0. --find searches for the largest value that fits. --ds-config reads the ZeRO stage,
     offload, buffer and batch sizes from a file; flags override it. --exact also simulates a step
     and shows memory by phase and owner.
+
+    Where sharding, a split or offload are fixed, anybody's scripts are priced, with the wider
+    intervals of what is not known of them; --software dsforge prices `dsforge train`.
     """
     if find is not None:
         _refuse_beside_find({"--trace": trace, "--ds-config": ds_config, "--exact": exact})
         _find(flags, find, verbose=verbose, as_json=as_json)
         return
-    from dsforge.api.planning import estimate as estimated
+    from dsforge.api.pricing import estimate as estimated
 
     found = estimated(to_request(flags, ds_config), exact=exact)
     if trace is not None:
@@ -118,6 +122,7 @@ def _refuse_beside_find(asked: dict[str, Path | bool | None]) -> None:
 
 def _find(flags: Flags, sought: Question, *, verbose: bool, as_json: bool) -> None:
     """Answer an inverse question."""
+    _refuse_beside_find({"--from": flags.imported})
     for field in SOUGHT[sought]:
         if getattr(flags, field) is not None:
             name = "--" + field.replace("_", "-")

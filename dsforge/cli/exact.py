@@ -5,7 +5,7 @@ from __future__ import annotations
 from dsforge.cli.text import aligned, wrapped
 from dsforge.exact.fullest import ExactMemory
 from dsforge.plan import Plan
-from dsforge.units import gib
+from dsforge.units import gib, likely_text
 
 HEAD = ("exact", "peak", "states", "weights", "gradients", "optimizer", "buffers", "in RAM")
 
@@ -28,8 +28,7 @@ def exact_lines(plan: Plan, exact: ExactMemory) -> list[str]:
     estimated = plan.choice.memory.allocated_bytes
     total = (
         f"{gib(exact.peak_bytes)} allocated on rank {exact.rank} ({_among(exact)}) at the peak, in "
-        f"{exact.peak_phase}; the estimate is {gib(estimated.likely)} "
-        f"({gib(estimated.low)} to {gib(estimated.high)})"
+        f"{exact.peak_phase}; the estimate is {likely_text(estimated, gib)}"
     )
     note = (
         "simulated tensor by tensor, plain loss; states at the end of a phase, without device "

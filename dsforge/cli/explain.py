@@ -26,7 +26,7 @@ def explain(*, plan: Path, figure: str | None, as_json: bool) -> None:
     PLAN is a plan.json or the folder that `dsforge gen` wrote. With the name of a FIGURE, only that
     figure and those it depends on are shown.
     """
-    from dsforge.api.planning import explain as explained
+    from dsforge.api.pricing import explain as explained
     from dsforge.cli.show import note, show_json
 
     found = explained(plan, figure)
@@ -44,6 +44,10 @@ def explain(*, plan: Path, figure: str | None, as_json: bool) -> None:
 def explanation_lines(found: Explanation) -> Iterator[str]:
     """Figures by group, then every value that they rest on, once."""
     yield found.label
+    for setting in found.settings:
+        yield f"\n{setting.name} = {setting.value}\n      {setting.meaning}"
+    if not found.figures:
+        return
     group = ""
     given: dict[str, Given] = {}
     for figure in found.figures:

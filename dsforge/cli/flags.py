@@ -8,16 +8,12 @@ value. This module has no `from __future__ import annotations`: the declarations
 from collections.abc import Callable
 from functools import partial, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import click
 
 from dsforge.cli.completion import complete
 from dsforge.cli.numbers import Real, Sized, Whole
-
-if TYPE_CHECKING:
-    from dsforge.plan import Request
-    from dsforge.reading.request import Asked
 
 INPUT, CLUSTER, LAUNCH = "Input files", "Cluster", "Launch"
 WORKLOAD, STRATEGY = "Workload", "Strategy"
@@ -48,6 +44,10 @@ class Flags(NamedTuple):
     ] = None
     workload: Annotated[Path | None, Flag(INPUT, "Workload YAML file.")] = None
     hostfile: Annotated[Path | None, Flag(INPUT, "DeepSpeed hostfile: hosts and slots.")] = None
+    imported: Annotated[
+        Path | None,
+        Flag(INPUT, "Config or script of another program; flags override it.", (), "--from"),
+    ] = None
     resolve: Annotated[bool, Flag(INPUT, "Resolve host names to IP addresses.")] = False
     nodes: Annotated[
         int | None, Flag(CLUSTER, "Number of nodes (default: 1).", ("cluster", "nodes"))
@@ -151,6 +151,18 @@ class Flags(NamedTuple):
     method: Annotated[
         str | None, Flag(WORKLOAD, "Training method: full, lora or qlora.", ("workload", "method"))
     ] = None
+    preference: Annotated[
+        str | None,
+        Flag(WORKLOAD, "Training on pairs: dpo, orpo or reward.", ("workload", "preference")),
+    ] = None
+    reference: Annotated[
+        str | None,
+        Flag(
+            WORKLOAD,
+            "Reference of dpo: model, adapters_off or precomputed.",
+            ("workload", "reference"),
+        ),
+    ] = None
     base: Annotated[
         str | None,
         Flag(
@@ -188,7 +200,12 @@ class Flags(NamedTuple):
     ] = None
     back_end: Annotated[
         str | None,
-        Flag(STRATEGY, "Engine: deepspeed or megatron.", ("strategy", "back_end"), "--for"),
+        Flag(
+            STRATEGY,
+            "Engine (deepspeed or megatron), and other programs to write for, with commas.",
+            ("strategy", "back_end"),
+            "--for",
+        ),
     ] = None
     zero_stage: Annotated[
         int | None, Flag(STRATEGY, "ZeRO stage: 0, 1, 2 or 3.", ("strategy", "zero_stage"))
@@ -268,7 +285,9 @@ class Flags(NamedTuple):
     attention: Annotated[
         str | None,
         Flag(
-            STRATEGY, "Attention: flash, masked (sdpa, padded) or eager.", ("strategy", "attention")
+            STRATEGY,
+            "Attention: flash, flash1, triton, masked (sdpa, padded) or eager.",
+            ("strategy", "attention"),
         ),
     ] = None
     trainer: Annotated[
@@ -310,41 +329,9 @@ FLAGS: dict[str, Flag] = {
 }
 
 
-def _name(field: str) -> str:
+def option_name(field: str) -> str:
     """How a field is written on the command line: `--gpus-per-node`."""
     return FLAGS[field].name or "--" + field.replace("_", "-")
-
-
-def asked_of(flags: Flags, ds_config: Path | None = None, *, launches: bool = False) -> "Asked":
-    """What the command line names, before anything is read.
-
-    Only what `launches` needs addresses of hosts; elsewhere names do: nobody goes there.
-    """
-    from dsforge.reading.request import Asked
-    from dsforge.reading.source import Setting
-
-    settings = tuple(
-        Setting(flag.setting, value, _name(field))
-        for (field, flag), value in zip(FLAGS.items(), flags, strict=True)
-        if flag.setting and value is not None
-    )
-    return Asked(
-        spec=flags.spec,
-        cluster=flags.cluster,
-        workload=flags.workload,
-        hostfile=flags.hostfile,
-        resolve=flags.resolve,
-        by_name=not launches,
-        ds_config=ds_config,
-        settings=settings,
-    )
-
-
-def to_request(flags: Flags, ds_config: Path | None = None, *, launches: bool = False) -> "Request":
-    """What the command line and the files it names ask for. SpecError with all problems."""
-    from dsforge.reading.request import read_request
-
-    return read_request(asked_of(flags, ds_config, launches=launches))
 
 
 def with_flags(command: Callable[..., None]) -> Callable[..., None]:
@@ -356,7 +343,9 @@ def with_flags(command: Callable[..., None]) -> Callable[..., None]:
         command(flags=flags, **values)
 
     for field in reversed(Flags._fields):
-        filled = click.option(_name(field), field, help=FLAGS[field].help, **_kind(field))(filled)
+        filled = click.option(option_name(field), field, help=FLAGS[field].help, **_kind(field))(
+            filled
+        )
     return filled
 
 

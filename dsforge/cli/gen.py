@@ -7,18 +7,21 @@ from typing import TYPE_CHECKING
 
 import click
 
+from dsforge.cli.asked import to_request
 from dsforge.cli.flags import (
     Flags,
-    to_request,
     with_flags,
     with_verbose,
 )
+from dsforge.cli.programs import programs_of
 from dsforge.cli.sections import Sections
 from dsforge.cli.wish import Wish, with_wish
 
 if TYPE_CHECKING:
+    from dsforge.api.results import GenResult
     from dsforge.artifacts import Written
     from dsforge.plan import Plan
+    from dsforge.programs import Program
 
 SHOWN_DIFF = 60  # lines of what changed in files that nobody had edited
 
@@ -57,9 +60,9 @@ def gen(
     from dsforge.errors import DoesNotFitError, EditedError
     from dsforge.masking import printable
 
-    request = to_request(flags, launches=True)
+    request, targets = to_request(flags, launches=True), targets_of(flags)
     try:
-        made = generate(request, out=out, templates=templates, force=force, **wish)
+        made = generate(request, out=out, templates=templates, targets=targets, force=force, **wish)
     except DoesNotFitError as error:
         if as_json:
             show_nearest(request, error)
@@ -72,8 +75,7 @@ def gen(
         show_json(made.document.model_dump(mode="json"))
     else:
         _show_diff(made.written)
-        steps = _next(made.plan, {a.path for a in made.artifacts}, out)
-        _show(made.plan, [f"{_files(made.written, out)}", *steps], verbose=verbose)
+        _show(made.plan, written_lines(made), verbose=verbose)
 
 
 def _show_diff(written: Written) -> None:
@@ -110,6 +112,22 @@ def _show(plan: Plan, last: list[str], *, verbose: bool) -> None:
     show(lines)
 
 
+def targets_of(flags: Flags) -> tuple[str, ...]:
+    """The programs that `--for` names beside the engine."""
+    return programs_of(flags.back_end or "").targets
+
+
+def written_lines(made: GenResult) -> list[str]:
+    """What was written, the next steps, and what other programs lose."""
+    paths = {artifact.path for artifact in made.artifacts}
+    return [_files(made.written, made.out), *_next(made.plan, paths, made.out), *_lost(made.lost)]
+
+
+def _lost(lost: dict[str, tuple[str, ...]]) -> list[str]:
+    """What the files of other programs cannot say."""
+    return [f"not in for/{name}: {what}" for name, each in lost.items() for what in each]
+
+
 def _files(written: Written, out: Path) -> str:
     """How many files were created, updated, removed or left."""
     counts = {
@@ -123,10 +141,18 @@ def _files(written: Written, out: Path) -> str:
     return f"{out}: {said} (PLAN.md explains them){kept}"
 
 
+def _way_to_start(program: Program) -> str:
+    """What a person does with the file that starts a program."""
+    if program.is_own:
+        return "launch"
+    return "read and launch" if program.start.endswith(".sh") else "start your script as this says"
+
+
 def _next(plan: Plan, paths: set[str], out: Path) -> list[str]:
     """What a person does now."""
     from dsforge.api.training_data import data_paths
     from dsforge.cli.text import wrapped
+    from dsforge.programs import BY_NAME as PROGRAMS
     from dsforge.render.launch import PRETRAIN, has_placeholders
 
     steps = []
@@ -141,10 +167,16 @@ def _next(plan: Plan, paths: set[str], out: Path) -> list[str]:
         for path in data_paths(plan, out)
         if not path.exists()
     ]
-    if plan.strategy.back_end == "megatron":
-        every = " on every host" if plan.cluster.nodes > 1 else ""
+    program = plan.strategy.runs_as.program
+    each = " on every host" if plan.cluster.nodes > 1 else ""
+    if program is not None:
+        own = PROGRAMS[program]
+        folder = "launch" if own.is_own else f"for/{program}"
+        where = "" if own.starts_all else each
+        steps.append(f"{_way_to_start(own)}: {out / folder / own.start}{where}")
+    elif plan.strategy.back_end == "megatron":
         steps.append("export MEGATRON_PATH and DATA_PATH")
-        steps.append(f"launch: {out / PRETRAIN}{every}, or `sbatch launch/slurm.sbatch`")
+        steps.append(f"launch: {out / PRETRAIN}{each}, or `sbatch launch/slurm.sbatch`")
     else:
         steps.append(f"launch: {out / 'launch/deepspeed.sh'}")
     return [

@@ -34,10 +34,15 @@ COMMANDS = {
     "detect": "Describe this machine as a cluster file.",
     "probe": "Benchmark the cluster and write a card for --cluster.",
     "train": "Fine-tune a model from train.yaml; this process is one rank.",
+    "submit": "Start a run folder in the background: here, over ssh, by Slurm or Kubernetes.",
+    "status": "Show how a submitted run is doing, and what it died of where it failed.",
+    "logs": "Print the log of a submitted run, or follow it.",
+    "cancel": "End a submitted run; its ranks save a checkpoint.",
     "ckpt": "Verify, inspect, convert and export DeepSpeed checkpoints.",
     "generate": "Generate text with a trained model and measure its speed.",
     "bench": "Launch the same job with several strategies and recommend one.",
     "report": "Write a report of plans, runs and comparisons as one HTML page.",
+    "import": "Explain configs and scripts of other programs, with price and a better plan.",
     "lint": "Check configs, hostfiles and arguments before launch.",
     "lsp": "Serve an editor: findings of lint, hovers and quick fixes.",
     "preflight": "Check all hosts and the network between them before launch.",
@@ -49,6 +54,7 @@ COMMANDS = {
 EXTRA_MODULES = dict.fromkeys(  # module -> the extra that installs it
     "accelerate deepspeed gguf numpy peft pyarrow safetensors torch transformers".split(), "train"
 ) | {"bitsandbytes": "qlora"}
+MODULES = {"import": "importing"}  # of commands whose name no module can have
 WITH_TORCH = frozenset(("ckpt", "generate", "rehearse", "train"))  # whose cycles hold much memory
 
 
@@ -59,6 +65,18 @@ def _collect_rarely() -> None:
     """
     gc.set_threshold(500_000, 20, 20)
     atexit.register(gc.freeze)
+
+
+def module_of(name: str) -> str:
+    """The module of a command, whose function has the name of the module."""
+    return MODULES.get(name, name)
+
+
+def command_of(name: str) -> click.Command:
+    """A command by its name, from its module."""
+    module = module_of(name)
+    command: click.Command = getattr(import_module(f"dsforge.cli.{module}"), module)
+    return command
 
 
 class Later(click.Command):
@@ -78,7 +96,7 @@ class Later(click.Command):
         """The context of the real command; click goes on with that."""
         if self.name not in WITH_TORCH:
             _collect_rarely()
-        command: click.Command = getattr(import_module(f"dsforge.cli.{self.name}"), str(self.name))
+        command = command_of(str(self.name))
         return command.make_context(info_name, args, parent, **extra)
 
 

@@ -19,7 +19,7 @@ from mcp_types import CallToolResult, TextContent, ToolAnnotations
 from pydantic import BaseModel, ConfigDict, Field
 
 from dsforge import __version__
-from dsforge.api import checking, planning, sizing
+from dsforge.api import checking, planning, pricing, sizing
 from dsforge.api.inputs import load_request
 from dsforge.error_report import error_report
 from dsforge.errors import DsforgeError
@@ -34,8 +34,9 @@ READS_ONLY = ToolAnnotations(
 INSTRUCTIONS = """\
 Plan and check large-model training with DeepSpeed and Megatron-LM. Use `plan` to choose a strategy
 for a model on a cluster, `estimate` for the memory and step time of a given strategy, `find` for
-the largest or fewest that fits, `explain` for the formula behind a figure, `lint` before a launch
-and `diagnose` after a failure. Figures are predictions with 80 % intervals: quote the interval.
+the largest or fewest that fits, `explain` for the formula behind a figure, `lint` before a launch,
+`import_config` for files of other trainers and `diagnose` after a failure. Figures are predictions
+with 80 % intervals: quote the interval.
 Name every setting that is known; defaults are listed in the answer. Resources hold the catalog of
 models, accelerators and links and the schemas of `cluster`, `workload` and `strategy`."""
 SCHEMAS = ("cluster", "workload", "strategy")
@@ -81,7 +82,7 @@ ZeroConfig = Annotated[str | None, Field(description="Path of a ds_config.json w
 def server() -> MCPServer:
     """The server with all its tools and resources."""
     made = MCPServer("dsforge", version=__version__, instructions=INSTRUCTIONS, log_level="WARNING")
-    for tool in (plan, estimate, find, explain, lint, diagnose):
+    for tool in (plan, estimate, find, explain, lint, import_config, diagnose):
         about = cleandoc(tool.__doc__ or "")
         made.tool(description=about, annotations=READS_ONLY, structured_output=False)(tool)
     for kind in ("model", "gpu", "link"):
@@ -154,7 +155,7 @@ def estimate(job: Job, ds_config: ZeroConfig = None) -> tuple[list[str], dict[st
     from dsforge.cli.estimate import screen_lines
     from dsforge.cli.show import numbered
 
-    found = planning.estimate(_request(job, ds_config))
+    found = pricing.estimate(_request(job, ds_config))
     lines = screen_lines(found.plan, numbered(found.remedies))
     return lines, found.document.model_dump(mode="json")
 
@@ -176,8 +177,8 @@ def explain(
     """Show how one figure of a job is computed: formula, inputs and sources."""
     from dsforge.cli.explain import explanation_lines
 
-    made = planning.estimate(_request(job, ds_config)).plan
-    found = planning.explain(made, figure)
+    made = pricing.estimate(_request(job, ds_config)).plan
+    found = pricing.explain(made, figure)
     return explanation_lines(found), found.model_dump(mode="json")
 
 
@@ -197,6 +198,25 @@ def lint(
     text = WRITERS["text"](found.findings, BY_ID).rstrip()
     last = f"{summary(found.findings)} in {counted(found.files, 'file')}"
     return [*found.notes, text, last], found.document.model_dump(mode="json")
+
+
+@_answering
+def import_config(
+    paths: Paths, model: str | None = None, gpu: str | None = None
+) -> tuple[list[str], dict[str, Any]]:
+    """Explain configs and scripts of other trainers: setup, findings, price, a better plan.
+
+    Nothing of them is run. With `model` and `gpu` the setup is priced.
+    """
+    from dsforge.api.importing import import_config as imported
+    from dsforge.cli.importing import lines_of
+
+    found = imported(
+        [_inside(path) for path in paths],
+        model=None if model is None else _named(model),
+        cluster=None if gpu is None else {"gpu": gpu},
+    )
+    return lines_of(found, verbose=False), found.document.model_dump(mode="json")
 
 
 @_answering

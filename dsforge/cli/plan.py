@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from dsforge.cli.asked import to_request
 from dsforge.cli.flags import (
     Flags,
-    to_request,
     with_flags,
     with_verbose,
 )
@@ -104,9 +104,7 @@ def flip_lines(found: PlanResult) -> list[str]:
         return []
     from dsforge.cli.priced import flipping, fronts
 
-    title = (
-        "Pareto front (step time, GPUs, cost, memory left), and the choice for each number of GPUs"
-    )
+    title = "Pareto front in time, GPUs, cost, memory; the choice for each number of GPUs"
     lines = ["", "changes that would change the choice", *flipping(found.flips)]
     return [*lines, "", title, *fronts(found.front or ())]
 

@@ -89,6 +89,7 @@ def _checked_run(
     run: Path, hostfile: Path | None, *, local: bool, fix: bool, measure: bool
 ) -> tuple[Case, tuple[Finding, ...]]:
     """The case and what is wrong in it. Raises DsforgeError where there is no run to look at."""
+    from dsforge.cli.alive import alive
     from dsforge.preflight.collect import collect
     from dsforge.preflight.job_files import file_findings, read_job
     from dsforge.preflight.registry import findings
@@ -98,7 +99,8 @@ def _checked_run(
     if hostfile is not None and not hostfile.is_file():
         raise DsforgeError(f"`--hostfile` (={hostfile}) is not a file")
     job = read_job(run, hostfile=hostfile, local=local)
-    case = collect(job, fix=fix, measure=measure)
+    with alive("waiting for the hosts"):
+        case = collect(job, fix=fix, measure=measure)
     return case, (*file_findings(run, hostfile), *findings(case))
 
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from dsforge.findings import Finding
     from dsforge.probe.launch import Launcher
     from dsforge.probe.messages import Answer
+    from dsforge.probe.session import Measured, ProbeJob
     from dsforge.reading.files import ClusterFile
 
 CARD = "card.yaml"
@@ -80,9 +81,7 @@ def probe(
     begin = time.monotonic()
     job = session.probe_job(run, hostfile=hostfile, cluster=cluster)
     note(f"measuring {job.name}; a launch takes about 20 s, the rest at most two minutes")
-    measured = session.measured(
-        job, launcher=launcher, timeout_s=timeout_s, on_answer=lambda a: _progress(begin, a)
-    )
+    measured = _measured(job, begin, launcher=launcher, timeout_s=timeout_s)
     save(path, measured.text)
     note(f"wrote {path} after {time.monotonic() - begin:.0f} s")
     if as_json:
@@ -102,6 +101,22 @@ def _check(path: Path, *, force: bool) -> None:
         raise refusal("file-exists", str(path), "exists", "`--force` overwrites it")
     if not path.absolute().parent.is_dir():
         raise refusal("file-unwritable", str(path), "cannot be written: its folder does not exist")
+
+
+def _measured(
+    job: ProbeJob, begin: float, *, launcher: Launcher | None, timeout_s: float
+) -> Measured:
+    """What the ranks answer, each answer shown as it comes."""
+    from dsforge.cli.alive import alive
+    from dsforge.probe import session
+
+    with alive("waiting for the ranks") as beat:
+
+        def show(answer: Answer) -> None:
+            _progress(begin, answer)
+            beat.spoke()
+
+        return session.measured(job, launcher=launcher, timeout_s=timeout_s, on_answer=show)
 
 
 def _progress(begin: float, answer: Answer) -> None:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from dsforge.checkpoints.output.new_folder import Watcher
 
 QUIET_S = 3.0  # work that takes no longer is not reported
-TERMINAL_S, LOG_S = 0.5, 30.0  # between two reports on a terminal, and in a log
+TERMINAL_S, LOG_S = 0.5, 5.0  # between two reports on a terminal, and in a log
 
 
 @dataclass(slots=True)

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dsforge.cli.flags import Flags, asked_of, with_flags
+from dsforge.cli.alive import alive
+from dsforge.cli.asked import asked_of
+from dsforge.cli.flags import Flags, with_flags
 from dsforge.cli.numbers import Whole
 from dsforge.cli.sections import Sections
 from dsforge.cli.show import note, save, show_json
@@ -55,8 +57,14 @@ def rehearse(
     from dsforge.api.rehearsal import rehearsed, scene_of
 
     scene = scene_of(asked_of(flags), ds_config, world_size)
-    with redirect_stdout(sys.stderr):  # libraries print
-        found = rehearsed(scene, rank, note)
+    with alive("starting") as beat, redirect_stdout(sys.stderr):  # libraries print
+
+        def say(phase: str) -> None:
+            note(phase)
+            beat.spoke()
+            beat.doing(phase)
+
+        found = rehearsed(scene, rank, say)
     document = found.document
     if not document.refused:
         _write(found.timeline, document, picture, trace)

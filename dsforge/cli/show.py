@@ -31,11 +31,11 @@ def show_json(document: dict[str, Any]) -> None:
 
 def show_nearest(request: Request, error: DoesNotFitError) -> None:
     """The strategy nearest to fitting as a JSON document, with what would make it fit."""
-    from dsforge.api.planning import estimate
+    from dsforge.api.pricing import nearest
     from dsforge.document import MisfitDocument
 
-    nearest = estimate(request).document
-    document = MisfitDocument.model_construct(error=error.message, nearest=nearest)
+    found = nearest(request).document
+    document = MisfitDocument.model_construct(error=error.message, nearest=found)
     show_json(document.model_dump(mode="json"))
 
 

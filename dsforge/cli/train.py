@@ -76,3 +76,5 @@ def train(*, job: Path, options: Options) -> None:
             sys.stderr.write(masked_traceback(error))
             note("\n".join(shortly(diagnose_error(error))))
             sys.exit(EXIT_USER)
+        finally:
+            heartbeat.end()

@@ -108,3 +108,5 @@ def _show_decisions(found: Decisions | None) -> None:
             f"choice of layout in {found.groups} groups: mean rank correlation "
             f"{found.spearman:.2f}, mean regret {found.regret:.1%}, worst {found.worst_regret:.1%}"
         )
+        if found.repeat_spread is not None:
+            print(f"runs of equal settings differ by {found.repeat_spread:.1%} on average")

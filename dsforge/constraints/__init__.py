@@ -11,7 +11,19 @@ from __future__ import annotations
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from dsforge.constraints import deepspeed, inputs, megatron, quantised, sizes, trainer, ulysses
+from dsforge.constraints import (
+    deepspeed,
+    inputs,
+    layers,
+    megatron,
+    preference,
+    programs,
+    quantised,
+    sizes,
+    torch,
+    trainer,
+    ulysses,
+)
 from dsforge.constraints.case import (
     Case,
     Constraint,
@@ -55,7 +67,19 @@ def _declared_in(module: ModuleType) -> tuple[Constraint, ...]:
 
 CONSTRAINTS: tuple[Constraint, ...] = tuple(
     found
-    for module in (inputs, quantised, sizes, deepspeed, trainer, ulysses, megatron)
+    for module in (
+        inputs,
+        layers,
+        quantised,
+        sizes,
+        deepspeed,
+        trainer,
+        preference,
+        ulysses,
+        megatron,
+        programs,
+        torch,
+    )
     for found in _declared_in(module)
 )
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from dsforge.zero_stages import Offload, ZeroStage
 
 BackEnd = Literal["deepspeed", "megatron"]
-UNLIMITED_POSITIONS = ("alibi", "relative")
+UNLIMITED_POSITIONS = ("alibi", "relative", "none")
 LONGEST_LIST = 10
 
 
@@ -36,6 +36,9 @@ class ModelShape(NamedTuple):
     positions: int | None = None  # longest sequence; none also where there is no limit
     latent: bool = False  # keys and values of different width (MLA)
     windowed: bool = False  # sliding-window attention
+    two_halves: bool = False  # an encoder with a decoder behind it
+    recurrent: bool = False  # state-space, linear-attention or convolution layers
+    indexed: bool = False  # a lightning indexer chooses the tokens that attention reads
     tensor_styles: frozenset[str] | None = None  # of transformers' tensor-parallel plan
 
 
@@ -62,6 +65,8 @@ class Case(NamedTuple):
     offload_ratio: float = 1.0
     recompute: str | None = None
     offload_activations: bool = False
+    loads_whole: bool = False  # on each device, before it is sharded
+    no_sync: bool = False  # gradients are reduced once a step
     optimizer: str | None = None  # in small letters, as the config or the workload names it
     optimizer_states: str | None = None  # of bitsandbytes' AdamW, as a train.yaml says
     bf16_states: bool = False  # neither fp32 weights nor fp32 moments in the optimizer
@@ -82,6 +87,9 @@ class Case(NamedTuple):
     quant_storage: str | None = None  # type of stored 4-bit matrices; none: what suits
     kernel: str | None = None  # of a GPTQ base
     quantized_weights: bool = False  # ZeRO++ qwZ
+    preference: str | None = None  # loss on pairs of sequences
+    reference: str | None = None  # of that loss
+    program: str | None = None  # that trains by itself: a name of `programs.PROGRAMS`
     by_others: bool = False  # in scripts that dsforge has not written
     tied_modules: tuple[str, ...] = ()  # `modules_to_save` of a model with tied embeddings
     shape: ModelShape | None = None
@@ -92,6 +100,12 @@ class Case(NamedTuple):
     def on_megatron(self) -> bool:
         """Whether Megatron runs it."""
         return self.back_end == "megatron"
+
+    @property
+    def on_deepspeed(self) -> bool:
+        """Whether DeepSpeed's engine runs it, and not others' scripts on another one."""
+        is_ours = self.program is None and not self.by_others
+        return not self.on_megatron and (is_ours or self.trainer in (None, "deepspeed"))
 
     @property
     def model_ranks(self) -> int:
@@ -156,17 +170,11 @@ def constraint(
 
 def case_of(model: ModelSpec, cluster: ClusterSpec, workload: Workload, strategy: Strategy) -> Case:
     """The case of a strategy: everything is known."""
-    layout, how = strategy.layout, strategy.runs_as
-    found = Case(
-        back_end=strategy.back_end,
+    from dsforge.programs import is_own  # its tables are not needed to lint a file
+
+    how = strategy.runs_as
+    found = _split(strategy)._replace(
         world_size=cluster.gpus,
-        data_parallel_size=layout.data_parallel_size,
-        tensor_parallel_size=layout.tensor_parallel_size,
-        pipeline_parallel_size=layout.pipeline_parallel_size,
-        context_parallel_size=layout.context_parallel_size,
-        expert_parallel_size=layout.expert_parallel_size,
-        virtual_stages=strategy.virtual_stages,
-        sequence_parallel=strategy.sequence_parallel,
         global_batch_size=workload.global_batch_size,
         micro_batch_size=strategy.micro_batch_size,
         gradient_accumulation_steps=strategy.gradient_accumulation_steps,
@@ -177,6 +185,8 @@ def case_of(model: ModelSpec, cluster: ClusterSpec, workload: Workload, strategy
         offload_ratio=1.0 if strategy.offload_optimizer == "none" else how.offload_ratio,
         recompute=strategy.recompute,
         offload_activations=how.offload_activations,
+        loads_whole=how.loads_whole,
+        no_sync=how.no_sync,
         optimizer=workload.optimizer,
         precision=workload.precision,
         gradient_type=how.gradients if how.gradients != "compute" else None,
@@ -184,7 +194,10 @@ def case_of(model: ModelSpec, cluster: ClusterSpec, workload: Workload, strategy
         sequence_length=workload.sequence_length,
         trainer=how.trainer,
         compiled=how.kernels == "compiled" and how.trainer == "deepspeed",
-        by_others=how.software == "others",
+        preference=workload.preference,
+        reference=workload.compares_with,
+        program=how.program,
+        by_others=how.software == "others" or not is_own(how.program),
         quantized_weights=how.quantized_weights,
         bf16_states=not how.master_weights,
         optimizer_in_backward=how.fused_backward,
@@ -193,6 +206,21 @@ def case_of(model: ModelSpec, cluster: ClusterSpec, workload: Workload, strategy
         cluster=cluster,
     )
     return _adapted(found, model, workload) if workload.method == "lora" else found
+
+
+def _split(strategy: Strategy) -> Case:
+    """The sizes of a strategy's layout."""
+    layout = strategy.layout
+    return Case(
+        back_end=strategy.back_end,
+        data_parallel_size=layout.data_parallel_size,
+        tensor_parallel_size=layout.tensor_parallel_size,
+        pipeline_parallel_size=layout.pipeline_parallel_size,
+        context_parallel_size=layout.context_parallel_size,
+        expert_parallel_size=layout.expert_parallel_size,
+        virtual_stages=strategy.virtual_stages,
+        sequence_parallel=strategy.sequence_parallel,
+    )
 
 
 def _adapted(case: Case, model: ModelSpec, workload: Workload) -> Case:
@@ -257,6 +285,9 @@ def shape_of(model: ModelSpec) -> ModelShape:
         positions=None if unlimited else model.max_position_embeddings,
         latent=model.mla is not None,
         windowed=model.sliding_window is not None,
+        two_halves=model.is_two_halves,
+        recurrent=model.recurrent is not None,
+        indexed=model.mla is not None and model.mla.index_heads > 0,
     )
 
 

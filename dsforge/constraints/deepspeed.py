@@ -33,7 +33,7 @@ def no_expert_parallelism(case: Case) -> Broken | None:
 def zero_with_pipeline(case: Case) -> Broken | None:
     """ZeRO stage 2 or 3 with pipeline parallelism."""
     stages, zero_stage = case.pipeline_parallel_size, case.zero_stage or 0
-    if case.on_megatron or stages == 1 or zero_stage < GRADIENTS_SHARDED:
+    if not case.on_deepspeed or stages == 1 or zero_stage < GRADIENTS_SHARDED:
         return None
     return Broken(
         f"ZeRO stage {zero_stage} cannot be combined with pipeline parallelism ({stages} stages)",
@@ -50,7 +50,7 @@ def zero_with_pipeline(case: Case) -> Broken | None:
 def zero_with_tensor(case: Case) -> Broken | None:
     """ZeRO stage 3 with tensor parallelism (AutoTP)."""
     size = case.tensor_parallel_size
-    if case.on_megatron or size == 1 or case.zero_stage != FULLY_SHARDED:
+    if not case.on_deepspeed or size == 1 or case.zero_stage != FULLY_SHARDED:
         return None
     return Broken(
         f"ZeRO stage 3 cannot be combined with tensor parallelism ({size})",
@@ -60,23 +60,20 @@ def zero_with_tensor(case: Case) -> Broken | None:
 
 @constraint(
     "deepspeed-3d",
-    source="DeepSpeed runtime/pipe/module.py, PipelineModule takes layers; AutoTP and Ulysses take "
-    "Hugging Face models",
+    source="DeepSpeed runtime/sequence_parallel/ulysses_sp.py takes whole Hugging Face models; "
+    "runtime/engine.py, _configure_tensor_parallel_states replaces its groups",
     ours=True,
 )
-def one_way_to_split(case: Case) -> Broken | None:
-    """More than one of tensor, pipeline and sequence parallelism."""
-    sizes = {
-        "tensor": case.tensor_parallel_size,
-        "pipeline": case.pipeline_parallel_size,
-        "sequence": case.context_parallel_size,
-    }
+def sequence_with_split(case: Case) -> Broken | None:
+    """Sequence parallelism (Ulysses) with tensor or pipeline parallelism."""
+    sizes = {"tensor": case.tensor_parallel_size, "pipeline": case.pipeline_parallel_size}
     split = [f"{name} ({size})" for name, size in sizes.items() if size > 1]
-    if case.on_megatron or len(split) <= 1:
+    if case.on_megatron or case.context_parallel_size == 1 or not split:
         return None
     return Broken(
-        f"DeepSpeed cannot combine {' and '.join(split)} parallelism",
-        "use one of them with data parallelism, or Megatron-LM",
+        f"DeepSpeed cannot combine {' and '.join(split)} parallelism with sequence parallelism "
+        f"({case.context_parallel_size})",
+        "use one or the other, or Megatron-LM",
     )
 
 
@@ -135,8 +132,8 @@ def offload_optimizer_kind(case: Case) -> Broken | None:
     name = case.optimizer
     if name is None or name in HAVE_CPU_VERSION or case.any_cpu_optimizer:
         return None
-    if case.on_megatron or not case.offloads_optimizer:
-        return None
+    if not case.on_deepspeed or not case.offloads_optimizer:
+        return None  # FSDP steps on the CPU with torch's own optimizers
     return Broken(
         f"optimizer {name[:60]} has no CPU version and cannot be offloaded",
         f"use {' or '.join(CPU_OPTIMIZERS)}, or keep the optimizer on the device",
@@ -192,7 +189,7 @@ def nvme_disk(case: Case) -> Broken | None:
 def gradient_type_without_zero(case: Case) -> Broken | None:
     """Gradients accumulated in another type than the precision without ZeRO."""
     kind, own = case.gradient_type, case.precision
-    if case.on_megatron or case.zero_stage != 0 or None in (kind, own) or kind == own:
+    if not case.on_deepspeed or case.zero_stage != 0 or None in (kind, own) or kind == own:
         return None
     return Broken(
         f"`grad_accum_dtype` {kind} with {own} requires ZeRO stage 1, 2 or 3 (got 0)",

@@ -10,17 +10,46 @@ OPTIMIZERS: dict[BackEnd, tuple[str, ...]] = {
     "deepspeed": ("adamw", "lion", "sgd", "adafactor", "muon", *LOW_BIT),
     "megatron": ("adamw", "sgd"),
 }
-NAMES: dict[BackEnd, str] = {"deepspeed": "DeepSpeed", "megatron": "Megatron-LM"}
+BACK_END_NAMES: dict[BackEnd, str] = {"deepspeed": "DeepSpeed", "megatron": "Megatron-LM"}
 
 
 @constraint("decoder-only", source="dsforge: the trainer computes a next-token loss")
 def decoder_only(case: Case) -> Broken | None:
     """A model that is not a decoder."""
-    if case.model is None or case.model.kind == "decoder":
+    if case.model is None or case.model.kind != "encoder":
         return None
     return Broken(
         f"training requires a causal language model; {case.model.name} is an {case.model.kind}",
-        "choose a decoder, such as llama-2-7b",
+        "choose a decoder, such as llama-2-7b, or plan for your own scripts with --software others",
+    )
+
+
+@constraint(
+    "encoder-decoder",
+    source="dsforge: the encoder reads a prompt and the decoder its answer, under DeepSpeed's ZeRO "
+    "alone (dsforge/train/run/sides_step.py)",
+)
+def encoder_decoder(case: Case) -> Broken | None:
+    """What models with an encoder and a decoder are not trained with."""
+    shape = case.shape
+    if shape is None or not shape.two_halves:
+        return None
+    sizes = (case.tensor_parallel_size, case.pipeline_parallel_size, case.context_parallel_size)
+    asked = {
+        "packing=true": case.packing,
+        "compile=true": case.compiled,
+        "preference": case.preference is not None,
+        "lora": case.adapters,
+        "a `torch` block": case.trainer in ("ddp", "fsdp", "torch_zero1"),
+        "tensor, pipeline or sequence parallelism": any(size > 1 for size in sizes),
+    }
+    found = [what for what, is_asked in asked.items() if is_asked]
+    if case.on_megatron or not found:
+        return None
+    return Broken(
+        f"models of type {shape.model_type} have an encoder and a decoder, and cannot be combined "
+        f"with {' and '.join(found)}",
+        "leave it out, or train a decoder",
     )
 
 
@@ -56,6 +85,9 @@ def precision_on_card(case: Case) -> Broken | None:
     gpu = case.cluster.gpu
     if case.precision in gpu.peak_flops:
         return None
+    described = case.by_others and case.program is None and not case.on_megatron
+    if case.precision == "bf16" and gpu.emulates_bf16 and described:
+        return None  # no plan of ours asks for it, nor one for a program or Megatron-LM
     return Broken(
         f"{gpu.name} does not support {case.precision}", f"use {' or '.join(gpu.peak_flops)}"
     )
@@ -84,7 +116,7 @@ def optimizer_of_back_end(case: Case) -> Broken | None:
     if case.model is None or case.optimizer is None or case.optimizer in known:
         return None
     return Broken(
-        f"optimizer={case.optimizer} is not available with {NAMES[case.back_end]}",
+        f"optimizer={case.optimizer} is not available with {BACK_END_NAMES[case.back_end]}",
         f"use {' or '.join(known)}",
     )
 

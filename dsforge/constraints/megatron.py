@@ -129,7 +129,8 @@ def sequence_parallel(case: Case) -> Broken | None:
     """Megatron's sequence parallelism where nothing can be split."""
     size, length = case.tensor_parallel_size, case.sequence_length or 0
     ranks = size * case.context_parallel_size
-    legal = case.on_megatron and size > 1 and length % ranks == 0
+    has = case.on_megatron or case.program is not None  # only planned for those that have it
+    legal = has and size > 1 and length % ranks == 0
     if not case.sequence_parallel or legal:
         return None
     return Broken(
@@ -191,6 +192,8 @@ def _layer_gaps(model: ModelSpec) -> list[str]:
     known = ("silu",) if model.gated_mlp else GELU
     gaps = {
         "attention and MLP in parallel": model.parallel_residual,
+        "recurrent layers (they need pretrain_mamba.py)": model.recurrent is not None,
+        "a gate of attention's output": model.attention_gate,
         f"{model.norms_per_layer} norms per layer instead of 2": (
             model.norms_per_layer != NORMS_PER_LAYER
         ),

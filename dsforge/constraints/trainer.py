@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from dsforge.constraints.case import Broken, Case, ModelShape, constraint
-from dsforge.zero_stages import FULLY_SHARDED
+from dsforge.zero_stages import FULLY_SHARDED, GRADIENTS_SHARDED
 
 if TYPE_CHECKING:
     from dsforge.layout import Layout
@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
 # `model_type`s whose `forward` changes the logits after the output layer (scales, caps, copies).
 WHOLE_LOGITS: tuple[str, ...] = (
-    *("cohere", "cohere2", "falcon", "gemma2", "gemma3_text", "granite", "granitemoe"),
-    *("granitemoeshared", "nemotron_h", "opt", "vaultgemma"),
+    *("cohere", "cohere2", "falcon", "falcon_h1", "falcon_mamba", "gemma2", "gemma3_text"),
+    *("granite", "granitemoe", "granitemoehybrid", "granitemoeshared", "mamba", "mamba2"),
+    *("mt5", "nemotron_h", "opt", "t5", "vaultgemma"),
 )
 
 # Styles of transformers' tensor-parallel plans that DeepSpeed 0.19 reads (`tp_plan_converter.py`),
@@ -53,7 +54,7 @@ ANATOMIES = {
 }
 
 
-OWN_STATES = ("torchtune", "fsdp")  # trainers whose optimizer steps the weights themselves
+OWN_STATES = ("torchtune", "fsdp", "ddp")  # trainers whose optimizer steps the weights themselves
 
 
 def is_split(layout: Layout) -> bool:
@@ -96,7 +97,7 @@ def chunked_loss(case: Case) -> Broken | None:
 def pipeline_kind(case: Case) -> Broken | None:
     """A kind of model that is not split into DeepSpeed's pipeline stages."""
     stages, kind = case.pipeline_parallel_size, case.shape and case.shape.model_type
-    if case.on_megatron or stages == 1 or kind is None or kind in ANATOMIES:
+    if not case.on_deepspeed or stages == 1 or kind is None or kind in ANATOMIES:
         return None
     return Broken(
         f"models of type {kind} cannot be split into pipeline stages ({stages}) with DeepSpeed",
@@ -129,7 +130,7 @@ def partition_holds_layers(case: Case) -> Broken | None:
 def tensor_kind(case: Case) -> Broken | None:
     """A kind of model that DeepSpeed's AutoTP does not shard."""
     size, shape = case.tensor_parallel_size, case.shape
-    if case.on_megatron or size == 1 or shape is None or _has_tensor_plan(shape):
+    if not case.on_deepspeed or size == 1 or shape is None or _has_tensor_plan(shape):
         return None
     return Broken(
         f"models of type {shape.model_type} have no tensor-parallel plan ({size}) that DeepSpeed "
@@ -195,7 +196,9 @@ def states_in_bf16(case: Case) -> Broken | None:
     if not case.bf16_states:
         return None
     if case.on_megatron or case.trainer not in OWN_STATES:
-        return Broken("bf16_states requires trainer torchtune or fsdp", "name it, or leave it out")
+        return Broken(
+            "bf16_states requires trainer ddp, fsdp or torchtune", "name it, or leave it out"
+        )
     if case.precision in (None, "bf16"):
         return None
     return Broken(f"bf16_states requires precision bf16 (got {case.precision})", "use bf16")
@@ -223,6 +226,48 @@ def step_in_backward(case: Case) -> Broken | None:
     )
 
 
+@constraint("vision-tower", source="dsforge: the trainer loads causal language models of text")
+def vision_tower(case: Case) -> Broken | None:
+    """A model with a vision tower in the scripts of dsforge, or on Megatron-LM."""
+    if case.model is None or case.model.tower is None:
+        return None
+    if case.on_megatron:
+        return Broken(
+            f"{case.model.name} has a vision tower, which `pretrain_gpt.py` of Megatron-LM has not",
+            "use --for deepspeed",
+        )
+    if case.by_others:
+        return None
+    return Broken(
+        f"{case.model.name} has a vision tower, which `dsforge train` does not load",
+        "use --software others to price it, or its language model alone",
+    )
+
+
+@constraint(
+    "loads-whole", source="dsforge: train/model/build.py loads file by file under ZeRO stage 3"
+)
+def loads_whole_model(case: Case) -> Broken | None:
+    """A whole model on each device while weights are loaded, in the scripts of dsforge."""
+    if not case.loads_whole or case.by_others:
+        return None
+    return Broken("loads_whole requires software others", "name it, or leave it out")
+
+
+@constraint(
+    "no-sync-fsdp",
+    source="accelerate accelerator.py, no_sync: DeepSpeed's ZeRO 2 and 3 reduce in each micro step",
+    ours=False,
+)
+def gradients_once_a_step(case: Case) -> Broken | None:
+    """Gradients reduced once a step on an engine that decides it by itself."""
+    if not case.no_sync or case.trainer == "fsdp":
+        return None
+    return Broken(
+        f"no_sync requires FSDP (got {case.trainer})", "use --trainer fsdp, or leave it out"
+    )
+
+
 @constraint(
     "low-bit-optimizer",
     source="dsforge: bitsandbytes' AdamW takes the values of the config's AdamW; DeepSpeed "
@@ -241,4 +286,28 @@ def low_bit_optimizer(case: Case) -> Broken | None:
     return Broken(
         f"optimizer_states={states} cannot be combined with offload_optimizer",
         f"remove the block (paged moments leave the device by themselves), or {kept}",
+    )
+
+
+@constraint(
+    "ddp-replicas",
+    source="torch nn/parallel/distributed.py replicates; distributed/optim "
+    "ZeroRedundancyOptimizer shards the optimizer's states alone",
+    ours=False,
+)
+def replicas_of_ddp(case: Case) -> Broken | None:
+    """Gradients or weights sharded, or moved to RAM, by an engine that replicates them."""
+    if case.trainer != "ddp" or case.on_megatron:
+        return None
+    stage = case.zero_stage or 0
+    if stage >= GRADIENTS_SHARDED:
+        return Broken(
+            f"trainer ddp replicates weights and gradients (got ZeRO stage {stage})",
+            "use stage 0 or 1, or trainer deepspeed or fsdp",
+        )
+    if not case.offloads_optimizer:
+        return None
+    return Broken(
+        "trainer ddp cannot be combined with offload_optimizer",
+        "use trainer deepspeed, or leave the optimizer on the device",
     )

@@ -15,14 +15,16 @@ from dsforge.diagnose.known_packages import (
     install_module,
     install_version,
     top_package,
+    version_needed,
 )
 from dsforge.diagnose.memory_moments import device_memory, host_memory
-from dsforge.diagnose.moved_names import import_conflict
+from dsforge.diagnose.moved_names import import_conflict, setting_conflict
 from dsforge.diagnose.rule import MatchedLine
 from dsforge.diagnose.unknown_errors import (
     assertion,
     calling_package,
     missing_submodule,
+    undefined_name,
     unknown_error,
     unpicklable,
 )
@@ -44,9 +46,12 @@ COMPUTED: dict[str, Callable[[tuple[MatchedLine, ...]], dict[str, str]]] = {
         install_version,
         interface,
         key_above,
+        setting_conflict,
         top_package,
+        undefined_name,
         unknown_error,
         unpicklable,
+        version_needed,
     )
 }
 

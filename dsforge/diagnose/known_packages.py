@@ -69,6 +69,19 @@ _APEX_PARTS = (
     "fused_weight_gradient",
 )
 _APEX = "# build apex from NVIDIA's repository: `apex` on the public index is another project's"
+# Names that packages import only where another package is installed, by that package's module.
+_OPTIONAL = {
+    "peft": "PeftModel PeftConfig LoraConfig PeftType prepare_model_for_kbit_training",
+    "flash_attn": "flash_attn_func flash_attn_varlen_func unpad_input index_first_axis",
+    "bitsandbytes": "bnb",
+    "numpy": "np",
+    "torch": "nn F dist",
+    "datasets": "load_dataset load_from_disk Dataset",
+    "transformers": "AutoTokenizer AutoModelForCausalLM AutoConfig Trainer TrainingArguments",
+    "accelerate": "Accelerator init_empty_weights load_checkpoint_and_dispatch",
+    "vllm": "LLM SamplingParams",
+    "apex": "amp FusedAdam FusedLayerNorm",
+}
 _REQUIREMENT = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)\s*([<>=!~].*)?")
 
 
@@ -85,7 +98,10 @@ def installs_module(module: str) -> str:
         return f"$ {install_command('train')}{EVERYWHERE}"
     if top.startswith(_APEX_PARTS):
         return _APEX
-    known = distribution_of(top) or _EXTENSIONS.get(top, "")
+    if built := _EXTENSIONS.get(top):  # its package may be there, installed without it
+        build = f"install --force-reinstall --no-deps --no-build-isolation {shlex.quote(built)}"
+        return f"$ {PYTHON} -m pip {build}{EVERYWHERE}"
+    known = distribution_of(top)
     if known:
         return f"$ {PYTHON} -m pip install {shlex.quote(known)}{EVERYWHERE}"
     return (
@@ -103,6 +119,13 @@ def installs_version(requirement: str) -> str:
     return f"$ pip install {shlex.quote(f'{name}{found[2] or str()}')}{EVERYWHERE}"
 
 
+def optional_module(name: str) -> str:
+    """The module that an undefined name is imported from; empty where it is not known."""
+    if name in _SAME:
+        return name
+    return next((module for module, names in _OPTIONAL.items() if name in names.split()), "")
+
+
 def top_package(hits: tuple[MatchedLine, ...]) -> dict[str, str]:
     """The package of the module that a line names."""
     return {"package": hits[0].values["module"].partition(".")[0]}
@@ -115,8 +138,20 @@ def install_module(hits: tuple[MatchedLine, ...]) -> dict[str, str]:
 
 def install_version(hits: tuple[MatchedLine, ...]) -> dict[str, str]:
     """The line that installs the version which a message asks for."""
-    wanted = installs_version(hits[0].values["need"])
+    need = hits[0].values["need"]
+    wanted = _APEX if need.lower().startswith("apex") else installs_version(need)
     return {"install": wanted or "# install the version that the message asks for"}
+
+
+def version_needed(hits: tuple[MatchedLine, ...]) -> dict[str, str]:
+    """The line that installs the version which is needed, where a package of pip's is meant."""
+    values = hits[0].values
+    wanted = values.get("need") or values.get("other") or ""
+    name, _, rest = wanted.replace("PyTorch", "torch").partition(" ")
+    number = rest.removeprefix("version ").replace(" ", "")
+    requirement = f"{name}>={number}" if number[:1].isdigit() else f"{name}{number}"
+    install = installs_version(requirement)
+    return {"install": install or "# install the version that the message asks for"}
 
 
 def extension_package(hits: tuple[MatchedLine, ...]) -> dict[str, str]:

@@ -15,14 +15,16 @@ Form = Literal["error", "notice", "source", "plain"]
 EXCEPTION = re.compile(
     r"^(?P<kind>(?:[A-Za-z_]\w{0,60}\.){0,6}_?[A-Z]\w{0,60}"
     r"(?:Error|Exception|Interrupt|Failure|Failed|Invalid|Exit|OfResources|Timeout|Unsupported|"
-    r"NotFound)(?:\([A-Z]\w{0,60}\))?"
-    r"|Exception|assert)(?::\s*|\s*$|(?=\(['\"]))(?P<what>[^\n]{0,300})"
+    r"NotFound|Conflict|TimeoutExpired|BrokenProcessPool|LimitHit)(?:\([A-Z]\w{0,60}\))?"
+    r"|(?:[A-Za-z_]\w{0,60}\.){1,6}Error"
+    r"|Exception|Timeout|StopIteration|assert)(?::\s*|\s*$|(?=\(['\"]))(?P<what>[^\n]{0,300})"
 )
 _LEAD = re.compile(
     r"(?:\[[^\]\n]{0,160}\]|[\w.:-]{1,40}\]|\d[\w.:,/-]{0,40}(?=[\s|])|[|>:-]|"
     r"(?:INFO|ERROR|CRITICAL|FATAL|std(?:out|err))\S{0,40})\s{0,4}"
 )
 _LEADS = 10  # pieces of a prefix: times, numbers, brackets, levels
+LEVELS = re.compile(r"\b(?:DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|CRITICAL|FATAL)\b")
 _LEVEL_ERROR = re.compile(
     r"\[(?:ERROR|FATAL|CRITICAL)\]|^(?:ERROR|FATAL|CRITICAL|Error|error|fatal)\b[: ]|"
     r"[-|\s](?:ERROR|FATAL|CRITICAL)[\s|-]|^\[?[EF]\d{4}[ :]|\[E\d{0,4} ?[^\]\n]{0,80}\]|NCCL WARN|"
@@ -45,7 +47,7 @@ _GOES_ON = re.compile(
     r"performance)|is optional|optional (?:dependency|package|import)|if you (?:want|wish|need|"
     r"plan|would like) to|for (?:better|best|faster|improved) (?:performance|speed)|"
     r"(?:not (?:be )?|dis)abled\b|\[(?:NO|OKAY|YES)\]|using [^\n]{1,60} instead|can safely ignore|"
-    r"pip's dependency resolver does not|"
+    r"pip's dependency resolver does not|not a git repository|detect the name of this notebook|"
     r"not installed[^\n]{0,40}(?:using|so|\bwill\b)|could not import|unable to import|failed to "
     r"import [^\n]{1,60}\(optional|consider (?:installing|using)|"
     r"cannot use [^\n]{1,40}, using|(?:is|was) not (?:found|installed|available)[,.;] ?"
@@ -76,7 +78,12 @@ _CODE = re.compile(
 )
 _QUOTING = ('"', "'", "`", "\u201c", "\u2018")
 _MESSAGE = re.compile(
-    r"\s{0,20}(?:\{|\"\w{1,40}\" ?:|[\w.]{1,80}(?:Error|Exception)\(|'\(?\w{1,40}(?:Error|Pool)\()"
+    r"\s{0,20}(?:'[\w.-]{1,60}' (?:is not recognized|不是|n'est pas|не является|no se|ist )|"
+    r"'[\w.]{1,80}' object (?:has no attribute '|is not (?:callable|subscriptable|iterable))|"
+    r"\"[-\u2013]{1,2}\w{2,40}[`'\"]{0,2} (?:value|argument|option) |"
+    r"\{|\"\w{1,40}\" ?:|[\w.]{1,80}(?:Error|Exception)\(|'\(?\w{1,40}(?:Error|Pool)\(|"
+    r"\"(?:[A-Z]\w{1,60}Error|hipError\w{1,60}): |terminate called after throwing an instance of '|"
+    r"(?:Exception|Error) [\w ]{1,40}: ['\"])"
 )
 _PROSE = re.compile(r"(?:[A-Za-z][\w'-]{0,30}[,;.]?\s+(?:\()?){4}")
 
@@ -101,12 +108,11 @@ def form_of(raw: str, text: str) -> Form:
         return "source"
     if exception_in(text):
         return "error"
-    head = raw[:240]
-    if _LEVEL_NOTICE.search(head) and not _LEVEL_ERROR.search(head):
+    heads = (raw[:240], text[:240])
+    is_error = any(map(_LEVEL_ERROR.search, heads))
+    if _GOES_ON.search(text) or (not is_error and any(map(_LEVEL_NOTICE.search, heads))):
         return "notice"
-    if _GOES_ON.search(text):
-        return "notice"
-    return "error" if _LEVEL_ERROR.search(head) else "plain"
+    return "error" if is_error else "plain"
 
 
 def is_listed(text: str, start: int) -> bool:

@@ -6,16 +6,25 @@ All places are offsets into the window's bytes; whatever the log is, each look i
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from itertools import pairwise, takewhile
 
-from dsforge.diagnose.line_forms import is_listed, is_mention
+from dsforge.diagnose.line_forms import LEVELS, exception_in, is_listed, is_mention
 from dsforge.diagnose.log_line import LONGEST, Line, cleaned, plain
 from dsforge.diagnose.rule import Rule
+from dsforge.diagnose.run_phases import reports_loss
 
 AHEAD_BYTES = 16_000  # a hit this close to the end waits for what follows it
 BEFORE_BYTES = 8_000  # context that stays behind
 INTERLEAVED = 4  # ranks whose lines may stand between two lines of one
+BELOW_AN_ASSERTION = 32  # lines in which its error is looked for: marks, and what others print
+_LINE = re.compile(rb"[^\r\n]+")
 _FRAME = re.compile(r'File "|\.py(?:: ?| in )')  # of Python, of notebooks
-NARROW, WIDE = 60, 260  # bytes of a line that a terminal may have cut
+_FAILED = re.compile(rb"AssertionError(?:\x1b\[[\d;]{0,9}m|[ \t\r])*(?:\n|\Z)")  # without a message
+CUT_LINES = 6  # of one message, in which words are looked for that make it another
+_CODE = re.compile(r" {2,3}\S[^\n]{0,200}?(?: = |\w\()")  # a source that lost some of its indent
+_ARROW = re.compile(r"-{1,4}> ?\[?\d{1,6}\b")  # the line of a notebook's frame that was running
+NARROW, WIDE = 48, 260  # bytes of a line that a terminal may have cut
 
 
 def bounds(window: bytes, place: int) -> tuple[int, int]:
@@ -33,33 +42,97 @@ def is_source(window: bytes, start: int) -> bool:
     return b'File "' in before and b", line " in before
 
 
-def following(window: bytes, stop: int, said: Line, count: int) -> list[tuple[int, str]]:
-    """The next lines of the same speaker, where lines name theirs, each with its distance."""
-    taken: list[tuple[int, str]] = []
+def following(
+    window: bytes, stop: int, said: Line, count: int, *, notices: bool = False
+) -> list[tuple[int, str]]:
+    """The next lines of the same speaker, each with its distance.
+
+    Where lines name their rank or host, those of others are left out. So are notices, which another
+    thread or a child process wrote in between, unless the line is one itself or they are asked for.
+    """
+    return list(_after(window, stop, said, count, notices=notices))
+
+
+def _after(
+    window: bytes, stop: int, said: Line, count: int, *, notices: bool = False
+) -> Iterator[tuple[int, str]]:
+    """The lines of `following`, each read when it is asked for."""
     if not count:
-        return taken
-    ahead = window[stop + 1 : stop + AHEAD_BYTES].split(b"\n", INTERLEAVED * count + 1)
-    for distance, raw in enumerate(ahead[: INTERLEAVED * count], start=1):
+        return
+    taken = 0
+    ahead = window[stop + 1 : stop + AHEAD_BYTES].split(b"\n", INTERLEAVED * (count + 1) + 1)
+    for distance, raw in enumerate(ahead[: INTERLEAVED * (count + 1)], start=1):
         line = cleaned(raw)
-        if same(said, line):
-            taken.append((distance, line.text))
-        if len(taken) == count:
-            break
-    return taken
+        if same(said, line) and (notices or line.form != "notice" or said.form == "notice"):
+            yield distance, line.text
+            taken += 1
+        if taken == count:
+            return
+
+
+def failed_assertion(window: bytes, stop: int, said: Line) -> Line | None:
+    """The source line of an assertion that failed without a message: then it is the message."""
+    text = said.text.strip()
+    if not text.startswith("assert "):
+        return None
+    if not _FAILED.search(window, stop, stop + AHEAD_BYTES):
+        return None  # cheap: most assertions in a log are source lines that did not fail
+    after = (line.strip() for _, line in _after(window, stop, said, BELOW_AN_ASSERTION))
+    own = takewhile(lambda line: not _FRAME.search(line), after)
+    if "AssertionError" not in own:
+        return None
+    return said._replace(text=text, whole=f"error: {text}")
+
+
+def cut_lines(window: bytes, start: int) -> list[tuple[tuple[int, int], bytes]]:
+    """The lines from a place on that a terminal may have cut: bounds, and the text over the cut.
+
+    The text is in lower case and stands twice: as if a word was cut, and as if between words.
+    """
+    lines = [(m.start() + start, m.end() + start) for m in _LINE.finditer(window[start:])]
+    found = []
+    for line, after in pairwise(lines):
+        if NARROW <= line[1] - line[0] <= WIDE:
+            one, other = (window[slice(*place)].strip().lower() for place in (line, after))
+            found.append((line, b"\n".join((one + other[:WIDE], one + b" " + other[:WIDE]))))
+    return found
 
 
 def wrapped(rule: Rule, raw: bytes, line: tuple[int, int], said: Line) -> re.Match[str] | None:
-    """The match of a rule in a line that a terminal has cut into several."""
-    if not NARROW <= line[1] - line[0] <= WIDE:
-        return None
-    rest = [text for _, text in following(raw, line[1], said, 2)]
-    if not rest or len(rest[0]) > WIDE:
-        return None
-    for joint in ("", " "):
-        found = rule.match(joint.join([said.text, *rest])[:LONGEST])
+    """The match of a rule in a line that a terminal has cut into several.
+
+    A family knows no message, so it cannot tell the rest of a line from the next one.
+    """
+    for text in () if rule.kind == "family" else _rejoined(raw, line, said, 2):
+        found = rule.match(text)
         if found and found.start() < len(said.text) < found.end():
             return found
     return None
+
+
+def taken_back(
+    rule: Rule, found: re.Match[str], raw: bytes, *, line: tuple[int, int], said: Line
+) -> bool:
+    """Whether a line may be cut, and its rest has words that the pattern of a match excludes."""
+    pattern = found.re.pattern
+    if rule.kind == "family" or rule.lines or "(?!" not in pattern or pattern.endswith("$"):
+        return False
+    return not all(found.re.search(text) for text in _rejoined(raw, line, said, CUT_LINES))
+
+
+def _rejoined(raw: bytes, line: tuple[int, int], said: Line, count: int) -> list[str]:
+    """A line with those after it, as if cut within a word, and between words; nothing if whole."""
+    rest = []
+    if NARROW <= line[1] - line[0] <= WIDE:
+        after = [text for _, text in following(raw, line[1], said, count, notices=True)]
+        rest = list(takewhile(str.strip, after))
+    if not rest or len(rest[0]) > WIDE:
+        return []
+    if len(rest[0]) > line[1] - line[0] + len(rest[0].partition(" ")[0]):
+        return []  # its first word would have had room: nothing was cut here
+    if LEVELS.match(rest[0]) or exception_in(rest[0]):
+        return []  # a message of its own
+    return [joint.join([said.text, *rest])[:LONGEST] for joint in ("", " ")]
 
 
 def is_said(line: Line, start: int) -> bool:
@@ -71,13 +144,24 @@ def is_said(line: Line, start: int) -> bool:
 
 
 def last_frames(context: str) -> str:
-    """The last traceback of a context: frames, the source below each, boxes and errors."""
-    kept = []
+    """The last traceback of a context: frames, the source below each, boxes and errors.
+
+    Nothing of it, where training went on after it: what comes then is another failure.
+    """
+    kept: list[str] = []
+    ended = False  # by the exception's own line; a frame after it is of another traceback
     for raw in context.rpartition("Traceback (most recent call last)")[2].split("\n"):
         line = cleaned(raw.encode())
-        frame = _FRAME.search(line.text) is not None or line.text.startswith(("    ", "│"))
+        begins = _FRAME.search(line.text) is not None
+        ran = line.text.startswith(("    ", "│")) or _ARROW.match(line.text) is not None
+        frame = begins or ran or _CODE.match(line.text) is not None
+        if begins and ended:
+            kept, ended = [], False
+        ended = ended or (not frame and exception_in(line.text) is not None)
         if line.form != "notice" and (frame or line.form == "error"):
             kept.append(line.text)
+        elif reports_loss(line.text):
+            kept.clear()
     return "\n".join(kept)
 
 

@@ -17,20 +17,26 @@ _ESCAPES = re.compile(
     r"\x1b(?:\[[0-9;?]{0,20}[ -/]?[@-~]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)|[@-_])"
 )
 _TIME = r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?"
+_MONTH = "(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)"  # of syslog and journald
 _WHEN = re.compile(_TIME)
 _PREFIX = re.compile(
     r"\s{0,8}(?:"
-    r"\[(?:rank|default)(?P<rank>\d{1,6})\]:? ?"
-    r"|\[\d{1,6},(?P<mpi>\d{1,6})\]<std(?:err|out)>:? ?"
+    r"\[(?:rank|default)(?P<rank>\d{1,6})\]:?(?: (?! ))?"
+    r"|\[\d{1,6},(?P<mpi>\d{1,6})\]<std(?:err|out)>:?(?: (?! ))?"
     r"|(?P<srun>\d{1,6}): ?(?=\D)"
     rf"|\[?{_TIME}\]?(?: |$)"
     r"|\([^()\n]{0,80}\bpid=\d{1,9}[^()\n]{0,60}\) ?"  # Ray
     r"|(?:ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d \[[\w.]{1,60}:\d{1,6}\] ?"  # vLLM
     r"|\d{1,3}%\|[^|\n]{0,400}\|[^\[\n]{0,40}\[[^\]\n]{0,60}\] ?"  # a progress bar
-    r"|>{1,3} {1,3}|E {2,12}(?=\S)|│ {1,2}(?=\D)"  # quoted, pytest, a box
-    r"|`(?![^`\n]{0,400}`)"  # a paste
-    r"|(?P<host>\d{1,3}(?:\.\d{1,3}){3}|worker-\d{1,5}|[A-Za-z][\w.-]{0,60}-?\d{1,4})"
-    r": (?=\s*(?:\[|Traceback|File |[\w.]{1,60}(?:Error|Exception)|Killed|ssh|/))"
+    rf"|{_MONTH} {{1,2}}\d{{1,2}} \d\d:\d\d:\d\d [\w.-]{{1,60}} (?:[\w./-]{{1,40}}\[\d{{1,9}}\]: )?"
+    r"|[A-Za-z][\w.-]{0,60}[-_]\d{1,4} {1,20}\| ?"  # docker compose
+    r"|>{1,3} ?|E {2,12}(?=\S)|│ {1,2}(?=\D)"  # quoted, pytest, a box
+    r"|`(?![^`\n]{0,400}`(?!\s*$))"  # a paste, or a line that is all code
+    r"|`(?=(?:\w{1,40}\.){0,6}[A-Z]\w{0,60}(?:Error|Exception): [^`\n]{1,1800}`[.!?]?\s*$)"
+    r"|raise \w{1,60}\([^\n]{0,300}?[()] (?=(?:\w{1,60}\.){0,6}[A-Z]\w{0,60}(?:Error|Exception): )"
+    r"|(?P<host>(?:\d{1,3}(?:\.\d{1,3}){3}|worker-\d{1,5})(?=: (?!Permission denied))"
+    r"|[A-Za-z][\w.-]{0,60}-?\d{1,4}"
+    r"(?=: \s*(?:\[|Traceback|File |[\w.]{1,60}(?:Error|Exception)|Killed|ssh|/))): "
     r")"
 )
 _RANK = re.compile(r"\b(?:global_?)?rank[ :=]{0,3}(\d{1,6})\b", re.IGNORECASE)

@@ -9,7 +9,7 @@ endlessly without matching is given up.
 from __future__ import annotations
 
 import re
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
@@ -18,17 +18,20 @@ from dsforge.diagnose.log_context import (
     AHEAD_BYTES,
     BEFORE_BYTES,
     bounds,
+    cut_lines,
+    failed_assertion,
     following,
     is_said,
     is_source,
     last_frames,
     last_time,
     lines_before,
+    taken_back,
     wrapped,
 )
 from dsforge.diagnose.log_line import Line, cleaned
-from dsforge.diagnose.rule import MatchedLine, Rule, compiled
-from dsforge.diagnose.rulebook import Rulebook
+from dsforge.diagnose.rule import ANSWERS, MatchedLine, Rule
+from dsforge.diagnose.rulebook import DIGITS, Rulebook
 from dsforge.diagnose.run_phases import STEPS, SUCCESS, last_steps, phase_at
 
 WINDOW_BYTES = 1 << 20
@@ -37,6 +40,12 @@ SOURCE_INDENT = "    "  # of the code below a frame of a traceback
 END_BYTES = 16_000  # of a log, in which an error without a traceback is looked for
 END_LINES = 5
 TRACEBACK = "Traceback (most recent call last)"
+STRAIGHT = {
+    quote.encode(): straight
+    for quotes, straight in (("\u2018\u2019", b"'"), ("\u201c\u201d", b'"'))
+    for quote in quotes
+}
+BEGUN = (b"\xe2\x80", b"\xe2", b"\r")  # first bytes of what is replaced, at the end of a chunk
 ECHOES = ("ChildFailedError", "CalledProcessError", "SystemExit", "KeyboardInterrupt")
 KEPT_HITS = 16  # of a rule in one file: one for each of the first ranks
 TRIED_LINES = 1_000  # for one needle in one file
@@ -51,13 +60,19 @@ _ENDING = re.compile(
     r"\bfailure [\w./]{1,80}:\d|command not found|died or was killed|"
     r"\b[A-Z]\w{1,60}(?:Error|Exception) (?:occurred|was raised)\b|"
     r"Max retries exceeded|lost communication|"
-    r"^Unrecognized ",
+    r"^Unrecognized |^[a-z]{2,40}(?:error|exception): |\berror in:? \S{1,200}:\d|"
+    r"\berror \(\d{1,4}\) ?:|following error:",
     re.IGNORECASE,
 )
+_GAVE_UP = re.compile(  # a notice that ends the program
+    r"\b(?:unable|failed|could not|cannot)\b[^\n]{1,300}\b(?:exit|abort|giv|quitt)ing\b",
+    re.IGNORECASE,
+)
+_FRAME = re.compile(r' {0,8}File "[^"\n]{1,300}", line \d{1,7}, in \S')  # of a traceback
 _KERNEL = re.compile(
     r"\[ {0,8}\d{1,8}\.\d{6}\] "
 )  # what hosts print as they start counts as normal
-_DIGITS = b"0123456789"
+
 _FLAT = bytes(range(256)).lower().replace(b"\r", b"\n")
 
 
@@ -87,6 +102,7 @@ def scan(chunks: Iterable[bytes], file: str, rules: Rulebook) -> Scan:
             used = scanner.look(bytes(held), len(held) - AHEAD_BYTES)
             del held[:used]
     scanner.look(bytes(held), len(held))
+    scanner.look_across_cuts(bytes(held))
     scanner.look_at_the_end(bytes(held))
     hits = sorted(scanner.hits, key=lambda hit: hit.line)
     lines = scanner.lines_before + held.count(b"\n")
@@ -94,10 +110,27 @@ def scan(chunks: Iterable[bytes], file: str, rules: Rulebook) -> Scan:
 
 
 def _parts(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """The chunks, none larger than a window."""
+    """The chunks, none larger than a window; curled quotes and line ends of Windows are plain."""
+    rest = b""  # the begin of a quote or a line end
     for chunk in chunks:
         for start in range(0, len(chunk), WINDOW_BYTES):
-            yield chunk[start : start + WINDOW_BYTES]
+            part = rest + chunk[start : start + WINDOW_BYTES]
+            rest = next((begin for begin in BEGUN if part.endswith(begin)), b"")
+            part = part[: len(part) - len(rest)].replace(b"\r\n", b"\n")
+            for curled, straight in STRAIGHT.items():
+                part = part.replace(curled, straight)
+            yield part
+    yield rest
+
+
+def _evidence(raw: bytes, line: tuple[int, int]) -> Line | None:
+    """The line, where it can say what failed: not our own words, nor the source below a frame."""
+    said = cleaned(raw[slice(*line)])
+    if said.text.startswith(OWN):
+        return None
+    asserted = failed_assertion(raw, line[1], said)  # below its frame, or without it
+    is_below = said.text.startswith(SOURCE_INDENT) and is_source(raw, line[0])
+    return asserted or (None if is_below else said)
 
 
 class _Scanner:
@@ -112,13 +145,9 @@ class _Scanner:
         self._seen = 0  # bytes of the window that are done
         self._phase, self._when = "", ""
         self.rules = rules
-        self._by_needle: dict[bytes, list[str]] = {}
+        self._by_needle = dict(rules.by_needle)
         self._tried: dict[bytes, int] = {}
-        self._lines: dict[str, set[int]] = {name: set() for name in rules}
-        for name, entry in rules.entries.items():
-            for needle in entry.needles:
-                self._by_needle.setdefault(needle.encode(), []).append(name)
-        self._plain = {needle: needle.translate(None, _DIGITS) for needle in self._by_needle}
+        self._lines: defaultdict[str, set[int]] = defaultdict(set)
         self._known: set[bytes] = set()  # lines without digits that have no needle
         self._known_bytes = 0
 
@@ -146,12 +175,12 @@ class _Scanner:
 
     def _candidates(self, part: bytes) -> list[bytes]:
         """The needles that lines of this part may have; lines known to have none are left out."""
-        flat = part.translate(_FLAT, _DIGITS).split(b"\n")
+        flat = part.translate(_FLAT, DIGITS).split(b"\n")
         lines = {line[:CUT_BYTES] for line in flat} - self._known
-        text = b"\n".join(lines)
-        found = [needle for needle in self._by_needle if self._plain[needle] in text]
+        text, without_digits = b"\n".join(lines), self.rules.without_digits
+        found = [needle for needle in self._by_needle if without_digits[needle] in text]
         if self._known_bytes < KNOWN_BYTES:
-            words = [self._plain[needle] for needle in found]
+            words = [without_digits[needle] for needle in found]
             dull = {line for line in lines if not any(word in line for word in words)}
             self._known |= dull
             self._known_bytes += sum(map(len, dull))
@@ -175,14 +204,14 @@ class _Scanner:
 
     def _match(self, rules: list[Rule], raw: bytes, line: tuple[int, int], lower: bytes) -> None:
         """Add a hit for each rule whose pattern the line has."""
-        said = cleaned(raw[slice(*line)])
-        if said.text.startswith(OWN) or (
-            said.text.startswith(SOURCE_INDENT) and is_source(raw, line[0])
-        ):
+        said = _evidence(raw, line)
+        if said is None:
             return
         for rule in rules:
             lines = [(0, said.text), *following(raw, line[1], said, rule.lines)]
             found = rule.match("\n".join(text for _, text in lines))
+            if found and taken_back(rule, found, raw, line=line, said=said):
+                continue
             found = found or wrapped(rule, raw, line, said)
             if found is None or not is_said(said, found.start()):
                 continue
@@ -195,7 +224,7 @@ class _Scanner:
             context = lines_before(raw, line[0])
             if offset:
                 context += "\n".join(text for distance, text in lines if distance < offset)
-            if rule.context and not compiled(rule.context).search(last_frames(context) + shown):
+            if rule.context and not rule.fits(found, last_frames(context) + shown):
                 continue
             self.hits.append(
                 MatchedLine(
@@ -212,6 +241,21 @@ class _Scanner:
                 )
             )
 
+    def look_across_cuts(self, window: bytes) -> None:
+        """Where no cause is known: the words that a terminal has divided between two lines."""
+        lasting = (hit for hit in self.hits if hit.line >= self.progress_line)
+        if any(hit.rule.kind in ANSWERS and not proves_nothing(hit) for hit in lasting):
+            return
+        places = cut_lines(window, max(window.rfind(b"\n", 0, max(0, len(window) - END_BYTES)), 0))
+        text = b"\n".join(joined for _, joined in places)
+        for needle, names in self._by_needle.items():
+            if needle not in text:
+                continue
+            rules = [rule for name in names if (rule := self.rules[name]).kind in ANSWERS]
+            for line, joined in places:
+                if needle in joined:
+                    self._match(rules, window, line, window.lower())
+
     def look_at_the_end(self, window: bytes) -> None:
         """Add what no needle finds: an exception or an error in the last lines."""
         start = max(window.rfind(b"\n", 0, max(0, len(window) - END_BYTES)), 0)
@@ -227,8 +271,12 @@ class _Scanner:
             if not self._nothing_proven():
                 break
         if self._nothing_proven():
-            self._look_for_an_ending(window, lines[-END_LINES:])
-        cut_off = [said for said in lines if said[1].text.startswith(TRACEBACK)]
+            gave_up = [said for said in lines if _GAVE_UP.search(said[1].text)]
+            self._look_for_an_ending(window, gave_up or lines[-END_LINES:])
+        frames = [said for said in lines if _FRAME.match(said[1].text)]
+        if frames and self._number(window, frames[-1][0]) < self.progress_line:
+            frames = []  # the run went on after it
+        cut_off = frames or [said for said in lines if said[1].text.startswith(TRACEBACK)]
         if cut_off and self._only_notices():
             self._look_for_an_ending(window, cut_off[-1:])
 
@@ -243,12 +291,14 @@ class _Scanner:
     def _look_for_an_ending(self, window: bytes, lines: list[tuple[int, Line]]) -> None:
         """Add the first of these lines that says in plain words that something failed."""
         for place, line in lines:
-            if _KERNEL.match(line.text) or line.form not in ("error", "plain"):
+            gave_up = line.form == "notice" and _GAVE_UP.search(line.text)
+            if _KERNEL.match(line.text) or not (gave_up or line.form in ("error", "plain")):
                 continue
             found = _ENDING.search(line.text)
             warned = line.form == "error"
-            cut_off = self._only_notices() and line.text.startswith(TRACEBACK)
-            if warned or cut_off or (found and is_said(line, found.start())):
+            begun = line.text.startswith(TRACEBACK) or _FRAME.match(line.text)
+            cut_off = begun and place == lines[-1][0] and self._only_notices()
+            if warned or cut_off or gave_up or (found and is_said(line, found.start())):
                 values = {"kind": "", "what": line.text.strip()[:300]}
                 self._add("unknown-end", window, (place, line), values)
                 return

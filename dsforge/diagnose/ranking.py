@@ -6,14 +6,14 @@ out where something explains it, and is the answer where nothing does.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from dsforge.diagnose.computed import values_of
+from dsforge.diagnose.line_forms import LEVELS
 from dsforge.diagnose.log_context import last_frames
 from dsforge.diagnose.log_scanner import Scan
-from dsforge.diagnose.rule import ANSWERS, MatchedLine, compiled
+from dsforge.diagnose.rule import ANSWERS, ERRORS, MatchedLine, compiled
 from dsforge.diagnose.rulebook import Rulebook
 from dsforge.diagnose.templates import filled_fix, filled_message
 
@@ -21,11 +21,12 @@ SHOWN_LINES = 4  # of evidence for one cause
 SHOWN_CAUSES = 5
 LATER = 0.5  # factor on the confidence of a cause that came after another
 CAUGHT = 0.5  # and of an exception that was logged, after which the program went on
-LINES_BEFORE = 12  # of a plain line, in which the error that it continues may stand
+LINES_BEFORE = 40  # of a plain line, in which the error that it continues may stand
 WENT_ON_LINES = 3  # fewer of them after an exception may be its own end
 _TRACEBACK = "Traceback (most recent call last)"
-LEVELS = re.compile(r"\b(?:DEBUG|INFO|WARNING|ERROR)\b")
-LAST = ("error", "echo", "exit")  # answers where nothing better is there, best first
+LAST = (ERRORS, ("echo",), ("exit",))  # answers where nothing better is there, best first
+_RAISED = ("error", "error")  # kind and form of an exception that no rule knows
+_CHAINED = ("another exception occurred:", "direct cause of the following exception:")
 
 
 class Evidence(NamedTuple):
@@ -75,14 +76,14 @@ def causes(scans: Sequence[Scan], rules: Rulebook) -> tuple[Cause, ...]:
 
 def _survived(hit: MatchedLine, steps: dict[str, int]) -> bool:
     """Whether training went on for several steps after an error; `steps`: from which line."""
-    fails = hit.rule.kind in (*ANSWERS, "error", "echo")
+    fails = hit.rule.kind in (*ANSWERS, *ERRORS, "echo")
     return fails and hit.line < steps[hit.file]
 
 
 def _lasting(hits: list[MatchedLine], steps: dict[str, int]) -> list[MatchedLine]:
     """The hits, less those that the run survived, where another failure ended it."""
     lasting = [hit for hit in hits if not _survived(hit, steps)]
-    ended = any(hit.rule.kind in (*ANSWERS, "error") for hit in lasting)
+    ended = any(hit.rule.kind in (*ANSWERS, *ERRORS) for hit in lasting)
     return lasting if ended else hits
 
 
@@ -111,7 +112,7 @@ def _without_notices(hits: list[MatchedLine]) -> list[MatchedLine]:
 
 def _needs_confirmation(hit: MatchedLine) -> bool:
     """Whether a line proves nothing by itself."""
-    if hit.rule.kind not in ("cause", "error", "echo") or hit.rule.any_level:
+    if hit.rule.kind not in ("cause", *ERRORS, "echo") or hit.rule.any_level:
         return False
     if hit.form == "plain" and hit.rule.errors_only:
         lines_before = "\n".join(hit.before.rstrip().split("\n")[-LINES_BEFORE:])
@@ -137,7 +138,7 @@ def _first_readers(hits: list[MatchedLine], rules: Rulebook) -> list[MatchedLine
     seen: set[tuple[str, int]] = set()
     kept = []
     for hit in sorted(hits, key=lambda hit: rules.place(hit.rule.id)):
-        if (hit.file, hit.line) not in seen or hit.rule.kind not in ANSWERS:
+        if (hit.file, hit.line) not in seen or hit.rule.kind not in (*ANSWERS, "family"):
             kept.append(hit)
         seen.add((hit.file, hit.line))
     return kept
@@ -171,10 +172,20 @@ def _is_new(
     """Whether an exception is none that another rule has read, nor one in a destructor."""
     if hit.rule.kind != "error":
         return True
-    said = hit.before.rpartition(_TRACEBACK)[0] or hit.before
-    last = said.rstrip().rpartition("\n")[2]
     read = any(group[0].rule.match(hit.text) for group in known)
-    return (hit.file, hit.line) not in taken and not read and "Exception ignored in" not in last
+    return (hit.file, hit.line) not in taken and not read and not _was_ignored(hit)
+
+
+def _was_ignored(hit: MatchedLine) -> bool:
+    """Whether an exception was raised in a destructor, which Python only reports."""
+    said = hit.before.rpartition(_TRACEBACK)[0] or hit.before
+    return "Exception ignored in" in said.rstrip().rpartition("\n")[2]
+
+
+def _ended_nothing(hit: MatchedLine) -> bool:
+    """Whether an exception was ignored, or logged as a warning."""
+    said = hit.before.rpartition(_TRACEBACK)[0].rstrip().rpartition("\n")[2]
+    return _was_ignored(hit) or " WARN" in f" {said}"
 
 
 def _cascade(groups: list[tuple[MatchedLine, ...]], place: object) -> list[tuple[MatchedLine, ...]]:
@@ -187,11 +198,45 @@ def _cascade(groups: list[tuple[MatchedLine, ...]], place: object) -> list[tuple
     if strong:
         first = _first_cause(by_kind.get("cause", strong))
         early = [g for g in strong[: strong.index(first)] if g[0].rule.kind != "cause"]
-        return [*early, first, *(g for g in strong if g not in early and g is not first), *hints]
-    for kind in LAST:
-        if kind in by_kind:
-            return by_kind[kind][:1] + hints
+        rest = [g for g in strong if g not in early and g is not first]
+        return [*_raised_before(groups, strong), *early, first, *rest, *hints]
+    for kinds in LAST:
+        if last := [group for group in groups if group[0].rule.kind in kinds]:
+            return [_telling(last), *hints]
     return hints
+
+
+def _raised_before(
+    groups: list[tuple[MatchedLine, ...]], strong: list[tuple[MatchedLine, ...]]
+) -> list[tuple[MatchedLine, ...]]:
+    """The error that ended a process, where all that a rule knows is what it brought about.
+
+    That is a death by a signal or a wait in the same log, after an exception or another error that
+    was not logged by a program that went on, nor ignored in a destructor.
+    """
+    if any(group[0].rule.kind == "cause" for group in strong):
+        return []
+    files = {hit.file for hit in strong[0]}
+    before = [
+        group
+        for group in groups[: groups.index(strong[0])]
+        if group[0].file in files
+        and (group[0].rule.kind == "family" or (group[0].rule.kind, group[0].form) == _RAISED)
+        and not all(map(_ended_nothing, group))
+    ]
+    return [_telling(before)] if before else []
+
+
+def _telling(groups: list[tuple[MatchedLine, ...]]) -> tuple[MatchedLine, ...]:
+    """The first group; of errors that were raised one from another, the first that tells why."""
+    first, *later = groups
+    if first[0].rule.kind == "error":
+        for group in later:
+            before = group[0].before
+            raised_from = max(before.rfind(words) for words in _CHAINED)
+            if group[0].rule.kind == "family" and raised_from > before.rfind(first[0].text) >= 0:
+                return group
+    return first
 
 
 def _first_cause(groups: list[tuple[MatchedLine, ...]]) -> tuple[MatchedLine, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dsforge.diagnose.ranking import Cause
-from dsforge.diagnose.rule import Rule
+from dsforge.diagnose.rule import ERRORS, Rule
 from dsforge.diagnose.templates import shown
 from dsforge.masking import masked
 
@@ -39,7 +39,7 @@ def shortly(causes: Sequence[Cause]) -> list[str]:
         return []
     cause = causes[0]
     sure = cause.confidence >= CONFIDENT
-    if not sure and cause.hits[0].rule.kind != "error":
+    if not sure and cause.hits[0].rule.kind not in ERRORS:
         return []
     lines = [
         f"cause: {'' if sure else 'not known; '}{cause.message} [{cause.rule}]",
@@ -73,7 +73,7 @@ def explained(rule: Rule) -> list[str]:
         f"  says      {shown(rule.message)}",
         f"  because   {rule.cause}",
         f"  seen in   {'; '.join(rule.sources)}",
-        *(f"  looks for {pattern}" for pattern in rule.patterns),
+        *(f"  looks for {pattern}" for pattern in rule.all_patterns),
         "  fix",
         *(f"    {line}" for line in shown(rule.fix).splitlines()),
     ]

@@ -6,7 +6,8 @@ because a distributed run that fails prints its cause once and the consequences 
     cause   an error that stands for itself; the first one in time is the answer
     stall   ranks waited too long: the answer where no cause came before it
     death   a process was killed: as a stall
-    error   an exception that no rule knows; better than an echo
+    family  an error that no rule knows, of a form that tells what kind of cause it has
+    error   an exception that no rule knows, of no such form; better than an echo
     echo    a peer is gone, a destructor fails: something else came first
     exit    what a launcher says at the end
     hint    nothing failed, but this costs time or comes out wrong
@@ -22,10 +23,11 @@ from typing import Any, Literal, NamedTuple, get_args
 from dsforge.diagnose.line_forms import Form
 from dsforge.diagnose.templates import required_names
 
-Kind = Literal["cause", "stall", "death", "error", "echo", "exit", "hint"]
+Kind = Literal["cause", "stall", "death", "family", "error", "echo", "exit", "hint"]
 
 
 ANSWERS = ("cause", "stall", "death")  # kinds that name a cause
+ERRORS = ("family", "error")  # errors that no rule knows
 FLAGS = ("survives_success", "any_level", "errors_only")
 
 
@@ -33,10 +35,12 @@ class Rule(NamedTuple):
     """One known fault: an entry of `rules/*.yaml`, field by field.
 
     A line is looked at where it contains one of the `needles` (lower case); the `patterns` are then
-    searched in it, one after the other, and in as many lines after it as `lines` says. `message`
-    and `fix` are templates (see templates.py) over the patterns' named groups, `rank`, `phase`, and
-    what the function named by `compute` adds. In a fix, a line that begins with `$ ` is a command,
-    `- ` and `+ ` are a change to ds_config, `NAME=value` goes into the environment of all ranks.
+    searched in it, one after the other, and in as many lines after it as `lines` says. Where others
+    say the same words, `context` tells them apart: for `vague` patterns, or without them for all.
+    `message` and `fix` are templates (see templates.py) over the patterns' named groups, `rank`,
+    `phase`, and what the function named by `compute` adds. In a fix, a line that begins with `$ `
+    is a command, `- ` and `+ ` are a change to ds_config, `NAME=value` goes into the environment of
+    all ranks.
     """
 
     id: str
@@ -56,22 +60,33 @@ class Rule(NamedTuple):
     compute: str = ""  # function of computed.py that adds values
     any_level: bool = False  # lines that call themselves information or warnings count, too
     context: str = ""  # pattern in the line, or in the last traceback before it, that must be there
+    vague: tuple[str, ...] = ()  # patterns of words that others say, too: `context` is for these
     confirmed_by: str = ""  # pattern in the failure itself, which makes a notice its cause
     continues: str = ""  # pattern in the line before, which makes a plain line part of an error
     errors_only: bool = False  # plain lines need that confirmation, too: they are often harmless
 
     @property
+    def all_patterns(self) -> tuple[str, ...]:
+        """The patterns that count anywhere, then those that need the context."""
+        return (*self.patterns, *self.vague)
+
+    @property
     def required(self) -> frozenset[str]:
         """Groups without which the message says nothing: a match that leaves one empty is void."""
-        return frozenset() if self.compute else _required(self.message, self.patterns)
+        return frozenset() if self.compute else _required(self.message, self.all_patterns)
 
     def match(self, text: str) -> re.Match[str] | None:
         """The first pattern's match that gives all that the message needs."""
-        for pattern in self.patterns:
+        for pattern in self.all_patterns:
             found = compiled(pattern).search(text)
             if found and all(found.groupdict().get(name) for name in self.required):
                 return found
         return None
+
+    def fits(self, found: re.Match[str], surroundings: str) -> bool:
+        """Whether a match stands where it means this: by the context, where it needs one."""
+        free = not self.context or (self.vague and found.re.pattern in self.patterns)
+        return bool(free or compiled(self.context).search(surroundings))
 
 
 class MatchedLine(NamedTuple):
@@ -118,7 +133,7 @@ def rule_from(entry: Mapping[str, Any]) -> Rule:
 
 def _value(rule: str, field: str, value: Any) -> Any:
     """A field's value in its type; lists become tuples."""
-    if field in ("needles", "patterns", "sources", "hits", "misses", "explains"):
+    if field in ("needles", "patterns", "vague", "sources", "hits", "misses", "explains"):
         if isinstance(value, list) and all(isinstance(item, str) and item for item in value):
             return tuple(value)
         raise ValueError(f"rule {rule}: `{field}` must be a list of texts (got {value!r})")

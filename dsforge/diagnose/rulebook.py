@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,11 +20,14 @@ from dsforge.diagnose.rule import Rule, rule_from
 
 FOLDER = Path(__file__).parent / "rules"
 FILES = (
-    "memory build device sharding config collective remote cluster launcher numerics training "
-    "trainer usage packages data input checkpoint storage environment job unknown"
+    "fabric mpi parallel megatron engine containers slurm orchestrator memory installs build "
+    "device accelerators sharding config collective remote cluster launcher finetuning processors "
+    "numerics training trainer usage packages data input checkpoint storage environment libraries "
+    "checks job values site settings frameworks rollouts engines families unknown"
 ).split()
 WITH_PLAN = "slow_network"  # a file whose rules say something beside a plan only
 _ENTRY = re.compile(r"^- id: (?P<id>[\w-]+)\n  needles: (?=\[)", re.MULTILINE)
+DIGITS = b"0123456789"
 _JSON = json.JSONDecoder()
 
 
@@ -53,6 +56,20 @@ class Rulebook(Mapping[str, Rule]):
 
     def __len__(self) -> int:
         return len(self.entries)
+
+    @cached_property
+    def by_needle(self) -> dict[bytes, tuple[str, ...]]:
+        """The rules that look for each needle."""
+        found: dict[bytes, list[str]] = {}
+        for name, entry in self.entries.items():
+            for needle in entry.needles:
+                found.setdefault(needle.encode(), []).append(name)
+        return {needle: tuple(names) for needle, names in found.items()}
+
+    @cached_property
+    def without_digits(self) -> dict[bytes, bytes]:
+        """Each needle as it stands in a text whose digits are taken out."""
+        return {needle: needle.translate(None, DIGITS) for needle in self.by_needle}
 
     def place(self, name: str) -> int:
         """The place of a rule in the order."""

@@ -38,6 +38,11 @@ TRIED = 64  # words of a part of a log that are looked at for them
 _LOSS = re.compile(rb"loss['\"]?\s{0,3}[:=|]?\s{0,3}-?\d")
 
 
+def reports_loss(text: str) -> bool:
+    """Whether a line is one of those that training prints for each step."""
+    return _LOSS.search(text.lower().encode()) is not None
+
+
 def phase_at(lower: bytes, place: int, phase: str) -> str:
     """The phase at a place of a log in small letters; the one given where no line names another."""
     last = -1

@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from dsforge.diagnose.known_packages import distribution_of
+from dsforge.diagnose.known_packages import distribution_of, optional_module
+from dsforge.diagnose.line_forms import exception_in
 from dsforge.diagnose.rule import MatchedLine
 
 _FRAME = re.compile(
@@ -21,6 +22,12 @@ _INSTALLED = re.compile(r"[/\\](?:site|dist)-packages[/\\](?P<package>[A-Za-z_]\
 _FOREIGN = re.compile(r"[/\\]lib(?:64)?[/\\]python\d|[/\\]bin[/\\]|^<|transformers_modules")
 _VARIABLE = re.compile(r"'[^'\n]{0,200}'|\"[^\"\n]{0,200}\"|`[^`\n]{0,200}`|\S*/\S*|\S*\d\S*")
 _ASSERTED = re.compile(r"\bassert ([^\n,]{1,160}? % [^\n,]{1,80} == 0)")
+_ADVICE = re.compile(  # a sentence of a message that says what to do
+    r"(?:^|[.;!,:] +|\bso )(?P<advice>(?:[Pp]lease|[Tt]ry|[Cc]onsider|[Ii]nstead|[Mm]ake sure|"
+    r"[Ee]nsure|[Ee]ither|[Yy]ou (?:should|need to|can|must|may)|Add|Call|Choose|Disable|Enable|"
+    r"Increase|Install|Pass|Reduce|Remove|Re-?run|[Ss]et|Specify|Switch|Update|Upgrade|[Uu]se) "
+    r"[^\n]{4,200})"
+)
 _WORDS = 8  # of a message that are searched for
 
 
@@ -46,8 +53,23 @@ def unknown_error(hits: tuple[MatchedLine, ...]) -> dict[str, str]:
         "frame": str(own[-1]) if own else "",
         "raised": raised,
         "package": distribution_of(package) if package else "",
-        "search": search_terms(hit.values.get("kind", ""), hit.values.get("what", ""), package),
+        "search": search_terms(*_said(hit), package),
+        "advice": _advice(_said(hit)[1] or hit.values.get("what", "")),
     }
+
+
+def _advice(what: str) -> str:
+    """What the message itself says to do; empty where it does not."""
+    found = _ADVICE.search(what)
+    return found["advice"].strip(" .") if found else ""
+
+
+def _said(hit: MatchedLine) -> tuple[str, str]:
+    """The exception's name and its message."""
+    found = exception_in(hit.text)
+    if "kind" in hit.values or found is None:
+        return hit.values.get("kind", ""), hit.values.get("what", "")
+    return found["kind"], found["what"]
 
 
 def calling_package(hits: tuple[MatchedLine, ...]) -> dict[str, str]:
@@ -56,6 +78,13 @@ def calling_package(hits: tuple[MatchedLine, ...]) -> dict[str, str]:
     kind, _, what = hits[0].text.strip().partition(": ")
     raising = values["raised"].partition(" ")[0]
     return {**values, "search": search_terms(kind, what, raising)}
+
+
+def undefined_name(hits: tuple[MatchedLine, ...]) -> dict[str, str]:
+    """The module that an undefined name is imported from, beside what is known of any error."""
+    module = optional_module(hits[0].values["name"])
+    known = unknown_error(hits)
+    return {**known, "module": module, "package": distribution_of(module) or known["package"]}
 
 
 def unpicklable(hits: tuple[MatchedLine, ...]) -> dict[str, str]:
@@ -75,9 +104,9 @@ def missing_submodule(hits: tuple[MatchedLine, ...]) -> dict[str, str]:
     values = unknown_error(hits)
     top = hits[0].values["module"].partition(".")[0]
     known = distribution_of(top)
-    look, upgrade = f"pip show {known}", f"$ pip install --upgrade {known}"
+    look, upgrade = f"$ pip show {known}", f"$ pip install --upgrade {known}"
     if not known:
-        look = f"python -c 'import {top}; print({top}.__file__)'"
+        look = f"$ python -c 'import {top}; print({top}.__file__)'"
         upgrade = f"# upgrade what provides `{top}`"
     frame = values["frame"] or values["raised"]
     return {"package": known or top, "look": look, "upgrade": upgrade, "frame": frame}

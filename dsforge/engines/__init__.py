@@ -7,7 +7,7 @@ known so that published runs of theirs can judge the estimates.
 
 from __future__ import annotations
 
-from dsforge.engines import deepspeed, fsdp, megatron, megatron_fsdp, nanotron, torchtune
+from dsforge.engines import ddp, deepspeed, fsdp, megatron, megatron_fsdp, nanotron, torchtune
 from dsforge.engines.engine import Engine, Held, Messages, Sharding, Stalls
 from dsforge.execution import Execution
 
@@ -17,6 +17,7 @@ ENGINES: tuple[Engine, ...] = (
     nanotron.ENGINE,
     megatron_fsdp.ENGINE,
     fsdp.ENGINE,
+    ddp.ENGINE,
     torchtune.ENGINE,
 )
 BY_NAME: dict[str, Engine] = {engine.name: engine for engine in ENGINES}

@@ -111,9 +111,11 @@ ENGINE = Engine(
     execution=Execution.model_construct(trainer="deepspeed"),
     back_end="deepspeed",
     states="zero",
-    head_sharded=False,  # AutoTP leaves the head whole
+    copies_ends=True,  # AutoTP leaves `nn.Embedding` and norms as they are
+    head_sharded=False,  # AutoTP gathers the logits
     buffer_elements=buffer_elements,
-    combines_splits=False,  # PipelineModule takes layers, AutoTP and Ulysses whole models
+    combines_context=False,  # Ulysses takes whole models; AutoTP and the pipeline go together
+    sends_parts=False,  # train/parallel/pipeline_model.py, `pipeline_settings`
     chunks_loss=True,
     loss_bytes=lambda run, size: LOSS_BYTES,
     logit_traffic_bytes=LOGIT_TRAFFIC_BYTES,

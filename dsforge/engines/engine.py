@@ -15,7 +15,7 @@ from dsforge.layout import Layout, layer_split
 from dsforge.specs import ClusterSpec, ModelSpec, Workload
 from dsforge.zero_stages import ZeroStage
 
-States = Literal["zero", "whole_gradients", "fp32_shards"]
+States = Literal["zero", "whole_gradients", "fp32_shards", "fp32_replicas"]
 ContextExchange = Literal["all_to_all", "ring"]
 SelectiveRecompute = Literal["scores", "every_other_product"]
 FlashKernels = Literal["cudnn", "flash2"]
@@ -34,6 +34,7 @@ class Sharding(NamedTuple):
 
     layout: Layout
     zero_stage: ZeroStage
+    in_ram: bool = False  # shards of weights are kept in RAM
 
 
 class Stalls(NamedTuple):
@@ -101,12 +102,14 @@ class Engine:
     # Who holds what.
     states: States = "whole_gradients"
     reads_own_part: bool = False  # of the initial weights: each rank only its tensor/pipeline part
+    flat_parameters: bool = False  # one flat tensor a unit (FSDP1), in scripts that do not ask
+    copies_ends: bool = False  # tensor ranks hold copies of embeddings, norms, tied heads
     head_sharded: bool = True  # the head's logits are split over tensor-parallel ranks
     stage_layers: Callable[[ModelSpec, int, int], tuple[int, ...]] = even_stages
     buffer_elements: Callable[[ModelSpec, Held, Sharding, Buckets], float] = no_buffers
 
     # Ways to split a model that a search may take.
-    combines_splits: bool = True  # tensor, pipeline and context parallelism in one run
+    combines_context: bool = True  # context with tensor or pipeline parallelism in one run
     sequence_parallel: bool = False  # activations outside products split over tensor ranks
     expert_parallel: bool = False
     interleaves: bool = False  # several chunks of layers a pipeline stage
@@ -114,6 +117,7 @@ class Engine:
     # What a layer saves and computes again.
     repeats_keys: bool = True  # attention that keeps scores repeats keys and values to all heads
     selective: SelectiveRecompute = "scores"
+    narrow_softmax: bool = False  # unfused attention with dropout leaves it in the compute type
     flash_kernels: FlashKernels = "flash2"
     norms_in_python: bool = False  # eager RMSNorm of separate operations, in float32
 
@@ -125,6 +129,7 @@ class Engine:
 
     # Collectives.
     gradient_type: Callable[[Execution, Sharding], GradientType] = summed_type
+    sends_parts: bool = True  # each tensor rank sends a part of what a pipeline stage hands on
     scatters_gradients: bool = False  # of a sharded optimizer; else they are all-reduced
     overlaps_gradients: Callable[[Layout, Buckets], bool] = lambda layout, buckets: False
     layer_messages: Callable[[ModelSpec, float, Buckets], Messages] = layer_at_once
@@ -140,7 +145,7 @@ class Engine:
     # Doubts: 80 % of its published steps lie between these shares of what is computed, and of what
     # waits; of its published peaks within these shares of states and of what grows with the batch.
     step_ends: tuple[float, float] = (0.88, 1.19)
-    waiting_ends: tuple[float, float] = (0.7, 1.8)
+    waiting_ends: tuple[float, float] = (0.7, 1.9)
     memory_errors: tuple[float, float] = (0.03, 0.12)
 
     # Published rows.

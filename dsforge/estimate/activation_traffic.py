@@ -94,15 +94,15 @@ class Sends(NamedTuple):
 def stage_traffic(costs: FamilyCosts, strategy: Strategy) -> Sends:
     """What stages hand on, over every hop of the pipeline.
 
-    Tensor ranks send a part each (Narayanan et al. 2021, section 4.1; DeepSpeed's
-    `PartitionedTensor`), so the wire is not the floor of whole activations; what shows of a send on
-    a quick wire was fitted on whole ones. With sequence parallelism ranks hold no more than a part.
+    Tensor ranks of Megatron-LM send a part each (Narayanan et al. 2021, section 4.1), so the wire
+    is not the floor of whole activations; what shows of a send on a quick wire was fitted on whole
+    ones. With sequence parallelism ranks hold no more than a part.
     """
     link = costs.links.pipeline
     if link.ranks == 1:
         return Sends(NOTHING, NOTHING, 1, 0.0, 0.0)
     one = _activation_bytes(costs)
-    parts = strategy.layout.tensor_parallel_size
+    parts = strategy.layout.tensor_parallel_size if strategy.sends_parts else 1
     if strategy.sequence_parallel:
         one, parts = one / parts, 1
     each = _send("pipeline", link, one)

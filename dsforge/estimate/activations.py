@@ -20,19 +20,26 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from dsforge.estimate.adapters import adapter_token_bytes
+from dsforge.estimate.recurrence import saved_elements, working_elements
 from dsforge.estimate.ulysses import saved_width
 from dsforge.execution import Kernels
 from dsforge.specs import ModelSpec, Workload
 from dsforge.strategy import Strategy
-from dsforge.traced import Traced, counted, named
+from dsforge.traced import Traced, counted, maximum, minimum, named
 
 FLOAT_BYTES = 4
-# Scores of one head and pair of tokens: softmax in float32 and its copy in the compute type; with
-# dropout softmax, mask and dropped-out copy (rows mcore-gv with unfused attention).
-SCORE_BYTES, DROPOUT_SCORE_BYTES = 6, 5
-# Activations that Hugging Face composes of tensor operations: three more of them are saved.
-COMPOSED = ("gelu_new", "gelu_fast")
-COMPOSED_STEPS = 3
+INDEX_BYTES = 4
+# Scores of one head and pair of tokens: softmax in float32 and its copy in the compute type, which
+# is the same tensor in float32; with dropout softmax, mask and dropped-out copy. Modules of some
+# kinds leave the softmax in the compute type, unless autocast widens it (transformers
+# models/*/modeling_*.py, `eager_attention_forward`); so does Megatron (rows mcore-gv).
+SCORE_BYTES, NARROW_SCORE_BYTES, FLOAT_SCORE_BYTES = (6, 7), (2, 5), (4, 9)  # with dropout second
+NARROW_SOFTMAX = frozenset(
+    ("bert", "camembert", "distilbert", "electra", "gpt2", "roberta", "xlm-roberta")
+)
+# Activations that Hugging Face composes of tensor operations, and how many more tensors are saved;
+# a mask of 8 bits is half a tensor (transformers/activations.py; xIELU without its CUDA kernel).
+COMPOSED = {"gelu_new": 3, "gelu_fast": 3, "xielu": 3.5}
 COPIES = "tensors that the modules save for backward, counted one by one"
 STATISTICS = "float32 statistics of norms and softmax, scores of unfused attention"
 INNER = "part that tensor parallel ranks share: attention and the MLP"
@@ -64,11 +71,12 @@ class Saved(NamedTuple):
 
 
 class TokenBytes(NamedTuple):
-    """What one token costs: a dense and a MoE layer, gradients at work."""
+    """What one token costs: a dense and a MoE layer, gradients at work, the widest layer."""
 
     dense_layer: float
     moe_layer: float
     gradients: float
+    widest: float  # of layers that differ; else the layer itself
 
 
 def element_bytes(workload: Workload) -> int:
@@ -82,7 +90,10 @@ def _attention_width(model: ModelSpec, copies: float) -> float:
     """Elements per token of queries, keys, values and the attention's output."""
     if model.mla is None:
         keys = 2 * model.kv_heads * model.head_size
-        width = 2 * model.attention_heads * model.head_size + (1 + copies) * keys
+        query = model.attention_heads * model.head_size
+        gate = 2 * query if model.attention_gate else 0  # the gate, and what it multiplies
+        width = 2 * query + gate + (1 + copies) * keys
+        width += query + keys / 2 if model.fused_qkv and model.position == "rope" else 0
         return named(width, "attention_width", "elements")
     mla = model.mla
     per_head = 2 * (mla.nope_head_size + mla.rope_head_size) + 2 * mla.v_head_size
@@ -91,8 +102,16 @@ def _attention_width(model: ModelSpec, copies: float) -> float:
 
 
 def _copied_width(model: ModelSpec, strategy: Strategy) -> float:
-    """Elements per token of queries and keys before their own norm, of keys repeated for scores."""
+    """Elements per token of queries and keys before their own norm, of keys repeated for scores.
+
+    Of latent attention in plain modules: what the norms of both latents keep, the keys before
+    rotation, which stay in one tensor with the values, and attention's output in another order of
+    heads and tokens (`DeepseekV3Attention`).
+    """
     run, width = strategy.runs_as, 0.0
+    if model.mla is not None and run.kernels == "eager":
+        width += model.attention_heads * (model.mla.nope_head_size + model.mla.v_head_size)
+        width += (KERNELS["eager"].norm - 1) * (model.mla.kv_rank + (model.mla.q_rank or 0))
     if model.qk_norm is not None and model.mla is None:
         each = KERNELS[run.kernels].norm - 1  # what leaves the norm is counted as queries, keys
         width += each * (model.attention_heads + model.kv_heads) * model.head_size
@@ -108,14 +127,15 @@ def _mlp_width(model: ModelSpec, workload: Workload, kernels: Kernels, *, moe_la
     """
     widths = KERNELS[kernels]
     saved = widths.gated if model.gated_mlp else widths.plain
-    if kernels == "eager" and model.activation in COMPOSED:
-        saved += COMPOSED_STEPS
+    if kernels == "eager":
+        saved += COMPOSED.get(model.activation, 0)
     saved -= "down" not in workload.adapts
     saved -= model.activation == "relu" and not model.gated_mlp  # its result tells the slope
     moe = model.moe
     saved = counted(saved, "mlp_copies", "", of=model.hidden_size, why=COPIES)
     if moe is None or not moe_layer:
-        return named(saved * model.ffn_hidden_size, "mlp_width", "elements")
+        width = saved * model.ffn_hidden_size * model.dense_mlps
+        return named(width, "mlp_width", "elements")
     routed = moe.experts_per_token * (moe.expert_ffn_hidden_size * saved + 2 * model.hidden_size)
     whole = routed + saved * moe.shared_ffn_hidden_size + moe.experts
     return named(whole, "moe_mlp_width", "elements")
@@ -125,7 +145,7 @@ def _all_saved(model: ModelSpec, workload: Workload, strategy: Strategy, moe_lay
     """What a layer saves without recomputation."""
     run, widths = strategy.runs_as, KERNELS[strategy.runs_as.kernels]
     inner = _attention_width(model, widths.keys) + _copied_width(model, strategy)
-    inner = model.attentions * (inner + saved_width(model, strategy))
+    inner = model.attentions * (inner + saved_width(model, strategy)) + saved_elements(model)
     inner += _mlp_width(model, workload, run.kernels, moe_layer=moe_layer)
     each = widths.norm if model.norm == "rmsnorm" else widths.layer_norm
     if each > KERNELS["fused"].norm and element_bytes(workload) == FLOAT_BYTES:
@@ -172,7 +192,12 @@ def _residual_bytes(workload: Workload) -> int:
 
 def _score_bytes(model: ModelSpec, workload: Workload, strategy: Strategy) -> float:
     """Scores of one token with all others, all heads of this rank: what eager attention keeps."""
-    each = DROPOUT_SCORE_BYTES if strategy.runs_as.dropout else SCORE_BYTES
+    run, wide = strategy.runs_as, element_bytes(workload) == FLOAT_BYTES
+    autocast = strategy.engine.states == "fp32_replicas" and run.master_weights
+    narrow = model.model_type in NARROW_SOFTMAX and not autocast
+    narrow = narrow or (run.dropout and strategy.engine.narrow_softmax)
+    sizes = FLOAT_SCORE_BYTES if wide else NARROW_SCORE_BYTES if narrow else SCORE_BYTES
+    each = sizes[run.dropout]
     heads = model.attentions * model.attention_heads / strategy.layout.tensor_parallel_size
     return each * heads * workload.sequence_length
 
@@ -185,9 +210,12 @@ def _extra_bytes(model: ModelSpec, workload: Workload, strategy: Strategy) -> fl
     """
     run, tp = strategy.runs_as, strategy.layout.tensor_parallel_size
     heads = model.attention_heads + model.kv_heads if model.qk_norm == "head" else 0
+    heads += tp * (1 + (model.mla.q_rank is not None)) if model.mla is not None else 0  # latents
     if run.attention != "eager":
         heads += model.attention_heads
     found = FLOAT_BYTES * (model.attentions * heads / tp + model.norms)
+    if model.mla is not None and model.mla.index_heads:  # numbers of the chosen tokens, 4 bytes
+        found += INDEX_BYTES * minimum(model.mla.index_top_k, workload.sequence_length)
     if run.dropout:
         found += 2 * model.hidden_size / (tp if strategy.sequence_parallel else 1)
     return found if run.attention != "eager" else found + _score_bytes(model, workload, strategy)
@@ -243,6 +271,8 @@ def gradient_token_bytes(model: ModelSpec, workload: Workload, strategy: Strateg
     if model.moe is not None:
         width = model.moe.experts_per_token * model.moe.expert_ffn_hidden_size
     inner = (2 if model.gated_mlp else 1) * width / strategy.layout.tensor_parallel_size
+    if model.recurrent is not None:
+        inner = maximum(inner, working_elements(model))
     split = strategy.sequence_parallel and strategy.layout.tensor_parallel_size > 1
     found = element_bytes(workload) * (inner + (3 if split else 1) * model.hidden_size)
     return named(found, "gradients_at_work_bytes", "bytes")
@@ -254,4 +284,18 @@ def token_bytes(model: ModelSpec, workload: Workload, strategy: Strategy) -> Tok
     sparse = dense
     if model.moe is not None:
         sparse = layer_token_bytes(model, workload, strategy, moe_layer=True)
-    return TokenBytes(dense, sparse, gradient_token_bytes(model, workload, strategy))
+    gradients = gradient_token_bytes(model, workload, strategy)
+    return TokenBytes(dense, sparse, gradients, _widest(model, workload, strategy))
+
+
+def _widest(model: ModelSpec, workload: Workload, strategy: Strategy) -> float:
+    """Bytes saved per token by the layer that saves most: one at a time is computed again."""
+    if not model.layer_mixers:
+        sparse = model.moe is not None
+        return layer_token_bytes(model, workload, strategy, moe_layer=sparse)
+    found = 0.0
+    for mixer, mlp in sorted({(model.mixer(i), model.mlp(i)) for i in range(model.layers)}):
+        alone = {"layers": 1, "layer_mixers": (mixer,), "layer_mlps": (mlp,)}
+        one, sparse = model.model_copy(update=alone), mlp == "moe"
+        found = maximum(found, layer_token_bytes(one, workload, strategy, moe_layer=sparse))
+    return found

@@ -9,6 +9,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from dsforge.estimate.flops import attention_products
+from dsforge.estimate.recurrence import adapted_sides
 from dsforge.specs import AdapterTarget, LoraSpec, ModelSpec, Workload
 from dsforge.traced import named
 
@@ -16,9 +17,20 @@ MASK_BYTES = 1  # of an element that dropout keeps or drops
 
 
 @lru_cache(maxsize=256)
-def _adapted(model: ModelSpec, lora: LoraSpec, *, moe_layer: bool) -> tuple[int, ...]:
-    """Inputs of each matrix of a layer that carries an adapter; routed experts carry none."""
-    found = _attention(model, lora.targets)
+def _adapted(model: ModelSpec, lora: LoraSpec, *, moe_layer: bool) -> tuple[tuple[int, float], ...]:
+    """Inputs of each matrix that carries an adapter, and how many such matrices a layer has.
+
+    Routed experts carry none; of layers that differ it is the mean.
+    """
+    found = [(inputs, model.attentions) for inputs in _attention(model, lora.targets)]
+    found += [(inputs, model.recurrences) for inputs, _ in adapted_sides(model, lora)]
+    mlps = 1.0 if moe_layer else model.dense_mlps
+    return (*found, *((inputs, mlps) for inputs in _mlp(model, lora, moe_layer=moe_layer)))
+
+
+def _mlp(model: ModelSpec, lora: LoraSpec, *, moe_layer: bool) -> list[int]:
+    """Inputs of the adapted matrices of an MLP."""
+    found: list[int] = []
     width = model.ffn_hidden_size
     if moe_layer:
         width = model.moe.shared_ffn_hidden_size if model.moe else 0
@@ -26,7 +38,7 @@ def _adapted(model: ModelSpec, lora: LoraSpec, *, moe_layer: bool) -> tuple[int,
         inner: tuple[AdapterTarget, ...] = ("gate", "up") if model.gated_mlp else ("up",)
         found += [model.hidden_size for target in inner if target in lora.targets]
         found += [width] if "down" in lora.targets else []
-    return tuple(found)
+    return found
 
 
 def _attention(model: ModelSpec, targets: tuple[AdapterTarget, ...]) -> list[int]:
@@ -40,9 +52,9 @@ def _attention(model: ModelSpec, targets: tuple[AdapterTarget, ...]) -> list[int
     return read + ([query] if "output" in targets else [])
 
 
-def adapted_matrices(model: ModelSpec, lora: LoraSpec, *, moe_layer: bool) -> int:
+def adapted_matrices(model: ModelSpec, lora: LoraSpec, *, moe_layer: bool) -> float:
     """Matrices of a layer that carry adapters."""
-    return len(_adapted(model, lora, moe_layer=moe_layer))
+    return sum(times for _, times in _adapted(model, lora, moe_layer=moe_layer))
 
 
 def adapter_token_bytes(
@@ -56,7 +68,7 @@ def adapter_token_bytes(
     if lora is None or workload.method != "lora":
         return 0.0
     inputs = _adapted(model, lora, moe_layer=moe_layer)
-    saved = 1.0 * size * lora.rank * len(inputs)
+    saved = 1.0 * size * lora.rank * sum(times for _, times in inputs)
     if lora.dropout:
-        saved += (size + MASK_BYTES) * sum(inputs)
+        saved += (size + MASK_BYTES) * sum(times * width for width, times in inputs)
     return named(saved, "adapter_token_bytes", "bytes", "saved by adapters for one token")

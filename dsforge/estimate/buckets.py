@@ -9,6 +9,7 @@ engine refuses the fraction that `0.9 * hidden^2` often is.
 from __future__ import annotations
 
 from dsforge.ds_config.config import BucketKeys
+from dsforge.estimate.recurrence import in_width
 from dsforge.specs import ClusterSpec, ModelSpec, NvmeSpec
 from dsforge.strategy import FULLY_SHARDED, AioSettings, Buckets, Strategy
 from dsforge.traced import TRACED, WholeConstant, maximum, minimum, named, plain
@@ -42,6 +43,8 @@ def largest_matrix(model: ModelSpec) -> int:
     """Elements of the largest dense matrix: the largest single gather."""
     embedding = model.vocab_size * model.embedding_size
     largest = maximum(embedding, model.hidden_size * model.ffn_hidden_size)
+    if model.recurrent is not None:
+        largest = maximum(largest, model.hidden_size * in_width(model.recurrent))
     return named(largest, "largest_gather", "elements")
 
 
@@ -92,10 +95,8 @@ def size_buckets(
     live = maximum(minimum(parameters, _live(model, layer, bucket)), 1)
     live = named(live, "max_live_parameters", "elements", "at most all parameters")
     prefetch = minimum(bucket, maximum(1, 9 * layer // 10))
-    checked = (
-        parameters.__class__ is not TRACED
-    )  # a traced number is of no type that pydantic knows
-    make = Buckets if checked else Buckets.model_construct
+    traced = bucket.__class__ is TRACED  # of no type that pydantic knows
+    make = Buckets.model_construct if traced else Buckets
     return make(
         reduce_bucket_size=bucket,
         allgather_bucket_size=bucket,

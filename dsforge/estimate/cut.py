@@ -31,6 +31,7 @@ class Stage(NamedTuple):
     has_embedding: bool
     has_head: bool
     later: int = 0  # stages behind it
+    chunks: tuple[int, ...] = ()  # layers of each of its chunks, in the order of the model
 
     @property
     def dense_layers(self) -> int:
@@ -93,6 +94,7 @@ def stages(
                 has_embedding=index == 0,
                 has_head=index == pp - 1,
                 later=pp - 1 - index,
+                chunks=tuple(end - start for start, end in ends),
             )
         )
     return tuple(found)

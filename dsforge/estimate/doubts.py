@@ -24,8 +24,8 @@ SOURCE = "estimate/doubts.py"
 NAMED = f"{SOURCE}: 80 % of published steps of named software lie within"
 OTHERS = f"{SOURCE}: 80 % of published figures of scripts that are not known lie within"
 # Widths in logarithms, beside those of the engine.
-EIGHT_BITS = 0.14  # tensorwise, rowwise, blockwise and mx recipes (rows mbridge, dgxc)
-COMPILER = 0.2  # what torch.compile fuses by its version (rows titan)
+EIGHT_BITS = 0.1  # tensorwise, rowwise, blockwise and mx recipes (rows mbridge, dgxc)
+COMPILER = 0.12  # what torch.compile fuses by its version (rows titan)
 CALIBRATED = f"{SOURCE}: as finished runs lay around what was fitted on them; waits twice as wide"
 STATES = f"{SOURCE}: of the states and buffers: padding, alignment"
 SUMS = f"{SOURCE}: of the states: others sum gradients in 16 bits or 32, and keep copies"
@@ -46,6 +46,7 @@ class StepDoubts(NamedTuple):
     computing: Ends
     waiting: Ends  # on links and on other stages
     offload: Ends
+    host: Ends  # the optimizer on the CPU
     attention_more: float  # times the seconds of attention that the upper end has more
 
 
@@ -57,8 +58,11 @@ def _ends(name: str, low: float, high: float, source: str) -> Ends:
 
 
 OFFLOAD = _ends("offload", 0.7, 1.8, NAMED)  # what launchers of others add stands beside it
-OTHERS_COMPUTE = _ends("computing", 0.75, 1.46, OTHERS)
-OTHERS_WAITING = _ends("waiting", 0.62, 1.9, OTHERS)
+# Threads, NUMA and page-locked memory of somebody else's launch: CPU Adam took 22 s where the
+# threads of a socket take one (deepspeedai/DeepSpeed#1635); binding cores saves a quarter (#7474).
+OTHERS_HOST = _ends("host", 0.7, 3.0, OTHERS)
+OTHERS_COMPUTE = _ends("computing", 0.78, 1.4, OTHERS)
+OTHERS_WAITING = _ends("waiting", 0.66, 1.76, OTHERS)
 # FlashAttention-1 and kernels that compute the masked half take about twice as long as those of
 # today (Dao 2023, arXiv:2307.08691, figure 5).
 OLDER_ATTENTION = Constant(
@@ -78,14 +82,17 @@ def step_doubts(cluster: ClusterSpec, strategy: Strategy, workload: Workload) ->
     if cluster.calibration is not None:
         return _calibrated(cluster.calibration)
     if is_of_others(strategy):
-        return StepDoubts(OTHERS_COMPUTE, OTHERS_WAITING, OFFLOAD, OLDER_ATTENTION)
+        newest = strategy.runs_as.attention == "flash"  # others are as old as they say
+        older = OLDER_ATTENTION if newest else 0.0
+        return StepDoubts(OTHERS_COMPUTE, OTHERS_WAITING, OTHERS_HOST, OTHERS_HOST, older)
     engine = strategy.engine
     more = [EIGHT_BITS] if workload.precision == "fp8" else []
     more += [COMPILER] if strategy.runs_as.kernels == "compiled" else []
     low, high = engine.step_ends
     ends = exp(-_together(log(low), *more)), exp(_together(log(high), *more))
     computing = _ends("computing", *ends, NAMED)
-    return StepDoubts(computing, _ends("waiting", *engine.waiting_ends, NAMED), OFFLOAD, 0.0)
+    waiting = _ends("waiting", *engine.waiting_ends, NAMED)
+    return StepDoubts(computing, waiting, OFFLOAD, computing, 0.0)
 
 
 def _calibrated(calibration: Calibration) -> StepDoubts:
@@ -93,7 +100,7 @@ def _calibrated(calibration: Calibration) -> StepDoubts:
     width = calibration.step_error
     computing = _ends("computing", exp(-width), exp(width), CALIBRATED)
     waits = _ends("waiting", exp(-2 * width), exp(2 * width), CALIBRATED)
-    return StepDoubts(computing, waits, waits, 0.0)
+    return StepDoubts(computing, waits, waits, computing, 0.0)
 
 
 def _together(*widths: float) -> float:

@@ -47,7 +47,7 @@ def family_costs(
     hosted = max(carried, key=lambda load: (load.kept.host, load.kept.nvme))
     fullest = max(carried, key=lambda load: load.held.total)
     own = is_own_config(model, cluster, strategy, fullest.held.stored)
-    own = own and strategy.runs_as.software == "dsforge"
+    own = own and strategy.runs_as.is_ours
     return FamilyCosts(
         model=model,
         cluster=cluster,

@@ -9,43 +9,14 @@ are left out; they are bound by memory bandwidth, not by FLOPs (below 1 % of the
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import NamedTuple
 
 from dsforge.estimate.params import moe_layers
-from dsforge.specs import ModelSpec, Workload
+from dsforge.estimate.product import Product
+from dsforge.estimate.recurrence import recurrent_products, state_flops
+from dsforge.specs import MlaSpec, ModelSpec, Workload
 from dsforge.traced import counted, named
 
 BACKWARD = 2.0  # gradients of input and of weight: two products for each forward product
-
-
-class Product(NamedTuple):
-    """A matrix product: one token's vector of `inputs` elements times an (inputs, outputs) weight.
-
-    `narrow` is the side that tensor parallelism cuts, whole (before the cut). One token passes
-    `times` such products: those of its routed experts are alike.
-    """
-
-    inputs: int
-    outputs: int
-    narrow: int
-    times: float = 1
-
-    @property
-    def elements(self) -> int:
-        """Elements of the weight."""
-        return self.inputs * self.outputs
-
-    def weight(self, name: str) -> int:
-        """Elements of the weight, under a name."""
-        return named(
-            self.elements, f"{name}_weight", "elements", "inputs x outputs of a matrix product"
-        )
-
-    def sides(self, tp: int) -> float:
-        """Elements that enter and leave it on each of so many tensor-parallel ranks."""
-        if self.narrow == self.inputs:
-            return self.outputs + self.inputs / tp
-        return self.inputs + self.outputs / tp
 
 
 @lru_cache(maxsize=64)
@@ -55,7 +26,8 @@ def attention_products(model: ModelSpec) -> tuple[Product, ...]:
     if model.mla is None:
         query = named(heads * model.head_size, "query_width", "elements")
         keys = named(model.kv_heads * model.head_size, "key_width", "elements")
-        joint = named(query + 2 * keys, "query_key_value_width", "elements")
+        gate = query if model.attention_gate else 0
+        joint = named(query + gate + 2 * keys, "query_key_value_width", "elements")
         return Product(hidden, joint, joint), Product(query, hidden, query)
     mla = model.mla
     query = named(heads * (mla.nope_head_size + mla.rope_head_size), "query_width", "elements")
@@ -71,7 +43,16 @@ def attention_products(model: ModelSpec) -> tuple[Product, ...]:
         Product(hidden, mla.kv_rank + mla.rope_head_size, mla.kv_rank),
         Product(mla.kv_rank, expanded, expanded),
         Product(heads * mla.v_head_size, hidden, heads * mla.v_head_size),
+        *_index_products(model, mla),
     )
+
+
+def _index_products(model: ModelSpec, mla: MlaSpec) -> tuple[Product, ...]:
+    """Projections of the lightning indexer: queries from their latent, a key, weights of heads."""
+    if not mla.index_heads:
+        return ()
+    query, small = mla.index_heads * mla.index_head_size, mla.index_head_size + mla.index_heads
+    return Product(mla.q_rank or 1, query, query), Product(model.hidden_size, small, small)
 
 
 def _mlp(hidden: int, width: int, gated: bool) -> tuple[Product, ...]:
@@ -94,15 +75,25 @@ def mlp_products(model: ModelSpec, moe_layer: bool) -> tuple[Product, ...]:
 def layer_products(model: ModelSpec, *, moe_layer: bool) -> dict[str, Product]:
     """The products of one token in a layer, by name: `dense_attention_1`, `moe_mlp_2`."""
     kind = "moe" if moe_layer else "dense"
-    attention, often = attention_products(model), model.attentions
-    if often > 1:
-        attention = tuple(product._replace(times=often) for product in attention)
-    parts = {"attention": attention, "mlp": mlp_products(model, moe_layer)}
+    mlps = 1.0 if moe_layer else model.dense_mlps
+    parts = {
+        "attention": _often(attention_products(model), model.attentions),
+        "recurrent": _often(recurrent_products(model), model.recurrences),
+        "mlp": _often(mlp_products(model, moe_layer), mlps),
+    }
     return {
         f"{kind}_{part}_{number}": product
         for part, products in parts.items()
         for number, product in enumerate(products, start=1)
     }
+
+
+def _often(products: tuple[Product, ...], times: float) -> tuple[Product, ...]:
+    """The products of a part that a layer has so often, on average."""
+    if times == 1:
+        return products
+    found = (product._replace(times=times * product.times) for product in products)
+    return tuple(found) if times else ()
 
 
 def product_elements(model: ModelSpec, *, moe_layer: bool) -> float:
@@ -121,11 +112,16 @@ def attention_context(model: ModelSpec, sequence_length: int) -> float:
     at all that were encoded.
     """
     seen = {"decoder": 0.5, "encoder": 1.0, "encoder-decoder": (1.0 + 0.5 + 1.0) / 2}
-    full = seen[model.kind] * sequence_length
+    share = model.attentions if model.layer_mixers else 1.0  # others have no scores
+    full = seen[model.kind] * sequence_length * share
     window = model.sliding_window
+    if model.mla is not None and model.mla.index_heads:
+        window = model.mla.index_top_k  # of the tokens before it, as many as a window has
     if window is None or window >= sequence_length:
         return named(full, "context", "tokens")
-    narrow = named(window * (1 - window / (2 * sequence_length)), "window_context", "tokens")
+    sides = 2 if model.kind == "encoder" else 1
+    narrow = sides * share * window * (1 - window / (2 * sequence_length))
+    narrow = named(narrow, "window_context", "tokens")
     pattern = model.sliding_window_pattern
     share_global = 0.0 if pattern is None else 1 / pattern
     return named(share_global * full + (1 - share_global) * narrow, "context", "tokens")
@@ -141,7 +137,22 @@ def score_flops(model: ModelSpec, sequence_length: int) -> float:
         width = model.attention_heads * per_head
     width = named(width, "score_width", "elements")
     context = attention_context(model, sequence_length)
-    return named(2.0 * width * context, "score_token_flops", "FLOP")
+    flops = 2.0 * width * context + _index_flops(model, sequence_length)
+    return named(flops, "score_token_flops", "FLOP")
+
+
+def _index_flops(model: ModelSpec, sequence_length: int) -> float:
+    """Forward FLOPs of one token in the indexer's scores of all tokens before it, one layer.
+
+    A product of each head's query and the one key, and the sum over heads (DeepSeek-V3.2, equation
+    1); without it only top-k tokens count.
+    """
+    mla = model.mla
+    if mla is None or not mla.index_heads:
+        return 0.0
+    pairs = 0.5 * sequence_length
+    found = 2.0 * mla.index_heads * (mla.index_head_size + 1) * pairs
+    return named(found, "index_token_flops", "FLOP", "scores of the lightning indexer")
 
 
 def head_flops(model: ModelSpec) -> float:
@@ -156,7 +167,7 @@ def forward_flops(model: ModelSpec, sequence_length: int) -> float:
     elements = (model.depth - sparse) * product_elements(model, moe_layer=False)
     if sparse:
         elements += sparse * product_elements(model, moe_layer=True)
-    scores = model.depth * score_flops(model, sequence_length)
+    scores = model.depth * (score_flops(model, sequence_length) + state_flops(model))
     layers = named(2.0 * elements + scores, "layers_token_flops", "FLOP")
     return named(layers + head_flops(model), "forward_token_flops", "FLOP")
 
@@ -167,11 +178,39 @@ def backward_factor(workload: Workload) -> float:
     return counted(passes, "backward_passes", "", of=workload.sequence_length)
 
 
+def tower_flops(model: ModelSpec, workload: Workload) -> float:
+    """FLOPs of a frozen vision tower for one token of a sample: of the patches of its images.
+
+    Two for each parameter and patch, and none backward: nothing before it is trained.
+    """
+    tower = model.tower
+    if tower is None or not workload.image_tokens:
+        return 0.0
+    patches = workload.image_tokens * tower.patches_per_token
+    share = patches / workload.sequence_length
+    flops = 2.0 * (tower.parameters + tower.projector_parameters / tower.patches_per_token)
+    return named(flops * share, "tower_token_flops", "FLOP")
+
+
+def reference_passes(workload: Workload) -> float:
+    """Forward passes of the frozen reference in a micro step.
+
+    DPO compares log probabilities of both models for both sequences (Rafailov et al. 2023,
+    equation 7; TRL `DPOTrainer.compute_ref_log_probs`).
+    """
+    if not workload.has_reference_pass:
+        return 0.0
+    return counted(1.0, "reference_passes", "", of=workload.sequence_length)
+
+
 def step_flops(model: ModelSpec, workload: Workload) -> float:
     """Useful FLOPs of one optimizer step on all GPUs; recomputation is not useful."""
-    per_token = forward_flops(model, workload.sequence_length)
-    useful = per_token * (1 + backward_factor(workload))
+    per_token = forward_flops(model, workload.attended_length)
+    if not workload.has_head:
+        per_token = per_token - head_flops(model)
+    useful = per_token * (1 + backward_factor(workload) + reference_passes(workload))
     if workload.method == "lora" and workload.trains_head:
         useful += head_flops(model)
+    useful += tower_flops(model, workload)
     useful *= workload.tokens_per_step
     return named(useful, "useful_step_flops", "FLOP")

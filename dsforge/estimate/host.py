@@ -12,9 +12,10 @@ from collections import Counter
 from pydantic import BaseModel, Field
 
 from dsforge.estimate.activations import FLOAT_BYTES, element_bytes
+from dsforge.estimate.optimizer_bytes import optimizer_bytes_per_parameter
 from dsforge.estimate.params import parameters, trained_parameters
 from dsforge.estimate.quantised import quantised_elements, stored_bytes
-from dsforge.estimate.states import States, optimizer_bytes_per_parameter
+from dsforge.estimate.states import States, shares
 from dsforge.specs import FROZEN, ClusterSpec, ModelSpec, Workload
 from dsforge.strategy import FULLY_SHARDED, Strategy
 from dsforge.traced import WholeConstant, maximum, minimum, named, next_power_of_two
@@ -69,18 +70,17 @@ def host_memory(
     """RAM of one node in each phase."""
     ranks, idle = cluster.gpus_per_node, idle_bytes(cluster)
     weights = named(element_bytes(workload) * parameters(model), "weights_file_bytes", "bytes")
-    own = strategy.runs_as.software == "dsforge"
+    own = strategy.runs_as.is_ours
     part = strategy.engine.reads_own_part or not own  # who cuts a model himself reads his part
     share = weights / (strategy.layout.model_ranks if part else 1)
     sharded = strategy.zero_stage == FULLY_SHARDED
-    read = minimum(weights, SHARD_BYTES) if sharded else ranks * share
+    models = 2 if workload.has_reference_model else 1
+    read = minimum(weights, SHARD_BYTES) if sharded else models * ranks * share
     if workload.is_quantised:  # packed tensor by tensor, on the device or for its shards in RAM
         packed = _packed_model_bytes(model, workload) if sharded else 0.0
         read = ranks * (minimum(weights, SHARD_BYTES) + packed)
     read = named(read, "read_bytes", "bytes", READING)
-    rounding = 0.0
-    if kept.pinned and own and not cluster.gpu.is_cpu:  # DeepSpeed's default is not to pin
-        rounding = _pinned_rounding(kept.pinned)
+    rounding = 0.0 if cluster.gpu.is_cpu else _rounding(model, workload, strategy, kept)
     offloaded = named(ranks * (kept.host + rounding), "offloaded_to_host", "bytes", PINNED)
     step = idle + offloaded
     init = step + (read if offloaded else 0)
@@ -127,6 +127,31 @@ def load_copies_bytes(
     return round(named(copies, "load_copies_bytes", "bytes"))
 
 
+def _rounding(model: ModelSpec, workload: Workload, strategy: Strategy, kept: States) -> float:
+    """Bytes that page-locked buffers of a rank take beyond their contents."""
+    if not kept.pinned:
+        return 0.0
+    if strategy.engine.states == "fp32_shards":
+        return _pinned_rounding(_units(model, workload, strategy, kept.pinned[0]))
+    return _pinned_rounding(kept.pinned) if strategy.runs_as.is_ours else 0.0  # off by default
+
+
+def _units(
+    model: ModelSpec, workload: Workload, strategy: Strategy, shards: float
+) -> tuple[float, ...]:
+    """Page-locked shards of FSDP: one for each layer and one for what is outside of them.
+
+    FSDP1 pins a gradient beside each (torch distributed/fsdp/_flat_param.py,
+    `init_flat_param_attributes`), FSDP2 the shards (_fully_shard/_fsdp_param.py).
+    """
+    size = FLOAT_BYTES if workload.trains_head else element_bytes(workload)
+    matrices = 1 if model.tied_embeddings else 2
+    outer = size * matrices * model.vocab_size * model.embedding_size / shares(strategy).shared
+    outer = minimum(shards, outer)
+    units = (*(((shards - outer) / model.depth,) * model.depth), outer)
+    return units * 2 if strategy.has_flat_parameters else units
+
+
 def _pinned_rounding(pinned: tuple[float, ...]) -> float:
     """Bytes that rounding page-locked buffers up to powers of two costs one rank."""
     sizes = Counter(pinned)
@@ -135,13 +160,14 @@ def _pinned_rounding(pinned: tuple[float, ...]) -> float:
 
 
 def checkpoint_bytes(model: ModelSpec, workload: Workload) -> int:
-    """One checkpoint of all ranks: weights (QLoRA: of adapters), master weights and moments."""
-    weights = trained = parameters(model)
+    """One checkpoint of all ranks: weights that train, their master weights and moments.
+
+    Frozen weights stay in the model's own files, and dsforge and transformers save adapters alone.
+    """
+    trained = parameters(model)
     if workload.method == "lora" and workload.lora is not None:
         trained = trained_parameters(model, workload.lora)
-        weights = trained + (0 if workload.is_quantised else weights)
-    size = element_bytes(workload)
-    return round(size * weights + optimizer_bytes_per_parameter(workload) * trained)
+    return round((element_bytes(workload) + optimizer_bytes_per_parameter(workload)) * trained)
 
 
 def pinned_bytes(wanted: float) -> float:

@@ -10,7 +10,6 @@ own. All of it is linear in tokens, so the planner prices many micro batches fro
 from __future__ import annotations
 
 from functools import lru_cache
-from math import inf
 from typing import NamedTuple
 
 from dsforge.constraints.trainer import is_split
@@ -19,23 +18,28 @@ from dsforge.estimate.activations import COMPOSED, element_bytes
 from dsforge.estimate.adapters import adapted_matrices
 from dsforge.estimate.flops import (
     BACKWARD,
-    Product,
     backward_factor,
     layer_products,
     product_elements,
+    reference_passes,
     score_flops,
+    tower_flops,
 )
+from dsforge.estimate.linear_time import HeadTime, LinearTime
 from dsforge.estimate.loss import FP32_SUM_BYTES, chunks_of, logit_bytes, loss_under, summed_bytes
 from dsforge.estimate.params import adapter_sides
+from dsforge.estimate.product import Product
 from dsforge.estimate.quantised import (
     dequantising_s,
     int8_token_bytes,
     layer_quantised_elements,
 )
 from dsforge.estimate.rates import Rates, rates
+from dsforge.estimate.recurrence import moved_elements, state_s
+from dsforge.execution import FLASH
 from dsforge.specs import GpuSpec, LoraSpec, ModelSpec, Workload
 from dsforge.strategy import Execution, Strategy
-from dsforge.traced import Constant, counted, maximum, named
+from dsforge.traced import Constant, counted, maximum, minimum, named
 
 SOURCE = "estimate/layer_time.py"
 AGAIN = "share of forward that recomputation repeats (1: all, 0: none)"
@@ -87,37 +91,6 @@ WEIGHTS = "weights of idle experts, float32 gradient sums, dequantisation of mat
 ADAPTERS = "matrix products of the adapters"
 
 
-class LinearTime(NamedTuple):
-    """Seconds as a line in the tokens of a micro batch on one rank."""
-
-    fixed_s: float
-    token_s: float
-
-    def at(self, tokens: float) -> float:
-        """Seconds at so many tokens."""
-        return self.fixed_s + tokens * self.token_s
-
-    def towards(self, other: LinearTime, share: float) -> LinearTime:
-        """The line between both, a share of the way to the other."""
-        return LinearTime(
-            self.fixed_s + share * (other.fixed_s - self.fixed_s),
-            self.token_s + share * (other.token_s - self.token_s),
-        )
-
-
-class HeadTime(NamedTuple):
-    """Seconds of the head: a line, and from some tokens on more for each of them."""
-
-    line: LinearTime
-    one_chunk: float = inf  # tokens of a loss that is not cut into chunks
-    summed_token_s: float = 0.0  # beyond: chunks add to one gradient of the weight
-
-    def at(self, tokens: float) -> float:
-        """Seconds at so many tokens."""
-        summed_s = tokens * self.summed_token_s if tokens > self.one_chunk else 0.0
-        return self.line.at(tokens) + summed_s
-
-
 class LayerTimes(NamedTuple):
     """Forward, backward and recomputation together."""
 
@@ -134,6 +107,7 @@ class Setting(NamedTuple):
     rates: Rates
     size: int  # bytes of an element
     sequence_length: int
+    attended_length: int  # of a document in a packed sequence
     tp: int
     ep: int
     cut: int  # ranks that share activations outside the products
@@ -143,11 +117,27 @@ class Setting(NamedTuple):
     repeated_scores: float
     adapters: LoraSpec | None  # LoRA's, on frozen weights, which it has the format of
     dequantise_s: float  # of each quantised element in all passes
+    reference: float = 0.0  # forward passes of a frozen reference
+    has_head: bool = True
 
     @property
     def passes(self) -> float:
         """Matrix products of a step, in units of forward passes."""
-        return named(1 + self.backward + self.repeated, "passes")
+        return named(1 + self.backward + self.repeated + self.reference, "passes")
+
+    @property
+    def ahead(self) -> float:
+        """Forward passes of a layer: once, computed again, and of a reference."""
+        return 1 + self.repeated + self.reference
+
+    @property
+    def stops_early(self) -> bool:
+        """Whether the last product of a layer is not among those computed again.
+
+        torch's non-reentrant checkpoints end when they have what was saved
+        (`torch/utils/checkpoint.py`, `set_checkpoint_early_stop`, from 2.1 on).
+        """
+        return self.execution.early_stop and self.repeated == 1
 
     @property
     def fused(self) -> bool:
@@ -161,13 +151,14 @@ def setting_of(gpu: GpuSpec, workload: Workload, strategy: Strategy) -> Setting:
     repeated, scores = _repeated(strategy)
     tp, backward = layout.tensor_parallel_size, backward_factor(workload)
     repeated = counted(repeated, "repeated", "share", of=tp, why=AGAIN)
-    held = rates(gpu, workload.precision, execution)
+    held, reference = rates(gpu, workload.precision, execution), reference_passes(workload)
     return Setting(
         execution=execution,
         split=is_split(layout),
         rates=held,
         size=element_bytes(workload),
         sequence_length=workload.sequence_length,
+        attended_length=workload.attended_length,
         tp=tp,
         ep=layout.expert_parallel_size,
         cut=tp if strategy.sequence_parallel else 1,
@@ -177,9 +168,17 @@ def setting_of(gpu: GpuSpec, workload: Workload, strategy: Strategy) -> Setting:
         repeated_scores=counted(scores, "repeated_scores", "share", of=tp, why=AGAIN),
         adapters=workload.lora if workload.method == "lora" else None,
         dequantise_s=dequantising_s(
-            gpu, workload, held.bandwidth, repeated=repeated, backward=backward
+            gpu, workload, held.bandwidth, repeated=repeated + reference, backward=backward
         ),
+        reference=reference,
+        has_head=workload.has_head,
     )
+
+
+def tower_s(model: ModelSpec, workload: Workload, setting: Setting) -> float:
+    """Seconds of a vision tower for one token of a sample, beside the head."""
+    flops = tower_flops(model, workload)
+    return named(flops / setting.rates.wide_products, "tower_token_s", "s") if flops else 0.0
 
 
 @lru_cache(maxsize=4096)
@@ -207,7 +206,8 @@ def _product(name: str, product: Product, rate: float, *, setting: Setting, tp: 
     weight, sides = product.weight(name) / tp, product.sides(tp)
     bandwidth, size = setting.rates.bandwidth, setting.size
     size_in = size + QUANTISE_BYTES if rate > setting.rates.wide_products else size
-    calls = 1 if setting.fused else product.times  # experts of a token: one grouped product
+    # Experts of a token are one grouped product; a layer of two kinds has a part of one.
+    calls = minimum(1, product.times) if setting.fused else product.times
     fixed_s = setting.rates.kernel_s * calls / product.times + size * weight / bandwidth
     token_s = 2.0 * weight / rate + size_in * sides / bandwidth
     return LinearTime(
@@ -223,7 +223,7 @@ def _layer(model: ModelSpec, setting: Setting, *, moe_layer: bool) -> LinearTime
         for name, product in layer_products(model, moe_layer=moe_layer).items()
     ]
     forward, backward = _moved_elements(model, setting, moe_layer=moe_layer)
-    moved = setting.size * (forward * (1 + setting.repeated) + backward)
+    moved = setting.size * (forward * setting.ahead + backward)
     rest_s = named(moved / held.bandwidth, f"{kind}_rest_token_s", "s", REST)
     resident = _resident_bytes(model, setting, moe_layer=moe_layer)
     packed = layer_quantised_elements(model, moe_layer=moe_layer)
@@ -231,12 +231,16 @@ def _layer(model: ModelSpec, setting: Setting, *, moe_layer: bool) -> LinearTime
     weights_s = named(weights_s, f"{kind}_weights_s", "s", WEIGHTS)
     adapters = _adapters(model, setting, moe_layer=moe_layer)
     products_s = sum(times * line.token_s for times, line in each)
+    states_s = state_s(
+        model, held.attention_of(setting.sequence_length), held.unaligned / 2, setting.ahead
+    )
     fixed_s = passes * sum(times * line.fixed_s for times, line in each) + weights_s
-    token_s = passes * products_s + attention_s(model, setting) + rest_s
-    fixed_s, token_s = fixed_s + adapters.fixed_s, token_s + adapters.token_s
+    token_s = passes * products_s + attention_s(model, setting) + states_s + rest_s
+    if setting.stops_early and not moe_layer:
+        token_s = token_s - each[-1][1].token_s
     return LinearTime(
-        named(fixed_s, f"{kind}_layer_fixed_s", "s", "independent of the number of tokens"),
-        named(token_s, f"{kind}_layer_token_s", "s", "per token"),
+        named(fixed_s + adapters.fixed_s, f"{kind}_layer_fixed_s", "s", "of any number of tokens"),
+        named(token_s + adapters.token_s, f"{kind}_layer_token_s", "s", "per token"),
     )
 
 
@@ -279,14 +283,16 @@ def _adapters(model: ModelSpec, setting: Setting, *, moe_layer: bool) -> LinearT
 
 def attention_s(model: ModelSpec, setting: Setting) -> float:
     """Seconds per token in the attention scores of one layer, all passes."""
-    flops = score_flops(model, setting.sequence_length) / setting.tp
-    forward = 1 + setting.repeated_scores
+    packed = setting.execution.attention in FLASH  # others compute all pairs
+    length = setting.attended_length if packed else setting.sequence_length
+    flops = score_flops(model, length) / setting.tp
+    forward = 1 + setting.repeated_scores + setting.reference
     if setting.execution.attention == "masked":
         flops *= 2 if model.kind == "decoder" else 1  # the masked half is computed
     if setting.execution.attention != "eager":
-        seconds = (forward + ATTENTION_BACKWARD) * flops / setting.rates.attention
+        seconds = (forward + ATTENTION_BACKWARD) * flops / setting.rates.attention_of(length)
         return named(seconds, "attention_token_s", "s")
-    scores = model.attention_heads / setting.tp * setting.sequence_length
+    scores = model.attentions * model.attention_heads / setting.tp * setting.sequence_length
     each = SCORE_BYTES if setting.fused else EAGER_SCORE_BYTES
     dropped = 2 * DROPOUT if setting.execution.dropout else 0.0
     moved = (forward * (each[0] + dropped) + each[1] + dropped) * scores * setting.size / 2
@@ -313,6 +319,7 @@ def _moved_elements(model: ModelSpec, setting: Setting, *, moe_layer: bool) -> t
     inner = _width(model, moe_layer=moe_layer) / tp
     inner = named(inner, f"{kind}_activation_width", "elements", "inside the MLP, per token")
     rotated = (model.attention_heads + model.kv_heads) * model.head_size / tp
+    rotated = rotated * model.attentions if model.layer_mixers else rotated
     routed = model.moe.experts_per_token * model.hidden_size if moe_layer and model.moe else 0
     rotated = named(rotated, "rotary_width", "elements", "queries and keys, per token")
     rest = outer * RESIDUAL + routed * PERMUTED
@@ -323,8 +330,14 @@ def _moved_elements(model: ModelSpec, setting: Setting, *, moe_layer: bool) -> t
     norm = _by_kernel("norm", norm, of)
     activation, rotary = _by_kernel("activation", activation, of), _by_kernel("rotary", rotary, of)
     beside = _adapter_elements(model, setting, moe_layer=moe_layer)
+    moved = moved_elements(model)
     forward, backward = (
-        beside[way] + rest + outer * norm[way] + inner * activation[way] + rotated * rotary[way]
+        beside[way]
+        + moved[way]
+        + rest
+        + outer * norm[way]
+        + inner * activation[way]
+        + rotated * rotary[way]
         for way in (0, 1)
     )
     forward = named(forward, f"{kind}_moved_forward", "elements")
@@ -357,15 +370,17 @@ def _by_kernel(name: str, elements: tuple[float, float], of: float) -> tuple[flo
 def _width(model: ModelSpec, *, moe_layer: bool) -> float:
     """Width of the MLP that one token passes."""
     if not moe_layer or model.moe is None:
-        return model.ffn_hidden_size
+        return model.ffn_hidden_size * model.dense_mlps
     routed = model.moe.experts_per_token * model.moe.expert_ffn_hidden_size
     return routed + model.moe.shared_ffn_hidden_size
 
 
 def _head(model: ModelSpec, setting: Setting) -> HeadTime:
-    """Output head and loss, forward and backward; the head stays in 16 bits."""
+    """Output head and loss in 16 bits; a third of a logit's bytes move in forward passes."""
+    if not setting.has_head:
+        return HeadTime(LinearTime(0.0, 0.0))
     backward = maximum(setting.backward, BACKWARD if setting.trains_head else 0.0)
-    passes, bandwidth = 1 + backward, setting.rates.bandwidth
+    passes, bandwidth = 1 + backward + setting.reference, setting.rates.bandwidth
     tp = setting.tp if BY_NAME[setting.execution.trainer].head_sharded else 1
     product = Product(model.hidden_size, model.vocab_size, model.vocab_size)
     line = _product("head_product", product, setting.rates.wide_products, setting=setting, tp=tp)
@@ -373,7 +388,7 @@ def _head(model: ModelSpec, setting: Setting) -> HeadTime:
     moved = counted(
         logit_bytes(setting.execution, loss), "logit_moved_bytes", "bytes", of=tp, why=LOGIT
     )
-    loss_s = moved * model.vocab_size / tp / bandwidth
+    loss_s = moved * (1 + setting.reference / 3) * model.vocab_size / tp / bandwidth
     loss_s = named(loss_s, "loss_token_s", "s", f"the loss is {loss}: bytes moved per logit")
     head = LinearTime(passes * line.fixed_s, passes * line.token_s + loss_s)
     if loss != "chunked" or not setting.trains_head:

@@ -25,6 +25,8 @@ BESIDE = "per logit, in addition to the logit in the compute type; from the engi
 SOFTMAX = "per token of a chunk: float32 logits and their log-softmax (train/loss.py)"
 ROW = "hidden state of a token and its gradient (train/loss.py)"
 CHUNK = "a chunk of logits, and the float32 gradient sum of the output head (train/loss.py)"
+# `grad_weight += torch.mm(...).float()` of Liger's ops/fused_linear_cross_entropy.py.
+FUSED_SUM = "gradient of the head, the product of a chunk, and its float32 copy (Liger)"
 FUSED_LOSS_BYTES = 8  # of a chunk of tokens so small that its logits are as wide as the layer
 # Of `dsforge train`'s chunks, counted in 16 bits: logits written, cast (6), softmax (8), its
 # exponential (8), slope scaled (8), cast (6), read by two products (4).
@@ -64,15 +66,29 @@ def loss_of(model: ModelSpec, strategy: Strategy) -> Loss:
 def loss_under(model: ModelSpec, execution: Execution, *, split: bool) -> Loss:
     """How an engine computes the loss: as `execution` says, else its default.
 
-    The default is chunked where the engine can and the model allows it, as `dsforge train` does.
+    The default is chunked where the engine can and the model allows it, as `dsforge train` does;
+    scripts of others hold whole logits, as Hugging Face's trainers do.
 
     `split`: the output layer is one of AutoTP or of a pipeline.
     """
     if execution.loss is not None:
         return execution.loss
-    chunks = BY_NAME[execution.trainer].chunks_loss
-    whole = not chunks or holds_whole_logits(model, split=split)
-    return "plain" if whole else "chunked"
+    if execution.software == "others":
+        return "plain"
+    return "chunked" if _may_chunk(model, execution, split=split) else "plain"
+
+
+def _may_chunk(model: ModelSpec, execution: Execution, *, split: bool) -> bool:
+    """Whether an engine has a chunked loss, and the model allows it."""
+    return BY_NAME[execution.trainer].chunks_loss and not holds_whole_logits(model, split=split)
+
+
+def may_be_chunked(model: ModelSpec, strategy: Strategy) -> bool:
+    """Whether others may have chunked a loss of which nothing is stated (Liger's kernels)."""
+    run = strategy.runs_as
+    if run.loss is not None or run.software != "others":
+        return False
+    return _may_chunk(model, run, split=is_split(strategy.layout))
 
 
 class HeadBytes(NamedTuple):
@@ -102,15 +118,37 @@ NO_HEAD = HeadBytes(0.0)
 
 
 def head_bytes(model: ModelSpec, workload: Workload, strategy: Strategy) -> HeadBytes:
-    """The memory of the loss on a rank that has the head."""
-    kind, size = loss_of(model, strategy), element_bytes(workload)
+    """The memory of the loss on a rank that has the head.
+
+    Logits of a reference come and go before backward begins: beside logits and log-softmax of the
+    policy they need no more than the gradients do later (TRL `DPOTrainer.compute_ref_log_probs`).
+    """
+    if not workload.has_head:
+        return NO_HEAD
+    return _head_bytes(model, workload, strategy, loss_of(model, strategy))
+
+
+def least_head_bytes(model: ModelSpec, workload: Workload, strategy: Strategy) -> HeadBytes | None:
+    """The memory of the other loss that scripts of others may have; none: the loss is known."""
+    if not workload.has_head or not may_be_chunked(model, strategy):
+        return None
+    return _head_bytes(model, workload, strategy, "chunked")
+
+
+def _head_bytes(model: ModelSpec, workload: Workload, strategy: Strategy, kind: Loss) -> HeadBytes:
+    """The memory of one kind of loss on a rank that has the head."""
+    size = element_bytes(workload)
     weights = 1.0 * model.vocab_size * model.embedding_size
     gradient = size * weights if workload.trains_head else 0.0
     gradient = named(gradient, "head_gradient_bytes", "bytes", "weight of the output head")
     if kind == "chunked":
         return _chunked(model, size, gradient)
-    if kind == "fused":  # Liger: makes the head's gradient at once, then its copy
-        return HeadBytes(model.hidden_size * (size + FUSED_LOSS_BYTES), 2.0 * size * weights)
+    if kind == "fused":
+        fixed = 0.0
+        if workload.trains_head:
+            fixed = (2.0 * size + FLOAT_BYTES) * weights
+            fixed = named(fixed, "fused_sum_bytes", "bytes", FUSED_SUM)
+        return HeadBytes(model.hidden_size * (size + FUSED_LOSS_BYTES), fixed)
     logits = logit_token_bytes(model, workload, strategy)
     if strategy.engine.head_gradient_in_buffer:
         return HeadBytes(0.0, softmax=logits)

@@ -8,7 +8,8 @@ from dsforge.estimate.activation_traffic import NOTHING, PerToken, layer_traffic
 from dsforge.estimate.compute import layer_host_s
 from dsforge.estimate.cut import Stage
 from dsforge.estimate.family_costs import FamilyCosts
-from dsforge.estimate.layer_time import HeadTime, LinearTime, layer_times, setting_of
+from dsforge.estimate.layer_time import layer_times, setting_of, tower_s
+from dsforge.estimate.linear_time import HeadTime, LinearTime
 from dsforge.estimate.params import moe_layers
 from dsforge.strategy import Strategy
 from dsforge.traced import TRACED, label, maximum, named
@@ -105,6 +106,7 @@ def stage_times(costs: FamilyCosts, strategy: Strategy) -> StageTimes:
     """The work of any micro batch on the slowest of the pipeline's stages."""
     setting = setting_of(costs.cluster.gpu, costs.workload, strategy)
     each = layer_times(costs.model, setting)
+    seen_s = tower_s(costs.model, costs.workload, setting)
     sparse = layer_traffic(costs, strategy, moe_layer=True) if costs.model.moe else NOTHING
     host_s = layer_host_s(costs.cluster, costs.workload, strategy, setting.passes)
     return StageTimes(
@@ -116,6 +118,6 @@ def stage_times(costs: FamilyCosts, strategy: Strategy) -> StageTimes:
         sparse=each.moe_layer,
         exchanged=layer_traffic(costs, strategy, moe_layer=False),
         sparse_exchanged=sparse,
-        head=each.head,
+        head=each.head.beside(seen_s) if seen_s else each.head,
         host_s=named(host_s, "host_layer_s", "s", "the host launches a layer's kernels"),
     )

@@ -7,7 +7,9 @@ threads of the ranks share the node's memory bandwidth.
 
 What a rank copies in a step are float32 gradients and 16-bit weights; where micro steps accumulate,
 their 16-bit sums go to the device and back each time (`async_accumulate_grad_in_cpu_via_gpu`;
-stage 3 `partition_grads`, with one micro step, too).
+stage 3 `partition_grads`, with one micro step, too). Stage 3 copies on streams of its own, each
+weight ahead of its module and each gradient behind it, so compute hides them as it hides gathers,
+and PCIe carries both directions at once; below stage 3 the sums are part of the reduction itself.
 
 Two settings belong to who launches and are not part of a strategy: threads of a rank (dsforge's
 scripts give each its share of the cores, torchrun one) and page-locked buffers (dsforge asks for
@@ -21,16 +23,16 @@ from typing import NamedTuple
 
 from dsforge.estimate.activations import FLOAT_BYTES, element_bytes
 from dsforge.estimate.family_costs import FamilyCosts
-from dsforge.estimate.states import (
+from dsforge.estimate.optimizer_bytes import (
     MOMENTS,
     optimizer_bytes_per_parameter,
     paged_bytes_per_parameter,
-    shares,
-    tiles_of,
 )
+from dsforge.estimate.states import shares, tiles_of
+from dsforge.estimate.traffic import GATHER_OVERLAP, NEVER_HIDDEN
 from dsforge.specs import ClusterSpec, Workload
 from dsforge.strategy import FULLY_SHARDED, Strategy
-from dsforge.traced import Constant, maximum, minimum, named
+from dsforge.traced import TRACED, Constant, label, maximum, minimum, named
 
 SOURCE = "estimate/offload.py"
 THREAD_BYTES_PER_S = Constant(
@@ -60,6 +62,8 @@ COPIES_SHOWN = Constant(
 )
 CPU = "passes of all ranks of the node; only the offloaded share of the optimizer"
 COPIED = "PCIe in both directions, partly overlapped; all ranks of a node share the disk"
+STREAMED = "stage 3 copies beside compute: the busier direction of PCIe"
+SHOWN = "copies that no work beside them hides; at least a fixed share"
 
 
 class Slower(NamedTuple):
@@ -82,15 +86,29 @@ class Moved(NamedTuple):
     micro_step_s: float  # more for each micro step
     cpu_s: float
     accumulating_s: float = 0.0  # more for each micro step where there are several
+    streamed_s: float = 0.0  # of each micro step, beside its compute
     slower: Slower | None = None
 
-    def copies_s(self, micro_steps: int) -> float:
-        """Seconds of a step's copies."""
-        return self.once_s + micro_steps * self.each_s(micro_steps)
+    def copies_s(self, micro_steps: int, busy_s: float) -> float:
+        """Seconds of a step's copies beside micro steps of so much other work."""
+        return self.once_s + micro_steps * self.each_s(micro_steps, busy_s)
 
-    def each_s(self, micro_steps: int) -> float:
-        """Seconds of one micro step's copies."""
-        return self.micro_step_s + (self.accumulating_s if micro_steps > 1 else 0.0)
+    def each_s(self, micro_steps: int, busy_s: float) -> float:
+        """Seconds of one micro step's copies that the work beside them does not hide."""
+        gathered = self.accumulating_s if micro_steps > 1 else 0.0
+        return self.micro_step_s + gathered + self._shown_s(busy_s)
+
+    def _shown_s(self, busy_s: float) -> float:
+        """Seconds of stage 3's copies that nothing hides, with the shares of its gathers.
+
+        They go on while compute waits for a gather: of compute alone, gathers and copies together
+        would hide more than there is, and a faster card would be slower.
+        """
+        hidden_s = GATHER_OVERLAP * busy_s
+        shown_s = maximum(self.streamed_s - hidden_s, NEVER_HIDDEN * self.streamed_s)
+        if busy_s.__class__ is TRACED and self.streamed_s:
+            label(shown_s, "copies_shown_s", "s", SHOWN)
+        return shown_s
 
 
 NOTHING = Moved(0.0, 0.0, 0.0)
@@ -100,8 +118,14 @@ class _Copies(NamedTuple):
     """Bytes that one rank copies between host and device."""
 
     once: float = 0.0
-    micro_step: float = 0.0
     accumulating: float = 0.0
+    to_device: float = 0.0  # of each micro step under stage 3
+    to_host: float = 0.0
+
+    @property
+    def streamed(self) -> float:
+        """Bytes of each micro step in the busier direction."""
+        return maximum(self.to_device, self.to_host)
 
 
 class _Disk(NamedTuple):
@@ -127,12 +151,14 @@ def offload(costs: FamilyCosts, strategy: Strategy) -> Moved:
     cpu_s = passed / _passes_per_s(cluster, costs.workload)
     link = named(link_bytes_per_s(cluster) / COPIES_SHOWN, "copy_rate", "bytes/s", COPIED)
     once_s = copies.once / link + _disk_s(cluster, disk.once)
-    micro_step_s = copies.micro_step / link + _disk_s(cluster, disk.micro_step)
+    micro_step_s = _disk_s(cluster, disk.micro_step)
+    streamed_s = copies.streamed / link_bytes_per_s(cluster)
     return Moved(
         once_s=named(once_s, "copies_of_step_s", "s", COPIED),
         micro_step_s=named(micro_step_s, "copies_of_micro_step_s", "s", COPIED),
         cpu_s=named(cpu_s, "cpu_optimizer_s", "s", CPU),
         accumulating_s=named(copies.accumulating / link, "copies_of_sums_s", "s", COPIED),
+        streamed_s=named(streamed_s, "streamed_copies_s", "s", STREAMED),
         slower=None
         if costs.own_config
         else _slower(cluster, copies, link, passed / _one_thread_per_s(cluster) - cpu_s),
@@ -141,15 +167,15 @@ def offload(costs: FamilyCosts, strategy: Strategy) -> Moved:
 
 def _copies(workload: Workload, strategy: Strategy, shard: float, trainable: float) -> _Copies:
     """Bytes between host and device."""
-    size, once, each, sums = element_bytes(workload), 0.0, 0.0, 0.0
+    size, once, sums, down = element_bytes(workload), 0.0, 0.0, 0.0
     if strategy.offload_optimizer != "none":
         once = (FLOAT_BYTES + size) * trainable  # gradients go, updated weights come back
-        sums = 2 * size * trainable
-    if strategy.zero_stage == FULLY_SHARDED:
-        sums, each = 0.0, sums
+        sums = size * trainable  # come to be added to, and go again
     if strategy.offload_parameters != "none":
-        each += size * shard * (3 if strategy.recompute == "full" else 2)
-    return _Copies(once, each, sums)
+        down = size * shard * (3 if strategy.recompute == "full" else 2)
+    if strategy.zero_stage != FULLY_SHARDED:
+        return _Copies(once, 2 * sums)
+    return _Copies(once, 0.0, down + sums, sums)
 
 
 def _disk(workload: Workload, strategy: Strategy, shard: float, trainable: float) -> _Disk:
@@ -212,7 +238,8 @@ def _slower(cluster: ClusterSpec, copies: _Copies, link: float, cpu_s: float) ->
         return Slower(cpu_s, 0.0, 0.0)
     more = maximum(0.0, 1 / PAGEABLE_BYTES_PER_S - 1 / link)
     once_s = maximum(0.0, cpu_s) + more * copies.once
-    return Slower(once_s, more * copies.micro_step, more * copies.accumulating)
+    beside = more * (copies.to_device + copies.to_host)
+    return Slower(once_s, beside, more * copies.accumulating)
 
 
 def paged_optimizer_s(costs: FamilyCosts, strategy: Strategy) -> float:

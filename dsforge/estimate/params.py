@@ -11,8 +11,9 @@ from collections import Counter
 from functools import lru_cache
 from typing import NamedTuple
 
-from dsforge.specs import AdapterTarget, LoraSpec, ModelSpec, MoeSpec, Norm
-from dsforge.traced import counted, named
+from dsforge.estimate.recurrence import adapted_sides, recurrent_parameters
+from dsforge.specs import AdapterTarget, LoraSpec, Mixer, MlaSpec, ModelSpec, MoeSpec, Norm
+from dsforge.traced import ceil_div, counted, named
 
 NORM_VECTORS: dict[Norm, int] = {
     "rmsnorm": 1,
@@ -21,9 +22,11 @@ NORM_VECTORS: dict[Norm, int] = {
     "layernorm_no_weights": 0,
 }
 
-
+# Learned numbers of an activation: xIELU's alpha_p and alpha_n (arXiv:2411.13010, section 4).
+LEARNED_SCALARS = {"xielu": 2}
 ATTENTION = "projections, biases, query and key norms, sinks of one attention"
 MLP = "up, gate and down projections of one MLP, with their biases"
+MANY_KINDS = 2  # of layers, whose mean is taken
 
 
 class LayerParameters(NamedTuple):
@@ -35,11 +38,17 @@ class LayerParameters(NamedTuple):
     router: int = 0
     experts: int = 0  # all routed experts
     idle: int = 0  # routed experts that one token does not pass
+    recurrent: int = 0  # state-space part, linear attention or short convolution
+
+    @property
+    def shared(self) -> int:
+        """The layer without its routed experts."""
+        return self.attention + self.recurrent + self.norms + self.mlp + self.router
 
     @property
     def total(self) -> int:
         """All parameters of the layer."""
-        whole = self.attention + self.norms + self.mlp + self.router + self.experts
+        whole = self.shared + self.experts
         return named(
             whole, "moe_layer_total" if self.experts else "dense_layer_parameters", "elements"
         )
@@ -53,7 +62,7 @@ class ParameterCounts(NamedTuple):
     head: int  # 0 where the head is tied to the word embedding
     head_bias: int
     final_norm: int  # one per half of an encoder-decoder
-    other: int  # embedding norm, BERT's pooler, T5's relative position tables
+    other: int  # embedding norm, BERT's pooler, T5's relative position tables, a vision tower
     layers: tuple[LayerParameters, ...]  # in order; the encoder's come before the decoder's
 
     @property
@@ -75,19 +84,14 @@ class ParameterCounts(NamedTuple):
 
     @property
     def dense_layer(self) -> int:
-        """One layer without experts, the mean of an encoder-decoder's kinds. 0 where none is."""
-        kinds = {layer for layer in self.layers if not layer.experts}
-        whole = sum(layer.total for layer in kinds)
-        return whole // len(kinds) if len(kinds) > 1 else whole
+        """One layer without experts, the mean where layers differ. 0 where none is."""
+        return _mean(Counter(layer for layer in self.layers if not layer.experts))
 
     @property
     def moe_layer_shared(self) -> int:
-        """One MoE layer without its routed experts; 0 where the model has none."""
-        sparse = next((layer for layer in self.layers if layer.experts), None)
-        if sparse is None:
-            return 0
-        shared = sparse.attention + sparse.norms + sparse.mlp + sparse.router
-        return named(shared, "moe_layer_parameters", "elements")
+        """One MoE layer without its routed experts, the mean; 0 where the model has none."""
+        shared = _mean(Counter(layer for layer in self.layers if layer.experts))
+        return named(shared, "moe_layer_parameters", "elements") if shared else 0
 
     @property
     def moe_layer_experts(self) -> int:
@@ -101,6 +105,14 @@ def moe_layers(model: ModelSpec) -> int:
     return counted(found, "moe_layers", "layers", of=model.layers) if found else 0
 
 
+def _mean(kinds: Counter[LayerParameters]) -> int:
+    """The mean layer without routed experts, rounded up."""
+    if len(kinds) < MANY_KINDS:
+        return sum(layer.shared if layer.experts else layer.total for layer in kinds)
+    whole = sum(_layer_count(layer, times) * layer.shared for layer, times in kinds.items())
+    return ceil_div(whole, kinds.total())
+
+
 def _over_layers(each: dict[LayerParameters, int], layers: tuple[LayerParameters, ...]) -> int:
     """The sum over all layers of what each kind of them has."""
     alike = Counter(layers)
@@ -110,7 +122,7 @@ def _over_layers(each: dict[LayerParameters, int], layers: tuple[LayerParameters
 def _layer_count(layer: LayerParameters, times: int) -> int:
     """Layers of that kind."""
     name = "moe_layers" if layer.experts else "dense_layers"
-    return counted(times, name, "layers", of=layer.attention)
+    return counted(times, name, "layers", of=layer.norms)
 
 
 @lru_cache(maxsize=256)
@@ -119,26 +131,45 @@ def parameters(model: ModelSpec) -> int:
     return named(parameter_counts(model).total, "model_parameters", "elements")
 
 
+def tower_parameters(model: ModelSpec) -> int:
+    """Parameters of a vision tower and of its projector."""
+    if model.tower is None:
+        return 0
+    found = model.tower.parameters + model.tower.projector_parameters
+    return named(found, "tower_parameters", "elements", "vision tower and projector, frozen")
+
+
 @lru_cache(maxsize=64)
 def parameter_counts(model: ModelSpec) -> ParameterCounts:
     """Parameters of the model by component and layer."""
     hidden, width, norm = model.hidden_size, model.embedding_size, _norm(model)
     words = named(model.vocab_size * width, "word_parameters", "elements", "the word embedding")
-    projections = 2 * width * hidden if width != hidden else 0
-    embedding = words + model.type_vocab_size * hidden + projections
+    beside = width if model.factored_embedding else hidden
+    embedding = words + model.type_vocab_size * beside + _embedding_projections(model)
     positions = model.max_position_embeddings + model.position_offset
     halves = 2 if model.kind == "encoder-decoder" else 1
-    other = norm * model.embedding_norm + (hidden * hidden + hidden) * model.pooler
-    other += halves * model.relative_attention_buckets * model.attention_heads
+    tables = halves * (model.layers if model.relative_attention_per_layer else 1)
+    other = NORM_VECTORS[model.norm] * beside * model.embedding_norm
+    other += (hidden * hidden + hidden) * model.pooler
+    other += tables * model.relative_attention_buckets * model.attention_heads
+    other += tower_parameters(model)
     return ParameterCounts(
         embedding=named(embedding, "embedding_parameters", "elements"),
-        position_embedding=positions * hidden if model.position == "learned" else 0,
+        position_embedding=positions * beside if model.position == "learned" else 0,
         head=0 if model.tied_embeddings else words,
         head_bias=model.vocab_size if model.lm_head_bias else 0,
         final_norm=halves * norm * model.final_norm,
         other=other,
         layers=_layers(model),
     )
+
+
+def _embedding_projections(model: ModelSpec) -> int:
+    """What leads from a narrower embedding to the layers, and back to the head (OPT)."""
+    width, hidden = model.embedding_size, model.hidden_size
+    if width == hidden:
+        return 0
+    return (width + 1) * hidden if model.factored_embedding else 2 * width * hidden
 
 
 @lru_cache(maxsize=64)
@@ -156,21 +187,40 @@ def lora_parameters(model: ModelSpec, lora: LoraSpec) -> int:
         layers = model.layers * (attention + 2 * _mlp_sides(model, model.ffn_hidden_size, on))
         return named(lora.rank * layers, "lora_parameters", "elements")
     sparse = moe_layers(model)
-    sides = model.layers * _attention_sides(model, on)
-    sides += (model.layers - sparse) * _mlp_sides(model, model.ffn_hidden_size, on)
+    sides = _mixer_sides(model, lora)
+    sides += _dense_mlps(model) * _mlp_sides(model, model.ffn_hidden_size, on)
     if model.moe is not None:
         sides += sparse * _mlp_sides(model, model.moe.shared_ffn_hidden_size, on)
     return named(lora.rank * sides, "lora_parameters", "elements")
 
 
 @lru_cache(maxsize=64)
-def adapter_sides(model: ModelSpec, lora: LoraSpec, *, moe_layer: bool) -> int:
+def adapter_sides(model: ModelSpec, lora: LoraSpec, *, moe_layer: bool) -> float:
     """Inputs plus outputs of all matrices of one decoder layer that carry adapters."""
     width = model.ffn_hidden_size
     if moe_layer:
         width = model.moe.shared_ffn_hidden_size if model.moe else 0
-    sides = _attention_sides(model, lora.targets) + _mlp_sides(model, width, lora.targets)
+    mlps = 1.0 if moe_layer else model.dense_mlps
+    sides: float = mlps * _mlp_sides(model, width, lora.targets)
+    sides += _mixer_sides(model, lora) / model.layers
     return named(sides, f"{'moe' if moe_layer else 'dense'}_adapter_sides", "elements")
+
+
+def _mixer_sides(model: ModelSpec, lora: LoraSpec) -> int:
+    """Inputs plus outputs of the adapted matrices that mix tokens, of all layers of a decoder."""
+    each = _attention_sides(model, lora.targets)
+    if not model.layer_mixers:
+        return model.layers * each
+    recurrent = sum(map(sum, adapted_sides(model, lora)))
+    attentions, recurrences = model.attention_layers, model.recurrent_layers
+    return attentions * each + recurrences * recurrent
+
+
+def _dense_mlps(model: ModelSpec) -> int:
+    """Layers with a dense MLP."""
+    if model.layer_mlps:
+        return model.layer_mlps.count("dense")
+    return model.layers - moe_layers(model)
 
 
 @lru_cache(maxsize=64)
@@ -201,10 +251,23 @@ def _layers(model: ModelSpec) -> tuple[LayerParameters, ...]:
     if model.kind == "encoder-decoder":
         decoder = LayerParameters(2 * attention, norms + norm, mlp)
         return (dense,) * model.layers + (decoder,) * model.layers
-    if model.moe is None:
+    if model.moe is None and not model.layer_mixers:
         return (dense,) * model.layers
-    sparse = _moe_layer(model, model.moe, attention, norms)
-    return tuple(sparse if model.is_moe_layer(i) else dense for i in range(model.layers))
+    sparse = _moe_layer(model, model.moe, attention, norms) if model.moe else dense
+    each = {"dense": dense, "moe": sparse, "none": dense._replace(mlp=0)}
+    recurrent = recurrent_parameters(model)
+    made = {
+        (mixer, mlp): _with_mixer(each[mlp], mixer, recurrent)
+        for mixer, mlp in {(model.mixer(i), model.mlp(i)) for i in range(model.layers)}
+    }
+    return tuple(made[model.mixer(i), model.mlp(i)] for i in range(model.layers))
+
+
+def _with_mixer(layer: LayerParameters, mixer: Mixer, recurrent: int) -> LayerParameters:
+    """The layer with what mixes its tokens."""
+    if mixer in ("recurrent", "both"):
+        layer = layer._replace(recurrent=recurrent)
+    return layer if mixer in ("attention", "both") else layer._replace(attention=0)
 
 
 def _moe_layer(model: ModelSpec, moe: MoeSpec, attention: int, norms: int) -> LayerParameters:
@@ -232,7 +295,8 @@ def _mlp(model: ModelSpec, width: int) -> int:
     """Up (and gate) and down projection of one MLP of that width."""
     inputs = 2 if model.gated_mlp else 1
     biases = inputs * width + model.hidden_size if model.mlp_bias else 0
-    return (inputs + 1) * model.hidden_size * width + biases
+    learned = LEARNED_SCALARS.get(model.activation, 0)
+    return (inputs + 1) * model.hidden_size * width + biases + learned
 
 
 def _attention(model: ModelSpec) -> int:
@@ -242,11 +306,24 @@ def _attention(model: ModelSpec) -> int:
     query, key = model.attention_heads * model.head_size, model.kv_heads * model.head_size
     query = named(query, "query_width", "elements")
     key = named(key, "key_width", "elements")
-    size = model.hidden_size * (2 * query + 2 * key)
-    size += query + 2 * key if model.qkv_bias else 0
+    gate = query if model.attention_gate else 0
+    size = model.hidden_size * (2 * query + 2 * key + gate)
+    size += query + 2 * key + gate if model.qkv_bias else 0
     size += model.hidden_size if model.attention_out_bias else 0
     size += model.attention_heads if model.attention_sinks else 0
     return size + {None: 0, "head": 2 * model.head_size, "full": query + key}[model.qk_norm]
+
+
+def whole_layer_parameters(model: ModelSpec) -> int:
+    """Of a dense layer what tensor ranks hold copies of under AutoTP.
+
+    Norms, those of heads too, and biases that are added to a sum over ranks (DeepSpeed
+    module_inject/layers.py, `LinearAllreduce`).
+    """
+    found = model.norms_per_layer * _norm(model)
+    found += model.hidden_size * (model.attention_out_bias + model.mlp_bias)
+    found += 2 * model.head_size if model.qk_norm == "head" else 0
+    return named(found, "whole_layer_parameters", "elements", "copied on each tensor rank")
 
 
 def _latent_attention(model: ModelSpec) -> int:
@@ -262,7 +339,18 @@ def _latent_attention(model: ModelSpec) -> int:
         + named(down, "latent_parameters", "elements")
         + named(up, "key_value_parameters", "elements")
         + heads * mla.v_head_size * hidden
+        + _indexer(model, mla)
     )
+
+
+def _indexer(model: ModelSpec, mla: MlaSpec) -> int:
+    """Queries, one key with its LayerNorm, and weights of heads (DeepSeek-V3.2's indexer)."""
+    if not mla.index_heads:
+        return 0
+    queries = (mla.q_rank or 0) * mla.index_heads * mla.index_head_size
+    keys = model.hidden_size * mla.index_head_size + 2 * mla.index_head_size
+    found = queries + keys + model.hidden_size * mla.index_heads
+    return named(found, "indexer_parameters", "elements", "lightning indexer of one layer")
 
 
 def _attention_sides(model: ModelSpec, on: tuple[AdapterTarget, ...]) -> int:
@@ -273,6 +361,7 @@ def _attention_sides(model: ModelSpec, on: tuple[AdapterTarget, ...]) -> int:
         wide = sum(target in on for target in ("query", "output"))
         narrow = sum(target in on for target in ("key", "value"))
         found = (wide + narrow) * hidden + wide * query + narrow * key
+        found += query if model.attention_gate and "query" in on else 0
         return named(found, "attention_sides", "elements")
     query = heads * (mla.nope_head_size + mla.rope_head_size)
     queries = hidden + 2 * mla.q_rank + query if mla.q_rank else hidden + query

@@ -25,6 +25,7 @@ from dsforge.estimate.activations import element_bytes
 from dsforge.estimate.flops import attention_products, layer_products, mlp_products
 from dsforge.estimate.params import moe_layers
 from dsforge.estimate.rates import peak_flops
+from dsforge.estimate.recurrence import recurrent_products
 from dsforge.specs import BITSANDBYTES_4_BIT, GpuSpec, LoraSpec, ModelSpec, Workload
 from dsforge.traced import Constant, counted, maximum, named
 
@@ -78,14 +79,17 @@ class Pass(NamedTuple):
 
 
 @lru_cache(maxsize=64)
-def layer_quantised_elements(model: ModelSpec, *, moe_layer: bool) -> int:
-    """Elements of the quantised matrices of one decoder layer: those that carry adapters."""
-    attention = sum(product.elements for product in attention_products(model))
+def layer_quantised_elements(model: ModelSpec, *, moe_layer: bool) -> float:
+    """Elements of the quantised matrices of one decoder layer, the mean: all linear modules."""
+    mixers = model.attentions * sum(product.elements for product in attention_products(model))
+    if model.recurrent is not None:
+        recurrent = sum(product.elements for product in recurrent_products(model))
+        mixers += model.recurrences * recurrent
     if not moe_layer:
-        dense = attention + sum(p.elements for p in mlp_products(model, moe_layer=False))
-        return named(dense, "dense_quantised_elements", "elements")
+        mlp = sum(p.elements for p in mlp_products(model, moe_layer=False))
+        return named(mixers + model.dense_mlps * mlp, "dense_quantised_elements", "elements")
     shared = model.moe.shared_ffn_hidden_size if model.moe else 0
-    sparse = attention + (3 if model.gated_mlp else 2) * model.hidden_size * shared
+    sparse = mixers + (3 if model.gated_mlp else 2) * model.hidden_size * shared
     return named(sparse, "moe_quantised_elements", "elements")
 
 
@@ -93,7 +97,7 @@ def quantised_elements(model: ModelSpec) -> int:
     """Elements of all quantised matrices of a decoder."""
     sparse = moe_layers(model)
     dense = (model.layers - sparse) * layer_quantised_elements(model, moe_layer=False)
-    whole = dense + sparse * layer_quantised_elements(model, moe_layer=True)
+    whole = round(dense + sparse * layer_quantised_elements(model, moe_layer=True))
     return named(whole, "quantised_total", "elements")
 
 
@@ -102,8 +106,10 @@ def largest_matrix_elements(model: ModelSpec) -> int:
     hidden, moe = model.hidden_size, model.moe
     widths = [model.ffn_hidden_size] if model.moe_layers < model.layers else []
     widths += [moe.shared_ffn_hidden_size] if moe else []
-    out = attention_products(model)[-1]
-    largest = out.elements
+    out = [attention_products(model)[-1], *recurrent_products(model)]
+    largest = out[0].elements
+    for product in out[1:]:
+        largest = maximum(largest, product.elements)
     for width in widths:
         largest = maximum(largest, hidden * width)
     return named(largest, "largest_matrix", "elements")
@@ -131,6 +137,18 @@ def stored_bytes(workload: Workload) -> float:
         return 1.0  # and a float32 a row
     scales = (SCALE_BYTES + lora.bits / 8) / lora.group_size
     return named(lora.bits / 8 + scales, "quantised_bytes", "bytes", "packed, scales, zero points")
+
+
+def replicated_scale_bytes(workload: Workload, quantised: int) -> float:
+    """Bytes of scales that FSDP does not shard: attributes of a 4-bit weight, no parameters.
+
+    bitsandbytes `functional.QuantState`; they are on each device, wherever the weights are.
+    """
+    lora = workload.lora
+    if lora is None or not quantised or lora.frozen_format not in BITSANDBYTES_4_BIT:
+        return 0.0
+    scales = (stored_bytes(workload) - packed_bytes(lora)) * quantised
+    return named(scales, "replicated_scales", "bytes", "scales of 4-bit weights under FSDP")
 
 
 def keeps_unpacked(workload: Workload) -> bool:

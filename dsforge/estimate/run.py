@@ -62,9 +62,9 @@ def executed_flops(
     useful = step_flops(model, workload)
     if not setting.repeated and not setting.repeated_scores:
         return named(useful, "executed_step_flops", "FLOP")
-    scores = model.depth * score_flops(model, workload.sequence_length)
+    scores = model.depth * score_flops(model, workload.attended_length)
     scores = named(scores, "scores_token_flops", "FLOP", "attention of one token in all layers")
-    products = forward_flops(model, workload.sequence_length) - scores - head_flops(model)
+    products = forward_flops(model, workload.attended_length) - scores - head_flops(model)
     products = named(products, "products_token_flops", "FLOP", "matrix products of all layers")
     again = setting.repeated * products + setting.repeated_scores * scores
     executed = useful + again * workload.tokens_per_step

@@ -6,7 +6,13 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from dsforge.estimate.cut import Stage
-from dsforge.estimate.params import lora_parameters, parameter_counts, saved_parameters
+from dsforge.estimate.params import (
+    lora_parameters,
+    parameter_counts,
+    saved_parameters,
+    tower_parameters,
+    whole_layer_parameters,
+)
 from dsforge.estimate.quantised import packed_away, quantised_elements
 from dsforge.layout import Layout
 from dsforge.specs import ModelSpec, Workload
@@ -56,6 +62,7 @@ class _Pieces(NamedTuple):
     experts: int  # of one MoE layer
     before: int
     words: int
+    norm: int  # the last one, part of `after`
     after: int
 
 
@@ -74,6 +81,7 @@ def _pieces(model: ModelSpec) -> _Pieces:
             "word and position embeddings, their norm",
         ),
         words=counts.embedding,
+        norm=counts.final_norm,
         after=named(
             counts.head + counts.head_bias + counts.final_norm,
             "head_parameters",
@@ -83,21 +91,43 @@ def _pieces(model: ModelSpec) -> _Pieces:
     )
 
 
+def _copied(model: ModelSpec, stage: Stage) -> int:
+    """Elements of a stage that every tensor rank holds: embeddings, and what layers add up with."""
+    pieces = _pieces(model)
+    found = stage.layers * whole_layer_parameters(model)
+    found += pieces.before if stage.has_embedding else 0
+    if stage.has_head:
+        found += pieces.norm
+        found += pieces.words if model.tied_embeddings and not stage.has_embedding else 0
+    return named(found, "copied_parameters", "elements", "whole on each tensor rank")
+
+
 def rank_parameters(
-    model: ModelSpec, workload: Workload, layout: Layout, stage: Stage
+    model: ModelSpec,
+    workload: Workload,
+    layout: Layout,
+    stage: Stage,
+    *,
+    copies_ends: bool = False,
 ) -> RankParameters:
-    """Elements on one rank of a stage. A tied head on another stage is a copy of the embedding."""
+    """Elements on one rank of a stage. A tied head on another stage is a copy of the embedding.
+
+    `copies_ends`: `Engine.copies_ends`.
+    """
     pieces, tp = _pieces(model), layout.tensor_parallel_size
     shared = stage.dense_layers * pieces.dense_layer + stage.moe_layers * pieces.moe_layer
     shared += pieces.before if stage.has_embedding else 0
     shared += pieces.after if stage.has_head else 0
     if stage.has_head and model.tied_embeddings and not stage.has_embedding:
         shared += pieces.words
-    shared = named(ceil_div(shared, tp), "shared_parameters", "elements")
+    whole = _copied(model, stage) if copies_ends and tp > 1 else 0
+    shared = named(whole + ceil_div(shared - whole, tp), "shared_parameters", "elements")
     experts = ceil_div(stage.moe_layers * pieces.experts, tp * layout.expert_parallel_size)
     experts = named(experts, "expert_parameters", "elements")
     if workload.method == "full" or workload.lora is None:
-        return RankParameters(shared, experts, shared, experts)
+        frozen = tower_parameters(model) if stage.has_embedding else 0
+        trained = shared - ceil_div(frozen, tp) if frozen else shared
+        return RankParameters(shared, experts, trained, experts)
     adapters = ceil_div(lora_parameters(model, workload.lora) * stage.layers, model.depth * tp)
     adapters = named(adapters, "adapter_parameters", "elements")
     ends = stage.has_embedding or stage.has_head

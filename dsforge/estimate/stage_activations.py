@@ -50,5 +50,6 @@ def working_token_bytes(
     if strategy.recompute == "none":
         return named(tokens.gradients, "working_token_bytes", "bytes")
     whole = tokens.moe_layer if load.stage.moe_layers else tokens.dense_layer
+    whole = tokens.widest if model.layer_mixers else whole
     again = whole - kept_token_bytes(model, workload, strategy, whole)
     return named(tokens.gradients + again, "working_token_bytes", "bytes")

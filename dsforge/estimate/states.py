@@ -18,26 +18,27 @@ from typing import NamedTuple
 from dsforge.estimate.activations import FLOAT_BYTES, TokenBytes, element_bytes, token_bytes
 from dsforge.estimate.buckets import size_buckets
 from dsforge.estimate.cut import Stage, kinds_of
-from dsforge.estimate.quantised import packed_bytes, stored_bytes
+from dsforge.estimate.optimizer_bytes import (
+    moment_bytes,
+    optimizer_bytes_per_parameter,
+    paged_bytes_per_parameter,
+    share_of_roots,
+)
+from dsforge.estimate.quantised import packed_bytes, replicated_scale_bytes, stored_bytes
+from dsforge.estimate.replicas import replicas
 from dsforge.estimate.shard import RankParameters, rank_parameters
-from dsforge.specs import LOW_BIT, ClusterSpec, ModelSpec, Workload
-from dsforge.strategy import FULLY_SHARDED, GRADIENTS_SHARDED, Buckets, Execution, Strategy
-from dsforge.traced import Traced, counted, maximum, minimum, named
+from dsforge.specs import ClusterSpec, ModelSpec, Workload
+from dsforge.strategy import FULLY_SHARDED, GRADIENTS_SHARDED, Buckets, Strategy
+from dsforge.traced import Traced, maximum, minimum, named
 
-# float32 moments per parameter. Adafactor factors its second moment: about nothing.
-MOMENTS = {"adamw": 2, "lion": 1, "sgd": 1, "adafactor": 0, "muon": 1, **dict.fromkeys(LOW_BIT, 2)}
-MOMENT_BYTES = {"fp32": 4, "bf16": 2, "int8": 1}
-# Optimizers of bitsandbytes: moments of AdamW, and bytes of each; 8-bit ones have a float32 scale
-# for every 256 elements (bitsandbytes `optim/optimizer.py`, `Optimizer2State.init_state`).
-SCALED_8_BIT = 1 + 4 / 256
-LOW_BIT_BYTES = {"adamw_8bit": SCALED_8_BIT, "paged_adamw_8bit": SCALED_8_BIT}
-PAGED = ("paged_adamw_8bit", "paged_adamw_32bit")
 READ = "from the source of the engine: stage_1_and_2.py, stage3.py, Megatron's optimizer"
 WEIGHTS = f"on the device, {READ}"
 GRADIENTS = f"on the device, {READ}, unless the states are offloaded"
 OPTIMIZER = f"on the device, {READ}; master weights and moments that are not offloaded"
 STEP = "float32 gradients exist while the engine's optimizer steps"
+FSDP1 = "FSDP1 pins a gradient as long as each shard, frozen or not (_flat_param.py, `_cpu_grad`)"
 TILE = "float32 master weights, or their gradients, of one sub-group of the optimizer"
+REFERENCE = "a frozen copy of the weights that the loss compares with"
 SAME_EXPERTS = "ranks that hold the same experts"
 
 
@@ -47,7 +48,7 @@ class States(NamedTuple):
     weights: float
     gradients: float
     optimizer: float
-    step_gradients: float  # float32 copy that exists only while the optimizer steps
+    step_gradients: float  # copies that exist only while the optimizer steps
     host: float  # offloaded bytes in RAM
     pinned: tuple[float, ...]  # the page-locked buffers among them
     nvme: float
@@ -93,7 +94,8 @@ def loads(
     One file sets the engine's buckets for all ranks: by the stage with the most parameters.
     """
     found = [stage.named(model.depth) for stage in kinds_of(model, strategy)]
-    held = [rank_parameters(model, workload, strategy.layout, stage) for stage in found]
+    layout, copies = strategy.layout, strategy.copies_ends
+    held = [rank_parameters(model, workload, layout, s, copies_ends=copies) for s in found]
     most = max(parameters.stored for parameters in held)
     buckets = size_buckets(model, cluster, strategy, most)
     tokens = token_bytes(model, workload, strategy)
@@ -104,33 +106,17 @@ def loads(
 
 
 def shares(strategy: Strategy) -> Shares:
-    """The shard groups: data x context ranks, for experts only those that hold the same ones."""
+    """The shard groups: data x context ranks, for experts only those that hold the same ones.
+
+    FSDP without sharding (`NO_SHARD`, `zero_stage` 0) replicates.
+    """
     ranks = strategy.layout.shard_ranks
     ranks = min(ranks, strategy.runs_as.shard_group or ranks)
+    if strategy.zero_stage == 0 and strategy.engine.states == "fp32_shards":
+        ranks = 1
     ranks = named(ranks, "shard_ranks", "ranks", "data x context parallel ranks")
     experts = ranks // strategy.layout.expert_parallel_size
     return Shares(ranks, named(maximum(1, experts), "expert_shard_ranks", "ranks", SAME_EXPERTS))
-
-
-def optimizer_bytes_per_parameter(workload: Workload, run: Execution | None = None) -> float:
-    """Bytes of master weight (none in fp32) and moments of one trainable parameter."""
-    master = 0 if workload.precision == "fp32" or (run and not run.master_weights) else 4
-    size = master + _moment_bytes(workload, run)
-    return counted(size, "optimizer_bytes_per_parameter", "bytes", of=workload.sequence_length)
-
-
-def _moment_bytes(workload: Workload, run: Execution | None) -> float:
-    """Bytes of all moments of one trainable parameter."""
-    usual = MOMENT_BYTES[run.moments] if run else 4
-    return LOW_BIT_BYTES.get(workload.optimizer, usual) * MOMENTS[workload.optimizer]
-
-
-def paged_bytes_per_parameter(workload: Workload, run: Execution | None = None) -> float:
-    """Bytes of moments in pages that may be in RAM (bitsandbytes `functional.get_paged`)."""
-    if workload.optimizer not in PAGED:
-        return 0.0
-    size = _moment_bytes(workload, run)
-    return counted(size, "paged_bytes_per_parameter", "bytes", of=workload.sequence_length)
 
 
 def _kept(
@@ -163,10 +149,20 @@ def states(
     optimizer = named(optimizer, "optimizer_bytes", "bytes", "sharded from ZeRO stage 1 on")
     weights = size * (shard if stage == FULLY_SHARDED else parameters.total)
     weights -= _saved_by_quantising(workload, strategy, parameters, group)
+    reference = _reference_weights(workload, strategy, parameters, weights)
     if strategy.hpz_partition_size > 1:
         weights += size * parameters.stored / strategy.hpz_partition_size
     if not strategy.engine.has_zero_stages:
-        return _paged(_without_zero(strategy, parameters, weights, optimizer), paged)
+        moments = moment_bytes(workload, run) * updated
+        whole = _Whole(weights, optimizer, moments)
+        found = _without_zero(workload, strategy, parameters, whole)
+        if reference and strategy.engine.states == "fp32_shards":
+            reference = found.weights
+        found = found._replace(weights=found.weights + reference)
+        if strategy.offload_parameters == "cpu":  # pages are in RAM with all the rest
+            return _in_ram(found, strategy, replicated_scale_bytes(workload, parameters.quantised))
+        return _paged(found, paged)
+    weights += reference
     wide, flat = run.gradients == "fp32" and size < FLOAT_BYTES, sums_beside(workload, strategy)
     summed = (FLOAT_BYTES if wide else size) + (size if flat else 0)
     gradients = summed * (trainable if stage >= GRADIENTS_SHARDED else parameters.trainable)
@@ -179,6 +175,24 @@ def states(
     stays = stage < GRADIENTS_SHARDED or (wide and stage == GRADIENTS_SHARDED)
     sizes = _Sizes(trainable, waiting, tiles, offloaded, gradients if stays else 0.0)
     return _paged(_offloaded(on_device, strategy, sizes), paged)
+
+
+def _reference_weights(
+    workload: Workload, strategy: Strategy, parameters: RankParameters, weights: float
+) -> float:
+    """Bytes of a frozen reference: the policy's weights without adapters, sharded as they are.
+
+    Below stage 3 it is whole on each rank; under stage 3 it has partitions of its own
+    (TRL `models/utils.py`, `prepare_deepspeed`).
+    """
+    if not workload.has_reference_model:
+        return 0.0
+    adapters, group = 0.0, shares(strategy)
+    if workload.method == "lora":
+        sharded = strategy.zero_stage == FULLY_SHARDED
+        held = group.of_trainable(parameters) if sharded else parameters.trainable
+        adapters = element_bytes(workload) * held
+    return named(weights - adapters, "reference_weights", "bytes", REFERENCE)
 
 
 def _paged(found: States, paged: float) -> States:
@@ -264,23 +278,75 @@ def sums_beside(workload: Workload, strategy: Strategy) -> bool:
     return wide and kept and workload.precision == "bf16"
 
 
-def _without_zero(
-    strategy: Strategy, parameters: RankParameters, weights: float, optimizer: float
-) -> States:
-    """The states of engines without ZeRO stages: whole gradients, or float32 shards.
+class _Whole(NamedTuple):
+    """Bytes of weights in the compute type, of master weights and moments, of moments alone."""
 
-    A float32 shard is weight and master weight in one; what is gathered is a buffer. Where
-    each weight is stepped in backward, only the largest gradient is ever alive: it is left out.
+    weights: float
+    optimizer: float
+    moments: float
+
+
+def _fsdp_gradients(
+    workload: Workload, strategy: Strategy, trainable: float, shard: float
+) -> float:
+    """Bytes of FSDP's gradients: float32 shards, or whole ones where they are reduced once a step.
+
+    Whole ones are summed in the type that is reduced (torch distributed/fsdp/_fully_shard/
+    _fsdp_param.py, `to_accumulated_grad_if_needed`): accelerate reduces in the compute type.
+    """
+    if not strategy.reduces_once:
+        return FLOAT_BYTES * shard
+    staged = strategy.layout.pipeline_parallel_size > 1
+    wide = staged or strategy.runs_as.gradients == "fp32"
+    return (FLOAT_BYTES if wide else element_bytes(workload)) * trainable
+
+
+def _without_zero(
+    workload: Workload, strategy: Strategy, parameters: RankParameters, parts: _Whole
+) -> States:
+    """The states of engines without ZeRO stages: gradients, float32 shards or float32 replicas.
+
+    A float32 shard is weight and master weight in one; what is gathered, or cast, is a buffer,
+    and frozen weights stay in the type in which they are stored. Where each weight is stepped in
+    backward, only the largest gradient is ever alive: it is left out.
     """
     run, group = strategy.runs_as, shares(strategy)
+    trainable = group.of_trainable(parameters)
     if strategy.engine.states == "fp32_shards":
-        trainable = group.of_trainable(parameters)
-        optimizer -= FLOAT_BYTES * trainable
-        sharded = FLOAT_BYTES * group.of(parameters)
-        return States(sharded, FLOAT_BYTES * trainable, optimizer, 0.0, 0.0, (), 0.0)
-    size = FLOAT_BYTES if run.gradients == "fp32" else weights / maximum(1, parameters.total)
-    gradients = 0.0 if run.fused_backward else size * parameters.trainable
-    return States(weights, gradients, optimizer, 0.0, 0.0, (), 0.0)
+        stored = FLOAT_BYTES * trainable + _frozen_shards(workload, parameters, group)
+        gradients = _fsdp_gradients(workload, strategy, parameters.trainable, trainable)
+        return States(stored, gradients, parts.moments, 0.0, 0.0, (), 0.0)
+    if strategy.engine.states == "fp32_replicas":
+        trained = 1.0 * parameters.trainable
+        weights, gradients = replicas(workload, run, parts.weights, trained)
+        theirs = run.software == "others"  # who mostly leave torch's default
+        step = parts.moments * share_of_roots(workload) if theirs else 0.0
+        return States(weights, gradients, parts.moments, step, 0.0, (), 0.0)
+    size = FLOAT_BYTES if run.gradients == "fp32" else element_bytes(workload)
+    summed = trainable if strategy.zero_stage >= GRADIENTS_SHARDED else parameters.trainable
+    gradients = 0.0 if run.fused_backward else size * summed
+    return States(parts.weights, gradients, parts.optimizer, 0.0, 0.0, (), 0.0)
+
+
+def _frozen_shards(workload: Workload, parameters: RankParameters, group: Shares) -> float:
+    """Bytes of a rank's shard of what does not train, quantised matrices in their bits."""
+    size = element_bytes(workload)
+    frozen = size * (group.of(parameters) - group.of_trainable(parameters))
+    if not parameters.quantised:
+        return frozen
+    whole = replicated_scale_bytes(workload, parameters.quantised)
+    away = (size - stored_bytes(workload)) * parameters.quantised + whole
+    return frozen - away / group.shared + whole
+
+
+def _in_ram(found: States, strategy: Strategy, scales: float) -> States:
+    """The states where FSDP keeps shards of weights, gradients and optimizer in RAM."""
+    shards = found.weights - scales
+    moved = shards + found.gradients + found.optimizer
+    idle = 0.0  # of FSDP1: gradients of frozen weights
+    if strategy.has_flat_parameters:
+        idle = named(maximum(0.0, shards - found.gradients), "frozen_gradients", "bytes", FSDP1)
+    return States(scales, 0.0, 0.0, 0.0, moved + idle, (shards,), 0.0)
 
 
 def _offloaded(on_device: States, strategy: Strategy, sizes: _Sizes) -> States:

@@ -12,11 +12,12 @@ from dsforge.estimate.doubts import StepDoubts, is_of_others, step_doubts
 from dsforge.estimate.family_costs import FamilyCosts, family_costs
 from dsforge.estimate.flops import step_flops
 from dsforge.estimate.layer_time import attention_s, setting_of
-from dsforge.estimate.micro_batch_time import StageTimes, stage_times
+from dsforge.estimate.micro_batch_time import MicroBatchTime, StageTimes, stage_times
 from dsforge.estimate.offload import Moved, link_bytes_per_s, offload, paged_optimizer_s
 from dsforge.estimate.stage_activations import layers_kept_bytes
 from dsforge.estimate.states import shares
 from dsforge.estimate.traffic import Exchange, exchanges
+from dsforge.estimate.unmeasured import widened
 from dsforge.specs import FROZEN, Calibration, ClusterSpec, ModelSpec, Workload
 from dsforge.strategy import FULLY_SHARDED, Batching, Strategy
 from dsforge.traced import TRACED, Constant, label, named
@@ -52,7 +53,10 @@ class TimeEstimate(BaseModel):
 
 
 MICRO_TOKENS = "tokens of a micro batch on one rank: context ranks share a sequence"
-SURE = "compute and optimizer"
+BESIDE = (
+    "compute of a micro step, and the waits for its gathers: copies and sends go on beside both"
+)
+SURE = "compute, and the optimizer on the device"
 WAITS = "exposed communication and bubble: less certain"
 STEP_OVERHEAD_S = Constant(
     0.01, "overhead_s", "s", "estimate/time.py: gradient norm, clipping, schedule, Python"
@@ -73,6 +77,7 @@ class Seconds(NamedTuple):
     sent_bytes: float
     slower_s: float = 0.0  # more under other launchers' settings: in no term, only in the interval
     attention_s: float = 0.0  # of compute: kernels of it differ most
+    host_s: float = 0.0  # of the optimizer: on the CPU
 
     @property
     def step_s(self) -> float:
@@ -84,6 +89,7 @@ class Seconds(NamedTuple):
         return self._replace(
             compute_s=self.compute_s * by.compute,
             optimizer_s=self.optimizer_s * by.compute,
+            host_s=self.host_s * by.compute,
             bubble_s=self.bubble_s * by.compute,
             communication_s=self.communication_s * by.waiting,
             offload_s=self.offload_s * by.waiting,
@@ -103,6 +109,12 @@ class StepCosts(NamedTuple):
     checkpoint_token_s: float  # of a token's activation checkpoints, to RAM and back
     calibration: Calibration | None
 
+    def busy_s(self, work: MicroBatchTime) -> float:
+        """Seconds of a micro step beside which copies and sends go on."""
+        every = [exchange for exchange in self.exchanges if exchange.every_micro_step]
+        waits_s = sum(exchange.exposed_s(work.layers, work.compute_s) for exchange in every)
+        return named(work.compute_s + work.exposed_s + waits_s, "micro_busy_s", "s", BESIDE)
+
     def at(self, batching: Batching) -> Seconds:
         """Seconds of one optimizer step, and bytes sent."""
         micro_steps, tokens = batching.steps, batching.micro_batch_size * self.sample_tokens
@@ -114,18 +126,20 @@ class StepCosts(NamedTuple):
             times = micro_steps if exchange.every_micro_step else 1
             outside_s += times * exchange.exposed_s(work.layers, work.compute_s)
             sent += times * exchange.sent_bytes
+        busy_s = self.busy_s(work)
         compute_s = micro_steps * work.compute_s
-        stages_s = self.between.exposed_s(batching, tokens, compute_s)
+        stages_s = self.between.exposed_s(batching, tokens, micro_steps * busy_s)
         found = Seconds(
             compute_s=compute_s,
             communication_s=micro_steps * work.exposed_s + outside_s + stages_s,
             bubble_s=(self.stage_times.pipeline - 1) / batching.virtual_stages * work.mean_s,
-            offload_s=self.moved.copies_s(micro_steps)
+            offload_s=self.moved.copies_s(micro_steps, busy_s)
             + micro_steps * tokens * self.checkpoint_token_s,
             optimizer_s=self.optimizer_s,
             sent_bytes=sent + micro_steps * work.sent_bytes,
             slower_s=self.moved.slower.at(micro_steps) if self.moved.slower else 0.0,
             attention_s=micro_steps * tokens * self.attention_token_s,
+            host_s=self.moved.cpu_s,
         )
         return found if self.calibration is None else found.calibrated(self.calibration)
 
@@ -144,7 +158,7 @@ def step_costs(costs: FamilyCosts, strategy: Strategy) -> StepCosts:
         between=stage_traffic(costs, strategy),
         moved=moved,
         optimizer_s=moved.cpu_s + on_device_s + paged_s + STEP_OVERHEAD_S,
-        sample_tokens=costs.workload.sequence_length / strategy.layout.context_parallel_size,
+        sample_tokens=costs.workload.sample_tokens / strategy.layout.context_parallel_size,
         attention_token_s=_attention_token_s(costs, strategy),
         checkpoint_token_s=_checkpoint_token_s(costs, strategy),
         calibration=costs.cluster.calibration,
@@ -183,7 +197,8 @@ def estimate_time(
 def time_of(costs: FamilyCosts, strategy: Strategy, found: Seconds) -> TimeEstimate:
     """The estimate around the seconds of a strategy: interval and rates."""
     gpus = strategy.layout.world_size
-    step = step_interval(found, step_doubts(costs.cluster, strategy, costs.workload))
+    doubts = step_doubts(costs.cluster, strategy, costs.workload)
+    step = widened(costs.model, step_interval(found, doubts))
     useful = step_flops(costs.model, costs.workload)
     return TimeEstimate.model_construct(
         terms=TimeTerms.model_construct(
@@ -202,11 +217,13 @@ def time_of(costs: FamilyCosts, strategy: Strategy, found: Seconds) -> TimeEstim
 
 def step_interval(found: Seconds, doubts: StepDoubts) -> Interval:
     """The step with its 80 % interval, s."""
-    sure, waits = found.compute_s + found.optimizer_s, found.communication_s + found.bubble_s
+    sure = found.compute_s + found.optimizer_s - found.host_s
+    waits = found.communication_s + found.bubble_s
     label(sure, "sure_s", "s", SURE)
     label(waits, "waits_s", "s", WAITS)
-    computing, waiting, offload, attention_more = doubts
+    computing, waiting, offload, host, attention_more = doubts
     low = sure * computing.low + waits * waiting.low + found.offload_s * offload.low
     high = sure * computing.high + waits * waiting.high + found.offload_s * offload.high
+    low, high = low + found.host_s * host.low, high + found.host_s * host.high
     more_s = found.slower_s + attention_more * found.attention_s
-    return Interval(low, sure + waits + found.offload_s, high + more_s)
+    return Interval(low, sure + found.host_s + waits + found.offload_s, high + more_s)

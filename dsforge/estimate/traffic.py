@@ -17,6 +17,7 @@ from dsforge.engines import Messages
 from dsforge.estimate.activations import element_bytes
 from dsforge.estimate.comm import Channel, gather_bytes
 from dsforge.estimate.family_costs import FamilyCosts
+from dsforge.estimate.flops import reference_passes
 from dsforge.specs import Workload
 from dsforge.strategy import FULLY_SHARDED, GRADIENTS_SHARDED, Strategy
 from dsforge.traced import TRACED, Constant, counted, label, maximum, named
@@ -63,6 +64,14 @@ class Exchange(NamedTuple):
             label(shown_s, self.name + " exposed_s", "s", EXPOSED)
         return shown_s
 
+    def joined(self, other: Exchange) -> Exchange:
+        """Both as one, hidden by the same compute."""
+        return self._replace(
+            seconds=self.seconds + other.seconds,
+            layer_s=self.layer_s + other.layer_s,
+            sent_bytes=self.sent_bytes + other.sent_bytes,
+        )
+
     def named(self) -> Exchange:
         """The same with a name for its numbers."""
         hidden = self.hidden_share
@@ -88,7 +97,8 @@ def _of_ends(costs: FamilyCosts, strategy: Strategy) -> tuple[Exchange, ...]:
     model, link = costs.model, costs.links.pipeline
     if link.ranks == 1 or not model.tied_embeddings or costs.workload.method != "full":
         return ()
-    words = model.vocab_size * model.embedding_size / strategy.layout.tensor_parallel_size
+    parts = 1 if strategy.copies_ends else strategy.layout.tensor_parallel_size
+    words = model.vocab_size * model.embedding_size / parts
     size = named(gradient_size(costs.workload, strategy) * words, "tied_bytes", "bytes")
     sent = 2 * gather_bytes(size, link.ranks)
     return (Exchange("tied embeddings summed", link.reduce_s(size), sent_bytes=sent),)
@@ -134,6 +144,10 @@ def _reduced(costs: FamilyCosts, strategy: Strategy) -> tuple[Exchange, ...]:
             scattered._replace(hidden_share=hidden),
             renewed._replace(hidden_share=hidden / 2),
         )
+    if strategy.reduces_once and strategy.zero_stage >= 1:
+        scattered = _exchanged("gradients scattered once", summed, Channel.scatter_s, bucket)
+        gathered = renewed._replace(hidden_share=hidden / 2, every_micro_step=True)
+        return scattered._replace(hidden_share=hidden), gathered
     reduced = _exchanged("gradients all-reduced", summed, Channel.reduce_s, bucket)
     found: tuple[Exchange, ...] = (
         reduced._replace(
@@ -193,11 +207,11 @@ def _stage3(
         name, costs, strategy, weights=(weights, group), gradients=(gradients, group)
     )
     if group.ranks == every.ranks:
-        return (inside,)
+        return inside
     kept = gradients / group.ranks
     across = 2 * gather_bytes(kept, every.ranks // group.ranks)
     name, seconds = "gradients across groups", every.reduce_s(kept, 0.0)
-    return inside, Exchange(name, seconds, every.reduce_s(0.0), sent_bytes=across)
+    return *inside, Exchange(name, seconds, every.reduce_s(0.0), sent_bytes=across)
 
 
 def _second_copy(
@@ -222,7 +236,7 @@ def _second_copy(
     inside = _gathered(
         name, costs, strategy, weights=(weights, group), gradients=(gradients, every)
     )
-    return inside, once
+    return *inside, once
 
 
 def _gathered(
@@ -232,25 +246,38 @@ def _gathered(
     *,
     weights: tuple[float, Channel],
     gradients: tuple[float, Channel],
-) -> Exchange:
+) -> tuple[Exchange, ...]:
     """Weights for each pass of a micro step, then its gradients: bytes, and the ranks of each.
 
     Forward and backward gather. Where backward computes a layer again, its weights stay until their
-    gradients are made, as far as the engine keeps them.
+    gradients are made, as far as the engine keeps them. Gradients that are reduced once a step go
+    beside its last backward alone.
     """
     whole, group = weights
     summed, owners = gradients
     sent = _messages(costs, strategy)
     gathers = GATHERS + (sent.repeated if strategy.recompute == "full" else 0.0)
-    return Exchange(
+    gathers += reference_passes(costs.workload)
+    gathered = Exchange(
         name,
-        gathers * group.gather_s(whole, 0.0) + owners.scatter_s(summed, 0.0),
-        gathers * sent.gathers * _around_s(group, sent) + sent.scatters * _around_s(owners, sent),
+        gathers * group.gather_s(whole, 0.0),
+        gathers * sent.gathers * _around_s(group, sent),
         GATHER_OVERLAP,
         every_micro_step=True,
-        sent_bytes=gathers * gather_bytes(whole, group.ranks) + gather_bytes(summed, owners.ranks),
+        sent_bytes=gathers * gather_bytes(whole, group.ranks),
         never_hidden=strategy.engine.never_hidden or NEVER_HIDDEN,
     )
+    scattered = gathered._replace(
+        name="gradients scattered once",
+        seconds=owners.scatter_s(summed, 0.0),
+        layer_s=sent.scatters * _around_s(owners, sent),
+        hidden_share=2 / 3 * GATHER_OVERLAP,
+        every_micro_step=False,
+        sent_bytes=gather_bytes(summed, owners.ranks),
+    )
+    if strategy.reduces_once:
+        return gathered._replace(name="weights gathered"), scattered
+    return (gathered.joined(scattered),)
 
 
 def _messages(costs: FamilyCosts, strategy: Strategy) -> Messages:

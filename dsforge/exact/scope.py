@@ -45,6 +45,7 @@ def _of_model(model: ModelSpec) -> Iterator[Problem]:
 def is_known(model: ModelSpec) -> bool:
     """Whether a model is built like Llama: a size without a kind is, unless its shape says else."""
     plain = model.moe is None and model.mla is None and model.qk_norm is None and model.gated_mlp
+    plain = plain and model.tower is None and model.recurrent is None
     norms = (model.norm, model.norms_per_layer, model.position) == ("rmsnorm", 2, "rope")
     return plain and norms and model.model_type in (None, *KINDS)
 
@@ -63,6 +64,9 @@ def _of_run(cluster: ClusterSpec, workload: Workload) -> Iterator[Problem]:
     if workload.is_quantised:
         message = "`method` (=qlora) must be full or lora: weights in 4 bits are not simulated"
         yield Problem("exact-method", message, "use --method lora, or leave out --exact")
+    if workload.preference is not None:
+        message = f"`preference` (={workload.preference}) is not simulated"
+        yield Problem("exact-preference", message, "leave it out, or leave out --exact")
     lora = workload.lora
     if lora is not None and (lora.modules_to_save or not lora.is_on_all):
         message = "`lora.targets` and `lora.modules_to_save` are not simulated"

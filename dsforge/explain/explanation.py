@@ -17,7 +17,7 @@ from dsforge.estimate.host import HostMemory
 from dsforge.estimate.memory import MemoryEstimate, footprints, fullest, memory_of
 from dsforge.estimate.run import run_of, speed_of
 from dsforge.estimate.time import step_costs, time_of
-from dsforge.explain.figures import Figure, FigureTable, Group, named_below
+from dsforge.explain.figures import Figure, FigureTable, Group, Setting, named_below
 from dsforge.explain.inputs import Inputs, traced_inputs
 from dsforge.plan import Plan
 from dsforge.specs import FROZEN
@@ -37,6 +37,13 @@ SAID_AS = {
     "tokens_s": "tokens_per_s",
     "resident_memory": "device_memory",
     "cost": "money",
+    "run": "days",
+    "time_is": "step",
+    "memory_is": "device",
+    "memory_left": "free_memory",
+    "free": "free_memory",
+    "headroom": "free_memory",
+    "gpu_seconds": "gpu_s",
     "data_parallel_size": "dp",
     "parameters": "model_parameters",
 }
@@ -62,6 +69,7 @@ NODE = Group("host memory of a node", "bytes", before="host_", scope="hosted")
 BUCKETS = Group("buckets", "elements", scope="pace")
 TIME = Group("time by term", "s", scope="pace")
 STEP = Group("total time", "s")
+SENT = Group("traffic", "bytes", scope="pace")
 SHARES = {"mfu": "share", "hfu": "share"}
 SPEED = Group("speed", "TFLOP/s", {"tokens_per_s": "tokens/s", **SHARES})
 RUN = Group(
@@ -76,7 +84,7 @@ GROUPS = (
     BATCH.title,
     *("parameters", "states", "activations", "loss", TERMS.title, IN_ALL.title, NODE.title),
     *("buckets", "rates of the card", "operations", "links", "compute of a micro batch"),
-    *("collectives", "offload", TIME.title, STEP.title, SPEED.title, RUN.title),
+    *("collectives", "offload", SENT.title, TIME.title, STEP.title, SPEED.title, RUN.title),
 )
 
 
@@ -99,6 +107,9 @@ class Explanation(BaseModel):
     figures: tuple[Figure, ...] = Field(description="Figures, each after its inputs.")
     disagreements: tuple[Disagreement, ...] = Field(
         description="Figures with another value in the plan; empty: none differs."
+    )
+    settings: tuple[Setting, ...] = Field(
+        default=(), description="The setting that was asked for, where it is no figure."
     )
 
     def called(self, name: str) -> str:
@@ -178,6 +189,8 @@ def _take_memory(table: FigureTable, costs: FamilyCosts, inputs: Inputs) -> None
         for end in ENDS:
             value = getattr(getattr(memory, f"{counter}_bytes"), end)
             table.take_one(IN_ALL, f"{counter}_{end}", value, why)
+    left = inputs.cluster.gpu.memory_bytes - memory.device_bytes.likely
+    table.take_one(IN_ALL, "free_memory", left, "memory of the card that the likely peak leaves")
     table.take(NODE, memory.host_bytes)
     of_node = {"load_copies": "load_copies_bytes", "nvme_of_node": "nvme_bytes"}
     for name, field in (of_node | {"checkpoint": "checkpoint_bytes"}).items():
@@ -194,6 +207,10 @@ def _take_time(table: FigureTable, costs: FamilyCosts, inputs: Inputs) -> None:
     why = "the sum of the terms; low to high contains 80 % of published step times"
     for end in ENDS:
         table.take_one(STEP, f"step_{end}", getattr(time.step_s, end), why)
+    why = "what one rank sends in a step"
+    table.take_one(SENT, "sent_bytes", time.sent_bytes, why)
+    whole = cluster.gpus * time.step_s.likely
+    table.take_one(STEP, "gpu_s", whole, "seconds of every GPU in a step")
     table.take(SPEED, speed_of(model, cluster, workload, strategy, step=time.step_s))
     run = run_of(cluster, workload, step=time.step_s)
     if run is not None:

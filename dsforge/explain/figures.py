@@ -21,6 +21,7 @@ _GROUPS = {
     "estimate/quantised.py": "parameters",
     "estimate/buckets.py": "buckets",
     "estimate/states.py": "states",
+    "estimate/optimizer_bytes.py": "states",
     "estimate/activations.py": "activations",
     "estimate/loss.py": "loss",
     "estimate/comm.py": "links",
@@ -43,6 +44,16 @@ class Given(BaseModel):
     value: float = Field(description="The value itself, in `unit`.")
     unit: str = Field(description="Unit of the value; empty for counts and shares.")
     source: str = Field(description="Where the value comes from.")
+
+
+class Setting(BaseModel):
+    """What a plan says in words: a kernel, a strategy, a list of kinds."""
+
+    model_config = FROZEN
+
+    name: str = Field(description="Its place in the plan, such as `choice.strategy.layout`.")
+    value: str = Field(description="What the plan says, `none` where it says nothing.")
+    meaning: str = Field(description="What the setting is.")
 
 
 class Figure(BaseModel):

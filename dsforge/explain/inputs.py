@@ -84,8 +84,12 @@ def _execution(plan: Plan) -> Execution:
 
 def _model(model: ModelSpec) -> ModelSpec:
     source = f"model {model.name}"
-    parts = {"moe": model.moe, "mla": model.mla}
+    parts: dict[str, BaseModel | None] = {"moe": model.moe, "mla": model.mla}
     traced = {name: _traced(part, source) for name, part in parts.items() if part is not None}
+    if model.recurrent is not None:
+        traced["recurrent"] = _traced(model.recurrent, source, "recurrent_")
+    if model.tower is not None:
+        traced["tower"] = _traced(model.tower, source, "tower_")
     return _traced(model, source).model_copy(update=traced)
 
 

@@ -86,7 +86,7 @@ def _step(costs: FamilyCosts, strategy: Strategy) -> _Step:
     setting = setting_of(costs.cluster.gpu, costs.workload, strategy)
     share, again = 1 / setting.passes, setting.repeated / setting.passes
     half = 1 / 3 if strategy.recompute == "full" else 1 / 2  # of the collectives inside layers
-    sends_s = step_time.between.exposed_s(batching, tokens, batching.steps * work.compute_s)
+    sends_s = step_time.between.exposed_s(batching, tokens, batching.steps * step_time.busy_s(work))
     send = _Part("send to the next stage", sends_s / (2 * chunks * batching.steps))
     forward = (
         _Part("products and kernels", share * work.compute_s / chunks),
@@ -103,7 +103,7 @@ def _step(costs: FamilyCosts, strategy: Strategy) -> _Step:
             for e in step_time.exchanges
             if e.every_micro_step
         ),
-        _Part("waits: offload copies", step_time.moved.each_s(batching.steps) / chunks),
+        _Part("waits: offload copies", _copies_s(step_time, work, batching.steps) / chunks),
     )
     mean_s = found.bubble_s * chunks / (pipeline - 1) if pipeline > 1 else 0.0
     return _Step(
@@ -115,6 +115,11 @@ def _step(costs: FamilyCosts, strategy: Strategy) -> _Step:
         tuple(part for part in backward if part.seconds),
         mean_s / (work.compute_s + work.exposed_s),
     )
+
+
+def _copies_s(step_time: StepCosts, work: MicroBatchTime, micro_steps: int) -> float:
+    """Seconds of a micro step's copies that no work beside them hides."""
+    return step_time.moved.each_s(micro_steps, step_time.busy_s(work))
 
 
 def _mean(step: _Step, parts: tuple[_Part, ...]) -> tuple[_Part, ...]:
@@ -168,10 +173,8 @@ def _overlapped_slices(step: _Step, slots: list[Slot]) -> Iterator[Slice]:
     every = [e for e in step.step_costs.exchanges if e.every_micro_step]
     for slot in slots:
         if slot.piece.backward and slot.piece.chunk == 0:
-            end_s = (
-                slot.end_s
-                - step.step_costs.moved.each_s(step.shape.micro_batches) / step.shape.chunks
-            )
+            copies_s = _copies_s(step.step_costs, step.work, step.shape.micro_batches)
+            end_s = slot.end_s - copies_s / step.shape.chunks
             for exchange in reversed(every):
                 yield _wire(step, exchange.name, end_s - _busy_s(step, exchange), end_s)
                 end_s -= _exposed_s(step, exchange)

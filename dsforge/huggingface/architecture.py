@@ -5,7 +5,8 @@ those defaults; and norms, biases and gating are facts of the modelling code tha
 `architectures.json` beside this holds both, one entry for each architecture, and the names of those
 that are not modelled: read as Llama-like ones they would get a wrong size. Defaults are taken from
 the config classes of transformers by `scripts/architectures.py`, or, for chatglm, baichuan,
-internlm2 and deepseek, from the hub's own code. A test compares both, and what is built of them.
+internlm2, deepseek and bailing_moe, from the hub's own code. A test compares both, and what is
+built of them.
 
 Field names are those of ModelSpec; keys are those of config.json.
 """
@@ -44,6 +45,9 @@ MLA_KEYS: Keys = {
     "nope_head_size": ("qk_nope_head_dim",),
     "rope_head_size": ("qk_rope_head_dim",),
     "v_head_size": ("v_head_dim",),
+    "index_heads": ("index_n_heads",),
+    "index_head_size": ("index_head_dim",),
+    "index_top_k": ("index_topk",),
 }
 
 
@@ -93,6 +97,13 @@ class Architecture(BaseModel):
     )
     router_keys: tuple[str, ...] = Field(default=(), description="Keys of the router to write.")
     mla_defaults: Facts = Field(default={}, description="Defaults of MlaSpec fields; empty: none.")
+    recurrent_keys: dict[str, tuple[str, ...]] = Field(
+        default={}, description="Keys of RecurrentSpec fields."
+    )
+    recurrent_defaults: Facts = Field(default={}, description="Defaults of RecurrentSpec fields.")
+    recurrent_facts: Facts = Field(
+        default={}, description="RecurrentSpec fields that the code fixes."
+    )
     fixed: Facts = Field(
         default={}, description="Keys that may change the size, with the value that is modelled."
     )

@@ -22,7 +22,9 @@ from dsforge.huggingface.architecture import (
     Architecture,
 )
 from dsforge.huggingface.forward import forward_fields, router_fields
+from dsforge.huggingface.layer_kinds import ORDERS, keys_of_layers, read_layers, recurrent_reason
 from dsforge.huggingface.specials import SPECIALS
+from dsforge.huggingface.towers import TOWERS, tower_of
 from dsforge.huggingface.unread import MTP, OFF, PLAIN_ACTIVATIONS, unknown_keys, unread_parts
 from dsforge.huggingface.values import LARGEST_OTHER, ConfigValues
 from dsforge.plan import Reason
@@ -33,7 +35,10 @@ REQUIRED = (
     *("vocab_size", "max_position_embeddings"),
 )
 FULL = "full_attention"
-ATTENTION_KINDS = (FULL, "sliding_attention", "chunked_attention", "attention")
+ATTENTION_KINDS = (
+    *(FULL, "sliding_attention", "chunked_attention", "attention", "indexed_attention"),
+)
+OF_THE_WHOLE = ("vision_config", "text_config", "model_type", "vision_token_id", "rope_scaling")
 MANY = 4  # keys that one message names
 
 
@@ -48,6 +53,7 @@ def read_config(config: Mapping[str, Any], name: str) -> tuple[ModelSpec, tuple[
     Raises SpecError for an architecture that is not modelled: a wrong size is worse than none.
     """
     text, model_type, reasons = _language_model(config)
+    outer = config.get("model_type")
     known = SAME_AS.get(model_type, model_type)
     architecture = ARCHITECTURES.get(known, LLAMA_LIKE)
     reading = _Reading(text, architecture)
@@ -56,6 +62,8 @@ def read_config(config: Mapping[str, Any], name: str) -> tuple[ModelSpec, tuple[
     if special is not None and not reading.problems:
         special.read(reading, fields)
     fields["moe"], fields["mla"] = reading.moe(fields), reading.mla(fields)
+    if known in ORDERS and not reading.problems:
+        read_layers(known, reading, architecture, fields)
     if fields["moe"]:
         fields["moe"]["router"] = router_fields(reading, architecture)
     fields |= forward_fields(reading, architecture, fields)
@@ -63,14 +71,19 @@ def read_config(config: Mapping[str, Any], name: str) -> tuple[ModelSpec, tuple[
         fields["kv_heads"] = fields["attention_heads"]
         fields["head_size"] = fields["mla"]["nope_head_size"] + fields["mla"]["rope_head_size"]
     reading.check(fields)
+    if isinstance(outer, str) and outer in TOWERS and not reading.problems:
+        fields["tower"], wrong = tower_of(outer, config, fields["hidden_size"])
+        reading.problems += wrong
+        reasons.append(_beside(fields["tower"]))
     if known in ARCHITECTURES:
-        reading.check_unread(fields, special.keys if special else ())
+        reading.check_unread(fields, (*(special.keys if special else ()), *keys_of_layers(known)))
         reasons += _left_out(text)
     else:
         reading.check_plain(model_type)
         reasons.append(Reason(rule="warning-model-type", message=_unverified(model_type)))
     if reading.problems:
         raise SpecError(tuple(reading.problems), f"{name}: not a usable model config")
+    reasons += recurrent_reason(fields)
     return _spec(fields, name, known if known in ARCHITECTURES else model_type), tuple(reasons)
 
 
@@ -109,6 +122,8 @@ def _language_model(config: Mapping[str, Any]) -> tuple[Mapping[str, Any], str, 
     """
     outer = config.get("model_type")
     outer = outer if isinstance(outer, str) else "(none)"
+    if outer in TOWERS:
+        return *_beside_tower(outer, config), []
     if why := UNMODELLED.get(outer):
         raise _not_modelled(outer, why)
     if not isinstance(config.get("text_config"), Mapping):
@@ -120,6 +135,29 @@ def _language_model(config: Mapping[str, Any]) -> tuple[Mapping[str, Any], str, 
     message = f"{outer[:60]} is multimodal: its language model alone is trained and planned"
     reason = Reason(rule="model-text-config", message=message)
     return inner, model_type, [reason]
+
+
+def _beside_tower(outer: str, config: Mapping[str, Any]) -> tuple[Mapping[str, Any], str]:
+    """The language model beside a tower, nested or not, and its model_type."""
+    if not isinstance(config.get("vision_config"), Mapping):
+        raise _not_modelled(outer, "it has a vision tower, but no `vision_config`")
+    inner = config.get("text_config")
+    if not isinstance(inner, Mapping):
+        inner = {k: v for k, v in config.items() if k not in OF_THE_WHOLE}
+        return inner, TOWERS[outer].text_type
+    tied = config.get("tie_word_embeddings", TOWERS[outer].tied)
+    text = inner if tied is None else {**inner, "tie_word_embeddings": tied}
+    return text, str(inner.get("model_type", TOWERS[outer].text_type))
+
+
+def _beside(tower: Mapping[str, Any]) -> Reason:
+    """What is said of a tower."""
+    whole = tower["parameters"] + tower["projector_parameters"]
+    message = (
+        f"{tower['kind']}: a vision tower of {tower['layers']} layers and its projector, "
+        f"{whole / 1e6:,.0f} M parameters, frozen beside the language model"
+    )
+    return Reason(rule="model-tower", message=message)
 
 
 def _spec(fields: dict[str, Any], name: str, model_type: str) -> ModelSpec:
@@ -162,7 +200,7 @@ class _Reading(ConfigValues):
         """MoeSpec fields; None if the model has no experts."""
         table = self.architecture
         keys = table.moe_keys
-        if not keys or self.raw(keys["experts"], table.moe_defaults["experts"]) is None:
+        if not keys or self.raw(keys["experts"], table.moe_defaults["experts"]) in (None, 0):
             return None
         defaults = {"expert_ffn_hidden_size": fields.get("ffn_hidden_size"), **table.moe_defaults}
         read = {
@@ -177,6 +215,13 @@ class _Reading(ConfigValues):
 
     def _dense_layers(self, found: dict[str, Any]) -> None:
         """Layers without experts: leading ones, or every n-th; another order is not modelled."""
+        kinds = self.raw(("mlp_layer_types",), None)
+        if kinds is not None:
+            listed = kinds if isinstance(kinds, list) else []
+            first = found["first_dense_layers"] = listed.count("dense")
+            if listed != ["dense"] * first + ["sparse"] * (len(listed) - first) or not listed:
+                rule = "mlp_layer_types must be dense for leading layers and sparse for the others"
+                self.problem("mlp_layer_types", rule)
         dense = self.raw(("mlp_only_layers",), None) or []
         if isinstance(dense, list) and dense == list(range(len(dense))):
             found.setdefault("first_dense_layers", len(dense))
@@ -196,7 +241,7 @@ class _Reading(ConfigValues):
         for key, value in unread_parts(self.config, self.architecture, read):
             if key not in also_read:
                 self.problem(key, f"{key} (={str(value)[:40]}) is not modelled")
-        for kind in self._layer_kinds():
+        for kind in () if fields.get("layer_mixers") else self._layer_kinds():
             if kind not in ATTENTION_KINDS:
                 self.problem("layer_types", f"layers of type {kind[:40]} are not modelled")
 
@@ -224,8 +269,11 @@ class _Reading(ConfigValues):
         defaults = self.architecture.mla_defaults
         if not defaults:
             return None
-        found = {name: self.checked(name, keys, defaults[name]) for name, keys in MLA_KEYS.items()}
-        for name in [name for name, value in found.items() if value is None and name != "q_rank"]:
+        found = {
+            name: self.checked(name, MLA_KEYS[name], default) for name, default in defaults.items()
+        }
+        needed = [name for name in found if name != "q_rank" or "index_heads" in defaults]
+        for name in [name for name in needed if found[name] is None]:
             self.problem(MLA_KEYS[name][0], f"{MLA_KEYS[name][0]} is missing")
             found[name] = fields.get("head_size", 1)
         return found

@@ -34,15 +34,47 @@ def tiny(model: ModelSpec) -> ModelSpec:
             "sliding_window": None if model.sliding_window is None else WINDOW,
             **_experts(model),
             **_latents(model),
+            **_mixed(model),
         }
     )
 
 
 def _layers(model: ModelSpec) -> int:
     """Enough layers for one of each kind: dense, with experts, windowed, global; an even number."""
+    if model.layer_mixers:
+        return _reach(model)
     period = max(model.sliding_window_pattern or 1, model.moe.layer_step if model.moe else 1)
     first = model.moe.first_dense_layers if model.moe else 0
     return min(model.layers, max(2, first + period))
+
+
+def _reach(model: ModelSpec) -> int:
+    """Leading layers of which one is of each kind."""
+    kinds = [(model.mixer(layer), model.mlp(layer)) for layer in range(model.layers)]
+    return max(2, 1 + max(kinds.index(kind) for kind in set(kinds)))
+
+
+def _mixed(model: ModelSpec) -> dict[str, Any]:
+    """Recurrent parts of the width of the others, and the kinds of the layers that are left."""
+    layers = _layers(model)
+    small: dict[str, Any] = {"layer_mlps": model.layer_mlps[:layers]}
+    if model.recurrent is None:
+        return small
+    sizes = {"head_size": HEAD_SIZE, "heads": HEADS, "groups": 1, "state_size": HEAD_SIZE // 2}
+    if model.recurrent.kind in ("mamba", "short_conv"):
+        sizes |= {"head_size": HEADS * HEAD_SIZE, "heads": 1}
+    if model.recurrent.kind == "mamba":
+        sizes |= {"time_step_rank": HEAD_SIZE // 4}
+    sizes |= {"chunk_size": min(model.recurrent.chunk_size, HEAD_SIZE)}
+    if model.recurrent.kind == "short_conv":
+        sizes |= {"state_size": 1, "chunk_size": 1}
+    if model.recurrent.kind == "gated_delta":
+        sizes |= {"chunk_size": model.recurrent.chunk_size}
+    recurrent = model.recurrent.model_copy(update=sizes)
+    small |= {"layer_mixers": model.layer_mixers[:layers], "recurrent": recurrent}
+    if not model.attention_layers:
+        small |= dict.fromkeys(("attention_heads", "kv_heads", "head_size"), 0)
+    return small if model.ffn_hidden_size else small | {"ffn_hidden_size": 0}
 
 
 def _kv_heads(model: ModelSpec) -> int:
@@ -76,4 +108,6 @@ def _latents(model: ModelSpec) -> dict[str, Any]:
         "rope_head_size": HEAD_SIZE // 2,
         "v_head_size": HEAD_SIZE // 2,
     }
+    if model.mla.index_heads:
+        small |= {"index_heads": HEADS, "index_head_size": HEAD_SIZE, "index_top_k": WINDOW}
     return {"mla": model.mla.model_copy(update=small)}

@@ -29,6 +29,7 @@ NEUTRAL: Final = re.compile(
 )
 MTP: Final = (
     *("num_nextn_predict_layers", "num_mtp_modules", "mtp_transformer_layers", "n_mtp", "use_mtp"),
+    "mtp_num_hidden_layers",
 )
 OFF: Final[tuple[object, ...]] = (None, False, 0, "", [], {})
 SIZES: Final = (
@@ -45,7 +46,13 @@ PLAIN_KEYS: Final = re.compile(
     r"|tie_encoder_decoder|sliding_window|attn_implementation|use_flash\w*|num_labels|finetuning_task"
     r"|torchscript|pruned_heads|use_bfloat16|prefix|gradient_checkpointing|name|max_length"
 )
-HANDLED: Final = ("layer_types", "mlp_only_layers", "moe_layer_freq", "text_config")  # in reader
+HANDLED: Final = (
+    "layer_types",
+    "mlp_layer_types",
+    "mlp_only_layers",
+    "moe_layer_freq",
+    "text_config",
+)  # in reader
 PLAIN_ACTIVATIONS: Final = ("silu", "swish", "gelu_pytorch_tanh")
 
 
@@ -64,7 +71,8 @@ def keys_read(table: Architecture) -> set[str]:
     groups = (
         *table.keys.values(),
         *table.moe_keys.values(),
-        *(MLA_KEYS.values() if table.mla_defaults else ()),
+        *table.recurrent_keys.values(),
+        *(MLA_KEYS[name] for name in table.mla_defaults),
     )
     read = {key.partition(".")[0] for keys in groups for key in keys}
     read |= {"head_dim"} if table.mla_defaults else set()  # follows from the latent sizes

@@ -22,6 +22,8 @@ ROPE_FIELDS = ("rope_theta", "partial_rotary_factor")
 _ROPE_PLACES = ("rope_parameters.{}", "rope_parameters.full_attention.{}", "rope_scaling.{}")
 _MAY_BE_ZERO = frozenset({"first_dense_layers", "shared_experts", "shared_ffn_hidden_size"})
 _MAY_BE_ZERO |= {"type_vocab_size", "sliding_window"}
+# Fields of which some configs list the value of every layer.
+_BY_LAYER = frozenset({"experts", "experts_per_token"})
 _MISSING = object()
 
 
@@ -49,6 +51,8 @@ class ConfigValues:
         value = self.raw(keys, default)
         if value is None:
             return None
+        if name in _BY_LAYER and isinstance(value, list) and value[1:] == value[:-1]:
+            value = value[0] if value else value  # one number for each layer, all alike
         key = next((key for key in keys if self.raw((key,), None) is not None), name)
         if name == "tied_embeddings":
             return self._expect(key, value, isinstance(value, bool), "true or false")
@@ -89,6 +93,17 @@ class ConfigValues:
         """A whole number from 1 on; the default if it is invalid, which is recorded."""
         found: int | None = self.checked(key, (key,), default)
         return default if found is None else found
+
+    def count(self, key: str, default: int) -> int:
+        """A whole number from 0 on; the default if it is null or invalid, which is recorded."""
+        value = self.raw((key,), None)
+        if value is None:
+            return default
+        right = (
+            isinstance(value, int) and not isinstance(value, bool) and 0 <= value < LARGEST_OTHER
+        )
+        found = self._expect(key, value, right, f"a whole number from 0 to {LARGEST_OTHER:,}")
+        return default if found is None else int(found)
 
     def problem(self, place: str, message: str, hint: str = "") -> None:
         """Record a problem."""

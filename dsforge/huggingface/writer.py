@@ -7,6 +7,7 @@ from typing import Any
 from dsforge.errors import Problem, SpecError
 from dsforge.huggingface.architecture import ARCHITECTURES, MLA_KEYS, Architecture
 from dsforge.huggingface.forward import written_forward
+from dsforge.huggingface.layer_keys import written_layers
 from dsforge.huggingface.specials import SPECIALS
 from dsforge.specs import ModelSpec
 
@@ -28,13 +29,14 @@ def config_from_model(model: ModelSpec) -> dict[str, Any]:
             _put(config, keys[0], value)
     for switch in table.switches:
         config[switch.key] = all(getattr(model, name) == on for name, on in switch.on.items())
-    if model.kind == "decoder":
+    if not model.is_two_halves:
         config["pad_token_id"] = (
             None  # the tokenizer's; class defaults lie outside small vocabularies
         )
     config |= written_forward(model, table)
     if table.window_switch:
         config["use_sliding_window"] = model.sliding_window is not None
+    config |= written_layers(model, table)
     special = SPECIALS.get(model.model_type or "")
     if special is not None:
         special.write(model, config)
@@ -44,6 +46,7 @@ def config_from_model(model: ModelSpec) -> dict[str, Any]:
 def _values(model: ModelSpec, table: Architecture) -> dict[str, Any]:
     """Every field of the model that may have a key, those of experts and latents included."""
     values = {name: getattr(model, name) for name in table.keys}
+    values = {name: value for name, value in values.items() if name not in PARTS or value}
     if model.position != "rope":
         values = {name: value for name, value in values.items() if name not in _ROTARY}
     if model.moe is not None:
@@ -51,7 +54,7 @@ def _values(model: ModelSpec, table: Architecture) -> dict[str, Any]:
         shared, each = model.moe.shared_ffn_hidden_size, model.moe.expert_ffn_hidden_size
         values["shared_experts"] = shared // each
     if model.mla is not None:
-        values |= model.mla.model_dump()
+        values |= {k: v for k, v in model.mla.model_dump().items() if v or k == "q_rank"}
     return values
 
 
@@ -63,4 +66,5 @@ def _put(config: dict[str, Any], key: str, value: Any) -> None:
     config[last] = value
 
 
+PARTS = ("attention_heads", "kv_heads", "head_size", "ffn_hidden_size")  # 0: there is none
 _ROTARY = ("rope_theta", "partial_rotary_factor")

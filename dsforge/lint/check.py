@@ -8,9 +8,9 @@ from itertools import islice
 
 from dsforge.findings import Finding, Hit, Rule, collected
 from dsforge.findings.writers import check_known
+from dsforge.importing.marks import Loc
 from dsforge.lint.checked_file import CheckedFile
 from dsforge.lint.reading.document import Document, Kind
-from dsforge.lint.reading.marks import Loc
 from dsforge.lint.rules import (
     accelerate,
     batch,

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
+from dsforge.importing.marks import Loc
 from dsforge.lint.checked_file import ZERO, CheckedFile
-from dsforge.lint.reading.marks import Loc
 from dsforge.zero_stages import FULLY_SHARDED
 
 Operator = Literal[

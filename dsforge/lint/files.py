@@ -18,11 +18,11 @@ from dsforge.artifacts.whole import write_whole
 from dsforge.ds_config import read
 from dsforge.errors import DsforgeError
 from dsforge.findings import Edit, Finding
+from dsforge.importing.marks import Flaw
 from dsforge.lint.check import findings
 from dsforge.lint.checked_file import checked_file
 from dsforge.lint.reading.document import Document, Kind, applied
 from dsforge.lint.reading.kind import BOM, SCRIPTS, document_of
-from dsforge.lint.reading.marks import Flaw
 from dsforge.lint.schemas.deepspeed_source import extracted, is_config_module
 from dsforge.lint.schemas.releases import Release, Releases, frozen, number, with_installed
 from dsforge.outside import UnreadableError, decoded, read_bytes, read_text

@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any, Literal, NamedTuple
 
 from dsforge.findings import Edit, Hit, Rule, Severity
+from dsforge.importing.marks import Loc
 from dsforge.lint.checked_file import CheckedFile, shown
 from dsforge.lint.conditions import (
     FACTS,
@@ -28,7 +29,6 @@ from dsforge.lint.conditions import (
     value_at,
 )
 from dsforge.lint.reading.document import Kind
-from dsforge.lint.reading.marks import Loc
 from dsforge.lint.reading.variables import variables
 from dsforge.lint.schemas.releases import number
 from dsforge.units import count

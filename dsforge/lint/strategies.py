@@ -47,10 +47,17 @@ def strategy_of(file: CheckedFile) -> constraints.Case:
             kernel=file.word("lora", "kernel") or None,
             attention=file.word("attention") or None,
             packing=file.is_on("packing"),
+            preference=_preference(file),
+            reference=file.word("preference", "reference") or None,
             compiled=file.is_on("compile"),
         )
     filled = ranks is None or ranks % config.model_ranks == 0
     return found if filled else found._replace(data_parallel_size=None)
+
+
+def _preference(file: CheckedFile) -> str | None:
+    """Loss of a job on pairs of sequences; none where it has none."""
+    return file.word("preference", "kind") or ("dpo" if file.block("preference") else None)
 
 
 def _base(file: CheckedFile) -> str | None:

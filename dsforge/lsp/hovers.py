@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from dsforge.importing.marks import Loc, Mark
 from dsforge.lint.check import BY_ID
 from dsforge.lint.reading.config_keys import entries_of
 from dsforge.lint.reading.document import Document
-from dsforge.lint.reading.marks import Loc, Mark
 from dsforge.lint.schemas.key_texts import text_of
 from dsforge.lsp.plan_memory import memory_text
 from dsforge.lsp.session import Session, Shown

@@ -6,7 +6,7 @@ import tempfile
 from functools import lru_cache
 from pathlib import Path
 
-from dsforge.api.planning import estimate
+from dsforge.api.pricing import estimate
 from dsforge.api.results import EstimateResult
 from dsforge.errors import DsforgeError
 from dsforge.lsp.session import Settings

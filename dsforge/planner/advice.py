@@ -15,6 +15,7 @@ from dsforge.planner.memory_advice import (
     offload_reason,
     quantised_reason,
     recompute_reason,
+    unstated_loss_reason,
 )
 from dsforge.planner.preference import demand
 from dsforge.planner.pricing import price, room_left
@@ -24,6 +25,7 @@ from dsforge.strategy import FULLY_SHARDED, Strategy
 from dsforge.units import SAME, factor, gb_per_s, gib, seconds, times
 
 CLEARLY_FASTER = 0.9  # a step that takes this share of another's is worth a word
+COST_DIGITS = 9
 NOTICED_BYTES = 1 << 24  # a smaller difference of memory shows as none
 TIGHT = "tight-but-faster"
 
@@ -36,6 +38,7 @@ def choice_reasons(request: Request, best: Priced, found: Rivals) -> tuple[Reaso
         _tight(request, best, found),
         _against_back_end(request, best, found),
         _left_out(request, best, found),
+        _freely(request, best, found),
         _to_convert(request, best),
         _against_stage(request, best, found.explored),
         _over_stage(request, best, found),
@@ -45,9 +48,11 @@ def choice_reasons(request: Request, best: Priced, found: Rivals) -> tuple[Reaso
         offload_reason(request, best, found),
         quantised_reason(request, best, found),
         recompute_reason(request, best, found),
+        unstated_loss_reason(request, best),
         headroom_reason(request, best),
     )
-    ordered = sorted(filter(None, every), key=lambda one: -one.cost)
+    # Equal costs that differ in their last digit, by the machine, have the order above.
+    ordered = sorted(filter(None, every), key=lambda one: -round(one.cost, COST_DIGITS))
     return tuple(one.reason for one in ordered)
 
 
@@ -181,6 +186,8 @@ def _over_stage(request: Request, best: Priced, found: Rivals) -> Said | None:
 
 def _against_back_end(request: Request, best: Priced, found: Rivals) -> Said | None:
     """Against the best plan of the other back end that fits likewise."""
+    if request.constraints.program is not None:
+        return None  # the program has its engine
     mine, mine_s = best.strategy.back_end, best.time.step_s.likely
     other = found.fastest(lambda s: s.back_end != mine)
     if other is None:
@@ -212,11 +219,20 @@ def _left_out(request: Request, best: Priced, found: Rivals) -> Said | None:
     return said("megatron-left-out", message, max(1.0, mine_s / other.step_s))
 
 
+def _freely(request: Request, best: Priced, found: Rivals) -> Said | None:
+    """What the program costs against dsforge's own engines."""
+    other, mine_s, name = found.freely, best.time.step_s.likely, request.constraints.program
+    if other is None:
+        return None
+    message = f"planned for {name}; without `--for {name}`, {against(other, mine_s)}"
+    return said("program-price", message, max(1.0, mine_s / other.step_s))
+
+
 def _to_convert(request: Request, best: Priced) -> Said | None:
     """What has to be converted before Megatron-LM can continue from trained weights."""
     work, data = request.workload, request.workload.data
     trained = fine_tuned(request) or (work.tokens is None and request.model.hub_id)
-    if best.strategy.back_end != "megatron" or not trained:
+    if best.strategy.back_end != "megatron" or not trained or request.constraints.program:
         return None
     rows = ""
     if data is not None:

@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 from dsforge.constraints import Case, allows, case_of, divisors, shape_of
 from dsforge.constraints.case import UNLIMITED_POSITIONS
-from dsforge.constraints.inputs import decoder_only, sequence_in_positions
+from dsforge.constraints.inputs import sequence_in_positions
 from dsforge.constraints.sizes import (
     pipeline_within_layers,
     tensor_divides_heads,
@@ -179,7 +179,7 @@ def _trainable(request: Request, model: ModelSpec) -> bool:
     anyhow = base(request, BACK_ENDS[0], Layout(), stage=0)
     case = case_of(model, request.cluster, request.workload, anyhow)
     cut = _is_cut_evenly(request, model)
-    return cut and allows(case, decoder_only, sequence_in_positions)
+    return cut and model.kind == "decoder" and allows(case, sequence_in_positions)
 
 
 def _batch_is_free(request: Request) -> bool:

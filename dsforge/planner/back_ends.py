@@ -11,6 +11,7 @@ from __future__ import annotations
 from dsforge.constraints import check
 from dsforge.plan import Request, is_tuned
 from dsforge.planner.candidates import base, layouts
+from dsforge.programs import back_end_of, way_of
 from dsforge.specs import ModelSpec
 from dsforge.strategy import BackEnd
 
@@ -23,6 +24,9 @@ def wanted(request: Request) -> tuple[BackEnd, ...]:
     fixed = request.constraints
     if fixed.back_end:
         return (fixed.back_end,)
+    if fixed.program:
+        way = way_of(fixed.program, fixed.trainer)
+        return BACK_ENDS[:1] if way is None else (back_end_of(way),)
     return BACK_ENDS[:1] if needs_deepspeed(request) or fine_tuned(request) else BACK_ENDS
 
 
@@ -36,12 +40,14 @@ def can_build(request: Request, back_end: BackEnd) -> bool:
 def needs_deepspeed(request: Request) -> bool:
     """Whether something is fixed that only DeepSpeed has."""
     fixed = request.constraints
+    if request.workload.preference is not None:
+        return True
     offloads = {fixed.offload_optimizer, fixed.offload_parameters} - {None, "none"}
     zero = fixed.zero_stage is not None or (fixed.hpz_partition_size or 1) > 1
-    kernels = fixed.loss == "chunked" or fixed.attention in ("eager", "masked")
+    kernels = fixed.loss == "chunked" or fixed.attention in ("eager", "masked", "flash1", "triton")
     kernels = kernels or fixed.kernels is not None or fixed.trainer is not None
-    states = any((fixed.bf16_states, fixed.optimizer_in_backward, fixed.offload_activations))
-    return bool(offloads) or zero or kernels or states
+    states = (fixed.bf16_states, fixed.optimizer_in_backward, fixed.offload_activations)
+    return bool(offloads) or zero or kernels or any((*states, fixed.loads_whole, fixed.no_sync))
 
 
 def fine_tuned(request: Request) -> str:

@@ -30,6 +30,16 @@ from dsforge.constraints.ulysses import shares_sequence
 from dsforge.engines import BY_NAME, ENGINES
 from dsforge.layout import Layout, layer_split
 from dsforge.plan import Request
+from dsforge.planner.ways import (
+    combines,
+    hybrids,
+    stages_of_ways,
+    usual_attention,
+    usual_dropout,
+    usual_loss,
+    way_taken,
+    ways,
+)
 from dsforge.strategy import (
     EXECUTIONS,
     AttentionKind,
@@ -64,6 +74,7 @@ def families(request: Request, back_end: BackEnd) -> Iterator[Strategy]:
         for stage in _zero_stages(fixed, back_end, layout):
             for offloads in _offloads(request, back_end, stage):
                 family = base(request, back_end, layout, stage=stage, offloads=offloads)
+                yield from hybrids(request, family)
                 yield from _second_copies(request, family)
 
 
@@ -82,7 +93,9 @@ def _second_copies(request: Request, family: Strategy) -> Iterator[Strategy]:
         offload_parameters=family.offload_parameters,
         back_end=family.back_end,
     )
-    if fixed is None and allows(copied, hpz_stage, hpz_with_offload, hpz_with_sequence):
+    way = way_taken(request.constraints, family.back_end, family.zero_stage)
+    has = way is None or way.hpz
+    if fixed is None and has and allows(copied, hpz_stage, hpz_with_offload, hpz_with_sequence):
         ranks = family.layout.data_parallel_size
         parts = [n for n in divisors(ranks)[1:-1] if node % n == 0 or n % node == 0]
         sizes = (*parts, 1)  # the lightest comes last
@@ -116,50 +129,59 @@ def base(
         offload_parameters=offloads[1],
         recompute=fixed.recompute or "none",
         virtual_stages=1,
-        execution=_execution(request, partial=split and offloads[0] == "cpu")
+        execution=_execution(request, layout, stage, partial=split and offloads[0] == "cpu")
         if BY_NAME[back_end].has_zero_stages
         else _of_megatron(fixed, back_end),
-        sequence_parallel=BY_NAME[back_end].sequence_parallel
+        sequence_parallel=_splits_activations(fixed, back_end, stage)
         and tp > 1
         and workload.sequence_length % (tp * cp) == 0,
     )
 
 
-def _execution(request: Request, *, partial: bool) -> Execution | None:
+def _splits_activations(fixed: Constraints, back_end: BackEnd, stage: ZeroStage) -> bool:
+    """Whether activations outside products are split over tensor ranks."""
+    way = way_taken(fixed, back_end, stage)
+    engine = BY_NAME[back_end if way is None else way.execution.trainer]
+    return engine.sequence_parallel or (way is not None and way.sequence_parallel)
+
+
+def _execution(
+    request: Request, layout: Layout, stage: ZeroStage, *, partial: bool
+) -> Execution | None:
     """How the engine runs where buckets or types are fixed; none: as dsforge sets them.
 
     `partial`: whether a part of the optimizer can be offloaded (`offload_ratio_check`: ZeRO-3).
     """
     fixed, half = request.constraints, request.workload.precision != "fp32"
+    way = way_taken(fixed, ZERO.back_end, stage)
+    usual = EXECUTIONS[fixed.trainer or ZERO.name] if way is None else way.execution
     how = _How(
-        buckets=fixed.buckets or "sized",
+        buckets=fixed.buckets or _usual_buckets(fixed),
         quantized_weights=bool(fixed.quantized_weights),
         quantized_gradients=bool(fixed.quantized_gradients),
-        gradients="fp32" if half and fixed.gradient_type == "fp32" else "compute",
+        gradients=(fixed.gradient_type or usual.gradients) if half else "compute",
         reduced="fp32" if half and fixed.communication_type == "fp32" else "compute",
         offload_ratio=1.0 if fixed.offload_ratio is None or not partial else fixed.offload_ratio,
-        loss=fixed.loss,
-        attention=fixed.attention or _usual_attention(request),
-        kernels=fixed.kernels or EXECUTIONS[fixed.trainer or ZERO.name].kernels,
-        trainer=fixed.trainer or ZERO.name,
+        loss=fixed.loss or usual_loss(request, layout, way) or usual.loss,
+        attention=fixed.attention or usual_attention(request),
+        kernels=fixed.kernels or usual.kernels,
+        dropout=usual_dropout(request),
+        trainer=usual.trainer,
+        program=fixed.program,
         software=fixed.software or "dsforge",
-        master_weights=not fixed.bf16_states,
-        moments="bf16" if fixed.bf16_states else "fp32",
+        master_weights=usual.master_weights and not fixed.bf16_states,
+        moments="bf16" if fixed.bf16_states else usual.moments,
         fused_backward=bool(fixed.optimizer_in_backward),
         offload_activations=bool(fixed.offload_activations),
+        loads_whole=bool(fixed.loads_whole),
+        no_sync=bool(fixed.no_sync),
     )
     return None if how == USUAL else _engine(how)
 
 
-def _usual_attention(request: Request) -> AttentionKind:
-    """What scripts run where nobody says it.
-
-    FlashAttention has no kernel for cards before Ampere, the first with bf16; `dsforge train` has
-    torch's, which keeps no scores there either.
-    """
-    gpu = request.cluster.gpu
-    older = "bf16" not in gpu.peak_flops and not gpu.is_cpu
-    return "eager" if older and request.constraints.software == "others" else "flash"
+def _usual_buckets(fixed: Constraints) -> BucketSizes:
+    """Nobody else sizes ZeRO's buffers to the model as dsforge does."""
+    return "engine" if fixed.software == "others" else "sized"
 
 
 @lru_cache(maxsize=8)
@@ -170,7 +192,9 @@ def _of_megatron(fixed: Constraints, back_end: BackEnd) -> Execution | None:
         "gradients": fixed.gradient_type,
         "expert_dispatch": fixed.expert_dispatch,
         "overlaps_experts": fixed.overlaps_experts,
+        "dropout": fixed.dropout,
         "software": fixed.software,
+        "program": fixed.program,
     }
     update = {field: value for field, value in said.items() if value is not None}
     return EXECUTIONS[back_end].model_copy(update=update) if update else None
@@ -188,12 +212,16 @@ class _How(NamedTuple):
     loss: Loss | None = None
     attention: AttentionKind = "flash"
     kernels: Kernels = "eager"
+    dropout: bool = False
     trainer: str = ZERO.name
+    program: str | None = None
     software: Software = "dsforge"
     master_weights: bool = True
-    moments: Literal["fp32", "bf16"] = "fp32"
+    moments: Literal["fp32", "bf16", "int8"] = "fp32"
     fused_backward: bool = False
     offload_activations: bool = False
+    loads_whole: bool = False
+    no_sync: bool = False
 
 
 USUAL = _How()
@@ -221,9 +249,16 @@ def interleavings(request: Request, family: Strategy) -> tuple[tuple[Batching, .
 
 
 def recomputations(request: Request, family: Strategy) -> tuple[Recompute, ...]:
-    """Lightest first. With flash attention `selective` saves nothing, so it must be asked for."""
+    """Lightest first. With flash attention `selective` saves nothing, so it must be asked for.
+
+    Unless a program chooses among products, and not among scores.
+    """
     fixed = request.constraints.recompute
-    return (fixed or family.recompute,) if fixed else ("none", "full")
+    if fixed:
+        return (fixed,)
+    way = way_taken(request.constraints, family.back_end, family.zero_stage)
+    chooses = way is not None and family.engine.selective != "scores"
+    return way.recompute if way is not None and chooses else ("none", "full")
 
 
 def layouts(request: Request, back_end: BackEnd) -> Iterator[Layout]:
@@ -259,6 +294,8 @@ def _stays_whole(request: Request, back_end: BackEnd) -> bool:
     asked = fixed.zero_stage, fixed.offload_optimizer, fixed.offload_parameters
     said = any(one is not None for one in asked) or (fixed.hpz_partition_size or 1) > 1
     said = said or (fixed.context_parallel_size or 1) > 1 or fixed.software == "others"
+    if combines(fixed, back_end):
+        return False
     return BY_NAME[back_end].has_zero_stages and said
 
 
@@ -273,7 +310,8 @@ def _tensor_sizes(request: Request, back_end: BackEnd) -> tuple[int, ...]:
 
 def _pipeline_sizes(request: Request, back_end: BackEnd, ranks: int, cp: int) -> tuple[int, ...]:
     fixed = request.constraints.pipeline_parallel_size
-    shared = cp > 1 and not BY_NAME[back_end].combines_splits
+    joined = BY_NAME[back_end].combines_context or combines(request.constraints, back_end)
+    shared = cp > 1 and not joined
     if fixed or shared or _stays_whole(request, back_end):
         return (fixed or 1,)
     return tuple(n for n in divisors(ranks) if layer_split(request.model.layers, n))
@@ -308,6 +346,8 @@ def _expert_sizes(request: Request, back_end: BackEnd, ranks: int) -> tuple[int,
 def _zero_stages(fixed: Constraints, back_end: BackEnd, layout: Layout) -> tuple[ZeroStage, ...]:
     if fixed.zero_stage is not None:
         return (fixed.zero_stage,)
+    if ways(fixed, back_end) and BY_NAME[back_end].has_zero_stages:
+        return stages_of_ways(fixed, back_end, shared=layout.shard_ranks > 1)
     if not BY_NAME[back_end].has_zero_stages:
         return (1,) if layout.shard_ranks > 1 else (0,)
     cut = Case(

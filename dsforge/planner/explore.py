@@ -16,7 +16,8 @@ from dsforge.constraints import check
 from dsforge.errors import Problem
 from dsforge.estimate.cut import Stage, kinds_of
 from dsforge.estimate.family_costs import FamilyCosts, family_costs
-from dsforge.estimate.memory import Footprint, device_bytes, footprints, fullest
+from dsforge.estimate.memory import device_bytes, footprints, fullest
+from dsforge.estimate.peak import Footprint
 from dsforge.estimate.time import StepCosts, step_costs
 from dsforge.plan import Reason, Request
 from dsforge.planner.back_ends import can_build, wanted

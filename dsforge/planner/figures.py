@@ -21,7 +21,17 @@ from dsforge.planner.pricing import (
     room_left,
 )
 from dsforge.specs import ClusterSpec
-from dsforge.units import Interval, amount, count, gb_per_s, gib, seconds, some
+from dsforge.units import (
+    Interval,
+    amount,
+    count,
+    gb_per_s,
+    gib,
+    likely_text,
+    seconds,
+    some,
+    span_text,
+)
 
 Counter = Literal["allocated", "reserved", "device"]
 LABELS: dict[Counter, str] = {
@@ -53,7 +63,8 @@ def headline(plan: Plan) -> str:
     return (
         f"{plan.model.name} ({count(plan.parameters)}) on {cluster.nodes} x "
         f"{cluster.gpus_per_node} {cluster.gpu.name}, {work.global_batch_size:,} x "
-        f"{work.sequence_length:,} tokens per step, {work.precision}, {work.method_name}"
+        f"{'2 x ' if work.preference else ''}{work.sequence_length:,} tokens per step, "
+        f"{work.precision}, {', '.join(filter(None, (work.method_name, work.preference)))}"
     )
 
 
@@ -102,7 +113,7 @@ def memory_figures(cluster: ClusterSpec, priced: Priced) -> tuple[Figure, ...]:
     device = memory.device_bytes
     own = (
         f"{gib(device.likely)} of {gib(device_room(cluster, memory.host_bytes))} per "
-        f"{_unit(cluster)} ({gib(device.low)} to {gib(device.high)}), {room(cluster, priced)}; "
+        f"{_unit(cluster)} ({span_text(device, gib)}), {room(cluster, priced)}; "
         f"largest: {largest}"
     )
     found = [Figure(memory_label("device", on_cpu=on_cpu), own)]
@@ -144,9 +155,8 @@ def _step(plan: Plan) -> str:
     """Likely step, interval, rate and share of the peak, and the term that dominates."""
     time = plan.choice.time
     name, most = max(time.terms, key=lambda term: float(term[1]))
-    span = f"{seconds(time.step_s.low)} to {seconds(time.step_s.high)}"
     return (
-        f"{seconds(time.step_s.likely)} ({span}), {amount(time.tokens_per_s_per_gpu)} tokens/s per "
+        f"{likely_text(time.step_s, seconds)}, {amount(time.tokens_per_s_per_gpu)} tokens/s per "
         f"{_unit(plan.cluster)}, MFU {plan.speed.mfu.likely:.0%}; largest: "
         f"{name.removesuffix('_s')} {seconds(most)}"
     )
@@ -168,6 +178,5 @@ def _run(plan: Plan) -> str:
 def _span(days: Interval) -> str:
     """Days, or hours and minutes where it is less than one."""
     if days.likely < 1:
-        low, likely, high = (seconds(DAY_S * end) for end in (days.low, days.likely, days.high))
-        return f"{likely} ({low} to {high})"
+        return likely_text(days, lambda end: seconds(DAY_S * end))
     return f"{amount(days.likely)} days ({amount(days.low)} to {amount(days.high)})"

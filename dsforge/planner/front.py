@@ -10,9 +10,11 @@ from typing import NamedTuple
 
 from pydantic import BaseModel, Field
 
-from dsforge.estimate.run import RunEstimate, run_of
+from dsforge.estimate.run import RunEstimate, rate_of, run_of
+from dsforge.plan import Plan, Request
 from dsforge.planner.explore import Candidate
 from dsforge.planner.parts import Part
+from dsforge.planner.pieces import pieces
 from dsforge.planner.pricing import price
 from dsforge.specs import FROZEN
 from dsforge.strategy import Strategy
@@ -81,12 +83,24 @@ def front(found: tuple[Part, ...]) -> tuple[FrontPoint, ...]:
     return tuple(_point(r, chosen=r.candidate is choices[id(r.part)]) for r in kept)
 
 
+def plan_of(point: FrontPoint, chosen: Plan, request: Request) -> Plan:
+    """The plan of a point, as `chosen` is the plan of the whole request."""
+    shape = point.gpus, point.nodes
+    for asked in (request, *pieces(request)):
+        if (asked.cluster.gpus, asked.cluster.nodes) != shape:
+            continue
+        priced = price(request.model, asked.cluster, asked.workload, point.strategy)
+        if priced.time.step_s == point.step_s:  # of hosts that differ, several have one shape
+            parts = {"cluster": asked.cluster, "workload": asked.workload, "choice": priced}
+            return chosen.model_copy(update={**parts, "variants": ()})
+    raise ValueError(f"no part of the cluster has {point.label} as a plan of {point.gpus} GPUs")
+
+
 def _point(rival: _Rival, *, chosen: bool) -> FrontPoint:
     """The point with its intervals."""
     request, strategy = rival.part.request, rival.candidate.strategy
     cluster, work = request.cluster, request.workload
     step = price(request.model, cluster, work, strategy).time.step_s
-    tokens = work.tokens_per_step
     return FrontPoint.model_construct(
         gpus=rival.gpus,
         nodes=cluster.nodes,
@@ -94,7 +108,7 @@ def _point(rival: _Rival, *, chosen: bool) -> FrontPoint:
         label=strategy.label(),
         chosen=chosen,
         step_s=step,
-        tokens_per_s=Interval(tokens / step.high, tokens / step.likely, tokens / step.low),
+        tokens_per_s=rate_of(work.tokens_per_step, step),
         gpu_s=rival.gpu_s,
         free_bytes=round(cluster.gpu.memory_bytes - rival.used_bytes),
         run=run_of(cluster, work, step=step),

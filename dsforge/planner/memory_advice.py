@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from math import inf
 
+from dsforge.estimate.loss import may_be_chunked
 from dsforge.estimate.offload import thread_gain
 from dsforge.plan import Priced, Reason, Request
 from dsforge.planner.explore import Candidate
@@ -99,6 +100,17 @@ def _members(found: Rivals, wanted: Callable[[Strategy], bool]) -> Iterator[Cand
     for explored in found.explored:
         if wanted(explored.family):
             yield from explored.fitting
+
+
+def unstated_loss_reason(request: Request, best: Priced) -> Said | None:
+    """Which loss is assumed of scripts of others, and what the range of memory holds."""
+    if not request.workload.has_head or not may_be_chunked(request.model, best.strategy):
+        return None
+    message = (
+        "the loss of the scripts is not stated: whole logits, as Hugging Face's trainers hold; "
+        "the low end of the memory is with a chunked loss (--loss)"
+    )
+    return said("loss-unstated", message)
 
 
 def headroom_reason(request: Request, best: Priced) -> Said:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from math import inf
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -24,6 +25,7 @@ class Rivals(NamedTuple):
     tight: Candidate | None  # the fastest that fits less surely, where it beats all these
     quantised: Candidate | None  # under QLoRA, where LoRA has to offload
     left_out: Candidate | None  # on Megatron-LM, where trained weights keep it out of the search
+    freely: Candidate | None  # what dsforge would choose, where a program limits the search
 
     def fastest(self, wanted: Callable[[Strategy], bool]) -> Candidate | None:
         """The fastest that fits likewise, of the families that are wanted."""
@@ -56,6 +58,7 @@ def rivals(request: Request, explored: tuple[Explored, ...]) -> Rivals:
         tight=tight_and_faster(request, fitting) if fitting else None,
         quantised=_quantised(request, likewise),
         left_out=_left_out(request),
+        freely=_freely(request),
     )
 
 
@@ -75,7 +78,7 @@ def _quantised(request: Request, likewise: tuple[Candidate, ...]) -> Candidate |
 def _left_out(request: Request) -> Candidate | None:
     """The fastest Megatron-LM plan, where trained weights or rows of data keep it out."""
     fixed = request.constraints
-    if fixed.back_end or needs_deepspeed(request) or not fine_tuned(request):
+    if fixed.back_end or fixed.program or needs_deepspeed(request) or not fine_tuned(request):
         return None
     if request.workload.method == "lora":  # no conversion brings adapters to `pretrain_gpt.py`
         return None
@@ -83,6 +86,18 @@ def _left_out(request: Request) -> Candidate | None:
     asked = request.model_copy(update=on_megatron)
     fitting = tuple(one for found in Explorer(asked).every() for one in found.fitting)
     return fastest(counted(asked, fitting))
+
+
+def _freely(request: Request) -> Candidate | None:
+    """The choice for dsforge's own engines, where a program that trains by itself is asked for."""
+    if request.constraints.program is None:
+        return None
+    update = {"program": None, "trainer": None, "back_end": None}
+    freed = request.constraints.model_copy(update=update)
+    # the best of fewer machines is known of the program only
+    asked = request.model_copy(update={"constraints": freed, "part_step_s": inf})
+    fitting = tuple(one for found in Explorer(asked).every() for one in found.fitting)
+    return choice(asked, fitting) if fitting else None
 
 
 def fastest(candidates: Iterable[Candidate]) -> Candidate | None:

@@ -58,12 +58,37 @@ def appraise(request: Request) -> Plan:
     """
     found = _explored(Explorer(request))
     if found.fitting:
-        best = choice(request, found.fitting)
+        best = choice(request, _with_whole_sequences(request, found.fitting))
     elif found.tight:
         best = _nearest(found)
     else:
         raise LayoutError(_broken(found), "no valid strategy for this request")
     return _plan(request, best.strategy, rivals(request, found.explored), ())
+
+
+def _with_whole_sequences(
+    request: Request, fitting: tuple[Candidate, ...]
+) -> tuple[Candidate, ...]:
+    """The plans of others that split no sequence, where nobody asked for that and one fits.
+
+    Ulysses changes the model's code: who runs it says so. By the likely estimate a plan with whole
+    sequences fits; that the upper one does not is no reason for a run that somebody else set up.
+    """
+    fixed = request.constraints
+    if fixed.software != "others" or fixed.context_parallel_size is not None:
+        return fitting
+    whole = tuple(one for one in fitting if not _is_split_by_ulysses(one))
+    return whole if any(map(_has_ulysses, whole)) else fitting
+
+
+def _is_split_by_ulysses(one: Candidate) -> bool:
+    """Whether ranks share the tokens of a sample, each with some heads of all of them."""
+    return _has_ulysses(one) and one.family.layout.context_parallel_size > 1
+
+
+def _has_ulysses(one: Candidate) -> bool:
+    """Whether the engine of a plan shares tokens in this way, if at all."""
+    return one.family.engine.context_exchange == "all_to_all"
 
 
 def search(request: Request, most: int = MOST_PLANS, *, explorer: Explorer | None = None) -> Search:

@@ -33,8 +33,13 @@ SHAPES: dict[VariantName, _Shape] = {
 
 
 def variants(explorer: Explorer) -> tuple[Variant, ...]:
-    """Each variant with its best batching, or the rules that forbid it."""
+    """Each variant with its best batching, or the rules that forbid it.
+
+    None for a program that trains by itself: its files show one strategy.
+    """
     request = explorer.request
+    if request.constraints.program is not None:
+        return ()
     layout = next(iter(layouts(request, "deepspeed")))
     families_of: dict[VariantName, tuple[Strategy, ...]] = {
         name: (base(request, "deepspeed", layout, stage=shape.stage, offloads=shape.offloads),)

@@ -54,6 +54,7 @@ class Job(NamedTuple):
     local: bool = False  # one host of the job looks at itself
     slurm: bool = False  # the hosts are Slurm's, and reached with srun
     own_install: str = ""  # how dsforge itself is installed on a host
+    keeps_port: bool = False  # MASTER_PORT is set, and no launch takes another port
 
     @property
     def on_cpu(self) -> bool:

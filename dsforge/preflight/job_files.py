@@ -30,7 +30,7 @@ MASTER_PORT = 29500  # deepspeed.constants.TORCH_DISTRIBUTED_DEFAULT_PORT
 PORTS = range(1, 65536)
 ENGINE, TRAINER = ("torch", "deepspeed"), (MODULE, "transformers")
 CONFIG, TRAIN = "ds_config.json", "train.yaml"
-SCRIPTS = ("launch/deepspeed.sh", "megatron/pretrain.sh")  # both name the master
+SCRIPTS = ("launch/deepspeed.sh", "launch/torchrun.sh", "megatron/pretrain.sh")  # name the master
 MAX_BYTES = 4 << 20
 MAX_HOSTS = 4096
 MAX_LIST = 10_000
@@ -83,6 +83,7 @@ def read_job(folder: Path, *, hostfile: Path | None = None, local: bool = False)
         local=local,
         slurm=slurm,
         own_install=install_elsewhere(launcher_interpreter()),
+        keeps_port=bool(environment.get("MASTER_PORT")),
     )
 
 

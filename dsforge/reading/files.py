@@ -6,26 +6,25 @@ given is `None` and is chosen, with a reason, where the file is read.
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, Discriminator, Field, Tag
+from pydantic import BaseModel, BeforeValidator, Field, Tag
 
 from dsforge.hostfile import MAX_SLOTS
 from dsforge.reading.card import MAX_GB_S, MeasuredFile
+from dsforge.reading.file_values import NAME_OR_MAPPING, Count, Length, Limit, Word
 from dsforge.specs import (
     FROZEN,
-    SLURM_NAME,
-    SLURM_TIME,
     DataSpec,
     LinkKind,
     LoraSpec,
     MethodName,
     Optimizer,
     Precision,
+    Preference,
+    Reference,
 )
 from dsforge.strategy import Constraints
-from dsforge.units import parse_count
 
 MAX_NODES = 100_000
 MAX_GROUPS = 8
@@ -34,46 +33,6 @@ MAX_SEQUENCE = 100_000_000
 MAX_BATCH = 10_000_000
 MAX_GIB = 10_000_000
 MAX_SELECTION = 100_000  # characters of `include`: ten thousand hosts
-
-
-def _count(value: Any) -> Any:
-    """A count such as `2b` or `1e9` as a whole number; anything else as it is."""
-    if isinstance(value, str):
-        return parse_count(value)
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    return value
-
-
-def _limit(value: Any) -> Any:
-    """A time limit as Slurm writes it; a whole number is one of minutes."""
-    if type(value) is int and value >= 0:
-        return str(value)
-    if isinstance(value, str) and not re.fullmatch(SLURM_TIME, value):
-        raise ValueError("must be minutes, H:M:S or D-H:M:S, such as 12:00:00")
-    return value
-
-
-def _word(value: Any) -> Any:
-    """A name of Slurm, which becomes a word of a script."""
-    if isinstance(value, str) and not re.fullmatch(SLURM_NAME, value):
-        raise ValueError("must be letters, digits and _.,+@- without a leading dash")
-    return value
-
-
-def _length(value: Any) -> Any:
-    """A length or a batch: as a count, but `8k` is 8192, as such sizes are meant."""
-    return parse_count(value, thousand=1024) if isinstance(value, str) else _count(value)
-
-
-def _is_text(value: Any) -> str:
-    """The branch of a union of text and mapping; its name never shows in messages."""
-    return "<mapping>" if isinstance(value, (dict, BaseModel)) else "<text>"
-
-
-Count = Annotated[int, BeforeValidator(_count, json_schema_input_type=int | str)]
-Length = Annotated[int, BeforeValidator(_length, json_schema_input_type=int | str)]
-NAME_OR_MAPPING = Discriminator(_is_text)
 
 
 class GpuFile(BaseModel):
@@ -131,12 +90,6 @@ class HostFile(BaseModel):
 
     address: str = Field(description="IP address of the machine.")
     slots: int = Field(ge=1, le=MAX_SLOTS, description="Accelerators that the job may use there.")
-
-
-_Name = Annotated[str, Field(pattern=SLURM_NAME, max_length=200)]
-_Time = Annotated[str, Field(pattern=SLURM_TIME, max_length=20)]
-Word = Annotated[str | None, BeforeValidator(_word, json_schema_input_type=_Name | None)]
-Limit = Annotated[str | None, BeforeValidator(_limit, json_schema_input_type=_Time | int | None)]
 
 
 class SlurmFile(BaseModel):
@@ -356,6 +309,28 @@ class WorkloadFile(BaseModel):
     )
     lora: LoraSpec | None = Field(
         default=None, description="Adapters, with `method: lora` or `qlora`."
+    )
+    preference: Preference | None = Field(
+        default=None,
+        description="Pairs of a chosen and a rejected sequence: `dpo` with a frozen reference "
+        "model, `orpo` (also SimPO, CPO) without one, `reward` for a score in place of the output "
+        "head. Priced as of other trainers; none: next-token loss.",
+    )
+    reference: Reference | None = Field(
+        default=None,
+        description="Reference of `dpo`: `model`, `adapters_off` (LoRA) or `precomputed`.",
+    )
+    image_tokens: Length = Field(
+        default=0,
+        ge=0,
+        le=MAX_SEQUENCE,
+        description="Tokens of a sample that come from images, of models with a vision tower.",
+    )
+    document_length: Length | None = Field(
+        default=None,
+        ge=1,
+        le=MAX_SEQUENCE,
+        description="Tokens of a document in a packed sample, to which attention is confined.",
     )
     data: DataSpec | None = Field(default=None, description="Samples to train on.")
     seed: int = Field(

@@ -18,6 +18,7 @@ from dsforge.errors import Problem, SpecError
 from dsforge.reading.refusals import MAX_PROBLEMS, Loc
 from dsforge.reading.source import Source, read_source
 
+REQUIRED = "Field required"  # what pydantic says of a key that has no default
 TAGS = ("<text>", "<mapping>")
 LONGEST_SHOWN = 60  # characters of a value in a message
 
@@ -135,7 +136,8 @@ def _problem(kind: type[BaseModel], source: Source, detail: ErrorDetails) -> Pro
         keys = list(_fields(kind, loc[:-1]))
         return Problem("key-unknown", f"{thing} is not a key", nearest(str(loc[-1]), keys), place)
     if code == "missing":
-        return Problem("key-missing", f"{thing} is missing", "", place)
+        hint = "" if detail["msg"] == REQUIRED else detail["msg"]
+        return Problem("key-missing", f"{thing} is missing", hint, place)
     subject = f"{thing} (={shown(value)})"
     if code == "literal_error":
         choices = [str(choice) for choice in _choices(kind, loc)]

@@ -17,6 +17,7 @@ from dsforge.plan import Machines, Reason, Request, is_tuned
 from dsforge.reading.cluster import pools_of
 from dsforge.reading.files import SpecFile
 from dsforge.reading.model import CONFIG, read_model
+from dsforge.reading.priced_only import beyond_positions, of_preference
 from dsforge.reading.problems import Collector, validated
 from dsforge.reading.refusals import refusal
 from dsforge.reading.source import Setting, Source, read_source
@@ -46,6 +47,7 @@ class Asked(NamedTuple):
     spec: Path | None = None
     given: Source | None = None  # a spec that is no file
     known: Known = Known()
+    machines: Source | None = None  # a cluster that is no file
     cluster: Path | None = None
     workload: Path | None = None
     hostfile: Path | None = None
@@ -98,15 +100,17 @@ def _read(asked: Asked) -> Request:
         if asked.known.workload is not None
         else workload_of(workload.value, shape, every.cluster, micro=micro)
     )
+    shape, fixed, why = of_preference(shape, computed, strategy.value)
+    chosen = (*chosen, *why, *beyond_positions(shape, computed, fixed))
     rest = tuple(reason for reason in chosen if reason.rule not in FITTED)
-    length, tuned = computed.sequence_length, is_tuned(shape)
+    length, tuned = computed.sample_tokens, is_tuned(shape)
     given = asked.known.workload and Fitted(computed.precision, computed.global_batch_size, ())
     fit = partial(fitted, workload.value, sequence_length=length, tuned=tuned, micro=micro)
     return Request(
         model=shape,
         cluster=every.cluster,
         workload=computed,
-        constraints=strategy.value,
+        constraints=fixed,
         reasons=(*known, *every.reasons, *chosen),
         others=tuple(
             _machines(pool, given or fit(pool.cluster), (*known, *pool.reasons, *rest))
@@ -152,6 +156,8 @@ def _part(asked: Asked, spec: Source, key: str, path: Path | None) -> Source:
     if path is None and isinstance(written, str):
         path = (asked.spec.parent if asked.spec else Path()) / written
     source = spec.part(key) if path is None else read_source(path)
+    if key == "cluster" and asked.machines is not None:
+        source = asked.machines
     if key == "cluster" and asked.hostfile is not None:
         source = source.without("hosts", "nodes")  # the hostfile says both
     home = path or asked.spec

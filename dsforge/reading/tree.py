@@ -31,13 +31,19 @@ _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _NOT_FINITE = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 
 
-def grown(text: str, name: str) -> Tree:
-    """The tree of YAML text; `name` is what messages call it. Raises SpecError."""
-    tree = Tree(name)
+def grown(text: str, name: str, *, foreign: bool = False) -> Tree:
+    """The tree of YAML text; `name` is what messages call it. Raises SpecError.
+
+    A `foreign` file is for another program: aliases stand for their values, tags say nothing, and
+    of several documents the first is read.
+    """
+    tree = Tree(name, foreign=foreign)
     deadline = time.monotonic() + SECONDS
     try:
         for event in yaml.parse(text, Loader=LOADER):
             tree.take(event)
+            if tree.is_complete:
+                break
             if time.monotonic() > deadline:
                 raise refusal("yaml-large", tree.place(event), f"not read within {SECONDS:g} s")
     except yaml.MarkedYAMLError as error:
@@ -74,23 +80,28 @@ class Span(NamedTuple):
 class Tree:
     """Builds plain values from parser events and notes the line of each."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, name: str, *, foreign: bool = False) -> None:
+        self.name, self.foreign = name, foreign
+        self.is_complete = False
         self.root: Any = {}
         self.places: dict[Loc, str] = {}
         self.spans: dict[Loc, Span] = {}
         self.problems: list[Problem] = []
         self._open: list[_Open] = []
         self._documents = 0
+        self._anchored: dict[str, Any] = {}
 
     def take(self, event: Any) -> None:
         """Take the next event. Raises SpecError where going on would be unsafe."""
         if isinstance(event, yaml.DocumentStartEvent):
             self._documents += 1
-            if self._documents > 1:
+            self.is_complete = self.foreign and self._documents > 1
+            if self._documents > 1 and not self.foreign:
                 raise refusal(
                     "yaml-documents", self.place(event), "only one YAML document is allowed"
                 )
+        elif isinstance(event, yaml.AliasEvent) and self.foreign:
+            self._alias(event)
         elif isinstance(event, yaml.AliasEvent):
             message = f"alias `*{event.anchor}` is not allowed; write the value out"
             raise refusal("yaml-alias", self.place(event), message)
@@ -100,6 +111,14 @@ class Tree:
             self._open.pop()
         elif isinstance(event, yaml.ScalarEvent):
             self._scalar(event)
+
+    def _alias(self, event: Any) -> None:
+        """Hang the value of an anchor in; inside itself it is none."""
+        if self._awaits_key():
+            raise refusal("yaml-key", self.place(event), "a key must be plain text")
+        inside = [each.content for each in self._open]
+        value = self._anchored.get(event.anchor)
+        self._put(None if any(value is each for each in inside) else value, event)
 
     def _begin(self, event: Any) -> None:
         if len(self._open) >= MAX_DEPTH:
@@ -111,13 +130,18 @@ class Tree:
         content: dict[str, Any] | list[Any]
         content = {} if isinstance(event, yaml.MappingStartEvent) else []
         self._open.append(_Open(self._put(content, event), content, []))
+        if event.anchor:
+            self._anchored[event.anchor] = content
 
     def _scalar(self, event: Any) -> None:
         self._check_tag(event)
         if self._awaits_key():
             self._open[-1].keys.append(event)
             return
-        self._put(event.value if event.style else self._plain(event), event)
+        value = event.value if event.style else self._plain(event)
+        self._put(value, event)
+        if event.anchor:
+            self._anchored[event.anchor] = value
 
     def _awaits_key(self) -> bool:
         return bool(
@@ -135,7 +159,10 @@ class Tree:
         if isinstance(top.content, dict):
             named = top.keys.pop()
             key = named.value
-            if key in top.content:
+            if key == "<<" and self.foreign:
+                _merge(top.content, value)
+                return top.loc
+            if key in top.content and not self._is_merged(top, key):
                 self._repeated(named, value == top.content[key])
             top.content[key] = value
         else:
@@ -146,6 +173,10 @@ class Tree:
         marks = (named.start_mark, named.end_mark, event.start_mark, event.end_mark)
         self.spans[loc] = Span(*(mark.index for mark in marks))
         return loc
+
+    def _is_merged(self, top: _Open, key: Any) -> bool:
+        """Whether a key came from another mapping, which a key of its own replaces."""
+        return self.foreign and (*top.loc, key) not in self.places
 
     def _repeated(self, event: Any, same: bool) -> None:
         rule, more = ("yaml-same-key", " with the same value") if same else (DUPLICATE, "")
@@ -171,7 +202,7 @@ class Tree:
         self._problem("yaml-number", event, f"`{event.value[:40]}` is not a finite number")
 
     def _check_tag(self, event: Any) -> None:
-        if event.tag not in (None, "!"):
+        if event.tag not in (None, "!") and not self.foreign:
             self._problem(
                 "yaml-tag", event, f"tag `{event.tag}` is not allowed; write a plain value"
             )
@@ -183,3 +214,11 @@ class Tree:
     def place(self, event: Any) -> str:
         """Where an event stands: name and line."""
         return f"{self.name}:{event.start_mark.line + 1}"
+
+
+def _merge(content: dict[str, Any], value: Any) -> None:
+    """Add what a merged mapping, or a list of them, has and this one has not."""
+    for each in value if isinstance(value, list) else [value]:
+        if isinstance(each, dict):
+            for key, inner in each.items():
+                content.setdefault(key, inner)

@@ -41,6 +41,8 @@ PRETRAINING_TOKENS = 500_000  # GPT-3 (Brown et al. 2020, table 2.1): 0.5 M toke
 LITTLE = 0.1  # share by which a batch given in tokens may move so that every GPU gets its part
 LORA_RATE, FINE_TUNING_RATE = 2e-4, 2e-5
 ADAPTED = ("lora", "qlora")  # spellings of `method`; the latter sets `lora.bits` to 4
+PREFERENCE_RATE, ADAPTED_FACTOR = 5e-7, 10  # full weights; adapters
+PREFERENCE_SOURCE = "Tunstall et al. 2023; its recipe for adapters"
 LION_FACTOR = 0.3  # Chen et al. 2023, section 5: a third to a tenth of AdamW's rate
 
 FITTED = ("default-precision", "default-global-batch", "batch-from-tokens")  # rules of reasons
@@ -76,9 +78,24 @@ def workload_file(source: Source) -> WorkloadFile:
             "use `method: lora`, or leave `bits` out",
         )
         problems.append(Problem("qlora-bits", message, hint, source.place(("lora", "bits"))))
+    problems += _of_preference(file, source)
     if problems:
         raise SpecError(tuple(problems))
     return file
+
+
+def _of_preference(file: WorkloadFile, source: Source) -> list[Problem]:
+    """A reference that the loss or the method does not have."""
+    place, found = source.place(("reference",)), file.reference
+    adapts = file.method in ADAPTED or (file.method is None and file.lora is not None)
+    if found is not None and file.preference != "dpo":
+        message = f"`reference` (={found}) requires `preference` dpo"
+        return [Problem("reference-without-dpo", message, "set it, or leave out one", place)]
+    if found == "adapters_off" and not adapts:
+        message = "`reference` (=adapters_off) requires `method` lora or qlora"
+        hint = "use `method: lora`, or `reference: model`"
+        return [Problem("reference-without-adapters", message, hint, place)]
+    return []
 
 
 def _says_other_bits(lora: LoraSpec | None) -> bool:
@@ -120,10 +137,10 @@ def workload_of(
     sequence_length = file.sequence_length or draft.sequence_length(model)
     method = draft.method()
     optimizer = file.optimizer or draft.optimizer()
+    each = sequence_length * (2 if file.preference else 1)
     workload = Workload(
         sequence_length=sequence_length,
-        global_batch_size=file.global_batch_size
-        or draft.global_batch_size(sequence_length, cluster, micro),
+        global_batch_size=file.global_batch_size or draft.global_batch_size(each, cluster, micro),
         precision=file.precision or draft.precision(cluster),
         optimizer=optimizer,
         learning_rate=file.learning_rate or draft.learning_rate(method, optimizer, model),
@@ -131,6 +148,10 @@ def workload_of(
         gradient_clipping=file.gradient_clipping,
         method=method,
         lora=draft.lora(method),
+        preference=file.preference,
+        reference=file.reference,
+        document_length=file.document_length,
+        image_tokens=file.image_tokens,
         tokens=file.tokens,
         epochs=draft.epochs(),
         samples=draft.rows(),
@@ -230,7 +251,10 @@ class _Draft:
     def learning_rate(self, method: Method, optimizer: Optimizer, model: ModelSpec) -> float:
         """The usual rate of the method, from scratch that of the size; smaller for Lion."""
         kind, rate = "full fine-tuning", FINE_TUNING_RATE
-        if method == "lora":
+        if self.file.preference is not None:
+            kind, rate = f"{self.file.preference} ({PREFERENCE_SOURCE})", PREFERENCE_RATE
+            rate *= ADAPTED_FACTOR if method == "lora" else 1
+        elif method == "lora":
             kind, rate = "LoRA", LORA_RATE
         elif self.from_scratch:
             recipe = catalog.pretraining(parameter_counts(model).active)

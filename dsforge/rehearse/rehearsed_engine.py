@@ -19,7 +19,7 @@ from dsforge.rehearse.storage_owners import Ownership
 from dsforge.train.model.qlora import shard
 from dsforge.train.parallel.autotp import tensor_groups, tensor_settings
 from dsforge.train.parallel.modes import Mode, check_model
-from dsforge.train.parallel.pipeline_model import PipelineDecoder
+from dsforge.train.parallel.pipeline_model import PipelineDecoder, pipeline_settings
 from dsforge.train.parallel.ulysses import sequence_groups
 
 
@@ -62,7 +62,8 @@ def _started(model: Any, settings: dict[str, Any], mode: Mode, ownership: Owners
     if layout.pipeline_parallel_size > 1:
         adapters = any(not parameter.requires_grad for parameter in model.parameters())
         _check(mode, model.config, adapters=adapters)
-        model = _stages(model, mode)
+        model = _stages(model, settings, mode)
+        settings = pipeline_settings(settings)
     elif layout.tensor_parallel_size > 1:
         settings = tensor_settings(settings)
         with unset_fake_temporarily():  # ranks are numbers that it reads from tensors
@@ -90,9 +91,9 @@ def micro_batch(settings: dict[str, Any], layout: Layout) -> int:
     return 1 if found is None else found.micro
 
 
-def _stages(model: Any, mode: Mode) -> Any:
+def _stages(model: Any, settings: dict[str, Any], mode: Mode) -> Any:
     """The stage of this rank; its loss weighs all tokens, so that shapes are known."""
-    stages = PipelineDecoder(model, mode.layout.pipeline_parallel_size, mode.partition)
+    stages = PipelineDecoder(model, mode, settings)
     stages.loss_fn = _loss
     return stages
 

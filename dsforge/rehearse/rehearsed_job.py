@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from dsforge.ds_config import read
 from dsforge.errors import SpecError
-from dsforge.specs import LoraSpec
+from dsforge.specs import LoraSpec, Reference
 from dsforge.strategy import AskedLoss
 from dsforge.train.parallel.modes import Mode
 from dsforge.train.parallel.modes import mode_of as mode_of_config
@@ -27,6 +27,7 @@ class RehearsedJob(NamedTuple):
     recompute: bool = False
     lora: LoraSpec | None = None
     loss: AskedLoss = "plain"
+    reference: Reference | None = None  # of DPO; none: next tokens are trained
 
     @property
     def quantises(self) -> bool:

@@ -17,13 +17,14 @@ from dsforge.rehearse.fake_gpu import DEVICE
 from dsforge.rehearse.rehearsed_job import RehearsedJob
 from dsforge.train.model.adapters import with_adapters
 from dsforge.train.model.qlora import checkpoint_layers
+from dsforge.train.model.source import auto_class
 
 PRECISIONS = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
 
 def build(job: RehearsedJob, settings: dict[str, Any]) -> torch.nn.Module:
-    """The causal language model on the fake device, adapters included."""
-    from transformers import AutoConfig, AutoModelForCausalLM
+    """The language model on the fake device, adapters included."""
+    from transformers import AutoConfig
 
     written = read(settings, filled_in=False).config
     dtype = PRECISIONS[written.precision or "fp32"]  # as the engine decides it (get_data_types)
@@ -31,7 +32,7 @@ def build(job: RehearsedJob, settings: dict[str, Any]) -> torch.nn.Module:
     config = AutoConfig.for_model(values.pop("model_type"), **values)
     packed, sharded = job.quantises, written.shards_parameters
     with _build_device(settings, shards_parameters=sharded and not packed):
-        model = AutoModelForCausalLM.from_config(config, dtype=dtype)
+        model = auto_class(config).from_config(config, dtype=dtype)
     model.config.use_cache = False
     if job.recompute:
         checkpoint_layers(model, packed_shards=packed and sharded)

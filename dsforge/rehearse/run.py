@@ -139,7 +139,7 @@ def _run_steps(
         recorder.engine = start(job, settings, mode, recorder.ownership)
     chunked = job.loss == "chunked" and mode.layout.pipeline_parallel_size == 1
     head = loss_head(recorder.engine.module) if chunked else None
-    samples = Samples(job.sequence_length, head)
+    samples = Samples(job.sequence_length, head, job.reference)
     for first in (True, False):
         take_step(recorder.engine, recorder.phase, samples, first=first)
 

@@ -15,7 +15,9 @@ from deepspeed.runtime.pipe.engine import TENSOR_META_SIZE, PipelineEngine
 from deepspeed.runtime.pipe.schedule import BackwardPass
 
 from dsforge.rehearse.fake_gpu import DEVICE
-from dsforge.train.model.answer_loss import LossHead, Targets
+from dsforge.specs import Reference
+from dsforge.train.model.answer_loss import LossHead, Targets, answer_log_probabilities
+from dsforge.train.model.source import has_two_sides
 from dsforge.train.parallel.ulysses import stretch_width
 
 # Micro steps of one step that are run: the second of them finds gradients to add to, and so do all
@@ -29,18 +31,23 @@ class Samples(NamedTuple):
 
     tokens: int  # of a sample
     head: LossHead | None = None  # the output layer, where the loss is made in chunks
+    reference: Reference | None = None  # of DPO, whose samples are pairs
 
     def loss(self, engine: Any) -> torch.Tensor:
         """The loss of a micro batch: every token is one of an answer.
 
         Ulysses gives a rank a stretch of each sample, and wants to be told where its tokens stand.
         """
+        if self.reference is not None:
+            return self._preference(engine)
         ranks, length = engine.sequence_parallel_size, self.tokens
         if ranks > 1:
             length = stretch_width(length, ranks)
         shape = engine.train_micro_batch_size_per_gpu(), length
         tokens = torch.empty(shape, dtype=torch.long, device=DEVICE)
         inputs = {"input_ids": tokens}
+        if has_two_sides(engine.module.config):
+            inputs["decoder_input_ids"] = torch.empty_like(tokens)  # an answer as long as a prompt
         if ranks > 1:
             inputs["position_ids"] = torch.empty_like(tokens)
         if self.head is None:
@@ -51,6 +58,19 @@ class Samples(NamedTuple):
             return engine(**inputs).logits
         finally:
             self.head.targets = None
+
+    def _preference(self, engine: Any) -> torch.Tensor:
+        """The loss of pairs, as `train/run/preference_step.py` computes it."""
+        pairs = engine.train_micro_batch_size_per_gpu()
+        tokens = torch.empty((2 * pairs, self.tokens), dtype=torch.long, device=DEVICE)
+        every = tokens[:, 1:].flatten()
+        targets = Targets(torch.empty_like(every), every)
+        before = torch.empty(2 * pairs, device=DEVICE)
+        if self.reference == "adapters_off":
+            with torch.no_grad(), engine.module.disable_adapter():
+                before = answer_log_probabilities(engine(input_ids=tokens).logits, targets)
+        gained = answer_log_probabilities(engine(input_ids=tokens).logits, targets) - before
+        return torch.nn.functional.softplus(gained[pairs:] - gained[:pairs]).sum()
 
 
 def take_step(engine: Any, phase: Phase, samples: Samples, *, first: bool) -> None:

@@ -7,9 +7,10 @@ from pathlib import Path
 
 from jinja2 import Environment
 
-from dsforge.artifacts import LAUNCHERS, Artifact
+from dsforge.artifacts import ANY_ENGINE, LAUNCHERS, Artifact
 from dsforge.errors import RenderError
 from dsforge.plan import Plan, Priced
+from dsforge.programs import is_own
 from dsforge.render.bundles import Bundle, bundles
 from dsforge.render.deepspeed import zero_context, zero_template
 from dsforge.render.engine import check_folder, render_text, template_environment
@@ -25,7 +26,7 @@ from dsforge.render.launch import (
 from dsforge.render.megatron import ArgsContext, megatron_arguments
 from dsforge.render.report import report_context
 
-__all__ = ["render"]
+__all__ = ["ds_config", "render"]
 
 
 def render(plan: Plan, templates: Path | None = None) -> tuple[Artifact, ...]:
@@ -57,8 +58,16 @@ def _rendered(made: Environment, plan: Plan) -> tuple[Artifact, ...]:
     )
 
 
+def ds_config(plan: Plan, priced: Priced) -> str:
+    """The ds_config of a strategy of a plan, by our own template."""
+    return _ds_config(template_environment(), plan, priced)
+
+
 def _bundle(made: Environment, plan: Plan, bundle: Bundle) -> tuple[Artifact, ...]:
-    """The config of one strategy and the scripts that start it."""
+    """The config of one strategy and the scripts that start it; of other programs `targets` has."""
+    program = bundle.strategy.runs_as.program
+    if program is not None:
+        return _torch(made, plan, bundle) if is_own(program) else ()
     if bundle.strategy.back_end == "megatron":
         return _megatron(made, plan, bundle)
     return _deepspeed(made, plan, bundle)
@@ -75,6 +84,14 @@ def _deepspeed(made: Environment, plan: Plan, bundle: Bundle) -> tuple[Artifact,
             for name in LAUNCHERS
         ),
     )
+
+
+def _torch(made: Environment, plan: Plan, bundle: Bundle) -> tuple[Artifact, ...]:
+    """Job and scripts of a strategy that plain torch runs."""
+    job = render_text(made, "train.yaml.j2", train_context(plan, bundle.strategy))
+    context = script_context(plan.cluster, bundle)
+    scripts = (_script(made, bundle, f"launch/{name}", context) for name in ANY_ENGINE)
+    return (Artifact(bundle.train, job), *scripts)
 
 
 def _megatron(made: Environment, plan: Plan, bundle: Bundle) -> tuple[Artifact, ...]:

@@ -10,8 +10,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from dsforge.plan import Plan, Priced
+from dsforge.programs import is_own
 from dsforge.strategy import BackEnd, Strategy
 
+PROGRAMS_FOLDER = "for"  # in the run folder: files of other programs, each in a folder of its own
 CHOSEN = "launch"  # the folder of the scripts that start the choice
 TRAIN, TRAIN_ALTERNATIVE = "train.yaml", "train-deepspeed.yaml"
 
@@ -34,7 +36,7 @@ class Bundle(NamedTuple):
 
     @property
     def train(self) -> str:
-        """Its job for `dsforge train`, where DeepSpeed runs it."""
+        """Its job for `dsforge train`, where DeepSpeed or plain torch runs it."""
         return TRAIN if self.is_choice else TRAIN_ALTERNATIVE
 
     def script(self, name: str) -> str:
@@ -45,8 +47,13 @@ class Bundle(NamedTuple):
 def bundles(plan: Plan) -> tuple[Bundle, ...]:
     """The choice, then the fastest strategy of the other back end that fits, if one does.
 
-    Adapters have no files for Megatron-LM.
+    Adapters have no files for Megatron-LM. A program that trains by itself stands alone: its files
+    are those of its target, but for plain torch, which `dsforge train` runs.
     """
+    program = plan.strategy.runs_as.program
+    if program is not None:
+        own = is_own(program)
+        return (Bundle(plan.choice, CHOSEN if own else f"{PROGRAMS_FOLDER}/{program}"),)
     other: BackEnd = "megatron" if plan.strategy.back_end == "deepspeed" else "deepspeed"
     if plan.workload.method == "lora":
         return (Bundle(plan.choice, CHOSEN),)

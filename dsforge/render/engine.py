@@ -8,6 +8,7 @@ used because it sorts keys and escapes `<`, `&` and `'`.
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import traceback
 from functools import cache
@@ -35,6 +36,9 @@ class Context(Protocol):
 
 
 HINT = "compare your template with the built-in one in templates/, which uses every variable"
+
+
+WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:/-]*")
 
 
 def template_root() -> Path:
@@ -67,9 +71,13 @@ def template_environment() -> Environment:
 
 
 def add_filters(made: Environment) -> None:
-    """Give an Environment the filters through which values reach a shell and JSON."""
+    """Give an Environment the filters through which values reach a shell, JSON, YAML and Python."""
     made.filters["sh"] = shell
     made.filters["json"] = to_json
+    made.filters["yaml"] = to_yaml
+    made.filters["py"] = repr
+    made.filters["word"] = word
+    made.filters["line"] = one_line
 
 
 def check_folder(templates: Path) -> None:
@@ -101,6 +109,33 @@ def shell(value: object) -> str:
 def to_json(value: object) -> str:
     """A value as JSON in the order and spelling that it has."""
     return json.dumps(value, ensure_ascii=False, allow_nan=False, default=_refused)
+
+
+def word(value: object) -> str:
+    """A name or number that every language takes as it is. Raises RenderError for anything else."""
+    text = str(value)
+    if not WORD.fullmatch(text):
+        raise RenderError(f"{text[:40]!a} is not a name", HINT)
+    return text
+
+
+def one_line(value: object) -> str:
+    """A text as one line of a comment."""
+    return " ".join(str(value).split())
+
+
+def to_yaml(value: object) -> str:
+    """A value on one line of YAML: as JSON, with a point in every float.
+
+    YAML 1.1, which PyYAML reads, takes `2e-05` for text.
+    """
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{to_json(key)}: {to_yaml(value[key])}" for key in value) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(to_yaml, value)) + "]"
+    text = to_json(value)
+    has_point = not isinstance(value, float) or "." in text
+    return text if has_point else text.replace("e", ".0e")
 
 
 def _refused(value: object) -> NoReturn:

@@ -7,8 +7,10 @@ from typing import NamedTuple
 from dsforge.errors import RenderError
 from dsforge.estimate.loss import loss_of
 from dsforge.estimate.run import run_steps
-from dsforge.job import TrainJob
+from dsforge.job import PreferenceSettings, TrainJob
 from dsforge.plan import Plan
+from dsforge.programs import is_own
+from dsforge.render.torch import torch_settings
 from dsforge.specs import BITSANDBYTES, DataSpec, LoraSpec, ModelSpec, Workload
 from dsforge.strategy import AskedLoss, Strategy
 
@@ -40,13 +42,15 @@ def train_job(plan: Plan, strategy: Strategy) -> TrainJob:
 
     Raises RenderError for a base that it cannot train.
     """
+    on_torch = strategy.runs_as.program is not None and is_own(strategy.runs_as.program)
     _check_base(plan.workload.lora)
     workload, steps = plan.workload, run_steps(plan.workload)
     every = _steps_between_checkpoints(plan)
     return TrainJob.model_construct(
         model=weights(plan.model) or plan.model.path or plan.model.name,
         random_weights=weights(plan.model) is None,
-        deepspeed_config=DS_CONFIG,
+        torch=torch_settings(plan.workload, strategy) if on_torch else None,
+        deepspeed_config=None if on_torch else DS_CONFIG,
         data=workload.data or DataSpec.model_construct(train=PLACEHOLDER_DATA),
         sequence_length=workload.sequence_length,
         steps=workload.steps,
@@ -57,12 +61,21 @@ def train_job(plan: Plan, strategy: Strategy) -> TrainJob:
         compile=strategy.runs_as.kernels == "compiled",
         attention="eager" if strategy.runs_as.attention == "eager" else "sdpa",
         optimizer_states=workload.optimizer_states,
+        preference=_preference(workload),
         lora=workload.lora,
         seed=workload.seed,
         checkpoint_every=every if steps is None or every < steps else None,
         evaluate_every=_epoch_steps(workload) if _validates(workload) else None,
         output="output" if strategy == plan.strategy else "output/deepspeed",
     )
+
+
+def _preference(workload: Workload) -> PreferenceSettings | None:
+    """The loss on pairs of a workload that `dsforge train` has; constraints refuse the others."""
+    if workload.preference != "dpo":
+        return None
+    reference = workload.compares_with
+    return PreferenceSettings.model_construct(reference=None if reference == "model" else reference)
 
 
 def _steps_between_checkpoints(plan: Plan) -> int:
@@ -102,7 +115,7 @@ def _loss(plan: Plan, strategy: Strategy) -> AskedLoss:
 
 
 def train_context(plan: Plan, strategy: Strategy) -> TrainContext:
-    """Context of train.yaml.j2 for a strategy of DeepSpeed."""
+    """Context of train.yaml.j2 for a strategy that `dsforge train` runs."""
     model = plan.model
     return TrainContext(
         train_job(plan, strategy),

@@ -23,6 +23,7 @@ PRETRAIN = "megatron/pretrain.sh"  # starts Megatron-LM's ranks of one node
 # Addresses that belong to nobody: documentation (RFC 5737), then benchmarking (RFC 2544).
 EXAMPLE_PREFIXES = ("192.0.2", "198.51.100", "203.0.113")
 EXAMPLES_PER_PREFIX = 254
+SSH_PORT = 22  # of ssh where nothing else is said
 
 
 class HostfileContext(NamedTuple):
@@ -32,15 +33,25 @@ class HostfileContext(NamedTuple):
     placeholders: bool
 
 
+class Batch(NamedTuple):
+    """What a script for sbatch asks of Slurm."""
+
+    path: str  # of the script, which must be called in the run folder
+    tasks: int  # of a node
+    cores: int  # of a task
+    signal: str
+    options: tuple[str, ...]
+    how: str  # what the tasks do
+
+
 class Script(NamedTuple):
     """What every launch script knows: the cluster, and what the script starts."""
 
-    path: str  # of the Slurm script, which must be called in the run folder
+    batch: Batch
     job: str
     nodes: int
     slots: int
     gpus: int | None
-    cpu_cores: int
     ssh_port: int
     ssh_user: str | None
     slurm: SlurmSpec
@@ -52,9 +63,21 @@ class Script(NamedTuple):
         return self.nodes > 1
 
     @property
+    def ranks(self) -> int:
+        """Ranks on all nodes."""
+        return self.nodes * self.slots
+
+    @property
     def ssh_login(self) -> str:
         """The argument that makes pdsh log in as `ssh_user`."""
         return f"-l {self.ssh_user}"
+
+    @property
+    def ssh_words(self) -> str:
+        """Options of ssh where port or user are not its defaults; empty otherwise."""
+        port = "" if self.ssh_port == SSH_PORT else f"-p {self.ssh_port}"
+        login = self.ssh_login if self.ssh_user else ""
+        return f"{port} {login}".strip()
 
 
 class ScriptContext(NamedTuple):
@@ -120,12 +143,18 @@ def pretrain_context(plan: Plan, bundle: Bundle) -> PretrainContext:
 
 def _script(cluster: ClusterSpec, bundle: Bundle) -> Script:
     return Script(
-        path=bundle.script("slurm.sbatch"),
+        batch=Batch(
+            path=bundle.script("slurm.sbatch"),
+            tasks=1,
+            cores=cluster.cpu_cores,
+            signal="TERM@300",
+            options=(),
+            how="One task on each node starts the ranks there.",
+        ),
         job=bundle.train,
         nodes=cluster.nodes,
         slots=cluster.gpus_per_node,
         gpus=None if cluster.gpu.is_cpu else cluster.gpus_per_node,
-        cpu_cores=cluster.cpu_cores,
         ssh_port=cluster.ssh_port,
         ssh_user=cluster.ssh_user,
         slurm=cluster.slurm or SlurmSpec(),

@@ -13,6 +13,7 @@ from dsforge.plan import Plan, Priced, Reason, ReasonKind, Variant, VariantName
 from dsforge.planner.figures import HOST, LABELS, STEP, TIGHT, Figure, figures, fit, memory_label
 from dsforge.planner.preference import demand
 from dsforge.planner.pricing import shortage
+from dsforge.programs import BY_NAME as PROGRAMS
 from dsforge.render.bundles import Bundle
 from dsforge.render.environment import Variable, environment_variables
 from dsforge.render.job import DS_CONFIG
@@ -106,7 +107,9 @@ def report_context(plan: Plan, wanted: tuple[Bundle, ...]) -> ReportContext:
         alternative=launches[1] if len(launches) > 1 else None,
         variables=environment_variables(plan),
         placeholders=has_placeholders(plan.cluster),
-        placeholder_data=plan.workload.data is None and wanted[0].strategy.back_end == "deepspeed",
+        placeholder_data=plan.workload.data is None
+        and wanted[0].strategy.back_end == "deepspeed"
+        and wanted[0].is_choice,
         selected=any(host.devices for host in plan.cluster.hosts),
     )
 
@@ -115,17 +118,26 @@ def _launch(plan: Plan, bundle: Bundle) -> Launch:
     """How a strategy is started: over ssh, on each host, under Slurm."""
     label, slurm = bundle.strategy.label(), f"sbatch {bundle.script('slurm.sbatch')}"
     each = "on every host" if plan.cluster.nodes > 1 else "here"
+    program = bundle.strategy.runs_as.program
+    starts = Row("without ssh", bundle.script("torchrun.sh"), each)
+    under = Row("under Slurm", slurm, "in this folder")
+    if program is not None:
+        own = PROGRAMS[program]
+        if own.is_own:
+            return Launch(label, own.label, bundle.train, bundle.folder, (starts, under))
+        where = "on one host" if own.starts_all else each
+        start = Row("with its own launcher", bundle.script(own.start), where)
+        return Launch(label, own.label, f"{bundle.folder}/", bundle.folder, (start,))
     if bundle.strategy.back_end == "megatron":
         given = "MEGATRON_PATH=... DATA_PATH=..."
-        starts = Row("without Slurm", f"{given} {PRETRAIN}", each)
-        ways = (starts, Row("under Slurm", f"{given} {slurm}", "in this folder"))
+        alone = Row("without Slurm", f"{given} {PRETRAIN}", each)
+        ways = (alone, Row("under Slurm", f"{given} {slurm}", "in this folder"))
         arguments = FILES["megatron"]
         data = plan.workload.data
         of = f" of {data.train}" if data else "; without it, Megatron-LM trains on mock data"
         return Launch(label, "Megatron-LM", arguments, bundle.folder, ways, MEGATRON.format(of))
     ssh = Row("over ssh", bundle.script("deepspeed.sh"), "on one host")
-    starts = Row("without ssh", bundle.script("torchrun.sh"), each)
-    every = (ssh, starts, Row("under Slurm", slurm, "in this folder"))
+    every = (ssh, starts, under)
     return Launch(label, "DeepSpeed", f"{bundle.train}` and `{DS_CONFIG}", bundle.folder, every)
 
 
@@ -155,12 +167,13 @@ def _facts(plan: Plan) -> tuple[Row, ...]:
 def _choice(plan: Plan) -> tuple[Row, ...]:
     """The decision, in the words of the glossary; sizes of 1 and what is off are left out."""
     strategy = plan.strategy
-    layout = strategy.layout
+    layout, program = strategy.layout, strategy.runs_as.program
     sharded = Row("ZeRO stage", str(strategy.zero_stage))
     if strategy.back_end == "megatron":
         sharded = Row("distributed optimizer", "on" if shards_optimizer(strategy) else "off")
     rows = (
-        Row("back end", strategy.back_end),
+        *((Row("program", PROGRAMS[program].label),) if program else ()),
+        Row("back end", strategy.back_end) if not program else Row("engine", strategy.engine.label),
         sharded,
         Row("data parallel size", str(layout.data_parallel_size)),
         Row("micro batch size", str(strategy.micro_batch_size)),
@@ -175,6 +188,7 @@ def _choice(plan: Plan) -> tuple[Row, ...]:
         Row("context parallel size", str(layout.context_parallel_size)),
         Row("expert parallel size", str(layout.expert_parallel_size)),
         Row("hpZ partition size", str(strategy.hpz_partition_size)),
+        Row("shard group size", str(strategy.runs_as.shard_group or "none")),
         Row("optimizer offload", strategy.offload_optimizer),
         Row("parameter offload", strategy.offload_parameters),
     )

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from dsforge.artifacts import Artifact
 from dsforge.errors import DsforgeError
 from dsforge.explain.chart import COLOURS, GRID, INK
 from dsforge.masking import printable
@@ -125,6 +126,16 @@ def markdown_page(report: Report) -> str:
 def pictures(report: Report) -> dict[str, str]:
     """SVG text of every chart by its file name."""
     return {f"{c.name}.svg": c.svg for section in report.sections for c in section.charts}
+
+
+def page_files(report: Report, document: str) -> tuple[Artifact, ...]:
+    """The files of a report: page, Markdown with its pictures, and the document as JSON text."""
+    return (
+        Artifact("report.html", html_page(report)),
+        Artifact("report.md", markdown_page(report)),
+        Artifact("report.json", document),
+        *(Artifact(f"figures/{name}", svg) for name, svg in pictures(report).items()),
+    )
 
 
 def _shown(report: Report, line: Callable[[str], Markup]) -> tuple[ShownSection, ...]:

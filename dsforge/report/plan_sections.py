@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from dsforge import __version__
@@ -15,7 +15,7 @@ from dsforge.render.bundles import bundles
 from dsforge.render.report import ReportContext, Row, report_context
 from dsforge.report.blocks import Chart, Report, Section, Stat, Table, TextFile, gauge, table
 from dsforge.report.step_plot import step_picture
-from dsforge.units import Interval, amount, count, gib, seconds
+from dsforge.units import Interval, amount, count, gib, seconds, span_text
 
 MOST_BARS = 8  # strategies in the charts of terms
 
@@ -67,11 +67,15 @@ def plan_stats(plan: Plan) -> tuple[Stat, ...]:
         Stat(
             label=f"Predicted {memory_label('device', on_cpu=on_cpu)} per {unit}",
             value=gib(device.likely),
-            span=_span(device, gib),
+            span=span_text(device, gib),
             note=f"of {gib(have)}, {room(cluster, plan.choice)}",
             gauge=gauge(device.low, device.likely, device.high, have),
         ),
-        Stat(label="Predicted step time", value=seconds(step.likely), span=_span(step, seconds)),
+        Stat(
+            label="Predicted step time",
+            value=seconds(step.likely),
+            span=span_text(step, seconds),
+        ),
         Stat(
             label=f"Predicted tokens/s per {unit}",
             value=amount(plan.choice.time.tokens_per_s_per_gpu),
@@ -96,18 +100,14 @@ def _run_stats(plan: Plan) -> Iterable[Stat]:
     note = f"for {count(run.tokens)} tokens, {run.steps:,} steps"
     if run.days.likely < 1:
         spent = Interval(run.days.low * DAY_S, run.days.likely * DAY_S, run.days.high * DAY_S)
-        whole, span = seconds(spent.likely), _span(spent, seconds)
+        whole, span = seconds(spent.likely), span_text(spent, seconds)
     else:
-        whole, span = f"{amount(run.days.likely)} days", _span(run.days, amount)
+        whole, span = f"{amount(run.days.likely)} days", span_text(run.days, amount)
     yield Stat(label="Duration of the run", value=whole, span=span, note=note)
     if run.money is not None:
         price = f"at {plan.cluster.gpu_hour_price:g} per GPU-hour"
         money = amount(run.money.likely)
-        yield Stat(label="Cost", value=money, span=_span(run.money, amount), note=price)
-
-
-def _span(value: Interval, show: Callable[[float], str]) -> str:
-    return f"{show(value.low)} to {show(value.high)}"
+        yield Stat(label="Cost", value=money, span=span_text(run.money, amount), note=price)
 
 
 def _choice(context: ReportContext) -> Section:
@@ -163,7 +163,7 @@ def memory_chart(plan: Plan, bars: tuple[Bars, ...], total: Total | None = None)
     def sizes(priced: Priced) -> dict[str, str]:
         terms = {name.replace("_", " "): gib(value) for name, value in priced.memory.terms}
         span = priced.memory.device_bytes
-        return {**terms, label: gib(span.likely), "80 % interval": _span(span, gib)}
+        return {**terms, label: gib(span.likely), "80 % interval": span_text(span, gib)}
 
     return Chart(
         name="memory",
@@ -180,7 +180,7 @@ def time_chart(plan: Plan, bars: tuple[Bars, ...], total: Total | None = None) -
     def spans(priced: Priced) -> dict[str, str]:
         terms = {name.removesuffix("_s"): seconds(value) for name, value in priced.time.terms}
         span = priced.time.step_s
-        return {**terms, "step": seconds(span.likely), "80 % interval": _span(span, seconds)}
+        return {**terms, "step": seconds(span.likely), "80 % interval": span_text(span, seconds)}
 
     return Chart(
         name="time",

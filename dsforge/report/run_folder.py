@@ -112,6 +112,7 @@ def _is_of(price: Priced, run: Measurement) -> bool:
     strategy = price.strategy
     return (
         strategy.back_end == "deepspeed"
+        and strategy.runs_as.trainer == run.trainer
         and strategy.layout.world_size == run.world_size
         and strategy.zero_stage == run.zero_stage
         and strategy.micro_batch_size == run.micro_batch_size
@@ -127,7 +128,7 @@ def _job_facts(path: Path) -> tuple[str | None, int | None]:
         job = read_job(path)
     except DsforgeError:
         return None, None
-    config = Path(job.deepspeed_config)
+    config = Path(job.deepspeed_config or "")
     name = config.stem if config.parent == Path("deepspeed") else None
     return name, job.sequence_length
 

@@ -7,15 +7,16 @@ those of the data without padding; memory is compared counter by counter.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from statistics import median, quantiles
+from statistics import median
 from typing import NamedTuple
 
-from dsforge.measurement import Evaluation, Measurement, StepMetrics
+from dsforge.estimate.run import rate_of
+from dsforge.measurement import Evaluation, Measurement, StepMetrics, quartiles
 from dsforge.plan import Plan, Priced
 from dsforge.planner.figures import Counter, memory_label
 from dsforge.report.blocks import MOST_ROWS, Chart, Section, Stat, Table, table
 from dsforge.report.plots import Curve, Span, curve_plot, span_plot
-from dsforge.units import Interval, amount, digits, gib, seconds
+from dsforge.units import Interval, amount, digits, gib, seconds, span_text
 
 COUNTERS: tuple[Counter, ...] = ("allocated", "reserved", "device")
 Record = StepMetrics | Evaluation
@@ -61,14 +62,13 @@ def run_stats(ran: Ran) -> tuple[Stat, ...]:
     """Measured step time, rate, memory and the last losses."""
     stats = []
     if ran.measurement is not None:
-        for each in _measured(ran.measurement):
-            note = ""
-            if ran.priced is not None and ran.plan is not None:
-                beside = {c.name: c for c in compared(ran.plan, ran.priced, ran.measurement)}
-                if each[0] in beside:
-                    found = beside[each[0]]
-                    note = f"predicted {found.text(found.predicted.likely)}"
-            stats.append(Stat(label=f"Measured {each[0]}", value=each[1], note=note))
+        beside: dict[str, Compared] = {}
+        if ran.priced is not None and ran.plan is not None:
+            beside = {c.name: c for c in compared(ran.plan, ran.priced, ran.measurement)}
+        for name, value in _measured(ran.measurement):
+            said = beside.get(name)
+            note = f"predicted {said.text(said.predicted.likely)}" if said else ""
+            stats.append(Stat(label=f"Measured {name}", value=value, note=note))
     if ran.steps:
         last = ran.steps[-1]
         stats.append(
@@ -87,7 +87,7 @@ def compared(plan: Plan, priced: Priced, run: Measurement) -> tuple[Compared, ..
     """Each quantity that is both predicted and measured."""
     on_cpu, memory, step = plan.cluster.gpu.is_cpu, priced.memory, priced.time.step_s
     step_s, tokens = median(run.step_s), run.tokens_per_step
-    rate = Interval(tokens / step.high, tokens / step.likely, tokens / step.low)
+    rate = rate_of(tokens, step)
     found = [
         Compared("step time", step, step_s, seconds, "median of the counted steps"),
         Compared(
@@ -157,7 +157,7 @@ def _ratio_chart(found: tuple[Compared, ...]) -> Chart:
         (
             each.name,
             each.text(each.predicted.likely),
-            f"{each.text(each.predicted.low)} to {each.text(each.predicted.high)}",
+            span_text(each.predicted, each.text),
             each.text(each.measured),
             f"{each.measured / each.predicted.likely:.2f}x" if each.predicted.likely else "-",
             each.scope,
@@ -198,8 +198,7 @@ def _curves(ran: Ran) -> Iterator[Section]:
 
 
 def _quartiles(points: list[tuple[int, float]]) -> str:
-    values = [y for _, y in points]
-    low, _, high = quantiles(values, n=4, method="inclusive") if len(values) > 1 else values * 3
+    low, high = quartiles([y for _, y in points]) or (0.0, 0.0)
     return f"quartiles {seconds(low)} and {seconds(high)}"
 
 

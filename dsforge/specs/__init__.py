@@ -48,6 +48,7 @@ from dsforge.specs.model import (
     RopeScaling,
     RouterSpec,
 )
+from dsforge.specs.recurrent import Mixer, Mlp, RecurrentKind, RecurrentSpec
 from dsforge.specs.workload import (
     LOW_BIT,
     DataShape,
@@ -57,6 +58,8 @@ from dsforge.specs.workload import (
     Optimizer,
     OptimizerStates,
     Precision,
+    Preference,
+    Reference,
     Workload,
 )
 
@@ -87,7 +90,9 @@ __all__ = [
     "MeasuredLink",
     "Method",
     "MethodName",
+    "Mixer",
     "MlaSpec",
+    "Mlp",
     "ModelSpec",
     "MoeSpec",
     "Norm",
@@ -97,7 +102,11 @@ __all__ = [
     "Pace",
     "Position",
     "Precision",
+    "Preference",
     "QuantStorage",
+    "RecurrentKind",
+    "RecurrentSpec",
+    "Reference",
     "RopeScaling",
     "RouterSpec",
     "SavedModule",

@@ -63,6 +63,14 @@ class GpuSpec(BaseModel):
         return self.name == "cpu"
 
     @property
+    def emulates_bf16(self) -> bool:
+        """Whether torch computes bf16 in float32 here, at a rate that is known.
+
+        torch/cuda/__init__.py, `is_bf16_supported(including_emulation=True)`.
+        """
+        return not self.is_cpu and "bf16" not in self.peak_flops and "fp32" in self.peak_flops
+
+    @property
     def is_gaudi(self) -> bool:
         """Whether it is Intel's Gaudi: DeepSpeed's `hpu` accelerator, without CUDA."""
         return self.collectives == "HCCL"

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, model_validator
 
 from dsforge.specs.frozen import FROZEN
+from dsforge.specs.recurrent import Mixer, Mlp, RecurrentSpec
 
 Kind = Literal["decoder", "encoder", "encoder-decoder"]
 Norm = Literal["rmsnorm", "layernorm", "layernorm_no_bias", "layernorm_no_weights"]
-Position = Literal["learned", "rope", "alibi", "relative"]
+Position = Literal["learned", "rope", "alibi", "relative", "none"]
 
 
 class RopeScaling(BaseModel):
@@ -92,6 +93,29 @@ class MlaSpec(BaseModel):
     nope_head_size: int = Field(ge=1, description="Part of a query/key head without rotation.")
     rope_head_size: int = Field(ge=1, description="Part of a query/key head with rotation.")
     v_head_size: int = Field(ge=1, description="Width of a value head.")
+    index_heads: int = Field(
+        default=0,
+        ge=0,
+        description="Heads of the lightning indexer, which chooses the tokens that a token attends "
+        "to (DeepSeek-V3.2); 0: every token attends to all before it.",
+    )
+    index_head_size: int = Field(default=0, ge=0, description="Width of a head of the indexer.")
+    index_top_k: int = Field(default=0, ge=0, description="Tokens that the indexer chooses.")
+
+
+class TowerSpec(BaseModel):
+    """A vision tower beside a language model, with what leads from it to the tokens."""
+
+    model_config = FROZEN
+
+    kind: str = Field(description="`model_type` of the vision-language model.")
+    layers: int = Field(ge=1, description="Transformer layers of the tower.")
+    hidden_size: int = Field(ge=1, description="Width of the tower.")
+    parameters: int = Field(ge=1, description="Parameters of the tower.")
+    projector_parameters: int = Field(
+        ge=0, description="Parameters of the projector between tower and language model."
+    )
+    patches_per_token: int = Field(ge=1, description="Patches that become one token.")
 
 
 class ModelSpec(BaseModel):
@@ -111,10 +135,14 @@ class ModelSpec(BaseModel):
     )
     layers: int = Field(ge=1, description="Transformer layers (each half of an encoder-decoder).")
     hidden_size: int = Field(ge=1, description="Width of the residual stream.")
-    ffn_hidden_size: int = Field(ge=1, description="Width of the MLP of a dense layer.")
-    attention_heads: int = Field(ge=1, description="Query heads of one attention layer.")
-    kv_heads: int = Field(ge=1, description="Key/value heads; fewer than heads means GQA or MQA.")
-    head_size: int = Field(ge=1, description="Width of one attention head.")
+    ffn_hidden_size: int = Field(
+        ge=0, description="Width of the MLP of a dense layer; 0: there is none (Mamba)."
+    )
+    attention_heads: int = Field(
+        ge=0, description="Query heads of one attention layer; 0: there is none (Mamba)."
+    )
+    kv_heads: int = Field(ge=0, description="Key/value heads; fewer than heads means GQA or MQA.")
+    head_size: int = Field(ge=0, description="Width of one attention head.")
     vocab_size: int = Field(ge=1, description="Rows of the word embedding.")
     max_position_embeddings: int = Field(
         ge=1, description="Longest sequence that it takes, tokens."
@@ -148,11 +176,20 @@ class ModelSpec(BaseModel):
     qkv_bias: bool = Field(
         default=False, description="The query, key and value projections have biases."
     )
+    fused_qkv: bool = Field(
+        default=False,
+        description="One matrix gives queries, keys and values, which stay one tensor: rotated "
+        "queries and keys come on top (ModernBERT).",
+    )
     attention_out_bias: bool = Field(
         default=False, description="The output projection of attention has a bias."
     )
     mlp_bias: bool = Field(default=False, description="The projections of the MLP have biases.")
     lm_head_bias: bool = Field(default=False, description="The output head has a bias.")
+    attention_gate: bool = Field(
+        default=False,
+        description="The query projection also gives a gate for attention's output (Qwen3-Next).",
+    )
     attention_sinks: bool = Field(
         default=False,
         description="Each head has a learned logit that takes attention away (GPT-OSS).",
@@ -177,8 +214,15 @@ class ModelSpec(BaseModel):
         default=(), description="Properties of the forward pass that sizes do not determine."
     )
     embedding_size: int = Field(ge=1, description="Width of the word embedding.")
+    factored_embedding: bool = Field(
+        default=False,
+        description="Positions, segments and the norm of the embedding have its width, too, and "
+        "one projection with a bias leads from it to the layers (ELECTRA).",
+    )
     sliding_window: int | None = Field(
-        default=None, ge=1, description="Tokens that windowed attention looks back; none: all."
+        default=None,
+        ge=1,
+        description="Tokens that windowed attention looks back, and an encoder ahead; none: all.",
     )
     sliding_window_pattern: int | None = Field(
         default=None, ge=1, description="Every n-th layer attends globally; none: all windowed."
@@ -188,11 +232,57 @@ class ModelSpec(BaseModel):
     relative_attention_buckets: int = Field(
         default=0, ge=0, description="Buckets of T5's relative positions."
     )
+    relative_attention_per_layer: bool = Field(
+        default=False,
+        description="Each layer has a table of relative positions; else the first one has (UMT5).",
+    )
     moe: MoeSpec | None = Field(default=None, description="Experts; none: every layer is dense.")
     mla: MlaSpec | None = Field(default=None, description="Latent attention; none: ordinary heads.")
+    tower: TowerSpec | None = Field(
+        default=None, description="Vision tower, which is frozen; none: text alone."
+    )
+    recurrent: RecurrentSpec | None = Field(
+        default=None, description="Recurrent part of layers; none: every layer is attention."
+    )
+    layer_mixers: tuple[Mixer, ...] = Field(
+        default=(),
+        description="What mixes the tokens in each layer: attention, recurrent, both (in parallel) "
+        "or none; empty: attention in every layer.",
+    )
+    layer_mlps: tuple[Mlp, ...] = Field(
+        default=(),
+        description="MLP of each layer: dense, moe or none; empty: as `moe` says.",
+    )
+
+    @model_validator(mode="after")
+    def _check_layers(self) -> ModelSpec:
+        """Lists of layers name every layer, and nothing that the model does not have."""
+        for name, listed in (("layer_mixers", self.layer_mixers), ("layer_mlps", self.layer_mlps)):
+            if listed and len(listed) != self.layers:
+                message = f"`{name}` must name each of the {self.layers} layers (got {len(listed)})"
+                raise ValueError(message)
+        recurrent = {"recurrent", "both"} & set(self.layer_mixers)
+        if bool(recurrent) != (self.recurrent is not None):
+            message = "`recurrent` and layers of that kind in `layer_mixers` require each other"
+            raise ValueError(message)
+        if "moe" in self.layer_mlps and self.moe is None:
+            raise ValueError("`layer_mlps` with moe requires `moe`")
+        return self
+
+    def mixer(self, layer: int) -> Mixer:
+        """What mixes the tokens in a layer, counted from 0."""
+        return self.layer_mixers[layer] if self.layer_mixers else "attention"
+
+    def mlp(self, layer: int) -> Mlp:
+        """The MLP of a layer, counted from 0."""
+        if self.layer_mlps:
+            return self.layer_mlps[layer]
+        return "moe" if self.is_moe_layer(layer) else "dense"
 
     def is_moe_layer(self, layer: int) -> bool:
         """Whether the layer, counted from 0, has experts."""
+        if self.layer_mlps:
+            return self.layer_mlps[layer] == "moe"
         if self.moe is None or layer < self.moe.first_dense_layers:
             return False
         return (layer + 1) % self.moe.layer_step == 0
@@ -210,12 +300,40 @@ class ModelSpec(BaseModel):
     @property
     def attentions(self) -> float:
         """Attentions of a layer, mean of `depth`: a decoder's layer may also attend to encoded."""
+        if self.layer_mixers:
+            return self.attention_layers / self.layers
         return 1.5 if self.is_two_halves else 1
+
+    @property
+    def recurrences(self) -> float:
+        """Recurrent parts of a layer, mean of all layers."""
+        return self.recurrent_layers / self.layers
+
+    @property
+    def attention_layers(self) -> int:
+        """Layers with attention."""
+        if not self.layer_mixers:
+            return self.layers
+        return sum(kind in ("attention", "both") for kind in self.layer_mixers)
+
+    @property
+    def recurrent_layers(self) -> int:
+        """Layers with a recurrent part."""
+        return sum(kind in ("recurrent", "both") for kind in self.layer_mixers)
+
+    @property
+    def dense_mlps(self) -> float:
+        """Dense MLPs of a layer without experts, mean of such layers."""
+        if not self.layer_mlps:
+            return 1.0
+        others = self.layers - self.moe_layers
+        return self.layer_mlps.count("dense") / others if others else 1.0
 
     @property
     def norms(self) -> float:
         """Normalization layers of a layer, mean of `depth`: each attention has its own."""
-        return self.norms_per_layer + self.attentions - 1
+        across = self.attentions - 1 if self.is_two_halves else 0
+        return self.norms_per_layer + across
 
     @property
     def moe_layers(self) -> int:

@@ -29,6 +29,8 @@ LOW_BIT: dict[Optimizer, OptimizerStates] = {
 }
 Method = Literal["full", "lora"]
 MethodName = Literal["full", "lora", "qlora"]  # qlora: lora on quantised matrices
+Preference = Literal["dpo", "orpo", "reward"]
+Reference = Literal["model", "adapters_off", "precomputed"]
 DataShape = Literal["auto", "text", "prompt", "messages"]
 
 
@@ -75,6 +77,29 @@ class Workload(BaseModel):
     lora: LoraSpec | None = Field(
         default=None, description="Adapters, with method `lora`; none: all weights train."
     )
+    preference: Preference | None = Field(
+        default=None,
+        description="Preference training: a sample is a pair of sequences, one chosen and one "
+        "rejected. `dpo` compares with a frozen reference model, `orpo` (also SimPO, CPO) has "
+        "none, `reward` trains a score in place of the output head. None: next-token loss.",
+    )
+    reference: Reference | None = Field(
+        default=None,
+        description="Reference of `dpo`: a second `model`, the base with `adapters_off`, or log "
+        "probabilities `precomputed` before the run. None: adapters_off with LoRA, else model.",
+    )
+    image_tokens: int = Field(
+        default=0,
+        ge=0,
+        description="Tokens of a sample that come from images; a vision tower computes their "
+        "patches once, without backward.",
+    )
+    document_length: int | None = Field(
+        default=None,
+        ge=1,
+        description="Tokens of a document that shares a packed sample with others, and attends to "
+        "itself alone (variable-length attention kernels). None: a sample is one document.",
+    )
     tokens: int | None = Field(default=None, ge=1, description="Training tokens of the whole run.")
     epochs: float | None = Field(default=None, gt=0, description="Passes over the data.")
     samples: int | None = Field(
@@ -103,8 +128,32 @@ class Workload(BaseModel):
         return self.base is not None
 
     @property
+    def has_head(self) -> bool:
+        """Whether there are logits: a reward model has a score instead."""
+        return self.preference != "reward"
+
+    @property
+    def compares_with(self) -> Reference | None:
+        """Reference of the loss; none where it has none."""
+        if self.preference != "dpo":
+            return None
+        return self.reference or ("adapters_off" if self.method == "lora" else "model")
+
+    @property
+    def has_reference_model(self) -> bool:
+        """Whether the weights of a second model are held."""
+        return self.compares_with == "model"
+
+    @property
+    def has_reference_pass(self) -> bool:
+        """Whether each micro step has a forward pass of the reference."""
+        return self.compares_with in ("model", "adapters_off")
+
+    @property
     def trains_head(self) -> bool:
         """Whether the output head has gradients."""
+        if not self.has_head:
+            return False
         return self.method == "full" or (
             self.lora is not None and "head" in self.lora.modules_to_save
         )
@@ -120,9 +169,19 @@ class Workload(BaseModel):
         return "qlora" if self.is_quantised else self.method
 
     @property
+    def sample_tokens(self) -> int:
+        """Tokens of a sample: of both sequences of a pair."""
+        return self.sequence_length * (2 if self.preference else 1)
+
+    @property
+    def attended_length(self) -> int:
+        """Tokens within which attention stays: of a document, or of a sequence."""
+        return min(self.sequence_length, self.document_length or self.sequence_length)
+
+    @property
     def tokens_per_step(self) -> int:
         """Tokens of one optimizer step."""
-        return self.sequence_length * self.global_batch_size
+        return self.sample_tokens * self.global_batch_size
 
     @property
     def steps(self) -> int | None:

@@ -21,6 +21,7 @@ from dsforge.error_report import error_report
 from dsforge.errors import EXIT_USER, DsforgeError
 from dsforge.masking import masked_traceback
 from dsforge.train.options import TRAIN_OPTIONS, Options, TrainOption
+from dsforge.train.parallel.launcher_variables import adopt_launcher_variables
 from dsforge.train.run.heartbeat import IMPORTING, Heartbeat
 from dsforge.train.run.process_tree import ATTENDED
 from dsforge.train.run.signals import Attendant
@@ -32,11 +33,12 @@ GRACE_S = 10.0  # launchers look at their ranks every second at the latest
 def main() -> int:
     """The exit code of a run on this rank."""
     keep_writable()
-    heartbeat = Heartbeat(shown=os.environ.get("RANK", "0") == "0")
-    heartbeat.doing(IMPORTING)
     with Attendant() as attendant:  # before the imports, which take seconds
-        given = _arguments()
+        given, heartbeat = _arguments(), Heartbeat(shown=False)
         try:
+            adopt_launcher_variables()
+            heartbeat = Heartbeat(shown=os.environ.get("RANK", "0") == "0")
+            heartbeat.doing(IMPORTING)
             return _trained(given, attendant, heartbeat)
         except DsforgeError as error:
             if os.environ.get("LOCAL_RANK", "0") != "0":

@@ -5,6 +5,9 @@ of its own, which no terminal signals, and TERM, INT and HUP go to the ranks of 
 ranks agree on the end, on other machines too, finish the step, save, and the launcher ends after
 them. A second signal ends all at once, as does the end of their time, DSFORGE_GRACE_S.
 
+The port at which the ranks meet is reserved before (`meeting_port.py`): launches at the same time
+do not take it from each other.
+
 Two processes do this. The first is the one that is signalled, or killed; the second starts the
 launcher and goes on without the first: its end counts as SIGTERM.
 """
@@ -25,6 +28,7 @@ from pathlib import Path
 from dsforge.errors import RunError
 from dsforge.outside import UnreadableError, read_text
 from dsforge.process import Group
+from dsforge.train.meeting_port import meeting
 from dsforge.train.relay import STDERR, STDOUT, Relay, new_log
 from dsforge.train.run.process_tree import ATTENDED, Process, lives, ranks_of
 from dsforge.train.run.signals import HANDLED, KILLED_BY, STOPPED
@@ -57,7 +61,8 @@ def main() -> int:
     os.close(writer)
     os.setsid()
     try:
-        return Launch(command, grace_s, front=reader).ended()
+        place = meeting(command, os.environ)  # its reservation lasts as long as it does
+        return Launch(place.command, grace_s, front=reader, said=place.said).ended()
     except RunError as error:
         sys.stderr.write(f"{error.message}\n")
         return error.code
@@ -96,6 +101,7 @@ class Launch:
     command: list[str]
     grace_s: float
     front: int  # ends when the process in front does
+    said: str = ""  # of the launch, before anything else
     name: str = field(default_factory=lambda: secrets.token_hex(8))
     asked: int = 0  # the first signal
     end: float = inf  # of the time that the ranks have
@@ -114,6 +120,8 @@ class Launch:
         kept = {key: text for key, text in os.environ.items() if key not in OF_A_RANK}
         begun, relay = time.monotonic(), Relay(_log_of(self.command))
         out, errors = relay.pipe(STDOUT), relay.pipe(STDERR)
+        if self.said:
+            relay.say(self.said)
         launcher = Group((*self.command, ATTENDED, self.name), kept, out=out, errors=errors)
         os.close(out)
         os.close(errors)

@@ -11,7 +11,6 @@ import json
 import tarfile
 import zipfile
 from collections.abc import Iterator
-from io import BytesIO
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,22 +18,24 @@ from dsforge import __version__
 from dsforge.errors import DsforgeError
 from dsforge.render.engine import template_root
 from dsforge.report.pages import PRINTED, SCRIPTS, STYLES
+from dsforge.ui.bundles import STDLIB_ZIP, parts
 from dsforge.ui.runtime import Component, Say, cache_folder, components, fetched
-from dsforge.ui.worker import answered
+from dsforge.ui.worker import FIRST_QUESTION, answered
 
 PACKAGE = Path(__file__).resolve().parents[1]
 PAGE = Path(__file__).with_name("page")
-PRECACHE, LICENCES, PYTHON = "precache.js", "licences.txt", "python.zip"
+PRECACHE, LICENCES = "precache.js", "licences.txt"
+PLANNER, LATER = "planner.bin", "later.bin"
 CHOICES = "choices.json"  # so that the form is there before Python is
+FIRST = "first.json"  # the answer to the page's first question, shown until Python has it, too
 # Rooms that need torch, hosts or a terminal: the page has no use for them.
 LEFT_OUT = {"train", "rehearse", "bench", "probe", "preflight", "cli", "ui/page", "templates"}
 SHARED = {*STYLES, *PRINTED, *SCRIPTS}
-PYODIDE = ("pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm", "python_stdlib.zip")
+PYODIDE = ("pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm", STDLIB_ZIP)
 LOCK = "pyodide-lock.json"
 CHART = "dist/chart.umd.min.js"
 SKIPPED_PACKAGES = ("pydantic/v1/", "pydantic/mypy.py")  # for users of pydantic 1, for mypy
 NOT_IN_BROWSER = (".cpython-314-x86_64-linux-gnu.so", ".pyx", ".c")
-ZIP_DATE = (1980, 1, 1, 0, 0, 0)  # the same content is the same file
 NOT_SERVED = {PRECACHE, "sw.js"}  # a service worker does not keep itself
 
 
@@ -51,7 +52,7 @@ def export(folder: Path, say: Say, *, cache: Path | None = None) -> Exported:
     kept = cache or cache_folder()
     wanted = components()
     fetched(wanted, kept, say)
-    files = dict(_files(wanted, kept))
+    files = dict(_files(wanted, kept, say))
     files[PRECACHE] = _precache(files)
     _check(folder)
     try:
@@ -79,24 +80,41 @@ def _write(folder: Path, files: dict[str, bytes]) -> None:
         partial.replace(path)
 
 
-def _files(wanted: tuple[Component, ...], cache: Path) -> Iterator[tuple[str, bytes]]:
+def _files(wanted: tuple[Component, ...], cache: Path, say: Say) -> Iterator[tuple[str, bytes]]:
     """Every file of the site but the list of them."""
     by_name = {each.name: cache / each.file for each in wanted}
     for path in sorted(PAGE.rglob("*")):
         if path.is_file():
             yield str(path.relative_to(PAGE)), path.read_bytes()
-    with tarfile.open(by_name["pyodide"]) as archive:
-        for name in PYODIDE:
-            yield f"pyodide/{name}", _member(archive, name)
-        yield f"pyodide/{LOCK}", _lock(_member(archive, LOCK))
+    wheels = [(each, by_name[each.name]) for each in wanted if each.registry == "pypi"]
+    yield from _python(by_name["pyodide"], [path for _, path in wheels], cache, say)
     with tarfile.open(by_name["chart.js"]) as archive:
         yield "chart.js", _member(archive, CHART)
         licence = _member(archive, "LICENSE.md").decode()
-    wheels = [(each, by_name[each.name]) for each in wanted if each.registry == "pypi"]
     yield CHOICES, answered('{"do": "choices"}').encode()
-    yield PYTHON, _python([path for _, path in wheels])
+    yield FIRST, first_answer()
     texts = {"chart.js": licence} | {each.name: _licence_of(path) for each, path in wheels}
     yield LICENCES, _licences(wanted, texts)
+
+
+def _python(
+    runtime: Path, wheels: list[Path], cache: Path, say: Say
+) -> Iterator[tuple[str, bytes]]:
+    """The runtime, and the planner with its libraries in two parts."""
+    with tarfile.open(runtime) as archive:
+        files = {name: _member(archive, name) for name in PYODIDE}
+        files[LOCK] = _lock(_member(archive, LOCK))
+    made = parts(files, {**dict(_own_files()), **dict(_wheel_files(wheels))}, cache, say)
+    for name, content in {**files, STDLIB_ZIP: made.stdlib}.items():
+        yield f"pyodide/{name}", content
+    yield PLANNER, made.first
+    yield LATER, made.later
+
+
+def first_answer() -> bytes:
+    """The job that greets a visitor, and what is shown of its answer."""
+    shown = json.loads(answered(json.dumps(FIRST_QUESTION)))["shown"]
+    return json.dumps({"job": FIRST_QUESTION["job"], "shown": shown}, ensure_ascii=False).encode()
 
 
 def _member(archive: tarfile.TarFile, name: str) -> bytes:
@@ -108,20 +126,9 @@ def _member(archive: tarfile.TarFile, name: str) -> bytes:
 
 
 def _lock(text: bytes) -> bytes:
-    """The runtime's own list of packages, less all packages: ours are in `python.zip`."""
+    """The runtime's own list of packages, less all packages: ours come with the planner."""
     lock = json.loads(text)
     return json.dumps({**lock, "packages": {}}).encode()
-
-
-def _python(wheels: list[Path]) -> bytes:
-    """The planner with its libraries, as one archive for `sys.path`."""
-    stream = BytesIO()
-    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
-        for name, content in (*_own_files(), *_wheel_files(wheels)):
-            entry = zipfile.ZipInfo(name, ZIP_DATE)
-            entry.compress_type = zipfile.ZIP_DEFLATED
-            archive.writestr(entry, content)
-    return stream.getvalue()
 
 
 def _own_files() -> Iterator[tuple[str, bytes]]:
@@ -143,9 +150,12 @@ def _wheel_files(wheels: list[Path]) -> Iterator[tuple[str, bytes]]:
         with zipfile.ZipFile(path) as archive:
             for name in sorted(archive.namelist()):
                 unused = name.startswith(SKIPPED_PACKAGES) or name.endswith(NOT_IN_BROWSER)
-                metadata = ".dist-info/" in name and not name.endswith("/METADATA")
-                if not (unused or metadata or name.endswith(("/", ".pyi"))):
+                if unused or name.endswith(("/", ".pyi")):
+                    continue
+                if ".dist-info/" not in name:
                     yield name, archive.read(name)
+                elif name.endswith("/METADATA"):
+                    yield name, archive.read(name).partition(b"\n\n")[0]  # less the README
 
 
 def _licence_of(wheel: Path) -> str:

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from dsforge.errors import DsforgeError, Problem, SpecError
+from dsforge.hostfile import hostfile_entries
 from dsforge.plan import Request
+from dsforge.programs import NAMES
 from dsforge.reading.hub import MAX_CONFIG_BYTES
 from dsforge.reading.model import CONFIG, model_of_config, parsed_config
+from dsforge.reading.refusals import Loc
 from dsforge.reading.request import Asked, Known, read_request
-from dsforge.reading.source import Setting
-from dsforge.ui.fields import FIELDS, value_of
+from dsforge.reading.source import MAX_BYTES, Setting, Source, parse_source
+from dsforge.ui.fields import FIELDS, Field, value_of
 
 LONGEST_TEXT = 1024  # characters of a field
 FOLDER = "model"  # of a config.json that was dropped: `--model model` is the same
-KEYS = {"fields", "config", "hub"}
+CLUSTER, HOSTFILE = "cluster.yaml", "hostfile"  # what files of a cluster are called here
+SLOTS = re.compile(r"^[^\s#:]+[ \t]+slots=", re.MULTILINE)  # a line of a hostfile
+KEYS = {"fields", "config", "cluster", "hub"}
 
 
 class Job(NamedTuple):
@@ -27,11 +33,13 @@ class Job(NamedTuple):
     wishes: dict[str, Any]
     command: str  # the same question on the command line
     known: Known = Known()  # the model, where its config was given
+    machines: Source | None = None  # the cluster, where its file was given
 
     @property
     def asked(self) -> Asked:
         """The question as reading takes it; hosts need no addresses."""
-        return Asked(known=self.known, by_name=True, settings=self.settings)
+        settings = self.settings
+        return Asked(known=self.known, machines=self.machines, by_name=True, settings=settings)
 
     def request(self) -> Request:
         """The request. Raises SpecError with all problems."""
@@ -41,7 +49,7 @@ class Job(NamedTuple):
 def read_job(given: Any) -> Job:
     """The job that a page sent. Raises SpecError with all problems of its fields."""
     if not isinstance(given, Mapping) or set(given) - KEYS:
-        raise DsforgeError("a job must be a mapping with `fields`, `config` and `hub` only")
+        raise DsforgeError(f"a job must be a mapping with {', '.join(sorted(KEYS))} only")
     fields = _texts(given.get("fields", {}), "fields")
     unknown = sorted(set(fields) - set(FIELDS))
     if unknown:
@@ -49,16 +57,32 @@ def read_job(given: Any) -> Job:
         raise DsforgeError(f"unknown field {named}", "the link was made for another version")
     hub = _texts(given.get("hub", {}), "hub", MAX_CONFIG_BYTES)
     known = _known(fields, given.get("config"), hub)
+    cluster = _cluster(given.get("cluster"))
+    file = [f"--{cluster.name.partition('.')[0]}", cluster.name] if cluster else []
     if known.model is None:
-        return _job(fields)
-    job = _job({"model": FOLDER, **fields})
+        return _job(fields, *file)._replace(machines=cluster)
+    job = _job({"model": FOLDER, **fields}, *file)._replace(machines=cluster)
     others = tuple(setting for setting in job.settings if setting.loc != FIELDS["model"].setting)
     return job._replace(known=known, settings=others)
 
 
-def _job(fields: Mapping[str, str]) -> Job:
+def _cluster(text: Any) -> Source | None:
+    """The cluster of a cluster.yaml or hostfile. Raises SpecError with all its problems."""
+    if text is None:
+        return None
+    if not isinstance(text, str) or len(text) > MAX_BYTES:
+        raise DsforgeError(f"a cluster file must be text of at most {MAX_BYTES >> 10} KiB")
+    if not SLOTS.search(text):
+        return parse_source(text, CLUSTER)
+    entries = hostfile_entries(text, HOSTFILE, by_name=True)
+    hosts = [{"address": entry.address, "slots": entry.slots} for entry in entries]
+    lines: dict[Loc, str] = {("hosts", index): e.place for index, e in enumerate(entries)}
+    return Source(HOSTFILE, {"hosts": hosts}, lines)
+
+
+def _job(fields: Mapping[str, str], *files: str) -> Job:
     """Settings and wishes of fields that are known. Raises SpecError with all problems."""
-    problems, settings, wishes, words = [], [], {}, ["dsforge", "plan"]
+    problems, settings, wishes, words = [], [], {}, ["dsforge", "plan", *files]
     for name, field in FIELDS.items():
         text = fields.get(name, "").strip()
         if not text:
@@ -70,12 +94,18 @@ def _job(fields: Mapping[str, str]) -> Job:
             continue
         words += [field.flag] if value is True else [field.flag, shlex.quote(text)]
         if field.setting:
-            settings.append(Setting(field.setting, value, field.flag))
+            settings.append(Setting(_place(field, value), value, field.flag))
         else:
             wishes[name] = value
     if problems:
         raise SpecError(tuple(problems))
     return Job(tuple(settings), wishes, " ".join(words))
+
+
+def _place(field: Field, value: object) -> tuple[str, ...]:
+    """Where a value stands in a spec file: `--for` takes engines, and programs that train."""
+    named = field == FIELDS["back_end"] and value in NAMES
+    return ("strategy", "program") if named else field.setting
 
 
 def _texts(values: Any, name: str, longest: int = LONGEST_TEXT) -> dict[str, str]:

@@ -6,12 +6,13 @@ through a name of its own.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
 from http import HTTPStatus
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from io import BytesIO
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 from urllib.parse import unquote
 
 from dsforge.errors import DsforgeError
@@ -54,6 +55,11 @@ class Site(SimpleHTTPRequestHandler):
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 (as it is overridden)
         """Say nothing: requests of one's own browser are no news."""
+
+    def copyfile(self, source: Any, outputfile: Any) -> None:
+        """Send a file; a visitor who leaves in mid-download is no error."""
+        with suppress(ConnectionError):
+            super().copyfile(source, outputfile)
 
     def _is_for_us(self) -> bool:
         """Whether the request names this host and its port."""

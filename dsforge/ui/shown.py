@@ -6,9 +6,10 @@ are those that `dsforge explain` takes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
+from dsforge.constraints.inputs import BACK_END_NAMES
 from dsforge.plan import Plan, Rejected, Search
 from dsforge.planner.alternatives import Alternative
 from dsforge.planner.figures import (
@@ -47,18 +48,19 @@ def shown_plan(plan: Plan) -> dict[str, Any]:
     memory, cluster = plan.choice.memory, plan.cluster
     step = plan.choice.time.step_s
     largest = largest_term(memory).replace("_", " ")
+    device = memory_label("device", on_cpu=cluster.gpu.is_cpu)
     return {
         "headline": headline(plan),
         "strategy": plan.strategy.label(),
         "words": "; ".join(_words(plan.strategy)),
         "verdict": fit(cluster, plan.choice),
         "room": room(cluster, plan.choice),
-        "device": _row(memory_label("device", on_cpu=cluster.gpu.is_cpu), memory.device_bytes, gib),
+        "device": _row("device_likely", device, memory.device_bytes, gib),
         "capacity": gib(device_room(cluster, memory.host_bytes)),
         "capacity_gib": device_room(cluster, memory.host_bytes) / GIB,
         "bounds_gib": [bound / GIB for bound in _ends(memory.device_bytes)],
         "largest": f"largest: {largest}",
-        "step": {**_row("step time", step, seconds), "figure": "step_likely"},
+        "step": _row("step_likely", "step time", step, seconds),
         "bounds_s": list(_ends(step)),
         "mfu": f"{plan.speed.mfu.likely:.0%}",
         "rate": amount(plan.choice.time.tokens_per_s_per_gpu),
@@ -90,6 +92,7 @@ def shown_ranking(search: Search, top: int) -> list[dict[str, str]]:
             "host": gib(plan.choice.memory.host_bytes.peak),
             "mfu": f"{plan.speed.mfu.likely:.0%}",
             "largest": largest_term(plan.choice.memory).replace("_", " "),
+            "largest_figure": largest_term(plan.choice.memory),
         }
         for plan in search.plans[:top]
     ]
@@ -115,6 +118,7 @@ def shown_alternatives(found: Iterable[Alternative]) -> list[dict[str, str]]:
             "step": seconds(other.step_s),
             "against": times(other.slowdown, 1),
             "differs": f"{other.term} {_signed(other.term_s, seconds)}",
+            "differs_figure": other.term,
             "memory": _signed(-other.saved_bytes, gib),
         }
         for other in found
@@ -142,8 +146,8 @@ def shown_front(found: Iterable[FrontPoint]) -> list[dict[str, Any]]:
 
 def _words(strategy: Strategy) -> Iterator[str]:
     """A strategy without abbreviations."""
-    layout, names = strategy.layout, {"deepspeed": "DeepSpeed", "megatron": "Megatron-LM"}
-    yield f"{names[strategy.back_end]}, ZeRO stage {strategy.zero_stage}"
+    layout = strategy.layout
+    yield f"{BACK_END_NAMES[strategy.back_end]}, ZeRO stage {strategy.zero_stage}"
     sizes = (
         ("data", layout.data_parallel_size),
         ("tensor", layout.tensor_parallel_size),
@@ -229,10 +233,10 @@ def _rate(label: str, figure: str, value: Interval, factor: float = 1.0) -> Row:
     return Row(label, likely, figure, factor * value.likely, low, high)
 
 
-def _row(label: str, value: Interval, text: Any) -> dict[str, Any]:
+def _row(figure: str, label: str, value: Interval, text: Callable[[float], str]) -> dict[str, Any]:
     """A figure with its interval."""
     low, likely, high = map(text, _ends(value))
-    return Row(label, likely, "device_likely", value.likely, low, high)._asdict()
+    return Row(label, likely, figure, value.likely, low, high)._asdict()
 
 
 def _reason(reason: Any) -> dict[str, str]:

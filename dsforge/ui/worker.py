@@ -1,7 +1,8 @@
 """Questions of the page and their answers, as JSON text: what runs inside the browser.
 
 A question is `{"do": NAME, ...}`. An answer has the `document` that the command prints with
-`--json`, and `shown`, the same as text for the page; or `error`, in the words of the command line.
+`--json`, less where the question says `"document": false`, and `shown`, the same as text for the
+page; or `error`, in the words of the command line.
 Nothing here knows the browser: the tests ask the same questions without one.
 """
 
@@ -28,6 +29,13 @@ _SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,80}")
 Answer = dict[str, Any]
 Question = dict[str, Any]
 
+# What the page asks before anybody has typed; the export keeps the answer.
+FIRST_QUESTION: Question = {
+    "do": "plan",
+    "document": False,
+    "job": {"fields": {"model": "llama-3.1-8b", "gpu": "h100-80gb", "gpus_per_node": "8"}},
+}
+
 
 class _Planned(NamedTuple):
     """The last job that was planned, for the questions that follow."""
@@ -37,6 +45,7 @@ class _Planned(NamedTuple):
 
 
 _last: list[_Planned] = []
+_last_front: list[_Planned] = []  # of the last argument: each plan of the Pareto front
 
 
 def answered(text: str) -> str:
@@ -82,6 +91,7 @@ def _choices(_question: Question) -> Answer:
 
 def _plan(question: Question) -> Answer:
     """The ranking, or the plan nearest to fitting."""
+    from dsforge.api.pricing import nearest
     from dsforge.document import MisfitDocument
     from dsforge.ui.shown import shown_alternatives, shown_losers, shown_plan, shown_ranking
 
@@ -90,12 +100,12 @@ def _plan(question: Question) -> Answer:
     try:
         found = dsforge.plan(request, top=TOP, **job.wishes)
     except DoesNotFitError as error:
-        nearest = dsforge.estimate(request)
-        _remember(question, (nearest.plan,))
-        misfit = MisfitDocument.model_construct(error=error.message, nearest=nearest.document)
-        remedies = [str(way) for way in nearest.remedies]
-        shown = {**shown_plan(nearest.plan), "remedies": remedies, "command": job.command}
-        return {"document": _dumped(misfit), "shown": shown, "error": _error(error)}
+        close = nearest(request)
+        _remember(question, (close.plan,))
+        misfit = MisfitDocument.model_construct(error=error.message, nearest=close.document)
+        remedies = [str(way) for way in close.remedies]
+        shown = {**shown_plan(close.plan), "remedies": remedies, "command": job.command}
+        return {**_documented(question, misfit), "shown": shown, "error": _error(error)}
     _remember(question, (*found.plans[:TOP], *_other_plans(found)))
     shown = {
         **shown_plan(found.best),
@@ -105,7 +115,7 @@ def _plan(question: Question) -> Answer:
         "searched": f"{found.search.candidates:,} candidates",
         "command": job.command,
     }
-    return {"document": _dumped(found.document), "shown": shown}
+    return {**_documented(question, found.document), "shown": shown}
 
 
 def _other_plans(found: dsforge.PlanResult) -> Iterator[dsforge.Plan]:
@@ -124,9 +134,10 @@ def _argue(question: Question) -> Answer:
 
     job = _job(question)
     found = dsforge.plan(job.request(), top=TOP, front=True, flips=True, **job.wishes)
+    _last_front[:] = [_Planned(_key(question), found.front_plans())]
     flips = [{"text": str(flip), "strategy": flip.label} for flip in found.flips or ()]
     shown = {"front": shown_front(found.front or ()), "flips": flips}
-    return {"document": _dumped(found.document), "shown": shown}
+    return {**_documented(question, found.document), "shown": shown}
 
 
 def _find(question: Question) -> Answer:
@@ -229,13 +240,20 @@ def _remember(question: Question, plans: tuple[dsforge.Plan, ...]) -> None:
 
 
 def _planned(question: Question) -> dsforge.Plan:
-    """The plan of that rank for the job: of the last answer, else worked out again."""
-    if not _last or _last[0].job != _key(question):
-        _plan(question)
-    plans, rank = _last[0].plans, question.get("rank", 0)
+    """The plan of that rank, or place on the front, of the last answer, else worked out again."""
+    of_front = "front" in question
+    last, answer = (_last_front, _argue) if of_front else (_last, _plan)
+    if not last or last[0].job != _key(question):
+        answer(question)
+    plans, rank = last[0].plans, question.get("front" if of_front else "rank", 0)
     if not isinstance(rank, int) or not 0 <= rank < len(plans):
         raise DsforgeError(f"the answer has {len(plans)} plans")
     return plans[rank]
+
+
+def _documented(question: Question, document: Any) -> Answer:
+    """The document of a plan, unless the question can do without: it is most of a short answer."""
+    return {"document": _dumped(document)} if question.get("document", True) else {}
 
 
 def _dumped(document: Any) -> dict[str, Any]:

@@ -17,7 +17,6 @@ from dsforge.errors import DsforgeError
 from dsforge.plan import Plan
 from dsforge.planner.inverse import Answer
 from dsforge.specs import FROZEN
-from dsforge.units import Interval
 from dsforge.validate.arithmetic import on_paper
 from dsforge.validate.figures import Figure, Quantity, answer
 
@@ -27,7 +26,6 @@ class Asked(NamedTuple):
 
     plan: Plan
     largest: Answer | None = None  # for figures that ask for the largest model
-    others: tuple[Plan, ...] = ()  # other readings of what the source does not state
 
 
 Ask = Callable[[Figure], Asked]
@@ -107,7 +105,8 @@ def compared(figures: Iterable[Figure], ask: Ask) -> FiguresDocument:
                 rows.append(_answered(figure, ask(figure)))
                 continue
             except DsforgeError as error:
-                reason = error.message
+                problems = getattr(error, "problems", ())
+                reason = "; ".join(map(str, problems)) or error.message
         place = {"id": figure.id, "source": figure.source, "regime": figure.regime}
         unanswered.append(UnansweredFigure(**place, reason=reason))
     sources = _scores(rows, unanswered, "source")
@@ -121,16 +120,8 @@ def compared(figures: Iterable[Figure], ask: Ask) -> FiguresDocument:
     )
 
 
-def _spanning(figure: Figure, asked: Asked) -> Interval:
-    """The answer, with an interval that holds those of the other readings too."""
-    likely = answer(figure, asked.plan, asked.largest)
-    every = [likely, *(answer(figure, plan, None) for plan in asked.others)]
-    low, high = min(found.low for found in every), max(found.high for found in every)
-    return Interval(low, likely.likely, high)
-
-
 def _answered(figure: Figure, asked: Asked) -> AnsweredFigure:
-    found, published = _spanning(figure, asked), figure.value
+    found, published = answer(figure, asked.plan, asked.largest), figure.value
     paper = on_paper(figure, asked.plan)
     yes_or_no = figure.quantity == "fits"
     wrong = float(found.likely != published)

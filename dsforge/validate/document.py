@@ -7,7 +7,7 @@ without trusting its own summary.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Literal
 
 from pydantic import BaseModel, Field
@@ -17,7 +17,16 @@ from dsforge.estimate.time import estimate_time
 from dsforge.specs import FROZEN
 from dsforge.units import GIB, Interval
 from dsforge.validate.cases import Case, case_of, counter_of, rank_of, readings
-from dsforge.validate.score import Decisions, Errors, Outcome, by_key, decisions, errors, overall
+from dsforge.validate.score import (
+    Decisions,
+    Errors,
+    Outcome,
+    Run,
+    by_key,
+    decisions,
+    errors,
+    overall,
+)
 from dsforge.validate.table import Row
 
 Quantity = Literal["memory", "step_time"]
@@ -97,14 +106,16 @@ def validation(
     rows = [row for row in table if not sources or row.source in sources]
     compared: list[Compared] = []
     skipped: list[Skipped] = []
+    cases: dict[str, Case] = {}
     for row in rows:
         case = case_of(row) if every or row.tag is None else f"tagged {row.tag}"
         if isinstance(case, str):
             skipped.append(Skipped(id=row.id, reason=case))
             continue
+        cases[row.id] = case
         found = [_compared(row, case, quantity) for quantity in what]
         compared += [entry for entry in found if entry is not None]
-    summary = _summary(compared, {row.id: row for row in rows})
+    summary = _summary(compared, {row.id: row for row in rows}, cases)
     return ValidationDocument(rows=tuple(compared), skipped=tuple(skipped), summary=summary)
 
 
@@ -154,13 +165,15 @@ def _step_s(case: Case) -> Interval:
     return estimate_time(*case).step_s
 
 
-def _summary(compared: list[Compared], rows: dict[str, Row]) -> Summary:
+def _summary(compared: list[Compared], rows: dict[str, Row], cases: Mapping[str, Case]) -> Summary:
     """The score of all predictions."""
     scores = {quantity: _score(compared, rows, quantity) for quantity in QUANTITIES}
-    groups: dict[tuple[object, ...], list[tuple[float, float]]] = defaultdict(list)
+    groups: dict[tuple[object, ...], list[Run]] = defaultdict(list)
     for entry in compared:
         if entry.quantity == "step_time":
-            groups[_rivals(rows[entry.id])].append((entry.predicted, entry.measured))
+            case = cases[entry.id]
+            run = Run((case.model, case.strategy), entry.predicted, entry.measured)
+            groups[_rivals(rows[entry.id])].append(run)
     return Summary(**scores, decisions=decisions(groups.values()))
 
 

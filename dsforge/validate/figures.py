@@ -15,12 +15,13 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from dsforge.errors import DsforgeError
-from dsforge.estimate.doubts import memory_errors
-from dsforge.estimate.family_costs import family_costs
-from dsforge.estimate.flops import forward_flops, score_flops
+from dsforge.estimate.activations import element_bytes
+from dsforge.estimate.family_costs import FamilyCosts, family_costs
+from dsforge.estimate.flops import forward_flops, layer_products, score_flops
 from dsforge.estimate.host import idle_bytes
 from dsforge.estimate.rates import peak_flops
 from dsforge.estimate.run import HOUR_S, rate_of, scaled
+from dsforge.estimate.unmeasured import errors_of
 from dsforge.plan import Plan
 from dsforge.planner.inverse import Answer
 from dsforge.specs import Workload
@@ -111,6 +112,11 @@ class Figure(BaseModel):
         return words[self.published] if self.published in words else float(self.published)
 
     @property
+    def counts_states(self) -> bool:
+        """Whether the largest model is one of arithmetic: nothing but states on the card."""
+        return self.quantity == "find model" and self.counter == "states"
+
+    @property
     def regime(self) -> str:
         """The kind of use: what is asked, and the setting that decides how runs of it behave."""
         kind = "memory" if self.quantity in MEMORY else "speed"
@@ -133,6 +139,8 @@ def answer(figure: Figure, plan: Plan, found: Answer | None) -> Interval:
     `found` is the answer to `--find model`, for figures that ask for the largest model.
     """
     if figure.quantity == "find model":
+        if figure.counts_states:
+            return _largest_by_states(plan)
         if found is None:
             raise DsforgeError("no size was searched", "ask for the largest model")
         return scaled(found.largest, 1 / BILLION)
@@ -150,12 +158,7 @@ def _memory(figure: Figure, plan: Plan) -> Interval:
     if figure.quantity == "host":
         return scaled(_host(figure, plan), 1 / unit)
     if figure.quantity in ("mem_states", "opt_states"):
-        kept = family_costs(plan.model, plan.cluster, plan.workload, plan.strategy).fullest.kept
-        states = kept.optimizer / unit
-        if figure.quantity == "mem_states":  # what lasts: no copies that exist while stepping
-            states += (kept.weights + kept.gradients) / unit
-        error, _ = memory_errors(plan.strategy)
-        return Interval(states * (1 - error), states, states * (1 + error))
+        return scaled(_states(figure, plan), 1 / unit)
     counters = {
         "allocated": memory.allocated_bytes,
         "reserved": memory.reserved_bytes,
@@ -168,6 +171,42 @@ def _memory(figure: Figure, plan: Plan) -> Interval:
         raise DsforgeError(f"counter (={figure.counter})", f"use {', '.join(counters)}")
     ranks = plan.cluster.gpus if figure.quantity == "mem_total" else 1
     return scaled(counters[figure.counter], ranks / unit)
+
+
+def _states(figure: Figure, plan: Plan) -> Interval:
+    """Bytes of a rank's states: what lasts, or the most while the optimizer steps.
+
+    Some count the bytes of a parameter that last (Rajbhandari et al. 2020, section 3.1: 16), others
+    those of the step, where float32 gradients have replaced those in 16 bits, and the largest
+    module that stage 3 gathers (DeepSpeed's `estimate_zero3_model_states_mem_needs`: 18).
+    """
+    costs = family_costs(plan.model, plan.cluster, plan.workload, plan.strategy)
+    kept, (error, _) = costs.fullest.kept, errors_of(plan.model, plan.strategy)
+    if figure.quantity == "opt_states":
+        return Interval(*(kept.optimizer * (1 + e) for e in (-error, 0.0, error)))
+    lasting = kept.weights + kept.gradients + kept.optimizer
+    most = lasting + max(0.0, kept.step_gradients - kept.gradients) + _gathered(costs, plan)
+    likely = most if figure.counter == "step" else lasting
+    return Interval(lasting * (1 - error), likely, most * (1 + error))
+
+
+def _gathered(costs: FamilyCosts, plan: Plan) -> float:
+    """Bytes of the largest module that ZeRO-3 gathers, and of its gradients."""
+    if plan.strategy.zero_stage != FULLY_SHARDED:
+        return 0.0
+    model = plan.model
+    matrices = layer_products(model, moe_layer=False).values()
+    sizes = (model.vocab_size * model.embedding_size, *(p.elements for p in matrices))
+    return 2.0 * element_bytes(costs.workload) * max(sizes)
+
+
+def _largest_by_states(plan: Plan) -> Interval:
+    """Billions of parameters whose states alone fill the card: bytes of a parameter divide it."""
+    costs = family_costs(plan.model, plan.cluster, plan.workload, plan.strategy)
+    kept, (error, _) = costs.fullest.kept, errors_of(plan.model, plan.strategy)
+    each = (kept.weights + kept.gradients + kept.optimizer) / plan.parameters
+    likely = plan.cluster.gpu.memory_bytes / each / BILLION
+    return Interval(likely / (1 + error), likely, likely / (1 - error))
 
 
 def _host(figure: Figure, plan: Plan) -> Interval:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import StatisticsError, correlation, mean, median
 from typing import NamedTuple
@@ -32,12 +32,28 @@ class Errors:
 class Decisions:
     """How well the predicted order of layouts serves somebody who takes the first."""
 
-    groups: int = field(metadata={"description": "Groups of rows that differ in layout only."})
+    groups: int = field(
+        metadata={"description": "Groups of five layouts and more that differ in nothing else."}
+    )
     spearman: float = field(metadata={"description": "Rank correlation, mean over groups."})
     regret: float = field(
         metadata={"description": "How much slower the pick is than the best, mean over groups."}
     )
     worst_regret: float = field(metadata={"description": "The same in the worst group."})
+    repeat_spread: float | None = field(
+        metadata={
+            "description": "Slowest over fastest run of equal settings, less 1: mean over settings "
+            "with several runs; none: no run is repeated."
+        }
+    )
+
+
+class Run(NamedTuple):
+    """One run of a group: its settings, and the seconds of its step."""
+
+    setting: Hashable
+    predicted: float
+    took: float
 
 
 class Outcome(NamedTuple):
@@ -85,17 +101,47 @@ def _quantile(weighted: Iterable[tuple[float, float]], share: float) -> float:
     return pairs[-1][0]
 
 
-def decisions(groups: Iterable[Sequence[tuple[float, float]]]) -> Decisions | None:
-    """How the predicted order serves, from (predicted, measured) seconds of each group.
+def decisions(groups: Iterable[Sequence[Run]]) -> Decisions | None:
+    """How the predicted order serves, from the runs of each group.
 
-    None where no group has five layouts whose times differ.
+    Runs of equal settings count as one layout with the median of their times: no predictor can
+    order them. None where no group has five layouts whose times differ.
     """
-    large = [group for group in groups if len(group) >= FEWEST]
+    settings = [_layouts(group) for group in groups]
+    large = [_medians(layouts) for layouts in settings if len(layouts) >= FEWEST]
     orders = [rho for rho in (_spearman(group) for group in large) if rho is not None]
     if not orders:
         return None
-    regrets = [min(group)[1] / min(took for _, took in group) - 1 for group in large]
-    return Decisions(len(orders), mean(orders), mean(regrets), max(regrets))
+    regrets = [_regret(group) for group in large]
+    repeated = [runs for layouts in settings for runs in layouts if len(runs) > 1]
+    spreads = [max(r.took for r in runs) / min(r.took for r in runs) - 1 for runs in repeated]
+    return Decisions(
+        groups=len(orders),
+        spearman=mean(orders),
+        regret=mean(regrets),
+        worst_regret=max(regrets),
+        repeat_spread=mean(spreads) if spreads else None,
+    )
+
+
+def _layouts(group: Sequence[Run]) -> list[list[Run]]:
+    """The runs of each setting."""
+    found: dict[Hashable, list[Run]] = defaultdict(list)
+    for run in group:
+        found[run.setting].append(run)
+    return list(found.values())
+
+
+def _medians(layouts: Iterable[Sequence[Run]]) -> list[tuple[float, float]]:
+    """Predicted and measured seconds of each setting."""
+    return [(median(r.predicted for r in runs), median(r.took for r in runs)) for runs in layouts]
+
+
+def _regret(group: Sequence[tuple[float, float]]) -> float:
+    """How much slower the layout predicted to be the fastest is; of several, their mean."""
+    first = min(predicted for predicted, _ in group)
+    picked = mean(took for predicted, took in group if predicted == first)
+    return picked / min(took for _, took in group) - 1
 
 
 def by_key(pairs: Iterable[tuple[str, Outcome]]) -> dict[str, list[Outcome]]:

@@ -7,10 +7,10 @@ in bytes and seconds is the estimators' business.
 from __future__ import annotations
 
 import re
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from dsforge.engines import ENGINES, Engine
-from dsforge.execution import BackEnd, Execution, GatheredInputs, Kernels, Loss
+from dsforge.execution import AttentionKind, BackEnd, Execution, GatheredInputs, Kernels, Loss
 from dsforge.validate.machines import NODE
 from dsforge.validate.table import Row
 from dsforge.zero_stages import ZeroStage
@@ -20,8 +20,14 @@ ADDED = (
     *("compile", "chunked", "activation checkpointing", "fused into backward"),
     *("activation offloading", "8-bit"),
 )
+BEFORE_EARLY_STOP = ("foundry",)  # measured in 2023 with torch 1.13 and 2.0
 FUSED = ("megatron",)  # frameworks whose kernels are fused, whoever shards
-NEMO = ("nemo", "bridge")  # recipes that overlap tensor parallelism and sum gradients in bf16
+NEMO = ("nemo", "bridge")  # recipes that overlap tensor parallelism
+# Gradients summed in bf16: those recipes, and InternEvo, whose sums are `p.grad` of a bf16 model
+# (`solver/optimizer/hybrid_zero_optim.py`).
+BF16_SUMS = (*NEMO, "internevo")
+FLASH1 = ("internevo",)  # InternLM's doc/en/install.md: flash-attention v1.0.5
+TRITON = ("foundry",)  # scripts/train/yamls of LLM Foundry in 2023: `attn_impl: triton`
 
 
 class Software(NamedTuple):
@@ -50,21 +56,27 @@ def _zero_stage(text: str) -> ZeroStage:
     return 0
 
 
+def _is_of(words: tuple[str, ...], row: Row) -> bool:
+    """Whether the framework of a row has one of the words in its name."""
+    return any(word in row.framework.lower() for word in words)
+
+
 def _execution(row: Row, engine: Engine) -> Execution:
     """How it keeps and computes things, from the notes of the row."""
     notes = row.notes.lower()
     pure = "pure bf16" in notes
     group = re.search(r"groups? (?:of )?([1-9]\d{0,6})", row.zero_stage_or_sharding)
     added = _cumulative(notes)
-    recipe = any(word in row.framework.lower() for word in NEMO)
+    recipe, old = _is_of(NEMO, row), _is_of(BEFORE_EARLY_STOP, row)
     return Execution(
         trainer=engine.name,
-        kernels=_kernels(row.framework.lower(), notes, engine, added),
+        early_stop=engine.execution.early_stop and not old,
+        kernels=_kernels(row, notes, engine, added),
         attention=_attention(row, engine),
         dropout=_drops(row, notes),
         gathered_inputs=_gathered_inputs(row, engine),
         loss=_loss(notes, added),
-        gradients="compute" if recipe else engine.execution.gradients,
+        gradients="compute" if _is_of(BF16_SUMS, row) else engine.execution.gradients,
         master_weights=not pure,
         moments="int8" if "8-bit" in notes else "bf16" if pure else "fp32",
         fused_backward="fused into backward" in added,
@@ -82,20 +94,22 @@ def _drops(row: Row, notes: str) -> bool:
     return ours or "transformer-impl" in notes
 
 
-def _kernels(framework: str, notes: str, engine: Engine, added: tuple[str, ...]) -> Kernels:
+def _kernels(row: Row, notes: str, engine: Engine, added: tuple[str, ...]) -> Kernels:
     """The engine's own kernels; of plain modules those that a row names."""
     if engine.execution.kernels != "eager":
         return engine.execution.kernels
-    if "liger" in notes or any(word in framework for word in FUSED):
+    if "liger" in notes or _is_of(FUSED, row):
         return "fused"
     return "compiled" if "torch.compile" in notes or "compile" in added else "eager"
 
 
-def _attention(row: Row, engine: Engine) -> Literal["flash", "eager"]:
-    """Whether scores are stored: where the notes say so, and before the engine had more."""
+def _attention(row: Row, engine: Engine) -> AttentionKind:
+    """The kernel; scores are kept where the notes say so, and before the engine had another."""
     told = "attention backend unfused" in row.notes or "transformer-impl local" in row.notes
     early = engine.kept_scores(row.framework.lower(), row.precision)
-    return "eager" if told or early else "flash"
+    if told or early:
+        return "eager"
+    return "flash1" if _is_of(FLASH1, row) else "triton" if _is_of(TRITON, row) else "flash"
 
 
 def _gathered_inputs(row: Row, engine: Engine) -> GatheredInputs:
@@ -115,8 +129,12 @@ def _cumulative(notes: str) -> tuple[str, ...]:
 
 
 def _loss(notes: str, added: tuple[str, ...]) -> Loss:
-    """How the loss is computed."""
-    if "liger" in notes or "fused linear cross entropy" in notes:
+    """How the loss is computed.
+
+    Liger's kernels alone do not say that it is fused: a run of "stas" took 80 GiB with them and 99
+    without, both with whole logits.
+    """
+    if "fused linear cross entropy" in notes:
         return "fused"
     if "fused cross entropy" in notes or "cross-entropy fusion on" in notes:
         return "softmax"

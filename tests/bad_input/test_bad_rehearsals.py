@@ -47,11 +47,11 @@ CONFIGS = {
         "autotp_size",
     ),
     "pipeline as a list": (json.dumps({**GOOD, "pipeline": [2]}).encode(), "pipeline"),
-    "tensor and pipeline": (
+    "tensor and sequence": (
         json.dumps(
-            {**GOOD, "tensor_parallel": {"autotp_size": 2}, "pipeline": {"stages": 2}}
+            {**GOOD, "tensor_parallel": {"autotp_size": 2}, "sequence_parallel_size": 2}
         ).encode(),
-        "DeepSpeed cannot combine tensor (2) and pipeline (2)",
+        "DeepSpeed cannot combine tensor (2) parallelism with sequence parallelism (2)",
     ),
     "sequence parallel": (
         json.dumps({**GOOD, "sequence_parallel_size": 3}).encode(),

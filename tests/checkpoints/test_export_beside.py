@@ -38,6 +38,7 @@ def test_configuration_and_tokenizer_go_along(model: Path, tmp_path: Path) -> No
 
     assert ended("export", SAMPLE, tmp_path / "out", "--model", model) == 0
     assert sorted(content(tmp_path / "out")) == [
+        "README.md",
         "config.json",
         "model.safetensors",
         "tokenizer.json",
@@ -66,7 +67,7 @@ def test_what_must_not_go_along_is_left_out_and_named(
     assert ended("export", SAMPLE, tmp_path / "out", "--model", model) == 0
     said = capsys.readouterr().err
     assert set(content(tmp_path / "out")) == {
-        *("config.json", "tokenizer.json", "model.safetensors", "own.txt")
+        *("README.md", "config.json", "tokenizer.json", "model.safetensors", "own.txt")
     }
     for name in ("stolen.txt", "passwd.json", "gone.json", "folder.json", "large.txt", "pipe.json"):
         assert f"{name} is left out: " in said
@@ -128,9 +129,9 @@ def adapters(tmp_path: Path, renamed: dict[str, str]) -> dict[str, Any]:
     """Names of the tensors of an export of adapters, some renamed before, and its settings."""
     import dsforge.checkpoints.export as module
 
-    real = module.read_saved
+    real = module.read_checkpoint
 
-    def read_saved(*arguments: Any) -> Any:
+    def read_ranks(*arguments: Any) -> Any:
         saved = real(*arguments)
         trained = dict(saved.trained)
         for number, (name, new) in enumerate(renamed.items()):
@@ -141,7 +142,7 @@ def adapters(tmp_path: Path, renamed: dict[str, str]) -> dict[str, Any]:
         )
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(module, "read_saved", read_saved)
+        patched.setattr(module, "read_checkpoint", read_ranks)
         folder = find_checkpoint(SAMPLES / "zero2-lora")
         written = export(folder, tmp_path / "out", lora_alpha=math.pi)
     header = (written.folder / "adapter_model.safetensors").read_bytes()

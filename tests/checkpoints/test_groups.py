@@ -16,7 +16,9 @@ from dsforge.checkpoints.export import export
 from dsforge.checkpoints.folder import find_checkpoint
 from dsforge.checkpoints.inspect import inspect
 from dsforge.checkpoints.verify.checkpoint import verify
+from dsforge.checkpoints.zero.parameters import read_saved
 from dsforge.errors import DsforgeError
+from dsforge.train.checkpoints.reshape import fill_buffers
 from dsforge.train.checkpoints.universal_conversion import convert
 
 PROGRAM = Path(__file__).with_name("grouped.py")
@@ -77,6 +79,18 @@ def test_states_are_not_guessed(
     with pytest.raises(DsforgeError, match="no file maps optimizer states"):
         convert(find_checkpoint(run), tmp_path / "universal")
     assert not (tmp_path / "universal").exists()
+
+
+def test_buffers_go_on_other_ranks(tmp_path: Path) -> None:
+    """A buffer that the checkpoint holds replaces that of the model, in the type of the model."""
+    run = unsharded(tmp_path / "run", [[0, 1, 2, 3]], masters=False, frozen=False)
+    model = torch.nn.Module()
+    model.register_buffer("places", torch.zeros(5))
+    model.register_buffer("others", torch.ones(2), persistent=False)
+    fill_buffers(model, read_saved(find_checkpoint(run)))
+
+    assert model.get_buffer("places").tolist() == [0, 1, 2, 3, 4]
+    assert model.get_buffer("others").tolist() == [1, 1]
 
 
 @pytest.mark.launch

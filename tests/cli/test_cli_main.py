@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from importlib import import_module
 from pathlib import Path
 
 import click
@@ -12,8 +11,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from dsforge.cli.flags import Flags, with_flags
-from dsforge.cli.main import COMMANDS, app
+from dsforge.cli.main import COMMANDS, app, command_of
 from dsforge.cli.sections import Sections
+from dsforge.targets import BY_NAME as TARGETS
 
 PROBE = """
 import sys
@@ -45,7 +45,7 @@ def imported(arguments: list[str], among: set[str]) -> str:
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_table_says_what_the_commands_say(name: str) -> None:
     """The first line of a command's own help is the line in the table."""
-    command: click.Command = getattr(import_module(f"dsforge.cli.{name}"), name)
+    command: click.Command = command_of(name)
 
     assert (command.help or "").splitlines()[0] == COMMANDS[name]
 
@@ -66,8 +66,9 @@ def test_shared_flags_have_one_option_each_in_their_sections(command: str) -> No
 
     sections = ("Input files", "Cluster", "Launch", "Workload", "Strategy", "Options")
     assert headings == [f"{section}:" for section in sections]
+    own = {"back_end": "--for", "imported": "--from"}
     for field in Flags._fields:
-        name = "--for" if field == "back_end" else "--" + field.replace("_", "-")
+        name = own.get(field, "--" + field.replace("_", "-"))
         assert shown.count(f"\n  {name} ") == 1
 
 
@@ -137,7 +138,7 @@ def test_the_shell_completes_names_of_the_catalog(words: str, name: str) -> None
     ("option", "words"),
     [
         ("--method", ["full", "lora", "qlora"]),
-        ("--for", ["deepspeed", "megatron"]),
+        ("--for", ["deepspeed", "megatron", "torch", *TARGETS]),
         ("--recompute", ["none", "selective", "full"]),
         ("--precision", ["bf16", "fp16", "fp32", "fp8"]),
         (
@@ -149,7 +150,7 @@ def test_the_shell_completes_names_of_the_catalog(words: str, name: str) -> None
         ),
         ("--offload-optimizer", ["none", "cpu", "nvme"]),
         ("--loss", ["plain", "chunked"]),
-        ("--attention", ["flash", "eager", "masked"]),
+        ("--attention", ["flash", "flash1", "triton", "eager", "masked"]),
         ("--objective", ["fastest", "cheapest", "fewest-gpus"]),
     ],
 )

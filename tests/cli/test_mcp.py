@@ -19,7 +19,7 @@ from mcp_types import CallToolResult, TextContent
 import dsforge
 
 JOB = {"model": "llama-2-7b", "gpu": "a100-80gb", "gpus_per_node": 8, "nodes": 2}
-TOOLS = {"plan", "estimate", "find", "explain", "lint", "diagnose"}
+TOOLS = {"plan", "estimate", "find", "explain", "lint", "import_config", "diagnose"}
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
 # Events of CPython's audit table that a server which only reads never causes.
 ACTS = ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.fork", "os.remove")
@@ -146,6 +146,8 @@ def test_files_and_logs_are_checked(folder: Path) -> None:
         ("lint", {"paths": ["sub/../../secret.json"]}),
         ("lint", {"paths": ["link.json"]}),
         ("lint", {"paths": ["~"]}),
+        ("import_config", {"paths": ["../secret.json"]}),
+        ("import_config", {"paths": ["link.json"]}),
         ("lint", {"paths": ["a\x00b"]}),
         ("lint", {"paths": ["ds_config.json"], "cluster": "/etc/hosts"}),
         ("lint", {"paths": ["ds_config.json"], "model": "../secret.json"}),

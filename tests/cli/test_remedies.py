@@ -160,6 +160,15 @@ def test_plan_and_gen_say_them_too(
     assert not list(tmp_path.iterdir())
 
 
+def test_the_nearest_of_a_plan_is_a_run_of_dsforge() -> None:
+    """With a ZeRO stage an estimate is anybody's; a plan is what dsforge writes."""
+    document = json.loads(typed("plan", *SEVENTY, "--zero-stage", "3", "--json").stdout)
+    said = [reason["rule"] for reason in document["nearest"]["reasons"]]
+
+    assert document["nearest"]["strategy"]["execution"] is None
+    assert "estimate-others" not in said
+
+
 def test_qlora_is_named_where_lora_is_not_enough() -> None:
     """13 B on one card of 24 GB that may not offload: ZeRO stage 3 takes packed matrices too."""
     small = cluster(1, 1, "rtx-4090", intra="pcie-4", host_memory_bytes=64 * GIB)

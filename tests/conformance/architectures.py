@@ -12,10 +12,16 @@ from typing import Any
 from dsforge.errors import SpecError
 from dsforge.estimate.params import parameters
 from dsforge.huggingface import read_config
+from dsforge.huggingface.architecture import ARCHITECTURES, SAME_AS
 
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
 Config = dict[str, Any]
+BUILT_AS = {
+    "decoder": "AutoModelForCausalLM",
+    "encoder": "AutoModel",
+    "encoder-decoder": "AutoModelForSeq2SeqLM",
+}
 ROPE = {"rope_theta": 10000.0, "rope_type": "default"}
 # What the class needs beside its defaults, which do not build, or build slowly.
 NEEDED: Mapping[str, Config] = {
@@ -33,6 +39,8 @@ NEEDED: Mapping[str, Config] = {
     },
     "glm4_moe": {"head_dim": 128},
     "hunyuan_v1_dense": {"head_dim": 128},
+    "hunyuan_v1_moe": {"head_dim": 128, "num_experts": 8, "moe_topk": 2},
+    "lfm2_moe": {"layer_types": ["conv", "full_attention"] * 16},
     "ministral": {"head_dim": 128},
     "nemotron": {
         "head_dim": 128,
@@ -40,6 +48,8 @@ NEEDED: Mapping[str, Config] = {
         "rope_parameters": ROPE | {"partial_rotary_factor": 0.5},
     },
 }
+# Transformers ties the head of every T5 that it builds; released v1.1 checkpoints are untied.
+FORCED = {BUILT_AS["encoder-decoder"]: ("tie_word_embeddings",)}
 # Without an effect on sizes, or checked by other tests.
 SKIPPED = ("dtype", "id2label", "label2id", "rope_parameters", "architectures", "is_decoder")
 
@@ -49,6 +59,17 @@ def causal_types() -> list[str]:
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
     return list(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
+
+
+def auto_class(model_type: str) -> str:
+    """What builds a type: an encoder is counted without the head of a task."""
+    table = ARCHITECTURES.get(SAME_AS.get(model_type, model_type))
+    return BUILT_AS[table.facts.get("kind", "decoder") if table else "decoder"]
+
+
+def modelled_types() -> list[str]:
+    """Encoders and encoder-decoders that are modelled."""
+    return [kind for kind in ARCHITECTURES if auto_class(kind) != BUILT_AS["decoder"]]
 
 
 def base(model_type: str) -> Config:
@@ -65,8 +86,9 @@ def built(config: Config) -> tuple[Config, int] | None:
     try:
         with warnings.catch_warnings(), torch.device("meta"):
             warnings.simplefilter("ignore")
-            theirs = transformers.AutoConfig.for_model(rest.pop("model_type"), **rest)
-            model = transformers.AutoModelForCausalLM.from_config(theirs)
+            kind = rest.pop("model_type")
+            theirs = transformers.AutoConfig.for_model(kind, **rest)
+            model = getattr(transformers, auto_class(kind)).from_config(theirs)
     except Exception:
         return None
     return theirs.to_dict(), sum(parameter.numel() for parameter in model.parameters())
@@ -78,13 +100,15 @@ def counted(config: Config) -> int | None:
         model, _ = read_config(config, "drawn")
     except SpecError:
         return None
-    return parameters(model) if model.kind == "decoder" else None
+    return parameters(model)
 
 
 def drawn(whole: Config, start: Config, draw: random.Random) -> Config:
     """A config with one to three keys changed."""
     changed = copy.deepcopy(start)
+    own = FORCED.get(auto_class(start["model_type"]), ())
     places = [place for place in _places(whole) if _values(place[-1], _at(whole, place))]
+    places = [place for place in places if place[-1] not in own]
     for place in draw.sample(places, min(len(places), draw.randint(1, 3))):
         inner = changed
         for key in place[:-1]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import subprocess
@@ -9,11 +10,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from architectures import NEEDED, base, built, causal_types, counted, drawn
+from architectures import NEEDED, base, built, causal_types, counted, drawn, modelled_types
 
 from dsforge.errors import SpecError
+from dsforge.estimate.params import parameters
 from dsforge.huggingface import read_config
 from dsforge.huggingface.architecture import ARCHITECTURES, SAME_AS, TEXT_TYPES, UNMODELLED
+from dsforge.huggingface.towers import TOWERS
 
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
@@ -22,8 +25,9 @@ pytestmark = pytest.mark.engine
 SEED = int(os.environ.get("DSFORGE_SEED", "14"))
 QUICK = 12  # architectures in the quick tests
 DRAWS = 12  # random configs of each in the slow test
-MODELLED = {*ARCHITECTURES, *SAME_AS, *TEXT_TYPES}
-ACCEPTED = [kind for kind in causal_types() if kind in MODELLED and kind not in ("bert", "t5")]
+MODELLED = {*ARCHITECTURES, *SAME_AS, *TEXT_TYPES, *TOWERS}
+KINDS = sorted({*causal_types(), *modelled_types()})
+ACCEPTED = [kind for kind in KINDS if kind in MODELLED]
 
 
 def wrong_counts(kind: str, draws: int) -> list[object]:
@@ -46,13 +50,13 @@ def wrong_counts(kind: str, draws: int) -> list[object]:
 
 def test_a_sample_of_architectures_is_exact_or_refused() -> None:
     """Another sample, and other configs, with every seed."""
-    sample = random.Random(SEED).sample(causal_types(), QUICK)  # noqa: S311 (a test)
+    sample = random.Random(SEED).sample(KINDS, QUICK)  # noqa: S311 (a test)
 
     assert {kind: wrong for kind in sample if (wrong := wrong_counts(kind, 2))} == {}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", causal_types())
+@pytest.mark.parametrize("kind", KINDS)
 def test_every_architecture_is_exact_or_refused(kind: str) -> None:
     """Its default config and random ones, short as on the hub and in full."""
     assert wrong_counts(kind, DRAWS if kind in ACCEPTED else 1) == []
@@ -96,7 +100,7 @@ def test_every_language_model_is_modelled_or_named_as_not() -> None:
     assert set(NEEDED) <= MODELLED
 
 
-@pytest.mark.parametrize("kind", ["jamba", "bart", "roberta", "qwen2_5_vl", "qwen3_next"])
+@pytest.mark.parametrize("kind", ["rwkv", "bart", "albert", "mllama", "zamba2"])
 def test_a_refusal_says_why_and_what_to_do(kind: str) -> None:
     """One problem, one line."""
     with pytest.raises(SpecError) as error:
@@ -119,3 +123,48 @@ def test_defaults_are_those_of_the_config_classes() -> None:
     )
 
     assert done.returncode == 0, done.stderr[-300:]
+
+
+@pytest.mark.parametrize("kind", TOWERS)
+def test_a_model_with_a_tower_has_the_parameters_that_transformers_builds(kind: str) -> None:
+    """To the last one, with the sizes of the config class, nested as transformers writes them."""
+    import torch
+    from transformers import AutoModelForImageTextToText
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    config = CONFIG_MAPPING[kind]()
+    with torch.device("meta"):
+        built = AutoModelForImageTextToText.from_config(config)
+    model, reasons = read_config(json.loads(config.to_json_string(use_diff=False)), kind)
+
+    assert parameters(model) == sum(weight.numel() for weight in built.parameters())
+    assert "model-tower" in [reason.rule for reason in reasons]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", TOWERS)
+def test_random_towers_have_the_parameters_that_transformers_builds_or_are_refused(
+    kind: str,
+) -> None:
+    """One to three keys of `vision_config` changed, beside a small language model."""
+    import torch
+    from transformers import AutoModelForImageTextToText
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    draw = random.Random(f"{SEED}-{kind}-tower")  # noqa: S311 (a test)
+    whole = json.loads(CONFIG_MAPPING[kind]().to_json_string(use_diff=False))
+    whole["text_config"] |= {"num_hidden_layers": 2, "layer_types": None}
+    wrong: list[object] = []
+    for _ in range(DRAWS):
+        vision = drawn(whole["vision_config"], whole["vision_config"], draw)
+        try:
+            config = CONFIG_MAPPING[kind](**{**whole, "vision_config": vision})
+            with torch.device("meta"):
+                made = AutoModelForImageTextToText.from_config(config)
+            model, _ = read_config({**whole, "vision_config": vision}, kind)
+        except Exception:  # noqa: S112 (transformers cannot build it, or it is refused)
+            continue
+        if parameters(model) != sum(weight.numel() for weight in made.parameters()):
+            wrong.append({k: v for k, v in vision.items() if v != whole["vision_config"].get(k)})
+
+    assert wrong == []

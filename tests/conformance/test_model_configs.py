@@ -6,6 +6,7 @@ import os
 from typing import Any
 
 import pytest
+from architectures import auto_class
 
 from dsforge import catalog
 from dsforge.estimate.params import parameters
@@ -20,7 +21,9 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES  # 
 pytestmark = pytest.mark.engine
 
 # transformers 5 ties the head of every T5; the released v1.1 checkpoints are untied.
-UNTIED_T5 = {"flan-t5-xl", "flan-t5-xxl"}
+UNTIED_T5 = {
+    *("flan-t5-xl", "flan-t5-xxl", "mt5-base", "mt5-large", "mt5-xl", "mt5-xxl"),
+}
 UNUSABLE_DEFAULTS = {
     "deepseek_v2": "its class has no default for num_experts_per_tok",
     "dbrx": "transformers cannot build its default",
@@ -39,10 +42,7 @@ def built(config: dict[str, Any]) -> tuple[Any, Any]:
     """The config object of transformers and its model on the meta device."""
     rest = {key: value for key, value in config.items() if key != "model_type"}
     theirs = transformers.AutoConfig.for_model(config["model_type"], **rest)
-    auto = {
-        "bert": transformers.AutoModel,
-        "t5": transformers.AutoModelForSeq2SeqLM,
-    }.get(config["model_type"], transformers.AutoModelForCausalLM)
+    auto = getattr(transformers, auto_class(config["model_type"]))
     with torch.device("meta"):
         return theirs, auto.from_config(theirs)
 

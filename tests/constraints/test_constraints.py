@@ -9,7 +9,10 @@ from planning import DISK, cluster, lora_workload, qlora_workload, strategy, wor
 
 from dsforge import catalog
 from dsforge.constraints import CONSTRAINTS, check
-from dsforge.specs import ClusterSpec, LoraSpec, Workload
+from dsforge.huggingface import read_config
+from dsforge.programs import BY_NAME as PROGRAMS
+from dsforge.specs import ClusterSpec, LoraSpec, ModelSpec, Workload
+from dsforge.specs.model import TowerSpec
 from dsforge.strategy import EXECUTIONS, Strategy
 
 MODEL = "llama-2-7b"  # 32 layers, 32 heads, 32 kv heads
@@ -29,6 +32,31 @@ ROUNDED = strategy(
     zero_stage=3,
     execution=EXECUTIONS["deepspeed"].model_copy(update={"quantized_weights": True}),
 )
+NO_SYNC = EXECUTIONS["deepspeed"].model_copy(update={"no_sync": True})
+REPLICAS = EXECUTIONS["ddp"]
+LOADS_WHOLE = EXECUTIONS["deepspeed"].model_copy(update={"loads_whole": True})
+TOWER = TowerSpec(
+    kind="llava",
+    layers=24,
+    hidden_size=1024,
+    parameters=303_507_456,
+    projector_parameters=20_979_712,
+    patches_per_token=1,
+)
+RECURRENT = read_config({"model_type": "qwen3_5_text"}, "qwen3.5")[0]
+INDEXED = read_config({"model_type": "deepseek_v32"}, "deepseek-v3.2")[0]
+SEEING = catalog.model(MODEL).model_copy(update={"tower": TOWER})
+
+
+def of_program(program: str, dp: int = 8, tp: int = 1, **how: Any) -> Strategy:
+    """A strategy of a program on its first engine, unless `trainer` names another."""
+    way = PROGRAMS[program].ways[0]
+    update = {"program": program, **how.pop("run", {})}
+    return strategy(dp, tp, execution=way.execution.model_copy(update=update), **how)
+
+
+TITAN, TUNE = {"program": "torchtitan", "zero_stage": 3}, {"program": "torchtune", "zero_stage": 3}
+FSDP = {"program": "torch", "zero_stage": 3, "run": {"trainer": "fsdp"}}
 SAVING = workload(method="lora", lora=LoraSpec(modules_to_save=("embedding", "head")))
 
 
@@ -38,14 +66,35 @@ def base_workload(**base: Any) -> Workload:
 
 
 # rule id, model, cluster, workload, strategy
-BROKEN: list[tuple[str, str, ClusterSpec, Workload, Strategy]] = [
+BROKEN: list[tuple[str, str | ModelSpec, ClusterSpec, Workload, Strategy]] = [
+    ("vision-tower", SEEING, cluster(), workload(), strategy()),
+    ("vision-tower", SEEING, cluster(), workload(), strategy(**MEGATRON)),
+    ("encoder-decoder", "flan-t5-xl", cluster(), workload(512), strategy(4, 2)),
+    ("encoder-decoder", "flan-t5-xl", cluster(), lora_workload(512), strategy()),
+    ("encoder-decoder", "flan-t5-xl", cluster(), workload(512), of_program(**FSDP)),
     ("decoder-only", "bert-large", cluster(), workload(512), strategy()),
     ("sequence-length", MODEL, cluster(), workload(8192), strategy()),
+    ("indexed-attention", INDEXED, cluster(), workload(), strategy()),
+    ("recurrent-parallel", RECURRENT, cluster(), workload(), strategy(4, 2)),
+    ("recurrent-parallel", RECURRENT, cluster(), workload(), strategy(4, pp=2)),
+    ("megatron-model", RECURRENT, cluster(), workload(), strategy(4, 2, **MEGATRON)),
     ("precision", MODEL, cluster(gpu="v100-32gb"), workload(), strategy()),
     ("fp8-megatron", MODEL, cluster(gpu="h100-80gb"), workload(precision="fp8"), strategy()),
     ("optimizer", MODEL, cluster(), workload(optimizer="lion"), strategy(**MEGATRON)),
     ("bf16-states", MODEL, cluster(), workload(), strategy(execution=HALF_STATES)),
     ("optimizer-in-backward", MODEL, cluster(), workload(), strategy(execution=IN_BACKWARD)),
+    ("preference-training", MODEL, cluster(), workload(preference="dpo"), strategy()),
+    (
+        "preference-mode",
+        MODEL,
+        cluster(),
+        workload(preference="dpo", reference="precomputed"),
+        strategy(4, 2),
+    ),
+    ("preference-engine", MODEL, cluster(), workload(preference="dpo"), strategy(**MEGATRON)),
+    ("no-sync-fsdp", MODEL, cluster(), workload(), strategy(execution=NO_SYNC)),
+    ("ddp-replicas", MODEL, cluster(), workload(), strategy(zero_stage=3, execution=REPLICAS)),
+    ("loads-whole", MODEL, cluster(), workload(), strategy(execution=LOADS_WHOLE)),
     ("qlora-megatron", MODEL, cluster(), qlora_workload(), strategy(**MEGATRON)),
     ("lora-pipeline", MODEL, cluster(), lora_workload(), strategy(4, pp=2)),
     ("lora-tensor", MODEL, cluster(), lora_workload(), strategy(4, 2)),
@@ -125,7 +174,13 @@ BROKEN: list[tuple[str, str, ClusterSpec, Workload, Strategy]] = [
     ("grad-accum-dtype", MODEL, cluster(), workload(), strategy(execution=WIDE)),
     ("zero-pipeline", MODEL, cluster(), workload(), strategy(4, pp=2, zero_stage=2)),
     ("zero-tensor", MODEL, cluster(), workload(), strategy(4, 2, zero_stage=3)),
-    ("deepspeed-3d", MODEL, cluster(), workload(), strategy(2, 2, 2, zero_stage=1)),
+    (
+        "deepspeed-3d",
+        MODEL,
+        cluster(),
+        workload(),
+        strategy(2, pp=2, zero_stage=1, context_parallel_size=2),
+    ),
     ("deepspeed-3d", MODEL, cluster(), workload(), strategy(2, 2, context_parallel_size=2)),
     ("pipeline-model", "mixtral-8x7b", cluster(), workload(), strategy(4, pp=2, zero_stage=1)),
     ("tensor-model", "mixtral-8x7b", cluster(), workload(), strategy(4, 2, zero_stage=1)),
@@ -184,6 +239,36 @@ BROKEN: list[tuple[str, str, ClusterSpec, Workload, Strategy]] = [
     ),
     ("megatron-model", "bloom-176b", cluster(), workload(), strategy(1, 8, **MEGATRON)),
     ("megatron-gpu", MODEL, cluster(gpu="cpu"), workload(), strategy(**MEGATRON)),
+    (
+        "program-engine",
+        MODEL,
+        cluster(),
+        workload(),
+        of_program("torchtitan", zero_stage=3, run={"trainer": "torchtune"}),
+    ),
+    ("program-zero", MODEL, cluster(), workload(), of_program("torchtitan", zero_stage=1)),
+    ("program-parallelism", MODEL, cluster(), workload(), of_program(**TUNE, dp=4, pp=2)),
+    (
+        "program-interleaving",
+        MODEL,
+        cluster(),
+        workload(),
+        of_program(**TITAN, dp=4, pp=2, virtual_stages=2),
+    ),
+    ("program-offload", MODEL, cluster(), workload(), of_program(**TUNE, offload_optimizer="cpu")),
+    ("program-method", MODEL, cluster(), lora_workload(), of_program(**TITAN)),
+    ("program-values", MODEL, cluster(), workload(precision="fp16"), of_program(**TITAN)),
+    (
+        "program-zero-plus",
+        MODEL,
+        cluster(),
+        workload(),
+        of_program("lightning", zero_stage=3, hpz_partition_size=2),
+    ),
+    ("program-model", "bloom-3b", cluster(), workload(1024), of_program(**TUNE)),
+    ("torch-clash", MODEL, cluster(), workload(precision="fp16"), of_program(**FSDP, dp=4, tp=2)),
+    ("torch-tensor-plan", "bloom-3b", cluster(), workload(1024), of_program(**FSDP, dp=4, tp=2)),
+    ("torch-stages", "llama-3.2-3b", cluster(), workload(), of_program(**FSDP, dp=4, pp=2)),
 ]
 
 
@@ -191,10 +276,11 @@ BROKEN: list[tuple[str, str, ClusterSpec, Workload, Strategy]] = [
     ("rule", "model", "on", "work", "how"), BROKEN, ids=[row[0] for row in BROKEN]
 )
 def test_a_broken_rule_is_named_with_a_way_out(
-    rule: str, model: str, on: ClusterSpec, work: Workload, how: Strategy
+    rule: str, model: str | ModelSpec, on: ClusterSpec, work: Workload, how: Strategy
 ) -> None:
     """The combination is refused under that rule, with the value and a hint."""
-    problems = {problem.rule: problem for problem in check(catalog.model(model), on, work, how)}
+    shape = catalog.model(model) if isinstance(model, str) else model
+    problems = {problem.rule: problem for problem in check(shape, on, work, how)}
 
     assert rule in problems
     assert len(problems[rule].message) > len("x requires y")
@@ -204,7 +290,7 @@ def test_a_broken_rule_is_named_with_a_way_out(
 def test_every_rule_has_a_row_that_breaks_it() -> None:
     """No rule stands without an example of what it refuses."""
     asked_of_files = {"vocabulary-split", "sequence-attention", "sequence-packing"}
-    asked_of_files |= {"low-bit-optimizer"}
+    asked_of_files |= {"low-bit-optimizer", "preference-packing", "recurrent-packing"}
     asked_of_files |= {
         "compile-stage",
         "compile-mode",
@@ -221,6 +307,10 @@ LEGAL: list[tuple[str, Strategy]] = [
     ("AutoTP zero 1", strategy(4, 2, zero_stage=1)),
     ("Ulysses zero 3", strategy(2, context_parallel_size=4, zero_stage=3)),
     ("pipeline zero 1", strategy(4, pp=2, zero_stage=1)),
+    ("torchtitan 2D", of_program(**TITAN, dp=4, tp=2)),
+    ("plain torch DDP", of_program("torch", zero_stage=0)),
+    ("plain torch 3D", of_program(**FSDP, dp=2, tp=2, pp=2)),
+    ("Trainer on ZeRO 3", of_program("transformers", zero_stage=3)),
     ("megatron 3D", strategy(2, 2, 2, sequence_parallel=True, virtual_stages=2, **MEGATRON)),
 ]
 

@@ -65,7 +65,7 @@ def ulysses(size: int, **more: Any) -> Strategy:
 ROWS = (
     Row("zero-pipeline", strategy(4, pp=2, zero_stage=2), strategy(4, pp=2, zero_stage=1)),
     Row("zero-tensor", strategy(4, 2, zero_stage=3), strategy(4, 2, zero_stage=2)),
-    Row("deepspeed-3d", strategy(2, 2, 2), strategy(4, 2)),
+    Row("deepspeed-3d", strategy(2, 1, 2, context_parallel_size=2), strategy(2, 2, 2)),
     Row("deepspeed-3d", strategy(2, 2, context_parallel_size=2), ulysses(2)),
     Row(
         "offload-parameters",
@@ -177,7 +177,11 @@ ROWS = (
 
 # Constraints that no row can have, and who asks them.
 ELSEWHERE = {
+    "encoder-decoder": "planner and train (tests/launch/test_two_sides.py)",
     "decoder-only": "planner: `dsforge train` loads a causal language model or fails",
+    "indexed-attention": "planner and train (tests/unit/test_train_modes.py)",
+    "recurrent-parallel": "planner and train (tests/launch/test_train_recurrent.py)",
+    "recurrent-packing": "train (tests/launch/test_train_recurrent.py)",
     "sequence-length": "planner, and lint of train.yaml and of Megatron arguments",
     "fp8-megatron": "planner: a ds_config has no fp8",
     "optimizer": "planner: a ds_config may name any optimizer of torch",
@@ -187,6 +191,14 @@ ELSEWHERE = {
     "deepspeed-axes": "planner: no ds_config of ours has experts",
     "tensor-widths": "planner: AutoTP pads what it cannot divide",
     "chunked-loss": "planner: `train` takes the loss from its job",
+    **dict.fromkeys(
+        (
+            *("program-engine", "program-zero", "program-parallelism", "program-interleaving"),
+            *("program-offload", "program-method", "program-values", "program-zero-plus"),
+            *("program-model", "torch-clash", "torch-tensor-plan", "torch-stages"),
+        ),
+        "planner: plans for programs that train by themselves",
+    ),
     "lora-tied-modules": "planner and train (tests/engine/test_train_adapters.py)",
     **dict.fromkeys(
         ("qlora-zero3", "quant-storage"), "planner and train (tests/engine/test_train_quantised.py)"
@@ -194,7 +206,12 @@ ELSEWHERE = {
     "low-bit-optimizer": "train and lint: a key of train.yaml",
     "qlora-quantized-weights": "planner: the base is a key of train.yaml",
     **dict.fromkeys(
-        ("bf16-states", "optimizer-in-backward"),
+        (
+            *("bf16-states", "optimizer-in-backward", "loads-whole"),
+            *("no-sync-fsdp", "ddp-replicas"),
+            *("preference-training", "preference-engine", "vision-tower"),
+            "preference-mode",
+        ),
         "planner: other trainers, which no file is for",
     ),
     "gptq-exllama": "planner: `dsforge train` has no GPTQ",
@@ -202,7 +219,10 @@ ELSEWHERE = {
         ("vocabulary-split", "sequence-reduce-scatter"), "train: keys that no strategy has"
     ),
     **dict.fromkeys(
-        ("sequence-attention", "sequence-packing", "compile-stage", "compile-mode"),
+        (
+            *("sequence-attention", "sequence-packing", "compile-stage", "compile-mode"),
+            "preference-packing",
+        ),
         "train: keys of train.yaml",
     ),
     **dict.fromkeys(

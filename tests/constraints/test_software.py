@@ -16,7 +16,17 @@ LORA = {"method": "lora", "lora": {"rank": 8, "alpha": 16}}
 
 # Name: model, cluster, workload, strategy, and the limit of dsforge that the run is beyond.
 BEYOND: dict[str, tuple[str, dict[str, Any], dict[str, Any], dict[str, Any], str]] = {
-    "encoder-decoder": ("flan-t5-xl", NODE, {}, {"zero_stage": 2}, "decoder-only"),
+    "adapters on an encoder-decoder": (
+        *("flan-t5-xl", NODE, LORA),
+        *({"zero_stage": 2}, "encoder-decoder"),
+    ),
+    "an indexer": (
+        "deepseek-v3.2",
+        {**NODE, "nodes": 64},
+        {},
+        {"zero_stage": 3},
+        "indexed-attention",
+    ),
     "encoder": ("bert-large", NODE, {"sequence_length": 512}, {"zero_stage": 1}, "decoder-only"),
     "adapters with tensor parallelism": (
         *("llama-2-7b", NODE, LORA),
@@ -56,12 +66,70 @@ def asked(name: str, **more: str) -> dsforge.EstimateResult:
 def test_limits_of_dsforge_do_not_count_for_others(name: str) -> None:
     """Refused as a run of dsforge by a limit of its own, and priced as one of others."""
     with pytest.raises(LayoutError) as refused:
-        asked(name)
+        asked(name, software="dsforge")
     found = asked(name, software="others").plan.choice
 
     assert BEYOND[name][-1] in [problem.rule for problem in refused.value.problems]
     assert found.time.step_s.low > 0
     assert found.memory.device_bytes.low > 0
+
+
+@pytest.mark.parametrize("name", BEYOND)
+def test_whose_scripts_it_takes_is_said(name: str) -> None:
+    """Where nobody said whose they are, the estimate is of others, and names what ours refuse."""
+    with pytest.raises(LayoutError) as refused:
+        asked(name, software="dsforge")
+    found = asked(name).plan
+    (said,) = (r.message for r in found.choice.reasons if r.rule == "estimate-others")
+
+    assert found.choice == asked(name, software="others").plan.choice.model_copy(
+        update={"reasons": found.choice.reasons}
+    )
+    assert refused.value.problems[0].message in said
+
+
+DESCRIBED: list[dict[str, Any]] = [
+    {"zero_stage": 3},
+    {"offload_optimizer": "cpu"},
+    {"zero_stage": 2, "micro_batch_size": 1, "loss": "chunked"},
+    {"back_end": "megatron", "tensor_parallel_size": 2, "pipeline_parallel_size": 2},
+]
+
+
+@pytest.mark.parametrize("strategy", DESCRIBED, ids=",".join)
+def test_a_run_that_is_described_is_anybodys(strategy: dict[str, Any]) -> None:
+    """Who says how a run is sharded or split, but not whose it is, may have own scripts."""
+    found = dsforge.estimate("llama-2-7b", NODE, strategy=strategy).plan.choice
+    theirs = dsforge.estimate(
+        "llama-2-7b", NODE, strategy={**strategy, "software": "others"}
+    ).plan.choice
+    (said,) = (r.message for r in found.reasons if r.rule == "default-software")
+
+    assert found.model_copy(update={"reasons": theirs.reasons}) == theirs
+    assert "--software dsforge" in said
+
+
+@pytest.mark.parametrize("strategy", [{}, {"micro_batch_size": 2}, {"recompute": "full"}])
+def test_a_run_that_is_left_to_dsforge_is_of_dsforge(strategy: dict[str, Any]) -> None:
+    """The estimate without a strategy is that of the plan."""
+    found = dsforge.estimate("llama-2-7b", NODE, strategy=strategy).plan.choice
+    plan = dsforge.plan("llama-2-7b", NODE, strategy=strategy).best.choice
+
+    assert found.strategy.runs_as.software == "dsforge"
+    assert found.memory == plan.memory
+    assert found.time == plan.time
+
+
+@pytest.mark.parametrize("question", ["micro-batch", "model"])
+def test_the_most_of_a_described_run_is_anybodys(question: Any) -> None:
+    """An answer holds for the same scripts as the estimate of its value."""
+    job = (None, NODE) if question == "model" else ("llama-2-7b", NODE)
+    fixed = {"zero_stage": 3, "recompute": "full"}
+    found = dsforge.find(question, *job, strategy=fixed)
+    theirs = dsforge.find(question, *job, strategy={**fixed, "software": "others"})
+
+    assert found.answer.value == theirs.answer.value
+    assert found.plan.choice.strategy.runs_as.software == "others"
 
 
 @pytest.mark.parametrize(
@@ -75,7 +143,8 @@ def test_limits_of_dsforge_do_not_count_for_others(name: str) -> None:
 )
 def test_what_is_not_known_widens_and_moves_nothing(strategy: dict[str, Any]) -> None:
     """Intervals of others hold those of dsforge, around the same likely value."""
-    fixed = {"loss": "plain", "recompute": "full", "micro_batch_size": 1, **strategy}
+    same = {"loss": "plain", "recompute": "full", "micro_batch_size": 1}
+    fixed = {**same, **strategy} | ({} if "back_end" in strategy else {"buckets": "engine"})
     own, other = (
         dsforge.estimate(
             "llama-2-7b", NODE, {"global_batch_size": 8}, strategy={**fixed, "software": who}

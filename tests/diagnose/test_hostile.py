@@ -8,7 +8,7 @@ import tracemalloc
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dsforge.diagnose import diagnose_stream, diagnose_text
@@ -26,6 +26,7 @@ BLOCKS = {
     "one line": b"error: killed no such file " * 38_000,
     "tracebacks": (b"Traceback (most recent call last):\n" + b'  File "a.py", line 3\n' * 30)
     * 1400,
+    "assertions": b"    assert isinstance(x, dict) and len(x) > 0 is not None\n" * 18_000,
     "ansi": b"\x1b[31mloss\x1b[0m \x1b]0;x\x07 \r" * 40_000,
 }
 BOUND_S_PER_MB = 0.6  # of the processor, which others slow down; 0.05 to 0.1 when they do not
@@ -87,10 +88,10 @@ def test_no_pattern_takes_long(rule: Rule) -> None:
     for filler in ("a", " ", "0", "/", "_.", "':", "(x", "\n"):
         for needle in rule.needles:
             text = (needle + filler * LONGEST)[:LONGEST] + "\n" + filler * LONGEST
-            start = time.perf_counter()
-            for pattern in rule.patterns:
+            start = time.process_time()
+            for pattern in rule.all_patterns:
                 compiled(pattern).search(text)
-            assert time.perf_counter() - start < 1.0  # a loaded machine; milliseconds, as a rule
+            assert time.process_time() - start < 1.0  # milliseconds, as a rule
 
 
 @settings(max_examples=300, deadline=None)
@@ -113,6 +114,7 @@ def test_what_stands_around_a_cause_is_shown_without_controls() -> None:
 
 
 @settings(max_examples=200, deadline=None)
+@example("\u2018torchrun\u2019 \u201c".encode() * 20 + b"\xe2\x80", 1)
 @given(st.binary(max_size=4000), st.integers(1, 50))
 def test_any_bytes_in_any_pieces(data: bytes, size: int) -> None:
     """How a stream is cut does not change what it says."""

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from re import _parser as parser  # how a pattern is built; there is no public way to ask
+from typing import Any
 
 import pytest
 import yaml
@@ -24,6 +27,9 @@ MISSES = [
     for rule in rulebook().values()
     for number, text in enumerate(rule.misses)
 ]
+BLANK = "\0"  # in place of what a pattern leaves free
+FEW, MOST_TEXTS = 4, 4_000  # alternatives of a character that are told apart; texts of a pattern
+FREE_FORMS = ("slurm-preempted", "slurm-time-limit", "tensor-shape", "save-race", "python-error")
 SMALLEST = {
     "id": "x",
     "needles": ["xyz"],
@@ -56,11 +62,11 @@ def test_every_rule_is_well_formed(rule: Rule) -> None:
     assert set(rule.explains) <= set(RULES)
     assert not rule.compute or rule.compute in COMPUTED
     assert 0 < rule.confidence < 1
-    for pattern in rule.patterns:
+    for pattern in rule.all_patterns:
         assert not re.search(r"(?<!\\)[)\]][*+][^?)]{0,3}\)[*+]", pattern)  # (x*)* is exponential
         assert ".*" not in pattern
     if not rule.compute and rule.id != "slow-network":
-        groups = {name for pattern in rule.patterns for name in compiled(pattern).groupindex}
+        groups = {name for pattern in rule.all_patterns for name in compiled(pattern).groupindex}
         assert names(rule.message) | names(rule.fix) <= groups | {"phase", "rank"}
 
 
@@ -113,3 +119,45 @@ def test_templates() -> None:
         '$ ls \'x;y\'\n+ {"a": {"b": 1}}'
     )
     assert filled_fix("$ ls {path}\n# look", {}) == "# look"
+
+
+def _texts(pattern: Iterable[Any]) -> list[str]:
+    """The texts of a parsed pattern: each alternative, with a blank for what is free."""
+    texts = [""]
+    for code, argument in pattern:
+        found = _alternatives(str(code), argument)
+        texts = [text + part for text in texts for part in dict.fromkeys(found)][:MOST_TEXTS]
+    return texts
+
+
+def _alternatives(code: str, argument: Any) -> list[str]:
+    """The texts of one element of a parsed pattern."""
+    if code in ("SUBPATTERN", "BRANCH"):
+        branches = argument[1] if code == "BRANCH" else [argument[3]]
+        return [text for branch in branches for text in _texts(branch)]
+    if code in ("MAX_REPEAT", "MIN_REPEAT"):
+        least, most, inner = argument
+        if most == 1:
+            return ([""] if least == 0 else []) + _texts(inner)
+        return [BLANK]
+    if code in ("LITERAL", "IN"):
+        parts = argument if code == "IN" else [(code, argument)]
+        characters = [chr(value) for kind, value in parts if str(kind) == "LITERAL"]
+        return characters if len(characters) == len(parts) <= FEW else [BLANK]
+    return [""] if code in ("AT", "ASSERT", "ASSERT_NOT") else [BLANK]
+
+
+@pytest.mark.parametrize("rule", RULES.values(), ids=lambda rule: rule.id)
+def test_each_pattern_is_reached_by_a_needle(rule: Rule) -> None:
+    """A pattern is only tried on lines with a needle; each has a text that one of them finds."""
+    unreached = [
+        pattern
+        for pattern in rule.all_patterns
+        if not any(
+            needle in text.lower()
+            for text in _texts(parser.parse(pattern, re.IGNORECASE | re.MULTILINE))
+            for needle in rule.needles
+        )
+    ]
+
+    assert unreached == [] or rule.id in FREE_FORMS or not rule.needles

@@ -6,10 +6,14 @@ from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
 import pytest
+from planning import workload
 from rehearsed import Cell, played
 
 from dsforge import catalog
+from dsforge.estimate.cut import stages
+from dsforge.estimate.shard import rank_parameters
 from dsforge.huggingface import tiny
+from dsforge.layout import Layout
 
 pytest.importorskip("deepspeed")
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(300)]
@@ -47,6 +51,24 @@ def test_tensor_parallel_ranks_hold_their_part_of_each_matrix(apart: ProcessPool
     whole = MODEL.vocab_size * MODEL.hidden_size + (2 * MODEL.layers + 1) * MODEL.hidden_size
     halved = whole_bytes(alone) // 2 - whole
     assert whole_bytes(found["phases"]) == 2 * (whole + halved // 2)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_three_axes_hold_what_the_estimate_says(apart: ProcessPoolExecutor, tied: bool) -> None:
+    """Stages x tensor ranks x replicas under ZeRO-1: weights, fp32 states, to the last element."""
+    model = MODEL.model_copy(update={"tied_embeddings": tied})
+    layout = Layout(data_parallel_size=2, tensor_parallel_size=2, pipeline_parallel_size=2)
+    split = {"pipeline": {"stages": 2}, "tensor_parallel": {"autotp_size": 2}}
+    settings = BASE._replace(stage=1).settings() | split
+    for rank in (0, layout.world_size - 1):
+        found = apart.submit(played, settings, model, layout.world_size, rank=rank).result()
+        stage = stages(model, 2)[layout.coordinates(rank).pipeline]
+        held = rank_parameters(model, workload(), layout, stage, copies_ends=True)
+
+        assert found["refused"] == []
+        assert whole_bytes(found["phases"]) == 2 * held.total
+        states = found["phases"]["step"]["by_owner"]["optimizer_state"]
+        assert states == pytest.approx(3 * 4 * held.total / 2, abs=64)  # counts of steps, padding
 
 
 def test_a_pipeline_with_zero_2_is_refused_by_the_engine(apart: ProcessPoolExecutor) -> None:

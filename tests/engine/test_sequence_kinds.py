@@ -77,7 +77,7 @@ def test_a_shared_sequence_takes_what_is_priced() -> None:
 
 def answer(name: str, options: tuple[str, ...]) -> Any:
     """The JSON document of a command."""
-    more = ("--for", "deepspeed") if name == "estimate" else ()
+    more = ("--for", "deepspeed", "--software", "dsforge") if name == "estimate" else ()
     command = (sys.executable, "-m", "dsforge", name, *options, *more)
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     return json.loads(done.stdout)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dsforge.errors import DsforgeError
-from dsforge.train.checkpoints.final_weights import _replacing, _write, check_files
+from dsforge.train.checkpoints.final_weights import Companions, _replacing, _write, check_files
 
 torch = pytest.importorskip("torch")
 
@@ -93,12 +93,13 @@ def test_tensors_that_were_renamed_are_compared_by_their_values(tmp_path: Path) 
 
 @pytest.fixture
 def trained(tiny_llama: Path) -> tuple[Any, dict[str, Any], Any]:
-    """A tiny model, its weights and its tokenizer."""
+    """A tiny model, its weights and what goes along with them."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     model = AutoModelForCausalLM.from_pretrained(tiny_llama)
     tokenizer = AutoTokenizer.from_pretrained(tiny_llama)
-    return model, {name: tensor.clone() for name, tensor in model.state_dict().items()}, tokenizer
+    weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    return model, weights, Companions(tokenizer)
 
 
 def test_final_weights_take_the_place_of_earlier_ones(trained: Any, tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ class Alone:
         from transformers import AutoModelForCausalLM
 
         self.model = AutoModelForCausalLM.from_pretrained(folder, attn_implementation=attention)
-        self.module, self.optimizer = self.model, None
+        self.module, self.loss_scale = self.model, 1.0
         self.device = self.model.device
 
     def __call__(self, **inputs: Any) -> Any:

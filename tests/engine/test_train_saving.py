@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dsforge.errors import DsforgeError
-from dsforge.train.checkpoints.writer import CheckedFiles, compare
+from dsforge.train.checkpoints.deepspeed_files import CheckedFiles, compare
 
 torch = pytest.importorskip("torch")
 

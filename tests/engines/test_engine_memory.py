@@ -18,7 +18,7 @@ from dsforge.estimate.loss import head_bytes, logit_token_bytes
 from dsforge.estimate.memory import estimate_memory
 from dsforge.estimate.states import loads
 from dsforge.layout import Layout
-from dsforge.specs import ClusterSpec, Workload
+from dsforge.specs import ClusterSpec, LoraSpec, Workload
 from dsforge.strategy import Execution, Strategy
 from dsforge.units import GIB
 
@@ -147,6 +147,15 @@ def test_a_fused_head_and_loss_never_hold_whole_logits() -> None:
     strategy = how("deepspeed", zero=3, loss="fused")
 
     assert head_bytes(wide, WORK, strategy).token == head_bytes(LLAMA, WORK, strategy).token
+
+
+def test_a_fused_loss_sums_the_gradient_of_a_head_that_is_trained() -> None:
+    """Its sum and a chunk's product in 16 bits, the product in 32; none of a frozen head."""
+    strategy = how("deepspeed", zero=3, loss="fused")
+    lora = WORK.model_copy(update={"method": "lora", "lora": LoraSpec(rank=8, alpha=16)})
+
+    assert head_bytes(LLAMA, WORK, strategy).fixed == (2 + 2 + 4) * 32000 * 4096
+    assert head_bytes(LLAMA, lora, strategy).fixed == 0
 
 
 def test_eager_attention_keeps_scores_that_grow_with_the_sequence() -> None:

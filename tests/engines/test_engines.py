@@ -44,6 +44,7 @@ EXPECTED = {
     "nanotron": Expected("nanotron", "zero-1", "nanotron", "whole_gradients"),
     "megatron-fsdp": Expected("megatron-bridge", "fsdp", "Megatron-FSDP", "fp32_shards"),
     "fsdp": Expected("torchtitan", "fsdp2", "PyTorch FSDP", "fp32_shards"),
+    "ddp": Expected("pytorch", "ddp", "PyTorch DDP", "fp32_replicas"),
     "torchtune": Expected("torchtune", "", "torchtune", "whole_gradients"),
 }
 

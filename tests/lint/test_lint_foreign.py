@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from lint_texts import BASE
 
 from dsforge import lint
+from dsforge.importing.programs import PROGRAMS
 from dsforge.job import TrainJob
 from dsforge.lint.reading.kind import document_of
-from dsforge.lint.reading.programs import PROGRAMS
 from dsforge.lint.schemas.releases import frozen
 
 TRAINER = """model_name_or_path: acme/small-7b
@@ -41,6 +41,22 @@ NEOX = """{
   "gradient_clipping": 1.0,
   "fp16": {"enabled": true},
   "train_iters": 1000,
+}
+"""
+DIFFUSION = """{
+  "caption_dropout_probability": 0.1,
+  "checkpoints_total_limit": 5,
+  "gradient_checkpointing": true,
+  "lora_rank": 16,
+  "max_train_steps": 200,
+  "mixed_precision": "bf16",
+  "model_family": "acme",
+  "num_processes": 1,
+  "num_machines": 1,
+  "optimizer": "adamw_bf16",
+  "resolution": 720,
+  "train_batch_size": 1,
+  "validation_prompt": "a robot"
 }
 """
 AXOLOTL = """base_model: acme/small-7b
@@ -76,6 +92,7 @@ FILES = {
     "trainer.json": '{"model_name_or_path": "x", "bf16": true, "gradient_accumulation_steps": 2}',
     "19M.yml": NEOX,
     "axolotl.yaml": AXOLOTL,
+    "diffusion.json": DIFFUSION,
     "llama_factory.yaml": FACTORY,
     "args.json": SWIFT,
     "merged.yaml": "base: &base\n  bf16: true\nrun:\n  <<: *base\nbf16: true\noutput_dir: x\n",

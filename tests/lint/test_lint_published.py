@@ -38,6 +38,7 @@ STAGE3_ALONE = {"zero.stage": 3, "train_micro_batch_size_per_gpu": 1}
 NOT_CONTIGUOUS = {**offloaded(stage=2), "zero.contiguous_gradients": False}
 IGNORED = {"zero.offload_param": {"device": "cpu", "pin_memory": False}}
 TWICE = {"zero.cpu_offload": True}
+SAVES_WHOLE = "stage3_gather_16bit_weights_on_model_save"  # as stage 2 does anyway
 QUIET = [
     (".deepspeed_env", "TOKENIZERS_PARALLELISM=false\n", "env-secret"),
     (".deepspeed_env", "LOCAL_WORLD_SIZE=8\n", "env-rank"),
@@ -56,7 +57,9 @@ QUIET = [
     ("ds_config.json", ds(FP16_32), "fp16-initial-scale"),
     ("ds_config.json", ds({"train_batch_size": "auto"}), "batch-half-auto"),
     ("ds_config.json", ds({"steps_per_print": "auto"}), "value-auto"),
-    ("ds_config.json", ds({"steps_per_print": 1, "gradient_clipping": "auto"}), "steps-per-print"),
+    (".deepspeed_env", "LD_LIBRARY_PATH=$LD_LIBRARY_PATH:/x\nP=${P}:/y\n", "env-value"),
+    (".deepspeed_env", "NCCL_DEBUG=WARN\n", "env-travels"),
+    ("ds_config.json", ds({"zero.stage": 2, f"zero.{SAVES_WHOLE}": True}), "stage3-keys-below"),
     (
         "accelerate.yaml",
         MULTI.replace("num_machines: 2", "dynamo_backend: 'NO'"),
@@ -85,7 +88,8 @@ SAID: list[tuple[str, str, str, list[Severity]]] = [
     (".deepspeed_env", "CUDA_VISIBLE_DEVICES=0\n" * 3, "env-cards", ["warning"]),
     ("accelerate.yaml", MULTI + "debug: false\ndebug: false\n", "duplicate-key", ["warning"]),
     ("accelerate.yaml", MULTI + "debug: false\ndebug: true\n", "duplicate-key", ["error"]),
-    (".deepspeed_env", "LD_LIBRARY_PATH=$LD_LIBRARY_PATH:/x\n", "env-value", ["info"]),
+    (".deepspeed_env", "MASTER_PORT=1\nMASTER_ADDR=a\n" * 8, "env-rank", ["info"]),
+    (".deepspeed_env", "PYTHONPATH=$PWD\n", "env-value", ["info"]),
     (".deepspeed_env", "A=~/x\n", "env-value", ["warning"]),
     (".deepspeed_env", APPENDED, "env-twice", ["warning"]),
     ("hostfile", "10.0.0.1\n10.0.0.2\n", "hostfile-line", ["error"]),

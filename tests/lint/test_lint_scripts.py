@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dsforge.importing.script_text import arguments_of
 from dsforge.lint.files import Against, checked, found, read_document, release_named
 from dsforge.lint.reading.kind import document_of
-from dsforge.lint.reading.script_text import arguments_of
 from dsforge.lint.rules.megatron import known_flags
 
 AGAINST = Against(*release_named(None))

@@ -19,7 +19,8 @@ import yaml
 from click.testing import CliRunner
 
 from dsforge import catalog
-from dsforge.cli.flags import Flags, to_request
+from dsforge.cli.asked import to_request
+from dsforge.cli.flags import Flags
 from dsforge.cli.main import app
 from dsforge.errors import SpecError
 from dsforge.plan import Request

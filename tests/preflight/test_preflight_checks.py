@@ -10,6 +10,7 @@ import pytest
 from preflight_case import CARD, CONFIG, ETHERNET, FIRST, JOB, PORT, SECOND
 
 from dsforge.preflight.case import Case, Clock, Job
+from dsforge.preflight.checks.network import port_taken
 from dsforge.preflight.checks.ops import needed_ops
 from dsforge.preflight.host_facts import Listening, Stream
 from dsforge.preflight.registry import CHECKS
@@ -377,3 +378,25 @@ def test_ops_are_not_judged_where_torch_is_missing() -> None:
     assert any("torch" in f.message for f in found.values())
     for finding in found.values():
         assert "  " not in f"{finding.message} {finding.fix}"
+
+
+@pytest.mark.parametrize(
+    ("changed", "severity", "fix"),
+    [
+        ({}, "warning", "take a free port"),
+        ({"keeps_port": True}, None, "MASTER_PORT=29501"),
+        ({"names_master": False}, None, "MASTER_PORT=29501"),
+    ],
+    ids=["launch script", "port asked for", "no launch script"],
+)
+def test_a_port_in_use_stops_only_launches_that_keep_it(
+    changed: dict[str, Any], severity: str | None, fix: str
+) -> None:
+    """The scripts of a run folder take a free one where all ranks are on one host."""
+    used = {FIRST: Listening(error="Address already in use", holder="python (pid 7)")}
+    alone = JOB._replace(entries=JOB.entries[:1], **changed)
+    (hit,) = port_taken.find(make.healthy()._replace(job=alone, listening=used))
+
+    assert hit.severity == severity
+    assert fix in hit.fix
+    assert "python (pid 7)" in hit.message

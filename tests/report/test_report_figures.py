@@ -15,6 +15,7 @@ from report_pages import Seen, faults
 import dsforge
 from dsforge.bench.report import Report as BenchReport
 from dsforge.errors import DsforgeError, EditedError
+from dsforge.measurement import Measurement
 from dsforge.report import html_page, markdown_page
 from dsforge.report.run_folder import read_run
 from dsforge.report.run_sections import compared
@@ -117,7 +118,8 @@ def test_the_twins_hold_the_same(run: Path, tmp_path: Path) -> None:
     document = stored(out / "report.json")
     (source,) = document["sources"]
 
-    assert source["measurement"] == stored(run / "output/measurement.json")
+    stated = Measurement.model_validate(stored(run / "output/measurement.json"))
+    assert source["measurement"] == stated.model_dump(mode="json")
     assert source["plan"]["choice"] == stored(run / "plan.json")["choice"]
     assert len(source["metrics"]) == len((run / "output/metrics.jsonl").read_text().splitlines())
     text = (out / "report.md").read_text()

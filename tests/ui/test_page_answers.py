@@ -89,6 +89,92 @@ def test_every_figure_of_the_answer_opens_its_explanation(page: Page) -> None:
         page.keyboard.press("Escape")
 
 
+def test_figures_of_front_and_alternatives_explain_the_plan_of_their_row(page: Page) -> None:
+    """The dialog is about that strategy, and its value is the one that was clicked."""
+    follow(page, fragment(**JOB, tokens="2b", gpu_hour_price="2"))
+    page.wait_for_selector("#front table", state="attached")
+    page.evaluate("for (const each of document.querySelectorAll('details')) each.open = true")
+    for rows in ("#front tbody tr", "#ranking tbody tr"):
+        count = page.locator(rows).count()
+        assert count > 10
+        for number in (1, count // 2, count - 1):
+            row = page.locator(rows).nth(number)
+            strategy, figures = row.locator("th").inner_text(), row.locator(".figure")
+            assert figures.count() >= 4
+            for place in range(figures.count()):
+                name = figures.nth(place).get_attribute("data-figure")
+                figures.nth(place).click()
+                page.wait_for_selector("#explanation-body .value")
+                said = page.inner_text("#explanation-body")
+                assert f"Of {strategy}." in said, (strategy, name)
+                page.keyboard.press("Escape")
+    step = page.locator("#front tbody tr").nth(1).locator("[data-figure=step_likely]")
+    shown = step.inner_text()
+    step.click()
+    page.wait_for_selector("#explanation-body .value")
+    assert f"({shown})" in page.inner_text("#explanation-body .value")
+    page.keyboard.press("Escape")
+
+
+CLUSTER = "gpu: a100-80gb\nnodes: 4\ngpus_per_node: 8\ninter_node: ib-ndr\n"
+HOSTS = "gpu01 slots=8\ngpu02 slots=8\ngpu03 slots=8\n"
+DROP = """([text, name]) => {
+  const data = new DataTransfer();
+  data.items.add(new File([text], name));
+  document.body.dispatchEvent(new DragEvent("drop", { dataTransfer: data, bubbles: true }));
+}"""
+PASTE = """(text) => {
+  const data = new DataTransfer();
+  data.setData("text", text);
+  const event = { clipboardData: data, bubbles: true, cancelable: true };
+  document.body.dispatchEvent(new ClipboardEvent("paste", event));
+}"""
+
+
+def headline(page: Page, words: str) -> None:
+    """Wait until the answer is about so many machines."""
+    wait_until(page, f"document.querySelector('#headline').innerText.includes('{words}')")
+
+
+def test_a_cluster_file_is_opened_dropped_or_pasted(page: Page, tmp_path: Path) -> None:
+    """cluster.yaml and hostfile are told apart; a link holds them, and they can be removed."""
+    (tmp_path / "cluster.yaml").write_text(CLUSTER)
+    page.set_input_files("#cluster-file", files=str(tmp_path / "cluster.yaml"))
+    headline(page, "4 x 8 a100-80gb")
+    assert page.input_value("#field-nodes") == page.input_value("#field-gpu") == ""
+    assert "--cluster cluster.yaml" in page.inner_text("#why .command")
+    link = page.url
+
+    page.evaluate(DROP, [HOSTS, "hostfile"])
+    page.select_option("#field-gpu", "h100-80gb")
+    headline(page, "3 x 8 h100-80gb")
+    assert "--hostfile hostfile" in page.inner_text("#why .command")
+    page.evaluate(PASTE, CLUSTER.replace("4", "2"))
+    headline(page, "2 x 8 a100-80gb")
+    page.evaluate(PASTE, CONFIG)
+    wait_until(page, "document.querySelector('#headline').innerText.startsWith('model (1.1')")
+    assert page.is_visible("#cluster-note")
+
+    follow(page, link.partition("#")[2])
+    assert "4 x 8 a100-80gb" in page.inner_text("#headline")
+    page.click("#cluster-clear")
+    wait_until(page, "document.querySelector('#answer').dataset.stale === 'true'")
+    assert not page.is_visible("#cluster-note")
+
+
+def test_a_bad_cluster_file_is_refused_with_its_lines(page: Page) -> None:
+    """And a text that is typed into a field is none."""
+    page.evaluate(DROP, ["gpu: a100-80gb\nnode: 2\n", "cluster.yaml"])
+    page.wait_for_selector("#failure:not([hidden])")
+    assert "node is not a key" in page.inner_text("#failure")
+    page.click("#cluster-clear")
+    page.focus("#field-model")
+    before = page.url
+    page.evaluate(PASTE.replace("document.body", "document.activeElement"), HOSTS)
+    page.wait_for_timeout(300)
+    assert page.url.partition("cluster=")[1] == before.partition("cluster=")[1] == ""
+
+
 def test_an_explanation_is_that_of_the_command_line(page: Page, tmp_path: Path) -> None:
     """Formula, inputs and source of a figure, and of all that it rests on."""
     run = str(tmp_path / "run")

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import _imp
+import gzip
 import json
+import re
+import shutil
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import threading
-import zipfile
+import time
 from collections.abc import Iterator
 from email.message import Message
 from http.client import HTTPConnection
@@ -16,12 +22,16 @@ from urllib.parse import urlsplit
 
 import pytest
 from click.testing import CliRunner
+from playwright.sync_api import Browser
+from ui_page import Seen, open_page
 
 from dsforge.cli.main import app
 from dsforge.errors import DsforgeError
 from dsforge.ui import runtime
+from dsforge.ui.bundles import unbundled
 from dsforge.ui.export import export
 from dsforge.ui.runtime import Component, components, fetched
+from dsforge.ui.server import site
 
 PLAIN = {"licence": "MIT", "use": "a test"}
 
@@ -49,20 +59,112 @@ def test_the_same_page_has_the_same_version(exported: Path, tmp_path: Path) -> N
     again = export(tmp_path / "again", print, cache=CACHE)
 
     assert listed(again.folder) == listed(exported)
-    assert (again.folder / "python.zip").read_bytes() == (exported / "python.zip").read_bytes()
+    for name in ("planner.bin", "later.bin", "pyodide/python_stdlib.zip"):
+        assert (again.folder / name).read_bytes() == (exported / name).read_bytes(), name
 
 
 def test_the_planner_of_the_page_is_unmodified(exported: Path) -> None:
-    """Each module in the archive is the one of the package; rooms that need torch are not there."""
-    package = Path(runtime.__file__).parents[1]
-    names = zipfile.ZipFile(exported / "python.zip").namelist()
-    own = [name for name in names if name.startswith("dsforge/") and name.endswith(".py")]
+    """Each module is the one of the package, or bytecode with the hash of its source (PEP 552)."""
+    package = Path(runtime.__file__).parents[2]
+    files = {**part(exported, "planner.bin"), **part(exported, "later.bin")}
+    own = {name: files[name] for name in files if re.fullmatch(r"dsforge/.*\.pyc?", name)}
+    compiled = [name for name in own if name.endswith("c")]
 
-    assert "dsforge/api/planning.py" in own
+    assert {"dsforge/api/planning.py", "dsforge/api/planning.pyc"} & own.keys()
     assert not [name for name in own if name.startswith(("dsforge/train/", "dsforge/cli/"))]
-    with zipfile.ZipFile(exported / "python.zip") as archive:
-        for name in own:
-            assert archive.read(name) == (package.parent / name).read_bytes(), name
+    assert not shutil.which("node") or len(compiled) > 100
+    for name, content in own.items():
+        source = (package / name.removesuffix("c")).read_bytes()
+        if name in compiled:
+            magic = int.from_bytes(content[:4], "little")
+            assert content[8:16] == _imp.source_hash(magic, source), name
+        else:
+            assert content == source, name
+
+
+def part(exported: Path, name: str) -> dict[str, bytes]:
+    """The files of a part of the page's Python."""
+    return unbundled((exported / name).read_bytes())
+
+
+def test_each_module_is_in_one_part_and_what_comes_later_is_listed(exported: Path) -> None:
+    """The listing in the first part names the modules of the later one, and those alone."""
+    first, later = part(exported, "planner.bin"), part(exported, "later.bin")
+    listed = json.loads(first["later.json"])
+    sources = [name for name in later if name.endswith(".py")]
+
+    assert not {name.removesuffix("c") for name in first} & later.keys()
+    assert len(listed) == len(sources)
+    for name in listed:
+        path = name.replace(".", "/")
+        assert {f"{path}.py", f"{path}/__init__.py"} & later.keys()
+
+
+def test_a_first_plan_needs_at_most_9_megabytes(exported: Path) -> None:
+    """As a host sends it: parts are compressed already, the rest by the host."""
+    if not shutil.which("node"):
+        pytest.skip("without Node.js nothing is compiled ahead, and all of Python comes at once")
+    afterwards = {"later.bin", "licences.txt", "sw.js", "precache.js"}
+    files = [path for path in exported.rglob("*") if path.is_file()]
+    needed = [path.read_bytes() for path in files if path.name not in afterwards]
+
+    assert sum(min(len(each), len(gzip.compress(each))) for each in needed) <= 9e6
+
+
+def test_without_node_the_page_has_sources(
+    exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, browser: Browser
+) -> None:
+    """All of Python is one part then; the page answers with the same."""
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    for path in exported_components():
+        (cache / path.name).symlink_to(path)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    said: list[str] = []
+    plain = export(tmp_path / "plain", said.append, cache=cache).folder
+
+    assert "Node.js" in said[-1]
+    assert part(plain, "later.bin") == {}
+    assert not [name for name in part(plain, "planner.bin") if name.endswith(".pyc")]
+    assert (plain / "first.json").read_bytes() == (exported / "first.json").read_bytes()
+    with site(plain, 0) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        context = browser.new_context()
+        seen = Seen(context)
+        page = open_page(context, f"http://localhost:{server.server_port}/")
+        assert page.inner_text("#verdict") == "Fits"
+        assert seen.errors == []
+        context.close()
+        server.shutdown()
+
+
+def test_bytecode_that_cannot_be_kept_or_read_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A damaged file in the cache counts as none, and a compiler that fails leaves the sources."""
+    node = tmp_path / "bin" / "node"
+    node.parent.mkdir()
+    node.write_text("#!/bin/sh\necho 'SyntaxError: too old'\nexit 1\n")
+    node.chmod(0o755)
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    for path in exported_components():
+        (cache / path.name).symlink_to(path)
+    for path in exported_components()[0].parent.glob("bytecode-*.zip"):
+        (cache / path.name).write_bytes(b"PK damaged")
+    monkeypatch.setenv("PATH", f"{node.parent}:/bin")
+    said: list[str] = []
+    folder = export(tmp_path / "site", said.append, cache=cache).folder
+
+    assert "SyntaxError: too old" in said[-1]
+    assert "dsforge/api/planning.py" in part(folder, "planner.bin")
+
+
+def exported_components() -> list[Path]:
+    """The fetched files of third parties."""
+    from conftest import CACHE
+
+    return [CACHE / each.file for each in components()]
 
 
 def test_licences_of_all_third_parties_are_shipped(exported: Path) -> None:
@@ -203,6 +305,27 @@ def test_paths_lead_to_files_of_the_page_only(address: str, path: str, status: i
         assert headers["X-Content-Type-Options"] == "nosniff"
 
 
+def test_a_visitor_who_leaves_early_is_no_error(
+    exported: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A tab that is closed in mid-download leaves no traceback on the terminal of `dsforge ui`."""
+    with site(exported, 0) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        port = server.server_port
+        for _ in range(3):
+            with socket.create_connection(("127.0.0.1", port)) as leaving:
+                linger = struct.pack("ii", 1, 0)  # closing is a reset, as browsers do it
+                leaving.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+                path = "/pyodide/pyodide.asm.wasm"
+                leaving.sendall(f"GET {path} HTTP/1.0\r\nHost: localhost:{port}\r\n\r\n".encode())
+                assert leaving.recv(1000).startswith(b"HTTP/1.0 200")
+        time.sleep(0.5)
+        assert get(f"http://localhost:{port}/")[0] == 200
+        server.shutdown()
+
+    assert capfd.readouterr().err == ""
+
+
 def test_the_policy_of_the_page_names_no_other_site(exported: Path) -> None:
     """The content security policy allows the page's own origin alone, and no inline script."""
     html = (exported / "index.html").read_text()
@@ -222,7 +345,7 @@ def test_the_command_serves_the_page_until_it_is_interrupted(tmp_path: Path) -> 
         assert process.stdout is not None
         address = process.stdout.readline().strip()
         assert get(address)[0] == 200
-        assert get(address + "python.zip")[0] == 200
+        assert get(address + "planner.bin")[0] == 200
         process.send_signal(signal.SIGINT)
         assert process.wait(timeout=30) == 0
     assert list(tmp_path.iterdir()) == []

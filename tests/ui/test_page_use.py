@@ -114,6 +114,21 @@ def test_everything_can_be_done_by_keyboard(page: Page) -> None:
     assert reached == []
 
 
+def test_the_theme_button_recolours_the_charts(page: Page) -> None:
+    """auto, light, dark and back, each kept for the next visit; the canvas follows."""
+    themes, inks = [], []
+    page.wait_for_timeout(300)
+    for _ in range(3):
+        page.click("#theme")
+        themes.append(page.inner_text("#theme"))
+        inks.append(page.evaluate("Chart.defaults.color"))
+        kept = page.evaluate("localStorage.getItem('dsforge-theme')")
+        assert themes[-1] == f"Theme: {kept}"
+
+    assert themes == ["Theme: light", "Theme: dark", "Theme: auto"]
+    assert inks[0] == inks[2] != inks[1]
+
+
 def test_the_page_works_after_the_server_is_gone(browser: Browser, exported: Path) -> None:
     """After one visit a reload answers without any server."""
     context = browser.new_context()

@@ -14,11 +14,12 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 from ui_jobs import JOBS, Fields
-from ui_page import arguments
+from ui_page import arguments, differences, in_the_page, on_the_command_line
 
-from dsforge.cli.flags import FLAGS, _name
+from dsforge.cli.flags import FLAGS, option_name
 from dsforge.cli.main import app
 from dsforge.cli.wish import Wish
+from dsforge.programs import BY_NAME as PROGRAMS
 from dsforge.ui.export import PAGE
 from dsforge.ui.fields import FIELDS
 from dsforge.ui.worker import ACTIONS, answered
@@ -27,9 +28,10 @@ from dsforge.ui.worker import ACTIONS, answered
 NOT_IN_THE_PAGE = {
     *("spec", "cluster", "workload", "hostfile", "resolve", "data", "nvlink_domain", "hpz"),
     *("ssh_port", "include", "exclude", "slurm_account", "slurm_partition", "slurm_time"),
-    *("loss", "attention", "buckets", "trainer", "kernels", "software", "base"),
+    *("loss", "attention", "buckets", "trainer", "kernels", "software", "base", "preference"),
+    "reference",
     *("expert_dispatch", "virtual_stages", "epochs", "learning_rate", "lora_rank", "lora_alpha"),
-    "validation_fraction",
+    *("validation_fraction", "imported"),
 }
 JOB: Fields = {"model": "gpt2", "gpu": "v100-32gb", "gpus_per_node": "4"}
 JSON = st.recursive(
@@ -47,7 +49,7 @@ def ask(question: Any) -> dict[str, Any]:
 
 def test_every_field_is_a_flag_with_the_same_place() -> None:
     """The page and the command line have one list of settings; what is left out is named here."""
-    settings = {name: (_name(name), flag.setting) for name, flag in FLAGS.items()}
+    settings = {name: (option_name(name), flag.setting) for name, flag in FLAGS.items()}
     mine = {name: (field.flag, field.setting) for name, field in FIELDS.items() if field.setting}
     wishes = {name for name, field in FIELDS.items() if not field.setting}
 
@@ -65,6 +67,18 @@ def test_every_field_stands_in_the_form_and_in_links() -> None:
     assert set(listed) == set(FIELDS)
     for name, field in FIELDS.items():
         assert f'id="field-{name}" name="{name}" data-flag="{field.flag}"' in form, name
+
+
+def test_the_form_offers_every_program() -> None:
+    """`--for` of the form has the trainers of the command, and a plan of one is priced by it."""
+    form = (PAGE / "index.html").read_text()
+    select = form.partition('id="field-back_end"')[2].partition("</select>")[0]
+    offered = re.findall(r'<option value="([\w-]+)"', select)
+
+    assert offered == ["deepspeed", "megatron", *PROGRAMS]
+    for name in ("torchtune", "transformers"):
+        shown = ask({"do": "plan", "job": {"fields": {**JOBS[0], "back_end": name}}})["shown"]
+        assert f"--for {name}" in shown["command"]
 
 
 def test_no_script_of_the_page_takes_markup_from_data() -> None:
@@ -166,3 +180,74 @@ def test_no_question_of_a_stranger_is_a_bug(name: str, job: Any, more: dict[str,
     found = ask({**more, "do": name, "job": job})
 
     assert found.get("error", {}).get("kind") != "bug", found
+
+
+CLUSTER_FILES = {
+    "cluster.yaml": "gpu: a100-80gb\nnodes: 2\ngpus_per_node: 8\ninter_node: ib-ndr\n",
+    "groups.yaml": "groups:\n- {gpu: h100-80gb, nodes: 1, gpus_per_node: 8}\n"
+    "- {gpu: a100-80gb, nodes: 1, gpus_per_node: 8}\n",
+    "hostfile": "# two machines\ngpu01 slots=8\ngpu02 slots=8\n",
+    "unlike slots": "gpu01 slots=8\ngpu02 slots=4\n",
+    "wrong key": "gpu: a100-80gb\nnode: 2\n",
+    "wrong line": "gpu01 slots=8\ngpu02 slots=eight\n",
+    "no mapping": "- a\n",
+    "no YAML": "gpu: [\n",
+    "empty": "",
+}
+
+
+@pytest.mark.parametrize("name", CLUSTER_FILES)
+def test_a_cluster_file_counts_as_on_the_command_line(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The document, or each problem with its line, is that of `--cluster` or `--hostfile`."""
+    text, is_hostfile = CLUSTER_FILES[name], "slots=" in CLUSTER_FILES[name]
+    monkeypatch.chdir(tmp_path)
+    file = "hostfile" if is_hostfile else "cluster.yaml"
+    Path(file).write_text(text)
+    fields = {"model": "gpt2-xl", **({"gpu": "a100-80gb"} if is_hostfile else {})}
+    answer = ask({"do": "plan", "job": {"fields": fields, "cluster": text}})
+    flag = f"--{file.removesuffix('.yaml')}"
+    other = on_the_command_line("plan", fields, flag, file)
+
+    assert differences(in_the_page(answer), other) == []
+    if "error" not in answer:
+        assert answer["shown"]["command"].startswith(f"dsforge plan {flag} {file} ")
+
+
+def test_fields_win_over_a_cluster_file() -> None:
+    """As flags win over `--cluster`."""
+    text = CLUSTER_FILES["cluster.yaml"]
+    fields = {"model": "gpt2-xl", "nodes": "1"}
+    shown = ask({"do": "plan", "job": {"fields": fields, "cluster": text}})["shown"]
+
+    assert "on 1 x 8 a100-80gb" in shown["headline"]
+
+
+@pytest.mark.parametrize("cluster", [5, ["gpu: a100"], "x" * (1 << 20)])
+def test_a_cluster_file_of_a_stranger_is_refused_in_words(cluster: Any) -> None:
+    """Text of bounded length, or nothing."""
+    error = ask({"do": "plan", "job": {"fields": {"model": "7b"}, "cluster": cluster}})["error"]
+
+    assert "a cluster file must be text" in error["message"]
+
+
+def test_every_point_of_the_front_is_explained_with_its_own_figures() -> None:
+    """Step, GPU-seconds, free memory, days and cost of each plan, on its part of the cluster."""
+    job = {"fields": {**JOB, "tokens": "1b", "gpu_hour_price": "2"}}
+    front = ask({"do": "argue", "job": job})["document"]["front"]
+
+    assert len({point["gpus"] for point in front}) > 1
+    for place, point in enumerate(front):
+        found = ask({"do": "explain", "job": job, "front": place, "figure": None})["document"]
+        values = {figure["name"]: figure["value"] for figure in found["figures"]}
+        assert found["label"] == point["label"]
+        assert found["disagreements"] == []
+        assert values["world_size"] == point["gpus"]
+        assert values["step_likely"] == pytest.approx(point["step_s"]["likely"], rel=1e-9)
+        assert values["gpu_s"] == pytest.approx(point["gpu_s"], rel=1e-9)
+        assert values["free_memory"] == pytest.approx(point["free_bytes"], abs=1)
+        assert values["days"] == pytest.approx(point["run"]["days"]["likely"], rel=1e-9)
+        assert values["money"] == pytest.approx(point["run"]["money"]["likely"], rel=1e-9)
+    beyond = {"do": "explain", "job": job, "front": len(front), "figure": "step_likely"}
+    assert "plans" in ask(beyond)["error"]["message"]

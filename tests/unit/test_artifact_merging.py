@@ -6,7 +6,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dsforge.artifacts import Artifact, write_all
@@ -21,6 +21,7 @@ def artifact(lines: list[str], name: str = NAME) -> Artifact:
     return Artifact(name, "".join(f"{line}\n" for line in lines))
 
 
+@settings(deadline=None)  # it writes files
 @given(base=LINES, edit=LINES, new=LINES)
 def test_edits_are_kept_or_nothing_is_written(
     base: list[str], edit: list[str], new: list[str]

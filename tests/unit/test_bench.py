@@ -5,7 +5,14 @@ from __future__ import annotations
 import plans
 import pytest
 
-from dsforge.bench.matrix import Cell, matrix, parse_strategies
+from dsforge.bench.matrix import (
+    ON_TORCH,
+    BenchName,
+    Cell,
+    matrix,
+    parse_strategies,
+    priced,
+)
 from dsforge.bench.pages import pages
 from dsforge.bench.report import Outcome, Report, report, step_times_s
 from dsforge.errors import LayoutError, SpecError
@@ -55,8 +62,10 @@ def compared(zero2: Measurement | None, zero3: Measurement | None) -> Report:
         ("2,3", ("zero2", "zero3")),
         (" 3, 2 ,3", ("zero2", "zero3")),
         ("zero3_offload,1", ("zero1", "zero3_offload")),
+        ("fsdp2,3,ddp,torch_zero1", ("ddp", "torch_zero1", "zero3", "fsdp2")),
+        ("3d,fsdp2,1", ("zero1", "fsdp2", "3d")),
     ],
-    ids=["stages", "order and doubles", "names"],
+    ids=["stages", "order and doubles", "names", "torch", "3d"],
 )
 def test_strategies_are_read_from_the_command_line(text: str, names: tuple[str, ...]) -> None:
     """Stages and names, each once, in order of sharding."""
@@ -70,6 +79,50 @@ def test_words_that_are_no_strategy_are_refused(text: str) -> None:
         parse_strategies(text)
 
     assert "zero3_offload" in caught.value.problems[0].hint
+
+
+def test_3d_splits_the_model_three_ways_with_the_batch_of_the_plan() -> None:
+    """Two stages and two tensor ranks; a plan that is 3D itself is taken as it is."""
+    plan = plans.plan()
+    found = priced(plan, "3d").strategy
+    layout = found.layout
+    split = layout.tensor_parallel_size, layout.pipeline_parallel_size
+
+    assert split == (2, 2)
+    assert layout.data_parallel_size == plan.cluster.gpus // 4
+    assert found.global_batch_size == plan.workload.global_batch_size
+    assert found.zero_stage < 2
+    own = plan.model_copy(update={"choice": priced(plan, "3d"), "variants": ()})
+    assert priced(own, "3d") is own.choice
+
+
+def test_3d_needs_a_multiple_of_eight_ranks() -> None:
+    """Four ranks would leave one replica."""
+    with pytest.raises(LayoutError) as caught:
+        priced(plans.plan(on=plans.cpu_cluster(1, 4)), "3d")
+
+    assert "multiple of 8" in caught.value.problems[0].hint
+
+
+@pytest.mark.parametrize("name", ON_TORCH)
+def test_strategies_of_torch_take_the_batches_of_the_plan(name: BenchName) -> None:
+    """The same layout and batches as the variant beside it, priced as torch runs it."""
+    plan = plans.plan()
+    found, like = priced(plan, name).strategy, priced(plan, ON_TORCH[name].like).strategy
+
+    assert found.layout == like.layout
+    assert found.micro_batch_size == like.micro_batch_size
+    assert found.runs_as.trainer == ON_TORCH[name].trainer
+    assert found.zero_stage == ON_TORCH[name].zero_stage
+
+
+def test_replicas_need_more_memory_than_shards() -> None:
+    """DDP holds everything, ZeroRedundancyOptimizer a part of the states, FSDP2 of all."""
+    plan = plans.plan()
+    bytes_of = [priced(plan, n).memory.device_bytes.likely for n in ON_TORCH]
+
+    assert bytes_of == sorted(bytes_of, reverse=True)
+    assert bytes_of[0] > 2 * bytes_of[2]
 
 
 def test_repeats_are_interleaved() -> None:

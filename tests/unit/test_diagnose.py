@@ -41,7 +41,7 @@ def test_the_first_error_in_time_is_the_cause() -> None:
     causes = diagnose_text(f"[rank3]: {OOM}\n{waited}\n{LAUNCHER}1\n")
 
     assert causes[0].rule == "cuda-out-of-memory"
-    assert causes[0].confidence > 2 * max((c.confidence for c in causes[1:]), default=0) - 0.1
+    assert causes[0].confidence >= 2 * max((c.confidence for c in causes[1:]), default=0) - 0.1
     assert "exit-code" not in [cause.rule for cause in causes]
 
 
@@ -220,7 +220,7 @@ def test_an_exception_is_explained_from_its_traceback() -> None:
     except IndexError as error:
         lines = shortly(diagnose_error(error))
 
-    assert lines[0].startswith("cause: a token id is larger than the embedding")
+    assert lines[0].startswith("cause: an embedding was asked for a row")
 
 
 def test_what_dsforge_has_written_is_not_read_again() -> None:

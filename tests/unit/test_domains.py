@@ -14,7 +14,8 @@ from drawing import draw_request, draw_strategy
 from planning import cluster, strategy, workload
 
 from dsforge import catalog
-from dsforge.cli.flags import Flags, to_request
+from dsforge.cli.asked import to_request
+from dsforge.cli.flags import Flags
 from dsforge.cli.main import app
 from dsforge.constraints import check
 from dsforge.errors import SpecError

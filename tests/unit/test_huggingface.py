@@ -8,12 +8,14 @@ import pytest
 
 from dsforge import catalog
 from dsforge.errors import SpecError
-from dsforge.estimate.params import parameters
+from dsforge.estimate.flops import attention_context, score_flops
+from dsforge.estimate.params import parameter_counts, parameters
 from dsforge.huggingface import config_from_model, model_from_config, read_config, tiny
 
 BUILDABLE = [name for name in catalog.model_names() if catalog.model(name).model_type]
 ONE_OF_EACH = sorted({catalog.model(name).model_type: name for name in BUILDABLE}.values())
 
+NO_INDEX = {"index_heads": 0, "index_head_size": 0, "index_top_k": 0}
 LLAMA_2 = {
     "model_type": "llama",
     "hidden_size": 4096,
@@ -114,7 +116,7 @@ def test_text_part_of_a_multimodal_config_is_read_and_said() -> None:
     assert [reason.rule for reason in reasons] == ["model-text-config"]
 
 
-@pytest.mark.parametrize("outer", ["gemma3", "llava", "qwen2_5_vl", "mistral3", "brandnew_vl"])
+@pytest.mark.parametrize("outer", ["gemma3n", "mllama", "molmo", "brandnew_vl"])
 def test_towers_are_not_modelled(outer: str) -> None:
     """A language model with more beside it is refused: its text part alone would be too small."""
     config = {"model_type": outer, "text_config": LLAMA_2, "vision_config": {"hidden_size": 64}}
@@ -258,3 +260,117 @@ def test_a_model_without_an_architecture_says_so() -> None:
     """GLM-130B can be planned but transformers cannot build it."""
     with pytest.raises(SpecError, match="problem"):
         config_from_model(catalog.model("glm-130b"))
+
+
+LING_MINI = {
+    "model_type": "bailing_moe",
+    "vocab_size": 157184,
+    "hidden_size": 2048,
+    "intermediate_size": 5120,
+    "num_hidden_layers": 20,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 4,
+    "head_dim": 128,
+    "max_position_embeddings": 32768,
+    "num_experts": 256,
+    "num_experts_per_tok": 8,
+    "num_shared_experts": 1,
+    "moe_intermediate_size": 512,
+    "first_k_dense_replace": 1,
+    "use_bias": False,
+    "use_qkv_bias": False,
+    "use_qk_norm": True,
+}
+
+
+def test_ling_mini_has_the_sizes_that_its_card_states() -> None:
+    """16B in all, 1.4B for a token and 789M of them without embeddings (ant-yy/Ling-V2 README)."""
+    counts = parameter_counts(model_from_config(LING_MINI, "ling-mini-2.0"))
+
+    assert round(counts.total / 1e9, 1) == 16.3
+    assert round(counts.active / 1e9, 1) == 1.4
+    assert round((counts.active - counts.embedding - counts.head) / 1e6) == 789
+
+
+@pytest.mark.parametrize(
+    "missing", ["num_experts", "num_key_value_heads", "use_bias", "first_k_dense_replace"]
+)
+def test_a_size_whose_default_depends_on_the_version_must_be_stated(missing: str) -> None:
+    """Two versions of the hub's code share a name."""
+    with pytest.raises(SpecError, match="not a usable model config") as error:
+        model_from_config({k: v for k, v in LING_MINI.items() if k != missing}, "x")
+
+    assert missing in [problem.place for problem in error.value.problems]
+
+
+STRANGE: tuple[Any, ...] = (
+    [],
+    [[]],
+    [["dense"]],
+    "dense",
+    ["sparse", "dense"],
+    {},
+    3,
+    ["dense", 1],
+)
+
+
+@pytest.mark.parametrize("value", STRANGE)
+@pytest.mark.parametrize(
+    ("kind", "key"),
+    [("glm4_moe_lite", "mlp_layer_types"), ("glm_moe_dsa", "indexer_types")],
+)
+def test_strange_lists_of_layers_are_refused(kind: str, key: str, value: Any) -> None:
+    """By name, without a traceback."""
+    with pytest.raises(SpecError) as error:
+        model_from_config({"model_type": kind, key: value}, "x")
+
+    assert key in [problem.place for problem in error.value.problems]
+
+
+@pytest.mark.parametrize("value", [[], [0, 14], [14, 14, 14], "14", {}, [True, 2], -1])
+def test_strange_sizes_of_an_image_are_refused(value: Any) -> None:
+    """A patch has a height and a width."""
+    with pytest.raises(SpecError) as error:
+        read_config({"model_type": "internvl", "vision_config": {"patch_size": value}}, "x")
+
+    assert "patch_size" in [problem.place for problem in error.value.problems]
+
+
+def test_halves_of_different_depth_are_refused() -> None:
+    """mT5 with a shallow decoder has fewer parameters than two equal halves."""
+    with pytest.raises(SpecError, match="not a usable"):
+        model_from_config({"model_type": "mt5", "num_layers": 8, "num_decoder_layers": 2}, "x")
+
+
+def test_roberta_has_fewer_positions_than_rows() -> None:
+    """Rows up to the padding token's are never read (`create_position_ids_from_input_ids`)."""
+    model = model_from_config({"model_type": "roberta", "max_position_embeddings": 514}, "x")
+
+    assert (model.max_position_embeddings, model.position_offset) == (512, 2)
+    assert config_from_model(model)["max_position_embeddings"] == 514
+
+
+def test_a_token_of_a_sparse_attention_costs_its_top_k() -> None:
+    """Scores stop to grow with the sequence, those of the indexer alone do not."""
+    sparse = model_from_config({"model_type": "deepseek_v32"}, "sparse")
+    dense = sparse.model_copy(update={"mla": sparse.mla and sparse.mla.model_copy(update=NO_INDEX)})
+    pairs = 32768 / 2
+    index = 2 * 64 * (128 + 1) * pairs
+
+    assert attention_context(sparse, 2048) == attention_context(dense, 2048) == 1024
+    assert attention_context(sparse, 32768) == 2048 * (1 - 2048 / 65536)
+    assert attention_context(dense, 32768) == pairs
+    assert score_flops(sparse, 32768) == pytest.approx(
+        2 * 128 * (128 + 64 + 128) * attention_context(sparse, 32768) + index
+    )
+
+
+def test_an_encoder_sees_its_window_on_both_sides() -> None:
+    """ModernBERT: 64 tokens to each side in two of three layers, all in the others."""
+    model = model_from_config({"model_type": "modernbert"}, "modernbert")
+    length = 4096
+    seen = [min(t, 64) + min(length - t, 64) for t in range(length)]
+    local = sum(seen) / length
+
+    assert attention_context(model, length) == pytest.approx(length / 3 + local * 2 / 3, rel=1e-3)

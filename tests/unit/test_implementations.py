@@ -5,12 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from planning import cluster, lora_workload, strategy, workload
 
 import dsforge
 from dsforge import catalog
 from dsforge.api.inputs import load_request
 from dsforge.errors import SpecError
+from dsforge.estimate.memory import estimate_memory
+from dsforge.estimate.params import parameters
+from dsforge.estimate.rates import FLASH1_SHARE, HALF_LENGTH, rates
 from dsforge.estimate.time import estimate_time
 from dsforge.planner import appraise
 from dsforge.specs import ModelSpec
@@ -160,3 +165,107 @@ def test_a_label_names_the_trainer(trainer: str, label: str) -> None:
     plan = dsforge.estimate("llama-2-7b", on, strategy=said).plan
 
     assert plan.strategy.label().startswith(f"{label} dp8")
+
+
+@pytest.mark.parametrize("gpus", [2, 4, 8])
+@pytest.mark.parametrize("sequence", [256, 2048, 16384])
+def test_a_model_that_is_loaded_whole_needs_it_beside_its_shard(gpus: int, sequence: int) -> None:
+    """Lightning's FSDP gathers all weights to load them: no step that needs more is changed."""
+    model, on = catalog.model("llama-2-7b"), cluster(gpus=gpus)
+    how = strategy(gpus, zero_stage=3, recompute="full")
+    gathering = how.runs_as.model_copy(update={"loads_whole": True})
+    whole = how.model_copy(update={"execution": gathering})
+    plain, loaded = (
+        estimate_memory(model, on, lora_workload(sequence), one).allocated_bytes.likely
+        for one in (how, whole)
+    )
+
+    weights = 2 * parameters(model)
+    assert loaded >= weights * (1 + 1 / gpus)
+    assert loaded == plain or loaded == pytest.approx(weights * (1 + 1 / gpus), rel=0.01)
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("gpu", CARDS)
+def test_recomputation_that_stops_early_leaves_out_one_product(name: str, gpu: str) -> None:
+    """Never slower, and only where layers are computed again."""
+    how = EXECUTIONS["fsdp"]
+    late = how.model_copy(update={"early_stop": False})
+    model, work = catalog.model(name), workload(1024)
+    work = work.model_copy(update={"precision": "fp16" if gpu.startswith("v100") else "bf16"})
+
+    def compute_s(run: Any, recompute: str) -> float:
+        change = {"zero_stage": 3, "recompute": recompute, "execution": run}
+        on = strategy(8, micro_batch_size=4, **change)
+        return estimate_time(model, cluster(gpu=gpu), work, on).terms.compute_s
+
+    assert compute_s(how, "none") == compute_s(late, "none")
+    assert 0.9 * compute_s(late, "full") < compute_s(how, "full") <= compute_s(late, "full")
+    if model.moe is None:
+        assert compute_s(how, "full") < compute_s(late, "full")
+
+
+@pytest.mark.parametrize("gpu", ["a100-80gb", "h100-80gb", "rtx-4090"])
+@pytest.mark.parametrize("length", [512, 4096, 32768])
+def test_older_flash_attention_lies_behind(gpu: str, length: int) -> None:
+    """At most by the ratio of the kernels: where attention is all of the step."""
+    model = catalog.model("llama-2-7b")
+    first, triton, second = (
+        step_s(model, gpu, length=length, attention=kind) for kind in ("flash1", "triton", "flash")
+    )
+
+    assert second < triton < first < second / FLASH1_SHARE
+
+
+@pytest.mark.parametrize("gpu", ["a100-80gb", "h100-80gb", "rtx-4090"])
+@given(length=st.integers(16, 2**20), longer=st.integers(1, 2**20))
+def test_flash_attention_is_faster_on_longer_samples(gpu: str, length: int, longer: int) -> None:
+    """A FLOP never takes longer in a longer sample, nor half as long as in one of half length."""
+    held = rates(catalog.gpu(gpu), "bf16", EXECUTIONS["deepspeed"])
+    short, long = held.attention_of(length), held.attention_of(length + longer)
+
+    assert short < long < held.attention < held.products
+    assert held.attention_of(HALF_LENGTH) == pytest.approx(held.attention / 2)
+    assert held.attention_of(2 * length) < 2 * short
+
+
+@pytest.mark.parametrize("lora", [False, True])
+@given(ranks=st.integers(2, 64))
+def test_fsdp_without_sharding_replicates(*, lora: bool, ranks: int) -> None:
+    """States of `NO_SHARD` are those of one rank; what is frozen has no copy beside it."""
+    model = catalog.model("llama-2-7b")
+    work = (lora_workload if lora else workload)(2048, 64)
+    one, many = (
+        estimate_memory(
+            model, cluster(), work, strategy(n, batch=64, execution=EXECUTIONS["fsdp"])
+        ).terms
+        for n in (1, ranks)
+    )
+
+    assert many.weights == one.weights
+    assert many.optimizer_state == one.optimizer_state
+    assert not lora or many.buffers < 0.1 * many.weights
+
+
+@pytest.mark.parametrize("stage", [0, 2])
+@given(length=st.integers(256, 8192))
+def test_the_allocator_of_others_holds_more_beside_the_tensors(stage: int, length: int) -> None:
+    """Samples of many lengths leave holes; what tensors take is the same."""
+    model, how = catalog.model("llama-2-7b"), EXECUTIONS["deepspeed"]
+    ours, others = (
+        estimate_memory(
+            model,
+            cluster(),
+            lora_workload(length, 64),
+            strategy(
+                8,
+                zero_stage=stage,
+                execution=how.model_copy(update={"software": whose, "loss": "plain"}),
+            ),
+        )
+        for whose in ("dsforge", "others")
+    )
+
+    assert others.allocated_bytes.likely == ours.allocated_bytes.likely
+    assert 1.02 < others.reserved_bytes.likely / ours.reserved_bytes.likely < 1.12
+    assert others.reserved_bytes.high >= ours.reserved_bytes.high

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from formulas import next_power_of_two
 from planning import GIB, cluster, lora_workload, qlora_workload, strategy, workload
 from pydantic import ValidationError
 
 from dsforge import catalog
+from dsforge.engines import BY_NAME
 from dsforge.estimate.activations import layer_token_bytes
 from dsforge.estimate.layer_time import setting_of
 from dsforge.estimate.memory import estimate_memory
@@ -146,6 +148,44 @@ def test_zero_3_shards_packed_matrices_and_gathers_their_bytes() -> None:
     assert sent[0] < 0.3 * sent[1]
 
 
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+@pytest.mark.parametrize("double", [True, False])
+def test_fsdp_keeps_the_scales_on_each_device_wherever_the_weights_are(
+    ranks: int, double: bool
+) -> None:
+    """They are attributes of a weight: sharding and offload take the packed matrix alone."""
+    cards, work = cluster(1, ranks, "a100-80gb"), adapted(bits=4, double_quant=double)
+    how = strategy(ranks, zero_stage=3, recompute="full", execution=BY_NAME["fsdp"].execution)
+    moved = how.model_copy(update={"offload_optimizer": "cpu", "offload_parameters": "cpu"})
+    here, in_ram = (estimate_memory(SEVENTY, cards, work, each) for each in (how, moved))
+    packed = quantised_elements(SEVENTY)
+    scales = packed * (1 / 64 + 4 / (64 * 256) if double else 4 / 64)
+    rest = parameters(SEVENTY) - packed
+    shard = (0.5 * packed + 2 * rest + 4 * lora_parameters(SEVENTY, LoraSpec())) / ranks
+
+    assert in_ram.terms.weights == pytest.approx(scales, rel=1e-6)
+    assert here.terms.weights == pytest.approx(scales + shard, rel=1e-6)
+    assert in_ram.terms.buffers > here.terms.buffers  # shards that come from RAM
+
+
+@pytest.mark.parametrize("method", ["full", "lora"])
+def test_shards_from_ram_are_shorter_on_more_ranks(method: str) -> None:
+    """A unit comes as it is stored, beside its cast; frozen in 16 bits, trained in float32."""
+    work = workload() if method == "full" else lora_workload()
+    more = []
+    for ranks in (2, 4, 8):
+        how = strategy(ranks, zero_stage=3, execution=BY_NAME["fsdp"].execution)
+        moved = how.model_copy(update={"offload_optimizer": "cpu", "offload_parameters": "cpu"})
+        cards = cluster(1, ranks, "a100-80gb")
+        found = [estimate_memory(LLAMA, cards, work, each).terms.buffers for each in (how, moved)]
+        more.append(ranks * (found[1] - found[0]))
+    layers = parameters(LLAMA) - 2 * 32_000 * 4096
+    unit = 2 * 2 * layers / 32 * (3 if method == "full" else 1)
+
+    assert more == [pytest.approx(more[0], rel=1e-6)] * 3
+    assert more[0] == pytest.approx(unit, rel=0.05)
+
+
 @pytest.mark.parametrize(
     ("lora", "bits"),
     [
@@ -255,3 +295,23 @@ def test_optimizers_of_bitsandbytes_store_their_moments(
         in_ram * trained, rel=1e-3
     )
     assert found.checkpoint_bytes == pytest.approx((2 + on_device + in_ram) * trained, rel=1e-3)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 8])
+def test_fsdp1_pins_gradients_of_frozen_weights_and_rounds_each_block(ranks: int) -> None:
+    """Twice the packed shards in RAM, in powers of two; FSDP2 pins the shards alone."""
+    cards, work = cluster(1, ranks, "a100-80gb"), adapted(bits=4)
+    moved = {"zero_stage": 3, "offload_optimizer": "cpu", "offload_parameters": "cpu"}
+    told = {"has": "others", "ours": "dsforge"}
+    host = {}
+    for name, software in told.items():
+        run = BY_NAME["fsdp"].execution.model_copy(update={"software": software})
+        how = strategy(ranks, recompute="full", execution=run, **moved)
+        host[name] = estimate_memory(SEVENTY, cards, work, how).host_bytes.step
+    packed, outer = 0.5 * quantised_elements(SEVENTY), 2 * 2 * 32_000 * 8192
+    trained = 4 * lora_parameters(SEVENTY, LoraSpec())
+    layer = next_power_of_two((packed + trained) / 80 / ranks)
+    shards = ranks * (80 * layer + next_power_of_two(outer / ranks))
+
+    assert host["has"] - host["ours"] == pytest.approx(shards - trained, rel=0.02)
+    assert host["has"] > 2 * packed

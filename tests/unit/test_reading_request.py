@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from dsforge.cli.flags import Flags, to_request
+from dsforge.cli.asked import to_request
+from dsforge.cli.flags import Flags
 from dsforge.cli.main import app
 from dsforge.errors import SpecError
 from dsforge.plan import Request

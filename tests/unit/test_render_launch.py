@@ -287,7 +287,9 @@ def test_train_yaml_is_a_train_job(changed: dict[str, Any]) -> None:
     read = yaml.safe_load(texts(plan)["train.yaml"])
     job = TrainJob.model_validate(read)
 
-    assert set(read) | {"lora", "optimizer_states"} == set(TrainJob.model_fields)
+    assert set(read) | {"lora", "optimizer_states", "preference", "torch"} == set(
+        TrainJob.model_fields
+    )
     assert (job.lora, job.steps) == (work.lora, work.steps)
     assert job.optimizer_states == work.optimizer_states
     assert job.model == "meta-llama/Llama-2-7b-hf"

@@ -132,8 +132,6 @@ def test_a_folder_that_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"tensor_parallel_size": 2},
-        {"pipeline_parallel_size": 2},
         {"global_batch_size": 16},
         {"seed": 1},
         {"samples": 65},
@@ -160,12 +158,39 @@ def test_a_checkpoint_of_this_run_fits(tmp_path: Path) -> None:
     assert check_note(tmp_path / "checkpoints" / "global_step4", note(0)).step == 4
 
 
-@pytest.mark.parametrize("changes", [{"world_size": 3}, {"zero_stage": 0}])
+SPLITS: list[dict[str, int]] = [
+    {"tensor_parallel_size": 2},
+    {"pipeline_parallel_size": 2},
+    {"tensor_parallel_size": 2, "pipeline_parallel_size": 2},
+]
+
+
+@pytest.mark.parametrize("changes", [{"world_size": 3}, {"zero_stage": 0}, *SPLITS])
 def test_other_ranks_and_stages_go_on_from_it(changes: dict[str, int], tmp_path: Path) -> None:
     """What can be reshaped is no reason to refuse."""
     saved(tmp_path, 4)
 
     assert check_note(tmp_path / "checkpoints" / "global_step4", note(0, **changes)).step == 4
+
+
+@pytest.mark.parametrize("named", [True, False])
+@pytest.mark.parametrize("changes", SPLITS)
+def test_split_ranks_must_have_said_what_they_hold(
+    changes: dict[str, int], named: bool, tmp_path: Path
+) -> None:
+    """Those of older releases did not; on the same ranks DeepSpeed loads them all the same."""
+    saved(tmp_path, 4)
+    path = tmp_path / "checkpoints" / "global_step4"
+    split = note(4).model_copy(update={**changes, "any_ranks": named})
+    (path / NOTE).write_text(split.model_dump_json())
+
+    assert check_note(path, note(0, **changes)).any_ranks == named
+    if named:
+        assert check_note(path, note(0)).step == 4
+    else:
+        with pytest.raises(DsforgeError) as raised:
+            check_note(path, note(0))
+        assert "of this checkpoint cannot change on resume" in raised.value.hint
 
 
 def with_files(path: Path) -> None:

@@ -79,7 +79,7 @@ def test_a_spoilt_note_is_passed_over(spoil: Callable[[Path], None], tmp_path: P
         read_note(tmp_path / "checkpoints/global_step6")
 
     assert chosen == tmp_path / "checkpoints/global_step4"
-    assert time.monotonic() - begin < 5
+    assert time.monotonic() - begin < 30  # an endless file would never end
 
 
 @pytest.mark.parametrize("name", ["global_step" + "9" * 5000, "global_step٣", "global_step-1"])

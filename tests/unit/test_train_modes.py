@@ -39,8 +39,9 @@ def rules(settings: dict[str, Any], stage: int = 1, ranks: int = 4) -> list[str]
         (TENSOR, Layout(data_parallel_size=2, tensor_parallel_size=2)),
         (PIPELINE, Layout(data_parallel_size=2, pipeline_parallel_size=2)),
         (SEQUENCE, Layout(data_parallel_size=2, context_parallel_size=2)),
+        ({**TENSOR, **PIPELINE}, Layout(tensor_parallel_size=2, pipeline_parallel_size=2)),
     ],
-    ids=["none", "tensor-off", "pipeline-auto", "tensor", "pipeline", "sequence"],
+    ids=["none", "tensor-off", "pipeline-auto", "tensor", "pipeline", "sequence", "three-axes"],
 )
 def test_the_ranks_that_are_left_are_data_parallel(
     settings: dict[str, Any], layout: Layout
@@ -57,7 +58,9 @@ def test_the_ranks_that_are_left_are_data_parallel(
         (TENSOR, 1, 3, "world-size"),
         ({"tensor_parallel": {"autotp_size": -2}}, 1, 4, "parallel-size"),
         ({"pipeline": {"stages": "two"}}, 1, 4, "parallel-size"),
-        ({**TENSOR, **PIPELINE}, 1, 4, "deepspeed-3d"),
+        ({**PIPELINE, **SEQUENCE}, 1, 4, "deepspeed-3d"),
+        ({**TENSOR, **PIPELINE}, 1, 6, "world-size"),
+        ({**TENSOR, **PIPELINE}, 2, 4, "zero-pipeline"),
         ({**TENSOR, **SEQUENCE}, 1, 4, "deepspeed-3d"),
         (TENSOR, 3, 4, "zero-tensor"),
         (PIPELINE, 2, 4, "zero-pipeline"),
@@ -193,3 +196,13 @@ def test_outer_stages_take_embedding_and_head(
 ) -> None:
     """Layers of each stage -> bounds in the sequence with embedding before, norm and head after."""
     assert explicit_bounds(counts, before, 2) == bounds
+
+
+@pytest.mark.parametrize("adapters", [False, True])
+@pytest.mark.parametrize("stage", [0, 2, 3])
+def test_a_model_with_an_indexer_is_refused_in_every_mode(stage: ZeroStage, adapters: bool) -> None:
+    """Transformers runs the indexer without gradients, so training would leave it as it was."""
+    shape = configuration(layer_types=["indexed_attention"] * 4)
+    problems = check_model(Mode(Layout()), shape, adapters=adapters, zero_stage=stage)
+
+    assert [problem.rule for problem in problems] == ["indexed-attention"]

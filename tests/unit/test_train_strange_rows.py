@@ -17,9 +17,10 @@ from dsforge.errors import SpecError
 from dsforge.job import TrainJob
 from dsforge.specs import DataSpec
 from dsforge.train.data import row_files
+from dsforge.train.data.conversations import MAX_MESSAGES
 from dsforge.train.data.preparation import read_data
 from dsforge.train.data.row_files import MAX_ROW_BYTES, data_files
-from dsforge.train.data.rows import MAX_MESSAGES, SHOWN_PROBLEMS, read_rows
+from dsforge.train.data.rows import SHOWN_PROBLEMS, read_rows
 from dsforge.train.run.progress import Screen
 
 GOOD = b'{"text": "fine"}\n'

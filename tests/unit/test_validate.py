@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dsforge.cli.main import app, main
 from dsforge.errors import SpecError
 from dsforge.validate import parse_table, validation
 from dsforge.validate.cases import Case, case_of, counter_of, rank_of
-from dsforge.validate.score import Outcome, decisions, errors, overall
+from dsforge.validate.score import Outcome, Run, decisions, errors, overall
 from dsforge.validate.table import Row
 
 COLUMNS = {
@@ -195,22 +197,52 @@ def test_sources_weigh_equally() -> None:
     assert errors(small).bias == pytest.approx(-0.05)
 
 
+def group(*pairs: tuple[float, float]) -> list[Run]:
+    """Runs of so many layouts, from predicted and measured seconds."""
+    return [Run(number, *pair) for number, pair in enumerate(pairs)]
+
+
 def test_decisions_are_judged_by_order_and_regret() -> None:
     """A reversed order has correlation -1; its pick is the slowest."""
     measured = [1.0, 2.0, 3.0, 4.0, 5.0]
-    right = decisions([[(m * 2, m) for m in measured]])
-    wrong = decisions([[(-m, m) for m in measured]])
+    right = decisions([group(*((m * 2, m) for m in measured))])
+    wrong = decisions([group(*((-m, m) for m in measured))])
 
     assert right is not None
     assert wrong is not None
-    assert (right.spearman, right.regret) == (pytest.approx(1), 0)
+    assert (right.spearman, right.regret, right.repeat_spread) == (pytest.approx(1), 0, None)
     assert (wrong.spearman, wrong.worst_regret) == (pytest.approx(-1), 4)
 
 
-@pytest.mark.parametrize("group", [[(1.0, 1.0)] * 4, [(1.0, 1.0)] * 5], ids=["few", "equal"])
-def test_groups_that_say_nothing_are_left_out(group: list[tuple[float, float]]) -> None:
-    """Fewer than five layouts, or five alike, have no order."""
-    assert decisions([group]) is None
+def test_of_layouts_predicted_alike_none_is_the_lucky_pick() -> None:
+    """The regret is their mean, not that of the fastest among them."""
+    found = decisions([group((1, 3), (1, 1), (2, 2), (3, 3), (4, 4))])
+
+    assert found is not None
+    assert found.regret == pytest.approx(1.0)
+
+
+@given(st.permutations(range(15)))
+def test_repeats_of_a_layout_are_no_layouts(order: list[int]) -> None:
+    """Three runs each of five layouts, in any order: as the five with their median runs."""
+    five = group((1, 10), (2, 20), (3, 15), (4, 40), (5, 50))
+    runs = [run._replace(took=run.took * noise) for run in five for noise in (0.8, 1, 1.2)]
+    once, thrice = decisions([five]), decisions([[runs[place] for place in order]])
+
+    assert once is not None
+    assert thrice is not None
+    assert (thrice.spearman, thrice.regret) == (once.spearman, once.regret)
+    assert thrice.repeat_spread == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(
+    "runs",
+    [group(*[(1.0, 1.0)] * 4), group(*[(1.0, 1.0)] * 5), [Run(0, 1.0, t) for t in range(1, 9)]],
+    ids=["few", "equal", "one layout"],
+)
+def test_groups_that_say_nothing_are_left_out(runs: list[Run]) -> None:
+    """Fewer than five layouts, five alike, or runs of one layout have no order."""
+    assert decisions([runs]) is None
 
 
 def test_the_command_prints_a_document_that_is_json(tmp_path: Path) -> None:

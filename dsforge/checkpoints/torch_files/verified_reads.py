@@ -24,7 +24,7 @@ from dsforge.checkpoints.torch_files.archive import Archive
 from dsforge.checkpoints.torch_files.zip_records import Record
 from dsforge.checkpoints.verify.checkpoint import verify_folder
 from dsforge.checkpoints.weights.bit_types import BITS
-from dsforge.checkpoints.zero.parameters import Piece
+from dsforge.checkpoints.zero.atoms import Piece
 from dsforge.errors import EXIT_FINDINGS, Problem, SpecError
 from dsforge.findings import Finding
 
@@ -123,8 +123,8 @@ def check_pieces(pieces: Iterable[Piece], watcher: Watcher) -> None:
     """
     records: dict[tuple[Path, str], tuple[CheckedArchive, Record]] = {}
     for archive, tensor, *_ in pieces:
-        record = archive.locate(tensor)
         if isinstance(archive, CheckedArchive):
+            record = archive.locate(tensor)
             records[archive.path, record.name] = (archive, record)
     watcher.begin("checked", sum(record.bytes for _, record in records.values()))
     for archive, record in records.values():

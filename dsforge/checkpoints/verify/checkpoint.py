@@ -8,13 +8,20 @@ from pathlib import Path
 
 from dsforge.checkpoints.findings import error
 from dsforge.checkpoints.folder import Folder, find_checkpoint
-from dsforge.checkpoints.verify.expected_shapes import Wanted, plain_name, shape_findings
+from dsforge.checkpoints.verify.expected_shapes import (
+    Wanted,
+    adapter_findings,
+    are_adapters_alone,
+    plain_name,
+    shape_findings,
+)
 from dsforge.checkpoints.verify.plain_weights import other_file_findings, weight_findings
 from dsforge.checkpoints.verify.rank_files import CHECKS, Opened
+from dsforge.checkpoints.verify.sharded_folder import sharded_findings
 from dsforge.checkpoints.verify.torch_file import Depth, content_findings, opened_archive
 from dsforge.checkpoints.verify.universal_folder import universal_findings
 from dsforge.checkpoints.weights.weight_files import weight_files
-from dsforge.checkpoints.zero.parameters import read_saved
+from dsforge.checkpoints.zero.split_ranks import is_split, read_ranks, states_shares
 from dsforge.checkpoints.zero.stated_values import MISFITS
 from dsforge.errors import DsforgeError
 from dsforge.findings import Finding, worst_first
@@ -46,6 +53,8 @@ def verify_folder(
         found = weight_findings(folder, depth, wanted)
     elif folder.kind == "huggingface":
         found = _huggingface(folder.path, depth, wanted)
+    elif folder.kind == "torch":
+        found = sharded_findings(folder, depth, wanted)
     elif folder.kind == "universal":
         found = universal_findings(folder, depth)
     else:
@@ -112,16 +121,20 @@ def _whole_parameters(opened: Opened, wanted: Wanted) -> Iterator[Finding]:
     """The parts of all ranks make up every parameter, and those the model."""
     folder = opened.folder
     archives = {file.path: archive for file, archive in opened.archives.items()}
-    if any(f.kind in ("layer", "expert") or f.model_rank for f in folder.files):
+    told = not is_split(folder) or states_shares(folder, archives.__getitem__)
+    if folder.of("expert") or not told:
         return
     try:
-        saved = read_saved(folder, archives.__getitem__)
+        saved = read_ranks(folder, archives.__getitem__)
     except DsforgeError as failure:
         yield error("parts-lacking", folder.path.name, failure.message)
         return
     atoms = {**saved.trained, **saved.frozen}
     if not atoms:
         yield error("weights-missing", folder.path.name, "contains no weights")
-    held = {plain_name(n): atom.shape for n, atom in atoms.items() if ".lora_" not in n}
-    if held or not atoms:  # adapters may stand alone, as after QLoRA
-        yield from shape_findings(folder.path.name, held, wanted)
+    shapes = {name: atom.shape for name, atom in atoms.items()}
+    if are_adapters_alone(shapes):
+        yield from adapter_findings(folder.path.name, shapes, wanted)
+        return
+    held = {plain_name(name): shape for name, shape in shapes.items() if ".lora_" not in name}
+    yield from shape_findings(folder.path.name, held, wanted)

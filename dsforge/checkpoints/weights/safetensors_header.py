@@ -67,6 +67,20 @@ def read_entries(file: Path) -> list[Entry]:
     return [e._replace(begin=begin + e.begin, end=begin + e.end) for e in entries]
 
 
+def read_metadata(file: Path) -> dict[str, str]:
+    """The texts that a safetensors file carries beside its tensors. Raises DsforgeError."""
+    header, _, _ = _header(file)
+    return _texts(file, header.pop("__metadata__", None))
+
+
+def _texts(file: Path, metadata: Any) -> dict[str, str]:
+    """Metadata as the library takes it: texts by name, or none."""
+    plain = metadata is None or isinstance(metadata, dict)
+    if not plain or not all(isinstance(text, str) for text in (metadata or {}).values()):
+        raise DsforgeError(f"{file.name}: its metadata values are not strings")
+    return metadata or {}
+
+
 def read_header(file: Path) -> tuple[list[Entry], int, int]:
     """The tensors that a header describes, where their bytes begin, and the size of the file.
 
@@ -74,10 +88,7 @@ def read_header(file: Path) -> tuple[list[Entry], int, int]:
     DsforgeError.
     """
     header, begin, size = _header(file)
-    metadata = header.pop("__metadata__", None)
-    plain = metadata is None or isinstance(metadata, dict)
-    if not plain or not all(isinstance(text, str) for text in (metadata or {}).values()):
-        raise DsforgeError(f"{file.name}: its metadata values are not strings")
+    _texts(file, header.pop("__metadata__", None))
     if len(header) > MAX_TENSORS:
         raise DsforgeError(f"{file.name} contains more than {MAX_TENSORS:,} tensors")
     entries = [_entry(file, *item) for item in header.items()]

@@ -13,9 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
-
-from numpy.typing import NDArray
+from typing import Any
 
 from dsforge.checkpoints.folder import Folder
 from dsforge.checkpoints.path_names import check_parameters, check_states
@@ -23,6 +21,8 @@ from dsforge.checkpoints.pickles.machine import MAX_COUNT
 from dsforge.checkpoints.pickles.values import Foreign, StoredTensor
 from dsforge.checkpoints.torch_files.archive import Archive
 from dsforge.checkpoints.weights.bit_types import FLOATS
+from dsforge.checkpoints.zero.atoms import WEIGHTS, Atom, Parameter, Piece
+from dsforge.checkpoints.zero.shares import SHARES, read_shares
 from dsforge.checkpoints.zero.stated_values import (
     MISFITS,
     inner_optimizer,
@@ -34,53 +34,10 @@ from dsforge.checkpoints.zero.stated_values import (
 from dsforge.checkpoints.zero.unsharded_optimizer import located, settings
 from dsforge.errors import DsforgeError
 
-WEIGHTS = "fp32"  # the name of the master weights among the states of a parameter
-
-
-class Piece(NamedTuple):
-    """`elements` of a flat tensor in a file, from `start`."""
-
-    archive: Archive
-    tensor: StoredTensor
-    start: int
-    elements: int
-
-
-class Atom(NamedTuple):
-    """A whole parameter: its shape, and for each state the pieces that make it up, in order."""
-
-    shape: tuple[int, ...]
-    states: Mapping[str, tuple[Piece, ...]]
-
-    @property
-    def elements(self) -> int:
-        """Elements of the parameter."""
-        return math.prod(self.shape)
-
-    def dtype(self, state: str = WEIGHTS) -> str:
-        """Type of a state, by torch's name. Raises DsforgeError where its pieces do not agree."""
-        kinds = {piece.tensor.storage.dtype for piece in self.states[state]}
-        if not kinds:
-            raise DsforgeError(f"a parameter of shape {self.shape} has no elements")
-        if len(kinds) > 1:
-            found = " and ".join(sorted(kinds))
-            raise DsforgeError(f"ranks store a parameter of shape {self.shape} in {found}")
-        return kinds.pop()
-
-    def read(self, state: str, begin: int, end: int) -> Iterator[NDArray[Any]]:
-        """The bits of elements `begin` to `end` of a state, piece by piece."""
-        at = 0
-        for piece in self.states[state]:
-            first, last = max(begin, at), min(end, at + piece.elements)
-            if first < last:
-                skipped = piece.start - at
-                yield piece.archive.elements(piece.tensor, skipped + first, skipped + last)
-            at += piece.elements
-
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """A checkpoint of data-parallel ranks, parameter by parameter.
+    """A checkpoint, parameter by parameter.
 
     `scalars` are states that a whole group shares (`step`); `groups` the optimizer's settings of
     each group of parameters; `aliases` tied names and what they are tied to; `trained_in` the type
@@ -90,9 +47,9 @@ class Saved:
 
     zero_stage: int
     world_size: int
-    trained: Mapping[str, Atom]
-    frozen: Mapping[str, Atom]
-    buffers: Mapping[str, Atom]
+    trained: Mapping[str, Parameter]
+    frozen: Mapping[str, Parameter]
+    buffers: Mapping[str, Parameter]
     aliases: Mapping[str, str]
     scalars: Mapping[str, Any]
     groups: tuple[Mapping[str, Any], ...]
@@ -147,7 +104,8 @@ def _sharded(models: list[Archive], parts: list[Archive]) -> Saved:
     stage = stage_of(states[0])
     _check_count(states[0], len(parts))
     groups = [[*_groups(state)] for state in states]
-    shapes = [{n: shape_of(s) for n, s in group.items()} for group in first["param_shapes"]]
+    stated = first["param_shapes"] or _shapes_of_parts(first, states)
+    shapes = [{n: shape_of(s) for n, s in group.items()} for group in stated]
     place = _places_equal if stage == 3 else _places_cut  # noqa: PLR2004 - the stage is its name
     trained: dict[str, Atom] = {}
     for index, named in enumerate(shapes):
@@ -172,9 +130,19 @@ def _sharded(models: list[Archive], parts: list[Archive]) -> Saved:
         scalars=_scalars(parts[0], base),
         groups=settings(base),
         scaler=_scaler(states[0]),
-        trained_in=_trained_in(module),
+        trained_in=trained_in(module),
         progress=_progress(first),
     )
+
+
+def _shapes_of_parts(
+    model: dict[str, Any], states: list[dict[str, Any]]
+) -> list[dict[str, tuple[int, ...]]]:
+    """Shapes by group where the engine states none: in bf16, a pipeline without ZeRO."""
+    shares = read_shares(model.get(SHARES), "the file of weights")
+    groups = len(states[0]["param_slice_mappings"])
+    names = [{n for s in states for n in s["param_slice_mappings"][i]} for i in range(groups)]
+    return [{n: share.local_shape for n, share in shares.items() if n in own} for own in names]
 
 
 def _check_count(state: dict[str, Any], found: int) -> None:
@@ -290,13 +258,13 @@ def _unsharded(archive: Archive) -> Saved:
         scalars=_scalars(archive, inner) if inner else {},
         groups=settings(inner),
         scaler={k: v for k, v in optimizer.items() if k in SCALER},
-        trained_in=_trained_in(module),
+        trained_in=trained_in(module),
         progress=_progress(value),
         states_told=told,
     )
 
 
-def _trained_in(module: Mapping[str, StoredTensor]) -> str:
+def trained_in(module: Mapping[str, StoredTensor]) -> str:
     """The floating-point type of most weights: a buffer may come first, and hold whole numbers."""
     counts: Counter[str] = Counter()
     for tensor in module.values():
@@ -315,8 +283,10 @@ def _trained(
     module = archive.value["module"]
     if not optimizer:
         return {}, True
-    chosen = [name for name in names if ".lora_" in name] or names
-    places = located(module, chosen, optimizer, WEIGHTS)
+    adapters = [name for name in names if ".lora_" in name] or names
+    places = located(module, chosen := names, optimizer, WEIGHTS)
+    if places is None:  # not all of them trained
+        places = located(module, chosen := adapters, optimizer, WEIGHTS)
     if places is None:
         return {name: _single_atom(archive, module[name]) for name in chosen}, False
     found = {}

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from dsforge.lint.reading.marks import Loc
+from dsforge.importing.marks import Loc
 from dsforge.lint.schemas.releases import Block, Release, Releases, number
 
 MOST_UNKNOWN = 100  # keys that are looked up among similar ones: the search is slow

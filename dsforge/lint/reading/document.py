@@ -12,8 +12,8 @@ from itertools import islice
 from typing import Any, Literal, NamedTuple
 
 from dsforge.findings import Edit
+from dsforge.importing.marks import Flaw, Loc, Mark
 from dsforge.lint.reading.json_text import parsed
-from dsforge.lint.reading.marks import Flaw, Loc, Mark
 
 Kind = Literal["ds_config", "hostfile", "env", "megatron", "accelerate", "train", "unknown"]
 

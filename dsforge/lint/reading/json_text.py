@@ -16,7 +16,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple, cast
 
 from dsforge.findings import Edit
-from dsforge.lint.reading.marks import Flaw, Loc, Mark
+from dsforge.importing.marks import Flaw, Loc, Mark
 from dsforge.outside import UnreadableError, json_with_repeated
 
 MAX_DEPTH = 40

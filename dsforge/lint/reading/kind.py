@@ -11,11 +11,11 @@ from pathlib import PurePath
 
 from dsforge.errors import SpecError
 from dsforge.findings import Edit
+from dsforge.importing.marks import Flaw, Loc, Mark
+from dsforge.importing.programs import match_of
+from dsforge.importing.script_text import arguments_of
 from dsforge.lint.reading.document import Document, Kind, Line
 from dsforge.lint.reading.json_text import UNFILLED, parsed, plain
-from dsforge.lint.reading.marks import Flaw, Loc, Mark
-from dsforge.lint.reading.programs import match_of
-from dsforge.lint.reading.script_text import arguments_of
 from dsforge.lint.reading.telling import Told, told_of, told_of_text
 
 HOST = re.compile(r"\S+[ \t]+slots=")

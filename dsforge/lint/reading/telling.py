@@ -12,8 +12,9 @@ from difflib import get_close_matches
 from pathlib import PurePath
 from typing import Any, NamedTuple
 
+from dsforge.importing.programs import Match, match_of
 from dsforge.lint.reading.document import Kind
-from dsforge.lint.reading.programs import Match, match_of
+from dsforge.lint.schemas.accelerate_keys import KEYS, OF_SAGEMAKER
 from dsforge.lint.schemas.releases import frozen
 
 DECIDING = (
@@ -52,7 +53,8 @@ def told_of(name: str, root: Any) -> Told:
     keys = [str(key) for key in root][:LOOKED_AT]
     match = match_of(keys)
     of_train = match is None or any(key in keys for key in OF_TRAIN)
-    if isinstance(root.get("deepspeed_config"), str) and of_train:
+    engine = isinstance(root.get("deepspeed_config"), str) or isinstance(root.get("torch"), dict)
+    if engine and of_train:
         return Told("train")
     if _is_of_accelerate(keys):
         return Told("accelerate")
@@ -72,8 +74,13 @@ def told_of_text(name: str, text: str) -> Told:
 
 
 def _is_of_accelerate(keys: list[str]) -> bool:
-    own = sum(key in ACCELERATE for key in keys)
-    return own > 0 or sum(key in WITH_ACCELERATE for key in keys) > 1
+    """Whether keys are accelerate's: trainers that pass some of them on have many of their own."""
+    signs = sum(key in ACCELERATE for key in keys)
+    if signs == len(ACCELERATE):
+        return True
+    strange = sum(key not in KEYS and key not in OF_SAGEMAKER for key in keys)
+    telling = signs or sum(key in WITH_ACCELERATE for key in keys) > 1
+    return bool(telling) and strange * 2 <= len(keys)
 
 
 def _as_ds_config(name: str, root: Mapping[str, Any], keys: list[str], match: Match | None) -> Told:

@@ -10,21 +10,10 @@ from dsforge.lint.checked_file import CheckedFile, rule, shown
 from dsforge.lint.conditions import If
 from dsforge.lint.rows import Look, Row, rules
 from dsforge.lint.rules.keys import is_slip
+from dsforge.lint.schemas.accelerate_keys import KEYS, OF_SAGEMAKER
 
 PLUGIN = "deepspeed_config"
 CHECKS = "accelerate utils/dataclasses.py, DeepSpeedPlugin._deepspeed_config_checks"
-KEYS = (
-    "compute_environment debug distributed_type downcast_bf16 dynamo_config enable_cpu_affinity "
-    "fp8_config fsdp_config gpu_ids machine_rank main_process_ip main_process_port "
-    "main_training_function megatron_lm_config mixed_precision mpirun_config num_machines "
-    "num_processes parallelism_config rdzv_backend same_network tpu_env tpu_use_cluster "
-    "tpu_use_sudo tpu_name tpu_zone tpu_vm use_cpu command_file commands deepspeed_config "
-    "dynamo_backend fp16"  # former ones, which BaseConfig.process_config converts
-).split()
-OF_SAGEMAKER = (  # accelerate commands/config/config_args.py, SageMakerConfig
-    "ec2_instance_type iam_role_name image_uri profile region base_job_name pytorch_version "
-    "transformers_version py_version sagemaker_inputs_file sagemaker_metrics_file additional_args"
-).split()
 OF_PLUGIN = (  # accelerate commands/config/cluster.py and the flags of commands/launch.py
     "gradient_accumulation_steps gradient_clipping zero_stage offload_optimizer_device "
     "offload_param_device offload_optimizer_nvme_path offload_param_nvme_path zero3_init_flag "

@@ -13,14 +13,15 @@ from dsforge import constraints
 from dsforge.constraints import (
     Constraint,
     inputs,
+    layers,
     megatron,
     sizes,
     trainer,
 )
 from dsforge.constraints import deepspeed as engine
 from dsforge.findings import Hit, Rule, Severity
+from dsforge.importing.marks import Loc
 from dsforge.lint.checked_file import ZERO, CheckedFile, rule
-from dsforge.lint.reading.marks import Loc
 from dsforge.lint.rules.accelerate import PLUGIN
 from dsforge.lint.rules.batch import TOTAL
 from dsforge.lint.rules.megatron import CP, EP, GLOBAL, GROUPS, TP
@@ -148,9 +149,9 @@ RULES: tuple[Rule[CheckedFile], ...] = (
         ds_config=STAGE,
     ),
     _rule(
-        engine.one_way_to_split,
-        why="The pipeline engine takes layers, AutoTP and Ulysses take Hugging Face models: not "
-        "both. Megatron-LM combines them.",
+        engine.sequence_with_split,
+        why="Ulysses exchanges the heads of whole attention layers over all ranks of a replica; "
+        "tensor and pipeline ranks have a part of them. Megatron-LM combines them.",
         ds_config=_size,
     ),
     _rule(
@@ -239,6 +240,12 @@ RULES: tuple[Rule[CheckedFile], ...] = (
         why="Tensor, pipeline and sequence ranks together must divide the GPUs.",
         ds_config=_size,
         megatron=(TP,),
+    ),
+    _rule(
+        layers.recurrent_parallel,
+        why="State-space, linear-attention and convolution layers pass a state from token to token "
+        "that no rank can compute a part of; DeepSpeed shares attention and MLP alone.",
+        ds_config=_size,
     ),
     _rule(
         sizes.tensor_divides_heads,

@@ -16,7 +16,6 @@ LARGE_BUCKET = 1_000_000_000
 BYTES = 2  # of one element in half precision
 LARGEST_SUB_GROUP = 10_000_000_000
 LARGE_PERSISTENCE = 10_000_000
-OFTEN = 10
 
 
 @rule(
@@ -208,18 +207,6 @@ ROWS = rules(
         "The key alone ends the training after `end_profile_step`.",
         evidence="deepspeedai/DeepSpeed#4759, huggingface/transformers#27830",
         when=(If("@name", "does not name", ("tun",)),),
-    ),
-    Row(
-        "steps-per-print",
-        "info",
-        If("steps_per_print", "between", (1, OFTEN - 1)),
-        "`{key}` (={number}) prints often",
-        "use 100",
-        title="A line in the log for nearly every step.",
-        why="Each print fetches the loss scale and learning rates from all groups and fills "
-        "the log.",
-        evidence="DeepSpeed runtime/engine.py, _report_progress; accelerate sets it to infinity",
-        when=(If("@auto", "off"),),
     ),
     Row(
         "steps-per-print-zero",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from dsforge.findings import Edit, Hit, Severity
+from dsforge.findings import Edit, Hit
 from dsforge.lint.checked_file import CheckedFile, rule, shown
 from dsforge.lint.conditions import If
 from dsforge.lint.reading.document import Line
@@ -22,6 +22,7 @@ LOGIN = re.compile(r"://[^/@\s:]{1,99}:[^/@\s]{1,99}@")  # http://user:password@
 SWITCHES = ("", "0", "1", "true", "false", "yes", "no", "on", "off")  # no secret is one of these
 OF_RANK = ("RANK", "LOCAL_RANK")
 OF_JOB = ("WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+SHORT_LOGS = ("", '""', "WARN", "warn", "VERSION", "version")  # levels that say little
 INTERFACES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
 
 
@@ -89,6 +90,11 @@ def env_name(file: CheckedFile) -> Iterator[Hit]:
             yield Hit((), message, "use letters, digits and `_`", offset=variable.line.start)
 
 
+def _without_own(name: str, value: str) -> str:
+    """A value without its own variable, as in `PATH=$PATH:/x`, which each host is meant to fill."""
+    return re.sub(rf"\$(?:{re.escape(name)}\b|\{{{re.escape(name)}\}})", "", value)
+
+
 @rule(
     "env-value",
     "error",
@@ -111,7 +117,7 @@ def env_value(file: CheckedFile) -> Iterator[Hit]:
                 "write it without quotes" if in_quotes else 'write it without `"`, `\\` and `` ` ``'
             )
             yield Hit((), message, fix, offset=start)
-        elif "$" in value:
+        elif "$" in _without_own(variable.name, value):
             message = f"`$` in the value of `{name}` is expanded on each host"
             yield Hit(
                 (), message, "write the value, unless the expansion is intended", (), start, "info"
@@ -198,12 +204,17 @@ def env_secret(file: CheckedFile) -> Iterator[Hit]:
 )
 def env_rank(file: CheckedFile) -> Iterator[Hit]:
     """A variable that the launcher sets."""
+    of_job: dict[str, int] = {}
     for variable in variables(file.document):
-        if variable.name in (*OF_RANK, *OF_JOB):
+        if variable.name in OF_RANK:
             message = f"`{variable.name}` is set by the launcher for each rank"
-            severity: Severity = "warning" if variable.name in OF_RANK else "info"
-            start = variable.line.start
-            yield Hit((), message, "remove it", offset=start, severity=severity)
+            yield Hit((), message, "remove it", offset=variable.line.start)
+        elif variable.name in OF_JOB:
+            of_job.setdefault(variable.name, variable.line.start)
+    if of_job:  # one line for all: accelerate writes them again at each launch
+        names = " and ".join(f"`{name}`" for name in of_job)
+        message = f"{names} {'is' if len(of_job) == 1 else 'are'} set by the launcher for each rank"
+        yield Hit((), message, "remove it", offset=min(of_job.values()), severity="info")
 
 
 @rule(
@@ -287,7 +298,7 @@ ROWS = rules(
     Row(
         "env-travels",
         "info",
-        If("NCCL*DEBUG PYTHON*DEBUG MLFLOW*DEBUG UCX*DEBUG MV2*DEBUG", "present"),
+        If("NCCL*DEBUG PYTHON*DEBUG MLFLOW*DEBUG UCX*DEBUG MV2*DEBUG", "not in", SHORT_LOGS),
         "`{key}` stays on for every run from this folder",
         "set it in the shell",
         title="A debug variable that is exported anyway.",

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from dsforge.errors import SpecError
 from dsforge.findings import Hit
+from dsforge.importing.marks import Loc
 from dsforge.lint.checked_file import CheckedFile, rule
-from dsforge.lint.reading.marks import Loc
 
 
 @rule(

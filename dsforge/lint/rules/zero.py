@@ -11,6 +11,8 @@ from dsforge.lint.rows import Look, Row, rules
 from dsforge.zero_stages import FULLY_SHARDED
 
 CONFIG = "DeepSpeed runtime/zero/config.py, DeepSpeedZeroConfig"
+GATHER = "stage3_gather_16bit_weights_on_model_save"
+SAVES_WHOLE = (GATHER, "stage3_gather_fp16_weights_on_model_save")  # as stages below 3 do anyway
 
 
 @rule(
@@ -21,7 +23,7 @@ CONFIG = "DeepSpeed runtime/zero/config.py, DeepSpeedZeroConfig"
 )
 def stage3_keys_below(file: CheckedFile) -> Iterator[Hit]:
     """Stage 3 settings at a lower stage."""
-    keys = [k for k in file.block(ZERO) if k.startswith("stage3_")]
+    keys = [k for k in file.block(ZERO) if k.startswith("stage3_") and k not in SAVES_WHOLE]
     if keys and file.stage is not None and file.stage < FULLY_SHARDED:
         message = f"`{keys[0][:60]}` is not read at ZeRO stage {file.stage}"
         message += f" (nor are {len(keys) - 1} more)" if len(keys) > 1 else ""
@@ -38,12 +40,11 @@ def stage3_keys_below(file: CheckedFile) -> Iterator[Hit]:
 )
 def unsaved_weights(file: CheckedFile) -> Iterator[Hit]:
     """Stage 3 without gathering weights on save."""
-    new = "stage3_gather_16bit_weights_on_model_save"
-    keys = (new, "gather_16bit_weights_on_model_save", "stage3_gather_fp16_weights_on_model_save")
+    keys = (*SAVES_WHOLE, "gather_16bit_weights_on_model_save")
     trained = FACTS["@trainer"](file, ())  # others gather in their own code
     if trained and file.stage == FULLY_SHARDED and not any(file.at(ZERO, key) for key in keys):
         loc = (ZERO, next((k for k in keys if k in file.block(ZERO)), "stage"))
-        yield Hit(loc, "full weights are not gathered on save", f"set `{new}` to true")
+        yield Hit(loc, "full weights are not gathered on save", f"set `{GATHER}` to true")
 
 
 ROWS = rules(

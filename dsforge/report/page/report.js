@@ -1,22 +1,7 @@
-// Buttons of the report: theme, print, copy. The report is complete without them.
+// Buttons of the report: print, copy (theme.js has the theme). The report is complete without them.
 "use strict";
 {
-  const THEMES = ["auto", "light", "dark"];
-  const root = document.documentElement, live = document.getElementById("live");
-  const theme = document.getElementById("theme");
-  const show = () => (theme.textContent = `Theme: ${root.dataset.theme ?? "auto"}`);
-  theme.addEventListener("click", () => {
-    const next = THEMES[(THEMES.indexOf(root.dataset.theme ?? "auto") + 1) % THEMES.length];
-    if (next === "auto") delete root.dataset.theme;
-    else root.dataset.theme = next;
-    try {
-      localStorage.setItem("dsforge-theme", next);
-    } catch {
-      // no storage: it lasts as long as the page
-    }
-    show();
-  });
-  show();
+  const live = document.getElementById("live");
 
   document.getElementById("print").addEventListener("click", () => print());
   const opened = [];

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import stat
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from dsforge.checkpoints.export import Describe, Kind, undescribed
 from dsforge.checkpoints.output.disk import drop_from_cache
-from dsforge.checkpoints.output.new_folder import SILENT, replaced_folder
+from dsforge.checkpoints.output.new_folder import SILENT, replaced_folder, write_file
 from dsforge.errors import DsforgeError, first_line
+from dsforge.train.engines.engine import Engine
 from dsforge.train.model.qlora import is_quantised
 from dsforge.train.parallel.agreement import on_first_rank
-from dsforge.train.parallel.autotp import whole_shards
 
 ADAPTER = "default"  # peft's name for the only adapter
 # A module that trains as a whole: its copy, and the frozen one that it stands for.
@@ -28,57 +29,36 @@ SLICE_ELEMENTS = 4 * 1024 * 1024
 WORD = 2**64
 
 
-def export(engine: Any, tokenizer: Any, folder: Path) -> Path | None:
+class Companions(NamedTuple):
+    """What goes along with weights: the tokenizer, and the files that describe them."""
+
+    tokenizer: Any
+    describe: Describe = undescribed
+
+    def write(self, folder: Path, kind: Kind) -> None:
+        """Write them into a folder of weights; peft's own card, which names paths, is replaced."""
+        self.tokenizer.save_pretrained(folder)
+        for name, content in self.describe(kind).items():
+            (folder / name).unlink(missing_ok=True)
+            write_file(folder / name, content)
+
+
+def export(
+    engine: Engine, tokenizer: Any, folder: Path, describe: Describe = undescribed
+) -> Path | None:
     """The folder of the consolidated model; none on ranks other than the first.
 
     Adapters are merged into it, and stand alone in `adapter` beside it, as peft reads them; under
-    QLoRA that folder is all there is. All ranks must call it. Raises DsforgeError where the files
+    QLoRA that folder is all there is. `describe` gives the files that describe each: model card
+    and licences. All ranks must call it. Raises DsforgeError where the files
     do not hold the weights.
     """
-    module = engine.module
-    if hasattr(module, "gathered_weights"):  # a pipeline: no rank has all of the model
-        weights = module.gathered_weights()
-        module = module.whole
-    else:
-        weights = consolidated(engine)
-    return on_first_rank(lambda: _write(module, weights, tokenizer, folder))
+    module, weights = engine.whole_weights()
+    beside = Companions(tokenizer, describe)
+    return on_first_rank(lambda: _write(module, weights, beside, folder))
 
 
-def consolidated(engine: Any) -> dict[str, Any]:
-    """Every parameter and stored buffer, whole, on the CPU of rank 0; empty on other ranks.
-
-    Under QLoRA only what was trained: the frozen weights are those of the model's own files.
-    """
-    import deepspeed.comm
-
-    first = deepspeed.comm.get_rank() == 0
-    adapters_only = is_quantised(engine.module)
-    weights: dict[str, Any] = {}
-    seen: set[int] = set()
-    for prefix, module in engine.module.named_modules():
-        with whole_shards(module):
-            for name, parameter in module.named_parameters(prefix, recurse=False):
-                if id(parameter) in seen or (adapters_only and not parameter.requires_grad):
-                    continue  # tied to one that has its name already, or frozen
-                seen.add(id(parameter))
-                with _gathered(parameter):
-                    if first:
-                        weights[name] = parameter.detach().to("cpu", copy=True).contiguous()
-    if first:
-        stored = set(engine.module.state_dict().keys())
-        buffers = engine.module.named_buffers()
-        weights |= {n: b.detach().to("cpu", copy=True) for n, b in buffers if n in stored}
-    return weights
-
-
-def _gathered(parameter: Any) -> AbstractContextManager[Any]:
-    """The context in which a parameter is whole under ZeRO-3."""
-    from deepspeed.runtime.zero.partition_parameters import GatheredParameters
-
-    return GatheredParameters([parameter]) if hasattr(parameter, "ds_id") else nullcontext()
-
-
-def _write(module: Any, weights: dict[str, Any], tokenizer: Any, folder: Path) -> Path:
+def _write(module: Any, weights: dict[str, Any], beside: Companions, folder: Path) -> Path:
     """Write beside, check, rename."""
     empty = [name for name, tensor in weights.items() if tensor.numel() == 0]
     if empty:
@@ -88,13 +68,13 @@ def _write(module: Any, weights: dict[str, Any], tokenizer: Any, folder: Path) -
         with _replacing(folder.with_name("adapter"), adapters) as temporary:
             module.save_pretrained(temporary, state_dict=weights, save_embedding_layers=False)
             check_files(temporary, adapters)
-            tokenizer.save_pretrained(temporary)
+            beside.write(temporary, "adapter")
     if is_quantised(module):
         return folder.with_name("adapter")
     model, weights = _merged(module, weights)
     with _replacing(folder, weights) as temporary:
         model.save_pretrained(temporary, state_dict=weights)
-        tokenizer.save_pretrained(temporary)
+        beside.write(temporary, "model")
         check_files(temporary, weights)
     return folder
 

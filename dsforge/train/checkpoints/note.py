@@ -16,6 +16,7 @@ from pathlib import Path
 from pydantic import BaseModel, Field, field_validator
 
 from dsforge.errors import DsforgeError
+from dsforge.measurement import EngineName
 from dsforge.outside import UnreadableError, read_text
 from dsforge.specs import FROZEN
 from dsforge.train.checkpoints.run_identity import Change, RunIdentity, changes
@@ -41,6 +42,15 @@ class CheckpointNote(BaseModel):
     model_config = FROZEN
 
     step: int = Field(ge=0, description="Optimizer steps done.")
+    engine: EngineName = Field(default="deepspeed", description="Engine that wrote the files.")
+    strategy: str = Field(
+        default="", description="What shards the states, as messages say it; empty: ZeRO."
+    )
+    any_ranks: bool = Field(
+        default=False,
+        description="Files say what each rank holds, or know no ranks: any number and any layout "
+        "of ranks can load them.",
+    )
     world_size: int = Field(ge=1, description="Number of ranks that saved it.")
     zero_stage: int = Field(ge=0, le=3, description="ZeRO stage of the run, 0 to 3.")
     global_batch_size: int = Field(ge=1, description="Samples per optimizer step.")
@@ -74,15 +84,20 @@ class CheckpointNote(BaseModel):
         return files
 
     @property
-    def ranks(self) -> tuple[int, ...]:
-        """What DeepSpeed's files depend on: the ranks, how they split the model, the ZeRO stage."""
+    def ranks(self) -> tuple[int | str, ...]:
+        """What files may depend on: engine, ranks, how they split the model, the ZeRO stage."""
         split = (self.tensor_parallel_size, self.pipeline_parallel_size, self.context_parallel_size)
-        return (self.world_size, *split, self.zero_stage)
+        return (self.engine, self.strategy, self.world_size, *split, self.zero_stage)
+
+    @property
+    def label(self) -> str:
+        """What shards the states of the run: `ZeRO-2`, `fsdp2`."""
+        return self.strategy or f"ZeRO-{self.zero_stage}"
 
     @property
     def splits_layers(self) -> bool:
-        """Whether a replica of the model lies on several ranks, but for ZeRO."""
-        return self.tensor_parallel_size * self.pipeline_parallel_size > 1
+        """Whether files belong to ranks that share a replica of the model, but for ZeRO."""
+        return not self.any_ranks and self.tensor_parallel_size * self.pipeline_parallel_size > 1
 
 
 def tag_of(step: int) -> str:
@@ -181,7 +196,8 @@ def noted_file(path: Path) -> FileNote:
 def check_note(path: Path, present: CheckpointNote) -> CheckpointNote:
     """The note of a checkpoint that the present run can go on from. Raises DsforgeError if not.
 
-    Other data-parallel ranks and ZeRO stages will do; tensor and pipeline ranks must be the same.
+    Other ranks and ZeRO stages will do, unless tensor or pipeline ranks wrote it that did not say
+    what they hold.
     """
     note = read_note(path)
     names = {
@@ -189,8 +205,8 @@ def check_note(path: Path, present: CheckpointNote) -> CheckpointNote:
         "seed": "use the seed of the checkpoint",
         "samples": "use the data of the checkpoint",
     }
-    if note.ranks != present.ranks and (note.splits_layers or present.splits_layers):
-        same = "tensor and pipeline parallel sizes cannot change on resume"
+    if note.ranks != present.ranks and note.splits_layers:
+        same = "tensor and pipeline parallel sizes of this checkpoint cannot change on resume"
         names |= dict.fromkeys(("tensor_parallel_size", "pipeline_parallel_size"), same)
         names |= {"world_size": "start the same number of ranks as before", "zero_stage": same}
     for name, hint in names.items():

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dsforge.errors import DsforgeError
-from dsforge.train.checkpoints.note import read_note
+from dsforge.train.checkpoints.note import CheckpointNote, read_note
 from dsforge.train.model.source import ModelSource, model_source
 
 UPWARD = 5  # folders between a checkpoint and its train.yaml: output/checkpoints/global_stepN
@@ -26,6 +26,8 @@ class OwnRun(NamedTuple):
     lora_alpha: float | None = None
     source: ModelSource | None = None  # of the model that training began from
     tokenizer: ModelSource | None = None
+    note: CheckpointNote | None = None
+    folder: Path | None = None  # of train.yaml
 
     @property
     def base(self) -> str:
@@ -67,9 +69,10 @@ class OwnRun(NamedTuple):
 def own_run(checkpoint: Path) -> OwnRun:
     """What the note of a checkpoint says; an empty answer where it has none."""
     try:
-        run = read_note(checkpoint).run
+        note = read_note(checkpoint)
     except DsforgeError:
         return OwnRun()
+    run = note.run
     if run is None:
         return OwnRun()
     alpha, model, tokenizer = (run.job.get(k) for k in ("lora.alpha", "model", "tokenizer"))
@@ -78,6 +81,8 @@ def own_run(checkpoint: Path) -> OwnRun:
         lora_alpha=float(alpha) if isinstance(alpha, int | float) else None,
         source=_source(model, folder),
         tokenizer=_source(tokenizer, folder),
+        note=note,
+        folder=folder,
     )
 
 

@@ -14,8 +14,10 @@ from typing import Any
 import numpy as np
 
 from dsforge.checkpoints.findings import listed
-from dsforge.checkpoints.zero.parameters import WEIGHTS, Atom, Saved
+from dsforge.checkpoints.zero.atoms import WEIGHTS, Parameter, Part
+from dsforge.checkpoints.zero.parameters import Saved
 from dsforge.errors import DsforgeError
+from dsforge.train.parallel.autotp import shares_of
 
 
 def fill(engine: Any, saved: Saved) -> None:
@@ -25,19 +27,13 @@ def fill(engine: Any, saved: Saved) -> None:
     where states lie on NVMe, which only the ranks that wrote them can read.
     """
     saved.check_states()
-    module = engine.module
-    atoms = {p: saved.trained.get(n) for n, p in module.named_parameters() if p.requires_grad}
-    names = {name for name, p in module.named_parameters() if p.requires_grad}
-    odd = sorted(names ^ set(saved.trained))
-    if odd:
-        raise DsforgeError(
-            f"the trained parameters differ from those of the checkpoint: {listed(odd)}"
-        )
+    atoms = _trained(engine.module, saved)
+    fill_buffers(engine.module, saved)
     optimizer = engine.optimizer
     inner = getattr(optimizer, "optimizer", optimizer)
     if engine.zero_optimization_partition_weights():
         _fill_equal_parts(optimizer, inner, atoms, saved)
-    elif engine.zero_optimization():
+    elif shares_states(engine):
         _fill_fragments(optimizer, inner, atoms, saved)
     else:
         _fill_whole(optimizer, inner, atoms, saved)
@@ -53,12 +49,58 @@ def fill(engine: Any, saved: Saved) -> None:
     engine.skipped_steps = saved.progress["skipped_steps"]
 
 
+def fill_buffers(module: Any, saved: Saved) -> None:
+    """Buffers that the model stores are whole on every rank, whatever the ZeRO stage."""
+    for name, buffer in module.named_buffers():
+        atom = saved.buffers.get(name)
+        if atom is not None and atom.elements:
+            buffer.copy_(_elements(atom, WEIGHTS, 0, atom.elements).view(atom.shape))
+
+
+def _trained(module: Any, saved: Saved) -> dict[Any, Parameter]:
+    """What this rank holds of each trained parameter, as the checkpoint has it.
+
+    Raises DsforgeError where they are others; of a pipeline, a rank has those of its stage.
+    """
+    own = {name: p for name, p in module.named_parameters() if p.requires_grad}
+    shares = {local: share for local, share in shares_of(module).items() if local in own}
+    names = {share.name for share in shares.values()}
+    odd = sorted(names - saved.trained.keys())
+    if not hasattr(module, "names_in_model"):
+        odd = sorted(names ^ saved.trained.keys())
+    if odd:
+        message = f"the trained parameters differ from those of the checkpoint: {listed(odd)}"
+        raise DsforgeError(message)
+    wholes = {local: saved.trained[share.name] for local, share in shares.items()}
+    return {
+        own[local]: wholes[local] if share.is_whole else Part(wholes[local], share)
+        for local, share in shares.items()
+    }
+
+
+def shares_states(engine: Any) -> bool:
+    """Whether each data-parallel rank holds a cut of the flat vector of each group.
+
+    Under ZeRO 1 and 2, and in bf16 a pipeline without ZeRO (`bf16_optimizer.py`).
+    """
+    return bool(engine.zero_optimization()) or hasattr(engine.optimizer, "bf16_groups")
+
+
+def loads_own_states(engine: Any) -> bool:
+    """Whether DeepSpeed loads the optimizer states that it saves.
+
+    Without ZeRO it looks for them in the file of the weights, where a pipeline in bf16 has none
+    (`runtime/engine.py`, `_load_checkpoint`).
+    """
+    return bool(engine.zero_optimization()) or not shares_states(engine)
+
+
 def _steps(saved: Saved) -> int:
     """Optimizer steps taken, from the states of the parameters or the settings of their group."""
     return int(saved.scalars.get("step", saved.groups[0].get("step", 0)))
 
 
-def _elements(atom: Atom, state: str, begin: int, end: int) -> Any:
+def _elements(atom: Parameter, state: str, begin: int, end: int) -> Any:
     """Elements `begin` to `end` of a state as a flat tensor."""
     import torch
 
@@ -68,7 +110,7 @@ def _elements(atom: Atom, state: str, begin: int, end: int) -> Any:
 
 def _moments(atoms: Mapping[Any, Any]) -> tuple[str, ...]:
     """Names of the states that every parameter has beside its weights."""
-    first: Atom = next(iter(atoms.values()))
+    first: Parameter = next(iter(atoms.values()))
     return tuple(state for state in first.states if state != WEIGHTS)
 
 

@@ -7,8 +7,8 @@ Disks lose bytes, and machines die while they write. So every byte of a checkpoi
 its note before it is loaded, the ranks sharing the files; a damaged one is set aside with a
 message, and the one before it is taken.
 
-A checkpoint holds the learning rate, the weight decay and the like of the optimizer, and DeepSpeed
-loads them over those of the config. What a person has changed since must win.
+A checkpoint holds the learning rate, the weight decay and the like of the optimizer, and an engine
+may load them over those of the config. What a person has changed since must win.
 """
 
 from __future__ import annotations
@@ -21,12 +21,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from dsforge.checkpoints.folder import Folder, rank_files
-from dsforge.checkpoints.zero.parameters import read_saved
 from dsforge.errors import DsforgeError
-from dsforge.train.checkpoints.loading import check_file, strict_loading
+from dsforge.train.checkpoints.loading import check_file
 from dsforge.train.checkpoints.note import (
-    CheckpointNote,
     changed,
     checkpoints,
     chosen_checkpoint,
@@ -35,8 +32,8 @@ from dsforge.train.checkpoints.note import (
     remove,
     step_of,
 )
-from dsforge.train.checkpoints.reshape import fill
 from dsforge.train.checkpoints.run_identity import OPTIMIZER, RATE, Change
+from dsforge.train.engines.engine import Engine
 from dsforge.train.parallel.agreement import on_first_rank
 from dsforge.train.run.outputs import RESULTS, check_removable
 
@@ -161,21 +158,7 @@ def _unknown(path: Path, names: list[str]) -> str:
     return ""
 
 
-def restore(engine: Any, path: Path, note: CheckpointNote, present: CheckpointNote) -> None:
-    """Load weights, optimizer, schedule and scaler into the engine. Raises DsforgeError.
-
-    Onto the same ranks through DeepSpeed's own loader, bit for bit; else through `reshape`.
-    """
-    if note.ranks != present.ranks:
-        fill(engine, read_saved(Folder(path, "deepspeed", rank_files(path))))
-        return
-    with strict_loading():
-        loaded, _ = engine.load_checkpoint(str(path.parent), tag=path.name)
-    if loaded is None:
-        raise DsforgeError(f"DeepSpeed could not load {path}", "use an older checkpoint")
-
-
-def retune(engine: Any, changes: Sequence[Change]) -> list[str]:
+def retune(engine: Engine, changes: Sequence[Change]) -> list[str]:
     """Lines that say what changed, after it took effect."""
     scheduler = engine.lr_scheduler
     groups = scheduler.optimizer.param_groups
@@ -187,9 +170,14 @@ def retune(engine: Any, changes: Sequence[Change]) -> list[str]:
             new, old = float(change.new), change.old
             scheduler.base_lrs = [new if rate == old else rate for rate in scheduler.base_lrs]
     if any(change.name in SCHEDULE for change in changes):
-        for group, rate in zip(groups, scheduler.get_lr(), strict=True):
-            group["lr"] = rate
+        set_rates(scheduler)
     return said
+
+
+def set_rates(scheduler: Any) -> None:
+    """Give each group of the optimizer the learning rate that its schedule has now."""
+    for group, rate in zip(scheduler.optimizer.param_groups, scheduler.get_lr(), strict=True):
+        group["lr"] = rate
 
 
 def _set(groups: Sequence[dict[str, Any]], change: Change) -> bool:

@@ -18,15 +18,20 @@ from typing import Any
 from pydantic import BaseModel, Field
 
 from dsforge.job import TrainJob
+from dsforge.measurement import EngineName
 from dsforge.specs import FROZEN, LoraSpec
+from dsforge.train.model.trained_state import recorded_checksum
 from dsforge.train.parallel.engine_config import EngineConfig
 
 Value = str | int | float | bool | None
+Values = dict[str, Value]
 BATCH = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 # Of train.yaml, as they stand.
 FIXED = ("sequence_length", "packing", "batching", "random_weights", "optimizer_states")
 # Elsewhere in the note, or without effect on the numbers of a run.
-PASSED_OVER = ("seed", "steps", "epochs", "output", "deepspeed_config", "data", "on_bad_row")
+PASSED_OVER = (
+    *("seed", "steps", "epochs", "output", "deepspeed_config", "torch", "data", "on_bad_row"),
+)
 VOLATILE = ("transformers_version", "dtype", "torch_dtype", "use_cache", "quantization_config")
 MAX_SHOWN_LETTERS = 60  # letters of a value in a message
 MODEL = "use the model of the checkpoint"
@@ -44,12 +49,21 @@ class RunIdentity(BaseModel):
         description="Checksum of the validation samples as tokens; empty: no validation samples."
     )
     model: str = Field(description="Type, number of parameters, checksum of names and shapes.")
+    base_weights: str = Field(
+        default="",
+        description="Checksum of samples of the frozen weights, which adapter checkpoints do not "
+        "hold, or their commit on the hub; empty: the checkpoint holds them, or was saved by a "
+        "release that did not record it.",
+    )
     configuration: dict[str, Value] = Field(description="Settings of the model, by dotted name.")
     precision: str = Field(description="Precision of the computation: bf16, fp16 or fp32.")
     optimizer: str = Field(description="Type of the optimizer, as DeepSpeed names it.")
     total_steps: int = Field(ge=1, description="Optimizer steps of the whole run.")
     job: dict[str, Value] = Field(description="Fields of train.yaml, by dotted name.")
-    settings: dict[str, Value] = Field(description="ds_config as used, by dotted name.")
+    settings: dict[str, Value] = Field(
+        description="ds_config, or what the `torch` block says in its terms, by dotted name."
+    )
+    engine: EngineName = Field(default="deepspeed", description="Software that trained.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +90,14 @@ def identity_of(
         data=data,
         validation=validation,
         model=_parameters(model),
+        base_weights=recorded_checksum(model),
         configuration=_configuration(model),
         precision=config.precision,
         optimizer=config.optimizer,
         total_steps=steps,
         job=dict(_flat(fields)),
         settings=dict(_flat(settings)),
+        engine=config.engine,
     )
 
 
@@ -132,6 +148,8 @@ def _refused_changes(old: RunIdentity, new: RunIdentity) -> Iterator[Change]:
     pairs = [(n, old.configuration[n], new.configuration[n]) for n in sorted(common)]
     others = [Change(f"model.{n}", was, now, MODEL) for n, was, now in pairs if was != now]
     yield from others
+    if old.base_weights and new.base_weights and old.base_weights != new.base_weights:
+        yield Change("base weights", old.base_weights, new.base_weights, MODEL)
     if (
         old.model != new.model
         and not others
@@ -145,7 +163,11 @@ def _reported_changes(old: RunIdentity, new: RunIdentity) -> Iterator[Change]:
     pairs: list[tuple[str, Value, Value]] = [("steps", old.total_steps, new.total_steps)]
     if old.validation != new.validation:
         pairs.append(("validation data", old.validation, new.validation))
-    for before, after in ((old.job, new.job), (old.settings, new.settings)):
+    settings = old.settings, new.settings
+    if old.engine != new.engine:
+        pairs.append(("engine", old.engine, new.engine))
+        settings = _common(*settings)
+    for before, after in ((old.job, new.job), settings):
         names = [n for n in {**before, **after} if n not in FIXED]
         pairs += [(n, before.get(n), after.get(n)) for n in names]
     reshaped = old.settings.get(STAGE) != new.settings.get(STAGE)  # said with the ranks
@@ -154,6 +176,12 @@ def _reported_changes(old: RunIdentity, new: RunIdentity) -> Iterator[Change]:
         is_said = reshaped and name.startswith("zero_optimization.")
         if was != now and not is_refused and not is_said:
             yield Change(RATE if name == f"{OPTIMIZER}lr" else name, was, now)
+
+
+def _common(one: Values, other: Values) -> tuple[Values, Values]:
+    """The settings that both of two engines have."""
+    names = [name for name in one if name in other]
+    return {n: one[n] for n in names}, {n: other[n] for n in names}
 
 
 def _of_lora(run: RunIdentity, name: str) -> Value:

@@ -13,10 +13,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 from dsforge.train.checkpoints.note import NOTE, CheckpointNote, checkpoints, remove
 from dsforge.train.checkpoints.writer import Cost, SaveError, predicted_bytes, rehearse, save
+from dsforge.train.engines.engine import Engine
 from dsforge.train.parallel.agreement import largest, on_first_rank
 from dsforge.units import seconds, size
 
@@ -39,7 +39,7 @@ class Saver:
         """Whether a checkpoint was written or rehearsed."""
         return self.cost is not None
 
-    def rehearse(self, engine: Any) -> None:
+    def rehearse(self, engine: Engine) -> None:
         """Write a checkpoint and drop it, and say what it takes. Raises SaveError."""
         predicted = predicted_bytes(engine)
         self._check_room(predicted, 1)
@@ -51,7 +51,7 @@ class Saver:
             f"{seconds(cost.seconds)} here, written, read back and compared"
         )
 
-    def save(self, engine: Any, note: CheckpointNote) -> None:
+    def save(self, engine: Engine, note: CheckpointNote) -> None:
         """Save, once more with less on the disk if need be. Raises SaveError, with a way out."""
         try:
             self._record_cost(save(engine, self.folder, note, self.keep))

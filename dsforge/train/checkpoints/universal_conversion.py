@@ -40,8 +40,9 @@ from dsforge.checkpoints.torch_files.verified_reads import (
 )
 from dsforge.checkpoints.verify.checkpoint import verify, verify_folder
 from dsforge.checkpoints.weights.bit_types import ITEM_BYTES
+from dsforge.checkpoints.zero.atoms import WEIGHTS, Parameter
 from dsforge.checkpoints.zero.model_parallel_files import check_split
-from dsforge.checkpoints.zero.parameters import WEIGHTS, Atom, Saved, read_saved
+from dsforge.checkpoints.zero.parameters import Saved, read_saved
 from dsforge.errors import DsforgeError
 from dsforge.train.checkpoints.loading import strict_loading
 from dsforge.train.checkpoints.rebuilt_objects import UnknownTypeError, revived
@@ -174,7 +175,7 @@ def _as_step(step: Any) -> int | float:
     return step
 
 
-def whole(atom: Atom, state: str = WEIGHTS) -> Any:
+def whole(atom: Parameter, state: str = WEIGHTS) -> Any:
     """A state of a whole parameter as a tensor."""
     import torch
 
@@ -183,7 +184,7 @@ def whole(atom: Atom, state: str = WEIGHTS) -> Any:
     return torch.from_numpy(bits.view(np.uint8)).view(dtype).reshape(atom.shape)
 
 
-def _bytes(atom: Atom, state: str) -> int:
+def _bytes(atom: Parameter, state: str) -> int:
     return atom.elements * ITEM_BYTES[atom.dtype(state)]
 
 

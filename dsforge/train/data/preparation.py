@@ -6,13 +6,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from dsforge.job import TrainJob
 from dsforge.train.data.packing import packed
+from dsforge.train.data.pairs import Pairs, tokenize_pairs
 from dsforge.train.data.row_files import data_files
-from dsforge.train.data.rows import BadRows, Rows, read_rows, stop
+from dsforge.train.data.rows import BadRows, Rows, RowShape, read_rows, stop
 from dsforge.train.data.samples import Sample, lengths_of, split
+from dsforge.train.data.sides import tokenize_sides
 from dsforge.train.data.token_cache import (
     StoredSamples,
     Writer,
@@ -28,6 +30,8 @@ from dsforge.train.run.progress import Screen
 
 Say = Callable[[str], None]
 SHOWN = 10  # rows that are named
+Form = Literal["tokens", "pairs", "sides"]  # of samples
+TOKENIZERS = {"tokens": tokenize, "pairs": tokenize_pairs, "sides": tokenize_sides}
 PATH, NAME = "\0path", "\0name"  # in kept notes: the same rows may lie in another file
 
 
@@ -63,12 +67,17 @@ def read_data(job: TrainJob, folder: Path, screen: Screen) -> tuple[DataFile, ..
 
 def _data_file(name: str, path: Path, job: TrainJob, screen: Screen) -> DataFile:
     files = checksum_of_files(data_files(path))
-    known = checksum(files, job.data.shape, job.on_bad_row)
+    known = checksum(files, shape_of(job), job.on_bad_row)
     if any(cache_folder().glob(f"{known}-*/")):
         return DataFile(name, path, known, None, ())
     said: list[str] = []
-    rows = read_rows(path, job.data.shape, _policy(job, _say_to_both(screen.say, said.append)))
+    rows = read_rows(path, shape_of(job), _policy(job, _say_to_both(screen.say, said.append)))
     return DataFile(name, path, known, rows, tuple(said))
+
+
+def shape_of(job: TrainJob) -> RowShape:
+    """The shape that the rows of a job are read in."""
+    return job.data.shape if job.preference is None else "pairs"
 
 
 def _say_to_both(one: Say, other: Say) -> Say:
@@ -93,15 +102,25 @@ def _leave_out(say: Say, bad: BadRows) -> None:
 
 
 def prepare_data(
-    job: TrainJob, files: Sequence[DataFile], tokenizer: Any, place: Place, *, screen: Screen
+    job: TrainJob,
+    files: Sequence[DataFile],
+    tokenizer: Any,
+    place: Place,
+    *,
+    screen: Screen,
+    two_sides: bool = False,
 ) -> Prepared:
-    """The samples of a job. Raises DsforgeError."""
-    found = [_samples(file, job, tokenizer, place, screen=screen) for file in files]
+    """The samples of a job; `two_sides`: of a model with an encoder. Raises DsforgeError."""
+    form: Form = "sides" if two_sides else "pairs" if job.preference is not None else "tokens"
+    found = [_samples(file, job, tokenizer, place, screen=screen, form=form) for file in files]
+    given: list[Sequence[Sample]] = list(found)
+    if job.preference is not None:
+        given = [Pairs(samples, samples.lengths) for samples in found]
     if len(found) > 1:
-        prepared = Prepared(found[0], found[1], found[0].digest, found[1].digest)
+        prepared = Prepared(given[0], given[1], found[0].digest, found[1].digest)
     else:
         fraction = job.data.validation_fraction
-        parts = split(found[0], fraction, job.seed)
+        parts = split(given[0], fraction, job.seed)
         digest = f"{found[0].digest}-{fraction:g}" if fraction else found[0].digest
         prepared = Prepared(*parts, digest, digest if parts[1] else "")
     return _packs(prepared, job, screen) if job.packing else prepared
@@ -121,16 +140,17 @@ def _packs(prepared: Prepared, job: TrainJob, screen: Screen) -> Prepared:
 
 
 def _samples(
-    file: DataFile, job: TrainJob, tokenizer: Any, place: Place, *, screen: Screen
+    file: DataFile, job: TrainJob, tokenizer: Any, place: Place, *, screen: Screen, form: Form
 ) -> StoredSamples:
     """The tokens of a file, from the disk where they are kept."""
     heard = list(file.notes)
 
     def make(writer: Writer) -> Sequence[str]:
-        heard.extend(_tokenized(file, job, tokenizer, writer, screen=screen))
+        heard.extend(_tokenized(file, job, tokenizer, writer, screen=screen, form=form))
         return [_unnamed(note, file) for note in heard]
 
     key = f"{file.checksum}-{checksum(checksum_of_tokenizer(tokenizer), job.sequence_length)}"
+    key += "-sides" if form == "sides" else ""
     samples, notes = stored(key, make, leads=place.local_rank == 0)
     known = {_unnamed(note, file) for note in heard}
     for note in notes:
@@ -144,16 +164,16 @@ def _unnamed(note: str, file: DataFile) -> str:
 
 
 def _tokenized(
-    file: DataFile, job: TrainJob, tokenizer: Any, writer: Writer, *, screen: Screen
+    file: DataFile, job: TrainJob, tokenizer: Any, writer: Writer, *, screen: Screen, form: Form
 ) -> list[str]:
     """What there is to say of the rows of a file, after their tokens were written."""
     said: list[str] = []
     say = _say_to_both(screen.say, said.append)
     rows = file.rows
     if rows is None:  # kept for another tokenizer
-        rows = read_rows(file.path, job.data.shape, _policy(job, say))
+        rows = read_rows(file.path, shape_of(job), _policy(job, say))
     with screen.counting(f"tokenize {Path(file.name).name}", len(rows)):
-        counts = tokenize(
+        counts = TOKENIZERS[form](
             rows,
             tokenizer,
             job.sequence_length,
@@ -170,6 +190,9 @@ def _tokenized(
         )
     if counts.without_answer:
         why = f"their answer begins after {limit} tokens: {_where(counts.without_answer)}"
+        if job.preference is not None:
+            why = f"an answer begins, or they differ, after {limit} tokens: "
+            why += _where(counts.without_answer)
         say(f"{file.name}: {len(counts.without_answer)} rows left out: {why}")
     return said
 

@@ -6,7 +6,8 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from dsforge.train.data.rows import BadRows, Row, each_row
+from dsforge.train.data.conversations import Row
+from dsforge.train.data.rows import BadRows, each_row
 
 LOOKED_AT = 20_000  # rows: the beginning stands for the rest of a large file
 # UTF-8 bytes of a token: byte-pair vocabularies reach 4 to 4.5 in English prose, about 3 in code

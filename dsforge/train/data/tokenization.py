@@ -14,7 +14,8 @@ import numpy as np
 from jinja2 import TemplateError
 
 from dsforge.errors import DsforgeError, Problem
-from dsforge.train.data.rows import BadRows, Row, stop
+from dsforge.train.data.conversations import Row
+from dsforge.train.data.rows import BadRows, stop
 from dsforge.train.data.samples import IGNORED, Sample
 
 BATCH = 256  # rows that are rendered and encoded together
@@ -50,7 +51,7 @@ def tokenize(
     cut: list[str] = []
     without_answer: list[str] = []
     refused = BadRows()
-    for row, sample in _samples(rows, tokenizer, refused):
+    for row, sample in samples_of(rows, tokenizer, refused):
         on_row()
         if sample is None:
             continue
@@ -70,7 +71,7 @@ def tokenize(
     return Counts(kept, tuple(cut), tuple(without_answer))
 
 
-def _samples(
+def samples_of(
     rows: Iterable[Row], tokenizer: Any, refused: BadRows
 ) -> Iterator[tuple[Row, Sample | None]]:
     """Each row with its whole sample; none where the template refuses it."""
@@ -150,7 +151,7 @@ def _chat_draft(row: Row, tokenizer: Any) -> _Draft:
     whole = _rendered(row.messages, tokenizer, prompt=False)
     answers = []
     for index, message in enumerate(row.messages):
-        if message["role"] != "assistant":
+        if message["role"] != "assistant" or index < row.given:
             continue
         begin = _common(whole, _rendered(row.messages[:index], tokenizer, prompt=True))
         last = index + 1 == len(row.messages)

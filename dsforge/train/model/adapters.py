@@ -12,7 +12,6 @@ from dsforge.constraints import Case
 from dsforge.constraints.inputs import tied_modules
 from dsforge.errors import Problem, SpecError
 from dsforge.specs import AdapterTarget, LoraSpec
-from dsforge.train.model.qlora import is_quantised, keep_trained_state_only
 
 QUERY_KEY_VALUE: tuple[AdapterTarget, ...] = ("query", "key", "value")
 # Linear modules of transformers, by the last part of their name.
@@ -42,6 +41,7 @@ MATRICES: dict[str, tuple[AdapterTarget, ...]] = {
     "mlp.c_proj": ("down",),
     "dense_4h_to_h": ("down",),
 }
+ROUTING = ("gate", "router", "shared_expert_gate")  # parts of MoE layers
 
 
 def with_adapters(model: Any, lora: LoraSpec) -> Any:
@@ -55,21 +55,41 @@ def with_adapters(model: Any, lora: LoraSpec) -> Any:
         r=lora.rank,
         lora_alpha=lora.alpha,
         lora_dropout=lora.dropout,
-        target_modules="all-linear" if lora.is_on_all else _target_names(model, lora),
+        target_modules=_all_names(model) if lora.is_on_all else _target_names(model, lora),
         modules_to_save=_saved_names(model, lora) or None,
         task_type="CAUSAL_LM",
     )
-    adapted = get_peft_model(model, adapters)
-    if is_quantised(model):
-        keep_trained_state_only(adapted)
-    return adapted
+    return get_peft_model(model, adapters)
+
+
+def _all_names(model: Any) -> list[str] | str:
+    """All linear modules, as peft's `all-linear`, without routers and what kernels multiply.
+
+    Of a few types of MoE models peft would also adapt the stacks of routed experts, of others not.
+    """
+    idle = set(_multiplied_in_kernels(model))
+    routed = any(name.endswith(".experts") for name, _ in model.named_modules())
+    if not idle and not routed:
+        return "all-linear"
+    from torch.nn import Linear
+
+    head = model.get_output_embeddings()
+    return [
+        name
+        for name, module in model.named_modules()
+        if isinstance(module, Linear) and module is not head
+        if name not in idle and name.rpartition(".")[2] not in ROUTING
+    ]
 
 
 def _target_names(model: Any, lora: LoraSpec) -> list[str]:
     """Names of the modules that carry adapters."""
     head, asked = model.get_output_embeddings(), set(lora.targets)
     names: list[str] = []
+    recurrent = tuple(f"{name}." for name, _ in _recurrent_parts(model))
     for name, module in model.named_modules():
+        if name.startswith(recurrent):
+            continue
         if module is head or getattr(getattr(module, "weight", None), "ndim", 0) != 2:  # noqa: PLR2004
             continue
         held = set(_matrices(name))
@@ -83,6 +103,24 @@ def _target_names(model: Any, lora: LoraSpec) -> list[str]:
         message = f"`lora.targets` (={', '.join(lora.targets)}) matches no module of this model"
         raise SpecError((Problem("lora-targets", message, "leave `targets` out"),))
     return names
+
+
+def _recurrent_parts(model: Any) -> list[tuple[str, Any]]:
+    """State-space, linear-attention and convolution parts of layers, by name: they convolve."""
+    from torch.nn import Conv1d
+
+    return [
+        (name, module)
+        for name, module in model.named_modules()
+        if any(isinstance(child, Conv1d) for child in module.children())
+    ]
+
+
+def _multiplied_in_kernels(model: Any) -> list[str]:
+    """Matrices of Mamba that its fused kernels multiply with, beside any adapter."""
+    mambas = [name for name, part in _recurrent_parts(model) if hasattr(part, "D")]
+    inner = {f"{name}.{each}" for name in mambas for each in ("x_proj", "dt_proj", "out_proj")}
+    return [name for name, _ in model.named_modules() if name in inner]
 
 
 def _matrices(name: str) -> tuple[AdapterTarget, ...]:

@@ -46,6 +46,14 @@ def targets_of(labels: NDArray[np.int64], ignored: int, device: Any) -> Targets:
     return Targets(on_device(places, device), on_device(following[rows, columns], device))
 
 
+def answer_log_probabilities(logits: Any, targets: Targets) -> Any:
+    """Log probabilities of the targets, in fp32, summed in each row of logits (rows, length)."""
+    flat = logits.reshape(-1, logits.shape[-1]).index_select(0, targets.places).float()
+    each = -torch.nn.functional.cross_entropy(flat, targets.tokens, reduction="none")
+    sums = torch.zeros(logits.shape[0], dtype=torch.float32, device=logits.device)
+    return sums.index_add(0, targets.places // logits.shape[1], each)
+
+
 def on_device(array: NDArray[np.int64], device: Any) -> Any:
     """A copy of an array on a device, not waited for."""
     tensor = torch.from_numpy(array)

@@ -1,8 +1,8 @@
 """QLoRA: a model whose frozen matrices are quantised, through bitsandbytes (nf4, fp4, int8).
 
-Its checkpoints hold what trains and nothing else: the frozen weights are in the model's own files,
-quantising them gives the same bits each time, and bitsandbytes' scales have no place in a strict
-load. Its export is the adapters alone: merged into few bits they would lose what they learnt.
+Its checkpoints hold adapters (`trained_state.py`): quantising the model's own files gives the same
+bits each time, and bitsandbytes' scales have no place in a strict load. Its export is the adapters
+alone: merged into few bits they would lose what they learnt.
 
 ZeRO stage 3 shards the packed parameters of 4-bit matrices. transformers does not build a
 quantised model in partitions (`modeling_utils.py`, `get_init_context`), and DeepSpeed moves one
@@ -141,18 +141,3 @@ def shard(model: Any, settings: dict[str, Any]) -> None:
         if state is not None:
             state.to(device())
     deepspeed.zero.Init(module=model, config_dict_or_path=settings)
-
-
-def keep_trained_state_only(model: Any) -> None:
-    """Have the model's state dict hold what trains, and load from such a one."""
-    trained = {name for name, p in model.named_parameters() if p.requires_grad}
-
-    def drop_frozen(_: Any, state: dict[str, Any], prefix: str, __: Any) -> None:
-        for name in [n for n in state if n.removeprefix(prefix) not in trained]:
-            del state[name]
-
-    def expect_trained(_: Any, odd: Any) -> None:
-        odd.missing_keys[:] = [name for name in odd.missing_keys if name in trained]
-
-    model.register_state_dict_post_hook(drop_frozen)
-    model.register_load_state_dict_post_hook(expect_trained)

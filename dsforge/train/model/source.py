@@ -83,6 +83,23 @@ def read_configuration(source: ModelSource, job: TrainJob) -> Any:
         raise DsforgeError(message, hint) from error
 
 
+def attends(configuration: Any) -> bool:
+    """Whether a model has attention: Mamba has none, and takes no kernel for it."""
+    return hasattr(configuration.get_text_config(), "num_attention_heads")
+
+
+def has_two_sides(configuration: Any) -> bool:
+    """Whether a model has an encoder and a decoder."""
+    return bool(getattr(configuration, "is_encoder_decoder", False))
+
+
+def auto_class(configuration: Any) -> Any:
+    """The class of transformers that builds or loads the language model of a configuration."""
+    from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
+
+    return AutoModelForSeq2SeqLM if has_two_sides(configuration) else AutoModelForCausalLM
+
+
 def class_of(configuration: Any) -> Any:
     """The class of the causal language model of a configuration. Raises DsforgeError."""
     from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
@@ -107,13 +124,13 @@ def model_shapes(model: str) -> dict[str, tuple[int, ...]]:
     The model is built without memory for its weights. Raises DsforgeError where it cannot be.
     """
     import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoConfig
 
     source = model_source(model, Path.cwd())
     try:
         config = AutoConfig.from_pretrained(source.name, **source.options)
         with torch.device("meta"):
-            network = AutoModelForCausalLM.from_config(config)
+            network = auto_class(config).from_config(config)
     except (OSError, ValueError, KeyError) as error:
         first = first_line(error)
         raise DsforgeError(f"no model can be built from {model}: {first}") from error

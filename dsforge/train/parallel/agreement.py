@@ -14,6 +14,7 @@ from dsforge.errors import DsforgeError
 
 DONE, FAILED = "done", "failed"
 MAX_WAIT_DAYS = 7
+ON_CPU = ("gloo", "mpi")  # back ends that reduce tensors in host memory
 
 Result = TypeVar("Result")
 _turns = itertools.count()
@@ -80,11 +81,11 @@ def largest(*values: float) -> list[float]:
 
 
 def _reduced(values: tuple[float, ...], operation: str) -> list[float]:
-    import deepspeed.comm
     import torch
-    from deepspeed.accelerator import get_accelerator
+    import torch.distributed
 
-    device = get_accelerator().current_device_name()
-    tensor = torch.tensor(values, dtype=torch.float64, device=device)
-    deepspeed.comm.all_reduce(tensor, op=getattr(deepspeed.comm.ReduceOp, operation))
+    found = torch.accelerator.current_accelerator()
+    on_cpu = found is None or torch.distributed.get_backend() in ON_CPU
+    tensor = torch.tensor(values, dtype=torch.float64, device="cpu" if on_cpu else found)
+    torch.distributed.all_reduce(tensor, op=getattr(torch.distributed.ReduceOp, operation))
     return [float(value) for value in tensor.tolist()]

@@ -1,4 +1,4 @@
-"""The DeepSpeed engine around a model, and the Stepper that drives it, for every mode."""
+"""Starts DeepSpeed's engine around a model, for every mode."""
 
 from __future__ import annotations
 
@@ -8,15 +8,12 @@ from contextlib import suppress
 from importlib import import_module
 from typing import Any
 
-from dsforge.job import TrainJob
 from dsforge.specs import OptimizerStates
 from dsforge.train.parallel.autotp import tensor_groups, tensor_settings
 from dsforge.train.parallel.engine_config import EngineConfig
 from dsforge.train.parallel.low_bit_optimizer import make_optimizer
-from dsforge.train.parallel.pipeline_step import PipelineStepper
-from dsforge.train.parallel.ranks import Place
-from dsforge.train.parallel.ulysses import SequenceStepper, sequence_groups
-from dsforge.train.run.step import Stepper
+from dsforge.train.parallel.tensor_dropout import vary_attention_dropout
+from dsforge.train.parallel.ulysses import sequence_groups
 
 COMPILER_SWITCH = "TORCHDYNAMO_DISABLE"  # torch looks at it at each `torch.compile`
 MUON = "deepspeed.runtime.zero.muon.muon_optimizer"
@@ -36,10 +33,13 @@ def start_engine(
     from torch.optim.lr_scheduler import LambdaLR
 
     settings, groups, layout = config.settings, None, config.mode.layout
+    if layout.tensor_parallel_size > 1:
+        vary_attention_dropout(model, layout.coordinates(deepspeed.comm.get_rank()).tensor)
     if layout.pipeline_parallel_size > 1:
-        from dsforge.train.parallel.pipeline_model import PipelineDecoder
+        from dsforge.train.parallel.pipeline_model import PipelineDecoder, pipeline_settings
 
-        model = PipelineDecoder(model, layout.pipeline_parallel_size, config.mode.partition)
+        model = PipelineDecoder(model, config.mode, settings)
+        settings = pipeline_settings(settings)
     elif layout.tensor_parallel_size > 1:
         settings, groups = tensor_settings(settings), tensor_groups(layout)
     elif layout.context_parallel_size > 1:
@@ -58,16 +58,6 @@ def start_engine(
         lr_scheduler=lambda optimizer: LambdaLR(optimizer, factor),
     )
     return engine
-
-
-def made_stepper(engine: Any, job: TrainJob, pad_token: int, place: Place) -> Stepper:
-    """The Stepper that suits the mode."""
-    kind = Stepper
-    if place.sizes.pipeline_parallel_size > 1:
-        kind = PipelineStepper
-    elif place.sizes.context_parallel_size > 1:
-        kind = SequenceStepper
-    return kind(engine, job, pad_token, place)
 
 
 def _import_muon(optimizer: str) -> None:

@@ -22,6 +22,7 @@ from dsforge.ds_config import Batch, DsConfig, batch_of, read
 from dsforge.ds_config.config import Precision
 from dsforge.errors import Problem, SpecError
 from dsforge.layout import Layout
+from dsforge.measurement import EngineName
 from dsforge.reading.ds_config import json_mapping
 from dsforge.strategy import FULLY_SHARDED, ZeroStage
 from dsforge.train.parallel.modes import DATA_PARALLEL, Mode, mode_of
@@ -41,7 +42,7 @@ STARTED_ALONE = (
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
-    """The config given to DeepSpeed, and the values of it that the loop needs."""
+    """The settings given to the engine, and the values of them that the loop needs."""
 
     settings: dict[str, Any]
     zero_stage: ZeroStage
@@ -52,6 +53,9 @@ class EngineConfig:
     mode: Mode = DATA_PARALLEL
     asked_batch_size: int | None = None  # the global batch of the file, which a resume may not take
     optimizer: str = ""  # in small letters
+    engine: EngineName = "deepspeed"
+    strategy: str = ""  # what shards the states, where it is not ZeRO
+    weights_in_fp32: bool = False  # as they are loaded; the engine casts them to the precision
 
     @property
     def shards_parameters(self) -> bool:
@@ -163,7 +167,11 @@ def refitted(settings: dict[str, Any], global_batch_size: int, replicas: int) ->
 
 
 def batch_of_restart(settings: dict[str, Any]) -> int | None:
-    """The global batch that a run keeps after torchrun restarted it on the remaining ranks."""
+    """The global batch that a run keeps after torchrun restarted it on the remaining ranks.
+
+    DSFORGE_ELASTIC is of launch scripts whose nodes come and go from the first start on.
+    """
     again = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
+    again = again or os.environ.get("DSFORGE_ELASTIC") == "1"
     total = settings.get(TOTAL)
     return total if again and isinstance(total, int) else None

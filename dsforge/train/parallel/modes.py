@@ -11,6 +11,7 @@ from itertools import accumulate
 from typing import Any, NamedTuple
 
 from dsforge.constraints import Case, ModelShape, broken, case_of_config
+from dsforge.constraints.layers import INDEXED_TYPE, RECURRENT_TYPES
 from dsforge.ds_config import BALANCED, DsConfig, Partition
 from dsforge.errors import Problem
 from dsforge.layout import Layout
@@ -74,6 +75,7 @@ def shape_of_configuration(configuration: Any) -> ModelShape:
     text = configuration.get_text_config()
     plan = getattr(configuration, "base_model_tp_plan", None) or {}
     window = getattr(text, "sliding_window", None) and getattr(text, "use_sliding_window", True)
+    kinds = set(getattr(text, "layer_types", None) or ())
     return ModelShape(
         model_type=configuration.model_type,
         attention_heads=getattr(text, "num_attention_heads", None),
@@ -81,6 +83,9 @@ def shape_of_configuration(configuration: Any) -> ModelShape:
         layers=getattr(text, "num_hidden_layers", None),
         latent=getattr(text, "kv_lora_rank", None) is not None,
         windowed=bool(window),
+        two_halves=bool(getattr(configuration, "is_encoder_decoder", False)),
+        recurrent=bool(set(RECURRENT_TYPES) & kinds),
+        indexed=INDEXED_TYPE in kinds,
         tensor_styles=frozenset(plan.values()),
     )
 

@@ -3,23 +3,29 @@
 Every piece runs the model's own forward with all but one part taken out, so masks, positions and
 rotary embeddings are made by the model's own code. There is one piece per decoder layer: the model
 may be split between any two, and a checkpoint has one file per layer, whatever the number of
-stages.
+stages. With tensor parallelism the layers of each stage are sharded by AutoTP over the ranks of the
+pipeline's own grid.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import deepspeed.comm as dist
 import torch
+from deepspeed.checkpoint.constants import UNIVERSAL_CHECKPOINT_INFO
+from deepspeed.module_inject.layers import collect_autotp_universal_checkpoint_info
 from deepspeed.pipe import PipelineModule, TiedLayerSpec
+from deepspeed.runtime.pipe.topology import PipeDataParallelTopology, PipeModelDataParallelTopology
 from deepspeed.runtime.utils import partition_balanced, partition_uniform
 
 from dsforge.constraints.trainer import ANATOMIES, Anatomy
-from dsforge.ds_config import BALANCED, Partition
-from dsforge.train.parallel.modes import explicit_bounds
+from dsforge.ds_config import BALANCED
+from dsforge.layout import Layout
+from dsforge.train.parallel.autotp import shard_layers, shares_of, whole_shards
+from dsforge.train.parallel.modes import Mode, explicit_bounds
 from dsforge.train.parallel.pipeline_step import scaled_loss
 
 TIED = "embedding"  # DeepSpeed's key of the weights that the first and the last stage share
@@ -61,8 +67,10 @@ class Embedding(torch.nn.Module):
         self.embedding = embedding
 
     def forward(self, inputs: Any) -> Any:
-        """Hidden states of token ids."""
-        return embed(self.embedding, inputs)
+        """Hidden states of token ids; positions of packed samples travel beside them."""
+        if isinstance(inputs, tuple):
+            return (self.embedding(inputs[0]), *inputs[1:])
+        return self.embedding(inputs)
 
 
 class Final(torch.nn.Module):
@@ -78,27 +86,25 @@ class Final(torch.nn.Module):
 
 
 class Shared(TiedLayerSpec):
-    """Word vectors that the head uses too; DeepSpeed sums the gradients of both ends."""
+    """Word vectors that the head uses too; DeepSpeed sums the gradients of both ends.
 
-    def __init__(self, embedding: Any, forward: Any) -> None:
-        super().__init__(TIED, type(embedding), forward_fn=forward)
-        self.embedding = embedding
+    The first end has no function of its own: DeepSpeed saves the weights of modules, and of a
+    function none.
+    """
+
+    def __init__(self, piece: Embedding, forward: Any = None) -> None:
+        weight = "embedding.weight"
+        super().__init__(TIED, Embedding, forward_fn=forward, tied_weight_attr=weight)
+        self.piece = piece
 
     def build(self, log: bool = False) -> Any:
         """The module that holds the weights; it is there already."""
-        return self.embedding
+        return self.piece
 
 
-def embed(embedding: Any, inputs: Any) -> Any:
-    """Hidden states of token ids; positions of packed samples travel beside them."""
-    if isinstance(inputs, tuple):
-        return (embedding(inputs[0]), *inputs[1:])
-    return embedding(inputs)
-
-
-def project(embedding: Any, hidden: torch.Tensor) -> torch.Tensor:
+def project(piece: Embedding, hidden: torch.Tensor) -> torch.Tensor:
     """Logits by the word vectors themselves."""
-    return torch.nn.functional.linear(hidden, embedding.weight)
+    return torch.nn.functional.linear(hidden, piece.embedding.weight)
 
 
 def _without_layers(base: Any, anatomy: Anatomy, *, entry: bool) -> Any:
@@ -113,36 +119,76 @@ def _without_layers(base: Any, anatomy: Anatomy, *, entry: bool) -> Any:
     return body
 
 
-class PipelineDecoder(PipelineModule):
-    """The stages of a causal language model; this rank keeps the weights of its own stage."""
+def pipeline_settings(settings: dict[str, Any]) -> dict[str, Any]:
+    """The config for the pipeline engine, which would give the groups of its grid up for AutoTP's.
 
-    def __init__(self, model: Any, stages: int, partition: Partition) -> None:
+    Between stages every tensor rank sends whole activations. The engine would have each send its
+    part of them, by the shape of the first micro batch (`pipe_partition_input_meta_cache`): ours
+    differ in length.
+    """
+    pipeline = {**settings["pipeline"], "pipe_partitioned": False, "grad_partitioned": False}
+    others = {key: value for key, value in settings.items() if key != "tensor_parallel"}
+    return {**others, "pipeline": pipeline}
+
+
+class PipelineDecoder(PipelineModule):
+    """The stages of a causal language model; this rank keeps its own shards of its own stage."""
+
+    forward_funcs: list[Any]
+
+    def __init__(self, model: Any, mode: Mode, settings: dict[str, Any]) -> None:
         anatomy = ANATOMIES[model.config.model_type]
-        self._split = partition
+        layout = mode.layout
+        self._split, self._settings = mode.partition, settings
+        self._tensor_ranks = layout.tensor_parallel_size
         self._layers = len(getattr(model.base_model, anatomy.layers))
         self._before = 2 if anatomy.entry else 1
+        self._model = (model,)  # in a tuple: not a part of this stage
         # `named_parameters` names tied weights once, as transformers saves them.
-        names = {id(p): name for name, p in model.named_parameters()}
+        self._of_model = {id(p): name for name, p in model.named_parameters()}
         super().__init__(
             layers=_pieces(model, anatomy),
-            num_stages=stages,
+            topology=_topology(layout),
             loss_fn=scaled_loss,
             dynamic_shape=True,
         )
-        self.names = [names[id(parameter)] for parameter in self.parameters()]
-        own = {id(parameter) for parameter in self.parameters()}
-        for module in model.modules():
-            held = list(module.parameters(recurse=False))
-            if held and not any(id(parameter) in own for parameter in held):
-                module.to("meta")
-        self._model = (model,)  # in a tuple: not a part of this stage
+        self.names = [self._of_model[id(parameter)] for parameter in self.parameters()]
+        local = (name for name, _ in self.named_parameters())
+        self.names_in_model = dict(zip(local, self.names, strict=True))
         for parameter in self.parameters():
-            # Without it, gradients are clipped in fp32 by the norm of the first stage alone
-            # (`runtime/utils.py`, `clip_grad_norm_`).
-            parameter.model_parallel = not parameter.ds_pipe_replicated
+            parameter.model_parallel = self._counts(parameter)
+        if self._tensor_ranks > 1:
+            info = collect_autotp_universal_checkpoint_info(self._all_stages())
+            setattr(self, UNIVERSAL_CHECKPOINT_INFO, info)
+
+    def _all_stages(self) -> torch.nn.Module:
+        """The pieces of all stages, named as each stage names its own.
+
+        DeepSpeed's converter asks the first stage how all parameters are sharded.
+        """
+        every = torch.nn.Module()
+        every.tied_modules = torch.nn.ModuleDict()
+        for index, piece in enumerate(self._layer_specs):
+            if isinstance(piece, Shared):
+                every.tied_modules[TIED] = piece.piece
+            else:
+                every.add_module(str(index), piece)
+        return every
+
+    def _counts(self, parameter: Any) -> bool:
+        """Whether the gradient norm counts a parameter on this rank.
+
+        It counts every shard and every replicated parameter once. Without the mark, gradients are
+        clipped in fp32 by the norm of the first stage alone (`runtime/utils.py`,
+        `clip_grad_norm_`).
+        """
+        if parameter.ds_pipe_replicated:
+            return False
+        sharded = getattr(parameter, "tensor_model_parallel", False)
+        return sharded or self._grid.get_slice_parallel_rank() == 0
 
     def _partition_layers(self, method: str = "") -> None:
-        """Set the bounds of all stages, without DeepSpeed's printing of every layer."""
+        """Set the bounds of all stages, without DeepSpeed's printing of every layer; keep one."""
         if isinstance(self._split, tuple):
             after = self._num_layers - self._before - self._layers
             self.parts = explicit_bounds(self._split, self._before, after)
@@ -150,7 +196,40 @@ class PipelineDecoder(PipelineModule):
             self.parts = partition_balanced(self._count_layer_params(), self.num_stages)
         else:
             self.parts = partition_uniform(self._num_layers, self.num_stages)
-        self._set_bounds(self.parts[self.stage_id], self.parts[self.stage_id + 1])
+        begin, end = self.parts[self.stage_id], self.parts[self.stage_id + 1]
+        self._set_bounds(begin, end)
+        self._leave_others(self._layer_specs[begin:end])
+        if self._tensor_ranks > 1:
+            shard_layers(self.whole, self._settings, self._grid.get_slice_parallel_group())
+            if not isinstance(self._layer_specs[-1], Shared):  # the head is another module now
+                self._layer_specs[-1] = self.whole.get_output_embeddings()
+
+    def _leave_others(self, pieces: Sequence[Any]) -> None:
+        """Move the weights of other stages to the meta device."""
+        held = (piece.piece if isinstance(piece, Shared) else piece for piece in pieces)
+        own = {id(parameter) for piece in held for parameter in piece.parameters()}
+        for module in self.whole.modules():
+            weights = list(module.parameters(recurse=False))
+            if weights and not any(id(parameter) in own for parameter in weights):
+                module.to("meta")
+
+    def load_state_dir(self, load_dir: str, checkpoint_engine: Any, strict: bool = True) -> None:
+        """Load the weights of this stage.
+
+        Releases before this one saved tied weights with the optimizer states only.
+        """
+        pieces = self.forward_funcs
+        self.forward_funcs = [
+            None
+            if self._is_tied(piece) and not self.ckpt_layer_path_list(load_dir, index)
+            else piece
+            for index, piece in enumerate(pieces)
+        ]
+        super().load_state_dir(load_dir, checkpoint_engine, strict=strict)
+        self.forward_funcs = pieces
+
+    def _is_tied(self, piece: Any) -> bool:
+        return any(piece is module for module in self.tied_modules.values())
 
     @property
     def whole(self) -> Any:
@@ -162,34 +241,65 @@ class PipelineDecoder(PipelineModule):
 
         Stages send theirs in turn, one tensor at a time. All ranks must call it.
         """
-        mine = dict(zip(self.names, self.parameters(), strict=True))
-        shapes: list[Any] = [None] * self.world_size
-        torch.distributed.all_gather_object(shapes, [(n, p.shape) for n, p in mine.items()])
+        known: list[Any] = [None] * self.world_size
+        torch.distributed.all_gather_object(known, self._shapes())
         weights: dict[str, Any] = {}
-        if self.global_rank == 0:
-            weights = {name: p.detach().to("cpu", copy=True) for name, p in mine.items()}
-        for stage in range(1, self.num_stages):
-            source = self._grid.stage_to_global(stage, data=0)
-            if self.global_rank == source:
-                for parameter in mine.values():
-                    dist.send(parameter.detach().contiguous(), 0)
+        device = next(self.parameters()).device
+        if self._grid.data_parallel_id > 0:
+            return weights  # all replicas have the same
+        for stage in range(self.num_stages):
+            source = self._grid.stage_to_global(stage, data=0, **self._first_shard())
+            if self.stage_id == stage:
+                for name, whole in self._whole_weights():
+                    if self.global_rank == source == 0:
+                        weights[name] = whole.to("cpu", copy=True)
+                    elif self.global_rank == source:
+                        dist.send(whole, 0)
             elif self.global_rank == 0:
-                like = next(iter(mine.values()))
-                for name, shape in shapes[source]:
-                    received = torch.empty(shape, dtype=like.dtype, device=like.device)
+                for name, shape, dtype in known[source]:
+                    received = torch.empty(shape, dtype=dtype, device=device)
                     dist.recv(received, source)
                     weights.setdefault(name, received.cpu())
         return weights
+
+    def _first_shard(self) -> dict[str, int]:
+        """The first tensor rank, as the grid names it."""
+        return {"model": 0} if self._tensor_ranks > 1 else {}
+
+    def _shapes(self) -> list[tuple[str, Any, Any]]:
+        """Name, whole shape and type of the weights of this stage, in the order they are sent."""
+        types = dict(zip(self.names, (p.dtype for p in self.parameters()), strict=True))
+        return [(s.name, s.shape, types[s.name]) for s in shares_of(self).values()]
+
+    def _whole_weights(self) -> Iterator[tuple[str, Any]]:
+        """The weights of this stage by their transformers names; its tensor ranks ask together."""
+        names = dict(zip(map(id, self.parameters()), self.names, strict=True))
+        for module in self.modules():
+            with whole_shards(module):
+                for parameter in module.parameters(recurse=False):
+                    name = names.pop(id(parameter), None)
+                    if name is not None:
+                        yield name, parameter.detach().contiguous()
+
+
+def _topology(layout: Layout) -> Any:
+    """DeepSpeed's rank grid; without tensor ranks files of layers are named without them."""
+    stages, replicas = layout.pipeline_parallel_size, layout.data_parallel_size
+    if layout.tensor_parallel_size == 1:
+        return PipeDataParallelTopology(num_pp=stages, num_dp=replicas)
+    return PipeModelDataParallelTopology(
+        num_pp=stages, num_mp=layout.tensor_parallel_size, num_dp=replicas
+    )
 
 
 def _pieces(model: Any, anatomy: Anatomy) -> list[Any]:
     """The sequence of pieces: embedding, entry where there is one, layers, norm, head."""
     base, head = model.base_model, model.get_output_embeddings()
-    embedding = getattr(base, anatomy.embedding)
-    tied = head.weight is embedding.weight
+    embedding = Embedding(getattr(base, anatomy.embedding))
+    tied = head.weight is embedding.embedding.weight
     layers = range(len(getattr(base, anatomy.layers)))
     return [
-        Shared(embedding, embed) if tied else Embedding(embedding),
+        Shared(embedding) if tied else embedding,
         *([Decoder(base, anatomy, (), entry=True)] if anatomy.entry else []),
         *(Decoder(base, anatomy, (index,), entry=False) for index in layers),
         Final(getattr(base, anatomy.norm)),

@@ -10,7 +10,8 @@ import os
 import re
 import socket
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -19,8 +20,10 @@ from typing import Any
 
 from dsforge.errors import DsforgeError, first_line
 from dsforge.layout import Layout
+from dsforge.train.meeting_port import holder
 
 FIRST_WAIT = timedelta(minutes=10)
+SETTLE_S = 0.2  # for threads of Gloo, which wait for the interpreter's lock at most 5 ms
 COUNT = re.compile(r"[0-9]{1,9}")
 PORTS = range(1, 65536)
 
@@ -96,36 +99,48 @@ def _shown(text: str | None) -> str:
 
 
 def join(place: Place) -> None:
-    """Form the process group of the job. Raises DsforgeError where ranks are missing.
+    """Form the process group of a DeepSpeed job. Raises DsforgeError where ranks are missing.
 
     Ranks wait for each other 10 minutes, here and in every collective; DEEPSPEED_TIMEOUT says
     otherwise, in minutes. `agreement.on_first_rank` is for what may take longer.
     """
     import deepspeed
+
+    form_group(place, lambda: deepspeed.init_distributed(verbose=False, init_method=meeting()))
+    _unname_shared_memory(place)
+
+
+def form_group(place: Place, form: Callable[[], object]) -> None:
+    """Have the ranks meet. Raises DsforgeError where some are missing."""
     import torch
 
     if "WORLD_SIZE" not in os.environ:
         _form_world_of_one()
     try:
-        deepspeed.init_distributed(verbose=False, init_method=_meeting())
+        form()
     except torch.distributed.DistError as error:
         message = (
             f"the {place.world_size} ranks could not form a process group: {first_line(error)}"
         )
-        raise DsforgeError(
-            message, "check why the other ranks stopped, and look for a firewall"
-        ) from error
-    _unname_shared_memory(place)
+        hint = "check why the other ranks stopped, and look for a firewall"
+        if "EADDRINUSE" in str(error):
+            port = os.environ["MASTER_PORT"]
+            who = holder(int(port)) or "another program"
+            message = f"rank 0 cannot listen on port {port}, which is in use by {who}"
+            hint = "end that program, or start with another port: `--master_port`, MASTER_PORT"
+        raise DsforgeError(message, hint) from error
 
 
-def _meeting() -> str | None:
+def meeting() -> str | None:
     """The rendezvous of ranks that torchrun has restarted; None: the default one.
 
     With `--master_port` torchrun keeps its key-value store, and torch no longer tells one start
     from the next in it (`rendezvous.py`, 2.13): ranks would wait for the addresses of dead ones.
+    Where the first rank has the store, it is a new one at each start, and agents that joined later
+    count fewer restarts.
     """
     count = restarts()
-    if count == 0:
+    if count == 0 or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
         return None
     from torch.distributed import PrefixStore, register_rendezvous_handler, rendezvous
 
@@ -166,15 +181,21 @@ def prefer_own_tools() -> None:
 
 def choose_device(place: Place) -> None:
     """Bind this process to its accelerator; on CPU ranks, share out the cores as threads."""
-    import torch
     from deepspeed.accelerator import get_accelerator
 
-    local = int(os.environ.get("LOCAL_WORLD_SIZE") or os.environ.get("LOCAL_SIZE") or 1)
     if get_accelerator().device_name() == "cpu":
-        if "OMP_NUM_THREADS" not in os.environ:
-            torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // local))
+        share_cores()
     else:
         get_accelerator().set_device(place.local_rank)
+
+
+def share_cores() -> None:
+    """Give this rank its share of the cores as threads, unless OMP_NUM_THREADS says how many."""
+    import torch
+
+    if "OMP_NUM_THREADS" not in os.environ:
+        local = int(os.environ.get("LOCAL_WORLD_SIZE") or os.environ.get("LOCAL_SIZE") or 1)
+        torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // local))
 
 
 def check_precision(precision: str) -> None:
@@ -202,10 +223,17 @@ def _form_world_of_one() -> None:
 
 
 def leave() -> None:
-    """Leave the process group, so that no rank ends while another still needs it."""
-    import deepspeed.comm
+    """Leave the process group, so that no rank ends while another still needs it.
+
+    Gloo drops the tensors of a finished collective in a thread of its own, which needs the
+    interpreter's lock for that: where Python shuts down first, C++ aborts the rank. DeepSpeed keeps
+    the group, and so its threads, alive beyond its end; they get the lock while this one sleeps.
+    """
     import torch.distributed
 
     if torch.distributed.is_initialized():
-        deepspeed.comm.barrier()
+        torch.distributed.barrier()
+        has_threads = "gloo" in torch.distributed.get_backend()
         torch.distributed.destroy_process_group()
+        if has_threads:
+            time.sleep(SETTLE_S)

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from threading import Event, Thread
 
 IMPORTING = "starting: importing torch, DeepSpeed and transformers"
-SILENCE_S = 8.0
+SILENCE_S = 5.0  # an import may then hold the interpreter for some more
 LOOK_S = 0.5
 
 

@@ -27,22 +27,23 @@ from dsforge.train.checkpoints.note import (
     checkpoints,
     step_of,
 )
-from dsforge.train.checkpoints.resume import Beginning, chosen_beginning, restore, retune, sound
+from dsforge.train.checkpoints.resume import Beginning, chosen_beginning, retune, sound
 from dsforge.train.checkpoints.run_identity import RunIdentity, identity_of
 from dsforge.train.checkpoints.save_policy import Saver
+from dsforge.train.data.pairs import sources as pair_sources
 from dsforge.train.data.preparation import Prepared, prepare_data, read_data
 from dsforge.train.data.samples import Order, Sample
+from dsforge.train.engines.adapter import Adapter
+from dsforge.train.engines.engine import Engine
+from dsforge.train.engines.registry import adapter_of
 from dsforge.train.model.build import build_model, check_source, compile_layers
-from dsforge.train.model.source import load_tokenizer
+from dsforge.train.model.source import ModelSource, load_tokenizer, model_source
+from dsforge.train.model.trained_state import base_checksum
 from dsforge.train.options import Options
 from dsforge.train.parallel.agreement import check_agreement, largest, on_first_rank
-from dsforge.train.parallel.engine import made_stepper, start_engine
-from dsforge.train.parallel.engine_config import EngineConfig, read_engine_config
+from dsforge.train.parallel.engine_config import EngineConfig
 from dsforge.train.parallel.ranks import (
     Place,
-    check_precision,
-    choose_device,
-    join,
     leave,
     place_of_process,
     prefer_own_tools,
@@ -51,17 +52,20 @@ from dsforge.train.run.build_locks import free_builds
 from dsforge.train.run.heartbeat import IMPORTING, Heartbeat
 from dsforge.train.run.learning_rate import rate_factor
 from dsforge.train.run.meters import Meters
-from dsforge.train.run.metrics_file import MetricsFile, monitor
+from dsforge.train.run.metrics_file import MetricsFile
 from dsforge.train.run.output_lock import check_holder, held
 from dsforge.train.run.outputs import check_inputs
 from dsforge.train.run.prediction import read_prediction
+from dsforge.train.run.preference_step import PreferenceStepper
 from dsforge.train.run.progress import Screen
+from dsforge.train.run.references import FILE as REFERENCES
+from dsforge.train.run.references import give_references, precomputes
 from dsforge.train.run.signals import STOPPED, Attendant, Phase
 from dsforge.train.run.step import Stepper
 from dsforge.train.run.watchdog import Watchdog, record_flights
 from dsforge.train.run.written_report import write_report
 
-ENGINE = ("torch", "deepspeed", "transformers", "peft", "safetensors")
+MODEL_PACKAGES = ("transformers", "peft", "safetensors")
 
 
 def train(
@@ -75,11 +79,11 @@ def train(
     After such a signal the step is finished and a checkpoint saved, and no weights are exported.
     Every rank calls this. Raises DsforgeError, before any process group exists where it can.
     """
-    check_installed()
     options, attendant = options or Options(), attendant or Attendant()
     place = place_of_process()
     job = read_job(path)
     job = job.model_copy(update=options.changes)
+    check_installed(adapter_of(job).packages)
     folder = path.resolve().parent
     output = options.output.resolve() if options.output else folder / job.output
     screen = Screen(shown=place.is_first, heartbeat=heartbeat)
@@ -106,22 +110,23 @@ class Start:
     def carried_out(self) -> int:
         """The exit code of the run."""
         job, folder, screen, beginning = self.job, self.folder, self.screen, self.beginning
-        config = read_engine_config(
-            folder / job.deepspeed_config, self.place.world_size, beginning.global_batch_size
+        adapter = adapter_of(job)
+        config = adapter.read_config(
+            job, folder, self.place.world_size, beginning.global_batch_size
         )
         place = replace(self.place, layout=config.mode.layout)
         screen.doing(f"checking the rows of {Path(job.data.train).name}")
         rows = read_data(job, folder, screen)
         screen.doing(IMPORTING)
         prefer_own_tools()
-        _silence_libraries()
-        choose_device(place)
-        check_precision(config.precision)
-        check_source(job, folder, config)
+        _silence_libraries(adapter)
+        adapter.choose_device(place)
+        adapter.check_precision(config.precision)
+        two_sides = check_source(job, folder, config)
         screen.doing("loading the tokenizer")
         tokenizer = load_tokenizer(job, folder)
         screen.doing(f"tokenizing {Path(job.data.train).name}")
-        data = prepare_data(job, rows, tokenizer, place, screen=screen)
+        data = prepare_data(job, rows, tokenizer, place, screen=screen, two_sides=two_sides)
         self.output.mkdir(parents=True, exist_ok=True)
         screen.prediction = read_prediction(folder, job, config)
         saver = Saver(self.output / "checkpoints", job.keep_checkpoints, screen.say)
@@ -131,7 +136,7 @@ class Start:
             free_builds(screen.say)
         check_holder(self.output, place)
         screen.doing(f"waiting for all {place.world_size} ranks")
-        join(place)
+        adapter.join(place)
         code = run.carry_out(folder, tokenizer, beginning, export=self.options.export)
         if place.is_first:
             for line in write_report(self.output):
@@ -140,22 +145,19 @@ class Start:
         return code
 
 
-def check_installed() -> None:
-    """Raise DsforgeError where the engine is not installed; nothing is imported."""
-    missing = [name for name in ENGINE if find_spec(name) is None]
+def check_installed(engine: tuple[str, ...]) -> None:
+    """Raise DsforgeError where packages of an engine are missing; nothing is imported."""
+    missing = [name for name in (*engine, *MODEL_PACKAGES) if find_spec(name) is None]
     if missing:
         message = f"training needs {', '.join(missing)}, not installed here"
         raise DsforgeError(message, f"install with: {install_command('train')}")
 
 
-def _silence_libraries() -> None:
+def _silence_libraries(adapter: Adapter) -> None:
     """Keep the libraries' own chatter out of the progress display; warnings still show."""
-    import logging
-
-    from deepspeed.utils import logger
     from transformers.utils import logging as transformers_logging
 
-    logger.setLevel(logging.WARNING)
+    adapter.silence()
     transformers_logging.disable_progress_bar()
 
 
@@ -201,37 +203,57 @@ class Run:
         self.screen.doing("starting the engine; its C++ ops are built at the first start")
         engine = self._engine(model)
         on_first_rank(beginning.clear)
+        adapter = adapter_of(self.job)
+        stepper = adapter.stepper(engine, self.job, tokenizer.pad_token_id, self.place)
+        self._give_references(stepper, model_source(self.job.model, folder), model)
         if resumed is not None and note is not None:
             done = note.step
             self.screen.doing(f"loading the checkpoint of step {note.step}")
-            restore(engine, resumed, note, self._note(0))
+            engine.restore(resumed, note, self._note(0))
             for line in (
                 self._resumed(resumed, note),
                 *retune(engine, changed),
                 *self._resume_notes(note),
             ):
                 self.screen.say(line)
-        stepper = made_stepper(engine, self.job, tokenizer.pad_token_id, self.place)
-        meters = Meters(self.config, self.place, self.screen.prediction)
+        meters = Meters(self.config, self.place, adapter.packages, self.screen.prediction)
+        engine.count_sent(meters.traffic)
         self.attendant.enter(Phase.TRAINING)
         wish = self._steps(stepper, done, meters) or self._late_wish(done)
         for line in meters.write(self.output / "measurement.json"):
             self.screen.say(line)
         if wish == 0 and export and self.job.save:
-            from dsforge.train.checkpoints.final_weights import export as write_weights
-
-            self.attendant.enter(Phase.EXPORT)
-            self.screen.doing("writing the final weights")
-            written = write_weights(engine, tokenizer, self.output / "model")
-            self.screen.say(f"weights written and checked: {written}")
+            self._export(engine, tokenizer, folder, max(done, self.total_steps))
         return STOPPED if wish == signal.SIGINT else 0
 
-    def _engine(self, model: Any) -> Any:
-        """The DeepSpeed engine around the model, with our schedule on its optimizer."""
+    def _give_references(self, stepper: Stepper, source: ModelSource, model: Any) -> None:
+        """Have the log probabilities of the reference of preference training, where it asks."""
+        if not isinstance(stepper, PreferenceStepper) or not precomputes(self.job):
+            return
+        job, data = self.job, self.data
+        base = base_checksum(source, model.config) or job.seed
+        given = [data.train_digest, data.validation_digest, job.model, base, self.config.precision]
+        found = pair_sources(data.train, data.validation)
+        path = self.output / REFERENCES
+        give_references(found, stepper, path=path, what=given, screen=self.screen)
+
+    def _export(self, engine: Engine, tokenizer: Any, folder: Path, done: int) -> None:
+        """Write the final weights with the files that describe them; all ranks call it."""
+        from dsforge.train.checkpoints.final_weights import export
+        from dsforge.train.results.card import result_of_job
+
+        self.attendant.enter(Phase.EXPORT)
+        self.screen.doing("writing the final weights")
+        describe = result_of_job(self.job, folder, self._note(done), self.output).files
+        written = export(engine, tokenizer, self.output / "model", describe)
+        self.screen.say(f"weights written and checked: {written}")
+
+    def _engine(self, model: Any) -> Engine:
+        """The engine around the model, with our schedule on its optimizer."""
         if self.job.compile:
             compile_layers(model)
         factor = rate_factor(self.job, self.total_steps)
-        return start_engine(model, self.config, factor, self.job.optimizer_states)
+        return adapter_of(self.job).start(model, self.job, self.config, factor)
 
     def _identity(self, model: Any) -> RunIdentity:
         return identity_of(
@@ -247,6 +269,8 @@ class Run:
         layout = self.config.mode.layout
         return CheckpointNote(
             step=step,
+            engine=self.config.engine,
+            strategy=self.config.strategy,
             world_size=self.place.world_size,
             zero_stage=self.config.zero_stage,
             global_batch_size=self.global_batch_size,
@@ -263,7 +287,7 @@ class Run:
         said = f"resumed from {path} after step {note.step}"
         if note.ranks == self._note(0).ranks:
             return said
-        was = f"{note.world_size} ranks under ZeRO-{note.zero_stage}"
+        was = f"{note.world_size} ranks under {note.label}"
         batch = f"{self.config.micro_batch_size} x {self.config.gradient_accumulation_steps}"
         return f"{said}, saved by {was}; {batch} samples on each rank keep the global batch"
 
@@ -306,7 +330,7 @@ class Run:
                 logged = (step + 1) % self.job.log_every == 0 or step + 1 == total
                 if metrics and logged:
                     metrics.add(figures)
-                    monitor(stepper.engine, figures)
+                    stepper.engine.report(figures)
                 left_s = meters.mean_step_s * (total - step - 1)
                 self.screen.step(figures, total, left_s, line=logged)
                 with watchdog.beside_steps(f"the checkpoint or validation after step {step + 1}"):
@@ -334,7 +358,7 @@ class Run:
             self.screen.say(f"step {done}: validation loss {loss:.4f}")
             if metrics:
                 metrics.add(Evaluation(done, loss))
-                monitor(stepper.engine, Evaluation(done, loss))
+                stepper.engine.report(Evaluation(done, loss))
         every = self.job.checkpoint_every
         if self.job.save and (end or wish or (every and done % every == 0)):
             self.screen.doing("saving a checkpoint")

@@ -22,23 +22,20 @@ from dsforge.train.run.traffic import Traffic
 from dsforge.units import gib
 
 WARMUP_STEPS = 2  # the first step allocates, the second still records the ZeRO-3 order of use
-PACKAGES = ("torch", "deepspeed", "transformers")
 
 
 @dataclass(slots=True)
 class Meters:
-    """The meters of this rank."""
+    """The meters of this rank; `packages` are those of its engine."""
 
     config: EngineConfig
     place: Place
+    packages: tuple[str, ...]
     prediction: Prediction | None = None
     traffic: Traffic = field(default_factory=Traffic)
     results: list[StepResult] = field(default_factory=list)
     step_s: list[float] = field(default_factory=list)
     sent_bytes: list[int] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.traffic.watch()
 
     def measured(self, step: Callable[[], StepResult]) -> StepMetrics:
         """The figures of a step that is run here; its last collective ends it on every rank."""
@@ -60,6 +57,8 @@ class Meters:
             allocated_bytes=_device_bytes()[0],
             mfu=None if self.prediction is None else self.prediction.mfu(tokens_per_s),
             ended_at=time(),
+            reward_margin=result.reward_margin,
+            reward_accuracy=result.reward_accuracy,
         )
 
     @property
@@ -82,6 +81,8 @@ class Meters:
             return []
         counted = self.sent_bytes[self._warmup :]
         measurement = Measurement(
+            engine=self.config.engine,
+            strategy=self.config.strategy,
             zero_stage=self.config.zero_stage,
             world_size=self.place.world_size,
             micro_batch_size=self.config.micro_batch_size,
@@ -100,7 +101,7 @@ class Meters:
             versions={
                 "python": platform.python_version(),
                 "dsforge": __version__,
-                **{name: version(name) for name in PACKAGES},
+                **{name: version(name) for name in (*self.packages, "transformers", "peft")},
             },
             hardware=_hardware(),
         )

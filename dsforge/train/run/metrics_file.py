@@ -1,12 +1,14 @@
 """metrics.jsonl: one JSON object a line, written as it happens, cut back on resume.
 
 Lines of optimizer steps, every `log_every` of them: `step` (from 1), `loss` (mean per answer
-token of the global batch, before the step), `learning_rate`, `gradient_norm` (before clipping; null
-where the engine has none or fp16 overflowed), `step_s`, `tokens` (of all ranks, without padding),
+token of the global batch, per pair with preferences, before the step), `learning_rate`,
+`gradient_norm` (before clipping; null where the engine has none or fp16 overflowed), `step_s`,
+`tokens` (of all ranks, without padding),
 `tokens_per_s`, `host_bytes` and `allocated_bytes` (peaks so far of the first rank: resident memory,
 and device memory as torch counts it, 0 on CPU ranks), `mfu` (useful FLOPs over the peak of all
-ranks; null without a plan of this run), `ended_at` (Unix time in seconds). Lines of
-validations: `step` and `validation_loss` (mean per answer token).
+ranks; null without a plan of this run), `ended_at` (Unix time in seconds), `reward_margin` and
+`reward_accuracy` (of preferences, means over pairs; null without). Lines of validations: `step` and
+`validation_loss` (mean per answer token, or per pair).
 """
 
 from __future__ import annotations
@@ -43,17 +45,17 @@ class MetricsFile:
             raise _unwritten(self._path, error) from error
 
 
-def monitor(engine: Any, record: StepMetrics | Evaluation) -> None:
+def monitor(deepspeed: Any, record: StepMetrics | Evaluation) -> None:
     """Hand figures to what the DeepSpeed config enables: TensorBoard, Weights & Biases, CSV, Comet.
 
     On the first rank, by optimizer step; DeepSpeed adds figures of its own by samples.
     """
-    if not engine.monitor.enabled:
+    if not deepspeed.monitor.enabled:
         return
     values = asdict(record)
     step = values.pop("step")
     events = [(f"Train/{name}", v, step) for name, v in values.items() if v is not None]
-    engine.monitor.write_events([event for event in events if event[0] != "Train/ended_at"])
+    deepspeed.monitor.write_events([event for event in events if event[0] != "Train/ended_at"])
 
 
 def _lines_up_to(path: Path, step: int) -> list[str]:

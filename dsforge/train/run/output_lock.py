@@ -110,8 +110,7 @@ def held(output: Path, place: Place, say: Say, on_leaving: Callable[..., None]) 
             f"the output folder {output} cannot be created: {error.strerror}",
             "choose another with `--output`",
         ) from error
-    lock = _taken(output, say)
-    on_leaving(lock.release)
+    lock = _taken(output, say, on_leaving)
     try:
         yield
     finally:
@@ -161,6 +160,23 @@ class _Lock:
     descriptor: int
     over: Event = field(default_factory=Event)
 
+    def write(self, own: Holder) -> None:
+        """Put its holder's record into it, or give it back. Raises DsforgeError."""
+        try:
+            os.ftruncate(self.descriptor, 0)
+            os.pwrite(self.descriptor, own.model_dump_json(indent=2).encode() + b"\n", 0)
+            os.fsync(self.descriptor)
+        except OSError as error:
+            self.release()
+            message = f"the lock of the output folder cannot be written: {error.strerror}"
+            hint = "free disk space, or choose another folder with `--output`"
+            raise DsforgeError(message, hint) from error
+
+    def give_up(self) -> None:
+        """Leave the file to the other run whose record is in it."""
+        self.over.set()
+        os.close(self.descriptor)
+
     def start(self) -> None:
         """Renew the time of the lock from now on."""
         Thread(target=self._beat, name="output lock", daemon=True).start()
@@ -181,8 +197,8 @@ class _Lock:
         os.close(self.descriptor)
 
 
-def _taken(output: Path, say: Say) -> _Lock:
-    """The lock of a folder. Raises DsforgeError."""
+def _taken(output: Path, say: Say, on_leaving: Callable[..., None]) -> _Lock:
+    """The lock of a folder, which this process removes however it ends. Raises DsforgeError."""
     path, own = output / NAME, present_holder()
     for _ in range(TRIES):
         descriptor = _opened(path, create=True)
@@ -201,12 +217,14 @@ def _taken(output: Path, say: Say) -> _Lock:
                     f"{found or 'a run without a record'} has ended without removing {path}: its "
                     "lock is replaced"
                 )
-            _write(descriptor, own)
+            lock, descriptor = _Lock(path, descriptor), -1
+            on_leaving(lock.release)
+            lock.write(own)
             if is_unclear:
                 time.sleep(SETTLING_S)
-                if (now := _record(descriptor)) != own:
+                if (now := _record(lock.descriptor)) != own:
+                    lock.give_up()
                     raise _refusal(output, now)
-            lock, descriptor = _Lock(path, descriptor), -1
             lock.start()
             return lock
         finally:
@@ -291,16 +309,3 @@ def _awaited_record(descriptor: int) -> Holder | None:
             return found
         time.sleep(SETTLING_S / TRIES)
     return None
-
-
-def _write(descriptor: int, holder: Holder) -> None:
-    """Put a record in the place of what a lock held. Raises DsforgeError."""
-    try:
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, holder.model_dump_json(indent=2).encode() + b"\n", 0)
-        os.fsync(descriptor)
-    except OSError as error:
-        message = f"the lock of the output folder cannot be written: {error.strerror}"
-        raise DsforgeError(
-            message, "free disk space, or choose another folder with `--output`"
-        ) from error

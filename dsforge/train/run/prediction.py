@@ -6,21 +6,20 @@ the batches. A figure of another run beside one's own would mislead more than no
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from dsforge.ds_config import read
 from dsforge.errors import DsforgeError
 from dsforge.estimate.flops import step_flops
 from dsforge.estimate.rates import peak_flops
+from dsforge.estimate.run import rate_of
 from dsforge.job import TrainJob
 from dsforge.measurement import Measurement
-from dsforge.plan import Priced
 from dsforge.planner.figures import memory_label
 from dsforge.reading.stored import read_plan
+from dsforge.train.engines.registry import adapter_of
 from dsforge.train.parallel.engine_config import EngineConfig
-from dsforge.units import Interval, amount, gib, seconds
+from dsforge.units import Interval, amount, gib, likely_text, seconds
 
 PLAN = "plan.json"
 
@@ -53,7 +52,8 @@ def read_prediction(folder: Path, job: TrainJob, config: EngineConfig) -> Predic
     except DsforgeError:
         return None
     prices = (plan.choice, *(v.priced for v in plan.variants if v.priced is not None))
-    price = next((p for p in prices if _is_of(p, config)), None)
+    is_planned = adapter_of(job).is_planned
+    price = next((p for p in prices if is_planned(p.strategy, config)), None)
     workload, gpu = plan.workload, plan.cluster.gpu
     of_job = workload.sequence_length == job.sequence_length and workload.lora == job.lora
     if price is None or not of_job or workload.precision != config.precision:
@@ -70,47 +70,27 @@ def read_prediction(folder: Path, job: TrainJob, config: EngineConfig) -> Predic
     )
 
 
-def _is_of(price: Priced, config: EngineConfig) -> bool:
-    """Whether a price is that of a config: what decides memory and time is the same."""
-    plan, written = price.strategy, read(config.settings, filled_in=False).config
-    return (
-        plan.back_end == "deepspeed"
-        and plan.layout == config.mode.layout
-        and plan.zero_stage == config.zero_stage
-        and plan.hpz_partition_size == written.hpz_partition_size
-        and plan.micro_batch_size == config.micro_batch_size
-        and plan.gradient_accumulation_steps == config.gradient_accumulation_steps
-        and (plan.runs_as.gradients == "fp32") == written.sums_in_fp32
-        and (plan.runs_as.reduced == "fp32") == written.sends_fp32
-        and plan.runs_as.quantized_weights == written.quantized_weights
-        and plan.runs_as.quantized_gradients == written.quantized_gradients
-        and plan.offload_optimizer == written.offload_optimizer
-        and plan.runs_as.offload_ratio == written.offload_ratio
-        and plan.offload_parameters == written.offload_parameters
-    )
-
-
 def summary(measured: Measurement, memory_bytes: int, said: Prediction | None) -> list[str]:
     """Lines that end a run: each figure, and what was predicted where there is a plan of it."""
     steps = sorted(measured.step_s)
     step_s = steps[len(steps) // 2]
     tokens_per_s = measured.tokens_per_step / step_s
-    rows = [("step time", seconds(step_s), said and _range(said.step_s, seconds))]
+    rows = [("step time", seconds(step_s), said and likely_text(said.step_s, seconds))]
     if said is None:
         rows += [("tokens/s", amount(tokens_per_s), None)]
     else:
         # Both count the tokens of this run: padding is neither measured nor predicted.
         counted = measured.tokens_per_step
-        spread = Interval(*(counted / s for s in reversed(_ends(said.step_s))))
+        spread = rate_of(counted, said.step_s)
         rows += [
-            ("tokens/s", amount(tokens_per_s), _range(spread, amount)),
+            ("tokens/s", amount(tokens_per_s), likely_text(spread, amount)),
             ("MFU", f"{said.mfu(tokens_per_s):.1%}", f"{said.mfu(spread.likely):.1%}"),
         ]
     rows += [
         (
             said.memory_label if said else "memory",
             gib(memory_bytes),
-            said and _range(said.memory_bytes, gib),
+            said and likely_text(said.memory_bytes, gib),
         ),
         ("sent", gib(measured.sent_bytes), said and gib(said.sent_bytes)),
     ]
@@ -120,12 +100,3 @@ def summary(measured: Measurement, memory_bytes: int, said: Prediction | None) -
         beside = f"  predicted {predicted}" if predicted else ""
         lines.append(f"  {name:<{names}} {value:<{width}}{beside}".rstrip())
     return lines
-
-
-def _ends(value: Interval) -> tuple[float, float, float]:
-    return value.low, value.likely, value.high
-
-
-def _range(value: Interval, show: Callable[[float], str]) -> str:
-    """An interval in words: what is likely, and its ends."""
-    return f"{show(value.likely)} ({show(value.low)} to {show(value.high)})"

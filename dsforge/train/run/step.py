@@ -1,6 +1,6 @@
 """One optimizer step and one pass over the validation samples, on this rank.
 
-The loss is the mean over all answer tokens of the global batch. DeepSpeed averages over ranks and
+The loss is the mean over all answer tokens of the global batch. Engines average over ranks and
 micro steps, so each micro batch is scaled by what that average would get wrong: samples of
 unequal length keep their true weight, whatever the number of ranks.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,13 +33,15 @@ class StepResult(NamedTuple):
     gradient_norm: float | None
     tokens: int
     wish: int
+    reward_margin: float | None = None  # of preferences, mean over pairs
+    reward_accuracy: float | None = None
 
 
 @dataclass(slots=True)
 class Stepper:
     """Steps an engine through batches of samples."""
 
-    engine: Any
+    engine: Any  # an Engine; steppers of one software ask more of it
     job: TrainJob
     pad_token: int
     place: Place
@@ -59,52 +61,65 @@ class Stepper:
     def step(self, step: int, samples: Sequence[Sample], stop: Attendant) -> StepResult:
         """Train on a global batch; `step` counts from 0. NotFiniteError where the loss is."""
         engine = self.engine
-        targets = sum(sample.targets for sample in samples)
+        counted = self.counted(samples)
         self._seed(step)
         engine.train()
         shares = share_of_rank(
             range(len(samples)),
             rank=self.place.replica,
             ranks=self.place.replicas,
-            micro_batch_size=engine.train_micro_batch_size_per_gpu(),
+            micro_batch_size=engine.micro_batch_size,
         )
-        rate = engine.get_lr()[0]
+        rate = engine.learning_rate()
         micro_batches = [[samples[i] for i in share] for share in shares]
-        part = self._passes(micro_batches, len(shares) * self.place.replicas / targets)
+        part = self._passes(micro_batches, len(shares) * self.place.replicas / counted)
         wish = stop.signal_number
-        loss_sum, wishes, signals = summed(part, float(wish > 0), float(wish))
+        loss_sum, wishes, signals, *more = summed(part, float(wish > 0), float(wish), *self.more())
         agreed = round(signals / wishes) if wishes else 0
         if not math.isfinite(loss_sum):  # a sum over ranks: all of them stop here
             raise NotFiniteError(f"the loss of step {step + 1} is {loss_sum}", NOT_FINITE_HINT)
-        norm = engine.get_global_grad_norm()
-        norm = None if norm is None else float(norm)
-        if norm is not None and not math.isfinite(norm) and not engine.fp16_enabled():
+        norm = engine.gradient_norm()
+        if norm is not None and not math.isfinite(norm) and not engine.scales_loss:
             raise NotFiniteError(f"the gradient norm of step {step + 1} is {norm}", NOT_FINITE_HINT)
         tokens = sum(len(sample.tokens) for sample in samples)
         return StepResult(
             step=step + 1,
-            loss=loss_sum / targets,
+            loss=loss_sum / counted,
             learning_rate=rate,
             gradient_norm=norm if norm is not None and math.isfinite(norm) else None,
             tokens=tokens,
             wish=agreed,
+            **{name: value / counted for name, value in zip(self.figures, more, strict=True)},
         )
+
+    @property
+    def figures(self) -> tuple[str, ...]:
+        """Fields of a StepResult that are means of what `more` gives."""
+        return ()
+
+    def counted(self, samples: Sequence[Sample]) -> int:
+        """What the loss is a mean over: answer tokens of all these samples."""
+        return sum(sample.targets for sample in samples)
+
+    def more(self) -> Sequence[float]:
+        """The part of this rank of further sums of the last passes, in the order of `figures`."""
+        return ()
 
     def _passes(self, micro_batches: Sequence[Sequence[Sample]], scale: float) -> float:
         """Part of the summed loss that is this rank's, after its micro steps and the optimizer's.
 
-        `scale` makes DeepSpeed's mean over ranks and micro steps the mean over answer tokens.
+        `scale` makes the engine's mean over ranks and micro steps that over what is counted.
         """
         total: Any = 0.0  # stays on the device: no micro step waits for the one before
-        for samples in micro_batches:
-            loss = self._loss(collate(samples, self.pad_token, least=self.least), scale)
-            self.engine.backward(loss * scale)
-            self.engine.step()
+        for number, samples in enumerate(micro_batches, start=1):
+            with self.engine.micro_step(last=number == len(micro_batches)):
+                loss = self.micro_loss(samples, scale)
+                self.engine.backward(loss * scale)
             total = total + loss.detach()
         return float(total) / self.place.copies
 
     def evaluate(self, samples: Sequence[Sample], micro_batch_size: int) -> float:
-        """Mean loss per answer token over all samples; all ranks make equally many passes."""
+        """Mean loss over what is counted of all samples; all ranks make equally many passes."""
         import torch
 
         self.engine.eval()
@@ -114,12 +129,13 @@ class Stepper:
             for start in range(0, len(samples), stride):
                 first = start + self.place.replica * micro_batch_size
                 own = list(samples[first : first + micro_batch_size])
-                batch = collate(
-                    own or [without_answer(samples[0])], self.pad_token, least=self.least
-                )
-                total += float(self._loss(batch))
+                total += float(self.micro_loss(own or [without_answer(samples[0])]))
         (loss_sum,) = summed(total / self.place.copies)
-        return loss_sum / sum(sample.targets for sample in samples)
+        return loss_sum / self.counted(samples)
+
+    def micro_loss(self, samples: Sequence[Sample], scale: float = 1.0) -> Any:
+        """Summed loss of a micro batch; `scale` is what it will be multiplied with."""
+        return self._loss(collate(samples, self.pad_token, least=self.least), scale)
 
     def _loss(self, batch: Batch, scale: float = 1.0) -> Any:
         """Sum of the cross-entropy over the answer tokens of a micro batch, in fp32.
@@ -146,8 +162,7 @@ class Stepper:
             rows = logits.reshape(-1, logits.shape[-1]).index_select(0, targets.places)
             cross_entropy = torch.nn.functional.cross_entropy
             return cross_entropy(rows.float(), targets.tokens, reduction="sum")
-        loss_scale = float(getattr(self.engine.optimizer, "loss_scale", 1.0))
-        self.head.factor = scale * loss_scale
+        self.head.factor = scale * self.engine.loss_scale
         self.head.targets = targets
         try:
             return self.engine(**inputs).logits
@@ -166,4 +181,4 @@ class Stepper:
 
 def without_answer(sample: Sample) -> Sample:
     """A sample that adds nothing to a loss, for a rank that has run out of samples."""
-    return Sample(sample.tokens, np.full_like(sample.labels, IGNORED))
+    return replace(sample, labels=np.full_like(sample.labels, IGNORED))

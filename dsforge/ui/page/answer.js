@@ -105,21 +105,21 @@ function ranking(shown) {
   const rows = shown.ranking.map((row, rank) => ({ ...row, rank, chosen: rank === 0 }));
   const columns = [
     ["strategy", (row) => row.strategy],
-    ["step", (row) => figure(row.step, "step_likely", `step time of ${row.strategy}`, row.rank), true],
-    ["against the choice", (row) => row.against, true],
-    ["memory", (row) => figure(row.memory, "device_likely", `memory of ${row.strategy}`, row.rank), true],
+    ["step", (row) => figure(row.step, "step_likely", `step time of ${row.strategy}`, { rank: row.rank }), true],
+    ["against the choice", (row) => figure(row.against, "step_likely", `step time of ${row.strategy} against the choice`, { rank: row.rank }), true],
+    ["memory", (row) => figure(row.memory, "device_likely", `memory of ${row.strategy}`, { rank: row.rank }), true],
     ["fit", (row) => row.fit],
-    ["host RAM", (row) => figure(row.host, "host_bytes", `host RAM of ${row.strategy}`, row.rank), true],
-    ["MFU", (row) => figure(row.mfu, "mfu", `MFU of ${row.strategy}`, row.rank), true],
-    ["largest term", (row) => row.largest],
+    ["host RAM", (row) => figure(row.host, "host_bytes", `host RAM of ${row.strategy}`, { rank: row.rank }), true],
+    ["MFU", (row) => figure(row.mfu, "mfu", `MFU of ${row.strategy}`, { rank: row.rank }), true],
+    ["largest term", (row) => figure(row.largest, row.largest_figure, `largest term of ${row.strategy}`, { rank: row.rank })],
   ];
   const others = (caption, listed) => table(caption, [
     ["strategy", (row) => row.strategy],
     ["kind", (row) => row.kind],
-    ["step", (row) => figure(row.step, "step_likely", `step time of ${row.strategy}`, row.rank), true],
-    ["against the choice", (row) => row.against, true],
-    ["differs most in", (row) => row.differs],
-    ["device memory", (row) => row.memory, true],
+    ["step", (row) => figure(row.step, "step_likely", `step time of ${row.strategy}`, { rank: row.rank }), true],
+    ["against the choice", (row) => figure(row.against, "step_likely", `step time of ${row.strategy} against the choice`, { rank: row.rank }), true],
+    ["differs most in", (row) => figure(row.differs, row.differs_figure, `largest difference of ${row.strategy}`, { rank: row.rank })],
+    ["device memory", (row) => figure(row.memory, "device_likely", `memory of ${row.strategy} against the choice`, { rank: row.rank }), true],
   ], listed);
   const kinds = shown.alternatives.map((row, place) => ({ ...row, rank: rows.length + place })); // as the planner counts them
   const first = kinds.slice(0, KINDS_SHOWN), rest = kinds.slice(KINDS_SHOWN);

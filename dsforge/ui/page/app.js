@@ -11,7 +11,6 @@ import * as find from "./find.js";
 import * as form from "./form.js";
 import * as views from "./views.js";
 
-const FIRST = { fields: { model: "llama-3.1-8b", gpu: "h100-80gb", gpus_per_node: "8" }, config: null };
 const PAUSE_MS = 250; // after a key, before the job is asked
 const HUB_ID = /^[A-Za-z0-9][\w.-]{0,95}\/[A-Za-z0-9][\w.-]{0,95}$/;
 const STAGES = { python: "Python is up; loading the planner …", planner: "Planning …" };
@@ -20,6 +19,9 @@ const engine = new Engine((stage) => (byId("starting-text").textContent = STAGES
 const arguing = new Engine(); // of its own: an argument takes seconds, an answer must not wait
 const hub = {}; // texts of config.json that were read from the hub, by id
 let timer = 0;
+let isGreeted = false; // the answer that came with the page is shown
+engine.start();
+const first = await json("first.json"); // the job that greets a visitor, and its answer
 
 function job() {
   return { ...form.job(), hub };
@@ -31,10 +33,13 @@ async function ask() {
   history.replaceState(null, "", fragmentOf(asked));
   document.body.dataset.state = "busy";
   try {
-    const found = await engine.ask({ do: "plan", job: asked }, "plan");
+    const found = await engine.ask({ do: "plan", document: false, job: asked }, "plan");
     if (await readFromHub(found, asked)) return;
     byId("starting").hidden = true;
-    if (found.shown) await present(found, asked);
+    const stands = isGreeted && isGreeting(asked) && JSON.stringify(found.shown) === JSON.stringify(first.shown);
+    isGreeted = false;
+    if (stands) argueAbout(found, asked);
+    else if (found.shown) present(found, asked);
     else refuse(found.error);
     document.body.dataset.state = "done";
   } catch (error) {
@@ -42,16 +47,31 @@ async function ask() {
   }
 }
 
-async function present(found, asked) {
+const isGreeting = (asked) => fragmentOf(asked) === fragmentOf(first.job);
+
+/** Show the answer that came with the page; the same question is asked as soon as Python is up. */
+function greet() {
+  byId("starting").classList.add("beside");
+  byId("starting-text").textContent = "This plan came with the page. Python is starting, to answer what you type.";
+  answer.show(first);
+  isGreeted = true;
+}
+
+function present(found, asked) {
   refuse(null);
   form.mark([]);
   byId("action-note").textContent = "";
   answer.show(found);
-  find.offer((question, field) => engine.ask({ do: "find", question, job: without(asked, field) }, `find-${question}`));
   byId("answer").dataset.stale = "false";
+  argueAbout(found, asked);
+}
+
+/** What follows an answer: the questions that lead on from it. */
+function argueAbout(found, asked) {
+  find.offer((question, field) => engine.ask({ do: "find", question, job: without(asked, field) }, `find-${question}`));
   if (!found.shown.ranking) return;
   argue.wait();
-  arguing.ask({ do: "argue", job: asked }, "argue").then(argue.show).catch(() => {});
+  arguing.ask({ do: "argue", document: false, job: asked }, "argue").then(argue.show).catch(() => {});
 }
 
 /** The job without a field: what an inverse question looks for must be open. */
@@ -133,8 +153,24 @@ async function useFile(file) {
     await check.take(views.opened(), file);
     return;
   }
-  form.useConfig(await file.text());
+  await useText(await file.text());
+}
+
+/** A config.json is the model, any other text the cluster: cluster.yaml or a hostfile. */
+async function useText(text) {
+  if (text.trimStart().startsWith("{")) form.useConfig(text);
+  else form.useCluster(text);
   await ask();
+}
+
+/** A file that is pasted beside the fields. */
+function pasted(event) {
+  const text = event.clipboardData.getData("text");
+  const isTyped = event.target.closest?.("input, textarea, select");
+  const isFile = text.includes("\n") || text.trimStart().startsWith("{");
+  if (isTyped || views.opened() !== "plan" || !isFile) return;
+  event.preventDefault();
+  useText(text);
 }
 
 function connect() {
@@ -143,8 +179,11 @@ function connect() {
     timer = setTimeout(ask, PAUSE_MS);
   });
   byId("config-file").addEventListener("change", (event) => event.target.files[0] && useFile(event.target.files[0]));
+  byId("cluster-file").addEventListener("change", (event) => event.target.files[0] && useFile(event.target.files[0]));
+  byId("cluster-clear").addEventListener("click", () => { form.useCluster(null); ask(); });
+  addEventListener("paste", pasted);
   byId("config-clear").addEventListener("click", () => { form.useConfig(null); ask(); });
-  byId("clear").addEventListener("click", () => { form.show({ fields: {}, config: null }); ask(); });
+  byId("clear").addEventListener("click", () => { form.show({ fields: {}, config: null, cluster: null }); ask(); });
   byId("download").addEventListener("click", download);
   byId("share").addEventListener("click", share);
   byId("print").addEventListener("click", () => print());
@@ -155,21 +194,25 @@ function connect() {
     event.preventDefault();
     if (event.dataTransfer.files[0]) useFile(event.dataTransfer.files[0]);
   });
-  addEventListener("hashchange", () => { form.show(jobOf(location.hash) ?? FIRST); ask(); });
+  addEventListener("hashchange", () => { form.show(jobOf(location.hash) ?? first.job); ask(); });
   addEventListener("beforeprint", () => { for (const each of document.querySelectorAll("#sections details")) each.open = true; charts.resize(); });
   addEventListener("afterprint", charts.resize);
-  explain.connect((figure, rank) => engine.ask({ do: "explain", job: job(), figure, rank }));
+  addEventListener("themechange", charts.redraw);
+  explain.connect((figure, of) => ("front" in of ? arguing : engine).ask({ do: "explain", job: job(), figure, ...of }));
   check.connect((question, withJob) => engine.ask(withJob ? { ...question, job: job() } : question));
   views.tabs();
-  views.theme();
   views.peek();
 }
 
+async function json(name) {
+  return (await fetch(name)).json();
+}
+
 async function start() {
-  engine.start();
-  form.show(jobOf(location.hash) ?? FIRST);
+  form.show(jobOf(location.hash) ?? first.job);
+  if (isGreeting(job())) greet();
   connect();
-  const choices = await (await fetch("choices.json")).json();
+  const choices = await json("choices.json");
   form.offer(choices);
   byId("version").textContent = choices.version;
   await ask();

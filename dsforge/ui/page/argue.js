@@ -1,6 +1,7 @@
 // The argument: what would change the choice, and the plans that no other beats.
 import { byId, el, fill, table } from "./dom.js";
 import { section } from "./answer.js";
+import { figure } from "./explain.js";
 import { frontChart } from "./charts.js";
 
 /** Say that the argument is being worked out. */
@@ -30,15 +31,16 @@ function flips(found) {
 function front(points) {
   const timed = points.some((point) => point.days);
   const priced = points.some((point) => point.cost);
+  const column = (title, key, name) => [title, (point) => figure(String(point[key]), name, `${title} of ${point.strategy} on ${point.gpus} GPUs`, { front: point.place }), true];
   const columns = [
     ["strategy", (point) => point.strategy],
-    ["GPUs", (point) => String(point.gpus), true],
-    ["step", (point) => point.step, true],
-    ["GPU-seconds", (point) => point.gpu_seconds, true],
-    ["memory left", (point) => point.free, true],
-    ...(timed ? [["days", (point) => point.days, true]] : []),
-    ...(priced ? [["cost", (point) => point.cost, true]] : []),
+    column("GPUs", "gpus", "world_size"),
+    column("step", "step", "step_likely"),
+    column("GPU-seconds", "gpu_seconds", "gpu_s"),
+    column("memory left", "free", "free_memory"),
+    ...(timed ? [column("days", "days", "days")] : []),
+    ...(priced ? [column("cost", "cost", "money")] : []),
   ];
   return section("front", "Pareto front", "No plan beats these in step time, GPUs, GPU time and free memory at once; marked is the choice on so many GPUs.",
-    frontChart(points), el("details", {}, el("summary", {}, `Table of ${points.length} plans`), table("Plans of the Pareto front", columns, points)));
+    frontChart(points), el("details", {}, el("summary", {}, `Table of ${points.length} plans`), table("Plans of the Pareto front", columns, points.map((point, place) => ({ ...point, place })))));
 }

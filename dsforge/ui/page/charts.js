@@ -1,4 +1,6 @@
 // Charts. Each stands beside a table with the same figures, so its canvas is one image to readers.
+// Reports have charts of their own (dsforge/explain/chart.py): a file that runs no script and is printed
+// needs an SVG that Python drew, a page that is typed into one that fits its width, theme and pointer.
 /* global Chart */
 import { el } from "./dom.js";
 

@@ -14,20 +14,20 @@ export function connect(question) {
 }
 
 /** A figure as a button that opens its explanation; plain text where it has none. */
-export function figure(text, name, label, rank = 0) {
-  if (!name) return text;
-  const open = () => explain(name, rank);
+export function figure(text, name, label, of = {}) {
+  if (!name || !text) return text;
+  const open = () => explain(name, of);
   return el("button", { type: "button", className: "figure", title: "How is this computed?", data: { figure: name }, aria: { label: `${label}: ${text}. Explain` }, on: { click: open } }, text);
 }
 
-/** Open the explanation of a figure of a plan of the ranking. */
-export async function explain(name, rank = 0) {
+/** Open the explanation of a figure; `of` names the plan by its rank or its place on the front. */
+export async function explain(name, of = {}) {
   trail = [];
   const dialog = byId("explanation");
   byId("explanation-title").textContent = "…";
   fill(byId("explanation-body"));
   if (!dialog.open) dialog.showModal();
-  const { document: found, shown, error } = await ask(name, rank);
+  const { document: found, shown, error } = await ask(name, of);
   if (error) {
     byId("explanation-title").textContent = "No explanation";
     fill(byId("explanation-body"), el("pre", {}, error.text));

@@ -4,7 +4,10 @@ import { FIELDS } from "./link.js";
 
 const controls = Object.fromEntries(FIELDS.map((name) => [name, byId(`field-${name}`)]));
 const LISTS = { gpu: "gpus", intra_node: "links", inter_node: "links" };
+const HOSTS = ["nodes", "gpus_per_node"]; // what a hostfile says
+const MACHINES = ["gpu", "intra_node", "inter_node", "nics_per_node", "host_memory", "nvme_path", "gpu_hour_price"];
 let config = null; // text of a config.json, in place of a name
+let cluster = null; // text of a cluster.yaml or hostfile, under the fields of the cluster
 let unknown = {}; // fields of a link that this version does not have: the planner refuses them
 
 /** Offer the names of the catalog. */
@@ -28,7 +31,7 @@ export function job() {
     if (value) fields[name] = value;
   }
   if (config !== null) delete fields.model;
-  return { fields, config };
+  return { fields, config, cluster };
 }
 
 /** Put a job into the form. */
@@ -42,6 +45,8 @@ export function show(given) {
     control.closest("details")?.toggleAttribute("open", Boolean(value) || control.closest("details").open);
   }
   useConfig(given.config);
+  cluster = given.cluster ?? null;
+  byId("cluster-note").hidden = cluster === null;
 }
 
 /** Use the text of a config.json as the model; none: the name counts again. */
@@ -50,6 +55,15 @@ export function useConfig(text) {
   byId("config-note").hidden = config === null;
   controls.model.disabled = config !== null;
   if (config !== null) controls.model.value = "";
+}
+
+/** Use the text of a cluster.yaml or hostfile; fields that are filled in afterwards win over it. */
+export function useCluster(text) {
+  cluster = text ?? null;
+  byId("cluster-note").hidden = cluster === null;
+  if (cluster === null) return;
+  const isHostfile = /^[^\s#:]+[ \t]+slots=/m.test(cluster);
+  for (const name of isHostfile ? HOSTS : [...HOSTS, ...MACHINES]) controls[name].value = "";
 }
 
 /** Mark the fields that problems are about; returns the problems of no field. */

@@ -1,9 +1,7 @@
-// The three views as tabs, the colour theme, and the service worker that keeps the page offline.
+// The three views as tabs, and the service worker that keeps the page offline.
 import { byId } from "./dom.js";
-import { redraw } from "./charts.js";
 
 const VIEWS = ["plan", "lint", "diagnose"];
-const THEMES = ["auto", "light", "dark"];
 
 /** Make the tabs work by mouse and by arrow keys. */
 export function tabs() {
@@ -34,29 +32,6 @@ function open(wanted) {
 export function peek() {
   const watch = new IntersectionObserver(([entry]) => byId("peek").classList.toggle("seen", entry.isIntersecting));
   watch.observe(byId("answer-region"));
-}
-
-/** Make the theme button go through the themes. */
-export function theme() {
-  const root = document.documentElement, button = byId("theme");
-  const show = () => {
-    const now = root.dataset.theme ?? "auto";
-    button.textContent = `Theme: ${now}`;
-  };
-  button.addEventListener("click", () => {
-    const next = THEMES[(THEMES.indexOf(root.dataset.theme ?? "auto") + 1) % THEMES.length];
-    if (next === "auto") delete root.dataset.theme;
-    else root.dataset.theme = next;
-    try {
-      localStorage.setItem("dsforge-theme", next);
-    } catch {
-      // no storage: it lasts as long as the page
-    }
-    show();
-    redraw();
-  });
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
-  show();
 }
 
 /** Keep the page offline, and say when a newer one has come. */

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Starts the run with the deepspeed launcher. Change the hosts in hostfile, not here.
-# MASTER_PORT and PDSH_SSH_ARGS_APPEND of the calling shell are used.
+# MASTER_PORT and PDSH_SSH_ARGS_APPEND of the calling shell are used; without MASTER_PORT the ranks
+# meet at port 29500, or at a free one if it is in use.
 set -euo pipefail
 
 fail() {

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from dsforge.lint.reading.marks import Loc, Mark
+from dsforge.importing.marks import Loc, Mark
 
 # Quotes are passed over: what a string of options holds is split into words when it is used.
 _HEREDOC = re.compile(r"<<-?[ \t]*['\"]?([A-Za-z_]\w{0,40})['\"]?(?![\w<])")

@@ -1,0 +1,138 @@
+"""The keys of transformers' TrainingArguments, which many programs take as they are."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from dsforge.importing.draft import Draft
+from dsforge.importing.parts.engine_config import (
+    NAMED_FILES,
+    say_engine_file,
+    say_engine_settings,
+)
+from dsforge.importing.parts.optimizers import say_optimizer
+from dsforge.importing.parts.precisions import say_switches
+from dsforge.importing.parts.sharding import say_fsdp, say_reduction, say_words
+from dsforge.importing.values import Settings, Value
+from dsforge.importing.work import Work
+
+SOURCE = "transformers training_args.py, TrainingArguments"
+TYPES = ("torch_dtype", "dtype", "model_dtype", "model_init_kwargs.torch_dtype", "precision")
+LENGTHS = (
+    *("max_seq_length", "max_seq_len", "model_max_length", "max_length", "cutoff_len"),
+    *("seq_length", "sequence_length", "block_size", "max_source_length", "max_len"),
+)
+MODELS = ("model_name_or_path", "base_model", "model", "model_id", "model_path", "pretrained_model")
+
+
+class Defaults(NamedTuple):
+    """What a program takes where a file does not say."""
+
+    source: str = SOURCE
+    micro_batch_size: int = 8
+    gradient_accumulation_steps: int = 1
+    learning_rate: float = 5e-5
+    precision: str = "fp32"
+    optimizer: str = "adamw"
+    recompute: str = "none"
+    sequence_length: int | None = None
+
+
+def say_trainer(
+    work: Work,
+    settings: Settings,
+    defaults: Defaults = Defaults(),  # noqa: B008 - an immutable value
+    *,
+    types: tuple[str, ...] = TYPES,
+) -> None:
+    """All that TrainingArguments and their defaults say."""
+    draft = work.draft
+    model = settings.find(*MODELS)
+    if model is not None and model.text:
+        draft.say("model", model.text, model.place)
+    draft.whole("sequence_length", settings.find(*LENGTHS))
+    say_switches(draft, settings, types)
+    say_parallel(work, settings)
+    draft.whole(
+        "micro_batch_size",
+        settings.find(
+            "per_device_train_batch_size", "per_gpu_train_batch_size", "batch_size_training"
+        ),
+    )
+    draft.whole("gradient_accumulation_steps", settings.find("gradient_accumulation_steps"))
+    say_reduction(draft, settings)
+    rate = settings.find("learning_rate", "lr")
+    if rate is not None:
+        draft.number("learning_rate", rate)
+    say_optimizer(draft, settings.find("optim", "optimizer"))
+    say_recompute(draft, settings.find("gradient_checkpointing", "use_gradient_checkpointing"))
+    assume(draft, defaults)
+
+
+def say_recompute(draft: Draft, value: Value | None) -> None:
+    """A switch for activation checkpointing."""
+    if value is None:
+        return
+    if value.is_open:
+        draft.leave_open("recompute", value)
+    elif value.truth is False:
+        draft.say("recompute", "none", value.place)
+    elif value.truth or value.word in ("unsloth", "offload", "legacy", "reentrant", "offload_disk"):
+        draft.say("recompute", "full", value.place)
+
+
+def say_parallel(work: Work, settings: Settings) -> None:
+    """A ds_config by its file or as a block, or FSDP; without either, plain data parallelism."""
+    draft = work.draft
+    if settings.has_block("deepspeed"):
+        block = settings.below("deepspeed")
+        say_engine_settings(draft, _nested(block), block, "deepspeed")
+    else:
+        value = settings.find(*NAMED_FILES)
+        if value is not None and value.value not in (True, False):
+            say_engine_file(work, value)
+    sharded = settings.find("fsdp")
+    has_words = sharded is not None and sharded.value not in (False, "") and sharded.value != []
+    config = settings.find("fsdp_config")
+    if has_words and sharded is not None:
+        draft.say("engine", "fsdp", sharded.place)
+        draft.assume("zero_stage", 3, SOURCE)
+        say_words(draft, sharded)
+        if settings.has_block("fsdp_config"):
+            say_fsdp(draft, settings.below("fsdp_config"), "fsdp_")
+        elif config is not None:
+            found = work.referred(config, "fsdp_config")
+            if found is not None:
+                say_fsdp(draft, found.settings(), "fsdp_")
+    else:
+        settings.pass_over("fsdp_config")
+
+
+def assume(draft: Draft, defaults: Defaults) -> None:
+    """A program's defaults for what no file says."""
+    source = defaults.source
+    draft.assume("micro_batch_size", defaults.micro_batch_size, source)
+    draft.assume("gradient_accumulation_steps", defaults.gradient_accumulation_steps, source)
+    draft.assume("learning_rate", defaults.learning_rate, source)
+    draft.assume("precision", defaults.precision, source)
+    draft.assume("optimizer", defaults.optimizer, source)
+    draft.assume("recompute", defaults.recompute, source)
+    if defaults.sequence_length:
+        draft.assume("sequence_length", defaults.sequence_length, source)
+
+
+def _nested(settings: Settings) -> dict[str, object]:
+    """A mapping of mappings again."""
+    root: dict[str, object] = {}
+    for key in sorted(settings.keys):
+        value = settings.at(key)
+        inner = root
+        *parents, last = key.split(".")
+        for parent in parents:
+            deeper = inner.setdefault(parent, {})
+            if not isinstance(deeper, dict):
+                break
+            inner = deeper
+        else:
+            inner[last] = value.value if value is not None and not value.is_open else "auto"
+    return root

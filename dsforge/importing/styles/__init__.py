@@ -1,0 +1,1 @@
+"""Styles: one module for each program whose configs and scripts are read."""

@@ -1,0 +1,105 @@
+"""Errors as people paste them: in backticks, without their exception, as a notebook prints them."""
+
+from __future__ import annotations
+
+import pytest
+
+from dsforge.diagnose import diagnose_text
+
+
+def first(text: str) -> str:
+    """The rule that answers first; empty where none does."""
+    causes = diagnose_text(text)
+    return causes[0].rule if causes else ""
+
+
+ERRORS = (
+    ("AttributeError: 'GenerationConfig' object has no attribute 'top_q'", "renamed-attribute"),
+    ("ValueError: Adapter lora_a does not exist", "adapter-unknown"),
+    ("ValueError: warmup_steps and warmup_ratio are mutually exclusive", "settings-contradict"),
+)
+
+
+@pytest.mark.parametrize(("error", "rule"), ERRORS)
+def test_a_line_that_is_all_code_is_read_as_its_content(error: str, rule: str) -> None:
+    """With backticks around it or without, and with words before it where it names its kind."""
+    assert first(error) == rule
+    assert first(f"`{error}`") == rule
+    assert first(f"Error:\n`{error}`") == rule
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "'Seq2SeqTrainingArguments' object has no attribute 'ddp_backend'",
+        "'DynamicCache' object is not subscriptable",
+    ],
+)
+def test_a_message_without_its_exception_is_read(message: str) -> None:
+    """Titles of reports leave out the exception's name; the words are its own."""
+    assert first(message) == first(f"AttributeError: {message}") != ""
+
+
+@pytest.mark.parametrize("arrow", ["--> 117 ", "---> 17 ", "-> [117](vscode-cell:?line=117) "])
+def test_the_line_that_a_notebook_points_at_is_of_the_traceback(arrow: str) -> None:
+    """What stands there tells a batch of images from any other unpacking."""
+    frame = (
+        "/venv/lib/python3.10/site-packages/transformers/models/vit/modeling_vit.py in forward(x)"
+    )
+    source = f"{arrow}        batch_size, num_channels, height, width = pixel_values.shape"
+    other = f"{arrow}        loss, logits, extra, more = model(batch)"
+    error = "ValueError: too many values to unpack (expected 4)"
+
+    assert first(f"{frame}\n{source}\n{error}") == "pixel-dimensions"
+    assert first(f"{frame}\n{other}\n{error}") == "unpack-count"
+
+
+@pytest.mark.parametrize("indent", [2, 3, 4, 8])
+def test_a_source_that_lost_some_of_its_indent_is_of_the_traceback(indent: int) -> None:
+    """What indented lines of other programs say is not."""
+    source = " " * indent + "scores = scores + attention_mask"
+    noise = "  Downloading attention_mask-1.0.tar.gz (1.3 MB)"
+    error = "RuntimeError: The size of tensor a (35) must match the size of tensor b (70) at"
+    error = f"{error} non-singleton dimension 3"
+
+    assert first(f"{source}\n{error}") == "tensor-sizes-differ"
+    assert first(f"{noise}\n{error}") == "tensor-shape"
+
+
+@pytest.mark.parametrize("length", [45, 60, 76])
+def test_a_long_name_that_a_terminal_moved_to_the_next_line_is_read(length: int) -> None:
+    """The line before it ends early, as the name had no room there."""
+    name = "layers." * (length // 7)
+    shapes = "torch.Size([4, 8]) from checkpoint, the shape in current model is torch.Size([4, 9])."
+    rest = f"{name}weight: copying a param with shape"
+
+    assert first(f"        size mismatch for {rest} {shapes}") == "shape-mismatch"
+    assert first(f"        size mismatch for\n{rest}\n{shapes}") == "shape-mismatch"
+
+
+@pytest.mark.parametrize(
+    ("message", "advice"),
+    [
+        ("quirk needs a frob. Please pass `frob=1` to it.", "Please pass `frob=1` to it"),
+        ("`quirk` must be set first; use `set_quirk()` instead", "use `set_quirk()` instead"),
+    ],
+)
+def test_what_a_message_advises_is_in_the_fix(message: str, advice: str) -> None:
+    """An error that no rule knows may say itself what to do."""
+    assert advice in diagnose_text(f"ValueError: {message}")[0].fix
+
+
+def test_a_message_without_advice_gives_none() -> None:
+    """Nothing is invented, and no empty line stands in the fix."""
+    fix = diagnose_text("ValueError: num_quirks must be greater than 0 (got 0)")[0].fix
+
+    assert "the message itself says" not in fix
+
+
+def test_the_command_for_a_missing_submodule_can_be_run() -> None:
+    """Its words are words of a shell, not one quoted name."""
+    fix = diagnose_text("ModuleNotFoundError: No module named 'transformers.modeling_layers'")[
+        0
+    ].fix
+
+    assert "$ pip show transformers " in fix

@@ -1,0 +1,83 @@
+"""Plain torch, without sharding: replicas under autocast, or a model that trains in bf16."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import dsforge
+from dsforge.errors import DsforgeError
+
+QWEN = 7_721_324_544
+
+
+def priced(model: str, cards: int = 1, precision: str = "bf16", **fixed: Any) -> Any:
+    """The choice of one way to run a model on torch alone."""
+    asked: dict[str, Any] = {
+        "trainer": "ddp",
+        "software": "others",
+        "zero_stage": 0,
+        "recompute": "full",
+    }
+    asked |= {"micro_batch_size": 1}
+    cluster = {"gpu": "a100-80gb", "gpus_per_node": cards}
+    work: dict[str, Any] = {"global_batch_size": 16, "sequence_length": 512}
+    work |= {"precision": precision, "method": "full"}
+    work |= {key: fixed.pop(key) for key in ("method", "optimizer") if key in fixed}
+    return dsforge.estimate(model, cluster, work, strategy={**asked, **fixed}).plan.choice
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    st.sampled_from(["gpt2-small", "qwen2.5-0.5b", "bert-large", "llama-3.2-1b"]),
+    st.sampled_from([1, 2, 8]),
+)
+def test_autocast_holds_more_than_bf16_does(model: str, cards: int) -> None:
+    """4 + 2 bytes of weight, 4 of gradient and 8 of moments against 2, 2 and 4; all whole."""
+    wide, narrow = priced(model, cards), priced(model, cards, bf16_states=True)
+    weights = narrow.memory.terms.weights
+
+    assert wide.memory.terms.weights == pytest.approx(3 * weights, rel=1e-6)
+    assert wide.memory.terms.optimizer_state == pytest.approx(4 * weights, rel=1e-6)
+    assert narrow.memory.terms.optimizer_state == pytest.approx(2 * weights, rel=1e-6)
+    assert wide.memory.device_bytes.likely > narrow.memory.device_bytes.likely
+    if cards > 1:
+        assert priced(model, 1).memory.terms == wide.memory.terms
+
+
+def test_float32_has_no_copies() -> None:
+    """Autocast casts nothing where the compute type is that of the weights."""
+    found = priced("bert-large", precision="fp32").memory.terms
+
+    assert found.optimizer_state == pytest.approx(2 * found.weights, rel=1e-6)
+
+
+def test_frozen_weights_stay_as_they_were_loaded() -> None:
+    """Adapters alone are in float32: a frozen 8 B takes 2 bytes a weight, not 4 or 6."""
+    found = priced("llama-3.1-8b", method="lora").memory.terms
+
+    assert 8.03e9 * 2 < found.weights < 8.03e9 * 2 * 1.03
+
+
+def test_roots_of_all_second_moments_exist_in_the_step() -> None:
+    """AdamW of torch makes them in one call; ms-swift reports 74.26 GiB at length 2,048.
+
+    2 bytes of weight, 2 of gradient, 4 of moments and 2 of roots.
+    """
+    found = priced("qwen1.5-7b", bf16_states=True)
+    eight_bit = priced("qwen1.5-7b", bf16_states=True, optimizer="adamw_8bit")
+
+    assert found.memory.allocated_bytes.likely == pytest.approx(10 * QWEN, rel=0.01)
+    assert eight_bit.memory.allocated_bytes.likely < 8 * QWEN
+
+
+@pytest.mark.parametrize("fixed", [{"zero_stage": 2}, {"zero_stage": 3}])
+def test_replicas_are_not_sharded(fixed: dict[str, Any]) -> None:
+    """The way out names the engines that shard."""
+    with pytest.raises(DsforgeError) as refused:
+        priced("gpt2-small", 8, **fixed)
+
+    assert "trainer ddp replicates weights" in str(getattr(refused.value, "problems", ""))
