@@ -19,6 +19,7 @@ from typing import NamedTuple
 from dsforge.specs import Calibration, ClusterSpec, Workload
 from dsforge.strategy import Strategy
 from dsforge.traced import Constant
+from dsforge.units import Interval
 
 SOURCE = "estimate/doubts.py"
 NAMED = f"{SOURCE}: 80 % of published steps of named software lie within"
@@ -31,6 +32,11 @@ STATES = f"{SOURCE}: of the states and buffers: padding, alignment"
 SUMS = f"{SOURCE}: of the states: others sum gradients in 16 bits or 32, and keep copies"
 KERNELS = f"{SOURCE}: of activations and logits: kernels differ"
 UNNAMED = f"{SOURCE}: of activations and logits: nobody said which kernels, loss and attention"
+
+
+# RAM of a node: published figures lie within these shares of the likely value
+# (benchmarks/published/figures.md, quantity `host`).
+HOST_ENDS = Interval(0.9, 1.0, 1.25)
 
 
 class Ends(NamedTuple):
@@ -61,8 +67,8 @@ OFFLOAD = _ends("offload", 0.7, 1.8, NAMED)  # what launchers of others add stan
 # Threads, NUMA and page-locked memory of somebody else's launch: CPU Adam took 22 s where the
 # threads of a socket take one (deepspeedai/DeepSpeed#1635); binding cores saves a quarter (#7474).
 OTHERS_HOST = _ends("host", 0.7, 3.0, OTHERS)
-OTHERS_COMPUTE = _ends("computing", 0.78, 1.4, OTHERS)
-OTHERS_WAITING = _ends("waiting", 0.66, 1.76, OTHERS)
+OTHERS_COMPUTE = _ends("computing", 0.74, 1.48, OTHERS)
+OTHERS_WAITING = _ends("waiting", 0.6, 1.95, OTHERS)
 # FlashAttention-1 and kernels that compute the masked half take about twice as long as those of
 # today (Dao 2023, arXiv:2307.08691, figure 5).
 OLDER_ATTENTION = Constant(

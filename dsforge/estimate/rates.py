@@ -38,6 +38,14 @@ POWER_KNEE = Constant(
     0.956e12, "power_knee", "FLOP/s/W", f"{FITTED}; above it the clock rate drops"
 )
 POWER_FALL = Constant(0.632, "power_fall", "", f"{FITTED}; exponent of that fall")
+# The best product of a V100 in 16 bits, 83 TFLOP/s, is seven times the best one in fp32: 11.9 of
+# 15.7 TFLOP/s, a larger share than that of its tensor cores (Markidis et al. 2018).
+OLDER_FP32_SHARE = Constant(
+    0.755,
+    "fp32_share",
+    "share",
+    "estimate/rates.py: best fp32 product of a V100, relative to its peak (arXiv:1803.04014)",
+)
 BANDWIDTH_SHARE = Constant(0.9, "bandwidth_share", "share", f"{FITTED}; of the memory bandwidth")
 KERNEL_S = Constant(
     30e-6, "kernel_s", "s", f"{FITTED}; start and end of a matrix product and its small kernels"
@@ -154,6 +162,8 @@ def _products_flops(gpu: GpuSpec, precision: Precision) -> float:
     """FLOP/s of large products: a share of a cluster card's best, else of the peak."""
     if gpu.measured is not None and precision in gpu.measured.flops:
         return gpu.measured.flops[precision] * STEP_SHARE
+    if precision == "fp32" and _precedes_ampere(gpu):
+        return OLDER_FP32_SHARE * STEP_SHARE * peak_flops(gpu, precision)
     return _sustained_share(gpu) * peak_flops(gpu, precision)
 
 
@@ -170,14 +180,17 @@ def _sustained_share(gpu: GpuSpec) -> float:
     return named(share, "sustained_share", "share")
 
 
+def _precedes_ampere(gpu: GpuSpec) -> bool:
+    """Whether it is a card without bf16."""
+    return "bf16" not in gpu.peak_flops and not gpu.is_cpu
+
+
 def _is_masked(gpu: GpuSpec, execution: Execution) -> bool:
     """Whether torch's other fused kernel runs.
 
-    Cards before Ampere, which have no bf16, run it always: FlashAttention-2 does not support them
-    (its README).
+    Cards before Ampere run it always: FlashAttention-2 does not support them (its README).
     """
-    older = "bf16" not in gpu.peak_flops and not gpu.is_cpu
-    return execution.attention == "masked" or older
+    return execution.attention == "masked" or _precedes_ampere(gpu)
 
 
 def _runs_cudnn(execution: Execution) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from dsforge.estimate.buckets import size_aio
+from dsforge.estimate.doubts import HOST_ENDS
 from dsforge.estimate.family_costs import family_costs
 from dsforge.estimate.host import HostMemory
 from dsforge.estimate.memory import MemoryEstimate, footprints, fullest, memory_of
@@ -49,7 +50,7 @@ def missing(
     """
     device: float = getattr(memory.device_bytes, bound)
     own = round(device - device_room(cluster, memory.host_bytes))
-    short = missing_on_node(cluster, memory.host_bytes, memory.nvme_bytes)
+    short = missing_on_node(cluster, memory.host_bytes, memory.nvme_bytes, bound)
     if cluster.gpu.is_cpu:
         return {**short, "host": max(own, short["host"])}
     return {"device": own, **short}
@@ -63,11 +64,14 @@ def device_room(cluster: ClusterSpec, host: HostMemory) -> float:
     return (cluster.host_memory_bytes * HOST_SHARE - running) / cluster.gpus_per_node
 
 
-def missing_on_node(cluster: ClusterSpec, host: HostMemory, nvme_bytes: int) -> dict[str, int]:
+def missing_on_node(
+    cluster: ClusterSpec, host: HostMemory, nvme_bytes: int, bound: Bound = "likely"
+) -> dict[str, int]:
     """Bytes beyond a rank's share of RAM and disk, whatever the device holds."""
     ranks = cluster.gpus_per_node
     phases = (host.load,) if cluster.gpu.is_cpu else (host.load, host.init, host.step, host.save)
-    short = {"host": round((max(phases) - cluster.host_memory_bytes * HOST_SHARE) / ranks)}
+    needed = max(phases) * (1.0 if cluster.gpu.is_cpu else getattr(HOST_ENDS, bound))
+    short = {"host": round((needed - cluster.host_memory_bytes * HOST_SHARE) / ranks)}
     if nvme_bytes:
         disk = cluster.nvme.size_bytes if cluster.nvme else 0
         short["nvme"] = round((nvme_bytes - disk) / ranks)

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from dsforge.errors import DsforgeError
 from dsforge.estimate.activations import element_bytes
+from dsforge.estimate.doubts import HOST_ENDS
 from dsforge.estimate.family_costs import FamilyCosts, family_costs
 from dsforge.estimate.flops import forward_flops, layer_products, score_flops
 from dsforge.estimate.host import idle_bytes
@@ -223,7 +224,8 @@ def _host(figure: Figure, plan: Plan) -> Interval:
     if plan.strategy.zero_stage < FULLY_SHARDED:
         shown = max(shown, idle + copies)
     processes = idle if counted else 0
-    return Interval(low - processes, shown - processes, max(shown, low + copies) - processes)
+    least, most = HOST_ENDS.low * low, HOST_ENDS.high * max(shown, low + copies)
+    return Interval(least - processes, shown - processes, most - processes)
 
 
 def _speed(figure: Figure, plan: Plan) -> Interval:

@@ -113,6 +113,19 @@ def test_the_interval_is_ordered() -> None:
     assert answer.offloaded > answer.value
 
 
+def test_an_answer_that_host_ram_decides_has_an_interval() -> None:
+    """With everything offloaded the RAM of the node decides, which is not certain either."""
+    offloaded = {"zero_stage": 3, "offload_optimizer": "cpu", "offload_parameters": "cpu"}
+    asked = ask("llama-3.1-8b", cluster(), workload(1024), recompute="full", **offloaded)
+    answer = model_question(free_batch(asked)).answer
+
+    assert "host RAM" in answer.neighbours[0].why
+    assert answer.well_shaped_certain is not None
+    assert answer.well_shaped is not None
+    assert answer.well_shaped_possible is not None
+    assert answer.well_shaped_certain < answer.well_shaped < answer.well_shaped_possible
+
+
 def test_megatron_is_taken_where_nothing_else_fits() -> None:
     """Whole logits of 65536 tokens fit no single device; tensor parallelism splits them."""
     request = free_batch(ask("llama-3.1-8b", cluster(), workload(65536), loss="plain"))
