@@ -318,9 +318,10 @@ class Constraints(BaseModel):
     )
     dropout: bool | None = Field(
         default=None,
-        description="Dropout of hidden states and attention runs in training, and its masks are "
-        "saved for backward (not that of adapters). None: as the kind of model has it by default "
-        "in transformers, in software of others (BERT, GPT-2, T5 and their kin: yes); else no.",
+        description="Dropout runs in training, where the model's config has it, or of hidden "
+        "states and attention where the config has none, and its masks are saved for backward "
+        "(not that of adapters). None: as the config of the model says, in transformers' modules "
+        "(BERT, GPT-2, OPT and T5 drop by default); else no.",
     )
     trainer: AskedTrainer | None = Field(
         default=None,

@@ -18,6 +18,7 @@ FILE = Path(__file__).resolve().parents[1] / "dsforge" / "huggingface" / "archit
 ROTARY = ("rope_theta", "partial_rotary_factor")
 WIDTH = 100  # of a line of the file
 MISSING = object()
+COMPUTED = ("norm_epsilon", "dropout_defaults")  # fields that an entry may lack
 EPSILON, EPSILON_KEY = 1e-5, "rms_norm_eps"  # where an entry has none
 
 
@@ -35,7 +36,7 @@ def refreshed(data: dict[str, Any]) -> dict[str, Any]:
 
 def _row(row: dict[str, Any], config: Any) -> dict[str, Any]:
     """One entry with the defaults of its class."""
-    from dsforge.huggingface.architecture import LLAMA_KEYS, MLA_KEYS
+    from dsforge.huggingface.architecture import DROPOUT_KEYS, LLAMA_KEYS, MLA_KEYS
 
     keys = {**LLAMA_KEYS, **row.get("keys", {})}
     found = dict(row)
@@ -50,6 +51,11 @@ def _row(row: dict[str, Any], config: Any) -> dict[str, Any]:
                 field: _default(config, field, named.get(field, ()), value)
                 for field, value in row[part].items()
             }
+    dropped = {
+        place: _default(config, place, named, 0.0)
+        for place, named in row.get("dropout_keys", DROPOUT_KEYS).items()
+    }
+    found["dropout_defaults"] = {place: rate for place, rate in dropped.items() if rate}
     if "ffn_factor" in row:  # the class computes it from its own hidden size
         found["defaults"]["ffn_hidden_size"] = None
     if "switches" in row:
@@ -62,7 +68,9 @@ def _row(row: dict[str, Any], config: Any) -> dict[str, Any]:
         found["norm_epsilon"] = _value(config, key, row.get("norm_epsilon", EPSILON))
         if found["norm_epsilon"] == EPSILON:
             del found["norm_epsilon"]
-    return {name: found[name] for name in (*row, "norm_epsilon") if name in found}
+    if not found["dropout_defaults"]:
+        del found["dropout_defaults"]
+    return {name: found[name] for name in (*row, *COMPUTED) if name in found}
 
 
 def _default(config: Any, field: str, keys: tuple[str, ...], known: Any) -> Any:

@@ -23,6 +23,7 @@ from dsforge.constraints import (
     torch,
     trainer,
     ulysses,
+    words,
 )
 from dsforge.constraints.case import (
     Case,
@@ -35,6 +36,7 @@ from dsforge.constraints.case import (
     shape_of,
 )
 from dsforge.constraints.sizes import batch_product, tensor_sizes
+from dsforge.constraints.words import Words, lacks, said_words
 from dsforge.errors import Problem
 
 if TYPE_CHECKING:
@@ -54,7 +56,9 @@ __all__ = [
     "case_of_config",
     "check",
     "divisors",
+    "lacks",
     "listed",
+    "said_words",
     "shape_of",
     "tensor_sizes",
 ]
@@ -79,16 +83,22 @@ CONSTRAINTS: tuple[Constraint, ...] = tuple(
         megatron,
         programs,
         torch,
+        words,
     )
     for found in _declared_in(module)
 )
 
 
 def check(
-    model: ModelSpec, cluster: ClusterSpec, workload: Workload, strategy: Strategy
+    model: ModelSpec,
+    cluster: ClusterSpec,
+    workload: Workload,
+    strategy: Strategy,
+    *,
+    said: Words = (),
 ) -> tuple[Problem, ...]:
-    """All constraints that a strategy breaks; empty where it is legal."""
-    return broken(case_of(model, cluster, workload, strategy))
+    """All constraints that a strategy breaks, or what a person said of it; empty: it is legal."""
+    return broken(case_of(model, cluster, workload, strategy)._replace(words=said))
 
 
 def broken(case: Case) -> tuple[Problem, ...]:

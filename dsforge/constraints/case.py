@@ -92,6 +92,7 @@ class Case(NamedTuple):
     program: str | None = None  # that trains by itself: a name of `programs.PROGRAMS`
     by_others: bool = False  # in scripts that dsforge has not written
     tied_modules: tuple[str, ...] = ()  # `modules_to_save` of a model with tied embeddings
+    words: tuple[tuple[str, object], ...] = ()  # of a person's `strategy`, that some engines lack
     shape: ModelShape | None = None
     model: ModelSpec | None = None
     cluster: ClusterSpec | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dsforge.constraints.case import Broken, Case, constraint
+from dsforge.constraints.words import missing
 from dsforge.zero_stages import FULLY_SHARDED, GRADIENTS_SHARDED
 
 CPU_OPTIMIZERS = ("adamw", "lion")  # those that the planner names
@@ -113,6 +114,15 @@ def offload_optimizer_stage(case: Case) -> Broken | None:
 )
 def offload_ratio_stage(case: Case) -> Broken | None:
     """Partial optimizer offload below ZeRO stage 3."""
+    said = dict(case.words).get("offload_ratio")
+    if isinstance(said, (int, float)) and said < 1 and not missing(case, "offload_ratio"):
+        case = case._replace(offload_ratio=said)
+        if case.offload_optimizer not in (None, "cpu"):
+            return Broken(
+                f"a partial optimizer offload (ratio {said:g}) requires offload_optimizer cpu (got "
+                f"{case.offload_optimizer})",
+                "offload the optimizer to the CPU, or leave offload_ratio out",
+            )
     if case.offload_ratio >= 1 or not _below_stage_3(case):
         return None
     return Broken(
@@ -218,6 +228,8 @@ def recompute_kind(case: Case) -> Broken | None:
 def hpz_stage(case: Case) -> Broken | None:
     """A secondary copy of the weights (ZeRO++ hpZ) without ZeRO stage 3."""
     if case.hpz_partition_size == 1 or not (case.on_megatron or _below_stage_3(case)):
+        return None
+    if missing(case, "hpz_partition_size"):  # at any stage
         return None
     got = "Megatron-LM" if case.on_megatron else str(case.zero_stage)
     return Broken(

@@ -54,9 +54,6 @@ ANATOMIES = {
 }
 
 
-OWN_STATES = ("torchtune", "fsdp", "ddp")  # trainers whose optimizer steps the weights themselves
-
-
 def is_split(layout: Layout) -> bool:
     """Whether the output layer is one of AutoTP or of the pipeline engine."""
     return layout.tensor_parallel_size > 1 or layout.pipeline_parallel_size > 1
@@ -186,20 +183,10 @@ def compiled_mode(case: Case) -> Broken | None:
     )
 
 
-@constraint(
-    "bf16-states",
-    source="DeepSpeed runtime/zero/stage_1_and_2.py and stage3.py keep fp32 master weights; the "
-    "keys bf16_master_weights_and_grads and bf16_optimizer_states are not written here",
-)
+@constraint("bf16-states", source="torch optim/adam.py: states are made `zeros_like` the weight")
 def states_in_bf16(case: Case) -> Broken | None:
-    """An optimizer without fp32 weights under an engine that keeps them."""
-    if not case.bf16_states:
-        return None
-    if case.on_megatron or case.trainer not in OWN_STATES:
-        return Broken(
-            "bf16_states requires trainer ddp, fsdp or torchtune", "name it, or leave it out"
-        )
-    if case.precision in (None, "bf16"):
+    """An optimizer without fp32 weights in another precision than theirs."""
+    if not case.bf16_states or case.precision in (None, "bf16"):
         return None
     return Broken(f"bf16_states requires precision bf16 (got {case.precision})", "use bf16")
 
@@ -207,16 +194,12 @@ def states_in_bf16(case: Case) -> Broken | None:
 @constraint(
     "optimizer-in-backward",
     source="torchtune recipes/full_finetune_single_device.py: `optimizer_in_bwd` and gradient "
-    "accumulation exclude each other; DeepSpeed and Megatron-LM step after backward",
+    "accumulation exclude each other",
 )
 def step_in_backward(case: Case) -> Broken | None:
-    """Gradients that are gone before the engine or another micro batch needs them."""
+    """Gradients that are gone before another micro batch needs them."""
     if not case.optimizer_in_backward:
         return None
-    if case.on_megatron or case.trainer != "torchtune":
-        return Broken(
-            "optimizer_in_backward requires trainer torchtune", "name it, or leave it out"
-        )
     steps = case.gradient_accumulation_steps
     if steps in (None, 1):
         return None
@@ -252,20 +235,6 @@ def loads_whole_model(case: Case) -> Broken | None:
     if not case.loads_whole or case.by_others:
         return None
     return Broken("loads_whole requires software others", "name it, or leave it out")
-
-
-@constraint(
-    "no-sync-fsdp",
-    source="accelerate accelerator.py, no_sync: DeepSpeed's ZeRO 2 and 3 reduce in each micro step",
-    ours=False,
-)
-def gradients_once_a_step(case: Case) -> Broken | None:
-    """Gradients reduced once a step on an engine that decides it by itself."""
-    if not case.no_sync or case.trainer == "fsdp":
-        return None
-    return Broken(
-        f"no_sync requires FSDP (got {case.trainer})", "use --trainer fsdp, or leave it out"
-    )
 
 
 @constraint(

@@ -8,7 +8,7 @@ reduced (`gradient_as_bucket_view`), so buckets take nothing more.
 from __future__ import annotations
 
 from dsforge.engines import fsdp
-from dsforge.engines.engine import Engine
+from dsforge.engines.engine import OF_MODULES, Engine
 from dsforge.execution import Execution
 
 SHARDINGS = ("ddp", "zero-redundancy-optimizer")
@@ -20,6 +20,7 @@ ENGINE = Engine(
     short_label="DDP",
     execution=Execution.model_construct(trainer="ddp", gradients="fp32"),
     back_end="deepspeed",
+    words=OF_MODULES | {"bf16_states"},
     states="fp32_replicas",
     loss_bytes=fsdp.loss_bytes,
     logit_traffic_bytes=fsdp.LOGIT_TRAFFIC_BYTES,

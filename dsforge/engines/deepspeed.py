@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dsforge.engines.engine import Engine, Held, Messages, Sharding
+from dsforge.engines.engine import OF_MODULES, Engine, Held, Messages, Sharding
 from dsforge.execution import Buckets, Execution, GradientType
 from dsforge.layout import Layout
 from dsforge.specs import ClusterSpec, ModelSpec, Workload
@@ -110,6 +110,9 @@ ENGINE = Engine(
     short_label="DeepSpeed",
     execution=Execution.model_construct(trainer="deepspeed"),
     back_end="deepspeed",
+    words=OF_MODULES
+    | {"buckets", "communication_type", "gradient_type", "hpz_partition_size", "loads_whole"}
+    | {"offload_ratio", "quantized_gradients", "quantized_weights"},
     states="zero",
     copies_ends=True,  # AutoTP leaves `nn.Embedding` and norms as they are
     head_sharded=False,  # AutoTP gathers the logits

@@ -15,6 +15,8 @@ from dsforge.layout import Layout, layer_split
 from dsforge.specs import ClusterSpec, ModelSpec, Workload
 from dsforge.zero_stages import ZeroStage
 
+# Words of engines whose layers are Hugging Face's modules, or modules like them.
+OF_MODULES = frozenset(("attention", "kernels", "offload_activations", "trainer"))
 States = Literal["zero", "whole_gradients", "fp32_shards", "fp32_replicas"]
 ContextExchange = Literal["all_to_all", "ring"]
 SelectiveRecompute = Literal["scores", "every_other_product"]
@@ -98,6 +100,9 @@ class Engine:
     short_label: str  # in the names of strategies; engines with ZeRO stages are named by the stage
     execution: Execution  # how it runs unless told otherwise
     back_end: BackEnd  # under which its strategies are written
+
+    # Words of a spec's `strategy` that it gives a meaning, of those that not every engine has.
+    words: frozenset[str] = frozenset()
 
     # Who holds what.
     states: States = "whole_gradients"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dsforge.engines.engine import Engine, Held, Sharding
+from dsforge.engines.engine import OF_MODULES, Engine, Held, Sharding
 from dsforge.execution import Buckets, Execution
 from dsforge.layout import Layout
 from dsforge.specs import ModelSpec
@@ -29,7 +29,7 @@ def buffer_elements(model: ModelSpec, held: Held, sharding: Sharding, buckets: B
     if sharding.zero_stage == 0:
         return held.trainable
     tp = sharding.layout.tensor_parallel_size
-    outer = 2 * model.vocab_size * model.embedding_size / tp
+    outer = model.end_elements / tp
     layers = maximum(0.0, held.total - outer)
     staged = sharding.layout.pipeline_parallel_size > 1
     if sharding.zero_stage < FULLY_SHARDED or staged:
@@ -72,6 +72,8 @@ ENGINE = Engine(
     short_label="FSDP",
     execution=Execution.model_construct(trainer="fsdp", early_stop=True),
     back_end="deepspeed",
+    words=OF_MODULES  # hybrid sharding is asked as a second copy of the weights in each group
+    | {"bf16_states", "gradient_type", "hpz_partition_size", "loads_whole", "no_sync"},
     states="fp32_shards",
     flat_parameters=True,
     buffer_elements=buffer_elements,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from dsforge.engines import fsdp, megatron
+from dsforge.engines.engine import OF_MODULES
 from dsforge.execution import Execution
 
 
@@ -19,6 +20,7 @@ ENGINE = replace(
     label="Megatron-FSDP",
     short_label="Megatron-FSDP",
     execution=Execution.model_construct(trainer="megatron-fsdp", kernels="fused"),
+    words=OF_MODULES | {"gradient_type"},
     flat_parameters=False,
     flash_kernels=megatron.ENGINE.flash_kernels,
     narrow_softmax=megatron.ENGINE.narrow_softmax,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dsforge.engines import fsdp
-from dsforge.engines.engine import Engine, Held, Sharding
+from dsforge.engines.engine import OF_MODULES, Engine, Held, Sharding
 from dsforge.execution import Buckets, Execution
 from dsforge.layout import Layout
 from dsforge.specs import ModelSpec
@@ -32,6 +32,7 @@ ENGINE = Engine(
     short_label="torchtune",
     execution=Execution.model_construct(trainer="torchtune", early_stop=True),
     back_end="deepspeed",
+    words=OF_MODULES | {"bf16_states", "gradient_type", "optimizer_in_backward"},
     buffer_elements=buffer_elements,
     head_sharded=False,  # every rank gets whole logits (`ColwiseParallel` with replicated output)
     selective="every_other_product",

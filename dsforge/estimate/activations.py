@@ -20,6 +20,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from dsforge.estimate.adapters import adapter_token_bytes
+from dsforge.estimate.dropout import dropped, layer_mask_bytes
 from dsforge.estimate.recurrence import saved_elements, working_elements
 from dsforge.estimate.ulysses import saved_width
 from dsforge.execution import Kernels
@@ -34,14 +35,11 @@ INDEX_BYTES = 4
 # kinds leave the softmax in the compute type, unless autocast widens it (transformers
 # models/*/modeling_*.py, `eager_attention_forward`); so does Megatron (rows mcore-gv).
 SCORE_BYTES, NARROW_SCORE_BYTES, FLOAT_SCORE_BYTES = (6, 7), (2, 5), (4, 9)  # with dropout second
-NARROW_SOFTMAX = frozenset(
-    ("bert", "camembert", "distilbert", "electra", "gpt2", "roberta", "xlm-roberta")
-)
 # Activations that Hugging Face composes of tensor operations, and how many more tensors are saved;
 # a mask of 8 bits is half a tensor (transformers/activations.py; xIELU without its CUDA kernel).
 COMPOSED = {"gelu_new": 3, "gelu_fast": 3, "xielu": 3.5}
 COPIES = "tensors that the modules save for backward, counted one by one"
-STATISTICS = "float32 statistics of norms and softmax, scores of unfused attention"
+STATISTICS = "float32 statistics of norms and softmax, scores of unfused attention, dropout masks"
 INNER = "part that tensor parallel ranks share: attention and the MLP"
 
 
@@ -120,17 +118,21 @@ def _copied_width(model: ModelSpec, strategy: Strategy) -> float:
     return width
 
 
-def _mlp_width(model: ModelSpec, workload: Workload, kernels: Kernels, *, moe_layer: bool) -> float:
+def _mlp_width(
+    model: ModelSpec, workload: Workload, strategy: Strategy, *, moe_layer: bool
+) -> float:
     """Elements per token saved inside the MLP.
 
     The last product needs its input only where it or its adapter trains.
     """
-    widths = KERNELS[kernels]
+    kernels = strategy.runs_as.kernels
+    widths, inner = KERNELS[kernels], dropped(model, strategy.runs_as).mlp_inner
     saved = widths.gated if model.gated_mlp else widths.plain
     if kernels == "eager":
         saved += COMPOSED.get(model.activation, 0)
     saved -= "down" not in workload.adapts
-    saved -= model.activation == "relu" and not model.gated_mlp  # its result tells the slope
+    if model.activation == "relu" and not model.gated_mlp and not inner:
+        saved -= 1  # its result tells the slope
     moe = model.moe
     saved = counted(saved, "mlp_copies", "", of=model.hidden_size, why=COPIES)
     if moe is None or not moe_layer:
@@ -146,7 +148,7 @@ def _all_saved(model: ModelSpec, workload: Workload, strategy: Strategy, moe_lay
     run, widths = strategy.runs_as, KERNELS[strategy.runs_as.kernels]
     inner = _attention_width(model, widths.keys) + _copied_width(model, strategy)
     inner = model.attentions * (inner + saved_width(model, strategy)) + saved_elements(model)
-    inner += _mlp_width(model, workload, run.kernels, moe_layer=moe_layer)
+    inner += _mlp_width(model, workload, strategy, moe_layer=moe_layer)
     each = widths.norm if model.norm == "rmsnorm" else widths.layer_norm
     if each > KERNELS["fused"].norm and element_bytes(workload) == FLOAT_BYTES:
         each -= 1  # the float32 copy is the input itself
@@ -194,19 +196,20 @@ def _score_bytes(model: ModelSpec, workload: Workload, strategy: Strategy) -> fl
     """Scores of one token with all others, all heads of this rank: what eager attention keeps."""
     run, wide = strategy.runs_as, element_bytes(workload) == FLOAT_BYTES
     autocast = strategy.engine.states == "fp32_replicas" and run.master_weights
-    narrow = model.model_type in NARROW_SOFTMAX and not autocast
+    narrow = model.narrow_softmax and not autocast
     narrow = narrow or (run.dropout and strategy.engine.narrow_softmax)
     sizes = FLOAT_SCORE_BYTES if wide else NARROW_SCORE_BYTES if narrow else SCORE_BYTES
-    each = sizes[run.dropout]
+    each = sizes[dropped(model, run).attention]
     heads = model.attentions * model.attention_heads / strategy.layout.tensor_parallel_size
     return each * heads * workload.sequence_length
 
 
-def _extra_bytes(model: ModelSpec, workload: Workload, strategy: Strategy) -> float:
-    """Bytes of one token beside its vectors: scores, statistics, masks.
+def _extra_bytes(
+    model: ModelSpec, workload: Workload, strategy: Strategy, *, moe_layer: bool
+) -> float:
+    """Bytes of one token beside its vectors: scores, statistics, masks of dropout.
 
-    A float32 number of each norm, and of each head's softmax under flash attention. Masks of the
-    two dropouts of a layer, one byte an element.
+    A float32 number of each norm, and of each head's softmax under flash attention.
     """
     run, tp = strategy.runs_as, strategy.layout.tensor_parallel_size
     heads = model.attention_heads + model.kv_heads if model.qk_norm == "head" else 0
@@ -216,8 +219,7 @@ def _extra_bytes(model: ModelSpec, workload: Workload, strategy: Strategy) -> fl
     found = FLOAT_BYTES * (model.attentions * heads / tp + model.norms)
     if model.mla is not None and model.mla.index_heads:  # numbers of the chosen tokens, 4 bytes
         found += INDEX_BYTES * minimum(model.mla.index_top_k, workload.sequence_length)
-    if run.dropout:
-        found += 2 * model.hidden_size / (tp if strategy.sequence_parallel else 1)
+    found += layer_mask_bytes(model, strategy, moe_layer=moe_layer)
     return found if run.attention != "eager" else found + _score_bytes(model, workload, strategy)
 
 
@@ -229,7 +231,8 @@ def layer_token_bytes(
     Matrices are cut by tensor parallelism; what lies between them only with sequence parallelism.
     """
     saved = _bytes(_all_saved(model, workload, strategy, moe_layer), workload, strategy)
-    beside = named(_extra_bytes(model, workload, strategy), "statistic_bytes", "bytes", STATISTICS)
+    beside = _extra_bytes(model, workload, strategy, moe_layer=moe_layer)
+    beside = named(beside, "statistic_bytes", "bytes", STATISTICS)
     size = element_bytes(workload)
     adapters = adapter_token_bytes(model, workload, size, moe_layer=moe_layer)
     beside += adapters / strategy.layout.tensor_parallel_size

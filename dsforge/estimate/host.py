@@ -145,8 +145,7 @@ def _units(
     `init_flat_param_attributes`), FSDP2 the shards (_fully_shard/_fsdp_param.py).
     """
     size = FLOAT_BYTES if workload.trains_head else element_bytes(workload)
-    matrices = 1 if model.tied_embeddings else 2
-    outer = size * matrices * model.vocab_size * model.embedding_size / shares(strategy).shared
+    outer = size * model.end_elements / shares(strategy).shared
     outer = minimum(shards, outer)
     units = (*(((shards - outer) / model.depth,) * model.depth), outer)
     return units * 2 if strategy.has_flat_parameters else units

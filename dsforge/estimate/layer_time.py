@@ -16,6 +16,7 @@ from dsforge.constraints.trainer import is_split
 from dsforge.engines import BY_NAME
 from dsforge.estimate.activations import COMPOSED, element_bytes
 from dsforge.estimate.adapters import adapted_matrices
+from dsforge.estimate.dropout import dropped, dropped_width, inner_width
 from dsforge.estimate.flops import (
     BACKWARD,
     backward_factor,
@@ -53,8 +54,8 @@ ATTENTION_BACKWARD = Constant(
 # scale, mask, softmax in float32 and cast (14 elements each way), beside two and four in products.
 SCORE_BYTES, EAGER_SCORE_BYTES = (13.0, 20.0), (32.0, 36.0)
 UNFUSED_SHARE = 0.9  # of a product's rate: batched products of attention that keeps scores
-# Dropout in one kernel: read, written, a mask of one byte; two of a layer, and one of kept scores.
-DROPOUT, LAYER_DROPOUTS = 2.5, 2  # elements each way
+# Dropout in one kernel: read, written, a mask of one byte; of vectors, and of kept scores.
+DROPOUT = 2.5  # elements each way
 TENSOR_CORE_SIDE = 8  # elements of 16 bits: 16 bytes (NVIDIA, matrix multiplication guide)
 SELECTIVE_SHARE = 0.452  # of a layer's products, where every second one is computed again
 QUANTISE_BYTES = Constant(
@@ -294,8 +295,8 @@ def attention_s(model: ModelSpec, setting: Setting) -> float:
         return named(seconds, "attention_token_s", "s")
     scores = model.attentions * model.attention_heads / setting.tp * setting.sequence_length
     each = SCORE_BYTES if setting.fused else EAGER_SCORE_BYTES
-    dropped = 2 * DROPOUT if setting.execution.dropout else 0.0
-    moved = (forward * (each[0] + dropped) + each[1] + dropped) * scores * setting.size / 2
+    masked = 2 * DROPOUT if dropped(model, setting.execution).attention else 0.0
+    moved = (forward * (each[0] + masked) + each[1] + masked) * scores * setting.size / 2
     whole = 2 * flops if model.kind == "decoder" else flops  # the masked half is computed
     aligned = model.mla is not None or model.head_size % TENSOR_CORE_SIDE == 0
     rate = setting.rates.wide_products if aligned else setting.rates.unaligned
@@ -323,8 +324,8 @@ def _moved_elements(model: ModelSpec, setting: Setting, *, moe_layer: bool) -> t
     routed = model.moe.experts_per_token * model.hidden_size if moe_layer and model.moe else 0
     rotated = named(rotated, "rotary_width", "elements", "queries and keys, per token")
     rest = outer * RESIDUAL + routed * PERMUTED
-    if setting.execution.dropout:
-        rest += LAYER_DROPOUTS * DROPOUT * model.hidden_size / setting.cut
+    masked = dropped_width(model, setting.execution, moe_layer=moe_layer) / setting.cut
+    rest += DROPOUT * (masked + inner_width(model, setting.execution, moe_layer=moe_layer) / tp)
     rest = named(rest, f"{kind}_residual_elements", "elements", "residuals, tokens sent to experts")
     of = model.hidden_size
     norm = _by_kernel("norm", norm, of)

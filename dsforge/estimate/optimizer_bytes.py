@@ -33,7 +33,9 @@ def share_of_roots(workload: Workload) -> float:
     """Roots of all second moments, which torch's AdamW makes at once, as a share of the moments.
 
     Its default on CUDA is `foreach` (torch/optim/adam.py, `_multi_tensor_adam`:
-    `exp_avg_sq_sqrt = torch._foreach_sqrt`); the kernels of bitsandbytes are fused.
+    `exp_avg_sq_sqrt = torch._foreach_sqrt`); the kernels of bitsandbytes are fused. On a CPU the
+    default takes one weight after the other (torch/optim/optimizer.py,
+    `_default_to_fused_or_foreach`), and so has the root of one at a time.
     """
     return 1 / MOMENTS["adamw"] if workload.optimizer == "adamw" else 0.0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dsforge.estimate.activations import kept_token_bytes
+from dsforge.estimate.dropout import edge_mask_bytes
 from dsforge.estimate.states import Load
 from dsforge.specs import ModelSpec, Workload
 from dsforge.strategy import Strategy
@@ -15,9 +16,12 @@ def saved_token_bytes(
     model: ModelSpec, workload: Workload, strategy: Strategy, load: Load
 ) -> float:
     """Bytes saved per token in one stage from forward to backward."""
+    found = 0.0
+    if load.stage.has_embedding:
+        found += edge_mask_bytes(model, strategy)
     if strategy.runs_as.offload_activations:
-        return 0.0
-    return layers_kept_bytes(model, workload, strategy, load)
+        return found
+    return found + layers_kept_bytes(model, workload, strategy, load)
 
 
 def waiting_token_bytes(

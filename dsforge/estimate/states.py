@@ -98,10 +98,11 @@ def loads(
     held = [rank_parameters(model, workload, layout, s, copies_ends=copies) for s in found]
     most = max(parameters.stored for parameters in held)
     buckets = size_buckets(model, cluster, strategy, most)
-    tokens = token_bytes(model, workload, strategy)
+    tokens, on_cpu = token_bytes(model, workload, strategy), cluster.gpu.is_cpu
+    kept = [states(workload, strategy, rank, buckets, on_cpu=on_cpu) for rank in held]
     return tuple(
-        Load(stage, parameters, buckets, _kept(workload, strategy, parameters, buckets), tokens)
-        for stage, parameters in zip(found, held, strict=True)
+        Load(stage, parameters, buckets, _with_names(own), tokens)
+        for stage, parameters, own in zip(found, held, kept, strict=True)
     )
 
 
@@ -119,12 +120,9 @@ def shares(strategy: Strategy) -> Shares:
     return Shares(ranks, named(maximum(1, experts), "expert_shard_ranks", "ranks", SAME_EXPERTS))
 
 
-def _kept(
-    workload: Workload, strategy: Strategy, parameters: RankParameters, buckets: Buckets
-) -> States:
+def _with_names(found: States) -> States:
     """The states of a rank, with a name for each part."""
-    found = states(workload, strategy, parameters, buckets)
-    if not isinstance(parameters.shared, Traced):
+    if not isinstance(found.weights, Traced):
         return found
     return found._replace(
         weights=named(found.weights, "kept_weights", "bytes", WEIGHTS),
@@ -137,9 +135,14 @@ def _kept(
 
 
 def states(
-    workload: Workload, strategy: Strategy, parameters: RankParameters, buckets: Buckets
+    workload: Workload,
+    strategy: Strategy,
+    parameters: RankParameters,
+    buckets: Buckets,
+    *,
+    on_cpu: bool = False,
 ) -> States:
-    """Bytes of the model's states on one rank."""
+    """Bytes of the model's states on one rank, whose device is a CPU or not."""
     size, stage, run = element_bytes(workload), strategy.zero_stage, strategy.runs_as
     group = shares(strategy)
     shard, trainable = group.of(parameters), group.of_trainable(parameters)
@@ -154,14 +157,9 @@ def states(
         weights += size * parameters.stored / strategy.hpz_partition_size
     if not strategy.engine.has_zero_stages:
         moments = moment_bytes(workload, run) * updated
-        whole = _Whole(weights, optimizer, moments)
-        found = _without_zero(workload, strategy, parameters, whole)
-        if reference and strategy.engine.states == "fp32_shards":
-            reference = found.weights
-        found = found._replace(weights=found.weights + reference)
-        if strategy.offload_parameters == "cpu":  # pages are in RAM with all the rest
-            return _in_ram(found, strategy, replicated_scale_bytes(workload, parameters.quantised))
-        return _paged(found, paged)
+        roots = 0.0 if on_cpu else moments * share_of_roots(workload)
+        whole = _Whole(weights, optimizer, moments, roots, reference, paged)
+        return _of_torch(workload, strategy, parameters, whole)
     weights += reference
     wide, flat = run.gradients == "fp32" and size < FLOAT_BYTES, sums_beside(workload, strategy)
     summed = (FLOAT_BYTES if wide else size) + (size if flat else 0)
@@ -175,6 +173,22 @@ def states(
     stays = stage < GRADIENTS_SHARDED or (wide and stage == GRADIENTS_SHARDED)
     sizes = _Sizes(trainable, waiting, tiles, offloaded, gradients if stays else 0.0)
     return _paged(_offloaded(on_device, strategy, sizes), paged)
+
+
+def _of_torch(
+    workload: Workload, strategy: Strategy, parameters: RankParameters, whole: _Whole
+) -> States:
+    """The states of an engine without ZeRO stages, with a reference, in RAM or with paged moments.
+
+    FSDP shards the reference as it does the weights; its offload moves pages with all the rest.
+    """
+    found, reference = _without_zero(workload, strategy, parameters, whole), whole.reference
+    if reference and strategy.engine.states == "fp32_shards":
+        reference = found.weights
+    found = found._replace(weights=found.weights + reference)
+    if strategy.offload_parameters == "cpu":
+        return _in_ram(found, strategy, replicated_scale_bytes(workload, parameters.quantised))
+    return _paged(found, whole.paged)
 
 
 def _reference_weights(
@@ -279,11 +293,14 @@ def sums_beside(workload: Workload, strategy: Strategy) -> bool:
 
 
 class _Whole(NamedTuple):
-    """Bytes of weights in the compute type, of master weights and moments, of moments alone."""
+    """Bytes of weights in the compute type, and of what the optimizer keeps and makes of them."""
 
     weights: float
-    optimizer: float
+    optimizer: float  # master weights and moments
     moments: float
+    roots: float  # of second moments, which exist in the step where torch's default makes them
+    reference: float  # frozen weights that the loss compares with
+    paged: float  # moments that may be in RAM
 
 
 def _fsdp_gradients(
@@ -319,8 +336,7 @@ def _without_zero(
     if strategy.engine.states == "fp32_replicas":
         trained = 1.0 * parameters.trainable
         weights, gradients = replicas(workload, run, parts.weights, trained)
-        theirs = run.software == "others"  # who mostly leave torch's default
-        step = parts.moments * share_of_roots(workload) if theirs else 0.0
+        step = parts.roots if run.software == "others" else 0.0  # who mostly leave the default
         return States(weights, gradients, parts.moments, step, 0.0, (), 0.0)
     size = FLOAT_BYTES if run.gradients == "fp32" else element_bytes(workload)
     summed = trainable if strategy.zero_stage >= GRADIENTS_SHARDED else parameters.trainable

@@ -56,6 +56,10 @@ def _with_llamas(changed: Any) -> Any:
     return {**LLAMA_KEYS, **changed} if isinstance(changed, Mapping) else changed
 
 
+# DropoutSpec fields of most architectures; the class's default is 0 unless an entry says otherwise.
+DROPOUT_KEYS: Keys = {"attention": ("attention_dropout",)}
+
+
 class Switch(BaseModel):
     """A boolean config key that changes the shape."""
 
@@ -91,6 +95,12 @@ class Architecture(BaseModel):
     moe_keys: dict[str, tuple[str, ...]] = Field(default={}, description="Keys of MoeSpec fields.")
     moe_defaults: Facts = Field(default={}, description="Defaults of MoeSpec fields.")
     moe_facts: Facts = Field(default={}, description="MoeSpec fields that the code fixes.")
+    dropout_keys: dict[str, tuple[str, ...]] = Field(
+        default=dict(DROPOUT_KEYS), description="Keys of DropoutSpec fields: places that drop."
+    )
+    dropout_defaults: dict[str, float] = Field(
+        default={}, description="Defaults of DropoutSpec fields that are not 0."
+    )
     router: RouterSpec = Field(
         default=RouterSpec(),
         description="Default routing of tokens to experts, unless a key sets it.",

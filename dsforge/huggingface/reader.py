@@ -188,6 +188,10 @@ class _Reading(ConfigValues):
         for switch in table.switches:
             if self.boolean(switch.key, default=switch.default):
                 fields |= switch.on
+        fields["dropout"] = {
+            place: self.probability(keys, table.dropout_defaults.get(place, 0.0))
+            for place, keys in table.dropout_keys.items()
+        }
         self._derive(fields)
         self._window(fields)
         for name in REQUIRED:

@@ -45,6 +45,10 @@ def _read_falcon(values: ConfigValues, fields: Fields) -> None:
     norms = values.whole("num_ln_in_parallel_attn", 2 if new else 1)
     one_norm = norms != TWO_NORMS and values.boolean("parallel_attn", default=True)
     fields["parallel_residual"] = parallel
+    if parallel:
+        fields["dropout"].pop("attention_output")  # both are added and dropped as one
+    if fields.get("position") != "alibi":
+        fields["dropout"].pop("attention")  # its rotary attention drops nothing
     fields["norms_per_layer"] = 1 if one_norm else 2
     if one_head:
         fields["kv_heads"] = 1

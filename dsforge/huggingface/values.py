@@ -89,6 +89,16 @@ class ConfigValues:
         found = self._expect(key, value, right, f"a number from 0 to {LARGEST_OTHER:,}")
         return default if found is None else float(found)
 
+    def probability(self, keys: tuple[str, ...], default: float) -> float:
+        """The probability of the first key that the config has; the default if it is invalid."""
+        value = self.raw(keys, None)
+        if value is None:
+            return default
+        key = next(key for key in keys if self.raw((key,), None) is not None)
+        right = _is_number(value) and 0 <= value <= 1
+        found = self._expect(key, value, right, "a number from 0 to 1")
+        return default if found is None else float(found)
+
     def whole(self, key: str, default: int) -> int:
         """A whole number from 1 on; the default if it is invalid, which is recorded."""
         found: int | None = self.checked(key, (key,), default)

@@ -27,6 +27,7 @@ def config_from_model(model: ModelSpec) -> dict[str, Any]:
         keys = table.keys.get(name) or table.moe_keys.get(name) or MLA_KEYS.get(name)
         if keys:
             _put(config, keys[0], value)
+    _put_dropouts(config, model, table)
     for switch in table.switches:
         config[switch.key] = all(getattr(model, name) == on for name, on in switch.on.items())
     if not model.is_two_halves:
@@ -41,6 +42,14 @@ def config_from_model(model: ModelSpec) -> dict[str, Any]:
     if special is not None:
         special.write(model, config)
     return config
+
+
+def _put_dropouts(config: dict[str, Any], model: ModelSpec, table: Architecture) -> None:
+    """Set the probabilities of dropout that are not those of the config class."""
+    for place, keys in table.dropout_keys.items():
+        rate = getattr(model.dropout, place)
+        if rate != table.dropout_defaults.get(place, 0.0):
+            _put(config, keys[0], rate)
 
 
 def _values(model: ModelSpec, table: Architecture) -> dict[str, Any]:

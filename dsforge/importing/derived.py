@@ -9,9 +9,14 @@ from dsforge.importing.draft import Draft
 MODEL_SIZES = ("tensor_parallel_size", "pipeline_parallel_size", "context_parallel_size")
 
 
-def derive(draft: Draft) -> None:
-    """Fill in what has one value only, given the rest."""
+def derive(draft: Draft, *, replicates: bool) -> None:
+    """Fill in what has one value only, given the rest.
+
+    `replicates`: without an engine the program runs torch, on one device or with DDP.
+    """
     _ranks(draft)
+    if replicates:
+        _replicas(draft)
     _batch(draft)
     group = draft.open.get("shard_group")
     devices = draft.value("gpus_per_node")
@@ -24,6 +29,14 @@ def derive(draft: Draft) -> None:
                 draft.problem(
                     "offload-stage", f"{field} (={held.value}) needs ZeRO or FSDP", held.place
                 )
+
+
+def _replicas(draft: Draft) -> None:
+    """Torch's replicas, where neither an engine nor sharding nor a split of the model is named."""
+    unknown = {"engine", "zero_stage", *MODEL_SIZES, "expert_parallel_size"} & draft.open.keys()
+    split = _model_ranks(draft) > 1 or (draft.value("expert_parallel_size") or 1) > 1
+    if draft.value("engine") is None and draft.value("zero_stage") == 0 and not (unknown or split):
+        draft.say("engine", "ddp", _place(draft, "zero_stage"), "derived")
 
 
 def _model_ranks(draft: Draft) -> int:

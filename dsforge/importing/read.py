@@ -90,8 +90,14 @@ def read_setup(files: Files) -> ImportedSetup:
             "style-unknown", names, "not a config or script that dsforge knows", f"known: {KNOWN}"
         )
     work.draft.problems += problems
-    derive(work.draft)
+    derive(work.draft, replicates=_replicates(work))
     return _imported(work)
+
+
+def _replicates(work: Work) -> bool:
+    """Whether all programs that took part run torch's replicas where nothing is sharded."""
+    styles = {style.name: style for style in STYLES}
+    return all(styles[name].replicates for name in work.styles if name in styles)
 
 
 def _attempt(problems: list[Problem], read: object) -> None:

@@ -26,7 +26,7 @@ STRATEGY = (
 )
 WORKLOAD = ("sequence_length", "precision", "optimizer", "learning_rate")
 CLUSTER = ("nodes", "gpus_per_node")
-TRAINERS = {"fsdp": "fsdp", "torchtune": "torchtune", "megatron-fsdp": "megatron-fsdp"}
+TRAINERS = ("ddp", "fsdp", "megatron-fsdp", "torchtune")  # beside the one that takes a ds_config
 OPEN_KEYS = 6  # values that one reason names
 
 
@@ -64,7 +64,7 @@ def _engine(imported: ImportedSetup, *, ours: bool) -> list[tuple[tuple[str, str
     found: list[tuple[tuple[str, str], Any, str]] = [(("strategy", "back_end"), end, "engine")]
     if not ours:
         found.append((("strategy", "software"), "others", "engine"))
-        found.append((("strategy", "trainer"), TRAINERS.get(engine), "engine"))
+        found.append((("strategy", "trainer"), engine if engine in TRAINERS else None, "engine"))
         if engine == "fsdp" and setup.no_sync:
             found.append((("strategy", "no_sync"), True, "no_sync"))
         if engine not in ("megatron", "torchtune"):

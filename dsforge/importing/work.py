@@ -65,6 +65,7 @@ class Style(NamedTuple):
     python: ReadPython | None = None  # reads a Python source; false where it is not one of these
     takes_files: bool = False  # its program takes a YAML or JSON file instead of flags
     evidence: str = ""  # where the program reads the keys
+    replicates: bool = True  # without an engine it runs torch: DDP, or one device
 
     def signs(self, keys: frozenset[str]) -> int:
         """How many of its keys are there; 0 where they are too few."""

@@ -8,7 +8,8 @@ says, unless `--for megatron` asks for the other engine.
 
 from __future__ import annotations
 
-from dsforge.constraints import check
+from dsforge.constraints import check, lacks, said_words
+from dsforge.engines import BY_NAME
 from dsforge.plan import Request, is_tuned
 from dsforge.planner.candidates import base, layouts
 from dsforge.programs import back_end_of, way_of
@@ -44,10 +45,12 @@ def needs_deepspeed(request: Request) -> bool:
         return True
     offloads = {fixed.offload_optimizer, fixed.offload_parameters} - {None, "none"}
     zero = fixed.zero_stage is not None or (fixed.hpz_partition_size or 1) > 1
-    kernels = fixed.loss == "chunked" or fixed.attention in ("eager", "masked", "flash1", "triton")
-    kernels = kernels or fixed.kernels is not None or fixed.trainer is not None
-    states = (fixed.bf16_states, fixed.optimizer_in_backward, fixed.offload_activations)
-    return bool(offloads) or zero or kernels or any((*states, fixed.loads_whole, fixed.no_sync))
+    beyond = any(
+        lacks(BY_NAME[back_end], said_words(fixed))
+        for back_end in BACK_ENDS
+        if not BY_NAME[back_end].has_zero_stages
+    )
+    return bool(offloads) or zero or beyond or fixed.loss == "chunked"
 
 
 def fine_tuned(request: Request) -> str:

@@ -165,7 +165,7 @@ def _execution(
         loss=fixed.loss or usual_loss(request, layout, way) or usual.loss,
         attention=fixed.attention or usual_attention(request),
         kernels=fixed.kernels or usual.kernels,
-        dropout=usual_dropout(request),
+        dropout=usual_dropout(request, way),
         trainer=usual.trainer,
         program=fixed.program,
         software=fixed.software or "dsforge",

@@ -12,7 +12,7 @@ from itertools import islice
 from math import inf
 from typing import Any, NamedTuple
 
-from dsforge.constraints import check
+from dsforge.constraints import check, said_words
 from dsforge.errors import Problem
 from dsforge.estimate.cut import Stage, kinds_of
 from dsforge.estimate.family_costs import FamilyCosts, family_costs
@@ -88,6 +88,7 @@ class Explorer:
 
     def __init__(self, request: Request) -> None:
         self.request = request
+        self._said = said_words(request.constraints)
         self._seen: dict[Strategy, Explored] = {}
         self._every: tuple[Explored, ...] | None = None
 
@@ -128,7 +129,7 @@ class Explorer:
     def _explore(self, family: Strategy) -> Explored:
         request = self.request
         inputs = request.model, request.cluster, request.workload
-        broken = check(*inputs, family)
+        broken = check(*inputs, family, said=self._said)
         if broken:
             return Explored(family, broken, (), None, 1)
         ways: dict[tuple[Stage, ...], tuple[_Way, ...]] = {}

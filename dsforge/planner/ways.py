@@ -6,19 +6,12 @@ from collections.abc import Iterator
 
 from dsforge.constraints import divisors
 from dsforge.constraints.trainer import holds_whole_logits, is_split
+from dsforge.estimate.dropout import drops
 from dsforge.layout import Layout
 from dsforge.plan import Request
 from dsforge.programs import Way, way_of, ways_of
 from dsforge.strategy import AttentionKind, BackEnd, Constraints, Loss, Strategy, ZeroStage
 from dsforge.zero_stages import FULLY_SHARDED, ZERO_STAGES
-
-# Kinds whose config class in transformers has dropout of hidden states and attention at 0.1.
-DROPPING_KINDS = frozenset(
-    (
-        *("bert", "camembert", "distilbert", "electra", "roberta", "xlm-roberta"),
-        *("gpt2", "gpt_bigcode", "mt5", "t5", "umt5"),
-    )
-)
 
 
 def ways(fixed: Constraints, back_end: BackEnd) -> tuple[Way, ...]:
@@ -55,12 +48,14 @@ def usual_attention(request: Request) -> AttentionKind:
     return "eager" if older and request.constraints.software == "others" else "flash"
 
 
-def usual_dropout(request: Request) -> bool:
-    """Whether dropout runs: as is said, or as the kind has it by default in scripts of others."""
-    fixed = request.constraints
-    if fixed.dropout is not None:
-        return fixed.dropout
-    return fixed.software == "others" and request.model.model_type in DROPPING_KINDS
+def usual_dropout(request: Request, way: Way | None) -> bool:
+    """Whether dropout runs: as is said, or as the model's config has it in transformers' modules.
+
+    A program with modules of its own, which names the kinds that it knows, has none in them.
+    """
+    if request.constraints.dropout is not None:
+        return request.constraints.dropout
+    return drops(request.model) and not (way is not None and way.kinds)
 
 
 def stages_of_ways(fixed: Constraints, back_end: BackEnd, *, shared: bool) -> tuple[ZeroStage, ...]:

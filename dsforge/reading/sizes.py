@@ -18,7 +18,7 @@ from typing import NamedTuple
 from dsforge.errors import Problem, SpecError
 from dsforge.estimate.params import parameters
 from dsforge.plan import Reason
-from dsforge.specs import ModelSpec
+from dsforge.specs import DropoutSpec, ModelSpec
 from dsforge.units import count, parse_count
 
 HEAD_SIZE = 128
@@ -28,6 +28,7 @@ GROUPED_ABOVE, KV_HEADS = 30_000_000_000, 8
 UNTIED_ABOVE = 1_000_000_000
 SMALLEST, LARGEST = 100_000_000, 10_000_000_000_000
 TOLERANCE = 0.03
+GPT_DROPOUT = DropoutSpec(attention=0.1, attention_output=0.1, mlp_output=0.1, embedding=0.1)
 HEAD_STEPS = ((32, 8), (16, 2), (0, 1))  # heads, and from there on a multiple of this
 
 # (layers, and from there on a multiple of this), deepest first
@@ -151,6 +152,8 @@ def _gpt(hidden: int, layers: int) -> ModelSpec:
         qkv_bias=True,
         attention_out_bias=True,
         mlp_bias=True,
+        dropout=GPT_DROPOUT,
+        narrow_softmax=True,
     )
 
 

@@ -39,6 +39,7 @@ from dsforge.specs.lora import (
     SavedModule,
 )
 from dsforge.specs.model import (
+    DropoutSpec,
     Kind,
     MlaSpec,
     ModelSpec,
@@ -79,6 +80,7 @@ __all__ = [
     "Collective",
     "DataShape",
     "DataSpec",
+    "DropoutSpec",
     "FrozenBits",
     "GpuSpec",
     "Host",

@@ -65,6 +65,28 @@ class RouterSpec(BaseModel):
     groups_per_token: int = Field(default=1, ge=1, description="Groups that one token may use.")
 
 
+class DropoutSpec(BaseModel):
+    """Where a model drops values in training, each a probability; 0: nowhere."""
+
+    model_config = FROZEN
+
+    attention: float = Field(
+        default=0.0, ge=0, le=1, description="Of attention's weights, behind their softmax."
+    )
+    attention_output: float = Field(
+        default=0.0, ge=0, le=1, description="Of what attention adds to the residual stream."
+    )
+    mlp_inner: float = Field(
+        default=0.0, ge=0, le=1, description="Of the vector inside the MLP (T5, ModernBERT)."
+    )
+    mlp_output: float = Field(
+        default=0.0, ge=0, le=1, description="Of what the MLP adds to the residual stream."
+    )
+    embedding: float = Field(
+        default=0.0, ge=0, le=1, description="Of the embedding, as it enters the layers."
+    )
+
+
 class MoeSpec(BaseModel):
     """The experts of a mixture-of-experts model."""
 
@@ -236,6 +258,14 @@ class ModelSpec(BaseModel):
         default=False,
         description="Each layer has a table of relative positions; else the first one has (UMT5).",
     )
+    dropout: DropoutSpec = Field(
+        default=DropoutSpec(), description="What its config drops in training, by place."
+    )
+    narrow_softmax: bool = Field(
+        default=False,
+        description="Attention that keeps its scores leaves their softmax in the compute type in "
+        "transformers' modules; else it is computed, and kept, in float32.",
+    )
     moe: MoeSpec | None = Field(default=None, description="Experts; none: every layer is dense.")
     mla: MlaSpec | None = Field(default=None, description="Latent attention; none: ordinary heads.")
     tower: TowerSpec | None = Field(
@@ -291,6 +321,12 @@ class ModelSpec(BaseModel):
     def is_two_halves(self) -> bool:
         """Whether it is an encoder with a decoder behind it."""
         return self.kind == "encoder-decoder"
+
+    @property
+    def end_elements(self) -> int:
+        """Elements of word embedding and output head; one matrix where they are tied."""
+        matrices = 1 if self.tied_embeddings else 2
+        return matrices * self.vocab_size * self.embedding_size
 
     @property
     def depth(self) -> int:

@@ -34,6 +34,7 @@ ROUNDED = strategy(
 )
 NO_SYNC = EXECUTIONS["deepspeed"].model_copy(update={"no_sync": True})
 REPLICAS = EXECUTIONS["ddp"]
+NARROW = strategy(execution=REPLICAS.model_copy(update={"master_weights": False}))
 LOADS_WHOLE = EXECUTIONS["deepspeed"].model_copy(update={"loads_whole": True})
 TOWER = TowerSpec(
     kind="llava",
@@ -81,7 +82,8 @@ BROKEN: list[tuple[str, str | ModelSpec, ClusterSpec, Workload, Strategy]] = [
     ("precision", MODEL, cluster(gpu="v100-32gb"), workload(), strategy()),
     ("fp8-megatron", MODEL, cluster(gpu="h100-80gb"), workload(precision="fp8"), strategy()),
     ("optimizer", MODEL, cluster(), workload(optimizer="lion"), strategy(**MEGATRON)),
-    ("bf16-states", MODEL, cluster(), workload(), strategy(execution=HALF_STATES)),
+    ("bf16-states", MODEL, cluster(), workload(precision="fp16"), NARROW),
+    ("engine-words", MODEL, cluster(), workload(), strategy(execution=HALF_STATES)),
     ("optimizer-in-backward", MODEL, cluster(), workload(), strategy(execution=IN_BACKWARD)),
     ("preference-training", MODEL, cluster(), workload(preference="dpo"), strategy()),
     (
@@ -92,7 +94,7 @@ BROKEN: list[tuple[str, str | ModelSpec, ClusterSpec, Workload, Strategy]] = [
         strategy(4, 2),
     ),
     ("preference-engine", MODEL, cluster(), workload(preference="dpo"), strategy(**MEGATRON)),
-    ("no-sync-fsdp", MODEL, cluster(), workload(), strategy(execution=NO_SYNC)),
+    ("engine-words", MODEL, cluster(), workload(), strategy(execution=NO_SYNC)),
     ("ddp-replicas", MODEL, cluster(), workload(), strategy(zero_stage=3, execution=REPLICAS)),
     ("loads-whole", MODEL, cluster(), workload(), strategy(execution=LOADS_WHOLE)),
     ("qlora-megatron", MODEL, cluster(), qlora_workload(), strategy(**MEGATRON)),

@@ -208,7 +208,7 @@ ELSEWHERE = {
     **dict.fromkeys(
         (
             *("bf16-states", "optimizer-in-backward", "loads-whole"),
-            *("no-sync-fsdp", "ddp-replicas"),
+            *("engine-words", "ddp-replicas"),
             *("preference-training", "preference-engine", "vision-tower"),
             "preference-mode",
         ),

@@ -10,12 +10,18 @@ from hypothesis import strategies as st
 
 import dsforge
 from dsforge.errors import DsforgeError
+from dsforge.estimate.states import States, loads
 
 QWEN = 7_721_324_544
 
 
 def priced(model: str, cards: int = 1, precision: str = "bf16", **fixed: Any) -> Any:
     """The choice of one way to run a model on torch alone."""
+    return planned(model, cards, precision, **fixed).choice
+
+
+def planned(model: str, cards: int = 1, precision: str = "bf16", **fixed: Any) -> Any:
+    """The plan of one way to run a model on torch alone."""
     asked: dict[str, Any] = {
         "trainer": "ddp",
         "software": "others",
@@ -23,11 +29,11 @@ def priced(model: str, cards: int = 1, precision: str = "bf16", **fixed: Any) ->
         "recompute": "full",
     }
     asked |= {"micro_batch_size": 1}
-    cluster = {"gpu": "a100-80gb", "gpus_per_node": cards}
+    cluster = {"gpu": fixed.pop("gpu", "a100-80gb"), "gpus_per_node": cards}
     work: dict[str, Any] = {"global_batch_size": 16, "sequence_length": 512}
     work |= {"precision": precision, "method": "full"}
     work |= {key: fixed.pop(key) for key in ("method", "optimizer") if key in fixed}
-    return dsforge.estimate(model, cluster, work, strategy={**asked, **fixed}).plan.choice
+    return dsforge.estimate(model, cluster, work, strategy={**asked, **fixed}).plan
 
 
 @settings(max_examples=12, deadline=None)
@@ -72,6 +78,55 @@ def test_roots_of_all_second_moments_exist_in_the_step() -> None:
 
     assert found.memory.allocated_bytes.likely == pytest.approx(10 * QWEN, rel=0.01)
     assert eight_bit.memory.allocated_bytes.likely < 8 * QWEN
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    st.sampled_from(["gpt2-small", "qwen2.5-0.5b", "bert-large"]),
+    st.sampled_from([1, 2]),
+    st.booleans(),
+)
+def test_cpu_ranks_have_the_states_of_cards_but_no_roots(
+    model: str, ranks: int, narrow: bool
+) -> None:
+    """On cards all roots lie beside the gradients of the step; on a CPU those of one weight do."""
+    states = {"bf16_states": True} if narrow else {}
+    card, cpu = (kept(model, ranks, gpu=gpu, **states) for gpu in ("a100-80gb", "cpu"))
+
+    assert cpu == card._replace(step_gradients=0.0)
+    assert card.step_gradients == 0.5 * card.optimizer
+
+
+def kept(model: str, ranks: int, **fixed: Any) -> States:
+    """What a rank keeps, and makes in the step."""
+    plan = planned(model, ranks, **fixed)
+    (load,) = loads(plan.model, plan.cluster, plan.workload, plan.strategy)
+    return load.kept
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("kind", ["float32", "bfloat16"])
+def test_torch_makes_the_root_of_one_weight_at_a_time_on_a_cpu(kind: str) -> None:
+    """The kernels that the installed AdamW calls in a step, as torch dispatches them."""
+    torch = pytest.importorskip("torch")
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    called: list[str] = []
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None):
+            called.append(func.overloadpacket.__name__)
+            return func(*args, **(kwargs or {}))
+
+    weights = [torch.nn.Parameter(torch.ones(64, dtype=getattr(torch, kind))) for _ in range(3)]
+    optimizer = torch.optim.AdamW(weights)
+    for weight in weights:
+        weight.grad = torch.ones_like(weight)
+    with Watch():
+        optimizer.step()
+
+    assert called.count("sqrt") == len(weights)
+    assert not [name for name in called if name.startswith(("_foreach", "_fused"))]
 
 
 @pytest.mark.parametrize("fixed", [{"zero_stage": 2}, {"zero_stage": 3}])

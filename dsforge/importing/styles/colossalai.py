@@ -179,4 +179,5 @@ STYLE = Style(
     programs=re.compile(r"^colossalai$"),
     python=read_python,
     evidence=ARGUMENTS,
+    replicates=False,  # its hybrid plugin has an optimizer of its own
 )
