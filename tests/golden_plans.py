@@ -8,6 +8,7 @@ import plans
 import yaml
 
 from dsforge import catalog
+from dsforge.estimate.dropout import drops
 from dsforge.plan import Plan
 from dsforge.programs import way_of
 from dsforge.specs import Host, LoraSpec
@@ -36,6 +37,9 @@ def plan_of(case: Path) -> Plan:
         way = way_of(program, stage=choice.zero_stage)
         assert way is not None
         run = way.execution.model_copy(update={"program": program})
+        choice = choice.model_copy(update={"execution": run})
+    elif choice.back_end == "deepspeed" and drops(catalog.model(spec["model"])):
+        run = choice.runs_as.model_copy(update={"dropout": True})
         choice = choice.model_copy(update={"execution": run})
     made = plans.plan(spec["model"], on=on, work=plans.workload(**work), choice=choice)
     return made if program is None else made.model_copy(update={"variants": ()})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import index
 from typing import Literal
 
 from pydantic import BaseModel, Field, model_validator
@@ -373,5 +374,10 @@ class ModelSpec(BaseModel):
 
     @property
     def moe_layers(self) -> int:
-        """Layers with experts."""
-        return sum(self.is_moe_layer(layer) for layer in range(self.layers))
+        """Layers with experts: of those after the first dense ones, each `layer_step`-th."""
+        if self.layer_mlps:
+            return self.layer_mlps.count("moe")
+        if self.moe is None:
+            return 0
+        first, step = index(self.moe.first_dense_layers), index(self.moe.layer_step)
+        return max(0, index(self.layers) // step - first // step)

@@ -20,7 +20,7 @@ from dsforge.layout import Layout
 from dsforge.plan import PREFERRED, Priced, Request
 from dsforge.planner import choose, price, search
 from dsforge.specs import ClusterSpec, LoraSpec, NvmeSpec, Workload
-from dsforge.strategy import Constraints, Strategy
+from dsforge.strategy import EXECUTIONS, Constraints, Strategy
 
 GIB = 1024**3
 DISK = NvmeSpec(path="/nvme", size_bytes=4000 * GIB, read_bytes_per_s=6e9, write_bytes_per_s=3e9)
@@ -138,6 +138,8 @@ def layouts(request: Request) -> Iterator[Layout]:
 def strategies(request: Request) -> Iterator[Strategy]:
     """Every combination; DeepSpeed has neither context nor expert parallelism nor interleaving."""
     fixed, tokens = request.constraints, request.workload.sequence_length
+    run = EXECUTIONS["deepspeed"].model_copy(update={"dropout": True})  # as its config says
+    dropping = run if any(dict(request.model.dropout).values()) else None
     for layout in layouts(request):
         share, rest = divmod(request.workload.global_batch_size, layout.data_parallel_size)
         tp, cp, pp = (
@@ -172,6 +174,7 @@ def strategies(request: Request) -> Iterator[Strategy]:
                 hpz_partition_size=size // staged_by,
                 recompute=recompute,
                 sequence_parallel=back_end == "megatron" and tp > 1 and tokens % (tp * cp) == 0,
+                execution=dropping if back_end == "deepspeed" else None,
             )
             if _obeys(candidate, fixed):
                 yield candidate
