@@ -5,10 +5,11 @@ Each takes the hits of one rule, first line first, and returns values for its te
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from dsforge.diagnose.collective_timeout import collective_timeout, interface
 from dsforge.diagnose.config_values import batch, key_above
+from dsforge.diagnose.data_formats import data_format
 from dsforge.diagnose.exit_codes import exit_report
 from dsforge.diagnose.known_packages import (
     extension_package,
@@ -17,9 +18,30 @@ from dsforge.diagnose.known_packages import (
     top_package,
     version_needed,
 )
+from dsforge.diagnose.log_context import last_frames
 from dsforge.diagnose.memory_moments import device_memory, host_memory
-from dsforge.diagnose.moved_names import import_conflict, setting_conflict
-from dsforge.diagnose.rule import MatchedLine
+from dsforge.diagnose.missing_headers import missing_header
+from dsforge.diagnose.moved_names import (
+    argument_conflict,
+    attribute_conflict,
+    import_conflict,
+    setting_conflict,
+    wrapper_conflict,
+)
+from dsforge.diagnose.recomputed_tensors import recomputed
+from dsforge.diagnose.rule import Case, MatchedLine, compiled
+from dsforge.diagnose.sizes import (
+    batch_facts,
+    channel_facts,
+    divisors,
+    mask_places,
+    matrix_facts,
+    pair_facts,
+    shape_facts,
+    tensor_facts,
+)
+from dsforge.diagnose.source_lines import argument_count, none_expression, with_source
+from dsforge.diagnose.tensor_names import converter_tensor
 from dsforge.diagnose.unknown_errors import (
     assertion,
     calling_package,
@@ -28,16 +50,26 @@ from dsforge.diagnose.unknown_errors import (
     unknown_error,
     unpicklable,
 )
+from dsforge.diagnose.write_places import write_place
+from dsforge.diagnose.xid_codes import xid_meaning
 
 COMPUTED: dict[str, Callable[[tuple[MatchedLine, ...]], dict[str, str]]] = {
     function.__name__: function
     for function in (
+        argument_conflict,
+        argument_count,
         assertion,
+        attribute_conflict,
         batch,
+        batch_facts,
         calling_package,
+        channel_facts,
         missing_submodule,
         collective_timeout,
+        converter_tensor,
+        data_format,
         device_memory,
+        divisors,
         exit_report,
         extension_package,
         host_memory,
@@ -46,12 +78,24 @@ COMPUTED: dict[str, Callable[[tuple[MatchedLine, ...]], dict[str, str]]] = {
         install_version,
         interface,
         key_above,
+        missing_header,
+        mask_places,
+        matrix_facts,
+        none_expression,
+        pair_facts,
+        recomputed,
         setting_conflict,
+        shape_facts,
+        tensor_facts,
         top_package,
         undefined_name,
         unknown_error,
         unpicklable,
         version_needed,
+        write_place,
+        xid_meaning,
+        wrapper_conflict,
+        with_source,
     )
 }
 
@@ -68,3 +112,19 @@ def values_of(hits: tuple[MatchedLine, ...]) -> dict[str, str]:
     if rule.compute:
         values.update(COMPUTED[rule.compute](hits))
     return values
+
+
+NO_CASE = Case(when={}, hits=())
+
+
+def case_of(hit: MatchedLine, values: Mapping[str, str]) -> Case:
+    """The first case of a hit's rule that fits what the log tells; one that says nothing else."""
+    if not hit.rule.cases:
+        return NO_CASE
+    known = {**values, "log": hit.before, "frames": f"{last_frames(hit.before)}\n{hit.text}"}
+    fitting = (
+        case
+        for case in hit.rule.cases
+        if all(compiled(pattern).search(known.get(name, "")) for name, pattern in case.when.items())
+    )
+    return next(fitting, NO_CASE)

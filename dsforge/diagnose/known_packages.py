@@ -61,14 +61,25 @@ _EXTENSIONS = {
     "selective_scan_cuda": "mamba-ssm",
 }  # compiled modules that packages bring beside their own
 _APEX_PARTS = (
-    "apex",
     "amp_C",
     "apex_C",
     "fused_layer_norm_cuda",
+    "fused_rms_norm_cuda",
     "syncbn",
+    "mlp_cuda",
+    "fused_dense_cuda",
     "fused_weight_gradient",
-)
+    "fused_rotary_positional",
+    "scaled_",
+    "generic_scaled_",
+)  # compiled parts, which an apex has that was built with them
 _APEX = "# build apex from NVIDIA's repository: `apex` on the public index is another project's"
+_APEX_BUILD = (
+    f"{_APEX}; this part is built only when asked for\n"
+    "$ git clone https://github.com/NVIDIA/apex; cd apex\n"
+    "$ APEX_CPP_EXT=1 APEX_CUDA_EXT=1 pip install -v --no-build-isolation .   "
+    '# older: --global-option="--cpp_ext" --global-option="--cuda_ext"'
+)
 # Names that packages import only where another package is installed, by that package's module.
 _OPTIONAL = {
     "peft": "PeftModel PeftConfig LoraConfig PeftType prepare_model_for_kbit_training",
@@ -96,8 +107,10 @@ def installs_module(module: str) -> str:
     top = module.partition(".")[0]
     if top == MODULE:
         return f"$ {install_command('train')}{EVERYWHERE}"
-    if top.startswith(_APEX_PARTS):
+    if top == "apex":
         return _APEX
+    if top.startswith(_APEX_PARTS) and ("_C" in top or "syncbn" in top or "cuda" in top):
+        return _APEX_BUILD
     if built := _EXTENSIONS.get(top):  # its package may be there, installed without it
         build = f"install --force-reinstall --no-deps --no-build-isolation {shlex.quote(built)}"
         return f"$ {PYTHON} -m pip {build}{EVERYWHERE}"
@@ -106,7 +119,8 @@ def installs_module(module: str) -> str:
         return f"$ {PYTHON} -m pip install {shlex.quote(known)}{EVERYWHERE}"
     return (
         f"# `{top}` is in no package known here. Your own module: put its folder on PYTHONPATH of "
-        "all ranks. Somebody else's: its documentation names the package to install"
+        "all ranks (or `pip install -e .`, where the project has a setup). "
+        "Somebody else's: its documentation names the package to install"
     )
 
 

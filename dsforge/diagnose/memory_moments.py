@@ -17,8 +17,14 @@ _FIGURES = {
     "unused": rf"and {_SIZE} is reserved by PyTorch but unallocated",
     "reserved": rf"{_SIZE} reserved in total by PyTorch",
     "in_use": rf"(?:this process|Process \d+) has {_SIZE} memory in use",
+    "own": rf"this process has {_SIZE} memory in use",
 }
 _SPLIT = 0.1  # of the device: more than that reserved but unallocated is fragmentation
+_FOREIGN = 0.15  # of the device: more than that in nobody's account here belongs to other programs
+_WHOSE = (
+    "$ nvidia-smi   # other processes hold a part of the card: end what is left of old runs, or "
+    "take another GPU (CUDA_VISIBLE_DEVICES)\n"
+)
 
 _RECOMPUTE = "+ gradient_checkpointing: true    # train.yaml"
 _MICRO = (
@@ -153,6 +159,9 @@ def device_memory(hits: tuple[MatchedLine, ...]) -> dict[str, str]:
     when, remedy = moment(hit.before, hit.phase)
     size = f"{known['tried'] / 2**30:.2f} GiB" if "tried" in known else "memory"
     over = _shortfall(known)
+    if foreign := _foreign(known):
+        over = f"{over}, and other programs hold about {foreign / 2**30:.1f} GiB".lstrip(", ")
+        remedy = _WHOSE + remedy
     unused = known.get("unused", known.get("reserved", 0) - known.get("allocated", 0))
     if known.get("total") and unused > _SPLIT * known["total"]:
         remedy = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True\n" + remedy
@@ -168,6 +177,15 @@ def _shortfall(known: dict[str, int]) -> str:
     missing = (known["tried"] - known["free"]) / 2**30
     total = f" of {known['total'] / 2**30:.1f} GiB" if "total" in known else ""
     return f"{missing:.2f} GiB more than was free{total}" if missing > 0 else ""
+
+
+def _foreign(known: dict[str, int]) -> int:
+    """Bytes of the device that other programs hold, where it is a large part; else 0."""
+    own = known.get("own", known.get("reserved"))
+    if own is None or not {"total", "free"} <= known.keys():
+        return 0
+    rest = known["total"] - known["free"] - own
+    return rest if rest > _FOREIGN * known["total"] else 0
 
 
 def host_memory(hits: tuple[MatchedLine, ...]) -> dict[str, str]:

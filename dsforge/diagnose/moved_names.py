@@ -7,7 +7,21 @@ have is missing in older ones, what they lack is gone in newer ones.
 
 from __future__ import annotations
 
+import re
+
 from dsforge.diagnose.known_packages import distribution_of
+from dsforge.diagnose.release_history import (
+    PACKAGES,
+    Life,
+    export,
+    family_of,
+    has_owner,
+    is_constant,
+    lives,
+    other_owners,
+    releases_read,
+    spelling,
+)
 from dsforge.diagnose.releases import (
     CAME,
     RENAMED,
@@ -17,44 +31,132 @@ from dsforge.diagnose.releases import (
     release_of,
 )
 from dsforge.diagnose.rule import MatchedLine
-from dsforge.diagnose.unknown_errors import unknown_error
+from dsforge.diagnose.source_lines import called_in, source_line, with_source
+from dsforge.diagnose.unknown_errors import calling_package, search_terms, unknown_error
 
+NOTHING_KNOWN = "# then install the version of {package} that the importing package asks for"
+OWN_KINDS = ("Trainer", "Arguments", "Config")  # classes of packages that projects derive from
 MODEL_CLASSES = ("ForCausalLM", "ForConditionalGeneration", "Processor", "Config", "VisionModel")
 
 
 def import_conflict(hits: tuple[MatchedLine, ...]) -> dict[str, str]:
     """The package that lacks a name, which way its version is off, and what to install."""
     values = hits[0].values
-    top = values["module"].partition(".")[0]
-    package = distribution_of(top) or top
+    top, _, module = values["module"].partition(".")
+    name, package = values["name"], distribution_of(top) or top
     importer = unknown_error(hits)["raised"].partition(" ")[0]
     other = distribution_of(importer) if importer != top else ""
-    came, went = (release_of(values["name"], names.get(top, {})) for names in (CAME, WENT))
-    if came is not None:
-        since = f" (`{values['name']}` came with {came})" if came else ""
+    place = re.search(r"' \((/[^()\n]{1,300}|[A-Z]:[^()\n]{1,300})\)", hits[0].text)
+    life = export(package, module, name)
+    came, went = (release_of(name, names.get(top, {})) for names in (CAME, WENT))
+    came, went = life.came or came, life.went or went
+    if came and went:
+        direction = (
+            f"{package} is too new for the code that uses it, most likely "
+            f"(`{name}` is in releases from {came} on and below {went})"
+        )
+        remedy = f"$ pip install '{package}>={came},<{went}'   # or newer code"
+    elif came is not None:
+        since = f" (`{name}` came with {came})" if came else ""
         direction = f"{package} is too old for the code that uses it{since}"
         wanted = f"'{package}>={came}'" if came else package
         remedy = f"$ pip install --upgrade {wanted}   # on every node"
     elif went is not None:
-        until = f" (`{values['name']}` is gone since {went})" if went else ""
+        until = f" (`{name}` is in releases below {went})" if went else ""
         direction = f"{package} is too new for the code that uses it{until}"
         older = f"$ pip install '{package}<{went or 'the release that dropped it'}'"
         remedy = f"$ pip install --upgrade {other}\n# or: {older[2:]}" if other else older
     else:
-        direction = _likely(package, values["name"])
-        remedy = f"# then install the version of {package} that the importing package asks for"
-    return {"package": package, "top": top, "direction": direction, "remedy": remedy}
+        direction = _likely(package, name, f"{top}.{module}".rstrip("."))
+        older = f"$ pip install --upgrade {other}   # what imports it; else an older {package}"
+        remedy = older if other else NOTHING_KNOWN.format(package=package)
+    return {"package": package, "top": top, "direction": direction, "remedy": remedy,
+            "importer": other, "place": place[1] if place else ""}  # fmt: skip
 
 
-def _likely(package: str, name: str) -> str:
+def _likely(package: str, name: str, module: str) -> str:
     """The direction that the form of an unlisted name tells; empty where it tells none."""
     if name.startswith("_") and not name.startswith("__"):
         return f"most likely {package} is too new: it drops private names without notice"
     if package == "transformers" and name.startswith(("TF", "Flax")):
         return "most likely transformers is too new: 5.0 dropped TensorFlow and Flax"
+    if module == package in PACKAGES:
+        return _unlisted(package, name)
+    return ""
+
+
+def _unlisted(package: str, name: str) -> str:
+    """What it means that a package of which releases were read has no such change on record."""
+    first, last = releases_read(package)
+    if right := spelling(package, name):
+        return f"most likely it is misspelt: {package} has `{right}` (the names are case-sensitive)"
+    if is_constant(package, name):
+        return (
+            f"every release of {package} from {first} to {last} has it, so the installed one is "
+            "older, its installation is damaged, or what it needs (torch) cannot be imported"
+        )
     if package == "transformers" and name.endswith(MODEL_CLASSES):
         return "most likely transformers is too old: it is the class of a newer model"
-    return ""
+    return (
+        f"no release of {package} from {first} to {last} has it, so the code was written for a "
+        "changed copy of the package (in the project's own repository), or a newer one"
+    )
+
+
+def argument_conflict(hits: tuple[MatchedLine, ...]) -> dict[str, str]:
+    """Which release a call was written for, by what is known of the argument and of the callee."""
+    known, values = with_source(hits), hits[0].values
+    name = values.get("name") or values.get("names", "").split("'")[1::2][:1][0]
+    owner = _callee(values.get("function") or "", known["source"])
+    kind, _, what = hits[0].text.strip().partition(": ")
+    raising = known["raised"].partition(" ")[0]
+    facts = {**known, "owner": owner, "search": search_terms(kind, what, raising)}
+    life = next(iter(lives("arguments", owner, name)), Life("", "", ""))
+    holder = life.package or has_owner("arguments", owner)
+    new = RENAMED.get(name, "")
+    facts |= {"came": life.came, "went": life.went, "holder": holder, "renamed": new}
+    facts["call"] = "missing" if " missing " in hits[0].text else "unexpected"
+    facts |= {"caller": known["package"] or raising, "own": "" if raising else known["frame"]}
+    others = other_owners("arguments", name)
+    facts["elsewhere"] = ", ".join(others[:3])
+    if holder and not life.came and not life.went:
+        facts["first"], facts["last"] = releases_read(holder)
+    return facts
+
+
+def _callee(function: str, source: str) -> str:
+    """The class or function that was called: by its qualified name, else by the source line."""
+    path = function.split(".")
+    if path[-1] == "__init__" and len(path) > 1:
+        return path[-2]
+    if path[-1] in ("__init__", ""):
+        return called_in(source).rpartition(".")[2]
+    return path[-1] if len(path) == 1 else function
+
+
+def attribute_conflict(hits: tuple[MatchedLine, ...]) -> dict[str, str]:
+    """Which way a version is off, where an object lacks an attribute."""
+    return _attribute(hits, hits[0].values["owner"].rpartition(".")[2])
+
+
+def wrapper_conflict(hits: tuple[MatchedLine, ...]) -> dict[str, str]:
+    """The same for the class that wraps a model."""
+    return _attribute(hits, hits[0].values["wrapper"])
+
+
+def _attribute(hits: tuple[MatchedLine, ...], owner: str) -> dict[str, str]:
+    """The history of an attribute, where the asking code is not of the package that lacks it."""
+    name = hits[0].values["name"]
+    facts = {**calling_package(hits), "source": source_line(hits[0].before)}
+    raising = facts["raised"].partition(" ")[0]
+    base = family_of(owner)
+    found = lives("attributes", owner, name) or (lives("attributes", base, name) if base else [])
+    unsure = not raising and owner.endswith("Trainer")  # projects name copies of their own so
+    taken = found and raising != found[0].package and not unsure
+    life = found[0] if taken else Life("", "", "")
+    facts |= {"came": life.came, "went": life.went, "holder": life.package}
+    facts["expected_by"] = raising if owner.endswith(OWN_KINDS) and raising in PACKAGES else ""
+    return facts | {"caller": raising, "own": "" if raising else facts["frame"]}
 
 
 def setting_conflict(hits: tuple[MatchedLine, ...]) -> dict[str, str]:

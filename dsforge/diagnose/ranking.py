@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from dsforge.diagnose.computed import values_of
+from dsforge.diagnose.computed import case_of, values_of
 from dsforge.diagnose.line_forms import LEVELS
 from dsforge.diagnose.log_context import last_frames
 from dsforge.diagnose.log_scanner import Scan
@@ -262,12 +262,19 @@ def _cause(group: tuple[MatchedLine, ...], weight: float) -> Cause:
     """The explanation of one group, and a factor on how sure it is."""
     rule = group[0].rule
     values = values_of(group)
+    case = case_of(group[0], values)
+    said = rule._replace(
+        message=case.message or rule.message,
+        cause=case.cause or rule.cause,
+        fix=case.fix or rule.fix,
+        confidence=case.confidence or rule.confidence,
+    )
     return Cause(
         rule=rule.id,
-        confidence=round(rule.confidence * weight, 2),
-        message=filled_message(rule.message, values),
-        why=rule.cause,
+        confidence=round(said.confidence * weight, 2),
+        message=filled_message(said.message, values),
+        why=filled_message(said.cause, values),
         evidence=tuple(Evidence(h.file, h.line, h.text.strip()) for h in group[:SHOWN_LINES]),
-        fix=filled_fix(rule.fix, values),
+        fix=filled_fix(said.fix, values),
         hits=group,
     )

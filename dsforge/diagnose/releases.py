@@ -63,10 +63,26 @@ CAME: Names = {
     "huggingface_hub": {"": "split_torch_state_dict_into_shards OfflineModeIsEnabled"},
     "torch": {
         "": "LRScheduler xpu",
-        "1.9": "inference_mode",
-        "1.10": "concat frombuffer",
+        "1.4": "memory_reserved max_memory_reserved reset_peak_memory_stats",
+        "1.7": (
+            "fft linalg maximum minimum hypot count_nonzero movedim quantile nanquantile amax amin "
+            "vstack hstack dstack fliplr flipud heaviside SiLU silu"
+        ),
+        "1.8": (
+            "nan_to_num tile fmax fmin fx column_stack broadcast_to ravel swapaxes moveaxis diff "
+            "kron sinc xlogy tensor_split float_power set_per_process_memory_fraction"
+        ),
+        "1.9": "inference_mode special HuberLoss aminmax is_inference_mode_enabled",
+        "1.10": (
+            "concat frombuffer nanmean isin cov corrcoef is_bf16_supported SequentialLR LinearLR "
+            "ConstantLR CUDAGraph ao"
+        ),
+        "1.11": "asarray argwhere mem_get_info",
         "1.13": "all_gather_into_tensor reduce_scatter_tensor",
-        "2.0": "compile func mps set_default_device scaled_dot_product_attention",
+        "2.0": (
+            "compile func mps set_default_device scaled_dot_product_attention vmap _dynamo "
+            "UntypedStorage"
+        ),
         "2.1": "compiler float8_e4m3fn float8_e5m2 float8_e4m3fnuz float8_e5m2fnuz",
         "2.2": "device_mesh init_device_mesh register_pytree_node",
         "2.3": "GradScaler uint16 uint32 uint64 uint4 get_default_device sdpa_kernel",
@@ -111,8 +127,8 @@ WENT: Names = {
     "peft": {"0.10": "prepare_model_for_int8_training"},
     "huggingface_hub": {"": "cached_download HfFolder Repository"},
     "torch": {
-        "": "log inf string_classes container_abcs",
-        "1.8": "rfft irfft",
+        "": "log inf string_classes container_abcs set_training set_deterministic",
+        "1.8": "rfft irfft SAVE_STATE_WARNING",
         "2.0": "symeig eig lstsq solve _six",
     },
     "deepspeed": {"": "required_torch_version"},
@@ -219,6 +235,16 @@ SETTINGS_WENT: Names = {
     "RLOOConfig": {"0.22": "normalize_advantage", "0.25": "kl_coef rloo_k cliprange"},
 }
 RENAMED = {
+    "tokenizer": "processing_class",
+    "evaluation_strategy": "eval_strategy",
+    "use_auth_token": "token",
+    "no_cuda": "use_cpu",
+    "logging_dir": "project_dir",
+    "config_params": "config",
+    "per_gpu_train_batch_size": "per_device_train_batch_size",
+    "per_gpu_eval_batch_size": "per_device_eval_batch_size",
+    "push_to_hub_token": "hub_token",
+    "push_to_hub_model_id": "hub_model_id",
     "max_seq_length": "max_length",
     "use_liger": "use_liger_kernel",
     "use_liger_loss": "use_liger_kernel",

@@ -31,6 +31,22 @@ ERRORS = ("family", "error")  # errors that no rule knows
 FLAGS = ("survives_success", "any_level", "errors_only")
 
 
+class Case(NamedTuple):
+    """What a general rule says where the log tells more: read in order, the first that fits counts.
+
+    `when` are patterns by the name of a value (a group of the rule's patterns, or one that its
+    `compute` adds), or of `frames` (the last traceback) and `log` (the lines before): all must be
+    found. What a case leaves empty is as in its rule.
+    """
+
+    when: Mapping[str, str]
+    hits: tuple[str, ...]  # excerpts that this case must answer
+    message: str = ""
+    cause: str = ""
+    fix: str = ""
+    confidence: float = 0.0
+
+
 class Rule(NamedTuple):
     """One known fault: an entry of `rules/*.yaml`, field by field.
 
@@ -64,6 +80,7 @@ class Rule(NamedTuple):
     confirmed_by: str = ""  # pattern in the failure itself, which makes a notice its cause
     continues: str = ""  # pattern in the line before, which makes a plain line part of an error
     errors_only: bool = False  # plain lines need that confirmation, too: they are often harmless
+    cases: tuple[Case, ...] = ()
 
     @property
     def all_patterns(self) -> tuple[str, ...]:
@@ -131,8 +148,17 @@ def rule_from(entry: Mapping[str, Any]) -> Rule:
     return Rule(**{field: _value(name, field, value) for field, value in entry.items()})
 
 
+def _case(rule: str, entry: Any) -> Case:
+    """One case of a rule."""
+    if not isinstance(entry, dict) or set(entry) - set(Case._fields) or not entry.get("hits"):
+        raise ValueError(f"rule {rule}: a case has {Case._fields}, `hits` among them")
+    return Case(**{**entry, "hits": tuple(entry["hits"])})
+
+
 def _value(rule: str, field: str, value: Any) -> Any:
     """A field's value in its type; lists become tuples."""
+    if field == "cases":
+        return tuple(_case(rule, entry) for entry in value)
     if field in ("needles", "patterns", "vague", "sources", "hits", "misses", "explains"):
         if isinstance(value, list) and all(isinstance(item, str) and item for item in value):
             return tuple(value)

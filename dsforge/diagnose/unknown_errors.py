@@ -16,7 +16,10 @@ from dsforge.diagnose.rule import MatchedLine
 _FRAME = re.compile(
     r'File "(?P<file>[^"\n]{1,300})", line (?P<line>\d{1,7})(?:, in (?P<function>[\w<>.]{1,80}))?|'
     r"(?:File )?(?P<path>[~/][^\s:│\"]{1,300}\.py):(?P<number>\d{1,7})"
-    r"(?:,? in (?P<name>[\w<>.]{1,80}))?"
+    r"(?:,? in (?P<name>[\w<>.]{1,80}))?|"
+    r"^\[?(?P<module>[~/][^\s:│\"\]]{1,300}\.py)(?:\]\([^)\s]{1,80}\))?"
+    r" in (?P<method>[\w<>.]{1,80})\(",  # of a notebook
+    re.MULTILINE,
 )
 _INSTALLED = re.compile(r"[/\\](?:site|dist)-packages[/\\](?P<package>[A-Za-z_]\w{0,60})")
 _FOREIGN = re.compile(r"[/\\]lib(?:64)?[/\\]python\d|[/\\]bin[/\\]|^<|transformers_modules")
@@ -37,8 +40,9 @@ class _Frame(NamedTuple):
     function: str
 
     def __str__(self) -> str:
-        """Place and function, as an editor takes them."""
-        return f"{self.file}:{self.line}" + (f" in {self.function}" if self.function else "")
+        """Place and function, as an editor takes them; notebooks give no line."""
+        place = f"{self.file}:{self.line}" if self.line else self.file
+        return place + (f" in {self.function}" if self.function else "")
 
 
 def unknown_error(hits: tuple[MatchedLine, ...]) -> dict[str, str]:
@@ -124,7 +128,11 @@ def _frames(before: str) -> list[_Frame]:
     """The frames of the last traceback, outermost first."""
     text = before.rpartition("Traceback (most recent call last)")[2]
     return [
-        _Frame(m["file"] or m["path"], m["line"] or m["number"], m["function"] or m["name"] or "")
+        _Frame(
+            m["file"] or m["path"] or m["module"],
+            m["line"] or m["number"] or "",
+            m["function"] or m["name"] or m["method"] or "",
+        )
         for m in _FRAME.finditer(text)
     ]
 

@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from dsforge.diagnose import diagnose_text
-from dsforge.diagnose.computed import COMPUTED
-from dsforge.diagnose.rule import Rule, compiled, rule_from
+from dsforge.diagnose.computed import COMPUTED, case_of, values_of
+from dsforge.diagnose.rule import Case, Rule, compiled, rule_from
 from dsforge.diagnose.rulebook import FILES, FOLDER, WITH_PLAN, rulebook
 from dsforge.diagnose.templates import filled_fix, filled_message, names
 
@@ -26,6 +26,12 @@ MISSES = [
     pytest.param(rule, text, id=f"{rule.id}-{number}")
     for rule in rulebook().values()
     for number, text in enumerate(rule.misses)
+]
+CASES = [
+    pytest.param(rule, case, text, id=f"{rule.id}-{number}")
+    for rule in rulebook().values()
+    for number, case in enumerate(rule.cases)
+    for text in case.hits
 ]
 BLANK = "\0"  # in place of what a pattern leaves free
 FEW, MOST_TEXTS = 4, 4_000  # alternatives of a character that are told apart; texts of a pattern
@@ -81,6 +87,27 @@ def test_an_example_is_answered_by_its_own_rule(rule: Rule, text: str) -> None:
     assert first.fix
 
 
+@pytest.mark.parametrize(("rule", "case", "text"), CASES)
+def test_an_example_of_a_case_is_answered_by_it(rule: Rule, case: Case, text: str) -> None:
+    """What the log tells beyond the message chooses the case, and fills all that it says."""
+    first = diagnose_text(text)[0]
+
+    assert first.rule == rule.id
+    assert case_of(first.hits[0], values_of(first.hits)) == case
+    assert "``" not in first.message + first.why + first.fix
+    assert not re.search(r"\{[a-z_]+(\|[^{}]*)?\}|\[\[|\]\]", first.message + first.why + first.fix)
+    assert first.fix
+
+
+@pytest.mark.parametrize(("rule", "case", "text"), CASES)
+def test_the_patterns_of_a_case_are_bounded(rule: Rule, case: Case, text: str) -> None:
+    """They are tried on the lines before an error, too."""
+    assert rule.compute
+    for pattern in case.when.values():
+        assert ".*" not in pattern
+        assert compiled(pattern)
+
+
 @pytest.mark.parametrize(("rule", "text"), MISSES)
 def test_a_near_miss_is_another_matter(rule: Rule, text: str) -> None:
     """What only looks like a rule's line is not answered by it."""
@@ -97,6 +124,8 @@ def test_a_near_miss_is_another_matter(rule: Rule, text: str) -> None:
         ({"kind": "guess"}, "`kind` must be one of"),
         ({"lines": True}, "`lines` must be int"),
         ({"message": None}, "`message` must be str"),
+        ({"cases": [{"when": {"name": "x"}}]}, "a case has"),
+        ({"cases": [{"if": {}, "hits": ["xyz"]}]}, "a case has"),
     ],
 )
 def test_a_wrong_entry_is_refused(change: dict[str, object], complaint: str) -> None:

@@ -41,7 +41,7 @@ def test_the_first_error_in_time_is_the_cause() -> None:
     causes = diagnose_text(f"[rank3]: {OOM}\n{waited}\n{LAUNCHER}1\n")
 
     assert causes[0].rule == "cuda-out-of-memory"
-    assert causes[0].confidence >= 2 * max((c.confidence for c in causes[1:]), default=0) - 0.1
+    assert causes[0].confidence >= 1.5 * max((c.confidence for c in causes[1:]), default=0)
     assert "exit-code" not in [cause.rule for cause in causes]
 
 
