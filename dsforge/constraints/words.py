@@ -99,7 +99,10 @@ def _engines_with(word: str) -> str:
     from dsforge.engines import ENGINES
 
     has = [engine for engine in ENGINES if word in engine.words]
-    if word == "trainer" or any(engine.name == engine.back_end != "deepspeed" for engine in has):
+    own = [engine.back_end for engine in has if engine.name == engine.back_end != "deepspeed"]
+    trainers = sorted(engine.name for engine in has if engine.back_end not in own)
+    if word == "trainer":
         return f"back_end {has[0].back_end}"
-    *names, last = sorted(engine.name for engine in has)
-    return "trainer " + (f"{', '.join(names)} or {last}" if names else last)
+    *names, last = trainers or [""]
+    listed = "trainer " + (f"{', '.join(names)} or {last}" if names else last) if trainers else ""
+    return " or ".join(filter(None, (listed, *(f"back_end {name}" for name in own))))

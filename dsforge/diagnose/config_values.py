@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dsforge.diagnose.rule import MatchedLine
 
+LONGEST = 20  # digits of a number that a config can mean
 _BLOCKS = {
     "DeepSpeedZeroConfig": "zero_optimization",
     "DeepSpeedFP16Config": "fp16",
@@ -30,6 +31,7 @@ def key_above(hits: tuple[MatchedLine, ...]) -> dict[str, str]:
             values["block"] = f" in {_BLOCKS.get(name, name)}"
     number = values.get("value") or ""
     values["value"] = number or "a value of another type"
-    whole = number.replace(".", "", 1).replace("e+", "", 1).isdigit()
+    digits = number.replace(".", "", 1).replace("e+", "", 1)
+    whole = digits.isdigit() and len(digits) <= LONGEST
     values["rounded"] = str(int(float(number))) if whole else "a whole number"
     return values

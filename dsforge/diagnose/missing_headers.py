@@ -59,7 +59,11 @@ _HOMES = (
     (r"zlib\.h|zconf\.h", "zlib", "$ apt-get install zlib1g-dev"),
     (r"sndfile|portaudio", "an audio library", "$ apt-get install libsndfile1-dev portaudio19-dev"),
     (r"numpy/", "NumPy", "$ pip install numpy && pip install --no-build-isolation <the package>"),
-    (r"pybind11/", "pybind11", "$ pip install pybind11   # CPATH=$(python -m pybind11 --includes)"),
+    (
+        r"pybind11/",
+        "pybind11",
+        "$ pip install pybind11; python -m pybind11 --includes",
+    ),
     (r"Eigen/|eigen3/", "Eigen", "$ apt-get install libeigen3-dev"),
     (r"boost/", "Boost", "$ apt-get install libboost-all-dev"),
     (r"GL/|EGL/", "OpenGL", "$ apt-get install libgl1-mesa-dev libegl1-mesa-dev"),

@@ -11,6 +11,7 @@ import re
 
 from dsforge.diagnose.known_packages import distribution_of
 from dsforge.diagnose.release_history import (
+    EXPORTED,
     PACKAGES,
     Life,
     export,
@@ -36,7 +37,6 @@ from dsforge.diagnose.unknown_errors import calling_package, search_terms, unkno
 
 NOTHING_KNOWN = "# then install the version of {package} that the importing package asks for"
 OWN_KINDS = ("Trainer", "Arguments", "Config")  # classes of packages that projects derive from
-MODEL_CLASSES = ("ForCausalLM", "ForConditionalGeneration", "Processor", "Config", "VisionModel")
 
 
 def import_conflict(hits: tuple[MatchedLine, ...]) -> dict[str, str]:
@@ -95,7 +95,7 @@ def _unlisted(package: str, name: str) -> str:
             f"every release of {package} from {first} to {last} has it, so the installed one is "
             "older, its installation is damaged, or what it needs (torch) cannot be imported"
         )
-    if package == "transformers" and name.endswith(MODEL_CLASSES):
+    if package == "transformers" and name.endswith(EXPORTED):
         return "most likely transformers is too old: it is the class of a newer model"
     return (
         f"no release of {package} from {first} to {last} has it, so the code was written for a "
@@ -106,14 +106,14 @@ def _unlisted(package: str, name: str) -> str:
 def argument_conflict(hits: tuple[MatchedLine, ...]) -> dict[str, str]:
     """Which release a call was written for, by what is known of the argument and of the callee."""
     known, values = with_source(hits), hits[0].values
-    name = values.get("name") or values.get("names", "").split("'")[1::2][:1][0]
+    name = values.get("name") or next(iter(values.get("names", "").split("'")[1::2]), "")
     owner = _callee(values.get("function") or "", known["source"])
     kind, _, what = hits[0].text.strip().partition(": ")
     raising = known["raised"].partition(" ")[0]
     facts = {**known, "owner": owner, "search": search_terms(kind, what, raising)}
     life = next(iter(lives("arguments", owner, name)), Life("", "", ""))
     holder = life.package or has_owner("arguments", owner)
-    new = RENAMED.get(name, "")
+    new = RENAMED.get(name, "") if life.went or not holder else ""
     facts |= {"came": life.came, "went": life.went, "holder": holder, "renamed": new}
     facts["call"] = "missing" if " missing " in hits[0].text else "unexpected"
     facts |= {"caller": known["package"] or raising, "own": "" if raising else known["frame"]}

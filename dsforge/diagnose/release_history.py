@@ -59,6 +59,22 @@ def _always(package: str) -> frozenset[str]:
     return frozenset(json.loads(text)["always"].split())
 
 
+EXPORTED = (  # ends of the names that transformers exports for each family of models
+    "Config",
+    "FeatureExtractor",
+    "ForCausalLM",
+    "ForConditionalGeneration",
+    "ForMaskedLM",
+    "ForQuestionAnswering",
+    "ForSequenceClassification",
+    "ForTokenClassification",
+    "Model",
+    "Processor",
+    "Tokenizer",
+    "TokenizerFast",
+)
+
+
 def is_constant(package: str, name: str) -> bool:
     """Whether every release of a package that was read has a name."""
     return package in PACKAGES and name in _always(package)
@@ -113,7 +129,7 @@ def export(package: str, module: str, name: str) -> Life:
         return Life(package, "", "")
     table = _table(package, "names")
     life = Life(package, table.came.get((module, name), ""), table.went.get((module, name), ""))
-    if life.came or life.went:
+    if life.came or life.went or module or not name.endswith(EXPORTED):
         return life
     ends = sorted((joint.start() for joint in _JOINT.finditer(name)), reverse=True)
     families = (("", f"{name[:end]}Config") for end in ends)

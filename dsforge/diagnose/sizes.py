@@ -86,7 +86,7 @@ MATRIX_FACTS: dict[str, Callable[[int, int, int, int], bool]] = {
     "double": lambda r, c, k, n: max(c, k) == TWICE * min(c, k),
     "transposed": lambda r, c, k, n: c == n,
     "known": lambda r, c, k, n: c in WIDTHS and k in WIDTHS,
-    "unflattened": lambda r, c, k, n: k > c and k % c == 0 and r % (k // c) == 0,
+    "unflattened": lambda r, c, k, n: k > c > 0 and k % c == 0 and r % (k // c) == 0,
     "flattened": lambda r, c, k, n: c > k,
 }
 
@@ -203,7 +203,9 @@ def divisors(hits: tuple[MatchedLine, ...]) -> dict[str, str]:
     if not (found[0] and found[1]) or not 0 < found[0][-1] <= LARGEST:
         return known
     size, by = found[0][-1], found[1][-1]
-    legal = [str(number) for number in range(1, max(by * 2, 2) + 1) if size % number == 0]
+    legal = [
+        str(number) for number in range(1, min(size, max(by * 2, 2)) + 1) if size % number == 0
+    ]
     above = -(-size // by) * by if by else size
     return {
         **known,

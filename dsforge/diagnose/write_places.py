@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from dsforge.diagnose.log_context import last_frames
 from dsforge.diagnose.rule import MatchedLine
 
 # (what its frames or its paths look like, what is written, what puts it elsewhere)
@@ -54,7 +55,7 @@ _WRITERS = (
     (
         r"/torch/serialization\.py|/save_checkpoint|_save_checkpoint|save_pretrained|/safetensors/",
         "a checkpoint",
-        "save_total_limit=2    # or keep_checkpoints; output_dir on the disk for data",
+        "output_dir=<a folder that can be written, with room>    # save_total_limit=2 keeps fewer",
     ),
     (r"/tempfile\.py", "temporary files", "TMPDIR=/scratch/$USER/tmp"),
 )
@@ -64,7 +65,7 @@ def write_place(hits: tuple[MatchedLine, ...]) -> dict[str, str]:
     """What was written by the deepest frame that tells, else by the path of the message."""
     hit = hits[0]
     path = hit.values.get("path", "")
-    text = hit.before + "\n" + hit.text
+    text = last_frames(hit.before) + "\n" + hit.text
     found = [
         (match.end(), writer, setting)
         for pattern, writer, setting in _WRITERS

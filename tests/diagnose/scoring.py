@@ -98,12 +98,12 @@ misses of the one before were mended, and judged by a sentence on each cause tha
 first. `twentyeighth` is of fine-tuning with the Hugging Face stack: 9 of 21, 9 of 19, 10 of 20, 5
 of 14, 4 of 16, 5 of 16, 4 of 7, 3 of 8 and 4 of 9 right; 27 of its 36 wrong answers named the kind
 of error. `twentyninth` is of DeepSpeed, torch.distributed, FSDP, Lightning, Megatron, NeMo and
-Colossal-AI: 8 of 20, 7 of 21, 7 of 19, 2 of 6 and 2 of 4; 17 of 26 named the kind. `thirtieth` is of
-what surrounds training (networks, drivers, containers, clusters, installs, storage): 13 of 23, 13
-of 22, 12 of 19, 10 of 14 and 6 of 18, the last of parts that had only general rules; 20 of 24 named
-the kind. `thirtyfirst` is of all kinds, and what was mended are the general rules, which got cases
-by values, frames and releases: 11 of 34, 3 of 17, 3 of 17, 10 of 22 and 6 of 19; 31 of its 36 wrong
-answers came in the first three rounds.
+Colossal-AI: 8 of 20, 7 of 21, 7 of 19, 2 of 6 and 2 of 4; 17 of 26 named the kind. `thirtieth` is
+of what surrounds training (networks, drivers, containers, clusters, installs, storage): 13 of 23,
+13 of 22, 12 of 19, 10 of 14 and 6 of 18, the last of parts that had only general rules; 20 of 24
+named the kind. `thirtyfirst` is of all kinds, and what was mended are the general rules, which got
+cases by values, frames and releases: 11 of 34, 3 of 17, 3 of 17, 10 of 22 and 6 of 19; 31 of its 36
+wrong answers came in the first three rounds.
 
 ## On failures kept aside
 
@@ -144,7 +144,7 @@ that the failure has got since:
 
 | rules | right | now |
 |---|---|---|
-| sure: right on a failure before, never wrong on a new one | 67 of 78, later 25 of 42 | 0.77, 0.75 |
+| sure: right on a failure, never wrong on a new one | 67 of 78, later 25 of 42 | 0.77, 0.75 |
 | they know the message; at most {narrow} patterns | 80 of 94 | 0.68 |
 | they know the message; more patterns | 24 of 50 | 0.55, where wrong on a tenth |
 | a general message | 38 of 61 | 0.5 to 0.6 |

@@ -122,3 +122,27 @@ def test_any_bytes_in_any_pieces(data: bytes, size: int) -> None:
     text = FAULT + data
 
     assert diagnose_stream([FAULT, *pieces], "x") == diagnose_stream([text], "x")
+
+
+FRACTION = (
+    "pydantic_core.ValidationError: 1 validation error for DeepSpeedZeroConfig\nstage\n  "
+    "Input should be a valid integer [type=int_from_float, input_value={}, input_type=float]"
+)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "RuntimeError: mat1 and mat2 shapes cannot be multiplied (8x0 and 768x768)",
+        "ValueError: num_attention_heads (52) must be a multiple of world_size (300000000000).",
+        "TypeError: foo() missing 1 required positional argument: x",
+        FRACTION.format("9" * 1200),
+    ],
+)
+def test_odd_values_of_a_message_are_read(text: str) -> None:
+    """Empty tensors, sizes of many digits, names without quotes: an answer, at once."""
+    start = time.process_time()
+    causes = diagnose_text(text)
+
+    assert causes
+    assert time.process_time() - start < 1
