@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
+import subprocess
 import time
 import tracemalloc
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import example, given, settings
@@ -146,3 +148,30 @@ def test_odd_values_of_a_message_are_read(text: str) -> None:
 
     assert causes
     assert time.process_time() - start < 1
+
+
+NO_FOLDER = (
+    'File "/home/me/log.py", line 7, in start\n    out = open(path, "w")\n'
+    "FileNotFoundError: [Errno 2] No such file or directory: 'out/$(touch x)/a.txt'"
+)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        NO_FOLDER,
+        "omegaconf.errors.InterpolationResolutionError: it's $(touch x) of `touch x`",
+    ],
+    ids=["path", "key"],
+)
+def test_a_command_of_a_fix_does_not_run_what_the_log_says(text: str, tmp_path: Path) -> None:
+    """Text from a log is one word of the command, whatever it has in it."""
+    commands = [line[2:] for line in diagnose_text(text)[0].fix.split("\n") if line[:2] == "$ "]
+    harmless = [line for line in commands if line.split()[0] in ("mkdir", "grep", "ls")]
+    for line in harmless:
+        subprocess.run(
+            ["/bin/bash", "-c", line.partition(" <")[0]], cwd=tmp_path, check=False, timeout=10
+        )
+
+    assert harmless
+    assert not list(tmp_path.rglob("x"))
