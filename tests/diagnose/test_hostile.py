@@ -160,7 +160,7 @@ NO_FOLDER = (
     "text",
     [
         NO_FOLDER,
-        "omegaconf.errors.InterpolationResolutionError: it's $(touch x) of `touch x`",
+        "omegaconf.errors.InterpolationResolutionError: $(touch x) of `touch x`",
     ],
     ids=["path", "key"],
 )
