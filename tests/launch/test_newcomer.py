@@ -116,8 +116,10 @@ def test_own_rows_to_an_answer_without_editing_a_file(rows: int, tmp_path: Path)
     assert [line for line in shown if any(word in line for word in NOISE)] == []
     logs = list((tmp_path / "run/output/logs").glob("launch-*.log"))
     assert any("[INFO]" in log.read_text() for log in logs)
-    if os.getloadavg()[0] < BUSY * (os.cpu_count() or 1):
-        assert max(*first.silences, *second.silences) <= LONGEST_SILENCE_S
+    load = os.getloadavg()[0] / (os.cpu_count() or 1)
+    if load < BUSY:
+        longest = LONGEST_SILENCE_S * max(1.0, load)  # a busy machine is slower to say a word
+        assert max(*first.silences, *second.silences) <= longest
 
     said = dsforge(tmp_path, "generate", "run/output/adapter", "--prompt", row["instruction"])
     assert row["output"] in said.stdout
