@@ -6,6 +6,7 @@ import random
 import re
 import textwrap
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -50,6 +51,14 @@ STEPS = "\n".join(f"{{'loss': 2.{step}, 'grad_norm': 1.5, 'epoch': 0.{step}}}" f
 HARMLESS: list[str] = document("harmless")["lines"]
 HEALTHY = document("healthy")["texts"]
 HINTS = {rule.id for rule in rulebook().values() if rule.kind == "hint"}
+
+
+def each_third(answers: list[Answer]) -> list[Any]:
+    """All answers as parameters; two of three are tried by the slow tests only."""
+    return [
+        pytest.param(answer, marks=[pytest.mark.slow] if place % 3 else [])
+        for place, answer in enumerate(answers)
+    ]
 
 
 def hard_cut(line: str, width: int) -> list[str]:
@@ -173,7 +182,7 @@ def taken_over(answer: Answer, groups: list[str]) -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize("answer", ANSWERS, ids=lambda answer: answer.failure.source)
+@pytest.mark.parametrize("answer", each_third(ANSWERS), ids=lambda answer: answer.failure.source)
 def test_harmless_lines_take_over_no_failure(answer: Answer) -> None:
     """Some ordinary lines, others for each failure, leave its answer as it was."""
     chance = random.Random(answer.failure.text)  # noqa: S311
@@ -194,7 +203,9 @@ def test_no_harmless_line_takes_over_a_failure(answer: Answer) -> None:
 
 
 @pytest.mark.parametrize(
-    "answer", [a for a in ANSWERS if not a.failure.wrapped], ids=lambda a: a.failure.source
+    "answer",
+    each_third([a for a in ANSWERS if not a.failure.wrapped]),
+    ids=lambda answer: answer.failure.source,
 )
 def test_a_harmless_line_between_two_lines_of_a_failure_changes_nothing(answer: Answer) -> None:
     """Another thread or a child process writes whenever it likes."""
