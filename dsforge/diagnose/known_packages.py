@@ -119,7 +119,7 @@ def installs_module(module: str) -> str:
         return f"$ {PYTHON} -m pip install {shlex.quote(known)}{EVERYWHERE}"
     return (
         f"# `{top}` is in no package known here. Your own module: put its folder on PYTHONPATH of "
-        "all ranks (or `pip install -e .`, where the project has a setup). "
+        "all ranks (or install the project in editable mode, where it has a setup). "
         "Somebody else's: its documentation names the package to install"
     )
 

@@ -46,7 +46,7 @@ _HOMES = (
     (
         r"nvtx3/|nvToolsExt",
         "NVTX, which newer CUDA toolkits keep in nvtx3",
-        "$ conda install -c nvidia cuda-nvtx-dev   # or: CPATH=$CUDA_HOME/include/nvtx3",
+        "CPATH=$CUDA_HOME/include/nvtx3    # the headers of the CUDA toolkit",
     ),
     (
         r"acl/|aclnn|hccl/",
