@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dsforge.diagnose.rule import MatchedLine
+from dsforge.diagnose.sizes import numbers
 
 
 def recomputed(hits: tuple[MatchedLine, ...]) -> dict[str, str]:
@@ -10,7 +11,7 @@ def recomputed(hits: tuple[MatchedLine, ...]) -> dict[str, str]:
     shown = [hit.values for hit in hits]
     first = next((values for values in shown if values.get("first")), {})
     again = next((values for values in shown if values.get("again")), {})
-    one, other = _sizes(first.get("first", "")), _sizes(again.get("again", ""))
+    one, other = list(numbers(first.get("first", ""))), list(numbers(again.get("again", "")))
     types = (first.get("type", ""), again.get("again_type", ""))
     kind = _kind(one, other, types)
     said = {
@@ -37,11 +38,6 @@ def _kind(one: list[int], other: list[int], types: tuple[str, str]) -> str:
     if len(differing) == 1:
         return "grown" if other[differing[0]] >= 2 * one[differing[0]] else "chosen"
     return "cast" if not differing and all(types) and types[0] != types[1] else ""
-
-
-def _sizes(text: str) -> list[int]:
-    """The dimensions in `[4096, 11008]`."""
-    return [int(size) for size in text.strip("[] ").split(",") if size.strip().isdigit()]
 
 
 def _differing(one: list[int], other: list[int]) -> list[int]:
