@@ -29,6 +29,7 @@ from dsforge.diagnose.moved_names import (
     wrapper_conflict,
 )
 from dsforge.diagnose.recomputed_tensors import recomputed
+from dsforge.diagnose.requirements import requirement
 from dsforge.diagnose.rule import Case, MatchedLine, compiled
 from dsforge.diagnose.sizes import (
     batch_facts,
@@ -84,6 +85,7 @@ COMPUTED: dict[str, Callable[[tuple[MatchedLine, ...]], dict[str, str]]] = {
         none_expression,
         pair_facts,
         recomputed,
+        requirement,
         setting_conflict,
         shape_facts,
         tensor_facts,

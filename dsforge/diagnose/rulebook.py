@@ -23,7 +23,7 @@ FILES = (
     "platforms fabric mpi parallel megatron strategies engine containers slurm orchestrator "
     "memory installs build device accelerators sharding config collective remote cluster "
     "tuning_scripts launcher finetuning processors numerics training trainer usage packages data "
-    "input checkpoint storage environment libraries checks job values site settings frameworks "
+    "input checkpoint storage environment libraries checks job values site frameworks "
     "rollouts engines families unknown"
 ).split()
 WITH_PLAN = "slow_network"  # a file whose rules say something beside a plan only

@@ -58,7 +58,7 @@ def unknown_error(hits: tuple[MatchedLine, ...]) -> dict[str, str]:
         "raised": raised,
         "package": distribution_of(package) if package else "",
         "search": search_terms(*_said(hit), package),
-        "advice": _advice(_said(hit)[1] or hit.values.get("what", "")),
+        "advice": _advice(message_of(hit)),
     }
 
 
@@ -66,6 +66,11 @@ def _advice(what: str) -> str:
     """What the message itself says to do; empty where it does not."""
     found = _ADVICE.search(what)
     return found["advice"].strip(" .") if found else ""
+
+
+def message_of(hit: MatchedLine) -> str:
+    """What an exception says after its name."""
+    return _said(hit)[1] or hit.values.get("what", "")
 
 
 def _said(hit: MatchedLine) -> tuple[str, str]:

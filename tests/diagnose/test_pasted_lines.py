@@ -16,7 +16,7 @@ def first(text: str) -> str:
 ERRORS = (
     ("AttributeError: 'GenerationConfig' object has no attribute 'top_q'", "renamed-attribute"),
     ("ValueError: Adapter lora_a does not exist", "adapter-unknown"),
-    ("ValueError: warmup_steps and warmup_ratio are mutually exclusive", "settings-contradict"),
+    ("ValueError: warmup_steps and warmup_ratio are mutually exclusive", "requirement-not-met"),
 )
 
 
