@@ -15,6 +15,7 @@ from typing import NamedTuple
 MOST = 400  # characters of a message that are read
 
 _MUST = r"(?:must|should|ha(?:s|ve) to|needs? to|(?:is|are) (?:required|expected) to)"
+# What may not be; what somebody or something does not do.
 _NOT = r"(?:cannot|can't|can not|may not|must not|should not)"
 _NEVER = r"(?:does not|doesn't|do not|don't|did not|cannot|can't)"
 _SET = (
@@ -22,12 +23,12 @@ _SET = (
     r"present|included)"
 )
 _GIVE = r"(?:specify|provide|pass|set|define|give|supply|choose)"
-_IF = r"(?:with|for|when|if|while|unless|together with|in order to|to)\b"
+_IF = r"(?:with|for|when|if|while|together with|in order to|to)\b"
 _BOUND = (
     r"(?=(?:strictly )?(?:greater|less|larger|smaller|higher|lower|longer|shorter|"
     r"more|fewer) than|at (?:least|most)|[<>]|between|(?:an? )?(?:strictly "
     r")?(?:positive|non-?negative|non-?zero|non-?empty)|(?:with)?in (?:the )?(?:range|"
-    r"interval)|in [\[(][-\d. ]+,)"
+    r"interval)|in [\[(][-\d. ]+,[^,\])]+[\])])"
 )
 _TYPE = (
     r"(?=of (?:the )?(?:type|class) |(?:an )?instances? of |an? (?:subclass|list|"
@@ -40,19 +41,13 @@ _TYPE = (
 _CHECKS = tuple(
     (form, re.compile(words))
     for form, words in (
-        (
-            "multiple",
-            (
-                rf"(?:{_MUST} be|(?:is|are) not|isn't|to be|not) (?:evenly |exactly |an? "
-                rf")?(?:divisible by|(?:integer )?multiples? of)"
-            ),
-        ),
-        ("divisor", rf"(?:{_MUST}|{_NEVER}) (?:evenly )?divide\b"),
+        ("divides", rf"(?:{_MUST}|{_NEVER}) (?:evenly )?divide\b"),
         (
             "excludes",
             (
                 rf"(?:is |are )?\b(?:mutually exclusive|incompatible|not (?:\w+ )?compatible)(?: "
-                rf"with)?|conflicts? with|but not both|(?:at the same time|simultaneously)$|"
+                rf"with)?|(?<!not )conflicts? with|but not both|"
+                rf"(?:at the same time|simultaneously)$|"
                 rf"{_NEVER} work (?:together )?with|(?:is|are) not (?:\w+ )?supported (?:together "
                 rf")?(?:with|when|if|while)\b|{_NOT} (?:both )?be (?:used|combined|set|enabled|"
                 rf"specified|applied)(?: together| both)? (?:with|when|if|while|at the same time|"
@@ -63,33 +58,21 @@ _CHECKS = tuple(
         (
             "choice",
             (
-                rf"(?:{_MUST}|can|may) (?:only |either )*be (?:either )?(?:one of|in(?= ?[\[({{])|"
-                rf"among|any of|(?=['\"`][\w./ -]+['\"`],? (?:or )?['\"`]))|\bnot (?:one of|in(?= "
-                rf"?[\[({{]))"
+                rf"(?:{_MUST}|can|may) (?:only |either )*be (?:either )?(?:one of|"
+                rf"in(?= ?[\[({{](?![-\d. ]+,[^,\]]+[\])]))|among|any of|"
+                rf"(?=['\"`][\w./ -]+['\"`],? (?:or )?['\"`]))|"
+                rf"\bnot (?:one of|in(?= ?[\[({{]))"
             ),
         ),
         (
             "bound",
-            (
-                rf"(?:{_MUST}|{_NOT}) be (?:an? (?:integer|float|number) )?{_BOUND}|exceeds?\b|"
-                rf"(?:is|are|was|were) (?=(?:greater|less|larger|smaller|longer|shorter|more|"
-                rf"fewer) than|out of (?:range|bounds)|outside)"
-            ),
+            rf"{_MUST} be (?:an? (?:integer|float|number) )?{_BOUND}",
         ),
         (
-            "same",
+            "beyond",
             (
-                rf"(?:{_MUST}|{_NEVER}) (?:be )?(?:exactly )?(?:match|equals?(?: to)?|the same(?: "
-                rf"\w+)? as|identical to|agree with|correspond to)\b|(?:is|are) not (?:equal to|"
-                rf"the same as)|(?:{_MUST}|{_NEVER}) (?:all )?(?:have|be) (?:the same|equal|"
-                rf"identical)|!="
-            ),
-        ),
-        (
-            "order",
-            (
-                rf"{_MUST} (?:only )?be (?:called|run|created|initiali[sz]ed|done|used|loaded|"
-                rf"invoked) (?:before|after|prior to|inside|within)\b"
+                rf"{_NOT} be {_BOUND}|(?:is|are|was|were) (?=(?:greater|less|larger|smaller|"
+                rf"longer|shorter|more|fewer) than)"
             ),
         ),
         (
@@ -99,7 +82,8 @@ _CHECKS = tuple(
         (
             "needs",
             (
-                rf"(?<!not )\b(?:requires?|needs|depends on)\b|{_MUST} be (?:used|combined|set) "
+                rf"(?<!not )(?<!n't )(?<!longer )(?<!never )\b(?:requires?|needs|depends on)\b|"
+                rf"{_MUST} be (?:used|combined|set) "
                 rf"(?:together )?with|can only be (?:used|set|specified|enabled|applied|called)"
                 rf"(?: together| along)? (?:with|when|if|for|on|in|after)|"
                 rf"(?:is|are) only (?:\w+ )?(?:supported|"
@@ -141,8 +125,11 @@ _OPENINGS = tuple(
         (
             "either",
             (
-                r"^(?:(?:\w+ ){0,4}?(?:[Ee]ither|[Ee]xactly one|[Aa]t least one|[Oo]nly one|"
-                r"[Oo]ne)(?: of)?)(?: the)? (?P<left>[^\n]{1,160}? (?:or|and) [^\n]{1,160})$"
+                rf"^(?:(?:[Yy]ou )?(?:(?:[Mm]ust|[Nn]eeds? to|[Hh]ave to|[Ss]hould|[Pp]lease) )?"
+                rf"(?i:{_GIVE}) )?(?:[Ee]ither(?: of)?|(?:[Ee]xactly|[Aa]t least|[Oo]nly) one of|"
+                rf"[Oo]ne of(?=[^\n]{{1,200}} be {_SET}))(?: the)? (?P<left>[^\n]{{1,160}}? (?:or|and) [^\n]{{1,160}}?)(?:,? "
+                rf"(?:(?:{_MUST}|can|may) be (?:both )?{_SET}|(?:is|are) (?:required|needed)|"
+                rf"but not both|not both)\b[^\n]*)?$"
             ),
         ),
         (
@@ -177,8 +164,11 @@ _OPENINGS = tuple(
                 r"unsupported)) (?P<left>[^\n.,;(]{1,80})"
             ),
         ),
-        ("type", r"^[Ee]xpected (?P<right>[^\n,]{1,80}?),? (?:but )?(?:got|received|found)\b"),
-        ("type", r"^[Ee]xpected (?P<left>[^\n]{1,100}?) to be (?P<right>[^\n]{1,120})$"),
+        ("type", rf"^[Ee]xpected {_TYPE}(?P<right>[^\n,]{{1,80}}?),? (?:but )?(?:got|received)\b"),
+        (
+            "type",
+            rf"^[Ee]xpected (?P<left>[^\n]{{1,100}}?) to be {_TYPE}(?P<right>[^\n]{{1,120}})$",
+        ),
         (
             "missing",
             (
@@ -195,13 +185,14 @@ _CHOICES = re.compile(  # a list of what is accepted, anywhere in a message
     r"(?:[Vv]alid|[Aa]vailable|[Ss]upported|[Aa]llowed|[Pp]ossible|[Aa]ccepted|"
     r"[Kk]nown|[Cc]hoose|[Ss]elect|[Oo]ptions|[Ee]xpected|[Mm]ust be|[Cc]hoices)(?: "
     r"[\w`]+){0,4}? ?(?:(?:are|is|of|in|from|between)\b:?|:) ?(?:one of:? "
-    r")?(?P<list>[\[({'\"`][^\n]{2,300}|[\w.-]+(?:, ?(?:or |and )?[\w.-]+)+)"
+    r")?(?P<list>[\[({'\"`][^\n]{2,300}|[\w.-]+(?:, ?(?:or |and )?(?!(?:but|got|not|received|"
+    r"found)\b)[\w.-]+)+)"
 )
 _SENTENCE = re.compile(r"(?<=[.!?;])\s+(?=[A-Z`'\"-])|(?<=[.!?]) (?=[a-z_]+[=.(])")
 _GIVEN = re.compile(
     r"(?:\b(?:got|received|found|given|passed|provided|actual|instead (?:of|got)|but "
-    r"(?:is|was)|set to)\b(?: (?:type|value|shape|an?|the|instead))*:? ?|"
-    r"\()(?P<given><class '[\w.]{1,60}'>|['\"`][^'\"`\n]{1,60}['\"`]|"
+    r"(?:is|was)|set to)\b(?: (?:type|value|shape|an?|the|instead)\b)*:? ?)"
+    r"(?P<given><class '[\w.]{1,60}'>|['\"`][^'\"`\n]{1,60}['\"`]|"
     r"\[[^\]\n]{0,60}\]|\([\d, ]{1,60}\)|-?\d[\w.+-]{0,30}|None|True|False|"
     r"[A-Za-z_][\w./-]{0,60}(?=[.,;)]|$))"
 )
@@ -211,17 +202,20 @@ _NAME = re.compile(
     r"\b(?P<dotted>[A-Za-z_]\w{0,40}(?:\.[a-z_]\w{0,40}){1,4})\b|"
     r"\b(?P<snake>[A-Za-z][A-Za-z0-9]{0,40}_\w{1,40})\b"
 )
+_CONDITION = re.compile(r"^(?:If|When|Since|As|Because|While|Unless) [^,\n]{1,120}, ")
+_NUMBERED = re.compile(r"\((-?\d[\w.+-]{0,30})\)")
 _ITEM = re.compile(r"['\"`]([^'\"`\n]{1,60})['\"`]|([\w.-]{1,60})")
 _JOINS = {"and", "or", "one", "of", "the", "either"}
-_LIST_END = re.compile(r"\. |,? (?:but )?(?:got|received|found) |; ")
+_LIST_END = re.compile(r"\. |,? (?:but )?(?:got|received|found|not) |; ")
 _BARE = re.compile(r"(?:[Tt]he )?([A-Za-z]\w{0,40})(?: ?[=(][^\n]{0,60})?")
-_TURNED = {"divisor": "multiple", "needed": "needs", "lacks": "unsupported", "unpassed": "missing"}
+_CLOSING = {"[": "]", "(": ")", "{": "}"}
+_TURNED = {"needed": "needs", "lacks": "unsupported", "unpassed": "missing"}
 
 
 class Requirement(NamedTuple):
     """What a message asks for, in its own words; empty where it does not say it."""
 
-    form: str  # of _CHECKS or _OPENINGS
+    form: str
     left: str = ""  # what the words of the check speak of
     right: str = ""
     given: str = ""
@@ -233,14 +227,15 @@ def requirement_in(message: str) -> Requirement | None:
     text = " ".join(message[:MOST].split())
     for sentence in _sentences(text):
         if found := _opening(sentence) or _check(sentence):
-            given = found.given or _given(sentence) or _given(text)
+            said = found.given or _given(sentence) or _given(text)
+            given = said or _in_parentheses(found.left)
             whole = found._replace(given=given.strip("'\"`"), choices=_choices(text, found))
             return _turned(whole)
     return None
 
 
 def _turned(found: Requirement) -> Requirement:
-    """The same with what has to change on the left: `x divides y`, `y is needed for x`."""
+    """The same with what has to change on the left: `y is needed for x`, `x lacks y`."""
     if found.form in _TURNED:
         found = found._replace(form=_TURNED[found.form], left=found.right, right=found.left)
     if found.form == "missing" and len(names_in(found.left)) > 1 and " or " in found.left:
@@ -250,7 +245,7 @@ def _turned(found: Requirement) -> Requirement:
 
 def _sentences(text: str) -> Iterator[str]:
     for sentence in _SENTENCE.split(text):
-        yield sentence.strip().rstrip(".!")
+        yield _CONDITION.sub("", sentence.strip()).rstrip(".!")
 
 
 def _opening(sentence: str) -> Requirement | None:
@@ -279,13 +274,21 @@ def _given(text: str) -> str:
     return found["given"] if found else ""
 
 
+def _in_parentheses(left: str) -> str:
+    """The number that stands behind a setting's name."""
+    found = _NUMBERED.search(left)
+    return found[1] if found else ""
+
+
 def _choices(text: str, found: Requirement) -> tuple[str, ...]:
     """The values that a message says are accepted."""
     listed = _CHOICES.search(text)
     part = listed["list"] if listed else found.right if found.form == "choice" else ""
-    part = part.partition("]")[0] if part.startswith("[") else part.partition(" but ")[0]
+    closing = _CLOSING.get(part[:1])
+    part = part.partition(closing)[0] if closing else part
     items = (quoted or plain for quoted, plain in _ITEM.findall(_LIST_END.split(part)[0]))
-    return tuple(dict.fromkeys(item for item in items if item not in _JOINS))
+    words = (item.strip(".") for item in items)
+    return tuple(dict.fromkeys(item for item in words if item and item not in _JOINS))
 
 
 def names_in(phrase: str) -> list[str]:

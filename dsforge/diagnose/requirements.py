@@ -5,30 +5,41 @@ from __future__ import annotations
 import re
 from difflib import get_close_matches
 
+from dsforge.diagnose.known_packages import distribution_of
 from dsforge.diagnose.requirement_forms import Requirement, names_in, requirement_in
 from dsforge.diagnose.rule import MatchedLine
 from dsforge.diagnose.unknown_errors import message_of, unknown_error
 
-CHOICES = 12  # of a list that are shown
-LONGEST = 70  # characters of a phrase that is shown
-_REST = re.compile(r",? ?\(?(?:but |and |instead )?\b(?:got|received|found|instead)\b|[,;] |\. |: ")
+SHOWN = 12  # values of a list
+_LONGEST = 70  # characters of a phrase that is shown
+_LARGEST = 10**6  # number whose divisors are looked for
+_ALIKE = 0.7  # of a misspelt word and the one that was meant, 1 where they are equal
+_REST = re.compile(  # of a sentence, that no longer says what is asked for
+    r",? ?\(?(?:but |and |instead )?\b(?:got|received|found|instead)\b| but |[;:.] |"
+    r", (?=(?:so|which|please|as|because|current\w*|otherwise|and|the|it|use|set|you|not)\b)"
+)
 _ARTICLE = re.compile(r"^(?:[Tt]he|[Aa]n?|[Yy]our|[Ee]xpected?|[Pp]arameter|[Aa]rgument) ")
-_WHOLE = re.compile(r"(?<![\w.])\d{1,9}(?![\w.])")
-LARGEST = 10**6  # number of which multiples are shown
 _TRAILING = re.compile(r"(?:(?:^| )(?:is|are|currently|yet|now|also|only|argument|parameter))+$")
 _ODD = re.compile(r"[/\\{}]|^\W*$")  # of paths and dumps: no phrase that a sentence could take up
-# What a sentence must have told for its form to count; the choices of a list may be elsewhere.
+_NUMBER = re.compile(r"\((\d{1,9})\)|(?<![\w.,])(\d{1,9})(?![\w.,])")
+_SETTING = re.compile(r"--[a-z][\w-]*|[a-z]\w*(?:\.[a-z_]\w*)*")
+_VALUE = re.compile(r"[\w.+:-]+|<[\w .,<>=()\[\]+-]+>")
+_WORDS = re.compile(r"_|^--|\.|=")  # in the name of a setting, and not in a plain word
+_GIVEN_SO = re.compile(r"--?[\w-]+|\w+=['\"]?[\w.-]+['\"]?")
+_ALONE = re.compile(
+    r"(?:setting |passing )?(?P<name>[\w.=-]+)(?: (?:to be )?(?:set|enabled|given))?"
+)
+_ABBREVIATED = ("e.g", "i.e")
+_THINGS = re.compile(r"install|GPU|CUDA|driver|\bversion|module|\bsm_")  # that no setting gives
+# What a sentence must have told for its form to count.
 _PARTS = {
     "needs": ("subject", "wanted"),
-    "same": ("subject", "wanted"),
     "bound": ("subject", "wanted"),
     "type": ("wanted",),
-    "order": ("subject", "wanted"),
     "missing": ("subject",),
     "either": ("subject",),
     "unsupported": ("subject",),
-    "unknown": ("subject",),
-    "multiple": ("subject", "wanted"),
+    "divides": ("subject", "wanted"),
     "excludes": ("other",),
 }
 _SEVERAL = ("excludes", "either")  # forms that name all settings on one side
@@ -38,82 +49,109 @@ def requirement(hits: tuple[MatchedLine, ...]) -> dict[str, str]:
     """The parts of what a program asks for, beside what is known of any error.
 
     `name` and `other` are settings, `subject` and `wanted` the phrases that they stand in;
-    `change` is the setting as it would be accepted.
+    `change` is a setting as it would be accepted, where the message tells.
     """
     known = unknown_error(hits)
     found = requirement_in(message_of(hits[0]))
     if found is None:
         return known
-    names, others = names_in(found.left), names_in(found.right)
+    names, others = _names(found.left), _names(found.right)
     if found.form in _SEVERAL:
         names, others = (names + others)[:1], (names + others)[1:]
+    if found.form == "beyond":
+        found = found._replace(form="bound", right=f"not {found.right}")
+    others = [name for name in others if name not in names]
     name, other = (names or [""])[0], (others or [""])[0]
     subject, wanted = _phrase(found.left), _phrase(found.right)
-    told = {"subject": subject, "wanted": wanted, "other": other}
+    told = {"subject": subject, "wanted": wanted, "other": other or wanted}
     if not all(told[part] for part in _PARTS.get(found.form, ())):
         return known
-    nearest = (get_close_matches(found.given, found.choices, 1, 0.5) or [""])[0]
     return {
         **known,
         "form": found.form,
         "subject": subject,
         "wanted": wanted,
-        "name": name,
-        "other": other,
+        "name": name if found.form == "excludes" or _WORDS.search(name) else "",
+        "other": told["other"],
         "given": found.given,
-        "accepted": ", ".join(found.choices[:CHOICES]) or wanted,
-        "change": _setting(name, _value(found, nearest, wanted)),
-        "other_change": _setting(other, _divisors(found) or "<value>"),
+        "accepted": ", ".join(found.choices[:SHOWN]),
+        "change": _change(found, name, wanted),
+        "other_change": _other_change(found, wanted),
     }
 
 
-def _value(found: Requirement, nearest: str, wanted: str) -> str:
-    """The value that would be accepted, or in angle brackets what it must be."""
-    if found.form == "multiple":
-        return _multiples(found)
+def _change(found: Requirement, name: str, wanted: str) -> str:
+    """The setting that the message speaks of, as it would be accepted."""
     if found.form in ("choice", "unknown"):
-        listed = ", ".join(found.choices[:CHOICES])
-        return nearest or (f"<one of {listed}>" if listed else "")
-    return f"<{wanted}>" if wanted and found.form in ("bound", "type", "only") else "<value>"
+        listed = ", ".join(found.choices[:SHOWN])
+        return _setting(name, _meant(found) or (f"<one of {listed}>" if listed else ""))
+    if found.form in ("bound", "type") and wanted:
+        return _setting(name, f"<value {wanted}>" if wanted[0] in "<>" else f"<{wanted}>")
+    return _setting(name, "<value>") if found.form == "missing" and _is_named(name, found) else ""
 
 
-def _multiples(found: Requirement) -> str:
-    """The two multiples around a number; empty where a message does not give both numbers."""
-    number, step = _number(found.left), _number(found.right)
-    if number is None or step is None or not 1 < step <= LARGEST or number > LARGEST:
+def _other_change(found: Requirement, wanted: str) -> str:
+    """The other setting that the message speaks of, as it would be accepted."""
+    if found.form == "divides":
+        return _setting(next(iter(names_in(found.left)), ""), _divisors(found))
+    if found.form != "needs":
         return ""
-    below = number // step * step
-    return f"{below + step}" + (f" (or {below})" if below else "")
+    if _GIVEN_SO.fullmatch(wanted):
+        return wanted
+    alone = _ALONE.fullmatch(wanted)
+    name = alone["name"] if alone else ""
+    return _setting(name, "<value>") if _is_named(name, found) else ""
+
+
+def _meant(found: Requirement) -> str:
+    """The value of a list that was misspelt; numbers and releases are no misspellings."""
+    if any(sign.isdigit() for sign in found.given):
+        return ""
+    return next(iter(get_close_matches(found.given, found.choices, 1, _ALIKE)), "")
+
+
+def _is_named(name: str, found: Requirement) -> bool:
+    """Whether a name is that of a setting, not of a package, a device, a class or a file."""
+    known = distribution_of(name.partition(".")[0])
+    thing = _THINGS.search(f"{found.left} {found.right}")
+    called = f"{name}(" in found.left
+    return bool(_WORDS.search(name)) and not known and not thing and not called
+
+
+def _names(phrase: str) -> list[str]:
+    """The settings that a phrase names, each once."""
+    return [name for name in dict.fromkeys(names_in(phrase)) if name not in _ABBREVIATED]
 
 
 def _divisors(found: Requirement) -> str:
     """The two divisors around a number; empty where a message does not give both numbers."""
-    number, step = _number(found.left), _number(found.right)
-    if found.form != "multiple" or not number or not step or step > min(number, LARGEST):
+    step, number = _number(found.left), _number(found.right)
+    if not number or not step or not 1 < step < number <= _LARGEST:
         return ""
-    below = next(size for size in range(step, 0, -1) if number % size == 0)
-    above = next(size for size in range(step, number + 1) if number % size == 0)
-    return f"{below} (or {above})"
+    fitting = [size for size in range(2, number) if number % size == 0]
+    below = [size for size in fitting if size < step][-1:]
+    above = [size for size in fitting if size > step][:1]
+    return f"<{' or '.join(map(str, below + above))}>" if below + above else ""
 
 
 def _number(phrase: str) -> int | None:
-    """The last whole number of a phrase, which is the value of what the phrase names."""
-    found = _WHOLE.findall(phrase)
-    return int(found[-1]) if found else None
+    """The number that a phrase names: in parentheses, or by itself."""
+    found = _NUMBER.search(phrase)
+    return int(found[1] or found[2]) if found else None
 
 
 def _setting(name: str, value: str) -> str:
-    """A setting as it is written: an argument of a command, or of a call."""
-    if not name or not value:
+    """A setting as it is written: of a command, or of a call; empty where it is no plain one."""
+    if not _SETTING.fullmatch(name) or not _VALUE.fullmatch(value):
         return ""
-    if "=" in name:
-        return name
     return f"{name} {value}" if name.startswith("--") else f"{name}={value}"
 
 
 def _phrase(text: str) -> str:
     """What stands on one side of a check, without article and without what was given instead."""
-    part = _REST.split(_ARTICLE.sub("", text))[0]
-    part = _TRAILING.sub("", part.strip(" ,:;.`'\""))
-    odd = _ODD.search(part) or part.count("(") != part.count(")") or len(part) > LONGEST
-    return "" if odd else part
+    part = _REST.split(_ARTICLE.sub("", text.replace("`", "")))[0]
+    part = _TRAILING.sub("", part.strip(" ,:;."))
+    if part.count("'") == 1 or part[:1] == part[-1:] == "'":
+        part = part.strip("'")
+    open_ended = any(part.count(a) != part.count(b) for a, b in ("()", "[]"))
+    return "" if open_ended or _ODD.search(part) or len(part) > _LONGEST else part
