@@ -127,7 +127,8 @@ _OPENINGS = tuple(
             (
                 rf"^(?:(?:[Yy]ou )?(?:(?:[Mm]ust|[Nn]eeds? to|[Hh]ave to|[Ss]hould|[Pp]lease) )?"
                 rf"(?i:{_GIVE}) )?(?:[Ee]ither(?: of)?|(?:[Ee]xactly|[Aa]t least|[Oo]nly) one of|"
-                rf"[Oo]ne of(?=[^\n]{{1,200}} be {_SET}))(?: the)? (?P<left>[^\n]{{1,160}}? (?:or|and) [^\n]{{1,160}}?)(?:,? "
+                rf"[Oo]ne of(?=[^\n]{{1,200}} be {_SET}))(?: the)? "
+                rf"(?P<left>[^\n]{{1,160}}? (?:or|and) [^\n]{{1,160}}?)(?:,? "
                 rf"(?:(?:{_MUST}|can|may) be (?:both )?{_SET}|(?:is|are) (?:required|needed)|"
                 rf"but not both|not both)\b[^\n]*)?$"
             ),

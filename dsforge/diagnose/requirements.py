@@ -29,6 +29,7 @@ _GIVEN_SO = re.compile(r"--?[\w-]+|\w+=['\"]?[\w.-]+['\"]?")
 _ALONE = re.compile(
     r"(?:setting |passing )?(?P<name>[\w.=-]+)(?: (?:to be )?(?:set|enabled|given))?"
 )
+_A_VALUE = re.compile(r"None\b|[\d<(\[{]")  # at the begin of a sentence, in place of a setting
 _ABBREVIATED = ("e.g", "i.e")
 _THINGS = re.compile(r"install|GPU|CUDA|driver|\bversion|module|\bsm_")  # that no setting gives
 # What a sentence must have told for its form to count.
@@ -64,7 +65,7 @@ def requirement(hits: tuple[MatchedLine, ...]) -> dict[str, str]:
     name, other = (names or [""])[0], (others or [""])[0]
     subject, wanted = _phrase(found.left), _phrase(found.right)
     told = {"subject": subject, "wanted": wanted, "other": other or wanted}
-    if not all(told[part] for part in _PARTS.get(found.form, ())):
+    if _A_VALUE.match(found.left) or not all(told[part] for part in _PARTS.get(found.form, ())):
         return known
     return {
         **known,
