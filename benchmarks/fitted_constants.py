@@ -52,7 +52,7 @@ ESTIMATE: dict[str, dict[str, float | None]] = {
     "estimate.offload": {"LINK_SHARE": 1.0, "COPIES_SHOWN": 1.0},
     "estimate.memory": {"CONTEXT": 0.0, "SLACK": 1.0, "LOOSE": 1.0, "CHURN": 0.0, "WORKSPACE": 0.0},
     "engines.megatron": {"LAYER_HOST_S": 0.0, "LOGIT_TRAFFIC_BYTES": None},
-    "engines.fsdp": {"LAYER_HOST_S": 0.0, "LOGIT_TRAFFIC_BYTES": None},
+    "engines.fsdp": {"LOGIT_TRAFFIC_BYTES": None},
     "engines.torchtune": {"LOGIT_TRAFFIC_BYTES": None},
     "engines.deepspeed": {
         "HOOK_S": 0.0,

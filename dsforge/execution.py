@@ -146,6 +146,10 @@ class Execution(BaseModel):
     overlaps_experts: bool = Field(
         default=False, description="Tokens travel to experts beside the work of other tokens."
     )
+    expert_modules: bool = Field(
+        default=False,
+        description="Each expert is a module of its own (transformers 4), not a part of one stack.",
+    )
     buckets: BucketSizes | Buckets = Field(
         default="sized", description="ZeRO's buffers as dsforge sizes them, defaults, or as given."
     )

@@ -371,6 +371,12 @@ class Constraints(BaseModel):
         default=None,
         description="Megatron-LM sends tokens to experts beside the work of another micro batch.",
     )
+    expert_modules: bool | None = Field(
+        default=None,
+        description="Each expert is a module of its own (transformers 4), not a part of one stack "
+        "of all (transformers 5): computed one after the other, fetched one by one under ZeRO-3, "
+        "and quantised by bitsandbytes. None: no.",
+    )
     virtual_stages: int | None = Field(
         default=None, ge=1, description="Chunks of layers of each pipeline stage (interleaving)."
     )

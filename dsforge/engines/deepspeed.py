@@ -19,6 +19,7 @@ PASSES = 3  # forward, and backward as two
 # Stage 3 runs Python before and after each module, to fetch and release its weights.
 HOOK_S = 0.23e-3  # of one module in one pass, beside its kernels (LlamaFactory#5014: at most 0.5)
 LAYER_MODULES = 13  # of a Hugging Face decoder layer: seven matrices, norms, what holds them
+EXPERT_MODULES = 5  # of an expert by itself: three matrices, an activation, what holds them
 ADAPTER_MODULES = 28  # more under LoRA: two matrices, a dropout and a holder for each of the seven
 # A stage 3 message goes around a ring of all ranks. 175 B on 128 to 1,024 A100 (rows ds-azure, 8 in
 # a node): each doubling adds what 4 messages a layer and pass and 14 us a rank take. Inside a node
@@ -85,11 +86,21 @@ def overlaps_gradients(layout: Layout, buckets: Buckets) -> bool:
 
 def layer_host_s(cluster: ClusterSpec, workload: Workload, sharding: Sharding) -> float:
     """Launches of a layer's kernels; under stage 3 the hooks of its modules too."""
-    launches, modules = LAYER_LAUNCHES, LAYER_MODULES
-    if workload.method == "lora":
-        launches, modules = launches + ADAPTER_LAUNCHES, modules + ADAPTER_MODULES
-    hooks_s = modules * HOOK_S if sharding.zero_stage == FULLY_SHARDED else 0.0
-    return PASSES * (launches * LAUNCH_S + hooks_s)
+    if sharding.zero_stage != FULLY_SHARDED:
+        return launches_s(workload)
+    modules = LAYER_MODULES + (ADAPTER_MODULES if workload.method == "lora" else 0)
+    return launches_s(workload) + PASSES * modules * HOOK_S
+
+
+def launches_s(workload: Workload) -> float:
+    """Launches of the kernels of a Hugging Face layer, in whichever way it is sharded."""
+    launches = LAYER_LAUNCHES + (ADAPTER_LAUNCHES if workload.method == "lora" else 0)
+    return PASSES * launches * LAUNCH_S
+
+
+def expert_hooks_s(sharding: Sharding) -> float:
+    """Hooks of the modules of one expert in one pass, where each expert has its own."""
+    return EXPERT_MODULES * HOOK_S if sharding.zero_stage == FULLY_SHARDED else 0.0
 
 
 def runs_row(framework: str, sharding: str) -> bool:
@@ -130,6 +141,7 @@ ENGINE = Engine(
     context_exchange="all_to_all",  # Ulysses (Jacobs et al. 2023)
     norms_in_python=True,  # transformers, `LlamaRMSNorm`
     layer_host_s=layer_host_s,
+    expert_hooks_s=expert_hooks_s,
     runs_row=runs_row,
     kept_scores=kept_scores,
 )

@@ -16,7 +16,7 @@ from dsforge.specs import ClusterSpec, ModelSpec, Workload
 from dsforge.zero_stages import ZeroStage
 
 # Words of engines whose layers are Hugging Face's modules, or modules like them.
-OF_MODULES = frozenset(("attention", "kernels", "offload_activations", "trainer"))
+OF_MODULES = frozenset(("attention", "expert_modules", "kernels", "offload_activations", "trainer"))
 States = Literal["zero", "whole_gradients", "fp32_shards", "fp32_replicas"]
 ContextExchange = Literal["all_to_all", "ring"]
 SelectiveRecompute = Literal["scores", "every_other_product"]
@@ -143,6 +143,7 @@ class Engine:
 
     # Waits.
     layer_host_s: Callable[[ClusterSpec, Workload, Sharding], float]  # forward and backward
+    expert_hooks_s: Callable[[Sharding], float] = lambda sharding: 0.0  # of one, in one pass
     tensor_wait_s: Callable[[ClusterSpec, Sharding], float] = lambda cluster, sharding: 0.0
     send_wait_s: Callable[[ClusterSpec, Sharding], float] | None = None  # sends that block
     stalls: Callable[[ClusterSpec, Sharding], Stalls] = lambda cluster, sharding: Stalls()

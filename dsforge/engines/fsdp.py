@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dsforge.engines.deepspeed import launches_s
 from dsforge.engines.engine import OF_MODULES, Engine, Held, Sharding
 from dsforge.execution import Buckets, Execution
 from dsforge.layout import Layout
@@ -9,7 +10,6 @@ from dsforge.specs import ModelSpec
 from dsforge.traced import maximum, minimum
 from dsforge.zero_stages import FULLY_SHARDED
 
-LAYER_HOST_S = 0.9e-3  # host time of one layer, forward and backward; binds no published row
 GATHERED_LAYERS = 3  # whole at once: at work, prefetched, and the flat buffer copied from
 IN_FLIGHT = 2  # layers whose shards come from RAM: one gathered, one prefetched
 FLOAT_AND_CAST = 2  # a float32 shard beside its cast: as long as two of those in 16 bits
@@ -82,7 +82,7 @@ ENGINE = Engine(
     logit_traffic_bytes=LOGIT_TRAFFIC_BYTES,
     overlaps_gradients=overlaps_gradients,
     context_exchange="all_to_all",
-    layer_host_s=lambda cluster, workload, sharding: LAYER_HOST_S,
+    layer_host_s=lambda cluster, workload, sharding: launches_s(workload),
     step_ends=(0.91, 1.12),
     memory_errors=(0.05, 0.15),
     runs_row=runs_row,

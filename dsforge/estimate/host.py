@@ -77,7 +77,7 @@ def host_memory(
     models = 2 if workload.has_reference_model else 1
     read = minimum(weights, SHARD_BYTES) if sharded else models * ranks * share
     if workload.is_quantised:  # packed tensor by tensor, on the device or for its shards in RAM
-        packed = _packed_model_bytes(model, workload) if sharded else 0.0
+        packed = _packed_model_bytes(model, workload, strategy) if sharded else 0.0
         read = ranks * (minimum(weights, SHARD_BYTES) + packed)
     read = named(read, "read_bytes", "bytes", READING)
     rounding = 0.0 if cluster.gpu.is_cpu else _rounding(model, workload, strategy, kept)
@@ -95,12 +95,13 @@ def host_memory(
     )
 
 
-def _packed_model_bytes(model: ModelSpec, workload: Workload) -> float:
+def _packed_model_bytes(model: ModelSpec, workload: Workload, strategy: Strategy) -> float:
     """Bytes of a model whose matrices are quantised: each rank packs a whole one, then shards it.
 
     transformers does not build quantised models in ZeRO-3 partitions (`get_init_context`).
     """
-    size, packed = element_bytes(workload), quantised_elements(model)
+    size, apart = element_bytes(workload), strategy.runs_as.expert_modules
+    packed = quantised_elements(model, expert_modules=apart)
     whole = size * (parameters(model) - packed) + stored_bytes(workload) * packed
     return named(whole, "packed_model_bytes", "bytes")
 

@@ -30,11 +30,7 @@ from dsforge.estimate.linear_time import HeadTime, LinearTime
 from dsforge.estimate.loss import FP32_SUM_BYTES, chunks_of, logit_bytes, loss_under, summed_bytes
 from dsforge.estimate.params import adapter_sides
 from dsforge.estimate.product import Product
-from dsforge.estimate.quantised import (
-    dequantising_s,
-    int8_token_bytes,
-    layer_quantised_elements,
-)
+from dsforge.estimate.quantised import dequantising_s, int8_token_bytes, layer_quantised_elements
 from dsforge.estimate.rates import Rates, rates
 from dsforge.estimate.recurrence import moved_elements, state_s
 from dsforge.execution import FLASH
@@ -227,7 +223,8 @@ def _layer(model: ModelSpec, setting: Setting, *, moe_layer: bool) -> LinearTime
     moved = setting.size * (forward * setting.ahead + backward)
     rest_s = named(moved / held.bandwidth, f"{kind}_rest_token_s", "s", REST)
     resident = _resident_bytes(model, setting, moe_layer=moe_layer)
-    packed = layer_quantised_elements(model, moe_layer=moe_layer)
+    apart = setting.execution.expert_modules
+    packed = layer_quantised_elements(model, moe_layer=moe_layer, expert_modules=apart)
     weights_s = resident / held.bandwidth + setting.dequantise_s * packed / setting.tp
     weights_s = named(weights_s, f"{kind}_weights_s", "s", WEIGHTS)
     adapters = _adapters(model, setting, moe_layer=moe_layer)

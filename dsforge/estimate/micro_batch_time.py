@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from dsforge.estimate.activation_traffic import NOTHING, PerToken, layer_traffic
-from dsforge.estimate.compute import layer_host_s
+from dsforge.estimate.compute import expert_host_s, layer_host_s
 from dsforge.estimate.cut import Stage
 from dsforge.estimate.family_costs import FamilyCosts
 from dsforge.estimate.layer_time import layer_times, setting_of, tower_s
@@ -43,6 +43,7 @@ class StageTimes(NamedTuple):
     sparse_exchanged: PerToken
     head: HeadTime
     host_s: float  # the host's time for a layer: it takes no less
+    expert_host_s: float  # more of it, for a layer with experts
 
     def at(self, tokens: float) -> MicroBatchTime:
         """The work of one micro batch of so many tokens on a rank."""
@@ -94,7 +95,7 @@ class StageTimes(NamedTuple):
             return dense_s, exposed_s, 0.0, 0.0
         more_s = self.sparse_exchanged.fixed_s + tokens * self.sparse_exchanged.token_s
         busy_s = self.sparse.at(tokens)
-        sparse_s = maximum(busy_s + more_s, self.host_s)
+        sparse_s = maximum(busy_s + more_s, self.host_s + self.expert_host_s)
         if tokens.__class__ is TRACED:
             label(more_s, "moe_collectives_s", "s", f"{INSIDE}, one with experts")
             label(busy_s, "moe_layer_s", "s", f"a layer with experts: {ALONE}")
@@ -120,4 +121,5 @@ def stage_times(costs: FamilyCosts, strategy: Strategy) -> StageTimes:
         sparse_exchanged=sparse,
         head=each.head.beside(seen_s) if seen_s else each.head,
         host_s=named(host_s, "host_layer_s", "s", "the host launches a layer's kernels"),
+        expert_host_s=expert_host_s(costs.model, strategy, setting.passes),
     )

@@ -1,8 +1,9 @@
 """Quantised frozen matrices (QLoRA): which ones, their bytes, and what it costs to compute on them.
 
 Products run in the compute precision, so a pass writes a matrix out in it first, one at a time.
-Embeddings, norms, biases, the output head, routers and routed experts (stacks, not linear layers)
-stay as they are in LoRA. By format, as their sources do it:
+Embeddings, norms, biases, the output head, routers and routed experts (stacks, not linear layers,
+unless each is a module of its own: `Execution.expert_modules`) stay as they are in LoRA. By format,
+as their sources do it:
 
 - nf4, fp4 (bitsandbytes `autograd/_functions.py`, `MatMul4Bit`): dequantised in every pass; its
   fused kernels serve micro batches of few tokens only.
@@ -79,7 +80,9 @@ class Pass(NamedTuple):
 
 
 @lru_cache(maxsize=64)
-def layer_quantised_elements(model: ModelSpec, *, moe_layer: bool) -> float:
+def layer_quantised_elements(
+    model: ModelSpec, *, moe_layer: bool, expert_modules: bool = False
+) -> float:
     """Elements of the quantised matrices of one decoder layer, the mean: all linear modules."""
     mixers = model.attentions * sum(product.elements for product in attention_products(model))
     if model.recurrent is not None:
@@ -88,16 +91,19 @@ def layer_quantised_elements(model: ModelSpec, *, moe_layer: bool) -> float:
     if not moe_layer:
         mlp = sum(p.elements for p in mlp_products(model, moe_layer=False))
         return named(mixers + model.dense_mlps * mlp, "dense_quantised_elements", "elements")
-    shared = model.moe.shared_ffn_hidden_size if model.moe else 0
-    sparse = mixers + (3 if model.gated_mlp else 2) * model.hidden_size * shared
+    width = model.moe.shared_ffn_hidden_size if model.moe else 0
+    if model.moe and expert_modules:
+        width += model.moe.experts * model.moe.expert_ffn_hidden_size
+    sparse = mixers + (3 if model.gated_mlp else 2) * model.hidden_size * width
     return named(sparse, "moe_quantised_elements", "elements")
 
 
-def quantised_elements(model: ModelSpec) -> int:
+def quantised_elements(model: ModelSpec, *, expert_modules: bool = False) -> int:
     """Elements of all quantised matrices of a decoder."""
     sparse = moe_layers(model)
     dense = (model.layers - sparse) * layer_quantised_elements(model, moe_layer=False)
-    whole = round(dense + sparse * layer_quantised_elements(model, moe_layer=True))
+    each = layer_quantised_elements(model, moe_layer=True, expert_modules=expert_modules)
+    whole = round(dense + sparse * each)
     return named(whole, "quantised_total", "elements")
 
 

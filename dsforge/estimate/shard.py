@@ -109,10 +109,11 @@ def rank_parameters(
     stage: Stage,
     *,
     copies_ends: bool = False,
+    expert_modules: bool = False,
 ) -> RankParameters:
     """Elements on one rank of a stage. A tied head on another stage is a copy of the embedding.
 
-    `copies_ends`: `Engine.copies_ends`.
+    `copies_ends`: `Engine.copies_ends`; `expert_modules`: `Execution.expert_modules`.
     """
     pieces, tp = _pieces(model), layout.tensor_parallel_size
     shared = stage.dense_layers * pieces.dense_layer + stage.moe_layers * pieces.moe_layer
@@ -132,7 +133,8 @@ def rank_parameters(
     adapters = named(adapters, "adapter_parameters", "elements")
     ends = stage.has_embedding or stage.has_head
     saved = saved_parameters(model, workload.lora) if ends else 0
-    packed = quantised_elements(model) if workload.is_quantised else 0
+    apart = expert_modules and layout.expert_parallel_size == 1
+    packed = quantised_elements(model, expert_modules=apart) if workload.is_quantised else 0
     packed = named(packed * stage.layers // (model.depth * tp), "quantised_parameters", "elements")
     trained = adapters + ceil_div(saved, tp)
     away = packed_away(workload, packed)

@@ -27,6 +27,7 @@ from dsforge.estimate.optimizer_bytes import (
 from dsforge.estimate.quantised import packed_bytes, replicated_scale_bytes, stored_bytes
 from dsforge.estimate.replicas import replicas
 from dsforge.estimate.shard import RankParameters, rank_parameters
+from dsforge.estimate.torch_shards import shard_gradient_bytes, trained_bytes
 from dsforge.specs import ClusterSpec, ModelSpec, Workload
 from dsforge.strategy import FULLY_SHARDED, GRADIENTS_SHARDED, Buckets, Strategy
 from dsforge.traced import Traced, maximum, minimum, named
@@ -95,7 +96,11 @@ def loads(
     """
     found = [stage.named(model.depth) for stage in kinds_of(model, strategy)]
     layout, copies = strategy.layout, strategy.copies_ends
-    held = [rank_parameters(model, workload, layout, s, copies_ends=copies) for s in found]
+    apart = strategy.runs_as.expert_modules
+    held = [
+        rank_parameters(model, workload, layout, s, copies_ends=copies, expert_modules=apart)
+        for s in found
+    ]
     most = max(parameters.stored for parameters in held)
     buckets = size_buckets(model, cluster, strategy, most)
     tokens, on_cpu = token_bytes(model, workload, strategy), cluster.gpu.is_cpu
@@ -303,39 +308,25 @@ class _Whole(NamedTuple):
     paged: float  # moments that may be in RAM
 
 
-def _fsdp_gradients(
-    workload: Workload, strategy: Strategy, trainable: float, shard: float
-) -> float:
-    """Bytes of FSDP's gradients: float32 shards, or whole ones where they are reduced once a step.
-
-    Whole ones are summed in the type that is reduced (torch distributed/fsdp/_fully_shard/
-    _fsdp_param.py, `to_accumulated_grad_if_needed`): accelerate reduces in the compute type.
-    """
-    if not strategy.reduces_once:
-        return FLOAT_BYTES * shard
-    staged = strategy.layout.pipeline_parallel_size > 1
-    wide = staged or strategy.runs_as.gradients == "fp32"
-    return (FLOAT_BYTES if wide else element_bytes(workload)) * trainable
-
-
 def _without_zero(
     workload: Workload, strategy: Strategy, parameters: RankParameters, parts: _Whole
 ) -> States:
     """The states of engines without ZeRO stages: gradients, float32 shards or float32 replicas.
 
-    A float32 shard is weight and master weight in one; what is gathered, or cast, is a buffer,
-    and frozen weights stay in the type in which they are stored. Where each weight is stepped in
-    backward, only the largest gradient is ever alive: it is left out.
+    A float32 shard is weight and master weight in one, unless the model trains in bf16; what is
+    gathered, or cast, is a buffer, and frozen weights stay in the type in which they are stored.
+    Where each weight is stepped in backward, only the largest gradient is ever alive: left out.
     """
     run, group = strategy.runs_as, shares(strategy)
     trainable = group.of_trainable(parameters)
     if strategy.engine.states == "fp32_shards":
-        stored = FLOAT_BYTES * trainable + _frozen_shards(workload, parameters, group)
-        gradients = _fsdp_gradients(workload, strategy, parameters.trainable, trainable)
+        stored = trained_bytes(workload, strategy) * trainable
+        stored += _frozen_shards(workload, parameters, group)
+        gradients = shard_gradient_bytes(workload, strategy, parameters.trainable, trainable)
         return States(stored, gradients, parts.moments, 0.0, 0.0, (), 0.0)
     if strategy.engine.states == "fp32_replicas":
         trained = 1.0 * parameters.trainable
-        weights, gradients = replicas(workload, run, parts.weights, trained)
+        weights, gradients = replicas(workload, strategy, parts.weights, trained)
         step = parts.roots if run.software == "others" else 0.0  # who mostly leave the default
         return States(weights, gradients, parts.moments, step, 0.0, (), 0.0)
     size = FLOAT_BYTES if run.gradients == "fp32" else element_bytes(workload)

@@ -175,6 +175,7 @@ def _execution(
         offload_activations=bool(fixed.offload_activations),
         loads_whole=bool(fixed.loads_whole),
         no_sync=bool(fixed.no_sync),
+        expert_modules=bool(fixed.expert_modules),
     )
     return None if how == USUAL else _engine(how)
 
@@ -222,6 +223,7 @@ class _How(NamedTuple):
     offload_activations: bool = False
     loads_whole: bool = False
     no_sync: bool = False
+    expert_modules: bool = False
 
 
 USUAL = _How()

@@ -28,6 +28,7 @@ SOFTWARE = {  # words of a spec that a page which only publishes a figure often 
     "bf16_states",
     "dropout",
     "expert_dispatch",
+    "expert_modules",
     "gradient_type",
     "kernels",
     "loads_whole",

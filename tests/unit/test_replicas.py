@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from dsforge.errors import DsforgeError
 from dsforge.estimate.states import States, loads
 
 QWEN = 7_721_324_544
+LLAMA = 1_235_814_400
 
 
 def priced(model: str, cards: int = 1, precision: str = "bf16", **fixed: Any) -> Any:
@@ -50,8 +52,35 @@ def test_autocast_holds_more_than_bf16_does(model: str, cards: int) -> None:
     assert wide.memory.terms.optimizer_state == pytest.approx(4 * weights, rel=1e-6)
     assert narrow.memory.terms.optimizer_state == pytest.approx(2 * weights, rel=1e-6)
     assert wide.memory.device_bytes.likely > narrow.memory.device_bytes.likely
-    if cards > 1:
-        assert priced(model, 1).memory.terms == wide.memory.terms
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.sampled_from(["gpt2-small", "bert-large", "llama-3.2-1b"]), st.sampled_from([2, 8]))
+def test_replicas_of_others_hold_gradients_twice(model: str, cards: int) -> None:
+    """DDP copies them to buckets, which one card has none of."""
+    one, many = kept(model, 1), kept(model, cards)
+
+    assert many.gradients == 2 * one.gradients
+    assert many == one._replace(gradients=many.gradients)
+
+
+@pytest.mark.engine
+def test_ddp_has_buckets_of_its_own_unless_asked() -> None:
+    """The default of the installed torch."""
+    torch = pytest.importorskip("torch")
+    said = inspect.signature(torch.nn.parallel.DistributedDataParallel).parameters
+
+    assert said["gradient_as_bucket_view"].default is False
+
+
+@pytest.mark.parametrize(("narrow", "each"), [(False, 16), (True, 8)])
+def test_shards_of_fsdp_have_the_type_they_were_loaded_in(narrow: bool, each: int) -> None:
+    """Weight, gradient and two moments in float32 or bf16."""
+    states = {"bf16_states": True} if narrow else {}
+    found = kept("llama-3.2-1b", 8, trainer="fsdp", zero_stage=3, **states)
+    lasting = found.weights + found.gradients + found.optimizer
+
+    assert lasting == pytest.approx(each * LLAMA / 8, rel=1e-3)
 
 
 def test_float32_has_no_copies() -> None:
