@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from dsforge.diagnose.collective_timeout import collective_timeout, interface
+from dsforge.diagnose.compiler_errors import build_failure
 from dsforge.diagnose.config_values import batch, key_above
 from dsforge.diagnose.data_formats import data_format
+from dsforge.diagnose.data_schemas import schema_facts
 from dsforge.diagnose.exit_codes import exit_report
 from dsforge.diagnose.known_packages import (
     extension_package,
@@ -28,6 +30,7 @@ from dsforge.diagnose.moved_names import (
     setting_conflict,
     wrapper_conflict,
 )
+from dsforge.diagnose.offered_names import named_thing
 from dsforge.diagnose.recomputed_tensors import recomputed
 from dsforge.diagnose.requirements import requirement
 from dsforge.diagnose.rule import Case, MatchedLine, compiled
@@ -63,6 +66,7 @@ COMPUTED: dict[str, Callable[[tuple[MatchedLine, ...]], dict[str, str]]] = {
         attribute_conflict,
         batch,
         batch_facts,
+        build_failure,
         calling_package,
         channel_facts,
         missing_submodule,
@@ -82,10 +86,12 @@ COMPUTED: dict[str, Callable[[tuple[MatchedLine, ...]], dict[str, str]]] = {
         missing_header,
         mask_places,
         matrix_facts,
+        named_thing,
         none_expression,
         pair_facts,
         recomputed,
         requirement,
+        schema_facts,
         setting_conflict,
         shape_facts,
         tensor_facts,

@@ -53,6 +53,11 @@ _HOMES = (
         "Ascend's CANN toolkit",
         "$ source /usr/local/Ascend/ascend-toolkit/set_env.sh   # in the shell that builds",
     ),
+    (
+        r"longintrepr|cpython/|frameobject|internal/pycore",
+        "Python, which has moved it in 3.11 or newer: the C file is of an older Cython or Python",
+        "$ pip install --upgrade --only-binary :all: <the package>   # or python 3.10",
+    ),
     (r"ffi\.h", "libffi", "$ apt-get install libffi-dev"),
     (r"numa\.h", "libnuma", "$ apt-get install libnuma-dev"),
     (r"openssl/", "OpenSSL", "$ apt-get install libssl-dev"),

@@ -149,22 +149,6 @@ _OPENINGS = tuple(
                 r"(?P<left>[^\n]{1,120}))?"
             ),
         ),
-        (
-            "unknown",
-            (
-                r"^(?:[Ii]nvalid|[Uu]nknown|[Uu]nsupported|[Uu]nrecogni[sz]ed|[Ii]llegal|"
-                r"[Uu]nexpected) (?P<left>[^\n:=,]{1,80}?)(?: ?[:=] ?| "
-                r"(?=['\"`<\[]))(?P<given>[^\s,;][^\n,;]{0,60}?)(?=[.,;] |[.!]?$| - )"
-            ),
-        ),
-        (
-            "unknown",
-            (
-                r"^(?P<given>['\"`]?[\w./-]{1,60}['\"`]?) is (?:not an? (?:valid|supported|known|"
-                r"recogni[sz]ed|registered|allowed|available)|an? (?:invalid|unknown|"
-                r"unsupported)) (?P<left>[^\n.,;(]{1,80})"
-            ),
-        ),
         ("type", rf"^[Ee]xpected {_TYPE}(?P<right>[^\n,]{{1,80}}?),? (?:but )?(?:got|received)\b"),
         (
             "type",
@@ -182,13 +166,6 @@ _OPENINGS = tuple(
         ),
     )
 )
-_CHOICES = re.compile(  # a list of what is accepted, anywhere in a message
-    r"(?:[Vv]alid|[Aa]vailable|[Ss]upported|[Aa]llowed|[Pp]ossible|[Aa]ccepted|"
-    r"[Kk]nown|[Cc]hoose|[Ss]elect|[Oo]ptions|[Ee]xpected|[Mm]ust be|[Cc]hoices)(?: "
-    r"[\w`]+){0,4}? ?(?:(?:are|is|of|in|from|between)\b:?|:) ?(?:one of:? "
-    r")?(?P<list>[\[({'\"`][^\n]{2,300}|[\w.-]+(?:, ?(?:or |and )?(?!(?:but|got|not|received|"
-    r"found)\b)[\w.-]+)+)"
-)
 _SENTENCE = re.compile(r"(?<=[.!?;])\s+(?=[A-Z`'\"-])|(?<=[.!?]) (?=[a-z_]+[=.(])")
 _GIVEN = re.compile(
     r"(?:\b(?:got|received|found|given|passed|provided|actual|instead (?:of|got)|but "
@@ -205,11 +182,7 @@ _NAME = re.compile(
 )
 _CONDITION = re.compile(r"^(?:If|When|Since|As|Because|While|Unless) [^,\n]{1,120}, ")
 _NUMBERED = re.compile(r"\((-?\d[\w.+-]{0,30})\)")
-_ITEM = re.compile(r"['\"`]([^'\"`\n]{1,60})['\"`]|([\w.-]{1,60})")
-_JOINS = {"and", "or", "one", "of", "the", "either"}
-_LIST_END = re.compile(r"\. |,? (?:but )?(?:got|received|found|not) |; ")
 _BARE = re.compile(r"(?:[Tt]he )?([A-Za-z]\w{0,40})(?: ?[=(][^\n]{0,60})?")
-_CLOSING = {"[": "]", "(": ")", "{": "}"}
 _TURNED = {"needed": "needs", "lacks": "unsupported", "unpassed": "missing"}
 
 
@@ -220,7 +193,6 @@ class Requirement(NamedTuple):
     left: str = ""  # what the words of the check speak of
     right: str = ""
     given: str = ""
-    choices: tuple[str, ...] = ()
 
 
 def requirement_in(message: str) -> Requirement | None:
@@ -230,8 +202,7 @@ def requirement_in(message: str) -> Requirement | None:
         if found := _opening(sentence) or _check(sentence):
             said = found.given or _given(sentence) or _given(text)
             given = said or _in_parentheses(found.left)
-            whole = found._replace(given=given.strip("'\"`"), choices=_choices(text, found))
-            return _turned(whole)
+            return _turned(found._replace(given=given.strip("'\"`")))
     return None
 
 
@@ -279,17 +250,6 @@ def _in_parentheses(left: str) -> str:
     """The number that stands behind a setting's name."""
     found = _NUMBERED.search(left)
     return found[1] if found else ""
-
-
-def _choices(text: str, found: Requirement) -> tuple[str, ...]:
-    """The values that a message says are accepted."""
-    listed = _CHOICES.search(text)
-    part = listed["list"] if listed else found.right if found.form == "choice" else ""
-    closing = _CLOSING.get(part[:1])
-    part = part.partition(closing)[0] if closing else part
-    items = (quoted or plain for quoted, plain in _ITEM.findall(_LIST_END.split(part)[0]))
-    words = (item.strip(".") for item in items)
-    return tuple(dict.fromkeys(item for item in words if item and item not in _JOINS))
 
 
 def names_in(phrase: str) -> list[str]:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import re
-from difflib import get_close_matches
 
 from dsforge.diagnose.known_packages import distribution_of
+from dsforge.diagnose.offered_names import SHOWN, nearest_of, offers_in
 from dsforge.diagnose.requirement_forms import Requirement, names_in, requirement_in
 from dsforge.diagnose.rule import MatchedLine
 from dsforge.diagnose.unknown_errors import message_of, unknown_error
 
-SHOWN = 12  # values of a list
 _LONGEST = 70  # characters of a phrase that is shown
 _LARGEST = 10**6  # number whose divisors are looked for
-_ALIKE = 0.7  # of a misspelt word and the one that was meant, 1 where they are equal
 _REST = re.compile(  # of a sentence, that no longer says what is asked for
     r",? ?\(?(?:but |and |instead )?\b(?:got|received|found|instead)\b| but |[;:.] |"
     r", (?=(?:so|which|please|as|because|current\w*|otherwise|and|the|it|use|set|you|not)\b)"
@@ -53,7 +51,8 @@ def requirement(hits: tuple[MatchedLine, ...]) -> dict[str, str]:
     `change` is a setting as it would be accepted, where the message tells.
     """
     known = unknown_error(hits)
-    found = requirement_in(message_of(hits[0]))
+    message = message_of(hits[0])
+    found = requirement_in(message)
     if found is None:
         return known
     names, others = _names(found.left), _names(found.right)
@@ -67,6 +66,7 @@ def requirement(hits: tuple[MatchedLine, ...]) -> dict[str, str]:
     told = {"subject": subject, "wanted": wanted, "other": other or wanted}
     if _A_VALUE.match(found.left) or not all(told[part] for part in _PARTS.get(found.form, ())):
         return known
+    offers, _ = offers_in(message)
     return {
         **known,
         "form": found.form,
@@ -75,17 +75,19 @@ def requirement(hits: tuple[MatchedLine, ...]) -> dict[str, str]:
         "name": name if found.form == "excludes" or _WORDS.search(name) else "",
         "other": told["other"],
         "given": found.given,
-        "accepted": ", ".join(found.choices[:SHOWN]),
-        "change": _change(found, name, wanted),
+        "accepted": ", ".join(offers[:SHOWN])
+        or (wanted.strip("[](){}") if found.form == "choice" else ""),
+        "change": _change(found, name, wanted, offers),
         "other_change": _other_change(found, wanted),
     }
 
 
-def _change(found: Requirement, name: str, wanted: str) -> str:
+def _change(found: Requirement, name: str, wanted: str, offers: list[str]) -> str:
     """The setting that the message speaks of, as it would be accepted."""
-    if found.form in ("choice", "unknown"):
-        listed = ", ".join(found.choices[:SHOWN])
-        return _setting(name, _meant(found) or (f"<one of {listed}>" if listed else ""))
+    if found.form == "choice":
+        # Numbers and releases are no misspellings.
+        meant = "" if any(map(str.isdigit, found.given)) else nearest_of(found.given, offers)
+        return _setting(name, meant or f"<one of {', '.join(offers[:SHOWN]) or wanted}>")
     if found.form in ("bound", "type") and wanted:
         return _setting(name, f"<value {wanted}>" if wanted[0] in "<>" else f"<{wanted}>")
     return _setting(name, "<value>") if found.form == "missing" and _is_named(name, found) else ""
@@ -102,13 +104,6 @@ def _other_change(found: Requirement, wanted: str) -> str:
     alone = _ALONE.fullmatch(wanted)
     name = alone["name"] if alone else ""
     return _setting(name, "<value>") if _is_named(name, found) else ""
-
-
-def _meant(found: Requirement) -> str:
-    """The value of a list that was misspelt; numbers and releases are no misspellings."""
-    if any(sign.isdigit() for sign in found.given):
-        return ""
-    return next(iter(get_close_matches(found.given, found.choices, 1, _ALIKE)), "")
 
 
 def _is_named(name: str, found: Requirement) -> bool:

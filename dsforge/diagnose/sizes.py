@@ -61,7 +61,9 @@ _CONVOLUTION = re.compile(
 )
 TABLES = (77, 512, 514, 1500)  # of those, the rows of position tables
 VOCABULARY_AT_LEAST = 20_000
+MAP_AT_MOST = 4096  # side of a feature map, rows of a batch; what is longer is a text
 CHANNELS_AT_MOST = 4  # of an image: grey, RGB, RGB with transparency
+IMAGE_CHANNELS = {1, 3, CHANNELS_AT_MOST}
 _TWO_SIZES = re.compile(
     r"size of tensor a \((\d+)\) must match the size of tensor b \((\d+)\)|"
     r"expanded size of the tensor \((\d+)\) must match the existing size \((\d+)\)"
@@ -147,13 +149,19 @@ def tensor_facts(hits: tuple[MatchedLine, ...]) -> dict[str, str]:
     a, b = sorted(int(size) for size in sizes.groups() if size)
     facts = [
         *(["plus-one"] if b == a + 1 and a > CHANNELS_AT_MOST else []),
-        *(["channels"] if b <= CHANNELS_AT_MOST and b != a else []),
+        *(["channels"] if a != b and {a, b} <= IMAGE_CHANNELS else []),
         *(["limit"] if a in LIMITS and b > a + (a not in TABLES) else []),
         *(["vocabulary"] if a > VOCABULARY_AT_LEAST and _few(a, b) else []),
-        *(["double"] if a > CHANNELS_AT_MOST and b == 2 * a else []),
+        *(["double"] if a > CHANNELS_AT_MOST and b == TWICE * a else []),
+        *(["times"] if a > 1 and b % a == 0 and b != a else []),
+        *(["small-times"] if 1 < a < b <= MAP_AT_MOST and b % a == 0 else []),
+        *(["square"] if a > CHANNELS_AT_MOST and b == a * a else []),
+        *(["picture"] if 1 < a <= CHANNELS_AT_MOST < b <= CLASSES_AT_MOST else []),
         *(["empty"] if not a else []),
     ]
+    axis = re.search(r"at non-singleton dimension (\d)", what)
     more = {"short": str(a), "long": str(b), "limit": LIMITS.get(a, "")}
+    more |= {"axis": axis[1] if axis else "", "ratio": str(b // a) if a else ""}
     return {**values, **more, "facts": " ".join([values["facts"], *facts]).strip()}
 
 

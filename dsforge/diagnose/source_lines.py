@@ -21,6 +21,7 @@ _MARKS = re.compile(r"[\^~ ]+")
 _CALLED = re.compile(r"([A-Za-z_][\w.]{0,100})\(")
 _NOT_CALLED = ("super", "print", "isinstance", "raise", "type", "len", "dict", "list")
 _LOOKBACK = 60  # lines
+NEAR_LINES = 6  # before an error, that people paste of a traceback
 SOURCE_INDENT = 4  # of the code below a frame of a traceback
 
 
@@ -93,8 +94,10 @@ def none_expression(hits: tuple[MatchedLine, ...]) -> dict[str, str]:
 
 
 def with_source(hits: tuple[MatchedLine, ...]) -> dict[str, str]:
-    """What is known of any error, and its source line."""
-    return {**unknown_error(hits), "source": source_line(hits[0].before)}
+    """What is known of any error, its source line, and the last lines before it, frames or not."""
+    before = hits[0].before
+    near = [*before.rstrip().split("\n")[-NEAR_LINES:], hits[0].text]
+    return {**unknown_error(hits), "source": source_line(before), "near": "\n".join(near)}
 
 
 def argument_count(hits: tuple[MatchedLine, ...]) -> dict[str, str]:

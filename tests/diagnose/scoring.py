@@ -28,7 +28,7 @@ BATCHES = tuple(
     "before after third fourth fifth sixth seventh eighth ninth tenth eleventh thirteenth "
     "fourteenth twelfth fifteenth sixteenth seventeenth eighteenth nineteenth twentieth "
     "twentyfirst twentysecond twentythird twentyfifth sealed twentysixth "
-    "twentyseventh twentyeighth twentyninth thirtieth thirtyfirst".split()
+    "twentyseventh twentyeighth twentyninth thirtieth thirtyfirst thirtythird".split()
 )
 KEPT = ("seventh_kept",)  # no rule was written from these before `tenth`
 UNKNOWN = "unknown"  # the label of a failure that no rule is meant to know
