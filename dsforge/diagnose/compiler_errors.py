@@ -105,12 +105,12 @@ _NEEDS = {
 _NEED = {package: need for need, packages in _NEEDS.items() for package in packages.split()}
 _SYSTEM = {
     "mpi4py": "apt-get install libopenmpi-dev",
-    "mmpycocotools": "pip install cython numpy && apt-get install build-essential",
+    "mmpycocotools": "apt-get install build-essential python3-dev",
     "pyaudio": "apt-get install portaudio19-dev",
     "mysqlclient": "apt-get install default-libmysqlclient-dev pkg-config",
-    "psycopg2": "pip install psycopg2-binary",
+    "psycopg2": "apt-get install libpq-dev",
     "pygraphviz": "apt-get install graphviz-dev",
-    "pynini": "conda install -c conda-forge pynini",
+    "pynini": "apt-get install libfst-dev",
     "kenlm": "apt-get install cmake libboost-all-dev libeigen3-dev",
     "dlib": "apt-get install cmake",
     "box2d-py": "apt-get install swig",

@@ -17,7 +17,7 @@ EXCEPTION = re.compile(
     r"(?:Error|Exception|Interrupt|Failure|Failed|Invalid|Exit|OfResources|Timeout|Unsupported|"
     r"NotFound|Conflict|TimeoutExpired|BrokenProcessPool|LimitHit)(?:\([A-Z]\w{0,60}\))?"
     r"|(?:[A-Za-z_]\w{0,60}\.){1,6}Error"
-    r"|Exception|Timeout|StopIteration|assert)(?::\s*|\s*$|(?=\(['\"]))(?P<what>[^\n]{0,300})"
+    r"|Exception|Timeout|StopIteration|assert)(?: ?:\s*|\s*$|(?=\(['\"]))(?P<what>[^\n]{0,300})"
 )
 _LEAD = re.compile(
     r"(?:\[[^\]\n]{0,160}\]|[\w.:-]{1,40}\]|\d[\w.:,/-]{0,40}(?=[\s|])|[|>:-]|"
@@ -28,6 +28,7 @@ LEVELS = re.compile(r"\b(?:DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|CRITICAL|FATAL)\
 _LEVEL_ERROR = re.compile(
     r"\[(?:ERROR|FATAL|CRITICAL)\]|^(?:ERROR|FATAL|CRITICAL|Error|error|fatal)\b[: ]|"
     r"[-|\s](?:ERROR|FATAL|CRITICAL)[\s|-]|^\[?[EF]\d{4}[ :]|\[E\d{0,4} ?[^\]\n]{0,80}\]|NCCL WARN|"
+    r"\b\w{1,20}\.(?:h|cc):\d{1,4} WARN |"
     r"error while loading shared libraries|^\S{0,200}python[\d.]{0,5}: (?:No module|Error while)|"
     r": (?:fatal )?error: |Assertion [`'][^\n]{1,200} failed"
 )
@@ -85,6 +86,14 @@ _MESSAGE = re.compile(
     r"\"(?:[A-Z]\w{1,60}Error|hipError\w{1,60}): |terminate called after throwing an instance of '|"
     r"(?:Exception|Error) [\w ]{1,40}: ['\"])"
 )
+_PASTED = re.compile(r"\) (?:[\w.]{1,60}\.)?[A-Z]\w{1,40}(?:Error|Exception): [^\n]{0,120}$")
+_QUOTED = re.compile(
+    r"([\"'`])(?:[^\"'`\n]{1,40} ){7}[^\"`\n]{1,200}\1"
+)  # a message that somebody quotes whole
+_ENDED = re.compile(  # what somebody says of a run of their own
+    r"\b(?:fail|return|crash|stop|end|exit|quit|die|get|got)[a-z]{0,4}\b[^\"\n]{0,40}"
+    r"\"exits with return code = -\d{1,2}\""
+)
 _PROSE = re.compile(r"(?:[A-Za-z][\w'-]{0,30}[,;.]?\s+(?:\()?){4}")
 
 
@@ -124,8 +133,10 @@ def is_listed(text: str, start: int) -> bool:
 def is_mention(text: str, start: int) -> bool:
     """Whether a line only speaks of what stands at a place: prose, code, a list, a quotation."""
     before = text[: start + (text[start : start + 1] == ":")]
-    if _CODE.match(text):
-        return True
+    if _ENDED.search(text):
+        return False
+    if _CODE.match(text):  # unless it is a frame's line with its exception behind it
+        return not _PASTED.search(text[:start])
     if before.endswith(_QUOTING) or text.lstrip().startswith(_QUOTING):
-        return not _MESSAGE.match(text)
+        return not (_MESSAGE.match(text) or _QUOTED.fullmatch(text.strip()))
     return bool(_PROSE.search(before)) and not re.search(r"[:\]=]", before)

@@ -20,11 +20,11 @@ from dsforge.diagnose.rule import Rule, rule_from
 
 FOLDER = Path(__file__).parent / "rules"
 FILES = (
-    "platforms fabric mpi parallel megatron strategies engine containers slurm orchestrator "
-    "memory installs build device accelerators sharding config collective remote cluster "
-    "tuning_scripts launcher finetuning processors numerics training trainer usage packages data "
-    "input checkpoint storage environment libraries checks job values site frameworks "
-    "rollouts engines families unknown"
+    "first_steps platforms fabric mpi parallel megatron strategies engine containers slurm "
+    "orchestrator memory installs build device accelerators sharding config collective remote "
+    "cluster tuning_scripts launcher finetuning processors numerics training trainer usage "
+    "packages data input checkpoint storage environment libraries checks job values site "
+    "frameworks rollouts engines families unknown"
 ).split()
 WITH_PLAN = "slow_network"  # a file whose rules say something beside a plan only
 _ENTRY = re.compile(r"^- id: (?P<id>[\w-]+)\n  needles: (?=\[)", re.MULTILINE)
