@@ -8,6 +8,9 @@ from dsforge.diagnose.rule import MatchedLine
 
 _SMALL = 16  # elements: a barrier or a flag, not data
 _SHOWN = 4  # ranks named in a message
+_SHARDED = re.compile(
+    r"zero[-_ ]?(?:stage[-_ :\"]*)?3|stage3|partition_param|\bfsdp", re.IGNORECASE
+)
 
 
 def collective_timeout(hits: tuple[MatchedLine, ...]) -> dict[str, str]:
@@ -21,14 +24,22 @@ def collective_timeout(hits: tuple[MatchedLine, ...]) -> dict[str, str]:
     behind = min(waiting, key=lambda rank: waiting[rank][0])
     seq, op, numel = waiting[behind]
     limit_s = int(first["limit"] or 0) // 1000
+    kinds = " ".join(work[1] for work in works.values())
+    sharded = any(_SHARDED.search(hit.before) for hit in hits) or (
+        "REDUCE_SCATTER" in kinds and "GATHER" in kinds
+    )
     several = len({work[:2] for work in waiting.values()}) > 1
     who = f"rank {behind}" if behind >= 0 else "a rank"
     ranks = ", ".join(str(rank) for rank in sorted(works)[:_SHOWN])
     return {
         "who": who, "seq": str(seq) if seq else "", "op": op, "where": _first_seen(ranks),
         "limit": str(limit_s) if limit_s else "",
-        "reason": _reason(several=several, op=op, numel=numel, phase=hits[0].phase, who=who),
-        "remedy": _remedy(several=several, op=op, numel=numel, phase=hits[0].phase),
+        "reason": _reason(
+            several=several, op=op, numel=numel, phase=hits[0].phase, who=who, sharded=sharded
+        ),
+        "remedy": _remedy(
+            several=several, op=op, numel=numel, phase=hits[0].phase, sharded=sharded
+        ),
     }  # fmt: skip
 
 
@@ -38,7 +49,7 @@ def _first_seen(ranks: str) -> str:
     return f"{what} {ranks}" if ranks else ""
 
 
-def _reason(*, several: bool, op: str, numel: str, phase: str, who: str) -> str:
+def _reason(*, several: bool, op: str, numel: str, phase: str, who: str, sharded: bool) -> str:
     """The likeliest way to this time-out."""
     if phase.startswith("saving"):
         return "one rank was still saving while the others waited"
@@ -52,6 +63,11 @@ def _reason(*, several: bool, op: str, numel: str, phase: str, who: str) -> str:
             "ranks waited at a barrier or flag: one rank was busy (tokenising, saving, "
             "loading) or had ended"
         )
+    if "GATHER" in op and not sharded:
+        return (
+            "a rank did not join: it was evaluating, saving, or out of batches while the others "
+            "went on; or, under ZeRO-3 or FSDP, it skipped a module"
+        )
     if "GATHER" in op:
         return (
             "under ZeRO-3 each module's forward is a collective: a rank skipped a module (idle "
@@ -60,13 +76,19 @@ def _reason(*, several: bool, op: str, numel: str, phase: str, who: str) -> str:
     return "a rank never arrived: look for the one that is not in the list"
 
 
-def _remedy(*, several: bool, op: str, numel: str, phase: str) -> str:
+def _remedy(*, several: bool, op: str, numel: str, phase: str, sharded: bool) -> str:
     """The patch for that way."""
     kit = "TORCH_NCCL_TRACE_BUFFER_SIZE=2000\nTORCH_NCCL_DUMP_ON_TIMEOUT=1"
     if phase.startswith("saving") or (numel and int(numel) <= _SMALL):
         return (
             "deepspeed.init_distributed(timeout=timedelta(hours=2))   # longer than the save or "
             "the preprocessing\n" + kit
+        )
+    if not sharded and (several or "GATHER" in op):
+        return (
+            "accelerator.wait_for_everyone()   # or dist.barrier(), around what one rank does "
+            "alone: evaluation, saving\n# as many batches on every rank (drop_last=True); under "
+            "ZeRO all ranks evaluate and save\n" + kit
         )
     if several or "GATHER" in op:
         return (

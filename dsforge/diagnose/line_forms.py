@@ -82,7 +82,8 @@ _MESSAGE = re.compile(
     r"\s{0,20}(?:'[\w.-]{1,60}' (?:is not recognized|不是|n'est pas|не является|no se|ist )|"
     r"'[\w.]{1,80}' object (?:has no attribute '|is not (?:callable|subscriptable|iterable))|"
     r"\"[-\u2013]{1,2}\w{2,40}[`'\"]{0,2} (?:value|argument|option) |"
-    r"\{|\"\w{1,40}\" ?:|[\w.]{1,80}(?:Error|Exception)\(|'\(?\w{1,40}(?:Error|Pool)\(|"
+    r"`\S{0,200}\.so[\d.]*: |\{|\"\w{1,40}\" ?:|'\w{1,40}': |"
+    r"[\w.]{1,80}(?:Error|Exception)\(|'\(?\w{1,40}(?:Error|Pool)\(|"
     r"\"(?:[A-Z]\w{1,60}Error|hipError\w{1,60}): |terminate called after throwing an instance of '|"
     r"(?:Exception|Error) [\w ]{1,40}: ['\"])"
 )

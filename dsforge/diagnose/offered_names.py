@@ -33,6 +33,7 @@ _PATH = re.compile(
     r"^(?:[A-Za-z]:)?[\w.~@+\\/-]*[\\/][\w.~@+ \\/-]*$|\.(?:jsonl?|ya?ml|bin|pth?|ckpt|safetensors|"
     r"txt|csv|parquet|np[yz]|h5|pkl|model|png|jpg|wav|mp4|so|sh|py|cfg|zip|tar)$"
 )
+_VERBS = ("is", "was", "are", "were", "does", "do", "it", "that", "this")
 NEAR = 0.6  # likeness of a misspelt name
 SHOWN = 10  # names that are offered
 FEWEST = 2  # names that make a list
@@ -63,7 +64,7 @@ def _given(what: str, offers: list[str], end: int) -> str:
     """The name that was not known: what is quoted before the list, or what the message is about."""
     found = [_AFTER.search(what[:end]), *_QUOTED.finditer(what[:end]), _BEFORE.search(what[:end])]
     names = (one["name"].strip(" .,:") for one in found if one)
-    return next((name for name in names if name and name not in offers), "")
+    return next((one for one in names if one and one not in offers and one not in _VERBS), "")
 
 
 def named_thing(hits: tuple[MatchedLine, ...]) -> dict[str, str]:
