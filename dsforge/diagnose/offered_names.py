@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from difflib import get_close_matches
+from itertools import takewhile
 
 from dsforge.diagnose.rule import MatchedLine
 from dsforge.diagnose.source_lines import with_source
@@ -33,6 +34,7 @@ _PATH = re.compile(
     r"^(?:[A-Za-z]:)?[\w.~@+\\/-]*[\\/][\w.~@+ \\/-]*$|\.(?:jsonl?|ya?ml|bin|pth?|ckpt|safetensors|"
     r"txt|csv|parquet|np[yz]|h5|pkl|model|png|jpg|wav|mp4|so|sh|py|cfg|zip|tar)$"
 )
+_ENDS = ("but", "got", "not", "received", "found", "default")  # words behind a list
 _VERBS = ("is", "was", "are", "were", "does", "do", "it", "that", "this")
 NEAR = 0.6  # likeness of a misspelt name
 SHOWN = 10  # names that are offered
@@ -42,7 +44,8 @@ FEWEST = 2  # names that make a list
 def _names(listed: str) -> list[str]:
     """The names of a list, without quotation marks and what a dictionary says of each."""
     parts = (part.strip(" '\"`\n") for part in _SPLIT.split(listed))
-    return [part for part in parts if part and re.fullmatch(r"[\w./:@+ -]{1,80}", part)]
+    said = takewhile(lambda part: part not in _ENDS, filter(None, parts))
+    return [part for part in said if re.fullmatch(r"[\w./:@+ -]{1,80}", part)]
 
 
 def offers_in(what: str) -> tuple[list[str], int]:

@@ -28,8 +28,11 @@ _ALONE = re.compile(
     r"(?:setting |passing )?(?P<name>[\w.=-]+)(?: (?:to be )?(?:set|enabled|given))?"
 )
 _A_VALUE = re.compile(r"None\b|[\d<(\[{]")  # at the begin of a sentence, in place of a setting
+_STATED = re.compile(r"\b(?:is|are|was|were|has|have|does)\b")  # of a sentence, not of a list
 _ABBREVIATED = ("e.g", "i.e")
-_THINGS = re.compile(r"install|GPU|CUDA|driver|\bversion|module|\bsm_")  # that no setting gives
+_THINGS = re.compile(
+    r"install|GPU|NPU|npu|CUDA|driver|\bversion|module|\bsm_"
+)  # that no setting gives
 # What a sentence must have told for its form to count.
 _PARTS = {
     "needs": ("subject", "wanted"),
@@ -56,15 +59,15 @@ def requirement(hits: tuple[MatchedLine, ...]) -> dict[str, str]:
     if found is None:
         return known
     names, others = _names(found.left), _names(found.right)
-    if found.form in _SEVERAL:
-        names, others = (names + others)[:1], (names + others)[1:]
+    if found.form in _SEVERAL and not found.right:
+        names, others = names[:1], names[1:]
     if found.form == "beyond":
         found = found._replace(form="bound", right=f"not {found.right}")
-    others = [name for name in others if name not in names]
-    name, other = (names or [""])[0], (others or [""])[0]
+    name = (names or [""])[0]
+    other = next((one for one in others if one not in names), "")
     subject, wanted = _phrase(found.left), _phrase(found.right)
     told = {"subject": subject, "wanted": wanted, "other": other or wanted}
-    if _A_VALUE.match(found.left) or not all(told[part] for part in _PARTS.get(found.form, ())):
+    if _is_prose(found) or not all(told[part] for part in _PARTS.get(found.form, ())):
         return known
     offers, _ = offers_in(message)
     return {
@@ -80,6 +83,12 @@ def requirement(hits: tuple[MatchedLine, ...]) -> dict[str, str]:
         "change": _change(found, name, wanted, offers),
         "other_change": _other_change(found, wanted),
     }
+
+
+def _is_prose(found: Requirement) -> bool:
+    """Whether a sentence looks like a requirement and speaks of a value, or of what happened."""
+    stated = found.form == "either" and _STATED.search(found.left)
+    return bool(stated or _A_VALUE.match(found.left))
 
 
 def _change(found: Requirement, name: str, wanted: str, offers: list[str]) -> str:

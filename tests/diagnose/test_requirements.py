@@ -120,6 +120,8 @@ FIXES = [
     ("ValueError: `use_x` requires `y_size` to be set", "y_size=<value>"),
     ("ValueError: p_free=True is only supported with impl='flash_2'", "impl='flash_2'"),
     ("ValueError: If --a_b is not set, --c_d must be given", "--c_d <value>"),
+    ("ValueError: mode must be 'fast' or 'slow', not 'slwo'", "mode=<one of fast, slow>"),
+    ("ValueError: kind must be one of alpha, beta, but got gamma", "kind=<one of alpha, beta>"),
 ]
 
 
@@ -136,6 +138,8 @@ def test_the_fix_is_a_setting_that_would_be_accepted(line: str, fix: str) -> Non
         ("ValueError: `mode` must be one of ['$(reboot)', 'b'], got 'c'", "mode="),
         ("ImportError: the fast path requires transformer_engine to be installed", "_engine=<"),
         ("ValueError: this kernel requires sm_90", "sm_90=<"),
+        ("RuntimeError: This checkpoint is incompatible with model_type llama", "model_type"),
+        ("ValueError: Either the path is wrong or the tokenizer is missing", "path is wrong"),
         ("ValueError: size (48) must be one of (8, 64), got 48", "size=64"),
     ],
 )
