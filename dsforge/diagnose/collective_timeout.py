@@ -84,17 +84,16 @@ def _remedy(*, several: bool, op: str, numel: str, phase: str, sharded: bool) ->
             "deepspeed.init_distributed(timeout=timedelta(hours=2))   # longer than the save or "
             "the preprocessing\n" + kit
         )
-    if not sharded and (several or "GATHER" in op):
-        return (
-            "accelerator.wait_for_everyone()   # or dist.barrier(), around what one rank does "
-            "alone: evaluation, saving\n# as many batches on every rank (drop_last=True); under "
-            "ZeRO all ranks evaluate and save\n" + kit
-        )
     if several or "GATHER" in op:
-        return (
+        way = (
             "deepspeed.utils.set_z3_leaf_modules(model, [MoeBlock])   # each MoE block as one "
-            "unit\n# and let no rank skip a module: run idle ones on a dummy input\n" + kit
+            "unit\n# and let no rank skip a module: run idle ones on a dummy input\n"
+            if sharded
+            else "accelerator.wait_for_everyone()   # or dist.barrier(), around what one rank does "
+            "alone: evaluation, saving\n# as many batches on every rank (drop_last=True); under "
+            "ZeRO all ranks evaluate and save\n"
         )
+        return way + kit
     return kit + "\n$ py-spy dump --pid PID   # on the rank that is missing"
 
 

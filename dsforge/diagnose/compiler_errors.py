@@ -71,35 +71,33 @@ _KINDS: dict[str, tuple[str, ...]] = {
 }
 _PLACES = {home: re.compile(path) for home, path in _HOMES.items()}
 _WORDS = {kind: re.compile("|".join(words)) for kind, words in _KINDS.items()}
-# Packages that are compiled where no wheel fits, and what that takes.
+# Packages that are compiled where no wheel fits, and what that takes: names as indexes write them.
 _NEEDS = {
     "torch": (
-        "flash-attn flash_attn mamba-ssm mamba_ssm causal-conv1d causal_conv1d xformers "
-        "torch-scatter torch_scatter torch-sparse torch_sparse torch-cluster torch_cluster "
+        "flash-attn mamba-ssm causal-conv1d xformers torch-scatter torch-sparse torch-cluster "
         "torch-spline-conv detectron2 pytorch3d mmcv mmcv-full apex transformer-engine "
-        "transformer-engine-torch grouped-gemm grouped_gemm auto-gptq auto_gptq autoawq "
-        "autoawq-kernels gptqmodel natten deepspeed fairseq vllm exllamav2 groundingdino "
-        "spconv chamfer diff-gaussian-rasterization diff_gaussian_rasterization simple-knn "
-        "simple_knn sageattention nvdiffrast tinycudann torchsparse horovod"
+        "transformer-engine-torch grouped-gemm auto-gptq autoawq autoawq-kernels gptqmodel "
+        "natten deepspeed fairseq vllm exllamav2 groundingdino spconv chamfer "
+        "diff-gaussian-rasterization simple-knn sageattention nvdiffrast tinycudann "
+        "torchsparse horovod"
     ),
     "rust": (
-        "tokenizers safetensors tiktoken orjson pydantic-core pydantic_core cryptography "
-        "bcrypt rpds-py jiter hf-xet hf_transfer hf-transfer outlines-core outlines_core "
-        "polars"
+        "tokenizers safetensors tiktoken orjson pydantic-core cryptography bcrypt rpds-py "
+        "jiter hf-xet hf-transfer outlines-core polars"
     ),
     "wheel": (
         "numpy scipy pandas scikit-learn scikit-image matplotlib pyarrow h5py lxml aiohttp "
-        "grpcio yarl frozenlist multidict psutil kiwisolver pillow Pillow cffi PyYAML pyyaml "
-        "numba llvmlite sentencepiece opencv-python opencv-python-headless av thinc spacy "
-        "blis preshed murmurhash cymem srsly pycocotools tensorboard-data-server wandb wrapt "
-        "regex msgpack greenlet cython contourpy lightgbm xgboost onnx dm-tree "
-        "python-Levenshtein levenshtein ujson gensim statsmodels"
+        "grpcio yarl frozenlist multidict psutil kiwisolver pillow cffi pyyaml numba llvmlite "
+        "sentencepiece opencv-python opencv-python-headless av thinc spacy blis preshed "
+        "murmurhash cymem srsly pycocotools tensorboard-data-server wandb wrapt regex msgpack "
+        "greenlet cython contourpy lightgbm xgboost onnx dm-tree python-levenshtein "
+        "levenshtein ujson gensim statsmodels"
     ),
     "library": (
-        "mpi4py mmpycocotools pyaudio PyAudio mysqlclient psycopg2 pygraphviz pynini kenlm "
-        "dlib python-ldap pycairo box2d-py gmpy2 h3 pyodbc python-snappy lmdb cartopy "
-        "rasterio llama-cpp-python llama_cpp_python fasttext pesq pyworld webrtcvad lap lapx "
-        "cython-bbox cython_bbox insightface hnswlib nmslib annoy"
+        "mpi4py mmpycocotools pyaudio mysqlclient psycopg2 pygraphviz pynini kenlm dlib "
+        "python-ldap pycairo box2d-py gmpy2 h3 pyodbc python-snappy lmdb cartopy rasterio "
+        "llama-cpp-python fasttext pesq pyworld webrtcvad lap lapx cython-bbox insightface "
+        "hnswlib nmslib annoy"
     ),
 }
 _NEED = {package: need for need, packages in _NEEDS.items() for package in packages.split()}
@@ -140,7 +138,7 @@ def build_failure(hits: tuple[MatchedLine, ...]) -> dict[str, str]:
     lines = chain([hits[0].before], (hit.text for hit in hits))
     values = first_error("\n".join(lines))
     named = (hit.values.get("op") or "" for hit in hits)
-    package = next((name for name in named if name), "")
+    package = next((name for name in named if name), "").lower().replace("_", "-")
     need = _NEED.get(package, "") if not values["said"] else ""
-    system = _SYSTEM.get(package.lower().replace("_", "-"), "apt-get install build-essential cmake")
+    system = _SYSTEM.get(package, "apt-get install build-essential cmake")
     return {**values, "need": need, "system": system}

@@ -8,10 +8,10 @@ from dsforge.diagnose.known_packages import distribution_of
 from dsforge.diagnose.offered_names import SHOWN, nearest_of, offers_in
 from dsforge.diagnose.requirement_forms import Requirement, names_in, requirement_in
 from dsforge.diagnose.rule import MatchedLine
+from dsforge.diagnose.sizes import LARGEST, divisors_of
 from dsforge.diagnose.unknown_errors import message_of, unknown_error
 
 _LONGEST = 70  # characters of a phrase that is shown
-_LARGEST = 10**6  # number whose divisors are looked for
 _REST = re.compile(  # of a sentence, that no longer says what is asked for
     r",? ?\(?(?:but |and |instead )?\b(?:got|received|found|instead)\b| but |[;:.] |"
     r", (?=(?:so|which|please|as|because|current\w*|otherwise|and|the|it|use|set|you|not)\b)"
@@ -44,7 +44,6 @@ _PARTS = {
     "divides": ("subject", "wanted"),
     "excludes": ("other",),
 }
-_SEVERAL = ("excludes", "either")  # forms that name all settings on one side
 
 
 def requirement(hits: tuple[MatchedLine, ...]) -> dict[str, str]:
@@ -59,7 +58,7 @@ def requirement(hits: tuple[MatchedLine, ...]) -> dict[str, str]:
     if found is None:
         return known
     names, others = _names(found.left), _names(found.right)
-    if found.form in _SEVERAL and not found.right:
+    if found.form == "excludes" and not found.right:  # both stand on one side
         names, others = names[:1], names[1:]
     if found.form == "beyond":
         found = found._replace(form="bound", right=f"not {found.right}")
@@ -97,6 +96,8 @@ def _change(found: Requirement, name: str, wanted: str, offers: list[str]) -> st
         # Numbers and releases are no misspellings.
         meant = "" if any(map(str.isdigit, found.given)) else nearest_of(found.given, offers)
         return _setting(name, meant or f"<one of {', '.join(offers[:SHOWN]) or wanted}>")
+    if found.form == "divides":
+        return _setting(name, _divisors(found))
     if found.form in ("bound", "type") and wanted:
         return _setting(name, f"<value {wanted}>" if wanted[0] in "<>" else f"<{wanted}>")
     return _setting(name, "<value>") if found.form == "missing" and _is_named(name, found) else ""
@@ -104,8 +105,6 @@ def _change(found: Requirement, name: str, wanted: str, offers: list[str]) -> st
 
 def _other_change(found: Requirement, wanted: str) -> str:
     """The other setting that the message speaks of, as it would be accepted."""
-    if found.form == "divides":
-        return _setting(next(iter(names_in(found.left)), ""), _divisors(found))
     if found.form != "needs":
         return ""
     if _GIVEN_SO.fullmatch(wanted):
@@ -131,9 +130,9 @@ def _names(phrase: str) -> list[str]:
 def _divisors(found: Requirement) -> str:
     """The two divisors around a number; empty where a message does not give both numbers."""
     step, number = _number(found.left), _number(found.right)
-    if not number or not step or not 1 < step < number <= _LARGEST:
+    if not number or not step or not 1 < step < number <= LARGEST:
         return ""
-    fitting = [size for size in range(2, number) if number % size == 0]
+    fitting = divisors_of(number, number - 1)[1:]
     below = [size for size in fitting if size < step][-1:]
     above = [size for size in fitting if size > step][:1]
     return f"<{' or '.join(map(str, below + above))}>" if below + above else ""

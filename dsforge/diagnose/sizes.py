@@ -203,6 +203,11 @@ def _grid(shape: list[int], size: int) -> dict[str, str]:
     return {"grid": str(side), "grid_wanted": str(sides[0])} if fits else {}
 
 
+def divisors_of(size: int, most: int) -> list[int]:
+    """The numbers up to `most` that divide a size, ascending."""
+    return [number for number in range(1, most + 1) if size % number == 0]
+
+
 def divisors(hits: tuple[MatchedLine, ...]) -> dict[str, str]:
     """The numbers by which a size can be split, where a message has two numbers."""
     values = hits[0].values
@@ -211,9 +216,7 @@ def divisors(hits: tuple[MatchedLine, ...]) -> dict[str, str]:
     if not (found[0] and found[1]) or not 0 < found[0][-1] <= LARGEST:
         return known
     size, by = found[0][-1], found[1][-1]
-    legal = [
-        str(number) for number in range(1, min(size, max(by * 2, 2)) + 1) if size % number == 0
-    ]
+    legal = map(str, divisors_of(size, min(size, max(by * 2, 2))))
     above = -(-size // by) * by if by else size
     return {
         **known,
