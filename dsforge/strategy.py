@@ -339,7 +339,8 @@ class Constraints(BaseModel):
     bf16_states: bool | None = Field(
         default=None,
         description="Weights, gradients and moments are in bf16, without fp32 weights: torchtune, "
-        "or torch's optimizer on a model that was loaded in bf16. None: no.",
+        "torch's optimizer on a model that was loaded in bf16, or DeepSpeed's "
+        "`bf16_master_weights_and_grads` and `bf16_optimizer_states` under ZeRO. None: no.",
     )
     optimizer_in_backward: bool | None = Field(
         default=None,

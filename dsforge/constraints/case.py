@@ -266,6 +266,7 @@ def case_of_config(config: DsConfig, world_size: int | None = None) -> Case:
         optimizer=config.optimizer_name or None,
         any_cpu_optimizer=config.any_cpu_optimizer,
         precision=config.precision,
+        bf16_states=config.bf16_states,
         gradient_type=config.gradient_type,
         reduce_scatter=config.reduce_scatter,
         splits_vocabulary=config.splits_vocabulary,

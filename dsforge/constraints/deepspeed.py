@@ -222,6 +222,56 @@ def recompute_kind(case: Case) -> Broken | None:
 
 
 @constraint(
+    "bf16-states-stage",
+    source="DeepSpeed runtime/config.py, _do_error_check: only ZeRO's optimizers have them",
+)
+def bf16_states_without_zero(case: Case) -> Broken | None:
+    """Master weights and moments in bf16 without ZeRO."""
+    if not case.on_deepspeed or not case.bf16_states or case.zero_stage != 0:
+        return None
+    return Broken(
+        "bf16_states requires ZeRO stage 1, 2 or 3 (got 0)",
+        "use ZeRO stage 1, or leave out bf16_states",
+    )
+
+
+@constraint(
+    "bf16-states-sums",
+    source="DeepSpeed runtime/engine.py, _do_optimizer_sanity_check: BF16_Optimizer, which has "
+    "float32 states",
+)
+def bf16_states_with_sums(case: Case) -> Broken | None:
+    """States in bf16 where float32 sums under ZeRO stage 1 take another optimizer."""
+    if not case.on_deepspeed or not case.bf16_states or case.offloads_optimizer:
+        return None
+    if case.zero_stage != 1 or case.gradient_type != "fp32":
+        return None
+    return Broken(
+        "bf16_states cannot be combined with gradient sums in fp32 under ZeRO stage 1",
+        "sum gradients in bf16, or use ZeRO stage 2",
+    )
+
+
+@constraint(
+    "bf16-states-offload",
+    source="DeepSpeed runtime/zero/stage3.py and stage_1_and_2.py, _enforce_cpu_offload: "
+    "DeepSpeedCPUAdam with fp32_optimizer_states=False",
+)
+def bf16_states_offloaded(case: Case) -> Broken | None:
+    """Offloaded states in bf16 under another optimizer than DeepSpeed's Adam for the CPU."""
+    if not case.on_deepspeed or not case.bf16_states or not case.offloads_optimizer:
+        return None
+    on_cpu = case.cluster is not None and case.cluster.gpu.is_cpu
+    if case.optimizer in (None, "adam", "adamw") and not on_cpu:
+        return None
+    got = "CPU ranks, which take torch's" if on_cpu else f"optimizer {str(case.optimizer)[:60]}"
+    return Broken(
+        f"bf16_states with an offloaded optimizer requires DeepSpeed's CPU Adam (got {got})",
+        "use adamw on a GPU cluster, or keep the optimizer on the device",
+    )
+
+
+@constraint(
     "hpz-stage",
     source="DeepSpeed runtime/zero/partition_parameters.py, _partition_param_sec: stage 3 only",
 )

@@ -37,6 +37,8 @@ class DsConfig(NamedTuple):
     micro_batch_size: int | None = None
     gradient_accumulation_steps: int | None = None
     precision: Precision | None = "fp32"
+    bf16_masters: bool = False  # bf16.bf16_master_weights_and_grads
+    bf16_moments: bool = False  # bf16.bf16_optimizer_states
     gradient_type: Precision | None = None  # data_types.grad_accum_dtype; none: as precision
     communication_type: Precision | None = None  # communication_data_type; none: as precision
     optimizer: str = ""  # optimizer.type as written
@@ -87,6 +89,11 @@ class DsConfig(NamedTuple):
         mpu's data-parallel group, under Ulysses that of all ranks over those of a sequence.
         """
         return max(1, world_size // self.model_ranks)
+
+    @property
+    def bf16_states(self) -> bool:
+        """Whether master weights, their gradients and moments are in bf16."""
+        return self.bf16_masters and self.bf16_moments and self.precision == "bf16"
 
     @property
     def sums_in_fp32(self) -> bool:

@@ -29,6 +29,8 @@ ENTRIES = """
 priced: changes memory or time
   train_batch_size train_micro_batch_size_per_gpu gradient_accumulation_steps bf16.enabled
   bfloat16.enabled fp16.enabled data_types.grad_accum_dtype communication_data_type optimizer.type
+  bf16.bf16_master_weights_and_grads bf16.bf16_optimizer_states
+  bfloat16.bf16_master_weights_and_grads bfloat16.bf16_optimizer_states
   tensor_parallel.autotp_size pipeline.stages pipeline.activation_checkpoint_interval zero.stage
   zero.overlap_comm zero.reduce_bucket_size zero.sub_group_size zero.prefetch_bucket_size
   zero.stage3_prefetch_bucket_size zero.max_live_parameters zero.stage3_max_live_parameters
@@ -102,10 +104,8 @@ irrelevant: must agree with autotp_size, or concerns loading
   tensor_parallel.vocab_parallel_ce_backend
 refused (off: fp32, in sequence parallelism): gradients sent in another type than float32
   seq_parallel_comm_data_type seq_parallel_communication_data_type
-refused: states in half precision
-  fp16.fp16_master_weights_and_grads bf16.bf16_master_weights_and_grads
-  bf16.bf16_optimizer_states bfloat16.bf16_master_weights_and_grads
-  bfloat16.bf16_optimizer_states
+refused: states in fp16
+  fp16.fp16_master_weights_and_grads
 refused: gradients freed during backward
   bf16.immediate_grad_update bfloat16.immediate_grad_update
 refused: mixed precision other than bf16 and fp16

@@ -56,6 +56,8 @@ def _batch(reader: Reader, config: DsConfig) -> DsConfig:
         micro_batch_size=count("train_micro_batch_size_per_gpu"),
         gradient_accumulation_steps=count("gradient_accumulation_steps"),
         precision=_precision(reader),
+        bf16_masters=_bf16(reader, "bf16_master_weights_and_grads") is True,
+        bf16_moments=_bf16(reader, "bf16_optimizer_states") is True,
         gradient_type=reader.kind("data_types.grad_accum_dtype"),
         communication_type=reader.kind("communication_data_type"),
         optimizer=kind if isinstance(kind, str) and kind != AUTO else "",
@@ -67,10 +69,15 @@ def _batch(reader: Reader, config: DsConfig) -> DsConfig:
     )
 
 
+def _bf16(reader: Reader, key: str) -> bool | None:
+    """A switch of the bf16 block; `bfloat16` is its old name."""
+    block = "bfloat16" if reader.value("bf16") is None else "bf16"
+    return reader.flag(f"{block}.{key}")
+
+
 def _precision(reader: Reader) -> Precision | None:
-    """The compute precision (engine.py, `get_data_types`; `bfloat16` is the old spelling)."""
-    old = reader.value("bf16") is None
-    bf16 = reader.flag("bfloat16.enabled" if old else "bf16.enabled")
+    """The compute precision (engine.py, `get_data_types`)."""
+    bf16 = _bf16(reader, "enabled")
     fp16 = reader.flag("fp16.enabled")
     if bf16 and fp16:
         message = "`fp16` and `bf16` are both enabled"

@@ -122,7 +122,8 @@ ENGINE = Engine(
     execution=Execution.model_construct(trainer="deepspeed"),
     back_end="deepspeed",
     words=OF_MODULES
-    | {"buckets", "communication_type", "gradient_type", "hpz_partition_size", "loads_whole"}
+    | {"bf16_states", "buckets", "communication_type", "gradient_type", "hpz_partition_size"}
+    | {"loads_whole"}
     | {"offload_ratio", "quantized_gradients", "quantized_weights"},
     states="zero",
     copies_ends=True,  # AutoTP leaves `nn.Embedding` and norms as they are

@@ -60,5 +60,5 @@ def family_costs(
         own_config=own,
         load_copies_bytes=0 if own else load_copies_bytes(model, cluster, workload, strategy),
         nvme_bytes=round(hosted.kept.nvme * cluster.gpus_per_node),
-        checkpoint_bytes=checkpoint_bytes(model, workload),
+        checkpoint_bytes=checkpoint_bytes(model, workload, strategy),
     )

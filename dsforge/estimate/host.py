@@ -159,7 +159,7 @@ def _pinned_rounding(pinned: tuple[float, ...]) -> float:
     return named(rounding, "pinned_rounding_bytes", "bytes")
 
 
-def checkpoint_bytes(model: ModelSpec, workload: Workload) -> int:
+def checkpoint_bytes(model: ModelSpec, workload: Workload, strategy: Strategy) -> int:
     """One checkpoint of all ranks: weights that train, their master weights and moments.
 
     Frozen weights stay in the model's own files, and dsforge and transformers save adapters alone.
@@ -167,7 +167,8 @@ def checkpoint_bytes(model: ModelSpec, workload: Workload) -> int:
     trained = parameters(model)
     if workload.method == "lora" and workload.lora is not None:
         trained = trained_parameters(model, workload.lora)
-    return round((element_bytes(workload) + optimizer_bytes_per_parameter(workload)) * trained)
+    each = element_bytes(workload) + optimizer_bytes_per_parameter(workload, strategy)
+    return round(each * trained)
 
 
 def pinned_bytes(wanted: float) -> float:

@@ -27,11 +27,12 @@ from dsforge.estimate.optimizer_bytes import (
     MOMENTS,
     optimizer_bytes_per_parameter,
     paged_bytes_per_parameter,
+    stepped_bytes,
 )
 from dsforge.estimate.states import shares, tiles_of
 from dsforge.estimate.traffic import GATHER_OVERLAP, NEVER_HIDDEN
 from dsforge.specs import ClusterSpec, Workload
-from dsforge.strategy import FULLY_SHARDED, Strategy
+from dsforge.strategy import FULLY_SHARDED, Execution, Strategy
 from dsforge.traced import TRACED, Constant, label, maximum, minimum, named
 
 SOURCE = "estimate/offload.py"
@@ -147,7 +148,7 @@ def offload(costs: FamilyCosts, strategy: Strategy) -> Moved:
     if strategy.offload_optimizer != "none":
         tiles, offloaded = tiles_of(strategy, trainable, costs.buckets)
         updated = named(trainable * offloaded / tiles, "updated_on_cpu", "elements", CPU)
-    passed = updated * cluster.gpus_per_node * pass_bytes(costs.workload)
+    passed = updated * cluster.gpus_per_node * pass_bytes(costs.workload, strategy.runs_as)
     cpu_s = passed / _passes_per_s(cluster, costs.workload)
     link = named(link_bytes_per_s(cluster) / COPIES_SHOWN, "copy_rate", "bytes/s", COPIED)
     once_s = copies.once / link + _disk_s(cluster, disk.once)
@@ -169,7 +170,8 @@ def _copies(workload: Workload, strategy: Strategy, shard: float, trainable: flo
     """Bytes between host and device."""
     size, once, sums, down = element_bytes(workload), 0.0, 0.0, 0.0
     if strategy.offload_optimizer != "none":
-        once = (FLOAT_BYTES + size) * trainable  # gradients go, updated weights come back
+        stepped = stepped_bytes(workload, strategy.runs_as)
+        once = (stepped + size) * trainable  # gradients go, updated weights come back
         sums = size * trainable  # come to be added to, and go again
     if strategy.offload_parameters != "none":
         down = size * shard * (3 if strategy.recompute == "full" else 2)
@@ -182,24 +184,26 @@ def _disk(workload: Workload, strategy: Strategy, shard: float, trainable: float
     """Bytes to and from NVMe."""
     once = each = 0.0
     if strategy.offload_optimizer == "nvme":
-        once = 2 * trainable * (optimizer_bytes_per_parameter(workload) + 2)
+        once = 2 * trainable * (optimizer_bytes_per_parameter(workload, strategy) + 2)
     if strategy.offload_parameters == "nvme":
         each = element_bytes(workload) * shard * (3 if strategy.recompute == "full" else 2)
     return _Disk(once, each)
 
 
-def optimizer_pass_bytes(workload: Workload) -> int:
-    """Bytes that the optimizer reads and writes for a parameter: 28 of AdamW.
+def optimizer_pass_bytes(workload: Workload, stepped: int = FLOAT_BYTES) -> int:
+    """Bytes that the optimizer reads and writes for a parameter: 28 of AdamW in float32.
 
-    The gradient is read, master weight and moments are read and written (csrc/includes/cpu_adam.h).
+    The gradient is read, master weight and moments are read and written (csrc/includes/cpu_adam.h),
+    all of them in the type that is stepped.
     """
-    return FLOAT_BYTES * (3 + 2 * MOMENTS[workload.optimizer])
+    return stepped * (3 + 2 * MOMENTS[workload.optimizer])
 
 
-def pass_bytes(workload: Workload) -> int:
+def pass_bytes(workload: Workload, run: Execution) -> int:
     """Bytes that all passes of the offloaded step read and write for a parameter."""
-    scaled, cast = 2 * FLOAT_BYTES, FLOAT_BYTES + element_bytes(workload)
-    return scaled + optimizer_pass_bytes(workload) + cast
+    stepped = stepped_bytes(workload, run)
+    scaled, cast = 2 * stepped, stepped + element_bytes(workload)
+    return scaled + optimizer_pass_bytes(workload, stepped) + cast
 
 
 def _passes_per_s(cluster: ClusterSpec, workload: Workload) -> float:

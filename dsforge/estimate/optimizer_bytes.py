@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dsforge.estimate.activations import FLOAT_BYTES, element_bytes
 from dsforge.specs import LOW_BIT, Workload
-from dsforge.strategy import Execution
+from dsforge.strategy import Execution, Strategy
 from dsforge.traced import counted
 
 # float32 moments per parameter. Adafactor factors its second moment: about nothing.
@@ -16,16 +17,32 @@ LOW_BIT_BYTES = {"adamw_8bit": SCALED_8_BIT, "paged_adamw_8bit": SCALED_8_BIT}
 PAGED = ("paged_adamw_8bit", "paged_adamw_32bit")
 
 
-def optimizer_bytes_per_parameter(workload: Workload, run: Execution | None = None) -> float:
-    """Bytes of master weight (none in fp32) and moments of one trainable parameter."""
-    master = 0 if workload.precision == "fp32" or (run and not run.master_weights) else 4
-    size = master + moment_bytes(workload, run)
+def optimizer_bytes_per_parameter(workload: Workload, strategy: Strategy) -> float:
+    """Bytes of master weight and moments of one trainable parameter."""
+    size = master_bytes(workload, strategy) + moment_bytes(workload, strategy.runs_as)
     return counted(size, "optimizer_bytes_per_parameter", "bytes", of=workload.sequence_length)
 
 
-def moment_bytes(workload: Workload, run: Execution | None) -> float:
+def master_bytes(workload: Workload, strategy: Strategy) -> int:
+    """Bytes of a master weight; 0 where the optimizer steps the weights that compute.
+
+    ZeRO's optimizers step a copy of their partition, whatever its type (`stage_1_and_2.py`:
+    `.detach().clone().to(`; `stage3.py`, `_create_fp32_partitions`, compares a device with its
+    name, so it copies, too); elsewhere there is a copy where its type differs.
+    """
+    size, kind = element_bytes(workload), stepped_bytes(workload, strategy.runs_as)
+    copied = strategy.engine.has_zero_stages and strategy.zero_stage >= 1
+    return kind if copied or kind != size else 0
+
+
+def stepped_bytes(workload: Workload, run: Execution) -> int:
+    """Bytes of an element of what the optimizer steps, and of its gradient in the step."""
+    return FLOAT_BYTES if run.master_weights else element_bytes(workload)
+
+
+def moment_bytes(workload: Workload, run: Execution) -> float:
     """Bytes of all moments of one trainable parameter."""
-    usual = MOMENT_BYTES[run.moments] if run else 4
+    usual = MOMENT_BYTES[run.moments]
     return LOW_BIT_BYTES.get(workload.optimizer, usual) * MOMENTS[workload.optimizer]
 
 
@@ -40,7 +57,7 @@ def share_of_roots(workload: Workload) -> float:
     return 1 / MOMENTS["adamw"] if workload.optimizer == "adamw" else 0.0
 
 
-def paged_bytes_per_parameter(workload: Workload, run: Execution | None = None) -> float:
+def paged_bytes_per_parameter(workload: Workload, run: Execution) -> float:
     """Bytes of moments in pages that may be in RAM (bitsandbytes `functional.get_paged`)."""
     if workload.optimizer not in PAGED:
         return 0.0

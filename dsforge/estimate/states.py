@@ -23,6 +23,7 @@ from dsforge.estimate.optimizer_bytes import (
     optimizer_bytes_per_parameter,
     paged_bytes_per_parameter,
     share_of_roots,
+    stepped_bytes,
 )
 from dsforge.estimate.quantised import packed_bytes, replicated_scale_bytes, stored_bytes
 from dsforge.estimate.replicas import replicas
@@ -36,9 +37,9 @@ READ = "from the source of the engine: stage_1_and_2.py, stage3.py, Megatron's o
 WEIGHTS = f"on the device, {READ}"
 GRADIENTS = f"on the device, {READ}, unless the states are offloaded"
 OPTIMIZER = f"on the device, {READ}; master weights and moments that are not offloaded"
-STEP = "float32 gradients exist while the engine's optimizer steps"
+STEP = "of the type that the optimizer steps in; they exist while it does"
 FSDP1 = "FSDP1 pins a gradient as long as each shard, frozen or not (_flat_param.py, `_cpu_grad`)"
-TILE = "float32 master weights, or their gradients, of one sub-group of the optimizer"
+TILE = "master weights, or their gradients, of one sub-group of the optimizer"
 REFERENCE = "a frozen copy of the weights that the loss compares with"
 SAME_EXPERTS = "ranks that hold the same experts"
 
@@ -151,7 +152,7 @@ def states(
     size, stage, run = element_bytes(workload), strategy.zero_stage, strategy.runs_as
     group = shares(strategy)
     shard, trainable = group.of(parameters), group.of_trainable(parameters)
-    per_parameter = optimizer_bytes_per_parameter(workload, run)
+    per_parameter = optimizer_bytes_per_parameter(workload, strategy)
     updated = trainable if stage >= 1 else parameters.trainable
     optimizer, paged = per_parameter * updated, paged_bytes_per_parameter(workload, run) * updated
     optimizer = named(optimizer, "optimizer_bytes", "bytes", "sharded from ZeRO stage 1 on")
@@ -169,14 +170,15 @@ def states(
     wide, flat = run.gradients == "fp32" and size < FLOAT_BYTES, sums_beside(workload, strategy)
     summed = (FLOAT_BYTES if wide else size) + (size if flat else 0)
     gradients = summed * (trainable if stage >= GRADIENTS_SHARDED else parameters.trainable)
+    stepped = stepped_bytes(workload, run)
     step = 0.0
-    if size < FLOAT_BYTES and not flat:
-        step = _float32_gradients(strategy, trainable, parameters.trainable, buckets)
+    if not flat:
+        step = _step_gradients(workload, strategy, parameters.trainable, trainable, buckets)
     on_device = States(weights, gradients, optimizer, step, 0.0, (), 0.0)
     tiles, offloaded = tiles_of(strategy, trainable, buckets)
     waiting = FLOAT_BYTES if wide and stage == FULLY_SHARDED else size
     stays = stage < GRADIENTS_SHARDED or (wide and stage == GRADIENTS_SHARDED)
-    sizes = _Sizes(trainable, waiting, tiles, offloaded, gradients if stays else 0.0)
+    sizes = _Sizes(trainable, waiting, stepped, tiles, offloaded, gradients if stays else 0.0)
     return _paged(_offloaded(on_device, strategy, sizes), paged)
 
 
@@ -244,19 +246,21 @@ def _saved_by_quantising(
     return (size - packed) * parameters.quantised / ranks - scales - wider * frozen / ranks
 
 
-def _float32_gradients(
-    strategy: Strategy, shard: float, trainable: float, buckets: Buckets
+def _step_gradients(
+    workload: Workload, strategy: Strategy, trainable: float, shard: float, buckets: Buckets
 ) -> float:
-    """Bytes of the float32 gradients that exist only while the optimizer steps.
+    """Bytes of the gradients that exist only while the optimizer steps.
 
-    Stage 0 casts each gradient, then flattens all of them (fp16/fused_optimizer.py,
+    Stages 1 to 3 make one copy of a partition's, or of a sub-group's, in the type that is stepped.
+    Stage 0 casts each gradient of 16 bits, then flattens all of them (fp16/fused_optimizer.py,
     `FP16_Optimizer.step`, which bf16 uses too): both copies exist at once.
     """
+    size, stepped = element_bytes(workload), stepped_bytes(workload, strategy.runs_as)
     if strategy.zero_stage == 0:
-        return 2 * FLOAT_BYTES * trainable
+        return 2 * stepped * trainable if stepped > size else 0.0
     if strategy.zero_stage == FULLY_SHARDED:
         shard = minimum(shard, buckets.sub_group_size)
-    return FLOAT_BYTES * shard
+    return stepped * shard
 
 
 def tiles_of(strategy: Strategy, trainable: float, buckets: Buckets) -> tuple[int, int]:
@@ -276,6 +280,7 @@ class _Sizes(NamedTuple):
 
     trainable: float
     size: int
+    stepped: int  # bytes of a gradient in the step
     tiles: int
     offloaded_tiles: int
     gradients: float
@@ -365,7 +370,7 @@ def _offloaded(on_device: States, strategy: Strategy, sizes: _Sizes) -> States:
     """
     result = on_device
     if strategy.offload_optimizer != "none":
-        gradient, copies = 4.0 * sizes.trainable, sizes.size * sizes.trainable
+        gradient, copies = 1.0 * sizes.stepped * sizes.trainable, sizes.size * sizes.trainable
         copies = named(copies, "copied_bytes", "bytes", "updated weights, or gradients as summed")
         moved = result.optimizer + gradient
         to_disk = strategy.offload_optimizer == "nvme"

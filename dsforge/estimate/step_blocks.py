@@ -11,8 +11,8 @@ With `expandable_segments`, as runs of dsforge are started, pieces are joined.
 
 from __future__ import annotations
 
-from dsforge.estimate.activations import FLOAT_BYTES, element_bytes
-from dsforge.estimate.optimizer_bytes import moment_bytes, share_of_roots
+from dsforge.estimate.activations import element_bytes
+from dsforge.estimate.optimizer_bytes import moment_bytes, share_of_roots, stepped_bytes
 from dsforge.estimate.shard import RankParameters
 from dsforge.estimate.states import shares, sums_beside
 from dsforge.specs import Workload
@@ -28,7 +28,7 @@ def step_block_bytes(workload: Workload, strategy: Strategy, held: RankParameter
     zero = strategy.engine.has_zero_stages and 1 <= strategy.zero_stage <= GRADIENTS_SHARDED
     if ours or not zero or strategy.offload_optimizer != "none" or sums_beside(workload, strategy):
         return 0.0
-    size = element_bytes(workload)
-    copied = size + (FLOAT_BYTES if size < FLOAT_BYTES else 0)
+    size, stepped = element_bytes(workload), stepped_bytes(workload, strategy.runs_as)
+    copied = size + (stepped if size < stepped else 0)
     each = copied + moment_bytes(workload, strategy.runs_as) * share_of_roots(workload)
     return named(each * shares(strategy).of_trainable(held), "step_blocks", "bytes", BLOCKS)

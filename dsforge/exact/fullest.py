@@ -10,6 +10,7 @@ from __future__ import annotations
 from pydantic import BaseModel, Field
 
 from dsforge.errors import SpecError
+from dsforge.estimate.optimizer_bytes import stepped_bytes
 from dsforge.exact.peaks import MicroBatch, PhasePeak, phase_peaks
 from dsforge.exact.residency import EngineRank, Phase, resident
 from dsforge.exact.scope import ELEMENT_BYTES, KNOWN, problems
@@ -83,6 +84,7 @@ def engine_rank(
     return EngineRank(
         tensors=parameter_tensors(model, workload.lora if workload.method == "lora" else None),
         element_bytes=ELEMENT_BYTES[workload.precision],
+        master_bytes=stepped_bytes(workload, strategy.runs_as),
         zero_stage=strategy.zero_stage,
         world_size=strategy.layout.data_parallel_size,
         offload_optimizer=strategy.offload_optimizer == "cpu",

@@ -12,7 +12,6 @@ from typing import Protocol
 
 from dsforge.exact.autograd_sim import Block, MemoryMeter
 from dsforge.exact.residency import (
-    MASTER_BYTES,
     EngineRank,
     gathered_elements,
     partition_elements,
@@ -73,8 +72,8 @@ class _Whole:
         trained = sum(self.engine.trained)
         if self.engine.mixed:
             flat = Block(self.meter, 0)
-            copies = Block(self.meter, MASTER_BYTES * trained)
-            flat = Block(self.meter, MASTER_BYTES * trained)
+            copies = Block(self.meter, self.engine.master_bytes * trained)
+            flat = Block(self.meter, self.engine.master_bytes * trained)
             del copies
             self.held.clear()
             del flat
@@ -137,7 +136,7 @@ class _Buckets:
         own, size = partition_pieces(engine), partition_elements(engine)
         meter.allocate_and_free(FLOAT64_BYTES * max(own))
         flat = Block(meter, engine.element_bytes * size if len(own) > 1 else 0)
-        gradient = Block(meter, MASTER_BYTES * size) if engine.mixed else flat
+        gradient = Block(meter, engine.master_bytes * size) if engine.mixed else flat
         del flat
         self.part = None
         del gradient
@@ -186,7 +185,7 @@ class _Buckets:
         if own and engine.offload_optimizer:
             if last:
                 self.meter.allocate_and_free(FLOAT64_BYTES * own)
-                self.meter.allocate_and_free(MASTER_BYTES * own if engine.mixed else 0)
+                self.meter.allocate_and_free(engine.master_bytes * own if engine.mixed else 0)
         elif own and self.fresh is None:
             size = engine.element_bytes * sum(touched_elements(engine))
             self.fresh = Block(self.meter, size)
@@ -232,7 +231,7 @@ class _Partitions:
         meter.allocate_and_free(FLOAT64_BYTES * max(parts))
         for group in _chunks(parts, engine.sub_group_size - 1):
             flat = Block(meter, engine.element_bytes * sum(group) if len(group) > 1 else 0)
-            gradient = Block(meter, MASTER_BYTES * sum(group)) if engine.mixed else flat
+            gradient = Block(meter, engine.master_bytes * sum(group)) if engine.mixed else flat
             del flat, gradient
         meter.change(small_bytes(engine))
 

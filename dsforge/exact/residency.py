@@ -15,8 +15,8 @@ from dsforge.strategy import FULLY_SHARDED, ZeroStage
 
 Phase = Literal["init", "accumulation", "forward", "backward", "step"]
 
-MASTER_BYTES = 4  # of a float32 weight
-MOMENT_BYTES = 8  # of Adam's two moments of a weight
+FLOAT_BYTES = 4
+MOMENTS = 2  # of Adam, in the type of the master weight
 ALIGNMENT_ELEMENTS = 2  # per rank: nccl_start_alignment_factor, stage_1_and_2.py:369
 FLAG_BYTES = 4  # FusedAdam's overflow flag, fused_adam.py:96
 NORM_BYTES = 4  # gradient norm kept by stages 1 and 2, stage_1_and_2.py:3071
@@ -63,6 +63,7 @@ class EngineRank(NamedTuple):
     rank: int = 0
     offload_optimizer: bool = False  # to the CPU
     accumulates: bool = False  # more than one micro step
+    master_bytes: int = FLOAT_BYTES  # of a master weight, a moment, a gradient in the step
     reduce_bucket_size: int = 500_000_000
     overlap_comm: bool = False
     persistence_threshold: int = 100_000
@@ -78,8 +79,13 @@ class EngineRank(NamedTuple):
 
     @property
     def mixed(self) -> bool:
-        """Whether the weights are in 16 bits."""
-        return self.element_bytes < MASTER_BYTES
+        """Whether the optimizer steps another type than the weights have."""
+        return self.element_bytes < self.master_bytes
+
+    @property
+    def moment_bytes(self) -> int:
+        """Bytes of the moments of a weight."""
+        return MOMENTS * self.master_bytes
 
 
 def resident(engine: EngineRank, phase: Phase) -> Residency:
@@ -152,6 +158,7 @@ def _replicated(engine: EngineRank, phase: Phase) -> Residency:
     """
     trained = sum(engine.trained)
     ready = engine.mixed or phase != "init"
+    master = engine.master_bytes if engine.mixed else 0
     holds_gradient = phase in ("accumulation", "backward")
     if phase == "forward" and engine.accumulates:
         holds_gradient = True
@@ -159,8 +166,7 @@ def _replicated(engine: EngineRank, phase: Phase) -> Residency:
         OwnerBytes(
             parameter=engine.element_bytes * sum(t.elements for t in engine.tensors),
             gradient=engine.element_bytes * trained if holds_gradient else 0,
-            optimizer_state=trained * ((MASTER_BYTES if engine.mixed else 0) + MOMENT_BYTES * ready)
-            + FLAG_BYTES,
+            optimizer_state=trained * (master + engine.moment_bytes * ready) + FLAG_BYTES,
         ),
         OwnerBytes(),
     )
@@ -171,7 +177,7 @@ def _optimizer_sharded(engine: EngineRank, phase: Phase) -> Residency:
     size, part = engine.element_bytes, partition_elements(engine)
     frozen = sum(t.elements for t in engine.tensors if not t.trainable)
     parameter = size * (part * engine.world_size + frozen)
-    state = part * (MASTER_BYTES + (0 if phase == "init" else MOMENT_BYTES))
+    state = part * (engine.master_bytes + (0 if phase == "init" else engine.moment_bytes))
     if engine.offload_optimizer:
         return _optimizer_on_host(engine, phase, parameter=parameter, state=state)
     norm = 0 if phase == "init" else NORM_BYTES
@@ -222,12 +228,13 @@ def _optimizer_on_host(
     waits = phase == "accumulation" or (phase == "forward" and engine.accumulates)
     norms = 8 * len(touched) if phase == "backward" else 0
     whole = size * sum(engine.trained) if engine.zero_stage == 1 and waits else 0
-    accumulated = engine.zero_stage != 1 and engine.accumulates and phase != "init"
+    shared = engine.master_bytes < FLOAT_BYTES  # sums are in the gradient that is stepped
+    accumulated = engine.zero_stage != 1 and engine.accumulates and phase != "init" and not shared
     saved = size * sum(touched) if accumulated else 0
     norm = 0 if phase == "init" else NORM_BYTES
     return Residency(
         OwnerBytes(parameter, whole, 0, staging + norms + _waiting_buckets(engine, phase)),
-        OwnerBytes(0, MASTER_BYTES * part + saved, state, staging + size * part + norm),
+        OwnerBytes(0, engine.master_bytes * part + saved, state, staging + size * part + norm),
     )
 
 
@@ -241,7 +248,7 @@ def _fully_sharded(engine: EngineRank, phase: Phase) -> Residency:
     part = sum(_part(t, world) for t in trained)
     parameter = sum(weight_bytes(engine, t) * _part(t, world) for t in engine.tensors)
     parameter += _gathered_bytes(engine, phase)
-    state = part * (MASTER_BYTES + (0 if phase == "init" else MOMENT_BYTES))
+    state = part * (engine.master_bytes + (0 if phase == "init" else engine.moment_bytes))
     bucket = size * engine.reduce_bucket_size
     norm = 0 if phase == "init" else ZERO3_NORM_BYTES
     if not engine.offload_optimizer:
@@ -253,7 +260,7 @@ def _fully_sharded(engine: EngineRank, phase: Phase) -> Residency:
         )
         return Residency(device, OwnerBytes())
     norms = 8 * len(trained) if phase == "backward" else 0
-    host = OwnerBytes(0, (MASTER_BYTES + size) * part, state, ZERO3_FLAG_BYTES + norm // 2)
+    host = OwnerBytes(0, (engine.master_bytes + size) * part, state, ZERO3_FLAG_BYTES + norm // 2)
     return Residency(OwnerBytes(parameter, 0, 0, bucket + norms), host)
 
 
@@ -270,7 +277,7 @@ def weight_bytes(engine: EngineRank, tensor: Tensor) -> int:
     """
     adapter = tensor.trainable and any(not t.trainable for t in engine.tensors)
     kept = adapter and engine.zero_stage == FULLY_SHARDED
-    return MASTER_BYTES if kept else engine.element_bytes
+    return FLOAT_BYTES if kept else engine.element_bytes
 
 
 def _gathered_bytes(engine: EngineRank, phase: Phase) -> int:

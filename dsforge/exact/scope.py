@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 from dsforge.errors import Problem
 from dsforge.estimate.loss import loss_of
-from dsforge.exact.residency import MASTER_BYTES
+from dsforge.exact.residency import FLOAT_BYTES
 from dsforge.specs import ClusterSpec, ModelSpec, Workload
 from dsforge.strategy import FULLY_SHARDED, Strategy
 
 KINDS = ("llama", "mistral", "qwen2")  # `model_type`s; a size without a kind counts as a Llama
-ELEMENT_BYTES = {"bf16": 2, "fp16": 2, "fp32": MASTER_BYTES}
+ELEMENT_BYTES = {"bf16": 2, "fp16": 2, "fp32": FLOAT_BYTES}
 PLACES = ("none", "cpu")  # of the optimizer
 KNOWN = (
     f"dense decoders ({', '.join(KINDS)}) on DeepSpeed's data parallelism: ZeRO 0 to 3, AdamW on "

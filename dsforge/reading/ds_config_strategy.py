@@ -33,6 +33,7 @@ def fixed_settings(config: DsConfig) -> Settings:
         ("strategy", "hpz_partition_size"): config.hpz_partition_size if stage3 else 1,
         ("strategy", "quantized_weights"): (config.quantized_weights and stage3) or None,
         ("strategy", "quantized_gradients"): (config.quantized_gradients and stage3) or None,
+        ("strategy", "bf16_states"): config.bf16_states or None,
         ("strategy", "gradient_type"): "fp32" if config.sums_in_fp32 else None,
         ("strategy", "communication_type"): "fp32" if config.sends_fp32 else None,
         ("strategy", "tensor_parallel_size"): config.tensor_parallel_size,
@@ -134,6 +135,11 @@ def unpriced_values(config: DsConfig) -> Iterator[Problem]:
         key = "zero_optimization.offload_optimizer.ratio"
         message = f"`{key}` (={config.offload_ratio}) is not supported by the estimate with NVMe"
         yield Problem("ds-config-unpriced", message, "use 1, or device cpu")
+    if config.bf16_masters != config.bf16_moments:
+        keys = ("bf16_master_weights_and_grads", "bf16_optimizer_states")
+        alone, other = keys if config.bf16_masters else keys[::-1]
+        message = f"`{alone}` (=true) is not supported by the estimate without `{other}`"
+        yield Problem("ds-config-unpriced", message, "set both, or neither")
     yield from _types(config)
 
 

@@ -75,6 +75,7 @@ class Job(NamedTuple):
     micro_batch_size: int
     gradient_accumulation_steps: int
     bf16: bool
+    bf16_states: bool  # master weights, gradients and moments in bf16, too
     loss_scale: LossScale | None
     optimizer: OptimizerBlock
     gradient_clipping: float
@@ -220,6 +221,7 @@ def _job(plan: Plan, strategy: Strategy) -> Job:
         micro_batch_size=strategy.micro_batch_size,
         gradient_accumulation_steps=strategy.gradient_accumulation_steps,
         bf16=plan.workload.precision in ("bf16", "fp8"),
+        bf16_states=not strategy.runs_as.master_weights,
         loss_scale=LossScale() if plan.workload.precision == "fp16" else None,
         optimizer=_optimizer(plan.workload, plan.cluster, sharded=strategy.zero_stage > 0),
         gradient_clipping=plan.workload.gradient_clipping,

@@ -36,6 +36,10 @@ OWN = (PLANNER, TRAIN)  # limits of `dsforge train`: another trainer may use the
 RELEASE = "0.19.0"  # the newest that knows every constraint
 HALF = EXECUTIONS["deepspeed"].model_copy(update={"offload_ratio": 0.5})
 WIDE = EXECUTIONS["deepspeed"].model_copy(update={"gradients": "fp32"})
+HALF_STATES = EXECUTIONS["deepspeed"].model_copy(update={"master_weights": False})
+SUMMED = HALF_STATES.model_copy(update={"gradients": "fp32"})
+HALF_ON_CPU = strategy(zero_stage=2, offload_optimizer="cpu", execution=HALF_STATES)
+IN_BF16 = {"bf16_master_weights_and_grads": True, "bf16_optimizer_states": True}
 PARTITION = {"pipeline": {"stages": 2, "partition": [16, 15]}}
 
 
@@ -105,6 +109,24 @@ ROWS = (
         strategy(zero_stage=3, offload_optimizer="nvme"),
         strategy(zero_stage=3, offload_optimizer="cpu"),
         (PLANNER, LINT),  # a rank of train has its own disk, which it opens
+    ),
+    Row(
+        "bf16-states-stage",
+        strategy(execution=HALF_STATES),
+        strategy(zero_stage=1, execution=HALF_STATES),
+        OWN,  # lint has one rule for the keys of bf16 and of fp16
+    ),
+    Row(
+        "bf16-states-sums",
+        strategy(zero_stage=1, execution=SUMMED),
+        strategy(zero_stage=2, execution=SUMMED),
+    ),
+    Row(
+        "bf16-states-offload",
+        HALF_ON_CPU,
+        HALF_ON_CPU,
+        work=workload(optimizer="lion"),
+        good_work=workload(),
     ),
     Row("grad-accum-dtype", strategy(execution=WIDE), strategy(zero_stage=1, execution=WIDE)),
     Row(
@@ -239,12 +261,13 @@ ELSEWHERE = {
 def settings_of(how: Strategy, work: Workload) -> dict[str, Any]:
     """The ds_config that says what a strategy is, legal or not."""
     layout, zero = how.layout, {"stage": how.zero_stage}
+    states = {} if how.runs_as.master_weights else IN_BF16
     settings: dict[str, Any] = {
         "train_batch_size": work.global_batch_size,
         "train_micro_batch_size_per_gpu": how.micro_batch_size,
         "gradient_accumulation_steps": how.gradient_accumulation_steps,
         "gradient_clipping": 1.0,
-        work.precision: {"enabled": True},
+        work.precision: {"enabled": True, **states},
         "optimizer": {"type": work.optimizer, "params": {"lr": 1e-5}},
         "zero_optimization": zero,
     }

@@ -47,6 +47,7 @@ SAID: dict[str, Any] = {
 }
 VALUES = {"buckets": BUCKETS}
 NEEDED = {  # what a word is said with, where it means something
+    "bf16_states": {"zero_stage": 1},
     "offload_parameters": {"zero_stage": 3},
     "hpz_partition_size": {"zero_stage": 3},
     "offload_activations": {"recompute": "full"},
@@ -136,7 +137,7 @@ def test_a_trainer_of_other_files_contradicts_megatron(trainer: str) -> None:
     assert problem.message == (
         f"bf16_states (=true), trainer (={trainer}) have no meaning for Megatron-LM"
     )
-    assert "bf16_states requires trainer ddp, fsdp or torchtune" in problem.hint
+    assert "bf16_states requires trainer ddp, deepspeed, fsdp or torchtune" in problem.hint
     assert "trainer requires back_end deepspeed" in problem.hint
 
 

@@ -138,8 +138,12 @@ OTHER: dict[str, tuple[dict[str, Any], Any]] = {
     "zero_optimization.offload_param.device": (BASE, "cpu"),
     "zero_optimization.offload_optimizer.ratio": (TILED, 0.5),
 }
-CHECKED_VALUES: dict[str, Any] = {
-    "pipeline.partition": [1, 15],
+OLD_NAME = {**BASE, "bf16": None, "bfloat16": {"enabled": True}}
+HALF_STATES = ("bf16_master_weights_and_grads", "bf16_optimizer_states")
+CHECKED_VALUES: dict[str, tuple[dict[str, Any], Any]] = {  # none of the two keys without the other
+    "pipeline.partition": (PIPELINE, [1, 15]),
+    **{f"bf16.{key}": (BASE, True) for key in HALF_STATES},
+    **{f"bfloat16.{key}": (OLD_NAME, True) for key in HALF_STATES},
 }
 GPUS = 16
 
@@ -268,12 +272,25 @@ def test_what_is_off_or_not_read_is_let_through() -> None:
 @pytest.mark.parametrize("path", CHECKED_VALUES)
 def test_a_value_without_a_price_is_refused(path: str, tmp_path: Path) -> None:
     """Never priced as if it were not there."""
-    base = PIPELINE if path.startswith("pipeline") else BASE
-    config = changed(base, path, CHECKED_VALUES[path])
+    config = changed(CHECKED_VALUES[path][0], path, CHECKED_VALUES[path][1])
 
     with pytest.raises(SpecError) as caught:
         figures(tmp_path, config)
-    assert path in str(caught.value.problems[0])
+    assert path.rpartition(".")[2] in str(caught.value.problems[0])
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+@pytest.mark.parametrize("block", ["bf16", "bfloat16"])
+def test_states_in_bf16_are_read_and_priced(block: str, stage: int, tmp_path: Path) -> None:
+    """Master weights and moments take half."""
+    half = dict.fromkeys(HALF_STATES, True)
+    config = {**BASE, "bf16": None, block: {"enabled": True}, "zero_optimization": {"stage": stage}}
+    usual, _ = figures(tmp_path, config)
+    narrow, _ = figures(tmp_path, {**config, block: {"enabled": True, **half}})
+
+    saved = usual.terms.optimizer_state - narrow.terms.optimizer_state
+    assert saved == pytest.approx(usual.terms.optimizer_state / 2)
+    assert usual.allocated_bytes.likely > narrow.allocated_bytes.likely
 
 
 def test_transformers_fills_buckets_in_by_the_models_width() -> None:

@@ -72,7 +72,7 @@ def without_buckets(strategy: Strategy) -> dict[str, Any]:
 
 
 def constraints(draw: random.Random, strategy: Strategy) -> Constraints:
-    """A drawn strategy as constraints, some of them with ZeRO++ or float32 sums."""
+    """A drawn strategy as constraints, some with ZeRO++, float32 sums or bf16 states."""
     layout, stage = strategy.layout, strategy.zero_stage
     more: dict[str, Any] = {}
     if stage == 3 and draw.random() < 0.5:
@@ -82,6 +82,8 @@ def constraints(draw: random.Random, strategy: Strategy) -> Constraints:
             more["offload_ratio"] = draw.choice((0.0, 0.3, 0.9))
     elif stage and draw.random() < 0.3:
         more = {"gradient_type": "fp32", "communication_type": draw.choice((None, "fp32"))}
+    elif stage and draw.random() < 0.3:
+        more = {"bf16_states": True}
     return Constraints(
         back_end="deepspeed",
         micro_batch_size=strategy.micro_batch_size,

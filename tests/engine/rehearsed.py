@@ -18,10 +18,11 @@ from dsforge.rehearse.report import PhaseAccount
 from dsforge.specs import LoraSpec, ModelSpec
 from dsforge.strategy import ZeroStage
 
-Precision = Literal["bf16", "fp16", "fp32"]
-ELEMENT_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
+Precision = Literal["bf16", "bf16_states", "fp16", "fp32"]
+ELEMENT_BYTES = {"bf16": 2, "bf16_states": 2, "fp16": 2, "fp32": 4}
+IN_BF16 = {"bf16_master_weights_and_grads": True, "bf16_optimizer_states": True}
 STAGES: tuple[ZeroStage, ...] = (0, 1, 2, 3)
-PRECISIONS: tuple[Precision, ...] = ("bf16", "fp16", "fp32")
+PRECISIONS: tuple[Precision, ...] = ("bf16", "bf16_states", "fp16", "fp32")
 WORLDS = (1, 2, 3, 8, 64)
 LORA = LoraSpec(rank=4)
 BUCKET, SMALL, SAMPLES, TOKENS = 20_000, 1_000, 2, 16
@@ -47,6 +48,11 @@ class Cell(NamedTuple):
     tied: bool
     lora: bool
     world: int
+
+    @property
+    def in_bf16(self) -> bool:
+        """Whether the optimizer steps weights of 16 bits."""
+        return self.precision == "bf16_states"
 
     @property
     def rank(self) -> int:
@@ -83,7 +89,11 @@ class Cell(NamedTuple):
             "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}},
             "zero_optimization": zero,
         }
-        return config if self.precision == "fp32" else config | {self.precision: {"enabled": True}}
+        if self.precision == "fp32":
+            return config
+        if self.in_bf16:
+            return config | {"bf16": {"enabled": True, **IN_BF16}}
+        return config | {self.precision: {"enabled": True}}
 
     def engine(self) -> EngineRank:
         """The same for the simulator."""
@@ -95,6 +105,7 @@ class Cell(NamedTuple):
             rank=self.rank,
             offload_optimizer=self.offload,
             accumulates=self.accumulation > 1,
+            master_bytes=2 if self.in_bf16 else 4,
             reduce_bucket_size=BUCKET,
             overlap_comm=True,
             persistence_threshold=SMALL,
@@ -111,9 +122,10 @@ class Cell(NamedTuple):
 
 
 def cells() -> list[Cell]:
-    """Every legal cell: DeepSpeed cannot offload without ZeRO."""
+    """Every legal cell: DeepSpeed has neither offload nor bf16 states without ZeRO."""
     axes = (STAGES, (False, True), PRECISIONS, (1, 4), (True, False), (False, True), WORLDS)
-    return [Cell(*cell) for cell in itertools.product(*axes) if cell[0] or not cell[1]]
+    every = (Cell(*cell) for cell in itertools.product(*axes))
+    return [cell for cell in every if cell.stage or not (cell.offload or cell.in_bf16)]
 
 
 def rehearsed(cell: Cell) -> dict[str, Any]:

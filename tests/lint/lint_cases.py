@@ -7,6 +7,7 @@ from pathlib import Path
 from lint_other_cases import ACCELERATE, ENVIRONMENT, HOSTS, MEGATRON, TRAINING
 from lint_texts import (
     AIO,
+    BF16_STATES,
     DIRTY,
     DISK,
     ETHERNET,
@@ -100,7 +101,11 @@ PRECISION = {
     "bf16-old-name": config({"bf16": REMOVED, "bfloat16.enabled": True}, {}),
     "half-states-stage": config(
         {"zero.stage": 0, "bf16.bf16_master_weights_and_grads": True},
+        BF16_STATES,
+    ),
+    "half-masters-on-device": config(
         {"bf16.bf16_master_weights_and_grads": True},
+        BF16_STATES,
     ),
     "bf16-states-alone": config(
         {"bf16.bf16_optimizer_states": True},
@@ -118,6 +123,14 @@ PRECISION = {
     "grad-accum-dtype": config(
         {"zero.stage": 0, "data_types": {"grad_accum_dtype": "fp32"}},
         {"zero.stage": 1, "data_types": {"grad_accum_dtype": "fp32"}},
+    ),
+    "bf16-states-sums": config(
+        {"zero.stage": 1, **BF16_STATES, "data_types": {"grad_accum_dtype": "fp32"}},
+        {"zero.stage": 1, **BF16_STATES},
+    ),
+    "bf16-states-offload": config(
+        {**BF16_STATES, "zero.offload_optimizer": {"device": "cpu"}, "optimizer.type": "Lion"},
+        {**BF16_STATES, "zero.offload_optimizer": {"device": "cpu"}},
     ),
 }
 

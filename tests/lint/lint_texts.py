@@ -79,6 +79,7 @@ def scheduled(name: str, **params: Any) -> dict[str, Any]:
 
 
 FILLED = {"gradient_clipping": "auto"}  # as Hugging Face trainers have it
+BF16_STATES = {"bf16.bf16_master_weights_and_grads": True, "bf16.bf16_optimizer_states": True}
 FP16 = {"bf16": REMOVED, "fp16.enabled": True}
 TP2 = {"tensor_parallel": {"autotp_size": 2}}
 DIRTY = '{"fp16": {"enabled": true}, "train_micro_batch_size_per_gpu": 1%s}'

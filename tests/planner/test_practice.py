@@ -79,7 +79,7 @@ def test_mixed_precision_adam_takes_16_to_20_gb_per_billion(
 
 def test_5_billion_parameters_are_the_ceiling_of_one_80_gb_card() -> None:
     """States of 5 B at 16 bytes a parameter fill 80 GB; 7 B do not fit without offload."""
-    per_parameter = 2 + 2 + optimizer_bytes_per_parameter(workload())
+    per_parameter = 2 + 2 + optimizer_bytes_per_parameter(workload(), strategy(1))
     plan = choose(ask("llama-2-7b", cluster(1, 1), workload()))
 
     assert 80e9 / per_parameter == pytest.approx(5e9)

@@ -204,6 +204,18 @@ RULES: tuple[Rule[CheckedFile], ...] = (
         ds_config=("data_types", "grad_accum_dtype"),
     ),
     _rule(
+        engine.bf16_states_with_sums,
+        why="ZeRO stage 1 with float32 sums is run by another optimizer, whose states are in "
+        "float32 whatever this key says.",
+        ds_config=("bf16", "bf16_optimizer_states"),
+    ),
+    _rule(
+        engine.bf16_states_offloaded,
+        why="On the CPU only DeepSpeed's Adam keeps moments in bf16; others stop the engine with "
+        "an assertion.",
+        ds_config=("optimizer", "type"),
+    ),
+    _rule(
         engine.hpz_stage,
         why="Below stage 3 the key is accepted and does nothing, so the traffic is not reduced.",
         evidence="deepspeedai/DeepSpeed#6889",

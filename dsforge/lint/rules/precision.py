@@ -185,6 +185,23 @@ ROWS = rules(
         when=(If("@stage", "is", 0),),
     ),
     Row(
+        "half-masters-on-device",
+        "error",
+        If("fp16.fp16_master_weights_and_grads bf16.bf16_master_weights_and_grads", "on"),
+        "`{key}` requires an offloaded optimizer",
+        'set `zero_optimization.offload_optimizer.device` to "cpu"; in bf16 '
+        "`bf16_optimizer_states` keeps all states on the device",
+        title="Half-precision master weights on the device.",
+        why="Moments in fp32 are stepped with half-precision weights by DeepSpeed's CPU Adam only; "
+        "the engine stops with an assertion.",
+        evidence="DeepSpeed runtime/base_optimizer.py, _configure_master_weights",
+        when=(
+            If("@stage", "above", 0),
+            If("@offload_optimizer", "is", "none"),
+            If("bf16.bf16_optimizer_states", "not on"),
+        ),
+    ),
+    Row(
         "bf16-states-alone",
         "error",
         If("bf16.bf16_optimizer_states", "on"),

@@ -1,4 +1,4 @@
-"""AdamW of bitsandbytes under DeepSpeed: moments in 8 bits or in pages."""
+"""States of the optimizer under DeepSpeed: in 8 bits, in pages, or all in bf16."""
 
 from __future__ import annotations
 
@@ -44,6 +44,28 @@ def test_moments_of_bitsandbytes_train_like_those_of_torch(
     assert low[-1] < low[0] - 0.1
     assert low == pytest.approx(usual, abs=0.05)
     assert (torch.uint8 in kinds) == (states == "8bit")
+
+
+@pytest.mark.parametrize(
+    "stage", [3, *(pytest.param(stage, marks=pytest.mark.slow) for stage in (1, 2))]
+)
+def test_states_in_bf16_train_and_are_saved(stage: int, tiny_llama: Path, tmp_path: Path) -> None:
+    """Two ranks lower the loss, stop and go on; no state of the checkpoint is in float32."""
+    import torch
+
+    half = {"bf16_master_weights_and_grads": True, "bf16_optimizer_states": True}
+    config = ds_config(stage, bf16={"enabled": True, **half})
+    write_job(tmp_path, tiny_llama, config, schedule="constant")
+    ranks.train(tmp_path, 2, "--steps", "4")
+    again = ranks.train(tmp_path, 2)
+    losses = runs.figures(tmp_path / "output", "loss")
+    (file, *_) = (tmp_path / "output/checkpoints/global_step8").glob("*optim_states.pt")
+    large = [t for t in _tensors(torch.load(file, weights_only=False)) if t.numel() > 10_000]
+
+    assert "resumed from" in again
+    assert losses[-1] < losses[0] - 0.1
+    assert {tensor.dtype for tensor in large} == {torch.bfloat16}
+    assert len(large) >= 3  # master weights and two moments
 
 
 def _tensors(held: object) -> list[Any]:
