@@ -170,15 +170,13 @@ def states(
     wide, flat = run.gradients == "fp32" and size < FLOAT_BYTES, sums_beside(workload, strategy)
     summed = (FLOAT_BYTES if wide else size) + (size if flat else 0)
     gradients = summed * (trainable if stage >= GRADIENTS_SHARDED else parameters.trainable)
-    stepped = stepped_bytes(workload, run)
-    step = 0.0
-    if not flat:
-        step = _step_gradients(workload, strategy, parameters.trainable, trainable, buckets)
+    step = 0.0 if flat else _step_gradients(workload, strategy, updated, buckets)
     on_device = States(weights, gradients, optimizer, step, 0.0, (), 0.0)
     tiles, offloaded = tiles_of(strategy, trainable, buckets)
     waiting = FLOAT_BYTES if wide and stage == FULLY_SHARDED else size
     stays = stage < GRADIENTS_SHARDED or (wide and stage == GRADIENTS_SHARDED)
-    sizes = _Sizes(trainable, waiting, stepped, tiles, offloaded, gradients if stays else 0.0)
+    stepped, stay = stepped_bytes(workload, run), gradients if stays else 0.0
+    sizes = _Sizes(trainable, waiting, stepped, tiles, offloaded, stay)
     return _paged(_offloaded(on_device, strategy, sizes), paged)
 
 
@@ -247,9 +245,9 @@ def _saved_by_quantising(
 
 
 def _step_gradients(
-    workload: Workload, strategy: Strategy, trainable: float, shard: float, buckets: Buckets
+    workload: Workload, strategy: Strategy, elements: float, buckets: Buckets
 ) -> float:
-    """Bytes of the gradients that exist only while the optimizer steps.
+    """Bytes of the gradients that exist only while the optimizer steps; it updates `elements`.
 
     Stages 1 to 3 make one copy of a partition's, or of a sub-group's, in the type that is stepped.
     Stage 0 casts each gradient of 16 bits, then flattens all of them (fp16/fused_optimizer.py,
@@ -257,10 +255,10 @@ def _step_gradients(
     """
     size, stepped = element_bytes(workload), stepped_bytes(workload, strategy.runs_as)
     if strategy.zero_stage == 0:
-        return 2 * stepped * trainable if stepped > size else 0.0
+        return 2 * stepped * elements if stepped > size else 0.0
     if strategy.zero_stage == FULLY_SHARDED:
-        shard = minimum(shard, buckets.sub_group_size)
-    return stepped * shard
+        elements = minimum(elements, buckets.sub_group_size)
+    return stepped * elements
 
 
 def tiles_of(strategy: Strategy, trainable: float, buckets: Buckets) -> tuple[int, int]:
