@@ -53,10 +53,10 @@ HEALTHY = document("healthy")["texts"]
 HINTS = {rule.id for rule in rulebook().values() if rule.kind == "hint"}
 
 
-def each_third(answers: list[Answer]) -> list[Any]:
-    """All answers as parameters; two of three are tried by the slow tests only."""
+def each_fifth(answers: list[Answer]) -> list[Any]:
+    """All answers as parameters; four of five are tried by the slow tests only."""
     return [
-        pytest.param(answer, marks=[pytest.mark.slow] if place % 3 else [])
+        pytest.param(answer, marks=[pytest.mark.slow] if place % 5 else [])
         for place, answer in enumerate(answers)
     ]
 
@@ -182,7 +182,7 @@ def taken_over(answer: Answer, groups: list[str]) -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize("answer", each_third(ANSWERS), ids=lambda answer: answer.failure.source)
+@pytest.mark.parametrize("answer", each_fifth(ANSWERS), ids=lambda answer: answer.failure.source)
 def test_harmless_lines_take_over_no_failure(answer: Answer) -> None:
     """Some ordinary lines, others for each failure, leave its answer as it was."""
     chance = random.Random(answer.failure.text)  # noqa: S311
@@ -204,7 +204,7 @@ def test_no_harmless_line_takes_over_a_failure(answer: Answer) -> None:
 
 @pytest.mark.parametrize(
     "answer",
-    each_third([a for a in ANSWERS if not a.failure.wrapped]),
+    each_fifth([a for a in ANSWERS if not a.failure.wrapped]),
     ids=lambda answer: answer.failure.source,
 )
 def test_a_harmless_line_between_two_lines_of_a_failure_changes_nothing(answer: Answer) -> None:
