@@ -243,8 +243,8 @@ def _layer(model: ModelSpec, setting: Setting, *, moe_layer: bool) -> LinearTime
 
 
 def _resident_bytes(model: ModelSpec, setting: Setting, *, moe_layer: bool) -> float:
-    """Bytes that no token count changes: of idle experts, gradient sums in fp32."""
-    weights = 1.0 * product_elements(model, moe_layer=moe_layer)
+    """Bytes that no token count changes: of idle experts, fp32 sums of gradients that there are."""
+    weights, lora = 1.0 * product_elements(model, moe_layer=moe_layer), setting.adapters
     idle = 0.0
     if moe_layer and model.moe:
         matrices = 3 if model.gated_mlp else 2
@@ -254,7 +254,10 @@ def _resident_bytes(model: ModelSpec, setting: Setting, *, moe_layer: bool) -> f
         idle = named(
             idle, "idle_expert_elements", "elements", "experts without tokens on this rank"
         )
-    summed = FP32_SUM_BYTES * (weights + idle) if setting.execution.gradients == "fp32" else 0.0
+    trained = weights + idle
+    if lora is not None:
+        trained = 1.0 * lora.rank * adapter_sides(model, lora, moe_layer=moe_layer)
+    summed = FP32_SUM_BYTES * trained if setting.execution.gradients == "fp32" else 0.0
     return (setting.passes * setting.size * idle + summed) / setting.tp
 
 

@@ -346,12 +346,15 @@ def _expert_sizes(request: Request, back_end: BackEnd, ranks: int) -> tuple[int,
 
 
 def _zero_stages(fixed: Constraints, back_end: BackEnd, layout: Layout) -> tuple[ZeroStage, ...]:
+    """ZeRO stages that are tried for a layout: the one that is fixed, or those that go with it."""
     if fixed.zero_stage is not None:
         return (fixed.zero_stage,)
     if ways(fixed, back_end) and BY_NAME[back_end].has_zero_stages:
         return stages_of_ways(fixed, back_end, shared=layout.shard_ranks > 1)
     if not BY_NAME[back_end].has_zero_stages:
         return (1,) if layout.shard_ranks > 1 else (0,)
+    if fixed.trainer is not None and BY_NAME[fixed.trainer].states == "fp32_replicas":
+        return (0,)  # who shards its optimizer says so
     cut = Case(
         pipeline_parallel_size=layout.pipeline_parallel_size,
         tensor_parallel_size=layout.tensor_parallel_size,

@@ -58,7 +58,7 @@ def appraise(request: Request) -> Plan:
     """
     found = _explored(Explorer(request))
     if found.fitting:
-        best = choice(request, _with_whole_sequences(request, found.fitting))
+        best = choice(request, _as_others_run(request, found.fitting))
     elif found.tight:
         best = _nearest(found)
     else:
@@ -66,19 +66,22 @@ def appraise(request: Request) -> Plan:
     return _plan(request, best.strategy, rivals(request, found.explored), ())
 
 
-def _with_whole_sequences(
-    request: Request, fitting: tuple[Candidate, ...]
-) -> tuple[Candidate, ...]:
-    """The plans of others that split no sequence, where nobody asked for that and one fits.
+def _as_others_run(request: Request, fitting: tuple[Candidate, ...]) -> tuple[Candidate, ...]:
+    """The plans of others without what is off unless they say so, where one of those fits.
 
-    Ulysses changes the model's code: who runs it says so. By the likely estimate a plan with whole
-    sequences fits; that the upper one does not is no reason for a run that somebody else set up.
+    Ulysses changes the model's code, and a second copy of the weights (hpZ, hybrid sharding) is a
+    setting of its own: who runs them says so. By the likely estimate a plan without them fits; that
+    the upper one does not is no reason for a run that somebody else set up.
     """
     fixed = request.constraints
-    if fixed.software != "others" or fixed.context_parallel_size is not None:
+    if fixed.software != "others":
         return fitting
-    whole = tuple(one for one in fitting if not _is_split_by_ulysses(one))
-    return whole if any(map(_has_ulysses, whole)) else fitting
+    if fixed.context_parallel_size is None:
+        whole = tuple(one for one in fitting if not _is_split_by_ulysses(one))
+        fitting = whole if any(map(_has_ulysses, whole)) else fitting
+    if fixed.hpz_partition_size is None:
+        fitting = tuple(one for one in fitting if one.family.hpz_partition_size == 1) or fitting
+    return fitting
 
 
 def _is_split_by_ulysses(one: Candidate) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import pytest
 from planning import ask, cluster, strategy, workload
 
+import dsforge
 from dsforge import catalog
 from dsforge.constraints import check
 from dsforge.estimate.buckets import ENGINE
@@ -434,3 +435,29 @@ def test_memory_of_llama_7b_under_zero3_matches_the_engine() -> None:
     memory = estimate_memory(model, cluster(8), workload(2048, 128), how)
 
     assert memory.allocated_bytes.likely / 1024**3 == pytest.approx(26, rel=0.12)
+
+
+@pytest.mark.parametrize("method", ["full", "lora"])
+@pytest.mark.parametrize("trainer", ["deepspeed", "fsdp"])
+def test_others_hold_one_copy_of_the_weights_unless_they_say_so(method: str, trainer: str) -> None:
+    """On two nodes a second copy in each would be faster; it is a setting that is off."""
+    said = {"software": "others", "trainer": trainer, "zero_stage": 3, "micro_batch_size": 1}
+    work = {"global_batch_size": 64, "sequence_length": 2048, "method": method}
+    on = {"gpu": "a100-80gb", "gpus_per_node": 8, "nodes": 2}
+    usual, copied = (
+        dsforge.estimate("llama-3.1-8b", on, work, strategy={**said, **more}).plan
+        for more in ({}, {"hpz_partition_size": 8})
+    )
+
+    assert usual.strategy.hpz_partition_size == 1
+    assert copied.choice.time.step_s.likely < usual.choice.time.step_s.likely
+
+
+def test_replicas_hold_the_whole_optimizer_unless_they_say_so() -> None:
+    """8 B in DDP do not fit 80 GB; that ZeRO stage 1 would is another program."""
+    work = {"global_batch_size": 16, "sequence_length": 512}
+    on = {"gpu": "a100-80gb", "gpus_per_node": 8, "nodes": 2}
+    plan = dsforge.estimate("llama-3.1-8b", on, work, strategy={"trainer": "ddp"}).plan
+
+    assert plan.strategy.zero_stage == 0
+    assert plan.choice.memory.terms.optimizer_state == pytest.approx(8 * 8.03e9, rel=0.01)

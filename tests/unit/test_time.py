@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from planning import cluster, strategy, workload
+from planning import cluster, lora_workload, strategy, workload
 
 from dsforge import catalog
 from dsforge.engines import nanotron
@@ -148,3 +148,21 @@ def test_only_nanotron_waits_as_nanotron_does() -> None:
     theirs = step_s(how, on, trainer="nanotron", kernels="fused_norms")
 
     assert theirs > 2 * step_s(how, on)
+
+
+@pytest.mark.parametrize("name", ["llama-2-7b", "mixtral-8x7b"])
+@pytest.mark.parametrize("trainer", ["megatron", "deepspeed", "fsdp"])
+def test_frozen_weights_have_no_sums_of_gradients(name: str, trainer: str) -> None:
+    """Under LoRA the type of the sums is one of adapters: a hundredth of a layer at most."""
+    model, gpu, work = catalog.model(name), catalog.gpu("h100-80gb"), lora_workload()
+    how = strategy(1, 2, back_end="megatron" if trainer == "megatron" else "deepspeed")
+    wide, narrow = (
+        layer_times(model, setting_of(gpu, work, how.model_copy(update={"execution": run})))
+        for run in (
+            EXECUTIONS[trainer].model_copy(update={"gradients": kind})
+            for kind in ("fp32", "compute")
+        )
+    )
+
+    for layer, less in ((wide.layer, narrow.layer), (wide.moe_layer, narrow.moe_layer)):
+        assert less.at(512) <= layer.at(512) <= 1.01 * less.at(512)
