@@ -346,7 +346,6 @@ def _expert_sizes(request: Request, back_end: BackEnd, ranks: int) -> tuple[int,
 
 
 def _zero_stages(fixed: Constraints, back_end: BackEnd, layout: Layout) -> tuple[ZeroStage, ...]:
-    """ZeRO stages that are tried for a layout: the one that is fixed, or those that go with it."""
     if fixed.zero_stage is not None:
         return (fixed.zero_stage,)
     if ways(fixed, back_end) and BY_NAME[back_end].has_zero_stages:
