@@ -22,7 +22,7 @@ AttentionKind = Literal["flash", "flash1", "triton", "masked", "eager"]
 FLASH: tuple[AttentionKind, ...] = ("flash", "flash1", "triton")  # kernels that skip pairs
 ExpertDispatch = Literal["alltoall", "flex"]
 Software = Literal["dsforge", "others"]
-Loss = Literal["plain", "softmax", "chunked_output", "chunked", "fused"]
+Loss = Literal["plain", "softmax", "fused_cross_entropy", "chunked_output", "chunked", "fused"]
 
 
 class Buckets(BaseModel):
@@ -97,6 +97,7 @@ class Execution(BaseModel):
     loss: Loss | None = Field(
         default=None,
         description="`plain`: full logits; `softmax`: a fused kernel that saves the softmax; "
+        "`fused_cross_entropy`: one that saves the logits and writes their gradient; "
         "`chunked_output`: logits in pieces (torchtune); `chunked`: the head and the loss of some "
         "tokens at a time (dsforge train); `fused`: the same in one kernel (Liger). None: chunked "
         "where dsforge train can, else plain.",

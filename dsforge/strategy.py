@@ -48,10 +48,12 @@ __all__ = [
     "Recompute",
     "Software",
     "Strategy",
+    "TrainedLoss",
     "ZeroStage",
 ]
 
-AskedLoss = Literal["plain", "chunked"]
+AskedLoss = Literal["plain", "chunked", "fused", "fused_cross_entropy"]
+TrainedLoss = Literal["plain", "chunked"]  # of those, what `dsforge train` computes
 AskedTrainer = Literal[
     "deepspeed", "ddp", "fsdp", "megatron-fsdp", "torchtune"
 ]  # engines of Hugging Face modules: by ZeRO, replicas under autocast, FSDP
@@ -305,8 +307,11 @@ class Constraints(BaseModel):
     )
     loss: AskedLoss | None = Field(
         default=None,
-        description="Loss: `plain` (logits of a micro batch) or `chunked` (of a chunk of "
-        "tokens); none: chunked if `dsforge train` runs the plan and supports it.",
+        description="Loss: `plain` (logits of a micro batch), `chunked` (of a chunk of tokens), "
+        "`fused` (Liger's fused linear cross entropy: head and loss in one kernel) or "
+        "`fused_cross_entropy` (one kernel on whole logits, such as apex's or FlashAttention's); "
+        "the last two with software of others. None: chunked if `dsforge train` runs the plan and "
+        "supports it.",
     )
     attention: AttentionKind | None = Field(
         default=None,

@@ -28,7 +28,7 @@ from dsforge.reading.source import path_of
 if TYPE_CHECKING:
     from dsforge.reading.source import Source
     from dsforge.specs import LoraSpec, ModelSpec, Preference, Reference
-    from dsforge.strategy import AskedLoss
+    from dsforge.strategy import TrainedLoss
 
 USUAL_TOKENS = 2048
 UNREHEARSED = ("expert",)  # axes: their exchanges depend on data
@@ -45,7 +45,7 @@ class Scene(NamedTuple):
     sequence_length: int
     recompute: bool
     lora: LoraSpec | None
-    loss: AskedLoss
+    loss: TrainedLoss
     reference: Reference | None = None
 
 

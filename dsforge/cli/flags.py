@@ -280,7 +280,11 @@ class Flags(NamedTuple):
     ] = None
     loss: Annotated[
         str | None,
-        Flag(STRATEGY, "Loss: plain (full logits) or chunked.", ("strategy", "loss")),
+        Flag(
+            STRATEGY,
+            "Loss: plain (full logits), chunked, fused or fused_cross_entropy.",
+            ("strategy", "loss"),
+        ),
     ] = None
     attention: Annotated[
         str | None,

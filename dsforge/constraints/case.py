@@ -42,6 +42,9 @@ class ModelShape(NamedTuple):
     tensor_styles: frozenset[str] | None = None  # of transformers' tensor-parallel plan
 
 
+FUSED_LOSSES = ("fused", "fused_cross_entropy")  # kernels that `dsforge train` has not
+
+
 class Case(NamedTuple):
     """A strategy and what is known beside it. None: not known, or left open by a file."""
 
@@ -77,6 +80,7 @@ class Case(NamedTuple):
     reduce_scatter: bool = True
     splits_vocabulary: bool = False  # tensor_parallel.vocab_parallel_lm_head
     chunked_loss: bool = False
+    fused_loss: str | None = None  # a fused kernel, which `dsforge train` has not
     sequence_length: int | None = None  # tokens of a sample
     attention: str | None = None  # attention kernel of transformers
     packing: bool = False
@@ -192,6 +196,7 @@ def case_of(model: ModelSpec, cluster: ClusterSpec, workload: Workload, strategy
         precision=workload.precision,
         gradient_type=how.gradients if how.gradients != "compute" else None,
         chunked_loss=how.loss == "chunked",
+        fused_loss=how.loss if how.loss in FUSED_LOSSES else None,
         sequence_length=workload.sequence_length,
         trainer=how.trainer,
         compiled=how.kernels == "compiled" and how.trainer == "deepspeed",

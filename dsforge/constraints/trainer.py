@@ -88,6 +88,19 @@ def chunked_loss(case: Case) -> Broken | None:
     )
 
 
+@constraint("fused-loss", source="dsforge: train/loss.py has whole logits and chunks")
+def fused_loss(case: Case) -> Broken | None:
+    """A loss in a fused kernel in the scripts of dsforge."""
+    if case.fused_loss is None or (case.by_others and not case.on_megatron):
+        return None
+    what = "Megatron-LM" if case.on_megatron else "the scripts of dsforge"
+    way = "plain" if case.on_megatron else "chunked"
+    return Broken(
+        f"loss={case.fused_loss} is not available with {what}",
+        f"use --loss {way}, or `software: others` on DeepSpeed or FSDP",
+    )
+
+
 @constraint(
     "pipeline-model", source="dsforge: each kind of model is tested in stages against one rank"
 )

@@ -70,6 +70,11 @@ def layer_messages(model: ModelSpec, elements: float, buckets: Buckets) -> Messa
     )
 
 
+def loss_bytes(run: Execution, size: int) -> int:
+    """What the loss keeps beside a logit; a fused kernel its gradient alone, in the same type."""
+    return size if run.loss == "fused_cross_entropy" else LOSS_BYTES
+
+
 def gradient_type(run: Execution, sharding: Sharding) -> GradientType:
     """Float32 sums are cast to `communication_data_type` before they are sent.
 
@@ -132,7 +137,7 @@ ENGINE = Engine(
     combines_context=False,  # Ulysses takes whole models; AutoTP and the pipeline go together
     sends_parts=False,  # train/parallel/pipeline_model.py, `pipeline_settings`
     chunks_loss=True,
-    loss_bytes=lambda run, size: LOSS_BYTES,
+    loss_bytes=loss_bytes,
     logit_traffic_bytes=LOGIT_TRAFFIC_BYTES,
     head_gradient_in_buffer=False,
     layer_messages=layer_messages,

@@ -52,7 +52,12 @@ def _copied_shards(outer: float, layer: float, held: Held, sharding: Sharding) -
 
 
 def loss_bytes(run: Execution, size: int) -> int:
-    """What the loss keeps; a compiler saves the copy in the compute type."""
+    """What the loss keeps; a compiler saves the copy in the compute type.
+
+    A fused kernel keeps the logits and writes their gradient (flash_attn/losses/cross_entropy.py).
+    """
+    if run.loss == "fused_cross_entropy":
+        return size
     return LOSS_BYTES - (size if run.kernels == "compiled" else 0)
 
 

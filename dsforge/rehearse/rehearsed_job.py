@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from dsforge.ds_config import read
 from dsforge.errors import SpecError
 from dsforge.specs import LoraSpec, Reference
-from dsforge.strategy import AskedLoss
+from dsforge.strategy import TrainedLoss
 from dsforge.train.parallel.modes import Mode
 from dsforge.train.parallel.modes import mode_of as mode_of_config
 
@@ -26,7 +26,7 @@ class RehearsedJob(NamedTuple):
     sequence_length: int
     recompute: bool = False
     lora: LoraSpec | None = None
-    loss: AskedLoss = "plain"
+    loss: TrainedLoss = "plain"
     reference: Reference | None = None  # of DPO; none: next tokens are trained
 
     @property

@@ -12,7 +12,7 @@ from dsforge.plan import Plan
 from dsforge.programs import is_own
 from dsforge.render.torch import torch_settings
 from dsforge.specs import BITSANDBYTES, DataSpec, LoraSpec, ModelSpec, Workload
-from dsforge.strategy import AskedLoss, Strategy
+from dsforge.strategy import Strategy, TrainedLoss
 
 # Three steps in a hundred: what the fine-tuning recipes of the Llama and Zephyr families use (3 to
 # 10 %). It matters with Adam, whose second moment is not yet estimated in the first steps.
@@ -109,7 +109,7 @@ def _check_base(lora: LoraSpec | None) -> None:
         raise RenderError(message, "leave it out; `estimate` prices it for other trainers")
 
 
-def _loss(plan: Plan, strategy: Strategy) -> AskedLoss:
+def _loss(plan: Plan, strategy: Strategy) -> TrainedLoss:
     """The loss that was priced."""
     return "chunked" if loss_of(plan.model, strategy) == "chunked" else "plain"
 

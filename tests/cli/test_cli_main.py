@@ -149,7 +149,7 @@ def test_the_shell_completes_names_of_the_catalog(words: str, name: str) -> None
             ],
         ),
         ("--offload-optimizer", ["none", "cpu", "nvme"]),
-        ("--loss", ["plain", "chunked"]),
+        ("--loss", ["plain", "fused", "fused_cross_entropy", "chunked"]),
         ("--attention", ["flash", "flash1", "triton", "eager", "masked"]),
         ("--objective", ["fastest", "cheapest", "fewest-gpus"]),
     ],

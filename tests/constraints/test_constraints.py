@@ -28,6 +28,7 @@ HPZ = {"hpz_partition_size": 8}
 
 HALF_STATES = EXECUTIONS["deepspeed"].model_copy(update={"master_weights": False})
 IN_RAM = EXECUTIONS["deepspeed"].model_copy(update={"offload_activations": True})
+IN_KERNEL = EXECUTIONS["deepspeed"].model_copy(update={"loss": "fused_cross_entropy"})
 SUMMED = HALF_STATES.model_copy(update={"gradients": "fp32"})
 HALF_ON_CPU = strategy(zero_stage=2, offload_optimizer="cpu", execution=HALF_STATES)
 IN_BACKWARD = EXECUTIONS["torchtune"].model_copy(update={"fused_backward": True})
@@ -86,6 +87,7 @@ BROKEN: list[tuple[str, str | ModelSpec, ClusterSpec, Workload, Strategy]] = [
     ("fp8-megatron", MODEL, cluster(gpu="h100-80gb"), workload(precision="fp8"), strategy()),
     ("optimizer", MODEL, cluster(), workload(optimizer="lion"), strategy(**MEGATRON)),
     ("bf16-states", MODEL, cluster(), workload(precision="fp16"), NARROW),
+    ("fused-loss", MODEL, cluster(), workload(), strategy(execution=IN_KERNEL)),
     ("bf16-states-stage", MODEL, cluster(), workload(), strategy(execution=HALF_STATES)),
     ("bf16-states-sums", MODEL, cluster(), workload(), strategy(zero_stage=1, execution=SUMMED)),
     ("bf16-states-offload", MODEL, cluster(), workload(optimizer="lion"), HALF_ON_CPU),

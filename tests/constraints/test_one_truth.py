@@ -230,7 +230,7 @@ ELSEWHERE = {
     **dict.fromkeys(
         (
             *("bf16-states", "optimizer-in-backward", "loads-whole"),
-            *("engine-words", "ddp-replicas"),
+            *("engine-words", "ddp-replicas", "fused-loss"),
             *("preference-training", "preference-engine", "vision-tower"),
             "preference-mode",
         ),

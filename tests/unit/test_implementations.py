@@ -13,6 +13,7 @@ import dsforge
 from dsforge import catalog
 from dsforge.api.inputs import load_request
 from dsforge.errors import SpecError
+from dsforge.estimate.loss import head_bytes
 from dsforge.estimate.memory import estimate_memory
 from dsforge.estimate.params import parameters
 from dsforge.estimate.rates import FLASH1_SHARE, HALF_LENGTH, rates
@@ -49,6 +50,22 @@ def test_fused_and_compiled_kernels_are_never_slower(name: str, gpu: str) -> Non
             for kernels in ("eager", "fused", "compiled")
         )
         assert compiled <= fused <= eager
+
+
+@pytest.mark.parametrize("trainer", ["deepspeed", "ddp", "fsdp"])
+@pytest.mark.parametrize("name", MODELS)
+def test_a_fused_loss_moves_and_holds_less(name: str, trainer: str) -> None:
+    """One kernel on whole logits lies between plain and what never holds them."""
+    model, work = catalog.model(name), workload(2048, 64)
+    seconds, held = [], []
+    for loss in ("plain", "fused_cross_entropy", "fused"):
+        run = EXECUTIONS[trainer].model_copy(update={"loss": loss, "software": "others"})
+        how = strategy(8, batch=64).model_copy(update={"execution": run})
+        seconds.append(estimate_time(model, cluster(), work, how).step_s.likely)
+        held.append(head_bytes(model, work, how).at(16 * 2048))
+
+    assert seconds == sorted(seconds, reverse=True)
+    assert held[0] > held[1] > held[2]
 
 
 @pytest.mark.parametrize("gpu", CARDS)
