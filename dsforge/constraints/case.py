@@ -70,6 +70,7 @@ class Case(NamedTuple):
     offload_activations: bool = False
     loads_whole: bool = False  # on each device, before it is sharded
     no_sync: bool = False  # gradients are reduced once a step
+    expert_modules: bool = False  # each expert is a module of its own
     optimizer: str | None = None  # in small letters, as the config or the workload names it
     optimizer_states: str | None = None  # of bitsandbytes' AdamW, as a train.yaml says
     bf16_states: bool = False  # neither fp32 weights nor fp32 moments in the optimizer
@@ -192,6 +193,7 @@ def case_of(model: ModelSpec, cluster: ClusterSpec, workload: Workload, strategy
         offload_activations=how.offload_activations,
         loads_whole=how.loads_whole,
         no_sync=how.no_sync,
+        expert_modules=how.expert_modules,
         optimizer=workload.optimizer,
         precision=workload.precision,
         gradient_type=how.gradients if how.gradients != "compute" else None,

@@ -39,6 +39,22 @@ def megatron_base(case: Case) -> Broken | None:
 
 
 @constraint(
+    "quantised-experts",
+    source="bitsandbytes nn/modules.py: `Linear4bit` holds one whole matrix",
+)
+def quantised_experts(case: Case) -> Broken | None:
+    """Quantised experts, modules of their own, shared between expert parallel ranks."""
+    size = case.expert_parallel_size
+    if case.base is None or not case.expert_modules or size == 1:
+        return None
+    return Broken(
+        f"expert_modules with a base in {case.base} cannot be combined with expert parallelism "
+        f"({size})",
+        "use expert_parallel_size 1, or leave out expert_modules",
+    )
+
+
+@constraint(
     "quant-storage",
     source="DeepSpeed runtime/engine.py, _configure_distributed_model casts every floating "
     "parameter to the compute precision, packed bits among them",

@@ -133,8 +133,9 @@ def rank_parameters(
     adapters = named(adapters, "adapter_parameters", "elements")
     ends = stage.has_embedding or stage.has_head
     saved = saved_parameters(model, workload.lora) if ends else 0
-    apart = expert_modules and layout.expert_parallel_size == 1
-    packed = quantised_elements(model, expert_modules=apart) if workload.is_quantised else 0
+    packed = 0
+    if workload.is_quantised:
+        packed = quantised_elements(model, expert_modules=expert_modules)
     packed = named(packed * stage.layers // (model.depth * tp), "quantised_parameters", "elements")
     trained = adapters + ceil_div(saved, tp)
     away = packed_away(workload, packed)

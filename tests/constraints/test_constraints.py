@@ -29,6 +29,7 @@ HPZ = {"hpz_partition_size": 8}
 HALF_STATES = EXECUTIONS["deepspeed"].model_copy(update={"master_weights": False})
 IN_RAM = EXECUTIONS["deepspeed"].model_copy(update={"offload_activations": True})
 IN_KERNEL = EXECUTIONS["deepspeed"].model_copy(update={"loss": "fused_cross_entropy"})
+APART = EXECUTIONS["fsdp"].model_copy(update={"expert_modules": True, "software": "others"})
 SUMMED = HALF_STATES.model_copy(update={"gradients": "fp32"})
 HALF_ON_CPU = strategy(zero_stage=2, offload_optimizer="cpu", execution=HALF_STATES)
 IN_BACKWARD = EXECUTIONS["torchtune"].model_copy(update={"fused_backward": True})
@@ -110,6 +111,13 @@ BROKEN: list[tuple[str, str | ModelSpec, ClusterSpec, Workload, Strategy]] = [
     ("lora-tensor", MODEL, cluster(), lora_workload(), strategy(4, 2)),
     ("lora-tied-modules", "smollm2-135m", cluster(), SAVING, strategy()),
     ("qlora-zero3", MODEL, cluster(), base_workload(base="gptq"), strategy(zero_stage=3)),
+    (
+        "quantised-experts",
+        "mixtral-8x7b",
+        cluster(),
+        qlora_workload(),
+        strategy(8, expert_parallel_size=2, zero_stage=3, execution=APART),
+    ),
     ("quant-storage", MODEL, cluster(), base_workload(bits=4, quant_storage="fp32"), strategy()),
     ("gptq-exllama", MODEL, cluster(), base_workload(base="gptq", kernel="exllama"), strategy()),
     ("qlora-quantized-weights", MODEL, cluster(), qlora_workload(), ROUNDED),

@@ -230,7 +230,7 @@ ELSEWHERE = {
     **dict.fromkeys(
         (
             *("bf16-states", "optimizer-in-backward", "loads-whole"),
-            *("engine-words", "ddp-replicas", "fused-loss"),
+            *("engine-words", "ddp-replicas", "fused-loss", "quantised-experts"),
             *("preference-training", "preference-engine", "vision-tower"),
             "preference-mode",
         ),
