@@ -92,6 +92,8 @@ _OPTIONAL = {
     "accelerate": "Accelerator init_empty_weights load_checkpoint_and_dispatch",
     "vllm": "LLM SamplingParams",
     "apex": "amp FusedAdam FusedLayerNorm",
+    "pydantic": "TypeAdapter BaseModel",
+    "megatron.core": "RetroConfig",
 }
 _REQUIREMENT = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)\s*([<>=!~].*)?")
 

@@ -20,9 +20,9 @@ from dsforge.diagnose.rule import Rule, rule_from
 
 FOLDER = Path(__file__).parent / "rules"
 FILES = (
-    "first_steps platforms fabric mpi parallel megatron strategies engine containers slurm "
-    "orchestrator memory installs build device accelerators sharding config collective remote "
-    "cluster tuning_scripts launcher finetuning processors numerics training trainer usage "
+    "first_steps run_parts platforms fabric mpi parallel megatron strategies engine containers "
+    "slurm orchestrator memory installs build device accelerators sharding config collective "
+    "remote cluster tuning_scripts launcher finetuning processors numerics training trainer usage "
     "packages data input checkpoint storage environment libraries checks job values site "
     "frameworks rollouts engines families unknown"
 ).split()
