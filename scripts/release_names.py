@@ -43,7 +43,11 @@ OWNERS = re.compile(  # classes whose attributes scripts and other packages use
     r"(\w{0,9}Trainer|(TrainingArgument|Trainer|GRPO|SFT|DPO|Lora|Peft|Generation|DeepSpeed)\w*|"
     r"PreTrainedModel|PreTrainedTokenizerBase|PreTrainedConfig|PretrainedConfig|(Dynamic|Static)?Cache|"
     r"(Llama|Mistral|Qwen2|Bert)(Attention|Model|Config)|Accelerator|AcceleratorState|\w*Plugin|PartialState|"
-    r"ProcessorMixin|PipelineEngine|LightningModule|LightningDataModule|\w*Callback)$"
+    r"ProcessorMixin|PipelineEngine|LightningModule|LightningDataModule|\w*Callback|"
+    r"(Iterable)?Dataset(Dict)?|Features|DatasetInfo|Version|Download(Config|Manager)|DatasetBuilder)$"
+)
+PRIVATE = re.compile(  # classes whose private attributes scripts and models' own code use, too
+    r"(Trainer|PreTrainedModel|PreTrainedTokenizerBase|(Dynamic|Static)?Cache)$"
 )
 RELEASE = re.compile(r"v?(\d+)\.(\d+)(?:\.\d+)*$")
 
@@ -103,8 +107,9 @@ def _surface(classes: dict[str, _Class]) -> tuple[set[str], set[str]]:
         if not every[0].open_ended and name[0] != "_" and not NOISE.search(name):
             arguments |= {f"{name}:{one}" for each in every for one in each.arguments}
         if OWNERS.match(name):
-            public = (one for each in every for one in each.attributes if one[0] != "_")
-            attributes |= {f"{name}:{one}" for one in public}
+            hidden = "__" if PRIVATE.match(name) else "_"
+            used = (one for each in every for one in each.attributes if not one.startswith(hidden))
+            attributes |= {f"{name}:{one}" for one in used}
     return arguments, attributes
 
 
@@ -193,7 +198,8 @@ def _lineage(name: str, classes: dict[str, _Class]) -> Iterator[_Class]:
 
 def changes(history: list[tuple[str, set[str]]]) -> dict[str, dict[str, str]]:
     """By release, what came and what went: `owner:name name;owner:name`."""
-    first, last = history[0][0], history[-1][0]
+    releases = [release for release, _ in history]
+    first, last = releases[0], releases[-1]
     seen: dict[str, list[str]] = {}
     owners: dict[str, list[str]] = {}
     for release, have in history:
@@ -209,7 +215,7 @@ def changes(history: list[tuple[str, set[str]]]) -> dict[str, dict[str, str]]:
         if start not in (first, owners[owner][0]):
             came.setdefault(start, {}).setdefault(owner, []).append(name)
         if end not in (last, owners[owner][1]):
-            went.setdefault(_next(end), {}).setdefault(owner, []).append(name)
+            went.setdefault(_next(end, releases), {}).setdefault(owner, []).append(name)
     return {"came": _packed(came), "went": _packed(went)}
 
 
@@ -229,10 +235,11 @@ def _packed(table: dict[str, dict[str, list[str]]]) -> dict[str, str]:
     }
 
 
-def _next(release: str) -> str:
-    """The minor release after one."""
+def _next(release: str, releases: list[str]) -> str:
+    """The release after one: the first of a new series where that follows, else the next minor."""
+    after = releases[releases.index(release) + 1]
     major, minor = release.split(".")
-    return f"{major}.{int(minor) + 1}"
+    return after if after == f"{int(major) + 1}.0" else f"{major}.{int(minor) + 1}"
 
 
 def _from_git(package: str, checkout: str, folder: str) -> Iterator[tuple[str, Snapshot]]:

@@ -97,7 +97,7 @@ def _show_rules(name: str | None) -> None:
     from dsforge.diagnose.rulebook import rulebook
     from dsforge.findings.writers import check_known
 
-    rules = rulebook(with_plan=True)
+    rules = rulebook(with_plan=True, in_words=True)
     if name is None:
         width = max(map(len, rules))
         print("\n".join(f"{rule.id:{width}}  {rule.cause}" for rule in rules.values()))

@@ -24,6 +24,7 @@ from dsforge.diagnose.log_context import last_frames
 from dsforge.diagnose.memory_moments import device_memory, host_memory
 from dsforge.diagnose.missing_headers import missing_header
 from dsforge.diagnose.moved_names import (
+    architecture_release,
     argument_conflict,
     attribute_conflict,
     import_conflict,
@@ -60,6 +61,7 @@ from dsforge.diagnose.xid_codes import xid_meaning
 COMPUTED: dict[str, Callable[[tuple[MatchedLine, ...]], dict[str, str]]] = {
     function.__name__: function
     for function in (
+        architecture_release,
         argument_conflict,
         argument_count,
         assertion,

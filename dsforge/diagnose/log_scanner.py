@@ -46,11 +46,15 @@ STRAIGHT = {
     for quote in quotes
 }
 BEGUN = (b"\xe2\x80", b"\xe2", b"\r")  # first bytes of what is replaced, at the end of a chunk
-ECHOES = ("ChildFailedError", "CalledProcessError", "SystemExit", "KeyboardInterrupt")
+ECHOES = (  # errors that only follow another, or hand it on
+    *("ChildFailedError", "CalledProcessError", "SystemExit", "KeyboardInterrupt"),
+    *("RayTaskError", "DatasetGenerationError"),
+)
 KEPT_HITS = 16  # of a rule in one file: one for each of the first ranks
 TRIED_LINES = 1_000  # for one needle in one file
 LONGEST_NEEDLE = 100
 CUT_BYTES = 1 << 16  # of a line that are searched
+SHORT_BYTES = 4_500  # of a text that may be a question, in any script
 KNOWN_BYTES = 16 << 20  # of lines known to say nothing
 
 _LINE = re.compile(rb"[^\r\n]+")
@@ -90,6 +94,7 @@ class Scan(NamedTuple):
     success_line: int
     lines: int
     progress_line: int = 0  # after it, training went on for several steps; 0: nowhere
+    text: str = ""  # all of it, where it is short enough to be a sentence or two
 
 
 def scan(chunks: Iterable[bytes], file: str, rules: Rulebook) -> Scan:
@@ -106,7 +111,8 @@ def scan(chunks: Iterable[bytes], file: str, rules: Rulebook) -> Scan:
     scanner.look_at_the_end(bytes(held))
     hits = sorted(scanner.hits, key=lambda hit: hit.line)
     lines = scanner.lines_before + held.count(b"\n")
-    return Scan(file, tuple(hits), scanner.success_line, lines, scanner.progress_line)
+    text = bytes(held).decode("utf-8", "replace") if scanner.is_whole(held) else ""
+    return Scan(file, tuple(hits), scanner.success_line, lines, scanner.progress_line, text)
 
 
 def _parts(chunks: Iterable[bytes]) -> Iterator[bytes]:
@@ -167,6 +173,10 @@ class _Scanner:
         self.lines_before += window.count(b"\n", 0, drop)
         self._seen = end - drop
         return drop
+
+    def is_whole(self, window: bytearray) -> bool:
+        """Whether a window is all of a short log."""
+        return not self.lines_before and len(window) <= SHORT_BYTES
 
     @property
     def progress_line(self) -> int:
@@ -265,7 +275,8 @@ class _Scanner:
                 found = exception_in(line.text)
                 if found is None or line.form != "error":
                     continue
-                if (found["kind"].rpartition(".")[2] in ECHOES) is echoes:
+                name = found["kind"].partition("(")[0].rpartition(".")[2]
+                if (name in ECHOES) is echoes:
                     self._add("error-line", window, (place, line), found.groupdict())
                     return
             if not self._nothing_proven():

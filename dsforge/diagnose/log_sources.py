@@ -11,6 +11,7 @@ from pathlib import Path
 from traceback import format_exception
 from typing import TYPE_CHECKING, BinaryIO
 
+from dsforge.diagnose.failures_in_words import QUOTED, told
 from dsforge.diagnose.flight_recorder import rank_of, recorded
 from dsforge.diagnose.log_scanner import Scan, scan
 from dsforge.diagnose.ranking import Cause, causes
@@ -77,7 +78,7 @@ def _recorded(dumps: dict[Path, int], rules: Rulebook) -> list[Scan]:
 def _causes_of(scans: Sequence[Scan], plan: Plan | None) -> tuple[Cause, ...]:
     """The causes in what was read, in the terms of the plan where there is one."""
     if plan is None:
-        return causes(scans, rulebook())
+        return causes(scans, rulebook()) or _told(scans)
     from dsforge.diagnose.oom_in_plan import in_ledger_terms
     from dsforge.diagnose.slow_network import SLOW_NETWORK, slow_network
 
@@ -87,6 +88,26 @@ def _causes_of(scans: Sequence[Scan], plan: Plan | None) -> tuple[Cause, ...]:
         for scan in scans
     ]
     return (*in_ledger_terms(causes(others, rulebook()), plan), *slow_network(steps, plan))
+
+
+def _told(scans: Sequence[Scan]) -> tuple[Cause, ...]:
+    """The causes of a failure that a short text tells in words, where it is no log."""
+    if len(scans) != 1 or not (said := told(scans[0].text)):
+        return ()
+    rules, lines = rulebook(in_words=True), scans[0].text.splitlines()
+    text = "\n".join(one for _, one in said)
+    found = causes([scan([text.encode()], scans[0].file, rules)], rules)
+    places = [number for number, _ in said]
+    return tuple(
+        cause._replace(
+            confidence=round(cause.confidence * QUOTED, 2),
+            evidence=tuple(
+                proof._replace(line=places[proof.line - 1], text=lines[places[proof.line - 1] - 1])
+                for proof in cause.evidence
+            ),
+        )
+        for cause in found
+    )
 
 
 def _scanned(path: Path, rules: Rulebook) -> Scan:

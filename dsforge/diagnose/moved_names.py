@@ -14,6 +14,7 @@ from dsforge.diagnose.release_history import (
     EXPORTED,
     PACKAGES,
     Life,
+    architecture,
     export,
     family_of,
     has_owner,
@@ -127,7 +128,7 @@ def argument_conflict(hits: tuple[MatchedLine, ...]) -> dict[str, str]:
 def _callee(function: str, source: str) -> str:
     """The class or function that was called: by its qualified name, else by the source line."""
     path = function.split(".")
-    if path[-1] == "__init__" and len(path) > 1:
+    if path[-1] in ("__init__", "init") and len(path) > 1:  # some pages drop the underscores
         return path[-2]
     if path[-1] in ("__init__", ""):
         return called_in(source).rpartition(".")[2]
@@ -151,12 +152,19 @@ def _attribute(hits: tuple[MatchedLine, ...], owner: str) -> dict[str, str]:
     raising = facts["raised"].partition(" ")[0]
     base = family_of(owner)
     found = lives("attributes", owner, name) or (lives("attributes", base, name) if base else [])
-    unsure = not raising and owner.endswith("Trainer")  # projects name copies of their own so
+    copied = owner.endswith("Trainer") and not name.startswith("_")  # projects have their own
+    unsure = not raising and copied
     taken = found and raising != found[0].package and not unsure
     life = found[0] if taken else Life("", "", "")
     facts |= {"came": life.came, "went": life.went, "holder": life.package}
     facts["expected_by"] = raising if owner.endswith(OWN_KINDS) and raising in PACKAGES else ""
     return facts | {"caller": raising, "own": "" if raising else facts["frame"]}
+
+
+def architecture_release(hits: tuple[MatchedLine, ...]) -> dict[str, str]:
+    """The release of transformers that brought the architecture of a model."""
+    kind = hits[0].values.get("kind") or ""
+    return {**unknown_error(hits), "came": architecture(kind) if kind else ""}
 
 
 def setting_conflict(hits: tuple[MatchedLine, ...]) -> dict[str, str]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 FOLDER = Path(__file__).parent / "names"
-PACKAGES = ("transformers", "trl", "peft", "accelerate", "deepspeed")
+PACKAGES = ("transformers", "trl", "peft", "accelerate", "deepspeed", "datasets")
 Field = Literal["names", "arguments", "attributes"]
 # Classes that hold the attributes of a whole family, by the end of a name.
 FAMILIES = {
@@ -137,6 +137,13 @@ def export(package: str, module: str, name: str) -> Life:
     if config is None:
         return Life(package, "", "")
     return Life(package, table.came[config], table.went.get(config, ""))
+
+
+def architecture(kind: str) -> str:
+    """The release of transformers from which on it knows a model type; empty where not read."""
+    config = f"{re.sub('[_-]', '', kind)}config".lower()
+    came = _table("transformers", "names").came
+    return next((r for (o, n), r in came.items() if not o and n.lower() == config), "")
 
 
 def spelling(package: str, name: str) -> str:

@@ -81,6 +81,7 @@ class Rule(NamedTuple):
     continues: str = ""  # pattern in the line before, which makes a plain line part of an error
     errors_only: bool = False  # plain lines need that confirmation, too: they are often harmless
     cases: tuple[Case, ...] = ()
+    cases_of: str = ""  # another rule, whose cases are tried after its own
 
     @property
     def all_patterns(self) -> tuple[str, ...]:

@@ -20,13 +20,14 @@ from dsforge.diagnose.rule import Rule, rule_from
 
 FOLDER = Path(__file__).parent / "rules"
 FILES = (
-    "first_steps run_parts platforms fabric mpi parallel megatron strategies engine containers "
-    "slurm orchestrator memory installs build device accelerators sharding config collective "
-    "remote cluster tuning_scripts launcher finetuning processors numerics training trainer usage "
-    "packages data input checkpoint storage environment libraries checks job values site "
-    "frameworks rollouts engines families unknown"
+    "first_steps run_parts node_services platforms fabric mpi parallel megatron strategies engine "
+    "containers slurm orchestrator memory installs build device accelerators sharding config "
+    "collective remote cluster tuning_scripts launcher finetuning processors numerics training "
+    "trainer usage packages data input checkpoint storage environment libraries checks job "
+    "values site frameworks rollouts engines wrapped_errors families unknown"
 ).split()
 WITH_PLAN = "slow_network"  # a file whose rules say something beside a plan only
+IN_WORDS = "in_words"  # and one for sentences that tell a failure, which are no logs
 _ENTRY = re.compile(r"^- id: (?P<id>[\w-]+)\n  needles: (?=\[)", re.MULTILINE)
 DIGITS = b"0123456789"
 _JSON = json.JSONDecoder()
@@ -49,7 +50,9 @@ class Rulebook(Mapping[str, Rule]):
 
     def __getitem__(self, name: str) -> Rule:
         if name not in self._parsed:
-            self._parsed[name] = _parsed(self.entries[name].text)
+            rule = _parsed(self.entries[name].text)
+            shared = self[rule.cases_of].cases if rule.cases_of else ()
+            self._parsed[name] = rule._replace(cases=rule.cases + shared)
         return self._parsed[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -78,9 +81,9 @@ class Rulebook(Mapping[str, Rule]):
 
 
 @cache
-def rulebook(*, with_plan: bool = False) -> Rulebook:
-    """All rules; with a plan those too that hold a log against it."""
-    files = (*FILES, WITH_PLAN) if with_plan else FILES
+def rulebook(*, with_plan: bool = False, in_words: bool = False) -> Rulebook:
+    """All rules; with a plan those too that hold a log against it, in words those for sentences."""
+    files = [*FILES, *([WITH_PLAN] if with_plan else []), *([IN_WORDS] if in_words else [])]
     entries: dict[str, Entry] = {}
     for file in files:
         entries.update(indexed((FOLDER / f"{file}.yaml").read_text(encoding="utf-8")))

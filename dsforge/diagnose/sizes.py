@@ -62,6 +62,30 @@ _CONVOLUTION = re.compile(
 TABLES = (77, 512, 514, 1500)  # of those, the rows of position tables
 VOCABULARY_AT_LEAST = 20_000
 MAP_AT_MOST = 4096  # side of a feature map, rows of a batch; what is longer is a text
+ROUNDED_AT_MOST = 8  # by which maps differ where a size is no multiple of the strides
+ROUNDED_BELOW = 320  # sides of such maps; longer ones are texts, most often
+UNET_WIDTHS = {
+    320,
+    640,
+    960,
+    1280,
+    1920,
+    2560,
+}  # channels of the blocks of Stable Diffusion's UNets
+CLASS_COUNTS = {  # numbers of classes by which data sets are known
+    10: "CIFAR-10 and MNIST",
+    19: "Cityscapes",
+    20: "PASCAL VOC",
+    21: "PASCAL VOC with background",
+    80: "COCO",
+    81: "COCO with background",
+    91: "the numbers of COCO's categories",
+    100: "CIFAR-100",
+    101: "UCF101 and Food-101",
+    150: "ADE20K",
+    200: "Tiny ImageNet and CUB",
+    1000: "ImageNet",
+}
 CHANNELS_AT_MOST = 4  # of an image: grey, RGB, RGB with transparency
 IMAGE_CHANNELS = {1, 3, CHANNELS_AT_MOST}
 _TWO_SIZES = re.compile(
@@ -112,9 +136,16 @@ def shape_facts(hits: tuple[MatchedLine, ...]) -> dict[str, str]:
         "ratio": str(_times(one, other)),
         "rows": str(one[0]) if one else "",
         "rows_here": str(other[0]) if other else "",
-        "one_width": WIDTHS.get(one[-1], "") if one else "",
-        "other_width": WIDTHS.get(other[-1], "") if other else "",
+        **_model_sizes(one, other),
     }
+
+
+def _model_sizes(one: Shape, other: Shape) -> dict[str, str]:
+    """The models by whose widths two shapes are known: of the last dimension in which both are."""
+    for x, y in zip(reversed(one), reversed(other), strict=False):
+        if x != y and x in WIDTHS and y in WIDTHS:
+            return {"one_width": WIDTHS[x], "other_width": WIDTHS[y]}
+    return {"one_width": "", "other_width": ""}
 
 
 def matrix_facts(hits: tuple[MatchedLine, ...]) -> dict[str, str]:
@@ -158,10 +189,15 @@ def tensor_facts(hits: tuple[MatchedLine, ...]) -> dict[str, str]:
         *(["square"] if a > CHANNELS_AT_MOST and b == a * a else []),
         *(["picture"] if 1 < a <= CHANNELS_AT_MOST < b <= CLASSES_AT_MOST else []),
         *(["empty"] if not a else []),
+        *(["rounded"] if _rounded(a, b) else []),
+        *(["unet"] if a != b and {a, b} <= UNET_WIDTHS else []),
+        *(["known-classes"] if {a, b} & set(CLASS_COUNTS) and b <= max(CLASS_COUNTS) else []),
     ]
     axis = re.search(r"at non-singleton dimension (\d)", what)
     more = {"short": str(a), "long": str(b), "limit": LIMITS.get(a, "")}
     more |= {"axis": axis[1] if axis else "", "ratio": str(b // a) if a else ""}
+    known = [f"{size} is that of {CLASS_COUNTS[size]}" for size in (a, b) if size in CLASS_COUNTS]
+    more["classes"] = ", ".join(known)
     return {**values, **more, "facts": " ".join([values["facts"], *facts]).strip()}
 
 
@@ -320,6 +356,11 @@ def _packs(packed: Shape, plain: Shape) -> bool:
 def _few(one: int, other: int) -> bool:
     """Whether two sizes differ by few rows only."""
     return 0 < abs(one - other) <= ADDED_AT_MOST * max(one, other)
+
+
+def _rounded(short: int, long: int) -> bool:
+    """Whether two sides of feature maps differ as where a size is no multiple of the strides."""
+    return 2 * ROUNDED_AT_MOST < short < ROUNDED_BELOW and 1 < long - short <= ROUNDED_AT_MOST
 
 
 def _times(one: Shape, other: Shape) -> int:

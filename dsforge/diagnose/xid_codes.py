@@ -15,6 +15,7 @@ _DRIVER = "$ nvidia-smi --query-gpu=driver_version --format=csv   # a newer rele
 _PROGRAM = (
     "$ compute-sanitizer python <script>   # names the kernel that reads or writes where it may not"
 )
+_EARLIER = ""  # another error came first: the kernel's log says which, before anything is tried
 _MEANING: dict[int, tuple[str, str]] = {
     8: ("the GPU stopped working on a program's commands", _DRIVER),
     11: ("a program's command buffer was corrupted", _DRIVER),
@@ -22,9 +23,9 @@ _MEANING: dict[int, tuple[str, str]] = {
     31: ("a kernel read or wrote an address that is not mapped", _PROGRAM),
     32: ("a command buffer was corrupted on its way over PCIe: driver, riser or slot", _DIAGNOSE),
     38: ("the driver's firmware failed", _DRIVER),
-    43: ("a program's channel was reset after an error of its own", _PROGRAM),
+    43: ("a program's channel was reset after an error of its own", _EARLIER),
     44: ("the GPU failed while it switched between programs", _DRIVER),
-    45: ("the driver cleaned up after an earlier error, or the program was killed", _PROGRAM),
+    45: ("the driver cleaned up after an earlier error, or the program was killed", _EARLIER),
     46: ("the GPU stopped working", _RESET),
     48: ("a double-bit error of the GPU's memory, which cannot be corrected", _RESET),
     54: ("the card's auxiliary power is not connected", _DIAGNOSE),
@@ -51,6 +52,7 @@ _MEANING: dict[int, tuple[str, str]] = {
     136: ("the link between GPUs was not trained", _RESET),
     140: ("an error of the GPU's memory that cannot be corrected", _RESET),
     143: ("the GPU did not start", _RESET),
+    **dict.fromkeys(range(144, 151), ("a link between GPUs (NVLink) failed", _RESET)),
     154: ("the driver asks for a reset, a restart or a drain, as the line says", _RESET),
     156: ("a part of the GPU was retired", _RESET),
     157: ("a part of the GPU could not be retired", _DIAGNOSE),

@@ -29,7 +29,7 @@ BATCHES = tuple(
     "fourteenth twelfth fifteenth sixteenth seventeenth eighteenth nineteenth twentieth "
     "twentyfirst twentysecond twentythird twentyfifth sealed twentysixth "
     "twentyseventh twentyeighth twentyninth thirtieth thirtyfirst thirtysecond "
-    "thirtythird thirtyfourth thirtyfifth".split()
+    "thirtythird thirtyfourth thirtyfifth thirtysixth".split()
 )
 KEPT = ("seventh_kept",)  # no rule was written from these before `tenth`
 UNKNOWN = "unknown"  # the label of a failure that no rule is meant to know
@@ -120,6 +120,16 @@ right, 48 of the 58 whose text tells the cause (83 %; 51 with those that named t
 with 0.7 or more, no false alarm on 10 healthy or unrelated texts. Three of its texts (frames
 without their error, two titles), two of `thirtysecond` and of `thirtythird` have no error line;
 they are not among the failures below.
+`thirtyfifth` was asked for as ordinary users would type on all topics of training, one failure for
+each query, in six rounds answered after the misses of the one before were mended: 7 of 19, 5 of 14,
+5 of 11, 6 of 9, 4 of 8 and 0 of 3 right; most of its 13 wrong answers read the message truly and
+named the cause of another program, one with 0.7 or more. `thirtysixth` is of six classes that were
+known to be read badly (sentences and titles, names that an object or a call lacks, sizes of
+tensors, pods and MPI and drivers and containers, errors that only hand on another, rules with words
+that no pattern read), each answered once and then mended at its cause: 3 of 18, 13 of 18, 10 of 21,
+4 of 14 and 13 of 15 right before, 2 of 6, 7 of 14 and 4 of 13 of further ones after. Sentences and
+titles that tell a failure are read since then, by what they quote and by six rules of their own
+that logs never meet.
 
 ## On failures kept aside
 
@@ -202,6 +212,7 @@ class Failure(NamedTuple):
     text: str
     rules: str  # later: written down before a rule knew it; earlier: after
     wrapped: bool = False  # one message over several lines, which nothing may stand between
+    told: bool = False  # in a sentence or a title, not by a log
 
 
 class Answer(NamedTuple):
@@ -240,6 +251,7 @@ def failures(batches: tuple[str, ...] = BATCHES) -> list[Failure]:
             row["text"],
             row.get("rules", document(name)["rules"]),
             row.get("wrapped", False),
+            row.get("told", False),
         )
         for name in batches
         for row in document(name)["failures"]
@@ -316,7 +328,7 @@ def _kept(name: str) -> str:
 
 def _is_family(rule: str) -> bool:
     """Whether a rule knows only the kind of an error."""
-    return bool(rule) and rulebook()[rule].kind == "family"
+    return bool(rule) and rulebook(in_words=True)[rule].kind == "family"
 
 
 def proven() -> set[str]:

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from dsforge.diagnose.release_history import PACKAGES, export, is_constant, lives, releases_read
+from dsforge.diagnose.release_history import (
+    PACKAGES,
+    architecture,
+    export,
+    is_constant,
+    lives,
+    releases_read,
+)
 from dsforge.diagnose.sizes import PAIR_FACTS
 from dsforge.diagnose.source_lines import called_in, none_in, source_line
 
@@ -101,3 +108,11 @@ def test_the_history_of_names() -> None:
     assert [life.came for life in lives("arguments", "LoraConfig", "use_dora")] == ["0.9"]
     assert is_constant("transformers", "TrainingArguments")
     assert not is_constant("transformers", "mpu")
+
+
+@pytest.mark.parametrize(
+    ("kind", "came"), [("qwen2", "4.37"), ("qwen2_moe", "4.40"), ("gemma3", "4.50"), ("frob", "")]
+)
+def test_the_release_that_brought_an_architecture(kind: str, came: str) -> None:
+    """Model types are known by the class of their configuration."""
+    assert architecture(kind) == came

@@ -13,24 +13,26 @@ import yaml
 from dsforge.diagnose import diagnose_text
 from dsforge.diagnose.computed import COMPUTED, case_of, values_of
 from dsforge.diagnose.rule import Case, Rule, compiled, rule_from
-from dsforge.diagnose.rulebook import FILES, FOLDER, WITH_PLAN, rulebook
+from dsforge.diagnose.rulebook import FILES, FOLDER, IN_WORDS, WITH_PLAN, rulebook
 from dsforge.diagnose.templates import filled_fix, filled_message, names
 
-RULES = rulebook(with_plan=True)
+RULES = rulebook(with_plan=True, in_words=True)
+READ = rulebook(in_words=True)
 EXAMPLES = [
     pytest.param(rule, text, id=f"{rule.id}-{number}")
-    for rule in rulebook().values()
+    for rule in READ.values()
     for number, text in enumerate(rule.hits)
 ]
 MISSES = [
     pytest.param(rule, text, id=f"{rule.id}-{number}")
-    for rule in rulebook().values()
+    for rule in READ.values()
     for number, text in enumerate(rule.misses)
 ]
 CASES = [
     pytest.param(rule, case, text, id=f"{rule.id}-{number}")
-    for rule in rulebook().values()
+    for rule in READ.values()
     for number, case in enumerate(rule.cases)
+    if not rule.cases_of or case not in READ[rule.cases_of].cases
     for text in case.hits
 ]
 BLANK = "\0"  # in place of what a pattern leaves free
@@ -51,10 +53,10 @@ SMALLEST = {
 
 def test_the_index_finds_every_entry() -> None:
     """Files in the folder, the list of files, and the entries found without parsing agree."""
-    assert {path.stem for path in FOLDER.glob("*.*")} == {*FILES, WITH_PLAN}
+    assert {path.stem for path in FOLDER.glob("*.*")} == {*FILES, WITH_PLAN, IN_WORDS}
     parsed = [
         entry
-        for file in (*FILES, WITH_PLAN)
+        for file in (*FILES, WITH_PLAN, IN_WORDS)
         for entry in yaml.safe_load((FOLDER / f"{file}.yaml").read_text(encoding="utf-8"))
     ]
     assert [entry["id"] for entry in parsed] == list(RULES)
@@ -64,7 +66,9 @@ def test_the_index_finds_every_entry() -> None:
 @pytest.mark.parametrize("rule", RULES.values(), ids=lambda rule: rule.id)
 def test_every_rule_is_well_formed(rule: Rule) -> None:
     """Needles are lower case and short, names known, patterns bounded, values given."""
-    assert all(needle == needle.lower() and 2 < len(needle) < 100 for needle in rule.needles)
+    assert all(
+        needle == needle.lower() and 2 < len(needle.encode()) < 100 for needle in rule.needles
+    )
     assert set(rule.explains) <= set(RULES)
     assert not rule.compute or rule.compute in COMPUTED
     assert 0 < rule.confidence < 1

@@ -1,0 +1,115 @@
+"""A failure that somebody tells in a sentence or a title, in place of its log.
+
+Such a text quotes a message, or half of one, within prose, which in a log would only mention it.
+Where a short text shows nothing as a log, and says that something failed, what it quotes is read
+as if a program had printed it; rules/in_words.yaml reads the rest.
+"""
+
+from __future__ import annotations
+
+import re
+
+from dsforge.diagnose.log_line import cleaned
+
+LONGEST = 1_500  # characters of a text that may be a question
+MOST_LINES = 8
+QUOTED = 0.9  # factor on the confidence, as a part of a message may be of another one
+_FAILS = re.compile(
+    r"(?i:\b(?:errors?|fail(?:s|ed|ure|ing)?|crash\w{0,3}|exceptions?|raises?|throws?|killed|"
+    r"hangs?|hung|hanging|stuck(?:s|ed)?|free[sz]\w{1,3}|deadlocks?|timed? ?out|timeouts?|OOM|"
+    r"out of memory|encounter\w{0,3}|exits? (?:with )?(?:return )?code|return code|segfaults?|"
+    r"segmentation fault|no progress|has no attribute|unexpected keyword|no module named)"
+    r"(?![a-z])|(?<![a-z])nan(?![a-z])|(?<![a-z])loss(?![a-z])[^\n]{0,30}"
+    r"(?:(?<![\d.])0(?![\d.])|\bzero\b))|"
+    r"[A-Z]\w{1,60}(?:Error|Exception)(?![a-z])|报错|错误|失败|卡住|卡死|出错|显存|爆|为0|异常"
+)
+# Somebody to whom it happened: who says I, asks, or gives the exception by its name.
+_OWN = re.compile(
+    r"\b(?:I|I'm|I've|my|My|we|We|our|me|anyone|[Hh]elp|[Ww]hy|[Ss]olve|encounter\w{0,3})\b|"
+    r"[Hh]ow (?:can|do|to) (?:I|we|fix|solve)\b|[Tt]his (?:error|problem|issue)|following error|"
+    r"error in the title|[A-Z]\w{1,60}(?:Error|Exception)(?![a-z])|"
+    r"请问|我|求助|报错|怎么|如何|解决|老是|什么"
+)
+_LONGEST_TITLE = 160
+_VERBS = (  # of titles that say what was changed
+    "fix(?:es|ed)?|add(?:s|ed)?|update|avoid|prevent|handle|improve|reduce|support|document|catch|"
+    "retry|make|allow|bump|remove|refactor|revert|load|skip|use|test|clarify|mention|workaround|"
+    "expose|enable|introduce|implement|rename|move|change|set|log|print|report|detect|check|ensure|"
+    "switch|increase|decrease|close[sd]?|merge|restore|save|show|tell|delay|drop|replace|extend"
+)
+# What somebody did about a failure, or says of failures in general.
+_OF_NONE = re.compile(
+    r"^[\s>]{0,4}(?:\[\w[^\]\n]{0,30}\]:?\s{0,2}|\w{1,12}(?:\([\w/ -]{1,30}\))?: )?"
+    rf"(?i:(?:{_VERBS})\b)|"
+    r"\bwithout (?:any |an? |the )?(?:\w+ )?(?:error|problem|issue|timeout|OOM|crash)|"
+    r"\bno longer\b|"
+    r"\bgo(?:es)? away\b|\busually\b|(?:^\W{0,4}|[.!?] )"
+    r"(?i:(?:if|when)(?! (?:I|we|the|this|it)\b)|should|what is|what does|how to)\b[^\n]{0,80}"
+    r"\b(?:see|set|use|happens?|means?|avoid|prevent|handle)\b|"
+    r"\b(?:is|are|was|were|been|now) (?:fixed|solved|resolved)\b|\bworks now\b|"
+    r"(?i:\berror handling\b|\b(?:defeat|techniques?|guide|tutorial|tips)\b)|"
+    r"\b(?:is|are|has|have) (?:been )?gone\b|^usage: |"
+    r"\bby default\b|\bnot observed\b|\bis avoided\b|\bno problem\b|\bshows that\b|"
+    r"\b(?:would like|want) to know (?:whether|if)\b|^(?:Is|Are|Can|Could|Does|Do) (?!anyone\b)|"
+    r"^\s{0,8}--?\w[\w-]{0,30}[ ,=]|^\S{1,200}\.\w{1,4}:\d{1,6}:|"
+    r"[|`]{3}|^\s{0,8}[-*#$] ",
+    re.MULTILINE,
+)
+_EXCEPTION = re.compile(
+    r"(?<![\w.])(?P<kind>(?:[a-z_]\w{0,40}\.){0,4}[A-Z]\w{0,60}(?:Error|Exception))"
+    r"(?: ?[::]\s{0,3}|\()[\"“]?(?P<what>[^\n]{3,400})"
+)
+_QUOTES = re.compile(
+    r"“([^”\n]{8,400})”|\"([^\"\n]{8,400})\"|`([^`\n]{8,400})`|(?<!\w)'([^\n]{8,400}?)'(?![\w:])"
+)
+_ATTRIBUTE = re.compile(  # a title that left out the quotes
+    r"(?<![\w'])(?P<owner>\w{2,80}) object has no attribute [`'\"]?(?P<name>\w{1,80})"
+)
+_LABEL = re.compile(
+    r"^\[[A-Za-z][\w /:-]{0,30}\]:?\s{0,2}|^(?i:bug|question|issue|problem|usage) ?: "
+)
+_FULL_COLON = "\N{FULLWIDTH COLON}"
+
+
+def told(text: str) -> list[tuple[int, str]]:
+    """What a text in words says that a program printed, each with the number of its line from 1.
+
+    Empty where the text is none that tells a failure. What a line quotes stands before the line.
+    """
+    lines = text.splitlines()
+    if len(text) > LONGEST or len(lines) > MOST_LINES:
+        return []
+    if not _FAILS.search(text) or _OF_NONE.search(text):
+        return []
+    if any(cleaned(line.encode()).form in ("notice", "source") for line in lines):
+        return []  # a program wrote it, and went on
+    if not _OWN.search(text) and not _is_title(text.strip()):
+        return []
+    return [(number, one) for number, line in enumerate(lines, start=1) for one in _said(line)]
+
+
+def _is_title(text: str) -> bool:
+    """Whether a text is one line that is no whole sentence."""
+    text = text.removesuffix(".") if len(text) < _LONGEST_TITLE / 2 else text
+    return len(text) <= _LONGEST_TITLE and not re.search(r"\n|[.:;](?:\s|$)", text)
+
+
+def _said(line: str) -> list[str]:
+    """The messages that a line quotes, and the line itself where it names no exception."""
+    line = _LABEL.sub("", line.strip()).replace(_FULL_COLON, ": ")
+    if found := _EXCEPTION.search(line):
+        return [f"{found['kind']}: {_closed(found['what'])}"]
+    if found := _ATTRIBUTE.search(line):
+        return [f"AttributeError: '{found['owner']}' object has no attribute '{found['name']}'"]
+    quoted = [next(filter(None, m.groups())) for m in _QUOTES.finditer(line)]
+    return [*(one for one in quoted if " " in one), line.lstrip("\"'`")]
+
+
+def _closed(what: str) -> str:
+    """A message up to where the quotation or the bracket around it ends."""
+    depth = 0
+    for place, sign in enumerate(what):
+        depth += (sign == "(") - (sign == ")")
+        if depth < 0 or sign == "\N{RIGHT DOUBLE QUOTATION MARK}":
+            return what[:place].rstrip("\"'")
+    return what.rstrip('"').rstrip() if what.count('"') % 2 else what.rstrip()

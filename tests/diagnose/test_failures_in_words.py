@@ -1,0 +1,79 @@
+"""Sentences and titles: what they quote is read, and what tells no failure stays without answer."""
+
+from __future__ import annotations
+
+import pytest
+
+from dsforge.diagnose import diagnose_text
+from dsforge.diagnose.failures_in_words import LONGEST, QUOTED, told
+from dsforge.diagnose.rulebook import rulebook
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "I got a ValueError(Attempting to unscale FP16 gradients) when I train (with LoRA).",
+            "ValueError: Attempting to unscale FP16 gradients",
+        ),
+        ("lora training fails with KeyError:'qwen2'", "KeyError: 'qwen2'"),
+        ("训练时报错 KeyError\N{FULLWIDTH COLON} 'qwen2'", "KeyError: 'qwen2'"),
+        (
+            "Dataset object has no attribute 'add_column'",
+            "AttributeError: 'Dataset' object has no attribute 'add_column'",
+        ),
+        (
+            'It stops with "return code = -11" and I see no error',
+            "return code = -11",
+        ),
+    ],
+)
+def test_what_a_sentence_quotes_is_its_message(text: str, message: str) -> None:
+    """The exception by its name, or what stands between quotes."""
+    assert (1, message) in told(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        ("zero3 training hangs with mixed data", "hang-told"),
+        ("Loss=0 and grad_norm=nan when I fine-tune a 7b model", "loss-zero-told"),
+        ("Cuda Out of Memory in the time of saving the checkpoint", "memory-told"),
+        ("NCCL timeout at the end of the first epoch with two GPUs", "timeout-told"),
+        ("The training process was suddenly killed.", "exit-told"),
+    ],
+)
+def test_a_title_is_answered_by_what_it_tells(text: str, rule: str) -> None:
+    """Even where it quotes nothing; the evidence is the sentence itself."""
+    cause = diagnose_text(text)[0]
+
+    assert cause.rule == rule
+    assert cause.evidence[0].text == text
+    assert cause.confidence <= max(r.confidence for r in rulebook(in_words=True).values()) * QUOTED
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Fix CUDA out of memory in the export",
+        "fix(ckpt): avoid the OOM of the optimizer when resuming",
+        "Why do errors like this usually go away with a smaller batch size?",
+        "The run works now, without any NCCL timeout.",
+        "The watchdog timeout is 30 minutes by default",
+        "I would like to know whether training can be resumed after a node is killed",
+        "WARNING: the dataloader hangs on this platform; using one worker instead",
+        "I saw an error once. " * 100,
+    ],
+)
+def test_what_tells_no_failure_stays_without_answer(text: str) -> None:
+    """Changes, questions of a general kind, notices of programs, long texts."""
+    assert told(text) == []
+    assert diagnose_text(text) == ()
+
+
+def test_a_log_is_never_read_as_a_sentence() -> None:
+    """Where a log shows a cause, its words are not read again."""
+    text = "RuntimeError: CUDA error: device-side assert triggered\nI get this when training hangs"
+
+    assert diagnose_text(text)[0].rule == "device-assert"
+    assert told("x" * (LONGEST + 1)) == []
