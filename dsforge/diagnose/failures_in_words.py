@@ -30,6 +30,15 @@ _OWN = re.compile(
     r"error in the title|[A-Z]\w{1,60}(?:Error|Exception)(?![a-z])|"
     r"请问|我|求助|报错|怎么|如何|解决|老是|什么"
 )
+# Words of what did not happen, or may happen to anybody.
+_MAY = re.compile(
+    r"(?i:\b(?:would|could|might|may|should)\b|"
+    r"\bwill (?:almost |most )?(?:certainly|likely|probably)\b|"
+    r"\b(?:avoid|prevent|detect)\w{0,3}\b|\bor else\b|\bin (?:which )?case\b|\bsee note\b|"
+    r"\bno (?:\w+ ){0,2}(?:hangs?|OOM|errors?|deadlocks?|time-?outs?|crash\w{0,3}|NaNs?)\b|"
+    r"\bruns? (?:clean|fine|well)\b)"
+)
+_SENTENCE = re.compile(r"[.!?]+\s+|\N{IDEOGRAPHIC FULL STOP}")
 _LONGEST_TITLE = 160
 _VERBS = (  # of titles that say what was changed
     "fix(?:es|ed)?|add(?:s|ed)?|update|avoid|prevent|handle|improve|reduce|support|document|catch|"
@@ -85,7 +94,11 @@ def told(text: str) -> list[tuple[int, str]]:
         return []  # a program wrote it, and went on
     if not _OWN.search(text) and not _is_title(text.strip()):
         return []
-    return [(number, one) for number, line in enumerate(lines, start=1) for one in _said(line)]
+    return [
+        (number, one)
+        for number, line in enumerate(lines, start=1)
+        for one in (*_quoted(line), *_complaints(line))
+    ]
 
 
 def _is_title(text: str) -> bool:
@@ -94,15 +107,24 @@ def _is_title(text: str) -> bool:
     return len(text) <= _LONGEST_TITLE and not re.search(r"\n|[.:;](?:\s|$)", text)
 
 
-def _said(line: str) -> list[str]:
-    """The messages that a line quotes, and the line itself where it names no exception."""
+def _quoted(line: str) -> list[str]:
+    """The messages that a line quotes."""
     line = _LABEL.sub("", line.strip()).replace(_FULL_COLON, ": ")
     if found := _EXCEPTION.search(line):
         return [f"{found['kind']}: {_closed(found['what'])}"]
     if found := _ATTRIBUTE.search(line):
         return [f"AttributeError: '{found['owner']}' object has no attribute '{found['name']}'"]
     quoted = [next(filter(None, m.groups())) for m in _QUOTES.finditer(line)]
-    return [*(one for one in quoted if " " in one), line.lstrip("\"'`")]
+    return [one for one in quoted if " " in one]
+
+
+def _complaints(line: str) -> list[str]:
+    """What somebody says of a failure of their own, where a line names no exception."""
+    line = _LABEL.sub("", line.strip()).replace(_FULL_COLON, ": ").lstrip("\"'`")
+    if _EXCEPTION.search(line) or _ATTRIBUTE.search(line):
+        return []
+    failing = (one for one in _SENTENCE.split(line) if _FAILS.search(one))
+    return [] if any(_MAY.search(one) for one in failing) else [line]
 
 
 def _closed(what: str) -> str:
