@@ -207,6 +207,8 @@ class Strategy(BaseModel):
             parts.append(f"recompute {self.recompute}")
         if not staged and not self.zero_stage and self.layout.shard_ranks > 1:
             parts.append("without distributed optimizer")
+        if not self.runs_as.master_weights:
+            parts.append("bf16 states")
         if self.offload_optimizer != "none":
             parts.append(f"optimizer on {self.offload_optimizer}")
         if self.offload_parameters != "none":
