@@ -197,23 +197,19 @@ class Strategy(BaseModel):
         if staged and self.engine is not engine:
             parts[0] = f"{self.engine.short_label} as {parts[0]}"
         parts.append(f"mbs{self.micro_batch_size} x{self.gradient_accumulation_steps}")
-        if self.hpz_partition_size > 1:
-            parts.append(f"hpZ {self.hpz_partition_size}")
-        if self.runs_as.shard_group and self.runs_as.shard_group < self.layout.shard_ranks:
-            parts.append(f"shards of {self.runs_as.shard_group}")
-        if self.virtual_stages > 1:
-            parts.append(f"vs{self.virtual_stages}")
-        if self.recompute != "none":
-            parts.append(f"recompute {self.recompute}")
-        if not staged and not self.zero_stage and self.layout.shard_ranks > 1:
-            parts.append("without distributed optimizer")
-        if not self.runs_as.master_weights:
-            parts.append("bf16 states")
-        if self.offload_optimizer != "none":
-            parts.append(f"optimizer on {self.offload_optimizer}")
-        if self.offload_parameters != "none":
-            parts.append(f"parameters on {self.offload_parameters}")
-        return " ".join(parts)
+        group, ranks = self.runs_as.shard_group, self.layout.shard_ranks
+        replicated = not staged and not self.zero_stage and ranks > 1
+        more = (
+            (self.hpz_partition_size > 1, f"hpZ {self.hpz_partition_size}"),
+            (group is not None and group < ranks, f"shards of {group}"),
+            (self.virtual_stages > 1, f"vs{self.virtual_stages}"),
+            (self.recompute != "none", f"recompute {self.recompute}"),
+            (replicated, "without distributed optimizer"),
+            (not self.runs_as.master_weights, "bf16 states"),
+            (self.offload_optimizer != "none", f"optimizer on {self.offload_optimizer}"),
+            (self.offload_parameters != "none", f"parameters on {self.offload_parameters}"),
+        )
+        return " ".join((*parts, *(text for applies, text in more if applies)))
 
 
 class AioSettings(BaseModel):

@@ -79,11 +79,20 @@ def _batch(run: Run) -> Iterator[Option]:
     if job.steps is not None:
         yield Option("train_iters", job.steps)
         yield Option("lr_decay_iters", job.steps)
+    yield from _types(run)
+
+
+def _types(run: Run) -> Iterator[Option]:
+    """Compute precision, and the types of states, sums and messages as the ds_config has them."""
+    settings = json.loads(ds_config(run.plan))
     if run.setup.precision == "bf16":
         yield Option("precision", "bfloat16")
-        yield Option("bf16", {"enabled": True})
+        yield Option("bf16", settings["bf16"])
     elif run.setup.precision == "fp16":
         yield Option("fp16", {"enabled": True, "loss_scale": 0})
+    for key in ("data_types", "communication_data_type"):
+        if key in settings:
+            yield Option(key, settings[key])
 
 
 def _optimizer(run: Run) -> Iterator[Option]:
