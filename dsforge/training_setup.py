@@ -17,6 +17,7 @@ from dsforge.specs import FROZEN, Precision
 from dsforge.zero_stages import Offload, ZeroStage
 
 Adapter = Literal["none", "lora", "qlora"]
+ImportedLoss = Literal["fused", "fused_cross_entropy"]
 
 
 class TrainingSetup(BaseModel):
@@ -70,6 +71,17 @@ class TrainingSetup(BaseModel):
         default=False,
         description="FSDP reduces gradients once a step, and whole ones stay on each rank in "
         "between.",
+    )
+    loss: ImportedLoss | None = Field(
+        default=None,
+        description="A loss that is none of whole logits: Liger's fused linear cross entropy, or a "
+        "fused cross entropy kernel.",
+    )
+    kernels: Literal["fused"] | None = Field(
+        default=None, description="Fused norms, MLPs and rotary embeddings (Liger's kernels)."
+    )
+    bf16_states: bool = Field(
+        default=False, description="Weights, gradients and moments in bf16, without fp32 weights."
     )
     micro_batch_size: int | None = Field(
         default=None, ge=1, description="Samples per data-parallel rank and forward pass."

@@ -68,7 +68,11 @@ def _engine(imported: ImportedSetup, *, ours: bool) -> list[tuple[tuple[str, str
         if engine == "fsdp" and setup.no_sync:
             found.append((("strategy", "no_sync"), True, "no_sync"))
         if engine not in ("megatron", "torchtune"):
-            found.append((("strategy", "loss"), "plain", "engine"))
+            found.append((("strategy", "loss"), setup.loss or "plain", "loss"))
+        if engine in ("deepspeed", "ddp", "fsdp"):
+            found.append((("strategy", "kernels"), setup.kernels, "kernels"))
+        if engine in ("ddp", "fsdp") and setup.bf16_states:  # DeepSpeed has a config of its own
+            found.append((("strategy", "bf16_states"), True, "bf16_states"))
     if engine == "deepspeed" and setup.zero_stage == 3:  # noqa: PLR2004 - hpZ is of stage 3
         found.append((("strategy", "hpz_partition_size"), setup.shard_group, "shard_group"))
     return found

@@ -97,3 +97,54 @@ def test_it_is_priced_as_replicas(name: str, tmp_path: Path) -> None:
     assert strategy.runs_as.trainer == "ddp"
     assert strategy.runs_as.software == "others"
     assert strategy.zero_stage == 0
+
+
+FACTORY = "model_name_or_path: gpt2\nfinetuning_type: full\ntemplate: default\ncutoff_len: 512\n"
+LIGER_PARTS = ("liger_rms_norm", "liger_glu_activation", "liger_rope")
+KERNELS: dict[str, tuple[Mapping[str, str], tuple[str | None, str | None, bool]]] = {
+    "Trainer": ({"run.sh": TRAINER + " --use_liger_kernel True"}, ("fused", "fused", False)),
+    "Trainer without": ({"run.sh": TRAINER + " --use_liger_kernel False"}, (None, None, False)),
+    "LLaMA-Factory": (
+        {"sft.yaml": FACTORY + "enable_liger_kernel: true\npure_bf16: true\n"},
+        ("fused", "fused", True),
+    ),
+    "axolotl, the loss": (
+        {"a.yml": "base_model: gpt2\nsequence_len: 512\nliger_fused_linear_cross_entropy: true\n"},
+        ("fused", None, False),
+    ),
+    "axolotl, all": (
+        {
+            "a.yml": "base_model: gpt2\nsequence_len: 512\nliger_cross_entropy: true\n"
+            + "".join(f"{key}: true\n" for key in LIGER_PARTS)
+        },
+        ("fused_cross_entropy", "fused", False),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_kernels_and_types_that_a_file_switches_on_are_read(name: str) -> None:
+    """Liger's loss and layers, and training in bf16 alone."""
+    files, expected = KERNELS[name]
+    setup = read_texts(files).setup
+
+    assert (setup.loss, setup.kernels, setup.bf16_states) == expected
+
+
+def test_what_is_read_of_kernels_is_priced(tmp_path: Path) -> None:
+    """Less memory with Liger's loss, and less again in bf16 alone; DeepSpeed keeps its masters."""
+
+    def estimated(more: str) -> tuple[float, str]:
+        path = tmp_path / "sft.yaml"
+        path.write_text(FACTORY.replace("gpt2", "llama-3.2-1b").replace("512", "8192") + more)
+        found = dsforge.import_config(path, cluster={"gpu": "h100-80gb", "gpus_per_node": 8})
+        assert found.plan is not None, found.not_priced
+        plan = found.plan
+        return plan.choice.memory.allocated_bytes.likely, plan.strategy.label()
+
+    plain, _ = estimated("bf16: true\n")
+    fused, _ = estimated("bf16: true\nenable_liger_kernel: true\n")
+    narrow, label = estimated("enable_liger_kernel: true\npure_bf16: true\n")
+
+    assert plain > fused > narrow
+    assert "bf16 states" in label

@@ -22,6 +22,7 @@ LENGTHS = (
     *("max_seq_length", "max_seq_len", "model_max_length", "max_length", "cutoff_len"),
     *("seq_length", "sequence_length", "block_size", "max_source_length", "max_len"),
 )
+LIGER = ("use_liger_kernel", "enable_liger_kernel", "use_liger")
 MODELS = ("model_name_or_path", "base_model", "model", "model_id", "model_path", "pretrained_model")
 
 
@@ -66,7 +67,15 @@ def say_trainer(
         draft.number("learning_rate", rate)
     say_optimizer(draft, settings.find("optim", "optimizer"))
     say_recompute(draft, settings.find("gradient_checkpointing", "use_gradient_checkpointing"))
+    say_liger(draft, settings.find(*LIGER))
     assume(draft, defaults)
+
+
+def say_liger(draft: Draft, value: Value | None) -> None:
+    """Liger's kernels, which are all on by default (`apply_liger_kernel_to_llama`)."""
+    if value is not None and value.truth:
+        draft.say("loss", "fused", value.place)
+        draft.say("kernels", "fused", value.place)
 
 
 def say_recompute(draft: Draft, value: Value | None) -> None:

@@ -15,6 +15,12 @@ from dsforge.importing.values import Settings, Value
 from dsforge.importing.work import Style, Work, words
 
 SCHEMA = "axolotl src/axolotl/utils/schemas/config.py"
+LOSSES = {  # the later one wins
+    "liger_cross_entropy": "fused_cross_entropy",
+    "liger_fused_linear_cross_entropy": "fused",
+    "cut_cross_entropy": "fused",
+}
+LAYER_KERNELS = (("liger_rms_norm",), ("liger_glu_activation", "liger_swiglu"), ("liger_rope",))
 NORMAL = "axolotl src/axolotl/utils/config/__init__.py, normalize_config: bf16 where the GPU has it"
 
 
@@ -45,6 +51,7 @@ def read(work: Work, settings: Settings) -> None:
     draft.number("learning_rate", settings.find("learning_rate"))
     say_optimizer(draft, settings.find("optimizer"))
     say_recompute(draft, settings.find("gradient_checkpointing"))
+    _liger(draft, settings)
     _adapters(draft, settings)
     for field, value in (
         ("micro_batch_size", 1),
@@ -55,6 +62,17 @@ def read(work: Work, settings: Settings) -> None:
         draft.assume(field, value, SCHEMA)
     if settings.at("optimizer") is None:
         draft.assume("optimizer", "adamw", SCHEMA)
+
+
+def _liger(draft: Draft, settings: Settings) -> None:
+    """Kernels of the plugins of Liger and of cut cross entropy, each with a switch of its own."""
+    for key, loss in LOSSES.items():
+        value = settings.find(key)
+        if value is not None and value.truth:
+            draft.say("loss", loss, value.place)
+    switches = [settings.find(*names) for names in LAYER_KERNELS]
+    if all(value is not None and value.truth for value in switches) and switches[0] is not None:
+        draft.say("kernels", "fused", switches[0].place)
 
 
 def _precision(draft: Draft, settings: Settings) -> None:

@@ -27,6 +27,7 @@ def read(work: Work, settings: Settings) -> None:
     say_trainer(work, settings, DEFAULTS, types=("infer_dtype",))
     if pure is not None and pure.truth:
         draft.say("precision", "bf16", pure.place)
+        draft.say("bf16_states", value=True, place=pure.place)
     if not draft.is_said("precision"):
         draft.said.pop("precision", None)
         open_type = Value("auto", ARGUMENTS)
