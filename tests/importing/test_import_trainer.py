@@ -100,6 +100,7 @@ def test_it_is_priced_as_replicas(name: str, tmp_path: Path) -> None:
 
 
 FACTORY = "model_name_or_path: gpt2\nfinetuning_type: full\ntemplate: default\ncutoff_len: 512\n"
+AXOLOTL = "base_model: gpt2\nmicro_batch_size: 2\nsequence_len: 512\n"
 LIGER_PARTS = ("liger_rms_norm", "liger_glu_activation", "liger_rope")
 KERNELS: dict[str, tuple[Mapping[str, str], tuple[str | None, str | None, bool]]] = {
     "Trainer": ({"run.sh": TRAINER + " --use_liger_kernel True"}, ("fused", "fused", False)),
@@ -109,12 +110,13 @@ KERNELS: dict[str, tuple[Mapping[str, str], tuple[str | None, str | None, bool]]
         ("fused", "fused", True),
     ),
     "axolotl, the loss": (
-        {"a.yml": "base_model: gpt2\nsequence_len: 512\nliger_fused_linear_cross_entropy: true\n"},
+        {"a.yml": AXOLOTL + "liger_fused_linear_cross_entropy: true\n"},
         ("fused", None, False),
     ),
     "axolotl, all": (
         {
-            "a.yml": "base_model: gpt2\nsequence_len: 512\nliger_cross_entropy: true\n"
+            "a.yml": AXOLOTL
+            + "liger_cross_entropy: true\n"
             + "".join(f"{key}: true\n" for key in LIGER_PARTS)
         },
         ("fused_cross_entropy", "fused", False),
