@@ -12,6 +12,12 @@ _SHARDED = re.compile(
     r"zero[-_ ]?(?:stage[-_ :\"]*)?3|stage3|partition_param|\bfsdp", re.IGNORECASE
 )
 
+_LONG_SAVE = "one rank was still saving while the others waited"
+_UNSHARED_SAVE = (
+    "saving gathers the weights from all ranks, and a rank did not enter it: the save is called on "
+    "the main process alone, or one rank failed before"
+)
+
 
 def collective_timeout(hits: tuple[MatchedLine, ...]) -> dict[str, str]:
     """Who waited where; and what the pattern of waiting says."""
@@ -52,7 +58,7 @@ def _first_seen(ranks: str) -> str:
 def _reason(*, several: bool, op: str, numel: str, phase: str, who: str, sharded: bool) -> str:
     """The likeliest way to this time-out."""
     if phase.startswith("saving"):
-        return "one rank was still saving while the others waited"
+        return _UNSHARED_SAVE if sharded and "GATHER" in op else _LONG_SAVE
     if several:
         return (
             f"ranks are at different collectives ({who} is furthest behind): they took "
@@ -79,6 +85,11 @@ def _reason(*, several: bool, op: str, numel: str, phase: str, who: str, sharded
 def _remedy(*, several: bool, op: str, numel: str, phase: str, sharded: bool) -> str:
     """The patch for that way."""
     kit = "TORCH_NCCL_TRACE_BUFFER_SIZE=2000\nTORCH_NCCL_DUMP_ON_TIMEOUT=1"
+    if phase.startswith("saving") and sharded and "GATHER" in op:
+        return (
+            "accelerator.save_state(path)    # on every rank, not below `if is_main_process`; "
+            "load_state, save_model and state_dict as well\n" + kit
+        )
     if phase.startswith("saving") or (numel and int(numel) <= _SMALL):
         return (
             "deepspeed.init_distributed(timeout=timedelta(hours=2))   # longer than the save or "

@@ -21,12 +21,13 @@ _FAILS = re.compile(
     r"segmentation fault|no progress|has no attribute|unexpected keyword|no module named)"
     r"(?![a-z])|(?<![a-z])nan(?![a-z])|(?<![a-z])loss(?![a-z])[^\n]{0,30}"
     r"(?:(?<![\d.])0(?![\d.])|\bzero\b))|"
-    r"[A-Z]\w{1,60}(?:Error|Exception)(?![a-z])|报错|错误|失败|卡住|卡死|出错|显存|爆|为0|异常"
+    r"[A-Z]\w{1,60}(?:Error|Exception)(?![a-z])|报错|错误|失败|卡住|卡死|挂起|出错|显存|爆|为0|异常"
 )
 # Somebody to whom it happened: who says I, asks, or gives the exception by its name.
 _OWN = re.compile(
     r"\b(?:I|I'm|I've|my|My|we|We|our|me|anyone|[Hh]elp|[Ww]hy|[Ss]olve|encounter\w{0,3})\b|"
     r"[Hh]ow (?:can|do|to) (?:I|we|fix|solve)\b|[Tt]his (?:error|problem|issue)|following error|"
+    r"\b(?:the|an) error (?:message )?[\"“`']\w|"
     r"error in the title|[A-Z]\w{1,60}(?:Error|Exception)(?![a-z])|"
     r"请问|我|求助|报错|怎么|如何|解决|老是|什么"
 )

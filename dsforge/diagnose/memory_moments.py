@@ -89,6 +89,9 @@ MOMENTS = (
             "load_state_dict",
             "in from_pretrained",
             "_load_pretrained_model",
+            "_materialize_data",
+            "lazy_init.py",
+            "in model_provider",
         ),
         "while the weights went to the device",
         _STAGE,
@@ -137,7 +140,9 @@ FEWER_COPIES = (
 )
 LESS_OFFLOAD = (
     '- "offload_param": {"device": "cpu"}    # the largest first\n'
-    '- "pin_memory": true\n+ "pin_memory": false'
+    '- "pin_memory": true\n+ "pin_memory": false\n'
+    "# an optimizer on the CPU takes 12 to 16 bytes of the node's RAM for each trained parameter: "
+    "a larger memory limit, more GPUs without offload, offload to NVMe, or LoRA"
 )
 
 
@@ -191,6 +196,6 @@ def _foreign(known: dict[str, int]) -> int:
 def host_memory(hits: tuple[MatchedLine, ...]) -> dict[str, str]:
     """The phase in which host memory ran out, and what makes that phase smaller."""
     phase = next((hit.phase for hit in hits if hit.phase), "")
-    offloads = any(_OFFLOADING.search(hit.before) for hit in hits)
+    offloads = any(hit.values.get("offload") or _OFFLOADING.search(hit.before) for hit in hits)
     remedy = HOST_REMEDIES.get(phase, LESS_OFFLOAD if offloads else FEWER_COPIES)
     return {"phase": phase, "remedy": remedy}

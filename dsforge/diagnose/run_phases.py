@@ -28,6 +28,8 @@ PHASES = (
             b"[torch] saving",
             b"checkpoint is about to be saved",
             b"weights being written",
+            b"saving fsdp ",
+            b"saving current state to",
         ),
     ),
 )

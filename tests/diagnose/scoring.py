@@ -29,7 +29,7 @@ BATCHES = tuple(
     "fourteenth twelfth fifteenth sixteenth seventeenth eighteenth nineteenth twentieth "
     "twentyfirst twentysecond twentythird twentyfifth sealed twentysixth "
     "twentyseventh twentyeighth twentyninth thirtieth thirtyfirst thirtysecond "
-    "thirtythird thirtyfourth thirtyfifth thirtysixth".split()
+    "thirtythird thirtyfourth thirtyfifth thirtysixth thirtyseventh".split()
 )
 KEPT = ("seventh_kept",)  # no rule was written from these before `tenth`
 UNKNOWN = "unknown"  # the label of a failure that no rule is meant to know
@@ -130,6 +130,12 @@ that no pattern read), each answered once and then mended at its cause: 3 of 18,
 4 of 14 and 13 of 15 right before, 2 of 6, 7 of 14 and 4 of 13 of further ones after. Sentences and
 titles that tell a failure are read since then, by what they quote and by six rules of their own
 that logs never meet.
+`thirtyseventh` was collected as `thirtyfourth` was, by somebody who knew no rule, sealed, answered
+once after all that stands above, and judged by others: 40 of 80 right, 38 of the 63 whose text
+tells the cause (60 %; 51 with those that named the kind), 1 that named another cause with 0.7 or
+more. Of 15 healthy or unrelated texts 2 had a cause, by the rules for sentences. Its misses were
+mended afterwards. That it was so much lower than `thirtyfourth` is the width between two such sets:
+judges and topics differ, and 80 failures leave 11 points on either side.
 
 ## On failures kept aside
 
