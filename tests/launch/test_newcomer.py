@@ -118,7 +118,8 @@ def test_own_rows_to_an_answer_without_editing_a_file(rows: int, tmp_path: Path)
     assert any("[INFO]" in log.read_text() for log in logs)
     load = os.getloadavg()[0] / (os.cpu_count() or 1)
     if load < BUSY:
-        longest = LONGEST_SILENCE_S * max(1.0, load)  # a busy machine is slower to say a word
+        # A busy machine is slower to say a word; its load lags behind what it does.
+        longest = LONGEST_SILENCE_S * max(1.0, 1.5 * load)
         assert max(*first.silences, *second.silences) <= longest
 
     said = dsforge(tmp_path, "generate", "run/output/adapter", "--prompt", row["instruction"])
