@@ -11,7 +11,7 @@ from dsforge import catalog
 from dsforge.estimate.loss import head_bytes
 from dsforge.layout import Layout
 from dsforge.specs import LoraSpec, Workload
-from dsforge.strategy import EXECUTIONS, AskedLoss, Strategy
+from dsforge.strategy import EXECUTIONS, TrainedLoss, Strategy
 
 pytestmark = pytest.mark.engine
 
@@ -20,7 +20,7 @@ PRECISIONS = {"bf16": "bfloat16", "fp32": "float32"}
 Case = tuple[str, str, int, int, int]  # precision, method, tokens, vocabulary, hidden size
 
 
-def priced(loss: AskedLoss, case: Case) -> float:
+def priced(loss: TrainedLoss, case: Case) -> float:
     """What the estimate says, bytes."""
     precision, method, tokens, words, width = case
     sizes = {"vocab_size": words, "hidden_size": width, "embedding_size": width}
@@ -42,7 +42,7 @@ def priced(loss: AskedLoss, case: Case) -> float:
     return head_bytes(model, work, strategy).at(tokens)
 
 
-def allocated(loss: AskedLoss, case: Case) -> int:
+def allocated(loss: TrainedLoss, case: Case) -> int:
     """The most bytes that torch had for the loss and its backward pass, inputs left out."""
     import torch
     from torch.profiler import ProfilerActivity, profile
@@ -64,7 +64,7 @@ def allocated(loss: AskedLoss, case: Case) -> int:
     return peak
 
 
-def summed(loss: AskedLoss, rows: Any, weight: Any, wanted: Any) -> tuple[Any, Any]:
+def summed(loss: TrainedLoss, rows: Any, weight: Any, wanted: Any) -> tuple[Any, Any]:
     """The loss as the trainer computes it, or of whole logits, which Hugging Face keeps."""
     import torch
 
@@ -102,5 +102,5 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("case", cases(), ids=str)
 def test_both_losses_take_what_is_priced(case: Case) -> None:
     """Within 1 %: indices and sums of rows are left out."""
-    for loss in get_args(AskedLoss):
+    for loss in get_args(TrainedLoss):
         assert allocated(loss, case) == pytest.approx(priced(loss, case), rel=0.01)
