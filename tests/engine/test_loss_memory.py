@@ -11,7 +11,7 @@ from dsforge import catalog
 from dsforge.estimate.loss import head_bytes
 from dsforge.layout import Layout
 from dsforge.specs import LoraSpec, Workload
-from dsforge.strategy import EXECUTIONS, TrainedLoss, Strategy
+from dsforge.strategy import EXECUTIONS, Strategy, TrainedLoss
 
 pytestmark = pytest.mark.engine
 
