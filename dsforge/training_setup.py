@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field
 
 from dsforge.execution import Recompute
 from dsforge.plan import Plan
-from dsforge.specs import FROZEN, Precision
+from dsforge.specs import FROZEN, Precision, VisionTraining
 from dsforge.zero_stages import Offload, ZeroStage
 
 Adapter = Literal["none", "lora", "qlora"]
@@ -82,6 +82,9 @@ class TrainingSetup(BaseModel):
     )
     bf16_states: bool = Field(
         default=False, description="Weights, gradients and moments in bf16, without fp32 weights."
+    )
+    vision_training: VisionTraining | None = Field(
+        default=None, description="What trains of a vision tower, where the files say so."
     )
     micro_batch_size: int | None = Field(
         default=None, ge=1, description="Samples per data-parallel rank and forward pass."

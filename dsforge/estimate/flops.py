@@ -13,6 +13,7 @@ from functools import lru_cache
 from dsforge.estimate.params import moe_layers
 from dsforge.estimate.product import Product
 from dsforge.estimate.recurrence import recurrent_products, state_flops
+from dsforge.estimate.vision import tower_flops
 from dsforge.specs import MlaSpec, ModelSpec, Workload
 from dsforge.traced import counted, named
 
@@ -176,20 +177,6 @@ def backward_factor(workload: Workload) -> float:
     """Backward FLOPs per forward FLOP: 2, or 1 where the weights are frozen (LoRA)."""
     passes = 1.0 if workload.method == "lora" else BACKWARD
     return counted(passes, "backward_passes", "", of=workload.sequence_length)
-
-
-def tower_flops(model: ModelSpec, workload: Workload) -> float:
-    """FLOPs of a frozen vision tower for one token of a sample: of the patches of its images.
-
-    Two for each parameter and patch, and none backward: nothing before it is trained.
-    """
-    tower = model.tower
-    if tower is None or not workload.image_tokens:
-        return 0.0
-    patches = workload.image_tokens * tower.patches_per_token
-    share = patches / workload.sequence_length
-    flops = 2.0 * (tower.parameters + tower.projector_parameters / tower.patches_per_token)
-    return named(flops * share, "tower_token_flops", "FLOP")
 
 
 def reference_passes(workload: Workload) -> float:

@@ -16,6 +16,7 @@ from dsforge.estimate.optimizer_bytes import optimizer_bytes_per_parameter
 from dsforge.estimate.params import parameters, trained_parameters
 from dsforge.estimate.quantised import quantised_elements, stored_bytes
 from dsforge.estimate.states import States, shares
+from dsforge.estimate.vision import frozen_parameters, trained_beside_adapters
 from dsforge.specs import FROZEN, ClusterSpec, ModelSpec, Workload
 from dsforge.strategy import FULLY_SHARDED, Strategy
 from dsforge.traced import WholeConstant, maximum, minimum, named, next_power_of_two
@@ -164,9 +165,10 @@ def checkpoint_bytes(model: ModelSpec, workload: Workload, strategy: Strategy) -
 
     Frozen weights stay in the model's own files, and dsforge and transformers save adapters alone.
     """
-    trained = parameters(model)
+    trained = parameters(model) - frozen_parameters(model, workload)
     if workload.method == "lora" and workload.lora is not None:
         trained = trained_parameters(model, workload.lora)
+        trained += trained_beside_adapters(model, workload)
     each = element_bytes(workload) + optimizer_bytes_per_parameter(workload, strategy)
     return round(each * trained)
 

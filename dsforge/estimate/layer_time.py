@@ -24,7 +24,6 @@ from dsforge.estimate.flops import (
     product_elements,
     reference_passes,
     score_flops,
-    tower_flops,
 )
 from dsforge.estimate.linear_time import HeadTime, LinearTime
 from dsforge.estimate.loss import FP32_SUM_BYTES, chunks_of, logit_bytes, loss_under, summed_bytes
@@ -33,6 +32,7 @@ from dsforge.estimate.product import Product
 from dsforge.estimate.quantised import dequantising_s, int8_token_bytes, layer_quantised_elements
 from dsforge.estimate.rates import Rates, rates
 from dsforge.estimate.recurrence import moved_elements, state_s
+from dsforge.estimate.vision import tower_flops
 from dsforge.execution import FLASH
 from dsforge.specs import GpuSpec, LoraSpec, ModelSpec, Workload
 from dsforge.strategy import Execution, Strategy
@@ -174,7 +174,7 @@ def setting_of(gpu: GpuSpec, workload: Workload, strategy: Strategy) -> Setting:
 
 def tower_s(model: ModelSpec, workload: Workload, setting: Setting) -> float:
     """Seconds of a vision tower for one token of a sample, beside the head."""
-    flops = tower_flops(model, workload)
+    flops = tower_flops(model, workload, repeated=setting.repeated)
     return named(flops / setting.rates.wide_products, "tower_token_s", "s") if flops else 0.0
 
 

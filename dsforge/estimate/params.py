@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from dsforge.estimate.recurrence import adapted_sides, recurrent_parameters
+from dsforge.estimate.vision import tower_parameters
 from dsforge.specs import AdapterTarget, LoraSpec, Mixer, MlaSpec, ModelSpec, MoeSpec, Norm
 from dsforge.traced import ceil_div, counted, named
 
@@ -129,14 +130,6 @@ def _layer_count(layer: LayerParameters, times: int) -> int:
 def parameters(model: ModelSpec) -> int:
     """Unique parameters of the model; a tied matrix counts once."""
     return named(parameter_counts(model).total, "model_parameters", "elements")
-
-
-def tower_parameters(model: ModelSpec) -> int:
-    """Parameters of a vision tower and of its projector."""
-    if model.tower is None:
-        return 0
-    found = model.tower.parameters + model.tower.projector_parameters
-    return named(found, "tower_parameters", "elements", "vision tower and projector, frozen")
 
 
 @lru_cache(maxsize=64)

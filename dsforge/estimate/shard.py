@@ -10,10 +10,10 @@ from dsforge.estimate.params import (
     lora_parameters,
     parameter_counts,
     saved_parameters,
-    tower_parameters,
     whole_layer_parameters,
 )
 from dsforge.estimate.quantised import packed_away, quantised_elements
+from dsforge.estimate.vision import frozen_parameters, trained_beside_adapters
 from dsforge.layout import Layout
 from dsforge.specs import ModelSpec, Workload
 from dsforge.traced import ceil_div, named
@@ -126,13 +126,14 @@ def rank_parameters(
     experts = ceil_div(stage.moe_layers * pieces.experts, tp * layout.expert_parallel_size)
     experts = named(experts, "expert_parameters", "elements")
     if workload.method == "full" or workload.lora is None:
-        frozen = tower_parameters(model) if stage.has_embedding else 0
+        frozen = frozen_parameters(model, workload) if stage.has_embedding else 0
         trained = shared - ceil_div(frozen, tp) if frozen else shared
         return RankParameters(shared, experts, trained, experts)
     adapters = ceil_div(lora_parameters(model, workload.lora) * stage.layers, model.depth * tp)
     adapters = named(adapters, "adapter_parameters", "elements")
     ends = stage.has_embedding or stage.has_head
     saved = saved_parameters(model, workload.lora) if ends else 0
+    saved += trained_beside_adapters(model, workload) if stage.has_embedding else 0
     packed = 0
     if workload.is_quantised:
         packed = quantised_elements(model, expert_modules=expert_modules)

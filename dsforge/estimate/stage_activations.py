@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dsforge.estimate.activations import kept_token_bytes
+from dsforge.estimate.activations import element_bytes, kept_token_bytes
 from dsforge.estimate.dropout import edge_mask_bytes
 from dsforge.estimate.states import Load
+from dsforge.estimate.vision import saved_elements
 from dsforge.specs import ModelSpec, Workload
 from dsforge.strategy import Strategy
 from dsforge.traced import named
@@ -19,6 +20,7 @@ def saved_token_bytes(
     found = 0.0
     if load.stage.has_embedding:
         found += edge_mask_bytes(model, strategy)
+        found += element_bytes(workload) * saved_elements(model, workload, strategy)
     if strategy.runs_as.offload_activations:
         return found
     return found + layers_kept_bytes(model, workload, strategy, load)

@@ -24,7 +24,7 @@ STRATEGY = (
     *("expert_parallel_size", "virtual_stages", "offload_optimizer", "offload_parameters"),
     *("recompute", "micro_batch_size"),
 )
-WORKLOAD = ("sequence_length", "precision", "optimizer", "learning_rate")
+WORKLOAD = ("sequence_length", "precision", "optimizer", "learning_rate", "vision_training")
 CLUSTER = ("nodes", "gpus_per_node")
 TRAINERS = ("ddp", "fsdp", "megatron-fsdp", "torchtune")  # beside the one that takes a ds_config
 OPEN_KEYS = 6  # values that one reason names

@@ -23,6 +23,7 @@ from dsforge.specs import (
     Precision,
     Preference,
     Reference,
+    VisionTraining,
 )
 from dsforge.strategy import Constraints
 
@@ -325,6 +326,10 @@ class WorkloadFile(BaseModel):
         ge=0,
         le=MAX_SEQUENCE,
         description="Tokens of a sample that come from images, of models with a vision tower.",
+    )
+    vision_training: VisionTraining = Field(
+        default="frozen",
+        description="What trains of a vision tower: nothing, its `projector`, or `all` of both.",
     )
     document_length: Length | None = Field(
         default=None,

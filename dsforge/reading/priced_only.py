@@ -13,18 +13,22 @@ Changed = tuple[ModelSpec, Constraints, tuple[Reason, ...]]
 
 
 def _check_images(model: ModelSpec, workload: Workload) -> None:
-    """Raise SpecError where tokens of images cannot be."""
+    """Raise SpecError where images, or the training of what sees them, cannot be."""
     seen, length = workload.image_tokens, workload.sequence_length
-    if not seen:
-        return
-    message = ""
-    if model.tower is None:
+    problems = []
+    if seen and model.tower is None:
         message = f"`image_tokens` (={seen}) requires a model with a vision tower"
+        problems.append(Problem("image-tokens", message, "leave it out"))
     elif seen > length:
         message = f"`image_tokens` (={seen}) must not exceed `sequence_length` (={length})"
-    if message:
-        hint = "leave it out" if model.tower is None else f"use {length} or less"
-        raise SpecError((Problem("image-tokens", message, hint),))
+        problems.append(Problem("image-tokens", message, f"use {length} or less"))
+    if workload.vision_training != "frozen" and model.tower is None:
+        message = (
+            f"`vision_training` (={workload.vision_training}) requires a model with a vision tower"
+        )
+        problems.append(Problem("vision-training", message, "leave it out"))
+    if problems:
+        raise SpecError(tuple(problems))
 
 
 def of_preference(model: ModelSpec, workload: Workload, fixed: Constraints) -> Changed:

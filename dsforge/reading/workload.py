@@ -152,6 +152,7 @@ def workload_of(
         reference=file.reference,
         document_length=file.document_length,
         image_tokens=file.image_tokens,
+        vision_training=file.vision_training,
         tokens=file.tokens,
         epochs=draft.epochs(),
         samples=draft.rows(),

@@ -48,6 +48,7 @@ from dsforge.specs.model import (
     Position,
     RopeScaling,
     RouterSpec,
+    TowerSpec,
 )
 from dsforge.specs.recurrent import Mixer, Mlp, RecurrentKind, RecurrentSpec
 from dsforge.specs.workload import (
@@ -61,6 +62,7 @@ from dsforge.specs.workload import (
     Precision,
     Preference,
     Reference,
+    VisionTraining,
     Workload,
 )
 
@@ -113,6 +115,8 @@ __all__ = [
     "RouterSpec",
     "SavedModule",
     "SlurmSpec",
+    "TowerSpec",
     "Transport",
+    "VisionTraining",
     "Workload",
 ]

@@ -270,7 +270,7 @@ class ModelSpec(BaseModel):
     moe: MoeSpec | None = Field(default=None, description="Experts; none: every layer is dense.")
     mla: MlaSpec | None = Field(default=None, description="Latent attention; none: ordinary heads.")
     tower: TowerSpec | None = Field(
-        default=None, description="Vision tower, which is frozen; none: text alone."
+        default=None, description="Vision tower and its projector; none: text alone."
     )
     recurrent: RecurrentSpec | None = Field(
         default=None, description="Recurrent part of layers; none: every layer is attention."

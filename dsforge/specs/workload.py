@@ -31,6 +31,7 @@ Method = Literal["full", "lora"]
 MethodName = Literal["full", "lora", "qlora"]  # qlora: lora on quantised matrices
 Preference = Literal["dpo", "orpo", "reward"]
 Reference = Literal["model", "adapters_off", "precomputed"]
+VisionTraining = Literal["frozen", "projector", "all"]
 DataShape = Literal["auto", "text", "prompt", "messages"]
 
 
@@ -92,7 +93,12 @@ class Workload(BaseModel):
         default=0,
         ge=0,
         description="Tokens of a sample that come from images; a vision tower computes their "
-        "patches once, without backward.",
+        "patches.",
+    )
+    vision_training: VisionTraining = Field(
+        default="frozen",
+        description="What trains of a vision tower: nothing, the `projector` that leads to the "
+        "language model, or `all` of both; with LoRA the tower carries adapters.",
     )
     document_length: int | None = Field(
         default=None,

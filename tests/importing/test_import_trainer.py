@@ -133,6 +133,36 @@ def test_kernels_and_types_that_a_file_switches_on_are_read(name: str) -> None:
     assert (setup.loss, setup.kernels, setup.bf16_states) == expected
 
 
+SWITCHES = {
+    "LLaMA-Factory": ("sft.yaml", FACTORY + "freeze_vision_tower: false\n", "all"),
+    "its projector": ("sft.yaml", FACTORY + "freeze_multi_modal_projector: false\n", "projector"),
+    "both": (
+        "sft.yaml",
+        FACTORY + "freeze_multi_modal_projector: false\nfreeze_vision_tower: false\n",
+        "all",
+    ),
+    "frozen": ("sft.yaml", FACTORY + "freeze_vision_tower: true\n", None),
+    "ms-swift": (
+        "run.sh",
+        "swift sft --model Qwen/Qwen2.5-VL-7B-Instruct --freeze_vit false --freeze_aligner false",
+        "all",
+    ),
+    "Qwen2.5-VL": (
+        "run.sh",
+        TRAINER + " --tune_mm_vision False --tune_mm_mlp True --tune_mm_llm True",
+        "projector",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SWITCHES)
+def test_what_trains_of_a_vision_tower_is_read(name: str) -> None:
+    """Switches that freeze, and switches that train; who trains the tower trains its projector."""
+    file, text, expected = SWITCHES[name]
+
+    assert read_texts({file: text}).setup.vision_training == expected
+
+
 def test_what_is_read_of_kernels_is_priced(tmp_path: Path) -> None:
     """Less memory with Liger's loss, and less again in bf16 alone; DeepSpeed keeps its masters."""
 

@@ -1,8 +1,8 @@
-"""Vision towers: read from a config, named, priced as frozen, and refused where they cannot run."""
+"""Vision towers: read from a config, named, priced by what trains, refused where none can run."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from formulas import is_redone
@@ -13,14 +13,16 @@ from planning import cluster, strategy, workload
 import dsforge
 from dsforge.errors import SpecError
 from dsforge.estimate.family_costs import family_costs
+from dsforge.estimate.flops import step_flops
 from dsforge.estimate.memory import estimate_memory
-from dsforge.estimate.params import parameters, tower_parameters
+from dsforge.estimate.params import parameters
 from dsforge.estimate.time import estimate_time
+from dsforge.estimate.vision import tower_parameters, trained_beside_adapters
 from dsforge.explain.explanation import explanation
 from dsforge.huggingface import read_config
 from dsforge.plan import Plan
 from dsforge.planner.pricing import price
-from dsforge.specs import LoraSpec
+from dsforge.specs import LoraSpec, Workload
 
 NODE = {"gpu": "a100-80gb", "gpus_per_node": 8}
 # Qwen2.5-VL-7B-Instruct as its config.json on the hub says, which states the language model flat.
@@ -91,12 +93,74 @@ def test_more_of_an_image_is_never_faster_and_needs_no_more_memory(
     )
 
 
+TRAINED = ("frozen", "projector", "all")
+
+
+def seeing(method: str, trained: str, images: int = 1000) -> Workload:
+    """Samples with an image, and what of the tower trains."""
+    more = {"method": "lora", "lora": LoraSpec()} if method == "lora" else {}
+    return workload(4096, image_tokens=images).model_copy(
+        update={"vision_training": trained, **more}
+    )
+
+
+@given(
+    stage=STAGES,
+    method=st.sampled_from(("full", "lora")),
+    recompute=st.sampled_from(("none", "full")),
+    images=st.integers(0, 4096),
+)
+def test_training_more_of_a_tower_is_never_faster_and_never_needs_less(
+    stage: Literal[0, 1, 2, 3], method: str, recompute: Literal["none", "full"], images: int
+) -> None:
+    """Of a frozen tower, its projector alone, and all: memory, time and useful work rise."""
+    how = strategy(8, zero_stage=stage, recompute=recompute)
+    works = [seeing(method, trained, images) for trained in TRAINED]
+    memory = [estimate_memory(MODEL, cluster(), work, how) for work in works]
+    times = [estimate_time(MODEL, cluster(), work, how).step_s.likely for work in works]
+    flops = [step_flops(MODEL, work) for work in works]
+
+    peaks = [found.allocated_bytes.likely for found in memory]
+    assert peaks == sorted(peaks)
+    assert times == sorted(times)
+    assert flops == sorted(flops)
+    saved = [found.checkpoint_bytes for found in memory]
+    assert saved == sorted(saved)
+
+
+def test_a_tower_that_trains_has_gradients_and_states_like_the_rest() -> None:
+    """Its parameters and those of the projector, with 16 bytes each under mixed precision."""
+    how = strategy(1, zero_stage=0)
+    kept = [
+        family_costs(MODEL, cluster(), seeing("full", trained), how).fullest.kept
+        for trained in TRAINED
+    ]
+    tower = MODEL.tower
+    assert tower is not None
+
+    for more, parts in ((1, tower.projector_parameters), (2, tower_parameters(MODEL))):
+        assert kept[more].weights == kept[0].weights
+        grown = kept[more].optimizer - kept[0].optimizer
+        assert grown == pytest.approx(12 * parts, rel=1e-6)
+
+
+def test_adapters_on_a_tower_are_counted() -> None:
+    """Rank x (inputs + outputs): four square matrices and an MLP in each of its layers."""
+    tower = MODEL.tower
+    assert tower is not None
+    lora = LoraSpec(rank=8, targets=("query", "value"))
+    work = seeing("lora", "all").model_copy(update={"lora": lora})
+
+    adapters = trained_beside_adapters(MODEL, work) - tower.projector_parameters
+    assert adapters == 8 * tower.layers * 2 * (2 * tower.hidden_size)
+    assert trained_beside_adapters(TEXT, work) == 0
+
+
+@pytest.mark.parametrize("trained", TRAINED)
 @pytest.mark.parametrize("method", ["full", "lora"])
-def test_every_figure_of_a_model_with_a_tower_is_explained(method: str) -> None:
+def test_every_figure_of_a_model_with_a_tower_is_explained(method: str, trained: str) -> None:
     """Each formula, evaluated on the printed inputs, gives the figure, and the plan's."""
-    work = workload(4096, image_tokens=1000)
-    if method == "lora":
-        work = work.model_copy(update={"method": "lora", "lora": LoraSpec()})
+    work = seeing(method, trained)
     choice = price(MODEL, cluster(), work, strategy(8, zero_stage=3))
     plan = Plan.model_construct(
         schema_version=1,
@@ -127,6 +191,9 @@ def test_a_tower_is_named_and_priced_and_not_trained(tmp_path: Any) -> None:
         with pytest.raises(SpecError) as refused:
             dsforge.plan(model, NODE, {**work, "image_tokens": tokens})
         assert [problem.rule for problem in refused.value.problems] == ["image-tokens"]
+    with pytest.raises(SpecError) as refused:
+        dsforge.plan("llama-3.2-1b", NODE, {"sequence_length": 4096, "vision_training": "all"})
+    assert "requires a model with a vision tower" in refused.value.problems[0].message
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,12 @@ LENGTHS = (
     *("seq_length", "sequence_length", "block_size", "max_source_length", "max_len"),
 )
 LIGER = ("use_liger_kernel", "enable_liger_kernel", "use_liger")
+# Switches of a vision tower and of its projector: those that freeze, those that train
+# (LLaMA-Factory, ms-swift, InternVL; Qwen2.5-VL's and MiniCPM-V's own scripts).
+TOWER_FROZEN = ("freeze_vision_tower", "freeze_vit", "freeze_vision_model", "freeze_backbone")
+TOWER_TRAINED = ("tune_mm_vision", "tune_vision")
+PROJECTOR_FROZEN = ("freeze_multi_modal_projector", "freeze_aligner", "freeze_mlp")
+PROJECTOR_TRAINED = ("tune_mm_mlp",)
 MODELS = ("model_name_or_path", "base_model", "model", "model_id", "model_path", "pretrained_model")
 
 
@@ -68,6 +74,7 @@ def say_trainer(
     say_optimizer(draft, settings.find("optim", "optimizer"))
     say_recompute(draft, settings.find("gradient_checkpointing", "use_gradient_checkpointing"))
     say_liger(draft, settings.find(*LIGER))
+    say_vision(draft, settings)
     assume(draft, defaults)
 
 
@@ -76,6 +83,19 @@ def say_liger(draft: Draft, value: Value | None) -> None:
     if value is not None and value.truth:
         draft.say("loss", "fused", value.place)
         draft.say("kernels", "fused", value.place)
+
+
+def say_vision(draft: Draft, settings: Settings) -> None:
+    """What trains of a vision tower; who trains the tower trains its projector as well."""
+    for frozen, trained, part in (
+        (PROJECTOR_FROZEN, PROJECTOR_TRAINED, "projector"),
+        (TOWER_FROZEN, TOWER_TRAINED, "all"),
+    ):
+        off, on = settings.find(*frozen), settings.find(*trained)
+        if off is not None and off.truth is False:
+            draft.say("vision_training", part, off.place)
+        elif on is not None and on.truth:
+            draft.say("vision_training", part, on.place)
 
 
 def say_recompute(draft: Draft, value: Value | None) -> None:
