@@ -198,10 +198,16 @@ def compiled_mode(case: Case) -> Broken | None:
 
 @constraint("bf16-states", source="torch optim/adam.py: states are made `zeros_like` the weight")
 def states_in_bf16(case: Case) -> Broken | None:
-    """An optimizer without fp32 weights in another precision than theirs."""
-    if not case.bf16_states or case.precision in (None, "bf16"):
+    """An optimizer without fp32 weights in another precision than theirs.
+
+    Modules that compute in fp8 hold their weights in bf16 (Transformer Engine, torchao); DeepSpeed
+    has no such switch beside its own for bf16.
+    """
+    stored = ("bf16",) if case.on_deepspeed else ("bf16", "fp8")
+    if not case.bf16_states or case.precision is None or case.precision in stored:
         return None
-    return Broken(f"bf16_states requires precision bf16 (got {case.precision})", "use bf16")
+    rule = " or ".join(stored)
+    return Broken(f"bf16_states requires precision {rule} (got {case.precision})", "use bf16")
 
 
 @constraint(

@@ -24,11 +24,11 @@ from dsforge.huggingface.architecture import (
 from dsforge.huggingface.forward import forward_fields, router_fields
 from dsforge.huggingface.layer_kinds import ORDERS, keys_of_layers, read_layers, recurrent_reason
 from dsforge.huggingface.specials import SPECIALS
-from dsforge.huggingface.towers import TOWERS, tower_of
+from dsforge.huggingface.towers import TOWERS, tower_of, tower_reason
 from dsforge.huggingface.unread import MTP, OFF, PLAIN_ACTIVATIONS, unknown_keys, unread_parts
 from dsforge.huggingface.values import LARGEST_OTHER, ConfigValues
 from dsforge.plan import Reason
-from dsforge.specs import ModelSpec
+from dsforge.specs import ModelSpec, TowerSpec
 
 REQUIRED = (
     *("layers", "hidden_size", "ffn_hidden_size", "attention_heads"),
@@ -74,7 +74,8 @@ def read_config(config: Mapping[str, Any], name: str) -> tuple[ModelSpec, tuple[
     if isinstance(outer, str) and outer in TOWERS and not reading.problems:
         fields["tower"], wrong = tower_of(outer, config, fields["hidden_size"])
         reading.problems += wrong
-        reasons.append(_beside(fields["tower"]))
+        if not wrong:
+            reasons.append(tower_reason(TowerSpec(**fields["tower"])))
     if known in ARCHITECTURES:
         reading.check_unread(fields, (*(special.keys if special else ()), *keys_of_layers(known)))
         reasons += _left_out(text)
@@ -148,16 +149,6 @@ def _beside_tower(outer: str, config: Mapping[str, Any]) -> tuple[Mapping[str, A
     tied = config.get("tie_word_embeddings", TOWERS[outer].tied)
     text = inner if tied is None else {**inner, "tie_word_embeddings": tied}
     return text, str(inner.get("model_type", TOWERS[outer].text_type))
-
-
-def _beside(tower: Mapping[str, Any]) -> Reason:
-    """What is said of a tower."""
-    whole = tower["parameters"] + tower["projector_parameters"]
-    message = (
-        f"{tower['kind']}: a vision tower of {tower['layers']} layers and its projector, "
-        f"{whole / 1e6:,.0f} M parameters, frozen beside the language model"
-    )
-    return Reason(rule="model-tower", message=message)
 
 
 def _spec(fields: dict[str, Any], name: str, model_type: str) -> ModelSpec:

@@ -21,6 +21,8 @@ from dsforge.huggingface.tower_parts import (
     vit,
 )
 from dsforge.huggingface.values import ConfigValues
+from dsforge.plan import Reason
+from dsforge.specs import TowerSpec
 
 
 class Tower(NamedTuple):
@@ -145,6 +147,17 @@ OUTER_ONLY: Final = (
     *("vision_feature_layer", "downsample_ratio", "scale_factor", "projection_hidden_size"),
     "projection_dim",
 )  # keys of a tower that the outer config states
+
+
+def tower_reason(tower: TowerSpec) -> Reason:
+    """What is said of a tower."""
+    whole = tower.parameters + tower.projector_parameters
+    message = (
+        f"{tower.kind}: a vision tower of {tower.layers} layers and its projector, "
+        f"{whole / 1e6:,.0f} M parameters, beside the language model (`vision_training` says what "
+        "of it trains)"
+    )
+    return Reason(rule="model-tower", message=message)
 
 
 def tower_of(outer: str, config: Mapping[str, Any], text: int) -> tuple[dict[str, Any], list[Any]]:

@@ -175,11 +175,12 @@ def _is_cut_evenly(request: Request, model: ModelSpec) -> bool:
 
 
 def _trainable(request: Request, model: ModelSpec) -> bool:
-    """Whether it is a decoder with as many positions as the samples have tokens."""
+    """Whether it is a decoder of text with as many positions as the samples have tokens."""
     anyhow = base(request, BACK_ENDS[0], Layout(), stage=0)
     case = case_of(model, request.cluster, request.workload, anyhow)
     cut = _is_cut_evenly(request, model)
-    return cut and model.kind == "decoder" and allows(case, sequence_in_positions)
+    text = model.kind == "decoder" and model.tower is None
+    return cut and text and allows(case, sequence_in_positions)
 
 
 def _batch_is_free(request: Request) -> bool:

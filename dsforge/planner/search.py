@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from operator import attrgetter
 from time import perf_counter
@@ -56,9 +56,9 @@ def appraise(request: Request) -> Plan:
 
     Raises LayoutError where no combination is legal.
     """
-    found = _explored(Explorer(request))
+    found = _as_others_run(request, _explored(Explorer(request)))
     if found.fitting:
-        best = choice(request, _as_others_run(request, found.fitting))
+        best = choice(request, found.fitting)
     elif found.tight:
         best = _nearest(found)
     else:
@@ -66,32 +66,34 @@ def appraise(request: Request) -> Plan:
     return _plan(request, best.strategy, rivals(request, found.explored), ())
 
 
-def _as_others_run(request: Request, fitting: tuple[Candidate, ...]) -> tuple[Candidate, ...]:
-    """The plans of others without what is off unless they say so, where one of those fits.
+def _as_others_run(request: Request, found: Found) -> Found:
+    """What was found without what is off in scripts of others unless they say so.
 
-    Ulysses changes the model's code, and a second copy of the weights (hpZ, hybrid sharding) is a
-    setting of its own: who runs them says so. By the likely estimate a plan without them fits; that
-    the upper one does not is no reason for a run that somebody else set up.
+    Ulysses changes the model's code: who runs it says so, and without it a run that does not fit is
+    one that does not fit. A second copy of the weights (hpZ, hybrid sharding) is a setting of its
+    own; it stays where no run without it is possible.
     """
     fixed = request.constraints
     if fixed.software != "others":
-        return fitting
+        return found
     if fixed.context_parallel_size is None:
-        whole = tuple(one for one in fitting if not _is_split_by_ulysses(one))
-        fitting = whole if any(map(_has_ulysses, whole)) else fitting
+        found = _only(found, lambda family: not _is_split_by_ulysses(family))
     if fixed.hpz_partition_size is None:
-        fitting = tuple(one for one in fitting if one.family.hpz_partition_size == 1) or fitting
-    return fitting
+        found = _only(found, lambda family: family.hpz_partition_size == 1)
+    return found
 
 
-def _is_split_by_ulysses(one: Candidate) -> bool:
+def _only(found: Found, wanted: Callable[[Strategy], bool]) -> Found:
+    """Candidates of some families; all of them where none is of those."""
+    fitting = tuple(one for one in found.fitting if wanted(one.family))
+    tight = tuple(one for one in found.tight if wanted(one.family))
+    return found._replace(fitting=fitting, tight=tight) if fitting or tight else found
+
+
+def _is_split_by_ulysses(family: Strategy) -> bool:
     """Whether ranks share the tokens of a sample, each with some heads of all of them."""
-    return _has_ulysses(one) and one.family.layout.context_parallel_size > 1
-
-
-def _has_ulysses(one: Candidate) -> bool:
-    """Whether the engine of a plan shares tokens in this way, if at all."""
-    return one.family.engine.context_exchange == "all_to_all"
+    exchanged = family.engine.context_exchange == "all_to_all"
+    return exchanged and family.layout.context_parallel_size > 1
 
 
 def search(request: Request, most: int = MOST_PLANS, *, explorer: Explorer | None = None) -> Search:

@@ -150,7 +150,11 @@ def _with_sizes_of(row: str, hub_id: str) -> Read:
 
 def _unplanned_parts(row: str) -> tuple[Reason, ...]:
     """What the weights of a row hold beside the model that is planned."""
-    what = catalog.beside(row)
+    what, tower = catalog.beside(row), catalog.model(row).tower
+    if tower is not None:
+        from dsforge.huggingface.towers import tower_reason
+
+        return (tower_reason(tower),)
     if what is None:
         return ()
     message = f"the weights of {row} also contain {what}, which is loaded but not in this plan"

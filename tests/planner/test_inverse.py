@@ -19,7 +19,7 @@ from dsforge.document import InverseDocument
 from dsforge.errors import DoesNotFitError, LayoutError
 from dsforge.plan import Reason, Request
 from dsforge.planner import appraise
-from dsforge.planner.axes import gpus_axis, sequence_axis
+from dsforge.planner.axes import gpus_axis, model_axis, sequence_axis
 from dsforge.planner.fitting import nearest, preferred
 from dsforge.planner.inverse import (
     Found,
@@ -275,3 +275,13 @@ def test_a_contradiction_is_a_usage_error(arguments: tuple[str, ...], said: str)
 
     assert answer.exit_code == 2
     assert said in answer.stderr
+
+
+def test_the_largest_model_that_is_looked_for_reads_text() -> None:
+    """Vision-language models of the catalog are no rungs of the ladder."""
+    models = tuple(catalog.model(name) for name in catalog.model_names())
+    request = ask("llama-3.1-8b", cluster(1), workload(2048))
+    axis = model_axis(request, models)
+
+    assert {model.name for model in models if model.tower} >= {"qwen2.5-vl-7b", "llava-1.5-7b"}
+    assert not {model.name for model in models if model.tower} & set(axis.names)
