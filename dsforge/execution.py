@@ -6,7 +6,7 @@ single fields of it.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 from pydantic import BaseModel, Field
 
@@ -22,7 +22,8 @@ AttentionKind = Literal["flash", "flash1", "triton", "masked", "eager"]
 FLASH: tuple[AttentionKind, ...] = ("flash", "flash1", "triton")  # kernels that skip pairs
 ExpertDispatch = Literal["alltoall", "flex"]
 Software = Literal["dsforge", "others"]
-Loss = Literal["plain", "softmax", "fused_cross_entropy", "chunked_output", "chunked", "fused"]
+FusedLoss = Literal["fused", "fused_cross_entropy"]  # kernels that `dsforge train` has not
+Loss = Literal["plain", "softmax", "chunked_output", "chunked", FusedLoss]
 
 
 class Buckets(BaseModel):
@@ -171,3 +172,8 @@ class Execution(BaseModel):
     def is_ours(self) -> bool:
         """Whether scripts of dsforge run it."""
         return self.software == "dsforge" and self.program is None
+
+    @property
+    def fused_loss(self) -> str | None:
+        """The loss, where it is a kernel of other scripts."""
+        return self.loss if self.loss in get_args(FusedLoss) else None

@@ -14,6 +14,7 @@ from dsforge.execution import (
     BucketSizes,
     Execution,
     ExpertDispatch,
+    FusedLoss,
     GradientType,
     Kernels,
     Loss,
@@ -42,6 +43,7 @@ __all__ = [
     "Constraints",
     "Execution",
     "ExpertDispatch",
+    "FusedLoss",
     "Kernels",
     "Loss",
     "Offload",
@@ -52,8 +54,8 @@ __all__ = [
     "ZeroStage",
 ]
 
-AskedLoss = Literal["plain", "chunked", "fused", "fused_cross_entropy"]
-TrainedLoss = Literal["plain", "chunked"]  # of those, what `dsforge train` computes
+TrainedLoss = Literal["plain", "chunked"]  # what `dsforge train` computes
+AskedLoss = Literal[TrainedLoss, FusedLoss]
 AskedTrainer = Literal[
     "deepspeed", "ddp", "fsdp", "megatron-fsdp", "torchtune"
 ]  # engines of Hugging Face modules: by ZeRO, replicas under autocast, FSDP

@@ -11,13 +11,12 @@ from typing import Literal
 
 from pydantic import BaseModel, Field
 
-from dsforge.execution import Recompute
+from dsforge.execution import FusedLoss, Recompute
 from dsforge.plan import Plan
 from dsforge.specs import FROZEN, Precision, VisionTraining
 from dsforge.zero_stages import Offload, ZeroStage
 
 Adapter = Literal["none", "lora", "qlora"]
-ImportedLoss = Literal["fused", "fused_cross_entropy"]
 
 
 class TrainingSetup(BaseModel):
@@ -72,7 +71,7 @@ class TrainingSetup(BaseModel):
         description="FSDP reduces gradients once a step, and whole ones stay on each rank in "
         "between.",
     )
-    loss: ImportedLoss | None = Field(
+    loss: FusedLoss | None = Field(
         default=None,
         description="A loss that is none of whole logits: Liger's fused linear cross entropy, or a "
         "fused cross entropy kernel.",

@@ -42,9 +42,6 @@ class ModelShape(NamedTuple):
     tensor_styles: frozenset[str] | None = None  # of transformers' tensor-parallel plan
 
 
-FUSED_LOSSES = ("fused", "fused_cross_entropy")  # kernels that `dsforge train` has not
-
-
 class Case(NamedTuple):
     """A strategy and what is known beside it. None: not known, or left open by a file."""
 
@@ -198,7 +195,7 @@ def case_of(model: ModelSpec, cluster: ClusterSpec, workload: Workload, strategy
         precision=workload.precision,
         gradient_type=how.gradients if how.gradients != "compute" else None,
         chunked_loss=how.loss == "chunked",
-        fused_loss=how.loss if how.loss in FUSED_LOSSES else None,
+        fused_loss=how.fused_loss,
         sequence_length=workload.sequence_length,
         trainer=how.trainer,
         compiled=how.kernels == "compiled" and how.trainer == "deepspeed",

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from dsforge.plan import Plan
 from dsforge.render.deepspeed import ADAM_BETAS, ADAM_EPSILON
@@ -20,7 +21,9 @@ GATED_PARTS = 3  # NeoX divides `intermediate_size` of a gated MLP by it (model/
 def files(plan: Plan) -> tuple[TargetFile, ...]:
     """The YAML, and what starts the ranks."""
     run = run_of(plan)
-    options = (*_model(plan.model, run), *_layout(run), *_batch(run), *_optimizer(run))
+    config = json.loads(ds_config(plan))
+    batch = (*_batch(run), *_types(run, config))
+    options = (*_model(plan.model, run), *_layout(run, config), *batch, *_optimizer(run))
     return (
         TargetFile("neox.yml", run.listed(options)),
         run.started(needs_steps=run.job.steps is None),
@@ -59,13 +62,13 @@ def _model(model: ModelSpec, run: Run) -> Iterator[Option]:
     yield Option("vocab_file", f"{tokenizer or 'TOKENIZER'}/tokenizer.json")
 
 
-def _layout(run: Run) -> Iterator[Option]:
+def _layout(run: Run, config: Mapping[str, Any]) -> Iterator[Option]:
     """Stages from 1 on mean DeepSpeed's pipeline engine, which ZeRO 2 and 3 exclude."""
     layout, setup = run.strategy.layout, run.setup
     stages = layout.pipeline_parallel_size
     yield Option("pipe_parallel_size", stages if stages > 1 else 0)
     yield Option("model_parallel_size", layout.tensor_parallel_size)
-    yield Option("zero_optimization", json.loads(ds_config(run.plan))["zero_optimization"])
+    yield Option("zero_optimization", config["zero_optimization"])
     yield Option("checkpoint_activations", setup.recompute == "full")
     if setup.recompute == "full":
         yield Option("checkpoint_num_layers", 1)
@@ -79,20 +82,18 @@ def _batch(run: Run) -> Iterator[Option]:
     if job.steps is not None:
         yield Option("train_iters", job.steps)
         yield Option("lr_decay_iters", job.steps)
-    yield from _types(run)
 
 
-def _types(run: Run) -> Iterator[Option]:
+def _types(run: Run, config: Mapping[str, Any]) -> Iterator[Option]:
     """Compute precision, and the types of states, sums and messages as the ds_config has them."""
-    settings = json.loads(ds_config(run.plan))
     if run.setup.precision == "bf16":
         yield Option("precision", "bfloat16")
-        yield Option("bf16", settings["bf16"])
+        yield Option("bf16", config["bf16"])
     elif run.setup.precision == "fp16":
         yield Option("fp16", {"enabled": True, "loss_scale": 0})
     for key in ("data_types", "communication_data_type"):
-        if key in settings:
-            yield Option(key, settings[key])
+        if key in config:
+            yield Option(key, config[key])
 
 
 def _optimizer(run: Run) -> Iterator[Option]:
