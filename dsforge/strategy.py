@@ -377,6 +377,11 @@ class Constraints(BaseModel):
         default=None,
         description="Megatron-LM sends tokens to experts beside the work of another micro batch.",
     )
+    overlaps_tensor: bool | None = Field(
+        default=None,
+        description="Megatron-LM's tensor-parallel collectives overlap with matrix products "
+        "(`--tp-comm-overlap`, Transformer Engine's user buffers). None: no.",
+    )
     expert_modules: bool | None = Field(
         default=None,
         description="Each expert is a module of its own (transformers 4), not a part of one stack "

@@ -71,6 +71,9 @@ class TrainingSetup(BaseModel):
         description="FSDP reduces gradients once a step, and whole ones stay on each rank in "
         "between.",
     )
+    overlaps_tensor: bool = Field(
+        default=False, description="Tensor-parallel collectives overlap with matrix products."
+    )
     loss: FusedLoss | None = Field(
         default=None,
         description="A loss that is none of whole logits: Liger's fused linear cross entropy, or a "

@@ -34,7 +34,12 @@ ENGINE = Engine(
     short_label="Megatron",
     execution=Execution.model_construct(trainer="megatron", kernels="fused", gradients="fp32"),
     back_end="megatron",
-    words=frozenset(("expert_dispatch", "gradient_type", "overlaps_experts", "virtual_stages")),
+    words=frozenset(
+        (
+            *("expert_dispatch", "gradient_type", "overlaps_experts", "overlaps_tensor"),
+            "virtual_stages",
+        )
+    ),
     reads_own_part=True,
     sequence_parallel=True,
     expert_parallel=True,

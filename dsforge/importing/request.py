@@ -73,6 +73,8 @@ def _engine(imported: ImportedSetup, *, ours: bool) -> list[tuple[tuple[str, str
             found.append((("strategy", "kernels"), setup.kernels, "kernels"))
         if engine in ("ddp", "fsdp") and setup.bf16_states:  # DeepSpeed has a config of its own
             found.append((("strategy", "bf16_states"), True, "bf16_states"))
+        if engine == "megatron" and setup.overlaps_tensor:
+            found.append((("strategy", "overlaps_tensor"), True, "overlaps_tensor"))
     if engine == "deepspeed" and setup.zero_stage == 3:  # noqa: PLR2004 - hpZ is of stage 3
         found.append((("strategy", "hpz_partition_size"), setup.shard_group, "shard_group"))
     return found

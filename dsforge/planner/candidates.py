@@ -193,6 +193,7 @@ def _of_megatron(fixed: Constraints, back_end: BackEnd) -> Execution | None:
         "gradients": fixed.gradient_type,
         "expert_dispatch": fixed.expert_dispatch,
         "overlaps_experts": fixed.overlaps_experts,
+        "overlaps_tensor": fixed.overlaps_tensor,
         "dropout": fixed.dropout,
         "software": fixed.software,
         "program": fixed.program,

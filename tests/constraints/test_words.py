@@ -41,6 +41,7 @@ SAID: dict[str, Any] = {
     "kernels": "compiled",
     "expert_dispatch": "flex",
     "overlaps_experts": True,
+    "overlaps_tensor": True,
     "expert_modules": True,
     "virtual_stages": 2,
     "buckets": BUCKETS.model_dump(),

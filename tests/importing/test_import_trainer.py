@@ -163,6 +163,29 @@ def test_what_trains_of_a_vision_tower_is_read(name: str) -> None:
     assert read_texts({file: text}).setup.vision_training == expected
 
 
+MEGATRON = (
+    "torchrun --nproc_per_node 8 pretrain_gpt.py --tensor-model-parallel-size 4 --bf16 "
+    "--num-layers 32 --seq-length 4096 --micro-batch-size 1 --global-batch-size 128 "
+)
+NEMO = (
+    "model:\n  tensor_model_parallel_size: 4\n  encoder_seq_length: 4096\n  micro_batch_size: 1\n"
+)
+OVERLAPS = {
+    "Megatron-LM": ("run.sh", MEGATRON + "--sequence-parallel --tp-comm-overlap", True),
+    "Megatron-LM without": ("run.sh", MEGATRON + "--sequence-parallel", False),
+    "NeMo": ("gpt.yaml", NEMO + "  ub_tp_comm_overlap: true\n", True),
+    "NeMo without": ("gpt.yaml", NEMO + "  ub_tp_comm_overlap: false\n", False),
+}
+
+
+@pytest.mark.parametrize("name", OVERLAPS)
+def test_overlap_of_tensor_parallel_collectives_is_read(name: str) -> None:
+    """Transformer Engine's user buffers, by the flag of Megatron-LM and the key of NeMo."""
+    file, text, expected = OVERLAPS[name]
+
+    assert read_texts({file: text}).setup.overlaps_tensor is expected
+
+
 def test_what_is_read_of_kernels_is_priced(tmp_path: Path) -> None:
     """Less memory with Liger's loss, and less again in bf16 alone; DeepSpeed keeps its masters."""
 

@@ -36,6 +36,7 @@ SOFTWARE = {  # words of a spec that a page which only publishes a figure often 
     "offload_activations",
     "optimizer_in_backward",
     "overlaps_experts",
+    "overlaps_tensor",
     "trainer",
 }
 

@@ -13,6 +13,7 @@ SIZES = (
     ("context_parallel_size", "context_parallel_size"),
     ("expert_parallel_size", "expert_model_parallel_size"),
 )
+OVERLAPS_TENSOR = ("tp_comm_overlap", "ub_tp_comm_overlap")  # of Megatron-LM, of NeMo
 STRATEGIES = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 
 
@@ -30,6 +31,7 @@ def say_megatron(draft: Draft, settings: Settings) -> None:
     draft.number("learning_rate", settings.find("lr", "learning_rate"))
     say_optimizer(draft, settings.find("optimizer"))
     _switch(draft, settings, "sequence_parallel", "sequence_parallel")
+    _switch(draft, settings, "overlaps_tensor", *OVERLAPS_TENSOR)
     say_types(draft, settings)
     say_granularity(draft, settings)
     say_chunks(draft, settings)
@@ -38,8 +40,8 @@ def say_megatron(draft: Draft, settings: Settings) -> None:
         draft.say("model", model.text, model.place)
 
 
-def _switch(draft: Draft, settings: Settings, field: str, name: str) -> None:
-    value = settings.find(name)
+def _switch(draft: Draft, settings: Settings, field: str, *names: str) -> None:
+    value = settings.find(*names)
     if value is not None and value.truth is not None:
         draft.say(field, value.truth, value.place)
 

@@ -6,7 +6,7 @@ import re
 
 from dsforge.importing.draft import Draft
 from dsforge.importing.forms import Source
-from dsforge.importing.parts.megatron_keys import SIZES, say_types
+from dsforge.importing.parts.megatron_keys import OVERLAPS_TENSOR, SIZES, say_types
 from dsforge.importing.parts.optimizers import say_optimizer
 from dsforge.importing.parts.precisions import say_precision
 from dsforge.importing.python_source import Facts
@@ -110,6 +110,9 @@ def _sizes(draft: Draft, settings: Settings) -> None:
     parallel = settings.find("model.sequence_parallel", "sequence_parallel")
     if parallel is not None and parallel.truth is not None:
         draft.say("sequence_parallel", parallel.truth, parallel.place)
+    beside = settings.find(*(f"model.{name}" for name in OVERLAPS_TENSOR), *OVERLAPS_TENSOR)
+    if beside is not None and beside.truth is not None:
+        draft.say("overlaps_tensor", beside.truth, beside.place)
 
 
 def _sharding(draft: Draft, settings: Settings, name: Value | None) -> None:
