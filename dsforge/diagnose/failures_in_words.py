@@ -18,7 +18,9 @@ _FAILS = re.compile(
     r"(?i:\b(?:errors?|fail(?:s|ed|ure|ing)?|crash\w{0,3}|exceptions?|raises?|throws?|killed|"
     r"hangs?|hung|hanging|stuck(?:s|ed)?|free[sz]\w{1,3}|deadlocks?|timed? ?out|timeouts?|OOM|"
     r"out of memory|encounter\w{0,3}|exits? (?:with )?(?:return )?code|return code|segfaults?|"
-    r"segmentation fault|no progress|has no attribute|unexpected keyword|no module named)"
+    r"segmentation fault|mismatch(?:es)?|no progress|has no attribute|unexpected keyword|"
+    r"no module named|not applied|no effect|identical to|assert|"
+    r"same (?:old )?(?:response|output|result)s?)"
     r"(?![a-z])|(?<![a-z])nan(?![a-z])|(?<![a-z])loss(?![a-z])[^\n]{0,30}"
     r"(?:(?<![\d.])0(?![\d.])|\bzero\b))|"
     r"[A-Z]\w{1,60}(?:Error|Exception)(?![a-z])|报错|错误|失败|卡住|卡死|挂起|出错|显存|爆|为0|异常"
@@ -28,8 +30,11 @@ _OWN = re.compile(
     r"\b(?:I|I'm|I've|my|My|we|We|our|me|anyone|[Hh]elp|[Ww]hy|[Ss]olve|encounter\w{0,3})\b|"
     r"[Hh]ow (?:can|do|to) (?:I|we|fix|solve)\b|[Tt]his (?:error|problem|issue)|following error|"
     r"\b(?:the|an) error (?:message )?[\"“`']\w|"
+    r"\bwith (?:the )?(?:error |message |error message )[\"“`']\w|"
+    r"\bi (?:try|tried|run|ran|get|got|have|use|train)\b|"
+    r"\b[Tt]he (?:code|program|script|process|model|adapter) (?:is|was|gets|hangs|stops)\b|"
     r"error in the title|[A-Z]\w{1,60}(?:Error|Exception)(?![a-z])|"
-    r"请问|我|求助|报错|怎么|如何|解决|老是|什么"
+    r"\?[ \t]*(?:\n|$)|就报|会报|这个问题|请问|我|求助|报错|怎么|如何|解决|老是|什么"
 )
 # Words of what did not happen, or may happen to anybody.
 _MAY = re.compile(
@@ -66,7 +71,7 @@ _OF_NONE = re.compile(
     re.MULTILINE,
 )
 _EXCEPTION = re.compile(
-    r"(?<![\w.])(?P<kind>(?:[a-z_]\w{0,40}\.){0,4}[A-Z]\w{0,60}(?:Error|Exception))"
+    r"(?<![A-Za-z0-9_.])(?P<kind>(?:[a-z_]\w{0,40}\.){0,4}[A-Z]\w{0,60}(?:Error|Exception))"
     r"(?: ?[::]\s{0,3}|\()[\"“]?(?P<what>[^\n]{3,400})"
 )
 _QUOTES = re.compile(
@@ -74,6 +79,10 @@ _QUOTES = re.compile(
 )
 _ATTRIBUTE = re.compile(  # a title that left out the quotes
     r"(?<![\w'])(?P<owner>\w{2,80}) object has no attribute [`'\"]?(?P<name>\w{1,80})"
+)
+_CALL = re.compile(
+    r"(?<![A-Za-z0-9_.])(?P<call>[A-Za-z_]\w{1,60}\(\) "
+    r"(?:takes \d|missing \d|got an unexpected|got multiple)[^\n]{3,160})"
 )
 _LABEL = re.compile(
     r"^\[[A-Za-z][\w /:-]{0,30}\]:?\s{0,2}|^(?i:bug|question|issue|problem|usage) ?: "
@@ -115,6 +124,8 @@ def _quoted(line: str) -> list[str]:
         return [f"{found['kind']}: {_closed(found['what'])}"]
     if found := _ATTRIBUTE.search(line):
         return [f"AttributeError: '{found['owner']}' object has no attribute '{found['name']}'"]
+    if found := _CALL.search(line):
+        return [f"TypeError: {found['call']}"]
     quoted = [next(filter(None, m.groups())) for m in _QUOTES.finditer(line)]
     return [one for one in quoted if " " in one]
 
@@ -122,7 +133,7 @@ def _quoted(line: str) -> list[str]:
 def _complaints(line: str) -> list[str]:
     """What somebody says of a failure of their own, where a line names no exception."""
     line = _LABEL.sub("", line.strip()).replace(_FULL_COLON, ": ").lstrip("\"'`")
-    if _EXCEPTION.search(line) or _ATTRIBUTE.search(line):
+    if any(form.search(line) for form in (_EXCEPTION, _ATTRIBUTE, _CALL)):
         return []
     failing = (one for one in _SENTENCE.split(line) if _FAILS.search(one))
     return [] if any(_MAY.search(one) for one in failing) else [line]

@@ -13,7 +13,7 @@ from typing import Literal
 Form = Literal["error", "notice", "source", "plain"]
 
 EXCEPTION = re.compile(
-    r"^(?P<kind>(?:[A-Za-z_]\w{0,60}\.){0,6}_?[A-Z]\w{0,60}"
+    r"^(?P<kind>(?a:(?:[A-Za-z_]\w{0,60}\.){0,6}_?[A-Z]\w{0,60})"
     r"(?:Error|Exception|Interrupt|Failure|Failed|Invalid|Exit|OfResources|Timeout|Unsupported|"
     r"NotFound|Conflict|TimeoutExpired|BrokenProcessPool|LimitHit)(?:\([A-Z]\w{0,60}\))?"
     r"|(?:[A-Za-z_]\w{0,60}\.){1,6}Error"

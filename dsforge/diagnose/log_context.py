@@ -21,6 +21,12 @@ BELOW_AN_ASSERTION = 32  # lines in which its error is looked for: marks, and wh
 _LINE = re.compile(rb"[^\r\n]+")
 _FRAME = re.compile(r'File "|\.py(?:: ?| in )')  # of Python, of notebooks
 _FAILED = re.compile(rb"AssertionError(?:\x1b\[[\d;]{0,9}m|[ \t\r])*(?:\n|\Z)")  # without a message
+_ENDED = re.compile(  # after it a text ends, or others say that the process died
+    rb"[ ~^`\t\r\n]*(?:\Z|(?!File )[^\n]{0,200}?(?:exited on signal|exit ?code|return code|"
+    rb"dumped\)|Killed|killed|slurmstepd|srun: error|Root Cause|SignalException|ActorDied|"
+    rb"Watchdog caught|Heartbeat monitor|DistStoreError|closed by peer|CalledProcessError))"
+)
+_TELLS = re.compile(r",\s{0,3}f?[\"']|\.format\(")  # an assertion with a message, which was cut off
 CUT_LINES = 6  # of one message, in which words are looked for that make it another
 _CODE = re.compile(r" {2,3}\S[^\n]{0,200}?(?: = |\w\()")  # a source that lost some of its indent
 _ARROW = re.compile(r"-{1,4}> ?\[?\d{1,6}\b")  # the line of a notebook's frame that was running
@@ -75,6 +81,8 @@ def failed_assertion(window: bytes, stop: int, said: Line) -> Line | None:
     text = said.text.strip()
     if not text.startswith("assert "):
         return None
+    if _ENDED.match(window, stop) and not _TELLS.search(text):
+        return said._replace(text=text, whole=f"error: {text}")  # the end of a log that was cut
     if not _FAILED.search(window, stop, stop + AHEAD_BYTES):
         return None  # cheap: most assertions in a log are source lines that did not fail
     after = (line.strip() for _, line in _after(window, stop, said, BELOW_AN_ASSERTION))

@@ -78,7 +78,11 @@ def _recorded(dumps: dict[Path, int], rules: Rulebook) -> list[Scan]:
 def _causes_of(scans: Sequence[Scan], plan: Plan | None) -> tuple[Cause, ...]:
     """The causes in what was read, in the terms of the plan where there is one."""
     if plan is None:
-        return causes(scans, rulebook()) or _told(scans)
+        found = causes(scans, rulebook())
+        nothing_known = all(cause.rule == "unknown-end" for cause in found)
+        if found and any('File "' in scan.text for scan in scans):
+            return found  # a log, which ends at a frame
+        return (_told(scans) if nothing_known else ()) or found
     from dsforge.diagnose.oom_in_plan import in_ledger_terms
     from dsforge.diagnose.slow_network import SLOW_NETWORK, slow_network
 

@@ -103,7 +103,8 @@ CAME: Names = {
         "0.12": "ScriptArguments",
         "0.13": "PRMTrainer PRMConfig MergeModelCallback",
         "0.14": "GRPOTrainer GRPOConfig",
-        "0.16": "pack_dataset truncate_dataset",
+        "0.16": "pack_dataset truncate_dataset VLLMClient",
+        "0.17": "WeightSyncWorkerExtension",
         "0.19": "clone_chat_template",
         "0.22": "DatasetMixtureConfig get_dataset BEMACallback",
     },
@@ -137,6 +138,7 @@ WENT: Names = {
     "packaging": {"22.0": "LegacyVersion"},
     "trl": {
         "0.13": "PPOv2Trainer PPOv2Config SFTScriptArguments DPOScriptArguments",
+        "0.17": "WeightSyncWorker",
         "0.20": "DataCollatorForCompletionOnlyLM pack_examples",
         "0.21": "TextEnvironment TextHistory",
         "0.24": "DDPOTrainer DDPOConfig AlignPropTrainer IterativeSFTTrainer",

@@ -26,6 +26,10 @@ from dsforge.diagnose.rulebook import rulebook
             'It stops with "return code = -11" and I see no error',
             "return code = -11",
         ),
+        (
+            "My GRPO run fails, format_reward() missing 1 required positional argument: 'answer'",
+            "TypeError: format_reward() missing 1 required positional argument: 'answer'",
+        ),
     ],
 )
 def test_what_a_sentence_quotes_is_its_message(text: str, message: str) -> None:
@@ -41,6 +45,8 @@ def test_what_a_sentence_quotes_is_its_message(text: str, message: str) -> None:
         ("Cuda Out of Memory in the time of saving the checkpoint", "memory-told"),
         ("NCCL timeout at the end of the first epoch with two GPUs", "timeout-told"),
         ("The training process was suddenly killed.", "exit-told"),
+        ("generate.py stops while the shards load with message `killed`.", "exit-told"),
+        ('when i run the notebook it prints "Killed" and that is all', "exit-told"),
     ],
 )
 def test_a_title_is_answered_by_what_it_tells(text: str, rule: str) -> None:
@@ -72,6 +78,14 @@ def test_what_tells_no_failure_stays_without_answer(text: str) -> None:
     """Changes, questions of a general kind, notices of programs, long texts."""
     assert told(text) == []
     assert diagnose_text(text) == ()
+
+
+def test_an_unknown_ending_does_not_hide_what_the_text_tells() -> None:
+    """A title that begins as an error line does, of which no rule knows more."""
+    text = "Failed on `Loading checkpoint shards: 52%`\nIt ends there, with message `killed`."
+
+    assert diagnose_text(text.partition("\n")[0])[0].rule == "unknown-end"
+    assert diagnose_text(text)[0].rule == "exit-told"
 
 
 def test_a_log_is_never_read_as_a_sentence() -> None:
