@@ -56,9 +56,7 @@ __all__ = [
 
 TrainedLoss = Literal["plain", "chunked"]  # what `dsforge train` computes
 AskedLoss = Literal[TrainedLoss, FusedLoss]
-AskedTrainer = Literal[
-    "deepspeed", "ddp", "fsdp", "megatron-fsdp", "torchtune"
-]  # engines of Hugging Face modules: by ZeRO, replicas under autocast, FSDP
+AskedTrainer = Literal["deepspeed", "ddp", "fsdp", "megatron-fsdp", "torchtune"]
 AskedKernels = Literal["eager", "fused", "compiled"]
 
 
@@ -379,8 +377,7 @@ class Constraints(BaseModel):
     )
     overlaps_tensor: bool | None = Field(
         default=None,
-        description="Megatron-LM's tensor-parallel collectives overlap with matrix products "
-        "(`--tp-comm-overlap`, Transformer Engine's user buffers). None: no.",
+        description="Tensor-parallel collectives overlap with products (`--tp-comm-overlap`).",
     )
     expert_modules: bool | None = Field(
         default=None,

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+from typing import NamedTuple
 
 from dsforge.diagnose.rule import MatchedLine
 
 _SMALL = 16  # elements: a barrier or a flag, not data
+_FIRST = 2  # number of a collective up to which its group has hardly begun
 _SHOWN = 4  # ranks named in a message
 _SHARDED = re.compile(
-    r"zero[-_ ]?(?:stage[-_ :\"]*)?3|stage3|partition_param|\bfsdp", re.IGNORECASE
+    r"zero[-_ ]?(?:stage[-_ :\"]*)?3|stage3|partition_param|\bfsdp|trace cache @ step",
+    re.IGNORECASE,
 )
 
 _LONG_SAVE = "one rank was still saving while the others waited"
@@ -17,6 +20,41 @@ _UNSHARED_SAVE = (
     "saving gathers the weights from all ranks, and a rank did not enter it: the save is called on "
     "the main process alone, or one rank failed before"
 )
+_SKIPPED_MODULE = (
+    "under ZeRO-3 each module's forward is a collective: a rank skipped a module (idle "
+    "expert, missing modality, branch on data)"
+)
+_ELSEWHERE = (
+    "a rank did not join: it was evaluating, saving, or out of batches while the others "
+    "went on; or, under ZeRO-3 or FSDP, it skipped a module"
+)
+
+
+class _Wait(NamedTuple):
+    """What ranks waited for when the time ran out."""
+
+    op: str
+    numel: str
+    phase: str
+    who: str  # the rank that is furthest behind
+    several: bool  # ranks were at different collectives
+    first: bool  # it is the first one of its group
+    sharded: bool
+
+    @property
+    def small(self) -> bool:
+        """Whether it was a barrier or a flag."""
+        return bool(self.numel) and int(self.numel) <= _SMALL
+
+    @property
+    def at_start(self) -> bool:
+        """Whether the ranks had not exchanged anything yet."""
+        return self.first and not self.several and not self.sharded
+
+    @property
+    def saving(self) -> bool:
+        """Whether a checkpoint was being written."""
+        return self.phase.startswith("saving")
 
 
 def collective_timeout(hits: tuple[MatchedLine, ...]) -> dict[str, str]:
@@ -31,21 +69,20 @@ def collective_timeout(hits: tuple[MatchedLine, ...]) -> dict[str, str]:
     seq, op, numel = waiting[behind]
     limit_s = int(first["limit"] or 0) // 1000
     kinds = " ".join(work[1] for work in works.values())
-    sharded = any(_SHARDED.search(hit.before) for hit in hits) or (
-        "REDUCE_SCATTER" in kinds and "GATHER" in kinds
+    wait = _Wait(
+        op=op,
+        numel=numel,
+        phase=hits[0].phase,
+        who=f"rank {behind}" if behind >= 0 else "a rank",
+        several=len({work[:2] for work in waiting.values()}) > 1,
+        first=0 < seq <= _FIRST,
+        sharded=any(_SHARDED.search(hit.before) for hit in hits)
+        or ("REDUCE_SCATTER" in kinds and "GATHER" in kinds),
     )
-    several = len({work[:2] for work in waiting.values()}) > 1
-    who = f"rank {behind}" if behind >= 0 else "a rank"
     ranks = ", ".join(str(rank) for rank in sorted(works)[:_SHOWN])
     return {
-        "who": who, "seq": str(seq) if seq else "", "op": op, "where": _first_seen(ranks),
-        "limit": str(limit_s) if limit_s else "",
-        "reason": _reason(
-            several=several, op=op, numel=numel, phase=hits[0].phase, who=who, sharded=sharded
-        ),
-        "remedy": _remedy(
-            several=several, op=op, numel=numel, phase=hits[0].phase, sharded=sharded
-        ),
+        "who": wait.who, "seq": str(seq) if seq else "", "op": op, "where": _first_seen(ranks),
+        "limit": str(limit_s) if limit_s else "", "reason": _reason(wait), "remedy": _remedy(wait),
     }  # fmt: skip
 
 
@@ -55,57 +92,62 @@ def _first_seen(ranks: str) -> str:
     return f"{what} {ranks}" if ranks else ""
 
 
-def _reason(*, several: bool, op: str, numel: str, phase: str, who: str, sharded: bool) -> str:
+def _reason(wait: _Wait) -> str:
     """The likeliest way to this time-out."""
-    if phase.startswith("saving"):
-        return _UNSHARED_SAVE if sharded and "GATHER" in op else _LONG_SAVE
-    if several:
+    if wait.saving:
+        return _UNSHARED_SAVE if wait.sharded and "GATHER" in wait.op else _LONG_SAVE
+    if wait.several:
         return (
-            f"ranks are at different collectives ({who} is furthest behind): they took "
+            f"ranks are at different collectives ({wait.who} is furthest behind): they took "
             "different branches, or one of them had stopped"
         )
-    if numel and int(numel) <= _SMALL:
+    if wait.at_start:
+        return (
+            "it is the first one of the group: a rank was still busy (downloading, tokenising, "
+            "loading on one rank), was not started, or cannot be reached by NCCL, though it took "
+            "part in the rendezvous"
+        )
+    if wait.small:
         return (
             "ranks waited at a barrier or flag: one rank was busy (tokenising, saving, "
             "loading) or had ended"
         )
-    if "GATHER" in op and not sharded:
-        return (
-            "a rank did not join: it was evaluating, saving, or out of batches while the others "
-            "went on; or, under ZeRO-3 or FSDP, it skipped a module"
-        )
-    if "GATHER" in op:
-        return (
-            "under ZeRO-3 each module's forward is a collective: a rank skipped a module (idle "
-            "expert, missing modality, branch on data)"
-        )
-    return "a rank never arrived: look for the one that is not in the list"
+    if "GATHER" not in wait.op:
+        return "a rank never arrived: look for the one that is not in the list"
+    return _SKIPPED_MODULE if wait.sharded else _ELSEWHERE
 
 
-def _remedy(*, several: bool, op: str, numel: str, phase: str, sharded: bool) -> str:
+def _remedy(wait: _Wait) -> str:
     """The patch for that way."""
     kit = "TORCH_NCCL_TRACE_BUFFER_SIZE=2000\nTORCH_NCCL_DUMP_ON_TIMEOUT=1"
-    if phase.startswith("saving") and sharded and "GATHER" in op:
+    longer = "deepspeed.init_distributed(timeout=timedelta(hours=2))   # longer than the "
+    if wait.saving and wait.sharded and "GATHER" in wait.op:
         return (
             "accelerator.save_state(path)    # on every rank, not below `if is_main_process`; "
             "load_state, save_model and state_dict as well\n" + kit
         )
-    if phase.startswith("saving") or (numel and int(numel) <= _SMALL):
+    if wait.at_start and not wait.saving:
         return (
-            "deepspeed.init_distributed(timeout=timedelta(hours=2))   # longer than the save or "
-            "the preprocessing\n" + kit
+            "NCCL_DEBUG=INFO    # on all ranks: how many came (nranks), by which interface\n"
+            "NCCL_SOCKET_IFNAME=<the interface between the nodes>\n"
+            "NCCL_P2P_DISABLE=1 NCCL_IB_DISABLE=1    # as a trial: if it runs then, peer access "
+            "(IOMMU, ACS) or InfiniBand is at fault\n"
+            + longer
+            + "preprocessing, where one rank only was busy"
         )
-    if several or "GATHER" in op:
-        way = (
-            "deepspeed.utils.set_z3_leaf_modules(model, [MoeBlock])   # each MoE block as one "
-            "unit\n# and let no rank skip a module: run idle ones on a dummy input\n"
-            if sharded
-            else "accelerator.wait_for_everyone()   # or dist.barrier(), around what one rank does "
-            "alone: evaluation, saving\n# as many batches on every rank (drop_last=True); under "
-            "ZeRO all ranks evaluate and save\n"
-        )
-        return way + kit
-    return kit + "\n$ py-spy dump --pid PID   # on the rank that is missing"
+    if wait.saving or wait.small:
+        return longer + "save or the preprocessing\n" + kit
+    if not wait.several and "GATHER" not in wait.op:
+        return kit + "\n$ py-spy dump --pid PID   # on the rank that is missing"
+    way = (
+        "deepspeed.utils.set_z3_leaf_modules(model, [MoeBlock])   # each MoE block as one "
+        "unit\n# and let no rank skip a module: run idle ones on a dummy input\n"
+        if wait.sharded
+        else "accelerator.wait_for_everyone()   # or dist.barrier(), around what one rank does "
+        "alone: evaluation, saving\n# as many batches on every rank (drop_last=True); under "
+        "ZeRO all ranks evaluate and save\n"
+    )
+    return way + kit
 
 
 def interface(hits: tuple[MatchedLine, ...]) -> dict[str, str]:

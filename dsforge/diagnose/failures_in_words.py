@@ -17,9 +17,9 @@ QUOTED = 0.9  # factor on the confidence, as a part of a message may be of anoth
 _FAILS = re.compile(
     r"(?i:\b(?:errors?|fail(?:s|ed|ure|ing)?|crash\w{0,3}|exceptions?|raises?|throws?|killed|"
     r"hangs?|hung|hanging|stuck(?:s|ed)?|free[sz]\w{1,3}|deadlocks?|timed? ?out|timeouts?|OOM|"
-    r"out of memory|encounter\w{0,3}|exits? (?:with )?(?:return )?code|return code|segfaults?|"
-    r"segmentation fault|mismatch(?:es)?|no progress|has no attribute|unexpected keyword|"
-    r"no module named|not applied|no effect|identical to|assert|"
+    r"out of memory|encounter\w{0,3}|exits? (?:with )?(?:return |status )?code|return code|"
+    r"segfaults?|segmentation fault|mismatch(?:es)?|no progress|has no attribute|"
+    r"unexpected keyword|no module named|not applied|no effect|identical to|assert|"
     r"same (?:old )?(?:response|output|result)s?)"
     r"(?![a-z])|(?<![a-z])nan(?![a-z])|(?<![a-z])loss(?![a-z])[^\n]{0,30}"
     r"(?:(?<![\d.])0(?![\d.])|\bzero\b))|"

@@ -21,13 +21,18 @@ BELOW_AN_ASSERTION = 32  # lines in which its error is looked for: marks, and wh
 _LINE = re.compile(rb"[^\r\n]+")
 _FRAME = re.compile(r'File "|\.py(?:: ?| in )')  # of Python, of notebooks
 _FAILED = re.compile(rb"AssertionError(?:\x1b\[[\d;]{0,9}m|[ \t\r])*(?:\n|\Z)")  # without a message
-_ENDED = re.compile(  # after it a text ends, or others say that the process died
-    rb"[ ~^`\t\r\n]*(?:\Z|(?!File )[^\n]{0,200}?(?:exited on signal|exit ?code|return code|"
-    rb"dumped\)|Killed|killed|slurmstepd|srun: error|Root Cause|SignalException|ActorDied|"
-    rb"Watchdog caught|Heartbeat monitor|DistStoreError|closed by peer|CalledProcessError))"
-)
-_TELLS = re.compile(r",\s{0,3}f?[\"']|\.format\(")  # an assertion with a message, which was cut off
 CUT_LINES = 6  # of one message, in which words are looked for that make it another
+_BELOW = re.compile(  # a line of source: marks, and then neither its error nor another frame
+    rb"(?:[\s~^`|*.-]{0,2000}\Z)|"
+    rb"[ \t~^]{0,400}\r?\n(?:(?:\[\w{1,12}\]:?|\d{1,5}:)?[ \t~^`|*.-]{0,400}\r?\n){0,3}"
+    rb"(?!(?:\[\w{1,12}\]:?|\d{1,5}:)? ?(?: {2}|\t|File \"|Traceback|"
+    rb"(?:\w{1,60}\.){0,6}[A-Z][a-z]\w{0,60}(?::|\s{0,9}(?:\n|\Z))))"
+)
+_RAISED = re.compile(  # an error and its message, as source code
+    r"raise (?P<kind>(?:\w{1,60}\.){0,4}[A-Z]\w{1,60})\(\s{0,4}[frbFRB]{0,2}[\"']"
+    r"(?P<what>[^\n]{4,400})|(?P<assertion>assert [^\n]{3,400})"
+)
+_VALUE = re.compile(r"\{[\w.!:]{1,80}\}")  # that an f-string puts into its text
 _CODE = re.compile(r" {2,3}\S[^\n]{0,200}?(?: = |\w\()")  # a source that lost some of its indent
 _ARROW = re.compile(r"-{1,4}> ?\[?\d{1,6}\b")  # the line of a notebook's frame that was running
 NARROW, WIDE = 48, 260  # bytes of a line that a terminal may have cut
@@ -81,14 +86,22 @@ def failed_assertion(window: bytes, stop: int, said: Line) -> Line | None:
     text = said.text.strip()
     if not text.startswith("assert "):
         return None
-    if _ENDED.match(window, stop) and not _TELLS.search(text):
-        return said._replace(text=text, whole=f"error: {text}")  # the end of a log that was cut
     if not _FAILED.search(window, stop, stop + AHEAD_BYTES):
         return None  # cheap: most assertions in a log are source lines that did not fail
     after = (line.strip() for _, line in _after(window, stop, said, BELOW_AN_ASSERTION))
     own = takewhile(lambda line: not _FRAME.search(line), after)
     if "AssertionError" not in own:
         return None
+    return said._replace(text=text, whole=f"error: {text}")
+
+
+def raised_in_source(window: bytes, stop: int, said: Line) -> Line | None:
+    """What the last line of a traceback raises, where its error line was not pasted."""
+    found = _RAISED.match(said.text.strip())
+    if found is None or not _BELOW.match(window, stop):
+        return None
+    text = found["assertion"] or f"{found['kind']}: {found['what'].rstrip(')')}"
+    text = _VALUE.sub("...", text)
     return said._replace(text=text, whole=f"error: {text}")
 
 

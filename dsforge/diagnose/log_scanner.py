@@ -26,6 +26,7 @@ from dsforge.diagnose.log_context import (
     last_frames,
     last_time,
     lines_before,
+    raised_in_source,
     taken_back,
     wrapped,
 )
@@ -135,8 +136,10 @@ def _evidence(raw: bytes, line: tuple[int, int]) -> Line | None:
     if said.text.startswith(OWN):
         return None
     asserted = failed_assertion(raw, line[1], said)  # below its frame, or without it
-    is_below = said.text.startswith(SOURCE_INDENT) and is_source(raw, line[0])
-    return asserted or (None if is_below else said)
+    if asserted or not said.text.startswith(SOURCE_INDENT):
+        return asserted or said
+    ended = raised_in_source(raw, line[1], said)
+    return ended or (None if is_source(raw, line[0]) else said)
 
 
 class _Scanner:

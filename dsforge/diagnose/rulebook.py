@@ -20,11 +20,12 @@ from dsforge.diagnose.rule import Rule, rule_from
 
 FOLDER = Path(__file__).parent / "rules"
 FILES = (
-    "first_steps run_parts node_services platforms fabric mpi parallel megatron strategies engine "
-    "containers slurm orchestrator memory installs build device accelerators sharding config "
-    "collective remote cluster tuner_checks tuning_scripts launcher finetuning processors "
-    "numerics training trainer usage packages data input checkpoint storage environment libraries "
-    "checks job values site frameworks rollouts engines wrapped_errors families unknown"
+    "first_steps run_parts distributed_runs node_services platforms fabric mpi parallel "
+    "megatron strategies engine containers slurm orchestrator memory installs build device "
+    "accelerators sharding config collective remote cluster tuner_checks tuning_scripts "
+    "launcher finetuning processors numerics training trainer usage packages data input "
+    "checkpoint storage environment libraries checks job values site frameworks rollouts "
+    "engines wrapped_errors families unknown"
 ).split()
 WITH_PLAN = "slow_network"  # a file whose rules say something beside a plan only
 IN_WORDS = "in_words"  # and one for sentences that tell a failure, which are no logs

@@ -14,7 +14,7 @@ HEADS, HEAD_SIZE, FFN, EXPERT_FFN, VOCABULARY, POSITIONS, WINDOW = 4, 32, 256, 6
 
 
 def tiny(model: ModelSpec) -> ModelSpec:
-    """The model with four heads of 32, few layers, few experts and a vocabulary of 512."""
+    """The language model with four heads of 32, few layers and experts, 512 words, no tower."""
     hidden = HEADS * HEAD_SIZE
     four_fold = model.ffn_hidden_size == 4 * model.hidden_size
     return model.model_copy(
@@ -31,6 +31,7 @@ def tiny(model: ModelSpec) -> ModelSpec:
             "max_position_embeddings": POSITIONS,
             "embedding_size": hidden if model.embedding_size == model.hidden_size else hidden // 2,
             "rope_scaling": None,
+            "tower": None,
             "sliding_window": None if model.sliding_window is None else WINDOW,
             **_experts(model),
             **_latents(model),

@@ -188,16 +188,9 @@ def _usual_buckets(fixed: Constraints) -> BucketSizes:
 @lru_cache(maxsize=8)
 def _of_megatron(fixed: Constraints, back_end: BackEnd) -> Execution | None:
     """The back end with what is fixed of its loss, gradients and experts; none: as it is."""
-    said = {
-        "loss": fixed.loss,
-        "gradients": fixed.gradient_type,
-        "expert_dispatch": fixed.expert_dispatch,
-        "overlaps_experts": fixed.overlaps_experts,
-        "overlaps_tensor": fixed.overlaps_tensor,
-        "dropout": fixed.dropout,
-        "software": fixed.software,
-        "program": fixed.program,
-    }
+    named = ("loss", "expert_dispatch", "overlaps_experts", "overlaps_tensor", "dropout")
+    said = {name: getattr(fixed, name) for name in (*named, "software", "program")}
+    said["gradients"] = fixed.gradient_type
     update = {field: value for field, value in said.items() if value is not None}
     return EXECUTIONS[back_end].model_copy(update=update) if update else None
 

@@ -29,7 +29,8 @@ BATCHES = tuple(
     "fourteenth twelfth fifteenth sixteenth seventeenth eighteenth nineteenth twentieth "
     "twentyfirst twentysecond twentythird twentyfifth sealed twentysixth "
     "twentyseventh twentyeighth twentyninth thirtieth thirtyfirst thirtysecond "
-    "thirtythird thirtyfourth thirtyfifth thirtysixth thirtyseventh thirtyeighth".split()
+    "thirtythird thirtyfourth thirtyfifth thirtysixth thirtyseventh thirtyeighth "
+    "thirtyninth".split()
 )
 KEPT = ("seventh_kept",)  # no rule was written from these before `tenth`
 UNKNOWN = "unknown"  # the label of a failure that no rule is meant to know
@@ -136,6 +137,14 @@ tells the cause (60 %; 51 with those that named the kind), 1 that named another 
 more. Of 15 healthy or unrelated texts 2 had a cause, by the rules for sentences. Its misses were
 mended afterwards. That it was so much lower than `thirtyfourth` is the width between two such sets:
 judges and topics differ, and 80 failures leave 11 points on either side.
+Two batches were then asked for as ordinary users would type, each in seven rounds answered after
+the misses of the one before were mended. `thirtyeighth` is of single nodes (Trainer, PEFT, TRL and
+its generation server, axolotl, LLaMA-Factory, Unsloth, ms-swift, OpenRLHF, verl, torchtune, wheels,
+memory, export), a third of it told in sentences: 14 of 22, 10 of 21, 7 of 19, 5 of 12, 3 of 16, 6
+of 11 and 7 of 16 right; 10 of its 15 wrong answers named the kind of error. `thirtyninth` is of
+several GPUs and nodes (NCCL, launchers, Slurm, Kubernetes, clouds, faulty hardware, Megatron, FSDP,
+Ray, distributed checkpoints, file systems): 15 of 28, 18 of 24, 14 of 23, 18 of 26, 4 of 14, 8 of
+19 and 10 of 19; 18 of 19 named the kind.
 
 ## On failures kept aside
 

@@ -163,7 +163,7 @@ def test_every_model_of_the_catalog_is_known_or_refused(name: str) -> None:
     model = catalog.model(name)
     found = problems(model, cluster(), workload(), plain(8, zero_stage=2))
 
-    assert not found or model.model_type not in KINDS
+    assert not found or model.model_type not in KINDS or model.tower is not None
     if not found:
         assert model.model_type in (None, *KINDS)
         small = tiny(model)

@@ -107,12 +107,18 @@ def _sizes(draft: Draft, settings: Settings) -> None:
             "seq_length",
         ),
     )
-    parallel = settings.find("model.sequence_parallel", "sequence_parallel")
-    if parallel is not None and parallel.truth is not None:
-        draft.say("sequence_parallel", parallel.truth, parallel.place)
-    beside = settings.find(*(f"model.{name}" for name in OVERLAPS_TENSOR), *OVERLAPS_TENSOR)
-    if beside is not None and beside.truth is not None:
-        draft.say("overlaps_tensor", beside.truth, beside.place)
+    _switches(draft, settings)
+
+
+def _switches(draft: Draft, settings: Settings) -> None:
+    """What a switch of the model says, true or false."""
+    for field, names in (
+        ("sequence_parallel", ("sequence_parallel",)),
+        ("overlaps_tensor", OVERLAPS_TENSOR),
+    ):
+        switch = settings.find(*(f"model.{name}" for name in names), *names)
+        if switch is not None and switch.truth is not None:
+            draft.say(field, switch.truth, switch.place)
 
 
 def _sharding(draft: Draft, settings: Settings, name: Value | None) -> None:
