@@ -22,11 +22,11 @@ _LINE = re.compile(rb"[^\r\n]+")
 _FRAME = re.compile(r'File "|\.py(?:: ?| in )')  # of Python, of notebooks
 _FAILED = re.compile(rb"AssertionError(?:\x1b\[[\d;]{0,9}m|[ \t\r])*(?:\n|\Z)")  # without a message
 CUT_LINES = 6  # of one message, in which words are looked for that make it another
-_BELOW = re.compile(  # a line of source: marks, and then neither its error nor another frame
-    rb"(?:[\s~^`|*.-]{0,2000}\Z)|"
-    rb"[ \t~^]{0,400}\r?\n(?:(?:\[\w{1,12}\]:?|\d{1,5}:)?[ \t~^`|*.-]{0,400}\r?\n){0,3}"
-    rb"(?!(?:\[\w{1,12}\]:?|\d{1,5}:)? ?(?: {2}|\t|File \"|Traceback|"
-    rb"(?:\w{1,60}\.){0,6}[A-Z][a-z]\w{0,60}(?::|\s{0,9}(?:\n|\Z))))"
+_ERROR = re.compile(r"(?:\w{1,60}\.){0,6}[A-Z]\w{0,60}(?:Error|Exception|Interrupt|Exit)\b")
+_END = re.compile(  # below marks, where a text ends, or others say that the process died
+    rb"[\s~^`|*.-]{0,2000}(?:\Z|(?!File )[^\n]{0,200}?(?:exited on signal|exit ?code|return code|"
+    rb"dumped\)|Killed|killed|slurmstepd|srun: error|Root Cause|SignalException|ActorDied|"
+    rb"Watchdog caught|Heartbeat monitor|DistStoreError|closed by peer|CalledProcessError))"
 )
 _RAISED = re.compile(  # an error and its message, as source code
     r"raise (?P<kind>(?:\w{1,60}\.){0,4}[A-Z]\w{1,60})\(\s{0,4}[frbFRB]{0,2}[\"']"
@@ -95,14 +95,26 @@ def failed_assertion(window: bytes, stop: int, said: Line) -> Line | None:
     return said._replace(text=text, whole=f"error: {text}")
 
 
-def raised_in_source(window: bytes, stop: int, said: Line) -> Line | None:
-    """What the last line of a traceback raises, where its error line was not pasted."""
+def raised_in_source(window: bytes, line: tuple[int, int], said: Line) -> Line | None:
+    """What the last line of a traceback raises, where its error line was not pasted.
+
+    Where lines follow, it stands below a frame, and none of them is an error, a frame or a step.
+    """
     found = _RAISED.match(said.text.strip())
-    if found is None or not _BELOW.match(window, stop):
+    if found is None:
         return None
+    if not _END.match(window, line[1]):
+        after = (text for _, text in _after(window, line[1], said, BELOW_AN_ASSERTION))
+        if not is_source(window, line[0]) or any(map(_goes_on, after)):
+            return None
     text = found["assertion"] or f"{found['kind']}: {found['what'].rstrip(')')}"
     text = _VALUE.sub("...", text)
     return said._replace(text=text, whole=f"error: {text}")
+
+
+def _goes_on(text: str) -> bool:
+    """Whether a line below a frame says that its source was not the end of a failure."""
+    return bool(_FRAME.search(text) or _ERROR.match(text)) or reports_loss(text)
 
 
 def cut_lines(window: bytes, start: int) -> list[tuple[tuple[int, int], bytes]]:

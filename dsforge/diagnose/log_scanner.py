@@ -138,8 +138,7 @@ def _evidence(raw: bytes, line: tuple[int, int]) -> Line | None:
     asserted = failed_assertion(raw, line[1], said)  # below its frame, or without it
     if asserted or not said.text.startswith(SOURCE_INDENT):
         return asserted or said
-    ended = raised_in_source(raw, line[1], said)
-    return ended or (None if is_source(raw, line[0]) else said)
+    return raised_in_source(raw, line, said) or (None if is_source(raw, line[0]) else said)
 
 
 class _Scanner:
