@@ -52,6 +52,13 @@ def of_preference(model: ModelSpec, workload: Workload, fixed: Constraints) -> C
             what = f"{workload.preference} without a second model, under ZeRO and FSDP"
         message = f"`software` is others: `dsforge train` has {what}"
         reasons.append(Reason(rule="preference-software", message=message))
+    if model.tower is not None and fixed.back_end is None:
+        fixed = fixed.model_copy(update={"back_end": "deepspeed"})
+        message = (
+            "`back_end` is deepspeed: `pretrain_gpt.py` of Megatron-LM has no vision tower (other "
+            "trainers on Megatron have: `--for megatron` prices them)"
+        )
+        reasons.append(Reason(rule="vision-back-end", message=message))
     if not workload.has_head and not model.tied_embeddings:
         model = model.model_copy(update={"tied_embeddings": True, "lm_head_bias": False})
         message = "a reward model has a score of one row instead of the output head"

@@ -60,12 +60,17 @@ def rows_of(text: str, title: str) -> list[str]:
     return [line for line in joined.splitlines()[1:] if re.match(r"  \S", line)]
 
 
-def test_a_plain_answer_fits_one_screen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "requests", [REQUESTS // 4, pytest.param(REQUESTS, marks=pytest.mark.slow)]
+)
+def test_a_plain_answer_fits_one_screen(
+    requests: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of random requests: 24 lines, three reasons and alternatives at most, no line too long."""
     draw = Random(SEED)  # noqa: S311 - which requests, not which key
     monkeypatch.chdir(tmp_path)
     shown = 0
-    for number in range(REQUESTS):
+    for number in range(requests):
         words, columns = drawn(draw), draw.choice((80, 100, 100, 120))
         out = ("--out", str(number))
         for command, more in (("plan", ()), ("estimate", ()), ("gen", out)):
@@ -77,7 +82,7 @@ def test_a_plain_answer_fits_one_screen(tmp_path: Path, monkeypatch: pytest.Monk
             assert [line for line in lines if len(line) > columns and "ZeRO" not in line] == []
             assert len(rows_of(text, "alternatives")) <= OTHERS
             assert [line for line in lines if line.rstrip().endswith(("ZeRO-3", " mbs1"))] == []
-    assert shown > REQUESTS
+    assert shown > requests
 
 
 def test_one_figure_has_one_label_and_one_value(tmp_path: Path) -> None:

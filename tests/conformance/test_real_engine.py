@@ -123,11 +123,20 @@ def wanted(artifact: Artifact) -> tuple[int, int]:
     return settings["zero_optimization"]["stage"], settings["train_batch_size"]
 
 
-@pytest.mark.parametrize("name", pairs.PAIRS)
+EACH_THIRD = [
+    pytest.param(name, marks=[pytest.mark.slow] if place % 3 else [])
+    for place, name in enumerate(pairs.PAIRS)
+]
+
+
+@pytest.mark.parametrize("name", EACH_THIRD)
 def test_every_generated_config_starts_the_engine(
     name: str, tmp_path: Path, complaints: Complaints
 ) -> None:
-    """The engine takes each ds_config at the real world size and agrees on the batch."""
+    """The engine takes each ds_config at the real world size and agrees on the batch.
+
+    Two of three are tried by the slow tests only.
+    """
     plan, configs, _ = generated(name, tmp_path)
 
     assert len(configs) > 1

@@ -161,11 +161,12 @@ def test_figures_in_reasons_are_those_of_their_rows() -> None:
     assert wrong == []
 
 
-def test_reasons_come_in_the_order_of_what_they_cost() -> None:
+@pytest.mark.parametrize("times", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_reasons_come_in_the_order_of_what_they_cost(times: int) -> None:
     """A plan that is 1.5x faster is named before one that is 1.1x slower."""
     draw = Random(SEED + 1)  # noqa: S311 - which requests, not which key
     compared = 0
-    for _ in range(4 * REQUESTS):
+    for _ in range(times * REQUESTS):
         try:
             plan = choose(draw_request(draw))
         except DsforgeError:
@@ -287,10 +288,11 @@ def test_an_objective_quotes_the_plan_that_follows(objective: Objective) -> None
     assert looked > 1
 
 
-def test_a_part_that_does_better_quotes_its_own_step() -> None:
+@pytest.mark.parametrize("times", [1, pytest.param(3, marks=pytest.mark.slow)])
+def test_a_part_that_does_better_quotes_its_own_step(times: int) -> None:
     """Of random requests over slow networks: the step named is that of the fastest on the part."""
     draw, looked = Random(SEED + 3), 0  # noqa: S311 - which requests, not which key
-    for _ in range(3 * REQUESTS):
+    for _ in range(times * REQUESTS):
         request = draw_request(draw)
         try:
             plan = choose(request)

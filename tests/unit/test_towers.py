@@ -185,6 +185,9 @@ def test_a_tower_is_named_and_priced_and_not_trained(tmp_path: Any) -> None:
 
     assert {"model-tower", "preference-software"} <= rules
     assert plan.strategy.runs_as.software == "others"
+    assert plan.strategy.back_end == "deepspeed"
+    asked = dsforge.plan(QWEN, NODE, work, strategy={"back_end": "megatron"}).best
+    assert asked.strategy.back_end == "megatron"
     with pytest.raises(SpecError):
         dsforge.gen(QWEN, NODE, work, out=tmp_path / "run")
     for model, tokens in (("llama-3.2-1b", 1024), (QWEN, 5000)):
