@@ -79,10 +79,10 @@ def _causes_of(scans: Sequence[Scan], plan: Plan | None) -> tuple[Cause, ...]:
     """The causes in what was read, in the terms of the plan where there is one."""
     if plan is None:
         found = causes(scans, rulebook())
-        nothing_known = all(cause.rule == "unknown-end" for cause in found)
-        if found and any('File "' in scan.text for scan in scans):
-            return found  # a log, which ends at a frame
-        return (_told(scans) if nothing_known else ()) or found
+        known = any(cause.rule != "unknown-end" for cause in found)
+        if known or (found and any('File "' in scan.text for scan in scans)):
+            return found  # the second is a log, which ends at a frame
+        return _told(scans) or found
     from dsforge.diagnose.oom_in_plan import in_ledger_terms
     from dsforge.diagnose.slow_network import SLOW_NETWORK, slow_network
 

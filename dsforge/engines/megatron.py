@@ -35,10 +35,7 @@ ENGINE = Engine(
     execution=Execution.model_construct(trainer="megatron", kernels="fused", gradients="fp32"),
     back_end="megatron",
     words=frozenset(
-        (
-            *("expert_dispatch", "gradient_type", "overlaps_experts", "overlaps_tensor"),
-            "virtual_stages",
-        )
+        "expert_dispatch gradient_type overlaps_experts overlaps_tensor virtual_stages".split()
     ),
     reads_own_part=True,
     sequence_parallel=True,

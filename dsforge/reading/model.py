@@ -126,7 +126,7 @@ def _from_hub_id(hub_id: str) -> Read:
     """The model of `organisation/name`: always under that id, whoever lends the sizes."""
     named = catalog.named_model(hub_id)
     if named is not None and named.own_row:
-        return catalog.model(named.row).model_copy(update={"hub_id": hub_id}), _unplanned_parts(
+        return catalog.model(named.row).model_copy(update={"hub_id": hub_id}), _beside_the_text(
             named.row
         )
     config = cached_config(hub_id)
@@ -145,11 +145,11 @@ def _with_sizes_of(row: str, hub_id: str) -> Read:
     """Weights under their own id with the sizes of a row, which is an assumption."""
     model = catalog.model(row).model_copy(update={"name": hub_id, "hub_id": hub_id})
     message = f"{hub_id} is assumed to have the sizes of {row}: its {CONFIG} was not read"
-    return model, (*_unplanned_parts(row), Reason(rule="default-model-sizes", message=message))
+    return model, (*_beside_the_text(row), Reason(rule="default-model-sizes", message=message))
 
 
-def _unplanned_parts(row: str) -> tuple[Reason, ...]:
-    """What the weights of a row hold beside the model that is planned."""
+def _beside_the_text(row: str) -> tuple[Reason, ...]:
+    """What the weights of a row hold beside its language model, planned or not."""
     what, tower = catalog.beside(row), catalog.model(row).tower
     if tower is not None:
         from dsforge.huggingface.towers import tower_reason
@@ -171,7 +171,7 @@ def _from_name(text: str) -> Read:
         return found
     if not named.own_row and named.hub_id is not None:
         return _with_sizes_of(named.row, named.hub_id)
-    said = _unplanned_parts(named.row)
+    said = _beside_the_text(named.row)
     if not named.spelled:
         message = f"{text} is read as {named.row} ({named.hub_id or 'no published weights'})"
         said = (*said, Reason(rule="model-spelling", message=message))

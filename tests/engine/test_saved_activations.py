@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from saved_tensors import saved_of, stored_bytes
 
 from dsforge.estimate.activations import layer_token_bytes
 from dsforge.huggingface import model_from_config
@@ -100,21 +101,12 @@ def saved_bytes(config: Any) -> int:
     kind = model_from_config(config.to_dict(), "model").kind
     loader = getattr(transformers, LOADERS[kind])
     model = loader.from_config(config).to(torch.bfloat16).train()
-    own = {t.untyped_storage().data_ptr() for t in (*model.parameters(), *model.buffers())}
-    kept: dict[int, Any] = {}
-
-    def pack(tensor: Any) -> Any:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in own:
-            kept[storage.data_ptr()] = storage
-        return tensor
-
     tokens = torch.randint(0, config.vocab_size, (SAMPLES, TOKENS))
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+    with saved_of(model) as kept:
         more = {} if kind == "encoder" else {"use_cache": False}
         loss = model(input_ids=tokens, labels=tokens, **more).loss
     assert loss.requires_grad
-    return sum(storage.nbytes() for storage in kept.values())
+    return stored_bytes(kept)
 
 
 @pytest.mark.parametrize("name", CASES)

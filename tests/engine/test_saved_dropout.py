@@ -11,6 +11,7 @@ import warnings
 from typing import Any, NamedTuple
 
 import pytest
+from saved_tensors import saved_of, stored_bytes
 
 from dsforge.estimate.activations import layer_token_bytes
 from dsforge.estimate.dropout import drops, edge_mask_bytes, layer_mask_bytes
@@ -83,23 +84,15 @@ def kept(config: Any, kind: str) -> Kept:
     config.decoder_start_token_id = 0
     loader = getattr(transformers, LOADERS[kind])
     model = loader.from_config(config, attn_implementation="eager").to(torch.bfloat16).train()
-    own = {t.untyped_storage().data_ptr() for t in (*model.parameters(), *model.buffers())}
-    found: dict[int, tuple[bool, Any]] = {}
-
-    def pack(tensor: Any) -> Any:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in own and tensor.dtype.is_floating_point:
-            pairs = set(tensor.shape[-2:]) <= {TOKENS, TOKENS + 1}  # one more for a sink
-            found[storage.data_ptr()] = (pairs, storage)
-        return tensor
-
     tokens = torch.randint(2, 100, (SAMPLES, TOKENS))
     more = {} if kind == "encoder" else {"use_cache": False}
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+    with saved_of(model) as saved:
         loss = model(input_ids=tokens, labels=tokens, **more).loss
     assert loss.requires_grad
-    scores = sum(storage.nbytes() for is_scores, storage in found.values() if is_scores)
-    return Kept(scores, sum(storage.nbytes() for _, storage in found.values()) - scores)
+    floats = {place: one for place, one in saved.items() if one.dtype.is_floating_point}
+    pairs = {TOKENS, TOKENS + 1}  # one more for a sink
+    scores = stored_bytes({p: one for p, one in floats.items() if set(one.shape[-2:]) <= pairs})
+    return Kept(scores, stored_bytes(floats) - scores)
 
 
 class Priced(NamedTuple):

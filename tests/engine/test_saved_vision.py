@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from saved_tensors import saved_of, stored_bytes
 
 from dsforge.estimate.vision import saved_elements
 from dsforge.huggingface import read_config
@@ -18,24 +19,6 @@ WIDTH, HEADS, LAYERS, PATCH = 128, 4, (2, 4), 14
 TEXT = {"model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "vocab_size": 256}
 TEXT |= {"num_hidden_layers": 1, "num_attention_heads": 4, "max_position_embeddings": 2048}
 TOLERANCE = 0.005  # of a layer's bytes: biases and statistics, of a width that is counted
-
-
-def kept(tower: Any, pixels: Any) -> tuple[int, Any]:
-    """Bytes that autograd keeps of one forward pass, parameters left out, and the result."""
-    import torch
-
-    own = {t.untyped_storage().data_ptr() for t in (*tower.parameters(), *tower.buffers())}
-    found: dict[int, Any] = {}
-
-    def pack(tensor: Any) -> Any:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in own:
-            found[storage.data_ptr()] = storage
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        result = tower(pixel_values=pixels).last_hidden_state
-    return sum(storage.nbytes() for storage in found.values()), result
 
 
 def priced(config: Any, patches: int) -> float:
@@ -80,9 +63,10 @@ def test_a_layer_of_a_tower_saves_what_is_priced(inner: int) -> None:
         )
         tower = SiglipVisionModel(config).to(torch.bfloat16).train()
         pixels = torch.randn(1, 3, 8 * PATCH, 8 * PATCH, dtype=torch.bfloat16)
-        found, result = kept(tower, pixels)
+        with saved_of(tower) as found:
+            result = tower(pixel_values=pixels).last_hidden_state
         assert result.requires_grad
-        measured.append(found)
+        measured.append(stored_bytes(found))
         wanted.append(2 * priced(config, result.shape[1]))
 
     assert wanted[1] - wanted[0] == pytest.approx(measured[1] - measured[0], rel=TOLERANCE)

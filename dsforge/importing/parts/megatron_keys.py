@@ -30,8 +30,8 @@ def say_megatron(draft: Draft, settings: Settings) -> None:
     draft.whole("sequence_length", length)
     draft.number("learning_rate", settings.find("lr", "learning_rate"))
     say_optimizer(draft, settings.find("optimizer"))
-    _switch(draft, settings, "sequence_parallel", "sequence_parallel")
-    _switch(draft, settings, "overlaps_tensor", *OVERLAPS_TENSOR)
+    say_switch(draft, settings, "sequence_parallel", "sequence_parallel")
+    say_switch(draft, settings, "overlaps_tensor", *OVERLAPS_TENSOR)
     say_types(draft, settings)
     say_granularity(draft, settings)
     say_chunks(draft, settings)
@@ -40,7 +40,8 @@ def say_megatron(draft: Draft, settings: Settings) -> None:
         draft.say("model", model.text, model.place)
 
 
-def _switch(draft: Draft, settings: Settings, field: str, *names: str) -> None:
+def say_switch(draft: Draft, settings: Settings, field: str, *names: str) -> None:
+    """What a switch says, true or false, under the first of some names."""
     value = settings.find(*names)
     if value is not None and value.truth is not None:
         draft.say(field, value.truth, value.place)

@@ -6,7 +6,7 @@ import re
 
 from dsforge.importing.draft import Draft
 from dsforge.importing.forms import Source
-from dsforge.importing.parts.megatron_keys import OVERLAPS_TENSOR, SIZES, say_types
+from dsforge.importing.parts.megatron_keys import OVERLAPS_TENSOR, SIZES, say_switch, say_types
 from dsforge.importing.parts.optimizers import say_optimizer
 from dsforge.importing.parts.precisions import say_precision
 from dsforge.importing.python_source import Facts
@@ -107,18 +107,9 @@ def _sizes(draft: Draft, settings: Settings) -> None:
             "seq_length",
         ),
     )
-    _switches(draft, settings)
-
-
-def _switches(draft: Draft, settings: Settings) -> None:
-    """What a switch of the model says, true or false."""
-    for field, names in (
-        ("sequence_parallel", ("sequence_parallel",)),
-        ("overlaps_tensor", OVERLAPS_TENSOR),
-    ):
-        switch = settings.find(*(f"model.{name}" for name in names), *names)
-        if switch is not None and switch.truth is not None:
-            draft.say(field, switch.truth, switch.place)
+    say_switch(draft, settings, "sequence_parallel", "model.sequence_parallel", "sequence_parallel")
+    overlaps = (*(f"model.{name}" for name in OVERLAPS_TENSOR), *OVERLAPS_TENSOR)
+    say_switch(draft, settings, "overlaps_tensor", *overlaps)
 
 
 def _sharding(draft: Draft, settings: Settings, name: Value | None) -> None:
@@ -170,9 +161,7 @@ def say_strategy_class(draft: Draft, settings: Settings, place: str) -> None:
     draft.say("engine", "megatron", place)
     for field, key in SIZES:
         draft.whole(field, settings.find(key))
-    parallel = settings.find("sequence_parallel")
-    if parallel is not None and parallel.truth is not None:
-        draft.say("sequence_parallel", parallel.truth, parallel.place)
+    say_switch(draft, settings, "sequence_parallel", "sequence_parallel")
     draft.assume("zero_stage", 1, "NeMo nemo/lightning/pytorch/strategies: MegatronStrategy")
 
 
