@@ -134,6 +134,10 @@ class Execution(BaseModel):
     offload_activations: bool = Field(
         default=False, description="Activation checkpoints are offloaded to RAM."
     )
+    tiled_mlp: bool = Field(
+        default=False,
+        description="MLPs take a stretch of the sequence at a time, once more in backward.",
+    )
     overlaps_tensor: bool = Field(
         default=False, description="Tensor-parallel collectives overlap with matrix products."
     )

@@ -186,6 +186,16 @@ class TrainJob(BaseModel):
     gradient_checkpointing: bool = Field(
         default=False, description="Activation checkpointing: backward recomputes activations."
     )
+    offload_activations: bool = Field(
+        default=False,
+        description="Inputs of checkpointed layers wait in host memory; needs "
+        "`gradient_checkpointing`.",
+    )
+    tiled_mlp: bool = Field(
+        default=False,
+        description="MLPs take as many tokens at a time as the hidden size, and once more in "
+        "backward; needs `gradient_checkpointing`.",
+    )
     compile: bool = Field(
         default=False,
         description="Compile decoder layers with torch.compile; batches are padded to the "

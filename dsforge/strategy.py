@@ -171,11 +171,8 @@ class Strategy(BaseModel):
     @property
     def global_batch_size(self) -> int:
         """Samples per optimizer step, by construction."""
-        return (
-            self.micro_batch_size
-            * self.gradient_accumulation_steps
-            * self.layout.data_parallel_size
-        )
+        micro, steps = self.micro_batch_size, self.gradient_accumulation_steps
+        return micro * steps * self.layout.data_parallel_size
 
     @property
     def offloads(self) -> bool:
@@ -299,9 +296,13 @@ class Constraints(BaseModel):
     )
     offload_activations: bool | None = Field(
         default=None,
-        description="What backward needs waits in RAM: activation checkpoints (DeepSpeed's "
-        "`cpu_checkpointing`; recompute `full`, software of others), or all saved activations "
-        "(trainer torchtune).",
+        description="What backward needs waits in RAM: activation checkpoints (recompute `full`), "
+        "or all saved activations (trainer torchtune). None: no.",
+    )
+    tiled_mlp: bool | None = Field(
+        default=None,
+        description="MLPs take as many tokens of a sequence at a time as the hidden size, once "
+        "more in backward (DeepSpeed's `TiledMLP`; recompute `full`). None: no.",
     )
     loss: AskedLoss | None = Field(
         default=None,
@@ -315,9 +316,8 @@ class Constraints(BaseModel):
         default=None,
         description="Attention kernel: `flash`; `flash1`, FlashAttention of 2022, about a third as "
         "fast; `triton`, its Triton kernel (LLM Foundry in 2023), two thirds; `eager`, which "
-        "stores the scores of all pairs; or `masked`, torch's fused kernel under a "
-        "mask (padded batches with sdpa), which computes "
-        "the masked half too. None: flash.",
+        "stores the scores of all pairs; or `masked`, torch's fused kernel under a mask (padded "
+        "batches with sdpa), which computes the masked half too. None: flash.",
     )
     dropout: bool | None = Field(
         default=None,

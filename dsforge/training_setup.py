@@ -71,6 +71,12 @@ class TrainingSetup(BaseModel):
         description="FSDP reduces gradients once a step, and whole ones stay on each rank in "
         "between.",
     )
+    offload_activations: bool = Field(
+        default=False, description="Inputs of checkpointed layers wait in RAM."
+    )
+    tiled_mlp: bool = Field(
+        default=False, description="MLPs take a stretch of the sequence at a time."
+    )
     overlaps_tensor: bool = Field(
         default=False, description="Tensor-parallel collectives overlap with matrix products."
     )
@@ -163,6 +169,8 @@ def setup_of(plan: Plan) -> TrainingSetup:
         sequence_length=workload.sequence_length,
         precision=workload.precision,
         recompute=strategy.recompute,
+        offload_activations=strategy.runs_as.offload_activations,
+        tiled_mlp=strategy.runs_as.tiled_mlp,
         adapter=("qlora" if workload.is_quantised else "lora") if lora else "none",
         lora_rank=lora.rank if lora else None,
         lora_alpha=lora.alpha if lora else None,

@@ -47,6 +47,8 @@ class Scene(NamedTuple):
     lora: LoraSpec | None
     loss: TrainedLoss
     reference: Reference | None = None
+    offload_activations: bool = False
+    tiled_mlp: bool = False
 
 
 def rehearse(
@@ -142,6 +144,8 @@ def planned_scene(request: Request, world_size: int | None) -> Scene:
         lora=work.lora if work.method == "lora" else None,
         loss="chunked" if loss_of(plan.model, plan.strategy) == "chunked" else "plain",
         reference=work.compares_with,
+        offload_activations=plan.strategy.runs_as.offload_activations,
+        tiled_mlp=plan.strategy.runs_as.tiled_mlp,
     )
 
 
@@ -181,6 +185,8 @@ def _own_scene(asked: Asked, path: Path, world_size: int | None) -> Scene:
         lora=lora,
         loss="chunked" if fixed.loss == "chunked" else "plain",
         reference=_reference(work.preference, work.reference, adapts=lora is not None),
+        offload_activations=bool(fixed.offload_activations),
+        tiled_mlp=bool(fixed.tiled_mlp),
     )
 
 

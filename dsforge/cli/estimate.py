@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from dsforge.cli.asked import asked_of, to_request
-from dsforge.cli.flags import Flags, with_flags, with_verbose
+from dsforge.cli.flags import Flags
+from dsforge.cli.options import with_flags, with_verbose
 from dsforge.cli.sections import Sections
 from dsforge.cli.show import numbered, save, show_json
 from dsforge.cli.text import show

@@ -1,23 +1,15 @@
 """The flags that `gen`, `plan` and `estimate` share, declared once.
 
 Each field of `Flags` is one flag: its type, the section of the help it stands in, what the help
-says, and where its value belongs in a spec file. `with_flags` gives a command all of them as one
-value. This module has no `from __future__ import annotations`: the declarations are its data.
+says, and where its value belongs in a spec file. `options.py` makes click's options of them. This
+module has no `from __future__ import annotations`: the declarations are its data.
 """
 
-from collections.abc import Callable
-from functools import partial, wraps
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
-
-import click
-
-from dsforge.cli.completion import complete
-from dsforge.cli.numbers import Real, Sized, Whole
+from typing import Annotated, NamedTuple
 
 INPUT, CLUSTER, LAUNCH = "Input files", "Cluster", "Launch"
 WORKLOAD, STRATEGY = "Workload", "Strategy"
-SIZED = ("seq_len", "global_batch", "micro_batch")  # fields that may end in k
 
 
 class Flag(NamedTuple):
@@ -136,6 +128,18 @@ class Flags(NamedTuple):
     ] = None
     epochs: Annotated[
         float | None, Flag(WORKLOAD, "Passes over --data.", ("workload", "epochs"))
+    ] = None
+    image_tokens: Annotated[
+        int | None,
+        Flag(WORKLOAD, "Tokens of a sample that come from images.", ("workload", "image_tokens")),
+    ] = None
+    vision_training: Annotated[
+        str | None,
+        Flag(
+            WORKLOAD,
+            "What trains of a vision tower: frozen, projector or all.",
+            ("workload", "vision_training"),
+        ),
     ] = None
     precision: Annotated[
         str | None, Flag(WORKLOAD, "Precision: bf16, fp16, fp32 or fp8.", ("workload", "precision"))
@@ -286,6 +290,20 @@ class Flags(NamedTuple):
             ("strategy", "loss"),
         ),
     ] = None
+    offload_activations: Annotated[
+        bool | None,
+        Flag(
+            STRATEGY,
+            "Activation checkpoints wait in host RAM.",
+            ("strategy", "offload_activations"),
+        ),
+    ] = None
+    tiled_mlp: Annotated[
+        bool | None,
+        Flag(
+            STRATEGY, "MLPs take a stretch of a long sample at a time.", ("strategy", "tiled_mlp")
+        ),
+    ] = None
     attention: Annotated[
         str | None,
         Flag(
@@ -336,40 +354,3 @@ FLAGS: dict[str, Flag] = {
 def option_name(field: str) -> str:
     """How a field is written on the command line: `--gpus-per-node`."""
     return FLAGS[field].name or "--" + field.replace("_", "-")
-
-
-def with_flags(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with its `flags: Flags` parameter filled from one option for each field."""
-
-    @wraps(command)
-    def filled(**values: Any) -> None:
-        flags = Flags(**{field: values.pop(field) for field in Flags._fields})
-        command(flags=flags, **values)
-
-    for field in reversed(Flags._fields):
-        filled = click.option(option_name(field), field, help=FLAGS[field].help, **_kind(field))(
-            filled
-        )
-    return filled
-
-
-def _kind(field: str) -> dict[str, Any]:
-    """What click needs to know of a field's type: a switch, or the type of a value."""
-    declared = Flags.__annotations__[field].__origin__
-    if declared is bool:
-        return {"is_flag": True}
-    kind = declared.__args__[0]  # of `int | None`
-    kinds: dict[Any, Any] = {Path: click.Path(path_type=Path), int: Whole(), float: Real()}
-    if field in SIZED:
-        return {"type": Sized()}
-    if kind is not str:
-        return {"type": kinds[kind]}
-    return {"type": str, "shell_complete": partial(complete, FLAGS[field].setting)}
-
-
-with_verbose = click.option(
-    "--verbose",
-    "-v",
-    is_flag=True,
-    help="Show all reasons, defaults and tables instead of one screen.",
-)

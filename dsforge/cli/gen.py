@@ -8,11 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from dsforge.cli.asked import to_request
-from dsforge.cli.flags import (
-    Flags,
-    with_flags,
-    with_verbose,
-)
+from dsforge.cli.flags import Flags
+from dsforge.cli.options import with_flags, with_verbose
 from dsforge.cli.programs import programs_of
 from dsforge.cli.sections import Sections
 from dsforge.cli.wish import Wish, with_wish

@@ -9,7 +9,8 @@ import click
 
 from dsforge.cli.alive import alive
 from dsforge.cli.asked import asked_of
-from dsforge.cli.flags import Flags, with_flags, with_verbose
+from dsforge.cli.flags import Flags
+from dsforge.cli.options import with_flags, with_verbose
 from dsforge.cli.sections import Sections
 from dsforge.cli.text import show, wrapped
 

@@ -8,12 +8,9 @@ from typing import TYPE_CHECKING
 import click
 
 from dsforge.cli.asked import to_request
-from dsforge.cli.flags import (
-    Flags,
-    with_flags,
-    with_verbose,
-)
+from dsforge.cli.flags import Flags
 from dsforge.cli.numbers import Whole
+from dsforge.cli.options import with_flags, with_verbose
 from dsforge.cli.sections import Sections
 from dsforge.cli.show import show_json, show_nearest
 from dsforge.cli.text import show

@@ -11,8 +11,9 @@ import click
 
 from dsforge.cli.alive import alive
 from dsforge.cli.asked import asked_of
-from dsforge.cli.flags import Flags, with_flags
+from dsforge.cli.flags import Flags
 from dsforge.cli.numbers import Whole
+from dsforge.cli.options import with_flags
 from dsforge.cli.sections import Sections
 from dsforge.cli.show import note, save, show_json
 from dsforge.errors import EXIT_FINDINGS

@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from dsforge.constraints import (
+    checkpoints,
     deepspeed,
     inputs,
     layers,
@@ -77,6 +78,7 @@ CONSTRAINTS: tuple[Constraint, ...] = tuple(
         quantised,
         sizes,
         deepspeed,
+        checkpoints,
         trainer,
         preference,
         ulysses,

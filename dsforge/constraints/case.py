@@ -65,6 +65,7 @@ class Case(NamedTuple):
     offload_ratio: float = 1.0
     recompute: str | None = None
     offload_activations: bool = False
+    tiled_mlp: bool = False
     loads_whole: bool = False  # on each device, before it is sharded
     no_sync: bool = False  # gradients are reduced once a step
     expert_modules: bool = False  # each expert is a module of its own
@@ -179,8 +180,6 @@ def case_of(model: ModelSpec, cluster: ClusterSpec, workload: Workload, strategy
     found = _split(strategy)._replace(
         world_size=cluster.gpus,
         global_batch_size=workload.global_batch_size,
-        micro_batch_size=strategy.micro_batch_size,
-        gradient_accumulation_steps=strategy.gradient_accumulation_steps,
         zero_stage=strategy.zero_stage,
         hpz_partition_size=strategy.hpz_partition_size,
         offload_optimizer=strategy.offload_optimizer,
@@ -188,6 +187,7 @@ def case_of(model: ModelSpec, cluster: ClusterSpec, workload: Workload, strategy
         offload_ratio=1.0 if strategy.offload_optimizer == "none" else how.offload_ratio,
         recompute=strategy.recompute,
         offload_activations=how.offload_activations,
+        tiled_mlp=how.tiled_mlp,
         loads_whole=how.loads_whole,
         no_sync=how.no_sync,
         expert_modules=how.expert_modules,
@@ -214,10 +214,12 @@ def case_of(model: ModelSpec, cluster: ClusterSpec, workload: Workload, strategy
 
 
 def _split(strategy: Strategy) -> Case:
-    """The sizes of a strategy's layout."""
+    """The sizes of a strategy's layout and batches."""
     layout = strategy.layout
     return Case(
         back_end=strategy.back_end,
+        micro_batch_size=strategy.micro_batch_size,
+        gradient_accumulation_steps=strategy.gradient_accumulation_steps,
         data_parallel_size=layout.data_parallel_size,
         tensor_parallel_size=layout.tensor_parallel_size,
         pipeline_parallel_size=layout.pipeline_parallel_size,

@@ -334,34 +334,3 @@ def hpz_with_sequence(case: Case) -> Broken | None:
         f"an hpZ partition size of {copies} cannot be combined with sequence parallelism ({size})",
         "use no hpZ",
     )
-
-
-@constraint(
-    "offload-activations-recompute",
-    source="DeepSpeed runtime/activation_checkpointing/checkpointing.py: `cpu_checkpointing` moves "
-    "the inputs of checkpointed layers",
-)
-def offload_activations_recompute(case: Case) -> Broken | None:
-    """Activation checkpoints in RAM where nothing is checkpointed."""
-    whole = case.recompute in (None, "full") or case.trainer == "torchtune"
-    if not case.offload_activations or whole:
-        return None
-    return Broken(
-        f"offload_activations=true requires recompute=full (got {case.recompute})",
-        "use recompute full, or keep activations on the device",
-    )
-
-
-@constraint(
-    "offload-activations-trainer",
-    source="dsforge: torch checkpoints the layers of transformers, and keeps them on the card; "
-    "torchtune training/_activation_offloading.py moves all that is saved",
-)
-def offload_activations_trainer(case: Case) -> Broken | None:
-    """Activation checkpoints in RAM with `dsforge train`."""
-    if not case.offload_activations or case.trainer == "torchtune":
-        return None
-    return Broken(
-        "offload_activations=true is not available with `dsforge train`",
-        "use --software others for an estimate of other scripts, or leave it out",
-    )

@@ -154,6 +154,22 @@ def knows(case: Case) -> Broken | None:
     return None
 
 
+@constraint("program-activations", source=SOURCE, ours=False)
+def spares_activations(case: Case) -> Broken | None:
+    """Checkpoints in RAM or tiled MLPs in a program that does not have them."""
+    way = _way(case)
+    if way is None:
+        return None
+    words = {
+        "offload_activations": case.offload_activations and not way.activations_in_ram,
+        "tiled_mlp": case.tiled_mlp and not way.tiled_mlp,
+    }
+    missing = [name for name, lacks in words.items() if lacks]
+    if not missing:
+        return None
+    return Broken(f"{_label(case)} has no {' and '.join(missing)}", "leave it out")
+
+
 @constraint("program-zero-plus", source=SOURCE, ours=False)
 def compresses(case: Case) -> Broken | None:
     """ZeRO++ in a program that does not have it."""

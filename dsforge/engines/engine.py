@@ -16,7 +16,9 @@ from dsforge.specs import ClusterSpec, ModelSpec, Workload
 from dsforge.zero_stages import ZeroStage
 
 # Words of engines whose layers are Hugging Face's modules, or modules like them.
-OF_MODULES = frozenset(("attention", "expert_modules", "kernels", "offload_activations", "trainer"))
+OF_MODULES = frozenset(
+    ("attention", "expert_modules", "kernels", "offload_activations", "tiled_mlp", "trainer")
+)
 States = Literal["zero", "whole_gradients", "fp32_shards", "fp32_replicas"]
 ContextExchange = Literal["all_to_all", "ring"]
 SelectiveRecompute = Literal["scores", "every_other_product"]

@@ -26,7 +26,7 @@ from dsforge.estimate.ulysses import saved_width
 from dsforge.execution import Kernels
 from dsforge.specs import ModelSpec, Workload
 from dsforge.strategy import Strategy
-from dsforge.traced import Traced, counted, maximum, minimum, named
+from dsforge.traced import Traced, ceil_div, counted, maximum, minimum, named
 
 FLOAT_BYTES = 4
 INDEX_BYTES = 4
@@ -38,8 +38,10 @@ SCORE_BYTES, NARROW_SCORE_BYTES, FLOAT_SCORE_BYTES = (6, 7), (2, 5), (4, 9)  # w
 # Activations that Hugging Face composes of tensor operations, and how many more tensors are saved;
 # a mask of 8 bits is half a tensor (transformers/activations.py; xIELU without its CUDA kernel).
 COMPOSED = {"gelu_new": 3, "gelu_fast": 3, "xielu": 3.5}
+PLAIN_NORM_GRADIENTS = 7  # hidden sizes: one in the compute type, three in float32
 COPIES = "tensors that the modules save for backward, counted one by one"
 STATISTICS = "float32 statistics of norms and softmax, scores of unfused attention, dropout masks"
+TILES = "stretches of a sample that an MLP takes one after the other"
 INNER = "part that tensor parallel ranks share: attention and the MLP"
 
 
@@ -137,10 +139,22 @@ def _mlp_width(
     saved = counted(saved, "mlp_copies", "", of=model.hidden_size, why=COPIES)
     if moe is None or not moe_layer:
         width = saved * model.ffn_hidden_size * model.dense_mlps
+        width = width / mlp_tiles(model, workload, strategy)
         return named(width, "mlp_width", "elements")
     routed = moe.experts_per_token * (moe.expert_ffn_hidden_size * saved + 2 * model.hidden_size)
     whole = routed + saved * moe.shared_ffn_hidden_size + moe.experts
     return named(whole, "moe_mlp_width", "elements")
+
+
+def mlp_tiles(model: ModelSpec, workload: Workload, strategy: Strategy) -> int:
+    """Stretches of a sample that an MLP takes one after the other, as many tokens as hidden size.
+
+    DeepSpeed runtime/sequence_parallel/ulysses_sp.py, `TiledMLP`; transformers' MLPs in axolotl.
+    """
+    if not strategy.runs_as.tiled_mlp:
+        return 1
+    tokens = workload.sequence_length // strategy.layout.context_parallel_size
+    return named(ceil_div(tokens, model.hidden_size), "mlp_tiles", "", TILES)
 
 
 def _all_saved(model: ModelSpec, workload: Workload, strategy: Strategy, moe_layer: bool) -> Saved:
@@ -274,11 +288,37 @@ def gradient_token_bytes(model: ModelSpec, workload: Workload, strategy: Strateg
     if model.moe is not None:
         width = model.moe.experts_per_token * model.moe.expert_ffn_hidden_size
     inner = (2 if model.gated_mlp else 1) * width / strategy.layout.tensor_parallel_size
+    tiles = mlp_tiles(model, workload, strategy)
+    if tiles > 1:
+        others = maximum(_attention_gradients(model, strategy), _norm_gradients(model, strategy))
+        inner = maximum(inner / tiles, others)
     if model.recurrent is not None:
         inner = maximum(inner, working_elements(model))
     split = strategy.sequence_parallel and strategy.layout.tensor_parallel_size > 1
     found = element_bytes(workload) * (inner + (3 if split else 1) * model.hidden_size)
     return named(found, "gradients_at_work_bytes", "bytes")
+
+
+def _attention_gradients(model: ModelSpec, strategy: Strategy) -> float:
+    """Elements of one token in the gradients of queries, keys, values and attention's output.
+
+    Under Ulysses as of what it saves: one lies there twice while it is exchanged, those of keys and
+    values of fewer heads than ranks are of repeated ones.
+    """
+    width = _attention_width(model, 0.0) + saved_width(model, strategy)
+    width = width / strategy.layout.tensor_parallel_size
+    return named(width, "attention_gradients", "elements")
+
+
+def _norm_gradients(model: ModelSpec, strategy: Strategy) -> float:
+    """Elements of one token in the backward of a norm: what comes in and what goes out.
+
+    An RMSNorm of plain modules works in float32: there the incoming gradient again, its product
+    with the root and one that is summed (transformers `LlamaRMSNorm`).
+    """
+    plain_norm = strategy.runs_as.kernels == "eager" and model.norm == "rmsnorm"
+    copies = PLAIN_NORM_GRADIENTS if plain_norm else 2
+    return named(copies * model.hidden_size, "norm_gradients", "elements")
 
 
 def token_bytes(model: ModelSpec, workload: Workload, strategy: Strategy) -> TokenBytes:

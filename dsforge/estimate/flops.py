@@ -17,6 +17,7 @@ from dsforge.estimate.vision import tower_flops
 from dsforge.specs import MlaSpec, ModelSpec, Workload
 from dsforge.traced import counted, named
 
+MLP = "_mlp_"  # in names of products
 BACKWARD = 2.0  # gradients of input and of weight: two products for each forward product
 
 
@@ -87,6 +88,13 @@ def layer_products(model: ModelSpec, *, moe_layer: bool) -> dict[str, Product]:
         for part, products in parts.items()
         for number, product in enumerate(products, start=1)
     }
+
+
+def mlp_flops(model: ModelSpec) -> float:
+    """Forward FLOPs of one token in the MLPs of all layers of a dense model."""
+    products = layer_products(model, moe_layer=False)
+    each = sum(p.times * p.weight(name) for name, p in products.items() if MLP in name)
+    return named(2.0 * model.depth * each, "mlp_token_flops", "FLOP")
 
 
 def _often(products: tuple[Product, ...], times: float) -> tuple[Product, ...]:

@@ -1,10 +1,9 @@
 """Seconds of a layer and of the head as lines in the tokens of a micro batch.
 
 Every product is a roofline: its FLOPs at the card's sustained rate, plus its bytes at the memory
-bandwidth. A thin product (small micro batch, large tensor parallelism) moves more bytes for each
-FLOP, so it falls below the peak without any fitted curve. The rest of a layer (norms, activation,
-residuals, rotary embedding) moves bytes, more of them where each small operation is a kernel of its
-own. All of it is linear in tokens, so the planner prices many micro batches from one line.
+bandwidth, so a thin one (small micro batch, large tensor parallelism) falls below the peak without
+any fitted curve. The rest of a layer (norms, activation, residuals, rotary embedding) moves bytes,
+more of them where each small operation is a kernel of its own.
 """
 
 from __future__ import annotations
@@ -66,12 +65,7 @@ GATED, EAGER_GATED = (3.0, 5.0), (5.0, 8.0)
 PLAIN, EAGER_COMPOSED = (2.0, 3.0), (18.0, 28.0)  # one kernel; transformers' `gelu_new`, in eight
 ROTARY, EAGER_ROTARY = (2.0, 2.0), (10.0, 12.0)
 RESIDUAL = Constant(3.0, "residual", "", f"{SOURCE}: elements read twice, written once")
-PERMUTED = Constant(
-    4.0,
-    "permuted",
-    "",
-    f"{SOURCE}: each token is read and written on the way to an expert and back",
-)
+PERMUTED = Constant(4.0, "permuted", "", f"{SOURCE}: read and written to an expert and back")
 
 
 # Elements that an adapter moves for an element of its matrix's input or output, mean of both.
@@ -236,6 +230,8 @@ def _layer(model: ModelSpec, setting: Setting, *, moe_layer: bool) -> LinearTime
     token_s = passes * products_s + attention_s(model, setting) + states_s + rest_s
     if setting.stops_early and not moe_layer:
         token_s = token_s - each[-1][1].token_s
+    if setting.execution.tiled_mlp:  # the MLP is the last two products
+        token_s += setting.repeated * sum(times * line.token_s for times, line in each[-2:])
     return LinearTime(
         named(fixed_s + adapters.fixed_s, f"{kind}_layer_fixed_s", "s", "of any number of tokens"),
         named(token_s + adapters.token_s, f"{kind}_layer_token_s", "s", "per token"),

@@ -11,7 +11,13 @@ from math import ceil
 
 from pydantic import BaseModel, Field
 
-from dsforge.estimate.flops import forward_flops, head_flops, score_flops, step_flops
+from dsforge.estimate.flops import (
+    forward_flops,
+    head_flops,
+    mlp_flops,
+    score_flops,
+    step_flops,
+)
 from dsforge.estimate.layer_time import setting_of
 from dsforge.estimate.rates import peak_flops
 from dsforge.specs import FROZEN, ClusterSpec, ModelSpec, Workload
@@ -67,6 +73,8 @@ def executed_flops(
     products = forward_flops(model, workload.attended_length) - scores - head_flops(model)
     products = named(products, "products_token_flops", "FLOP", "matrix products of all layers")
     again = setting.repeated * products + setting.repeated_scores * scores
+    if setting.execution.tiled_mlp:
+        again += setting.repeated * mlp_flops(model)
     executed = useful + again * workload.tokens_per_step
     return named(executed, "executed_step_flops", "FLOP")
 

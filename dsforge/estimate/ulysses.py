@@ -2,8 +2,8 @@
 
 Each rank holds a stretch of every sample. Around attention an all-to-all gives it all tokens of
 some of the heads, and another one takes the output back. Read in `ulysses_sp.py` of DeepSpeed 0.19;
-saved tensors are counted in torch, tests/engine/test_sequence_kinds.py. What ALST has beyond that,
-tiled MLPs and checkpoints in host RAM, `dsforge train` does not do, so it is not priced.
+saved tensors are counted in torch, tests/engine/test_sequence_kinds.py. What ALST has beyond that
+(Bekman et al. 2025), tiled MLPs and checkpoints in RAM, are words of their own.
 """
 
 from __future__ import annotations

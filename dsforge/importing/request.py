@@ -75,6 +75,9 @@ def _engine(imported: ImportedSetup, *, ours: bool) -> list[tuple[tuple[str, str
             found.append((("strategy", "bf16_states"), True, "bf16_states"))
         if engine == "megatron" and setup.overlaps_tensor:
             found.append((("strategy", "overlaps_tensor"), True, "overlaps_tensor"))
+    if engine in ("deepspeed", "ddp", "fsdp") and setup.recompute == "full":
+        held = (name for name in ("offload_activations", "tiled_mlp") if getattr(setup, name))
+        found += [(("strategy", name), True, name) for name in held]
     if engine == "deepspeed" and setup.zero_stage == 3:  # noqa: PLR2004 - hpZ is of stage 3
         found.append((("strategy", "hpz_partition_size"), setup.shard_group, "shard_group"))
     return found

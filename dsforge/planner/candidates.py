@@ -33,6 +33,7 @@ from dsforge.plan import Request
 from dsforge.planner.ways import (
     combines,
     hybrids,
+    said_recompute,
     stages_of_ways,
     usual_attention,
     usual_dropout,
@@ -52,7 +53,6 @@ from dsforge.strategy import (
     Kernels,
     Loss,
     Offload,
-    Recompute,
     Software,
     Strategy,
     ZeroStage,
@@ -127,7 +127,7 @@ def base(
         zero_stage=stage,
         offload_optimizer=offloads[0],
         offload_parameters=offloads[1],
-        recompute=fixed.recompute or "none",
+        recompute=said_recompute(fixed) or "none",
         virtual_stages=1,
         execution=_execution(request, layout, stage, partial=split and offloads[0] == "cpu")
         if BY_NAME[back_end].has_zero_stages
@@ -173,6 +173,7 @@ def _execution(
         moments="bf16" if fixed.bf16_states else usual.moments,
         fused_backward=bool(fixed.optimizer_in_backward),
         offload_activations=bool(fixed.offload_activations),
+        tiled_mlp=bool(fixed.tiled_mlp),
         loads_whole=bool(fixed.loads_whole),
         no_sync=bool(fixed.no_sync),
         expert_modules=bool(fixed.expert_modules),
@@ -215,6 +216,7 @@ class _How(NamedTuple):
     moments: Literal["fp32", "bf16", "int8"] = "fp32"
     fused_backward: bool = False
     offload_activations: bool = False
+    tiled_mlp: bool = False
     loads_whole: bool = False
     no_sync: bool = False
     expert_modules: bool = False
@@ -242,19 +244,6 @@ def interleavings(request: Request, family: Strategy) -> tuple[tuple[Batching, .
         tuple(Batching(n, steps, virtual) for n, steps in every if virtual == 1 or steps % pp == 0)
         for virtual in _virtual_stages(request, family)
     )
-
-
-def recomputations(request: Request, family: Strategy) -> tuple[Recompute, ...]:
-    """Lightest first. With flash attention `selective` saves nothing, so it must be asked for.
-
-    Unless a program chooses among products, and not among scores.
-    """
-    fixed = request.constraints.recompute
-    if fixed:
-        return (fixed,)
-    way = way_taken(request.constraints, family.back_end, family.zero_stage)
-    chooses = way is not None and family.engine.selective != "scores"
-    return way.recompute if way is not None and chooses else ("none", "full")
 
 
 def layouts(request: Request, back_end: BackEnd) -> Iterator[Layout]:

@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from enum import IntEnum
 from typing import Any, NamedTuple
 
-from dsforge.constraints import Case, allows
+from dsforge.constraints import Case, allows, shape_of
+from dsforge.constraints.checkpoints import tiled_mlp_model
 from dsforge.constraints.deepspeed import offload_optimizer_stage, offload_parameters_stage
 from dsforge.engines import BY_NAME
 from dsforge.execution import BackEnd
@@ -83,6 +84,7 @@ def _of_strategy(request: Request) -> Iterator[Change]:
         yield _strategy(request, "loss", "chunked loss (as Liger's)", loss="chunked")
     if fixed.recompute not in (None, "full"):
         yield _strategy(request, "recompute", "recompute full", recompute="full")
+    yield from _long_samples(request)
     for share in SHARES:
         micro, rest = divmod(fixed.micro_batch_size or 0, share)
         if micro and not rest:
@@ -100,6 +102,22 @@ def _of_strategy(request: Request) -> Iterator[Change]:
         name = "--for megatron (requires converted weights and data)"
         change = _strategy(request, "back_end", name, back_end=BACK_ENDS[1])
         yield change._replace(kind=Kind.engine)
+
+
+def _long_samples(request: Request) -> Iterator[Change]:
+    """What ALST has for samples of more tokens than the hidden size (Bekman et al. 2025)."""
+    fixed, model = request.constraints, request.model
+    checkpointed = fixed.recompute in (None, "full") and _has_stages(fixed.back_end)
+    if not checkpointed or request.workload.sequence_length <= model.hidden_size:
+        return
+    if fixed.offload_activations is None:
+        name = "activation checkpoints in host RAM (--offload-activations)"
+        yield _strategy(request, "checkpoints", name, recompute="full", offload_activations=True)
+    dense = allows(Case(tiled_mlp=True, shape=shape_of(model)), tiled_mlp_model)
+    if fixed.tiled_mlp is None and dense:
+        yield _strategy(
+            request, "MLP", "tiled MLPs (--tiled-mlp)", recompute="full", tiled_mlp=True
+        )
 
 
 def _has_stages(back_end: BackEnd | None) -> bool:

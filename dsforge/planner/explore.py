@@ -21,8 +21,9 @@ from dsforge.estimate.peak import Footprint
 from dsforge.estimate.time import StepCosts, step_costs
 from dsforge.plan import Reason, Request
 from dsforge.planner.back_ends import can_build, wanted
-from dsforge.planner.candidates import families, interleavings, recomputations
+from dsforge.planner.candidates import families, interleavings
 from dsforge.planner.pricing import device_room, missing_on_node
+from dsforge.planner.ways import recomputations
 from dsforge.specs import ClusterSpec
 from dsforge.strategy import Batching, Recompute, Strategy
 

@@ -15,8 +15,9 @@ from dsforge.estimate.memory import MemoryEstimate, estimate_memory
 from dsforge.estimate.params import parameters
 from dsforge.plan import Request
 from dsforge.planner.back_ends import BACK_ENDS, can_build, wanted
-from dsforge.planner.candidates import families, interleavings, recomputations
+from dsforge.planner.candidates import families, interleavings
 from dsforge.planner.pricing import Bound, missing_bytes
+from dsforge.planner.ways import recomputations
 from dsforge.strategy import Strategy
 
 

@@ -11,6 +11,7 @@ from dsforge.plan import Priced, Reason, Request
 from dsforge.planner.explore import Candidate
 from dsforge.planner.pricing import is_safe, rooms, shortage
 from dsforge.planner.rivals import Rivals, fastest
+from dsforge.planner.ways import said_recompute
 from dsforge.planner.wording import LIKELY_ONLY, Said, against, memory_name, said
 from dsforge.strategy import Constraints, Strategy
 from dsforge.units import factor, gib, seconds
@@ -79,7 +80,7 @@ def _why_offload(request: Request, best: Priced, found: Rivals) -> str:
 def recompute_reason(request: Request, best: Priced, found: Rivals) -> Said | None:
     """What recomputation buys."""
     mine, mine_s = best.strategy, best.time.step_s.likely
-    if mine.recompute != "full" or request.constraints.recompute:
+    if mine.recompute != "full" or said_recompute(request.constraints):
         return None
     cut = mine.back_end, mine.layout, mine.zero_stage, mine.offloads
 

@@ -10,7 +10,15 @@ from dsforge.estimate.dropout import drops
 from dsforge.layout import Layout
 from dsforge.plan import Request
 from dsforge.programs import Way, way_of, ways_of
-from dsforge.strategy import AttentionKind, BackEnd, Constraints, Loss, Strategy, ZeroStage
+from dsforge.strategy import (
+    AttentionKind,
+    BackEnd,
+    Constraints,
+    Loss,
+    Recompute,
+    Strategy,
+    ZeroStage,
+)
 from dsforge.zero_stages import FULLY_SHARDED, ZERO_STAGES
 
 
@@ -79,3 +87,22 @@ def hybrids(request: Request, family: Strategy) -> Iterator[Strategy]:
         if node % size == 0:
             grouped = run.model_copy(update={"shard_group": size})
             yield family.model_copy(update={"execution": grouped})
+
+
+def said_recompute(fixed: Constraints) -> Recompute | None:
+    """What is said of recomputation, or follows from what is; none: nothing."""
+    follows = fixed.tiled_mlp or (fixed.offload_activations and fixed.trainer != "torchtune")
+    return fixed.recompute or ("full" if follows else None)
+
+
+def recomputations(request: Request, family: Strategy) -> tuple[Recompute, ...]:
+    """Lightest first. With flash attention `selective` saves nothing, so it must be asked for.
+
+    Unless a program chooses among products, and not among scores.
+    """
+    fixed = said_recompute(request.constraints)
+    if fixed:
+        return (fixed,)
+    way = way_taken(request.constraints, family.back_end, family.zero_stage)
+    chooses = way is not None and family.engine.selective != "scores"
+    return way.recompute if way is not None and chooses else ("none", "full")

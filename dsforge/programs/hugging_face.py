@@ -17,8 +17,12 @@ _OPTIMIZERS: tuple[Optimizer, ...] = (
 _OWN_OPTIMIZERS: tuple[Optimizer, ...] = ("adamw", "sgd", "adafactor")  # FSDP2 has DTensors
 
 
-def _zero(source: str) -> Way:
-    """The Trainer on DeepSpeed: what a `ds_config` says, less model parallelism."""
+def _zero(source: str, *, activations_in_ram: bool = True) -> Way:
+    """The Trainer on DeepSpeed: what a `ds_config` says, less model parallelism.
+
+    Checkpoints in RAM are transformers' (modeling_utils.py, `offload` among
+    `gradient_checkpointing_kwargs`).
+    """
     return Way(
         execution=_DEEPSPEED,
         source=source,
@@ -31,6 +35,7 @@ def _zero(source: str) -> Way:
         offload_parameters=ANYWHERE,
         hpz=True,
         zero_plus=True,
+        activations_in_ram=activations_in_ram,
     )
 
 
@@ -95,7 +100,7 @@ AXOLOTL = Program(
     "axolotl",
     "axolotl",
     (
-        _zero("axolotl 0.19 utils/schemas/config.py `deepspeed`"),
+        _zero("axolotl 0.19 utils/schemas/config.py `deepspeed`")._replace(tiled_mlp=True),
         _fsdp(
             "axolotl 0.19 utils/schemas/config.py `fsdp_config`, `tensor_parallel_size`, "
             "`context_parallel_size`: model parallelism with FSDP2",
@@ -107,7 +112,11 @@ LLAMA_FACTORY = Program(
     "llama-factory",
     "LLaMA-Factory",
     (
-        _zero("llamafactory 0.9.5 hparams/training_args.py, model_args.py QuantizationArguments"),
+        _zero(
+            "llamafactory 0.9.5 hparams/training_args.py, model_args.py QuantizationArguments; "
+            "model/model_utils/checkpointing.py has its own checkpoints",
+            activations_in_ram=False,
+        ),
         _fsdp("llamafactory 0.9.5 hparams/training_args.py; examples/accelerate/fsdp_config.yaml"),
     ),
 )

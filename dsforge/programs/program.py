@@ -46,6 +46,8 @@ class Way(NamedTuple):
     hpz: bool = False  # ZeRO++'s second copy of the weights
     zero_plus: bool = False  # ZeRO++'s quantised messages
     hybrid: bool = False  # shards within groups of ranks, replicas between them
+    activations_in_ram: bool = False  # inputs of checkpointed layers
+    tiled_mlp: bool = False  # MLPs over a stretch of the sequence at a time
     chunks_loss: bool = False  # head and loss of some tokens at a time, where the model allows it
     kinds: tuple[str, ...] = ()  # `model_type`s that it knows; none: those of transformers
 

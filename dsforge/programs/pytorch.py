@@ -16,6 +16,8 @@ _DDP = Way(
     optimizers=("adamw", "sgd"),
     methods=("full", "lora"),
     precisions=MIXED,
+    activations_in_ram=True,
+    tiled_mlp=True,
     chunks_loss=True,
 )
 TORCH = Program(

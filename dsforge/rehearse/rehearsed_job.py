@@ -28,6 +28,8 @@ class RehearsedJob(NamedTuple):
     lora: LoraSpec | None = None
     loss: TrainedLoss = "plain"
     reference: Reference | None = None  # of DPO; none: next tokens are trained
+    offload_activations: bool = False
+    tiled_mlp: bool = False
 
     @property
     def quantises(self) -> bool:

@@ -16,7 +16,7 @@ from dsforge.ds_config import read
 from dsforge.rehearse.fake_gpu import DEVICE
 from dsforge.rehearse.rehearsed_job import RehearsedJob
 from dsforge.train.model.adapters import with_adapters
-from dsforge.train.model.qlora import checkpoint_layers
+from dsforge.train.model.checkpointing import checkpoint_layers, tile_mlps
 from dsforge.train.model.source import auto_class
 
 PRECISIONS = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
@@ -35,7 +35,9 @@ def build(job: RehearsedJob, settings: dict[str, Any]) -> torch.nn.Module:
         model = auto_class(config).from_config(config, dtype=dtype)
     model.config.use_cache = False
     if job.recompute:
-        checkpoint_layers(model, packed_shards=packed and sharded)
+        checkpoint_layers(model, packed_shards=packed and sharded, in_ram=job.offload_activations)
+    if job.tiled_mlp:
+        tile_mlps(model, shards=sharded)
     if job.lora is not None:
         with torch.device(DEVICE):
             if packed:

@@ -57,6 +57,8 @@ def train_job(plan: Plan, strategy: Strategy) -> TrainJob:
         epochs=workload.epochs or 1.0,
         warmup_steps=0 if steps is None else round(steps * WARMUP_FRACTION),
         gradient_checkpointing=strategy.recompute != "none",
+        offload_activations=strategy.runs_as.offload_activations,
+        tiled_mlp=strategy.runs_as.tiled_mlp,
         loss=_loss(plan, strategy),
         compile=strategy.runs_as.kernels == "compiled",
         attention="eager" if strategy.runs_as.attention == "eager" else "sdpa",

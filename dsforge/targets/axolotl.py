@@ -103,6 +103,10 @@ def _sharding(run: Run) -> Iterator[Option]:
     setup = run.setup
     if run.on_deepspeed:
         yield Option("gradient_checkpointing", setup.recompute != "none")
+        if setup.offload_activations:
+            yield Option("activation_offloading", True)
+        if setup.tiled_mlp:
+            yield Option("tiled_mlp", True)
         yield Option("deepspeed", f"{run.folder}/{DS_CONFIG}")
         return
     yield Option("fsdp_version", 2)

@@ -54,6 +54,8 @@ def _precision(run: Run) -> Iterator[Option]:
     if fsdp and run.setup.recompute != "none":
         return  # FSDP recomputes by itself: fsdp_config
     yield Option("gradient_checkpointing", run.setup.recompute != "none")
+    if run.setup.offload_activations:
+        yield Option("gradient_checkpointing_kwargs", {"offload": True})
 
 
 def _length(run: Run) -> Iterator[Option]:

@@ -204,6 +204,8 @@ def beyond(program: str, setup: TrainingSetup) -> tuple[str, ...]:
         offload_optimizer=setup.offload_optimizer,
         offload_parameters=setup.offload_parameters,
         recompute=setup.recompute,
+        offload_activations=setup.offload_activations,
+        tiled_mlp=setup.tiled_mlp,
         precision=setup.precision,
         optimizer=setup.optimizer,
         adapters=setup.adapter != "none",

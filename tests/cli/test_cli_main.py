@@ -10,8 +10,9 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from dsforge.cli.flags import Flags, with_flags
+from dsforge.cli.flags import Flags
 from dsforge.cli.main import COMMANDS, app, command_of
+from dsforge.cli.options import with_flags
 from dsforge.cli.sections import Sections
 from dsforge.targets import BY_NAME as TARGETS
 

@@ -23,11 +23,12 @@ CHUNKED = EXECUTIONS["deepspeed"].model_copy(update={"loss": "chunked"})
 HALF = EXECUTIONS["deepspeed"].model_copy(update={"offload_ratio": 0.5})
 HALF_ON_2 = strategy(zero_stage=2, offload_optimizer="cpu", execution=HALF)
 WIDE = EXECUTIONS["deepspeed"].model_copy(update={"gradients": "fp32"})
-IN_RAM = EXECUTIONS["deepspeed"].model_copy(update={"offload_activations": True})
 HPZ = {"hpz_partition_size": 8}
 
 HALF_STATES = EXECUTIONS["deepspeed"].model_copy(update={"master_weights": False})
 IN_RAM = EXECUTIONS["deepspeed"].model_copy(update={"offload_activations": True})
+COMPILED_IN_RAM = IN_RAM.model_copy(update={"kernels": "compiled"})
+TILED = EXECUTIONS["deepspeed"].model_copy(update={"tiled_mlp": True})
 IN_KERNEL = EXECUTIONS["deepspeed"].model_copy(update={"loss": "fused_cross_entropy"})
 APART = EXECUTIONS["fsdp"].model_copy(update={"expert_modules": True, "software": "others"})
 SUMMED = HALF_STATES.model_copy(update={"gradients": "fp32"})
@@ -248,12 +249,20 @@ BROKEN: list[tuple[str, str | ModelSpec, ClusterSpec, Workload, Strategy]] = [
     ),
     ("recompute", MODEL, cluster(), workload(), strategy(recompute="selective")),
     ("offload-activations-recompute", MODEL, cluster(), workload(), strategy(execution=IN_RAM)),
+    ("tiled-mlp-recompute", MODEL, cluster(), workload(), strategy(execution=TILED)),
     (
-        "offload-activations-trainer",
+        "tiled-mlp-model",
+        "mixtral-8x7b",
+        cluster(),
+        workload(),
+        strategy(recompute="full", execution=TILED),
+    ),
+    (
+        "compile-checkpoints",
         MODEL,
         cluster(),
         workload(),
-        strategy(recompute="full", execution=IN_RAM),
+        strategy(recompute="full", execution=COMPILED_IN_RAM),
     ),
     ("megatron-model", "bloom-176b", cluster(), workload(), strategy(1, 8, **MEGATRON)),
     ("megatron-gpu", MODEL, cluster(gpu="cpu"), workload(), strategy(**MEGATRON)),
@@ -276,6 +285,13 @@ BROKEN: list[tuple[str, str | ModelSpec, ClusterSpec, Workload, Strategy]] = [
     ("program-offload", MODEL, cluster(), workload(), of_program(**TUNE, offload_optimizer="cpu")),
     ("program-method", MODEL, cluster(), lora_workload(), of_program(**TITAN)),
     ("program-values", MODEL, cluster(), workload(precision="fp16"), of_program(**TITAN)),
+    (
+        "program-activations",
+        MODEL,
+        cluster(),
+        workload(),
+        of_program(**TITAN, recompute="full", run={"tiled_mlp": True}),
+    ),
     (
         "program-zero-plus",
         MODEL,

@@ -207,16 +207,19 @@ def test_checkpoints_in_ram_leave_the_card_and_reach_the_node() -> None:
     )
 
 
-@pytest.mark.parametrize("recompute", ["none", "full"])
-def test_checkpoints_in_ram_are_refused_where_there_are_none(recompute: str) -> None:
-    """Without recomputation by anybody, and by `dsforge train`."""
-    fixed = {"zero_stage": 3, "recompute": recompute, "offload_activations": True}
-    who = "others" if recompute == "none" else "dsforge"
+@pytest.mark.parametrize("who", ["dsforge", "others"])
+@pytest.mark.parametrize("word", ["offload_activations", "tiled_mlp"])
+def test_what_checkpoints_need_is_refused_without_them(word: str, who: str) -> None:
+    """Whoever runs it; where nothing is said of recomputation, it follows."""
+    fixed = {"zero_stage": 3, word: True}
+    follows = dsforge.estimate("llama-2-7b", NODE, strategy={**fixed, "software": who})
+    assert follows.plan.strategy.recompute == "full"
+    fixed["recompute"] = "none"
     with pytest.raises(LayoutError) as refused:
         dsforge.estimate("llama-2-7b", NODE, strategy={**fixed, "software": who})
     (problem,) = refused.value.problems
 
-    assert problem.rule.startswith("offload-activations-")
+    assert problem.rule == f"{word.replace('_', '-')}-recompute"
 
 
 def test_cards_before_ampere_keep_scores_unless_somebody_says_otherwise() -> None:

@@ -31,6 +31,7 @@ SAID: dict[str, Any] = {
     "offload_ratio": 0.5,
     "recompute": "full",
     "offload_activations": True,
+    "tiled_mlp": True,
     "loss": "chunked",
     "attention": "masked",
     "dropout": True,
@@ -52,6 +53,7 @@ NEEDED = {  # what a word is said with, where it means something
     "offload_parameters": {"zero_stage": 3},
     "hpz_partition_size": {"zero_stage": 3},
     "offload_activations": {"recompute": "full"},
+    "tiled_mlp": {"recompute": "full"},
     "optimizer_in_backward": {"micro_batch_size": 2},
     "virtual_stages": {"pipeline_parallel_size": 2},
 }

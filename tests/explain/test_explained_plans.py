@@ -45,6 +45,7 @@ def draw_software(draw: Random, strategy: Strategy) -> Strategy:
         "moments": draw.choice(("fp32", "bf16")),
         "early_stop": draw.random() < CHANCE,
         "offload_activations": draw.random() < CHANCE,
+        "tiled_mlp": draw.random() < CHANCE,
         "deterministic": draw.random() < CHANCE,
         "buckets": draw.choice(("sized", "engine")),
     }

@@ -92,6 +92,24 @@ def test_a_split_model_trains_as_a_whole_one(config: dict[str, Any], made: Runs)
     check_same(made.split("-".join(config), "qwen3", 1, **config), made.alone("qwen3"))
 
 
+LONG = {"sequence_length": 256, "gradient_checkpointing": True}
+SPARING = {**LONG, "offload_activations": True, "tiled_mlp": True}
+
+
+@pytest.mark.parametrize(
+    ("stage", "config"),
+    [(3, {}), pytest.param(3, SEQUENCE, marks=pytest.mark.slow)],
+    ids=["data", "sequence"],
+)
+def test_checkpoints_in_ram_and_tiled_mlps(stage: int, config: dict[str, Any], made: Runs) -> None:
+    """Samples of four tiles on two ranks that shard everything; one rank that checkpoints alone."""
+    steps = 4 if config else 2
+    wanted = ds_config(stage, gradient_accumulation_steps=steps, **config)
+    found = made.output("-".join(("tiles", *config)), "llama", 2, wanted, **SPARING)
+    alone = ds_config(1, gradient_accumulation_steps=4)
+    check_same(found, made.output("alone-long", "llama", 1, alone, **LONG))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("stage", [0, 1, 2])
 @pytest.mark.parametrize("kind", TENSORS)

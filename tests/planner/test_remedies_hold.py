@@ -144,6 +144,8 @@ def test_fewer_cards_are_offered_where_they_fit() -> None:
         loss="plain",
         context_parallel_size=1,
         buckets="engine",
+        offload_activations=False,
+        tiled_mlp=False,
     )
     found = said(request)
 

@@ -37,6 +37,7 @@ SOFTWARE = {  # words of a spec that a page which only publishes a figure often 
     "optimizer_in_backward",
     "overlaps_experts",
     "overlaps_tensor",
+    "tiled_mlp",
     "trainer",
 }
 

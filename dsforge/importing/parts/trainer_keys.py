@@ -73,6 +73,7 @@ def say_trainer(
         draft.number("learning_rate", rate)
     say_optimizer(draft, settings.find("optim", "optimizer"))
     say_recompute(draft, settings.find("gradient_checkpointing", "use_gradient_checkpointing"))
+    say_spared(draft, settings)
     say_liger(draft, settings.find(*LIGER))
     say_vision(draft, settings)
     assume(draft, defaults)
@@ -98,16 +99,33 @@ def say_vision(draft: Draft, settings: Settings) -> None:
             draft.say("vision_training", part, on.place)
 
 
+IN_RAM = ("unsloth", "offload", "legacy", "offload_disk")  # of axolotl's `gradient_checkpointing`
+
+
 def say_recompute(draft: Draft, value: Value | None) -> None:
-    """A switch for activation checkpointing."""
+    """A switch for activation checkpointing, or where its checkpoints wait."""
     if value is None:
         return
+    if value.word in IN_RAM:
+        draft.say("offload_activations", True, value.place)
     if value.is_open:
         draft.leave_open("recompute", value)
     elif value.truth is False:
         draft.say("recompute", "none", value.place)
-    elif value.truth or value.word in ("unsloth", "offload", "legacy", "reentrant", "offload_disk"):
+    elif value.truth or value.word in (*IN_RAM, "reentrant"):
         draft.say("recompute", "full", value.place)
+
+
+def say_spared(draft: Draft, settings: Settings) -> None:
+    """Checkpoints in RAM (transformers, TRL, axolotl), MLPs in tiles (axolotl)."""
+    inside = settings.below("gradient_checkpointing_kwargs").find("offload")
+    for field, value in (
+        ("offload_activations", settings.find("activation_offloading", "offload_activations")),
+        ("offload_activations", inside),
+        ("tiled_mlp", settings.find("tiled_mlp")),
+    ):
+        if value is not None and (value.truth or value.word in IN_RAM):
+            draft.say(field, True, value.place)
 
 
 def say_parallel(work: Work, settings: Settings) -> None:

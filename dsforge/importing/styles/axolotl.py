@@ -10,7 +10,7 @@ from dsforge.importing.parts.engine_config import say_engine_file
 from dsforge.importing.parts.optimizers import say_optimizer
 from dsforge.importing.parts.precisions import say_switches
 from dsforge.importing.parts.sharding import say_fsdp, say_reduction, say_words
-from dsforge.importing.parts.trainer_keys import say_recompute
+from dsforge.importing.parts.trainer_keys import say_recompute, say_spared
 from dsforge.importing.values import Settings, Value
 from dsforge.importing.work import Style, Work, words
 
@@ -51,6 +51,7 @@ def read(work: Work, settings: Settings) -> None:
     draft.number("learning_rate", settings.find("learning_rate"))
     say_optimizer(draft, settings.find("optimizer"))
     say_recompute(draft, settings.find("gradient_checkpointing"))
+    say_spared(draft, settings)
     _liger(draft, settings)
     _adapters(draft, settings)
     for field, value in (

@@ -6,7 +6,7 @@ import re
 
 from dsforge.importing.parts.adapters import quantised, say_adapters
 from dsforge.importing.parts.engine_config import say_engine_file
-from dsforge.importing.parts.trainer_keys import say_recompute
+from dsforge.importing.parts.trainer_keys import say_recompute, say_spared
 from dsforge.importing.values import Settings
 from dsforge.importing.work import Style, Work, words
 
@@ -21,6 +21,7 @@ def read(work: Work, settings: Settings) -> None:
         draft.say("model", model.text, model.place)
     draft.whole("sequence_length", settings.find("sequence_length"))
     say_recompute(draft, settings.find("gradient_checkpointing"))
+    say_spared(draft, settings)
     lora = settings.below("lora")
     rank = lora.find("rank")
     if rank is not None:

@@ -24,12 +24,12 @@ from dsforge.job import TrainJob
 from dsforge.train.data.packing import check_takes_positions
 from dsforge.train.engines.registry import adapter_of
 from dsforge.train.model.adapters import with_adapters
-from dsforge.train.model.qlora import (
+from dsforge.train.model.checkpointing import (
     checkpoint_layers,
-    loading_options,
-    quantises,
-    shard,
+    checkpointing_problems,
+    tile_mlps,
 )
+from dsforge.train.model.qlora import loading_options, quantises, shard
 from dsforge.train.model.source import (
     ModelSource,
     attends,
@@ -51,7 +51,7 @@ def check_source(job: TrainJob, folder: Path, config: EngineConfig) -> bool:
     source = model_source(job.model, folder)
     adapter = adapter_of(job)
     found = adapter.job_problems(job, config, source.gguf_file is not None)
-    found += preference_problems(job, config)
+    found += preference_problems(job, config) + checkpointing_problems(job)
     if found:
         raise SpecError(tuple(found))
     split = config.mode.layout.model_ranks > 1
@@ -134,7 +134,9 @@ def build_model(job: TrainJob, folder: Path, config: EngineConfig) -> Any:
     model.config.use_cache = False
     packed_shards = quantises(job) and config.shards_parameters
     if job.gradient_checkpointing:
-        checkpoint_layers(model, packed_shards=packed_shards)
+        checkpoint_layers(model, packed_shards=packed_shards, in_ram=job.offload_activations)
+    if job.tiled_mlp:
+        tile_mlps(model, shards=config.shards_parameters)
     if job.lora is None:
         return model
     torch.manual_seed(

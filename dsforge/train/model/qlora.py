@@ -120,18 +120,6 @@ def loading_options(lora: LoraSpec, dtype: Any, *, sharded: bool) -> dict[str, A
     return {"quantization_config": chosen, **where}
 
 
-def checkpoint_layers(model: Any, *, packed_shards: bool) -> None:
-    """Have a model compute its layers again in backward.
-
-    Where ZeRO stage 3 shards packed matrices the first forward must build no graph: bitsandbytes
-    keeps each gathered matrix in it (`autograd/_functions.py`, `MatMul4Bit`, `ctx.tensors`), where
-    the hooks of non-reentrant checkpoints do not see it, and all of them stay gathered.
-    """
-    model.gradient_checkpointing_enable({"use_reentrant": packed_shards})
-    if packed_shards:
-        model.enable_input_require_grads()
-
-
 def shard(model: Any, settings: dict[str, Any]) -> None:
     """Shard a model that was packed in RAM over the ranks; its scales stay whole on each device."""
     import deepspeed

@@ -1,0 +1,55 @@
+"""The shared flags as options of click, and the switch `--verbose`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial, wraps
+from pathlib import Path
+from typing import Any
+
+import click
+
+from dsforge.cli.completion import complete
+from dsforge.cli.flags import FLAGS, Flags, option_name
+from dsforge.cli.numbers import Real, Sized, Whole
+
+SIZED = ("seq_len", "global_batch", "micro_batch")  # fields that may end in k
+
+
+def with_flags(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with its `flags: Flags` parameter filled from one option for each field."""
+
+    @wraps(command)
+    def filled(**values: Any) -> None:
+        flags = Flags(**{field: values.pop(field) for field in Flags._fields})
+        command(flags=flags, **values)
+
+    for field in reversed(Flags._fields):
+        filled = click.option(option_name(field), field, help=FLAGS[field].help, **_kind(field))(
+            filled
+        )
+    return filled
+
+
+def _kind(field: str) -> dict[str, Any]:
+    """What click needs to know of a field's type: a switch, or the type of a value."""
+    declared = Flags.__annotations__[field].__origin__
+    if declared is bool:
+        return {"is_flag": True}
+    kind = declared.__args__[0]  # of `int | None`
+    if kind is bool:
+        return {"is_flag": True, "default": None}
+    kinds: dict[Any, Any] = {Path: click.Path(path_type=Path), int: Whole(), float: Real()}
+    if field in SIZED:
+        return {"type": Sized()}
+    if kind is not str:
+        return {"type": kinds[kind]}
+    return {"type": str, "shell_complete": partial(complete, FLAGS[field].setting)}
+
+
+with_verbose = click.option(
+    "--verbose",
+    "-v",
+    is_flag=True,
+    help="Show all reasons, defaults and tables instead of one screen.",
+)
