@@ -124,6 +124,7 @@ class Engine:
     # What a layer saves and computes again.
     repeats_keys: bool = True  # attention that keeps scores repeats keys and values to all heads
     selective: SelectiveRecompute = "scores"
+    offloads_saved: bool = False  # `offload_activations` moves all that is saved, not only inputs
     narrow_softmax: bool = False  # unfused attention with dropout leaves it in the compute type
     flash_kernels: FlashKernels = "flash2"
     norms_in_python: bool = False  # eager RMSNorm of separate operations, in float32

@@ -36,6 +36,7 @@ ENGINE = Engine(
     buffer_elements=buffer_elements,
     head_sharded=False,  # every rank gets whole logits (`ColwiseParallel` with replicated output)
     selective="every_other_product",
+    offloads_saved=True,  # training/_activation_offloading.py: with or without checkpoints
     loss_bytes=lambda run, size: LOSS_BYTES,
     logit_traffic_bytes=LOGIT_TRAFFIC_BYTES,
     overlaps_gradients=overlaps_gradients,

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from dsforge.constraints import divisors
 from dsforge.constraints.trainer import holds_whole_logits, is_split
+from dsforge.engines import BY_NAME as ENGINES
 from dsforge.estimate.dropout import drops
 from dsforge.layout import Layout
 from dsforge.plan import Request
@@ -91,7 +92,8 @@ def hybrids(request: Request, family: Strategy) -> Iterator[Strategy]:
 
 def said_recompute(fixed: Constraints) -> Recompute | None:
     """What is said of recomputation, or follows from what is; none: nothing."""
-    follows = fixed.tiled_mlp or (fixed.offload_activations and fixed.trainer != "torchtune")
+    saved = fixed.trainer is not None and ENGINES[fixed.trainer].offloads_saved
+    follows = fixed.tiled_mlp or (fixed.offload_activations and not saved)
     return fixed.recompute or ("full" if follows else None)
 
 

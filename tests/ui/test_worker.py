@@ -29,7 +29,7 @@ NOT_IN_THE_PAGE = {
     *("spec", "cluster", "workload", "hostfile", "resolve", "data", "nvlink_domain", "hpz"),
     *("ssh_port", "include", "exclude", "slurm_account", "slurm_partition", "slurm_time"),
     *("loss", "attention", "buckets", "trainer", "kernels", "software", "base", "preference"),
-    "reference",
+    *("reference", "image_tokens", "vision_training", "offload_activations", "tiled_mlp"),
     *("expert_dispatch", "virtual_stages", "epochs", "learning_rate", "lora_rank", "lora_alpha"),
     *("validation_fraction", "imported"),
 }
