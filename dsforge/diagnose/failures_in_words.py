@@ -10,9 +10,12 @@ from __future__ import annotations
 import re
 
 from dsforge.diagnose.log_line import cleaned
+from dsforge.diagnose.rule import ANSWERS, MatchedLine
 
 LONGEST = 1_500  # characters of a text that may be a question
 MOST_LINES = 8
+LONGEST_MESSAGE, MOST_MESSAGES = 600, 3  # characters and lines of a message without its exception
+NAMES = ("RuntimeError: ", "ValueError: ")  # that it is given, as most have
 QUOTED = 0.9  # factor on the confidence, as a part of a message may be of another one
 _FAILS = re.compile(
     r"(?i:\b(?:errors?|fail(?:s|ed|ure|ing)?|crash\w{0,3}|exceptions?|raises?|throws?|killed|"
@@ -67,7 +70,7 @@ _OF_NONE = re.compile(
     r"\bby default\b|\bnot observed\b|\bis avoided\b|\bno problem\b|\bshows that\b|"
     r"\b(?:would like|want) to know (?:whether|if)\b|^(?:Is|Are|Can|Could|Does|Do) (?!anyone\b)|"
     r"^\s{0,8}--?\w[\w-]{0,30}[ ,=]|^\S{1,200}\.\w{1,4}:\d{1,6}:|"
-    r"[|`]{3}|^\s{0,8}[-*#$] ",
+    r"[|`]{3}|^\s{0,8}[-*#$\N{BULLET}] |\b(?:can|may|might|should) help\b",
     re.MULTILINE,
 )
 _EXCEPTION = re.compile(
@@ -84,6 +87,11 @@ _CALL = re.compile(
     r"(?<![A-Za-z0-9_.])(?P<call>[A-Za-z_]\w{1,60}\(\) "
     r"(?:takes \d|missing \d|got an unexpected|got multiple)[^\n]{3,160})"
 )
+_FLAT = re.compile(r"Traceback \(most recent call last\):\s{0,4}File \S")
+_LOST_END = re.compile(
+    r"\s+(?=File \"[^\"\n]{1,300}\", line \d)|"
+    r"\s+(?=(?:\w{1,40}\.){0,6}[A-Z]\w{1,60}(?:Error|Exception): )"
+)
 _LABEL = re.compile(
     r"^\[[A-Za-z][\w /:-]{0,30}\]:?\s{0,2}|^(?i:bug|question|issue|problem|usage) ?: "
 )
@@ -96,10 +104,10 @@ def told(text: str) -> list[tuple[int, str]]:
     Empty where the text is none that tells a failure. What a line quotes stands before the line.
     """
     lines = text.splitlines()
-    if len(text) > LONGEST or len(lines) > MOST_LINES:
+    if tells_no_failure(text) or not _FAILS.search(text):
         return []
-    if not _FAILS.search(text) or _OF_NONE.search(text):
-        return []
+    if 'File "' in text:
+        return []  # a log, which ends at a frame
     if any(cleaned(line.encode()).form in ("notice", "source") for line in lines):
         return []  # a program wrote it, and went on
     if not _OWN.search(text) and not _is_title(text.strip()):
@@ -109,6 +117,45 @@ def told(text: str) -> list[tuple[int, str]]:
         for number, line in enumerate(lines, start=1)
         for one in (*_quoted(line), *_complaints(line))
     ]
+
+
+def with_line_ends(text: str) -> list[tuple[int, str]]:
+    """The lines of a traceback that was pasted as one line; empty where there is none."""
+    found = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        if _FLAT.match(line.strip()):
+            found += [(number, part) for part in _LOST_END.split(line.strip())]
+    return found
+
+
+def tells_no_failure(text: str) -> bool:
+    """Whether a text is too long for a question, or says what was done about a failure."""
+    too_long = len(text) > LONGEST or text.count("\n") > MOST_LINES
+    return too_long or bool(_OF_NONE.search(text))
+
+
+def bare_messages(text: str) -> list[tuple[int, str]]:
+    """The lines of a text that may be messages without their exception's name, with that name.
+
+    Somebody who pastes an error into a search box or a title leaves the name out. Empty where the
+    text is longer than that, tells what was done about an error, or was written by a program.
+    """
+    lines = text.splitlines()
+    if len(text) > LONGEST_MESSAGE or len(lines) > MOST_MESSAGES or _OF_NONE.search(text):
+        return []
+    if any(cleaned(line.encode()).form != "plain" for line in lines if line.strip()):
+        return []
+    numbered = [(number, line.strip()) for number, line in enumerate(lines, start=1)]
+    return [(number, name + line) for number, line in numbered for name in NAMES if line]
+
+
+def is_bare(hit: MatchedLine) -> bool:
+    """Whether a rule's message begins such a line, and is none that healthy programs print."""
+    found = hit.rule.match(hit.text)
+    if found is None or hit.rule.errors_only:
+        return False
+    after_name = found.start() == hit.text.find(": ") + 2
+    return after_name or (found.start() == 0 and hit.rule.kind in ANSWERS)
 
 
 def _is_title(text: str) -> bool:

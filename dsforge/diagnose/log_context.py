@@ -53,6 +53,9 @@ def is_source(window: bytes, start: int) -> bool:
     return b'File "' in before and b", line " in before
 
 
+_BELOW = re.compile(rb"Traceback \(most recent call last\)|^\s{0,8}File \S", re.MULTILINE)
+
+
 def following(
     window: bytes, stop: int, said: Line, count: int, *, notices: bool = False
 ) -> list[tuple[int, str]]:
@@ -202,6 +205,21 @@ def lines_before(window: bytes, place: int) -> str:
     """The lines before a place of the window, as many as are kept."""
     before = window[max(0, place - BEFORE_BYTES) : place].replace(b"\r", b"\n")
     return plain(before.decode("utf-8", "replace"))
+
+
+def frames_below(window: bytes, stop: int) -> str:
+    """The traceback below a line, up to the end of the log, where its own error is missing.
+
+    Who reports a failure puts the error into the title, and the log below it breaks off.
+    """
+    rest = window[stop : stop + AHEAD_BYTES + 1]
+    if len(rest) > AHEAD_BYTES or not _BELOW.search(rest):
+        return ""
+    lines = [cleaned(raw) for raw in rest.split(b"\n")]
+    last = max(number for number, line in enumerate(lines) if _BELOW.search(line.text.encode()))
+    if any(exception_in(line.text) for line in lines[last + 1 :]):
+        return ""
+    return plain(rest.decode("utf-8", "replace"))
 
 
 def same(one: Line, other: Line) -> bool:

@@ -21,6 +21,7 @@ from dsforge.diagnose.log_context import (
     cut_lines,
     failed_assertion,
     following,
+    frames_below,
     is_said,
     is_source,
     last_frames,
@@ -32,7 +33,7 @@ from dsforge.diagnose.log_context import (
 )
 from dsforge.diagnose.log_line import Line, cleaned
 from dsforge.diagnose.rule import ANSWERS, MatchedLine, Rule
-from dsforge.diagnose.rulebook import DIGITS, Rulebook
+from dsforge.diagnose.rulebook import DIGITS, WORD, Rulebook
 from dsforge.diagnose.run_phases import STEPS, SUCCESS, last_steps, phase_at
 
 WINDOW_BYTES = 1 << 20
@@ -190,10 +191,13 @@ class _Scanner:
         flat = part.translate(_FLAT, DIGITS).split(b"\n")
         lines = {line[:CUT_BYTES] for line in flat} - self._known
         text, without_digits = b"\n".join(lines), self.rules.without_digits
-        found = [needle for needle in self._by_needle if without_digits[needle] in text]
+        words = {b"", *WORD.findall(text)} & self.rules.by_word.keys()
+        sought = (needle for word in words for needle in self.rules.by_word[word])
+        there = {needle for needle in sought if without_digits[needle] in text}
+        found = [needle for needle in self._by_needle if needle in there] if there else []
         if self._known_bytes < KNOWN_BYTES:
-            words = [without_digits[needle] for needle in found]
-            dull = {line for line in lines if not any(word in line for word in words)}
+            parts = [without_digits[needle] for needle in found]
+            dull = {line for line in lines if not any(part in line for part in parts)}
             self._known |= dull
             self._known_bytes += sum(map(len, dull))
         return found
@@ -234,6 +238,8 @@ class _Scanner:
                 continue
             self._lines[rule.id].add(number + offset)
             context = lines_before(raw, line[0])
+            if TRACEBACK not in context:
+                context += frames_below(raw, line[1])
             if offset:
                 context += "\n".join(text for distance, text in lines if distance < offset)
             if rule.context and not rule.fits(found, last_frames(context) + shown):

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from io import UnsupportedOperation
 from pathlib import Path
 from traceback import format_exception
 from typing import TYPE_CHECKING, BinaryIO
 
-from dsforge.diagnose.failures_in_words import QUOTED, told
+from dsforge.diagnose.failures_in_words import QUOTED, bare_messages, is_bare, told, with_line_ends
 from dsforge.diagnose.flight_recorder import rank_of, recorded
 from dsforge.diagnose.log_scanner import Scan, scan
+from dsforge.diagnose.partial_messages import partly_known
 from dsforge.diagnose.ranking import Cause, causes
+from dsforge.diagnose.report import CONFIDENT
+from dsforge.diagnose.rule import MatchedLine
 from dsforge.diagnose.rulebook import Rulebook, rulebook
 from dsforge.errors import DsforgeError
 from dsforge.outside import NULL_DEVICE, UnreadableError, opened
@@ -80,9 +83,10 @@ def _causes_of(scans: Sequence[Scan], plan: Plan | None) -> tuple[Cause, ...]:
     if plan is None:
         found = causes(scans, rulebook())
         known = any(cause.rule != "unknown-end" for cause in found)
-        if known or (found and any('File "' in scan.text for scan in scans)):
-            return found  # the second is a log, which ends at a frame
-        return _told(scans) or found
+        if not known:
+            found = _told(scans) or found
+        sure = found and found[0].confidence >= CONFIDENT
+        return found if sure else (*partly_known(scans, found), *found)
     from dsforge.diagnose.oom_in_plan import in_ledger_terms
     from dsforge.diagnose.slow_network import SLOW_NETWORK, slow_network
 
@@ -96,11 +100,29 @@ def _causes_of(scans: Sequence[Scan], plan: Plan | None) -> tuple[Cause, ...]:
 
 def _told(scans: Sequence[Scan]) -> tuple[Cause, ...]:
     """The causes of a failure that a short text tells in words, where it is no log."""
-    if len(scans) != 1 or not (said := told(scans[0].text)):
+    if len(scans) != 1:
         return ()
-    rules, lines = rulebook(in_words=True), scans[0].text.splitlines()
+    log, text = scans[0], scans[0].text
+    return (
+        _said(log, with_line_ends(text))
+        or _said(log, told(text), in_words=True)
+        or _said(log, bare_messages(text), counts=is_bare)
+    )
+
+
+def _said(
+    log: Scan,
+    said: list[tuple[int, str]],
+    *,
+    in_words: bool = False,
+    counts: Callable[[MatchedLine], bool] | None = None,
+) -> tuple[Cause, ...]:
+    """The causes in what a text says that programs printed, with the numbers of its lines."""
+    rules, lines = rulebook(in_words=in_words), log.text.splitlines()
     text = "\n".join(one for _, one in said)
-    found = causes([scan([text.encode()], scans[0].file, rules)], rules)
+    read = scan([text.encode()], log.file, rules)
+    read = read._replace(hits=tuple(filter(counts, read.hits))) if counts else read
+    found = causes([read], rules)
     places = [number for number, _ in said]
     return tuple(
         cause._replace(

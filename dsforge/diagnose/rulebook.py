@@ -24,13 +24,15 @@ FILES = (
     "megatron strategies engine containers slurm orchestrator memory installs build device "
     "accelerators sharding config collective remote cluster tuner_checks tuning_scripts "
     "launcher finetuning processors numerics training trainer usage packages data input "
-    "checkpoint storage environment libraries checks job values site frameworks rollouts "
-    "engines wrapped_errors families unknown"
+    "checkpoint storage environment libraries checks job values transformers_messages "
+    "adapter_messages data_messages engine_messages torch_messages host_messages "
+    "program_messages site frameworks rollouts engines wrapped_errors families unknown"
 ).split()
 WITH_PLAN = "slow_network"  # a file whose rules say something beside a plan only
 IN_WORDS = "in_words"  # and one for sentences that tell a failure, which are no logs
 _ENTRY = re.compile(r"^- id: (?P<id>[\w-]+)\n  needles: (?=\[)", re.MULTILINE)
 DIGITS = b"0123456789"
+WORD = re.compile(rb"[a-z_]+")  # of a needle, or of a text in lower case without its digits
 _JSON = json.JSONDecoder()
 
 
@@ -70,6 +72,20 @@ class Rulebook(Mapping[str, Rule]):
             for needle in entry.needles:
                 found.setdefault(needle.encode(), []).append(name)
         return {needle: tuple(names) for needle, names in found.items()}
+
+    @cached_property
+    def by_word(self) -> dict[bytes, tuple[bytes, ...]]:
+        """The needles that have a whole word within, by the longest; by no word, the others.
+
+        Where a needle occurs, so does that word, with its ends: only the needles of the words of a
+        text can be in it, and of the thousands of needles few have to be searched for.
+        """
+        found: dict[bytes, list[bytes]] = {b"": []}
+        for needle, text in self.without_digits.items():
+            inner = (m for m in WORD.finditer(text) if m.start() > 0 and m.end() < len(text))
+            word = max((m.group() for m in inner), key=len, default=b"")
+            found.setdefault(word, []).append(needle)
+        return {word: tuple(needles) for word, needles in found.items()}
 
     @cached_property
     def without_digits(self) -> dict[bytes, bytes]:
