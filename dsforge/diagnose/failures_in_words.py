@@ -15,6 +15,7 @@ from dsforge.diagnose.rule import ANSWERS, MatchedLine
 LONGEST = 1_500  # characters of a text that may be a question
 MOST_LINES = 8
 LONGEST_MESSAGE, MOST_MESSAGES = 600, 3  # characters and lines of a message without its exception
+MOST_BEFORE = 40  # characters of it before what a rule knows
 NAMES = ("RuntimeError: ", "ValueError: ")  # that it is given, as most have
 QUOTED = 0.9  # factor on the confidence, as a part of a message may be of another one
 _FAILS = re.compile(
@@ -154,8 +155,9 @@ def is_bare(hit: MatchedLine) -> bool:
     found = hit.rule.match(hit.text)
     if found is None or hit.rule.errors_only:
         return False
-    after_name = found.start() == hit.text.find(": ") + 2
-    return after_name or (found.start() == 0 and hit.rule.kind in ANSWERS)
+    name = hit.text.find(": ") + 2
+    begins = name <= found.start() <= name + (MOST_BEFORE if hit.rule.kind in ANSWERS else 0)
+    return begins or (found.start() == 0 and hit.rule.kind in ANSWERS)
 
 
 def _is_title(text: str) -> bool:

@@ -37,7 +37,7 @@ _LEVEL_NOTICE = re.compile(
     r"^\s{0,8}(?:WARNING|WARN|INFO|DEBUG|NOTICE|Warning|warning|NOTE|Note)\b[: ]|"
     r"(?:[-|]|\d)\s{1,3}(?:WARNING|WARN|INFO|DEBUG|NOTICE)\b|\bWARNING[:!]|"
     r"\b(?:User|Future|Deprecation|Runtime|Resource|Import|PendingDeprecation|Insecure\w{0,20})"
-    r"Warning\b|^\[?[IW]\d{4}[ :]|\[W\d{0,4} ?[^\]\n]{0,80}\]|NCCL INFO|"
+    r"Warning\b|^\[?[IW]\d{4}[ :]|\[W\d{0,4}(?: [^\]\n]{0,80})?\]|NCCL INFO|"
     r"\d: [IW] \w{1,40}/|^wandb: |^\s{0,8}(?:warnings\.)?warn(?:ings)?\("
 )
 _GOES_ON = re.compile(

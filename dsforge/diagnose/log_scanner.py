@@ -33,7 +33,7 @@ from dsforge.diagnose.log_context import (
 )
 from dsforge.diagnose.log_line import Line, cleaned
 from dsforge.diagnose.rule import ANSWERS, MatchedLine, Rule
-from dsforge.diagnose.rulebook import DIGITS, WORD, Rulebook
+from dsforge.diagnose.rulebook import DIGITS, Rulebook
 from dsforge.diagnose.run_phases import STEPS, SUCCESS, last_steps, phase_at
 
 WINDOW_BYTES = 1 << 20
@@ -191,10 +191,7 @@ class _Scanner:
         flat = part.translate(_FLAT, DIGITS).split(b"\n")
         lines = {line[:CUT_BYTES] for line in flat} - self._known
         text, without_digits = b"\n".join(lines), self.rules.without_digits
-        words = {b"", *WORD.findall(text)} & self.rules.by_word.keys()
-        sought = (needle for word in words for needle in self.rules.by_word[word])
-        there = {needle for needle in sought if without_digits[needle] in text}
-        found = [needle for needle in self._by_needle if needle in there] if there else []
+        found = [n for n in self.rules.needles_in(text) if n in self._by_needle]
         if self._known_bytes < KNOWN_BYTES:
             parts = [without_digits[needle] for needle in found]
             dull = {line for line in lines if not any(part in line for part in parts)}
@@ -238,7 +235,7 @@ class _Scanner:
                 continue
             self._lines[rule.id].add(number + offset)
             context = lines_before(raw, line[0])
-            if TRACEBACK not in context:
+            if TRACEBACK not in context and not last_frames(context):
                 context += frames_below(raw, line[1])
             if offset:
                 context += "\n".join(text for distance, text in lines if distance < offset)
@@ -266,9 +263,10 @@ class _Scanner:
             return
         places = cut_lines(window, max(window.rfind(b"\n", 0, max(0, len(window) - END_BYTES)), 0))
         text = b"\n".join(joined for _, joined in places)
-        for needle, names in self._by_needle.items():
-            if needle not in text:
+        for needle in self.rules.needles_in(text.translate(None, DIGITS)):
+            if needle not in text or needle not in self._by_needle:
                 continue
+            names = self._by_needle[needle]
             rules = [rule for name in names if (rule := self.rules[name]).kind in ANSWERS]
             for line, joined in places:
                 if needle in joined:

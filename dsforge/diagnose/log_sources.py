@@ -85,8 +85,9 @@ def _causes_of(scans: Sequence[Scan], plan: Plan | None) -> tuple[Cause, ...]:
         known = any(cause.rule != "unknown-end" for cause in found)
         if not known:
             found = _told(scans) or found
-        sure = found and found[0].confidence >= CONFIDENT
-        return found if sure else (*partly_known(scans, found), *found)
+        known_by = found[0].confidence if found else 0.0
+        parts = partly_known(scans, found) if known_by < CONFIDENT else ()
+        return (*parts, *found) if parts and parts[0].confidence > known_by else found
     from dsforge.diagnose.oom_in_plan import in_ledger_terms
     from dsforge.diagnose.slow_network import SLOW_NETWORK, slow_network
 

@@ -18,7 +18,7 @@ from dsforge.diagnose.failures_in_words import tells_no_failure
 from dsforge.diagnose.log_line import cleaned
 from dsforge.diagnose.log_scanner import Scan
 from dsforge.diagnose.ranking import Cause, Evidence
-from dsforge.diagnose.rule import ANSWERS, ERRORS, MatchedLine, Rule
+from dsforge.diagnose.rule import ERRORS, MatchedLine, Rule
 from dsforge.diagnose.rulebook import rulebook
 from dsforge.diagnose.templates import shown
 
@@ -29,6 +29,7 @@ WHOLE_RUNS = 2  # suffice where an example has all of them
 MOST_WORDS = 60  # of a line that are compared
 SURE = 0.85  # factor on a rule's confidence where the whole line is in an example; else in part
 NOBODY = ""
+MESSAGES = ("cause", "stall")  # kinds of rules that read a message; a death is seen by its ending
 PART = "a part of this message is here"
 _WORD = re.compile(r"[a-z_]{2,40}")
 _NAME = re.compile(r"\w*(?:error|exception)|torch|warning|info|line|in|file|rank|raise")  # of any
@@ -106,7 +107,7 @@ def nearest(line: str) -> Nearest | None:
     if name == NOBODY or not enough or share < LEAST_SHARE or lead < LEAST_LEAD:
         return None
     rule = rulebook()[name]
-    tells = rule.kind in ANSWERS and not rule.context and not rule.errors_only
+    tells = rule.kind in MESSAGES and not rule.context and not rule.errors_only
     return Nearest(rule, share) if tells else None
 
 

@@ -73,13 +73,24 @@ class Rulebook(Mapping[str, Rule]):
                 found.setdefault(needle.encode(), []).append(name)
         return {needle: tuple(names) for needle, names in found.items()}
 
-    @cached_property
-    def by_word(self) -> dict[bytes, tuple[bytes, ...]]:
-        """The needles that have a whole word within, by the longest; by no word, the others.
+    def needles_in(self, text: bytes) -> list[bytes]:
+        """The needles that a text without digits and capitals may have, in the order of the rules.
 
-        Where a needle occurs, so does that word, with its ends: only the needles of the words of a
-        text can be in it, and of the thousands of needles few have to be searched for.
+        Where a needle occurs, so does a word within it, with its ends: of the thousands of needles
+        only those of the words of a text have to be searched for.
         """
+        words = {b"", *WORD.findall(text)} & self._by_word.keys()
+        sought = (needle for word in words for needle in self._by_word[word])
+        found = [needle for needle in sought if self.without_digits[needle] in text]
+        return sorted(found, key=self._needle_order.__getitem__)
+
+    @cached_property
+    def _needle_order(self) -> dict[bytes, int]:
+        return {needle: number for number, needle in enumerate(self.by_needle)}
+
+    @cached_property
+    def _by_word(self) -> dict[bytes, tuple[bytes, ...]]:
+        """The needles that have a whole word within, by the longest; by no word, the others."""
         found: dict[bytes, list[bytes]] = {b"": []}
         for needle, text in self.without_digits.items():
             inner = (m for m in WORD.finditer(text) if m.start() > 0 and m.end() < len(text))
