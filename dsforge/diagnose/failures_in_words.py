@@ -142,7 +142,9 @@ def bare_messages(text: str) -> list[tuple[int, str]]:
     text is longer than that, tells what was done about an error, or was written by a program.
     """
     lines = text.splitlines()
-    if len(text) > LONGEST_MESSAGE or len(lines) > MOST_MESSAGES or _OF_NONE.search(text):
+    if len(text) > LONGEST_MESSAGE or len(lines) > MOST_MESSAGES or 'File "' in text:
+        return []
+    if _OF_NONE.search(text):
         return []
     if any(cleaned(line.encode()).form != "plain" for line in lines if line.strip()):
         return []
@@ -156,7 +158,9 @@ def is_bare(hit: MatchedLine) -> bool:
     if found is None or hit.rule.errors_only:
         return False
     name = hit.text.find(": ") + 2
-    begins = name <= found.start() <= name + (MOST_BEFORE if hit.rule.kind in ANSWERS else 0)
+    room = MOST_BEFORE if hit.rule.kind in ANSWERS else 0
+    quoted = hit.text[found.start() - 1] in "'\"`"
+    begins = name <= found.start() <= name + room and not quoted
     return begins or (found.start() == 0 and hit.rule.kind in ANSWERS)
 
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from dsforge.diagnose.failures_in_words import tells_no_failure
 from dsforge.diagnose.log_line import cleaned
-from dsforge.diagnose.log_scanner import Scan
+from dsforge.diagnose.log_scanner import SOURCE_INDENT, Scan
 from dsforge.diagnose.ranking import Cause, Evidence
 from dsforge.diagnose.rule import ERRORS, MatchedLine, Rule
 from dsforge.diagnose.rulebook import rulebook
@@ -70,14 +70,15 @@ def partly_known(scans: Sequence[Scan], found: Sequence[Cause]) -> tuple[Cause, 
 def _places(scans: Sequence[Scan], found: Sequence[Cause]) -> Iterator[_Place]:
     """The errors that no rule knows, and the lines of a short text that say what failed."""
     hits = [hit for cause in found for hit in cause.hits]
-    unknown = [hit for hit in hits if hit.rule.kind in ERRORS]
+    unknown = [hit for hit in hits if hit.rule.kind in ERRORS and hit.form != "notice"]
     yield from (_Place(hit.file, hit.line, hit.text) for hit in unknown)
-    read = {(hit.file, hit.line) for hit in hits}
+    read = {(hit.file, hit.line) for scan in scans for hit in scan.hits}
     for scan in scans:
         if found or not tells_no_failure(scan.text):
             for number, raw in enumerate(scan.text.encode().split(b"\n"), start=1):
                 said = cleaned(raw)
-                if said.form != "notice" and (scan.file, number) not in read:
+                code = found and (said.form == "source" or raw.startswith(SOURCE_INDENT.encode()))
+                if said.form != "notice" and not code and (scan.file, number) not in read:
                     yield _Place(scan.file, number, said.text.strip())
 
 

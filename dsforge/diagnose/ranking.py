@@ -193,7 +193,7 @@ def _cascade(groups: list[tuple[MatchedLine, ...]], place: object) -> list[tuple
     by_kind: dict[str, list[tuple[MatchedLine, ...]]] = {}
     for group in groups:
         by_kind.setdefault(group[0].rule.kind, []).append(group)
-    hints = by_kind.get("hint", [])
+    hints = sorted(by_kind.get("hint", []), key=lambda group: -group[0].rule.confidence)
     strong = [g for g in groups if g[0].rule.kind in ANSWERS]
     if strong:
         first = _first_cause(by_kind.get("cause", strong))
