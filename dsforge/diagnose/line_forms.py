@@ -118,7 +118,7 @@ def form_of(raw: str, text: str) -> Form:
         return "source"
     if exception_in(text):
         return "error"
-    heads = (raw[:240], text[:240])
+    heads = {raw[:240], text[:240]}  # mostly one
     is_error = any(map(_LEVEL_ERROR.search, heads))
     if _GOES_ON.search(text) or (not is_error and any(map(_LEVEL_NOTICE.search, heads))):
         return "notice"
