@@ -142,9 +142,8 @@ def bare_messages(text: str) -> list[tuple[int, str]]:
     text is longer than that, tells what was done about an error, or was written by a program.
     """
     lines = text.splitlines()
-    if len(text) > LONGEST_MESSAGE or len(lines) > MOST_MESSAGES or 'File "' in text:
-        return []
-    if _OF_NONE.search(text):
+    too_long = len(text) > LONGEST_MESSAGE or len(lines) > MOST_MESSAGES
+    if too_long or tells_no_failure(text) or 'File "' in text:
         return []
     if any(cleaned(line.encode()).form != "plain" for line in lines if line.strip()):
         return []

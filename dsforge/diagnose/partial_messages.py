@@ -33,7 +33,6 @@ MESSAGES = ("cause", "stall")  # kinds of rules that read a message; a death is 
 PART = "a part of this message is here"
 _WORD = re.compile(r"[a-z_]{2,40}")
 _NAME = re.compile(r"\w*(?:error|exception)|torch|warning|info|line|in|file|rank|raise")  # of any
-_KIND = re.compile(r"^  kind: (\w+)", re.MULTILINE)
 _EXAMPLE = re.compile(r"^ {4,6}- ", re.MULTILINE)
 _HITS = re.compile(r"^ +hits:\n((?: {4,}[-| ].*\n|\n)+)", re.MULTILINE)
 
