@@ -137,7 +137,8 @@ def _evidence(raw: bytes, line: tuple[int, int]) -> Line | None:
     if said.text.startswith(OWN):
         return None
     asserted = failed_assertion(raw, line[1], said)  # below its frame, or without it
-    if asserted or not said.text.startswith(SOURCE_INDENT):
+    code = said.text.startswith(SOURCE_INDENT) and not _FRAME.match(said.text)  # pip indents frames
+    if asserted or not code:
         return asserted or said
     return raised_in_source(raw, line, said) or (None if is_source(raw, line[0]) else said)
 
