@@ -14,7 +14,7 @@ from dsforge.cli.main import app
 from dsforge.errors import DsforgeError
 from dsforge.ui.fields import FIELDS
 
-PATIENCE_MS = 30_000
+PATIENCE_MS = 120_000  # Python in a browser on a loaded machine
 GREETING = {"model": "llama-3.1-8b", "gpu": "h100-80gb", "gpus_per_node": "8"}  # of the page
 CLOSE = 1e-9  # relative: logarithms and powers may differ in the last bit between machines
 
