@@ -15,6 +15,7 @@ from dsforge.errors import Problem
 
 if TYPE_CHECKING:
     from dsforge.ds_config import DsConfig
+    from dsforge.engines import Engine
     from dsforge.specs import ClusterSpec, ModelSpec, Workload
     from dsforge.strategy import Strategy
     from dsforge.zero_stages import Offload, ZeroStage
@@ -104,6 +105,13 @@ class Case(NamedTuple):
     def on_megatron(self) -> bool:
         """Whether Megatron runs it."""
         return self.back_end == "megatron"
+
+    @property
+    def engine(self) -> Engine:
+        """The engine that computes."""
+        from dsforge.engines import BY_NAME  # its tables are not needed to lint a file
+
+        return BY_NAME[self.trainer or self.back_end]
 
     @property
     def on_deepspeed(self) -> bool:

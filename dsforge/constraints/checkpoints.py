@@ -12,8 +12,9 @@ from dsforge.constraints.case import Broken, Case, constraint
 )
 def offload_activations_recompute(case: Case) -> Broken | None:
     """Activation checkpoints in RAM where nothing is checkpointed."""
-    whole = case.recompute in (None, "full") or case.trainer == "torchtune"
-    if not case.offload_activations or whole:
+    if not case.offload_activations or case.recompute in (None, "full"):
+        return None
+    if case.engine.offloads_saved:
         return None
     return Broken(
         f"offload_activations=true requires recompute=full (got {case.recompute})",

@@ -63,14 +63,7 @@ def _missing(case: Case) -> Words:
     """Words of a case, said or carried by its strategy, that its engine does not have."""
     carried = tuple((word, True) for word in OF_STRATEGY if getattr(case, word))
     words = tuple(dict((*carried, *case.words)).items())
-    return lacks(_engine(case), words) if words else ()
-
-
-def _engine(case: Case) -> Engine:
-    """The engine that computes."""
-    from dsforge.engines import BY_NAME
-
-    return BY_NAME[case.trainer or case.back_end]
+    return lacks(case.engine, words) if words else ()
 
 
 @constraint("engine-words", source="dsforge/engines: `words` of each engine", ours=False)
@@ -83,7 +76,7 @@ def words_of_engine(case: Case) -> Broken | None:
     verb = "has" if len(without) == 1 else "have"
     outs = dict.fromkeys(f"{word} requires {_engines_with(word)}" for word, _ in without)
     return Broken(
-        f"{what} {verb} no meaning for {_engine(case).label}", f"leave it out; {'; '.join(outs)}"
+        f"{what} {verb} no meaning for {case.engine.label}", f"leave it out; {'; '.join(outs)}"
     )
 
 
