@@ -42,6 +42,7 @@ from dsforge.diagnose.sizes import (
     mask_places,
     matrix_facts,
     pair_facts,
+    ranks_joined,
     shape_facts,
     tensor_facts,
 )
@@ -91,6 +92,7 @@ COMPUTED: dict[str, Callable[[tuple[MatchedLine, ...]], dict[str, str]]] = {
         named_thing,
         none_expression,
         pair_facts,
+        ranks_joined,
         recomputed,
         requirement,
         schema_facts,
@@ -131,10 +133,16 @@ def case_of(hit: MatchedLine, values: Mapping[str, str]) -> Case:
     """The first case of a hit's rule that fits what the log tells; one that says nothing else."""
     if not hit.rule.cases:
         return NO_CASE
-    known = {**values, "log": hit.before, "frames": f"{last_frames(hit.before)}\n{hit.text}"}
+    known = {**values, "frames": f"{last_frames(hit.before)}\n{hit.text}"}
+    logs = (hit.before, f"{hit.before}\n{hit.after}") if hit.after else (hit.before,)
+
+    def tells(name: str, pattern: str) -> bool:
+        texts = logs if name == "log" else (known.get(name, ""),)
+        return any(compiled(pattern).search(text) for text in texts)
+
     fitting = (
         case
         for case in hit.rule.cases
-        if all(compiled(pattern).search(known.get(name, "")) for name, pattern in case.when.items())
+        if all(tells(name, pattern) for name, pattern in case.when.items())
     )
     return next(fitting, NO_CASE)

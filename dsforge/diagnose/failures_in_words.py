@@ -93,6 +93,9 @@ _LOST_END = re.compile(
     r"\s+(?=File \"[^\"\n]{1,300}\", line \d)|"
     r"\s+(?=(?:\w{1,40}\.){0,6}[A-Z]\w{1,60}(?:Error|Exception): )"
 )
+_FRAMES = re.compile(
+    r"Traceback \(most recent call last\)|^\s{0,8}File \"[^\"\n]{1,300}\", line \d"
+)
 _LABEL = re.compile(
     r"^\[[A-Za-z][\w /:-]{0,30}\]:?\s{0,2}|^(?i:bug|question|issue|problem|usage) ?: "
 )
@@ -103,21 +106,57 @@ def told(text: str) -> list[tuple[int, str]]:
     """What a text in words says that a program printed, each with the number of its line from 1.
 
     Empty where the text is none that tells a failure. What a line quotes stands before the line.
+    Where a traceback breaks off below the words, its frames stand before what they quote.
     """
     lines = text.splitlines()
-    if tells_no_failure(text) or not _FAILS.search(text):
+    frames = [number for number, line in enumerate(lines) if _FRAMES.search(line)]
+    words, log = (lines[: frames[0]], lines[frames[0] :]) if frames else (lines, [])
+    prose = "\n".join(words)
+    if not words or tells_no_failure(prose if log else text) or not _FAILS.search(prose):
         return []
-    if 'File "' in text:
-        return []  # a log, which ends at a frame
-    if any(cleaned(line.encode()).form in ("notice", "source") for line in lines):
-        return []  # a program wrote it, and went on
-    if not _OWN.search(text) and not _is_title(text.strip()):
-        return []
-    return [
+    if not log and not _is_report(words):
+        return []  # a program wrote it, and went on; or nobody complains
+    read = [
         (number, one)
-        for number, line in enumerate(lines, start=1)
-        for one in (*_quoted(line), *_complaints(line))
+        for number, line in enumerate(words, start=1)
+        for one in (*_quoted(line), *(() if log else _complaints(line)))
     ]
+    return [*enumerate(log, start=frames[0] + 1), *read] if log and read else read
+
+
+def complaints(text: str) -> list[tuple[int, str]]:
+    """The lines of a report that says what goes wrong in other words than those of errors.
+
+    Of a text that nobody says of himself only the title counts.
+    """
+    lines = text.splitlines()
+    if tells_no_failure(text) or 'File "' in text or _has_output(lines):
+        return []
+    own = _OWN.search(text) or _is_title(text.strip())
+    read = lines if own else lines[:1] if _is_headed(text) else []
+    return [
+        (number, "".join(said))
+        for number, line in enumerate(read, start=1)
+        if (said := [one for one in _SENTENCE.split(_said(line)) if one and not _MAY.search(one)])
+    ]
+
+
+def _is_report(lines: list[str]) -> bool:
+    """Whether lines are what somebody says who met a failure, or begin with a title of one."""
+    text = "\n".join(lines).strip()
+    titled = _is_title(text) or (_is_headed(text) and _FAILS.search(lines[0]))
+    return not _has_output(lines) and bool(_OWN.search(text) or titled)
+
+
+def _has_output(lines: list[str]) -> bool:
+    """Whether a program wrote some of these lines, and went on."""
+    return any(cleaned(line.encode()).form in ("notice", "source") for line in lines)
+
+
+def _is_headed(text: str) -> bool:
+    """Whether the first line of several is a title, in words."""
+    first, _, more = text.partition("\n")
+    return bool(more) and first.count(" ") > 1 and not first.endswith(".") and _is_title(first)
 
 
 def with_line_ends(text: str) -> list[tuple[int, str]]:
@@ -171,7 +210,7 @@ def _is_title(text: str) -> bool:
 
 def _quoted(line: str) -> list[str]:
     """The messages that a line quotes."""
-    line = _LABEL.sub("", line.strip()).replace(_FULL_COLON, ": ")
+    line = _said(line)
     if found := _EXCEPTION.search(line):
         return [f"{found['kind']}: {_closed(found['what'])}"]
     if found := _ATTRIBUTE.search(line):
@@ -184,11 +223,16 @@ def _quoted(line: str) -> list[str]:
 
 def _complaints(line: str) -> list[str]:
     """What somebody says of a failure of their own, where a line names no exception."""
-    line = _LABEL.sub("", line.strip()).replace(_FULL_COLON, ": ").lstrip("\"'`")
+    line = _said(line).lstrip("\"'`")
     if any(form.search(line) for form in (_EXCEPTION, _ATTRIBUTE, _CALL)):
         return []
     failing = (one for one in _SENTENCE.split(line) if _FAILS.search(one))
     return [] if any(_MAY.search(one) for one in failing) else [line]
+
+
+def _said(line: str) -> str:
+    """A line without the label of its tracker."""
+    return _LABEL.sub("", line.strip()).replace(_FULL_COLON, ": ")
 
 
 def _closed(what: str) -> str:

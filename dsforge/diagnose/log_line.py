@@ -31,7 +31,7 @@ _PREFIX = re.compile(
     rf"|{_MONTH} {{1,2}}\d{{1,2}} \d\d:\d\d:\d\d [\w.-]{{1,60}} (?:[\w./-]{{1,40}}\[\d{{1,9}}\]: )?"
     r"|[A-Za-z][\w.-]{0,60}[-_]\d{1,4} {1,20}\| ?"  # docker compose
     r"|>{1,3} ?|E {2,12}(?=\S)|│ {1,2}(?=\D)"  # quoted, pytest, a box
-    r"|`(?![^`\n]{0,400}`(?!\s*$))"  # a paste, or a line that is all code
+    r"|```(?=[^`\s])|`(?![^`\n]{0,400}`(?!\s*$))"  # a fence, a paste, a line that is all code
     r"|`(?=(?:\w{1,40}\.){0,6}[A-Z]\w{0,60}(?:Error|Exception): [^`\n]{1,1800}`[.!?]?\s*$)"
     r"|raise \w{1,60}\([^\n]{0,300}?[()] (?=(?:\w{1,60}\.){0,6}[A-Z]\w{0,60}(?:Error|Exception): )"
     r"|(?P<host>(?:\d{1,3}(?:\.\d{1,3}){3}|worker-\d{1,5})(?=: (?!Permission denied))"

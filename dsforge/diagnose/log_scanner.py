@@ -31,7 +31,7 @@ from dsforge.diagnose.log_context import (
     taken_back,
     wrapped,
 )
-from dsforge.diagnose.log_line import Line, cleaned
+from dsforge.diagnose.log_line import Line, cleaned, plain
 from dsforge.diagnose.rule import ANSWERS, MatchedLine, Rule
 from dsforge.diagnose.rulebook import DIGITS, Rulebook
 from dsforge.diagnose.run_phases import STEPS, SUCCESS, last_steps, phase_at
@@ -254,6 +254,7 @@ class _Scanner:
                     before=context,
                     phase=phase_at(lower, line[0], self._phase),
                     form=form_of(shown, shown) if offset else said.form,
+                    after=self._rest(raw, line[0]),
                 )
             )
 
@@ -341,8 +342,15 @@ class _Scanner:
                 before=context,
                 phase=self._phase,
                 form=line.form,
+                after=self._rest(window, place),
             )
         )
+
+    def _rest(self, window: bytes, place: int) -> str:
+        """The lines after that of a place, in a text that is short enough to be a report."""
+        if self.lines_before or len(window) > SHORT_BYTES:
+            return ""
+        return plain(window[place:].partition(b"\n")[2].decode("utf-8", "replace"))
 
     def _number(self, window: bytes, place: int) -> int:
         """The number of the line at a place of the window."""

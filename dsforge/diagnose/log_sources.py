@@ -11,14 +11,21 @@ from pathlib import Path
 from traceback import format_exception
 from typing import TYPE_CHECKING, BinaryIO
 
-from dsforge.diagnose.failures_in_words import QUOTED, bare_messages, is_bare, told, with_line_ends
+from dsforge.diagnose.failures_in_words import (
+    QUOTED,
+    bare_messages,
+    complaints,
+    is_bare,
+    told,
+    with_line_ends,
+)
 from dsforge.diagnose.flight_recorder import rank_of, recorded
 from dsforge.diagnose.log_scanner import Scan, scan
 from dsforge.diagnose.partial_messages import partly_known
 from dsforge.diagnose.ranking import Cause, causes
 from dsforge.diagnose.report import CONFIDENT
 from dsforge.diagnose.rule import MatchedLine
-from dsforge.diagnose.rulebook import Rulebook, rulebook
+from dsforge.diagnose.rulebook import Rulebook, is_in_words, rulebook
 from dsforge.errors import DsforgeError
 from dsforge.outside import NULL_DEVICE, UnreadableError, opened
 from dsforge.walk import Walk
@@ -108,6 +115,7 @@ def _told(scans: Sequence[Scan]) -> tuple[Cause, ...]:
         _said(log, with_line_ends(text))
         or _said(log, told(text), in_words=True)
         or _said(log, bare_messages(text), counts=is_bare)
+        or _said(log, complaints(text), in_words=True, counts=is_in_words)
     )
 
 

@@ -254,6 +254,8 @@ def _was_caught(group: tuple[MatchedLine, ...], ends: dict[str, int]) -> bool:
 
 def _is_logged(hit: MatchedLine) -> bool:
     """Whether a line with a level, as loggers write it, stands before a hit's traceback."""
+    if hit.form == "notice":
+        return False  # what stands before it in a log that breaks off is the traceback below it
     said, traceback, _ = hit.before.rpartition(_TRACEBACK)
     return bool(traceback and LEVELS.search(said.rstrip().rpartition("\n")[2]))
 

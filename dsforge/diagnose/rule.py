@@ -35,8 +35,8 @@ class Case(NamedTuple):
     """What a general rule says where the log tells more: read in order, the first that fits counts.
 
     `when` are patterns by the name of a value (a group of the rule's patterns, or one that its
-    `compute` adds), or of `frames` (the last traceback) and `log` (the lines before): all must be
-    found. What a case leaves empty is as in its rule.
+    `compute` adds), or of `frames` (the last traceback) and `log` (the lines before; of a short
+    text those after, too): all must be found. What a case leaves empty is as in its rule.
     """
 
     when: Mapping[str, str]
@@ -120,6 +120,7 @@ class MatchedLine(NamedTuple):
     before: str  # the lines before it, as many as fit
     phase: str  # what the run was doing, from the last line that says so
     form: Form = "error"
+    after: str = ""  # the lines after it, where the text is short: settings, or who reports it
 
 
 @cache

@@ -16,7 +16,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import NamedTuple
 
-from dsforge.diagnose.rule import Rule, rule_from
+from dsforge.diagnose.rule import MatchedLine, Rule, rule_from
 
 FOLDER = Path(__file__).parent / "rules"
 FILES = (
@@ -116,6 +116,11 @@ def rulebook(*, with_plan: bool = False, in_words: bool = False) -> Rulebook:
     for file in files:
         entries.update(indexed((FOLDER / f"{file}.yaml").read_text(encoding="utf-8")))
     return Rulebook(entries)
+
+
+def is_in_words(hit: MatchedLine) -> bool:
+    """Whether a hit is of a rule for sentences."""
+    return hit.rule.id not in rulebook()
 
 
 def indexed(text: str) -> dict[str, Entry]:

@@ -58,6 +58,24 @@ def test_a_title_is_answered_by_what_it_tells(text: str, rule: str) -> None:
     assert cause.confidence <= max(r.confidence for r in rulebook(in_words=True).values()) * QUOTED
 
 
+def test_words_above_a_traceback_that_breaks_off_are_its_message() -> None:
+    """Who reports a failure says the error, and pastes the frames without it."""
+    log = 'Traceback (most recent call last):\n  File "/work/train.py", line 3, in main\n    load()'
+    text = f"训练时报错：KeyError: 'qwen2'\n{log}"
+
+    assert diagnose_text(log)[0].rule == "unknown-end"
+    assert diagnose_text(text)[0].rule == "architecture-name"
+
+
+def test_a_title_above_a_description_is_read() -> None:
+    """Of what nobody says of himself only the title counts."""
+    title = "Training hangs with two GPUs"
+    body = "The script of the second stage runs on two cards, both at 100 %."
+
+    assert diagnose_text(f"{title}\n{body}")[0].rule == "hang-told"
+    assert diagnose_text(f"{body}\n{title}.") == ()
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -12,6 +12,7 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from parameters import each_fifth
 from scoring import Answer, all_answers
 
 from dsforge.diagnose import diagnose_text
@@ -159,9 +160,7 @@ CAUSES = [
 ]
 
 
-@pytest.mark.parametrize(
-    "answer", [a for a in ANSWERS if not a.failure.wrapped], ids=lambda a: a.failure.source
-)
+@pytest.mark.parametrize("answer", each_fifth([a for a in ANSWERS if not a.failure.wrapped]))
 def test_the_way_a_log_was_copied_changes_nothing(answer: Answer) -> None:
     """Prefixes of launchers, loggers and mail, colours, fences, line ends of Windows."""
     text = answer.failure.text
@@ -170,7 +169,7 @@ def test_the_way_a_log_was_copied_changes_nothing(answer: Answer) -> None:
     assert {name: rule for name, rule in found.items() if rule != answer.rule} == {}
 
 
-@pytest.mark.parametrize("answer", NAMED, ids=lambda answer: answer.failure.source)
+@pytest.mark.parametrize("answer", each_fifth(NAMED))
 def test_the_end_of_a_run_takes_over_no_failure(answer: Answer) -> None:
     """Processes that die, ranks that wait in vain and launchers come after the error.
 
@@ -182,7 +181,7 @@ def test_the_end_of_a_run_takes_over_no_failure(answer: Answer) -> None:
     assert {name: rule for name, rule in found.items() if rule not in explaining(answer.rule)} == {}
 
 
-@pytest.mark.parametrize("answer", ANSWERS, ids=lambda answer: answer.failure.source)
+@pytest.mark.parametrize("answer", each_fifth(ANSWERS))
 def test_a_text_without_its_last_line_is_not_confidently_wrong(answer: Answer) -> None:
     """What is left may tell less; then the answer is unsure, or what the cause brought about."""
     kept = answer.failure.text.rstrip().rpartition("\n")[0]

@@ -6,11 +6,11 @@ import random
 import re
 import textwrap
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from parameters import each_fifth
 from scoring import (
     BROAD_AT_MOST,
     KEPT,
@@ -50,14 +50,6 @@ STEPS = "\n".join(f"{{'loss': 2.{step}, 'grad_norm': 1.5, 'epoch': 0.{step}}}" f
 HARMLESS: list[str] = document("harmless")["lines"]
 HEALTHY = document("healthy")["texts"]
 HINTS = {rule.id for rule in rulebook().values() if rule.kind == "hint"}
-
-
-def each_fifth(answers: list[Answer]) -> list[Any]:
-    """All answers as parameters; four of five are tried by the slow tests only."""
-    return [
-        pytest.param(answer, marks=[pytest.mark.slow] if place % 5 else [])
-        for place, answer in enumerate(answers)
-    ]
 
 
 def hard_cut(line: str, width: int) -> list[str]:
@@ -181,7 +173,7 @@ def taken_over(answer: Answer, groups: list[str]) -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize("answer", each_fifth(LOGS), ids=lambda answer: answer.failure.source)
+@pytest.mark.parametrize("answer", each_fifth(LOGS))
 def test_harmless_lines_take_over_no_failure(answer: Answer) -> None:
     """Some ordinary lines, others for each failure, leave its answer as it was."""
     chance = random.Random(answer.failure.text)  # noqa: S311
@@ -201,11 +193,7 @@ def test_no_harmless_line_takes_over_a_failure(answer: Answer) -> None:
     assert taken_over(answer, [*groups, *HARMLESS]) == {}
 
 
-@pytest.mark.parametrize(
-    "answer",
-    each_fifth([a for a in LOGS if not a.failure.wrapped]),
-    ids=lambda answer: answer.failure.source,
-)
+@pytest.mark.parametrize("answer", each_fifth([a for a in LOGS if not a.failure.wrapped]))
 def test_a_harmless_line_between_two_lines_of_a_failure_changes_nothing(answer: Answer) -> None:
     """Another thread or a child process writes whenever it likes."""
     lines = answer.failure.text.split("\n")

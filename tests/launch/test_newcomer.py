@@ -95,7 +95,7 @@ def orders(path: Path, count: int) -> dict[str, str]:
     return {"instruction": rows[0]["instruction"], "output": rows[0]["output"]}
 
 
-@pytest.mark.parametrize("rows", [32, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("rows", [20, pytest.param(200, marks=pytest.mark.slow)])
 def test_own_rows_to_an_answer_without_editing_a_file(rows: int, tmp_path: Path) -> None:
     """Init, train, stop, resume, generate, export, load: nothing is guessed, nothing is silent."""
     row = orders(tmp_path / "rows.jsonl", rows)
