@@ -40,6 +40,7 @@ _OWN = re.compile(
     r"error in the title|[A-Z]\w{1,60}(?:Error|Exception)(?![a-z])|"
     r"\?[ \t]*(?:\n|$)|就报|会报|这个问题|请问|我|求助|报错|怎么|如何|解决|老是|什么"
 )
+_MINE = re.compile(r"\b(?:I|I'm|I've|I'd|[Mm]y)\b|我|求助|请问")
 # Words of what did not happen, or may happen to anybody.
 _MAY = re.compile(
     r"(?i:\b(?:would|could|might|may|should)\b|"
@@ -61,7 +62,7 @@ _OF_NONE = re.compile(
     r"^[\s>]{0,4}(?:\[\w[^\]\n]{0,30}\]:?\s{0,2}|\w{1,12}(?:\([\w/ -]{1,30}\))?: )?"
     rf"(?i:(?:{_VERBS})\b)|"
     r"\bwithout (?:any |an? |the )?(?:\w+ )?(?:error|problem|issue|timeout|OOM|crash)|"
-    r"\bno longer\b|"
+    r"\bno longer (?:fails?|hangs?|crash\w{0,3}|raises?|happens?|occurs?|an? (?:issue|problem))|"
     r"\bgo(?:es)? away\b|\busually\b|(?:^\W{0,4}|[.!?] )"
     r"(?i:(?:if|when)(?! (?:I|we|the|this|it)\b)|should|what is|what does|how to)\b[^\n]{0,80}"
     r"\b(?:see|set|use|happens?|means?|avoid|prevent|handle)\b|"
@@ -70,8 +71,12 @@ _OF_NONE = re.compile(
     r"\b(?:is|are|has|have) (?:been )?gone\b|^usage: |"
     r"\bby default\b|\bnot observed\b|\bis avoided\b|\bno problem\b|\bshows that\b|"
     r"\b(?:would like|want) to know (?:whether|if)\b|^(?:Is|Are|Can|Could|Does|Do) (?!anyone\b)|"
+    r"\b(?:can|may|might|should) help\b",
+    re.MULTILINE,
+)
+_OF_A_PAGE = re.compile(  # lists, tables and code, as documents have them; reports, too
     r"^\s{0,8}--?\w[\w-]{0,30}[ ,=]|^\S{1,200}\.\w{1,4}:\d{1,6}:|"
-    r"[|`]{3}|^\s{0,8}[-*#$\N{BULLET}] |\b(?:can|may|might|should) help\b",
+    r"[|`]{3}|^\s{0,8}[-*#$\N{BULLET}] ",
     re.MULTILINE,
 )
 _EXCEPTION = re.compile(
@@ -171,7 +176,8 @@ def with_line_ends(text: str) -> list[tuple[int, str]]:
 def tells_no_failure(text: str) -> bool:
     """Whether a text is too long for a question, or says what was done about a failure."""
     too_long = len(text) > LONGEST or text.count("\n") > MOST_LINES
-    return too_long or bool(_OF_NONE.search(text))
+    page = _OF_A_PAGE.search(text) and not _MINE.search(text)
+    return too_long or bool(page or _OF_NONE.search(text))
 
 
 def bare_messages(text: str) -> list[tuple[int, str]]:

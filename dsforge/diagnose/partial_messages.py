@@ -20,7 +20,7 @@ from dsforge.diagnose.log_scanner import SOURCE_INDENT, Scan
 from dsforge.diagnose.ranking import Cause, Evidence
 from dsforge.diagnose.rule import ERRORS, MatchedLine, Rule
 from dsforge.diagnose.rulebook import rulebook
-from dsforge.diagnose.templates import shown
+from dsforge.diagnose.templates import filled_fix, without_values
 
 RUN = 3  # words that stand together
 LEAST_RUNS = 3  # of a line that an example has, too
@@ -82,16 +82,16 @@ def _places(scans: Sequence[Scan], found: Sequence[Cause]) -> Iterator[_Place]:
 
 
 def _cause(place: _Place, near: Nearest) -> Cause:
-    """The answer of a rule that has read nothing of the line: values stand as their names."""
+    """The answer of a rule that has read nothing of the line: names stand for its values."""
     rule = near.rule
     hit = MatchedLine(rule, place.file, place.line, None, "", place.text, {}, "", "")
     return Cause(
         rule=rule.id,
         confidence=round(near.confidence, 2),
-        message=f"{shown(rule.message)} ({PART})",
-        why=shown(rule.cause),
+        message=f"{without_values(rule.message)} ({PART})",
+        why=without_values(rule.cause),
         evidence=(Evidence(place.file, place.line, place.text),),
-        fix=shown(rule.fix),
+        fix=filled_fix(rule.fix, {}) or without_values(rule.fix),
         hits=(hit,),
     )
 

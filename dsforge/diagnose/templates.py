@@ -55,6 +55,12 @@ def shown(template: str) -> str:
     return _VALUE.sub(lambda m: f"<{m['name']}>", text)
 
 
+def without_values(template: str) -> str:
+    """A template where no value is known: what may be left out is, names stand for the others."""
+    text = _OPTIONAL.sub(lambda m: "" if names(m["part"]) else m["part"], template)
+    return _VALUE.sub(lambda m: m["default"] or f"<{m['name']}>", text)
+
+
 def required_names(template: str) -> set[str]:
     """The values without which a template says nothing."""
     return {m["name"] for m in _VALUE.finditer(_OPTIONAL.sub("", template)) if not m["default"]}
