@@ -20,10 +20,10 @@ NAMES = ("RuntimeError: ", "ValueError: ")  # that it is given, as most have
 QUOTED = 0.9  # factor on the confidence, as a part of a message may be of another one
 _FAILS = re.compile(
     r"(?i:\b(?:errors?|fail(?:s|ed|ure|ing)?|crash\w{0,3}|exceptions?|raises?|throws?|killed|"
-    r"hangs?|hung|hanging|stuck(?:s|ed)?|free[sz]\w{1,3}|deadlocks?|timed? ?out|timeouts?|OOM|"
-    r"out of memory|encounter\w{0,3}|exits? (?:with )?(?:return |status )?code|return code|"
-    r"segfaults?|segmentation fault|mismatch(?:es)?|no progress|has no attribute|"
-    r"unexpected keyword|no module named|not applied|no effect|identical to|assert|"
+    r"hangs?|hung|hanging|stuck(?:s|ed)?|free[sz]\w{1,3}|deadlocks?|timed? ?out|timeouts?|"
+    r"OOM(?:s|ed|ing)?|out of memory|encounter\w{0,3}|return code|"
+    r"exits? (?:with )?(?:return |status )?code|segfaults?|segmentation fault|mismatch(?:es)?|"
+    r"no progress|has no attribute|unexpected keyword|no module named|not applied|no effect|identical to|assert|"
     r"same (?:old )?(?:response|output|result)s?)"
     r"(?![a-z])|(?<![a-z])nan(?![a-z])|(?<![a-z])loss(?![a-z])[^\n]{0,30}"
     r"(?:(?<![\d.])0(?![\d.])|\bzero\b))|"
@@ -59,7 +59,7 @@ _VERBS = (  # of titles that say what was changed
 )
 # What somebody did about a failure, or says of failures in general.
 _OF_NONE = re.compile(
-    r"^[\s>]{0,4}(?:\[\w[^\]\n]{0,30}\]:?\s{0,2}|\w{1,12}(?:\([\w/ -]{1,30}\))?: )?"
+    r"\A[\s>]{0,4}(?:\[\w[^\]\n]{0,30}\]:?\s{0,2}|\w{1,12}(?:\([\w/ -]{1,30}\))?: )?"
     rf"(?i:(?:{_VERBS})\b)|"
     r"\bwithout (?:any |an? |the )?(?:\w+ )?(?:error|problem|issue|timeout|OOM|crash)|"
     r"\bno longer (?:fails?|hangs?|crash\w{0,3}|raises?|happens?|occurs?|an? (?:issue|problem))|"

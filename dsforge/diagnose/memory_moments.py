@@ -111,7 +111,7 @@ def moment(before: str, phase: str) -> tuple[str, str]:
     for name, _, doing, remedy in MOMENTS:
         if name == term:
             return doing, remedy
-    return (f"while {phase}" if phase else "", _MICRO)
+    return (f"while {phase}" if phase else "", _STAGE if phase == "loading the model" else _MICRO)
 
 
 def term_of(before: str) -> str:
