@@ -37,6 +37,8 @@ def first_spec(
 ) -> dict[str, Any]:
     """The spec of a job on a data file, its sequence length by the longest row.
 
+    Precision is fp32 where 16 bits are slower, as on a CPU without instructions for them.
+
     Raises SpecError where the model or the cluster is wrong.
     """
     from dsforge.train.data.summary import sequence_length_for
@@ -46,9 +48,12 @@ def first_spec(
         "cluster": cluster,
         "strategy": {"back_end": "deepspeed"},
     }
-    found = load_request(spec=spec).model
-    length = sequence_length_for(summary.longest_tokens, found.max_position_embeddings)
-    spec["workload"] = {"sequence_length": length, "data": {"train": str(data)}}
+    found = load_request(spec=spec)
+    length = sequence_length_for(summary.longest_tokens, found.model.max_position_embeddings)
+    card = found.cluster.gpu
+    emulated = card.is_cpu and card.peak_flops.get("bf16", 0) < card.peak_flops.get("fp32", 0)
+    precision = {"precision": "fp32"} if emulated else {}
+    spec["workload"] = {"sequence_length": length, **precision, "data": {"train": str(data)}}
     return spec
 
 

@@ -71,6 +71,26 @@ def test_methods_are_compared(home: Path) -> None:
     assert "lora" not in yaml.safe_load((home / "run/train.yaml").read_text())
 
 
+@pytest.mark.parametrize(("bf16", "precision"), [(0.01, "fp32"), (0.05, "bf16")])
+def test_ranks_of_a_cpu_without_bf16_take_fp32(home: Path, bf16: float, precision: str) -> None:
+    """Emulated, 16 bits take several times as long, and a CPU has RAM enough for 32."""
+    card = {
+        "name": "cpu",
+        "memory_gib": 16,
+        "memory_bandwidth_gb_s": 10,
+        "peak_tflops": {"bf16": bf16, "fp16": bf16, "fp32": 0.05},
+    }
+    machine = {"gpu": card, "nodes": 1, "gpus_per_node": 2, "host_memory_gib": 36}
+    machine |= {"intra_node": "shared-memory", "cpu_cores": 4}
+    (home / "machine.yaml").write_text(yaml.safe_dump(machine))
+
+    done = init(home, "--model", MODEL, "--data", "rows.jsonl", "--cluster", "machine.yaml")
+
+    assert done.returncode == 0, done.stderr
+    config = json.loads((home / "run/deepspeed/ds_config.json").read_text())
+    assert ("bf16" in config) == (precision == "bf16")
+
+
 def test_what_is_missing_is_named_at_once(home: Path) -> None:
     """Without a terminal both are asked for in one message, with the files that are there."""
     done = init(home)

@@ -61,7 +61,7 @@ def test_a_title_is_answered_by_what_it_tells(text: str, rule: str) -> None:
 def test_words_above_a_traceback_that_breaks_off_are_its_message() -> None:
     """Who reports a failure says the error, and pastes the frames without it."""
     log = 'Traceback (most recent call last):\n  File "/work/train.py", line 3, in main\n    load()'
-    text = f"训练时报错：KeyError: 'qwen2'\n{log}"
+    text = f"训练时报错\N{FULLWIDTH COLON}KeyError: 'qwen2'\n{log}"
 
     assert diagnose_text(log)[0].rule == "unknown-end"
     assert diagnose_text(text)[0].rule == "architecture-name"
