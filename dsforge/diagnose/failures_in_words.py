@@ -14,6 +14,7 @@ from dsforge.diagnose.rule import ANSWERS, MatchedLine
 
 LONGEST = 1_500  # characters of a text that may be a question
 MOST_LINES = 8
+LEAST_LINES = 3  # of a report: a title, and what stands below
 LONGEST_MESSAGE, MOST_MESSAGES = 600, 3  # characters and lines of a message without its exception
 MOST_BEFORE = 40  # characters of it before what a rule knows
 NAMES = ("RuntimeError: ", "ValueError: ")  # that it is given, as most have
@@ -74,8 +75,10 @@ _OF_NONE = re.compile(
     r"\b(?:can|may|might|should) help\b",
     re.MULTILINE,
 )
+_PLACE = re.compile(r"^\S{1,200}\.\w{1,4}:\d{1,6}:")  # of a line in a file, as grep shows it
+_OF_GUIDE = re.compile(rf"^(?i:what|how|when|why) (?!(?:can|do|to) (?:I|we)\b)|{_PLACE.pattern}")
 _OF_A_PAGE = re.compile(  # lists, tables and code, as documents have them; reports, too
-    r"^\s{0,8}--?\w[\w-]{0,30}[ ,=]|^\S{1,200}\.\w{1,4}:\d{1,6}:|"
+    rf"^\s{{0,8}}--?\w[\w-]{{0,30}}[ ,=]|{_PLACE.pattern}|"
     r"[|`]{3}|^\s{0,8}[-*#$\N{BULLET}] ",
     re.MULTILINE,
 )
@@ -104,6 +107,7 @@ _FRAMES = re.compile(
 _LABEL = re.compile(
     r"^\[[A-Za-z][\w /:-]{0,30}\]:?\s{0,2}|^(?i:bug|question|issue|problem|usage) ?: "
 )
+_CODE = re.compile(r"^\s*(?:except|raise|assert|return|print|if|for|with|import|from|def|class)\b")
 _FULL_COLON = "\N{FULLWIDTH COLON}"
 
 
@@ -144,6 +148,45 @@ def complaints(text: str) -> list[tuple[int, str]]:
         for number, line in enumerate(read, start=1)
         if (said := [one for one in _SENTENCE.split(_said(line)) if one and not _MAY.search(one)])
     ]
+
+
+def reported(text: str) -> list[tuple[int, str]]:
+    """What a report of any form says that failed: its title, and errors named in its lines.
+
+    Around them stand settings, code and what a program printed before, which are not read.
+    """
+    numbered = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+    if len(numbered) < LEAST_LINES or not _is_heading(numbered[0][1], text):
+        return []
+    (number, title), *rest = numbered
+    title = _untitled(title)
+    fails = _FAILS.search(title) and not _MAY.search(title)
+    found = [(number, one) for one in (*_quoted(title), title)] if fails else []
+    for number, line in rest:
+        said = cleaned(line.encode())
+        if said.form in ("source", "notice") or _CODE.search(said.text) or _MAY.search(line):
+            continue
+        if _EXCEPTION.search(line):
+            found += [(number, one) for one in _quoted(line)]
+        elif _MINE.search(line) and not _OF_NONE.search(line):
+            found += [(number, one) for one in _complaints(line)]
+    return found
+
+
+def _is_heading(line: str, text: str) -> bool:
+    """Whether a first line is the title of a failure, or that of somebody's report."""
+    title = _untitled(line)
+    words = title.count(" ") > 1 and len(title) <= _LONGEST_TITLE and not title.endswith(".")
+    if not words or cleaned(line.encode()).form not in ("plain", "error"):
+        return False
+    if _OF_NONE.search(line.strip()) or _OF_NONE.search(title) or _OF_GUIDE.search(title):
+        return False
+    return bool(_FAILS.search(title) or _MINE.search(text))
+
+
+def _untitled(line: str) -> str:
+    """The words of a title, without the marks of its tracker."""
+    return _said(line.strip().lstrip("#*> ").rstrip("*"))
 
 
 def _is_report(lines: list[str]) -> bool:

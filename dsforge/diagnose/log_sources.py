@@ -16,6 +16,7 @@ from dsforge.diagnose.failures_in_words import (
     bare_messages,
     complaints,
     is_bare,
+    reported,
     told,
     with_line_ends,
 )
@@ -116,6 +117,7 @@ def _told(scans: Sequence[Scan]) -> tuple[Cause, ...]:
         or _said(log, told(text), in_words=True)
         or _said(log, bare_messages(text), counts=is_bare)
         or _said(log, complaints(text), in_words=True, counts=is_in_words)
+        or _said(log, reported(text), in_words=True)
     )
 
 
