@@ -24,9 +24,9 @@ _FAILS = re.compile(
     r"hangs?|hung|hanging|stuck(?:s|ed)?|free[sz]\w{1,3}|deadlocks?|timed? ?out|timeouts?|"
     r"OOM(?:s|ed|ing)?|out of memory|encounter\w{0,3}|return code|"
     r"exits? (?:with )?(?:return |status )?code|segfaults?|segmentation fault|mismatch(?:es)?|"
-    r"no progress|has no attribute|unexpected keyword|no module named|not applied|"
-    r"no effect|identical to|assert|same (?:old )?(?:response|output|result)s?)"
-    r"(?![a-z])|(?<![a-z])nan(?![a-z])|(?<![a-z])loss(?![a-z])[^\n]{0,30}"
+    r"no progress|not progress\w{0,3}|just stops|has no attribute|unexpected keyword|"
+    r"no module named|not applied|no effect|identical to|assert|"
+    r"same (?:old )?(?:response|output|result)s?)(?![a-z])|(?<![a-z])nan(?![a-z])|(?<![a-z])loss(?![a-z])[^\n]{0,30}"
     r"(?:(?<![\d.])0(?![\d.])|\bzero\b))|"
     r"[A-Z]\w{1,60}(?:Error|Exception)(?![a-z])|报错|错误|失败|卡住|卡死|挂起|出错|显存|爆|为0|异常"
 )
@@ -39,9 +39,21 @@ _OWN = re.compile(
     r"\bi (?:try|tried|run|ran|get|got|have|use|train)\b|"
     r"\b[Tt]he (?:code|program|script|process|model|adapter) (?:is|was|gets|hangs|stops)\b|"
     r"error in the title|[A-Z]\w{1,60}(?:Error|Exception)(?![a-z])|"
-    r"\?[ \t]*(?:\n|$)|就报|会报|这个问题|请问|我|求助|报错|怎么|如何|解决|老是|什么"
+    r"\?[ \t]*(?:\n|$)|就报|会报|这个问题|请问|我|您好|你好|求问|求助|有没有人|有人知道|大佬|"
+    r"报错|怎么|如何|解决|老是|什么|为啥|一直|ですか|ません|できない|까요|습니다|"
+    r"\b(?:tengo|ayuda|alguien|por qué|ajuda)\b"
 )
 _MINE = re.compile(r"\b(?:I|I'm|I've|I'd|[Mm]y)\b|我|求助|请问")
+# An end that nothing explains is a failure, and so is what a question asks about.
+_QUIETLY = re.compile(
+    r"\b(?:exit|quit|stop|end|terminat|crash|hang|stuck|freez|froze|kill|close|progress)\w{0,4}\b"
+    r"[^.\n]{0,60}?(?P<quietly>\b(?:without|with no|no|any)\b[^.,\n]{0,20}?"
+    r"\b(?:error|message|output|log|trace|warning|response|reason|information)\w{0,4})"
+)
+_ASKED = re.compile(
+    r"\b(?:[Ww]hat|[Hh]ow|[Ww]hy|[Ww]here)\b[^.?\n]{0,30}\b(?:could|might|should|would)\b"
+    r"[^.?\n]{0,60}\?|\b[Cc](?:ould|an) (?:any|some|you)[^.?\n]{0,80}\?"
+)
 # Words of what did not happen, or may happen to anybody.
 _MAY = re.compile(
     r"(?i:\b(?:would|could|might|may|should)\b|"
@@ -51,7 +63,7 @@ _MAY = re.compile(
     r"\bruns? (?:clean|fine|well)\b)"
 )
 _SENTENCE = re.compile(r"[.!?]+\s+|\N{IDEOGRAPHIC FULL STOP}")
-_LONGEST_TITLE = 160
+_LONGEST_TITLE = 200
 _VERBS = (  # of titles that say what was changed
     "fix(?:es|ed)?|add(?:s|ed)?|update|avoid|prevent|handle|improve|reduce|support|document|catch|"
     "retry|make|allow|bump|remove|refactor|revert|load|skip|use|test|clarify|mention|workaround|"
@@ -61,17 +73,18 @@ _VERBS = (  # of titles that say what was changed
 # What somebody did about a failure, or says of failures in general.
 _OF_NONE = re.compile(
     r"\A[\s>]{0,4}(?:\[\w[^\]\n]{0,30}\]:?\s{0,2}|\w{1,12}(?:\([\w/ -]{1,30}\))?: )?"
-    rf"(?i:(?:{_VERBS})\b)|"
+    rf"(?i:(?:{_VERBS})\b(?! vs\b))|"
     r"\bwithout (?:any |an? |the )?(?:\w+ )?(?:error|problem|issue|timeout|OOM|crash)|"
     r"\bno longer (?:fails?|hangs?|crash\w{0,3}|raises?|happens?|occurs?|an? (?:issue|problem))|"
     r"\bgo(?:es)? away\b|\busually\b|(?:^\W{0,4}|[.!?] )"
     r"(?i:(?:if|when)(?! (?:I|we|the|this|it)\b)|should|what is|what does|how to)\b[^\n]{0,80}"
     r"\b(?:see|set|use|happens?|means?|avoid|prevent|handle)\b|"
-    r"\b(?:is|are|was|were|been|now) (?:fixed|solved|resolved)\b|\bworks now\b|"
+    r"\b(?:is|are|was|were|been|now) (?:fixed(?! (?:at|to)\b)|solved|resolved)\b|\bworks now\b|"
     r"(?i:\berror handling\b|\b(?:defeat|techniques?|guide|tutorial|tips)\b)|"
     r"\b(?:is|are|has|have) (?:been )?gone\b|^usage: |"
     r"\bby default\b|\bnot observed\b|\bis avoided\b|\bno problem\b|\bshows that\b|"
-    r"\b(?:would like|want) to know (?:whether|if)\b|^(?:Is|Are|Can|Could|Does|Do) (?!anyone\b)|"
+    r"\b(?:would like|want) to know (?:whether|if)\b|"
+    r"\A(?:Is|Are|Can|Could|Does|Do) (?!anyone\b)|"
     r"\b(?:can|may|might|should) help\b",
     re.MULTILINE,
 )
@@ -108,6 +121,8 @@ _LABEL = re.compile(
     r"^\[[A-Za-z][\w /:-]{0,30}\]:?\s{0,2}|^(?i:bug|question|issue|problem|usage) ?: "
 )
 _CODE = re.compile(r"^\s*(?:except|raise|assert|return|print|if|for|with|import|from|def|class)\b")
+_WITHOUT_BLANKS = re.compile(r"[\u3040-\u30ff\u4e00-\u9fff\uac00-\ud7af]{4}")
+_MARK = re.compile(r"\A\s{0,8}#{1,4} ")
 _FULL_COLON = "\N{FULLWIDTH COLON}"
 
 
@@ -146,7 +161,7 @@ def complaints(text: str) -> list[tuple[int, str]]:
     return [
         (number, "".join(said))
         for number, line in enumerate(read, start=1)
-        if (said := [one for one in _SENTENCE.split(_said(line)) if one and not _MAY.search(one)])
+        if (said := [one for one in _SENTENCE.split(_said(line)) if one and not _may(one)])
     ]
 
 
@@ -160,15 +175,15 @@ def reported(text: str) -> list[tuple[int, str]]:
         return []
     (number, title), *rest = numbered
     title = _untitled(title)
-    fails = _FAILS.search(title) and not _MAY.search(title)
+    fails = _FAILS.search(title) and not _may(title)
     found = [(number, one) for one in (*_quoted(title), title)] if fails else []
     for number, line in rest:
         said = cleaned(line.encode())
-        if said.form in ("source", "notice") or _CODE.search(said.text) or _MAY.search(line):
+        if said.form in ("source", "notice") or _CODE.search(said.text) or _may(line):
             continue
         if _EXCEPTION.search(line):
             found += [(number, one) for one in _quoted(line)]
-        elif _MINE.search(line) and not _OF_NONE.search(line):
+        elif _MINE.search(line) and not _says_none(line):
             found += [(number, one) for one in _complaints(line)]
     return found
 
@@ -176,12 +191,17 @@ def reported(text: str) -> list[tuple[int, str]]:
 def _is_heading(line: str, text: str) -> bool:
     """Whether a first line is the title of a failure, or that of somebody's report."""
     title = _untitled(line)
-    words = title.count(" ") > 1 and len(title) <= _LONGEST_TITLE and not title.endswith(".")
+    words = _has_words(title) and len(title) <= _LONGEST_TITLE
     if not words or cleaned(line.encode()).form not in ("plain", "error"):
         return False
-    if _OF_NONE.search(line.strip()) or _OF_NONE.search(title) or _OF_GUIDE.search(title):
+    if _says_none(line.strip()) or _says_none(title) or _OF_GUIDE.search(title):
         return False
     return bool(_FAILS.search(title) or _MINE.search(text))
+
+
+def _has_words(line: str) -> bool:
+    """Whether a line is several words, in any script, and no whole sentence."""
+    return (line.count(" ") > 1 or bool(_WITHOUT_BLANKS.search(line))) and not line.endswith(".")
 
 
 def _untitled(line: str) -> str:
@@ -204,7 +224,7 @@ def _has_output(lines: list[str]) -> bool:
 def _is_headed(text: str) -> bool:
     """Whether the first line of several is a title, in words."""
     first, _, more = text.partition("\n")
-    return bool(more) and first.count(" ") > 1 and not first.endswith(".") and _is_title(first)
+    return bool(more) and _has_words(first) and _is_title(first)
 
 
 def with_line_ends(text: str) -> list[tuple[int, str]]:
@@ -220,7 +240,27 @@ def tells_no_failure(text: str) -> bool:
     """Whether a text is too long for a question, or says what was done about a failure."""
     too_long = len(text) > LONGEST or text.count("\n") > MOST_LINES
     page = _OF_A_PAGE.search(text) and not _MINE.search(text)
-    return too_long or bool(page or _OF_NONE.search(text))
+    return too_long or bool(page or _says_none(text))
+
+
+def without_mark(text: str) -> str:
+    """A text whose title lost the mark of a heading."""
+    return _MARK.sub("", text, count=1)
+
+
+def _says_none(text: str) -> bool:
+    """Whether a text says what was done about a failure, or speaks of failures in general."""
+    return bool(_OF_NONE.search(_QUIETLY.sub(_loudly, text)))
+
+
+def _may(text: str) -> bool:
+    """Whether a sentence speaks of what did not happen, or may happen to anybody."""
+    return bool(_MAY.search(_QUIETLY.sub(_loudly, _ASKED.sub("", text))))
+
+
+def _loudly(found: re.Match[str]) -> str:
+    """An end without the words that nothing explains it."""
+    return found.group()[: found.start("quietly") - found.start()]
 
 
 def bare_messages(text: str) -> list[tuple[int, str]]:
@@ -276,7 +316,7 @@ def _complaints(line: str) -> list[str]:
     if any(form.search(line) for form in (_EXCEPTION, _ATTRIBUTE, _CALL)):
         return []
     failing = (one for one in _SENTENCE.split(line) if _FAILS.search(one))
-    return [] if any(_MAY.search(one) for one in failing) else [line]
+    return [] if any(_may(one) for one in failing) else [line]
 
 
 def _said(line: str) -> str:

@@ -19,6 +19,7 @@ from dsforge.diagnose.failures_in_words import (
     reported,
     told,
     with_line_ends,
+    without_mark,
 )
 from dsforge.diagnose.flight_recorder import rank_of, recorded
 from dsforge.diagnose.log_scanner import Scan, scan
@@ -111,7 +112,7 @@ def _told(scans: Sequence[Scan]) -> tuple[Cause, ...]:
     """The causes of a failure that a short text tells in words, where it is no log."""
     if len(scans) != 1:
         return ()
-    log, text = scans[0], scans[0].text
+    log, text = scans[0], without_mark(scans[0].text)
     return (
         _said(log, with_line_ends(text))
         or _said(log, told(text), in_words=True)
