@@ -26,8 +26,8 @@ _FAILS = re.compile(
     r"exits? (?:with )?(?:return |status )?code|segfaults?|segmentation fault|mismatch(?:es)?|"
     r"no progress|not progress\w{0,3}|just stops|has no attribute|unexpected keyword|"
     r"no module named|not applied|no effect|identical to|assert|"
-    r"same (?:old )?(?:response|output|result)s?)(?![a-z])|(?<![a-z])nan(?![a-z])|(?<![a-z])loss(?![a-z])[^\n]{0,30}"
-    r"(?:(?<![\d.])0(?![\d.])|\bzero\b))|"
+    r"same (?:old )?(?:response|output|result)s?)(?![a-z])|"
+    r"(?<![a-z])nan(?![a-z])|(?<![a-z])loss(?![a-z])[^\n]{0,30}(?:(?<![\d.])0(?![\d.])|\bzero\b))|"
     r"[A-Z]\w{1,60}(?:Error|Exception)(?![a-z])|报错|错误|失败|卡住|卡死|挂起|出错|显存|爆|为0|异常"
 )
 # Somebody to whom it happened: who says I, asks, or gives the exception by its name.

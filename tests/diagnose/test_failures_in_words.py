@@ -47,6 +47,8 @@ def test_what_a_sentence_quotes_is_its_message(text: str, message: str) -> None:
         ("The training process was suddenly killed.", "exit-told"),
         ("generate.py stops while the shards load with message `killed`.", "exit-told"),
         ('when i run the notebook it prints "Killed" and that is all', "exit-told"),
+        ("# Training hangs on two nodes", "hang-told"),
+        ("My training hangs, what could be the reason?", "hang-told"),
     ],
 )
 def test_a_title_is_answered_by_what_it_tells(text: str, rule: str) -> None:
@@ -56,6 +58,23 @@ def test_a_title_is_answered_by_what_it_tells(text: str, rule: str) -> None:
     assert cause.rule == rule
     assert cause.evidence[0].text == text
     assert cause.confidence <= max(r.confidence for r in rulebook(in_words=True).values()) * QUOTED
+
+
+def test_an_end_without_an_error_is_a_failure() -> None:
+    """The words that nothing is wrong tell what is."""
+    text = "My training hangs after the first epoch without any error message."
+
+    assert diagnose_text(text)[0].rule == "hang-told"
+
+
+@pytest.mark.parametrize("title", ["Training fails with ZeRO-3", "训练到一半就失败了"])
+def test_errors_that_lines_of_a_report_name_are_read(title: str) -> None:
+    """Whatever settings and code stand around them."""
+    settings = "\n".join(f"- option_{number}: {number}" for number in range(12))
+    text = f"{title}\n\n{settings}\n\nThe first step ended with KeyError: 'qwen2'"
+
+    assert diagnose_text(text)[0].rule == "architecture-name"
+    assert diagnose_text(text.replace(title, "Options of the release")) == ()
 
 
 def test_words_above_a_traceback_that_breaks_off_are_its_message() -> None:
