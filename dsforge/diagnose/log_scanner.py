@@ -143,6 +143,14 @@ def _evidence(raw: bytes, line: tuple[int, int]) -> Line | None:
     return raised_in_source(raw, line, said) or (None if is_source(raw, line[0]) else said)
 
 
+def _context(raw: bytes, line: tuple[int, int]) -> str:
+    """The lines before a line; without a traceback there, one that breaks off below it, too."""
+    before = lines_before(raw, line[0])
+    if TRACEBACK in before or last_frames(before):
+        return before
+    return before + frames_below(raw, line[1])
+
+
 class _Scanner:
     """The state of one pass."""
 
@@ -235,9 +243,7 @@ class _Scanner:
             if number + offset in self._lines[rule.id]:
                 continue
             self._lines[rule.id].add(number + offset)
-            context = lines_before(raw, line[0])
-            if TRACEBACK not in context and not last_frames(context):
-                context += frames_below(raw, line[1])
+            context = _context(raw, line)
             if offset:
                 context += "\n".join(text for distance, text in lines if distance < offset)
             if rule.context and not rule.fits(found, last_frames(context) + shown):
