@@ -370,7 +370,7 @@ def test_a_message_that_a_program_quotes_is_its_error(lead: str) -> None:
     [
         ("is_mlu_available", "accelerate.utils", "accelerate is too old"),
         ("top_k_top_p_filtering", "transformers", "transformers is too new"),
-        ("cached_download", "huggingface_hub", "huggingface_hub 0.26 dropped"),
+        ("HfFolder", "huggingface_hub", "huggingface-hub is too new"),
         ("Qwen2_5_VLForConditionalGeneration", "transformers", "transformers is too old"),
         ("GRPOTrainer", "trl", "trl is too old for the code that uses it (`GRPOTrainer` came"),
         ("prepare_model_for_int8_training", "peft", "peft is too new"),
