@@ -50,9 +50,7 @@ def first_spec(
     }
     found = load_request(spec=spec)
     length = sequence_length_for(summary.longest_tokens, found.model.max_position_embeddings)
-    card = found.cluster.gpu
-    emulated = card.is_cpu and card.peak_flops.get("bf16", 0) < card.peak_flops.get("fp32", 0)
-    precision = {"precision": "fp32"} if emulated else {}
+    precision = {"precision": "fp32"} if found.cluster.gpu.is_slower_in_bf16 else {}
     spec["workload"] = {"sequence_length": length, **precision, "data": {"train": str(data)}}
     return spec
 

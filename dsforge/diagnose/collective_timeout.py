@@ -159,3 +159,11 @@ def interface(hits: tuple[MatchedLine, ...]) -> dict[str, str]:
     )
     found = named or (before.group(1) if before else "")
     return {"name": found}
+
+
+def ranks_joined(hits: tuple[MatchedLine, ...]) -> dict[str, str]:
+    """Whether more or fewer ranks (`count`) came to a store than it waits for (`world`)."""
+    values = hits[0].values
+    if not values.get("count") or not values.get("world"):
+        return {}
+    return {"joined": "more" if int(values["count"]) > int(values["world"]) else "fewer"}

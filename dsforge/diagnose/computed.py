@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from dsforge.diagnose.collective_timeout import collective_timeout, interface
+from dsforge.diagnose.collective_timeout import collective_timeout, interface, ranks_joined
 from dsforge.diagnose.compiler_errors import build_failure
 from dsforge.diagnose.config_values import batch, key_above
 from dsforge.diagnose.data_formats import data_format
@@ -42,7 +42,6 @@ from dsforge.diagnose.sizes import (
     mask_places,
     matrix_facts,
     pair_facts,
-    ranks_joined,
     shape_facts,
     tensor_facts,
 )

@@ -130,22 +130,36 @@ def told(text: str) -> list[tuple[int, str]]:
     """What a text in words says that a program printed, each with the number of its line from 1.
 
     Empty where the text is none that tells a failure. What a line quotes stands before the line.
-    Where a traceback breaks off below the words, its frames stand before what they quote.
     """
-    lines = text.splitlines()
-    frames = [number for number, line in enumerate(lines) if _FRAMES.search(line)]
-    words, log = (lines[: frames[0]], lines[frames[0] :]) if frames else (lines, [])
+    words, log = _words_and_log(text)
     prose = "\n".join(words)
-    if not words or tells_no_failure(prose if log else text) or not _FAILS.search(prose):
+    if log or tells_no_failure(text) or not _FAILS.search(prose) or not _is_report(words):
         return []
-    if not log and not _is_report(words):
-        return []  # a program wrote it, and went on; or nobody complains
-    read = [
+    return [
         (number, one)
         for number, line in enumerate(words, start=1)
-        for one in (*_quoted(line), *(() if log else _complaints(line)))
+        for one in (*_quoted(line), *_complaints(line))
     ]
-    return [*enumerate(log, start=frames[0] + 1), *read] if log and read else read
+
+
+def above_frames(text: str) -> list[tuple[int, str]]:
+    """The lines of a traceback that breaks off, then the messages that the words above it quote.
+
+    Empty where there are none, or the words tell no failure.
+    """
+    words, log = _words_and_log(text)
+    prose = "\n".join(words)
+    if not log or tells_no_failure(prose) or not _FAILS.search(prose):
+        return []
+    quoted = [(number, one) for number, line in enumerate(words, 1) for one in _quoted(line)]
+    return [*enumerate(log, start=len(words) + 1), *quoted] if quoted else []
+
+
+def _words_and_log(text: str) -> tuple[list[str], list[str]]:
+    """The lines above the first frame of a traceback, and those from it on."""
+    lines = text.splitlines()
+    first = next((n for n, line in enumerate(lines) if _FRAMES.search(line)), len(lines))
+    return lines[:first], lines[first:]
 
 
 def complaints(text: str) -> list[tuple[int, str]]:
@@ -171,7 +185,7 @@ def reported(text: str) -> list[tuple[int, str]]:
     Around them stand settings, code and what a program printed before, which are not read.
     """
     numbered = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
-    if len(numbered) < LEAST_LINES or not _is_heading(numbered[0][1], text):
+    if len(numbered) < LEAST_LINES or not _heads_report(numbered[0][1], text):
         return []
     (number, title), *rest = numbered
     title = _untitled(title)
@@ -188,7 +202,7 @@ def reported(text: str) -> list[tuple[int, str]]:
     return found
 
 
-def _is_heading(line: str, text: str) -> bool:
+def _heads_report(line: str, text: str) -> bool:
     """Whether a first line is the title of a failure, or that of somebody's report."""
     title = _untitled(line)
     words = _has_words(title) and len(title) <= _LONGEST_TITLE

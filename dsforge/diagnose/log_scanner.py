@@ -186,7 +186,7 @@ class _Scanner:
         self._seen = end - drop
         return drop
 
-    def is_whole(self, window: bytearray) -> bool:
+    def is_whole(self, window: bytes | bytearray) -> bool:
         """Whether a window is all of a short log."""
         return not self.lines_before and len(window) <= SHORT_BYTES
 
@@ -354,7 +354,7 @@ class _Scanner:
 
     def _rest(self, window: bytes, place: int) -> str:
         """The lines after that of a place, in a text that is short enough to be a report."""
-        if self.lines_before or len(window) > SHORT_BYTES:
+        if not self.is_whole(window):
             return ""
         return plain(window[place:].partition(b"\n")[2].decode("utf-8", "replace"))
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from dsforge.diagnose.failures_in_words import (
     QUOTED,
+    above_frames,
     bare_messages,
     complaints,
     is_bare,
@@ -115,7 +116,7 @@ def _told(scans: Sequence[Scan]) -> tuple[Cause, ...]:
     log, text = scans[0], without_mark(scans[0].text)
     return (
         _said(log, with_line_ends(text))
-        or _said(log, told(text), in_words=True)
+        or _said(log, told(text) or above_frames(text), in_words=True)
         or _said(log, bare_messages(text), counts=is_bare)
         or _said(log, complaints(text), in_words=True, counts=is_in_words)
         or _said(log, reported(text), in_words=True)

@@ -281,14 +281,6 @@ def batch_facts(hits: tuple[MatchedLine, ...]) -> dict[str, str]:
     return {**known, "channels_one": str(one[0]), "channels_other": str(other[0])}
 
 
-def ranks_joined(hits: tuple[MatchedLine, ...]) -> dict[str, str]:
-    """Whether more or fewer ranks (`count`) came to a store than it waits for (`world`)."""
-    values = hits[0].values
-    if not values.get("count") or not values.get("world"):
-        return {}
-    return {"joined": "more" if int(values["count"]) > int(values["world"]) else "fewer"}
-
-
 def mask_places(hits: tuple[MatchedLine, ...]) -> dict[str, str]:
     """By how many keys a mask is too long or too short, and what such keys are."""
     wanted, got = (numbers(hits[0].values[name]) for name in ("one", "other"))

@@ -71,6 +71,11 @@ class GpuSpec(BaseModel):
         return not self.is_cpu and "bf16" not in self.peak_flops and "fp32" in self.peak_flops
 
     @property
+    def is_slower_in_bf16(self) -> bool:
+        """Whether it is a CPU without instructions for bf16, which fp32 outruns."""
+        return self.is_cpu and self.peak_flops.get("bf16", 0) < self.peak_flops.get("fp32", 0)
+
+    @property
     def is_gaudi(self) -> bool:
         """Whether it is Intel's Gaudi: DeepSpeed's `hpu` accelerator, without CUDA."""
         return self.collectives == "HCCL"
