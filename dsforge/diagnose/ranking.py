@@ -6,6 +6,7 @@ out where something explains it, and is the answer where nothing does.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -25,6 +26,7 @@ LINES_BEFORE = 40  # of a plain line, in which the error that it continues may s
 WENT_ON_LINES = 3  # fewer of them after an exception may be its own end
 _TRACEBACK = "Traceback (most recent call last)"
 LAST = (ERRORS, ("echo",), ("exit",))  # answers where nothing better is there, best first
+_TOP = re.compile(r":?\s{0,40}File [^\n]{1,300}, in <module>")  # the first of all frames
 _RAISED = ("error", "error")  # kind and form of an exception that no rule knows
 _CHAINED = ("another exception occurred:", "direct cause of the following exception:")
 
@@ -183,9 +185,10 @@ def _was_ignored(hit: MatchedLine) -> bool:
 
 
 def _ended_nothing(hit: MatchedLine) -> bool:
-    """Whether an exception was ignored, or logged as a warning."""
-    said = hit.before.rpartition(_TRACEBACK)[0].rstrip().rpartition("\n")[2]
-    return _was_ignored(hit) or " WARN" in f" {said}"
+    """Whether an exception was ignored, or logged as a warning below the top of the program."""
+    said, _, frames = hit.before.rpartition(_TRACEBACK)
+    warned = " WARN" in " " + said.rstrip().rpartition("\n")[2]
+    return _was_ignored(hit) or (warned and not _TOP.match(frames))
 
 
 def _cascade(groups: list[tuple[MatchedLine, ...]], place: object) -> list[tuple[MatchedLine, ...]]:

@@ -46,6 +46,8 @@ KINDS = {rule.id: rule.kind for rule in rulebook().values()}
 ENDED = [
     a for a in LOGS if KINDS.get(a.rule) in ("cause", "death", "stall") and a.rule != "json-broken"
 ]
+# A line that is known by ending a text is not its end where others follow.
+ENDLESS = [answer for answer in LOGS if answer.rule != "unknown-end"]
 STEPS = "\n".join(f"{{'loss': 2.{step}, 'grad_norm': 1.5, 'epoch': 0.{step}}}" for step in range(4))
 HARMLESS: list[str] = document("harmless")["lines"]
 HEALTHY = document("healthy")["texts"]
@@ -216,7 +218,7 @@ def test_an_error_that_a_run_survived_is_not_why_it_failed(one: Answer, other: A
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.sampled_from(LOGS), st.integers(0, 2**32))
+@given(st.sampled_from(ENDLESS), st.integers(0, 2**32))
 def test_many_harmless_lines_take_over_no_failure(answer: Answer, seed: int) -> None:
     """Any number of them, in any order, before, between and after."""
     chance = random.Random(seed)  # noqa: S311
