@@ -14,6 +14,7 @@ from dsforge.diagnose.rule import ANSWERS, MatchedLine
 
 LONGEST = 1_500  # characters of a text that may be a question
 MOST_LINES = 8
+LEAST_MINE = 3  # places where somebody speaks of himself, in a question of any length
 LEAST_LINES = 3  # of a report: a title, and what stands below
 LONGEST_MESSAGE, MOST_MESSAGES = 600, 3  # characters and lines of a message without its exception
 MOST_BEFORE = 40  # characters of it before what a rule knows
@@ -80,7 +81,8 @@ _OF_NONE = re.compile(
     r"(?i:(?:if|when)(?! (?:I|we|the|this|it)\b)|should|what is|what does|how to)\b[^\n]{0,80}"
     r"\b(?:see|set|use|happens?|means?|avoid|prevent|handle)\b|"
     r"\b(?:is|are|was|were|been|now) (?:fixed(?! (?:at|to)\b)|solved|resolved)\b|\bworks now\b|"
-    r"(?i:\berror handling\b|\b(?:defeat|techniques?|guide|tutorial|tips)\b)|"
+    r"(?i:\berror handling\b|\b(?:defeat|techniques?|tutorial|tips)\b|"
+    r"(?<!followed the )(?<!following the )\bguide\b)|"
     r"\b(?:is|are|has|have) (?:been )?gone\b|^usage: |"
     r"\bby default\b|\bnot observed\b|\bis avoided\b|\bno problem\b|\bshows that\b|"
     r"\b(?:would like|want) to know (?:whether|if)\b|"
@@ -101,6 +103,15 @@ _EXCEPTION = re.compile(
 )
 _QUOTES = re.compile(
     r"“([^”\n]{8,400})”|\"([^\"\n]{8,400})\"|`([^`\n]{8,400})`|(?<!\w)'([^\n]{8,400}?)'(?![\w:])"
+)
+# What somebody says to have met, before the message.
+_MET = re.compile(
+    r"(?i:\b(?:get|gets|got|getting|gave|gives|give|sa(?:ys|y|id|w|ying)|see|seeing|receive[sd]?|"
+    r"throw(?:s|n|ing)?|threw|rais(?:es|ed|ing)|encounter(?:s|ed|ing)?|show(?:s|ed|ing)?|prints?|"
+    r"printed|reports?|reported|complain(?:s|ed|ing)?|prompts?|returns?|returned|"
+    r"(?:fail|crash|stop|die|end|exit|error|break)(?:s|ed|ing)?(?: out)? with|"
+    r"(?:error|exception|message|warning|problem|issue)(?: message)?(?: is| was| says?| reads?)?)\b"
+    r"|提示|报错|错误|显示|出现)[^.!?(){}\[\]=\n\"'`“\u2018]{0,40}$"
 )
 _ATTRIBUTE = re.compile(  # a title that left out the quotes
     r"(?<![\w'])(?P<owner>\w{2,80}) object has no attribute [`'\"]?(?P<name>\w{1,80})"
@@ -202,6 +213,40 @@ def reported(text: str) -> list[tuple[int, str]]:
     return found
 
 
+def met(text: str) -> list[tuple[int, str]]:
+    """The messages that somebody says to have met or asks about, quoted in any line of a text.
+
+    Around them may stand whatever a report has.
+    """
+    if not (_MINE.search(text) or _asks(text)):
+        return []
+    return [
+        (number, found.group().strip("\"'`“”"))
+        for number, line in enumerate(text.splitlines(), start=1)
+        if not _CODE.match(line)
+        for found in _QUOTES.finditer(line)
+        if " " in found.group() and _MET.search(line[: found.start()])
+        if not (_may(line[: found.start()]) or _says_none(line))
+    ]
+
+
+def asked(text: str) -> list[tuple[int, str]]:
+    """The sentences of a long question in which somebody speaks of himself, or asks."""
+    if len(_MINE.findall(text)) < LEAST_MINE or not _asks(text):
+        return []
+    return [
+        (number, line.strip())
+        for number, line in enumerate(text.splitlines(), start=1)
+        if (_MINE.search(line) or "?" in line) and not _CODE.match(line)
+        if not (_may(line) or _says_none(line))
+    ]
+
+
+def _asks(text: str) -> bool:
+    """Whether a text has a question."""
+    return "? " in text or "?\n" in f"{text}\n"
+
+
 def _heads_report(line: str, text: str) -> bool:
     """Whether a first line is the title of a failure, or that of somebody's report."""
     title = _untitled(line)
@@ -289,8 +334,12 @@ def bare_messages(text: str) -> list[tuple[int, str]]:
         return []
     if any(cleaned(line.encode()).form != "plain" for line in lines if line.strip()):
         return []
-    numbered = [(number, line.strip()) for number, line in enumerate(lines, start=1)]
-    return [(number, name + line) for number, line in numbered for name in NAMES if line]
+    return named([(n, line.strip()) for n, line in enumerate(lines, start=1) if line.strip()])
+
+
+def named(messages: list[tuple[int, str]]) -> list[tuple[int, str]]:
+    """Messages without their exception's name, with the names that most have."""
+    return [(number, name + one) for number, one in messages for name in NAMES]
 
 
 def is_bare(hit: MatchedLine) -> bool:

@@ -75,6 +75,11 @@ _GAVE_UP = re.compile(  # a notice that ends the program
     re.IGNORECASE,
 )
 _FRAME = re.compile(r' {0,8}File "[^"\n]{1,300}", line \d{1,7}, in \S')  # of a traceback
+# What notebooks put above the frames; the message stands at their end.
+_HEADING = re.compile(
+    r"(?P<kind>[A-Z]\w{0,60}(?:Error|Exception|Interrupt|Exit))\s{2,60}"
+    r"Traceback \(most recent call last\)"
+)
 _KERNEL = re.compile(
     r"\[ {0,8}\d{1,8}\.\d{6}\] "
 )  # what hosts print as they start counts as normal
@@ -129,6 +134,11 @@ def _parts(chunks: Iterable[bytes]) -> Iterator[bytes]:
                 part = part.replace(curled, straight)
             yield part
     yield rest
+
+
+def _begins_traceback(text: str) -> bool:
+    """Whether a line stands above the frames of a traceback, in a log or in a notebook."""
+    return text.startswith(TRACEBACK) or _HEADING.match(text) is not None
 
 
 def _evidence(raw: bytes, line: tuple[int, int]) -> Line | None:
@@ -301,7 +311,7 @@ class _Scanner:
         frames = [said for said in lines if _FRAME.match(said[1].text)]
         if frames and self._number(window, frames[-1][0]) < self.progress_line:
             frames = []  # the run went on after it
-        cut_off = frames or [said for said in lines if said[1].text.startswith(TRACEBACK)]
+        cut_off = frames or [said for said in lines if _begins_traceback(said[1].text)]
         if cut_off and self._only_notices():
             self._look_for_an_ending(window, cut_off[-1:])
 
@@ -321,10 +331,12 @@ class _Scanner:
                 continue
             found = _ENDING.search(line.text)
             warned = line.form == "error"
-            begun = line.text.startswith(TRACEBACK) or _FRAME.match(line.text)
+            begun = _begins_traceback(line.text) or _FRAME.match(line.text)
             cut_off = begun and place == lines[-1][0] and self._only_notices()
             if warned or cut_off or gave_up or (found and is_said(line, found.start())):
-                values = {"kind": "", "what": line.text.strip()[:300]}
+                heading = _HEADING.match(line.text)
+                kind = heading["kind"] if heading else ""
+                values = {"kind": kind, "what": line.text.strip()[:300]}
                 self._add("unknown-end", window, (place, line), values)
                 return
 
@@ -334,6 +346,8 @@ class _Scanner:
         """Add a hit of a rule on the line at a place of the window."""
         place, line = said
         context = lines_before(window, place)
+        if _begins_traceback(line.text):  # and nothing ends it
+            context += plain(window[place : place + AHEAD_BYTES].decode("utf-8", "replace"))
         if rule not in self.rules or line.text.startswith(OWN):
             return
         self.hits.append(

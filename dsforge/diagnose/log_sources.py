@@ -14,9 +14,12 @@ from typing import TYPE_CHECKING, BinaryIO
 from dsforge.diagnose.failures_in_words import (
     QUOTED,
     above_frames,
+    asked,
     bare_messages,
     complaints,
     is_bare,
+    met,
+    named,
     reported,
     told,
     with_line_ends,
@@ -94,7 +97,7 @@ def _causes_of(scans: Sequence[Scan], plan: Plan | None) -> tuple[Cause, ...]:
         found = causes(scans, rulebook())
         known = any(cause.rule != "unknown-end" for cause in found)
         if not known:
-            found = _told(scans) or found
+            found = _told(scans) or found or _unknown(scans)
         known_by = found[0].confidence if found else 0.0
         parts = partly_known(scans, found) if known_by < CONFIDENT else ()
         return (*parts, *found) if parts and parts[0].confidence > known_by else found
@@ -120,7 +123,21 @@ def _told(scans: Sequence[Scan]) -> tuple[Cause, ...]:
         or _said(log, bare_messages(text), counts=is_bare)
         or _said(log, complaints(text), in_words=True, counts=is_in_words)
         or _said(log, reported(text), in_words=True)
+        or _said_to_be_met(log, met(text))
+        or _said(log, asked(text), in_words=True, counts=is_in_words)
     )
+
+
+def _said_to_be_met(log: Scan, messages: list[tuple[int, str]]) -> tuple[Cause, ...]:
+    """The causes in messages that somebody quotes, most of them without the exception's name."""
+    return _said(log, messages, in_words=True) or _said(log, named(messages), counts=is_bare)
+
+
+def _unknown(scans: Sequence[Scan]) -> tuple[Cause, ...]:
+    """A message that somebody says to have met, and that no rule knows."""
+    if len(scans) != 1:
+        return ()
+    return _said(scans[0], [(number, f"failure: {one}") for number, one in met(scans[0].text)])
 
 
 def _said(

@@ -15,14 +15,19 @@ from dsforge.diagnose.rule import MatchedLine
 
 _FRAME = re.compile(
     r'File "(?P<file>[^"\n]{1,300})", line (?P<line>\d{1,7})(?:, in (?P<function>[\w<>.]{1,80}))?|'
-    r"(?:File )?(?P<path>[~/][^\s:│\"]{1,300}\.py):(?P<number>\d{1,7})"
+    r"(?:File )?(?P<path>(?:[~/]|[A-Za-z]:\\)[^\s:│\"]{1,300}\.py):(?P<number>\d{1,7})"
     r"(?:,? in (?P<name>[\w<>.]{1,80}))?|"
-    r"^\[?(?P<module>[~/][^\s:│\"\]]{1,300}\.py)(?:\]\([^)\s]{1,80}\))?"
+    r"^\[?(?P<module>(?:[~/]|[A-Za-z]:\\)[^\s:│\"\]]{1,300}\.py)(?:\]\([^)\s]{1,80}\))?"
     r" in (?P<method>[\w<>.]{1,80})\(",  # of a notebook
     re.MULTILINE,
 )
 _INSTALLED = re.compile(r"[/\\](?:site|dist)-packages[/\\](?P<package>[A-Za-z_]\w{0,60})")
-_FOREIGN = re.compile(r"[/\\]lib(?:64)?[/\\]python\d|[/\\]bin[/\\]|^<|transformers_modules")
+_FOREIGN = re.compile(
+    r"[/\\]lib(?:64)?[/\\]python\d|"
+    r"(?i:[/\\](?:python\d{1,4}|(?:ana|mini)conda\d?|envs[/\\][^/\\\n]{1,60})"  # Windows
+    r"[/\\]lib[/\\])|"
+    r"[/\\](?:bin|Scripts)[/\\]|^<|transformers_modules"
+)
 _VARIABLE = re.compile(r"'[^'\n]{0,200}'|\"[^\"\n]{0,200}\"|`[^`\n]{0,200}`|\S*/\S*|\S*\d\S*")
 _ASSERTED = re.compile(r"\bassert ([^\n,]{1,160}? % [^\n,]{1,80} == 0)")
 _ADVICE = re.compile(  # a sentence of a message that says what to do

@@ -86,6 +86,60 @@ def test_words_above_a_traceback_that_breaks_off_are_its_message() -> None:
     assert diagnose_text(text)[0].rule == "architecture-name"
 
 
+SETTINGS = "\n".join(f"--option_{number}={number} \\" for number in range(30))
+
+
+@pytest.mark.parametrize(
+    ("said", "rule"),
+    [
+        (
+            'the run says "CUDA out of memory. Tried to allocate 108.00 MiB. GPU 0"',
+            "cuda-out-of-memory",
+        ),
+        (
+            "I get `element 0 of tensors does not require grad and does not have a grad_fn`",
+            "no-gradient",
+        ),
+        ("I set bf16, now it prints 'the frobnicator has no handle'", "unknown-end"),
+    ],
+)
+def test_what_somebody_says_to_have_met_is_read(said: str, rule: str) -> None:
+    """However long the command below it, and with no title; a command or code meets nothing."""
+    cause = diagnose_text(f"{said}\n\n{SETTINGS}\nIs this how it should be?")[0]
+
+    assert cause.rule == rule
+    assert cause.evidence[0].text == said
+    assert diagnose_text(f"print({said!r})\n\n{SETTINGS}") == ()
+
+
+def test_a_long_question_is_read_where_somebody_speaks_of_himself() -> None:
+    """Between lists and settings that say nothing."""
+    asked = "My training takes 140 seconds per iteration with an RTX 3060."
+    more = f"I followed the guide to the letter.\n\n{SETTINGS}\nWhat am I doing wrong?"
+
+    assert diagnose_text(f"- a card of my own\n\n{asked}\n{more}")[0].rule == "training-slow-told"
+    assert diagnose_text(f"{SETTINGS}\n{asked}") == ()
+
+
+@pytest.mark.parametrize(
+    ("frame", "where"),
+    [
+        ("File /venv/lib/python3.11/site-packages/frob/core.py:99, in call(self)", "frob"),
+        (r"File c:\venv\Lib\site-packages\frob\core.py:99, in call(self)", "frob"),
+        (r"File c:\Users\me\train.py:12, in main()", r"c:\Users\me\train.py:12 in main"),
+        ("[/content/train.py](https://colab.example) in main(args)", "/content/train.py in main"),
+    ],
+)
+def test_a_notebook_whose_traceback_breaks_off_names_its_error(frame: str, where: str) -> None:
+    """Notebooks put the name above the frames; the message, which stands below them, is missing."""
+    heading = "FrobError" + " " * 33 + "Traceback (most recent call last)"
+    cause = diagnose_text(f"Here is what I see\n{heading}\nCell In[3], line 1\n{frame}")[0]
+
+    assert cause.rule == "unknown-end"
+    assert "FrobError" in cause.message
+    assert where in cause.message
+
+
 def test_a_title_above_a_description_is_read() -> None:
     """Of what nobody says of himself only the title counts."""
     title = "Training hangs with two GPUs"
