@@ -18,7 +18,7 @@ from dsforge.errors import EXIT_FINDINGS
 from dsforge.units import TFLOP
 
 ROOT = Path(__file__).resolve().parents[1]
-CORE_BYTES = 43e6
+CORE_BYTES = 47e6
 HELP_S = 0.12
 # Packages of the extras, all of which are installed where the tests run, are hidden.
 WITHOUT_EXTRAS = """

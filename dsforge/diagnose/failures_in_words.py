@@ -10,6 +10,14 @@ from __future__ import annotations
 import re
 
 from dsforge.diagnose.log_line import cleaned
+from dsforge.diagnose.quoted_messages import (
+    ATTRIBUTE,
+    CALL,
+    EXCEPTION,
+    messages,
+    quoted,
+    unlabelled,
+)
 from dsforge.diagnose.rule import ANSWERS, MatchedLine
 
 LONGEST = 1_500  # characters of a text that may be a question
@@ -97,13 +105,6 @@ _OF_A_PAGE = re.compile(  # lists, tables and code, as documents have them; repo
     r"[|`]{3}|^\s{0,8}[-*#$\N{BULLET}] ",
     re.MULTILINE,
 )
-_EXCEPTION = re.compile(
-    r"(?<![A-Za-z0-9_.])(?P<kind>(?:[a-z_]\w{0,40}\.){0,4}[A-Z]\w{0,60}(?:Error|Exception))"
-    r"(?: ?[::]\s{0,3}|\()[\"“]?(?P<what>[^\n]{3,400})"
-)
-_QUOTES = re.compile(
-    r"“([^”\n]{8,400})”|\"([^\"\n]{8,400})\"|`([^`\n]{8,400})`|(?<!\w)'([^\n]{8,400}?)'(?![\w:])"
-)
 # What somebody says to have met, before the message.
 _MET = re.compile(
     r"(?i:\b(?:get|gets|got|getting|gave|gives|give|sa(?:ys|y|id|w|ying)|see|seeing|receive[sd]?|"
@@ -113,13 +114,6 @@ _MET = re.compile(
     r"(?:error|exception|message|warning|problem|issue)(?: message)?(?: is| was| says?| reads?)?)\b"
     r"|提示|报错|错误|显示|出现)[^.!?(){}\[\]=\n\"'`“\u2018]{0,40}$"
 )
-_ATTRIBUTE = re.compile(  # a title that left out the quotes
-    r"(?<![\w'])(?P<owner>\w{2,80}) object has no attribute [`'\"]?(?P<name>\w{1,80})"
-)
-_CALL = re.compile(
-    r"(?<![A-Za-z0-9_.])(?P<call>[A-Za-z_]\w{1,60}\(\) "
-    r"(?:takes \d|missing \d|got an unexpected|got multiple)[^\n]{3,160})"
-)
 _FLAT = re.compile(r"Traceback \(most recent call last\):\s{0,4}File \S")
 _LOST_END = re.compile(
     r"\s+(?=File \"[^\"\n]{1,300}\", line \d)|"
@@ -128,13 +122,9 @@ _LOST_END = re.compile(
 _FRAMES = re.compile(
     r"Traceback \(most recent call last\)|^\s{0,8}File \"[^\"\n]{1,300}\", line \d"
 )
-_LABEL = re.compile(
-    r"^\[[A-Za-z][\w /:-]{0,30}\]:?\s{0,2}|^(?i:bug|question|issue|problem|usage) ?: "
-)
 _CODE = re.compile(r"^\s*(?:except|raise|assert|return|print|if|for|with|import|from|def|class)\b")
 _WITHOUT_BLANKS = re.compile(r"[\u3040-\u30ff\u4e00-\u9fff\uac00-\ud7af]{4}")
 _MARK = re.compile(r"\A\s{0,8}#{1,4} ")
-_FULL_COLON = "\N{FULLWIDTH COLON}"
 
 
 def told(text: str) -> list[tuple[int, str]]:
@@ -149,7 +139,7 @@ def told(text: str) -> list[tuple[int, str]]:
     return [
         (number, one)
         for number, line in enumerate(words, start=1)
-        for one in (*_quoted(line), *_complaints(line))
+        for one in (*quoted(line), *_complaints(line))
     ]
 
 
@@ -162,8 +152,8 @@ def above_frames(text: str) -> list[tuple[int, str]]:
     prose = "\n".join(words)
     if not log or tells_no_failure(prose) or not _FAILS.search(prose):
         return []
-    quoted = [(number, one) for number, line in enumerate(words, 1) for one in _quoted(line)]
-    return [*enumerate(log, start=len(words) + 1), *quoted] if quoted else []
+    found = [(number, one) for number, line in enumerate(words, 1) for one in quoted(line)]
+    return [*enumerate(log, start=len(words) + 1), *found] if found else []
 
 
 def _words_and_log(text: str) -> tuple[list[str], list[str]]:
@@ -186,7 +176,7 @@ def complaints(text: str) -> list[tuple[int, str]]:
     return [
         (number, "".join(said))
         for number, line in enumerate(read, start=1)
-        if (said := [one for one in _SENTENCE.split(_said(line)) if one and not _may(one)])
+        if (said := [one for one in _SENTENCE.split(unlabelled(line)) if one and not _may(one)])
     ]
 
 
@@ -201,32 +191,32 @@ def reported(text: str) -> list[tuple[int, str]]:
     (number, title), *rest = numbered
     title = _untitled(title)
     fails = _FAILS.search(title) and not _may(title)
-    found = [(number, one) for one in (*_quoted(title), title)] if fails else []
+    found = [(number, one) for one in (*quoted(title), title)] if fails else []
     for number, line in rest:
         said = cleaned(line.encode())
         if said.form in ("source", "notice") or _CODE.search(said.text) or _may(line):
             continue
-        if _EXCEPTION.search(line):
-            found += [(number, one) for one in _quoted(line)]
+        if EXCEPTION.search(line):
+            found += [(number, one) for one in quoted(line)]
         elif _MINE.search(line) and not _says_none(line):
             found += [(number, one) for one in _complaints(line)]
     return found
 
 
 def met(text: str) -> list[tuple[int, str]]:
-    """The messages that somebody says to have met or asks about, quoted in any line of a text.
+    """The messages that somebody says to have met or asks about, in any line of a text.
 
-    Around them may stand whatever a report has.
+    They stand in quotes or begin with their exception; around them may stand whatever a report has.
     """
     if not (_MINE.search(text) or _asks(text)):
         return []
     return [
-        (number, found.group().strip("\"'`“”"))
+        (number, one)
         for number, line in enumerate(text.splitlines(), start=1)
         if not _CODE.match(line)
-        for found in _QUOTES.finditer(line)
-        if " " in found.group() and _MET.search(line[: found.start()])
-        if not (_may(line[: found.start()]) or _says_none(line))
+        for start, one in messages(line)
+        if _MET.search(line[:start].rstrip("*_~\"'`“ "))
+        if not (_may(line[:start]) or _says_none(line))
     ]
 
 
@@ -265,7 +255,7 @@ def _has_words(line: str) -> bool:
 
 def _untitled(line: str) -> str:
     """The words of a title, without the marks of its tracker."""
-    return _said(line.strip().lstrip("#*> ").rstrip("*"))
+    return unlabelled(line.strip().lstrip("#*> ").rstrip("*"))
 
 
 def _is_report(lines: list[str]) -> bool:
@@ -349,8 +339,8 @@ def is_bare(hit: MatchedLine) -> bool:
         return False
     name = hit.text.find(": ") + 2
     room = MOST_BEFORE if hit.rule.kind in ANSWERS else 0
-    quoted = hit.text[found.start() - 1] in "'\"`"
-    begins = name <= found.start() <= name + room and not quoted
+    in_quotes = hit.text[found.start() - 1] in "'\"`"
+    begins = name <= found.start() <= name + room and not in_quotes
     return begins or (found.start() == 0 and hit.rule.kind in ANSWERS)
 
 
@@ -360,38 +350,10 @@ def _is_title(text: str) -> bool:
     return len(text) <= _LONGEST_TITLE and not re.search(r"\n|[.:;](?:\s|$)", text)
 
 
-def _quoted(line: str) -> list[str]:
-    """The messages that a line quotes."""
-    line = _said(line)
-    if found := _EXCEPTION.search(line):
-        return [f"{found['kind']}: {_closed(found['what'])}"]
-    if found := _ATTRIBUTE.search(line):
-        return [f"AttributeError: '{found['owner']}' object has no attribute '{found['name']}'"]
-    if found := _CALL.search(line):
-        return [f"TypeError: {found['call']}"]
-    quoted = [next(filter(None, m.groups())) for m in _QUOTES.finditer(line)]
-    return [one for one in quoted if " " in one]
-
-
 def _complaints(line: str) -> list[str]:
     """What somebody says of a failure of their own, where a line names no exception."""
-    line = _said(line).lstrip("\"'`")
-    if any(form.search(line) for form in (_EXCEPTION, _ATTRIBUTE, _CALL)):
+    line = unlabelled(line).lstrip("\"'`")
+    if any(form.search(line) for form in (EXCEPTION, ATTRIBUTE, CALL)):
         return []
     failing = (one for one in _SENTENCE.split(line) if _FAILS.search(one))
     return [] if any(_may(one) for one in failing) else [line]
-
-
-def _said(line: str) -> str:
-    """A line without the label of its tracker."""
-    return _LABEL.sub("", line.strip()).replace(_FULL_COLON, ": ")
-
-
-def _closed(what: str) -> str:
-    """A message up to where the quotation or the bracket around it ends."""
-    depth = 0
-    for place, sign in enumerate(what):
-        depth += (sign == "(") - (sign == ")")
-        if depth < 0 or sign == "\N{RIGHT DOUBLE QUOTATION MARK}":
-            return what[:place].rstrip("\"'")
-    return what.rstrip('"').rstrip() if what.count('"') % 2 else what.rstrip()

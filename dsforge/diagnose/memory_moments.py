@@ -189,6 +189,7 @@ def _foreign(known: dict[str, int]) -> int:
     own = known.get("own", known.get("reserved"))
     if own is None or not {"total", "free"} <= known.keys():
         return 0
+    own = max(own, known.get("allocated", 0) + known.get("unused", 0))  # drivers may say 0 of `own`
     rest = known["total"] - known["free"] - own
     return rest if rest > _FOREIGN * known["total"] else 0
 

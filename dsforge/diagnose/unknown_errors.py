@@ -51,15 +51,16 @@ class _Frame(NamedTuple):
 
 
 def unknown_error(hits: tuple[MatchedLine, ...]) -> dict[str, str]:
-    """The user's deepest frame, the package that raised, its version, and search terms."""
+    """The user's deepest frame, the last one, the package that raised, and search terms."""
     hit = hits[0]
-    frames = _frames(hit.before)
+    frames = _frames(f"{hit.before}\n{hit.text}" if _FRAME.match(hit.text) else hit.before)
     own = [f for f in frames if not _INSTALLED.search(f.file) and not _FOREIGN.search(f.file)]
     package = _package(frames)
     version = _version(hit.before, package)
     raised = f"{package} {version}".strip() if package else ""
     return {
         "frame": str(own[-1]) if own else "",
+        "last": str(frames[-1]) if frames else "",
         "raised": raised,
         "package": distribution_of(package) if package else "",
         "search": search_terms(*_said(hit), package),

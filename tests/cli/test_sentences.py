@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner
 from drawing import draw_request
 from planning import ask, cluster, workload
+from sampled import each
 
 from dsforge.cli.main import app
 from dsforge.constraints import check
@@ -32,10 +33,13 @@ def said(*words: str) -> str:
     return " ".join(" ".join([done.output, *more]).split())
 
 
-def test_plan_md_says_stage_and_data_parallel_size_and_why_each_other_file_lost() -> None:
+@pytest.mark.parametrize("requests", each(2, (10, 30)))
+def test_plan_md_says_stage_and_data_parallel_size_and_why_each_other_file_lost(
+    requests: int,
+) -> None:
     """Of random requests: no configuration that is faster stands there without a reason."""
     draw, looked = Random(3), 0  # noqa: S311 - which requests, not which key
-    for _ in range(30):
+    for _ in range(requests):
         try:
             plan = choose(draw_request(draw))
         except DsforgeError:
@@ -69,13 +73,14 @@ def test_plan_md_says_stage_and_data_parallel_size_and_why_each_other_file_lost(
                 assert times(step_s, mine_s) in row
                 assert ("faster" in row) <= (", but " in row)
                 assert "outside the given constraints" not in row
-    assert looked > 30
+    assert looked > requests
 
 
-def test_what_a_plan_demands_is_said_exactly_where_it_demands_more() -> None:
+@pytest.mark.parametrize("requests", each(2, (7, 20)))
+def test_what_a_plan_demands_is_said_exactly_where_it_demands_more(requests: int) -> None:
     """The words follow the order of ease."""
     draw = Random(4)  # noqa: S311 - which requests, not which key
-    for _ in range(20):
+    for _ in range(requests):
         try:
             plan = choose(draw_request(draw))
         except DsforgeError:

@@ -14,6 +14,7 @@ from typing import Any
 
 import plans
 import pytest
+from sampled import each
 
 from dsforge.artifacts import write_all
 from dsforge.plan import Plan
@@ -88,7 +89,7 @@ def parsed(asked: Asked) -> Any:
         return DeepSpeedConfig(asked)
 
 
-@pytest.mark.parametrize("work", WORK, ids=lambda work: "-".join(work.values()))
+@pytest.mark.parametrize("work", each(5, WORK, lambda work: "-".join(work.values())))
 def test_config_classes_take_every_file(work: dict[str, Any]) -> None:
     """Blocks refuse unknown keys; a top-level key that nobody asks for is ignored in silence."""
     plan = plans.plan(on=ON, work=plans.workload(**work))

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from architectures import auto_class
+from sampled import each
 
 from dsforge import catalog
 from dsforge.estimate.params import parameters
@@ -53,7 +54,7 @@ def unique_parameters(model: Any) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-@pytest.mark.parametrize("name", sorted(ROWS))
+@pytest.mark.parametrize("name", each(3, sorted(ROWS)))
 def test_catalog_row_is_what_transformers_builds(name: str) -> None:
     """The config of a row builds a model of params_exact, and is read back to the same count.
 

@@ -21,8 +21,8 @@ pytestmark = [pytest.mark.engine, pytest.mark.timeout(3600)]
 @pytest.mark.parametrize(
     ("back_end", "plans"),
     [
-        ("megatron", 40),
-        ("deepspeed", 10),
+        ("megatron", 15),
+        ("deepspeed", 4),
         pytest.param("megatron", MANY, marks=pytest.mark.slow),
         pytest.param("deepspeed", MANY, marks=pytest.mark.slow),
     ],

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pairs
 import pytest
+from sampled import each
 
 from dsforge.artifacts import Artifact
 from dsforge.huggingface import config_from_model, tiny
@@ -123,20 +124,11 @@ def wanted(artifact: Artifact) -> tuple[int, int]:
     return settings["zero_optimization"]["stage"], settings["train_batch_size"]
 
 
-EACH_THIRD = [
-    pytest.param(name, marks=[pytest.mark.slow] if place % 3 else [])
-    for place, name in enumerate(pairs.PAIRS)
-]
-
-
-@pytest.mark.parametrize("name", EACH_THIRD)
+@pytest.mark.parametrize("name", each(9, pairs.PAIRS))
 def test_every_generated_config_starts_the_engine(
     name: str, tmp_path: Path, complaints: Complaints
 ) -> None:
-    """The engine takes each ds_config at the real world size and agrees on the batch.
-
-    Two of three are tried by the slow tests only.
-    """
+    """The engine takes each ds_config at the real world size and agrees on the batch."""
     plan, configs, _ = generated(name, tmp_path)
 
     assert len(configs) > 1

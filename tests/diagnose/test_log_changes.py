@@ -7,13 +7,14 @@ dying run prints after its error, or without its last line.
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from parameters import each_fifth
-from scoring import Answer, all_answers
+from sampled import each
+from scoring import ONE_OF, Answer, all_answers, source
 
 from dsforge.diagnose import diagnose_text
 from dsforge.diagnose.log_scanner import ECHOES
@@ -149,6 +150,9 @@ NAMED = [
     and not answer.failure.wrapped
     and not (answer.rule == "error-line" and any(word in answer.failure.text for word in ECHOES))
 ]
+WHOLE = [answer for answer in ANSWERS if not answer.failure.wrapped]
+# What a frame raises stands for its error only where no other follows.
+ENDS_IN_SOURCE = re.compile(r"\n\s*(?:assert|raise) [^\n]*\s*\Z")
 # Errors by the form of their line, in runs of which nothing ended well.
 CAUSES = [
     answer
@@ -157,10 +161,11 @@ CAUSES = [
     and answer.is_error
     and not answer.failure.wrapped
     and not any(word.decode() in answer.failure.text for word in SUCCESS)
+    and not ENDS_IN_SOURCE.search(answer.failure.text)
 ]
 
 
-@pytest.mark.parametrize("answer", each_fifth([a for a in ANSWERS if not a.failure.wrapped]))
+@pytest.mark.parametrize("answer", each(ONE_OF, WHOLE, source))
 def test_the_way_a_log_was_copied_changes_nothing(answer: Answer) -> None:
     """Prefixes of launchers, loggers and mail, colours, fences, line ends of Windows."""
     text = answer.failure.text
@@ -169,7 +174,7 @@ def test_the_way_a_log_was_copied_changes_nothing(answer: Answer) -> None:
     assert {name: rule for name, rule in found.items() if rule != answer.rule} == {}
 
 
-@pytest.mark.parametrize("answer", each_fifth(NAMED))
+@pytest.mark.parametrize("answer", each(ONE_OF, NAMED, source))
 def test_the_end_of_a_run_takes_over_no_failure(answer: Answer) -> None:
     """Processes that die, ranks that wait in vain and launchers come after the error.
 
@@ -181,7 +186,7 @@ def test_the_end_of_a_run_takes_over_no_failure(answer: Answer) -> None:
     assert {name: rule for name, rule in found.items() if rule not in explaining(answer.rule)} == {}
 
 
-@pytest.mark.parametrize("answer", each_fifth(ANSWERS))
+@pytest.mark.parametrize("answer", each(ONE_OF, ANSWERS, source))
 def test_a_text_without_its_last_line_is_not_confidently_wrong(answer: Answer) -> None:
     """What is left may tell less; then the answer is unsure, or what the cause brought about."""
     kept = answer.failure.text.rstrip().rpartition("\n")[0]

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sampled import each
 
 from dsforge.diagnose import diagnose_text
 from dsforge.diagnose.requirement_forms import names_in, requirement_in
@@ -65,7 +66,7 @@ def test_the_forms_of_requirements(message: str, form: str, right: str) -> None:
     assert right in found.right
 
 
-@pytest.mark.parametrize("package", PACKAGES)
+@pytest.mark.parametrize("package", each(4, PACKAGES))
 def test_messages_of_a_package_are_read(package: str) -> None:
     """What is read stands in the message, and a third of a package's messages is read."""
     messages = {text for text in raised(package) if len(text.split()) > 2}

@@ -10,12 +10,13 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from parameters import each_fifth
+from sampled import each
 from scoring import (
     BROAD_AT_MOST,
     KEPT,
     MEASURED,
     NARROW,
+    ONE_OF,
     PAGE,
     SURE,
     UNKNOWN,
@@ -27,6 +28,7 @@ from scoring import (
     failures,
     page,
     proven,
+    source,
 )
 
 from dsforge.diagnose import diagnose_text
@@ -140,7 +142,7 @@ def test_answers_say_nothing_empty() -> None:
         assert cause.fix, answer.failure.source
 
 
-@pytest.mark.parametrize("width", [80, 100, 120])
+@pytest.mark.parametrize("width", each(3, (100, 80, 120)))
 @pytest.mark.parametrize("cut", [hard_cut, word_wrapped])
 def test_lines_that_a_terminal_has_cut_are_read(width: int, cut: Callable[..., list[str]]) -> None:
     """Known errors with long lines, cut at any place, are answered; most by the same rule."""
@@ -175,7 +177,7 @@ def taken_over(answer: Answer, groups: list[str]) -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize("answer", each_fifth(LOGS))
+@pytest.mark.parametrize("answer", each(ONE_OF, LOGS, source))
 def test_harmless_lines_take_over_no_failure(answer: Answer) -> None:
     """Some ordinary lines, others for each failure, leave its answer as it was."""
     chance = random.Random(answer.failure.text)  # noqa: S311
@@ -195,7 +197,7 @@ def test_no_harmless_line_takes_over_a_failure(answer: Answer) -> None:
     assert taken_over(answer, [*groups, *HARMLESS]) == {}
 
 
-@pytest.mark.parametrize("answer", each_fifth([a for a in LOGS if not a.failure.wrapped]))
+@pytest.mark.parametrize("answer", each(ONE_OF, [a for a in LOGS if not a.failure.wrapped], source))
 def test_a_harmless_line_between_two_lines_of_a_failure_changes_nothing(answer: Answer) -> None:
     """Another thread or a child process writes whenever it likes."""
     lines = answer.failure.text.split("\n")
@@ -304,7 +306,7 @@ def test_a_traceback_without_its_begin_and_end_names_the_last_frame(
     cause = diagnose_text(textwrap.indent(f"step 1/9 loss 2.0\n{frames}", prefix))[0]
 
     assert cause.rule == ("assertion-equal" if source else "unknown-end")
-    named = "workers + ranks == devices" if source else "line 253, in infer_rank"
+    named = "workers + ranks == devices" if source else "x.py:253 in infer_rank"
     assert named in cause.message
     assert diagnose_text(f"{frames}{STEPS}\n") == ()
 

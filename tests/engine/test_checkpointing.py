@@ -6,6 +6,7 @@ import itertools
 from typing import Any
 
 import pytest
+from sampled import each
 from test_sequence_kinds import answer
 
 from dsforge.errors import DsforgeError
@@ -50,7 +51,7 @@ def gradients(model: Any, tokens: int) -> list[Any]:
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS))
-@pytest.mark.parametrize("tokens", [20, 32, 33, 100])
+@pytest.mark.parametrize("tokens", each(4, (33, 20, 32, 100)))
 def test_gradients_are_those_of_whole_layers(kind: str, tokens: int) -> None:
     """Whatever is checkpointed, kept in RAM or cut in tiles, in either kind of checkpoint."""
     from dsforge.train.model.checkpointing import checkpoint_layers, tile_mlps

@@ -12,6 +12,7 @@ from concurrent.futures import ProcessPoolExecutor
 import pytest
 from planning import cluster
 from rehearsed import BUCKET, SAMPLES, SMALL, STAGES, TOKENS, Cell, cells, played, proof
+from sampled import each
 
 from dsforge import catalog
 from dsforge.estimate.buckets import ENGINE
@@ -42,7 +43,7 @@ def sample() -> list[Cell]:
     return random.Random(3).sample(quick, SAMPLED)  # noqa: S311 - it only has to be the same
 
 
-@pytest.mark.parametrize("cell", sample(), ids=lambda cell: cell.name)
+@pytest.mark.parametrize("cell", each(3, sample(), lambda cell: cell.name))
 def test_the_simulator_agrees_with_the_engine(cell: Cell, apart: ProcessPoolExecutor) -> None:
     """Weights, gradients, optimizer state, ZeRO's buffers on device and host; peaks."""
     found = apart.submit(proof, cell).result()

@@ -6,6 +6,7 @@ import random
 from typing import Any, get_args
 
 import pytest
+from sampled import each
 
 from dsforge import catalog
 from dsforge.estimate.loss import head_bytes
@@ -99,7 +100,7 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loss, "CHUNK_BYTES", 0)
 
 
-@pytest.mark.parametrize("case", cases(), ids=str)
+@pytest.mark.parametrize("case", each(3, cases(), str))
 def test_both_losses_take_what_is_priced(case: Case) -> None:
     """Within 1 %: indices and sums of rows are left out."""
     for loss in get_args(TrainedLoss):

@@ -16,7 +16,7 @@ from dsforge.specs import Workload
 from dsforge.strategy import FULLY_SHARDED, Strategy
 
 SEED = int(os.environ.get("DSFORGE_SEED", "20261122"))
-FEW, MANY = 200, 2000
+FEW, MANY = 70, 2000
 CHANCE = 0.25
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import ranks
 import runs
+from sampled import each
 from test_train_generated import generated, rows
 from tiny_job import ds_config, write_job
 
@@ -219,7 +220,7 @@ def test_a_second_ctrl_c_ends_at_once(tiny_llama: Path, tmp_path: Path) -> None:
     assert "Traceback" not in said
 
 
-@pytest.mark.parametrize("later_s", [pytest.param(0.0, marks=pytest.mark.slow), 0.5, 3.0])
+@pytest.mark.parametrize("later_s", each(3, (3.0, 0.5, 0.0)))
 def test_of_two_runs_in_one_folder_one_trains(
     later_s: float, tiny_llama: Path, tmp_path: Path
 ) -> None:

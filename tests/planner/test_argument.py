@@ -319,19 +319,25 @@ def test_a_limit_between_the_easier_plan_and_the_fastest_takes_the_fastest(limit
     assert kept.likely <= most
 
 
+LARGE = ("--gpus-per-node", "8", "--nodes")
+
+
 @pytest.mark.parametrize(
     "asked",
     [
-        ("--model", "gpt3-175b", "--gpu", "a100-80gb", "--nodes", "128", "--gpus-per-node", "8"),
-        ("--model", "llama-2-70b", "--gpu", "h100-80gb", "--nodes", "32", "--gpus-per-node", "8"),
+        pytest.param(("llama-2-70b", "--gpu", "h100-80gb", *LARGE, "32"), id="70b-on-256"),
+        pytest.param(
+            ("gpt3-175b", "--gpu", "a100-80gb", *LARGE, "128"),
+            id="175b-on-1024",
+            marks=pytest.mark.slow,
+        ),
     ],
-    ids=["175b-on-1024", "70b-on-256"],
 )
 def test_an_argument_is_found_where_fewer_machines_are_nearly_as_fast(
     asked: tuple[str, ...],
 ) -> None:
     """What a part of the cluster takes bounds the choice on the whole, never that on a piece."""
-    done = CliRunner().invoke(app, ["plan", *asked, "--argue", "--json"])
+    done = CliRunner().invoke(app, ["plan", "--model", *asked, "--argue", "--json"])
 
     assert done.exit_code == 0, done.exception
     found = json.loads(done.stdout)

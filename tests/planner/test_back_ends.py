@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from drawing import draw_request
+from sampled import each
 
 from dsforge.cli.main import app
 from dsforge.errors import DsforgeError
@@ -68,7 +69,7 @@ def _rules(plan: Plan) -> dict[str, str]:
     return {reason.rule: reason.message for reason in plan.choice.reasons}
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", each(2, WAYS))
 def test_no_trained_weights_are_planned_on_megatron(way: Callable[[Request], Request]) -> None:
     """Of random requests; where it is faster, a reason says so and how to ask for it."""
     draw, left_out = Random(SEED), 0  # noqa: S311 - which requests, not which key
@@ -86,7 +87,7 @@ def test_no_trained_weights_are_planned_on_megatron(way: Callable[[Request], Req
     assert left_out
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", each(2, reversed(WAYS)))
 def test_who_asks_for_megatron_is_told_what_to_convert(way: Callable[[Request], Request]) -> None:
     """The plan names the converter, and the tool for data where rows are named."""
     draw, seen = Random(SEED), 0  # noqa: S311 - which requests, not which key

@@ -13,6 +13,7 @@ from math import log
 from typing import Any, NamedTuple
 
 import pytest
+from sampled import each
 
 from dsforge import catalog
 from dsforge.constraints import check
@@ -249,7 +250,7 @@ def preferred(request: Request, found: list[Priced]) -> Priced:
     )
 
 
-@pytest.mark.parametrize("case", CASES, ids=[f"{i}-{c.model}" for i, c in enumerate(CASES)])
+@pytest.mark.parametrize("case", each(4, CASES, lambda case: case.model))
 def test_the_choice_is_the_one_of_brute_force(case: Worked) -> None:
     """The same step time and demands as the best of every combination, and nothing is faster."""
     every = fitting(case.request())

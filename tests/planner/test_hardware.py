@@ -27,7 +27,7 @@ from dsforge.planner.parts import fitting, settled
 from dsforge.planner.preference import choice
 
 SEED = int(os.environ.get("DSFORGE_SEED", "11"))
-FEW, MANY, PARTS = 6, 2000, 20
+FEW, MANY, PARTS = 3, 2000, 20
 ROUNDING = 1 + 1e-9
 
 

@@ -32,7 +32,7 @@ from dsforge.planner.pieces import pieces
 from dsforge.planner.preference import doubt
 
 SEED = int(os.environ.get("DSFORGE_SEED", "8"))
-FEW, MANY = 8, 120
+FEW, MANY = 4, 120
 ROUNDING = 1 + 1e-9
 CARDS = ("v100-32gb", "a100-40gb", "a100-80gb", "h100-80gb", "rtx-4090", "l40s")
 BETTER = {"v100-32gb": "a100-40gb", "a100-40gb": "a100-80gb", "a100-80gb": "h100-80gb"}

@@ -11,6 +11,7 @@ from random import Random
 import pytest
 from drawing import draw_request
 from planning import ask, cluster, lora_workload, workload
+from sampled import each
 
 from dsforge.errors import DsforgeError
 from dsforge.plan import Priced, Request
@@ -147,21 +148,22 @@ def untrue(request: Request) -> list[str]:
     return wrong
 
 
-def test_figures_in_reasons_are_those_of_their_rows() -> None:
+@pytest.mark.parametrize("requests", each(2, (REQUESTS // 3, REQUESTS)))
+def test_figures_in_reasons_are_those_of_their_rows(requests: int) -> None:
     """Of random requests: each number is one of the rows that the reason names."""
     draw = Random(SEED)  # noqa: S311 - which requests, not which key
-    drawn = [draw_request(draw) for _ in range(REQUESTS)]
+    drawn = [draw_request(draw) for _ in range(requests)]
     rows = {"data": DataSpec(train="rows.jsonl")}
     with_data = [
         request.model_copy(update={"workload": request.workload.model_copy(update=rows)})
-        for request in drawn[: REQUESTS // 3]
+        for request in drawn[: requests // 3]
     ]
     wrong = [said for request in (*drawn, *with_data) for said in untrue(request)]
 
     assert wrong == []
 
 
-@pytest.mark.parametrize("times", [2, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("times", each(2, (1, 4)))
 def test_reasons_come_in_the_order_of_what_they_cost(times: int) -> None:
     """A plan that is 1.5x faster is named before one that is 1.1x slower."""
     draw = Random(SEED + 1)  # noqa: S311 - which requests, not which key
@@ -258,7 +260,7 @@ def test_qlora_is_named_where_lora_has_to_offload() -> None:
     assert untrue(request) == []
 
 
-@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize("objective", each(3, OBJECTIVES))
 def test_an_objective_quotes_the_plan_that_follows(objective: Objective) -> None:
     """Of random requests with a budget of tokens: step, GPU-seconds, days and cost are its own."""
     draw, looked = Random(SEED + 2), 0  # noqa: S311 - which requests, not which key
@@ -288,7 +290,7 @@ def test_an_objective_quotes_the_plan_that_follows(objective: Objective) -> None
     assert looked > 1
 
 
-@pytest.mark.parametrize("times", [1, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("times", each(2, (1, 3)))
 def test_a_part_that_does_better_quotes_its_own_step(times: int) -> None:
     """Of random requests over slow networks: the step named is that of the fastest on the part."""
     draw, looked = Random(SEED + 3), 0  # noqa: S311 - which requests, not which key

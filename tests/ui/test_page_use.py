@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from playwright.sync_api import Browser, Page
+from sampled import each
 from ui_page import (
     GREETING,
     Seen,
@@ -151,8 +152,15 @@ def test_the_page_works_after_the_server_is_gone(browser: Browser, exported: Pat
     context.close()
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("size", ["desktop", "phone"])
+@pytest.mark.parametrize(
+    ("scheme", "size"),
+    [
+        ("light", "desktop"),
+        ("dark", "phone"),
+        pytest.param("dark", "desktop", marks=pytest.mark.slow),
+        pytest.param("light", "phone", marks=pytest.mark.slow),
+    ],
+)
 def test_axe_finds_no_violation(page: Page, axe: str, scheme: Any, size: str) -> None:
     """No rule of axe-core is broken on any view, with everything that can be open opened."""
     page.emulate_media(color_scheme=scheme)
@@ -210,7 +218,7 @@ SCREENSHOTS = {
 }
 
 
-@pytest.mark.parametrize("name", SCREENSHOTS)
+@pytest.mark.parametrize("name", each(3, SCREENSHOTS))
 def test_screenshots(name: str, page: Page, tmp_path: Path, update_golden: bool) -> None:
     """Images of the page for the documents; `--update-golden` writes them to docs/images."""
     scheme, size = SCREENSHOTS[name]
