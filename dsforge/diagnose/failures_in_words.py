@@ -24,7 +24,7 @@ LONGEST = 1_500  # characters of a text that may be a question
 MOST_LINES = 8
 LEAST_MINE = 3  # places where somebody speaks of himself, in a question of any length
 LEAST_LINES = 3  # of a report: a title, and what stands below
-LONGEST_MESSAGE, MOST_MESSAGES = 600, 3  # characters and lines of a message without its exception
+LONGEST_MESSAGE, MOST_MESSAGES = 600, 3  # characters and lines of messages without their exception
 MOST_BEFORE = 40  # characters of it before what a rule knows
 NAMES = ("RuntimeError: ", "ValueError: ")  # that it is given, as most have
 QUOTED = 0.9  # factor on the confidence, as a part of a message may be of another one
@@ -51,6 +51,15 @@ _OWN = re.compile(
     r"\?[ \t]*(?:\n|$)|就报|会报|这个问题|请问|我|您好|你好|求问|求助|有没有人|有人知道|大佬|"
     r"报错|怎么|如何|解决|老是|什么|为啥|一直|ですか|ません|できない|까요|습니다|"
     r"\b(?:tengo|ayuda|alguien|por qué|ajuda)\b"
+)
+_NO = re.compile(r"\b(?i:cannot|can't|could not|couldn't|not|no|invalid|unable|missing|illegal)\b")
+_YOURS = re.compile(r"\b[Yy]ou\b[^.!?\n]{0,40}$")  # what a page says to its readers
+_TELLS = re.compile(  # what is no complaint of somebody who speaks of himself
+    r"\bI(?:'ve)? (?:have |just |also )?(?:fix(?:ed)?|releas(?:e|ed)|wrote|written|explain(?:ed)?|"
+    r"show|review(?:ed)?|announce|publish(?:ed)?)\b|\bso I (?:use|take|set|run)\b"
+)
+_FOLLOWED = re.compile(
+    r"\b[Ff]ollow(?:ed|ing) (?:the|this|your|a) (?:\w+ ){0,3}(?:guide|tutorial)\b"
 )
 _MINE = re.compile(r"\b(?:I|I'm|I've|I'd|[Mm]y)\b|我|求助|请问")
 # An end that nothing explains is a failure, and so is what a question asks about.
@@ -89,8 +98,7 @@ _OF_NONE = re.compile(
     r"(?i:(?:if|when)(?! (?:I|we|the|this|it)\b)|should|what is|what does|how to)\b[^\n]{0,80}"
     r"\b(?:see|set|use|happens?|means?|avoid|prevent|handle)\b|"
     r"\b(?:is|are|was|were|been|now) (?:fixed(?! (?:at|to)\b)|solved|resolved)\b|\bworks now\b|"
-    r"(?i:\berror handling\b|\b(?:defeat|techniques?|tutorial|tips)\b|"
-    r"(?<!followed the )(?<!following the )\bguide\b)|"
+    r"(?i:\berror handling\b|\b(?:defeat|techniques?|guide|tutorial|tips)\b)|"
     r"\b(?:is|are|has|have) (?:been )?gone\b|^usage: |"
     r"\bby default\b|\bnot observed\b|\bis avoided\b|\bno problem\b|\bshows that\b|"
     r"\b(?:would like|want) to know (?:whether|if)\b|"
@@ -208,40 +216,47 @@ def met(text: str) -> list[tuple[int, str]]:
 
     They stand in quotes or begin with their exception; around them may stand whatever a report has.
     """
-    if not (_MINE.search(text) or _asks(text)):
-        return []
+    mine = _MINE.search(text) is not None
     return [
         (number, one)
         for number, line in enumerate(text.splitlines(), start=1)
-        if not _CODE.match(line)
-        for start, one in messages(line)
-        if _MET.search(line[:start].rstrip("*_~\"'`“ "))
-        if not (_may(line[:start]) or _says_none(line))
+        if (mine or "?" in line) and not _CODE.match(line) and not _says_none(line)
+        for start, one in messages(line)[:MOST_MESSAGES]
+        if _is_met(line[max(0, start - _LONGEST_TITLE) : start].rstrip("*_~\"'`“ "))
     ]
+
+
+def _is_met(before: str) -> bool:
+    """Whether words before a message say that somebody met it, and not that anybody may."""
+    return bool(_MET.search(before)) and not (_YOURS.search(before) or _may(before))
+
+
+def unexplained(text: str) -> list[tuple[int, str]]:
+    """The messages that somebody met and that say of themselves that something failed."""
+    return [(number, one) for number, one in met(text) if _FAILS.search(one) or _NO.search(one)]
 
 
 def asked(text: str) -> list[tuple[int, str]]:
     """The sentences of a long question in which somebody speaks of himself, or asks."""
-    if len(_MINE.findall(text)) < LEAST_MINE or not _asks(text):
-        return []
-    return [
+    own = [
         (number, line.strip())
         for number, line in enumerate(text.splitlines(), start=1)
         if (_MINE.search(line) or "?" in line) and not _CODE.match(line)
-        if not (_may(line) or _says_none(line))
     ]
-
-
-def _asks(text: str) -> bool:
-    """Whether a text has a question."""
-    return "? " in text or "?\n" in f"{text}\n"
+    asks = any("?" in line for _, line in own)
+    told_of = any(_says_none(line) or _TELLS.search(line) for _, line in own)
+    if len(_MINE.findall(text)) < LEAST_MINE or not asks or told_of:
+        return []
+    return [(number, line) for number, line in own if not _may(line)]
 
 
 def _heads_report(line: str, text: str) -> bool:
     """Whether a first line is the title of a failure, or that of somebody's report."""
     title = _untitled(line)
     words = _has_words(title) and len(title) <= _LONGEST_TITLE
-    if not words or cleaned(line.encode()).form not in ("plain", "error"):
+    if not words or _FRAMES.search(line):
+        return False
+    if cleaned(line.encode()).form not in ("plain", "error"):
         return False
     if _says_none(line.strip()) or _says_none(title) or _OF_GUIDE.search(title):
         return False
@@ -299,7 +314,7 @@ def without_mark(text: str) -> str:
 
 def _says_none(text: str) -> bool:
     """Whether a text says what was done about a failure, or speaks of failures in general."""
-    return bool(_OF_NONE.search(_QUIETLY.sub(_loudly, text)))
+    return bool(_OF_NONE.search(_FOLLOWED.sub("", _QUIETLY.sub(_loudly, text))))
 
 
 def _may(text: str) -> bool:

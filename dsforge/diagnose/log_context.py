@@ -53,7 +53,11 @@ def is_source(window: bytes, start: int) -> bool:
     return b'File "' in before and b", line " in before
 
 
-_BELOW = re.compile(rb"Traceback \(most recent call last\)|^\s{0,8}File \S", re.MULTILINE)
+_BELOW = re.compile(
+    rb"Traceback \(most recent call last\)|^\s{0,8}File \S|"
+    rb"^\[?[~/][^\s\]]{1,300}\.py(?:\]\([^)\s]{1,300}\))? in \w",  # of a notebook
+    re.MULTILINE,
+)
 
 
 def following(
@@ -216,7 +220,8 @@ def frames_below(window: bytes, stop: int) -> str:
     if len(rest) > AHEAD_BYTES or not _BELOW.search(rest):
         return ""
     lines = [cleaned(raw) for raw in rest.split(b"\n")]
-    last = max(number for number, line in enumerate(lines) if _BELOW.search(line.text.encode()))
+    begun = (number for number, line in enumerate(lines) if _BELOW.search(line.text.encode()))
+    last = max(begun, default=0)
     if any(exception_in(line.text) for line in lines[last + 1 :]):
         return ""
     return plain(rest.decode("utf-8", "replace"))

@@ -309,10 +309,9 @@ class _Scanner:
             gave_up = [said for said in lines if _GAVE_UP.search(said[1].text)]
             self._look_for_an_ending(window, gave_up or lines[-END_LINES:])
         frames = [said for said in lines if _FRAME.match(said[1].text)]
-        if frames and self._number(window, frames[-1][0]) < self.progress_line:
-            frames = []  # the run went on after it
         cut_off = frames or [said for said in lines if _begins_traceback(said[1].text)]
-        if cut_off and self._only_notices():
+        went_on = cut_off and self._number(window, cut_off[-1][0]) < self.progress_line
+        if cut_off and not went_on and self._only_notices():
             self._look_for_an_ending(window, cut_off[-1:])
 
     def _nothing_proven(self) -> bool:
@@ -346,8 +345,8 @@ class _Scanner:
         """Add a hit of a rule on the line at a place of the window."""
         place, line = said
         context = lines_before(window, place)
-        if _begins_traceback(line.text):  # and nothing ends it
-            context += plain(window[place : place + AHEAD_BYTES].decode("utf-8", "replace"))
+        if _begins_traceback(line.text):
+            context += f"{line.text}{frames_below(window, bounds(window, place)[1])}"
         if rule not in self.rules or line.text.startswith(OWN):
             return
         self.hits.append(

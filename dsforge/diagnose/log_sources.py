@@ -22,6 +22,7 @@ from dsforge.diagnose.failures_in_words import (
     named,
     reported,
     told,
+    unexplained,
     with_line_ends,
     without_mark,
 )
@@ -135,9 +136,13 @@ def _said_to_be_met(log: Scan, messages: list[tuple[int, str]]) -> tuple[Cause, 
 
 def _unknown(scans: Sequence[Scan]) -> tuple[Cause, ...]:
     """A message that somebody says to have met, and that no rule knows."""
-    if len(scans) != 1:
+    quoted = unexplained(scans[0].text) if len(scans) == 1 else []
+    if not quoted:
         return ()
-    return _said(scans[0], [(number, f"failure: {one}") for number, one in met(scans[0].text)])
+    number, one = quoted[0]
+    found = _said(scans[0], [(number, f"failure: {one}")])
+    message = f"the text quotes a message that no rule knows: {one}"
+    return tuple(cause._replace(message=message) for cause in found[:1])
 
 
 def _said(

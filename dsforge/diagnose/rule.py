@@ -117,7 +117,7 @@ class MatchedLine(NamedTuple):
     when: str  # ISO time at or before the line; empty where the log has none
     text: str
     values: Mapping[str, str]  # the pattern's groups; empty where a group took no part
-    before: str  # the lines before it, as many as fit
+    before: str  # the lines before it, as many as fit; with a cut traceback's frames below it
     phase: str  # what the run was doing, from the last line that says so
     form: Form = "error"
     after: str = ""  # the lines after it, where the text is short: settings, or who reports it

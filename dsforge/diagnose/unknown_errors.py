@@ -23,10 +23,8 @@ _FRAME = re.compile(
 )
 _INSTALLED = re.compile(r"[/\\](?:site|dist)-packages[/\\](?P<package>[A-Za-z_]\w{0,60})")
 _FOREIGN = re.compile(
-    r"[/\\]lib(?:64)?[/\\]python\d|"
-    r"(?i:[/\\](?:python\d{1,4}|(?:ana|mini)conda\d?|envs[/\\][^/\\\n]{1,60})"  # Windows
-    r"[/\\]lib[/\\])|"
-    r"[/\\](?:bin|Scripts)[/\\]|^<|transformers_modules"
+    r"[/\\]lib(?:64)?[/\\]python\d|[/\\]bin[/\\]|^<|transformers_modules|"
+    r"(?i:\\(?:python\d{1,4}|(?:ana|mini)conda\d?|\.?v?env|envs\\[^\\\n]{1,60})\\(?:lib|scripts)\\)"
 )
 _VARIABLE = re.compile(r"'[^'\n]{0,200}'|\"[^\"\n]{0,200}\"|`[^`\n]{0,200}`|\S*/\S*|\S*\d\S*")
 _ASSERTED = re.compile(r"\bassert ([^\n,]{1,160}? % [^\n,]{1,80} == 0)")

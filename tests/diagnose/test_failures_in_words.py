@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from dsforge.diagnose import diagnose_text
@@ -112,6 +114,69 @@ def test_what_somebody_says_to_have_met_is_read(said: str, rule: str) -> None:
     assert diagnose_text(f"print({said!r})\n\n{SETTINGS}") == ()
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "I trained the model and it prints `all checks passed, training complete`.",
+        "When I run the tests, pytest reports `12 passed in 3.4 s`.",
+        "I see 'Saved model to /tmp/x' as expected. Can I close this?",
+        "I get `accuracy of 92.1 percent` on the test set with my model.",
+        "My notes: the tokenizer returns `a list of ints` for each row.",
+        "For how I did it see `docs/how to run.md`.",
+        'message: "Build finished and image pushed"\nquestion: is it ok? yes',
+        """## Troubleshooting
+
+- You get `RuntimeError: CUDA out of memory`: reduce the batch size.
+- It says `NCCL timeout in watchdog`: check the network.
+
+Questions? Open an issue.""",
+    ],
+)
+def test_what_was_met_and_is_no_failure_stays_without_answer(text: str) -> None:
+    """People quote what went well, too, and pages tell their readers what they may meet."""
+    assert diagnose_text(text) == ()
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        """I release my library today.
+I fixed the hang with two nodes. My trainer no longer runs out of memory.
+I am happy. Questions?""",
+        """I review my pull request.
+I think training is slow with one worker, so I use eight.
+My GPU has 24 GB, and my batch of 32 runs out of memory, so I take 16. Does that help?""",
+        """I wrote my own tutorial.
+I explain how the loss becomes NaN in fp16 and why my model hangs.
+Do you like it?""",
+    ],
+)
+def test_what_somebody_tells_of_his_own_work_is_no_question(said: str) -> None:
+    """However long the list below it."""
+    assert diagnose_text(f"{said}\n\n{SETTINGS}") == ()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "I followed the official guide and training hangs with two nodes. Why?",
+        "Following the setup guide my training hangs at NCCL init on two nodes, why?",
+    ],
+)
+def test_who_followed_a_guide_writes_none(text: str) -> None:
+    """A guide that somebody names is not what they write."""
+    assert diagnose_text(text)[0].rule == "hang-told"
+
+
+@pytest.mark.parametrize("quote", ["' ", "'a b c d e' ", '"RuntimeError: no" '])
+def test_many_quotes_take_no_time(quote: str) -> None:
+    """Of a line a few messages are read, and of what stands before each only the end."""
+    start = time.process_time()
+    diagnose_text("I see " + quote * (4_400 // len(quote)))
+
+    assert time.process_time() - start < 2
+
+
 def test_a_long_question_is_read_where_somebody_speaks_of_himself() -> None:
     """Between lists and settings that say nothing."""
     asked = "My training takes 140 seconds per iteration with an RTX 3060."
@@ -130,14 +195,22 @@ def test_a_long_question_is_read_where_somebody_speaks_of_himself() -> None:
         ("[/content/train.py](https://colab.example) in main(args)", "/content/train.py in main"),
     ],
 )
-def test_a_notebook_whose_traceback_breaks_off_names_its_error(frame: str, where: str) -> None:
+@pytest.mark.parametrize("above", ["", "-" * 75 + "\n", "Here is what I see\n"])
+def test_a_notebook_whose_traceback_breaks_off_names_its_error(
+    frame: str, where: str, above: str
+) -> None:
     """Notebooks put the name above the frames; the message, which stands below them, is missing."""
     heading = "FrobError" + " " * 33 + "Traceback (most recent call last)"
-    cause = diagnose_text(f"Here is what I see\n{heading}\nCell In[3], line 1\n{frame}")[0]
+    text = f"{above}{heading}\nCell In[3], line 1\n{frame}"
+    cause = diagnose_text(text)[0]
 
     assert cause.rule == "unknown-end"
     assert "FrobError" in cause.message
     assert where in cause.message
+    steps = "\n".join(
+        f"{{'loss': 2.{step}, 'grad_norm': 1.5, 'epoch': 0.{step}}}" for step in range(9)
+    )
+    assert diagnose_text(f"{text}\n{steps}") == ()
 
 
 def test_a_title_above_a_description_is_read() -> None:

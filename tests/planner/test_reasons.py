@@ -163,7 +163,7 @@ def test_figures_in_reasons_are_those_of_their_rows(requests: int) -> None:
     assert wrong == []
 
 
-@pytest.mark.parametrize("times", each(2, (1, 4)))
+@pytest.mark.parametrize("times", each(2, (2, 4)))
 def test_reasons_come_in_the_order_of_what_they_cost(times: int) -> None:
     """A plan that is 1.5x faster is named before one that is 1.1x slower."""
     draw = Random(SEED + 1)  # noqa: S311 - which requests, not which key

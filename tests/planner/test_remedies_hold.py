@@ -130,7 +130,7 @@ def test_host_ram_is_named_where_it_is_missing() -> None:
 
 def test_a_second_copy_that_nobody_asked_for_is_not_taken_away() -> None:
     """What comes nearest to fitting has none."""
-    for request, nearest in misfits(FEW // 3):
+    for request, nearest in misfits(3):
         assert nearest.strategy.hpz_partition_size == 1
         assert not any("second copy" in remedy for remedy in said(request))
 
