@@ -18,7 +18,8 @@ from dsforge.errors import EXIT_FINDINGS
 from dsforge.units import TFLOP
 
 ROOT = Path(__file__).resolve().parents[1]
-CORE_BYTES = 47e6
+CORE_BYTES = 43e6
+INSTALLED_BYTES = 47e6  # with the byte code of all packages, too
 HELP_S = 0.12
 # Packages of the extras, all of which are installed where the tests run, are hidden.
 WITHOUT_EXTRAS = """
@@ -161,7 +162,7 @@ def test_a_fresh_environment_holds_the_core_alone(tmp_path: Path) -> None:
     subprocess.run([tmp_path / "venv/bin/pip", "install", "--quiet", str(ROOT)], check=True)
     program = tmp_path / "venv/bin/dsforge"
 
-    assert installed_bytes(folder) - before < CORE_BYTES
+    assert installed_bytes(folder) - before < INSTALLED_BYTES
     assert not (folder / "numpy").exists()
     assert min(seconds_of(program, "--help") for _ in range(5)) < HELP_S
 

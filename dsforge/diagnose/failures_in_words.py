@@ -10,14 +10,7 @@ from __future__ import annotations
 import re
 
 from dsforge.diagnose.log_line import cleaned
-from dsforge.diagnose.quoted_messages import (
-    ATTRIBUTE,
-    CALL,
-    EXCEPTION,
-    messages,
-    quoted,
-    unlabelled,
-)
+from dsforge.diagnose.quoted_messages import EXCEPTION, messages, quoted, raised, unlabelled
 from dsforge.diagnose.rule import ANSWERS, MatchedLine
 
 LONGEST = 1_500  # characters of a text that may be a question
@@ -238,6 +231,8 @@ def unexplained(text: str) -> list[tuple[int, str]]:
 
 def asked(text: str) -> list[tuple[int, str]]:
     """The sentences of a long question in which somebody speaks of himself, or asks."""
+    if len(_MINE.findall(text)) < LEAST_MINE:
+        return []
     own = [
         (number, line.strip())
         for number, line in enumerate(text.splitlines(), start=1)
@@ -245,9 +240,7 @@ def asked(text: str) -> list[tuple[int, str]]:
     ]
     asks = any("?" in line for _, line in own)
     told_of = any(_says_none(line) or _TELLS.search(line) for _, line in own)
-    if len(_MINE.findall(text)) < LEAST_MINE or not asks or told_of:
-        return []
-    return [(number, line) for number, line in own if not _may(line)]
+    return [] if told_of or not asks else [one for one in own if not _may(one[1])]
 
 
 def _heads_report(line: str, text: str) -> bool:
@@ -342,9 +335,9 @@ def bare_messages(text: str) -> list[tuple[int, str]]:
     return named([(n, line.strip()) for n, line in enumerate(lines, start=1) if line.strip()])
 
 
-def named(messages: list[tuple[int, str]]) -> list[tuple[int, str]]:
+def named(bare: list[tuple[int, str]]) -> list[tuple[int, str]]:
     """Messages without their exception's name, with the names that most have."""
-    return [(number, name + one) for number, one in messages for name in NAMES]
+    return [(number, name + one) for number, one in bare for name in NAMES]
 
 
 def is_bare(hit: MatchedLine) -> bool:
@@ -368,7 +361,7 @@ def _is_title(text: str) -> bool:
 def _complaints(line: str) -> list[str]:
     """What somebody says of a failure of their own, where a line names no exception."""
     line = unlabelled(line).lstrip("\"'`")
-    if any(form.search(line) for form in (EXCEPTION, ATTRIBUTE, CALL)):
+    if raised(line):
         return []
     failing = (one for one in _SENTENCE.split(line) if _FAILS.search(one))
     return [] if any(_may(one) for one in failing) else [line]

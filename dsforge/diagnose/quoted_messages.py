@@ -11,10 +11,10 @@ EXCEPTION = re.compile(
 _QUOTES = re.compile(
     r"“([^”\n]{8,400})”|\"([^\"\n]{8,400})\"|`([^`\n]{8,400})`|(?<!\w)'([^\n]{8,400}?)'(?![\w:])"
 )
-ATTRIBUTE = re.compile(  # a title that left out the quotes
+_ATTRIBUTE = re.compile(  # a title that left out the quotes
     r"(?<![\w'])(?P<owner>\w{2,80}) object has no attribute [`'\"]?(?P<name>\w{1,80})"
 )
-CALL = re.compile(
+_CALL = re.compile(
     r"(?<![A-Za-z0-9_.])(?P<call>[A-Za-z_]\w{1,60}\(\) "
     r"(?:takes \d|missing \d|got an unexpected|got multiple)[^\n]{3,160})"
 )
@@ -31,15 +31,22 @@ def quoted(line: str) -> list[str]:
 
 def messages(line: str) -> list[tuple[int, str]]:
     """The messages that a line quotes, each with the place where it begins."""
-    if found := EXCEPTION.search(line):
-        return [(found.start(), f"{found['kind']}: {_closed(found['what'].rstrip('*_~`'))}")]
-    if found := ATTRIBUTE.search(line):
-        what = f"'{found['owner']}' object has no attribute '{found['name']}'"
-        return [(found.start(), f"AttributeError: {what}")]
-    if found := CALL.search(line):
-        return [(found.start(), f"TypeError: {found['call']}")]
+    if named := raised(line):
+        return [named]
     in_quotes = [(m.start(), next(filter(None, m.groups()))) for m in _QUOTES.finditer(line)]
     return [(start, one) for start, one in in_quotes if " " in one]
+
+
+def raised(line: str) -> tuple[int, str] | None:
+    """The exception that a line tells of, as Python prints it, with the place where it begins."""
+    if found := EXCEPTION.search(line):
+        return found.start(), f"{found['kind']}: {_closed(found['what'].rstrip('*_~`'))}"
+    if found := _ATTRIBUTE.search(line):
+        what = f"'{found['owner']}' object has no attribute '{found['name']}'"
+        return found.start(), f"AttributeError: {what}"
+    if found := _CALL.search(line):
+        return found.start(), f"TypeError: {found['call']}"
+    return None
 
 
 def unlabelled(line: str) -> str:

@@ -103,8 +103,8 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
         "rehearse --model gpt2 --gpu v100-32gb --gpus-per-node 2 --json",
     ),
 }
-OF_CASE = {"rehearse": pytest.mark.engine, "validate_figures": pytest.mark.slow}
-MARKED = [pytest.param(*case, id=name, marks=OF_CASE.get(name, [])) for name, case in CASES.items()]
+MARKS = {"rehearse": pytest.mark.engine, "validate_figures": pytest.mark.slow}
+MARKED = [pytest.param(*case, id=name, marks=MARKS.get(name, [])) for name, case in CASES.items()]
 
 
 OF_JOBS = {"submit", "status", "logs", "cancel"}  # of runs that were started: tests/jobs
