@@ -201,7 +201,7 @@ def last_frames(context: str) -> str:
         if line.form != "notice" and (frame or line.form == "error"):
             kept.append(line.text)
         elif reports_loss(line.text):
-            kept.clear()
+            kept, ended = [], False
     return "\n".join(kept)
 
 
