@@ -39,13 +39,11 @@ ops: $(VENV)/.installed system
 # Launches have the machine to themselves; the others share it between two processes. Both parts run
 # whatever becomes of the first: a failed launch must not hide what else is broken. `make test` tries the
 # same inputs of each property whenever it runs on the same code, as a commit is good or it is not;
-# `make test-all` and pytest by itself look for new ones. CORPORA launch nothing, and answer thousands of
-# texts while they are collected.
-CORPORA := tests/diagnose/test_threads.py tests/diagnose/test_log_changes.py
+# `make test-all` and pytest by itself look for new ones.
 define run-tests
 @failed=0; \
 echo "== tests that launch ranks"; \
-$(BIN)/python -m pytest -m "launch$(1)" $(2) $(addprefix --ignore=,$(CORPORA)) || failed=1; \
+$(BIN)/python -m pytest -m "launch$(1)" $(2) || failed=1; \
 echo "== all other tests"; \
 $(BIN)/python -m pytest -m "not launch$(1)" $(2) -n 2 --dist loadfile || failed=1; \
 exit $$failed

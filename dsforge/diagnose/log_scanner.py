@@ -28,6 +28,7 @@ from dsforge.diagnose.log_context import (
     last_time,
     lines_before,
     raised_in_source,
+    raised_last,
     taken_back,
     wrapped,
 )
@@ -114,7 +115,7 @@ def scan(chunks: Iterable[bytes], file: str, rules: Rulebook) -> Scan:
             used = scanner.look(bytes(held), len(held) - AHEAD_BYTES)
             del held[:used]
     scanner.look(bytes(held), len(held))
-    scanner.look_across_cuts(bytes(held))
+    scanner.look_across_lines(bytes(held))
     scanner.look_at_the_end(bytes(held))
     hits = sorted(scanner.hits, key=lambda hit: hit.line)
     lines = scanner.lines_before + held.count(b"\n")
@@ -274,20 +275,30 @@ class _Scanner:
                 )
             )
 
-    def look_across_cuts(self, window: bytes) -> None:
-        """Where no cause is known: the words that a terminal has divided between two lines."""
+    def look_across_lines(self, window: bytes) -> None:
+        """Where no cause is known: words that a terminal has divided between two lines.
+
+        So with the error that the source below the last frame raises, which has them in quotes.
+        """
         lasting = (hit for hit in self.hits if hit.line >= self.progress_line)
         if any(hit.rule.kind in ANSWERS and not proves_nothing(hit) for hit in lasting):
             return
-        places = cut_lines(window, max(window.rfind(b"\n", 0, max(0, len(window) - END_BYTES)), 0))
-        text = b"\n".join(joined for _, joined in places)
+        start = max(window.rfind(b"\n", 0, max(0, len(window) - END_BYTES)), 0)
+        self._match_in(cut_lines(window, start), window, ANSWERS)
+        self._match_in(raised_last(window, start), window, (*ANSWERS, "family"))
+
+    def _match_in(
+        self, lines: list[tuple[tuple[int, int], bytes]], window: bytes, kinds: tuple[str, ...]
+    ) -> None:
+        """Try the rules of these kinds on lines of the window that are read as another text."""
+        text = b"\n".join(read for _, read in lines)
         for needle in self.rules.needles_in(text.translate(None, DIGITS)):
             if needle not in text or needle not in self._by_needle:
                 continue
             names = self._by_needle[needle]
-            rules = [rule for name in names if (rule := self.rules[name]).kind in ANSWERS]
-            for line, joined in places:
-                if needle in joined:
+            rules = [rule for name in names if (rule := self.rules[name]).kind in kinds]
+            for line, read in lines:
+                if needle in read:
                     self._match(rules, window, line, window.lower())
 
     def look_at_the_end(self, window: bytes) -> None:

@@ -34,7 +34,7 @@ BATCHES = tuple(
     "fortyfourth fortyfifth fortysixth".split()
 )
 KEPT = ("seventh_kept",)  # no rule was written from these before `tenth`
-ONE_OF = 10  # failures are changed and read again at every commit, the others by the slow tests
+PARTS = range(20)  # of the failures; one is changed and read again at every commit, others slow
 UNKNOWN = "unknown"  # the label of a failure that no rule is meant to know
 PAGE_TEXT = """\
 # Diagnosis on failures that people reported
@@ -269,6 +269,8 @@ class Answer(NamedTuple):
     rule: str
     confidence: float
     is_error: bool = False  # by the form of its line
+    message: str = ""
+    fix: str = ""
 
     @property
     def known(self) -> bool:
@@ -283,15 +285,11 @@ class Answer(NamedTuple):
         return self.rule == self.failure.cause
 
 
-def source(answer: Answer) -> str:
-    """The thread that a failure stands in."""
-    return answer.failure.source
-
-
 @cache
 def document(name: str) -> Any:
     """One file of the corpus."""
-    return yaml.safe_load((THREADS / f"{name}.yaml").read_text(encoding="utf-8"))
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    return yaml.load((THREADS / f"{name}.yaml").read_text(encoding="utf-8"), loader)  # noqa: S506
 
 
 def failures(batches: tuple[str, ...] = BATCHES) -> list[Failure]:
@@ -310,16 +308,28 @@ def failures(batches: tuple[str, ...] = BATCHES) -> list[Failure]:
     ]
 
 
+@cache
+def logs() -> list[Failure]:
+    """The failures that a log shows, so that lines may be put into them."""
+    return [failure for failure in failures() if not failure.told]
+
+
+def part_of_logs(part: int) -> list[Answer]:
+    """What diagnosis says first of one part of these."""
+    return [answered(failure) for failure in logs()[part :: len(PARTS)]]
+
+
+@cache
 def answered(failure: Failure) -> Answer:
     """What diagnosis says first of a failure."""
     causes = diagnose_text(failure.text)
     if not causes:
         return Answer(failure, "", 0.0)
-    is_error = any(hit.form == "error" for hit in causes[0].hits)
-    return Answer(failure, causes[0].rule, causes[0].confidence, is_error)
+    first = causes[0]
+    is_error = any(hit.form == "error" for hit in first.hits)
+    return Answer(failure, first.rule, first.confidence, is_error, first.message, first.fix)
 
 
-@cache
 def all_answers() -> list[Answer]:
     """What diagnosis says first of each failure that rules were written for."""
     return [answered(failure) for failure in failures()]

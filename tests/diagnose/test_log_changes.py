@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sampled import each
-from scoring import ONE_OF, Answer, all_answers, source
+from scoring import PARTS, Answer, answered, logs, part_of_logs
 
 from dsforge.diagnose import diagnose_text
 from dsforge.diagnose.log_scanner import ECHOES
@@ -23,7 +23,6 @@ from dsforge.diagnose.rulebook import rulebook
 from dsforge.diagnose.run_phases import SUCCESS
 
 RULES = rulebook()
-ANSWERS = [answer for answer in all_answers() if not answer.failure.told]
 TRIED = 2  # forms, and ends, of each failure; all of them together over the corpus
 
 
@@ -141,63 +140,81 @@ ENDS: dict[str, Callable[[str], str]] = {
         "non-zero exit status 1."
     ),
 }
-# What only says that something failed gives way to a line that says how.
-NAMED = [
-    answer
-    for answer in ANSWERS
-    if RULES[answer.rule].kind not in ("exit", "echo", "hint")
-    and answer.rule not in ("unknown-end", "traceback-in-one-line")
-    and not answer.failure.wrapped
-    and not (answer.rule == "error-line" and any(word in answer.failure.text for word in ECHOES))
-]
-WHOLE = [answer for answer in ANSWERS if not answer.failure.wrapped]
 # What a frame raises stands for its error only where no other follows.
 ENDS_IN_SOURCE = re.compile(r"\n\s*(?:assert|raise) [^\n]*\s*\Z")
-# Errors by the form of their line, in runs of which nothing ended well.
-CAUSES = [
-    answer
-    for answer in ANSWERS
-    if RULES[answer.rule].kind == "cause"
-    and answer.is_error
-    and not answer.failure.wrapped
-    and not any(word.decode() in answer.failure.text for word in SUCCESS)
-    and not ENDS_IN_SOURCE.search(answer.failure.text)
-]
 
 
-@pytest.mark.parametrize("answer", each(ONE_OF, WHOLE, source))
-def test_the_way_a_log_was_copied_changes_nothing(answer: Answer) -> None:
+def is_named(answer: Answer) -> bool:
+    """Whether an answer says how a run failed; what only says that it did gives way to that."""
+    return (
+        RULES[answer.rule].kind not in ("exit", "echo", "hint")
+        and answer.rule not in ("unknown-end", "traceback-in-one-line")
+        and not answer.failure.wrapped
+        and not (
+            answer.rule == "error-line" and any(word in answer.failure.text for word in ECHOES)
+        )
+    )
+
+
+def is_cause(answer: Answer) -> bool:
+    """Whether an answer is to an error, by the form of its line, of a run that did not end well."""
+    return (
+        RULES[answer.rule].kind == "cause"
+        and answer.is_error
+        and not answer.failure.wrapped
+        and not any(word.decode() in answer.failure.text for word in SUCCESS)
+        and not ENDS_IN_SOURCE.search(answer.failure.text)
+    )
+
+
+CAUSES = st.sampled_from(logs()).map(answered).filter(is_cause)
+
+
+@pytest.mark.parametrize("part", each(len(PARTS), PARTS))
+def test_the_way_a_log_was_copied_changes_nothing(part: int) -> None:
     """Prefixes of launchers, loggers and mail, colours, fences, line ends of Windows."""
-    text = answer.failure.text
-    found = {name: first(form(text)) for name, form in some(FORMS, text).items()}
+    whole = [answer for answer in part_of_logs(part) if not answer.failure.wrapped]
+    changed = {
+        (answer.failure.source, name): rule
+        for answer in whole
+        for name, form in some(FORMS, answer.failure.text).items()
+        if (rule := first(form(answer.failure.text))) != answer.rule
+    }
 
-    assert {name: rule for name, rule in found.items() if rule != answer.rule} == {}
+    assert changed == {}
 
 
-@pytest.mark.parametrize("answer", each(ONE_OF, NAMED, source))
-def test_the_end_of_a_run_takes_over_no_failure(answer: Answer) -> None:
+@pytest.mark.parametrize("part", each(len(PARTS), PARTS))
+def test_the_end_of_a_run_takes_over_no_failure(part: int) -> None:
     """Processes that die, ranks that wait in vain and launchers come after the error.
 
     Another answer is one that says why the first one's process died.
     """
-    text = answer.failure.text
-    found = {name: first(end(text)) for name, end in some(ENDS, text).items()}
+    changed = {
+        (answer.failure.source, name): rule
+        for answer in filter(is_named, part_of_logs(part))
+        for name, end in some(ENDS, answer.failure.text).items()
+        if (rule := first(end(answer.failure.text))) not in explaining(answer.rule)
+    }
 
-    assert {name: rule for name, rule in found.items() if rule not in explaining(answer.rule)} == {}
+    assert changed == {}
 
 
-@pytest.mark.parametrize("answer", each(ONE_OF, ANSWERS, source))
-def test_a_text_without_its_last_line_is_not_confidently_wrong(answer: Answer) -> None:
+@pytest.mark.parametrize("part", each(len(PARTS), PARTS))
+def test_a_text_without_its_last_line_is_not_confidently_wrong(part: int) -> None:
     """What is left may tell less; then the answer is unsure, or what the cause brought about."""
-    kept = answer.failure.text.rstrip().rpartition("\n")[0]
-    causes = diagnose_text(kept)
-    named = causes[0].rule if causes and causes[0].confidence >= CONFIDENT else ""
+    wrong = {}
+    for answer in part_of_logs(part):
+        causes = diagnose_text(answer.failure.text.rstrip().rpartition("\n")[0])
+        named = causes[0].rule if causes and causes[0].confidence >= CONFIDENT else ""
+        if named and named != answer.rule and answer.rule not in explaining(named):
+            wrong[answer.failure.source] = named
 
-    assert not named or named == answer.rule or answer.rule in explaining(named)
+    assert wrong == {}
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.sampled_from(CAUSES), st.sampled_from(CAUSES))
+@given(CAUSES, CAUSES)
 def test_of_two_errors_the_first_is_the_cause(one: Answer, other: Answer) -> None:
     """Whatever fails afterwards, unless it says why the first one happened."""
     text = f"{one.failure.text}\n{other.failure.text}"

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import cache
 from statistics import mean
 
@@ -53,14 +54,12 @@ def figures() -> tuple[Judged, ...]:
     return tuple(found)
 
 
-def classes() -> dict[str, tuple[Judged, ...]]:
-    """Values whose widths are alike."""
-    return {
-        "Step time, named software": runs("step_time"),
-        "Memory, named software": runs("memory"),
-        "Step time, scripts of others": tuple(v for v in figures() if v.kind == "step"),
-        "Memory, scripts of others": tuple(v for v in figures() if v.kind == "memory"),
-    }
+CLASSES: dict[str, Callable[[], tuple[Judged, ...]]] = {  # values whose widths are alike
+    "Step time, named software": lambda: runs("step_time"),
+    "Memory, named software": lambda: runs("memory"),
+    "Step time, scripts of others": lambda: tuple(v for v in figures() if v.kind == "step"),
+    "Memory, scripts of others": lambda: tuple(v for v in figures() if v.kind == "memory"),
+}
 
 
 def line(name: str, found: SourceIntervals) -> str:
@@ -73,7 +72,8 @@ def line(name: str, found: SourceIntervals) -> str:
 def page() -> str:
     """Every class and source in Markdown."""
     parts = []
-    for title, values in classes().items():
+    for title, of_class in CLASSES.items():
+        values = of_class()
         sources = by_source(values)
         lines = [line(name, found) for name, found in sources.items()]
         over = SourceIntervals(
@@ -96,14 +96,14 @@ def test_the_page_of_intervals_shows_the_present_ones(update_golden: bool) -> No
     assert PAGE.read_text(encoding="utf-8") == page()
 
 
-@pytest.mark.parametrize("name", classes())
+@pytest.mark.parametrize("name", CLASSES)
 def test_intervals_score_better_than_a_constant_ratio(name: str) -> None:
     """Over the sources of a class, each with the same weight.
 
     Memory of named software is level: ZeRO-3's reserved memory (rows stas) varies less than was
     allowed for.
     """
-    sources = by_source(classes()[name]).values()
+    sources = by_source(CLASSES[name]()).values()
     mine, constant = (
         mean(getattr(found, field) for found in sources) for field in ("score", "constant_score")
     )
@@ -111,10 +111,10 @@ def test_intervals_score_better_than_a_constant_ratio(name: str) -> None:
     assert mine < LEVEL * constant
 
 
-@pytest.mark.parametrize("name", classes())
+@pytest.mark.parametrize("name", CLASSES)
 def test_intervals_hold_four_fifths(name: str) -> None:
     """Between 72 and 90 % in the mean of sources, and nearly so with each source left out."""
-    sources = by_source(classes()[name]).values()
+    sources = by_source(CLASSES[name]()).values()
 
     assert 0.72 <= mean(found.inside for found in sources) <= 0.9
     assert 0.65 <= mean(found.inside_without for found in sources) <= 0.95
