@@ -6,6 +6,7 @@ import re
 from typing import NamedTuple
 
 from dsforge.diagnose.rule import MatchedLine
+from dsforge.diagnose.traceback_frames import last_traceback
 from dsforge.diagnose.unknown_errors import unknown_error
 
 _ALPACA = re.compile(r"instruction|input|output|response")
@@ -193,7 +194,7 @@ def data_format(hits: tuple[MatchedLine, ...]) -> dict[str, str]:
     hit = hits[0]
     key = hit.values.get("key", "")
     remedy = next((fix for name, fix in _FORMATS if name.fullmatch(key)), "")
-    frames = hit.before.rpartition("Traceback (most recent call last)")[2]
+    frames = last_traceback(hit.before)
     of_format = remedy or key in _OF_TRAINERS
     for trainer, fix in _TRAINERS:
         if trainer.search(frames) and of_format and not _VISION.fullmatch(key):

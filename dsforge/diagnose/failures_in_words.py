@@ -12,6 +12,7 @@ import re
 from dsforge.diagnose.log_line import cleaned
 from dsforge.diagnose.quoted_messages import EXCEPTION, messages, quoted, raised, unlabelled
 from dsforge.diagnose.rule import ANSWERS, MatchedLine
+from dsforge.diagnose.traceback_frames import TRACEBACK, is_frame
 
 LONGEST = 1_500  # characters of a text that may be a question
 MOST_LINES = 8
@@ -120,9 +121,6 @@ _LOST_END = re.compile(
     r"\s+(?=File \"[^\"\n]{1,300}\", line \d)|"
     r"\s+(?=(?:\w{1,40}\.){0,6}[A-Z]\w{1,60}(?:Error|Exception): )"
 )
-_FRAMES = re.compile(
-    r"Traceback \(most recent call last\)|^\s{0,8}File \"[^\"\n]{1,300}\", line \d"
-)
 _CODE = re.compile(r"^\s*(?:except|raise|assert|return|print|if|for|with|import|from|def|class)\b")
 _WITHOUT_BLANKS = re.compile(r"[\u3040-\u30ff\u4e00-\u9fff\uac00-\ud7af]{4}")
 _MARK = re.compile(r"\A\s{0,8}#{1,4} ")
@@ -160,8 +158,13 @@ def above_frames(text: str) -> list[tuple[int, str]]:
 def _words_and_log(text: str) -> tuple[list[str], list[str]]:
     """The lines above the first frame of a traceback, and those from it on."""
     lines = text.splitlines()
-    first = next((n for n, line in enumerate(lines) if _FRAMES.search(line)), len(lines))
+    first = next((n for n, line in enumerate(lines) if _shows_traceback(line)), len(lines))
     return lines[:first], lines[first:]
+
+
+def _shows_traceback(line: str) -> bool:
+    """Whether a line heads a traceback, whatever stands before that, or is a frame."""
+    return TRACEBACK in line or is_frame(line)
 
 
 def complaints(text: str) -> list[tuple[int, str]]:
@@ -247,7 +250,7 @@ def _heads_report(line: str, text: str) -> bool:
     """Whether a first line is the title of a failure, or that of somebody's report."""
     title = _untitled(line)
     words = _has_words(title) and len(title) <= _LONGEST_TITLE
-    if not words or _FRAMES.search(line):
+    if not words or _shows_traceback(line):
         return False
     if cleaned(line.encode()).form not in ("plain", "error"):
         return False

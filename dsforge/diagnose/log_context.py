@@ -14,13 +14,13 @@ from dsforge.diagnose.line_forms import LEVELS, exception_in, is_listed, is_ment
 from dsforge.diagnose.log_line import LONGEST, Line, cleaned, plain
 from dsforge.diagnose.rule import Rule
 from dsforge.diagnose.run_phases import reports_loss
+from dsforge.diagnose.traceback_frames import holds_traceback, last_traceback, names_frame
 
 AHEAD_BYTES = 16_000  # a hit this close to the end waits for what follows it
 BEFORE_BYTES = 8_000  # context that stays behind
 INTERLEAVED = 4  # ranks whose lines may stand between two lines of one
 BELOW_AN_ASSERTION = 32  # lines in which its error is looked for: marks, and what others print
 _LINE = re.compile(rb"[^\r\n]+")
-_FRAME = re.compile(r'File "|\.py(?:\]\(https?://[^)\s]{1,60}\))?(?:: ?| in )')  # notebooks, too
 _FAILED = re.compile(rb"AssertionError(?:\x1b\[[\d;]{0,9}m|[ \t\r])*(?:\n|\Z)")  # without a message
 CUT_LINES = 6  # of one message, in which words are looked for that make it another
 _ERROR = re.compile(r"(?:\w{1,60}\.){0,6}[A-Z]\w{0,60}(?:Error|Exception|Interrupt|Exit)\b")
@@ -52,13 +52,6 @@ def is_source(window: bytes, start: int) -> bool:
     """Whether the line before names a frame: then this one is source code, and proves nothing."""
     before = window[max(0, start - LONGEST) : max(0, start - 1)].rpartition(b"\n")[2]
     return b'File "' in before and b", line " in before
-
-
-_BELOW = re.compile(
-    rb"Traceback \(most recent call last\)|^\s{0,8}File \S|"
-    rb"^\[?[~/][^\s\]]{1,300}\.py(?:\]\([^)\s]{1,300}\))? in \w",  # of a notebook
-    re.MULTILINE,
-)
 
 
 def following(
@@ -97,7 +90,7 @@ def failed_assertion(window: bytes, stop: int, said: Line) -> Line | None:
     if not _FAILED.search(window, stop, stop + AHEAD_BYTES):
         return None  # cheap: most assertions in a log are source lines that did not fail
     after = (line.strip() for _, line in _after(window, stop, said, BELOW_AN_ASSERTION))
-    own = takewhile(lambda line: not _FRAME.search(line), after)
+    own = takewhile(lambda line: not names_frame(line), after)
     if "AssertionError" not in own:
         return None
     return said._replace(text=text, whole=f"error: {text}")
@@ -132,7 +125,7 @@ def raised_last(window: bytes, start: int) -> list[tuple[tuple[int, int], bytes]
 
 def _goes_on(text: str) -> bool:
     """Whether a line below a frame says that its source was not the end of a failure."""
-    return bool(_FRAME.search(text) or _ERROR.match(text)) or reports_loss(text)
+    return names_frame(text) or bool(_ERROR.match(text)) or reports_loss(text)
 
 
 def cut_lines(window: bytes, start: int) -> list[tuple[tuple[int, int], bytes]]:
@@ -201,9 +194,9 @@ def last_frames(context: str) -> str:
     """
     kept: list[str] = []
     ended = False  # by the exception's own line; a frame after it is of another traceback
-    for raw in context.rpartition("Traceback (most recent call last)")[2].split("\n"):
+    for raw in last_traceback(context).split("\n"):
         line = cleaned(raw.encode())
-        begins = _FRAME.search(line.text) is not None
+        begins = names_frame(line.text)
         ran = line.text.startswith(("    ", "│")) or _ARROW.match(line.text) is not None
         frame = begins or ran or _CODE.match(line.text) is not None
         if begins and ended:
@@ -228,14 +221,13 @@ def frames_below(window: bytes, stop: int) -> str:
     Who reports a failure puts the error into the title, and the log below it breaks off.
     """
     rest = window[stop : stop + AHEAD_BYTES + 1]
-    if len(rest) > AHEAD_BYTES or not _BELOW.search(rest):
+    text = plain(rest.decode("utf-8", "replace"))
+    if len(rest) > AHEAD_BYTES or not holds_traceback(text):
         return ""
     lines = [cleaned(raw) for raw in rest.split(b"\n")]
-    begun = (number for number, line in enumerate(lines) if _BELOW.search(line.text.encode()))
+    begun = (number for number, line in enumerate(lines) if holds_traceback(line.text))
     last = max(begun, default=0)
-    if any(exception_in(line.text) for line in lines[last + 1 :]):
-        return ""
-    return plain(rest.decode("utf-8", "replace"))
+    return "" if any(exception_in(line.text) for line in lines[last + 1 :]) else text
 
 
 def same(one: Line, other: Line) -> bool:

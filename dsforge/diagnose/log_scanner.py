@@ -36,13 +36,18 @@ from dsforge.diagnose.log_line import Line, cleaned, plain
 from dsforge.diagnose.rule import ANSWERS, MatchedLine, Rule
 from dsforge.diagnose.rulebook import DIGITS, Rulebook
 from dsforge.diagnose.run_phases import STEPS, SUCCESS, last_steps, phase_at
+from dsforge.diagnose.traceback_frames import (
+    TRACEBACK,
+    begins_traceback,
+    heading_exception,
+    is_frame,
+)
 
 WINDOW_BYTES = 1 << 20
 OWN = ("cause: ", "  fix   ", "  line ")  # what dsforge itself has written under a failed run
 SOURCE_INDENT = "    "  # of the code below a frame of a traceback
 END_BYTES = 16_000  # of a log, in which an error without a traceback is looked for
 END_LINES = 5
-TRACEBACK = "Traceback (most recent call last)"
 STRAIGHT = {
     quote.encode(): straight
     for quotes, straight in (("\u2018\u2019", b"'"), ("\u201c\u201d", b'"'))
@@ -74,12 +79,6 @@ _ENDING = re.compile(
 _GAVE_UP = re.compile(  # a notice that ends the program
     r"\b(?:unable|failed|could not|cannot)\b[^\n]{1,300}\b(?:exit|abort|giv|quitt)ing\b",
     re.IGNORECASE,
-)
-_FRAME = re.compile(r' {0,8}File "[^"\n]{1,300}", line \d{1,7}, in \S')  # of a traceback
-# What notebooks put above the frames; the message stands at their end.
-_HEADING = re.compile(
-    r"(?P<kind>[A-Z]\w{0,60}(?:Error|Exception|Interrupt|Exit))\s{2,60}"
-    r"Traceback \(most recent call last\)"
 )
 _KERNEL = re.compile(
     r"\[ {0,8}\d{1,8}\.\d{6}\] "
@@ -137,18 +136,13 @@ def _parts(chunks: Iterable[bytes]) -> Iterator[bytes]:
     yield rest
 
 
-def _begins_traceback(text: str) -> bool:
-    """Whether a line stands above the frames of a traceback, in a log or in a notebook."""
-    return text.startswith(TRACEBACK) or _HEADING.match(text) is not None
-
-
 def _evidence(raw: bytes, line: tuple[int, int]) -> Line | None:
     """The line, where it can say what failed: not our own words, nor the source below a frame."""
     said = cleaned(raw[slice(*line)])
     if said.text.startswith(OWN):
         return None
     asserted = failed_assertion(raw, line[1], said)  # below its frame, or without it
-    code = said.text.startswith(SOURCE_INDENT) and not _FRAME.match(said.text)  # pip indents frames
+    code = said.text.startswith(SOURCE_INDENT) and not is_frame(said.text)  # pip indents frames
     if asserted or not code:
         return asserted or said
     return raised_in_source(raw, line, said) or (None if is_source(raw, line[0]) else said)
@@ -319,8 +313,8 @@ class _Scanner:
         if self._nothing_proven():
             gave_up = [said for said in lines if _GAVE_UP.search(said[1].text)]
             self._look_for_an_ending(window, gave_up or lines[-END_LINES:])
-        frames = [said for said in lines if _FRAME.match(said[1].text)]
-        cut_off = frames or [said for said in lines if _begins_traceback(said[1].text)]
+        frames = [said for said in lines if is_frame(said[1].text)]
+        cut_off = frames or [said for said in lines if begins_traceback(said[1].text)]
         went_on = cut_off and self._number(window, cut_off[-1][0]) < self.progress_line
         if cut_off and not went_on and self._only_notices():
             self._look_for_an_ending(window, cut_off[-1:])
@@ -341,12 +335,10 @@ class _Scanner:
                 continue
             found = _ENDING.search(line.text)
             warned = line.form == "error"
-            begun = _begins_traceback(line.text) or _FRAME.match(line.text)
+            begun = begins_traceback(line.text) or is_frame(line.text)
             cut_off = begun and place == lines[-1][0] and self._only_notices()
             if warned or cut_off or gave_up or (found and is_said(line, found.start())):
-                heading = _HEADING.match(line.text)
-                kind = heading["kind"] if heading else ""
-                values = {"kind": kind, "what": line.text.strip()[:300]}
+                values = {"kind": heading_exception(line.text), "what": line.text.strip()[:300]}
                 self._add("unknown-end", window, (place, line), values)
                 return
 
@@ -356,7 +348,7 @@ class _Scanner:
         """Add a hit of a rule on the line at a place of the window."""
         place, line = said
         context = lines_before(window, place)
-        if _begins_traceback(line.text):
+        if begins_traceback(line.text):
             context += f"{line.text}{frames_below(window, bounds(window, place)[1])}"
         if rule not in self.rules or line.text.startswith(OWN):
             return

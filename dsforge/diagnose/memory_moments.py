@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from dsforge.diagnose.rule import MatchedLine
+from dsforge.diagnose.traceback_frames import last_traceback
 
 _SIZE = r"(\d+(?:\.\d+)?) ?([KMG]i?B|bytes)"
 _FACTOR = {"bytes": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "kb": 10**3, "mb": 10**6,
@@ -120,7 +121,7 @@ def term_of(before: str) -> str:
     Only the last traceback counts, and in it the most telling frame: the loss, a bucket or the
     optimizer says more than the forward that leads to it.
     """
-    frames = before.rpartition("Traceback (most recent call last)")[2].lower()
+    frames = last_traceback(before).lower()
     for name, words, _, _ in MOMENTS:
         if any(word in frames for word in words):
             return name

@@ -17,6 +17,7 @@ from dsforge.diagnose.log_scanner import Scan
 from dsforge.diagnose.rule import ANSWERS, ERRORS, MatchedLine, compiled
 from dsforge.diagnose.rulebook import Rulebook
 from dsforge.diagnose.templates import filled_fix, filled_message
+from dsforge.diagnose.traceback_frames import TRACEBACK
 
 SHOWN_LINES = 4  # of evidence for one cause
 SHOWN_CAUSES = 5
@@ -24,7 +25,6 @@ LATER = 0.5  # factor on the confidence of a cause that came after another
 CAUGHT = 0.5  # and of an exception that was logged, after which the program went on
 LINES_BEFORE = 40  # of a plain line, in which the error that it continues may stand
 WENT_ON_LINES = 3  # fewer of them after an exception may be its own end
-_TRACEBACK = "Traceback (most recent call last)"
 LAST = (ERRORS, ("echo",), ("exit",))  # answers where nothing better is there, best first
 _TOP = re.compile(r":?\s{0,40}File [^\n]{1,300}, in <module>")  # the first of all frames
 _RAISED = ("error", "error")  # kind and form of an exception that no rule knows
@@ -130,7 +130,7 @@ def _is_failure(hit: MatchedLine) -> bool:
 
 def _failure_text(hit: MatchedLine) -> str:
     """An error and the frames that lead to it."""
-    if _TRACEBACK not in hit.before:
+    if TRACEBACK not in hit.before:
         return hit.text
     return f"{last_frames(hit.before)}\n{hit.text}"
 
@@ -180,13 +180,13 @@ def _is_new(
 
 def _was_ignored(hit: MatchedLine) -> bool:
     """Whether an exception was raised in a destructor, which Python only reports."""
-    said = hit.before.rpartition(_TRACEBACK)[0] or hit.before
+    said = hit.before.rpartition(TRACEBACK)[0] or hit.before
     return "Exception ignored in" in said.rstrip().rpartition("\n")[2]
 
 
 def _ended_nothing(hit: MatchedLine) -> bool:
     """Whether an exception was ignored, or logged as a warning below the top of the program."""
-    said, _, frames = hit.before.rpartition(_TRACEBACK)
+    said, _, frames = hit.before.rpartition(TRACEBACK)
     warned = " WARN" in " " + said.rstrip().rpartition("\n")[2]
     return _was_ignored(hit) or (warned and not _TOP.match(frames))
 
@@ -259,7 +259,7 @@ def _is_logged(hit: MatchedLine) -> bool:
     """Whether a line with a level, as loggers write it, stands before a hit's traceback."""
     if hit.form == "notice":
         return False  # what stands before it in a log that breaks off is the traceback below it
-    said, traceback, _ = hit.before.rpartition(_TRACEBACK)
+    said, traceback, _ = hit.before.rpartition(TRACEBACK)
     return bool(traceback and LEVELS.search(said.rstrip().rpartition("\n")[2]))
 
 

@@ -8,13 +8,11 @@ from __future__ import annotations
 import re
 
 from dsforge.diagnose.rule import MatchedLine
+from dsforge.diagnose.traceback_frames import names_frame
 from dsforge.diagnose.unknown_errors import calling_package, unknown_error
 
 _BOX = re.compile(r"^[│|]\s?|\s*[│|]$")
 _NUMBERED = re.compile(r"^(?P<arrow>-{1,4}>|❱)? ?(?P<number>\d{1,6})(?: │|\s)\s*(?P<code>\S.*)$")
-_FRAME = re.compile(
-    r'File "|\.py:\d|\.py in |^\S*(?:ipython-input|ipykernel|Cell In|/tmp/ipykernel)'
-)
 _OWN_FRAME = re.compile(r'File "[^"\n]{1,300}", line \d{1,7}, in [^\n]{1,100}')
 _INSTALLED = re.compile(r"[/\\](?:site|dist)-packages[/\\]|[/\\]lib[/\\]python\d")
 _MARKS = re.compile(r"[\^~ ]+")
@@ -33,7 +31,7 @@ def source_line(before: str) -> str:
         numbered = _NUMBERED.match(line)
         if numbered and numbered["arrow"]:
             return numbered["code"].strip(" │")
-        if _FRAME.search(line):
+        if names_frame(line):
             return shown
         if line and not _MARKS.fullmatch(line) and not numbered:
             shown, indent = line, len(raw) - len(raw.lstrip())

@@ -7,20 +7,12 @@ version matters; the message without its numbers and paths is what others have r
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
 
 from dsforge.diagnose.known_packages import distribution_of, optional_module
 from dsforge.diagnose.line_forms import exception_in
 from dsforge.diagnose.rule import MatchedLine
+from dsforge.diagnose.traceback_frames import Frame, begins_with_place, frames
 
-_FRAME = re.compile(
-    r'File "(?P<file>[^"\n]{1,300})", line (?P<line>\d{1,7})(?:, in (?P<function>[\w<>.]{1,80}))?|'
-    r"(?:File )?(?P<path>(?:[~/]|[A-Za-z]:\\)[^\s:│\"]{1,300}\.py):(?P<number>\d{1,7})"
-    r"(?:,? in (?P<name>[\w<>.]{1,80}))?|"
-    r"^\[?(?P<module>(?:[~/]|[A-Za-z]:\\)[^\s:│\"\]]{1,300}\.py)(?:\]\([^)\s]{1,80}\))?"
-    r" in (?P<method>[\w<>.]{1,80})\(",  # of a notebook
-    re.MULTILINE,
-)
 _INSTALLED = re.compile(r"[/\\](?:site|dist)-packages[/\\](?P<package>[A-Za-z_]\w{0,60})")
 _FOREIGN = re.compile(
     r"[/\\]lib(?:64)?[/\\]python\d|[/\\]bin[/\\]|^<|transformers_modules|"
@@ -37,28 +29,18 @@ _ADVICE = re.compile(  # a sentence of a message that says what to do
 _WORDS = 8  # of a message that are searched for
 
 
-class _Frame(NamedTuple):
-    file: str
-    line: str
-    function: str
-
-    def __str__(self) -> str:
-        """Place and function, as an editor takes them; notebooks give no line."""
-        place = f"{self.file}:{self.line}" if self.line else self.file
-        return place + (f" in {self.function}" if self.function else "")
-
-
 def unknown_error(hits: tuple[MatchedLine, ...]) -> dict[str, str]:
     """The user's deepest frame, the last one, the package that raised, and search terms."""
     hit = hits[0]
-    frames = _frames(f"{hit.before}\n{hit.text}" if _FRAME.match(hit.text) else hit.before)
-    own = [f for f in frames if not _INSTALLED.search(f.file) and not _FOREIGN.search(f.file)]
-    package = _package(frames)
+    is_place = begins_with_place(hit.text)  # of a traceback that breaks off
+    places = frames(f"{hit.before}\n{hit.text}" if is_place else hit.before)
+    own = [f for f in places if not _INSTALLED.search(f.file) and not _FOREIGN.search(f.file)]
+    package = _package(places)
     version = _version(hit.before, package)
     raised = f"{package} {version}".strip() if package else ""
     return {
         "frame": str(own[-1]) if own else "",
-        "last": str(frames[-1]) if frames else "",
+        "last": str(places[-1]) if places else "",
         "raised": raised,
         "package": distribution_of(package) if package else "",
         "search": search_terms(*_said(hit), package),
@@ -133,22 +115,9 @@ def search_terms(kind: str, what: str, package: str) -> str:
     return f"{text} {package}".strip()
 
 
-def _frames(before: str) -> list[_Frame]:
-    """The frames of the last traceback, outermost first."""
-    text = before.rpartition("Traceback (most recent call last)")[2]
-    return [
-        _Frame(
-            m["file"] or m["path"] or m["module"],
-            m["line"] or m["number"] or "",
-            m["function"] or m["name"] or m["method"] or "",
-        )
-        for m in _FRAME.finditer(text)
-    ]
-
-
-def _package(frames: list[_Frame]) -> str:
+def _package(places: list[Frame]) -> str:
     """The package of the deepest frame that belongs to one."""
-    named = [found["package"] for f in frames if (found := _INSTALLED.search(f.file))]
+    named = [found["package"] for f in places if (found := _INSTALLED.search(f.file))]
     return named[-1] if named else ""
 
 
