@@ -178,7 +178,7 @@ def complaints(text: str) -> list[tuple[int, str]]:
     own = _OWN.search(text) or _is_title(text.strip())
     read = lines if own else lines[:1] if _is_headed(text) else []
     return [
-        (number, "".join(said))
+        (number, " ".join(said))
         for number, line in enumerate(read, start=1)
         if (said := [one for one in _SENTENCE.split(unlabelled(line)) if one and not _may(one)])
     ]

@@ -148,10 +148,12 @@ def _evidence(raw: bytes, line: tuple[int, int]) -> Line | None:
     return raised_in_source(raw, line, said) or (None if is_source(raw, line[0]) else said)
 
 
-def _context(raw: bytes, line: tuple[int, int]) -> str:
+def _context(raw: bytes, line: tuple[int, int], said: Line) -> str:
     """The lines before a line; without a traceback there, one that breaks off below it, too."""
     before = lines_before(raw, line[0])
-    if TRACEBACK in before or last_frames(before):
+    if begins_traceback(said.text):
+        before += said.text
+    elif TRACEBACK in before or last_frames(before):
         return before
     return before + frames_below(raw, line[1])
 
@@ -248,7 +250,7 @@ class _Scanner:
             if number + offset in self._lines[rule.id]:
                 continue
             self._lines[rule.id].add(number + offset)
-            context = _context(raw, line)
+            context = _context(raw, line, said)
             if offset:
                 context += "\n".join(text for distance, text in lines if distance < offset)
             if rule.context and not rule.fits(found, last_frames(context) + shown):
@@ -347,9 +349,7 @@ class _Scanner:
     ) -> None:
         """Add a hit of a rule on the line at a place of the window."""
         place, line = said
-        context = lines_before(window, place)
-        if begins_traceback(line.text):
-            context += f"{line.text}{frames_below(window, bounds(window, place)[1])}"
+        context = _context(window, bounds(window, place), line)
         if rule not in self.rules or line.text.startswith(OWN):
             return
         self.hits.append(
