@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import BaseModel, Field
 
 from dsforge.plan import Plan
@@ -67,6 +69,9 @@ class CauseDocument(BaseModel):
     model_config = FROZEN
 
     rule: str = Field(description="Id of the rule that recognised it.")
+    kind: Literal["cause", "hint"] = Field(
+        description="`hint`: nothing failed, this is noticeable."
+    )
     confidence: float = Field(description="How sure the rule is, 0 to 1.")
     message: str = Field(description="What went wrong, with its figures.")
     why: str = Field(description="Explanation of the cause.")

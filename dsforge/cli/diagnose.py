@@ -44,7 +44,8 @@ def diagnose(
     """Find the cause of a failed run in its log, with evidence and a fix.
 
     The exit code is 0 if no cause was found, 3 if causes were found. A confidence below 0.5 means
-    that the error was not recognised; the report then says where to start.
+    that the error was not recognised; the report then says where to start. A hint names what is
+    noticeable in the log of a run that did not fail.
     """
     if list_rules or explain is not None:
         _show_rules(explain)
@@ -61,7 +62,7 @@ def diagnose(
         print("\n".join(printable(line) for line in described(found.causes)))
     else:
         note("no failure was found; for a run that hangs, give the logs of all ranks")
-    if found.causes:
+    if any(cause.kind == "cause" for cause in found.causes):
         sys.exit(EXIT_FINDINGS)
 
 

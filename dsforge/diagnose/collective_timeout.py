@@ -120,7 +120,9 @@ def _reason(wait: _Wait) -> str:
 def _remedy(wait: _Wait) -> str:
     """The patch for that way."""
     kit = "TORCH_NCCL_TRACE_BUFFER_SIZE=2000\nTORCH_NCCL_DUMP_ON_TIMEOUT=1"
-    longer = "deepspeed.init_distributed(timeout=timedelta(hours=2))   # longer than the "
+    longer = (
+        "init_process_group(..., timeout=timedelta(hours=2)); ddp_timeout=7200   # longer than the "
+    )
     if wait.saving and wait.sharded and "GATHER" in wait.op:
         return (
             "accelerator.save_state(path)    # on every rank, not below `if is_main_process`; "

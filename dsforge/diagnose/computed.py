@@ -133,7 +133,7 @@ def case_of(hit: MatchedLine, values: Mapping[str, str]) -> Case:
     if not hit.rule.cases:
         return NO_CASE
     known = {**values, "frames": f"{last_frames(hit.before)}\n{hit.text}"}
-    logs = (hit.before, f"{hit.before}\n{hit.after}") if hit.after else (hit.before,)
+    logs = (hit.before, f"{hit.before}\n{hit.text}\n{hit.after}")
 
     def tells(name: str, pattern: str) -> bool:
         texts = logs if name == "log" else (known.get(name, ""),)

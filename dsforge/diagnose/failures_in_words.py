@@ -79,8 +79,9 @@ _LONGEST_TITLE = 200
 _VERBS = (  # of titles that say what was changed
     "fix(?:es|ed)?|add(?:s|ed)?|update|avoid|prevent|handle|improve|reduce|support|document|catch|"
     "retry|make|allow|bump|remove|refactor|revert|load|skip|use|test|clarify|mention|workaround|"
-    "expose|enable|introduce|implement|rename|move|change|set|log|print|report|detect|check|ensure|"
-    "switch|increase|decrease|close[sd]?|merge|restore|save|show|tell|delay|drop|replace|extend"
+    "expose|enable|introduce|implement|rename|move|change|set|log|print|report|detect|ensure|"
+    "check(?! batch related)|switch|increase|decrease|close[sd]?|merge|restore|save|show|tell|"
+    "delay|drop|replace|extend"
 )
 # What somebody did about a failure, or says of failures in general.
 _OF_NONE = re.compile(
@@ -151,7 +152,8 @@ def above_frames(text: str) -> list[tuple[int, str]]:
     prose = "\n".join(words)
     if not log or tells_no_failure(prose) or not _FAILS.search(prose):
         return []
-    found = [(number, one) for number, line in enumerate(words, 1) for one in quoted(line)]
+    said = [(n, line) for n, line in enumerate(words, 1) if cleaned(line.encode()).form != "notice"]
+    found = [(number, one) for number, line in said for one in quoted(line)]
     return [*enumerate(log, start=len(words) + 1), *found] if found else []
 
 
@@ -323,8 +325,19 @@ def _loudly(found: re.Match[str]) -> str:
     return found.group()[: found.start("quietly") - found.start()]
 
 
+def python_messages(text: str) -> list[tuple[int, str]]:
+    """The lines of a text that are messages of Python without its exception, with its name."""
+    found = ((number, raised(line)) for number, line in _bare_lines(text))
+    return [(number, said[1]) for number, said in found if said and said[0] == 0]
+
+
 def bare_messages(text: str) -> list[tuple[int, str]]:
-    """The lines of a text that may be messages without their exception's name, with that name.
+    """The lines of a text that may be messages without their exception's name, with that name."""
+    return named(_bare_lines(text))
+
+
+def _bare_lines(text: str) -> list[tuple[int, str]]:
+    """The lines of a text that may be messages without the name of their exception.
 
     Somebody who pastes an error into a search box or a title leaves the name out. Empty where the
     text is longer than that, tells what was done about an error, or was written by a program.
@@ -335,7 +348,7 @@ def bare_messages(text: str) -> list[tuple[int, str]]:
         return []
     if any(cleaned(line.encode()).form != "plain" for line in lines if line.strip()):
         return []
-    return named([(n, line.strip()) for n, line in enumerate(lines, start=1) if line.strip()])
+    return [(n, unlabelled(line)) for n, line in enumerate(lines, start=1) if line.strip()]
 
 
 def named(bare: list[tuple[int, str]]) -> list[tuple[int, str]]:

@@ -73,7 +73,8 @@ _ACCOUNT = re.compile(
 
 _CODE = re.compile(
     r"(?:[\w./-]{1,200}\.\w{1,4}:\d{1,7}[:-])?"  # as grep shows lines
-    r"\s{0,20}(?:[-+*] (?!\d)|[-+]\s{2,}|#+ |//|\"{3}|(?:raise|echo|except|print|log|assert|throw|"
+    r"\s{0,20}(?:\d{1,2}\. (?:This|If|You|When|Make|Set|Use|Check)\b|"
+    r"[-+*] (?!\d)|[-+]\s{2,}|#+ |//|\"{3}|(?:raise|echo|except|print|log|assert|throw|"
     r"grep|if|elif|return)\b[ (\"]|(?:Fix(?:e[sd])?|Handle|Retry|Avoid|Improve|Catch|Document)\b )"
     r"|[\w/]{1,100}\.py::|[\w./-]{1,200}\.(?:md|rst):\d{1,7}[:-]"
 )

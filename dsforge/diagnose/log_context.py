@@ -114,12 +114,13 @@ def raised_in_source(window: bytes, line: tuple[int, int], said: Line) -> Line |
 
 
 def raised_last(window: bytes, start: int) -> list[tuple[tuple[int, int], bytes]]:
-    """The last line from a place on, where it is source code that raises: bounds, and the error.
+    """The last line from a place on, where it is a frame's source that raises: bounds and error.
 
     In lower case, as `cut_lines` gives its lines; nothing where the last line is another.
     """
     last = deque((m for m in _LINE.finditer(window, start) if m.group().strip()), maxlen=1)
-    found = [(m.span(), raised_in_source(window, m.span(), cleaned(m.group()))) for m in last]
+    below = [m for m in last if is_source(window, m.start())]
+    found = [(m.span(), raised_in_source(window, m.span(), cleaned(m.group()))) for m in below]
     return [(line, said.text.lower().encode()) for line, said in found if said]
 
 

@@ -20,6 +20,7 @@ from dsforge.diagnose.failures_in_words import (
     is_bare,
     met,
     named,
+    python_messages,
     reported,
     told,
     unexplained,
@@ -31,7 +32,7 @@ from dsforge.diagnose.log_scanner import Scan, scan
 from dsforge.diagnose.partial_messages import partly_known
 from dsforge.diagnose.ranking import Cause, causes
 from dsforge.diagnose.report import CONFIDENT
-from dsforge.diagnose.rule import MatchedLine
+from dsforge.diagnose.rule import ANSWERS, MatchedLine
 from dsforge.diagnose.rulebook import Rulebook, is_in_words, rulebook
 from dsforge.errors import DsforgeError
 from dsforge.outside import NULL_DEVICE, UnreadableError, opened
@@ -96,9 +97,10 @@ def _causes_of(scans: Sequence[Scan], plan: Plan | None) -> tuple[Cause, ...]:
     """The causes in what was read, in the terms of the plan where there is one."""
     if plan is None:
         found = causes(scans, rulebook())
-        known = any(cause.rule != "unknown-end" for cause in found)
-        if not known:
+        if not found or found[0].rule == "unknown-end":
             found = _told(scans) or found or _unknown(scans)
+        elif found[0].confidence < CONFIDENT or found[0].hits[0].rule.kind == "family":
+            found = _better_told(scans, found[0].confidence) or found
         known_by = found[0].confidence if found else 0.0
         parts = partly_known(scans, found) if known_by < CONFIDENT else ()
         return (*parts, *found) if parts and parts[0].confidence > known_by else found
@@ -121,12 +123,22 @@ def _told(scans: Sequence[Scan]) -> tuple[Cause, ...]:
     return (
         _said(log, with_line_ends(text))
         or _said(log, told(text) or above_frames(text), in_words=True)
+        or _said(log, python_messages(text))
         or _said(log, bare_messages(text), counts=is_bare)
         or _said(log, complaints(text), in_words=True, counts=is_in_words)
         or _said(log, reported(text), in_words=True)
         or _said_to_be_met(log, met(text))
         or _said(log, asked(text), in_words=True, counts=is_in_words)
     )
+
+
+def _better_told(scans: Sequence[Scan], known_by: float) -> tuple[Cause, ...]:
+    """The causes of a message that somebody quotes, where a rule knows more than its kind."""
+    found = _told(scans)
+    if not found or found[0].confidence < CONFIDENT or found[0].rule not in rulebook():
+        return ()
+    better = found[0].hits[0].rule.kind in ANSWERS or found[0].confidence > known_by
+    return found if better else ()
 
 
 def _said_to_be_met(log: Scan, messages: list[tuple[int, str]]) -> tuple[Cause, ...]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from itertools import takewhile
 
 from dsforge.diagnose.rule import MatchedLine
-from dsforge.diagnose.traceback_frames import last_traceback
+from dsforge.diagnose.traceback_frames import last_traceback, names_frame
 
 _SIZE = r"(\d+(?:\.\d+)?) ?([KMG]i?B|bytes)"
 _FACTOR = {"bytes": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "kb": 10**3, "mb": 10**6,
@@ -17,11 +18,15 @@ _FIGURES = {
     "allocated": rf"(?:allocated memory {_SIZE} is allocated|; {_SIZE} already allocated)",
     "unused": rf"and {_SIZE} is reserved by PyTorch but unallocated",
     "reserved": rf"{_SIZE} reserved in total by PyTorch",
+    "cached": rf"; {_SIZE} cached\)",  # beside what is allocated, up to torch 1.3
     "in_use": rf"(?:this process|Process \d+) has {_SIZE} memory in use",
     "own": rf"this process has {_SIZE} memory in use",
 }
+_BREAK = re.compile(r"\s*\n\s*")
+_REST = 600  # characters of a message after its first line
 _SPLIT = 0.1  # of the device: more than that reserved but unallocated is fragmentation
 _FOREIGN = 0.15  # of the device: more than that in nobody's account here belongs to other programs
+_CONTEXT = 700 * 2**20  # bytes that CUDA and torch's kernels take beside the allocator
 _WHOSE = (
     "$ nvidia-smi   # other processes hold a part of the card: end what is left of old runs, or "
     "take another GPU (CUDA_VISIBLE_DEVICES)\n"
@@ -134,7 +139,7 @@ HOST_REMEDIES = {
     "saving a checkpoint": '- "stage3_gather_16bit_weights_on_model_save": true    # the whole '
     "model in one process\n$ python zero_to_fp32.py CHECKPOINT OUT   # after the run",
 }
-_OFFLOADING = re.compile(r"offload|cpu_?adam|\bnvme\b", re.IGNORECASE)
+_OFFLOADING = re.compile(r"(?<!no)(?<!no[_-])offload|cpu_?adam|\bnvme\b", re.IGNORECASE)
 FEWER_COPIES = (
     "# fewer processes with a copy of their own: data workers, tokenising, models loaded per rank\n"
     "dataloader_num_workers=2"
@@ -161,7 +166,7 @@ def _bytes(match: re.Match[str]) -> int:
 def device_memory(hits: tuple[MatchedLine, ...]) -> dict[str, str]:
     """Moment, shortfall and the remedy for that moment."""
     hit = hits[0]
-    known = figures(hit.text)
+    known = figures(_message(hit))
     when, remedy = moment(hit.before, hit.phase)
     size = f"{known['tried'] / 2**30:.2f} GiB" if "tried" in known else "memory"
     over = _shortfall(known)
@@ -176,10 +181,19 @@ def device_memory(hits: tuple[MatchedLine, ...]) -> dict[str, str]:
     return {"size": size, "over": over, "moment": when, "remedy": remedy, "who": who}
 
 
+def _message(hit: MatchedLine) -> str:
+    """The message of a hit, with what a terminal has put into the next lines."""
+    rest = hit.after.partition("\n\n")[0].partition("Tried to allocate")[0]
+    rest = "\n".join(takewhile(lambda line: not names_frame(line), rest.split("\n")))
+    return _BREAK.sub(" ", f"{hit.text}\n{rest[:_REST]}")
+
+
 def _shortfall(known: dict[str, int]) -> str:
     """How much was missing, where the message says enough."""
     if not {"tried", "free"} <= known.keys():
         return ""
+    if known["tried"] > known.get("total", known["tried"]):
+        return f"more than the whole device has, {known['total'] / 2**30:.1f} GiB"
     missing = (known["tried"] - known["free"]) / 2**30
     total = f" of {known['total'] / 2**30:.1f} GiB" if "total" in known else ""
     return f"{missing:.2f} GiB more than was free{total}" if missing > 0 else ""
@@ -187,10 +201,11 @@ def _shortfall(known: dict[str, int]) -> str:
 
 def _foreign(known: dict[str, int]) -> int:
     """Bytes of the device that other programs hold, where it is a large part; else 0."""
-    own = known.get("own", known.get("reserved"))
-    if own is None or not {"total", "free"} <= known.keys():
+    if not {"total", "free"} <= known.keys() or not known.keys() & {"own", "reserved", "allocated"}:
         return 0
-    own = max(own, known.get("allocated", 0) + known.get("unused", 0))  # drivers may say 0 of `own`
+    cached = known.get("unused", known.get("cached", 0))
+    pool = max(known.get("reserved", 0), known.get("allocated", 0) + cached)
+    own = max(known.get("own", 0), pool + _CONTEXT)  # drivers may say 0, or nothing, of `own`
     rest = known["total"] - known["free"] - own
     return rest if rest > _FOREIGN * known["total"] else 0
 
@@ -198,6 +213,8 @@ def _foreign(known: dict[str, int]) -> int:
 def host_memory(hits: tuple[MatchedLine, ...]) -> dict[str, str]:
     """The phase in which host memory ran out, and what makes that phase smaller."""
     phase = next((hit.phase for hit in hits if hit.phase), "")
-    offloads = any(hit.values.get("offload") or _OFFLOADING.search(hit.before) for hit in hits)
+    offloads = any(
+        hit.values.get("offload") or _OFFLOADING.search(f"{hit.before}\n{hit.text}") for hit in hits
+    )
     remedy = HOST_REMEDIES.get(phase, LESS_OFFLOAD if offloads else FEWER_COPIES)
     return {"phase": phase, "remedy": remedy}

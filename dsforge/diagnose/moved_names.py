@@ -65,8 +65,9 @@ def import_conflict(hits: tuple[MatchedLine, ...]) -> dict[str, str]:
     elif went is not None:
         until = f" (`{name}` is in releases below {went})" if went else ""
         direction = f"{package} is too new for the code that uses it{until}"
-        older = f"$ pip install '{package}<{went or 'the release that dropped it'}'"
-        remedy = f"$ pip install --upgrade {other}\n# or: {older[2:]}" if other else older
+        older = f"pip install '{package}<{went}'" if went else f"an older release of {package}"
+        alone = f"$ {older}" if went else f"# {older}"
+        remedy = f"$ pip install --upgrade {other}\n# or: {older}" if other else alone
     else:
         direction = _likely(package, name, f"{top}.{module}".rstrip("."))
         older = f"$ pip install --upgrade {other}   # what imports it; else an older {package}"

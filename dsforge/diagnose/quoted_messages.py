@@ -11,13 +11,38 @@ EXCEPTION = re.compile(
 _QUOTES = re.compile(
     r"“([^”\n]{8,400})”|\"([^\"\n]{8,400})\"|`([^`\n]{8,400})`|(?<!\w)'([^\n]{8,400}?)'(?![\w:])"
 )
+_Q = r"['\"`]?"  # titles leave quotes out
+_OF_PYTHON = {  # messages that titles and prose give without the exception that has them
+    "ModuleNotFoundError": rf"No module named {_Q}[\w.]{{2,80}}{_Q}",
+    "ImportError": rf"cannot import name {_Q}\w{{2,80}}{_Q}"
+    rf"(?: from {_Q}[\w.]{{2,80}}{_Q}(?: \([^)\n]{{1,200}}\))?)?|"
+    r"[\w./+-]{1,120}\.so[\w.]{0,20}: (?:cannot open shared object file[^\n]{0,60}|"
+    r"undefined symbol: \w{1,200})",
+    "NameError": r"name ['\"`]\w{1,80}['\"`] is not defined",
+    "AttributeError": rf"{_Q}module{_Q} {_Q}[\w.]{{2,80}}{_Q} has no attribute {_Q}\w{{1,80}}{_Q}|"
+    r"Can't (?:pickle|get) (?:local object|attribute) '[^'\n]{1,120}'(?: on <[^>\n]{1,120}>)?",
+    "TypeError": r"cannot (?:pickle|serialize) '[^'\n]{1,80}' object|"
+    r"'[\w.]{2,80}' object is not (?:callable|subscriptable|iterable)|"
+    r"unhashable type: '\w{1,40}'|unsupported operand type\(s\) for [^\n]{3,80}|"
+    r"Object of type \w{1,60} is not JSON serializable|"
+    r"[A-Za-z_][\w.]{1,80}\(\) (?:takes \d|missing \d|got an unexpected|got multiple)[^\n]{3,160}",
+    "FileNotFoundError": r"\[Errno 2\] No such file or directory: [^\s,]{2,200}",
+    "PermissionError": r"\[Errno 13\] Permission denied: [^\s,]{2,200}",
+    "OSError": r"\[(?:Errno|WinError) \d{1,5}\] [^\n]{3,200}",
+    "RuntimeError": r"The (?:size of tensor a|expanded size of the tensor) \(\d{1,9}\) must match "
+    r"[^\n]{8,160}|shape '\[[^\]\n]{1,80}\]' is invalid for input of size \d{1,12}|"
+    r"Sizes of tensors must match except in dimension \d[^\n]{0,120}|"
+    r"mat1 and mat2 shapes cannot be multiplied \([^)\n]{3,60}\)",
+    "UnpicklingError": rf"invalid load key, {_Q}[^'\"`\n]{{1,4}}{_Q}",
+    "JSONDecodeError": r"Expecting (?:value|property name enclosed in double quotes|',' delimiter)"
+    r": line \d{1,9} column \d{1,9} \(char \d{1,9}\)",
+}
+_WORDS = {kind: re.compile(rf"(?<![\w'.])(?:{words})") for kind, words in _OF_PYTHON.items()}
 _ATTRIBUTE = re.compile(  # a title that left out the quotes
-    r"(?<![\w'])(?P<owner>\w{2,80}) object has no attribute [`'\"]?(?P<name>\w{1,80})"
+    r"(?<![\w'.])(?P<quote>['\"`]?)(?P<owner>[\w.]{2,80})(?P=quote) object has no attribute "
+    r"[`'\"]?(?P<name>\w{1,80})"
 )
-_CALL = re.compile(
-    r"(?<![A-Za-z0-9_.])(?P<call>[A-Za-z_]\w{1,60}\(\) "
-    r"(?:takes \d|missing \d|got an unexpected|got multiple)[^\n]{3,160})"
-)
+_AFTER_QUOTE = re.compile(r"[\s.,;:!?)]|$")
 _LABEL = re.compile(
     r"^\[[A-Za-z][\w /:-]{0,30}\]:?\s{0,2}|^(?i:bug|question|issue|problem|usage) ?: "
 )
@@ -40,13 +65,24 @@ def messages(line: str) -> list[tuple[int, str]]:
 def raised(line: str) -> tuple[int, str] | None:
     """The exception that a line tells of, as Python prints it, with the place where it begins."""
     if found := EXCEPTION.search(line):
-        return found.start(), f"{found['kind']}: {_closed(found['what'].rstrip('*_~`'))}"
+        what = _unquoted(found["what"], line[: found.start()][-1:])
+        return found.start(), f"{found['kind']}: {_closed(what.rstrip('*_~`'))}"
     if found := _ATTRIBUTE.search(line):
         what = f"'{found['owner']}' object has no attribute '{found['name']}'"
         return found.start(), f"AttributeError: {what}"
-    if found := _CALL.search(line):
-        return found.start(), f"TypeError: {found['call']}"
+    for kind, words in _WORDS.items():
+        if found := words.search(line):
+            return found.start(), f"{kind}: {found.group()}"
     return None
+
+
+def _unquoted(what: str, before: str) -> str:
+    """A message without the words behind its code quotes, which begin before its exception."""
+    if before != "`":
+        return what
+    ends = [place for place, sign in enumerate(what) if sign == "`"]
+    whole = ends[::2]  # quotes within the message stand in pairs
+    return next((what[:end] for end in whole if _AFTER_QUOTE.match(what, end + 1)), what)
 
 
 def unlabelled(line: str) -> str:

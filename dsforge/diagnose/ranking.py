@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from dsforge.diagnose.computed import case_of, values_of
 from dsforge.diagnose.line_forms import LEVELS
@@ -28,6 +28,8 @@ WENT_ON_LINES = 3  # fewer of them after an exception may be its own end
 LAST = (ERRORS, ("echo",), ("exit",))  # answers where nothing better is there, best first
 _TOP = re.compile(r":?\s{0,40}File [^\n]{1,300}, in <module>")  # the first of all frames
 _RAISED = ("error", "error")  # kind and form of an exception that no rule knows
+_ROW = re.compile(r"exit ?code {1,4}: {1,4}-?\d{1,4} \(pid: ")  # of torchrun's table
+_ROOT, _ROW_LINES = "Root Cause (first observed failure)", 6
 _CHAINED = ("another exception occurred:", "direct cause of the following exception:")
 
 
@@ -50,11 +52,16 @@ class Cause(NamedTuple):
     fix: str
     hits: tuple[MatchedLine, ...]
 
+    @property
+    def kind(self) -> Literal["cause", "hint"]:
+        """A cause of a failure, or a hint to what is noticeable where nothing failed."""
+        return "hint" if self.hits[0].rule.kind == "hint" else "cause"
+
 
 def causes(scans: Sequence[Scan], rules: Rulebook) -> tuple[Cause, ...]:
     """What the logs of one run show, likeliest cause first; empty where nothing is wrong."""
     files = {scan.file: number for number, scan in enumerate(scans)}
-    counting = [hit for scan in scans for hit in _counting(scan)]
+    counting = _root_causes([hit for scan in scans for hit in _counting(scan)])
     steps = {scan.file: scan.progress_line for scan in scans}
     hits = _first_readers(_lasting(_without_notices(counting), steps), rules)
     timed = len(files) > 1 and all(hit.when for hit in hits)
@@ -74,6 +81,20 @@ def causes(scans: Sequence[Scan], rules: Rulebook) -> tuple[Cause, ...]:
     return tuple(
         _cause(group, weight(number, group)) for number, group in enumerate(chosen[:SHOWN_CAUSES])
     )
+
+
+def _root_causes(hits: list[MatchedLine]) -> list[MatchedLine]:
+    """The hits, less those of the ranks that torchrun's table lists above its root cause."""
+    rows = [hit for hit in hits if _ROW.search(hit.text)]
+    roots = {hit.file: hit.line for hit in rows if _is_root(hit)}
+    listed = {(hit.file, hit.line) for hit in rows if hit.line < roots.get(hit.file, 0)}
+    own = {(hit.file, hit.line) for hit in rows if _is_root(hit)}
+    return [hit for hit in hits if (hit.file, hit.line) not in listed - own]
+
+
+def _is_root(hit: MatchedLine) -> bool:
+    """Whether a row of torchrun's table belongs to the failure that came first."""
+    return _ROOT in "\n".join(hit.before.rstrip().split("\n")[-_ROW_LINES:])
 
 
 def _survived(hit: MatchedLine, steps: dict[str, int]) -> bool:

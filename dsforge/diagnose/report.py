@@ -15,10 +15,10 @@ CONFIDENT = 0.5  # from here on a cause is named without being asked for
 
 
 def described(causes: Sequence[Cause]) -> list[str]:
-    """The causes, likeliest first, each with its proof and its patch."""
+    """The causes, likeliest first, each with its proof and its patch; hints say that they are."""
     lines = []
     for number, cause in enumerate(causes, start=1):
-        sure = "cause" if cause.confidence >= CONFIDENT else "possible cause"
+        sure = cause.kind if cause.confidence >= CONFIDENT else f"possible {cause.kind}"
         lines += [
             f"{sure} {number} of {len(causes)}: {cause.message}",
             f"  [{cause.rule}, confidence {cause.confidence:g}]",
@@ -55,6 +55,7 @@ def document(causes: Sequence[Cause]) -> dict[str, Any]:
         "causes": [
             {
                 "rule": cause.rule,
+                "kind": cause.kind,
                 "confidence": cause.confidence,
                 "message": cause.message,
                 "why": cause.why,

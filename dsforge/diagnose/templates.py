@@ -16,6 +16,7 @@ from shlex import quote
 COMMAND = "$ "
 _VALUE = re.compile(r"\{(?P<name>[a-z_][a-z_0-9]*)(?:\|(?P<default>[^{}\n]*))?\}")
 _OPTIONAL = re.compile(r"\[\[(?P<part>(?:(?!\]\]).)*)\]\]")
+_LAST = re.compile(r":\s+`?\{[a-z_][a-z_0-9]*\}`?\s*\Z")
 _PLAIN = re.compile(r"~?[\w@%+=:,./-]*|<[\w ]+>")  # needs no quotes; <name> is ours to fill in
 
 
@@ -56,8 +57,12 @@ def shown(template: str) -> str:
 
 
 def without_values(template: str) -> str:
-    """A template where no value is known: what may be left out is, names stand for the others."""
+    """A template where no value is known: what may be left out is, names stand for the others.
+
+    A value that ends it may be left out, too.
+    """
     text = _OPTIONAL.sub(lambda m: "" if names(m["part"]) else m["part"], template)
+    text = _LAST.sub("", text)
     return _VALUE.sub(lambda m: m["default"] or f"<{m['name']}>", text)
 
 

@@ -103,3 +103,97 @@ def test_the_command_for_a_missing_submodule_can_be_run() -> None:
     ].fix
 
     assert "$ pip show transformers " in fix
+
+
+MESSAGES = (
+    ("ModuleNotFoundError", "No module named 'deepspeed'"),
+    ("AttributeError", "'DummyOptim' object has no attribute 'step'"),
+    ("AttributeError", "Can't pickle local object 'main.<locals>.collate_fn'"),
+    ("TypeError", "cannot pickle 'generator' object"),
+    ("TypeError", "__init__() got an unexpected keyword argument 'use_frob'"),
+    ("UnpicklingError", "invalid load key, '<'."),
+    ("RuntimeError", "The size of tensor a (514) must match the size of tensor b (512)"),
+    ("RuntimeError", "shape '[2, 512, 32, 128]' is invalid for input of size 1048576"),
+    ("RuntimeError", "mat1 and mat2 shapes cannot be multiplied (4x1024 and 4096x64)"),
+)
+
+
+@pytest.mark.parametrize(("kind", "message"), MESSAGES)
+def test_a_message_is_read_in_prose_and_in_titles(kind: str, message: str) -> None:
+    """With its exception in backticks or as a title; and without it, behind a label."""
+    rule = first(f"{kind}: {message}")
+
+    assert rule
+    assert first(f"I get this error `{kind}: {message}` when I start on 8 GPUs.") == rule
+    assert first(f"[Bug]: {kind}: {message}") == rule
+    assert first(f"[BUG] {message}") == rule
+    assert first(message) == rule
+
+
+def test_a_title_that_says_what_was_changed_is_no_failure() -> None:
+    """Unless the message itself begins with such a verb."""
+    batch = "Check batch related parameters. train_batch_size is not equal to micro_batch_per_gpu "
+    batch += "* gradient_acc_step * world_size 16 != 2 * 1 * 1"
+
+    assert first("Fix CUDA out of memory in evaluation") == ""
+    assert first("Handle RuntimeError: CUDA out of memory") == ""
+    assert first(batch) == first(f"AssertionError: {batch}") == "batch-world-size-one"
+
+
+TABLE = """\
+train.py FAILED
+------------------------------------------------------------
+Failures:
+[1]:
+  time      : 2026-05-07_10:11:12
+  host      : node-1
+  rank      : 1 (local_rank: 1)
+  exitcode  : {other} (pid: 812)
+  error_file: <N/A>
+------------------------------------------------------------
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-05-07_10:11:10
+  host      : node-1
+  rank      : 0 (local_rank: 0)
+  exitcode  : {first} (pid: 811)
+  error_file: <N/A>
+============================================================
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "other", "rule"),
+    [("-9", "-6", "killed"), ("-7", "-11", "bus-error"), ("-9", "-15", "killed")],
+)
+def test_the_root_cause_of_torchruns_table_answers(code: str, other: str, rule: str) -> None:
+    """It stands below the other ranks, which ended because of it."""
+    assert first(TABLE.format(first=code, other=other)) == rule
+
+
+def test_an_error_that_the_last_frame_raises_is_read() -> None:
+    """Its message was not pasted, but the source that raises it."""
+    frame = '  File "/venv/lib/python3.11/logging/__init__.py", line 194, in _checkLevel\n'
+
+    assert first(f'{frame}    raise ValueError("Unknown level: %r" % level)') == "name-unknown"
+
+
+OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {} GiB. GPU 0 has a total "
+OOM += "capacity of 24.00 GiB of which {} GiB is free. Of the allocated memory {} GiB is allocated "
+OOM += "by PyTorch, and 0.10 GiB is reserved by PyTorch but unallocated."
+
+
+def test_figures_of_memory_are_read_over_broken_lines() -> None:
+    """As a terminal has cut the message, at any blank."""
+    whole = diagnose_text(OOM.format(2, 1, 12))[0]
+    broken = diagnose_text(OOM.format(2, 1, 12).replace(" of which", " of\nwhich"))[0]
+
+    assert "other programs hold about" in whole.message
+    assert broken.message == whole.message
+
+
+def test_what_no_card_could_hold_is_said() -> None:
+    """A single allocation that is larger than the device."""
+    message = diagnose_text(OOM.format(26, 22, 1))[0].message
+
+    assert "more than the whole device has, 24.0 GiB" in message

@@ -64,7 +64,9 @@ def test_forms_of_frames(line: str, place: str) -> None:
 )
 def test_other_lines_are_no_frames(line: str) -> None:
     """Prose and code."""
-    assert not (is_frame(line) or names_frame(line) or frames(line) or holds_traceback(line))
+    told = [tells(line) for tells in (is_frame, names_frame, frames, holds_traceback)]
+
+    assert not any(told)
 
 
 def test_a_notebook_names_the_exception_above_the_frames() -> None:
