@@ -133,7 +133,7 @@ def case_of(hit: MatchedLine, values: Mapping[str, str]) -> Case:
     if not hit.rule.cases:
         return NO_CASE
     known = {**values, "frames": f"{last_frames(hit.before)}\n{hit.text}"}
-    logs = (hit.before, f"{hit.before}\n{hit.text}\n{hit.after}")
+    logs = (hit.before, f"{hit.before}\n{hit.text}\n{hit.after}")  # patterns may ask for the end
 
     def tells(name: str, pattern: str) -> bool:
         texts = logs if name == "log" else (known.get(name, ""),)

@@ -10,7 +10,14 @@ from __future__ import annotations
 import re
 
 from dsforge.diagnose.log_line import cleaned
-from dsforge.diagnose.quoted_messages import EXCEPTION, messages, quoted, raised, unlabelled
+from dsforge.diagnose.quoted_messages import (
+    EXCEPTION,
+    messages,
+    quoted,
+    raised,
+    unlabelled,
+    whole_message,
+)
 from dsforge.diagnose.rule import ANSWERS, MatchedLine
 from dsforge.diagnose.traceback_frames import TRACEBACK, is_frame
 
@@ -101,6 +108,7 @@ _OF_NONE = re.compile(
     r"\b(?:can|may|might|should) help\b",
     re.MULTILINE,
 )
+_NO_REPORT = re.compile(r"\s*\[(?i:docs?|answer|features?|faq|rfc|tutorial|release|proposal)\b")
 _PLACE = re.compile(r"^\S{1,200}\.\w{1,4}:\d{1,6}:")  # of a line in a file, as grep shows it
 _OF_GUIDE = re.compile(rf"^(?i:what|how|when|why) (?!(?:can|do|to) (?:I|we)\b)|{_PLACE.pattern}")
 _OF_A_PAGE = re.compile(  # lists, tables and code, as documents have them; reports, too
@@ -166,7 +174,7 @@ def _words_and_log(text: str) -> tuple[list[str], list[str]]:
 
 def _shows_traceback(line: str) -> bool:
     """Whether a line heads a traceback, whatever stands before that, or is a frame."""
-    return TRACEBACK in line or is_frame(line)
+    return TRACEBACK in line or is_frame(cleaned(line.encode()).text)
 
 
 def complaints(text: str) -> list[tuple[int, str]]:
@@ -302,7 +310,7 @@ def tells_no_failure(text: str) -> bool:
     """Whether a text is too long for a question, or says what was done about a failure."""
     too_long = len(text) > LONGEST or text.count("\n") > MOST_LINES
     page = _OF_A_PAGE.search(text) and not _MINE.search(text)
-    return too_long or bool(page or _says_none(text))
+    return too_long or bool(page or _NO_REPORT.match(text) or _says_none(text))
 
 
 def without_mark(text: str) -> str:
@@ -327,8 +335,8 @@ def _loudly(found: re.Match[str]) -> str:
 
 def python_messages(text: str) -> list[tuple[int, str]]:
     """The lines of a text that are messages of Python without its exception, with its name."""
-    found = ((number, raised(line)) for number, line in _bare_lines(text))
-    return [(number, said[1]) for number, said in found if said and said[0] == 0]
+    found = ((number, whole_message(line)) for number, line in _bare_lines(text))
+    return [(number, said) for number, said in found if said]
 
 
 def bare_messages(text: str) -> list[tuple[int, str]]:

@@ -6,7 +6,6 @@ All places are offsets into the window's bytes; whatever the log is, each look i
 from __future__ import annotations
 
 import re
-from collections import deque
 from collections.abc import Iterator
 from itertools import pairwise, takewhile
 
@@ -111,17 +110,6 @@ def raised_in_source(window: bytes, line: tuple[int, int], said: Line) -> Line |
     text = found["assertion"] or f"{found['kind']}: {found['what'].rstrip(')')}"
     text = _VALUE.sub("...", text)
     return said._replace(text=text, whole=f"error: {text}")
-
-
-def raised_last(window: bytes, start: int) -> list[tuple[tuple[int, int], bytes]]:
-    """The last line from a place on, where it is a frame's source that raises: bounds and error.
-
-    In lower case, as `cut_lines` gives its lines; nothing where the last line is another.
-    """
-    last = deque((m for m in _LINE.finditer(window, start) if m.group().strip()), maxlen=1)
-    below = [m for m in last if is_source(window, m.start())]
-    found = [(m.span(), raised_in_source(window, m.span(), cleaned(m.group()))) for m in below]
-    return [(line, said.text.lower().encode()) for line, said in found if said]
 
 
 def _goes_on(text: str) -> bool:

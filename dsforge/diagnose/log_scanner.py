@@ -28,7 +28,6 @@ from dsforge.diagnose.log_context import (
     last_time,
     lines_before,
     raised_in_source,
-    raised_last,
     taken_back,
     wrapped,
 )
@@ -114,7 +113,7 @@ def scan(chunks: Iterable[bytes], file: str, rules: Rulebook) -> Scan:
             used = scanner.look(bytes(held), len(held) - AHEAD_BYTES)
             del held[:used]
     scanner.look(bytes(held), len(held))
-    scanner.look_across_lines(bytes(held))
+    scanner.look_across_cuts(bytes(held))
     scanner.look_at_the_end(bytes(held))
     hits = sorted(scanner.hits, key=lambda hit: hit.line)
     lines = scanner.lines_before + held.count(b"\n")
@@ -148,12 +147,10 @@ def _evidence(raw: bytes, line: tuple[int, int]) -> Line | None:
     return raised_in_source(raw, line, said) or (None if is_source(raw, line[0]) else said)
 
 
-def _context(raw: bytes, line: tuple[int, int], said: Line) -> str:
+def _context(raw: bytes, line: tuple[int, int]) -> str:
     """The lines before a line; without a traceback there, one that breaks off below it, too."""
     before = lines_before(raw, line[0])
-    if begins_traceback(said.text):
-        before += said.text
-    elif TRACEBACK in before or last_frames(before):
+    if TRACEBACK in before or last_frames(before):
         return before
     return before + frames_below(raw, line[1])
 
@@ -250,7 +247,7 @@ class _Scanner:
             if number + offset in self._lines[rule.id]:
                 continue
             self._lines[rule.id].add(number + offset)
-            context = _context(raw, line, said)
+            context = _context(raw, line)
             if offset:
                 context += "\n".join(text for distance, text in lines if distance < offset)
             if rule.context and not rule.fits(found, last_frames(context) + shown):
@@ -271,30 +268,20 @@ class _Scanner:
                 )
             )
 
-    def look_across_lines(self, window: bytes) -> None:
-        """Where no cause is known: words that a terminal has divided between two lines.
-
-        So with the error that the source below the last frame raises, which has them in quotes.
-        """
+    def look_across_cuts(self, window: bytes) -> None:
+        """Where no cause is known: the words that a terminal has divided between two lines."""
         lasting = (hit for hit in self.hits if hit.line >= self.progress_line)
         if any(hit.rule.kind in ANSWERS and not proves_nothing(hit) for hit in lasting):
             return
-        start = max(window.rfind(b"\n", 0, max(0, len(window) - END_BYTES)), 0)
-        self._match_in(cut_lines(window, start), window, ANSWERS)
-        self._match_in(raised_last(window, start), window, (*ANSWERS, "family"))
-
-    def _match_in(
-        self, lines: list[tuple[tuple[int, int], bytes]], window: bytes, kinds: tuple[str, ...]
-    ) -> None:
-        """Try the rules of these kinds on lines of the window that are read as another text."""
-        text = b"\n".join(read for _, read in lines)
+        places = cut_lines(window, max(window.rfind(b"\n", 0, max(0, len(window) - END_BYTES)), 0))
+        text = b"\n".join(joined for _, joined in places)
         for needle in self.rules.needles_in(text.translate(None, DIGITS)):
             if needle not in text or needle not in self._by_needle:
                 continue
             names = self._by_needle[needle]
-            rules = [rule for name in names if (rule := self.rules[name]).kind in kinds]
-            for line, read in lines:
-                if needle in read:
+            rules = [rule for name in names if (rule := self.rules[name]).kind in ANSWERS]
+            for line, joined in places:
+                if needle in joined:
                     self._match(rules, window, line, window.lower())
 
     def look_at_the_end(self, window: bytes) -> None:
@@ -349,7 +336,9 @@ class _Scanner:
     ) -> None:
         """Add a hit of a rule on the line at a place of the window."""
         place, line = said
-        context = _context(window, bounds(window, place), line)
+        context = lines_before(window, place)
+        if begins_traceback(line.text):
+            context += f"{line.text}{frames_below(window, bounds(window, place)[1])}"
         if rule not in self.rules or line.text.startswith(OWN):
             return
         self.hits.append(

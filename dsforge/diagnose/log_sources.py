@@ -100,7 +100,7 @@ def _causes_of(scans: Sequence[Scan], plan: Plan | None) -> tuple[Cause, ...]:
         if not found or found[0].rule == "unknown-end":
             found = _told(scans) or found or _unknown(scans)
         elif found[0].confidence < CONFIDENT or found[0].hits[0].rule.kind == "family":
-            found = _better_told(scans, found[0].confidence) or found
+            found = _better_told(scans, found[0]) or found
         known_by = found[0].confidence if found else 0.0
         parts = partly_known(scans, found) if known_by < CONFIDENT else ()
         return (*parts, *found) if parts and parts[0].confidence > known_by else found
@@ -132,13 +132,14 @@ def _told(scans: Sequence[Scan]) -> tuple[Cause, ...]:
     )
 
 
-def _better_told(scans: Sequence[Scan], known_by: float) -> tuple[Cause, ...]:
-    """The causes of a message that somebody quotes, where a rule knows more than its kind."""
+def _better_told(scans: Sequence[Scan], known: Cause) -> tuple[Cause, ...]:
+    """The causes of a message that the line of a known one quotes, where a rule knows more."""
     found = _told(scans)
     if not found or found[0].confidence < CONFIDENT or found[0].rule not in rulebook():
         return ()
-    better = found[0].hits[0].rule.kind in ANSWERS or found[0].confidence > known_by
-    return found if better else ()
+    same = found[0].evidence[0].line == known.evidence[0].line
+    better = found[0].hits[0].rule.kind in ANSWERS or found[0].confidence > known.confidence
+    return found if same and better else ()
 
 
 def _said_to_be_met(log: Scan, messages: list[tuple[int, str]]) -> tuple[Cause, ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from itertools import takewhile
 
 from dsforge.diagnose.rule import MatchedLine
 from dsforge.diagnose.traceback_frames import last_traceback, names_frame
@@ -22,14 +21,14 @@ _FIGURES = {
     "in_use": rf"(?:this process|Process \d+) has {_SIZE} memory in use",
     "own": rf"this process has {_SIZE} memory in use",
 }
-_BREAK = re.compile(r"\s*\n\s*")
 _REST = 600  # characters of a message after its first line
 _SPLIT = 0.1  # of the device: more than that reserved but unallocated is fragmentation
 _FOREIGN = 0.15  # of the device: more than that in nobody's account here belongs to other programs
+MANY = 2  # ranks
 _CONTEXT = 700 * 2**20  # bytes that CUDA and torch's kernels take beside the allocator
 _WHOSE = (
-    "$ nvidia-smi   # other processes hold a part of the card: end what is left of old runs, or "
-    "take another GPU (CUDA_VISIBLE_DEVICES)\n"
+    "$ nvidia-smi   # other processes hold a part of the card: end what is left of old runs, take "
+    "another GPU (CUDA_VISIBLE_DEVICES), or start one rank for each GPU\n"
 )
 
 _RECOMPUTE = "+ gradient_checkpointing: true    # train.yaml"
@@ -139,7 +138,11 @@ HOST_REMEDIES = {
     "saving a checkpoint": '- "stage3_gather_16bit_weights_on_model_save": true    # the whole '
     "model in one process\n$ python zero_to_fp32.py CHECKPOINT OUT   # after the run",
 }
-_OFFLOADING = re.compile(r"(?<!no)(?<!no[_-])offload|cpu_?adam|\bnvme\b", re.IGNORECASE)
+_OFFLOADING = re.compile(
+    r"(?<!no)(?<!no[_ -])(?<!no-cpu-)offload(?!\w{0,20}['\"]?[ :=]{1,3}['\"]?(?:none|null|false))|"
+    r"cpu_?adam|\bnvme\b",
+    re.IGNORECASE,
+)
 FEWER_COPIES = (
     "# fewer processes with a copy of their own: data workers, tokenising, models loaded per rank\n"
     "dataloader_num_workers=2"
@@ -170,22 +173,27 @@ def device_memory(hits: tuple[MatchedLine, ...]) -> dict[str, str]:
     when, remedy = moment(hit.before, hit.phase)
     size = f"{known['tried'] / 2**30:.2f} GiB" if "tried" in known else "memory"
     over = _shortfall(known)
-    if foreign := _foreign(known):
-        over = f"{over}, and other programs hold about {foreign / 2**30:.1f} GiB".lstrip(", ")
+    ranks = sorted({h.rank for h in hits if h.rank is not None})
+    if foreign := _foreign(known, alone=len(ranks) < MANY):
+        over = f"{over}, and other processes hold about {foreign / 2**30:.1f} GiB".lstrip(", ")
         remedy = _WHOSE + remedy
-    unused = known.get("unused", known.get("reserved", 0) - known.get("allocated", 0))
+    reserved = known.get("reserved", 0) - known.get("allocated", 0)
+    unused = known.get("unused", known.get("cached", reserved))
     if known.get("total") and unused > _SPLIT * known["total"]:
         remedy = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True\n" + remedy
-    ranks = sorted({h.rank for h in hits if h.rank is not None})
     who = f"rank {ranks[0]}" if ranks else "a rank"
     return {"size": size, "over": over, "moment": when, "remedy": remedy, "who": who}
 
 
 def _message(hit: MatchedLine) -> str:
-    """The message of a hit, with what a terminal has put into the next lines."""
-    rest = hit.after.partition("\n\n")[0].partition("Tried to allocate")[0]
-    rest = "\n".join(takewhile(lambda line: not names_frame(line), rest.split("\n")))
-    return _BREAK.sub(" ", f"{hit.text}\n{rest[:_REST]}")
+    """The message of a hit; in a short text, with what a terminal has put into the next lines."""
+    text = hit.text.strip()
+    for raw in hit.after[:_REST].split("\n"):
+        line = raw.strip()
+        if text.endswith((".", ")")) or not line or names_frame(line):
+            break
+        text = f"{text} {line}"
+    return text
 
 
 def _shortfall(known: dict[str, int]) -> str:
@@ -199,14 +207,18 @@ def _shortfall(known: dict[str, int]) -> str:
     return f"{missing:.2f} GiB more than was free{total}" if missing > 0 else ""
 
 
-def _foreign(known: dict[str, int]) -> int:
-    """Bytes of the device that other programs hold, where it is a large part; else 0."""
-    if not {"total", "free"} <= known.keys() or not known.keys() & {"own", "reserved", "allocated"}:
+def _foreign(known: dict[str, int], *, alone: bool) -> int:
+    """Bytes of the device that other processes hold, where it is a large part; else 0.
+
+    Where several ranks report, and the message does not say what each holds, they may be these.
+    """
+    own = {"own", "reserved", *(["allocated"] if alone else [])}
+    if not {"total", "free"} <= known.keys() or not known.keys() & own:
         return 0
     cached = known.get("unused", known.get("cached", 0))
     pool = max(known.get("reserved", 0), known.get("allocated", 0) + cached)
-    own = max(known.get("own", 0), pool + _CONTEXT)  # drivers may say 0, or nothing, of `own`
-    rest = known["total"] - known["free"] - own
+    held = max(known.get("own", 0), pool + _CONTEXT)  # drivers may say 0, or nothing, of `own`
+    rest = known["total"] - known["free"] - held
     return rest if rest > _FOREIGN * known["total"] else 0
 
 

@@ -28,8 +28,10 @@ WENT_ON_LINES = 3  # fewer of them after an exception may be its own end
 LAST = (ERRORS, ("echo",), ("exit",))  # answers where nothing better is there, best first
 _TOP = re.compile(r":?\s{0,40}File [^\n]{1,300}, in <module>")  # the first of all frames
 _RAISED = ("error", "error")  # kind and form of an exception that no rule knows
-_ROW = re.compile(r"exit ?code {1,4}: {1,4}-?\d{1,4} \(pid: ")  # of torchrun's table
-_ROOT, _ROW_LINES = "Root Cause (first observed failure)", 6
+_ROW = re.compile(  # of torchrun's table
+    r"exitcode {1,4}: {1,4}-?\d{1,4} \(pid: |traceback {1,4}: Signal \d{1,3} \(SIG"
+)
+_OTHERS, _ROOT, _TABLE_LINES = "Failures:", "Root Cause (first observed failure):", 400
 _CHAINED = ("another exception occurred:", "direct cause of the following exception:")
 
 
@@ -86,15 +88,20 @@ def causes(scans: Sequence[Scan], rules: Rulebook) -> tuple[Cause, ...]:
 def _root_causes(hits: list[MatchedLine]) -> list[MatchedLine]:
     """The hits, less those of the ranks that torchrun's table lists above its root cause."""
     rows = [hit for hit in hits if _ROW.search(hit.text)]
-    roots = {hit.file: hit.line for hit in rows if _is_root(hit)}
-    listed = {(hit.file, hit.line) for hit in rows if hit.line < roots.get(hit.file, 0)}
-    own = {(hit.file, hit.line) for hit in rows if _is_root(hit)}
-    return [hit for hit in hits if (hit.file, hit.line) not in listed - own]
+    roots = [hit for hit in rows if hit.before.rfind(_ROOT) > hit.before.rfind(_OTHERS)]
+    listed = {
+        (hit.file, hit.line)
+        for hit in rows
+        if _OTHERS in hit.before
+        and hit not in roots
+        and any(_is_above(hit, root) for root in roots)
+    }
+    return [hit for hit in hits if (hit.file, hit.line) not in listed]
 
 
-def _is_root(hit: MatchedLine) -> bool:
-    """Whether a row of torchrun's table belongs to the failure that came first."""
-    return _ROOT in "\n".join(hit.before.rstrip().split("\n")[-_ROW_LINES:])
+def _is_above(hit: MatchedLine, root: MatchedLine) -> bool:
+    """Whether a row of torchrun's table can stand in that of a root cause."""
+    return hit.file == root.file and 0 < root.line - hit.line < _TABLE_LINES
 
 
 def _survived(hit: MatchedLine, steps: dict[str, int]) -> bool:

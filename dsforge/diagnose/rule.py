@@ -35,8 +35,8 @@ class Case(NamedTuple):
     """What a general rule says where the log tells more: read in order, the first that fits counts.
 
     `when` are patterns by the name of a value (a group of the rule's patterns, or one that its
-    `compute` adds), or of `frames` (the last traceback) and `log` (the lines before; of a short
-    text those after, too): all must be found. What a case leaves empty is as in its rule.
+    `compute` adds), or of `frames` (the last traceback) and `log` (the line and those before; of a
+    short text those after, too): all must be found. What a case leaves empty is as in its rule.
     """
 
     when: Mapping[str, str]

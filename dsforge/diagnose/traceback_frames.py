@@ -9,7 +9,7 @@ import re
 from typing import NamedTuple
 
 TRACEBACK = "Traceback (most recent call last)"
-_FRAME = re.compile(r' {0,8}File "[^"\n]{1,300}", line \d{1,7}(?:, in \S|\s*$)')
+_FRAME = re.compile(r'[ \t]{0,8}File "[^"\n]{1,300}", line \d{1,7}(?:, in \S|\s*$)')
 _CELL = r"(?:\]\([^)\s]{1,300}\))?"  # the link that a notebook puts behind a file
 _NAMED = re.compile(
     rf'File "|\.py{_CELL}(?::| in )|^\S*(?:ipython-input|ipykernel|Cell In|/tmp/ipykernel)'

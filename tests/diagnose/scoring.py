@@ -31,7 +31,7 @@ BATCHES = tuple(
     "twentyseventh twentyeighth twentyninth thirtieth thirtyfirst thirtysecond "
     "thirtythird thirtyfourth thirtyfifth thirtysixth thirtyseventh thirtyeighth "
     "thirtyninth fortieth fortyfirst fortysecond fortythird "
-    "fortyfourth fortyfifth fortysixth".split()
+    "fortyfourth fortyfifth fortysixth fortyseventh".split()
 )
 KEPT = ("seventh_kept",)  # no rule was written from these before `tenth`
 PARTS = range(20)  # of the failures; one is changed and read again at every commit, others slow
@@ -177,6 +177,13 @@ cause (32 %), before. `fortysixth` is sealed and of another distribution than `f
 text as people paste it, some of each kind of failure, collected by somebody who knew no rule and
 judged by another: 17 of the 25 right whose text tells the cause (68 %), one wrong answer with a
 confidence of 0.7. Three of the misses were conditions that matched too much or too little.
+`fortyseventh` was collected in the same way by two people who knew no rule, half of one set from
+small repositories, clusters, older releases and other trainers, and judged by two others beside the
+answers of the release before, without knowing which was which: 57 of the 75 right whose text tells
+the cause (76 %; 54 before), two named another cause, none with 0.7 or more. In between, the answers
+to the messages that users meet most had been held against about 1,800 situations that five people
+wrote down first, by what the text says beyond the message. What is left are messages of one
+program each, and general rules that name the kind.
 
 ## On failures kept aside
 

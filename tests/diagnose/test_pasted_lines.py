@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dsforge.diagnose import diagnose_text
+from dsforge.diagnose.quoted_messages import quoted
 
 
 def first(text: str) -> str:
@@ -150,6 +151,7 @@ Failures:
   rank      : 1 (local_rank: 1)
   exitcode  : {other} (pid: 812)
   error_file: <N/A>
+  traceback : Signal {other_signal} received by PID 812
 ------------------------------------------------------------
 Root Cause (first observed failure):
 [0]:
@@ -158,24 +160,84 @@ Root Cause (first observed failure):
   rank      : 0 (local_rank: 0)
   exitcode  : {first} (pid: 811)
   error_file: <N/A>
+  traceback : Signal {signal} received by PID 811
 ============================================================
 """
 
 
-@pytest.mark.parametrize(
-    ("code", "other", "rule"),
-    [("-9", "-6", "killed"), ("-7", "-11", "bus-error"), ("-9", "-15", "killed")],
-)
-def test_the_root_cause_of_torchruns_table_answers(code: str, other: str, rule: str) -> None:
+SIGNALS = {"killed": (9, "SIGKILL"), "bus-error": (7, "SIGBUS"), "aborted": (6, "SIGABRT"),
+           "segmentation-fault": (11, "SIGSEGV"), "terminated": (15, "SIGTERM")}  # fmt: skip
+
+
+def table(root: str, other: str) -> str:
+    """What torchrun prints where the first rank ended by one signal, another by the other."""
+    (code, signal), (other_code, other_signal) = SIGNALS[root], SIGNALS[other]
+    return TABLE.format(
+        first=-code,
+        signal=f"{code} ({signal})",
+        other=-other_code,
+        other_signal=f"{other_code} ({other_signal})",
+    )
+
+
+@pytest.mark.parametrize("other", SIGNALS)
+@pytest.mark.parametrize("root", ["killed", "bus-error", "aborted", "segmentation-fault"])
+def test_the_root_cause_of_torchruns_table_answers(root: str, other: str) -> None:
     """It stands below the other ranks, which ended because of it."""
-    assert first(TABLE.format(first=code, other=other)) == rule
+    assert first(table(root, other)) == root
 
 
-def test_an_error_that_the_last_frame_raises_is_read() -> None:
-    """Its message was not pasted, but the source that raises it."""
-    frame = '  File "/venv/lib/python3.11/logging/__init__.py", line 194, in _checkLevel\n'
+def test_what_another_table_says_is_kept() -> None:
+    """A run that was started again and failed in another way."""
+    causes = diagnose_text(
+        f"{table('segmentation-fault', 'aborted')}again\n{table('killed', 'aborted')}"
+    )
 
-    assert first(f'{frame}    raise ValueError("Unknown level: %r" % level)') == "name-unknown"
+    assert {"segmentation-fault", "killed"} <= {cause.rule for cause in causes}
+    assert "aborted" not in {cause.rule for cause in causes}
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "No module named after a person is used here.",
+        "No module named deepspeed is needed for CPU inference",
+        "[Answer] No module named 'deepspeed' means that pip installed it elsewhere.",
+        "[Docs] name 'x' is not defined, chapter 3 of the Python course",
+        "load_dataset() takes 10 minutes the first time and is cached afterwards",
+        "forward() takes 2 arguments: input ids and a mask.",
+        "cannot import name resolution is lazy",
+        "module torch has no attribute compile before 2.0",
+        "unsupported operand type(s) for +: 'int' and 'str' is the classic error of beginners.",
+    ],
+)
+def test_prose_with_words_of_a_message_is_none(said: str) -> None:
+    """A message without its exception is the whole line, or says at most where it came."""
+    assert first(said) == ""
+
+
+def test_what_was_met_before_does_not_replace_the_error_of_a_log() -> None:
+    """The exception at the end of the traceback is why this run ended."""
+    text = (
+        "The run crashed. Before that I had `ModuleNotFoundError: No module named 'deepspeed'`.\n"
+        'Traceback (most recent call last):\n  File "/w/a.py", line 3, in main\n'
+        "    check()\nValueError: bad setting foo"
+    )
+
+    assert "bad setting foo" in diagnose_text(text)[0].evidence[0].text
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ("I get `ValueError: `foo` is not a `bar` value` in `eval`", "`foo` is not a `bar` value"),
+        ("Why `ValueError: no foo`-like errors with deepspeed?", "no foo"),
+        ("I get `ValueError: set `a`` with the run", "set `a`"),
+    ],
+)
+def test_a_quotation_ends_with_its_quote(said: str, message: str) -> None:
+    """Quotes within it stand in pairs."""
+    assert quoted(said) == [f"ValueError: {message}"]
 
 
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {} GiB. GPU 0 has a total "
@@ -188,8 +250,23 @@ def test_figures_of_memory_are_read_over_broken_lines() -> None:
     whole = diagnose_text(OOM.format(2, 1, 12))[0]
     broken = diagnose_text(OOM.format(2, 1, 12).replace(" of which", " of\nwhich"))[0]
 
-    assert "other programs hold about" in whole.message
+    assert "other processes hold about" in whole.message
     assert broken.message == whole.message
+
+
+def test_lines_of_others_are_no_part_of_a_message() -> None:
+    """What follows a whole sentence was printed by somebody else."""
+    said = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
+    other = "loader cache; 1.00 GiB used\nhost; 0.50 GiB free"
+
+    assert diagnose_text(f"{said}\n{other}")[0].message == diagnose_text(said)[0].message
+
+
+def test_ranks_that_share_a_card_are_no_other_processes() -> None:
+    """Four ranks report; the message does not say what each holds beside torch's pool."""
+    lines = "\n".join(f"[rank{rank}]: {OOM.format(2, 1, 5)}" for rank in range(4))
+
+    assert "other processes" not in diagnose_text(lines)[0].message
 
 
 def test_what_no_card_could_hold_is_said() -> None:

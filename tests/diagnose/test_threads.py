@@ -364,8 +364,8 @@ def test_a_missing_compiled_part_is_built_with_its_package(module: str, package:
     """The package itself may be there, so that pip would find nothing to do."""
     fix = diagnose_text(f"ModuleNotFoundError: No module named '{module}'")[0].fix
 
-    assert "--force-reinstall" in fix
-    assert f"--no-build-isolation {package}" in fix
+    assert "--force-reinstall" in fix or f"uninstall -y {package}" in fix
+    assert re.search(rf"--no-build-isolation (?:--\S+ )*{package}", fix)
 
 
 @pytest.mark.parametrize("lead", ["Exception training model: '", 'Error loading model: "'])
@@ -382,7 +382,6 @@ def test_a_message_that_a_program_quotes_is_its_error(lead: str) -> None:
     [
         ("is_mlu_available", "accelerate.utils", "accelerate is too old"),
         ("top_k_top_p_filtering", "transformers", "transformers is too new"),
-        ("HfFolder", "huggingface_hub", "huggingface-hub is too new"),
         ("Qwen2_5_VLForConditionalGeneration", "transformers", "transformers is too old"),
         ("GRPOTrainer", "trl", "trl is too old for the code that uses it (`GRPOTrainer` came"),
         ("prepare_model_for_int8_training", "peft", "peft is too new"),
