@@ -125,7 +125,7 @@ _MET = re.compile(
     r"(?:error|exception|message|warning|problem|issue)(?: message)?(?: is| was| says?| reads?)?)\b"
     r"|提示|报错|错误|显示|出现)[^.!?(){}\[\]=\n\"'`“\u2018]{0,40}$"
 )
-_FLAT = re.compile(r"Traceback \(most recent call last\):\s{0,4}File \S")
+_FLAT = re.compile(re.escape(TRACEBACK) + r":\s{0,4}File \S")
 _LOST_END = re.compile(
     r"\s+(?=File \"[^\"\n]{1,300}\", line \d)|"
     r"\s+(?=(?:\w{1,40}\.){0,6}[A-Z]\w{1,60}(?:Error|Exception): )"

@@ -210,8 +210,10 @@ def frames_below(window: bytes, stop: int) -> str:
     Who reports a failure puts the error into the title, and the log below it breaks off.
     """
     rest = window[stop : stop + AHEAD_BYTES + 1]
+    if len(rest) > AHEAD_BYTES:
+        return ""
     text = plain(rest.decode("utf-8", "replace"))
-    if len(rest) > AHEAD_BYTES or not holds_traceback(text):
+    if not holds_traceback(text):
         return ""
     lines = [cleaned(raw) for raw in rest.split(b"\n")]
     begun = (number for number, line in enumerate(lines) if holds_traceback(line.text))

@@ -24,7 +24,6 @@ _FIGURES = {
 _REST = 600  # characters of a message after its first line
 _SPLIT = 0.1  # of the device: more than that reserved but unallocated is fragmentation
 _FOREIGN = 0.15  # of the device: more than that in nobody's account here belongs to other programs
-MANY = 2  # ranks
 _CONTEXT = 700 * 2**20  # bytes that CUDA and torch's kernels take beside the allocator
 _WHOSE = (
     "$ nvidia-smi   # other processes hold a part of the card: end what is left of old runs, take "
@@ -174,7 +173,7 @@ def device_memory(hits: tuple[MatchedLine, ...]) -> dict[str, str]:
     size = f"{known['tried'] / 2**30:.2f} GiB" if "tried" in known else "memory"
     over = _shortfall(known)
     ranks = sorted({h.rank for h in hits if h.rank is not None})
-    if foreign := _foreign(known, alone=len(ranks) < MANY):
+    if foreign := _foreign(known, alone=len(ranks) <= 1):
         over = f"{over}, and other processes hold about {foreign / 2**30:.1f} GiB".lstrip(", ")
         remedy = _WHOSE + remedy
     reserved = known.get("reserved", 0) - known.get("allocated", 0)

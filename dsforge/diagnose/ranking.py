@@ -89,13 +89,8 @@ def _root_causes(hits: list[MatchedLine]) -> list[MatchedLine]:
     """The hits, less those of the ranks that torchrun's table lists above its root cause."""
     rows = [hit for hit in hits if _ROW.search(hit.text)]
     roots = [hit for hit in rows if hit.before.rfind(_ROOT) > hit.before.rfind(_OTHERS)]
-    listed = {
-        (hit.file, hit.line)
-        for hit in rows
-        if _OTHERS in hit.before
-        and hit not in roots
-        and any(_is_above(hit, root) for root in roots)
-    }
+    others = [hit for hit in rows if hit.before.rfind(_OTHERS) > hit.before.rfind(_ROOT)]
+    listed = {(hit.file, hit.line) for hit in others if any(_is_above(hit, root) for root in roots)}
     return [hit for hit in hits if (hit.file, hit.line) not in listed]
 
 

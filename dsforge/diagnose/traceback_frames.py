@@ -16,11 +16,10 @@ _NAMED = re.compile(
 )
 # What notebooks put above the frames; the message stands at their end.
 _HEADING = re.compile(
-    r"(?P<kind>[A-Z]\w{0,60}(?:Error|Exception|Interrupt|Exit))\s{2,60}"
-    r"Traceback \(most recent call last\)"
+    r"(?P<kind>[A-Z]\w{0,60}(?:Error|Exception|Interrupt|Exit))\s{2,60}" + re.escape(TRACEBACK)
 )
 _BEGIN = re.compile(
-    r"Traceback \(most recent call last\)|^\s{0,8}File \S|"
+    rf"{re.escape(TRACEBACK)}|^\s{{0,8}}File \S|"
     rf"^\[?[~/][^\s\]]{{1,300}}\.py{_CELL} in \w",  # of a notebook
     re.MULTILINE,
 )

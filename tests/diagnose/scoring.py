@@ -20,6 +20,7 @@ import yaml
 from dsforge.diagnose import diagnose_text
 from dsforge.diagnose.report import CONFIDENT
 from dsforge.diagnose.rulebook import rulebook
+from dsforge.reading.tree import LOADER
 
 HERE = Path(__file__).resolve().parent
 THREADS = HERE / "threads"
@@ -295,8 +296,7 @@ class Answer(NamedTuple):
 @cache
 def document(name: str) -> Any:
     """One file of the corpus."""
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    return yaml.load((THREADS / f"{name}.yaml").read_text(encoding="utf-8"), loader)  # noqa: S506
+    return yaml.load((THREADS / f"{name}.yaml").read_text(encoding="utf-8"), LOADER)  # noqa: S506
 
 
 def failures(batches: tuple[str, ...] = BATCHES) -> list[Failure]:

@@ -141,42 +141,31 @@ def test_a_title_that_says_what_was_changed_is_no_failure() -> None:
     assert first(batch) == first(f"AssertionError: {batch}") == "batch-world-size-one"
 
 
-TABLE = """\
-train.py FAILED
-------------------------------------------------------------
-Failures:
-[1]:
+RANK = """\
+[{rank}]:
   time      : 2026-05-07_10:11:12
   host      : node-1
-  rank      : 1 (local_rank: 1)
-  exitcode  : {other} (pid: 812)
+  rank      : {rank} (local_rank: {rank})
+  exitcode  : -{code} (pid: 81{rank})
   error_file: <N/A>
-  traceback : Signal {other_signal} received by PID 812
-------------------------------------------------------------
-Root Cause (first observed failure):
-[0]:
-  time      : 2026-05-07_10:11:10
-  host      : node-1
-  rank      : 0 (local_rank: 0)
-  exitcode  : {first} (pid: 811)
-  error_file: <N/A>
-  traceback : Signal {signal} received by PID 811
-============================================================
+  traceback : Signal {code} ({signal}) received by PID 81{rank}
 """
-
-
+RULER = "-" * 60 + "\n"
 SIGNALS = {"killed": (9, "SIGKILL"), "bus-error": (7, "SIGBUS"), "aborted": (6, "SIGABRT"),
            "segmentation-fault": (11, "SIGSEGV"), "terminated": (15, "SIGTERM")}  # fmt: skip
 
 
+def rank_ended(rank: int, rule: str) -> str:
+    """The part of torchrun's table on a rank that ended by the signal of a rule."""
+    code, signal = SIGNALS[rule]
+    return RANK.format(rank=rank, code=code, signal=signal)
+
+
 def table(root: str, other: str) -> str:
     """What torchrun prints where the first rank ended by one signal, another by the other."""
-    (code, signal), (other_code, other_signal) = SIGNALS[root], SIGNALS[other]
-    return TABLE.format(
-        first=-code,
-        signal=f"{code} ({signal})",
-        other=-other_code,
-        other_signal=f"{other_code} ({other_signal})",
+    return (
+        f"train.py FAILED\n{RULER}Failures:\n{rank_ended(1, other)}{RULER}"
+        f"Root Cause (first observed failure):\n{rank_ended(0, root)}{RULER}"
     )
 
 

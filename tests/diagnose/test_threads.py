@@ -141,13 +141,16 @@ def test_answers_say_nothing_empty() -> None:
         assert answer.fix, answer.failure.source
 
 
+@pytest.mark.parametrize("step", each(2, (3, 1)))
 @pytest.mark.parametrize("width", each(3, (100, 80, 120)))
 @pytest.mark.parametrize("cut", [hard_cut, word_wrapped])
-def test_lines_that_a_terminal_has_cut_are_read(width: int, cut: Callable[..., list[str]]) -> None:
+def test_lines_that_a_terminal_has_cut_are_read(
+    width: int, cut: Callable[..., list[str]], step: int
+) -> None:
     """Known errors with long lines, cut at any place, are answered; most by the same rule."""
     long = [
         answer
-        for answer in all_answers()[::3]
+        for answer in all_answers()[::step]
         if answer.known and any(len(line) > width for line in answer.failure.text.split("\n"))
     ]
     found = [
@@ -364,8 +367,8 @@ def test_a_missing_compiled_part_is_built_with_its_package(module: str, package:
     """The package itself may be there, so that pip would find nothing to do."""
     fix = diagnose_text(f"ModuleNotFoundError: No module named '{module}'")[0].fix
 
-    assert "--force-reinstall" in fix or f"uninstall -y {package}" in fix
-    assert re.search(rf"--no-build-isolation (?:--\S+ )*{package}", fix)
+    assert "--force-reinstall" in fix
+    assert f"--no-build-isolation {package}" in fix
 
 
 @pytest.mark.parametrize("lead", ["Exception training model: '", 'Error loading model: "'])
@@ -382,6 +385,7 @@ def test_a_message_that_a_program_quotes_is_its_error(lead: str) -> None:
     [
         ("is_mlu_available", "accelerate.utils", "accelerate is too old"),
         ("top_k_top_p_filtering", "transformers", "transformers is too new"),
+        ("HfFolder", "huggingface_hub", "huggingface-hub is too new"),
         ("Qwen2_5_VLForConditionalGeneration", "transformers", "transformers is too old"),
         ("GRPOTrainer", "trl", "trl is too old for the code that uses it (`GRPOTrainer` came"),
         ("prepare_model_for_int8_training", "peft", "peft is too new"),

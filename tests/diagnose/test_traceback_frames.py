@@ -23,7 +23,7 @@ NOTEBOOK = "RuntimeError                              Traceback (most recent cal
 
 
 def raised() -> str:
-    """What Python prints of an error, two calls deep."""
+    """What Python prints of an error."""
     try:
         int("x")
     except ValueError:
