@@ -35,6 +35,7 @@ _RAISED = re.compile(  # an error and its message, as source code
 _VALUE = re.compile(r"\{[\w.!:]{1,80}\}")  # that an f-string puts into its text
 _CODE = re.compile(r" {2,3}\S[^\n]{0,200}?(?: = |\w\()")  # a source that lost some of its indent
 _ARROW = re.compile(r"-{1,4}> ?\[?\d{1,6}\b")  # the line of a notebook's frame that was running
+_HUNK = re.compile(rb"@@ -\d{1,9}(?:,(\d{1,9}))? \+\d{1,9}(?:,(\d{1,9}))? @@")  # of a diff
 NARROW, WIDE = 48, 260  # bytes of a line that a terminal may have cut
 
 
@@ -51,6 +52,26 @@ def is_source(window: bytes, start: int) -> bool:
     """Whether the line before names a frame: then this one is source code, and proves nothing."""
     before = window[max(0, start - LONGEST) : max(0, start - 1)].rpartition(b"\n")[2]
     return b'File "' in before and b", line " in before
+
+
+def without_diffs(window: bytes) -> bytes:
+    """The text with empty lines for those of diffs, which somebody changed and nothing ran.
+
+    The head of a hunk says how many lines it has, before the change and after it.
+    """
+    if b"@@ -" not in window:
+        return window
+    lines, before, after = window.split(b"\n"), 0, 0
+    for number, line in enumerate(lines):
+        if head := _HUNK.match(line):
+            before, after = (int(count or 1) for count in head.groups())
+        elif max(before, after) > 0 and line[:1] in b" \t+-\\":
+            lines[number] = b""
+            before -= not line.startswith(b"+")
+            after -= not line.startswith(b"-")
+        else:
+            before = after = 0
+    return b"\n".join(lines)
 
 
 def following(

@@ -29,6 +29,7 @@ from dsforge.diagnose.log_context import (
     lines_before,
     raised_in_source,
     taken_back,
+    without_diffs,
     wrapped,
 )
 from dsforge.diagnose.log_line import Line, cleaned, plain
@@ -112,12 +113,16 @@ def scan(chunks: Iterable[bytes], file: str, rules: Rulebook) -> Scan:
         if len(held) >= WINDOW_BYTES + AHEAD_BYTES + BEFORE_BYTES:
             used = scanner.look(bytes(held), len(held) - AHEAD_BYTES)
             del held[:used]
+    if scanner.is_whole(held):
+        held[:] = without_diffs(bytes(held))
     scanner.look(bytes(held), len(held))
     scanner.look_across_cuts(bytes(held))
     scanner.look_at_the_end(bytes(held))
     hits = sorted(scanner.hits, key=lambda hit: hit.line)
     lines = scanner.lines_before + held.count(b"\n")
     text = bytes(held).decode("utf-8", "replace") if scanner.is_whole(held) else ""
+    if text and "\n" not in text.strip():  # one line alone is what its reporter asks about
+        hits = [hit._replace(form="error") if hit.form == "plain" else hit for hit in hits]
     return Scan(file, tuple(hits), scanner.success_line, lines, scanner.progress_line, text)
 
 

@@ -213,6 +213,20 @@ def test_a_text_without_its_last_line_is_not_confidently_wrong(part: int) -> Non
     assert wrong == {}
 
 
+@pytest.mark.parametrize("part", each(len(PARTS), PARTS))
+def test_a_log_in_a_diff_is_text_that_somebody_changed(part: int) -> None:
+    """Nothing ran: it is a change of documentation, of a test or of a message."""
+    for answer in part_of_logs(part):
+        lines = answer.failure.text.split("\n")
+        for mark, counts in (("+", (0, len(lines))), ("-", (len(lines), 0)), (" ", [len(lines)] * 2)):
+            head = f"docs/faq.md\n@@ -1,{counts[0]} +1,{counts[1]} @@ Troubles\n"
+            hunk = "".join(f"{mark}{line}\n" for line in lines)
+
+            assert first(f"{head}{hunk}") == ""
+            if mark == "+":  # what stands below a diff was not changed by it
+                assert first(f"{head}{hunk}\n{answer.failure.text}") == answer.rule
+
+
 @settings(max_examples=300, deadline=None)
 @given(CAUSES, CAUSES)
 def test_of_two_errors_the_first_is_the_cause(one: Answer, other: Answer) -> None:
