@@ -130,7 +130,7 @@ class _Copies(NamedTuple):
 
 
 class _Disk(NamedTuple):
-    """Bytes that one rank reads from and writes to the disk."""
+    """Bytes of one rank: both ways in the step, as many each; only read in a micro step."""
 
     once: float = 0.0
     micro_step: float = 0.0
@@ -151,8 +151,8 @@ def offload(costs: FamilyCosts, strategy: Strategy) -> Moved:
     passed = updated * cluster.gpus_per_node * pass_bytes(costs.workload, strategy.runs_as)
     cpu_s = passed / _passes_per_s(cluster, costs.workload)
     link = named(link_bytes_per_s(cluster) / COPIES_SHOWN, "copy_rate", "bytes/s", COPIED)
-    once_s = copies.once / link + _disk_s(cluster, disk.once)
-    micro_step_s = _disk_s(cluster, disk.micro_step)
+    once_s = copies.once / link + _both_ways_s(cluster, disk.once)
+    micro_step_s = _read_s(cluster, disk.micro_step)
     streamed_s = copies.streamed / link_bytes_per_s(cluster)
     return Moved(
         once_s=named(once_s, "copies_of_step_s", "s", COPIED),
@@ -266,10 +266,17 @@ def link_bytes_per_s(cluster: ClusterSpec) -> float:
     return cluster.gpu.host_link_bytes_per_s * LINK_SHARE
 
 
-def _disk_s(cluster: ClusterSpec, rank_bytes: float) -> float:
-    """Seconds to read and write one rank's bytes while all ranks of the node do."""
+def _both_ways_s(cluster: ClusterSpec, rank_bytes: float) -> float:
+    """Seconds to read one half of a rank's bytes and write the other while all ranks do."""
     if cluster.nvme is None or rank_bytes == 0:
         return 0.0
     rate = 2 / (1 / cluster.nvme.read_bytes_per_s + 1 / cluster.nvme.write_bytes_per_s)
     rate = named(rate, "disk_rate", "bytes/s", "mean of reading and writing")
     return rank_bytes * cluster.gpus_per_node / rate
+
+
+def _read_s(cluster: ClusterSpec, rank_bytes: float) -> float:
+    """Seconds to read one rank's parameters while all ranks of the node read theirs."""
+    if cluster.nvme is None or rank_bytes == 0:
+        return 0.0
+    return rank_bytes * cluster.gpus_per_node / cluster.nvme.read_bytes_per_s

@@ -19,7 +19,7 @@ from dsforge.engines import BY_NAME
 from dsforge.execution import BackEnd
 from dsforge.plan import Request
 from dsforge.planner.back_ends import BACK_ENDS, fine_tuned, needs_deepspeed
-from dsforge.specs import QLORA_BITS, ClusterSpec, LoraSpec, NvmeSpec
+from dsforge.specs import QLORA_BITS, ClusterSpec, LoraSpec, usual_disk
 from dsforge.strategy import Offload, Strategy, ZeroStage
 from dsforge.units import GIB
 
@@ -27,10 +27,6 @@ STAGES: tuple[ZeroStage, ...] = (1, 2, 3)
 SHARES = (2, 4, 8, 16)  # by which sizes are multiplied or divided
 MORE_NODES = (2, 4, 8, 16, 32)
 MOST_RAM_BYTES = 4096 * GIB  # of a node: 32 modules of 128 GiB, what two-socket servers take
-# A disk where the cluster file has none: Samsung PM9A3 3.84 TB, data sheet: 6,800 and 4,000 MB/s.
-DISK = NvmeSpec(
-    path="/nvme", size_bytes=3_840 * 10**9, read_bytes_per_s=6.8e9, write_bytes_per_s=4.0e9
-)
 SPLITS = {
     "zero_stage": "{kind}, any ZeRO stage",
     "back_end": "--for {back_end}",
@@ -160,9 +156,10 @@ def _of_machines(request: Request, host_bytes: int) -> Iterator[Change]:
         name = f"{host_bytes // GIB:,} GiB of RAM on each node instead of {now:,.0f}"
         yield _machines(request, "host RAM", name, host_memory_bytes=host_bytes)
     if cluster.nvme is None:
-        size, rate = DISK.size_bytes / 1e12, DISK.read_bytes_per_s / 1e9
-        name = f"an NVMe disk on each node ({size:.2f} TB, {rate:.1f} GB/s)"
-        yield _machines(request, "NVMe", name, nvme=DISK)
+        disk = usual_disk(cluster.intra_node)
+        size, rate = disk.size_bytes / 1e12, disk.read_bytes_per_s / 1e9
+        name = f"an NVMe disk on each node ({size:.2f} TB free, {rate:.1f} GB/s)"
+        yield _machines(request, "NVMe", name, nvme=disk)
     for fewer in _fewer(cluster):
         gpus = fewer["nodes"] * fewer["gpus_per_node"]
         name = f"{gpus} of {cluster.gpus} accelerators"

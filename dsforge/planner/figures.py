@@ -69,7 +69,7 @@ def headline(plan: Plan) -> str:
 
 
 def decisive(plan: Plan) -> Iterator[str]:
-    """Defaults that can change the choice: the network between nodes, RAM where it is needed."""
+    """Defaults that can change the choice: the network between nodes, RAM and disk where needed."""
     rules = {reason.rule for reason in plan.choice.reasons}
     cluster, host = plan.cluster, plan.choice.memory.host_bytes
     if cluster.nodes > 1 and rules & {"default-inter-node", "default-nics"}:
@@ -91,6 +91,13 @@ def decisive(plan: Plan) -> Iterator[str]:
         yield (
             f"{gib(cluster.host_memory_bytes)} of RAM per node, which can decide the choice: set "
             f"--host-memory"
+        )
+    if cluster.nvme and "default-nvme" in rules and plan.choice.memory.nvme_bytes:
+        yield (
+            f"{gib(cluster.nvme.size_bytes)} free on the disk of a node, "
+            f"{gb_per_s(cluster.nvme.read_bytes_per_s)} to read and "
+            f"{gb_per_s(cluster.nvme.write_bytes_per_s)} to write, which can decide the choice: "
+            f"set `nvme` in the cluster file"
         )
 
 

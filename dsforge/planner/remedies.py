@@ -2,7 +2,8 @@
 
 Each change is made to the request, and the planner is asked again: a remedy is a plan that fits,
 and its figures are that plan's. Cheapest is what costs the fewest seconds of GPU time for a token;
-what costs more than three times as many is left out. A change of the strategy comes before another
+what costs more than three times as many is left out, unless it is the only way to keep the job and
+the accelerators: more RAM, or a disk. A change of the strategy comes before another
 engine, then other machines, then another job: whoever asked wants this job, on these machines.
 """
 
@@ -74,7 +75,19 @@ def working(request: Request, before: Priced) -> tuple[Working, ...]:
         enough = {axis for works in found for axis in works.axes}
         found += _working_changes(request, before, _pairs(singles, enough))
     found.sort(key=lambda works: (works.further, works.kind, works.remedy.slowdown))
-    return tuple(found[:SHOWN])
+    return tuple(_affordable(found)[:SHOWN])
+
+
+def _affordable(found: list[Working]) -> list[Working]:
+    """The remedies that are worth their time; of those that only add room the best one always."""
+    rooms = [works.remedy.slowdown for works in found if only_adds_room(works.axes)]
+    limit = max(DEAREST, min(rooms, default=0.0))
+    return [works for works in found if works.remedy.slowdown <= limit]
+
+
+def only_adds_room(axes: tuple[str, ...]) -> bool:
+    """Whether job, strategy and accelerators stay as they are: more RAM, or a disk."""
+    return len(axes) == 1 and axes[0] in ROOM
 
 
 def _host_bytes_wanted(request: Request) -> int:
@@ -142,7 +155,7 @@ def _working_changes(
         seen.add(axes)
         plans.add(after.strategy)
         remedy = _remedy(made, request, before, after)
-        if remedy.slowdown <= DEAREST:
+        if remedy.slowdown <= DEAREST or only_adds_room(axes):
             yield Working(remedy, last, axes, kind, further)
 
 

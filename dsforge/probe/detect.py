@@ -16,9 +16,8 @@ from dsforge import catalog
 from dsforge.errors import SpecError
 from dsforge.hostfile import Entry, entry_problems
 from dsforge.probe.node_facts import DiskFact, Facts, GpuFact, InterfaceFact
-from dsforge.reading.equal import DISK_READ_GB_S, DISK_WRITE_GB_S
 from dsforge.reading.files import ClusterFile, GpuFile, HostFile, NvmeFile
-from dsforge.specs import GpuSpec, Precision
+from dsforge.specs import PLAIN_DISK, GpuSpec, Precision
 from dsforge.units import GBPS, GIB, TFLOP
 
 CPU_RANKS = 2
@@ -175,7 +174,7 @@ def _disk(disks: tuple[DiskFact, ...]) -> tuple[NvmeFile | None, list[str]]:
     if disk is None:
         return None, []
     notes = [] if disk.is_nvme else [f"{disk.device} is not NVMe by its name"]
-    read, write = DISK_READ_GB_S, DISK_WRITE_GB_S
+    read, write = PLAIN_DISK.read_bytes_per_s / GBPS, PLAIN_DISK.write_bytes_per_s / GBPS
     if disk.read_bytes_per_s and disk.write_bytes_per_s:
         read, write = disk.read_bytes_per_s / GBPS, disk.write_bytes_per_s / GBPS
     else:

@@ -13,17 +13,13 @@ from dsforge.reading.domain import Machines, joined
 from dsforge.reading.files import ClusterFile, GpuFile, LinkFile
 from dsforge.reading.refusals import refusal
 from dsforge.reading.source import Source
-from dsforge.specs import ClusterSpec, GpuSpec, Host, LinkSpec, NvmeSpec, SlurmSpec
+from dsforge.specs import ClusterSpec, GpuSpec, Host, LinkSpec, NvmeSpec, SlurmSpec, usual_disk
 from dsforge.units import GBPS, GIB, TFLOP, gib
 
-FABRICS = ("nvlink", "xgmi", "fabric")  # cards with one stand in data centres, eight to a node
 FABRIC_GPUS_PER_NODE = 8
 FABRIC_INTER_NODE, PLAIN_INTER_NODE = "100gbe", "10gbe"
 CORES_PER_GPU = 8
 LEAST_HOST_BYTES = 64 * GIB
-# A PCIe 3.0 SSD of 2 TB, at half of what such are rated (Samsung 960 Pro: 3.5 and 2.1 GB/s): rated
-# rates are those of an empty disk that is cool.
-DISK_GIB, DISK_READ_GB_S, DISK_WRITE_GB_S = 1862, 2.0, 1.0
 HOST_BYTES_PER_GPU_BYTE = 2  # DGX A100 has 1.6 or 3.2, DGX H100 3.2
 
 Reading = tuple[ClusterSpec, tuple[Reason, ...]]
@@ -90,7 +86,7 @@ class Draft:
             ssh_user=file.ssh_user,
             ssh_port=file.ssh_port,
             slurm=self._slurm(),
-            nvme=self._nvme(),
+            nvme=self._nvme(intra_node),
             gpu_hour_price=file.gpu_hour_price,
         )
         found, said = carded(cluster, file.measured)
@@ -123,7 +119,7 @@ class Draft:
 
     def _usual_inter_node(self, nodes: int, intra_node: LinkSpec) -> LinkSpec:
         """The least network that such nodes have."""
-        name = FABRIC_INTER_NODE if intra_node.kind in FABRICS else PLAIN_INTER_NODE
+        name = FABRIC_INTER_NODE if intra_node.is_fabric else PLAIN_INTER_NODE
         if nodes > 1:
             message = f"`inter_node` is {name}, the minimum for such nodes; set yours"
             self._choose("default-inter-node", message)
@@ -182,7 +178,7 @@ class Draft:
         return per_node
 
     def _usual_gpus_per_node(self, nodes: int, gpu: GpuSpec, link: LinkSpec) -> int:
-        many, rack = nodes > 1 and link.kind in FABRICS, catalog.nvlink_domain(gpu)
+        many, rack = nodes > 1 and link.is_fabric, catalog.nvlink_domain(gpu)
         usual = rack.gpus_per_node if rack else FABRIC_GPUS_PER_NODE
         per_node = usual if many else 1
         message = f"`gpus_per_node` is {per_node}: neither a number nor hosts were given"
@@ -213,20 +209,21 @@ class Draft:
         self._choose("default-cpu-cores", f"`cpu_cores` is {cores}, {CORES_PER_GPU} for each GPU")
         return cores
 
-    def _nvme(self) -> NvmeSpec | None:
-        disk = self.file.nvme
+    def _nvme(self, intra_node: LinkSpec) -> NvmeSpec | None:
+        disk, usual = self.file.nvme, usual_disk(intra_node)
         if disk is None:
             return None
-        size = disk.size_gib or DISK_GIB
-        read, write = disk.read_gb_s or DISK_READ_GB_S, disk.write_gb_s or DISK_WRITE_GB_S
+        size = usual.size_bytes if disk.size_gib is None else max(1, round(disk.size_gib * GIB))
+        read = disk.read_gb_s or usual.read_bytes_per_s / GBPS
+        write = disk.write_gb_s or usual.write_bytes_per_s / GBPS
         if None in (disk.size_gib, disk.read_gb_s, disk.write_gb_s):
-            message = f"the disk at {disk.path} is taken to have {size:,.0f} GiB free, to read "
+            message = f"the disk at {disk.path} is taken to have {gib(size)} free, to read "
             message += f"{read:g} GB/s and to write {write:g}; `nvme` in the cluster file sets "
-            "these values"
+            message += "these values"
             self._choose("default-nvme", message)
         return NvmeSpec(
             path=disk.path,
-            size_bytes=max(1, round(size * GIB)),
+            size_bytes=size,
             read_bytes_per_s=read * GBPS,
             write_bytes_per_s=write * GBPS,
         )

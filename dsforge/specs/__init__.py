@@ -7,6 +7,7 @@ without the files it came from.
 """
 
 from dsforge.specs.cluster import (
+    PLAIN_DISK,
     SLURM_NAME,
     SLURM_TIME,
     Calibration,
@@ -22,6 +23,7 @@ from dsforge.specs.cluster import (
     Pace,
     SlurmSpec,
     Transport,
+    usual_disk,
 )
 from dsforge.specs.frozen import (
     FROZEN,
@@ -72,6 +74,7 @@ __all__ = [
     "BITSANDBYTES_4_BIT",
     "FROZEN",
     "LOW_BIT",
+    "PLAIN_DISK",
     "QLORA_BITS",
     "SLURM_NAME",
     "SLURM_TIME",
@@ -119,4 +122,5 @@ __all__ = [
     "Transport",
     "VisionTraining",
     "Workload",
+    "usual_disk",
 ]

@@ -13,6 +13,7 @@ from dsforge.specs.workload import Precision
 LinkKind = Literal["nvlink", "xgmi", "pcie", "fabric", "ethernet", "infiniband", "memory"]
 Collective = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all"]
 Transport = Literal["sockets", "rdma"]
+FABRICS: tuple[LinkKind, ...] = ("nvlink", "xgmi", "fabric")
 LIBRARIES = {
     "RCCL": re.compile(r"mi\d", re.IGNORECASE),
     "HCCL": re.compile(r"gaudi", re.IGNORECASE),
@@ -125,7 +126,12 @@ class LinkSpec(BaseModel):
     @property
     def is_rdma(self) -> bool:
         """Whether NCCL uses it without sockets."""
-        return self.kind in ("infiniband", "nvlink", "xgmi", "fabric")
+        return self.kind in ("infiniband", *FABRICS)
+
+    @property
+    def is_fabric(self) -> bool:
+        """Whether it joins cards as in servers of data centres, eight to a node."""
+        return self.kind in FABRICS
 
 
 class Host(BaseModel):
@@ -162,6 +168,22 @@ class NvmeSpec(BaseModel):
     write_bytes_per_s: float = Field(
         gt=0, description="Sequential write of one node's disk, bytes/s."
     )
+
+
+# Disks of which nothing is known but where they are: free space, and half the rates of a data
+# sheet, which are those of an empty disk that is cool. Of a server Samsung PM9A3 3.84 TB (PCIe 4:
+# 6.8 and 4.0 GB/s), else Samsung 960 Pro 2 TB (PCIe 3: 3.5 and 2.1 GB/s).
+SERVER_DISK = NvmeSpec(
+    path="/nvme", size_bytes=3_840 * 10**9, read_bytes_per_s=3.4e9, write_bytes_per_s=2.0e9
+)
+PLAIN_DISK = NvmeSpec(
+    path="/nvme", size_bytes=2_000 * 10**9, read_bytes_per_s=1.75e9, write_bytes_per_s=1.05e9
+)
+
+
+def usual_disk(intra_node: LinkSpec) -> NvmeSpec:
+    """The least disk that nodes have whose cards are joined in this way."""
+    return SERVER_DISK if intra_node.is_fabric else PLAIN_DISK
 
 
 class SlurmSpec(BaseModel):

@@ -16,6 +16,7 @@ from dsforge.document import MisfitDocument
 from dsforge.plan import Request
 from dsforge.planner import appraise, price
 from dsforge.planner.remedies import DEAREST, SHOWN, Remedy, remedies
+from dsforge.strategy import Strategy
 
 NARROW = cluster(1, 8, "rtx-4090", intra="pcie-4", host_memory_bytes=256 * GIB)
 SEVEN = ("--model", "llama-2-7b", "--gpus-per-node", "8", "--gpu", "a100-80gb")
@@ -64,6 +65,35 @@ def test_few_changes_are_named_each_with_a_cost(request_: Request) -> None:
     assert all(remedy.slowdown <= DEAREST for remedy in found)
     assert len({remedy.changes for remedy in found}) == len(found)
     assert all(remedy.cost for remedy in found)
+
+
+def test_what_keeps_the_job_and_the_card_is_said_however_slow() -> None:
+    """32 B on one card of 24 GiB: states on a disk need RAM for the rest, and nothing else."""
+    card = ("--gpu", "rtx-4090", "--gpus-per-node", "1", "--host-memory", "64")
+    command = ("plan", "--model", "qwen2.5-32b", *card, "--nvme-path", "/nvme", "--json")
+    found = json.loads(typed(*command).stdout)["nearest"]["remedies"]
+
+    ram = next(remedy for remedy in found if "GiB of RAM" in remedy["changes"][0])
+    assert ram["slowdown"] > DEAREST
+
+
+@pytest.mark.parametrize(
+    ("model", "card", "ram"),
+    [("llama-3.1-8b", "rtx-4090", "64"), ("qwen2.5-14b", "h100-80gb", "96")],
+)
+def test_the_disk_of_a_remedy_is_the_one_that_its_flag_means(
+    model: str, card: str, ram: str
+) -> None:
+    """Whoever follows the advice gets the plan that was priced, and is told of the disk's rates."""
+    asked = ("plan", "--model", model, "--gpu", card, "--gpus-per-node", "1", "--host-memory", ram)
+    advised = json.loads(typed(*asked, "--json").stdout)["nearest"]["remedies"]
+    remedy = next(r for r in advised if r["changes"][0].startswith("an NVMe disk"))
+    followed = typed(*asked, "--nvme-path", "/nvme").output
+
+    label = Strategy.model_validate(remedy["strategy"]).label()
+    assert len(remedy["changes"]) == 1
+    assert label in " ".join(followed.split())
+    assert "on the disk of a node" in followed
 
 
 @pytest.mark.parametrize("name", ["whole states on each card", "large micro batch"])

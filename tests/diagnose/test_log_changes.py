@@ -218,7 +218,11 @@ def test_a_log_in_a_diff_is_text_that_somebody_changed(part: int) -> None:
     """Nothing ran: it is a change of documentation, of a test or of a message."""
     for answer in part_of_logs(part):
         lines = answer.failure.text.split("\n")
-        for mark, counts in (("+", (0, len(lines))), ("-", (len(lines), 0)), (" ", [len(lines)] * 2)):
+        for mark, counts in (
+            ("+", (0, len(lines))),
+            ("-", (len(lines), 0)),
+            (" ", [len(lines)] * 2),
+        ):
             head = f"docs/faq.md\n@@ -1,{counts[0]} +1,{counts[1]} @@ Troubles\n"
             hunk = "".join(f"{mark}{line}\n" for line in lines)
 
