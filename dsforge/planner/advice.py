@@ -16,6 +16,7 @@ from dsforge.planner.memory_advice import (
     quantised_reason,
     recompute_reason,
     unstated_loss_reason,
+    whole_logits_reason,
 )
 from dsforge.planner.preference import demand
 from dsforge.planner.pricing import price, room_left
@@ -49,6 +50,7 @@ def choice_reasons(request: Request, best: Priced, found: Rivals) -> tuple[Reaso
         quantised_reason(request, best, found),
         recompute_reason(request, best, found),
         unstated_loss_reason(request, best),
+        whole_logits_reason(request, best),
         headroom_reason(request, best),
     )
     # Equal costs that differ in their last digit, by the machine, have the order above.

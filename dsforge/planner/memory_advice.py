@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from math import inf
 
+from dsforge.constraints.trainer import holds_whole_logits
 from dsforge.estimate.loss import may_be_chunked
 from dsforge.estimate.offload import thread_gain
 from dsforge.plan import Priced, Reason, Request
 from dsforge.planner.explore import Candidate
-from dsforge.planner.pricing import is_safe, rooms, shortage
+from dsforge.planner.pricing import is_safe, largest_term, rooms, shortage
 from dsforge.planner.rivals import Rivals, fastest
 from dsforge.planner.ways import said_recompute
 from dsforge.planner.wording import LIKELY_ONLY, Said, against, memory_name, said
@@ -112,6 +113,24 @@ def unstated_loss_reason(request: Request, best: Priced) -> Said | None:
         "the low end of the memory is with a chunked loss (--loss)"
     )
     return said("loss-unstated", message)
+
+
+def whole_logits_reason(request: Request, best: Priced) -> Said | None:
+    """Why a model has the logits of a whole micro batch where they are the largest term."""
+    strategy = best.strategy
+    run, ours = strategy.runs_as, strategy.back_end == "deepspeed"
+    if request.constraints.loss is not None or run.software == "others" or not ours:
+        return None
+    if largest_term(best.memory) != "logits" or not holds_whole_logits(request.model, split=False):
+        return None
+    message = (
+        f"{request.model.name} changes the logits after its output layer, so the loss holds those "
+        f"of a whole micro batch ({gib(best.memory.terms.logits)}), the largest term; for most "
+        f"models it takes them in chunks"
+    )
+    pressed = strategy.offloads or not is_safe(request.cluster, best.memory)
+    rest = 1 - best.memory.terms.logits / best.memory.device_bytes.likely
+    return said("whole-logits", message, rest if pressed else 1.0)
 
 
 def headroom_reason(request: Request, best: Priced) -> Said:

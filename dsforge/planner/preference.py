@@ -5,8 +5,9 @@
 2. Time. The best is the smallest predicted step of any kind, on all of the machines or fewer.
 3. Ease. Of what counts and takes at most `prefer` times the best, the easiest is chosen: all
    machines before fewer, no offload before offload, the whole model on each rank before a cut one,
-   DeepSpeed before Megatron, whole samples before shared ones (Ulysses), its smaller ZeRO stage, no
-   second copy of the weights; then the clock.
+   DeepSpeed before Megatron, whole samples before shared ones (Ulysses), its stages 0 to 2 before
+   ZeRO-3, no second copy of the weights; then the clock. One digit tells stages 0 to 2 apart, and
+   FSDP is made to shard its weights: neither asks anything of its user.
 
 What follows: better hardware never makes the best step longer. A strategy takes no more memory and
 no more time on a faster link, more adapters, a faster or larger card, more RAM (random ones are
@@ -32,6 +33,7 @@ from dsforge.plan import Request
 from dsforge.planner.back_ends import BACK_ENDS
 from dsforge.planner.explore import Candidate
 from dsforge.strategy import Strategy
+from dsforge.zero_stages import FULLY_SHARDED
 
 PLACES = ("none", "cpu", "nvme")
 TICK = 100  # times the logarithm of a step: steps within about 1 % tie
@@ -73,7 +75,7 @@ def rank(request: Request, fitting: tuple[Candidate, ...]) -> list[Candidate]:
     return [first, *sorted(rest, key=lambda candidate: candidate.step_s)]
 
 
-def ease(family: Strategy) -> tuple[int, bool, bool, bool, int, bool]:
+def ease(family: Strategy) -> tuple[int, bool, bool, bool, bool, bool]:
     """What a way to train asks of its user, the greatest demand first; less is easier."""
     moved = PLACES.index(family.offload_optimizer) + 3 * PLACES.index(family.offload_parameters)
     on_megatron = family.back_end != BACK_ENDS[0]
@@ -82,7 +84,7 @@ def ease(family: Strategy) -> tuple[int, bool, bool, bool, int, bool]:
         _is_cut(family),
         on_megatron,
         not on_megatron and family.layout.context_parallel_size > 1,
-        0 if on_megatron else family.zero_stage,
+        _gathers_weights(family),
         family.hpz_partition_size > 1,
     )
 
@@ -106,7 +108,7 @@ def demand(mine: Strategy, other: Strategy) -> str:
         _split(other),
         "needs the model and its checkpoints in Megatron-LM's format",
         f"splits each sequence over {other.layout.context_parallel_size} GPUs (Ulysses)",
-        f"needs ZeRO-{other.zero_stage}",
+        f"needs ZeRO-{FULLY_SHARDED}",
         "stores a second copy of the weights (hpZ)",
     )[place]
 
@@ -124,6 +126,11 @@ def _is_cut(family: Strategy) -> bool:
     layout = family.layout
     split = family.back_end == BACK_ENDS[0] and layout.tensor_parallel_size > 1
     return layout.pipeline_parallel_size > 1 or split
+
+
+def _gathers_weights(family: Strategy) -> bool:
+    """Whether weights are whole only while they are used, in an engine that offers other ways."""
+    return family.engine.name == BACK_ENDS[0] and family.zero_stage == FULLY_SHARDED
 
 
 def _figures(candidate: Candidate) -> tuple[int, float, float]:

@@ -10,7 +10,7 @@ from random import Random
 
 import pytest
 from drawing import draw_request
-from planning import ask, cluster, lora_workload, workload
+from planning import ask, cluster, lora_workload, qlora_workload, workload
 from sampled import each
 
 from dsforge.errors import DsforgeError
@@ -314,3 +314,12 @@ def test_a_part_that_does_better_quotes_its_own_step(times: int) -> None:
                 own = Explorer(request.model_copy(update={"cluster": plan.cluster}))
                 assert found[2] == seconds(min(c.step_s for c in fitting(own)))
     assert looked
+
+
+@pytest.mark.parametrize(("model", "said"), [("gemma-2-27b", True), ("qwen2.5-32b", False)])
+def test_logits_of_a_whole_micro_batch_are_explained(model: str, said: bool) -> None:
+    """Where a model caps its logits, `dsforge train` cannot take them in chunks; others it can."""
+    cards = cluster(1, 4, "rtx-5090", intra="pcie-5-host")
+    plan = choose(ask(model, cards, qlora_workload(4096)))
+
+    assert ("whole-logits" in {reason.rule for reason in plan.choice.reasons}) is said
