@@ -38,6 +38,10 @@ class Part(NamedTuple):
         """What we would take there."""
         return choice(self.request, self.fitting)
 
+    def preferring(self, prefer: float) -> Part:
+        """The part for somebody who prefers easy plans that are at most so many times slower."""
+        return self._replace(request=self.request.model_copy(update={"prefer": prefer}))
+
     @property
     def fastest(self) -> Candidate:
         """What the clock alone would take there."""
