@@ -317,8 +317,8 @@ RULES: tuple[Rule[CheckedFile], ...] = (
     ),
     _rule(
         megatron.virtual_stages,
-        why="A rank can take several chunks of layers in turn only where there are several ranks to "
-        "pass them to; without a pipeline every rank stops with an assertion.",
+        why="A rank can take several chunks of layers in turn only where there are ranks to pass "
+        "them to; without a pipeline every rank stops with an assertion.",
         megatron=_chunks,
     ),
     _rule(
