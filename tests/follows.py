@@ -22,7 +22,7 @@ from dsforge.specs import Workload
 from dsforge.strategy import FULLY_SHARDED, Strategy
 
 OPTIMIZERS = {"adamw": "AdamW", "lion": "Lion", "sgd": "SGD", "adafactor": "Adafactor"}
-MEGATRON_OPTIMIZERS = {"adamw": "adam", "lion": "lion", "sgd": "sgd", "muon": "muon"}
+MEGATRON_OPTIMIZERS = {"adamw": "adam", "sgd": "sgd"}
 BUCKETS = {
     "overlap_comm": "overlap_comm",
     "reduce_bucket_size": "reduce_bucket_size",

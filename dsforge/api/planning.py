@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from time import perf_counter
 from typing import TYPE_CHECKING
 
 from dsforge.api.folder import rendered, written_folder
@@ -95,10 +96,11 @@ def plan(
 
     _check_numbers(top=top)
     asked = request_of(Inputs(model, cluster, workload, strategy))
+    started = perf_counter()
     wished = _aimed_request(asked, objective, deadline_days, budget, prefer=prefer, risk=risk)
     explorer = settled(Explorer(wished))
     request = explorer.request
-    found = search(request, explorer=explorer)
+    found = search(request, explorer=explorer, started=started)
     return PlanResult(
         request=request,
         search=found,

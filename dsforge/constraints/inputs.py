@@ -6,6 +6,8 @@ from dsforge.constraints.case import BackEnd, Broken, Case, constraint
 
 # Of bitsandbytes, which DeepSpeed takes as it takes any optimizer of torch.
 LOW_BIT = ("adamw_8bit", "paged_adamw_8bit", "paged_adamw_32bit")
+# Of Megatron-LM those that its distributed optimizer shards, as plans assume. With lion and muon
+# core 0.16 refuses it, and 0.20 gives whole matrices to ranks instead (layer_wise_optimizer.py).
 OPTIMIZERS: dict[BackEnd, tuple[str, ...]] = {
     "deepspeed": ("adamw", "lion", "sgd", "adafactor", "muon", *LOW_BIT),
     "megatron": ("adamw", "sgd"),
@@ -107,7 +109,9 @@ def fp8_megatron(case: Case) -> Broken | None:
 
 @constraint(
     "optimizer",
-    source="DeepSpeed runtime/engine.py, _configure_basic_optimizer; Megatron-LM --optimizer",
+    source="DeepSpeed runtime/engine.py, _configure_basic_optimizer; Megatron-LM "
+    "megatron/training/arguments.py, validate_args (emerging optimizers), megatron-core "
+    "optimizer/__init__.py and optimizer/muon.py",
     ours=True,
 )
 def optimizer_of_back_end(case: Case) -> Broken | None:
@@ -115,9 +119,11 @@ def optimizer_of_back_end(case: Case) -> Broken | None:
     known = OPTIMIZERS[case.back_end]  # names of a workload: a config has those of torch, too
     if case.model is None or case.optimizer is None or case.optimizer in known:
         return None
+    others = [name for name, has in OPTIMIZERS.items() if case.optimizer in has]
+    where = BACK_END_NAMES[case.back_end] + "'s distributed optimizer" * case.on_megatron
     return Broken(
-        f"optimizer={case.optimizer} is not available with {BACK_END_NAMES[case.back_end]}",
-        f"use {' or '.join(known)}",
+        f"optimizer={case.optimizer} is not available with {where}",
+        ", or ".join(("use " + " or ".join(known), *(f"--for {name}" for name in others))),
     )
 
 

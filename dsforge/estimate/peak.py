@@ -117,17 +117,18 @@ class Footprint(NamedTuple):
         if self.loaded and loading > moment:
             moment, parts, buffers = loading, (0.0, 0.0, 0.0), buffers + loading
         churn = self.buffers if self.churns else 0.0
-        waiting = tokens * self.waiting * self._in_flight(batching)
-        found = Peak(kept.weights, *parts, kept.optimizer, buffers, moment, churn, self.errors)
+        rest = churn, self.errors, self._waiting(batching, tokens), 0.0, self.loose
         blocks = self._unjoined((at_loss, at_work, at_end), moment)
-        found = found._replace(loose=self.loose, step_blocks=blocks)
-        if self.waiting:
-            found = found._replace(waiting=waiting)
+        found = Peak(kept.weights, *parts, kept.optimizer, buffers, moment, *rest, blocks)
         if self.least_head is None:
             return found
         least = early + saved + self.least_head.at(tokens)
-        rest = maximum(maximum(least, at_work), maximum(at_end, stepping))
-        return found._replace(spared=maximum(0.0, found.moment - rest))
+        other = maximum(maximum(least, at_work), maximum(at_end, stepping))
+        return found._replace(spared=maximum(0.0, found.moment - other))
+
+    def _waiting(self, batching: Batching, tokens: float) -> float:
+        """Checkpoints that are in RAM meanwhile, bytes."""
+        return tokens * self.waiting * self._in_flight(batching) if self.waiting else 0.0
 
     def _unjoined(self, backward: tuple[float, float, float], moment: float) -> float:
         """Bytes that the blocks of the step add to what the fullest moment takes."""

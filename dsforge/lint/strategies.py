@@ -11,7 +11,20 @@ from dsforge import constraints
 from dsforge.constraints import ModelShape, case_of_config, shape_of
 from dsforge.lint.checked_file import CheckedFile
 from dsforge.lint.rules.accelerate import PLUGIN
-from dsforge.lint.rules.megatron import CP, EP, GLOBAL, GROUPS, HEADS, MICRO, PP, TP, count_of
+from dsforge.lint.rules.megatron import (
+    CP,
+    EP,
+    GLOBAL,
+    GROUPS,
+    HEADS,
+    LAYERS,
+    LAYERS_OF_CHUNK,
+    MICRO,
+    PP,
+    TP,
+    VIRTUAL,
+    count_of,
+)
 from dsforge.zero_stages import ZERO_STAGES, Offload
 
 FORMAT_OF_BITS = {4: "nf4", 8: "int8"}  # where no format is named
@@ -83,6 +96,7 @@ def _of_arguments(file: CheckedFile) -> constraints.Case:
         pipeline_parallel_size=flag(PP) or 1,
         context_parallel_size=flag(CP) or 1,
         expert_parallel_size=flag(EP) or 1,
+        virtual_stages=_virtual_stages(file),
         global_batch_size=flag(GLOBAL),
         micro_batch_size=flag(MICRO),
         sequence_length=flag("--seq-length"),
@@ -96,6 +110,15 @@ def _of_arguments(file: CheckedFile) -> constraints.Case:
     )
     replicas = None if ranks is None or ranks % found.model_ranks else ranks // found.model_ranks
     return found._replace(data_parallel_size=replicas)
+
+
+def _virtual_stages(file: CheckedFile) -> int:
+    """Chunks of a pipeline rank: as many as are given, or as its layers make of so many each."""
+    if not file.document.uncertain.isdisjoint((VIRTUAL, LAYERS_OF_CHUNK, LAYERS)):
+        return 1
+    each, stages = count_of(file, LAYERS_OF_CHUNK), count_of(file, PP, 1) or 1
+    chunks = count_of(file, LAYERS) // (each * stages) if each else count_of(file, VIRTUAL)
+    return max(1, chunks)
 
 
 def _of_plugin(file: CheckedFile) -> constraints.Case:

@@ -17,7 +17,7 @@ from dsforge.specs import ModelSpec
 from dsforge.strategy import BackEnd
 
 BACK_ENDS: tuple[BackEnd, ...] = ("deepspeed", "megatron")
-UNBUILDABLE = "megatron-model"  # the rule that looks at no layout
+UNBUILDABLE = ("megatron-model", "optimizer")  # rules that look at no layout
 
 
 def wanted(request: Request) -> tuple[BackEnd, ...]:
@@ -32,10 +32,10 @@ def wanted(request: Request) -> tuple[BackEnd, ...]:
 
 
 def can_build(request: Request, back_end: BackEnd) -> bool:
-    """Whether a back end can train this model with this method at all, on any layout."""
+    """Whether a back end can train this model with this optimizer at all, on any layout."""
     family = base(request, back_end, next(layouts(request, back_end)), stage=0)
     broken = check(request.model, request.cluster, request.workload, family)
-    return all(problem.rule != UNBUILDABLE for problem in broken)
+    return all(problem.rule not in UNBUILDABLE for problem in broken)
 
 
 def needs_deepspeed(request: Request) -> bool:

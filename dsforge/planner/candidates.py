@@ -128,7 +128,7 @@ def base(
         offload_optimizer=offloads[0],
         offload_parameters=offloads[1],
         recompute=said_recompute(fixed) or "none",
-        virtual_stages=1,
+        virtual_stages=fixed.virtual_stages or 1,
         execution=_execution(request, layout, stage, partial=split and offloads[0] == "cpu")
         if BY_NAME[back_end].has_zero_stages
         else _of_megatron(fixed, back_end),

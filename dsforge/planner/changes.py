@@ -1,9 +1,9 @@
 """What a user could change about a request that does not fit: one step along one axis each.
 
-The axes come in four kinds, in the order in which people want to hear of them: another strategy
+The axes come in five kinds, in the order in which people want to hear of them: another strategy
 for the same job on the same machines (only where the user has fixed one: else the search has tried
-them all), perhaps of another engine, other machines, another job. Along an axis the mildest change
-comes first.
+them all), perhaps of another engine, a batch that the machines can share, other machines, another
+job. Along an axis the mildest change comes first.
 """
 
 from __future__ import annotations
@@ -46,8 +46,9 @@ class Kind(IntEnum):
 
     strategy = 0
     engine = 1
-    machines = 2
-    job = 3
+    batch = 2
+    machines = 3
+    job = 4
 
 
 class Change(NamedTuple):
@@ -69,6 +70,7 @@ class Change(NamedTuple):
 def changes(request: Request, host_bytes: int) -> Iterator[Change]:
     """Every single change. `host_bytes` of RAM on each node would do; 0: none would."""
     yield from _of_strategy(request)
+    yield from _of_batch(request)
     yield from _of_machines(request, host_bytes)
     yield from _of_job(request)
 
@@ -170,11 +172,23 @@ def _of_machines(request: Request, host_bytes: int) -> Iterator[Change]:
 
 
 def _fewer(cluster: ClusterSpec) -> Iterator[dict[str, int]]:
-    """One node of several, one accelerator of several."""
-    if cluster.nodes > 1:
-        yield {"nodes": 1, "gpus_per_node": cluster.gpus_per_node}
+    """Half of the nodes, a quarter and so on to one, one accelerator of several."""
+    nodes = cluster.nodes // 2
+    while nodes:
+        yield {"nodes": nodes, "gpus_per_node": cluster.gpus_per_node}
+        nodes //= 2
     if cluster.gpus_per_node > 1:
         yield {"nodes": 1, "gpus_per_node": 1}
+
+
+def _of_batch(request: Request) -> Iterator[Change]:
+    """A batch of which every accelerator has a share, where this one leaves the model to be cut."""
+    work, gpus = request.workload, request.cluster.gpus
+    if work.global_batch_size % gpus:
+        shared = -(-work.global_batch_size // gpus) * gpus
+        name = f"a batch that all {gpus} accelerators share"
+        change = _job(request, "batch", name, global_batch_size=shared)
+        yield change._replace(kind=Kind.batch)
 
 
 def _of_job(request: Request) -> Iterator[Change]:
@@ -198,10 +212,10 @@ def _strategy(request: Request, axis: str, name: str, **fields: Any) -> Change:
 
 
 def _machines(request: Request, axis: str, name: str, **fields: Any) -> Change:
-    """A change of the cluster; a batch with fewer samples than accelerators grows with them."""
+    """A change of the cluster; a batch grows with it that more accelerators could not share."""
     cluster = request.cluster.model_copy(update=fields)
     work = request.workload
-    if work.global_batch_size < cluster.gpus:
+    if work.global_batch_size < cluster.gpus > request.cluster.gpus:
         work = work.model_copy(update={"global_batch_size": cluster.gpus})
     changed = request.model_copy(update={"cluster": cluster, "workload": work})
     return Change(Kind.machines, axis, name, changed)

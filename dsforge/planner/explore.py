@@ -7,7 +7,7 @@ without it does not fit safely: what is left out is provably worse.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from functools import cached_property
 from itertools import islice
 from math import inf
 from typing import Any, NamedTuple
@@ -68,12 +68,31 @@ class Explored(NamedTuple):
     candidates: int
 
 
-class _Way(NamedTuple):
-    """A family under one recomputation: prices of any batching."""
+class _Way:
+    """A family under one recomputation: prices of any batching, made where they are asked for."""
 
-    recompute: Recompute
-    stages: tuple[Footprint, ...]
-    step_costs: StepCosts
+    def __init__(self, costs: FamilyCosts, member: Strategy) -> None:
+        self.recompute, self._costs, self._member = member.recompute, costs, member
+        self._cut: tuple[Stage, ...] = ()
+        self._chunked: tuple[Footprint, ...] = ()
+
+    @cached_property
+    def stages(self) -> tuple[Footprint, ...]:
+        """Memory of each kind of stage."""
+        return footprints(self._costs, self._member)
+
+    @cached_property
+    def step_costs(self) -> StepCosts:
+        """The step time: nobody asks for that of what does not fit."""
+        return step_costs(self._costs, self._member)
+
+    def cut_into(self, cut: tuple[Stage, ...]) -> tuple[Footprint, ...]:
+        """Memory of each kind of stage with its layers in the chunks of a cut."""
+        if cut is not self._cut:
+            pairs = zip(self.stages, cut, strict=True)
+            self._chunked = tuple(kept._replace(chunks=stage.chunks) for kept, stage in pairs)
+            self._cut = cut
+        return self._chunked
 
 
 class _Headroom(NamedTuple):
@@ -82,6 +101,17 @@ class _Headroom(NamedTuple):
     cluster: ClusterSpec
     device_bytes: float
     missing_bytes: int  # of its share of the node; negative: headroom left
+
+
+class _Costs(NamedTuple):
+    """What members of a family share whose stages hold the same."""
+
+    headroom: _Headroom
+    ways: tuple[_Way, ...]  # lightest recomputation first
+
+    def beyond(self, heavy: int) -> _Costs:
+        """The same without the first ways."""
+        return self._replace(ways=self.ways[heavy:]) if heavy else self
 
 
 class Explorer:
@@ -133,39 +163,49 @@ class Explorer:
         broken = check(*inputs, family, said=self._said)
         if broken:
             return Explored(family, broken, (), None, 1)
-        ways: dict[tuple[Stage, ...], tuple[_Way, ...]] = {}
+        shared: dict[tuple[tuple[object, ...], ...], _Costs] = {}
         weighed: list[Candidate] = []
+        candidates = 0
         for batchings in filter(None, interleavings(request, family)):
             virtual = {"virtual_stages": batchings[0].virtual_stages}
             member = (
                 family.model_copy(update=virtual) if batchings[0].virtual_stages > 1 else family
             )
             cut = kinds_of(request.model, member)
-            if cut not in ways:
-                costs = family_costs(*inputs, member)
-                headroom, ways[cut] = (
-                    _headroom(costs),
-                    tuple(_recomputations(request, costs, member)),
-                )
+            held = tuple(stage[:-1] for stage in cut)  # chunks bear on what is in flight alone
+            if held not in shared:
+                shared[held] = _costs(request, member)
+            heavy = 0  # recomputations that a smaller micro batch has shown not to fit
             for batching in batchings:
-                members = _weighed(family, headroom, ways[cut], batching)
+                heavy = 0 if batching.steps == 1 else heavy  # whose gradients are freed at once
+                members = _weighed(family, shared[held].beyond(heavy), cut, batching)
                 weighed += members
+                candidates += heavy + len(members)
+                heavy += _heavier(members)
                 if members[-1].missing_bytes > 0:
                     break
         fitting = tuple(found for found in weighed if found.missing_bytes <= 0)
         nearest = None if fitting or not weighed else min(weighed, key=_shortage)
-        return Explored(family, (), fitting, nearest, len(weighed))
+        return Explored(family, (), fitting, nearest, candidates)
+
+
+def _heavier(members: list[Candidate]) -> int:
+    """How many of some members, heaviest first, come before the first that fits."""
+    return next((at for at, member in enumerate(members) if member.missing_bytes <= 0), 0)
 
 
 def _shortage(candidate: Candidate) -> tuple[int, float]:
     return candidate.missing_bytes, candidate.device_bytes
 
 
-def _recomputations(request: Request, costs: FamilyCosts, family: Strategy) -> Iterator[_Way]:
-    """The recomputations of a family, lightest first."""
-    for recompute in recomputations(request, family):
-        member = family.model_copy(update={"recompute": recompute})
-        yield _Way(recompute, footprints(costs, member), step_costs(costs, member))
+def _costs(request: Request, member: Strategy) -> _Costs:
+    """The costs of a member and of all of its family whose stages hold the same."""
+    costs = family_costs(request.model, request.cluster, request.workload, member)
+    ways = tuple(
+        _Way(costs, member.model_copy(update={"recompute": recompute}))
+        for recompute in recomputations(request, member)
+    )
+    return _Costs(_headroom(costs), ways)
 
 
 def _headroom(costs: FamilyCosts) -> _Headroom:
@@ -176,12 +216,13 @@ def _headroom(costs: FamilyCosts) -> _Headroom:
 
 
 def _weighed(
-    family: Strategy, headroom: _Headroom, ways: tuple[_Way, ...], batching: Batching
+    family: Strategy, costs: _Costs, cut: tuple[Stage, ...], batching: Batching
 ) -> list[Candidate]:
     """Members of one batching up to the first that fits safely."""
     found: list[Candidate] = []
-    for way in ways:
-        device = device_bytes(fullest(way.stages, batching), headroom.cluster)
+    headroom = costs.headroom
+    for way in costs.ways:
+        device = device_bytes(fullest(way.cut_into(cut), batching), headroom.cluster)
         short = max(round(device.likely - headroom.device_bytes), headroom.missing_bytes)
         step_s = way.step_costs.at(batching).step_s if short <= 0 else inf
         excess = (

@@ -2,13 +2,15 @@
 
 Each is answered by the part of the cluster to use: parts that divide it are planned for the same
 job, those that miss the deadline or the budget are left out, and the objective picks one. What is
-planned on that part is as always, but for `fastest` and `cheapest` nothing slower is preferred
-(`prefer` is 1). Dates and prices are those of the likely step.
+planned on that part is as always, among the plans that keep the limits: the preference for easy
+plans ends (`prefer`) where they would miss one. For `fastest` and `cheapest` nothing slower is
+preferred. Dates and prices are those of the likely step.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
 from typing import Literal, NamedTuple
 
 from dsforge.errors import DsforgeError, Problem, SpecError
@@ -69,6 +71,11 @@ class Bill(NamedTuple):
         price = self.part.request.cluster.gpu_hour_price or 0.0
         return (self.steps or 0) * self.gpu_s / HOUR_S * price
 
+    def room(self, aim: Aim) -> float:
+        """How many times longer the step may be within deadline and budget."""
+        limits = (aim.deadline_days, self.days), (aim.budget, self.money)
+        return min((most / mine for most, mine in limits if most is not None and mine), default=inf)
+
     def within(self, aim: Aim) -> bool:
         """Whether deadline and budget are kept."""
         in_time = aim.deadline_days is None or self.days <= aim.deadline_days
@@ -95,16 +102,10 @@ def aimed(request: Request, aim: Aim) -> Request:
     if not bills:
         choose(request)  # says what is missing
     kept = [bill for bill in bills if bill.within(aim)]
-    by_clock = aim.picks in BY_CLOCK
-    if not kept:  # the easier plans miss a limit that the fastest may keep
-        bills, by_clock = [bill._replace(candidate=bill.part.fastest) for bill in bills], True
-        kept = [bill for bill in bills if bill.within(aim)]
     if not kept:
         raise _nearest_possible(request, aim, bills)
     best = min(kept, key=_ORDERS[aim.picks])
     asked, reason = best.part.request, _reason(request, aim, best, bills)
-    if by_clock:
-        asked = asked.model_copy(update={"prefer": 1.0})
     return asked.model_copy(update={"reasons": (*asked.reasons, reason)})
 
 
@@ -124,14 +125,19 @@ def _check(request: Request, aim: Aim) -> None:
 
 def _bills(request: Request, aim: Aim) -> list[Bill]:
     """What each part of the cluster would take."""
-    return [
-        Bill(
-            part,
-            part.fastest if aim.picks in BY_CLOCK else part.best,
-            run_steps(part.request.workload),
-        )
-        for part in parts(request)
-    ]
+    return [_bill(part, aim) for part in parts(request)]
+
+
+def _bill(part: Part, aim: Aim) -> Bill:
+    """What a part takes: its easiest plan that keeps the limits, else its fastest."""
+    by_clock = part.preferring(1.0)
+    quickest = Bill(by_clock, by_clock.fastest, run_steps(part.request.workload))
+    slower = min(part.request.prefer, quickest.room(aim))
+    if aim.picks in BY_CLOCK or slower < 1:
+        return quickest
+    patient = part.preferring(slower)
+    easiest = quickest._replace(part=patient, candidate=patient.best)
+    return easiest if easiest.within(aim) else quickest
 
 
 def _reason(request: Request, aim: Aim, best: Bill, bills: list[Bill]) -> Reason:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from dsforge.plan import Reason, Request
 from dsforge.planner.explore import Candidate, Explorer
+from dsforge.planner.fitting import nearest
 from dsforge.planner.hosts import HOSTS, fastest_hosts
 from dsforge.planner.pieces import fitting, pieces, quickest_s
 from dsforge.planner.preference import choice
@@ -37,6 +38,10 @@ class Part(NamedTuple):
     def best(self) -> Candidate:
         """What we would take there."""
         return choice(self.request, self.fitting)
+
+    def preferring(self, prefer: float) -> Part:
+        """The part for somebody who prefers easy plans that are at most so many times slower."""
+        return self._replace(request=self.request.model_copy(update={"prefer": prefer}))
 
     @property
     def fastest(self) -> Candidate:
@@ -98,24 +103,39 @@ def _with_fewer_named(explorer: Explorer, least: _Looked, clearly: bool) -> Expl
 
 
 def _legal_part(explorer: Explorer) -> Explorer:
-    """The families of the largest part where the whole breaks a rule, such as a batch to share.
+    """The families of the largest part on which the job fits, where nothing fits on the whole.
 
-    What lacks memory on all machines lacks it on fewer: then the whole it is, for its error. So it
-    is where more than half of the machines would be idle: another batch is the better answer then.
+    More machines cannot do all that fewer can: a batch that they do not share leaves pipelines
+    alone, which may lack memory. Where more than half of the machines would be idle, the whole it
+    is, for its error: another batch is the better answer then, and the error names the part.
     """
-    request = explorer.request
-    if any(explored.nearest is not None for explored in explorer.every()):
+    asked = part_that_fits(explorer.request, least=1 / 2)
+    looked = explorer if asked is None else Explorer(asked)
+    if asked is None or not fitting(looked):
         return explorer
+    message = f"{_machines(asked.cluster, explorer.request.cluster)}; {_why_not_all(explorer)}"
+    return settled(looked).because(Reason(rule=FEWER, message=message))
+
+
+def part_that_fits(request: Request, *, least: float = 0.0) -> Request | None:
+    """The largest part with at least a share of the accelerators on which anything fits."""
     for asked in pieces(request):
-        if 2 * asked.cluster.gpus < request.cluster.gpus:
+        if asked.cluster.gpus < least * request.cluster.gpus:
             break
-        looked = Explorer(asked)
-        if fitting(looked):
-            broken = min((explored.problems for explored in explorer.every()), key=len)
-            words = f"with all {request.cluster.gpus}: {broken[0]}"
-            message = f"{_machines(looked.request.cluster, request.cluster)}; {words}"
-            return settled(looked).because(Reason(rule=FEWER, message=message))
-    return explorer
+        found = nearest(asked)
+        if found is not None and found.missing_bytes <= 0:
+            return asked
+    return None
+
+
+def _why_not_all(explorer: Explorer) -> str:
+    """Why all machines cannot do it: a rule that most nearly holds there, and memory."""
+    every, words = explorer.every(), f"with all {explorer.request.cluster.gpus}"
+    broken = [explored.problems for explored in every if explored.problems]
+    if not broken:
+        return f"{words} nothing fits"
+    rest = any(explored.nearest is not None for explored in every)
+    return f"{words}: {min(broken, key=len)[0]}" + "; what remains does not fit" * rest
 
 
 _Looked = tuple[Explorer, float]  # families of a part, and its fastest step

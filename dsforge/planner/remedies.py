@@ -3,8 +3,8 @@
 Each change is made to the request, and the planner is asked again: a remedy is a plan that fits,
 and its figures are that plan's. Cheapest is what costs the fewest seconds of GPU time for a token;
 what costs more than three times as many is left out, unless it is the only way to keep the job and
-the accelerators: more RAM, or a disk. A change of the strategy comes before another
-engine, then other machines, then another job: whoever asked wants this job, on these machines.
+the accelerators: more RAM, or a disk. A change of the strategy comes before another engine, then
+another batch, other machines, another job: whoever asked wants this job, on these machines.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from dsforge.estimate.params import parameters
 from dsforge.plan import Plan, Priced, Rejected, Request, Search, Variant
 from dsforge.planner.advice import TIGHT, choice_reasons, risk_of
 from dsforge.planner.explore import Candidate, Explored, Explorer
-from dsforge.planner.parts import settled
+from dsforge.planner.parts import part_that_fits, settled
 from dsforge.planner.preference import choice, ease, rank
 from dsforge.planner.pricing import largest_term, missing, missing_bytes, price, shortage
 from dsforge.planner.rivals import Rivals, rivals
@@ -96,13 +96,19 @@ def _is_split_by_ulysses(family: Strategy) -> bool:
     return exchanged and family.layout.context_parallel_size > 1
 
 
-def search(request: Request, most: int = MOST_PLANS, *, explorer: Explorer | None = None) -> Search:
+def search(
+    request: Request,
+    most: int = MOST_PLANS,
+    *,
+    explorer: Explorer | None = None,
+    started: float | None = None,
+) -> Search:
     """The best plans that fit, best first, and what was given up. Raises as `choose` does.
 
     `explorer` is the request's, where the caller has settled the machines and wants to look at the
-    same families again.
+    same families again; `started` is when the clock (`perf_counter`) began to do so.
     """
-    started = perf_counter()
+    started = perf_counter() if started is None else started
     explorer = explorer or settled(Explorer(request))
     request, found = explorer.request, _explored(explorer)
     ranked = _best_of_each_family(rank(request, _required(request, found).fitting))
@@ -160,7 +166,7 @@ def _required(request: Request, found: Found) -> Found:
     if found.fitting:
         return found
     if not found.tight:
-        raise LayoutError(_broken(found), "no valid strategy for this request")
+        raise LayoutError(_broken(found), "no valid strategy for this request" + _on_part(request))
     nearest = _priced(request, _nearest(found).strategy)
     lacking = missing_bytes(request.cluster, nearest.memory)
     name = largest_term(nearest.memory)
@@ -171,6 +177,15 @@ def _required(request: Request, found: Found) -> Found:
         missing_bytes=lacking,
         largest_term=name,
     )
+
+
+def _on_part(request: Request) -> str:
+    """A part of the cluster that would do, and how to ask for it; empty where none would."""
+    part = part_that_fits(request)
+    if part is None:
+        return ""
+    few, every = part.cluster.gpus, request.cluster.gpus
+    return f" on {every} accelerators; {few} of them can run it (`--objective fastest`)"
 
 
 def _nearest(found: Found) -> Candidate:

@@ -15,7 +15,7 @@ from dsforge.errors import RenderError
 from dsforge.job import TrainJob
 from dsforge.layout import layer_split
 from dsforge.plan import Plan
-from dsforge.render.deepspeed import ADAM_BETAS, ADAM_EPSILON, LION_BETAS, MOMENTUM
+from dsforge.render.deepspeed import ADAM_BETAS, ADAM_EPSILON, MOMENTUM
 from dsforge.render.job import WARMUP_FRACTION, train_job
 from dsforge.specs import MlaSpec, ModelSpec, MoeSpec, RopeScaling, RouterSpec, Workload
 from dsforge.strategy import Strategy
@@ -24,7 +24,7 @@ BLACKWELL = re.compile(r"g?b[123]00|rtx-50|rtx-pro-6000", re.IGNORECASE)
 AUXILIARY_LOSS = 0.01  # weight of the load-balancing loss: Switch Transformer, section 2.2
 SEQUENCE_LOSS = 0.0001  # beside a balance bias: DeepSeek-V3, arXiv 2412.19437, section 4.2
 POSITION = {"rope": "rope", "learned": "learned_absolute"}
-OPTIMIZERS = {"adamw": "adam", "sgd": "sgd", "lion": "lion", "muon": "muon"}
+OPTIMIZERS = {"adamw": "adam", "sgd": "sgd"}
 
 
 class Argument(NamedTuple):
@@ -285,9 +285,7 @@ def _optimizer(workload: Workload, job: TrainJob) -> tuple[Argument, ...]:
     lowest = workload.learning_rate * job.minimum_learning_rate_ratio
     own = {
         "adamw": (("--adam-beta1", ADAM_BETAS[0]), ("--adam-beta2", ADAM_BETAS[1])),
-        "lion": (("--lion-beta1", LION_BETAS[0]), ("--lion-beta2", LION_BETAS[1])),
         "sgd": (("--sgd-momentum", MOMENTUM["sgd"]),),
-        "muon": (("--muon-momentum", MOMENTUM["muon"]),),
     }
     return (
         Argument("--optimizer", OPTIMIZERS[workload.optimizer]),

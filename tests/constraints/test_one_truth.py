@@ -259,10 +259,11 @@ ELSEWHERE = {
         ("qlora-megatron", "megatron-gpu", "megatron-zero", "megatron-offload", "megatron-model"),
         "planner: Megatron-LM",
     ),
+    **dict.fromkeys(("pipeline-layers", "sequence-parallel"), "planner: Megatron-LM"),
     **dict.fromkeys(
-        ("pipeline-layers", "virtual-stages", "sequence-parallel"), "planner: Megatron-LM"
+        ("context-sequence", "expert-parallel", "virtual-stages"),
+        "planner, lint of Megatron arguments",
     ),
-    **dict.fromkeys(("context-sequence", "expert-parallel"), "planner, lint of Megatron arguments"),
 }
 
 

@@ -75,6 +75,10 @@ MEGATRON = {
     "megatron-layers": args("--num-layers 32", "--num-layers 30"),
     "expert-parallel": args("", "--num-experts 8\n--expert-model-parallel-size 3\n"),
     "context-sequence": args("", "--context-parallel-size 3\n", "--context-parallel-size 2\n"),
+    "virtual-stages": args(
+        "--pipeline-model-parallel-size 4\n",
+        "--pipeline-model-parallel-size 1\n--num-virtual-stages-per-pipeline-rank 4\n",
+    ),
     "sequence-length": args("--seq-length 4096", "--seq-length 8192"),
     "megatron-precision": args("", "--fp16\n"),
     "megatron-sequence-parallel": args("", "--num-experts 8\n", "--sequence-parallel\n"),
@@ -156,6 +160,14 @@ ELSEWHERE = (
             TRAINED.replace("ds_config", "split_twice"),
             TRAINED.replace("ds_config", "tensor"),
             "train.yaml",
+        ),
+    ),
+    (
+        "virtual-stages",
+        args(
+            "--pipeline-model-parallel-size 4\n",
+            "--num-layers-per-virtual-pipeline-stage 4\n",
+            "--num-layers-per-virtual-pipeline-stage 4\n",
         ),
     ),
     ("tensor-heads", args("--num-attention-heads 32", "--num-attention-heads 33")),

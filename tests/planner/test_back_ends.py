@@ -10,19 +10,24 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from click.testing import CliRunner
 from drawing import draw_request
+from planning import ask, cluster, workload
 from sampled import each
 
 from dsforge.cli.main import app
-from dsforge.errors import DsforgeError
+from dsforge.constraints.inputs import OPTIMIZERS
+from dsforge.errors import DsforgeError, LayoutError
 from dsforge.plan import Plan, Request
 from dsforge.planner import choose
 from dsforge.planner.back_ends import BACK_ENDS, fine_tuned, wanted
+from dsforge.render.megatron import OPTIMIZERS as MEGATRON_NAMES
 from dsforge.specs import DataSpec
+from dsforge.specs.workload import Optimizer
+from dsforge.strategy import Constraints
 
 SEED, ROUNDS = 5, 12
 
@@ -165,3 +170,21 @@ def _printed(*arguments: str) -> str:
     found = CliRunner().invoke(app, list(arguments))
     error = found.exception
     return " ".join(f"{found.output} {error or ''} {getattr(error, 'hint', '')}".split())
+
+
+@pytest.mark.parametrize("optimizer", [*get_args(Optimizer)])
+def test_the_planner_writes_the_optimizers_of_one_table(optimizer: str) -> None:
+    """What Megatron-LM is not planned with is refused once, with a way out that can be taken."""
+    request = ask("gpt2-xl", cluster(), workload(1024, optimizer=optimizer), back_end="megatron")
+    if optimizer in OPTIMIZERS["megatron"]:
+        assert choose(request).strategy.back_end == "megatron"
+        assert optimizer in MEGATRON_NAMES
+        return
+    with pytest.raises(LayoutError) as caught:
+        choose(request)
+
+    (problem,) = caught.value.problems
+    assert problem.rule == "optimizer"
+    assert "--for deepspeed" in problem.hint
+    free = request.model_copy(update={"constraints": Constraints(back_end="deepspeed")})
+    assert choose(free).strategy.back_end == "deepspeed"

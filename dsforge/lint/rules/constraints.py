@@ -24,7 +24,7 @@ from dsforge.importing.marks import Loc
 from dsforge.lint.checked_file import ZERO, CheckedFile, rule
 from dsforge.lint.rules.accelerate import PLUGIN
 from dsforge.lint.rules.batch import TOTAL
-from dsforge.lint.rules.megatron import CP, EP, GLOBAL, GROUPS, TP
+from dsforge.lint.rules.megatron import CP, EP, GLOBAL, GROUPS, LAYERS_OF_CHUNK, TP, VIRTUAL
 from dsforge.lint.schemas.releases import Release, number
 from dsforge.lint.strategies import strategy_of
 
@@ -108,6 +108,11 @@ def _size(file: CheckedFile) -> Loc:
     """The first parallel size that is set."""
     sizes = {TENSOR: file.tensor_parallel_size, STAGES: file.pipeline_stages}
     return next((loc for loc, size in sizes.items() if size > 1), SEQUENCE)
+
+
+def _chunks(file: CheckedFile) -> Loc:
+    """The flag that interleaves a pipeline."""
+    return (LAYERS_OF_CHUNK if LAYERS_OF_CHUNK in file.block() else VIRTUAL,)
 
 
 def _half(file: CheckedFile) -> Loc:
@@ -309,6 +314,12 @@ RULES: tuple[Rule[CheckedFile], ...] = (
         megatron.expert_parallel,
         why="Experts cannot be split over expert-parallel ranks.",
         megatron=(EP,),
+    ),
+    _rule(
+        megatron.virtual_stages,
+        why="A rank can take several chunks of layers in turn only where there are ranks to pass "
+        "them to; without a pipeline every rank stops with an assertion.",
+        megatron=_chunks,
     ),
     _rule(
         megatron.context_splits_sequence,
