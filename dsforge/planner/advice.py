@@ -17,7 +17,7 @@ from dsforge.planner.memory_advice import (
     recompute_reason,
     unstated_loss_reason,
 )
-from dsforge.planner.preference import demand
+from dsforge.planner.preference import demand, ease
 from dsforge.planner.pricing import price, room_left
 from dsforge.planner.rivals import Rivals, fastest
 from dsforge.planner.wording import LIKELY_ONLY, Said, against, memory_name, said
@@ -74,6 +74,11 @@ def _preferred(request: Request, best: Priced, found: Rivals) -> Said | None:
     if other is None or other.step_s * SAME > mine:
         return None
     price_of = demand(best.strategy, other.strategy)
+    more = other.device_bytes - best.memory.device_bytes.likely
+    if not price_of and ease(best.strategy) == ease(other.strategy) and more > NOTICED_BYTES:
+        but = f"but needs {gib(more)} more {memory_name(request)}"
+        message = f"{against(other, mine)}, {but}; of plans that are about as fast, that decides"
+        return said("easier-than-the-fastest", message, mine / other.step_s)
     but = f", but {price_of}" if price_of else ""
     message = (
         f"{against(other, mine)}{but}; a simpler plan is chosen if it is at most "

@@ -17,7 +17,7 @@ from dsforge.planner.parts import settled
 from dsforge.planner.preference import choice, ease, rank
 from dsforge.planner.pricing import largest_term, missing, missing_bytes, price, shortage
 from dsforge.planner.rivals import Rivals, rivals
-from dsforge.planner.variants import variants
+from dsforge.planner.variants import beside, variants
 from dsforge.strategy import Strategy
 from dsforge.units import gib
 
@@ -223,5 +223,5 @@ def _plan(
         cluster=request.cluster,
         workload=request.workload,
         choice=best.model_copy(update={"reasons": reasons}),
-        variants=others,
+        variants=beside(others, best),
     )

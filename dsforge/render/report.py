@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from dsforge.plan import Plan, Priced, Reason, ReasonKind, Variant, VariantName
 from dsforge.planner.figures import HOST, LABELS, STEP, TIGHT, Figure, figures, fit, memory_label
-from dsforge.planner.preference import demand
+from dsforge.planner.preference import demand, ease
 from dsforge.planner.pricing import shortage
 from dsforge.programs import BY_NAME as PROGRAMS
 from dsforge.render.bundles import Bundle
@@ -328,4 +328,16 @@ def _verdict(plan: Plan, other: Priced) -> str:
     asks = demand(plan.strategy, other.strategy)
     if step_s * SAME > mine_s:
         return f"{how}, but {asks}" if asks and step_s < mine_s * SAME else how
-    return f"{how}, but {asks or 'outside the given constraints'}"
+    return f"{how}, but {asks or _beyond(plan, other)}"
+
+
+def _beyond(plan: Plan, other: Priced) -> str:
+    """What keeps a faster configuration out that asks no more of its user: memory, or a flag.
+
+    Steps within about a hundredth tie, and then the smaller memory is chosen.
+    """
+    more = other.memory.device_bytes.likely - plan.choice.memory.device_bytes.likely
+    alike = ease(plan.strategy) == ease(other.strategy)
+    if alike and more > 0:
+        return f"needs {gib(more)} more {memory_label('device', on_cpu=plan.cluster.gpu.is_cpu)}"
+    return "outside the given constraints"
