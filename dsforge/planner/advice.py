@@ -10,7 +10,12 @@ from dsforge.plan import Priced, Reason, Request
 from dsforge.planner.back_ends import BACK_ENDS, wanted
 from dsforge.planner.candidates import base, layouts
 from dsforge.planner.explore import Explored
-from dsforge.planner.megatron_advice import conversion_reason, left_out_reason
+from dsforge.planner.megatron_advice import (
+    CLEARLY_FASTER,
+    conversion_reason,
+    left_out_reason,
+    unbuilt_reason,
+)
 from dsforge.planner.memory_advice import (
     headroom_reason,
     offload_reason,
@@ -25,7 +30,6 @@ from dsforge.planner.wording import LIKELY_ONLY, Said, against, memory_name, sai
 from dsforge.strategy import FULLY_SHARDED, Strategy
 from dsforge.units import SAME, factor, gb_per_s, gib, seconds, times
 
-CLEARLY_FASTER = 0.9  # a step that takes this share of another's is worth a word
 COST_DIGITS = 9
 NOTICED_BYTES = 1 << 24  # a smaller difference of memory shows as none
 TIGHT = "tight-but-faster"
@@ -39,6 +43,7 @@ def choice_reasons(request: Request, best: Priced, found: Rivals) -> tuple[Reaso
         _tight(request, best, found),
         _against_back_end(request, best, found),
         left_out_reason(request, best, found),
+        unbuilt_reason(request, best, found),
         _freely(request, best, found),
         conversion_reason(request, best),
         _against_stage(request, best, found.explored),

@@ -8,12 +8,14 @@ from dsforge.constraints import case_of
 from dsforge.constraints.megatron import pretrain_gpt
 from dsforge.plan import Priced, Reason, Request
 from dsforge.planner.back_ends import file_name, fine_tuned
-from dsforge.planner.rivals import Rivals
+from dsforge.planner.rivals import Rivals, builder
 from dsforge.planner.wording import Said, against, said
+from dsforge.programs import BY_NAME as PROGRAMS
 from dsforge.programs.converters import converter_of
 from dsforge.specs import ModelSpec
 
 PRETRAIN = "pretrain_gpt.py"
+CLEARLY_FASTER = 0.9  # a step that takes this share of another's is worth a word
 
 
 def left_out_reason(request: Request, best: Priced, found: Rivals) -> Said | None:
@@ -27,6 +29,24 @@ def left_out_reason(request: Request, best: Priced, found: Rivals) -> Said | Non
         f"{against(other, mine_s)}, `--for megatron` selects it"
     )
     return said("megatron-left-out", message, max(1.0, mine_s / other.step_s))
+
+
+def unbuilt_reason(request: Request, best: Priced, found: Rivals) -> Said | None:
+    """What Megatron's layers would give to a model that `pretrain_gpt.py` cannot build."""
+    other, mine_s = found.elsewhere, best.time.step_s.likely
+    if other is None or other.step_s > CLEARLY_FASTER * mine_s:
+        return None
+    model, work = request.model, request.workload
+    case = case_of(model, request.cluster, work, other.family)
+    refused = pretrain_gpt(case._replace(by_others=False))
+    if refused is None:
+        return None
+    faster, program = against(other, mine_s), builder(model.model_type).get("program")
+    where = f"on {PROGRAMS[program].label}, which can" if program else "with scripts that can"
+    flags = f"--for {program}" if program else "--for megatron --software others"
+    does = "selects" if program else "prices"
+    message = f"Megatron-LM's {refused.message}; {where}, {faster}: `{flags}` {does} it"
+    return said("megatron-cannot-build", message, mine_s / other.step_s)
 
 
 def _unconverted(model: ModelSpec) -> str:
