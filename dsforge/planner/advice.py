@@ -17,6 +17,7 @@ from dsforge.planner.megatron_advice import (
     unbuilt_reason,
 )
 from dsforge.planner.memory_advice import (
+    experts_reason,
     headroom_reason,
     offload_reason,
     quantised_reason,
@@ -53,6 +54,7 @@ def choice_reasons(request: Request, best: Priced, found: Rivals) -> tuple[Reaso
         _placement(request, best),
         offload_reason(request, best, found),
         quantised_reason(request, best, found),
+        experts_reason(request, best),
         recompute_reason(request, best, found),
         unstated_loss_reason(request, best),
         headroom_reason(request, best),

@@ -13,6 +13,7 @@ from dsforge.estimate.params import parameters
 from dsforge.plan import Plan, Priced, Rejected, Request, Search, Variant
 from dsforge.planner.advice import TIGHT, choice_reasons, risk_of
 from dsforge.planner.explore import Candidate, Explored, Explorer
+from dsforge.planner.memory_advice import stacked_experts
 from dsforge.planner.parts import settled
 from dsforge.planner.preference import choice, ease, rank
 from dsforge.planner.pricing import largest_term, missing, missing_bytes, price, shortage
@@ -193,6 +194,7 @@ def _way_out(request: Request, nearest: Priced) -> str:
     if assumed and max(short, key=lambda name: short[name]) == "host":
         ram = gib(request.cluster.host_memory_bytes)
         head = (f"{ram} of RAM on each node is assumed: set --host-memory if there is more",)
+    head += (experts,) if (experts := stacked_experts(request)) else ()
     if not found:
         none = "no one or two changes make it fit at up to 3x the GPU time: use a smaller model"
         return "\n  ".join((*head, none))
