@@ -20,6 +20,7 @@ from dsforge.plan import Plan, Priced
 from dsforge.render import render
 from dsforge.specs import Workload
 from dsforge.strategy import FULLY_SHARDED, Strategy
+from dsforge.units import seconds
 
 OPTIMIZERS = {"adamw": "AdamW", "lion": "Lion", "sgd": "SGD", "adafactor": "Adafactor"}
 MEGATRON_OPTIMIZERS = {"adamw": "adam", "sgd": "sgd"}
@@ -36,6 +37,7 @@ BUCKETS = {
 FOLDERS = ("launch", "deepspeed", "megatron")
 _TRAINS = re.compile(r"--module dsforge\.train (\S+)")
 _PRETRAINS = re.compile(r"(?m)^exec .*(megatron/pretrain\.sh|pretrain_gpt\.py)")
+_COMPARED = re.compile(r"(?m)^\| `([^`]+)` \| ([^|]*?) \| [^|]* \| ([^|]*?) \| [^|]* \|$")
 _NAMED = re.compile(r"`([^`\s]+)`")
 
 
@@ -47,6 +49,7 @@ def unlike(plan: Plan) -> Iterator[str]:
     yield from _starts(plan, files, scripts)
     yield from _launch_page(plan, files)
     yield from _choice_page(plan, files["PLAN.md"])
+    yield from _compared_page(plan, files)
     yield from _hosts(plan, files)
     for job in ("train.yaml", "train-deepspeed.yaml"):
         if job in files:
@@ -133,6 +136,26 @@ def _choice_page(plan: Plan, page: str) -> Iterator[str]:
     yield from _differing("PLAN.md", said, {name: str(value) for name, value in wanted.items()})
     shown = {name: said.get(name, str(absent)) for name, (_, absent) in optional.items()}
     yield from _differing("PLAN.md", shown, {name: str(v) for name, (v, _) in optional.items()})
+
+
+def _compared_page(plan: Plan, files: Mapping[str, str]) -> Iterator[str]:
+    """Rows of the comparison in PLAN.md that say of a file what another strategy does.
+
+    A file has one owner: what is written in it is what the row promises, and its speed.
+    """
+    for path, label, step in _COMPARED.findall(files["PLAN.md"]):
+        if path not in files or not label:
+            continue
+        name = path.rpartition("/")[2].removesuffix(".json")
+        megatron = path == "megatron/args.txt"
+        owner = strategy_of(plan, "megatron") if megatron else plan.variant(name).priced
+        assert owner is not None
+        said, wanted = (label, step), (owner.strategy.label(), seconds(owner.time.step_s.likely))
+        if said != wanted:
+            yield f"PLAN.md says {said} of {path}, which holds {wanted}"
+        if not megatron:
+            held = _planned(plan, owner.strategy, plan.workload)
+            yield from _differing(path, _said(json.loads(files[path])), held)
 
 
 def _hosts(plan: Plan, files: Mapping[str, str]) -> Iterator[str]:

@@ -15,6 +15,7 @@ from dsforge.errors import Problem
 if TYPE_CHECKING:
     from dsforge.specs import ModelSpec, RopeScaling
 
+_Assumed = tuple[str, tuple[str, ...], tuple[float, ...]]  # name, fields, their values
 ARGUMENTS = "Megatron-LM megatron/training/arguments.py"
 POSITIONS = ("rope", "learned")
 NORMS = ("rmsnorm", "layernorm")
@@ -26,8 +27,17 @@ NO_ADAPTERS = Problem(
     "use --for deepspeed; `dsforge estimate` prices it",
 )
 NORMS_PER_LAYER = 2
-LLAMA3_CONSTANTS = (1.0, 4.0, 8192)
-YARN_CONSTANTS = (32.0, 1.0, 4096)
+# What megatron-core assumes of a rope scaling, by fields: `RotaryEmbedding._apply_scaling`, and
+# for latent attention `MLATransformerConfig`.
+_LENGTH = "an original length of"
+LLAMA3_SCALING: tuple[_Assumed, ...] = (
+    ("frequency factors", ("low_freq_factor", "high_freq_factor"), (1.0, 4.0)),
+    (_LENGTH, ("original_max_position_embeddings",), (8192,)),
+)
+YARN_SCALING: tuple[_Assumed, ...] = (
+    ("betas", ("beta_fast", "beta_slow"), (32.0, 1.0)),
+    (_LENGTH, ("original_max_position_embeddings",), (4096,)),
+)
 NAMED = 4  # gaps that one message names
 
 
@@ -215,10 +225,12 @@ def forward_gaps(model: ModelSpec) -> list[str]:
     scaling, router = model.rope_scaling, model.moe and model.moe.router
     gaps = list(model.forward_extras)
     if scaling is not None:
-        if model.mla is not None and not _is_yarn(scaling):
-            gaps.append(f"rope scaling {scaling.kind} instead of yarn with betas 32 and 1")
-        elif model.mla is None and not _is_llama3(scaling):
-            gaps.append(f"rope scaling {scaling.kind} instead of that of Llama 3")
+        latent = model.mla is not None
+        gaps += (
+            _rope_gaps(scaling, "yarn", YARN_SCALING)
+            if latent
+            else _rope_gaps(scaling, "llama3", LLAMA3_SCALING)
+        )
     if router and router.score == "softmax" and router.balance_bias:
         gaps.append("a balance bias with softmax routing")
     if model.no_rope_interval and model.layers % model.no_rope_interval:
@@ -226,20 +238,20 @@ def forward_gaps(model: ModelSpec) -> list[str]:
     return gaps
 
 
-def _is_llama3(scaling: RopeScaling) -> bool:
-    """Whether it has the constants of megatron-core (`RotaryEmbedding._apply_scaling`)."""
-    constants = (
-        scaling.low_freq_factor,
-        scaling.high_freq_factor,
-        scaling.original_max_position_embeddings,
-    )
-    return scaling.kind == "llama3" and constants == LLAMA3_CONSTANTS
+def _rope_gaps(scaling: RopeScaling, kind: str, assumed: tuple[_Assumed, ...]) -> list[str]:
+    """What differs from the one scaling of a kind that megatron-core has: no flag sets it."""
+    if scaling.kind != kind:
+        return [f"rope scaling {scaling.kind} instead of {kind}"]
+    return [
+        f"rope scaling with {name} {_joined(found)} instead of {_joined(wanted)}"
+        for name, fields, wanted in assumed
+        if (found := tuple(getattr(scaling, field) for field in fields)) != wanted
+    ]
 
 
-def _is_yarn(scaling: RopeScaling) -> bool:
-    """Whether it has what latent attention assumes (`MLATransformerConfig`): no flag sets it."""
-    constants = (scaling.beta_fast, scaling.beta_slow, scaling.original_max_position_embeddings)
-    return scaling.kind == "yarn" and constants == YARN_CONSTANTS
+def _joined(numbers: tuple[float, ...]) -> str:
+    """`32 and 1`."""
+    return " and ".join(f"{number:.12g}" for number in numbers)
 
 
 def _run_gaps(case: Case) -> list[str]:

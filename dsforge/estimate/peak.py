@@ -117,9 +117,18 @@ class Footprint(NamedTuple):
         if self.loaded and loading > moment:
             moment, parts, buffers = loading, (0.0, 0.0, 0.0), buffers + loading
         churn = self.buffers if self.churns else 0.0
-        rest = churn, self.errors, self._waiting(batching, tokens), 0.0, self.loose
-        blocks = self._unjoined((at_loss, at_work, at_end), moment)
-        found = Peak(kept.weights, *parts, kept.optimizer, buffers, moment, *rest, blocks)
+        found = Peak(
+            kept.weights,
+            *parts,
+            kept.optimizer,
+            buffers,
+            moment,
+            churn,
+            self.errors,
+            waiting=self._waiting(batching, tokens),
+            loose=self.loose,
+            step_blocks=self._unjoined((at_loss, at_work, at_end), moment),
+        )
         if self.least_head is None:
             return found
         least = early + saved + self.least_head.at(tokens)

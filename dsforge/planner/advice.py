@@ -7,10 +7,17 @@ from math import inf, log
 from dsforge.constraints import check
 from dsforge.errors import Problem
 from dsforge.plan import Priced, Reason, Request
-from dsforge.planner.back_ends import BACK_ENDS, file_name, fine_tuned, wanted
+from dsforge.planner.back_ends import BACK_ENDS, wanted
 from dsforge.planner.candidates import base, layouts
 from dsforge.planner.explore import Explored
+from dsforge.planner.megatron_advice import (
+    CLEARLY_FASTER,
+    conversion_reason,
+    left_out_reason,
+    unbuilt_reason,
+)
 from dsforge.planner.memory_advice import (
+    experts_reason,
     headroom_reason,
     offload_reason,
     quantised_reason,
@@ -18,14 +25,13 @@ from dsforge.planner.memory_advice import (
     unstated_loss_reason,
     whole_logits_reason,
 )
-from dsforge.planner.preference import demand
+from dsforge.planner.preference import demand, ease
 from dsforge.planner.pricing import price, room_left
 from dsforge.planner.rivals import Rivals, fastest
 from dsforge.planner.wording import LIKELY_ONLY, Said, against, memory_name, said
 from dsforge.strategy import FULLY_SHARDED, Strategy
 from dsforge.units import SAME, factor, gb_per_s, gib, seconds, times
 
-CLEARLY_FASTER = 0.9  # a step that takes this share of another's is worth a word
 COST_DIGITS = 9
 NOTICED_BYTES = 1 << 24  # a smaller difference of memory shows as none
 TIGHT = "tight-but-faster"
@@ -38,9 +44,10 @@ def choice_reasons(request: Request, best: Priced, found: Rivals) -> tuple[Reaso
         _preferred(request, best, found),
         _tight(request, best, found),
         _against_back_end(request, best, found),
-        _left_out(request, best, found),
+        left_out_reason(request, best, found),
+        unbuilt_reason(request, best, found),
         _freely(request, best, found),
-        _to_convert(request, best),
+        conversion_reason(request, best),
         _against_stage(request, best, found.explored),
         _over_stage(request, best, found),
         _against_cut(best, found),
@@ -48,6 +55,7 @@ def choice_reasons(request: Request, best: Priced, found: Rivals) -> tuple[Reaso
         _placement(request, best),
         offload_reason(request, best, found),
         quantised_reason(request, best, found),
+        experts_reason(request, best),
         recompute_reason(request, best, found),
         unstated_loss_reason(request, best),
         whole_logits_reason(request, best),
@@ -76,6 +84,11 @@ def _preferred(request: Request, best: Priced, found: Rivals) -> Said | None:
     if other is None or other.step_s * SAME > mine:
         return None
     price_of = demand(best.strategy, other.strategy)
+    more = other.device_bytes - best.memory.device_bytes.likely
+    if not price_of and ease(best.strategy) == ease(other.strategy) and more > NOTICED_BYTES:
+        but = f"but needs {gib(more)} more {memory_name(request)}"
+        message = f"{against(other, mine)}, {but}; of plans that are about as fast, that decides"
+        return said("easier-than-the-fastest", message, mine / other.step_s)
     but = f", but {price_of}" if price_of else ""
     message = (
         f"{against(other, mine)}{but}; a simpler plan is chosen if it is at most "
@@ -208,19 +221,6 @@ def _against_back_end(request: Request, best: Priced, found: Rivals) -> Said | N
     return said(rule, words, other.step_s / mine_s)
 
 
-def _left_out(request: Request, best: Priced, found: Rivals) -> Said | None:
-    """Why Megatron-LM was not searched, where one of its plans fits as well."""
-    other, mine_s = found.left_out, best.time.step_s.likely
-    if other is None:
-        return None
-    message = (
-        f"Megatron-LM is not considered: {fine_tuned(request)}, but {PRETRAIN} starts from "
-        f"random weights and reads only its own token files; {against(other, mine_s)}, "
-        f"`--for megatron` selects it"
-    )
-    return said("megatron-left-out", message, max(1.0, mine_s / other.step_s))
-
-
 def _freely(request: Request, best: Priced, found: Rivals) -> Said | None:
     """What the program costs against dsforge's own engines."""
     other, mine_s, name = found.freely, best.time.step_s.likely, request.constraints.program
@@ -228,28 +228,6 @@ def _freely(request: Request, best: Priced, found: Rivals) -> Said | None:
         return None
     message = f"planned for {name}; without `--for {name}`, {against(other, mine_s)}"
     return said("program-price", message, max(1.0, mine_s / other.step_s))
-
-
-def _to_convert(request: Request, best: Priced) -> Said | None:
-    """What has to be converted before Megatron-LM can continue from trained weights."""
-    work, data = request.workload, request.workload.data
-    trained = fine_tuned(request) or (work.tokens is None and request.model.hub_id)
-    if best.strategy.back_end != "megatron" or not trained or request.constraints.program:
-        return None
-    rows = ""
-    if data is not None:
-        rows = f" and tokenize {file_name(data.train)} with its `tools/preprocess_data.py`"
-    message = (
-        f"before the launch, convert the weights of {request.model.name} with Megatron-LM's "
-        f"`tools/checkpoint/convert.py` into output/megatron{rows}: {PRETRAIN} starts from random "
-        f"weights"
-    )
-    if not fine_tuned(request):
-        message = f"{message}, as `--tokens` would mean"
-    return Said(inf, Reason(rule="megatron-needs-conversion", message=message))
-
-
-PRETRAIN = "pretrain_gpt.py"
 
 
 def _against_cut(best: Priced, found: Rivals) -> Said | None:

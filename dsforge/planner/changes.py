@@ -19,6 +19,7 @@ from dsforge.engines import BY_NAME
 from dsforge.execution import BackEnd
 from dsforge.plan import Request
 from dsforge.planner.back_ends import BACK_ENDS, fine_tuned, needs_deepspeed
+from dsforge.programs.converters import converter_of
 from dsforge.specs import QLORA_BITS, ClusterSpec, LoraSpec, usual_disk
 from dsforge.strategy import Offload, Strategy, ZeroStage
 from dsforge.units import GIB
@@ -97,7 +98,9 @@ def _of_strategy(request: Request) -> Iterator[Change]:
         change = _strategy(request, field, SPLITS[field], **{field: None})
         yield change._replace(kind=Kind.engine) if field in ENGINES else change
     if not fixed.back_end and not needs_deepspeed(request) and fine_tuned(request):
-        name = "--for megatron (requires converted weights and data)"
+        has = converter_of(request.model.model_type) is not None
+        asks = "requires converted weights and data" if has else "nothing converts its weights"
+        name = f"--for megatron ({asks})"
         change = _strategy(request, "back_end", name, back_end=BACK_ENDS[1])
         yield change._replace(kind=Kind.engine)
 

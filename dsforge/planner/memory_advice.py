@@ -6,16 +6,20 @@ from collections.abc import Callable, Iterator
 from math import inf
 
 from dsforge.constraints.trainer import holds_whole_logits
+from dsforge.estimate.activations import element_bytes
 from dsforge.estimate.loss import may_be_chunked
 from dsforge.estimate.offload import thread_gain
+from dsforge.estimate.params import parameters
+from dsforge.estimate.quantised import quantised_elements, stored_bytes
 from dsforge.plan import Priced, Reason, Request
 from dsforge.planner.explore import Candidate
 from dsforge.planner.pricing import is_safe, largest_term, rooms, shortage
 from dsforge.planner.rivals import Rivals, fastest
 from dsforge.planner.ways import said_recompute
 from dsforge.planner.wording import LIKELY_ONLY, Said, against, memory_name, said
+from dsforge.specs import BITSANDBYTES
 from dsforge.strategy import Constraints, Strategy
-from dsforge.units import factor, gib, seconds
+from dsforge.units import count, factor, gib, seconds
 
 NOTICED_GAIN = 1.25  # of threads
 
@@ -59,6 +63,38 @@ def quantised_reason(request: Request, best: Priced, found: Rivals) -> Said | No
         f"{memory_name(request)}: frozen matrices are stored in 4 bits"
     )
     return said("qlora-needs-no-offload", message, mine_s / other.step_s)
+
+
+def experts_reason(request: Request, best: Priced) -> Said | None:
+    """Which matrices a quantised base does not quantise, where these are most of the model."""
+    message = stacked_experts(request)
+    if not message or best.strategy.runs_as.expert_modules:
+        return None
+    whole = parameters(request.model)
+    return said("experts-not-quantised", message, whole / (whole - _stacked_elements(request)))
+
+
+def stacked_experts(request: Request) -> str:
+    """How many parameters stay in 16 bits under a quantised base, and why; empty: no experts do."""
+    work, stacked = request.workload, _stacked_elements(request)
+    if not stacked or request.constraints.expert_modules:
+        return ""
+    size = element_bytes(work)
+    saved = gib(stacked * (size - stored_bytes(work)))
+    who = "bitsandbytes does not quantise" if work.base in BITSANDBYTES else "are not quantised"
+    return (
+        f"routed experts ({count(stacked)} of {count(parameters(request.model))} parameters) stay "
+        f"in {8 * size} bits: transformers 5 holds them as stacks, which {who}; programs that hold "
+        f"each as a module (transformers 4; `expert_modules` of `strategy`) save {saved} of weights"
+    )
+
+
+def _stacked_elements(request: Request) -> int:
+    """Elements of routed experts that a quantised base would hold in fewer bits as modules."""
+    model = request.model
+    if not request.workload.is_quantised or model.moe is None:
+        return 0
+    return quantised_elements(model, expert_modules=True) - quantised_elements(model)
 
 
 def _why_offload(request: Request, best: Priced, found: Rivals) -> str:

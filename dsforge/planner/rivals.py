@@ -8,9 +8,10 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from dsforge.plan import Request
-from dsforge.planner.back_ends import BACK_ENDS, fine_tuned, needs_deepspeed
+from dsforge.planner.back_ends import BACK_ENDS, can_build, fine_tuned, needs_deepspeed
 from dsforge.planner.explore import Candidate, Explored, Explorer
 from dsforge.planner.preference import choice, counted, doubt, tight_and_faster
+from dsforge.programs.converters import BRIDGE
 from dsforge.specs import QLORA_BITS
 from dsforge.strategy import Strategy
 
@@ -25,6 +26,7 @@ class Rivals(NamedTuple):
     tight: Candidate | None  # the fastest that fits less surely, where it beats all these
     quantised: Candidate | None  # under QLoRA, where LoRA has to offload
     left_out: Candidate | None  # on Megatron-LM, where trained weights keep it out of the search
+    elsewhere: Candidate | None  # on a Megatron trainer, where `pretrain_gpt.py` cannot build it
     freely: Candidate | None  # what dsforge would choose, where a program limits the search
 
     def fastest(self, wanted: Callable[[Strategy], bool]) -> Candidate | None:
@@ -58,6 +60,7 @@ def rivals(request: Request, explored: tuple[Explored, ...]) -> Rivals:
         tight=tight_and_faster(request, fitting) if fitting else None,
         quantised=_quantised(request, likewise),
         left_out=_left_out(request),
+        elsewhere=_elsewhere(request),
         freely=_freely(request),
     )
 
@@ -86,6 +89,36 @@ def _left_out(request: Request) -> Candidate | None:
     asked = request.model_copy(update=on_megatron)
     fitting = tuple(one for found in Explorer(asked).every() for one in found.fitting)
     return fastest(counted(asked, fitting))
+
+
+def _elsewhere(request: Request) -> Candidate | None:
+    """The fastest plan on Megatron's layers of a model that `pretrain_gpt.py` cannot build.
+
+    Of whole samples, unless a person asks to share them: a fraction of the families, which cost
+    little time to look at.
+    """
+    fixed = request.constraints
+    if fixed.back_end or fixed.program or fixed.trainer or needs_deepspeed(request):
+        return None
+    if request.workload.method == "lora" or can_build(request, BACK_ENDS[1]):
+        return None
+    whole = {"context_parallel_size": fixed.context_parallel_size or 1}
+    builds = builder(request.model.model_type)
+    asked = request.model_copy(
+        update={"constraints": fixed.model_copy(update={**builds, **whole}), "part_step_s": inf}
+    )
+    fitting = tuple(one for found in Explorer(asked).every() for one in found.fitting)
+    return fastest(counted(asked, fitting))
+
+
+def builder(model_type: str | None) -> dict[str, str]:
+    """The constraints under which Megatron's layers train a kind of model: a program, or scripts.
+
+    Megatron-Bridge for what it has a bridge for, else scripts that somebody has written.
+    """
+    if model_type in BRIDGE.kinds and BRIDGE.program is not None:
+        return {"program": BRIDGE.program}
+    return {"back_end": BACK_ENDS[1], "software": "others"}
 
 
 def _freely(request: Request) -> Candidate | None:

@@ -13,11 +13,12 @@ from dsforge.estimate.params import parameters
 from dsforge.plan import Plan, Priced, Rejected, Request, Search, Variant
 from dsforge.planner.advice import TIGHT, choice_reasons, risk_of
 from dsforge.planner.explore import Candidate, Explored, Explorer
+from dsforge.planner.memory_advice import stacked_experts
 from dsforge.planner.parts import part_that_fits, settled
 from dsforge.planner.preference import choice, ease, rank
 from dsforge.planner.pricing import largest_term, missing, missing_bytes, price, shortage
 from dsforge.planner.rivals import Rivals, rivals
-from dsforge.planner.variants import variants
+from dsforge.planner.variants import beside, variants
 from dsforge.strategy import Strategy
 from dsforge.units import gib
 
@@ -208,6 +209,7 @@ def _way_out(request: Request, nearest: Priced) -> str:
     if assumed and max(short, key=lambda name: short[name]) == "host":
         ram = gib(request.cluster.host_memory_bytes)
         head = (f"{ram} of RAM on each node is assumed: set --host-memory if there is more",)
+    head += (experts,) if (experts := stacked_experts(request)) else ()
     if not found:
         none = "no one or two changes make it fit at up to 3x the GPU time: use a smaller model"
         return "\n  ".join((*head, none))
@@ -238,5 +240,5 @@ def _plan(
         cluster=request.cluster,
         workload=request.workload,
         choice=best.model_copy(update={"reasons": reasons}),
-        variants=others,
+        variants=beside(others, best),
     )

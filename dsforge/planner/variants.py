@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from dsforge.constraints.megatron import NO_ADAPTERS
 from dsforge.errors import Problem
-from dsforge.plan import Request, Variant, VariantName
+from dsforge.plan import Priced, Request, Variant, VariantName
 from dsforge.planner.candidates import Offloads, base, families, layouts
 from dsforge.planner.explore import Explorer
 from dsforge.planner.preference import counted
@@ -47,6 +47,20 @@ def variants(explorer: Explorer) -> tuple[Variant, ...]:
     }
     of_deepspeed = tuple(_best(explorer, name, bases) for name, bases in families_of.items())
     return (*of_deepspeed, _on_megatron(explorer))
+
+
+def beside(every: tuple[Variant, ...], chosen: Priced) -> tuple[Variant, ...]:
+    """The variants of one choice: where that is a plan of Megatron-LM, its files are the choice's.
+
+    An easier plan than the fastest may be chosen, and `megatron/args.txt` holds one strategy.
+    """
+    if chosen.strategy.back_end != "megatron":
+        return every
+    own = {"priced": chosen, "problems": ()}
+    return tuple(
+        variant.model_copy(update=own) if variant.name == "megatron" and variant.priced else variant
+        for variant in every
+    )
 
 
 def _on_megatron(explorer: Explorer) -> Variant:

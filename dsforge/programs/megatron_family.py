@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dsforge.execution import Execution
+from dsforge.programs.converters import BRIDGE
 from dsforge.programs.program import IN_RAM, Program, Way
 
 _FUSED = Execution.model_construct(trainer="deepspeed", kernels="fused", loss="softmax")
@@ -54,7 +55,7 @@ MEGATRON_BRIDGE = Program(
                 trainer="megatron", kernels="fused", gradients="fp32"
             ),
             source="megatron-bridge 0.3 training/config.py ConfigContainer, peft/lora.py; "
-            "megatron-core TransformerConfig",
+            f"megatron-core TransformerConfig; kinds of models: {BRIDGE.source}",
             stages=(0, 1),
             optimizers=("adamw", "sgd"),
             methods=("full", "lora"),
@@ -67,6 +68,7 @@ MEGATRON_BRIDGE = Program(
             splits_adapters=True,
             combines=True,
             virtual_stages=True,
+            kinds=BRIDGE.kinds,
         ),
     ),
 )

@@ -11,12 +11,13 @@ from pydantic import BaseModel
 
 from dsforge.plan import Plan, Priced, Reason, ReasonKind, Variant, VariantName
 from dsforge.planner.figures import HOST, LABELS, STEP, TIGHT, Figure, figures, fit, memory_label
-from dsforge.planner.preference import demand
+from dsforge.planner.preference import demand, ease
 from dsforge.planner.pricing import shortage
 from dsforge.programs import BY_NAME as PROGRAMS
+from dsforge.programs.converters import converter_of
 from dsforge.render.bundles import Bundle
 from dsforge.render.environment import Variable, environment_variables
-from dsforge.render.job import DS_CONFIG
+from dsforge.render.job import DS_CONFIG, weights
 from dsforge.render.launch import PRETRAIN, has_placeholders
 from dsforge.render.megatron import shards_optimizer
 from dsforge.units import SAME, Interval, amount, count, gib, seconds, times
@@ -25,8 +26,8 @@ FILES = {"megatron": "megatron/args.txt"}
 MEGATRON = (
     "`MEGATRON_PATH` is a checkout of Megatron-LM, `DATA_PATH` the prefix of the data written "
     "by its `tools/preprocess_data.py`{}. Training starts from random weights, unless "
-    "`output/megatron` contains a checkpoint, such as one made by its "
-    "`tools/checkpoint/convert.py`."
+    "`output/megatron` contains a checkpoint of this run, or `PRETRAINED_PATH` is a checkpoint "
+    "of Megatron-LM with trained weights{}."
 )
 
 
@@ -135,10 +136,21 @@ def _launch(plan: Plan, bundle: Bundle) -> Launch:
         arguments = FILES["megatron"]
         data = plan.workload.data
         of = f" of {data.train}" if data else "; without it, Megatron-LM trains on mock data"
-        return Launch(label, "Megatron-LM", arguments, bundle.folder, ways, MEGATRON.format(of))
+        note = MEGATRON.format(of, _written_by(plan))
+        return Launch(label, "Megatron-LM", arguments, bundle.folder, ways, note)
     ssh = Row("over ssh", bundle.script("deepspeed.sh"), "on one host")
     every = (ssh, starts, under)
     return Launch(label, "DeepSpeed", f"{bundle.train}` and `{DS_CONFIG}", bundle.folder, every)
+
+
+def _written_by(plan: Plan) -> str:
+    """What writes a checkpoint of Megatron-LM from published weights; that nothing does."""
+    if weights(plan.model) is None:
+        return ""
+    tool = converter_of(plan.model.model_type)
+    if tool is None:
+        return f"; nothing converts those of {plan.model.name}"
+    return f", as {tool.tool} writes it"
 
 
 def _facts(plan: Plan) -> tuple[Row, ...]:
@@ -328,4 +340,16 @@ def _verdict(plan: Plan, other: Priced) -> str:
     asks = demand(plan.strategy, other.strategy)
     if step_s * SAME > mine_s:
         return f"{how}, but {asks}" if asks and step_s < mine_s * SAME else how
-    return f"{how}, but {asks or 'outside the given constraints'}"
+    return f"{how}, but {asks or _beyond(plan, other)}"
+
+
+def _beyond(plan: Plan, other: Priced) -> str:
+    """What keeps a faster configuration out that asks no more of its user: memory, or a flag.
+
+    Steps within about a hundredth tie, and then the smaller memory is chosen.
+    """
+    more = other.memory.device_bytes.likely - plan.choice.memory.device_bytes.likely
+    alike = ease(plan.strategy) == ease(other.strategy)
+    if alike and more > 0:
+        return f"needs {gib(more)} more {memory_label('device', on_cpu=plan.cluster.gpu.is_cpu)}"
+    return "outside the given constraints"

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from dsforge.constraints import Case, broken
 from dsforge.job import TrainJob
-from dsforge.plan import Plan
+from dsforge.plan import Plan, is_tuned
 from dsforge.render.bundles import bundles
 from dsforge.render.deepspeed import (
     ADAM_BETAS,
@@ -64,6 +64,8 @@ class StartContext(NamedTuple):
 
     script: Script
     needs_steps: bool = False
+    continues: bool = False  # the plan starts from trained weights
+    model: str = ""  # hub id or folder
 
 
 class TextContext(NamedTuple):
@@ -93,6 +95,16 @@ class Run(NamedTuple):
     def lora(self) -> LoraSpec | None:
         """The adapters; none: all weights train."""
         return self.workload.lora if self.workload.method == "lora" else None
+
+    @property
+    def continues(self) -> bool:
+        """Whether the plan starts from trained weights, as its learning rate does.
+
+        A token budget without rows, epochs or adapters is training from scratch.
+        """
+        work = self.workload
+        tuned = self.lora or work.data or work.epochs or is_tuned(self.plan.model)
+        return not self.job.random_weights and (work.tokens is None or bool(tuned))
 
     @property
     def folder(self) -> str:
@@ -137,7 +149,8 @@ class Run(NamedTuple):
 
     def started(self, *, needs_steps: bool = False) -> TargetFile:
         """`run.sh` of the target."""
-        return TargetFile("run.sh", StartContext(self.script, needs_steps), executable=True)
+        context = StartContext(self.script, needs_steps, self.continues, self.job.model)
+        return TargetFile("run.sh", context, executable=True)
 
 
 def run_of(plan: Plan) -> Run:

@@ -37,6 +37,7 @@ FLAVORS: dict[tuple[str, int, int], Flavor] = {
     ("deepseek_v3", 61, 7168): Flavor("deepseek_v3", "deepseek_v3_671b", "671B"),
 }
 LLAMA_3_WORDS = 128_256  # its vocabulary; Llama 2 has the same shapes
+SAVED_EVERY = 500  # steps, as torchtitan's own `checkpoint.interval` has it
 UNKNOWN = Flavor("MODULE", "CONFIG", "FLAVOR")
 
 
@@ -49,6 +50,10 @@ class TitanContext(NamedTuple):
     known: bool  # whether torchtitan has a model of this size
     model: str
     data: str | None
+    data_format: str
+    placeholder_data: bool
+    continues: bool  # from trained weights, not from random ones
+    interval: int  # steps between checkpoints
     sections: tuple[tuple[str, tuple[Option, ...]], ...]
     recompute: Recompute
     selective: bool  # recomputation
@@ -80,7 +85,11 @@ def _context(run: Run) -> TitanContext:
         flavor=flavor.size,
         known=flavor != UNKNOWN,
         model=run.job.model,
-        data=None if work.data is None else run.data,
+        data=run.data if work.data is not None or run.continues else None,
+        data_format=run.data_format,
+        placeholder_data=work.data is None,
+        continues=run.continues,
+        interval=run.job.checkpoint_every or SAVED_EVERY,
         sections=(
             ("training", tuple(_training(run))),
             ("parallelism", tuple(_parallelism(run))),

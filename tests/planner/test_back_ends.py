@@ -24,6 +24,7 @@ from dsforge.errors import DsforgeError, LayoutError
 from dsforge.plan import Plan, Request
 from dsforge.planner import choose
 from dsforge.planner.back_ends import BACK_ENDS, fine_tuned, wanted
+from dsforge.programs.converters import converter_of
 from dsforge.render.megatron import OPTIMIZERS as MEGATRON_NAMES
 from dsforge.specs import DataSpec
 from dsforge.specs.workload import Optimizer
@@ -105,7 +106,8 @@ def test_who_asks_for_megatron_is_told_what_to_convert(way: Callable[[Request], 
             continue
         seen += 1
         said = _rules(plan)["megatron-needs-conversion"]
-        assert "tools/checkpoint/convert.py" in said
+        tool = converter_of(request.model.model_type)
+        assert (tool.tool if tool else "nothing converts the weights") in said
         assert ("tools/preprocess_data.py" in said) == (request.workload.data is not None)
 
     assert seen

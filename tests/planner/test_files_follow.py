@@ -148,6 +148,27 @@ def test_named_jobs_start_what_was_chosen(name: str, back_end: str | None) -> No
         assert "train.yaml" not in files
 
 
+EASIER: dict[str, tuple[str, ClusterSpec, int, int]] = {
+    "phi-4": ("phi-4", cluster(1, 12, "a100-80gb"), 4096, 72),
+    "llama-128k": ("llama-3.1-8b", cluster(1, 8, "h100-80gb", intra="nvlink-4"), 131072, 8),
+}
+
+
+@pytest.mark.parametrize("name", EASIER)
+def test_the_file_of_megatron_has_one_owner(name: str) -> None:
+    """An easier Megatron plan than the fastest is chosen: `args.txt` has its speed, no other."""
+    model, on, length, batch = EASIER[name]
+    plan = choose(ask(model, on, workload(length, batch)))
+    fastest = {reason.rule for reason in plan.choice.reasons} & {"easier-than-the-fastest"}
+    page = next(file.text for file in render(plan) if file.path == "PLAN.md")
+
+    assert plan.strategy.back_end == "megatron"
+    assert fastest
+    assert list(unlike(plan)) == []
+    assert plan.variant("megatron").priced == plan.choice.model_copy(update={"reasons": ()})
+    assert "given constraints" not in page
+
+
 @pytest.mark.parametrize("name", ["mixtral", "13b"])
 def test_recomputation_of_the_runner_up_stands_in_its_own_job(name: str) -> None:
     """ZeRO-3 with recomputation, beside Megatron without: once its job ran out of memory."""

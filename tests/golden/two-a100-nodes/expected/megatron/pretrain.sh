@@ -5,7 +5,8 @@
 #   MEGATRON_PATH    checkout of Megatron-LM
 #   DATA_PATH        prefix of the data written by its tools/preprocess_data.py; without it: mock data
 #   TOKENIZER_MODEL  Hugging Face tokenizer of that data; without it: that of the model
-# It resumes from the checkpoint in output/megatron if there is one, else starts from random weights.
+#   PRETRAINED_PATH  checkpoint of Megatron-LM with trained weights, where a run without a checkpoint starts from those
+# It resumes from the checkpoint in output/megatron if there is one, else starts from PRETRAINED_PATH or random weights.
 set -euo pipefail
 
 fail() {
@@ -63,6 +64,7 @@ while read -r flag value || [ -n "$flag" ]; do
   arguments+=("$flag")
   [ -z "$value" ] || arguments+=("$value")
 done <megatron/args.txt
+[ -z "${PRETRAINED_PATH:-}" ] || arguments+=(--pretrained-checkpoint "$PRETRAINED_PATH")
 if [ -n "${DATA_PATH:-}" ]; then
   tokenizer=meta-llama/Llama-2-7b-hf
   read -ra prefixes <<<"$DATA_PATH"
