@@ -116,24 +116,35 @@ class Footprint(NamedTuple):
         loading = self.loaded - kept.optimizer - buffers
         if self.loaded and loading > moment:
             moment, parts, buffers = loading, (0.0, 0.0, 0.0), buffers + loading
-        churn = self.buffers if self.churns else 0.0
-        found = Peak(
-            kept.weights,
-            *parts,
-            kept.optimizer,
-            buffers,
-            moment,
-            churn,
-            self.errors,
-            waiting=self._waiting(batching, tokens),
-            loose=self.loose,
-            step_blocks=self._unjoined((at_loss, at_work, at_end), moment),
-        )
+        blocks = self._unjoined((at_loss, at_work, at_end), moment)
+        found = self._peak(parts, buffers, moment, self._waiting(batching, tokens), blocks)
         if self.least_head is None:
             return found
         least = early + saved + self.least_head.at(tokens)
         other = maximum(maximum(least, at_work), maximum(at_end, stepping))
         return found._replace(spared=maximum(0.0, found.moment - other))
+
+    def _peak(
+        self,
+        parts: tuple[float, float, float],
+        buffers: float,
+        moment: float,
+        waiting: float,
+        step_blocks: float,
+    ) -> Peak:
+        """The terms at the fullest moment; `parts`: gradients, activations and logits of it."""
+        return Peak(
+            self.kept.weights,
+            *parts,
+            self.kept.optimizer,
+            buffers,
+            moment,
+            churn=self.buffers if self.churns else 0.0,
+            errors=self.errors,
+            waiting=waiting,
+            loose=self.loose,
+            step_blocks=step_blocks,
+        )
 
     def _waiting(self, batching: Batching, tokens: float) -> float:
         """Checkpoints that are in RAM meanwhile, bytes."""
