@@ -117,9 +117,10 @@ class Footprint(NamedTuple):
         if self.loaded and loading > moment:
             moment, parts, buffers = loading, (0.0, 0.0, 0.0), buffers + loading
         churn = self.buffers if self.churns else 0.0
-        rest = churn, self.errors, self._waiting(batching, tokens), 0.0, self.loose
+        waiting = self._waiting(batching, tokens)
         blocks = self._unjoined((at_loss, at_work, at_end), moment)
-        found = Peak(kept.weights, *parts, kept.optimizer, buffers, moment, *rest, blocks)
+        terms = kept.weights, *parts, kept.optimizer, buffers, moment, churn
+        found = Peak(*terms, self.errors, waiting, 0.0, self.loose, blocks)
         if self.least_head is None:
             return found
         least = early + saved + self.least_head.at(tokens)
