@@ -7,7 +7,7 @@ help: no comparison with `nan` is true, so none of them refuses it.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
@@ -63,6 +63,26 @@ class Sized(Whole):
                 said = f"{value[:40]!a} is not a whole number such as 4096 or 8k."
                 self.fail(said, param, ctx)
         return super().convert(value, param, ctx)
+
+
+class Unread(NamedTuple):
+    """A value that is no number, and what click says of it."""
+
+    error: click.BadParameter
+
+
+class Kept(click.ParamType[Any]):
+    """A number of a flag; one that cannot be read is kept, to be reported with all the rest."""
+
+    def __init__(self, kind: Whole | Real) -> None:
+        self.kind, self.name = kind, kind.name
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The number, or why there is none."""
+        try:
+            return self.kind.convert(value, param, ctx)
+        except click.BadParameter as error:
+            return Unread(error)
 
 
 def _range(kind: click.IntRange | click.FloatRange) -> str:

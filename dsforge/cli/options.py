@@ -11,7 +11,8 @@ import click
 
 from dsforge.cli.completion import complete
 from dsforge.cli.flags import FLAGS, Flags, option_name
-from dsforge.cli.numbers import Real, Sized, Whole
+from dsforge.cli.numbers import Kept, Real, Sized, Unread, Whole
+from dsforge.errors import DsforgeError, SpecError
 
 SIZED = ("seq_len", "global_batch", "micro_batch")  # fields that may end in k
 
@@ -22,6 +23,7 @@ def with_flags(command: Callable[..., None]) -> Callable[..., None]:
     @wraps(command)
     def filled(**values: Any) -> None:
         flags = Flags(**{field: values.pop(field) for field in Flags._fields})
+        _check_numbers(flags, values.get("ds_config"))
         command(flags=flags, **values)
 
     for field in reversed(Flags._fields):
@@ -29,6 +31,22 @@ def with_flags(command: Callable[..., None]) -> Callable[..., None]:
             filled
         )
     return filled
+
+
+def _check_numbers(flags: Flags, ds_config: Path | None) -> None:
+    """Raise UsageError where a flag is no number, with all that is wrong with the others."""
+    unread = {field: v.error for field, v in flags._asdict().items() if isinstance(v, Unread)}
+    if not unread:
+        return
+    from dsforge.cli.asked import to_request
+
+    said = [error.format_message() for error in unread.values()]
+    try:
+        read = {field: value for field, value in flags._asdict().items() if field not in unread}
+        to_request(Flags(**read), ds_config)
+    except DsforgeError as error:
+        said += map(str, error.problems if isinstance(error, SpecError) else (error.message,))
+    raise click.UsageError("\n".join(said), next(iter(unread.values())).ctx)
 
 
 def _kind(field: str) -> dict[str, Any]:
@@ -39,9 +57,13 @@ def _kind(field: str) -> dict[str, Any]:
     kind = declared.__args__[0]  # of `int | None`
     if kind is bool:
         return {"is_flag": True, "default": None}
-    kinds: dict[Any, Any] = {Path: click.Path(path_type=Path), int: Whole(), float: Real()}
+    kinds: dict[Any, Any] = {
+        Path: click.Path(path_type=Path),
+        int: Kept(Whole()),
+        float: Kept(Real()),
+    }
     if field in SIZED:
-        return {"type": Sized()}
+        return {"type": Kept(Sized())}
     if kind is not str:
         return {"type": kinds[kind]}
     return {"type": str, "shell_complete": partial(complete, FLAGS[field].setting)}

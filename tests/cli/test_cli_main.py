@@ -109,6 +109,17 @@ def test_a_wrong_command_line_is_a_usage_error(arguments: tuple[str, ...], said:
     assert not answer.stdout
 
 
+def test_flags_that_are_no_numbers_hide_no_other_problem() -> None:
+    """Every flag that is wrong is named at once, whichever way it is wrong."""
+    wrong = ("--gpus-per-node", "-3", "--seq-len", "abc", "--precision", "int4", "--nodes", "two")
+    answer = typed("plan", "--model", "gpt2", "--gpu", "v100-32gb", *wrong)
+
+    assert answer.exit_code == 2
+    assert not answer.stdout
+    for name in wrong[::2]:
+        assert answer.stderr.count(name) == 1
+
+
 def test_the_shell_completes_commands_and_options() -> None:
     """Click's completion sees the commands and, behind one, its options."""
     commands = typed(_DSFORGE_COMPLETE="bash_complete", COMP_WORDS="dsforge pl", COMP_CWORD="1")
