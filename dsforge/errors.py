@@ -135,3 +135,12 @@ def first_line(error: BaseException) -> str:
 def _headline(problems: tuple[Problem, ...], where: str) -> str:
     """`1 problem in the input` or `3 problems in the input`."""
     return f"{len(problems)} problem{'s' if len(problems) != 1 else ''} {where}"
+
+
+def quoted(value: object, most: int = 60) -> str:
+    """A value as messages quote it: in ASCII, and where it is cut, its quotes are closed."""
+    text = ascii(value)
+    if len(text) <= most:
+        return text
+    end = text[-1] if text[-1] in "'\"" else ""
+    return f"{text[: most - 3 - len(end)]}...{end}"

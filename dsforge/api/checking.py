@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Literal, get_args
 
 from dsforge.api.results import DiagnoseResult, LintResult
-from dsforge.errors import DsforgeError
+from dsforge.errors import DsforgeError, quoted
 
 if TYPE_CHECKING:
     from dsforge.api.inputs import ClusterInput, ModelInput, PathInput
@@ -67,7 +67,7 @@ def lint(
 
     left_out = current_ids(ignore)
     if kind is not None and kind not in FILE_KINDS:
-        message = f"`kind` (={kind!a:.60}) must be one of {', '.join(FILE_KINDS)}"
+        message = f"`kind` (={quoted(kind)}) must be one of {', '.join(FILE_KINDS)}"
         raise DsforgeError(message)
     against = against_of(model, cluster, deepspeed)
     findings: list[Finding] = []
@@ -179,7 +179,7 @@ def validate(
         known = ", ".join(sorted({row.source for row in rows}))
         raise DsforgeError(f"{table} has no rows of {', '.join(unknown)}", f"it has {known}")
     if what is not None and what not in QUANTITIES:
-        raise DsforgeError(f"`what` (={what!a:.60}) must be one of {', '.join(QUANTITIES)}")
+        raise DsforgeError(f"`what` (={quoted(what)}) must be one of {', '.join(QUANTITIES)}")
     quantities = [quantity for quantity in QUANTITIES if what in (None, quantity)]
     return validation(rows, what=quantities, sources=wanted, every=every)
 
@@ -208,7 +208,7 @@ def against_of(
     from dsforge.lint.files import Against, release_named
 
     if deepspeed is not None and not isinstance(deepspeed, str):
-        raise DsforgeError(f"`deepspeed` (={deepspeed!a:.60}) must be text, such as 0.16")
+        raise DsforgeError(f"`deepspeed` (={quoted(deepspeed)}) must be text, such as 0.16")
     against = Against(*release_named(deepspeed))
     if model is not None:
         from dsforge.api.inputs import load_model

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from pydantic import BaseModel, Field
 
 from dsforge.api.documents import CauseDocument, DiagnoseDocument
-from dsforge.errors import DsforgeError
+from dsforge.errors import DsforgeError, quoted
 from dsforge.jobs.job import Job, PlaceName, State
 from dsforge.reading.source import path_of
 from dsforge.specs import FROZEN
@@ -92,7 +92,7 @@ def submit(
 
     folder = path_of(run, "run")
     if on not in PLACES:
-        raise DsforgeError(f"`on` (={on!a:.60}) must be one of {', '.join(PLACES)}")
+        raise DsforgeError(f"`on` (={quoted(on)}) must be one of {', '.join(PLACES)}")
     check_files(folder)
     folder = folder.resolve()
     if (folder / NOTE).exists():

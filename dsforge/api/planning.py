@@ -18,7 +18,7 @@ from dsforge.api.inputs import (
 )
 from dsforge.api.programs import check_names, check_program, for_programs
 from dsforge.api.results import GenResult, PlanResult
-from dsforge.errors import Problem, SpecError
+from dsforge.errors import Problem, SpecError, quoted
 from dsforge.plan import Plan, Request
 from dsforge.reading.refusals import refusal
 from dsforge.reading.source import path_of
@@ -236,7 +236,7 @@ def _aimed_request(
     from dsforge.planner.objectives import OBJECTIVES, Aim, aimed
 
     if objective is not None and objective not in OBJECTIVES:
-        message = f"`objective` (={objective!a:.60}) must be one of {', '.join(OBJECTIVES)}"
+        message = f"`objective` (={quoted(objective)}) must be one of {', '.join(OBJECTIVES)}"
         raise SpecError((Problem("value-choice", message),))
     _check_numbers(deadline_days=deadline_days, budget=budget, prefer=prefer)
     asked: dict[str, object] = {"risk": risk or request.risk}
@@ -250,7 +250,7 @@ def _aimed_request(
 def _check_numbers(**values: object) -> None:
     """Raise SpecError for what is no finite number above 0; None stands for no value."""
     problems = tuple(
-        Problem("value-range", f"`{name}` (={value!a:.60}) must be a finite number above 0")
+        Problem("value-range", f"`{name}` (={quoted(value)}) must be a finite number above 0")
         for name, value in values.items()
         if value is not None and not _is_above_0(value)
     )

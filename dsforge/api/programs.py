@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dsforge.errors import Problem, SpecError
+from dsforge.errors import Problem, SpecError, quoted
 from dsforge.execution import BackEnd
 from dsforge.plan import Plan, Reason, Request
 from dsforge.programs import BY_NAME, OWN, is_own
@@ -34,7 +34,7 @@ def check_names(names: tuple[str, ...]) -> None:
 
     known = ", ".join((*OWN, *TARGETS))
     problems = tuple(
-        Problem("target-name", f"target (={name!a:.60}) must be one of {known}")
+        Problem("target-name", f"target (={quoted(name)}) must be one of {known}")
         for name in names
         if name not in (*OWN, *TARGETS)
     )

@@ -15,7 +15,7 @@ from dsforge.api.inputs import (
     request_of,
 )
 from dsforge.api.results import FindResult
-from dsforge.errors import Problem, SpecError
+from dsforge.errors import Problem, SpecError, quoted
 from dsforge.plan import Request
 from dsforge.reading.request import Asked, read_request
 from dsforge.reading.source import Setting
@@ -68,7 +68,7 @@ def find(
 
     """
     if question not in QUESTIONS:
-        message = f"`question` (={question!a:.60}) must be one of {', '.join(QUESTIONS)}"
+        message = f"`question` (={quoted(question)}) must be one of {', '.join(QUESTIONS)}"
         raise SpecError((Problem("value-choice", message),))
     inputs = Inputs(model, cluster, workload, strategy)
     request = (

@@ -20,7 +20,7 @@ def programs_of(text: str) -> Programs:
 
     Raises SpecError for an unknown name, and where two back ends are meant.
     """
-    from dsforge.errors import Problem, SpecError
+    from dsforge.errors import Problem, SpecError, quoted
     from dsforge.programs import BY_NAME as PROGRAMS
     from dsforge.programs import OWN, back_end_of
     from dsforge.targets import BY_NAME
@@ -28,7 +28,7 @@ def programs_of(text: str) -> Programs:
     words = tuple(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
     names = ", ".join((*BACK_ENDS, *OWN, *BY_NAME))
     problems = tuple(
-        Problem("target-name", f"`--for` (={word!a:.60}) must be one of {names}")
+        Problem("target-name", f"`--for` (={quoted(word)}) must be one of {names}")
         for word in words
         if word not in (*BACK_ENDS, *OWN, *BY_NAME)
     )
@@ -42,9 +42,9 @@ def programs_of(text: str) -> Programs:
     back_ends = tuple(dict.fromkeys(meant))
     trainers = tuple(name for name in targets if name in PROGRAMS)
     if len(trainers) > 1:
-        message = f"`--for` (={text!a:.60}) needs one trainer, not {' and '.join(trainers)}"
+        message = f"`--for` (={quoted(text)}) needs one trainer, not {' and '.join(trainers)}"
         raise SpecError((Problem("target-engine", message, "call gen once for each of them"),))
     if len(back_ends) > 1:
-        message = f"`--for` (={text!a:.60}) needs one engine, not {' and '.join(back_ends)}"
+        message = f"`--for` (={quoted(text)}) needs one engine, not {' and '.join(back_ends)}"
         raise SpecError((Problem("target-engine", message, "call gen once for each engine"),))
     return Programs(targets, back_ends, trainers)

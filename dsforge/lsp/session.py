@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from dsforge.api.checking import against_of, masked_finding
-from dsforge.errors import DsforgeError
+from dsforge.errors import DsforgeError, quoted
 from dsforge.findings import Edit, Finding
 from dsforge.lint.files import MAX_BYTES, Against, checked, is_harmless
 from dsforge.lint.reading.document import Document
@@ -31,7 +31,7 @@ class Settings(NamedTuple):
             return self
         for name, value in options.items():
             if name not in SETTINGS or not isinstance(value, str):
-                message = f"`{name!a:.60}` is not a setting of dsforge lsp"
+                message = f"`{quoted(name)}` is not a setting of dsforge lsp"
                 raise DsforgeError(message, f"texts for {', '.join(SETTINGS)}")
         return self._replace(**options)
 

@@ -88,7 +88,7 @@ def _from_path(text: str, *, trust_config: bool) -> Read | None:
 
 
 def _from_file(config: Path, path: Path, *, trust_config: bool) -> Read:
-    """The model of a config.json; its name is that of the folder."""
+    """The model of a config.json, named after its folder, or of another JSON file, after itself."""
     place = str(config)
     absolute = Path(os.path.abspath(path))  # noqa: PTH100 (links stay: what was named is trained)
     if config.suffix == GGUF:
@@ -97,7 +97,8 @@ def _from_file(config: Path, path: Path, *, trust_config: bool) -> Read:
     if config.suffix != ".json":
         hint = "give the catalog name or hub id of the model, its config.json or a GGUF file"
         raise _unusable(place, "is not a config.json", hint)
-    name = absolute.name if path.is_dir() else absolute.parent.name
+    of_folder = absolute if path.is_dir() else absolute.parent
+    name = of_folder.name if config.name == CONFIG else config.stem
     model, reasons = _beside_weights(config, name or "model", trust_config=trust_config)
     return model.model_copy(update={"path": str(absolute)}), reasons
 

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from dsforge import outside
-from dsforge.errors import SpecError
+from dsforge.errors import SpecError, quoted
 from dsforge.reading.refusals import MAX_DEPTH, Loc, refusal
 
 MAX_BYTES = 512 * 1024  # a hosts list of ten thousand machines is below it
@@ -113,7 +113,7 @@ def path_of(value: object, thing: str) -> Path:
         name = b"\x00"
     longest = max(map(len, name.split(b"/")))
     if b"\x00" in name or longest > LONGEST_NAME or len(name) > LONGEST_PATH:
-        raise refusal("value-wrong", "", f"`{thing}` (={os.fspath(value)!a:.60}) is not a path")
+        raise refusal("value-wrong", "", f"`{thing}` (={quoted(os.fspath(value))}) is not a path")
     return Path(os.fsdecode(value))
 
 

@@ -254,7 +254,7 @@ class _Draft:
         kind, rate = "full fine-tuning", FINE_TUNING_RATE
         if self.file.preference is not None:
             kind, rate = f"{self.file.preference} ({PREFERENCE_SOURCE})", PREFERENCE_RATE
-            rate *= ADAPTED_FACTOR if method == "lora" else 1
+            rate = float(f"{rate * ADAPTED_FACTOR:.6g}") if method == "lora" else rate
         elif method == "lora":
             kind, rate = "LoRA", LORA_RATE
         elif self.from_scratch:
