@@ -275,16 +275,7 @@ def _read_launch(work: Work, launch: Launch, style: Style, source: Source) -> No
             f"{k} {' '.join(p.text for p in v[1])}" for k, v in launch.arguments.values.items()
         )
         torchtune.say_recipe(work.draft, f"{rest} {given}", source.place(launch.program.line))
-    if style is DEEPSPEED_LAUNCH or "deepspeed" in launch.launchers:
-        _engine_switch(settings)
     _read_settings(work, style, settings)
-
-
-def _engine_switch(settings: Settings) -> None:
-    """`--deepspeed` alone is a switch, not a file."""
-    value = settings.at("deepspeed")
-    if value is not None and value.value is True:
-        settings.pass_over("deepspeed")
 
 
 def _read_accelerate(work: Work, settings: Settings) -> None:
@@ -352,5 +343,4 @@ def _read_flags(work: Work, source: Source, script: Script) -> None:
         ("gpus_per_node", ("nproc_per_node", "num_gpus")),
     ):
         work.draft.whole(field, settings.find(*names))
-    _engine_switch(settings)
     _read_settings(work, style, settings)

@@ -242,8 +242,8 @@ def style_of_launch(launch: Launch, settings: Settings) -> Style | None:
     of_trl = trl.STYLE.programs
     if found is trainer.STYLE and of_trl is not None and of_trl.search(launch.name):
         return trl.STYLE
-    if found is None and {"deepspeed", "deepspeed_config"} & settings.keys:
-        return DEEPSPEED_LAUNCH  # a program of its own, which hands a ds_config on
+    if found in (None, trainer.STYLE) and _hands_on(found, settings):
+        return DEEPSPEED_LAUNCH
     return DEEPSPEED_LAUNCH if found is ds_config.STYLE else found
 
 
@@ -252,14 +252,24 @@ def _style_of_name(launch: Launch, settings: Settings) -> Style | None:
     for name, style in BY_LAUNCHER.items():
         if name in launch.launchers:
             return style
-    if {"zero_stage", "per_device_train_batch_size"} <= settings.keys:
-        return DEEPSPEED_LAUNCH  # DeepSpeed-Chat, whose stage is a flag
     text = launch.program.text
     for style in BY_PROGRAM:
         says = len(settings) > 0 or style is torchtitan.STYLE
         if style.programs is not None and style.programs.search(text) and says:
             return style
     return None
+
+
+def _hands_on(found: Style | None, settings: Settings) -> bool:
+    """Whether a program of its own hands a ds_config on, or makes it of flags (DeepSpeed-Chat).
+
+    `--deepspeed` is a switch there, as `deepspeed.add_config_arguments` has it; programs with
+    TrainingArguments take a file.
+    """
+    value = settings.at("deepspeed")
+    if value is not None and value.truth is None:
+        return found is None
+    return bool({"deepspeed", "deepspeed_config", "zero_stage", "actor_zero_stage"} & settings.keys)
 
 
 def weight_of(launch: Launch, style: Style, settings: Settings) -> int:

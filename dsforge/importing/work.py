@@ -30,7 +30,8 @@ class Work(NamedTuple):
         """The file that a value names; a problem says where it was not given or not readable."""
         if value is None or not value.text:
             return None
-        found = self.files.beside(value.text)
+        inline = value.text.startswith("{")
+        found = inline_source(value) if inline else self.files.beside(value.text)
         if found is None:
             hint = "name that file, too, or put it into the folder of this one"
             message = f"{thing} {value.shown} was not given"
@@ -47,6 +48,15 @@ class Work(NamedTuple):
         """Note a style."""
         if style not in self.styles:
             self.styles.append(style)
+
+
+def inline_source(value: Value) -> Source:
+    """The file that stands in a value itself: `--deepspeed '{"zero_optimization": ...}'`."""
+    name, _, line = value.place.rpartition(":")
+    before = int(line) - 1 if line.isdigit() else 0
+    made = Source("inline.json", "\n" * before + value.text)
+    made.name = name or value.place
+    return made
 
 
 Read = Callable[[Work, Settings], None]
