@@ -20,6 +20,7 @@ _BATCH = (
     *("micro_batch_size", "micro_batch_size_per_gpu", "train_batch_size_per_gpu"),
 )
 _OF_BATCH = ("micro_batch_size", "gradient_accumulation_steps", "global_batch_size")
+_CHAT = ("data_split", "per_device_train_batch_size", "per_device_training_batch_size")
 _MODELS = ("model_name_or_path", "actor_model_name_or_path", "model_name")
 
 
@@ -91,8 +92,17 @@ def _precision(draft: Draft, settings: Settings) -> None:
         switch = settings.find(name)
         if switch is not None and switch.truth and not draft.is_said("precision"):
             draft.say("precision", name, switch.place)
-    if any(name in settings for name in ("data_split", "zero_stage", "actor_zero_stage")):
+    if is_chat(settings):
         draft.assume("precision", "fp16", CHAT)
+
+
+def is_chat(settings: Settings) -> bool:
+    """Whether flags are those of DeepSpeed-Chat, or of a program that has them from there."""
+    if "actor_zero_stage" in settings:
+        return True
+    switch = settings.at("deepspeed")
+    by_switch = switch is not None and switch.truth is True
+    return "zero_stage" in settings and (by_switch or any(name in settings for name in _CHAT))
 
 
 STYLE = Style(
