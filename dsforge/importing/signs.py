@@ -219,10 +219,10 @@ SIGNS: tuple[Sign, ...] = (  # the first that holds decides; `*.key` is a key at
         open_instruct.STYLE,
         words(
             "use_slow_tokenizer use_flash_attn add_bos checkpointing_steps reduce_loss exp_name "
-            "dataset_mixer"
+            "dataset_mixer with_tracking"
         ),
         least=2,
-        without=words("dataset_config_name"),
+        without=words("dataset_config_name num_warmup_steps block_size"),  # of transformers
     ),
     Sign(open_instruct.STYLE, words("dataset_mixer"), needs=words("use_flash_attn")),
     Sign(ds_config.STYLE, words("zero_optimization train_micro_batch_size_per_gpu")),
