@@ -202,6 +202,7 @@ SIGNS: tuple[Sign, ...] = (  # the first that holds decides; `*.key` is a key at
         needs=words("num_layers hidden_size"),
     ),
     Sign(megatron.STYLE, megatron.STYLE.keys, least=4),
+    Sign(megatron.STYLE, words("language_model model_parallel"), least=2),
     Sign(llama_factory.STYLE, words("finetuning_type dist_config.name")),
     Sign(
         llama_factory.STYLE,
