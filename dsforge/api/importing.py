@@ -121,6 +121,7 @@ def import_config(
     *,
     model: ModelInput | None = None,
     cluster: ClusterInput | None = None,
+    program: str | None = None,
 ) -> ImportResult:
     r"""What configs and scripts of other programs say: setup, findings, price and a better plan.
 
@@ -129,6 +130,7 @@ def import_config(
             to is read where it is given, too, or lies in their folders. Nothing is run.
         model: As for `load_model`; the one that the files name without it.
         cluster: As for `load_cluster`; nodes and devices are those of the files where it has none.
+        program: Whose files they are, where their keys do not tell: `transformers`, `axolotl`.
 
     Returns:
         The setup with the place of each value, what is lost, findings of lint, and the plan where
@@ -151,15 +153,15 @@ def import_config(
 
     """
     paths = _paths(files)
-    return explained(paths, asked_of(Inputs(model, cluster))._replace(by_name=True))
+    return explained(paths, asked_of(Inputs(model, cluster))._replace(by_name=True), program)
 
 
-def explained(paths: Sequence[Path], asked: Asked) -> ImportResult:
+def explained(paths: Sequence[Path], asked: Asked, program: str | None = None) -> ImportResult:
     """What files say, priced under what else was asked for. Raises SpecError."""
     from dsforge.api.checking import lint
     from dsforge.importing.request import imported_request
 
-    imported = read_files(paths)
+    imported = read_files(paths, program)
     findings = lint(tuple(paths), ignore=("kind-unknown",)).findings
     try:
         request = imported_request(asked, imported)

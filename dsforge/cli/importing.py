@@ -30,6 +30,7 @@ SHOWN_LOST = 12  # keys on one screen
     metavar="FILE...",
 )
 @with_flags
+@click.option("--as", "program", metavar="NAME", help="Program whose files they are.")
 @click.option("--out", "-o", type=click.Path(path_type=Path), help="Run folder to write.")
 @click.option("--force", is_flag=True, help="Overwrite files that were edited by hand.")
 @with_verbose
@@ -38,6 +39,7 @@ def importing(
     *,
     files: tuple[Path, ...],
     flags: Flags,
+    program: str | None,
     out: Path | None,
     force: bool,
     verbose: bool,
@@ -48,13 +50,13 @@ def importing(
     Reads ds_config, accelerate, transformers, TRL, LLaMA-Factory, axolotl, ms-swift, torchtune,
     torchtitan, Lightning, NeMo, Megatron-LM, GPT-NeoX, OpenRLHF, Colossal-AI, shell and Slurm
     scripts. Nothing is run. --gpu or --cluster prices the setup; --out writes it as a run folder,
-    with --for for another program.
+    with --for for another program. --as names the program where the keys do not tell.
     """
     from dsforge.api.importing import explained
     from dsforge.cli.show import show_json
 
     with alive("reading the files"):
-        found = explained(files, asked_of(flags))
+        found = explained(files, asked_of(flags), program)
     if as_json:
         show_json(found.document.model_dump(mode="json"))
     else:

@@ -59,6 +59,7 @@ class Draft:
         self.said: dict[str, Said] = {}
         self.open: dict[str, Left] = {}
         self.lost: list[Left] = []
+        self._lost: set[tuple[str, str]] = set()
         self.problems: list[Problem] = []
 
     def value(self, field: str) -> Any:
@@ -127,8 +128,10 @@ class Draft:
         return True
 
     def lose(self, key: str, value: Value, reason: str = "") -> None:
-        """A key that the setup has no field for."""
-        if len(self.lost) < MOST_LOST:
+        """A key that the setup has no field for, once for each place."""
+        known = (key, value.place) in self._lost
+        self._lost.add((key, value.place))
+        if len(self.lost) < MOST_LOST and not known:
             self.lost.append(
                 Left(key=key[:120], value=value.shown, place=value.place, reason=reason)
             )

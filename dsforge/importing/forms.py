@@ -96,7 +96,7 @@ def _value(value: Value) -> Value:
     """A value in which `${...}` stands for what another program fills in."""
     if isinstance(value.value, str) and is_unknown(value.value):
         return value._replace(value=Unknown(readable(value.value)))
-    if isinstance(value.value, str) and re.fullmatch(r"\$\{[^}]*\}|\{\{.*\}\}", value.value):
+    if isinstance(value.value, str) and re.search(r"\$\{|^\{\{.*\}\}$", value.value):
         return value._replace(value=Unknown(value.value))
     return value
 

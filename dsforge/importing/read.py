@@ -12,29 +12,31 @@ from dsforge.importing.derived import derive
 from dsforge.importing.draft import Draft, Left, Said
 from dsforge.importing.files import Files, files_of
 from dsforge.importing.forms import Source
+from dsforge.importing.idle import idle_command
 from dsforge.importing.parts.launching import Slurm, say_launch, say_slurm
 from dsforge.importing.parts.precisions import say_precision
 from dsforge.importing.recognition import (
-    DEEPSPEED_LAUNCH,
     PYTHON,
     STYLES,
-    style_of,
+    program_of,
     style_of_file,
     style_of_launch,
+    style_of_settings,
     weight_of,
 )
 from dsforge.importing.script_text import arguments_of
 from dsforge.importing.shell.expansion import Piece, without_unset
 from dsforge.importing.shell.launches import Launch, flags_of, launches
 from dsforge.importing.shell.run import Script, followed
+from dsforge.importing.signs import DEEPSPEED_LAUNCH
 from dsforge.importing.styles import accelerate, gpt_neox, torchtune
 from dsforge.importing.values import Settings, Unknown, Value
-from dsforge.importing.work import Style, Work, settings_of_flags, settings_of_launch
+from dsforge.importing.work import Passed, Style, Work, settings_of_flags, settings_of_launch
 from dsforge.reading.refusals import refusal
 from dsforge.specs import FROZEN
 from dsforge.training_setup import TrainingSetup
 
-KNOWN = ", ".join(style.label for style in STYLES)
+KNOWN = ", ".join(style.name for style in STYLES)
 FIRST = ("accelerate",)  # what a launcher says comes before what a trainer says
 LAST = ("deepspeed",)
 MOST_WORDS = 20_000
@@ -64,9 +66,9 @@ class ImportedSetup(BaseModel):
         return total // replicas if total and replicas and not total % replicas else None
 
 
-def read_files(paths: Iterable[Path]) -> ImportedSetup:
-    """The setup in the files at some paths. Raises SpecError."""
-    return read_setup(files_of(paths))
+def read_files(paths: Iterable[Path], program: str | None = None) -> ImportedSetup:
+    """The setup in the files at some paths; `program` says whose they are. Raises SpecError."""
+    return read_setup(files_of(paths), program)
 
 
 def read_texts(texts: Mapping[str, str]) -> ImportedSetup:
@@ -74,9 +76,9 @@ def read_texts(texts: Mapping[str, str]) -> ImportedSetup:
     return read_setup(Files(texts))
 
 
-def read_setup(files: Files) -> ImportedSetup:
+def read_setup(files: Files, program: str | None = None) -> ImportedSetup:
     """The setup in files. Raises SpecError where none of them is of a known program."""
-    work = Work(files, Draft(), [])
+    work = Work(files, Draft(), [], Passed([], []), program_of(program))
     problems: list[Problem] = []
     for source in files.named:
         if source.form in ("shell", "lines", "python"):
@@ -86,9 +88,8 @@ def read_setup(files: Files) -> ImportedSetup:
         if problems:
             raise SpecError(tuple(problems))
         names = ", ".join(source.name for source in files.named)
-        raise refusal(
-            "style-unknown", names, "not a config or script that dsforge knows", f"known: {KNOWN}"
-        )
+        hint = f"`--as NAME` reads it as a file of one of these: {KNOWN}"
+        raise refusal("style-unknown", names, work.passed.why(), hint)
     work.draft.problems += problems
     derive(work.draft, replicates=_replicates(work))
     return _imported(work)
@@ -126,7 +127,7 @@ def _imported(work: Work) -> ImportedSetup:
 
 def _read_data(work: Work, sources: list[Source]) -> None:
     """Files of data that no script has referred to, launchers' first and engines' last."""
-    found, problems = _recognised(sources)
+    found, problems = _recognised(work, sources)
     neox = [source for style, source in found if style is gpt_neox.STYLE]
     for style, source in found:
         if source in work.files.referred or source in neox[1:]:
@@ -142,7 +143,9 @@ def _read_data(work: Work, sources: list[Source]) -> None:
         raise SpecError(tuple(problems))
 
 
-def _recognised(sources: list[Source]) -> tuple[list[tuple[Style, Source]], list[Problem]]:
+def _recognised(
+    work: Work, sources: list[Source]
+) -> tuple[list[tuple[Style, Source]], list[Problem]]:
     """Each file of data with its style, in the order of reading; and why others have none."""
     found: list[tuple[Style, Source]] = []
     problems: list[Problem] = []
@@ -150,7 +153,7 @@ def _recognised(sources: list[Source]) -> tuple[list[tuple[Style, Source]], list
         if source.form in ("shell", "lines", "python"):
             continue
         try:
-            style = style_of_file(source)
+            style = style_of_file(work, source)
         except SpecError as error:
             problems += error.problems
             continue
@@ -182,7 +185,7 @@ def _read_script(work: Work, source: Source) -> None:
             for word in line.partition(" #")[0].rstrip("\\").split()
         ][:MOST_WORDS]
         settings = settings_of_flags(flags_of(words), source)
-        style = style_of(settings)
+        style = style_of_settings(work, settings)
         if style is not None:
             _read_settings(work, style, settings)
         return
@@ -193,7 +196,7 @@ def _read_script(work: Work, source: Source) -> None:
     say_slurm(work, slurm)
     chosen = _chosen(work, script, source)
     if chosen is None:
-        if not _read_started(work, script, source):
+        if not work.passed.idle and not _read_started(work, script, source):
             _read_flags(work, source, script)
         return
     launch, style = chosen
@@ -211,7 +214,7 @@ def _chosen(work: Work, script: Script, source: Source) -> tuple[Launch, Style] 
     trains = 0
     for launch in launches(script.commands):
         settings = _quietly(work, launch, source)
-        style = style_of_launch(launch, settings)
+        style = style_of_launch(work, launch, settings)
         if style is None:
             continue
         weight = weight_of(launch, style, settings)
@@ -243,7 +246,7 @@ def _read_started(work: Work, script: Script, source: Source) -> bool:
 def _launched_alone(work: Work, script: Script, source: Source) -> tuple[Launch, Style] | None:
     """A program that nobody knows under accelerate, whose settings say enough."""
     for launch in launches(script.commands):
-        if "accelerate" in launch.launchers:
+        if "accelerate" in launch.launchers and idle_command(launch) is None:
             return launch, accelerate.STYLE
     return None
 
@@ -275,16 +278,7 @@ def _read_launch(work: Work, launch: Launch, style: Style, source: Source) -> No
             f"{k} {' '.join(p.text for p in v[1])}" for k, v in launch.arguments.values.items()
         )
         torchtune.say_recipe(work.draft, f"{rest} {given}", source.place(launch.program.line))
-    if style is DEEPSPEED_LAUNCH or "deepspeed" in launch.launchers:
-        _engine_switch(settings)
     _read_settings(work, style, settings)
-
-
-def _engine_switch(settings: Settings) -> None:
-    """`--deepspeed` alone is a switch, not a file."""
-    value = settings.at("deepspeed")
-    if value is not None and value.value is True:
-        settings.pass_over("deepspeed")
 
 
 def _read_accelerate(work: Work, settings: Settings) -> None:
@@ -343,7 +337,7 @@ def _read_flags(work: Work, source: Source, script: Script) -> None:
         if name.isupper() and name in ("NNODES", "GPUS_PER_NODE", "NUM_GPUS"):
             values.setdefault(name, Value(held.text, source.name))
     settings = Settings(values)
-    style = style_of(settings)
+    style = style_of_settings(work, settings)
     if style is None:
         return
     style = DEEPSPEED_LAUNCH if style.name == "deepspeed" else style
@@ -352,5 +346,4 @@ def _read_flags(work: Work, source: Source, script: Script) -> None:
         ("gpus_per_node", ("nproc_per_node", "num_gpus")),
     ):
         work.draft.whole(field, settings.find(*names))
-    _engine_switch(settings)
     _read_settings(work, style, settings)

@@ -83,12 +83,19 @@ class Value(NamedTuple):
         return self.value.strip() if isinstance(self.value, str) else ""
 
 
-class Settings:
-    """Values by flat key: `zero_optimization.stage`. Dashes and underscores are the same."""
+_Origins = dict[str, tuple[tuple[set[str], str], ...]]  # used keys of other settings, and the key
 
-    def __init__(self, values: Mapping[str, Value]) -> None:
+
+class Settings:
+    """Values by flat key: `zero_optimization.stage`. Dashes and underscores are the same.
+
+    What is read of settings that were made of others counts as read in those, too.
+    """
+
+    def __init__(self, values: Mapping[str, Value], made_of: _Origins | None = None) -> None:
         self._values = {normal(key): value for key, value in values.items()}
         self._used: set[str] = set()
+        self._made_of = made_of or {}
 
     def __contains__(self, name: str) -> bool:
         return normal(name) in self._values
@@ -112,7 +119,7 @@ class Settings:
         for name in map(normal, names):
             if name not in self._values:
                 continue
-            self._used.add(name)
+            self._read(name)
             value = self._values[name]
             if found is None and not _is_nothing(value.value):
                 found = value
@@ -137,7 +144,19 @@ class Settings:
     def pass_over(self, *names: str) -> None:
         """Count keys as read, and all that stand below them."""
         for name in map(normal, names):
-            self._used |= {k for k in self._values if k == name or k.startswith(name + ".")}
+            for key in self._values:
+                if key == name or key.startswith(name + "."):
+                    self._read(key)
+
+    def _read(self, name: str) -> None:
+        """Count a key as read, here and where it comes from."""
+        self._used.add(name)
+        for used, key in self._made_of.get(name, ()):
+            used.add(key)
+
+    def _origins(self, names: Mapping[str, str]) -> _Origins:
+        """Where keys come from that have other names in settings made of these."""
+        return {new: ((self._used, old), *self._made_of.get(old, ())) for old, new in names.items()}
 
     def unread(self) -> Iterator[tuple[str, Value]]:
         """What no reader has asked for."""
@@ -145,16 +164,22 @@ class Settings:
 
     def joined(self, others: Settings) -> Settings:
         """These settings under those of others, which win."""
-        return Settings({**self._values, **others._values})
+        origins = self._origins({key: key for key in self._values})
+        for key, more in others._origins({key: key for key in others._values}).items():
+            origins[key] = (*origins.get(key, ()), *more)
+        return Settings({**self._values, **others._values}, origins)
 
     def without(self, *names: str) -> Settings:
         """The settings without some keys."""
         left_out = set(map(normal, names))
-        return Settings({k: v for k, v in self._values.items() if k not in left_out})
+        kept = {k: v for k, v in self._values.items() if k not in left_out}
+        return Settings(kept, self._origins({key: key for key in kept}))
 
     def renamed(self, names: Mapping[str, str]) -> Settings:
         """The settings with some keys under other names."""
-        return Settings({names.get(key, key): value for key, value in self._values.items()})
+        every = {key: names.get(key, key) for key in self._values}
+        values = {every[key]: value for key, value in self._values.items()}
+        return Settings(values, self._origins(every))
 
 
 def normal(key: str) -> str:

@@ -16,7 +16,23 @@ from dsforge.importing.shell.launches import Flags, Launch
 from dsforge.importing.values import Settings, Unknown, Value
 
 LIGHTNING_CONFIG = "PL_DEEPSPEED_CONFIG_PATH"  # variable of Lightning that names a ds_config
+MOST_IDLE = 3  # commands that one message names
 DATA = (".yaml", ".yml", ".json", ".toml")
+
+
+class Passed(NamedTuple):
+    """Programs that are known and not read, and commands that do not train."""
+
+    foreign: list[str]
+    idle: list[str]
+
+    def why(self) -> str:
+        """Why nothing was read, in one line."""
+        if self.foreign:
+            return f"a file of {self.foreign[0]}, which dsforge does not read"
+        if self.idle:
+            return "nothing in it trains: " + ", ".join(dict.fromkeys(self.idle[:MOST_IDLE]))
+        return "not a config or script that dsforge knows"
 
 
 class Work(NamedTuple):
@@ -25,12 +41,15 @@ class Work(NamedTuple):
     files: Files
     draft: Draft
     styles: list[str]  # names of the styles that took part
+    passed: Passed  # what is not read, for the message where nothing is
+    program: Style | None = None  # whose files they are, as a person says
 
     def referred(self, value: Value | None, thing: str) -> Source | None:
         """The file that a value names; a problem says where it was not given or not readable."""
         if value is None or not value.text:
             return None
-        found = self.files.beside(value.text)
+        inline = value.text.startswith("{")
+        found = inline_source(value) if inline else self.files.beside(value.text)
         if found is None:
             hint = "name that file, too, or put it into the folder of this one"
             message = f"{thing} {value.shown} was not given"
@@ -47,6 +66,15 @@ class Work(NamedTuple):
         """Note a style."""
         if style not in self.styles:
             self.styles.append(style)
+
+
+def inline_source(value: Value) -> Source:
+    """The file that stands in a value itself: `--deepspeed '{"zero_optimization": ...}'`."""
+    name, _, line = value.place.rpartition(":")
+    before = int(line) - 1 if line.isdigit() else 0
+    made = Source("inline.json", "\n" * before + value.text)
+    made.name = name or value.place
+    return made
 
 
 Read = Callable[[Work, Settings], None]

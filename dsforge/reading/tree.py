@@ -198,8 +198,12 @@ class Tree:
             return value if math.isfinite(value) else self._not_a_number(event)
         return text
 
-    def _not_a_number(self, event: Any) -> None:
+    def _not_a_number(self, event: Any) -> str | None:
+        """Nothing; of a foreign file the text, which whoever asks for a number refuses."""
+        if self.foreign:
+            return str(event.value)
         self._problem("yaml-number", event, f"`{event.value[:40]}` is not a finite number")
+        return None
 
     def _check_tag(self, event: Any) -> None:
         if event.tag not in (None, "!") and not self.foreign:

@@ -51,7 +51,7 @@ CASES = (
     ),
     Case(
         "defaults of TrainingArguments",
-        {"a.sh": "torchrun --nproc_per_node 4 t.py --output_dir o --report_to none\n"},
+        {"a.sh": "torchrun --nproc_per_node 4 t.py --save_strategy no --eval_strategy no\n"},
         {
             "micro_batch_size": 8,
             "gradient_accumulation_steps": 1,

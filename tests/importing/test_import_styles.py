@@ -51,7 +51,9 @@ def test_what_has_no_field_is_lost_by_name() -> None:
 
 def test_an_optimizer_without_figures_is_lost_with_a_reason() -> None:
     """It is not replaced by another."""
-    found = read_texts({"a.json": '{"output_dir": "o", "report_to": "none", "optim": "lomo"}'})
+    found = read_texts(
+        {"a.json": '{"save_strategy": "no", "eval_strategy": "no", "optim": "lomo"}'}
+    )
 
     assert [left.reason for left in found.lost if left.key == "optimizer"] != [""]
 

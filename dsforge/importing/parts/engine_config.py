@@ -28,6 +28,23 @@ _IN_BATCH = (
     ("global_batch_size", "train_batch_size"),
 )
 NAMED_FILES = ("deepspeed", "deepspeed_config", "ds_config")
+PROGRAMS_OWN = "the program makes the ds_config, or takes it from elsewhere"
+
+
+def say_named_engine(work: Work, settings: Settings, *names: str) -> Value | None:
+    """The ds_config that a file or a flag names, and where; none where DeepSpeed is off.
+
+    `deepspeed.add_config_arguments` has a switch of the same name beside it, which names no file.
+    """
+    found = [value for name in names or NAMED_FILES if (value := settings.find(name)) is not None]
+    named = next((value for value in found if value.truth is None), None)
+    switch = next((value for value in found if value.truth), None)
+    if named is not None:
+        say_engine_file(work, named)
+    elif switch is not None:
+        work.draft.say("engine", "deepspeed", switch.place)
+        work.draft.leave_open("zero_stage", switch, PROGRAMS_OWN)
+    return named or switch
 
 
 def say_engine_file(work: Work, value: Value | None) -> bool:
@@ -159,5 +176,6 @@ def _read_on(draft: Draft, settings: Settings) -> None:
         "optimizer", "fp16", "bf16", "bfloat16", "gradient_clipping", "steps_per_print",
         "wall_clock_breakdown", f"{ZERO}.offload_optimizer", f"{ZERO}.offload_param",
     )  # fmt: skip
-    for key, value in settings.unread():
+    for key, value in list(settings.unread()):
         draft.lose(key, value)
+        settings.pass_over(key)

@@ -11,8 +11,11 @@ from dsforge.importing.values import Settings, Unknown, Value
 from dsforge.importing.work import Work, settings_of_flags
 
 HEADER = re.compile(r"^[ \t]*#(?:SBATCH|DSUB|BSUB)[ \t]+(.+)$", re.MULTILINE)
-PBS = re.compile(r"^#PBS[ \t]+-l[ \t]+select=(\d{1,5})(?:\S*?ngpus=(\d{1,3}))?", re.MULTILINE)
-OPTION = re.compile(r"(--?[A-Za-z][\w-]*)(?:[= \t]+([^\s#-][^\s#]*))?")
+PBS = re.compile(r"^#PBS[ \t]+-l[ \t]*select=(\d{1,5})(?:\S*?ngpus=(\d{1,3}))?", re.MULTILINE)
+OPTION = re.compile(  # a letter may have its value glued to it: `-N4`
+    r"(?<!\S)(?:(--[A-Za-z][\w-]*)(?:[= \t]+|(?=\s|$))|(-[A-Za-z])[= \t]*)([^\s#-][^\s#]*)?"
+)
+GLUED = re.compile(r"([A-Za-z])(\d[\d-]*)")
 SHORT = {"-N": "nodes", "-n": "ntasks", "-G": "gpus"}
 RANKED = ("torchrun", "torch.distributed.launch", "torch.distributed.run")
 TORCHRUN = "torch/distributed/run.py, get_args_parser"
@@ -30,8 +33,9 @@ class Slurm:
         for match in list(HEADER.finditer(source.text))[:MOST_HEADERS]:
             line = source.text.count("\n", 0, match.start()) + 1
             for option in OPTION.finditer(match[1]):
-                name = SHORT.get(option[1], option[1].lstrip("-"))
-                values[name] = Value(option[2] or True, source.place(line))
+                written = option[1] or option[2]
+                name = SHORT.get(written, written.lstrip("-"))
+                values[name] = Value(option[3] or True, source.place(line))
         self.settings = Settings(values)
         self.pbs = PBS.search(source.text)
         self.source = source
@@ -115,13 +119,23 @@ def say_launch(work: Work, launch: Launch, source: Source) -> None:
         elif name == "colossalai":
             _colossalai(work, settings)
         elif name == "srun":
-            _counted(work, "nodes", settings.find("nodes", "N"))
+            _counted(work, "nodes", _unglued(settings).find("nodes", "N"))
         elif name in ("mpirun", "mpiexec"):
-            _mpi(work, settings)
+            _mpi(work, _unglued(settings))
         elif name == "mason.py":  # it replaces `--num_processes` by all devices of its nodes
             _counted(work, "nodes", settings.find("num_nodes"))
             _counted(work, "gpus_per_node", settings.find("gpus"))
     _visible(work, launch, source)
+
+
+def _unglued(settings: Settings) -> Settings:
+    """Settings in which `-N4` is `-N 4`."""
+    found: dict[str, Value] = {}
+    for key in settings.keys:
+        match, value = GLUED.fullmatch(key), settings.at(key)
+        if value is not None:
+            found |= {match[1]: value._replace(value=match[2])} if match else {key: value}
+    return Settings(found)
 
 
 def _counted(work: Work, field: str, value: Value | None) -> None:

@@ -6,9 +6,8 @@ from typing import NamedTuple
 
 from dsforge.importing.draft import Draft
 from dsforge.importing.parts.engine_config import (
-    NAMED_FILES,
-    say_engine_file,
     say_engine_settings,
+    say_named_engine,
 )
 from dsforge.importing.parts.optimizers import say_optimizer
 from dsforge.importing.parts.precisions import say_switches
@@ -135,9 +134,7 @@ def say_parallel(work: Work, settings: Settings) -> None:
         block = settings.below("deepspeed")
         say_engine_settings(draft, _nested(block), block, "deepspeed")
     else:
-        value = settings.find(*NAMED_FILES)
-        if value is not None and value.value not in (True, False):
-            say_engine_file(work, value)
+        say_named_engine(work, settings)
     sharded = settings.find("fsdp")
     has_words = sharded is not None and sharded.value not in (False, "") and sharded.value != []
     config = settings.find("fsdp_config")

@@ -143,7 +143,7 @@ class Variables:
             elif mark == '"':
                 parts.append((self.string(raw[at + 1 : end - 1], depth), False))
             elif mark == "`":
-                parts.append((unknown(raw[at:end]), False))
+                parts.append((self._substituted(raw[at + 1 : end - 1], depth), False))
             elif mark == "$":
                 value, end = self._value(raw, at, depth)
                 parts.append((value, True))
@@ -166,8 +166,11 @@ class Variables:
             elif mark == "$":
                 value, end = self._value(text, at, depth)
                 made.append(value)
+            elif mark == "`" and text.find("`", at + 1) > 0:
+                end = text.find("`", at + 1) + 1
+                made.append(self._substituted(text[at + 1 : end - 1], depth))
             else:
-                following = (text.find(stop, at + 1) for stop in "\\$")
+                following = (text.find(stop, at + 1) for stop in "\\$`")
                 end = min((place for place in following if place > 0), default=len(text))
                 made.append(text[at:end])
             size += len(made[-1])
@@ -255,6 +258,8 @@ class Variables:
             return value
         if not is_unknown(value):
             return _changed(value, operator, rest)
+        if name in ("0", "BASH_SOURCE") and (operator, rest) == ("%", "/*"):
+            return "."  # the folder of the script
         return unknown(inner)
 
     def _item(self, name: str, index: str) -> str:

@@ -148,6 +148,8 @@ def _plain_words(command: Command) -> list[Piece]:
         flag, equals, value = text.partition("=")
         if equals and not value and FLAG.fullmatch(flag):
             text = piece.text  # `--nproc_per_node=$GPUS`
+        if not text and _launcher_of(after) in WITH_COMMAND:
+            text = piece.text  # `swift $TASK`
         if not text and FLAG.fullmatch(after) and not OPTIONS.search(piece.text):
             text = piece.text  # the value of a flag, which the environment gives
         if not (of_shell or first) or not _BLANK.search(text):

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
+from dsforge.importing.shell.answers import answered
 from dsforge.importing.shell.conditions import arithmetic_holds, holds, is_test
 from dsforge.importing.shell.expansion import (
     JOIN,
@@ -82,7 +83,7 @@ class _Runner:
     """Follows lines, and notes commands."""
 
     def __init__(self, sourced: Sourced) -> None:
-        self.variables = Variables(answers=_answered)
+        self.variables = Variables(answers=answered)
         self.commands: list[Command] = []
         self.documents: dict[str, Piece] = {}
         self._functions: dict[str, Lines] = {}
@@ -379,22 +380,3 @@ def _agreed(after: list[Variables], before: Variables) -> Variables:
         if held is not None:
             made.values[name] = held
     return made
-
-
-def _answered(command: str, variables: Variables) -> str | None:
-    """What `test && echo A || echo B` prints; none for any other command."""
-    if len(command) > 500 or "echo" not in command:  # noqa: PLR2004 - such commands are short
-        return None
-    before: bool | None = True
-    for line in Parser(tokens(command)).script():
-        if (line.joined == "&&" and not before) or (line.joined == "||" and before):
-            continue
-        if not isinstance(line.node, Simple) or before is None:
-            return None
-        words = [variables.whole(word.text) for word in line.node.words]
-        if words[:1] == ["echo"]:
-            return " ".join(word for word in words[1:] if word not in ("-n", "-e"))
-        if not is_test(words):
-            return None
-        before = holds(words)
-    return None

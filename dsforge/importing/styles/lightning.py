@@ -55,8 +55,14 @@ def read(work: Work, settings: Settings) -> None:
         inner = block.below("trainer").joined(block.without(*_outside(block, "strategy")))
     elif settings.has_block("trainer"):
         inner = settings.below("trainer")
+    total = settings.find(
+        "train.global_batch_size"
+    )  # of Hydra, from which the steps are worked out
     say_trainer(work, inner)
     work.draft.whole("micro_batch_size", settings.find(*_BATCH))
+    work.draft.whole("global_batch_size", total)
+    if total is not None and "gradient_accumulation_steps" in work.draft.open:
+        work.draft.open.pop("gradient_accumulation_steps")
 
 
 def _outside(settings: Settings, block: str) -> tuple[str, ...]:

@@ -8,10 +8,13 @@ from dsforge.importing.parts.megatron_keys import ARGUMENTS, say_megatron, say_s
 from dsforge.importing.values import Settings
 from dsforge.importing.work import Style, Work, words
 
+BLOCKS = ("language_model", "model_parallel")  # yaml_arguments.py
+
 
 def read(work: Work, settings: Settings) -> None:
     """Megatron's arguments and defaults; data-parallel ranks follow from the world."""
     draft = work.draft
+    settings = _at_the_top(settings)
     draft.say("engine", "megatron", ARGUMENTS)
     say_megatron(draft, settings)
     say_sharding(draft, settings)
@@ -29,6 +32,12 @@ def read(work: Work, settings: Settings) -> None:
         ("adapter", "none"),
     ):
         draft.assume(field, value, ARGUMENTS)
+
+
+def _at_the_top(settings: Settings) -> Settings:
+    """The blocks of a `--yaml-cfg` file, whose keys are arguments as those beside them."""
+    inner = {key: key.partition(".")[2] for key in settings.keys if key.partition(".")[0] in BLOCKS}
+    return settings.renamed({key: name for key, name in inner.items() if name not in settings})
 
 
 STYLE = Style(

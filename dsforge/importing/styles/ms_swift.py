@@ -38,9 +38,7 @@ def read(work: Work, settings: Settings) -> None:
             draft.say("offload_optimizer", "cpu", engine.place)
             if int(built_in[1]) == 3:  # noqa: PLR2004 - the stage that shards parameters
                 draft.say("offload_parameters", "cpu", engine.place)
-        settings = Settings(
-            {k: v for k in settings.keys if k != "deepspeed" and (v := settings.at(k))}
-        )
+        settings = settings.without("deepspeed")
     elif engine is not None:
         say_engine_file(work, engine)
     settings = _with_fsdp(settings)
