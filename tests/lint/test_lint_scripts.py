@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dsforge.importing.script_text import arguments_of
-from dsforge.lint.files import Against, checked, found, read_document, release_named
+from dsforge.lint.bounds import Bounds
+from dsforge.lint.files import Against, checked, read_document, release_named
 from dsforge.lint.reading.kind import document_of
 from dsforge.lint.rules.megatron import known_flags
 
@@ -178,7 +179,7 @@ def test_other_scripts_are_declined_in_one_line(tmp_path: Path) -> None:
 
     assert (finding.rule, finding.severity) == ("kind-unknown", "info")
     assert "a script without arguments of Megatron-LM" in finding.message
-    assert [f.path for f in found([tmp_path])] == [path]
+    assert [f.path for f in Bounds().found([tmp_path])] == [path]
 
 
 def test_what_a_command_reads_is_no_flag() -> None:

@@ -56,6 +56,9 @@ def is_script(name: str, text: str) -> bool:
 
 def _script(name: str, text: str, kind: Kind | None) -> Document:
     """The document of a launch script: the flags of Megatron in it."""
+    if kind is None and sum(flag in text for flag in OF_MEGATRON) < FEWEST_OWN:
+        told = Told("unknown", NOT_MEGATRON)  # as below, without reading all of its words
+        return _checked(Document(name, told.kind, text, {}, {}, script=True), told)
     found = arguments_of(text)
     own = sum(flag in OF_MEGATRON for flag in found.values)
     told = Told(kind or ("megatron" if own >= FEWEST_OWN else "unknown"), NOT_MEGATRON)
