@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import NamedTuple
 
 from dsforge.importing.marks import Flaw
 from dsforge.lint.reading.document import Document
-from dsforge.lint.reading.kind import SCRIPTS
+from dsforge.lint.reading.kind import OTHER_TEXTS, SCRIPTS
 from dsforge.lint.reading.telling import CERTAIN_NAME
 from dsforge.walk import Walk
 
@@ -96,7 +96,12 @@ class Bounds:
 
 def is_looked_at(name: str) -> bool:
     """Whether a file of a folder is read, by its name."""
-    return name.endswith(SUFFIXES) or name.startswith(NAMES)
+    return name.endswith(SUFFIXES) or _is_named(name)
+
+
+def _is_named(name: str) -> bool:
+    """Whether a name alone says that a file is one of lint's lines."""
+    return name.startswith(NAMES) and PurePath(name).suffix not in OTHER_TEXTS
 
 
 def is_passed_over(file: Found, document: Document) -> bool:
@@ -108,7 +113,7 @@ def is_passed_over(file: Found, document: Document) -> bool:
         return False
     if not any(flaw.rule == "file-unreadable" for flaw in document.flaws):
         return True
-    telling = CERTAIN_NAME.search(file.path.name) or file.path.name.startswith(NAMES)
+    telling = CERTAIN_NAME.search(file.path.name) or _is_named(file.path.name)
     return not telling and os.access(file.path, os.R_OK)
 
 

@@ -144,3 +144,24 @@ def test_data_that_is_no_config_by_its_size_is_passed_over(tmp_path: Path) -> No
     (tmp_path / "weights.json").write_text("\x00\x01")
 
     assert linted("--brief", tmp_path) == 0
+
+
+PATCH = "diff --git a/h b/h\n--- a/h\n+++ b/h\n@@ -1 +1 @@\n-one slots=8\n+two slots=4\n"
+
+
+@pytest.mark.parametrize("ending", ["patch", "diff", "md", "py", "j2", "orig", "log"])
+@pytest.mark.parametrize("name", ["hostfile", ".deepspeed_env", "args.txt"])
+def test_a_name_that_goes_on_is_another_file(name: str, ending: str, tmp_path: Path) -> None:
+    """`hostfile.patch` is no hostfile, nor is what begins like a patch."""
+    (tmp_path / f"{name}.{ending}").write_text(PATCH)
+
+    assert linted("--brief", tmp_path) == 0
+
+
+@pytest.mark.parametrize("name", ["hostfile", "hostfile.txt", "hostfile_2", "hostfile.example"])
+def test_a_hostfile_keeps_its_name(name: str, tmp_path: Path) -> None:
+    """The names that launchers are given are looked at; a patch under one of them is none."""
+    (tmp_path / name).write_text("one slots=0\n")
+    assert linted("--brief", tmp_path) == 3
+    (tmp_path / name).write_text(PATCH)
+    assert linted("--brief", tmp_path) == 0

@@ -1,4 +1,4 @@
-"""Rules: Megatron argument files, one flag with its values a line.
+"""Rules: Megatron argument files, and the flags of launch scripts.
 
 The reader makes a mapping of them: `--tensor-model-parallel-size` -> `"8"`, a switch -> `""`.
 """
@@ -14,6 +14,7 @@ from pathlib import Path
 from dsforge.findings import Hit
 from dsforge.lint.checked_file import CheckedFile, rule, shown
 from dsforge.lint.conditions import If
+from dsforge.lint.reading.argument_lines import words_of
 from dsforge.lint.rows import Look, Row, rules
 from dsforge.lint.rules.keys import MOST_SLIPS, edits_between
 
@@ -42,6 +43,15 @@ OF_LAUNCHERS = frozenset(  # torchrun, deepspeed and srun, which a script calls
 UNEVEN = (
     *("--decoder-first-pipeline-num-layers", "--decoder-last-pipeline-num-layers"),
     *("--pipeline-model-parallel-layout", "--account-for-embedding-in-pipeline-split"),
+)
+SWITCHES = (
+    "--bf16",
+    "--fp16",
+    "--sequence-parallel",
+    "--no-",
+    "--use-",
+    "--disable-",
+    "--overlap-",
 )
 SIZES = (TP, PP, CP, EP, MICRO, GLOBAL, HEADS, GROUPS, LAYERS, "--hidden-size", "--seq-length")
 
@@ -73,11 +83,16 @@ def has(file: CheckedFile, flag: str) -> bool:
     evidence=ARGUMENTS + ", parse_args",
 )
 def megatron_line(file: CheckedFile) -> Iterator[Hit]:
-    """A line that does not begin with a flag."""
-    for row in () if file.document.script else file.document.lines:
-        text = row.text.strip()
-        if text and not text.startswith(("-", "#")):
-            yield Hit((), f"`{shown(text)}` is not a flag", "begin with `--`", offset=row.start)
+    """A line that begins with a value whose flag is not there."""
+    last, given = "", 0
+    for word in () if file.document.script else words_of(file.document.text):
+        if word.text.startswith("-") and not word.text[1:2].isdigit():
+            last, given = word.flag, int("=" in word.text)
+            continue
+        most = 0 if not last or last.startswith(SWITCHES) else 1 if last in SIZES else given + 1
+        given += 1
+        if word.begins and given > most:
+            yield Hit((), f"`{shown(word.text)}` is not a flag", "begin with `--`", (), word.start)
 
 
 @rule(
@@ -118,11 +133,10 @@ def megatron_flag_misspelt(file: CheckedFile) -> Iterator[Hit]:
 def megatron_flag_twice(file: CheckedFile) -> Iterator[Hit]:
     """A flag that is given twice."""
     seen: set[str] = set()
-    for row in () if file.document.script else file.document.lines:  # branches repeat flags
-        flag = row.text.strip().split(" ")[0].split("=")[0]
-        if flag.startswith("--") and flag in seen:
-            yield Hit((), f"`{shown(flag)}` is given twice", "keep one", offset=row.start)
-        seen.add(flag)
+    for word in () if file.document.script else words_of(file.document.text):  # branches repeat
+        if word.flag in seen:
+            yield Hit((), f"`{shown(word.flag)}` is given twice", "keep one", offset=word.start)
+        seen |= {word.flag} - {""}
 
 
 ROWS = rules(
