@@ -5,19 +5,21 @@ The reader makes a mapping of them: `--tensor-model-parallel-size` -> `"8"`, a s
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from difflib import get_close_matches
 from functools import cache
 from itertools import islice
 from pathlib import Path
 
-from dsforge.findings import Hit
+from dsforge.findings import Hit, Severity
 from dsforge.lint.checked_file import CheckedFile, rule, shown
 from dsforge.lint.conditions import If
 from dsforge.lint.reading.argument_lines import words_of
 from dsforge.lint.rows import Look, Row, rules
 from dsforge.lint.rules.keys import MOST_SLIPS, edits_between
 
+PROGRAM = re.compile(r"(?<![\w-])[\w-]+\.py\b")
 SCHEMAS = Path(__file__).parents[1] / "schemas"
 FLAGS = (SCHEMAS / "megatron_flags.txt", SCHEMAS / "megatron_deepspeed_flags.txt")
 ARGUMENTS = "Megatron-LM megatron/training/arguments.py"
@@ -116,11 +118,22 @@ def megatron_flag_misspelt(file: CheckedFile) -> Iterator[Hit]:
         near = [dashes] if dashes in known_flags() else []
         near = near or get_close_matches(flag[:60], known_flags(), n=1, cutoff=0.85)
         certain = not file.document.script or dashes in near  # a script's program may add flags
-        slip = near and flag[:3] == near[0][:3] and edits_between(flag, near[0]) <= MOST_SLIPS
-        if near and (certain or slip):
-            yield Hit(
-                (flag,), f"unknown Megatron-LM flag `{shown(flag)}`", f"did you mean `{near[0]}`?"
-            )
+        if near and (certain or _is_slip(flag, near[0])):
+            message = f"unknown Megatron-LM flag `{shown(flag)}`"
+            severity: Severity = "warning" if _is_of_another(file) else "error"
+            yield Hit((flag,), message, f"did you mean `{near[0]}`?", severity=severity)
+
+
+def _is_slip(flag: str, near: str) -> bool:
+    """Whether a flag is a known one misspelt; a number behind a known one makes another."""
+    numbered = flag.rstrip("0123456789-_") == near
+    return not numbered and flag[:3] == near[:3] and edits_between(flag, near) <= MOST_SLIPS
+
+
+def _is_of_another(file: CheckedFile) -> bool:
+    """Whether a script starts programs and none of Megatron-LM's own: each may add flags."""
+    programs = PROGRAM.findall(file.document.text) if file.document.script else []
+    return bool(programs) and not any(name.startswith("pretrain_") for name in programs)
 
 
 @rule(
