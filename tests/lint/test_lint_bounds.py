@@ -165,3 +165,39 @@ def test_a_hostfile_keeps_its_name(name: str, tmp_path: Path) -> None:
     assert linted("--brief", tmp_path) == 3
     (tmp_path / name).write_text(PATCH)
     assert linted("--brief", tmp_path) == 0
+
+
+UNREAD = {
+    "ds.yaml": "zero_optimization:\n\tstage: 3\n",
+    "settings.yaml": "a: [1, 2\nb: 3\n",
+    "settings.yml": "a:\n\tb: 1\n",
+    "settings.json": '{"a": 1,, }',
+}
+
+
+@pytest.mark.parametrize("name", UNREAD)
+def test_a_named_file_that_is_not_what_its_name_says_is_an_error(name: str, tmp_path: Path) -> None:
+    """Whoever names it wants to know more of it than that its kind is unknown."""
+    (tmp_path / name).write_text(UNREAD[name])
+
+    assert linted("--brief", tmp_path / name) == 3
+    assert linted("--brief", tmp_path) == (3 if name == "ds.yaml" else 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("values.yaml", "a: {{ .Values.b }}\n"),
+        ("a.yaml", "a: &x 1\nb: *x\n"),
+        ("ds_template.json", '{"a": AUTO}'),
+        ("two.yaml", "a: 1\n---\nb: 2\n"),
+        ("rows.jsonl", '{"a": 1}\n{"a": 2}\n'),
+    ],
+)
+def test_what_is_sound_or_filled_in_later_is_of_no_known_kind(
+    name: str, text: str, tmp_path: Path
+) -> None:
+    """Templates, and YAML of a form that no config of lint's has."""
+    (tmp_path / name).write_text(text)
+
+    assert linted("--brief", tmp_path / name) == 0

@@ -10,7 +10,7 @@ import re
 from pathlib import PurePath
 
 from dsforge.errors import SpecError
-from dsforge.findings import Edit
+from dsforge.findings import Edit, Severity
 from dsforge.importing.marks import Flaw, Mark
 from dsforge.importing.programs import match_of
 from dsforge.importing.script_text import arguments_of
@@ -24,6 +24,8 @@ BOM = "\ufeff"
 LOOKED_AT = 50  # lines from which the kind is told
 SCRIPTS = (".sh", ".bash", ".slurm", ".sbatch", ".job")
 NOT_MEGATRON = "a script without arguments of Megatron-LM, which are all that lint reads of one"
+NOT_YAML = "not YAML"  # as the reader of YAML begins; aliases and tags are YAML
+FILLED_IN = re.compile(r"\{\{|\{%|\$\{|<%")  # what another program fills in
 FEWEST_OWN = 4  # flags, before a script is one that starts Megatron
 OF_MEGATRON = frozenset(
     (
@@ -148,13 +150,26 @@ def _checked(document: Document, told: Told, complete: bool = True) -> Document:
     if document.kind == "unknown":
         why = f" ({flaws[0].message})" if flaws else ""
         message = told.reason or "not a file that lint knows" + why
-        flaw = Flaw("kind-unknown", 0, message, f"--kind {_asked(document)} checks it anyway")
+        severity: Severity | None = "error" if _is_broken(document) else None
+        fix = f"--kind {_asked(document)} checks it anyway"
+        flaw = Flaw("kind-unknown", 0, message, fix, severity=severity)
         return document._replace(root={}, written={}, flaws=(flaw,))
     if isinstance(document.root, dict):
         return document
     if complete:
         flaws = (*flaws, Flaw("not-a-mapping", 0, "must contain keys with values"))
     return document._replace(root={}, written={}, flaws=flaws)
+
+
+def _is_broken(document: Document) -> bool:
+    """Whether a file is not what its own name says: JSON or YAML, and no template of it."""
+    path = PurePath(document.name)
+    if path.suffix not in (".json", ".yaml", ".yml") or FILLED_IN.search(document.text):
+        return False
+    broken = any(
+        flaw.rule == "json-syntax" or flaw.message.startswith(NOT_YAML) for flaw in document.flaws
+    )
+    return broken and "template" not in path.name.lower()
 
 
 def _asked(document: Document) -> str:

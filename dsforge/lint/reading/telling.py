@@ -37,6 +37,7 @@ LONGEST_COMPARED = 60
 LOOKED_AT = 50  # keys from which the kind is told
 FEWEST_STRANGE = 3  # keys that DeepSpeed does not have, before they decide anything
 TEXT_KEY = re.compile(r"""^(?:\{?[ \t]*)["']?([A-Za-z_][\w-]*)["']?[ \t]*:""", re.MULTILINE)
+OUTER_KEY = re.compile(r"""^["']?([A-Za-z_][\w-]*)["']?[ \t]*:""", re.MULTILINE)
 
 
 class Told(NamedTuple):
@@ -69,8 +70,9 @@ def told_of_text(name: str, text: str) -> Told:
         return Told("ds_config")
     if _is_of_accelerate([*keys][:LOOKED_AT]):
         return Told("accelerate")
+    outer = dict.fromkeys(OUTER_KEY.findall(text)) or keys  # `stage` within a block is nobody's
     telling = (*DECIDING, *HALVES)
-    ours = match_of(keys) is None and any(key in keys for key in telling)
+    ours = match_of(outer) is None and any(key in outer for key in telling)
     return Told("ds_config" if ours else "unknown")
 
 

@@ -123,7 +123,8 @@ FLAWS: tuple[Rule[CheckedFile], ...] = (
         "kind-unknown",
         "info",
         "A file of no known kind.",
-        "The kind of the file was not recognised; set it with `--kind`.",
+        "The kind of the file was not recognised; set it with `--kind`. A named file that is not "
+        "the JSON or YAML that its name says is an error.",
         OURS,
     ),
 )
