@@ -12,6 +12,7 @@ import click
 from dsforge.cli.completion import complete
 from dsforge.cli.flags import FLAGS, Flags, option_name
 from dsforge.cli.numbers import Real, Sized, Whole
+from dsforge.cli.paths import NamedPath
 
 SIZED = ("seq_len", "global_batch", "micro_batch")  # fields that may end in k
 
@@ -39,7 +40,7 @@ def _kind(field: str) -> dict[str, Any]:
     kind = declared.__args__[0]  # of `int | None`
     if kind is bool:
         return {"is_flag": True, "default": None}
-    kinds: dict[Any, Any] = {Path: click.Path(path_type=Path), int: Whole(), float: Real()}
+    kinds: dict[Any, Any] = {Path: NamedPath(), int: Whole(), float: Real()}
     if field in SIZED:
         return {"type": Sized()}
     if kind is not str:
