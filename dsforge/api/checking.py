@@ -45,7 +45,8 @@ def lint(
         ignore: Ids of rules that are left out.
 
     Returns:
-        The findings by file and line, how many files were read, and notes on what was left out.
+        The findings by file and line, how many files were read, and notes on repairs. What a
+        folder holds beyond the bounds of lint is a finding (`files-left-out`).
 
     Raises:
         DsforgeError: A rule or a release does not exist, or model or cluster cannot be read. What
@@ -62,8 +63,9 @@ def lint(
         ['value-choice']
 
     """
+    from dsforge.lint.bounds import Bounds, is_passed_over
     from dsforge.lint.check import current_ids
-    from dsforge.lint.files import checked, found, read_document
+    from dsforge.lint.files import checked, read_document
 
     left_out = current_ids(ignore)
     if kind is not None and kind not in FILE_KINDS:
@@ -72,18 +74,20 @@ def lint(
     against = against_of(model, cluster, deepspeed)
     findings: list[Finding] = []
     notes: list[str] = []
-    beyond: list[str] = []
+    bounds = Bounds()
     files = 0
-    for file in found(_paths(paths), beyond):
+    for file in bounds.found(_paths(paths)):
         document = read_document(file.path, kind)
-        if document.kind == "unknown" and not file.named:
+        if is_passed_over(file, document):
             continue
         files += 1
+        bounds.checked(document)
         if fix:
             document, note = _repaired(file.path, document, against)
             notes += [note] if note else []
         findings += map(masked_finding, checked(document, against))
-    notes += [f"left out: {what}; name a smaller folder" for what in beyond]
+    for rest in bounds.left_out:
+        findings += map(masked_finding, checked(rest, against))
     kept = tuple(finding for finding in findings if finding.rule not in left_out)
     return LintResult(kept, files, tuple(notes))
 

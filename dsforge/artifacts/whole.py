@@ -56,6 +56,8 @@ def replaced(path: Path) -> os.stat_result | None:
         old = path.lstat()
     except FileNotFoundError:
         return None
+    except OSError as error:  # a file where a folder is meant, a name that is too long
+        raise DsforgeError(f"{path} cannot be written: {error.strerror}") from error
     if stat.S_ISLNK(old.st_mode):
         message = f"{path} is a symbolic link to {os.path.realpath(path)}"
         raise DsforgeError(message, "name that file itself")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from dsforge.cli.numbers import Real, Whole
+from dsforge.cli.paths import NamedPath
 
 if TYPE_CHECKING:
     from dsforge.bench.matrix import Cell
@@ -24,7 +25,7 @@ SHOWN_LINES = ("step ", "error", "train")  # how lines begin that say how far a 
 @click.command()
 @click.argument(
     "run",
-    type=click.Path(path_type=Path),
+    type=NamedPath(),
     default=".",
     help="Run folder of `dsforge gen` (default: current folder).",
 )
@@ -39,7 +40,7 @@ SHOWN_LINES = ("step ", "error", "train")  # how lines begin that say how far a 
 @click.option(
     "--out",
     "-o",
-    type=click.Path(path_type=Path),
+    type=NamedPath(),
     help="Folder of the report (default: RUN/bench).",
 )
 @click.option(

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from dsforge.cli.paths import NamedPath
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -14,8 +16,8 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("runs", type=click.Path(path_type=Path), nargs=-1, required=True)
-@click.option("--out", type=click.Path(path_type=Path), help="Card to write; none: only shown.")
+@click.argument("runs", type=NamedPath(), nargs=-1, required=True)
+@click.option("--out", type=NamedPath(), help="Card to write; none: only shown.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def calibrate(*, runs: tuple[Path, ...], out: Path | None, as_json: bool) -> None:
     """Fit a cluster card on finished runs.

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import click
 
+from dsforge.cli.paths import NamedPath
+
 
 @click.command()
-@click.argument("run", type=click.Path(path_type=Path), help="Run folder that was submitted.")
+@click.argument("run", type=NamedPath(), help="Run folder that was submitted.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def cancel(run: Path, *, as_json: bool) -> None:
     """End a submitted run; its ranks save a checkpoint."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dsforge.cli.numbers import Real
+from dsforge.cli.paths import NamedPath
 from dsforge.errors import EXIT_FINDINGS
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from dsforge.checkpoints.verify.checkpoint import Wanted
     from dsforge.findings import Finding
 
-PATH = click.Path(path_type=Path)
+PATH = NamedPath()
 JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 UNCHECKED = click.option("--unchecked", is_flag=True, help="Skip the checksums of the checkpoint.")
 CHECKPOINT = "Folder with rank files, its parent with `latest`, folder with weights, or one file."
@@ -195,9 +196,10 @@ def _expected_shapes(model: str | None, checkpoint: Path) -> Wanted:
     from dsforge.errors import SpecError
     from dsforge.estimate.params import parameters
     from dsforge.reading.model import read_model
+    from dsforge.reading.source import path_of
 
     if model is not None:
-        if Path(model).exists() and find_spec("transformers"):
+        if path_of(model, "--model").exists() and find_spec("transformers"):
             from dsforge.train.model.source import model_shapes
 
             return Wanted(shapes=model_shapes(model))

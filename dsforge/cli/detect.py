@@ -6,11 +6,11 @@ from pathlib import Path
 
 import click
 
+from dsforge.cli.paths import NamedPath
+
 
 @click.command()
-@click.option(
-    "--out", "-o", type=click.Path(path_type=Path), help="File to write (default: stdout)."
-)
+@click.option("--out", "-o", type=NamedPath(), help="File to write (default: stdout).")
 @click.option("--force", is_flag=True, help="Overwrite the file.")
 @click.option(
     "--measure-disk", is_flag=True, help="Write and read 256 MiB on each disk to measure it."

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
+from dsforge.cli.paths import NamedPath
+
 if TYPE_CHECKING:
     from dsforge.api.results import DiagnoseResult
 
@@ -18,12 +20,12 @@ STDIN = "-"
 @click.argument(
     "logs",
     nargs=-1,
-    type=click.Path(path_type=Path, allow_dash=True),
+    type=NamedPath(allow_dash=True),
     help="Logs of one run, folders of them (dmesg, sacct, flight recorder, too), or - for stdin.",
 )
 @click.option(
     "--plan",
-    type=click.Path(path_type=Path),
+    type=NamedPath(),
     help="plan.json of the run, to explain memory errors and slow steps with its figures.",
 )
 @click.option(

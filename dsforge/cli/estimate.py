@@ -10,6 +10,7 @@ import click
 from dsforge.cli.asked import asked_of, to_request
 from dsforge.cli.flags import Flags
 from dsforge.cli.options import with_flags, with_verbose
+from dsforge.cli.paths import NamedPath
 from dsforge.cli.sections import Sections
 from dsforge.cli.show import numbered, save, show_json
 from dsforge.cli.text import show
@@ -38,12 +39,10 @@ SOUGHT: dict[Question, tuple[str, ...]] = {
 )
 @click.option(
     "--trace",
-    type=click.Path(path_type=Path),
+    type=NamedPath(),
     help="Write the timeline of a step for Perfetto to this file.",
 )
-@click.option(
-    "--ds-config", type=click.Path(path_type=Path), help="Existing ds_config.json to price."
-)
+@click.option("--ds-config", type=NamedPath(), help="Existing ds_config.json to price.")
 @click.option(
     "--exact",
     is_flag=True,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from dsforge.cli.paths import NamedPath
 from dsforge.explain.wording import number, quantity
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("plan", type=click.Path(path_type=Path))
+@click.argument("plan", type=NamedPath())
 @click.argument("figure", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def explain(*, plan: Path, figure: str | None, as_json: bool) -> None:

@@ -10,6 +10,7 @@ import click
 from dsforge.cli.asked import to_request
 from dsforge.cli.flags import Flags
 from dsforge.cli.options import with_flags, with_verbose
+from dsforge.cli.paths import NamedPath
 from dsforge.cli.programs import programs_of
 from dsforge.cli.sections import Sections
 from dsforge.cli.wish import Wish, with_wish
@@ -26,12 +27,10 @@ SHOWN_DIFF = 60  # lines of what changed in files that nobody had edited
 @click.command(cls=Sections)
 @with_flags
 @with_wish
-@click.option(
-    "--out", "-o", required=True, type=click.Path(path_type=Path), help="Run folder to write."
-)
+@click.option("--out", "-o", required=True, type=NamedPath(), help="Run folder to write.")
 @click.option(
     "--templates",
-    type=click.Path(path_type=Path),
+    type=NamedPath(),
     help="Folder of templates that replace the built-in ones.",
 )
 @click.option(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from dsforge.cli.numbers import Whole
+from dsforge.cli.paths import NamedPath
 
 if TYPE_CHECKING:
     from dsforge.train.model.generation import Answer, Timing
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 @click.option("--prompt", help="One prompt.")
 @click.option(
     "--prompts",
-    type=click.Path(path_type=Path),
+    type=NamedPath(),
     help="File of prompts: one per line, or JSONL with `prompt` or `messages`.",
 )
 @click.option(

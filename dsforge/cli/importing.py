@@ -11,6 +11,7 @@ from dsforge.cli.alive import alive
 from dsforge.cli.asked import asked_of
 from dsforge.cli.flags import Flags
 from dsforge.cli.options import with_flags, with_verbose
+from dsforge.cli.paths import NamedPath
 from dsforge.cli.sections import Sections
 from dsforge.cli.text import show, wrapped
 
@@ -26,12 +27,12 @@ SHOWN_LOST = 12  # keys on one screen
     "files",
     nargs=-1,
     required=True,
-    type=click.Path(path_type=Path),
+    type=NamedPath(),
     metavar="FILE...",
 )
 @with_flags
 @click.option("--as", "program", metavar="NAME", help="Program whose files they are.")
-@click.option("--out", "-o", type=click.Path(path_type=Path), help="Run folder to write.")
+@click.option("--out", "-o", type=NamedPath(), help="Run folder to write.")
 @click.option("--force", is_flag=True, help="Overwrite files that were edited by hand.")
 @with_verbose
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")

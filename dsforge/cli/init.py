@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dsforge.cli.numbers import Whole
+from dsforge.cli.paths import NamedPath
 from dsforge.errors import DsforgeError
 
 if TYPE_CHECKING:
@@ -30,16 +31,16 @@ HEAD = """\
 @click.command()
 @click.argument(
     "folder",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=NamedPath(files=False),
     default=Path(),
     help="Folder to write to (default: the current one).",
 )
 @click.option("--model", help="Catalog name, hub id, folder, config.json or GGUF file.")
-@click.option("--data", type=click.Path(path_type=Path), help="JSONL or Parquet file.")
+@click.option("--data", type=NamedPath(), help="JSONL or Parquet file.")
 @click.option("--method", type=click.Choice(("full", "lora", "qlora")), help="Training method.")
 @click.option(
     "--cluster",
-    type=click.Path(path_type=Path),
+    type=NamedPath(),
     help="Cluster file of the training machines (default: this machine).",
 )
 @click.option("--gpu", help="Accelerator of the training machine, where it is not this one.")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from dsforge.cli.paths import NamedPath
 from dsforge.errors import EXIT_FINDINGS
 
 if TYPE_CHECKING:
@@ -19,14 +20,12 @@ FORMATS = ("text", "json", "sarif", "github")
 
 
 @click.command()
-@click.argument("paths", nargs=-1, type=click.Path(path_type=Path), metavar="[PATH]...")
+@click.argument("paths", nargs=-1, type=NamedPath(), metavar="[PATH]...")
 @click.option(
     "--kind", type=click.Choice(KINDS), help="Kind of the files (default: detected for each file)."
 )
 @click.option("--model", help="Also check against this model: name, folder, config.json, 7b.")
-@click.option(
-    "--cluster", type=click.Path(path_type=Path), help="Also check against this cluster file."
-)
+@click.option("--cluster", type=NamedPath(), help="Also check against this cluster file.")
 @click.option(
     "--deepspeed",
     metavar="RELEASE",

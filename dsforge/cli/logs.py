@@ -6,9 +6,11 @@ from pathlib import Path
 
 import click
 
+from dsforge.cli.paths import NamedPath
+
 
 @click.command()
-@click.argument("run", type=click.Path(path_type=Path), help="Run folder that was submitted.")
+@click.argument("run", type=NamedPath(), help="Run folder that was submitted.")
 @click.option("--follow", "-f", is_flag=True, help="Wait for more until the run has ended.")
 def logs(run: Path, *, follow: bool) -> None:
     """Print the log of a submitted run, or follow it.

@@ -8,13 +8,15 @@ from pathlib import Path
 
 import click
 
+from dsforge.cli.paths import NamedPath
+
 OFFLINE = "HF_HUB_OFFLINE"  # what huggingface_hub calls it
 
 
 @click.command()
 @click.option(
     "--root",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    type=NamedPath(exists=True, files=False),
     default=Path(),
     show_default="the current folder",
     help="Folder whose files may be read; all others are refused.",

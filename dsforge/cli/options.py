@@ -12,6 +12,7 @@ import click
 from dsforge.cli.completion import complete
 from dsforge.cli.flags import FLAGS, Flags, option_name
 from dsforge.cli.numbers import Kept, Real, Sized, Unread, Whole
+from dsforge.cli.paths import NamedPath
 from dsforge.errors import DsforgeError, SpecError
 
 SIZED = ("seq_len", "global_batch", "micro_batch")  # fields that may end in k
@@ -57,11 +58,7 @@ def _kind(field: str) -> dict[str, Any]:
     kind = declared.__args__[0]  # of `int | None`
     if kind is bool:
         return {"is_flag": True, "default": None}
-    kinds: dict[Any, Any] = {
-        Path: click.Path(path_type=Path),
-        int: Kept(Whole()),
-        float: Kept(Real()),
-    }
+    kinds: dict[Any, Any] = {Path: NamedPath(), int: Kept(Whole()), float: Kept(Real())}
     if field in SIZED:
         return {"type": Kept(Sized())}
     if kind is not str:

@@ -11,6 +11,7 @@ from dsforge.cli.asked import to_request
 from dsforge.cli.flags import Flags
 from dsforge.cli.numbers import Whole
 from dsforge.cli.options import with_flags, with_verbose
+from dsforge.cli.paths import NamedPath
 from dsforge.cli.sections import Sections
 from dsforge.cli.show import show_json, show_nearest
 from dsforge.cli.text import show
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 @click.option(
     "--argue", is_flag=True, help="Also show the Pareto front and what would change the choice."
 )
-@click.option("--plots", type=click.Path(path_type=Path), help="Folder for SVG plots.")
+@click.option("--plots", type=NamedPath(), help="Folder for SVG plots.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def plan(
     *,

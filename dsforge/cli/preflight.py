@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from dsforge.cli.paths import NamedPath
 from dsforge.errors import EXIT_FINDINGS, DsforgeError
 
 if TYPE_CHECKING:
@@ -19,13 +20,13 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument(
     "run",
-    type=click.Path(path_type=Path),
+    type=NamedPath(),
     default=Path(),
     help="Run folder of `dsforge gen` (default: current folder).",
 )
 @click.option(
     "--hostfile",
-    type=click.Path(path_type=Path),
+    type=NamedPath(),
     help="DeepSpeed hostfile (default: that of the run folder).",
 )
 @click.option("--local", is_flag=True, help="Check this machine only, without SSH.")

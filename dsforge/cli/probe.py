@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from dsforge.cli.numbers import Real
+from dsforge.cli.paths import NamedPath
 
 if TYPE_CHECKING:
     from dsforge.findings import Finding
@@ -22,17 +23,13 @@ CARD = "card.yaml"
 
 
 @click.command()
-@click.argument(
-    "run", type=click.Path(path_type=Path), required=False, help="Run folder of `dsforge gen`."
-)
+@click.argument("run", type=NamedPath(), required=False, help="Run folder of `dsforge gen`.")
 @click.option(
     "--hostfile",
-    type=click.Path(path_type=Path),
+    type=NamedPath(),
     help="DeepSpeed hostfile, instead of a run folder.",
 )
-@click.option(
-    "--cluster", type=click.Path(path_type=Path), help="Cluster YAML file that the card describes."
-)
+@click.option("--cluster", type=NamedPath(), help="Cluster YAML file that the card describes.")
 @click.option(
     "--launcher",
     type=click.Choice(["deepspeed", "torchrun", "python"]),
@@ -41,7 +38,7 @@ CARD = "card.yaml"
 @click.option(
     "--out",
     "-o",
-    type=click.Path(path_type=Path),
+    type=NamedPath(),
     help=f"Card to write (default: {CARD} in the run folder).",
 )
 @click.option("--force", is_flag=True, help="Overwrite the card.")

@@ -14,6 +14,7 @@ from dsforge.cli.asked import asked_of
 from dsforge.cli.flags import Flags
 from dsforge.cli.numbers import Whole
 from dsforge.cli.options import with_flags
+from dsforge.cli.paths import NamedPath
 from dsforge.cli.sections import Sections
 from dsforge.cli.show import note, save, show_json
 from dsforge.errors import EXIT_FINDINGS
@@ -25,19 +26,15 @@ if TYPE_CHECKING:
 
 @click.command(cls=Sections)
 @with_flags
-@click.option(
-    "--ds-config", type=click.Path(path_type=Path), help="Existing ds_config.json to run."
-)
+@click.option("--ds-config", type=NamedPath(), help="Existing ds_config.json to run.")
 @click.option("--world-size", type=Whole(1, 100_000), help="Number of ranks of the job.")
 @click.option("--rank", type=Whole(0), default=0, help="Rank to run.")
 @click.option(
     "--picture",
-    type=click.Path(path_type=Path),
+    type=NamedPath(),
     help="Write the memory timeline as SVG to this file.",
 )
-@click.option(
-    "--trace", type=click.Path(path_type=Path), help="Write a trace for Perfetto to this file."
-)
+@click.option("--trace", type=NamedPath(), help="Write a trace for Perfetto to this file.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def rehearse(
     *,

@@ -6,19 +6,21 @@ from pathlib import Path
 
 import click
 
+from dsforge.cli.paths import NamedPath
+
 
 @click.command()
 @click.argument(
     "sources",
     nargs=-1,
     required=True,
-    type=click.Path(path_type=Path),
+    type=NamedPath(),
     help="plan.json files, run folders, output folders of train, folders of bench.",
 )
 @click.option(
     "--out",
     "-o",
-    type=click.Path(path_type=Path),
+    type=NamedPath(),
     default="report",
     help="Folder of report.html, report.md, report.json and figures/.",
 )

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING
 
 import click
 
+from dsforge.cli.paths import NamedPath
+
 if TYPE_CHECKING:
     from dsforge.api.jobs import StatusDocument
 
 
 @click.command()
-@click.argument("run", type=click.Path(path_type=Path), help="Run folder that was submitted.")
+@click.argument("run", type=NamedPath(), help="Run folder that was submitted.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def status(run: Path, *, as_json: bool) -> None:
     """Show how a submitted run is doing, and what it died of where it failed.

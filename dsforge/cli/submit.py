@@ -8,13 +8,14 @@ from typing import Any
 import click
 
 from dsforge.cli.numbers import Whole
+from dsforge.cli.paths import NamedPath
 
 PLACES = ("local", "ssh", "slurm", "kubernetes")
 MOST_RETRIES = 1000
 
 
 @click.command()
-@click.argument("run", type=click.Path(path_type=Path), help="Run folder of `dsforge gen`.")
+@click.argument("run", type=NamedPath(), help="Run folder of `dsforge gen`.")
 @click.option(
     "--on",
     type=click.Choice(PLACES),

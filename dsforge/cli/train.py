@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from dsforge.cli.numbers import Whole
+from dsforge.cli.paths import NamedPath
 from dsforge.train.options import TRAIN_OPTIONS, Options, TrainOption
 
 
@@ -22,7 +23,7 @@ def _option(row: TrainOption) -> Callable[[Callable[..., None]], Callable[..., N
         return click.option(row.flag, is_flag=True, help=row.help)
     types: dict[str, click.ParamType[Any]] = {
         "count": Whole(min=1),
-        "path": click.Path(path_type=Path),
+        "path": NamedPath(),
     }
     kind = click.Choice(row.choices) if row.choices else types.get(row.kind)
     return click.option(row.flag, type=kind, default=row.default, help=row.help)
@@ -42,9 +43,7 @@ def _with_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 @click.command()
-@click.argument(
-    "job", type=click.Path(path_type=Path), help="train.yaml, as `dsforge gen` writes it."
-)
+@click.argument("job", type=NamedPath(), help="train.yaml, as `dsforge gen` writes it.")
 @_with_options
 def train(*, job: Path, options: Options) -> None:
     """Fine-tune a model from train.yaml; this process is one rank.

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import click
 
+from dsforge.cli.paths import NamedPath
+
 PORT = 8421
 LARGEST_PORT = 65535
 
@@ -15,7 +17,7 @@ LARGEST_PORT = 65535
 @click.option(
     "--export",
     "folder",
-    type=click.Path(path_type=Path),
+    type=NamedPath(),
     metavar="DIR",
     help="Write the page as static files for any web host, and exit.",
 )

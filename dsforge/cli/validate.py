@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from dsforge.cli.numbers import Whole
+from dsforge.cli.paths import NamedPath
 
 if TYPE_CHECKING:
     from dsforge.cli.figures import Off
@@ -18,9 +19,7 @@ WORST = 10
 
 
 @click.command()
-@click.argument(
-    "table", type=click.Path(path_type=Path), help="CSV file of measured runs, one per row."
-)
+@click.argument("table", type=NamedPath(), help="CSV file of measured runs, one per row.")
 @click.option(
     "--what",
     type=click.Choice(["memory", "step_time"]),

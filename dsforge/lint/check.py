@@ -13,6 +13,7 @@ from dsforge.lint.checked_file import CheckedFile
 from dsforge.lint.reading.document import Document, Kind
 from dsforge.lint.rules import (
     accelerate,
+    accelerate_values,
     batch,
     constraints,
     costs,
@@ -51,6 +52,7 @@ RULES: tuple[Rule[CheckedFile], ...] = collected(
     env_file,
     megatron,
     accelerate,
+    accelerate_values,
     train_job,
 )
 BY_ID = {rule.id: rule for rule in RULES}

@@ -1,4 +1,4 @@
-"""Files for lint: finds them, reads them within limits, and writes repairs atomically.
+"""Files for lint: reads them within limits, and writes repairs atomically.
 
 Everything that is read may be hostile or broken. So a file is a regular one, bounded in size, and
 text; what is wrong with it becomes a finding like any other, never the end of the run.
@@ -7,7 +7,7 @@ text; what is wrong with it becomes a finding like any other, never the end of t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from importlib import metadata
 from importlib.util import find_spec
@@ -19,24 +19,19 @@ from dsforge.ds_config import read
 from dsforge.errors import DsforgeError
 from dsforge.findings import Edit, Finding
 from dsforge.importing.marks import Flaw
+from dsforge.lint.bounds import MAX_BYTES
 from dsforge.lint.check import findings
 from dsforge.lint.checked_file import checked_file
 from dsforge.lint.reading.document import Document, Kind, applied
-from dsforge.lint.reading.kind import BOM, SCRIPTS, document_of
+from dsforge.lint.reading.kind import BOM, document_of
 from dsforge.lint.schemas.deepspeed_source import extracted, is_config_module
 from dsforge.lint.schemas.releases import Release, Releases, frozen, number, with_installed
 from dsforge.outside import UnreadableError, decoded, read_bytes, read_text
-from dsforge.walk import Walk
 
 if TYPE_CHECKING:
     from dsforge.specs import ClusterSpec, ModelSpec
 
-MAX_BYTES = 512 * 1024  # a config has a few KB
-MAX_FILES = 20_000
 MAX_PASSES = 4  # repairs that make others possible
-SUFFIXES = (".json", ".yaml", ".yml", *SCRIPTS)
-NAMES = ("hostfile", ".deepspeed_env", "args.txt")
-SKIPPED = {".git", "node_modules", "__pycache__", ".venv", "venv", ".mypy_cache", ".ruff_cache"}
 INSTALLED = "installed"
 
 
@@ -54,13 +49,6 @@ class Against(NamedTuple):
 
 
 IsBrokenBy = Callable[[str, str], bool]
-
-
-class Found(NamedTuple):
-    """One file to check, and whether it was named itself or found in a named folder."""
-
-    path: Path
-    named: bool
 
 
 def release_named(text: str | None) -> tuple[Releases, Release]:
@@ -91,36 +79,6 @@ def _installed() -> tuple[Releases, Release]:
     sources = {n: p.read_text("utf-8") for n, p in files.items() if is_config_module(n)}
     version = metadata.version("deepspeed").partition("+")[0]
     return with_installed(frozen(), extracted(sources), version), number(version)
-
-
-def found(paths: Iterable[Path], left_out: list[str] | None = None) -> Iterator[Found]:
-    """The named files, and files with known names below the named folders.
-
-    Links in a folder are not followed. What a folder has beyond the limits is added to `left_out`.
-    """
-    for path in paths:
-        if path.is_dir():
-            yield from _below(path, [] if left_out is None else left_out)
-        else:
-            yield Found(path, named=True)
-
-
-def _below(folder: Path, left_out: list[str]) -> Iterator[Found]:
-    """The files of a known kind below a folder."""
-    walk = Walk(folder, SKIPPED.__contains__)
-    count = 0
-    for entry in walk:
-        name = entry.name
-        known = name.endswith(SUFFIXES) or name.startswith(NAMES)
-        if not known or not entry.is_file(follow_symlinks=False):
-            continue
-        count += 1
-        if count > MAX_FILES:
-            left_out.append(f"files behind {entry.path}, after {MAX_FILES:,}")
-            return
-        yield Found(Path(entry.path), named=False)
-    if walk.left_out:
-        left_out.append(walk.left_out)
 
 
 def read_document(path: Path, kind: Kind | None = None) -> Document:

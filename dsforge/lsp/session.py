@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 from dsforge.api.checking import against_of, masked_finding
 from dsforge.errors import DsforgeError, quoted
 from dsforge.findings import Edit, Finding
-from dsforge.lint.files import MAX_BYTES, Against, checked, is_harmless
+from dsforge.lint.bounds import MAX_BYTES
+from dsforge.lint.files import Against, checked, is_harmless
 from dsforge.lint.reading.document import Document
 from dsforge.lint.reading.kind import document_of
 

@@ -49,6 +49,7 @@ class Exported(NamedTuple):
 
 def export(folder: Path, say: Say, *, cache: Path | None = None) -> Exported:
     """Write the page into a folder: new, empty, or of an earlier export. Raises DsforgeError."""
+    _check(folder)  # before minutes are spent
     kept = cache or cache_folder()
     wanted = components()
     fetched(wanted, kept, say)
@@ -64,8 +65,10 @@ def export(folder: Path, say: Say, *, cache: Path | None = None) -> Exported:
 
 def _check(folder: Path) -> None:
     """Raise DsforgeError where the folder holds what is not ours."""
-    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
-        raise DsforgeError(f"{folder} is not a folder", "name a new folder")
+    places = (folder, *folder.absolute().parents)
+    nearest = next(place for place in places if place.is_symlink() or place.exists())
+    if folder.is_symlink() or not nearest.is_dir():
+        raise DsforgeError(f"{nearest} is not a folder", "name a new folder")
     if folder.is_dir() and any(folder.iterdir()) and not (folder / PRECACHE).is_file():
         raise DsforgeError(f"{folder} is not empty and holds no page", "name a new folder")
 

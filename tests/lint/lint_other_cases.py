@@ -106,6 +106,18 @@ def accelerated(old: str, new: str, good: str = ACCELERATED) -> Pair:
     return Pair(ACCELERATED.replace(old, new), good, "accelerate.yaml")
 
 
+SHARDED = (
+    "compute_environment: LOCAL_MACHINE\ndistributed_type: FSDP\nnum_machines: 1\n"
+    "num_processes: 8\nfsdp_config:\n  fsdp_sharding_strategy: FULL_SHARD\n"
+    "  fsdp_offload_params: false\n  fsdp_sync_module_states: true\n"
+)
+
+
+def sharded(old: str, new: str) -> Pair:
+    """A pair of accelerate files with FSDP: the base with a part replaced."""
+    return Pair(SHARDED.replace(old, new), SHARDED, "accelerate.yaml")
+
+
 ACCELERATE = {
     "accelerate-file-and-keys": accelerated(PLUGIN, PLUGIN + "  deepspeed_config_file: ds.json\n"),
     "accelerate-key-unknown": accelerated("num_machines", "number_machines"),
@@ -117,6 +129,11 @@ ACCELERATE = {
     "accelerate-address": accelerated("num_machines: 1", "num_machines: 2"),
     "accelerate-choice": accelerated("zero_stage: 3", "zero_stage: 5"),
     "accelerate-init-flag": accelerated("init_flag: true", "init_flag: false"),
+    "accelerate-word": accelerated("type: DEEPSPEED", "type: deepspeed"),
+    "accelerate-number": accelerated("num_processes: 8", "num_processes: eight"),
+    "accelerate-fsdp-key": sharded("fsdp_offload_params", "fsdp_ofload_params"),
+    "accelerate-fsdp-value": sharded("FULL_SHARD", "FULL_SHRD"),
+    "accelerate-fsdp-together": sharded("states: true", "states: false"),
     "accelerate-save": accelerated("16bit_model: true", "16bit_model: false"),
 }
 

@@ -120,7 +120,7 @@ def test_a_folder_is_searched_for_what_lint_knows(
     """Files of other kinds are passed over in a folder, and named where they are asked for."""
     (tmp_path / "deep" / "er").mkdir(parents=True)
     (tmp_path / "deep" / "er" / "ds.json").write_text(BAD)
-    (tmp_path / "package.json").write_text('{"name": "x"')
+    (tmp_path / "package.json").write_text('{"name": "x"}')
     (tmp_path / "k8s.yaml").write_text("a: 1\n---\nb: 2\n")
 
     assert forge(tmp_path) == EXIT_FINDINGS

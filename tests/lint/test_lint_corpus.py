@@ -10,7 +10,8 @@ from pairs import PAIRS, plan_of
 
 from dsforge.artifacts import write_all
 from dsforge.findings import Finding
-from dsforge.lint.files import Against, checked, found, read_document, release_named
+from dsforge.lint.bounds import Bounds
+from dsforge.lint.files import Against, checked, read_document, release_named
 from dsforge.render import render
 
 CASES = sorted(p.parent for p in (Path(__file__).parents[1] / "golden").glob("*/expected"))
@@ -21,7 +22,7 @@ RELEASES = ("0.16.9", None)  # one that is older than what is generated for, and
 
 def errors(folder: Path, against: Against) -> list[Finding]:
     """Errors in all files of a folder that lint knows."""
-    paths = [f.path for f in found([folder])]
+    paths = [f.path for f in Bounds().found([folder])]
     documents = [document for path in paths if (document := read_document(path)).kind != "unknown"]
     assert documents
     return [

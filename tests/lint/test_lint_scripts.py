@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dsforge.importing.script_text import arguments_of
-from dsforge.lint.files import Against, checked, found, read_document, release_named
+from dsforge.lint.bounds import Bounds
+from dsforge.lint.files import Against, checked, read_document, release_named
 from dsforge.lint.reading.kind import document_of
 from dsforge.lint.rules.megatron import known_flags
 
@@ -178,7 +179,7 @@ def test_other_scripts_are_declined_in_one_line(tmp_path: Path) -> None:
 
     assert (finding.rule, finding.severity) == ("kind-unknown", "info")
     assert "a script without arguments of Megatron-LM" in finding.message
-    assert [f.path for f in found([tmp_path])] == [path]
+    assert [f.path for f in Bounds().found([tmp_path])] == [path]
 
 
 def test_what_a_command_reads_is_no_flag() -> None:
@@ -207,3 +208,23 @@ def test_a_hostile_script_takes_bounded_time(text: str) -> None:
     checked(document_of("run.sh", text), AGAINST)
 
     assert time.monotonic() - begun < 5.0
+
+
+def _flagged(program: str, flag: str) -> list[str]:
+    """How bad an unknown flag is in a script that starts a program."""
+    text = command(SIZES).replace("pretrain_gpt.py", program) + f"    {flag} 1\n"
+    found = checked(document_of("run.sh", text.replace("\n    --", " \\\n    --")), AGAINST)
+    return [f.severity for f in found if f.rule == "megatron-flag-misspelt"]
+
+
+@pytest.mark.parametrize("program", ["finetune_gpt.py", "examples/x/train_own.py", "$DIR/run.py"])
+def test_a_program_of_others_may_add_flags(program: str) -> None:
+    """What looks like a slip is a warning there; a number behind a known flag is none at all."""
+    assert _flagged(program, "--seq-lenght") == ["warning"]
+    assert _flagged(program, "--data-path2") == []
+
+
+@pytest.mark.parametrize("program", ["pretrain_gpt.py", "Megatron-LM/pretrain_t5.py"])
+def test_a_slip_stops_the_programs_of_megatron(program: str) -> None:
+    """Their parser refuses it."""
+    assert _flagged(program, "--seq-lenght") == ["error"]

@@ -75,13 +75,31 @@ def plain(text: str) -> dict[str, Any] | None:
     None where there is anything to find: nine files in ten are sound, and places are then needed
     only for those in which a rule finds something.
     """
-    if text.count("{") + text.count("[") > MAX_DEPTH or _LONG_NUMBER.search(text):
+    if _LONG_NUMBER.search(text):
         return None
     try:
         found, repeated = json_with_repeated(text)
     except UnreadableError:
         return None
-    return found if isinstance(found, dict) and not repeated else None
+    if repeated or not isinstance(found, dict):
+        return None
+    few = text.count("{") + text.count("[") <= MAX_DEPTH
+    return found if few or not _is_deep(found) else None
+
+
+def _is_deep(value: Any) -> bool:
+    """Whether a value is nested deeper than a config may be."""
+    level: list[Any] = [value]
+    for _ in range(MAX_DEPTH):
+        level = [
+            inner
+            for outer in level
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(inner, dict | list)
+        ]
+        if not level:
+            return False
+    return True
 
 
 @lru_cache(maxsize=2)  # a document asks for its places more than once

@@ -10,11 +10,12 @@ import re
 from pathlib import PurePath
 
 from dsforge.errors import SpecError
-from dsforge.findings import Edit
-from dsforge.importing.marks import Flaw, Loc, Mark
+from dsforge.findings import Edit, Severity
+from dsforge.importing.marks import Flaw, Mark
 from dsforge.importing.programs import match_of
 from dsforge.importing.script_text import arguments_of
-from dsforge.lint.reading.document import Document, Kind, Line
+from dsforge.lint.reading.argument_lines import arguments_in, words_of
+from dsforge.lint.reading.document import Document, Kind
 from dsforge.lint.reading.json_text import UNFILLED, parsed, plain
 from dsforge.lint.reading.telling import Told, told_of, told_of_text
 
@@ -23,6 +24,8 @@ BOM = "\ufeff"
 LOOKED_AT = 50  # lines from which the kind is told
 SCRIPTS = (".sh", ".bash", ".slurm", ".sbatch", ".job")
 NOT_MEGATRON = "a script without arguments of Megatron-LM, which are all that lint reads of one"
+NOT_YAML = "not YAML"  # as the reader of YAML begins; aliases and tags are YAML
+FILLED_IN = re.compile(r"\{\{|\{%|\$\{|<%")  # what another program fills in
 FEWEST_OWN = 4  # flags, before a script is one that starts Megatron
 OF_MEGATRON = frozenset(
     (
@@ -32,7 +35,12 @@ OF_MEGATRON = frozenset(
         *("--lr-decay-style", "--data-path", "--lr-decay-iters", "--train-samples"),
     )
 )
-OTHER_TEXTS = (*SCRIPTS, ".py", ".md", ".rst", ".ipynb", ".html", ".css", ".js", ".toml")
+OTHER_TEXTS = (  # none of which is a hostfile or a list of variables, whatever its name begins with
+    *(*SCRIPTS, ".py", ".md", ".rst", ".ipynb", ".html", ".css", ".js", ".toml", ".patch", ".diff"),
+    *(".j2", ".jinja", ".tmpl", ".tpl", ".c", ".cc", ".cpp", ".h", ".go", ".rs", ".ts", ".log"),
+    *(".csv", ".xml", ".svg", ".lock", ".orig", ".rej"),
+)
+CHANGES = re.compile(r"diff --git |--- \S.*\n\+\+\+ \S|Index: |From [0-9a-f]{40} ")  # a patch
 
 
 def document_of(name: str, text: str, kind: Kind | None = None) -> Document:
@@ -45,7 +53,7 @@ def document_of(name: str, text: str, kind: Kind | None = None) -> Document:
     if is_script(name, text) and kind in (None, "megatron"):
         return _script(name, text, kind)
     told = Told(kind) if kind else _told_of_lines(name, text)
-    root, marks = _arguments(text) if told.kind == "megatron" else ({}, {})
+    root, marks = arguments_in(text) if told.kind == "megatron" else ({}, {})
     return _checked(Document(name, told.kind, text, root, marks), told)
 
 
@@ -56,6 +64,9 @@ def is_script(name: str, text: str) -> bool:
 
 def _script(name: str, text: str, kind: Kind | None) -> Document:
     """The document of a launch script: the flags of Megatron in it."""
+    if kind is None and sum(flag in text for flag in OF_MEGATRON) < FEWEST_OWN:
+        told = Told("unknown", NOT_MEGATRON)  # as below, without reading all of its words
+        return _checked(Document(name, told.kind, text, {}, {}, script=True), told)
     found = arguments_of(text)
     own = sum(flag in OF_MEGATRON for flag in found.values)
     told = Told(kind or ("megatron" if own >= FEWEST_OWN else "unknown"), NOT_MEGATRON)
@@ -139,13 +150,26 @@ def _checked(document: Document, told: Told, complete: bool = True) -> Document:
     if document.kind == "unknown":
         why = f" ({flaws[0].message})" if flaws else ""
         message = told.reason or "not a file that lint knows" + why
-        flaw = Flaw("kind-unknown", 0, message, f"--kind {_asked(document)} checks it anyway")
+        severity: Severity | None = "error" if _is_broken(document) else None
+        fix = f"--kind {_asked(document)} checks it anyway"
+        flaw = Flaw("kind-unknown", 0, message, fix, severity=severity)
         return document._replace(root={}, written={}, flaws=(flaw,))
     if isinstance(document.root, dict):
         return document
     if complete:
         flaws = (*flaws, Flaw("not-a-mapping", 0, "must contain keys with values"))
     return document._replace(root={}, written={}, flaws=flaws)
+
+
+def _is_broken(document: Document) -> bool:
+    """Whether a file is not what its own name says: JSON or YAML, and no template of it."""
+    path = PurePath(document.name)
+    if path.suffix not in (".json", ".yaml", ".yml") or FILLED_IN.search(document.text):
+        return False
+    broken = any(
+        flaw.rule == "json-syntax" or flaw.message.startswith(NOT_YAML) for flaw in document.flaws
+    )
+    return broken and "template" not in path.name.lower()
 
 
 def _asked(document: Document) -> str:
@@ -157,6 +181,8 @@ def _told_of_lines(name: str, text: str) -> Told:
     """What a file of lines is taken for."""
     path = PurePath(name)
     base = path.name.lower()
+    if CHANGES.match(text):
+        return Told("unknown", "a patch")
     if path.suffix not in OTHER_TEXTS:
         if base.lstrip(".").startswith("deepspeed_env"):
             return Told("env")
@@ -171,29 +197,13 @@ def _told_of_content(text: str) -> Told:
     told = [line for line in lines if line and not line.startswith("#")]
     if any(HOST.match(line) for line in told):
         return Told("hostfile")
-    flags = [line.split()[0] for line in told if line.startswith("--")]
+    flags = [word.flag for word in words_of("\n".join(told)) if word.flag]
     if match_of([flag.strip("-").partition("=")[0] for flag in flags]) and not _of_megatron(flags):
         return Told("unknown", "arguments of a trainer other than Megatron-LM")
-    return Told("megatron" if flags else "unknown")
+    begins = any(line.startswith("--") and line[2:3].isalpha() for line in told)
+    return Told("megatron" if begins else "unknown")
 
 
 def _of_megatron(flags: list[str]) -> bool:
     """Whether a flag is one that Megatron has, which writes them with dashes."""
     return any(flag.count("-") > 2 and "_" not in flag for flag in flags)  # noqa: PLR2004
-
-
-def _arguments(text: str) -> tuple[dict[str, str], dict[Loc, Mark]]:
-    """Megatron's flags with their values, and where each stands."""
-    values: dict[str, str] = {}
-    marks: dict[Loc, Mark] = {}
-    start = 0
-    for line in text.split("\n"):
-        row, start = Line(start, line), start + len(line) + 1
-        body = line.strip()
-        if not body.startswith("--"):
-            continue
-        flag, _, value = body.replace("=", " ", 1).partition(" ")
-        at = row.start + line.index(body)
-        values[flag] = value.strip().strip("\\").strip().strip("'\"")
-        marks[(flag,)] = Mark(at, at + len(flag), at + len(flag), at + len(body))
-    return values, marks

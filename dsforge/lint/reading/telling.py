@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from difflib import get_close_matches
+from functools import lru_cache
 from pathlib import PurePath
 from typing import Any, NamedTuple
 
@@ -36,6 +37,7 @@ LONGEST_COMPARED = 60
 LOOKED_AT = 50  # keys from which the kind is told
 FEWEST_STRANGE = 3  # keys that DeepSpeed does not have, before they decide anything
 TEXT_KEY = re.compile(r"""^(?:\{?[ \t]*)["']?([A-Za-z_][\w-]*)["']?[ \t]*:""", re.MULTILINE)
+OUTER_KEY = re.compile(r"""^["']?([A-Za-z_][\w-]*)["']?[ \t]*:""", re.MULTILINE)
 
 
 class Told(NamedTuple):
@@ -68,8 +70,9 @@ def told_of_text(name: str, text: str) -> Told:
         return Told("ds_config")
     if _is_of_accelerate([*keys][:LOOKED_AT]):
         return Told("accelerate")
+    outer = dict.fromkeys(OUTER_KEY.findall(text)) or keys  # `stage` within a block is nobody's
     telling = (*DECIDING, *HALVES)
-    ours = match_of(keys) is None and any(key in keys for key in telling)
+    ours = match_of(outer) is None and any(key in outer for key in telling)
     return Told("ds_config" if ours else "unknown")
 
 
@@ -86,6 +89,11 @@ def _is_of_accelerate(keys: list[str]) -> bool:
 def _as_ds_config(name: str, root: Mapping[str, Any], keys: list[str], match: Match | None) -> Told:
     """A ds_config, or nothing that lint knows."""
     decided = any(_is_distinctive(key, root[key]) for key in keys if key in root)
+    halves = any(isinstance(root.get(key), dict) for key in HALVES)
+    shaped = _has_shape(root, keys)
+    telling_name = NAMES.search(PurePath(name).name)
+    if not (decided or halves or shaped or telling_name):
+        return Told("unknown", "" if match is None else _belongs(root, match))
     strange = _foreign_keys(keys)
     many = len(strange) >= FEWEST_STRANGE
     if match is not None and (not decided or (many and len(strange) * 3 >= len(keys))):
@@ -93,9 +101,8 @@ def _as_ds_config(name: str, root: Mapping[str, Any], keys: list[str], match: Ma
     if many and len(strange) * 2 > len(keys):
         why = f"{len(strange)} of its {len(keys)} keys are not keys of DeepSpeed"
         return Told("unknown", f"probably not a ds_config: {why}" if decided else "")
-    named = NAMES.search(PurePath(name).name) and len(strange) < max(len(keys), 1)
-    block = not strange and any(isinstance(root.get(key), dict) for key in HALVES)
-    ours = decided or named or block or _has_shape(root, keys)
+    named = telling_name and len(strange) < max(len(keys), 1)
+    ours = decided or named or (halves and not strange) or shaped
     return Told("ds_config" if ours else "unknown")
 
 
@@ -111,9 +118,15 @@ def _belongs(root: Mapping[str, Any], match: Match) -> str:
 def _is_distinctive(key: str, value: Any) -> bool:
     """Whether a key, or a misspelt form of it, is one that only DeepSpeed has, in its shape."""
     if key not in DECIDING:
-        close = get_close_matches(key[:LONGEST_COMPARED].lower(), DECIDING, 1, NEAR_TO_DECIDING)
-        return bool(close) and _fits(close[0], value)
+        close = _nearest(key[:LONGEST_COMPARED].lower(), DECIDING, NEAR_TO_DECIDING)
+        return bool(close) and _fits(close, value)
     return True
+
+
+@lru_cache(maxsize=4096)  # the files of a folder repeat their keys
+def _nearest(key: str, known: tuple[str, ...], cutoff: float) -> str:
+    """The known key that a key resembles most; empty where it resembles none."""
+    return next(iter(get_close_matches(key, known, 1, cutoff)), "")
 
 
 def _fits(key: str, value: Any) -> bool:
@@ -139,7 +152,7 @@ def _is_misshaped(key: str, value: Any) -> bool:
 def _foreign_keys(keys: list[str]) -> list[str]:
     """Keys that DeepSpeed does not have anywhere, not even misspelt."""
     blocks = frozen().blocks
-    known = list(blocks[""].keys)
+    known = tuple(blocks[""].keys)
     rest = [key for key in keys if key not in blocks[""].keys and not is_remark(key)]
     if not rest:
         return []
@@ -147,7 +160,7 @@ def _foreign_keys(keys: list[str]) -> list[str]:
     return [
         key
         for key in rest
-        if key not in inner and not get_close_matches(key[:60].lower(), known, 1, NEAR)
+        if key not in inner and not _nearest(key[:LONGEST_COMPARED].lower(), known, NEAR)
     ]
 
 

@@ -10,24 +10,14 @@ from dsforge.lint.checked_file import CheckedFile, rule, shown
 from dsforge.lint.conditions import If
 from dsforge.lint.rows import Look, Row, rules
 from dsforge.lint.rules.keys import is_slip
-from dsforge.lint.schemas.accelerate_keys import KEYS, OF_SAGEMAKER
+from dsforge.lint.schemas.accelerate_keys import ENUMS, KEYS, OF_DEEPSPEED, OF_SAGEMAKER, WORDS
 
 PLUGIN = "deepspeed_config"
 CHECKS = "accelerate utils/dataclasses.py, DeepSpeedPlugin._deepspeed_config_checks"
-OF_PLUGIN = (  # accelerate commands/config/cluster.py and the flags of commands/launch.py
-    "gradient_accumulation_steps gradient_clipping zero_stage offload_optimizer_device "
-    "offload_param_device offload_optimizer_nvme_path offload_param_nvme_path zero3_init_flag "
-    "zero3_save_16bit_model deepspeed_config_file deepspeed_hostfile deepspeed_inclusion_filter "
-    "deepspeed_exclusion_filter deepspeed_multinode_launcher deepspeed_moe_layer_cls_names"
-).split()
 DEVICES = ("none", "cpu", "nvme")
-PRECISIONS = ("no", "fp16", "bf16", "fp8", False)  # YAML reads `no` as false
-TYPES = (  # accelerate utils/dataclasses.py, DistributedType
-    *("no", "multi_cpu", "multi_gpu", "multi_npu", "multi_mlu", "multi_sdaa", "multi_musa"),
-    *("multi_xpu", "multi_hpu", "multi_neuron", "deepspeed", "fsdp", "xla", "tpu"),
-    *("megatron_lm", False),
-)
-LAUNCHERS = ("pdsh", "standard", "openmpi", "mvapich", "mpich", "nossh", "slurm")
+PRECISIONS = (*ENUMS["PrecisionType"], False)  # YAML reads `no` as false
+LAUNCHERS = tuple(WORDS["DEEPSPEED_MULTINODE_LAUNCHERS"])
+BOOLEANS = (*("y", "yes", "t", "true", "on", "1", "n", "no", "f", "false", "off", "0"), True, False)
 
 
 @rule(
@@ -62,8 +52,8 @@ def accelerate_key_unknown(file: CheckedFile) -> Iterator[Hit]:
 def accelerate_plugin_key(file: CheckedFile) -> Iterator[Hit]:
     """A key of `deepspeed_config` that accelerate does not read."""
     for key in file.block(PLUGIN):
-        if key not in OF_PLUGIN:
-            near = get_close_matches(key[:60], OF_PLUGIN, n=1, cutoff=0.75)
+        if key not in OF_DEEPSPEED:
+            near = get_close_matches(key[:60], OF_DEEPSPEED, n=1, cutoff=0.75)
             fix = f"did you mean `{near[0]}`?" if near else "set it in a `deepspeed_config_file`"
             yield Hit((PLUGIN, key), f"accelerate ignores `{shown(key)}` here", fix)
 
@@ -151,7 +141,14 @@ ROWS = rules(
                 If("mixed_precision", "not in", PRECISIONS),
                 "`{key}` (={value}) must be no, fp16, bf16 or fp8",
             ),
-            Look(If("distributed_type", "not in", TYPES), "unknown type `{value}`"),
+            Look(
+                If(
+                    "deepspeed_config.zero3_init_flag deepspeed_config.zero3_save_16bit_model",
+                    "not in",
+                    (*BOOLEANS, 0, 1),
+                ),
+                "`{key}` (={value}) must be true or false",
+            ),
             Look(
                 If("deepspeed_config.deepspeed_multinode_launcher", "not in", LAUNCHERS),
                 "unknown launcher `{value}`",

@@ -1,22 +1,25 @@
-"""Rules: Megatron argument files, one flag with its values a line.
+"""Rules: Megatron argument files, and the flags of launch scripts.
 
 The reader makes a mapping of them: `--tensor-model-parallel-size` -> `"8"`, a switch -> `""`.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from difflib import get_close_matches
 from functools import cache
 from itertools import islice
 from pathlib import Path
 
-from dsforge.findings import Hit
+from dsforge.findings import Hit, Severity
 from dsforge.lint.checked_file import CheckedFile, rule, shown
 from dsforge.lint.conditions import If
+from dsforge.lint.reading.argument_lines import words_of
 from dsforge.lint.rows import Look, Row, rules
 from dsforge.lint.rules.keys import MOST_SLIPS, edits_between
 
+PROGRAM = re.compile(r"(?<![\w-])[\w-]+\.py\b")
 SCHEMAS = Path(__file__).parents[1] / "schemas"
 FLAGS = (SCHEMAS / "megatron_flags.txt", SCHEMAS / "megatron_deepspeed_flags.txt")
 ARGUMENTS = "Megatron-LM megatron/training/arguments.py"
@@ -44,6 +47,15 @@ OF_LAUNCHERS = frozenset(  # torchrun, deepspeed and srun, which a script calls
 UNEVEN = (
     *("--decoder-first-pipeline-num-layers", "--decoder-last-pipeline-num-layers"),
     *("--pipeline-model-parallel-layout", "--account-for-embedding-in-pipeline-split"),
+)
+SWITCHES = (
+    "--bf16",
+    "--fp16",
+    "--sequence-parallel",
+    "--no-",
+    "--use-",
+    "--disable-",
+    "--overlap-",
 )
 SIZES = (TP, PP, CP, EP, MICRO, GLOBAL, HEADS, GROUPS, LAYERS, "--hidden-size", "--seq-length")
 
@@ -75,11 +87,16 @@ def has(file: CheckedFile, flag: str) -> bool:
     evidence=ARGUMENTS + ", parse_args",
 )
 def megatron_line(file: CheckedFile) -> Iterator[Hit]:
-    """A line that does not begin with a flag."""
-    for row in () if file.document.script else file.document.lines:
-        text = row.text.strip()
-        if text and not text.startswith(("-", "#")):
-            yield Hit((), f"`{shown(text)}` is not a flag", "begin with `--`", offset=row.start)
+    """A line that begins with a value whose flag is not there."""
+    last, given = "", 0
+    for word in () if file.document.script else words_of(file.document.text):
+        if word.text.startswith("-") and not word.text[1:2].isdigit():
+            last, given = word.flag, int("=" in word.text)
+            continue
+        most = 0 if not last or last.startswith(SWITCHES) else 1 if last in SIZES else given + 1
+        given += 1
+        if word.begins and given > most:
+            yield Hit((), f"`{shown(word.text)}` is not a flag", "begin with `--`", (), word.start)
 
 
 @rule(
@@ -103,11 +120,22 @@ def megatron_flag_misspelt(file: CheckedFile) -> Iterator[Hit]:
         near = [dashes] if dashes in known_flags() else []
         near = near or get_close_matches(flag[:60], known_flags(), n=1, cutoff=0.85)
         certain = not file.document.script or dashes in near  # a script's program may add flags
-        slip = near and flag[:3] == near[0][:3] and edits_between(flag, near[0]) <= MOST_SLIPS
-        if near and (certain or slip):
-            yield Hit(
-                (flag,), f"unknown Megatron-LM flag `{shown(flag)}`", f"did you mean `{near[0]}`?"
-            )
+        if near and (certain or _is_slip(flag, near[0])):
+            message = f"unknown Megatron-LM flag `{shown(flag)}`"
+            severity: Severity = "warning" if _is_of_another(file) else "error"
+            yield Hit((flag,), message, f"did you mean `{near[0]}`?", severity=severity)
+
+
+def _is_slip(flag: str, near: str) -> bool:
+    """Whether a flag is a known one misspelt; a number behind a known one makes another."""
+    numbered = flag.rstrip("0123456789-_") == near
+    return not numbered and flag[:3] == near[:3] and edits_between(flag, near) <= MOST_SLIPS
+
+
+def _is_of_another(file: CheckedFile) -> bool:
+    """Whether a script starts programs and none of Megatron-LM's own: each may add flags."""
+    programs = PROGRAM.findall(file.document.text) if file.document.script else []
+    return bool(programs) and not any(name.startswith("pretrain_") for name in programs)
 
 
 @rule(
@@ -120,11 +148,10 @@ def megatron_flag_misspelt(file: CheckedFile) -> Iterator[Hit]:
 def megatron_flag_twice(file: CheckedFile) -> Iterator[Hit]:
     """A flag that is given twice."""
     seen: set[str] = set()
-    for row in () if file.document.script else file.document.lines:  # branches repeat flags
-        flag = row.text.strip().split(" ")[0].split("=")[0]
-        if flag.startswith("--") and flag in seen:
-            yield Hit((), f"`{shown(flag)}` is given twice", "keep one", offset=row.start)
-        seen.add(flag)
+    for word in () if file.document.script else words_of(file.document.text):  # branches repeat
+        if word.flag in seen:
+            yield Hit((), f"`{shown(word.flag)}` is given twice", "keep one", offset=word.start)
+        seen |= {word.flag} - {""}
 
 
 ROWS = rules(

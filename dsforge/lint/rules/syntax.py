@@ -28,11 +28,19 @@ def _of_reading(name: str, severity: Severity, title: str, *text: str) -> Rule[C
 
     fixable = name in ("json-trailing-comma", "json-literal", "json-bom")
     kinds: tuple[Kind, ...] = ("unknown",) if name == "kind-unknown" else KINDS
-    kinds = (*KINDS, "unknown") if name == "file-unreadable" else kinds
+    kinds = (*KINDS, "unknown") if name in ("file-unreadable", "files-left-out") else kinds
     return Rule(name, severity, kinds, title, text[0], text[1], find, fixable)
 
 
 FLAWS: tuple[Rule[CheckedFile], ...] = (
+    _of_reading(
+        "files-left-out",
+        "error",
+        "Files of a folder that were not looked at.",
+        "A folder has more entries, files or bytes than lint looks at, or a part that cannot be "
+        "listed; the rest may hold any error.",
+        OURS,
+    ),
     _of_reading(
         "file-unreadable",
         "error",
@@ -115,7 +123,8 @@ FLAWS: tuple[Rule[CheckedFile], ...] = (
         "kind-unknown",
         "info",
         "A file of no known kind.",
-        "The kind of the file was not recognised; set it with `--kind`.",
+        "The kind of the file was not recognised; set it with `--kind`. A named file that is not "
+        "the JSON or YAML that its name says is an error.",
         OURS,
     ),
 )
