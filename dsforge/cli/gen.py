@@ -171,7 +171,7 @@ def _next(plan: Plan, paths: set[str], out: Path) -> list[str]:
         where = "" if own.starts_all else each
         steps.append(f"{_way_to_start(own)}: {out / folder / own.start}{where}")
     elif plan.strategy.back_end == "megatron":
-        steps.append("export MEGATRON_PATH and DATA_PATH")
+        steps.append(f"export MEGATRON_PATH and DATA_PATH{_and_weights(plan)}")
         steps.append(f"launch: {out / PRETRAIN}{each}, or `sbatch launch/slurm.sbatch`")
     else:
         steps.append(f"launch: {out / 'launch/deepspeed.sh'}")
@@ -180,3 +180,13 @@ def _next(plan: Plan, paths: set[str], out: Path) -> list[str]:
         for number, step in enumerate(steps, start=1)
         for line in wrapped(step, first=f"  {number}. ")
     ]
+
+
+def _and_weights(plan: Plan) -> str:
+    """The variable of the converted weights, where the run continues from such."""
+    from dsforge.programs.converters import converter_of
+
+    continues = any(r.rule == "megatron-needs-conversion" for r in plan.choice.reasons)
+    if not continues or converter_of(plan.model.model_type) is None:
+        return ""
+    return ", and PRETRAINED_PATH, the converted weights"

@@ -257,3 +257,19 @@ def test_data_that_is_not_here_is_a_step_to_do(
 
     assert code == 0
     assert "1. copy the data to far/away.jsonl on every host" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("length", "continues"), [((), True), (("--tokens", "1t"), False)])
+def test_the_weights_that_a_script_of_megatron_needs_are_a_step(
+    length: tuple[str, ...],
+    continues: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Where the run continues from published weights; a pretraining run has none."""
+    card = ("--gpu", "h100-80gb", "--gpus-per-node", "8", "--for", "megatron")
+    code = gen(monkeypatch, "--model", "llama-3.1-8b", *card, *length, "--out", str(tmp_path / "r"))
+
+    assert code == 0
+    assert ("PRETRAINED_PATH" in capsys.readouterr().out) is continues
