@@ -31,7 +31,7 @@ RECIPES = re.compile(r"(.*[/_])?(eleuther_eval|generate|generation|quantize)\w*"
 _ACTS = words(
     "serve server serving inference infer predict prediction predictions evaluate evaluation eval "
     "generate generation export merge convert converter convertor preprocess prepare tokenize "
-    "deploy webui combiner hf2mcore mcore2hf selfgenerate download"
+    "deploy webui combiner hf2mcore mcore2hf selfgenerate download analyze"
 )
 _TRAINS = words(
     "train training trainer pretrain pretraining finetune finetuning tune tuning sft dpo ppo grpo "

@@ -40,6 +40,13 @@ KNOWN = ", ".join(style.name for style in STYLES)
 FIRST = ("accelerate",)  # what a launcher says comes before what a trainer says
 LAST = ("deepspeed",)
 MOST_WORDS = 20_000
+MOST_STRANGE = 15  # keys that a program does not read, where it reads no other
+OF_JOB = (  # what a training job is known by
+    *("micro_batch_size", "gradient_accumulation_steps", "global_batch_size", "sequence_length"),
+    *("precision", "zero_stage", "learning_rate", "recompute", "lora_rank", "optimizer"),
+    *("tensor_parallel_size", "pipeline_parallel_size", "adapter"),
+)
+TOLD = ("said", "named")  # origins of a value that files tell
 
 
 class ImportedSetup(BaseModel):
@@ -90,9 +97,27 @@ def read_setup(files: Files, program: str | None = None) -> ImportedSetup:
         names = ", ".join(source.name for source in files.named)
         hint = f"`--as NAME` reads it as a file of one of these: {KNOWN}"
         raise refusal("style-unknown", names, work.passed.why(), hint)
+    _check_told(work)
     work.draft.problems += problems
     derive(work.draft, replicates=_replicates(work))
     return _imported(work)
+
+
+def _check_told(work: Work) -> None:
+    """Refuse what only looks like a program's file: all that would be shown are its defaults."""
+    draft, files = work.draft, (*work.files.named, *work.files.read)
+    told = {field for field in OF_JOB if (held := draft.said.get(field)) and held.origin in TOLD}
+    told |= {left.key for left in draft.open.values() if left.place.startswith(_names(files))}
+    strange = len(work.draft.lost)
+    if told or work.program is not None or strange < MOST_STRANGE:
+        return
+    names = ", ".join(source.name for source in work.files.named)
+    message = f"looks like a file of {work.styles[-1]}, which reads none of its {strange} keys"
+    raise refusal("style-unknown", names, message, f"`--as {work.styles[-1]}` reads it as such")
+
+
+def _names(sources: Iterable[Source]) -> tuple[str, ...]:
+    return tuple(source.name for source in sources)
 
 
 def _replicates(work: Work) -> bool:
@@ -245,6 +270,8 @@ def _read_started(work: Work, script: Script, source: Source) -> bool:
 
 def _launched_alone(work: Work, script: Script, source: Source) -> tuple[Launch, Style] | None:
     """A program that nobody knows under accelerate, whose settings say enough."""
+    if work.passed.foreign:
+        return None
     for launch in launches(script.commands):
         if "accelerate" in launch.launchers and idle_command(launch) is None:
             return launch, accelerate.STYLE

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -135,6 +136,18 @@ def test_the_folder_above_is_not_left(tmp_path: Path) -> None:
 
     assert found.setup.zero_stage is None
     assert [problem.rule for problem in found.problems] == ["file-not-given"]
+
+
+@pytest.mark.parametrize(
+    "begin", ["$(expr ", "$(expr echo ", "$(dirname ", "$(cd ", "$(echo ", "$(foo ", '"$(dirname "']
+)
+@pytest.mark.parametrize("levels", [1, 4, 30, 200, 4000])
+def test_commands_within_commands_take_no_time(begin: str, levels: int) -> None:
+    """Each level may be looked at more than once: a number of them is enough."""
+    started = time.monotonic()
+    of_script(f"D={begin * levels}1{')' * levels}\n{LAUNCH}{HF} --deepspeed_config $D/ds.json")
+
+    assert time.monotonic() - started < 5
 
 
 def test_a_path_that_is_not_worked_out_stays_in_sight() -> None:

@@ -179,6 +179,17 @@ def test_a_name_that_is_none_is_refused() -> None:
     assert "axolotl" in caught.value.problems[0].hint
 
 
+def test_what_only_looks_like_a_programs_file_is_refused() -> None:
+    """Where none of many keys is one that the program reads, its defaults say nothing."""
+    strange = "".join(f"own_key_{number}: {number}\n" for number in range(20))
+    own = "dataset_mixer_list: a 1.0\n" + strange
+    message = refused(own)
+
+    assert message == "looks like a file of open-instruct, which reads none of its 21 keys"
+    assert read_setup(Files({"a.yaml": own}), "open-instruct").lost
+    assert read_texts({"a.yaml": f"learning_rate: 1e-5\n{own}"}).lost
+
+
 IDLE = {
     "a server": "swift deploy --model Qwen/Qwen2.5-7B-Instruct --infer_backend vllm",
     "an export": "swift export --model m/n --to_cached_dataset true --dataset d",

@@ -15,6 +15,7 @@ from dsforge.importing.shell.arithmetic import computed
 from dsforge.importing.shell.tokens import closing, piece_end
 
 LONGEST = 200_000  # characters of one expansion
+DEEPEST = 5  # commands within commands
 OPEN, CLOSE, UNSET = "\x01", "\x02", "?"
 _SPECIAL = re.compile(r"[^\w?./@*-]+")  # of the shell, which would split the mark
 _MARKED = re.compile(f"{OPEN}([^{OPEN}{CLOSE}]*){CLOSE}")
@@ -73,6 +74,7 @@ class Variables:
 
     def __init__(self, values: dict[str, Held] | None = None, answers: Answers = None) -> None:
         self.values: dict[str, Held] = dict(values or {})
+        self._inside = 0  # commands within commands that are being worked out
         self.answers = answers  # what `$(command)` gives, for commands that are tests and `echo`
 
     def copy(self) -> Variables:
@@ -196,7 +198,17 @@ class Variables:
         return self._plain(name[0]), name.end()
 
     def _substituted(self, command: str, depth: int) -> str:
-        """What `$(command)` gives: known for `echo` and `expr` alone."""
+        """What `$(command)` gives, down to a number of commands within commands."""
+        if self._inside >= DEEPEST:
+            return unknown(f"({command.strip()})")
+        self._inside += 1
+        try:
+            return self._printed(command, depth)
+        finally:
+            self._inside -= 1
+
+    def _printed(self, command: str, depth: int) -> str:
+        """What a command prints: known for `echo`, `expr`, and those that have answers."""
         program, _, rest = command.strip().partition(" ")
         plain = not any(mark in rest for mark in "|;&<>`")
         if depth and plain and program in ("echo", "expr"):
