@@ -120,8 +120,11 @@ def _json(source: Source) -> tuple[Any, Any]:
             place = source.place(first.line)
             raise refusal("json-syntax", place, first.reason) from first
     lines: dict[str, int] = {}
+    line, counted = 1, 0
     for match in _JSON_KEY.finditer(source.text):
-        lines.setdefault(match[1], source.text.count("\n", 0, match.start()) + 1)
+        line += source.text.count("\n", counted, match.start())
+        counted = match.start()
+        lines.setdefault(match[1], line)
     return root, lambda loc: source.place(lines.get(str(loc[-1]) if loc else "", 0))
 
 

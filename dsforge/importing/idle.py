@@ -37,6 +37,7 @@ _TRAINS = words(
     "train training trainer pretrain pretraining finetune finetuning tune tuning sft dpo ppo grpo "
     "rlhf kto orpo rloo distill rl"
 )
+_JOINS = words("and then")
 FEWEST_OF_RECIPE = 5  # keys: fewer are a fragment of one
 _TASKS = words("mnli qqp race ret-finetune-nq")  # of Megatron's tasks/main.py that train
 _BY_SWITCH = (trainer.STYLE.name, trl.STYLE.name, llama_factory.STYLE.name)
@@ -70,7 +71,16 @@ def _is_idle(launch: Launch) -> bool:
     if name == "main" and re.search(r"(^|/)tasks/", launch.program.text):
         given = launch.arguments.values.get("--task")
         return given is not None and given[1][:1] != [] and given[1][0].text.lower() not in _TASKS
-    return parts[0] in _ACTS or bool(_ACTS & set(parts) and not _TRAINS & set(parts))
+    if parts[0] in _ACTS:
+        return not _ends_with_training(parts)
+    return bool(_ACTS & set(parts) and not _TRAINS & set(parts))
+
+
+def _ends_with_training(parts: list[str]) -> bool:
+    """Whether a name trains at its end: `prepare_and_train`, not `convert_sft_data`."""
+    joined = next((at for at, part in enumerate(parts) if part in _JOINS), len(parts))
+    is_last = parts[-1] in _TRAINS or parts[-2:] == ["train", "model"]
+    return is_last or bool(_TRAINS & set(parts[joined:]))
 
 
 def idle_file(style: Style, settings: Settings) -> str | None:

@@ -28,7 +28,7 @@ from dsforge.importing.script_text import arguments_of
 from dsforge.importing.shell.expansion import Piece, without_unset
 from dsforge.importing.shell.launches import Launch, flags_of, launches
 from dsforge.importing.shell.run import Script, followed
-from dsforge.importing.signs import DEEPSPEED_LAUNCH
+from dsforge.importing.signs import DEEPSPEED_LAUNCH, is_known_word
 from dsforge.importing.styles import accelerate, gpt_neox, torchtune
 from dsforge.importing.values import Settings, Unknown, Value
 from dsforge.importing.work import Passed, Style, Work, settings_of_flags, settings_of_launch
@@ -40,8 +40,9 @@ KNOWN = ", ".join(style.name for style in STYLES)
 FIRST = ("accelerate",)  # what a launcher says comes before what a trainer says
 LAST = ("deepspeed",)
 MOST_WORDS = 20_000
-MOST_STRANGE = 15  # keys that a program does not read, where it reads no other
+MOST_STRANGE = 15  # keys that no known program has, where none of the job is read
 OF_JOB = (  # what a training job is known by
+    "model",
     *("micro_batch_size", "gradient_accumulation_steps", "global_batch_size", "sequence_length"),
     *("precision", "zero_stage", "learning_rate", "recompute", "lora_rank", "optimizer"),
     *("tensor_parallel_size", "pipeline_parallel_size", "adapter"),
@@ -95,7 +96,7 @@ def read_setup(files: Files, program: str | None = None) -> ImportedSetup:
         if problems:
             raise SpecError(tuple(problems))
         names = ", ".join(source.name for source in files.named)
-        hint = f"`--as NAME` reads it as a file of one of these: {KNOWN}"
+        hint = f"`dsforge import --as NAME` reads it as a file of one of these: {KNOWN}"
         raise refusal("style-unknown", names, work.passed.why(), hint)
     _check_told(work)
     work.draft.problems += problems
@@ -108,12 +109,13 @@ def _check_told(work: Work) -> None:
     draft, files = work.draft, (*work.files.named, *work.files.read)
     told = {field for field in OF_JOB if (held := draft.said.get(field)) and held.origin in TOLD}
     told |= {left.key for left in draft.open.values() if left.place.startswith(_names(files))}
-    strange = len(work.draft.lost)
+    strange = sum(not is_known_word(left.key) for left in draft.lost)
     if told or work.program is not None or strange < MOST_STRANGE:
         return
     names = ", ".join(source.name for source in work.files.named)
-    message = f"looks like a file of {work.styles[-1]}, which reads none of its {strange} keys"
-    raise refusal("style-unknown", names, message, f"`--as {work.styles[-1]}` reads it as such")
+    style = work.styles[-1]
+    message = f"looks like a file of {style}, with {strange} keys of which dsforge reads none"
+    raise refusal("style-unknown", names, message, f"`dsforge import --as {style}` reads it")
 
 
 def _names(sources: Iterable[Source]) -> tuple[str, ...]:
@@ -237,7 +239,7 @@ def _chosen(work: Work, script: Script, source: Source) -> tuple[Launch, Style] 
     """The command that trains: the one whose flags say the most, the first of equals."""
     best: tuple[int, Launch, Style] | None = None
     trains = 0
-    for launch in launches(script.commands):
+    for launch in _commands(work, script):
         settings = _quietly(work, launch, source)
         style = style_of_launch(work, launch, settings)
         if style is None:
@@ -253,6 +255,14 @@ def _chosen(work: Work, script: Script, source: Source) -> tuple[Launch, Style] 
         message = f"{trains} commands train; the one that says the most is read"
         work.draft.problem("commands-many", message, source.place(line))
     return best[1], best[2]
+
+
+def _commands(work: Work, script: Script) -> list[Launch]:
+    """What may train. Where a person says whose it is, idle ones only where there is no other."""
+    found = list(launches(script.commands))
+    if work.program is None:
+        return found
+    return [launch for launch in found if idle_command(launch) is None] or found
 
 
 def _read_started(work: Work, script: Script, source: Source) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dsforge.errors import quoted
 from dsforge.importing.forms import Source
 from dsforge.importing.idle import TRAINING, idle_command, idle_file, idle_settings, is_training
 from dsforge.importing.shell.expansion import is_unknown
@@ -87,7 +88,7 @@ def program_of(name: str | None) -> Style | None:
     found = next((style for style in STYLES if style.name == name), None)
     if found is None:
         names = ", ".join(sorted({style.name for style in STYLES}))
-        raise refusal("style-name", "program", f"{name[:60]!r} is not a name", f"one of: {names}")
+        raise refusal("style-name", "program", f"{quoted(name)} is not a name", f"one of: {names}")
     return found
 
 
@@ -116,7 +117,7 @@ def style_of_file(work: Work, source: Source) -> Style | None:
 
 def style_of_launch(work: Work, launch: Launch, settings: Settings) -> Style | None:
     """Whose program a command launches, by its launcher, its name, or its flags."""
-    idle = idle_command(launch)
+    idle = idle_command(launch) if work.program is None else None
     if idle is not None:
         work.passed.idle.append(idle)
         return None

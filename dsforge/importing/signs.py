@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from dsforge.importing.parts.trainer_keys import ARGUMENTS
 from dsforge.importing.styles import (
     accelerate,
     axolotl,
@@ -51,6 +52,9 @@ _BLOCK = words(  # of Lightning's `Trainer`
     "trainer.sync_batchnorm trainer.enable_progress_bar trainer.default_root_dir trainer.plugins"
 )
 _OTHERS_BATCH = words("train_batch_size micro_train_batch_size model_family pipeline_group_size")
+
+
+DEEPEST = 3  # blocks of a key that any sign has
 
 
 class Foreign(NamedTuple):
@@ -288,12 +292,23 @@ SIGNS: tuple[Sign, ...] = (  # the first that holds decides; `*.key` is a key at
 )
 
 
+VOCABULARY = ARGUMENTS.union(*(sign.keys | sign.needs | sign.style.keys for sign in SIGNS))
+
+
+def is_known_word(key: str) -> bool:
+    """Whether a key, or the argument that it is in, is a word of a program that is read."""
+    return key in VOCABULARY or key.partition(".")[0] in ARGUMENTS
+
+
 def _keys_of(settings: Settings) -> frozenset[str]:
-    """All keys, the blocks that they are in, and `*.key` for a key at any depth."""
+    """All keys, the blocks that they are in, and `*.key` for a key at any depth.
+
+    Of a deep key, only as many blocks as a sign has: all of them are bytes by the square.
+    """
     found: set[str] = set()
     for key in settings.keys:
-        *blocks, last = key.split(".")
-        found |= {key, "*." + last}
+        *blocks, _ = key.split(".", DEEPEST)
+        found |= {key, "*." + key.rpartition(".")[2]}
         found |= {".".join(blocks[: end + 1]) for end in range(len(blocks))}
     return frozenset(found)
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 MOST_KEYS = 20_000
+MOST_LETTERS = 8_000_000  # of all keys together: each repeats the names of its blocks
 LONGEST_SHOWN = 80  # characters of a value in a message
 AUTO = "auto"
 TRUE = frozenset(("true", "yes", "on", "1", "t", "y"))
@@ -148,6 +149,11 @@ class Settings:
                 if key == name or key.startswith(name + "."):
                     self._read(key)
 
+    def pass_over_all(self) -> None:
+        """Count every key as read."""
+        for key in self._values:
+            self._read(key)
+
     def _read(self, name: str) -> None:
         """Count a key as read, here and where it comes from."""
         self._used.add(name)
@@ -194,7 +200,8 @@ def flat(root: Any, place: Any) -> dict[str, Value]:
     """
     found: dict[str, Value] = {}
     waiting: list[tuple[tuple[Any, ...], Any]] = [((), root)]
-    while waiting and len(found) < MOST_KEYS:
+    letters = 0
+    while waiting and len(found) < MOST_KEYS and letters < MOST_LETTERS:
         loc, value = waiting.pop()
         if isinstance(value, Mapping):
             waiting += [((*loc, key), inner) for key, inner in reversed(list(value.items()))]
@@ -205,7 +212,9 @@ def flat(root: Any, place: Any) -> dict[str, Value]:
             waiting += inner[:MOST_KEYS]
             value = [one for one in value if not isinstance(one, dict | list)]
         if loc:
-            found[".".join(map(str, loc))] = Value(value, place(loc))
+            key = ".".join(map(str, loc))
+            letters += len(key)
+            found[key] = Value(value, place(loc))
     return found
 
 

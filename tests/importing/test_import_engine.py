@@ -179,6 +179,23 @@ def test_devices_that_a_script_counts(count: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("line", "count"),
+    [
+        ("echo -n 0,1,2,3 | tr ',' '\\n' | wc -l", 3),
+        ("echo -ne '0,1,2,3' | tr ',' '\\n' | wc -l", 3),
+        ("echo -e 0,1,2,3 | tr ',' '\\n' | wc -l", 4),
+        ("echo -n 0,1,2,3 | awk -F, '{print NF}'", 4),
+        ("echo 0,1 2,3 | tr ',' '\\n' | wc -l", 3),
+    ],
+)
+def test_a_list_without_an_end_of_line_is_counted_as_the_shell_does(line: str, count: int) -> None:
+    """`wc -l` counts ends of lines, and `echo -n` writes none."""
+    text = f"torchrun --nproc_per_node $({line}) t.py {HF}"
+
+    assert of_script(text).setup.gpus_per_node == count
+
+
+@pytest.mark.parametrize(
     "style", [HF, "--finetuning_type lora --cutoff_len 8 --template t --dataset d"]
 )
 def test_a_ds_config_as_text_is_read(style: str) -> None:

@@ -42,6 +42,19 @@ BOMBS = {
     "documents.sh": "cat <<E\n" * 5_000,
     "sources.sh": "source sources.sh\n" * 100,
     "arithmetic.sh": "A=$((" + "(" * 10_000 + "1" + "))\n",
+    "levels.json": '{"' + ".".join("a" * 200_000) + '": 1}',
+    "levels.yaml": "? " + ".".join("a" * 200_000) + "\n: 1\n",
+    "levels-of-block.json": '{"per_device_train_batch_size": 1, "save_strategy": "no", '
+    '"deepspeed": {"' + ".".join("a" * 200_000) + '": 1}}',
+    "keys-of-block.json": '{"per_device_train_batch_size": 1, "save_strategy": "no", '
+    '"deepspeed": {"zero_optimization": {"stage": 2}, '
+    + ", ".join(f'"k{n}": 1' for n in range(20_000))
+    + "}}",
+    "long-block.json": '{"per_device_train_batch_size": 1, "save_strategy": "no", "'
+    + "p" * 200_000
+    + '": {'
+    + ", ".join(f'"k{n}": 1' for n in range(20_000))
+    + "}}",
     "nul.yaml": "base_model: x\x00y\nadapter: lora\n",
 }
 

@@ -179,15 +179,64 @@ def test_a_name_that_is_none_is_refused() -> None:
     assert "axolotl" in caught.value.problems[0].hint
 
 
+@pytest.mark.parametrize("name", [5, "x" * 500, "a\nb", b"trl", ["trl"]])
+def test_any_value_that_is_no_name_is_refused(name: object) -> None:
+    """Whatever its type, in one line."""
+    with pytest.raises(SpecError) as caught:
+        read_setup(Files({"a.yaml": "seed: 1\n"}), name)  # type: ignore[arg-type]
+    (problem,) = caught.value.problems
+    assert problem.rule == "style-name"
+    assert "\n" not in problem.message
+    assert len(problem.message) < 100
+
+
+def test_the_way_out_is_a_command_that_there_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`--as` is a flag of `dsforge import` alone; `--from` of others says so."""
+    own = tmp_path / "own.yaml"
+    own.write_text("seed: 1\n")
+    for words in (["import", str(own)], ["estimate", "--from", str(own), "--gpu", "h100-80gb"]):
+        with pytest.raises(SystemExit):
+            main(words)
+        assert "`dsforge import --as NAME`" in capsys.readouterr().err
+
+
 def test_what_only_looks_like_a_programs_file_is_refused() -> None:
     """Where none of many keys is one that the program reads, its defaults say nothing."""
     strange = "".join(f"own_key_{number}: {number}\n" for number in range(20))
     own = "dataset_mixer_list: a 1.0\n" + strange
     message = refused(own)
 
-    assert message == "looks like a file of open-instruct, which reads none of its 21 keys"
+    assert message == (
+        "looks like a file of open-instruct, with 20 keys of which dsforge reads none"
+    )
     assert read_setup(Files({"a.yaml": own}), "open-instruct").lost
     assert read_texts({"a.yaml": f"learning_rate: 1e-5\n{own}"}).lost
+
+
+OWN_WORDS = (  # of TrainingArguments, none of them with a field in the setup
+    *("save_strategy", "eval_strategy", "logging_strategy", "save_steps", "eval_steps"),
+    *("logging_steps", "save_total_limit", "load_best_model_at_end", "metric_for_best_model"),
+    *("hub_model_id", "hub_strategy", "push_to_hub", "dataloader_num_workers", "ddp_timeout"),
+    *("remove_unused_columns", "disable_tqdm", "log_level", "seed", "report_to", "run_name"),
+)
+
+
+@given(st.sets(st.sampled_from(OWN_WORDS[3:])), st.sampled_from(("", "model_name_or_path: m/n\n")))
+def test_a_file_in_the_words_of_its_program_is_shown(keys: set[str], model: str) -> None:
+    """However few of them have a field: its program reads them, and its defaults hold."""
+    text = "".join(f"{key}: 1\n" for key in (*OWN_WORDS[:3], *sorted(keys)))
+    assert read_texts({"a.yaml": model + text}).style == "transformers"
+
+
+def test_a_file_that_names_its_model_is_shown() -> None:
+    """Whatever else is in it."""
+    strange = "".join(f"own_key_{number}: {number}\n" for number in range(30))
+    found = read_texts(
+        {"a.yaml": f"model_name_or_path: m/n\nsave_strategy: no\n{strange}eval_strategy: no\n"}
+    )
+    assert found.setup.model == "m/n"
 
 
 IDLE = {
@@ -206,6 +255,15 @@ IDLE = {
     "--hidden-size 64 --num-attention-heads 8 --seq-length 128",
     "predictions": "torchrun t.py --output_dir o --per_device_train_batch_size 1 --do_predict",
 }
+HF_FLAGS = "--output_dir o --per_device_train_batch_size 1"
+ALSO_TRAIN = (
+    *("prepare_and_train", "convert_and_train", "generate_train_model", "evaluate_then_sft"),
+    *("generation_finetuning", "prepare-and-finetune-model", "eval_train", "train", "run_train"),
+)
+ONLY_PREPARE = (
+    *("convert_sft_data", "generate_train_data", "prepare_dpo_dataset", "merge_and_export"),
+    *("evaluate_then_convert", "prepare", "run_eval", "eval_sft_model"),
+)
 SFT = "NPROC_PER_NODE=4 swift sft --model m/n --dataset d --per_device_train_batch_size 2"
 
 
@@ -213,6 +271,29 @@ SFT = "NPROC_PER_NODE=4 swift sft --model m/n --dataset d --per_device_train_bat
 def test_a_command_that_does_not_train_is_not_priced_as_training(command: str) -> None:
     """One line says what it does instead."""
     assert refused(f"#!/bin/bash\n{command}\n", "run.sh").startswith("nothing in it trains: ")
+
+
+@pytest.mark.parametrize("name", ALSO_TRAIN)
+def test_a_script_that_prepares_and_trains_is_read(name: str) -> None:
+    """By its last word, or by one behind `and` and `then`."""
+    assert read_texts({"run.sh": f"torchrun {name}.py {HF_FLAGS}\n"}).style == "transformers"
+
+
+@pytest.mark.parametrize("name", ONLY_PREPARE)
+def test_a_script_that_only_prepares_is_not_read(name: str) -> None:
+    """A word of training before its last one says what for."""
+    text = f"torchrun {name}.py {HF_FLAGS}\n"
+    assert refused(text, "run.sh") == f"nothing in it trains: {name}.py"
+
+
+@pytest.mark.parametrize("command", [text for name, text in IDLE.items() if name != "predictions"])
+def test_a_person_may_say_whose_an_idle_command_is(command: str) -> None:
+    """`--as NAME` reads it, but none that stands beside one that may train."""
+    read_setup(Files({"run.sh": f"{command}\n"}), "transformers")
+    found = read_setup(Files({"run.sh": f"{command} --a 1 --b 2 --c 3\n{SFT}\n"}), "ms-swift")
+
+    assert (found.setup.micro_batch_size, found.setup.gpus_per_node) == (2, 4)
+    assert [problem.rule for problem in found.problems] == []
 
 
 @pytest.mark.parametrize("command", IDLE.values(), ids=IDLE)

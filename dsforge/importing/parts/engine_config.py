@@ -176,6 +176,6 @@ def _read_on(draft: Draft, settings: Settings) -> None:
         "optimizer", "fp16", "bf16", "bfloat16", "gradient_clipping", "steps_per_print",
         "wall_clock_breakdown", f"{ZERO}.offload_optimizer", f"{ZERO}.offload_param",
     )  # fmt: skip
-    for key, value in list(settings.unread()):
+    for key, value in settings.unread():
         draft.lose(key, value)
-        settings.pass_over(key)
+    settings.pass_over_all()

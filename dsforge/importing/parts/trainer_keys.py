@@ -13,7 +13,7 @@ from dsforge.importing.parts.optimizers import say_optimizer
 from dsforge.importing.parts.precisions import say_switches
 from dsforge.importing.parts.sharding import say_fsdp, say_reduction, say_words
 from dsforge.importing.values import Settings, Value
-from dsforge.importing.work import Work
+from dsforge.importing.work import Work, words
 
 SOURCE = "transformers training_args.py, TrainingArguments"
 TYPES = ("torch_dtype", "dtype", "model_dtype", "model_init_kwargs.torch_dtype", "precision")
@@ -28,6 +28,34 @@ TOWER_FROZEN = ("freeze_vision_tower", "freeze_vit", "freeze_vision_model", "fre
 TOWER_TRAINED = ("tune_mm_vision", "tune_vision")
 PROJECTOR_FROZEN = ("freeze_multi_modal_projector", "freeze_aligner", "freeze_mlp")
 PROJECTOR_TRAINED = ("tune_mm_mlp",)
+ARGUMENTS = words(  # all names of TrainingArguments, of any release since 4.0
+    "output_dir per_device_train_batch_size num_train_epochs max_steps learning_rate "
+    "lr_scheduler_type lr_scheduler_kwargs warmup_steps warmup_ratio optim optim_args "
+    "weight_decay adam_beta1 adam_beta2 adam_epsilon adafactor optim_target_modules "
+    "gradient_accumulation_steps average_tokens_across_devices max_grad_norm "
+    "label_smoothing_factor bf16 fp16 fp16_opt_level half_precision_backend fp16_backend "
+    "bf16_full_eval fp16_full_eval tf32 gradient_checkpointing gradient_checkpointing_kwargs "
+    "torch_compile torch_compile_backend torch_compile_mode use_liger_kernel "
+    "liger_kernel_config neftune_noise_alpha torch_empty_cache_steps auto_find_batch_size "
+    "logging_dir logging_strategy logging_steps logging_first_step log_on_each_node "
+    "logging_nan_inf_filter include_tokens_per_second include_num_input_tokens_seen log_level "
+    "log_level_replica disable_tqdm report_to run_name evaluation_strategy eval_strategy "
+    "eval_steps eval_delay per_device_eval_batch_size per_gpu_train_batch_size "
+    "per_gpu_eval_batch_size prediction_loss_only eval_on_start eval_do_concat_batches "
+    "eval_use_gather_object eval_accumulation_steps include_inputs_for_metrics "
+    "include_for_metrics batch_eval_metrics overwrite_output_dir save_only_model save_strategy "
+    "save_steps save_on_each_node save_safetensors save_total_limit push_to_hub hub_token "
+    "hub_private_repo hub_model_id hub_strategy hub_always_push hub_revision "
+    "load_best_model_at_end metric_for_best_model greater_is_better ignore_data_skip "
+    "restore_callback_states_from_checkpoint full_determinism seed data_seed use_cpu no_cuda "
+    "use_mps_device jit_mode_eval use_ipex accelerator_config parallelism_config past_index "
+    "dataloader_drop_last dataloader_num_workers dataloader_pin_memory "
+    "dataloader_persistent_workers dataloader_prefetch_factor remove_unused_columns label_names "
+    "group_by_length length_column_name ddp_find_unused_parameters ddp_bucket_cap_mb "
+    "ddp_broadcast_buffers ddp_backend ddp_timeout fsdp fsdp_config fsdp_min_num_params "
+    "fsdp_transformer_layer_cls_to_wrap deepspeed debug skip_memory_metrics do_train do_eval "
+    "do_predict resume_from_checkpoint local_rank ray_scope torchdynamo"
+)
 MODELS = ("model_name_or_path", "base_model", "model", "model_id", "model_path", "pretrained_model")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import takewhile
 
 from dsforge.importing.shell.conditions import holds, is_test
 from dsforge.importing.shell.expansion import UNSET, Variables, is_unknown, unknown
@@ -16,6 +17,7 @@ COUNTING = re.compile(
     r"\|\s*tr\s+(['\"]?),\1\s+['\"]\\n['\"]\s*\|\s*wc\s+-l\s*$"
     r"|\|\s*awk\s+-F\s*['\"]?,['\"]?\s+'\{\s*print NF;?\s*\}'\s*$"
 )
+OPTION = re.compile(r"-[neE]+")  # of `echo`
 RESOLVING = ("realpath", "readlink")
 
 
@@ -26,8 +28,8 @@ def answered(command: str, variables: Variables) -> str | None:
     words = tokens(command)
     pipes = [at for at, token in enumerate(words) if token.text == "|"]
     if pipes:
-        end = words[pipes[0] - 1]
-        return _counted(variables.whole(end.text), command) if words[0].text == "echo" else None
+        shown = [variables.whole(token.text) for token in words[: pipes[0]]]
+        return _counted(shown[1:], command) if shown[:1] == ["echo"] else None
     lines = Parser(words).script()
     nodes = [line.node for line in lines]
     simple = [node for node in nodes if isinstance(node, Simple)]
@@ -39,11 +41,18 @@ def answered(command: str, variables: Variables) -> str | None:
     return _folder(said)
 
 
-def _counted(listed: str, command: str) -> str | None:
-    r"""How many parts of a list are counted: `echo $CUDA_VISIBLE_DEVICES | tr ',' '\n' | wc -l`."""
-    if is_unknown(listed) or not COUNTING.search(command):
+def _counted(said: list[str], command: str) -> str | None:
+    r"""How many parts of a list are counted: `echo $CUDA_VISIBLE_DEVICES | tr ',' '\n' | wc -l`.
+
+    `wc` counts ends of lines: after `echo -n` the last part has none.
+    """
+    options = list(takewhile(OPTION.fullmatch, said))
+    listed = " ".join(said[len(options) :])
+    counting = COUNTING.search(command)
+    if is_unknown(listed) or counting is None:
         return None
-    return str(len(listed.split(",")))
+    is_unended = "wc" in counting[0] and any("n" in option for option in options)
+    return str(len(listed.split(",")) - is_unended)
 
 
 def _echoed(joints: list[str], said: list[list[str]]) -> str | None:
