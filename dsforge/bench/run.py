@@ -110,7 +110,7 @@ def prepare_cell(bench: Bench, cell: Cell) -> Path:
     shutil.rmtree(folder, ignore_errors=True)
     planned = cell.variant in SPLIT  # `gen` writes no config of it
     for name in (*COPIED, *(() if planned else (cell.config,))):
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        _make((folder / name).parent)
         _copy(bench.run / name, folder / name)
     if planned:
         (folder / cell.config).parent.mkdir(exist_ok=True)
@@ -119,6 +119,15 @@ def prepare_cell(bench: Bench, cell: Cell) -> Path:
     text = json.dumps(cell_job(bench, cell).model_dump(mode="json"), indent=2, ensure_ascii=False)
     (folder / "train.yaml").write_text(text + "\n", encoding="utf-8")  # JSON is YAML
     return folder
+
+
+def _make(folder: Path) -> None:
+    """A folder, with those above it. Raises DsforgeError."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        message = f"{folder} cannot be created: {error.strerror}"
+        raise DsforgeError(message, "choose another --out") from error
 
 
 def _copy(source: Path, target: Path) -> None:

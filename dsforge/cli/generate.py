@@ -48,7 +48,9 @@ def generate(
     seconds from the prompt to the last character, the mean of five runs for each length.
     """
     from dsforge.errors import DsforgeError
+    from dsforge.reading.source import path_of
 
+    path_of(model, "MODEL")
     if prompt is None and prompts is None and not timed:
         raise DsforgeError("there are no prompts", "use --prompt, --prompts FILE, or --time")
     from dsforge.train.model.generation import Speaker, read_questions

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 SPEC, CLUSTER, RUN = "dsforge.yaml", "cluster.yaml", "run"
 DATA_SUFFIXES = (".jsonl", ".parquet")
 SHOWN_FILES = 8
+OTHER = "name another folder"
 HEAD = """\
 # A training job, as `dsforge init` wrote it. After a change, in this folder:
 #   dsforge gen --spec dsforge.yaml --out run
@@ -79,11 +80,19 @@ def init(
     choices = methods(spec)
     _show_methods(choices)
     spec = with_method(spec, _chosen(choices, method, asks=asks))
-    folder.mkdir(parents=True, exist_ok=True)
+    _make(folder)
     save(folder / CLUSTER, _yaml(machine))
     save(folder / SPEC, HEAD + _yaml(_seen_from(folder, spec)))
     note(f"wrote {folder / SPEC} and {folder / CLUSTER}\n")
     _generate(folder, force=force)
+
+
+def _make(folder: Path) -> None:
+    """The folder, with those above it. Raises DsforgeError."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DsforgeError(f"{folder} cannot be created: {error.strerror}", OTHER) from error
 
 
 def _check_free(folder: Path, *, force: bool) -> None:
@@ -91,7 +100,7 @@ def _check_free(folder: Path, *, force: bool) -> None:
     found = [name for name in (SPEC, CLUSTER) if os.path.lexists(folder / name)]
     if found and not force:
         message = f"{folder / found[0]} exists"
-        raise DsforgeError(message, "`--force` overwrites it; or name another folder")
+        raise DsforgeError(message, f"`--force` overwrites it; or {OTHER}")
 
 
 def _machine(cluster: Path | None, gpu: str | None, gpus_per_node: int | None) -> dict[str, Any]:

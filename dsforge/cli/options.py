@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial, wraps
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from dsforge.cli.paths import NamedPath
 from dsforge.errors import DsforgeError, SpecError
 
 SIZED = ("seq_len", "global_batch", "micro_batch")  # fields that may end in k
+WHOLE_REQUESTS = ("plan", "gen", "estimate")  # commands whose flags say all there is to a request
 
 
 def with_flags(command: Callable[..., None]) -> Callable[..., None]:
@@ -39,15 +40,21 @@ def _check_numbers(flags: Flags, ds_config: Path | None) -> None:
     unread = {field: v.error for field, v in flags._asdict().items() if isinstance(v, Unread)}
     if not unread:
         return
+    said = [error.format_message() for error in unread.values()]
+    if click.get_current_context().info_name in WHOLE_REQUESTS:
+        read = {field: value for field, value in flags._asdict().items() if field not in unread}
+        said += _problems_of(Flags(**read), ds_config)
+    raise click.UsageError("\n".join(said), next(iter(unread.values())).ctx)
+
+
+def _problems_of(flags: Flags, ds_config: Path | None) -> Iterator[str]:
+    """What is wrong with a request."""
     from dsforge.cli.asked import to_request
 
-    said = [error.format_message() for error in unread.values()]
     try:
-        read = {field: value for field, value in flags._asdict().items() if field not in unread}
-        to_request(Flags(**read), ds_config)
+        to_request(flags, ds_config)
     except DsforgeError as error:
-        said += map(str, error.problems if isinstance(error, SpecError) else (error.message,))
-    raise click.UsageError("\n".join(said), next(iter(unread.values())).ctx)
+        yield from map(str, error.problems if isinstance(error, SpecError) else (error.message,))
 
 
 def _kind(field: str) -> dict[str, Any]:

@@ -117,7 +117,8 @@ class Footprint(NamedTuple):
         if self.loaded and loading > moment:
             moment, parts, buffers = loading, (0.0, 0.0, 0.0), buffers + loading
         blocks = self._unjoined((at_loss, at_work, at_end), moment)
-        found = self._peak(parts, buffers, moment, self._waiting(batching, tokens), blocks)
+        waiting = self._waiting(batching, tokens)
+        found = self._peak(parts, buffers, moment, waiting=waiting, step_blocks=blocks)
         if self.least_head is None:
             return found
         least = early + saved + self.least_head.at(tokens)
@@ -129,6 +130,7 @@ class Footprint(NamedTuple):
         parts: tuple[float, float, float],
         buffers: float,
         moment: float,
+        *,
         waiting: float,
         step_blocks: float,
     ) -> Peak:

@@ -15,6 +15,7 @@ from dsforge.programs.converters import converter_of
 from dsforge.specs import ModelSpec
 
 PRETRAIN = "pretrain_gpt.py"
+TOKENIZES = "Megatron-LM's `tools/preprocess_data.py`"
 CLEARLY_FASTER = 0.9  # a step that takes this share of another's is worth a word
 
 
@@ -74,14 +75,12 @@ def _converted(request: Request) -> str:
     """What converts weights and rows; that nothing converts the weights."""
     name, data = request.model.name, request.workload.data
     tool = converter_of(request.model.model_type)
-    rows = ""
-    if data is not None:
-        rows = f" and tokenize {file_name(data.train)} with its `tools/preprocess_data.py`"
+    rows = "" if data is None else f"tokenize {file_name(data.train)} with {TOKENIZES}"
     if tool is None:
-        return f"nothing converts the weights of {name} for Megatron-LM{rows and f'; {rows[5:]}'}"
+        said = f"nothing converts the weights of {name} for Megatron-LM"
+        return f"{said}; {rows}" if rows else said
     how = f"convert the weights of {name} with {tool.tool} and set PRETRAINED_PATH to the result"
-    rows = rows.replace(" its ", " Megatron-LM's ")
-    return f"before the launch, {how}{rows}"
+    return f"before the launch, {how}" + (f" and {rows}" if rows else "")
 
 
 def _otherwise(model: ModelSpec) -> str:

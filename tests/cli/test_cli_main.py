@@ -120,6 +120,17 @@ def test_flags_that_are_no_numbers_hide_no_other_problem() -> None:
         assert answer.stderr.count(name) == 1
 
 
+def test_a_number_that_is_none_is_all_that_is_said_where_files_say_the_rest(tmp_path: Path) -> None:
+    """The flags of `import` and `rehearse` are no whole request: nothing is missing in them."""
+    script = tmp_path / "run.sh"
+    script.write_text("torchrun --nproc_per_node=4 train.py --output_dir o --bf16\n")
+    for command in (("import", str(script)), ("rehearse", "--model", "gpt2", "--world-size", "8")):
+        answer = typed(*command, "--micro-batch", "x")
+
+        assert answer.exit_code == 2
+        assert "missing" not in answer.stderr
+
+
 def test_the_shell_completes_commands_and_options() -> None:
     """Click's completion sees the commands and, behind one, its options."""
     commands = typed(_DSFORGE_COMPLETE="bash_complete", COMP_WORDS="dsforge pl", COMP_CWORD="1")
