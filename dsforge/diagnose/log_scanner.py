@@ -121,8 +121,6 @@ def scan(chunks: Iterable[bytes], file: str, rules: Rulebook) -> Scan:
     hits = sorted(scanner.hits, key=lambda hit: hit.line)
     lines = scanner.lines_before + held.count(b"\n")
     text = bytes(held).decode("utf-8", "replace") if scanner.is_whole(held) else ""
-    if text and "\n" not in text.strip():  # one line alone is what its reporter asks about
-        hits = [hit._replace(form="error") if hit.form == "plain" else hit for hit in hits]
     return Scan(file, tuple(hits), scanner.success_line, lines, scanner.progress_line, text)
 
 

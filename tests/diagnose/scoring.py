@@ -32,7 +32,7 @@ BATCHES = tuple(
     "twentyseventh twentyeighth twentyninth thirtieth thirtyfirst thirtysecond "
     "thirtythird thirtyfourth thirtyfifth thirtysixth thirtyseventh thirtyeighth "
     "thirtyninth fortieth fortyfirst fortysecond fortythird "
-    "fortyfourth fortyfifth fortysixth fortyseventh".split()
+    "fortyfourth fortyfifth fortysixth fortyseventh fortyeighth".split()
 )
 KEPT = ("seventh_kept",)  # no rule was written from these before `tenth`
 PARTS = range(20)  # of the failures; one is changed and read again at every commit, others slow
@@ -185,6 +185,12 @@ the cause (76 %; 54 before), two named another cause, none with 0.7 or more. In 
 to the messages that users meet most had been held against about 1,800 situations that five people
 wrote down first, by what the text says beyond the message. What is left are messages of one
 program each, and general rules that name the kind.
+
+`fortyeighth` was made and judged as that one, after its misses, two more audits and messages
+without their exception had been mended: 62 of the 84 right whose text tells the cause (74 %; the
+release before 58), six named another cause, none with 0.7 or more. So 74 to 76 % is what this way
+of writing rules reaches on error texts that nobody has seen. Of 22 healthy or unrelated texts two
+had a cause, both pull requests: text in the hunks of a diff is no log since.
 
 ## On failures kept aside
 

@@ -263,10 +263,3 @@ def test_what_no_card_could_hold_is_said() -> None:
     message = diagnose_text(OOM.format(26, 22, 1))[0].message
 
     assert "more than the whole device has, 24.0 GiB" in message
-
-
-@pytest.mark.parametrize("line", ["/bin/sh: nvcc: not found", "/bin/sh: 1: nvcc: not found"])
-def test_one_line_alone_is_what_its_reporter_asks_about(line: str) -> None:
-    """Among others it may be a check that a healthy program made."""
-    assert first(line) == first(f"{line}\n") == "op-no-toolkit"
-    assert first(f"checking for compilers\n{line}\nusing the CPU\n") == ""
