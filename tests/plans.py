@@ -6,6 +6,7 @@ from typing import Any
 
 from dsforge import catalog
 from dsforge.constraints import case_of
+from dsforge.constraints.inputs import OPTIMIZERS
 from dsforge.constraints.megatron import NO_ADAPTERS, pretrain_gpt
 from dsforge.errors import Problem
 from dsforge.estimate.memory import HostMemory, MemoryEstimate, MemoryTerms
@@ -205,6 +206,9 @@ def _megatron(model: ModelSpec, on: ClusterSpec, work: Workload) -> Variant:
     """The Megatron variant, where pretrain_gpt.py can build the model."""
     if work.method == "lora":
         return Variant(name="megatron", priced=None, problems=(NO_ADAPTERS,))
+    if work.optimizer not in OPTIMIZERS["megatron"]:
+        problem = Problem("optimizer", f"optimizer={work.optimizer} is not available")
+        return Variant(name="megatron", priced=None, problems=(problem,))
     strategy = megatron_strategy(on)
     problem = pretrain_gpt(case_of(model, on, work, strategy))
     if problem is not None:

@@ -78,10 +78,12 @@ class Kept(click.ParamType[Any]):
         self.kind, self.name = kind, kind.name
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The number, or why there is none."""
+        """The number, or why there is none. Raises where another option was taken for the value."""
         try:
             return self.kind.convert(value, param, ctx)
         except click.BadParameter as error:
+            if str(value).startswith("--"):
+                raise
             return Unread(error)
 
 

@@ -2,7 +2,7 @@
 
 Files and bytes are counted, and never seconds: a busy machine finds what an idle one finds. The
 bytes of a file count by how long lint needs for them at most, so that a tree that somebody made
-for it ends after minutes.
+for it ends after about two minutes. The bounds hold for each folder that is named.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from dsforge.importing.marks import Flaw
 from dsforge.lint.reading.document import Document
 from dsforge.lint.reading.kind import OTHER_TEXTS, SCRIPTS
 from dsforge.lint.reading.telling import CERTAIN_NAME
+from dsforge.units import MIB
 from dsforge.walk import Walk
 
 MAX_BYTES = 512 * 1024  # of one file; a config has a few KB
 MOST_FILES = 20_000
-MOST_BYTES = 256 * 1024 * 1024  # of files of JSON, which are read the fastest
-TIMES_OTHERS = 4  # as much as the same bytes of JSON: YAML and scripts
-TIMES_CHECKED = 8  # a file of a known kind, which all rules look at
+MOST_BYTES = 64 * MIB  # of files of JSON, which are read the fastest
+TIMES_OTHERS = 3  # as much as the same bytes of JSON: YAML and scripts
+TIMES_CHECKED = 1  # as much once more: a file of a known kind, which all rules look at
 SUFFIXES = (".json", ".yaml", ".yml", *SCRIPTS)
 NAMES = ("hostfile", ".deepspeed_env", "args.txt")
 SKIPPED = {".git", "node_modules", "__pycache__", ".venv", "venv", ".mypy_cache", ".ruff_cache"}
@@ -43,7 +44,7 @@ class Bounds:
 
     def __init__(self) -> None:
         self.left_out: list[Document] = []
-        self._files, self._bytes = MOST_FILES, MOST_BYTES
+        self._files, self._bytes, self._looked = MOST_FILES, MOST_BYTES, 0
 
     def found(self, paths: Iterable[Path]) -> Iterator[Found]:
         """The named files, and files with known names below the named folders.
@@ -62,6 +63,7 @@ class Bounds:
 
     def _below(self, folder: Path) -> Iterator[Found]:
         """The files of a known kind below a folder."""
+        self._files, self._bytes, self._looked = MOST_FILES, MOST_BYTES, 0
         walk = Walk(folder, SKIPPED.__contains__)
         for entry in walk:
             if not is_looked_at(entry.name) or not entry.is_file(follow_symlinks=False):
@@ -83,10 +85,12 @@ class Bounds:
         if self._files <= 0:
             return f"{MOST_FILES:,} files"
         if self._bytes <= 0:
-            return f"{MOST_BYTES >> 20} MiB"
+            return f"{self._looked / MIB:.3g} MiB of files"
         times = 1 if entry.name.endswith(".json") else TIMES_OTHERS
+        size = min(_size(entry), MAX_BYTES)
         self._files -= 1
-        self._bytes -= times * min(_size(entry), MAX_BYTES)
+        self._bytes -= times * size
+        self._looked += size
         return ""
 
     def _leave_out(self, folder: Path, what: str, fix: str = WAY_OUT) -> None:

@@ -87,7 +87,7 @@ def value_at(file: CheckedFile, loc: Loc) -> Any:
         return UNCERTAIN
     if file.document.script and block in (None, FROM_CHECKPOINT):
         return UNKNOWN
-    is_size = file.document.kind == "megatron" and isinstance(block, str) and block.isdigit()
+    is_size = file.document.kind == "megatron" and isinstance(block, str) and block.isdecimal()
     return int(block) if is_size and len(block) <= MOST_DIGITS else block
 
 

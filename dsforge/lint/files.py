@@ -58,7 +58,7 @@ def release_named(text: str | None) -> tuple[Releases, Release]:
     known = frozen()
     parts = (text or known.last).split(".")
     asked = number(".".join(parts))
-    if not all(part.isdigit() for part in parts) or not asked:
+    if not all(part.isdecimal() for part in parts) or not asked:
         raise DsforgeError(f"`--deepspeed` (={text!a}) is not a release", "such as 0.16.4 or 0.16")
     if asked < number(known.names[0]) or asked[:2] > number(known.last)[:2]:
         hint = f"`--deepspeed {INSTALLED}` uses the installed release"

@@ -128,7 +128,7 @@ def base(
         offload_optimizer=offloads[0],
         offload_parameters=offloads[1],
         recompute=said_recompute(fixed) or "none",
-        virtual_stages=fixed.virtual_stages or 1,
+        virtual_stages=_judged_stages(fixed, layout),
         execution=_execution(request, layout, stage, partial=split and offloads[0] == "cpu")
         if BY_NAME[back_end].has_zero_stages
         else _of_megatron(fixed, back_end),
@@ -136,6 +136,15 @@ def base(
         and tp > 1
         and workload.sequence_length % (tp * cp) == 0,
     )
+
+
+def _judged_stages(fixed: Constraints, layout: Layout) -> int:
+    """The virtual stages that the rules judge: those that are asked for.
+
+    Others share layers out by hand (`--pipeline-model-parallel-layout`), where no count divides.
+    """
+    by_hand = fixed.software == "others" and layout.pipeline_parallel_size > 1
+    return 1 if by_hand else fixed.virtual_stages or 1
 
 
 def _splits_activations(fixed: Constraints, back_end: BackEnd, stage: ZeroStage) -> bool:

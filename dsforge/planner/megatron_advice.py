@@ -61,7 +61,7 @@ def conversion_reason(request: Request, best: Priced) -> Said | None:
     """What has to be converted before Megatron-LM can continue from trained weights."""
     work, model = request.workload, request.model
     trained = fine_tuned(request) or (work.tokens is None and model.hub_id)
-    if best.strategy.back_end != "megatron" or not trained or request.constraints.program:
+    if best.strategy.engine.has_zero_stages or not trained or request.constraints.program:
         return None
     if pretrain_gpt(case_of(model, request.cluster, work, best.strategy)) is not None:
         return None  # it cannot be built there, and that is said already

@@ -154,8 +154,8 @@ def unstated_loss_reason(request: Request, best: Priced) -> Said | None:
 def whole_logits_reason(request: Request, best: Priced) -> Said | None:
     """Why a model has the logits of a whole micro batch where they are the largest term."""
     strategy = best.strategy
-    run, ours = strategy.runs_as, strategy.back_end == "deepspeed"
-    if request.constraints.loss is not None or run.software == "others" or not ours:
+    chunked = strategy.engine.chunks_loss and strategy.runs_as.software != "others"
+    if request.constraints.loss is not None or not chunked:
         return None
     if largest_term(best.memory) != "logits" or not holds_whole_logits(request.model, split=False):
         return None

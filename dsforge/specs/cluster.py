@@ -9,6 +9,7 @@ from pydantic import BaseModel, Field
 
 from dsforge.specs.frozen import FROZEN
 from dsforge.specs.workload import Precision
+from dsforge.units import GIB
 
 LinkKind = Literal["nvlink", "xgmi", "pcie", "fabric", "ethernet", "infiniband", "memory"]
 Collective = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all"]
@@ -174,10 +175,10 @@ class NvmeSpec(BaseModel):
 # sheet, which are those of an empty disk that is cool. Of a server Samsung PM9A3 3.84 TB (PCIe 4:
 # 6.8 and 4.0 GB/s), else Samsung 960 Pro 2 TB (PCIe 3: 3.5 and 2.1 GB/s).
 SERVER_DISK = NvmeSpec(
-    path="/nvme", size_bytes=3_840 * 10**9, read_bytes_per_s=3.4e9, write_bytes_per_s=2.0e9
+    path="/nvme", size_bytes=3576 * GIB, read_bytes_per_s=3.4e9, write_bytes_per_s=2.0e9
 )
 PLAIN_DISK = NvmeSpec(
-    path="/nvme", size_bytes=2_000 * 10**9, read_bytes_per_s=1.75e9, write_bytes_per_s=1.05e9
+    path="/nvme", size_bytes=1862 * GIB, read_bytes_per_s=1.75e9, write_bytes_per_s=1.05e9
 )
 
 

@@ -152,7 +152,7 @@ def test_latent_attention_without_scaling_says_so() -> None:
         ({"rope_scaling": {"rope_type": "longrope", "factor": 4.0}}, "longrope"),
         ({"rope_scaling": {"rope_type": "dynamic", "factor": 4.0}}, "dynamic"),
         ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "yarn"),
-        ({"rope_scaling": LLAMA_31_ROPE | {"high_freq_factor": 1.0}}, "Llama 3"),
+        ({"rope_scaling": LLAMA_31_ROPE | {"high_freq_factor": 1.0}}, "frequency factors"),
         ({"model_type": "granite"}, "multipliers"),
         ({"model_type": "olmo2"}, "norms after"),
         ({"model_type": "gpt_oss", "head_dim": 128}, "clamped"),

@@ -141,3 +141,32 @@ def test_what_is_frozen_is_what_is_installed() -> None:
     site = Path(str(distribution("accelerate").locate_file("")))
 
     assert json.loads(json.dumps(script["schema"](site))) == SCHEMA
+
+
+@pytest.mark.parametrize("value", ["\u00b2", "9" * 5_000, "0x1", "1_0", "+1", " 1"])
+def test_texts_of_digits_that_are_no_number_are_a_finding(value: str, tmp_path: Path) -> None:
+    """Python calls some signs digits that `int` refuses, and refuses long numbers."""
+    config = {**SHARED, "fsdp_config": {"fsdp_sharding_strategy": value}}
+
+    assert is_refused(config, tmp_path)
+    assert any("accelerate-fsdp-value" in error for error in errors(config))
+
+
+@given(
+    key=st.sampled_from(["fsdp_sharding_strategy", "fsdp_version", "fsdp_min_num_params"]),
+    text=st.text("0123456789\u00b2\u0663\u2460 _+-", max_size=5),
+)
+def test_no_text_of_digits_stops_lint(key: str, text: str) -> None:
+    """Signs that Python calls digits, in other scripts too, and signs around them."""
+    policy = {"fsdp_auto_wrap_policy": "SIZE_BASED_WRAP"}
+    errors({**SHARED, "num_processes": text, "fsdp_config": {**policy, key: text}})
+
+
+@pytest.mark.parametrize("value", ["${N}", "{{ n }}", "<% n %>"])
+def test_a_value_that_another_program_fills_in_is_none_yet(value: str) -> None:
+    """Templates of job scripts hold placeholders, for words and numbers alike."""
+    keys = ("num_processes", "main_process_port", "machine_rank", "distributed_type")
+    block = {"fsdp_version": value, "fsdp_sharding_strategy": value, "fsdp_offload_params": value}
+
+    assert errors({**SHARED, **dict.fromkeys(keys, value)}) == []
+    assert errors({**SHARED, "fsdp_config": block}) == []

@@ -6,13 +6,13 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dsforge.findings import Finding
 from dsforge.lint.files import Against, checked, read_document, release_named
 from dsforge.lint.reading.kind import document_of
-from dsforge.lint.rules.megatron import known_flags
+from dsforge.lint.rules.megatron import SIZES, WITH_VALUES, known_flags
 
 AGAINST = Against(*release_named(None))
 SOUND = (
@@ -85,3 +85,35 @@ def test_a_file_in_a_folder_is_read_like_that(tmp_path: Path) -> None:
     path.write_text(PLAIN.replace("\n", " "))
 
     assert [f.rule for f in checked(read_document(path), AGAINST) if f.severity == "error"] == []
+
+
+SWITCH_LINES = "--no-load-optim\n8\n--bf16\n--lr 1\n--seq-length 8"
+
+
+@pytest.mark.parametrize("flag", WITH_VALUES)
+def test_a_value_on_its_own_line_belongs_to_a_flag_that_is_no_switch(flag: str) -> None:
+    """Although its name begins as those of switches do."""
+    assert "megatron-line" in {f.rule for f in found(SWITCH_LINES)}
+    assert "megatron-line" not in {
+        f.rule for f in found(SWITCH_LINES.replace("--no-load-optim", flag))
+    }
+
+
+@given(st.text("0123456789\u00b2\u0663\u2460", min_size=1, max_size=5))
+@example("\u00b2")
+@example("9" * 5_000)
+def test_no_text_of_digits_stops_lint(digits: str) -> None:
+    """Signs that Python calls digits and `int` refuses."""
+    flags = (*SIZES, "--num-experts", "--train-iters")
+    text = "\n".join(f"{flag} {digits}" for flag in flags)
+
+    assert all(f.line <= len(flags) for f in checked(document_of("a", text, "megatron"), AGAINST))
+
+
+@given(st.lists(st.sampled_from(["a", '"a b"', "0.3", "''"])))
+def test_the_values_of_a_flag_are_joined_by_single_blanks(words: list[str]) -> None:
+    """Without the quotes, and without words that only are quotes."""
+    root = document_of("args.txt", "--data-path " + "  ".join(words), "megatron").root
+    bare = [word.strip("'\"") for word in words]
+
+    assert root == {"--data-path": " ".join(filter(None, bare))}

@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 import time
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from dsforge import walk
 from dsforge.cli.main import main
 from dsforge.findings.writers import WRITERS
 from dsforge.lint import bounds
+from dsforge.units import MIB
 
 RULE = "files-left-out"
 BROKEN = '{"train_batch_size": 8, "zero_optimization": {"stage": 7}}'
@@ -201,3 +203,37 @@ def test_what_is_sound_or_filled_in_later_is_of_no_known_kind(
     (tmp_path / name).write_text(text)
 
     assert linted("--brief", tmp_path / name) == 0
+
+
+def test_each_named_folder_has_bounds_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What a large folder takes is not taken from a small one beside it, and the sum is said."""
+    for name in ("large", "small"):
+        (tmp_path / name).mkdir()
+    for number in range(9):
+        text = json.dumps({"train_batch_size": 8, "comment": "x" * 20_000})
+        (tmp_path / "large" / f"ds_config_{number}.json").write_text(text)
+    (tmp_path / "small" / "ds_config.json").write_text('{"zero_optimization": {"stage": 9}}')
+    monkeypatch.setattr(bounds, "MOST_BYTES", 200_000)
+
+    assert linted("--brief", tmp_path / "large", tmp_path / "small") == 3
+    shown = capsys.readouterr().out
+    assert shown.count(RULE) == 1
+    assert "value-choice" in shown
+    stop = re.search(r"ds_config_(\d)\.json and the files behind it, after (\S+) MiB", shown)
+    assert stop is not None
+    assert float(stop[2]) == pytest.approx(int(stop[1]) * len(text) / MIB, rel=0.01)
+
+
+def test_75_large_configs_are_all_looked_at(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They have 32 MB together, and no more of them is read than a config has."""
+    text = json.dumps({"train_batch_size": 8, "zero_optimization": {"stage": 2}})
+    for number in range(75):
+        path = tmp_path / f"ds_config_{number}.json"
+        path.write_text(text + " " * (434 * 1024 - len(text)))
+
+    assert linted("--brief", tmp_path) == 0
+    assert "75 files" in capsys.readouterr().err

@@ -42,6 +42,11 @@ HOSTILE = {
     "hostfile": ("-oProxyCommand=sh slots=1\n" * 15_000, "host-name"),
     ".deepspeed_env": ("$(reboot)=`id`;\n" * 20_000, "env-name"),
     "args.txt": ("".join(f"--tensor-model-paralel-size{n} 1\n" for n in range(9_000)), "megatron-"),
+    "words.txt": ("--num-layers x\n--data-path " + "x " * 240_000, "megatron-value"),
+    ".deepspeed_env.own": (
+        "a b=1\n" + "".join(f"A{n}=$A{n}:/x\n" for n in range(27_000)),
+        "env-name",
+    ),
     "large.json": ("x" * (1 << 20), "file-unreadable"),
     "binary.json": ("\x00\x01\x02", "file-unreadable"),
 }

@@ -80,8 +80,8 @@ def test_what_is_right_has_no_finding(name: str, text: str, rule: str) -> None:
 SAID: list[tuple[str, str, str, list[Severity]]] = [
     ("accelerate.yaml", MULTI, "accelerate-address", ["warning"]),
     ("accelerate.yaml", MULTI + "mixed_precision: bfloat16\n", "accelerate-choice", ["error"]),
-    ("accelerate.yaml", MULTI.replace("DEEPSPEED", "DEPSPEED"), "accelerate-choice", ["error"]),
-    ("accelerate.yaml", MULTI.replace("DEEPSPEED", "TP"), "accelerate-choice", ["error"]),
+    ("accelerate.yaml", MULTI.replace("DEEPSPEED", "DEPSPEED"), "accelerate-word", ["error"]),
+    ("accelerate.yaml", MULTI.replace("DEEPSPEED", "TP"), "accelerate-word", ["error"]),
     (".deepspeed_env", "MASTER_PORT=29500\n", "env-rank", ["info"]),
     (".deepspeed_env", "RANK=0\n", "env-rank", ["warning"]),
     (".deepspeed_env", "http_proxy=http://me:abc@10.0.0.9:1\n" * 2, "env-secret", ["error"]),

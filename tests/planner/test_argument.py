@@ -111,7 +111,7 @@ def test_alternatives_are_other_kinds_with_the_term_that_sets_them_apart() -> No
 
 def test_a_flip_is_what_planning_anew_gives() -> None:
     """On the network that a flip names, `choose` takes the kind that it names."""
-    request = ask()
+    request = ask(inter="50gbe")
     found = flips(request, choice(request, fitting(Explorer(request))), KNOWN)
     flip = next(flip for flip in found if flip.axis == "inter_node")
     link = catalog.link(flip.change.split(" instead of ")[0])

@@ -229,7 +229,7 @@ def demands(one: Strategy) -> tuple[Any, ...]:
         one.offload_optimizer == "cpu",
         stages > 1 or (tensor > 1 and not megatron),
         megatron,
-        0 if megatron else one.zero_stage,
+        not megatron and one.zero_stage == 3,
         one.hpz_partition_size > 1,
     )
 

@@ -307,7 +307,10 @@ def test_a_part_that_does_better_quotes_its_own_step(times: int) -> None:
             found = re.search(
                 r"(\d+) accelerators: the fastest step there takes ([\d.]+ \w+)", message
             )
-            assert found
+            if found is None:  # a rule or memory stands against all of them
+                assert f"with all {request.cluster.gpus}" in message
+                assert fitting(Explorer(request)) == ()
+                continue
             if plan.cluster.gpus < request.cluster.gpus:
                 steps = [c.step_s for c in fitting(Explorer(request))]
                 assert f"on all {request.cluster.gpus} it takes {seconds(min(steps))}" in message

@@ -51,18 +51,18 @@ def words_of(text: str) -> Iterator[Word]:
 
 def arguments_in(text: str) -> tuple[dict[str, str], dict[Loc, Mark]]:
     """The flags of an argument file with their values (empty: none), and where each stands."""
-    values: dict[str, str] = {}
+    parts: dict[str, list[str]] = {}
     marks: dict[Loc, Mark] = {}
     last = ""
     for word in words_of(text):
         if word.flag:
             last, end = word.flag, word.start + len(word.flag)
-            values[last] = _bare(word.text[len(last) + 1 :])
+            parts[last] = [_bare(word.text[len(last) + 1 :])]
             marks[(last,)] = Mark(word.start, end, end, word.end)
         elif last:
-            values[last] = f"{values[last]} {_bare(word.text)}".strip()
+            parts[last].append(_bare(word.text))
             marks[(last,)] = marks[(last,)]._replace(end=word.end)
-    return values, marks
+    return {flag: " ".join(filter(None, said)).strip() for flag, said in parts.items()}, marks
 
 
 def _bare(text: str) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 
 from dsforge.findings import Hit
 from dsforge.lint.checked_file import CheckedFile, rule, shown
+from dsforge.lint.reading.kind import FILLED_IN
 from dsforge.lint.rules.keys import is_slip
 from dsforge.lint.schemas.accelerate_keys import ENUMS, FSDP, RELEASE, WHOLE, WORDS
 
@@ -55,7 +56,8 @@ def accelerate_word(file: CheckedFile) -> Iterator[Hit]:
         ("distributed_type", types),
     ):
         value = file.at(key)
-        if isinstance(value, str) and value not in words and not _is_false(file, key):
+        is_strange = isinstance(value, str) and value not in words and not _is_filled_in(value)
+        if is_strange and not _is_false(file, key):
             near = get_close_matches(value[:60].upper(), words, 1, 0.6)
             fix = f"did you mean {near[0]}?" if near else f"use one of {', '.join(words)}"
             yield Hit((key,), f"`{key}` (={shown(value)}) is not one that accelerate knows", fix)
@@ -74,7 +76,8 @@ def accelerate_number(file: CheckedFile) -> Iterator[Hit]:
     for key in WHOLE:
         value = file.at(key)
         fewest = FEWEST.get(key, 0)
-        if value is None or (key == "num_processes" and value == BY_FLAG):
+        by_flag = key == "num_processes" and value == BY_FLAG
+        if value is None or by_flag or _is_filled_in(value):
             continue
         number = _number(value)
         if number is None or number < fewest:
@@ -127,7 +130,7 @@ def accelerate_fsdp_value(file: CheckedFile) -> Iterator[Hit]:
     version = _version(given)
     for name, (key, value) in given.items():
         wanted = _wanted(name, value, version, given)
-        if wanted:
+        if wanted and not _is_filled_in(value):
             yield Hit((BLOCK, key), f"`{shown(key)}` (={shown(str(value))}) must be {wanted}")
 
 
@@ -159,7 +162,7 @@ def accelerate_fsdp_together(file: CheckedFile) -> Iterator[Hit]:
         if not _is_on(file, names, recompute):
             yield Hit(where, f"`{offload}` needs `{recompute}`", "set it to true")
         given = {_full(key): (key, value) for key, value in file.block(BLOCK).items()}
-        if _version(given) != 2:  # noqa: PLR2004
+        if _version(given) not in (2, None):
             yield Hit(where, f"`{offload}` needs `{VERSION}` 2", "set it to 2")
 
 
@@ -191,7 +194,8 @@ def _wanted_word(name: str, value: Any, version: int | None) -> str:
     elif value is None:
         return ""
     words, text = CHOICES[name], str(value).upper()
-    known = 1 <= int(text) <= NUMBERED.get(name, 0) if text.isdigit() else text in words
+    number = _number(text) if text.isdecimal() else None
+    known = text in words if number is None else 1 <= number <= NUMBERED.get(name, 0)
     if known and name == STATE and version == 2:  # noqa: PLR2004
         known = text not in ("LOCAL_STATE_DICT", "2")
         words = [word for word in words if word != "LOCAL_STATE_DICT"]
@@ -211,6 +215,11 @@ def _number(value: Any) -> int | None:
         return int(value)
     except (TypeError, ValueError):
         return None
+
+
+def _is_filled_in(value: Any) -> bool:
+    """Whether another program puts the value there: `${N}`, `{{ n }}`."""
+    return isinstance(value, str) and bool(FILLED_IN.search(value))
 
 
 def _full(key: str) -> str:

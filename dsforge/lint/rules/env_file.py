@@ -16,6 +16,7 @@ from dsforge.masking import is_secret
 READER = "DeepSpeed launcher/runner.py, main (.deepspeed_env)"
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 PLAIN = re.compile(r'"[\w@%+=:,./-]*"', re.ASCII)  # what a shell reads as without the quotes
+REFERENCE = re.compile(r"\$(?:(\w+)|\{([^{}]*)\})")  # to a variable
 CHANGED = re.compile(r'["\\`]')  # what double quotes do not keep as it is
 PATHS = ("_PATH", "_FILE", "_DIR", "_SOCK")  # ends of names of places, not of secrets
 LOGIN = re.compile(r"://[^/@\s:]{1,99}:[^/@\s]{1,99}@")  # http://user:password@host
@@ -92,7 +93,7 @@ def env_name(file: CheckedFile) -> Iterator[Hit]:
 
 def _without_own(name: str, value: str) -> str:
     """A value without its own variable, as in `PATH=$PATH:/x`, which each host is meant to fill."""
-    return re.sub(rf"\$(?:{re.escape(name)}\b|\{{{re.escape(name)}\}})", "", value)
+    return REFERENCE.sub(lambda found: "" if name in found.groups() else found[0], value)
 
 
 @rule(

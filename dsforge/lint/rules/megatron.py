@@ -57,6 +57,7 @@ SWITCHES = (
     "--disable-",
     "--overlap-",
 )
+WITH_VALUES = ("--no-rope-freq", "--no-weight-decay-cond-type", "--use-dataset-only")  # of those
 SIZES = (TP, PP, CP, EP, MICRO, GLOBAL, HEADS, GROUPS, LAYERS, "--hidden-size", "--seq-length")
 
 
@@ -70,7 +71,8 @@ def known_flags() -> frozenset[str]:
 def count_of(file: CheckedFile, flag: str, default: int = 0) -> int:
     """The whole number behind a flag; the default where it is absent or no number."""
     text = file.at(flag)
-    return int(text) if isinstance(text, str) and text.isdigit() and len(text) < 12 else default  # noqa: PLR2004
+    is_number = isinstance(text, str) and text.isascii() and text.isdigit() and len(text) < 12  # noqa: PLR2004
+    return int(text) if is_number else default
 
 
 def has(file: CheckedFile, flag: str) -> bool:
@@ -93,7 +95,8 @@ def megatron_line(file: CheckedFile) -> Iterator[Hit]:
         if word.text.startswith("-") and not word.text[1:2].isdigit():
             last, given = word.flag, int("=" in word.text)
             continue
-        most = 0 if not last or last.startswith(SWITCHES) else 1 if last in SIZES else given + 1
+        is_switch = last.startswith(SWITCHES) and last not in WITH_VALUES
+        most = 0 if not last or is_switch else 1 if last in SIZES else given + 1
         given += 1
         if word.begins and given > most:
             yield Hit((), f"`{shown(word.text)}` is not a flag", "begin with `--`", (), word.start)

@@ -22,7 +22,7 @@ Release = tuple[int, ...]
 
 def number(release: str) -> Release:
     """A release as numbers that can be compared; `0.16` stands for its last patch release."""
-    parts = tuple(int(part) for part in release.split(".") if part.isdigit())
+    parts = tuple(int(part) for part in release.split(".") if part.isdecimal())
     return parts if len(parts) != 2 else (*parts, 999)  # noqa: PLR2004
 
 
