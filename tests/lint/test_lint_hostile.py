@@ -57,11 +57,11 @@ def test_a_hostile_file_is_named_in_bounded_time(name: str, tmp_path: Path) -> N
     """Each is reported by the rule that fits, within seconds, in few findings."""
     text, rule = HOSTILE[name]
     (tmp_path / name).write_text(text)
-    begun = time.monotonic()
+    begun = time.process_time()
     found = checked(read_document(tmp_path / name), AGAINST)
 
     assert any(f.rule.startswith(rule) for f in found)
-    assert time.monotonic() - begun < LONGEST_S
+    assert time.process_time() - begun < LONGEST_S  # of the CPU: other work on it does not count
     assert len(found) < 500
     assert all(len(f.message) < 400 and f.message.isprintable() for f in found)
 
